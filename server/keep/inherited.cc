@@ -37,6 +37,7 @@ Inherited SortInherited(std::vector<NamedDescriptor> all) {
       place = std::move(each.fd);
       return true;
     };
+    bool known = true;
     bool taken = false;
     if (each.name == kKeptSessionListener) {
       taken = only(inherited.session_listener);
@@ -55,8 +56,14 @@ Inherited SortInherited(std::vector<NamedDescriptor> all) {
           taken = only(inherited.sessions[SessionId{name->id}]);
           break;
       }
+    } else {
+      known = false;
     }
-    if (!taken) inherited.refused.push_back(each.name);
+    if (!known) {
+      inherited.unknown.push_back(each.name);
+    } else if (!taken) {
+      inherited.twice.push_back(each.name);
+    }
   }
   return inherited;
 }

@@ -30,8 +30,9 @@ struct Inherited {
   std::map<SegmentId, wire::UniqueFd> segments;
   std::map<JobId, std::vector<wire::UniqueFd>> pages;
   std::map<SessionId, wire::UniqueFd> sessions;
-  // Closed: of a name that irisd does not give, or the second one of a name that stands for one.
-  std::vector<std::string> refused;
+  // Closed: of names that irisd does not give, and second ones of names that stand for one.
+  std::vector<std::string> unknown;
+  std::vector<std::string> twice;
 
   bool empty() const {
     return !session_listener.valid() && !admin_listener.valid() && segments.empty() &&

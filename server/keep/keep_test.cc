@@ -159,7 +159,8 @@ TEST(Inherited, IsSortedByName) {
   EXPECT_EQ(inherited.segments.size(), 2u);
   EXPECT_EQ(inherited.pages.at(JobId{1}).size(), 2u);
   EXPECT_EQ(inherited.sessions.size(), 1u);
-  EXPECT_EQ(inherited.refused, (std::vector<std::string>{"lsession", "gB", "unknown", "", "gA"}));
+  EXPECT_EQ(inherited.twice, (std::vector<std::string>{"lsession", "gB"}));
+  EXPECT_EQ(inherited.unknown, (std::vector<std::string>{"unknown", "", "gA"}));
 }
 
 TEST(Inherited, IsTakenOutOfTheEnvironment) {
