@@ -31,6 +31,8 @@ struct Asker {
   uint64_t job_id = 0;
 };
 
+// A session joins once: a second Join of it repeats the first, whose answer was lost.
+inline constexpr uint64_t kJoinNumber = 1;
 std::string EncodeJoin(uint64_t session_id, const ContextOptions& options);
 // With the base where everything is mapped, or why it could not be.
 std::string EncodeMapped(const Asker& asker, uint64_t epoch, const absl::StatusOr<uint64_t>& base);

@@ -47,7 +47,7 @@ std::vector<OurField> FieldsOfRequests() {
          IRIS_FIELD(JoinRequest, kHeapBytes), IRIS_FIELD(JoinRequest, kMaxHeapBytes),
          IRIS_FIELD(JoinRequest, kDeviceUuid), IRIS_FIELD(JoinRequest, kLocalRank),
          IRIS_FIELD(JoinRequest, kPrealloc), IRIS_FIELD(JoinRequest, kTimeoutMs),
-         IRIS_FIELD(JoinRequest, kTeamSyncBytes)});
+         IRIS_FIELD(JoinRequest, kTeamSyncBytes), IRIS_FIELD(JoinRequest, kNumber)});
   }
   {
     using Name = field::MappedRequest;

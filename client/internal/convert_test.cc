@@ -56,6 +56,7 @@ TEST(ConvertTest, JoinCarriesEveryOption) {
   EXPECT_EQ(request.device_uuid(), "uuid");
   EXPECT_EQ(request.timeout_ms(), 6000u);
   EXPECT_EQ(request.team_sync_bytes(), kSyncAreaBytes);
+  EXPECT_EQ(request.number(), kJoinNumber);
 }
 
 TEST(ConvertTest, TimeoutsAreNeverZeroWhichMeansIrisdsOwn) {

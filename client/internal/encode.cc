@@ -160,6 +160,7 @@ std::string EncodeJoin(uint64_t session_id, const ContextOptions& options) {
   request.Bool(Field::kPrealloc, options.prealloc);
   request.Uint(Field::kTimeoutMs, Milliseconds(options.join_timeout));
   request.Uint(Field::kTeamSyncBytes, kSyncAreaBytes);
+  request.Uint(Field::kNumber, kJoinNumber);
   return request.bytes();
 }
 

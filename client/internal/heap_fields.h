@@ -22,6 +22,7 @@ enum class JoinRequest : Number {
   kPrealloc = 9,
   kTimeoutMs = 10,
   kTeamSyncBytes = 11,
+  kNumber = 12,
 };
 
 enum class JoinReply : Number {

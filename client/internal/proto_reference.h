@@ -146,6 +146,7 @@ inline v1::JoinRequest ToProto(uint64_t session_id, const ContextOptions& option
   request.set_prealloc(options.prealloc);
   request.set_timeout_ms(Milliseconds(options.join_timeout));
   request.set_team_sync_bytes(kSyncAreaBytes);
+  request.set_number(kJoinNumber);
   return request;
 }
 

@@ -188,6 +188,9 @@ absl::Status SessionClient::Handshake(absl::Time deadline) {
         calls_.Use(socket_.get());
         return absl::OkStatus();
       }
+      case wire::FrameType::kRestarted:
+        return absl::UnavailableError(
+            absl::StrCat(where, ": irisd was restarted during the handshake"));
       default:
         return absl::InternalError(absl::StrCat(where, ": irisd sent frame type ",
                                                 static_cast<int>(frame->type),

@@ -254,6 +254,18 @@ TEST_F(SessionClientTest, HandshakeThatIsEndedForANewerOneIsBegunAgain) {
   EXPECT_TRUE(client.ok()) << client.status();
 }
 
+TEST_F(SessionClientTest, ARestartDuringTheHandshakeBeginsItAgain) {
+  Listen();
+  auto client = Connect([&] {
+    Accept();
+    EXPECT_TRUE(
+        wire::SendFrame(peer_.get(), FrameType::kRestarted, wire::RestartedPayload{2, "0.3.0"})
+            .ok());
+    Welcome();
+  });
+  EXPECT_TRUE(client.ok()) << client.status();
+}
+
 TEST_F(SessionClientTest, UnexpectedFrameDuringTheHandshake) {
   Listen();
   auto client = Connect([&] {
