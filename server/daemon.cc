@@ -3,11 +3,17 @@
 #include <malloc.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 #include <variant>
 
 #include "server/heap/check.h"
 #include "server/heap/ledger.h"
+#include "server/job/text.h"
+#include "server/keep/kept_name.h"
+#include "server/registered_memory.h"
+#include "server/state/machine_state.h"
 
 namespace iris::server {
 namespace {
@@ -36,15 +42,17 @@ UnusablePairs UnusableOf(const DaemonOptions& options, driver::GpuDriver& driver
   return pairs;
 }
 
+MachineSetup SetupOf(const DaemonOptions& options, driver::GpuDriver& driver) {
+  return {options.limits, AccountsOf(driver), geteuid(), UnusableOf(options, driver), ""};
+}
+
 }  // namespace
 
 Daemon::Daemon(DaemonOptions options, driver::GpuDriver* driver, const Clock* clock,
                const Logger* logger)
-    : Daemon(MachineSetup{options.limits, AccountsOf(*driver), geteuid(),
-                          UnusableOf(options, *driver)},
-             std::move(options), driver, clock, logger) {}
+    : Daemon(SetupOf(options, *driver), std::move(options), driver, clock, logger) {}
 
-Daemon::Daemon(const MachineSetup& setup, DaemonOptions options, driver::GpuDriver* driver,
+Daemon::Daemon(MachineSetup setup, DaemonOptions options, driver::GpuDriver* driver,
                const Clock* clock, const Logger* logger)
     : driver_(driver),
       clock_(clock),
@@ -57,11 +65,15 @@ Daemon::Daemon(const MachineSetup& setup, DaemonOptions options, driver::GpuDriv
           driver, &host_memory_, &creator_, &workers_,
           [this](const Input& input) { Submit(input); }, logger),
       descriptors_(driver, &segments_, logger),
-      machine_(setup.limits, setup.MakeLedger(), setup.unusable),
+      machine_(options.machine != nullptr ? std::move(options.machine)
+                                          : std::make_unique<JobMachine>(
+                                                setup.limits, setup.MakeLedger(), setup.unusable)),
       recorder_(std::move(options.recorder)),
       timer_(clock, [this] { Submit(Tick{}); }) {
   absl::MutexLock lock(&mu_);
-  if (recorder_ != nullptr) recorder_->Begin(setup);
+  if (recorder_ == nullptr) return;
+  if (machine_->n_sessions() > 0) setup.state = MachineState::Encode(*machine_);
+  recorder_->Begin(setup);
 }
 
 Daemon::~Daemon() {
@@ -79,6 +91,127 @@ Daemon::~Daemon() {
 void Daemon::SetSessionOutput(SessionOutput* output) {
   absl::MutexLock lock(&mu_);
   output_ = output;
+}
+
+// What is kept for the next irisd.
+
+absl::StatusOr<std::unique_ptr<JobMachine>> Daemon::MachineOf(absl::string_view state,
+                                                              const DaemonOptions& options,
+                                                              driver::GpuDriver* driver) {
+  const MachineSetup setup = SetupOf(options, *driver);
+  return MachineState::Decode(state, setup.limits, setup.MakeLedger(), setup.unusable);
+}
+
+absl::Status Daemon::Keep(const Keeping& keeping, Inherited* inherited, const CloseOf& close) {
+  Recovered recovered{.generation = keeping.owner.generation};
+  RestoreMemory(keeping, close, inherited, &recovered);
+  Deferred deferred;
+  {
+    absl::MutexLock lock(&mu_);
+    Effects effects;
+    if (machine_->n_sessions() > 0 || machine_->n_jobs() > 0) effects = Decide(recovered);
+    absl::StatusOr<std::unique_ptr<Journal>> journal = Journal::Create(
+        keeping.directory, keeping.owner,
+        [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return MachineState::Encode(*machine_); });
+    if (!journal.ok()) return journal.status();
+    journal_ = *std::move(journal);
+    keeper_ = keeping.keeper;
+    segments_.SetKeeper(keeper_);
+    CarryOut(&effects, &deferred);
+  }
+  Finish(std::move(deferred));
+  return absl::OkStatus();
+}
+
+void Daemon::RestoreMemory(const Keeping& keeping, const CloseOf& close, Inherited* inherited,
+                           Recovered* recovered) {
+  const auto lost = [this](const std::string& what, const absl::Status& why) {
+    logger_->Warn("what an earlier irisd kept is not usable, and is lost",
+                  {{"what", what}, {"error", why.ToString()}});
+  };
+  for (const SegmentSnapshot& segment :
+       Inspect([](const JobMachine& machine) { return machine.Segments(); })) {
+    auto found = inherited->segments.extract(segment.info.id);
+    if (found.empty()) continue;
+    const std::string name = KeptName{KeptName::Kind::kSegment, segment.info.id.value}.Text();
+    keeping.keeper->Count(name, 1);
+    wire::UniqueFd fd = std::move(found.mapped());
+    absl::StatusOr<std::unique_ptr<driver::PhysicalMemory>> memory =
+        segment.registered
+            ? KeepRegistered(driver_->kind(), fd, segment.info.bytes,
+                             [close, account = segment.party.Account()](wire::UniqueFd own) {
+                               close(account, std::move(own));
+                             })
+            : driver_->Adopt(segment.device_index, fd.Release(), segment.info.bytes);
+    if (!memory.ok()) {
+      lost(absl::StrCat("segment ", segment.info.id.value), memory.status());
+      keeping.keeper->Remove(name);
+      continue;
+    }
+    segments_.Restore({segment.info.id, segment.device_index, segment.info.bytes},
+                      *std::move(memory));
+    recovered->memory.push_back(segment.info.id);
+  }
+  for (const JobSnapshot& job : Inspect([](const JobMachine& machine) { return machine.Jobs(); })) {
+    auto found = inherited->pages.extract(job.id);
+    if (found.empty()) continue;
+    const std::string name = KeptName{KeptName::Kind::kPages, job.id.value}.Text();
+    keeping.keeper->Count(name, found.mapped().size());
+    absl::StatusOr<std::unique_ptr<JobPages>> pages =
+        JobPages::Adopt(job.id, job.epoch, job.n_ranks, std::move(found.mapped()));
+    if (!pages.ok()) {
+      lost(absl::StrCat("pages of job ", job.name), pages.status());
+      keeping.keeper->Remove(name);
+      continue;
+    }
+    recovered->pages.push_back(job.id);
+    absl::MutexLock lock(&mu_);
+    pages_[job.id] = *std::move(pages);
+  }
+  for (const SessionSnapshot& session :
+       Inspect([](const JobMachine& machine) { return machine.Sessions(); })) {
+    if (!session.ending && inherited->sessions.contains(session.id)) {
+      recovered->sessions.push_back(session.id);
+    }
+  }
+}
+
+void Daemon::CloseOrphans(DescriptorKeeper* keeper, Inherited* inherited) {
+  const auto tell = [this](const std::string& what) {
+    Submit(Noted{{.detail = event::OrphanClosed{what}}});
+  };
+  const auto give_up = [&](const std::string& name, size_t n, const std::string& what) {
+    keeper->Count(name, n);
+    keeper->Remove(name);
+    tell(what);
+  };
+  for (const auto& [id, fd] : std::exchange(inherited->segments, {})) {
+    give_up(KeptName{KeptName::Kind::kSegment, id.value}.Text(), 1,
+            absl::StrCat("memory of segment ", id.value, ", which no job has"));
+  }
+  for (const auto& [id, fds] : std::exchange(inherited->pages, {})) {
+    give_up(KeptName{KeptName::Kind::kPages, id.value}.Text(), fds.size(),
+            absl::StrCat("pages of job ", id.value, ", which there is not"));
+  }
+  for (const auto& [id, fd] : std::exchange(inherited->sessions, {})) {
+    give_up(KeptName{KeptName::Kind::kSession, id.value}.Text(), 1,
+            absl::StrCat("the socket of session ", id.value, ", which there is not"));
+  }
+  for (const std::string& name : std::exchange(inherited->unknown, {})) {
+    give_up(name, 1,
+            absl::StrCat("a descriptor named '", CleanText(name, 64), "', which no irisd gives"));
+  }
+  // Who keeps them knows only the name that both have.
+  for (const std::string& name : std::exchange(inherited->twice, {})) {
+    tell(absl::StrCat("a second descriptor named ", name));
+  }
+}
+
+void Daemon::StopKeeping() {
+  absl::MutexLock lock(&mu_);
+  if (journal_ != nullptr) journal_->Remove();
+  journal_.reset();
+  if (keeper_ != nullptr) keeper_->RemoveAll();
 }
 
 // Inputs.
@@ -162,19 +295,66 @@ void Daemon::Stop(const std::string& reason) {
 // Effects.
 
 void Daemon::Apply(const Input& input, Deferred* deferred) {
+  Effects effects = Decide(input);
+  // What the state speaks of is kept before the state is stored: an irisd that finds it in the
+  // state has it.
+  const auto makes = [](const Effect& effect) {
+    return std::holds_alternative<CreatePages>(effect) ||
+           std::holds_alternative<AdoptSegment>(effect);
+  };
+  const auto rest = std::stable_partition(effects.begin(), effects.end(), makes);
+  Effects first(std::make_move_iterator(effects.begin()), std::make_move_iterator(rest));
+  effects.erase(effects.begin(), rest);
+  CarryOut(&first, deferred);
+  StoreChange();
+  CarryOut(&effects, deferred);
+}
+
+void Daemon::StoreChange() {
+  if (journal_ == nullptr) return;
+  if (const absl::Status kept = keeper_->status(); !kept.ok()) {
+    logger_->Error(
+        "descriptors can no longer be kept for the next irisd: when this one ends, its heaps are "
+        "lost",
+        {{"error", kept.ToString()}});
+    journal_->Remove();
+    journal_.reset();
+    return;
+  }
+  change_.clear();
+  MachineState::EncodeChange(*machine_, &change_);
+  if (change_.empty()) return;
+  const absl::Status stored = journal_->Append(change_);
+  if (stored.ok() != journal_fails_) return;
+  journal_fails_ = !stored.ok();
+  if (journal_fails_) {
+    logger_->Error(
+        "the state of irisd cannot be stored: if irisd ends now, its heaps are lost; make room in "
+        "its runtime directory",
+        {{"error", stored.ToString()}});
+  } else {
+    logger_->Info("the state of irisd is stored again", {});
+  }
+}
+
+Effects Daemon::Decide(const Input& input) {
   const Time now = {clock_->Now(), clock_->Wall()};
   now_wall_ = now.wall;
-  Effects effects = machine_.Apply(input, now);
+  Effects effects = machine_->Apply(input, now);
   if (recorder_ != nullptr && !recorder_->Record(input, now, effects)) {
     effects.push_back(
         EmitEvent{{.detail = event::RecordingFull{recorder_->file(), recorder_->bytes()}}});
   }
-  for (Effect& effect : effects) {
+  return effects;
+}
+
+void Daemon::CarryOut(Effects* effects, Deferred* deferred) {
+  for (Effect& effect : *effects) {
     std::visit([this, deferred](auto& e)
                    ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { this->Perform(e, deferred); },
                effect);
   }
-  timer_.Set(machine_.NextDeadline());
+  timer_.Set(machine_->NextDeadline());
 }
 
 void Daemon::Finish(Deferred deferred) {
@@ -203,6 +383,10 @@ void Daemon::Perform(CreatePages& effect, Deferred* /*deferred*/) {
   absl::StatusOr<std::unique_ptr<JobPages>> pages =
       JobPages::Create(effect.job, effect.n_ranks, effect.epoch);
   if (pages.ok()) {
+    if (keeper_ != nullptr) {
+      (void)keeper_->Store(KeptName{KeptName::Kind::kPages, effect.job.value}.Text(),
+                           (*pages)->fds());
+    }
     pages_[effect.job] = *std::move(pages);
     return;
   }
@@ -222,7 +406,12 @@ std::vector<std::shared_ptr<const PageFile>> Daemon::ControlPages(JobId job) con
   return pages;
 }
 
-void Daemon::Perform(DropPages& effect, Deferred* /*deferred*/) { pages_.erase(effect.job); }
+void Daemon::Perform(DropPages& effect, Deferred* /*deferred*/) {
+  if (keeper_ != nullptr) {
+    keeper_->Remove(KeptName{KeptName::Kind::kPages, effect.job.value}.Text());
+  }
+  pages_.erase(effect.job);
+}
 
 void Daemon::Perform(CreateSegment& effect, Deferred* /*deferred*/) { segments_.Create(effect); }
 

@@ -18,6 +18,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "device/driver/gpu_driver.h"
@@ -31,10 +33,13 @@
 #include "server/job/inputs.h"
 #include "server/job/job_machine.h"
 #include "server/job_pages.h"
+#include "server/keep/descriptor_keeper.h"
+#include "server/keep/inherited.h"
 #include "server/log.h"
 #include "server/recording/recorder.h"
 #include "server/segment_store.h"
 #include "server/session/outbox.h"
+#include "server/state/journal.h"
 #include "server/watch_streams.h"
 #include "server/worker_pool.h"
 
@@ -58,6 +63,15 @@ struct DaemonOptions {
   uint64_t core_memory_bytes = 1ull << 30;
   int n_workers = 2;
   std::unique_ptr<Recorder> recorder;  // null: nothing is recorded
+  // Of an earlier irisd: see Daemon::Restore. Null: the daemon begins with nothing.
+  std::unique_ptr<JobMachine> machine;
+};
+
+// Where the daemon's state, and what belongs to it, is kept for the next irisd.
+struct Keeping {
+  DescriptorKeeper* keeper = nullptr;  // outlives the daemon
+  std::string directory;               // of the journal
+  JournalOwner owner;
 };
 
 class Daemon {
@@ -67,6 +81,24 @@ class Daemon {
   ~Daemon();
   Daemon(const Daemon&) = delete;
   Daemon& operator=(const Daemon&) = delete;
+
+  // The machine of a stored state. Errors as of MachineState::Decode.
+  static absl::StatusOr<std::unique_ptr<JobMachine>> MachineOf(absl::string_view state,
+                                                               const DaemonOptions& options,
+                                                               driver::GpuDriver* driver);
+
+  // From here on the state is stored before anybody is told of a change, and descriptors are kept.
+  // A machine that was given goes on with what is in `inherited`: what is taken of it is gone from
+  // there. Of the sessions none is taken, but those that have no socket there are lost. `close`
+  // closes descriptors of clients. Once, before the first session, with an output. Not OK: nothing
+  // has happened yet, and a stored state is as it was.
+  using CloseOf = std::function<void(const Party& tenant, wire::UniqueFd fd)>;
+  absl::Status Keep(const Keeping& keeping, Inherited* inherited, const CloseOf& close)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  // Closes what nobody has taken, has it kept no longer, and tells of it.
+  void CloseOrphans(DescriptorKeeper* keeper, Inherited* inherited) ABSL_LOCKS_EXCLUDED(mu_);
+  // Nothing is kept any more: the next irisd begins with nothing.
+  void StopKeeping() ABSL_LOCKS_EXCLUDED(mu_);
 
   // Before the first session. Null: descriptors go nowhere.
   void SetSessionOutput(SessionOutput* output) ABSL_LOCKS_EXCLUDED(mu_);
@@ -99,7 +131,7 @@ class Daemon {
   template <typename F>
   auto Inspect(F&& look) const ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
-    return std::forward<F>(look)(std::as_const(machine_));
+    return std::forward<F>(look)(std::as_const(*machine_));
   }
 
   // The steady clock that the machine goes by.
@@ -139,10 +171,16 @@ class Daemon {
     Registered registered;  // of the call
   };
 
-  Daemon(const MachineSetup& setup, DaemonOptions options, driver::GpuDriver* driver,
-         const Clock* clock, const Logger* logger);
+  Daemon(MachineSetup setup, DaemonOptions options, driver::GpuDriver* driver, const Clock* clock,
+         const Logger* logger);
 
   void Apply(const Input& input, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Effects Decide(const Input& input) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void CarryOut(Effects* effects, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The change that the last input has made.
+  void StoreChange() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void RestoreMemory(const Keeping& keeping, const CloseOf& close, Inherited* inherited,
+                     Recovered* recovered) ABSL_LOCKS_EXCLUDED(mu_);
   void Finish(Deferred deferred) ABSL_LOCKS_EXCLUDED(mu_);
 
   void Perform(Reply& effect, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -174,8 +212,12 @@ class Daemon {
 
   mutable absl::Mutex mu_;
   SessionOutput* output_ ABSL_GUARDED_BY(mu_) = nullptr;
-  JobMachine machine_ ABSL_GUARDED_BY(mu_);
+  const std::unique_ptr<JobMachine> machine_ ABSL_PT_GUARDED_BY(mu_);
   const std::unique_ptr<Recorder> recorder_ ABSL_PT_GUARDED_BY(mu_);  // null: none
+  DescriptorKeeper* keeper_ ABSL_GUARDED_BY(mu_) = nullptr;           // null: nothing is kept
+  std::unique_ptr<Journal> journal_ ABSL_GUARDED_BY(mu_);  // null: the state is not stored
+  bool journal_fails_ ABSL_GUARDED_BY(mu_) = false;
+  std::string change_ ABSL_GUARDED_BY(mu_);   // reused
   absl::Time now_wall_ ABSL_GUARDED_BY(mu_);  // of the input whose effects are carried out
   std::unordered_map<uint64_t, Answer> calls_ ABSL_GUARDED_BY(mu_);
   std::map<JobId, std::unique_ptr<JobPages>> pages_ ABSL_GUARDED_BY(mu_);

@@ -9,11 +9,14 @@
 #include <unistd.h>
 
 #include <climits>
+#include <map>
 #include <set>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "proto/wire/frame.h"
 
 namespace iris::server {
@@ -21,11 +24,24 @@ namespace {
 
 constexpr int kPageSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 constexpr int kWriteSeals = F_SEAL_WRITE | F_SEAL_FUTURE_WRITE;
+constexpr char kStatusName[] = "iris-status";
+
+std::string ControlName(Rank rank) { return absl::StrCat("iris-control-", rank); }
+
+// What a memfd was called when it was made; empty if it is none.
+std::string MemfdName(int fd) {
+  char text[128];
+  const ssize_t n = readlink(absl::StrCat("/proc/self/fd/", fd).c_str(), text, sizeof(text));
+  absl::string_view name(text, n < 0 ? 0 : static_cast<size_t>(n));
+  const bool is_memfd =
+      absl::ConsumePrefix(&name, "/memfd:") && absl::ConsumeSuffix(&name, " (deleted)");
+  return is_memfd ? std::string(name) : "";
+}
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<const PageFile>> PageFile::Create(const char* name) {
-  wire::UniqueFd fd(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+absl::StatusOr<std::shared_ptr<const PageFile>> PageFile::Create(const std::string& name) {
+  wire::UniqueFd fd(memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.valid()) return wire::ErrnoStatus(errno, "create a shared page");
   // A memfd is born 0777: without this, another uid could reopen a read-only descriptor writable.
   if (fchmod(fd.get(), 0600) != 0 || ftruncate(fd.get(), wire::kPageBytes) != 0 ||
@@ -85,12 +101,12 @@ absl::Status PageFile::Copy(wire::ControlPage* page) const {
 absl::StatusOr<std::unique_ptr<JobPages>> JobPages::Create(JobId job, uint32_t n_ranks,
                                                            uint64_t epoch) {
   std::unique_ptr<JobPages> pages(new JobPages());
-  absl::StatusOr<std::shared_ptr<const PageFile>> status_file = PageFile::Create("iris-status");
+  absl::StatusOr<std::shared_ptr<const PageFile>> status_file = PageFile::Create(kStatusName);
   if (!status_file.ok()) return status_file.status();
   pages->status_file_ = *std::move(status_file);
   if (absl::Status mapped = pages->MapStatusPage(); !mapped.ok()) return mapped;
   for (uint32_t rank = 0; rank < n_ranks; ++rank) {
-    absl::StatusOr<std::shared_ptr<const PageFile>> file = PageFile::Create("iris-control");
+    absl::StatusOr<std::shared_ptr<const PageFile>> file = PageFile::Create(ControlName(rank));
     if (!file.ok()) return file.status();
     pages->control_.push_back(*std::move(file));
   }
@@ -144,6 +160,30 @@ absl::StatusOr<std::unique_ptr<JobPages>> JobPages::Adopt(JobId job, uint64_t ep
                      " and ", control.size(), " ranks"));
   }
   return pages;
+}
+
+absl::StatusOr<std::unique_ptr<JobPages>> JobPages::Adopt(JobId job, uint64_t epoch,
+                                                          uint32_t n_ranks,
+                                                          std::vector<wire::UniqueFd> all) {
+  std::map<std::string, wire::UniqueFd> by_name;
+  for (wire::UniqueFd& fd : all) {
+    std::string name = MemfdName(fd.get());
+    by_name[std::move(name)] = std::move(fd);
+  }
+  const auto take = [&by_name](const std::string& name) {
+    const auto found = by_name.find(name);
+    return found == by_name.end() ? wire::UniqueFd() : std::move(found->second);
+  };
+  wire::UniqueFd status = take(kStatusName);
+  std::vector<wire::UniqueFd> control;
+  for (Rank rank = 0; rank < n_ranks; ++rank) control.push_back(take(ControlName(rank)));
+  return Adopt(job, epoch, std::move(status), std::move(control));
+}
+
+std::vector<int> JobPages::fds() const {
+  std::vector<int> all = {status_file_->fd()};
+  for (const auto& file : control_) all.push_back(file->fd());
+  return all;
 }
 
 absl::Status JobPages::MapStatusPage() {

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -21,7 +22,8 @@ namespace iris::server {
 // One sealed memfd of a page, mode 0600.
 class PageFile {
  public:
-  static absl::StatusOr<std::shared_ptr<const PageFile>> Create(const char* name);
+  // `name`: what the descriptor says that it is.
+  static absl::StatusOr<std::shared_ptr<const PageFile>> Create(const std::string& name);
   // Of a descriptor that an earlier irisd kept of a page that it had created. kInvalidArgument: it
   // is not of such a page; it is then closed.
   static absl::StatusOr<std::shared_ptr<const PageFile>> Adopt(wire::UniqueFd fd);
@@ -50,6 +52,10 @@ class JobPages {
   static absl::StatusOr<std::unique_ptr<JobPages>> Adopt(JobId job, uint64_t epoch,
                                                          wire::UniqueFd status,
                                                          std::vector<wire::UniqueFd> control);
+  // The same of descriptors in any order: each says which page it is.
+  static absl::StatusOr<std::unique_ptr<JobPages>> Adopt(JobId job, uint64_t epoch,
+                                                         uint32_t n_ranks,
+                                                         std::vector<wire::UniqueFd> all);
   ~JobPages();
   JobPages(const JobPages&) = delete;
   JobPages& operator=(const JobPages&) = delete;
@@ -57,6 +63,8 @@ class JobPages {
   const std::shared_ptr<const PageFile>& status_page() const { return status_file_; }
   const std::shared_ptr<const PageFile>& control_page(Rank rank) const { return control_[rank]; }
   uint32_t n_ranks() const { return static_cast<uint32_t>(control_.size()); }
+  // Of all pages; borrowed.
+  std::vector<int> fds() const;
 
   // Publishes the rank's state (and the abort word), then increments `changes` and wakes everybody
   // who waits on it.

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/auxv.h>
+#include <sysexits.h>
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
@@ -34,6 +35,9 @@
 #include "server/daemon.h"
 #include "server/host_memory.h"
 #include "server/job/clock.h"
+#include "server/keep/descriptor_keeper.h"
+#include "server/keep/inherited.h"
+#include "server/keep/kept_name.h"
 #include "server/log.h"
 #include "server/process_limits.h"
 #include "server/recording/recorder.h"
@@ -43,6 +47,7 @@
 #include "server/sandbox/seccomp_filter.h"
 #include "server/session/runtime_dir.h"
 #include "server/session/session_server.h"
+#include "server/state/journal.h"
 #include "server/supervise/supervisor.h"
 #include "server/tenant/running_process.h"
 #include "server/tenant/worker_process.h"
@@ -53,6 +58,7 @@ namespace iris::server {
 namespace {
 
 constexpr auto kCallsEndWithin = absl::Seconds(2);
+constexpr auto kLogLeavesWithin = absl::Seconds(1);
 constexpr auto kWorkerReadyWithin = absl::Seconds(10);
 constexpr auto kTellTroubleEvery = absl::Seconds(10);
 // More than one input of the job machine can take.
@@ -207,9 +213,16 @@ WorkerTable::Setup WorkerSetup(const Config& config, const WorkerProgram* progra
 
 // Applies `limits` of the configuration to a process of `fd_limit` descriptors.
 struct FittedLimits {
-  FittedLimits(const Config& config, uint64_t fd_limit)
+  // Of what is kept for the next irisd there is no more than `keeper` keeps, unless it is null.
+  FittedLimits(const Config& config, uint64_t fd_limit, const DescriptorKeeper* keeper)
       : sessions(FitToDescriptors(config.sessions.limits, fd_limit)), jobs(config.jobs) {
     jobs.max_descriptors = DescriptorsForMemory(sessions, fd_limit);
+    if (keeper == nullptr) return;
+    constexpr uint64_t kListeners = 2;
+    const uint64_t kept = std::max<uint64_t>(keeper->capacity(), kListeners + 2) - kListeners;
+    sessions.max_sessions =
+        static_cast<uint32_t>(std::min<uint64_t>(sessions.max_sessions, kept / 2));
+    jobs.max_descriptors = std::min<uint64_t>(jobs.max_descriptors, kept - sessions.max_sessions);
   }
   AdmissionLimits sessions;
   JobLimits jobs;
@@ -223,8 +236,9 @@ uint64_t FittingCoreMemory(const Config& config) {
 
 // Reads the settings as at start and changes those that can change. Anything wrong with them
 // changes nothing.
-void ReloadSettings(const std::vector<std::string>& args, uint64_t fd_limit, Config* running,
-                    Daemon* daemon, SessionServer* sessions, const Logger& logger) {
+void ReloadSettings(const std::vector<std::string>& args, uint64_t fd_limit,
+                    const DescriptorKeeper* keeper, Config* running, Daemon* daemon,
+                    SessionServer* sessions, const Logger& logger) {
   const absl::StatusOr<CommandLine> line = ParseCommandLine(args);
   if (!line.ok()) {
     for (const absl::string_view mistake : absl::StrSplit(line.status().message(), '\n')) {
@@ -235,7 +249,7 @@ void ReloadSettings(const std::vector<std::string>& args, uint64_t fd_limit, Con
   Reload reload = PlanReload(*running, line->config);
   *running = std::move(reload.config);
   logger.SetLevel(running->log_level);
-  const FittedLimits limits(*running, fd_limit);
+  const FittedLimits limits(*running, fd_limit, keeper);
   daemon->Submit(LimitsChanged{limits.jobs});
   daemon->accounts().SetLimit(FittingCoreMemory(*running));
   sessions->SetLimits(limits.sessions);
@@ -264,6 +278,52 @@ void WarnOfJobs(const Daemon& daemon, const Logger& logger) {
       {{"jobs", n_jobs}, {"ranks", n_ranks}, {"heap_bytes", heap_bytes}});
 }
 
+// Reads what an earlier irisd has stored, and has the daemon begin with it, if its descriptors were
+// kept. Not OK: this irisd cannot go on with it, and perhaps another one can.
+absl::Status TakeStoredState(bool goes_on, driver::GpuDriver* driver, const Logger& logger,
+                             DaemonOptions* options, Keeping* keeping) {
+  const absl::StatusOr<StoredState> stored = ReadJournal(keeping->directory);
+  if (absl::IsNotFound(stored.status())) return absl::OkStatus();
+  const auto begin_anew = [&](const std::string& why) {
+    logger.Warn("irisd begins with nothing: what an earlier irisd had is lost", {{"reason", why}});
+    return absl::OkStatus();
+  };
+  if (absl::IsDataLoss(stored.status())) return begin_anew(stored.status().ToString());
+  if (!stored.ok()) return stored.status();
+  if (stored->boot_id != BootId()) return begin_anew("its state is of an earlier boot");
+  if (!goes_on) return begin_anew("none of its descriptors were kept");
+  absl::StatusOr<std::unique_ptr<JobMachine>> machine =
+      Daemon::MachineOf(stored->state, *options, driver);
+  if (absl::IsDataLoss(machine.status())) return begin_anew(machine.status().ToString());
+  if (!machine.ok()) {
+    return absl::Status(
+        machine.status().code(),
+        absl::StrCat("go on where irisd ", stored->writer, " ended: ", machine.status().message(),
+                     ": mend that, or remove ", keeping->directory, "/", Journal::kFolder,
+                     " to give up its jobs"));
+  }
+  logger.Info("irisd goes on where an earlier one ended", {{"version", stored->writer},
+                                                           {"generation", stored->owner.generation},
+                                                           {"changes", stored->n_changes},
+                                                           {"bytes", stored->bytes},
+                                                           {"torn_bytes", stored->torn_bytes}});
+  options->machine = *std::move(machine);
+  keeping->owner = {stored->owner.daemon_id, stored->owner.generation + 1};
+  return absl::OkStatus();
+}
+
+// Has the listening sockets kept, so that whoever connects meanwhile waits for the next irisd.
+void KeepListeners(const RuntimeDir& directory, DescriptorKeeper* keeper) {
+  const auto keep = [keeper](const char* name, int fd, bool made) {
+    keeper->Count(name, 1);
+    if (!made) return;
+    keeper->Remove(name);  // another one, of an earlier irisd, that was no longer in place
+    (void)keeper->Store(name, {fd});
+  };
+  keep(kKeptSessionListener, directory.session_listener(), directory.made_session_listener());
+  keep(kKeptAdminListener, directory.admin_listener(), directory.made_admin_listener());
+}
+
 int Run(const std::vector<std::string>& args, Config config) {
   // Threads inherit the mask, so that only sigwait below takes these.
   sigset_t signals;
@@ -281,8 +341,24 @@ int Run(const std::vector<std::string>& args, Config config) {
   const absl::Status limited = CheckLimits(fd_limit);
   if (!limited.ok()) return Fail(logger, limited);
 
-  absl::StatusOr<std::unique_ptr<RuntimeDir>> runtime_dir = RuntimeDir::Create(config.runtime_dir);
+  // Before anything is started that would inherit them.
+  absl::StatusOr<std::vector<NamedDescriptor>> given = TakeInherited();
+  if (!given.ok()) {
+    logger.Error("what an earlier irisd kept is lost", {{"error", given.status().ToString()}});
+    given = std::vector<NamedDescriptor>();
+  }
+  Inherited inherited = SortInherited(*std::move(given));
+  const absl::StatusOr<std::unique_ptr<DescriptorKeeper>> opened_keeper =
+      DescriptorKeeper::FromEnvironment();
+  if (!opened_keeper.ok()) return Fail(logger, opened_keeper.status());
+  DescriptorKeeper* const keeper = opened_keeper->get();
+  const bool goes_on = keeper != nullptr && !inherited.empty();
+
+  absl::StatusOr<std::unique_ptr<RuntimeDir>> runtime_dir = RuntimeDir::Create(
+      config.runtime_dir,
+      {std::move(inherited.session_listener), std::move(inherited.admin_listener)});
   if (!runtime_dir.ok()) return Fail(logger, runtime_dir.status());
+  (*runtime_dir)->Leave(goes_on);
 
   WorkerSettings worker_settings = config.workers;
   worker_settings.json_log = config.log_format == LogFormat::kJson;
@@ -316,7 +392,7 @@ int Run(const std::vector<std::string>& args, Config config) {
   }
 
   DaemonOptions daemon_options;
-  const FittedLimits limits(config, fd_limit);
+  const FittedLimits limits(config, fd_limit, keeper);
   daemon_options.limits = limits.jobs;
   daemon_options.core_memory_bytes = FittingCoreMemory(config);
   CoreMemory::KeepReserve(std::min<size_t>(kReserveBytes, daemon_options.core_memory_bytes / 8));
@@ -339,9 +415,26 @@ int Run(const std::vector<std::string>& args, Config config) {
   } else {
     looking.device_memory = *device_memory;
   }
+  Keeping keeping{keeper, (*runtime_dir)->path(), {SessionServer::RandomNumber(), 1}};
+  if (keeper != nullptr) {
+    const absl::Status taken = TakeStoredState(goes_on, driver, logger, &daemon_options, &keeping);
+    if (!taken.ok()) return Fail(logger, taken);
+    session_options.keeper = keeper;
+    session_options.daemon_id = keeping.owner.daemon_id;
+    session_options.generation = keeping.owner.generation;
+  }
   Closing closing;
   std::unique_ptr<Services> services;  // the daemon's answers use it to the last
   Daemon daemon(std::move(daemon_options), driver, &clock, &logger);
+  if (uint64_t watchdog_us = 0; sd_watchdog_enabled(0, &watchdog_us) > 0) {
+    session_options.heartbeat_every = absl::Microseconds(watchdog_us) / 4;
+    // Said by the session thread, once it could have the machine: both go on.
+    session_options.heartbeat = [&daemon] {
+      daemon.Inspect([](const JobMachine& /*machine*/) {});
+      sd_notify(0, "WATCHDOG=1");
+    };
+  }
+  if (keeper != nullptr) KeepListeners(**runtime_dir, keeper);
   absl::StatusOr<std::unique_ptr<SessionServer>> sessions = SessionServer::Create(
       session_options, (*runtime_dir)->TakeSessionListener(), (*runtime_dir)->TakeAdminListener(),
       &daemon,
@@ -383,6 +476,13 @@ int Run(const std::vector<std::string>& args, Config config) {
     if (!confined.ok()) return Fail(logger, confined);
   }
   daemon.SetSessionOutput(session_server);
+  if (keeper != nullptr) {
+    const absl::Status kept = daemon.Keep(keeping, &inherited, session_server->CloseOf());
+    if (!kept.ok()) return Fail(logger, kept);
+    (*runtime_dir)->Leave(true);
+    session_server->Restore(&inherited.sessions);
+    daemon.CloseOrphans(keeper, &inherited);
+  }
   session_server->Start();
   sd_notify(0, "READY=1");
   logger.Info("irisd serves", {{"version", wire::kIrisVersion},
@@ -398,14 +498,22 @@ int Run(const std::vector<std::string>& args, Config config) {
   for (sigwait(&signals, &number); number == SIGHUP; sigwait(&signals, &number)) {
     sd_notifyf(0, "RELOADING=1\nMONOTONIC_USEC=%lld",
                static_cast<long long>(absl::ToUnixMicros(SteadyNow())));
-    ReloadSettings(args, fd_limit, &config, &daemon, session_server, logger);
+    ReloadSettings(args, fd_limit, keeper, &config, &daemon, session_server, logger);
     sd_notify(0, "READY=1");
   }
-  const std::string reason = number == SIGINT ? "SIGINT" : "SIGTERM";
   sd_notify(0, "STOPPING=1");
+  if (number == SIGTERM && keeper != nullptr && keeper->status().ok()) {
+    // Nothing is told to anybody, and nothing is taken down: the next irisd goes on.
+    logger.Info("irisd hands over to the next irisd", {{"kept", keeper->n_kept()}});
+    (void)logger.Flush(kLogLeavesWithin);
+    _exit(EX_TEMPFAIL);
+  }
+  const std::string reason = number == SIGINT ? "SIGINT" : "SIGTERM";
   logger.Info("irisd stops", {{"reason", reason}});
   WarnOfJobs(daemon, logger);
   (*runtime_dir)->RemoveSockets();
+  (*runtime_dir)->Leave(false);
+  daemon.StopKeeping();
   daemon.Stop(reason);
   // Answers leave first, then the connections: a client that does not read cannot hold this up.
   services->Drain(kCallsEndWithin);

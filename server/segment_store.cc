@@ -3,6 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/wire/unique_fd.h"
+#include "server/keep/kept_name.h"
 
 namespace iris::server {
 namespace {
@@ -43,8 +45,39 @@ void SegmentStore::Create(const CreateSegment& wanted) {
   pool.Post([this, wanted] { CreateOnWorker(wanted); });
 }
 
+void SegmentStore::SetKeeper(DescriptorKeeper* keeper) {
+  absl::MutexLock lock(&mu_);
+  keeper_ = keeper;
+}
+
+DescriptorKeeper* SegmentStore::keeper() const {
+  absl::MutexLock lock(&mu_);
+  return keeper_;
+}
+
+void SegmentStore::Keep(SegmentId segment, driver::PhysicalMemory& memory) {
+  DescriptorKeeper* const keeper = this->keeper();
+  if (keeper == nullptr) return;
+  const absl::StatusOr<int> exported = memory.ExportFd(driver::Access::kReadWrite);
+  if (!exported.ok()) {
+    // A later irisd will find that it is missing.
+    logger_->Warn("a segment is not kept for the next irisd",
+                  {{"segment", segment.value}, {"error", exported.status().ToString()}});
+    return;
+  }
+  const wire::UniqueFd fd(*exported);
+  // The keeper remembers what went wrong.
+  (void)keeper->Store(KeptName{KeptName::Kind::kSegment, segment.value}.Text(), {fd.get()});
+}
+
 void SegmentStore::Adopt(const AdoptSegment& wanted,
                          std::unique_ptr<driver::PhysicalMemory> memory) {
+  Keep(wanted.id, *memory);
+  Restore(wanted, std::move(memory));
+}
+
+void SegmentStore::Restore(const AdoptSegment& wanted,
+                           std::unique_ptr<driver::PhysicalMemory> memory) {
   auto held = std::make_shared<Held>(this, wanted.id, wanted.device_index, std::move(memory));
   absl::MutexLock lock(&mu_);
   segments_[wanted.id] = Segment{.creating = false, .held = std::move(held)};
@@ -115,6 +148,7 @@ void SegmentStore::CreateOnWorker(const CreateSegment& wanted) {
   }
   std::shared_ptr<Held> held;
   if (memory.ok()) {
+    Keep(wanted.id, **memory);
     held = std::make_shared<Held>(this, wanted.id, wanted.device_index, *std::move(memory));
   }
   bool drop = false;
@@ -149,6 +183,9 @@ void SegmentStore::AskDriverForFree(uint32_t device_index) {
 }
 
 void SegmentStore::Retire(SegmentId segment, std::unique_ptr<driver::PhysicalMemory> memory) {
+  if (DescriptorKeeper* const keeper = this->keeper(); keeper != nullptr) {
+    keeper->Remove(KeptName{KeptName::Kind::kSegment, segment.value}.Text());
+  }
   // Shared, because a std::function must be copyable; moved, because the worker's hold must be the
   // only one.
   std::shared_ptr<driver::PhysicalMemory> shared = std::move(memory);

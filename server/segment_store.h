@@ -22,6 +22,7 @@
 #include "server/host_memory.h"
 #include "server/job/effects.h"
 #include "server/job/inputs.h"
+#include "server/keep/descriptor_keeper.h"
 #include "server/log.h"
 #include "server/worker_pool.h"
 
@@ -51,6 +52,10 @@ class SegmentStore {
   // Takes SegmentCreated, SegmentDropped and DriverFree.
   using Report = std::function<void(const Input&)>;
 
+  // `keeper` (null: none) keeps each segment's memory for a later irisd, from before it is reported
+  // created until it is let go of.
+  void SetKeeper(DescriptorKeeper* keeper) ABSL_LOCKS_EXCLUDED(mu_);
+
   // `quick` creates without reserving, and must not wait for the others; `slow` does what takes
   // long: it reserves pages, and frees. Both are stopped before the store is destroyed.
   SegmentStore(driver::GpuDriver* driver, HostMemory* host_memory, WorkerPool* quick,
@@ -63,6 +68,9 @@ class SegmentStore {
 
   // Memory that is there already, as a segment that nobody creates.
   void Adopt(const AdoptSegment& wanted, std::unique_ptr<driver::PhysicalMemory> memory)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  // The same of memory that is kept already, by an earlier irisd.
+  void Restore(const AdoptSegment& wanted, std::unique_ptr<driver::PhysicalMemory> memory)
       ABSL_LOCKS_EXCLUDED(mu_);
 
   // Lets go of the segment, once its creation has ended. Reports SegmentDropped when nobody holds
@@ -87,6 +95,8 @@ class SegmentStore {
   };
 
   absl::StatusOr<std::unique_ptr<driver::PhysicalMemory>> Make(const CreateSegment& wanted);
+  void Keep(SegmentId segment, driver::PhysicalMemory& memory) ABSL_LOCKS_EXCLUDED(mu_);
+  DescriptorKeeper* keeper() const ABSL_LOCKS_EXCLUDED(mu_);
   void CreateOnWorker(const CreateSegment& wanted) ABSL_LOCKS_EXCLUDED(mu_);
   // Frees memory on a worker, then reports it dropped.
   void Retire(SegmentId segment, std::unique_ptr<driver::PhysicalMemory> memory);
@@ -101,6 +111,7 @@ class SegmentStore {
   const Logger* const logger_;
 
   mutable absl::Mutex mu_;
+  DescriptorKeeper* keeper_ ABSL_GUARDED_BY(mu_) = nullptr;
   std::map<SegmentId, Segment> segments_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -66,6 +66,7 @@ class JobMachine {
   // Given back, and still on the accounts of users whose processes may have it mapped.
   uint64_t kept_bytes() const;
   std::vector<SessionSnapshot> Sessions() const;
+  std::vector<SegmentSnapshot> Segments() const;  // in order of id
 
   // Listings: each thing behind `after`, in order, until `visit` returns false. They cost what was
   // visited; a query of one party passes over the jobs and sessions of others without looking.

@@ -2,9 +2,10 @@
 // thread-safe.
 //
 // Inputs, sessions, watches and deadlines: job_machine.cc. Joining, mapping, leaving, death:
-// membership.cc; the same once more: join_again.cc. What another irisd does first: recovered.cc. Memory: segments.cc. Operations of teams:
-// team_calls.cc; calls that cannot end: awaited_barriers.cc. Growth: growth.cc. What iris-ctl sees:
-// snapshots.cc. What always holds: invariants.cc.
+// membership.cc; the same once more: join_again.cc. What another irisd does first: recovered.cc.
+// Memory: segments.cc. Operations of teams: team_calls.cc; calls that cannot end:
+// awaited_barriers.cc. Growth: growth.cc. What iris-ctl sees: snapshots.cc. What always holds:
+// invariants.cc.
 #pragma once
 
 #include <map>

@@ -1,6 +1,8 @@
 // What iris-ctl shows of the machine.
 #include "server/job/snapshots.h"
 
+#include <utility>
+
 #include "server/job/job_machine_impl.h"
 
 namespace iris::server {
@@ -158,6 +160,16 @@ std::vector<SessionSnapshot> JobMachine::Sessions() const {
     snapshots.push_back(shot);
     return true;
   });
+  return snapshots;
+}
+
+std::vector<SegmentSnapshot> JobMachine::Segments() const {
+  std::vector<SegmentSnapshot> snapshots;
+  for (const SegmentId id : impl_->SortedSegments()) {
+    const Impl::Segment& segment = std::as_const(impl_->segments_).at(id);
+    snapshots.push_back({segment.info, segment.job, segment.holder.party, segment.device_index,
+                         segment.registered});
+  }
   return snapshots;
 }
 

@@ -24,6 +24,14 @@ struct RankSnapshot {
   std::vector<SegmentInfo> segments;    // of its heap, in order
   std::vector<SegmentInfo> registered;  // above it, in order
 };
+// Memory that irisd has, makes, or is giving back.
+struct SegmentSnapshot {
+  SegmentInfo info;
+  JobId job;
+  Party party;
+  uint32_t device_index = 0;
+  bool registered = false;
+};
 struct AllocationSnapshot {
   uint64_t offset_bytes = 0;
   uint64_t bytes = 0;

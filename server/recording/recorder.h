@@ -27,6 +27,8 @@ struct MachineSetup {
   std::vector<Ledger::DeviceAccount> devices;
   uint32_t operator_uid = 0;
   UnusablePairs unusable;
+  // Of MachineState::Encode: it goes on with this. Empty: it begins with nothing.
+  std::string state;
 
   Ledger MakeLedger() const { return Ledger(devices, operator_uid); }
 };

@@ -12,6 +12,7 @@
 #include "server/recording/codec.h"
 #include "server/recording/record.h"
 #include "server/recording/value_text.h"
+#include "server/state/machine_state.h"
 
 namespace iris::server {
 namespace {
@@ -74,6 +75,12 @@ absl::StatusOr<ReplayReport> Replay(const std::string& file, const AfterInput& a
   }
   auto machine = std::make_unique<JobMachine>(header.setup.limits, header.setup.MakeLedger(),
                                               header.setup.unusable);
+  if (!header.setup.state.empty()) {
+    auto decoded = MachineState::Decode(header.setup.state, header.setup.limits,
+                                        header.setup.MakeLedger(), header.setup.unusable);
+    if (!decoded.ok()) return decoded.status();
+    machine = *std::move(decoded);
+  }
   while (ReadPayload(in.get(), &payload, &report.cut)) {
     const auto where = [&] { return absl::StrCat(file, ": input ", report.n_inputs, ": "); };
     recording::Record record;

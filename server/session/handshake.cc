@@ -64,6 +64,7 @@ Handshake::Step Handshake::OnHello(const wire::Frame& frame) {
                      wire::kCallsByFrames, ": install matching versions"))};
   }
   calls_by_frames_ = (hello->flags & wire::kCallsByFrames) != 0;
+  outlives_irisd_ = calls_by_frames_ && hello->version_max >= wire::kVersionRestarts;
   if (start_.attested) return Open{};
   challenged_ = true;
   return Challenge{start_.nonce};

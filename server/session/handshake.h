@@ -58,6 +58,8 @@ class Handshake {
 
   // Once it has opened: the client calls by frames, and needs no gRPC socket.
   bool calls_by_frames() const { return calls_by_frames_; }
+  // The same: it knows kRestarted, so that its session can outlive this irisd.
+  bool outlives_irisd() const { return outlives_irisd_; }
 
  private:
   Step OnHello(const wire::Frame& frame);
@@ -67,6 +69,7 @@ class Handshake {
   const absl::Time deadline_;
   bool challenged_ = false;
   bool calls_by_frames_ = false;
+  bool outlives_irisd_ = false;
 };
 
 // What an opened client is told. Texts that are too long are cut.

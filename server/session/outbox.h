@@ -63,6 +63,8 @@ class Outbox {
     share_.Add(1);
   }
   void CountWelcome() { share_.Add(1); }
+  // An earlier irisd may have sent so many that are unread: as long as anything is.
+  void CountEarlier() { share_.Add(wire::kDescriptorWindow); }
   // Looks whether what was sent has been received. True if its share has room that it had not.
   bool Look(const Socket& socket);
 

@@ -28,6 +28,42 @@ constexpr char kPrivate[] = "/.irisd";
 constexpr int kSessionBacklog = 256;
 constexpr size_t kMaxSocketPathBytes = sizeof(sockaddr_un::sun_path) - 1;  // 107
 
+// Lets those connect to the socket, which lies at `file` now, whom the options let in.
+absl::Status SetAccess(const std::string& file, const std::string& path,
+                       const RuntimeDirOptions& options) {
+  if (options.socket_group.has_value() &&
+      chown(file.c_str(), static_cast<uid_t>(-1), *options.socket_group) != 0) {
+    return wire::ErrnoStatus(errno, absl::StrCat("give ", path, " to group ",
+                                                 static_cast<uint64_t>(*options.socket_group)));
+  }
+  if (chmod(file.c_str(), options.socket_mode) != 0) {
+    return wire::ErrnoStatus(errno, absl::StrCat("set the mode of ", path));
+  }
+  return absl::OkStatus();
+}
+
+bool IsSocket(const std::string& path) {
+  struct stat info = {};
+  return lstat(path.c_str(), &info) == 0 && S_ISSOCK(info.st_mode);
+}
+
+// Whether `fd` is a socket of that type which listens, and was bound to `bound_to`.
+bool IsListening(int fd, int type, const std::string& bound_to) {
+  const auto is = [fd](int option, int wanted) {
+    int value = 0;
+    socklen_t length = sizeof(value);
+    return getsockopt(fd, SOL_SOCKET, option, &value, &length) == 0 && value == wanted;
+  };
+  if (fd < 0 || !is(SO_DOMAIN, AF_UNIX) || !is(SO_TYPE, type) || !is(SO_ACCEPTCONN, 1)) {
+    return false;
+  }
+  struct sockaddr_un address = {};
+  socklen_t length = sizeof(address);
+  return getsockname(fd, reinterpret_cast<struct sockaddr*>(&address), &length) == 0 &&
+         strnlen(address.sun_path, sizeof(address.sun_path)) == bound_to.size() &&
+         memcmp(address.sun_path, bound_to.data(), bound_to.size()) == 0;
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> DefaultRuntimeDir() {
@@ -80,7 +116,8 @@ absl::StatusOr<bool> MakeRuntimeDirectory(const std::string& path) {
   return false;
 }
 
-absl::StatusOr<std::unique_ptr<RuntimeDir>> RuntimeDir::Create(const RuntimeDirOptions& options) {
+absl::StatusOr<std::unique_ptr<RuntimeDir>> RuntimeDir::Create(const RuntimeDirOptions& options,
+                                                               Listeners earlier) {
   std::unique_ptr<RuntimeDir> dir(new RuntimeDir());
   dir->path_ = options.path;
   if (dir->path_.empty()) {
@@ -119,19 +156,28 @@ absl::StatusOr<std::unique_ptr<RuntimeDir>> RuntimeDir::Create(const RuntimeDirO
     return absl::PermissionDeniedError(
         absl::StrCat(private_dir, " is not a private directory of this user: remove it"));
   }
-  absl::StatusOr<wire::UniqueFd> session = dir->Listen(kSessionSocketName, SOCK_SEQPACKET, options);
+  absl::StatusOr<wire::UniqueFd> session =
+      dir->Listen(kSessionSocketName, SOCK_SEQPACKET, options, std::move(earlier.session),
+                  &dir->made_session_listener_);
   if (!session.ok()) return session.status();
   dir->session_listener_ = *std::move(session);
-  absl::StatusOr<wire::UniqueFd> admin = dir->Listen(kAdminSocketName, SOCK_STREAM, options);
+  absl::StatusOr<wire::UniqueFd> admin = dir->Listen(
+      kAdminSocketName, SOCK_STREAM, options, std::move(earlier.admin), &dir->made_admin_listener_);
   if (!admin.ok()) return admin.status();
   dir->admin_listener_ = *std::move(admin);
   return dir;
 }
 
 absl::StatusOr<wire::UniqueFd> RuntimeDir::Listen(const char* name, int type,
-                                                  const RuntimeDirOptions& options) {
+                                                  const RuntimeDirOptions& options,
+                                                  wire::UniqueFd earlier, bool* made) {
   const std::string hidden = absl::StrCat(path_, kPrivate, "/", name);
   const std::string path = absl::StrCat(path_, "/", name);
+  *made = !IsListening(earlier.get(), type, hidden) || !IsSocket(path);
+  if (!*made) {
+    if (absl::Status s = SetAccess(path, path, options); !s.ok()) return s;
+    return earlier;
+  }
   unlink(hidden.c_str());  // of an irisd that died here
   wire::UniqueFd fd(socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd.valid()) return wire::ErrnoStatus(errno, absl::StrCat("make a socket for ", path));
@@ -141,14 +187,7 @@ absl::StatusOr<wire::UniqueFd> RuntimeDir::Listen(const char* name, int type,
   if (bind(fd.get(), reinterpret_cast<const struct sockaddr*>(&address), sizeof(address)) != 0) {
     return wire::ErrnoStatus(errno, absl::StrCat("bind ", hidden));
   }
-  if (options.socket_group.has_value() &&
-      chown(hidden.c_str(), static_cast<uid_t>(-1), *options.socket_group) != 0) {
-    return wire::ErrnoStatus(errno, absl::StrCat("give ", path, " to group ",
-                                                 static_cast<uint64_t>(*options.socket_group)));
-  }
-  if (chmod(hidden.c_str(), options.socket_mode) != 0) {
-    return wire::ErrnoStatus(errno, absl::StrCat("set the mode of ", path));
-  }
+  if (absl::Status s = SetAccess(hidden, path, options); !s.ok()) return s;
   // Before the first connection can come: every frame of a session names its sender.
   const int on = type == SOCK_SEQPACKET ? 1 : 0;
   if (setsockopt(fd.get(), SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)) != 0) {
@@ -172,6 +211,7 @@ void RuntimeDir::RemoveSockets() {
 }
 
 RuntimeDir::~RuntimeDir() {
+  if (leave_) return;
   if (lock_.valid()) {
     RemoveSockets();
     if (made_private_) rmdir((path_ + kPrivate).c_str());

@@ -36,13 +36,22 @@ absl::StatusOr<bool> MakeRuntimeDirectory(const std::string& path);
 
 class RuntimeDir {
  public:
+  // The listening sockets that an earlier irisd had in the directory. Clients may wait in them.
+  struct Listeners {
+    wire::UniqueFd session;
+    wire::UniqueFd admin;
+  };
+
   // Makes the directory (not its parents), takes its lock, and opens both sockets for listening,
   // the session socket with SO_PASSCRED. kAlreadyExists: another irisd serves it; the message has
   // its pid. kInvalidArgument: the path is too long or relative. kPermissionDenied,
   // kResourceExhausted: the directory cannot be written, others could replace what is in it (all
   // others, another group than irisd's own, an owner who is neither irisd nor root), or its lock is
   // another user's.
-  static absl::StatusOr<std::unique_ptr<RuntimeDir>> Create(const RuntimeDirOptions& options);
+  //
+  // Sockets of `earlier` are taken instead of new ones, if they are such, and are still in place.
+  static absl::StatusOr<std::unique_ptr<RuntimeDir>> Create(const RuntimeDirOptions& options,
+                                                            Listeners earlier = {});
   // Removes the sockets, the lock, and the directory if Create made it and it is empty.
   ~RuntimeDir();
   RuntimeDir(const RuntimeDir&) = delete;
@@ -52,18 +61,31 @@ class RuntimeDir {
   wire::UniqueFd TakeSessionListener() { return std::move(session_listener_); }
   wire::UniqueFd TakeAdminListener() { return std::move(admin_listener_); }
 
+  // Before they are taken. `made`: a new one; else the earlier irisd's.
+  int session_listener() const { return session_listener_.get(); }
+  int admin_listener() const { return admin_listener_.get(); }
+  bool made_session_listener() const { return made_session_listener_; }
+  bool made_admin_listener() const { return made_admin_listener_; }
+  // Whether all stays when this is destroyed: for the next irisd.
+  void Leave(bool leave) { leave_ = leave; }
+
   // Removes the sockets now, so that nobody connects to an irisd that is stopping. The lock stays
   // until destruction.
   void RemoveSockets();
 
  private:
   RuntimeDir() = default;
+  // `*made`: it is a new one, and `earlier` is closed.
   absl::StatusOr<wire::UniqueFd> Listen(const char* name, int type,
-                                        const RuntimeDirOptions& options);
+                                        const RuntimeDirOptions& options, wire::UniqueFd earlier,
+                                        bool* made);
 
   std::string path_;
   bool made_directory_ = false;
   bool made_private_ = false;
+  bool leave_ = false;
+  bool made_session_listener_ = false;
+  bool made_admin_listener_ = false;
   wire::UniqueFd lock_;
   wire::UniqueFd session_listener_;
   wire::UniqueFd admin_listener_;

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "server/job/clock.h"
 #include "server/link/drop_unread.h"
 #include "server/session/session_server.h"
@@ -99,6 +100,7 @@ absl::Status SessionServer::OnFrame(Session& session, const wire::Frame& frame) 
 }
 
 absl::Status SessionServer::OnOpenFrame(Session& session, const wire::Frame& frame) {
+  if (session.awaits != 0) return OnFrameBefore(session, frame);
   absl::Status status =
       CheckFrame(frame, session.caller.pid,
                  {wire::FrameType::kAck, wire::FrameType::kRpcRequest, wire::FrameType::kCall,
@@ -116,6 +118,38 @@ absl::Status SessionServer::OnOpenFrame(Session& session, const wire::Frame& fra
     default:
       return session.calls->OnFrame(frame);
   }
+}
+
+absl::Status SessionServer::OnFrameBefore(Session& session, const wire::Frame& frame) {
+  const absl::Status status = CheckFrame(
+      frame, session.caller.pid,
+      {wire::FrameType::kAck, wire::FrameType::kRpcRequest, wire::FrameType::kCall,
+       wire::FrameType::kCancelCall, wire::FrameType::kTaken, wire::FrameType::kRestartSeen});
+  if (!status.ok() || frame.type != wire::FrameType::kRestartSeen) return status;
+  const auto seen = frame.As<wire::RestartSeenPayload>();
+  if (!seen.ok()) return seen.status();
+  if (seen->generation > session.awaits ||
+      (seen->generation == session.awaits && !session.announced)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the client has seen generation ", seen->generation, " of irisd, and this is generation ",
+        session.awaits, session.announced ? "" : ", of which it was not told"));
+  }
+  if (seen->generation == session.awaits) session.awaits = 0;
+  return absl::OkStatus();
+}
+
+void SessionServer::MakeOpen(Session& session, InFlight::Hold share) {
+  key_by_id_[session.id.value] = session.key;
+  session.state = State::kOpen;
+  session.outbox = Outbox(std::move(share));
+  const RpcPeer client{session.applicant.tenant, session.id, session.caller, session.account};
+  session.rpc.emplace(host_.get(), client);
+  session.calls = SessionCalls::Create(
+      {&session.socket, client, &serve_,
+       [this, id = session.id](const absl::Status& reason) { EndSession(id, reason); },
+       [closer = closer_, tenant = client.tenant](wire::UniqueFd fd) mutable {
+         closer.Close(tenant, std::move(fd));
+       }});
 }
 
 absl::Status SessionServer::Open(Session& session) {
@@ -138,22 +172,14 @@ absl::Status SessionServer::Open(Session& session) {
   if (!process.ok()) return process.status();
   session.process = *std::move(process);
   do {
-    session.id = SessionId{RandomNumber()};
+    session.id = SessionId{NewSessionId()};
   } while (key_by_id_.count(session.id.value) != 0);
-  key_by_id_[session.id.value] = session.key;
+  // Before the machine knows of it: an irisd that finds it in the state has its socket.
+  if (session.handshake->outlives_irisd()) Keep(session);
   session.handshake.reset();
-  session.state = State::kOpen;
-  session.outbox = Outbox(std::move(share));
   sessions_total_.fetch_add(1, std::memory_order_relaxed);
   daemon_->Submit(SessionOpened{session.id, session.caller, ProcessAge(*start)});
-  const RpcPeer client{session.applicant.tenant, session.id, session.caller, session.account};
-  session.rpc.emplace(host_.get(), client);
-  session.calls = SessionCalls::Create(
-      {&session.socket, client, &serve_,
-       [this, id = session.id](const absl::Status& reason) { EndSession(id, reason); },
-       [closer = closer_, tenant = client.tenant](wire::UniqueFd fd) mutable {
-         closer.Close(tenant, std::move(fd));
-       }});
+  MakeOpen(session, std::move(share));
   if (!wants_socket) return Welcome(session, {});
   const absl::StatusOr<wire::UniqueFd> theirs = session.rpc->Make();
   if (!theirs.ok()) return theirs.status();

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "device/base/process.h"
 #include "server/job/clock.h"
+#include "server/keep/kept_name.h"
 
 namespace iris::server {
 namespace {
@@ -36,13 +37,19 @@ uint64_t SessionServer::RandomNumber() {
   return number;
 }
 
+uint64_t SessionServer::NewSessionId() {
+  uint64_t id = 0;
+  while (id == 0) id = RandomNumber() & KeptName::kMaxId;
+  return id;
+}
+
 SessionServer::SessionServer(const SessionOptions& options, std::unique_ptr<Poller> poller,
                              Daemon* daemon, const MakeHost& make_host, ServeCall serve,
                              const Logger* logger)
     : options_(options),
       daemon_(daemon),
       serve_(std::move(serve)),
-      daemon_id_(RandomNumber()),
+      daemon_id_(options.daemon_id != 0 ? options.daemon_id : RandomNumber()),
       attestation_in_use_(AttestationInUse(options.attestation)),
       poller_(std::move(poller)),
       closer_({options.limits.max_closing_per_tenant, options.limits.max_closing}),
@@ -132,6 +139,7 @@ void SessionServer::ReleaseSession(SessionId id) {
 // The thread.
 
 void SessionServer::Run() {
+  if (options_.heartbeat_every > absl::ZeroDuration()) heartbeat_at_ = SteadyNow();
   while (true) {
     daemon_->accounts().NextTurn();
     poller_->Wait(UntilNextDeadline());
@@ -153,7 +161,8 @@ bool SessionServer::RunCommands() {
 }
 
 absl::Duration SessionServer::UntilNextDeadline() const {
-  absl::Time next = std::min({acceptor_.deadline(), trim_at_, settle_at_, host_->deadline()});
+  absl::Time next =
+      std::min({acceptor_.deadline(), trim_at_, settle_at_, heartbeat_at_, host_->deadline()});
   if (!retries_.empty()) next = std::min(next, retry_at_);
   if (!handshakes_.empty()) next = std::min(next, handshakes_.front().at);
   if (!dying_.empty()) next = std::min(next, dying_.front().at);
@@ -162,6 +171,10 @@ absl::Duration SessionServer::UntilNextDeadline() const {
 
 void SessionServer::RunDeadlines() {
   const absl::Time now = SteadyNow();
+  if (heartbeat_at_ <= now) {
+    heartbeat_at_ = now + options_.heartbeat_every;
+    options_.heartbeat();
+  }
   if (!retries_.empty() && retry_at_ <= now) RetryBlocked(now);
   while (!handshakes_.empty() && handshakes_.front().at <= now) {
     Session* const session = FindKey(handshakes_.front().key);
@@ -280,6 +293,7 @@ void SessionServer::HangUp(Session& session, const absl::Status& told, const std
   }
   const bool was_open = session.state == State::kOpen;
   session.state = State::kEnding;
+  if (was_open) ForgetKept(session);
   if (unread.count() > 0) {
     lingering_.Add(session.applicant.tenant, session.socket.Release(), std::move(unread));
   } else {

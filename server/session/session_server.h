@@ -35,6 +35,7 @@
 #include "proto/wire/frame.h"
 #include "proto/wire/unique_fd.h"
 #include "server/daemon.h"
+#include "server/keep/descriptor_keeper.h"
 #include "server/log.h"
 #include "server/session/acceptor.h"
 #include "server/session/admin_connections.h"
@@ -61,6 +62,15 @@ struct SessionOptions {
   // A session whose descriptors cannot be sent for so long is ended.
   absl::Duration send_timeout = absl::Seconds(30);
   AdmissionLimits limits;
+  // Under which clients know irisd; 0: a new one.
+  uint64_t daemon_id = 0;
+  // Counts the irisds that have had these sessions.
+  uint64_t generation = 1;
+  // Keeps the sockets of sessions for the next irisd; null: nobody does. Outlives the server.
+  DescriptorKeeper* keeper = nullptr;
+  // Runs on the server's thread, so often. Zero: never.
+  absl::Duration heartbeat_every;
+  std::function<void()> heartbeat;
 };
 
 class SessionServer : public SessionOutput {
@@ -76,6 +86,18 @@ class SessionServer : public SessionOutput {
   // Stops.
   ~SessionServer() override;
 
+  // Goes on with sessions of an earlier irisd, as the daemon's machine has them, and with those of
+  // their `sockets` that were kept, which it takes out. Once, before Start, with this as the
+  // daemon's output.
+  void Restore(std::map<SessionId, wire::UniqueFd>* sockets);
+  // Closes descriptors of clients where nobody waits for it; also after the server.
+  std::function<void(const Party& tenant, wire::UniqueFd fd)> CloseOf() const {
+    return [closer = closer_](const Party& tenant, wire::UniqueFd fd) mutable {
+      closer.Close(tenant, std::move(fd));
+    };
+  }
+  // Not zero; nobody can guess it.
+  static uint64_t RandomNumber();
   // Starts the thread. Once.
   void Start();
   // Ends the thread; every socket is closed, every client told. Idempotent.
@@ -127,6 +149,10 @@ class SessionServer : public SessionOutput {
     bool looked = false;  // at the next packet, which may be received
     bool retry = false;   // is in retries_
     bool unread = false;  // is in unread_
+    // Another irisd had it: what comes is dropped until the client has seen this generation. 0: it
+    // has, or there was none.
+    uint64_t awaits = 0;
+    bool announced = true;  // the client has been sent kRestarted, if there is need to
   };
   struct HandshakeDeadline {
     absl::Time at;
@@ -144,8 +170,16 @@ class SessionServer : public SessionOutput {
   SessionServer(const SessionOptions& options, std::unique_ptr<Poller> poller, Daemon* daemon,
                 const MakeHost& make_host, ServeCall serve, const Logger* logger);
 
-  // Not zero; nobody can guess it.
-  static uint64_t RandomNumber();
+  static uint64_t NewSessionId();
+  // Whether the session goes on; false: its process is gone, or nothing of it is left.
+  bool RestoreOne(const SessionSnapshot& from, wire::UniqueFd socket);
+  // Makes an attested session of it.
+  void MakeOpen(Session& session, InFlight::Hold share);
+  // What an open session that awaits a generation says.
+  absl::Status OnFrameBefore(Session& session, const wire::Frame& frame);
+  // Has the socket kept, or kept no longer.
+  void Keep(const Session& session);
+  void ForgetKept(const Session& session);
   // Runs `command` on the thread.
   void Post(Command command) ABSL_LOCKS_EXCLUDED(inbox_mu_);
 
@@ -184,6 +218,9 @@ class SessionServer : public SessionOutput {
   absl::Status OnOpenFrame(Session& session, const wire::Frame& frame);
   absl::Status Open(Session& session);
   absl::Status Flush(Session& session);
+  // Tells the client of the restart, if it has to be told. False: its queue is full.
+  absl::StatusOr<bool> Announce(Session& session);
+  void RetryLater(Session& session, absl::Time now);
   // Ends the handshake; `rpc_socket` is the client's end of one, if it wants one, and borrowed.
   absl::Status Welcome(Session& session, absl::Span<const int> rpc_socket);
   static Outbox::Socket SocketOf(Session& session);
@@ -238,6 +275,7 @@ class SessionServer : public SessionOutput {
   Lingering lingering_{&closer_};
   absl::Time looked_ = absl::InfinitePast();       // for what has been received
   absl::Time settle_at_ = absl::InfiniteFuture();  // when to look without being asked
+  absl::Time heartbeat_at_ = absl::InfiniteFuture();
   absl::Time trim_at_ = absl::InfiniteFuture();
   int trims_left_ = 0;  // after that one
 };

@@ -1,8 +1,11 @@
 // What the session server divides among tenants: places for those who come, and descriptors for
 // those who are there. The rest of it is in session_server.cc.
+#include <string.h>
+
 #include <algorithm>
 #include <utility>
 
+#include "proto/wire/version.h"
 #include "server/job/clock.h"
 #include "server/session/session_server.h"
 
@@ -97,7 +100,35 @@ void SessionServer::WatchUnread(Session& session) {
   }
 }
 
+absl::StatusOr<bool> SessionServer::Announce(Session& session) {
+  if (session.announced) return true;
+  wire::RestartedPayload restarted;
+  restarted.generation = session.awaits;
+  const absl::string_view version = wire::kIrisVersion;
+  memcpy(restarted.daemon_version, version.data(),
+         std::min(version.size(), sizeof(restarted.daemon_version) - 1));
+  const absl::Status sent =
+      wire::SendFrame(session.socket.get(), wire::FrameType::kRestarted, restarted);
+  if (absl::IsResourceExhausted(sent)) return false;
+  // Of a peer that is gone the hang-up is on its way.
+  if (!sent.ok() && !absl::IsUnavailable(sent)) return sent;
+  session.announced = true;
+  return true;
+}
+
+void SessionServer::RetryLater(Session& session, absl::Time now) {
+  if (std::exchange(session.retry, true)) return;
+  if (retries_.empty()) retry_at_ = now + kRetryEvery;
+  retries_.push_back(session.key);
+}
+
 absl::Status SessionServer::Flush(Session& session) {
+  const absl::StatusOr<bool> announced = Announce(session);
+  if (!announced.ok()) return announced.status();
+  if (!*announced) {
+    RetryLater(session, SteadyNow());
+    return absl::OkStatus();
+  }
   const Outbox::Socket socket = SocketOf(session);
   const absl::Time now = SteadyNow();
   // What one session has received makes room for the next one of its tenant.
@@ -113,10 +144,7 @@ absl::Status SessionServer::Flush(Session& session) {
   WatchUnread(session);
   if (!flushed.ok()) return flushed.status();
   const bool waits = *given != Outbox::Flushed::kIdle || *flushed != Outbox::Flushed::kIdle;
-  if (waits && !std::exchange(session.retry, true)) {
-    if (retries_.empty()) retry_at_ = now + kRetryEvery;
-    retries_.push_back(session.key);
-  }
+  if (waits) RetryLater(session, now);
   return absl::OkStatus();
 }
 

@@ -40,7 +40,7 @@ DaemonOptions Supervised() {
   DaemonOptions options;
   options.n_devices = 1;
   options.device_memory = "64MiB";
-  options.flags = {"--supervise"};
+  options.supervised = true;
   return options;
 }
 
@@ -72,7 +72,7 @@ TEST(IrisdSuperviseTest, ServesAgainAfterADeath) {
 
 TEST(IrisdSuperviseTest, SaysWhatIsWrongAndEnds) {
   DaemonOptions options = Supervised();
-  options.flags = {"--supervise", "--max-jobs", "x"};
+  options.flags = {"--max-jobs", "x"};
   const auto daemon = Daemon::Start(options);
   EXPECT_TRUE(absl::StrContains(daemon.status().message(), "irisd: --max-jobs: \"x\" is not"))
       << daemon.status();
@@ -80,10 +80,11 @@ TEST(IrisdSuperviseTest, SaysWhatIsWrongAndEnds) {
   // An irisd that serves the directory without a supervisor stays alone.
   TempDir dir;
   options.flags = {};
+  options.supervised = false;
   options.runtime_dir = dir.path();
   const auto alone = Daemon::Start(options);
   ASSERT_TRUE(alone.ok()) << alone.status();
-  options.flags = {"--supervise"};
+  options.supervised = true;
   // What serves there answers, so that the start seems to succeed.
   const auto second = Daemon::Start(options);
   if (second.ok()) {

@@ -201,7 +201,7 @@ int main(int argc, char** argv) {
   }
   sigset_t set;
   sigemptyset(&set);
-  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGUSR1}) sigaddset(&set, signal);
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&set, signal);
   sigprocmask(SIG_BLOCK, &set, nullptr);
   const int arriving = signalfd(-1, &set, SFD_CLOEXEC);
   Say(std::to_string(getpid()) + " " + std::to_string(started));
@@ -217,8 +217,8 @@ int main(int argc, char** argv) {
       if (read(arriving, &info, sizeof(info)) > 0) {
         const int signal = static_cast<int>(info.ssi_signo);
         const bool heeds = argc < 3 || strcmp(argv[2], "stubborn") != 0;
-        if (signal == SIGUSR1) _exit(75);
-        if ((signal == SIGTERM || signal == SIGINT) && heeds) _exit(argc < 3 ? 0 : atoi(argv[2]));
+        if (signal == SIGTERM) _exit(75);
+        if (signal == SIGINT && heeds) _exit(argc < 3 ? 0 : atoi(argv[2]));
         Say("signal " + std::to_string(signal));
       }
     }

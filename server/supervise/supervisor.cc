@@ -47,7 +47,7 @@ constexpr absl::Duration kKilledEndsWithin = absl::Seconds(10);
 // A deadline that this process sees so late has passed while nothing ran, perhaps the program too.
 constexpr absl::Duration kLate = absl::Seconds(1);
 
-constexpr int kForwarded[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1};
+constexpr int kTaken[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1};
 
 // How a program ended.
 struct End {
@@ -124,7 +124,7 @@ absl::Status Supervisor::Prepare() {
   sigset_t set;
   sigemptyset(&set);
   sigaddset(&set, SIGCHLD);
-  for (const int signal : kForwarded) sigaddset(&set, signal);
+  for (const int signal : kTaken) sigaddset(&set, signal);
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
   signal(SIGPIPE, SIG_IGN);
   signal(SIGCHLD, SIG_DFL);  // whoever ignores it is not told how children end
@@ -225,7 +225,8 @@ void Supervisor::Forward(int signal) {
     reload_when_ready_ = true;
     return;
   }
-  (void)kill(child_, signal);
+  // To irisd SIGTERM means that another irisd goes on: a service manager restarts it so.
+  (void)kill(child_, signal == SIGTERM ? SIGINT : signal == SIGUSR1 ? SIGTERM : signal);
 }
 
 void Supervisor::ReadMessages(int most) {

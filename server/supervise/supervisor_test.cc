@@ -649,7 +649,7 @@ TEST_F(SupervisorTest, KillsWhatDoesNotEnd) {
   ASSERT_NE(child, nullptr);
   child->Ready();
   kill(supervisor, SIGTERM);
-  EXPECT_EQ(child->Line(), absl::StrCat("signal ", SIGTERM));
+  EXPECT_EQ(child->Line(), absl::StrCat("signal ", SIGINT));
   // What it stores meanwhile does not block it.
   child->Ask("store a 50");
   EXPECT_EQ(Wait(supervisor), 1);

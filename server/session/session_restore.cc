@@ -1,0 +1,97 @@
+// Sessions that outlive their irisd: how their sockets are kept, and how the next irisd goes on.
+// The rest of SessionServer is in session_server.cc.
+#include <sys/epoll.h>
+
+#include <utility>
+#include <vector>
+
+#include "server/job/clock.h"
+#include "server/keep/kept_name.h"
+#include "server/session/lingering.h"
+#include "server/session/session_server.h"
+
+namespace iris::server {
+namespace {
+
+std::string NameOf(SessionId id) { return KeptName{KeptName::Kind::kSession, id.value}.Text(); }
+
+}  // namespace
+
+void SessionServer::Keep(const Session& session) {
+  if (options_.keeper == nullptr) return;
+  // The keeper remembers what went wrong.
+  (void)options_.keeper->Store(NameOf(session.id), {session.socket.get()});
+}
+
+void SessionServer::ForgetKept(const Session& session) {
+  if (options_.keeper != nullptr) options_.keeper->Remove(NameOf(session.id));
+}
+
+void SessionServer::Restore(std::map<SessionId, wire::UniqueFd>* sockets) {
+  const std::vector<SessionSnapshot> sessions =
+      daemon_->Inspect([](const JobMachine& machine) { return machine.Sessions(); });
+  for (const SessionSnapshot& session : sessions) {
+    wire::UniqueFd socket;
+    if (auto found = sockets->extract(session.id); !found.empty() && !session.ending) {
+      options_.keeper->Count(NameOf(session.id), 1);
+      socket = std::move(found.mapped());
+    }
+    if (!RestoreOne(session, std::move(socket))) daemon_->Submit(ProcessGone{session.id});
+  }
+}
+
+bool SessionServer::RestoreOne(const SessionSnapshot& from, wire::UniqueFd socket) {
+  auto restored = std::make_unique<Session>();
+  Session& session = *restored;
+  session.key = next_key_++;
+  session.id = from.id;
+  session.caller = from.caller;
+  session.applicant = {from.caller.party.Account(), tenants_.IsOperator(from.caller.party)};
+  session.account =
+      daemon_->accounts().Open(session.applicant.tenant, session.applicant.is_operator);
+  session.state = State::kEnding;
+  const bool has_socket = socket.valid();
+  const auto gone = [&] {
+    if (has_socket) ForgetKept(session);
+    if (socket.valid()) closer_.CloseConnection(session.applicant.tenant, std::move(socket));
+    return false;
+  };
+  absl::StatusOr<wire::UniqueFd> pidfd = has_socket && options_.attestation != Attestation::kNonce
+                                             ? PeerPidfd(socket.get())
+                                             : absl::UnimplementedError("no socket");
+  if (absl::IsUnimplemented(pidfd.status())) pidfd = OpenPidfd(from.caller.pid);
+  if (!pidfd.ok()) return gone();
+  const absl::StatusOr<uint64_t> start = ProcessStart(from.caller.pid);
+  if (!start.ok() || *start != from.caller.process_start || ProcessHasEnded(pidfd->get())) {
+    return gone();
+  }
+  // A client that came in while limits were higher is not ended for it, and has no place then.
+  absl::StatusOr<Admission::Place> place =
+      admission_.AdmitHandshake(session.applicant, session.key);
+  if (place.ok() && place->Attested().ok()) session.place = *std::move(place);
+  absl::StatusOr<Poller::Watched> process =
+      poller_->Watch(&*pidfd, EPOLLIN, [this, &session](uint32_t) { Gone(session); });
+  if (!process.ok()) return gone();
+  session.process = *std::move(process);
+  key_by_id_[session.id.value] = session.key;
+  sessions_.emplace(session.key, std::move(restored));
+  if (!has_socket) return true;
+  InFlight::Hold share(&in_flight_, session.applicant);
+  const bool received = AllReceived(socket.get());
+  absl::StatusOr<Poller::Watched> watched =
+      poller_->Watch(&socket, EPOLLIN | EPOLLRDHUP,
+                     [this, &session](uint32_t events) { OnSocket(session, events); });
+  session.awaits = options_.generation;
+  session.announced = false;
+  if (watched.ok()) session.socket = *std::move(watched);
+  MakeOpen(session, std::move(share));
+  if (!watched.ok()) {
+    EndIfFailed(session, watched.status());
+    return true;
+  }
+  if (!received) session.outbox.CountEarlier();
+  EndIfFailed(session, Flush(session));
+  return true;
+}
+
+}  // namespace iris::server
