@@ -135,6 +135,8 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const DaemonOptions& optio
                                    absl::StrCat(options.n_devices),
                                    "--emu-memory",
                                    options.device_memory};
+  daemon->supervises_ = options.supervised;
+  if (options.supervised) argv.push_back("--supervise");
   if (!options.self_check) argv.push_back("--no-self-check");
   argv.insert(argv.end(), options.flags.begin(), options.flags.end());
   daemon->pid_ = Spawn(argv, daemon->log_dir_->path() + "/log", {{"NOTIFY_SOCKET", ""}},
@@ -168,6 +170,12 @@ bool Daemon::alive() {
   return false;
 }
 
+pid_t Daemon::Supervised() const {
+  int child = -1;
+  const std::string children = ReadFile(absl::StrCat("/proc/", pid_, "/task/", pid_, "/children"));
+  return absl::SimpleAtoi(absl::StripAsciiWhitespace(children), &child) ? child : -1;
+}
+
 absl::StatusOr<int> Daemon::Stop(absl::Duration timeout) {
   if (pid_ <= 0) return absl::FailedPreconditionError("irisd does not run");
   ::kill(pid_, SIGTERM);
@@ -181,6 +189,10 @@ absl::StatusOr<int> Daemon::Stop(absl::Duration timeout) {
 
 void Daemon::Kill() {
   if (pid_ <= 0) return;
+  if (supervises_) {  // what it supervises would stay
+    ::kill(pid_, SIGSTOP);
+    if (const pid_t child = Supervised(); child > 0) ::kill(child, SIGKILL);
+  }
   ::kill(pid_, SIGKILL);
   WaitExit(pid_, absl::Seconds(30));
   pid_ = -1;

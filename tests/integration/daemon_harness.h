@@ -48,6 +48,7 @@ struct DaemonOptions {
   bool self_check = false;         // of every pair of devices before it serves
   std::vector<std::string> flags;  // after the ones above
   std::string runtime_dir;         // empty: one of its own, removed at the end
+  bool supervised = false;         // by a parent process that starts it again
   uint64_t max_open_files = 0;     // RLIMIT_NOFILE of irisd; 0: as inherited
   int stderr_fd = -1;              // what irisd has as stderr; -1: a file, for Log()
   absl::Duration ready_timeout = absl::Seconds(30);
@@ -65,6 +66,8 @@ class Daemon {
   std::string session_socket() const { return runtime_dir_ + "/session.sock"; }
   std::string admin_socket() const { return runtime_dir_ + "/irisd.sock"; }
   bool alive();
+  // The irisd that runs under this one, which supervises it; -1: none does now.
+  pid_t Supervised() const;
 
   // SIGTERM, then waits. The exit code; 128 + signal if a signal ended it.
   absl::StatusOr<int> Stop(absl::Duration timeout = absl::Seconds(30));
@@ -95,6 +98,7 @@ class Daemon {
  private:
   Daemon() = default;
   pid_t pid_ = -1;
+  bool supervises_ = false;
   std::unique_ptr<TempDir> own_dir_;
   std::string runtime_dir_;
   std::unique_ptr<TempDir> log_dir_;

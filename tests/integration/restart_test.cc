@@ -1,0 +1,245 @@
+// irisd is killed again and again under traffic, with a supervisor that keeps its descriptors, and
+// comes back each time: no rank hears of it, and every byte is as the ranks left it. Ranks are real
+// processes; irisd and its supervisor are the real ones.
+//
+// IRIS_TEST_SEED says when it is killed, and IRIS_TEST_OPS how often.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "iris/context.h"
+#include "tests/integration/daemon_harness.h"
+#include "tests/integration/rank_processes.h"
+#include "tests/integration/require.h"
+#include "tests/model/seed.h"
+
+namespace iris {
+namespace {
+
+using testing::Daemon;
+using testing::RankProcesses;
+using testing::Text;
+
+constexpr uint64_t kMiB = 1 << 20;
+constexpr int kRanks = 4;
+
+// Scenarios: what a rank does.
+
+uint64_t Pattern(uint32_t rank, uint64_t round, uint64_t i) {
+  return (round * 131 + rank) * 0x9E3779B97F4A7C15ull + i;
+}
+
+// One round of everything that needs irisd. What it leaves in the heap is as it found it.
+int Round(Context& context, uint64_t round, bool more, bool* all_more) {
+  const uint32_t n = context.n_ranks(), me = context.rank();
+  const uint64_t size = 64 + round % 1000;
+  auto allocated = context.Allocate<uint64_t>(size, absl::StrCat("round ", round));
+  REQUIRE_OK(allocated);
+  for (uint64_t i = 0; i < size; ++i) allocated->get()[i] = Pattern(me, round, i);
+  REQUIRE_OK(context.Barrier());
+  for (uint32_t peer = 0; peer < n; ++peer) {
+    const uint64_t* const theirs = context.Translate(peer, allocated->get());
+    for (uint64_t i = 0; i < size; ++i) REQUIRE(theirs[i] == Pattern(peer, round, i));
+  }
+  const uint32_t root = static_cast<uint32_t>(round % n);
+  std::string value(40 + 7 * (round % 5000), static_cast<char>('a' + round % 26));
+  value[0] = root != 0 || more ? 'm' : 'e';
+  auto heard = context.Broadcast(value, root);
+  REQUIRE_OK(heard);
+  *all_more = (*heard)[0] == 'm';
+  value[0] = (*heard)[0];
+  REQUIRE(*heard == value);
+  if (round % 3 == 0) {
+    auto team = context.Split(static_cast<int>(me % 2));
+    REQUIRE_OK(team);
+    REQUIRE_OK(context.Barrier(*team));
+    REQUIRE_OK(context.DestroyTeam(*team));
+  }
+  if (round % 5 == 0) {
+    auto own = context.AllocateLocal<uint64_t>(16, absl::StrCat("own ", me));
+    REQUIRE_OK(own);
+    own->get()[0] = Pattern(me, round, 7);
+    auto opened = context.Open<uint64_t>((me + 1) % n, absl::StrCat("own ", (me + 1) % n));
+    REQUIRE_OK(opened);
+    REQUIRE_OK(context.Barrier());
+    REQUIRE(opened->get()[0] == Pattern((me + 1) % n, round, 7));
+    REQUIRE_OK(context.Barrier());
+    REQUIRE_OK(context.Close(*opened));
+    REQUIRE_OK(context.Free(*own));
+  }
+  if (round % 40 == 39 && context.heap_bytes() < 32 * kMiB) REQUIRE_OK(context.Grow(kMiB));
+  REQUIRE_OK(context.Free(*allocated));
+  return 0;
+}
+
+// Until it is told to stop. What is allocated first has to be there at the end.
+int Traffic(const std::vector<std::string>&) {
+  ContextOptions options;
+  options.heap_bytes = 4 * kMiB;
+  options.max_heap_bytes = 64 * kMiB;
+  auto context = Context::Create(options);
+  REQUIRE_OK(context);
+  const uint32_t me = context->rank();
+  auto kept = context->Allocate<uint64_t>(1 << 16, "kept");
+  REQUIRE_OK(kept);
+  for (uint64_t i = 0; i < kept->size; ++i) kept->get()[i] = Pattern(me, 0, i);
+  std::cout << "ready" << std::endl;
+  std::atomic<bool> stop{false};
+  std::thread listener([&stop] {
+    for (std::string line; std::getline(std::cin, line) && line != "stop";) {
+    }
+    stop = true;
+  });
+  const auto run = [&]() -> int {
+    bool more = true;
+    uint64_t rounds = 0;
+    std::chrono::nanoseconds longest{0};
+    for (; more; ++rounds) {
+      const auto start = std::chrono::steady_clock::now();
+      if (const int code = Round(*context, rounds, !stop, &more); code != 0) return code;
+      longest =
+          std::max<std::chrono::nanoseconds>(longest, std::chrono::steady_clock::now() - start);
+    }
+    for (uint32_t peer = 0; peer < context->n_ranks(); ++peer) {
+      const uint64_t* const theirs = context->Translate(peer, kept->get());
+      for (uint64_t i = 0; i < kept->size; ++i) REQUIRE(theirs[i] == Pattern(peer, 0, i));
+    }
+    REQUIRE_OK(context->Health());
+    REQUIRE_OK(context->Barrier());
+    REQUIRE_OK(context->Leave());
+    std::cout << "rounds " << rounds << ", longest "
+              << std::chrono::duration_cast<std::chrono::milliseconds>(longest).count() << " ms"
+              << std::endl;
+    return 0;
+  };
+  const int code = run();
+  if (code != 0) _exit(code);
+  listener.join();
+  return 0;
+}
+
+// Joins, does a round and leaves, until it is told to stop.
+int ComeAndGo(const std::vector<std::string>&) {
+  std::atomic<bool> stop{false};
+  std::thread listener([&stop] {
+    for (std::string line; std::getline(std::cin, line) && line != "stop";) {
+    }
+    stop = true;
+  });
+  const auto run = [&]() -> int {
+    bool more = true;
+    uint64_t lives = 0;
+    for (; more; ++lives) {
+      ContextOptions options;
+      options.job = absl::StrCat("life-", lives);
+      options.heap_bytes = 2 * kMiB;
+      auto context = Context::Create(options);
+      REQUIRE_OK(context);
+      if (lives == 0) std::cout << "ready" << std::endl;
+      if (const int code = Round(*context, 0, !stop, &more); code != 0) return code;
+      REQUIRE_OK(context->Leave());
+    }
+    std::cout << "lives " << lives << std::endl;
+    return 0;
+  };
+  const int code = run();
+  if (code != 0) _exit(code);
+  listener.join();
+  return 0;
+}
+
+const std::map<std::string, testing::Scenario>& Scenarios() {
+  static const auto* const scenarios = new std::map<std::string, testing::Scenario>{
+      {"traffic", Traffic},
+      {"come_and_go", ComeAndGo},
+  };
+  return *scenarios;
+}
+
+// Tests.
+
+class RestartTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    testing::DaemonOptions options;
+    options.supervised = true;
+    auto daemon = Daemon::Start(options);
+    ASSERT_TRUE(daemon.ok()) << daemon.status();
+    daemon_ = *std::move(daemon);
+  }
+
+  RankProcesses::Options Ranks(const std::string& job) const {
+    RankProcesses::Options options;
+    options.runtime_dir = daemon_->runtime_dir();
+    options.job = job;
+    return options;
+  }
+
+  // So long after it has been started.
+  void KillIrisd(absl::Duration after) {
+    const absl::Time deadline = absl::Now() + absl::Seconds(60);
+    pid_t irisd = -1;
+    while ((irisd = daemon_->Supervised()) <= 0 || irisd == killed_) {
+      ASSERT_LT(absl::Now(), deadline);
+      absl::SleepFor(absl::Milliseconds(1));
+    }
+    absl::SleepFor(after);
+    ASSERT_EQ(kill(irisd, SIGKILL), 0);
+    killed_ = irisd;
+  }
+
+  void TearDown() override {
+    if (HasFailure() && daemon_ != nullptr) std::printf("%s\n", daemon_->Log().c_str());
+  }
+
+  void ExpectNobodyWasTold() {
+    const std::string log = daemon_->Log();
+    for (const char* told : {"rank_hung_up", "rank_dead", "rank_resumed", "job_broken",
+                             "job_failed", "join_failed", "memory_lost", "session ended"}) {
+      EXPECT_FALSE(absl::StrContains(log, told)) << told;
+    }
+  }
+
+  std::unique_ptr<Daemon> daemon_;
+  pid_t killed_ = 0;  // last
+};
+
+TEST_F(RestartTest, KillsUnderTrafficAreNotNoticed) {
+  const model::RandomRun run = model::BeginRandomRun("restart_test", 30);
+  model::Random random(run.seed);
+  RankProcesses traffic("traffic", kRanks, Ranks("traffic"));
+  RankProcesses comers("come_and_go", 2, Ranks("comers"));
+  for (int rank = 0; rank < kRanks; ++rank) traffic.WaitLine(rank, "ready");
+  for (int rank = 0; rank < 2; ++rank) comers.WaitLine(rank, "ready");
+  for (uint64_t i = 0; i < run.n_ops && !HasFailure(); ++i) {
+    KillIrisd(absl::Microseconds(random.Below(200'000)));
+  }
+  absl::SleepFor(absl::Milliseconds(300));
+  traffic.TellAll("stop");
+  comers.TellAll("stop");
+  traffic.ExpectAllSucceed();
+  comers.ExpectAllSucceed();
+  std::printf("%s%s", traffic.Output(0).c_str(), comers.Output(0).c_str());
+  ExpectNobodyWasTold();
+}
+
+}  // namespace
+}  // namespace iris
+
+int main(int argc, char** argv) {
+  if (auto code = iris::testing::RunScenario(argc, argv, iris::Scenarios())) return *code;
+  testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}
