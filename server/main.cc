@@ -278,37 +278,54 @@ void WarnOfJobs(const Daemon& daemon, const Logger& logger) {
       {{"jobs", n_jobs}, {"ranks", n_ranks}, {"heap_bytes", heap_bytes}});
 }
 
-// Reads what an earlier irisd has stored, and has the daemon begin with it, if its descriptors were
-// kept. Not OK: this irisd cannot go on with it, and perhaps another one can.
-absl::Status TakeStoredState(bool goes_on, driver::GpuDriver* driver, const Logger& logger,
-                             DaemonOptions* options, Keeping* keeping) {
-  const absl::StatusOr<StoredState> stored = ReadJournal(keeping->directory);
-  if (absl::IsNotFound(stored.status())) return absl::OkStatus();
-  const auto begin_anew = [&](const std::string& why) {
-    logger.Warn("irisd begins with nothing: what an earlier irisd had is lost", {{"reason", why}});
-    return absl::OkStatus();
-  };
-  if (absl::IsDataLoss(stored.status())) return begin_anew(stored.status().ToString());
-  if (!stored.ok()) return stored.status();
-  if (stored->boot_id != BootId()) return begin_anew("its state is of an earlier boot");
-  if (!goes_on) return begin_anew("none of its descriptors were kept");
-  absl::StatusOr<std::unique_ptr<JobMachine>> machine =
-      Daemon::MachineOf(stored->state, *options, driver);
-  if (absl::IsDataLoss(machine.status())) return begin_anew(machine.status().ToString());
-  if (!machine.ok()) {
-    return absl::Status(
-        machine.status().code(),
-        absl::StrCat("go on where irisd ", stored->writer, " ended: ", machine.status().message(),
-                     ": mend that, or remove ", keeping->directory, "/", Journal::kFolder,
-                     " to give up its jobs"));
+constexpr char kBeginsWithNothing[] =
+    "irisd begins with nothing: what an earlier irisd had is lost";
+
+// What an earlier irisd has stored, if this one can go on with it as far as its file says.
+// `goes_on`: its descriptors were kept. Not OK: perhaps another irisd can read it.
+absl::StatusOr<std::optional<StoredState>> ReadStoredState(bool goes_on,
+                                                           const std::string& directory,
+                                                           const Logger& logger) {
+  absl::StatusOr<StoredState> stored = ReadJournal(directory);
+  if (absl::IsNotFound(stored.status())) return std::nullopt;
+  std::string why;
+  if (absl::IsDataLoss(stored.status())) {
+    why = stored.status().ToString();
+  } else if (!stored.ok()) {
+    return stored.status();
+  } else if (stored->boot_id != BootId()) {
+    why = "its state is of an earlier boot";
+  } else if (!goes_on) {
+    why = "none of its descriptors were kept";
+  } else {
+    return *std::move(stored);
   }
-  logger.Info("irisd goes on where an earlier one ended", {{"version", stored->writer},
-                                                           {"generation", stored->owner.generation},
-                                                           {"changes", stored->n_changes},
-                                                           {"bytes", stored->bytes},
-                                                           {"torn_bytes", stored->torn_bytes}});
+  logger.Warn(kBeginsWithNothing, {{"reason", why}});
+  return std::nullopt;
+}
+
+// Has the daemon begin with it, unless it is damaged. Not OK: perhaps another irisd can, or this
+// one with other devices.
+absl::Status GoOnWith(const StoredState& stored, const std::string& directory,
+                      driver::GpuDriver* driver, const Logger& logger, DaemonOptions* options) {
+  absl::StatusOr<std::unique_ptr<JobMachine>> machine =
+      Daemon::MachineOf(stored.state, *options, driver);
+  if (absl::IsDataLoss(machine.status())) {
+    logger.Warn(kBeginsWithNothing, {{"reason", machine.status().ToString()}});
+    return absl::OkStatus();
+  }
+  if (!machine.ok()) {
+    return absl::Status(machine.status().code(),
+                        absl::StrCat("go on where irisd ", stored.writer, " ended: ",
+                                     machine.status().message(), ": mend that, or remove ",
+                                     directory, "/", Journal::kFolder, " to give up its jobs"));
+  }
+  logger.Info("irisd goes on where an earlier one ended", {{"version", stored.writer},
+                                                           {"generation", stored.owner.generation},
+                                                           {"changes", stored.n_changes},
+                                                           {"bytes", stored.bytes},
+                                                           {"torn_bytes", stored.torn_bytes}});
   options->machine = *std::move(machine);
-  keeping->owner = {stored->owner.daemon_id, stored->owner.generation + 1};
   return absl::OkStatus();
 }
 
@@ -365,13 +382,23 @@ int Run(const std::vector<std::string>& args, Config config) {
   const absl::StatusOr<WorkerProgram> worker_program = WorkerProgram::Open(worker_settings);
   if (!worker_program.ok()) return Fail(logger, worker_program.status());
 
+  absl::StatusOr<std::optional<StoredState>> stored = std::nullopt;
+  if (keeper != nullptr) stored = ReadStoredState(goes_on, (*runtime_dir)->path(), logger);
+  if (!stored.ok()) return Fail(logger, stored.status());
+
+  const bool daemon_goes_on = stored->has_value();
+  // Clients wait for an irisd that goes on: it looks later.
   WorkerTroubles worker_troubles;
-  const absl::Status tried = worker_program->Try(kWorkerReadyWithin);
-  if (absl::IsDeadlineExceeded(tried)) {
+  const auto try_worker = [&] {
+    absl::Status tried = worker_program->Try(kWorkerReadyWithin);
+    if (tried.ok()) return tried;
     worker_troubles.Note(tried.message());
-    logger.Warn("a worker is slow to start: gRPC clients will wait", {{"error", tried.ToString()}});
-  } else if (!tried.ok()) {
-    return Fail(logger, tried);
+    logger.Warn("a worker is slow to start, or does not: gRPC clients will wait",
+                {{"error", tried.ToString()}});
+    return absl::IsDeadlineExceeded(tried) ? absl::OkStatus() : tried;
+  };
+  if (!daemon_goes_on) {
+    if (const absl::Status tried = try_worker(); !tried.ok()) return Fail(logger, tried);
   }
 
   driver::OpenOptions open;
@@ -396,7 +423,8 @@ int Run(const std::vector<std::string>& args, Config config) {
   daemon_options.limits = limits.jobs;
   daemon_options.core_memory_bytes = FittingCoreMemory(config);
   CoreMemory::KeepReserve(std::min<size_t>(kReserveBytes, daemon_options.core_memory_bytes / 8));
-  daemon_options.unusable = SelfCheck(config, open, *driver, logger);
+  const bool pairs_checked = daemon_goes_on && (*stored)->owner.pairs_checked;
+  if (!pairs_checked) daemon_options.unusable = SelfCheck(config, open, *driver, logger);
   SessionOptions session_options = config.sessions;
   session_options.limits = limits.sessions;
   if (!config.record_file.empty()) {
@@ -415,10 +443,20 @@ int Run(const std::vector<std::string>& args, Config config) {
   } else {
     looking.device_memory = *device_memory;
   }
-  Keeping keeping{keeper, (*runtime_dir)->path(), {SessionServer::RandomNumber(), 1}};
+  Keeping keeping{keeper, (*runtime_dir)->path(), {SessionServer::RandomNumber(), 1, false}};
+  if (daemon_goes_on) {
+    const absl::Status gone_on =
+        GoOnWith(**stored, keeping.directory, driver, logger, &daemon_options);
+    if (!gone_on.ok()) return Fail(logger, gone_on);
+    if (daemon_options.machine != nullptr) {
+      keeping.owner = (*stored)->owner;
+      ++keeping.owner.generation;
+    }
+    stored = std::nullopt;
+  }
+  keeping.owner.pairs_checked =
+      pairs_checked || (config.self_check && daemon_options.unusable.empty());
   if (keeper != nullptr) {
-    const absl::Status taken = TakeStoredState(goes_on, driver, logger, &daemon_options, &keeping);
-    if (!taken.ok()) return Fail(logger, taken);
     session_options.keeper = keeper;
     session_options.daemon_id = keeping.owner.daemon_id;
     session_options.generation = keeping.owner.generation;
@@ -494,6 +532,7 @@ int Run(const std::vector<std::string>& args, Config config) {
                                {"fd_limit", fd_limit},
                                {"max_sessions", session_server->options().limits.max_sessions}});
 
+  if (daemon_goes_on) (void)try_worker();
   int number = 0;
   for (sigwait(&signals, &number); number == SIGHUP; sigwait(&signals, &number)) {
     sd_notifyf(0, "RELOADING=1\nMONOTONIC_USEC=%lld",

@@ -2,6 +2,7 @@
 // The rest of SessionServer is in session_server.cc.
 #include <sys/epoll.h>
 
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -30,17 +31,24 @@ void SessionServer::ForgetKept(const Session& session) {
 void SessionServer::Restore(std::map<SessionId, wire::UniqueFd>* sockets) {
   const std::vector<SessionSnapshot> sessions =
       daemon_->Inspect([](const JobMachine& machine) { return machine.Sessions(); });
+  // By pid: a process may have many sessions, and the kernel takes long to say this of one that has
+  // many threads.
+  std::map<int64_t, uint64_t> starts;
   for (const SessionSnapshot& session : sessions) {
+    const auto [start, is_new] = starts.try_emplace(session.caller.pid, 0);
+    if (is_new) start->second = ProcessStart(session.caller.pid).value_or(0);
     wire::UniqueFd socket;
     if (auto found = sockets->extract(session.id); !found.empty() && !session.ending) {
       options_.keeper->Count(NameOf(session.id), 1);
       socket = std::move(found.mapped());
     }
-    if (!RestoreOne(session, std::move(socket))) daemon_->Submit(ProcessGone{session.id});
+    if (!RestoreOne(session, start->second, std::move(socket))) {
+      daemon_->Submit(ProcessGone{session.id});
+    }
   }
 }
 
-bool SessionServer::RestoreOne(const SessionSnapshot& from, wire::UniqueFd socket) {
+bool SessionServer::RestoreOne(const SessionSnapshot& from, uint64_t start, wire::UniqueFd socket) {
   auto restored = std::make_unique<Session>();
   Session& session = *restored;
   session.key = next_key_++;
@@ -60,9 +68,9 @@ bool SessionServer::RestoreOne(const SessionSnapshot& from, wire::UniqueFd socke
                                              ? PeerPidfd(socket.get())
                                              : absl::UnimplementedError("no socket");
   if (absl::IsUnimplemented(pidfd.status())) pidfd = OpenPidfd(from.caller.pid);
-  if (!pidfd.ok()) return gone();
-  const absl::StatusOr<uint64_t> start = ProcessStart(from.caller.pid);
-  if (!start.ok() || *start != from.caller.process_start || ProcessHasEnded(pidfd->get())) {
+  // The pid was this process's when its start was read, if it is still: else its number is another
+  // process's, or nobody's.
+  if (!pidfd.ok() || start != from.caller.process_start || ProcessHasEnded(pidfd->get())) {
     return gone();
   }
   // A client that came in while limits were higher is not ended for it, and has no place then.

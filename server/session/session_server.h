@@ -171,8 +171,9 @@ class SessionServer : public SessionOutput {
                 const MakeHost& make_host, ServeCall serve, const Logger* logger);
 
   static uint64_t NewSessionId();
-  // Whether the session goes on; false: its process is gone, or nothing of it is left.
-  bool RestoreOne(const SessionSnapshot& from, wire::UniqueFd socket);
+  // Whether the session goes on; false: its process is gone. `start`: of whatever process has its
+  // pid now; 0: none.
+  bool RestoreOne(const SessionSnapshot& from, uint64_t start, wire::UniqueFd socket);
   // Makes an attested session of it.
   void MakeOpen(Session& session, InFlight::Hold share);
   // What an open session that awaits a generation says.

@@ -33,11 +33,13 @@ struct Head {
   uint32_t crc = 0;  // of what follows
   uint64_t daemon_id = 0;
   uint64_t generation = 0;
+  uint64_t flags = 0;
   char writer[32] = {};
   char boot_id[40] = {};
 };
-static_assert(sizeof(Head) == 104);
+static_assert(sizeof(Head) == 112);
 constexpr size_t kHeadChecked = 16;
+constexpr uint64_t kPairsChecked = 1;
 
 enum class RecordType : uint32_t { kWhole = 1, kChange = 2 };
 
@@ -130,13 +132,13 @@ absl::Status Journal::Rewrite() {
   Head head;
   head.daemon_id = owner_.daemon_id;
   head.generation = owner_.generation;
+  head.flags = owner_.pairs_checked ? kPairsChecked : 0;
   CopyText(wire::kIrisVersion, head.writer);
   CopyText(BootId(), head.boot_id);
-  head.crc = Checksum(reinterpret_cast<const char*>(&head) + kHeadChecked,
-                      sizeof(head) - kHeadChecked);
+  head.crc =
+      Checksum(reinterpret_cast<const char*>(&head) + kHeadChecked, sizeof(head) - kHeadChecked);
   const RecordHead record = MakeRecord(RecordType::kWhole, 0, whole);
-  absl::Status written =
-      WriteAll(file.get(), {reinterpret_cast<const char*>(&head), sizeof(head)});
+  absl::Status written = WriteAll(file.get(), {reinterpret_cast<const char*>(&head), sizeof(head)});
   if (written.ok()) {
     written = WriteAll(file.get(), {reinterpret_cast<const char*>(&record), sizeof(record)});
   }
@@ -174,15 +176,14 @@ absl::Status Journal::Append(absl::string_view change) {
   record_.assign(reinterpret_cast<const char*>(&head), sizeof(head));
   record_.append(change.data(), change.size());
   // One write: other records follow only where all of it is there.
-  const ssize_t n =
-      base::Retry([&] { return write(file_.get(), record_.data(), record_.size()); });
+  const ssize_t n = base::Retry([&] { return write(file_.get(), record_.data(), record_.size()); });
   if (n == static_cast<ssize_t>(record_.size())) {
     ++sequence_;
     bytes_ += record_.size();
     return absl::OkStatus();
   }
-  absl::Status failed = wire::ErrnoStatus(n < 0 ? errno : ENOSPC,
-                                          absl::StrCat("write ", folder_, "/", kFile));
+  absl::Status failed =
+      wire::ErrnoStatus(n < 0 ? errno : ENOSPC, absl::StrCat("write ", folder_, "/", kFile));
   Remove();
   return failed;
 }
@@ -215,7 +216,7 @@ absl::StatusOr<StoredState> ParseJournal(absl::string_view bytes) {
     return damaged(0, "the checksum of its head");
   }
   StoredState stored;
-  stored.owner = {head.daemon_id, head.generation};
+  stored.owner = {head.daemon_id, head.generation, (head.flags & kPairsChecked) != 0};
   stored.writer = TextOf(head.writer);
   stored.boot_id = TextOf(head.boot_id);
   stored.bytes = bytes.size();
@@ -230,8 +231,8 @@ absl::StatusOr<StoredState> ParseJournal(absl::string_view bytes) {
       return damaged(at, absl::StrCat("the checksum of the head of record ", sequence));
     }
     if (record.sequence != sequence) {
-      return damaged(at, absl::StrCat("record ", record.sequence, " is in the place of record ",
-                                      sequence));
+      return damaged(
+          at, absl::StrCat("record ", record.sequence, " is in the place of record ", sequence));
     }
     if (stored.torn_bytes - sizeof(record) < record.bytes) break;
     stored.torn_bytes = 0;
@@ -277,8 +278,7 @@ absl::StatusOr<StoredState> ReadJournal(const std::string& directory) {
   std::string bytes(static_cast<size_t>(info.st_size), '\0');
   for (size_t done = 0; done < bytes.size();) {
     const ssize_t n = base::Retry([&] {
-      return pread(file.get(), bytes.data() + done, bytes.size() - done,
-                   static_cast<off_t>(done));
+      return pread(file.get(), bytes.data() + done, bytes.size() - done, static_cast<off_t>(done));
     });
     if (n < 0) return wire::ErrnoStatus(errno, absl::StrCat("read ", path));
     if (n == 0) {

@@ -25,6 +25,8 @@ namespace iris::server {
 struct JournalOwner {
   uint64_t daemon_id = 0;   // what clients know irisd by: the same in every generation
   uint64_t generation = 1;  // counts the irisds that one state has had
+  // Every pair of devices passed the self-check of one of them: it need not be made again.
+  bool pairs_checked = false;
 };
 
 class Journal {
