@@ -11,11 +11,15 @@
 // --products they multiply matrices, by each operation of iris::ops in each variant that the device
 // has, and check every element.
 //
+// SIGTERM to rank 0 ends all ranks early. With --calls they also make calls of irisd between
+// launches: they allocate, broadcast, make teams, let the heap grow, and check what comes of it.
+//
 // Exit code 0: all was right until the time was up. 3: a peer died; the output has the time (in
 // seconds since 1970), the error, and a line on the data. 1: anything else, wrong data included.
 //
 // Each rank also has words of its own, written once. At the end it reads those of every rank, the
 // dead one's too: they are still mapped, and must be as they were written.
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -52,6 +56,9 @@ constexpr uint32_t kLanes = 4;  // blocks of the grid, each with a mailbox
 constexpr uint32_t kSlots = 4;
 constexpr uint32_t kWords = 2048;
 constexpr uint32_t kKeptWords = 1 << 18;
+constexpr uint32_t kPassingWords = 1 << 14;
+
+volatile sig_atomic_t told_to_end = 0;
 constexpr uint64_t kSumWords = 1 << 18;
 constexpr iris::ccl::Variant kVariants[] = {
     iris::ccl::Variant::kAuto,       iris::ccl::Variant::kPackets, iris::ccl::Variant::kTwoPackets,
@@ -232,8 +239,12 @@ enum class Kind { kPuts, kCollectives, kProducts };
 
 class Traffic {
  public:
-  Traffic(iris::Context context, absl::Duration time, Kind kind)
-      : context_(std::move(context)), time_(time), kind_(kind), rank_(context_.rank()) {}
+  Traffic(iris::Context context, absl::Duration time, Kind kind, bool calls)
+      : context_(std::move(context)),
+        time_(time),
+        kind_(kind),
+        calls_(calls),
+        rank_(context_.rank()) {}
   // No kernel runs any more: each has a deadline.
   ~Traffic() {
     if (stream_.get() == nullptr) return;
@@ -432,11 +443,13 @@ class Traffic {
     const absl::Time end = absl::Now() + time_;
     uint64_t proposal = 16;
     for (uint64_t launch = 1;; ++launch) {
-      IRIS_ASSIGN_OR_RETURN(const uint64_t n, Plan(absl::Now() < end ? proposal : 0));
+      const bool more = absl::Now() < end && told_to_end == 0;
+      IRIS_ASSIGN_OR_RETURN(const uint64_t n, Plan(more ? proposal : 0));
       if (n == 0) return iris::Status();
       const absl::Time start = absl::Now();
       IRIS_RETURN_IF_ERROR(kind_ == Kind::kPuts ? Move(n) : Communicate(n));
       rounds_ += n;
+      if (calls_) IRIS_RETURN_IF_ERROR(Call(launch));
       std::printf("rank %u launch %llu rounds %llu\n", rank_,
                   static_cast<unsigned long long>(launch),
                   static_cast<unsigned long long>(rounds_));
@@ -444,6 +457,40 @@ class Traffic {
       if (seconds < kLaunchSeconds / 2 && n < kRoundsMax) proposal = n * 2;
       if (seconds > kLaunchSeconds * 2 && n > 1) proposal = n / 2;
     }
+  }
+
+  // What needs irisd. Nothing of it stays but more heap.
+  iris::Status Call(uint64_t launch) {
+    const uint32_t n = context_.n_ranks();
+    IRIS_ASSIGN_OR_RETURN(const iris::Allocation passing,
+                          context_.Allocate({.bytes = kPassingWords * sizeof(uint32_t),
+                                             .name = "launch " + std::to_string(launch)}));
+    std::vector<uint32_t> words(kPassingWords);
+    const uint32_t first = static_cast<uint32_t>(launch * kPassingWords);
+    for (uint32_t i = 0; i < kPassingWords; ++i) words[i] = Word(rank_, first + i);
+    IRIS_RETURN_IF_ERROR(
+        Finish(stream_.Copy(passing.address, words.data(), kPassingWords * sizeof(uint32_t))));
+    IRIS_RETURN_IF_ERROR(context_.Barrier());
+    for (uint32_t from = 0; from < n; ++from) {
+      IRIS_RETURN_IF_ERROR(
+          Finish(stream_.Copy(words.data(), context_.Translate(from, passing.As<uint32_t>()),
+                              kPassingWords * sizeof(uint32_t))));
+      for (uint32_t i = 0; i < kPassingWords; ++i) {
+        if (words[i] != Word(from, first + i)) {
+          return iris::Status(iris::StatusCode::kDataLoss, "a passing word is wrong");
+        }
+      }
+    }
+    const uint32_t root = static_cast<uint32_t>(launch % n);
+    IRIS_ASSIGN_OR_RETURN(const uint64_t heard, context_.BroadcastValue(launch, root));
+    if (heard != launch) {
+      return iris::Status(iris::StatusCode::kDataLoss, "a broadcast has another value");
+    }
+    IRIS_ASSIGN_OR_RETURN(const iris::Team team, context_.Split(static_cast<int>(rank_ % 2)));
+    IRIS_RETURN_IF_ERROR(context_.Barrier(team));
+    IRIS_RETURN_IF_ERROR(context_.DestroyTeam(team));
+    if (launch % 16 == 0 && launch <= 64) IRIS_RETURN_IF_ERROR(context_.Grow(1 << 20));
+    return context_.Free(passing);
   }
 
   // What every rank wrote at the beginning is there, in every heap that is mapped here.
@@ -467,6 +514,7 @@ class Traffic {
   iris::Context context_;
   const absl::Duration time_;
   const Kind kind_;
+  const bool calls_;
   const uint32_t rank_;
   iris::Allocation boxes_, kept_, sums_, plan_;
   iris::ccl::Communicator comm_;  // not for puts
@@ -478,12 +526,18 @@ class Traffic {
 };
 
 int Main(int argc, char** argv) {
+  signal(SIGTERM, [](int) { told_to_end = 1; });
   setvbuf(stdout, nullptr, _IOLBF, 0);
   uint64_t seconds = 5, heap_mib = 64;
   Kind kind = Kind::kPuts;
+  bool calls = false;
   for (int i = 1; i < argc; ++i) {
     if (strcmp(argv[i], "--collectives") == 0 || strcmp(argv[i], "--products") == 0) {
       kind = argv[i][2] == 'c' ? Kind::kCollectives : Kind::kProducts;
+      continue;
+    }
+    if (strcmp(argv[i], "--calls") == 0) {
+      calls = true;
       continue;
     }
     char* end = nullptr;
@@ -493,16 +547,16 @@ int Main(int argc, char** argv) {
     if (to == nullptr || i + 1 == argc || (*to = strtoull(argv[++i], &end, 10), *end != '\0')) {
       std::fprintf(stderr,
                    "usage: traffic [--seconds N] [--heap-mib N] "
-                   "[--collectives | --products]\n");
+                   "[--collectives | --products] [--calls]\n");
       return 2;
     }
   }
   iris::StatusOr<iris::Context> context =
       iris::Context::Create({.heap_bytes = heap_mib << 20,
-                             .max_heap_bytes = heap_mib << 20,
+                             .max_heap_bytes = (calls ? 4 : 1) * (heap_mib << 20),
                              .timeout = std::chrono::seconds(20)});
   if (!context.ok()) return Fail(context.status().message());
-  return Traffic(*std::move(context), absl::Seconds(seconds), kind).Run();
+  return Traffic(*std::move(context), absl::Seconds(seconds), kind, calls).Run();
 }
 
 }  // namespace
