@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -58,6 +59,7 @@ class MachineTest : public ::testing::Test {
     for (const Effect& effect : effects) Record(effect);
     const absl::Status status = machine_->CheckInvariants();
     EXPECT_TRUE(status.ok()) << status;
+    if (on_change_ != nullptr) on_change_();
     return effects;
   }
 
@@ -264,6 +266,7 @@ class MachineTest : public ::testing::Test {
   std::vector<SegmentId> to_drop_;
   uint64_t next_session_ = 1;
   uint64_t next_call_ = 1;
+  std::function<void()> on_change_;  // runs after each input
 
  private:
   void Record(const Effect& effect) {
