@@ -1,7 +1,8 @@
 // How long the host library takes: a context from Create to its usable window, an allocation, a
-// barrier. Starts an irisd of its own; ranks are processes.
+// barrier. Starts an irisd of its own; ranks are processes. --supervised: one whose state and
+// descriptors are kept for the next irisd.
 //
-//   bazel run -c opt //tests/bench:context_bench [-- --json] [-- --quick]
+//   bazel run -c opt //tests/bench:context_bench [-- --json] [-- --quick] [-- --supervised]
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -112,8 +113,10 @@ int BarrierRank(const std::vector<std::string>& args) {
 
 class Bench {
  public:
-  explicit Bench(bench::Report* report) : report_(report) {
-    auto daemon = testing::Daemon::Start();
+  Bench(bench::Report* report, bool supervised) : report_(report) {
+    testing::DaemonOptions options;
+    options.supervised = supervised;
+    auto daemon = testing::Daemon::Start(options);
     if (!daemon.ok()) {
       std::cerr << daemon.status() << std::endl;
       std::exit(1);
@@ -193,11 +196,14 @@ class Bench {
 };
 
 int Main(int argc, char** argv) {
-  bool quick = false;
-  for (int i = 1; i < argc; ++i) quick = quick || std::strcmp(argv[i], "--quick") == 0;
+  bool quick = false, supervised = false;
+  for (int i = 1; i < argc; ++i) {
+    quick = quick || std::strcmp(argv[i], "--quick") == 0;
+    supervised = supervised || std::strcmp(argv[i], "--supervised") == 0;
+  }
   bench::Report report("context_bench", argc, argv);
   {
-    Bench bench(&report);
+    Bench bench(&report, supervised);
     const int rounds = quick ? 3 : 20;
     bench.Create("create, 8 ranks x 1 GiB, fresh processes", 8, 1ull << 30, false, rounds, true);
     bench.Create("create, 8 ranks x 1 GiB, again", 8, 1ull << 30, false, rounds, false);
