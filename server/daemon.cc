@@ -116,6 +116,7 @@ absl::Status Daemon::Keep(const Keeping& keeping, Inherited* inherited, const Cl
     if (!journal.ok()) return journal.status();
     journal_ = *std::move(journal);
     keeper_ = keeping.keeper;
+    generation_ = keeping.owner.generation;
     segments_.SetKeeper(keeper_);
     CarryOut(&effects, &deferred);
   }
@@ -205,6 +206,13 @@ void Daemon::CloseOrphans(DescriptorKeeper* keeper, Inherited* inherited) {
   for (const std::string& name : std::exchange(inherited->twice, {})) {
     tell(absl::StrCat("a second descriptor named ", name));
   }
+}
+
+std::optional<Daemon::KeptSnapshot> Daemon::Kept() const {
+  absl::MutexLock lock(&mu_);
+  if (keeper_ == nullptr) return std::nullopt;
+  return KeptSnapshot{generation_, keeper_->n_kept(), keeper_->capacity(),
+                      journal_ == nullptr ? 0 : journal_->bytes(), keeper_->status()};
 }
 
 void Daemon::StopKeeping() {

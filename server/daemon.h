@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -95,6 +96,15 @@ class Daemon {
   using CloseOf = std::function<void(const Party& tenant, wire::UniqueFd fd)>;
   absl::Status Keep(const Keeping& keeping, Inherited* inherited, const CloseOf& close)
       ABSL_LOCKS_EXCLUDED(mu_);
+  struct KeptSnapshot {
+    uint64_t generation = 0;
+    uint64_t descriptors = 0;
+    uint64_t max_descriptors = 0;
+    uint64_t state_bytes = 0;
+    absl::Status status;  // not OK: nothing is kept any more
+  };
+  // Nothing: nobody keeps anything.
+  std::optional<KeptSnapshot> Kept() const ABSL_LOCKS_EXCLUDED(mu_);
   // Closes what nobody has taken, has it kept no longer, and tells of it.
   void CloseOrphans(DescriptorKeeper* keeper, Inherited* inherited) ABSL_LOCKS_EXCLUDED(mu_);
   // Nothing is kept any more: the next irisd begins with nothing.
@@ -217,6 +227,7 @@ class Daemon {
   DescriptorKeeper* keeper_ ABSL_GUARDED_BY(mu_) = nullptr;           // null: nothing is kept
   std::unique_ptr<Journal> journal_ ABSL_GUARDED_BY(mu_);  // null: the state is not stored
   bool journal_fails_ ABSL_GUARDED_BY(mu_) = false;
+  uint64_t generation_ ABSL_GUARDED_BY(mu_) = 0;
   std::string change_ ABSL_GUARDED_BY(mu_);   // reused
   absl::Time now_wall_ ABSL_GUARDED_BY(mu_);  // of the input whose effects are carried out
   std::unordered_map<uint64_t, Answer> calls_ ABSL_GUARDED_BY(mu_);

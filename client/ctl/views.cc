@@ -163,6 +163,19 @@ std::string Dump(const Json& json, int indent) {
   return PrintableJson(json.dump(indent, ' ', false, Json::error_handler_t::replace)) + "\n";
 }
 
+// What becomes of the heaps when irisd ends.
+std::string KeptText(const v1::GetStatusReply& status) {
+  const v1::KeptForNext& kept = status.kept_for_next();
+  if (!status.has_kept_for_next()) return "heaps are lost: nobody keeps its descriptors";
+  if (!kept.lost_because().empty()) {
+    return absl::StrCat("heaps are lost: ", EscapeName(kept.lost_because()));
+  }
+  if (kept.state_bytes() == 0) return "heaps are lost: its state cannot be stored now";
+  return absl::StrCat("the next one goes on: ", HumanBytes(kept.state_bytes()), " of state and ",
+                      kept.descriptors(), " of ", kept.max_descriptors(),
+                      " descriptors are kept; this is generation ", kept.generation());
+}
+
 std::string StatusText(const v1::GetStatusReply& status, absl::Time now) {
   std::string text = absl::StrFormat("irisd %s%s, pid %d, up %s\n", EscapeName(status.version()),
                                      status.stopping() ? " (stopping)" : "", status.pid(),
@@ -181,6 +194,7 @@ std::string StatusText(const v1::GetStatusReply& status, absl::Time now) {
   }
   line("irisd's memory", HumanBytes(status.rss_bytes()));
   line("open files", absl::StrCat(status.open_fds(), " of ", status.fd_limit()));
+  line("when irisd ends", KeptText(status));
   if (status.descriptors_closing() > 0 || status.closing_troubles_total() > 0) {
     line("slow to close",
          absl::StrCat(status.descriptors_closing(), " descriptors of clients (",
@@ -336,6 +350,14 @@ Json StatusJson(const v1::GetStatusReply& status) {
                         {"available", backend.available()},
                         {"detail", backend.detail()}});
   }
+  Json kept;  // null: nothing is
+  if (status.has_kept_for_next()) {
+    kept = {{"generation", status.kept_for_next().generation()},
+            {"descriptors", status.kept_for_next().descriptors()},
+            {"max_descriptors", status.kept_for_next().max_descriptors()},
+            {"state_bytes", status.kept_for_next().state_bytes()},
+            {"lost_because", status.kept_for_next().lost_because()}};
+  }
   return {{"version", status.version()},
           {"pid", status.pid()},
           {"start_time_unix_ms", status.start_time_unix_ms()},
@@ -345,6 +367,7 @@ Json StatusJson(const v1::GetStatusReply& status) {
           {"n_sessions", status.n_sessions()},
           {"heap_bytes", status.heap_bytes()},
           {"kept_bytes", status.kept_bytes()},
+          {"kept_for_next", kept},
           {"rss_bytes", status.rss_bytes()},
           {"open_fds", status.open_fds()},
           {"fd_limit", status.fd_limit()},

@@ -123,6 +123,14 @@ void AdminService::FillStatus(v1::GetStatusReply* reply) const {
   if (facts_.log_lines_left_out != nullptr) {
     reply->set_log_lines_left_out_total(facts_.log_lines_left_out());
   }
+  if (const std::optional<Daemon::KeptSnapshot> kept = daemon_->Kept(); kept.has_value()) {
+    v1::KeptForNext* const out = reply->mutable_kept_for_next();
+    out->set_generation(kept->generation);
+    out->set_descriptors(kept->descriptors);
+    out->set_max_descriptors(kept->max_descriptors);
+    out->set_state_bytes(kept->state_bytes);
+    out->set_lost_because(std::string(kept->status.message()));
+  }
   reply->set_attestation(facts_.attestation);
   reply->set_stopping(daemon_->stopping());
   for (const DaemonFacts::Backend& backend : facts_.backends) {
