@@ -139,8 +139,10 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const DaemonOptions& optio
   if (options.supervised) argv.push_back("--supervise");
   if (!options.self_check) argv.push_back("--no-self-check");
   argv.insert(argv.end(), options.flags.begin(), options.flags.end());
-  daemon->pid_ = Spawn(argv, daemon->log_dir_->path() + "/log", {{"NOTIFY_SOCKET", ""}},
-                       options.max_open_files, options.stderr_fd);
+  std::map<std::string, std::string> environment = options.environment;
+  environment.emplace("NOTIFY_SOCKET", "");
+  daemon->pid_ = Spawn(argv, daemon->log_dir_->path() + "/log", environment, options.max_open_files,
+                       options.stderr_fd);
   if (daemon->pid_ < 0) return wire::ErrnoStatus(errno, "start irisd");
 
   const absl::Time deadline = absl::Now() + options.ready_timeout;

@@ -51,6 +51,7 @@ struct DaemonOptions {
   bool supervised = false;         // by a parent process that starts it again
   uint64_t max_open_files = 0;     // RLIMIT_NOFILE of irisd; 0: as inherited
   int stderr_fd = -1;              // what irisd has as stderr; -1: a file, for Log()
+  std::map<std::string, std::string> environment;  // added to this process's
   absl::Duration ready_timeout = absl::Seconds(30);
 };
 
