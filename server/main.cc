@@ -359,7 +359,8 @@ int Run(const std::vector<std::string>& args, Config config) {
   if (!limited.ok()) return Fail(logger, limited);
 
   // Before anything is started that would inherit them.
-  absl::StatusOr<std::vector<NamedDescriptor>> given = TakeInherited();
+  std::vector<NamedDescriptor> lost;
+  absl::StatusOr<std::vector<NamedDescriptor>> given = TakeInherited(&lost);
   if (!given.ok()) {
     logger.Error("what an earlier irisd kept is lost", {{"error", given.status().ToString()}});
     given = std::vector<NamedDescriptor>();
@@ -370,6 +371,17 @@ int Run(const std::vector<std::string>& args, Config config) {
   if (!opened_keeper.ok()) return Fail(logger, opened_keeper.status());
   DescriptorKeeper* const keeper = opened_keeper->get();
   const bool goes_on = keeper != nullptr && !inherited.empty();
+  GiveUp(std::move(lost), keeper);
+  if (keeper == nullptr) {
+    // There is no state to go on with.
+    std::vector<NamedDescriptor> sessions;
+    for (auto& [id, fd] : std::exchange(inherited.sessions, {})) {
+      sessions.push_back({"", std::move(fd)});
+    }
+    GiveUp(std::move(sessions), nullptr);
+    inherited.segments.clear();
+    inherited.pages.clear();
+  }
 
   absl::StatusOr<std::unique_ptr<RuntimeDir>> runtime_dir = RuntimeDir::Create(
       config.runtime_dir,

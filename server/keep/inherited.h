@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "proto/wire/unique_fd.h"
 #include "server/job/ids.h"
+#include "server/keep/descriptor_keeper.h"
 
 namespace iris::server {
 
@@ -21,8 +22,9 @@ struct NamedDescriptor {
 
 // Those that the environment tells of (sd_listen_fds_with_names(3)), and takes that out of it. They
 // are closed when a program is executed. Once, before other threads run. kInvalidArgument: the
-// environment is wrong, or one of them is not open.
-absl::StatusOr<std::vector<NamedDescriptor>> TakeInherited();
+// environment is wrong, or one of them is not open; `*lost` then gets all of which it tells, under
+// the names that there are.
+absl::StatusOr<std::vector<NamedDescriptor>> TakeInherited(std::vector<NamedDescriptor>* lost);
 
 struct Inherited {
   wire::UniqueFd session_listener;
@@ -41,5 +43,10 @@ struct Inherited {
 };
 
 Inherited SortInherited(std::vector<NamedDescriptor> all);
+
+// Closes descriptors with which nobody goes on. A client at the other end of one sees that at once,
+// although whoever keeps descriptors may have it still; `keeper`, unless null, is told to give it
+// up.
+void GiveUp(std::vector<NamedDescriptor> all, DescriptorKeeper* keeper);
 
 }  // namespace iris::server

@@ -166,14 +166,37 @@ TEST(Inherited, IsSortedByName) {
 TEST(Inherited, IsTakenOutOfTheEnvironment) {
   unsetenv("LISTEN_PID");
   unsetenv("LISTEN_FDS");
-  EXPECT_TRUE(TakeInherited().value().empty());
-  setenv("LISTEN_PID", absl::StrCat(getpid()).c_str(), 1);
-  setenv("LISTEN_FDS", "1000", 1);  // which are not open
-  EXPECT_TRUE(absl::IsInvalidArgument(TakeInherited().status()));
-  EXPECT_EQ(getenv("LISTEN_FDS"), nullptr);
+  std::vector<NamedDescriptor> lost;
+  EXPECT_TRUE(TakeInherited(&lost).value().empty());
+  EXPECT_TRUE(lost.empty());
   setenv("LISTEN_PID", "1", 1);
   setenv("LISTEN_FDS", "1", 1);
-  EXPECT_TRUE(TakeInherited().value().empty());  // another process's
+  EXPECT_TRUE(TakeInherited(&lost).value().empty());  // another process's
+  EXPECT_TRUE(lost.empty());
+  setenv("LISTEN_PID", absl::StrCat(getpid()).c_str(), 1);
+  setenv("LISTEN_FDS", "1000", 1);  // which are not open
+  setenv("LISTEN_FDNAMES", "gB:gC", 1);
+  EXPECT_TRUE(absl::IsInvalidArgument(TakeInherited(&lost).status()));
+  EXPECT_EQ(getenv("LISTEN_FDS"), nullptr);
+  ASSERT_EQ(lost.size(), 1000u);
+  EXPECT_EQ(lost[1].name, "gC");
+  EXPECT_EQ(lost[2].name, "");
+}
+
+TEST_F(DescriptorKeeperTest, WhoIsAtTheOtherEndSeesThatAConnectionIsGivenUp) {
+  int ends[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+  const wire::UniqueFd client(ends[0]), elsewhere(fcntl(ends[1], F_DUPFD_CLOEXEC, 3));
+  std::vector<NamedDescriptor> all;
+  all.push_back({"sB", wire::UniqueFd(ends[1])});
+  all.push_back({"", SomeFile()});
+  all.push_back({"gB", wire::UniqueFd()});
+  GiveUp(std::move(all), keeper_.get());
+  char byte;
+  EXPECT_EQ(recv(client.get(), &byte, 1, MSG_DONTWAIT), 0);
+  EXPECT_EQ(Next().text, "FDSTOREREMOVE=1\nFDNAME=sB");
+  EXPECT_EQ(Next().text, "FDSTOREREMOVE=1\nFDNAME=gB");
+  EXPECT_EQ(Next().text, "nothing");
 }
 
 }  // namespace
