@@ -527,6 +527,7 @@ int Run(const std::vector<std::string>& args, Config config) {
   }
   daemon.SetSessionOutput(session_server);
   if (keeper != nullptr) {
+    session_server->DropForeign(&inherited.sessions);
     const absl::Status kept = daemon.Keep(keeping, &inherited, session_server->CloseOf());
     if (!kept.ok()) return Fail(logger, kept);
     (*runtime_dir)->Leave(true);

@@ -1,6 +1,7 @@
 // Sessions that outlive their irisd: how their sockets are kept, and how the next irisd goes on.
 // The rest of SessionServer is in session_server.cc.
 #include <sys/epoll.h>
+#include <sys/socket.h>
 
 #include <map>
 #include <utility>
@@ -14,6 +15,21 @@
 namespace iris::server {
 namespace {
 
+// Whether that process has connected the socket.
+bool IsConnectionOf(int socket, int64_t pid) {
+  int type = 0, listens = 0;
+  socklen_t bytes = sizeof(type);
+  if (getsockopt(socket, SOL_SOCKET, SO_TYPE, &type, &bytes) != 0 || type != SOCK_SEQPACKET) {
+    return false;
+  }
+  bytes = sizeof(listens);
+  if (getsockopt(socket, SOL_SOCKET, SO_ACCEPTCONN, &listens, &bytes) != 0 || listens != 0) {
+    return false;
+  }
+  const absl::StatusOr<CallerInfo> peer = PeerCaller(socket);
+  return peer.ok() && peer->pid == pid;
+}
+
 std::string NameOf(SessionId id) { return KeptName{KeptName::Kind::kSession, id.value}.Text(); }
 
 }  // namespace
@@ -26,6 +42,22 @@ void SessionServer::Keep(const Session& session) {
 
 void SessionServer::ForgetKept(const Session& session) {
   if (options_.keeper != nullptr) options_.keeper->Remove(NameOf(session.id));
+}
+
+void SessionServer::DropForeign(std::map<SessionId, wire::UniqueFd>* sockets) {
+  const std::vector<SessionSnapshot> sessions =
+      daemon_->Inspect([](const JobMachine& machine) { return machine.Sessions(); });
+  for (const SessionSnapshot& session : sessions) {
+    const auto found = sockets->find(session.id);
+    if (found == sockets->end() || IsConnectionOf(found->second.get(), session.caller.pid))
+      continue;
+    log_.Write(LogLevel::kWarn, "what was kept as a session's socket is not one",
+               session.caller.party.Account(), session.caller, session.id.value,
+               absl::DataLossError("it is no connection of that process"), SteadyNow());
+    options_.keeper->Count(NameOf(session.id), 1);
+    options_.keeper->Remove(NameOf(session.id));
+    sockets->erase(found);
+  }
 }
 
 void SessionServer::Restore(std::map<SessionId, wire::UniqueFd>* sockets) {

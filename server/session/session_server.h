@@ -86,6 +86,9 @@ class SessionServer : public SessionOutput {
   // Stops.
   ~SessionServer() override;
 
+  // Takes out of `sockets` those that are no connection of the client of their session, and has
+  // them kept no longer. Once, before Daemon::Keep, to which they are then lost.
+  void DropForeign(std::map<SessionId, wire::UniqueFd>* sockets);
   // Goes on with sessions of an earlier irisd, as the daemon's machine has them, and with those of
   // their `sockets` that were kept, which it takes out. Once, before Start, with this as the
   // daemon's output.
