@@ -211,6 +211,16 @@ WorkerTable::Setup WorkerSetup(const Config& config, const WorkerProgram* progra
   return setup;
 }
 
+// kResourceExhausted: of so few descriptors the smallest job cannot be kept for the next irisd.
+absl::Status CheckKept(const DescriptorKeeper* keeper) {
+  constexpr size_t kLeast = 16;
+  if (keeper == nullptr || keeper->capacity() >= kLeast) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "the service manager keeps ", keeper->capacity(), " descriptors (FDSTORE), and irisd needs ",
+      kLeast,
+      ", better thousands: raise FileDescriptorStoreMax= of irisd's unit, or keep none (0)"));
+}
+
 // Applies `limits` of the configuration to a process of `fd_limit` descriptors.
 struct FittedLimits {
   // Of what is kept for the next irisd there is no more than `keeper` keeps, unless it is null.
@@ -219,7 +229,7 @@ struct FittedLimits {
     jobs.max_descriptors = DescriptorsForMemory(sessions, fd_limit);
     if (keeper == nullptr) return;
     constexpr uint64_t kListeners = 2;
-    const uint64_t kept = std::max<uint64_t>(keeper->capacity(), kListeners + 2) - kListeners;
+    const uint64_t kept = keeper->capacity() - kListeners;
     sessions.max_sessions =
         static_cast<uint32_t>(std::min<uint64_t>(sessions.max_sessions, kept / 2));
     jobs.max_descriptors = std::min<uint64_t>(jobs.max_descriptors, kept - sessions.max_sessions);
@@ -330,11 +340,13 @@ absl::Status GoOnWith(const StoredState& stored, const std::string& directory,
 }
 
 // Has the listening sockets kept, so that whoever connects meanwhile waits for the next irisd.
-void KeepListeners(const RuntimeDir& directory, DescriptorKeeper* keeper) {
-  const auto keep = [keeper](const char* name, int fd, bool made) {
+void KeepListeners(const RuntimeDir& directory, const Inherited& inherited,
+                   DescriptorKeeper* keeper) {
+  const auto keep = [&inherited, keeper](const char* name, int fd, bool made) {
     keeper->Count(name, 1);
-    if (!made) return;
-    keeper->Remove(name);  // another one, of an earlier irisd, that was no longer in place
+    const auto& twice = inherited.twice;
+    if (!made && std::find(twice.begin(), twice.end(), name) == twice.end()) return;
+    keeper->Remove(name);  // others, of an earlier irisd
     (void)keeper->Store(name, {fd});
   };
   keep(kKeptSessionListener, directory.session_listener(), directory.made_session_listener());
@@ -370,6 +382,7 @@ int Run(const std::vector<std::string>& args, Config config) {
       DescriptorKeeper::FromEnvironment();
   if (!opened_keeper.ok()) return Fail(logger, opened_keeper.status());
   DescriptorKeeper* const keeper = opened_keeper->get();
+  if (const absl::Status enough = CheckKept(keeper); !enough.ok()) return Fail(logger, enough);
   const bool goes_on = keeper != nullptr && !inherited.empty();
   GiveUp(std::move(lost), keeper);
   if (keeper == nullptr) {
@@ -484,7 +497,7 @@ int Run(const std::vector<std::string>& args, Config config) {
       sd_notify(0, "WATCHDOG=1");
     };
   }
-  if (keeper != nullptr) KeepListeners(**runtime_dir, keeper);
+  if (keeper != nullptr) KeepListeners(**runtime_dir, inherited, keeper);
   absl::StatusOr<std::unique_ptr<SessionServer>> sessions = SessionServer::Create(
       session_options, (*runtime_dir)->TakeSessionListener(), (*runtime_dir)->TakeAdminListener(),
       &daemon,
