@@ -38,7 +38,7 @@ class FrameSession {
     absl::Status sent = session->Send(wire::FrameType::kHello, hello);
     if (!sent.ok()) return sent;
     for (;;) {
-      absl::StatusOr<wire::Frame> frame = session->Receive();
+      absl::StatusOr<wire::Frame> frame = session->Next();
       if (!frame.ok()) return frame.status();
       if (frame->type == wire::FrameType::kWelcome) {
         session->id_ = frame->As<wire::WelcomePayload>()->session_id;
