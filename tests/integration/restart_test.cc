@@ -10,15 +10,21 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
+#include <fstream>
 #include <iostream>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "device/base/descriptors.h"
 #include "iris/context.h"
 #include "tests/integration/daemon_harness.h"
 #include "tests/integration/rank_processes.h"
@@ -216,15 +222,69 @@ class RestartTest : public ::testing::Test {
   pid_t killed_ = 0;  // last
 };
 
+// What an irisd and its supervisor have, which must not grow from one irisd to the next.
+struct Size {
+  static Size Of(pid_t pid) {
+    Size size;
+    size.descriptors = base::CountDescriptors(pid);
+    std::ifstream file(absl::StrCat("/proc/", pid, "/status"));
+    for (std::string line; std::getline(file, line);) {
+      absl::string_view text = line;
+      int* const place = absl::ConsumePrefix(&text, "VmRSS:")     ? &size.rss_kib
+                         : absl::ConsumePrefix(&text, "Threads:") ? &size.threads
+                                                                  : nullptr;
+      if (place == nullptr) continue;
+      absl::ConsumeSuffix(&text, "kB");
+      (void)absl::SimpleAtoi(absl::StripAsciiWhitespace(text), place);
+    }
+    return size;
+  }
+
+  int rss_kib = 0, descriptors = 0, threads = 0;
+};
+
+// Irisd's, its supervisor's and all that they have started, dead irisds' included.
+int CountProcessesOfGroup(pid_t group) {
+  int n = 0;
+  std::error_code error;
+  for (const auto& each : std::filesystem::directory_iterator("/proc", error)) {
+    std::string stat;
+    std::getline(std::ifstream(each.path() / "stat"), stat);
+    const size_t name_end = stat.rfind(')');
+    if (name_end == stat.npos) continue;
+    char state = 0;
+    int parent = 0, its_group = 0;
+    std::istringstream(stat.substr(name_end + 1)) >> state >> parent >> its_group;
+    n += its_group == group ? 1 : 0;
+  }
+  return n;
+}
+
 TEST_F(RestartTest, KillsUnderTrafficAreNotNoticed) {
   const model::RandomRun run = model::BeginRandomRun("restart_test", 30);
   model::Random random(run.seed);
+  const auto tell = [this](uint64_t kills) {
+    const Size irisd = Size::Of(daemon_->Supervised()), supervisor = Size::Of(daemon_->pid());
+    std::error_code error;
+    const auto journal =
+        std::filesystem::file_size(daemon_->runtime_dir() + "/state/journal", error);
+    std::printf(
+        "%5llu kills: irisd %6d KiB %3d descriptors %2d threads | supervisor %5d KiB %3d "
+        "descriptors %d threads | journal %7lld bytes | %d processes\n",
+        static_cast<unsigned long long>(kills), irisd.rss_kib, irisd.descriptors, irisd.threads,
+        supervisor.rss_kib, supervisor.descriptors, supervisor.threads,
+        static_cast<long long>(journal), CountProcessesOfGroup(daemon_->pid()));
+    std::fflush(stdout);
+  };
   RankProcesses traffic("traffic", kRanks, Ranks("traffic"));
   RankProcesses comers("come_and_go", 2, Ranks("comers"));
   for (int rank = 0; rank < kRanks; ++rank) traffic.WaitLine(rank, "ready");
   for (int rank = 0; rank < 2; ++rank) comers.WaitLine(rank, "ready");
   for (uint64_t i = 0; i < run.n_ops && !HasFailure(); ++i) {
     KillIrisd(absl::Microseconds(random.Below(200'000)));
+    if ((i + 1) % 100 != 0) continue;
+    absl::SleepFor(absl::Milliseconds(300));
+    tell(i + 1);
   }
   absl::SleepFor(absl::Milliseconds(300));
   traffic.TellAll("stop");
