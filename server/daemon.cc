@@ -3,8 +3,6 @@
 #include <malloc.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <iterator>
 #include <utility>
 #include <variant>
 
@@ -306,16 +304,15 @@ void Daemon::Apply(const Input& input, Deferred* deferred) {
   Effects effects = Decide(input);
   // What the state speaks of is kept before the state is stored: an irisd that finds it in the
   // state has it.
-  const auto makes = [](const Effect& effect) {
-    return std::holds_alternative<CreatePages>(effect) ||
-           std::holds_alternative<AdoptSegment>(effect);
-  };
-  const auto rest = std::stable_partition(effects.begin(), effects.end(), makes);
-  Effects first(std::make_move_iterator(effects.begin()), std::make_move_iterator(rest));
-  effects.erase(effects.begin(), rest);
+  Effects first, rest;
+  for (Effect& effect : effects) {
+    const bool makes =
+        std::holds_alternative<CreatePages>(effect) || std::holds_alternative<AdoptSegment>(effect);
+    (makes ? first : rest).push_back(std::move(effect));
+  }
   CarryOut(&first, deferred);
   StoreChange();
-  CarryOut(&effects, deferred);
+  CarryOut(&rest, deferred);
 }
 
 void Daemon::StoreChange() {
