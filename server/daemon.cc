@@ -103,6 +103,7 @@ absl::StatusOr<std::unique_ptr<JobMachine>> Daemon::MachineOf(absl::string_view 
 absl::Status Daemon::Keep(const Keeping& keeping, Inherited* inherited, const CloseOf& close) {
   Recovered recovered{.generation = keeping.owner.generation};
   RestoreMemory(keeping, close, inherited, &recovered);
+  CloseUnknownMemory(keeping.keeper, inherited);
   Deferred deferred;
   {
     absl::MutexLock lock(&mu_);
@@ -175,34 +176,37 @@ void Daemon::RestoreMemory(const Keeping& keeping, const CloseOf& close, Inherit
   }
 }
 
-void Daemon::CloseOrphans(DescriptorKeeper* keeper, Inherited* inherited) {
-  const auto tell = [this](const std::string& what) {
-    Submit(Noted{{.detail = event::OrphanClosed{what}}});
-  };
-  const auto give_up = [&](const std::string& name, size_t n, const std::string& what) {
-    keeper->Count(name, n);
-    keeper->Remove(name);
-    tell(what);
-  };
+void Daemon::GiveUp(DescriptorKeeper* keeper, const std::string& name, size_t n,
+                    const std::string& what) {
+  keeper->Count(name, n);
+  keeper->Remove(name);
+  Submit(Noted{{.detail = event::OrphanClosed{what}}});
+}
+
+void Daemon::CloseUnknownMemory(DescriptorKeeper* keeper, Inherited* inherited) {
   for (const auto& [id, fd] : std::exchange(inherited->segments, {})) {
-    give_up(KeptName{KeptName::Kind::kSegment, id.value}.Text(), 1,
-            absl::StrCat("memory of segment ", id.value, ", which no job has"));
+    GiveUp(keeper, KeptName{KeptName::Kind::kSegment, id.value}.Text(), 1,
+           absl::StrCat("memory of segment ", id.value, ", which no job has"));
   }
   for (const auto& [id, fds] : std::exchange(inherited->pages, {})) {
-    give_up(KeptName{KeptName::Kind::kPages, id.value}.Text(), fds.size(),
-            absl::StrCat("pages of job ", id.value, ", which there is not"));
+    GiveUp(keeper, KeptName{KeptName::Kind::kPages, id.value}.Text(), fds.size(),
+           absl::StrCat("pages of job ", id.value, ", which there is not"));
   }
+}
+
+void Daemon::CloseOrphans(DescriptorKeeper* keeper, Inherited* inherited) {
   for (const auto& [id, fd] : std::exchange(inherited->sessions, {})) {
-    give_up(KeptName{KeptName::Kind::kSession, id.value}.Text(), 1,
-            absl::StrCat("the socket of session ", id.value, ", which there is not"));
+    GiveUp(keeper, KeptName{KeptName::Kind::kSession, id.value}.Text(), 1,
+           absl::StrCat("the socket of session ", id.value, ", which there is not"));
   }
   for (const std::string& name : std::exchange(inherited->unknown, {})) {
-    give_up(name, 1,
-            absl::StrCat("a descriptor named '", CleanText(name, 64), "', which no irisd gives"));
+    GiveUp(keeper, name, 1,
+           absl::StrCat("a descriptor named '", CleanText(name, 64), "', which no irisd gives"));
   }
   // Who keeps them knows only the name that both have.
   for (const std::string& name : std::exchange(inherited->twice, {})) {
-    tell(absl::StrCat("a second descriptor named ", name));
+    Submit(
+        Noted{{.detail = event::OrphanClosed{absl::StrCat("a second descriptor named ", name)}}});
   }
 }
 

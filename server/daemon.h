@@ -91,8 +91,9 @@ class Daemon {
   // From here on the state is stored before anybody is told of a change, and descriptors are kept.
   // A machine that was given goes on with what is in `inherited`: what is taken of it is gone from
   // there. Of the sessions none is taken, but those that have no socket there are lost. `close`
-  // closes descriptors of clients. Once, before the first session, with an output. Not OK: nothing
-  // has happened yet, and a stored state is as it was.
+  // closes descriptors of clients. Memory and pages of which the machine does not know are closed
+  // first, so that nothing new has their names. Once, before the first session, with an output. Not
+  // OK: nothing else has happened yet, and a stored state is as it was.
   using CloseOf = std::function<void(const Party& tenant, wire::UniqueFd fd)>;
   absl::Status Keep(const Keeping& keeping, Inherited* inherited, const CloseOf& close)
       ABSL_LOCKS_EXCLUDED(mu_);
@@ -105,7 +106,7 @@ class Daemon {
   };
   // Nothing: nobody keeps anything.
   std::optional<KeptSnapshot> Kept() const ABSL_LOCKS_EXCLUDED(mu_);
-  // Closes what nobody has taken, has it kept no longer, and tells of it.
+  // Closes what nobody has taken, has it kept no longer, and tells of it. After Keep.
   void CloseOrphans(DescriptorKeeper* keeper, Inherited* inherited) ABSL_LOCKS_EXCLUDED(mu_);
   // Nothing is kept any more: the next irisd begins with nothing.
   void StopKeeping() ABSL_LOCKS_EXCLUDED(mu_);
@@ -191,6 +192,9 @@ class Daemon {
   void StoreChange() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void RestoreMemory(const Keeping& keeping, const CloseOf& close, Inherited* inherited,
                      Recovered* recovered) ABSL_LOCKS_EXCLUDED(mu_);
+  void CloseUnknownMemory(DescriptorKeeper* keeper, Inherited* inherited) ABSL_LOCKS_EXCLUDED(mu_);
+  void GiveUp(DescriptorKeeper* keeper, const std::string& name, size_t n, const std::string& what)
+      ABSL_LOCKS_EXCLUDED(mu_);
   void Finish(Deferred deferred) ABSL_LOCKS_EXCLUDED(mu_);
 
   void Perform(Reply& effect, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -3,6 +3,12 @@
 #include "server/daemon.h"
 
 #include <gtest/gtest.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <deque>
@@ -14,6 +20,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
@@ -211,7 +218,7 @@ class DaemonTest : public testing::Test {
   }
   ~DaemonTest() override {
     output_.Forget();
-    daemon_->SetSessionOutput(nullptr);
+    if (daemon_ != nullptr) daemon_->SetSessionOutput(nullptr);
   }
 
   SessionId Open(uint64_t id, int64_t pid = 100) {
@@ -582,6 +589,32 @@ TEST_F(DaemonTest, ReadsSegments) {
             StatusCode::kNotFound);
   EXPECT_EQ(daemon_->segments().Read(segment, (2 << 20) - 1, absl::MakeSpan(bytes)).code(),
             StatusCode::kInvalidArgument);
+}
+
+// Whatever the daemon makes from Keep on may have the name of memory that nobody has.
+TEST_F(DaemonTest, MemoryOfNobodyIsGivenUpBeforeAnythingIsMade) {
+  const std::string path = absl::StrCat("@iris-daemon-test-", getpid());
+  const wire::UniqueFd manager(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  struct sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  memcpy(address.sun_path + 1, path.data() + 1, path.size() - 1);
+  const socklen_t length = offsetof(struct sockaddr_un, sun_path) + path.size();
+  ASSERT_EQ(bind(manager.get(), reinterpret_cast<const struct sockaddr*>(&address), length), 0);
+  auto keeper = DescriptorKeeper::Connect(path, 100);
+  ASSERT_TRUE(keeper.ok()) << keeper.status();
+  Inherited inherited;
+  inherited.segments[SegmentId{1}] = wire::UniqueFd(memfd_create("orphan", MFD_CLOEXEC));
+  char folder[] = "/tmp/iris-daemon-test-XXXXXX";
+  ASSERT_NE(mkdtemp(folder), nullptr);
+  const absl::Status kept = daemon_->Keep({keeper->get(), folder, {1, 1}}, &inherited,
+                                          [](const Party&, wire::UniqueFd) {});
+  EXPECT_TRUE(kept.ok()) << kept;
+  char text[100] = {};
+  EXPECT_GT(recv(manager.get(), text, sizeof(text) - 1, MSG_DONTWAIT), 0);
+  EXPECT_STREQ(text, "FDSTOREREMOVE=1\nFDNAME=gB");
+  daemon_->StopKeeping();
+  EXPECT_EQ(rmdir(folder), 0);
+  daemon_.reset();
 }
 
 }  // namespace
