@@ -1,6 +1,6 @@
-// irisd is killed again and again under traffic, with a supervisor that keeps its descriptors, and
-// comes back each time: no rank hears of it, and every byte is as the ranks left it. Ranks are real
-// processes; irisd and its supervisor are the real ones.
+// irisd is killed or hands over again and again under traffic, with a supervisor that keeps its
+// descriptors, and comes back each time: no rank hears of it, and every byte is as the ranks left
+// it. Ranks are real processes; irisd and its supervisor are the real ones.
 //
 // IRIS_TEST_SEED says when it is killed, and IRIS_TEST_OPS how often.
 #include <gtest/gtest.h>
@@ -194,7 +194,7 @@ class RestartTest : public ::testing::Test {
   }
 
   // So long after it has been started.
-  void KillIrisd(absl::Duration after) {
+  void EndIrisd(absl::Duration after, int signal) {
     const absl::Time deadline = absl::Now() + absl::Seconds(60);
     pid_t irisd = -1;
     while ((irisd = daemon_->Supervised()) <= 0 || irisd == killed_) {
@@ -202,7 +202,7 @@ class RestartTest : public ::testing::Test {
       absl::SleepFor(absl::Milliseconds(1));
     }
     absl::SleepFor(after);
-    ASSERT_EQ(kill(irisd, SIGKILL), 0);
+    ASSERT_EQ(kill(irisd, signal), 0);
     killed_ = irisd;
   }
 
@@ -281,9 +281,12 @@ TEST_F(RestartTest, KillsUnderTrafficAreNotNoticed) {
   for (int rank = 0; rank < kRanks; ++rank) traffic.WaitLine(rank, "ready");
   for (int rank = 0; rank < 2; ++rank) comers.WaitLine(rank, "ready");
   for (uint64_t i = 0; i < run.n_ops && !HasFailure(); ++i) {
-    KillIrisd(absl::Microseconds(random.Below(200'000)));
+    // SIGTERM asks it to hand over.
+    EndIrisd(absl::Microseconds(random.Below(200'000)), random.OneIn(4) ? SIGTERM : SIGKILL);
     if ((i + 1) % 100 != 0) continue;
-    absl::SleepFor(absl::Milliseconds(300));
+    while (!daemon_->GetStatus().ok() || daemon_->Supervised() == killed_) {
+      absl::SleepFor(absl::Milliseconds(5));
+    }
     tell(i + 1);
   }
   absl::SleepFor(absl::Milliseconds(300));
