@@ -212,8 +212,10 @@ class RestartTest : public ::testing::Test {
 
   void ExpectNobodyWasTold() {
     const std::string log = daemon_->Log();
-    for (const char* told : {"rank_hung_up", "rank_dead", "rank_resumed", "job_broken",
-                             "job_failed", "join_failed", "memory_lost", "session ended"}) {
+    for (const char* told :
+         {"rank_hung_up", "rank_dead", "rank_resumed", "job_broken", "job_failed", "join_failed",
+          "memory_lost", "session ended", "end=\"signal 6", "end=\"signal 11",
+          "end=\"exit code 1\"", "Sanitizer", "runtime error", "gives no sign of life"}) {
       EXPECT_FALSE(absl::StrContains(log, told)) << told;
     }
   }

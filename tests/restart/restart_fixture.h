@@ -197,6 +197,7 @@ class RestartFixture : public ::testing::Test {
     daemon_ = *std::move(daemon);
   }
   void TearDown() override {
+    if (daemon_ != nullptr) ExpectNoOtherEnd();
     if (HasFailure() && daemon_ != nullptr) {
       std::string log = daemon_->Log();
       constexpr size_t kEnd = 20'000;
@@ -249,6 +250,14 @@ class RestartFixture : public ::testing::Test {
     int n = 0;
     for (size_t at = log.find(text); at != log.npos; at = log.find(text, at + 1)) ++n;
     return n;
+  }
+  // irisd has ended by nothing but what the test did to it.
+  void ExpectNoOtherEnd() {
+    const std::string log = daemon_->Log();
+    for (const char* end : {"end=\"signal 6", "end=\"signal 11", "end=\"exit code 1\"", "Sanitizer",
+                            "runtime error", "gives no sign of life", "is not ready in time"}) {
+      EXPECT_FALSE(absl::StrContains(log, end)) << end;
+    }
   }
   void ExpectNobodyWasTold() {
     const std::string log = daemon_->Log();
