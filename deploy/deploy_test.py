@@ -99,9 +99,14 @@ class Unit(unittest.TestCase):
 
     def test_has_what_irisd_relies_on(self):
         for line in ("Type=notify", "NotifyAccess=main", "StartLimitIntervalSec=0", "RestartSec=0",
-                     "Restart=on-failure", "RuntimeDirectory=iris", "RuntimeDirectoryPreserve=restart"):
+                     "Restart=always", "RuntimeDirectory=iris", "RuntimeDirectoryPreserve=restart",
+                     "SuccessExitStatus=75", "KillSignal=SIGINT", "RestartKillSignal=SIGTERM"):
             self.assertRegex(self.text, rf"(?m)^{line}$")
         self.assertRegex(self.text, r"(?m)^LimitNOFILE=\d{5,}$")
+        kept = re.search(r"(?m)^FileDescriptorStoreMax=(\d+)$", self.text).group(1)
+        self.assertRegex(self.text, rf"(?m)^Environment=FDSTORE={kept}$")
+        # The names of so many, each of at most 10 bytes, are one string of the environment, of at most 128 KiB.
+        self.assertLess(int(kept) * 11 + 100, 128 << 10)
 
     @unittest.skipUnless(shutil.which("systemd-analyze"), "no systemd on this machine")
     def test_systemd_accepts_it(self):

@@ -83,11 +83,12 @@ if [[ " ${wanted[*]} " == *" kernels "* ]] || { nvcc_path >/dev/null && ! cmp -s
   run kernels "${test_options[@]}" //deploy:gpu_kernels_test
   if [[ " ${results[*]} " == *" kernels=$folder/kernels.json=0 "* ]]; then echo "$key" >deploy/kernels.stamp; fi
 fi
-# AddressSanitizer and UndefinedBehaviorSanitizer: every test of C++ code, but for tests/hostile, which measures memory.
+# AddressSanitizer and UndefinedBehaviorSanitizer: every test of C++ code, but for tests/hostile, which measures memory,
+# and tests/systemd, whose unit lets irisd make no system calls but its own.
 # It is built by the second compiler, with -Wthread-safety.
 run asan --config=asan "${test_options[@]}" --build_tests_only -- \
   //... -//tests/bench/... -//tests/mutation/... -//tests/tidy/... -//examples/... -//deploy/... \
-  -//tests/bundle/... -//tests/isa/... -//tests/hostile/...
+  -//tests/bundle/... -//tests/isa/... -//tests/hostile/... -//tests/systemd/...
 # ThreadSanitizer: the protocols of device code, with ranks as threads.
 run tsan --config=tsan "${test_options[@]}" --build_tests_only -- \
   //device/iris/... //tests/conformance/...

@@ -36,6 +36,7 @@ test_packages=(
   python3-grpcio python3-h2 python3-numpy python3-protobuf python3-torch
   python3-pip
   libpmix-dev slurm-client slurmctld slurmd
+  systemd
 )
 
 fail() {

@@ -1,0 +1,212 @@
+"""irisd under systemd, by the unit that is installed: no rank notices that irisd is killed, hangs, is restarted or is
+upgraded; when it is stopped, every rank is told, and nothing is left of it."""
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import threading
+import time
+import unittest
+
+from tests.python import junit
+from tests.systemd import machine
+
+PROGRAMS = {
+    "irisd": "server/irisd",
+    "irisd-worker": "server/irisd-worker",
+    "ranks": "tests/integration/restart_test",
+}
+LIBRARY = "deploy/libiris.so.0"  # which ranks need if they are not linked with it statically
+if os.path.exists(LIBRARY):
+    PROGRAMS["libiris.so.0"] = LIBRARY
+VERSION, OTHER_VERSION = b"0.2.0", b"0.2.9"
+KILLS = 20
+RESTARTS = 3
+# irisd's log has these where a job or a session has noticed something.
+TOLD = ("rank_hung_up", "rank_dead", "rank_resumed", "job_broken", "job_failed", "join_failed", "memory_lost",
+        "session ended")
+WATCHDOG = "/run/units/irisd.service.d/watchdog.conf"
+
+MISSING = machine.missing()
+
+
+class Ranks:
+    """The ranks of a job, which run a scenario of tests/integration/restart_test outside of the unit."""
+
+    def __init__(self, place, scenario, n_ranks, job):
+        self.processes = []
+        self.output = [""] * n_ranks
+        self._readers = []
+        for rank in range(n_ranks):
+            environment = {"PATH": machine.PATH, "LD_LIBRARY_PATH": "/run/programs", "IRIS_RUNTIME_DIR": "/run/iris",
+                           "IRIS_JOB": job, "IRIS_RANK": str(rank), "IRIS_N_RANKS": str(n_ranks)}
+            process = subprocess.Popen(place.command("/run/programs/ranks", "--scenario", scenario),
+                                       stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                       env=environment, text=True)
+            self.processes.append(process)
+            self._readers.append(threading.Thread(target=self._read, args=(rank, process), daemon=True))
+            self._readers[-1].start()
+
+    def _read(self, rank, process):
+        for line in process.stdout:
+            self.output[rank] += line
+
+    def wait_ready(self):
+        def ready():
+            if any(process.poll() is not None for process in self.processes):
+                raise RuntimeError(f"a rank ended: {self.output}")
+            return all("ready\n" in text for text in self.output)
+
+        machine.wait_until(ready, "the ranks do not join")
+
+    def tell_to_stop(self):
+        for process in self.processes:
+            try:
+                process.stdin.write("stop\n")
+                process.stdin.flush()
+            except BrokenPipeError:
+                pass  # it has ended, and its exit code is seen
+
+    def wait(self):
+        """Their exit codes."""
+        codes = [process.wait(machine.PATIENCE_SECONDS) for process in self.processes]
+        self._close()
+        return codes
+
+    def end(self):
+        for process in self.processes:
+            process.kill()  # nsenter, and so the rank
+        self.wait()
+
+    def _close(self):
+        for process, reader in zip(self.processes, self._readers):
+            reader.join(machine.PATIENCE_SECONDS)
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.close()
+            process.stdout.close()
+
+
+@unittest.skipIf(MISSING, MISSING)
+class Restart(unittest.TestCase):
+
+    def expect_right(self, *jobs):
+        for ranks in jobs:
+            ranks.tell_to_stop()
+        for ranks in jobs:
+            codes = ranks.wait()
+            self.assertEqual(codes, [0] * len(codes), "\n".join(ranks.output))
+            print(f"  {ranks.output[0].splitlines()[-1]}", flush=True)
+
+    def test_no_rank_notices_kills_hangs_restarts_and_upgrades(self):
+        with machine.Machine(PROGRAMS) as place:
+            place.systemctl("start", "irisd")
+            timing = random.Random(0)
+            traffic, comers = Ranks(place, "traffic", 4, "traffic"), Ranks(place, "come_and_go", 2, "comers")
+            traffic.wait_ready()
+            comers.wait_ready()
+
+            # Killed, also before it serves again.
+            killed, pid = [], 0
+            for _ in range(KILLS):
+                pid = place.started_anew(pid)
+                time.sleep(timing.uniform(0, 0.2))
+                killed.append(time.time())
+                os.kill(pid, signal.SIGKILL)
+            pid = place.started_anew(pid)
+            after_kills = place.seconds_until_served(*killed)
+            self.assertGreaterEqual(int(place.show("NRestarts")["NRestarts"]), KILLS)
+
+            # Hung: systemd ends it. A rank cannot leave meanwhile: Leave waits 2 s.
+            self.expect_right(comers)
+            place.write(WATCHDOG, "[Service]\nWatchdogSec=2\n")
+            place.systemctl("daemon-reload")
+            place.systemctl("restart", "irisd")
+            pid = place.started_anew(pid)
+            hung = time.time()
+            os.kill(pid, signal.SIGSTOP)
+            pid = place.started_anew(pid)
+            os.remove(place.path(WATCHDOG))
+            place.systemctl("daemon-reload")
+            after_hang = place.seconds_until_served(hung)[0]
+            comers = Ranks(place, "come_and_go", 2, "comers")
+            comers.wait_ready()
+
+            # Restarted, and systemd itself with it.
+            restarted = []
+            for i in range(RESTARTS):
+                restarted.append(time.time())
+                place.systemctl("restart", "irisd")
+                if i == 0:
+                    place.systemctl("daemon-reexec")
+            after_restarts = place.seconds_until_served(*restarted)
+            self.assertEqual(place.irisd_log().count("irisd hands over"), RESTARTS + 1)
+
+            # Restarted with a mistake in its file: nothing is lost until it is mended.
+            before = int(place.show("NRestarts")["NRestarts"])
+            place.write("/run/irisd.toml", machine.SETTINGS + "mistake = 1\n")
+            place.systemctl("restart", "irisd", check=False)
+            machine.wait_until(lambda: int(place.show("NRestarts")["NRestarts"]) >= before + 10,
+                               "irisd is not started again")
+            place.write("/run/irisd.toml", machine.SETTINGS)
+            machine.wait_until(lambda: place.show("ActiveState")["ActiveState"] == "active", "irisd does not serve")
+
+            # Another version.
+            with open(os.path.realpath(PROGRAMS["irisd"]), "rb") as file:
+                program = file.read()
+            other = os.path.join(place.folder, "irisd")
+            with open(other, "wb") as file:
+                file.write(program.replace(VERSION, OTHER_VERSION))
+            place.install("irisd", other)
+            upgraded = time.time()
+            place.systemctl("restart", "irisd")
+            after_upgrade = place.seconds_until_served(upgraded)[0]
+            self.assertEqual(place.served()[-1][1], OTHER_VERSION.decode())
+
+            # One more kill, of the new one.
+            pid = place.started_anew(0)
+            os.kill(pid, signal.SIGKILL)
+            place.started_anew(pid)
+            machine.wait_until(lambda: place.show("ActiveState")["ActiveState"] == "active", "irisd does not serve")
+            time.sleep(0.3)  # of traffic
+            print(f"\n  irisd serves again: {KILLS} kills, after {after_kills[KILLS // 2] * 1e3:.0f} ms (median), "
+                  f"{after_kills[-1] * 1e3:.0f} ms at most; hung, after {after_hang:.1f} s with WatchdogSec=2; "
+                  f"{RESTARTS} restarts, {after_restarts[-1] * 1e3:.0f} ms at most; upgraded, "
+                  f"{after_upgrade * 1e3:.0f} ms; {place.show('NFileDescriptorStore')['NFileDescriptorStore']} "
+                  "descriptors kept", flush=True)
+            self.expect_right(traffic, comers)
+            log = place.irisd_log()
+            self.assertEqual([told for told in TOLD if told in log], [])
+
+    def test_a_stop_ends_everything_and_tells_it(self):
+        with machine.Machine(PROGRAMS) as place:
+            place.systemctl("start", "irisd")
+            traffic = Ranks(place, "traffic", 4, "traffic")
+            traffic.wait_ready()
+            kept = place.show("NFileDescriptorStore")["NFileDescriptorStore"]
+            self.assertGreater(int(kept), 4)
+            self.assertTrue(place.memory_of_init())
+
+            place.systemctl("stop", "irisd")
+            state = place.show("ActiveState", "Result", "NFileDescriptorStore")
+            self.assertEqual((state["ActiveState"], state["Result"], state["NFileDescriptorStore"]),
+                             ("inactive", "success", "0"))
+            self.assertEqual(place.memory_of_init(), [])
+            self.assertFalse(os.path.exists(place.path("/run/iris")))
+            machine.wait_until(lambda: all("irisd is stopping" in text for text in traffic.output),
+                               f"the ranks are not told: {traffic.output}")
+            print(f"\n  of {kept} descriptors none is kept; ranks are told: {traffic.output[0]}", flush=True)
+            self.assertIn("jobs live", place.irisd_log())
+            traffic.end()
+
+            place.systemctl("start", "irisd")
+            self.assertEqual(place.show("NFileDescriptorStore")["NFileDescriptorStore"], "2")
+            self.assertNotIn("goes on where", place.irisd_log())
+            again = Ranks(place, "traffic", 4, "traffic")
+            again.wait_ready()
+            self.expect_right(again)
+
+
+if __name__ == "__main__":
+    junit.main()
