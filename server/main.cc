@@ -362,6 +362,7 @@ int Run(const std::vector<std::string>& args, Config config) {
   sigaddset(&signals, SIGHUP);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
+  signal(SIGXFSZ, SIG_IGN);  // a file that reaches its limit of size is an error of its write
 
   const absl::Time started = absl::Now();
   const Logger logger(config.log_level, config.log_format);

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <algorithm>
-#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -59,9 +58,12 @@ class MachineTest : public ::testing::Test {
     for (const Effect& effect : effects) Record(effect);
     const absl::Status status = machine_->CheckInvariants();
     EXPECT_TRUE(status.ok()) << status;
-    if (on_change_ != nullptr) on_change_();
+    Applied();
     return effects;
   }
+
+  // Called after each input, once its effects are recorded.
+  virtual void Applied() {}
 
   SessionId Open(int64_t pid, const Party& party = {1000}) {
     const SessionId id{next_session_++};
@@ -266,7 +268,6 @@ class MachineTest : public ::testing::Test {
   std::vector<SegmentId> to_drop_;
   uint64_t next_session_ = 1;
   uint64_t next_call_ = 1;
-  std::function<void()> on_change_;  // runs after each input
 
  private:
   void Record(const Effect& effect) {

@@ -26,6 +26,9 @@ namespace {
 
 constexpr uint32_t kFormat = 1;
 constexpr auto kRetryEvery = absl::Seconds(1);
+// Protocol buffers cannot be longer.
+constexpr uint64_t kMaxRecordBytes = 0x7fffffff;
+constexpr char kNextFile[] = "journal.next";
 
 struct Head {
   char magic[8] = {'I', 'R', 'I', 'S', 'T', 'A', 'T', 'E'};
@@ -86,19 +89,29 @@ absl::Status WriteAll(int fd, absl::string_view bytes) {
   return absl::OkStatus();
 }
 
-absl::Status MakeFolder(const std::string& folder) {
-  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
-    return wire::ErrnoStatus(errno, absl::StrCat("make ", folder));
+// Opens the folder of the state. kPermissionDenied: it is a link, another user's, or open to
+// others.
+absl::StatusOr<wire::UniqueFd> OpenFolder(const std::string& folder) {
+  wire::UniqueFd opened(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  // The kernel says ELOOP or ENOTDIR of a link, according to its version.
+  const bool is_other = !opened.valid() && (errno == ELOOP || errno == ENOTDIR);
+  if (!opened.valid() && !is_other) {
+    return wire::ErrnoStatus(errno, absl::StrCat("open ", folder));
   }
   struct stat info = {};
-  if (lstat(folder.c_str(), &info) != 0) {
+  if (!is_other && fstat(opened.get(), &info) != 0) {
     return wire::ErrnoStatus(errno, absl::StrCat("look at ", folder));
   }
-  if (S_ISDIR(info.st_mode) && info.st_uid == geteuid() && (info.st_mode & 077) == 0) {
-    return absl::OkStatus();
+  if (is_other || info.st_uid != geteuid() || (info.st_mode & 077) != 0) {
+    return absl::PermissionDeniedError(
+        absl::StrCat(folder, " is not a private directory of this user: remove it"));
   }
-  return absl::PermissionDeniedError(
-      absl::StrCat(folder, " is not a private directory of this user: remove it"));
+  return opened;
+}
+
+absl::Status NotOurs(const std::string& path) {
+  return absl::PermissionDeniedError(absl::StrCat(
+      path, " is not a file that this user alone can read and write: look who made it"));
 }
 
 }  // namespace
@@ -121,14 +134,22 @@ absl::StatusOr<std::unique_ptr<Journal>> Journal::Create(const std::string& dire
 Journal::~Journal() = default;
 
 absl::Status Journal::Rewrite() {
-  if (absl::Status s = MakeFolder(folder_); !s.ok()) return s;
   const std::string whole = whole_();
-  const std::string next = absl::StrCat(folder_, "/", kFile, ".next");
-  const std::string path = absl::StrCat(folder_, "/", kFile);
-  unlink(next.c_str());  // of an irisd that died here
-  wire::UniqueFd file(
-      open(next.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!file.valid()) return wire::ErrnoStatus(errno, absl::StrCat("make ", next));
+  if (whole.empty() || whole.size() > kMaxRecordBytes) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the state of irisd is too long to be stored: at most ", kMaxRecordBytes, " bytes"));
+  }
+  if (mkdir(folder_.c_str(), 0700) != 0 && errno != EEXIST) {
+    return wire::ErrnoStatus(errno, absl::StrCat("make ", folder_));
+  }
+  const absl::StatusOr<wire::UniqueFd> folder = OpenFolder(folder_);
+  if (!folder.ok()) return folder.status();
+  unlinkat(folder->get(), kNextFile, 0);  // left by an irisd that died here
+  wire::UniqueFd file(openat(folder->get(), kNextFile,
+                             O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC | O_NOFOLLOW,
+                             0600));
+  if (!file.valid())
+    return wire::ErrnoStatus(errno, absl::StrCat("make ", folder_, "/", kNextFile));
   Head head;
   head.daemon_id = owner_.daemon_id;
   head.generation = owner_.generation;
@@ -143,11 +164,11 @@ absl::Status Journal::Rewrite() {
     written = WriteAll(file.get(), {reinterpret_cast<const char*>(&record), sizeof(record)});
   }
   if (written.ok()) written = WriteAll(file.get(), whole);
-  if (written.ok() && rename(next.c_str(), path.c_str()) != 0) {
-    written = wire::ErrnoStatus(errno, absl::StrCat("put ", path, " into place"));
+  if (written.ok() && renameat(folder->get(), kNextFile, folder->get(), kFile) != 0) {
+    written = wire::ErrnoStatus(errno, absl::StrCat("put ", folder_, "/", kFile, " into place"));
   }
   if (!written.ok()) {
-    unlink(next.c_str());
+    unlinkat(folder->get(), kNextFile, 0);
     return written;
   }
   file_ = std::move(file);
@@ -159,18 +180,24 @@ absl::Status Journal::Rewrite() {
 }
 
 absl::Status Journal::Append(absl::string_view change) {
-  if (!file_.valid()) {
+  const bool is_long = bytes_ > whole_bytes_ * 3 + kSlackBytes;
+  const bool fits =
+      change.size() <= kMaxRecordBytes && bytes_ + sizeof(RecordHead) + change.size() <= kMaxBytes;
+  if (!file_.valid() || is_long || !fits) {
     const int64_t now = absl::ToUnixNanos(SteadyNow());
-    if (now < retry_ns_) {
-      return absl::UnavailableError("irisd's state is not stored since its file failed");
+    absl::Status written =
+        absl::UnavailableError("irisd's state is not stored since its file failed");
+    if (now >= retry_ns_) {
+      written = Rewrite();
+      if (written.ok()) return written;
+      retry_ns_ = now + absl::ToInt64Nanoseconds(kRetryEvery);
     }
-    retry_ns_ = now + absl::ToInt64Nanoseconds(kRetryEvery);
-    return Rewrite();
-  }
-  if (bytes_ > whole_bytes_ * 3 + kSlackBytes) {
-    const absl::Status written = Rewrite();
-    if (!written.ok()) Remove();
-    return written;
+    // Without room for both files, the present one still takes changes.
+    if (!file_.valid()) return written;
+    if (!fits) {
+      Remove();
+      return written;
+    }
   }
   const RecordHead head = MakeRecord(RecordType::kChange, sequence_, change);
   record_.assign(reinterpret_cast<const char*>(&head), sizeof(head));
@@ -189,10 +216,14 @@ absl::Status Journal::Append(absl::string_view change) {
 }
 
 void Journal::Remove() {
-  unlink(absl::StrCat(folder_, "/", kFile).c_str());
+  const bool is_gone = unlink(absl::StrCat(folder_, "/", kFile).c_str()) == 0 || errno == ENOENT;
+  // An empty file is no state that a later irisd could take for the present one.
+  if (!is_gone && file_.valid()) (void)!ftruncate(file_.get(), 0);
+  unlink(absl::StrCat(folder_, "/", kNextFile).c_str());
   rmdir(folder_.c_str());
   file_.Reset();
   bytes_ = 0;
+  whole_bytes_ = 0;
 }
 
 absl::StatusOr<StoredState> ParseJournal(absl::string_view bytes) {
@@ -234,6 +265,9 @@ absl::StatusOr<StoredState> ParseJournal(absl::string_view bytes) {
       return damaged(
           at, absl::StrCat("record ", record.sequence, " is in the place of record ", sequence));
     }
+    if (record.bytes > kMaxRecordBytes) {
+      return damaged(at, absl::StrCat("record ", sequence, " has ", record.bytes, " bytes"));
+    }
     if (stored.torn_bytes - sizeof(record) < record.bytes) break;
     stored.torn_bytes = 0;
     const absl::string_view content = bytes.substr(at + sizeof(record), record.bytes);
@@ -258,9 +292,18 @@ absl::StatusOr<StoredState> ParseJournal(absl::string_view bytes) {
 
 absl::StatusOr<StoredState> ReadJournal(const std::string& directory) {
   const std::string path = absl::StrCat(directory, "/", Journal::kFolder, "/", Journal::kFile);
-  const wire::UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  const absl::StatusOr<wire::UniqueFd> folder =
+      OpenFolder(absl::StrCat(directory, "/", Journal::kFolder));
+  if (absl::IsNotFound(folder.status())) {
+    return absl::NotFoundError(absl::StrCat("there is no ", path));
+  }
+  if (!folder.ok()) return folder.status();
+  const wire::UniqueFd file(openat(folder->get(), Journal::kFile,
+                                   O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY));
   if (!file.valid()) {
     if (errno == ENOENT) return absl::NotFoundError(absl::StrCat("there is no ", path));
+    // ELOOP: a link. ENXIO: a socket.
+    if (errno == ELOOP || errno == ENXIO) return NotOurs(path);
     return wire::ErrnoStatus(errno, absl::StrCat("open ", path));
   }
   struct stat info = {};
@@ -268,8 +311,7 @@ absl::StatusOr<StoredState> ReadJournal(const std::string& directory) {
     return wire::ErrnoStatus(errno, absl::StrCat("look at ", path));
   }
   if (!S_ISREG(info.st_mode) || info.st_uid != geteuid() || (info.st_mode & 077) != 0) {
-    return absl::PermissionDeniedError(absl::StrCat(
-        path, " is not a file that this user alone can read and write: look who made it"));
+    return NotOurs(path);
   }
   if (info.st_size < 0 || static_cast<uint64_t>(info.st_size) > Journal::kMaxBytes) {
     return absl::DataLossError(absl::StrCat(path, " has ", info.st_size, " bytes; at most ",

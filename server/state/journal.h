@@ -41,8 +41,9 @@ class Journal {
   using Whole = std::function<std::string()>;
 
   // Makes the folder `directory`/state (0700) if it is missing, and writes a journal in the place
-  // of any that is there. kPermissionDenied: the folder is another user's, or open to others.
-  // kResourceExhausted: the file system is full.
+  // of any that is there. kPermissionDenied: the folder is a link, another user's, or open to
+  // others. kResourceExhausted: the file system is full. On an error, an earlier journal is as it
+  // was.
   static absl::StatusOr<std::unique_ptr<Journal>> Create(const std::string& directory,
                                                          const JournalOwner& owner, Whole whole);
   ~Journal();
@@ -51,7 +52,8 @@ class Journal {
 
   // Adds MachineState::EncodeChange of the last input. Not OK: the journal does not have it, and is
   // removed, so that no later irisd takes an old state for the present one. The next Append tries
-  // to write it anew, at most once in a second.
+  // to write it anew, at most once in a second. A long journal that cannot be written anew takes
+  // further changes.
   absl::Status Append(absl::string_view change);
 
   // Removes the file, when nothing of it lives any more.
@@ -89,8 +91,9 @@ struct StoredState {
 };
 
 // Reads the journal under `directory`, also while irisd writes it. kNotFound: there is none.
-// kPermissionDenied: it is another user's, or open to others. kFailedPrecondition: its format is
-// another version's. kDataLoss: it is damaged; the message says what is wrong, and where.
+// kPermissionDenied: it or its folder is a link, another user's, or open to others.
+// kFailedPrecondition: its format is another version's. kDataLoss: it is damaged; the message says
+// what is wrong, and where.
 absl::StatusOr<StoredState> ReadJournal(const std::string& directory);
 
 // The same from bytes, for tests: whatever they are, it ends with a state or an error.

@@ -27,6 +27,13 @@ std::string Read(const std::filesystem::path& path) {
 
 class ReleasedStatesTest : public MachineTest {
  protected:
+  void Applied() override {
+    if (journal_ == nullptr) return;
+    std::string change;
+    MachineState::EncodeChange(*machine_, &change);
+    ASSERT_TRUE(journal_->Append(change).ok());
+  }
+
   // A bit of everything that a state can have.
   void LiveThrough() {
     const TestJob job = ReadyJob(3);
@@ -70,6 +77,8 @@ class ReleasedStatesTest : public MachineTest {
     Do(CallCancelled{waits});
     Advance(kWithdrawAfter);
   }
+
+  Journal* journal_ = nullptr;  // that takes every change
 };
 
 TEST_F(ReleasedStatesTest, CanBeRead) {
@@ -115,12 +124,9 @@ TEST_F(ReleasedStatesTest, OneIsWritten) {
   auto journal =
       Journal::Create(folder, {0x1234, 1}, [this] { return MachineState::Encode(*machine_); });
   ASSERT_TRUE(journal.ok()) << journal.status();
-  on_change_ = [&] {
-    std::string change;
-    MachineState::EncodeChange(*machine_, &change);
-    ASSERT_TRUE((*journal)->Append(change).ok());
-  };
+  journal_ = journal->get();
   LiveThrough();
+  journal_ = nullptr;
   std::filesystem::copy_file(absl::StrCat(folder, "/", Journal::kFolder, "/", Journal::kFile), path,
                              std::filesystem::copy_options::overwrite_existing);
 }
