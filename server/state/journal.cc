@@ -212,7 +212,12 @@ absl::Status Journal::Append(absl::string_view change) {
   absl::Status failed =
       wire::ErrnoStatus(n < 0 ? errno : ENOSPC, absl::StrCat("write ", folder_, "/", kFile));
   Remove();
-  return failed;
+  // That has made room, perhaps enough for the state. An irisd that has nothing to do would not
+  // come here again.
+  const int64_t now = absl::ToUnixNanos(SteadyNow());
+  if (now < retry_ns_) return failed;
+  retry_ns_ = now + absl::ToInt64Nanoseconds(kRetryEvery);
+  return Rewrite().ok() ? absl::OkStatus() : failed;
 }
 
 void Journal::Remove() {

@@ -50,9 +50,10 @@ class Journal {
   Journal(const Journal&) = delete;
   Journal& operator=(const Journal&) = delete;
 
-  // Adds MachineState::EncodeChange of the last input. Not OK: the journal does not have it, and is
-  // removed, so that no later irisd takes an old state for the present one. The next Append tries
-  // to write it anew, at most once in a second. A long journal that cannot be written anew takes
+  // Adds MachineState::EncodeChange of the last input. Where that fails, the journal is removed, so
+  // that no later irisd takes an old state for the present one, and is written anew, for which
+  // there may be room then. Not OK: that failed, too, and there is none; a later Append tries
+  // again. All this at most once in a second. A long journal that cannot be written anew takes
   // further changes.
   absl::Status Append(absl::string_view change);
 

@@ -381,6 +381,24 @@ TEST_F(JournalTest, OneThatCannotBeginLeavesTheEarlierOne) {
   EXPECT_EQ(Bytes(), before);
 }
 
+TEST_F(JournalTest, WhereAChangeDoesNotFitTheStateMayStillFit) {
+  History();
+  const uint64_t n_rewrites = journal_->n_rewrites();
+  must_append_ = false;
+  {
+    // The next change begins, and does not end.
+    const FileSizeLimit limit(journal_->bytes() + kRecordHeadBytes + 5);
+    Advance(absl::Minutes(2));
+    Open(555);
+  }
+  EXPECT_TRUE(appended_.ok()) << appended_;
+  EXPECT_EQ(journal_->n_rewrites(), n_rewrites + 1);
+  ExpectStored(states_.back());
+  Open(556);
+  EXPECT_TRUE(appended_.ok()) << appended_;
+  ExpectStored(states_.back());
+}
+
 TEST_F(JournalTest, OnAFullFileSystemNoOldStateStays) {
   Begin();
   must_append_ = false;
@@ -392,7 +410,9 @@ TEST_F(JournalTest, OnAFullFileSystemNoOldStateStays) {
   EXPECT_FALSE(Exists(folder()));
   EXPECT_TRUE(absl::IsNotFound(Read().status()));
   EXPECT_EQ(journal_->bytes(), 0u);
+  EXPECT_EQ(journal_->n_rewrites(), 2u) << "there was room once, and at once";
 
+  absl::SleepFor(absl::Milliseconds(1100));
   AskAll(job_, next_k_++, BroadcastOp{0, "after"});
   EXPECT_TRUE(appended_.ok()) << appended_;
   ExpectStored(states_.back());
@@ -407,6 +427,7 @@ TEST_F(JournalTest, AFullFileSystemIsTriedOnceInASecond) {
     const FileSizeLimit limit(512 << 10);
     Broadcast([this] { return !appended_.ok(); });
   }
+  absl::SleepFor(absl::Milliseconds(1100));
   {
     const FileSizeLimit limit(200);
     AskAll(job_, next_k_++, BroadcastOp{0, "x"});
