@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
@@ -32,6 +33,7 @@
 #include "server/recording/replay.h"
 #include "server/recording/value_text.h"
 #include "server/state/change_table.h"
+#include "server/state/journal.h"
 #include "server/state/machine_state.h"
 #include "tests/model/reference_jobs.h"
 #include "tests/model/seed.h"
@@ -71,6 +73,7 @@ using server::WatchOpened;
 constexpr uint64_t kOps = 100000;
 constexpr uint64_t kGranularity = 16384;
 constexpr size_t kMaxSessions = 14;
+constexpr uint64_t kJournalEvery = 1000;  // the journal is read after so many inputs
 
 struct Conditions {
   JobLimits limits;
@@ -84,13 +87,14 @@ struct Conditions {
 
 class Driver {
  public:
-  // What happens is recorded in the file `recording`.
+  // What happens is recorded in the file `recording`. The state lies under a directory beside it.
   Driver(uint64_t seed, const Conditions& conditions, const std::string& recording)
       : random_(seed),
         with_reference_(conditions.with_reference),
         restarts_(conditions.restarts),
         state_every_(FromEnvironment("IRIS_TEST_STATE_EVERY", conditions.state_every)),
         setup_(SetupOf(conditions)),
+        directory_(recording + ".state"),
         machine_(setup_.limits, setup_.MakeLedger()),
         reference_(kGranularity, &clock_, setup_.limits.max_heap_bytes_per_uid != 0) {
     unlink(recording.c_str());
@@ -100,7 +104,15 @@ class Driver {
     recorder_->Begin(setup_);
     const absl::Status begun = stored_.Begin(MachineState::Encode(machine_));
     if (!begun.ok()) ADD_FAILURE() << begun;
+    std::filesystem::create_directory(directory_);
+    auto journal =
+        server::Journal::Create(directory_, {}, [this] { return MachineState::Encode(machine_); });
+    if (!journal.ok()) ADD_FAILURE() << journal.status();
+    journal_ = *std::move(journal);
   }
+  ~Driver() { std::filesystem::remove_all(directory_); }
+  Driver(const Driver&) = delete;
+  Driver& operator=(const Driver&) = delete;
 
   void Step() {
     if (restarts_ && random_.OneIn(300)) return Restart();
@@ -775,6 +787,12 @@ class Driver {
     ASSERT_EQ(stored_.Take(), bytes) << "a change of the state is not among its changes";
     const absl::Status begun = stored_.Begin(bytes);
     ASSERT_TRUE(begun.ok()) << begun;
+    const absl::Status appended = journal_->Append(change);
+    ASSERT_TRUE(appended.ok()) << appended;
+    if (n_inputs_ % kJournalEvery != 0) return;
+    const auto read = server::ReadJournal(directory_);
+    ASSERT_TRUE(read.ok()) << read.status();
+    ASSERT_EQ(read->state, bytes) << "the journal has another state";
   }
 
   // A machine that is made of the state goes on in step with the one that wrote it.
@@ -929,8 +947,10 @@ class Driver {
   const uint64_t state_every_;
   server::FakeClock clock_;
   const server::MachineSetup setup_;
+  const std::string directory_;
   JobMachine machine_;
   server::ChangeTable stored_;
+  std::unique_ptr<server::Journal> journal_;
   uint64_t change_bytes_ = 0;
   std::unique_ptr<JobMachine> copy_;  // made of machine_'s state, then given the same inputs
   uint64_t n_inputs_ = 0;
