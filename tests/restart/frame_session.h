@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <deque>
 #include <memory>
 #include <string>
 #include <utility>
@@ -132,10 +133,14 @@ class FrameSession {
 
   // Receives descriptors until there are n, and acknowledges them.
   absl::Status AwaitDescriptors(size_t n) {
+    std::deque<wire::Frame> others;
     while (descriptors_.size() < n) {
-      const absl::StatusOr<wire::Frame> frame = Next();
+      absl::StatusOr<wire::Frame> frame = Next();
       if (!frame.ok()) return frame.status();
+      if (frame->type != wire::FrameType::kDescriptors) others.push_back(*std::move(frame));
     }
+    // They are for whoever waits for them next.
+    for (wire::Frame& frame : others) passed_.push_back(std::move(frame));
     return absl::OkStatus();
   }
 
@@ -189,6 +194,11 @@ class FrameSession {
   }
   // Takes descriptors in, acknowledges them, and remembers generations.
   absl::StatusOr<wire::Frame> Next() {
+    if (!passed_.empty()) {
+      wire::Frame frame = std::move(passed_.front());
+      passed_.pop_front();
+      return frame;
+    }
     absl::StatusOr<wire::Frame> frame = Receive();
     if (!frame.ok()) return frame;
     if (frame->type == wire::FrameType::kError) {
@@ -221,6 +231,7 @@ class FrameSession {
   uint64_t generation_ = 0;
   absl::Status send_status_;
   std::vector<Descriptor> descriptors_;
+  std::deque<wire::Frame> passed_;
 };
 
 }  // namespace iris::testing
