@@ -146,7 +146,16 @@ class Manager {
     kill(pid_, SIGKILL);
     waitpid(pid_, &status_, 0);
     pid_ = -1;
-    absl::SleepFor(absl::Milliseconds(50));  // what it said is read
+    // What it said comes before this.
+    read_all_ = false;
+    struct sockaddr_un address = {};
+    address.sun_family = AF_UNIX;
+    memcpy(address.sun_path, path_.data(), path_.size());
+    const wire::UniqueFd own(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    EXPECT_GT(sendto(own.get(), kReadAll, strlen(kReadAll), 0,
+                     reinterpret_cast<struct sockaddr*>(&address), sizeof(address)),
+              0);
+    EXPECT_TRUE(Eventually([this] { return read_all_.load(); }));
   }
   bool alive() {
     if (pid_ > 0 && waitpid(pid_, &status_, WNOHANG) == pid_) pid_ = -1;
@@ -170,6 +179,8 @@ class Manager {
   }
 
  private:
+  static constexpr char kReadAll[] = "READ_ALL=1";
+
   void ReadOne() {
     char text[4096];
     char control[CMSG_SPACE(253 * sizeof(int))];
@@ -202,6 +213,7 @@ class Manager {
       for (wire::UniqueFd& fd : fds) kept_.push_back({name, std::move(fd)});
     }
     if (absl::StrContains(said, "READY=1")) ready_ = true;
+    if (said == kReadAll) read_all_ = true;
   }
 
   TempDir folder_;
@@ -209,7 +221,7 @@ class Manager {
   std::string path_;
   wire::UniqueFd socket_;
   std::thread thread_;
-  std::atomic<bool> stop_{false}, ready_{false};
+  std::atomic<bool> stop_{false}, ready_{false}, read_all_{false};
   pid_t pid_ = -1;
   int status_ = 0;
   absl::Mutex mu_;
@@ -235,11 +247,10 @@ class GivenTest : public ::testing::Test {
   }
   std::string socket() const { return manager_.runtime_dir() + "/session.sock"; }
 
-  // The names that begin so, of what is kept.
+  // The first that is kept under a name that begins so; 'l': the listener of sessions.
   static Named* Find(std::vector<Named>* all, char kind) {
     for (Named& each : *all) {
-      if (each.name[0] == kind && each.name[1] != 'a' && each.name != "lsession") return &each;
-      if (kind == 'l' && each.name == "lsession") return &each;
+      if (each.name[0] == kind && each.name != "ladmin") return &each;
     }
     return nullptr;
   }
