@@ -13,6 +13,8 @@
 namespace iris::server {
 namespace {
 
+constexpr uint32_t kVersion = 1;  // of state::MachineState
+
 struct TeamTable {
   state::Team head;
   std::deque<state::Outcome> outcomes;
@@ -101,6 +103,11 @@ absl::Status ChangeTable::Begin(absl::string_view bytes) {
   if (!from.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
     return Bad("what it begins with is no state");
   }
+  if (from.version() != kVersion) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the state of irisd has version ", from.version(), ", and this irisd reads ",
+                     kVersion, ": start the irisd that wrote it, or a newer one"));
+  }
   tables_ = std::make_unique<Tables>();
   Tables& to = *tables_;
   to.counters.set_next_job(from.next_job());
@@ -167,7 +174,7 @@ absl::Status ChangeTable::Apply(absl::string_view bytes) {
 std::string ChangeTable::Take() {
   const std::unique_ptr<Tables> from = std::exchange(tables_, std::make_unique<Tables>());
   state::MachineState to;
-  to.set_version(1);
+  to.set_version(kVersion);
   to.set_next_job(from->counters.next_job());
   to.set_next_segment(from->counters.next_segment());
   to.set_next_grow(from->counters.next_grow());

@@ -22,6 +22,7 @@ class ChangeTable {
   ChangeTable& operator=(const ChangeTable&) = delete;
 
   // Begins with what MachineState::Encode has written. kDataLoss: these bytes are no such state.
+  // kFailedPrecondition: they are one of another version.
   absl::Status Begin(absl::string_view state);
 
   // kDataLoss: these bytes are no change, or one of something that is not there.

@@ -284,6 +284,7 @@ absl::StatusOr<StoredState> ParseJournal(absl::string_view bytes) {
       return damaged(at, absl::StrCat("record ", sequence, " has type ", record.type));
     }
     const absl::Status applied = sequence == 0 ? table.Begin(content) : table.Apply(content);
+    if (absl::IsFailedPrecondition(applied)) return applied;
     if (!applied.ok()) {
       return damaged(at, absl::StrCat("record ", sequence, ": ", applied.message()));
     }

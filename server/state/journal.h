@@ -93,8 +93,8 @@ struct StoredState {
 
 // Reads the journal under `directory`, also while irisd writes it. kNotFound: there is none.
 // kPermissionDenied: it or its folder is a link, another user's, or open to others.
-// kFailedPrecondition: its format is another version's. kDataLoss: it is damaged; the message says
-// what is wrong, and where.
+// kFailedPrecondition: its format, or the version of the state, is not this irisd's. kDataLoss: it
+// is damaged; the message says what is wrong, and where.
 absl::StatusOr<StoredState> ReadJournal(const std::string& directory);
 
 // The same from bytes, for tests: whatever they are, it ends with a state or an error.

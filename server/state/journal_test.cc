@@ -86,6 +86,9 @@ class JournalTest : public MachineTest {
     if (must_append_) {
       ASSERT_TRUE(appended_.ok()) << appended_;
     }
+    if (appended_.ok()) {
+      ASSERT_EQ(fs::file_size(path()), journal_->bytes());
+    }
     states_.push_back(MachineState::Encode(*machine_));
     ends_.push_back(journal_->bytes());
   }
@@ -292,7 +295,7 @@ TEST_F(JournalTest, ForgedChangesAreBorne) {
                     : stored.status();
     ++(told.ok() ? n_read : n_refused);
     if (stored.ok()) continue;
-    ASSERT_TRUE(absl::IsDataLoss(told)) << told;
+    ASSERT_TRUE(absl::IsDataLoss(told) || absl::IsFailedPrecondition(told)) << told;
   }
   EXPECT_GT(n_read, 100);
   EXPECT_GT(n_refused, 100);
@@ -306,6 +309,18 @@ TEST_F(JournalTest, AnotherFormatIsRefusedWithItsNumber) {
   const absl::Status told = Read().status();
   EXPECT_TRUE(absl::IsFailedPrecondition(told));
   EXPECT_THAT(told.message(), HasSubstr("has format 2, and this irisd"));
+}
+
+TEST_F(JournalTest, AStateOfAnotherVersionIsRefusedWithItsNumber) {
+  Begin();
+  std::string bytes = Bytes();
+  char* const version = bytes.data() + kHeadBytes + kRecordHeadBytes + 1;  // behind its key
+  ASSERT_EQ(*version, 1);
+  *version = 9;
+  Seal(&bytes, kHeadBytes);
+  const absl::Status told = ParseJournal(bytes).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(told)) << told;
+  EXPECT_THAT(told.message(), HasSubstr("has version 9, and this irisd reads 1"));
 }
 
 TEST_F(JournalTest, SomethingElseIsNoJournal) {
@@ -507,6 +522,8 @@ TEST_F(JournalTest, ALinkOpenToOthersOrAnothersIsRefused) {
   // The file.
   fs::permissions(path(), fs::perms::others_read, fs::perm_options::add);
   expect_refused(false);
+  fs::permissions(path(), fs::perms::owner_read | fs::perms::owner_write);
+  ExpectStored(states_.back());
   fs::rename(path(), folder() + "/elsewhere");
   fs::create_symlink(folder() + "/elsewhere", path());
   expect_refused(false);
