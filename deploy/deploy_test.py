@@ -151,7 +151,7 @@ class Settings(unittest.TestCase):
 
     def test_show_every_setting(self):
         flags = [f for f in re.findall(r"(?m)^  --([a-z-]+)", run(irisd.IRISD, "--help").stdout)
-                 if f not in ("config", "check-config", "version", "help", "supervise")]
+                 if f not in ("config", "check-config", "check-state", "version", "help", "supervise")]
         keys = re.findall(r"(?m)^(?:# )?([a-z_]+) = ", read("deploy/irisd.toml"))
         # --no-X is short for --X off.
         flags = [flag for flag in flags if not (flag.startswith("no-") and flag[3:] in flags)]

@@ -471,8 +471,9 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
   const std::vector<Setting> settings = MakeSettings();
   CLI::App app(
       "irisd owns the symmetric heaps of this node and lends them to the processes of "
-      "jobs.\nSizes: 4GiB, 512M, 0x400. Durations: 5s, 1m30s. Every flag but --config and "
-      "--supervise is also a key of the configuration file; a flag wins.\nSIGHUP: read the file "
+      "jobs.\nSizes: 4GiB, 512M, 0x400. Durations: 5s, 1m30s. Every flag but --config, --supervise "
+      "and those that exit is also a key of the configuration file; a flag wins.\nSIGHUP: read the "
+      "file "
       "again, and change what "
       "can change while irisd runs (docs/operations.md).",
       "irisd");
@@ -481,6 +482,12 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
   bool check = false, version = false, no_self_check = false;
   app.add_option("--config", config_file, "configuration file (TOML)");
   app.add_flag("--check-config", check, "check the configuration and exit");
+  app.add_flag(
+         "--check-state", line.check_state,
+         "say whether this irisd, with these flags, can go on with the state that another one "
+         "has stored, and exit: 0 if it can or there is none, else 1. Nothing is opened but "
+         "the state, so the other one may run")
+      ->disable_flag_override();
   app.add_flag("--version", version, "print the version and exit");
   app.add_flag("--no-self-check", no_self_check, "as --self-check off");
   app.add_flag("--supervise", line.supervise,
@@ -489,11 +496,24 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
       ->disable_flag_override();
   std::vector<std::string> values(settings.size());
   std::vector<CLI::Option*> options;
-  std::vector<std::string> flags = {"--config", "--check-config",  "--version",
+  std::vector<std::string> flags = {"--config", "--check-config",  "--check-state", "--version",
                                     "--help",   "--no-self-check", "--supervise"};
   for (size_t i = 0; i < settings.size(); ++i) {
     options.push_back(app.add_option("--" + settings[i].flag, values[i], settings[i].help));
     flags.push_back("--" + settings[i].flag);
+  }
+  CLI::App* const state = app.add_subcommand(
+      "state", "Look at the state that irisd stores for the next irisd, also while it runs");
+  state->require_subcommand(1)->fallthrough();
+  for (const auto& [name, help] :
+       {std::pair("check", "Say whether the stored state is whole and can be read: exit 0, or 1"),
+        std::pair("dump", "Print the stored state as text of a protocol buffer"),
+        std::pair("stat",
+                  "Print who wrote the state, how long it is, and how much there is in it: "
+                  "a line \"key: value\" each")}) {
+    state->add_subcommand(name, help)->fallthrough()->callback([&line, name = std::string(name)] {
+      line.state = name;
+    });
   }
   std::vector<std::string> mistakes;                              // a line each
   std::vector<std::string> reversed(args.rbegin(), args.rend());  // as CLI11 wants them
@@ -512,9 +532,17 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
                                         Suggest(name, flags), " (see --help)"));
       }
     }
-    if (mistakes.empty()) mistakes.push_back("irisd takes flags only (see --help)");
+    if (mistakes.empty()) {
+      mistakes.push_back(state->parsed()
+                             ? "irisd state takes one of check, dump or stat (see --help)"
+                             : "irisd takes flags and the command state only (see --help)");
+    }
     return absl::InvalidArgumentError(absl::StrJoin(mistakes, "\n"));
   } catch (const CLI::ParseError& error) {
+    if (state->parsed()) {
+      return absl::InvalidArgumentError(
+          "irisd state takes one of check, dump or stat (see --help)");
+    }
     return absl::InvalidArgumentError(absl::StrCat(error.what(), " (see --help)"));
   }
   if (version) {

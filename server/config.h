@@ -35,9 +35,11 @@ struct Config {
 // What a command line asks for.
 struct CommandLine {
   Config config;
-  bool supervise = false;  // run under a supervisor, which starts irisd with the other flags
-  bool exit = false;       // --help, --version, --check-config: print `output` and exit with 0
-  std::string output;      // for stdout
+  bool supervise = false;    // run under a supervisor, which starts irisd with the other flags
+  std::string state;         // `irisd state COMMAND`: check, dump or stat; nothing is served
+  bool check_state = false;  // look whether this irisd can go on with what is stored, and exit
+  bool exit = false;         // --help, --version, --check-config: print `output` and exit with 0
+  std::string output;        // for stdout
 };
 
 // Reads flags (without argv[0]), the file that --config names, and IRIS_RUNTIME_DIR where neither

@@ -215,6 +215,41 @@ TEST(CommandLineTest, SuperviseIsAFlagWithoutAValue) {
   EXPECT_FALSE(ParseCommandLine({"--supervise=false"}).ok());
 }
 
+TEST(CommandLineTest, StateIsACommandWithTheSameFlags) {
+  EXPECT_EQ(ParseCommandLine({})->state, "");
+  for (const char* command : {"check", "dump", "stat"}) {
+    for (const std::vector<std::string>& args :
+         {std::vector<std::string>{"state", command, "--runtime-dir", "/x"},
+          {"--runtime-dir", "/x", "state", command},
+          {"state", "--runtime-dir=/x", command}}) {
+      const auto line = ParseCommandLine(args);
+      ASSERT_TRUE(line.ok()) << line.status();
+      EXPECT_EQ(line->state, command);
+      EXPECT_EQ(line->config.runtime_dir.path, "/x");
+      EXPECT_FALSE(line->exit);
+    }
+  }
+  const auto help = ParseCommandLine({"state", "--help"});
+  ASSERT_TRUE(help.ok()) << help.status();
+  EXPECT_TRUE(help->exit);
+  EXPECT_TRUE(absl::StrContains(help->output, "dump"));
+  EXPECT_FALSE(absl::StrContains(help->output, "--emu-devices"));
+  ExpectRefused(ParseCommandLine({"state"}).status(), "state");
+  ExpectRefused(ParseCommandLine({"state", "chekc"}).status(), "check, dump or stat");
+  ExpectRefused(ParseCommandLine({"state", "check", "dump"}).status(), "check, dump or stat");
+  ExpectRefused(ParseCommandLine({"state", "check", "--runtimedir=/x"}).status(),
+                "did you mean --runtime-dir?");
+}
+
+TEST(CommandLineTest, CheckStateTakesTheFlagsOfTheService) {
+  EXPECT_FALSE(ParseCommandLine({})->check_state);
+  const auto line = ParseCommandLine({"--max-jobs", "3", "--check-state"});
+  ASSERT_TRUE(line.ok()) << line.status();
+  EXPECT_TRUE(line->check_state);
+  EXPECT_FALSE(line->exit);
+  EXPECT_FALSE(ParseCommandLine({"--check-state=false"}).ok());
+}
+
 TEST(CommandLineTest, ARecordingIsNamedByAnAbsolutePath) {
   const auto line = ParseCommandLine({"--record", "/var/tmp/irisd.recording"});
   ASSERT_TRUE(line.ok()) << line.status();
@@ -229,7 +264,8 @@ TEST(CommandLineTest, HelpNamesEveryFlag) {
   for (const char* flag :
        {"--config", "--check-config", "--version", "--runtime-dir", "--emu-devices", "--emu-memory",
         "--log-level", "--log-format", "--attestation", "--socket-mode", "--socket-group",
-        "--max-sessions", "--map-timeout", "--join-timeout", "--record", "--supervise"}) {
+        "--max-sessions", "--map-timeout", "--join-timeout", "--record", "--supervise",
+        "--check-state"}) {
     EXPECT_TRUE(absl::StrContains(line->output, flag)) << flag;
   }
 }
@@ -279,7 +315,7 @@ TEST(CommandLineTest, AnUnknownFlagGetsTheNearestName) {
 }
 
 TEST(CommandLineTest, StrayArgumentsAndMissingValuesAreRefused) {
-  ExpectRefused(ParseCommandLine({"start"}).status(), "flags only");
+  ExpectRefused(ParseCommandLine({"start"}).status(), "takes flags and the command");
   ExpectRefused(ParseCommandLine({"--emu-devices"}).status(), "--emu-devices");
 }
 

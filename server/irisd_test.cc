@@ -1147,6 +1147,63 @@ TEST_F(ReloadTest, EveryReloadIsInTheRecording) {
   EXPECT_EQ(replayed.exit_code, 0) << replayed.output;
 }
 
+// What is stored for the next irisd.
+
+TEST_F(IrisdTest, TheStoredStateIsReadWhileIrisdRuns) {
+  Start({.n_devices = 2, .supervised = true});
+  const auto irisd = [this](std::vector<std::string> args) {
+    args.insert(args.begin(), ProgramPath("server/irisd"));
+    return RunProgram(args, absl::Seconds(60), {{"IRIS_RUNTIME_DIR", daemon_->runtime_dir()}});
+  };
+  std::vector<Member> members = JoinAll("stored", 2);
+  for (int i = 0; i < 20; ++i) {
+    const RunResult whole = irisd({"state", "check"});
+    ASSERT_EQ(whole.exit_code, 0) << whole.output;
+    EXPECT_TRUE(absl::StrContains(whole.output, "is whole: ")) << whole.output;
+    JoinAll(absl::StrCat("short ", i), 1);  // a change meanwhile
+  }
+  const RunResult numbers = irisd({"state", "stat"});
+  EXPECT_EQ(numbers.exit_code, 0) << numbers.output;
+  EXPECT_TRUE(absl::StrContains(numbers.output, "\ngeneration: 1\nboot: this\n")) << numbers.output;
+  EXPECT_TRUE(absl::StrContains(numbers.output, "\ndevices: 2\n")) << numbers.output;
+  const RunResult text = irisd({"state", "dump"});
+  EXPECT_EQ(text.exit_code, 0);
+  EXPECT_TRUE(absl::StrContains(text.output, "name: \"stored\"")) << text.output;
+  const RunResult upgrade = irisd({"--check-state", "--emu-devices", "2"});
+  EXPECT_EQ(upgrade.exit_code, 0) << upgrade.output;
+  EXPECT_TRUE(absl::StrContains(upgrade.output, "can go on with ")) << upgrade.output;
+
+  {
+    std::fstream file(daemon_->runtime_dir() + "/state/journal", std::ios::in | std::ios::out);
+    file.seekp(300).put('x').put('y');
+  }
+  for (const RunResult& damaged : {irisd({"state", "check"}), irisd({"--check-state"})}) {
+    EXPECT_EQ(damaged.exit_code, 1);
+    EXPECT_TRUE(absl::StrContains(damaged.output, "is damaged at byte ")) << damaged.output;
+  }
+  LeaveAll(members);
+}
+
+TEST(IrisdStateTest, WithoutAStoredStateNothingIsMade) {
+  TempDir dir;
+  const std::string none = dir.path() + "/none";
+  const auto irisd = [&none](std::vector<std::string> args) {
+    args.insert(args.begin(), ProgramPath("server/irisd"));
+    args.insert(args.end(), {"--runtime-dir", none});
+    return RunProgram(args, absl::Seconds(60));
+  };
+  for (const char* command : {"check", "dump", "stat"}) {
+    const RunResult told = irisd({"state", command});
+    EXPECT_EQ(told.exit_code, 1);
+    EXPECT_EQ(told.output, absl::StrCat("irisd: there is no ", none, "/state/journal\n"));
+  }
+  const RunResult upgrade = irisd({"--check-state"});
+  EXPECT_EQ(upgrade.exit_code, 0);
+  EXPECT_TRUE(absl::StrContains(upgrade.output, "would begin with nothing")) << upgrade.output;
+  EXPECT_EQ(irisd({"state", "chekc"}).exit_code, 2);
+  EXPECT_FALSE(std::filesystem::exists(none));
+}
+
 TEST(IrisdNotifyTest, TellsTheServiceManager) {
   TempDir dir;
   const std::string path = dir.path() + "/notify";

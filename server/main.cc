@@ -48,6 +48,7 @@
 #include "server/session/runtime_dir.h"
 #include "server/session/session_server.h"
 #include "server/state/journal.h"
+#include "server/state/state_command.h"
 #include "server/supervise/supervisor.h"
 #include "server/tenant/running_process.h"
 #include "server/tenant/worker_process.h"
@@ -610,6 +611,31 @@ void LeaveOutThreadCaches(char** argv) {
   execv(path, argv);
 }
 
+absl::StatusOr<std::string> RuntimeDirOf(const Config& config) {
+  if (!config.runtime_dir.path.empty()) return config.runtime_dir.path;
+  return DefaultRuntimeDir();
+}
+
+// irisd state COMMAND, and irisd --check-state.
+int LookAtState(const CommandLine& line) {
+  const auto look = [&line]() -> absl::StatusOr<std::string> {
+    const absl::StatusOr<std::string> runtime_dir = RuntimeDirOf(line.config);
+    if (!runtime_dir.ok()) return runtime_dir.status();
+    if (line.state.empty()) return CheckStoredState(*runtime_dir, line.config.jobs);
+    return RunStateCommand(line.state, *runtime_dir);
+  };
+  const absl::StatusOr<std::string> told = look();
+  if (!told.ok()) {
+    fprintf(stderr, "irisd: %s\n", std::string(told.status().message()).c_str());
+    return 1;
+  }
+  if (fwrite(told->data(), 1, told->size(), stdout) == told->size() && fflush(stdout) == 0) {
+    return 0;
+  }
+  perror("irisd: write to standard output");
+  return 1;
+}
+
 // irisd --supervise: starts irisd with the other flags, and again when it dies.
 int SuperviseIrisd(const std::string& argv0, std::vector<std::string> args, const Config& config) {
   const Logger logger(config.log_level, config.log_format);
@@ -620,12 +646,9 @@ int SuperviseIrisd(const std::string& argv0, std::vector<std::string> args, cons
   options.program = *std::move(program);
   std::erase(args, "--supervise");
   options.arguments = std::move(args);
-  options.runtime_dir = config.runtime_dir.path;
-  if (options.runtime_dir.empty()) {
-    absl::StatusOr<std::string> runtime_dir = DefaultRuntimeDir();
-    if (!runtime_dir.ok()) return Fail(logger, runtime_dir.status());
-    options.runtime_dir = *std::move(runtime_dir);
-  }
+  absl::StatusOr<std::string> runtime_dir = RuntimeDirOf(config);
+  if (!runtime_dir.ok()) return Fail(logger, runtime_dir.status());
+  options.runtime_dir = *std::move(runtime_dir);
   options.most_kept = MostKept(RaiseDescriptorLimit());
   return Supervise(options, logger);
 }
@@ -652,6 +675,7 @@ int Main(int argc, char** argv) {
     fputs(line->output.c_str(), stdout);
     return 0;
   }
+  if (!line->state.empty() || line->check_state) return LookAtState(*line);
   if (line->supervise) return SuperviseIrisd(argv[0], args, line->config);
   LeaveOutThreadCaches(argv);
   return Run(args, std::move(line->config));

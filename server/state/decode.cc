@@ -3,6 +3,7 @@
 // CheckInvariants.
 #include <algorithm>
 #include <bit>
+#include <numeric>
 #include <set>
 #include <utility>
 #include <vector>
@@ -369,6 +370,24 @@ absl::Status TakeDevices(const state::MachineState& from, Ledger* ledger) {
   return absl::OkStatus();
 }
 
+// A ledger of the devices that the state speaks of. kDataLoss: no heap could be made of them.
+absl::StatusOr<Ledger> LedgerOf(const state::MachineState& from) {
+  constexpr uint64_t kMaxGranularityBytes = 1ull << 40;
+  std::vector<Ledger::DeviceAccount> devices;
+  uint64_t common = 1;
+  for (const state::Device& device : from.devices()) {
+    const uint64_t granularity = std::max<uint64_t>(device.granularity_bytes(), 1);
+    // In this order, so that the multiple cannot overflow.
+    if (granularity > kMaxGranularityBytes ||
+        common / std::gcd(common, granularity) > kMaxGranularityBytes / granularity) {
+      return Bad("the granularity of a device");
+    }
+    common = std::lcm(common, granularity);
+    devices.push_back({device.uuid(), device.memory_bytes(), device.granularity_bytes()});
+  }
+  return Ledger(std::move(devices));
+}
+
 }  // namespace
 
 // Fills a new machine from a parsed state.
@@ -637,6 +656,16 @@ absl::StatusOr<std::unique_ptr<JobMachine>> MachineState::Decode(absl::string_vi
   if (absl::Status s = Decoder(from, machine->impl_.get()).Run(); !s.ok()) return s;
   if (absl::Status s = machine->CheckInvariants(); !s.ok()) return Bad(s.message());
   return machine;
+}
+
+absl::Status MachineState::Check(absl::string_view bytes, const JobLimits& limits) {
+  state::MachineState from;
+  if (!from.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+    return Bad("these bytes are none");
+  }
+  absl::StatusOr<Ledger> devices = LedgerOf(from);
+  if (!devices.ok()) return devices.status();
+  return Decode(bytes, limits, *std::move(devices)).status();
 }
 
 }  // namespace iris::server

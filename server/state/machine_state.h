@@ -32,6 +32,10 @@ class MachineState {
                                                             const JobLimits& limits, Ledger devices,
                                                             UnusablePairs unusable = {});
 
+  // Whether Decode would take these bytes where there are the devices that they name: for programs
+  // that open none. The same errors, and kDataLoss for devices that there cannot be.
+  static absl::Status Check(absl::string_view bytes, const JobLimits& limits);
+
  private:
   class Encoder;
   class Decoder;
