@@ -180,9 +180,9 @@ TEST_F(StateCommandTest, AnotherVersionOfTheStateStopsAnUpgrade) {
 TEST_F(StateCommandTest, AStateOfAnotherBootIsReadAndNotGoneOnWith) {
   Store();
   std::string bytes = Bytes();
-  bytes[64] ^= 1;  // in the name of the boot
+  bytes[72] ^= 1;  // in the name of the boot
   const uint32_t sum =
-      static_cast<uint32_t>(crc32_z(0, reinterpret_cast<const Bytef*>(bytes.data() + 16), 88));
+      static_cast<uint32_t>(crc32_z(0, reinterpret_cast<const Bytef*>(bytes.data() + 16), 96));
   memcpy(bytes.data() + 12, &sum, sizeof(sum));
   Write(bytes);
   EXPECT_THAT(*Run("check"), HasSubstr("in another boot\n"));
