@@ -511,9 +511,9 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
         std::pair("stat",
                   "Print who wrote the state, how long it is, and how much there is in it: "
                   "a line \"key: value\" each")}) {
-    state->add_subcommand(name, help)->fallthrough()->callback([&line, name = std::string(name)] {
-      line.state = name;
-    });
+    state->add_subcommand(name, help)
+        ->fallthrough()
+        ->callback([&line, command = std::string(name)] { line.state = command; });
   }
   std::vector<std::string> mistakes;                              // a line each
   std::vector<std::string> reversed(args.rbegin(), args.rend());  // as CLI11 wants them
