@@ -139,6 +139,7 @@ void JobMachine::Impl::LoseMemory(Job& job, Rank rank, const std::string& what) 
       // One that has left keeps its state; its memory is the others' all the same.
       const Member& lost = job.ranks[rank];
       SetState(job, rank, lost.lease.held ? RankState::kEnding : lost.state, true);
+      deadlines_.Clear({job.id, DeadlineKey::Kind::kResume, rank});
       for (const Member& member : job.ranks) {
         if (!member.lease.held) continue;
         Emit(NotifyWatch{member.lease.session,

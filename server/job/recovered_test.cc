@@ -252,6 +252,20 @@ TEST_F(RecoveredTest, AJobThatLostMemoryBreaksAndIsTold) {
   EXPECT_EQ(machine_->ledger().used_bytes_total(), 0u);
 }
 
+TEST_F(RecoveredTest, WhoMayResumeCanLoseItsMemoryToo) {
+  const TestJob job = Ready(2);
+  const SegmentId memory = TheJob().ranks[0].segments[0].id;
+  Recover({.sessions = {job.sessions[0]}});
+  Recover({.sessions = {job.sessions[0]}, .memory = {memory}});
+  EXPECT_EQ(TheJob().state, JobState::kBroken);
+  EXPECT_EQ(Watched<RankChanged>(job.sessions[1]).size(), 1u);
+  EXPECT_EQ(machine_->NextDeadline(), absl::InfiniteFuture());
+  TestJob now = job;
+  now.sessions[0] = Open(100);
+  EXPECT_TRUE(absl::IsAborted(StatusOf(Resume(now.sessions[0], job, 0))));
+  EndJob(now);
+}
+
 TEST_F(RecoveredTest, PagesThatNobodyHasAreMadeAgain) {
   JoinSpec spec = Spec(0, 2);
   spec.number = 1;
