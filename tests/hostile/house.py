@@ -279,6 +279,8 @@ class Attacker:
                 os.kill(pid, number)
 
     def kill(self):
+        if self._pid is not None:
+            os.kill(self._pid, signal.SIGSTOP)  # or it might report that a child of its own was killed
         self.signal(signal.SIGKILL)
 
 
