@@ -93,7 +93,7 @@ void Daemon::SetSessionOutput(SessionOutput* output) {
 
 // What is kept for the next irisd.
 
-absl::StatusOr<std::unique_ptr<JobMachine>> Daemon::MachineOf(absl::string_view state,
+absl::StatusOr<std::unique_ptr<JobMachine>> Daemon::MachineOf(const state::MachineState& state,
                                                               const DaemonOptions& options,
                                                               driver::GpuDriver* driver) {
   const MachineSetup setup = SetupOf(options, *driver);

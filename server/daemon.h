@@ -84,7 +84,7 @@ class Daemon {
   Daemon& operator=(const Daemon&) = delete;
 
   // The machine of a stored state. Errors as of MachineState::Decode.
-  static absl::StatusOr<std::unique_ptr<JobMachine>> MachineOf(absl::string_view state,
+  static absl::StatusOr<std::unique_ptr<JobMachine>> MachineOf(const state::MachineState& state,
                                                                const DaemonOptions& options,
                                                                driver::GpuDriver* driver);
 

@@ -10,13 +10,11 @@
 
 #include <climits>
 #include <map>
-#include <set>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "absl/strings/strip.h"
 #include "proto/wire/frame.h"
 
 namespace iris::server {
@@ -24,32 +22,22 @@ namespace {
 
 constexpr int kPageSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 constexpr int kWriteSeals = F_SEAL_WRITE | F_SEAL_FUTURE_WRITE;
-constexpr char kStatusName[] = "iris-status";
-
-std::string ControlName(Rank rank) { return absl::StrCat("iris-control-", rank); }
-
-// What a memfd was called when it was made; empty if it is none.
-std::string MemfdName(int fd) {
-  char text[128];
-  const ssize_t n = readlink(absl::StrCat("/proc/self/fd/", fd).c_str(), text, sizeof(text));
-  absl::string_view name(text, n < 0 ? 0 : static_cast<size_t>(n));
-  const bool is_memfd =
-      absl::ConsumePrefix(&name, "/memfd:") && absl::ConsumeSuffix(&name, " (deleted)");
-  return is_memfd ? std::string(name) : "";
-}
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<const PageFile>> PageFile::Create(const std::string& name) {
-  wire::UniqueFd fd(memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
+absl::StatusOr<std::shared_ptr<const PageFile>> PageFile::Create(Kind kind) {
+  const char* const name = kind == Kind::kStatus ? "iris-status" : "iris-control";
+  wire::UniqueFd fd(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.valid()) return wire::ErrnoStatus(errno, "create a shared page");
+  struct stat info = {};
   // A memfd is born 0777: without this, another uid could reopen a read-only descriptor writable.
-  if (fchmod(fd.get(), 0600) != 0 || ftruncate(fd.get(), wire::kPageBytes) != 0 ||
+  if (fchmod(fd.get(), static_cast<mode_t>(kind)) != 0 ||
+      ftruncate(fd.get(), wire::kPageBytes) != 0 ||
       fallocate(fd.get(), 0, 0, wire::kPageBytes) != 0 ||
-      fcntl(fd.get(), F_ADD_SEALS, kPageSeals) != 0) {
+      fcntl(fd.get(), F_ADD_SEALS, kPageSeals) != 0 || fstat(fd.get(), &info) != 0) {
     return wire::ErrnoStatus(errno, "size and seal a shared page");
   }
-  return std::make_shared<const PageFile>(std::move(fd));
+  return std::make_shared<const PageFile>(std::move(fd), kind, info.st_ino);
 }
 
 absl::StatusOr<std::shared_ptr<const PageFile>> PageFile::Adopt(wire::UniqueFd fd) {
@@ -67,8 +55,9 @@ absl::StatusOr<std::shared_ptr<const PageFile>> PageFile::Adopt(wire::UniqueFd f
     return refuse(
         absl::StrCat("it has ", info.st_size, " bytes, and a shared page has ", wire::kPageBytes));
   }
-  if (info.st_uid != geteuid() || (info.st_mode & 07777) != 0600) {
-    return refuse("it is another user's, or not of mode 0600");
+  const Kind kind = static_cast<Kind>(info.st_mode & 07777);
+  if (info.st_uid != geteuid() || (kind != Kind::kStatus && kind != Kind::kControl)) {
+    return refuse("it is another user's, or not of mode 0400 or 0600");
   }
   const int flags = fcntl(fd.get(), F_GETFL);
   if (flags < 0 || (flags & O_ACCMODE) != O_RDWR) {
@@ -77,7 +66,7 @@ absl::StatusOr<std::shared_ptr<const PageFile>> PageFile::Adopt(wire::UniqueFd f
   if (fcntl(fd.get(), F_SETFD, FD_CLOEXEC) != 0) {
     return wire::ErrnoStatus(errno, "adopt a shared page");
   }
-  return std::make_shared<const PageFile>(std::move(fd));
+  return std::make_shared<const PageFile>(std::move(fd), kind, info.st_ino);
 }
 
 absl::StatusOr<int> PageFile::Open(bool read_only) const {
@@ -101,13 +90,16 @@ absl::Status PageFile::Copy(wire::ControlPage* page) const {
 absl::StatusOr<std::unique_ptr<JobPages>> JobPages::Create(JobId job, uint32_t n_ranks,
                                                            uint64_t epoch) {
   std::unique_ptr<JobPages> pages(new JobPages());
-  absl::StatusOr<std::shared_ptr<const PageFile>> status_file = PageFile::Create(kStatusName);
+  absl::StatusOr<std::shared_ptr<const PageFile>> status_file =
+      PageFile::Create(PageFile::Kind::kStatus);
   if (!status_file.ok()) return status_file.status();
   pages->status_file_ = *std::move(status_file);
   if (absl::Status mapped = pages->MapStatusPage(); !mapped.ok()) return mapped;
   for (uint32_t rank = 0; rank < n_ranks; ++rank) {
-    absl::StatusOr<std::shared_ptr<const PageFile>> file = PageFile::Create(ControlName(rank));
+    absl::StatusOr<std::shared_ptr<const PageFile>> file =
+        PageFile::Create(PageFile::Kind::kControl);
     if (!file.ok()) return file.status();
+    pages->status_->control_inode[rank] = (*file)->inode();
     pages->control_.push_back(*std::move(file));
   }
   // Nobody else has the page yet.
@@ -121,63 +113,42 @@ absl::StatusOr<std::unique_ptr<JobPages>> JobPages::Create(JobId job, uint32_t n
 }
 
 absl::StatusOr<std::unique_ptr<JobPages>> JobPages::Adopt(JobId job, uint64_t epoch,
-                                                          wire::UniqueFd status,
-                                                          std::vector<wire::UniqueFd> control) {
+                                                          uint32_t n_ranks,
+                                                          std::vector<wire::UniqueFd> all) {
   std::unique_ptr<JobPages> pages(new JobPages());
-  std::set<std::pair<dev_t, ino_t>> seen;
-  const auto adopt = [&seen](wire::UniqueFd fd) -> absl::StatusOr<std::shared_ptr<const PageFile>> {
+  std::map<uint64_t, std::shared_ptr<const PageFile>> control;  // by inode
+  std::string refused;
+  for (wire::UniqueFd& fd : all) {
     absl::StatusOr<std::shared_ptr<const PageFile>> file = PageFile::Adopt(std::move(fd));
-    if (!file.ok()) return file;
-    struct stat info = {};
-    if (fstat((*file)->fd(), &info) != 0) return wire::ErrnoStatus(errno, "adopt a shared page");
-    if (!seen.insert({info.st_dev, info.st_ino}).second) {
-      return absl::InvalidArgumentError("two descriptors are of the same page");
-    }
-    return file;
-  };
-  absl::StatusOr<std::shared_ptr<const PageFile>> status_file = adopt(std::move(status));
-  if (!status_file.ok()) {
-    return absl::Status(
-        status_file.status().code(),
-        absl::StrCat("status page of job ", job.value, ": ", status_file.status().message()));
-  }
-  pages->status_file_ = *std::move(status_file);
-  for (size_t rank = 0; rank < control.size(); ++rank) {
-    absl::StatusOr<std::shared_ptr<const PageFile>> file = adopt(std::move(control[rank]));
     if (!file.ok()) {
-      return absl::Status(file.status().code(),
-                          absl::StrCat("control page of rank ", rank, " of job ", job.value, ": ",
-                                       file.status().message()));
+      refused = absl::StrCat("; ", file.status().message());
+    } else if ((*file)->kind() == PageFile::Kind::kStatus) {
+      pages->status_file_ = *std::move(file);
+    } else {
+      const uint64_t inode = (*file)->inode();
+      control[inode] = *std::move(file);
     }
-    pages->control_.push_back(*std::move(file));
   }
+  const auto missing = [&job, &refused](const std::string& what) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the ", what, " of job ", job.value, " is missing", refused));
+  };
+  if (pages->status_file_ == nullptr) return missing("status page");
   if (absl::Status mapped = pages->MapStatusPage(); !mapped.ok()) return mapped;
   const wire::StatusPage& page = *pages->status_;
-  if (page.job_id != job.value || page.epoch != epoch || page.n_ranks != control.size()) {
+  if (page.job_id != job.value || page.epoch != epoch || page.n_ranks != n_ranks) {
     return absl::InvalidArgumentError(
         absl::StrCat("status page of job ", job.value, ": it is of job ", page.job_id, " in epoch ",
                      page.epoch, " with ", page.n_ranks, " ranks, and expected are epoch ", epoch,
-                     " and ", control.size(), " ranks"));
+                     " and ", n_ranks, " ranks"));
+  }
+  for (Rank rank = 0; rank < n_ranks; ++rank) {
+    const auto found = control.find(page.control_inode[rank]);
+    if (found == control.end()) return missing(absl::StrCat("control page of rank ", rank));
+    pages->control_.push_back(std::move(found->second));
+    control.erase(found);
   }
   return pages;
-}
-
-absl::StatusOr<std::unique_ptr<JobPages>> JobPages::Adopt(JobId job, uint64_t epoch,
-                                                          uint32_t n_ranks,
-                                                          std::vector<wire::UniqueFd> all) {
-  std::map<std::string, wire::UniqueFd> by_name;
-  for (wire::UniqueFd& fd : all) {
-    std::string name = MemfdName(fd.get());
-    by_name[std::move(name)] = std::move(fd);
-  }
-  const auto take = [&by_name](const std::string& name) {
-    const auto found = by_name.find(name);
-    return found == by_name.end() ? wire::UniqueFd() : std::move(found->second);
-  };
-  wire::UniqueFd status = take(kStatusName);
-  std::vector<wire::UniqueFd> control;
-  for (Rank rank = 0; rank < n_ranks; ++rank) control.push_back(take(ControlName(rank)));
-  return Adopt(job, epoch, std::move(status), std::move(control));
 }
 
 std::vector<int> JobPages::fds() const {

@@ -19,17 +19,24 @@
 
 namespace iris::server {
 
-// One sealed memfd of a page, mode 0600.
+// One sealed memfd of a page. Its mode says what it is.
 class PageFile {
  public:
-  // `name`: what the descriptor says that it is.
-  static absl::StatusOr<std::shared_ptr<const PageFile>> Create(const std::string& name);
+  enum class Kind : uint32_t {
+    kStatus = 0400,  // nobody opens it again to write into it
+    kControl = 0600,
+  };
+
+  static absl::StatusOr<std::shared_ptr<const PageFile>> Create(Kind kind);
   // Of a descriptor that an earlier irisd kept of a page that it had created. kInvalidArgument: it
   // is not of such a page; it is then closed.
   static absl::StatusOr<std::shared_ptr<const PageFile>> Adopt(wire::UniqueFd fd);
-  explicit PageFile(wire::UniqueFd fd) : fd_(std::move(fd)) {}
+  PageFile(wire::UniqueFd fd, Kind kind, uint64_t inode)
+      : fd_(std::move(fd)), kind_(kind), inode_(inode) {}
 
   int fd() const { return fd_.get(); }
+  Kind kind() const { return kind_; }
+  uint64_t inode() const { return inode_; }
   // A descriptor of it that the caller owns. A read-only one cannot be mapped writable.
   absl::StatusOr<int> Open(bool read_only) const;
   // A copy of what is in it now, to which others may be writing meanwhile.
@@ -37,6 +44,8 @@ class PageFile {
 
  private:
   const wire::UniqueFd fd_;
+  const Kind kind_;
+  const uint64_t inode_;
 };
 
 class JobPages {
@@ -45,14 +54,9 @@ class JobPages {
   static absl::StatusOr<std::unique_ptr<JobPages>> Create(JobId job, uint32_t n_ranks,
                                                           uint64_t epoch);
 
-  // Of the pages that an earlier irisd created for this job, one control page per rank, in order of
-  // rank. What they hold stays as it is. kInvalidArgument: a descriptor is not of such a page, two
-  // are of the same page, or the status page is another job's, or of another epoch or number of
-  // ranks; all descriptors are then closed.
-  static absl::StatusOr<std::unique_ptr<JobPages>> Adopt(JobId job, uint64_t epoch,
-                                                         wire::UniqueFd status,
-                                                         std::vector<wire::UniqueFd> control);
-  // The same of descriptors in any order: each says which page it is.
+  // Of the pages that an earlier irisd created for this job: their descriptors, in any order. What
+  // they hold stays as it is. kInvalidArgument: a page is missing, or the status page is another
+  // job's, or of another epoch or number of ranks; all descriptors are then closed.
   static absl::StatusOr<std::unique_ptr<JobPages>> Adopt(JobId job, uint64_t epoch,
                                                          uint32_t n_ranks,
                                                          std::vector<wire::UniqueFd> all);

@@ -94,7 +94,7 @@ TEST_F(JobPagesTest, PagesAreSealedAndPrivate) {
   for (const auto& file : {pages_->status_page(), pages_->control_page(0)}) {
     struct stat info = {};
     ASSERT_EQ(fstat(file->fd(), &info), 0);
-    EXPECT_EQ(info.st_mode & 0777, 0600u);
+    EXPECT_EQ(info.st_mode & 0777, file == pages_->status_page() ? 0400u : 0600u);
     EXPECT_EQ(info.st_size, static_cast<off_t>(wire::kPageBytes));
     EXPECT_NE(ftruncate(file->fd(), 0), 0);
   }
@@ -128,8 +128,9 @@ class AdoptPagesTest : public JobPagesTest {
     ASSERT_TRUE(writer.ok());
     ASSERT_EQ(pwrite(*writer, "x", 1, 8), 1);
     close(*writer);
-    status_fd_ = Keep(pages_->status_page());
-    for (uint32_t rank = 0; rank < 3; ++rank) control_.push_back(Keep(pages_->control_page(rank)));
+    for (const uint32_t rank : {1, 0}) all_.push_back(Keep(pages_->control_page(rank)));
+    all_.push_back(Keep(pages_->status_page()));
+    all_.push_back(Keep(pages_->control_page(2)));
     pages_.reset();
   }
   static wire::UniqueFd Keep(const std::shared_ptr<const PageFile>& page) {
@@ -142,27 +143,26 @@ class AdoptPagesTest : public JobPagesTest {
     EXPECT_EQ(fcntl(fd.get(), F_ADD_SEALS, seals), 0);
     return fd;
   }
-  std::string Refused(uint64_t job = 7, uint64_t epoch = 9) {
+  std::string Refused(uint64_t job = 7, uint64_t epoch = 9, uint32_t n_ranks = 3) {
     const absl::Status status =
-        JobPages::Adopt(JobId{job}, epoch, std::move(status_fd_), std::move(control_)).status();
+        JobPages::Adopt(JobId{job}, epoch, n_ranks, std::move(all_)).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
     return std::string(status.message());
   }
   // With another page in the place of rank 1's.
   std::string RefusedWith(wire::UniqueFd page) {
-    control_[1] = std::move(page);
+    all_[0] = std::move(page);
     return Refused();
   }
 
   static constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-  wire::UniqueFd status_fd_;
-  std::vector<wire::UniqueFd> control_;
+  std::vector<wire::UniqueFd> all_;  // the first one is rank 1's
 };
 
 TEST_F(AdoptPagesTest, PagesGoOnAsTheyWere) {
-  for (const wire::UniqueFd& fd : control_) ASSERT_EQ(fcntl(fd.get(), F_SETFD, 0), 0);
+  for (const wire::UniqueFd& fd : all_) ASSERT_EQ(fcntl(fd.get(), F_SETFD, 0), 0);
   const uint32_t before = status_->changes;
-  auto adopted = JobPages::Adopt(JobId{7}, 9, std::move(status_fd_), std::move(control_));
+  auto adopted = JobPages::Adopt(JobId{7}, 9, 3, std::move(all_));
   ASSERT_TRUE(adopted.ok()) << adopted.status();
   ASSERT_EQ((*adopted)->n_ranks(), 3u);
   // A rank that mapped the page of the earlier irisd sees what this one writes.
@@ -191,13 +191,17 @@ TEST_F(AdoptPagesTest, RefusesAnotherEpoch) {
 }
 
 TEST_F(AdoptPagesTest, RefusesAnotherNumberOfRanks) {
-  control_.pop_back();
-  EXPECT_NE(Refused().find("with 3 ranks"), std::string::npos);
+  EXPECT_NE(Refused(7, 9, 2).find("with 3 ranks"), std::string::npos);
 }
 
-TEST_F(AdoptPagesTest, RefusesOnePageTwice) {
-  EXPECT_NE(RefusedWith(wire::UniqueFd(dup(control_[0].get()))).find("the same page"),
-            std::string::npos);
+TEST_F(AdoptPagesTest, RefusesOnePageForTwo) {
+  EXPECT_EQ(RefusedWith(wire::UniqueFd(dup(all_[1].get()))),
+            "the control page of rank 1 of job 7 is missing");
+}
+
+TEST_F(AdoptPagesTest, RefusesToGoOnWithoutAStatusPage) {
+  all_[2].Reset();
+  EXPECT_NE(Refused().find("the status page of job 7 is missing"), std::string::npos);
 }
 
 TEST_F(AdoptPagesTest, RefusesPagesThatIrisdDidNotMake) {
@@ -209,13 +213,13 @@ TEST_F(AdoptPagesTest, RefusesPagesThatIrisdDidNotMake) {
   int pipe_fds[2];
   ASSERT_EQ(pipe(pipe_fds), 0);
   close(pipe_fds[0]);
-  const int reader = open(("/proc/self/fd/" + std::to_string(control_[1].get())).c_str(), O_RDONLY);
+  const int reader = open(("/proc/self/fd/" + std::to_string(all_[0].get())).c_str(), O_RDONLY);
   Case cases[] = {{Page(0), "seals"},
                   {Page(F_SEAL_SHRINK | F_SEAL_GROW), "seals"},
                   {Page(kSeals | F_SEAL_WRITE), "seals"},
                   {Page(kSeals, 2 * wire::kPageBytes), "8192 bytes"},
                   {Page(kSeals, 0), "0 bytes"},
-                  {Page(kSeals, wire::kPageBytes, 0666), "mode 0600"},
+                  {Page(kSeals, wire::kPageBytes, 0666), "mode 0400 or 0600"},
                   {wire::UniqueFd(pipe_fds[1]), "not a memfd"},
                   {wire::UniqueFd(open("/dev/null", O_RDWR)), "not a memfd"},
                   {wire::UniqueFd(reader), "reading and writing"},
@@ -225,7 +229,9 @@ TEST_F(AdoptPagesTest, RefusesPagesThatIrisdDidNotMake) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_NE(std::string(status.message()).find(c.reason), std::string::npos) << status;
   }
-  EXPECT_NE(RefusedWith(Page(0)).find("control page of rank 1 of job 7"), std::string::npos);
+  const std::string refused = RefusedWith(Page(0));
+  EXPECT_NE(refused.find("control page of rank 1 of job 7 is missing"), std::string::npos);
+  EXPECT_NE(refused.find("seals"), std::string::npos) << refused;
   EXPECT_EQ(base::CountDescriptors(), before);
 }
 

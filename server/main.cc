@@ -320,7 +320,7 @@ absl::StatusOr<std::optional<StoredState>> ReadStoredState(bool goes_on,
 absl::Status GoOnWith(const StoredState& stored, const std::string& directory,
                       driver::GpuDriver* driver, const Logger& logger, DaemonOptions* options) {
   absl::StatusOr<std::unique_ptr<JobMachine>> machine =
-      Daemon::MachineOf(stored.state, *options, driver);
+      Daemon::MachineOf(*stored.state, *options, driver);
   if (absl::IsDataLoss(machine.status())) {
     logger.Warn(kBeginsWithNothing, {{"reason", machine.status().ToString()}});
     return absl::OkStatus();
@@ -591,23 +591,30 @@ int Run(const std::vector<std::string>& args, Config config) {
   return 0;
 }
 
+// Says in the environment that a program is to start without caches of threads; false if it said so
+// already.
+bool WantNoThreadCaches() {
+  constexpr char kName[] = "GLIBC_TUNABLES";
+  constexpr absl::string_view kTunable = "glibc.malloc.tcache_count";
+  const char* const value = getenv(kName);
+  const std::string others = value == nullptr ? "" : value;
+  if (absl::StrContains(others, kTunable)) return false;
+  setenv(kName, absl::StrCat(others, others.empty() ? "" : ":", kTunable, "=0").c_str(), 1);
+  return true;
+}
+
 // Executes this program again, with the same arguments, if the C library's allocator keeps caches
 // of threads. Each would hold up to 230 KiB of what clients made irisd take and give back, and keep
 // the pages around from going back to the kernel. They can be left out only before a program
 // starts. Returns if there are none, or if it cannot be done: then irisd only takes more memory.
 void LeaveOutThreadCaches(char** argv) {
-  constexpr char kName[] = "GLIBC_TUNABLES";
-  constexpr absl::string_view kTunable = "glibc.malloc.tcache_count";
-  const char* const value = getenv(kName);
-  const std::string others = value == nullptr ? "" : value;
   // A program with privileges of its file's is not told of tunables.
-  if (kSanitized || absl::StrContains(others, kTunable) || getauxval(AT_SECURE) != 0) return;
+  if (kSanitized || getauxval(AT_SECURE) != 0 || !WantNoThreadCaches()) return;
   // By the path, so that lists of processes show the program's name.
   char path[4096];
   const ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 1);
   if (n <= 0) return;
   path[n] = '\0';
-  setenv(kName, absl::StrCat(others, others.empty() ? "" : ":", kTunable, "=0").c_str(), 1);
   execv(path, argv);
 }
 
@@ -650,6 +657,7 @@ int SuperviseIrisd(const std::string& argv0, std::vector<std::string> args, cons
   if (!runtime_dir.ok()) return Fail(logger, runtime_dir.status());
   options.runtime_dir = *std::move(runtime_dir);
   options.most_kept = MostKept(RaiseDescriptorLimit());
+  (void)WantNoThreadCaches();  // so irisd need not execute itself again
   return Supervise(options, logger);
 }
 
@@ -660,6 +668,9 @@ int Main(int argc, char** argv) {
   // Large blocks, such as messages, go back to the kernel when they are freed. Unless it is told,
   // the C library keeps more and more of them once it has seen one.
   mallopt(M_MMAP_THRESHOLD, 256 << 10);
+  // Smaller blocks stay for a while: growth costs a page fault for each page.
+  mallopt(M_TOP_PAD, 1 << 20);
+  mallopt(M_TRIM_THRESHOLD, 4 << 20);
   // Abseil may have been built to look for deadlocks. That takes memory for each mutex that there
   // ever was at once, which never comes back, and time. ThreadSanitizer looks for them in tests.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);

@@ -115,7 +115,8 @@ struct StatusPage {
   uint64_t epoch;
   uint32_t rank_state[kMaxRanks];  // PageRankState
   int64_t rank_pid[kMaxRanks];
-  uint8_t reserved[kPageBytes - 32 - 12 * kMaxRanks];
+  uint64_t control_inode[kMaxRanks];  // of the control pages, by which the next irisd knows them
+  uint8_t reserved[kPageBytes - 32 - 20 * kMaxRanks];
 };
 static_assert(sizeof(StatusPage) == kPageBytes);
 

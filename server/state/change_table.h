@@ -7,12 +7,14 @@
 
 #include <cstddef>
 #include <memory>
-#include <string>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 
 namespace iris::server {
+namespace state {
+class MachineState;
+}
 
 class ChangeTable {
  public:
@@ -25,12 +27,12 @@ class ChangeTable {
   // kFailedPrecondition: they are one of another version.
   absl::Status Begin(absl::string_view state);
 
-  // kDataLoss: these bytes are no change, or one of something that is not there.
+  // kDataLoss: these bytes are no change, or one of something that is not there. The table can then
+  // only begin again.
   absl::Status Apply(absl::string_view change);
 
-  // The whole state, as MachineState::Encode writes it, and for MachineState::Decode. The table is
-  // empty afterwards.
-  std::string Take();
+  // The whole state, for MachineState::Decode. The table is empty afterwards.
+  std::shared_ptr<const state::MachineState> Take();
 
  private:
   struct Tables;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "google/protobuf/arena.h"
 #include "proto/status/code.h"
 #include "proto/wire/limits.h"
 #include "server/job/job_heap.h"
@@ -646,10 +647,18 @@ absl::StatusOr<std::unique_ptr<JobMachine>> MachineState::Decode(absl::string_vi
                                                                  const JobLimits& limits,
                                                                  Ledger devices,
                                                                  UnusablePairs unusable) {
-  state::MachineState from;
-  if (!from.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+  google::protobuf::Arena arena;
+  auto* const from = google::protobuf::Arena::CreateMessage<state::MachineState>(&arena);
+  if (!from->ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
     return Bad("these bytes are none");
   }
+  return Decode(*from, limits, std::move(devices), std::move(unusable));
+}
+
+absl::StatusOr<std::unique_ptr<JobMachine>> MachineState::Decode(const state::MachineState& from,
+                                                                 const JobLimits& limits,
+                                                                 Ledger devices,
+                                                                 UnusablePairs unusable) {
   if (from.version() != 1) return Bad("version ", from.version(), " is not known");
   if (absl::Status s = TakeDevices(from, &devices); !s.ok()) return s;
   auto machine = std::make_unique<JobMachine>(limits, std::move(devices), std::move(unusable));
@@ -658,14 +667,14 @@ absl::StatusOr<std::unique_ptr<JobMachine>> MachineState::Decode(absl::string_vi
   return machine;
 }
 
-absl::Status MachineState::Check(absl::string_view bytes, const JobLimits& limits) {
-  state::MachineState from;
-  if (!from.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
-    return Bad("these bytes are none");
-  }
+std::string MachineState::BytesOf(const state::MachineState& state) {
+  return state.SerializeAsString();
+}
+
+absl::Status MachineState::Check(const state::MachineState& from, const JobLimits& limits) {
   absl::StatusOr<Ledger> devices = LedgerOf(from);
   if (!devices.ok()) return devices.status();
-  return Decode(bytes, limits, *std::move(devices)).status();
+  return Decode(from, limits, *std::move(devices)).status();
 }
 
 }  // namespace iris::server

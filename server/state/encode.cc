@@ -422,10 +422,11 @@ class MachineState::Encoder {
 };
 
 std::string MachineState::Encode(const JobMachine& machine) {
-  state::MachineState to;
-  Encoder(*machine.impl_).Run(&to);
+  google::protobuf::Arena arena;
+  auto* const to = google::protobuf::Arena::CreateMessage<state::MachineState>(&arena);
+  Encoder(*machine.impl_).Run(to);
   // There is no map in the message, so its bytes are the same each time.
-  return to.SerializeAsString();
+  return to->SerializeAsString();
 }
 
 void MachineState::EncodeChange(const JobMachine& machine, std::string* to) {

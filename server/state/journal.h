@@ -20,6 +20,9 @@
 #include "proto/wire/unique_fd.h"
 
 namespace iris::server {
+namespace state {
+class MachineState;
+}
 
 // Whose state a journal is.
 struct JournalOwner {
@@ -85,7 +88,7 @@ struct StoredState {
   JournalOwner owner;
   std::string writer;   // irisd's version
   std::string boot_id;  // of the machine's life in which it was written
-  std::string state;    // for MachineState::Decode
+  std::shared_ptr<const state::MachineState> state;
   uint64_t n_changes = 0;
   uint64_t bytes = 0;
   uint64_t torn_bytes = 0;  // of a last change that was not written to its end

@@ -129,7 +129,7 @@ class JournalTest : public MachineTest {
   void ExpectStored(const std::string& state) const {
     const absl::StatusOr<StoredState> stored = Read();
     ASSERT_TRUE(stored.ok()) << stored.status();
-    EXPECT_EQ(stored->state, state);
+    EXPECT_EQ(MachineState::BytesOf(*stored->state), state);
     EXPECT_EQ(stored->torn_bytes, 0u);
   }
 
@@ -167,9 +167,9 @@ TEST_F(JournalTest, EachChangeIsReadBack) {
   for (size_t i = 0; i < ends_.size(); ++i) {
     const auto stored = ParseJournal(absl::string_view(bytes).substr(0, ends_[i]));
     ASSERT_TRUE(stored.ok()) << stored.status();
-    EXPECT_EQ(stored->state, states_[i]);
+    EXPECT_EQ(MachineState::BytesOf(*stored->state), states_[i]);
     EXPECT_EQ(stored->n_changes, i);
-    EXPECT_TRUE(MachineState::Decode(stored->state, Limits(), Ledger(Devices())).ok());
+    EXPECT_TRUE(MachineState::Decode(*stored->state, Limits(), Ledger(Devices())).ok());
   }
 }
 
@@ -199,7 +199,7 @@ TEST_F(JournalTest, IsReadWhereItsLastChangeIsTorn) {
     }
     if (n == ends_[whole + 1]) ++whole;
     ASSERT_TRUE(stored.ok()) << n << ": " << stored.status();
-    ASSERT_EQ(stored->state, states_[whole]) << n;
+    ASSERT_EQ(MachineState::BytesOf(*stored->state), states_[whole]) << n;
     ASSERT_EQ(stored->n_changes, whole) << n;
     ASSERT_EQ(stored->torn_bytes, n - ends_[whole]) << n;
   }
@@ -291,7 +291,7 @@ TEST_F(JournalTest, ForgedChangesAreBorne) {
     Seal(&bytes, begin);
     const auto stored = ParseJournal(bytes);
     const absl::Status told =
-        stored.ok() ? MachineState::Decode(stored->state, Limits(), Ledger(Devices())).status()
+        stored.ok() ? MachineState::Decode(*stored->state, Limits(), Ledger(Devices())).status()
                     : stored.status();
     ++(told.ok() ? n_read : n_refused);
     if (stored.ok()) continue;
@@ -376,7 +376,7 @@ TEST_F(JournalTest, TheNextOneTakesItsPlace) {
   ASSERT_TRUE(stored.ok()) << stored.status();
   EXPECT_EQ(stored->owner.generation, 4u);
   EXPECT_EQ(stored->n_changes, 0u);
-  EXPECT_EQ(stored->state, states_.back());
+  EXPECT_EQ(MachineState::BytesOf(*stored->state), states_.back());
 }
 
 TEST_F(JournalTest, OneThatCannotBeginLeavesTheEarlierOne) {
@@ -559,7 +559,7 @@ TEST_F(JournalTest, IsReadWhileItIsWritten) {
     for (;;) {
       const auto stored = Read();
       if (!stored.ok()) _exit(absl::IsNotFound(stored.status()) ? 0 : 1);
-      if (!MachineState::Decode(stored->state, Limits(), Ledger(Devices())).ok()) _exit(2);
+      if (!MachineState::Decode(*stored->state, Limits(), Ledger(Devices())).ok()) _exit(2);
     }
   }
   Broadcast([this] { return journal_->n_rewrites() >= 3; });

@@ -15,6 +15,9 @@
 #include "server/job/limits.h"
 
 namespace iris::server {
+namespace state {
+class MachineState;
+}
 
 class MachineState {
  public:
@@ -31,10 +34,15 @@ class MachineState {
   static absl::StatusOr<std::unique_ptr<JobMachine>> Decode(absl::string_view bytes,
                                                             const JobLimits& limits, Ledger devices,
                                                             UnusablePairs unusable = {});
+  // The same of bytes that were parsed, and these bytes.
+  static absl::StatusOr<std::unique_ptr<JobMachine>> Decode(const state::MachineState& from,
+                                                            const JobLimits& limits, Ledger devices,
+                                                            UnusablePairs unusable = {});
+  static std::string BytesOf(const state::MachineState& state);
 
-  // Whether Decode would take these bytes where there are the devices that they name: for programs
-  // that open none. The same errors, and kDataLoss for devices that there cannot be.
-  static absl::Status Check(absl::string_view bytes, const JobLimits& limits);
+  // Whether Decode would take it where there are the devices that it names: for programs that open
+  // none. The same errors, and kDataLoss for devices that there cannot be.
+  static absl::Status Check(const state::MachineState& from, const JobLimits& limits);
 
  private:
   class Encoder;

@@ -90,7 +90,7 @@ TEST_F(ReleasedStatesTest, CanBeRead) {
     ASSERT_TRUE(stored.ok()) << stored.status();
     EXPECT_EQ(absl::StrCat(stored->writer, ".journal"), entry.path().filename().string());
     EXPECT_EQ(stored->torn_bytes, 0u);
-    auto machine = MachineState::Decode(stored->state, Limits(), Ledger(Devices()));
+    auto machine = MachineState::Decode(*stored->state, Limits(), Ledger(Devices()));
     ASSERT_TRUE(machine.ok()) << machine.status();
     machine_ = *std::move(machine);
     std::vector<SegmentId> memory;

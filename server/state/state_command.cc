@@ -36,7 +36,8 @@ std::string Describe(const StoredState& stored) {
   return text;
 }
 
-std::string Numbers(const StoredState& stored, const state::MachineState& state) {
+std::string Numbers(const StoredState& stored) {
+  const state::MachineState& state = *stored.state;
   size_t n_ranks = 0, n_allocations = 0;
   for (const state::Job& job : state.jobs()) {
     n_ranks += static_cast<size_t>(job.ranks_size());
@@ -72,21 +73,17 @@ absl::StatusOr<std::string> RunStateCommand(absl::string_view command,
     // With a quota, what is kept of memory that was given back is checked, too.
     JobLimits limits;
     limits.max_heap_bytes_per_uid = 1ull << 60;
-    if (absl::Status s = MachineState::Check(stored->state, limits); !s.ok()) {
+    if (absl::Status s = MachineState::Check(*stored->state, limits); !s.ok()) {
       return Naming(directory, s);
     }
     return absl::StrCat(PathUnder(directory), " is whole: ", Describe(*stored));
   }
-  state::MachineState state;
-  if (!state.ParseFromString(stored->state)) {
-    return Naming(directory, absl::DataLossError("the state is no protocol buffer"));
-  }
-  if (command == "stat") return Numbers(*stored, state);
+  if (command == "stat") return Numbers(*stored);
   if (command != "dump") {
     return absl::InvalidArgumentError(absl::StrCat("state ", command, " is not known"));
   }
   std::string text;
-  if (!google::protobuf::TextFormat::PrintToString(state, &text)) {
+  if (!google::protobuf::TextFormat::PrintToString(*stored->state, &text)) {
     return Naming(directory, absl::DataLossError("the state cannot be printed"));
   }
   return text;
@@ -104,7 +101,7 @@ absl::StatusOr<std::string> CheckStoredState(const std::string& directory,
     return absl::FailedPreconditionError(absl::StrCat(
         PathUnder(directory), ": it is of an earlier boot, with which its heaps have ended"));
   }
-  if (absl::Status s = MachineState::Check(stored->state, limits); !s.ok()) {
+  if (absl::Status s = MachineState::Check(*stored->state, limits); !s.ok()) {
     return Naming(directory, s);
   }
   return absl::StrCat("irisd ", wire::kIrisVersion, " can go on with ", PathUnder(directory), ": ",

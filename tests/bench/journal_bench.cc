@@ -85,7 +85,8 @@ class Bench {
     const auto stored = ReadJournal(directory);
     const double us = Since(begin);
     if (!stored.ok()) Fail(stored.status().ToString());
-    if (stored->state != MachineState::Encode(machine_)) Fail("another state is read");
+    if (MachineState::BytesOf(*stored->state) != MachineState::Encode(machine_))
+      Fail("another state is read");
     return us;
   }
 

@@ -784,7 +784,8 @@ class Driver {
     const absl::Status applied = stored_.Apply(change);
     ASSERT_TRUE(applied.ok()) << applied;
     const std::string bytes = MachineState::Encode(machine_);
-    ASSERT_EQ(stored_.Take(), bytes) << "a change of the state is not among its changes";
+    ASSERT_EQ(MachineState::BytesOf(*stored_.Take()), bytes)
+        << "a change of the state is not among its changes";
     const absl::Status begun = stored_.Begin(bytes);
     ASSERT_TRUE(begun.ok()) << begun;
     const absl::Status appended = journal_->Append(change);
@@ -792,7 +793,7 @@ class Driver {
     if (n_inputs_ % kJournalEvery != 0) return;
     const auto read = server::ReadJournal(directory_);
     ASSERT_TRUE(read.ok()) << read.status();
-    ASSERT_EQ(read->state, bytes) << "the journal has another state";
+    ASSERT_EQ(MachineState::BytesOf(*read->state), bytes) << "the journal has another state";
   }
 
   // A machine that is made of the state goes on in step with the one that wrote it.
