@@ -31,7 +31,7 @@ namespace {
 
 constexpr char kSocketName[] = "session.sock";
 
-// How long irisd may take to answer a handshake, once it has accepted.
+// How long irisd may take at least to answer a handshake, once it has accepted.
 constexpr absl::Duration kHandshakeTimeout = absl::Seconds(5);
 constexpr absl::Duration kBackoffMin = absl::Milliseconds(5);
 constexpr absl::Duration kBackoffMax = absl::Milliseconds(200);
@@ -113,7 +113,8 @@ absl::StatusOr<std::shared_ptr<SessionClient>> SessionClient::Connect(SessionOpt
       if (error == 0) error = this_error;
     }
     if (client->socket_.valid()) {
-      const absl::Status status = client->Handshake(Now() + kHandshakeTimeout);
+      const absl::Duration patience = std::max(kHandshakeTimeout, give_up - Now());
+      const absl::Status status = client->Handshake(patience);
       if (status.ok()) break;
       // irisd starts or stops, or has ended this handshake for a newer one in a crowd.
       if (!absl::IsUnavailable(status) || Now() + backoff > give_up) return status;
@@ -141,7 +142,8 @@ absl::StatusOr<std::shared_ptr<SessionClient>> SessionClient::Connect(SessionOpt
   return client;
 }
 
-absl::Status SessionClient::Handshake(absl::Time deadline) {
+absl::Status SessionClient::Handshake(absl::Duration patience) {
+  const absl::Time deadline = Now() + patience;
   const std::string where = absl::StrCat("session with irisd at ", runtime_dir_);
   wire::HelloPayload hello;
   hello.version_max = wire::kVersionRestarts;
@@ -153,9 +155,10 @@ absl::Status SessionClient::Handshake(absl::Time deadline) {
     absl::StatusOr<wire::Frame> frame = wire::ReceiveFrame(socket_.get());
     if (!frame.ok() && wire::IsNoFrameYet(frame.status())) {
       if (!PollUntil(socket_.get(), POLLIN, deadline)) {
-        return absl::DeadlineExceededError(
-            absl::StrCat(where, ": irisd did not answer the handshake within ",
-                         absl::FormatDuration(kHandshakeTimeout), "; is it stopped?"));
+        return absl::DeadlineExceededError(absl::StrCat(
+            where, ": irisd did not answer the handshake within ",
+            absl::FormatDuration(absl::Ceil(patience, absl::Milliseconds(1))),
+            "; is it stopped, or being restarted? A longer connect_timeout waits for that"));
       }
       continue;
     }

@@ -32,7 +32,8 @@ namespace iris::internal {
 
 struct SessionOptions {
   std::vector<std::string> runtime_dirs;  // tried in order
-  absl::Duration connect_timeout;         // retries this long while nobody answers; zero: one try
+  // For this long it is tried while nobody answers; zero: once. A handshake may take 5 s anyhow.
+  absl::Duration connect_timeout;
   // Called once when the session ends for whatever reason but the destructor; on the session's
   // thread.
   std::function<void()> on_end;
@@ -86,7 +87,7 @@ class SessionClient {
   SessionClient() = default;
   // Connects once, and waits for its turn until `give_up` if others connect, too; an errno.
   static int TryConnect(const std::string& path, absl::Time give_up, wire::UniqueFd* socket);
-  absl::Status Handshake(absl::Time deadline);
+  absl::Status Handshake(absl::Duration patience);
   void ReceiveLoop();
   // One frame. Not OK: the session ends with it.
   absl::Status Receive();

@@ -43,8 +43,9 @@ int Obeys(const std::vector<std::string>&) {
   std::unique_ptr<Context> context;
   std::vector<Array<uint64_t>> held;
   const auto run = [&](const std::string& what) -> int {
-    if (what == "join") {
+    if (what == "join" || what == "join patiently") {
       ContextOptions options;
+      if (what != "join") options.connect_timeout = std::chrono::seconds(60);
       options.heap_bytes = 2 * kMiB;
       options.max_heap_bytes = 64 * kMiB;
       auto created = Context::Create(options);
@@ -239,6 +240,16 @@ TEST_F(ClientsTest, JoinsGrowthsAndLeavesGoOn) {
   ranks.TellAll("end");
   ranks.ExpectAllSucceed();
   ExpectNobodyWasTold();
+}
+
+TEST_F(ClientsTest, WhoJoinsMeanwhileWaitsForAsLongAsItMayConnect) {
+  RankProcesses ranks("obeys", 2, Ranks("patient"));
+  EndIrisd();
+  ranks.TellAll("join patiently");
+  absl::SleepFor(absl::Seconds(6));  // longer than a handshake takes otherwise
+  StartAgain();
+  Done(ranks, "join patiently");
+  for (const char* what : {"allocate", "check", "leave"}) All(ranks, what);
 }
 
 TEST_F(ClientsTest, WhoJoinsAndDiesMeanwhileEndsTheJoinOfOthers) {
