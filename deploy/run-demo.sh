@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds Iris, starts irisd with eight emulated devices, trains a model on four processes
-# whose gradients meet in symmetric heaps, shows with iris-ctl what irisd owns while that runs and afterwards, and
+# whose gradients meet in symmetric heaps, and shows with iris-ctl what irisd owns while that runs and afterwards.
+# Then it trains the model once more and kills irisd five times meanwhile: the weights are the same, bit for bit. It
 # cleans up. The exit code is 0 if all of that was as it should be. It can be run again, and it touches nothing but
 # a temporary folder and Bazel's cache.
 # shellcheck disable=SC1091
@@ -27,7 +28,7 @@ irisd_pid=""
 training_pid=""
 finish() {
   if [ -n "$training_pid" ]; then kill "$training_pid" 2>/dev/null && wait "$training_pid" || true; fi
-  if [ -n "$irisd_pid" ]; then kill "$irisd_pid" 2>/dev/null && wait "$irisd_pid" || true; fi
+  if [ -n "$irisd_pid" ]; then kill -INT "$irisd_pid" 2>/dev/null && wait "$irisd_pid" || true; fi
   if [ -n "$folder" ]; then rm -rf "$folder"; fi
   bazel_ shutdown >/dev/null 2>&1 || true
 }
@@ -54,7 +55,7 @@ show() {
 }
 
 say "start irisd"
-"$bin/server/irisd" --runtime-dir "$IRIS_RUNTIME_DIR" --emu-devices 8 --emu-memory 1GiB >"$folder/irisd.log" 2>&1 &
+"$bin/server/irisd" --supervise --runtime-dir "$IRIS_RUNTIME_DIR" --emu-devices 8 --emu-memory 1GiB >"$folder/irisd.log" 2>&1 &
 irisd_pid=$!
 for ((i = 0; ; ++i)); do
   if iris_ctl status >/dev/null 2>&1; then break; fi
@@ -66,30 +67,43 @@ for ((i = 0; ; ++i)); do
 done
 show status
 
+train() { # LOG: starts it
+  "$bin/client/ctl/iris-run" -n 4 --job digits --timeout 600 -- \
+    "$bin/examples/10_digits_training" >"$1" 2>&1 &
+  training_pid=$!
+}
+await() { # LOG WHAT COMMAND...: waits until the command succeeds while the training runs
+  for ((i = 0; ; ++i)); do
+    if "${@:3}"; then return; fi
+    if [ $i -ge 1200 ] || ! kill -0 "$training_pid" 2>/dev/null; then
+      cat "$1" "$folder/irisd.log" >&2
+      fail "$2"
+    fi
+    sleep 0.05
+  done
+}
+end_training() { # LOG
+  code=0
+  wait "$training_pid" || code=$?
+  training_pid=""
+  [ "$code" -eq 0 ] || fail "the training ended with exit code $code; irisd says: $(tail -n 5 "$folder/irisd.log")"
+  grep -q "weights identical on 4 ranks" "$1" || fail "the weights were not compared"
+  grep -Eq "test accuracy 0\.9[4-9]|test accuracy 1" "$1" || fail "test accuracy below 0.94"
+}
+has_gradients() {
+  iris_ctl jobs --job digits --format json 2>/dev/null | grep -q '"state": "ready"' &&
+    iris_ctl allocations --job digits 2>/dev/null | grep -q gradients
+}
+
 say "train on four processes"
-"$bin/client/ctl/iris-run" -n 4 --job digits --timeout 600 -- \
-  "$bin/examples/10_digits_training" >"$folder/training.log" 2>&1 &
-training_pid=$!
-for ((i = 0; ; ++i)); do
-  if iris_ctl jobs --job digits --format json 2>/dev/null | grep -q '"state": "ready"' &&
-    iris_ctl allocations --job digits 2>/dev/null | grep -q gradients; then break; fi
-  if [ $i -ge 600 ] || ! kill -0 "$training_pid" 2>/dev/null; then
-    cat "$folder/training.log" "$folder/irisd.log" >&2
-    fail "the job did not become ready"
-  fi
-  sleep 0.05
-done
+train "$folder/training.log"
+await "$folder/training.log" "the job did not become ready" has_gradients
 echo "While it runs:"
 for command in jobs heaps allocations sessions; do show "$command"; done
 kill -0 "$training_pid" 2>/dev/null || fail "the job had ended before it was shown"
 echo
 tail -n +1 -f --pid="$training_pid" "$folder/training.log"
-code=0
-wait "$training_pid" || code=$?
-training_pid=""
-[ "$code" -eq 0 ] || fail "the training ended with exit code $code; irisd says: $(tail -n 5 "$folder/irisd.log")"
-grep -q "weights identical on 4 ranks" "$folder/training.log" || fail "the weights were not compared"
-grep -Eq "test accuracy 0\.9[4-9]|test accuracy 1" "$folder/training.log" || fail "test accuracy below 0.94"
+end_training "$folder/training.log"
 
 say "afterwards"
 for ((i = 0; i < 100; ++i)); do # the processes are gone; irisd hears of it a moment later
@@ -102,8 +116,30 @@ for command in jobs heaps allocations sessions; do
 done
 iris_ctl status --format json | grep -q '"heap_bytes": 0,' || fail "irisd still holds heap memory"
 
+say "train again, and kill irisd meanwhile"
+serving_pid() { iris_ctl status --format json 2>/dev/null | sed -n 's/^ *"pid": \([0-9]*\),\{0,1\}$/\1/p'; }
+another_serves() {
+  served=$(serving_pid)
+  [ -n "$served" ] && [ "$served" != "$killed" ]
+}
+train "$folder/again.log"
+await "$folder/again.log" "the job did not become ready" has_gradients
+for epoch in 12 32 52 72 92; do
+  await "$folder/again.log" "it does not come to epoch $epoch" grep -q "^epoch  *$epoch " "$folder/again.log"
+  killed=$(serving_pid)
+  kill -KILL "$killed"
+  await "$folder/again.log" "irisd did not come back" another_serves
+  echo "in epoch $epoch irisd, process $killed, was killed; process $served goes on with its heaps"
+done
+printf '\n$ iris-ctl events | grep recovered\n'
+iris_ctl events | grep recovered
+end_training "$folder/again.log"
+tail -n 3 "$folder/again.log"
+diff "$folder/training.log" "$folder/again.log" >&2 || fail "the second training is not as the first"
+echo "Losses, accuracy and weights are those of the undisturbed training."
+
 say "stop irisd"
-kill -TERM "$irisd_pid"
+kill -INT "$irisd_pid"
 code=0
 wait "$irisd_pid" || code=$?
 irisd_pid=""

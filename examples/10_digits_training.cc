@@ -121,7 +121,12 @@ iris::Status Run(const example::TrainingOptions& options) {
   IRIS_RETURN_IF_ERROR(stream.Synchronize());
   IRIS_RETURN_IF_ERROR(context.Barrier());
   IRIS_ASSIGN_OR_RETURN(const uint32_t n_differing, stream.Read(differing.get()));
-  if (rank == 0) example::PrintTest(correct, n_test, n_differing, n_ranks);
+  if (rank == 0) {
+    std::vector<float> trained(kParameters);
+    IRIS_RETURN_IF_ERROR(stream.Copy(trained.data(), w, weights.bytes));
+    IRIS_RETURN_IF_ERROR(stream.Synchronize());
+    example::PrintTest(correct, n_test, n_differing, n_ranks, trained);
+  }
   if (n_differing != 0) return {iris::StatusCode::kInternal, "weights differ between ranks"};
   if (correct / n_test < 0.94 && options.epochs >= 10) {  // so few only try it out
     return {iris::StatusCode::kInternal, "test accuracy below 0.94"};

@@ -1,6 +1,7 @@
 #include "examples/digits_data.h"
 
 #include <algorithm>
+#include <bit>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
@@ -156,9 +157,16 @@ void PrintEpoch(const TrainingOptions& options, uint32_t epoch, double loss, dou
               std::string(static_cast<size_t>(bars < 1 ? 1 : bars), '#').c_str());
 }
 
-void PrintTest(float correct, uint32_t n_test, uint32_t n_differing, uint32_t n_ranks) {
+void PrintTest(float correct, uint32_t n_test, uint32_t n_differing, uint32_t n_ranks,
+               const std::vector<float>& weights) {
   std::printf("test accuracy %.4f (%.0f of %u)\n", correct / n_test, correct, n_test);
-  if (n_differing == 0) std::printf("weights identical on %u ranks\n", n_ranks);
+  if (n_differing != 0) return;
+  uint64_t checksum = 0xcbf29ce484222325;  // FNV-1a, by 32 bits
+  for (const float weight : weights) {
+    checksum = (checksum ^ std::bit_cast<uint32_t>(weight)) * 0x100000001b3;
+  }
+  std::printf("weights identical on %u ranks, checksum %016llx\n", n_ranks,
+              static_cast<unsigned long long>(checksum));
 }
 
 }  // namespace example

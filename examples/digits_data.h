@@ -56,6 +56,8 @@ void PrintTask(uint32_t n_ranks, uint32_t n_train, uint32_t n_test, uint32_t n_p
                uint32_t batch);
 void PrintEpoch(const TrainingOptions& options, uint32_t epoch, double loss, double accuracy,
                 double first_loss);
-void PrintTest(float correct, uint32_t n_test, uint32_t n_differing, uint32_t n_ranks);
+// `weights` are printed as a checksum, by which two runs can be compared bit for bit.
+void PrintTest(float correct, uint32_t n_test, uint32_t n_differing, uint32_t n_ranks,
+               const std::vector<float>& weights);
 
 }  // namespace example
