@@ -55,7 +55,8 @@ show() {
 }
 
 say "start irisd"
-"$bin/server/irisd" --supervise --runtime-dir "$IRIS_RUNTIME_DIR" --emu-devices 8 --emu-memory 1GiB >"$folder/irisd.log" 2>&1 &
+"$bin/server/irisd" --supervise --runtime-dir "$IRIS_RUNTIME_DIR" --emu-devices 8 --emu-memory 1GiB \
+  >"$folder/irisd.log" 2>&1 &
 irisd_pid=$!
 for ((i = 0; ; ++i)); do
   if iris_ctl status >/dev/null 2>&1; then break; fi

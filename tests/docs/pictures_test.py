@@ -11,6 +11,7 @@ import xml.dom.minidom
 from docs import overlap_chart
 from docs import pictures
 from docs import product_plots
+from docs import soak_chart
 from docs import trace_picture
 from tests.python import junit
 
@@ -164,6 +165,24 @@ class ProductPlots(unittest.TestCase):
             self.assertEqual(product_plots.main([result, out]), 0)
             xml.dom.minidom.parse(out)
             self.assertEqual(product_plots.main([os.path.join(folder, "none"), out]), 1)
+
+
+class SoakChart(unittest.TestCase):
+
+    def test_a_row_for_each_column(self):
+        svg = soak_chart.draw("restarts,RSS KiB,<threads>\n100,5000,9\n200,5500,9\n")
+        xml.dom.minidom.parseString(svg)
+        for words in ("RSS KiB", "5,000–5,500", "&lt;threads&gt;", "9–9", "200 restarts"):
+            self.assertIn(words, svg)
+
+    def test_what_is_no_output(self):
+        for text in ("", "restarts,a\n1,2\n", "other,a\n1,2\n2,2\n", "restarts,a\n1,2\n2\n", "restarts,a\n1,x\n2,2\n",
+                     "restarts,a\n0,2\n0,2\n", "restarts,a\n1,nan\n2,2\n"):
+            with self.subTest(text), self.assertRaises(soak_chart.Malformed):
+                soak_chart.draw(text)
+
+    def test_the_program(self):
+        self.assertEqual(soak_chart.main(["none.csv", "none.svg"]), 1)
 
 
 if __name__ == "__main__":
