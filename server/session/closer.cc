@@ -90,10 +90,31 @@ void Closer::Add(const Key& key, std::vector<Item> items) {
     ++state_->n_threads;
     state_->queues[*starts].has_thread = true;
   }
-  if (state_->start_thread([state = state_, first = *starts] { Run(state, first); })) return;
+  StartThreadFor(*starts);
+}
+
+void Closer::StartThreadFor(const Key& key) {
+  if (state_->start_thread([state = state_, key] { Run(state, key); })) return;
   absl::MutexLock lock(&state_->mu);
   --state_->n_threads;
-  state_->queues[*starts].has_thread = false;
+  state_->queues[key].has_thread = false;
+}
+
+bool Closer::needs_thread() const {
+  absl::MutexLock lock(&state_->mu);
+  return state_->n_threads < kMaxThreads && NextWithoutThread(*state_).has_value();
+}
+
+void Closer::Retry() {
+  std::optional<Key> starts;
+  {
+    absl::MutexLock lock(&state_->mu);
+    if (state_->n_threads < kMaxThreads) starts = NextWithoutThread(*state_);
+    if (!starts.has_value()) return;
+    ++state_->n_threads;
+    state_->queues[*starts].has_thread = true;
+  }
+  StartThreadFor(*starts);
 }
 
 void Closer::Add(const Key& key, std::vector<wire::UniqueFd> fds) {

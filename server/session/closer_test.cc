@@ -199,6 +199,23 @@ TEST(CloserTest, WithoutAThreadItWaitsForTheNextCall) {
   EXPECT_FALSE(closer.IsFull(Party{1}));
 }
 
+TEST(CloserTest, AThreadIsAskedForAgain) {
+  bool has_threads = false;
+  Closer closer({}, [&](std::function<void()> body) {
+    if (has_threads) std::thread(std::move(body)).detach();
+    return has_threads;
+  });
+  EXPECT_FALSE(closer.needs_thread());
+  closer.CloseUnknown(Party{1}, wire::UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC)));
+  EXPECT_TRUE(closer.needs_thread());
+  closer.Retry();
+  EXPECT_EQ(closer.n_waiting(), 1u);
+  has_threads = true;
+  closer.Retry();
+  EXPECT_FALSE(closer.needs_thread());
+  EXPECT_TRUE(WaitFor(closer, 0));
+}
+
 // Where all tenants together have too many, nothing more is taken from those that have their part.
 TEST(CloserTest, AllTenantsTogetherHaveALimit) {
   Closer closer({.per_tenant = 8, .total = 9}, [](const std::function<void()>&) { return false; });

@@ -191,10 +191,11 @@ void SessionServer::RunDeadlines() {
     settle_at_ = absl::InfiniteFuture();
     LookForReceived(now);
     log_.Settle(now);
+    closer_.Retry();
     CoreMemory::RestoreReserve();
   }
   if (settle_at_ == absl::InfiniteFuture() &&
-      !(unread_.empty() && lingering_.empty() && log_.settled())) {
+      !(unread_.empty() && lingering_.empty() && log_.settled() && !closer_.needs_thread())) {
     settle_at_ = now + kSettleEvery;
   }
   if (trim_at_ <= now) {
