@@ -1,5 +1,6 @@
 #include "server/session/party_finder.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <linux/nsfs.h>
 #include <sys/ioctl.h>
@@ -7,6 +8,7 @@
 #include <unistd.h>
 
 #include <optional>
+#include <system_error>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -15,6 +17,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "device/base/posix.h"
+#include "proto/wire/frame.h"
 #include "proto/wire/unique_fd.h"
 #include "server/session/attestation.h"
 
@@ -23,22 +26,55 @@ namespace {
 
 constexpr int kDeepestNamespace = 32;  // as the kernel allows
 
-std::string ReadText(const std::string& path) {
-  const wire::UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+// Remembers why something could not be seen, if that says nothing about what is to be seen: this
+// process, or the system, lacks something now.
+class Lacks {
+ public:
+  // `value`, or `otherwise` where the call that gave it has failed with errno.
+  template <typename T>
+  T Look(bool failed, T value, T otherwise) {
+    if (!failed) return value;
+    if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == EIO) error_ = errno;
+    return otherwise;
+  }
+  int error() const { return error_; }  // 0: nothing
+
+ private:
+  int error_ = 0;
+};
+
+// An invalid descriptor: it cannot be opened.
+wire::UniqueFd Open(const std::string& path, Lacks* lacks) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  return wire::UniqueFd(lacks->Look(fd < 0, fd, -1));
+}
+
+std::string ReadText(const std::string& path, Lacks* lacks) {
+  const wire::UniqueFd fd = Open(path, lacks);
   if (!fd.valid()) return "";
   char text[4096];
   const ssize_t n = base::Retry([&] { return read(fd.get(), text, sizeof(text)); });
-  return n > 0 ? std::string(text, static_cast<size_t>(n)) : "";
+  return std::string(text, static_cast<size_t>(lacks->Look(n < 0, n, ssize_t{0})));
 }
 
 // Inode number of a namespace; 0: it cannot be read.
-uint64_t InodeOf(const std::string& path) {
+uint64_t InodeOf(const std::string& path, Lacks* lacks) {
   struct stat info = {};
-  return stat(path.c_str(), &info) == 0 ? info.st_ino : 0;
+  const bool failed = stat(path.c_str(), &info) != 0;
+  return lacks->Look<uint64_t>(failed, info.st_ino, 0);
 }
 uint64_t InodeOf(const wire::UniqueFd& fd) {
   struct stat info = {};
   return fd.valid() && fstat(fd.get(), &info) == 0 ? info.st_ino : 0;
+}
+
+// What is irisd's own is asked once, and has to be right.
+template <typename T>
+T Own(T (*look)(const std::string&, Lacks*), const char* path) {
+  Lacks lacks;
+  T found = look(path, &lacks);
+  if (lacks.error() == 0) return found;
+  throw std::system_error(lacks.error(), std::generic_category(), absl::StrCat("look at ", path));
 }
 
 // Who owns a user namespace. Nothing: irisd may not look.
@@ -51,22 +87,23 @@ std::optional<uint32_t> OwnerOf(const wire::UniqueFd& user_namespace) {
 // Goes from the namespace at `path` outwards until irisd's own. False: irisd may not look at all of
 // them. `visit(const wire::UniqueFd&, inode)` is called for each on the way.
 template <typename Visit>
-bool Outwards(const std::string& path, uint64_t own, Visit visit) {
-  if (InodeOf(path) == own) return true;  // what nearly all are in
-  wire::UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+bool Outwards(const std::string& path, uint64_t own, Lacks* lacks, Visit visit) {
+  if (InodeOf(path, lacks) == own) return true;  // what nearly all are in
+  wire::UniqueFd fd = Open(path, lacks);
   for (int depth = 0; depth < kDeepestNamespace && fd.valid(); ++depth) {
     const uint64_t at = InodeOf(fd);
     if (at == own) return true;
     visit(fd, at);
-    fd.Reset(ioctl(fd.get(), NS_GET_PARENT));
+    const int parent = ioctl(fd.get(), NS_GET_PARENT);
+    fd.Reset(lacks->Look(parent < 0, parent, -1));
   }
   return false;
 }
 
 // Whether the process is in a PID namespace below that of our /proc, where irisd may not look
 // closer: its status then lists one number for each.
-bool InNestedPidNamespace(int64_t pid) {
-  const std::string status = ReadText(absl::StrCat("/proc/", pid, "/status"));
+bool InNestedPidNamespace(int64_t pid, Lacks* lacks) {
+  const std::string status = ReadText(absl::StrCat("/proc/", pid, "/status"), lacks);
   for (absl::string_view line : absl::StrSplit(status, '\n')) {
     if (!absl::ConsumePrefix(&line, "NSpid:")) continue;
     const std::vector<absl::string_view> numbers =
@@ -80,22 +117,24 @@ bool InNestedPidNamespace(int64_t pid) {
 
 PartyFinder::PartyFinder()
     : own_uid_(geteuid()),
-      own_pid_namespace_(InodeOf("/proc/self/ns/pid")),
-      own_user_namespace_(InodeOf("/proc/self/ns/user")),
-      own_uid_map_(ReadText("/proc/self/uid_map")) {}
+      own_pid_namespace_(Own<uint64_t>(InodeOf, "/proc/self/ns/pid")),
+      own_user_namespace_(Own<uint64_t>(InodeOf, "/proc/self/ns/user")),
+      own_uid_map_(Own<std::string>(ReadText, "/proc/self/uid_map")) {}
 
 absl::StatusOr<Party> PartyFinder::Find(int64_t pid, uint32_t uid, int pidfd) const {
   const std::string process = absl::StrCat("/proc/", pid);
   Party party{uid};
   // Only who has the capability in the user namespace that owns a PID namespace could make it.
   uint64_t pid_container = 0, user_container = 0;
-  const bool pid_known =
-      Outwards(process + "/ns/pid", own_pid_namespace_, [&](const wire::UniqueFd& fd, uint64_t at) {
-        const wire::UniqueFd users(ioctl(fd.get(), NS_GET_USERNS));
+  Lacks lacks;
+  const bool pid_known = Outwards(
+      process + "/ns/pid", own_pid_namespace_, &lacks, [&](const wire::UniqueFd& fd, uint64_t at) {
+        const int opened = ioctl(fd.get(), NS_GET_USERNS);
+        const wire::UniqueFd users(lacks.Look(opened < 0, opened, -1));
         if (!users.valid()) return;
         if (InodeOf(users) == own_user_namespace_ || OwnerOf(users) == 0u) pid_container = at;
       });
-  const bool user_known = Outwards(process + "/ns/user", own_user_namespace_,
+  const bool user_known = Outwards(process + "/ns/user", own_user_namespace_, &lacks,
                                    [&](const wire::UniqueFd& fd, uint64_t at) {
                                      const std::optional<uint32_t> owner = OwnerOf(fd);
                                      if (owner == 0u) user_container = at;
@@ -108,8 +147,11 @@ absl::StatusOr<Party> PartyFinder::Find(int64_t pid, uint32_t uid, int pidfd) co
   party.container = pid_container != 0 ? pid_container : user_container;
   // Another user's namespaces may be hidden from an irisd without CAP_SYS_PTRACE. What everybody
   // may read still says whether they are irisd's own.
-  const bool hidden = (!pid_known && InNestedPidNamespace(pid)) ||
-                      (!user_known && ReadText(process + "/uid_map") != own_uid_map_);
+  const bool hidden = (!pid_known && InNestedPidNamespace(pid, &lacks)) ||
+                      (!user_known && ReadText(process + "/uid_map", &lacks) != own_uid_map_);
+  if (lacks.error() != 0) {
+    return wire::ErrnoStatus(lacks.error(), absl::StrCat("look whose process ", pid, " is"));
+  }
   if (party.container == 0 && hidden) party.container = Party::kUnknownContainer;
   // If the process still runs, everything that was read by its number was its own.
   if (ProcessHasEnded(pidfd)) {
