@@ -1,21 +1,21 @@
 #include "server/deadline_timer.h"
 
+#include <errno.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <system_error>
 #include <utility>
-
-#include "server/heap/check.h"
 
 namespace iris::server {
 
 DeadlineTimer::DeadlineTimer(const Clock* clock, std::function<void()> due)
     : clock_(clock), due_(std::move(due)) {
   wake_.Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  IRIS_CHECK(wake_.valid(), "an eventfd can be made at start");
+  if (!wake_.valid()) throw std::system_error(errno, std::generic_category(), "make an eventfd");
   thread_ = std::thread([this] { Run(); });
 }
 

@@ -16,7 +16,8 @@ namespace iris::server {
 class DeadlineTimer {
  public:
   // `due` runs on the timer's thread, with no lock held, again and again until Set moves the
-  // deadline into the future.
+  // deadline into the future. Throws std::system_error, as std::thread does, if this process can
+  // have no more descriptors or threads.
   DeadlineTimer(const Clock* clock, std::function<void()> due);
   // Waits for the thread.
   ~DeadlineTimer();

@@ -1,6 +1,7 @@
 #include "server/process_limits.h"
 
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -48,6 +49,7 @@ absl::Status CheckLimits(uint64_t fd_limit) {
 
 void EndForWant() {
   const char* text = nullptr;
+  char buffer[512];
   try {
     if (std::current_exception() != nullptr) std::rethrow_exception(std::current_exception());
   } catch (const std::bad_alloc&) {
@@ -59,6 +61,11 @@ void EndForWant() {
       text =
           "irisd: cannot run: the kernel starts no more threads: look at LimitNPROC=, TasksMax= "
           "and LimitAS= of its unit, or ulimit -u and -v\n";
+    } else {
+      snprintf(buffer, sizeof(buffer),
+               "irisd: cannot run: %s: look at LimitNOFILE= of its unit, or ulimit -n\n",
+               error.what());
+      text = buffer;
     }
   } catch (...) {
   }

@@ -15,8 +15,9 @@ uint64_t RaiseDescriptorLimit();
 // text says how to give it more.
 absl::Status CheckLimits(uint64_t fd_limit);
 
-// For std::set_terminate: want of memory and of threads ends the process with one line on stderr
-// and exit code 1, without a core file. Anything else is a bug, and aborts.
+// For std::set_terminate: want of memory, of threads and of what else std::system_error speaks of
+// ends the process with one line on stderr and exit code 1, without a core file. Anything else is a
+// bug, and aborts.
 [[noreturn]] void EndForWant();
 
 }  // namespace iris::server

@@ -46,10 +46,11 @@ absl::StatusOr<wire::UniqueFd> OutOfTheWay(wire::UniqueFd fd) {
   return moved;
 }
 
-std::string FolderOfThisProgram() {
+absl::StatusOr<std::string> FolderOfThisProgram() {
   char path[4096];
   const ssize_t n = readlink("/proc/self/exe", path, sizeof(path));
-  const std::string self(path, n > 0 ? static_cast<size_t>(n) : 0);
+  if (n < 0) return wire::ErrnoStatus(errno, "ask where irisd lies, for its worker's program");
+  const std::string self(path, static_cast<size_t>(n));
   return self.substr(0, self.rfind('/') + 1);
 }
 
@@ -86,7 +87,7 @@ bool IsMapped(const char* map_path, uint64_t id) {
   while (map >> first >> outside >> n) {
     if (id >= first && id - first < n) return true;
   }
-  return false;
+  return map.bad();  // it cannot be read: the kernel will say
 }
 
 absl::StatusOr<std::optional<WorkerIds>> FindUser(const std::string& name) {
@@ -161,11 +162,12 @@ std::vector<char*> Pointers(const std::vector<std::string>& texts) {
 
 absl::StatusOr<WorkerProgram> WorkerProgram::Open(const WorkerSettings& settings) {
   WorkerProgram made;
-  const std::string folder = FolderOfThisProgram();
+  const absl::StatusOr<std::string> folder = FolderOfThisProgram();
+  if (!folder.ok()) return folder.status();
   absl::StatusOr<wire::UniqueFd> program =
       OpenFirst(settings.program.empty()
-                    ? std::vector<std::string>{folder + kProgramName,
-                                               folder + "../libexec/iris/" + kProgramName}
+                    ? std::vector<std::string>{*folder + kProgramName,
+                                               *folder + "../libexec/iris/" + kProgramName}
                     : std::vector<std::string>{settings.program},
                 &made.path_);
   if (!program.ok()) return program.status();
