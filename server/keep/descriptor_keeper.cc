@@ -1,13 +1,12 @@
 #include "server/keep/descriptor_keeper.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-
-#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -15,6 +14,16 @@
 #include "proto/wire/frame.h"
 
 namespace iris::server {
+namespace {
+
+constexpr char kGiveDescriptor[] = "give the service manager a descriptor to keep";
+
+// Whether the same message may be sent later.
+bool IsOfNow(int error) {
+  return error == EAGAIN || error == ENOBUFS || error == ENOMEM || error == ETOOMANYREFS;
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<DescriptorKeeper>> DescriptorKeeper::FromEnvironment() {
   const char* const path = getenv("NOTIFY_SOCKET");
@@ -55,7 +64,9 @@ absl::StatusOr<std::unique_ptr<DescriptorKeeper>> DescriptorKeeper::Connect(cons
   return std::unique_ptr<DescriptorKeeper>(new DescriptorKeeper(std::move(socket), capacity));
 }
 
-absl::Status DescriptorKeeper::Send(absl::string_view text, absl::Span<const int> fds) {
+int DescriptorKeeper::Send(absl::string_view name, absl::Span<const int> fds, int flags) {
+  const std::string text = fds.empty() ? absl::StrCat("FDSTOREREMOVE=1\nFDNAME=", name)
+                                       : absl::StrCat("FDSTORE=1\nFDNAME=", name, "\nFDPOLL=0");
   struct iovec content = {const_cast<char*>(text.data()), text.size()};
   std::vector<char> control(fds.empty() ? 0 : CMSG_SPACE(fds.size() * sizeof(int)));
   struct msghdr message = {};
@@ -70,25 +81,64 @@ absl::Status DescriptorKeeper::Send(absl::string_view text, absl::Span<const int
     header->cmsg_len = CMSG_LEN(fds.size() * sizeof(int));
     memcpy(CMSG_DATA(header), fds.data(), fds.size() * sizeof(int));
   }
-  const ssize_t sent = base::Retry([&] { return sendmsg(socket_.get(), &message, MSG_NOSIGNAL); });
-  if (sent >= 0) return absl::OkStatus();
-  status_ = wire::ErrnoStatus(errno == EAGAIN ? ETIMEDOUT : errno,
-                              "give the service manager a descriptor to keep");
-  return status_;
+  const ssize_t sent =
+      base::Retry([&] { return sendmsg(socket_.get(), &message, MSG_NOSIGNAL | flags); });
+  return sent >= 0 ? 0 : errno;
+}
+
+void DescriptorKeeper::GiveUp(const absl::Status& why) {
+  gave_up_ = true;
+  status_ = why;
+  waiting_.clear();
+}
+
+void DescriptorKeeper::Tell(absl::string_view name, absl::Span<const int> fds) {
+  SendWaiting();
+  if (gave_up_) {
+    if (fds.empty()) (void)Send(name, fds, MSG_DONTWAIT);
+    return;
+  }
+  if (waiting_.empty()) {
+    const int error = Send(name, fds, 0);
+    if (error == 0) return;
+    const absl::Status failed =
+        wire::ErrnoStatus(error == EAGAIN ? ETIMEDOUT : error, kGiveDescriptor);
+    if (!IsOfNow(error)) return GiveUp(failed);
+    status_ = failed;
+  }
+  Waiting& more = waiting_.emplace_back();
+  more.name = std::string(name);
+  for (const int fd : fds) {
+    more.fds.emplace_back(fcntl(fd, F_DUPFD_CLOEXEC, 3));
+    if (!more.fds.back().valid()) {
+      return GiveUp(wire::ErrnoStatus(errno, "duplicate a descriptor that is to be kept later"));
+    }
+  }
+}
+
+void DescriptorKeeper::SendWaiting() {
+  while (!waiting_.empty()) {
+    std::vector<int> fds;
+    for (const wire::UniqueFd& fd : waiting_.front().fds) fds.push_back(fd.get());
+    const int error = Send(waiting_.front().name, fds, MSG_DONTWAIT);
+    if (IsOfNow(error)) return;
+    if (error != 0) return GiveUp(wire::ErrnoStatus(error, kGiveDescriptor));
+    waiting_.pop_front();
+  }
+  if (!gave_up_) status_ = absl::OkStatus();
 }
 
 absl::Status DescriptorKeeper::Store(absl::string_view name, absl::Span<const int> fds) {
   absl::MutexLock lock(&mu_);
-  if (!status_.ok()) return status_;
+  if (gave_up_) return status_;
   if (fds.empty()) return absl::OkStatus();
   if (fds.size() > kMaxAtOnce || n_kept_ + fds.size() > capacity_) {
-    status_ = absl::ResourceExhaustedError(
+    GiveUp(absl::ResourceExhaustedError(
         absl::StrCat(fds.size(), " more descriptors are to be kept; the service manager keeps ",
-                     capacity_, ", and has ", n_kept_));
+                     capacity_, ", and has ", n_kept_)));
     return status_;
   }
-  const absl::Status sent = Send(absl::StrCat("FDSTORE=1\nFDNAME=", name, "\nFDPOLL=0"), fds);
-  if (!sent.ok()) return sent;
+  Tell(name, fds);
   const auto found = by_name_.find(name);
   if (found == by_name_.end()) {
     by_name_.emplace(std::string(name), fds.size());
@@ -96,16 +146,22 @@ absl::Status DescriptorKeeper::Store(absl::string_view name, absl::Span<const in
     found->second += fds.size();
   }
   n_kept_ += fds.size();
-  return absl::OkStatus();
+  return status_;
 }
 
 void DescriptorKeeper::Remove(absl::string_view name) {
   absl::MutexLock lock(&mu_);
   const auto found = by_name_.find(name);
   if (found == by_name_.end()) return;
+  size_t n_known = found->second;  // to the manager
   n_kept_ -= found->second;
   by_name_.erase(found);
-  (void)Send(absl::StrCat("FDSTOREREMOVE=1\nFDNAME=", name), {});
+  std::erase_if(waiting_, [name, &n_known](const Waiting& each) {
+    if (each.name != name) return false;
+    n_known -= each.fds.size();
+    return !each.fds.empty();
+  });
+  if (n_known > 0 || gave_up_) Tell(name, {});
 }
 
 void DescriptorKeeper::Count(absl::string_view name, size_t n) {
@@ -116,12 +172,25 @@ void DescriptorKeeper::Count(absl::string_view name, size_t n) {
 
 void DescriptorKeeper::RemoveAll() {
   absl::MutexLock lock(&mu_);
+  waiting_.clear();
   for (const auto& [name, n] : by_name_) {
-    (void)Send(absl::StrCat("FDSTOREREMOVE=1\nFDNAME=", name), {});
+    if (Send(name, {}, 0) == EAGAIN) break;  // it would not take the others either
   }
   by_name_.clear();
   n_kept_ = 0;
+  gave_up_ = true;
   if (status_.ok()) status_ = absl::CancelledError("irisd stops");
+}
+
+absl::Status DescriptorKeeper::Retry() {
+  absl::MutexLock lock(&mu_);
+  SendWaiting();
+  return status_;
+}
+
+bool DescriptorKeeper::gave_up() const {
+  absl::MutexLock lock(&mu_);
+  return gave_up_;
 }
 
 absl::Status DescriptorKeeper::status() const {

@@ -1,16 +1,19 @@
 // DescriptorKeeper: has descriptors of this process kept by the one that manages it, for the irisd
 // that comes after: systemd's service manager, or `irisd --supervise`, which speaks its protocol
 // (sd_notify(3), FDSTORE=1). The manager answers nothing and drops in silence what is too much, so
-// who uses this counts.
+// who uses this counts. What a busy manager does not take waits here, and is sent later, in order.
 //
 // Thread-safe. Owns the socket to the manager.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -25,7 +28,7 @@ namespace iris::server {
 
 class DescriptorKeeper {
  public:
-  // A manager that takes nothing for so long is given up.
+  // Nobody waits longer for a manager that takes nothing.
   static constexpr absl::Duration kPatience = absl::Seconds(2);
   // Of one name.
   static constexpr size_t kMaxAtOnce = 253;
@@ -40,8 +43,8 @@ class DescriptorKeeper {
   DescriptorKeeper(const DescriptorKeeper&) = delete;
   DescriptorKeeper& operator=(const DescriptorKeeper&) = delete;
 
-  // Has `fds` kept, beside others of that name. They are borrowed. On an error nothing more is kept
-  // from then on: status() says so.
+  // Has `fds` kept, beside others of that name. They are borrowed. On an error not all is kept any
+  // more, or not yet, as status() says from then on.
   absl::Status Store(absl::string_view name, absl::Span<const int> fds) ABSL_LOCKS_EXCLUDED(mu_);
   // Has all of that name given up, if there are any.
   void Remove(absl::string_view name) ABSL_LOCKS_EXCLUDED(mu_);
@@ -50,23 +53,39 @@ class DescriptorKeeper {
   // Gives up everything, and keeps nothing more.
   void RemoveAll() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Why nothing is kept any more. OK: all that was stored and not removed is kept.
+  // Why not all that was stored and not removed is kept; OK: it is.
   absl::Status status() const ABSL_LOCKS_EXCLUDED(mu_);
+  // Sends what waits, as far as the manager takes it without delay; status() after that.
+  absl::Status Retry() ABSL_LOCKS_EXCLUDED(mu_);
+  // No Retry will help: nothing more is kept.
+  bool gave_up() const ABSL_LOCKS_EXCLUDED(mu_);
   size_t capacity() const { return capacity_; }
   size_t n_kept() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   DescriptorKeeper(wire::UniqueFd socket, size_t capacity)
       : socket_(std::move(socket)), capacity_(capacity) {}
-  absl::Status Send(absl::string_view text, absl::Span<const int> fds)
+  // A message that the manager has not taken yet.
+  struct Waiting {
+    std::string name;
+    std::vector<wire::UniqueFd> fds;  // to be kept; none: all of that name are to be given up
+  };
+  // Sends a message after those that wait, or lets it wait, too.
+  void Tell(absl::string_view name, absl::Span<const int> fds) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void SendWaiting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // errno; 0: it was sent.
+  int Send(absl::string_view name, absl::Span<const int> fds, int flags)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void GiveUp(const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const wire::UniqueFd socket_;
   const size_t capacity_;
   mutable absl::Mutex mu_;
   std::map<std::string, size_t, std::less<>> by_name_ ABSL_GUARDED_BY(mu_);
   size_t n_kept_ ABSL_GUARDED_BY(mu_) = 0;
+  std::deque<Waiting> waiting_ ABSL_GUARDED_BY(mu_);
   absl::Status status_ ABSL_GUARDED_BY(mu_);
+  bool gave_up_ ABSL_GUARDED_BY(mu_) = false;
 };
 
 }  // namespace iris::server

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "gtest/gtest.h"
 #include "server/keep/descriptor_keeper.h"
 #include "server/keep/inherited.h"
@@ -102,6 +103,7 @@ TEST_F(DescriptorKeeperTest, GivesUpWhereMoreThanTheManagerKeepsAreToBeKept) {
   EXPECT_FALSE(keeper_->status().ok());
   keeper_->Remove("pB");
   EXPECT_FALSE(keeper_->Store("gC", {file.get()}).ok());  // it has a gap now
+  EXPECT_TRUE(keeper_->gave_up());
 }
 
 TEST_F(DescriptorKeeperTest, GivesUpAManagerThatIsGone) {
@@ -112,13 +114,52 @@ TEST_F(DescriptorKeeperTest, GivesUpAManagerThatIsGone) {
   EXPECT_FALSE(DescriptorKeeper::Connect(path_, 3).ok());
 }
 
-TEST_F(DescriptorKeeperTest, GivesUpAManagerThatTakesNothing) {
+// What the manager has not taken waits, in order, and nobody waits for it again.
+TEST_F(DescriptorKeeperTest, AManagerThatTakesNothingForAWhileIsToldLater) {
   const wire::UniqueFd file = SomeFile();
-  auto keeper = DescriptorKeeper::Connect(path_, 1'000'000);
-  ASSERT_TRUE(keeper.ok());
+  auto connected = DescriptorKeeper::Connect(path_, 1'000'000);
+  ASSERT_TRUE(connected.ok());
+  DescriptorKeeper& keeper = **connected;
   absl::Status stored;
-  for (int i = 0; i < 100'000 && stored.ok(); ++i) stored = (*keeper)->Store("gB", {file.get()});
+  size_t n = 0;
+  for (; n < 100'000 && stored.ok(); ++n) stored = keeper.Store("gB", {file.get()});
   EXPECT_TRUE(absl::IsDeadlineExceeded(stored)) << stored;
+  EXPECT_FALSE(keeper.gave_up());
+  const absl::Time start = absl::Now();
+  EXPECT_FALSE(keeper.Store("gC", {file.get()}).ok());
+  EXPECT_FALSE(keeper.Store("gD", {file.get()}).ok());
+  keeper.Remove("gD");  // of which the manager has not heard
+  keeper.Remove("gB");
+  EXPECT_FALSE(keeper.Store("gE", {file.get()}).ok());
+  EXPECT_FALSE(keeper.Retry().ok());
+  EXPECT_LT(absl::Now() - start, DescriptorKeeper::kPatience);
+  EXPECT_EQ(keeper.n_kept(), 2u);
+  std::vector<std::string> got;
+  for (size_t i = 0; i < n + 10; ++i) {
+    Message next = Next();
+    if (next.text == "nothing") {
+      if (keeper.Retry().ok() && (next = Next()).text == "nothing") break;
+      if (next.text == "nothing") continue;
+    }
+    if (next.text != "FDSTORE=1\nFDNAME=gB\nFDPOLL=0") got.push_back(next.text);
+    EXPECT_EQ(next.n_fds, next.text.find("REMOVE") == std::string::npos ? 1u : 0u);
+  }
+  EXPECT_EQ(
+      got, (std::vector<std::string>{"FDSTORE=1\nFDNAME=gC\nFDPOLL=0", "FDSTOREREMOVE=1\nFDNAME=gB",
+                                     "FDSTORE=1\nFDNAME=gE\nFDPOLL=0"}));
+  EXPECT_TRUE(keeper.status().ok()) << keeper.status();
+  EXPECT_TRUE(keeper.Store("gF", {file.get()}).ok());
+}
+
+TEST_F(DescriptorKeeperTest, WhatWaitsForAManagerThatIsGoneIsGivenUp) {
+  const wire::UniqueFd file = SomeFile();
+  auto connected = DescriptorKeeper::Connect(path_, 1'000'000);
+  ASSERT_TRUE(connected.ok());
+  DescriptorKeeper& keeper = **connected;
+  while (keeper.Store("gB", {file.get()}).ok()) continue;
+  manager_.Reset();
+  EXPECT_FALSE(keeper.Retry().ok());
+  EXPECT_TRUE(keeper.gave_up());
 }
 
 TEST_F(DescriptorKeeperTest, GivesUpAllAtTheEnd) {
