@@ -3,6 +3,7 @@
 #include <malloc.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 #include <variant>
 
@@ -15,6 +16,9 @@
 
 namespace iris::server {
 namespace {
+
+// Not before a journal that failed is written anew again.
+constexpr auto kStoreAgainAfter = absl::Seconds(1);
 
 std::vector<Ledger::DeviceAccount> AccountsOf(const driver::GpuDriver& driver) {
   std::vector<Ledger::DeviceAccount> accounts;
@@ -102,32 +106,44 @@ absl::StatusOr<std::unique_ptr<JobMachine>> Daemon::MachineOf(const state::Machi
 
 absl::Status Daemon::Keep(const Keeping& keeping, Inherited* inherited, const CloseOf& close) {
   Recovered recovered{.generation = keeping.owner.generation};
-  RestoreMemory(keeping, close, inherited, &recovered);
+  const absl::Status restored = RestoreMemory(keeping, close, inherited, &recovered);
+  if (!restored.ok()) return restored;
   CloseUnknownMemory(keeping.keeper, inherited);
   Deferred deferred;
   {
     absl::MutexLock lock(&mu_);
     Effects effects;
-    if (machine_->n_sessions() > 0 || machine_->n_jobs() > 0) effects = Decide(recovered);
+    const bool goes_on = machine_->n_sessions() > 0 || machine_->n_jobs() > 0;
+    if (goes_on) effects = Decide(recovered);
     absl::StatusOr<std::unique_ptr<Journal>> journal = Journal::Create(
         keeping.directory, keeping.owner,
-        [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return MachineState::Encode(*machine_); });
+        [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return MachineState::Encode(*machine_); },
+        goes_on);
     if (!journal.ok()) return journal.status();
     journal_ = *std::move(journal);
     keeper_ = keeping.keeper;
     generation_ = keeping.owner.generation;
     segments_.SetKeeper(keeper_);
+    StoreChange();
     CarryOut(&effects, &deferred);
   }
   Finish(std::move(deferred));
   return absl::OkStatus();
 }
 
-void Daemon::RestoreMemory(const Keeping& keeping, const CloseOf& close, Inherited* inherited,
-                           Recovered* recovered) {
-  const auto lost = [this](const std::string& what, const absl::Status& why) {
+absl::Status Daemon::RestoreMemory(const Keeping& keeping, const CloseOf& close,
+                                   Inherited* inherited, Recovered* recovered) {
+  // OK: it is lost, because it is not what it should be. Else this process lacks something: the
+  // next irisd may have it.
+  const auto lost = [this, &keeping](const std::string& what, const std::string& name,
+                                     const absl::Status& why) {
+    if (absl::IsResourceExhausted(why)) {
+      return absl::ResourceExhaustedError(absl::StrCat("go on with ", what, ": ", why.message()));
+    }
     logger_->Warn("what an earlier irisd kept is not usable, and is lost",
                   {{"what", what}, {"error", why.ToString()}});
+    keeping.keeper->Remove(name);
+    return absl::OkStatus();
   };
   for (const SegmentSnapshot& segment :
        Inspect([](const JobMachine& machine) { return machine.Segments(); })) {
@@ -144,8 +160,9 @@ void Daemon::RestoreMemory(const Keeping& keeping, const CloseOf& close, Inherit
                              })
             : driver_->Adopt(segment.device_index, fd.Release(), segment.info.bytes);
     if (!memory.ok()) {
-      lost(absl::StrCat("segment ", segment.info.id.value), memory.status());
-      keeping.keeper->Remove(name);
+      const absl::Status is_lost =
+          lost(absl::StrCat("segment ", segment.info.id.value), name, memory.status());
+      if (!is_lost.ok()) return is_lost;
       continue;
     }
     segments_.Restore({segment.info.id, segment.device_index, segment.info.bytes},
@@ -160,8 +177,9 @@ void Daemon::RestoreMemory(const Keeping& keeping, const CloseOf& close, Inherit
     absl::StatusOr<std::unique_ptr<JobPages>> pages =
         JobPages::Adopt(job.id, job.epoch, job.n_ranks, std::move(found.mapped()));
     if (!pages.ok()) {
-      lost(absl::StrCat("pages of job ", job.name), pages.status());
-      keeping.keeper->Remove(name);
+      const absl::Status is_lost =
+          lost(absl::StrCat("pages of job ", job.name), name, pages.status());
+      if (!is_lost.ok()) return is_lost;
       continue;
     }
     recovered->pages.push_back(job.id);
@@ -174,6 +192,7 @@ void Daemon::RestoreMemory(const Keeping& keeping, const CloseOf& close, Inherit
       recovered->sessions.push_back(session.id);
     }
   }
+  return absl::OkStatus();
 }
 
 void Daemon::GiveUp(DescriptorKeeper* keeper, const std::string& name, size_t n,
@@ -321,28 +340,42 @@ void Daemon::Apply(const Input& input, Deferred* deferred) {
 
 void Daemon::StoreChange() {
   if (journal_ == nullptr) return;
-  if (const absl::Status kept = keeper_->status(); !kept.ok()) {
+  const absl::Status kept = keeper_->Retry();
+  if (keeper_->gave_up()) {
     logger_->Error(
         "descriptors can no longer be kept for the next irisd: when this one ends, its heaps are "
         "lost",
         {{"error", kept.ToString()}});
     journal_->Remove();
     journal_.reset();
+    store_again_ = absl::InfiniteFuture();
     return;
   }
   change_.clear();
   MachineState::EncodeChange(*machine_, &change_);
-  if (change_.empty()) return;
-  const absl::Status stored = journal_->Append(change_);
-  if (stored.ok() != journal_fails_) return;
-  journal_fails_ = !stored.ok();
-  if (journal_fails_) {
-    logger_->Error(
-        "the state of irisd cannot be stored: if irisd ends now, its heaps are lost; make room in "
-        "its runtime directory",
-        {{"error", stored.ToString()}});
+  absl::Status stored;
+  if (!change_.empty() || !journal_->stored()) stored = journal_->Append(change_);
+  const bool waits = !kept.ok() || !stored.ok();
+  store_again_ = waits ? clock_->Now() + kStoreAgainAfter : absl::InfiniteFuture();
+  // The next irisd has to do without what is not kept: jobs break of which that is a part.
+  Tell(kept, &keeper_waits_,
+       "the service manager does not take descriptors: if irisd ends now, heaps are lost; it is "
+       "tried again",
+       "the service manager has taken all descriptors");
+  Tell(stored, &journal_fails_,
+       "the state of irisd cannot be stored: if irisd ends now, its heaps are lost; make room in "
+       "its runtime directory; it is tried again",
+       "the state of irisd is stored again");
+}
+
+void Daemon::Tell(const absl::Status& status, bool* fails, const char* failing,
+                  const char* again) const {
+  if (status.ok() != *fails) return;
+  *fails = !status.ok();
+  if (*fails) {
+    logger_->Error(failing, {{"error", status.ToString()}});
   } else {
-    logger_->Info("the state of irisd is stored again", {});
+    logger_->Info(again, {});
   }
 }
 
@@ -363,7 +396,7 @@ void Daemon::CarryOut(Effects* effects, Deferred* deferred) {
                    ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { this->Perform(e, deferred); },
                effect);
   }
-  timer_.Set(machine_->NextDeadline());
+  timer_.Set(std::min(machine_->NextDeadline(), store_again_));
 }
 
 void Daemon::Finish(Deferred deferred) {
@@ -399,6 +432,7 @@ void Daemon::Perform(CreatePages& effect, Deferred* /*deferred*/) {
     pages_[effect.job] = *std::move(pages);
     return;
   }
+  no_pages_[effect.job] = pages.status();
   // Who needs them is told when they should be sent.
   logger_->Error("cannot create the pages of a job",
                  {{"job_id", effect.job.value}, {"error", pages.status().ToString()}});
@@ -420,6 +454,7 @@ void Daemon::Perform(DropPages& effect, Deferred* /*deferred*/) {
     keeper_->Remove(KeptName{KeptName::Kind::kPages, effect.job.value}.Text());
   }
   pages_.erase(effect.job);
+  no_pages_.erase(effect.job);
 }
 
 void Daemon::Perform(CreateSegment& effect, Deferred* /*deferred*/) { segments_.Create(effect); }
@@ -438,9 +473,15 @@ void Daemon::Perform(SendDescriptors& effect, Deferred* /*deferred*/) {
       descriptors_.Build(effect, pages == pages_.end() ? nullptr : pages->second.get());
   if (descriptors.ok()) {
     output_->SendDescriptors(effect.session, *std::move(descriptors));
-  } else {
-    output_->EndSession(effect.session, descriptors.status());
+    return;
   }
+  const auto why = no_pages_.find(effect.job);
+  const bool says_why = effect.pages && why != no_pages_.end();
+  output_->EndSession(effect.session,
+                      says_why ? absl::Status(descriptors.status().code(),
+                                              absl::StrCat(descriptors.status().message(), ": ",
+                                                           why->second.message()))
+                               : descriptors.status());
 }
 
 void Daemon::Perform(SetRankState& effect, Deferred* /*deferred*/) {

@@ -93,7 +93,8 @@ class Daemon {
   // there. Of the sessions none is taken, but those that have no socket there are lost. `close`
   // closes descriptors of clients. Memory and pages of which the machine does not know are closed
   // first, so that nothing new has their names. Once, before the first session, with an output. Not
-  // OK: nothing else has happened yet, and a stored state is as it was.
+  // OK: nothing else has happened yet, and a stored state is as it was. kResourceExhausted: also
+  // where this process lacks what it takes to go on with memory, which is not lost by that.
   using CloseOf = std::function<void(const Party& tenant, wire::UniqueFd fd)>;
   absl::Status Keep(const Keeping& keeping, Inherited* inherited, const CloseOf& close)
       ABSL_LOCKS_EXCLUDED(mu_);
@@ -102,7 +103,7 @@ class Daemon {
     uint64_t descriptors = 0;
     uint64_t max_descriptors = 0;
     uint64_t state_bytes = 0;
-    absl::Status status;  // not OK: nothing is kept any more
+    absl::Status status;  // not OK: not all is kept
   };
   // Nothing: nobody keeps anything.
   std::optional<KeptSnapshot> Kept() const ABSL_LOCKS_EXCLUDED(mu_);
@@ -190,8 +191,10 @@ class Daemon {
   void CarryOut(Effects* effects, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The change that the last input has made.
   void StoreChange() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void RestoreMemory(const Keeping& keeping, const CloseOf& close, Inherited* inherited,
-                     Recovered* recovered) ABSL_LOCKS_EXCLUDED(mu_);
+  // Logs that something begins to fail, and that it does no more.
+  void Tell(const absl::Status& status, bool* fails, const char* failing, const char* again) const;
+  absl::Status RestoreMemory(const Keeping& keeping, const CloseOf& close, Inherited* inherited,
+                             Recovered* recovered) ABSL_LOCKS_EXCLUDED(mu_);
   void CloseUnknownMemory(DescriptorKeeper* keeper, Inherited* inherited) ABSL_LOCKS_EXCLUDED(mu_);
   void GiveUp(DescriptorKeeper* keeper, const std::string& name, size_t n, const std::string& what)
       ABSL_LOCKS_EXCLUDED(mu_);
@@ -231,11 +234,15 @@ class Daemon {
   DescriptorKeeper* keeper_ ABSL_GUARDED_BY(mu_) = nullptr;           // null: nothing is kept
   std::unique_ptr<Journal> journal_ ABSL_GUARDED_BY(mu_);  // null: the state is not stored
   bool journal_fails_ ABSL_GUARDED_BY(mu_) = false;
+  bool keeper_waits_ ABSL_GUARDED_BY(mu_) = false;  // for its manager
+  // Then what fails is tried again, with or without an input.
+  absl::Time store_again_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();
   uint64_t generation_ ABSL_GUARDED_BY(mu_) = 0;
   std::string change_ ABSL_GUARDED_BY(mu_);   // reused
   absl::Time now_wall_ ABSL_GUARDED_BY(mu_);  // of the input whose effects are carried out
   std::unordered_map<uint64_t, Answer> calls_ ABSL_GUARDED_BY(mu_);
   std::map<JobId, std::unique_ptr<JobPages>> pages_ ABSL_GUARDED_BY(mu_);
+  std::map<JobId, absl::Status> no_pages_ ABSL_GUARDED_BY(mu_);  // why they could not be created
   WatchStreams watches_ ABSL_GUARDED_BY(mu_);
   DeadlineTimer timer_;
 };

@@ -3,10 +3,12 @@
 #include "server/daemon.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -25,6 +27,7 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "device/driver/emu_driver.h"
+#include "server/state/machine_state.h"
 
 namespace iris::server {
 namespace {
@@ -591,30 +594,95 @@ TEST_F(DaemonTest, ReadsSegments) {
             StatusCode::kInvalidArgument);
 }
 
+// With a service manager that keeps descriptors, and a folder for the journal.
+class KeepingTest : public DaemonTest {
+ protected:
+  void SetUp() override {
+    const std::string path = absl::StrCat("@iris-daemon-test-", getpid());
+    manager_ = wire::UniqueFd(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    struct sockaddr_un address = {};
+    address.sun_family = AF_UNIX;
+    memcpy(address.sun_path + 1, path.data() + 1, path.size() - 1);
+    const socklen_t length = offsetof(struct sockaddr_un, sun_path) + path.size();
+    ASSERT_EQ(bind(manager_.get(), reinterpret_cast<const struct sockaddr*>(&address), length), 0);
+    auto keeper = DescriptorKeeper::Connect(path, 100'000);
+    ASSERT_TRUE(keeper.ok()) << keeper.status();
+    keeper_ = *std::move(keeper);
+    char folder[] = "/tmp/iris-daemon-test-XXXXXX";
+    ASSERT_NE(mkdtemp(folder), nullptr);
+    folder_ = folder;
+  }
+  void TearDown() override {
+    daemon_->StopKeeping();
+    EXPECT_EQ(rmdir(folder_.c_str()), 0);
+    daemon_.reset();
+  }
+  void Keep(Inherited* inherited) {
+    const absl::Status kept = daemon_->Keep({keeper_.get(), folder_, {1, 1}}, inherited,
+                                            [](const Party&, wire::UniqueFd) {});
+    EXPECT_TRUE(kept.ok()) << kept;
+  }
+  // What the manager is told next; empty: nothing.
+  std::string Told() {
+    char text[100] = {};
+    return recv(manager_.get(), text, sizeof(text) - 1, MSG_DONTWAIT) > 0 ? text : "";
+  }
+  bool Stored() const { return access(absl::StrCat(folder_, "/state/journal").c_str(), F_OK) == 0; }
+  bool EventuallyStored() const {
+    const absl::Time deadline = absl::Now() + absl::Seconds(60);
+    while (!Stored() && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(5));
+    return Stored();
+  }
+
+  wire::UniqueFd manager_;
+  std::unique_ptr<DescriptorKeeper> keeper_;
+  std::string folder_;
+};
+
 // Whatever the daemon makes from Keep on may have the name of memory that nobody has.
-TEST_F(DaemonTest, MemoryOfNobodyIsGivenUpBeforeAnythingIsMade) {
-  const std::string path = absl::StrCat("@iris-daemon-test-", getpid());
-  const wire::UniqueFd manager(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  struct sockaddr_un address = {};
-  address.sun_family = AF_UNIX;
-  memcpy(address.sun_path + 1, path.data() + 1, path.size() - 1);
-  const socklen_t length = offsetof(struct sockaddr_un, sun_path) + path.size();
-  ASSERT_EQ(bind(manager.get(), reinterpret_cast<const struct sockaddr*>(&address), length), 0);
-  auto keeper = DescriptorKeeper::Connect(path, 100);
-  ASSERT_TRUE(keeper.ok()) << keeper.status();
+TEST_F(KeepingTest, MemoryOfNobodyIsGivenUpBeforeAnythingIsMade) {
   Inherited inherited;
   inherited.segments[SegmentId{1}] = wire::UniqueFd(memfd_create("orphan", MFD_CLOEXEC));
-  char folder[] = "/tmp/iris-daemon-test-XXXXXX";
-  ASSERT_NE(mkdtemp(folder), nullptr);
-  const absl::Status kept = daemon_->Keep({keeper->get(), folder, {1, 1}}, &inherited,
-                                          [](const Party&, wire::UniqueFd) {});
-  EXPECT_TRUE(kept.ok()) << kept;
-  char text[100] = {};
-  EXPECT_GT(recv(manager.get(), text, sizeof(text) - 1, MSG_DONTWAIT), 0);
-  EXPECT_STREQ(text, "FDSTOREREMOVE=1\nFDNAME=gB");
-  daemon_->StopKeeping();
-  EXPECT_EQ(rmdir(folder), 0);
-  daemon_.reset();
+  Keep(&inherited);
+  EXPECT_EQ(Told(), "FDSTOREREMOVE=1\nFDNAME=gB");
+}
+
+// No input comes: a timer has it tried again.
+TEST_F(KeepingTest, AnIdleDaemonStoresItsStateAgain) {
+  Inherited inherited;
+  Keep(&inherited);
+  EXPECT_TRUE(Stored());
+  signal(SIGXFSZ, SIG_IGN);
+  struct rlimit before = {};
+  getrlimit(RLIMIT_FSIZE, &before);
+  struct rlimit full = before;
+  full.rlim_cur = 1;
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &full), 0);
+  Open(1);
+  EXPECT_FALSE(Stored());
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  EXPECT_TRUE(EventuallyStored());
+  const auto stored = ReadJournal(folder_);
+  ASSERT_TRUE(stored.ok()) << stored.status();
+  EXPECT_EQ(MachineState::BytesOf(*stored->state), daemon_->Inspect(MachineState::Encode));
+}
+
+// No input comes: a timer has the manager told what it has not taken.
+TEST_F(KeepingTest, AManagerThatTookNothingForAWhileIsToldAll) {
+  Inherited inherited;
+  Keep(&inherited);
+  const wire::UniqueFd file(memfd_create("kept", MFD_CLOEXEC));
+  while (keeper_->Store("gB", {file.get()}).ok()) continue;
+  Open(1);
+  EXPECT_TRUE(Stored());
+  EXPECT_FALSE(daemon_->Kept()->status.ok());
+  while (!Told().empty()) continue;
+  const absl::Time deadline = absl::Now() + absl::Seconds(60);
+  while (!daemon_->Kept()->status.ok() && absl::Now() < deadline) {
+    absl::SleepFor(absl::Milliseconds(5));
+  }
+  EXPECT_TRUE(daemon_->Kept()->status.ok()) << daemon_->Kept()->status;
+  EXPECT_TRUE(Stored());
 }
 
 }  // namespace

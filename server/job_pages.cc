@@ -121,6 +121,7 @@ absl::StatusOr<std::unique_ptr<JobPages>> JobPages::Adopt(JobId job, uint64_t ep
   for (wire::UniqueFd& fd : all) {
     absl::StatusOr<std::shared_ptr<const PageFile>> file = PageFile::Adopt(std::move(fd));
     if (!file.ok()) {
+      if (!absl::IsInvalidArgument(file.status())) return file.status();
       refused = absl::StrCat("; ", file.status().message());
     } else if ((*file)->kind() == PageFile::Kind::kStatus) {
       pages->status_file_ = *std::move(file);

@@ -56,7 +56,7 @@ class JobPages {
 
   // Of the pages that an earlier irisd created for this job: their descriptors, in any order. What
   // they hold stays as it is. kInvalidArgument: a page is missing, or the status page is another
-  // job's, or of another epoch or number of ranks; all descriptors are then closed.
+  // job's, or of another epoch or number of ranks; all descriptors are then closed. kResourceExhausted: no memory.
   static absl::StatusOr<std::unique_ptr<JobPages>> Adopt(JobId job, uint64_t epoch,
                                                          uint32_t n_ranks,
                                                          std::vector<wire::UniqueFd> all);

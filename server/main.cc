@@ -29,6 +29,7 @@
 #include "absl/time/clock.h"
 #include "device/driver/open.h"
 #include "device/driver/pair_check.h"
+#include "proto/wire/frame.h"
 #include "proto/wire/version.h"
 #include "server/account/core_memory.h"
 #include "server/config.h"
@@ -294,17 +295,20 @@ constexpr char kBeginsWithNothing[] =
 
 // What an earlier irisd has stored, if this one can go on with it as far as its file says.
 // `goes_on`: its descriptors were kept. Not OK: perhaps another irisd can read it.
-absl::StatusOr<std::optional<StoredState>> ReadStoredState(bool goes_on,
+// `had_jobs`: some of these were of jobs.
+absl::StatusOr<std::optional<StoredState>> ReadStoredState(bool goes_on, bool had_jobs,
                                                            const std::string& directory,
                                                            const Logger& logger) {
   absl::StatusOr<StoredState> stored = ReadJournal(directory);
-  if (absl::IsNotFound(stored.status())) return std::nullopt;
+  if (absl::IsNotFound(stored.status()) && !had_jobs) return std::nullopt;
+  const absl::StatusOr<std::string> boot_id = BootId();
+  if (!boot_id.ok()) return boot_id.status();
   std::string why;
-  if (absl::IsDataLoss(stored.status())) {
+  if (absl::IsDataLoss(stored.status()) || absl::IsNotFound(stored.status())) {
     why = stored.status().ToString();
   } else if (!stored.ok()) {
     return stored.status();
-  } else if (stored->boot_id != BootId()) {
+  } else if (stored->boot_id != *boot_id) {
     why = "its state is of an earlier boot";
   } else if (!goes_on) {
     why = "none of its descriptors were kept";
@@ -338,6 +342,21 @@ absl::Status GoOnWith(const StoredState& stored, const std::string& directory,
                                                            {"torn_bytes", stored.torn_bytes}});
   options->machine = *std::move(machine);
   return absl::OkStatus();
+}
+
+// Tells the service manager that irisd is ready, which ends it if it is not told.
+void TellReady(const Logger& logger) {
+  constexpr int kAttempts = 10;
+  const char* const manager = getenv("NOTIFY_SOCKET");
+  if (manager == nullptr || manager[0] == '\0') return;
+  int said = 0;
+  for (int i = 0; i < kAttempts; ++i) {
+    said = sd_notify(0, "READY=1");
+    if (said >= 0) return;
+    absl::SleepFor(absl::Milliseconds(20));
+  }
+  logger.Error("the service manager cannot be told that irisd is ready",
+               {{"error", wire::ErrnoStatus(-said, "send READY=1").ToString()}});
 }
 
 // Has the listening sockets kept, so that whoever connects meanwhile waits for the next irisd.
@@ -400,9 +419,8 @@ int Run(const std::vector<std::string>& args, Config config) {
 
   absl::StatusOr<std::unique_ptr<RuntimeDir>> runtime_dir = RuntimeDir::Create(
       config.runtime_dir,
-      {std::move(inherited.session_listener), std::move(inherited.admin_listener)});
+      {std::move(inherited.session_listener), std::move(inherited.admin_listener)}, goes_on);
   if (!runtime_dir.ok()) return Fail(logger, runtime_dir.status());
-  (*runtime_dir)->Leave(goes_on);
 
   WorkerSettings worker_settings = config.workers;
   worker_settings.json_log = config.log_format == LogFormat::kJson;
@@ -410,7 +428,11 @@ int Run(const std::vector<std::string>& args, Config config) {
   if (!worker_program.ok()) return Fail(logger, worker_program.status());
 
   absl::StatusOr<std::optional<StoredState>> stored = std::nullopt;
-  if (keeper != nullptr) stored = ReadStoredState(goes_on, (*runtime_dir)->path(), logger);
+  if (keeper != nullptr) {
+    const bool had_jobs =
+        !inherited.segments.empty() || !inherited.pages.empty() || !inherited.sessions.empty();
+    stored = ReadStoredState(goes_on, had_jobs, (*runtime_dir)->path(), logger);
+  }
   if (!stored.ok()) return Fail(logger, stored.status());
 
   const bool daemon_goes_on = stored->has_value();
@@ -491,6 +513,17 @@ int Run(const std::vector<std::string>& args, Config config) {
   Closing closing;
   std::unique_ptr<Services> services;  // the daemon's answers use it to the last
   Daemon daemon(std::move(daemon_options), driver, &clock, &logger);
+  // From here on the daemon has jobs. Where this irisd cannot go on, perhaps the next one can: to
+  // it all is left as it is, and nothing is told to anybody.
+  const auto cannot_go_on = [&](const absl::Status& why) {
+    const int code = Fail(logger, why);
+    if (goes_on) {
+      (void)logger.Flush(kLogLeavesWithin);
+      _exit(code);
+    }
+    daemon.SetSessionOutput(nullptr);
+    return code;
+  };
   if (uint64_t watchdog_us = 0; sd_watchdog_enabled(0, &watchdog_us) > 0) {
     session_options.heartbeat_every = absl::Microseconds(watchdog_us) / 4;
     // Said by the session thread, once it could have the machine: both go on.
@@ -510,7 +543,7 @@ int Run(const std::vector<std::string>& args, Config config) {
         return std::make_unique<WorkerTable>(poller, std::move(setup));
       },
       [&services](const IncomingCall& call) { return services->Serve(call); }, &logger);
-  if (!sessions.ok()) return Fail(logger, sessions.status());
+  if (!sessions.ok()) return cannot_go_on(sessions.status());
   SessionServer* const session_server = sessions->get();
 
   DaemonFacts facts;
@@ -538,19 +571,20 @@ int Run(const std::vector<std::string>& args, Config config) {
   if (config.workers.seccomp && !kSanitized) {
     // The devices are open and proven; nobody is connected yet.
     const absl::Status confined = InstallFilter(CoreSyscalls(worker_program->fd()));
-    if (!confined.ok()) return Fail(logger, confined);
+    if (!confined.ok()) return cannot_go_on(confined);
   }
   daemon.SetSessionOutput(session_server);
   if (keeper != nullptr) {
     session_server->DropForeign(&inherited.sessions);
     const absl::Status kept = daemon.Keep(keeping, &inherited, session_server->CloseOf());
-    if (!kept.ok()) return Fail(logger, kept);
+    if (!kept.ok()) return cannot_go_on(kept);
     (*runtime_dir)->Leave(true);
-    session_server->Restore(&inherited.sessions);
+    const absl::Status restored = session_server->Restore(&inherited.sessions);
+    if (!restored.ok()) return cannot_go_on(restored);
     daemon.CloseOrphans(keeper, &inherited);
   }
   session_server->Start();
-  sd_notify(0, "READY=1");
+  TellReady(logger);
   logger.Info("irisd serves", {{"version", wire::kIrisVersion},
                                {"pid", getpid()},
                                {"runtime_dir", (*runtime_dir)->path()},
@@ -566,10 +600,10 @@ int Run(const std::vector<std::string>& args, Config config) {
     sd_notifyf(0, "RELOADING=1\nMONOTONIC_USEC=%lld",
                static_cast<long long>(absl::ToUnixMicros(SteadyNow())));
     ReloadSettings(args, fd_limit, keeper, &config, &daemon, session_server, logger);
-    sd_notify(0, "READY=1");
+    TellReady(logger);
   }
   sd_notify(0, "STOPPING=1");
-  if (number == SIGTERM && keeper != nullptr && keeper->status().ok()) {
+  if (number == SIGTERM && keeper != nullptr && keeper->Retry().ok()) {
     // Nothing is told to anybody, and nothing is taken down: the next irisd goes on.
     logger.Info("irisd hands over to the next irisd", {{"kept", keeper->n_kept()}});
     (void)logger.Flush(kLogLeavesWithin);

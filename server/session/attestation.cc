@@ -93,7 +93,7 @@ absl::StatusOr<uint64_t> ProcessStart(int64_t pid) {
   if (!fd.valid()) return wire::ErrnoStatus(errno, absl::StrCat("open ", path));
   char text[1024];
   const ssize_t n = read(fd.get(), text, sizeof(text));
-  if (n <= 0) return wire::ErrnoStatus(errno, absl::StrCat("read ", path));
+  if (n <= 0) return wire::ErrnoStatus(n < 0 ? errno : ESRCH, absl::StrCat("read ", path));
   return ParseProcessStart(std::string(text, static_cast<size_t>(n)));
 }
 

@@ -108,12 +108,11 @@ absl::StatusOr<wire::UniqueFd> LockDirectory(const std::string& directory) {
       }
       continue;
     }
+    // Only whoever finds it locked wants to know the pid: a full file system may keep it out.
     const std::string pid = absl::StrCat(getpid(), "\n");
-    if (ftruncate(fd->get(), 0) != 0 ||
-        pwrite(fd->get(), pid.data(), pid.size(), 0) != static_cast<ssize_t>(pid.size())) {
-      const int error = errno;
-      unlink(path.c_str());
-      return wire::ErrnoStatus(error, absl::StrCat("write ", path));
+    if (pwrite(fd->get(), pid.data(), pid.size(), 0) != static_cast<ssize_t>(pid.size()) ||
+        ftruncate(fd->get(), static_cast<off_t>(pid.size())) != 0) {
+      (void)!ftruncate(fd->get(), 0);  // perhaps another's is left
     }
     return fd;
   }

@@ -42,9 +42,11 @@ absl::Status SetAccess(const std::string& file, const std::string& path,
   return absl::OkStatus();
 }
 
-bool IsSocket(const std::string& path) {
+absl::StatusOr<bool> IsSocket(const std::string& path) {
   struct stat info = {};
-  return lstat(path.c_str(), &info) == 0 && S_ISSOCK(info.st_mode);
+  if (lstat(path.c_str(), &info) == 0) return S_ISSOCK(info.st_mode);
+  if (errno == ENOENT) return false;
+  return wire::ErrnoStatus(errno, absl::StrCat("look at ", path));
 }
 
 // Whether `fd` is a socket of that type which listens, and was bound to `bound_to`.
@@ -117,8 +119,9 @@ absl::StatusOr<bool> MakeRuntimeDirectory(const std::string& path) {
 }
 
 absl::StatusOr<std::unique_ptr<RuntimeDir>> RuntimeDir::Create(const RuntimeDirOptions& options,
-                                                               Listeners earlier) {
+                                                               Listeners earlier, bool leave) {
   std::unique_ptr<RuntimeDir> dir(new RuntimeDir());
+  dir->leave_ = leave;
   dir->path_ = options.path;
   if (dir->path_.empty()) {
     absl::StatusOr<std::string> path = DefaultRuntimeDir();
@@ -173,7 +176,9 @@ absl::StatusOr<wire::UniqueFd> RuntimeDir::Listen(const char* name, int type,
                                                   wire::UniqueFd earlier, bool* made) {
   const std::string hidden = absl::StrCat(path_, kPrivate, "/", name);
   const std::string path = absl::StrCat(path_, "/", name);
-  *made = !IsListening(earlier.get(), type, hidden) || !IsSocket(path);
+  const absl::StatusOr<bool> in_place = IsSocket(path);
+  if (!in_place.ok()) return in_place.status();
+  *made = !IsListening(earlier.get(), type, hidden) || !*in_place;
   if (!*made) {
     if (absl::Status s = SetAccess(path, path, options); !s.ok()) return s;
     return earlier;

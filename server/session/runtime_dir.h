@@ -50,8 +50,10 @@ class RuntimeDir {
   // another user's.
   //
   // Sockets of `earlier` are taken instead of new ones, if they are such, and are still in place.
+  // `leave`: all stays when this is destroyed, or cannot be made: for the next irisd.
   static absl::StatusOr<std::unique_ptr<RuntimeDir>> Create(const RuntimeDirOptions& options,
-                                                            Listeners earlier = {});
+                                                            Listeners earlier = {},
+                                                            bool leave = false);
   // Removes the sockets, the lock, and the directory if Create made it and it is empty.
   ~RuntimeDir();
   RuntimeDir(const RuntimeDir&) = delete;
@@ -66,7 +68,7 @@ class RuntimeDir {
   int admin_listener() const { return admin_listener_.get(); }
   bool made_session_listener() const { return made_session_listener_; }
   bool made_admin_listener() const { return made_admin_listener_; }
-  // Whether all stays when this is destroyed: for the next irisd.
+  // As Create's `leave`.
   void Leave(bool leave) { leave_ = leave; }
 
   // Removes the sockets now, so that nobody connects to an irisd that is stopping. The lock stays

@@ -235,6 +235,21 @@ TEST_F(RuntimeDirTest, TrailingSlashesMeanTheSameDirectory) {
   ExpectRefused(StatusCode::kAlreadyExists, "another irisd");
 }
 
+// Clients may wait in its sockets for the next irisd.
+TEST_F(RuntimeDirTest, WhereAnotherIsToGoOnAFailureTakesNothingAway) {
+  auto dir = MustCreate();
+  RuntimeDir::Listeners earlier{dir->TakeSessionListener(), dir->TakeAdminListener()};
+  dir->Leave(true);
+  dir.reset();
+  fs::permissions(options_.path + "/.irisd", fs::perms::owner_all | fs::perms::group_all);
+  EXPECT_FALSE(RuntimeDir::Create(options_, {}, /*leave=*/true).ok());
+  fs::permissions(options_.path + "/.irisd", fs::perms::owner_all);
+  auto next = RuntimeDir::Create(options_, std::move(earlier));
+  ASSERT_TRUE(next.ok()) << next.status();
+  EXPECT_FALSE((*next)->made_session_listener());
+  EXPECT_FALSE((*next)->made_admin_listener());
+}
+
 TEST_F(RuntimeDirTest, AFailureLeavesNothingBehind) {
   options_.socket_group = ~gid_t{0} - 1;  // nobody but root may give to it
   if (geteuid() == 0) GTEST_SKIP() << "root may";

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "server/job/clock.h"
 #include "server/keep/kept_name.h"
 #include "server/session/lingering.h"
@@ -28,6 +29,18 @@ bool IsConnectionOf(int socket, int64_t pid) {
   }
   const absl::StatusOr<CallerInfo> peer = PeerCaller(socket);
   return peer.ok() && peer->pid == pid;
+}
+
+// The start of whatever process has this pid now; 0: none has.
+absl::StatusOr<uint64_t> StartOf(int64_t pid) {
+  const absl::StatusOr<uint64_t> start = ProcessStart(pid);
+  if (absl::IsNotFound(start.status())) return uint64_t{0};
+  return start;
+}
+
+absl::Status CannotGoOn(const SessionSnapshot& session, const absl::Status& why) {
+  return absl::Status(why.code(), absl::StrCat("go on with the session of process ",
+                                               session.caller.pid, ": ", why.message()));
 }
 
 std::string NameOf(SessionId id) { return KeptName{KeptName::Kind::kSession, id.value}.Text(); }
@@ -60,7 +73,7 @@ void SessionServer::DropForeign(std::map<SessionId, wire::UniqueFd>* sockets) {
   }
 }
 
-void SessionServer::Restore(std::map<SessionId, wire::UniqueFd>* sockets) {
+absl::Status SessionServer::Restore(std::map<SessionId, wire::UniqueFd>* sockets) {
   const std::vector<SessionSnapshot> sessions =
       daemon_->Inspect([](const JobMachine& machine) { return machine.Sessions(); });
   // By pid: a process may have many sessions, and the kernel takes long to say this of one that has
@@ -68,19 +81,25 @@ void SessionServer::Restore(std::map<SessionId, wire::UniqueFd>* sockets) {
   std::map<int64_t, uint64_t> starts;
   for (const SessionSnapshot& session : sessions) {
     const auto [start, is_new] = starts.try_emplace(session.caller.pid, 0);
-    if (is_new) start->second = ProcessStart(session.caller.pid).value_or(0);
+    if (is_new) {
+      const absl::StatusOr<uint64_t> found = StartOf(session.caller.pid);
+      if (!found.ok()) return CannotGoOn(session, found.status());
+      start->second = *found;
+    }
     wire::UniqueFd socket;
     if (auto found = sockets->extract(session.id); !found.empty() && !session.ending) {
       options_.keeper->Count(NameOf(session.id), 1);
       socket = std::move(found.mapped());
     }
-    if (!RestoreOne(session, start->second, std::move(socket))) {
-      daemon_->Submit(ProcessGone{session.id});
-    }
+    const absl::StatusOr<bool> goes_on = RestoreOne(session, start->second, std::move(socket));
+    if (!goes_on.ok()) return CannotGoOn(session, goes_on.status());
+    if (!*goes_on) daemon_->Submit(ProcessGone{session.id});
   }
+  return absl::OkStatus();
 }
 
-bool SessionServer::RestoreOne(const SessionSnapshot& from, uint64_t start, wire::UniqueFd socket) {
+absl::StatusOr<bool> SessionServer::RestoreOne(const SessionSnapshot& from, uint64_t start,
+                                               wire::UniqueFd socket) {
   auto restored = std::make_unique<Session>();
   Session& session = *restored;
   session.key = next_key_++;
@@ -100,6 +119,7 @@ bool SessionServer::RestoreOne(const SessionSnapshot& from, uint64_t start, wire
                                              ? PeerPidfd(socket.get())
                                              : absl::UnimplementedError("no socket");
   if (absl::IsUnimplemented(pidfd.status())) pidfd = OpenPidfd(from.caller.pid);
+  if (absl::IsResourceExhausted(pidfd.status())) return pidfd.status();
   // The pid was this process's when its start was read, if it is still: else its number is another
   // process's, or nobody's.
   if (!pidfd.ok() || start != from.caller.process_start || ProcessHasEnded(pidfd->get())) {
@@ -111,7 +131,7 @@ bool SessionServer::RestoreOne(const SessionSnapshot& from, uint64_t start, wire
   if (place.ok() && place->Attested().ok()) session.place = *std::move(place);
   absl::StatusOr<Poller::Watched> process =
       poller_->Watch(&*pidfd, EPOLLIN, [this, &session](uint32_t) { Gone(session); });
-  if (!process.ok()) return gone();
+  if (!process.ok()) return process.status();
   session.process = *std::move(process);
   key_by_id_[session.id.value] = session.key;
   sessions_.emplace(session.key, std::move(restored));
@@ -121,14 +141,11 @@ bool SessionServer::RestoreOne(const SessionSnapshot& from, uint64_t start, wire
   absl::StatusOr<Poller::Watched> watched =
       poller_->Watch(&socket, EPOLLIN | EPOLLRDHUP,
                      [this, &session](uint32_t events) { OnSocket(session, events); });
+  if (!watched.ok()) return watched.status();
   session.awaits = options_.generation;
   session.announced = false;
-  if (watched.ok()) session.socket = *std::move(watched);
+  session.socket = *std::move(watched);
   MakeOpen(session, std::move(share));
-  if (!watched.ok()) {
-    EndIfFailed(session, watched.status());
-    return true;
-  }
   if (!received) session.outbox.CountEarlier();
   EndIfFailed(session, Flush(session));
   return true;

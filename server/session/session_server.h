@@ -91,8 +91,9 @@ class SessionServer : public SessionOutput {
   void DropForeign(std::map<SessionId, wire::UniqueFd>* sockets);
   // Goes on with sessions of an earlier irisd, as the daemon's machine has them, and with those of
   // their `sockets` that were kept, which it takes out. Once, before Start, with this as the
-  // daemon's output.
-  void Restore(std::map<SessionId, wire::UniqueFd>* sockets);
+  // daemon's output. Not OK: this process lacks what it takes to go on with one, whose client is
+  // told nothing: the next irisd may have it.
+  absl::Status Restore(std::map<SessionId, wire::UniqueFd>* sockets);
   // Closes descriptors of clients where nobody waits for it; also after the server.
   std::function<void(const Party& tenant, wire::UniqueFd fd)> CloseOf() const {
     return [closer = closer_](const Party& tenant, wire::UniqueFd fd) mutable {
@@ -176,7 +177,8 @@ class SessionServer : public SessionOutput {
   static uint64_t NewSessionId();
   // Whether the session goes on; false: its process is gone. `start`: of whatever process has its
   // pid now; 0: none.
-  bool RestoreOne(const SessionSnapshot& from, uint64_t start, wire::UniqueFd socket);
+  absl::StatusOr<bool> RestoreOne(const SessionSnapshot& from, uint64_t start,
+                                  wire::UniqueFd socket);
   // Makes an attested session of it.
   void MakeOpen(Session& session, InFlight::Hold share);
   // What an open session that awaits a generation says.

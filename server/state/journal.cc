@@ -9,9 +9,10 @@
 #include <zlib.h>
 
 #include <algorithm>
-#include <fstream>
+#include <string_view>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "device/base/bytes.h"
@@ -80,10 +81,20 @@ RecordHead MakeRecord(RecordType type, uint64_t sequence, absl::string_view byte
   return head;
 }
 
+// The status of an error, which stays in errno.
+absl::Status FailedAs(int error, std::string_view what) {
+  absl::Status failed = wire::ErrnoStatus(error, what);
+  errno = error;
+  return failed;
+}
+
 absl::Status WriteAll(int fd, absl::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t n = base::Retry([&] { return write(fd, bytes.data(), bytes.size()); });
-    if (n <= 0) return wire::ErrnoStatus(n < 0 ? errno : ENOSPC, "write irisd's state");
+    if (n <= 0) {
+      if (n == 0) errno = ENOSPC;
+      return FailedAs(errno, "write irisd's state");
+    }
     bytes.remove_prefix(static_cast<size_t>(n));
   }
   return absl::OkStatus();
@@ -116,46 +127,80 @@ absl::Status NotOurs(const std::string& path) {
 
 }  // namespace
 
-std::string BootId() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string id;
-  std::getline(file, id);
-  return id;
+absl::StatusOr<std::string> BootId() {
+  constexpr char kPath[] = "/proc/sys/kernel/random/boot_id";
+  const wire::UniqueFd file(open(kPath, O_RDONLY | O_CLOEXEC));
+  if (!file.valid()) {
+    if (errno == ENOENT || errno == EACCES) return std::string();
+    return wire::ErrnoStatus(errno, absl::StrCat("open ", kPath));
+  }
+  char text[64];
+  const ssize_t n = base::Retry([&] { return read(file.get(), text, sizeof(text)); });
+  if (n < 0) return wire::ErrnoStatus(errno, absl::StrCat("read ", kPath));
+  const absl::string_view id(text, static_cast<size_t>(n));
+  return std::string(absl::StripAsciiWhitespace(id));
 }
 
 absl::StatusOr<std::unique_ptr<Journal>> Journal::Create(const std::string& directory,
-                                                         const JournalOwner& owner, Whole whole) {
+                                                         const JournalOwner& owner, Whole whole,
+                                                         bool goes_on) {
   const std::string folder = absl::StrCat(directory, "/", kFolder);
   std::unique_ptr<Journal> journal(new Journal(folder, owner, std::move(whole)));
-  if (absl::Status s = journal->Rewrite(); !s.ok()) return s;
+  bool is_full = false;
+  const absl::Status written = journal->RewriteWhere(&is_full);
+  if (written.ok()) return journal;
+  if (!goes_on || !is_full) return written;
+  journal->Remove();
+  if (!journal->Rewrite().ok()) {
+    journal->retry_ns_ = absl::ToUnixNanos(SteadyNow()) + absl::ToInt64Nanoseconds(kRetryEvery);
+  }
   return journal;
 }
 
 Journal::~Journal() = default;
 
 absl::Status Journal::Rewrite() {
+  bool is_full = false;
+  return RewriteWhere(&is_full);
+}
+
+absl::Status Journal::RewriteWhere(bool* is_full) {
+  const auto failed = [this, is_full](const absl::Status& status) {
+    *is_full = errno == ENOSPC || errno == EDQUOT || errno == EFBIG;
+    rmdir(folder_.c_str());  // if this has made it
+    failure_ = std::string(status.message());
+    return status;
+  };
+  errno = 0;
+  const absl::StatusOr<std::string> boot_id = BootId();
+  if (!boot_id.ok()) return failed(boot_id.status());
   const std::string whole = whole_();
   if (whole.empty() || whole.size() > kMaxRecordBytes) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "the state of irisd is too long to be stored: at most ", kMaxRecordBytes, " bytes"));
+    errno = 0;
+    return failed(absl::ResourceExhaustedError(absl::StrCat(
+        "the state of irisd is too long to be stored: at most ", kMaxRecordBytes, " bytes")));
   }
   if (mkdir(folder_.c_str(), 0700) != 0 && errno != EEXIST) {
-    return wire::ErrnoStatus(errno, absl::StrCat("make ", folder_));
+    return failed(FailedAs(errno, absl::StrCat("make ", folder_)));
   }
   const absl::StatusOr<wire::UniqueFd> folder = OpenFolder(folder_);
-  if (!folder.ok()) return folder.status();
+  if (!folder.ok()) {
+    errno = 0;  // to open makes nothing
+    return failed(folder.status());
+  }
   unlinkat(folder->get(), kNextFile, 0);  // left by an irisd that died here
   wire::UniqueFd file(openat(folder->get(), kNextFile,
                              O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC | O_NOFOLLOW,
                              0600));
-  if (!file.valid())
-    return wire::ErrnoStatus(errno, absl::StrCat("make ", folder_, "/", kNextFile));
+  if (!file.valid()) {
+    return failed(FailedAs(errno, absl::StrCat("make ", folder_, "/", kNextFile)));
+  }
   Head head;
   head.daemon_id = owner_.daemon_id;
   head.generation = owner_.generation;
   head.flags = owner_.pairs_checked ? kPairsChecked : 0;
   CopyText(wire::kIrisVersion, head.writer);
-  CopyText(BootId(), head.boot_id);
+  CopyText(*boot_id, head.boot_id);
   head.crc =
       Checksum(reinterpret_cast<const char*>(&head) + kHeadChecked, sizeof(head) - kHeadChecked);
   const RecordHead record = MakeRecord(RecordType::kWhole, 0, whole);
@@ -165,11 +210,13 @@ absl::Status Journal::Rewrite() {
   }
   if (written.ok()) written = WriteAll(file.get(), whole);
   if (written.ok() && renameat(folder->get(), kNextFile, folder->get(), kFile) != 0) {
-    written = wire::ErrnoStatus(errno, absl::StrCat("put ", folder_, "/", kFile, " into place"));
+    written = FailedAs(errno, absl::StrCat("put ", folder_, "/", kFile, " into place"));
   }
   if (!written.ok()) {
+    const int error = errno;
     unlinkat(folder->get(), kNextFile, 0);
-    return written;
+    errno = error;
+    return failed(written);
   }
   file_ = std::move(file);
   sequence_ = 1;
@@ -185,8 +232,8 @@ absl::Status Journal::Append(absl::string_view change) {
       change.size() <= kMaxRecordBytes && bytes_ + sizeof(RecordHead) + change.size() <= kMaxBytes;
   if (!file_.valid() || is_long || !fits) {
     const int64_t now = absl::ToUnixNanos(SteadyNow());
-    absl::Status written =
-        absl::UnavailableError("irisd's state is not stored since its file failed");
+    absl::Status written = absl::UnavailableError(
+        absl::StrCat("irisd's state is not stored since its file failed: ", failure_));
     if (now >= retry_ns_) {
       written = Rewrite();
       if (written.ok()) return written;
@@ -211,6 +258,7 @@ absl::Status Journal::Append(absl::string_view change) {
   }
   absl::Status failed =
       wire::ErrnoStatus(n < 0 ? errno : ENOSPC, absl::StrCat("write ", folder_, "/", kFile));
+  failure_ = std::string(failed.message());
   Remove();
   // That has made room, perhaps enough for the state. An irisd that has nothing to do would not
   // come here again.

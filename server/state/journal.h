@@ -45,10 +45,15 @@ class Journal {
 
   // Makes the folder `directory`/state (0700) if it is missing, and writes a journal in the place
   // of any that is there. kPermissionDenied: the folder is a link, another user's, or open to
-  // others. kResourceExhausted: the file system is full. On an error, an earlier journal is as it
-  // was.
+  // others. kResourceExhausted: the file system is full, or the process lacks something. On an
+  // error, an earlier journal is as it was.
+  //
+  // `goes_on`: this irisd has the state of the earlier journal. It serves on a full file system,
+  // too: then the earlier journal is removed first, to make room. Where that is not enough there is
+  // none, as stored() says, and Append tries again.
   static absl::StatusOr<std::unique_ptr<Journal>> Create(const std::string& directory,
-                                                         const JournalOwner& owner, Whole whole);
+                                                         const JournalOwner& owner, Whole whole,
+                                                         bool goes_on = false);
   ~Journal();
   Journal(const Journal&) = delete;
   Journal& operator=(const Journal&) = delete;
@@ -60,8 +65,11 @@ class Journal {
   // further changes.
   absl::Status Append(absl::string_view change);
 
-  // Removes the file, when nothing of it lives any more.
+  // Removes the file, when nothing of it lives any more, or when a later irisd must not go on with
+  // it. A later Append writes it anew.
   void Remove();
+
+  bool stored() const { return file_.valid(); }
 
   uint64_t bytes() const { return bytes_; }
   uint64_t n_rewrites() const { return n_rewrites_; }
@@ -69,6 +77,8 @@ class Journal {
  private:
   Journal(std::string folder, const JournalOwner& owner, Whole whole)
       : folder_(std::move(folder)), owner_(owner), whole_(std::move(whole)) {}
+  // As Rewrite; *is_full: for want of room in the file system.
+  absl::Status RewriteWhere(bool* is_full);
   absl::Status Rewrite();
 
   const std::string folder_;
@@ -81,6 +91,7 @@ class Journal {
   uint64_t bytes_ = 0;
   uint64_t n_rewrites_ = 0;
   int64_t retry_ns_ = 0;  // after a failure: when to try again, on the steady clock
+  std::string failure_;   // the last one
 };
 
 // What a journal says.
@@ -103,7 +114,8 @@ absl::StatusOr<StoredState> ReadJournal(const std::string& directory);
 // The same from bytes, for tests: whatever they are, it ends with a state or an error.
 absl::StatusOr<StoredState> ParseJournal(absl::string_view bytes);
 
-// The name of the machine's present life; empty if the kernel does not say.
-std::string BootId();
+// The name of the machine's present life; empty if the kernel does not say. An error: it could not
+// be asked now.
+absl::StatusOr<std::string> BootId();
 
 }  // namespace iris::server

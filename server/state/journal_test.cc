@@ -180,7 +180,8 @@ TEST_F(JournalTest, SaysWhoWroteIt) {
   EXPECT_EQ(stored->owner.daemon_id, 77u);
   EXPECT_EQ(stored->owner.generation, 3u);
   EXPECT_EQ(stored->writer, wire::kIrisVersion);
-  EXPECT_EQ(stored->boot_id, BootId());
+  EXPECT_EQ(stored->boot_id, BootId().value());
+  EXPECT_NE(stored->boot_id, "");
   EXPECT_EQ(stored->boot_id.size(), 36u);
   EXPECT_EQ(stored->bytes, ends_.back());
   EXPECT_EQ(stored->n_changes, ends_.size() - 1);
@@ -394,6 +395,33 @@ TEST_F(JournalTest, OneThatCannotBeginLeavesTheEarlierOne) {
   EXPECT_TRUE(absl::IsResourceExhausted(
       Journal::Create(directory_, {}, [] { return std::string(); }).status()));
   EXPECT_EQ(Bytes(), before);
+}
+
+// Two of them do not fit: the earlier one makes room.
+TEST_F(JournalTest, OneThatGoesOnTakesTheRoomOfTheEarlierOne) {
+  History();
+  const auto goes_on = [this] {
+    return Journal::Create(
+        directory_, {77, 9}, [this] { return states_.back(); }, /*goes_on=*/true);
+  };
+  {
+    const FileSizeLimit limit(kHeadBytes + 100);
+    const auto journal = goes_on();
+    ASSERT_TRUE(journal.ok()) << journal.status();
+    EXPECT_FALSE((*journal)->stored());
+    EXPECT_FALSE(Exists(path()));
+    const absl::Status appended = (*journal)->Append("");
+    EXPECT_THAT(appended.message(), HasSubstr("File too large"));
+    EXPECT_FALSE(Exists(folder()));
+  }
+  const auto journal = goes_on();
+  ASSERT_TRUE(journal.ok()) << journal.status();
+  EXPECT_TRUE((*journal)->stored());
+  ExpectStored(states_.back());
+  // Another error than a full file system is one.
+  fs::create_directory(next());
+  EXPECT_FALSE(goes_on().ok());
+  ExpectStored(states_.back());
 }
 
 TEST_F(JournalTest, WhereAChangeDoesNotFitTheStateMayStillFit) {

@@ -13,7 +13,7 @@
 namespace iris::server {
 namespace {
 
-bool IsOfThisBoot(const StoredState& stored) { return stored.boot_id == BootId(); }
+bool IsOfThisBoot(const StoredState& stored) { return stored.boot_id == BootId().value_or(""); }
 
 std::string PathUnder(const std::string& directory) {
   return absl::StrCat(directory, "/", Journal::kFolder, "/", Journal::kFile);

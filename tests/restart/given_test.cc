@@ -636,6 +636,19 @@ TEST_F(JournalGivenTest, OneThatIsOfNoUseIsLeftAlone) {
   }
 }
 
+TEST_F(JournalGivenTest, WithoutOneAnIrisdThatIsGivenDescriptorsSaysThatItBeginsWithNothing) {
+  Begin();
+  if (HasFatalFailure()) return;
+  manager_.Kill();
+  std::filesystem::remove_all(manager_.runtime_dir() + "/state");
+  ASSERT_TRUE(manager_.Start({})) << manager_.log();
+  ExpectLog("irisd begins with nothing");
+  ExpectLog("there is no " + manager_.journal());
+  EXPECT_EQ(rank_->AwaitEnd().code(), StatusCode::kUnavailable);
+  ExpectServes();
+  ExpectNothingLeft();
+}
+
 TEST_F(JournalGivenTest, OneWithoutItsEndGoesOn) {
   Begin();
   manager_.Kill();
