@@ -59,7 +59,7 @@ inline int CountMemfds(pid_t pid) {
   return n;
 }
 
-// The end of irisd at a system call: see kill_points.h.
+// The end of irisd at a system call, or the failure of one: see kill_points.h.
 class KillPoints {
  public:
   explicit KillPoints(const std::string& folder) : path_(folder + "/kill-points") {
@@ -88,6 +88,22 @@ class KillPoints {
   void Disarm() { page_->next = page_->left = 0; }
   bool armed() const { return page_->left > 0; }
   uint32_t killed() const { return page_->killed; }
+
+  // The n-th call from now on of `call`, an index into kFailingCalls, fails with `error`.
+  void Fail(uint32_t call, int64_t n, int error) {
+    page_->until_failure = 0;
+    page_->fails = call;
+    page_->error = static_cast<uint32_t>(error);
+    page_->until_failure = n;
+  }
+  // Ends what Fail has begun. True: the call has failed.
+  bool StopFailing() { return page_->until_failure.exchange(0) <= 0; }
+  // How often each of kFailingCalls was made since the last time that this was asked.
+  std::vector<uint32_t> TakeCounts() {
+    std::vector<uint32_t> counts;
+    for (std::atomic<uint32_t>& each : page_->counts) counts.push_back(each.exchange(0));
+    return counts;
+  }
   std::string last() const { return page_->last; }
 
  private:
@@ -252,7 +268,7 @@ class RestartFixture : public ::testing::Test {
     return n;
   }
   // irisd has ended by nothing but what the test did to it.
-  void ExpectNoOtherEnd() {
+  virtual void ExpectNoOtherEnd() {
     const std::string log = daemon_->Log();
     for (const char* end : {"end=\"signal 6", "end=\"signal 11", "end=\"exit code 1\"", "Sanitizer",
                             "runtime error", "gives no sign of life", "is not ready in time"}) {
