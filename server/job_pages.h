@@ -55,8 +55,9 @@ class JobPages {
                                                           uint64_t epoch);
 
   // Of the pages that an earlier irisd created for this job: their descriptors, in any order. What
-  // they hold stays as it is. kInvalidArgument: a page is missing, or the status page is another
-  // job's, or of another epoch or number of ranks; all descriptors are then closed. kResourceExhausted: no memory.
+  // they hold stays as it is. On an error all are closed. kInvalidArgument: a page is missing, or
+  // the status page is another job's, or of another epoch or number of ranks. kResourceExhausted:
+  // no memory.
   static absl::StatusOr<std::unique_ptr<JobPages>> Adopt(JobId job, uint64_t epoch,
                                                          uint32_t n_ranks,
                                                          std::vector<wire::UniqueFd> all);
