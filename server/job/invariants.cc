@@ -128,6 +128,10 @@ absl::Status JobMachine::Impl::CheckMember(const Job& job, Rank rank) const {
     const auto session = sessions_.find(member.lease.session);
     if (session == sessions_.end()) return broken("its session is not open");
     if (session->second.lease != LeaseRef{job.id, rank}) return broken("its session is elsewhere");
+    const CallerInfo& caller = session->second.caller;
+    if (!member.lease.OfProcess(caller) || caller.party != job.party) {
+      return broken("its session is another process's");
+    }
     const bool resumed_broken =
         job.state == JobState::kBroken && member.state == RankState::kEnding;
     const bool may_resume = deadlines_.Get({job.id, DeadlineKey::Kind::kResume, rank}).has_value();

@@ -104,7 +104,9 @@ struct ChangeTable::Tables {
     job->head = change->mutable_job();
     for (state::RankChange& rank : *change->mutable_ranks()) {
       if (rank.rank() >= wire::kMaxRanks) return Bad("a rank beyond the most that a job has");
-      while (rank.rank() >= job->ranks.size()) job->ranks.push_back(New<state::Member>());
+      // Ranks come in order. A gap would be filled with many times the bytes that say so.
+      if (rank.rank() > job->ranks.size()) return Bad("a rank without those before it");
+      if (rank.rank() == job->ranks.size()) job->ranks.push_back(nullptr);
       job->ranks[rank.rank()] = rank.mutable_member();
     }
     for (const uint64_t offset : change->gone_allocations()) job->allocations.erase(offset);

@@ -29,6 +29,7 @@ absl::Status Bad(const Parts&... parts) {
 }
 
 constexpr uint64_t kMaxKeptBytes = 1ull << 60;  // of a user
+constexpr uint64_t kMaxNextId = 1ull << 53;     // of a job, a segment or a growth
 
 absl::Time TimeOf(int64_t ns) { return absl::FromUnixNanos(ns); }
 
@@ -299,6 +300,8 @@ class JobDecoder {
       if (!allocation.sync) ++team->n_allocations;
       if (from.pieces_size() > 0) {
         if (allocation.sync || from.lead_bytes() > from.offset_bytes() ||
+            from.offset_bytes() > wire::kMaxWindowBytes || from.bytes() > wire::kMaxWindowBytes ||
+            from.piece_bytes() > wire::kMaxWindowBytes ||
             job_.allocations.contains(from.offset_bytes())) {
           return Broken("registered memory");
         }
@@ -398,6 +401,10 @@ class MachineState::Decoder {
       : from_(from), impl_(*impl), follows_memory_(impl->limits_.max_heap_bytes_per_uid != 0) {}
 
   absl::Status Run() {
+    // They count up for as long as irisd runs, and an id that is zero or comes twice names nothing.
+    for (const uint64_t next : {from_.next_job(), from_.next_segment(), from_.next_grow()}) {
+      if (next == 0 || next > kMaxNextId) return Bad("its next id would be ", next);
+    }
     impl_.next_job_ = from_.next_job();
     impl_.next_segment_ = from_.next_segment();
     impl_.next_grow_ = from_.next_grow();
@@ -539,6 +546,11 @@ class MachineState::Decoder {
     segment.registered = from.registered();
     if (from.id() == 0 || from.id() >= impl_.next_segment_) return Bad("the id of a segment");
     if (segment.device_index >= impl_.ledger_.devices().size()) return Bad("a segment's device");
+    // None is empty: accounts forget who has nothing, and would be asked for it when it is dropped.
+    if (from.bytes() == 0 || from.bytes() > wire::kMaxWindowBytes ||
+        from.offset_bytes() > wire::kMaxWindowBytes - from.bytes()) {
+      return Bad("segment ", from.id(), " has ", from.bytes(), " bytes");
+    }
     const Job* job = impl_.FindJob(segment.job);
     if (!segment.dropping && (job == nullptr || from.rank() >= job->n_ranks())) {
       return Bad("segment ", from.id(), " is nobody's");

@@ -23,7 +23,9 @@
 #include "absl/time/clock.h"
 #include "proto/wire/version.h"
 #include "server/job/job_machine_testing.h"
+#include "server/state/change_table.h"
 #include "server/state/machine_state.h"
+#include "server/state/machine_state.pb.h"
 
 namespace iris::server {
 namespace {
@@ -300,6 +302,18 @@ TEST_F(JournalTest, ForgedChangesAreBorne) {
   }
   EXPECT_GT(n_read, 100);
   EXPECT_GT(n_refused, 100);
+}
+
+TEST_F(JournalTest, AChangeOfARankWithoutThoseBeforeItIsRefused) {
+  state::Change change;
+  change.add_jobs()->mutable_job()->set_id(1);
+  for (const uint32_t rank : {0, 1, 63}) {
+    change.mutable_jobs(0)->add_ranks()->set_rank(rank);
+    ChangeTable table;
+    ASSERT_TRUE(table.Begin(MachineState::Encode(*machine_)).ok());
+    const absl::Status told = table.Apply(change.SerializeAsString());
+    EXPECT_EQ(told.code(), rank < 2 ? absl::StatusCode::kOk : absl::StatusCode::kDataLoss) << told;
+  }
 }
 
 TEST_F(JournalTest, AnotherFormatIsRefusedWithItsNumber) {

@@ -218,6 +218,20 @@ TEST_F(MachineStateTest, OtherVersionsAndNonsenseAreRefused) {
 
 // Hostile states.
 
+TEST_F(MachineStateTest, CountersOfIdsThatEndOrBeginAtZeroAreRefused) {
+  state::MachineState good;
+  ASSERT_TRUE(good.ParseFromString(MachineState::Encode(*machine_)));
+  for (const uint64_t next : {uint64_t{0}, ~uint64_t{0}}) {
+    for (const auto set :
+         {&state::MachineState::set_next_job, &state::MachineState::set_next_segment,
+          &state::MachineState::set_next_grow}) {
+      state::MachineState state = good;
+      (state.*set)(next);
+      EXPECT_TRUE(absl::IsDataLoss(Decode(state.SerializeAsString()).status())) << next;
+    }
+  }
+}
+
 class HostileStateTest : public MachineStateTest {
  protected:
   void SetUp() override {
@@ -341,6 +355,56 @@ TEST_F(HostileStateTest, EveryFieldWithEveryOddValueIsBorne) {
   EXPECT_GT(n_refused_, 1000);
   EXPECT_GT(n_accepted_, 100);  // texts, times and the like
   std::printf("%d states refused, %d accepted\n", n_refused_, n_accepted_);
+}
+
+TEST_F(HostileStateTest, SegmentsWithoutBytesOrBeyondAnyWindowAreRefused) {
+  const state::MachineState good = state_;
+  int n_dropping = 0;
+  for (int i = 0; i < good.segments_size(); ++i) {
+    n_dropping += good.segments(i).dropping();
+    for (const uint64_t bytes : {uint64_t{0}, ~uint64_t{0}}) {
+      state_ = good;
+      state_.mutable_segments(i)->set_bytes(bytes);
+      EXPECT_TRUE(absl::IsDataLoss(Decode(state_.SerializeAsString()).status())) << i;
+    }
+    state_ = good;
+    state_.mutable_segments(i)->set_offset_bytes(~uint64_t{0});
+    EXPECT_TRUE(absl::IsDataLoss(Decode(state_.SerializeAsString()).status())) << i;
+  }
+  EXPECT_GT(n_dropping, 0);
+}
+
+TEST_F(HostileStateTest, AnotherProcessThatSpeaksForARankIsRefused) {
+  const state::MachineState good = state_;
+  int n_speak = 0;
+  for (int i = 0; i < good.sessions_size(); ++i) {
+    if (!good.sessions(i).has_lease()) continue;
+    ++n_speak;
+    for (const auto change :
+         {+[](state::Process* caller) { caller->set_pid(9); },
+          +[](state::Process* caller) { caller->set_start(9); },
+          +[](state::Process* caller) { caller->mutable_party()->set_container(9); }}) {
+      state_ = good;
+      change(state_.mutable_sessions(i)->mutable_caller());
+      EXPECT_TRUE(absl::IsDataLoss(Decode(state_.SerializeAsString()).status())) << i;
+    }
+  }
+  EXPECT_GT(n_speak, 0);
+}
+
+TEST_F(HostileStateTest, RegisteredMemoryBeyondAnyWindowIsRefused) {
+  int n_registered = 0;
+  for (state::Job& job : *state_.mutable_jobs()) {
+    for (state::Allocation& allocation : *job.mutable_allocations()) {
+      if (allocation.pieces_size() == 0) continue;
+      ++n_registered;
+      const state::Allocation kept = allocation;
+      allocation.set_bytes(uint64_t{0} - allocation.offset_bytes());  // its end comes round to zero
+      EXPECT_TRUE(absl::IsDataLoss(Decode(state_.SerializeAsString()).status()));
+      allocation = kept;
+    }
+  }
+  EXPECT_GT(n_registered, 0);
 }
 
 TEST_F(HostileStateTest, ChangedAndCutBytesAreBorne) {
