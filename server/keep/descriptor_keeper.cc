@@ -8,6 +8,8 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include <algorithm>
+
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "device/base/posix.h"
@@ -21,6 +23,14 @@ constexpr char kGiveDescriptor[] = "give the service manager a descriptor to kee
 // Whether the same message may be sent later.
 bool IsOfNow(int error) {
   return error == EAGAIN || error == ENOBUFS || error == ENOMEM || error == ETOOMANYREFS;
+}
+
+// Whether a manager keeps descriptors under the name: systemd's rule for FDNAME.
+bool CanBeKept(absl::string_view name) {
+  constexpr size_t kMaxNameBytes = 255;
+  return name.size() <= kMaxNameBytes && std::all_of(name.begin(), name.end(), [](char each) {
+           return each >= ' ' && each < 0x7f && each != ':';
+         });
 }
 
 }  // namespace
@@ -165,6 +175,7 @@ void DescriptorKeeper::Remove(absl::string_view name) {
 }
 
 void DescriptorKeeper::Count(absl::string_view name, size_t n) {
+  if (!CanBeKept(name)) return;
   absl::MutexLock lock(&mu_);
   by_name_[std::string(name)] += n;
   n_kept_ += n;

@@ -48,7 +48,8 @@ class DescriptorKeeper {
   absl::Status Store(absl::string_view name, absl::Span<const int> fds) ABSL_LOCKS_EXCLUDED(mu_);
   // Has all of that name given up, if there are any.
   void Remove(absl::string_view name) ABSL_LOCKS_EXCLUDED(mu_);
-  // So many of that name are kept from before.
+  // So many of that name are kept from before. A name under which a manager keeps nothing is passed
+  // over: what it has besides letters would be more lines of what Remove tells the manager.
   void Count(absl::string_view name, size_t n) ABSL_LOCKS_EXCLUDED(mu_);
   // Gives up everything, and keeps nothing more.
   void RemoveAll() ABSL_LOCKS_EXCLUDED(mu_);

@@ -106,6 +106,19 @@ TEST_F(DescriptorKeeperTest, GivesUpWhereMoreThanTheManagerKeepsAreToBeKept) {
   EXPECT_TRUE(keeper_->gave_up());
 }
 
+TEST_F(DescriptorKeeperTest, NamesThatNoManagerGivesAreNotToldToIt) {
+  for (const std::string& name : {std::string("gB\nMAINPID=1"), std::string("g\x7f"),
+                                  std::string("a:b"), std::string(256, 'x')}) {
+    keeper_->Count(name, 1);
+    keeper_->Remove(name);
+    EXPECT_EQ(Next().text, "nothing") << name;
+  }
+  EXPECT_EQ(keeper_->n_kept(), 0u);
+  keeper_->Count("a name of another program", 1);
+  keeper_->Remove("a name of another program");
+  EXPECT_EQ(Next().text, "FDSTOREREMOVE=1\nFDNAME=a name of another program");
+}
+
 TEST_F(DescriptorKeeperTest, GivesUpAManagerThatIsGone) {
   manager_.Reset();
   const wire::UniqueFd file = SomeFile();
