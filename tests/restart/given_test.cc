@@ -587,7 +587,7 @@ TEST_F(GivenTest, WithoutAKeeperSessionsEnd) {
 
 class JournalGivenTest : public GivenTest {
  protected:
-  static constexpr size_t kFormat = 8, kCrc = 12, kChecked = 16, kBootId = 64, kHead = 104;
+  static constexpr size_t kFormat = 8, kCrc = 12, kChecked = 16, kBootId = 72, kHead = 112;
 
   std::string Read() const {
     std::ifstream file(manager_.journal());

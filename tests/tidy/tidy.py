@@ -479,6 +479,8 @@ def target_macros(tree):
 UNNAMED = (".bazelrc", ".bazelversion", ".gitignore", ".clang-format", ".clang-tidy", ".ci/run", "WORKSPACE", "LICENSE",
            "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "third_party/remote_coverage_tools/WORKSPACE",
            "third_party/rules_cc/WORKSPACE", "third_party/rules_cc/cc/defs.bzl", "docs/Doxyfile")
+# Folders of such files: readers look through the decisions, and fuzz targets go through their whole corpus.
+UNNAMED_FOLDERS = ("docs/decisions/", "tests/fuzz/corpus/")
 
 
 def _package_of(tree, path):
@@ -516,7 +518,7 @@ def dead_files(tree):
             included |= {header for _, header in _includes(tree, text)}
     for path, text in tree.files.items():
         name = os.path.basename(path)
-        if path in UNNAMED or name in BUILD_NAMES or path.startswith("docs/decisions/"):
+        if path in UNNAMED or name in BUILD_NAMES or path.startswith(UNNAMED_FOLDERS):
             continue
         naming = {other for other in words.get(name, ())
                   if other != path and os.path.basename(other) not in BUILD_NAMES}
