@@ -126,7 +126,7 @@ another_serves() {
 train "$folder/again.log"
 await "$folder/again.log" "the job did not become ready" has_gradients
 for epoch in 12 32 52 72 92; do
-  await "$folder/again.log" "it does not come to epoch $epoch" grep -q "^epoch  *$epoch " "$folder/again.log"
+  await "$folder/again.log" "it does not come to epoch $epoch" grep -q "epoch  *$epoch " "$folder/again.log"
   killed=$(serving_pid)
   kill -KILL "$killed"
   await "$folder/again.log" "irisd did not come back" another_serves

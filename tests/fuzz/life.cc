@@ -164,7 +164,8 @@ void Life::Note(const server::Effect& effect) {
 // What the changes add up to is what a machine of this state would write.
 void Life::CheckStored() {
   const std::string whole = server::MachineState::Encode(machine_);
-  Require(MachineState::BytesOf(*table_.Take()) == whole, "the changes lead to another state");
+  Require(server::MachineState::BytesOf(*table_.Take()) == whole,
+          "the changes lead to another state");
   Require(table_.Begin(whole).ok(), "a state that was written is read");
 }
 
