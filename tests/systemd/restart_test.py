@@ -1,17 +1,15 @@
 """irisd under systemd, by the unit that is installed: no rank notices that irisd is killed, hangs, is restarted or is
 upgraded; when it is stopped, every rank is told, and nothing is left of it."""
 
-import contextlib
 import os
 import random
 import signal
-import subprocess
-import threading
 import time
 import unittest
 
 from tests.python import junit
 from tests.systemd import machine
+from tests.systemd import ranks
 
 PROGRAMS = {
     "irisd": "server/irisd",
@@ -24,86 +22,24 @@ if os.path.exists(LIBRARY):
 VERSION, OTHER_VERSION = b"0.2.0", b"0.2.9"
 KILLS = 20
 RESTARTS = 3
-# irisd's log has these where a job or a session has noticed something.
-TOLD = ("rank_hung_up", "rank_dead", "rank_resumed", "job_broken", "job_failed", "join_failed", "memory_lost",
-        "session ended")
 WATCHDOG = "/run/units/irisd.service.d/watchdog.conf"
 
 MISSING = machine.missing()
 
 
-class Ranks:
-    """The ranks of a job, which run a scenario of tests/integration/restart_test outside of the unit."""
-
-    def __init__(self, place, scenario, n_ranks, job):
-        self.processes = []
-        self.output = [""] * n_ranks
-        self._readers = []
-        for rank in range(n_ranks):
-            environment = {"PATH": machine.PATH, "LD_LIBRARY_PATH": "/run/programs", "IRIS_RUNTIME_DIR": "/run/iris",
-                           "IRIS_JOB": job, "IRIS_RANK": str(rank), "IRIS_N_RANKS": str(n_ranks)}
-            process = subprocess.Popen(place.command("/run/programs/ranks", "--scenario", scenario),
-                                       stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                       env=environment, text=True)
-            self.processes.append(process)
-            self._readers.append(threading.Thread(target=self._read, args=(rank, process), daemon=True))
-            self._readers[-1].start()
-
-    def _read(self, rank, process):
-        for line in process.stdout:
-            self.output[rank] += line
-
-    def wait_ready(self):
-        def ready():
-            if any(process.poll() is not None for process in self.processes):
-                raise RuntimeError(f"a rank ended: {self.output}")
-            return all("ready\n" in text for text in self.output)
-
-        machine.wait_until(ready, "the ranks do not join")
-
-    def tell_to_stop(self):
-        for process in self.processes:
-            try:
-                process.stdin.write("stop\n")
-                process.stdin.flush()
-            except BrokenPipeError:
-                pass  # it has ended, and its exit code is seen
-
-    def wait(self):
-        """Their exit codes."""
-        codes = [process.wait(machine.PATIENCE_SECONDS) for process in self.processes]
-        self._close()
-        return codes
-
-    def end(self):
-        for process in self.processes:
-            process.kill()  # nsenter, and so the rank
-        self.wait()
-
-    def _close(self):
-        for process, reader in zip(self.processes, self._readers):
-            reader.join(machine.PATIENCE_SECONDS)
-            with contextlib.suppress(BrokenPipeError):
-                process.stdin.close()
-            process.stdout.close()
-
-
 @unittest.skipIf(MISSING, MISSING)
-class Restart(unittest.TestCase):
+class Restart(ranks.TestCase):
 
-    def expect_right(self, *jobs):
-        for ranks in jobs:
-            ranks.tell_to_stop()
-        for ranks in jobs:
-            codes = ranks.wait()
-            self.assertEqual(codes, [0] * len(codes), "\n".join(ranks.output))
-            print(f"  {ranks.output[0].splitlines()[-1]}", flush=True)
+    def ranks_of(self, place, scenario, n_ranks, job):
+        environment = {"PATH": machine.PATH, "LD_LIBRARY_PATH": "/run/programs", "IRIS_RUNTIME_DIR": "/run/iris"}
+        return ranks.Ranks(place.command("/run/programs/ranks"), environment, scenario, n_ranks, job)
 
     def test_no_rank_notices_kills_hangs_restarts_and_upgrades(self):
         with machine.Machine(PROGRAMS) as place:
             place.systemctl("start", "irisd")
             timing = random.Random(0)
-            traffic, comers = Ranks(place, "traffic", 4, "traffic"), Ranks(place, "come_and_go", 2, "comers")
+            traffic = self.ranks_of(place, "traffic", 4, "traffic")
+            comers = self.ranks_of(place, "come_and_go", 2, "comers")
             traffic.wait_ready()
             comers.wait_ready()
 
@@ -174,12 +110,12 @@ class Restart(unittest.TestCase):
                   "descriptors kept", flush=True)
             self.expect_right(traffic, comers)
             log = place.irisd_log()
-            self.assertEqual([told for told in TOLD if told in log], [])
+            self.assertEqual([told for told in ranks.TOLD if told in log], [])
 
     def test_a_stop_ends_everything_and_tells_it(self):
         with machine.Machine(PROGRAMS) as place:
             place.systemctl("start", "irisd")
-            traffic = Ranks(place, "traffic", 4, "traffic")
+            traffic = self.ranks_of(place, "traffic", 4, "traffic")
             traffic.wait_ready()
             kept = place.show("NFileDescriptorStore")["NFileDescriptorStore"]
             self.assertGreater(int(kept), 4)
@@ -200,7 +136,7 @@ class Restart(unittest.TestCase):
             place.systemctl("start", "irisd")
             self.assertEqual(place.show("NFileDescriptorStore")["NFileDescriptorStore"], "2")
             self.assertNotIn("goes on where", place.irisd_log())
-            again = Ranks(place, "traffic", 4, "traffic")
+            again = self.ranks_of(place, "traffic", 4, "traffic")
             again.wait_ready()
             self.expect_right(again)
 
