@@ -424,27 +424,32 @@ void Daemon::Perform(ReleaseSession& effect, Deferred* /*deferred*/) {
 void Daemon::Perform(CreatePages& effect, Deferred* /*deferred*/) {
   absl::StatusOr<std::unique_ptr<JobPages>> pages =
       JobPages::Create(effect.job, effect.n_ranks, effect.epoch);
-  if (pages.ok()) {
-    if (keeper_ != nullptr) {
-      (void)keeper_->Store(KeptName{KeptName::Kind::kPages, effect.job.value}.Text(),
-                           (*pages)->fds());
-    }
-    pages_[effect.job] = *std::move(pages);
-    return;
+  if (!pages.ok()) {
+    // Who needs them is told when they should be sent.
+    logger_->Error("cannot create the pages of a job",
+                   {{"job_id", effect.job.value}, {"error", pages.status().ToString()}});
+  } else if (keeper_ != nullptr) {
+    (void)keeper_->Store(KeptName{KeptName::Kind::kPages, effect.job.value}.Text(),
+                         (*pages)->fds());
   }
-  no_pages_[effect.job] = pages.status();
-  // Who needs them is told when they should be sent.
-  logger_->Error("cannot create the pages of a job",
-                 {{"job_id", effect.job.value}, {"error", pages.status().ToString()}});
+  pages_.insert_or_assign(effect.job, std::move(pages));
+}
+
+absl::StatusOr<JobPages*> Daemon::PagesOf(JobId job) const {
+  const auto found = pages_.find(job);
+  if (found == pages_.end()) return absl::NotFoundError("the job has no pages");
+  if (found->second.ok()) return found->second->get();
+  return absl::ResourceExhaustedError(absl::StrCat("irisd could not create the pages of the job: ",
+                                                   found->second.status().message()));
 }
 
 std::vector<std::shared_ptr<const PageFile>> Daemon::ControlPages(JobId job) const {
   std::vector<std::shared_ptr<const PageFile>> pages;
   absl::MutexLock lock(&mu_);
-  const auto found = pages_.find(job);
-  if (found == pages_.end()) return pages;
-  for (Rank rank = 0; rank < found->second->n_ranks(); ++rank) {
-    pages.push_back(found->second->control_page(rank));
+  const absl::StatusOr<JobPages*> found = PagesOf(job);
+  if (!found.ok()) return pages;
+  for (Rank rank = 0; rank < (*found)->n_ranks(); ++rank) {
+    pages.push_back((*found)->control_page(rank));
   }
   return pages;
 }
@@ -454,7 +459,6 @@ void Daemon::Perform(DropPages& effect, Deferred* /*deferred*/) {
     keeper_->Remove(KeptName{KeptName::Kind::kPages, effect.job.value}.Text());
   }
   pages_.erase(effect.job);
-  no_pages_.erase(effect.job);
 }
 
 void Daemon::Perform(CreateSegment& effect, Deferred* /*deferred*/) { segments_.Create(effect); }
@@ -468,26 +472,19 @@ void Daemon::Perform(DropSegment& effect, Deferred* /*deferred*/) { segments_.Dr
 
 void Daemon::Perform(SendDescriptors& effect, Deferred* /*deferred*/) {
   if (output_ == nullptr) return;
-  const auto pages = pages_.find(effect.job);
   absl::StatusOr<std::vector<OutgoingDescriptor>> descriptors =
-      descriptors_.Build(effect, pages == pages_.end() ? nullptr : pages->second.get());
+      descriptors_.Build(effect, PagesOf(effect.job));
   if (descriptors.ok()) {
     output_->SendDescriptors(effect.session, *std::move(descriptors));
-    return;
+  } else {
+    output_->EndSession(effect.session, descriptors.status());
   }
-  const auto why = no_pages_.find(effect.job);
-  const bool says_why = effect.pages && why != no_pages_.end();
-  output_->EndSession(effect.session,
-                      says_why ? absl::Status(descriptors.status().code(),
-                                              absl::StrCat(descriptors.status().message(), ": ",
-                                                           why->second.message()))
-                               : descriptors.status());
 }
 
 void Daemon::Perform(SetRankState& effect, Deferred* /*deferred*/) {
-  const auto it = pages_.find(effect.job);
-  if (it == pages_.end()) return;
-  it->second->SetRankState(effect.rank, effect.state, effect.pid, effect.abort);
+  const absl::StatusOr<JobPages*> pages = PagesOf(effect.job);
+  if (!pages.ok()) return;
+  (*pages)->SetRankState(effect.rank, effect.state, effect.pid, effect.abort);
 }
 
 void Daemon::Perform(NotifyWatch& effect, Deferred* deferred) {

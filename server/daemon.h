@@ -195,6 +195,7 @@ class Daemon {
   void Tell(const absl::Status& status, bool* fails, const char* failing, const char* again) const;
   absl::Status RestoreMemory(const Keeping& keeping, const CloseOf& close, Inherited* inherited,
                              Recovered* recovered) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<JobPages*> PagesOf(JobId job) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
   void CloseUnknownMemory(DescriptorKeeper* keeper, Inherited* inherited) ABSL_LOCKS_EXCLUDED(mu_);
   void GiveUp(DescriptorKeeper* keeper, const std::string& name, size_t n, const std::string& what)
       ABSL_LOCKS_EXCLUDED(mu_);
@@ -241,8 +242,8 @@ class Daemon {
   std::string change_ ABSL_GUARDED_BY(mu_);   // reused
   absl::Time now_wall_ ABSL_GUARDED_BY(mu_);  // of the input whose effects are carried out
   std::unordered_map<uint64_t, Answer> calls_ ABSL_GUARDED_BY(mu_);
-  std::map<JobId, std::unique_ptr<JobPages>> pages_ ABSL_GUARDED_BY(mu_);
-  std::map<JobId, absl::Status> no_pages_ ABSL_GUARDED_BY(mu_);  // why they could not be created
+  // An error: why they could not be created.
+  std::map<JobId, absl::StatusOr<std::unique_ptr<JobPages>>> pages_ ABSL_GUARDED_BY(mu_);
   WatchStreams watches_ ABSL_GUARDED_BY(mu_);
   DeadlineTimer timer_;
 };

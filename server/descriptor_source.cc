@@ -70,13 +70,11 @@ absl::StatusOr<std::vector<OutgoingDescriptor>> DescriptorSource::BuildSegments(
 }
 
 absl::StatusOr<std::vector<OutgoingDescriptor>> DescriptorSource::Build(
-    const SendDescriptors& wanted, const JobPages* pages) const {
+    const SendDescriptors& wanted, const absl::StatusOr<JobPages*>& pages) const {
   std::vector<OutgoingDescriptor> out;
   if (wanted.pages) {
-    if (pages == nullptr) {
-      return absl::ResourceExhaustedError("irisd could not create the pages of the job");
-    }
-    AddPages(wanted, *pages, &out);
+    if (!pages.ok()) return pages.status();
+    AddPages(wanted, **pages, &out);
   }
   absl::StatusOr<std::vector<OutgoingDescriptor>> segments =
       BuildSegments(wanted, driver::Access::kReadWrite);

@@ -23,9 +23,9 @@ class DescriptorSource {
   // Makes a link of each device, if the driver wants links; without them joins are slower.
   DescriptorSource(driver::GpuDriver* driver, const SegmentStore* segments, const Logger* logger);
 
-  // `pages` are the job's; null: they could not be created.
-  absl::StatusOr<std::vector<OutgoingDescriptor>> Build(const SendDescriptors& wanted,
-                                                        const JobPages* pages) const;
+  // `pages` are the job's; their error is returned if they are wanted.
+  absl::StatusOr<std::vector<OutgoingDescriptor>> Build(
+      const SendDescriptors& wanted, const absl::StatusOr<JobPages*>& pages) const;
   // Of segments alone, as members get them (kReadWrite), or for somebody who only looks. kNotFound:
   // one of them has no memory any more.
   absl::StatusOr<std::vector<OutgoingDescriptor>> BuildSegments(const SendDescriptors& wanted,

@@ -294,8 +294,8 @@ constexpr char kBeginsWithNothing[] =
     "irisd begins with nothing: what an earlier irisd had is lost";
 
 // What an earlier irisd has stored, if this one can go on with it as far as its file says.
-// `goes_on`: its descriptors were kept. Not OK: perhaps another irisd can read it.
-// `had_jobs`: some of these were of jobs.
+// `goes_on`: its descriptors were kept; `had_jobs`: some of these were of jobs. Not OK: perhaps
+// another irisd can read it.
 absl::StatusOr<std::optional<StoredState>> ReadStoredState(bool goes_on, bool had_jobs,
                                                            const std::string& directory,
                                                            const Logger& logger) {
@@ -625,8 +625,8 @@ int Run(const std::vector<std::string>& args, Config config) {
   return 0;
 }
 
-// Says in the environment that a program is to start without caches of threads; false if it said so
-// already.
+// Sets the tunable by which programs that are started from now on have no caches of threads. False:
+// it was set already.
 bool WantNoThreadCaches() {
   constexpr char kName[] = "GLIBC_TUNABLES";
   constexpr absl::string_view kTunable = "glibc.malloc.tcache_count";
@@ -691,7 +691,7 @@ int SuperviseIrisd(const std::string& argv0, std::vector<std::string> args, cons
   if (!runtime_dir.ok()) return Fail(logger, runtime_dir.status());
   options.runtime_dir = *std::move(runtime_dir);
   options.most_kept = MostKept(RaiseDescriptorLimit());
-  (void)WantNoThreadCaches();  // so irisd need not execute itself again
+  (void)WantNoThreadCaches();  // irisd would execute itself again
   return Supervise(options, logger);
 }
 

@@ -76,45 +76,34 @@ void Closer::Run(const std::shared_ptr<State>& state, Key key) {
 
 void Closer::Add(const Key& key, std::vector<Item> items) {
   if (items.empty()) return;
-  std::optional<Key> starts;
   {
     absl::MutexLock lock(&state_->mu);
     Queue& queue = state_->queues[key];
     (key.is_memory ? state_->n_memory_waiting : state_->n_waiting) += items.size();
     for (Item& item : items) queue.items.push_back(std::move(item));
-    // It may be one for whom there was no thread before.
-    if (state_->n_threads < kMaxThreads) {
-      starts = queue.has_thread ? NextWithoutThread(*state_) : key;
-    }
-    if (!starts.has_value()) return;
-    ++state_->n_threads;
-    state_->queues[*starts].has_thread = true;
   }
-  StartThreadFor(*starts);
+  StartThreadFor(key);
 }
 
-void Closer::StartThreadFor(const Key& key) {
-  if (state_->start_thread([state = state_, key] { Run(state, key); })) return;
+void Closer::StartThreadFor(const std::optional<Key>& wanted) {
+  std::optional<Key> key = wanted;
+  {
+    absl::MutexLock lock(&state_->mu);
+    // Others may wait since no thread could be started for them.
+    if (!key.has_value() || state_->queues[*key].has_thread) key = NextWithoutThread(*state_);
+    if (!key.has_value() || state_->n_threads >= kMaxThreads) return;
+    ++state_->n_threads;
+    state_->queues[*key].has_thread = true;
+  }
+  if (state_->start_thread([state = state_, key = *key] { Run(state, key); })) return;
   absl::MutexLock lock(&state_->mu);
   --state_->n_threads;
-  state_->queues[key].has_thread = false;
+  state_->queues[*key].has_thread = false;
 }
 
 bool Closer::needs_thread() const {
   absl::MutexLock lock(&state_->mu);
   return state_->n_threads < kMaxThreads && NextWithoutThread(*state_).has_value();
-}
-
-void Closer::Retry() {
-  std::optional<Key> starts;
-  {
-    absl::MutexLock lock(&state_->mu);
-    if (state_->n_threads < kMaxThreads) starts = NextWithoutThread(*state_);
-    if (!starts.has_value()) return;
-    ++state_->n_threads;
-    state_->queues[*starts].has_thread = true;
-  }
-  StartThreadFor(*starts);
 }
 
 void Closer::Add(const Key& key, std::vector<wire::UniqueFd> fds) {

@@ -83,7 +83,7 @@ class Closer {
   // True: something waits for which no thread could be started; Retry tries that again, as do
   // later closes.
   bool needs_thread() const;
-  void Retry();
+  void Retry() { StartThreadFor(std::nullopt); }
 
   // How many wait, of all tenants and without memory: those that are not being closed yet, and all.
   size_t n_waiting() const;
@@ -122,8 +122,8 @@ class Closer {
   };
   void Add(const Key& key, std::vector<wire::UniqueFd> fds);
   void Add(const Key& key, std::vector<Item> items);
-  // Starts a thread for a queue that the state counts one for already.
-  void StartThreadFor(const Key& key);
+  // Starts a thread for a queue that has none, if there may be one more: this one, or another.
+  void StartThreadFor(const std::optional<Key>& wanted);
   // A thread: closes what is in the queue, then in others that have no thread.
   static void Run(const std::shared_ptr<State>& state, Key key);
   // A queue that is not empty and has no thread.

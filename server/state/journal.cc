@@ -9,7 +9,6 @@
 #include <zlib.h>
 
 #include <algorithm>
-#include <string_view>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -81,23 +80,14 @@ RecordHead MakeRecord(RecordType type, uint64_t sequence, absl::string_view byte
   return head;
 }
 
-// The status of an error, which stays in errno.
-absl::Status FailedAs(int error, std::string_view what) {
-  absl::Status failed = wire::ErrnoStatus(error, what);
-  errno = error;
-  return failed;
-}
-
-absl::Status WriteAll(int fd, absl::string_view bytes) {
+// errno; 0: all was written.
+int WriteAll(int fd, absl::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t n = base::Retry([&] { return write(fd, bytes.data(), bytes.size()); });
-    if (n <= 0) {
-      if (n == 0) errno = ENOSPC;
-      return FailedAs(errno, "write irisd's state");
-    }
+    if (n <= 0) return n < 0 ? errno : ENOSPC;
     bytes.remove_prefix(static_cast<size_t>(n));
   }
-  return absl::OkStatus();
+  return 0;
 }
 
 // Opens the folder of the state. kPermissionDenied: it is a link, another user's, or open to
@@ -146,10 +136,9 @@ absl::StatusOr<std::unique_ptr<Journal>> Journal::Create(const std::string& dire
                                                          bool goes_on) {
   const std::string folder = absl::StrCat(directory, "/", kFolder);
   std::unique_ptr<Journal> journal(new Journal(folder, owner, std::move(whole)));
-  bool is_full = false;
-  const absl::Status written = journal->RewriteWhere(&is_full);
+  const absl::Status written = journal->Rewrite();
   if (written.ok()) return journal;
-  if (!goes_on || !is_full) return written;
+  if (!goes_on || !journal->is_full_) return written;
   journal->Remove();
   if (!journal->Rewrite().ok()) {
     journal->retry_ns_ = absl::ToUnixNanos(SteadyNow()) + absl::ToInt64Nanoseconds(kRetryEvery);
@@ -159,42 +148,36 @@ absl::StatusOr<std::unique_ptr<Journal>> Journal::Create(const std::string& dire
 
 Journal::~Journal() = default;
 
-absl::Status Journal::Rewrite() {
-  bool is_full = false;
-  return RewriteWhere(&is_full);
+absl::Status Journal::Failed(absl::Status why) {
+  rmdir(folder_.c_str());  // if Rewrite has made it
+  failure_ = std::string(why.message());
+  return why;
 }
 
-absl::Status Journal::RewriteWhere(bool* is_full) {
-  const auto failed = [this, is_full](const absl::Status& status) {
-    *is_full = errno == ENOSPC || errno == EDQUOT || errno == EFBIG;
-    rmdir(folder_.c_str());  // if this has made it
-    failure_ = std::string(status.message());
-    return status;
-  };
-  errno = 0;
+absl::Status Journal::Failed(int error, const std::string& what) {
+  is_full_ = error == ENOSPC || error == EDQUOT || error == EFBIG;
+  return Failed(wire::ErrnoStatus(error, what));
+}
+
+absl::Status Journal::Rewrite() {
+  is_full_ = false;
   const absl::StatusOr<std::string> boot_id = BootId();
-  if (!boot_id.ok()) return failed(boot_id.status());
+  if (!boot_id.ok()) return Failed(boot_id.status());
   const std::string whole = whole_();
   if (whole.empty() || whole.size() > kMaxRecordBytes) {
-    errno = 0;
-    return failed(absl::ResourceExhaustedError(absl::StrCat(
+    return Failed(absl::ResourceExhaustedError(absl::StrCat(
         "the state of irisd is too long to be stored: at most ", kMaxRecordBytes, " bytes")));
   }
   if (mkdir(folder_.c_str(), 0700) != 0 && errno != EEXIST) {
-    return failed(FailedAs(errno, absl::StrCat("make ", folder_)));
+    return Failed(errno, absl::StrCat("make ", folder_));
   }
   const absl::StatusOr<wire::UniqueFd> folder = OpenFolder(folder_);
-  if (!folder.ok()) {
-    errno = 0;  // to open makes nothing
-    return failed(folder.status());
-  }
+  if (!folder.ok()) return Failed(folder.status());
   unlinkat(folder->get(), kNextFile, 0);  // left by an irisd that died here
   wire::UniqueFd file(openat(folder->get(), kNextFile,
                              O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC | O_NOFOLLOW,
                              0600));
-  if (!file.valid()) {
-    return failed(FailedAs(errno, absl::StrCat("make ", folder_, "/", kNextFile)));
-  }
+  if (!file.valid()) return Failed(errno, absl::StrCat("make ", folder_, "/", kNextFile));
   Head head;
   head.daemon_id = owner_.daemon_id;
   head.generation = owner_.generation;
@@ -204,19 +187,17 @@ absl::Status Journal::RewriteWhere(bool* is_full) {
   head.crc =
       Checksum(reinterpret_cast<const char*>(&head) + kHeadChecked, sizeof(head) - kHeadChecked);
   const RecordHead record = MakeRecord(RecordType::kWhole, 0, whole);
-  absl::Status written = WriteAll(file.get(), {reinterpret_cast<const char*>(&head), sizeof(head)});
-  if (written.ok()) {
-    written = WriteAll(file.get(), {reinterpret_cast<const char*>(&record), sizeof(record)});
+  int error = 0;
+  for (const absl::string_view part :
+       {absl::string_view(reinterpret_cast<const char*>(&head), sizeof(head)),
+        absl::string_view(reinterpret_cast<const char*>(&record), sizeof(record)),
+        absl::string_view(whole)}) {
+    if (error == 0) error = WriteAll(file.get(), part);
   }
-  if (written.ok()) written = WriteAll(file.get(), whole);
-  if (written.ok() && renameat(folder->get(), kNextFile, folder->get(), kFile) != 0) {
-    written = FailedAs(errno, absl::StrCat("put ", folder_, "/", kFile, " into place"));
-  }
-  if (!written.ok()) {
-    const int error = errno;
+  if (error == 0 && renameat(folder->get(), kNextFile, folder->get(), kFile) != 0) error = errno;
+  if (error != 0) {
     unlinkat(folder->get(), kNextFile, 0);
-    errno = error;
-    return failed(written);
+    return Failed(error, absl::StrCat("write irisd's state to ", folder_, "/", kFile));
   }
   file_ = std::move(file);
   sequence_ = 1;

@@ -77,9 +77,10 @@ class Journal {
  private:
   Journal(std::string folder, const JournalOwner& owner, Whole whole)
       : folder_(std::move(folder)), owner_(owner), whole_(std::move(whole)) {}
-  // As Rewrite; *is_full: for want of room in the file system.
-  absl::Status RewriteWhere(bool* is_full);
   absl::Status Rewrite();
+  // Undoes what a Rewrite that fails has begun, and returns why it fails: `why`, or an errno.
+  absl::Status Failed(absl::Status why);
+  absl::Status Failed(int error, const std::string& what);
 
   const std::string folder_;
   const JournalOwner owner_;
@@ -92,6 +93,7 @@ class Journal {
   uint64_t n_rewrites_ = 0;
   int64_t retry_ns_ = 0;  // after a failure: when to try again, on the steady clock
   std::string failure_;   // the last one
+  bool is_full_ = false;  // the last Rewrite failed for want of room in the file system
 };
 
 // What a journal says.
