@@ -1,53 +1,50 @@
 #!/usr/bin/env python3
-"""Draws what `restart_bench soak` counted: a row for each column over the restarts, from 0 to a little more than its
-most.
+"""Draws what irisd and its parent process hold while irisd is killed again and again: a row for each number that
+tests/integration/restart_test prints, from 0 to a little more than its most.
 
-    soak_chart.py SOAK.csv OUT.svg
+    IRIS_TEST_OPS=10000 restart_test > OUTPUT; soak_chart.py OUTPUT OUT.svg
 """
 
-import csv
+import re
 import sys
 from xml.sax.saxutils import escape
 
 LABEL, WIDTH, HEIGHT, GAP, TOP = 160, 640, 44, 16, 12
+LINE = re.compile(r" *(\d+) kills: irisd +(\d+) KiB +(\d+) descriptors +(\d+) threads \| supervisor +(\d+) KiB +(\d+) "
+                  r"descriptors +\d+ threads \| journal +(\d+) bytes ")
+NAMES = ("irisd RSS KiB", "irisd descriptors", "irisd threads", "parent RSS KiB", "parent descriptors", "stored bytes")
 
 
 class Malformed(Exception):
-    """The file is no output of restart_bench soak."""
+    """The file is no output of restart_test, or of too few kills."""
 
 
 def columns_of(text):
-    """(restarts, [(name, its values)])"""
-    rows = list(csv.reader(text.splitlines()))
-    try:
-        numbers = [[float(cell) for cell in row] for row in rows[1:]]
-    except ValueError as error:
-        raise Malformed(str(error)) from error
-    if len(numbers) < 2 or rows[0][0] != "restarts" or any(len(row) != len(rows[0]) for row in numbers):
-        raise Malformed("no lines of numbers below a line of names, the first of which is 'restarts'")
-    restarts, *others = zip(*numbers)
-    if not restarts[-1] > 0 or not all(0 <= value < 1e15 for values in others for value in values):
-        raise Malformed("numbers that nobody counts")
-    return restarts, list(zip(rows[0][1:], others))
+    """(kills, [(name, its values)])"""
+    rows = [[int(number) for number in match.groups()] for match in map(LINE.match, text.splitlines()) if match]
+    if len(rows) < 2:
+        raise Malformed("fewer than two lines of numbers, of which restart_test prints one for every 100 kills")
+    kills, *others = zip(*rows)
+    return kills, list(zip(NAMES, others))
 
 
 def draw(text):
     """The picture as SVG."""
-    restarts, columns = columns_of(text)
+    kills, columns = columns_of(text)
     width, height = LABEL + WIDTH + 90, TOP + len(columns) * (HEIGHT + GAP) + 20
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" '
            'font-size="12">', f'<rect width="{width}" height="{height}" fill="white"/>']
     y = TOP
     for name, values in columns:
         most = max(max(values), 1) * 1.1
-        points = " ".join(f"{LABEL + WIDTH * x / restarts[-1]:.1f},{y + HEIGHT * (1 - value / most):.1f}"
-                          for x, value in zip(restarts, values))
+        points = " ".join(f"{LABEL + WIDTH * x / max(kills):.1f},{y + HEIGHT * (1 - value / most):.1f}"
+                          for x, value in zip(kills, values))
         out += [f'<line x1="{LABEL}" y1="{y + HEIGHT}" x2="{LABEL + WIDTH}" y2="{y + HEIGHT}" stroke="#ccc"/>',
                 f'<text x="{LABEL - 8}" y="{y + HEIGHT - 4}" text-anchor="end">{escape(name)}</text>',
                 f'<polyline points="{points}" fill="none" stroke="#2b6cb0"/>',
                 f'<text x="{LABEL + WIDTH + 6}" y="{y + HEIGHT - 4}">{min(values):,.0f}–{max(values):,.0f}</text>']
         y += HEIGHT + GAP
-    out.append(f'<text x="{LABEL + WIDTH}" y="{y + 6}" text-anchor="end">{restarts[-1]:,.0f} restarts</text>')
+    out.append(f'<text x="{LABEL + WIDTH}" y="{y + 6}" text-anchor="end">{max(kills):,} kills</text>')
     return "\n".join([*out, "</svg>", ""])
 
 

@@ -169,20 +169,23 @@ class ProductPlots(unittest.TestCase):
 
 class SoakChart(unittest.TestCase):
 
-    def test_a_row_for_each_column(self):
-        svg = soak_chart.draw("restarts,RSS KiB,<threads>\n100,5000,9\n200,5500,9\n")
+    def line(self, kills, rss=5000):
+        return (f"  {kills} kills: irisd  {rss} KiB  42 descriptors  9 threads | supervisor   7160 KiB  30 descriptors "
+                "2 threads | journal   14659 bytes | 2 processes\n")
+
+    def test_a_row_for_each_number(self):
+        svg = soak_chart.draw("[ RUN      ]\n" + self.line(100) + "rounds 4\n" + self.line(200, rss=5500))
         xml.dom.minidom.parseString(svg)
-        for words in ("RSS KiB", "5,000–5,500", "&lt;threads&gt;", "9–9", "200 restarts"):
+        for words in ("irisd RSS KiB", "5,000–5,500", "42–42", "9–9", "7,160–7,160", "14,659–14,659", "200 kills"):
             self.assertIn(words, svg)
 
     def test_what_is_no_output(self):
-        for text in ("", "restarts,a\n1,2\n", "other,a\n1,2\n2,2\n", "restarts,a\n1,2\n2\n", "restarts,a\n1,x\n2,2\n",
-                     "restarts,a\n0,2\n0,2\n", "restarts,a\n1,nan\n2,2\n"):
+        for text in ("", self.line(100), "100 kills: irisd\n200 kills: irisd\n"):
             with self.subTest(text), self.assertRaises(soak_chart.Malformed):
                 soak_chart.draw(text)
 
     def test_the_program(self):
-        self.assertEqual(soak_chart.main(["none.csv", "none.svg"]), 1)
+        self.assertEqual(soak_chart.main(["none", "none.svg"]), 1)
 
 
 if __name__ == "__main__":
