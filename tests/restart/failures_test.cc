@@ -25,6 +25,7 @@ namespace iris {
 namespace {
 
 using driver::testing::OwnMemory;
+using testing::CountOf;
 using testing::Daemon;
 using testing::Eventually;
 using testing::kFailingCallCount;
@@ -197,12 +198,6 @@ class Failures {
   std::vector<Point> points_;
   std::map<std::string, Seen> seen_;
 };
-
-int CountOf(const std::string& log, const std::string& text) {
-  int n = 0;
-  for (size_t at = log.find(text); at != log.npos; at = log.find(text, at + 1)) ++n;
-  return n;
-}
 
 // An irisd that ended by itself has said once why: in its log, or, before there was one, by itself.
 void ExpectOneError(const std::string& log, int error) {

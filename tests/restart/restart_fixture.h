@@ -47,6 +47,13 @@ bool Eventually(F done, absl::Duration timeout = absl::Seconds(60)) {
   return true;
 }
 
+// How often `text` is in `log`.
+inline int CountOf(const std::string& log, const std::string& text) {
+  int n = 0;
+  for (size_t at = log.find(text); at != log.npos; at = log.find(text, at + 1)) ++n;
+  return n;
+}
+
 // Descriptors of memfds that a process has.
 inline int CountMemfds(pid_t pid) {
   int n = 0;
@@ -260,13 +267,7 @@ class RestartFixture : public ::testing::Test {
     StartAgain();
   }
 
-  // How often `text` is in the log.
-  int InLog(const std::string& text) const {
-    const std::string log = daemon_->Log();
-    int n = 0;
-    for (size_t at = log.find(text); at != log.npos; at = log.find(text, at + 1)) ++n;
-    return n;
-  }
+  int InLog(const std::string& text) const { return CountOf(daemon_->Log(), text); }
   // irisd has ended by nothing but what the test did to it.
   virtual void ExpectNoOtherEnd() {
     const std::string log = daemon_->Log();
