@@ -56,60 +56,72 @@ static_assert(IRIS_NORM_TWO_SHOT == static_cast<int>(norm::Variant::kTwoShot));
 static_assert(IRIS_NORM_ALONE == static_cast<int>(norm::Variant::kAlone));
 static_assert(IRIS_NORM_TWO_LINES == static_cast<int>(norm::Variant::kTwoLines));
 
-// What a call says of its elements.
-struct Said {
-  iris_dtype dtype = IRIS_DTYPE_NONE;
-  iris_reduce_op op = IRIS_SUM;
-  int32_t variant = 0;
-
-  absl::Status Check() const {
-    if (dtype <= 0 || dtype >= static_cast<int>(iris::kDTypeCount)) {
-      return absl::InvalidArgumentError(absl::StrCat(dtype, " is no iris_dtype of an element"));
-    }
-    if (op < 0 || op > IRIS_AVG) {
-      return absl::InvalidArgumentError(absl::StrCat(op, " is no iris_reduce_op"));
-    }
-    if (variant < 0 || !ccl::IsVariant(static_cast<uint32_t>(variant))) {
-      return absl::InvalidArgumentError(absl::StrCat(variant, " is no variant; 0 is automatic"));
-    }
-    return absl::OkStatus();
+// Checks the numbers of a caller, which are enumerators in the library.
+absl::Status CheckNumbers(iris_dtype dtype, iris_reduce_op op = IRIS_SUM, int32_t variant = 0) {
+  if (dtype <= 0 || dtype >= static_cast<int>(iris::kDTypeCount)) {
+    return absl::InvalidArgumentError(absl::StrCat(dtype, " is no iris_dtype of an element"));
   }
-  DType type() const { return static_cast<DType>(dtype); }
-  ccl::ReduceOp reduce_op() const { return static_cast<ccl::ReduceOp>(op); }
-  ccl::Variant as() const { return static_cast<ccl::Variant>(variant); }
-};
+  if (op < 0 || op > IRIS_AVG) {
+    return absl::InvalidArgumentError(absl::StrCat(op, " is no iris_reduce_op"));
+  }
+  if (variant < 0 || !ccl::IsVariant(static_cast<uint32_t>(variant))) {
+    return absl::InvalidArgumentError(absl::StrCat(variant, " is no variant; 0 is automatic"));
+  }
+  return absl::OkStatus();
+}
 
-// An operation on a stream.
+// Calls body(communicator, stream), with both locked for this call.
 template <typename Body>
-iris_code Put(iris_comm* comm, iris_stream* stream, const Said& said, Body body) noexcept {
+iris_code Put(iris_comm* comm, iris_stream* stream, Body body) noexcept {
   return WithStream<CommObject>(comm, stream,
                                 [&](CommObject& object, StreamObject& on) -> absl::Status {
                                   const Turn turn(object);
                                   IRIS_ABI_TRY(turn.status());
-                                  IRIS_ABI_TRY(said.Check());
                                   return body(*object.comm, *on);
                                 });
 }
 
-// A send or a receive, which a group keeps. All of a group are on one stream.
-template <typename Body>
-iris_code PutMessage(iris_comm* comm, iris_stream* stream, const Said& said, Body body) noexcept {
+// The arguments of a collective, as the functions of the C API take them.
+struct Arguments {
+  const void* in = nullptr;
+  void* out = nullptr;
+  uint64_t count = 0;
+  iris_dtype dtype = IRIS_U8;
+  iris_reduce_op op = IRIS_SUM;
+  uint32_t root = 0;
+  int32_t variant = 0;
+};
+
+iris_code Run(iris_comm* comm, iris_stream* stream, ccl::Operation operation,
+              const Arguments& given) noexcept {
+  return Put(comm, stream, [&](auto& c, auto& s) -> absl::Status {
+    IRIS_ABI_TRY(CheckNumbers(given.dtype, given.op, given.variant));
+    return c.Run({operation, given.in, given.out, given.count, static_cast<DType>(given.dtype),
+                  static_cast<ccl::ReduceOp>(given.op), given.root,
+                  static_cast<ccl::Variant>(given.variant)},
+                 s);
+  });
+}
+
+// A send or a receive, which an open group keeps. All calls of a group name one stream.
+iris_code RunMessage(iris_comm* comm, iris_stream* stream, const char* what, iris_dtype dtype,
+                     ccl::Message message) noexcept {
   return WithStream<CommObject>(
       comm, stream, [&](CommObject& object, StreamObject& on) -> absl::Status {
         const Turn turn(object);
         IRIS_ABI_TRY(turn.status());
-        if (!object.comm->in_group()) {
-          IRIS_ABI_TRY(said.Check());
-          return body(*object.comm, *on);
+        absl::Status status = CheckNumbers(dtype);
+        if (object.comm->in_group()) {
+          if (object.group_stream == nullptr) object.group_stream = stream;
+          if (status.ok() && object.group_stream != stream) {
+            status = absl::InvalidArgumentError(
+                "the calls of a group name different streams: give all of them the same one");
+          }
+          if (!status.ok()) return object.comm->GroupFailed(status);
         }
-        if (absl::Status status = said.Check(); !status.ok())
-          return object.comm->GroupFailed(status);
-        if (object.group_stream == nullptr) object.group_stream = stream;
-        if (object.group_stream != stream) {
-          return object.comm->GroupFailed(absl::InvalidArgumentError(
-              "the calls of a group name different streams: give all of them the same one"));
-        }
-        return body(*object.comm, *on);
+        IRIS_ABI_TRY(status);
+        message.type = static_cast<DType>(dtype);
+        return object.comm->Exchange(what, absl::MakeSpan(&message, 1), *on);
       });
 }
 
@@ -311,102 +323,89 @@ iris_code iris_comm_destroy(iris_comm* comm) {
 iris_code iris_all_reduce(iris_comm* comm, const void* in, void* out, uint64_t count,
                           iris_dtype dtype, iris_reduce_op op, iris_stream* stream,
                           int32_t variant) {
-  const Said said = {dtype, op, variant};
-  return Put(comm, stream, said, [&](auto& c, auto& s) {
-    return c.AllReduce(in, out, count, said.type(), said.reduce_op(), s, said.as());
-  });
+  return Run(comm, stream, ccl::Operation::kAllReduce, {in, out, count, dtype, op, 0, variant});
 }
 
 iris_code iris_reduce_scatter(iris_comm* comm, const void* in, void* out, uint64_t count_per_member,
                               iris_dtype dtype, iris_reduce_op op, iris_stream* stream,
                               int32_t variant) {
-  const Said said = {dtype, op, variant};
-  return Put(comm, stream, said, [&](auto& c, auto& s) {
-    return c.ReduceScatter(in, out, count_per_member, said.type(), said.reduce_op(), s, said.as());
-  });
+  return Run(comm, stream, ccl::Operation::kReduceScatter,
+             {in, out, count_per_member, dtype, op, 0, variant});
 }
 
 iris_code iris_reduce(iris_comm* comm, const void* in, void* out, uint64_t count, iris_dtype dtype,
                       iris_reduce_op op, uint32_t root, iris_stream* stream, int32_t variant) {
-  const Said said = {dtype, op, variant};
-  return Put(comm, stream, said, [&](auto& c, auto& s) {
-    return c.Reduce(in, out, count, said.type(), said.reduce_op(), root, s, said.as());
-  });
+  return Run(comm, stream, ccl::Operation::kReduce, {in, out, count, dtype, op, root, variant});
 }
 
 iris_code iris_all_gather(iris_comm* comm, const void* in, void* out, uint64_t count_per_member,
                           iris_dtype dtype, iris_stream* stream, int32_t variant) {
-  const Said said = {dtype, IRIS_SUM, variant};
-  return Put(comm, stream, said, [&](auto& c, auto& s) {
-    return c.AllGather(in, out, count_per_member, said.type(), s, said.as());
-  });
+  return Run(comm, stream, ccl::Operation::kAllGather,
+             {in, out, count_per_member, dtype, IRIS_SUM, 0, variant});
 }
 
 iris_code iris_gather(iris_comm* comm, const void* in, void* out, uint64_t count_per_member,
                       iris_dtype dtype, uint32_t root, iris_stream* stream, int32_t variant) {
-  const Said said = {dtype, IRIS_SUM, variant};
-  return Put(comm, stream, said, [&](auto& c, auto& s) {
-    return c.Gather(in, out, count_per_member, said.type(), root, s, said.as());
-  });
+  return Run(comm, stream, ccl::Operation::kGather,
+             {in, out, count_per_member, dtype, IRIS_SUM, root, variant});
 }
 
 iris_code iris_scatter(iris_comm* comm, const void* in, void* out, uint64_t count_per_member,
                        iris_dtype dtype, uint32_t root, iris_stream* stream, int32_t variant) {
-  const Said said = {dtype, IRIS_SUM, variant};
-  return Put(comm, stream, said, [&](auto& c, auto& s) {
-    return c.Scatter(in, out, count_per_member, said.type(), root, s, said.as());
-  });
+  return Run(comm, stream, ccl::Operation::kScatter,
+             {in, out, count_per_member, dtype, IRIS_SUM, root, variant});
 }
 
 iris_code iris_all_to_all(iris_comm* comm, const void* in, void* out, uint64_t count_per_member,
                           iris_dtype dtype, iris_stream* stream, int32_t variant) {
-  const Said said = {dtype, IRIS_SUM, variant};
-  return Put(comm, stream, said, [&](auto& c, auto& s) {
-    return c.AllToAll(in, out, count_per_member, said.type(), s, said.as());
-  });
+  return Run(comm, stream, ccl::Operation::kAllToAll,
+             {in, out, count_per_member, dtype, IRIS_SUM, 0, variant});
 }
 
 iris_code iris_all_to_all_v(iris_comm* comm, const void* in, const uint64_t* to_counts,
                             const uint64_t* to_offsets, void* out, const uint64_t* from_counts,
                             const uint64_t* from_offsets, uint32_t n_members, iris_dtype dtype,
                             iris_stream* stream) {
-  const Said said = {dtype, IRIS_SUM, 0};
-  return Put(comm, stream, said, [&](auto& c, auto& s) -> absl::Status {
+  return Put(comm, stream, [&](auto& c, auto& s) -> absl::Status {
+    IRIS_ABI_TRY(CheckNumbers(dtype));
     for (const uint64_t* each : {to_counts, to_offsets, from_counts, from_offsets}) {
       IRIS_ABI_TRY(NotNull(each, "all_to_all_v: one of the arrays of counts and offsets"));
     }
-    return c.AllToAllV(in, {to_counts, n_members}, {to_offsets, n_members}, out,
-                       {from_counts, n_members}, {from_offsets, n_members}, said.type(), s);
+    if (const size_t n = c.team().ranks.size(); n_members != n) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("all_to_all_v: ", n_members, " counts or offsets for ", n, " ranks"));
+    }
+    ccl::Call call = {ccl::Operation::kAllToAllV, in, out, 0, static_cast<DType>(dtype)};
+    call.to = {to_counts, to_offsets};
+    call.from = {from_counts, from_offsets};
+    return c.Run(call, s);
   });
 }
 
 iris_code iris_broadcast(iris_comm* comm, const void* in, void* out, uint64_t count,
                          iris_dtype dtype, uint32_t root, iris_stream* stream, int32_t variant) {
-  const Said said = {dtype, IRIS_SUM, variant};
-  return Put(comm, stream, said, [&](auto& c, auto& s) {
-    return c.Broadcast(in, out, count, said.type(), root, s, said.as());
-  });
+  return Run(comm, stream, ccl::Operation::kBroadcast,
+             {in, out, count, dtype, IRIS_SUM, root, variant});
 }
 
 iris_code iris_send(iris_comm* comm, const void* in, uint64_t count, iris_dtype dtype, uint32_t to,
                     iris_stream* stream) {
-  const Said said = {dtype, IRIS_SUM, 0};
-  return PutMessage(comm, stream, said,
-                    [&](auto& c, auto& s) { return c.Send(in, count, said.type(), to, s); });
+  return RunMessage(comm, stream, "send", dtype, {.in = in, .count = count, .peer_index = to});
 }
 
 iris_code iris_recv(iris_comm* comm, void* out, uint64_t count, iris_dtype dtype, uint32_t from,
                     iris_stream* stream) {
-  const Said said = {dtype, IRIS_SUM, 0};
-  return PutMessage(comm, stream, said,
-                    [&](auto& c, auto& s) { return c.Recv(out, count, said.type(), from, s); });
+  return RunMessage(comm, stream, "recv", dtype, {.out = out, .count = count, .peer_index = from});
 }
 
 iris_code iris_send_recv(iris_comm* comm, const void* in, uint64_t count, uint32_t to, void* out,
                          uint64_t out_count, uint32_t from, iris_dtype dtype, iris_stream* stream) {
-  const Said said = {dtype, IRIS_SUM, 0};
-  return Put(comm, stream, said, [&](auto& c, auto& s) {
-    return c.SendRecv(in, count, to, out, out_count, from, said.type(), s);
+  return Put(comm, stream, [&](auto& c, auto& s) -> absl::Status {
+    IRIS_ABI_TRY(CheckNumbers(dtype));
+    const auto type = static_cast<DType>(dtype);
+    ccl::Message messages[2] = {{in, nullptr, count, type, to},
+                                {nullptr, out, out_count, type, from}};
+    return c.Exchange("send_recv", absl::MakeSpan(messages), s);
   });
 }
 
@@ -435,8 +434,9 @@ iris_code iris_group_end(iris_comm* comm) {
 }
 
 iris_code iris_comm_barrier(iris_comm* comm, iris_stream* stream) {
-  const Said said = {IRIS_U8, IRIS_SUM, 0};
-  return Put(comm, stream, said, [](auto& c, auto& s) { return c.Barrier(s); });
+  return Put(comm, stream, [](auto& c, auto& s) {
+    return c.Run({.operation = ccl::Operation::kBarrier, .type = DType::kNone}, s);
+  });
 }
 
 iris_code iris_comm_check(iris_comm* comm) {
@@ -452,8 +452,7 @@ iris_code iris_comm_error_word(iris_comm* comm, const uint64_t** out) {
 }
 
 iris_code iris_comm_synchronize(iris_comm* comm, iris_stream* stream) {
-  const Said said = {IRIS_U8, IRIS_SUM, 0};
-  return Put(comm, stream, said, [](auto& c, auto& s) { return c.Synchronize(s); });
+  return Put(comm, stream, [](auto& c, auto& s) { return c.Synchronize(s); });
 }
 
 iris_code iris_comm_reset(iris_comm* comm) {
@@ -510,8 +509,7 @@ iris_code iris_matmul_choose(iris_comm* comm, const iris_matmul* call, iris_matm
 }
 
 iris_code iris_matmul_launch(iris_comm* comm, const iris_matmul* call, iris_stream* stream) {
-  const Said said = {IRIS_U8, IRIS_SUM, 0};
-  return Put(comm, stream, said, [&](auto& c, auto& s) -> absl::Status {
+  return Put(comm, stream, [&](auto& c, auto& s) -> absl::Status {
     const absl::StatusOr<ops::Matmul> matmul = ReadMatmul(call);
     if (!matmul.ok()) return matmul.status();
     return c.Matmul(*matmul, s);
@@ -534,8 +532,7 @@ iris_code iris_norm_choose(iris_comm* comm, const iris_norm* call, iris_norm_pla
 }
 
 iris_code iris_norm_launch(iris_comm* comm, const iris_norm* call, iris_stream* stream) {
-  const Said said = {IRIS_U8, IRIS_SUM, 0};
-  return Put(comm, stream, said, [&](auto& c, auto& s) -> absl::Status {
+  return Put(comm, stream, [&](auto& c, auto& s) -> absl::Status {
     const absl::StatusOr<norm::Norm> read = ReadNorm(call);
     if (!read.ok()) return read.status();
     return c.Norm(*read, s);

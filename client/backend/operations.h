@@ -67,35 +67,9 @@ struct BackendOperations {
   StreamQueues (*CountQueues)();
   uint32_t (*ListShares)(ccl::ShareInfo* out, uint32_t capacity);
   Result (*PrepareWorkspace)(const ccl::Comm& comm, Stream& stream);
-  Result (*AllReduce)(const ccl::Comm& comm, const void* in, void* out, uint64_t count, DType type,
-                      ccl::ReduceOp op, Stream& stream, ccl::Variant variant);
-  Result (*ReduceScatter)(const ccl::Comm& comm, const void* in, void* out,
-                          uint64_t count_per_member, DType type, ccl::ReduceOp op, Stream& stream,
-                          ccl::Variant variant);
-  Result (*Reduce)(const ccl::Comm& comm, const void* in, void* out, uint64_t count, DType type,
-                   ccl::ReduceOp op, uint32_t root_index, Stream& stream, ccl::Variant variant);
-  Result (*AllGather)(const ccl::Comm& comm, const void* in, void* out, uint64_t count_per_member,
-                      DType type, Stream& stream, ccl::Variant variant);
-  Result (*Gather)(const ccl::Comm& comm, const void* in, void* out, uint64_t count_per_member,
-                   DType type, uint32_t root_index, Stream& stream, ccl::Variant variant);
-  Result (*Scatter)(const ccl::Comm& comm, const void* in, void* out, uint64_t count_per_member,
-                    DType type, uint32_t root_index, Stream& stream, ccl::Variant variant);
-  Result (*AllToAll)(const ccl::Comm& comm, const void* in, void* out, uint64_t count_per_member,
-                     DType type, Stream& stream, ccl::Variant variant);
-  Result (*AllToAllV)(const ccl::Comm& comm, const void* in, const ccl::Layout& to, void* out,
-                      const ccl::Layout& from, DType type, Stream& stream);
-  Result (*Broadcast)(const ccl::Comm& comm, const void* in, void* out, uint64_t count, DType type,
-                      uint32_t root_index, Stream& stream, ccl::Variant variant);
-  Result (*Send)(const ccl::Comm& comm, const void* in, uint64_t count, DType type,
-                 uint32_t to_index, Stream& stream);
-  Result (*Recv)(const ccl::Comm& comm, void* out, uint64_t count, DType type, uint32_t from_index,
-                 Stream& stream);
-  Result (*SendRecv)(const ccl::Comm& comm, const void* in, uint64_t count, uint32_t to_index,
-                     void* out, uint64_t out_count, uint32_t from_index, DType type,
-                     Stream& stream);
+  Result (*Run)(const ccl::Comm& comm, const ccl::Call& call, Stream& stream);
   Result (*Exchange)(const ccl::Comm& comm, const ccl::Message* messages, uint32_t n_messages,
                      Stream& stream);
-  Result (*Barrier)(const ccl::Comm& comm, Stream& stream);
   Result (*CheckError)(const ccl::Comm& comm, ccl::ErrorInfo* info);
   void (*ResetError)(const ccl::Comm& comm);
   Result (*CopyMissing)(const ccl::Comm& comm, uint64_t* mask, Stream& stream);

@@ -23,8 +23,6 @@ using ccl::Config;
 using ccl::ErrorInfo;
 using ccl::ErrorReport;
 using ccl::Operation;
-using ccl::ReduceOp;
-using ccl::Variant;
 
 namespace {
 
@@ -247,172 +245,62 @@ absl::Status Communicator::Destroy() {
   return Annotate(context_.Free(workspace_), "destroy the communicator");
 }
 
-absl::StatusOr<uint32_t> Communicator::IndexOf(uint32_t rank) const {
-  const auto found = std::find(team_.ranks.begin(), team_.ranks.end(), rank);
+absl::Status Communicator::ToIndex(uint32_t* rank) const {
+  const auto found = std::find(team_.ranks.begin(), team_.ranks.end(), *rank);
   if (found == team_.ranks.end()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("rank ", rank,
+        absl::StrCat("rank ", *rank,
                      " is not one of the team: roots and peers are ranks of the job, and "
                      "the team has ",
                      absl::StrJoin(team_.ranks, ", ")));
   }
-  return static_cast<uint32_t>(found - team_.ranks.begin());
+  *rank = static_cast<uint32_t>(found - team_.ranks.begin());
+  return absl::OkStatus();
 }
 
-template <typename Start>
-absl::Status Communicator::PutCall(const char* what, std::initializer_list<uint32_t> ranks,
-                                   Start start) {
-  if (absl::Status status = Usable(); !status.ok()) return Annotate(status, what);
-  std::array<uint32_t, 2> indexes = {};
-  size_t n = 0;
-  for (const uint32_t rank : ranks) {
-    const absl::StatusOr<uint32_t> index = IndexOf(rank);
-    if (!index.ok()) return Annotate(index.status(), what);
-    indexes[n++] = *index;
-  }
-  const Result result = start(indexes.data());
-  return result.ok() ? absl::OkStatus() : FromDevice(result, what);
-}
-
-absl::Status Communicator::CheckBuffers(const Buffers& buffers) const {
-  if (absl::Status s = context_.CheckShared("in", buffers.in, team_.ranks); !s.ok()) return s;
-  return context_.CheckShared("out", buffers.out, team_.ranks);
-}
-
-template <typename Start>
-absl::Status Communicator::Put(Operation what, const Buffers& buffers,
-                               std::optional<uint64_t> count, DType type, Start start) {
+absl::Status Communicator::Run(ccl::Call call, backend::Stream& stream) {
   const TraceRecorder::Span span(context_.trace(), TraceHostCall::kLaunch, 0,
-                                 static_cast<uint64_t>(what));
-  absl::Status status = CheckBuffers(buffers);
-  if (!status.ok()) return Annotate(status, ccl::OperationName(what));
-  status = PutCall(ccl::OperationName(what), {}, [&](const uint32_t*) { return start(); });
-  if (status.ok()) Tell(what, count, type);
-  return status;
-}
-
-template <typename Start>
-absl::Status Communicator::PutRooted(Operation what, const Buffers& buffers, uint64_t count,
-                                     DType type, uint32_t root, Start start) {
-  const TraceRecorder::Span span(context_.trace(), TraceHostCall::kLaunch, 0,
-                                 static_cast<uint64_t>(what));
-  absl::Status status = CheckBuffers(buffers);
-  if (!status.ok()) return Annotate(status, ccl::OperationName(what));
-  status = PutCall(ccl::OperationName(what), {root},
-                   [&](const uint32_t* indexes) { return start(indexes[0]); });
-  if (status.ok()) Tell(what, count, type);
-  return status;
-}
-
-void Communicator::Tell(Operation what, std::optional<uint64_t> count, DType type) {
-  // The device does not count a call of nothing.
-  if (count != 0) log_.Put(what, count.value_or(0), static_cast<uint8_t>(type));
-}
-
-absl::Status Communicator::AllReduce(const void* in, void* out, uint64_t count, DType type,
-                                     ReduceOp op, backend::Stream& stream, Variant variant) {
-  return Put(Operation::kAllReduce, {in, out}, count, type,
-             [&] { return backend_.AllReduce(comm_, in, out, count, type, op, stream, variant); });
-}
-
-absl::Status Communicator::ReduceScatter(const void* in, void* out, uint64_t count_per_member,
-                                         DType type, ReduceOp op, backend::Stream& stream,
-                                         Variant variant) {
-  return Put(Operation::kReduceScatter, {in, out}, count_per_member, type, [&] {
-    return backend_.ReduceScatter(comm_, in, out, count_per_member, type, op, stream, variant);
-  });
-}
-
-absl::Status Communicator::Reduce(const void* in, void* out, uint64_t count, DType type,
-                                  ReduceOp op, uint32_t root, backend::Stream& stream,
-                                  Variant variant) {
-  return PutRooted(Operation::kReduce, {in, out}, count, type, root, [&](uint32_t index) {
-    return backend_.Reduce(comm_, in, out, count, type, op, index, stream, variant);
-  });
-}
-
-absl::Status Communicator::AllGather(const void* in, void* out, uint64_t count_per_member,
-                                     DType type, backend::Stream& stream, Variant variant) {
-  return Put(Operation::kAllGather, {in, out}, count_per_member, type, [&] {
-    return backend_.AllGather(comm_, in, out, count_per_member, type, stream, variant);
-  });
-}
-
-absl::Status Communicator::Gather(const void* in, void* out, uint64_t count_per_member, DType type,
-                                  uint32_t root, backend::Stream& stream, Variant variant) {
-  return PutRooted(
-      Operation::kGather, {in, out}, count_per_member, type, root, [&](uint32_t index) {
-        return backend_.Gather(comm_, in, out, count_per_member, type, index, stream, variant);
-      });
-}
-
-absl::Status Communicator::Scatter(const void* in, void* out, uint64_t count_per_member, DType type,
-                                   uint32_t root, backend::Stream& stream, Variant variant) {
-  return PutRooted(
-      Operation::kScatter, {in, out}, count_per_member, type, root, [&](uint32_t index) {
-        return backend_.Scatter(comm_, in, out, count_per_member, type, index, stream, variant);
-      });
-}
-
-absl::Status Communicator::AllToAll(const void* in, void* out, uint64_t count_per_member,
-                                    DType type, backend::Stream& stream, Variant variant) {
-  return Put(Operation::kAllToAll, {in, out}, count_per_member, type, [&] {
-    return backend_.AllToAll(comm_, in, out, count_per_member, type, stream, variant);
-  });
-}
-
-absl::Status Communicator::AllToAllV(const void* in, absl::Span<const uint64_t> to_counts,
-                                     absl::Span<const uint64_t> to_offsets, void* out,
-                                     absl::Span<const uint64_t> from_counts,
-                                     absl::Span<const uint64_t> from_offsets, DType type,
-                                     backend::Stream& stream) {
-  for (const auto& span : {to_counts, to_offsets, from_counts, from_offsets}) {
-    if (span.size() != team_.ranks.size()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "all_to_all_v: ", span.size(), " counts or offsets for ", team_.ranks.size(), " ranks"));
-    }
+                                 static_cast<uint64_t>(call.operation));
+  const char* const what = ccl::OperationName(call.operation);
+  absl::Status status = context_.CheckShared("in", call.in, team_.ranks);
+  if (status.ok()) status = context_.CheckShared("out", call.out, team_.ranks);
+  if (status.ok()) status = Usable();
+  if (status.ok() && ccl::HasRoot(call.operation)) status = ToIndex(&call.root);
+  if (!status.ok()) return Annotate(status, what);
+  if (Result result = backend_.Run(comm_, call, stream); !result.ok()) {
+    return FromDevice(result, what);
   }
-  return Put(Operation::kAllToAllV, {in, out}, std::nullopt, type, [&] {
-    return backend_.AllToAllV(comm_, in, ccl::Layout{to_counts.data(), to_offsets.data()}, out,
-                              ccl::Layout{from_counts.data(), from_offsets.data()}, type, stream);
-  });
-}
-
-absl::Status Communicator::Broadcast(const void* in, void* out, uint64_t count, DType type,
-                                     uint32_t root, backend::Stream& stream, Variant variant) {
-  return PutRooted(Operation::kBroadcast, {in, out}, count, type, root, [&](uint32_t index) {
-    return backend_.Broadcast(comm_, in, out, count, type, index, stream, variant);
-  });
-}
-
-absl::Status Communicator::Send(const void* in, uint64_t count, DType type, uint32_t to,
-                                backend::Stream& stream) {
-  if (in_group_) {
-    if (in == nullptr && count != 0) {
-      return GroupFailed(absl::InvalidArgumentError("send: the buffer is null"));
-    }
-    return Keep("send", to, {.in = in, .count = count, .type = type});
+  // The device does not count a call of no elements.
+  const bool has_count =
+      call.operation != Operation::kBarrier && call.operation != Operation::kAllToAllV;
+  if (!has_count) call.count = 0;
+  if (!has_count || call.count != 0) {
+    log_.Put(call.operation, call.count, static_cast<uint8_t>(call.type));
   }
-  return PutCall("send", {to}, [&](const uint32_t* indexes) {
-    return backend_.Send(comm_, in, count, type, indexes[0], stream);
-  });
+  return absl::OkStatus();
 }
 
-absl::Status Communicator::Recv(void* out, uint64_t count, DType type, uint32_t from,
-                                backend::Stream& stream) {
-  if (in_group_) return Keep("recv", from, {.out = out, .count = count, .type = type});
-  return PutCall("recv", {from}, [&](const uint32_t* indexes) {
-    return backend_.Recv(comm_, out, count, type, indexes[0], stream);
-  });
-}
-
-absl::Status Communicator::SendRecv(const void* in, uint64_t count, uint32_t to, void* out,
-                                    uint64_t out_count, uint32_t from, DType type,
+absl::Status Communicator::Exchange(const char* what, absl::Span<ccl::Message> messages,
                                     backend::Stream& stream) {
-  return PutCall("send_recv", {to, from}, [&](const uint32_t* indexes) {
-    return backend_.SendRecv(comm_, in, count, indexes[0], out, out_count, indexes[1], type,
-                             stream);
-  });
+  const bool keep = in_group_ && messages.size() == 1;
+  absl::Status status = keep ? absl::OkStatus() : Usable();
+  for (ccl::Message& message : messages) {
+    if (status.ok() && message.in == nullptr && message.out == nullptr && message.count != 0) {
+      status = absl::InvalidArgumentError("the buffer is null");
+    }
+    if (status.ok()) status = ToIndex(&message.peer_index);
+  }
+  if (!status.ok()) {
+    status = Annotate(status, what);
+    return keep ? GroupFailed(status) : status;
+  }
+  if (keep) {
+    group_.push_back(messages.front());
+    return absl::OkStatus();
+  }
+  const Result result =
+      backend_.Exchange(comm_, messages.data(), static_cast<uint32_t>(messages.size()), stream);
+  return result.ok() ? absl::OkStatus() : FromDevice(result, what);
 }
 
 absl::Status Communicator::GroupStart() {
@@ -426,14 +314,6 @@ absl::Status Communicator::GroupStart() {
 absl::Status Communicator::GroupFailed(absl::Status status) {
   if (group_status_.ok()) group_status_ = status;
   return status;
-}
-
-absl::Status Communicator::Keep(const char* what, uint32_t peer, ccl::Message message) {
-  const absl::StatusOr<uint32_t> index = IndexOf(peer);
-  if (!index.ok()) return GroupFailed(Annotate(index.status(), what));
-  message.peer_index = *index;
-  group_.push_back(message);
-  return absl::OkStatus();
 }
 
 absl::Status Communicator::GroupDrop() {
@@ -450,14 +330,10 @@ absl::Status Communicator::GroupDrop() {
 
 absl::Status Communicator::GroupEnd(backend::Stream& stream) {
   if (absl::Status status = GroupDrop(); !status.ok()) return status;
-  return PutCall("group_end", {}, [&](const uint32_t*) {
-    return backend_.Exchange(comm_, group_.data(), static_cast<uint32_t>(group_.size()), stream);
-  });
-}
-
-absl::Status Communicator::Barrier(backend::Stream& stream) {
-  return Put(Operation::kBarrier, {}, std::nullopt, DType::kNone,
-             [&] { return backend_.Barrier(comm_, stream); });
+  if (absl::Status status = Usable(); !status.ok()) return Annotate(status, "group_end");
+  const Result result =
+      backend_.Exchange(comm_, group_.data(), static_cast<uint32_t>(group_.size()), stream);
+  return result.ok() ? absl::OkStatus() : FromDevice(result, "group_end");
 }
 
 absl::StatusOr<uint64_t> Communicator::MatmulBytes(const HostContext& context,

@@ -7,9 +7,7 @@
 #pragma once
 
 #include <cstdint>
-#include <initializer_list>
 #include <memory>
-#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -64,46 +62,18 @@ class Communicator {
   absl::Status Destroy();
 
   const Team& team() const { return team_; }
-  // Put one operation on the stream and return; errors of the arguments are returned at once,
-  // others by Check or Synchronize. Counts are elements. `root` is a world rank.
-  absl::Status AllReduce(const void* in, void* out, uint64_t count, DType type, ccl::ReduceOp op,
-                         backend::Stream& stream, ccl::Variant variant = ccl::Variant::kAuto);
-  absl::Status ReduceScatter(const void* in, void* out, uint64_t count_per_member, DType type,
-                             ccl::ReduceOp op, backend::Stream& stream,
-                             ccl::Variant variant = ccl::Variant::kAuto);
-  absl::Status Reduce(const void* in, void* out, uint64_t count, DType type, ccl::ReduceOp op,
-                      uint32_t root, backend::Stream& stream,
-                      ccl::Variant variant = ccl::Variant::kAuto);
-  absl::Status AllGather(const void* in, void* out, uint64_t count_per_member, DType type,
-                         backend::Stream& stream, ccl::Variant variant = ccl::Variant::kAuto);
-  absl::Status Gather(const void* in, void* out, uint64_t count_per_member, DType type,
-                      uint32_t root, backend::Stream& stream,
-                      ccl::Variant variant = ccl::Variant::kAuto);
-  absl::Status Scatter(const void* in, void* out, uint64_t count_per_member, DType type,
-                       uint32_t root, backend::Stream& stream,
-                       ccl::Variant variant = ccl::Variant::kAuto);
-  absl::Status AllToAll(const void* in, void* out, uint64_t count_per_member, DType type,
-                        backend::Stream& stream, ccl::Variant variant = ccl::Variant::kAuto);
-  // Counts and offsets: one for each member, in the order of the team.
-  absl::Status AllToAllV(const void* in, absl::Span<const uint64_t> to_counts,
-                         absl::Span<const uint64_t> to_offsets, void* out,
-                         absl::Span<const uint64_t> from_counts,
-                         absl::Span<const uint64_t> from_offsets, DType type,
-                         backend::Stream& stream);
-  absl::Status Broadcast(const void* in, void* out, uint64_t count, DType type, uint32_t root,
-                         backend::Stream& stream, ccl::Variant variant = ccl::Variant::kAuto);
-  // Only the two ranks call.
-  absl::Status Send(const void* in, uint64_t count, DType type, uint32_t to,
-                    backend::Stream& stream);
-  absl::Status Recv(void* out, uint64_t count, DType type, uint32_t from, backend::Stream& stream);
-  // Both at once: a ring in which all call it first works.
-  absl::Status SendRecv(const void* in, uint64_t count, uint32_t to, void* out, uint64_t out_count,
-                        uint32_t from, DType type, backend::Stream& stream);
+  // Puts a collective on the stream and returns. Errors of the arguments are returned at once,
+  // others by Check or Synchronize. `call.root` is a world rank.
+  absl::Status Run(ccl::Call call, backend::Stream& stream);
+  // Puts messages on the stream, all at once. `peer_index` is a world rank, and `what` names the
+  // call in errors. Within a group, a single message is kept for GroupEnd.
+  absl::Status Exchange(const char* what, absl::Span<ccl::Message> messages,
+                        backend::Stream& stream);
 
-  // Between the two, Send and Recv are kept, and GroupEnd puts them on its stream, all at once, if
-  // none failed; else it gives the first error and puts nothing there. Other operations fail. What
-  // Send and Recv are given as their stream is not looked at: the caller sees to it that it is the
-  // same for all. Check and Destroy may be called; Destroy forgets the group.
+  // Between the two, single messages are kept, and GroupEnd puts them on its stream, all at once, if
+  // none failed; otherwise it returns the first error and puts nothing there. Other operations fail.
+  // The stream of a kept message is ignored: the caller gives all of them the same one. Check and
+  // Destroy may be called; Destroy drops the group.
   absl::Status GroupStart();
   absl::Status GroupEnd(backend::Stream& stream);
   // As GroupEnd, without a stream: where nothing was kept, or for an error.
@@ -111,7 +81,6 @@ class Communicator {
   bool in_group() const { return in_group_; }
   // An error of the group that its caller found.
   absl::Status GroupFailed(absl::Status status);
-  absl::Status Barrier(backend::Stream& stream);
 
   // A product of matrices. Errors of the arguments name the problem. Of kAuto, the rules of
   // products are asked first; what they name is passed over if it does not have the call, or if the
@@ -155,30 +124,8 @@ class Communicator {
       : context_(context), backend_(backend), team_(std::move(team)) {}
   // kFailedPrecondition after Destroy or in a forked child.
   absl::Status Usable() const;
-  // The place of a world rank in the team. kInvalidArgument if it has none.
-  absl::StatusOr<uint32_t> IndexOf(uint32_t rank) const;
-  // Keeps a message of the group.
-  absl::Status Keep(const char* what, uint32_t peer, ccl::Message message);
-  // What a call reads and writes; null: nothing.
-  struct Buffers {
-    const void* in = nullptr;
-    const void* out = nullptr;
-  };
-  // kInvalidArgument: one lies where not every member has something of the same.
-  absl::Status CheckBuffers(const Buffers& buffers) const;
-  // Puts on the stream, for the methods above: a call named `what`, with the places of up to two
-  // ranks in the team, which `start` gets,
-  template <typename Start>
-  absl::Status PutCall(const char* what, std::initializer_list<uint32_t> ranks, Start start);
-  // and operations of the team, which those who look from outside are told of. `count`: nothing is
-  // to be done if it is 0; nothing: the call has none.
-  template <typename Start>
-  absl::Status Put(ccl::Operation what, const Buffers& buffers, std::optional<uint64_t> count,
-                   DType type, Start start);
-  template <typename Start>
-  absl::Status PutRooted(ccl::Operation what, const Buffers& buffers, uint64_t count, DType type,
-                         uint32_t root, Start start);
-  void Tell(ccl::Operation what, std::optional<uint64_t> count, DType type);
+  // Turns a world rank into its place in the team. kInvalidArgument: it has none.
+  absl::Status ToIndex(uint32_t* rank) const;
   // What both operations of moe have in common.
   template <typename Start>
   absl::Status PutMoe(ccl::Operation what, const moe::Config& config, void* workspace,

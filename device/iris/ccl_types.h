@@ -35,6 +35,10 @@ enum class Operation : uint8_t {
 };
 inline constexpr uint32_t kOperationCount = 21;  // kNone included
 
+constexpr bool HasRoot(Operation operation) {
+  return operation == Operation::kBroadcast || operation == Operation::kReduce ||
+         operation == Operation::kGather || operation == Operation::kScatter;
+}
 constexpr bool IsMatmul(Operation operation) {
   return operation >= Operation::kMatmulAllReduce && operation <= Operation::kMatmulAllScatter;
 }

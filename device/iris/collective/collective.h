@@ -267,69 +267,98 @@ Result PrepareWorkspace(const Comm& comm, backend::Stream& stream);
 // that changes its device afterwards.
 Result PrepareKernels();
 
-// out[i] = op over the members of in[i]. In place: out == in.
-Result AllReduce(const Comm& comm, const void* in, void* out, uint64_t count, DType type,
-                 ReduceOp op, backend::Stream& stream, Variant variant = Variant::kAuto);
-
-// out[i] = op over the members of in[index * count_per_member + i]; `in` has count_per_member
-// elements for each member. In place: out == in + index * count_per_member.
-Result ReduceScatter(const Comm& comm, const void* in, void* out, uint64_t count_per_member,
-                     DType type, ReduceOp op, backend::Stream& stream,
-                     Variant variant = Variant::kAuto);
-
-// As AllReduce, at member `root_index` alone. The others' `out` is not written and may be null.
-Result Reduce(const Comm& comm, const void* in, void* out, uint64_t count, DType type, ReduceOp op,
-              uint32_t root_index, backend::Stream& stream, Variant variant = Variant::kAuto);
-
-// out[m * count_per_member + i] = in[i] of member m. In place: in == out + index *
-// count_per_member.
-Result AllGather(const Comm& comm, const void* in, void* out, uint64_t count_per_member, DType type,
-                 backend::Stream& stream, Variant variant = Variant::kAuto);
-
-// As AllGather, at member `root_index` alone. The others' `out` is not written and may be null.
-Result Gather(const Comm& comm, const void* in, void* out, uint64_t count_per_member, DType type,
-              uint32_t root_index, backend::Stream& stream, Variant variant = Variant::kAuto);
-
-// out[i] = in[index * count_per_member + i] of member `root_index`. The others' `in` is not read
-// and may be null. In place at the root: out == in + index * count_per_member.
-Result Scatter(const Comm& comm, const void* in, void* out, uint64_t count_per_member, DType type,
-               uint32_t root_index, backend::Stream& stream, Variant variant = Variant::kAuto);
-
-// out[m * count_per_member + i] = in[index * count_per_member + i] of member m. Not in place.
-Result AllToAll(const Comm& comm, const void* in, void* out, uint64_t count_per_member, DType type,
-                backend::Stream& stream, Variant variant = Variant::kAuto);
-
-// Elements of each member in a buffer of AllToAllV: counts[m], from offsets[m] on. Arrays of
+// Elements of each member in a buffer of all_to_all_v: counts[m], from offsets[m] on. Arrays of
 // team.size in host memory, read before the call returns.
 struct Layout {
   const uint64_t* counts;
   const uint64_t* offsets;
 };
 
-// To member m go to.counts[m] elements from in + to.offsets[m]; from it come from.counts[m] to out
-// + from.offsets[m]. What m sends must be what this member expects. Not in place.
-Result AllToAllV(const Comm& comm, const void* in, const Layout& to, void* out, const Layout& from,
-                 DType type, backend::Stream& stream);
+// A collective, as each rank of the team calls it. `row` is count * DTypeBytes(type) bytes, n the
+// size of the team, and m and index places in it.
+//
+//   operation       result                              in       out      in place
+//   all_reduce      out[i] = op over m of in[i]         row      row      out == in
+//   reduce_scatter  out[i] = op of in[index][i]         n rows   row      out == in[index]
+//   reduce          all_reduce, at the root alone       row      row      out == in
+//   all_gather      out[m][i] = in[i] of m              row      n rows   in == out[index]
+//   gather          all_gather, at the root alone       row      n rows   in == out[index]
+//   scatter         out[i] = in[index][i] of the root   n rows   row      out == in[index]
+//   all_to_all      out[m][i] = in[index][i] of m       n rows   n rows   only if n is 1
+//   broadcast       out[i] = in[i] of the root          row      row      out == in
+//   all_to_all_v    as all_to_all, with a count and an offset for each member: to.counts[m] elements
+//                   from in + to.offsets[m] go to m, and from.counts[m] from m go to out +
+//                   from.offsets[m]. What m sends must be what this member expects. Not in place.
+//   barrier         when the stream has passed it, the streams of all members have reached it
+//
+// A buffer that the operation does not use on this member (the others' `out` of reduce and gather,
+// their `in` of scatter and broadcast) may be null.
+struct Call {
+  Operation operation = Operation::kNone;
+  const void* in = nullptr;
+  void* out = nullptr;
+  uint64_t count = 0;  // elements of a row; all_to_all_v and barrier: without effect
+  DType type = DType::kU8;
+  ReduceOp op = ReduceOp::kSum;      // of reductions
+  uint32_t root = 0;                 // place in the team; without effect where there is no root
+  Variant variant = Variant::kAuto;  // all_to_all_v and barrier: without effect
+  Layout to = {};                    // all_to_all_v
+  Layout from = {};                  // all_to_all_v
+};
 
-// out[i] = in[i] of member `root_index`. The others' `in` is not read and may be null. In place:
-// out == in.
-Result Broadcast(const Comm& comm, const void* in, void* out, uint64_t count, DType type,
-                 uint32_t root_index, backend::Stream& stream, Variant variant = Variant::kAuto);
+// Puts the call on the stream. kInvalidArgument, kUnimplemented: says what is wrong with it.
+// kFailedPrecondition: an earlier operation of this Comm failed.
+Result Run(const Comm& comm, const Call& call, backend::Stream& stream);
 
-// From one member to another: only these two call, each the one that names the other. Send waits on
-// its stream for Recv, and two members that both begin with Send fail: see SendRecv. What a member
-// sends another is received in the order in which it is sent.
-Result Send(const Comm& comm, const void* in, uint64_t count, DType type, uint32_t to_index,
-            backend::Stream& stream);
-Result Recv(const Comm& comm, void* out, uint64_t count, DType type, uint32_t from_index,
-            backend::Stream& stream);
-
-// Send and Recv at once, so that all members of a ring may call it first: what goes to `to_index`
-// must be what that member receives from here, by SendRecv, Recv or Exchange. The two members may
-// be one, also this one. A count of 0: nothing goes there, or comes from there. `in` and `out` must
-// not overlap.
-Result SendRecv(const Comm& comm, const void* in, uint64_t count, uint32_t to_index, void* out,
-                uint64_t out_count, uint32_t from_index, DType type, backend::Stream& stream);
+// Run, with a call's arguments by position.
+inline Result AllReduce(const Comm& comm, const void* in, void* out, uint64_t count, DType type,
+                        ReduceOp op, backend::Stream& stream, Variant variant = Variant::kAuto) {
+  return Run(comm, {Operation::kAllReduce, in, out, count, type, op, 0, variant}, stream);
+}
+inline Result ReduceScatter(const Comm& comm, const void* in, void* out, uint64_t count_per_member,
+                            DType type, ReduceOp op, backend::Stream& stream,
+                            Variant variant = Variant::kAuto) {
+  return Run(comm, {Operation::kReduceScatter, in, out, count_per_member, type, op, 0, variant},
+             stream);
+}
+inline Result Reduce(const Comm& comm, const void* in, void* out, uint64_t count, DType type,
+                     ReduceOp op, uint32_t root_index, backend::Stream& stream,
+                     Variant variant = Variant::kAuto) {
+  return Run(comm, {Operation::kReduce, in, out, count, type, op, root_index, variant}, stream);
+}
+inline Result AllGather(const Comm& comm, const void* in, void* out, uint64_t count_per_member,
+                        DType type, backend::Stream& stream, Variant variant = Variant::kAuto) {
+  return Run(comm, {Operation::kAllGather, in, out, count_per_member, type, {}, 0, variant},
+             stream);
+}
+inline Result Gather(const Comm& comm, const void* in, void* out, uint64_t count_per_member,
+                     DType type, uint32_t root_index, backend::Stream& stream,
+                     Variant variant = Variant::kAuto) {
+  return Run(comm, {Operation::kGather, in, out, count_per_member, type, {}, root_index, variant},
+             stream);
+}
+inline Result Scatter(const Comm& comm, const void* in, void* out, uint64_t count_per_member,
+                      DType type, uint32_t root_index, backend::Stream& stream,
+                      Variant variant = Variant::kAuto) {
+  return Run(comm, {Operation::kScatter, in, out, count_per_member, type, {}, root_index, variant},
+             stream);
+}
+inline Result AllToAll(const Comm& comm, const void* in, void* out, uint64_t count_per_member,
+                       DType type, backend::Stream& stream, Variant variant = Variant::kAuto) {
+  return Run(comm, {Operation::kAllToAll, in, out, count_per_member, type, {}, 0, variant}, stream);
+}
+inline Result AllToAllV(const Comm& comm, const void* in, const Layout& to, void* out,
+                        const Layout& from, DType type, backend::Stream& stream) {
+  return Run(comm, {Operation::kAllToAllV, in, out, 0, type, {}, 0, {}, to, from}, stream);
+}
+inline Result Broadcast(const Comm& comm, const void* in, void* out, uint64_t count, DType type,
+                        uint32_t root_index, backend::Stream& stream,
+                        Variant variant = Variant::kAuto) {
+  return Run(comm, {Operation::kBroadcast, in, out, count, type, {}, root_index, variant}, stream);
+}
+inline Result Barrier(const Comm& comm, backend::Stream& stream) {
+  return Run(comm, {Operation::kBarrier}, stream);
+}
 
 // One side of a message between this member and `peer_index`, which may be this one, too.
 struct Message {
@@ -348,8 +377,30 @@ struct Message {
 Result Exchange(const Comm& comm, const Message* messages, uint32_t n_messages,
                 backend::Stream& stream);
 
-// When the stream has passed it, the streams of all members have reached it.
-Result Barrier(const Comm& comm, backend::Stream& stream);
+// Exchange, with the messages by position. Only the two ranks call Send and Recv, each of which
+// names the other. Send waits on its stream for Recv, so two ranks that both begin with Send fail.
+// What a rank sends another is received in the order in which it is sent.
+inline Result Send(const Comm& comm, const void* in, uint64_t count, DType type, uint32_t to_index,
+                   backend::Stream& stream) {
+  const Message message = {in, nullptr, count, type, to_index};
+  return Exchange(comm, &message, 1, stream);
+}
+inline Result Recv(const Comm& comm, void* out, uint64_t count, DType type, uint32_t from_index,
+                   backend::Stream& stream) {
+  const Message message = {nullptr, out, count, type, from_index};
+  return Exchange(comm, &message, 1, stream);
+}
+// Send and Recv at once, so that all ranks of a ring may call it first: what goes to `to_index` must
+// be what that member receives from here, by SendRecv, Recv or Exchange. The two members may be
+// one, also this one. A count of 0: nothing goes there, or comes from there. `in` and `out` must not
+// overlap.
+inline Result SendRecv(const Comm& comm, const void* in, uint64_t count, uint32_t to_index,
+                       void* out, uint64_t out_count, uint32_t from_index, DType type,
+                       backend::Stream& stream) {
+  const Message messages[2] = {{in, nullptr, count, type, to_index},
+                               {nullptr, out, out_count, type, from_index}};
+  return Exchange(comm, messages, 2, stream);
+}
 
 // What the launcher of this call launches, exactly. For calls that the launcher accepts.
 Plan Choose(const Comm& comm, const Shape& shape);

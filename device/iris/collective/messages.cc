@@ -143,25 +143,6 @@ Result RunOne(const Comm& comm, const Message& message, backend::Stream& stream)
 
 }  // namespace
 
-Result Send(const Comm& comm, const void* in, uint64_t count, DType type, uint32_t to_index,
-            backend::Stream& stream) {
-  if (in == nullptr && count != 0) return Invalid("a buffer is null");
-  return RunOne(comm, {in, nullptr, count, type, to_index}, stream);
-}
-
-Result Recv(const Comm& comm, void* out, uint64_t count, DType type, uint32_t from_index,
-            backend::Stream& stream) {
-  return RunOne(comm, {nullptr, out, count, type, from_index}, stream);
-}
-
-Result SendRecv(const Comm& comm, const void* in, uint64_t count, uint32_t to_index, void* out,
-                uint64_t out_count, uint32_t from_index, DType type, backend::Stream& stream) {
-  if (in == nullptr && count != 0) return Invalid("a buffer is null");
-  const Message messages[2] = {{in, nullptr, count, type, to_index},
-                               {nullptr, out, out_count, type, from_index}};
-  return Exchange(comm, messages, 2, stream);
-}
-
 Result Exchange(const Comm& comm, const Message* messages, uint32_t n_messages,
                 backend::Stream& stream) {
   if (Result result = CheckMessages(comm, messages, n_messages); !result.ok()) return result;

@@ -22,136 +22,58 @@ namespace {
 using impl::Invalid;
 using impl::Request;
 
-// Checks a call and launches it.
-Result Run(const Comm& comm, Request* request, backend::Stream& stream) {
-  bool nothing = false;
-  const Result result = impl::CheckRequest(comm, request, &nothing);
-  if (!result.ok() || nothing) return result;
-  if (comm.team.size != 1) return impl::LaunchRequest(comm, *request, stream);
-  if (request->in == request->out) return {};
-  return backend::CopyAsync(request->out, request->in, request->count * DTypeBytes(request->type),
-                            stream);
-}
-
-}  // namespace
-
-Result AllReduce(const Comm& comm, const void* in, void* out, uint64_t count, DType type,
-                 ReduceOp op, backend::Stream& stream, Variant variant) {
-  Request request = {.operation = Operation::kAllReduce,
-                     .in = in,
-                     .out = out,
-                     .count = count,
-                     .type = type,
-                     .op = op,
-                     .variant = variant};
-  return Run(comm, &request, stream);
-}
-
-Result ReduceScatter(const Comm& comm, const void* in, void* out, uint64_t count_per_member,
-                     DType type, ReduceOp op, backend::Stream& stream, Variant variant) {
+// Fills in which rows of the buffers this member uses, and where they lie if the call is in place.
+Result CompleteRequest(const Comm& comm, Request* request) {
   const uint32_t n = comm.team.size;
-  Request request = {.operation = Operation::kReduceScatter,
-                     .in = in,
-                     .out = out,
-                     .count = count_per_member,
-                     .type = type,
-                     .in_rows = n,
-                     .in_place_rows = -static_cast<int64_t>(comm.team.index),
-                     .op = op,
-                     .variant = variant};
-  return Run(comm, &request, stream);
+  const int64_t index = comm.team.index;
+  const bool at_root = comm.team.index == request->root;
+  switch (request->operation) {
+    case Operation::kAllReduce:
+      break;
+    case Operation::kReduceScatter:
+      request->in_rows = n;
+      request->in_place_rows = -index;
+      break;
+    case Operation::kReduce:
+      request->out_rows = at_root ? 1 : 0;
+      break;
+    case Operation::kAllGather:
+      request->out_rows = n;
+      request->in_place_rows = index;
+      break;
+    case Operation::kGather:
+      request->out_rows = at_root ? n : 0;
+      request->in_place_rows = index;
+      break;
+    case Operation::kScatter:
+      request->in_rows = at_root ? n : 0;
+      request->in_place_rows = -index;
+      break;
+    case Operation::kAllToAll:
+      request->in_rows = n;
+      request->out_rows = n;
+      request->in_place_ok = n == 1;
+      break;
+    case Operation::kBroadcast:
+      request->in_rows = at_root ? 1 : 0;
+      break;
+    default:
+      return Invalid("no such collective");
+  }
+  if (!HasRoot(request->operation)) {
+    request->root = impl::kNoRoot;
+  } else if (request->root >= n) {
+    return Invalid("the root is not a member");
+  }
+  return {};
 }
 
-Result Reduce(const Comm& comm, const void* in, void* out, uint64_t count, DType type, ReduceOp op,
-              uint32_t root_index, backend::Stream& stream, Variant variant) {
-  Request request = {.operation = Operation::kReduce,
-                     .in = in,
-                     .out = out,
-                     .count = count,
-                     .type = type,
-                     .out_rows = comm.team.index == root_index ? 1u : 0u,
-                     .op = op,
-                     .root = root_index,
-                     .variant = variant};
-  return Run(comm, &request, stream);
-}
-
-Result AllGather(const Comm& comm, const void* in, void* out, uint64_t count_per_member, DType type,
-                 backend::Stream& stream, Variant variant) {
-  const uint32_t n = comm.team.size;
-  Request request = {.operation = Operation::kAllGather,
-                     .in = in,
-                     .out = out,
-                     .count = count_per_member,
-                     .type = type,
-                     .out_rows = n,
-                     .in_place_rows = static_cast<int64_t>(comm.team.index),
-                     .variant = variant};
-  return Run(comm, &request, stream);
-}
-
-Result Gather(const Comm& comm, const void* in, void* out, uint64_t count_per_member, DType type,
-              uint32_t root_index, backend::Stream& stream, Variant variant) {
-  const uint32_t n = comm.team.size;
-  Request request = {.operation = Operation::kGather,
-                     .in = in,
-                     .out = out,
-                     .count = count_per_member,
-                     .type = type,
-                     .out_rows = comm.team.index == root_index ? n : 0,
-                     .in_place_rows = static_cast<int64_t>(comm.team.index),
-                     .root = root_index,
-                     .variant = variant};
-  return Run(comm, &request, stream);
-}
-
-Result Scatter(const Comm& comm, const void* in, void* out, uint64_t count_per_member, DType type,
-               uint32_t root_index, backend::Stream& stream, Variant variant) {
-  const uint32_t n = comm.team.size;
-  Request request = {.operation = Operation::kScatter,
-                     .in = in,
-                     .out = out,
-                     .count = count_per_member,
-                     .type = type,
-                     .in_rows = comm.team.index == root_index ? n : 0,
-                     .in_place_rows = -static_cast<int64_t>(comm.team.index),
-                     .root = root_index,
-                     .variant = variant};
-  return Run(comm, &request, stream);
-}
-
-Result AllToAll(const Comm& comm, const void* in, void* out, uint64_t count_per_member, DType type,
-                backend::Stream& stream, Variant variant) {
-  const uint32_t n = comm.team.size;
-  Request request = {.operation = Operation::kAllToAll,
-                     .in = in,
-                     .out = out,
-                     .count = count_per_member,
-                     .type = type,
-                     .in_rows = n,
-                     .out_rows = n,
-                     .in_place_ok = n == 1,
-                     .variant = variant};
-  return Run(comm, &request, stream);
-}
-
-Result Broadcast(const Comm& comm, const void* in, void* out, uint64_t count, DType type,
-                 uint32_t root_index, backend::Stream& stream, Variant variant) {
-  Request request = {.operation = Operation::kBroadcast,
-                     .in = in,
-                     .out = out,
-                     .count = count,
-                     .type = type,
-                     .in_rows = comm.team.index == root_index ? 1u : 0u,
-                     .root = root_index,
-                     .variant = variant};
-  return Run(comm, &request, stream);
-}
-
-Result AllToAllV(const Comm& comm, const void* in, const Layout& to, void* out, const Layout& from,
-                 DType type, backend::Stream& stream) {
-  if (Result result = impl::CheckComm(comm); !result.ok()) return result;
-  const uint64_t element_bytes = DTypeBytes(type);
+Result RunAllToAllV(const Comm& comm, const Call& call, backend::Stream& stream) {
+  const Layout& to = call.to;
+  const Layout& from = call.from;
+  const void* const in = call.in;
+  void* const out = call.out;
+  const uint64_t element_bytes = DTypeBytes(call.type);
   if (element_bytes == 0) return Invalid("no such data type");
   if (to.counts == nullptr || to.offsets == nullptr || from.counts == nullptr ||
       from.offsets == nullptr) {
@@ -185,7 +107,7 @@ Result AllToAllV(const Comm& comm, const void* in, const Layout& to, void* out, 
                      .in = in,
                      .out = out,
                      .count = 0,
-                     .type = type,
+                     .type = call.type,
                      .vector = &vector};
   if (in_bytes != 0) {
     const Result result =
@@ -208,14 +130,30 @@ Result AllToAllV(const Comm& comm, const void* in, const Layout& to, void* out, 
                             vector.send_bytes[0], stream);
 }
 
-Result Barrier(const Comm& comm, backend::Stream& stream) {
+}  // namespace
+
+Result Run(const Comm& comm, const Call& call, backend::Stream& stream) {
   if (Result result = impl::CheckComm(comm); !result.ok()) return result;
-  const Request request = {.operation = Operation::kBarrier,
-                           .in = nullptr,
-                           .out = nullptr,
-                           .count = 0,
-                           .type = DType::kU8};
-  return impl::LaunchRequest(comm, request, stream);
+  if (call.operation == Operation::kAllToAllV) return RunAllToAllV(comm, call, stream);
+  Request request = {.operation = call.operation,
+                     .in = call.in,
+                     .out = call.out,
+                     .count = call.count,
+                     .type = call.type,
+                     .op = call.op,
+                     .root = call.root,
+                     .variant = call.variant};
+  if (call.operation == Operation::kBarrier) {
+    return impl::LaunchRequest(comm, {call.operation, nullptr, nullptr, 0, DType::kU8}, stream);
+  }
+  if (Result result = CompleteRequest(comm, &request); !result.ok()) return result;
+  bool nothing = false;
+  const Result result = impl::CheckRequest(comm, &request, &nothing);
+  if (!result.ok() || nothing) return result;
+  if (comm.team.size != 1) return impl::LaunchRequest(comm, request, stream);
+  if (request.in == request.out) return {};
+  return backend::CopyAsync(request.out, request.in, request.count * DTypeBytes(request.type),
+                            stream);
 }
 
 }  // namespace iris::ccl

@@ -71,9 +71,6 @@ Result CheckRequest(const Comm& comm, Request* request, bool* nothing) {
   }
   if (request->op > ReduceOp::kAvg) return Invalid("no such reduce op");
   if (!IsVariant(static_cast<uint32_t>(request->variant))) return Invalid("no such variant");
-  if (request->root != kNoRoot && request->root >= comm.team.size) {
-    return Invalid("the root is not a member");
-  }
   constexpr uint64_t kLimit = 1ull << 47;
   if (request->count > kLimit / element_bytes / comm.team.size) {
     return Invalid("the count is too large");
