@@ -114,17 +114,18 @@ typedef struct iris_comm iris_comm;
 
 /* Errors and versions. */
 
-/* Of this thread's last call that failed; "" if none has. Valid until the thread's next call.
- * Calls are named as here, with parentheses: "iris_comm_reset() makes it usable again". Bindings
- * for other languages put their own names there. */
+/* Returns the message of this thread's last failed call; "" if none has failed. The text is valid
+ * until the thread's next call. It names functions as this header does, with parentheses
+ * ("iris_comm_reset() makes it usable again"), so that bindings for other languages can put their
+ * own names there. */
 IRIS_EXPORT const char* iris_error_message(void);
-/* "DEADLINE_EXCEEDED"; "UNKNOWN" for other numbers. */
+/* Returns "DEADLINE_EXCEEDED" and so on; "UNKNOWN" for other numbers. */
 IRIS_EXPORT const char* iris_code_name(iris_code code);
-/* IRIS_VERSION of the library that is loaded, and the same as text: "0.2.0". */
+/* Return IRIS_VERSION of the loaded library, and the same as text: "0.2.0". */
 IRIS_EXPORT uint32_t iris_version(void);
 IRIS_EXPORT const char* iris_version_string(void);
 
-/* The rank's place in a job, as the launcher's environment says it. */
+/* Launchers: the environment says which rank of which job a process is. */
 
 typedef struct iris_launcher {
   size_t size;
@@ -136,8 +137,8 @@ typedef struct iris_launcher {
   char job[160];
 } iris_launcher;
 
-/* IRIS_INVALID_ARGUMENT: names the variable that is wrong or missing. IRIS_UNIMPLEMENTED: the
- * job has ranks on other nodes. */
+/* Reads the environment. IRIS_INVALID_ARGUMENT names the variable that is wrong or missing;
+ * IRIS_UNIMPLEMENTED: the job has ranks on other nodes. */
 IRIS_EXPORT iris_code iris_launcher_read(iris_launcher* out);
 
 /* Contexts. */
@@ -146,11 +147,11 @@ typedef struct iris_context_options {
   size_t size;
   uint32_t header_version; /* IRIS_VERSION */
   uint32_t device_abi;     /* IRIS_DEVICE_ABI; 0: the program has no kernels of its own */
-  const char* kernels;     /* the backend that they are compiled for; null: none */
-  /* What is left out (null, 0, a rank of -1) comes from the environment: IRIS_JOB, IRIS_RANK,
-   * IRIS_N_RANKS, IRIS_LOCAL_RANK, then those of torchrun, Open MPI, MPICH, PMIx and Slurm;
-   * IRIS_HEAP_BYTES; IRIS_RUNTIME_DIR. What is given here wins. Without any: rank 0 of 1, of a job
-   * that no other process meets. */
+  const char* kernels;     /* the backend that the program's kernels are compiled for, or null */
+  /* Fields that are left out (null, 0, a rank of -1) are read from the environment: IRIS_JOB,
+   * IRIS_RANK, IRIS_N_RANKS, IRIS_LOCAL_RANK, then the variables of torchrun, Open MPI, MPICH, PMIx
+   * and Slurm; IRIS_HEAP_BYTES; IRIS_RUNTIME_DIR. If neither says anything, the process is rank 0
+   * of 1, in a job that no other process can join. */
   const char* job;
   int32_t rank;
   int32_t n_ranks;
@@ -165,21 +166,23 @@ typedef struct iris_context_options {
   int64_t connect_timeout_ns; /* how long to retry while no irisd answers; 0: 2 s */
 } iris_context_options;
 IRIS_EXPORT void iris_context_options_init_sized(iris_context_options* options, size_t size);
-/* Everything left out, but for what this header says of the program. Uses `options` twice. */
+/* Leaves out every field but header_version. The macro evaluates `options` twice. */
 #define iris_context_options_init(options)                                   \
   (iris_context_options_init_sized((options), sizeof(iris_context_options)), \
    (void)((options)->header_version = IRIS_VERSION))
 
-/* Collective over the job's ranks: connects, joins, maps every peer's heap, and makes the rank's
- * device the calling thread's. IRIS_UNAVAILABLE names the socket and says how to start irisd.
- * IRIS_FAILED_PRECONDITION: kernels of another backend than irisd's, or of another device ABI, says
- * what to link; or a forked child. */
+/* Connects to irisd, joins the job, maps every peer's heap, and makes the rank's device the calling
+ * thread's current one. Collective over the job's ranks. IRIS_UNAVAILABLE names the socket and says
+ * how to start irisd. IRIS_FAILED_PRECONDITION: the program's kernels are for another backend than
+ * irisd's, or for another device ABI, and the message says what to link; or the process is a forked
+ * child. */
 IRIS_EXPORT iris_code iris_context_create(const iris_context_options* options, iris_context** out);
-/* Leaves the job and unmaps. Not collective: peers that still wait for this rank get
+/* Leaves the job and unmaps the heaps. Not collective: peers that still wait for this rank get
  * IRIS_ABORTED. */
 IRIS_EXPORT iris_code iris_context_destroy(iris_context* context);
-/* The same, but the handle stays known: every later call on it fails. Synchronize streams first,
- * and let no other call on the context be under way: the heaps are unmapped at once. */
+/* Does what iris_context_destroy does, but keeps the handle known: every later call on it fails.
+ * The heaps are unmapped at once, so synchronize streams first, and make no other call on the
+ * context meanwhile. */
 IRIS_EXPORT iris_code iris_context_leave(iris_context* context);
 
 typedef struct iris_context_info {
@@ -202,7 +205,7 @@ typedef struct iris_context_info {
 } iris_context_info;
 IRIS_EXPORT iris_code iris_context_get_info(iris_context* context, iris_context_info* out);
 
-/* Where the time of iris_context_create went. What is indented is part of the one above. */
+/* Where the time of iris_context_create went. An indented entry is part of the entry above it. */
 typedef struct iris_create_timings {
   size_t size;
   int64_t connect_ns;    /* session handshake and first answer */
@@ -218,16 +221,18 @@ typedef struct iris_create_timings {
 } iris_create_timings;
 IRIS_EXPORT iris_code iris_context_get_timings(iris_context* context, iris_create_timings* out);
 
-/* IRIS_OK while every rank is alive and none has left; else IRIS_ABORTED with who and why. */
+/* Returns IRIS_OK while every rank is alive and none has left; afterwards IRIS_ABORTED, whose
+ * message names the rank and the reason. */
 IRIS_EXPORT iris_code iris_context_health(iris_context* context);
 IRIS_EXPORT iris_code iris_context_peer_pid(iris_context* context, uint32_t rank, int64_t* out);
 
-/* For kernels: writes the `bytes` bytes of an iris::DeviceContext (<iris/types.h>), as far as the
- * caller's kernels know it. Valid as long as the context, also under growth. */
+/* Writes the first `bytes` bytes of an iris::DeviceContext (<iris/types.h>), for kernels: as many
+ * as the caller's header knows. It is valid as long as the context, also when heaps grow. */
 IRIS_EXPORT iris_code iris_context_get_device(iris_context* context, void* device_context,
                                               size_t bytes);
 
-/* Rank and offset of an address inside the window; IRIS_INVALID_ARGUMENT outside. */
+/* Finds the rank and the offset of an address inside the window. IRIS_INVALID_ARGUMENT: it lies
+ * outside. */
 IRIS_EXPORT iris_code iris_locate(iris_context* context, const void* address, uint32_t* rank,
                                   uint64_t* offset_bytes);
 
@@ -243,18 +248,18 @@ typedef struct iris_team_info {
 } iris_team_info;
 IRIS_EXPORT iris_code iris_team_get_info(iris_context* context, iris_team* team,
                                          iris_team_info* out);
-/* For kernels: writes the `bytes` bytes of an iris::DeviceTeam. */
+/* Writes the first `bytes` bytes of an iris::DeviceTeam, for kernels. */
 IRIS_EXPORT iris_code iris_team_get_device(iris_context* context, iris_team* team,
                                            void* device_team, size_t bytes);
-/* Collective over the parent, with the same list of world ranks. Who is not listed gets a team that
- * it is no member of. */
+/* Makes a team of the listed world ranks. Collective over the parent, with the same list
+ * everywhere. A rank that is not listed gets a team whose index is -1. */
 IRIS_EXPORT iris_code iris_team_create(iris_context* context, iris_team* parent,
                                        const uint32_t* ranks, uint32_t n_ranks, iris_team** out);
-/* Collective over the parent: members with the same color become a team, ordered by key, then by
- * their place in the parent. A negative color: in no team. */
+/* Makes a team of the ranks that give the same color, ordered by key, then by their place in the
+ * parent. Collective over the parent. A rank that gives a negative color is in no team. */
 IRIS_EXPORT iris_code iris_team_split(iris_context* context, iris_team* parent, int32_t color,
                                       int32_t key, iris_team** out);
-/* Collective over the team. Who is no member only gives up the handle. */
+/* Collective over the team. A rank that is not in the team only gives up its handle. */
 IRIS_EXPORT iris_code iris_team_destroy(iris_context* context, iris_team* team);
 
 /* The symmetric heap. */
@@ -263,156 +268,163 @@ typedef struct iris_allocate_options {
   size_t size;
   uint64_t bytes;
   uint64_t alignment_bytes; /* a power of two; 0: 1,024 */
-  const char* name;         /* unique in the job, or null; shown by iris-ctl. Of
-                             * iris_allocate_local: other ranks may have the same */
-  iris_dtype dtype;         /* shown by iris-ctl, must agree between ranks */
+  const char* name;         /* unique in the job, or null; shown by iris-ctl. For
+                             * iris_allocate_local, other ranks may use the same name */
+  iris_dtype dtype;         /* shown by iris-ctl; must agree between ranks */
   uint32_t n_dims;
   const uint64_t* shape; /* n_dims numbers */
 } iris_allocate_options;
 
-/* A range of the heap. A plain value: iris_free ends it. */
+/* A range of the heap. It is a plain value; iris_free ends it. */
 typedef struct iris_allocation {
   size_t size;
   uint64_t offset_bytes; /* the same on every rank that allocated it */
   uint64_t bytes;
   void* address;    /* of this rank's copy */
-  uint32_t team_id; /* that allocated it, and must free it; of one rank's: a number of its own */
+  uint32_t team_id; /* the team that must free it; a number of its own if one rank allocated it */
   uint32_t reserved;
 } iris_allocation;
 
-/* Collective over the team. Memory is not cleared: fresh heaps are zero, reused ranges hold what
- * was there. IRIS_INVALID_ARGUMENT: the ranks asked for different things, and who.
- * IRIS_RESOURCE_EXHAUSTED: no room. IRIS_DEADLINE_EXCEEDED: names who did not ask. IRIS_ABORTED:
- * a rank died or left. */
+/* Collective over the team. Memory is not cleared: a fresh heap is zero, and a reused range holds
+ * its old bytes. IRIS_INVALID_ARGUMENT: the ranks asked for different things, and the message says
+ * which rank asked for what. IRIS_RESOURCE_EXHAUSTED: no room. IRIS_DEADLINE_EXCEEDED names the
+ * ranks that did not call. IRIS_ABORTED: a rank died or left. */
 IRIS_EXPORT iris_code iris_allocate(iris_context* context, iris_team* team,
                                     const iris_allocate_options* options, iris_allocation* out);
-/* Collective over the team that allocated or registered; what iris_allocate_local or iris_register
- * gave, its owner frees alone. The range is reused after every rank has freed it. */
+/* Collective over the team that allocated or registered the range; an allocation of
+ * iris_allocate_local or iris_register is freed by its owner alone. The range is reused after every
+ * rank has freed it. */
 IRIS_EXPORT iris_code iris_free(iris_context* context, const iris_allocation* allocation);
-/* Collective over all ranks: at least so many more bytes in every heap. Nothing mapped moves. */
+/* Adds at least `bytes` bytes to every heap. Collective over all ranks. Mapped memory does not
+ * move. */
 IRIS_EXPORT iris_code iris_grow(iris_context* context, uint64_t bytes);
 
-/* What a rank allocates alone. */
+/* Allocations of one rank. */
 
-/* Not collective: a range of this rank's heap alone. Its offset is nobody else's: the other heaps
- * have as much room less. Ends with iris_free, or with the job. With a name it is cleared, and then
- * others can open it. Without one it is what was there, until iris_publish_local.
- * IRIS_ALREADY_EXISTS: this rank, or a team, has a live allocation of the name. */
+/* Allocates a range of this rank's heap alone. Not collective. The same offset stays unused in the
+ * other heaps. The range ends with iris_free, or with the job. With a name, it is cleared and other
+ * ranks can open it; without one, it holds its old bytes, and others can open it after
+ * iris_publish_local. IRIS_ALREADY_EXISTS: this rank, or a team, has a live allocation of that
+ * name. */
 IRIS_EXPORT iris_code iris_allocate_local(iris_context* context,
                                           const iris_allocate_options* options,
                                           iris_allocation* out);
 
-/* Not collective: gives what iris_allocate_local or iris_register gave without a name one now, so
- * that others find in it what this rank has written before. IRIS_FAILED_PRECONDITION: it has a name
- * already. */
+/* Names an allocation that iris_allocate_local or iris_register made without a name, so that others
+ * can open it and find what this rank has written before. Not collective. IRIS_FAILED_PRECONDITION:
+ * it has a name already. */
 IRIS_EXPORT iris_code iris_publish_local(iris_context* context, const iris_allocation* allocation,
                                          const char* name);
 
-/* Not collective: options->bytes bytes of this process's own memory at `memory` become something
- * that other ranks can open, as what iris_allocate_local gave, and put into. The owner uses it
- * where it is: out->address is `memory`. Others map all of the allocations that it lies in. It must
- * be mapped from allocations of the platform's virtual memory management that can be shared by a
- * POSIX descriptor, on the context's device; on emulated devices it is a shared mapping of a memfd.
- * What the platform's plain allocation gave cannot be mapped by others where Iris needs it:
- * IRIS_INVALID_ARGUMENT says so, and what to do. It has its place above the heap, in the address
- * space that the heap may grow into: IRIS_RESOURCE_EXHAUSTED where that is too small. iris_free
- * ends it; keep the memory mapped until then. options->alignment_bytes is not read. */
+/* Makes options->bytes bytes of this process's own memory, at `memory`, available to other ranks,
+ * which open them and put into them as if iris_allocate_local had made them. Not collective. The
+ * owner uses the memory where it is: out->address is `memory`. Other ranks map the whole physical
+ * allocations that it lies in. The memory must be mapped from allocations of the platform's virtual
+ * memory management on the context's device that can be exported as a POSIX descriptor; on emulated
+ * devices, it must be a shared mapping of a memfd. Memory of the platform's plain allocation
+ * function cannot be mapped by others: IRIS_INVALID_ARGUMENT says so, and what to do. Registered
+ * memory takes a range above the heap, in the address space that the heap may grow into:
+ * IRIS_RESOURCE_EXHAUSTED if that is too small. iris_free ends the registration; keep the memory
+ * mapped until then. options->alignment_bytes is ignored. */
 IRIS_EXPORT iris_code iris_register(iris_context* context, void* memory,
                                     const iris_allocate_options* options, iris_allocation* out);
 
-/* What a team registers together. */
+/* Memory that a team registers together. */
 
-/* Collective over the team: options->bytes bytes at `memory`, which are each member's own, become
- * symmetric: at one offset on all members, above the heap, as if iris_allocate had given them.
- * Size, name, dtype and shape must agree. out->address is where the caller's own memory is mapped
- * for that: give it to kernels, puts, gets, signals, atomics and collectives of this team or a part
- * of it. It is the same memory as `memory`. On a GPU one kernel does not see in time at the one
- * address what it writes at the other: use one of both in a kernel, or see the programming model
- * for the fence that is needed between. Kernels that follow each other, and copies, see everything.
- * What memory can be shared is as for iris_register; it must lie at the same place behind a
- * multiple of the devices' granularity on all members. Errors are the same on all members, and then
- * nothing is registered on any. IRIS_INVALID_ARGUMENT: the members differ, or one's memory cannot
- * be shared, and whose, why, and what to do. IRIS_RESOURCE_EXHAUSTED: no room above the heap, or a
- * member that could not map it. iris_free ends it, collectively; keep the memory until then. */
+/* Makes options->bytes bytes of each rank's own memory, at `memory`, symmetric: they get one offset
+ * on all ranks of the team, above the heap, as if iris_allocate had allocated them. Collective over
+ * the team; size, name, dtype and shape must agree. out->address is a second mapping of the same
+ * memory: pass it to kernels, puts, gets, signals, atomics and collectives of this team or of a
+ * part of it. On a GPU, one kernel that writes through one of the two addresses may read stale
+ * bytes through the other: use one address within a kernel, or the fence that the programming model
+ * describes. Later kernels and copies see every write. The same memory can be shared as for
+ * iris_register; its offset from a multiple of the device's granularity must be the same on all
+ * ranks. An error is the same on all ranks, and nothing is registered then. IRIS_INVALID_ARGUMENT:
+ * the ranks differ, or a rank's memory cannot be shared; the message names the rank, the reason,
+ * and what to do. IRIS_RESOURCE_EXHAUSTED: there is no room above the heap, or a rank could not map
+ * the memory. iris_free, which is collective, ends the registration; keep the memory mapped until
+ * then. */
 IRIS_EXPORT iris_code iris_register_symmetric(iris_context* context, iris_team* team, void* memory,
                                               const iris_allocate_options* options,
                                               iris_allocation* out);
-/* *out is not 0 if the range lies in the heap of any rank as it is mapped here, or in what that
- * rank has registered together with this one. */
+/* Sets *out to 1 if the range lies in the heap of any rank, as mapped in this process, or in memory
+ * that such a rank has registered together with this one; else to 0. */
 IRIS_EXPORT iris_code iris_is_symmetric(iris_context* context, const void* address, uint64_t bytes,
                                         int32_t* out);
 
 /* Memory for torch's own tensors. */
 
-/* Not collective: iris_torch_malloc takes memory of this context's heap from now on; `device` is
- * the number that torch has for the context's device. A null context: of nobody's. One for the
- * process: the last call counts. */
+/* Makes iris_torch_malloc take memory from this context's heap from now on; from none if the
+ * context is null. `device` is torch's number of the context's device. Not collective. A process
+ * has one such context, that of the last call. */
 IRIS_EXPORT iris_code iris_torch_use(iris_context* context, int32_t device);
-/* What torch's pluggable allocators load by name. As iris_allocate_local without a name, for any
- * thread and any stream. Null: there is none, for the reason that iris_error_message and the log
- * say. */
+/* Allocates as iris_allocate_local does without a name, for any thread and any stream. torch's
+ * pluggable allocators load this function and iris_torch_free by name. Returns null on failure;
+ * iris_error_message and the log give the reason. */
 IRIS_EXPORT void* iris_torch_malloc(int64_t bytes, int32_t device, void* stream);
-/* Gives back what iris_torch_malloc gave, once `stream`, on which torch has used it, is idle: it
- * waits for that. A stream that is capturing cannot be waited for: the memory then stays until the
- * context ends, and the log says so. Nothing more happens where its context has ended. Where a
- * later context has given the same address meanwhile, its memory goes back with the last of the
- * frees. */
+/* Frees memory of iris_torch_malloc after waiting until `stream`, on which torch has used it, is
+ * idle. While the stream is capturing, it cannot be waited for: the memory then stays until the
+ * context ends, and the log says so. If its context has ended, nothing happens; if a later context
+ * has allocated the same address meanwhile, that memory is freed with the last of the frees. */
 IRIS_EXPORT void iris_torch_free(void* memory, int64_t bytes, int32_t device, void* stream);
 
-/* What another rank has allocated or registered so. A plain value: iris_close_local ends it. */
+/* An opened allocation of another rank. It is a plain value; iris_close_local ends it. */
 typedef struct iris_opened {
   size_t size;
   uint64_t offset_bytes; /* in the owner's heap */
   uint64_t bytes;
   void* address;    /* of the owner's memory, in this process and its kernels */
-  void* symmetric;  /* the same offset in this rank's heap, which has nothing there: what put, get,
-                     * signals and atomics take for it, with the owner as the peer */
+  void* symmetric;  /* the same offset in this rank's heap, which is unused there: pass it to put,
+                     * get, signals and atomics, with the owner as the peer */
   uint32_t rank;    /* the owner */
-  iris_dtype dtype; /* as the owner said */
+  iris_dtype dtype; /* that the owner gave */
 } iris_opened;
 
-/* Not collective: opens by name what `rank` has allocated with iris_allocate_local or registered.
- * Waits until it has, at most timeout_ns (0: the context's): IRIS_DEADLINE_EXCEEDED names rank and
- * name. IRIS_ABORTED: the job is broken, or the rank has left. The memory stays until
- * iris_close_local, also when the owner frees it meanwhile: nobody else gets it, and nobody can
- * open it any more. */
+/* Opens, by name, memory that `rank` has allocated with iris_allocate_local or registered. Not
+ * collective. Waits until that memory exists, for at most timeout_ns (0: the context's timeout):
+ * IRIS_DEADLINE_EXCEEDED names the rank and the name. IRIS_ABORTED: the job is broken, or the rank
+ * has left. The memory stays until iris_close_local, even if the owner frees it meanwhile: its
+ * range is not reused before, and it cannot be opened again. */
 IRIS_EXPORT iris_code iris_open_local(iris_context* context, uint32_t rank, const char* name,
                                       int64_t timeout_ns, iris_opened* out);
-/* Once for each iris_open_local. Let no kernel that uses it be under way. */
+/* Ends an iris_open_local; call it once for each. No kernel may still use the memory. */
 IRIS_EXPORT iris_code iris_close_local(iris_context* context, const iris_opened* opened);
 
-/* What ranks do together on the host. */
+/* Barriers and broadcasts of the host. */
 
-/* Collective over the team. Synchronize streams first. timeout_ns 0: the context's. */
+/* Waits until all ranks of the team have called it. Synchronize streams first. timeout_ns 0: the
+ * context's timeout. */
 IRIS_EXPORT iris_code iris_barrier(iris_context* context, iris_team* team, int64_t timeout_ns);
-/* Collective over the team: root's bytes, at most 1 MiB, on every rank. `root` is a world rank;
- * only its `data` is read. *out is valid until this thread's next call. */
+/* Gives every rank of the team the root's bytes, at most 1 MiB. Collective over the team. `root` is
+ * a world rank, and only its `data` is read. *out is valid until this thread's next call. */
 IRIS_EXPORT iris_code iris_broadcast_bytes(iris_context* context, iris_team* team, const void* data,
                                            size_t bytes, uint32_t root, const void** out,
                                            size_t* out_bytes);
 
-/* Streams, events, graphs and memory of the context's device. What a program with kernels has from
- * its platform can be used instead: see iris_stream_wrap. */
+/* Streams, events, graphs and memory of the context's device. A program with kernels can use those
+ * of its platform instead: see iris_stream_wrap. */
 
 IRIS_EXPORT iris_code iris_stream_create(iris_context* context, iris_stream** out);
-/* A stream of the device's own platform, which outlives this handle. Null: its default stream,
- * where the platform has one. */
+/* Makes a handle for a stream of the device's platform, which must outlive the handle. Null stands
+ * for the platform's default stream, if there is one. */
 IRIS_EXPORT iris_code iris_stream_wrap(iris_context* context, void* native, iris_stream** out);
-/* Waits for the work of a stream that was created. */
+/* Destroys the handle; if iris_stream_create made the stream, waits for its work and destroys it,
+ * too. */
 IRIS_EXPORT iris_code iris_stream_destroy(iris_stream* stream);
-/* Waits for all that was put before; gives the first error of those, once. */
+/* Waits for all work that was put on the stream before, and returns its first error, once. */
 IRIS_EXPORT iris_code iris_stream_synchronize(iris_stream* stream);
-/* *out is not 0 if nothing of it is left to do. */
+/* Sets *out to 1 if the stream has no work left, else to 0. */
 IRIS_EXPORT iris_code iris_stream_idle(iris_stream* stream, int32_t* out);
-/* What launches take: the platform's stream, and the device it was created on; -1: wrapped. */
+/* Returns the platform's stream, for kernel launches, and the device that it was created on (-1 if
+ * it was wrapped). */
 IRIS_EXPORT iris_code iris_stream_native(iris_stream* stream, void** native, int32_t* device);
 
-/* Between any two kinds of memory, which must not overlap, in the order of the stream. */
+/* Copies, in stream order, between memory of any two kinds. The ranges must not overlap. */
 IRIS_EXPORT iris_code iris_copy_async(void* to, const void* from, uint64_t bytes,
                                       iris_stream* stream);
 IRIS_EXPORT iris_code iris_fill_async(void* to, int32_t byte, uint64_t bytes, iris_stream* stream);
 
-/* Until iris_capture_end, what is put on the stream is recorded instead of run. */
+/* Records what is put on the stream, instead of running it, until iris_capture_end. */
 IRIS_EXPORT iris_code iris_capture_begin(iris_stream* stream);
 IRIS_EXPORT iris_code iris_capture_end(iris_stream* stream, iris_graph** out);
 IRIS_EXPORT iris_code iris_graph_launch(iris_graph* graph, iris_stream* stream);
@@ -420,26 +432,26 @@ IRIS_EXPORT iris_code iris_graph_destroy(iris_graph* graph);
 
 IRIS_EXPORT iris_code iris_event_create(iris_context* context, iris_event** out);
 IRIS_EXPORT iris_code iris_event_destroy(iris_event* event);
-/* The event happens when the stream comes here. */
+/* The event happens when the stream reaches this point. */
 IRIS_EXPORT iris_code iris_event_record(iris_event* event, iris_stream* stream);
-/* The stream waits for the event's last record before this call. */
+/* Makes the stream wait for the event's last record before this call. */
 IRIS_EXPORT iris_code iris_event_wait(iris_stream* stream, iris_event* event);
-/* Between two events that have happened. */
+/* Returns the time between two events that have happened. */
 IRIS_EXPORT iris_code iris_event_elapsed(iris_event* from, iris_event* to, uint64_t* out_ns);
 
-/* Memory outside any heap: of the device, or of the host where kernels can use it at the same
- * address. IRIS_RESOURCE_EXHAUSTED: there is not so much. Freeing null does nothing. */
+/* Memory outside any heap: of the device, or of the host at an address that kernels can use, too.
+ * IRIS_RESOURCE_EXHAUSTED: there is not enough. Freeing null does nothing. */
 IRIS_EXPORT iris_code iris_malloc_device(iris_context* context, uint64_t bytes, void** out);
 IRIS_EXPORT iris_code iris_free_device(iris_context* context, void* memory);
 IRIS_EXPORT iris_code iris_malloc_host(iris_context* context, uint64_t bytes, void** out);
 IRIS_EXPORT iris_code iris_free_host(iris_context* context, void* memory);
 
 /* Put and get on a stream, by the device's copy engine. `dst` of a put and `src` of a get are
- * addresses in this rank's heap and mean the peer's copy; the other side is any memory that the
- * device can use. A signal (null: none) is an aligned word in this rank's heap, which means the
- * peer's: it is set once all bytes are there (put) or have been read (get).
- * IRIS_INVALID_ARGUMENT: a rank or range outside the heaps, ranges that overlap, a signal that
- * is not aligned or lies in what is overwritten; nothing was put on the stream then. */
+ * addresses in this rank's heap that stand for the peer's copy; the other side is any memory that
+ * the device can use. A signal (null: none) is an aligned word in this rank's heap that stands for
+ * the peer's word, which is changed once all bytes have arrived (put) or have been read (get).
+ * IRIS_INVALID_ARGUMENT: a rank or range outside the heaps, ranges that overlap, or a signal that
+ * is not aligned or lies in the overwritten range; nothing was put on the stream then. */
 
 typedef struct iris_signal {
   size_t size;
@@ -455,9 +467,9 @@ IRIS_EXPORT iris_code iris_get_async(iris_context* context, void* dst, const voi
                                      uint64_t bytes, uint32_t from, iris_stream* stream,
                                      const iris_signal* signal);
 
-/* The same of rows: of a tile of a matrix. From the beginning of a row to that of the next are
- * dst_pitch_bytes and src_pitch_bytes, neither less than row_bytes. What lies between the rows is
- * neither read nor written, but counts as part of the ranges that must not overlap. */
+/* Put and get of rows, for example of a tile of a matrix. A row begins dst_pitch_bytes or
+ * src_pitch_bytes after the row before it, which is at least row_bytes. The bytes between rows are
+ * neither read nor written, but belong to the ranges that must not overlap. */
 typedef struct iris_rows {
   size_t size;
   uint64_t rows;
@@ -471,11 +483,12 @@ IRIS_EXPORT iris_code iris_put_rows_async(iris_context* context, void* dst, cons
 IRIS_EXPORT iris_code iris_get_rows_async(iris_context* context, void* dst, const void* src,
                                           const iris_rows* rows, uint32_t from, iris_stream* stream,
                                           const iris_signal* signal);
-/* Loads the signal's kernel now: call it before a kernel runs that waits for such a signal. */
+/* Loads the kernel that changes signals. Call it before you launch a kernel that waits for such a
+ * signal, because loading may wait until running kernels have ended. */
 IRIS_EXPORT iris_code iris_prepare_signals(iris_context* context);
 
-/* Collectives: what the members of a team do together on a stream. <iris/ccl.h> says what each
- * does, and which memory it takes. Counts are elements. `root`, `to` and `from` are world ranks. */
+/* Collectives of a team on a stream. <iris/ccl.h> says what each does, and which memory it takes.
+ * Counts are elements. `root`, `to` and `from` are world ranks. */
 
 typedef struct iris_comm_options {
   size_t size;
@@ -494,8 +507,8 @@ typedef struct iris_comm_options {
       matmul_bytes; /* of workspace for products of matrices, as iris_matmul_bytes says; or 0 */
 } iris_comm_options;
 
-/* Collective over the team. IRIS_RESOURCE_EXHAUSTED: the communicators of this process leave it no
- * room on the device; the message says who has it. */
+/* Collective over the team. IRIS_RESOURCE_EXHAUSTED: the other communicators of this process leave
+ * no blocks of the device for it; the message lists them. */
 IRIS_EXPORT iris_code iris_comm_create(iris_context* context, iris_team* team,
                                        const iris_comm_options* options, iris_comm** out);
 /* Collective over the team: gives the workspace back. Synchronize streams first. */
@@ -503,8 +516,8 @@ IRIS_EXPORT iris_code iris_comm_release(iris_comm* comm);
 /* Not collective: without iris_comm_release before, the workspace stays until the job ends. */
 IRIS_EXPORT iris_code iris_comm_destroy(iris_comm* comm);
 
-/* `variant` of collectives: how one goes. iris::ccl::Variant (<iris/ccl_types.h>) says what each
- * is, and which operations have it. 4 and 14 are reserved: they were variants of older versions. */
+/* Algorithms of collectives. iris::ccl::Variant (<iris/ccl_types.h>) says what each is, and which
+ * operations have it. 4 and 14 are reserved: they were variants of older versions. */
 enum {
   IRIS_VARIANT_AUTO = 0, /* the table of rules chooses */
   IRIS_VARIANT_PACKETS = 1,
@@ -542,7 +555,7 @@ IRIS_EXPORT iris_code iris_scatter(iris_comm* comm, const void* in, void* out,
 IRIS_EXPORT iris_code iris_all_to_all(iris_comm* comm, const void* in, void* out,
                                       uint64_t count_per_member, iris_dtype dtype,
                                       iris_stream* stream, int32_t variant);
-/* Four arrays with a number for each member, in the order of the team. */
+/* Each of the four arrays has a number for each rank, in the order of the team. */
 IRIS_EXPORT iris_code iris_all_to_all_v(iris_comm* comm, const void* in, const uint64_t* to_counts,
                                         const uint64_t* to_offsets, void* out,
                                         const uint64_t* from_counts, const uint64_t* from_offsets,
@@ -555,64 +568,64 @@ IRIS_EXPORT iris_code iris_send(iris_comm* comm, const void* in, uint64_t count,
                                 uint32_t to, iris_stream* stream);
 IRIS_EXPORT iris_code iris_recv(iris_comm* comm, void* out, uint64_t count, iris_dtype dtype,
                                 uint32_t from, iris_stream* stream);
-/* Send and Recv at once, so that all members of a ring may call it first. Counts of 0: nothing goes
- * there, or comes from there. */
+/* Sends and receives at once, so that all ranks of a ring may call it first. A count of 0 leaves
+ * out that message. */
 IRIS_EXPORT iris_code iris_send_recv(iris_comm* comm, const void* in, uint64_t count, uint32_t to,
                                      void* out, uint64_t out_count, uint32_t from, iris_dtype dtype,
                                      iris_stream* stream);
-/* Between the two, iris_send and iris_recv on this communicator, all on one stream, are kept;
- * iris_group_end starts them all at once, so that their order among different ranks is of no
- * matter. If one of them failed, it starts none and gives that error. Other operations are refused
- * meanwhile. */
+/* Between the two, iris_send and iris_recv on this communicator, all on one stream, are collected.
+ * iris_group_end starts them all at once, so that their order among different ranks does not
+ * matter. If one of them failed, it starts none and returns that error. Other operations are
+ * refused meanwhile. */
 IRIS_EXPORT iris_code iris_group_start(iris_comm* comm);
 IRIS_EXPORT iris_code iris_group_end(iris_comm* comm);
-/* When the stream has passed it, the streams of all members have reached it. */
+/* Once the stream has passed the barrier, the streams of all ranks of the team have reached it. */
 IRIS_EXPORT iris_code iris_comm_barrier(iris_comm* comm, iris_stream* stream);
 
-/* The first failure of an operation, as far as the streams have come. It stays until the reset. */
+/* Returns the first failure of an operation, as far as the streams have come. It stays until the
+ * reset. */
 IRIS_EXPORT iris_code iris_comm_check(iris_comm* comm);
-/* A word that kernels can read, too: not 0 once an operation has failed, so that kernels behind it
- * need not use what it left. Valid as long as the communicator. */
+/* Returns a word that kernels can read, too. It is not 0 once an operation has failed, so that
+ * later kernels can skip its results. Valid as long as the communicator. */
 IRIS_EXPORT iris_code iris_comm_error_word(iris_comm* comm, const uint64_t** out);
-/* Waits for the stream, then as iris_comm_check. */
+/* Waits for the stream, then returns what iris_comm_check returns. */
 IRIS_EXPORT iris_code iris_comm_synchronize(iris_comm* comm, iris_stream* stream);
-/* Collective over the team: makes a communicator that failed usable again. Each member synchronizes
- * its own streams first; the reset waits until all have called it. */
+/* Makes a communicator that failed usable again. Collective over the team: each rank synchronizes
+ * its own streams first, and the reset waits until all have called it. */
 IRIS_EXPORT iris_code iris_comm_reset(iris_comm* comm);
 
-/* Tracing: what this rank's kernels and calls do, as a file that Perfetto and chrome://tracing
- * open. iris-ctl trace does the same from outside, and the environment variable IRIS_TRACE from the
- * beginning. Not collective: each rank starts, stops and writes its own. */
+/* Tracing of this rank's kernels and calls, into a file for Perfetto and chrome://tracing. iris-ctl
+ * trace does the same from outside, and the environment variable IRIS_TRACE from the start of the
+ * program. Not collective: each rank starts, stops and writes its own trace. */
 
-/* Forgets what was told before and switches the trace on: for limit_ns, or until iris_trace_stop if
- * that is 0. IRIS_FAILED_PRECONDITION: the job has no room for a trace (set IRIS_TRACE_EVENTS), or
- * one is on, this rank's own or one of iris-ctl, and for how long. IRIS_DEADLINE_EXCEEDED: the
- * device is too busy to tell its clock; it is off then. */
+/* Drops earlier events and starts the trace: for limit_ns, or until iris_trace_stop if that is 0.
+ * IRIS_FAILED_PRECONDITION: the job has no room for a trace (set IRIS_TRACE_EVENTS), or a trace is
+ * on already, this rank's own or one of iris-ctl; the message says for how long.
+ * IRIS_DEADLINE_EXCEEDED: the device is too busy to report its clock; the trace is off then. */
 IRIS_EXPORT iris_code iris_trace_start(iris_context* context, int64_t limit_ns);
-/* Switches it off. What was told stays until the next start. IRIS_FAILED_PRECONDITION: this rank
- * has not started it, or has stopped it. */
+/* Stops the trace. Its events stay until the next start. IRIS_FAILED_PRECONDITION: this rank has
+ * not started a trace, or has stopped it. */
 IRIS_EXPORT iris_code iris_trace_stop(iris_context* context);
-/* Writes what was told since the start: until the stop, or until now if it is still on. Synchronize
- * streams first: what is under way is not in it. "%r" in the path becomes the rank.
- * IRIS_FAILED_PRECONDITION: there was no start. IRIS_NOT_FOUND, IRIS_UNAVAILABLE: names the file
- * and why. */
+/* Writes the events from the start to the stop, or to now if the trace is on. Synchronize streams
+ * first: kernels that still run are missing in it. "%r" in the path becomes the rank.
+ * IRIS_FAILED_PRECONDITION: no trace was started. IRIS_NOT_FOUND and IRIS_UNAVAILABLE name the file
+ * and the reason. */
 IRIS_EXPORT iris_code iris_trace_write(iris_context* context, const char* path);
-/* A span of the program's own, of a thread of the host: the first call gives its begin, and the
- * second one tells it from there until now, by a name of at most 256 bytes. Spans may nest. Begin
- * and end are on one thread. While the trace is not on by iris_trace_start or IRIS_TRACE, *out is
- * 0, and a span that begins with 0 is not told. Spans are kept in the process: iris-ctl does not
+/* Record a span of the program's own on a host thread: the first call returns its begin, and the
+ * second records the span from there until now, under a name of at most 256 bytes. Both are called
+ * on one thread; spans may nest. While no trace of iris_trace_start or IRIS_TRACE is on, *out is 0,
+ * and a span that begins with 0 is not recorded. Spans are kept in the process: iris-ctl does not
  * see them. IRIS_INVALID_ARGUMENT: a name that is empty, too long or not UTF-8, or a begin that is
  * later than now. */
 IRIS_EXPORT iris_code iris_trace_span_begin(iris_context* context, uint64_t* out);
 IRIS_EXPORT iris_code iris_trace_span_end(iris_context* context, uint64_t begin, const char* name);
-/* Needs no context: `n_paths` files of ranks of one job as one file, on one clock; iris-ctl trace
- * --merge does the same. IRIS_INVALID_ARGUMENT names the file: it is no trace of Iris's, or is of
- * another job, machine or boot than the first one, or has a rank that another one has, too.
- * IRIS_NOT_FOUND, IRIS_UNAVAILABLE: as above. */
+/* Merges `n_paths` files, of ranks of one job, into one file on one clock. It needs no context;
+ * iris-ctl trace --merge does the same. IRIS_INVALID_ARGUMENT names the file that is no trace of
+ * Iris, or is of another job, machine or boot than the first, or has a rank that another file has,
+ * too. IRIS_NOT_FOUND, IRIS_UNAVAILABLE: as above. */
 IRIS_EXPORT iris_code iris_trace_merge(const char* const* paths, size_t n_paths, const char* out);
 
-/* Products of matrices that communicate. <iris/ops.h> says what each does, and which memory it
- * takes. */
+/* GEMMs fused with a collective. <iris/ops.h> says what each does, and which memory it takes. */
 
 /* iris_matmul.operation */
 enum {
@@ -623,10 +636,10 @@ enum {
   IRIS_MATMUL_ALL_SCATTER = 16
 };
 
-/* iris_matmul.variant: how a product goes. iris::ops::Variant (<iris/ops_types.h>) says what each
- * is, and what it asks of the matrices. */
+/* iris_matmul.variant. iris::ops::Variant (<iris/ops_types.h>) says what each is, and what it
+ * requires of the matrices. */
 enum {
-  IRIS_MATMUL_AUTO = 0, /* what is expected to be the fastest */
+  IRIS_MATMUL_AUTO = 0, /* the variant that is expected to be the fastest */
   IRIS_MATMUL_FUSED = 1,
   IRIS_MATMUL_PAIR = 2,
   IRIS_MATMUL_PERSISTENT = 3,
@@ -636,19 +649,20 @@ enum {
 /* iris_matmul.activation */
 enum { IRIS_NO_ACTIVATION = 0, IRIS_RELU = 1, IRIS_GELU = 2, IRIS_SILU = 3 };
 
-/* Matrices are stored by rows; leading dimensions are elements from a row to the next. */
+/* A GEMM with its collective. Matrices are stored by rows; a leading dimension is the number of
+ * elements from one row to the next. */
 typedef struct iris_matmul {
   size_t size;
-  int32_t operation; /* IRIS_MATMUL_ALL_REDUCE and its fellows */
-  int32_t variant;   /* IRIS_MATMUL_AUTO and its fellows */
-  uint64_t m;        /* of D, all members together */
+  int32_t operation; /* IRIS_MATMUL_ALL_REDUCE, ... */
+  int32_t variant;   /* IRIS_MATMUL_AUTO, ... */
+  uint64_t m;        /* rows of D on all ranks together */
   uint64_t n;
   uint64_t k;
   int32_t in_dtype;     /* of A and B: IRIS_F16 or IRIS_BF16 */
   int32_t out_dtype;    /* of D: IRIS_F16, IRIS_BF16 or IRIS_F32 */
-  int32_t bias_dtype;   /* of the bias, as of D; IRIS_DTYPE_NONE: there is none */
+  int32_t bias_dtype;   /* one of those of D; IRIS_DTYPE_NONE: there is no bias */
   int32_t transposed_b; /* not 0: B is stored as [n, k] */
-  int32_t activation;   /* IRIS_RELU and its fellows */
+  int32_t activation;   /* IRIS_NO_ACTIVATION, ... */
   int32_t reserved;
   const void* a;
   uint64_t lda;
@@ -659,34 +673,34 @@ typedef struct iris_matmul {
   uint64_t ldd;
 } iris_matmul;
 
-/* What runs. */
+/* How a call runs. */
 typedef struct iris_matmul_plan {
   size_t size;
-  int32_t variant; /* IRIS_MATMUL_FUSED and its fellows */
+  int32_t variant; /* IRIS_MATMUL_FUSED, ... */
   uint32_t blocks;
   uint32_t threads;
   uint32_t tile_rows;
   uint32_t tile_columns;
   uint32_t reserved;
   uint64_t matmul_bytes; /* of workspace that it needs */
-  char multiplier[32];   /* what makes the products: "iris", or the vendor's library */
+  char multiplier[32];   /* the code that multiplies: "iris", or the vendor's library */
 } iris_matmul_plan;
 
-/* How large iris_comm_options.matmul_bytes has to be for a call with these m, n, k, types and this
- * variant, by so many members. `options` may be null; its matmul_bytes is not looked at. Of
- * IRIS_MATMUL_AUTO, the bytes suffice for what its rules choose, too: with fewer, that is passed
- * over. */
+/* Computes iris_comm_options.matmul_bytes for a call with the m, n, k, types and variant of `call`,
+ * in a team of n_members ranks. `options` may be null; its matmul_bytes is ignored. For
+ * IRIS_MATMUL_AUTO, the bytes suffice for the variant that the rules choose, too: with fewer, such
+ * a rule is skipped. */
 IRIS_EXPORT iris_code iris_matmul_bytes(iris_context* context, uint32_t n_members,
                                         const iris_comm_options* options, const iris_matmul* call,
                                         uint64_t* out);
-/* What iris_matmul_launch of this call runs; its matrices are not looked at. */
+/* Says how iris_matmul_launch runs this call. Its matrices are ignored. */
 IRIS_EXPORT iris_code iris_matmul_choose(iris_comm* comm, const iris_matmul* call,
                                          iris_matmul_plan* out);
 IRIS_EXPORT iris_code iris_matmul_launch(iris_comm* comm, const iris_matmul* call,
                                          iris_stream* stream);
 
-/* The communication of a mixture of experts. <iris/moe.h> says what it does, which memory it takes,
- * and what each field is. */
+/* MoE dispatch and combine. <iris/moe.h> says what they do, which memory they take, and what each
+ * field is. */
 
 /* The same on all members. */
 typedef struct iris_moe_config {
@@ -701,7 +715,7 @@ typedef struct iris_moe_config {
   int32_t partial_dtype; /* IRIS_DTYPE_NONE: as in_dtype, and IRIS_BF16 for IRIS_F8E4M3 */
 } iris_moe_config;
 
-/* What a config needs, on one member. */
+/* The memory that a config needs on one rank. */
 typedef struct iris_moe_sizes {
   size_t size;
   uint64_t workspace_bytes; /* the same on all members */
@@ -709,9 +723,9 @@ typedef struct iris_moe_sizes {
   uint32_t first_expert; /* of this member */
   uint32_t local_experts;
   uint64_t scale_columns; /* of a row; 0 if rows are not of IRIS_F8E4M3 */
-  uint64_t rows_at_bytes; /* row sources[i] begins here plus so many times row_stride_bytes */
+  uint64_t rows_at_bytes; /* row sources[i] begins here plus sources[i] * row_stride_bytes */
   uint64_t row_stride_bytes;
-  uint64_t scales_at_bytes; /* behind the begin of a row */
+  uint64_t scales_at_bytes; /* from the beginning of a row to its scales */
 } iris_moe_sizes;
 
 typedef struct iris_moe_dispatch_call {
@@ -746,31 +760,32 @@ typedef struct iris_moe_combine_call {
   void* out;     /* [tokens, hidden] */
 } iris_moe_combine_call;
 
-/* For member `index` of `n_members`. IRIS_INVALID_ARGUMENT: what is wrong with the config. */
+/* Computes the sizes for the rank with place `index` in a team of n_members. IRIS_INVALID_ARGUMENT
+ * says what is wrong with the config. */
 IRIS_EXPORT iris_code iris_moe_get_sizes(iris_context* context, uint32_t n_members, uint32_t index,
                                          const iris_moe_config* config, iris_moe_sizes* out);
-/* Loads the kernels, which may wait until kernels that run have ended: all members call it before
- * one of them starts an operation. */
+/* Loads the kernels, which may wait until running kernels have ended: all ranks call it before any
+ * of them starts an operation. */
 IRIS_EXPORT iris_code iris_moe_prepare(iris_comm* comm);
-/* Put the operation on the stream. All members make the same calls; what fails behind that,
- * iris_comm_check and iris_comm_synchronize tell: IRIS_OUT_OF_RANGE if a token of a rank names an
- * expert that there is not. */
+/* Puts a dispatch on the stream. All ranks make the same calls. Later failures are reported by
+ * iris_comm_check and iris_comm_synchronize: IRIS_OUT_OF_RANGE if a token of a rank names an expert
+ * that does not exist. */
 IRIS_EXPORT iris_code iris_moe_dispatch(iris_comm* comm, const iris_moe_config* config,
                                         const iris_moe_dispatch_call* call, iris_stream* stream);
-/* Behind a dispatch of this config in this workspace. */
+/* Puts a combine on the stream, after a dispatch of this config in this workspace. */
 IRIS_EXPORT iris_code iris_moe_combine(iris_comm* comm, const iris_moe_config* config,
                                        const iris_moe_combine_call* call, iris_stream* stream);
 
-/* RMS norms of sums over the members of a team. <iris/norm.h> says what each does, and which memory
- * it takes. */
+/* All-reduces fused with an RMS norm. <iris/norm.h> says what each does, and which memory it
+ * takes. */
 
 /* iris_norm.operation */
 enum { IRIS_ALL_REDUCE_RMS_NORM = 17, IRIS_REDUCE_SCATTER_RMS_NORM_ALL_GATHER = 18 };
 
-/* iris_norm.variant: how a norm goes. iris::norm::Variant (<iris/norm_types.h>) says what each is,
- * and which calls it takes. */
+/* iris_norm.variant. iris::norm::Variant (<iris/norm_types.h>) says what each is, and which calls
+ * it takes. */
 enum {
-  IRIS_NORM_AUTO = 0, /* what is expected to be the fastest */
+  IRIS_NORM_AUTO = 0, /* the variant that is expected to be the fastest */
   IRIS_NORM_PACKETS = 1,
   IRIS_NORM_LINES = 2,
   IRIS_NORM_TWO_SHOT = 3,
@@ -778,7 +793,7 @@ enum {
   IRIS_NORM_TWO_LINES = 5
 };
 
-/* iris_norm.scaling: of an `out` of fp8. iris::norm::Scaling (<iris/norm_types.h>) says what each
+/* iris_norm.scaling, for an `out` of fp8. iris::norm::Scaling (<iris/norm_types.h>) says what each
  * is. */
 enum {
   IRIS_NO_SCALING = 0,
@@ -789,17 +804,17 @@ enum {
 
 typedef struct iris_norm {
   size_t size;
-  int32_t operation; /* IRIS_ALL_REDUCE_RMS_NORM or its fellow */
-  int32_t variant;   /* IRIS_NORM_AUTO and its fellows */
-  uint64_t rows;     /* all members together; 0: nothing is done */
+  int32_t operation; /* IRIS_ALL_REDUCE_RMS_NORM, ... */
+  int32_t variant;   /* IRIS_NORM_AUTO, ... */
+  uint64_t rows;     /* on all ranks together; 0: nothing is done */
   uint64_t hidden;
   int32_t in_dtype; /* IRIS_F32, IRIS_F16 or IRIS_BF16 */
   int32_t
       out_dtype; /* as in_dtype; IRIS_F8E4M3 or IRIS_F8E5M2; of IRIS_F32 also IRIS_F16, IRIS_BF16 */
   int32_t weight_dtype; /* as in_dtype can be; IRIS_DTYPE_NONE: there is none, all are 1 */
-  int32_t scaling;      /* IRIS_SCALING_STATIC and its fellows, for an `out` of fp8 */
+  int32_t scaling;      /* IRIS_NO_SCALING, ...; others than that for an `out` of fp8 */
   float epsilon;
-  float weight_offset;  /* is added to each weight */
+  float weight_offset;  /* added to each weight */
   int32_t has_residual; /* not 0: residual and residual_out are used */
   int32_t reserved;
   const void* in;
@@ -809,27 +824,27 @@ typedef struct iris_norm {
   void* out;         /* may be `in` */
   const void* scale; /* of f32, as the scales */
   void* scales;
-  /* Columns from one row to the next, at least `hidden`; 0: `hidden`. Each member's own affair. */
+  /* Elements from one row to the next, at least `hidden`; 0: `hidden`. Ranks may differ in them. */
   uint64_t in_stride;
   uint64_t residual_stride;
   uint64_t residual_out_stride;
   uint64_t out_stride;
 } iris_norm;
 
-/* What runs. */
+/* How a call runs. */
 typedef struct iris_norm_plan {
   size_t size;
-  int32_t variant; /* IRIS_NORM_PACKETS and its fellows */
+  int32_t variant; /* IRIS_NORM_PACKETS, ... */
   uint32_t blocks;
   uint32_t threads;
   uint32_t parts; /* blocks that share a row */
 } iris_norm_plan;
 
-/* What iris_norm_launch of this call runs; its buffers are not looked at. */
+/* Says how iris_norm_launch runs this call. Its buffers are ignored. */
 IRIS_EXPORT iris_code iris_norm_choose(iris_comm* comm, const iris_norm* call, iris_norm_plan* out);
 IRIS_EXPORT iris_code iris_norm_launch(iris_comm* comm, const iris_norm* call, iris_stream* stream);
 
-/* Values, made by the device that has the memory. */
+/* Values of tensors, computed by the device. */
 
 typedef int32_t iris_fill_kind;
 enum {
@@ -842,10 +857,10 @@ enum {
   IRIS_FILL_RANDINT = 6   /* whole numbers from whole_start to whole_end, both of which are in it */
 };
 
-/* A sequence, and which part of it. Random numbers are a function of (seed, call, element): the
- * same on every backend, by Philox4x32-10; <iris/random.h> documents the bits. rand, uniform and
- * randn are of IRIS_F32, IRIS_F64, IRIS_F16 and IRIS_BF16; arange and linspace of all types but
- * IRIS_BOOL. The numbers of IRIS_U64 are given as the bits of an int64_t. */
+/* A sequence, and the part of it that is written. Random numbers are a function of (seed, call,
+ * element) by Philox4x32-10, the same on every backend; <iris/random.h> documents the bits. rand,
+ * uniform and randn exist for IRIS_F32, IRIS_F64, IRIS_F16 and IRIS_BF16; arange and linspace for
+ * all types but IRIS_BOOL. A number of IRIS_U64 is given as the bits of an int64_t. */
 typedef struct iris_fill_options {
   size_t size;
   iris_fill_kind kind;
@@ -861,20 +876,19 @@ typedef struct iris_fill_options {
   uint64_t steps; /* linspace: of the whole sequence */
   uint64_t seed;
   uint64_t call; /* a program numbers its calls, so that each has numbers of its own */
-  /* Where elements go, of memory that does not lie one behind the other: n_dims sizes and strides
-   * in elements, of as many elements as `count` says. 0: `count` elements in a row. Of
-   * iris_tensor_fill: 0. */
+  /* Where elements go if the memory is not contiguous: n_dims sizes and strides, in elements, for
+   * `count` elements in all. n_dims 0: `count` consecutive elements. For iris_tensor_fill, 0. */
   uint32_t n_dims;
   uint32_t reserved;
   const int64_t* shape;
   const int64_t* strides;
 } iris_fill_options;
 
-/* Elements first to first + count - 1 of the sequence go to `address` on, in row-major order:
- * memory of the heap, or any that the device can write. In the order of the stream. Checked before
- * anything starts: IRIS_INVALID_ARGUMENT says what is wrong (an address that is null, not aligned
- * to the element or not all in the heap; numbers that the type has not or does not hold, that are
- * not finite or no range; counts that overflow). */
+/* Writes elements first to first + count - 1 of the sequence to `address`, in row-major order and
+ * in stream order. The memory is of the heap, or any other that the device can write.
+ * IRIS_INVALID_ARGUMENT, before anything starts, says what is wrong: an address that is null, not
+ * aligned to the element, or only partly in the heap; numbers that the type cannot hold, that are
+ * not finite, or that are no range; counts that overflow. */
 IRIS_EXPORT iris_code iris_fill(iris_context* context, void* address,
                                 const iris_fill_options* options, iris_stream* stream);
 
@@ -882,10 +896,10 @@ IRIS_EXPORT iris_code iris_fill(iris_context* context, void* address,
  * reshapes and peers' copies are handles of their own, over the same memory. <iris/tensor.h> has
  * them for C++.
  *
- * iris_tensor_free gives the memory back, collectively; every use of any of its views fails from
- * then on. iris_tensor_destroy gives up one handle and nothing else. Memory whose handles are all
- * given up without a free stays until the job ends. A null stream means one of the library's own:
- * the call waits until it is done. */
+ * iris_tensor_free, which is collective, frees the memory; every later use of any of its views
+ * fails. iris_tensor_destroy gives up one handle and nothing else. Memory whose handles are all
+ * given up without a free stays until the job ends. With a null stream, a call uses a stream of the
+ * library and waits until it is done. */
 
 #define IRIS_MAX_DIMS 8
 
@@ -897,7 +911,7 @@ typedef struct iris_tensor_options {
   uint32_t n_dims;
   const int64_t* shape;          /* n_dims numbers, each 0 or more */
   const char* name;              /* unique in the job, or null; shown by iris-ctl */
-  const iris_fill_options* fill; /* null: the memory as it is. Else as iris_tensor_fill */
+  const iris_fill_options* fill; /* as for iris_tensor_fill; null: the memory is not filled */
   iris_stream* stream;           /* of the fill */
 } iris_tensor_options;
 
@@ -913,22 +927,23 @@ typedef struct iris_tensor_info {
   uint64_t offset_bytes; /* of the first element in the heap; the same on all ranks of the team */
   uint32_t rank;         /* whose copy it is */
   uint32_t team_id;      /* that allocated it */
-  int32_t contiguous;    /* not 0: elements lie one behind the other, in row-major order */
+  int32_t contiguous;    /* not 0: elements are consecutive, in row-major order */
   int32_t symmetric;     /* not 0: in the heap; 0: of another library (iris_tensor_from_dlpack) */
   const char* name;      /* null: none. Valid as long as the handle */
 } iris_tensor_info;
 
-/* Collective over the team. Contiguous memory of the heap, as iris_allocate gives it: not cleared,
- * but filled if the options say so. IRIS_INVALID_ARGUMENT, before anything starts: no dtype, more
- * than IRIS_MAX_DIMS dimensions, a negative size, more bytes than can be counted, or a fill that
- * iris_tensor_fill would refuse. Else as iris_allocate. */
+/* Allocates a contiguous tensor in the heap, as iris_allocate does, and fills it if the options say
+ * so. Collective over the team. IRIS_INVALID_ARGUMENT, before anything starts: no dtype, more than
+ * IRIS_MAX_DIMS dimensions, a negative size, more bytes than can be counted, or a fill that
+ * iris_tensor_fill would refuse. Other errors are those of iris_allocate. */
 IRIS_EXPORT iris_code iris_tensor_create(iris_context* context, iris_team* team,
                                          const iris_tensor_options* options, iris_tensor** out);
-/* IRIS_FAILED_PRECONDITION, of this and all that follow: it was freed, or its context was left. */
+/* IRIS_FAILED_PRECONDITION, from this and all following functions: the tensor was freed, or its
+ * context was left. */
 IRIS_EXPORT iris_code iris_tensor_get_info(iris_tensor* tensor, iris_tensor_info* out);
-/* Collective over the team that created it: gives the memory back, of whichever view it is called.
- * Synchronize streams first. IRIS_FAILED_PRECONDITION, before anything starts: what
- * iris_tensor_to_dlpack gave still uses it. */
+/* Frees the memory of a tensor, given any view of it. Collective over the team that created it.
+ * Synchronize streams first. IRIS_FAILED_PRECONDITION, before anything starts: a DLManagedTensor of
+ * iris_tensor_to_dlpack still uses it. */
 IRIS_EXPORT iris_code iris_tensor_free(iris_tensor* tensor);
 /* Not collective. */
 IRIS_EXPORT iris_code iris_tensor_destroy(iris_tensor* tensor);
@@ -936,47 +951,50 @@ IRIS_EXPORT iris_code iris_tensor_destroy(iris_tensor* tensor);
 /* Views. Not collective, and nothing is copied. Negative indices and ends count from the back, as
  * in Python. */
 
-/* The same place in another rank's heap, for copies and kernels. IRIS_OUT_OF_RANGE: no such rank.
- * IRIS_INVALID_ARGUMENT: the rank has no copy of it. */
+/* Makes a view of another rank's copy, for copies and kernels. IRIS_OUT_OF_RANGE: no such rank.
+ * IRIS_INVALID_ARGUMENT: the rank has no copy of the tensor. */
 IRIS_EXPORT iris_code iris_tensor_at(iris_tensor* tensor, uint32_t rank, iris_tensor** out);
-/* Elements start, start + step, ... before stop, of one dimension. Ends beyond the dimension are
- * cut to it. step: at least 1. */
+/* Selects the elements start, start + step, ... before stop of one dimension. Ends beyond the
+ * dimension are cut to it. The step is at least 1. */
 IRIS_EXPORT iris_code iris_tensor_slice(iris_tensor* tensor, uint32_t dim, int64_t start,
                                         int64_t stop, int64_t step, iris_tensor** out);
-/* One element of a dimension, which is gone then. IRIS_OUT_OF_RANGE: it has no such element. */
+/* Selects one element of a dimension, and drops that dimension. IRIS_OUT_OF_RANGE: it has no such
+ * element. */
 IRIS_EXPORT iris_code iris_tensor_select(iris_tensor* tensor, uint32_t dim, int64_t index,
                                          iris_tensor** out);
-/* Another shape of as many elements; one size may be -1: what is left. The tensor is contiguous. */
+/* Gives a contiguous tensor another shape with as many elements; one size may be -1 and is computed
+ * from the others. */
 IRIS_EXPORT iris_code iris_tensor_reshape(iris_tensor* tensor, uint32_t n_dims,
                                           const int64_t* shape, iris_tensor** out);
-/* The dimensions in another order: dimension i of *out is dimension dims[i]. */
+/* Puts the dimensions into another order: dimension i of *out is dimension dims[i]. */
 IRIS_EXPORT iris_code iris_tensor_permute(iris_tensor* tensor, uint32_t n_dims,
                                           const uint32_t* dims, iris_tensor** out);
 
 /* Values, in row-major order; strides may be any. */
 
-/* As iris_fill. `dtype` is IRIS_DTYPE_NONE or the tensor's, `count` is 0 or the tensor's. */
+/* Fills the tensor as iris_fill does. `dtype` is IRIS_DTYPE_NONE or the tensor's, `count` is 0 or
+ * the tensor's. */
 IRIS_EXPORT iris_code iris_tensor_fill(iris_tensor* tensor, const iris_fill_options* options,
                                        iris_stream* stream);
-/* From and to memory of the host, which has the elements one behind the other. These wait until
- * they are done. A copy goes in rows of what is contiguous: elements that are apart are slow.
- * IRIS_INVALID_ARGUMENT: another dtype, or another number of bytes than the tensor has. */
+/* Copy from and to consecutive elements in host memory, and wait until that is done. Each
+ * contiguous row is one copy, so strided elements are slow. IRIS_INVALID_ARGUMENT: another dtype,
+ * or another number of bytes, than the tensor has. */
 IRIS_EXPORT iris_code iris_tensor_from_host(iris_tensor* tensor, const void* data, uint64_t bytes,
                                             iris_dtype dtype, iris_stream* stream);
 IRIS_EXPORT iris_code iris_tensor_to_host(iris_tensor* tensor, void* data, uint64_t bytes,
                                           iris_dtype dtype, iris_stream* stream);
-/* Between tensors of one context, of the same shape and type, whose memory does not overlap; one of
- * them may be a peer's (iris_tensor_at). In the order of the stream. */
+/* Copies, in stream order, between tensors of one context that have the same shape and type and do
+ * not overlap; one of them may be a peer's (iris_tensor_at). */
 IRIS_EXPORT iris_code iris_tensor_copy(iris_tensor* to, iris_tensor* from, iris_stream* stream);
 
-/* DLPack, without a copy. *out is a DLManagedTensor (DLPack 0.x). Until its deleter was called, on
- * any thread, the memory stays, and the context that it is in does not end before.
+/* Exports the tensor through DLPack, without a copy. *out is a DLManagedTensor (DLPack 0.x). Until
+ * its deleter is called, on any thread, the memory stays, and its context does not end;
  * iris_context_leave unmaps it all the same. */
 IRIS_EXPORT iris_code iris_tensor_to_dlpack(iris_tensor* tensor, void** out);
-/* The other way: a DLManagedTensor becomes a tensor, which calls its deleter when the last of its
- * handles is given up. It is no memory of the heap: iris_tensor_at and iris_tensor_free refuse it.
- * `dtype`: the type that is wanted, or IRIS_DTYPE_NONE. IRIS_INVALID_ARGUMENT: it is on another
- * device, of another type, or of a type or shape that Iris has not; it is the caller's still. */
+/* Imports a DLManagedTensor, whose deleter is called when the last handle of the tensor is given
+ * up. Its memory is not in the heap: iris_tensor_at and iris_tensor_free refuse it. `dtype` is the
+ * expected type, or IRIS_DTYPE_NONE. IRIS_INVALID_ARGUMENT: it is on another device, of another
+ * type, or of a type or shape that Iris does not have; the caller still owns it. */
 IRIS_EXPORT iris_code iris_tensor_from_dlpack(iris_context* context, void* managed,
                                               iris_dtype dtype, iris_tensor** out);
 
