@@ -24,25 +24,25 @@ using Microseconds = std::chrono::duration<double, std::micro>;
 struct BenchOptions {
   uint32_t n_warmup = 25;   // runs that do not count, before
   uint32_t n_repeat = 100;  // runs that count; at least 1
-  // Called before each run, and not measured: sets what a run needs, such as sums to zero. A write
-  // over more memory than the caches hold makes them cold, which they are not otherwise.
+  // Called before each run, and not measured: it prepares what a run needs, for example sets sums
+  // to zero. Caches are warm unless it overwrites more memory than they hold.
   std::function<Status()> before{};
 };
 
-// Collective over all ranks, with the same numbers of runs. Calls run() again and again, and gives
-// the median time of a run on the device; of the ranks' medians the largest, to all of them.
+// Calls run() repeatedly and returns the median time of a run on the device: the largest of the
+// ranks' medians, on all of them. Collective over all ranks, with the same numbers of runs.
 //
-// run() puts its work on `stream`: launches, copies, collectives, a graph. The time is that of
-// events before and behind it. Work on another stream counts if run() waits for it, or lets
-// `stream` wait. What only one rank has to do, the others' run() leaves out.
+// run() puts its work on `stream`: launches, copies, collectives, a graph. It is timed by events
+// before and after it. Work on another stream counts if run() waits for it, or makes `stream` wait
+// for it. If only one rank has work, the run() of the others does nothing.
 //
 // All ranks have finished a run before any of them begins the next one, or calls its
-// options.before(): so memory of the heap may be used again in each. When the call returns, what
-// the last run wrote is there on all ranks.
+// options.before(), so runs may reuse memory of the heap. When DoBench returns, the results of the
+// last run are complete on all ranks.
 //
-// Errors: the first one of run(), of options.before() and of the stream. kInvalidArgument: an
-// n_repeat of 0. If one rank fails, the barriers of the others fail when it leaves the job, and
-// name it. One thread at a time for a context. Nothing on `stream` is being captured.
+// Errors are the first one of run(), of options.before() and of the stream. kInvalidArgument:
+// n_repeat is 0. If one rank fails, the barriers of the others fail when it leaves the job, and
+// name it. One thread at a time for a context. `stream` must not be captured meanwhile.
 inline StatusOr<Microseconds> DoBench(Context& context, Stream& stream,
                                       const std::function<Status()>& run,
                                       const BenchOptions& options = {}) {

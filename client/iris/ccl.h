@@ -1,33 +1,34 @@
-// iris::ccl::Communicator: operations that all members of a team make together, on a stream, over
-// the symmetric heap. It takes a workspace from the heap, and says what failed, which rank was
-// missing and which process that is.
+// iris::ccl::Communicator: collectives of a team on a stream, over the symmetric heap. It allocates
+// a workspace in the heap, and its errors name the failed operation, the missing rank and its
+// process.
 //
 //   auto comm = iris::ccl::Communicator::Create(context);              // collective
 //   iris::Status status = comm->AllReduce(x, x, n, iris::ccl::ReduceOp::kSum, stream);
 //   status = comm->Synchronize(stream);  // waits; names who was missing
 //   status = comm->Destroy();            // collective: gives the workspace back
 //
-// Every member of the team calls the same operations in the same order, with the same count, type,
-// operator and root, on a communicator with the same options. What differs is noticed on the device
-// within a fraction of a second and ends as kInvalidArgument in Check, on every member, with both
-// calls in full. A call of zero elements does nothing at all.
+// Every rank of the team calls the same operations in the same order, with the same count, type,
+// operator and root, on a communicator with the same options. The device notices a difference
+// within a fraction of a second, and Check then returns kInvalidArgument on every rank, with both
+// calls in full. A call of zero elements does nothing.
 //
-// `in` and `out` are any memory that the device can read and write, aligned to the element. What
-// lies in the symmetric heap is used where it lies, at whatever offset each member has it; anything
-// else goes through the workspace. `out` may be `in` ("in place", see each operation); otherwise
-// the two must not overlap.
+// `in` and `out` are any memory that the device can read and write, aligned to the element. Buffers
+// in the symmetric heap are used in place, at whatever offset each rank has them; other memory is
+// copied through the workspace. `out` may be `in` ("in place", see each operation); otherwise the
+// two must not overlap.
 //
-// An operation checks its arguments, starts kernels on the stream and returns: no allocation, no
-// waiting; it may be captured in a graph. When the stream has passed it, `out` is complete and `in`
-// may be changed. Operations of one communicator follow each other on one stream at a time. Any
-// number of communicators over overlapping teams may be in use.
+// An operation checks its arguments, starts kernels on the stream and returns: it allocates
+// nothing, does not wait, and may be captured in a graph. Once the stream has passed it, `out` is
+// complete and `in` may be changed. Operations of one communicator follow each other on one stream
+// at a time. Any number of communicators over overlapping teams may be in use.
 //
-// Sums go in the order of the team's members, f16 and bf16 in fp32 with one rounding at the end:
-// the bits are the same on all members, run after run, but for kRing and kAtomic. Integers wrap.
-// kAvg is the sum divided by the number of members. kMin and kMax give NaN if any element is NaN.
+// Sums are made in the order of the ranks in the team, of f16 and bf16 in fp32 with one rounding at
+// the end: the bits are the same on all ranks and in every run, but for kRing and kAtomic. Integers
+// wrap. kAvg is the sum divided by the number of ranks. kMin and kMax give NaN if any element is
+// NaN.
 //
-// Counts are elements. `root`, `to` and `from` are world ranks. One call at a time on a
-// communicator: a second thread's is refused with kFailedPrecondition. Header-only over
+// Counts are elements. `root`, `to` and `from` are world ranks. One thread at a time may call a
+// communicator: another one's call is refused with kFailedPrecondition. Header-only over
 // <iris/c_api.h>. C++17.
 #pragma once
 
@@ -46,7 +47,7 @@
 
 namespace iris::ccl {
 
-// The same on all members. 0: what suits the device.
+// Options, the same on all ranks of the team. 0 means a value that suits the device.
 struct CommunicatorOptions {
   std::string name{};          // of the workspace, as iris-ctl shows it; unique, or empty
   uint32_t blocks = 0;         // of each operation, instead of what the table says
@@ -56,26 +57,26 @@ struct CommunicatorOptions {
   uint64_t packet_bytes = 0;   // of data, each block and member, at a time; a multiple of 16
   uint64_t stage_bytes = 0;    // of each block, twice
   std::chrono::nanoseconds timeout{0};  // 0: the context's
-  // Compares what the members call before anything moves, at the price of a round, instead of when
-  // somebody has waited for long. IRIS_CCL_CHECK=1 in the environment does so, too.
+  // Compares the calls of all ranks before any data moves, at the cost of a round, instead of only
+  // after a rank has waited for long. IRIS_CCL_CHECK=1 in the environment does so, too.
   bool check_calls = false;
   bool symmetric = false;  // a promise: buffers in the heap have the same offset on all members
-  // A table of variants, of collectives and of products (iris/ops.h), as iris_bench tune writes it.
-  // Empty, or without a line of collectives: their built-in one.
+  // A table of variants for collectives and GEMMs (iris/ops.h), as iris_bench tune writes it.
+  // Collectives use the built-in table if this has no line of them.
   std::string rules{};
   uint64_t matmul_bytes = 0;  // of workspace for products of matrices: see iris/ops.h
 };
 
 class Communicator {
  public:
-  // Empty: every call fails.
+  // Makes an empty communicator: every call fails.
   Communicator() = default;
 
   // Collective over the team. kInvalidArgument: options that are not valid. kFailedPrecondition:
-  // not a member, or no library for irisd's backend here. kResourceExhausted: the communicators of
-  // this process leave it no room on the device; says who has it. kDeadlineExceeded: operations of
-  // those are under way that wait for another rank: let all ranks make their communicators first.
-  // Otherwise see Context::Allocate.
+  // this rank is not in the team, or there is no library for irisd's backend. kResourceExhausted:
+  // the other communicators of this process leave no blocks of the device for it; the message lists
+  // them. kDeadlineExceeded: running operations of those wait for another rank, so let all ranks
+  // make their communicators first. Other errors are those of Context::Allocate.
   static StatusOr<Communicator> Create(const Context& context,
                                        const CommunicatorOptions& options = {}) {
     return Create(context, context.world(), options);
@@ -105,11 +106,11 @@ class Communicator {
     return comm;
   }
 
-  // The destructor frees nothing in the heap: giving the workspace back is collective, and a
-  // destructor that waits for peers would hang on an error path. Without Destroy the workspace
-  // stays until the job ends.
+  // The destructor frees nothing in the heap: freeing the workspace is collective, and a destructor
+  // that waits for peers would hang on an error path. Without Destroy, the workspace stays until
+  // the job ends.
 
-  // Collective over the team: gives the workspace back. Synchronize streams first. Every later call
+  // Frees the workspace. Collective over the team. Synchronize streams first. Every later call
   // fails.
   Status Destroy() { return iris::impl::FromC(iris_comm_release(get())); }
 
@@ -219,12 +220,12 @@ class Communicator {
   // refused with kFailedPrecondition until GroupEnd.
   Status GroupStart() { return iris::impl::FromC(iris_group_start(get())); }
   Status GroupEnd() { return iris::impl::FromC(iris_group_end(get())); }
-  // When the stream has passed it, the streams of all members have reached it.
+  // Once the stream has passed the barrier, the streams of all ranks of the team have reached it.
   Status Barrier(Stream& stream) {
     return iris::impl::FromC(iris_comm_barrier(get(), stream.get()));
   }
 
-  // The same for pointers whose type says the elements'.
+  // The same operations, with the element type of the pointers.
   template <typename T>
   Status AllReduce(const T* in, T* out, uint64_t count, ReduceOp op, Stream& stream,
                    Variant variant = Variant::kAuto) {
@@ -284,22 +285,22 @@ class Communicator {
   // died; kInvalidArgument names a rank that called something else than most, and both calls in
   // full, on all ranks alike. It stays until Reset.
   Status Check() const { return iris::impl::FromC(iris_comm_check(get())); }
-  // A word that kernels can read, too: not 0 once an operation has failed, so that kernels behind
-  // it need not use what it left. Null if this is empty. Valid as long as the communicator.
+  // Returns a word that kernels can read, too. It is not 0 once an operation has failed, so that
+  // later kernels can skip its results. Null if this is empty. Valid as long as the communicator.
   const uint64_t* error_word() const {
     const uint64_t* word = nullptr;
     (void)iris_comm_error_word(get(), &word);
     return word;
   }
-  // Waits for the stream, then Check.
+  // Waits for the stream, then returns what Check returns.
   Status Synchronize(Stream& stream) {
     return iris::impl::FromC(iris_comm_synchronize(get(), stream.get()));
   }
-  // Collective over the team: makes a communicator that failed usable again. Each member
-  // synchronizes its own streams first; Reset waits until all have called it.
+  // Makes a communicator that failed usable again. Collective over the team: each rank synchronizes
+  // its own streams first, and Reset waits until all have called it.
   Status Reset() { return iris::impl::FromC(iris_comm_reset(get())); }
 
-  // Of the C API. Null: this is empty.
+  // The handle for the C API; null if this is empty.
   iris_comm* get() const { return handle_.get(); }
 
  private:

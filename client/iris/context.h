@@ -36,8 +36,8 @@
 #include "iris/status.h"
 #include "iris/types.h"
 
-// The backend that this program's kernels are compiled for: set where a program links one
-// (Iris::device_emu and its fellows).
+// The backend that this program's kernels are compiled for. Linking a device library
+// (Iris::device_emu, Iris::device_cuda, Iris::device_hip) sets it.
 #ifdef IRIS_KERNELS
 #define IRIS_IMPL_TEXT_OF(x) #x
 #define IRIS_IMPL_TEXT(x) IRIS_IMPL_TEXT_OF(x)
@@ -48,10 +48,10 @@
 
 namespace iris {
 
-// What is left at its default comes from the environment: IRIS_JOB, IRIS_RANK, IRIS_N_RANKS and
-// IRIS_LOCAL_RANK, then the variables of torchrun, Open MPI, MPICH, PMIx and Slurm;
-// IRIS_HEAP_BYTES; IRIS_RUNTIME_DIR. What is given here wins. Without any: rank 0 of 1, of a job
-// that no other process meets.
+// Fields that are left at their default are read from the environment: IRIS_JOB, IRIS_RANK,
+// IRIS_N_RANKS and IRIS_LOCAL_RANK, then the variables of torchrun, Open MPI, MPICH, PMIx and
+// Slurm; IRIS_HEAP_BYTES; IRIS_RUNTIME_DIR. If neither says anything, the process is rank 0 of 1,
+// in a job that no other process can join.
 struct ContextOptions {
   std::string job{};
   int rank = -1;
@@ -70,14 +70,15 @@ struct ContextOptions {
 struct AllocateOptions {
   uint64_t bytes = 0;
   uint64_t alignment_bytes = 1024;  // a power of two
-  // Unique in the job, or empty; shown by iris-ctl. Of AllocateLocal: others may have the same.
+  // Unique in the job, or empty; shown by iris-ctl. For AllocateLocal, other ranks may use the same
+  // name.
   std::string name{};
   DType dtype = DType::kNone;  // shown by iris-ctl, must agree between ranks
   std::vector<uint64_t> shape{};
 };
 
-// A range of the symmetric heap. A plain value: copying it copies no memory, and Context::Free ends
-// it.
+// A range of the symmetric heap. It is a plain value: copying it copies no memory, and
+// Context::Free ends it.
 struct Allocation {
   uint64_t offset_bytes = 0;  // the same on every rank
   uint64_t bytes = 0;
@@ -90,7 +91,7 @@ struct Allocation {
   }
 };
 
-// An Allocation of `size` elements. Stands for its address in calls and launches.
+// An Allocation of `size` elements, which converts to its address in calls and launches.
 template <typename T>
 struct Array : Allocation {
   uint64_t size = 0;
@@ -99,15 +100,15 @@ struct Array : Allocation {
   operator T*() const { return get(); }  // NOLINT: stands for its address
 };
 
-// What another rank has allocated alone or registered (Context::AllocateLocal, Context::Register),
-// as opened here. A plain value: Context::Close ends it.
+// An allocation of another rank (Context::AllocateLocal, Context::Register), as opened here. It is
+// a plain value; Context::Close ends it.
 struct Opened {
   uint32_t rank = 0;          // the owner
   uint64_t offset_bytes = 0;  // in the owner's heap
   uint64_t bytes = 0;
   void* address = nullptr;  // of the owner's memory, for loads and stores of this rank
-  // The same offset in this rank's heap, which has nothing there: what Put, Get, signals and
-  // atomics take for it, with `rank` as the peer.
+  // The same offset in this rank's heap, which is unused there: pass it to Put, Get, signals and
+  // atomics, with `rank` as the peer.
   void* symmetric_address = nullptr;
   DType dtype = DType::kNone;  // as the owner said
 };
@@ -121,7 +122,7 @@ struct OpenedArray : Opened {
   T* symmetric() const { return static_cast<T*>(symmetric_address); }
 };
 
-// An ordered set of ranks. A plain value; valid until Context::DestroyTeam or the end of the
+// An ordered set of ranks. It is a plain value, valid until Context::DestroyTeam or the end of the
 // context.
 struct Team {
   uint32_t id = 0;
@@ -132,7 +133,8 @@ struct Team {
   bool member() const { return index >= 0; }
 };
 
-// Where a Create's time went; for benchmarks and logs. What is indented is part of the one above.
+// Where the time of Create went, for benchmarks and logs. An indented entry is part of the entry
+// above it.
 struct CreateTimings {
   std::chrono::nanoseconds connect{0};     // session handshake and first answer
   std::chrono::nanoseconds device{0};      // vendor's library and the device's context
@@ -148,7 +150,7 @@ struct CreateTimings {
 
 namespace impl {
 
-// An error's text with the calls of the API as C++ has them: Reset() for iris_comm_reset().
+// Replaces names of the C API in an error's text by those of C++: Reset() for iris_comm_reset().
 inline std::string NamesOfCpp(std::string text) {
   constexpr std::string_view kComm = "iris_comm_", kAny = "iris_";
   for (size_t end = text.find("()"); end != text.npos; end = text.find("()", end + 1)) {
@@ -171,7 +173,7 @@ inline std::string NamesOfCpp(std::string text) {
   return text;
 }
 
-// The Status of a call of the C API.
+// Makes a Status from the code of a C call and the thread's error message.
 inline Status FromC(iris_code code) {
   if (code == IRIS_OK) return Status();
   return Status(static_cast<StatusCode>(code), NamesOfCpp(iris_error_message()));
@@ -203,16 +205,16 @@ class Handle {
 
 }  // namespace impl
 
-// Move-only. One that was moved from, or made without Create, is empty: every call fails.
+// A Context is move-only. A moved-from or default-constructed one is empty: every call fails.
 class Context {
  public:
   Context() = default;
 
-  // Collective over the job's ranks. Connects, joins, maps every peer's heap, and makes the rank's
-  // device the calling thread's, for the kernels that it starts. kUnavailable names the socket and
-  // says how to start irisd. kFailedPrecondition: this program's kernels, or its headers, do not
-  // fit irisd or libiris.so, and what does. `kernels` is left as it is: it comes from where the
-  // call is compiled.
+  // Connects to irisd, joins the job, maps every peer's heap, and makes the rank's device the
+  // calling thread's current one. Collective over the job's ranks. kUnavailable names the socket
+  // and says how to start irisd. kFailedPrecondition: this program's kernels or headers do not fit
+  // irisd or libiris.so; the message says which ones do. Leave `kernels` out: its default is that
+  // of the calling program.
   static StatusOr<Context> Create(const ContextOptions& from = {},
                                   const char* kernels = IRIS_IMPL_KERNELS) {
     iris_context_options options;
@@ -255,9 +257,9 @@ class Context {
   uint64_t epoch() const { return info_.epoch; }
   std::string device_uuid() const { return Text(info_.device_uuid); }
   uint32_t device_index() const { return info_.device_index; }  // irisd's number of it
-  // Of the device that most ranks of the job share.
+  // The number of ranks on the device that most ranks of the job share.
   uint32_t ranks_per_device() const { return info_.ranks_per_device; }
-  // Of the heap's memory: "emu", or the name of a GPU driver.
+  // The backend of the heap's memory: "emu", or the name of a GPU driver.
   std::string backend() const { return Text(info_.backend); }
   uint64_t heap_bytes() const { return Info().heap_bytes; }  // grows
   uint64_t stride_bytes() const { return info_.stride_bytes; }
@@ -271,7 +273,7 @@ class Context {
     }
     return bases;
   }
-  // 0: there is no such rank.
+  // Returns 0 if there is no such rank.
   int64_t peer_pid(uint32_t rank) const {
     int64_t pid = 0;
     return iris_context_peer_pid(get(), rank, &pid) == IRIS_OK ? pid : 0;
@@ -295,15 +297,15 @@ class Context {
     return timings;
   }
 
-  // For kernels. Valid as long as the context, also under growth.
+  // The value that kernels take. It is valid as long as the context, also when heaps grow.
   const DeviceContext& device_context() const { return device_; }
   const Team& world() const { return world_; }
 
-  // Collective over the team. Memory is not cleared: fresh heaps are zero, reused ranges hold what
-  // was there. kInvalidArgument: the ranks asked for different things (who asked for what).
-  // kResourceExhausted: no room, also after growth. kDeadlineExceeded: names the ranks that did not
-  // ask. kAborted: a rank died, hung up or left. Each consumes the call on every rank, so ranks
-  // stay in step.
+  // Collective over the team. Memory is not cleared: a fresh heap is zero, and a reused range holds
+  // its old bytes. kInvalidArgument: the ranks asked for different things; the message says which
+  // rank asked for what. kResourceExhausted: no room, also after growth. kDeadlineExceeded names
+  // the ranks that did not call. kAborted: a rank died, hung up or left. Each error consumes the
+  // call on every rank, so ranks stay in step.
   StatusOr<Allocation> Allocate(const AllocateOptions& options) {
     return Allocate(options, world_);
   }
@@ -312,7 +314,7 @@ class Context {
     IRIS_RETURN_IF_ERROR(AllocateInto(options, team, &allocation));
     return allocation;
   }
-  // `size` elements of T, which iris-ctl shows with their type.
+  // Allocates `size` elements of T, which iris-ctl shows with their type.
   template <typename T>
   StatusOr<Array<T>> Allocate(uint64_t size, std::string name = {}) {
     return Allocate<T>(size, std::move(name), world_);
@@ -326,10 +328,10 @@ class Context {
     return array;
   }
 
-  // Not collective: a range of this rank's heap alone. Its offset is nobody else's: the other heaps
-  // have as much room less. Ends with Free, or with the job. With a name it is cleared, and then
-  // others can open it. Without one it is what was there, until Publish. kAlreadyExists: this rank,
-  // or a team, has a live allocation of the name.
+  // Allocates a range of this rank's heap alone. Not collective. The same offset stays unused in
+  // the other heaps. The range ends with Free, or with the job. With a name, it is cleared and
+  // other ranks can open it; without one, it holds its old bytes, and others can open it after
+  // Publish. kAlreadyExists: this rank, or a team, has a live allocation of that name.
   StatusOr<Allocation> AllocateLocal(const AllocateOptions& options) {
     Allocation allocation;
     IRIS_RETURN_IF_ERROR(AllocateLocalInto(options, &allocation));
@@ -344,15 +346,16 @@ class Context {
     return array;
   }
 
-  // Not collective: this process's own memory becomes something that other ranks can open, as what
-  // AllocateLocal gave, and put into. The owner uses it where it is: that is the address of the
-  // result. Others map all of the allocations that it lies in. It must be mapped from allocations
-  // of the platform's virtual memory management that can be shared by a POSIX descriptor, on the
-  // context's device; on emulated devices it is a shared mapping of a memfd. The programming model
-  // names the calls. kInvalidArgument: anything else, such as what the platform's plain allocation
-  // gave, and what to do. kResourceExhausted: it has its place above the heap, in the address space
-  // that the heap may grow into, and that is too small. Free ends it; keep the memory mapped until
-  // then. The alignment in `options` is not read.
+  // Makes this process's own memory available to other ranks, which open it and put into it as if
+  // AllocateLocal had made it. Not collective. The owner uses the memory where it is: the result
+  // has that address. Other ranks map the whole physical allocations that it lies in. The memory
+  // must be mapped from allocations of the platform's virtual memory management on the context's
+  // device that can be exported as a POSIX descriptor; on emulated devices, it must be a shared
+  // mapping of a memfd. The programming model names the calls. kInvalidArgument: it is other
+  // memory, such as that of the platform's plain allocation function; the message says what to do.
+  // kResourceExhausted: registered memory takes a range above the heap, in the address space that
+  // the heap may grow into, and that is too small. Free ends the registration; keep the memory
+  // mapped until then. The alignment in `options` is ignored.
   StatusOr<Allocation> Register(void* memory, const AllocateOptions& options) {
     Allocation allocation;
     IRIS_RETURN_IF_ERROR(RegisterInto(memory, options, &allocation));
@@ -367,17 +370,17 @@ class Context {
     return array;
   }
 
-  // Collective over the team: every member's own memory, of the same size, becomes symmetric: it
-  // has one offset on all members, above the heap, as if Allocate had given it. The address of the
-  // result is where the caller's own is mapped for that: give it to kernels, Put, Get, signals,
-  // atomics, and collectives of this team or a part of it. It is the same memory as at `memory`. On
-  // a GPU one kernel does not see in time at the one address what it writes at the other: use one
-  // of both in a kernel. Kernels that follow each other, and copies, see everything. What memory
-  // can be shared is as for Register; it must lie at the same place behind a multiple of the
-  // devices' granularity on all members. Errors are the same on all members, and then nothing is
-  // registered on any. kInvalidArgument: the members differ, or the memory of one cannot be shared:
-  // whose, why, and what to do. kResourceExhausted: no room above the heap, or a member that could
-  // not map it. Free ends it, collectively; keep the memory until then.
+  // Makes memory of each rank's own, of the same size, symmetric: it gets one offset on all ranks
+  // of the team, above the heap, as if Allocate had allocated it. Collective over the team. The
+  // result has the address of a second mapping of the same memory: pass it to kernels, Put, Get,
+  // signals, atomics, and collectives of this team or of a part of it. On a GPU, one kernel that
+  // writes through one of the two addresses may read stale bytes through the other: use one address
+  // within a kernel. Later kernels and copies see every write. The same memory can be shared as for
+  // Register; its offset from a multiple of the device's granularity must be the same on all ranks.
+  // An error is the same on all ranks, and nothing is registered then. kInvalidArgument: the ranks
+  // differ, or a rank's memory cannot be shared; the message names the rank, the reason, and what
+  // to do. kResourceExhausted: there is no room above the heap, or a rank could not map the memory.
+  // Free, which is collective, ends the registration; keep the memory mapped until then.
   StatusOr<Allocation> RegisterSymmetric(void* memory, const AllocateOptions& options,
                                          const Team& team) {
     Allocation allocation;
@@ -398,25 +401,26 @@ class Context {
     return array;
   }
 
-  // Not collective: gives what AllocateLocal or Register gave without a name one now, so that
-  // others find in it what this rank has written before. kFailedPrecondition: it has a name
-  // already.
+  // Names an allocation that AllocateLocal or Register made without a name, so that others can open
+  // it and find what this rank has written before. Not collective. kFailedPrecondition: it has a
+  // name already.
   Status Publish(const Allocation& allocation, const std::string& name) {
     const iris_allocation range = RangeOf(allocation);
     return impl::FromC(iris_publish_local(get(), &range, name.c_str()));
   }
 
-  // Not collective: opens by name what `rank` has allocated with AllocateLocal or registered. Waits
-  // until it has, at most for `timeout` (0: the context's): kDeadlineExceeded names rank and name.
-  // kAborted: the job is broken, or the rank has left. The memory stays until Close, also when the
-  // owner frees it meanwhile: nobody else gets it, and nobody can open it any more.
+  // Opens, by name, memory that `rank` has allocated with AllocateLocal or registered. Not
+  // collective. Waits until that memory exists, for at most `timeout` (0: the context's):
+  // kDeadlineExceeded names the rank and the name. kAborted: the job is broken, or the rank has
+  // left. The memory stays until Close, even if the owner frees it meanwhile: its range is not
+  // reused before, and it cannot be opened again.
   StatusOr<Opened> Open(uint32_t rank, const std::string& name,
                         std::chrono::nanoseconds timeout = {}) {
     Opened opened;
     IRIS_RETURN_IF_ERROR(OpenInto(rank, name, timeout, &opened));
     return opened;
   }
-  // kInvalidArgument: the owner said another type.
+  // kInvalidArgument: the owner gave another type.
   template <typename T>
   StatusOr<OpenedArray<T>> Open(uint32_t rank, const std::string& name,
                                 std::chrono::nanoseconds timeout = {}) {
@@ -432,7 +436,7 @@ class Context {
                   "open \"" + name + "\" of rank " + std::to_string(rank) + ": it is of " +
                       DTypeName(opened.dtype) + ", and opened as " + DTypeName(wanted));
   }
-  // Not collective. Once for each Open. Let no kernel that uses it be under way.
+  // Ends an Open; call it once for each. Not collective. No kernel may still use the memory.
   Status Close(const Opened& opened) {
     iris_opened range = {};
     range.size = sizeof(range);
@@ -441,24 +445,25 @@ class Context {
     return impl::FromC(iris_close_local(get(), &range));
   }
 
-  // Collective over the team that allocated or registered; what AllocateLocal or Register gave, its
-  // owner frees alone. The range is reused after every rank has freed it.
+  // Collective over the team that allocated or registered the range; an allocation of AllocateLocal
+  // or Register is freed by its owner alone. The range is reused after every rank has freed it.
   Status Free(const Allocation& allocation) {
     const iris_allocation range = RangeOf(allocation);
     return impl::FromC(iris_free(get(), &range));
   }
 
-  // Collective over all ranks: at least so many more bytes in every heap. Nothing that is mapped
-  // moves.
+  // Adds at least `bytes` bytes to every heap. Collective over all ranks. Mapped memory does not
+  // move.
   Status Grow(uint64_t bytes) { return impl::FromC(iris_grow(get(), bytes)); }
 
-  // True if the range lies in any rank's heap as mapped here, or in what that rank has registered
-  // together with this one.
+  // Returns true if the range lies in any rank's heap, as mapped in this process, or in memory that
+  // such a rank has registered together with this one.
   bool IsSymmetric(const void* address, uint64_t bytes = 1) const {
     int32_t is = 0;
     return impl::FromC(iris_is_symmetric(get(), address, bytes, &is)).ok() && is != 0;
   }
-  // Rank and offset of an address inside the window; kInvalidArgument outside.
+  // Finds the rank and the offset of an address inside the window. kInvalidArgument: it lies
+  // outside.
   struct Location {
     uint32_t rank = 0;
     uint64_t offset_bytes = 0;
@@ -470,8 +475,8 @@ class Context {
     return location;
   }
 
-  // The peer's copy of something in this rank's heap. Address arithmetic alone: `mine` must be in
-  // this rank's heap.
+  // Returns the address of the peer's copy of `mine`, which must be in this rank's heap: it is
+  // address arithmetic and checks nothing.
   template <typename T>
   T* Translate(uint32_t to, T* mine) const {
     // Unsigned arithmetic wraps: right for peers below this rank.
@@ -479,14 +484,16 @@ class Context {
                                 (static_cast<uint64_t>(to) - info_.rank) * info_.stride_bytes);
   }
 
-  // Collective over the team. Through shared memory: no call to irisd. Host work alone: synchronize
-  // streams first. A timeout of 0 is the context's.
+  // Waits until all ranks of the team have called it. It goes through shared memory and does not
+  // call irisd. Streams are not waited for: synchronize them first. A timeout of 0 is the
+  // context's.
   Status Barrier() { return impl::FromC(iris_barrier(get(), nullptr, 0)); }
   Status Barrier(const Team& team, std::chrono::nanoseconds timeout = {}) {
     return impl::FromC(iris_barrier(get(), team.handle, timeout.count()));
   }
 
-  // Collective over the team: root's value on every rank. At most 1 MiB. `root` is a world rank.
+  // Gives every rank of the team the root's value, of at most 1 MiB. Collective over the team.
+  // `root` is a world rank.
   StatusOr<std::string> Broadcast(std::string_view value, uint32_t root) {
     return Broadcast(value, root, world_);
   }
@@ -512,9 +519,9 @@ class Context {
     return came;
   }
 
-  // Collective over the parent: every member of the parent calls, with the same list of world ranks
-  // (a subset of the parent, in the order wanted). Ranks that are not listed get a Team that is not
-  // member().
+  // Makes a team of the listed world ranks, a subset of the parent in the wanted order. Collective
+  // over the parent, with the same list everywhere. A rank that is not listed gets a Team that is
+  // not member().
   StatusOr<Team> CreateTeam(const std::vector<uint32_t>& ranks) {
     return CreateTeam(ranks, world_);
   }
@@ -524,8 +531,8 @@ class Context {
         get(), parent.handle, ranks.data(), static_cast<uint32_t>(ranks.size()), &handle)));
     return TeamOf(handle);
   }
-  // Collective over the parent: members of one color become a team, in the order of their keys,
-  // then of their places in the parent. With a negative color: in no team.
+  // Makes a team of the ranks that give the same color, ordered by key, then by their place in the
+  // parent. Collective over the parent. A rank that gives a negative color is in no team.
   StatusOr<Team> Split(int color, int key = 0) { return Split(color, key, world_); }
   StatusOr<Team> Split(int color, int key, const Team& parent) {
     iris_team* handle = nullptr;
@@ -537,8 +544,9 @@ class Context {
     return impl::FromC(iris_team_destroy(get(), team.handle));
   }
 
-  // The trace of this rank: <iris/c_api.h> says what each does (iris_trace_start and its fellows),
-  // HostSpan below marks what the host does. Not collective. A limit of 0: until StopTrace.
+  // Start, stop and write the trace of this rank: see iris_trace_start and the functions after it
+  // in <iris/c_api.h>. HostSpan below records spans of the host. Not collective. A limit of 0 means
+  // until StopTrace.
   Status StartTrace(std::chrono::nanoseconds limit = {}) {
     return impl::FromC(iris_trace_start(get(), limit.count()));
   }
@@ -547,19 +555,18 @@ class Context {
     return impl::FromC(iris_trace_write(get(), path.c_str()));
   }
 
-  // Copies by the device's copy engine, in the order of the stream, without a kernel (a signal is
-  // one of one thread): see <iris/stream.h>.
+  // Copy by the device's copy engine in stream order: see Stream::Put in <iris/stream.h>.
 
-  // OK while every rank is alive and none has left; else kAborted naming who and why. No call to
-  // irisd.
+  // Returns OK while every rank is alive and none has left; afterwards kAborted, whose message
+  // names the rank and the reason. It does not call irisd.
   Status Health() const { return impl::FromC(iris_context_health(get())); }
 
-  // Ends membership now rather than in the destructor. Synchronize streams first, and let no other
-  // call be under way: the heaps are unmapped at once. Every later call fails with
+  // Leaves the job now rather than in the destructor. The heaps are unmapped at once, so
+  // synchronize streams first, and make no other call meanwhile. Every later call fails with
   // kFailedPrecondition.
   Status Leave() { return impl::FromC(iris_context_leave(get())); }
 
-  // Of the C API. Null: this is empty.
+  // The handle for the C API; null if this is empty.
   iris_context* get() const { return handle_.get(); }
 
  private:
@@ -688,12 +695,13 @@ class Context {
   Team world_;
 };
 
-// A named span of the host in this rank's trace, from here to the end of the scope:
+// Records a named span of the host in this rank's trace, from its construction to the end of the
+// scope:
 //
 //   const iris::HostSpan span(context, "forward");
 //
-// Nothing while the trace is not on by StartTrace or IRIS_TRACE. Borrows both; one thread. `name`:
-// 1 to 256 bytes of UTF-8; with another one nothing is told.
+// Nothing is recorded while no trace of StartTrace or IRIS_TRACE is on, or if `name` is not 1 to
+// 256 bytes of UTF-8. Borrows both arguments. It is constructed and destroyed on one thread.
 class HostSpan {
  public:
   HostSpan(const Context& context, const char* name) : context_(context.get()), name_(name) {

@@ -1,7 +1,7 @@
 // iris::CopyQueue: copies to the heaps of peers that kernels ask for and the copy engine makes.
-// Kernels post descriptors (<iris/copy_ring.h>) into a ring in memory of the host; a thread of this
-// object takes them, in the order of their numbers, and puts each on a stream of its own, as
-// Stream::Put with its signal would.
+// Kernels post descriptors (<iris/copy_ring.h>) into a ring in host memory. A thread of this object
+// takes them in order, and puts each copy on a stream of its own, as Stream::Put with a signal
+// does.
 //
 //   auto queue = iris::CopyQueue::Create(*context);
 //   auto status =
@@ -9,14 +9,14 @@
 //   status = stream.Synchronize();   // the kernel has posted all it wanted to
 //   status = queue->Drain();         // all of it has been copied; or why not
 //
-// A descriptor that asks for what Stream::Put refuses stops the queue: kernels that post or wait
-// get kAborted, and Drain and status() name the descriptor and what is wrong with it. So does an
-// error of the stream. A kernel that ends in the middle of a post leaves a descriptor that never
-// comes; Drain says so when its time is up.
+// A descriptor that Stream::Put would refuse stops the queue: kernels that post or wait get
+// kAborted, and Drain and status() name the descriptor and what is wrong with it. An error of the
+// stream stops it, too. If a kernel ends in the middle of a post, its descriptor never arrives, and
+// Drain says so after its timeout.
 //
-// The thread looks for descriptors all the time while there are some, and with pauses else. Where a
-// copy has a signal, the device needs room for a kernel of one thread beside the kernels that wait
-// for it: see Stream::PrepareSignals, which Create calls.
+// The thread polls all the time while there are descriptors, and with pauses otherwise. For a copy
+// with a signal, the device needs room for a kernel of one thread next to the kernels that wait for
+// the signal: see Stream::PrepareSignals, which Create calls.
 //
 // Thread-safe, but for moves. It ends before its context, and after the kernels that use it.
 // Header-only over <iris/c_api.h>, with a std::thread. C++17.
@@ -41,11 +41,11 @@
 namespace iris {
 
 struct CopyQueueOptions {
-  // Descriptors that are posted and not yet copied, at most: who posts more waits. A power of two
-  // from 1 to kMaxCapacity.
+  // The most descriptors that can be posted and not yet copied: a kernel that posts more waits. A
+  // power of two from 1 to kMaxCapacity.
   uint64_t capacity = 256;
-  // How long the thread sleeps between two looks when nothing has come for a while. 0: it never
-  // sleeps, and takes a core.
+  // How long the thread sleeps between two polls when nothing has been posted for a while. With 0
+  // it never sleeps, and occupies a core.
   std::chrono::microseconds pause{50};
 
   static constexpr uint64_t kMaxCapacity = 1 << 16;
@@ -54,14 +54,14 @@ struct CopyQueueOptions {
 class CopyQueue {
  public:
   CopyQueue() = default;
-  // Stops the thread, once the stream has made what it was given. What was posted and not taken is
-  // not copied: call Drain before.
+  // Stops the thread once the stream has run the copies that it was given. Descriptors that were
+  // posted and not taken are not copied: call Drain before.
   ~CopyQueue() = default;
   CopyQueue(CopyQueue&&) noexcept = default;
   CopyQueue& operator=(CopyQueue&&) noexcept = default;
 
-  // Local: no other rank takes part. Borrows the context. kInvalidArgument: the options.
-  // kResourceExhausted: no memory, or no thread.
+  // Makes a queue. Not collective. Borrows the context. kInvalidArgument: the options are not
+  // valid. kResourceExhausted: no memory, or no thread.
   static StatusOr<CopyQueue> Create(const Context& context, const CopyQueueOptions& options = {}) {
     if (options.capacity == 0 || options.capacity > CopyQueueOptions::kMaxCapacity ||
         (options.capacity & (options.capacity - 1)) != 0) {
@@ -78,21 +78,21 @@ class CopyQueue {
     return StatusOr<CopyQueue>(std::move(queue));
   }
 
-  // What kernels take, by value. Valid as long as this object; empty: of an empty one.
+  // The value that kernels take. It is valid as long as this object, and empty if this is empty.
   DeviceCopyQueue device() const {
     return state_ == nullptr ? DeviceCopyQueue() : state_->device();
   }
 
-  // Waits until all that was posted before has been copied: call it when the kernels that post have
-  // ended, or know that they have posted. The first error of the queue; kDeadlineExceeded after
-  // `timeout`, with what is missing.
+  // Waits until all descriptors that were posted before have been copied; call it after the kernels
+  // that post have ended, or once you know that they have posted. Returns the first error of the
+  // queue, or kDeadlineExceeded after `timeout`, with what is missing.
   Status Drain(std::chrono::nanoseconds timeout = std::chrono::seconds(60)) {
     return state_ == nullptr ? Empty() : state_->Drain(timeout);
   }
 
-  // The first error, if there was one.
+  // Returns the first error, or OK.
   Status status() const { return state_ == nullptr ? Empty() : state_->status(); }
-  // How many copies have been made.
+  // Returns the number of finished copies.
   uint64_t completed() const { return state_ == nullptr ? 0 : state_->completed(); }
 
  private:

@@ -1,5 +1,5 @@
-// ReadLauncher: rank, size and job, as the environment that a launcher made says them. Header-only
-// over <iris/c_api.h>. Thread-safe. C++17.
+// ReadLauncher: reads rank, size and job from the environment of a launcher. Header-only over
+// <iris/c_api.h>. Thread-safe. C++17.
 #pragma once
 
 #include <string>
@@ -18,8 +18,8 @@ struct LauncherInfo {
   int local_rank = 0;
 };
 
-// What Context::Create takes for options that are left out. kInvalidArgument names the variable
-// that is wrong; kUnimplemented: the job has ranks on other nodes.
+// Returns the values that Context::Create uses for options that are left out. kInvalidArgument
+// names the variable that is wrong; kUnimplemented: the job has ranks on other nodes.
 inline StatusOr<LauncherInfo> ReadLauncher() {
   iris_launcher from = {};
   from.size = sizeof(from);

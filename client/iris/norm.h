@@ -1,5 +1,5 @@
-// iris::norm: RMS norms of sums over the members of a team, in one operation with the sums, over an
-// iris::ccl::Communicator. What each computes: iris/norm_types.h.
+// iris::norm: sums over the ranks of a team fused with an RMS norm, over an
+// iris::ccl::Communicator. iris/norm_types.h says what each operation computes.
 //
 //   namespace norm = iris::norm;
 //   norm::Shape shape = {rows, hidden, iris::DType::kBf16, iris::DType::kBf16};
@@ -11,18 +11,18 @@
 //   iris::Status status = norm::AllReduceRmsNorm(comm, shape, buffers, stream);
 //   status = comm.Synchronize(stream);                                // names who was missing
 //
-// The rules of a Communicator hold here: all members make the same calls in the same order, with
-// the same shape, on one stream at a time. A call checks its arguments, starts a kernel and
-// returns; it allocates nothing, and may be captured in a graph. What fails on the device, and
-// calls that differ, are told by Check and Synchronize, with both calls. A call of zero rows does
-// nothing. Any communicator will do.
+// The rules of a Communicator hold here: all ranks of the team make the same calls in the same
+// order, with the same shape, on one stream at a time. A call checks its arguments, starts a kernel
+// and returns; it allocates nothing, and may be captured in a graph. Check and Synchronize report
+// failures on the device, and calls that differ between ranks, with both calls. A call of zero rows
+// does nothing. Any communicator will do.
 //
-// Rows lie one behind the other, or a stride apart, which each member chooses for itself. Buffers
-// are any memory that the device can use, aligned to their elements; fastest where rows are
-// multiples of 16 bytes and aligned to 16, and where `in`, `out` and residual_out lie in the
-// symmetric heap, without gaps. `out` may be `in` if they have the same type and stride, and
-// residual_out may be the residual with the same stride; otherwise what is written overlaps with
-// nothing else. A buffer may lie in the gaps of another one that has as many bytes from row to row.
+// Rows are consecutive, or a stride apart, which may differ between ranks. Buffers are any memory
+// that the device can use, aligned to their elements. A call is fastest if rows are multiples of 16
+// bytes and aligned to 16, and if `in`, `out` and residual_out lie in the symmetric heap, without
+// gaps. `out` may be `in` if they have the same type and stride, and residual_out may be the
+// residual with the same stride; otherwise a buffer that is written must not overlap with another.
+// A buffer may lie in the gaps of another one that has as many bytes from row to row.
 //
 // Header-only over <iris/c_api.h>. C++17.
 #pragma once
@@ -41,7 +41,7 @@ namespace iris::norm {
 
 using ccl::Operation;
 
-// What a call computes. The same on all members.
+// The shape of a call, the same on all ranks of the team.
 struct Shape {
   uint64_t rows = 0;            // all members together
   uint64_t hidden = 0;          // columns, at least 1
@@ -63,14 +63,14 @@ struct Buffers {
   void* residual_out = nullptr;    // likewise
   const float* scale = nullptr;    // Scaling::kStatic: one
   float* scales = nullptr;         // kPerRow: [rows]; kPerGroup: [rows, ceil(hidden / 128)]
-  // Columns from one row to the next, at least `hidden`; 0: `hidden`. Of this member alone.
+  // Elements from one row to the next, at least `hidden`; 0: `hidden`. Ranks may differ in them.
   uint64_t in_stride = 0;
   uint64_t out_stride = 0;
   uint64_t residual_stride = 0;
   uint64_t residual_out_stride = 0;
 };
 
-// What a call runs.
+// How a call runs.
 struct Plan {
   Variant variant = Variant::kAuto;
   uint32_t blocks = 0;
@@ -116,7 +116,7 @@ inline Status Launch(ccl::Communicator& comm, Operation operation, const Shape& 
 
 }  // namespace impl
 
-// What a call of this shape runs. kUnimplemented: the named variant does not have it.
+// Says how a call of this shape runs. kUnimplemented: the named variant does not support it.
 // kResourceExhausted: rows are too long for the stage_bytes and max_blocks of the communicator.
 inline StatusOr<Plan> Choose(const ccl::Communicator& comm, Operation operation,
                              const Shape& shape) {
@@ -127,20 +127,21 @@ inline StatusOr<Plan> Choose(const ccl::Communicator& comm, Operation operation,
   return Plan{static_cast<Variant>(plan.variant), plan.blocks, plan.threads, plan.parts};
 }
 
-// residual_out = sum over the members of `in`, + residual; out = its norm. Errors beside those of
-// Choose: kInvalidArgument for the buffers, kFailedPrecondition if an earlier operation failed.
+// Computes residual_out = the sum of `in` over the ranks, plus residual; out = its norm. Errors are
+// those of Choose; kInvalidArgument for the buffers; kFailedPrecondition if an earlier operation
+// failed.
 inline Status AllReduceRmsNorm(ccl::Communicator& comm, const Shape& shape, const Buffers& buffers,
                                Stream& stream) {
   return impl::Launch(comm, Operation::kAllReduceRmsNorm, shape, buffers, stream);
 }
-// The same result, of which each member makes its share of the rows (ShareOf): the residual has
-// those alone.
+// Computes the same `out`, but each rank computes its share of the rows (ShareOf) and has the
+// residual of those rows alone.
 inline Status ReduceScatterRmsNormAllGather(ccl::Communicator& comm, const Shape& shape,
                                             const Buffers& buffers, Stream& stream) {
   return impl::Launch(comm, Operation::kReduceScatterRmsNormAllGather, shape, buffers, stream);
 }
 
-// The rows of which a member has the residual in ReduceScatterRmsNormAllGather.
+// Returns the rows of which a rank has the residual in ReduceScatterRmsNormAllGather.
 struct Share {
   uint64_t begin = 0;
   uint64_t count = 0;

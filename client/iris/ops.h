@@ -1,5 +1,5 @@
-// iris::ops: products of matrices and their communication in one operation, over an
-// iris::ccl::Communicator. What each computes: iris/ops_types.h.
+// iris::ops: GEMMs fused with a collective, over an iris::ccl::Communicator. iris/ops_types.h says
+// what each operation computes.
 //
 //   namespace ops = iris::ops;
 //   const ops::Shape shape = {m, n, k, iris::DType::kBf16, iris::DType::kBf16};
@@ -9,17 +9,18 @@
 //   iris::Status status = ops::MatmulAllReduce(*comm, shape, {a, k}, {b, n}, {d, n}, stream);
 //   status = comm->Synchronize(stream);                                   // names who was missing
 //
-// The rules of a Communicator hold here: all members make the same calls in the same order, with
-// the same shape but for what iris/ops_types.h excepts, on one stream at a time. A call checks its
-// arguments, starts kernels and returns; it allocates nothing, and may be captured in a graph. What
-// fails on the device, and calls that differ, are told by Check and Synchronize, with both calls.
+// The rules of a Communicator hold here: all ranks of the team make the same calls in the same
+// order, with the same shape (iris/ops_types.h has the exceptions), on one stream at a time. A call
+// checks its arguments, starts kernels and returns; it allocates nothing, and may be captured in a
+// graph. Check and Synchronize report failures on the device, and calls that differ between ranks,
+// with both calls.
 //
-// m, n and k are those of the whole product: a member that has a share of the rows or columns gives
-// the number that all members have together. They are at least 1. Matrices are stored by rows, `ld`
-// elements from one to the next, aligned to their elements. D of MatmulAllReduce, MatmulAllGather
-// and MatmulAllScatter lies in the symmetric heap, with the same ld and at the same offset on all
-// members (Variant::kFused and kPair, where they are named, take it at any); other matrices are any
-// memory that the device can use. D overlaps with nothing that is read.
+// m, n and k, at least 1, are those of the whole GEMM: a rank that has a share of the rows or
+// columns gives the number that all ranks have together. Matrices are stored by rows, `ld` elements
+// from one row to the next, aligned to their elements. D of MatmulAllReduce, MatmulAllGather and
+// MatmulAllScatter lies in the symmetric heap, with the same ld and at the same offset on all ranks
+// (if a call names Variant::kFused or kPair, at any offset); other matrices are any memory that the
+// device can use. D must not overlap with an input.
 //
 // Header-only over <iris/c_api.h>. C++17.
 #pragma once
@@ -40,7 +41,7 @@ namespace iris::ops {
 
 using ccl::Operation;
 
-// What a call computes.
+// The shape of a call. The same on all ranks of the team, but for what iris/ops_types.h excepts.
 struct Shape {
   uint64_t m = 0;
   uint64_t n = 0;
@@ -53,7 +54,7 @@ struct Shape {
   Variant variant = Variant::kAuto;
 };
 
-// What is read: its first element, and the elements from a row to the next.
+// A matrix: its first element, and the number of elements from one row to the next.
 struct ConstMatrix {
   const void* data = nullptr;
   uint64_t ld = 0;
@@ -63,10 +64,10 @@ struct Matrix {
   uint64_t ld = 0;
 };
 
-// What a call runs.
+// How a call runs.
 struct Plan {
   Variant variant = Variant::kAuto;
-  std::string multiplier;  // what makes the products: "iris", or the vendor's library
+  std::string multiplier;  // the code that multiplies: "iris", or the vendor's library
   uint32_t blocks = 0;
   uint32_t threads = 0;
   uint32_t tile_rows = 0;
@@ -107,10 +108,10 @@ inline Status Launch(ccl::Communicator& comm, Operation operation, const Shape& 
 
 }  // namespace impl
 
-// CommunicatorOptions::matmul_bytes that this operation needs, in a team of `n_members` (0: the
-// world). The largest of several serves all of them. `rules`: CommunicatorOptions::rules, if lines
-// of products are among them; with the bytes for kAuto without them, a line whose variant needs
-// more is passed over. kInvalidArgument: what is wrong with it.
+// Computes CommunicatorOptions::matmul_bytes for this operation, in a team of `n_members` ranks (0:
+// the world). The largest of several serves all of them. Pass CommunicatorOptions::rules as `rules`
+// if they have lines of GEMMs; otherwise a line whose variant needs more bytes than kAuto without
+// rules is skipped. kInvalidArgument says what is wrong with the shape.
 inline StatusOr<uint64_t> WorkspaceBytes(const Context& context, Operation operation,
                                          const Shape& shape, uint32_t n_members = 0,
                                          const std::string& rules = {}) {
@@ -125,10 +126,9 @@ inline StatusOr<uint64_t> WorkspaceBytes(const Context& context, Operation opera
   return bytes;
 }
 
-// What a call of this shape runs, by CommunicatorOptions::rules where they have lines of products,
-// if A and B of all members are aligned to 16 bytes and their rows are a multiple of 8 elements
-// apart; else kAuto may take another variant. kResourceExhausted: the matmul_bytes of
-// the communicator are too few.
+// Says how a call of this shape runs if A and B of all ranks are aligned to 16 bytes and their rows
+// are a multiple of 8 elements apart; with other matrices, kAuto may take another variant.
+// kResourceExhausted: the matmul_bytes of the communicator are too few.
 inline StatusOr<Plan> Choose(const ccl::Communicator& comm, Operation operation,
                              const Shape& shape) {
   const iris_matmul call = impl::MatmulOf(operation, shape);
@@ -144,9 +144,10 @@ inline StatusOr<Plan> Choose(const ccl::Communicator& comm, Operation operation,
               plan.matmul_bytes};
 }
 
-// The operations. `bias` has an element for each column that this member makes.
+// The operations. `bias` has an element for each column of D that this rank computes.
 
-// A[m, k], B[k, n]; D[m, n], in the heap. Each member has a part of k; their lengths may differ.
+// A[m, k], B[k, n]; D[m, n], in the heap. Each rank has a part of k; the parts may differ in
+// length.
 inline Status MatmulAllReduce(ccl::Communicator& comm, const Shape& shape, ConstMatrix a,
                               ConstMatrix b, Matrix d, Stream& stream, const void* bias = nullptr) {
   return impl::Launch(comm, Operation::kMatmulAllReduce, shape, a, b, d, stream, bias);
@@ -157,7 +158,7 @@ inline Status MatmulReduceScatter(ccl::Communicator& comm, const Shape& shape, C
                                   const void* bias = nullptr) {
   return impl::Launch(comm, Operation::kMatmulReduceScatter, shape, a, b, d, stream, bias);
 }
-// A[share of m, k], B[k, n]; D[m, n]. n may differ from member to member.
+// A[share of m, k], B[k, n]; D[m, n]. n may differ from rank to rank.
 inline Status AllGatherMatmul(ccl::Communicator& comm, const Shape& shape, ConstMatrix a,
                               ConstMatrix b, Matrix d, Stream& stream, const void* bias = nullptr) {
   return impl::Launch(comm, Operation::kAllGatherMatmul, shape, a, b, d, stream, bias);

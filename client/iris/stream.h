@@ -9,8 +9,8 @@
 // A program with kernels of its own starts them on these streams by <iris/launch.h>, or gives Iris
 // a stream of its platform by Stream::Wrap.
 //
-// Thread-safe, but for moves. Objects that were moved from, or made without Create, are empty:
-// every call fails. They end before their context, or with it. Header-only over <iris/c_api.h>.
+// Thread-safe, but for moves. A moved-from or default-constructed object is empty: every call
+// fails. Objects end before their context, or with it. Header-only over <iris/c_api.h>.
 // C++17.
 #pragma once
 
@@ -28,10 +28,10 @@
 
 namespace iris {
 
-// What a copy on a stream tells the peer when it is done. Device code waits for it as for any
-// signal.
+// The signal that a copy on a stream sends to the peer when it is done. Device code waits for it as
+// for any signal.
 struct SignalOptions {
-  uint64_t* signal = nullptr;  // in this rank's heap; means its copy in the peer's. Null: no signal
+  uint64_t* signal = nullptr;  // in this rank's heap; stands for the peer's word. Null: no signal
   uint64_t value = 1;
   SignalOp op = SignalOp::kSet;
 };
@@ -39,8 +39,7 @@ struct SignalOptions {
 class Graph;
 class Event;
 
-// The rows of a tile, `row_bytes` each: so many bytes are from the beginning of one to that of the
-// next, on either side.
+// The rows of a tile, of `row_bytes` each. A pitch is the number of bytes from one row to the next.
 struct CopiedRows {
   uint64_t rows = 0;
   uint64_t row_bytes = 0;
@@ -48,36 +47,37 @@ struct CopiedRows {
   uint64_t src_pitch_bytes = 0;
 };
 
-// Launches, copies and collectives on it run in order, asynchronously.
+// A stream runs launches, copies and collectives in order, asynchronously.
 class Stream {
  public:
   Stream() = default;
 
-  // On the context's device. Nothing that the program does on other streams holds it up. Its
-  // destructor waits for its work.
+  // Makes a stream of the context's device that does not wait for other streams. Its destructor
+  // waits for its work.
   static StatusOr<Stream> Create(const Context& context) {
     iris_stream* handle = nullptr;
     IRIS_RETURN_IF_ERROR(impl::FromC(iris_stream_create(context.get(), &handle)));
     return Adopt(handle);
   }
-  // A stream of the platform, which outlives this. Null: its default stream, where it has one.
+  // Wraps a stream of the platform, which must outlive this object. Null stands for the platform's
+  // default stream, if there is one.
   static StatusOr<Stream> Wrap(const Context& context, void* native) {
     iris_stream* handle = nullptr;
     IRIS_RETURN_IF_ERROR(impl::FromC(iris_stream_wrap(context.get(), native, &handle)));
     return Adopt(handle);
   }
 
-  // Waits for all that was put before; gives the first error of those, once. kFailedPrecondition
-  // while it is being captured.
+  // Waits for all work that was put on the stream before, and returns its first error, once.
+  // kFailedPrecondition while the stream is being captured.
   Status Synchronize() { return impl::FromC(iris_stream_synchronize(get())); }
-  // True if nothing of it is left to do, or if it is empty.
+  // Returns true if the stream has no work left, or if this is empty.
   bool Idle() const {
     int32_t idle = 1;
     return iris_stream_idle(get(), &idle) != IRIS_OK || idle != 0;
   }
 
-  // Between any two kinds of memory. The ranges must not overlap, and must stay until the stream
-  // has come there.
+  // Copies between memory of any two kinds. The ranges must not overlap, and must stay until the
+  // stream has run the copy.
   Status Copy(void* to, const void* from, uint64_t bytes) {
     return impl::FromC(iris_copy_async(to, from, bytes, get()));
   }
@@ -85,8 +85,8 @@ class Stream {
     return impl::FromC(iris_fill_async(to, value, bytes, get()));
   }
 
-  // What lies at `from`, memory of the device or of the heap, once the stream has come here: one
-  // value, or `count` of them. Waits. Errors as Synchronize.
+  // Reads one value, or `count` of them, from memory of the device or of the heap, after the
+  // earlier work of the stream. It waits for the stream; errors are those of Synchronize.
   template <typename T>
   StatusOr<T> Read(const T* from) {
     static_assert(std::is_trivially_copyable_v<T>, "copies move bytes");
@@ -106,14 +106,14 @@ class Stream {
     return values;
   }
 
-  // Copies by the device's copy engine between this rank and a peer, without a kernel (a signal is
-  // one of one thread). `dst` of a put and `src` of a get are addresses in this rank's heap and
-  // mean the peer's copy, as in kernels; the other side is any memory that the device can use, and
-  // must stay until the stream has come there. The signal is set in the peer's heap once all bytes
-  // are there (put), or have been read (get), and releases them.
+  // Copy between this rank and a peer by the device's copy engine; only a signal takes a kernel, of
+  // one thread. `dst` of a put and `src` of a get are addresses in this rank's heap that stand for
+  // the peer's copy, as in kernels; the other side is any memory that the device can use, and must
+  // stay until the stream has run the copy. The signal is changed in the peer's heap once all bytes
+  // have arrived (put) or have been read (get), with release order.
   //
-  // kInvalidArgument: a rank or a range outside the job's heaps, ranges that overlap, a signal that
-  // is not aligned to 8 bytes or lies in what the copy overwrites. Nothing was put on the stream
+  // kInvalidArgument: a rank or a range outside the job's heaps, ranges that overlap, or a signal
+  // that is not aligned to 8 bytes or lies in the overwritten range. Nothing was put on the stream
   // then.
   Status Put(const Context& context, uint32_t to, void* dst, const void* src, uint64_t bytes,
              const SignalOptions& signal = {}) {
@@ -125,8 +125,8 @@ class Stream {
     const iris_signal s = ToC(signal);
     return impl::FromC(iris_get_async(context.get(), dst, src, bytes, from, get(), &s));
   }
-  // The same of the rows of a tile: what lies between them is neither read nor written, but counts
-  // as part of the ranges that must not overlap. kInvalidArgument, too: a pitch less than a row.
+  // Put and Get of the rows of a tile. The bytes between rows are neither read nor written, but
+  // belong to the ranges that must not overlap. kInvalidArgument, too: a pitch less than a row.
   Status Put(const Context& context, uint32_t to, void* dst, const void* src,
              const CopiedRows& rows, const SignalOptions& signal = {}) {
     const iris_signal s = ToC(signal);
@@ -139,24 +139,24 @@ class Stream {
     const iris_rows r = ToC(rows);
     return impl::FromC(iris_get_rows_async(context.get(), dst, src, &r, from, get(), &s));
   }
-  // Loads the signal's kernel onto the context's device. Without it the first signal may wait until
-  // kernels that run have ended: call it before one that waits for such a signal.
+  // Loads the kernel that changes signals onto the context's device. Otherwise the first signal may
+  // wait until running kernels have ended: call this before you launch a kernel that waits for such
+  // a signal.
   static Status PrepareSignals(const Context& context) {
     return impl::FromC(iris_prepare_signals(context.get()));
   }
 
-  // Until EndCapture, what is put on the stream is recorded instead of run.
+  // Records what is put on the stream, instead of running it, until EndCapture.
   Status BeginCapture() { return impl::FromC(iris_capture_begin(get())); }
   inline StatusOr<Graph> EndCapture();
 
-  // The stream waits for the last Record of the event before this call; if there was none, for
-  // nothing.
+  // Makes the stream wait for the last Record of the event before this call, if there was one.
   inline Status Wait(const Event& event);
 
-  // The platform's stream, which launches take, and the device that it was made on; -1: wrapped.
+  // The platform's stream, for launches, and the device that it was made on (-1 if it was wrapped).
   void* native() const { return native_; }
   int32_t device() const { return device_; }
-  // Of the C API. Null: this is empty.
+  // The handle for the C API; null if this is empty.
   iris_stream* get() const { return handle_.get(); }
 
  private:
@@ -190,12 +190,12 @@ class Stream {
   int32_t device_ = -1;
 };
 
-// Work that was recorded, to be run again and again. Launches of one do not overlap. It may be
-// destroyed while it runs.
+// Recorded work, which can be run any number of times. Launches of one graph do not overlap. A
+// graph may be destroyed while it runs.
 class Graph {
  public:
   Graph() = default;
-  // Runs what was recorded, with the same arguments, in order.
+  // Runs the recorded work, with the same arguments, in the stream's order.
   Status Launch(Stream& stream) {
     return impl::FromC(iris_graph_launch(handle_.get(), stream.get()));
   }
@@ -215,7 +215,7 @@ class Event {
     IRIS_RETURN_IF_ERROR(impl::FromC(iris_event_create(context.get(), &handle)));
     return Event(handle);
   }
-  // It happens when the stream comes here.
+  // The event happens when the stream reaches this point.
   Status Record(Stream& stream) {
     return impl::FromC(iris_event_record(handle_.get(), stream.get()));
   }
@@ -298,7 +298,7 @@ class DeviceArray : public impl::OwnedArray<T, iris_malloc_device, iris_free_dev
     IRIS_RETURN_IF_ERROR(array.Make(context, size));
     return array;
   }
-  // With a copy of `values`, which is there when the call returns.
+  // Makes an array with a copy of `values`, which is complete when the call returns.
   static StatusOr<DeviceArray> Create(const Context& context, const std::vector<T>& values,
                                       Stream& stream) {
     DeviceArray array;
@@ -309,8 +309,8 @@ class DeviceArray : public impl::OwnedArray<T, iris_malloc_device, iris_free_dev
   }
 };
 
-// Memory of the host that kernels can use, too, at the same address: for what they have to tell.
-// All zero at first.
+// Memory of the host that kernels can use, too, at the same address, for example for their results.
+// It is zero at first.
 template <typename T>
 class HostArray : public impl::OwnedArray<T, iris_malloc_host, iris_free_host> {
  public:

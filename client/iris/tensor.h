@@ -42,13 +42,13 @@
 namespace iris {
 
 // A seeded source of random tensors: equal seeds give equal tensors. Each call of a factory takes
-// the next number of calls. Not thread-safe.
+// the next call number. Not thread-safe.
 class Generator {
  public:
   explicit Generator(uint64_t seed = 67280421310721) : seed_(seed) {}
 
   uint64_t seed() const { return seed_; }
-  uint64_t calls() const { return calls_; }  // so far
+  uint64_t calls() const { return calls_; }
   uint64_t NextCall() { return calls_++; }
 
  private:
@@ -62,7 +62,7 @@ struct TensorOptions {
   Stream* stream = nullptr;    // that makes the values; null: the call waits until they are there
 };
 
-// T: a type that DTypeOf knows. Move-only. One that was moved from, or made without a factory, is
+// T is a type that DTypeOf knows. A tensor is move-only; a moved-from or default-constructed one is
 // empty: every call fails.
 template <typename T>
 class Tensor {
@@ -74,10 +74,11 @@ class Tensor {
 
   Tensor() = default;
 
-  // Factories. Collective over the team. kInvalidArgument: a shape with a negative size, with more
-  // than 8 dimensions, or of more bytes than can be counted; the rest as Context::Allocate.
+  // Factories, collective over the team. kInvalidArgument: a shape with a negative size, with more
+  // than 8 dimensions, or of more bytes than can be counted. Other errors are those of
+  // Context::Allocate.
 
-  // Memory as it is: fresh heaps are zero, reused memory holds what was there.
+  // Leaves the memory as it is: a fresh heap is zero, and reused memory holds its old bytes.
   static StatusOr<Tensor> Empty(const Context& context, const Shape& shape,
                                 const TensorOptions& options = {}) {
     return Create(context, shape, nullptr, options);
@@ -95,8 +96,8 @@ class Tensor {
     return Create(context, shape, ValueOf(value), options);
   }
 
-  // start, start + step, ... as long as it is before end, which is not in it. kInvalidArgument: a
-  // step of 0, or away from the end; bool has no ranges.
+  // Gives start, start + step, ... before end, which is excluded. kInvalidArgument: a step of 0, or
+  // one away from the end; bool has no ranges.
   template <typename Number>
   static StatusOr<Tensor> Arange(const Context& context, Number start, Number end,
                                  Number step = Number{1}, const TensorOptions& options = {}) {
@@ -111,7 +112,8 @@ class Tensor {
     return Create(context, {count}, fill, options);
   }
 
-  // `steps` numbers from start to end, both of which are in it, at equal distances. One: the start.
+  // Gives `steps` numbers at equal distances from start to end, both included; one step gives the
+  // start.
   static StatusOr<Tensor> Linspace(const Context& context, double start, double end, int64_t steps,
                                    const TensorOptions& options = {}) {
     iris_fill_options fill = Options(IRIS_FILL_LINSPACE);
@@ -121,12 +123,13 @@ class Tensor {
     return Create(context, {steps}, fill, options);
   }
 
-  // Evenly distributed in [0, 1).
+  // Draws from the uniform distribution over [0, 1).
   static StatusOr<Tensor> Rand(const Context& context, const Shape& shape, Generator& generator,
                                const TensorOptions& options = {}) {
     return Create(context, shape, Random(IRIS_FILL_RAND, generator), options);
   }
-  // Evenly distributed in [low, high); all of it low if they are equal.
+  // Draws from the uniform distribution over [low, high); every element is low if the two are
+  // equal.
   static StatusOr<Tensor> Uniform(const Context& context, const Shape& shape, double low,
                                   double high, Generator& generator,
                                   const TensorOptions& options = {}) {
@@ -135,12 +138,12 @@ class Tensor {
     fill.end = high;
     return Create(context, shape, fill, options);
   }
-  // Normally distributed, with mean 0 and variance 1.
+  // Draws from the normal distribution with mean 0 and variance 1.
   static StatusOr<Tensor> Randn(const Context& context, const Shape& shape, Generator& generator,
                                 const TensorOptions& options = {}) {
     return Create(context, shape, Random(IRIS_FILL_RANDN, generator), options);
   }
-  // Whole numbers in [low, high).
+  // Draws integers from [low, high).
   static StatusOr<Tensor> Randint(const Context& context, const Shape& shape, int64_t low,
                                   int64_t high, Generator& generator,
                                   const TensorOptions& options = {}) {
@@ -155,7 +158,7 @@ class Tensor {
     return Create(context, shape, fill, options);
   }
 
-  // With the shape of another tensor.
+  // The factories, with the shape of another tensor.
   template <typename U>
   static StatusOr<Tensor> EmptyLike(const Context& context, const Tensor<U>& other,
                                     const TensorOptions& options = {}) {
@@ -177,9 +180,9 @@ class Tensor {
     return Full(context, other.shape(), value, options);
   }
 
-  // A DLManagedTensor of DLPack 0.x, of another library, without a copy: its deleter is called when
-  // the last view of it ends. It is no memory of the heap: At and Free refuse it. kInvalidArgument:
-  // another device or type; it is the caller's still.
+  // Imports a DLManagedTensor (DLPack 0.x) of another library, without a copy: its deleter is
+  // called when the last view of it ends. Its memory is not in the heap: At and Free refuse it.
+  // kInvalidArgument: another device or type; the caller still owns it.
   static StatusOr<Tensor> FromDlpack(const Context& context, void* managed) {
     iris_tensor* handle = nullptr;
     IRIS_RETURN_IF_ERROR(
@@ -187,7 +190,7 @@ class Tensor {
     return Adopt(handle);
   }
 
-  // What it is: as it was made, also after its end.
+  // Properties, as the tensor was made; they stay valid after Free.
 
   const Shape& shape() const { return shape_; }
   const Shape& strides() const { return strides_; }  // in elements
@@ -197,34 +200,35 @@ class Tensor {
   uint32_t rank() const { return info_.rank; }                  // whose copy it is
   bool contiguous() const { return info_.contiguous != 0; }
   bool symmetric() const { return info_.symmetric != 0; }  // false: another library's
-  // The first element, for kernels and copies, in this process.
+  // The address of the first element in this process, for kernels and copies.
   T* data() const { return static_cast<T*>(info_.address); }
-  // Of the C API. Null: this is empty.
+  // The handle for the C API; null if this is empty.
   iris_tensor* get() const { return handle_.get(); }
 
   // Views. Not collective. Negative indices count from the back.
 
-  // The same place in another rank's heap. kOutOfRange: no such rank. kInvalidArgument: the rank
-  // has no copy of it.
+  // Makes a view of another rank's copy. kOutOfRange: no such rank. kInvalidArgument: the rank has
+  // no copy.
   StatusOr<Tensor> At(uint32_t of_rank) const {
     return View([&](iris_tensor** out) { return iris_tensor_at(get(), of_rank, out); });
   }
-  // Elements start, start + step, ... before stop, of one dimension.
+  // Selects the elements start, start + step, ... before stop of one dimension.
   StatusOr<Tensor> Slice(uint32_t dim, int64_t start, int64_t stop, int64_t step = 1) const {
     return View(
         [&](iris_tensor** out) { return iris_tensor_slice(get(), dim, start, stop, step, out); });
   }
-  // One element of a dimension, which is gone then.
+  // Selects one element of a dimension, and drops that dimension.
   StatusOr<Tensor> Select(uint32_t dim, int64_t index) const {
     return View([&](iris_tensor** out) { return iris_tensor_select(get(), dim, index, out); });
   }
-  // Another shape of as many elements, one size may be -1. kInvalidArgument: not contiguous.
+  // Gives the tensor another shape with as many elements; one size may be -1. kInvalidArgument: the
+  // tensor is not contiguous.
   StatusOr<Tensor> Reshape(const Shape& shape) const {
     return View([&](iris_tensor** out) {
       return iris_tensor_reshape(get(), static_cast<uint32_t>(shape.size()), shape.data(), out);
     });
   }
-  // The dimensions in another order.
+  // Puts the dimensions into another order.
   StatusOr<Tensor> Permute(const std::vector<uint32_t>& dims) const {
     return View([&](iris_tensor** out) {
       return iris_tensor_permute(get(), static_cast<uint32_t>(dims.size()), dims.data(), out);
@@ -237,7 +241,7 @@ class Tensor {
     const iris_fill_options fill = ValueOf(value);
     return impl::FromC(iris_tensor_fill(get(), &fill, HandleOf(stream)));
   }
-  // From and to the host, in row-major order. They wait. kInvalidArgument: another number of
+  // Copy from and to the host, in row-major order, and wait. kInvalidArgument: another number of
   // elements.
   Status CopyFrom(const T* values, uint64_t count, Stream* stream = nullptr) const {
     return impl::FromC(
@@ -261,23 +265,22 @@ class Tensor {
     IRIS_RETURN_IF_ERROR(CopyTo(values.get(), size(), stream));
     return std::vector<T>(values.get(), values.get() + size());
   }
-  // From a tensor of the same shape, which may be a peer's; so may this one. In the order of the
-  // stream.
+  // Copies from a tensor of the same shape, in stream order. Either tensor may be a peer's.
   Status CopyFrom(const Tensor& other, Stream* stream = nullptr) const {
     return impl::FromC(iris_tensor_copy(get(), other.get(), HandleOf(stream)));
   }
 
-  // A DLManagedTensor of DLPack 0.x, without a copy. Its receiver calls its deleter, on any thread;
-  // the memory stays until then.
+  // Exports a DLManagedTensor (DLPack 0.x), without a copy. The receiver calls its deleter, on any
+  // thread; the memory stays until then.
   StatusOr<void*> ToDlpack() const {
     void* managed = nullptr;
     IRIS_RETURN_IF_ERROR(impl::FromC(iris_tensor_to_dlpack(get(), &managed)));
     return managed;
   }
 
-  // Collective over the team that made it: gives the memory back, of whichever view it is called.
-  // Synchronize streams first. kFailedPrecondition: it was freed before, or ToDlpack's receiver
-  // still uses it.
+  // Frees the memory, given any view of it. Collective over the team that made it. Synchronize
+  // streams first. kFailedPrecondition: it was freed before, or the receiver of ToDlpack still uses
+  // it.
   Status Free() const { return impl::FromC(iris_tensor_free(get())); }
 
  private:
@@ -286,7 +289,7 @@ class Tensor {
   static iris_stream* HandleOf(Stream* stream) {
     return stream == nullptr ? nullptr : stream->get();
   }
-  // Too many are as many as no tensor has.
+  // A count beyond the limit is passed on as one that every tensor refuses.
   static uint64_t BytesOf(uint64_t count) {
     return count > ~uint64_t{0} / sizeof(T) ? ~uint64_t{0} : count * sizeof(T);
   }
@@ -303,7 +306,7 @@ class Tensor {
     fill.call = generator.NextCall();
     return fill;
   }
-  // A number of T's kind, in the fields that its type reads.
+  // Stores a number of type T in the fields that the fill of this type reads.
   template <typename Number>
   static void SetNumbers(Number value, double* number, int64_t* whole) {
     if constexpr (!kWhole) {
@@ -330,7 +333,7 @@ class Tensor {
     return fill;
   }
 
-  // How many numbers a range has.
+  // Returns the number of elements of a range.
   template <typename Number>
   static Status CountOf(Number start, Number end, Number step, int64_t* out) {
     const auto wrong = [](const char* what) { return Status(StatusCode::kInvalidArgument, what); };

@@ -1,4 +1,4 @@
-// WaitMonitor: what the waits of a program's kernels came to, as an error that names the rank.
+// WaitMonitor: reports failed waits of a program's kernels as an error that names the rank.
 //
 //   IRIS_KERNEL void Consume(iris::DeviceContext ctx, uint32_t from, const uint64_t* ready,
 //                            iris::WaitReport report) {
@@ -27,11 +27,11 @@
 
 namespace iris {
 
-// Move-only. Any number of kernels, also on several streams, may report to one; it ends after them,
-// and before its context. Thread-safe, but for moves.
+// Any number of kernels, also on several streams, may report to one monitor. It must outlive them,
+// and end before its context. Move-only; thread-safe, but for moves.
 class WaitMonitor {
  public:
-  // Empty: waits report to nobody, and every call fails.
+  // Makes an empty monitor: waits report to nobody, and every call fails.
   WaitMonitor() = default;
 
   // Not collective. kResourceExhausted: no host memory that kernels can write.
@@ -44,13 +44,13 @@ class WaitMonitor {
     return monitor;
   }
 
-  // What kernels get: in launches the monitor stands for it.
+  // A monitor converts to the value that kernels take.
   operator WaitReport() const { return WaitReport{failure_.get()}; }  // NOLINT: stands for it
 
-  // The first failure, as far as the streams have come. kDeadlineExceeded: a signal did not come in
-  // time; says which rank was to raise it, how long the wait was, and what to look at. kAborted: a
-  // rank died, hung up or left; says which. It stays: later waits that report here end at once, so
-  // make another monitor to go on.
+  // Returns the first failure, as far as the streams have come. kDeadlineExceeded: a signal did not
+  // arrive in time; the message says which rank should have raised it, how long the wait was, and
+  // what to check. kAborted: a rank died, hung up or left; the message names it. The failure stays,
+  // and later waits that report here end at once: make another monitor to go on.
   Status Check() const {
     if (context_ == nullptr) {
       return Status(StatusCode::kFailedPrecondition,
@@ -86,7 +86,7 @@ class WaitMonitor {
     return Status(StatusCode::kDeadlineExceeded, message);
   }
 
-  // Waits for the stream, then Check. An error of the stream comes behind one of a wait.
+  // Waits for the stream, then returns what Check returns, or else an error of the stream.
   Status Synchronize(Stream& stream) const {
     const Status status = stream.Synchronize();
     const Status check = Check();
