@@ -70,10 +70,10 @@ class Communicator {
   absl::Status Exchange(const char* what, absl::Span<ccl::Message> messages,
                         backend::Stream& stream);
 
-  // Between the two, single messages are kept, and GroupEnd puts them on its stream, all at once, if
-  // none failed; otherwise it returns the first error and puts nothing there. Other operations fail.
-  // The stream of a kept message is ignored: the caller gives all of them the same one. Check and
-  // Destroy may be called; Destroy drops the group.
+  // Between the two, single messages are kept, and GroupEnd puts them on its stream, all at once,
+  // if none failed; otherwise it returns the first error and puts nothing there. Other operations
+  // fail. The stream of a kept message is ignored: the caller gives all of them the same one. Check
+  // and Destroy may be called; Destroy drops the group.
   absl::Status GroupStart();
   absl::Status GroupEnd(backend::Stream& stream);
   // As GroupEnd, without a stream: where nothing was kept, or for an error.

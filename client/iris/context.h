@@ -36,8 +36,8 @@
 #include "iris/status.h"
 #include "iris/types.h"
 
-// The backend that this program's kernels are compiled for. Linking a device library
-// (Iris::device_emu, Iris::device_cuda, Iris::device_hip) sets it.
+// The backend that this program's kernels are compiled for. Linking a device library, such as
+// Iris::device_emu, sets it.
 #ifdef IRIS_KERNELS
 #define IRIS_IMPL_TEXT_OF(x) #x
 #define IRIS_IMPL_TEXT(x) IRIS_IMPL_TEXT_OF(x)

@@ -286,9 +286,9 @@ struct Layout {
 //   scatter         out[i] = in[index][i] of the root   n rows   row      out == in[index]
 //   all_to_all      out[m][i] = in[index][i] of m       n rows   n rows   only if n is 1
 //   broadcast       out[i] = in[i] of the root          row      row      out == in
-//   all_to_all_v    as all_to_all, with a count and an offset for each member: to.counts[m] elements
+//   all_to_all_v    as all_to_all, with a count and an offset for each rank: to.counts[m] elements
 //                   from in + to.offsets[m] go to m, and from.counts[m] from m go to out +
-//                   from.offsets[m]. What m sends must be what this member expects. Not in place.
+//                   from.offsets[m]. m must send as many as this rank expects. Not in place.
 //   barrier         when the stream has passed it, the streams of all members have reached it
 //
 // A buffer that the operation does not use on this member (the others' `out` of reduce and gather,
@@ -390,10 +390,9 @@ inline Result Recv(const Comm& comm, void* out, uint64_t count, DType type, uint
   const Message message = {nullptr, out, count, type, from_index};
   return Exchange(comm, &message, 1, stream);
 }
-// Send and Recv at once, so that all ranks of a ring may call it first: what goes to `to_index` must
-// be what that member receives from here, by SendRecv, Recv or Exchange. The two members may be
-// one, also this one. A count of 0: nothing goes there, or comes from there. `in` and `out` must not
-// overlap.
+// Sends and receives at once, so that all ranks of a ring may call it first. The rank `to_index`
+// must receive as much by SendRecv, Recv or Exchange. Both peers may be the same rank, also the
+// calling one. A count of 0 leaves out that message. `in` and `out` must not overlap.
 inline Result SendRecv(const Comm& comm, const void* in, uint64_t count, uint32_t to_index,
                        void* out, uint64_t out_count, uint32_t from_index, DType type,
                        backend::Stream& stream) {
