@@ -493,7 +493,7 @@ iris_code iris_matmul_choose(iris_comm* comm, const iris_matmul* call, iris_matm
   return OnComm(comm, [&](iris::internal::Communicator& c) -> absl::Status {
     const absl::StatusOr<ops::Matmul> matmul = ReadMatmul(call);
     if (!matmul.ok()) return matmul.status();
-    const absl::StatusOr<ops::Plan> plan = c.ChooseMatmul(matmul->problem);
+    const absl::StatusOr<ops::Plan> plan = c.ChooseMatmul(*matmul);
     if (!plan.ok()) return plan.status();
     iris_matmul_plan told = {};
     told.variant = static_cast<int32_t>(plan->variant);

@@ -188,10 +188,12 @@ Result SampleClock(ClockSample* out) {
   return result;
 }
 
-Result NewResources(ops::Resources** out) {
+Result NewResources(const ops::Rule* rules, size_t n_rules, ops::Resources** out) {
   std::unique_ptr<ops::Resources> made;
   Result result = ops::CreateResources(&made);
-  if (result.ok()) *out = made.release();
+  if (!result.ok()) return result;
+  made->rules.assign(rules, rules + n_rules);
+  *out = made.release();
   return result;
 }
 

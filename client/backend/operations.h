@@ -84,12 +84,13 @@ struct BackendOperations {
 
   // Products of matrices: as ops::WorkspaceBytes, Choose, Launch and Prepare.
   uint64_t (*MatmulWorkspaceBytes)(uint32_t n_members, const ccl::Config& config,
-                                   const ops::Problem& problem);
-  Result (*ChooseMatmul)(const ccl::Comm& comm, const ops::Problem& problem, ops::Plan* out);
+                                   const ops::Problem& problem, const ops::Rule* rules,
+                                   size_t n_rules);
+  Result (*ChooseMatmul)(const ccl::Comm& comm, const ops::Matmul& call, ops::Plan* out);
   Result (*LaunchMatmul)(const ccl::Comm& comm, const ops::Matmul& call, Stream& stream,
                          ops::Plan* ran);
   Result (*PrepareMatmul)();
-  Result (*CreateResources)(ops::Resources** out);
+  Result (*CreateResources)(const ops::Rule* rules, size_t n_rules, ops::Resources** out);
   void (*DestroyResources)(ops::Resources* resources);
   Result (*CheckMatmul)(const ops::Problem& problem);
 

@@ -49,11 +49,6 @@ std::string ProblemText(const ops::Problem& problem) {
                       DTypeName(problem.out), ")");
 }
 
-// Whether a variant was refused that a table names, where another one may have the call.
-bool MayGoOtherwise(const Result& result) {
-  return result.code == StatusCode::kUnimplemented || result.code == StatusCode::kResourceExhausted;
-}
-
 std::string MoeText(const char* name, const moe::Config& config) {
   return absl::StrCat(name, "(hidden=", config.hidden, ", experts=", config.n_experts,
                       ", top_k=", config.top_k, ", max_tokens=", config.max_tokens,
@@ -139,7 +134,6 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
     return absl::FailedPreconditionError(absl::StrCat(what, ": this rank is not one of them"));
   }
   std::unique_ptr<Communicator> made(new Communicator(context, backend, team));
-  made->product_rules_ = options.product_rules;
   const absl::StatusOr<Config> read = ConfigOf(context, backend, options.config);
   if (!read.ok()) return Annotate(read.status(), what);
   const Config& config = *read;
@@ -173,7 +167,9 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
     comm.config = config;
     comm.name = options.name.c_str();
     if (options.matmul_bytes != 0) {
-      status = FromDevice(backend.CreateResources(&made->products_), what);
+      const std::vector<ops::Rule>& rules = options.product_rules.rules();
+      status =
+          FromDevice(backend.CreateResources(rules.data(), rules.size(), &made->products_), what);
     }
     comm.products = made->products_;
     if (status.ok()) {
@@ -347,13 +343,8 @@ absl::StatusOr<uint64_t> Communicator::MatmulBytes(const HostContext& context,
   if (!read.ok()) return Annotate(read.status(), what);
   const Config& config = *read;
   const uint64_t plain = backend.WorkspaceBytes(n_members, config);
-  uint64_t bytes = backend.MatmulWorkspaceBytes(n_members, config, problem);
-  if (bytes != 0 && problem.variant == ops::Variant::kAuto) {
-    ops::Problem by_rules = problem;
-    by_rules.variant = rules.Choose(problem, n_members);
-    // 0: the variant does not have the problem.
-    bytes = std::max(bytes, backend.MatmulWorkspaceBytes(n_members, config, by_rules));
-  }
+  const uint64_t bytes = backend.MatmulWorkspaceBytes(n_members, config, problem,
+                                                      rules.rules().data(), rules.rules().size());
   if (plain == 0 || bytes == 0) {
     return absl::InvalidArgumentError(
         absl::StrCat(what, ": ", n_members,
@@ -363,26 +354,14 @@ absl::StatusOr<uint64_t> Communicator::MatmulBytes(const HostContext& context,
   return bytes - plain;
 }
 
-absl::StatusOr<ops::Plan> Communicator::ChooseMatmul(const ops::Problem& problem) const {
-  const std::string what = ProblemText(problem);
+absl::StatusOr<ops::Plan> Communicator::ChooseMatmul(const ops::Matmul& call) const {
+  const std::string what = ProblemText(call.problem);
   if (absl::Status status = Usable(); !status.ok()) return Annotate(status, what);
   ops::Plan plan;
-  const ops::Problem first = ByRules(problem);
-  Result result = backend_.ChooseMatmul(comm_, first, &plan);
-  if (first.variant != problem.variant && MayGoOtherwise(result)) {
-    result = backend_.ChooseMatmul(comm_, problem, &plan);
+  if (Result result = backend_.ChooseMatmul(comm_, call, &plan); !result.ok()) {
+    return FromDevice(result, what);
   }
-  if (!result.ok()) return FromDevice(result, what);
   return plan;
-}
-
-ops::Problem Communicator::ByRules(const ops::Problem& problem) const {
-  ops::Problem chosen = problem;
-  if (problem.variant == ops::Variant::kAuto) {
-    chosen.variant = product_rules_.Choose(problem, team_.device.size);
-    chosen.by_table = true;
-  }
-  return chosen;
 }
 
 absl::Status Communicator::Matmul(const ops::Matmul& call, backend::Stream& stream) {
@@ -400,14 +379,7 @@ absl::Status Communicator::Matmul(const ops::Matmul& call, backend::Stream& stre
     if (!status.ok()) return Annotate(status, what);
   }
   ops::Plan plan;
-  ops::Matmul first = call;
-  first.problem = ByRules(problem);
-  Result result = backend_.LaunchMatmul(comm_, first, stream, &plan);
-  // A plan was made: something may be on the stream.
-  const bool started = plan.variant != ops::Variant::kAuto;
-  if (first.problem.variant != problem.variant && !started && MayGoOtherwise(result)) {
-    result = backend_.LaunchMatmul(comm_, call, stream, &plan);
-  }
+  const Result result = backend_.LaunchMatmul(comm_, call, stream, &plan);
   if (!result.ok()) return FromDevice(result, what);
   // A pair is two operations of the device: the round that compares the calls, and the collective.
   const bool pair = plan.variant == ops::Variant::kPair && team_.ranks.size() > 1;

@@ -27,9 +27,8 @@ namespace iris::internal {
 struct CommunicatorOptions {
   ccl::Config config;  // the same on all members. IRIS_CCL_CHECK=1 in the environment: check_calls
   std::string name;    // of the workspace, as iris-ctl shows it; unique in the job, or empty
-  uint64_t matmul_bytes = 0;  // of workspace for products of matrices; see MatmulBytes
-  // What products go by whose variant is kAuto; the same on all members.
-  ProductRules product_rules;
+  uint64_t matmul_bytes = 0;   // of workspace for products of matrices; see MatmulBytes
+  ProductRules product_rules;  // of GEMMs whose variant is kAuto; the same on all ranks
 };
 
 class Communicator {
@@ -41,9 +40,8 @@ class Communicator {
       HostContext& context, const backend::BackendOperations& backend, const Team& team,
       const CommunicatorOptions& options = {});
 
-  // What CommunicatorOptions::matmul_bytes has to be for a problem, by so many members: of kAuto,
-  // for what `rules` choose and for what is chosen without them. kInvalidArgument: says what is
-  // wrong with it.
+  // Computes CommunicatorOptions::matmul_bytes for a problem on n_members ranks; for kAuto, it
+  // suffices for the variants chosen with and without `rules`. kInvalidArgument says what is wrong.
   static absl::StatusOr<uint64_t> MatmulBytes(const HostContext& context,
                                               const backend::BackendOperations& backend,
                                               uint32_t n_members, const ccl::Config& config,
@@ -82,12 +80,10 @@ class Communicator {
   // An error of the group that its caller found.
   absl::Status GroupFailed(absl::Status status);
 
-  // A product of matrices. Errors of the arguments name the problem. Of kAuto, the rules of
-  // products are asked first; what they name is passed over if it does not have the call, or if the
-  // workspace is too small for it.
+  // Puts a GEMM on the stream. Errors of the arguments name the problem.
   absl::Status Matmul(const ops::Matmul& call, backend::Stream& stream);
-  // What Matmul of this problem runs.
-  absl::StatusOr<ops::Plan> ChooseMatmul(const ops::Problem& problem) const;
+  // Says how Matmul runs this call, whose matrices may be null: see ops::Choose.
+  absl::StatusOr<ops::Plan> ChooseMatmul(const ops::Matmul& call) const;
 
   // Of a mixture of experts; see iris/moe/moe.h. Errors of the arguments name the config.
   static absl::StatusOr<moe::Sizes> MoeSizes(const backend::BackendOperations& backend,
@@ -130,8 +126,6 @@ class Communicator {
   template <typename Start>
   absl::Status PutMoe(ccl::Operation what, const moe::Config& config, void* workspace,
                       uint32_t tokens, DType type, Start start);
-  // The problem with the variant that the rules of products choose for it.
-  ops::Problem ByRules(const ops::Problem& problem) const;
   // Zeroes this member's workspace, then meets the others.
   absl::Status Prepare();
 
@@ -143,7 +137,6 @@ class Communicator {
   ccl::ErrorReport* report_ = nullptr;
   ops::Resources* products_ = nullptr;  // with matmul_bytes
   CollectiveLog log_;
-  ProductRules product_rules_;
   bool destroyed_ = false;
   bool in_group_ = false;
   std::vector<ccl::Message> group_;

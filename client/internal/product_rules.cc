@@ -51,7 +51,7 @@ bool ReadNumber(absl::string_view word, uint64_t most, uint64_t* number) {
   return absl::SimpleAtoi(word, number) && *number >= 1 && *number <= most;
 }
 
-absl::Status ReadRule(const std::vector<absl::string_view>& words, ProductRule* rule) {
+absl::Status ReadRule(const std::vector<absl::string_view>& words, ops::Rule* rule) {
   if (words.size() != kWords) {
     return absl::InvalidArgumentError(
         absl::StrCat(words[0], " has ", words.size(),
@@ -90,17 +90,6 @@ absl::Status ReadRule(const std::vector<absl::string_view>& words, ProductRule* 
   return absl::OkStatus();
 }
 
-// The larger to the smaller. 0: the line does not reach. IEEE divisions and products: the same on
-// all members.
-double RatioOf(uint64_t line, uint64_t call) {
-  const uint64_t large = line > call ? line : call, small = line > call ? call : line;
-  if (small == 0 || large / ProductRules::kReach > small ||
-      (large / ProductRules::kReach == small && large % ProductRules::kReach != 0)) {
-    return 0;
-  }
-  return static_cast<double>(large) / static_cast<double>(small);
-}
-
 }  // namespace
 
 absl::StatusOr<ProductRules> ProductRules::Take(absl::string_view text, std::string* others) {
@@ -115,7 +104,7 @@ absl::StatusOr<ProductRules> ProductRules::Take(absl::string_view text, std::str
     const absl::string_view head = line.substr(0, ccl::kMaxRuleLineBytes);
     const std::vector<absl::string_view> words =
         absl::StrSplit(head.substr(0, head.find('#')), absl::ByAnyChar(" \t\r"), absl::SkipEmpty());
-    ProductRule rule;
+    ops::Rule rule;
     if (!words.empty()) rule.operation = OperationOf(words[0]);
     if (rule.operation == Operation::kNone) {
       absl::StrAppend(others, line);
@@ -141,33 +130,6 @@ absl::StatusOr<ProductRules> ProductRules::Take(absl::string_view text, std::str
     text.remove_prefix(end + 1);
   }
   return made;
-}
-
-Variant ProductRules::Choose(const ops::Problem& problem, uint32_t n_members) const {
-  const ProductRule* best = nullptr;
-  int most_numbers = 0;
-  double least = 0;
-  for (const ProductRule& rule : rules_) {
-    if (rule.operation != problem.operation) continue;
-    if (rule.members != 0 && rule.members != n_members) continue;
-    int numbers = 0;
-    double product = 1;
-    for (const auto& [line, call] : {std::pair<uint64_t, uint64_t>{rule.m, problem.m},
-                                     {rule.n, problem.n},
-                                     {rule.k, problem.k}}) {
-      if (line == 0) continue;
-      ++numbers;
-      product *= RatioOf(line, call);
-    }
-    if (product == 0) continue;
-    const bool better =
-        best == nullptr || numbers > most_numbers || (numbers == most_numbers && product < least);
-    if (!better) continue;
-    best = &rule;
-    most_numbers = numbers;
-    least = product;
-  }
-  return best == nullptr ? Variant::kAuto : best->variant;
 }
 
 }  // namespace iris::internal

@@ -43,7 +43,7 @@ TEST(ProductRulesTest, TakesItsLinesAndLeavesTheOthers) {
   ASSERT_TRUE(rules.ok()) << rules.status();
   EXPECT_EQ(others, "# of a machine\r\nall_reduce any any two_shot 0 0\n\n\n");
   ASSERT_EQ(rules->rules().size(), 2u);
-  const ProductRule& first = rules->rules()[0];
+  const ops::Rule& first = rules->rules()[0];
   EXPECT_EQ(first.operation, Operation::kMatmulAllReduce);
   EXPECT_EQ(first.members, 4u);
   EXPECT_EQ(first.m, 64u);

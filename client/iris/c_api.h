@@ -693,7 +693,8 @@ typedef struct iris_matmul_plan {
 IRIS_EXPORT iris_code iris_matmul_bytes(iris_context* context, uint32_t n_members,
                                         const iris_comm_options* options, const iris_matmul* call,
                                         uint64_t* out);
-/* Says how iris_matmul_launch runs this call. Its matrices are ignored. */
+/* Says how iris_matmul_launch runs this call. If a, b and d are null, only its shape counts, and
+ * the plan is that for aligned matrices. */
 IRIS_EXPORT iris_code iris_matmul_choose(iris_comm* comm, const iris_matmul* call,
                                          iris_matmul_plan* out);
 IRIS_EXPORT iris_code iris_matmul_launch(iris_comm* comm, const iris_matmul* call,

@@ -8,6 +8,7 @@
 #include "iris/collective/table.h"
 #include "iris/collective/variants/variant.h"
 #include "iris/ops/impl/layout.h"
+#include "iris/ops/rules.h"
 #include "iris/ops/variant.h"
 #include "iris/translate.h"
 
@@ -142,7 +143,31 @@ bool CopyEngineIsFaster(const ccl::Comm* comm, uint32_t members, const Problem& 
   return problem.m / members * problem.k * DTypeBytes(problem.in) >= kLeastShareBytes;
 }
 
-// The row that runs a problem, which is valid. Null: none has it, and `*why` says why. `call`: null
+// Returns the bytes of workspace that a row needs for a problem, beyond those of collectives.
+uint64_t BytesOf(const ccl::Comm& comm, const VariantRow& row, const Problem& problem) {
+  return impl::kArrivalBytes + row.workspace_bytes(comm.team.size, comm.config, problem);
+}
+
+bool HasWorkspace(const ccl::Comm& comm, uint64_t bytes) {
+  const uint64_t begin = impl::WorkspaceOffset(comm) - comm.workspace_offset_bytes;
+  return comm.workspace_bytes >= begin && comm.workspace_bytes - begin >= bytes;
+}
+
+// Returns the row that the rules of the Comm name; null if they name none, or one that some rank
+// may not be able to use.
+const VariantRow* RowByRules(const ccl::Comm& comm, const Problem& problem, const Matmul* call) {
+  if (comm.products == nullptr) return nullptr;
+  const std::vector<Rule>& rules = comm.products->rules;
+  const uint32_t members = comm.team.size;
+  const VariantRow* row = FindRow(ChooseByRules(rules.data(), rules.size(), problem, members));
+  const char* why = nullptr;
+  if (row == nullptr || !row->supports(&comm, problem, members, call, &why)) return nullptr;
+  const bool alike = row != &impl::kPersistentRow ||
+                     impl::PartsAreAlignedAlike(problem, members, comm.team.index, call);
+  return alike && HasWorkspace(comm, BytesOf(comm, *row, problem)) ? row : nullptr;
+}
+
+// Returns the row that runs a valid problem; null if none does, and `*why` says why. `call` is null
 // if only the shape is known.
 const VariantRow* RowOf(const ccl::Comm& comm, const Problem& problem, const Matmul* call,
                         const char** why) {
@@ -151,12 +176,9 @@ const VariantRow* RowOf(const ccl::Comm& comm, const Problem& problem, const Mat
   if (problem.variant != Variant::kAuto) {
     const VariantRow* row = FindRow(problem.variant);
     *why = "there is no such variant";
-    if (row == nullptr || !row->supports(&comm, problem, members, call, why)) return nullptr;
-    *why = "some members may have to take another variant than the table says";
-    const bool alike =
-        row != &impl::kPersistentRow || impl::PartsAreAlignedAlike(problem, members, member, call);
-    return problem.by_table && !alike ? nullptr : row;
+    return row != nullptr && row->supports(&comm, problem, members, call, why) ? row : nullptr;
   }
+  if (const VariantRow* row = RowByRules(comm, problem, call); row != nullptr) return row;
   const bool library = backend::LibraryProductName() != nullptr;
   if ((!library || PersistentIsFaster(problem)) &&
       impl::PartsAreAlignedAlike(problem, members, member, call) &&
@@ -268,17 +290,19 @@ Result CheckProblem(const Problem& problem) {
   return {};
 }
 
-uint64_t WorkspaceBytes(uint32_t n_members, const ccl::Config& config, const Problem& problem) {
+uint64_t WorkspaceBytes(uint32_t n_members, const ccl::Config& config, const Problem& problem,
+                        const Rule* rules, size_t n_rules) {
   const uint64_t base = ccl::WorkspaceBytes(n_members, config);
   if (base == 0 || !CheckProblem(problem).ok()) return 0;
   // Matrices that are not aligned may need another variant than the shape alone.
   uint64_t most = 0;
   bool any = false;
+  const bool automatic = problem.variant == Variant::kAuto;
+  const Variant named =
+      automatic ? ChooseByRules(rules, n_rules, problem, n_members) : problem.variant;
   for (const VariantRow* row : kRows) {
     const char* why = nullptr;
-    if (problem.variant == Variant::kAuto ? !IsAutomatic(row) : row->variant != problem.variant) {
-      continue;
-    }
+    if (row->variant != named && !(automatic && IsAutomatic(row))) continue;
     if (!row->supports(nullptr, problem, n_members, nullptr, &why)) continue;
     any = true;
     const uint64_t bytes = row->workspace_bytes(n_members, ccl::impl::Complete(config), problem);
@@ -288,23 +312,21 @@ uint64_t WorkspaceBytes(uint32_t n_members, const ccl::Config& config, const Pro
   return base + ccl::impl::RoundUp(impl::kArrivalBytes + most, ccl::kWorkspaceAlignmentBytes);
 }
 
-namespace {
-
-// As Choose. `call`: null if only the shape is known.
-Result ChooseFor(const ccl::Comm& comm, const Problem& problem, const Matmul* call, Plan* out) {
+Result Choose(const ccl::Comm& comm, const Matmul& call, Plan* out) {
+  const Problem& problem = call.problem;
+  // A rank that has no part of a matrix may give null for it.
+  const bool shape_only = call.a == nullptr && call.b == nullptr && call.d == nullptr;
+  const Matmul* const matrices = shape_only ? nullptr : &call;
   if (Result result = CheckProblem(problem); !result.ok()) return result;
   if (comm.team.size == 0) return Invalid("the Comm was not made by CreateComm");
   const char* why = nullptr;
-  const VariantRow* row = RowOf(comm, problem, call, &why);
+  const VariantRow* row = RowOf(comm, problem, matrices, &why);
   if (row == nullptr) return {StatusCode::kUnimplemented, why};
   Plan plan;
   plan.variant = row->variant;
-  row->plan(comm, problem, call, &plan);
-  const uint64_t bytes =
-      impl::kArrivalBytes + row->workspace_bytes(comm.team.size, comm.config, problem);
-  const uint64_t begin = impl::WorkspaceOffset(comm) - comm.workspace_offset_bytes;
-  plan.workspace_bytes = bytes;
-  if (comm.workspace_bytes < begin || comm.workspace_bytes - begin < bytes) {
+  row->plan(comm, problem, matrices, &plan);
+  plan.workspace_bytes = BytesOf(comm, *row, problem);
+  if (!HasWorkspace(comm, plan.workspace_bytes)) {
     return {StatusCode::kResourceExhausted,
             "the workspace is too small for the problem: make the communicator with the "
             "matmul_bytes of the largest one that it will have"};
@@ -313,15 +335,9 @@ Result ChooseFor(const ccl::Comm& comm, const Problem& problem, const Matmul* ca
   return {};
 }
 
-}  // namespace
-
-Result Choose(const ccl::Comm& comm, const Problem& problem, Plan* out) {
-  return ChooseFor(comm, problem, nullptr, out);
-}
-
 Result Launch(const ccl::Comm& comm, const Matmul& call, backend::Stream& stream, Plan* ran) {
   Plan plan;
-  if (Result result = Choose(comm, call.problem, &plan); !result.ok()) return result;
+  if (Result result = Choose(comm, call, &plan); !result.ok()) return result;
   if (Result result = ccl::impl::CheckComm(comm); !result.ok()) return result;
   const Matrices all = MatricesOf(comm, call);
   Result result = CheckMatrix(comm, all.a, "lda is smaller than a row of A", false);
@@ -332,8 +348,6 @@ Result Launch(const ccl::Comm& comm, const Matmul& call, backend::Stream& stream
   if (Touch(all.d, all.a) || Touch(all.d, all.b) || Touch(all.d, all.bias)) {
     return Invalid("D overlaps with what the operation reads");
   }
-  // The matrices may need another variant than the shape.
-  if (result = ChooseFor(comm, call.problem, &call, &plan); !result.ok()) return result;
   if (ran != nullptr) *ran = plan;
   return FindRow(plan.variant)->launch(comm, call, plan, stream);
 }

@@ -33,8 +33,10 @@
 // members as f32 in kFused, and rounded to the type of D in the others.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "iris/backend/select.h"
 #include "iris/collective/collective.h"
@@ -57,9 +59,6 @@ struct Problem {
   bool transposed_b = false;  // B is stored as [n, k]
   Activation activation = Activation::kNone;
   Variant variant = Variant::kAuto;
-  // The variant is a table's and not the caller's: kUnimplemented, too, where members could not
-  // know that all of them have it.
-  bool by_table = false;
 };
 inline constexpr uint64_t kMaxDimension = (1ull << 31) - 1;
 
@@ -74,7 +73,19 @@ struct Matmul {
   uint64_t ldd = 0;
 };
 
-// What runs: see Choose.
+// A line of a table that kAuto follows: calls of this operation, on this many ranks, whose m, n and
+// k are near these numbers (see rules.h) go by this variant, if it supports them and the workspace
+// suffices. 0: any.
+struct Rule {
+  ccl::Operation operation = ccl::Operation::kNone;
+  uint32_t members = 0;
+  uint64_t m = 0;
+  uint64_t n = 0;
+  uint64_t k = 0;
+  Variant variant = Variant::kAuto;
+};
+
+// How a call runs: see Choose.
 struct Plan {
   Variant variant = Variant::kAuto;
   const char* multiplier = "";  // what makes the products: "iris", or the vendor's library
@@ -85,10 +96,12 @@ struct Plan {
   uint64_t workspace_bytes = 0;  // beside that of the collectives
 };
 
-// What the products of one Comm have on the host: a stream for copies beside a kernel, which forks
-// from the caller's stream and joins it by two events. Without it kCopyEngine is not there. Used by
-// the launches of that Comm alone, one at a time. Waits for its copies when it ends.
+// What the GEMMs of one Comm have on the host: the rules that kAuto follows, the same on all ranks;
+// and a stream for copies during a kernel, which forks from the caller's stream and joins it by two
+// events. A Comm without resources does not support kCopyEngine. The launches of that Comm alone
+// use them, one at a time. The destructor waits for the copies.
 struct Resources {
+  std::vector<Rule> rules;
   backend::Stream copies;
   backend::Event copies_begin;
   backend::Event copies_end;
@@ -104,20 +117,26 @@ using iris::ShareOf;
 // kInvalidArgument: says what is wrong with it. kUnimplemented: a variant that does not have it.
 Result CheckProblem(const Problem& problem);
 
-// Bytes of workspace with which a Comm of this config has the problem, the collectives' included.
-// 0 if one of the arguments is not valid.
-uint64_t WorkspaceBytes(uint32_t n_members, const ccl::Config& config, const Problem& problem);
+// Returns the bytes of workspace with which a Comm of this config supports the problem, the
+// collectives' included: for kAuto, also the variant that the rules name. 0 if an argument is not
+// valid.
+uint64_t WorkspaceBytes(uint32_t n_members, const ccl::Config& config, const Problem& problem,
+                        const Rule* rules = nullptr, size_t n_rules = 0);
 
-// What Launch will run, exactly, if A and B of all members are aligned to 16 bytes and their
-// leading dimensions are multiples of 8; else kAuto may take another variant. The same on all
-// members.
-// kInvalidArgument, kUnimplemented: as CheckProblem. kResourceExhausted: the workspace of the Comm
-// is too small.
-Result Choose(const ccl::Comm& comm, const Problem& problem, Plan* out);
+// Says how Launch runs the call; the same on all ranks. If a, b and d are null, only the shape is
+// known, and the plan is that for matrices that are aligned to 16 bytes on all ranks, with leading
+// dimensions that are multiples of 8. kInvalidArgument, kUnimplemented: as CheckProblem.
+// kResourceExhausted: the workspace of the Comm is too small.
+Result Choose(const ccl::Comm& comm, const Matmul& call, Plan* out);
+inline Result Choose(const ccl::Comm& comm, const Problem& problem, Plan* out) {
+  Matmul call;
+  call.problem = problem;
+  return Choose(comm, call, out);
+}
 
-// Puts the operation on the stream. Errors beside those of Choose: kInvalidArgument for the
-// matrices, kFailedPrecondition if an earlier operation of the Comm failed. `*ran`, if it is not
-// null: what was launched, which the matrices' alignment decides, too.
+// Puts the operation on the stream. Errors are those of Choose; kInvalidArgument for the matrices;
+// kFailedPrecondition if an earlier operation of the Comm failed. If `ran` is not null, it gets the
+// plan, as Choose gives it for this call.
 Result Launch(const ccl::Comm& comm, const Matmul& call, backend::Stream& stream,
               Plan* ran = nullptr);
 

@@ -1,0 +1,61 @@
+// Rules that choose variants of GEMMs, as lines of a table that was measured on a machine
+// (client/internal/product_rules.h reads them from text). Pure functions of the host.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "iris/ops/ops.h"
+
+namespace iris::ops {
+
+// A rule applies to a call if each of its numbers is at most kRuleReach times the call's, and the
+// call's at most kRuleReach times the rule's.
+inline constexpr uint64_t kRuleReach = 4;
+
+namespace impl {
+
+// Returns the ratio of the larger number to the smaller; 0 if it exceeds kRuleReach. IEEE divisions
+// and products give the same bits on all ranks.
+inline double RatioOf(uint64_t rule, uint64_t call) {
+  const uint64_t large = rule > call ? rule : call, small = rule > call ? call : rule;
+  if (small == 0 || large / kRuleReach > small ||
+      (large / kRuleReach == small && large % kRuleReach != 0)) {
+    return 0;
+  }
+  return static_cast<double>(large) / static_cast<double>(small);
+}
+
+}  // namespace impl
+
+// Returns the variant that the rules name for a problem (its own variant is ignored); kAuto if no
+// rule applies. Of the rules that apply, one with more numbers among m, n and k goes before others;
+// of these the nearest decides, which has the least product of ratios; of equal ones the first.
+inline Variant ChooseByRules(const Rule* rules, size_t n_rules, const Problem& problem,
+                             uint32_t n_members) {
+  const Rule* best = nullptr;
+  int most_numbers = 0;
+  double least = 0;
+  for (const Rule* rule = rules; rule != rules + n_rules; ++rule) {
+    if (rule->operation != problem.operation) continue;
+    if (rule->members != 0 && rule->members != n_members) continue;
+    const uint64_t pairs[3][2] = {{rule->m, problem.m}, {rule->n, problem.n}, {rule->k, problem.k}};
+    int numbers = 0;
+    double product = 1;
+    for (const auto& [of_rule, of_call] : pairs) {
+      if (of_rule == 0) continue;
+      ++numbers;
+      product *= impl::RatioOf(of_rule, of_call);
+    }
+    if (product == 0) continue;
+    const bool better =
+        best == nullptr || numbers > most_numbers || (numbers == most_numbers && product < least);
+    if (!better) continue;
+    best = rule;
+    most_numbers = numbers;
+    least = product;
+  }
+  return best == nullptr ? Variant::kAuto : best->variant;
+}
+
+}  // namespace iris::ops
