@@ -424,11 +424,11 @@ iris_code iris_group_end(iris_comm* comm) {
     const Turn turn(object);
     IRIS_ABI_TRY(turn.status());
     iris_stream* const stream = object.group_stream;
-    if (stream == nullptr) return object.comm->GroupDrop();
+    if (stream == nullptr) return object.comm->GroupEnd(nullptr);
     object.group_stream = nullptr;
     const iris::abi::Held<StreamObject> held(stream);
-    if (held) return object.comm->GroupEnd(**held);
-    IRIS_ABI_TRY(object.comm->GroupDrop());
+    if (held) return object.comm->GroupEnd(&**held);
+    IRIS_ABI_TRY(object.comm->GroupEnd(nullptr));
     return iris::abi::Unknown<StreamObject>(stream);
   });
 }

@@ -11,6 +11,7 @@
 #include "client/base/environment.h"
 #include "client/base/log.h"
 #include "client/internal/annotate.h"
+#include "client/internal/communicator_text.h"
 #include "client/internal/device_status.h"
 #include "client/internal/mismatch_text.h"
 #include "device/base/bytes.h"
@@ -41,87 +42,6 @@ absl::StatusOr<Config> ConfigOf(const HostContext& context,
     }
   }
   return config;
-}
-
-std::string ProblemText(const ops::Problem& problem) {
-  return absl::StrCat(ccl::OperationName(problem.operation), "(m=", problem.m, ", n=", problem.n,
-                      ", k=", problem.k, ", ", DTypeName(problem.in), " to ",
-                      DTypeName(problem.out), ")");
-}
-
-std::string MoeText(const char* name, const moe::Config& config) {
-  return absl::StrCat(name, "(hidden=", config.hidden, ", experts=", config.n_experts,
-                      ", top_k=", config.top_k, ", max_tokens=", config.max_tokens,
-                      ", capacity=", config.capacity, ", ", DTypeName(config.in), ")");
-}
-
-// What a dispatch, or a combine, found on the device; `rank`: of the member that it found it at.
-std::string FoundByMoe(const ErrorInfo& info, StatusCode code, uint32_t rank) {
-  if (code == StatusCode::kFailedPrecondition) {
-    if (info.other_tokens) {
-      return absl::StrCat("rank ", rank, " dispatched ", info.dispatched_tokens,
-                          " tokens and combines ", info.combined_tokens,
-                          ": give the same number to both");
-    }
-    return absl::StrCat("the workspace of rank ", rank,
-                        " holds no dispatch of this config: call dispatch before");
-  }
-  std::string text = absl::StrCat("token ", info.bad_token, " of rank ", rank);
-  if (info.bad_expert == ErrorInfo::BadExpert::kRepeated) {
-    absl::StrAppend(&text, " chooses expert ", info.bad_value,
-                    " twice: a token names an expert once");
-  } else {
-    absl::StrAppend(&text, " chooses expert ", info.bad_value,
-                    ", which there is not: an expert is 0 to n_experts - 1, and -1 is none");
-  }
-  return text;
-}
-
-// Of communicators that may have more streams than the device has queues; else empty. Each rank is
-// taken to have another stream for its own work.
-std::string QueuesText(const backend::BackendOperations& backend) {
-  const backend::StreamQueues queues = backend.CountQueues();
-  if (queues.count == 0) return {};
-  std::array<ccl::ShareInfo, 64> shares;
-  const uint32_t n = backend.ListShares(shares.data(), shares.size());
-  uint32_t streams = n;
-  for (uint32_t k = 0; k < n && k < shares.size(); ++k) {
-    const auto same = [&](const ccl::ShareInfo& other) { return other.rank == shares[k].rank; };
-    if (std::none_of(shares.begin(), shares.begin() + k, same)) ++streams;
-  }
-  if (streams <= queues.count) return {};
-  return absl::StrCat(
-      "this process has ", n, " communicators on a device whose streams share ", queues.count,
-      " queues: operations on different streams may wait for each other there; ", queues.remedy);
-}
-
-// Who has room on the device.
-std::string SharesText(const backend::BackendOperations& backend) {
-  std::array<ccl::ShareInfo, 64> shares;
-  const uint32_t n = backend.ListShares(shares.data(), shares.size());
-  std::string text = absl::StrCat("; on this device, this process has ", n, " communicators");
-  const char* between = ": ";
-  for (uint32_t k = 0; k < n && k < shares.size(); ++k) {
-    const ccl::ShareInfo& share = shares[k];
-    absl::StrAppend(&text, between, share.name[0] == 0 ? "one without a name" : share.name,
-                    " of rank ", share.rank, " and ", share.members - 1, " others, with ",
-                    share.blocks, " blocks");
-    if (share.captured != 0) absl::StrAppend(&text, ", ", share.captured, " in graphs");
-    if (share.products) absl::StrAppend(&text, ", for products, too");
-    between = "; ";
-  }
-  return text;
-}
-
-// The same of a norm.
-std::string ProblemText(const norm::Problem& problem) {
-  std::string text = absl::StrCat(ccl::OperationName(problem.operation), "(rows=", problem.rows,
-                                  ", hidden=", problem.hidden, ", ", DTypeName(problem.in), " to ",
-                                  DTypeName(problem.out));
-  if (problem.scaling != norm::Scaling::kNone) {
-    absl::StrAppend(&text, ", scaling=", norm::ScalingName(problem.scaling));
-  }
-  return absl::StrCat(text, problem.residual ? ", residual)" : ")");
 }
 
 }  // namespace
@@ -225,7 +145,7 @@ absl::Status Communicator::Prepare() {
 
 absl::Status Communicator::Usable() const {
   if (destroyed_) return absl::FailedPreconditionError("this communicator was destroyed");
-  if (in_group_) {
+  if (group_.open()) {
     return absl::FailedPreconditionError(
         "a group of this communicator is open, and takes send and recv alone: end it first");
   }
@@ -233,7 +153,7 @@ absl::Status Communicator::Usable() const {
 }
 
 absl::Status Communicator::Destroy() {
-  in_group_ = false;
+  group_.Drop();
   if (absl::Status status = Usable(); !status.ok()) return status;
   destroyed_ = true;
   log_.Close();
@@ -278,7 +198,7 @@ absl::Status Communicator::Run(ccl::Call call, backend::Stream& stream) {
 
 absl::Status Communicator::Exchange(const char* what, absl::Span<ccl::Message> messages,
                                     backend::Stream& stream) {
-  const bool keep = in_group_ && messages.size() == 1;
+  const bool keep = group_.open() && messages.size() == 1;
   absl::Status status = keep ? absl::OkStatus() : Usable();
   for (ccl::Message& message : messages) {
     if (status.ok() && message.in == nullptr && message.out == nullptr && message.count != 0) {
@@ -288,10 +208,10 @@ absl::Status Communicator::Exchange(const char* what, absl::Span<ccl::Message> m
   }
   if (!status.ok()) {
     status = Annotate(status, what);
-    return keep ? GroupFailed(status) : status;
+    return keep ? group_.Fail(status) : status;
   }
   if (keep) {
-    group_.push_back(messages.front());
+    group_.Add(messages.front());
     return absl::OkStatus();
   }
   const Result result =
@@ -301,34 +221,17 @@ absl::Status Communicator::Exchange(const char* what, absl::Span<ccl::Message> m
 
 absl::Status Communicator::GroupStart() {
   if (absl::Status status = Usable(); !status.ok()) return Annotate(status, "group_start");
-  in_group_ = true;
-  group_.clear();
-  group_status_ = absl::OkStatus();
+  group_.Start();
   return absl::OkStatus();
 }
 
-absl::Status Communicator::GroupFailed(absl::Status status) {
-  if (group_status_.ok()) group_status_ = status;
-  return status;
-}
-
-absl::Status Communicator::GroupDrop() {
-  if (!in_group_) {
-    return absl::FailedPreconditionError(
-        "group_end: no group of this communicator is open: begin it with iris_group_start()");
-  }
-  in_group_ = false;
-  if (group_status_.ok()) return absl::OkStatus();
-  return Annotate(group_status_,
-                  "group_end: nothing of the group was started, for a call in it "
-                  "failed");
-}
-
-absl::Status Communicator::GroupEnd(backend::Stream& stream) {
-  if (absl::Status status = GroupDrop(); !status.ok()) return status;
-  if (absl::Status status = Usable(); !status.ok()) return Annotate(status, "group_end");
+absl::Status Communicator::GroupEnd(backend::Stream* stream) {
+  absl::Status status = group_.End();
+  if (!status.ok() || stream == nullptr) return status;
+  if (status = Usable(); !status.ok()) return Annotate(status, "group_end");
+  const absl::Span<const ccl::Message> messages = group_.messages();
   const Result result =
-      backend_.Exchange(comm_, group_.data(), static_cast<uint32_t>(group_.size()), stream);
+      backend_.Exchange(comm_, messages.data(), static_cast<uint32_t>(messages.size()), *stream);
   return result.ok() ? absl::OkStatus() : FromDevice(result, "group_end");
 }
 
@@ -337,7 +240,7 @@ absl::StatusOr<uint64_t> Communicator::MatmulBytes(const HostContext& context,
                                                    uint32_t n_members, const Config& from,
                                                    const ops::Problem& problem,
                                                    const ProductRules& rules) {
-  const std::string what = ProblemText(problem);
+  const std::string what = CallText(problem);
   if (Result result = backend.CheckMatmul(problem); !result.ok()) return FromDevice(result, what);
   const absl::StatusOr<Config> read = ConfigOf(context, backend, from);
   if (!read.ok()) return Annotate(read.status(), what);
@@ -355,7 +258,7 @@ absl::StatusOr<uint64_t> Communicator::MatmulBytes(const HostContext& context,
 }
 
 absl::StatusOr<ops::Plan> Communicator::ChooseMatmul(const ops::Matmul& call) const {
-  const std::string what = ProblemText(call.problem);
+  const std::string what = CallText(call.problem);
   if (absl::Status status = Usable(); !status.ok()) return Annotate(status, what);
   ops::Plan plan;
   if (Result result = backend_.ChooseMatmul(comm_, call, &plan); !result.ok()) {
@@ -368,7 +271,7 @@ absl::Status Communicator::Matmul(const ops::Matmul& call, backend::Stream& stre
   const ops::Problem& problem = call.problem;
   const TraceRecorder::Span span(context_.trace(), TraceHostCall::kLaunch, 0,
                                  static_cast<uint64_t>(problem.operation));
-  const std::string what = ProblemText(problem);
+  const std::string what = CallText(problem);
   if (absl::Status status = Usable(); !status.ok()) return Annotate(status, what);
   for (const auto& [name, p] : {std::pair<const char*, const void*>{"A", call.a},
                                 {"B", call.b},
@@ -394,7 +297,7 @@ absl::StatusOr<moe::Sizes> Communicator::MoeSizes(const backend::BackendOperatio
                                                   const moe::Config& config) {
   moe::Sizes sizes;
   const Result result = backend.MoeSizesOf(n_members, index, config, &sizes);
-  if (!result.ok()) return FromDevice(result, MoeText("moe", config));
+  if (!result.ok()) return FromDevice(result, CallText("moe", config));
   return sizes;
 }
 
@@ -408,7 +311,7 @@ absl::Status Communicator::PutMoe(Operation what, const moe::Config& config, voi
                                   uint32_t tokens, DType type, Start start) {
   const TraceRecorder::Span span(context_.trace(), TraceHostCall::kLaunch, 0,
                                  static_cast<uint64_t>(what));
-  const std::string text = MoeText(ccl::OperationName(what), config);
+  const std::string text = CallText(ccl::OperationName(what), config);
   if (absl::Status status = Usable(); !status.ok()) return Annotate(status, text);
   absl::Status status = context_.CheckShared("the workspace", workspace, team_.ranks);
   if (!status.ok()) return Annotate(status, text);
@@ -440,7 +343,7 @@ absl::Status Communicator::MoeCombine(const moe::Config& config, void* workspace
 }
 
 absl::StatusOr<norm::Plan> Communicator::ChooseNorm(const norm::Problem& problem) const {
-  const std::string what = ProblemText(problem);
+  const std::string what = CallText(problem);
   if (absl::Status status = Usable(); !status.ok()) return Annotate(status, what);
   norm::Plan plan;
   const Result result = backend_.ChooseNorm(comm_, problem, &plan);
@@ -452,7 +355,7 @@ absl::Status Communicator::Norm(const norm::Norm& call, backend::Stream& stream)
   const norm::Problem& problem = call.problem;
   const TraceRecorder::Span span(context_.trace(), TraceHostCall::kLaunch, 0,
                                  static_cast<uint64_t>(problem.operation));
-  const std::string what = ProblemText(problem);
+  const std::string what = CallText(problem);
   if (absl::Status status = Usable(); !status.ok()) return Annotate(status, what);
   for (const auto& [name, p] : {std::pair<const char*, const void*>{"in", call.in},
                                 {"the residual", call.residual},
@@ -490,7 +393,7 @@ absl::Status Communicator::Check() const {
   if (result.code == StatusCode::kOutOfRange || result.code == StatusCode::kFailedPrecondition) {
     const bool known = info.member_index < team_.ranks.size();
     const uint32_t rank = known ? team_.ranks[info.member_index] : info.member_index;
-    absl::StrAppend(&text, FoundByMoe(info, result.code, rank));
+    absl::StrAppend(&text, MoeFailureText(info, result.code, rank));
     return absl::Status(CodeOf(result.code), text);
   }
   absl::StrAppend(&text, result.what);
@@ -529,7 +432,7 @@ absl::Status Communicator::Check() const {
 }
 
 absl::Status Communicator::Synchronize(backend::Stream& stream) {
-  if (in_group_) return Annotate(Usable(), "synchronize");
+  if (group_.open()) return Annotate(Usable(), "synchronize");
   const TraceRecorder::Span span(context_.trace(), TraceHostCall::kSynchronize);
   const absl::Status status = FromDevice(backend_.Synchronize(stream), "synchronize the stream");
   const absl::Status check = Check();

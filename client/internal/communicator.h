@@ -16,6 +16,7 @@
 #include "client/base/types.h"
 #include "client/internal/collective_log.h"
 #include "client/internal/host_context.h"
+#include "client/internal/message_group.h"
 #include "client/internal/product_rules.h"
 #include "iris/collective/collective.h"
 #include "iris/moe/moe.h"
@@ -73,12 +74,11 @@ class Communicator {
   // fail. The stream of a kept message is ignored: the caller gives all of them the same one. Check
   // and Destroy may be called; Destroy drops the group.
   absl::Status GroupStart();
-  absl::Status GroupEnd(backend::Stream& stream);
-  // As GroupEnd, without a stream: where nothing was kept, or for an error.
-  absl::Status GroupDrop();
-  bool in_group() const { return in_group_; }
-  // An error of the group that its caller found.
-  absl::Status GroupFailed(absl::Status status);
+  // A null stream: nothing was kept, or the group is ended for its error.
+  absl::Status GroupEnd(backend::Stream* stream);
+  bool in_group() const { return group_.open(); }
+  // Records an error of the group that the caller found, and returns it.
+  absl::Status GroupFailed(absl::Status status) { return group_.Fail(std::move(status)); }
 
   // Puts a GEMM on the stream. Errors of the arguments name the problem.
   absl::Status Matmul(const ops::Matmul& call, backend::Stream& stream);
@@ -138,9 +138,7 @@ class Communicator {
   ops::Resources* products_ = nullptr;  // with matmul_bytes
   CollectiveLog log_;
   bool destroyed_ = false;
-  bool in_group_ = false;
-  std::vector<ccl::Message> group_;
-  absl::Status group_status_;
+  MessageGroup group_;
 };
 
 }  // namespace iris::internal
