@@ -24,7 +24,7 @@ class Doxygen(unittest.TestCase):
             result = subprocess.run(["doxygen", "-"], input=f"{settings}\nOUTPUT_DIRECTORY = {folder}\n", cwd=ROOT,
                                     env={"PATH": PATH}, capture_output=True, text=True, check=False)
             self.assertEqual((0, "", ""), (result.returncode, result.stdout, result.stderr))
-            for page, text in (("classiris_1_1Context", "Connects, joins, maps every peer"),
+            for page, text in (("classiris_1_1Context", "joins the job, maps every peer"),
                                ("classiris_1_1Stream", "Copies by the device"),
                                ("classiris_1_1ccl_1_1Communicator", "In place: out == in")):
                 with open(f"{folder}/html/{page}.html", encoding="utf-8") as file:
