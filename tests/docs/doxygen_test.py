@@ -25,7 +25,7 @@ class Doxygen(unittest.TestCase):
                                     env={"PATH": PATH}, capture_output=True, text=True, check=False)
             self.assertEqual((0, "", ""), (result.returncode, result.stdout, result.stderr))
             for page, text in (("classiris_1_1Context", "joins the job, maps every peer"),
-                               ("classiris_1_1Stream", "Copies by the device"),
+                               ("classiris_1_1Stream", "Copy between this rank and a peer by the device"),
                                ("classiris_1_1ccl_1_1Communicator", "In place: out == in")):
                 with open(f"{folder}/html/{page}.html", encoding="utf-8") as file:
                     self.assertIn(text, file.read())
