@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -18,12 +19,21 @@ namespace {
 
 constexpr mode_t kMode = 0600;
 constexpr int kAttempts = 100;
+// For children of a killed irisd; see HolderIsGone.
+constexpr int kWaitsMost = 1000;
+constexpr useconds_t kWaitUs = 1000;
 
 // The pid that the holder of a lock file wrote into it; 0 if it cannot be read.
 long LockHolder(int fd) {
   char text[32] = {};
   const ssize_t n = pread(fd, text, sizeof(text) - 1, 0);
   return n > 0 ? strtol(text, nullptr, 10) : 0;
+}
+
+// A lock outlives its process while a child that the process had just forked has not come to its
+// exec, which closes the descriptor.
+bool HolderIsGone(long holder) {
+  return holder > 0 && kill(static_cast<pid_t>(holder), 0) != 0 && errno == ESRCH;
 }
 
 bool OpenToOthers(const struct stat& info) { return (info.st_mode & 077) != 0; }
@@ -84,6 +94,7 @@ absl::StatusOr<wire::UniqueFd> LockDirectory(const std::string& directory) {
   const std::string path = absl::StrCat(directory, "/", kLockName);
   // The holder removes the file when it ends. A lock on a removed file locks nothing, so look
   // again.
+  int waits = 0;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     absl::StatusOr<wire::UniqueFd> fd = OpenLock(path);
     if (!fd.ok()) return fd.status();
@@ -94,6 +105,12 @@ absl::StatusOr<wire::UniqueFd> LockDirectory(const std::string& directory) {
     }
     if (flock(fd->get(), LOCK_EX | LOCK_NB) != 0) {
       if (errno != EWOULDBLOCK) return wire::ErrnoStatus(errno, absl::StrCat("lock ", path));
+      if (!OpenToOthers(locked) && HolderIsGone(LockHolder(fd->get())) && waits < kWaitsMost) {
+        ++waits;
+        --attempt;
+        usleep(kWaitUs);
+        continue;
+      }
       return HeldByAnother(directory, fd->get(), locked);
     }
     if (lstat(path.c_str(), &named) != 0 || locked.st_ino != named.st_ino ||

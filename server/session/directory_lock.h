@@ -17,7 +17,8 @@ inline constexpr char kLockName[] = "lock";
 // others may have opened is replaced. The lock lasts as long as the descriptor; whoever holds it
 // removes the file before.
 //
-// kAlreadyExists: another process holds it; the message has the pid that it wrote.
+// kAlreadyExists: another process holds it; the message has the pid that it wrote. If that process
+// has ended, this first waits for up to a second for children of it that still hold the lock.
 // kPermissionDenied: what lies there is not a file of this user; the message says what to remove.
 absl::StatusOr<wire::UniqueFd> LockDirectory(const std::string& directory);
 

@@ -101,6 +101,29 @@ TEST_F(DirectoryLockTest, WhatADeadOneLeftIsUsedAgain) {
   EXPECT_EQ(text, absl::StrCat(getpid()));
 }
 
+// irisd can be killed while it starts a worker, between fork and exec.
+TEST_F(DirectoryLockTest, AChildOfADeadOneThatHasNotComeToItsExecIsWaitedFor) {
+  int ready[2];
+  ASSERT_EQ(pipe2(ready, O_CLOEXEC), 0);
+  const pid_t irisd = fork();
+  if (irisd == 0) {
+    const wire::UniqueFd lock = MustLock();
+    if (fork() == 0) {
+      usleep(100'000);
+      _exit(0);
+    }
+    (void)!write(ready[1], "x", 1);
+    _exit(0);
+  }
+  char x;
+  ASSERT_EQ(read(ready[0], &x, 1), 1);
+  ASSERT_EQ(waitpid(irisd, nullptr, 0), irisd);
+  const wire::UniqueFd lock = MustLock();
+  EXPECT_TRUE(lock.valid());
+  close(ready[0]);
+  close(ready[1]);
+}
+
 TEST_F(DirectoryLockTest, AFileThatOthersMayHaveOpenIsReplaced) {
   for (const mode_t mode : {0644, 0666, 0640, 0602}) {
     Leave(mode);
