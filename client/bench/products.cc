@@ -79,7 +79,10 @@ class RankRun {
  public:
   RankRun(World* world, local::Rank* rank, Failure* failure, std::mutex* mu)
       : world_(*world), rank_(*rank), failure_(*failure), mu_(*mu) {}
+  // Without ReleaseComm, the communicators of the next case would have smaller shares of the device.
   ~RankRun() {
+    (void)rank_.stream.Synchronize();
+    for (Comm* const comm : {&comm_, &alone_}) ccl::ReleaseComm(comm);
     for (ccl::ErrorReport* report : reports_) backend::FreeHost(report);
   }
 
