@@ -1,5 +1,5 @@
 // The sub-commands of iris_bench that make ranks of their own, one after another for each rank
-// count: collectives, tune, compare. They run in no job.
+// count: collectives, tune, compare, matmul. They run in no job.
 #pragma once
 
 #include <cstdint>
@@ -8,21 +8,21 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "client/bench/report.h"
 
 namespace iris::bench {
 
-struct CollectiveSettings {
+struct AloneSettings {
   // Of iris_bench.
   uint32_t samples = 10;
   bool json = false;
+  std::string output;
   std::string svg_path;
   // Of the sub-commands. Empty: as their help says.
   std::vector<uint32_t> rank_counts;
   std::vector<std::string> operations;
   std::vector<uint64_t> sizes;
-  std::vector<std::string> shapes;  // of tune
+  std::vector<std::string> shapes;
   std::vector<std::string> variants;
   std::vector<uint32_t> blocks;
   std::vector<uint32_t> threads;
@@ -34,18 +34,32 @@ struct CollectiveSettings {
   std::vector<std::string> peers_paths;
   std::string peers_command;
   double peers_timeout_seconds = 600;
+  // Of matmul alone.
+  int64_t random = -1;
+  uint64_t seed = 1;
+  bool fail_behind = false;
+  bool share = false;
+  bool cold = false;
+  bool no_early = false;
 };
 
-void AddCollectiveCommands(CLI::App* app, CollectiveSettings* settings);
-bool IsCollectiveCommand(const std::string& name);
+void AddAloneCommands(CLI::App* app, AloneSettings* settings);
+bool IsAloneCommand(const std::string& name);
 
-// Runs one. `report` has the facts of the run. What is to be printed: a report, or a table of
-// rules.
-absl::StatusOr<std::string> RunCollectiveCommand(const std::string& name,
-                                                 const CollectiveSettings& settings,
-                                                 BenchReport* report);
+// Runs one and writes its report, which has the facts of the run, or its table of rules.
+// kFailedPrecondition, after the report: --fail-behind, and a row is slower than its best peer.
+absl::Status RunAloneCommand(const std::string& name, const AloneSettings& settings,
+                             BenchReport* report);
 
 // Writes to a file, or to stdout if `path` is empty.
 absl::Status WriteText(const std::string& text, const std::string& path);
+
+// An option that takes a size such as 64KiB.
+CLI::Option* AddSize(CLI::App* app, const std::string& name, uint64_t* bytes,
+                     const std::string& help);
+// An option that takes sizes with commas. `what`: "size such as 64KiB", and the limits in words.
+CLI::Option* AddSizes(CLI::App* app, const std::string& name, std::vector<uint64_t>* sizes,
+                      uint64_t least, uint64_t most, const std::string& what,
+                      const std::string& help);
 
 }  // namespace iris::bench

@@ -96,20 +96,24 @@ std::optional<PeerFigure> ParsePeer(const std::string& line) {
 }
 
 // What a row is about.
-using Key = std::tuple<std::string, uint32_t, uint64_t>;
+using Key = std::tuple<std::string, uint32_t, uint64_t, uint64_t, uint64_t, uint64_t>;
 
-Key KeyOf(const CollectiveFigure& figure) {
-  return {figure.what.operation, figure.ranks, figure.what.bytes};
+Key KeyOf(const PeerFigure& figure) {
+  const ProductShape& shape = figure.shape;
+  return {figure.operation, figure.ranks, figure.bytes, shape.m, shape.n, shape.k};
 }
 
-Key KeyOf(const PeerFigure& figure) { return {figure.operation, figure.ranks, figure.bytes}; }
+PeerFigure WhatOf(const CollectiveFigure& figure) {
+  return {"", figure.what.operation, figure.what.bytes, figure.ranks, figure.us};
+}
 
 // Figures of peers by row and name. Of several of the same, the least: in doubt for the peer.
 class Peers {
  public:
-  Peers(const std::vector<CollectiveFigure>& ours, const std::vector<PeerFigure>& peers) {
-    for (const CollectiveFigure& figure : ours) rows_[KeyOf(figure)];
-    for (const PeerFigure& figure : peers) {
+  void AddRow(const PeerFigure& what) { rows_[KeyOf(what)]; }
+  // Behind all rows.
+  void AddFigures(const std::vector<PeerFigure>& figures) {
+    for (const PeerFigure& figure : figures) {
       const auto row = rows_.find(KeyOf(figure));
       if (row == rows_.end()) {
         ++n_elsewhere_;
@@ -126,12 +130,12 @@ class Peers {
   const std::vector<std::string>& names() const { return names_; }  // as they came
   size_t n_elsewhere() const { return n_elsewhere_; }
 
-  const std::map<std::string, double>& Row(const CollectiveFigure& figure) const {
-    return rows_.at(KeyOf(figure));
+  const std::map<std::string, double>& Row(const PeerFigure& what) const {
+    return rows_.at(KeyOf(what));
   }
   // Null: no peer has this row.
-  const std::pair<const std::string, double>* Best(const CollectiveFigure& figure) const {
-    const std::map<std::string, double>& row = Row(figure);
+  const std::pair<const std::string, double>* Best(const PeerFigure& what) const {
+    const std::map<std::string, double>& row = Row(what);
     const auto best = std::min_element(
         row.begin(), row.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
     return best == row.end() ? nullptr : &*best;
@@ -314,51 +318,40 @@ absl::StatusOr<std::vector<PeerFigure>> RunPeers(const std::string& command, uin
   return figures;
 }
 
-Table CompareTable(const std::vector<CollectiveFigure>& ours,
-                   const std::vector<PeerFigure>& figures) {
-  const Peers peers(ours, figures);
-  std::vector<Table::Column> columns = {{"operation"}, {"ranks"},  {"bytes"},   {"Iris us", 2},
-                                        {"variant"},   {"blocks"}, {"GB/s bus"}};
-  const std::vector<Table::Column> behind = {{"best peer"}, {"ratio", 2}};
+Table PeerTable(const PeerWords& words, std::vector<Table::Column> columns,
+                const std::vector<OurRow>& ours, const std::vector<PeerFigure>& figures,
+                std::vector<std::string>* slower) {
+  Peers peers;
+  for (const OurRow& row : ours) peers.AddRow(row.what);
+  peers.AddFigures(figures);
+  const std::vector<Table::Column> last = {{"best peer"}, {words.ratio, words.decimals}};
   // JSON has cells by column: a peer with the name of another column would hide it.
   std::set<std::string> taken;
   for (const Table::Column& column : columns) taken.insert(column.name);
-  for (const Table::Column& column : behind) taken.insert(column.name);
+  for (const Table::Column& column : last) taken.insert(column.name);
   for (std::string name : peers.names()) {
     while (!taken.insert(name).second) name += " (peer)";
     columns.push_back({name, 2});
   }
-  columns.insert(columns.end(), behind.begin(), behind.end());
-  Table table("compare",
-              "us of collectives in bf16; bytes of the whole tensor; ratio: best peer / Iris",
-              columns);
-  std::vector<std::string> slower;
+  columns.insert(columns.end(), last.begin(), last.end());
+  Table table(words.name, words.title, columns);
+  std::vector<std::string> below;
   size_t n_compared = 0;
-  for (const CollectiveFigure& figure : ours) {
-    const bool barrier = figure.what.operation == kBarrier;
-    std::vector<nlohmann::json> cells = {
-        figure.what.operation,
-        figure.ranks,
-        barrier ? nlohmann::json() : nlohmann::json(figure.what.bytes),
-        figure.us,
-        barrier ? nlohmann::json() : nlohmann::json(figure.variant),
-        figure.blocks,
-        barrier ? nlohmann::json() : nlohmann::json(figure.bus_gb_per_s)};
-    const std::map<std::string, double>& row = peers.Row(figure);
+  for (const OurRow& row : ours) {
+    std::vector<nlohmann::json> cells = row.cells;
+    const std::map<std::string, double>& theirs = peers.Row(row.what);
     for (const std::string& name : peers.names()) {
-      const auto it = row.find(name);
-      cells.push_back(it == row.end() ? nlohmann::json() : nlohmann::json(it->second));
+      const auto it = theirs.find(name);
+      cells.push_back(it == theirs.end() ? nlohmann::json() : nlohmann::json(it->second));
     }
-    if (const auto* best = peers.Best(figure); best != nullptr) {
-      const double ratio = best->second / figure.us;
+    if (const auto* best = peers.Best(row.what); best != nullptr && row.what.us > 0) {
+      const double ratio = best->second / row.what.us;
       cells.push_back(best->first);
       cells.push_back(ratio);
-      ++n_compared;
-      if (ratio < 1) {
-        slower.push_back(absl::StrCat(figure.what.operation, " on ", figure.ranks,
-                                      barrier ? "" : ", ",
-                                      barrier ? "" : BytesText(figure.what.bytes),
-                                      absl::StrFormat(" (%.3f, %s)", ratio, best->first)));
+      if (row.is_counted) ++n_compared;
+      if (row.is_counted && ratio < 1) {
+        below.push_back(
+            absl::StrCat(row.words, absl::StrFormat(" (%.3f, %s)", ratio, best->first)));
       }
     }
     table.Add(std::move(cells));
@@ -368,20 +361,40 @@ Table CompareTable(const std::vector<CollectiveFigure>& ours,
         "No peers: --peers FILE or --peers-command 'CMD {ranks}' puts theirs beside these; see "
         "--help.");
   } else {
-    table.Note(absl::StrCat("Ratio below 1.0: ", slower.size(), " of ", n_compared, " rows",
-                            slower.empty() ? "" : ": ", absl::StrJoin(slower, "; "), "."));
+    table.Note(absl::StrCat(words.rows_below, " below 1.0: ", below.size(), " of ", n_compared,
+                            " rows", below.empty() ? "" : ": ", absl::StrJoin(below, "; "), "."));
   }
   if (peers.n_elsewhere() > 0) {
-    table.Note(absl::StrCat(peers.n_elsewhere(),
-                            " figures of peers are of operations, ranks or bytes that were not "
-                            "measured here, and left out."));
+    table.Note(absl::StrCat(peers.n_elsewhere(), " figures of peers are of operations, ranks or ",
+                            words.noun, " that were not measured here, and left out."));
   }
+  if (slower != nullptr) *slower = std::move(below);
   return table;
+}
+
+Table CompareTable(const std::vector<CollectiveFigure>& ours,
+                   const std::vector<PeerFigure>& figures) {
+  std::vector<OurRow> rows;
+  for (const CollectiveFigure& f : ours) {
+    const bool sized = f.what.operation != kBarrier;
+    rows.push_back({{f.what.operation, f.ranks, CellIf(sized, f.what.bytes), f.us,
+                     CellIf(sized, f.variant), f.blocks, CellIf(sized, f.bus_gb_per_s)},
+                    WhatOf(f),
+                    absl::StrCat(f.what.operation, " on ", f.ranks, sized ? ", " : "",
+                                 sized ? BytesText(f.what.bytes) : "")});
+  }
+  return PeerTable(
+      {"compare", "us of collectives in bf16; bytes of the whole tensor; ratio: best peer / Iris",
+       "ratio", 2, "Ratio", "bytes"},
+      {{"operation"}, {"ranks"}, {"bytes"}, {"Iris us", 2}, {"variant"}, {"blocks"}, {"GB/s bus"}},
+      rows, figures, /*slower=*/nullptr);
 }
 
 std::vector<Plot> ComparePlots(const std::vector<CollectiveFigure>& ours,
                                const std::vector<PeerFigure>& figures) {
-  const Peers peers(ours, figures);
+  Peers peers;
+  for (const CollectiveFigure& figure : ours) peers.AddRow(WhatOf(figure));
+  peers.AddFigures(figures);
   std::vector<std::string> operations;
   // Two lines for each rank count.
   std::map<std::string, std::map<uint32_t, std::pair<Plot::Line, Plot::Line>>> lines;
@@ -393,7 +406,7 @@ std::vector<Plot> ComparePlots(const std::vector<CollectiveFigure>& ours,
     mine.name = absl::StrCat("Iris, ", figure.ranks);
     theirs.name = absl::StrCat("best peer, ", figure.ranks);
     mine.points.emplace_back(figure.what.bytes, figure.us);
-    if (const auto* best = peers.Best(figure); best != nullptr) {
+    if (const auto* best = peers.Best(WhatOf(figure)); best != nullptr) {
       theirs.points.emplace_back(figure.what.bytes, best->second);
     }
   }

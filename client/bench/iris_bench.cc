@@ -16,11 +16,9 @@
 #include "client/base/environment.h"
 #include "client/base/printable.h"
 #include "client/bench/commands.h"
-#include "client/bench/product_commands.h"
 #include "client/bench/rank.h"
 #include "client/bench/report.h"
 #include "client/bench/sections.h"
-#include "device/base/bytes.h"
 #include "device/driver/open.h"
 
 namespace iris::bench {
@@ -165,8 +163,7 @@ int Fail(const absl::Status& status) {
 }
 
 // A sub-command that makes its ranks itself.
-absl::Status RunAlone(const std::string& name, const Settings& settings,
-                      CollectiveSettings collectives, ProductSettings products) {
+absl::Status RunAlone(const std::string& name, const Settings& settings, AloneSettings alone) {
   if (settings.commands.size() > 1) {
     std::vector<std::string> others = settings.commands;
     others.erase(std::find(others.begin(), others.end(), name));
@@ -177,21 +174,14 @@ absl::Status RunAlone(const std::string& name, const Settings& settings,
     return absl::InvalidArgumentError(
         absl::StrCat("--in-process is not for ", name, ", which takes --rank-counts"));
   }
-  collectives.samples = settings.bench.samples;
-  collectives.json = settings.json;
-  collectives.svg_path = settings.bench.svg_path;
+  alone.samples = settings.bench.samples;
+  alone.json = settings.json;
+  alone.output = settings.output;
+  alone.svg_path = settings.bench.svg_path;
   BenchReport report;
   AddDate(&report);
   AddMachine(&report);
-  if (IsProductCommand(name)) {
-    products.samples = settings.bench.samples;
-    products.json = settings.json;
-    products.output = settings.output;
-    return RunProductCommand(products, &report);
-  }
-  const auto text = RunCollectiveCommand(name, collectives, &report);
-  if (!text.ok()) return text.status();
-  return WriteText(*text, settings.output);
+  return RunAloneCommand(name, alone, &report);
 }
 
 }  // namespace
@@ -233,16 +223,6 @@ int Main(int argc, char** argv) {
       "iris_bench");
   app.require_subcommand(1, 0);
   app.footer(kFooter);
-  const auto bytes_option = [&](const char* name, uint64_t* bytes, const char* help) {
-    app.add_option_function<std::string>(
-        name,
-        [bytes, name](const std::string& text) {
-          if (!base::ParseBytes(text, bytes)) {
-            throw CLI::ValidationError(name, "\"" + text + "\" is no size such as 64KiB");
-          }
-        },
-        help);
-  };
   app.add_flag("--json", settings.json, "Print one JSON object instead of tables");
   app.add_option("--output", settings.output, "Write to a file instead of stdout");
   app.add_option("--svg", bench.svg_path,
@@ -254,17 +234,17 @@ int Main(int argc, char** argv) {
          "--budget", settings.budget_seconds,
          "Seconds; what does not fit is left out [600]; not of collectives, tune, compare, matmul")
       ->check(CLI::PositiveNumber);
-  bytes_option("--bytes", &bench.bytes,
-               "Of a transfer of bandwidth, of fill, and the largest of sweep [256MiB; 4MiB on "
-               "emulated devices]");
+  AddSize(&app, "--bytes", &bench.bytes,
+          "Of a transfer of bandwidth, of fill, and the largest of sweep [256MiB; 4MiB on "
+          "emulated devices]");
   app.add_option(
          "--grid", bench.grid,
          "Blocks of bandwidth and atomics [the largest power of two that the multiprocessors are]")
       ->check(CLI::Range(1u, 4096u));
   app.add_option("--block", bench.block, "Threads of a block [512; 64 on emulated devices]")
       ->check(CLI::Range(1u, kMaxBlockThreads));
-  bytes_option("--chunk", &bench.chunk_bytes,
-               "get and put: blocks take turns, so many bytes at a time; 0: a part each [64KiB]");
+  AddSize(&app, "--chunk", &bench.chunk_bytes,
+          "get and put: blocks take turns, so many bytes at a time; 0: a part each [64KiB]");
   app.add_option("--grids", bench.grids,
                  "sweep: block counts [1,2,4,...,128; to 4 on emulated devices]")
       ->delimiter(',')
@@ -275,20 +255,8 @@ int Main(int argc, char** argv) {
                  "pingpong, barrier: rounds of a sample [1000; 20 on emulated devices]")
       ->check(CLI::Range(1u, 1000000u));
   app.add_option("--pairs", bench.pairs, "pingpong: first (0 with each), all, or 0-1,2-3 [first]");
-  app.add_option_function<std::vector<std::string>>(
-         "--heaps",
-         [&](const std::vector<std::string>& texts) {
-           bench.heaps.clear();
-           for (const std::string& text : texts) {
-             uint64_t bytes = 0;
-             if (!base::ParseBytes(text, &bytes) || bytes == 0) {
-               throw CLI::ValidationError("--heaps", "\"" + text + "\" is no size such as 1GiB");
-             }
-             bench.heaps.push_back(bytes);
-           }
-         },
-         "create: heaps of each rank [1GiB; 64MiB on emulated devices]")
-      ->delimiter(',');
+  AddSizes(&app, "--heaps", &bench.heaps, 1, UINT64_MAX, "size such as 1GiB",
+           "create: heaps of each rank [1GiB; 64MiB on emulated devices]");
   app.add_option("--moe-tokens", bench.moe_tokens,
                  "moe: tokens of each rank [4096; 16 on emulated devices]")
       ->check(CLI::Range(1u, 1u << 20));
@@ -305,8 +273,8 @@ int Main(int argc, char** argv) {
   app.add_option("--moe-peers-timeout", bench.moe_peers_timeout_seconds,
                  "moe: seconds that the command may take [600]")
       ->check(CLI::Range(1.0, 86400.0));
-  bytes_option("--grow-bytes", &bench.grow_bytes,
-               "grow: bytes of a step [64MiB; 16MiB on emulated devices]");
+  AddSize(&app, "--grow-bytes", &bench.grow_bytes,
+          "grow: bytes of a step [64MiB; 16MiB on emulated devices]");
   app.add_option("--norm-pairs", bench.norm_pairs,
                  "norm: all_reduces and norms in a graph [160; 4 on emulated devices]")
       ->check(CLI::Range(1u, 10000u));
@@ -314,10 +282,8 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 20));
   for (const Command& command : kCommands) app.add_subcommand(command.name, command.help);
   app.add_subcommand("all", "Everything, as far as --budget goes");
-  CollectiveSettings collectives;
-  AddCollectiveCommands(&app, &collectives);
-  ProductSettings products;
-  AddProductCommand(&app, &products);
+  AloneSettings alone;
+  AddAloneCommands(&app, &alone);
   for (CLI::App* command : app.get_subcommands({})) command->fallthrough();
   try {
     app.parse(argc, argv);
@@ -334,8 +300,8 @@ int Main(int argc, char** argv) {
     settings.commands.push_back(command->get_name());
   }
   for (const std::string& name : settings.commands) {
-    if (!IsCollectiveCommand(name) && !IsProductCommand(name)) continue;
-    const absl::Status status = RunAlone(name, settings, collectives, products);
+    if (!IsAloneCommand(name)) continue;
+    const absl::Status status = RunAlone(name, settings, alone);
     return status.ok() ? 0 : Fail(status);
   }
   bench.bytes = bench.bytes / sizeof(Bytes16) * sizeof(Bytes16);

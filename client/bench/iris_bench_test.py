@@ -190,6 +190,10 @@ class IrisBench(unittest.TestCase):
         result = run(IRIS_BENCH, *options, "--fail-behind")
         self.assertEqual(result.returncode, 1)
         self.assertIn("1 row is slower than the best peer: matmul_all_reduce on 2, 32x48x64 (0.", result.stderr)
+        out = self.tables(run(IRIS_BENCH, "matmul", "--share", "--cold", "--no-early", "--rank-counts", "2", "--ops",
+                              "all_gather_matmul", "--shapes", "32x48x64", "--variants", "pair", "--json", *FEW))
+        self.assert_positive(out["tables"]["matmul"], "graph us", "ratio")
+        self.assertIn("Each call has another B than the one before it.", out["tables"]["matmul"]["notes"])
         for wrong, text in ((("--shapes", "1x2"), "is no shape such as 8192x4096x14336"),
                             (("--shapes", "1x64x64"), "each dimension is from the number of ranks"),
                             (("--ops", "all_reduce"), "\"all_reduce\" is none of matmul_all_reduce"),

@@ -2,16 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <random>
-#include <set>
-#include <tuple>
 
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 
 namespace iris::bench {
@@ -20,12 +15,6 @@ namespace {
 constexpr uint64_t kMaxDimension = (uint64_t{1} << 31) - 1;
 constexpr uint64_t kStep = 64;
 constexpr char kAuto[] = "auto";
-
-using Key = std::tuple<std::string, uint32_t, uint64_t, uint64_t, uint64_t>;
-
-Key KeyOf(const std::string& operation, uint32_t ranks, const ProductShape& shape) {
-  return {operation, ranks, shape.m, shape.n, shape.k};
-}
 
 }  // namespace
 
@@ -70,115 +59,40 @@ std::vector<ProductShape> RandomShapes(uint32_t count, uint64_t seed, uint64_t l
   return shapes;
 }
 
-Table ProductTable(const std::vector<ProductFigure>& ours, const std::vector<PeerFigure>& figures,
+Table ProductTable(const std::vector<ProductFigure>& ours, const std::vector<PeerFigure>& peers,
                    std::vector<std::string>* behind) {
-  // By row and name. Of several of the same, the least: in doubt for the peer.
-  std::map<Key, std::map<std::string, double>> rows;
-  std::vector<std::string> names;
-  size_t n_elsewhere = 0;
-  for (const ProductFigure& f : ours) rows[KeyOf(f.operation, f.ranks, f.shape)];
-  for (const PeerFigure& figure : figures) {
-    const auto row = rows.find(KeyOf(figure.operation, figure.ranks, figure.shape));
-    if (row == rows.end()) {
-      ++n_elsewhere;
-      continue;
-    }
-    if (std::find(names.begin(), names.end(), figure.name) == names.end()) {
-      names.push_back(figure.name);
-    }
-    const auto [cell, fresh] = row->second.emplace(figure.name, figure.us);
-    if (!fresh) cell->second = std::min(cell->second, figure.us);
-  }
-
-  std::vector<Table::Column> columns = {{"operation"},
-                                        {"ranks"},
-                                        {"m"},
-                                        {"n"},
-                                        {"k"},
-                                        {"wanted"},
-                                        {"variant"},
-                                        {"multiplier"},
-                                        {"us", 2},
-                                        {"graph us", 2},
-                                        {"product us", 2},
-                                        {"graph product us", 2},
-                                        {"ratio", 3},
-                                        {"graph ratio", 3},
-                                        {"communication us", 2},
-                                        {"hidden", 3},
-                                        {"TFLOP/s", 1}};
-  // JSON has cells by column: a peer with the name of another column would hide it.
-  std::set<std::string> taken = {"best peer", "peer ratio"};
-  for (const Table::Column& column : columns) taken.insert(column.name);
-  for (std::string name : names) {
-    while (!taken.insert(name).second) name += " (peer)";
-    columns.push_back({name, 2});
-  }
-  columns.push_back({"best peer"});
-  columns.push_back({"peer ratio", 3});
-  Table table("matmul",
-              "us of products of matrices with their communication in bf16; ratio: to the plain "
-              "product of one rank; peer ratio: best peer / Iris, in graphs",
-              columns);
-  std::vector<std::string> slower;
-  size_t n_compared = 0;
+  std::vector<OurRow> rows;
   for (const ProductFigure& f : ours) {
-    std::vector<nlohmann::json> cells = {f.operation,
-                                         f.ranks,
-                                         f.shape.m,
-                                         f.shape.n,
-                                         f.shape.k,
-                                         f.wanted,
-                                         f.variant,
-                                         f.multiplier,
-                                         f.eager.us,
-                                         f.graph.us,
-                                         f.eager.product_us,
-                                         f.graph.product_us,
-                                         f.eager.ratio,
-                                         f.graph.ratio,
-                                         f.graph.communication_us,
-                                         f.graph.hidden,
-                                         f.tflops};
-    const std::map<std::string, double>& row = rows[KeyOf(f.operation, f.ranks, f.shape)];
-    for (const std::string& name : names) {
-      const auto it = row.find(name);
-      cells.push_back(it == row.end() ? nlohmann::json() : nlohmann::json(it->second));
-    }
-    const auto best = std::min_element(
-        row.begin(), row.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
-    if (best == row.end() || f.graph.us <= 0) {
-      cells.push_back(nlohmann::json());
-      cells.push_back(nlohmann::json());
-    } else {
-      const double ratio = best->second / f.graph.us;
-      cells.push_back(best->first);
-      cells.push_back(ratio);
-      if (f.wanted == kAuto) {
-        ++n_compared;
-        if (ratio < 1) {
-          slower.push_back(absl::StrCat(f.operation, " on ", f.ranks, ", ", ShapeText(f.shape),
-                                        absl::StrFormat(" (%.3f, %s)", ratio, best->first)));
-        }
-      }
-    }
-    table.Add(std::move(cells));
+    rows.push_back(
+        {{f.operation, f.ranks, f.shape.m, f.shape.n, f.shape.k, f.wanted, f.variant, f.multiplier,
+          f.eager.us, f.graph.us, f.eager.product_us, f.graph.product_us, f.eager.ratio,
+          f.graph.ratio, f.graph.communication_us, f.graph.hidden, f.tflops},
+         {"", f.operation, 0, f.ranks, f.graph.us, f.shape},
+         absl::StrCat(f.operation, " on ", f.ranks, ", ", ShapeText(f.shape)),
+         f.wanted == kAuto});
   }
-  if (figures.empty()) {
-    table.Note(
-        "No peers: --peers FILE or --peers-command 'CMD {ranks}' puts theirs beside these; see "
-        "--help.");
-  } else {
-    table.Note(absl::StrCat("Peer ratio of auto below 1.0: ", slower.size(), " of ", n_compared,
-                            " rows", slower.empty() ? "" : ": ", absl::StrJoin(slower, "; "), "."));
-  }
-  if (n_elsewhere > 0) {
-    table.Note(absl::StrCat(n_elsewhere,
-                            " figures of peers are of operations, ranks or shapes that were not "
-                            "measured here, and left out."));
-  }
-  if (behind != nullptr) *behind = std::move(slower);
-  return table;
+  return PeerTable({"matmul",
+                    "us of products of matrices with their communication in bf16; ratio: to the "
+                    "plain product of one rank; peer ratio: best peer / Iris, in graphs",
+                    "peer ratio", 3, "Peer ratio of auto", "shapes"},
+                   {{"operation"},
+                    {"ranks"},
+                    {"m"},
+                    {"n"},
+                    {"k"},
+                    {"wanted"},
+                    {"variant"},
+                    {"multiplier"},
+                    {"us", 2},
+                    {"graph us", 2},
+                    {"product us", 2},
+                    {"graph product us", 2},
+                    {"ratio", 3},
+                    {"graph ratio", 3},
+                    {"communication us", 2},
+                    {"hidden", 3},
+                    {"TFLOP/s", 1}},
+                   rows, peers, behind);
 }
 
 }  // namespace iris::bench

@@ -32,6 +32,9 @@ constexpr Variant kVariants[] = {Variant::kAuto, Variant::kFused, Variant::kPair
 constexpr bool Emulated() { return backend::Traits::kEmulated; }
 constexpr uint32_t kWarmups = 2;
 constexpr uint64_t kHeapMarginBytes = 32ull << 20;
+// Matrices B of these bytes together, but no more of them, are more than a cache holds.
+constexpr uint64_t kColdBytes = Emulated() ? 64 << 10 : 160 << 20;
+constexpr uint64_t kMaxColdMatrices = 64;
 
 bool IsSum(Operation operation) {
   return operation == Operation::kMatmulAllReduce || operation == Operation::kMatmulReduceScatter;
@@ -75,35 +78,47 @@ struct Way {
 // Times of a batch: [way][sample], the slowest rank's.
 using Samples = std::vector<std::vector<double>>;
 
+// Bytes of the heap that a case needs.
+struct Room {
+  uint64_t matrix_bytes = 0;  // of each of A, B and D
+  uint64_t comm_bytes = 0;
+  uint64_t alone_bytes = 0;
+  uint64_t n_b = 1;  // matrices B, `b_bytes` apart
+  uint64_t b_bytes = 0;
+
+  uint64_t all_b_bytes() const { return matrix_bytes + (n_b - 1) * b_bytes; }
+};
+
 class RankRun {
  public:
-  RankRun(World* world, local::Rank* rank, Failure* failure, std::mutex* mu)
-      : world_(*world), rank_(*rank), failure_(*failure), mu_(*mu) {}
-  // Without ReleaseComm, the communicators of the next case would have smaller shares of the device.
+  RankRun(World* world, local::Rank* rank, Failure* failure, std::mutex* mu, const Room& room)
+      : world_(*world), rank_(*rank), failure_(*failure), mu_(*mu), room_(room) {}
+  // Unreleased communicators would leave those of the next case smaller shares of the device.
   ~RankRun() {
     (void)rank_.stream.Synchronize();
     for (Comm* const comm : {&comm_, &alone_}) ccl::ReleaseComm(comm);
     for (ccl::ErrorReport* report : reports_) backend::FreeHost(report);
   }
 
-  void Prepare(uint64_t room_bytes, uint64_t comm_bytes, uint64_t alone_bytes) {
-    MakeComm(rank_.ctx.world, comm_bytes, &comm_);
+  void Prepare(bool early) {
+    MakeComm(rank_.ctx.world, room_.comm_bytes, early, &comm_);
     DeviceTeam self = {};
     self.size = 1;
     self.members[0] = static_cast<uint8_t>(rank_.rank());
-    MakeComm(self, alone_bytes, &alone_);
+    MakeComm(self, room_.alone_bytes, early, &alone_);
     Do("load the kernels", [] { return ops::Prepare(); });
-    a_ = rank_.New<uint8_t>(room_bytes);
-    b_ = rank_.New<uint8_t>(room_bytes);
-    d_ = rank_.New<uint8_t>(room_bytes);
+    a_ = rank_.New<uint8_t>(room_.matrix_bytes);
+    b_ = rank_.New<uint8_t>(room_.all_b_bytes());
+    d_ = rank_.New<uint8_t>(room_.matrix_bytes);
     if (a_ == nullptr || b_ == nullptr || d_ == nullptr) {
       Fail("allocate", {StatusCode::kResourceExhausted, "the heap has no more room"});
     }
     // Ones: every sum of products is known.
     const std::vector<Bfloat16> ones(1 << 18, Bfloat16(1.0f));
     for (uint8_t* to : {a_, b_}) {
-      for (uint64_t at = 0; at < room_bytes; at += ones.size() * sizeof(Bfloat16)) {
-        const uint64_t bytes = std::min<uint64_t>(room_bytes - at, ones.size() * sizeof(Bfloat16));
+      const uint64_t all = to == a_ ? room_.matrix_bytes : room_.all_b_bytes();
+      for (uint64_t at = 0; at < all; at += ones.size() * sizeof(Bfloat16)) {
+        const uint64_t bytes = std::min<uint64_t>(all - at, ones.size() * sizeof(Bfloat16));
         Do("fill", [&] { return backend::CopyAsync(to + at, ones.data(), bytes, rank_.stream); });
       }
     }
@@ -121,7 +136,7 @@ class RankRun {
     call.problem = p;
     call.a = a_;
     call.lda = p.k;
-    call.b = b_;
+    call.b = b_ + n_calls_++ % room_.n_b * room_.b_bytes;
     call.ldb = p.operation == Operation::kMatmulAllScatter
                    ? ops::ShareOf(p.n, n, rank_.rank()).count
                    : p.n;
@@ -170,7 +185,8 @@ class RankRun {
   // Adds this rank's times of all ways, in turn, to those of the others.
   void Measure(const std::vector<Way>& ways, uint32_t samples, bool in_graph, Samples* times) {
     context_ = in_graph ? "in graphs" : "outside of graphs";
-    const uint32_t per = Emulated() ? 2 : 10;
+    constexpr uint64_t kCalls = Emulated() ? 2 : 10;
+    const uint64_t per = (kCalls + room_.n_b - 1) / room_.n_b * room_.n_b;
     backend::Event begin, end;
     Do("make an event", [&] { return backend::Event::Create(&begin); });
     Do("make an event", [&] { return backend::Event::Create(&end); });
@@ -182,7 +198,7 @@ class RankRun {
         capturing = result.ok();
         return result;
       });
-      for (uint32_t k = 0; k < per; ++k) Do("capture", [&] { return Start(ways[w], nullptr); });
+      for (uint64_t k = 0; k < per; ++k) Do("capture", [&] { return Start(ways[w], nullptr); });
       if (!capturing) continue;
       const Result result = backend::EndCapture(rank_.stream, &graphs[w]);
       Do("end a capture", [&] { return result; });
@@ -194,7 +210,7 @@ class RankRun {
         if (in_graph) {
           Do("launch a graph", [&] { return backend::LaunchGraph(graphs[w], rank_.stream); });
         } else {
-          for (uint32_t k = 0; k < per; ++k) Do("start", [&] { return Start(ways[w], nullptr); });
+          for (uint64_t k = 0; k < per; ++k) Do("start", [&] { return Start(ways[w], nullptr); });
         }
         Do("record", [&] { return backend::Record(end, rank_.stream); });
         uint64_t ns = 0;
@@ -202,7 +218,7 @@ class RankRun {
         if (s < kWarmups) continue;
         std::lock_guard<std::mutex> lock(mu_);
         double& slowest = (*times)[w][s - kWarmups];
-        slowest = std::max(slowest, static_cast<double>(ns) / 1000 / per);
+        slowest = std::max(slowest, static_cast<double>(ns) / 1000 / static_cast<double>(per));
       }
     }
     Do("synchronize", [&] { return rank_.stream.Synchronize(); });
@@ -211,8 +227,9 @@ class RankRun {
   }
 
  private:
-  void MakeComm(const DeviceTeam& team, uint64_t bytes, Comm* comm) {
+  void MakeComm(const DeviceTeam& team, uint64_t bytes, bool early, Comm* comm) {
     ccl::CommOptions options;
+    options.config.early = early;
     options.context = rank_.ctx;
     options.team = team;
     options.workspace_bytes = bytes;
@@ -271,6 +288,8 @@ class RankRun {
   local::Rank& rank_;
   Failure& failure_;
   std::mutex& mu_;
+  const Room room_;
+  uint64_t n_calls_ = 0;
   std::vector<ccl::ErrorReport*> reports_;
   std::vector<std::unique_ptr<ops::Resources>> resources_;
   Comm comm_, alone_;
@@ -306,19 +325,27 @@ absl::Status MeasureCase(const ProductOptions& options, Operation operation,
   std::vector<Way> ways = {
       {Way::Kind::kProduct, AloneOf(operation, shape, n)},
       {Way::Kind::kCommunication, ProblemOf(operation, shape, n, Variant::kAuto)}};
-  uint64_t comm_bytes = ops::WorkspaceBytes(n, {}, ProblemOf(operation, shape, n, Variant::kPair));
+  Room room;
+  room.comm_bytes = ops::WorkspaceBytes(n, {}, ProblemOf(operation, shape, n, Variant::kPair));
   for (const Variant variant : variants) {
     const Problem problem = ProblemOf(operation, shape, n, variant);
     const uint64_t bytes = ops::WorkspaceBytes(n, {}, problem);
     if (!ops::CheckProblem(problem).ok() || bytes == 0) continue;
-    comm_bytes = std::max(comm_bytes, bytes);
+    room.comm_bytes = std::max(room.comm_bytes, bytes);
     ways.push_back({Way::Kind::kOperation, problem});
   }
-  const uint64_t alone_bytes = ops::WorkspaceBytes(1, {}, ways[0].problem);
-  const uint64_t room_bytes = (Largest(shape) * sizeof(Bfloat16) + 4095) / 4096 * 4096;
+  const Problem& alone = ways[0].problem;
+  const auto pages = [](uint64_t elements) {
+    return (elements * sizeof(Bfloat16) + 4095) / 4096 * 4096;
+  };
+  room.alone_bytes = ops::WorkspaceBytes(1, {}, alone);
+  room.matrix_bytes = pages(Largest(shape));
+  room.b_bytes = pages(alone.k * (alone.n + 1));  // a rank's share of the columns may have one more
+  if (options.cold) room.n_b = std::min(kColdBytes / room.b_bytes + 1, kMaxColdMatrices);
   local::WorldOptions world_options;
   world_options.n_ranks = n;
-  world_options.heap_bytes = 3 * room_bytes + comm_bytes + alone_bytes + kHeapMarginBytes;
+  world_options.heap_bytes = 2 * room.matrix_bytes + room.all_b_bytes() + room.comm_bytes +
+                             room.alone_bytes + kHeapMarginBytes;
   auto made = World::Create(world_options);
   if (!made.ok()) return made.status();
   World& world = **made;
@@ -327,8 +354,8 @@ absl::Status MeasureCase(const ProductOptions& options, Operation operation,
   std::vector<ops::Plan> plans(ways.size());
   Samples eager(ways.size(), std::vector<double>(options.samples)), graph = eager;
   const absl::Status ran = world.Run([&](local::Rank& rank) {
-    RankRun run(&world, &rank, &failure, &mu);
-    run.Prepare(room_bytes, comm_bytes, alone_bytes);
+    RankRun run(&world, &rank, &failure, &mu, room);
+    run.Prepare(options.early);
     for (size_t w = 2; w < ways.size(); ++w) {
       const std::string what =
           absl::StrCat(ccl::OperationName(operation), " of ", shape.m, "x", shape.n, "x", shape.k,
@@ -351,7 +378,6 @@ absl::Status MeasureCase(const ProductOptions& options, Operation operation,
     figure.multiplier = plans[w].multiplier;
     figure.eager = TimesOf(eager, w);
     figure.graph = TimesOf(graph, w);
-    const Problem& alone = ways[0].problem;
     const double flops = 2.0 * static_cast<double>(alone.m) * static_cast<double>(alone.n) *
                          static_cast<double>(alone.k);
     if (figure.graph.us > 0) figure.tflops = flops / figure.graph.us / 1e6;

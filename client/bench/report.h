@@ -23,6 +23,12 @@ Spread SpreadOf(const std::vector<double>& samples);
 // 4096 -> "4 KiB": the largest unit that divides it.
 std::string BytesText(uint64_t bytes);
 
+// A cell that is empty unless `there`.
+template <typename T>
+nlohmann::json CellIf(bool there, const T& value) {
+  return there ? nlohmann::json(value) : nlohmann::json();
+}
+
 // Named columns, and rows of cells: null, integers, floating point numbers or strings. Numbers are
 // printed with the column's decimals; JSON has them whole, by the column's name.
 class Table {

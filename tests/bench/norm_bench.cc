@@ -24,7 +24,6 @@
 #include "iris/collective/collective.h"
 #include "iris/device.h"
 #include "iris/norm/norm.h"
-#include "tests/bench/numbers.h"
 #include "tests/bench/report.h"
 #include "tests/conformance/world.h"
 
@@ -40,6 +39,21 @@ constexpr uint32_t kReplays = 12;
 constexpr uint64_t kMostRows = kEmulated ? 16 : 4096;
 constexpr uint64_t kMostRowsOfRanks = kEmulated ? 4 : 256;
 constexpr uint64_t kMostHidden = 8192;
+
+// Bits of bf16 between -1 and 1, which differ from element to element and between `seed`s.
+uint16_t ValueBits(uint32_t seed, uint64_t i) {
+  uint32_t x = seed * 0x9e3779b9u + static_cast<uint32_t>(i) * 0x85ebca6bu;
+  x ^= x >> 15;
+  x *= 0x2c1b3c6du;
+  x ^= x >> 13;
+  return backend::BfloatBitsOf(static_cast<float>(x >> 8) / (1 << 23) - 1.0f);
+}
+std::vector<uint16_t> Values(uint32_t seed, uint64_t count) {
+  std::vector<uint16_t> values(count);
+  for (uint64_t i = 0; i < count; ++i) values[i] = ValueBits(seed, i);
+  return values;
+}
+float FloatOf(uint16_t bits) { return numeric::FloatOf(static_cast<uint32_t>(bits) << 16); }
 
 void Check(const Result& result) {
   if (result.ok()) return;
@@ -207,9 +221,9 @@ void MeasureRanks(uint32_t n_ranks, Limits limits, Report* report) {
     auto* const residual_out = rank.New<uint16_t>(kElements);
     auto* const out = rank.New<uint16_t>(kElements);
     auto* const weight = rank.New<uint16_t>(kMostHidden);
-    rank.Write(in, Values(1 + rank.rank(), 0, kElements));
-    rank.Write(residual, Values(kResidualSeed, 0, kElements));
-    rank.Write(weight, Values(kWeightSeed, 0, kMostHidden));
+    rank.Write(in, Values(1 + rank.rank(), kElements));
+    rank.Write(residual, Values(kResidualSeed, kElements));
+    rank.Write(weight, Values(kWeightSeed, kMostHidden));
     norm::Norm call;
     call.in = in;
     call.residual = residual;
