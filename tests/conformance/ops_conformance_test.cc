@@ -647,7 +647,12 @@ TEST(OpsGraphTest, ReplaysWithFreshData) {
 }
 
 TEST(OpsFailureTest, NamesTheMemberThatDoesNotCome) {
-  for (const auto& [o, v] : WithCopyEngine()) {
+  std::vector<std::pair<Operation, Variant>> all = WithCopyEngine();
+  for (const Operation operation : kOperations) {
+    if (!backend::HasPersistentProduct()) break;
+    all.emplace_back(operation, Variant::kPersistent);
+  }
+  for (const auto& [o, v] : all) {
     const Operation operation = o;
     const Variant variant = v;
     World world(3, kHeapBytes);
