@@ -1,7 +1,6 @@
 #include "client/bench/collectives.h"
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <iterator>
@@ -11,10 +10,9 @@
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
+#include "client/bench/local_run.h"
 #include "client/bench/report.h"
 #include "client/internal/product_rules.h"
-#include "device/local/world.h"
-#include "iris/backend/numeric.h"
 #include "iris/collective/collective.h"
 #include "iris/collective/rules.h"
 #include "iris/trace_area.h"
@@ -38,8 +36,6 @@ constexpr uint32_t kVariantsAtMost = 64;
 constexpr uint64_t kKiB = 1024;
 constexpr uint64_t kMiB = 1024 * kKiB;
 constexpr uint64_t kLeastRoomBytes = 4096;
-constexpr uint32_t kWarmups = 2;
-constexpr uint64_t kElementBytes = sizeof(Bfloat16);
 
 constexpr bool Emulated() { return backend::Traits::kEmulated; }
 
@@ -138,45 +134,17 @@ uint64_t OutCount(const local::Rank& rank, const Case& c) {
   }
 }
 
-// What became of ones: a look at both ends and the middle.
-Result CheckOut(local::Rank& rank, const Case& c, const uint8_t* out) {
-  const bool sum = c.operation == Operation::kAllReduce || c.operation == Operation::kReduce ||
-                   c.operation == Operation::kReduceScatter;
-  const float wanted = sum ? static_cast<float>(rank.n_ranks()) : 1.0f;
-  const uint64_t count = OutCount(rank, c);
-  const uint64_t some = std::min<uint64_t>(count, 4096);
-  std::vector<Bfloat16> values(some);
-  if (some == 0) return {};
-  for (uint64_t at : {uint64_t{0}, (count - some) / 2, count - some}) {
-    const Result result =
-        rank.ReadBytes(values.data(), out + at * kElementBytes, some * kElementBytes);
-    if (!result.ok()) return result;
-    for (Bfloat16 x : values) {
-      if (static_cast<float>(x) != wanted) return {StatusCode::kInternal, "the result is wrong"};
-    }
-  }
-  return {};
-}
-
-// The first failure of any rank.
-struct Failure {
-  std::atomic<bool> any{false};
-  std::mutex mu;
-  absl::Status status;
-};
-
 // Of the trace of a rank: 1 MiB, as jobs have, or enough for what a run does.
 constexpr uint32_t TraceEvents(bool on) {
   return on ? (backend::Traits::kEmulated ? 1 << 17 : 1 << 22) : 1 << 14;
 }
 constexpr uint64_t TraceBytes(bool on) { return TraceAreaBytes(TraceEvents(on)) + 4096; }
 
-// One rank's way through the cases. After a failure, anybody's, it does nothing more but meet the
-// others, since nobody may stay away from a barrier.
-class RankRun {
+// One rank's way through the cases.
+class RankRun : public LocalRun {
  public:
   RankRun(World* world, local::Rank* rank, Failure* failure)
-      : world_(*world), rank_(*rank), failure_(*failure) {}
+      : LocalRun(world, rank, failure, "collectives") {}
 
   // False, on all ranks alike: nothing can be measured.
   bool Prepare(uint64_t room_bytes, const ccl::Config& config, const std::string& trace) {
@@ -189,12 +157,7 @@ class RankRun {
     if (in_ == nullptr || out_ == nullptr) {
       Fail("allocate", {StatusCode::kInvalidArgument, "the heap has no more room"});
     }
-    const std::vector<Bfloat16> ones(1 << 20, Bfloat16(1.0f));
-    for (uint64_t at = 0; at < room_bytes; at += ones.size() * kElementBytes) {
-      const uint64_t bytes = std::min<uint64_t>(room_bytes - at, ones.size() * kElementBytes);
-      Do("fill", [&] { return backend::CopyAsync(in_ + at, ones.data(), bytes, rank_.stream); });
-    }
-    Do("fill", [&] { return rank_.stream.Synchronize(); });
+    FillWithOnes(in_, room_bytes);
     rank_.HostBarrier();
     const bool good = !failure_.any.load();
     rank_.HostBarrier();
@@ -238,52 +201,31 @@ class RankRun {
                             " threads, ", rank_.n_ranks(), " ranks");
     const Comm comm = CommFor(c);
     const uint32_t per = Emulated() ? 5 : c.bytes <= 4 * kMiB ? 50 : c.bytes <= 64 * kMiB ? 10 : 3;
-    backend::Graph graph;
-    backend::Event begin;
-    backend::Event end;
-    Do("make an event", [&] { return backend::Event::Create(&begin); });
-    Do("make an event", [&] { return backend::Event::Create(&end); });
-    // An old result must not be taken for a new one.
-    Do("clear", [&] {
-      return backend::FillAsync(out_, 0, std::max(c.bytes, kLeastRoomBytes), rank_.stream);
-    });
-    Do("clear", [&] { return rank_.stream.Synchronize(); });
+    const auto start = [&] { return Start(rank_, comm, c, in_, out_); };
+    Clear(out_, std::max(c.bytes, kLeastRoomBytes));
     rank_.HostBarrier();
-    Do("start", [&] { return Start(rank_, comm, c, in_, out_); });
-    Do("synchronize", [&] { return rank_.stream.Synchronize(); });
-    bool capturing = false;
-    Do("begin a capture", [&] {
-      const Result result = backend::BeginCapture(rank_.stream);
-      capturing = result.ok();
-      return result;
-    });
-    for (uint32_t k = 0; k < per; ++k) {
-      Do("capture", [&] { return Start(rank_, comm, c, in_, out_); });
-    }
-    if (capturing) {
-      const Result result = backend::EndCapture(rank_.stream, &graph);
-      Do("end a capture", [&] { return result; });
-    }
+    Do("start", start);
+    Synchronize();
+    backend::Graph graph;
+    Capture(per, &graph, start);
     std::vector<double> us;
     for (uint32_t k = 0; k < samples + kWarmups; ++k) {
-      rank_.HostBarrier();
-      Do("record", [&] { return backend::Record(begin, rank_.stream); });
-      Do("launch a graph", [&] { return backend::LaunchGraph(graph, rank_.stream); });
-      Do("record", [&] { return backend::Record(end, rank_.stream); });
-      uint64_t ns = 0;
-      Do("take the time", [&] { return backend::ElapsedNanoseconds(begin, end, &ns); });
-      if (k >= kWarmups) us.push_back(static_cast<double>(ns) / 1000 / per);
+      const double took_us = TimeGraph(graph);
+      if (k >= kWarmups) us.push_back(took_us / per);
     }
     std::vector<double> host_us;
     for (uint32_t k = 0; k < samples + kWarmups; ++k) {
-      Do("synchronize", [&] { return rank_.stream.Synchronize(); });
+      Synchronize();
       rank_.HostBarrier();
-      const double spent_us = HostTime([&] { return Start(rank_, comm, c, in_, out_); });
+      const double spent_us = HostTime(start);
       if (k >= kWarmups) host_us.push_back(spent_us);
     }
-    Do("synchronize", [&] { return rank_.stream.Synchronize(); });
+    Synchronize();
     Do("check", [&] { return ccl::CheckError(comm_); });
-    Do("check", [&] { return CheckOut(rank_, c, out_); });
+    const bool sum = c.operation == Operation::kAllReduce || c.operation == Operation::kReduce ||
+                     c.operation == Operation::kReduceScatter;
+    const float wanted = sum ? static_cast<float>(rank_.n_ranks()) : 1.0f;
+    Do("check", [&] { return CheckOut(out_, OutCount(rank_, c), wanted, /*tolerance=*/0); });
     return {SpreadOf(us).p50, SpreadOf(host_us).p50};
   }
 
@@ -313,30 +255,9 @@ class RankRun {
     return spent.count() / kCalls;
   }
 
-  template <typename F>
-  void Do(const char* what, const F& f) {
-    if (failure_.any.load()) return;
-    if (const Result result = f(); !result.ok()) Fail(what, result);
-  }
-
-  void Fail(const char* what, const Result& result) {
-    {
-      std::lock_guard<std::mutex> lock(failure_.mu);
-      if (failure_.any.exchange(true)) return;
-      failure_.status.Update(
-          absl::InternalError(absl::StrCat(context_.empty() ? "collectives" : context_, ": rank ",
-                                           rank_.rank(), " cannot ", what, ": ", result.what)));
-    }
-    world_.Abort();  // those that wait for this rank in a kernel
-  }
-
-  World& world_;
-  local::Rank& rank_;
-  Failure& failure_;
   Comm comm_;
   uint8_t* in_ = nullptr;
   uint8_t* out_ = nullptr;
-  std::string context_;
 };
 
 // Of the bytes of the larger of in and out, what each link carries.

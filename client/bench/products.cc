@@ -1,15 +1,13 @@
 #include "client/bench/products.h"
 
 #include <algorithm>
-#include <atomic>
 #include <memory>
 #include <mutex>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/bench/local_run.h"
 #include "client/bench/report.h"
-#include "device/local/world.h"
-#include "iris/backend/numeric.h"
 #include "iris/collective/collective.h"
 #include "iris/ops/ops.h"
 
@@ -30,7 +28,6 @@ constexpr Variant kVariants[] = {Variant::kAuto, Variant::kFused, Variant::kPair
                                  Variant::kPersistent, Variant::kCopyEngine};
 
 constexpr bool Emulated() { return backend::Traits::kEmulated; }
-constexpr uint32_t kWarmups = 2;
 constexpr uint64_t kHeapMarginBytes = 32ull << 20;
 // Matrices B of these bytes together, but no more of them, are more than a cache holds.
 constexpr uint64_t kColdBytes = Emulated() ? 64 << 10 : 160 << 20;
@@ -63,12 +60,6 @@ uint64_t Largest(const ProductShape& shape) {
   return std::max({shape.m * shape.k, shape.n * shape.k, shape.m * shape.n});
 }
 
-struct Failure {
-  std::atomic<bool> any{false};
-  std::mutex mu;
-  absl::Status status;
-};
-
 // A way to spend a batch.
 struct Way {
   enum class Kind { kProduct, kCommunication, kOperation } kind = Kind::kOperation;
@@ -89,10 +80,10 @@ struct Room {
   uint64_t all_b_bytes() const { return matrix_bytes + (n_b - 1) * b_bytes; }
 };
 
-class RankRun {
+class RankRun : public LocalRun {
  public:
   RankRun(World* world, local::Rank* rank, Failure* failure, std::mutex* mu, const Room& room)
-      : world_(*world), rank_(*rank), failure_(*failure), mu_(*mu), room_(room) {}
+      : LocalRun(world, rank, failure, "matmul"), mu_(*mu), room_(room) {}
   // Unreleased communicators would leave those of the next case smaller shares of the device.
   ~RankRun() {
     (void)rank_.stream.Synchronize();
@@ -114,15 +105,8 @@ class RankRun {
       Fail("allocate", {StatusCode::kResourceExhausted, "the heap has no more room"});
     }
     // Ones: every sum of products is known.
-    const std::vector<Bfloat16> ones(1 << 18, Bfloat16(1.0f));
-    for (uint8_t* to : {a_, b_}) {
-      const uint64_t all = to == a_ ? room_.matrix_bytes : room_.all_b_bytes();
-      for (uint64_t at = 0; at < all; at += ones.size() * sizeof(Bfloat16)) {
-        const uint64_t bytes = std::min<uint64_t>(all - at, ones.size() * sizeof(Bfloat16));
-        Do("fill", [&] { return backend::CopyAsync(to + at, ones.data(), bytes, rank_.stream); });
-      }
-    }
-    Do("fill", [&] { return rank_.stream.Synchronize(); });
+    FillWithOnes(a_, room_.matrix_bytes);
+    FillWithOnes(b_, room_.all_b_bytes());
     rank_.HostBarrier();
   }
 
@@ -148,80 +132,46 @@ class RankRun {
 
   // Runs the way once, and compares what it made with what ones make.
   ops::Plan Check(const Way& way, const std::string& what) {
-    context_ = what;
+    context_ = absl::StrCat("matmul, ", what);
     ops::Plan plan;
     const Problem& p = way.problem;
-    Do("clear",
-       [&] { return backend::FillAsync(d_, 0, p.m * p.n * sizeof(Bfloat16), rank_.stream); });
-    Do("synchronize", [&] { return rank_.stream.Synchronize(); });
+    Clear(d_, p.m * p.n * kElementBytes);
     rank_.HostBarrier();
     Do("start", [&] { return Start(way, &plan); });
-    Do("synchronize", [&] { return rank_.stream.Synchronize(); });
+    Synchronize();
     Do("check", [&] { return ccl::CheckError(comm_); });
     const uint64_t rows = p.operation == Operation::kMatmulReduceScatter
                               ? ops::ShareOf(p.m, rank_.n_ranks(), rank_.rank()).count
                               : p.m;
-    const uint64_t count = std::min<uint64_t>(rows * p.n, 4096);
     // Parts of a sum are rounded before they are added, where they travel as bf16.
     const float sum = static_cast<float>(p.k) * (IsSum(p.operation) ? rank_.n_ranks() : 1);
-    std::vector<Bfloat16> values(count);
-    for (const uint64_t at : {uint64_t{0}, rows * p.n - count}) {
-      if (count == 0) continue;
-      Do("read", [&] {
-        return rank_.ReadBytes(values.data(), d_ + at * sizeof(Bfloat16), count * sizeof(Bfloat16));
-      });
-      Do("check", [&]() -> Result {
-        for (const Bfloat16 x : values) {
-          const float off = static_cast<float>(x) / sum - 1;
-          if (off > 0.02f || off < -0.02f) return {StatusCode::kInternal, "the result is wrong"};
-        }
-        return {};
-      });
-    }
+    Do("check", [&] { return CheckOut(d_, rows * p.n, sum, /*tolerance=*/0.02f); });
     rank_.HostBarrier();
     return plan;
   }
 
   // Adds this rank's times of all ways, in turn, to those of the others.
   void Measure(const std::vector<Way>& ways, uint32_t samples, bool in_graph, Samples* times) {
-    context_ = in_graph ? "in graphs" : "outside of graphs";
+    context_ = in_graph ? "matmul, in graphs" : "matmul, outside of graphs";
     constexpr uint64_t kCalls = Emulated() ? 2 : 10;
     const uint64_t per = (kCalls + room_.n_b - 1) / room_.n_b * room_.n_b;
-    backend::Event begin, end;
-    Do("make an event", [&] { return backend::Event::Create(&begin); });
-    Do("make an event", [&] { return backend::Event::Create(&end); });
     std::vector<backend::Graph> graphs(in_graph ? ways.size() : 0);
     for (size_t w = 0; w < graphs.size(); ++w) {
-      bool capturing = false;
-      Do("begin a capture", [&] {
-        const Result result = backend::BeginCapture(rank_.stream);
-        capturing = result.ok();
-        return result;
-      });
-      for (uint64_t k = 0; k < per; ++k) Do("capture", [&] { return Start(ways[w], nullptr); });
-      if (!capturing) continue;
-      const Result result = backend::EndCapture(rank_.stream, &graphs[w]);
-      Do("end a capture", [&] { return result; });
+      Capture(per, &graphs[w], [&] { return Start(ways[w], nullptr); });
     }
     for (uint32_t s = 0; s < samples + kWarmups; ++s) {
       for (size_t w = 0; w < ways.size(); ++w) {
-        rank_.HostBarrier();
-        Do("record", [&] { return backend::Record(begin, rank_.stream); });
-        if (in_graph) {
-          Do("launch a graph", [&] { return backend::LaunchGraph(graphs[w], rank_.stream); });
-        } else {
+        const auto start = [&] {
           for (uint64_t k = 0; k < per; ++k) Do("start", [&] { return Start(ways[w], nullptr); });
-        }
-        Do("record", [&] { return backend::Record(end, rank_.stream); });
-        uint64_t ns = 0;
-        Do("take the time", [&] { return backend::ElapsedNanoseconds(begin, end, &ns); });
+        };
+        const double us = in_graph ? TimeGraph(graphs[w]) : Time(start);
         if (s < kWarmups) continue;
         std::lock_guard<std::mutex> lock(mu_);
         double& slowest = (*times)[w][s - kWarmups];
-        slowest = std::max(slowest, static_cast<double>(ns) / 1000 / static_cast<double>(per));
+        slowest = std::max(slowest, us / static_cast<double>(per));
       }
     }
-    Do("synchronize", [&] { return rank_.stream.Synchronize(); });
+    Synchronize();
     Do("check", [&] { return ccl::CheckError(comm_); });
     rank_.HostBarrier();
   }
@@ -267,26 +217,6 @@ class RankRun {
     }
   }
 
-  template <typename F>
-  void Do(const char* what, const F& f) {
-    if (failure_.any.load()) return;
-    if (const Result result = f(); !result.ok()) Fail(what, result);
-  }
-
-  void Fail(const char* what, const Result& result) {
-    {
-      std::lock_guard<std::mutex> lock(failure_.mu);
-      if (failure_.any.exchange(true)) return;
-      failure_.status.Update(absl::InternalError(
-          absl::StrCat("matmul", context_.empty() ? "" : ", ", context_, ": rank ", rank_.rank(),
-                       " cannot ", what, ": ", result.what)));
-    }
-    world_.Abort();  // those that wait for this rank in a kernel
-  }
-
-  World& world_;
-  local::Rank& rank_;
-  Failure& failure_;
   std::mutex& mu_;
   const Room room_;
   uint64_t n_calls_ = 0;
@@ -296,7 +226,6 @@ class RankRun {
   uint8_t* a_ = nullptr;
   uint8_t* b_ = nullptr;
   uint8_t* d_ = nullptr;
-  std::string context_;
 };
 
 ProductFigure::Times TimesOf(const Samples& samples, size_t way) {
@@ -336,7 +265,7 @@ absl::Status MeasureCase(const ProductOptions& options, Operation operation,
   }
   const Problem& alone = ways[0].problem;
   const auto pages = [](uint64_t elements) {
-    return (elements * sizeof(Bfloat16) + 4095) / 4096 * 4096;
+    return (elements * kElementBytes + 4095) / 4096 * 4096;
   };
   room.alone_bytes = ops::WorkspaceBytes(1, {}, alone);
   room.matrix_bytes = pages(Largest(shape));
