@@ -288,8 +288,8 @@ void AddAloneCommands(CLI::App* app, AloneSettings* settings) {
   matmul->add_flag("--share", settings->share,
                    "Ranks share devices where there are fewer; each then has a part of one");
   matmul->add_flag("--cold", settings->cold,
-                   "Each call has another B than the one before it, as layers have, so that it "
-                   "comes from memory and not from a cache");
+                   "Each call has another B than the one before it, so that B comes from memory "
+                   "and not from a cache");
   matmul->add_flag("--no-early", settings->no_early,
                    "No kernel begins before the one before it has ended (Config::early)");
   AddPeersOptions(matmul, settings);

@@ -54,10 +54,11 @@ absl::Status RunAloneCommand(const std::string& name, const AloneSettings& setti
 // Writes to a file, or to stdout if `path` is empty.
 absl::Status WriteText(const std::string& text, const std::string& path);
 
-// An option that takes a size such as 64KiB.
+// Adds an option that takes a size such as 64KiB.
 CLI::Option* AddSize(CLI::App* app, const std::string& name, uint64_t* bytes,
                      const std::string& help);
-// An option that takes sizes with commas. `what`: "size such as 64KiB", and the limits in words.
+// Adds an option that takes sizes with commas. `what` is "size such as 64KiB", with
+// the limits.
 CLI::Option* AddSizes(CLI::App* app, const std::string& name, std::vector<uint64_t>* sizes,
                       uint64_t least, uint64_t most, const std::string& what,
                       const std::string& help);

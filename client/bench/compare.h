@@ -42,25 +42,26 @@ absl::StatusOr<std::vector<PeerFigure>> ReadPeers(const std::string& path);
 absl::StatusOr<std::vector<PeerFigure>> RunPeers(const std::string& command, uint32_t ranks,
                                                  absl::Duration timeout);
 
-// A row of ours, with what says which figures of peers are of the same.
+// OurRow is a row of PeerTable before peers' figures are added. A figure belongs to the row whose
+// operation, ranks, bytes and shape it has.
 struct OurRow {
   std::vector<nlohmann::json> cells;
-  PeerFigure what;         // without a name; `us`: ours, or 0 if there is none
-  std::string words;       // that name the row where it is slower than a peer
-  bool is_counted = true;  // among the rows that may be slower
+  PeerFigure what;         // without a name; `us` is our time, or 0
+  std::string words;       // name the row in the list of rows that are slower than a peer
+  bool is_counted = true;  // in that list
 };
 
 struct PeerWords {
   std::string name, title;  // of the table
-  std::string ratio;        // the column of the best peer's time to ours
-  int decimals = 2;         // of it
+  std::string ratio;        // names the column of the best peer's time to ours
+  int decimals = 2;         // of that column
   std::string rows_below;   // "Ratio", in the note that counts the rows below 1.0
-  std::string noun;         // that tells rows of the same operation and ranks apart: "bytes"
+  std::string noun;         // tells rows of the same operation and ranks apart: "bytes"
 };
 
-// `columns` are those of the rows' cells; one for each peer that has figures of such rows, the best
-// peer and the ratio follow. *slower, if it is not null, gets a text for each row that is slower
-// than the best peer.
+// Makes a table of `columns`, which the cells of the rows fill, a column for each peer that has
+// figures of the rows, the best peer and the ratio. *slower, if it is not null, gets a text for
+// each row that is slower than the best peer.
 Table PeerTable(const PeerWords& words, std::vector<Table::Column> columns,
                 const std::vector<OurRow>& ours, const std::vector<PeerFigure>& peers,
                 std::vector<std::string>* slower);

@@ -1,15 +1,12 @@
 // fill: how fast a device makes the values of tensors, beside its own fill of bytes.
-#include <chrono>
-#include <string>
+#include <functional>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/base/absl_status.h"
 #include "client/bench/sections.h"
 #include "iris/dtype.h"
-#include "iris/stream.h"
 
 namespace iris::bench {
 namespace {
@@ -58,40 +55,11 @@ iris_fill_options OptionsFor(const Case& c, uint64_t bytes) {
   return fill;
 }
 
-// GB/s of each sample of what `put` puts on the stream, behind one that is not counted.
-template <typename Put>
-absl::StatusOr<std::vector<double>> Sample(const Run& run, Stream& stream, Put put) {
-  Context& context = *run.rank.context();
-  auto start = Event::Create(context);
-  if (!start.ok()) return ToAbsl(start.status());
-  auto end = Event::Create(context);
-  if (!end.ok()) return ToAbsl(end.status());
-  std::vector<double> samples;
-  for (uint32_t i = 0; i < run.options.samples + 1; ++i) {
-    Status status = start->Record(stream);
-    if (status.ok()) status = put();
-    if (status.ok()) status = end->Record(stream);
-    if (status.ok()) status = stream.Synchronize();
-    if (!status.ok()) return ToAbsl(status);
-    const auto took = end->Since(*start);
-    if (!took.ok()) return ToAbsl(took.status());
-    if (i == 0) continue;
-    const double ns = static_cast<double>(took->count() < 1 ? 1 : took->count());
-    samples.push_back(static_cast<double>(run.options.bytes) / ns);
-  }
-  return samples;
-}
-
 }  // namespace
 
 absl::Status Fill(const Run& run) {
-  if (run.rank.context() == nullptr) {
-    return absl::FailedPreconditionError(
-        "fill measures what a context makes: run it under iris-run, without --in-process");
-  }
   Context& context = *run.rank.context();
-  auto stream = Stream::Create(context);
-  if (!stream.ok()) return ToAbsl(stream.status());
+  IRIS_ASSIGN_OR_RETURN(Stream stream, ToAbsl(Stream::Create(context)));
   uint8_t* const memory = run.areas.target;
   const uint64_t bytes = run.options.bytes;
   Table table("fill",
@@ -100,32 +68,28 @@ absl::Status Fill(const Run& run) {
               {{"what"}, {"type"}, {"p50", 1}, {"min", 1}, {"max", 1}, {"of fill %", 0}, {"n"}});
   double fill_rate = 0;
   const auto add = [&](const char* what, const char* type,
-                       const absl::StatusOr<std::vector<double>>& mine) -> absl::Status {
-    if (!mine.ok()) return mine.status();
-    const auto all = run.rank.AllGather(*mine);
-    if (!all.ok()) return all.status();
-    std::vector<double> samples;
-    for (const auto& of_rank : *all) samples.insert(samples.end(), of_rank.begin(), of_rank.end());
-    const Spread spread = SpreadOf(samples);
+                       const std::function<Status()>& put) -> absl::Status {
+    IRIS_ASSIGN_OR_RETURN(const auto mine, TimeOnStream(run, /*comm=*/nullptr, stream, put));
+    IRIS_ASSIGN_OR_RETURN(std::vector<double> rates, AllSamples(run.rank, mine));
+    for (double& rate : rates) rate = static_cast<double>(bytes) / rate;
+    const Spread spread = SpreadOf(rates);
     if (fill_rate == 0) fill_rate = spread.p50;
     table.Add({what, type, spread.p50, spread.min, spread.max, 100 * spread.p50 / fill_rate,
-               samples.size()});
+               rates.size()});
     return absl::OkStatus();
   };
-  absl::Status status = add("fill of bytes", "",
-                            Sample(run, *stream, [&] { return stream->Fill(memory, 0, bytes); }));
+  absl::Status status = add("fill of bytes", "", [&] { return stream.Fill(memory, 0, bytes); });
   for (const Case& c : kCases) {
     if (!status.ok()) return status;
-    const auto time_left = run.budget.Left(run.rank);
-    if (!time_left.ok()) return time_left.status();
-    if (!*time_left) {
+    IRIS_ASSIGN_OR_RETURN(const bool time_left, run.TimeLeft());
+    if (!time_left) {
       table.Note("The rest was left out: the time was over.");
       break;
     }
     const iris_fill_options options = OptionsFor(c, bytes);
-    status = add(c.name, DTypeName(c.dtype), Sample(run, *stream, [&] {
-                   return impl::FromC(iris_fill(context.get(), memory, &options, stream->get()));
-                 }));
+    status = add(c.name, DTypeName(c.dtype), [&] {
+      return impl::FromC(iris_fill(context.get(), memory, &options, stream.get()));
+    });
   }
   if (!status.ok()) return status;
   table.Note("fill of bytes: by the device's own function, which zeros use.");

@@ -23,12 +23,6 @@ double MonotonicMilliseconds() {
   return static_cast<double>(now.tv_sec) * 1e3 + static_cast<double>(now.tv_nsec) / 1e6;
 }
 
-absl::Status NeedsContext(const Run& run, const char* what) {
-  if (run.rank.context() != nullptr) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat(what, " measures irisd: run it under iris-run, without --in-process"));
-}
-
 // A context of its own beside the run's, with the same ranks.
 absl::StatusOr<Context> Another(Context& main, const std::string& suffix, uint64_t heap_bytes,
                                 uint64_t max_heap_bytes) {
@@ -45,7 +39,6 @@ absl::StatusOr<Context> Another(Context& main, const std::string& suffix, uint64
 }  // namespace
 
 absl::Status Create(const Run& run) {
-  if (absl::Status status = NeedsContext(run, "create"); !status.ok()) return status;
   Context& main = *run.rank.context();
   Table table("create",
               absl::StrFormat("ms from Context::Create to a usable heap, %u ranks at once, devices "
@@ -69,12 +62,11 @@ absl::Status Create(const Run& run) {
     std::vector<double> totals;
     std::vector<std::vector<double>> parts(9);
     for (uint32_t i = 0; i < run.options.samples; ++i) {
-      const auto time_left = run.budget.Left(run.rank);
-      if (!time_left.ok()) return time_left.status();
-      if (!*time_left) break;
+      IRIS_ASSIGN_OR_RETURN(const bool time_left, run.TimeLeft());
+      if (!time_left) break;
       if (absl::Status met = run.rank.Barrier(); !met.ok()) return met;
       const double start = MonotonicMilliseconds();
-      auto made =
+      const auto made =
           Another(main, absl::StrCat("create-", heap_bytes, "-", i), heap_bytes, heap_bytes);
       const double end = MonotonicMilliseconds();
       if (!made.ok()) return made.status();
@@ -85,10 +77,9 @@ absl::Status Create(const Run& run) {
             timings.import, timings.map_memory, timings.set_access, timings.commit}) {
         mine.push_back(static_cast<double>(part.count()) / 1e6);
       }
-      const auto all = run.rank.AllGather(mine);
-      if (!all.ok()) return all.status();
+      IRIS_ASSIGN_OR_RETURN(const auto all, run.rank.AllGather(mine));
       double first = start, last = end;
-      for (const auto& of_rank : *all) {
+      for (const auto& of_rank : all) {
         first = std::min(first, of_rank[0]);
         last = std::max(last, of_rank[1]);
         for (size_t part = 0; part < parts.size(); ++part) {
@@ -115,7 +106,6 @@ absl::Status Create(const Run& run) {
 }
 
 absl::Status Allocate(const Run& run) {
-  if (absl::Status status = NeedsContext(run, "allocate"); !status.ok()) return status;
   Context& context = *run.rank.context();
   const uint32_t n = std::max(run.options.rounds / 10, 2u);
   std::vector<double> allocate_us, free_us;
@@ -132,10 +122,7 @@ absl::Status Allocate(const Run& run) {
   Table table("allocate", absl::StrFormat("us, %u ranks together", context.n_ranks()),
               {{"what"}, {"p50", 1}, {"min", 1}, {"max", 1}, {"n"}});
   const auto add = [&](const char* what, const std::vector<double>& mine) -> absl::Status {
-    const auto all = run.rank.AllGather(mine);
-    if (!all.ok()) return all.status();
-    std::vector<double> samples;
-    for (const auto& of_rank : *all) samples.insert(samples.end(), of_rank.begin(), of_rank.end());
+    IRIS_ASSIGN_OR_RETURN(const auto samples, AllSamples(run.rank, mine));
     const Spread spread = SpreadOf(samples);
     table.Add({what, spread.p50, spread.min, spread.max, samples.size()});
     return absl::OkStatus();
@@ -147,21 +134,18 @@ absl::Status Allocate(const Run& run) {
 }
 
 absl::Status Grow(const Run& run) {
-  if (absl::Status status = NeedsContext(run, "grow"); !status.ok()) return status;
   Context& main = *run.rank.context();
   const uint64_t step = run.options.grow_bytes;
   const uint32_t n = run.options.samples;
-  auto grown = Another(main, "grow", step, step * (n + 2));
-  if (!grown.ok()) return grown.status();
+  IRIS_ASSIGN_OR_RETURN(Context grown, Another(main, "grow", step, step * (n + 2)));
   std::vector<double> totals;
   for (uint32_t i = 0; i < n; ++i) {
     if (absl::Status met = run.rank.Barrier(); !met.ok()) return met;
     const double start = MonotonicMilliseconds();
-    if (Status status = grown->Grow(step); !status.ok()) return ToAbsl(status);
-    const auto all = run.rank.AllGather({start, MonotonicMilliseconds()});
-    if (!all.ok()) return all.status();
+    if (Status status = grown.Grow(step); !status.ok()) return ToAbsl(status);
+    IRIS_ASSIGN_OR_RETURN(const auto all, run.rank.AllGather({start, MonotonicMilliseconds()}));
     double first = start, last = start;
-    for (const auto& of_rank : *all) {
+    for (const auto& of_rank : all) {
       first = std::min(first, of_rank[0]);
       last = std::max(last, of_rank[1]);
     }

@@ -71,22 +71,23 @@ struct Command {
   const char* name;
   const char* help;
   Section section;
-  bool needs_irisd;
+  const char* of_irisd = nullptr;  // "irisd" or what else it measures that threads do not have
 };
 
 constexpr Command kCommands[] = {
-    {"bandwidth", "Load, store, get, put and copy engine over all pairs of ranks", Bandwidth,
-     false},
-    {"sweep", "Put and get by block count and size; --svg draws it", Sweep, false},
-    {"atomics", "Remote atomics on 1, 32 and 4,096 addresses", Atomics, false},
-    {"pingpong", "Round trip of a flag between two ranks, and put_signal", PingPong, false},
-    {"barrier", "Barrier of all ranks, inside a kernel and as one", Barriers, false},
-    {"create", "From Context::Create to a usable heap", Create, true},
-    {"allocate", "Allocate and free", Allocate, true},
-    {"grow", "Growth of all heaps", Grow, true},
-    {"fill", "Values of tensors by kind and type, beside the device's fill of bytes", Fill, true},
-    {"moe", "Dispatch and combine of a mixture of experts", Moe, true},
-    {"norm", "All_reduces with an RMS norm behind each, as two calls and as one", NormSteps, true},
+    {"bandwidth", "Load, store, get, put and copy engine over all pairs of ranks", Bandwidth},
+    {"sweep", "Put and get by block count and size; --svg draws it", Sweep},
+    {"atomics", "Remote atomics on 1, 32 and 4,096 addresses", Atomics},
+    {"pingpong", "Round trip of a flag between two ranks, and put_signal", PingPong},
+    {"barrier", "Barrier of all ranks, inside a kernel and as one", Barriers},
+    {"create", "From Context::Create to a usable heap", Create, "irisd"},
+    {"allocate", "Allocate and free", Allocate, "irisd"},
+    {"grow", "Growth of all heaps", Grow, "irisd"},
+    {"fill", "Values of tensors by kind and type, beside the device's fill of bytes", Fill,
+     "what a context makes"},
+    {"moe", "Dispatch and combine of a mixture of experts", Moe, "what a context makes"},
+    {"norm", "All_reduces with an RMS norm behind each, as two calls and as one", NormSteps,
+     "what a context makes"},
 };
 
 // What the driver calls the devices, and which driver that is.
@@ -128,20 +129,22 @@ absl::Status Measure(Rank& rank, const Settings& settings) {
   if (rank.rank() == 0) AddMachine(&report);
   report.Fact("ranks", rank.n_ranks());
   report.Fact("ranks are", rank.context() != nullptr ? "processes" : "threads");
-  const auto areas = Areas::Allocate(rank, settings.bench.bytes);
-  if (!areas.ok()) return areas.status();
+  IRIS_ASSIGN_OR_RETURN(const Areas areas, Areas::Allocate(rank, settings.bench.bytes));
   if (absl::Status met = rank.Barrier(); !met.ok()) return met;
   const Budget budget(absl::Seconds(settings.budget_seconds));
-  const Run run = {rank, settings.bench, *areas, budget, &report};
+  const Run run = {rank, settings.bench, areas, budget, &report};
   for (const Command& command : kCommands) {
     for (const std::string& name : settings.commands) {
       if (name != command.name && name != "all") continue;
-      if (name == "all" && command.needs_irisd && rank.context() == nullptr) continue;
-      const auto time_left = budget.Left(rank);
-      if (!time_left.ok()) return time_left.status();
-      if (!*time_left) {
+      if (name == "all" && command.of_irisd != nullptr && rank.context() == nullptr) continue;
+      IRIS_ASSIGN_OR_RETURN(const bool time_left, run.TimeLeft());
+      if (!time_left) {
         Table left_out(command.name, "left out: the time was over", {});
         report.Add(std::move(left_out));
+      } else if (command.of_irisd != nullptr && rank.context() == nullptr) {
+        return absl::FailedPreconditionError(
+            absl::StrCat(command.name, " measures ", command.of_irisd,
+                         ": run it under iris-run, without --in-process"));
       } else if (absl::Status status = command.section(run); !status.ok()) {
         return absl::Status(status.code(), absl::StrCat(command.name, ": ", status.message()));
       }
@@ -185,31 +188,6 @@ absl::Status RunAlone(const std::string& name, const Settings& settings, AloneSe
 }
 
 }  // namespace
-
-absl::StatusOr<Areas> Areas::Allocate(Rank& rank, uint64_t bytes) {
-  const auto source = rank.Allocate(bytes);
-  if (!source.ok()) return source.status();
-  const auto target = rank.Allocate(bytes);
-  if (!target.ok()) return target.status();
-  const auto flags = rank.Allocate(kFlags * sizeof(uint64_t));
-  if (!flags.ok()) return flags.status();
-  const auto words = rank.Allocate(kWords * sizeof(uint64_t));
-  if (!words.ok()) return words.status();
-  const auto payload = rank.Allocate(2 * kPayloadBytes);
-  if (!payload.ok()) return payload.status();
-  Areas areas;
-  areas.source = *source;
-  areas.target = *target;
-  areas.flags = reinterpret_cast<uint64_t*>(*flags);
-  areas.words = reinterpret_cast<uint64_t*>(*words);
-  areas.payload = *payload;
-  return areas;
-}
-
-uint64_t Areas::HeapBytes(uint64_t bytes) {
-  constexpr uint64_t kRoom = 8 << 20;  // for the small areas, teams and `allocate`
-  return 2 * bytes + kRoom;
-}
 
 int Main(int argc, char** argv) {
   // The device's speed is measured, and not that of the checks.

@@ -12,17 +12,6 @@ namespace {
 
 constexpr double kNsPerUs = 1e3;
 
-// Of all ranks' samples, in microseconds.
-absl::StatusOr<Spread> SpreadOfAll(Rank& rank, const std::vector<double>& nanoseconds) {
-  const auto all = rank.AllGather(nanoseconds);
-  if (!all.ok()) return all.status();
-  std::vector<double> microseconds;
-  for (const auto& of_rank : *all) {
-    for (const double ns : of_rank) microseconds.push_back(ns / kNsPerUs);
-  }
-  return SpreadOf(microseconds);
-}
-
 }  // namespace
 
 absl::StatusOr<std::vector<std::pair<uint32_t, uint32_t>>> ParsePairs(const std::string& text,
@@ -52,8 +41,7 @@ absl::StatusOr<std::vector<std::pair<uint32_t, uint32_t>>> ParsePairs(const std:
 
 absl::Status PingPong(const Run& run) {
   const uint32_t n = run.rank.n_ranks(), me = run.rank.rank();
-  const auto pairs = ParsePairs(run.options.pairs, n);
-  if (!pairs.ok()) return pairs.status();
+  IRIS_ASSIGN_OR_RETURN(const auto pairs, ParsePairs(run.options.pairs, n));
   Table table("pingpong",
               absl::StrFormat("us; flag: round trip of one thread, by signal set and wait; "
                               "put_signal: one way, half a round trip; samples of %u rounds",
@@ -66,10 +54,9 @@ absl::Status PingPong(const Run& run) {
                {"put_signal 1 KiB", 2},
                {"put_signal 64 KiB", 2}});
   std::vector<double> flag_times;
-  for (const auto& [a, b] : *pairs) {
-    const auto time_left = run.budget.Left(run.rank);
-    if (!time_left.ok()) return time_left.status();
-    if (!*time_left) {
+  for (const auto& [a, b] : pairs) {
+    IRIS_ASSIGN_OR_RETURN(const bool time_left, run.TimeLeft());
+    if (!time_left) {
       table.Note(absl::StrCat(a, "-", b, " left out: the time was over."));
       continue;
     }
@@ -92,16 +79,14 @@ absl::Status PingPong(const Run& run) {
       spec.samples = run.options.samples;
       if (absl::Status met = run.rank.Barrier(); !met.ok()) return met;
       if (me == a || me == b) {
-        const auto samples = run.rank.device().RunPingPong(spec);
-        if (!samples.ok()) return samples.status();
-        const Spread spread = SpreadOf(*samples);
+        IRIS_ASSIGN_OR_RETURN(const auto samples, run.rank.device().RunPingPong(spec));
+        const Spread spread = SpreadOf(samples);
         mine.insert(mine.end(), {spread.p50, spread.min, spread.max});
       }
       spec.base += Device::PingPongRounds(spec);
     }
-    const auto all = run.rank.AllGather(mine);
-    if (!all.ok()) return all.status();
-    const std::vector<double>& seen = (*all)[a];
+    IRIS_ASSIGN_OR_RETURN(const auto all, run.rank.AllGather(mine));
+    const std::vector<double>& seen = all[a];
     flag_times.push_back(seen[0] / kNsPerUs);
     table.Add({absl::StrCat(a, "-", b), seen[0] / kNsPerUs, seen[1] / kNsPerUs, seen[2] / kNsPerUs,
                seen[3] / kNsPerUs / 2, seen[6] / kNsPerUs / 2, seen[9] / kNsPerUs / 2});
@@ -129,9 +114,8 @@ absl::Status Barriers(const Run& run) {
   for (const bool in_kernel : {true, false}) {
     for (const Shape shape :
          {Shape{1, 32}, Shape{1, run.options.block}, Shape{16, run.options.block}}) {
-      const auto time_left = run.budget.Left(run.rank);
-      if (!time_left.ok()) return time_left.status();
-      if (!*time_left) {
+      IRIS_ASSIGN_OR_RETURN(const bool time_left, run.TimeLeft());
+      if (!time_left) {
         table.Note("Some shapes left out: the time was over.");
         continue;
       }
@@ -142,13 +126,12 @@ absl::Status Barriers(const Run& run) {
       spec.rounds = in_kernel ? run.options.rounds : std::max(run.options.rounds / 5, 2u);
       spec.samples = run.options.samples;
       if (absl::Status met = run.rank.Barrier(); !met.ok()) return met;
-      const auto samples = in_kernel ? run.rank.device().RunBarriersInKernel(spec)
-                                     : run.rank.device().RunBarrierKernels(spec);
-      if (!samples.ok()) return samples.status();
-      const auto spread = SpreadOfAll(run.rank, *samples);
-      if (!spread.ok()) return spread.status();
-      table.Add({in_kernel ? "in a kernel" : "as a kernel", shape.grid, shape.block, spread->p50,
-                 spread->min, spread->max});
+      IRIS_ASSIGN_OR_RETURN(const auto mine, in_kernel ? run.rank.device().RunBarriersInKernel(spec)
+                                                       : run.rank.device().RunBarrierKernels(spec));
+      IRIS_ASSIGN_OR_RETURN(const auto samples, AllSamples(run.rank, mine));
+      const Spread spread = SpreadOf(samples);
+      table.Add({in_kernel ? "in a kernel" : "as a kernel", shape.grid, shape.block,
+                 spread.p50 / kNsPerUs, spread.min / kNsPerUs, spread.max / kNsPerUs});
     }
   }
   run.report->Add(std::move(table));

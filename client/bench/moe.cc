@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <chrono>
 #include <future>
-#include <map>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -15,7 +14,6 @@
 #include "client/bench/compare.h"
 #include "client/bench/sections.h"
 #include "iris/dtype.h"
-#include "iris/stream.h"
 
 namespace iris::bench {
 namespace {
@@ -116,9 +114,7 @@ absl::StatusOr<std::vector<double>> BestPeers(const Run& run, const moe::Config&
   for (bool over = false; !over;) {
     const bool ready = running.valid() && running.wait_for(std::chrono::milliseconds(200)) ==
                                               std::future_status::ready;
-    const auto agreed = run.rank.Agree(ready);
-    if (!agreed.ok()) return agreed.status();
-    over = *agreed;
+    IRIS_ASSIGN_OR_RETURN(over, run.rank.Agree(ready));
   }
   absl::Status failed;
   if (running.valid()) {
@@ -137,52 +133,16 @@ absl::StatusOr<std::vector<double>> BestPeers(const Run& run, const moe::Config&
       }
     }
   }
-  const auto went = run.rank.Agree(failed.ok());
-  if (!went.ok()) return went.status();
+  IRIS_ASSIGN_OR_RETURN(const bool went, run.rank.Agree(failed.ok()));
   if (!failed.ok()) return failed;
-  if (!*went) return absl::AbortedError("the peers' command failed: rank 0 says how");
-  const auto all = run.rank.AllGather(best);
-  if (!all.ok()) return all.status();
-  return (*all)[0];
-}
-
-// Microseconds of each sample of what `put` puts on the stream, of the slowest rank.
-template <typename Put>
-absl::StatusOr<std::vector<double>> Sample(const Run& run, ccl::Communicator& comm, Stream& stream,
-                                           Put put) {
-  Context& context = *run.rank.context();
-  auto start = Event::Create(context);
-  if (!start.ok()) return ToAbsl(start.status());
-  auto end = Event::Create(context);
-  if (!end.ok()) return ToAbsl(end.status());
-  std::vector<double> samples;
-  for (uint32_t i = 0; i < run.options.samples + 1; ++i) {
-    // All begin together, on the device.
-    Status status = comm.Barrier(stream);
-    if (status.ok()) status = start->Record(stream);
-    if (status.ok()) status = put();
-    if (status.ok()) status = end->Record(stream);
-    if (status.ok()) status = comm.Synchronize(stream);
-    if (!status.ok()) return ToAbsl(status);
-    const auto took = end->Since(*start);
-    if (!took.ok()) return ToAbsl(took.status());
-    if (i != 0) samples.push_back(static_cast<double>(took->count()) / 1e3);
-  }
-  const auto all = run.rank.AllGather(samples);
-  if (!all.ok()) return all.status();
-  for (const auto& of_rank : *all) {
-    for (size_t i = 0; i < samples.size(); ++i) samples[i] = std::max(samples[i], of_rank[i]);
-  }
-  return samples;
+  if (!went) return absl::AbortedError("the peers' command failed: rank 0 says how");
+  IRIS_ASSIGN_OR_RETURN(const auto all, run.rank.AllGather(best));
+  return all[0];
 }
 
 }  // namespace
 
 absl::Status Moe(const Run& run) {
-  if (run.rank.context() == nullptr) {
-    return absl::FailedPreconditionError(
-        "moe measures what a context makes: run it under iris-run, without --in-process");
-  }
   Context& context = *run.rank.context();
   const bool small = Device::Emulated();
   moe::Config config;
@@ -190,12 +150,9 @@ absl::Status Moe(const Run& run) {
   config.hidden = run.options.moe_hidden != 0 ? run.options.moe_hidden : small ? 256 : 7168;
   config.n_experts = run.options.moe_experts;
   config.top_k = run.options.moe_top_k;
-  auto stream = Stream::Create(context);
-  if (!stream.ok()) return ToAbsl(stream.status());
-  auto comm = ccl::Communicator::Create(context);
-  if (!comm.ok()) return ToAbsl(comm.status());
-  const auto peers = BestPeers(run, config);
-  if (!peers.ok()) return peers.status();
+  IRIS_ASSIGN_OR_RETURN(Stream stream, ToAbsl(Stream::Create(context)));
+  IRIS_ASSIGN_OR_RETURN(auto comm, ToAbsl(ccl::Communicator::Create(context)));
+  IRIS_ASSIGN_OR_RETURN(const std::vector<double> peers, BestPeers(run, config));
   const bool compares = !run.options.moe_peers_command.empty();
   std::vector<Table::Column> columns = {{"what"},   {"rows as"}, {"p50", 1},
                                         {"min", 1}, {"max", 1},  {"n"}};
@@ -210,40 +167,37 @@ absl::Status Moe(const Run& run) {
                               config.n_experts),
               std::move(columns));
   for (const DType rows : {DType::kBf16, DType::kF8E4M3}) {
-    const auto time_left = run.budget.Left(run.rank);
-    if (!time_left.ok()) return time_left.status();
-    if (!*time_left) {
+    IRIS_ASSIGN_OR_RETURN(const bool time_left, run.TimeLeft());
+    if (!time_left) {
       table.Note("The rest was left out: the time was over.");
       break;
     }
     Layer layer;
     layer.config = config;
     layer.config.rows = rows;
-    Status made = layer.Make(context, *comm, *stream);
+    Status made = layer.Make(context, comm, stream);
     if (made.ok()) made = context.Barrier();
     if (!made.ok()) return ToAbsl(made);
     for (size_t i = 0; i < std::size(kParts); ++i) {
       const Part& part = kParts[i];
-      const auto samples = Sample(run, *comm, *stream, [&] {
-        Status status;
-        if (part.there) status = layer.Dispatch(*stream);
-        if (status.ok() && part.back) status = layer.Combine(*stream);
-        return status;
-      });
-      if (!samples.ok()) return samples.status();
-      const Spread spread = SpreadOf(*samples);
+      IRIS_ASSIGN_OR_RETURN(const auto mine, TimeOnStream(run, &comm, stream, [&] {
+                              if (part.there) IRIS_RETURN_IF_ERROR(layer.Dispatch(stream));
+                              return part.back ? layer.Combine(stream) : Status();
+                            }));
+      IRIS_ASSIGN_OR_RETURN(std::vector<double> samples, SlowestSamples(run.rank, mine));
+      for (double& sample : samples) sample /= 1e3;
+      const Spread spread = SpreadOf(samples);
       std::vector<nlohmann::json> cells = {part.name,  DTypeName(rows), spread.p50,
-                                           spread.min, spread.max,      samples->size()};
+                                           spread.min, spread.max,      samples.size()};
       if (compares) {
-        const double peer = (*peers)[i];
-        cells.push_back(peer != 0 ? nlohmann::json(peer) : nlohmann::json());
-        cells.push_back(peer != 0 ? nlohmann::json(peer / spread.p50) : nlohmann::json());
+        cells.push_back(CellIf(peers[i] != 0, peers[i]));
+        cells.push_back(CellIf(peers[i] != 0, peers[i] / spread.p50));
       }
       table.Add(std::move(cells));
     }
     if (Status freed = layer.exchange.Destroy(); !freed.ok()) return ToAbsl(freed);
   }
-  if (Status freed = comm->Destroy(); !freed.ok()) return ToAbsl(freed);
+  if (Status freed = comm.Destroy(); !freed.ok()) return ToAbsl(freed);
   table.Note("Sums come back as bf16 in both.");
   table.Note(compares ? "The peers' rows are not of fp8: theirs stand beside both of ours."
                       : "No peers: --moe-peers-command puts theirs beside these, such as those of "

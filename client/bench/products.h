@@ -16,7 +16,7 @@ namespace iris::bench {
 struct ProductOptions {
   uint32_t ranks = 2;
   uint32_t samples = 10;
-  bool cold = false;  // calls take different B in turn, so that no cache holds the one they read
+  bool cold = false;  // calls cycle through several B, so that no cache holds the one they read
   bool early = true;  // ccl::Config::early
 };
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,6 +14,9 @@
 #include "absl/time/time.h"
 #include "client/bench/rank.h"
 #include "client/bench/report.h"
+#include "iris/ccl.h"
+#include "iris/status.h"
+#include "iris/stream.h"
 
 namespace iris::bench {
 
@@ -71,14 +75,28 @@ struct Run {
   const Areas& areas;
   const Budget& budget;
   BenchReport* report;
+
+  // Returns false if the time for measurements is over. Collective.
+  absl::StatusOr<bool> TimeLeft() const { return budget.Left(rank); }
 };
+
+// Returns the samples of all ranks, one rank after another. Collective.
+absl::StatusOr<std::vector<double>> AllSamples(Rank& rank, const std::vector<double>& mine);
+// Returns the slowest rank's time for each sample. Collective.
+absl::StatusOr<std::vector<double>> SlowestSamples(Rank& rank, const std::vector<double>& mine);
+
+// Calls `put` once to warm up and then for each sample, and returns the nanoseconds that its work
+// on the stream took. If `comm` is not null, ranks begin each sample together.
+absl::StatusOr<std::vector<double>> TimeOnStream(const Run& run, ccl::Communicator* comm,
+                                                 Stream& stream,
+                                                 const std::function<Status()>& put);
 
 absl::Status Bandwidth(const Run& run);
 absl::Status Sweep(const Run& run);
 absl::Status Atomics(const Run& run);
 absl::Status PingPong(const Run& run);
 absl::Status Barriers(const Run& run);
-// The five below need a Context: kFailedPrecondition without.
+// Those below need a Context.
 absl::Status Create(const Run& run);
 absl::Status Allocate(const Run& run);
 absl::Status Grow(const Run& run);

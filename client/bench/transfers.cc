@@ -52,27 +52,23 @@ absl::Status Bandwidth(const Run& run) {
   for (uint32_t a = 0; a < n; ++a) {
     for (uint32_t b = 0; b < n; ++b) {
       if (a == b && n > 1) continue;
-      const auto time_left = run.budget.Left(run.rank);
-      if (!time_left.ok()) return time_left.status();
-      if (!*time_left) {
+      IRIS_ASSIGN_OR_RETURN(const bool time_left, run.TimeLeft());
+      if (!time_left) {
         ++left_out;
         continue;
       }
       if (me == a) {
         for (size_t t = 0; t < kNTransfers; ++t) {
-          const auto samples = run.rank.device().RunTransfer(SpecOf(run, kTransfers[t], b));
-          if (!samples.ok()) return samples.status();
-          mine[b * kNTransfers + t] = GbPerSecond(run.options.bytes, SpreadOf(*samples).p50);
+          IRIS_ASSIGN_OR_RETURN(const auto samples,
+                                run.rank.device().RunTransfer(SpecOf(run, kTransfers[t], b)));
+          mine[b * kNTransfers + t] = GbPerSecond(run.options.bytes, SpreadOf(samples).p50);
         }
       }
       if (absl::Status met = run.rank.Barrier(); !met.ok()) return met;
     }
   }
-  const auto all = run.rank.AllGather(mine);
-  if (!all.ok()) return all.status();
-  const auto rate = [&](uint32_t a, uint32_t b, size_t t) {
-    return (*all)[a][b * kNTransfers + t];
-  };
+  IRIS_ASSIGN_OR_RETURN(const auto all, run.rank.AllGather(mine));
+  const auto rate = [&](uint32_t a, uint32_t b, size_t t) { return all[a][b * kNTransfers + t]; };
 
   const std::string how =
       absl::StrFormat("%s a transfer, %u blocks x %u threads, one pair at a time, medians of %u",
@@ -122,7 +118,7 @@ absl::Status Bandwidth(const Run& run) {
     for (uint32_t a = 0; a < n; ++a) {
       std::vector<nlohmann::json> row = {absl::StrCat(a)};
       for (uint32_t b = 0; b < n; ++b) {
-        row.push_back(rate(a, b, t) == 0 ? nlohmann::json() : nlohmann::json(rate(a, b, t)));
+        row.push_back(CellIf(rate(a, b, t) != 0, rate(a, b, t)));
       }
       matrix.Add(std::move(row));
     }
@@ -157,17 +153,15 @@ absl::Status Sweep(const Run& run) {
     std::vector<uint32_t> grids = run.options.grids;
     grids.push_back(0);
     for (const uint32_t grid : grids) {
-      const auto time_left = run.budget.Left(run.rank);
-      if (!time_left.ok()) return time_left.status();
-      if (!*time_left) {
+      IRIS_ASSIGN_OR_RETURN(const bool time_left, run.TimeLeft());
+      if (!time_left) {
         cut = true;
         continue;
       }
       const Transfer by =
           grid != 0 ? transfer
                     : (transfer == Transfer::kPut ? Transfer::kCopyPut : Transfer::kCopyGet);
-      std::vector<nlohmann::json> row = {TransferName(by)};
-      row.push_back(grid != 0 ? nlohmann::json(grid) : nlohmann::json());
+      std::vector<nlohmann::json> row = {TransferName(by), CellIf(grid != 0, grid)};
       Plot::Line line;
       line.name = grid == 0 ? "copy engine" : absl::StrCat(grid, grid == 1 ? " block" : " blocks");
       if (run.rank.rank() == 0) {
@@ -177,9 +171,8 @@ absl::Status Sweep(const Run& run) {
           spec.grid = std::max(grid, 1u);
           spec.per_sample =
               static_cast<uint32_t>(std::clamp<uint64_t>(run.options.bytes / 16 / bytes, 1, 64));
-          const auto samples = run.rank.device().RunTransfer(spec);
-          if (!samples.ok()) return samples.status();
-          const double rate = GbPerSecond(bytes, SpreadOf(*samples).p50);
+          IRIS_ASSIGN_OR_RETURN(const auto samples, run.rank.device().RunTransfer(spec));
+          const double rate = GbPerSecond(bytes, SpreadOf(samples).p50);
           row.push_back(rate);
           line.points.emplace_back(bytes, rate);
           if (grid != 0 && rate > best) {
@@ -226,19 +219,13 @@ absl::Status Atomics(const Run& run) {
               {{"operation"}, {"addresses"}, {"p50", 1}, {"min", 1}, {"max", 1}});
   for (const AtomicKind kind : kAtomicKinds) {
     for (const uint32_t n_words : {1u, 32u, 4096u}) {
-      const auto time_left = run.budget.Left(run.rank);
-      if (!time_left.ok()) return time_left.status();
-      if (!*time_left) continue;
+      IRIS_ASSIGN_OR_RETURN(const bool time_left, run.TimeLeft());
+      if (!time_left) continue;
       spec.kind = kind;
       spec.n_words = n_words;
-      const auto samples = run.rank.device().RunAtomics(spec);
-      if (!samples.ok()) return samples.status();
-      const auto all = run.rank.AllGather(*samples);
-      if (!all.ok()) return all.status();
-      std::vector<double> rates;
-      for (const auto& of_rank : *all) {
-        for (const double ns : of_rank) rates.push_back(n_operations / ns * 1e3);
-      }
+      IRIS_ASSIGN_OR_RETURN(const auto samples, run.rank.device().RunAtomics(spec));
+      IRIS_ASSIGN_OR_RETURN(std::vector<double> rates, AllSamples(run.rank, samples));
+      for (double& rate : rates) rate = n_operations / rate * 1e3;
       const Spread spread = SpreadOf(rates);
       table.Add({AtomicName(kind), n_words, spread.p50, spread.min, spread.max});
     }
