@@ -1,81 +1,23 @@
-// The host half of the cuda backend, on the CUDA runtime. raw_host.h has the contracts.
-//
-// A failed call of the runtime becomes a Result at once, and is not left behind as the "last error"
-// for the application to find.
-#include <cuda_runtime_api.h>
-
+// The host half of the cuda backend, on the CUDA runtime.
 #include <atomic>
-#include <cstdlib>
 
-#include "iris/backend/select.h"
-#include "iris/backend/spec.h"
+#include "iris/backend/cuda/hip_on_cuda.h"
+#include "iris/backend/gpu_host.h"
 
 namespace iris::backend {
 namespace {
 
-Result ResultOf(cudaError_t error) {
-  if (error == cudaSuccess) return {};
-  (void)cudaGetLastError();
-  Result result;
-  result.what = cudaGetErrorString(error);
-  switch (error) {
-    case cudaErrorInvalidValue:
-    case cudaErrorInvalidConfiguration:
-    case cudaErrorInvalidDevice:
-      result.code = StatusCode::kInvalidArgument;
-      break;
-    case cudaErrorMemoryAllocation:
-    case cudaErrorLaunchOutOfResources:
-      result.code = StatusCode::kResourceExhausted;
-      break;
-    case cudaErrorNoDevice:
-    case cudaErrorInsufficientDriver:
-    case cudaErrorInvalidResourceHandle:
-    case cudaErrorNoKernelImageForDevice:
-    case cudaErrorIllegalState:
-    case cudaErrorStreamCaptureUnsupported:
-    case cudaErrorStreamCaptureInvalidated:
-    case cudaErrorStreamCaptureMerge:
-    case cudaErrorStreamCaptureUnmatched:
-    case cudaErrorStreamCaptureUnjoined:
-    case cudaErrorStreamCaptureIsolation:
-    case cudaErrorStreamCaptureImplicit:
-    case cudaErrorStreamCaptureWrongThread:
-      result.code = StatusCode::kFailedPrecondition;
-      break;
-    default:
-      result.code = StatusCode::kInternal;
-  }
-  return result;
+StatusCode RareCodeOf(hipError_t error) {
+  const bool misused = error == cudaErrorInvalidResourceHandle || error == cudaErrorIllegalState;
+  return misused ? StatusCode::kFailedPrecondition : StatusCode::kInternal;
 }
 
-cudaStream_t NativeOf(const raw::StreamHandle& stream) {
-  return static_cast<cudaStream_t>(stream.native);
+Result MakeGraph(hipGraph_t captured, const raw::StreamHandle&, void** graph) {
+  cudaGraphExec_t executable = nullptr;
+  const cudaError_t error = cudaGraphInstantiate(&executable, captured, 0);
+  if (error == cudaSuccess) *graph = executable;
+  return ResultOf(error);
 }
-cudaEvent_t EventOf(void* event) { return static_cast<cudaEvent_t>(event); }
-cudaGraphExec_t GraphOf(void* graph) { return static_cast<cudaGraphExec_t>(graph); }
-
-// For what a caller cannot be told.
-void Ignore(cudaError_t error) { (void)ResultOf(error); }
-
-bool GetDevice(int* device) { return cudaGetDevice(device) == cudaSuccess; }
-bool UseDevice(int device) { return cudaSetDevice(device) == cudaSuccess; }
-using DeviceScope = raw::CurrentDevice<&GetDevice, &UseDevice>;
-
-// While a stream is being captured, the runtime refuses what could wait for it or change what it
-// uses (waits, queries, allocations), and the capture fails: on the thread that captures, or on all
-// threads, as its mode says. This library's own waits and allocations never touch what is captured,
-// and say so while one of these lives.
-class OutsideCaptures {
- public:
-  OutsideCaptures() { Ignore(cudaThreadExchangeStreamCaptureMode(&mode_)); }
-  ~OutsideCaptures() { Ignore(cudaThreadExchangeStreamCaptureMode(&mode_)); }
-  OutsideCaptures(const OutsideCaptures&) = delete;
-  OutsideCaptures& operator=(const OutsideCaptures&) = delete;
-
- private:
-  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
-};
 
 // Shared memory that every kernel may have without asking, what it declares and what a launch adds
 // together; and what a launch may add without having been prepared, beside a kernel's declarations
@@ -107,23 +49,14 @@ bool CanBeginEarly() {
          g_early[device].load(std::memory_order_relaxed) == kCan;
 }
 
+Result AllowSharedBytes(const void* kernel, const hipFuncAttributes& attributes, uint32_t bytes) {
+  NoteVersion(attributes.ptxVersion);
+  if (attributes.sharedSizeBytes + bytes <= kSharedBytesAlways) return {};
+  return ResultOf(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                       static_cast<int>(bytes)));
+}
+
 }  // namespace
-
-Result raw::CheckCaller() { return {}; }
-
-uint32_t DeviceCount() {
-  int count = 0;
-  return ResultOf(cudaGetDeviceCount(&count)).ok() ? static_cast<uint32_t>(count) : 0;
-}
-
-Result SetDevice(uint32_t index) { return ResultOf(cudaSetDevice(static_cast<int>(index))); }
-
-uint32_t CurrentDevice() {
-  int device = 0;
-  return ResultOf(cudaGetDevice(&device)).ok() ? static_cast<uint32_t>(device) : 0;
-}
-
-uint32_t ResidentBlocks() { return MultiprocessorCount(); }
 
 StreamQueues CountQueues() {
   // The driver reads it when the process first uses a device.
@@ -138,64 +71,6 @@ StreamQueues CountQueues() {
       count,
       "set CUDA_DEVICE_MAX_CONNECTIONS=32 in the environment before the program starts, and use "
       "fewer streams"};
-}
-
-uint32_t MultiprocessorCount() {
-  int device = 0;
-  int count = 0;
-  cudaError_t error = cudaGetDevice(&device);
-  if (error == cudaSuccess) {
-    error = cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
-  }
-  return ResultOf(error).ok() ? static_cast<uint32_t>(count) : 0;
-}
-
-// Streams and launches.
-
-Result raw::CreateStream(StreamHandle* out) {
-  const OutsideCaptures outside;
-  int device = 0;
-  cudaStream_t native = nullptr;
-  cudaError_t error = cudaGetDevice(&device);
-  // Non-blocking: nothing of the application on the default stream holds it up.
-  if (error == cudaSuccess) error = cudaStreamCreateWithFlags(&native, cudaStreamNonBlocking);
-  if (error == cudaSuccess) *out = {native, device};
-  return ResultOf(error);
-}
-
-void raw::DestroyStream(const StreamHandle& stream) {
-  const OutsideCaptures outside;
-  Ignore(cudaStreamSynchronize(NativeOf(stream)));
-  Ignore(cudaStreamDestroy(NativeOf(stream)));
-}
-
-Result raw::SynchronizeStream(const StreamHandle& stream) {
-  const OutsideCaptures outside;
-  return ResultOf(cudaStreamSynchronize(NativeOf(stream)));
-}
-
-Result raw::SynchronizeDevice() {
-  const OutsideCaptures outside;
-  return ResultOf(cudaDeviceSynchronize());
-}
-
-bool raw::IsIdle(const StreamHandle& stream) {
-  const OutsideCaptures outside;
-  const cudaError_t error = cudaStreamQuery(NativeOf(stream));
-  Ignore(error);
-  return error != cudaErrorNotReady;  // a stream that failed does nothing any more
-}
-
-Result raw::PrepareKernel(const void* kernel, uint32_t shared_bytes) {
-  const OutsideCaptures outside;
-  cudaFuncAttributes attributes;  // asking for them loads the code
-  const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
-  if (error == cudaSuccess) NoteVersion(attributes.ptxVersion);
-  if (error != cudaSuccess || attributes.sharedSizeBytes + shared_bytes <= kSharedBytesAlways) {
-    return ResultOf(error);
-  }
-  return ResultOf(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                       static_cast<int>(shared_bytes)));
 }
 
 Result raw::LaunchKernel(const LaunchConfig& config, const StreamHandle& stream, const void* kernel,
@@ -221,121 +96,13 @@ Result raw::LaunchKernel(const LaunchConfig& config, const StreamHandle& stream,
                                    config.shared_bytes, NativeOf(stream)));
 }
 
-Result raw::CopyAsync(void* to, const void* from, uint64_t bytes, const StreamHandle& stream) {
-  return ResultOf(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, NativeOf(stream)));
-}
-
-Result raw::CopyRowsAsync(void* to, const void* from, const RowsToCopy& rows,
-                          const StreamHandle& stream) {
-  // What the platform takes for a pitch. So long ones are few.
-  constexpr uint64_t kPitchMaxBytes = 0x7fffffff;
-  if (rows.dst_pitch_bytes <= kPitchMaxBytes && rows.src_pitch_bytes <= kPitchMaxBytes) {
-    return ResultOf(cudaMemcpy2DAsync(to, rows.dst_pitch_bytes, from, rows.src_pitch_bytes,
-                                      rows.row_bytes, rows.rows, cudaMemcpyDefault,
-                                      NativeOf(stream)));
-  }
-  for (uint64_t row = 0; row < rows.rows; ++row) {
-    const Result result = CopyAsync(static_cast<char*>(to) + row * rows.dst_pitch_bytes,
-                                    static_cast<const char*>(from) + row * rows.src_pitch_bytes,
-                                    rows.row_bytes, stream);
-    if (!result.ok()) return result;
-  }
-  return {};
-}
-
-Result raw::FillAsync(void* to, uint8_t value, uint64_t bytes, const StreamHandle& stream) {
-  return ResultOf(cudaMemsetAsync(to, value, bytes, NativeOf(stream)));
-}
-
-// Graphs.
-
-bool raw::IsCapturing(const StreamHandle& stream) {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  Ignore(cudaStreamIsCapturing(NativeOf(stream), &status));
-  return status != cudaStreamCaptureStatusNone;
-}
-
-Result raw::BeginCapture(const StreamHandle& stream) {
-  // Thread-local: what other threads do meanwhile neither fails nor spoils the capture.
-  return ResultOf(cudaStreamBeginCapture(NativeOf(stream), cudaStreamCaptureModeThreadLocal));
-}
-
-Result raw::EndCapture(const StreamHandle& stream, void** graph) {
-  cudaGraph_t captured = nullptr;
-  cudaError_t error = cudaStreamEndCapture(NativeOf(stream), &captured);
-  if (error != cudaSuccess) return ResultOf(error);
-  cudaGraphExec_t executable = nullptr;
-  error = cudaGraphInstantiate(&executable, captured, 0);
-  (void)cudaGraphDestroy(captured);
-  if (error == cudaSuccess) *graph = executable;
-  return ResultOf(error);
-}
-
 Result raw::LaunchGraph(void* graph, const StreamHandle& stream) {
-  return ResultOf(cudaGraphLaunch(GraphOf(graph), NativeOf(stream)));
+  return ResultOf(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), NativeOf(stream)));
 }
 
 void raw::DestroyGraph(void* graph) {
   const OutsideCaptures outside;
-  Ignore(cudaGraphExecDestroy(GraphOf(graph)));
-}
-
-// Events.
-
-Result raw::CreateEvent(void** out) {
-  const OutsideCaptures outside;
-  cudaEvent_t native = nullptr;
-  const cudaError_t error = cudaEventCreate(&native);
-  if (error == cudaSuccess) *out = native;
-  return ResultOf(error);
-}
-
-void raw::DestroyEvent(void* event) {
-  const OutsideCaptures outside;
-  Ignore(cudaEventDestroy(EventOf(event)));
-}
-
-Result raw::RecordEvent(void* event, const StreamHandle& stream) {
-  return ResultOf(cudaEventRecord(EventOf(event), NativeOf(stream)));
-}
-
-Result raw::WaitForEvent(const StreamHandle& stream, void* event) {
-  return ResultOf(cudaStreamWaitEvent(NativeOf(stream), EventOf(event), 0));
-}
-
-Result raw::ElapsedNanoseconds(void* from, void* to, uint64_t* out) {
-  const OutsideCaptures outside;
-  cudaError_t error = cudaEventSynchronize(EventOf(from));
-  if (error == cudaSuccess) error = cudaEventSynchronize(EventOf(to));
-  float milliseconds = 0;
-  if (error == cudaSuccess) error = cudaEventElapsedTime(&milliseconds, EventOf(from), EventOf(to));
-  if (error == cudaSuccess) *out = raw::NanosecondsOf(milliseconds);
-  return ResultOf(error);
-}
-
-// Memory.
-
-void* raw::MallocDevice(uint64_t bytes) {
-  const OutsideCaptures outside;
-  void* p = nullptr;
-  return ResultOf(cudaMalloc(&p, bytes)).ok() ? p : nullptr;
-}
-
-void raw::FreeDevice(void* p) {
-  const OutsideCaptures outside;
-  Ignore(cudaFree(p));
-}
-
-void* raw::MallocHost(uint64_t bytes) {
-  const OutsideCaptures outside;
-  void* p = nullptr;
-  const unsigned flags = cudaHostAllocPortable | cudaHostAllocMapped;
-  return ResultOf(cudaHostAlloc(&p, bytes, flags)).ok() ? p : nullptr;
-}
-
-void raw::FreeHost(void* p) {
-  const OutsideCaptures outside;
-  Ignore(cudaFreeHost(p));
+  Ignore(cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph)));
 }
 
 }  // namespace iris::backend
