@@ -6,58 +6,10 @@
 
 #include <cstdint>
 
-#include "iris/backend/product_ledger.h"
+#include "iris/backend/persistent_problem.h"
 #include "iris/backend/select.h"
-#include "iris/dtype.h"
-#include "iris/ops_types.h"
 
 namespace iris::backend {
-
-// What each rank computes, of A [m, k] and B [k, n], by rows:
-//   kReduceScatter  D = its rows of f(sum over ranks of A_r B_r + bias).
-//   kAllReduce      D = f(sum over ranks of A_r B_r + bias).
-//   kAllGather      D = f(A B + bias); A's rows lie with the ranks, one share after another.
-//   kAllScatter     every rank's D gets this rank's f(A B + bias), at d[rank].
-struct PersistentProduct {
-  static constexpr uint32_t kMaxRanks = 16;
-  enum class Kind : uint32_t { kReduceScatter, kAllReduce, kAllGather, kAllScatter };
-
-  Kind kind = Kind::kReduceScatter;
-  DType in = DType::kNone;
-  DType out = DType::kNone;
-  DType bias_type = DType::kNone;
-  uint64_t m = 0;
-  uint64_t n = 0;
-  uint64_t k = 0;
-  const void* a = nullptr;
-  uint64_t lda = 0;  // elements
-  const void* b = nullptr;
-  uint64_t ldb = 0;
-  bool transposed_b = false;
-  uint64_t ldd = 0;
-  const void* bias = nullptr;
-  ops::Activation activation = ops::Activation::kNone;
-
-  uint32_t rank = 0;
-  uint32_t n_ranks = 1;
-  void* d[kMaxRanks] = {};          // as this process maps them
-  void* workspace[kMaxRanks] = {};  // likewise; zeros before the first launch
-  uint64_t workspace_bytes = 0;     // of each
-  uint64_t timeout_ns = 0;          // 0: no limit
-  const uint32_t* abort_word = nullptr;
-  ProductLedger ledger;
-  uint32_t max_blocks = 0;  // 0: as many as the device runs at once
-  // kAllGather with m above 64: the copy engine sends A's rows, on a stream of this device that
-  // nothing else uses meanwhile, between two events. All three are set, or none is, at all ranks
-  // alike. Where ranks share a device, max_blocks leaves multiprocessors free for the copies.
-  Stream* copies = nullptr;
-  Event* copies_begin = nullptr;
-  Event* copies_end = nullptr;
-};
-
-// What a launch keeps at the beginning of its workspace, from one launch to the next. Nothing else
-// may write there; the rest is free between launches.
-inline constexpr uint64_t kPersistentKeptBytes = 4096;
 
 // Whether the current device has such a kernel.
 bool HasPersistentProduct();

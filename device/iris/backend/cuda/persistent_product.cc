@@ -13,87 +13,10 @@
 namespace iris::backend {
 namespace {
 
-using cuda::matmul::Kind;
-using cuda::matmul::Problem;
-using cuda::matmul::Type;
-
-static_assert(PersistentProduct::kMaxRanks == cuda::matmul::kMaxRanks);
 static_assert(kPersistentKeptBytes == cuda::matmul::kHeaderBytes);
-static_assert(static_cast<uint32_t>(ops::Activation::kSilu) ==
-              static_cast<uint32_t>(cuda::matmul::Activation::kSilu));
-static_assert(static_cast<uint32_t>(ops::Activation::kGelu) ==
-              static_cast<uint32_t>(cuda::matmul::Activation::kGelu));
-
-Kind KindOf(PersistentProduct::Kind kind) {
-  switch (kind) {
-    case PersistentProduct::Kind::kReduceScatter:
-      return Kind::kReduceScatter;
-    case PersistentProduct::Kind::kAllReduce:
-      return Kind::kAllReduce;
-    case PersistentProduct::Kind::kAllGather:
-      return Kind::kAllGather;
-    default:
-      return Kind::kAllScatter;
-  }
-}
-
-bool TypeOf(DType from, Type* to) {
-  switch (from) {
-    case DType::kF16:
-      *to = Type::kFloat16;
-      return true;
-    case DType::kBf16:
-      *to = Type::kBfloat16;
-      return true;
-    case DType::kF32:
-      *to = Type::kFloat32;
-      return true;
-    default:
-      return false;
-  }
-}
 
 bool GetDevice(int* device) { return cudaGetDevice(device) == cudaSuccess; }
 bool UseDevice(int device) { return cudaSetDevice(device) == cudaSuccess; }
-
-// Longer than any program runs, and far from overflow.
-constexpr uint64_t kForeverNs = uint64_t{1} << 62;
-
-bool ProblemOf(const PersistentProduct& product, Problem* problem, const char** why) {
-  Problem& p = *problem;
-  *why = "a type is not one of this kernel's";
-  if (!TypeOf(product.in, &p.in) || !TypeOf(product.out, &p.out)) return false;
-  if (product.bias != nullptr && !TypeOf(product.bias_type, &p.bias_type)) return false;
-  p.kind = KindOf(product.kind);
-  p.m = product.m;
-  p.n = product.n;
-  p.k = product.k;
-  p.a = product.a;
-  p.lda = product.lda;
-  p.b = product.b;
-  p.ldb = product.ldb;
-  p.transposed_b = product.transposed_b;
-  p.ldd = product.ldd;
-  p.bias = product.bias;
-  p.activation = static_cast<cuda::matmul::Activation>(product.activation);
-  p.rank = product.rank;
-  p.n_ranks = product.n_ranks;
-  for (uint32_t r = 0; r < PersistentProduct::kMaxRanks; ++r) {
-    p.d[r] = product.d[r];
-    p.workspace[r] = product.workspace[r];
-  }
-  p.workspace_bytes = product.workspace_bytes;
-  p.timeout_ns = product.timeout_ns == 0 ? kForeverNs : product.timeout_ns;
-  p.abort = product.abort_word;
-  p.ledger = product.ledger;
-  p.tuning.blocks = product.max_blocks;
-  if (product.copies != nullptr) {
-    p.copy_stream = product.copies->native();
-    p.copy_events[0] = product.copies_begin->native();
-    p.copy_events[1] = product.copies_end->native();
-  }
-  return true;
-}
 
 // What is known of a shape before there are matrices: as if they were aligned.
 void Align(PersistentProduct* product) {
@@ -114,25 +37,19 @@ bool HasPersistentProduct() {
 }
 
 bool SupportsPersistentProduct(const PersistentProduct& product, const char** why) {
-  Problem problem;
-  return ProblemOf(product, &problem, why) && cuda::matmul::Supports(problem, why);
+  return cuda::matmul::Supports(product, why);
 }
 
 uint64_t PersistentProductBytes(const PersistentProduct& product) {
   PersistentProduct aligned = product;
   Align(&aligned);
-  Problem problem;
-  const char* why = nullptr;
-  return ProblemOf(aligned, &problem, &why) ? cuda::matmul::WorkspaceBytes(problem) : 0;
+  return cuda::matmul::WorkspaceBytes(aligned);
 }
 
 Result LaunchPersistentProduct(const PersistentProduct& product, Stream& stream) {
-  Problem problem;
-  const char* why = nullptr;
-  if (!ProblemOf(product, &problem, &why)) return {StatusCode::kUnimplemented, why};
   const raw::StreamHandle on = stream.handle();
   const raw::CurrentDevice<&GetDevice, &UseDevice> device_scope(on.device);
-  why = cuda::matmul::Launch(problem, on.native);
+  const char* const why = cuda::matmul::Launch(product, on.native);
   if (why == nullptr) return {};
   return {StatusCode::kInternal, why};
 }

@@ -118,9 +118,9 @@ PersistentProduct ProductOf(const ccl::Comm& comm, const Matmul& call, bool copi
     if (copies) product.max_blocks -= LeftToCopies(comm, product.max_blocks);
   }
   if (copies) {
-    product.copies = &comm.products->copies;
-    product.copies_begin = &comm.products->copies_begin;
-    product.copies_end = &comm.products->copies_end;
+    product.copy_stream = comm.products->copies.native();
+    product.copy_events[0] = comm.products->copies_begin.native();
+    product.copy_events[1] = comm.products->copies_end.native();
   }
   return product;
 }

@@ -38,7 +38,7 @@ namespace iris::backend::cuda::matmul {
 struct Header {
   uint32_t epoch;     // launches finished
   uint32_t finished;  // store warps that are done with this launch
-  uint64_t failure;   // the report word; not 0: broken
+  uint64_t failure;   // why the rank gave up; not 0: broken
   uint64_t flag;      // what the copy engine puts behind what it has copied
   uint64_t entered[2][kMaxRanks];
   uint64_t left[2][kMaxRanks];
@@ -63,7 +63,6 @@ struct Arguments {
   uint8_t* out[kMaxRanks];        // D of this rank first, then of the ranks behind it
   const void* bias;
   const uint32_t* abort;
-  uint64_t* report;
   uint64_t ldd;
   uint64_t timeout_ns;
   uint32_t signature;
@@ -187,11 +186,8 @@ IRIS_MATMUL_DEVICE void Fail(const Arguments& a, Failure why, uint32_t member, u
   const uint64_t word =
       static_cast<uint64_t>(epoch) << 32 | member << 8 | static_cast<uint32_t>(why);
   uint64_t* failure = &HeaderOf(a, a.schedule.rank)->failure;
-  if (atomicCAS(reinterpret_cast<unsigned long long*>(failure), 0ull,
-                static_cast<unsigned long long>(word)) == 0 &&
-      a.report != nullptr) {
-    *static_cast<volatile uint64_t*>(a.report) = word;
-  }
+  atomicCAS(reinterpret_cast<unsigned long long*>(failure), 0ull,
+            static_cast<unsigned long long>(word));
 }
 
 // Looks around, now and then, for a thread that waits for `member`. True: it has to give up, which
@@ -367,10 +363,10 @@ IRIS_MATMUL_DEVICE float HighOf(uint32_t word) {
 }
 
 IRIS_MATMUL_DEVICE float BiasAt(const Arguments& a, uint32_t column) {
-  switch (static_cast<Type>(a.bias_type)) {
-    case Type::kFloat32:
+  switch (static_cast<DType>(a.bias_type)) {
+    case DType::kF32:
       return static_cast<const float*>(a.bias)[column];
-    case Type::kBfloat16:
+    case DType::kBf16:
       return Widen<true>(static_cast<const uint16_t*>(a.bias)[column]);
     default:
       return Widen<false>(static_cast<const uint16_t*>(a.bias)[column]);

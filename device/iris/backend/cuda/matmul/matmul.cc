@@ -32,22 +32,24 @@ EncodeTiled FindEncodeTiled() {
 
 // A matrix of `rows` x `columns` elements of 2 bytes, `leading` apart; boxes of 64 columns.
 // `apart_bytes`: if not 0, from it to a second such matrix, the map's third dimension.
-bool Encode(EncodeTiled encode, Type type, const void* base, uint64_t rows, uint64_t columns,
+bool Encode(EncodeTiled encode, DType type, const void* base, uint64_t rows, uint64_t columns,
             uint64_t leading, uint32_t box_rows, CUtensorMap* map, uint64_t apart_bytes = 0) {
   const cuuint64_t sizes[] = {columns, rows, 2};
   const cuuint64_t strides[] = {leading * 2, apart_bytes};
   const cuuint32_t box[] = {64, box_rows, 1};
   const cuuint32_t steps[] = {1, 1, 1};
   return encode(map,
-                type == Type::kFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
-                                       : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+                type == DType::kF16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                    : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
                 apart_bytes == 0 ? 2 : 3, const_cast<void*>(base), sizes, strides, box, steps,
                 CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-// Blocks that send A's rows, unless said otherwise.
+// Longer than any program runs, and far from overflow.
+constexpr uint64_t kForeverNs = uint64_t{1} << 62;
+// Blocks that send A's rows.
 constexpr uint32_t kPushBlocks = 16;
 constexpr uint32_t kSmallPushBlocks = 4;
 
@@ -79,7 +81,7 @@ Variant ByTile(Tile tile) {
   }
 }
 Variant VariantFor(const Problem& p, Tile tile) {
-  if (p.in == Type::kBfloat16) {
+  if (p.in == DType::kBf16) {
     return p.transposed_b ? ByTile<true, true>(tile) : ByTile<true, false>(tile);
   }
   return p.transposed_b ? ByTile<false, true>(tile) : ByTile<false, false>(tile);
@@ -120,7 +122,7 @@ uint32_t ResidentBlocks(const Variant& variant, int device, uint32_t width) {
 }
 
 bool AreAligned(const Problem& p, uint64_t bytes) {
-  const uint64_t element = p.out == Type::kFloat32 ? 4 : 2;
+  const uint64_t element = p.out == DType::kF32 ? 4 : 2;
   if (p.ldd * element % bytes != 0) return false;
   const bool all = p.kind == Kind::kAllReduce || p.kind == Kind::kAllScatter;
   for (uint32_t r = 0; r < p.n_ranks; ++r) {
@@ -133,17 +135,16 @@ const char* Fill(const Problem& p, const Plan& plan, EncodeTiled encode, Argumen
   const Schedule& s = plan.schedule;
   a->schedule = s;
   a->bias = p.bias;
-  a->abort = p.abort;
-  a->report = p.report;
+  a->abort = p.abort_word;
   a->ledger = p.ledger;
   a->opened = p.ledger.failed != nullptr ? 1 : 0;
   a->ldd = p.ldd;
-  a->timeout_ns = p.timeout_ns;
+  a->timeout_ns = p.timeout_ns == 0 ? kForeverNs : p.timeout_ns;
   a->signature = SignatureOf(p, plan);
   a->n_out = s.n;
   a->bias_type = static_cast<uint32_t>(p.bias_type);
   a->activation = static_cast<uint32_t>(p.activation);
-  a->wide = p.out == Type::kFloat32 ? 1 : 0;
+  a->wide = p.out == DType::kF32 ? 1 : 0;
   // Packets are stored by the threads that get them.
   const bool packets = Sums(s) && !IsRing(s);
   // The copy engine stores whole pieces of 16 bytes, also where the map ends within one.
@@ -270,15 +271,13 @@ const char* Launch(const Problem& problem, void* stream) {
   // Ranks wait for each other's blocks: all have to run at the same time.
   const auto resident = [&](uint32_t width) {
     const uint32_t most = ResidentBlocks(variant, device, width);
-    return problem.tuning.blocks != 0 ? std::min(most, problem.tuning.blocks) : most;
+    return problem.max_blocks != 0 ? std::min(most, problem.max_blocks) : most;
   };
   const bool pushes = problem.kind == Kind::kAllGather && problem.n_ranks > 1 && s.copied == 0;
   const bool small = plan.tile == Tile::k64x64;
   const auto pushers_of = [&](uint32_t blocks, uint32_t width) {
     if (!pushes) return 0u;
-    const uint32_t wanted = problem.tuning.push_blocks != 0 ? problem.tuning.push_blocks
-                            : small                         ? kSmallPushBlocks
-                                                            : kPushBlocks;
+    const uint32_t wanted = small ? kSmallPushBlocks : kPushBlocks;
     return std::max(std::min(wanted, blocks / 2) / width * width, width);
   };
   uint32_t width = s.cluster;
@@ -289,7 +288,7 @@ const char* Launch(const Problem& problem, void* stream) {
     const uint32_t steps = CeilDiv(s.k, kTileK);
     // Where others have a part of the device, what they leave is sure to have pairs of
     // multiprocessors, and not larger clusters: see ops/variants/persistent.cc.
-    const uint32_t most_split = problem.tuning.blocks != 0 ? 2 : kMostSplit;
+    const uint32_t most_split = problem.max_blocks != 0 ? 2 : kMostSplit;
     for (uint32_t split = 2; split <= most_split && 8 * split <= 2 * steps; split *= 2) {
       const uint32_t more = resident(split);
       if (split * s.total + pushers_of(more, split) > more) break;
@@ -299,7 +298,7 @@ const char* Launch(const Problem& problem, void* stream) {
       arguments.schedule.split = split;
     }
   }
-  if (blocks < pushers + width) return "there must be more blocks: see Tuning::blocks";
+  if (blocks < pushers + width) return "there must be more blocks: see max_blocks";
   const uint32_t workers = std::min((blocks - pushers) / width, s.total);
   blocks = workers * width + pushers;
   arguments.push_blocks = pushers;
@@ -337,7 +336,7 @@ const char* Prepare() {
   for (const Tile tile : kTiles) {
     for (uint32_t i = 0; i < 4 && error == cudaSuccess; ++i) {
       Problem problem;
-      problem.in = i / 2 == 0 ? Type::kBfloat16 : Type::kFloat16;
+      problem.in = i / 2 == 0 ? DType::kBf16 : DType::kF16;
       problem.transposed_b = i % 2 != 0;
       error = cudaFuncGetAttributes(&attributes, VariantFor(problem, tile).kernel);
     }

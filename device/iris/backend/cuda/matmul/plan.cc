@@ -5,12 +5,13 @@
 namespace iris::backend::cuda::matmul {
 namespace {
 
-bool IsNarrow(Type type) { return type == Type::kFloat16 || type == Type::kBfloat16; }
-uint64_t BytesOf(Type type) { return type == Type::kFloat32 ? 4 : 2; }
+bool IsNarrow(DType type) { return type == DType::kF16 || type == DType::kBf16; }
 bool IsAligned(const void* p, uint64_t bytes) {
   return reinterpret_cast<uintptr_t>(p) % bytes == 0;
 }
 
+// Rows of tiles that are done together, so that the cache holds them.
+constexpr uint32_t kGroup = 8;
 // What the copy engine gets of a rank's rows of A: so many pieces, of whole rows if they are large.
 constexpr uint32_t kPieces = 3;
 constexpr uint64_t kLeastRowsBytes = uint64_t{24} << 20;
@@ -24,13 +25,13 @@ const char* CheckShape(const Problem& p) {
   constexpr uint64_t kMost = uint64_t{1} << 31;
   if (p.kind > Kind::kAllScatter) return "the kind is not one of those there are";
   if (!IsNarrow(p.in)) return "A and B must be float16 or bfloat16";
-  if (p.out != p.in && p.out != Type::kFloat32) return "D must have the type of A, or float32";
-  if (p.tuning.tile > Tile::k128x128InTurns) return "the tile is not one of those there are";
+  if (p.out != p.in && p.out != DType::kF32) return "D must have the type of A, or float32";
   if (p.activation > Activation::kSilu) return "the activation is not one of those there are";
-  if (p.bias_type > Type::kFloat32) return "the type of the bias is not one of those there are";
+  if (p.bias != nullptr && !IsNarrow(p.bias_type) && p.bias_type != DType::kF32) {
+    return "the type of the bias is not one of those there are";
+  }
   if (p.n_ranks == 0 || p.n_ranks > kMaxRanks) return "there must be 1 to 16 ranks";
   if (p.rank >= p.n_ranks) return "the rank must be below the number of ranks";
-  if (p.kind == Kind::kPlain && p.n_ranks != 1) return "a plain product has one rank";
   if (p.m == 0 || p.n == 0 || p.k == 0) return "m, n and k must be at least 1";
   if (p.m >= kMost || p.n >= kMost || p.k >= kMost) return "m, n and k must be below 2^31";
   if (p.m < p.n_ranks) return "there must be as many rows as ranks";
@@ -55,23 +56,23 @@ const char* CheckPointers(const Problem& p) {
   for (uint32_t r = 0; r < p.n_ranks; ++r) {
     if (r != p.rank && !all) continue;
     if (p.d[r] == nullptr) return "D must be there, at every rank that gets results";
-    if (!IsAligned(p.d[r], BytesOf(p.out))) return "D must be aligned to its elements";
+    if (!IsAligned(p.d[r], DTypeBytes(p.out))) return "D must be aligned to its elements";
   }
   if (p.copy_stream != nullptr && (p.copy_events[0] == nullptr || p.copy_events[1] == nullptr)) {
     return "a copy stream needs two events";
   }
-  if (p.bias != nullptr && !IsAligned(p.bias, BytesOf(p.bias_type))) {
+  if (p.bias != nullptr && !IsAligned(p.bias, DTypeBytes(p.bias_type))) {
     return "the bias must be aligned to its elements";
   }
   return nullptr;
 }
 
-Tile ChooseTile(const Problem& p) {
+Tile ChooseTile(const Problem& p, Tile wanted) {
   if (p.m <= 64) return Tile::k64x64;
   const bool ring = p.n_ranks > 1 && (p.kind == Kind::kReduceScatter || p.kind == Kind::kAllReduce);
   // Sums of a ring that travel as float need twice the staging memory.
-  if (ring && p.out == Type::kFloat32) return Tile::k128x128;
-  if (p.tuning.tile != Tile::kAny && p.tuning.tile != Tile::k64x64) return p.tuning.tile;
+  if (ring && p.out == DType::kF32) return Tile::k128x128;
+  if (wanted != Tile::kAny) return wanted;
   // Smaller tiles are sent in smaller bursts, beside which the loads of others wait less.
   if (p.n_ranks > 1 && p.kind != Kind::kAllGather) return Tile::k128x128InTurns;
   const uint64_t rows = (p.m + 127) / 128;
@@ -84,10 +85,10 @@ Tile ChooseTile(const Problem& p) {
 
 }  // namespace
 
-const char* MakePlan(const Problem& p, Plan* plan) {
+const char* MakePlan(const Problem& p, Plan* plan, Tile tile) {
   if (const char* why = CheckShape(p); why != nullptr) return why;
   *plan = Plan();
-  plan->tile = ChooseTile(p);
+  plan->tile = ChooseTile(p, tile);
   Schedule& s = plan->schedule;
   s.kind = p.kind;
   s.rank = p.rank;
@@ -110,7 +111,7 @@ const char* MakePlan(const Problem& p, Plan* plan) {
   s.pairs_m = CeilDiv(rows_max, s.tile_m * s.cluster);
   const uint64_t tiles = uint64_t{s.pairs_m} * s.tiles_n * s.cluster;
   if (tiles * s.slices >= uint64_t{1} << 30) return "there are more than 2^30 tiles";
-  s.group = std::min(p.tuning.group != 0 ? p.tuning.group : 8, s.pairs_m);
+  s.group = std::min(kGroup, s.pairs_m);
   const uint32_t pairs = s.pairs_m * s.tiles_n;
   s.segments = 1;
   if (p.kind == Kind::kAllGather) {
@@ -119,8 +120,7 @@ const char* MakePlan(const Problem& p, Plan* plan) {
   } else {
     if (p.kind == Kind::kAllReduce && IsRing(s)) {
       // Two waves or so of tiles: less, and ranks wait for each other.
-      const uint32_t parts = p.tuning.segments != 0 ? p.tuning.segments : pairs / 132;
-      s.segments = std::clamp<uint32_t>(parts, 1, std::min(kMaxSegments, pairs));
+      s.segments = std::clamp<uint32_t>(pairs / 132, 1, std::min(kMaxSegments, pairs));
     }
     s.per_segment = CeilDiv(pairs, s.segments);
   }
@@ -140,7 +140,7 @@ const char* MakePlan(const Problem& p, Plan* plan) {
   if (total >= uint64_t{1} << 30) return "there are more than 2^30 tiles";
   s.total = static_cast<uint32_t>(total);
 
-  const uint64_t wide = BytesOf(p.out);
+  const uint64_t wide = DTypeBytes(p.out);
   if (packets) {
     plan->packets_bytes = uint64_t{p.n_ranks + 1} * s.tiles_n * 64 * s.tile_n * wide * 2;
   } else if (IsRing(s)) {
@@ -150,16 +150,15 @@ const char* MakePlan(const Problem& p, Plan* plan) {
     s.piece_rows = 1;
     s.piece_parts = 1;
     const bool whole = s.slices == 1;
-    if (p.copy_stream != nullptr && !p.tuning.no_copies && !whole) {
+    if (p.copy_stream != nullptr && !whole) {
       // Large pieces are what copy engines are good at. A small share is cut along k, because all
       // of its tiles are done at the same time.
       s.copied = 1;
       const uint32_t rows = s.pairs_m * s.cluster;
       const uint32_t parts = CeilDiv(s.k, kPushK);
       const bool small = uint64_t{rows_max} * s.k * 2 < kLeastRowsBytes;
-      const uint32_t pieces = p.tuning.segments != 0 ? p.tuning.segments : kPieces;
-      s.piece_rows = small ? rows : CeilDiv(rows, pieces);
-      s.piece_parts = small ? CeilDiv(parts, pieces) : parts;
+      s.piece_rows = small ? rows : CeilDiv(rows, kPieces);
+      s.piece_parts = small ? CeilDiv(parts, kPieces) : parts;
     }
     plan->flags = PieceOf(s, p.n_ranks, 0, 0);
     plan->data_bytes = p.m * ((p.k + 7) / 8 * 16);
@@ -212,7 +211,6 @@ const char* CheckAndPlan(const Problem& problem, Plan* plan) {
   if (const char* why = MakePlan(problem, plan); why != nullptr) return why;
   if (const char* why = CheckPointers(problem); why != nullptr) return why;
   if (problem.n_ranks <= 1) return nullptr;
-  if (problem.timeout_ns == 0) return "the timeout must be at least 1 ns";
   if (problem.workspace_bytes < WorkspaceBytesOf(problem, *plan)) {
     return "the workspace is too small: see WorkspaceBytes";
   }

@@ -8,6 +8,10 @@
 
 namespace iris::backend::cuda::matmul {
 
+// The tiles of D that a thread block makes, rows x columns. In turns: two at a time, so that one is
+// multiplied while another is finished; not for sums that travel as float32.
+enum class Tile : uint32_t { kAny, k128x256, k128x128, k64x64, k128x128InTurns };
+
 struct Plan {
   Tile tile = Tile::kAny;
   Schedule schedule = {};
@@ -16,8 +20,9 @@ struct Plan {
   uint64_t packets_bytes = 0;
 };
 
-// Null, or why the problem, workspace aside, cannot be done.
-const char* MakePlan(const Problem& problem, Plan* plan);
+// Null, or why the problem, workspace aside, cannot be done. `tile`: for tests, which large tile is
+// taken where several could be.
+const char* MakePlan(const Problem& problem, Plan* plan, Tile tile = Tile::kAny);
 
 // MakePlan and Supports at once: null and the plan, or why the problem cannot be done. Looks at
 // nothing but the problem.

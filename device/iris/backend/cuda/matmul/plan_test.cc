@@ -18,6 +18,7 @@ alignas(128) char memory[2048];
 Problem ProblemOf(Kind kind, uint64_t m, uint64_t n, uint64_t k, uint32_t rank, uint32_t n_ranks) {
   Problem p;
   p.kind = kind;
+  p.in = p.out = DType::kBf16;
   p.m = m;
   p.n = n;
   p.k = k;
@@ -32,14 +33,13 @@ Problem ProblemOf(Kind kind, uint64_t m, uint64_t n, uint64_t k, uint32_t rank, 
     p.d[r] = memory;
     p.workspace[r] = memory;
   }
-  p.timeout_ns = 1;
   p.workspace_bytes = WorkspaceBytes(p);
   return p;
 }
 
-Plan PlanOf(const Problem& p) {
+Plan PlanOf(const Problem& p, Tile tile = Tile::kAny) {
   Plan plan;
-  const char* why = MakePlan(p, &plan);
+  const char* why = MakePlan(p, &plan, tile);
   EXPECT_EQ(nullptr, why) << why;
   return plan;
 }
@@ -50,7 +50,7 @@ struct Shape {
 };
 constexpr Shape kShapes[] = {{2100, 1100}, {1000, 776}, {129, 1}, {65, 5000},
                              {1500, 300},  {64, 500},   {16, 64}};
-constexpr Kind kKinds[] = {Kind::kPlain, Kind::kReduceScatter, Kind::kAllReduce, Kind::kAllGather,
+constexpr Kind kKinds[] = {Kind::kReduceScatter, Kind::kAllReduce, Kind::kAllGather,
                            Kind::kAllScatter};
 constexpr Tile kTiles[] = {Tile::k128x256, Tile::k128x128, Tile::k128x128InTurns};
 
@@ -60,13 +60,11 @@ void ForEachJob(Body body) {
   for (const Kind kind : kKinds) {
     for (const Shape& shape : kShapes) {
       for (const uint32_t n_ranks : {1u, 2u, 3u, 8u, 16u}) {
-        if (kind == Kind::kPlain && n_ranks != 1) continue;
         for (const Tile tile : kTiles) {
           std::vector<Plan> plans;
           for (uint32_t r = 0; r < n_ranks; ++r) {
-            Problem p = ProblemOf(kind, shape.m, shape.n, 640, r, n_ranks);
-            p.tuning.tile = tile;
-            plans.push_back(PlanOf(p));
+            const Problem p = ProblemOf(kind, shape.m, shape.n, 640, r, n_ranks);
+            plans.push_back(PlanOf(p, tile));
           }
           SCOPED_TRACE("kind " + std::to_string(static_cast<int>(kind)) + ", " +
                        std::to_string(shape.m) + " x " + std::to_string(shape.n) + ", " +
@@ -169,15 +167,14 @@ TEST(ScheduleTest, NoRingWaitsForItself) {
 // Every part of every row of tiles belongs to one piece, and a piece to one rank; the plan counts
 // them.
 TEST(ScheduleTest, PiecesOfAGatheredMatrixAreToldApart) {
-  for (const uint32_t copies : {0u, 1u, 2u}) {
+  for (const bool copies : {false, true}) {
     for (const uint64_t k : {64u, 1000u, 14336u}) {
       for (const uint32_t n_ranks : {2u, 3u, 8u}) {
         Problem p = ProblemOf(Kind::kAllGather, 8195, 512, k, 0, n_ranks);
-        if (copies != 0) p.copy_stream = memory;
-        if (copies == 2) p.tuning.segments = 5;
+        if (copies) p.copy_stream = memory;
         const Plan plan = PlanOf(p);
         const Schedule& s = plan.schedule;
-        EXPECT_EQ(copies != 0 ? 1u : 0u, s.copied);
+        EXPECT_EQ(copies ? 1u : 0u, s.copied);
         std::map<uint64_t, uint32_t> owners;
         for (uint32_t rank = 0; rank < n_ranks; ++rank) {
           for (uint32_t row = 0; row < s.pairs_m * s.cluster; ++row) {
@@ -230,7 +227,7 @@ TEST(PlanTest, RanksOfOneCallHaveOneSignatureAndOtherCallsAnother) {
   other.n = 504;
   EXPECT_NE(signature(one), signature(other));
   other = one;
-  other.out = Type::kFloat32;
+  other.out = DType::kF32;
   EXPECT_NE(signature(one), signature(other));
   other = one;
   other.kind = Kind::kAllReduce;
@@ -261,12 +258,11 @@ TEST(PlanTest, RefusalsSayWhy) {
     const std::string text = said == nullptr ? "" : said;
     EXPECT_NE(std::string::npos, text.find(part)) << text;
   };
-  refuses("float16 or bfloat16", [](Problem* p) { p->in = Type::kFloat32; });
-  refuses("type of A, or float32", [](Problem* p) { p->out = Type::kFloat16; });
+  refuses("float16 or bfloat16", [](Problem* p) { p->in = DType::kF32; });
+  refuses("type of A, or float32", [](Problem* p) { p->out = DType::kF16; });
   refuses("1 to 16 ranks", [](Problem* p) { p->n_ranks = 17; });
   refuses("1 to 16 ranks", [](Problem* p) { p->n_ranks = 0; });
   refuses("below the number of ranks", [](Problem* p) { p->rank = 4; });
-  refuses("has one rank", [](Problem* p) { p->kind = Kind::kPlain; });
   refuses("at least 1", [](Problem* p) { p->k = 0; });
   refuses("below 2^31", [](Problem* p) { p->n = uint64_t{1} << 31; });
   refuses("as many rows as ranks", [](Problem* p) { p->m = 3; });
@@ -277,11 +273,14 @@ TEST(PlanTest, RefusalsSayWhy) {
   refuses("aligned to 16", [](Problem* p) { p->a = memory + 8; });
   refuses("D must be there", [](Problem* p) { p->d[3] = nullptr; });
   refuses("D must be aligned", [](Problem* p) { p->d[1] = memory + 1; });
-  refuses("bias must be aligned", [](Problem* p) { p->bias = memory + 1; });
+  refuses("bias must be aligned", [](Problem* p) {
+    p->bias = memory + 1;
+    p->bias_type = DType::kF16;
+  });
+  refuses("type of the bias", [](Problem* p) { p->bias = memory; });
   refuses("two events", [](Problem* p) { p->copy_stream = memory; });
   refuses("have a workspace", [](Problem* p) { p->workspace[2] = nullptr; });
   refuses("too small", [](Problem* p) { --p->workspace_bytes; });
-  refuses("at least 1 ns", [](Problem* p) { p->timeout_ns = 0; });
   refuses("more than 2^30 tiles", [](Problem* p) {
     p->m = (uint64_t{1} << 31) - 1;
     p->n = p->m;
@@ -293,7 +292,7 @@ TEST(PlanTest, RefusalsSayWhy) {
     p->k = p->m;
     p->lda = uint64_t{1} << 31;
   });
-  refuses("kind", [](Problem* p) { p->kind = static_cast<Kind>(5); });
+  refuses("kind", [](Problem* p) { p->kind = static_cast<Kind>(4); });
   refuses("activation", [](Problem* p) { p->activation = static_cast<Activation>(4); });
   EXPECT_EQ(0u, WorkspaceBytes(Problem()));
 }
