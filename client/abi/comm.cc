@@ -493,7 +493,7 @@ iris_code iris_matmul_choose(iris_comm* comm, const iris_matmul* call, iris_matm
   return OnComm(comm, [&](iris::internal::Communicator& c) -> absl::Status {
     const absl::StatusOr<ops::Matmul> matmul = ReadMatmul(call);
     if (!matmul.ok()) return matmul.status();
-    const absl::StatusOr<ops::Plan> plan = c.ChooseMatmul(*matmul);
+    const absl::StatusOr<ops::LaunchPlan> plan = c.ChooseMatmul(*matmul);
     if (!plan.ok()) return plan.status();
     iris_matmul_plan told = {};
     told.variant = static_cast<int32_t>(plan->variant);
@@ -520,7 +520,7 @@ iris_code iris_norm_choose(iris_comm* comm, const iris_norm* call, iris_norm_pla
   return OnComm(comm, [&](iris::internal::Communicator& c) -> absl::Status {
     const absl::StatusOr<norm::Norm> read = ReadNorm(call);
     if (!read.ok()) return read.status();
-    const absl::StatusOr<norm::Plan> plan = c.ChooseNorm(read->problem);
+    const absl::StatusOr<norm::LaunchPlan> plan = c.ChooseNorm(read->problem);
     if (!plan.ok()) return plan.status();
     iris_norm_plan told = {};
     told.variant = static_cast<int32_t>(plan->variant);

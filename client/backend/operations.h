@@ -86,25 +86,25 @@ struct BackendOperations {
   uint64_t (*MatmulWorkspaceBytes)(uint32_t n_members, const ccl::Config& config,
                                    const ops::Problem& problem, const ops::Rule* rules,
                                    size_t n_rules);
-  Result (*ChooseMatmul)(const ccl::Comm& comm, const ops::Matmul& call, ops::Plan* out);
+  Result (*ChooseMatmul)(const ccl::Comm& comm, const ops::Matmul& call, ops::LaunchPlan* out);
   Result (*LaunchMatmul)(const ccl::Comm& comm, const ops::Matmul& call, Stream& stream,
-                         ops::Plan* ran);
+                         ops::LaunchPlan* ran);
   Result (*PrepareMatmul)();
   Result (*CreateResources)(const ops::Rule* rules, size_t n_rules, ops::Resources** out);
   void (*DestroyResources)(ops::Resources* resources);
   Result (*CheckMatmul)(const ops::Problem& problem);
 
   // A mixture of experts: as moe::SizesOf, Dispatch, Combine and Prepare.
-  Result (*MoeSizesOf)(uint32_t n_members, uint32_t index, const moe::Config& config,
-                       moe::Sizes* out);
-  Result (*MoeDispatch)(const ccl::Comm& comm, const moe::Config& config, void* workspace,
+  Result (*MoeSizesOf)(uint32_t n_members, uint32_t index, const moe::Parameters& config,
+                       moe::WorkspaceSizes* out);
+  Result (*MoeDispatch)(const ccl::Comm& comm, const moe::Parameters& config, void* workspace,
                         const moe::DispatchCall& call, Stream& stream);
-  Result (*MoeCombine)(const ccl::Comm& comm, const moe::Config& config, void* workspace,
+  Result (*MoeCombine)(const ccl::Comm& comm, const moe::Parameters& config, void* workspace,
                        const moe::CombineCall& call, Stream& stream);
   Result (*PrepareMoe)();
 
   // Norms of sums: as norm::Choose, Launch and Prepare.
-  Result (*ChooseNorm)(const ccl::Comm& comm, const norm::Problem& problem, norm::Plan* out);
+  Result (*ChooseNorm)(const ccl::Comm& comm, const norm::Problem& problem, norm::LaunchPlan* out);
   Result (*LaunchNorm)(const ccl::Comm& comm, const norm::Norm& call, Stream& stream);
   Result (*PrepareNorm)();
 

@@ -111,7 +111,7 @@ class RankRun : public LocalRun {
   }
 
   // What a call of the way launches; `plan` may be null.
-  Result Start(const Way& way, ops::Plan* plan) {
+  Result Start(const Way& way, ops::LaunchPlan* plan) {
     const Problem& p = way.problem;
     if (way.kind == Way::Kind::kCommunication) return Communicate(p);
     const bool alone = way.kind == Way::Kind::kProduct;
@@ -131,9 +131,9 @@ class RankRun : public LocalRun {
   }
 
   // Runs the way once, and compares what it made with what ones make.
-  ops::Plan Check(const Way& way, const std::string& what) {
+  ops::LaunchPlan Check(const Way& way, const std::string& what) {
     context_ = absl::StrCat("matmul, ", what);
-    ops::Plan plan;
+    ops::LaunchPlan plan;
     const Problem& p = way.problem;
     Clear(d_, p.m * p.n * kElementBytes);
     rank_.HostBarrier();
@@ -280,7 +280,7 @@ absl::Status MeasureCase(const ProductOptions& options, Operation operation,
   World& world = **made;
   Failure failure;
   std::mutex mu;
-  std::vector<ops::Plan> plans(ways.size());
+  std::vector<ops::LaunchPlan> plans(ways.size());
   Samples eager(ways.size(), std::vector<double>(options.samples)), graph = eager;
   const absl::Status ran = world.Run([&](local::Rank& rank) {
     RankRun run(&world, &rank, &failure, &mu, room);
@@ -289,7 +289,7 @@ absl::Status MeasureCase(const ProductOptions& options, Operation operation,
       const std::string what =
           absl::StrCat(ccl::OperationName(operation), " of ", shape.m, "x", shape.n, "x", shape.k,
                        ", variant ", ops::VariantName(ways[w].problem.variant), ", ", n, " ranks");
-      const ops::Plan plan = run.Check(ways[w], what);
+      const ops::LaunchPlan plan = run.Check(ways[w], what);
       if (rank.rank() == 0) plans[w] = plan;
     }
     run.Measure(ways, options.samples, /*in_graph=*/false, &eager);

@@ -181,7 +181,7 @@ void MeasureAlone(Report* report) {
     }
     const auto add = [&](const ccl::Comm& comm, norm::Variant variant) {
       call.problem.variant = variant;
-      norm::Plan plan;
+      norm::LaunchPlan plan;
       Check(norm::Choose(comm, call.problem, &plan));
       report->Add(NameOf(call.problem, norm::VariantName(variant) + std::string(", ") +
                                            ShapeOf(plan.blocks, plan.threads)),
@@ -256,7 +256,7 @@ void MeasureRanks(uint32_t n_ranks, Limits limits, Report* report) {
       for (const norm::Variant variant : {norm::Variant::kPackets, norm::Variant::kLines,
                                           norm::Variant::kTwoLines, norm::Variant::kTwoShot}) {
         p.variant = variant;
-        norm::Plan plan;
+        norm::LaunchPlan plan;
         if (!norm::Choose(comm, p, &plan).ok()) continue;
         std::vector<double> samples =
             Measure(rank, comm, [&] { Check(norm::Launch(comm, call, rank.stream)); });

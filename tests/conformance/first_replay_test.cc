@@ -125,7 +125,7 @@ void CheckNorm(norm::Variant variant) {
                     DType::kF32};
     call.problem.residual = true;
     call.problem.variant = variant;
-    norm::Plan plan;
+    norm::LaunchPlan plan;
     if (!norm::Choose(comm, call.problem, &plan).ok()) {
       call.problem.variant = norm::Variant::kAuto;  // a platform without lines
     }

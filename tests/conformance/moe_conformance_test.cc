@@ -28,9 +28,9 @@ using ccl::Comm;
 using ccl::Operation;
 using conformance::Mix;
 using moe::CombineCall;
-using moe::Config;
 using moe::DispatchCall;
-using moe::Sizes;
+using moe::Parameters;
+using moe::WorkspaceSizes;
 
 uint32_t Mix(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   return Mix(a ^ Mix(b ^ Mix(c ^ Mix(d + 0x9e3779b9u))));
@@ -39,7 +39,7 @@ uint32_t Mix(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
 enum class Routing { kAnywhere, kOneExpert, kEvenExperts, kOften, kNowhere };
 
 struct Case {
-  Config config;
+  Parameters config;
   Routing routing = Routing::kAnywhere;
   uint32_t seed = 1;
   bool weights = true;
@@ -57,7 +57,7 @@ uint32_t TokensOf(const Case& c, uint32_t m) {
 }
 
 std::string Name(const Case& c, uint32_t members) {
-  const Config& g = c.config;
+  const Parameters& g = c.config;
   return std::to_string(members) + " members, " + std::to_string(g.n_experts) + " experts, top " +
          std::to_string(g.top_k) + ", hidden " + std::to_string(g.hidden) + ", capacity " +
          std::to_string(g.capacity) + ", " + DTypeName(g.in) + " as " + DTypeName(g.rows) +
@@ -158,14 +158,14 @@ class Member {
       : rank_(rank), case_(c), members_(team.size), comm(its_comm) {
     uint64_t most_rows = 0;
     for (uint32_t m = 0; m < members_; ++m) {
-      Sizes each;
+      WorkspaceSizes each;
       ExpectOk(moe::SizesOf(members_, m, c.config, &each));
       // A rank that is no member allocates as the first one.
       if (m == (team.index < team.size ? team.index : 0)) sizes = each;
       if (each.max_rows > most_rows) most_rows = each.max_rows;
     }
     me_ = team.index;
-    const Config& g = c.config;
+    const Parameters& g = c.config;
     rows_type_ = g.rows == DType::kNone ? g.in : g.rows;
     // Every member allocates as much as any.
     const uint64_t pad = 4096;
@@ -189,7 +189,7 @@ class Member {
   // Writes what this member gives, and marks what it gets.
   void Fill(const Case& c) {
     case_ = c;
-    const Config& g = c.config;
+    const Parameters& g = c.config;
     const uint32_t tokens = TokensOf(c, me_);
     const uint64_t scale_columns = (g.hidden + 127) / 128;
     std::vector<uint8_t> x(uint64_t{tokens} * g.hidden * DTypeBytes(g.in));
@@ -268,7 +268,7 @@ class Member {
   // Looks at what Dispatch gave, and writes what the experts make of it.
   void CheckRows() {
     const Case& c = case_;
-    const Config& g = c.config;
+    const Parameters& g = c.config;
     const auto wanted = RowsOf(c, members_);
     const std::vector<uint8_t> rows = rank_.Read(rows_, RowsBytes());
     const std::vector<float> scales = rank_.Read(scales_, sizes.max_rows * sizes.scale_columns + 1);
@@ -350,7 +350,7 @@ class Member {
 
   // No more has travelled than what an expert here takes.
   void CheckInbox(const std::vector<std::vector<RowOf>>& wanted) {
-    const Config& g = case_.config;
+    const Parameters& g = case_.config;
     std::vector<std::vector<bool>> takes(members_, std::vector<bool>(g.max_tokens));
     for (uint32_t e = 0; e < sizes.local_experts; ++e) {
       const auto& rows = wanted[sizes.first_expert + e];
@@ -375,7 +375,7 @@ class Member {
 
   void CheckOut() {
     const Case& c = case_;
-    const Config& g = c.config;
+    const Parameters& g = c.config;
     const DType partials = g.partials != DType::kNone ? g.partials
                            : g.in == DType::kF8E4M3   ? DType::kBf16
                                                       : g.in;
@@ -388,7 +388,7 @@ class Member {
       }
       return false;
     };
-    std::vector<Sizes> of_members(members_);
+    std::vector<WorkspaceSizes> of_members(members_);
     for (uint32_t m = 0; m < members_; ++m) (void)moe::SizesOf(members_, m, g, &of_members[m]);
     const std::vector<uint8_t> out = rank_.Read(out_, OutBytes());
     const uint64_t begin = c.shift * DTypeBytes(c.out_type);
@@ -399,7 +399,7 @@ class Member {
       for (size_t j = 0; j < ids.size(); ++j) has[j] = ids[j] >= 0 && taken(ids[j], me_, t);
       for (uint32_t column = 0; column < g.hidden; ++column) {
         float sum = 0;
-        for (const Sizes& of : of_members) {
+        for (const WorkspaceSizes& of : of_members) {
           float part = 0;
           for (uint32_t j = 0; j < ids.size(); ++j) {
             if (!has[j] || ids[j] < of.first_expert ||
@@ -472,14 +472,15 @@ class Member {
 
  public:
   Comm comm;
-  Sizes sizes;
+  WorkspaceSizes sizes;
   uint8_t* workspace;
 };
 
 constexpr uint64_t kHeapBytes = backend::Traits::kEmulated ? 64 << 20 : 1024 << 20;
 
-Config ConfigOf(uint32_t experts, uint32_t top_k, uint32_t hidden, uint32_t max_tokens, DType in) {
-  Config config;
+Parameters ConfigOf(uint32_t experts, uint32_t top_k, uint32_t hidden, uint32_t max_tokens,
+                    DType in) {
+  Parameters config;
   config.n_experts = experts;
   config.top_k = top_k;
   config.hidden = hidden;
@@ -819,15 +820,15 @@ TEST(MoeFailureTest, NamesTheMemberThatDoesNotCome) {
 }
 
 TEST(MoeFailureTest, AllMembersAreToldBothCalls) {
-  const std::function<void(Config*)> mistakes[] = {
-      [](Config* g) { g->hidden = 17; },
-      [](Config* g) { g->n_experts = 5; },
-      [](Config* g) { g->top_k = 1; },
-      [](Config* g) { g->max_tokens = 4; },
-      [](Config* g) { g->capacity = 3; },
-      [](Config* g) { g->in = DType::kF16; },
-      [](Config* g) { g->rows = DType::kF8E4M3; },
-      [](Config* g) { g->partials = DType::kBf16; },
+  const std::function<void(Parameters*)> mistakes[] = {
+      [](Parameters* g) { g->hidden = 17; },
+      [](Parameters* g) { g->n_experts = 5; },
+      [](Parameters* g) { g->top_k = 1; },
+      [](Parameters* g) { g->max_tokens = 4; },
+      [](Parameters* g) { g->capacity = 3; },
+      [](Parameters* g) { g->in = DType::kF16; },
+      [](Parameters* g) { g->rows = DType::kF8E4M3; },
+      [](Parameters* g) { g->partials = DType::kBf16; },
   };
   World world(3, kHeapBytes);
   world.Run([&](Rank& rank) {
@@ -839,7 +840,7 @@ TEST(MoeFailureTest, AllMembersAreToldBothCalls) {
       uint8_t* const other = rank.New<uint8_t>(member.sizes.workspace_bytes);
       member.Fill(c);
       rank.HostBarrier();
-      Config config = c.config;
+      Parameters config = c.config;
       DispatchCall call = member.MakeDispatch();
       call.rows = nullptr;
       uint8_t* workspace = member.workspace;
@@ -881,9 +882,9 @@ TEST(MoeCheckTest, RefusesBeforeAnythingStarts) {
     Member member(rank, rank.ctx.world, c);
     member.Fill(c);
     rank.HostBarrier();
-    const auto expect = [&](const char* text, const std::function<void(Config*)>& change,
+    const auto expect = [&](const char* text, const std::function<void(Parameters*)>& change,
                             const std::function<void(DispatchCall*)>& change_call) {
-      Config config = c.config;
+      Parameters config = c.config;
       DispatchCall call = member.MakeDispatch();
       if (change) change(&config);
       if (change_call) change_call(&call);
@@ -891,25 +892,25 @@ TEST(MoeCheckTest, RefusesBeforeAnythingStarts) {
       EXPECT_EQ(result.code, StatusCode::kInvalidArgument) << text;
       EXPECT_NE(std::string(result.what).find(text), std::string::npos) << result.what;
     };
-    const auto bad = [&](const char* text, const std::function<void(Config*)>& change) {
+    const auto bad = [&](const char* text, const std::function<void(Parameters*)>& change) {
       expect(text, change, nullptr);
-      Config config = c.config;
+      Parameters config = c.config;
       change(&config);
-      Sizes sizes;
+      WorkspaceSizes sizes;
       EXPECT_EQ(moe::SizesOf(2, 0, config, &sizes).code, StatusCode::kInvalidArgument);
     };
-    bad("n_experts", [](Config* g) { g->n_experts = 0; });
-    bad("n_experts", [](Config* g) { g->n_experts = 4097; });
-    bad("top_k", [](Config* g) { g->top_k = 0; });
-    bad("top_k", [](Config* g) { g->top_k = 5; });
-    bad("hidden", [](Config* g) { g->hidden = 0; });
-    bad("hidden", [](Config* g) { g->hidden = (1 << 20) + 1; });
-    bad("max_tokens", [](Config* g) { g->max_tokens = 0; });
-    bad("2^31 - 1 rows", [](Config* g) { g->max_tokens = 1u << 31; });
-    bad("smaller capacity", [](Config* g) { g->capacity = 1u << 31; });
-    bad("x is of", [](Config* g) { g->in = DType::kF64; });
-    bad("rows are of", [](Config* g) { g->rows = DType::kF16; });
-    bad("partials are of", [](Config* g) { g->partials = DType::kF8E4M3; });
+    bad("n_experts", [](Parameters* g) { g->n_experts = 0; });
+    bad("n_experts", [](Parameters* g) { g->n_experts = 4097; });
+    bad("top_k", [](Parameters* g) { g->top_k = 0; });
+    bad("top_k", [](Parameters* g) { g->top_k = 5; });
+    bad("hidden", [](Parameters* g) { g->hidden = 0; });
+    bad("hidden", [](Parameters* g) { g->hidden = (1 << 20) + 1; });
+    bad("max_tokens", [](Parameters* g) { g->max_tokens = 0; });
+    bad("2^31 - 1 rows", [](Parameters* g) { g->max_tokens = 1u << 31; });
+    bad("smaller capacity", [](Parameters* g) { g->capacity = 1u << 31; });
+    bad("x is of", [](Parameters* g) { g->in = DType::kF64; });
+    bad("rows are of", [](Parameters* g) { g->rows = DType::kF16; });
+    bad("partials are of", [](Parameters* g) { g->partials = DType::kF8E4M3; });
     const auto bad_call = [&](const char* text, const std::function<void(DispatchCall*)>& change) {
       expect(text, nullptr, change);
     };

@@ -28,8 +28,8 @@ namespace {
 
 using ccl::Comm;
 using ccl::Operation;
+using norm::LaunchPlan;
 using norm::Norm;
-using norm::Plan;
 using norm::Problem;
 using norm::Scaling;
 using norm::Variant;
@@ -440,7 +440,7 @@ TEST_P(NormTest, AreWhatSumsInDoubleSayAndTheSameOnAllMembers) {
     Member member(rank, rank.ctx.world, TestConfig(world));
     uint32_t ran = 0;
     for (const Case& c : cases) {
-      Plan plan;
+      LaunchPlan plan;
       const Result result = norm::Choose(member.comm, c.problem, &plan);
       if (result.code == StatusCode::kUnimplemented && !backend::Traits::kEmulated) continue;
       EXPECT_TRUE(result.ok()) << Name(c) << ": " << result.what;
@@ -472,7 +472,7 @@ TEST(NormVariantTest, HaveTheSameSums) {
       c.problem = {kAll, 5, 300, DType::kF32, DType::kF32};
       c.problem.residual = true;
       c.problem.variant = kVariants[v];
-      Plan plan;
+      LaunchPlan plan;
       if (!norm::Choose(member.comm, c.problem, &plan).ok()) continue;
       const Norm call = member.Fill(c);
       rank.HostBarrier();
@@ -508,7 +508,7 @@ TEST(NormTwoLinesTest, GoThroughRowsByTurns) {
           c.problem = {operation, d.rows, d.hidden, DType::kBf16, DType::kBf16, DType::kBf16, true};
           c.problem.variant = Variant::kTwoLines;
           c.shift = i % 3 == 0 ? 1 : 0;
-          Plan plan;
+          LaunchPlan plan;
           const Result chosen = norm::Choose(member.comm, c.problem, &plan);
           if (chosen.code == StatusCode::kUnimplemented && !backend::Traits::kEmulated) continue;
           ExpectOk(chosen);
@@ -533,7 +533,7 @@ TEST(NormTwoLinesTest, RefusesWhatItDoesNotHave) {
     Member member(rank, rank.ctx.world, TestConfig(world));
     Problem p = {kAll, 4, 100, DType::kBf16, DType::kF8E4M3};
     p.variant = Variant::kTwoLines;
-    Plan plan;
+    LaunchPlan plan;
     for (const Scaling scaling : {Scaling::kPerRow, Scaling::kPerGroup}) {
       p.scaling = scaling;
       const Result result = norm::Choose(member.comm, p, &plan);
@@ -558,7 +558,7 @@ TEST(NormAloneTest, IsPlannedForOneMember) {
     if (rank.rank() == 1) team.index = team.size;
     Member both(rank, rank.ctx.world, TestConfig(world));
     Member one(rank, team, TestConfig(world));
-    Plan plan;
+    LaunchPlan plan;
     Problem p = {kAll, 4, 1000, DType::kBf16, DType::kBf16};
     p.variant = Variant::kAlone;
     const Result refused = norm::Choose(both.comm, p, &plan);
@@ -698,7 +698,7 @@ TEST(NormAloneTest, EachBlockIsTraced) {
     member.comm.context.trace = area;
     Case c;
     c.problem = {kAll, 5, 2000, DType::kF32, DType::kF32};
-    Plan plan;
+    LaunchPlan plan;
     ExpectOk(norm::Choose(member.comm, c.problem, &plan));
     EXPECT_EQ(plan.blocks, 5u);
     const Norm call = member.Fill(c);
@@ -799,7 +799,7 @@ TEST(NormStrideTest, BuffersLieInTheGapsOfOthers) {
       call.problem = {kAll, kRows, kHidden, DType::kBf16, DType::kBf16};
       call.problem.epsilon = 0;
       call.problem.variant = variant;
-      Plan plan;
+      LaunchPlan plan;
       if (!norm::Choose(member.comm, call.problem, &plan).ok()) continue;
       // The second one begins in the first gap, behind it or before it.
       const bool before = variant == Variant::kTwoShot;
@@ -833,7 +833,7 @@ TEST(NormSequenceTest, FollowEachOtherAndCollectives) {
         c.problem = {kAll, 11, 700, DType::kBf16, DType::kF8E4M3, DType::kBf16, true};
         c.problem.scaling = variant == Variant::kTwoLines ? Scaling::kStatic : Scaling::kPerRow;
         c.problem.variant = variant;
-        Plan plan;
+        LaunchPlan plan;
         if (!norm::Choose(member.comm, c.problem, &plan).ok()) continue;
         const Norm call = member.Fill(c);
         rank.HostBarrier();
@@ -909,7 +909,7 @@ TEST(NormFailureTest, NamesTheMemberThatDoesNotCome) {
       ccl::Config config = TestConfig(world);
       config.timeout_ns = 300ull * 1000 * 1000;
       Member member(rank, rank.ctx.world, config);
-      Plan plan;
+      LaunchPlan plan;
       if (!norm::Choose(member.comm, c.problem, &plan).ok()) return;
       const Norm call = member.Fill(c);
       rank.HostBarrier();

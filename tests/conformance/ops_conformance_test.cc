@@ -35,8 +35,8 @@ namespace {
 using ccl::Comm;
 using ccl::Operation;
 using ops::Activation;
+using ops::LaunchPlan;
 using ops::Matmul;
-using ops::Plan;
 using ops::Problem;
 using ops::Share;
 using ops::ShareOf;
@@ -947,7 +947,7 @@ TEST(OpsCheckTest, RefusesBeforeAnythingStarts) {
         "matmul_bytes");
     Comm small = member.comm;
     small.workspace_bytes = ccl::WorkspaceBytes(2, {});
-    Plan plan;
+    LaunchPlan plan;
     EXPECT_EQ(ops::Choose(small, good.problem, &plan).code, StatusCode::kResourceExhausted);
     EXPECT_EQ(ops::WorkspaceBytes(0, {}, good.problem), 0u);
     ExpectOk(ops::Choose(member.comm, good.problem, &plan));

@@ -314,6 +314,67 @@ def one_conditional(tree):
     return found
 
 
+# What a definition of a type is made of: comments, literals and directives are passed over.
+TOKEN = re.compile(
+    r'(?P<no>//[^\n]*|/\*.*?\*/|R"(?P<end>\w*)\(.*?\)(?P=end)"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\''
+    r"|^[ \t]*#(?:[^\n\\]|\\.|\\\n)*)|\w+|::|\S", re.S | re.M)
+
+
+def _opens(words):
+    """("namespace" or "type", its name) that begins with these words before a brace; None for any other brace, and for
+    a namespace or type without a name."""
+    if "namespace" in words and "(" not in words:
+        name = "".join(words[words.index("namespace") + 1:])
+        return ("namespace", name) if name else None
+    if words[:1] == ["extern"]:
+        return "namespace", ""
+    text = re.sub(r"^(?:template < .* > (?=struct|class|union|enum))?(?:(?:public|private|protected) : )?", "",
+                  " ".join(words))
+    match = re.match(r"(?:typedef )?(?:struct|class|union|enum)(?: class| struct)? (?:alignas \( .*? \) )?"
+                     r"(?:\[ \[ .*? \] \] )?(\w+)(?: final)?(?: :(?!:).*)?$", text)
+    return ("type", match.group(1)) if match else None
+
+
+@functools.lru_cache(None)
+def _types(text):
+    """(line, qualified name) of each class, struct, union and enum that is defined outside of unnamed namespaces and
+    functions."""
+    found, scopes, words = [], [], []
+    for match in TOKEN.finditer(text):
+        token = match.group(0)
+        if match.group("no") is not None:
+            continue
+        if token in "{};":
+            opened = _opens(words) if token == "{" and None not in scopes else None
+            if opened and opened[0] == "type":
+                found.append((text.count("\n", 0, match.start()) + 1, "::".join([*filter(None, scopes), opened[1]])))
+            if token == "{":
+                scopes.append(opened and opened[1])
+            elif token == "}" and scopes:
+                scopes.pop()
+            words = []
+        else:
+            words.append(token)
+    return found
+
+
+def one_definition(tree):
+    """No two types have one qualified name: in a program that has both, the linker would choose between their
+    functions. Backends define the same types by design, and a program has one of them."""
+    places = {}
+    for path, text in tree.select(*SOURCE, without=("tests/", "examples/")):
+        if not path.endswith("_test.cc") and "/testing/" not in path:
+            for line, name in _types(text):
+                places.setdefault(name, []).append((path, line))
+    found = []
+    for name, (first, *others) in sorted(places.items()):
+        backends = [os.path.dirname(path) for path, _ in [first, *others]]
+        if len(set(backends)) == len(backends) and all(b.startswith("device/iris/backend/") for b in backends):
+            continue
+        found += [f"{path}:{line}: {name} is defined in {first[0]}:{first[1]}, too" for path, line in others]
+    return found
+
+
 def download_hosts(tree):
     """The build fetches nothing."""
     files = [(p, t) for p, t in tree.files.items()
@@ -613,8 +674,8 @@ def short_readme(tree):
 
 
 RULES = (vendor_names, orphan_tests, architecture, pure_logic, proto_types, header_shape, one_conditional,
-         download_hosts, layout, rulers, orphan_lines, machine_paths, unfinished, client_storeys, target_macros,
-         dead_files, environment_variables, short_examples, short_readme)
+         one_definition, download_hosts, layout, rulers, orphan_lines, machine_paths, unfinished, client_storeys,
+         target_macros, dead_files, environment_variables, short_examples, short_readme)
 
 
 def main(argv):

@@ -92,6 +92,13 @@ PLANTED = {
         ("device/iris/backend/select.h",
          "// x\n#pragma once\n#if defined(IRIS_BACKEND_EMU)\n#endif\n#ifdef IRIS_BACKEND_EMU\n#endif\n"),
     ),
+    "one_definition": (
+        ("server/planted.h", "// x\n#pragma once\nnamespace iris::wire {\nstruct FrameHeader {\n  int x;\n};\n}\n"),
+        ("server/planted.cc", "namespace iris {\nnamespace wire {\nclass HelloPayload final : public X {};\n}\n}\n"),
+        ("server/planted.cc", "namespace a {\nenum class B : int { kX };\nstruct C { enum D { kY }; };\n}\n"
+         "namespace a {\ntemplate <class T>\nstruct B {};\n}\n"),
+        ("server/planted.cc", "struct C {\n  enum D { kY };\n};\nnamespace C {\nunion D {};\n}\n"),
+    ),
     "download_hosts": (
         ("client/BUILD.bazel", 'url = "https://example.org/a.tar.gz"\n'),
         ("WORKSPACE", 'http_archive(name = "x")\n'),

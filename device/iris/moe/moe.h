@@ -1,39 +1,38 @@
-// iris::moe: the communication of a mixture of experts, as operations on a stream over the
-// symmetric heap. A router has chosen `top_k` of `n_experts` experts for each token; the experts
-// are spread over the members of a team as ops::ShareOf says. Dispatch brings each token's row to
-// the members whose experts want it, in rows that are grouped by expert; Combine brings the
-// weighted sum of what the experts made of it back to the token's member.
+// iris::moe: MoE dispatch and combine, as operations on a stream over the symmetric heap. A router
+// has chosen `top_k` of `n_experts` experts for each token; the experts are assigned to the ranks
+// of a team as ShareOf says. Dispatch sends each token's row to the ranks that have its experts,
+// where rows are grouped by expert. Combine sends the weighted sum of the experts' results back.
 //
-//   Config config;                            // the same on all members
+//   Parameters config;                        // the same on all ranks of the team
 //   config.n_experts = 64; config.top_k = 8; config.hidden = 7168; config.max_tokens = 4096;
 //   config.in = DType::kBf16;
-//   Sizes sizes;
+//   WorkspaceSizes sizes;
 //   SizesOf(team.size, team.index, config, &sizes);
-//   // a workspace of sizes.workspace_bytes, in the heap at the same offset on all members
+//   // a workspace of sizes.workspace_bytes, in the heap at the same offset on all ranks
 //   Dispatch(comm, config, workspace, {.x = x, .ids = ids, ..., .rows = rows}, stream);
 //   ...                                       // the local experts, on `rows`
 //   Combine(comm, config, workspace, {.y = y, .out = out, ...}, stream);
 //
 // All rules of collectives (iris/collective/collective.h) hold: the same calls in the same order on
-// all members, with the same Config and the same place of the workspace; one stream at a time; a
-// call checks its arguments, starts kernels and returns, allocates nothing, and may be captured in
-// a graph, for no count is decided on the host; what fails, and calls that differ, are told by
-// ccl::CheckError, with both calls. How many tokens a member has is its own affair.
+// all ranks, with the same Parameters and the same place of the workspace; one stream at a time. A
+// call checks its arguments, starts kernels and returns; it allocates nothing, and may be captured
+// in a graph, because the host reads no counts. ccl::CheckError reports failures, and calls that
+// differ, with both calls. Ranks may differ in their number of tokens.
 //
-// Rows travel once to each member, however many of its experts want them. The receiver writes one
-// row for each (token, expert): first by expert, then by the place of the token's member in the
-// team, then by token. In Combine a member first sums, in f32 and in the order of the token's
-// choices, what its own experts made of a token, and sends that sum, rounded to Config::partials;
-// the token's member adds these in the order of the team's members, in f32, and rounds once. So the
-// bits are the same, run after run.
+// A row is sent once to each rank, however many of its experts the token has chosen. The receiver
+// writes one row for each (token, expert), ordered by expert, then by the place of the token's rank
+// in the team, then by token. In Combine a rank first sums, in f32 and in the order of the token's
+// choices, the results of its own experts, and sends that sum, rounded to Parameters::partials. The
+// token's rank adds these in the order of the team, in f32, and rounds once, so the bits are the
+// same in every run.
 //
-// With a capacity, an expert takes the first `capacity` of its rows, in the order above. What is
-// over is dropped: it has no row, and adds nothing to its token.
+// With a capacity, an expert takes the first `capacity` of its rows, in the order above. Further
+// rows are dropped, and add nothing to their tokens.
 //
-// A workspace is what joins a Combine to the Dispatch before it. It needs no clearing; but where
-// another workspace was, its first 256 bytes are zeroed, so that a Combine without a Dispatch is
-// told. Its rows are reused by Combine: what Dispatch received may be read, by Config's rows in the
-// workspace, until Combine. A second Dispatch may be under way beside it in a workspace of its own.
+// A workspace connects a Combine to the Dispatch before it. It need not be cleared; but if it was
+// part of another workspace, zero its first 256 bytes, so that a Combine without a Dispatch is
+// detected. Combine reuses its rows: received rows may be read there until Combine. Another
+// Dispatch may run at the same time in a workspace of its own.
 #pragma once
 
 #include <cstdint>
@@ -52,7 +51,7 @@ inline constexpr uint32_t kScaleColumns = 128;
 inline constexpr uint64_t kWorkspaceAlignmentBytes = 256;
 
 // The same on all members.
-struct Config {
+struct Parameters {
   uint32_t n_experts = 0;   // 1 to kMaxExperts, of all members together
   uint32_t top_k = 0;       // choices of a token: 1 to kMaxTopK
   uint32_t hidden = 0;      // columns of a row: at least 1
@@ -69,8 +68,8 @@ struct Config {
   DType partials = DType::kNone;
 };
 
-// What a Config needs, on one member.
-struct Sizes {
+// What a Parameters needs, on one member.
+struct WorkspaceSizes {
   uint64_t workspace_bytes = 0;  // the same on all members
   uint32_t first_expert = 0;     // of this member
   uint32_t local_experts = 0;
@@ -90,7 +89,7 @@ struct Sizes {
 // the stream has passed the call, without a copy.
 struct DispatchCall {
   uint32_t tokens = 0;              // of this member: 0 to max_tokens
-  const void* x = nullptr;          // [tokens, hidden], of Config::in
+  const void* x = nullptr;          // [tokens, hidden], of Parameters::in
   const float* x_scales = nullptr;  // [tokens, scale_columns]; only where `in` is kF8E4M3
   // [tokens, top_k]: experts; -1: none. A token names an expert once. Anything else is found by the
   // kernels, and ends the operation on all members as kOutOfRange in CheckError.
@@ -98,7 +97,7 @@ struct DispatchCall {
   DType ids_type = DType::kI32;    // or kI64
   const float* weights = nullptr;  // [tokens, top_k]; null: all are 1
   // What is received. Each may be null: it is not written then.
-  void* rows = nullptr;       // [max_rows, hidden], of Config::rows
+  void* rows = nullptr;       // [max_rows, hidden], of Parameters::rows
   float* scales = nullptr;    // [max_rows, scale_columns]; needed if rows are of f8e4m3
   int32_t* counts = nullptr;  // [local_experts]: rows of each expert
   // [local_experts + 1]: its first row; the last one: behind all rows. With a capacity, an expert
@@ -117,18 +116,20 @@ struct CombineCall {
 };
 
 // kInvalidArgument: what is wrong with it, for a team of so many members.
-Result CheckConfig(uint32_t n_members, const Config& config);
+Result CheckConfig(uint32_t n_members, const Parameters& config);
 
 // kInvalidArgument: as CheckConfig, or there is no such member.
-Result SizesOf(uint32_t n_members, uint32_t index, const Config& config, Sizes* out);
+Result SizesOf(uint32_t n_members, uint32_t index, const Parameters& config, WorkspaceSizes* out);
 
-// Put the operation on the stream. `workspace`: Sizes::workspace_bytes in this member's heap, at
-// the same offset on all members, aligned to kWorkspaceAlignmentBytes. kInvalidArgument: the config
-// or an argument is not valid. kFailedPrecondition: an earlier operation of the Comm failed.
-Result Dispatch(const ccl::Comm& comm, const Config& config, void* workspace,
+// Puts a dispatch on the stream. `workspace` has WorkspaceSizes::workspace_bytes in this rank's
+// heap, at the same offset on all ranks, aligned to kWorkspaceAlignmentBytes. kInvalidArgument: the
+// parameters or an argument are not valid. kFailedPrecondition: an earlier operation of the Comm
+// failed.
+Result Dispatch(const ccl::Comm& comm, const Parameters& config, void* workspace,
                 const DispatchCall& call, backend::Stream& stream);
-// Behind a Dispatch of the same config in this workspace: else kFailedPrecondition in CheckError.
-Result Combine(const ccl::Comm& comm, const Config& config, void* workspace,
+// Puts a combine on the stream, after a Dispatch of the same parameters in this workspace;
+// otherwise CheckError returns kFailedPrecondition.
+Result Combine(const ccl::Comm& comm, const Parameters& config, void* workspace,
                const CombineCall& call, backend::Stream& stream);
 
 // Loads all kernels of this library onto the current device. As ccl::CreateComm, it may wait for

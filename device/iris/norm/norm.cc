@@ -45,7 +45,7 @@ uint32_t ThreadsFor(uint64_t part_bytes, uint64_t unit_bytes, uint64_t most, uin
 }
 
 // The plan of a problem by one variant. False: it does not have it, and `*why` says why.
-bool PlanBy(const VariantRow* row, const ccl::Comm& comm, const Problem& problem, Plan* plan,
+bool PlanBy(const VariantRow* row, const ccl::Comm& comm, const Problem& problem, LaunchPlan* plan,
             const char** why) {
   if (row->plan != nullptr) return row->plan(comm, problem, plan, why);
   const ccl::Config& config = comm.config;
@@ -275,11 +275,11 @@ Result CheckProblem(const Problem& problem) {
   return {};
 }
 
-Result Choose(const ccl::Comm& comm, const Problem& problem, Plan* out) {
+Result Choose(const ccl::Comm& comm, const Problem& problem, LaunchPlan* out) {
   if (Result result = CheckProblem(problem); !result.ok()) return result;
   if (comm.team.size == 0) return Invalid("the Comm was not made by CreateComm");
   const char* why = nullptr;
-  Plan plan;
+  LaunchPlan plan;
   if (problem.variant != Variant::kAuto) {
     if (!PlanBy(FindRow(problem.variant), comm, problem, &plan, &why)) {
       return {StatusCode::kUnimplemented, why};
@@ -305,7 +305,7 @@ Result Choose(const ccl::Comm& comm, const Problem& problem, Plan* out) {
 
 Result Launch(const ccl::Comm& comm, const Norm& given, backend::Stream& stream) {
   const Problem& problem = given.problem;
-  Plan plan;
+  LaunchPlan plan;
   if (Result result = Choose(comm, problem, &plan); !result.ok()) return result;
   if (Result result = ccl::impl::CheckComm(comm); !result.ok()) return result;
   if (problem.rows == 0) return {};

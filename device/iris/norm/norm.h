@@ -75,7 +75,7 @@ struct Norm {
 };
 
 // What runs: see Choose.
-struct Plan {
+struct LaunchPlan {
   Variant variant = Variant::kAuto;
   uint32_t blocks = 0;  // kAlone: also more than Config::max_blocks
   uint32_t threads = 0;
@@ -88,7 +88,7 @@ Result CheckProblem(const Problem& problem);
 // What Launch will run, exactly. The same on all members. kInvalidArgument: as CheckProblem.
 // kUnimplemented: the named variant does not have it. kResourceExhausted: no variant has rows so
 // long with the Comm's stage_bytes and max_blocks.
-Result Choose(const ccl::Comm& comm, const Problem& problem, Plan* out);
+Result Choose(const ccl::Comm& comm, const Problem& problem, LaunchPlan* out);
 
 // Puts the operation on the stream. Errors beside those of Choose: kInvalidArgument for the
 // buffers, kFailedPrecondition if an earlier operation of the Comm failed.

@@ -34,7 +34,7 @@ struct VariantRow {
   // Instead of what is made of the fields between `variant` and `launch`, which are then not there:
   // the plan of a valid problem. False: it does not have the problem, and `*why` says why. Blocks
   // of such a plan wait for nobody, so that there may be more of them than the device has room for.
-  bool (*plan)(const ccl::Comm& comm, const Problem& problem, Plan* plan,
+  bool (*plan)(const ccl::Comm& comm, const Problem& problem, LaunchPlan* plan,
                const char** why) = nullptr;
   backend::HostOnly host_only = {};
 };

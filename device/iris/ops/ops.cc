@@ -64,7 +64,7 @@ bool PartsAreAlignedAlike(const Problem& problem, uint32_t members, uint32_t mem
          ((IsSum(problem.operation) && !problem.transposed_b) || fits(call->ldb));
 }
 
-Common CommonOf(const ccl::Comm& comm, const Matmul& call, const Plan& plan) {
+Common CommonOf(const ccl::Comm& comm, const Matmul& call, const LaunchPlan& plan) {
   const Problem& problem = call.problem;
   const Operation operation = problem.operation;
   const bool to_all = IsToAll(operation);
@@ -312,7 +312,7 @@ uint64_t WorkspaceBytes(uint32_t n_members, const ccl::Config& config, const Pro
   return base + ccl::impl::RoundUp(impl::kArrivalBytes + most, ccl::kWorkspaceAlignmentBytes);
 }
 
-Result Choose(const ccl::Comm& comm, const Matmul& call, Plan* out) {
+Result Choose(const ccl::Comm& comm, const Matmul& call, LaunchPlan* out) {
   const Problem& problem = call.problem;
   // A rank that has no part of a matrix may give null for it.
   const bool shape_only = call.a == nullptr && call.b == nullptr && call.d == nullptr;
@@ -322,7 +322,7 @@ Result Choose(const ccl::Comm& comm, const Matmul& call, Plan* out) {
   const char* why = nullptr;
   const VariantRow* row = RowOf(comm, problem, matrices, &why);
   if (row == nullptr) return {StatusCode::kUnimplemented, why};
-  Plan plan;
+  LaunchPlan plan;
   plan.variant = row->variant;
   row->plan(comm, problem, matrices, &plan);
   plan.workspace_bytes = BytesOf(comm, *row, problem);
@@ -335,8 +335,8 @@ Result Choose(const ccl::Comm& comm, const Matmul& call, Plan* out) {
   return {};
 }
 
-Result Launch(const ccl::Comm& comm, const Matmul& call, backend::Stream& stream, Plan* ran) {
-  Plan plan;
+Result Launch(const ccl::Comm& comm, const Matmul& call, backend::Stream& stream, LaunchPlan* ran) {
+  LaunchPlan plan;
   if (Result result = Choose(comm, call, &plan); !result.ok()) return result;
   if (Result result = ccl::impl::CheckComm(comm); !result.ok()) return result;
   const Matrices all = MatricesOf(comm, call);

@@ -86,7 +86,7 @@ struct Rule {
 };
 
 // How a call runs: see Choose.
-struct Plan {
+struct LaunchPlan {
   Variant variant = Variant::kAuto;
   const char* multiplier = "";  // what makes the products: "iris", or the vendor's library
   uint32_t blocks = 0;
@@ -127,8 +127,8 @@ uint64_t WorkspaceBytes(uint32_t n_members, const ccl::Config& config, const Pro
 // known, and the plan is that for matrices that are aligned to 16 bytes on all ranks, with leading
 // dimensions that are multiples of 8. kInvalidArgument, kUnimplemented: as CheckProblem.
 // kResourceExhausted: the workspace of the Comm is too small.
-Result Choose(const ccl::Comm& comm, const Matmul& call, Plan* out);
-inline Result Choose(const ccl::Comm& comm, const Problem& problem, Plan* out) {
+Result Choose(const ccl::Comm& comm, const Matmul& call, LaunchPlan* out);
+inline Result Choose(const ccl::Comm& comm, const Problem& problem, LaunchPlan* out) {
   Matmul call;
   call.problem = problem;
   return Choose(comm, call, out);
@@ -138,7 +138,7 @@ inline Result Choose(const ccl::Comm& comm, const Problem& problem, Plan* out) {
 // kFailedPrecondition if an earlier operation of the Comm failed. If `ran` is not null, it gets the
 // plan, as Choose gives it for this call.
 Result Launch(const ccl::Comm& comm, const Matmul& call, backend::Stream& stream,
-              Plan* ran = nullptr);
+              LaunchPlan* ran = nullptr);
 
 // Loads all kernels of this library onto the current device. As ccl::CreateComm, it may wait for
 // kernels that run: all members call it before one of them starts an operation.

@@ -27,9 +27,9 @@ struct VariantRow {
   uint64_t (*workspace_bytes)(uint32_t n_members, const ccl::Config& config,
                               const Problem& problem);
   // Completes a plan; the variant is filled in. `call`: as above.
-  void (*plan)(const ccl::Comm& comm, const Problem& problem, const Matmul* call, Plan* plan);
+  void (*plan)(const ccl::Comm& comm, const Problem& problem, const Matmul* call, LaunchPlan* plan);
   // Puts a call that was checked on the stream.
-  Result (*launch)(const ccl::Comm& comm, const Matmul& call, const Plan& plan,
+  Result (*launch)(const ccl::Comm& comm, const Matmul& call, const LaunchPlan& plan,
                    backend::Stream& stream);
   // Loads its kernels onto the current device.
   Result (*prepare)();
@@ -43,10 +43,10 @@ extern const VariantRow kCopyEngineRow;
 
 // Launches of two of these, whose rows of A go by the copy engine where `copies` says so: that has
 // then to be possible, and the plan is kCopyEngine's.
-Result LaunchFused(const ccl::Comm& comm, const Matmul& call, const Plan& plan, bool copies,
+Result LaunchFused(const ccl::Comm& comm, const Matmul& call, const LaunchPlan& plan, bool copies,
                    backend::Stream& stream);
-Result LaunchPersistent(const ccl::Comm& comm, const Matmul& call, const Plan& plan, bool copies,
-                        backend::Stream& stream);
+Result LaunchPersistent(const ccl::Comm& comm, const Matmul& call, const LaunchPlan& plan,
+                        bool copies, backend::Stream& stream);
 
 // Whether the matrices of all members are aligned to 16 bytes if this one's are, or none is, as far
 // as one member can know: `member`, which has such a call. All choose by it whether they take a
@@ -64,7 +64,7 @@ bool PartsAreAlignedAlike(const Problem& problem, uint32_t members, uint32_t mem
                           const Matmul* call);
 
 // What the kernels that meet the other members are given: who they are, and the call in words.
-ccl::impl::Common CommonOf(const ccl::Comm& comm, const Matmul& call, const Plan& plan);
+ccl::impl::Common CommonOf(const ccl::Comm& comm, const Matmul& call, const LaunchPlan& plan);
 
 // The operation's opening, by one block: the members meet and compare their calls. `ends`: it
 // counts as an operation by itself. `early`: it begins while the kernel before it ends, for whose

@@ -126,7 +126,7 @@ uint64_t Bytes(uint32_t members, const ccl::Config& config, const Problem& probl
   return persistent > fused ? persistent : fused;
 }
 
-void Complete(const ccl::Comm& comm, const Problem& problem, const Matmul* call, Plan* plan) {
+void Complete(const ccl::Comm& comm, const Problem& problem, const Matmul* call, LaunchPlan* plan) {
   if (ByPersistent(comm, problem, call)) {
     return kPersistentRow.plan(comm, problem, call, plan);
   }
@@ -137,7 +137,7 @@ void Complete(const ccl::Comm& comm, const Problem& problem, const Matmul* call,
   if (plan->blocks > most) plan->blocks = most < 1 ? 1 : most;
 }
 
-Result Launch(const ccl::Comm& comm, const Matmul& call, const Plan& plan,
+Result Launch(const ccl::Comm& comm, const Matmul& call, const LaunchPlan& plan,
               backend::Stream& stream) {
   if (ByPersistent(comm, call.problem, &call)) {
     return LaunchPersistent(comm, call, plan, true, stream);

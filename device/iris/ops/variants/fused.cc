@@ -38,7 +38,7 @@ uint64_t Bytes(uint32_t members, const ccl::Config& config, const Problem& probl
   return uint64_t{BlocksOf(problem, members, config)} * 2 * (members - 1) * kGroup * kSlotBytes;
 }
 
-void Complete(const ccl::Comm& comm, const Problem& problem, const Matmul*, Plan* plan) {
+void Complete(const ccl::Comm& comm, const Problem& problem, const Matmul*, LaunchPlan* plan) {
   plan->multiplier = "iris";
   plan->blocks = BlocksOf(problem, comm.team.size, comm.config);
   plan->threads = kTile.threads;
@@ -91,7 +91,7 @@ Result StartCopies(const ccl::Comm& comm, const Common& common, const Matmul& ca
 
 }  // namespace
 
-Result LaunchFused(const ccl::Comm& comm, const Matmul& call, const Plan& plan, bool copies,
+Result LaunchFused(const ccl::Comm& comm, const Matmul& call, const LaunchPlan& plan, bool copies,
                    backend::Stream& stream) {
   const Problem& problem = call.problem;
   const Operation operation = problem.operation;
@@ -142,7 +142,7 @@ Result LaunchFused(const ccl::Comm& comm, const Matmul& call, const Plan& plan, 
 
 namespace {
 
-Result Launch(const ccl::Comm& comm, const Matmul& call, const Plan& plan,
+Result Launch(const ccl::Comm& comm, const Matmul& call, const LaunchPlan& plan,
               backend::Stream& stream) {
   return LaunchFused(comm, call, plan, false, stream);
 }

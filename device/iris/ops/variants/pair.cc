@@ -152,7 +152,7 @@ const char* LibraryFor(const ccl::Comm& comm) {
   return ccl::SharesProcess(comm) ? nullptr : backend::LibraryProductName();
 }
 
-void Complete(const ccl::Comm& comm, const Problem&, const Matmul*, Plan* plan) {
+void Complete(const ccl::Comm& comm, const Problem&, const Matmul*, LaunchPlan* plan) {
   const char* const library = LibraryFor(comm);
   plan->multiplier = library != nullptr ? library : "iris";
   // Of the round that all members make.
@@ -396,7 +396,7 @@ Result LaunchOpening(Common common, bool ends, bool early, backend::Stream& stre
 
 namespace {
 
-Result LaunchPair(const ccl::Comm& comm, const Matmul& call, const Plan& plan,
+Result LaunchPair(const ccl::Comm& comm, const Matmul& call, const LaunchPlan& plan,
                   backend::Stream& stream) {
   if (comm.team.size > 1) {
     // An operation of its own, with a number of its own: who waits long shows its call beside that

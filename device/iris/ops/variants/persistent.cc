@@ -152,7 +152,7 @@ bool Supports(const ccl::Comm* comm, const Problem& problem, uint32_t members, c
   return backend::SupportsPersistentProduct(ProductOf(*comm, *call, false), why);
 }
 
-void Complete(const ccl::Comm&, const Problem&, const Matmul*, Plan* plan) {
+void Complete(const ccl::Comm&, const Problem&, const Matmul*, LaunchPlan* plan) {
   plan->multiplier = "iris, persistent";
   // Of the round that all members make.
   plan->blocks = 1;
@@ -161,8 +161,8 @@ void Complete(const ccl::Comm&, const Problem&, const Matmul*, Plan* plan) {
 
 }  // namespace
 
-Result LaunchPersistent(const ccl::Comm& comm, const Matmul& call, const Plan& plan, bool copies,
-                        backend::Stream& stream) {
+Result LaunchPersistent(const ccl::Comm& comm, const Matmul& call, const LaunchPlan& plan,
+                        bool copies, backend::Stream& stream) {
   const Common common = CommonOf(comm, call, plan);
   PersistentProduct product = ProductOf(comm, call, copies);
   // All of its blocks wait for those of others: they need room on the device at the same time.
@@ -215,7 +215,7 @@ Result LaunchPersistent(const ccl::Comm& comm, const Matmul& call, const Plan& p
 
 namespace {
 
-Result Launch(const ccl::Comm& comm, const Matmul& call, const Plan& plan,
+Result Launch(const ccl::Comm& comm, const Matmul& call, const LaunchPlan& plan,
               backend::Stream& stream) {
   return LaunchPersistent(comm, call, plan, false, stream);
 }
