@@ -64,7 +64,8 @@ std::vector<OurField> FieldsOfRequests() {
          IRIS_FIELD(OperateRequest, kCreateTeam), IRIS_FIELD(OperateRequest, kDestroyTeam),
          IRIS_FIELD(OperateRequest, kGrow), IRIS_FIELD(OperateRequest, kOpen),
          IRIS_FIELD(OperateRequest, kPublish), IRIS_FIELD(OperateRequest, kRegister),
-         IRIS_FIELD(OperateRequest, kConfirm), IRIS_FIELD(OperateRequest, kOnlyThread)});
+         IRIS_FIELD(OperateRequest, kConfirm), IRIS_FIELD(OperateRequest, kOnlyThread),
+         IRIS_FIELD(OperateRequest, kSplit)});
   }
   {
     using Name = field::AllocateOp;
@@ -92,6 +93,12 @@ std::vector<OurField> FieldsOfRequests() {
   {
     using Name = field::ConfirmOp;
     add({IRIS_FIELD(ConfirmOp, kOffsetBytes), IRIS_FIELD(ConfirmOp, kError)});
+  }
+  add({{v1::SplitOp::descriptor(), "kWishes", static_cast<int>(field::SplitOp::kWishes)}});
+  {
+    using Name = field::Wish;
+    add({IRIS_FIELD(SplitOp::Wish, kRank), IRIS_FIELD(SplitOp::Wish, kColor),
+         IRIS_FIELD(SplitOp::Wish, kKey)});
   }
   {
     using Name = field::BorrowRequest;
@@ -377,7 +384,9 @@ TEST(ConvertModelTest, RequestsAreProtobufsBytes) {
         GrowOp{dice.Number()},
         OpenOp{static_cast<uint32_t>(dice.Number()), dice.Text(200)},
         PublishOp{dice.Number(), dice.Text(200)},
-        ConfirmOp{dice.Number(), maybe(absl::StatusCode::kInternal)}};
+        ConfirmOp{dice.Number(), maybe(absl::StatusCode::kInternal)},
+        SplitOp{static_cast<uint32_t>(dice.Number()), static_cast<int32_t>(dice.Number()),
+                static_cast<int32_t>(dice.Number())}};
     for (const Operation& op : operations) {
       call.op = op;
       EXPECT_EQ(EncodeOperate(session_id, call, timeout),

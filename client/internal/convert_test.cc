@@ -111,6 +111,11 @@ TEST(ConvertTest, EveryOperationHasItsMessage) {
   call.op = PublishOp{2048, "inbox"};
   EXPECT_EQ(Operate(call).publish().offset_bytes(), 2048u);
   EXPECT_EQ(Operate(call).publish().name(), "inbox");
+  call.op = SplitOp{3, -1, 7};
+  ASSERT_EQ(Operate(call).split().wishes_size(), 1);
+  EXPECT_EQ(Operate(call).split().wishes(0).rank(), 3u);
+  EXPECT_EQ(Operate(call).split().wishes(0).color(), -1);
+  EXPECT_EQ(Operate(call).split().wishes(0).key(), 7);
 }
 
 TEST(ConvertTest, OutcomeIsItsStatusOrItsResult) {

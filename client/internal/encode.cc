@@ -32,6 +32,10 @@ class Writer {
   void Uint(Field field, uint64_t value) {
     if (value != 0) builder_.add_uint64(field, value);
   }
+  // Its size grows with the number's distance from zero.
+  void Sint(Field field, int32_t value) {
+    if (value != 0) builder_.add_sint32(field, value);
+  }
   // A negative number takes ten bytes.
   void Int(Field field, int64_t value) {
     if (value != 0) builder_.add_int64(field, value);
@@ -136,6 +140,15 @@ void Write(const ConfirmOp& op, Operate* to) {
   if (!op.mapped.ok()) message.Text(field::ConfirmOp::kError, ToErrorText(op.mapped));
   to->Message(field::OperateRequest::kConfirm, message);
 }
+void Write(const SplitOp& op, Operate* to) {
+  Writer<field::Wish> wish;
+  wish.Uint(field::Wish::kRank, op.rank);
+  wish.Sint(field::Wish::kColor, op.color);
+  wish.Sint(field::Wish::kKey, op.key);
+  Writer<field::SplitOp> message;
+  message.Message(field::SplitOp::kWishes, wish);
+  to->Message(field::OperateRequest::kSplit, message);
+}
 
 // The fields that all requests about a job have.
 template <typename Field>
@@ -184,8 +197,14 @@ std::string EncodeOperate(uint64_t session_id, const OperationCall& call, absl::
   request.Uint(Field::kTeamId, call.team_id);
   request.Uint(Field::kK, call.k);
   request.Uint(Field::kTimeoutMs, Milliseconds(timeout));
-  std::visit([&request](const auto& op) { Write(op, &request); }, call.op);
+  // In the order of the fields' numbers, as protobuf writes them.
+  const bool last = std::holds_alternative<SplitOp>(call.op);
+  const auto write_op = [&] {
+    std::visit([&request](const auto& op) { Write(op, &request); }, call.op);
+  };
+  if (!last) write_op();
   request.Bool(Field::kOnlyThread, call.only_thread);
+  if (last) write_op();
   return request.bytes();
 }
 

@@ -97,6 +97,7 @@ enum class OperateRequest : Number {
   kRegister = 14,
   kConfirm = 15,
   kOnlyThread = 16,
+  kSplit = 17,
 };
 
 enum class AllocateOp : Number {
@@ -154,6 +155,16 @@ enum class RegisterOp : Number {
 enum class ConfirmOp : Number {
   kOffsetBytes = 1,
   kError = 2,
+};
+
+enum class SplitOp : Number {
+  kWishes = 1,
+};
+
+enum class Wish : Number {
+  kRank = 1,
+  kColor = 2,
+  kKey = 3,
 };
 
 enum class OperateReply : Number {

@@ -3,9 +3,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdlib>
-#include <cstring>
-#include <map>
-#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -341,44 +338,9 @@ absl::StatusOr<Team> HostContext::CreateTeam(absl::Span<const uint32_t> ranks, c
   return impl_->teams.CreateTeam(ranks, parent);
 }
 absl::StatusOr<Team> HostContext::SplitTeam(int32_t color, int32_t key, const Team& parent) {
-  struct Wish {
-    int32_t color;
-    int32_t key;
-  };
-  const Wish mine = {color, key};
-  std::vector<Wish> wishes;
-  for (const uint32_t rank : parent.ranks) {
-    const auto bytes = Broadcast(
-        absl::string_view(reinterpret_cast<const char*>(&mine), sizeof(mine)), rank, parent);
-    if (!bytes.ok()) return Annotate(bytes.status(), "split a team");
-    Wish wish = {};
-    if (bytes->size() != sizeof(wish)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("split a team: rank ", rank, " called broadcast instead"));
-    }
-    std::memcpy(&wish, bytes->data(), sizeof(wish));
-    wishes.push_back(wish);
-  }
-  // Every member makes every team, in the order of the colors, and keeps its own.
-  std::map<int32_t, std::vector<size_t>> places;
-  for (size_t i = 0; i < wishes.size(); ++i) {
-    if (wishes[i].color >= 0) places[wishes[i].color].push_back(i);
-  }
-  Team own;
-  for (auto& [each, members] : places) {
-    // Of equal keys, who comes first in the parent.
-    std::sort(members.begin(), members.end(), [&](size_t a, size_t b) {
-      return std::tie(wishes[a].key, a) < std::tie(wishes[b].key, b);
-    });
-    std::vector<uint32_t> ranks;
-    for (const size_t i : members) ranks.push_back(parent.ranks[i]);
-    auto made = CreateTeam(ranks, parent);
-    if (!made.ok()) return Annotate(made.status(), "split a team");
-    if (made->member()) own = *std::move(made);
-  }
-  return own;
+  const TraceRecorder::Span span(trace(), TraceHostCall::kTeam);
+  return impl_->teams.SplitTeam(color, key, parent);
 }
-
 absl::Status HostContext::DestroyTeam(const Team& team) {
   const TraceRecorder::Span span(trace(), TraceHostCall::kTeam);
   return impl_->teams.DestroyTeam(team);

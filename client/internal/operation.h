@@ -60,8 +60,14 @@ struct ConfirmOp {
   uint64_t offset_bytes = 0;
   absl::Status mapped;
 };
+// The ranks of the team with one color become a team, in the order of their keys.
+struct SplitOp {
+  uint32_t rank = 0;  // the caller
+  int32_t color = 0;  // negative: the caller comes into no team
+  int32_t key = 0;
+};
 using Operation = std::variant<AllocateOptions, FreeOp, BroadcastOp, CreateTeamOp, DestroyTeamOp,
-                               GrowOp, OpenOp, PublishOp, RegisterOp, ConfirmOp>;
+                               GrowOp, OpenOp, PublishOp, RegisterOp, ConfirmOp, SplitOp>;
 
 // The k-th call of this rank on a team.
 struct OperationCall {
@@ -101,7 +107,7 @@ struct OpenedRange {
 struct OperationResult {
   uint64_t offset_bytes = 0;          // allocate, register
   std::string value;                  // broadcast
-  std::optional<TeamInfo> team;       // create a team: for its members
+  std::optional<TeamInfo> team;       // create a team, split: the one that this rank is in
   uint64_t heap_bytes = 0;            // the heap's size after the operation
   std::optional<OpenedRange> opened;  // open: absent while there is nothing of that name
 };

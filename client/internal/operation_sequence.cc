@@ -51,6 +51,11 @@ absl::StatusOr<OperationResult> OperationSequence::RunNext(Operation op, absl::D
   }
   absl::StatusOr<Outcome> outcome =
       Ask({job_id_, team_id_, next_k_, timeout, std::move(op), only_thread}, reach_deadline);
+  if (absl::IsInvalidArgument(outcome.status())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("irisd refuses the request, so it may be older than this library: update it: ",
+                     outcome.status().message()));
+  }
   if (!outcome.ok()) return outcome.status();
   if (!outcome->status.ok()) return outcome->status;
   return std::move(outcome->result);

@@ -133,6 +133,13 @@ inline void Fill(const PublishOp& from, v1::OperateRequest* to) {
   to->mutable_publish()->set_name(CutBeyond(from.name, wire::kMaxAllocationNameBytes));
 }
 
+inline void Fill(const SplitOp& from, v1::OperateRequest* to) {
+  v1::SplitOp::Wish& wish = *to->mutable_split()->add_wishes();
+  wish.set_rank(from.rank);
+  wish.set_color(from.color);
+  wish.set_key(from.key);
+}
+
 inline v1::JoinRequest ToProto(uint64_t session_id, const ContextOptions& options) {
   v1::JoinRequest request;
   request.set_session_id(session_id);

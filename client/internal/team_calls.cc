@@ -530,15 +530,22 @@ absl::StatusOr<std::string> TeamCalls::Broadcast(absl::string_view value, uint32
 }
 
 absl::StatusOr<Team> TeamCalls::CreateTeam(absl::Span<const uint32_t> ranks, const Team& parent) {
-  const std::string what = absl::StrCat("create a team of ", ranks.size(), " ranks");
-  auto result = Operate(parent, what, CreateTeamOp{{ranks.begin(), ranks.end()}});
+  Team other;
+  other.id = kNoTeam;
+  other.ranks.assign(ranks.begin(), ranks.end());
+  return NewTeam(absl::StrCat("create a team of ", ranks.size(), " ranks"),
+                 CreateTeamOp{other.ranks}, parent, other);
+}
+
+absl::StatusOr<Team> TeamCalls::SplitTeam(int32_t color, int32_t key, const Team& parent) {
+  return NewTeam("split a team", SplitOp{options_.rank, color, key}, parent, Team());
+}
+
+absl::StatusOr<Team> TeamCalls::NewTeam(absl::string_view what, Operation op, const Team& parent,
+                                        const Team& if_in_none) {
+  auto result = Operate(parent, what, std::move(op));
   if (!result.ok()) return result.status();
-  if (!result->team.has_value()) {
-    Team other;
-    other.id = kNoTeam;
-    other.ranks.assign(ranks.begin(), ranks.end());
-    return other;
-  }
+  if (!result->team.has_value()) return if_in_none;
   const Team team = AddTeam(*result->team);
   // The team's area may have been another team's: each member clears its own, and nobody goes on
   // before all have.

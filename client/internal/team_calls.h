@@ -82,6 +82,7 @@ class TeamCalls {
   absl::Status Grow(uint64_t bytes, const Team& world);
   absl::StatusOr<std::string> Broadcast(absl::string_view value, uint32_t root, const Team& team);
   absl::StatusOr<Team> CreateTeam(absl::Span<const uint32_t> ranks, const Team& parent);
+  absl::StatusOr<Team> SplitTeam(int32_t color, int32_t key, const Team& parent);
   absl::Status DestroyTeam(const Team& team);
   absl::Status Barrier(const Team& team, absl::Duration timeout);
 
@@ -120,6 +121,9 @@ class TeamCalls {
                                           absl::Duration timeout);
   // As Operate, of this rank's own team.
   absl::StatusOr<OperationResult> OperateAlone(absl::string_view what, Operation op);
+  // Asks `parent` for an operation that makes teams. A rank that comes into none gets `if_in_none`.
+  absl::StatusOr<Team> NewTeam(absl::string_view what, Operation op, const Team& parent,
+                               const Team& if_in_none);
   absl::Status PublishAs(absl::string_view what, uint64_t offset_bytes, uint64_t bytes,
                          const std::string& name);
   absl::StatusOr<Allocation> Allocated(const AllocateOptions& wanted, uint32_t team_id,

@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <thread>
 
 #include "absl/strings/match.h"
@@ -130,6 +131,78 @@ TEST_F(TeamCallsTest, ErrorsSayWhatWasAttempted) {
   refused("create_team #3 (team 0): e");
   EXPECT_EQ(zero_->CreateTeam(both, world_).status(),
             absl::AbortedError("create a team of 2 ranks #3 (team 0): e"));
+  refused("split #4 (team 0): f");
+  EXPECT_EQ(zero_->SplitTeam(1, 0, world_).status(),
+            absl::AbortedError("split a team #4 (team 0): f"));
+}
+
+// An irisd that only splits: it answers when all ranks have asked.
+class SplittingPlane : public FakeControlPlane {
+ public:
+  explicit SplittingPlane(size_t n_ranks) : wishes_(n_ranks) {}
+  absl::StatusOr<Outcome> Operate(const OperationCall& call, absl::Time, absl::Time,
+                                  bool*) override {
+    const SplitOp& mine = std::get<SplitOp>(call.op);
+    absl::MutexLock lock(&mu_);
+    ++n_calls_;
+    wishes_[mine.rank] = mine;
+    mu_.Await(absl::Condition(this, &SplittingPlane::AllCame));
+    TeamInfo team = {static_cast<uint32_t>(mine.color) + 1, {}, 0, 0, 0};
+    team.barrier_slot = team.team_id;
+    for (const auto& wish : wishes_) {
+      if (wish->color == mine.color) team.ranks.push_back(wish->rank);
+    }
+    return Outcome{call.k, absl::OkStatus(), {.team = team}};
+  }
+  int n_calls() const {
+    absl::MutexLock lock(&mu_);
+    return n_calls_;
+  }
+
+ private:
+  bool AllCame() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return std::all_of(wishes_.begin(), wishes_.end(), [](const auto& w) { return w.has_value(); });
+  }
+
+  mutable absl::Mutex mu_;
+  int n_calls_ ABSL_GUARDED_BY(mu_) = 0;
+  std::vector<std::optional<SplitOp>> wishes_ ABSL_GUARDED_BY(mu_);
+};
+
+TEST_F(TeamCallsTest, SplitIsOneRoundTripOfEachRank) {
+  constexpr uint32_t kRanks = 64;
+  auto window = Window::Acquire({{77, ++job_id_, 1}, "emu", kRanks, 2 * FakeMemory::kGranule, 0});
+  ASSERT_TRUE(window.ok()) << window.status();
+  TeamInfo world = {0, {}, 0, 0, 0};
+  for (uint32_t rank = 0; rank < kRanks; ++rank) {
+    ASSERT_TRUE((*window)->MapControlPage(rank, FakeMemory::NewPage(), true).ok());
+    ASSERT_TRUE(
+        (*window)->MapSegment(0, {rank, rank, 0, FakeMemory::kGranule}, memory_.NewSegment()).ok());
+    world.ranks.push_back(rank);
+  }
+  ASSERT_TRUE((*window)->MapStatusPage(FakeMemory::NewPage()).ok());
+  SplittingPlane plane(kRanks);
+  std::vector<std::thread> threads;
+  for (uint32_t rank = 0; rank < kRanks; ++rank) {
+    threads.emplace_back([&, rank] {
+      TeamCalls calls({job_id_, rank, absl::Seconds(60), "job", {}}, &guard_, &plane, window->get(),
+                      &heap_);
+      const auto team = calls.SplitTeam(static_cast<int32_t>(rank % 8), 0, calls.AddTeam(world));
+      ASSERT_TRUE(team.ok()) << team.status();
+      EXPECT_EQ(team->id, 1 + rank % 8);
+      EXPECT_EQ(team->ranks.size(), kRanks / 8);
+      EXPECT_EQ(team->index, static_cast<int>(rank / 8));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(plane.n_calls(), static_cast<int>(kRanks));
+}
+
+TEST_F(TeamCallsTest, ASplitThatGivesNoTeam) {
+  const auto team = zero_->SplitTeam(-1, 0, world_);
+  ASSERT_TRUE(team.ok()) << team.status();
+  EXPECT_FALSE(team->member());
+  EXPECT_TRUE(team->ranks.empty());
 }
 
 TEST_F(TeamCallsTest, OnlyRootSendsItsValue) {

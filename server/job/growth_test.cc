@@ -300,6 +300,21 @@ TEST_F(GrowthTest, TeamsAreaThatDoesNotFitGrowsTheHeap) {
   ASSERT_TRUE(StatusOf(call).ok());
   EXPECT_EQ(ResultOf<OperationResult>(call).team->sync_offset_bytes, kHeap);
 }
+TEST_F(GrowthTest, TheAreasOfASplitGrowTheHeapOnce) {
+  const TestJob job = ReadyJob(2);
+  AskAll(job, 0, AllocateOp{.bytes = kHeap - 16 * kKiB});  // room for one team
+  const CallId a = Ask(job, 0, 1, SplitOp{{{0, 0, 0}}});
+  const CallId b = Ask(job, 1, 1, SplitOp{{{1, 1, 0}}});
+  EXPECT_FALSE(Answered(a));
+  EXPECT_EQ(TheJob().n_teams, 1u);
+  EXPECT_EQ(TheJob().allocations.size(), 2u);
+  CreateSegments();
+  MapGrowth(job);
+  EXPECT_TRUE(OneOutcome({a, b}).ok());
+  EXPECT_EQ(ResultOf<OperationResult>(a).team->id, 1u);
+  EXPECT_EQ(ResultOf<OperationResult>(b).team->id, 2u);
+  EXPECT_EQ(TheJob().heap_bytes, 2 * kHeap);
+}
 TEST_F(GrowthTest, ReportsAreIdempotent) {
   const TestJob job = ReadyJob(2);
   AskAll(job, 0, TooBig());

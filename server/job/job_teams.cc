@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/wire/limits.h"
+#include "server/heap/check.h"
 #include "server/job/job_heap.h"
 
 namespace iris::server {
@@ -41,6 +42,18 @@ absl::StatusOr<TeamInfo> MakeTeam(Job& job, const std::vector<Rank>& ranks, uint
   ++job.next_team;
   job.slots_in_use.insert(slot);
   return job.teams.emplace(team.info.id, std::move(team)).first->second.info;
+}
+
+void UnmakeLastTeam(Job& job) {
+  GiveBackSlotAndArea(job, job.teams.at(--job.next_team).info);
+  job.teams.erase(job.next_team);
+}
+
+void GiveBackSlotAndArea(Job& job, const TeamInfo& team) {
+  job.slots_in_use.erase(team.barrier_slot);
+  if (job.team_sync_bytes == 0) return;
+  const absl::Status freed = Unplace(job, team.sync_offset_bytes);
+  IRIS_CHECK(freed.ok(), "a team's barrier area is allocated");
 }
 
 void MakeOwnTeams(Job& job) {

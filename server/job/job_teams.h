@@ -20,6 +20,12 @@ std::optional<uint32_t> FreeSlot(const Job& job);
 absl::StatusOr<TeamInfo> MakeTeam(Job& job, const std::vector<Rank>& ranks, uint32_t slot,
                                   absl::Time wall);
 
+// Takes back the team that MakeTeam made last, before anybody knows of it.
+void UnmakeLastTeam(Job& job);
+
+// Frees the barrier slot and the area of a team that ends.
+void GiveBackSlotAndArea(Job& job, const TeamInfo& team);
+
 // Makes the team of every rank alone.
 void MakeOwnTeams(Job& job);
 

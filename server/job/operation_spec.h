@@ -17,12 +17,13 @@
 #include "server/job/operations/open.h"
 #include "server/job/operations/publish.h"
 #include "server/job/operations/register.h"
+#include "server/job/operations/split.h"
 
 namespace iris::server {
 
 // Every operation that there is. The order is that of recorded states: a new one comes last.
 using Operation = std::variant<AllocateOp, FreeOp, BroadcastOp, CreateTeamOp, DestroyTeamOp, GrowOp,
-                               OpenOp, PublishOp, RegisterOp, ConfirmOp>;
+                               OpenOp, PublishOp, RegisterOp, ConfirmOp, SplitOp>;
 
 struct OperationSpec {
   JobId job;

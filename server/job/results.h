@@ -62,7 +62,8 @@ struct OpenedInfo {
 struct OperationResult {
   uint64_t offset_bytes = 0;
   SharedBytes value;
-  std::optional<TeamInfo> team;
+  std::vector<TeamInfo> teams;   // of an outcome that irisd keeps: all that were made
+  std::optional<TeamInfo> team;  // of an answer: the one of them that the rank is in
   uint64_t heap_bytes = 0;
   std::optional<OpenedInfo> opened;  // of an open; absent: there is nothing of that name yet
 };

@@ -249,10 +249,11 @@ void JobMachine::Impl::NoteFailure(const Job& job, const absl::Status& status) {
 void JobMachine::Impl::ReplyWith(const Team& team, size_t index, CallId call,
                                  const Outcome& outcome) {
   Outcome reply = outcome;
-  if (reply.result.team.has_value()) {
-    const auto& members = reply.result.team->ranks;
+  for (TeamInfo& made : std::exchange(reply.result.teams, {})) {
+    const auto& members = made.ranks;
     if (std::find(members.begin(), members.end(), team.info.ranks[index]) == members.end())
-      reply.result.team.reset();
+      continue;
+    reply.result.team = std::move(made);
   }
   Answer(call, absl::OkStatus(), std::move(reply));
 }

@@ -15,6 +15,7 @@ using ::testing::Not;
 using ::testing::SizeIs;
 
 AllocateOp Bytes(uint64_t bytes) { return {.bytes = bytes}; }
+SplitOp Split(Rank rank, int32_t color, int32_t key) { return {{{rank, color, key}}}; }
 
 class TeamCallsTest : public MachineTest {
  protected:
@@ -483,6 +484,85 @@ TEST_F(TeamTest, OrderIsPartOfTheRequest) {
   const CallId a = Ask(job, 0, 0, CreateTeamOp{{0, 1}});
   const CallId b = Ask(job, 1, 0, CreateTeamOp{{1, 0}});
   EXPECT_TRUE(absl::IsInvalidArgument(OneOutcome({a, b})));
+}
+TEST_F(TeamTest, SplitMakesATeamOfEachColor) {
+  const TestJob job = ReadyJob(64);
+  std::vector<CallId> calls;
+  for (Rank rank = 0; rank < 64; ++rank) {
+    const int32_t color = rank == 5 ? -1 : static_cast<int32_t>(rank % 8);
+    calls.push_back(Ask(job, rank, 0, Split(rank, color, -static_cast<int32_t>(rank / 32))));
+  }
+  EXPECT_TRUE(OneOutcome(calls).ok());
+  EXPECT_FALSE(ResultOf<OperationResult>(calls[5]).team.has_value());
+  for (Rank rank = 0; rank < 64; ++rank) {
+    if (rank == 5) continue;
+    const auto team = ResultOf<OperationResult>(calls[rank]).team;
+    ASSERT_TRUE(team.has_value()) << rank;
+    EXPECT_EQ(team->id, 1 + rank % 8);  // in the order of the colors
+    // Equal keys keep the order of the parent.
+    std::vector<Rank> ranks;
+    for (const Rank first : {32u, 0u}) {
+      for (Rank r = first + rank % 8; r < first + 32; r += 8) {
+        if (r != 5) ranks.push_back(r);
+      }
+    }
+    EXPECT_EQ(team->ranks, ranks);
+  }
+  EXPECT_EQ(TheJob().n_teams, 9u);
+  // A retry has the same outcome.
+  EXPECT_EQ(ResultOf<OperationResult>(Ask(job, 9, 0, Split(9, 0, 0))).team->id, 2u);
+}
+TEST_F(TeamTest, SplitOfWhichNobodyWantsATeam) {
+  const TestJob job = ReadyJob(2);
+  const CallId a = Ask(job, 0, 0, Split(0, -1, 0));
+  const CallId b = Ask(job, 1, 0, Split(1, -7, 0));
+  EXPECT_TRUE(OneOutcome({a, b}).ok());
+  EXPECT_EQ(TheJob().n_teams, 1u);
+}
+TEST_F(TeamTest, SplitSaysNothingOfOtherRanks) {
+  const TestJob job = ReadyJob(2);
+  const CallId a = Ask(job, 0, 0, SplitOp{{{0, 3, 0}, {1, 3, 0}, {77, 3, 0}}});
+  const CallId b = Ask(job, 1, 0, SplitOp{{{0, 4, 0}, {1, 4, 0}}});
+  EXPECT_TRUE(OneOutcome({a, b}).ok());
+  EXPECT_THAT(ResultOf<OperationResult>(a).team->ranks, ElementsAre(0));
+  EXPECT_THAT(ResultOf<OperationResult>(b).team->ranks, ElementsAre(1));
+}
+TEST_F(TeamTest, SplitWithoutAColorOrWithTwo) {
+  const TestJob job = ReadyJob(1);
+  const absl::Status none = StatusOf(Ask(job, 0, 0, SplitOp{{{1, 3, 0}}}));
+  EXPECT_TRUE(absl::IsInvalidArgument(none));
+  EXPECT_THAT(none.message(), HasSubstr("names no color"));
+  const absl::Status two = StatusOf(Ask(job, 0, 1, SplitOp{{{0, 3, 0}, {0, 4, 0}}}));
+  EXPECT_TRUE(absl::IsInvalidArgument(two));
+  EXPECT_THAT(two.message(), HasSubstr("rank 0 is named twice"));
+}
+TEST_F(TeamTest, SplitAndAnotherCallAreAMismatchOnEveryRank) {
+  const TestJob job = ReadyJob(3);
+  const CallId a = Ask(job, 0, 0, Split(0, 1, 0));
+  const CallId b = Ask(job, 1, 0, BroadcastOp{0, ""});
+  const CallId c = Ask(job, 2, 0, Split(2, 1, 0));
+  const absl::Status status = OneOutcome({a, b, c});
+  EXPECT_TRUE(absl::IsInvalidArgument(status));
+  EXPECT_THAT(status.message(),
+              HasSubstr("split #0 (team 0): the ranks differ: rank 0 (pid 100) asked for split, "
+                        "rank 1 (pid 101) asked for broadcast(root=0)"));
+}
+TEST_F(TeamTest, SplitMakesAllTeamsOrNone) {
+  JoinSpec spec = Spec(0, 2);
+  spec.team_sync_bytes = 1 * kKiB;
+  const TestJob job = ReadyJob(2, spec);
+  uint64_t k = 0;
+  while (k < wire::kMaxTeamsPerJob - 2) CreateTeam(job, k++, {0});
+  const size_t n_allocations = TheJob().allocations.size();
+  const CallId a = Ask(job, 0, k, Split(0, 0, 0));
+  const CallId b = Ask(job, 1, k++, Split(1, 1, 0));
+  const absl::Status status = OneOutcome({a, b});
+  EXPECT_TRUE(absl::IsResourceExhausted(status));
+  EXPECT_THAT(status.message(), HasSubstr("has 255 teams and no slot for 2 others: destroy some"));
+  EXPECT_THAT(TheJob().allocations, SizeIs(n_allocations));
+  EXPECT_EQ(TheJob().n_teams, wire::kMaxTeamsPerJob - 1);
+  // One still has room, and an id that none had before.
+  EXPECT_EQ(CreateTeam(job, k, {0}).id, wire::kMaxTeamsPerJob - 1);
 }
 TEST_F(TeamTest, TeamsCountTheirOwnK) {
   const TestJob job = ReadyJob(3);

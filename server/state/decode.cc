@@ -94,7 +94,7 @@ Outcome Decode(const state::Outcome& from) {
   to.status = Decode(from.status());
   to.result.offset_bytes = from.offset_bytes();
   if (!from.value().empty()) to.result.value = SharedBytes(from.value());
-  if (from.has_team()) to.result.team = Decode(from.team());
+  for (const state::TeamInfo& team : from.teams()) to.result.teams.push_back(Decode(team));
   to.result.heap_bytes = from.heap_bytes();
   if (from.has_opened()) {
     to.result.opened = OpenedInfo{from.opened().offset_bytes(), from.opened().bytes(),

@@ -81,7 +81,7 @@ void Encode(const Outcome& from, state::Outcome* to) {
   Encode(from.status, to->mutable_status());
   to->set_offset_bytes(from.result.offset_bytes);
   to->set_value(std::string(from.result.value.view()));
-  if (from.result.team.has_value()) Encode(*from.result.team, to->mutable_team());
+  for (const TeamInfo& team : from.result.teams) Encode(team, to->add_teams());
   to->set_heap_bytes(from.result.heap_bytes);
   if (from.result.opened.has_value()) {
     to->mutable_opened()->set_offset_bytes(from.result.opened->offset_bytes);

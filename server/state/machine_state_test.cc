@@ -89,6 +89,18 @@ class MachineStateTest : public MachineTest {
   TestJob busy_, broken_;
 };
 
+TEST_F(MachineStateTest, ASplitGoesOnAndItsTeamsAreReadBack) {
+  const TestJob job = ReadyJob(3);
+  Ask(job, 2, 0, SplitOp{{{2, 4, -5}}});
+  Ask(job, 0, 0, SplitOp{{{0, 4, 0}}});
+  Exchange();
+  const CallId last = Ask(job, 1, 0, SplitOp{{{1, 0, 0}}});
+  EXPECT_THAT(ResultOf<OperationResult>(last).team->ranks, testing::ElementsAre(1));
+  Exchange();
+  const CallId again = Ask(job, 0, 0, SplitOp{{{0, 4, 0}}});
+  EXPECT_THAT(ResultOf<OperationResult>(again).team->ranks, testing::ElementsAre(2, 0));
+}
+
 TEST_F(MachineStateTest, EmptyMachine) { Exchange(); }
 
 TEST_F(MachineStateTest, EverythingIsReadBack) {

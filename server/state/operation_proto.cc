@@ -102,6 +102,23 @@ void Set(const ConfirmOp& from, v1::OperateRequest* to) {
   to->mutable_confirm()->set_error(from.error);
 }
 
+SplitOp FromProto(const v1::SplitOp& from) {
+  SplitOp op;
+  for (const v1::SplitOp::Wish& wish : from.wishes()) {
+    op.wishes.push_back({wish.rank(), wish.color(), wish.key()});
+  }
+  return op;
+}
+void Set(const SplitOp& from, v1::OperateRequest* to) {
+  v1::SplitOp& op = *to->mutable_split();
+  for (const SplitOp::Wish& wish : from.wishes) {
+    v1::SplitOp::Wish& one = *op.add_wishes();
+    one.set_rank(wish.rank);
+    one.set_color(wish.color);
+    one.set_key(wish.key);
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<Operation> OperationOfRequest(v1::OperateRequest request) {
@@ -126,6 +143,8 @@ absl::StatusOr<Operation> OperationOfRequest(v1::OperateRequest request) {
       return FromProto(request.register_());
     case v1::OperateRequest::kConfirm:
       return FromProto(request.confirm());
+    case v1::OperateRequest::kSplit:
+      return FromProto(request.split());
     case v1::OperateRequest::OP_NOT_SET:
       break;
   }

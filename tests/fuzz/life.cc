@@ -258,6 +258,9 @@ server::Operation Life::OperationOf(uint64_t seed, Rank rank) {
     case 9:
       return server::RegisterOp{.piece_bytes = {kGranularity}, .bytes = 100, .name = name};
     default:
+      if (seed % 7 == 0) {
+        return server::SplitOp{{{rank, static_cast<int32_t>(seed % 3) - 1, -1 * int32_t(rank)}}};
+      }
       if (seed % 2 == 0) return server::PublishOp{offset, name};
       return server::ConfirmOp{offset, rank == 1 && seed % 5 == 0 ? "cannot map" : ""};
   }

@@ -437,6 +437,14 @@ int Split(const std::vector<std::string>&) {
     REQUIRE(iris_barrier(context, three, 0) == IRIS_OK);
   }
   REQUIRE(iris_team_destroy(context, three) == IRIS_OK);
+
+  // One asks for something else: the same error on every rank, which go on afterwards.
+  iris_team* none = nullptr;
+  REQUIRE((me == 2 ? iris_broadcast_bytes(context, nullptr, "", 0, 2, &said, &n_said)
+                   : iris_team_split(context, nullptr, 1, 0, &none)) == IRIS_INVALID_ARGUMENT);
+  REQUIRE(Message().find("the ranks differ: rank ") != std::string::npos);
+  REQUIRE(Message().find(" asked for split") != std::string::npos);
+  REQUIRE(Message().find(" asked for broadcast(root=2)") != std::string::npos);
   REQUIRE(iris_barrier(context, nullptr, 0) == IRIS_OK);
   REQUIRE(iris_context_destroy(context) == IRIS_OK);
   return 0;

@@ -576,7 +576,17 @@ class Driver {
       }
       return op;
     }
-    if (dice < 94) return DestroyTeamOp{static_cast<uint32_t>(random_.Below(100))};
+    if (dice < 90) {
+      SplitOp op;  // what it says of others than the caller is dropped
+      for (Rank rank = 0; rank < 4; ++rank) {
+        if (random_.OneIn(40)) continue;
+        op.wishes.push_back({rank, static_cast<int32_t>(random_.Below(4)) - 1,
+                             static_cast<int32_t>(random_.Below(3)) - 1});
+        if (random_.OneIn(80)) op.wishes.push_back(op.wishes.back());
+      }
+      return op;
+    }
+    if (dice < 95) return DestroyTeamOp{static_cast<uint32_t>(random_.Below(100))};
     return GrowOp{random_.Below(2 * kGranularity)};
   }
 
@@ -900,6 +910,7 @@ class Driver {
     ASSERT_EQ(result.team.has_value(), expected.team.has_value());
     if (result.team.has_value()) {
       ASSERT_EQ(result.team->id, *expected.team);
+      ASSERT_EQ(result.team->ranks, expected.team_ranks);
     }
   }
 

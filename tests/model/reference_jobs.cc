@@ -21,7 +21,7 @@ uint64_t AlignmentOf(const AllocateOp& op) {
              : op.alignment_bytes;
 }
 
-bool WellFormed(const RefTeam& team, TeamId id, const Operation& op) {
+bool WellFormed(const RefTeam& team, TeamId id, Rank asker, const Operation& op) {
   const auto* open = std::get_if<OpenOp>(&op);
   const auto* publish = std::get_if<PublishOp>(&op);
   const auto* registers = std::get_if<RegisterOp>(&op);
@@ -53,6 +53,10 @@ bool WellFormed(const RefTeam& team, TeamId id, const Operation& op) {
     const std::set<Rank> asked(create->ranks.begin(), create->ranks.end());
     return !asked.empty() && asked.size() == create->ranks.size() &&
            std::includes(members.begin(), members.end(), asked.begin(), asked.end());
+  }
+  if (const auto* split = std::get_if<SplitOp>(&op)) {
+    return std::count_if(split->wishes.begin(), split->wishes.end(),
+                         [&](const SplitOp::Wish& wish) { return wish.rank == asker; }) == 1;
   }
   if (std::holds_alternative<DestroyTeamOp>(op)) return id != 0;
   if (const auto* grow = std::get_if<GrowOp>(&op)) return id == 0 && grow->bytes > 0;
@@ -578,8 +582,11 @@ bool ReferenceJobs::Alive(const RefJob& job, const RefTeam& team) const {
 Expected ReferenceJobs::ForRank(const RefOutcome& outcome, Rank rank) {
   Expected expected = outcome.expected;
   expected.is_outcome = true;
-  if (std::count(outcome.team_ranks.begin(), outcome.team_ranks.end(), rank) == 0)
-    expected.team.reset();
+  for (const auto& [id, ranks] : outcome.teams) {
+    if (std::count(ranks.begin(), ranks.end(), rank) == 0) continue;
+    expected.team = id;
+    expected.team_ranks = ranks;
+  }
   return expected;
 }
 
@@ -633,7 +640,8 @@ void ReferenceJobs::Operate(SessionId id, CallId call, const OperationSpec& spec
   op.calls[rank].push_back(call);
   if (spec.only_thread) op.asked_alone[rank] = ++job->moment;
   if (!Alive(*job, team)) return Fail(*job, spec.team, Code::kAborted);
-  if (!WellFormed(team, spec.team, spec.op)) return Fail(*job, spec.team, Code::kInvalidArgument);
+  if (!WellFormed(team, spec.team, rank, spec.op))
+    return Fail(*job, spec.team, Code::kInvalidArgument);
   if (const auto* confirm = std::get_if<ConfirmOp>(&spec.op);
       confirm != nullptr && !confirm->error.empty()) {
     Unconfirmed(*job, spec.team, spec.op);
@@ -647,6 +655,11 @@ void ReferenceJobs::Operate(SessionId id, CallId call, const OperationSpec& spec
   if (const auto* broadcast = std::get_if<BroadcastOp>(&spec.op);
       broadcast != nullptr && broadcast->root == rank) {
     op.value = std::string(broadcast->value.view());
+  }
+  if (const auto* split = std::get_if<SplitOp>(&spec.op)) {
+    for (const SplitOp::Wish& wish : split->wishes) {
+      if (wish.rank == rank) op.wishes[rank] = wish;
+    }
   }
   op.deadline = std::min(op.deadline, clock_->Now() + spec.timeout);
   if (op.calls.size() == team.ranks.size()) return Execute(*job, spec.team);
@@ -750,12 +763,12 @@ void ReferenceJobs::EndStuckCalls(RefJob& job) {
 }
 
 void ReferenceJobs::Conclude(RefJob& job, TeamId id, Expected expected,
-                             std::vector<Rank> team_ranks) {
+                             std::map<TeamId, std::vector<Rank>> teams) {
   RefTeam& team = job.teams.at(id);
   if (expected.code == Code::kOk) expected.heap_bytes = job.heap.capacity();
   const RefOp op = *std::exchange(team.op, std::nullopt);
   if (expected.code != Code::kOk) Unconfirmed(job, id, op.op);
-  team.log.push_back({expected, team_ranks});
+  team.log.push_back({expected, teams});
   for (const auto& [rank, calls] : op.calls) {
     for (const CallId call : calls) expected_[call] = ForRank(team.log.back(), rank);
   }
@@ -837,11 +850,20 @@ void ReferenceJobs::Execute(RefJob& job, TeamId id) {
     return Conclude(job, id, {});
   }
   if (const auto* create = std::get_if<CreateTeamOp>(&op.op)) {
-    const TeamId made = static_cast<TeamId>(job.teams.size() - job.ranks.size());
-    const std::vector<Rank> ranks = create->ranks;
-    if (MakeTeam(job, ranks, made).has_value()) return Conclude(job, id, {.team = made}, ranks);
-    const uint64_t needed = job.heap.Shortfall(job.sync_bytes, kSmallestAlignment);
-    return NeedGrowth(job, id, needed, std::max(needed, job.heap_initial));
+    return MakeTeams(job, id, {create->ranks});
+  }
+  if (std::holds_alternative<SplitOp>(op.op)) {
+    std::map<int32_t, std::map<std::pair<int32_t, size_t>, Rank>> colors;  // by key and place
+    for (size_t place = 0; place < team.ranks.size(); ++place) {
+      const SplitOp::Wish& wish = op.wishes.at(team.ranks[place]);
+      if (wish.color >= 0) colors[wish.color][{wish.key, place}] = wish.rank;
+    }
+    std::vector<std::vector<Rank>> lists;
+    for (const auto& [color, members] : colors) {
+      lists.emplace_back();
+      for (const auto& [order, rank] : members) lists.back().push_back(rank);
+    }
+    return MakeTeams(job, id, lists);
   }
   if (std::holds_alternative<DestroyTeamOp>(op.op)) {
     if (!team.allocations.empty()) return Fail(job, id, Code::kFailedPrecondition);
@@ -856,6 +878,23 @@ void ReferenceJobs::Execute(RefJob& job, TeamId id) {
   if (op.growth_done) return Conclude(job, id, {});
   const uint64_t bytes = std::get<GrowOp>(op.op).bytes;
   NeedGrowth(job, id, bytes, bytes);
+}
+
+void ReferenceJobs::MakeTeams(RefJob& job, TeamId id, const std::vector<std::vector<Rank>>& lists) {
+  std::map<TeamId, std::vector<Rank>> made;
+  for (const std::vector<Rank>& ranks : lists) {
+    const TeamId next = static_cast<TeamId>(job.teams.size() - job.ranks.size());
+    if (MakeTeam(job, ranks, next).has_value()) made[next] = ranks;
+  }
+  if (made.size() == lists.size()) return Conclude(job, id, {}, made);
+  for (const auto& [undone, ranks] : made) {
+    job.heap.Free(*job.teams.at(undone).sync_offset);
+    job.teams.erase(undone);
+  }
+  // One hole for all of them.
+  const uint64_t area = (job.sync_bytes + 1023) / 1024 * 1024;
+  const uint64_t needed = job.heap.Shortfall(lists.size() * area, kSmallestAlignment);
+  NeedGrowth(job, id, needed, std::max(needed, job.heap_initial));
 }
 
 // What a rank allocates alone.

@@ -48,6 +48,7 @@ using server::RankState;
 using server::RegisterOp;
 using server::SegmentId;
 using server::SessionId;
+using server::SplitOp;
 using server::TeamId;
 using Code = absl::StatusCode;
 
@@ -56,7 +57,8 @@ struct Expected {
   Code code = Code::kOk;
   std::optional<uint64_t> offset;      // of an allocate
   std::optional<std::string> value;    // of a broadcast
-  std::optional<TeamId> team;          // of a create_team, for members
+  std::optional<TeamId> team;          // of a create_team or split, for members
+  std::vector<Rank> team_ranks;        // of that team
   std::optional<uint64_t> opened;      // of an open that found something: its offset
   std::optional<uint64_t> heap_bytes;  // of any operation that succeeds
   std::optional<bool> cannot_end;      // of a host barrier
@@ -65,14 +67,15 @@ struct Expected {
 
 struct RefOutcome {
   Expected expected;
-  std::vector<Rank> team_ranks;  // of a create_team
+  std::map<TeamId, std::vector<Rank>> teams;  // that were made
 };
 
 struct RefOp {
   Operation op;
   std::map<Rank, std::vector<CallId>> calls;  // every rank that asked
   std::string value;
-  std::vector<RegisterOp> given;  // of a register, as each member asked
+  std::vector<RegisterOp> given;         // of a register, as each member asked
+  std::map<Rank, SplitOp::Wish> wishes;  // of a split
   absl::Time deadline = absl::InfiniteFuture();
   bool growth_done = false;
   std::map<Rank, uint64_t> asked_alone;  // the job's moment, for ranks with one thread
@@ -273,7 +276,8 @@ class ReferenceJobs {
   // Ends calls that wait for each other: those from which what ranks need leads back to where it
   // was.
   void EndStuckCalls(RefJob& job);
-  void Conclude(RefJob& job, TeamId id, Expected expected, std::vector<Rank> team_ranks = {});
+  void Conclude(RefJob& job, TeamId id, Expected expected,
+                std::map<TeamId, std::vector<Rank>> teams = {});
   void Fail(RefJob& job, TeamId id, Code code) { Conclude(job, id, {.code = code}); }
   void Execute(RefJob& job, TeamId id);
   // The offset of what has the name among those of a rank alone, or of several ranks.
@@ -292,6 +296,8 @@ class ReferenceJobs {
   void RunQueue(RefJob& job);
   void Forget(RefTeam& team);
   std::optional<uint64_t> MakeTeam(RefJob& job, const std::vector<Rank>& ranks, TeamId id);
+  // All of them, or none.
+  void MakeTeams(RefJob& job, TeamId id, const std::vector<std::vector<Rank>>& lists);
   static Expected ForRank(const RefOutcome& outcome, Rank rank);
 
   const uint64_t granularity_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -23,8 +24,16 @@ absl::Status OperationOf<CreateTeamOp>::Check(const CreateTeamOp& op, const Team
                                                    team.info.ranks.size(), " of team ",
                                                    team.info.id));
   }
+  return CheckRanksOf(op.ranks, team);
+}
+
+Executed OperationOf<CreateTeamOp>::Execute(const CreateTeamOp& op, Run& run) {
+  return MakeTeams({op.ranks}, run);
+}
+
+absl::Status CheckRanksOf(const std::vector<Rank>& ranks, const Team& team) {
   std::set<Rank> seen;
-  for (const Rank rank : op.ranks) {
+  for (const Rank rank : ranks) {
     if (team.IndexOf(rank) < 0) {
       return absl::InvalidArgumentError(
           absl::StrCat("rank ", rank, " is not a member of team ", team.info.id));
@@ -36,21 +45,37 @@ absl::Status OperationOf<CreateTeamOp>::Check(const CreateTeamOp& op, const Team
   return absl::OkStatus();
 }
 
-Executed OperationOf<CreateTeamOp>::Execute(const CreateTeamOp& op, Run& run) {
+Executed MakeTeams(const std::vector<std::vector<Rank>>& teams, Run& run) {
   Job& job = run.job;
-  const std::optional<uint32_t> slot = FreeSlot(job);
-  if (!slot.has_value() || IsOwnTeam(job.next_team)) {
-    return Concluded{run.Error(absl::ResourceExhaustedError(absl::StrCat(
-        "the job has ", job.n_teams(), " teams and no slot for another: destroy some")))};
+  const size_t n_teams = job.n_teams();
+  std::vector<TeamInfo> made;
+  absl::Status status;
+  bool has_slots = true;
+  for (size_t i = 0; i < teams.size() && status.ok(); ++i) {
+    const std::optional<uint32_t> slot = FreeSlot(job);
+    has_slots = slot.has_value() && !IsOwnTeam(job.next_team);
+    if (!has_slots) {
+      status = absl::ResourceExhaustedError(absl::StrCat(
+          "the job has ", n_teams, " teams and no slot for ",
+          teams.size() == 1 ? "another" : absl::StrCat(teams.size(), " others"), ": destroy some"));
+      break;
+    }
+    const auto team = MakeTeam(job, teams[i], *slot, run.wall);
+    status = team.status();
+    if (status.ok()) made.push_back(*team);
   }
-  const auto made = MakeTeam(job, op.ranks, *slot, run.wall);
-  if (made.ok()) {
-    run.events.push_back(event::TeamCreated{made->id, made->barrier_slot, made->ranks});
-    return Concluded{absl::OkStatus(), {.team = *made}};
+  if (status.ok()) {
+    for (const TeamInfo& team : made) {
+      run.events.push_back(event::TeamCreated{team.id, team.barrier_slot, team.ranks});
+    }
+    return Concluded{absl::OkStatus(), {.teams = std::move(made)}};
   }
-  const absl::Status failed = run.Error(made.status());
+  for (; !made.empty(); made.pop_back()) UnmakeLastTeam(job);
+  const absl::Status failed = run.Error(status);
+  const uint64_t area = (job.team_sync_bytes + wire::kMinAlignmentBytes - 1) /
+                        wire::kMinAlignmentBytes * wire::kMinAlignmentBytes;
   const uint64_t needed =
-      job.allocator.ShortfallBytes(job.team_sync_bytes, wire::kMinAlignmentBytes);
+      has_slots ? job.allocator.ShortfallBytes(teams.size() * area, wire::kMinAlignmentBytes) : 0;
   if (needed == 0) return Concluded{failed};  // not for want of room
   return NeedsGrowth{needed, std::max(needed, job.heap_bytes_initial), failed};
 }

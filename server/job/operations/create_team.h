@@ -30,4 +30,11 @@ struct OperationOf<CreateTeamOp> : OperationDefaults<CreateTeamOp> {
   static std::variant<Concluded, NeedsGrowth, Adopts> Execute(const CreateTeamOp& op, Run& run);
 };
 
+// kInvalidArgument: a rank is not a member of the team, or is named twice.
+absl::Status CheckRanksOf(const std::vector<Rank>& ranks, const Team& team);
+
+// Makes a team of each list of ranks, or none.
+std::variant<Concluded, NeedsGrowth, Adopts> MakeTeams(const std::vector<std::vector<Rank>>& teams,
+                                                       Run& run);
+
 }  // namespace iris::server

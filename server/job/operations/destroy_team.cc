@@ -3,8 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "server/heap/check.h"
-#include "server/job/job_heap.h"
+#include "server/job/job_teams.h"
 #include "server/job/operations/operation.h"
 
 namespace iris::server {
@@ -41,11 +40,7 @@ Executed OperationOf<DestroyTeamOp>::Execute(const DestroyTeamOp& op, Run& run) 
   // reached.
   job.slot_epochs[team.info.barrier_slot] =
       uint64_t{team.info.barrier_start_epoch} + Ahead(op.last_barrier_epoch, team) + 1;
-  job.slots_in_use.erase(team.info.barrier_slot);
-  if (job.team_sync_bytes > 0) {
-    const absl::Status freed = Unplace(job, team.info.sync_offset_bytes);
-    IRIS_CHECK(freed.ok(), "a team's barrier area is allocated");
-  }
+  GiveBackSlotAndArea(job, team.info);
   run.events.push_back(event::TeamDestroyed{team.info.id});
   return Concluded{.ends_team = true};
 }
