@@ -191,6 +191,12 @@ inline JoinedJob FromProto(const v1::JoinReply& reply) {
   return job;
 }
 
+inline Borrowed FromProto(const v1::BorrowReply& reply) {
+  Borrowed borrowed = {reply.job_id(), reply.epoch(), {}};
+  for (const v1::Segment& each : reply.segments()) borrowed.segments.push_back(FromProto(each));
+  return borrowed;
+}
+
 inline CommittedJob FromProto(const v1::MappedReply& reply) {
   return {reply.same_address(), FromProto(reply.world())};
 }
@@ -275,6 +281,9 @@ inline std::string Text(const JoinedJob& v) {
 inline std::string Text(const TeamInfo& v) {
   return absl::StrCat("team ", v.team_id, " (", absl::StrJoin(v.ranks, " "), ") ", v.barrier_slot,
                       " ", v.barrier_start_epoch, " ", v.sync_offset_bytes);
+}
+inline std::string Text(const Borrowed& v) {
+  return absl::StrCat(v.job_id, " ", v.epoch, " ", Text(v.segments));
 }
 inline std::string Text(const CommittedJob& v) {
   return absl::StrCat(v.same_address, " ", Text(v.world));
