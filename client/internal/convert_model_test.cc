@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/internal/convert.h"
-#include "client/internal/proto_reference.h"
+#include "client/internal/testing/proto_reference.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/message.h"
 #include "proto/iris/v1/heap.pb.h"

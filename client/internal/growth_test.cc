@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "client/internal/fake_control_plane.h"
+#include "client/internal/testing/fake_control_plane.h"
 
 namespace iris::internal {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "client/internal/fake_irisd.h"
+#include "client/internal/testing/fake_irisd.h"
 
 namespace iris::internal {
 namespace {

@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "absl/synchronization/notification.h"
-#include "client/internal/fake_control_plane.h"
+#include "client/internal/testing/fake_control_plane.h"
 
 namespace iris::internal {
 namespace {

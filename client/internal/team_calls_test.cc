@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "absl/strings/match.h"
-#include "client/internal/fake_control_plane.h"
+#include "client/internal/testing/fake_control_plane.h"
 
 namespace iris::internal {
 namespace {

@@ -9,7 +9,7 @@ import unittest
 
 from tests.python import junit
 
-SOURCE = "device/driver/vendor_headers.cc"
+SOURCE = "device/driver/testing/vendor_headers.cc"
 CUDA_HEADERS = [os.path.join(os.environ.get("CUDA_PATH", "/usr/local/cuda"), "include"), "/usr/include"]
 HIP_HEADERS = [os.path.join(os.environ.get("ROCM_PATH", "/opt/rocm"), "include"), "/usr/include"]
 

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "device/iris/backend/emu/test_util.h"
+#include "device/iris/backend/emu/testing/test_util.h"
 #include "gtest/gtest.h"
 #include "iris/device.h"
 

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "device/iris/backend/emu/test_util.h"
+#include "device/iris/backend/emu/testing/test_util.h"
 #include "gtest/gtest.h"
 #include "iris/device.h"
 

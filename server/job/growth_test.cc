@@ -2,7 +2,7 @@
 #include <string>
 #include <vector>
 
-#include "server/job/job_machine_testing.h"
+#include "server/job/testing/job_machine_testing.h"
 
 namespace iris::server {
 namespace {

@@ -5,7 +5,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "server/job/job.h"
-#include "server/job/job_machine_testing.h"
+#include "server/job/testing/job_machine_testing.h"
 
 namespace iris::server {
 namespace {

@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "device/base/bytes.h"
 #include "server/job/event_text.h"
-#include "server/job/job_machine_testing.h"
+#include "server/job/testing/job_machine_testing.h"
 
 namespace iris::server {
 namespace {

@@ -3,7 +3,7 @@
 #include <utility>
 #include <vector>
 
-#include "server/job/job_machine_testing.h"
+#include "server/job/testing/job_machine_testing.h"
 
 namespace iris::server {
 namespace {

@@ -1,6 +1,6 @@
 // What another irisd does first with the state of one that ended.
-#include "server/job/job_machine_testing.h"
 #include "server/job/limits.h"
+#include "server/job/testing/job_machine_testing.h"
 
 namespace iris::server {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/wire/limits.h"
-#include "server/job/job_machine_testing.h"
+#include "server/job/testing/job_machine_testing.h"
 
 namespace iris::server {
 namespace {

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "server/job/job_machine_testing.h"
+#include "server/job/testing/job_machine_testing.h"
 
 namespace iris::server {
 namespace {

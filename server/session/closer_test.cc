@@ -17,7 +17,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "server/link/drop_unread.h"
-#include "server/session/slow_socket.h"
+#include "server/session/testing/slow_socket.h"
 
 namespace iris::server {
 namespace {

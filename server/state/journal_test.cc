@@ -22,7 +22,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "proto/wire/version.h"
-#include "server/job/job_machine_testing.h"
+#include "server/job/testing/job_machine_testing.h"
 #include "server/state/change_table.h"
 #include "server/state/machine_state.h"
 #include "server/state/machine_state.pb.h"

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/message.h"
-#include "server/job/job_machine_testing.h"
+#include "server/job/testing/job_machine_testing.h"
 #include "server/state/machine_state.pb.h"
 
 namespace iris::server {

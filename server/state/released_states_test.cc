@@ -11,7 +11,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "server/job/job_machine_testing.h"
+#include "server/job/testing/job_machine_testing.h"
 #include "server/state/journal.h"
 #include "server/state/machine_state.h"
 

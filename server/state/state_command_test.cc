@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/text_format.h"
-#include "server/job/job_machine_testing.h"
+#include "server/job/testing/job_machine_testing.h"
 #include "server/state/journal.h"
 #include "server/state/machine_state.h"
 #include "server/state/machine_state.pb.h"

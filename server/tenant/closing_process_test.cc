@@ -13,7 +13,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "server/session/closer.h"
-#include "server/session/slow_socket.h"
+#include "server/session/testing/slow_socket.h"
 #include "server/tenant/running_process.h"
 #include "server/tenant/worker_process.h"
 

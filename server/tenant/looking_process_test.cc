@@ -19,7 +19,7 @@
 #include "proto/wire/frame.h"
 #include "server/job/clock.h"
 #include "server/link/drop_unread.h"
-#include "server/session/slow_socket.h"
+#include "server/session/testing/slow_socket.h"
 #include "server/tenant/running_process.h"
 #include "server/tenant/worker_process.h"
 #include "server/worker/look_at_descriptors.h"

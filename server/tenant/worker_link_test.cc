@@ -16,7 +16,7 @@
 #include "absl/strings/match.h"
 #include "device/base/descriptors.h"
 #include "server/job/clock.h"
-#include "server/tenant/fake_worker.h"
+#include "server/tenant/testing/fake_worker.h"
 
 namespace iris::server {
 namespace {

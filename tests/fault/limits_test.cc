@@ -7,7 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/time/clock.h"
-#include "server/session/slow_socket.h"
+#include "server/session/testing/slow_socket.h"
 #include "tests/fault/fault_fixture.h"
 
 namespace iris::testing {

@@ -19,7 +19,7 @@
 
 namespace iris::fuzz {
 
-// The devices of the irisd that reads the state: those of server/job/job_machine_testing.h.
+// The devices of the irisd that reads the state: those of server/job/testing/job_machine_testing.h.
 std::vector<server::Ledger::DeviceAccount> Devices();
 
 class Life {

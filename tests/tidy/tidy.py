@@ -487,7 +487,7 @@ def unfinished(tree):
 
 
 # What client/internal has of protobuf: an irisd for tests, and the model of its own messages.
-PROTOBUF_FOR_TESTS = ("client/internal/fake_irisd.h", "client/internal/proto_reference.h")
+PROTOBUF_FOR_TESTS = ("client/internal/testing/fake_irisd.h", "client/internal/testing/proto_reference.h")
 
 
 def client_storeys(tree):

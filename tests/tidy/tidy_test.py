@@ -140,8 +140,8 @@ PLANTED = {
         ("client/internal/planted.cc", '#include "client/iris/context.h"\n'),
         ("client/base/planted.cc", '#include "client/internal/clock.h"\n'),
         # Through a header of ours.
-        ("client/iris/planted.cc", '#include "client/internal/fake_irisd.h"\n'),
-        ("client/internal/planted.cc", '#include "client/internal/proto_reference.h"\n'),
+        ("client/iris/planted.cc", '#include "client/internal/testing/fake_irisd.h"\n'),
+        ("client/internal/planted.cc", '#include "client/internal/testing/proto_reference.h"\n'),
         ("client/internal/planted.h", '// x\n#pragma once\n#include "proto/iris/v1/heap.pb.h"\n'),
         ("client/base/planted.h", "// x\n#pragma once\n#include <grpcpp/grpcpp.h>\n"),
     ),

@@ -11,7 +11,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "iris/backend/emu/test_util.h"
+#include "iris/backend/emu/testing/test_util.h"
 #include "iris/backend/select.h"
 
 namespace iris::backend {

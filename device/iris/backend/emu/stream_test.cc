@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "iris/backend/emu/test_util.h"
+#include "iris/backend/emu/testing/test_util.h"
 #include "iris/backend/select.h"
 
 namespace iris::backend {
