@@ -13,7 +13,7 @@
 
 #include "gtest/gtest.h"
 #include "iris/collective/collective.h"
-#include "iris/collective/impl/layout.h"
+#include "iris/rounds/layout.h"
 #include "iris/collective/tile.h"
 #include "iris/device.h"
 #include "tests/conformance/collective_reference.h"

@@ -8,6 +8,7 @@
 #include "iris/collective/collective.h"
 #include "iris/collective/rules.h"
 #include "iris/collective/table.h"
+#include "iris/rounds/launch.h"
 #include "iris/device.h"
 #include "tests/conformance/world.h"
 

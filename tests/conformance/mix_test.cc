@@ -18,7 +18,7 @@
 
 #include "gtest/gtest.h"
 #include "iris/collective/collective.h"
-#include "iris/collective/impl/layout.h"
+#include "iris/rounds/layout.h"
 #include "iris/device.h"
 #include "iris/ops/ops.h"
 #include "tests/conformance/values.h"

@@ -24,7 +24,7 @@
 #include <vector>
 
 #include "iris/backend/select.h"
-#include "iris/collective/impl/layout.h"
+#include "iris/rounds/layout.h"
 #include "iris/collective/impl/reduce_direct.h"
 #include "iris/collective/variants/lines.h"
 #include "iris/collective/variants/packets.h"

@@ -7,9 +7,10 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "iris/collective/impl/layout.h"
-#include "iris/collective/impl/protocol.h"
 #include "iris/collective/table.h"
+#include "iris/rounds/launch.h"
+#include "iris/rounds/layout.h"
+#include "iris/rounds/protocol.h"
 #include "iris/translate.h"
 
 namespace iris::ccl {

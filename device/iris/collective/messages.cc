@@ -7,9 +7,9 @@
 #include <cstdint>
 
 #include "iris/collective/collective.h"
-#include "iris/collective/impl/layout.h"
 #include "iris/collective/impl/request.h"
 #include "iris/collective/variants/variant.h"
+#include "iris/rounds/layout.h"
 
 namespace iris::ccl {
 namespace {

@@ -3,8 +3,8 @@
 #include <cstdint>
 
 #include "iris/collective/collective.h"
-#include "iris/collective/impl/layout.h"
 #include "iris/collective/impl/request.h"
+#include "iris/collective/table.h"
 #include "iris/collective/variants/variant.h"
 
 namespace iris::ccl {
@@ -131,6 +131,21 @@ Result RunAllToAllV(const Comm& comm, const Call& call, backend::Stream& stream)
 }
 
 }  // namespace
+
+Result CreateComm(const CommOptions& options, Comm* out) {
+  if (Result result = PrepareKernels(); !result.ok()) return result;
+  CommOptions complete = options;
+  complete.config = impl::WithRules(impl::Complete(options.config));
+  return impl::MakeComm(complete, out);
+}
+
+Result PrepareKernels() {
+  const impl::VariantRows all = impl::AllVariants();
+  for (uint32_t i = 0; i < all.n; ++i) {
+    if (Result result = all.rows[i]->prepare(); !result.ok()) return result;
+  }
+  return {};
+}
 
 Result Run(const Comm& comm, const Call& call, backend::Stream& stream) {
   if (Result result = impl::CheckComm(comm); !result.ok()) return result;

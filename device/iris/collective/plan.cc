@@ -3,10 +3,10 @@
 #include <cstdint>
 
 #include "iris/collective/collective.h"
-#include "iris/collective/impl/layout.h"
 #include "iris/collective/impl/request.h"
 #include "iris/collective/table.h"
 #include "iris/collective/variants/variant.h"
+#include "iris/rounds/layout.h"
 
 namespace iris::ccl {
 namespace {
@@ -79,36 +79,6 @@ Plan FollowRules(const Comm& comm, const Shape& shape, uint64_t bytes) {
 
 }  // namespace
 
-Result UseRules(const Rule* rules, uint32_t n_rules, Comm* comm) {
-  ResolvedRules resolved;
-  uint32_t n = 0;
-  for (uint32_t operation = 0; operation < kOperationCount; ++operation) {
-    const uint32_t begin = n;
-    for (uint32_t i = 0; i < n_rules; ++i) {
-      const Rule& rule = rules[i];
-      if (static_cast<uint32_t>(rule.operation) != operation) continue;
-      if (comm->team.size > rule.max_members) continue;
-      // What an earlier row of the variant covers is never reached.
-      bool covered = false;
-      for (uint32_t k = begin; k < n; ++k) {
-        covered = covered || (resolved.rows[k].variant == rule.variant &&
-                              resolved.rows[k].max_bytes >= rule.max_bytes);
-      }
-      if (covered) continue;
-      if (rule.blocks > kMaxBlocks || rule.threads > kMaxThreads || rule.unroll > kMaxUnroll) {
-        return impl::Invalid("a number of a rule is out of its range");
-      }
-      if (n == ResolvedRules::kMax) return impl::Invalid("there are too many rules for this team");
-      resolved.rows[n++] = {rule.max_bytes, static_cast<uint16_t>(rule.blocks),
-                            static_cast<uint16_t>(rule.threads), rule.variant,
-                            static_cast<uint8_t>(rule.unroll)};
-    }
-    resolved.end[operation] = static_cast<uint16_t>(n);
-  }
-  comm->rules = resolved;
-  return {};
-}
-
 Plan Choose(const Comm& comm, const Shape& shape) {
   if (comm.team.size == 1 && shape.operation != Operation::kBarrier) {
     return {Variant::kCopyEngine, 0, 0};
@@ -129,7 +99,8 @@ namespace impl {
 void FitWords(const Comm& comm, uint64_t words, Plan* plan) {
   const Config& config = comm.config;
   if (plan->threads == 0) {
-    plan->threads = static_cast<uint32_t>(Clamp(RoundUp(words, 32), 32, Emulated() ? 64 : 256));
+    plan->threads =
+        static_cast<uint32_t>(Clamp(RoundUp(words, 32), 32, backend::Traits::kEmulated ? 64 : 256));
   }
   if (plan->blocks == 0) {
     plan->blocks = static_cast<uint32_t>(
@@ -156,7 +127,7 @@ void FitLines(const Comm& comm, uint64_t row_bytes, Plan* plan) {
   const uint64_t step_bytes = lanes / kLineLanes * kLineDataBytes;
   const uint64_t steps = (row_bytes + step_bytes - 1) / step_bytes;
   // Whole warps.
-  if (plan->threads == 0) plan->threads = Emulated() ? 64 : 256;
+  if (plan->threads == 0) plan->threads = backend::Traits::kEmulated ? 64 : 256;
   plan->threads = static_cast<uint32_t>(RoundUp(plan->threads, lanes));
   const uint64_t most_blocks = plan->blocks == 0 ? config.line_blocks : plan->blocks;
   if (config.block_threads == 0) {
@@ -174,7 +145,7 @@ void FitLines(const Comm& comm, uint64_t row_bytes, Plan* plan) {
 }
 
 void FitUnits(const Comm& comm, const Shape&, uint64_t bytes, Plan* plan) {
-  const bool emu = Emulated();
+  const bool emu = backend::Traits::kEmulated;
   if (plan->threads == 0) plan->threads = emu ? 64 : kMaxThreads;
   if (plan->blocks == 0) {
     const uint64_t units = bytes / comm.team.size / 16;

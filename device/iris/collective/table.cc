@@ -185,14 +185,7 @@ constexpr std::array<Rule, N + kForFewBlocks> WithGpuRules(const Rule (&first)[N
 constexpr auto kUpTo16Rules = WithGpuRules(kRulesOf16);
 constexpr auto kUpTo8Rules = WithGpuRules(kRulesOf8);
 
-template <typename T>
-void Default(T* field, T value) {
-  if (*field == 0) *field = value;
-}
-
 }  // namespace
-
-bool Emulated() { return backend::Traits::kEmulated; }
 
 Table BuiltInTable(bool emulated) {
   if (emulated) return {kEmuRules, sizeof(kEmuRules) / sizeof(Rule)};
@@ -204,27 +197,11 @@ Table FewBlocksTable(uint32_t max_blocks) {
   return {kUpTo16Rules.data(), kUpTo16Rules.size()};
 }
 
-Config Complete(Config config) {
-  const bool emu = Emulated();
-  Default(&config.max_blocks, emu ? 8u : kMaxBlocks);
-  if (config.max_multiprocessors != 0 && config.max_blocks > config.max_multiprocessors) {
-    config.max_blocks = config.max_multiprocessors;
-  }
-  const uint32_t packet_blocks = emu ? 4 : 64;
-  Default(&config.packet_blocks,
-          packet_blocks < config.max_blocks ? packet_blocks : config.max_blocks);
-  Default(&config.packet_bytes, uint64_t{4} << 10);
-  const uint32_t line_blocks = emu ? 4 : kMaxBlocks;
-  Default(&config.line_blocks, line_blocks < config.max_blocks ? line_blocks : config.max_blocks);
-  Default(&config.line_bytes, uint64_t{emu ? 16u : 64u} << 10);
-  const uint32_t push_blocks = emu ? 4 : kMaxBlocks;
-  Default(&config.push_blocks, push_blocks < config.max_blocks ? push_blocks : config.max_blocks);
-  // On GPUs chunks of 16 KiB from each of four members: the prototype's 2 MiB of a row at once.
-  Default(&config.push_bytes, uint64_t{emu ? 16u : 192u} << 10);
-  Default(&config.stage_bytes, uint64_t{64} << 10);
+Config WithRules(Config config) {
   if (config.n_rules == 0) {
-    const Table table = config.max_blocks <= kFewBlocks && !emu ? FewBlocksTable(config.max_blocks)
-                                                                : BuiltInTable(emu);
+    const Table table = config.max_blocks <= kFewBlocks && !backend::Traits::kEmulated
+                            ? FewBlocksTable(config.max_blocks)
+                            : BuiltInTable(backend::Traits::kEmulated);
     config.rules = table.rules;
     config.n_rules = table.n_rules;
   }

@@ -12,9 +12,6 @@ struct Table {
   uint32_t n_rules;
 };
 
-// Whether the backend that this is built for is the emulator.
-bool Emulated();
-
 // For emulated devices or for GPUs.
 Table BuiltInTable(bool emulated);
 
@@ -22,7 +19,7 @@ Table BuiltInTable(bool emulated);
 inline constexpr uint32_t kFewBlocks = 16;
 Table FewBlocksTable(uint32_t max_blocks);
 
-// Every field set.
-Config Complete(Config config);
+// A complete config, with the built-in rules where it has none.
+Config WithRules(Config config);
 
 }  // namespace iris::ccl::impl

@@ -26,9 +26,9 @@
 #include "iris/backend/select.h"
 #include "iris/barrier.h"
 #include "iris/collective/collective.h"
-#include "iris/collective/impl/layout.h"
 #include "iris/collective/impl/reduce.h"
 #include "iris/memory.h"
+#include "iris/rounds/layout.h"
 #include "iris/translate.h"
 #include "iris/types.h"
 

@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
-#include "iris/collective/impl/layout.h"
 #include "iris/collective/impl/request.h"
+#include "iris/rounds/layout.h"
 #include "iris/translate.h"
 
 namespace iris::ccl {

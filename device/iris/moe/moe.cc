@@ -3,10 +3,9 @@
 
 #include <cstdint>
 
-#include "iris/collective/impl/request.h"
-#include "iris/collective/variants/variant.h"
 #include "iris/moe/impl/kernels.h"
 #include "iris/moe/impl/layout.h"
+#include "iris/rounds/launch.h"
 #include "iris/translate.h"
 
 namespace iris::moe {
@@ -129,9 +128,6 @@ Result Begin(const ccl::Comm& comm, Operation operation, const Parameters& confi
                             : comm.config.max_blocks;
   blocks = ccl::impl::Min(blocks, most);
 
-  const ccl::impl::Request request = {.operation = operation};
-  const ccl::Plan plan = {ccl::Variant::kAuto, static_cast<uint32_t>(blocks),
-                          warps * backend::Traits::kWarpThreads, 1};
   ccl::CallRecord record;
   record.operation = operation;
   record.type = in;
@@ -143,12 +139,9 @@ Result Begin(const ccl::Comm& comm, Operation operation, const Parameters& confi
   record.max_tokens = config.max_tokens;
   record.capacity = config.capacity;
   record.moe_place = offset_bytes;
-  record.blocks = plan.blocks;
+  record.blocks = static_cast<uint32_t>(blocks);
   *call = {};
-  call->common = ccl::impl::CommonOf({comm, request, plan});
-  call->common.early = 0;
-  call->common.call = ccl::impl::PackMoe(record);
-  call->common.signature = ccl::impl::SignatureOf(call->common.call);
+  call->common = ccl::impl::CommonOf(comm, ccl::impl::PackMoe(record), record.blocks, false);
   call->workspace_offset_bytes = offset_bytes;
   call->at = at;
   call->tag = TagOf(comm.team, config);

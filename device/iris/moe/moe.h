@@ -38,8 +38,8 @@
 #include <cstdint>
 
 #include "iris/backend/select.h"
-#include "iris/collective/collective.h"
 #include "iris/dtype.h"
+#include "iris/rounds/comm.h"
 #include "iris/types.h"
 
 namespace iris::moe {

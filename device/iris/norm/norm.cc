@@ -3,10 +3,9 @@
 
 #include <cstdint>
 
-#include "iris/collective/impl/request.h"
-#include "iris/collective/variants/variant.h"
 #include "iris/norm/impl/row.h"
 #include "iris/norm/variant.h"
+#include "iris/rounds/launch.h"
 
 namespace iris::norm {
 namespace {
@@ -328,7 +327,6 @@ Result Launch(const ccl::Comm& comm, const Norm& given, backend::Stream& stream)
       return Invalid("a stride is hidden to 2^31 - 1 columns, or 0: as hidden");
     }
   }
-  ccl::impl::Request request = {.operation = problem.operation};
   uint64_t in_offset_bytes = 0;
   uint64_t residual_out_offset_bytes = 0;
   uint64_t out_offset_bytes = 0;
@@ -343,12 +341,6 @@ Result Launch(const ccl::Comm& comm, const Norm& given, backend::Stream& stream)
   const auto reached = [&problem](uint64_t offset_bytes, uint64_t stride) {
     return stride == problem.hidden || problem.rows == 1 ? offset_bytes : ccl::impl::kNotInHeap;
   };
-  request.in_offset_bytes = reached(in_offset_bytes, call.in_stride);
-  request.out_offset_bytes = gives_sums
-                                 ? reached(residual_out_offset_bytes, call.residual_out_stride)
-                                 : reached(out_offset_bytes, call.out_stride);
-  const ccl::Plan launch = {ccl::Variant::kAuto, plan.blocks, plan.threads, 1};
-  impl::Common common = ccl::impl::CommonOf({comm, request, launch});
   ccl::CallRecord record;
   record.operation = problem.operation;
   record.type = problem.in;
@@ -364,8 +356,12 @@ Result Launch(const ccl::Comm& comm, const Norm& given, backend::Stream& stream)
   record.check_calls = comm.config.check_calls;
   record.epsilon = problem.epsilon;
   record.weight_offset = problem.weight_offset;
-  common.call = ccl::impl::PackNorm(record);
-  common.signature = ccl::impl::SignatureOf(common.call);
+  impl::Common common = ccl::impl::CommonOf(comm, ccl::impl::PackNorm(record), plan.blocks,
+                                            ccl::impl::BeginsEarly(comm, plan.blocks));
+  common.in_offset_bytes = reached(in_offset_bytes, call.in_stride);
+  common.out_offset_bytes = gives_sums
+                                ? reached(residual_out_offset_bytes, call.residual_out_stride)
+                                : reached(out_offset_bytes, call.out_stride);
   impl::NormCall norm = {};
   norm.in = static_cast<const uint8_t*>(call.in);
   if (problem.residual) {

@@ -33,9 +33,9 @@
 #include <cstdint>
 
 #include "iris/backend/select.h"
-#include "iris/collective/collective.h"
 #include "iris/dtype.h"
 #include "iris/norm_types.h"
+#include "iris/rounds/comm.h"
 #include "iris/types.h"
 
 namespace iris::norm {

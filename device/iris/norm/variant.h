@@ -7,11 +7,11 @@
 #include <cstdint>
 
 #include "iris/backend/select.h"
-#include "iris/collective/collective.h"
-#include "iris/collective/impl/layout.h"
-#include "iris/collective/variants/lines.h"
 #include "iris/norm/impl/row.h"
 #include "iris/norm/norm.h"
+#include "iris/rounds/comm.h"
+#include "iris/rounds/layout.h"
+#include "iris/rounds/lines.h"
 
 namespace iris::norm::impl {
 

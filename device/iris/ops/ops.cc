@@ -4,12 +4,10 @@
 #include <cstdint>
 
 #include "iris/backend/library_product.h"
-#include "iris/collective/impl/request.h"
-#include "iris/collective/table.h"
-#include "iris/collective/variants/variant.h"
 #include "iris/ops/impl/layout.h"
 #include "iris/ops/rules.h"
 #include "iris/ops/variant.h"
+#include "iris/rounds/launch.h"
 #include "iris/translate.h"
 
 namespace iris::ops {
@@ -69,10 +67,8 @@ Common CommonOf(const ccl::Comm& comm, const Matmul& call, const LaunchPlan& pla
   const Operation operation = problem.operation;
   const bool to_all = IsToAll(operation);
   const bool own_product = operation == Operation::kAllGatherMatmul;  // of each member
-  ccl::impl::Request request = {.operation = operation};
-  if (to_all && comm.team.size > 1) request.out_offset_bytes = OffsetBytes(comm.context, call.d);
-  const ccl::Plan launch = {ccl::Variant::kAuto, plan.blocks, plan.threads, 1};
-  Common common = ccl::impl::CommonOf({comm, request, launch});
+  const uint64_t d_offset_bytes =
+      to_all && comm.team.size > 1 ? OffsetBytes(comm.context, call.d) : 0;
   ccl::CallRecord record;
   record.operation = operation;
   record.type = problem.in;
@@ -90,10 +86,11 @@ Common CommonOf(const ccl::Comm& comm, const Matmul& call, const LaunchPlan& pla
   if (!IsSum(operation)) record.k = static_cast<uint32_t>(problem.k);
   if (to_all) record.ldd = static_cast<uint32_t>(call.ldd);
   if (to_all && plan.variant == Variant::kPersistent) {
-    record.d_place = static_cast<uint32_t>(request.out_offset_bytes / kPlaceBytes);
+    record.d_place = static_cast<uint32_t>(d_offset_bytes / kPlaceBytes);
   }
-  common.call = ccl::impl::PackMatmul(record);
-  common.signature = ccl::impl::SignatureOf(common.call);
+  Common common = ccl::impl::CommonOf(comm, ccl::impl::PackMatmul(record), plan.blocks,
+                                      ccl::impl::BeginsEarly(comm, plan.blocks));
+  common.out_offset_bytes = d_offset_bytes;
   return common;
 }
 

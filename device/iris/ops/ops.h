@@ -39,9 +39,9 @@
 #include <vector>
 
 #include "iris/backend/select.h"
-#include "iris/collective/collective.h"
 #include "iris/dtype.h"
 #include "iris/ops_types.h"
+#include "iris/rounds/comm.h"
 #include "iris/share.h"
 #include "iris/types.h"
 

@@ -7,9 +7,9 @@
 #include <cstdint>
 
 #include "iris/backend/select.h"
-#include "iris/collective/collective.h"
-#include "iris/collective/impl/layout.h"
 #include "iris/ops/ops.h"
+#include "iris/rounds/comm.h"
+#include "iris/rounds/layout.h"
 
 namespace iris::ops::impl {
 

@@ -4,8 +4,8 @@
 #include <cstdint>
 
 #include "iris/backend/select.h"
-#include "iris/collective/impl/layout.h"
 #include "iris/collective/impl/reduce.h"
+#include "iris/rounds/layout.h"
 
 namespace iris::ccl::impl {
 

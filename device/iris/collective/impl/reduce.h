@@ -6,29 +6,11 @@
 
 #include "iris/backend/numeric.h"
 #include "iris/backend/select.h"
-#include "iris/collective/impl/layout.h"
+#include "iris/collective/impl/calls.h"
 #include "iris/impl/copy.h"
+#include "iris/rounds/words.h"
 
 namespace iris::ccl::impl {
-
-// In what type elements of T are reduced: narrow floats in fp32, where a result is rounded once;
-// integers unsigned, where overflow wraps, except for the comparisons.
-template <typename T>
-struct Accumulator {
-  using Type = T;
-};
-template <>
-struct Accumulator<Half> {
-  using Type = float;
-};
-template <>
-struct Accumulator<Bfloat16> {
-  using Type = float;
-};
-template <>
-struct Accumulator<uint8_t> {
-  using Type = uint32_t;
-};
 
 template <ReduceOp Op, typename A>
 IRIS_HOST_DEVICE inline A Combine(A a, A b) {
@@ -47,16 +29,6 @@ IRIS_HOST_DEVICE inline A Combine(A a, A b) {
     return b > a || b != b ? b : a;
   }
 }
-
-template <typename T, uint32_t K>
-struct alignas(sizeof(T) * K) Pack {
-  T values[K];
-};
-
-template <typename T, uint32_t K>
-struct Sum {
-  typename Accumulator<T>::Type values[K];
-};
 
 // The operator is known when compiled; there are 2, 4 or 8 members, so that a multiplication
 // divides exactly.
@@ -139,13 +111,12 @@ IRIS_DEVICE inline Sum<T, K> Begin(const Pack<T, K>& pack) {
   return sum;
 }
 
-// Threads that share a range: this is number `index` of `n`. unroll: 1, or 2 for twice as many
-// loads at a time.
-struct Share {
-  uint64_t index;
-  uint64_t n;
-  uint32_t unroll = 1;
-};
+// Elements of row r.
+template <typename C>
+IRIS_DEVICE inline uint64_t RowCount(const C& call, uint32_t r) {
+  const uint64_t begin = r * call.count;
+  return begin < call.limit ? Min(call.count, call.limit - begin) : 0;
+}
 
 // A table in shared memory: the addresses of element 0 of the sources, in the order of the members,
 // and then those of the destinations.
@@ -259,10 +230,6 @@ IRIS_DEVICE inline void ReduceRange(const Op& op, uint8_t* const* table, uint32_
     ReduceUnit<T, Op, T>(op, table, n, n_to, i < head ? i : tail + i - head);
   }
 }
-
-// A Share is a coop of iris::impl::CopyBytes.
-IRIS_DEVICE inline uint32_t CoopIndex(Share share) { return static_cast<uint32_t>(share.index); }
-IRIS_DEVICE inline uint32_t CoopSize(Share share) { return static_cast<uint32_t>(share.n); }
 
 // Whether all addresses of a table have the same remainder modulo 16.
 IRIS_DEVICE inline bool Straight(uint8_t* const* table, uint32_t n) {

@@ -5,11 +5,11 @@
 #include <cstdint>
 
 #include "iris/backend/select.h"
-#include "iris/collective/impl/layout.h"
-#include "iris/collective/impl/protocol.h"
 #include "iris/collective/impl/reduce.h"
-#include "iris/collective/impl/words.h"
 #include "iris/memory.h"
+#include "iris/rounds/layout.h"
+#include "iris/rounds/protocol.h"
+#include "iris/rounds/words.h"
 
 namespace iris::ccl::impl {
 

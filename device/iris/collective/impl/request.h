@@ -5,13 +5,12 @@
 
 #include "iris/backend/select.h"
 #include "iris/collective/collective.h"
-#include "iris/collective/impl/layout.h"
+#include "iris/rounds/launch.h"
+#include "iris/rounds/layout.h"
 
 namespace iris::ccl::impl {
 
 inline constexpr uint32_t kNoRoot = CallRecord::kNobody;
-
-inline Result Invalid(const char* what) { return {StatusCode::kInvalidArgument, what}; }
 
 // An operation as it is called.
 struct Request {
@@ -40,19 +39,8 @@ inline uint32_t MessageDistance(const Request& message, uint32_t n) {
   return (message.to + n - message.root) % n;
 }
 
-// A call from the words that went from member to member.
-CallRecord UnpackCall(const uint32_t* words);
-
-// Whether earlier operations let a Comm be used. kFailedPrecondition: one of them failed.
-Result CheckComm(const Comm& comm);
-
 // Checks the arguments of a call and fills in its offsets. *nothing: it is legal, and there is
 // nothing to do.
 Result CheckRequest(const Comm& comm, Request* request, bool* nothing);
-
-// A buffer of a call, checked. *offset_bytes: in the caller's heap, or kNotInHeap.
-Result CheckBuffer(const Comm& comm, const void* p, uint64_t bytes, uint64_t element_bytes,
-                   uint64_t* offset_bytes);
-bool Overlap(const void* a, uint64_t a_bytes, const void* b, uint64_t b_bytes);
 
 }  // namespace iris::ccl::impl

@@ -10,6 +10,7 @@
 #include "iris/backend/select.h"
 #include "iris/collective/impl/kernel_types.h"
 #include "iris/collective/impl/reduce.h"
+#include "iris/dtype.h"
 
 namespace iris::ccl::impl {
 

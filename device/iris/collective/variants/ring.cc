@@ -1,12 +1,12 @@
 // kRing: slices go around from neighbour to neighbour.
 #include <cstdint>
 
-#include "iris/collective/impl/protocol.h"
 #include "iris/collective/impl/reduce.h"
 #include "iris/collective/impl/select_kernel.h"
-#include "iris/collective/impl/words.h"
 #include "iris/collective/variants/variant.h"
 #include "iris/memory.h"
+#include "iris/rounds/protocol.h"
+#include "iris/rounds/words.h"
 
 namespace iris::ccl::impl {
 

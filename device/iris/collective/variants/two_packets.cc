@@ -1,11 +1,11 @@
 // kTwoPackets: slices, as packets, and then what each member made of its slice.
 #include <cstdint>
 
-#include "iris/collective/impl/protocol.h"
 #include "iris/collective/impl/reduce.h"
 #include "iris/collective/impl/select_kernel.h"
-#include "iris/collective/impl/words.h"
 #include "iris/collective/variants/variant.h"
+#include "iris/rounds/protocol.h"
+#include "iris/rounds/words.h"
 
 namespace iris::ccl::impl {
 

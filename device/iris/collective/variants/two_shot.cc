@@ -3,10 +3,10 @@
 #include <cstdint>
 
 #include "iris/collective/impl/patterns.h"
-#include "iris/collective/impl/protocol.h"
 #include "iris/collective/impl/reduce.h"
 #include "iris/collective/variants/variant.h"
 #include "iris/memory.h"
+#include "iris/rounds/protocol.h"
 
 namespace iris::ccl::impl {
 

@@ -9,10 +9,9 @@
 
 #include "iris/backend/select.h"
 #include "iris/collective/collective.h"
-#include "iris/collective/impl/layout.h"
+#include "iris/collective/impl/calls.h"
 #include "iris/collective/impl/request.h"
-#include "iris/collective/residency.h"
-#include "iris/trace_area.h"
+#include "iris/rounds/launch.h"
 
 namespace iris::ccl::impl {
 
@@ -66,28 +65,12 @@ void FitLines(const Comm& comm, uint64_t row_bytes, Plan* plan);
 // One block that makes a round of the team.
 void FitRound(const Comm& comm, Plan* plan);
 
-// Whether the call's kernels begin early: those of two calls lie on the device at once, at most,
-// and have room there together, as have those of other ranks that share it (Config::max_blocks).
-// Not between copies: those do not let the next kernel begin.
 inline bool BeginsEarly(const Start& start) {
-  return start.comm.config.early && start.plan.variant != Variant::kCopyEngine &&
-         2 * start.plan.blocks <= start.comm.config.max_blocks;
+  return start.plan.variant != Variant::kCopyEngine && BeginsEarly(start.comm, start.plan.blocks);
 }
 
 // The parts of kernels' arguments.
 Common CommonOf(const Start& start);
-constexpr uint32_t TracedAs(Operation operation, uint32_t peer) {
-  return (static_cast<uint32_t>(TraceOp::kCollective) + static_cast<uint32_t>(operation)) |
-         peer << 16;
-}
-
-// A product of matrices in words, as UnpackCall reads them, and what tells calls apart.
-PackedCall PackMatmul(const CallRecord& call);
-// The same of an operation of moe.
-PackedCall PackMoe(const CallRecord& call);
-// The same of a norm.
-PackedCall PackNorm(const CallRecord& call);
-uint32_t SignatureOf(const PackedCall& call);
 ReduceCall WholeRows(const Start& start);  // rows as they are called
 ReduceCall Slices(const Start& start);     // of one row, a slice for each member
 MoveCall Rows(const Start& start);
@@ -97,40 +80,6 @@ inline uint32_t UnrollOf(const MoveCall& call) { return call.unroll; }
 template <typename T>
 uint32_t UnrollOf(const T&) {
   return 0;
-}
-
-// Tells a test of a launch.
-inline void Note(const Comm& comm, const LaunchNote& note) {
-  LaunchTrace* const trace = comm.trace;
-  if (trace == nullptr) return;
-  if (trace->n < LaunchTrace::kMax) trace->notes[trace->n] = note;
-  ++trace->n;
-}
-
-// Launches all blocks of a kernel that meets other members, by launch(config, common), in pieces as
-// the Comm has room for them on the device (residency.h). A piece is a multiple of `together`, the
-// blocks of this member that wait for each other. Kernels number their blocks by BlockOf.
-template <typename Launch>
-Result InPieces(const Comm& comm, const LaunchConfig& whole, uint32_t together, Common common,
-                const backend::Stream& stream, Launch launch) {
-  common.blocks = static_cast<uint8_t>(whole.grid);
-  if (comm.share == nullptr) return launch(whole, common);
-  DeviceShare::Room room = {};
-  Result result = comm.share->Begin(whole.grid, together, whole.early, stream, &room);
-  if (!result.ok()) return result;
-  LaunchConfig piece = whole;
-  // Two of a stream are on the device at once then.
-  piece.early = whole.early && 2 * room.piece <= room.all;
-  if (!piece.early) common.early = 0;
-  const uint8_t ends = common.ends;
-  for (uint32_t first = 0; result.ok() && first < whole.grid; first += room.piece) {
-    piece.grid = whole.grid - first < room.piece ? whole.grid - first : room.piece;
-    common.first_block = static_cast<uint8_t>(first);
-    common.ends = first + piece.grid == whole.grid ? ends : 0;
-    result = launch(piece, common);
-  }
-  comm.share->End();
-  return result;
 }
 
 // Launches a kernel of a variant: the only way to do that, so that nothing goes unnoticed.

@@ -18,10 +18,10 @@
 #include <cstdint>
 
 #include "iris/backend/select.h"
-#include "iris/collective/impl/protocol.h"
 #include "iris/impl/mutation.h"
 #include "iris/moe/impl/layout.h"
 #include "iris/moe/impl/rows.h"
+#include "iris/rounds/protocol.h"
 
 namespace iris::moe::impl {
 

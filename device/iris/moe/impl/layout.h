@@ -26,8 +26,8 @@
 #include <cstdint>
 
 #include "iris/backend/select.h"
-#include "iris/collective/impl/layout.h"
 #include "iris/moe/moe.h"
+#include "iris/rounds/layout.h"
 
 namespace iris::moe::impl {
 

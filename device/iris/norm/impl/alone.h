@@ -8,10 +8,10 @@
 
 #include "iris/backend/numeric.h"
 #include "iris/backend/select.h"
-#include "iris/collective/impl/layout.h"
-#include "iris/collective/impl/protocol.h"
 #include "iris/impl/trace.h"
 #include "iris/norm/impl/row.h"
+#include "iris/rounds/layout.h"
+#include "iris/rounds/protocol.h"
 
 namespace iris::norm::impl {
 

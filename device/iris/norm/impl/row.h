@@ -15,13 +15,13 @@
 
 #include "iris/backend/numeric.h"
 #include "iris/backend/select.h"
-#include "iris/collective/impl/layout.h"
-#include "iris/collective/impl/protocol.h"
-#include "iris/collective/impl/reduce.h"
-#include "iris/collective/variants/lines.h"
 #include "iris/impl/mutation.h"
 #include "iris/norm/impl/fp8.h"
 #include "iris/norm/norm.h"
+#include "iris/rounds/layout.h"
+#include "iris/rounds/lines.h"
+#include "iris/rounds/protocol.h"
+#include "iris/rounds/words.h"
 #include "iris/share.h"
 
 namespace iris::norm::impl {

@@ -14,11 +14,11 @@
 
 #include "iris/backend/numeric.h"
 #include "iris/backend/select.h"
-#include "iris/collective/impl/layout.h"
-#include "iris/collective/impl/protocol.h"
-#include "iris/collective/variants/lines.h"
 #include "iris/norm/impl/one_shot.h"
 #include "iris/norm/impl/row.h"
+#include "iris/rounds/layout.h"
+#include "iris/rounds/lines.h"
+#include "iris/rounds/protocol.h"
 
 namespace iris::norm::impl {
 

@@ -22,11 +22,11 @@
 #include <cstdint>
 
 #include "iris/backend/select.h"
-#include "iris/collective/impl/protocol.h"
 #include "iris/impl/mutation.h"
 #include "iris/ops/impl/finish.h"
 #include "iris/ops/impl/layout.h"
 #include "iris/ops/impl/product.h"
+#include "iris/rounds/protocol.h"
 
 namespace iris::ops::impl {
 

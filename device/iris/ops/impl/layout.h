@@ -19,8 +19,8 @@
 #include "iris/backend/matrix.h"
 #include "iris/backend/persistent_product.h"
 #include "iris/backend/select.h"
-#include "iris/collective/impl/layout.h"
 #include "iris/ops/ops.h"
+#include "iris/rounds/layout.h"
 
 namespace iris::ops::impl {
 

@@ -14,9 +14,9 @@
 #include <utility>
 
 #include "iris/backend/product_ledger.h"
-#include "iris/collective/impl/protocol.h"
 #include "iris/ops/impl/layout.h"
 #include "iris/ops/variant.h"
+#include "iris/rounds/protocol.h"
 #include "iris/translate.h"
 
 namespace iris::ops {

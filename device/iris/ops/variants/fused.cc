@@ -3,9 +3,8 @@
 
 #include <cstdint>
 
-#include "iris/collective/impl/request.h"
-#include "iris/collective/variants/variant.h"
 #include "iris/ops/variant.h"
+#include "iris/rounds/launch.h"
 #include "iris/translate.h"
 
 namespace iris::ops::impl {

@@ -13,10 +13,10 @@
 #include <cstdint>
 
 #include "iris/backend/library_product.h"
-#include "iris/collective/impl/request.h"
-#include "iris/collective/variants/variant.h"
+#include "iris/collective/collective.h"
 #include "iris/ops/impl/fused.h"
 #include "iris/ops/variant.h"
+#include "iris/rounds/launch.h"
 
 namespace iris::ops::impl {
 

@@ -6,10 +6,10 @@
 #include <mutex>
 
 #include "iris/backend/persistent_product.h"
-#include "iris/collective/impl/layout.h"
-#include "iris/collective/variants/variant.h"
 #include "iris/ops/impl/layout.h"
 #include "iris/ops/variant.h"
+#include "iris/rounds/launch.h"
+#include "iris/rounds/layout.h"
 #include "iris/translate.h"
 
 namespace iris::ops::impl {

@@ -1,5 +1,5 @@
 // How the room of a device is divided among Comms.
-#include "iris/collective/residency.h"
+#include "iris/rounds/residency.h"
 
 #include <algorithm>
 #include <cstdint>

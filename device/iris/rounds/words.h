@@ -1,19 +1,54 @@
-// Words of eight bytes at any address, and rows of reductions.
+// Elements in packs, words of eight bytes at any address, and shares of threads.
 #pragma once
 
 #include <cstdint>
 
+#include "iris/backend/numeric.h"
 #include "iris/backend/select.h"
-#include "iris/collective/impl/reduce.h"
+#include "iris/impl/copy.h"
 
 namespace iris::ccl::impl {
 
-// Elements of row r.
-template <typename C>
-IRIS_DEVICE inline uint64_t RowCount(const C& call, uint32_t r) {
-  const uint64_t begin = r * call.count;
-  return begin < call.limit ? Min(call.count, call.limit - begin) : 0;
-}
+// In what type elements of T are reduced: narrow floats in fp32, where a result is rounded once;
+// integers unsigned, where overflow wraps, except for the comparisons.
+template <typename T>
+struct Accumulator {
+  using Type = T;
+};
+template <>
+struct Accumulator<Half> {
+  using Type = float;
+};
+template <>
+struct Accumulator<Bfloat16> {
+  using Type = float;
+};
+template <>
+struct Accumulator<uint8_t> {
+  using Type = uint32_t;
+};
+
+template <typename T, uint32_t K>
+struct alignas(sizeof(T) * K) Pack {
+  T values[K];
+};
+
+template <typename T, uint32_t K>
+struct Sum {
+  typename Accumulator<T>::Type values[K];
+};
+
+// Threads that share a range: this is number `index` of `n`. unroll: 1, or 2 for twice as many
+// loads at a time.
+struct Share {
+  uint64_t index;
+  uint64_t n;
+  uint32_t unroll = 1;
+};
+
+// A Share is a coop of iris::impl::CopyBytes.
+IRIS_DEVICE inline uint32_t CoopIndex(Share share) { return static_cast<uint32_t>(share.index); }
+IRIS_DEVICE inline uint32_t CoopSize(Share share) { return static_cast<uint32_t>(share.n); }
 
 // Eight bytes of `bytes` at `p`, of which `count` (1 to 8) exist.
 template <typename T>

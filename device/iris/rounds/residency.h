@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "iris/backend/select.h"
-#include "iris/collective/collective.h"
+#include "iris/rounds/comm.h"
 
 namespace iris::ccl {
 

@@ -1,4 +1,4 @@
-#include "iris/collective/residency.h"
+#include "iris/rounds/residency.h"
 
 #include <algorithm>
 #include <cstdint>

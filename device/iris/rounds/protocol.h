@@ -15,17 +15,17 @@
 // call's signature, and so does one of the two flags of a packet. Where calls differ, some member
 // finds another's signature in a round, or waits for what will not come. Whoever has waited for
 // long puts its signature into its header and looks at those of the others. What then happens:
-// impl/diagnosis.h.
+// diagnosis.h.
 #pragma once
 
 #include <cstdint>
 
 #include "iris/backend/select.h"
-#include "iris/collective/impl/diagnosis.h"
-#include "iris/collective/impl/layout.h"
 #include "iris/impl/mutation.h"
 #include "iris/impl/trace.h"
 #include "iris/impl/wait.h"
+#include "iris/rounds/diagnosis.h"
+#include "iris/rounds/layout.h"
 #include "iris/translate.h"
 
 namespace iris::ccl::impl {

@@ -19,14 +19,13 @@
 #include <cstdint>
 
 #include "iris/backend/select.h"
-#include "iris/collective/collective.h"
+#include "iris/rounds/comm.h"
+#include "iris/rounds/errors.h"
 
 namespace iris::ccl::impl {
 
 inline constexpr uint64_t kNotInHeap = ~0ull;
 inline constexpr uint32_t kPairBlocks = 8;  // of a message
-// Messages that a launch moves at once.
-inline constexpr uint32_t kMaxMessages = 8;
 // Larger teams have no lines: their rows are short.
 inline constexpr uint32_t kMaxLineMembers = 8;
 // A line: data and, in its last eight bytes, the flag.
@@ -73,7 +72,7 @@ struct Header {
   uint32_t failed;    // not 0: waits of all blocks end
   uint32_t sequence;  // operations of the whole team so far
   uint64_t missing;   // members that had not come when it failed
-  // What follows is of use when members call differently; see impl/diagnosis.h. A tag is the number
+  // What follows is of use when members call differently; see diagnosis.h. A tag is the number
   // of the operation, from 1 (TagOf).
   uint64_t calling;      // tag | signature << 32, of who has waited long for the others
   uint32_t called_off;   // the tag of an operation that members call differently
@@ -166,23 +165,6 @@ constexpr uint64_t PairOffset(uint32_t n, const Config& config, uint32_t from, u
   return OffsetsOf(n, config).pair_bytes + pair * kPairBlocks * SyncBytes(2);
 }
 
-// How messages share the blocks and stages of a Comm: those that go `distance` places further in
-// the team, so many distances at a time, are in one launch, one from and one to each member.
-// The same on all members.
-struct MessagePlaces {
-  uint32_t blocks;     // of a message, at most
-  uint32_t distances;  // in a launch
-};
-constexpr MessagePlaces PlacesOf(const Config& config) {
-  const uint32_t half = config.max_blocks < 2 ? 1 : config.max_blocks / 2;
-  const uint32_t blocks = half < kPairBlocks ? half : kPairBlocks;
-  const uint32_t distances = half / blocks;
-  return {blocks, distances < kMaxMessages / 2 ? distances : kMaxMessages / 2};
-}
-
-// Who sends what to whom. A row is what one member gives one other.
-enum class Pattern : uint32_t { kAllGather, kAllToAll, kBroadcast, kGather, kScatter };
-
 // What every kernel gets: who the members are, where the workspace is, and what the call is. Of
 // kSendRecv the members are the two that make it.
 struct Common {
@@ -229,48 +211,6 @@ IRIS_DEVICE inline uint32_t BlockOf(const Common& common) {
 }
 IRIS_DEVICE inline uint32_t GridOf(const Common& common) { return common.blocks; }
 
-// A reduction. Row r of `in` begins at element r * count and ends before `limit`. This member
-// reduces row `row` and gives it to itself (kSelf), to all (kAll), or to a member.
-struct ReduceCall {
-  const uint8_t* in;
-  uint8_t* out;
-  uint64_t count;  // elements of a row
-  uint64_t limit;
-  uint32_t rows;
-  uint32_t row;
-  uint32_t target;
-  uint32_t divide;  // the result, by this
-  uint32_t unroll;  // of the plan
-  ReduceOp op;
-  static constexpr uint32_t kAll = ~0u;
-  static constexpr uint32_t kSelf = ~0u - 1;
-};
-
-// A movement of rows of `count` bytes.
-struct MoveCall {
-  const uint8_t* in;
-  uint8_t* out;
-  uint64_t count;
-  Pattern pattern;
-  uint32_t root;
-  uint32_t unroll;
-};
-
-// Messages that go at once: each has blocks of its own, of which the launch has `count` from
-// `first` on.
-struct PairCall {
-  Common common;
-  MoveCall move;
-  uint16_t blocks;
-  uint8_t first;
-  uint8_t count;
-};
-template <uint32_t N>
-struct PairCalls {
-  PairCall each[N];
-};
-static_assert(sizeof(PairCalls<kMaxMessages>) <= 4000, "a launch takes 4 KiB of arguments");
-
 // Rows of any length, for AllToAllV. Each receiver tells the sender where its row goes, and how
 // long it is.
 struct Vector {
@@ -279,12 +219,6 @@ struct Vector {
   uint64_t receive_offset_bytes[kMaxTeamRanks];
   uint64_t receive_bytes[kMaxTeamRanks];
 };
-struct VectorCall {
-  const uint8_t* in;
-  uint8_t* out;
-  Vector rows;
-};
-
 // The error word: code | operation << 8 | (member + 1) << 16 | sequence << 32. 0: no error.
 IRIS_HOST_DEVICE constexpr uint64_t PackError(StatusCode code, Operation operation, uint32_t member,
                                               uint32_t sequence) {

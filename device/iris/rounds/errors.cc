@@ -1,10 +1,12 @@
 // What kernels reported, for the host.
+#include "iris/rounds/errors.h"
+
 #include <cstddef>
 #include <cstdint>
 
-#include "iris/collective/collective.h"
-#include "iris/collective/impl/layout.h"
-#include "iris/collective/impl/request.h"
+#include "iris/rounds/comm.h"
+#include "iris/rounds/launch.h"
+#include "iris/rounds/layout.h"
 #include "iris/translate.h"
 
 namespace iris::ccl {

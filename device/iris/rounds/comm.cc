@@ -1,15 +1,14 @@
-// Comms: configs, workspaces, and the loading of kernels.
+// Comms: configs and workspaces.
+#include "iris/rounds/comm.h"
+
 #include <algorithm>
 #include <cstdint>
 #include <mutex>
 #include <vector>
 
-#include "iris/collective/collective.h"
-#include "iris/collective/impl/layout.h"
-#include "iris/collective/impl/request.h"
-#include "iris/collective/residency.h"
-#include "iris/collective/table.h"
-#include "iris/collective/variants/variant.h"
+#include "iris/rounds/launch.h"
+#include "iris/rounds/layout.h"
+#include "iris/rounds/residency.h"
 #include "iris/translate.h"
 
 namespace iris::ccl {
@@ -111,7 +110,7 @@ uint64_t WorkspaceBytes(uint32_t n_members, const Config& config) {
   return impl::OffsetsOf(n_members, complete).total_bytes;
 }
 
-Result CreateComm(const CommOptions& options, Comm* out) {
+Result impl::MakeComm(const CommOptions& options, Comm* out) {
   const DeviceContext& context = options.context;
   const DeviceTeam& team = options.team;
   const Config config = impl::Complete(options.config);
@@ -141,7 +140,6 @@ Result CreateComm(const CommOptions& options, Comm* out) {
     return Invalid("the workspace is not aligned to kWorkspaceAlignmentBytes");
   }
   if (options.report == nullptr) return Invalid("the report is null");
-  if (Result result = PrepareKernels(); !result.ok()) return result;
   Comm made;
   made.context = context;
   made.team = team;
@@ -157,6 +155,36 @@ Result CreateComm(const CommOptions& options, Comm* out) {
   return {};
 }
 
+Result UseRules(const Rule* rules, uint32_t n_rules, Comm* comm) {
+  ResolvedRules resolved;
+  uint32_t n = 0;
+  for (uint32_t operation = 0; operation < kOperationCount; ++operation) {
+    const uint32_t begin = n;
+    for (uint32_t i = 0; i < n_rules; ++i) {
+      const Rule& rule = rules[i];
+      if (static_cast<uint32_t>(rule.operation) != operation) continue;
+      if (comm->team.size > rule.max_members) continue;
+      // What an earlier row of the variant covers is never reached.
+      bool covered = false;
+      for (uint32_t k = begin; k < n; ++k) {
+        covered = covered || (resolved.rows[k].variant == rule.variant &&
+                              resolved.rows[k].max_bytes >= rule.max_bytes);
+      }
+      if (covered) continue;
+      if (rule.blocks > kMaxBlocks || rule.threads > kMaxThreads || rule.unroll > kMaxUnroll) {
+        return impl::Invalid("a number of a rule is out of its range");
+      }
+      if (n == ResolvedRules::kMax) return impl::Invalid("there are too many rules for this team");
+      resolved.rows[n++] = {rule.max_bytes, static_cast<uint16_t>(rule.blocks),
+                            static_cast<uint16_t>(rule.threads), rule.variant,
+                            static_cast<uint8_t>(rule.unroll)};
+    }
+    resolved.end[operation] = static_cast<uint16_t>(n);
+  }
+  comm->rules = resolved;
+  return {};
+}
+
 uint32_t ListShares(ShareInfo* out, uint32_t capacity) {
   return Residency::Get().List(out, capacity);
 }
@@ -169,20 +197,12 @@ void ReleaseComm(Comm* comm) {
 uint32_t MaxBlocksWhenShared(uint32_t ranks_per_device, uint32_t multiprocessors) {
   if (ranks_per_device <= 1) return 0;
   if (multiprocessors == 0) {
-    if (impl::Emulated()) return 0;  // its blocks take turns
+    if (backend::Traits::kEmulated) return 0;  // its blocks take turns
     multiprocessors = backend::MultiprocessorCount();
   }
   // The largest kernels fill a multiprocessor with one block.
   const uint32_t blocks = multiprocessors / ranks_per_device;
   return blocks < 1 ? 1 : blocks > kMaxBlocks ? kMaxBlocks : blocks;
-}
-
-Result PrepareKernels() {
-  const impl::VariantRows all = impl::AllVariants();
-  for (uint32_t i = 0; i < all.n; ++i) {
-    if (Result result = all.rows[i]->prepare(); !result.ok()) return result;
-  }
-  return {};
 }
 
 Result PrepareWorkspace(const Comm& comm, backend::Stream& stream) {

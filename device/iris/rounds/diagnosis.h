@@ -14,7 +14,7 @@
 #include <cstdint>
 
 #include "iris/backend/select.h"
-#include "iris/collective/impl/layout.h"
+#include "iris/rounds/layout.h"
 #include "iris/translate.h"
 
 namespace iris::ccl::impl {

@@ -1,0 +1,90 @@
+// Launches of kernels that meet those of other members: checks of what a call is given, the
+// arguments that all such kernels have, and the pieces that a Comm has room for. Host code.
+#pragma once
+
+#include <cstdint>
+
+#include "iris/backend/select.h"
+#include "iris/rounds/comm.h"
+#include "iris/rounds/layout.h"
+#include "iris/rounds/residency.h"
+#include "iris/trace_area.h"
+
+namespace iris::ccl::impl {
+
+inline Result Invalid(const char* what) { return {StatusCode::kInvalidArgument, what}; }
+
+// Every field set but the rules.
+Config Complete(Config config);
+
+// Whether earlier operations let a Comm be used. kFailedPrecondition: one of them failed.
+Result CheckComm(const Comm& comm);
+
+// A buffer of a call, checked. *offset_bytes: in the caller's heap, or kNotInHeap.
+Result CheckBuffer(const Comm& comm, const void* p, uint64_t bytes, uint64_t element_bytes,
+                   uint64_t* offset_bytes);
+bool Overlap(const void* a, uint64_t a_bytes, const void* b, uint64_t b_bytes);
+
+// In a word of a PackedCall, beside the number of blocks: Config::check_calls.
+inline constexpr uint32_t kChecksCalls = 1u << 15;
+static_assert(kMaxBlocks < kChecksCalls);
+
+// A call as its words.
+CallRecord UnpackCall(const uint32_t* words);
+
+// A product of matrices in words, as UnpackCall reads them, and what tells calls apart.
+PackedCall PackMatmul(const CallRecord& call);
+// The same of an operation of moe.
+PackedCall PackMoe(const CallRecord& call);
+// The same of a norm.
+PackedCall PackNorm(const CallRecord& call);
+// Whether the kernels of a call of so many blocks begin early: those of two calls lie on the device
+// at once, at most, and have room there together, as have those of other ranks that share it
+// (Config::max_blocks). Not between copies, which do not let the next kernel begin.
+inline bool BeginsEarly(const Comm& comm, uint32_t blocks) {
+  return comm.config.early && 2 * blocks <= comm.config.max_blocks;
+}
+
+// The arguments of a call of `blocks` blocks, whose buffers lie at offset 0 of the heap until the
+// caller says where.
+Common CommonOf(const Comm& comm, const PackedCall& call, uint32_t blocks, bool early);
+constexpr uint32_t TracedAs(Operation operation, uint32_t peer) {
+  return (static_cast<uint32_t>(TraceOp::kCollective) + static_cast<uint32_t>(operation)) |
+         peer << 16;
+}
+
+// Tells a test of a launch.
+inline void Note(const Comm& comm, const LaunchNote& note) {
+  LaunchTrace* const trace = comm.trace;
+  if (trace == nullptr) return;
+  if (trace->n < LaunchTrace::kMax) trace->notes[trace->n] = note;
+  ++trace->n;
+}
+
+// Launches all blocks of a kernel that meets other members, by launch(config, common), in pieces as
+// the Comm has room for them on the device (residency.h). A piece is a multiple of `together`, the
+// blocks of this member that wait for each other. Kernels number their blocks by BlockOf.
+template <typename Launch>
+Result InPieces(const Comm& comm, const LaunchConfig& whole, uint32_t together, Common common,
+                const backend::Stream& stream, Launch launch) {
+  common.blocks = static_cast<uint8_t>(whole.grid);
+  if (comm.share == nullptr) return launch(whole, common);
+  DeviceShare::Room room = {};
+  Result result = comm.share->Begin(whole.grid, together, whole.early, stream, &room);
+  if (!result.ok()) return result;
+  LaunchConfig piece = whole;
+  // Two of a stream are on the device at once then.
+  piece.early = whole.early && 2 * room.piece <= room.all;
+  if (!piece.early) common.early = 0;
+  const uint8_t ends = common.ends;
+  for (uint32_t first = 0; result.ok() && first < whole.grid; first += room.piece) {
+    piece.grid = whole.grid - first < room.piece ? whole.grid - first : room.piece;
+    common.first_block = static_cast<uint8_t>(first);
+    common.ends = first + piece.grid == whole.grid ? ends : 0;
+    result = launch(piece, common);
+  }
+  comm.share->End();
+  return result;
+}
+
+}  // namespace iris::ccl::impl
