@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "iris/dtype.h"
+#include "iris/moe/call_record.h"
 
 namespace iris::internal {
 
@@ -34,20 +35,20 @@ std::string CallText(const norm::Problem& problem) {
 
 std::string MoeFailureText(const ErrorInfo& info, StatusCode code, uint32_t rank) {
   if (code == StatusCode::kFailedPrecondition) {
-    if (info.other_tokens) {
-      return absl::StrCat("rank ", rank, " dispatched ", info.dispatched_tokens,
-                          " tokens and combines ", info.combined_tokens,
-                          ": give the same number to both");
+    const moe::OtherTokens tokens = moe::OtherTokensOf(info);
+    if (tokens.differ) {
+      return absl::StrCat("rank ", rank, " dispatched ", tokens.dispatched, " tokens and combines ",
+                          tokens.combined, ": give the same number to both");
     }
     return absl::StrCat("the workspace of rank ", rank,
                         " holds no dispatch of this config: call dispatch before");
   }
-  std::string text = absl::StrCat("token ", info.bad_token, " of rank ", rank);
-  if (info.bad_expert == ErrorInfo::BadExpert::kRepeated) {
-    absl::StrAppend(&text, " chooses expert ", info.bad_value,
-                    " twice: a token names an expert once");
+  const moe::BadChoice bad = moe::BadChoiceOf(info);
+  std::string text = absl::StrCat("token ", bad.token, " of rank ", rank);
+  if (bad.why == moe::BadExpert::kRepeated) {
+    absl::StrAppend(&text, " chooses expert ", bad.value, " twice: a token names an expert once");
   } else {
-    absl::StrAppend(&text, " chooses expert ", info.bad_value,
+    absl::StrAppend(&text, " chooses expert ", bad.value,
                     ", which there is not: an expert is 0 to n_experts - 1, and -1 is none");
   }
   return text;

@@ -1,8 +1,11 @@
 #include "client/internal/mismatch_text.h"
 
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "iris/collective/call_record.h"
+#include "iris/ops/call_record.h"
 
 namespace iris::internal {
 namespace {
@@ -20,17 +23,17 @@ ErrorInfo Differs() {
   info.sequence = 5;
   info.mismatch.most = 0b1011;
   info.mismatch.other = 0b0100;
-  info.mismatch.most_call.operation = Operation::kAllReduce;
-  info.mismatch.most_call.count = 1024;
-  info.mismatch.most_call.type = DType::kI32;
-  info.mismatch.most_call.op = ReduceOp::kMax;
-  info.mismatch.most_call.variant = Variant::kPackets;
-  info.mismatch.most_call.blocks = 2;
-  info.mismatch.other_call.operation = Operation::kAllGather;
-  info.mismatch.other_call.count = 512;
-  info.mismatch.other_call.type = DType::kF32;
-  info.mismatch.other_call.variant = Variant::kDirect;
-  info.mismatch.other_call.blocks = 1;
+  info.mismatch.most_call = ccl::Pack({.operation = Operation::kAllReduce,
+                                       .count = 1024,
+                                       .type = DType::kI32,
+                                       .op = ReduceOp::kMax,
+                                       .variant = Variant::kPackets,
+                                       .blocks = 2});
+  info.mismatch.other_call = ccl::Pack({.operation = Operation::kAllGather,
+                                        .count = 512,
+                                        .type = DType::kF32,
+                                        .variant = Variant::kDirect,
+                                        .blocks = 1});
   return info;
 }
 
@@ -46,8 +49,7 @@ TEST(MismatchTextTest, NamesWhoElseAndWhoWasAbsent) {
   info.mismatch.most = 0b0001;
   info.mismatch.rest = 0b0010;
   info.mismatch.absent = 0b1000;
-  info.mismatch.other_call = {};
-  info.mismatch.other_call.operation = Operation::kBarrier;
+  info.mismatch.other_call = ccl::Pack({.operation = Operation::kBarrier});
   EXPECT_EQ(MismatchText(*iris_backend_operations(), info, kRanks),
             "all_reduce #5: rank 2 called barrier(), rank 0 called all_reduce(count=1024, "
             "type=i32, op=max, variant=packets, blocks=2); rank 1 called something else again; "
@@ -56,8 +58,7 @@ TEST(MismatchTextTest, NamesWhoElseAndWhoWasAbsent) {
 
 TEST(MismatchTextTest, ProductsTellTheirShapes) {
   ErrorInfo info = Differs();
-  ccl::CallRecord& most = info.mismatch.most_call;
-  most = {};
+  ops::CallRecord most;
   most.operation = Operation::kMatmulAllReduce;
   most.type = DType::kBf16;
   most.out_type = DType::kF32;
@@ -67,16 +68,17 @@ TEST(MismatchTextTest, ProductsTellTheirShapes) {
   most.bias = true;
   most.transposed_b = true;
   most.activation = ops::Activation::kGelu;
-  most.ops_variant = ops::Variant::kFused;
+  most.variant = ops::Variant::kFused;
   most.blocks = 3;
-  ccl::CallRecord& other = info.mismatch.other_call;
-  other = {};
+  ops::CallRecord other;
   other.operation = Operation::kAllGatherMatmul;
   other.type = DType::kF16;
   other.m = 7;
   other.k = 9;
-  other.ops_variant = ops::Variant::kPair;
+  other.variant = ops::Variant::kPair;
   other.blocks = 1;
+  info.mismatch.most_call = ops::Pack(most);
+  info.mismatch.other_call = ops::Pack(other);
   EXPECT_EQ(MismatchText(*iris_backend_operations(), info, kRanks),
             "matmul_all_reduce #5: rank 2 called all_gather_matmul(m=7, k=9, type=f16, "
             "variant=pair, blocks=1), ranks 0, 1 and 7 called matmul_all_reduce(m=64, n=4096, "
@@ -85,11 +87,15 @@ TEST(MismatchTextTest, ProductsTellTheirShapes) {
 
 TEST(MismatchTextTest, RootsAndPairsAreWorldRanks) {
   ErrorInfo info = Differs();
-  info.mismatch.most_call.operation = Operation::kReduce;
-  info.mismatch.most_call.root = 3;
-  info.mismatch.other_call.operation = Operation::kSendRecv;
-  info.mismatch.other_call.root = 2;
-  info.mismatch.other_call.to = 3;
+  ccl::CallRecord most = ccl::Unpack(info.mismatch.most_call);
+  most.operation = Operation::kReduce;
+  most.root = 3;
+  info.mismatch.most_call = ccl::Pack(most);
+  ccl::CallRecord other = ccl::Unpack(info.mismatch.other_call);
+  other.operation = Operation::kSendRecv;
+  other.root = 2;
+  other.to = 3;
+  info.mismatch.other_call = ccl::Pack(other);
   EXPECT_EQ(MismatchText(*iris_backend_operations(), info, kRanks),
             "reduce #5: rank 2 called send(count=512, type=f32, to=7), ranks 0, 1 and 7 called "
             "reduce(count=1024, type=i32, op=max, root=7, variant=packets, blocks=2)");
@@ -102,14 +108,15 @@ TEST(MismatchTextTest, RootsAndPairsAreWorldRanks) {
 TEST(MismatchTextTest, WhoComparesCallsAloneIsNamed) {
   ErrorInfo info = Differs();
   info.mismatch.other_call = info.mismatch.most_call;
-  info.mismatch.most_call.check_calls = true;
+  ccl::CallRecord checking = ccl::Unpack(info.mismatch.most_call);
+  checking.check_calls = true;
+  info.mismatch.most_call = ccl::Pack(checking);
   EXPECT_EQ(MismatchText(*iris_backend_operations(), info, kRanks),
             "all_reduce #5: rank 2 called all_reduce(count=1024, type=i32, op=max, "
             "variant=packets, blocks=2), ranks 0, 1 and 7 called all_reduce(count=1024, type=i32, "
             "op=max, variant=packets, blocks=2); ranks 0, 1 and 7 alone compare calls before "
             "anything moves (check_calls, IRIS_CCL_CHECK): let all ranks do so, or none");
-  info.mismatch.most_call.check_calls = false;
-  info.mismatch.other_call.check_calls = true;
+  std::swap(info.mismatch.most_call, info.mismatch.other_call);
   EXPECT_NE(MismatchText(*iris_backend_operations(), info, kRanks).find("; rank 2 alone compares"),
             std::string::npos);
 }

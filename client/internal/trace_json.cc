@@ -118,18 +118,18 @@ std::string ArgumentsOf(const TraceEvent& event) {
     const auto operation =
         static_cast<ccl::Operation>(event.op - static_cast<uint64_t>(TraceOp::kCollective));
     if (ccl::IsMatmul(operation)) {
-      // The call's words are others: see PackMatmul.
+      // The call's words are others: see iris/ops/call_record.h.
       add("m", absl::StrCat(event.bytes & 0xffffffff));
       add("n", absl::StrCat(event.bytes >> 32));
       add("dtype", Quoted(DTypeName(static_cast<DType>(event.detail >> 8 & 0xf))));
     } else if (ccl::IsMoe(operation)) {
-      // See PackMoe.
+      // See iris/moe/call_record.h.
       add("hidden", absl::StrCat(event.bytes & 0xffffffff));
       add("experts", absl::StrCat(event.bytes >> 32 & 0xffff));
       add("top_k", absl::StrCat(event.bytes >> 48));
       add("dtype", Quoted(DTypeName(static_cast<DType>(event.detail >> 8 & 0xf))));
     } else if (ccl::IsNorm(operation)) {
-      // Likewise: see PackNorm.
+      // Likewise: see iris/norm/call_record.h.
       add("rows", absl::StrCat(event.bytes & 0xffffffff));
       add("hidden", absl::StrCat(event.bytes >> 32));
       add("dtype", Quoted(DTypeName(static_cast<DType>(event.detail >> 8 & 0xf))));

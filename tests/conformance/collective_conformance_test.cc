@@ -12,10 +12,11 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "iris/collective/call_record.h"
 #include "iris/collective/collective.h"
-#include "iris/rounds/layout.h"
 #include "iris/collective/tile.h"
 #include "iris/device.h"
+#include "iris/rounds/layout.h"
 #include "tests/conformance/collective_reference.h"
 #include "tests/conformance/values.h"
 #include "tests/conformance/world.h"
@@ -1606,8 +1607,8 @@ TEST(NumberWrapTest, CallsThatDifferAreTold) {
     EXPECT_EQ(info.sequence, 0xffffffffu);
     EXPECT_EQ(info.mismatch.most, 5u);
     EXPECT_EQ(info.mismatch.other, 2u);
-    EXPECT_EQ(info.mismatch.most_call.count, 300u);
-    EXPECT_EQ(info.mismatch.other_call.count, 200u);
+    EXPECT_EQ(ccl::Unpack(info.mismatch.most_call).count, 300u);
+    EXPECT_EQ(ccl::Unpack(info.mismatch.other_call).count, 200u);
   });
 }
 

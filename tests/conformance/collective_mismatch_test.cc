@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "iris/collective/call_record.h"
 #include "iris/collective/collective.h"
 #include "iris/device.h"
 #include "tests/conformance/world.h"
@@ -103,8 +104,8 @@ std::string Text(const ErrorInfo& info) {
   const Mismatch& m = info.mismatch;
   std::ostringstream text;
   text << "#" << info.sequence << " member " << static_cast<int32_t>(info.member_index) << "; "
-       << m.most << " " << Text(m.most_call) << "; " << m.other << " " << Text(m.other_call)
-       << "; rest " << m.rest << "; absent " << m.absent;
+       << m.most << " " << Text(ccl::Unpack(m.most_call)) << "; " << m.other << " "
+       << Text(ccl::Unpack(m.other_call)) << "; rest " << m.rest << "; absent " << m.absent;
   if (m.rows_differ) {
     text << "; rows " << m.sender << " " << m.receiver << " " << m.sent_bytes << " "
          << m.expected_bytes;
@@ -201,8 +202,8 @@ class Mismatches {
     EXPECT_EQ(mismatch.rest, 0u);
     EXPECT_EQ(mismatch.absent, 0u);
     EXPECT_EQ(mismatch.most, all & ~(uint64_t{1} << differs));
-    ExpectCall(mismatch.most_call, swapped ? other : most, swapped ? 0 : odd, n_);
-    ExpectCall(mismatch.other_call, swapped ? most : other, differs, n_);
+    ExpectCall(ccl::Unpack(mismatch.most_call), swapped ? other : most, swapped ? 0 : odd, n_);
+    ExpectCall(ccl::Unpack(mismatch.other_call), swapped ? most : other, differs, n_);
   }
 
   const Comm& comm(uint32_t m) const { return comms_[m]; }
@@ -368,8 +369,8 @@ TEST(MismatchPairTest, TwoSendsFailAndLeaveTheOthersAlone) {
   EXPECT_EQ(infos[1].mismatch.most, 2u);
   EXPECT_EQ(infos[1].mismatch.other, 4u);
   EXPECT_EQ(infos[1].mismatch.absent, 0u);
-  EXPECT_EQ(infos[1].mismatch.most_call.root, 1u);
-  EXPECT_EQ(infos[1].mismatch.other_call.root, 2u);
+  EXPECT_EQ(ccl::Unpack(infos[1].mismatch.most_call).root, 1u);
+  EXPECT_EQ(ccl::Unpack(infos[1].mismatch.other_call).root, 2u);
 }
 
 // Sends and receives that belong together, between operations of the team: nothing to complain
@@ -476,11 +477,12 @@ TEST(MismatchCheckTest, ChecksThatOneMemberMakesAloneAreTold) {
           << ccl::VariantName(variant) << " at " << rank.rank();
       EXPECT_EQ(info.mismatch.most, 3u);
       EXPECT_EQ(info.mismatch.other, 4u);
-      EXPECT_EQ(info.mismatch.most_call.count, 30u);
-      EXPECT_EQ(info.mismatch.other_call.count, 30u);
-      EXPECT_EQ(info.mismatch.most_call.blocks, info.mismatch.other_call.blocks);
-      EXPECT_FALSE(info.mismatch.most_call.check_calls);
-      EXPECT_TRUE(info.mismatch.other_call.check_calls);
+      EXPECT_EQ(ccl::Unpack(info.mismatch.most_call).count, 30u);
+      EXPECT_EQ(ccl::Unpack(info.mismatch.other_call).count, 30u);
+      EXPECT_EQ(ccl::Unpack(info.mismatch.most_call).blocks,
+                ccl::Unpack(info.mismatch.other_call).blocks);
+      EXPECT_FALSE(ccl::Unpack(info.mismatch.most_call).check_calls);
+      EXPECT_TRUE(ccl::Unpack(info.mismatch.other_call).check_calls);
       rank.HostBarrier();
     });
   }
@@ -507,8 +509,8 @@ TEST(MismatchManyTest, TiesAndThirdCalls) {
   EXPECT_EQ(infos[0].mismatch.most, 0b10001u);
   EXPECT_EQ(infos[0].mismatch.other, 0b01010u);
   EXPECT_EQ(infos[0].mismatch.rest, 0b00100u);
-  EXPECT_EQ(infos[0].mismatch.most_call.op, ReduceOp::kMin);
-  EXPECT_EQ(infos[0].mismatch.other_call.op, ReduceOp::kMax);
+  EXPECT_EQ(ccl::Unpack(infos[0].mismatch.most_call).op, ReduceOp::kMin);
+  EXPECT_EQ(ccl::Unpack(infos[0].mismatch.other_call).op, ReduceOp::kMax);
 }
 
 }  // namespace

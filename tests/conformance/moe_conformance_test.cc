@@ -17,6 +17,7 @@
 #include "iris/backend/numeric.h"
 #include "iris/collective/collective.h"
 #include "iris/device.h"
+#include "iris/moe/call_record.h"
 #include "iris/moe/moe.h"
 #include "tests/conformance/values.h"
 #include "tests/conformance/world.h"
@@ -741,10 +742,10 @@ TEST(MoeFailureTest, AllMembersAreToldOfABadId) {
       EXPECT_EQ(info.operation, Operation::kMoeDispatch);
       EXPECT_EQ(info.sequence, 0u);
       EXPECT_EQ(info.member_index, 1u);
-      EXPECT_EQ(info.bad_token, 3u);
-      EXPECT_EQ(info.bad_value, bad.value);
-      EXPECT_EQ(info.bad_expert, bad.repeated ? ccl::ErrorInfo::BadExpert::kRepeated
-                                              : ccl::ErrorInfo::BadExpert::kNoSuchExpert);
+      EXPECT_EQ(moe::BadChoiceOf(info).token, 3u);
+      EXPECT_EQ(moe::BadChoiceOf(info).value, bad.value);
+      EXPECT_EQ(moe::BadChoiceOf(info).why,
+                bad.repeated ? moe::BadExpert::kRepeated : moe::BadExpert::kNoSuchExpert);
       EXPECT_EQ(member.Dispatch().code, StatusCode::kFailedPrecondition);
       Mend(rank, member, c);
     }
@@ -779,10 +780,10 @@ TEST(MoeFailureTest, ACombineBelongsToADispatch) {
       EXPECT_EQ(info.operation, Operation::kMoeCombine);
       EXPECT_EQ(info.sequence, 1u);
       EXPECT_EQ(info.member_index, 1u);
-      EXPECT_EQ(info.other_tokens, other_tokens);
+      EXPECT_EQ(moe::OtherTokensOf(info).differ, other_tokens);
       if (other_tokens) {
-        EXPECT_EQ(info.dispatched_tokens, 4u);
-        EXPECT_EQ(info.combined_tokens, 2u);
+        EXPECT_EQ(moe::OtherTokensOf(info).dispatched, 4u);
+        EXPECT_EQ(moe::OtherTokensOf(info).combined, 2u);
       }
       EXPECT_EQ(member.Dispatch().code, StatusCode::kFailedPrecondition);
       Mend(rank, member, c);
@@ -858,15 +859,15 @@ TEST(MoeFailureTest, AllMembersAreToldBothCalls) {
       EXPECT_EQ(info.member_index, 2u);
       EXPECT_EQ(info.mismatch.most, 3u);
       EXPECT_EQ(info.mismatch.other, 4u);
-      const ccl::CallRecord& most = info.mismatch.most_call;
+      const moe::CallRecord most = moe::Unpack(info.mismatch.most_call);
       EXPECT_EQ(most.operation, Operation::kMoeDispatch);
-      EXPECT_EQ(most.hidden, 16u);
-      EXPECT_EQ(most.n_experts, 4u);
-      EXPECT_EQ(most.top_k, 2u);
-      EXPECT_EQ(most.max_tokens, 5u);
-      EXPECT_EQ(most.capacity, 0u);
+      EXPECT_EQ(most.setup.hidden, 16u);
+      EXPECT_EQ(most.setup.n_experts, 4u);
+      EXPECT_EQ(most.setup.top_k, 2u);
+      EXPECT_EQ(most.setup.max_tokens, 5u);
+      EXPECT_EQ(most.setup.capacity, 0u);
       EXPECT_EQ(most.type, DType::kF32);
-      EXPECT_EQ(most.moe_type, DType::kF32);
+      EXPECT_EQ(most.travels, DType::kF32);
       EXPECT_EQ(most.out_type, DType::kF32);
       rank.HostBarrier();
     }

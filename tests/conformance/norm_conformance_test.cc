@@ -16,6 +16,7 @@
 #include "iris/backend/numeric.h"
 #include "iris/collective/collective.h"
 #include "iris/device.h"
+#include "iris/norm/call_record.h"
 #include "iris/norm/impl/fp8.h"
 #include "iris/norm/impl/row.h"
 #include "iris/norm/norm.h"
@@ -969,18 +970,19 @@ TEST(NormFailureTest, AllMembersAreToldBothCalls) {
     for (const ccl::Mismatch& mismatch : told) {
       EXPECT_EQ(mismatch.most, 3u);
       EXPECT_EQ(mismatch.other, 4u);
-      const auto expect = [](const ccl::CallRecord& call, const Problem& p) {
-        EXPECT_EQ(call.operation, p.operation);
-        EXPECT_EQ(call.rows, p.rows);
-        EXPECT_EQ(call.hidden, p.hidden);
-        EXPECT_EQ(call.type, p.in);
-        EXPECT_EQ(call.out_type, p.out);
-        EXPECT_EQ(call.weight, p.weight);
-        EXPECT_EQ(call.residual, p.residual);
-        EXPECT_EQ(call.scaling, p.scaling);
-        EXPECT_EQ(call.epsilon, p.epsilon);
-        EXPECT_EQ(call.weight_offset, p.weight_offset);
-        EXPECT_NE(call.norm_variant, Variant::kAuto);
+      const auto expect = [](const ccl::PackedCall& packed, const Problem& p) {
+        const norm::CallRecord call = norm::Unpack(packed);
+        EXPECT_EQ(call.problem.operation, p.operation);
+        EXPECT_EQ(call.problem.rows, p.rows);
+        EXPECT_EQ(call.problem.hidden, p.hidden);
+        EXPECT_EQ(call.problem.in, p.in);
+        EXPECT_EQ(call.problem.out, p.out);
+        EXPECT_EQ(call.problem.weight, p.weight);
+        EXPECT_EQ(call.problem.residual, p.residual);
+        EXPECT_EQ(call.problem.scaling, p.scaling);
+        EXPECT_EQ(call.problem.epsilon, p.epsilon);
+        EXPECT_EQ(call.problem.weight_offset, p.weight_offset);
+        EXPECT_NE(call.plan.variant, Variant::kAuto);
       };
       expect(mismatch.most_call, good);
       expect(mismatch.other_call, wrong);

@@ -22,6 +22,7 @@
 #include "iris/backend/persistent_product.h"
 #include "iris/collective/collective.h"
 #include "iris/device.h"
+#include "iris/ops/call_record.h"
 #include "iris/ops/impl/layout.h"
 #include "iris/ops/ops.h"
 #include "iris/ops/variant.h"
@@ -715,15 +716,15 @@ TEST(OpsFailureTest, AllMembersAreToldBothCalls) {
     for (const ccl::Mismatch& mismatch : told) {
       EXPECT_EQ(mismatch.most, 3u);
       EXPECT_EQ(mismatch.other, 4u);
-      const ccl::CallRecord& most = mismatch.most_call;
+      const ops::CallRecord most = ops::Unpack(mismatch.most_call);
       EXPECT_EQ(most.operation, Operation::kMatmulAllReduce);
       EXPECT_EQ(most.m, 60u);
       EXPECT_EQ(most.n, 50u);
       EXPECT_EQ(most.type, DType::kBf16);
       EXPECT_EQ(most.out_type, DType::kF32);
       EXPECT_EQ(most.activation, Activation::kNone);
-      EXPECT_NE(most.ops_variant, Variant::kAuto);
-      const ccl::CallRecord& other = mismatch.other_call;
+      EXPECT_NE(most.variant, Variant::kAuto);
+      const ops::CallRecord other = ops::Unpack(mismatch.other_call);
       EXPECT_EQ(other.operation, wrong.operation);
       EXPECT_EQ(other.m, wrong.m);
       EXPECT_EQ(other.n, wrong.n);
@@ -754,8 +755,8 @@ TEST(OpsFailureTest, CopiesOfCallsThatDifferTellNobody) {
     ccl::ErrorInfo info;
     EXPECT_EQ(ccl::CheckError(member.comm, &info).code, StatusCode::kInvalidArgument);
     EXPECT_EQ(info.member_index, 2u);
-    EXPECT_EQ(info.mismatch.most_call.ops_variant, Variant::kCopyEngine);
-    EXPECT_EQ(info.mismatch.other_call.ops_variant, Variant::kFused);
+    EXPECT_EQ(ops::Unpack(info.mismatch.most_call).variant, Variant::kCopyEngine);
+    EXPECT_EQ(ops::Unpack(info.mismatch.other_call).variant, Variant::kFused);
     // No row has been told to be there, and D is as it was.
     const std::vector<uint64_t> told = rank.Read(
         AtOffset<uint64_t>(rank.ctx, rank.rank(), ops::impl::WorkspaceOffset(member.comm)),

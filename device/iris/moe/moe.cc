@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "iris/moe/call_record.h"
 #include "iris/moe/impl/kernels.h"
 #include "iris/moe/impl/layout.h"
 #include "iris/rounds/launch.h"
@@ -13,9 +14,8 @@ namespace {
 
 using ccl::Operation;
 using ccl::impl::Common;
+using ccl::impl::Invalid;
 using impl::MoeCall;
-
-Result Invalid(const char* what) { return {StatusCode::kInvalidArgument, what}; }
 
 bool IsFloat(DType type) {
   return type == DType::kF32 || type == DType::kF16 || type == DType::kBf16;
@@ -128,20 +128,16 @@ Result Begin(const ccl::Comm& comm, Operation operation, const Parameters& confi
                             : comm.config.max_blocks;
   blocks = ccl::impl::Min(blocks, most);
 
-  ccl::CallRecord record;
+  CallRecord record;
   record.operation = operation;
   record.type = in;
   record.out_type = out;
-  record.moe_type = travels;
-  record.hidden = config.hidden;
-  record.n_experts = config.n_experts;
-  record.top_k = config.top_k;
-  record.max_tokens = config.max_tokens;
-  record.capacity = config.capacity;
-  record.moe_place = offset_bytes;
+  record.travels = travels;
+  record.setup = config;
+  record.place = offset_bytes;
   record.blocks = static_cast<uint32_t>(blocks);
   *call = {};
-  call->common = ccl::impl::CommonOf(comm, ccl::impl::PackMoe(record), record.blocks, false);
+  call->common = ccl::impl::CommonOf(comm, Pack(record), record.blocks, false);
   call->workspace_offset_bytes = offset_bytes;
   call->at = at;
   call->tag = TagOf(comm.team, config);

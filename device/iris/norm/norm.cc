@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "iris/norm/call_record.h"
 #include "iris/norm/impl/row.h"
 #include "iris/norm/variant.h"
 #include "iris/rounds/launch.h"
@@ -341,23 +342,8 @@ Result Launch(const ccl::Comm& comm, const Norm& given, backend::Stream& stream)
   const auto reached = [&problem](uint64_t offset_bytes, uint64_t stride) {
     return stride == problem.hidden || problem.rows == 1 ? offset_bytes : ccl::impl::kNotInHeap;
   };
-  ccl::CallRecord record;
-  record.operation = problem.operation;
-  record.type = problem.in;
-  record.out_type = problem.out;
-  record.weight = problem.weight;
-  record.residual = problem.residual;
-  record.scaling = problem.scaling;
-  record.norm_variant = plan.variant;
-  record.rows = static_cast<uint32_t>(problem.rows);
-  record.hidden = static_cast<uint32_t>(problem.hidden);
-  record.blocks = plan.blocks;
-  record.parts = plan.parts;
-  record.check_calls = comm.config.check_calls;
-  record.epsilon = problem.epsilon;
-  record.weight_offset = problem.weight_offset;
-  impl::Common common = ccl::impl::CommonOf(comm, ccl::impl::PackNorm(record), plan.blocks,
-                                            ccl::impl::BeginsEarly(comm, plan.blocks));
+  impl::Common common = ccl::impl::CommonOf(comm, Pack({problem, plan, comm.config.check_calls}),
+                                            plan.blocks, ccl::impl::BeginsEarly(comm, plan.blocks));
   common.in_offset_bytes = reached(in_offset_bytes, call.in_stride);
   common.out_offset_bytes = gives_sums
                                 ? reached(residual_out_offset_bytes, call.residual_out_stride)
@@ -380,8 +366,8 @@ Result Launch(const ccl::Comm& comm, const Norm& given, backend::Stream& stream)
   norm.residual_stride = call.residual_stride;
   norm.residual_out_stride = call.residual_out_stride;
   norm.out_stride = call.out_stride;
-  norm.rows = record.rows;
-  norm.hidden = record.hidden;
+  norm.rows = static_cast<uint32_t>(problem.rows);
+  norm.hidden = static_cast<uint32_t>(problem.hidden);
   norm.blocks = plan.blocks;
   norm.parts = plan.parts;
   norm.part_columns = static_cast<uint32_t>(impl::PartColumns(problem.hidden, plan.parts));

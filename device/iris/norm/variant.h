@@ -10,12 +10,13 @@
 #include "iris/norm/impl/row.h"
 #include "iris/norm/norm.h"
 #include "iris/rounds/comm.h"
+#include "iris/rounds/launch.h"
 #include "iris/rounds/layout.h"
 #include "iris/rounds/lines.h"
 
 namespace iris::norm::impl {
 
-inline Result Invalid(const char* what) { return {StatusCode::kInvalidArgument, what}; }
+using ccl::impl::Invalid;
 
 struct VariantRow {
   Variant variant;

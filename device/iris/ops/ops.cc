@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "iris/backend/library_product.h"
+#include "iris/ops/call_record.h"
 #include "iris/ops/impl/layout.h"
 #include "iris/ops/rules.h"
 #include "iris/ops/variant.h"
@@ -69,11 +70,11 @@ Common CommonOf(const ccl::Comm& comm, const Matmul& call, const LaunchPlan& pla
   const bool own_product = operation == Operation::kAllGatherMatmul;  // of each member
   const uint64_t d_offset_bytes =
       to_all && comm.team.size > 1 ? OffsetBytes(comm.context, call.d) : 0;
-  ccl::CallRecord record;
+  CallRecord record;
   record.operation = operation;
   record.type = problem.in;
   record.m = static_cast<uint32_t>(problem.m);
-  record.ops_variant = plan.variant;
+  record.variant = plan.variant;
   record.blocks = plan.blocks;
   // What members may differ in is not told.
   if (!own_product) {
@@ -88,7 +89,7 @@ Common CommonOf(const ccl::Comm& comm, const Matmul& call, const LaunchPlan& pla
   if (to_all && plan.variant == Variant::kPersistent) {
     record.d_place = static_cast<uint32_t>(d_offset_bytes / kPlaceBytes);
   }
-  Common common = ccl::impl::CommonOf(comm, ccl::impl::PackMatmul(record), plan.blocks,
+  Common common = ccl::impl::CommonOf(comm, Pack(record), plan.blocks,
                                       ccl::impl::BeginsEarly(comm, plan.blocks));
   common.out_offset_bytes = d_offset_bytes;
   return common;

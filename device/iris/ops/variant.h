@@ -9,11 +9,12 @@
 #include "iris/backend/select.h"
 #include "iris/ops/ops.h"
 #include "iris/rounds/comm.h"
+#include "iris/rounds/launch.h"
 #include "iris/rounds/layout.h"
 
 namespace iris::ops::impl {
 
-inline Result Invalid(const char* what) { return {StatusCode::kInvalidArgument, what}; }
+using ccl::impl::Invalid;
 
 struct VariantRow {
   Variant variant;

@@ -15,13 +15,12 @@ namespace {
 static_assert(offsetof(impl::Header, sequence) == kWorkspaceFinishedAt);
 static_assert(offsetof(impl::Header, calling) == kWorkspaceWaitingAt);
 
-using impl::PackedCall;
 using impl::Verdict;
 
-CallRecord UnpackCall(const uint64_t* words) {
-  uint32_t packed[PackedCall::kWords];
-  for (uint32_t k = 0; k < PackedCall::kWords; ++k) packed[k] = static_cast<uint32_t>(words[k]);
-  return impl::UnpackCall(packed);
+PackedCall CallOf(const uint64_t* words) {
+  PackedCall call;
+  for (uint32_t k = 0; k < PackedCall::kWords; ++k) call.words[k] = static_cast<uint32_t>(words[k]);
+  return call;
 }
 
 Mismatch UnpackMismatch(const uint64_t* words) {
@@ -30,8 +29,8 @@ Mismatch UnpackMismatch(const uint64_t* words) {
   mismatch.other = words[Verdict::kOther];
   mismatch.rest = words[Verdict::kRest];
   mismatch.absent = words[Verdict::kAbsent];
-  if (mismatch.most != 0) mismatch.most_call = UnpackCall(words + Verdict::kMostCall);
-  if (mismatch.other != 0) mismatch.other_call = UnpackCall(words + Verdict::kOtherCall);
+  if (mismatch.most != 0) mismatch.most_call = CallOf(words + Verdict::kMostCall);
+  if (mismatch.other != 0) mismatch.other_call = CallOf(words + Verdict::kOtherCall);
   if (words[Verdict::kRows] != 0) {
     const uint32_t rows = static_cast<uint32_t>(words[Verdict::kRows] - 1);
     mismatch.rows_differ = true;
@@ -61,14 +60,8 @@ Result CheckError(const Comm& comm, ErrorInfo* info) {
       info->sequence = static_cast<uint32_t>(word >> 32);
       if (code == StatusCode::kInvalidArgument) {
         info->mismatch = UnpackMismatch(comm.report->mismatch);
-      } else if (code == StatusCode::kOutOfRange) {
-        info->bad_expert = static_cast<ErrorInfo::BadExpert>(comm.report->mismatch[0] & 0xffffffff);
-        info->bad_token = static_cast<uint32_t>(comm.report->mismatch[0] >> 32);
-        info->bad_value = static_cast<int64_t>(comm.report->mismatch[1]);
-      } else if (code == StatusCode::kFailedPrecondition) {
-        info->other_tokens = (comm.report->mismatch[0] & 0xffffffff) != 0;
-        info->combined_tokens = comm.report->mismatch[0] >> 32;
-        info->dispatched_tokens = comm.report->mismatch[1];
+      } else {
+        for (uint32_t k = 0; k < 2; ++k) info->detail[k] = comm.report->mismatch[k];
       }
     }
   }

@@ -3,7 +3,6 @@
 #include <cstdint>
 
 #include "iris/backend/heap_map.h"
-#include "iris/backend/numeric.h"
 #include "iris/translate.h"
 
 namespace iris::ccl::impl {
@@ -104,93 +103,6 @@ Config Complete(Config config) {
   return config;
 }
 
-PackedCall PackMatmul(const CallRecord& call) {
-  return {{static_cast<uint32_t>(call.operation) | static_cast<uint32_t>(call.type) << 8 |
-               static_cast<uint32_t>(call.out_type) << 12 | (call.bias ? 1u << 16 : 0u) |
-               (call.transposed_b ? 1u << 17 : 0u) | static_cast<uint32_t>(call.activation) << 18 |
-               static_cast<uint32_t>(call.ops_variant) << 21 | (call.blocks - 1) << 24,
-           call.m, call.n, call.k, call.ldd, call.d_place}};
-}
-
-PackedCall PackMoe(const CallRecord& call) {
-  return {{static_cast<uint32_t>(call.operation) | static_cast<uint32_t>(call.type) << 8 |
-               static_cast<uint32_t>(call.out_type) << 12 |
-               static_cast<uint32_t>(call.moe_type) << 16 | (call.blocks - 1) << 24,
-           call.hidden, call.n_experts | call.top_k << 16, call.max_tokens, call.capacity,
-           static_cast<uint32_t>(call.moe_place / kWorkspaceAlignmentBytes)}};
-}
-
-PackedCall PackNorm(const CallRecord& call) {
-  return {{static_cast<uint32_t>(call.operation) | static_cast<uint32_t>(call.type) << 8 |
-               static_cast<uint32_t>(call.out_type) << 12 |
-               static_cast<uint32_t>(call.weight) << 16 | (call.residual ? 1u << 20 : 0u) |
-               static_cast<uint32_t>(call.scaling) << 21 |
-               static_cast<uint32_t>(call.norm_variant) << 24,
-           call.rows, call.hidden,
-           call.blocks | (call.check_calls ? kChecksCalls : 0) | call.parts << 16,
-           numeric::BitsOf(call.epsilon), numeric::BitsOf(call.weight_offset)}};
-}
-
-CallRecord UnpackCall(const uint32_t* words) {
-  CallRecord call;
-  call.operation = static_cast<Operation>(words[0] & 0xff);
-  if (IsMoe(call.operation)) {
-    call.type = static_cast<DType>(words[0] >> 8 & 0xf);
-    call.out_type = static_cast<DType>(words[0] >> 12 & 0xf);
-    call.moe_type = static_cast<DType>(words[0] >> 16 & 0xf);
-    call.blocks = (words[0] >> 24) + 1;
-    call.hidden = words[1];
-    call.n_experts = words[2] & 0xffff;
-    call.top_k = words[2] >> 16;
-    call.max_tokens = words[3];
-    call.capacity = words[4];
-    call.moe_place = uint64_t{words[5]} * kWorkspaceAlignmentBytes;
-    return call;
-  }
-  if (IsNorm(call.operation)) {
-    call.type = static_cast<DType>(words[0] >> 8 & 0xf);
-    call.out_type = static_cast<DType>(words[0] >> 12 & 0xf);
-    call.weight = static_cast<DType>(words[0] >> 16 & 0xf);
-    call.residual = (words[0] >> 20 & 1) != 0;
-    call.scaling = static_cast<norm::Scaling>(words[0] >> 21 & 7);
-    call.norm_variant = static_cast<norm::Variant>(words[0] >> 24);
-    call.rows = words[1];
-    call.hidden = words[2];
-    call.blocks = words[3] & (kChecksCalls - 1);
-    call.check_calls = (words[3] & kChecksCalls) != 0;
-    call.parts = words[3] >> 16;
-    call.epsilon = numeric::FloatOf(words[4]);
-    call.weight_offset = numeric::FloatOf(words[5]);
-    return call;
-  }
-  if (IsMatmul(call.operation)) {
-    call.type = static_cast<DType>(words[0] >> 8 & 0xf);
-    call.out_type = static_cast<DType>(words[0] >> 12 & 0xf);
-    call.bias = (words[0] >> 16 & 1) != 0;
-    call.transposed_b = (words[0] >> 17 & 1) != 0;
-    call.activation = static_cast<ops::Activation>(words[0] >> 18 & 7);
-    call.ops_variant = static_cast<ops::Variant>(words[0] >> 21 & 7);
-    call.blocks = (words[0] >> 24) + 1;
-    call.m = words[1];
-    call.n = words[2];
-    call.k = words[3];
-    call.ldd = words[4];
-    call.d_place = words[5];
-    return call;
-  }
-  call.type = static_cast<DType>(words[0] >> 8 & 0xff);
-  call.op = static_cast<ReduceOp>(words[0] >> 16 & 0xff);
-  call.variant = static_cast<Variant>(words[0] >> 24);
-  call.count = words[1] | static_cast<uint64_t>(words[2]) << 32;
-  call.blocks = words[3] & (kChecksCalls - 1);
-  call.check_calls = (words[3] & kChecksCalls) != 0;
-  const uint32_t root = words[3] >> 16 & 0xff;
-  const uint32_t to = words[3] >> 24;
-  if (root != 0xff) call.root = root;
-  if (to != 0xff) call.to = to;
-  return call;
-}
-
 Common CommonOf(const Comm& comm, const PackedCall& call, uint32_t blocks, bool early) {
   const Offsets offsets = OffsetsOf(comm.team.size, comm.config);
   Common common = {};
@@ -211,7 +123,7 @@ Common CommonOf(const Comm& comm, const PackedCall& call, uint32_t blocks, bool 
   common.size = comm.team.size;
   common.index = comm.team.index;
   for (uint32_t m = 0; m < kMaxTeamRanks; ++m) common.members[m] = comm.team.members[m];
-  common.operation = static_cast<Operation>(call.words[0] & 0xff);
+  common.operation = call.operation();
   common.check = comm.config.check_calls ? 1 : 0;
   common.ends = 1;
   common.early = early ? 1 : 0;

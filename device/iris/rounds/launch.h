@@ -12,6 +12,8 @@
 
 namespace iris::ccl::impl {
 
+static_assert(kMaxBlocks < kChecksCalls);
+
 inline Result Invalid(const char* what) { return {StatusCode::kInvalidArgument, what}; }
 
 // Every field set but the rules.
@@ -25,19 +27,6 @@ Result CheckBuffer(const Comm& comm, const void* p, uint64_t bytes, uint64_t ele
                    uint64_t* offset_bytes);
 bool Overlap(const void* a, uint64_t a_bytes, const void* b, uint64_t b_bytes);
 
-// In a word of a PackedCall, beside the number of blocks: Config::check_calls.
-inline constexpr uint32_t kChecksCalls = 1u << 15;
-static_assert(kMaxBlocks < kChecksCalls);
-
-// A call as its words.
-CallRecord UnpackCall(const uint32_t* words);
-
-// A product of matrices in words, as UnpackCall reads them, and what tells calls apart.
-PackedCall PackMatmul(const CallRecord& call);
-// The same of an operation of moe.
-PackedCall PackMoe(const CallRecord& call);
-// The same of a norm.
-PackedCall PackNorm(const CallRecord& call);
 // Whether the kernels of a call of so many blocks begin early: those of two calls lie on the device
 // at once, at most, and have room there together, as have those of other ranks that share it
 // (Config::max_blocks). Not between copies, which do not let the next kernel begin.

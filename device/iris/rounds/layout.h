@@ -11,7 +11,7 @@
 //             Apart from stages, which others may still read when an operation begins
 //   stages    [max_blocks]: in[stage_bytes], out[stage_bytes]: for buffers that are not in the heap
 //   partners  [max_blocks][2][kMaxPartners]: words by which blocks of one member that share a row
-//             tell each other what they have of it; zero between kernels. See iris/norm
+//             tell each other what they have of it; zero between kernels
 //
 // Blocks of different index never wait for each other.
 #pragma once
@@ -41,14 +41,6 @@ inline constexpr uint32_t kPushSlots = 4;
 inline constexpr uint32_t kMaxPartners = 32;
 inline constexpr uint64_t kPartnerBytes = 2 * kMaxPartners * sizeof(uint32_t);
 static_assert(kPartnerBytes % kWorkspaceAlignmentBytes == 0);
-
-// A call as it is told to others: six words of CallRecord (PackCall; the last two are of products
-// of matrices and of norms alone) and the signature, which is the same for calls that belong
-// together.
-struct PackedCall {
-  static constexpr uint32_t kWords = 6;
-  uint32_t words[kWords];
-};
 
 // What came of comparing the calls of the members, as CheckError unpacks it. Members are places in
 // the team, a bit each.

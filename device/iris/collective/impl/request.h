@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "iris/backend/select.h"
+#include "iris/collective/call_record.h"
 #include "iris/collective/collective.h"
 #include "iris/rounds/launch.h"
 #include "iris/rounds/layout.h"

@@ -1,22 +1,13 @@
 // The arguments of kernels, made from a call and its plan.
 #include <cstdint>
 
+#include "iris/collective/call_record.h"
 #include "iris/collective/impl/calls.h"
 #include "iris/collective/impl/request.h"
 #include "iris/collective/variants/variant.h"
 
 namespace iris::ccl::impl {
 namespace {
-
-// What must agree, in four words; UnpackCall is the way back.
-PackedCall PackCall(const Request& request, const Plan& plan, bool checks_calls) {
-  const uint32_t root = request.root == kNoRoot ? 0xff : request.root;
-  const uint32_t to = request.to == kNoRoot ? 0xff : request.to;
-  return {{static_cast<uint32_t>(request.operation) | static_cast<uint32_t>(request.type) << 8 |
-               static_cast<uint32_t>(request.op) << 16 | static_cast<uint32_t>(plan.variant) << 24,
-           static_cast<uint32_t>(request.count), static_cast<uint32_t>(request.count >> 32),
-           plan.blocks | (checks_calls ? kChecksCalls : 0) | root << 16 | to << 24, 0, 0}};
-}
 
 ReduceCall ReduceCallOf(const Start& start) {
   const Request& request = start.request;
@@ -38,9 +29,16 @@ ReduceCall ReduceCallOf(const Start& start) {
 
 Common CommonOf(const Start& start) {
   const Request& request = start.request;
-  const uint32_t blocks = start.plan.blocks;
-  Common common = CommonOf(start.comm, PackCall(request, start.plan, start.comm.config.check_calls),
-                           blocks, BeginsEarly(start));
+  const PackedCall call = Pack({.operation = request.operation,
+                                .count = request.count,
+                                .type = request.type,
+                                .op = request.op,
+                                .root = request.root,
+                                .to = request.to,
+                                .variant = start.plan.variant,
+                                .blocks = start.plan.blocks,
+                                .check_calls = start.comm.config.check_calls});
+  Common common = CommonOf(start.comm, call, start.plan.blocks, BeginsEarly(start));
   common.in_offset_bytes = request.in_offset_bytes;
   common.out_offset_bytes = request.out_offset_bytes;
   return common;

@@ -34,7 +34,7 @@ namespace iris::moe::impl {
 using ccl::Operation;
 using ccl::impl::Common;
 
-// Why routing failed. The numbers are those of ccl::BadExpert.
+// Why routing failed. The numbers are those of moe::BadExpert.
 enum class BadId : uint32_t { kNone, kNoSuchExpert, kRepeated };
 // How a Combine goes with the Dispatch before it.
 enum class Fit : uint32_t { kFits, kOtherTokens, kNoDispatch };

@@ -1,0 +1,49 @@
+// A collective as its member called it, and its words for the other members. Host code.
+#pragma once
+
+#include <cstdint>
+
+#include "iris/ccl_types.h"
+#include "iris/dtype.h"
+#include "iris/rounds/errors.h"
+
+namespace iris::ccl {
+
+struct CallRecord {
+  static constexpr uint32_t kNobody = ~0u;
+  Operation operation = Operation::kNone;
+  uint64_t count = 0;  // as in Shape
+  DType type = DType::kU8;
+  ReduceOp op = ReduceOp::kSum;
+  uint32_t root = kNobody;           // place in the team; kSendRecv: who sends
+  uint32_t to = kNobody;             // kSendRecv: who receives
+  Variant variant = Variant::kAuto;  // of the plan, as the blocks
+  uint32_t blocks = 0;
+  bool check_calls = false;  // Config::check_calls
+};
+
+inline PackedCall Pack(const CallRecord& call) {
+  return {{static_cast<uint32_t>(call.operation) | static_cast<uint32_t>(call.type) << 8 |
+               static_cast<uint32_t>(call.op) << 16 | static_cast<uint32_t>(call.variant) << 24,
+           static_cast<uint32_t>(call.count), static_cast<uint32_t>(call.count >> 32),
+           call.blocks | (call.check_calls ? kChecksCalls : 0) | (call.root & 0xff) << 16 |
+               (call.to & 0xff) << 24}};
+}
+
+inline CallRecord Unpack(const PackedCall& packed) {
+  const uint32_t* const words = packed.words;
+  const auto place = [](uint32_t word) { return word == 0xff ? CallRecord::kNobody : word; };
+  CallRecord call;
+  call.operation = packed.operation();
+  call.type = static_cast<DType>(words[0] >> 8 & 0xff);
+  call.op = static_cast<ReduceOp>(words[0] >> 16 & 0xff);
+  call.variant = static_cast<Variant>(words[0] >> 24);
+  call.count = words[1] | static_cast<uint64_t>(words[2]) << 32;
+  call.blocks = words[3] & (kChecksCalls - 1);
+  call.check_calls = (words[3] & kChecksCalls) != 0;
+  call.root = place(words[3] >> 16 & 0xff);
+  call.to = place(words[3] >> 24);
+  return call;
+}
+
+}  // namespace iris::ccl
