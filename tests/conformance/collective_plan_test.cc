@@ -8,8 +8,8 @@
 #include "iris/collective/collective.h"
 #include "iris/collective/rules.h"
 #include "iris/collective/table.h"
-#include "iris/rounds/launch.h"
 #include "iris/device.h"
+#include "iris/rounds/launch.h"
 #include "tests/conformance/world.h"
 
 namespace iris::conformance {

@@ -18,9 +18,9 @@
 
 #include "gtest/gtest.h"
 #include "iris/collective/collective.h"
-#include "iris/rounds/layout.h"
 #include "iris/device.h"
 #include "iris/ops/ops.h"
+#include "iris/rounds/layout.h"
 #include "tests/conformance/values.h"
 #include "tests/conformance/world.h"
 

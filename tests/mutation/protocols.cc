@@ -24,12 +24,12 @@
 #include <vector>
 
 #include "iris/backend/select.h"
-#include "iris/rounds/layout.h"
 #include "iris/collective/impl/reduce_direct.h"
 #include "iris/collective/variants/lines.h"
 #include "iris/collective/variants/packets.h"
 #include "iris/collective/variants/push.h"
 #include "iris/device.h"
+#include "iris/rounds/layout.h"
 
 namespace {
 
