@@ -13,7 +13,7 @@ namespace {
 [[gnu::used]] constexpr auto kCheckError = &iris::ccl::CheckError;
 [[gnu::used]] constexpr auto kParseRules = &iris::ccl::ParseRules;
 [[gnu::used]] constexpr auto kLaunchMatmul = &iris::ops::Launch;
-[[gnu::used]] constexpr auto kDispatch = &iris::moe::Dispatch;
+[[gnu::used]] constexpr auto kDispatch = &iris::moe::LaunchDispatch;
 [[gnu::used]] constexpr auto kLaunchNorm = &iris::norm::Launch;
 
 }  // namespace

@@ -248,8 +248,6 @@ BackendOperations MakeTable() {
   table.CheckError = ccl::CheckError;
   table.ResetError = ccl::ResetError;
   table.CopyMissing = ccl::CopyMissing;
-  table.VariantName = ccl::VariantName;
-  table.ReduceOpName = ccl::ReduceOpName;
   table.ParseRules = ccl::ParseRules;
   table.LineSearchBytes = ccl::LineSearchBytes;
   table.SearchTornLines = ccl::SearchTornLines;
@@ -261,8 +259,8 @@ BackendOperations MakeTable() {
   table.DestroyResources = [](ops::Resources* resources) { delete resources; };
   table.CheckMatmul = ops::CheckProblem;
   table.MoeSizesOf = moe::SizesOf;
-  table.MoeDispatch = moe::Dispatch;
-  table.MoeCombine = moe::Combine;
+  table.MoeDispatch = moe::LaunchDispatch;
+  table.MoeCombine = moe::LaunchCombine;
   table.PrepareMoe = moe::Prepare;
   table.ChooseNorm = norm::Choose;
   table.LaunchNorm = norm::Launch;

@@ -73,8 +73,6 @@ struct BackendOperations {
   Result (*CheckError)(const ccl::Comm& comm, ccl::ErrorInfo* info);
   void (*ResetError)(const ccl::Comm& comm);
   Result (*CopyMissing)(const ccl::Comm& comm, uint64_t* mask, Stream& stream);
-  const char* (*VariantName)(ccl::Variant variant);
-  const char* (*ReduceOpName)(ccl::ReduceOp op);
   Result (*ParseRules)(const char* text, ccl::Rule* rules, uint32_t capacity, uint32_t* n_rules,
                        uint32_t* line);
 
@@ -95,16 +93,16 @@ struct BackendOperations {
   Result (*CheckMatmul)(const ops::Problem& problem);
 
   // A mixture of experts: as moe::SizesOf, Dispatch, Combine and Prepare.
-  Result (*MoeSizesOf)(uint32_t n_members, uint32_t index, const moe::Parameters& config,
-                       moe::WorkspaceSizes* out);
-  Result (*MoeDispatch)(const ccl::Comm& comm, const moe::Parameters& config, void* workspace,
-                        const moe::DispatchCall& call, Stream& stream);
-  Result (*MoeCombine)(const ccl::Comm& comm, const moe::Parameters& config, void* workspace,
-                       const moe::CombineCall& call, Stream& stream);
+  Result (*MoeSizesOf)(uint32_t n_members, uint32_t index, const moe::Config& config,
+                       moe::Sizes* out);
+  Result (*MoeDispatch)(const ccl::Comm& comm, const moe::Config& config, void* workspace,
+                        const moe::Dispatch& call, Stream& stream);
+  Result (*MoeCombine)(const ccl::Comm& comm, const moe::Config& config, void* workspace,
+                       const moe::Combine& call, Stream& stream);
   Result (*PrepareMoe)();
 
   // Norms of sums: as norm::Choose, Launch and Prepare.
-  Result (*ChooseNorm)(const ccl::Comm& comm, const norm::Problem& problem, norm::LaunchPlan* out);
+  Result (*ChooseNorm)(const ccl::Comm& comm, const norm::Problem& problem, norm::Plan* out);
   Result (*LaunchNorm)(const ccl::Comm& comm, const norm::Norm& call, Stream& stream);
   Result (*PrepareNorm)();
 

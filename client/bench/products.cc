@@ -39,7 +39,7 @@ bool IsSum(Operation operation) {
 
 // What a rank says of the whole.
 Problem ProblemOf(Operation operation, const ProductShape& shape, uint32_t ranks, Variant variant) {
-  Problem problem = {operation, shape.m, shape.n, shape.k, DType::kBf16, DType::kBf16};
+  Problem problem = {operation, {shape.m, shape.n, shape.k, DType::kBf16, DType::kBf16}};
   if (IsSum(operation)) problem.k /= ranks;
   if (operation == Operation::kAllGatherMatmul) problem.n /= ranks;
   problem.variant = variant;

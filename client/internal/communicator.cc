@@ -292,10 +292,10 @@ absl::Status Communicator::Matmul(const ops::Matmul& call, backend::Stream& stre
   return absl::OkStatus();
 }
 
-absl::StatusOr<moe::WorkspaceSizes> Communicator::MoeSizes(
-    const backend::BackendOperations& backend, uint32_t n_members, uint32_t index,
-    const moe::Parameters& config) {
-  moe::WorkspaceSizes sizes;
+absl::StatusOr<moe::Sizes> Communicator::MoeSizes(const backend::BackendOperations& backend,
+                                                  uint32_t n_members, uint32_t index,
+                                                  const moe::Config& config) {
+  moe::Sizes sizes;
   const Result result = backend.MoeSizesOf(n_members, index, config, &sizes);
   if (!result.ok()) return FromDevice(result, CallText("moe", config));
   return sizes;
@@ -307,7 +307,7 @@ absl::Status Communicator::PrepareMoe() {
 }
 
 template <typename Start>
-absl::Status Communicator::PutMoe(Operation what, const moe::Parameters& config, void* workspace,
+absl::Status Communicator::PutMoe(Operation what, const moe::Config& config, void* workspace,
                                   uint32_t tokens, DType type, Start start) {
   const TraceRecorder::Span span(context_.trace(), TraceHostCall::kLaunch, 0,
                                  static_cast<uint64_t>(what));
@@ -315,7 +315,7 @@ absl::Status Communicator::PutMoe(Operation what, const moe::Parameters& config,
   if (absl::Status status = Usable(); !status.ok()) return Annotate(status, text);
   absl::Status status = context_.CheckShared("the workspace", workspace, team_.ranks);
   if (!status.ok()) return Annotate(status, text);
-  moe::WorkspaceSizes sizes;
+  moe::Sizes sizes;
   Result result = backend_.MoeSizesOf(comm_.team.size, comm_.team.index, config, &sizes);
   if (!result.ok()) return FromDevice(result, text);
   // Other members write into it: what is not there would end their processes.
@@ -330,22 +330,22 @@ absl::Status Communicator::PutMoe(Operation what, const moe::Parameters& config,
   return absl::OkStatus();
 }
 
-absl::Status Communicator::MoeDispatch(const moe::Parameters& config, void* workspace,
-                                       const moe::DispatchCall& call, backend::Stream& stream) {
+absl::Status Communicator::MoeDispatch(const moe::Config& config, void* workspace,
+                                       const moe::Dispatch& call, backend::Stream& stream) {
   return PutMoe(Operation::kMoeDispatch, config, workspace, call.tokens, config.in,
                 [&] { return backend_.MoeDispatch(comm_, config, workspace, call, stream); });
 }
 
-absl::Status Communicator::MoeCombine(const moe::Parameters& config, void* workspace,
-                                      const moe::CombineCall& call, backend::Stream& stream) {
+absl::Status Communicator::MoeCombine(const moe::Config& config, void* workspace,
+                                      const moe::Combine& call, backend::Stream& stream) {
   return PutMoe(Operation::kMoeCombine, config, workspace, call.tokens, call.out_type,
                 [&] { return backend_.MoeCombine(comm_, config, workspace, call, stream); });
 }
 
-absl::StatusOr<norm::LaunchPlan> Communicator::ChooseNorm(const norm::Problem& problem) const {
+absl::StatusOr<norm::Plan> Communicator::ChooseNorm(const norm::Problem& problem) const {
   const std::string what = CallText(problem);
   if (absl::Status status = Usable(); !status.ok()) return Annotate(status, what);
-  norm::LaunchPlan plan;
+  norm::Plan plan;
   const Result result = backend_.ChooseNorm(comm_, problem, &plan);
   if (!result.ok()) return FromDevice(result, what);
   return plan;
@@ -381,7 +381,7 @@ absl::Status Communicator::Check() const {
   const Result result = backend_.CheckError(comm_, &info);
   if (result.ok()) return absl::OkStatus();
   if (result.code == StatusCode::kInvalidArgument) {
-    std::string text = MismatchText(backend_, info, team_.ranks);
+    std::string text = MismatchText(info, team_.ranks);
     if (info.member_index < team_.ranks.size()) {
       const uint32_t rank = team_.ranks[info.member_index];
       absl::StrAppend(&text, "; rank ", rank, " is pid ", context_.peer_pid(rank));

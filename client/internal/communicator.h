@@ -86,19 +86,19 @@ class Communicator {
   absl::StatusOr<ops::LaunchPlan> ChooseMatmul(const ops::Matmul& call) const;
 
   // Of a mixture of experts; see iris/moe/moe.h. Errors of the arguments name the config.
-  static absl::StatusOr<moe::WorkspaceSizes> MoeSizes(const backend::BackendOperations& backend,
-                                                      uint32_t n_members, uint32_t index,
-                                                      const moe::Parameters& config);
+  static absl::StatusOr<moe::Sizes> MoeSizes(const backend::BackendOperations& backend,
+                                             uint32_t n_members, uint32_t index,
+                                             const moe::Config& config);
   // Loads the kernels: as moe::Prepare.
   absl::Status PrepareMoe();
-  absl::Status MoeDispatch(const moe::Parameters& config, void* workspace,
-                           const moe::DispatchCall& call, backend::Stream& stream);
-  absl::Status MoeCombine(const moe::Parameters& config, void* workspace,
-                          const moe::CombineCall& call, backend::Stream& stream);
+  absl::Status MoeDispatch(const moe::Config& config, void* workspace, const moe::Dispatch& call,
+                           backend::Stream& stream);
+  absl::Status MoeCombine(const moe::Config& config, void* workspace, const moe::Combine& call,
+                          backend::Stream& stream);
   // A norm of sums. Errors of the arguments name the problem.
   absl::Status Norm(const norm::Norm& call, backend::Stream& stream);
   // What Norm of this problem runs.
-  absl::StatusOr<norm::LaunchPlan> ChooseNorm(const norm::Problem& problem) const;
+  absl::StatusOr<norm::Plan> ChooseNorm(const norm::Problem& problem) const;
 
   // The first failure of an operation, as far as the streams have come, with the operation and its
   // number. kDeadlineExceeded names the ranks that did not come, kAborted names rank and pid of who
@@ -124,7 +124,7 @@ class Communicator {
   absl::Status ToIndex(uint32_t* rank) const;
   // What both operations of moe have in common.
   template <typename Start>
-  absl::Status PutMoe(ccl::Operation what, const moe::Parameters& config, void* workspace,
+  absl::Status PutMoe(ccl::Operation what, const moe::Config& config, void* workspace,
                       uint32_t tokens, DType type, Start start);
   // Zeroes this member's workspace, then meets the others.
   absl::Status Prepare();

@@ -17,7 +17,7 @@ std::string CallText(const ops::Problem& problem) {
                       DTypeName(problem.out), ")");
 }
 
-std::string CallText(const char* name, const moe::Parameters& config) {
+std::string CallText(const char* name, const moe::Config& config) {
   return absl::StrCat(name, "(hidden=", config.hidden, ", experts=", config.n_experts,
                       ", top_k=", config.top_k, ", max_tokens=", config.max_tokens,
                       ", capacity=", config.capacity, ", ", DTypeName(config.in), ")");

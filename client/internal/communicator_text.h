@@ -15,7 +15,7 @@ namespace iris::internal {
 // Returns a call with its shape: "matmul_all_reduce(m=64, n=8192, k=1024, bf16 to bf16)".
 std::string CallText(const ops::Problem& problem);
 std::string CallText(const norm::Problem& problem);
-std::string CallText(const char* name, const moe::Parameters& config);
+std::string CallText(const char* name, const moe::Config& config);
 
 // Describes what a kernel of MoE found wrong at a rank: kOutOfRange, kFailedPrecondition.
 std::string MoeFailureText(const ccl::ErrorInfo& info, StatusCode code, uint32_t rank);

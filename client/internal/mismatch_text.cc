@@ -16,7 +16,6 @@ using ccl::ErrorInfo;
 using ccl::Mismatch;
 using ccl::Operation;
 using ccl::PackedCall;
-using Names = backend::BackendOperations;
 
 bool Reduces(Operation operation) {
   return operation == Operation::kAllReduce || operation == Operation::kReduce ||
@@ -87,8 +86,7 @@ std::string Text(const norm::CallRecord& call) {
 }
 
 // A call as `members` made it.
-std::string CallText(const Names& names, const PackedCall& packed, uint64_t members,
-                     absl::Span<const uint32_t> ranks) {
+std::string CallText(const PackedCall& packed, uint64_t members, absl::Span<const uint32_t> ranks) {
   const std::string name = ccl::OperationName(packed.operation());
   if (ccl::IsMatmul(packed.operation())) return name + Text(ops::Unpack(packed));
   if (ccl::IsMoe(packed.operation())) return name + Text(moe::Unpack(packed));
@@ -106,11 +104,11 @@ std::string CallText(const Names& names, const PackedCall& packed, uint64_t memb
     return absl::StrCat(name, "(", text, ", from=", RankText(call.root, ranks),
                         ", to=", RankText(call.to, ranks), ")");
   }
-  if (Reduces(call.operation)) absl::StrAppend(&text, ", op=", names.ReduceOpName(call.op));
+  if (Reduces(call.operation)) absl::StrAppend(&text, ", op=", ccl::ReduceOpName(call.op));
   if (call.root != ccl::CallRecord::kNobody) {
     absl::StrAppend(&text, ", root=", RankText(call.root, ranks));
   }
-  return absl::StrCat(name, "(", text, ", variant=", names.VariantName(call.variant),
+  return absl::StrCat(name, "(", text, ", variant=", ccl::VariantName(call.variant),
                       ", blocks=", call.blocks, ")");
 }
 
@@ -130,8 +128,7 @@ bool DifferByVariant(const PackedCall& a, const PackedCall& b) {
 
 }  // namespace
 
-std::string MismatchText(const Names& names, const ErrorInfo& info,
-                         absl::Span<const uint32_t> ranks) {
+std::string MismatchText(const ErrorInfo& info, absl::Span<const uint32_t> ranks) {
   const Mismatch& mismatch = info.mismatch;
   const Operation operation = mismatch.most != 0 ? mismatch.most_call.operation() : info.operation;
   std::string text = absl::StrCat(ccl::OperationName(operation), " #", info.sequence, ": ");
@@ -142,9 +139,9 @@ std::string MismatchText(const Names& names, const ErrorInfo& info,
                     base::SizeText(mismatch.expected_bytes), " from it");
   } else if (mismatch.other != 0) {
     absl::StrAppend(&text, RanksText(mismatch.other, ranks), " called ",
-                    CallText(names, mismatch.other_call, mismatch.other, ranks), ", ",
+                    CallText(mismatch.other_call, mismatch.other, ranks), ", ",
                     RanksText(mismatch.most, ranks), " called ",
-                    CallText(names, mismatch.most_call, mismatch.most, ranks));
+                    CallText(mismatch.most_call, mismatch.most, ranks));
   } else {
     absl::StrAppend(&text, "the members of the team called differently, and what each called is ",
                     "not known");

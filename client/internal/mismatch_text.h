@@ -5,7 +5,6 @@
 #include <string>
 
 #include "absl/types/span.h"
-#include "client/backend/operations.h"
 #include "iris/collective/collective.h"
 
 namespace iris::internal {
@@ -15,7 +14,6 @@ namespace iris::internal {
 //
 //   all_reduce #5: rank 2 called all_gather(count=1024, type=f32, variant=packets, blocks=1), ranks
 //   0, 1 and 3 called all_reduce(count=1024, type=i32, op=max, variant=packets, blocks=1)
-std::string MismatchText(const backend::BackendOperations& names, const ccl::ErrorInfo& info,
-                         absl::Span<const uint32_t> ranks);
+std::string MismatchText(const ccl::ErrorInfo& info, absl::Span<const uint32_t> ranks);
 
 }  // namespace iris::internal

@@ -38,7 +38,7 @@ ErrorInfo Differs() {
 }
 
 TEST(MismatchTextTest, NamesBothCallsInFull) {
-  EXPECT_EQ(MismatchText(*iris_backend_operations(), Differs(), kRanks),
+  EXPECT_EQ(MismatchText(Differs(), kRanks),
             "all_reduce #5: rank 2 called all_gather(count=512, type=f32, variant=direct, "
             "blocks=1), ranks 0, 1 and 7 called all_reduce(count=1024, type=i32, op=max, "
             "variant=packets, blocks=2)");
@@ -50,7 +50,7 @@ TEST(MismatchTextTest, NamesWhoElseAndWhoWasAbsent) {
   info.mismatch.rest = 0b0010;
   info.mismatch.absent = 0b1000;
   info.mismatch.other_call = ccl::Pack({.operation = Operation::kBarrier});
-  EXPECT_EQ(MismatchText(*iris_backend_operations(), info, kRanks),
+  EXPECT_EQ(MismatchText(info, kRanks),
             "all_reduce #5: rank 2 called barrier(), rank 0 called all_reduce(count=1024, "
             "type=i32, op=max, variant=packets, blocks=2); rank 1 called something else again; "
             "rank 7 had not come");
@@ -79,7 +79,7 @@ TEST(MismatchTextTest, ProductsTellTheirShapes) {
   other.blocks = 1;
   info.mismatch.most_call = ops::Pack(most);
   info.mismatch.other_call = ops::Pack(other);
-  EXPECT_EQ(MismatchText(*iris_backend_operations(), info, kRanks),
+  EXPECT_EQ(MismatchText(info, kRanks),
             "matmul_all_reduce #5: rank 2 called all_gather_matmul(m=7, k=9, type=f16, "
             "variant=pair, blocks=1), ranks 0, 1 and 7 called matmul_all_reduce(m=64, n=4096, "
             "type=bf16 to f32, ldd=4100, bias, transposed B, gelu, variant=fused, blocks=3)");
@@ -96,12 +96,11 @@ TEST(MismatchTextTest, RootsAndPairsAreWorldRanks) {
   other.root = 2;
   other.to = 3;
   info.mismatch.other_call = ccl::Pack(other);
-  EXPECT_EQ(MismatchText(*iris_backend_operations(), info, kRanks),
+  EXPECT_EQ(MismatchText(info, kRanks),
             "reduce #5: rank 2 called send(count=512, type=f32, to=7), ranks 0, 1 and 7 called "
             "reduce(count=1024, type=i32, op=max, root=7, variant=packets, blocks=2)");
   info.mismatch.other = 0b1000;
-  EXPECT_NE(MismatchText(*iris_backend_operations(), info, kRanks)
-                .find("rank 7 called recv(count=512, type=f32, from=2)"),
+  EXPECT_NE(MismatchText(info, kRanks).find("rank 7 called recv(count=512, type=f32, from=2)"),
             std::string::npos);
 }
 
@@ -111,14 +110,13 @@ TEST(MismatchTextTest, WhoComparesCallsAloneIsNamed) {
   ccl::CallRecord checking = ccl::Unpack(info.mismatch.most_call);
   checking.check_calls = true;
   info.mismatch.most_call = ccl::Pack(checking);
-  EXPECT_EQ(MismatchText(*iris_backend_operations(), info, kRanks),
+  EXPECT_EQ(MismatchText(info, kRanks),
             "all_reduce #5: rank 2 called all_reduce(count=1024, type=i32, op=max, "
             "variant=packets, blocks=2), ranks 0, 1 and 7 called all_reduce(count=1024, type=i32, "
             "op=max, variant=packets, blocks=2); ranks 0, 1 and 7 alone compare calls before "
             "anything moves (check_calls, IRIS_CCL_CHECK): let all ranks do so, or none");
   std::swap(info.mismatch.most_call, info.mismatch.other_call);
-  EXPECT_NE(MismatchText(*iris_backend_operations(), info, kRanks).find("; rank 2 alone compares"),
-            std::string::npos);
+  EXPECT_NE(MismatchText(info, kRanks).find("; rank 2 alone compares"), std::string::npos);
 }
 
 TEST(MismatchTextTest, RowsThatDiffer) {
@@ -129,14 +127,14 @@ TEST(MismatchTextTest, RowsThatDiffer) {
   info.mismatch.receiver = 3;
   info.mismatch.sent_bytes = 400;
   info.mismatch.expected_bytes = 8;
-  EXPECT_EQ(MismatchText(*iris_backend_operations(), info, kRanks),
+  EXPECT_EQ(MismatchText(info, kRanks),
             "all_to_all_v #0: rank 1 sends 400 bytes to rank 7, which expects 8 bytes from it");
 }
 
 TEST(MismatchTextTest, WithoutAVerdictItSaysSo) {
   ErrorInfo info;
   info.operation = Operation::kBarrier;
-  EXPECT_EQ(MismatchText(*iris_backend_operations(), info, kRanks),
+  EXPECT_EQ(MismatchText(info, kRanks),
             "barrier #0: the members of the team called differently, and what each called is not "
             "known");
 }

@@ -225,8 +225,4 @@ inline Result SendRecv(const Comm& comm, const void* in, uint64_t count, uint32_
 // What the launcher of this call launches, exactly. For calls that the launcher accepts.
 Plan Choose(const Comm& comm, const Shape& shape);
 
-// "all_reduce" and so on; for messages.
-const char* VariantName(Variant variant);
-const char* ReduceOpName(ReduceOp op);
-
 }  // namespace iris::ccl

@@ -13,7 +13,7 @@ namespace impl {
 Result LaunchRequest(const Comm& comm, const Request& request, backend::Stream& stream) {
   const Plan plan =
       Choose(comm, {request.operation, request.count, request.type, request.op, request.variant});
-  return FindVariant(plan.variant)->launch({comm, request, plan}, stream);
+  return FindRow(kRows, plan.variant)->launch({comm, request, plan}, stream);
 }
 
 }  // namespace impl
@@ -139,13 +139,7 @@ Result CreateComm(const CommOptions& options, Comm* out) {
   return impl::MakeComm(complete, out);
 }
 
-Result PrepareKernels() {
-  const impl::VariantRows all = impl::AllVariants();
-  for (uint32_t i = 0; i < all.n; ++i) {
-    if (Result result = all.rows[i]->prepare(); !result.ok()) return result;
-  }
-  return {};
-}
+Result PrepareKernels() { return impl::PrepareRows(impl::kRows); }
 
 Result Run(const Comm& comm, const Call& call, backend::Stream& stream) {
   if (Result result = impl::CheckComm(comm); !result.ok()) return result;

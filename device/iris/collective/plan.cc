@@ -35,7 +35,7 @@ uint64_t BytesOf(const Shape& shape, uint32_t members) {
 }
 
 bool Has(Variant variant, const Shape& shape, uint32_t members) {
-  const impl::VariantRow* row = impl::FindVariant(variant);
+  const impl::VariantRow* row = impl::FindRow(impl::kRows, variant);
   return row != nullptr && (row->operations & impl::Bit(shape.operation)) != 0 &&
          (row->supports == nullptr || row->supports(shape, members));
 }
@@ -90,7 +90,7 @@ Plan Choose(const Comm& comm, const Shape& shape) {
   if (config.blocks != 0) plan.blocks = config.blocks;
   if (config.unroll != 0) plan.unroll = config.unroll;
   plan.unroll = static_cast<uint32_t>(Clamp(plan.unroll, 1, kMaxUnroll));
-  impl::FindVariant(plan.variant)->fit(comm, shape, bytes, &plan);
+  impl::FindRow(impl::kRows, plan.variant)->fit(comm, shape, bytes, &plan);
   return plan;
 }
 

@@ -125,10 +125,9 @@ bool ParseOperation(const char* name, Operation* operation) {
 }
 
 bool ParseVariant(const char* name, Variant* variant) {
-  const impl::VariantRows all = impl::AllVariants();
-  for (uint32_t i = 0; i < all.n; ++i) {
-    if (std::strcmp(name, all.rows[i]->name) != 0) continue;
-    *variant = all.rows[i]->variant;
+  for (const impl::VariantRow* row : impl::kRows) {
+    if (std::strcmp(name, VariantName(row->variant)) != 0) continue;
+    *variant = row->variant;
     return true;
   }
   return false;
@@ -136,7 +135,7 @@ bool ParseVariant(const char* name, Variant* variant) {
 
 bool HasVariant(Operation operation, Variant variant) {
   if (operation > Operation::kSendRecv || operation == Operation::kBarrier) return false;
-  const impl::VariantRow* row = impl::FindVariant(variant);
+  const impl::VariantRow* row = impl::FindRow(impl::kRows, variant);
   return row != nullptr && (row->operations & impl::Bit(operation)) != 0;
 }
 

@@ -15,7 +15,7 @@ struct CallRecord {
   DType type = DType::kNone;      // what goes in
   DType travels = DType::kNone;   // of the rows that travel, there or back
   DType out_type = DType::kNone;  // what comes out
-  Parameters setup;               // but for its types
+  Config setup;                   // but for its types
   uint64_t place = 0;             // the low bits of the workspace's offset in the heap
   uint32_t blocks = 0;
 };

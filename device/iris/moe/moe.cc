@@ -22,7 +22,7 @@ bool IsFloat(DType type) {
 }
 
 // With all types set.
-Parameters Complete(Parameters config) {
+Config Complete(Config config) {
   if (config.rows == DType::kNone) config.rows = config.in;
   if (config.partials == DType::kNone) {
     config.partials = config.in == DType::kF8E4M3 ? DType::kBf16 : config.in;
@@ -31,7 +31,7 @@ Parameters Complete(Parameters config) {
 }
 
 // Tells teams and configs, and the layouts that come of them, apart.
-uint64_t TagOf(const DeviceTeam& team, const Parameters& config) {
+uint64_t TagOf(const DeviceTeam& team, const Config& config) {
   uint64_t tag = 0xcbf29ce484222325ull;
   const auto mix = [&tag](uint64_t word) {
     tag = (tag ^ word) * 0x100000001b3ull;
@@ -99,7 +99,7 @@ Result CheckRanges(const ccl::Comm& comm, const Range (&ranges)[N], const void* 
 
 // What both operations check of a call, and all of what their kernels get but for its buffers.
 // `out`: what the operation makes; `travels`: of the rows between members.
-Result Begin(const ccl::Comm& comm, Operation operation, const Parameters& config, uint32_t tokens,
+Result Begin(const ccl::Comm& comm, Operation operation, const Config& config, uint32_t tokens,
              const void* workspace, DType in, DType travels, DType out, MoeCall* call) {
   if (comm.team.size == 0) return Invalid("the Comm was not made by CreateComm");
   if (Result result = ccl::impl::CheckComm(comm); !result.ok()) return result;
@@ -178,7 +178,7 @@ uint64_t WarpsOf(uint64_t work) {
 
 }  // namespace
 
-Result CheckConfig(uint32_t n_members, const Parameters& config) {
+Result CheckConfig(uint32_t n_members, const Config& config) {
   if (n_members == 0 || n_members > kMaxTeamRanks) return Invalid("a team has 1 to 64 members");
   if (config.n_experts == 0 || config.n_experts > kMaxExperts) {
     return Invalid("n_experts is 1 to 4096");
@@ -191,7 +191,7 @@ Result CheckConfig(uint32_t n_members, const Parameters& config) {
   if (!IsFloat(config.in) && config.in != DType::kF8E4M3) {
     return Invalid("x is of f32, f16, bf16 or f8e4m3");
   }
-  const Parameters all = Complete(config);
+  const Config all = Complete(config);
   if (all.rows != all.in && all.rows != DType::kF8E4M3) {
     return Invalid("rows are of the type of x, or of f8e4m3");
   }
@@ -210,14 +210,14 @@ Result CheckConfig(uint32_t n_members, const Parameters& config) {
   return {};
 }
 
-Result SizesOf(uint32_t n_members, uint32_t index, const Parameters& config, WorkspaceSizes* out) {
+Result SizesOf(uint32_t n_members, uint32_t index, const Config& config, Sizes* out) {
   if (Result result = CheckConfig(n_members, config); !result.ok()) return result;
   if (index >= n_members) return Invalid("there is no such member");
-  const Parameters all = Complete(config);
+  const Config all = Complete(config);
   const impl::Offsets at = impl::OffsetsOf(n_members, all);
   const impl::Experts experts = impl::ExpertsOf(all.n_experts, n_members, index);
   const uint64_t each = all.top_k < experts.count ? all.top_k : experts.count;
-  WorkspaceSizes sizes;
+  Sizes sizes;
   sizes.workspace_bytes = at.total_bytes;
   sizes.first_expert = experts.begin;
   sizes.local_experts = experts.count;
@@ -231,12 +231,12 @@ Result SizesOf(uint32_t n_members, uint32_t index, const Parameters& config, Wor
   return {};
 }
 
-Result Dispatch(const ccl::Comm& comm, const Parameters& given, void* workspace,
-                const DispatchCall& call, backend::Stream& stream) {
-  WorkspaceSizes sizes;
+Result LaunchDispatch(const ccl::Comm& comm, const Config& given, void* workspace,
+                      const Dispatch& call, backend::Stream& stream) {
+  Sizes sizes;
   Result result = SizesOf(comm.team.size, comm.team.index, given, &sizes);
   if (!result.ok()) return result;
-  const Parameters config = Complete(given);
+  const Config config = Complete(given);
   MoeCall moe;
   result = Begin(comm, Operation::kMoeDispatch, config, call.tokens, workspace, config.in,
                  config.rows, config.partials, &moe);
@@ -305,12 +305,12 @@ Result Dispatch(const ccl::Comm& comm, const Parameters& given, void* workspace,
                          &impl::Expand<>, moe);
 }
 
-Result Combine(const ccl::Comm& comm, const Parameters& given, void* workspace,
-               const CombineCall& call, backend::Stream& stream) {
-  WorkspaceSizes sizes;
+Result LaunchCombine(const ccl::Comm& comm, const Config& given, void* workspace,
+                     const Combine& call, backend::Stream& stream) {
+  Sizes sizes;
   Result result = SizesOf(comm.team.size, comm.team.index, given, &sizes);
   if (!result.ok()) return result;
-  const Parameters config = Complete(given);
+  const Config config = Complete(given);
   if (!IsFloat(call.y_type)) return Invalid("y is of f32, f16 or bf16");
   if (!IsFloat(call.out_type)) return Invalid("out is of f32, f16 or bf16");
   MoeCall moe;

@@ -11,7 +11,7 @@ namespace iris::norm {
 
 struct CallRecord {
   Problem problem;           // but for its variant
-  LaunchPlan plan;           // but for its threads
+  Plan plan;                 // but for its threads
   bool check_calls = false;  // ccl::Config::check_calls
 };
 

@@ -12,19 +12,10 @@ namespace iris::norm {
 namespace {
 
 using ccl::Operation;
+using ccl::impl::FindRow;
 using impl::Invalid;
+using impl::kRows;
 using impl::VariantRow;
-
-// In the order in which kAuto falls back on them.
-constexpr const VariantRow* kRows[] = {&impl::kTwoShotRow, &impl::kLinesRow, &impl::kTwoLinesRow,
-                                       &impl::kAloneRow, &impl::kPacketsRow};
-
-const VariantRow* FindRow(Variant variant) {
-  for (const VariantRow* row : kRows) {
-    if (row->variant == variant) return row;
-  }
-  return nullptr;
-}
 
 bool IsFloat(DType type) {
   return type == DType::kF32 || type == DType::kF16 || type == DType::kBf16;
@@ -45,7 +36,7 @@ uint32_t ThreadsFor(uint64_t part_bytes, uint64_t unit_bytes, uint64_t most, uin
 }
 
 // The plan of a problem by one variant. False: it does not have it, and `*why` says why.
-bool PlanBy(const VariantRow* row, const ccl::Comm& comm, const Problem& problem, LaunchPlan* plan,
+bool PlanBy(const VariantRow* row, const ccl::Comm& comm, const Problem& problem, Plan* plan,
             const char** why) {
   if (row->plan != nullptr) return row->plan(comm, problem, plan, why);
   const ccl::Config& config = comm.config;
@@ -275,19 +266,19 @@ Result CheckProblem(const Problem& problem) {
   return {};
 }
 
-Result Choose(const ccl::Comm& comm, const Problem& problem, LaunchPlan* out) {
+Result Choose(const ccl::Comm& comm, const Problem& problem, Plan* out) {
   if (Result result = CheckProblem(problem); !result.ok()) return result;
   if (comm.team.size == 0) return Invalid("the Comm was not made by CreateComm");
   const char* why = nullptr;
-  LaunchPlan plan;
+  Plan plan;
   if (problem.variant != Variant::kAuto) {
-    if (!PlanBy(FindRow(problem.variant), comm, problem, &plan, &why)) {
+    if (!PlanBy(FindRow(kRows, problem.variant), comm, problem, &plan, &why)) {
       return {StatusCode::kUnimplemented, why};
     }
     *out = plan;
     return {};
   }
-  if (PlanBy(FindRow(Preferred(comm, problem)), comm, problem, &plan, &why)) {
+  if (PlanBy(FindRow(kRows, Preferred(comm, problem)), comm, problem, &plan, &why)) {
     *out = plan;
     return {};
   }
@@ -305,7 +296,7 @@ Result Choose(const ccl::Comm& comm, const Problem& problem, LaunchPlan* out) {
 
 Result Launch(const ccl::Comm& comm, const Norm& given, backend::Stream& stream) {
   const Problem& problem = given.problem;
-  LaunchPlan plan;
+  Plan plan;
   if (Result result = Choose(comm, problem, &plan); !result.ok()) return result;
   if (Result result = ccl::impl::CheckComm(comm); !result.ok()) return result;
   if (problem.rows == 0) return {};
@@ -377,7 +368,7 @@ Result Launch(const ccl::Comm& comm, const Norm& given, backend::Stream& stream)
   norm.weight_type = problem.weight;
   norm.scaling = problem.scaling;
   norm.lets_next_begin = comm.config.early;
-  const VariantRow* const row = FindRow(plan.variant);
+  const VariantRow* const row = FindRow(kRows, plan.variant);
   // What waits for nobody needs no room of its own on the device, unless it begins early: then it
   // waits for the kernel before it, which may wait for others.
   if (row->plan != nullptr && common.early == 0) {
@@ -390,11 +381,6 @@ Result Launch(const ccl::Comm& comm, const Norm& given, backend::Stream& stream)
                              });
 }
 
-Result Prepare() {
-  for (const VariantRow* row : kRows) {
-    if (Result result = row->prepare(); !result.ok()) return result;
-  }
-  return {};
-}
+Result Prepare() { return ccl::impl::PrepareRows(kRows); }
 
 }  // namespace iris::norm

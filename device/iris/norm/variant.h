@@ -1,7 +1,7 @@
 // What a variant of the operations is: a row of the registry, in the variant's own file. Host code.
 //
-// A new variant: an enumerator in iris/norm_types.h, a file that defines its row, and the row's
-// line in norm.cc.
+// A new variant: its line in the list of iris/norm_types.h, and a file that defines the row
+// k<Name>Row.
 #pragma once
 
 #include <cstdint>
@@ -35,16 +35,21 @@ struct VariantRow {
   // Instead of what is made of the fields between `variant` and `launch`, which are then not there:
   // the plan of a valid problem. False: it does not have the problem, and `*why` says why. Blocks
   // of such a plan wait for nobody, so that there may be more of them than the device has room for.
-  bool (*plan)(const ccl::Comm& comm, const Problem& problem, LaunchPlan* plan,
+  bool (*plan)(const ccl::Comm& comm, const Problem& problem, Plan* plan,
                const char** why) = nullptr;
   backend::HostOnly host_only = {};
 };
 
-extern const VariantRow kPacketsRow;
-extern const VariantRow kLinesRow;
-extern const VariantRow kTwoShotRow;
-extern const VariantRow kAloneRow;
-extern const VariantRow kTwoLinesRow;
+#define IRIS_ROW(Name, number, text) extern const VariantRow k##Name##Row;
+IRIS_NORM_VARIANTS(IRIS_ROW)
+#undef IRIS_ROW
+
+// All rows.
+inline constexpr const VariantRow* kRows[] = {
+#define IRIS_ROW(Name, number, text) &k##Name##Row,
+    IRIS_NORM_VARIANTS(IRIS_ROW)
+#undef IRIS_ROW
+};
 
 // Whether the Comm has kLines and kTwoLines at all.
 inline bool HasLines(const ccl::Comm& comm) {

@@ -99,18 +99,10 @@ Common CommonOf(const ccl::Comm& comm, const Matmul& call, const LaunchPlan& pla
 namespace {
 
 using ccl::Operation;
+using ccl::impl::FindRow;
 using impl::Invalid;
+using impl::kRows;
 using impl::VariantRow;
-
-constexpr const VariantRow* kRows[] = {&impl::kFusedRow, &impl::kPairRow, &impl::kPersistentRow,
-                                       &impl::kCopyEngineRow};
-
-const VariantRow* FindRow(Variant variant) {
-  for (const VariantRow* row : kRows) {
-    if (row->variant == variant) return row;
-  }
-  return nullptr;
-}
 
 bool IsFloat(DType type) {
   return type == DType::kF32 || type == DType::kF16 || type == DType::kBf16;
@@ -157,7 +149,8 @@ const VariantRow* RowByRules(const ccl::Comm& comm, const Problem& problem, cons
   if (comm.products == nullptr) return nullptr;
   const std::vector<Rule>& rules = comm.products->rules;
   const uint32_t members = comm.team.size;
-  const VariantRow* row = FindRow(ChooseByRules(rules.data(), rules.size(), problem, members));
+  const VariantRow* row =
+      FindRow(kRows, ChooseByRules(rules.data(), rules.size(), problem, members));
   const char* why = nullptr;
   if (row == nullptr || !row->supports(&comm, problem, members, call, &why)) return nullptr;
   const bool alike = row != &impl::kPersistentRow ||
@@ -172,7 +165,7 @@ const VariantRow* RowOf(const ccl::Comm& comm, const Problem& problem, const Mat
   const uint32_t members = comm.team.size;
   const uint32_t member = comm.team.index;
   if (problem.variant != Variant::kAuto) {
-    const VariantRow* row = FindRow(problem.variant);
+    const VariantRow* row = FindRow(kRows, problem.variant);
     *why = "there is no such variant";
     return row != nullptr && row->supports(&comm, problem, members, call, why) ? row : nullptr;
   }
@@ -347,14 +340,9 @@ Result Launch(const ccl::Comm& comm, const Matmul& call, backend::Stream& stream
     return Invalid("D overlaps with what the operation reads");
   }
   if (ran != nullptr) *ran = plan;
-  return FindRow(plan.variant)->launch(comm, call, plan, stream);
+  return FindRow(kRows, plan.variant)->launch(comm, call, plan, stream);
 }
 
-Result Prepare() {
-  for (const VariantRow* row : kRows) {
-    if (Result result = row->prepare(); !result.ok()) return result;
-  }
-  return {};
-}
+Result Prepare() { return ccl::impl::PrepareRows(kRows); }
 
 }  // namespace iris::ops

@@ -6,7 +6,7 @@
 //   options.products = resources.get();       // of ops::CreateResources
 //   ...
 //   Matmul call;
-//   call.problem = {ccl::Operation::kMatmulAllReduce, m, n, k, DType::kBf16, DType::kBf16};
+//   call.problem = {ccl::Operation::kMatmulAllReduce, {m, n, k, DType::kBf16, DType::kBf16}};
 //   call.a = a; call.lda = k; call.b = b; call.ldb = n; call.d = d; call.ldd = n;
 //   Launch(comm, call, stream);               // asynchronous
 //   stream.Synchronize();
@@ -48,29 +48,18 @@
 namespace iris::ops {
 
 // A call, as far as its plan depends on it.
-struct Problem {
+struct Problem : Shape {
+  Problem() = default;
+  Problem(ccl::Operation its_operation, const Shape& shape)
+      : Shape(shape), operation(its_operation) {}
+
   ccl::Operation operation = ccl::Operation::kNone;
-  uint64_t m = 0;  // of D, all members together; 1 to kMaxDimension
-  uint64_t n = 0;  // likewise; all_gather_matmul: of this member's D
-  uint64_t k = 0;
-  DType in = DType::kNone;    // of A and B: kF16 or kBf16
-  DType out = DType::kNone;   // of D: kF16, kBf16 or kF32
-  DType bias = DType::kNone;  // of the bias: those of `out`; kNone: there is none
-  bool transposed_b = false;  // B is stored as [n, k]
-  Activation activation = Activation::kNone;
-  Variant variant = Variant::kAuto;
 };
+// Of m, n and k, and of leading dimensions.
 inline constexpr uint64_t kMaxDimension = (1ull << 31) - 1;
 
-struct Matmul {
+struct Matmul : Operands {
   Problem problem;
-  const void* a = nullptr;
-  uint64_t lda = 0;  // elements from a row to the next
-  const void* b = nullptr;
-  uint64_t ldb = 0;
-  const void* bias = nullptr;  // one element for each column that this member makes
-  void* d = nullptr;
-  uint64_t ldd = 0;
 };
 
 // A line of a table that kAuto follows: calls of this operation, on this many ranks, whose m, n and

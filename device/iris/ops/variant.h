@@ -1,7 +1,7 @@
 // What a variant of the operations is: a row of the registry, in the variant's own file. Host code.
 //
-// A new variant: an enumerator in iris/ops_types.h, a file that defines its row, and the row's line
-// in ops.cc.
+// A new variant: its line in the list of iris/ops_types.h, and a file that defines the row
+// k<Name>Row.
 #pragma once
 
 #include <cstdint>
@@ -37,10 +37,16 @@ struct VariantRow {
   backend::HostOnly host_only = {};
 };
 
-extern const VariantRow kFusedRow;
-extern const VariantRow kPairRow;
-extern const VariantRow kPersistentRow;
-extern const VariantRow kCopyEngineRow;
+#define IRIS_ROW(Name, number, text) extern const VariantRow k##Name##Row;
+IRIS_OPS_VARIANTS(IRIS_ROW)
+#undef IRIS_ROW
+
+// All rows.
+inline constexpr const VariantRow* kRows[] = {
+#define IRIS_ROW(Name, number, text) &k##Name##Row,
+    IRIS_OPS_VARIANTS(IRIS_ROW)
+#undef IRIS_ROW
+};
 
 // Launches of two of these, whose rows of A go by the copy engine where `copies` says so: that has
 // then to be possible, and the plan is kCopyEngine's.

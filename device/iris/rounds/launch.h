@@ -76,4 +76,24 @@ Result InPieces(const Comm& comm, const LaunchConfig& whole, uint32_t together, 
   return result;
 }
 
+// A family of operations has a table of its variants: pointers to rows that have a `variant` and
+// `prepare`, which loads the kernels of the row onto the current device.
+
+// The row of a variant; null for kAuto and numbers that are no variant.
+template <typename Row, size_t N, typename Variant>
+const Row* FindRow(const Row* const (&rows)[N], Variant variant) {
+  for (const Row* row : rows) {
+    if (row->variant == variant) return row;
+  }
+  return nullptr;
+}
+
+template <typename Row, size_t N>
+Result PrepareRows(const Row* const (&rows)[N]) {
+  for (const Row* row : rows) {
+    if (Result result = row->prepare(); !result.ok()) return result;
+  }
+  return {};
+}
+
 }  // namespace iris::ccl::impl

@@ -7,8 +7,6 @@
 
 namespace iris::ccl::impl {
 
-extern const VariantRow kAtomicRow;
-
 namespace {
 
 struct Kernels {
@@ -27,8 +25,7 @@ Result Launch(const Start& start, backend::Stream& stream) {
 }  // namespace
 
 const VariantRow kAtomicRow = {
-    Variant::kAtomic,         "atomic", kAllReduceBit, nullptr, &FitUnits,
-    &PrepareGeneral<Kernels>, &Launch,
+    Variant::kAtomic, kAllReduceBit, nullptr, &FitUnits, &PrepareGeneral<Kernels>, &Launch,
 };
 
 }  // namespace iris::ccl::impl

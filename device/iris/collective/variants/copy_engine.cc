@@ -7,8 +7,6 @@
 
 namespace iris::ccl::impl {
 
-extern const VariantRow kCopyEngineRow;
-
 namespace {
 
 void Fit(const Comm& comm, const Shape& shape, uint64_t bytes, Plan* plan) {
@@ -80,7 +78,6 @@ Result Launch(const Start& start, backend::Stream& stream) {
 
 const VariantRow kCopyEngineRow = {
     Variant::kCopyEngine,
-    "copy_engine",
     kAllReduceBit | Bit(Operation::kAllGather) | Bit(Operation::kAllToAll),
     nullptr,
     &Fit,

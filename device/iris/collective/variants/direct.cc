@@ -10,8 +10,6 @@
 
 namespace iris::ccl::impl {
 
-extern const VariantRow kDirectRow;
-
 // As MoveDirect, with rows of any length.
 IRIS_DEVICE inline void PushRowsOfAnyLength(const Common& common, const VectorCall& call,
                                             Rounds& rounds) {
@@ -241,7 +239,6 @@ Result LaunchRound(const Start& start, const VariantRow& row, bool ends, backend
 
 const VariantRow kDirectRow = {
     Variant::kDirect,
-    "direct",
     kAllReduceBit | kReduceScatterBit | kMovementBits | Bit(Operation::kSendRecv) |
         Bit(Operation::kAllToAllV) | Bit(Operation::kBarrier),
     nullptr,

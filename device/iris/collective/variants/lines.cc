@@ -8,8 +8,6 @@
 
 namespace iris::ccl::impl {
 
-extern const VariantRow kLinesRow;
-
 namespace {
 
 struct Kernels {
@@ -51,9 +49,9 @@ Result Launch(const Start& start, backend::Stream& stream) {
 }  // namespace
 
 const VariantRow kLinesRow = {
-    Variant::kLines, "lines", kAllReduceBit | kReduceScatterBit | Bit(Operation::kAllGather),
-    &Supports,       &Fit,    &Prepare,
-    &Launch,
+    Variant::kLines, kAllReduceBit | kReduceScatterBit | Bit(Operation::kAllGather),
+    &Supports,       &Fit,
+    &Prepare,        &Launch,
 };
 
 }  // namespace iris::ccl::impl

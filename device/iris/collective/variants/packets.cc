@@ -8,8 +8,6 @@
 
 namespace iris::ccl::impl {
 
-extern const VariantRow kPacketsRow;
-
 namespace {
 
 struct Kernels {
@@ -48,9 +46,9 @@ Result Launch(const Start& start, backend::Stream& stream) {
 }  // namespace
 
 const VariantRow kPacketsRow = {
-    Variant::kPackets, "packets", kAllReduceBit | kReduceScatterBit | kReduceBit | kMovementBits,
-    nullptr,           &Fit,      &Prepare,
-    &Launch,
+    Variant::kPackets, kAllReduceBit | kReduceScatterBit | kReduceBit | kMovementBits,
+    nullptr,           &Fit,
+    &Prepare,          &Launch,
 };
 
 }  // namespace iris::ccl::impl

@@ -8,8 +8,6 @@
 
 namespace iris::ccl::impl {
 
-extern const VariantRow kPushRow;
-
 namespace {
 
 struct Kernels {
@@ -37,8 +35,7 @@ Result Launch(const Start& start, backend::Stream& stream) {
 }  // namespace
 
 const VariantRow kPushRow = {
-    Variant::kPush,       "push",  kAllReduceBit | kReduceScatterBit, nullptr, &Fit,
-    &PrepareAll<Kernels>, &Launch,
+    Variant::kPush, kAllReduceBit | kReduceScatterBit, nullptr, &Fit, &PrepareAll<Kernels>, &Launch,
 };
 
 }  // namespace iris::ccl::impl

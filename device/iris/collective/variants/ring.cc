@@ -10,8 +10,6 @@
 
 namespace iris::ccl::impl {
 
-extern const VariantRow kRingRow;
-
 // An all-reduce around a ring: each row begins at the member of its number, goes on from neighbour
 // to neighbour, each of which adds its own, and the whole sum once more around to all. Each member
 // stores into the stage of the next one alone, so buffers may be anywhere. Patarasuk and Yuan,
@@ -124,7 +122,7 @@ Result Launch(const Start& start, backend::Stream& stream) {
 }  // namespace
 
 const VariantRow kRingRow = {
-    Variant::kRing, "ring", kAllReduceBit, &Supports, &FitUnits, &PrepareGeneral<Kernels>, &Launch,
+    Variant::kRing, kAllReduceBit, &Supports, &FitUnits, &PrepareGeneral<Kernels>, &Launch,
 };
 
 }  // namespace iris::ccl::impl

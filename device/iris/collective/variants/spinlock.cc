@@ -8,8 +8,6 @@
 
 namespace iris::ccl::impl {
 
-extern const VariantRow kSpinlockRow;
-
 namespace {
 
 struct Kernels {
@@ -28,8 +26,7 @@ Result Launch(const Start& start, backend::Stream& stream) {
 }  // namespace
 
 const VariantRow kSpinlockRow = {
-    Variant::kSpinlock,       "spinlock", kAllReduceBit, nullptr, &FitUnits,
-    &PrepareGeneral<Kernels>, &Launch,
+    Variant::kSpinlock, kAllReduceBit, nullptr, &FitUnits, &PrepareGeneral<Kernels>, &Launch,
 };
 
 }  // namespace iris::ccl::impl

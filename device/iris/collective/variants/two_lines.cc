@@ -8,8 +8,6 @@
 
 namespace iris::ccl::impl {
 
-extern const VariantRow kTwoLinesRow;
-
 namespace {
 
 struct Kernels {
@@ -41,7 +39,7 @@ Result Launch(const Start& start, backend::Stream& stream) {
 }  // namespace
 
 const VariantRow kTwoLinesRow = {
-    Variant::kTwoLines, "two_lines", kAllReduceBit, &Supports, &Fit, &Prepare, &Launch,
+    Variant::kTwoLines, kAllReduceBit, &Supports, &Fit, &Prepare, &Launch,
 };
 
 }  // namespace iris::ccl::impl

@@ -9,8 +9,6 @@
 
 namespace iris::ccl::impl {
 
-extern const VariantRow kTwoPacketsRow;
-
 // An all-reduce in two rounds of packets: everybody gets the words of its row, and then from
 // everybody what came of its row. Rows are sent as if all were whole, so that every block hears of
 // every member in both rounds.
@@ -152,8 +150,7 @@ Result Launch(const Start& start, backend::Stream& stream) {
 }  // namespace
 
 const VariantRow kTwoPacketsRow = {
-    Variant::kTwoPackets,   "two_packets", kAllReduceBit, &Supports, &Fit,
-    &PrepareFixed<Kernels>, &Launch,
+    Variant::kTwoPackets, kAllReduceBit, &Supports, &Fit, &PrepareFixed<Kernels>, &Launch,
 };
 
 }  // namespace iris::ccl::impl

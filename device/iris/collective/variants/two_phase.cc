@@ -4,8 +4,6 @@
 
 namespace iris::ccl::impl {
 
-extern const VariantRow kTwoPhaseRow;
-
 namespace {
 
 // Its kernels are those of kDirect.
@@ -18,7 +16,7 @@ Result Launch(const Start& start, backend::Stream& stream) {
 }  // namespace
 
 const VariantRow kTwoPhaseRow = {
-    Variant::kTwoPhase, "two_phase", kAllReduceBit, nullptr, &FitUnits, &Prepare, &Launch,
+    Variant::kTwoPhase, kAllReduceBit, nullptr, &FitUnits, &Prepare, &Launch,
 };
 
 }  // namespace iris::ccl::impl

@@ -10,8 +10,6 @@
 
 namespace iris::ccl::impl {
 
-extern const VariantRow kTwoShotRow;
-
 // A broadcast of much: each member but the root fetches a slice from it and gives it to the others,
 // so that no link carries more than the whole once. Where a buffer is not in the heap: by chunks,
 // from the root to all. A template of nothing, since a kernel cannot be inline everywhere.
@@ -103,9 +101,9 @@ Result Launch(const Start& start, backend::Stream& stream) {
 }  // namespace
 
 const VariantRow kTwoShotRow = {
-    Variant::kTwoShot, "two_shot", kAllReduceBit | kReduceBit | Bit(Operation::kBroadcast),
-    &Supports,         &FitUnits,  &Prepare,
-    &Launch,
+    Variant::kTwoShot, kAllReduceBit | kReduceBit | Bit(Operation::kBroadcast),
+    &Supports,         &FitUnits,
+    &Prepare,          &Launch,
 };
 
 }  // namespace iris::ccl::impl

@@ -1,8 +1,8 @@
 // What a variant is: a row of the registry, in the variant's own file. What the files of the
 // variants have in common is here, too. Host code.
 //
-// A new variant: an enumerator in collective.h, a file here that defines its row, and the row's
-// line in registry.cc.
+// A new variant: its line in the list of iris/ccl_types.h, and a file here that defines the row
+// k<Name>Row.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,6 @@ struct Start {
 
 struct VariantRow {
   Variant variant;
-  const char* name;
   // The operations that it has for some type, op and team.
   uint32_t operations;
   // Whether it has this call, of one of those. Null: it has all.
@@ -48,13 +47,16 @@ struct VariantRow {
   backend::HostOnly host_only = {};
 };
 
-// The row of a variant, null for kAuto; all rows.
-const VariantRow* FindVariant(Variant variant);
-struct VariantRows {
-  const VariantRow* const* rows;
-  uint32_t n;
+#define IRIS_ROW(Name, number, text) extern const VariantRow k##Name##Row;
+IRIS_CCL_VARIANTS(IRIS_ROW)
+#undef IRIS_ROW
+
+// All rows.
+inline constexpr const VariantRow* kRows[] = {
+#define IRIS_ROW(Name, number, text) &k##Name##Row,
+    IRIS_CCL_VARIANTS(IRIS_ROW)
+#undef IRIS_ROW
 };
-VariantRows AllVariants();
 
 // Ways to complete a plan. By words: each thread has eight bytes of what a block sends one member.
 // By units: some pieces of 16 bytes of a member's share.

@@ -90,14 +90,14 @@ struct Offsets {
   uint64_t total_bytes;
 };
 
-constexpr uint64_t ScaleColumnsOf(const Parameters& config) {
+constexpr uint64_t ScaleColumnsOf(const Config& config) {
   return config.rows == DType::kF8E4M3
              ? (uint64_t{config.hidden} + kScaleColumns - 1) / kScaleColumns
              : 0;
 }
 
 // For a config whose types are all set.
-constexpr Offsets OffsetsOf(uint32_t members, const Parameters& config) {
+constexpr Offsets OffsetsOf(uint32_t members, const Config& config) {
   using ccl::impl::RoundUp;
   constexpr uint64_t kAlign = kWorkspaceAlignmentBytes;
   Offsets at = {};

@@ -29,7 +29,7 @@ uint64_t WantedThreads(const ccl::Config& config, const Problem& problem) {
   return scaled || problem.rows <= 8 * uint64_t{config.max_blocks} ? 512 : 256;
 }
 
-bool MakePlan(const ccl::Comm& comm, const Problem& problem, LaunchPlan* plan, const char** why) {
+bool MakePlan(const ccl::Comm& comm, const Problem& problem, Plan* plan, const char** why) {
   if (comm.team.size != 1) {
     *why = "the variant alone is for a team of one member";
     return false;
