@@ -76,12 +76,7 @@ std::vector<std::vector<Standing>> StandingCalls(const Job& job) {
 }
 
 std::vector<Rank> NeededBy(const Standing& call) {
-  if (call.barrier != nullptr) return call.barrier->missing;
-  std::vector<Rank> missing;
-  for (size_t index = 0; index < call.team->info.ranks.size(); ++index) {
-    if (!call.team->op->asked[index]) missing.push_back(call.team->info.ranks[index]);
-  }
-  return missing;
+  return call.barrier != nullptr ? call.barrier->missing : call.team->Missing();
 }
 
 }  // namespace
@@ -152,7 +147,7 @@ void JobMachine::Impl::AnswerBarriersOfDeadTeams(Job& job) {
   for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
     for (const AwaitedBarrier& barrier : std::vector(std::as_const(job).ranks[rank].barriers)) {
       const Team* const team = std::as_const(job).teams.Find(barrier.team);
-      if (team != nullptr && CheckTeamAlive(job, *team).ok()) continue;
+      if (team != nullptr && job.CheckAlive(*team).ok()) continue;
       AnswerBarrier(job, rank, barrier.call, {job.moment, false, ""});
     }
   }

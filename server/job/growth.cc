@@ -10,7 +10,6 @@
 #include "device/base/bytes.h"
 #include "proto/wire/limits.h"
 #include "server/heap/check.h"
-#include "server/job/job_heap.h"
 #include "server/job/job_machine_impl.h"
 #include "server/job/operations/operation.h"
 #include "server/job/text.h"
@@ -37,7 +36,7 @@ absl::Status JobMachine::Impl::StartGrowth(Job& job, Team& team, uint64_t needed
       return absl::FailedPreconditionError(absl::StrCat(job.Who(rank), " is no longer in the job"));
     }
   }
-  const uint64_t limit = GrowthLimitBytes(job);
+  const uint64_t limit = job.GrowthLimitBytes();
   const uint64_t room = limit - job.heap_bytes;
   if (needed_bytes > room) {
     return absl::ResourceExhaustedError(absl::StrCat(
@@ -106,8 +105,7 @@ void JobMachine::Impl::GrowthSegmentCreated(Job& job, SegmentId segment,
         job, absl::ResourceExhaustedError(absl::StrCat("grow the heap: ", status.message())));
   }
   growth.created[found - growth.segments.begin()] = true;
-  if (std::find(growth.created.begin(), growth.created.end(), false) == growth.created.end())
-    AnnounceGrowth(job);
+  if (growth.Missing().empty()) AnnounceGrowth(job);
 }
 
 SegmentsAdded JobMachine::Impl::SegmentsAddedBy(const Job& job) const {
@@ -151,9 +149,8 @@ void JobMachine::Impl::GrowMapped(SessionId id, CallId call, JobId job_id, GrowI
                                "grow the heap: ", job.Who(rank),
                                " could not map: ", CleanText(error, wire::kMaxErrorTextBytes))));
   }
-  auto& mapped = job.growth->mapped;
-  mapped[rank] = true;
-  if (std::find(mapped.begin(), mapped.end(), false) == mapped.end()) PublishGrowth(job);
+  job.growth->mapped[rank] = true;
+  if (job.growth->Missing().empty()) PublishGrowth(job);
 }
 
 void JobMachine::Impl::PublishGrowth(Job& job) {
@@ -191,22 +188,17 @@ void JobMachine::Impl::FailGrowth(Job& job, const absl::Status& status) {
 }
 
 void JobMachine::Impl::GrowthTimedOut(Job& job) {
-  std::vector<std::string> missing;
-  const auto& done = job.growth->mapping ? job.growth->mapped : job.growth->created;
-  for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
-    if (!done[rank]) missing.push_back(job.Who(rank));
-  }
   FailGrowth(job, absl::ResourceExhaustedError(absl::StrCat(
                       "grow the heap: time is up: ",
                       job.growth->mapping ? "not mapped by " : "memory not created for ",
-                      absl::StrJoin(missing, ", "))));
+                      absl::StrJoin(job.Who(job.growth->Missing()), ", "))));
 }
 
 void JobMachine::Impl::RunGrowthQueue(Job& job) {
   while (!job.growth.has_value() && !job.growth_queue.empty()) {
     Team& team = job.teams.at(job.growth_queue.front());
     job.growth_queue.pop_front();
-    if (absl::Status s = CheckTeamAlive(job, team); !s.ok()) {
+    if (absl::Status s = job.CheckAlive(team); !s.ok()) {
       Conclude(job, team, s);
     } else {
       Execute(job, team);

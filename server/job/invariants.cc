@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/wire/limits.h"
-#include "server/job/job_heap.h"
 #include "server/job/job_machine_impl.h"
 #include "server/job/operations/operation.h"
 
@@ -224,7 +223,7 @@ absl::Status JobMachine::Impl::CheckTeam(const Job& job, const Team& team) const
         }
       }
     }
-    if (!CheckTeamAlive(job, team).ok()) return broken("an operation waits that cannot succeed");
+    if (!job.CheckAlive(team).ok()) return broken("an operation waits that cannot succeed");
     for (size_t i = 0; i < n; ++i) {
       if (!op.asked[i] && !op.calls[i].empty()) return broken("a call waits that did not ask");
       if (op.calls[i].size() > kMaxWaitingCallsPerRank) return broken("too many calls wait");
@@ -235,9 +234,7 @@ absl::Status JobMachine::Impl::CheckTeam(const Job& job, const Team& team) const
     if (asked ? team.position[i] != team.next_k + 1 : team.position[i] > team.next_k)
       return broken("positions");
   }
-  const bool all_asked =
-      team.op.has_value() &&
-      std::find(team.op->asked.begin(), team.op->asked.end(), false) == team.op->asked.end();
+  const bool all_asked = team.op.has_value() && team.op->AllAsked();
   const bool in_growth =
       (job.growth.has_value() && job.growth->team == team.info.id) ||
       std::count(job.growth_queue.begin(), job.growth_queue.end(), team.info.id) == 1;

@@ -233,15 +233,10 @@ struct JobMachine::Impl {
   // Whether irisd can hold so many bytes of a value more for this job and for its user.
   absl::Status CheckRoomForValue(const Job& job, uint64_t bytes) const;
   void WaitFor(Job& job, Team& team, size_t index, CallId call);
-  // Not ok if no operation of this team can succeed any more.
-  absl::Status CheckTeamAlive(const Job& job, const Team& team) const;
   void Execute(Job& job, Team& team);
-  // After the team's last operation.
-  void EndTeam(Job& job, Team& team);
   void Conclude(Job& job, Team& team, absl::Status status, OperationResult result = {});
   void NoteFailure(const Job& job, const absl::Status& status);
   void ReplyWith(const Team& team, size_t index, CallId call, const Outcome& outcome);
-  void TrimHistory(Job& job, Team& team);
   void OperationTimedOut(Job& job, Team& team);
   // Concludes every operation of the job that can no longer succeed, and answers the questions
   // about barriers that cannot.

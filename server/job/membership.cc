@@ -8,9 +8,7 @@
 #include "device/base/bytes.h"
 #include "proto/wire/limits.h"
 #include "server/heap/check.h"
-#include "server/job/job_heap.h"
 #include "server/job/job_machine_impl.h"
-#include "server/job/new_epoch.h"
 #include "server/job/text.h"
 
 namespace iris::server {
@@ -549,7 +547,7 @@ MappedResult JobMachine::Impl::MappedResultOf(const Job& job) const {
 
 void JobMachine::Impl::CommitEpoch(Job& job) {
   deadlines_.Clear({job.id, DeadlineKey::Kind::kMap});
-  NewEpoch(job, now_.wall);
+  job.NewEpoch(now_.wall);
   for (Rank rank = 0; rank < job.n_ranks(); ++rank) SetState(job, rank, RankState::kReady, false);
   for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
     for (const CallId call : std::exchange(job.ranks[rank].mapped_calls, {})) {
@@ -666,7 +664,7 @@ void JobMachine::Impl::Leave(SessionId id, CallId call, JobId job_id) {
   Note(job, static_cast<int32_t>(rank), event::RankLeft{});
   if (job.growth.has_value())
     FailGrowth(job, absl::AbortedError(absl::StrCat("grow the heap: ", reason)));
-  CloseAllOf(job, rank);
+  job.CloseAllOf(rank);
   DropAll(std::exchange(job.given_back, {}));
   ConcludeDeadTeams(job);
   EndLease(

@@ -42,11 +42,7 @@ PendingSnapshot OfTeam(const Job& job, const Team& team) {
   if (!pending.missing.empty()) return pending;
   // All have asked, so it waits for a growth: its own, or that of another team before it.
   pending.kind = Kind::kGrowth;
-  if (!job.growth.has_value()) return pending;
-  for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
-    const auto& done = job.growth->mapping ? job.growth->mapped : job.growth->created;
-    if (!done[rank]) pending.missing.push_back(rank);
-  }
+  if (job.growth.has_value()) pending.missing = job.growth->Missing();
   return pending;
 }
 

@@ -6,10 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/wire/limits.h"
-#include "server/heap/check.h"
-#include "server/job/job_heap.h"
 #include "server/job/job_machine_impl.h"
 #include "server/job/operations/operation.h"
+#include "server/job/text.h"
 
 namespace iris::server {
 
@@ -80,9 +79,7 @@ void JobMachine::Impl::Adopt(Job& job, Team& team, Adopts adopts) {
     absl::StatusOr<GivenMemory> given =
         TakePieces(job, OwnerOf(team.info.id), std::get<RegisterOp>(*team.op->op));
     if (!given.ok()) {
-      return Conclude(job, team,
-                      absl::Status(given.status().code(), absl::StrCat(What(team.op->op, team),
-                                                                       given.status().message())));
+      return Conclude(job, team, WithPrefix(What(team.op->op, team), given.status()));
     }
     all = {*std::move(given)};
   }
@@ -95,10 +92,9 @@ void JobMachine::Impl::Adopt(Job& job, Team& team, Adopts adopts) {
       adopts.allocation.registered.Change().pieces.push_back(id);
     }
   }
-  ++team.n_allocations;
   Note(job, event::Allocated{team.info.id, team.next_k, adopts.offset_bytes,
                              adopts.allocation.bytes, std::string(adopts.allocation.label.name())});
-  PlaceRegistered(job, adopts.offset_bytes, std::move(adopts.allocation));
+  job.Keep(adopts.offset_bytes, std::move(adopts.allocation));
   Conclude(job, team, absl::OkStatus(), {.offset_bytes = adopts.offset_bytes});
 }
 
@@ -106,12 +102,10 @@ void JobMachine::Impl::FreeFailed(Job& job, Team& team, const Operation& op) {
   const std::optional<uint64_t> offset_bytes = FreesIfItFails(op);
   // What a rank registered alone is not confirmed, and others may have it open.
   if (!offset_bytes.has_value() || IsOwnTeam(team.info.id) ||
-      !RegisteredBy(job, team.info.id, *offset_bytes)) {
+      !job.RegisteredBy(team.info.id, *offset_bytes)) {
     return;
   }
-  const absl::Status freed = Unplace(job, *offset_bytes);
-  IRIS_CHECK(freed.ok(), "registered memory is not the allocator's");
-  --team.n_allocations;
+  job.Unplace(*offset_bytes);
   DropAll(std::exchange(job.given_back, {}));
   Note(job, event::Freed{team.info.id, team.next_k, *offset_bytes});
 }

@@ -1,5 +1,3 @@
-#include "server/job/operations/create_team.h"
-
 #include <algorithm>
 #include <optional>
 #include <set>
@@ -8,28 +6,25 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "proto/wire/limits.h"
-#include "server/job/job_teams.h"
 #include "server/job/operations/operation.h"
 
 namespace iris::server {
 
-std::string OperationOf<CreateTeamOp>::Arguments(const CreateTeamOp& op) {
-  return absl::StrCat("(ranks=[", absl::StrJoin(op.ranks, ","), "])");
+std::string CreateTeamOp::Arguments() const {
+  return absl::StrCat("(ranks=[", absl::StrJoin(ranks, ","), "])");
 }
 
-absl::Status OperationOf<CreateTeamOp>::Check(const CreateTeamOp& op, const Team& team) {
-  if (op.ranks.empty()) return absl::InvalidArgumentError("a team has at least one rank");
-  if (op.ranks.size() > team.info.ranks.size()) {
-    return absl::InvalidArgumentError(absl::StrCat(op.ranks.size(), " ranks are more than the ",
+absl::Status CreateTeamOp::Check(const Team& team) const {
+  if (ranks.empty()) return absl::InvalidArgumentError("a team has at least one rank");
+  if (ranks.size() > team.info.ranks.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(ranks.size(), " ranks are more than the ",
                                                    team.info.ranks.size(), " of team ",
                                                    team.info.id));
   }
-  return CheckRanksOf(op.ranks, team);
+  return CheckRanksOf(ranks, team);
 }
 
-Executed OperationOf<CreateTeamOp>::Execute(const CreateTeamOp& op, Run& run) {
-  return MakeTeams({op.ranks}, run);
-}
+Executed CreateTeamOp::Execute(Run& run) const { return MakeTeams({ranks}, run); }
 
 absl::Status CheckRanksOf(const std::vector<Rank>& ranks, const Team& team) {
   std::set<Rank> seen;
@@ -52,7 +47,7 @@ Executed MakeTeams(const std::vector<std::vector<Rank>>& teams, Run& run) {
   absl::Status status;
   bool has_slots = true;
   for (size_t i = 0; i < teams.size() && status.ok(); ++i) {
-    const std::optional<uint32_t> slot = FreeSlot(job);
+    const std::optional<uint32_t> slot = job.FreeSlot();
     has_slots = slot.has_value() && !IsOwnTeam(job.next_team);
     if (!has_slots) {
       status = absl::ResourceExhaustedError(absl::StrCat(
@@ -60,7 +55,7 @@ Executed MakeTeams(const std::vector<std::vector<Rank>>& teams, Run& run) {
           teams.size() == 1 ? "another" : absl::StrCat(teams.size(), " others"), ": destroy some"));
       break;
     }
-    const auto team = MakeTeam(job, teams[i], *slot, run.wall);
+    const auto team = job.MakeTeam(teams[i], *slot, run.wall);
     status = team.status();
     if (status.ok()) made.push_back(*team);
   }
@@ -68,16 +63,15 @@ Executed MakeTeams(const std::vector<std::vector<Rank>>& teams, Run& run) {
     for (const TeamInfo& team : made) {
       run.events.push_back(event::TeamCreated{team.id, team.barrier_slot, team.ranks});
     }
-    return Concluded{absl::OkStatus(), {.teams = std::move(made)}};
+    return Concluded{{.teams = std::move(made)}};
   }
-  for (; !made.empty(); made.pop_back()) UnmakeLastTeam(job);
-  const absl::Status failed = run.Error(status);
+  for (; !made.empty(); made.pop_back()) job.UnmakeLastTeam();
   const uint64_t area = (job.team_sync_bytes + wire::kMinAlignmentBytes - 1) /
                         wire::kMinAlignmentBytes * wire::kMinAlignmentBytes;
   const uint64_t needed =
       has_slots ? job.allocator.ShortfallBytes(teams.size() * area, wire::kMinAlignmentBytes) : 0;
-  if (needed == 0) return Concluded{failed};  // not for want of room
-  return NeedsGrowth{needed, std::max(needed, job.heap_bytes_initial), failed};
+  if (needed == 0) return status;  // not for want of room
+  return NeedsGrowth{needed, std::max(needed, job.heap_bytes_initial), status};
 }
 
 }  // namespace iris::server

@@ -1,9 +1,6 @@
-#include "server/job/operations/destroy_team.h"
-
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "server/job/job_teams.h"
 #include "server/job/operations/operation.h"
 
 namespace iris::server {
@@ -17,30 +14,28 @@ uint64_t Ahead(uint32_t epoch, const Team& team) {
 
 }  // namespace
 
-absl::Status OperationOf<DestroyTeamOp>::Check(const DestroyTeamOp& /*op*/, const Team& team) {
+absl::Status DestroyTeamOp::Check(const Team& team) const {
   if (team.info.id != kWorldTeam) return absl::OkStatus();
   return absl::InvalidArgumentError("the world is not destroyed: leave the job");
 }
 
-void OperationOf<DestroyTeamOp>::Merge(DestroyTeamOp& pending, const DestroyTeamOp& asked,
-                                       const Team& team) {
-  if (Ahead(asked.last_barrier_epoch, team) > Ahead(pending.last_barrier_epoch, team)) {
-    pending.last_barrier_epoch = asked.last_barrier_epoch;
+void DestroyTeamOp::Merge(const DestroyTeamOp& asked, const Team& team) {
+  if (Ahead(asked.last_barrier_epoch, team) > Ahead(last_barrier_epoch, team)) {
+    last_barrier_epoch = asked.last_barrier_epoch;
   }
 }
 
-Executed OperationOf<DestroyTeamOp>::Execute(const DestroyTeamOp& op, Run& run) {
-  Job& job = run.job;
-  Team& team = run.team;
+Executed DestroyTeamOp::Execute(Run& run) const {
+  const Team& team = run.team;
   if (team.n_allocations > 0) {
-    return Concluded{run.Error(absl::FailedPreconditionError(
-        absl::StrCat("its ", team.n_allocations, " live allocations come first")))};
+    return absl::FailedPreconditionError(
+        absl::StrCat("its ", team.n_allocations, " live allocations come first"));
   }
   // Words of the slot only count up: the next team starts behind what any member says it has
   // reached.
-  job.slot_epochs[team.info.barrier_slot] =
-      uint64_t{team.info.barrier_start_epoch} + Ahead(op.last_barrier_epoch, team) + 1;
-  GiveBackSlotAndArea(job, team.info);
+  run.job.slot_epochs[team.info.barrier_slot] =
+      uint64_t{team.info.barrier_start_epoch} + Ahead(last_barrier_epoch, team) + 1;
+  run.job.GiveBackSlotAndArea(team.info);
   run.events.push_back(event::TeamDestroyed{team.info.id});
   return Concluded{.ends_team = true};
 }

@@ -1,58 +1,44 @@
-#include "server/job/operations/free.h"
-
 #include "absl/strings/str_cat.h"
-#include "server/heap/check.h"
-#include "server/job/job_heap.h"
 #include "server/job/operations/operation.h"
 #include "server/job/text.h"
 
 namespace iris::server {
 
-std::string OperationOf<FreeOp>::Arguments(const FreeOp& op) {
-  return absl::StrCat("(offset=", op.offset_bytes, ")");
-}
+std::string FreeOp::Arguments() const { return absl::StrCat("(offset=", offset_bytes, ")"); }
 
-// Whether the offset is anybody's is known when all have asked.
-absl::Status OperationOf<FreeOp>::Check(const FreeOp& /*op*/, const Team& /*team*/) {
-  return absl::OkStatus();
-}
-
-Executed OperationOf<FreeOp>::Execute(const FreeOp& op, Run& run) {
+Executed FreeOp::Execute(Run& run) const {
   Job& job = run.job;
-  Team& team = run.team;
-  const auto found = job.allocations.find(op.offset_bytes);
-  if (found == job.allocations.end()) {
-    return Concluded{run.Error(absl::InvalidArgumentError(
-        absl::StrCat("no live allocation starts at offset ", op.offset_bytes)))};
+  const TeamId team = run.team.info.id;
+  const bool own = IsOwnTeam(team);
+  const HeapAllocation* const found = std::as_const(job.allocations).Find(offset_bytes);
+  if (found == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("no live allocation starts at offset ", offset_bytes));
   }
-  if (found->second.sync) {
-    return Concluded{run.Error(absl::InvalidArgumentError(absl::StrCat(
-        "offset ", op.offset_bytes, " is irisd's own area '", found->second.label.name(), "'")))};
+  if (found->sync) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("offset ", offset_bytes, " is irisd's own area '", found->label.name(), "'"));
   }
-  const bool own = IsOwnTeam(team.info.id);
-  if (own && found->second.opens->contains(OwnerOf(team.info.id))) {
-    CloseOpened(job, op.offset_bytes, OwnerOf(team.info.id), 1);
+  if (own && found->opens->contains(OwnerOf(team))) {
+    job.CloseOpened(offset_bytes, OwnerOf(team), 1);
     return Concluded{};
   }
-  if (found->second.team != team.info.id) {
-    return Concluded{run.Error(absl::InvalidArgumentError(
-        absl::StrCat("offset ", op.offset_bytes, " was allocated by ", TeamText(found->second.team),
-                     own ? ", and this rank has not opened it" : "")))};
+  if (found->team != team) {
+    return absl::InvalidArgumentError(absl::StrCat("offset ", offset_bytes, " was allocated by ",
+                                                   TeamText(found->team),
+                                                   own ? ", and this rank has not opened it" : ""));
   }
-  if (found->second.freed) {
-    return Concluded{run.Error(absl::InvalidArgumentError(
-        absl::StrCat("offset ", op.offset_bytes, " is freed already, and stays until its ",
-                     found->second.opens->size(), " openers have closed it")))};
+  if (found->freed) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("offset ", offset_bytes, " is freed already, and stays until its ",
+                     found->opens->size(), " openers have closed it"));
   }
   if (own) {
-    FreeOwn(job, op.offset_bytes);
-    run.events.push_back(event::Freed{team.info.id, team.next_k, op.offset_bytes});
-    return Concluded{};
+    job.FreeOwn(offset_bytes);
+  } else {
+    job.Unplace(offset_bytes);
   }
-  const absl::Status freed = Unplace(job, op.offset_bytes);
-  IRIS_CHECK(freed.ok(), "the allocator knows every live allocation");
-  --team.n_allocations;
-  run.events.push_back(event::Freed{team.info.id, team.next_k, op.offset_bytes});
+  run.events.push_back(event::Freed{team, run.team.next_k, offset_bytes});
   return Concluded{};
 }
 
