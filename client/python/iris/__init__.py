@@ -17,7 +17,7 @@ from typing import Any, List
 from iris import moe, norm, ops
 from iris._capi import VERSION_MAJOR, VERSION_MINOR
 from iris._heap import Storage
-from iris._philox import Generator
+from iris.generator import Generator
 from iris.bench import do_bench
 from iris.collectives import Communicator, Work
 from iris.context import Context, current_context

@@ -1,8 +1,5 @@
-"""How tensors get their values: by iris_fill, from the device that has the memory.
-
-`fill` and `sequence` are all that the factories call. `reference` computes the same by numpy: it defines what the
-kernels of every backend give, bit for bit, and tests compare the two.
-"""
+"""Values of tensors by iris_fill, which the device that has the memory runs, and conversions for the types that numpy
+lacks."""
 
 from __future__ import annotations
 
@@ -21,8 +18,6 @@ if TYPE_CHECKING:
 # Kinds of values: the numbers of iris_fill_kind.
 KINDS: Dict[str, int] = {"value": 0, "arange": 1, "linspace": 2, "rand": 3, "uniform": 4, "randn": 5, "randint": 6}
 MAX_DIMS = 8  # IRIS_MAX_DIMS
-# Random bits of an element in [0, 1).
-RANDOM_BITS = {DType.F64: 53, DType.F32: 24, DType.F16: 11, DType.BF16: 8}
 
 
 def bfloat16_bits(values: Any) -> Any:
@@ -100,25 +95,21 @@ def as_numbers(array: Any, dtype: DType) -> Any:
     return array
 
 
-def scalar(value: Any, dtype: DType) -> Any:
-    """One number as an element of the type. InvalidArgumentError: an integer type does not hold it."""
-    if not dtype.is_floating_point and dtype is not DType.BOOL:
-        least, greatest = dtype.limits
-        whole = int(value)
-        if not least <= whole <= greatest:
-            raise InvalidArgumentError(f"{value} does not fit {dtype.long_name}, which holds {least} to {greatest}")
-        return np.array(whole, dtype.numpy_name)
-    return round_to(np.float64(value) if dtype is not DType.BOOL else bool(value), dtype)
+def check_fits(what: str, dtype: DType, low: int, high: int) -> None:
+    """InvalidArgumentError: a type does not hold the whole numbers from low to high. Floats count to 2^53."""
+    least, greatest = (-2**53, 2**53) if dtype.is_floating_point else (0, 1) if dtype is DType.BOOL else dtype.limits
+    if not (least <= low <= greatest and least <= high <= greatest):
+        raise InvalidArgumentError(f"{what} does not fit {dtype.long_name}, which holds {least} to {greatest}")
 
 
-def fill(tensor: "Tensor", value: Any) -> None:
-    """Every element gets the value."""
-    dtype = tensor.dtype
-    scalar(value, dtype)
+def value_numbers(value: Any, dtype: DType) -> Dict[str, Any]:
+    """The numbers for sequence() of kind "value". InvalidArgumentError: an integer type does not hold the value."""
     if dtype.is_floating_point:
-        sequence(tensor, "value", start=float(value))
-    else:
-        sequence(tensor, "value", whole_start=int(bool(value) if dtype is DType.BOOL else value))
+        return {"start": float(value)}
+    if dtype is DType.BOOL:
+        return {"whole_start": int(bool(value))}
+    check_fits(f"{value}", dtype, int(value), int(value))
+    return {"whole_start": int(value)}
 
 
 def sequence(tensor: "Tensor", kind: str, **numbers: Any) -> None:
@@ -142,66 +133,3 @@ def sequence(tensor: "Tensor", kind: str, **numbers: Any) -> None:
     stream, _ = context.stream_for(None)
     _capi.library().iris_fill(context.handle, tensor.data_ptr(), ctypes.byref(options), stream.handle)
     stream.synchronize()
-
-
-def reference(kind: str, dtype: DType, first: int, count: int, **numbers: Any) -> Any:
-    """What iris_fill gives for these options, as an array of the type's bits or of the type. Not for use in programs:
-    the device is faster."""
-    from iris._philox import Draw
-    draw = Draw(numbers.get("seed", 0), numbers.get("call", 0))
-    bits = RANDOM_BITS.get(dtype, 0)
-    start, end = numbers.get("start", 0.0), numbers.get("end", 0.0)
-    whole_start = numbers.get("whole_start", 0)
-    index = np.arange(first, first + count, dtype=np.float64)
-    if kind == "value":
-        return np.full(count, scalar(start if dtype.is_floating_point else whole_start, dtype))
-    if kind == "arange":
-        if dtype.is_floating_point:
-            return round_to(start + index * numbers["step"], dtype)
-        # Modulo 2^64, which is right for every type of integers that holds the ends.
-        whole = np.arange(first, first + count, dtype=np.uint64) * np.uint64(numbers["whole_step"] % 2**64)
-        return (np.uint64(whole_start % 2**64) + whole).astype(dtype.numpy_name)
-    if kind == "linspace":
-        steps = numbers["steps"]
-        if steps == 1:
-            return round_to(np.full(count, start), dtype)
-        step = (end - start) / (steps - 1)
-        # From both ends, so that both are exact.
-        return round_to(np.where(index < steps / 2, start + step * index, end - step * (steps - 1 - index)), dtype)
-    if kind == "rand":
-        return round_to(draw.rand(count, bits, first), dtype)
-    if kind == "uniform":
-        exact = _uniform(draw.rand(count, bits, first), start, end, dtype)
-        rounded = as_numbers(round_to(exact, dtype), dtype)
-        below = max(largest_below(end, dtype), start) if end > start else start
-        return round_to(np.where(rounded >= end, below, exact), dtype)
-    if kind == "randn":
-        return round_to(draw.randn(count, bits, first), dtype)
-    words = draw.randint(count, whole_start, numbers["whole_end"] + 1, first)
-    if dtype.is_floating_point:
-        return round_to(words.view(np.int64).astype(np.float64), dtype)
-    return words.astype(dtype.numpy_name)
-
-
-def _uniform(unit: Any, start: float, end: float, dtype: DType) -> Any:
-    """From [0, 1) to [start, end): in floats for the types with 16 bits, where floats hold the numbers."""
-    step = end - start
-    if dtype in (DType.F16, DType.BF16) and max(-start, end, step) <= float(np.finfo(np.float32).max):
-        return np.float32(start) + unit.astype(np.float32) * np.float32(step)
-    return start + unit * step
-
-
-def largest_below(high: float, dtype: DType) -> float:
-    """The largest number of the type below `high`, itself rounded down to the type."""
-    if dtype is DType.F64:
-        return float(np.nextafter(high, -np.inf))
-    kind: Any = np.float16 if dtype is DType.F16 else np.float32
-    near = kind(high)
-    below = near if float(near) < high else np.nextafter(near, kind(-np.inf))
-    if dtype is DType.BF16:
-        bits = np.float32(below).view(np.uint32)
-        cut = np.uint32(bits & np.uint32(0xFFFF0000)).view(np.float32)
-        if float(cut) > float(below):  # negative numbers are cut towards 0
-            cut = np.uint32((bits & np.uint32(0xFFFF0000)) + np.uint32(0x10000)).view(np.float32)
-        return float(cut)
-    return float(below)

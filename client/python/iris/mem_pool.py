@@ -4,16 +4,9 @@
     with pool:
         model = Model().to(context.device)
 
-What torch allocates on the rank's GPU inside the `with`, on this thread, is of this rank's heap: memory that the rank
-has alone, at offsets of its own. So context.is_symmetric() is true of it, and collectives use it where it lies,
-without a copy through their workspace. For put, get and signals, which need one offset on all ranks, allocate with the
-factories of the context, or copy tensors to one with context.as_symmetric(copy=True).
-
-Gradients are made by a thread of torch's own, which the `with` does not reach. Those that are there already are added
-to where they lie: make them inside the `with` (`p.grad = torch.zeros_like(p)`), and keep them with
-`zero_grad(set_to_none=False)`.
-
-Not collective. Needs a GPU and torch 2.5 or newer.
+Inside the `with`, on this thread, torch allocates on the rank's GPU from this rank's heap, at offsets of the rank's
+own. context.is_symmetric() is true of this memory, and collectives use it in place. docs/python.md says what that means
+for gradients and for put, get and signals. Not collective. Needs a GPU and torch 2.5 or newer.
 """
 
 from __future__ import annotations
@@ -21,22 +14,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, List, Optional
 
 from iris import _capi, _foreign
-from iris.context import current_context
-from iris.errors import FailedPreconditionError
+from iris.context import latest_context
 
 if TYPE_CHECKING:
     from iris.context import Context
 
 
 class MemPool:
-    """What mem_pool() gives. Keep it as long as its tensors: with it goes what keeps their memory mapped, also after
-    the context's close(). One thread uses it at a time, and not inside itself: torch refuses that."""
+    """The result of mem_pool(). Keep it as long as its tensors: it keeps their memory mapped, also after the context's
+    close(). One thread uses it at a time, and not inside itself."""
 
     def __init__(self, context: "Context") -> None:
         context.check()
         library = _capi.library()
         self.context = context
-        """Whose heap it takes memory from."""
+        """The context whose heap it uses."""
         self.pool, self._allocator = _foreign.heap_pool(context, library._name, "iris_torch_malloc", "iris_torch_free")
         self._native = context.native()
         self._entered: List[Any] = []
@@ -55,9 +47,6 @@ class MemPool:
 
 
 def mem_pool(context: "Optional[Context]" = None) -> MemPool:
-    """A pool of torch's whose memory is of the context's heap; of the one made last without an argument. Not
-    collective. FailedPreconditionError: no context, emulated devices, or a torch that has no pools."""
-    context = context or current_context()
-    if context is None:
-        raise FailedPreconditionError("mem_pool(): there is no context: make one first")
-    return MemPool(context)
+    """A pool of torch's in the heap of the context; in that of the one made last without an argument. Not collective.
+    FailedPreconditionError: no context, emulated devices, or a torch that has no pools."""
+    return MemPool(latest_context(context, "mem_pool()"))

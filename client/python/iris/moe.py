@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Tuple
 from iris import _capi, _foreign
 from iris.dtypes import DType
 from iris.errors import FailedPreconditionError, InvalidArgumentError
+from iris.ops import context_of
 
 if TYPE_CHECKING:
-    from iris.context import Context
     from iris.team import Team
     from iris.tensor import Tensor
 
@@ -69,10 +69,7 @@ class Exchange:
     def __init__(self, shmem: Any, n_experts: int, top_k: int, hidden: int, max_tokens: int, *, capacity: int = 0,
                  dtype: Any = "bfloat16", row_dtype: Any = None, partial_dtype: Any = None,
                  team: Optional["Team"] = None, name: Optional[str] = None) -> None:
-        context: "Context" = getattr(shmem, "context", shmem)
-        if not hasattr(context, "team_of"):
-            raise InvalidArgumentError(f"{type(shmem).__name__} is no context: give an iris.Context, or what "
-                                       "iris.iris() returned")
+        context = context_of(shmem)
         self.context = context
         self.team = context.team_of(team)
         self.dtype = DType.of(dtype)
@@ -148,19 +145,17 @@ class Exchange:
             ids=chosen.address, rows=self.received.rows.data_ptr(), counts=self.received.counts.data_ptr(),
             offsets=self.received.offsets.data_ptr(), dropped=self.received.dropped.data_ptr())
         keep = [x, ids]
-        if weights is not None:
-            buffer = self._buffer(weights, "dispatch: weights", (tokens, self.top_k), (DType.F32,))
-            call.weights = buffer.address
-            keep.append(weights)
-        if x_scales is not None:
-            shape = (tokens, -(-self.hidden // SCALE_COLUMNS))
-            buffer = self._buffer(x_scales, "dispatch: x_scales", shape, (DType.F32,))
-            call.x_scales = buffer.address
-            keep.append(x_scales)
+        for name, given, columns in (("weights", weights, self.top_k),
+                                     ("x_scales", x_scales, -(-self.hidden // SCALE_COLUMNS))):
+            if given is not None:
+                buffer = self._buffer(given, f"dispatch: {name}", (tokens, columns), (DType.F32,))
+                setattr(call, name, buffer.address)
+                keep.append(given)
         if self.received.scales is not None:
             call.scales = self.received.scales.data_ptr()
-        return context._run(self._communicator, stream, async_op, self.received, keep,
-                            _capi.library().iris_moe_dispatch, ctypes.byref(self._config), ctypes.byref(call))
+        return context._run(self._communicator, _capi.library().iris_moe_dispatch, keep,
+                            (ctypes.byref(self._config), ctypes.byref(call)), result=self.received, stream=stream,
+                            async_op=async_op)
 
     def combine(self, y: Any, out: Any, *, stream: Any = None, async_op: bool = False) -> Any:
         """out[t] = the sum over the choices of token t of weight * y[the row that dispatch made of it]. y[max_rows,
@@ -172,8 +167,8 @@ class Exchange:
         call = _capi.iris_moe_combine_call(
             workspace=self._workspace.data_ptr(), tokens=target.shape[0], y_dtype=made.dtype,
             out_dtype=target.dtype, y=made.address, out=target.address)
-        return self.context._run(self._communicator, stream, async_op, out, (y, out), _capi.library().iris_moe_combine,
-                                 ctypes.byref(self._config), ctypes.byref(call))
+        return self.context._run(self._communicator, _capi.library().iris_moe_combine, (y, out),
+                                 (ctypes.byref(self._config), ctypes.byref(call)), stream=stream, async_op=async_op)
 
     def release(self) -> None:
         """Collective over the team: gives the memory back. Synchronize the streams first."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from typing import TYPE_CHECKING, Any, List, Optional
+from typing import TYPE_CHECKING, Any, List, Optional, Tuple
 
 from iris import _capi, _foreign
 from iris.errors import FailedPreconditionError, InvalidArgumentError
@@ -37,7 +37,7 @@ class Stream:
         library = _capi.library()
         if native is None:
             again = context.reusable_stream()
-            # (handle, what must stay until the stream has passed it, whether it may serve again).
+            # The handle, the objects to keep until the stream has passed them, and True if it may serve again.
             self._record: Any = again or (out_handle(library.iris_stream_create, context.handle), [], True)
         else:
             if isinstance(native, Stream):
@@ -52,42 +52,45 @@ class Stream:
 
     @property
     def handle(self) -> int:
-        """What the C API takes. FailedPreconditionError: the context is closed."""
+        """The handle for the C API. FailedPreconditionError: the context is closed."""
         self.context.check()
         return self._handle
 
     @property
     def native(self) -> int:
         """The platform's stream; 0 is its default one."""
+        return self.native_and_device()[0]
+
+    def native_and_device(self) -> Tuple[int, int]:
+        """The platform's stream, and the number of its device in this process."""
         native, device = ctypes.c_void_p(), ctypes.c_int32()
         _capi.library().iris_stream_native(self.handle, ctypes.byref(native), ctypes.byref(device))
-        return native.value or 0
+        return native.value or 0, device.value
 
     def keep(self, *objects: Any) -> None:
-        """Keeps objects until the stream has passed what was put on it: until synchronize(), or until it is found to
-        be idle."""
+        """Keeps objects until synchronize(), or until the stream is found to be idle."""
         if len(self._pending) >= _PENDING_MAX and not self.context.capturing and self.idle():
             self._pending.clear()
         self._pending.extend(objects)
 
     def synchronize(self) -> None:
-        """Waits for all that was put before. Raises the first error of those, once."""
+        """Waits for all earlier work. Raises its first error, once."""
         count = len(self._pending)
         _capi.library().iris_stream_synchronize(self.handle)
         del self._pending[:count]
 
     def idle(self) -> bool:
-        """Whether nothing of it is left to do."""
+        """True if the stream has no work left."""
         done = ctypes.c_int32()
         _capi.library().iris_stream_idle(self.handle, ctypes.byref(done))
         return done.value != 0
 
     def wait(self, event: "Event") -> None:
-        """What follows on the stream waits for the event's last record."""
+        """Later work on the stream waits for the event's last record."""
         _capi.library().iris_event_wait(self.handle, event.handle)
 
     def record(self, event: Optional["Event"] = None) -> "Event":
-        """An event that happens when the stream comes here."""
+        """An event that happens after all earlier work."""
         event = event or Event(self.context)
         event.record(self)
         return event
@@ -104,17 +107,18 @@ class Event:
     def __init__(self, context: "Context") -> None:
         context.check()
         self.context = context
-        self._handle = context.reusable_event() or out_handle(_capi.library().iris_event_create, context.handle)
+        dropped = context.dropped_events
+        self._handle = dropped.popleft() if dropped else out_handle(_capi.library().iris_event_create, context.handle)
         weakref.finalize(self, context.dropped_events.append, self._handle).atexit = False
 
     @property
     def handle(self) -> int:
-        """What the C API takes. FailedPreconditionError: the context is closed."""
+        """The handle for the C API. FailedPreconditionError: the context is closed."""
         self.context.check()
         return self._handle
 
     def record(self, stream: Stream) -> None:
-        """It happens when the stream comes here."""
+        """It happens after all earlier work of the stream."""
         _capi.library().iris_event_record(self.handle, stream.handle)
 
     def elapsed(self, later: "Event") -> float:
@@ -141,8 +145,7 @@ class Graph:
 
     def __exit__(self, kind: Any, *unused: Any) -> None:
         self._stream.context.capturing -= 1
-        # What it uses must be there at each launch.
-        self._keep = list(self._stream._pending)
+        self._keep = list(self._stream._pending)  # its memory must exist at each launch
         self._stream._pending.clear()
         try:
             self._handle = out_handle(_capi.library().iris_capture_end, self._stream.handle)
