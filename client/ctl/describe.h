@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "nlohmann/json.hpp"
+#include "client/ctl/views.h"
 #include "proto/iris/v1/admin.pb.h"
 
 namespace iris::ctl {
@@ -28,8 +28,8 @@ inline constexpr size_t kDescribedEvents = 20;
 // `max_width`: see Table::set_max_width.
 std::string DescriptionText(const JobDescription& description, absl::Time now, size_t max_width);
 
-// The job as JobsJson has it. Its ranks have the fields of HeapsJson, too, and the process's
-// command; "allocations" and "events" are lists.
-nlohmann::ordered_json DescriptionJson(const JobDescription& description);
+// The job with the fields of its heap and the process's command in each rank; "allocations" and
+// "events" are lists.
+Json DescriptionJson(const JobDescription& description);
 
 }  // namespace iris::ctl

@@ -146,8 +146,8 @@ void CheckIrisd(const absl::StatusOr<std::unique_ptr<AdminClient>>& client,
   findings.push_back(CheckVersion(*status));
   findings.push_back(CheckDescriptorsOfIrisd(*status));
   findings.push_back(WorkersFinding(*status));
-  const absl::StatusOr<v1::ListDevicesReply> devices = AdminClient::All<v1::ListDevicesReply>(
-      [&](auto take) { return (*client)->ListDevices(take); });
+  const absl::StatusOr<v1::ListDevicesReply> devices =
+      (*client)->All(&AdminClient::Stub::ListDevices);
   findings.push_back(CheckDevices(devices));
   *emulated = devices.ok() && devices->devices_size() > 0 &&
               driver::KindOf(devices->devices(0).backend()) == driver::BackendKind::kEmu;

@@ -2,6 +2,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <memory>
@@ -93,14 +94,18 @@ bool Write(const std::string& text) {
          std::fflush(stdout) == 0;
 }
 
+absl::StatusOr<std::unique_ptr<AdminClient>> Connect(const Options& options,
+                                                     absl::Duration wait = absl::Seconds(2)) {
+  return AdminClient::Connect(internal::RuntimeDirs(options.runtime_dir), absl::Seconds(5), wait);
+}
+
 int RunEvents(const Options& options) {
-  absl::StatusOr<std::unique_ptr<AdminClient>> client =
-      AdminClient::Connect(internal::RuntimeDirs(options.runtime_dir));
+  const auto client = Connect(options);
   if (!client.ok()) return Report(client.status());
   const absl::TimeZone zone = absl::LocalTimeZone();
   return Report((*client)->Events(options.follow, [&](const v1::Event& event) {
     if (!options.job.empty() && event.job() != options.job) return true;
-    return Write(options.json ? Dump(EventJson(event), -1) : EventText(event, zone));
+    return Write(options.json ? Dump(MessageJson(event), -1) : EventText(event, zone));
   }));
 }
 
@@ -113,8 +118,7 @@ int RunDoctorCommand(const Options& options) {
 volatile sig_atomic_t g_interrupted = 0;
 
 int RunTrace(const Options& options, const TraceWish& wish) {
-  absl::StatusOr<std::unique_ptr<AdminClient>> client =
-      AdminClient::Connect(internal::RuntimeDirs(options.runtime_dir));
+  const auto client = Connect(options);
   if (!client.ok()) return Report(client.status());
   // What has come until then is written.
   for (const int number : {SIGINT, SIGTERM}) {
@@ -130,13 +134,14 @@ int RunTrace(const Options& options, const TraceWish& wish) {
 }
 
 // Each turn has a connection of its own: irisd may come, go and be replaced meanwhile.
-int Run(const Options& options, const std::string& name, Command command) {
+int Run(const Options& options, const Command& command) {
   for (;;) {
     std::string head;
     if (options.watch_seconds > 0) {
       if (isatty(STDOUT_FILENO) != 0) head = "\033[H\033[2J";
       if (!options.json) {
-        absl::StrAppendFormat(&head, "iris-ctl %s, every %gs, %s\n\n", name, options.watch_seconds,
+        absl::StrAppendFormat(&head, "iris-ctl %s, every %gs, %s\n\n", command.name,
+                              options.watch_seconds,
                               absl::FormatTime("%H:%M:%S", absl::Now(), absl::LocalTimeZone()));
       }
     }
@@ -146,12 +151,10 @@ int Run(const Options& options, const std::string& name, Command command) {
       return read;
     };
     // A shell that completes a word does not wait for an irisd.
-    absl::StatusOr<std::unique_ptr<AdminClient>> client =
-        AdminClient::Connect(internal::RuntimeDirs(options.runtime_dir), absl::Seconds(5),
-                             options.names ? absl::ZeroDuration() : absl::Seconds(2));
+    const auto client = Connect(options, options.names ? absl::ZeroDuration() : absl::Seconds(2));
     absl::Status status = client.status();
     if (client.ok()) {
-      status = WithNearJobs(options, **client, command(options, **client, write));
+      status = WithNearJobs(options, **client, command.show(options, **client, write));
     }
     if (!read) return kExitError;
     if (options.watch_seconds <= 0) return Report(status);
@@ -167,7 +170,7 @@ struct Words {
   std::string shell;
 };
 
-// The options that most commands have. They are there twice, before and behind the command, so that
+// The options that most commands have. They are there twice, before and after the command, so that
 // the help of each command shows those that it has.
 void AddFormat(CLI::App& app, Words& words) {
   app.add_option("--format", words.format, "How to write it [table]")
@@ -275,68 +278,36 @@ void AddTrace(CLI::App& trace, Options& options, TraceWish& wish) {
   });
 }
 
-// A command and everything of its help. `example` is what to write behind "iris-ctl".
-CLI::App* AddCommand(CLI::App& app, const char* name, const char* what, const char* example) {
-  CLI::App* const command = app.add_subcommand(name, what);
-  command->footer(absl::StrCat("\nExample:\n  iris-ctl ", example));
-  return command;
-}
-
 void AddCommands(CLI::App& app, Options& options, Words& words, TraceWish& wish) {
-  CLI::App* const status =
-      AddCommand(app, "status", "irisd itself: version, memory, descriptors, counts", "status");
-  CLI::App* const devices =
-      AddCommand(app, "devices", "Devices, their memory and what is in use", "devices --watch 5");
-  CLI::App* const jobs =
-      AddCommand(app, "jobs", "Jobs, their state and their ranks", "jobs --format json");
-  CLI::App* const describe = AddCommand(
-      app, "describe", "All of one job: ranks, memory, allocations, events", "describe train");
-  CLI::App* const heaps = AddCommand(app, "heaps", "The heap of each rank", "heaps --job train");
-  CLI::App* const allocations =
-      AddCommand(app, "allocations", "Every live allocation: name, offset, size, shape",
-                 "allocations --job train --format json");
-  CLI::App* const sessions =
-      AddCommand(app, "sessions", "Processes that are connected", "sessions --watch");
-  CLI::App* const tenants = AddCommand(
-      app, "tenants", "What irisd keeps for each user and container, and does for it", "tenants");
-  CLI::App* const waits = AddCommand(
-      app, "waits", "Who waits for whom, and in which call: of all jobs, or of one", "waits train");
-  CLI::App* const events =
-      AddCommand(app, "events", "What has happened", "events --follow --job train");
-  CLI::App* const peek = AddCommand(app, "peek", "Values or bytes of a rank's heap",
-                                    "peek train 0 weights --dtype f32 --count 16");
-  CLI::App* const trace =
-      AddCommand(app, "trace", "What kernels and calls of a running job do, as a file for Perfetto",
-                 "trace train --seconds 5 -o trace.json");
-  CLI::App* const doctor =
-      AddCommand(app, "doctor", "Checks this machine, its devices and irisd; says what to do",
-                 "doctor --runtime-dir /run/iris");
-  CLI::App* const completion =
-      AddCommand(app, "completion", "Prints the completion script of a shell",
-                 "completion bash > /usr/share/bash-completion/completions/iris-ctl");
-
-  for (CLI::App* list : {jobs, heaps, allocations, waits, events}) {
-    list->add_option("--job", options.job, "Only this job")->option_text("NAME");
-  }
-  jobs->add_flag("--names", options.names, "Only the names, one a line");
-  describe->add_option("JOB", options.job, "Name of the job")->option_text(" ")->required();
-  waits->add_option("JOB", options.job, "The same as --job")->option_text(" ");
-  events->add_flag("--follow", options.follow, "Then wait for more, until interrupted");
-  AddPeek(*peek, options);
-  AddTrace(*trace, options, wish);
-  AddRuntimeDir(*trace, options);
-  completion->add_option("SHELL", words.shell, "bash")
-      ->option_text(" ")
-      ->required()
-      ->check(CLI::IsMember({"bash"}));
-  for (CLI::App* again :
-       {status, devices, jobs, describe, heaps, allocations, sessions, tenants, waits, peek}) {
-    AddWatch(*again, words);
-  }
-  for (CLI::App* each : {status, devices, jobs, describe, heaps, allocations, sessions, tenants,
-                         waits, events, peek, doctor}) {
-    AddFormat(*each, words);
-    AddRuntimeDir(*each, options);
+  for (const Command& each : Commands()) {
+    CLI::App& command = *app.add_subcommand(each.name, each.help);
+    command.footer(absl::StrCat("\nExample:\n  iris-ctl ", each.example));
+    const std::string name = each.name;
+    if (each.takes_job) {
+      command.add_option("--job", options.job, "Only this job")->option_text("NAME");
+    }
+    if (name == "jobs") command.add_flag("--names", options.names, "Only the names, one a line");
+    if (name == "describe") {
+      command.add_option("JOB", options.job, "Name of the job")->option_text(" ")->required();
+    }
+    if (name == "waits") {
+      command.add_option("JOB", options.job, "The same as --job")->option_text(" ");
+    }
+    if (name == "events") {
+      command.add_flag("--follow", options.follow, "Then wait for more, until interrupted");
+    }
+    if (name == "peek") AddPeek(command, options);
+    if (name == "trace") AddTrace(command, options, wish);
+    if (name == "completion") {
+      command.add_option("SHELL", words.shell, "bash")
+          ->option_text(" ")
+          ->required()
+          ->check(CLI::IsMember({"bash"}));
+      continue;
+    }
+    if (each.show != nullptr) AddWatch(command, words);
+    if (name != "trace") AddFormat(command, words);
+    AddRuntimeDir(command, options);
   }
 }
 
@@ -445,7 +416,9 @@ int Main(int argc, char** argv) {
   if (name == "doctor") return RunDoctorCommand(options);
   if (name == "events") return RunEvents(options);
   if (name == "trace") return wish.merge.empty() ? RunTrace(options, wish) : MergeTraces(wish);
-  return Run(options, name, FindCommand(name));
+  const auto commands = Commands();
+  return Run(options, *std::find_if(commands.begin(), commands.end(),
+                                    [&](const Command& each) { return name == each.name; }));
 }
 
 }  // namespace

@@ -41,22 +41,13 @@ struct Place {
 };
 
 absl::StatusOr<Place> FindTrace(AdminClient& client, const std::string& job) {
-  const auto all = AdminClient::All<v1::ListAllocationsReply>(
-      [&](auto take) { return client.ListAllocations(job, take); });
+  const auto all = client.AllocationsOfOne(job);
   if (!all.ok()) return all.status();
-  std::optional<Place> place;
-  std::set<uint64_t> jobs;
   for (const v1::Allocation& each : all->allocations()) {
-    jobs.insert(each.job_id());
     if (each.name() == TraceRecorder::kName && !each.has_owner()) {
-      place = Place{each.offset_bytes(), each.bytes()};
+      return Place{each.offset_bytes(), each.bytes()};
     }
   }
-  if (jobs.size() > 1) {
-    return absl::FailedPreconditionError(absl::StrCat(jobs.size(), " users have a job named '", job,
-                                                      "'; ask as the user who owns it"));
-  }
-  if (place.has_value()) return *place;
   return absl::FailedPreconditionError(
       absl::StrCat("job '", job,
                    "' has no room for a trace: heaps of 256 MiB and more have it by themselves. "
@@ -64,8 +55,7 @@ absl::StatusOr<Place> FindTrace(AdminClient& client, const std::string& job) {
 }
 
 absl::StatusOr<std::vector<uint32_t>> FindRanks(AdminClient& client, const TraceWish& wish) {
-  const auto jobs = AdminClient::All<v1::ListJobsReply>(
-      [&](auto take) { return client.ListJobs(wish.job, take); });
+  const auto jobs = client.All(&AdminClient::Stub::ListJobs, wish.job);
   if (!jobs.ok()) return jobs.status();
   std::set<uint32_t> ranks;
   for (const v1::Job& job : jobs->jobs()) {
