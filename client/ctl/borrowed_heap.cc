@@ -52,25 +52,19 @@ absl::StatusOr<v1::BorrowReply> Ask(SessionClient& session, const HeapPlace& pla
   return reply;
 }
 
-// Makes a device current that can read the memory: its own, if this process sees that. On emu there
-// is none to choose.
-absl::Status UseDevice(driver::GpuDriver& driver, const std::string& uuid) {
+// The driver's device of that name, else its first one: each can read the memory. Null on emu, where
+// there is none to choose.
+const driver::DeviceInfo* DeviceOf(driver::GpuDriver& driver, const std::string& uuid) {
   const absl::Span<const driver::DeviceInfo> devices = driver.devices();
-  if (devices.empty()) return absl::OkStatus();
   const auto own = std::find_if(devices.begin(), devices.end(), [&](const auto& device) {
     return absl::EqualsIgnoreCase(device.uuid, uuid);
   });
-  return driver.MakeCurrent(own == devices.end() ? devices.front().index : own->index);
+  if (own != devices.end()) return &*own;
+  return devices.empty() ? nullptr : &devices.front();
 }
 
-// Which of the driver's devices UseDevice takes; none on emu.
-std::vector<uint32_t> DeviceOf(driver::GpuDriver& driver, const std::string& uuid) {
-  const absl::Span<const driver::DeviceInfo> devices = driver.devices();
-  if (devices.empty()) return {};
-  for (const driver::DeviceInfo& device : devices) {
-    if (absl::EqualsIgnoreCase(device.uuid, uuid)) return {device.index};
-  }
-  return {devices.front().index};
+absl::Status MakeCurrent(driver::GpuDriver& driver, const driver::DeviceInfo* device) {
+  return device == nullptr ? absl::OkStatus() : driver.MakeCurrent(device->index);
 }
 
 absl::StatusOr<Loan> Borrow(const std::string& runtime_dir, const HeapPlace& place,
@@ -107,7 +101,7 @@ absl::StatusOr<Loan> Borrow(const std::string& runtime_dir, const HeapPlace& pla
   auto driver = internal::ProcessDriver(loan.session->backend());
   if (!driver.ok()) return driver.status();
   loan.driver = *std::move(driver);
-  absl::Status status = UseDevice(*loan.driver, loan.reply.device_uuid());
+  absl::Status status = MakeCurrent(*loan.driver, DeviceOf(*loan.driver, loan.reply.device_uuid()));
   if (!status.ok()) return Annotate(status, "use the device of the heap");
   return loan;
 }
@@ -164,7 +158,10 @@ absl::StatusOr<BorrowedHeap> BorrowedHeap::Map(const std::string& runtime_dir,
   auto reserved = heap.driver_->Reserve(bytes, 1, 0);
   if (!reserved.ok()) return Annotate(reserved.status(), "map the borrowed memory");
   heap.reservation_ = *std::move(reserved);
-  const std::vector<uint32_t> devices = DeviceOf(*heap.driver_, heap.device_uuid_);
+  std::vector<uint32_t> devices;
+  if (const auto* device = DeviceOf(*heap.driver_, heap.device_uuid_); device != nullptr) {
+    devices.push_back(device->index);
+  }
   uint64_t done = 0;
   for (int i = 0; i < lent.segments_size(); ++i) {
     const uint64_t n = lent.segments(i).bytes();
@@ -190,16 +187,13 @@ BorrowedHeap::~BorrowedHeap() {
 }
 
 absl::Status BorrowedHeap::UseDevice() const {
-  const absl::Span<const driver::DeviceInfo> devices = driver_->devices();
-  const bool sees = std::any_of(devices.begin(), devices.end(), [this](const auto& device) {
-    return absl::EqualsIgnoreCase(device.uuid, device_uuid_);
-  });
-  if (!devices.empty() && !sees) {
+  const driver::DeviceInfo* const device = DeviceOf(*driver_, device_uuid_);
+  if (device != nullptr && !absl::EqualsIgnoreCase(device->uuid, device_uuid_)) {
     return absl::FailedPreconditionError(
         absl::StrCat("this process does not see device ", device_uuid_,
                      ", which the heap is on: let it see all devices that irisd has"));
   }
-  return ctl::UseDevice(*driver_, device_uuid_);
+  return MakeCurrent(*driver_, device);
 }
 
 }  // namespace iris::ctl

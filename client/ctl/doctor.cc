@@ -25,9 +25,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "client/ctl/admin_client.h"
-#include "client/ctl/line_search.h"
 #include "client/ctl/permission.h"
-#include "client/ctl/round_trip.h"
 #include "client/ctl/text.h"
 #include "device/driver/device_nodes.h"
 #include "device/driver/open.h"
@@ -63,8 +61,7 @@ Finding CheckDevices(const absl::StatusOr<v1::ListDevicesReply>& reply) {
     return Fail("devices", std::string(reply.status().message()), "look at irisd's log");
   }
   if (reply->devices().empty()) {
-    return Fail("devices", "irisd has none",
-                "give it devices: see docs/operations.md, Configuration");
+    return Fail("devices", "irisd has none", "give it devices: see docs/operations.md, Configure");
   }
   uint64_t free_bytes = 0;
   for (const auto& device : reply->devices()) {
@@ -109,14 +106,28 @@ void CheckDevicePairs(const v1::ListDevicesReply& of_irisd, std::vector<Finding>
   }
 }
 
+std::optional<Finding> Closed(const std::string& check, const std::string& path) {
+  const auto problem = FindAccessProblem(path, kAskForSocket);
+  if (!problem.has_value()) return std::nullopt;
+  return Fail(check, absl::StrCat("permission denied: ", problem->what), problem->remedy);
+}
+
+// Ok, with the mode and the owner of the file, if it is there and open to this user.
+Finding CheckFile(const std::string& check, const std::string& path, const std::string& start,
+                  struct stat* info) {
+  if (auto closed = Closed(check, path); closed.has_value()) return *std::move(closed);
+  if (stat(path.c_str(), info) != 0) {
+    return Fail(check, absl::StrCat(path, ": ", strerror(errno)), start);
+  }
+  return Ok(check, absl::StrFormat("mode %04o, owner %s, group %s", info->st_mode & 07777,
+                                   UserName(info->st_uid), GroupName(info->st_gid)));
+}
+
 Finding NoAnswer(const std::string& runtime_dir, const absl::Status& status) {
   const char* check = "irisd answers";
   if (absl::IsPermissionDenied(status)) {
-    const auto problem = FindAccessProblem(absl::StrCat(runtime_dir, "/irisd.sock"), kAskForSocket);
-    if (problem.has_value()) {
-      return Fail(check, absl::StrCat("permission denied: ", problem->what), problem->remedy);
-    }
-    return Fail(check, std::string(status.message()), kAskForSocket);
+    auto closed = Closed(check, absl::StrCat(runtime_dir, "/irisd.sock"));
+    return closed.value_or(Fail(check, std::string(status.message()), kAskForSocket));
   }
   return Fail(check, std::string(status.message()),
               "start irisd, then ask again; its log says why it ended");
@@ -204,44 +215,28 @@ Finding LineFinding(const absl::StatusOr<TornLines>& found) {
 }
 
 Finding CheckRuntimeDir(const std::string& dir) {
-  const char* check = "runtime directory";
-  if (const auto problem = FindAccessProblem(dir, kAskForSocket); problem.has_value()) {
-    return Fail(check, absl::StrCat("permission denied: ", problem->what), problem->remedy);
-  }
   struct stat info;
-  if (stat(dir.c_str(), &info) != 0) {
-    return Fail(check, absl::StrCat(dir, ": ", strerror(errno)),
-                absl::StrCat("start irisd (irisd --runtime-dir ", dir,
-                             "), or name the directory of the one that runs with --runtime-dir"));
-  }
+  const std::string start = absl::StrCat("start irisd (irisd --runtime-dir ", dir,
+                                         "), or name the directory of the one that runs with "
+                                         "--runtime-dir");
+  Finding finding = CheckFile("runtime directory", dir, start, &info);
+  if (finding.verdict != Verdict::kOk) return finding;
   if (!S_ISDIR(info.st_mode)) {
-    return Fail(check, absl::StrCat(dir, " is no directory"), "remove it, or choose another one");
+    return Fail(finding.check, absl::StrCat(dir, " is no directory"),
+                "remove it, or choose another one");
   }
-  const std::string found =
-      absl::StrFormat("%s, mode %04o, owner %s, group %s", dir, info.st_mode & 07777,
-                      UserName(info.st_uid), GroupName(info.st_gid));
-  if ((info.st_mode & S_IWOTH) != 0) {
-    return Fail(check, found + ": anybody can replace irisd's sockets",
-                absl::StrCat("chmod o-w ", dir, ", then restart irisd"));
-  }
-  return Ok(check, found);
+  finding.detail = absl::StrCat(dir, ", ", finding.detail);
+  if ((info.st_mode & S_IWOTH) == 0) return finding;
+  return Fail(finding.check, finding.detail + ": anybody can replace irisd's sockets",
+              absl::StrCat("chmod o-w ", dir, ", then restart irisd"));
 }
 
 Finding CheckSocket(const std::string& path) {
-  const std::string check = absl::StrCat("socket ", path.substr(path.rfind('/') + 1));
-  if (const auto problem = FindAccessProblem(path, kAskForSocket); problem.has_value()) {
-    return Fail(check, absl::StrCat("permission denied: ", problem->what), problem->remedy);
-  }
   struct stat info;
-  if (stat(path.c_str(), &info) != 0) {
-    return Fail(check, absl::StrCat(path, ": ", strerror(errno)), "start irisd");
-  }
-  if (!S_ISSOCK(info.st_mode)) {
-    return Fail(check, absl::StrCat(path, " is no socket"), "remove it, then restart irisd");
-  }
-  const std::string found = absl::StrFormat("mode %04o, owner %s, group %s", info.st_mode & 07777,
-                                            UserName(info.st_uid), GroupName(info.st_gid));
-  return Ok(check, found);
+  Finding finding = CheckFile(absl::StrCat("socket ", path.substr(path.rfind('/') + 1)), path,
+                              "start irisd", &info);
+  if (finding.verdict != Verdict::kOk || S_ISSOCK(info.st_mode)) return finding;
+  return Fail(finding.check, absl::StrCat(path, " is no socket"), "remove it, then restart irisd");
 }
 
 Finding CheckOpenFileLimit() {

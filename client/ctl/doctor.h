@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "client/ctl/line_search.h"
+#include "client/ctl/doctor_jobs.h"
 #include "device/driver/pair_check.h"
 #include "nlohmann/json.hpp"
 #include "proto/iris/v1/admin.pb.h"
@@ -37,17 +37,14 @@ Finding CheckPidfd();
 Finding CheckProc();
 Finding CheckRuntimeDir(const std::string& dir);
 Finding CheckSocket(const std::string& path);
-// Whether this process may open the device nodes in the folder `dev`; where irisd's devices are
-// emulated, it is a warning if not.
+// Checks that this process may open the device nodes in the folder `dev`. Where irisd's devices are
+// emulated, it need not: a failure is then a warning.
 Finding CheckDeviceNodes(const std::string& dev, bool emulated);
 
-// Of what irisd says of its workers.
+// These are the findings of what irisd says of its workers, and of a search for torn lines.
 Finding WorkersFinding(const v1::GetStatusReply& status);
-
-// Of a search for torn lines.
 Finding LineFinding(const absl::StatusOr<TornLines>& found);
-
-// Of a check of device pairs: one finding with the table, then one for each cause of failures.
+// One finding with the table, then one for each cause of failures.
 std::vector<Finding> PairFindings(const driver::PairTable& table);
 
 std::string FindingsText(const std::vector<Finding>& findings);
