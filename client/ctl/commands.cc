@@ -17,9 +17,9 @@
 #include "absl/time/clock.h"
 #include "client/ctl/borrowed_heap.h"
 #include "client/ctl/describe.h"
-#include "client/ctl/suggest.h"
 #include "client/ctl/text.h"
 #include "client/ctl/views.h"
+#include "device/base/suggest.h"
 
 namespace iris::ctl {
 namespace {
@@ -184,7 +184,7 @@ absl::Status WithNearJobs(const Options& options, AdminClient& client, const abs
   std::vector<std::string> names;
   for (const v1::Job& job : jobs->jobs()) names.push_back(job.job());
   if (std::find(names.begin(), names.end(), options.job) != names.end()) return status;
-  const std::string meant = DidYouMean(options.job, names);
+  const std::string meant = base::DidYouMean(options.job, names);
   return absl::NotFoundError(absl::StrCat(
       status.message(), !meant.empty()  ? meant
                         : names.empty() ? "; there are no jobs that you may see"

@@ -22,13 +22,13 @@
 #include "client/ctl/completion.h"
 #include "client/ctl/doctor.h"
 #include "client/ctl/element_type.h"
-#include "client/ctl/suggest.h"
 #include "client/ctl/text.h"
 #include "client/ctl/trace.h"
 #include "client/ctl/views.h"
 #include "client/internal/runtime_dir.h"
 #include "client/internal/trace_merge.h"
 #include "device/base/bytes.h"
+#include "device/base/suggest.h"
 #include "device/driver/pair_check.h"
 #include "proto/wire/version.h"
 
@@ -234,7 +234,7 @@ void AddPeek(CLI::App& peek, Options& options) {
         std::vector<std::string> known = ElementTypeNames();
         known.push_back("hex");
         if (name == "hex" || FindElementType(name) != nullptr) return std::string();
-        return absl::StrCat("unknown type '", name, "'", DidYouMean(name, known),
+        return absl::StrCat("unknown type '", name, "'", base::DidYouMean(name, known),
                             " Known are: ", absl::StrJoin(known, ", "));
       });
   peek.add_option("--count", options.peek.count, "How many values [64, or all]")
@@ -340,13 +340,13 @@ std::string NotUnderstood(const CLI::App& app, const std::string& word) {
     for (const CLI::Option* option : where.get_options()) {
       for (const std::string& each : option->get_lnames()) known.push_back("--" + each);
     }
-    meant = DidYouMean(bare, known);
+    meant = base::DidYouMean(bare, known);
   } else if (commands.empty()) {
     what = "unknown command";
     for (const CLI::App* each : app.get_subcommands([](const CLI::App*) { return true; })) {
       known.push_back(each->get_name());
     }
-    meant = DidYouMean(bare, known);
+    meant = base::DidYouMean(bare, known);
   } else {
     what = "unexpected word";
     if (where.get_option_no_throw("--job") != nullptr) {

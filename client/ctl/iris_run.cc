@@ -17,8 +17,8 @@
 #include "absl/strings/str_format.h"
 #include "client/ctl/cpu_binding.h"
 #include "client/ctl/rank_set.h"
-#include "client/ctl/suggest.h"
 #include "client/ctl/text.h"
+#include "device/base/suggest.h"
 #include "proto/wire/limits.h"
 #include "proto/wire/version.h"
 
@@ -142,7 +142,7 @@ int Split(const CLI::App& app, int argc, char** argv, std::vector<std::string>* 
         for (const std::string& long_name : each->get_lnames()) known.push_back("--" + long_name);
         for (const std::string& flag : each->get_fnames()) known.push_back("--" + flag);
       }
-      const std::string meant = DidYouMean(name, known);
+      const std::string meant = base::DidYouMean(name, known);
       return UsageError(absl::StrCat("unknown option ", name, meant, meant.empty() ? "." : "",
                                      " What belongs to the program goes behind --; see --help"));
     }

@@ -7,9 +7,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "client/ctl/suggest.h"
 #include "client/ctl/text.h"
 #include "device/base/bytes.h"
+#include "device/base/suggest.h"
 
 namespace iris::ctl {
 namespace {
@@ -51,7 +51,7 @@ absl::StatusOr<const v1::Allocation*> FindAllocation(const PeekWish& wish,
                                             absl::StrJoin(owners, ", rank "), "; give that rank"));
   }
   std::string text = absl::StrCat(job, " has no allocation named '", wish.place, "'");
-  const std::vector<std::string> near = NearNames(wish.place, names, kShownNames);
+  const std::vector<std::string> near = base::NearNames(wish.place, names, kShownNames);
   if (near.size() == 1) {
     absl::StrAppend(&text, "; did you mean '", near[0], "'?");
   } else if (!near.empty()) {

@@ -1,4 +1,4 @@
-#include "client/ctl/suggest.h"
+#include "device/base/suggest.h"
 
 #include <string>
 #include <vector>
@@ -6,7 +6,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace iris::ctl {
+namespace iris::base {
 namespace {
 
 using ::testing::ElementsAre;
@@ -55,4 +55,4 @@ TEST(SuggestTest, TheSentence) {
 }
 
 }  // namespace
-}  // namespace iris::ctl
+}  // namespace iris::base
