@@ -74,7 +74,6 @@ struct Rule {
   Variant variant = Variant::kAuto;
 };
 
-// How a call runs: see Choose.
 struct LaunchPlan {
   Variant variant = Variant::kAuto;
   const char* multiplier = "";  // what makes the products: "iris", or the vendor's library
@@ -82,13 +81,13 @@ struct LaunchPlan {
   uint32_t threads = 0;
   uint32_t tile_rows = 0;
   uint32_t tile_columns = 0;
-  uint64_t workspace_bytes = 0;  // beside that of the collectives
+  uint64_t workspace_bytes = 0;  // in addition to that of the collectives
 };
 
-// What the GEMMs of one Comm have on the host: the rules that kAuto follows, the same on all ranks;
+// What the GEMMs of one Comm need on the host: the rules that kAuto follows, the same on all ranks,
 // and a stream for copies during a kernel, which forks from the caller's stream and joins it by two
-// events. A Comm without resources does not support kCopyEngine. The launches of that Comm alone
-// use them, one at a time. The destructor waits for the copies.
+// events. Without resources, a Comm does not support kCopyEngine. Only launches of that Comm use
+// the resources, one at a time. The destructor waits for the copies.
 struct Resources {
   std::vector<Rule> rules;
   backend::Stream copies;
@@ -96,14 +95,14 @@ struct Resources {
   backend::Event copies_end;
 };
 
-// On the device that is current. kResourceExhausted: no memory; else as the platform says.
+// Makes resources on the current device. kResourceExhausted: no memory. Other errors are the
+// platform's.
 Result CreateResources(std::unique_ptr<Resources>* out);
 
-// The part of a dimension that is a member's own is iris::ShareOf(dimension, members, member).
 using iris::Share;
 using iris::ShareOf;
 
-// kInvalidArgument: says what is wrong with it. kUnimplemented: a variant that does not have it.
+// Checks a problem. kInvalidArgument says what is wrong with it.
 Result CheckProblem(const Problem& problem);
 
 // Returns the bytes of workspace with which a Comm of this config supports the problem, the
