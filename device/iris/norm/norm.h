@@ -40,7 +40,7 @@
 
 namespace iris::norm {
 
-// A call, as far as its plan depends on it. The same on all members.
+// The part of a call on which its plan depends. The same on all members.
 struct Problem : Shape {
   Problem() = default;
   Problem(ccl::Operation its_operation, const Shape& shape)
@@ -50,22 +50,22 @@ struct Problem : Shape {
 };
 inline constexpr uint64_t kMaxDimension = (1ull << 31) - 1;  // of rows, columns and strides
 
-// In kTwoShot rows go through the stages if the others read or write them, and they lie apart at
-// any member: those of `in`, and of residual_out or of `out`.
+// In kTwoShot, rows that others read or write go through the stages if they have gaps on any
+// member: those of `in`, and of residual_out or `out`.
 struct Norm : Buffers {
   Problem problem;
 };
 
-// kInvalidArgument: says what is wrong with it.
+// Checks a problem. kInvalidArgument says what is wrong with it.
 Result CheckProblem(const Problem& problem);
 
-// What Launch will run, exactly. The same on all members. kInvalidArgument: as CheckProblem.
-// kUnimplemented: the named variant does not have it. kResourceExhausted: no variant has rows so
-// long with the Comm's stage_bytes and max_blocks.
+// Says how Launch runs the problem; the same on all members. kInvalidArgument: as CheckProblem.
+// kUnimplemented: the named variant does not support it. kResourceExhausted: no variant supports
+// rows so long with the Comm's stage_bytes and max_blocks.
 Result Choose(const ccl::Comm& comm, const Problem& problem, Plan* out);
 
-// Puts the operation on the stream. Errors beside those of Choose: kInvalidArgument for the
-// buffers, kFailedPrecondition if an earlier operation of the Comm failed.
+// Puts the operation on the stream. Errors are those of Choose; kInvalidArgument for the buffers;
+// kFailedPrecondition if an earlier operation of the Comm failed.
 Result Launch(const ccl::Comm& comm, const Norm& call, backend::Stream& stream);
 
 // Loads all kernels of this library onto the current device. As ccl::CreateComm, it may wait for
