@@ -1,4 +1,4 @@
-// The launcher: checks, and the kernels of a call in their order.
+// The launcher: checks a call and launches its kernels.
 #include "iris/moe/moe.h"
 
 #include <cstdint>
@@ -21,7 +21,6 @@ bool IsFloat(DType type) {
   return type == DType::kF32 || type == DType::kF16 || type == DType::kBf16;
 }
 
-// With all types set.
 Config Complete(Config config) {
   if (config.rows == DType::kNone) config.rows = config.in;
   if (config.partials == DType::kNone) {
@@ -30,7 +29,7 @@ Config Complete(Config config) {
   return config;
 }
 
-// Tells teams and configs, and the layouts that come of them, apart.
+// Returns a tag that differs between teams, configs, and thus layouts.
 uint64_t TagOf(const DeviceTeam& team, const Config& config) {
   uint64_t tag = 0xcbf29ce484222325ull;
   const auto mix = [&tag](uint64_t word) {
@@ -47,7 +46,6 @@ uint64_t TagOf(const DeviceTeam& team, const Config& config) {
   return tag | 1;
 }
 
-// What can be wrong with a buffer of a call.
 struct Wrong {
   const char* misaligned;
   const char* in_workspace;
@@ -60,7 +58,6 @@ struct Wrong {
         name ": it overlaps with another buffer, and what is written may not" \
   }
 
-// A buffer of a call.
 struct Range {
   const void* p;
   uint64_t bytes;
@@ -69,7 +66,7 @@ struct Range {
   Wrong wrong;
 };
 
-// Checks what a call reads and writes, of which null pointers are left out.
+// Checks the buffers of a call. Null buffers are skipped.
 template <uint32_t N>
 Result CheckRanges(const ccl::Comm& comm, const Range (&ranges)[N], const void* workspace,
                    uint64_t workspace_bytes) {
@@ -97,8 +94,8 @@ Result CheckRanges(const ccl::Comm& comm, const Range (&ranges)[N], const void* 
   return {};
 }
 
-// What both operations check of a call, and all of what their kernels get but for its buffers.
-// `out`: what the operation makes; `travels`: of the rows between members.
+// Makes the checks that both operations share, and fills in the arguments of their kernels without
+// the buffers. `out`: the output's type; `travels`: that of rows between members.
 Result Begin(const ccl::Comm& comm, Operation operation, const Config& config, uint32_t tokens,
              const void* workspace, DType in, DType travels, DType out, MoeCall* call) {
   if (comm.team.size == 0) return Invalid("the Comm was not made by CreateComm");
@@ -154,7 +151,7 @@ Result Begin(const ccl::Comm& comm, Operation operation, const Config& config, u
   return {};
 }
 
-// Launches a kernel that meets the others.
+// Launches a kernel that meets other members.
 Result LaunchTeam(const ccl::Comm& comm, backend::Stream& stream, void (*kernel)(MoeCall),
                   MoeCall* call) {
   const uint32_t blocks = (call->common.call.words[0] >> 24) + 1;
@@ -165,7 +162,7 @@ Result LaunchTeam(const ccl::Comm& comm, backend::Stream& stream, void (*kernel)
                                return backend::Launch(piece, stream, kernel, *call);
                              });
 }
-// Of one that works on this member alone, with `work` for a block each.
+// Returns the launch of a kernel of this member alone, with one block for each unit of `work`.
 LaunchConfig Local(uint64_t work) {
   const uint64_t most = backend::Traits::kEmulated ? 4 : 2 * backend::MultiprocessorCount();
   const uint64_t blocks = ccl::impl::Min(work < 1 ? 1 : work, most < 1 ? 1 : most);

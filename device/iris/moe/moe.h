@@ -49,10 +49,10 @@ inline constexpr uint32_t kMaxExperts = 4096;
 inline constexpr uint32_t kMaxTopK = 32;
 inline constexpr uint64_t kWorkspaceAlignmentBytes = 256;
 
-// kInvalidArgument: what is wrong with it, for a team of so many members.
+// Checks a config for a team of n_members. kInvalidArgument says what is wrong with it.
 Result CheckConfig(uint32_t n_members, const Config& config);
 
-// kInvalidArgument: as CheckConfig, or there is no such member.
+// Computes the sizes for a member. kInvalidArgument: as CheckConfig, or there is no such member.
 Result SizesOf(uint32_t n_members, uint32_t index, const Config& config, Sizes* out);
 
 // Puts a dispatch on the stream. `workspace` has Sizes::workspace_bytes in this rank's
