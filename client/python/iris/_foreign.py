@@ -1,5 +1,5 @@
-"""Everything that other array libraries and the vendors' platforms call by names of their own: the one file of the
-package where such names stand. numpy, torch and cupy are used where they are there; nothing here needs torch or cupy.
+"""All uses of other array libraries and of the vendors' platforms, whose names stand only in this file of the package.
+Nothing here needs torch or cupy.
 """
 
 from __future__ import annotations
@@ -8,10 +8,11 @@ import math
 import os
 import sys
 import uuid
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy
 
+from iris import _capi
 from iris._shapes import contiguous_strides, is_contiguous
 from iris.dtypes import DType
 from iris.errors import FailedPreconditionError, InvalidArgumentError
@@ -25,7 +26,7 @@ _DTYPE_OF_TYPESTR = {numpy.dtype(dtype.numpy_name).str[1:]: dtype for dtype in D
 
 
 class Buffer(NamedTuple):
-    """Memory that a call reads or writes: contiguous, and kept by `keep`."""
+    """Contiguous memory that a call reads or writes; `keep` owns it."""
 
     address: int
     count: int  # type: ignore[assignment]  # of elements; a tuple's method is not used
@@ -78,7 +79,7 @@ def device_name(context: "Context") -> str:
 
 
 def dlpack_device(context: "Context") -> Tuple[int, int]:
-    """What `__dlpack_device__` says."""
+    """The result of `__dlpack_device__`."""
     return _DLPACK_DEVICE[context.backend], 0 if context.on_host else context.device_index
 
 
@@ -88,12 +89,10 @@ def check_device(context: "Context", device: Any) -> None:
     if device is None:
         return
     kind, _, number = str(device).partition(":")
-    if kind not in ("cuda", "cpu") or (kind == "cpu") > context.on_host:
+    if kind not in ("cuda", "cpu") or (kind == "cpu") > context.on_host or (
+            number and not context.on_host and int(number) != context.device_index):
         raise InvalidArgumentError(f"device={device!s}: the heap of this rank is on {device_name(context)}. Leave the "
                                    "device out, or name that one")
-    if number and not context.on_host and int(number) != context.device_index:
-        raise InvalidArgumentError(f"device={device!s}: the heap of this rank is on {device_name(context)}, which is "
-                                   "another device")
 
 
 class DeviceArrayInterface:
@@ -225,23 +224,18 @@ def matrix_of(context: "Context", what: Any, role: str, may_be_transposed: bool 
                                f"be contiguous{also}: call contiguous() first")
 
 
-def native_stream(stream: Any) -> int:
-    """The platform's stream behind a number, or an object of torch or cupy."""
-    for name in ("cuda_stream", "ptr"):
-        if isinstance(getattr(stream, name, None), int):
-            return getattr(stream, name)
-    if isinstance(stream, int) and not isinstance(stream, bool):
-        return stream
-    raise InvalidArgumentError(f"{type(stream).__name__} is no stream: one of Iris, torch or cupy is wanted, or the "
-                               "number of a stream of the platform")
-
-
-def check_stream_device(context: "Context", stream: Any) -> None:
-    """InvalidArgumentError: a stream of torch's or cupy's that belongs to another device."""
+def native_stream(context: "Context", stream: Any) -> int:
+    """The number of the platform's stream that a number, or an object of torch or cupy, stands for.
+    InvalidArgumentError: it is no stream, or one of another device."""
     index = getattr(getattr(stream, "device", None), "index", getattr(stream, "device_id", None))
     if isinstance(index, int) and index >= 0 and not context.on_host and index != context.device_index:
         raise InvalidArgumentError(f"the stream is of device {index}, and this rank's is {device_name(context)}: use a "
                                    "stream of that one")
+    for number in (getattr(stream, "cuda_stream", None), getattr(stream, "ptr", None), stream):
+        if isinstance(number, int) and not isinstance(number, bool):
+            return number
+    raise InvalidArgumentError(f"{type(stream).__name__} is no stream: one of Iris, torch or cupy is wanted, or the "
+                               "number of a stream of the platform")
 
 
 def current_torch_stream(context: "Context") -> Optional[int]:
@@ -266,23 +260,42 @@ def synchronize_torch(context: "Context") -> bool:
     return True
 
 
-def heap_pool(context: "Context", library: str, allocate: str, free: str) -> Tuple[Any, Any]:
-    """A pool of torch's over two functions of a library, and its allocator. FailedPreconditionError: torch has none
-    here, and what to do."""
-    torch = importable_torch()
-    if context.on_host:
-        raise FailedPreconditionError("mem_pool() is for GPUs: where devices are emulated, torch has one allocator for "
-                                      "all. Allocate with the factories of the context")
-    if torch is None or not hasattr(torch.cuda, "MemPool") or not hasattr(torch.cuda, "use_mem_pool"):
-        raise FailedPreconditionError("mem_pool() needs torch.cuda.MemPool, which torch has since 2.5: install a newer "
-                                      "one, or allocate with the factories of the context")
-    allocator = torch.cuda.memory.CUDAPluggableAllocator(library, allocate, free)
-    return torch.cuda.MemPool(allocator.allocator()), allocator
+class MemPool:
+    """Memory of this rank's heap for torch: inside `with pool:`, on this thread, torch allocates on the rank's GPU from
+    the heap, at offsets of the rank's own. docs/python.md says what that means for gradients, put, get and signals.
 
+    Keep it as long as its tensors: it keeps their memory mapped, also after the context's close(). One thread uses it
+    at a time, and not inside itself."""
 
-def use_heap_pool(context: "Context", pool: Any) -> Any:
-    """The context manager in which torch allocates from the pool."""
-    return _torch.cuda.use_mem_pool(pool, context.device_index)
+    def __init__(self, context: "Context") -> None:
+        context.check()
+        torch = importable_torch()
+        if context.on_host:
+            raise FailedPreconditionError("mem_pool() is for GPUs: where devices are emulated, torch has one allocator "
+                                          "for all. Allocate with the factories of the context")
+        if torch is None or not hasattr(torch.cuda, "MemPool") or not hasattr(torch.cuda, "use_mem_pool"):
+            raise FailedPreconditionError("mem_pool() needs torch.cuda.MemPool, which torch has since 2.5: install a "
+                                          "newer one, or allocate with the factories of the context")
+        self.context = context
+        """The context whose heap it uses."""
+        allocator = torch.cuda.memory.CUDAPluggableAllocator(_capi.library()._name, "iris_torch_malloc",
+                                                             "iris_torch_free")
+        self.pool = torch.cuda.MemPool(allocator.allocator())
+        self._kept = (allocator, context.native())
+        self._entered: List[Any] = []
+        self._use()
+
+    def _use(self) -> None:
+        _capi.library().iris_torch_use(self.context.handle, self.context.device_index)
+
+    def __enter__(self) -> "MemPool":
+        self._use()
+        self._entered.append(_torch.cuda.use_mem_pool(self.pool, self.context.device_index))
+        self._entered[-1].__enter__()
+        return self
+
+    def __exit__(self, *what: Any) -> None:
+        self._entered.pop().__exit__(*what)
 
 
 def default_dtype() -> DType:
@@ -324,29 +337,20 @@ def copy_from_torch(tensor: Any, values: Any) -> None:
     synchronize_torch(tensor.context)
 
 
-class World(NamedTuple):
-    """A job as torch.distributed knows it."""
-
-    job: str
-    rank: int
-    n_ranks: int
-    local_rank: int
-
-
-def torch_world() -> Optional[World]:
-    """The place of this process in torch's default group; None: there is none. Collective over that group: rank 0
-    makes up a name for the job."""
+def torch_world() -> Dict[str, Any]:
+    """The place of this process in torch's default group, as options of Context; empty: there is none. Collective over
+    that group: rank 0 names the job."""
     torch = loaded_torch()
     distributed = getattr(torch, "distributed", None)
     if torch is None or distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return None
-    rank, n_ranks = distributed.get_rank(), distributed.get_world_size()
+        return {}
+    rank = distributed.get_rank()
     local = _local_rank(torch, rank)
     if torch.cuda.is_available():
         torch.cuda.set_device(local)  # a broadcast of objects goes there
     names = [f"torch-{uuid.uuid4().hex[:16]}"]
     distributed.broadcast_object_list(names, src=0)
-    return World(names[0], rank, n_ranks, local)
+    return {"job": names[0], "rank": rank, "n_ranks": distributed.get_world_size(), "local_rank": local}
 
 
 def _local_rank(torch: Any, rank: int) -> int:

@@ -28,7 +28,7 @@ import os
 import struct
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Deque, Dict, List, Optional, Tuple
 
 from iris import _capi
 from iris._shapes import bytes_of
@@ -44,6 +44,10 @@ EVERY_ALLOCATIONS = 32
 EVERY_BYTES = 64 << 20
 # What one agreement names at most, 8 bytes each: a broadcast has room for 1 MiB.
 NAMED_MAX = 100_000
+
+
+FORKED = ("{} was used in a forked child, which has no heap: use the start method 'spawn', and make a context in the "
+          "child")
 
 
 class Native:
@@ -99,8 +103,7 @@ class Storage:
         if context.closed:
             raise FailedPreconditionError(f"{what} of the heap was used after its context was closed: copy what you "
                                           "need before, for instance with tensor.numpy().copy()")
-        raise FailedPreconditionError(f"{what} of the heap was used in a forked child, which has no heap: use the "
-                                      "start method 'spawn', and make a context in the child")
+        raise FailedPreconditionError(FORKED.format(f"{what} of the heap"))
 
 
 class Heap:
@@ -124,36 +127,27 @@ class Heap:
         with self._mutex:
             return self._ledgers.setdefault(team.id, _Ledger(team))
 
-    def allocate(self, team: "Team", options: Any, name: Optional[str]) -> Storage:
-        """Collective over the team."""
-        library = _capi.library()
-        return self._together(team, name, lambda context, out: library.iris_allocate(
-            context, team.handle, ctypes.byref(options), out))
-
-    def register_together(self, team: "Team", address: int, options: Any, name: Optional[str], keep: Any) -> Storage:
-        """Collective over the team: memory of each member's process, which `keep` owns."""
-        library = _capi.library()
-        storage = self._together(team, name, lambda context, out: library.iris_register_symmetric(
-            context, team.handle, address, ctypes.byref(options), out))
-        # With the allocation, which stays until all members have dropped theirs: others may write into it until then.
-        storage.allocation.keep = keep
-        return storage
-
-    def _together(self, team: "Team", name: Optional[str], allocate: Callable[[int, Any], Any]) -> Storage:
-        context = self.context
+    def allocate(self, team: "Team", options: Any, name: Optional[str], lent: Any = None) -> Storage:
+        """Collective over the team: a range at one offset of every heap, for memory of its own or for a buffer that
+        each member lends."""
+        context, library = self.context, _capi.library()
+        function, place = (library.iris_allocate, ()) if lent is None else (
+            library.iris_register_symmetric, (lent.address,))
         self.free_own()
         ledger = self._ledger(team)
         with ledger.mutex:
             if ledger.due():
                 ledger.collect(context)
-            allocation = _capi.iris_allocation()
+            arguments = (_capi.iris_allocation, function, context.handle, team.handle, *place, ctypes.byref(options))
             try:
-                allocate(context.handle, ctypes.byref(allocation))
+                allocation = _capi.out(*arguments)
             except (ResourceExhaustedError, AlreadyExistsError):
                 # Every member gets this error, so all of them come here.
                 if not ledger.collect(context):
                     raise
-                allocate(context.handle, ctypes.byref(allocation))
+                allocation = _capi.out(*arguments)
+            # With the allocation, which stays until all members have dropped theirs: others may write until then.
+            allocation.keep = lent and lent.keep
             storage = Storage(context, team, allocation, name)
             ledger.add(storage)
             self._storages.add(storage)
@@ -166,22 +160,15 @@ class Heap:
         self._storages.add(storage)
         return storage
 
-    def allocate_local(self, options: Any, name: Optional[str]) -> Storage:
-        """A range of this rank's heap alone."""
-        context = self.context
+    def allocate_local(self, options: Any, name: Optional[str], lent: Any = None) -> Storage:
+        """A range of this rank's heap alone, or a buffer of this process for others to open."""
+        context, library = self.context, _capi.library()
+        function, place = (library.iris_allocate_local, ()) if lent is None else (
+            library.iris_register, (lent.address,))
         self.free_own()
-        allocation = _capi.iris_allocation()
-        _capi.library().iris_allocate_local(context.handle, ctypes.byref(options), ctypes.byref(allocation))
-        return self._alone(allocation, name, context.rank)
-
-    def register(self, address: int, options: Any, name: Optional[str], keep: Any) -> Storage:
-        """Memory of this process, which `keep` owns, for others to open."""
-        context = self.context
-        self.free_own()
-        allocation = _capi.iris_allocation()
-        _capi.library().iris_register(context.handle, address, ctypes.byref(options), ctypes.byref(allocation))
-        allocation.keep = keep
-        return self._alone(allocation, name, context.rank, symmetric=0)
+        allocation = _capi.out(_capi.iris_allocation, function, context.handle, *place, ctypes.byref(options))
+        allocation.keep = lent and lent.keep
+        return self._alone(allocation, name, context.rank, symmetric=None if lent is None else 0)
 
     def open_local(self, opened: Any, name: str) -> Storage:
         """Memory that another rank has alone and that iris_open_local has opened."""

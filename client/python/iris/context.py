@@ -4,7 +4,7 @@
         x = context.ones(1024)
         context.all_reduce(x)
 
-Thread-safe as the C API is. What is marked collective is called by all members of the team, in the same order.
+Thread-safe as the C API is. All members of the team make calls that are marked collective, in the same order.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from iris.errors import (DeadlineExceededError, FailedPreconditionError, Invalid
 from iris.factories import Factories
 from iris.stream import Event, Stream, out_handle
 from iris.team import Team
-from iris.tensor import Tensor, word_of
+from iris.tensor import Tensor
 
 _BROADCAST_MAX = 1 << 20
 _SIGNAL_OPS = {"set": 0, "add": 1}
@@ -38,7 +38,7 @@ _latest: "Optional[weakref.ref[Context]]" = None
 
 
 def nanoseconds(seconds: Optional[float]) -> int:
-    """For the C API: 0 is what is left out."""
+    """A time for the C API, where 0 means the default."""
     if seconds is None:
         return 0
     if not seconds > 0:
@@ -47,20 +47,17 @@ def nanoseconds(seconds: Optional[float]) -> int:
 
 
 class Context(Collectives, Factories):
-    """This process's rank in a job. What is left out comes from the launcher's environment (iris-run, torchrun, Open
-    MPI, MPICH, PMIx, Slurm); without any, rank 0 of 1.
-
-    Making one is collective over the job's ranks. Times are seconds.
+    """This process's rank in a job. Arguments that are left out come from the launcher's environment (iris-run,
+    torchrun, Open MPI, MPICH, PMIx, Slurm); without any, it is rank 0 of 1. Making one is collective over the job.
 
     Args:
-      heap_bytes: of each rank's heap; IRIS_HEAP_BYTES, else 1 GiB.
+      heap_bytes: of each rank's heap; IRIS_HEAP_BYTES, else 1 GiB. max_heap_bytes: its limit; four times that.
       job: the job's name. rank, n_ranks, local_rank: the place in it.
-      max_heap_bytes: what the heap may grow to; four times heap_bytes.
       prealloc: reserve all memory now.
       device_uuid: the device; number local_rank mod the number of devices.
       runtime_dir: irisd's directory.
-      join_timeout: how long to wait here for the other ranks; 60 s. timeout: of every wait after that, not of this
-        one; 60 s. connect_timeout: how long to try while no irisd answers; 2 s.
+      join_timeout, timeout: seconds to wait here for the other ranks, and in each later wait; 60.
+      connect_timeout: seconds to try while no irisd answers; 2.
 
     UnavailableError: no irisd, and how to start it. DeadlineExceededError names the ranks that did not come. A rank
     that irisd refuses (its quota, its options) fails this call on all ranks, with its reason.
@@ -127,8 +124,6 @@ class Context(Collectives, Factories):
         """The number of the rank's device in this process."""
         _latest = weakref.ref(self)
 
-    # Its life.
-
     @property
     def closed(self) -> bool:
         """True after close()."""
@@ -139,8 +134,7 @@ class Context(Collectives, Factories):
         if self._native is None:
             raise FailedPreconditionError("the context was used after it was closed: make another one")
         if self._generation != _capi.generation:
-            raise FailedPreconditionError("the context was used in a forked child, which has no heap: use the start "
-                                          "method 'spawn', and make a context in the child")
+            raise FailedPreconditionError(_heap.FORKED.format("the context"))
 
     def native(self) -> "_heap.Native":
         """The owner of the mappings."""
@@ -186,16 +180,10 @@ class Context(Collectives, Factories):
 
     def peer_pid(self, rank: int) -> int:
         """The process of a rank."""
-        pid = ctypes.c_int64()
-        _capi.library().iris_context_peer_pid(self.handle, rank, ctypes.byref(pid))
-        return pid.value
-
-    # What it is.
+        return _capi.out(ctypes.c_int64, _capi.library().iris_context_peer_pid, self.handle, rank).value
 
     def _info(self) -> Any:
-        info = _capi.iris_context_info()
-        _capi.library().iris_context_get_info(self.handle, ctypes.byref(info))
-        return info
+        return _capi.out(_capi.iris_context_info, _capi.library().iris_context_get_info, self.handle)
 
     @property
     def device(self) -> str:
@@ -204,12 +192,12 @@ class Context(Collectives, Factories):
 
     @property
     def epoch(self) -> int:
-        """How often the job's ranks have met."""
+        """The number of times that the job's ranks have joined."""
         return self._info().epoch
 
     @property
     def heap_bytes(self) -> int:
-        """Of each rank's heap, now."""
+        """Bytes of each rank's heap, now."""
         return self._info().heap_bytes
 
     @property
@@ -218,13 +206,12 @@ class Context(Collectives, Factories):
         return tuple(self.base + rank * self.stride_bytes for rank in range(self.n_ranks))
 
     def timings(self) -> Dict[str, float]:
-        """Where the time of making the context went, in seconds, by the names of iris_create_timings."""
-        times = _capi.iris_create_timings()
-        _capi.library().iris_context_get_timings(self.handle, ctypes.byref(times))
+        """Durations of the steps that made the context, in seconds, by the names of iris_create_timings."""
+        times = _capi.out(_capi.iris_create_timings, _capi.library().iris_context_get_timings, self.handle)
         return {name[:-3]: getattr(times, name) / 1e9 for name, _ in times._fields_ if name.endswith("_ns")}
 
     def locate(self, address: int) -> Tuple[int, int]:
-        """(rank, offset) of an address in any rank's heap. InvalidArgumentError: it is in none."""
+        """The (rank, offset) of an address in any rank's heap. InvalidArgumentError: it is in none."""
         rank, offset = ctypes.c_uint32(), ctypes.c_uint64()
         _capi.library().iris_locate(self.handle, address, ctypes.byref(rank), ctypes.byref(offset))
         return rank.value, offset.value
@@ -235,16 +222,14 @@ class Context(Collectives, Factories):
         return self._is_symmetric(self._buffer(what, "is_symmetric: the argument"))
 
     def _is_symmetric(self, buffer: "_foreign.Buffer") -> bool:
-        symmetric = ctypes.c_int32()
-        _capi.library().iris_is_symmetric(self.handle, buffer.address, buffer.nbytes, ctypes.byref(symmetric))
-        return bool(symmetric.value) and 0 <= buffer.address - self.heap_bases[self.rank] < self.stride_bytes
+        symmetric = _capi.out(ctypes.c_int32, _capi.library().iris_is_symmetric, self.handle, buffer.address,
+                              buffer.nbytes).value
+        return bool(symmetric) and 0 <= buffer.address - self.heap_bases[self.rank] < self.stride_bytes
 
     def check_rank(self, rank: int, what: str = "") -> None:
         """OutOfRangeError: there is no such rank; `what` begins the text."""
         if not 0 <= rank < self.n_ranks:
             raise OutOfRangeError(f"{what}rank {rank} is none of this job, which has ranks 0 to {self.n_ranks - 1}")
-
-    # Teams.
 
     def team_of(self, team: Optional[Team]) -> Team:
         """The team that an argument means. InvalidArgumentError: another context's, or this rank is no member."""
@@ -261,7 +246,7 @@ class Context(Collectives, Factories):
 
     def team(self, ranks: Any, *, parent: Optional[Team] = None) -> Team:
         """Collective over the parent (the world), with the same list of world ranks: they become a team, in this
-        order. Who is not listed gets a team that it is no member of."""
+        order. Other ranks get a team of which they are no members."""
         ranks = [int(rank) for rank in ranks]
         if any(not 0 <= rank < self.n_ranks for rank in ranks):
             raise OutOfRangeError(f"the ranks {ranks} are not all of this job, which has 0 to {self.n_ranks - 1}")
@@ -274,11 +259,9 @@ class Context(Collectives, Factories):
         return Team(self, out_handle(_capi.library().iris_team_split, self.handle, self.team_of(team).handle,
                                      color, key))
 
-    # What ranks do together on the host.
-
     def barrier(self, team: Optional[Team] = None, *, stream: Any = None, timeout: Optional[float] = None) -> None:
         """Collective over the team: waits for the stream, or for all streams that the context knows, then for the
-        members. DeadlineExceededError names who did not come, AbortedError who died."""
+        members. DeadlineExceededError names ranks that did not come, AbortedError ranks that died."""
         team = self.team_of(team)
         if stream is None:
             self.quiesce()
@@ -313,8 +296,6 @@ class Context(Collectives, Factories):
         team = self.team_of(team)
         return [self.broadcast_object(value, root, team=team) for root in team.ranks]
 
-    # The heap.
-
     def allocate(self, shape: Any, dtype: DTypeLike = DType.U8, *, name: Optional[str] = None,
                  team: Optional[Team] = None, alignment_bytes: int = 0) -> Tensor:
         """Collective over the team: memory at the same offset in every member's heap. It is not cleared.
@@ -339,24 +320,22 @@ class Context(Collectives, Factories):
         tensor of one dimension."""
         buffer = self._buffer(array, "register()")
         options = _heap.allocate_options(buffer.shape, buffer.dtype, name)
-        return Tensor(self.heap.register(buffer.address, options, name, buffer.keep), buffer.shape, None, buffer.dtype)
+        return Tensor(self.heap.allocate_local(options, name, buffer), buffer.shape, None, buffer.dtype)
 
     def as_symmetric(self, array: Any, *, copy: bool = False, team: Optional[Team] = None,
                      name: Optional[str] = None) -> Any:
-        """Collective over the team: a tensor or an array of every member's own, of the same shape and type, as a
-        tensor that all of them reach: at one offset, as if allocate() had given it. What lies in the heaps at one
-        offset already is returned as it is. What each member has alone there (allocate_local(), mem_pool()) can be
-        copied only.
+        """Collective over the team: a tensor at one offset on all members, as if allocate() had made it, of a tensor or
+        an array of each, of one shape and type. Memory that lies in the heaps at one offset already is returned as it
+        is; memory that members allocated alone there (allocate_local(), mem_pool()) can only be copied.
 
-        The tensor shares the array's memory, which is kept until it is freed or dropped by all. On GPUs that must be
-        memory that others can map (torch with expandable segments), at the same place of its allocation on all
-        members; on emulated devices a shared mapping of a memfd. With copy=True the tensor is a copy in the heap, of
-        any array.
+        The tensor shares the array's memory, which is kept until all free or drop it. On GPUs that must be memory that
+        others can map (torch with expandable segments), at the same place of its allocation on all members; on emulated
+        devices a shared mapping of a memfd. With copy=True the tensor is a copy in the heap, of any array.
 
-        On a GPU the tensor is another address of the array's memory: a kernel that writes one and reads the other does
-        not see what it wrote in time. Use one of them in a kernel; kernels that follow each other see everything.
+        On a GPU the tensor is another address of the array's memory. A kernel that writes one and reads the other may
+        not see what it wrote: use one of them in a kernel. Later kernels see everything.
 
-        InvalidArgumentError, the same on all members: the memory of one cannot be shared: whose, why, and what to do;
+        InvalidArgumentError, the same on all members: the memory of one cannot be shared, whose, why, and what to do;
         or they differ. ResourceExhaustedError: the address space above the heap is too small."""
         team = self.team_of(team)
         error: Optional[Tuple[int, str]] = None
@@ -390,13 +369,13 @@ class Context(Collectives, Factories):
                                            "of others is not: give the same kind on all ranks, or copy=True for a copy")
         options = _heap.allocate_options(buffer.shape, buffer.dtype, name)
         try:
-            storage = self.heap.register_together(team, buffer.address, options, name, buffer.keep)
+            storage = self.heap.allocate(team, options, name, buffer)
         except InvalidArgumentError as wrong:
             raise InvalidArgumentError(f"as_symmetric(): {wrong}. With copy=True it makes a copy in the heap") from None
         return Tensor(storage, buffer.shape, None, buffer.dtype)
 
     def publish(self, tensor: Tensor, name: str) -> None:
-        """Not collective: gives what allocate_local() or register() gave a name, so that others find in it what was
+        """Not collective: names memory of allocate_local() or register() so that others can open it, with all that was
         written."""
         storage = tensor._storage
         storage.check()
@@ -408,12 +387,11 @@ class Context(Collectives, Factories):
         storage.name = name
 
     def open(self, rank: int, name: str, *, timeout: Optional[float] = None) -> Tensor:
-        """Not collective: what another rank has allocated alone under this name, as a tensor of one dimension. Waits
-        until it is there: DeadlineExceededError names rank and name. It stays while the tensor does."""
+        """Not collective: memory that another rank allocated alone under this name, as a tensor of one dimension. Waits
+        for it; DeadlineExceededError names rank and name. The memory stays as long as the tensor."""
         self.check_rank(rank)
-        opened = _capi.iris_opened()
-        _capi.library().iris_open_local(self.handle, rank, _capi.text(name), nanoseconds(timeout),
-                                        ctypes.byref(opened))
+        opened = _capi.out(_capi.iris_opened, _capi.library().iris_open_local, self.handle, rank, _capi.text(name),
+                           nanoseconds(timeout))
         dtype = DType(opened.dtype) or DType.U8
         return Tensor(self.heap.open_local(opened, name), (opened.bytes // dtype.itemsize,), None, dtype)
 
@@ -424,8 +402,8 @@ class Context(Collectives, Factories):
         _capi.library().iris_grow(self.handle, nbytes)
 
     def collect(self, team: Optional[Team] = None) -> int:
-        """Collective over the team: gives back the tensors that all its members have dropped. Returns how many. The
-        allocations of tensors do this by themselves from time to time, and when there is no room."""
+        """Collective over the team: frees the tensors that all its members have dropped, as allocations do from time to
+        time, and when there is no room. Returns how many."""
         return self.heap.collect(self.team_of(team))
 
     # Streams and copies.
@@ -440,7 +418,7 @@ class Context(Collectives, Factories):
         return Event(self)
 
     def stream_for(self, stream: Any) -> Tuple[Stream, bool]:
-        """The stream that an argument means, and whether a call without async_op waits for its result."""
+        """The stream that an argument means, and true if a call without async_op waits for its result."""
         if stream is None:
             stream = self.raw_stream(self.device_index) if self.raw_stream else _foreign.current_torch_stream(self)
             if stream is None:
@@ -453,15 +431,13 @@ class Context(Collectives, Factories):
                 raise InvalidArgumentError("the stream is of another context: use streams with the context that made "
                                            "them")
             return stream, False
-        if not isinstance(stream, int):
-            _foreign.check_stream_device(self, stream)
-        native = _foreign.native_stream(stream)
+        native = _foreign.native_stream(self, stream)
         if native not in self._wrapped:
             self._wrapped[native] = Stream(self, native)
         return self._wrapped[native], False
 
     def reusable_stream(self) -> Optional[Any]:
-        """What a dropped stream left, if another may have it."""
+        """The record of a dropped stream that another may use."""
         for _ in range(len(self.dropped_streams)):
             record = self.dropped_streams.popleft()
             if record[2]:
@@ -470,11 +446,10 @@ class Context(Collectives, Factories):
         return None
 
     def quiesce_own(self) -> None:
-        """Waits for the context's own stream, if it has something to do."""
+        """Waits for the context's own stream, if it has work."""
         stream = self.own_stream
-        if stream._pending or not stream.idle():
-            if not self.capturing:
-                stream.synchronize()
+        if (stream._pending or not stream.idle()) and not self.capturing:
+            stream.synchronize()
 
     def quiesce(self) -> bool:
         """Waits for all streams that the context knows, and for torch's on the rank's device. False: work is being
@@ -493,8 +468,8 @@ class Context(Collectives, Factories):
         return True
 
     def quiet(self) -> bool:
-        """As quiesce(); false, and a line in the log, if something failed on a stream. For places where the others
-        wait for this rank, who must come with an error or without."""
+        """As quiesce(); on a failure of a stream it logs it and returns false. For places where others wait for this
+        rank."""
         try:
             return self.quiesce()
         except IrisError as error:
@@ -502,8 +477,8 @@ class Context(Collectives, Factories):
             return False
 
     def synchronize(self, stream: Any = None, *, team: Optional[Team] = None) -> None:
-        """Waits for the stream (the one that calls without a stream use), and raises what failed on it in the team's
-        collectives, naming who was missing."""
+        """Waits for the stream, by default that of calls without one. Raises the failure of the team's collectives on
+        it, which names the ranks that did not come."""
         where, _ = self.stream_for(stream)
         communicator = self._communicators.get(self.team_of(team).id)
         if communicator is None:
@@ -591,28 +566,29 @@ class Context(Collectives, Factories):
         self._transfer("get", src, dst, source, stream, signal)
 
     def signal(self, word: Tensor, value: int, to: int, op: str = "set", *, stream: Any = None) -> None:
-        """Sets rank `to`'s copy of a 64-bit word, or adds to it, after what was put on the stream before."""
+        """Sets rank `to`'s copy of a 64-bit word, or adds to it, after earlier work on the stream."""
         self.check_rank(to, "signal: ")
-        self._check_word(word)
+        signal = self._signal((word, value, op))
         where, waits = self.stream_for(stream)
-        _capi.library().iris_put_async(self.handle, word.symmetric_ptr(), None, 0, to, where.handle,
-                                       self._signal((word, value, op)))
+        _capi.library().iris_put_async(self.handle, word.symmetric_ptr(), None, 0, to, where.handle, signal)
         if waits:
             where.synchronize()
 
     def _check_word(self, word: Any) -> Any:
-        pointer = word_of(word)
+        if not isinstance(word, Tensor) or word.dtype not in (DType.U64, DType.I64) or word.count < 1:
+            raise InvalidArgumentError("the word of a signal is a tensor of the heap with elements of uint64 or int64: "
+                                       "its first one is meant")
         if word.context is not self:
             raise InvalidArgumentError("the word of a signal is of another context: use one of the context that is "
                                        "called")
-        return pointer
+        return ctypes.cast(word.symmetric_ptr(), ctypes.POINTER(ctypes.c_uint64))
 
     def prepare_signals(self) -> None:
         """Loads the signals' kernel now: call it before a kernel runs that waits for a signal of put or get."""
         _capi.library().iris_prepare_signals(self.handle)
 
     def read_word(self, word: Tensor) -> int:
-        """What a 64-bit word of the heap holds now, read by the host."""
+        """The present value of a 64-bit word of the heap, read by the host."""
         self._check_word(word)
         if self.on_host:
             return ctypes.cast(word.data_ptr(), ctypes.POINTER(ctypes.c_uint64))[0]
@@ -624,7 +600,7 @@ class Context(Collectives, Factories):
         return value.value
 
     def wait_signal(self, word: Tensor, value: int, compare: str = "ge", *, timeout: Optional[float] = None) -> int:
-        """Waits on the host until this rank's word is eq, ne, gt, ge, lt or le `value`. Returns what it then holds.
+        """Waits on the host until this rank's word is eq, ne, gt, ge, lt or le `value`, and returns the word.
         DeadlineExceededError: it did not come to that. AbortedError: a rank has died or left meanwhile."""
         if compare not in _COMPARISONS:
             raise InvalidArgumentError(f"compare={compare!r}: one of {', '.join(_COMPARISONS)} is wanted")
@@ -646,8 +622,6 @@ class Context(Collectives, Factories):
             time.sleep(pause)
             pause = min(pause + 1e-6, 1e-3)
 
-    # Logging.
-
     def log(self, level: int, message: Any) -> None:
         """Logs with the prefix of the rank."""
         logging.log(level, message, self.rank, self.n_ranks)
@@ -665,3 +639,9 @@ def latest_context(context: Optional[Context], what: str) -> Context:
     if found is None:
         raise FailedPreconditionError(f"{what}: there is no context: make one first")
     return found
+
+
+def mem_pool(context: Optional[Context] = None) -> "_foreign.MemPool":
+    """A pool of torch's in the heap of the context, or of the one made last. Not collective. FailedPreconditionError:
+    no context, emulated devices, or a torch older than 2.5."""
+    return _foreign.MemPool(latest_context(context, "mem_pool()"))

@@ -24,30 +24,28 @@ class Generator:
         """Starts anew from a seed of 64 bits. Returns itself."""
         if not -2**63 <= seed < 2**64:
             raise InvalidArgumentError(f"a seed has 64 bits, and {seed} has more")
-        with self._mutex:
-            self._seed, self._calls = seed % 2**64, 0
+        self.set_state((seed, 0))
         return self
 
     def initial_seed(self) -> int:
-        """What it was seeded with."""
-        return self._seed
+        """The seed."""
+        return self._state[0]
 
     def get_state(self) -> Tuple[int, int]:
         """(seed, calls so far); set_state takes it."""
-        with self._mutex:
-            return self._seed, self._calls
+        return self._state
 
     def set_state(self, state: Tuple[int, int]) -> None:
-        """Goes on where get_state was called."""
+        """Continues from a get_state."""
         with self._mutex:
-            self._seed, self._calls = int(state[0]) % 2**64, int(state[1]) % 2**64
+            self._state = (int(state[0]) % 2**64, int(state[1]) % 2**64)
 
     def next_call(self) -> Tuple[int, int]:
         """The seed, and the number of the call that draws from now on."""
         with self._mutex:
-            call = self._calls
-            self._calls = (call + 1) % 2**64
-            return self._seed, call
+            seed, call = self._state
+            self._state = (seed, (call + 1) % 2**64)
+            return seed, call
 
 
 def generator_of(generator: Optional[Any], default: Generator) -> Generator:

@@ -5,15 +5,14 @@
     ...                                               # y = the local experts, on got.rows
     exchange.combine(y, out)                          # out[tokens, hidden] = sum of weight * y
 
-The experts are spread over the members of a team: the first (n_experts mod members) members have one more than the
-others. `dispatch` brings each token's row to the members whose experts want it. There `rows` has a row for each (token,
-expert): first by expert, then by the place of the token's member in the team, then by token. `offsets[e]` is the first
-row of local expert e, and `counts[e]` how many it has. `combine` sums, in float32 and in a fixed order, and brings one
-sum for each token back from each member. docs/moe.md says all of it.
+The first (n_experts mod members) members of a team have one expert more than the others. `dispatch` brings each token's
+row to the members whose experts it chose: `rows` has a row for each (token, expert), ordered by expert, by member and
+by token. `offsets[e]` is the first row of local expert e, and `counts[e]` their number. `combine` sums in float32 and
+in a fixed order. docs/moe.md has the details.
 
-x, y and out are tensors of Iris, torch and cupy, and arrays of numpy where devices are emulated; they are contiguous.
-Both calls allocate nothing and may be captured. How many tokens a member has is its own affair. When a call returns: as
-collectives, see iris.collectives. A token that chooses an expert that there is not raises OutOfRangeError on all ranks.
+x, y and out are contiguous tensors of Iris, torch and cupy, or arrays of numpy where devices are emulated. Members may
+have different numbers of tokens. Both calls allocate nothing, may be captured, and return as collectives do (see
+iris.collectives). A token that chooses no valid expert raises OutOfRangeError on all ranks.
 """
 
 from __future__ import annotations
@@ -35,16 +34,16 @@ SCALE_COLUMNS = 128  # that share a scale where rows are of float8_e4m3fn
 
 
 class Received(NamedTuple):
-    """What a dispatch gives: tensors of the exchange, which the next dispatch writes again."""
+    """The result of a dispatch: tensors of the exchange, which the next dispatch overwrites."""
 
     rows: Any
-    """[max_rows, hidden]; rows that belong to no expert hold what was there."""
+    """[max_rows, hidden]; rows of no expert are not written."""
     counts: Any
     """[local_experts], int32: rows of each expert."""
     offsets: Any
-    """[local_experts + 1], int32: where the rows of each begin."""
+    """[local_experts + 1], int32: the first row of each."""
     dropped: Any
-    """[local_experts], int32: rows that were over the capacity."""
+    """[local_experts], int32: rows beyond the capacity."""
     scales: Any
     """[max_rows, scales of a row], float32; None where rows are not of float8_e4m3fn."""
 
@@ -87,11 +86,11 @@ class Exchange:
         self.max_rows: int = own.max_rows
         self._communicator = context.prepare(self.team)
         _capi.library().iris_moe_prepare(self._communicator.handle)
-        # All members allocate alike: as the first one, which has as many experts as any.
+        # All members allocate as the first one, which has the most experts.
         most = self._sizes(0)
         make: Any = context.empty
         self._workspace: "Tensor" = make(most.workspace_bytes, dtype="uint8", name=name, team=self.team)
-        # What another one left there must not pass for a dispatch of this one.
+        # Memory of another exchange must not look like a dispatch of this one.
         self._workspace[:256].zero_()
         self._kept = [self._workspace, make(max(most.max_rows, 1), hidden, dtype=self.row_dtype, team=self.team),
                       make(3 * most.local_experts + 1, dtype="int32", team=self.team)]
@@ -102,16 +101,13 @@ class Exchange:
         n, numbers = self.local_experts, self._kept[2]
         self.received = Received(self._kept[1][:self.max_rows], numbers[:n], numbers[2 * n:3 * n + 1],
                                  numbers[n:2 * n], scales)
-        self._released = False
 
     def _sizes(self, member: int) -> Any:
-        sizes = _capi.iris_moe_sizes()
-        _capi.library().iris_moe_get_sizes(self.context.handle, self.team.n_ranks, member, ctypes.byref(self._config),
-                                           ctypes.byref(sizes))
-        return sizes
+        return _capi.out(_capi.iris_moe_sizes, _capi.library().iris_moe_get_sizes, self.context.handle,
+                         self.team.n_ranks, member, ctypes.byref(self._config))
 
     def _check(self, name: str) -> None:
-        if self._released:
+        if not self._kept:
             raise FailedPreconditionError(f"{name}: the exchange was released: make another one")
 
     def _buffer(self, what: Any, role: str, shape: Tuple[Optional[int], ...], dtypes: Tuple[DType, ...],
@@ -173,6 +169,5 @@ class Exchange:
     def release(self) -> None:
         """Collective over the team: gives the memory back. Synchronize the streams first."""
         self._check("release")
-        self._released = True
-        for tensor in self._kept:
-            tensor.free()
+        while self._kept:
+            self._kept.pop(0).free()

@@ -2,22 +2,20 @@
 
     h = iris.norm.all_reduce_rms_norm(context, part, weight, residual=x)      # x += sum of part, h = its norm
 
-What each computes, of W members, in float32 with one rounding to each result:
+Of W members, in float32 with one rounding to each result:
 
     r = sum over the members of input + residual
     output = r / sqrt(mean of the row's r * r + epsilon) * (weight + weight_offset)
 
-`input` is a matrix [rows, hidden] of float32, float16 or bfloat16; the residual, which becomes r, has the same type.
-`output` has it, too; for an input of float32 it may be float16 or bfloat16. The rows of these matrices may lie apart,
-as those of a slice of columns do. `output` may also be of float8 (DType.F8E4M3, DType.F8E5M2): then what is normed is
-divided by a scale, a tensor of float32. `scale` is one that you give; `scales`, [rows] or [rows, ceil(hidden / 128)],
-are written: the largest magnitude of each row, or of 128 columns of it, divided by the largest number of the type.
+`input` is a matrix [rows, hidden] of float32, float16 or bfloat16, whose rows may lie apart; the residual, which
+becomes r, and the output have its type. The output of a float32 input may be float16 or bfloat16, and any output may be
+float8 (DType.F8E4M3, DType.F8E5M2): then it is divided by `scale`, a float32 tensor of yours, or by `scales`, [rows] or
+[rows, ceil(hidden / 128)], which are written: the largest magnitude of each row, or of 128 columns of it, divided by
+the largest number of the type. In reduce_scatter_rms_norm_all_gather the residual has this member's share of the rows
+alone (`iris.ops.share_of`), and the output is whole.
 
-`all_reduce_rms_norm`: all members have the whole residual. `reduce_scatter_rms_norm_all_gather`: the residual has this
-member's share of the rows alone (`iris.ops.share_of`), and the output is whole.
-
-`shmem` is a Context, or what iris.iris() returned. The communicator is that of collectives: `Context.prepare`. When a
-call returns: as collectives, see iris.collectives.
+`shmem` is a Context, or the result of iris.iris(). Calls use the communicator of collectives (`Context.prepare`) and
+return as collectives do, see iris.collectives. docs/norm.md has the details.
 """
 
 from __future__ import annotations
@@ -155,7 +153,7 @@ def plan(shmem: Any, name: str, input: Any, weight: Any = None, *, team: Optiona
         raise InvalidArgumentError(f"{name!r} is none of {', '.join(_NUMBERS)}")
     team = context.team_of(team)
     call = _Call(context, team, name, input, weight, **options)
-    told = _capi.iris_norm_plan()
-    _capi.library().iris_norm_choose(context.prepare(team).handle, ctypes.byref(call.call), ctypes.byref(told))
+    told = _capi.out(_capi.iris_norm_plan, _capi.library().iris_norm_choose, context.prepare(team).handle,
+                     ctypes.byref(call.call))
     return {"variant": next(text for text, number in VARIANTS.items() if number == told.variant),
             "blocks": told.blocks, "threads": told.threads, "parts": told.parts}

@@ -4,7 +4,7 @@ of the reference system.
     workspace = iris.ops.matmul_all_reduce_preamble(context, C, A, B)     # collective, once
     iris.ops.matmul_all_reduce(context, C, A, B, bias, workspace=workspace)
 
-What each computes, of W members; the shares of a dimension are even, the first (dimension mod W) members have one more:
+Of W members; the shares of a dimension are even, the first (dimension mod W) members have one more:
 
     matmul_all_reduce      C[m, n] = sum over the members of A[m, k] @ B[k, n] + bias, on all; k may differ
     matmul_reduce_scatter  the same; each member gets its share of the rows: C[share of m, n]
@@ -16,9 +16,9 @@ A and B have elements of float16 or bfloat16, C of these or float32; sums are ma
 may be a transposed view, as `weight.t()` is. C of the operations whose results all get lies in the symmetric heap.
 `bias` has an element for each column that this member makes. `activation` is None, "relu", "gelu" (tanh) or "silu".
 
-`shmem` is a Context, or what iris.iris() returned. A call without a workspace makes one for the team when it first
-needs it, or a larger one, which is collective; with one that was prepared it allocates nothing and may be captured.
-When a call returns: as collectives, see iris.collectives.
+`shmem` is a Context, or the result of iris.iris(). A call without a workspace makes one for the team if it needs a
+larger one, which is collective; with a prepared one it allocates nothing and may be captured. Calls return as
+collectives do, see iris.collectives. docs/ops.md has the details.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ _NUMBERS = {"matmul_all_reduce": 12, "matmul_reduce_scatter": 13, "all_gather_ma
 
 
 def share_of(dimension: int, members: int, member: int) -> Tuple[int, int]:
-    """Where the share of a member begins, and how long it is."""
+    """The begin and the length of a member's share."""
     each, longer = divmod(dimension, members)
     return member * each + min(member, longer), each + (member < longer)
 
 
 class Workspace(Communicator):
-    """What calls of a team need beside their tensors. Collective over the team to make, and to release."""
+    """Memory of a team for these operations. Collective over the team to make, and to release."""
 
     def __init__(self, team: "Team", matmul_bytes: int, **options: Any) -> None:
         self.rules: Optional[str] = options.get("rules")
@@ -129,10 +129,8 @@ class _Call:
 def _bytes_of(team: "Team", call: _Call, rules: Optional[str] = None) -> int:
     """The bytes of workspace that a call needs."""
     options = None if rules is None else ctypes.byref(_capi.iris_comm_options(rules=_capi.text(rules)))
-    needed = ctypes.c_uint64()
-    _capi.library().iris_matmul_bytes(team.context.handle, team.n_ranks, options, ctypes.byref(call.call),
-                                      ctypes.byref(needed))
-    return needed.value
+    return _capi.out(ctypes.c_uint64, _capi.library().iris_matmul_bytes, team.context.handle, team.n_ranks, options,
+                     ctypes.byref(call.call)).value
 
 
 def _given(name: str, team: "Team", workspace: Any) -> Workspace:
@@ -171,8 +169,8 @@ def plan(shmem: Any, name: str, output: Any, a: Any, b: Any, bias: Any = None, *
     if name not in _NUMBERS:
         raise InvalidArgumentError(f"{name!r} is none of {', '.join(_NUMBERS)}")
     call = _Call(context, workspace.team, name, output, a, b, bias, activation, variant)
-    told = _capi.iris_matmul_plan()
-    _capi.library().iris_matmul_choose(workspace.handle, ctypes.byref(call.call), ctypes.byref(told))
+    told = _capi.out(_capi.iris_matmul_plan, _capi.library().iris_matmul_choose, workspace.handle,
+                     ctypes.byref(call.call))
     return {"variant": next(text for text, number in VARIANTS.items() if number == told.variant),
             "multiplier": told.multiplier.decode(), "blocks": told.blocks, "threads": told.threads,
             "tile": (told.tile_rows, told.tile_columns), "matmul_bytes": told.matmul_bytes}

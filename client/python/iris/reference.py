@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple
 
-from iris import _foreign, bench, logging, ops
+from iris import _foreign, logging, ops
 from iris.context import Context
 from iris.errors import FailedPreconditionError, InvalidArgumentError
 from iris.team import Team
@@ -46,10 +46,8 @@ class Iris:
 
     def __init__(self, heap_size: int = 1 << 30, **options: Any) -> None:
         without_meaning = [name for name in ("allocator_type", "copy_engine") if options.pop(name, None) is not None]
-        world = None if {"rank", "n_ranks", "job"} & set(options) else _foreign.torch_world()
-        if world is not None:
-            options = {**world._asdict(), **options}
-        self.context = Context(heap_size, **options)
+        place = {} if {"rank", "n_ranks", "job"} & set(options) else _foreign.torch_world()
+        self.context = Context(heap_size, **{**place, **options})
         self.cur_rank: int = self.context.rank
         self.num_ranks: int = self.context.n_ranks
         self.gpu_id: int = self.context.device_index
@@ -153,9 +151,7 @@ class Iris:
     def do_bench(self, fn: Any, preamble_fn: Any = lambda: None, group: Any = None, **options: Any) -> Any:
         """Collective over the group: iris.do_bench with barriers of its ranks, and the largest of their results on all
         of them."""
-        team = self.team_of(group)
-        return bench.do_bench(fn, lambda: self.context.barrier(team), preamble_fn, context=self.context,
-                              over_ranks=True, team=team, **options)
+        return self.context.do_bench(fn, team=self.team_of(group), preamble_fn=preamble_fn, **options)
 
     def is_symmetric(self, tensor: Any) -> bool:
         """True if its memory lies in the symmetric heap."""

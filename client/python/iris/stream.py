@@ -22,9 +22,7 @@ _PENDING_MAX = 256
 
 def out_handle(function: Any, *arguments: Any) -> int:
     """The handle that a function of the C API makes."""
-    handle = ctypes.c_void_p()
-    function(*arguments, ctypes.byref(handle))
-    return handle.value or 0
+    return _capi.out(ctypes.c_void_p, function, *arguments).value or 0
 
 
 class Stream:
@@ -42,9 +40,8 @@ class Stream:
         else:
             if isinstance(native, Stream):
                 raise InvalidArgumentError("a stream of Iris is used as it is: it needs no other one around it")
-            _foreign.check_stream_device(context, native)
-            self._record = (out_handle(library.iris_stream_wrap, context.handle,
-                                       ctypes.c_void_p(_foreign.native_stream(native))), [], False)
+            platforms = ctypes.c_void_p(_foreign.native_stream(context, native))
+            self._record = (out_handle(library.iris_stream_wrap, context.handle, platforms), [], False)
         self._handle: int = self._record[0]
         self._pending: List[Any] = self._record[1]
         weakref.finalize(self, context.dropped_streams.append, self._record).atexit = False
@@ -81,9 +78,7 @@ class Stream:
 
     def idle(self) -> bool:
         """True if the stream has no work left."""
-        done = ctypes.c_int32()
-        _capi.library().iris_stream_idle(self.handle, ctypes.byref(done))
-        return done.value != 0
+        return bool(_capi.out(ctypes.c_int32, _capi.library().iris_stream_idle, self.handle).value)
 
     def wait(self, event: "Event") -> None:
         """Later work on the stream waits for the event's last record."""
@@ -123,9 +118,7 @@ class Event:
 
     def elapsed(self, later: "Event") -> float:
         """Seconds from this event to a later one, which have both happened."""
-        nanoseconds = ctypes.c_uint64()
-        _capi.library().iris_event_elapsed(self.handle, later.handle, ctypes.byref(nanoseconds))
-        return nanoseconds.value / 1e9
+        return _capi.out(ctypes.c_uint64, _capi.library().iris_event_elapsed, self.handle, later.handle).value / 1e9
 
 
 class Graph:

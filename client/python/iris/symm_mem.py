@@ -29,11 +29,10 @@ from iris.errors import FailedPreconditionError, InvalidArgumentError, OutOfRang
 from iris.team import Team
 from iris.tensor import Tensor
 
-_SIGNAL_PAD_BYTES = 2048
 _ALIGNMENT = 16
 _CHANNELS = 16
 _own_context: Optional[Context] = None
-_pad_bytes = _SIGNAL_PAD_BYTES
+_pad_bytes = 2048
 
 
 def get_signal_pad_size() -> int:
@@ -53,8 +52,7 @@ def _context() -> Context:
     global _own_context
     found = current_context()
     if found is None:
-        world = _foreign.torch_world()
-        _own_context = found = Context(**world._asdict()) if world is not None else Context()
+        _own_context = found = Context(**_foreign.torch_world())
     return found
 
 

@@ -134,9 +134,8 @@ class Tensor(_foreign.DeviceArrayInterface):
         rank = operator.index(rank)
         context.check_rank(rank)
         if rank != self.rank and (storage.team is None or rank not in storage.team.ranks):
-            raise InvalidArgumentError(f"rank {rank} has no copy of this tensor, which was allocated by "
-                                       + (f"the ranks {list(storage.team.ranks)}" if storage.team is not None else
-                                          f"rank {storage.owner} alone"))
+            owners = f"rank {storage.owner} alone" if storage.team is None else f"the ranks {list(storage.team.ranks)}"
+            raise InvalidArgumentError(f"rank {rank} has no copy of this tensor, which was allocated by {owners}")
         if storage.team is None:
             return self
         return Tensor(storage, self.shape, self.strides, self.dtype, self._offset,
@@ -335,11 +334,3 @@ class Tensor(_foreign.DeviceArrayInterface):
         named = f", name={self.name!r}" if self.name else ""
         whose = f", rank={self.rank}" if self.rank != self.context.rank else ""
         return f"iris.Tensor(shape={self.shape}, dtype={self.dtype.long_name}{named}{whose}{state})"
-
-
-def word_of(word: Any) -> Any:
-    """A pointer to the 64-bit word that a tensor's first element is. InvalidArgumentError: it is none."""
-    if not isinstance(word, Tensor) or word.dtype not in (DType.U64, DType.I64) or word.numel() < 1:
-        raise InvalidArgumentError("the word of a signal is a tensor of the heap with elements of uint64 or int64: its "
-                                   "first one is meant")
-    return ctypes.cast(word.symmetric_ptr(), ctypes.POINTER(ctypes.c_uint64))
