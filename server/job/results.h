@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "server/heap/ledger.h"
 #include "server/job/ids.h"
 #include "server/job/shared_bytes.h"
 #include "server/job/states.h"
@@ -21,6 +22,18 @@ struct SegmentInfo {
   uint32_t index = 0;
   uint64_t offset_bytes = 0;
   uint64_t bytes = 0;
+};
+// Memory that irisd has, makes, or is giving back.
+struct Segment {
+  SegmentInfo info;
+  JobId job;
+  uint32_t device_index = 0;
+  Ledger::Holder holder;
+  bool created = false;
+  bool dropping = false;
+  // A rank has registered it: irisd keeps a descriptor and has no memory of its own behind it, so
+  // it is on no account.
+  bool registered = false;
 };
 struct PeerInfo {
   Rank rank = 0;

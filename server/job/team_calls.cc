@@ -11,8 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "device/base/bytes.h"
-#include "server/job/job_machine_impl.h"
-#include "server/job/operations/operation.h"
+#include "server/job/teams.h"
 #include "server/job/text.h"
 
 namespace iris::server {
@@ -47,27 +46,25 @@ absl::Status CheckPosition(const Team& team, size_t index, uint64_t k, bool dest
 
 // Asking.
 
-void JobMachine::Impl::Operate(SessionId id, CallId call, const OperationSpec& spec) {
+void Teams::Operate(SessionId id, CallId call, const OperationSpec& spec) {
   const auto membership = FindMembership(id, spec.job);
   if (!membership.ok()) return Answer(call, membership.status());
   Job& job = *membership->job;
   const Rank rank = membership->rank;
-  if (job.state == JobState::kForming || job.state == JobState::kMapping) {
-    return Answer(call,
-                  absl::FailedPreconditionError(absl::StrCat(
-                      "job '", job.name, "' is not ready: not every rank has mapped its peers")));
+  if (job.is_starting()) {
+    return Refuse(call, Code::kFailedPrecondition, "job '", job.name,
+                  "' is not ready: not every rank has mapped its peers");
   }
   Team* team = job.teams.Find(spec.team);
   const bool destroyed = team == nullptr;
   if (destroyed) team = FindPastTeam(job, spec.team);
   if (team == nullptr) {
-    return Answer(
-        call, absl::NotFoundError(absl::StrCat("job '", job.name, "' has no team ", spec.team)));
+    return Refuse(call, Code::kNotFound, "job '", job.name, "' has no team ", spec.team);
   }
   const int index = team->IndexOf(rank);
   if (index < 0) {
-    return Answer(call, absl::PermissionDeniedError(
-                            absl::StrCat("rank ", rank, " is not a member of team ", spec.team)));
+    return Refuse(call, Code::kPermissionDenied, "rank ", rank, " is not a member of team ",
+                  spec.team);
   }
   if (absl::Status s = CheckPosition(*team, index, spec.k, destroyed); !s.ok()) {
     return Answer(call, s);
@@ -87,19 +84,7 @@ void JobMachine::Impl::Operate(SessionId id, CallId call, const OperationSpec& s
   ReplyWith(*team, index, call, outcome);
 }
 
-absl::Status JobMachine::Impl::CheckRoomForValue(const Job& job, uint64_t bytes) const {
-  if (bytes == 0) return absl::OkStatus();
-  if (job.value_bytes + bytes > kMaxValueBytesPerJob) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "irisd holds ", base::SizeText(job.value_bytes), " of values for job '", job.name,
-        "' that some ranks have not asked for; ", base::SizeText(kMaxValueBytesPerJob),
-        " are allowed: iris-ctl waits says which ranks"));
-  }
-  return absl::OkStatus();
-}
-
-void JobMachine::Impl::Ask(Job& job, Team& team, size_t index, CallId call,
-                           const OperationSpec& spec) {
+void Teams::Ask(Job& job, Team& team, size_t index, CallId call, const OperationSpec& spec) {
   if (spec.k < team.position[index]) {  // a retry
     if (!spec.only_thread) team.op->asked_alone[index] = 0;
     return WaitFor(job, team, index, call);
@@ -107,8 +92,11 @@ void JobMachine::Impl::Ask(Job& job, Team& team, size_t index, CallId call,
   Operation op = spec.op;
   Prepare(op, team, index);
   const std::string what = What(op, team);
-  if (absl::Status s = CheckRoomForValue(job, HeldBytes(op)); !s.ok()) {
-    return Answer(call, WithPrefix(what, s));
+  if (HeldBytes(op) > 0 && job.value_bytes + HeldBytes(op) > kMaxValueBytesPerJob) {
+    return Refuse(call, Code::kResourceExhausted, what, "irisd holds ",
+                  base::SizeText(job.value_bytes), " of values for job '", job.name,
+                  "' that some ranks have not asked for; ", base::SizeText(kMaxValueBytesPerJob),
+                  " are allowed: iris-ctl waits says which ranks");
   }
   ++team.position[index];
   job.TrimHistory(team);
@@ -152,7 +140,7 @@ void JobMachine::Impl::Ask(Job& job, Team& team, size_t index, CallId call,
   if (absl::Status s = TakeGiven(job, team, index, op); !s.ok()) {
     return fail(WithPrefix(absl::StrCat(what, who, ": "), s));
   }
-  const DeadlineKey key{job.id, DeadlineKey::Kind::kOperation, team.info.id};
+  const DeadlineKey key{job.id, Due::kOperation, team.info.id};
   if (pending.AllAsked()) {
     deadlines_.Clear(key);
     return Execute(job, team);
@@ -170,13 +158,12 @@ void JobMachine::Impl::Ask(Job& job, Team& team, size_t index, CallId call,
   if (spec.only_thread) LookForStuck(job);
 }
 
-void JobMachine::Impl::WaitFor(Job& job, Team& team, size_t index, CallId call) {
+void Teams::WaitFor(Job& job, Team& team, size_t index, CallId call) {
   auto& calls = team.op->calls[index];
   if (calls.size() >= kMaxWaitingCallsPerRank) {
-    return Answer(
-        call, absl::ResourceExhaustedError(absl::StrCat(
-                  "rank ", team.info.ranks[index], " waits for operation #", team.next_k, " of ",
-                  TeamText(team.info.id), " in ", calls.size(), " calls already")));
+    return Refuse(call, Code::kResourceExhausted, "rank ", team.info.ranks[index],
+                  " waits for operation #", team.next_k, " of ", TeamText(team.info.id), " in ",
+                  calls.size(), " calls already");
   }
   calls.push_back(call);
   AddWaiting(call, {WaitingCall::Kind::kOperation, job.id, team.info.ranks[index], team.info.id});
@@ -184,10 +171,10 @@ void JobMachine::Impl::WaitFor(Job& job, Team& team, size_t index, CallId call) 
 
 // Outcomes.
 
-void JobMachine::Impl::Conclude(Job& job, Team& team, absl::Status status, OperationResult result) {
+void Teams::Conclude(Job& job, Team& team, absl::Status status, OperationResult result) {
   PendingOp op = std::move(*team.op);
   team.op.reset();
-  deadlines_.Clear({job.id, DeadlineKey::Kind::kOperation, team.info.id});
+  deadlines_.Clear({job.id, Due::kOperation, team.info.id});
   job.value_bytes -= HeldBytes(op.op);
   ReturnGiven(job, op);
   if (!status.ok()) FreeFailed(job, team, op.op);
@@ -201,7 +188,7 @@ void JobMachine::Impl::Conclude(Job& job, Team& team, absl::Status status, Opera
   if (!outcome.status.ok()) NoteFailure(job, outcome.status);
 }
 
-void JobMachine::Impl::NoteFailure(const Job& job, const absl::Status& status) {
+void Teams::NoteFailure(const Job& job, const absl::Status& status) {
   const std::string reason(status.message());
   switch (status.code()) {
     case absl::StatusCode::kDeadlineExceeded:
@@ -213,8 +200,7 @@ void JobMachine::Impl::NoteFailure(const Job& job, const absl::Status& status) {
   }
 }
 
-void JobMachine::Impl::ReplyWith(const Team& team, size_t index, CallId call,
-                                 const Outcome& outcome) {
+void Teams::ReplyWith(const Team& team, size_t index, CallId call, const Outcome& outcome) {
   Outcome reply = outcome;
   for (TeamInfo& made : std::exchange(reply.result.teams, {})) {
     const auto& members = made.ranks;
@@ -225,7 +211,7 @@ void JobMachine::Impl::ReplyWith(const Team& team, size_t index, CallId call,
   Answer(call, absl::OkStatus(), std::move(reply));
 }
 
-void JobMachine::Impl::OperationTimedOut(Job& job, Team& team) {
+void Teams::OperationTimedOut(Job& job, Team& team) {
   const std::vector<Rank> missing = team.Missing();
   Conclude(job, team,
            absl::DeadlineExceededError(absl::StrCat(
@@ -235,7 +221,7 @@ void JobMachine::Impl::OperationTimedOut(Job& job, Team& team) {
                absl::StrJoin(job.Who(missing), ", "), "; ", WhereAre(job, missing))));
 }
 
-void JobMachine::Impl::ConcludeDeadTeams(Job& job) {
+void Teams::ConcludeDeadTeams(Job& job) {
   for (const auto& [id, team] : job.teams) {
     if (!team.op.has_value()) continue;
     if (absl::Status s = job.CheckAlive(team); !s.ok()) Conclude(job, job.teams.at(id), s);
@@ -245,7 +231,7 @@ void JobMachine::Impl::ConcludeDeadTeams(Job& job) {
 
 // Executing.
 
-void JobMachine::Impl::Execute(Job& job, Team& team) {
+void Teams::Execute(Job& job, Team& team) {
   const std::string what = What(team.op->op, team);
   Run run{.job = job,
           .team = team,

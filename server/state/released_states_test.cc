@@ -94,7 +94,7 @@ TEST_F(ReleasedStatesTest, CanBeRead) {
     ASSERT_TRUE(machine.ok()) << machine.status();
     machine_ = *std::move(machine);
     std::vector<SegmentId> memory;
-    for (const SegmentSnapshot& segment : machine_->Segments()) memory.push_back(segment.info.id);
+    for (const Segment& segment : machine_->Segments()) memory.push_back(segment.info.id);
     std::vector<SessionId> sessions;
     for (const SessionSnapshot& session : machine_->Sessions()) sessions.push_back(session.id);
     std::vector<JobId> pages;

@@ -1,22 +1,17 @@
-// Growth of a job's heap, inside its reserved stride, in two phases: every rank's new segment is
-// created; then every rank maps all of them and says so; only then is the new size published. What
-// fails for one rank fails for all. One growth at a time per job; operations that need another wait
-// in a queue.
+#include "server/job/growths.h"
+
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "device/base/bytes.h"
 #include "proto/wire/limits.h"
 #include "server/heap/check.h"
-#include "server/job/job_machine_impl.h"
-#include "server/job/operations/operation.h"
 #include "server/job/text.h"
 
 namespace iris::server {
 
-void JobMachine::Impl::RequestGrowth(Job& job, Team& team, const NeedsGrowth& needs) {
+void Growths::RequestGrowth(Job& job, Team& team, const NeedsGrowth& needs) {
   if (job.growth.has_value()) {
     job.growth_queue.push_back(team.info.id);
     return;
@@ -29,8 +24,8 @@ void JobMachine::Impl::RequestGrowth(Job& job, Team& team, const NeedsGrowth& ne
                absl::StrCat(needs.unfit.message(), "; the heap cannot grow: ", started.message())));
 }
 
-absl::Status JobMachine::Impl::StartGrowth(Job& job, Team& team, uint64_t needed_bytes,
-                                           uint64_t wanted_bytes) {
+absl::Status Growths::StartGrowth(Job& job, Team& team, uint64_t needed_bytes,
+                                  uint64_t wanted_bytes) {
   for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
     if (job.ranks[rank].state != RankState::kReady) {
       return absl::FailedPreconditionError(absl::StrCat(job.Who(rank), " is no longer in the job"));
@@ -65,23 +60,19 @@ absl::Status JobMachine::Impl::StartGrowth(Job& job, Team& team, uint64_t needed
   }
   if (!booked.ok()) return booked;
 
-  Growth growth;
-  growth.id = GrowId{next_grow_++};
-  growth.team = team.info.id;
-  growth.bytes = bytes;
+  Growth growth{.id = {next_grow_++}, .team = team.info.id, .bytes = bytes};
   growth.created.resize(job.n_ranks());
   growth.mapped.resize(job.n_ranks());
   for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
-    const uint32_t index = static_cast<uint32_t>(job.ranks[rank].segments.size());
-    growth.segments.push_back(CreateBooked(job, rank, index, job.heap_bytes, bytes));
+    growth.segments.push_back(CreateBooked(job, rank, job.heap_bytes, bytes));
   }
   Note(job, event::GrowthStarted{growth.id, bytes, job.heap_bytes});
   job.growth = std::move(growth);
-  deadlines_.Set({job.id, DeadlineKey::Kind::kGrow}, now_.steady + limits_.grow_timeout);
+  deadlines_.Set({job.id, Due::kGrow}, now_.steady + limits_.grow_timeout);
   return absl::OkStatus();
 }
 
-absl::Status JobMachine::Impl::BookGrowth(const Job& job, uint64_t bytes) {
+absl::Status Growths::BookGrowth(const Job& job, uint64_t bytes) {
   if (absl::Status s = CheckDescriptors(job.n_ranks(), job.party); !s.ok()) return s;
   for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
     const absl::Status booked =
@@ -95,41 +86,37 @@ absl::Status JobMachine::Impl::BookGrowth(const Job& job, uint64_t bytes) {
   return absl::OkStatus();
 }
 
-void JobMachine::Impl::GrowthSegmentCreated(Job& job, SegmentId segment,
-                                            const absl::Status& status) {
+void Growths::GrowthSegmentCreated(Job& job, SegmentId segment, const absl::Status& status) {
   Growth& growth = *job.growth;
   const auto found = std::find(growth.segments.begin(), growth.segments.end(), segment);
   if (found == growth.segments.end()) return;
-  if (!status.ok()) {
-    return FailGrowth(
-        job, absl::ResourceExhaustedError(absl::StrCat("grow the heap: ", status.message())));
-  }
+  if (!status.ok()) return FailGrowth(job, status);
   growth.created[found - growth.segments.begin()] = true;
   if (growth.Missing().empty()) AnnounceGrowth(job);
 }
 
-SegmentsAdded JobMachine::Impl::SegmentsAddedBy(const Job& job) const {
-  SegmentsAdded added;
-  added.grow = job.growth->id;
-  for (const SegmentId id : job.growth->segments) added.segments.push_back(segments_.at(id).info);
-  added.heap_bytes = job.heap_bytes + job.growth->bytes;
-  added.timeout = limits_.grow_timeout;
-  return added;
+SegmentsAdded Growths::SegmentsAddedBy(const Job& job) const {
+  return {job.growth->id, InfosOf(job.growth->segments), job.heap_bytes + job.growth->bytes,
+          limits_.grow_timeout};
 }
 
-void JobMachine::Impl::AnnounceGrowth(Job& job) {
+void Growths::AnnounceGrowth(Job& job) {
   job.growth->mapping = true;
-  deadlines_.Set({job.id, DeadlineKey::Kind::kGrow}, now_.steady + limits_.grow_timeout);
-  const SegmentsAdded added = SegmentsAddedBy(job);
+  deadlines_.Set({job.id, Due::kGrow}, now_.steady + limits_.grow_timeout);
   for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
-    const SessionId session = job.ranks[rank].lease.session;
-    Emit(SendDescriptors{session, job.id, job.epoch, rank, job.n_ranks(), added.segments, false});
-    Emit(NotifyWatch{session, added});
+    SendGrowthAgain(job, rank);
+    Emit(NotifyWatch{job.ranks[rank].lease.session, SegmentsAddedBy(job)});
   }
 }
 
-void JobMachine::Impl::GrowMapped(SessionId id, CallId call, JobId job_id, GrowId grow,
-                                  const std::string& error) {
+void Growths::SendGrowthAgain(const Job& job, Rank rank) {
+  if (!job.growth.has_value() || !job.growth->mapping || job.growth->mapped[rank]) return;
+  Emit(SendDescriptors{job.ranks[rank].lease.session, job.id, job.epoch, rank, job.n_ranks(),
+                       SegmentsAddedBy(job).segments, false});
+}
+
+void Growths::GrowMapped(SessionId id, CallId call, JobId job_id, GrowId grow,
+                         const std::string& error) {
   const auto membership = FindMembership(id, job_id);
   if (!membership.ok()) return Answer(call, membership.status());
   Job& job = *membership->job;
@@ -137,25 +124,24 @@ void JobMachine::Impl::GrowMapped(SessionId id, CallId call, JobId job_id, GrowI
   const std::string what = absl::StrCat("growth ", grow.value, " of job '", job.name, "': ");
   if (grow.value != 0 && job.last_published == grow) return Answer(call, absl::OkStatus());
   if (grow.value != 0 && job.last_growth.grow == grow) {
-    return Answer(call, absl::AbortedError(absl::StrCat(what, job.last_growth.reason)));
+    return Refuse(call, Code::kAborted, what, job.last_growth.reason);
   }
   if (!job.growth.has_value() || job.growth->id != grow || !job.growth->mapping) {
-    return Answer(
-        call, absl::FailedPreconditionError(absl::StrCat(what, "no such growth is being mapped")));
+    return Refuse(call, Code::kFailedPrecondition, what, "no such growth is being mapped");
   }
   Answer(call, absl::OkStatus());
   if (!error.empty()) {
-    return FailGrowth(job, absl::ResourceExhaustedError(absl::StrCat(
-                               "grow the heap: ", job.Who(rank),
-                               " could not map: ", CleanText(error, wire::kMaxErrorTextBytes))));
+    return FailGrowth(
+        job, absl::ResourceExhaustedError(absl::StrCat(
+                 job.Who(rank), " could not map: ", CleanText(error, wire::kMaxErrorTextBytes))));
   }
   job.growth->mapped[rank] = true;
   if (job.growth->Missing().empty()) PublishGrowth(job);
 }
 
-void JobMachine::Impl::PublishGrowth(Job& job) {
+void Growths::PublishGrowth(Job& job) {
   const Growth growth = *std::exchange(job.growth, std::nullopt);
-  deadlines_.Clear({job.id, DeadlineKey::Kind::kGrow});
+  deadlines_.Clear({job.id, Due::kGrow});
   for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
     job.ranks[rank].segments.push_back(growth.segments[rank]);
   }
@@ -172,9 +158,11 @@ void JobMachine::Impl::PublishGrowth(Job& job) {
   RunGrowthQueue(job);
 }
 
-void JobMachine::Impl::FailGrowth(Job& job, const absl::Status& status) {
-  Growth growth = *std::exchange(job.growth, std::nullopt);
-  deadlines_.Clear({job.id, DeadlineKey::Kind::kGrow});
+void Growths::FailGrowth(Job& job, const absl::Status& why) {
+  if (!job.growth.has_value()) return;
+  const absl::Status status = WithPrefix("grow the heap: ", why);
+  const Growth growth = *std::exchange(job.growth, std::nullopt);
+  deadlines_.Clear({job.id, Due::kGrow});
   job.last_growth = {growth.id, false, std::string(status.message())};
   for (const Member& member : job.ranks) {
     if (growth.mapping && member.lease.held)
@@ -187,14 +175,14 @@ void JobMachine::Impl::FailGrowth(Job& job, const absl::Status& status) {
   RunGrowthQueue(job);
 }
 
-void JobMachine::Impl::GrowthTimedOut(Job& job) {
-  FailGrowth(job, absl::ResourceExhaustedError(absl::StrCat(
-                      "grow the heap: time is up: ",
-                      job.growth->mapping ? "not mapped by " : "memory not created for ",
-                      absl::StrJoin(job.Who(job.growth->Missing()), ", "))));
+void Growths::GrowthTimedOut(Job& job) {
+  FailGrowth(job,
+             absl::ResourceExhaustedError(absl::StrCat(
+                 "time is up: ", job.growth->mapping ? "not mapped by " : "memory not created for ",
+                 absl::StrJoin(job.Who(job.growth->Missing()), ", "))));
 }
 
-void JobMachine::Impl::RunGrowthQueue(Job& job) {
+void Growths::RunGrowthQueue(Job& job) {
   while (!job.growth.has_value() && !job.growth_queue.empty()) {
     Team& team = job.teams.at(job.growth_queue.front());
     job.growth_queue.pop_front();

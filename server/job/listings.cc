@@ -1,12 +1,15 @@
-// What iris-ctl shows of the machine.
-#include "server/job/snapshots.h"
-
+// What iris-ctl shows of the machine: its jobs and sessions, and which ranks wait for which.
+#include <algorithm>
 #include <utility>
 
 #include "server/job/job_machine_impl.h"
+#include "server/job/snapshots.h"
 
 namespace iris::server {
 namespace {
+
+using Impl = JobMachine::Impl;
+using Kind = PendingSnapshot::Kind;
 
 // The job without its ranks and allocations.
 JobSnapshot HeadOf(const Job& job) {
@@ -44,9 +47,7 @@ AllocationSnapshot SnapshotOf(uint64_t offset_bytes, const HeapAllocation& alloc
   };
 }
 
-}  // namespace
-
-RankSnapshot JobMachine::Impl::SnapshotOf(const Member& member, Rank rank) const {
+RankSnapshot SnapshotOf(const Member& member, Rank rank) {
   RankSnapshot shot;
   shot.rank = rank;
   shot.state = member.state;
@@ -57,45 +58,78 @@ RankSnapshot JobMachine::Impl::SnapshotOf(const Member& member, Rank rank) const
   return shot;
 }
 
-std::vector<SegmentInfo> JobMachine::Impl::SegmentsOf(const Member& member) const {
-  std::vector<SegmentInfo> infos;
-  for (const SegmentId segment : member.segments) infos.push_back(segments_.at(segment).info);
-  return infos;
-}
-
-SessionSnapshot JobMachine::Impl::SnapshotOf(const Session& session) const {
+SessionSnapshot SnapshotOf(const Impl& impl, const Impl::Session& session) {
   SessionSnapshot shot{.id = session.id,
                        .caller = session.caller,
                        .ending = session.ending,
                        .created = session.created};
-  if (const Job* job = JobOf(session); job != nullptr) {
+  if (const Job* job = impl.JobOf(session); job != nullptr) {
     shot.job = job->name;
     shot.rank = static_cast<int32_t>(session.lease->rank);
   }
   return shot;
 }
 
+// Visits the jobs that the query asks for, from `from` on, in order; bool visit(const Job&).
 template <typename Visit>
-void JobMachine::Impl::ForJobs(const JobQuery& query, JobId from, Visit visit) const {
+void ForJobs(const Impl& impl, const JobQuery& query, JobId from, Visit visit) {
   if (query.party.has_value()) {
     if (!query.name.empty()) {
-      const auto named = jobs_by_name_.find({*query.party, query.name});
-      if (named != jobs_by_name_.end() && named->second >= from) visit(*jobs_.at(named->second));
+      const auto named = impl.jobs_by_name_.find({*query.party, query.name});
+      if (named != impl.jobs_by_name_.end() && named->second >= from)
+        visit(*impl.jobs_.at(named->second));
       return;
     }
-    const auto mine = jobs_by_account_.find(query.party->Account());
-    if (mine == jobs_by_account_.end()) return;
+    const auto mine = impl.jobs_by_account_.find(query.party->Account());
+    if (mine == impl.jobs_by_account_.end()) return;
     for (auto id = mine->second.lower_bound(from); id != mine->second.end(); ++id) {
-      const Job& job = *jobs_.at(*id);
+      const Job& job = *impl.jobs_.at(*id);
       if (job.party == *query.party && !visit(job)) return;
     }
     return;
   }
-  for (auto entry = jobs_.lower_bound(from); entry != jobs_.end(); ++entry) {
+  for (auto entry = impl.jobs_.lower_bound(from); entry != impl.jobs_.end(); ++entry) {
     if (!query.name.empty() && entry->second->name != query.name) continue;
     if (!visit(*entry->second)) return;
   }
 }
+
+// A job that is not ready: the ranks that have done a step wait for those that have not.
+PendingSnapshot PendingOf(const Job& job, Kind kind) {
+  PendingSnapshot pending{.kind = kind, .n_members = job.n_ranks()};
+  pending.call = kind == Kind::kJoin ? "join" : "map the peers' memory";
+  pending.since = kind == Kind::kJoin ? absl::InfiniteFuture() : absl::InfinitePast();
+  for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
+    const Member& member = job.ranks[rank];
+    const bool done = kind == Kind::kJoin ? member.lease.held : member.state != RankState::kJoined;
+    (done ? pending.waiting : pending.missing).push_back(rank);
+    if (!member.lease.held) continue;
+    // Mapping begins when the last rank has joined.
+    pending.since = kind == Kind::kJoin ? std::min(pending.since, member.joined)
+                                        : std::max(pending.since, member.joined);
+  }
+  return pending;
+}
+
+PendingSnapshot PendingOf(const Job& job, const Team& team) {
+  const PendingOp& op = *team.op;
+  PendingSnapshot pending{.kind = Kind::kOperation,
+                          .team = team.info.id,
+                          .n_members = static_cast<uint32_t>(team.info.ranks.size()),
+                          .k = team.next_k,
+                          .call = Describe(op.op),
+                          .since = op.since};
+  for (size_t index = 0; index < team.info.ranks.size(); ++index) {
+    (op.asked[index] ? pending.waiting : pending.missing).push_back(team.info.ranks[index]);
+  }
+  if (!pending.missing.empty()) return pending;
+  // All have asked, so it waits for a growth: its own, or that of another team before it.
+  pending.kind = Kind::kGrowth;
+  if (job.growth.has_value()) pending.missing = job.growth->Missing();
+  return pending;
+}
+
+}  // namespace
 
 AccountSnapshot JobMachine::AccountOf(const Party& account) const {
   const auto value = [&account](const std::map<Party, uint64_t>& map) {
@@ -136,18 +170,17 @@ std::vector<JobSnapshot> JobMachine::Jobs(const JobQuery& query) const {
     snapshots.push_back(shot);
     const Job& job = *impl_->jobs_.at(shot.id);
     for (RankSnapshot& rank : snapshots.back().ranks) {
-      rank.segments = impl_->SegmentsOf(job.ranks[rank.rank]);
+      rank.segments = impl_->InfosOf(job.ranks[rank.rank].segments);
     }
     for (const auto& [offset, allocation] : job.allocations) {
-      for (const SegmentId piece : allocation.registered->pieces) {
-        const SegmentInfo& info = impl_->segments_.at(piece).info;
+      for (const SegmentInfo& info : impl_->InfosOf(allocation.registered->pieces)) {
         snapshots.back().ranks[info.rank].registered.push_back(info);
       }
     }
     if (!query.allocations) return true;
     snapshots.back().allocations.reserve(job.allocations.size());
     for (const auto& [offset, allocation] : job.allocations) {
-      snapshots.back().allocations.push_back(server::SnapshotOf(offset, allocation));
+      snapshots.back().allocations.push_back(SnapshotOf(offset, allocation));
     }
     return true;
   });
@@ -163,36 +196,33 @@ std::vector<SessionSnapshot> JobMachine::Sessions() const {
   return snapshots;
 }
 
-std::vector<SegmentSnapshot> JobMachine::Segments() const {
-  std::vector<SegmentSnapshot> snapshots;
-  for (const SegmentId id : impl_->SortedSegments()) {
-    const Impl::Segment& segment = std::as_const(impl_->segments_).at(id);
-    snapshots.push_back({segment.info, segment.job, segment.holder.party, segment.device_index,
-                         segment.registered});
-  }
-  return snapshots;
+std::vector<Segment> JobMachine::Segments() const {
+  std::vector<Segment> all;
+  const auto& segments = std::as_const(impl_->segments_);
+  for (const SegmentId id : impl_->SortedSegments()) all.push_back(segments.at(id));
+  return all;
 }
 
 void JobMachine::VisitJobs(const JobQuery& query, ListPosition after, VisitJob visit) const {
-  impl_->ForJobs(query, JobId{after.id}, [&](const Job& job) {
+  ForJobs(*impl_, query, JobId{after.id}, [&](const Job& job) {
     if (job.id.value == after.id) return true;
     JobSnapshot shot = HeadOf(job);
     for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
-      shot.ranks.push_back(impl_->SnapshotOf(job.ranks[rank], rank));
+      shot.ranks.push_back(SnapshotOf(job.ranks[rank], rank));
     }
     return visit(shot);
   });
 }
 
 void JobMachine::VisitRanks(const JobQuery& query, ListPosition after, VisitRank visit) const {
-  impl_->ForJobs(query, JobId{after.id}, [&](const Job& job) {
+  ForJobs(*impl_, query, JobId{after.id}, [&](const Job& job) {
     const bool entered = job.id.value == after.id;
     if (entered && after.item >= job.n_ranks()) return true;
     const JobSnapshot head = HeadOf(job);
     for (Rank rank = entered ? static_cast<Rank>(after.item) + 1 : 0; rank < job.n_ranks();
          ++rank) {
-      RankSnapshot shot = impl_->SnapshotOf(job.ranks[rank], rank);
-      shot.segments = impl_->SegmentsOf(job.ranks[rank]);
+      RankSnapshot shot = SnapshotOf(job.ranks[rank], rank);
+      shot.segments = impl_->InfosOf(job.ranks[rank].segments);
       if (!visit(head, shot)) return false;
     }
     return true;
@@ -201,13 +231,13 @@ void JobMachine::VisitRanks(const JobQuery& query, ListPosition after, VisitRank
 
 void JobMachine::VisitAllocations(const JobQuery& query, ListPosition after,
                                   VisitAllocation visit) const {
-  impl_->ForJobs(query, JobId{after.id}, [&](const Job& job) {
+  ForJobs(*impl_, query, JobId{after.id}, [&](const Job& job) {
     const bool entered = job.id.value == after.id;
     auto entry = entered ? job.allocations.upper_bound(after.item) : job.allocations.begin();
     if (entry == job.allocations.end()) return true;
     const JobSnapshot head = HeadOf(job);
     for (; entry != job.allocations.end(); ++entry) {
-      if (!visit(head, server::SnapshotOf(entry->first, entry->second))) return false;
+      if (!visit(head, SnapshotOf(entry->first, entry->second))) return false;
     }
     return true;
   });
@@ -219,7 +249,7 @@ void JobMachine::VisitSessions(const std::optional<Party>& party, ListPosition a
   if (!party.has_value()) {
     const auto& all = impl_->sessions_;
     for (auto entry = all.upper_bound(from); entry != all.end(); ++entry) {
-      if (!visit(impl_->SnapshotOf(entry->second))) return;
+      if (!visit(SnapshotOf(*impl_, entry->second))) return;
     }
     return;
   }
@@ -227,8 +257,26 @@ void JobMachine::VisitSessions(const std::optional<Party>& party, ListPosition a
   if (mine == impl_->sessions_by_account_.end()) return;
   for (auto id = mine->second.upper_bound(from); id != mine->second.end(); ++id) {
     const Impl::Session& session = impl_->sessions_.at(*id);
-    if (session.caller.party == *party && !visit(impl_->SnapshotOf(session))) return;
+    if (session.caller.party == *party && !visit(SnapshotOf(*impl_, session))) return;
   }
+}
+
+void JobMachine::VisitWaits(const JobQuery& query, ListPosition after, VisitWait visit) const {
+  const ListPosition before{.id = after.id == 0 ? 0 : after.id - 1};
+  VisitJobs(query, before, [&](const JobSnapshot& head) {
+    const Job& job = *impl_->jobs_.at(head.id);
+    JobSnapshot shot = head;
+    for (RankSnapshot& rank : shot.ranks)
+      rank.segments = impl_->InfosOf(job.ranks[rank.rank].segments);
+    WaitsSnapshot waits;
+    if (job.state == JobState::kForming) waits.pending.push_back(PendingOf(job, Kind::kJoin));
+    if (job.state == JobState::kMapping) waits.pending.push_back(PendingOf(job, Kind::kMap));
+    for (const auto& [id, team] : job.teams) {
+      if (!IsOwnTeam(id)) waits.teams.push_back(team.info);
+      if (team.op.has_value()) waits.pending.push_back(PendingOf(job, team));
+    }
+    return visit(shot, waits);
+  });
 }
 
 }  // namespace iris::server
