@@ -19,8 +19,8 @@
 #include "absl/synchronization/mutex.h"
 #include "client/abi/handles.h"
 #include "client/backend/operations.h"
-#include "client/internal/communicator.h"
-#include "client/internal/host_context.h"
+#include "client/comm/communicator.h"
+#include "client/context/host_context.h"
 #include "iris/c_api.h"
 
 namespace iris::abi {

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "client/abi/objects.h"
-#include "client/internal/async_copy.h"
-#include "client/internal/device_status.h"
+#include "client/backend/device_status.h"
+#include "client/comm/async_copy.h"
 #include "device/base/bytes.h"
 
 using iris::abi::ContextObject;

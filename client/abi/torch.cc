@@ -9,8 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "client/abi/objects.h"
+#include "client/backend/device_status.h"
 #include "client/base/log.h"
-#include "client/internal/device_status.h"
 #include "device/base/bytes.h"
 
 using iris::abi::ContextObject;

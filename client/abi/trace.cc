@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "client/abi/objects.h"
-#include "client/internal/trace_merge.h"
-#include "client/internal/trace_recorder.h"
+#include "client/trace/trace_merge.h"
+#include "client/trace/trace_recorder.h"
 
 using iris::abi::CheckTime;
 using iris::abi::ContextObject;

@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/bench/local_run.h"
 #include "client/bench/report.h"
-#include "client/internal/product_rules.h"
+#include "client/comm/product_rules.h"
 #include "iris/collective/collective.h"
 #include "iris/collective/rules.h"
 #include "iris/trace_area.h"

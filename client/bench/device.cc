@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/backend/device_status.h"
 #include "client/base/absl_status.h"
-#include "client/internal/device_status.h"
 #include "iris/backend/select.h"
 #include "iris/context.h"
 #include "iris/device.h"

@@ -5,9 +5,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/base/annotate.h"
+#include "client/base/whole_file.h"
 #include "client/bench/sections.h"
-#include "client/internal/annotate.h"
-#include "client/internal/whole_file.h"
 
 namespace iris::bench {
 namespace {

@@ -11,8 +11,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "client/base/runtime_dir.h"
 #include "client/ctl/permission.h"
-#include "client/internal/runtime_dir.h"
 #include "device/base/posix.h"
 #include "grpcpp/create_channel_posix.h"
 #include "grpcpp/generic/generic_stub.h"

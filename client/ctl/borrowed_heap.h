@@ -10,7 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "client/internal/session_client.h"
+#include "client/session/session_client.h"
 #include "device/driver/gpu_driver.h"
 
 namespace iris::ctl {

@@ -10,9 +10,9 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
+#include "client/backend/local_devices.h"
 #include "client/base/absl_status.h"
-#include "client/internal/annotate.h"
-#include "client/internal/local_devices.h"
+#include "client/base/annotate.h"
 #include "iris/context.h"
 
 namespace iris::ctl {

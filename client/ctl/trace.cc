@@ -9,13 +9,13 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "client/base/annotate.h"
+#include "client/base/whole_file.h"
 #include "client/ctl/borrowed_heap.h"
 #include "client/ctl/text.h"
-#include "client/internal/annotate.h"
-#include "client/internal/mapped_trace.h"
-#include "client/internal/trace_json.h"
-#include "client/internal/trace_recorder.h"
-#include "client/internal/whole_file.h"
+#include "client/trace/mapped_trace.h"
+#include "client/trace/trace_json.h"
+#include "client/trace/trace_recorder.h"
 #include "iris/backend/host_functions.h"
 
 namespace iris::ctl {

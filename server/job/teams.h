@@ -41,7 +41,7 @@ struct Teams : Segments {
 
   void AnswerBarrier(Job& job, Rank rank, CallId call, BarrierAnswer answer);
   // Called after the loss of a rank. The status page says what happened to these barriers, and the
-  // answer says that no earlier one is on its way (client/internal/host_barrier.h).
+  // answer says that no earlier one is on its way (client/team/host_barrier.h).
   void AnswerBarriersOfDeadTeams(Job& job);
   // In which calls the ranks are, as far as irisd knows; for errors.
   static std::string WhereAre(const Job& job, const std::vector<Rank>& ranks);
