@@ -52,8 +52,8 @@ absl::StatusOr<v1::BorrowReply> Ask(SessionClient& session, const HeapPlace& pla
   return reply;
 }
 
-// The driver's device of that name, else its first one: each can read the memory. Null on emu, where
-// there is none to choose.
+// Returns the driver's device of that name, else its first one: each can read the memory. Null on
+// emu, which has no devices to choose from.
 const driver::DeviceInfo* DeviceOf(driver::GpuDriver& driver, const std::string& uuid) {
   const absl::Span<const driver::DeviceInfo> devices = driver.devices();
   const auto own = std::find_if(devices.begin(), devices.end(), [&](const auto& device) {

@@ -11,7 +11,8 @@
 
 namespace iris::ctl {
 
-// Joins two ranks, allocates, writes and reads through the peer's window, meets at barriers, leaves.
+// Joins two ranks, allocates, writes and reads through the peer's window, meets at barriers, and
+// leaves.
 // Takes a few MiB of the first two devices for a few milliseconds.
 absl::Status RoundTrip(const std::string& runtime_dir);
 

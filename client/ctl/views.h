@@ -77,7 +77,7 @@ View WaitsView();
 // The limits of one tenant and of all together; lines.
 std::string TenantLimitsText(const v1::ListTenantsReply& reply);
 
-// One listing, as text or as JSON, page by page. Together the JSON is what Dump gives of all things.
+// One listing, as text or as JSON, page by page. The JSON of all listings is that of Dump.
 // JSON that was not ended is none, so that nobody takes a part of a listing for the whole.
 class ListPrinter {
  public:

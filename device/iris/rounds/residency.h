@@ -23,9 +23,8 @@ namespace iris::ccl {
 // What a Comm needs of a device, in blocks that each fill a multiprocessor.
 struct Claim {
   uint32_t most = 1;  // blocks of its largest launch
-  uint32_t together =
-      1;  // blocks that wait for each other: a piece must have all of them. 0: none was launched yet
-          // has been launched so far
+  // Blocks that wait for each other: a piece must have all of them. 0: none was launched yet.
+  uint32_t together = 1;
   uint32_t kept = 0;   // blocks captured in graphs, which may run again at any time
   bool whole = false;  // blocks of a launch wait for each other in any order
   // Its blocks wait for no other rank, so the `together` blocks that have room finish by
