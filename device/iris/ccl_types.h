@@ -1,5 +1,5 @@
-// What a call of a collective says beside its buffers: the operation, the operator and the variant.
-// C++17, the standard library alone. The numbers of operators and variants are those of the C API.
+// The operation, operator and variant of a collective. Operators and variants have the numbers of
+// the C API. C++17, the standard library alone.
 #pragma once
 
 #include <cstdint>
@@ -52,51 +52,30 @@ constexpr bool IsMoe(Operation operation) {
 
 // "all_reduce", as errors and tables of rules have it. "unknown": numbers that are no operation.
 constexpr const char* OperationName(Operation operation) {
-  switch (operation) {
-    case Operation::kNone:
-      return "none";
-    case Operation::kAllReduce:
-      return "all_reduce";
-    case Operation::kAllGather:
-      return "all_gather";
-    case Operation::kBroadcast:
-      return "broadcast";
-    case Operation::kBarrier:
-      return "barrier";
-    case Operation::kReduceScatter:
-      return "reduce_scatter";
-    case Operation::kAllToAll:
-      return "all_to_all";
-    case Operation::kReduce:
-      return "reduce";
-    case Operation::kGather:
-      return "gather";
-    case Operation::kScatter:
-      return "scatter";
-    case Operation::kSendRecv:
-      return "send_recv";
-    case Operation::kAllToAllV:
-      return "all_to_all_v";
-    case Operation::kMatmulAllReduce:
-      return "matmul_all_reduce";
-    case Operation::kMatmulReduceScatter:
-      return "matmul_reduce_scatter";
-    case Operation::kAllGatherMatmul:
-      return "all_gather_matmul";
-    case Operation::kMatmulAllGather:
-      return "matmul_all_gather";
-    case Operation::kMatmulAllScatter:
-      return "matmul_all_scatter";
-    case Operation::kAllReduceRmsNorm:
-      return "all_reduce_rms_norm";
-    case Operation::kReduceScatterRmsNormAllGather:
-      return "reduce_scatter_rms_norm_all_gather";
-    case Operation::kMoeDispatch:
-      return "moe_dispatch";
-    case Operation::kMoeCombine:
-      return "moe_combine";
-  }
-  return "unknown";
+  constexpr const char* kNames[] = {"none",
+                                    "all_reduce",
+                                    "all_gather",
+                                    "broadcast",
+                                    "barrier",
+                                    "reduce_scatter",
+                                    "all_to_all",
+                                    "reduce",
+                                    "gather",
+                                    "scatter",
+                                    "send_recv",
+                                    "all_to_all_v",
+                                    "matmul_all_reduce",
+                                    "matmul_reduce_scatter",
+                                    "all_gather_matmul",
+                                    "matmul_all_gather",
+                                    "matmul_all_scatter",
+                                    "all_reduce_rms_norm",
+                                    "reduce_scatter_rms_norm_all_gather",
+                                    "moe_dispatch",
+                                    "moe_combine"};
+  static_assert(sizeof(kNames) / sizeof(kNames[0]) == kOperationCount);
+  const uint32_t number = static_cast<uint32_t>(operation);
+  return number < kOperationCount ? kNames[number] : "unknown";
 }
 
 enum class ReduceOp : uint8_t { kSum, kProd, kMin, kMax, kAvg };

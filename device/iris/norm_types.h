@@ -43,17 +43,10 @@ inline constexpr uint32_t kScalingCount = 4;
 inline constexpr uint32_t kGroupColumns = 128;
 
 constexpr const char* ScalingName(Scaling scaling) {
-  switch (scaling) {
-    case Scaling::kNone:
-      return "none";
-    case Scaling::kStatic:
-      return "static";
-    case Scaling::kPerRow:
-      return "per_row";
-    case Scaling::kPerGroup:
-      return "per_group";
-  }
-  return "unknown";
+  constexpr const char* kNames[] = {"none", "static", "per_row", "per_group"};
+  static_assert(sizeof(kNames) / sizeof(kNames[0]) == kScalingCount);
+  const uint32_t number = static_cast<uint32_t>(scaling);
+  return number < kScalingCount ? kNames[number] : "unknown";
 }
 
 // How an operation goes. kAuto: what is expected to be the fastest of those that have the call.

@@ -19,23 +19,15 @@
 
 namespace iris::ops {
 
-// kGelu: x * sigmoid(2 * sqrt(2 / pi) * (x + 0.044715 x^3)), the form with tanh. kSilu: x *
-// sigmoid(x).
+// kGelu: x sigmoid(2 sqrt(2 / pi) (x + 0.044715 x^3)), the form with tanh. kSilu: x sigmoid(x).
 enum class Activation : uint8_t { kNone, kRelu, kGelu, kSilu };
 inline constexpr uint32_t kActivationCount = 4;
 
 constexpr const char* ActivationName(Activation activation) {
-  switch (activation) {
-    case Activation::kNone:
-      return "none";
-    case Activation::kRelu:
-      return "relu";
-    case Activation::kGelu:
-      return "gelu";
-    case Activation::kSilu:
-      return "silu";
-  }
-  return "unknown";
+  constexpr const char* kNames[] = {"none", "relu", "gelu", "silu"};
+  static_assert(sizeof(kNames) / sizeof(kNames[0]) == kActivationCount);
+  const uint32_t number = static_cast<uint32_t>(activation);
+  return number < kActivationCount ? kNames[number] : "unknown";
 }
 
 // How an operation goes. kAuto: what is expected to be the fastest of those that have the call.
