@@ -1,5 +1,4 @@
-// The launchers: what each operation is. How it goes, the plan says; what is launched, the plan's
-// variant.
+// The launchers. The plan decides how an operation goes, its variant what is launched.
 #include <cstdint>
 
 #include "iris/collective/collective.h"
@@ -101,8 +100,7 @@ Result RunAllToAllV(const Comm& comm, const Call& call, backend::Stream& stream)
   if (vector.send_bytes[comm.team.index] != vector.receive_bytes[comm.team.index]) {
     return Invalid("a member sends itself another count than it expects");
   }
-  // What a member sends and receives differs from the others', so that no count is compared, but
-  // each pair's.
+  // Counts differ between members, so each pair compares its own.
   Request request = {.operation = Operation::kAllToAllV,
                      .in = in,
                      .out = out,

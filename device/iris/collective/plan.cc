@@ -1,5 +1,4 @@
-// Plans: what a call comes to, by the rules of its Comm. Everything that decides about a launch is
-// here and in the rows of the variants; nothing changes a plan afterwards.
+// Plans of calls, by the rules of their Comm and the rows of the variants. They are final.
 #include <cstdint>
 
 #include "iris/collective/collective.h"
@@ -52,8 +51,7 @@ Variant Usual(Operation operation) {
                                                                                : Variant::kDirect;
 }
 
-// Which variant it is, and what the rules say of it. A rule of a variant that does not have the
-// call is passed over.
+// The variant and its rule. Rules of a variant that does not have the call are skipped.
 Plan FollowRules(const Comm& comm, const Shape& shape, uint64_t bytes) {
   Variant wanted = shape.variant;
   if (wanted != Variant::kAuto && !Has(comm, wanted, shape)) wanted = Usual(shape.operation);

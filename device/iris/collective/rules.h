@@ -26,15 +26,14 @@ inline constexpr uint32_t kMaxRuleLineBytes = 256;  // without the line feed
 // Rule::max_bytes of `any`.
 inline constexpr uint64_t kAnyBytes = ~uint64_t{0};
 
-// Reads `text`, which ends with a zero byte, into rules[0, capacity). kInvalidArgument says what is
-// wrong in line *line, which counts from 1. On failure *n_rules is 0 and rules may hold anything; a
-// text without rules is no failure. Any bytes may come.
+// Reads `text`, which ends with a zero byte, into rules[0, capacity). kInvalidArgument explains an
+// error in line *line, from 1. On failure *n_rules is 0 and rules may hold anything. Any bytes may
+// come.
 Result ParseRules(const char* text, Rule* rules, uint32_t capacity, uint32_t* n_rules,
                   uint32_t* line);
 
-// Writes a line that ParseRules reads as `rule`, without a line feed, and a zero byte. Returns its
-// bytes without the zero byte; -1 if ParseRules would refuse it or the buffer is too small
-// (kMaxRuleLineBytes + 1 is not).
+// Writes a line that ParseRules reads as `rule`, without a line feed. Returns its length; -1 if
+// ParseRules would refuse it or the buffer is too small (kMaxRuleLineBytes + 1 is not).
 int FormatRule(const Rule& rule, char* buffer, size_t buffer_bytes);
 
 // By the name that OperationName or VariantName gives. False if there is none that a rule can have.

@@ -10,12 +10,7 @@ namespace iris::ccl::impl {
 
 namespace {
 
-struct Kernels {
-  template <typename T, typename Op, uint32_t N>
-  static auto Of() {
-    return &ReducePush<T, Op, N>;
-  }
-};
+IRIS_REDUCTION_KERNELS(Kernels, ReducePush<T, Op, N>);
 
 void Fit(const Comm& comm, const Shape& shape, uint64_t bytes, Plan* plan) {
   FitUnits(comm, shape, bytes, plan);
@@ -27,7 +22,7 @@ void Fit(const Comm& comm, const Shape& shape, uint64_t bytes, Plan* plan) {
 Result Launch(const Start& start, backend::Stream& stream) {
   const Request& request = start.request;
   const bool scatter = request.operation == Operation::kReduceScatter;
-  return LaunchEarly(start, kPushRow, "ReducePush", stream,
+  return LaunchEarly(start, "ReducePush", stream,
                      Select<Kernels>(request.type, request.op, start.comm.team.size),
                      CommonOf(start), scatter ? WholeRows(start) : Slices(start));
 }

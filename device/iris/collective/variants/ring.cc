@@ -102,12 +102,7 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void ReduceRing(IRIS_PARAM Common
 
 namespace {
 
-struct Kernels {
-  template <typename T, typename Op, uint32_t N>
-  static auto Of() {
-    return &ReduceRing<T, Op>;
-  }
-};
+IRIS_REDUCTION_KERNELS(Kernels, ReduceRing<T, Op>);
 
 bool Supports(const Shape& shape, uint32_t) {
   // Partial sums travel as elements, and the average of bytes is that of a sum that does not wrap.
@@ -115,8 +110,8 @@ bool Supports(const Shape& shape, uint32_t) {
 }
 
 Result Launch(const Start& start, backend::Stream& stream) {
-  return LaunchKernel(start, kRingRow, "ReduceRing", start.plan.blocks, start.plan.threads, stream,
-                      SelectGeneral<Kernels>(start.request.type), CommonOf(start), Slices(start));
+  return LaunchKernel(start, "ReduceRing", stream, SelectGeneral<Kernels>(start.request.type),
+                      CommonOf(start), Slices(start));
 }
 
 }  // namespace
