@@ -23,7 +23,7 @@ namespace {
 
 constexpr char kSocketName[] = "irisd.sock";
 constexpr absl::Duration kTryEvery = absl::Milliseconds(20);
-// gRPC's answers become ours, and say what to do about a silent irisd.
+// An error says what to do about a silent irisd.
 absl::Status FromGrpc(const grpc::Status& grpc_status) {
   const absl::Status status = proto::FromGrpc(grpc_status);
   if (absl::IsDeadlineExceeded(status)) {

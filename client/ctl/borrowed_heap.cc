@@ -22,7 +22,7 @@ using internal::Annotate;
 using internal::FrameCalls;
 using internal::SessionClient;
 
-// What irisd has lent: segments, in order of offset, and their descriptors.
+// The segments that irisd has lent, in order of offset, and their descriptors.
 struct Loan {
   std::shared_ptr<SessionClient> session;
   v1::BorrowReply reply;
@@ -30,7 +30,7 @@ struct Loan {
   std::shared_ptr<driver::GpuDriver> driver;
 };
 
-// `generation`, out: of the irisd that has answered.
+// *generation is that of the irisd that has answered.
 absl::StatusOr<v1::BorrowReply> Ask(SessionClient& session, const HeapPlace& place,
                                     bool for_writing, absl::Time deadline, uint64_t* generation) {
   v1::BorrowRequest request;
@@ -96,7 +96,7 @@ absl::StatusOr<Loan> Borrow(const std::string& runtime_dir, const HeapPlace& pla
     } else if (!absl::IsUnavailable(descriptors.status()) || !loan.session->status().ok()) {
       return Annotate(descriptors.status(), "borrow the memory");
     }
-    // Else another irisd has taken the session over, which knows nothing of this loan: again.
+    // Otherwise another irisd has taken the session over and does not know this loan: ask again.
   }
   auto driver = internal::ProcessDriver(loan.session->backend());
   if (!driver.ok()) return driver.status();

@@ -16,7 +16,6 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "client/ctl/borrowed_heap.h"
-#include "client/ctl/describe.h"
 #include "client/ctl/text.h"
 #include "client/ctl/views.h"
 #include "device/base/suggest.h"
@@ -26,10 +25,9 @@ namespace {
 
 using Stub = AdminClient::Stub;
 
-// How much of a command line is read: no more than anybody wants to see.
 constexpr size_t kMaxCommandBytes = 16 << 10;
 
-// Of the terminal that reads us; 0: it is none, or does not say.
+// 0 if stdout is no terminal, or if the terminal does not say.
 size_t TerminalColumns() {
   winsize size = {};
   if (isatty(STDOUT_FILENO) == 0 || ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0) return 0;
@@ -43,7 +41,7 @@ absl::Status ShowStatus(const Options& options, AdminClient& client, Output writ
   return absl::OkStatus();
 }
 
-// For the completion: one a line, those that need no quotes.
+// The completion offers the names that need no quotes, one a line.
 std::string PlainNames(const v1::ListJobsReply& page) {
   std::string names;
   for (const auto& job : page.jobs()) {
@@ -55,7 +53,7 @@ std::string PlainNames(const v1::ListJobsReply& page) {
   return names;
 }
 
-// What /proc says of a process; empty if it says nothing.
+// Returns the text of a file of /proc/PID; empty if there is none.
 std::string ReadProc(int64_t pid, const char* what) {
   std::ifstream file(absl::StrCat("/proc/", pid, "/", what), std::ios::binary);
   std::string text(kMaxCommandBytes, '\0');
@@ -66,8 +64,8 @@ std::string ReadProc(int64_t pid, const char* what) {
   return text;
 }
 
-// irisd tells a process's name alone. The whole command line of this user's own processes can be
-// read here: where a process of that number has that name, it is the same one.
+// irisd reports only a process's name. This process can read the command lines of this user's own
+// processes: one with this pid and this name is the session's.
 void ShowCommandLines(google::protobuf::RepeatedPtrField<v1::Session>* sessions) {
   for (v1::Session& session : *sessions) {
     if (session.uid() != geteuid() || ReadProc(session.pid(), "comm") != session.command())
@@ -77,7 +75,6 @@ void ShowCommandLines(google::protobuf::RepeatedPtrField<v1::Session>* sessions)
   }
 }
 
-// Shows a listing.
 template <auto method, View (*view)()>
 absl::Status Show(const Options& options, AdminClient& client, Output write) {
   ListPrinter printer(view(), options.json, TerminalColumns());

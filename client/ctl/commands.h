@@ -21,7 +21,7 @@ struct Options {
   PeekWish peek;
 };
 
-// Takes a part of what a command says. False: nobody reads it any more.
+// Takes a part of the answer. False: nobody reads it any more.
 using Output = absl::FunctionRef<bool(const std::string&)>;
 
 struct Command {
@@ -35,8 +35,8 @@ struct Command {
 };
 absl::Span<const Command> Commands();
 
-// `status`, which a command of `options` gave; if no job has the name that was asked for, with
-// those that have one like it.
+// Returns the status of a command. If no job has the name that was asked for, the text names those
+// that have one like it.
 absl::Status WithNearJobs(const Options& options, AdminClient& client, const absl::Status& status);
 
 }  // namespace iris::ctl

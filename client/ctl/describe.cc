@@ -1,5 +1,3 @@
-#include "client/ctl/describe.h"
-
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -12,13 +10,14 @@
 #include "absl/strings/strip.h"
 #include "client/ctl/permission.h"
 #include "client/ctl/text.h"
+#include "client/ctl/views.h"
 
 namespace iris::ctl {
 namespace {
 
 constexpr auto kRight = Table::Align::kRight;
 
-// What irisd calls the barrier area of a team, up to the team's number.
+// irisd's name of the barrier area of a team, without the team's number.
 constexpr char kSyncName[] = "iris.sync.";
 
 const v1::Heap* HeapOf(const JobDescription& description, uint32_t rank) {
@@ -41,7 +40,7 @@ std::string TeamsOf(const JobDescription& description) {
   for (const v1::Allocation& allocation : description.at.allocations()) {
     absl::string_view name = allocation.name();
     uint32_t team_id = 0;
-    // The area itself belongs to the job, whatever team it is for.
+    // The area itself belongs to the job.
     if (allocation.has_owner()) {
       ++ranks[allocation.owner()];
     } else if (absl::ConsumePrefix(&name, kSyncName) && absl::SimpleAtoi(name, &team_id)) {

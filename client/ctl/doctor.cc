@@ -39,6 +39,8 @@ namespace {
 constexpr rlim_t kWantedFiles = 1024;
 constexpr rlim_t kNeededFiles = 256;
 
+constexpr const char* kWords[] = {"ok", "warn", "fail"};  // of verdicts
+
 Finding Ok(std::string check, std::string detail) {
   return {std::move(check), Verdict::kOk, std::move(detail), ""};
 }
@@ -82,7 +84,7 @@ Finding CheckDescriptorsOfIrisd(const v1::GetStatusReply& status) {
   return Ok("irisd's open files", found);
 }
 
-// The devices of irisd, as this process sees them; without irisd those that it sees.
+// Checks the devices of irisd, as this process sees them; without irisd, those that it sees.
 void CheckDevicePairs(const v1::ListDevicesReply& of_irisd, std::vector<Finding>& findings) {
   driver::PairCheckOptions options;
   if (!of_irisd.devices().empty()) {
@@ -112,7 +114,7 @@ std::optional<Finding> Closed(const std::string& check, const std::string& path)
   return Fail(check, absl::StrCat("permission denied: ", problem->what), problem->remedy);
 }
 
-// Ok, with the mode and the owner of the file, if it is there and open to this user.
+// Returns Ok with the mode and the owner of the file, if it is there and open to this user.
 Finding CheckFile(const std::string& check, const std::string& path, const std::string& start,
                   struct stat* info) {
   if (auto closed = Closed(check, path); closed.has_value()) return *std::move(closed);
@@ -133,7 +135,7 @@ Finding NoAnswer(const std::string& runtime_dir, const absl::Status& status) {
               "start irisd, then ask again; its log says why it ended");
 }
 
-// `emulated` becomes true where irisd says that its devices are.
+// *emulated becomes true if irisd says that its devices are.
 void CheckIrisd(const absl::StatusOr<std::unique_ptr<AdminClient>>& client,
                 const std::string& runtime_dir, std::vector<Finding>& findings, bool* emulated) {
   absl::StatusOr<v1::GetStatusReply> status =
@@ -176,7 +178,7 @@ void CheckIrisd(const absl::StatusOr<std::unique_ptr<AdminClient>>& client,
         Fail("job of two ranks", trip.ToString(), "look at irisd's log and at iris-ctl events"));
     return;
   }
-  // Lines of emulated devices are released, and of one device nothing goes over a link.
+  // Lines of emulated devices are released, and one device sends nothing over a link.
   if (!*emulated && devices.ok() && devices->devices_size() > 1) {
     findings.push_back(LineFinding(
         SearchTornLines((*client)->runtime_dir(), static_cast<uint32_t>(devices->devices_size()))));
@@ -333,7 +335,7 @@ Finding CheckDeviceNodes(const std::string& dev, bool emulated) {
     finding.detail = absl::StrCat(absl::StrJoin(broken, ", "), ": ", strerror(error));
     finding.remedy = "see the kernel's log (dmesg): the driver does not serve this device";
   }
-  // Whose irisd emulates its devices needs none.
+  // An irisd that emulates its devices needs no device nodes.
   if (emulated) finding.verdict = Verdict::kWarn;
   return finding;
 }
@@ -401,6 +403,60 @@ std::vector<Finding> PairFindings(const driver::PairTable& table) {
         Fail(absl::StrCat("pairs: ", step), absl::StrCat(which, ": ", cause), remedy));
   }
   return findings;
+}
+
+std::string FindingsText(const std::vector<Finding>& findings) {
+  std::string text;
+  size_t width = 0;
+  for (const Finding& finding : findings) width = std::max(width, finding.check.size());
+  for (const Finding& finding : findings) {
+    absl::StrAppendFormat(&text, "%-4s  %-*s  %s\n", kWords[static_cast<size_t>(finding.verdict)],
+                          static_cast<int>(width), finding.check, EscapeName(finding.detail));
+    if (!finding.remedy.empty()) {
+      absl::StrAppendFormat(&text, "      %-*s  remedy: %s\n", static_cast<int>(width), "",
+                            EscapeName(finding.remedy));
+    }
+  }
+  for (const Finding& finding : findings) {
+    if (finding.pairs.has_value()) {
+      absl::StrAppend(&text, "\n", PairTableText(*finding.pairs), "\n");
+    }
+  }
+  const auto count = [&](Verdict verdict) {
+    return std::count_if(findings.begin(), findings.end(),
+                         [&](const Finding& finding) { return finding.verdict == verdict; });
+  };
+  absl::StrAppend(&text, count(Verdict::kOk), " ok, ", count(Verdict::kWarn), " warnings, ",
+                  count(Verdict::kFail), " failed\n");
+  return text;
+}
+
+nlohmann::ordered_json FindingsJson(const std::vector<Finding>& findings) {
+  nlohmann::ordered_json result = nlohmann::ordered_json::array();
+  for (const Finding& finding : findings) {
+    result.push_back({{"check", finding.check},
+                      {"verdict", kWords[static_cast<size_t>(finding.verdict)]},
+                      {"detail", finding.detail},
+                      {"remedy", finding.remedy}});
+    if (!finding.pairs.has_value()) continue;
+    auto pairs = nlohmann::ordered_json::array();
+    for (const driver::PairResult& pair : finding.pairs->pairs) {
+      pairs.push_back({{"from", pair.from},
+                       {"to", pair.to},
+                       {"ok", pair.ok},
+                       {"step", pair.step},
+                       {"cause", pair.cause},
+                       {"remedy", pair.remedy},
+                       {"bytes_per_second", pair.bytes_per_second}});
+    }
+    result.back()["pairs"] = std::move(pairs);
+  }
+  return result;
+}
+
+bool AnyFailed(const std::vector<Finding>& findings) {
+  return std::any_of(findings.begin(), findings.end(),
+                     [](const Finding& finding) { return finding.verdict == Verdict::kFail; });
 }
 
 }  // namespace iris::ctl

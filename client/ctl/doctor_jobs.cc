@@ -1,5 +1,3 @@
-#include "client/ctl/doctor_jobs.h"
-
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +11,7 @@
 #include "client/backend/local_devices.h"
 #include "client/base/absl_status.h"
 #include "client/base/annotate.h"
+#include "client/ctl/doctor.h"
 #include "iris/context.h"
 
 namespace iris::ctl {

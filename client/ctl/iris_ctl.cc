@@ -20,9 +20,8 @@
 #include "client/base/runtime_dir.h"
 #include "client/ctl/admin_client.h"
 #include "client/ctl/commands.h"
-#include "client/ctl/completion.h"
 #include "client/ctl/doctor.h"
-#include "client/ctl/element_type.h"
+#include "client/ctl/peek.h"
 #include "client/ctl/text.h"
 #include "client/ctl/trace.h"
 #include "client/ctl/views.h"
@@ -33,6 +32,9 @@
 #include "proto/wire/version.h"
 
 namespace iris::ctl {
+
+extern const char kBashCompletion[];  // the text of deploy/completions/iris-ctl.bash
+
 namespace {
 
 enum ExitCode {
@@ -81,14 +83,16 @@ int ExitCodeOf(const absl::Status& status) {
   }
 }
 
+void Say(absl::string_view text) {
+  std::fprintf(stderr, "iris-ctl: %s\n", EscapeName(text).c_str());
+}
+
 int Report(const absl::Status& status) {
-  if (!status.ok()) {
-    std::fprintf(stderr, "iris-ctl: %s\n", EscapeName(status.message()).c_str());
-  }
+  if (!status.ok()) Say(status.message());
   return ExitCodeOf(status);
 }
 
-// Flushed at once, so that what reads us through a pipe is up to date. False: the reader is gone.
+// Flushes at once for a reader of a pipe. False: the reader is gone.
 bool Write(const std::string& text) {
   return std::fwrite(text.data(), 1, text.size(), stdout) == text.size() &&
          std::fflush(stdout) == 0;
@@ -120,20 +124,17 @@ volatile sig_atomic_t g_interrupted = 0;
 int RunTrace(const Options& options, const TraceWish& wish) {
   const auto client = Connect(options);
   if (!client.ok()) return Report(client.status());
-  // What has come until then is written.
   for (const int number : {SIGINT, SIGTERM}) {
     signal(number, [](int) { g_interrupted = 1; });
   }
   const absl::StatusOr<std::string> taken = TakeTrace(
       wish, **client, [] { return g_interrupted != 0; },
-      [](const std::string& line) {
-        std::fprintf(stderr, "iris-ctl: %s\n", EscapeName(line).c_str());
-      });
+      [](const std::string& line) { Say(line); });
   if (!taken.ok()) return Report(WithNearJobs(options, **client, taken.status()));
   return Write(*taken) ? kExitOk : kExitError;
 }
 
-// Each turn has a connection of its own: irisd may come, go and be replaced meanwhile.
+// Each round makes its own connection: irisd may come, go and be replaced meanwhile.
 int Run(const Options& options, const Command& command) {
   for (;;) {
     std::string head;
@@ -163,7 +164,7 @@ int Run(const Options& options, const Command& command) {
   }
 }
 
-// What a user has written, as far as it is not in Options yet.
+// The texts of options that Options has in another form.
 struct Words {
   std::string format = "table";
   std::vector<std::string> watch;
@@ -188,7 +189,6 @@ void AddRuntimeDir(CLI::App& app, Options& options) {
       ->option_text("DIR");
 }
 
-// A number of bytes, as it is written everywhere.
 CLI::Validator IsBytes() {
   return CLI::Validator(
       [](std::string& text) {
@@ -200,7 +200,6 @@ CLI::Validator IsBytes() {
       "");
 }
 
-// A rank, or how many.
 CLI::Validator IsCount() {
   return CLI::Validator(
       [](std::string& text) {
@@ -272,7 +271,6 @@ void AddTrace(CLI::App& trace, Options& options, TraceWish& wish) {
                       "Nothing is traced: these files, which ranks of one\njob wrote, become one")
           ->option_text("FILE...")
           ->excludes(job);
-  // One of the two.
   trace.final_callback([job, merge] {
     if (job->count() == 0 && merge->count() == 0) throw CLI::RequiredError("JOB");
   });
@@ -312,11 +310,11 @@ void AddCommands(CLI::App& app, Options& options, Words& words, TraceWish& wish)
 }
 
 int UsageError(const std::string& text) {
-  std::fprintf(stderr, "iris-ctl: %s\n", EscapeName(text).c_str());
+  Say(text);
   return kExitUsage;
 }
 
-// It asks no irisd: whatever fails, the files are wrong.
+// Every error is one of the files: this asks no irisd.
 int MergeTraces(const TraceWish& wish) {
   const absl::Status merged = internal::MergeTraceFiles(wish.merge, wish.file);
   if (!merged.ok()) return UsageError(std::string(merged.message()));
@@ -325,7 +323,7 @@ int MergeTraces(const TraceWish& wish) {
              : kExitError;
 }
 
-// What to say of words that no command or option is.
+// Returns the error for a word that is neither a command nor an option.
 std::string NotUnderstood(const CLI::App& app, const std::string& word) {
   const auto commands = app.get_subcommands();
   const CLI::App& where = commands.empty() ? app : *commands.front();

@@ -100,7 +100,6 @@ std::string GroupName(unsigned gid) {
 
 std::optional<AccessProblem> FindAccessProblem(const std::string& path,
                                                absl::string_view otherwise) {
-  // Each folder on the way, the outermost first.
   for (size_t slash = path.find('/', 1); slash != std::string::npos;
        slash = path.find('/', slash + 1)) {
     const std::string folder = path.substr(0, slash);

@@ -76,6 +76,7 @@ class RankSet {
   void TakeFailure(const Process& process, int code, int status);
   void EndSurvivors();
   void ReadOutput(Output& output);
+  int PollOutputs(int other_fd, int timeout_ms);
   void DrainOutputs();
   void SignalRunning(int signal);
   void BeginEnding();

@@ -1,4 +1,4 @@
-// The part of RankSet that makes processes: the guard, and one rank after the other.
+// The part of RankSet that starts the guard and the ranks.
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
@@ -42,7 +42,7 @@ std::string Prefix(int rank, int n_ranks, bool colour) {
   return absl::StrFormat("\033[%dm%s\033[0m ", kColours[rank % std::size(kColours)], plain);
 }
 
-// The set of CPUs of one rank, made before fork: the child must not allocate.
+// Makes the set of CPUs of one rank before fork: the child must not allocate.
 std::vector<cpu_set_t> CpuSet(const std::vector<int>& cpus) {
   if (cpus.empty()) return {};
   std::vector<cpu_set_t> set(static_cast<size_t>(cpus.back()) / CPU_SETSIZE + 1);
@@ -52,7 +52,6 @@ std::vector<cpu_set_t> CpuSet(const std::vector<int>& cpus) {
   return set;
 }
 
-// What is wrong with a program that could not be started, and what to do.
 absl::Status CannotExecute(const std::string& program, int error) {
   std::string text = absl::StrCat("iris-run: cannot execute ", program);
   if (error == ENOENT && program.find('/') == std::string::npos) {
@@ -65,7 +64,6 @@ absl::Status CannotExecute(const std::string& program, int error) {
   return absl::ErrnoToStatus(error, text);
 }
 
-// What one rank sees on top of iris-run's own environment.
 std::vector<std::string> RankEnvironment(const RunOptions& options, int rank) {
   std::vector<std::string> ours = {
       absl::StrCat("IRIS_RANK=", rank), absl::StrCat("IRIS_N_RANKS=", options.n_ranks),
@@ -92,7 +90,7 @@ std::vector<std::string> RankEnvironment(const RunOptions& options, int rank) {
   return result;
 }
 
-// What a child tells that did not become its program.
+// The message of a child that could not execute its program.
 struct StartError {
   bool binding = false;  // it could not be bound to its CPUs
   int error = 0;
@@ -107,8 +105,7 @@ std::vector<char*> Pointers(std::vector<std::string>& strings) {
 
 }  // namespace
 
-// A process that outlives a killed iris-run for a moment: it ends every rank's process group, then
-// itself.
+// The guard outlives a killed iris-run for a moment: it ends all ranks' process groups, then exits.
 absl::Status RankSet::StartGuard() {
   wire::UniqueFd read_end;
   if (absl::Status status = MakePipe(&read_end, &guard_pipe_); !status.ok()) return status;

@@ -67,7 +67,6 @@ absl::StatusOr<std::vector<uint32_t>> FindRanks(AdminClient& client, const Trace
       absl::StrCat("job '", wish.job, "' has ", ranks.size(), " ranks, and no rank ", *wish.rank));
 }
 
-// The trace of one rank, mapped here.
 struct Borrowed {
   uint32_t rank = 0;
   BorrowedHeap heap;
@@ -78,7 +77,6 @@ struct Borrowed {
 class Traces {
  public:
   Traces() = default;
-  // Whatever happens, nothing stays on.
   ~Traces() { (void)SwitchOff(); }
   Traces(const Traces&) = delete;
   Traces& operator=(const Traces&) = delete;
@@ -132,7 +130,7 @@ class Traces {
   }
 
  private:
-  // All of them, and the first error.
+  // Calls `with` for all ranks and returns the first error.
   template <typename Do>
   absl::Status OnEach(const char* what, Do with) {
     absl::Status first;
@@ -148,7 +146,7 @@ class Traces {
   std::set<uint32_t> on_;
 };
 
-// What irisd has noted of the job since then.
+// Adds irisd's events of the job since `since_ns`.
 absl::Status AddMarks(AdminClient& client, const std::string& job, uint64_t since_ns,
                       TraceFile* file) {
   // irisd's times are of the wall clock.
@@ -170,7 +168,7 @@ absl::Status AddMarks(AdminClient& client, const std::string& job, uint64_t sinc
   });
 }
 
-// An error of the files that were named, and not of what was asked of irisd.
+// Distinguishes an error of the file from those of irisd.
 absl::Status FileError(const absl::Status& status) {
   if (status.ok()) return status;
   return absl::FailedPreconditionError(

@@ -68,7 +68,6 @@ Json FieldJson(const Message& message, const FieldDescriptor* field) {
   }
 }
 
-// The field as a cell of a table.
 std::string FieldText(const Message& message, const FieldDescriptor* field, absl::Time now) {
   const Json value = FieldJson(message, field);
   const std::string& name = field->name();
@@ -91,7 +90,6 @@ std::string RanksOf(const v1::Job& job) {
   return alike ? absl::StrCat(job.n_ranks(), " ", StateWord(ranks[0].state())) : RankStates(job);
 }
 
-// How many devices, and whether ranks share one.
 std::string DevicesOf(const v1::Job& job) {
   std::set<std::string> devices;
   int n_ranks = 0;
@@ -104,8 +102,8 @@ std::string DevicesOf(const v1::Job& job) {
   return absl::StrCat(devices.size(), shared ? " shared" : "");
 }
 
-// The same JSON with \uNNNN in place of characters that could steer a terminal. JSON itself demands
-// that of those below U+0020 alone.
+// Puts \uNNNN in place of characters that could steer a terminal. JSON itself demands that only of
+// those below U+0020.
 std::string PrintableJson(absl::string_view json) {
   std::string result;
   while (!json.empty()) {
@@ -127,7 +125,7 @@ std::string PrintableJson(absl::string_view json) {
   return result;
 }
 
-// Whose an allocation is: the number of the team, or the rank that has allocated it alone.
+// Names the team of an allocation, or the rank that has allocated it alone.
 std::string WhoseText(const v1::Allocation& allocation) {
   if (!allocation.has_owner()) return absl::StrCat(allocation.team_id());
   std::string text = absl::StrCat("rank ", allocation.owner());
@@ -147,7 +145,7 @@ std::string RankText(const v1::Session& session) {
   return session.job().empty() ? "" : absl::StrCat(session.rank());
 }
 
-// `text` as a function of any message.
+// Makes `text` a function of any message.
 template <typename Thing, std::string (*text)(const Thing&)>
 std::string Of(const Message& thing) {
   return text(static_cast<const Thing&>(thing));
@@ -169,8 +167,6 @@ Json MessageJson(const Message& message) {
   return json;
 }
 
-Json ListJson(const Message& page) { return FieldJson(page, page.GetDescriptor()->field(0)); }
-
 std::string Dump(const Json& json, int indent) {
   return PrintableJson(json.dump(indent, ' ', false, Json::error_handler_t::replace)) + "\n";
 }
@@ -191,7 +187,7 @@ std::string Age(int64_t unix_ms, absl::Time now) {
   return unix_ms == 0 ? "" : HumanDuration(now - absl::FromUnixMillis(unix_ms));
 }
 
-// What becomes of the heaps when irisd ends.
+// Says what becomes of the heaps when irisd ends.
 std::string KeptText(const v1::GetStatusReply& status) {
   const v1::KeptForNext& kept = status.kept_for_next();
   if (!status.has_kept_for_next()) return "heaps are lost: nobody keeps its descriptors";

@@ -23,8 +23,6 @@ using Json = nlohmann::ordered_json;
 using google::protobuf::Message;
 
 Json MessageJson(const Message& message);
-// The things of a page of a listing, as an array.
-Json ListJson(const Message& page);
 template <typename Messages>
 Json ArrayJson(const Messages& messages) {
   Json array = Json::array();
@@ -77,8 +75,8 @@ View WaitsView();
 // The limits of one tenant and of all together; lines.
 std::string TenantLimitsText(const v1::ListTenantsReply& reply);
 
-// One listing, as text or as JSON, page by page. The JSON of all listings is that of Dump.
-// JSON that was not ended is none, so that nobody takes a part of a listing for the whole.
+// Prints one listing as text or as JSON, page by page. All JSON together is what Dump gives of all
+// things. JSON that was not ended is none, so that nobody takes a part of a listing for the whole.
 class ListPrinter {
  public:
   // `max_width`: see Table::set_max_width.
@@ -95,5 +93,26 @@ class ListPrinter {
   Table table_;
   bool empty_ = true;
 };
+
+// A job at one moment, and its events until then.
+struct JobDescription {
+  v1::JobDescription at;
+  std::vector<v1::Event> events;  // the oldest first
+};
+
+// Picks for each job its own of `events`: those of its name that are not older than the job, nor
+// later than the moment of its description. Several users may have a job of that name.
+std::vector<JobDescription> Describe(const v1::DescribeJobsReply& reply,
+                                     const std::vector<v1::Event>& events);
+
+// The text has the last of the events, JSON all of them.
+inline constexpr size_t kDescribedEvents = 20;
+
+// `max_width`: see Table::set_max_width.
+std::string DescriptionText(const JobDescription& description, absl::Time now, size_t max_width);
+
+// The job with the fields of its heap and the process's command in each rank; "allocations" and
+// "events" are lists.
+Json DescriptionJson(const JobDescription& description);
 
 }  // namespace iris::ctl

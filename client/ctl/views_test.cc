@@ -37,6 +37,9 @@ v1::Job* AddJob(v1::ListJobsReply* reply) {
   return job;
 }
 
+// The things of a page, which its first field has.
+Json ListJson(const Message& page) { return MessageJson(page).begin().value(); }
+
 // A listing of one page as a table.
 std::string Text(View view, const Message& reply) {
   ListPrinter printer(std::move(view), /*as_json=*/false);

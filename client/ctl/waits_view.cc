@@ -1,4 +1,3 @@
-// WaitText.
 
 #include <algorithm>
 #include <cstdint>

@@ -90,7 +90,7 @@ TEST(WaitTextTest, OfAKernel) {
             "(pid 4711) since 12.3 s\n");
   v1::ListWaitsReply reply;
   *reply.add_waits() = wait;
-  const auto json = ListJson(reply)[0];
+  const auto json = ArrayJson(reply.waits())[0];
   EXPECT_EQ(json["kind"], "kernel");
   EXPECT_EQ(json["block"], 3);
   EXPECT_EQ(json["wanted"], 7);
@@ -109,7 +109,7 @@ TEST(WaitTextTest, NamesStayOnOneLine) {
 TEST(WaitsJsonTest, HasEveryField) {
   v1::ListWaitsReply reply;
   *reply.add_waits() = AllReduce();
-  const auto json = ListJson(reply);
+  const auto json = ArrayJson(reply.waits());
   ASSERT_EQ(json.size(), 1u);
   EXPECT_EQ(json[0]["job_id"], "7");
   EXPECT_EQ(json[0]["kind"], "collective");
