@@ -18,23 +18,23 @@ struct CollectiveOptions {
   uint32_t ranks = 2;
   uint32_t samples = 10;
   std::string rules;  // text of a table instead of the built-in one; empty: that one
-  // Of ccl::Config; 0: what suits the backend.
+  // As in ccl::Config; 0 chooses by the backend.
   uint64_t stage_bytes = 0;
   uint32_t packet_blocks = 0;
-  // Whether the ranks have a trace (docs/tracing.md): none, one that is off, or one that is on.
+  // The ranks have no trace (docs/tracing.md), one that is off, or one that is on.
   std::string trace = "none";
 };
 
 inline constexpr uint64_t kMaxCollectiveBytes = uint64_t{64} << 30;
 
-// How many ranks a machine has devices for. On the emulator, as many as a team may have.
+// Returns how many ranks the machine has devices for; on the emulator, as many as a team may have.
 uint32_t MostCollectiveRanks();
 
 // Those that can be measured, barrier last.
 std::vector<std::string> CollectiveOperations();
 // Those that the operation has, of which a rule may name one. None: of barrier.
 std::vector<std::string> CollectiveVariants(const std::string& operation);
-// Whether the unroll of a plan makes a difference to sums of bf16.
+// True if the unroll of a plan makes a difference to sums of bf16.
 bool IsUnrolled(const std::string& operation, const std::string& variant);
 // False: far from any size at which the variant could be the best one.
 bool IsWorthMeasuring(const CollectiveCase& what, uint32_t ranks);
@@ -48,9 +48,9 @@ bool IsWorthMeasuring(const CollectiveCase& what, uint32_t ranks);
 absl::StatusOr<std::vector<CollectiveFigure>> MeasureCollectives(
     const CollectiveOptions& options, const std::vector<CollectiveCase>& cases);
 
-// A line of a table of rules. kInvalidArgument: no table could have it.
+// Writes a line of a table of rules. kInvalidArgument: no table could have it.
 absl::StatusOr<std::string> RuleText(const CollectiveRule& rule);
-// Whether it is the text of a table. kInvalidArgument names the line.
+// Checks the text of a table. kInvalidArgument names the line.
 absl::Status CheckRules(const std::string& text);
 
 }  // namespace iris::bench

@@ -13,17 +13,14 @@
 namespace iris::bench {
 namespace {
 
-// Kernels.
-
-// What a kernel tells the host.
 struct Answer {
   uint64_t ns;
   uint32_t result;  // WaitResult
   uint32_t reserved;
 };
 
-// What a block does of a range, in units of 16 bytes: one part of it, or chunks that the blocks
-// take in turn.
+// The part of a range, in units of 16 bytes, that a block handles at a time: its only part, or one
+// of the chunks that the blocks take in turn.
 struct Part {
   uint64_t begin, bytes;
   uint64_t chunk_bytes;
@@ -129,7 +126,6 @@ IRIS_KERNEL void PingPongRoundTrips(DeviceContext ctx, uint32_t peer, uint32_t f
                                     uint64_t payload_bytes, uint32_t rounds, Answer* answer) {
   WaitResult result = WaitResult::kOk;
   uint64_t start = 0;
-  // The half that is sent, and the half that is received into.
   const uint8_t* const out = payload;
   uint8_t* const in = payload + payload_bytes;
   for (uint64_t i = 1; i <= kWarmUpRounds + rounds && result == WaitResult::kOk; ++i) {
@@ -150,7 +146,7 @@ IRIS_KERNEL void PingPongRoundTrips(DeviceContext ctx, uint32_t peer, uint32_t f
   }
 }
 
-// The same by one thread that sends nothing but the flag.
+// One thread sends nothing but the flag.
 IRIS_KERNEL void FlagRoundTrips(DeviceContext ctx, uint32_t peer, uint32_t first, uint64_t* flag,
                                 uint64_t base, uint32_t rounds, Answer* answer) {
   WaitResult result = WaitResult::kOk;
@@ -185,8 +181,6 @@ IRIS_KERNEL void OneBarrier(DeviceContext ctx, Answer* answer) {
     answer->result = static_cast<uint32_t>(result);
   }
 }
-
-// Host.
 
 using base::ToAbsl;
 using internal::FromDevice;
@@ -295,7 +289,7 @@ struct Device::Impl {
     return nanoseconds;
   }
 
-  // What the last kernel says.
+  // Returns the result of the last kernel.
   absl::Status Check(absl::string_view what) {
     RETURN_IF_ERROR(FromDevice(stream.Synchronize(), what));
     switch (static_cast<WaitResult>(answer->result)) {

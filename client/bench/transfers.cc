@@ -14,12 +14,11 @@ namespace {
 
 constexpr size_t kNTransfers = std::size(kTransferNames);
 
-// Bytes per nanosecond.
 double GbPerSecond(uint64_t bytes, double nanoseconds) {
   return nanoseconds > 0 ? static_cast<double>(bytes) / nanoseconds : 0;
 }
 
-// A power of two divides what is moved: with a few blocks more some threads make a round more, and
+// A power of two divides the bytes: with a few blocks more, some threads need one round more, and
 // all wait for them.
 uint32_t DefaultGrid(const BenchOptions& options) {
   if (options.grid != 0) return options.grid;
@@ -48,7 +47,7 @@ TransferSpec SpecOf(const Run& run, Transfer transfer, uint32_t peer) {
 
 absl::Status Bandwidth(const Run& run) {
   const uint32_t n = run.rank.n_ranks(), me = run.rank.rank();
-  // GB/s of this rank's transfers: by peer and transfer, median.
+  // The median GB/s of this rank's transfers, by peer and transfer.
   std::vector<double> mine(n * kNTransfers, 0);
   uint32_t left_out = 0;
   for (uint32_t a = 0; a < n; ++a) {

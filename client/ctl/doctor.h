@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "client/internal/line_search.h"
+#include "client/backend/line_search.h"
 #include "device/driver/pair_check.h"
 #include "nlohmann/json.hpp"
 #include "proto/iris/v1/admin.pb.h"
@@ -42,7 +42,7 @@ struct TornLines {
 
 // Finds out whether the devices of this machine store lines of 128 bytes whole in each other's
 // memory: a rank on each of `n_devices` devices, at most eight, writes to all others for about a
-// second. See client/internal/line_search.h.
+// second. See client/backend/line_search.h.
 absl::StatusOr<TornLines> SearchTornLines(const std::string& runtime_dir, uint32_t n_devices);
 
 // Runs all checks against irisd in the first of `runtime_dirs` that has one.
