@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "server/job/lease.h"
+#include "server/job/states.h"
 
 namespace iris::server {
 namespace {

@@ -26,7 +26,6 @@
 #include "server/job/allocation_label.h"
 #include "server/job/effects.h"
 #include "server/job/ids.h"
-#include "server/job/lease.h"
 #include "server/job/operation_spec.h"
 #include "server/job/results.h"
 #include "server/job/states.h"
@@ -248,19 +247,10 @@ struct Growth {
   }
 };
 
-struct Job {
-  JobId id;
-  std::string name;
-  Party party;
-  JobState state = JobState::kForming;
+struct Job : JobHead {
   std::string broken_reason;
-  uint64_t epoch = 1;
   uint64_t heap_bytes_initial = 0;
-  uint64_t heap_bytes = 0;
-  uint64_t stride_bytes = 0;
   uint64_t team_sync_bytes = 0;
-  bool same_address = false;
-  absl::Time created;
   TrackedVector<Member> ranks;
   std::map<Rank, GaveUp> gave_up;  // while it forms: the last of each rank
 

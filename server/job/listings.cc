@@ -13,21 +13,12 @@ using Kind = PendingSnapshot::Kind;
 
 // The job without its ranks and allocations.
 JobSnapshot HeadOf(const Job& job) {
-  JobSnapshot head;
-  head.id = job.id;
-  head.name = job.name;
-  head.party = job.party;
-  head.state = job.state;
-  head.epoch = job.epoch;
+  JobSnapshot head{job};
   head.n_ranks = job.n_ranks();
-  head.heap_bytes = job.heap_bytes;
-  head.stride_bytes = job.stride_bytes;
-  head.same_address = job.same_address;
   head.n_teams = static_cast<uint32_t>(job.n_teams());
   head.n_allocations = static_cast<uint32_t>(job.allocations.size());
   head.allocated_bytes = job.allocator.used_bytes();
   head.largest_free_bytes = job.allocator.largest_free_bytes();
-  head.created = job.created;
   return head;
 }
 
@@ -47,14 +38,29 @@ AllocationSnapshot SnapshotOf(uint64_t offset_bytes, const HeapAllocation& alloc
   };
 }
 
-RankSnapshot SnapshotOf(const Member& member, Rank rank) {
-  RankSnapshot shot;
-  shot.rank = rank;
-  shot.state = member.state;
-  shot.pid = member.lease.process.pid;
-  shot.session = member.lease.session;
-  shot.device_index = member.device_index;
-  shot.base = member.base;
+RankSnapshot SnapshotOf(const Job& job, Rank rank) {
+  const Member& member = job.ranks[rank];
+  return {rank,
+          member.state,
+          member.lease.process.pid,
+          member.lease.session,
+          member.device_index,
+          member.base,
+          {},
+          {}};
+}
+
+// The job with its ranks.
+JobSnapshot WithRanks(const Job& job) {
+  JobSnapshot shot = HeadOf(job);
+  for (Rank rank = 0; rank < job.n_ranks(); ++rank) shot.ranks.push_back(SnapshotOf(job, rank));
+  return shot;
+}
+
+// The job with its ranks and their segments.
+JobSnapshot WithSegments(const Impl& impl, const Job& job) {
+  JobSnapshot shot = WithRanks(job);
+  for (RankSnapshot& rank : shot.ranks) rank.segments = impl.InfosOf(job.ranks[rank.rank].segments);
   return shot;
 }
 
@@ -166,21 +172,14 @@ uint64_t JobMachine::kept_bytes() const {
 
 std::vector<JobSnapshot> JobMachine::Jobs(const JobQuery& query) const {
   std::vector<JobSnapshot> snapshots;
-  VisitJobs(query, {}, [&](const JobSnapshot& shot) {
-    snapshots.push_back(shot);
-    const Job& job = *impl_->jobs_.at(shot.id);
-    for (RankSnapshot& rank : snapshots.back().ranks) {
-      rank.segments = impl_->InfosOf(job.ranks[rank.rank].segments);
-    }
+  ForJobs(*impl_, query, JobId(), [&](const Job& job) {
+    JobSnapshot& shot = snapshots.emplace_back(WithSegments(*impl_, job));
+    if (query.allocations) shot.allocations.reserve(job.allocations.size());
     for (const auto& [offset, allocation] : job.allocations) {
       for (const SegmentInfo& info : impl_->InfosOf(allocation.registered->pieces)) {
-        snapshots.back().ranks[info.rank].registered.push_back(info);
+        shot.ranks[info.rank].registered.push_back(info);
       }
-    }
-    if (!query.allocations) return true;
-    snapshots.back().allocations.reserve(job.allocations.size());
-    for (const auto& [offset, allocation] : job.allocations) {
-      snapshots.back().allocations.push_back(SnapshotOf(offset, allocation));
+      if (query.allocations) shot.allocations.push_back(SnapshotOf(offset, allocation));
     }
     return true;
   });
@@ -204,14 +203,8 @@ std::vector<Segment> JobMachine::Segments() const {
 }
 
 void JobMachine::VisitJobs(const JobQuery& query, ListPosition after, VisitJob visit) const {
-  ForJobs(*impl_, query, JobId{after.id}, [&](const Job& job) {
-    if (job.id.value == after.id) return true;
-    JobSnapshot shot = HeadOf(job);
-    for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
-      shot.ranks.push_back(SnapshotOf(job.ranks[rank], rank));
-    }
-    return visit(shot);
-  });
+  ForJobs(*impl_, query, JobId{after.id},
+          [&](const Job& job) { return job.id.value == after.id || visit(WithRanks(job)); });
 }
 
 void JobMachine::VisitRanks(const JobQuery& query, ListPosition after, VisitRank visit) const {
@@ -221,7 +214,7 @@ void JobMachine::VisitRanks(const JobQuery& query, ListPosition after, VisitRank
     const JobSnapshot head = HeadOf(job);
     for (Rank rank = entered ? static_cast<Rank>(after.item) + 1 : 0; rank < job.n_ranks();
          ++rank) {
-      RankSnapshot shot = SnapshotOf(job.ranks[rank], rank);
+      RankSnapshot shot = SnapshotOf(job, rank);
       shot.segments = impl_->InfosOf(job.ranks[rank].segments);
       if (!visit(head, shot)) return false;
     }
@@ -262,12 +255,7 @@ void JobMachine::VisitSessions(const std::optional<Party>& party, ListPosition a
 }
 
 void JobMachine::VisitWaits(const JobQuery& query, ListPosition after, VisitWait visit) const {
-  const ListPosition before{.id = after.id == 0 ? 0 : after.id - 1};
-  VisitJobs(query, before, [&](const JobSnapshot& head) {
-    const Job& job = *impl_->jobs_.at(head.id);
-    JobSnapshot shot = head;
-    for (RankSnapshot& rank : shot.ranks)
-      rank.segments = impl_->InfosOf(job.ranks[rank.rank].segments);
+  ForJobs(*impl_, query, JobId{after.id}, [&](const Job& job) {
     WaitsSnapshot waits;
     if (job.state == JobState::kForming) waits.pending.push_back(PendingOf(job, Kind::kJoin));
     if (job.state == JobState::kMapping) waits.pending.push_back(PendingOf(job, Kind::kMap));
@@ -275,7 +263,7 @@ void JobMachine::VisitWaits(const JobQuery& query, ListPosition after, VisitWait
       if (!IsOwnTeam(id)) waits.teams.push_back(team.info);
       if (team.op.has_value()) waits.pending.push_back(PendingOf(job, team));
     }
-    return visit(shot, waits);
+    return visit(WithSegments(*impl_, job), waits);
   });
 }
 

@@ -1,8 +1,8 @@
 // Operations of the control plane: the arguments with which a rank asks for one, and the functions
-// of each operation, which operations/NAME.cc defines. Plain data.
+// of each operation, which the files of operations/ define. Plain data.
 //
-// To add an operation: its struct here and its name in Operation; its functions in
-// operations/NAME.cc; its message in proto/iris/v1/heap.proto; the conversion between the two in
+// To add an operation: its struct here and its name in Operation; its functions in a file of
+// operations/; its message in proto/iris/v1/heap.proto; the conversion between the two in
 // server/state/operation_proto.cc. Nothing else in irisd knows which operations there are.
 //
 // Each operation has:
@@ -32,7 +32,6 @@
 #include "absl/time/time.h"
 #include "server/job/ids.h"
 #include "server/job/shared_bytes.h"
-#include "server/job/tensor_info.h"
 
 namespace iris::server {
 
@@ -43,6 +42,13 @@ struct NeedsGrowth;
 struct Adopts;
 // An error is the operation's outcome; the caller says before it which operation this was.
 using Executed = absl::StatusOr<std::variant<Concluded, NeedsGrowth, Adopts>>;
+
+// The type and shape of an allocation as its client names them, for people to read.
+struct TensorInfo {
+  std::string dtype;
+  std::vector<uint64_t> shape;
+  friend bool operator==(const TensorInfo&, const TensorInfo&) = default;
+};
 
 // A range of the heap, at the same offset for every rank of the team. A range that a rank's own
 // team allocates is that rank's alone, and no other heap has anything at its offset.

@@ -246,20 +246,19 @@ void Rendezvous::ServeStarved() {
 // Mapping.
 
 JoinResult Rendezvous::JoinResultOf(const Job& job, Rank rank) const {
-  JoinResult result;
-  result.job = job.id;
-  result.rank = rank;
-  result.epoch = job.epoch;
-  result.proposed_base = wire::kProposedBase;
-  result.stride_bytes = job.stride_bytes;
-  result.granularity_bytes = granularity_bytes_;
-  result.heap_bytes = job.heap_bytes;
-  result.segments = SegmentsOf(job);
+  JoinResult result{.job = job.id,
+                    .rank = rank,
+                    .epoch = job.epoch,
+                    .proposed_base = wire::kProposedBase,
+                    .stride_bytes = job.stride_bytes,
+                    .granularity_bytes = granularity_bytes_,
+                    .heap_bytes = job.heap_bytes,
+                    .segments = SegmentsOf(job),
+                    .device_index = job.ranks[rank].device_index,
+                    .map_timeout = limits_.map_timeout};
   for (Rank peer = 0; peer < job.n_ranks(); ++peer) {
     result.peers.push_back({peer, job.ranks[peer].lease.process.pid, job.ranks[peer].device_index});
   }
-  result.device_index = job.ranks[rank].device_index;
-  result.map_timeout = limits_.map_timeout;
   return result;
 }
 

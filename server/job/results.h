@@ -16,6 +16,17 @@
 
 namespace iris::server {
 
+struct JobHead {
+  JobId id;
+  std::string name;
+  Party party;
+  JobState state = JobState::kForming;
+  uint64_t epoch = 1;
+  uint64_t heap_bytes = 0;
+  uint64_t stride_bytes = 0;
+  bool same_address = false;
+  absl::Time created;
+};
 struct SegmentInfo {
   SegmentId id;
   Rank rank = 0;

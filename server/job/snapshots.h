@@ -37,21 +37,12 @@ struct AllocationSnapshot {
   bool freed = false;       // the same: only they still use it
   bool registered = false;  // memory of the rank's own
 };
-struct JobSnapshot {
-  JobId id;
-  std::string name;
-  Party party;
-  JobState state = JobState::kForming;
-  uint64_t epoch = 0;
+struct JobSnapshot : JobHead {
   uint32_t n_ranks = 0;
-  uint64_t heap_bytes = 0;
-  uint64_t stride_bytes = 0;
-  bool same_address = false;
   uint32_t n_teams = 0;
   uint32_t n_allocations = 0;
   uint64_t allocated_bytes = 0;
   uint64_t largest_free_bytes = 0;
-  absl::Time created;
   std::vector<RankSnapshot> ranks;
   std::vector<AllocationSnapshot> allocations;  // if JobQuery::allocations
 };

@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "server/job/ids.h"
-#include "server/job/tensor_info.h"
+#include "server/job/operation_spec.h"
 
 namespace iris::server {
 

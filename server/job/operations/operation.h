@@ -68,12 +68,6 @@ std::optional<uint64_t> FreesIfItFails(const Operation& op);
 bool KeepsNothing(const Operation& op);
 Executed Execute(const Operation& op, Run& run);
 
-// Used by several operations.
-
 absl::Status NameTakenError(const std::string& name);
-// kInvalidArgument: a rank is not in the team, or is named twice.
-absl::Status CheckRanksOf(const std::vector<Rank>& ranks, const Team& team);
-// Makes a team of each list of ranks, or none.
-Executed MakeTeams(const std::vector<std::vector<Rank>>& teams, Run& run);
 
 }  // namespace iris::server

@@ -1,3 +1,4 @@
+// Ranges of the heap: allocate, free, grow.
 #include <algorithm>
 #include <bit>
 
@@ -49,6 +50,58 @@ Executed AllocateOp::Execute(Run& run) const {
   const uint64_t needed = job.allocator.ShortfallBytes(bytes, alignment_bytes);
   if (needed == 0) return offset.status();  // not for want of room
   return NeedsGrowth{needed, std::max(needed, job.heap_bytes_initial), offset.status()};
+}
+
+std::string FreeOp::Arguments() const { return absl::StrCat("(offset=", offset_bytes, ")"); }
+
+Executed FreeOp::Execute(Run& run) const {
+  Job& job = run.job;
+  const TeamId team = run.team.info.id;
+  const bool own = IsOwnTeam(team);
+  const HeapAllocation* const found = std::as_const(job.allocations).Find(offset_bytes);
+  if (found == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("no live allocation starts at offset ", offset_bytes));
+  }
+  if (found->sync) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("offset ", offset_bytes, " is irisd's own area '", found->label.name(), "'"));
+  }
+  if (own && found->opens->contains(OwnerOf(team))) {
+    job.CloseOpened(offset_bytes, OwnerOf(team), 1);
+    return Concluded{};
+  }
+  if (found->team != team) {
+    return absl::InvalidArgumentError(absl::StrCat("offset ", offset_bytes, " was allocated by ",
+                                                   TeamText(found->team),
+                                                   own ? ", and this rank has not opened it" : ""));
+  }
+  if (found->freed) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("offset ", offset_bytes, " is freed already, and stays until its ",
+                     found->opens->size(), " openers have closed it"));
+  }
+  if (own) {
+    job.FreeOwn(offset_bytes);
+  } else {
+    job.Unplace(offset_bytes);
+  }
+  run.events.push_back(event::Freed{team, run.team.next_k, offset_bytes});
+  return Concluded{};
+}
+
+std::string GrowOp::Arguments() const { return absl::StrCat("(bytes=", bytes, ")"); }
+
+absl::Status GrowOp::Check(const Team& team) const {
+  if (team.info.id != kWorldTeam)
+    return absl::InvalidArgumentError("a heap grows by a call of the world team");
+  if (bytes == 0) return absl::InvalidArgumentError("a heap grows by more than 0 bytes");
+  return absl::OkStatus();
+}
+
+Executed GrowOp::Execute(Run& run) const {
+  if (run.grown) return Concluded{};
+  return NeedsGrowth{bytes, bytes, absl::ResourceExhaustedError("no room")};
 }
 
 }  // namespace iris::server

@@ -1,3 +1,4 @@
+// Memory that ranks have allocated themselves: register, confirm.
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -100,6 +101,20 @@ Executed RegisterOp::Execute(Run& run) const {
                  .label = AllocationLabel(name, tensor),
                  .registered = RegisteredMemory{{}, before, total},
                  .team = team}};
+}
+
+std::string ConfirmOp::Arguments() const { return absl::StrCat("(offset=", offset_bytes, ")"); }
+
+absl::Status ConfirmOp::Check(const Team& /*team*/) const {
+  if (error.empty()) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("could not map it: ", CleanText(error, wire::kMaxErrorTextBytes)));
+}
+
+Executed ConfirmOp::Execute(Run& run) const {
+  if (run.job.RegisteredBy(run.team.info.id, offset_bytes)) return Concluded{};
+  return absl::InvalidArgumentError(
+      absl::StrCat(TeamText(run.team.info.id), " has registered nothing at offset ", offset_bytes));
 }
 
 }  // namespace iris::server
