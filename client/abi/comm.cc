@@ -9,8 +9,7 @@
 #include "client/abi/read_call.h"
 #include "client/backend/device_status.h"
 #include "client/base/annotate.h"
-#include "client/comm/product_rules.h"
-#include "iris/collective/rules.h"
+#include "client/comm/rules.h"
 #include "iris/dtype.h"
 #include "iris/norm/norm.h"
 #include "iris/ops/ops.h"
@@ -25,6 +24,9 @@ using iris::abi::TeamOf;
 using iris::abi::Turn;
 using iris::abi::With;
 using iris::abi::WithStream;
+using iris::internal::Annotate;
+using iris::internal::ParseRules;
+using iris::internal::Rules;
 namespace ccl = iris::ccl;
 namespace norm = iris::norm;
 namespace ops = iris::ops;
@@ -146,31 +148,6 @@ absl::StatusOr<norm::Norm> ReadCall(const iris_norm* call) {
   return out;
 }
 
-// The lines of a table of rules: of collectives, and of products.
-struct Rules {
-  std::vector<ccl::Rule> collectives;
-  iris::internal::ProductRules products;
-};
-
-absl::StatusOr<Rules> ReadRules(const iris::backend::BackendOperations& table, const char* text) {
-  constexpr char kWhat[] = "create a communicator";
-  Rules rules;
-  std::string others;
-  auto products = iris::internal::ProductRules::Take(text, &others);
-  if (!products.ok()) return iris::internal::Annotate(products.status(), kWhat);
-  rules.products = *std::move(products);
-  rules.collectives.resize(ccl::kMaxRules);
-  uint32_t n_rules = 0, line = 0;
-  const iris::Result read =
-      table.ParseRules(others.c_str(), rules.collectives.data(), ccl::kMaxRules, &n_rules, &line);
-  if (!read.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(kWhat, ": line ", line, " of the rules: ", read.what));
-  }
-  rules.collectives.resize(n_rules);
-  return rules;
-}
-
 }  // namespace
 
 iris_code iris_comm_create(iris_context* context, iris_team* team, const iris_comm_options* options,
@@ -194,16 +171,15 @@ iris_code iris_comm_create(iris_context* context, iris_team* team, const iris_co
     wanted.name = iris::abi::TextOf(given.name);
     wanted.config = ConfigOf(given);
     wanted.matmul_bytes = given.matmul_bytes;
-    Rules rules;
+    absl::StatusOr<Rules> rules = Rules();
     if (given.rules != nullptr) {
-      auto read = ReadRules(**table, given.rules);
-      if (!read.ok()) return read.status();
-      rules = *std::move(read);
-      wanted.product_rules = rules.products;
-      // Collectives keep their own table where the text has lines of products alone.
-      if (!rules.collectives.empty() || rules.products.empty()) {
-        wanted.config.rules = rules.collectives.data();
-        wanted.config.n_rules = static_cast<uint32_t>(rules.collectives.size());
+      rules = ParseRules(given.rules, (*table)->HasVariant);
+      if (!rules.ok()) return Annotate(rules.status(), "create a communicator");
+      wanted.gemm_rules = rules->gemms;
+      // Collectives keep the built-in table if the text has rules of GEMMs alone.
+      if (!rules->collectives.empty() || rules->gemms.empty()) {
+        wanted.config.rules = rules->collectives.data();
+        wanted.config.n_rules = static_cast<uint32_t>(rules->collectives.size());
       }
     }
     auto made = std::make_unique<CommObject>(object.state);
@@ -383,15 +359,11 @@ iris_code iris_matmul_bytes(iris_context* context, uint32_t n_members,
     }
     const auto table = object.state->Backend();
     if (!table.ok()) return table.status();
-    iris::internal::ProductRules rules;
-    if (given.rules != nullptr) {
-      std::string others;
-      auto read = iris::internal::ProductRules::Take(given.rules, &others);
-      if (!read.ok()) return read.status();
-      rules = *std::move(read);
-    }
+    absl::StatusOr<Rules> rules = Rules();
+    if (given.rules != nullptr) rules = ParseRules(given.rules, (*table)->HasVariant);
+    if (!rules.ok()) return rules.status();
     const auto bytes = iris::internal::Communicator::MatmulBytes(
-        object.host(), **table, n_members, ConfigOf(given), matmul->problem, rules);
+        object.host(), **table, n_members, ConfigOf(given), matmul->problem, rules->gemms);
     if (!bytes.ok()) return bytes.status();
     *out = *bytes;
     return absl::OkStatus();

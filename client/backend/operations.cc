@@ -10,7 +10,6 @@
 
 #include "iris/backend/select.h"
 #include "iris/collective/collective.h"
-#include "iris/collective/rules.h"
 #include "iris/collective/whole_lines.h"
 #include "iris/fill/fill.h"
 #include "iris/moe/moe.h"
@@ -248,7 +247,7 @@ BackendOperations MakeTable() {
   table.CheckError = ccl::CheckError;
   table.ResetError = ccl::ResetError;
   table.CopyMissing = ccl::CopyMissing;
-  table.ParseRules = ccl::ParseRules;
+  table.HasVariant = ccl::HasVariant;
   table.LineSearchBytes = ccl::LineSearchBytes;
   table.SearchTornLines = ccl::SearchTornLines;
   table.MatmulWorkspaceBytes = ops::WorkspaceBytes;

@@ -73,8 +73,7 @@ struct BackendOperations {
   Result (*CheckError)(const ccl::Comm& comm, ccl::ErrorInfo* info);
   void (*ResetError)(const ccl::Comm& comm);
   Result (*CopyMissing)(const ccl::Comm& comm, uint64_t* mask, Stream& stream);
-  Result (*ParseRules)(const char* text, ccl::Rule* rules, uint32_t capacity, uint32_t* n_rules,
-                       uint32_t* line);
+  bool (*HasVariant)(ccl::Operation operation, ccl::Variant variant);
 
   // For the doctor, as the functions of these names.
   uint64_t (*LineSearchBytes)(uint32_t n_members);

@@ -12,9 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "client/bench/local_run.h"
 #include "client/bench/report.h"
-#include "client/comm/product_rules.h"
+#include "client/comm/rules.h"
 #include "iris/collective/collective.h"
-#include "iris/collective/rules.h"
 #include "iris/trace_area.h"
 
 namespace iris::bench {
@@ -72,9 +71,9 @@ absl::StatusOr<Case> Resolve(const CollectiveCase& what) {
     return absl::InvalidArgumentError(
         absl::StrCat("\"", what.operation, "\" is no operation such as all_reduce"));
   }
+  c.variant = internal::VariantNamed(what.variant);
   if (what.variant != ccl::VariantName(Variant::kAuto) &&
-      (!ccl::ParseVariant(what.variant.c_str(), &c.variant) ||
-       !ccl::HasVariant(c.traits.operation, c.variant))) {
+      !ccl::HasVariant(c.traits.operation, c.variant)) {
     return absl::InvalidArgumentError(
         absl::StrCat(what.operation, " has no variant \"", what.variant, "\""));
   }
@@ -267,19 +266,12 @@ absl::StatusOr<std::vector<ccl::Rule>> ParseTable(const std::string& text) {
   if (text.find('\0') != std::string::npos) {
     return absl::InvalidArgumentError("a table of rules is text, and here is a zero byte");
   }
-  std::vector<ccl::Rule> rules(ccl::kMaxRules);
-  uint32_t n = 0;
-  uint32_t line = 0;
-  std::string others;
-  const auto products = internal::ProductRules::Take(text, &others);
-  if (!products.ok()) return products.status();
-  const Result result = ccl::ParseRules(others.c_str(), rules.data(), ccl::kMaxRules, &n, &line);
-  if (!result.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("line ", line, ": ", result.what));
+  absl::StatusOr<internal::Rules> rules = internal::ParseRules(text, ccl::HasVariant);
+  if (!rules.ok()) return rules.status();
+  if (rules->collectives.empty() && rules->gemms.empty()) {
+    return absl::InvalidArgumentError("there is no rule");
   }
-  if (n == 0 && products->empty()) return absl::InvalidArgumentError("there is no rule");
-  rules.resize(n);
-  return rules;
+  return std::move(rules->collectives);
 }
 
 }  // namespace
@@ -298,8 +290,7 @@ std::vector<std::string> CollectiveOperations() {
 
 std::vector<std::string> CollectiveVariants(const std::string& operation) {
   std::vector<std::string> names;
-  Operation parsed = Operation::kNone;
-  if (!ccl::ParseOperation(operation.c_str(), &parsed)) return names;
+  const Operation parsed = internal::OperationNamed(operation);
   for (uint32_t v = 0; v < kVariantsAtMost; ++v) {
     const Variant variant = static_cast<Variant>(v);
     if (ccl::HasVariant(parsed, variant)) names.push_back(ccl::VariantName(variant));
@@ -308,12 +299,8 @@ std::vector<std::string> CollectiveVariants(const std::string& operation) {
 }
 
 bool IsUnrolled(const std::string& operation, const std::string& variant) {
-  Operation parsed = Operation::kNone;
-  Variant v = Variant::kAuto;
-  if (!ccl::ParseOperation(operation.c_str(), &parsed) || !ccl::ParseVariant(variant.c_str(), &v)) {
-    return false;
-  }
-  switch (parsed) {
+  const Variant v = internal::VariantNamed(variant);
+  switch (internal::OperationNamed(operation)) {
     case Operation::kAllReduce:
     case Operation::kReduceScatter:
     case Operation::kReduce:
@@ -356,21 +343,14 @@ bool IsWorthMeasuring(const CollectiveCase& what, uint32_t ranks) {
 }
 
 absl::StatusOr<std::string> RuleText(const CollectiveRule& rule) {
-  ccl::Rule parsed = {};
-  char line[ccl::kMaxRuleLineBytes + 1];
-  parsed.max_members = rule.max_members;
-  parsed.max_bytes = rule.max_bytes;
-  parsed.blocks = rule.blocks;
-  parsed.threads = rule.threads;
-  parsed.unroll = rule.unroll;
-  if (!ccl::ParseOperation(rule.operation.c_str(), &parsed.operation) ||
-      !ccl::ParseVariant(rule.variant.c_str(), &parsed.variant) ||
-      ccl::FormatRule(parsed, line, sizeof(line)) < 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "no table can have the rule ", rule.operation, " ", rule.max_members, " ", rule.max_bytes,
-        " ", rule.variant, " ", rule.blocks, " ", rule.threads, " ", rule.unroll));
-  }
-  return std::string(line);
+  const std::optional<std::string> line = internal::FormatRule(
+      {internal::OperationNamed(rule.operation), rule.max_members, rule.max_bytes,
+       internal::VariantNamed(rule.variant), rule.blocks, rule.threads, rule.unroll},
+      ccl::HasVariant);
+  if (line.has_value()) return *line;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "no table can have the rule ", rule.operation, " ", rule.max_members, " ", rule.max_bytes,
+      " ", rule.variant, " ", rule.blocks, " ", rule.threads, " ", rule.unroll));
 }
 
 absl::Status CheckRules(const std::string& text) { return ParseTable(text).status(); }

@@ -29,7 +29,7 @@ constexpr const char* kCompared[] = {"all_reduce", "all_gather", "reduce_scatter
                                      kBarrier};
 
 constexpr char kTuneFooter[] = R"(
-Writes rules, one a line, that Config::rules takes (ccl::ParseRules) and --rules of
+Writes rules, one a line, that Config::rules takes (client/comm/rules.h) and --rules of
 collectives and compare: operation, up to members, up to bytes, variant, blocks,
 threads, unroll. A table replaces the built-in one as a whole: an operation without a rule
 goes the direct way.

@@ -87,7 +87,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
     comm.config = config;
     comm.name = options.name.c_str();
     if (options.matmul_bytes != 0) {
-      const std::vector<ops::Rule>& rules = options.product_rules.rules();
+      const std::vector<ops::Rule>& rules = options.gemm_rules;
       status =
           FromDevice(backend.CreateResources(rules.data(), rules.size(), &made->products_), what);
     }
@@ -239,15 +239,15 @@ absl::StatusOr<uint64_t> Communicator::MatmulBytes(const HostContext& context,
                                                    const backend::BackendOperations& backend,
                                                    uint32_t n_members, const Config& from,
                                                    const ops::Problem& problem,
-                                                   const ProductRules& rules) {
+                                                   const std::vector<ops::Rule>& rules) {
   const std::string what = CallText(problem);
   if (Result result = backend.CheckMatmul(problem); !result.ok()) return FromDevice(result, what);
   const absl::StatusOr<Config> read = ConfigOf(context, backend, from);
   if (!read.ok()) return Annotate(read.status(), what);
   const Config& config = *read;
   const uint64_t plain = backend.WorkspaceBytes(n_members, config);
-  const uint64_t bytes = backend.MatmulWorkspaceBytes(n_members, config, problem,
-                                                      rules.rules().data(), rules.rules().size());
+  const uint64_t bytes =
+      backend.MatmulWorkspaceBytes(n_members, config, problem, rules.data(), rules.size());
   if (plain == 0 || bytes == 0) {
     return absl::InvalidArgumentError(
         absl::StrCat(what, ": ", n_members,

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -16,7 +17,6 @@
 #include "client/base/types.h"
 #include "client/comm/collective_log.h"
 #include "client/comm/message_group.h"
-#include "client/comm/product_rules.h"
 #include "client/context/host_context.h"
 #include "iris/collective/collective.h"
 #include "iris/moe/moe.h"
@@ -28,8 +28,8 @@ namespace iris::internal {
 struct CommunicatorOptions {
   ccl::Config config;  // the same on all members. IRIS_CCL_CHECK=1 in the environment: check_calls
   std::string name;    // of the workspace, as iris-ctl shows it; unique in the job, or empty
-  uint64_t matmul_bytes = 0;   // of workspace for products of matrices; see MatmulBytes
-  ProductRules product_rules;  // of GEMMs whose variant is kAuto; the same on all ranks
+  uint64_t matmul_bytes = 0;          // of workspace for products of matrices; see MatmulBytes
+  std::vector<ops::Rule> gemm_rules;  // for GEMMs whose variant is kAuto; the same on all ranks
 };
 
 class Communicator {
@@ -47,7 +47,7 @@ class Communicator {
                                               const backend::BackendOperations& backend,
                                               uint32_t n_members, const ccl::Config& config,
                                               const ops::Problem& problem,
-                                              const ProductRules& rules = {});
+                                              const std::vector<ops::Rule>& rules = {});
 
   // Frees nothing in the heap: giving the workspace back is collective, and a destructor that waits
   // for peers would hang on an error path. Without Destroy the workspace stays until the job ends.

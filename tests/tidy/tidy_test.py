@@ -56,7 +56,7 @@ PLANTED = {
         ("proto/wire/planted.cc", '#include "server/job/ids.h"\n'),
         # Inside one component, as the table says.
         ("server/heap/planted.cc", '#include "server/job/ids.h"\n'),
-        ("device/iris/impl/planted.h", '// x\n#pragma once\n#include "device/iris/collective/rules.h"\n'),
+        ("device/iris/impl/planted.h", '// x\n#pragma once\n#include "device/iris/collective/collective.h"\n'),
         ("client/iris/planted.cc", '#include "client/ctl/text.h"\n'),
         ("examples/planted.cc", '#include "client/membership/window.h"\n'),
         # Targets of Bazel.

@@ -216,7 +216,10 @@ inline Result SendRecv(const Comm& comm, const void* in, uint64_t count, uint32_
   return Exchange(comm, messages, 2, stream);
 }
 
-// What the launcher of this call launches, exactly. For calls that the launcher accepts.
+// Says what the launcher of this call launches; for calls that the launcher accepts.
 Plan Choose(const Comm& comm, const Shape& shape);
+
+// Returns true if a rule can name this variant for the operation.
+bool HasVariant(Operation operation, Variant variant);
 
 }  // namespace iris::ccl

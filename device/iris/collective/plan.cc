@@ -77,6 +77,12 @@ Plan FollowRules(const Comm& comm, const Shape& shape, uint64_t bytes) {
 
 }  // namespace
 
+bool HasVariant(Operation operation, Variant variant) {
+  if (operation > Operation::kSendRecv || operation == Operation::kBarrier) return false;
+  const impl::VariantRow* row = impl::FindRow(impl::kRows, variant);
+  return row != nullptr && (row->operations & impl::Bit(operation)) != 0;
+}
+
 Plan Choose(const Comm& comm, const Shape& shape) {
   if (comm.team.size == 1 && shape.operation != Operation::kBarrier) {
     return {Variant::kCopyEngine, 0, 0};

@@ -23,6 +23,8 @@ inline constexpr uint32_t kMaxBlocks = SyncArea::kMaxBlocks;
 inline constexpr uint32_t kMaxThreads = 512;  // a block
 inline constexpr uint32_t kMaxUnroll = 2;
 
+inline constexpr uint64_t kAnyBytes = ~uint64_t{0};  // Rule::max_bytes without a limit
+
 // A row of the table that kAuto follows: the first row that fits decides.
 struct Rule {
   Operation operation;
