@@ -13,7 +13,6 @@
 #include "client/bench/commands.h"
 #include "client/bench/compare.h"
 #include "client/bench/device.h"
-#include "client/bench/products.h"
 #include "client/bench/rules.h"
 #include "iris/status.h"
 

@@ -13,7 +13,6 @@
 #include "client/base/whole_file.h"
 #include "client/bench/collectives.h"
 #include "client/bench/device.h"
-#include "client/bench/products.h"
 #include "device/base/bytes.h"
 #include "iris/launcher.h"
 #include "iris/types.h"

@@ -1,11 +1,10 @@
-#include "client/bench/products.h"
-
 #include <algorithm>
 #include <memory>
 #include <mutex>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/bench/collectives.h"
 #include "client/bench/local_run.h"
 #include "client/bench/report.h"
 #include "iris/collective/collective.h"

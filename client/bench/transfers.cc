@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <limits>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -148,8 +149,7 @@ absl::Status Sweep(const Run& run) {
     Plot plot;
     plot.title = absl::StrFormat("%s, rank 0 and rank %u", NameOf(transfer), peer);
     plot.y_title = "GB/s";
-    double best = 0, best_of_few = 0;
-    uint32_t best_grid = 0, best_few_grid = 0;
+    std::pair<double, uint32_t> best = {}, best_of_few = {};  // GB/s, blocks
     // 0 stands for the copy engine.
     std::vector<uint32_t> grids = run.options.grids;
     grids.push_back(0);
@@ -176,23 +176,17 @@ absl::Status Sweep(const Run& run) {
           const double rate = GbPerSecond(bytes, SpreadOf(samples).p50);
           row.push_back(rate);
           line.points.emplace_back(bytes, rate);
-          if (grid != 0 && rate > best) {
-            best = rate;
-            best_grid = grid;
-          }
-          if (grid != 0 && grid <= 16 && rate > best_of_few) {
-            best_of_few = rate;
-            best_few_grid = grid;
-          }
+          if (grid != 0 && rate > best.first) best = {rate, grid};
+          if (grid != 0 && grid <= 16 && rate > best_of_few.first) best_of_few = {rate, grid};
         }
       }
       table.Add(std::move(row));
       plot.lines.push_back(std::move(line));
       if (absl::Status met = run.rank.Barrier(); !met.ok()) return met;
     }
-    table.Note(
-        absl::StrFormat("%s: %.1f GB/s at best (%u blocks); with at most 16 blocks %.1f (%u)",
-                        NameOf(transfer), best, best_grid, best_of_few, best_few_grid));
+    table.Note(absl::StrFormat(
+        "%s: %.1f GB/s at best (%u blocks); with at most 16 blocks %.1f (%u)", NameOf(transfer),
+        best.first, best.second, best_of_few.first, best_of_few.second));
     plots.push_back(std::move(plot));
   }
   if (cut) table.Note("Some block counts left out: the time was over.");

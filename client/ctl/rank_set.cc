@@ -51,10 +51,6 @@ std::string DescribeWaitStatus(int code, int status) {
                       code == CLD_DUMPED ? ", core dumped" : "");
 }
 
-RankSet::RankSet(RunOptions options) : options_(std::move(options)) {}
-
-RankSet::~RankSet() = default;
-
 // Written line by line and whole: a reader that is gone ends the run, as it would for one process.
 void RankSet::Write(int fd, const std::string& text) {
   size_t done = 0;

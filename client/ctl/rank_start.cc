@@ -9,9 +9,9 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <map>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/ctl/rank_set.h"
@@ -64,30 +64,23 @@ absl::Status CannotExecute(const std::string& program, int error) {
   return absl::ErrnoToStatus(error, text);
 }
 
+// iris-run's own environment and the variables of the rank; the last of several wins.
 std::vector<std::string> RankEnvironment(const RunOptions& options, int rank) {
-  std::vector<std::string> ours = {
-      absl::StrCat("IRIS_RANK=", rank), absl::StrCat("IRIS_N_RANKS=", options.n_ranks),
-      absl::StrCat("IRIS_LOCAL_RANK=", rank), absl::StrCat("IRIS_JOB=", options.job)};
+  std::vector<std::string> variables;
+  for (char** each = environ; *each != nullptr; ++each) variables.emplace_back(*each);
+  variables.insert(
+      variables.end(),
+      {absl::StrCat("IRIS_RANK=", rank), absl::StrCat("IRIS_N_RANKS=", options.n_ranks),
+       absl::StrCat("IRIS_LOCAL_RANK=", rank), absl::StrCat("IRIS_JOB=", options.job)});
   if (!options.runtime_dir.empty()) {
-    ours.push_back(absl::StrCat("IRIS_RUNTIME_DIR=", options.runtime_dir));
+    variables.push_back(absl::StrCat("IRIS_RUNTIME_DIR=", options.runtime_dir));
   }
-  for (const std::string& variable : options.environment) {
-    const std::string name = variable.substr(0, variable.find('=') + 1);
-    ours.erase(std::remove_if(ours.begin(), ours.end(),
-                              [&](const std::string& own) { return absl::StartsWith(own, name); }),
-               ours.end());  // the last of several wins
-    ours.push_back(variable);
-  }
-  std::vector<std::string> result = ours;
-  for (char** variable = environ; *variable != nullptr; ++variable) {
-    const absl::string_view text = *variable;
-    const absl::string_view name = text.substr(0, text.find('=') + 1);
-    const bool replaced = std::any_of(ours.begin(), ours.end(), [&](const std::string& own) {
-      return absl::string_view(own).substr(0, name.size()) == name;
-    });
-    if (!replaced) result.emplace_back(text);
-  }
-  return result;
+  variables.insert(variables.end(), options.environment.begin(), options.environment.end());
+  std::map<std::string, std::string> by_name;
+  for (const std::string& each : variables) by_name[each.substr(0, each.find('='))] = each;
+  variables.clear();
+  for (auto& [name, variable] : by_name) variables.push_back(std::move(variable));
+  return variables;
 }
 
 // The message of a child that could not execute its program.
