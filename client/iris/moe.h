@@ -56,8 +56,7 @@ namespace iris::moe {
 namespace impl {
 
 inline iris_moe_config C(const Config& from) {
-  iris_moe_config config = {};
-  config.size = sizeof(config);
+  auto config = iris::impl::Sized<iris_moe_config>();
   ForConfigFields(config, from, iris::impl::ToC);
   return config;
 }
@@ -71,8 +70,7 @@ inline StatusOr<Sizes> SizesOf(const Context& context, const Team& team, const C
     return Status(StatusCode::kFailedPrecondition, "moe: this rank is not one of the team");
   }
   const iris_moe_config config = impl::C(from);
-  iris_moe_sizes told = {};
-  told.size = sizeof(told);
+  auto told = iris::impl::Sized<iris_moe_sizes>();
   IRIS_RETURN_IF_ERROR(
       iris::impl::FromC(iris_moe_get_sizes(context.get(), static_cast<uint32_t>(team.ranks.size()),
                                            static_cast<uint32_t>(team.index), &config, &told)));
@@ -125,8 +123,7 @@ class Exchange {
   // Puts a dispatch on the stream.
   Status Dispatch(const moe::Dispatch& from, Stream& stream) {
     IRIS_RETURN_IF_ERROR(Usable());
-    iris_moe_dispatch_call call = {};
-    call.size = sizeof(call);
+    auto call = iris::impl::Sized<iris_moe_dispatch_call>();
     call.workspace = workspace_.address;
     impl::ForDispatchFields(call, from, iris::impl::ToC);
     return iris::impl::FromC(iris_moe_dispatch(comm_->get(), &config_, &call, stream.get()));
@@ -134,8 +131,7 @@ class Exchange {
   // Puts a combine on the stream, any number of times after a Dispatch.
   Status Combine(const moe::Combine& from, Stream& stream) {
     IRIS_RETURN_IF_ERROR(Usable());
-    iris_moe_combine_call call = {};
-    call.size = sizeof(call);
+    auto call = iris::impl::Sized<iris_moe_combine_call>();
     call.workspace = workspace_.address;
     impl::ForCombineFields(call, from, iris::impl::ToC);
     return iris::impl::FromC(iris_moe_combine(comm_->get(), &config_, &call, stream.get()));

@@ -45,8 +45,7 @@ using ccl::Operation;
 namespace impl {
 
 inline iris_norm NormOf(Operation operation, const Shape& shape, const Buffers& buffers = {}) {
-  iris_norm call = {};
-  call.size = sizeof(call);
+  auto call = iris::impl::Sized<iris_norm>();
   call.operation = static_cast<int32_t>(operation);
   ForFields(call, shape, buffers, iris::impl::ToC);
   return call;
@@ -65,8 +64,7 @@ inline Status Launch(ccl::Communicator& comm, Operation operation, const Shape& 
 inline StatusOr<Plan> Choose(const ccl::Communicator& comm, Operation operation,
                              const Shape& shape) {
   const iris_norm call = impl::NormOf(operation, shape);
-  iris_norm_plan plan = {};
-  plan.size = sizeof(plan);
+  auto plan = iris::impl::Sized<iris_norm_plan>();
   IRIS_RETURN_IF_ERROR(iris::impl::FromC(iris_norm_choose(comm.get(), &call, &plan)));
   return Plan{static_cast<Variant>(plan.variant), plan.blocks, plan.threads, plan.parts};
 }

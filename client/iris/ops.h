@@ -67,8 +67,7 @@ namespace impl {
 
 inline iris_matmul MatmulOf(Operation operation, const Shape& shape,
                             const Operands& operands = {}) {
-  iris_matmul call = {};
-  call.size = sizeof(call);
+  auto call = iris::impl::Sized<iris_matmul>();
   call.operation = static_cast<int32_t>(operation);
   ForFields(call, shape, operands, iris::impl::ToC);
   return call;
@@ -93,8 +92,7 @@ inline StatusOr<uint64_t> WorkspaceBytes(const Context& context, Operation opera
   const iris_matmul call = impl::MatmulOf(operation, shape);
   uint64_t bytes = 0;
   const uint32_t n = n_members != 0 ? n_members : context.n_ranks();
-  iris_comm_options options = {};
-  options.size = sizeof(options);
+  auto options = iris::impl::Sized<iris_comm_options>();
   if (!rules.empty()) options.rules = rules.c_str();
   IRIS_RETURN_IF_ERROR(
       iris::impl::FromC(iris_matmul_bytes(context.get(), n, &options, &call, &bytes)));
@@ -107,8 +105,7 @@ inline StatusOr<uint64_t> WorkspaceBytes(const Context& context, Operation opera
 inline StatusOr<Plan> Choose(const ccl::Communicator& comm, Operation operation,
                              const Shape& shape) {
   const iris_matmul call = impl::MatmulOf(operation, shape);
-  iris_matmul_plan plan = {};
-  plan.size = sizeof(plan);
+  auto plan = iris::impl::Sized<iris_matmul_plan>();
   IRIS_RETURN_IF_ERROR(iris::impl::FromC(iris_matmul_choose(comm.get(), &call, &plan)));
   return Plan{static_cast<Variant>(plan.variant),
               plan.multiplier,
