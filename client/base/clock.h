@@ -1,4 +1,4 @@
-// The time that deadlines of this library count on. Thread-safe.
+// The clock of this library's deadlines. Thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ inline absl::Time Now() {
   return zero + steady();
 }
 
-// The same clock as pages tell it.
+// Now() as pages hold it.
 inline uint32_t PageNow() {
   return wire::PageMilliseconds(std::chrono::duration_cast<std::chrono::milliseconds>(
                                     std::chrono::steady_clock::now().time_since_epoch())

@@ -5,13 +5,10 @@
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
-#include "client/base/environment.h"
 
 namespace iris::internal {
 
-std::vector<std::string> RuntimeDirs(
-    absl::string_view explicit_dir,
-    const std::function<std::optional<std::string>(const char*)>& get) {
+std::vector<std::string> RuntimeDirs(absl::string_view explicit_dir, const Getter& get) {
   if (!explicit_dir.empty()) return {std::string(explicit_dir)};
   if (const auto dir = get("IRIS_RUNTIME_DIR"); dir.has_value() && !dir->empty()) return {*dir};
   std::vector<std::string> dirs = {"/run/iris"};
@@ -19,10 +16,6 @@ std::vector<std::string> RuntimeDirs(
     dirs.push_back(absl::StrCat(*dir, "/iris"));
   }
   return dirs;
-}
-
-std::vector<std::string> RuntimeDirs(absl::string_view explicit_dir) {
-  return RuntimeDirs(explicit_dir, Environment);
 }
 
 absl::Status CannotReach(const std::vector<std::string>& dirs, absl::string_view socket_name,

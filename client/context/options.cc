@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include "absl/strings/str_cat.h"
-#include "client/base/environment.h"
 #include "client/base/launcher.h"
 #include "client/base/log.h"
 #include "device/base/bytes.h"
@@ -20,8 +19,7 @@ constexpr uint64_t kTraceEvents = ((1 << 20) - sizeof(TraceArea)) / sizeof(Trace
 constexpr uint64_t kTracedHeapBytes = 256ull << 20;
 constexpr uint64_t kTraceEventsMax = 1 << 24;
 
-absl::Status ResolveTrace(const std::function<std::optional<std::string>(const char*)>& get,
-                          ContextOptions* options) {
+absl::Status ResolveTrace(const Getter& get, ContextOptions* options) {
   options->trace_file = get("IRIS_TRACE").value_or("");
   options->trace_events =
       !options->trace_file.empty() || options->heap_bytes >= kTracedHeapBytes ? kTraceEvents : 0;
@@ -46,9 +44,7 @@ std::string NameOfLoneJob() {
 
 }  // namespace
 
-absl::StatusOr<ContextOptions> ResolveOptions(
-    const ContextOptions& options,
-    const std::function<std::optional<std::string>(const char*)>& get) {
+absl::StatusOr<ContextOptions> ResolveOptions(const ContextOptions& options, const Getter& get) {
   ContextOptions resolved = options;
   const bool all_given = options.rank >= 0 && options.n_ranks >= 0;
   base::LauncherInfo launcher;
@@ -96,10 +92,6 @@ absl::StatusOr<ContextOptions> ResolveOptions(
                      " is less than heap_bytes=", base::SizeText(resolved.heap_bytes)));
   }
   return resolved;
-}
-
-absl::StatusOr<ContextOptions> ResolveOptions(const ContextOptions& options) {
-  return ResolveOptions(options, Environment);
 }
 
 }  // namespace iris::internal

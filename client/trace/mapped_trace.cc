@@ -52,7 +52,7 @@ absl::Status MappedTrace::Make(uint32_t rank, int64_t pid) {
   header.capacity = CapacityOf(bytes_);
   header.rank = rank;
   header.pid = pid;
-  // What was there before must not look like events.
+  // Old bytes must not look like events.
   if (absl::Status status = driver_->Fill(address_, 0, bytes_); !status.ok()) return status;
   return driver_->Copy(area(), &header, sizeof(header));
 }

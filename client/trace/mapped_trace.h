@@ -1,4 +1,4 @@
-// MappedTrace: a rank's trace where it is mapped here: in the rank itself, or in who has borrowed
+// MappedTrace: a rank's trace as mapped in this process, which is the rank's own or has borrowed
 // the memory. It is read and written by the driver's copies, so that it may be a GPU's.
 //
 // Not thread-safe. Borrows the driver and the memory.
@@ -15,7 +15,7 @@
 
 namespace iris::internal {
 
-// What was in it.
+// The contents of a trace.
 struct RankTrace {
   uint32_t rank = 0;
   int64_t pid = 0;
@@ -27,8 +27,8 @@ struct RankTrace {
   ClockSample first = {};
   ClockSample last = {};
   bool drift_known = true;  // false: the device did not answer at the end, and `last` is `first`
-  // What the process kept, by the host's clock: spans with names, and where the host cannot store
-  // in the heap the calls of its library.
+  // Events that the process kept, by the host's clock: spans with names, and calls of the host
+  // library if the host cannot store in the heap.
   std::vector<TraceEvent> host_events;
   uint64_t host_dropped = 0;
   std::vector<std::string> names;  // of the spans: TraceEvent::detail is a place here

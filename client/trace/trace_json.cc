@@ -3,56 +3,43 @@
 #include <algorithm>
 #include <map>
 #include <tuple>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "client/base/utf8.h"
 #include "client/base/whole_file.h"
 #include "iris/ccl_types.h"
 #include "iris/dtype.h"
+#include "nlohmann/json.hpp"
 
 namespace iris::internal {
 namespace {
 
+using Json = nlohmann::ordered_json;
+
 constexpr const char* kHostCalls[kTraceHostCalls] = {
     "allocate", "free", "barrier", "broadcast", "team", "launch", "synchronize", "open", "span"};
 
-// The number of the character that `text` begins with, which has so many bytes.
-uint32_t CharacterAt(absl::string_view text, size_t bytes) {
-  const auto first = static_cast<uint8_t>(text[0]);
-  if (bytes == 1) return first;
-  uint32_t number = first & (0x7fu >> bytes);
-  for (size_t i = 1; i < bytes; ++i) number = number << 6 | (static_cast<uint8_t>(text[i]) & 0x3f);
-  return number;
-}
-
-// All but plain characters by their numbers, so that the file is ASCII. A byte that is of no
-// character stands for itself.
-std::string Quoted(absl::string_view text) {
-  std::string out = "\"";
+// A byte that is of no character stands for the character of its number.
+std::string TextOf(absl::string_view text) {
+  std::string out;
   while (!text.empty()) {
-    const size_t bytes = std::max<size_t>(1, Utf8CharacterBytes(text));
-    const uint32_t character = CharacterAt(text, bytes);
-    text.remove_prefix(bytes);
-    if (character == '"' || character == '\\') {
-      absl::StrAppend(&out, "\\", std::string(1, static_cast<char>(character)));
-    } else if (character >= 0x20 && character < 0x7f) {
-      out += static_cast<char>(character);
-    } else if (character < 0x10000) {
-      absl::StrAppendFormat(&out, "\\u%04x", character);
-    } else {
-      const uint32_t above = character - 0x10000;
-      absl::StrAppendFormat(&out, "\\u%04x\\u%04x", 0xd800 + (above >> 10),
-                            0xdc00 + (above & 0x3ff));
+    const size_t bytes = ReadUtf8(text).bytes;
+    if (bytes == 0) {
+      const auto byte = static_cast<uint8_t>(text[0]);
+      out += {static_cast<char>(0xC0 | byte >> 6), static_cast<char>(0x80 | (byte & 0x3F))};
     }
+    absl::StrAppend(&out, text.substr(0, bytes));
+    text.remove_prefix(std::max<size_t>(bytes, 1));
   }
-  return out + "\"";
+  return out;
 }
 
-// Microseconds, with nanoseconds behind the point.
-std::string Microseconds(uint64_t ns) { return absl::StrFormat("%d.%03d", ns / 1000, ns % 1000); }
+std::string InAscii(const Json& json) { return json.dump(-1, ' ', /*ensure_ascii=*/true); }
+
+double Microseconds(uint64_t ns) { return static_cast<double>(ns) / 1000; }
 
 bool IsHost(const TraceEvent& event) { return event.op >= static_cast<uint16_t>(TraceOp::kHost); }
 bool IsCollective(const TraceEvent& event) {
@@ -82,88 +69,72 @@ Named NameOf(const TraceEvent& event, const std::vector<std::string>& names) {
   if (IsCollective(event)) {
     return {OperationOf(event.op - static_cast<uint64_t>(TraceOp::kCollective)), "collective"};
   }
-  switch (static_cast<TraceOp>(event.op)) {
-    case TraceOp::kUser:
-      return {absl::StrCat("user ", event.detail), "user"};
-    case TraceOp::kPut:
-      return {"put", "rma"};
-    case TraceOp::kGet:
-      return {"get", "rma"};
-    case TraceOp::kPutSignal:
-      return {"put_signal", "rma"};
-    case TraceOp::kWait:
-      return {"wait", "wait"};
-    case TraceOp::kBarrier:
-      return {"barrier", "wait"};
-    case TraceOp::kGridBarrier:
-      return {"grid_barrier", "wait"};
-    default:
-      return {"unknown", "unknown"};
+  const auto op = static_cast<TraceOp>(event.op);
+  if (op == TraceOp::kUser) return {absl::StrCat("user ", event.detail), "user"};
+  constexpr struct {
+    TraceOp op;
+    const char* name;
+    const char* category;
+  } kCalls[] = {{TraceOp::kPut, "put", "rma"},
+                {TraceOp::kGet, "get", "rma"},
+                {TraceOp::kPutSignal, "put_signal", "rma"},
+                {TraceOp::kWait, "wait", "wait"},
+                {TraceOp::kBarrier, "barrier", "wait"},
+                {TraceOp::kGridBarrier, "grid_barrier", "wait"}};
+  for (const auto& call : kCalls) {
+    if (op == call.op) return {call.name, call.category};
   }
+  return {"unknown", "unknown"};
 }
 
-std::string ArgumentsOf(const TraceEvent& event) {
-  std::string out;
-  const auto add = [&out](const char* name, const std::string& value) {
-    absl::StrAppend(&out, out.empty() ? "" : ",", "\"", name, "\":", value);
-  };
-  if (event.peer != kNoTracePeer) add("peer", absl::StrCat(event.peer));
-  if (IsHost(event)) {
-    if (event.bytes != 0) add("bytes", absl::StrCat(event.bytes));
-    return out;
-  }
+Json ArgumentsOf(const TraceEvent& event) {
+  Json out = Json::object();
+  if (event.peer != kNoTracePeer) out["peer"] = event.peer;
   if (IsCollective(event)) {
-    const auto type = static_cast<DType>(event.detail >> 8 & 0xff);
-    add("number", absl::StrCat(event.number));
     const auto operation =
         static_cast<ccl::Operation>(event.op - static_cast<uint64_t>(TraceOp::kCollective));
+    const uint64_t low = event.bytes & 0xffffffff, high = event.bytes >> 32;
+    out["number"] = event.number;
+    // The words of a call: iris/ops/call_record.h and those of moe and norm.
+    auto type = static_cast<DType>(event.detail >> 8 & 0xf);
     if (ccl::IsMatmul(operation)) {
-      // The call's words are others: see iris/ops/call_record.h.
-      add("m", absl::StrCat(event.bytes & 0xffffffff));
-      add("n", absl::StrCat(event.bytes >> 32));
-      add("dtype", Quoted(DTypeName(static_cast<DType>(event.detail >> 8 & 0xf))));
+      out.update({{"m", low}, {"n", high}, {"dtype", DTypeName(type)}});
     } else if (ccl::IsMoe(operation)) {
-      // See iris/moe/call_record.h.
-      add("hidden", absl::StrCat(event.bytes & 0xffffffff));
-      add("experts", absl::StrCat(event.bytes >> 32 & 0xffff));
-      add("top_k", absl::StrCat(event.bytes >> 48));
-      add("dtype", Quoted(DTypeName(static_cast<DType>(event.detail >> 8 & 0xf))));
+      out.update({{"hidden", low},
+                  {"experts", high & 0xffff},
+                  {"top_k", high >> 16},
+                  {"dtype", DTypeName(type)}});
     } else if (ccl::IsNorm(operation)) {
-      // Likewise: see iris/norm/call_record.h.
-      add("rows", absl::StrCat(event.bytes & 0xffffffff));
-      add("hidden", absl::StrCat(event.bytes >> 32));
-      add("dtype", Quoted(DTypeName(static_cast<DType>(event.detail >> 8 & 0xf))));
+      out.update({{"rows", low}, {"hidden", high}, {"dtype", DTypeName(type)}});
     } else {
-      add("elements", absl::StrCat(event.bytes));
-      add("dtype", Quoted(DTypeName(type)));
-      add("bytes", absl::StrCat(event.bytes * DTypeBytes(type)));
+      type = static_cast<DType>(event.detail >> 8 & 0xff);
+      out.update({{"elements", event.bytes},
+                  {"dtype", DTypeName(type)},
+                  {"bytes", event.bytes * DTypeBytes(type)}});
     }
-    add("wait_us", Microseconds(event.wait_ns));
-  } else {
-    if (event.bytes != 0) add("bytes", absl::StrCat(event.bytes));
-    const auto op = static_cast<TraceOp>(event.op);
-    if (op == TraceOp::kWait || op == TraceOp::kPutSignal) {
-      add("value", absl::StrCat(event.detail));
-    }
-    if (op == TraceOp::kBarrier || op == TraceOp::kGridBarrier) {
-      add("team", absl::StrCat(event.detail));
-    }
+    out["wait_us"] = Microseconds(event.wait_ns);
+  } else if (event.bytes != 0) {
+    out["bytes"] = event.bytes;
   }
-  add("block", absl::StrCat(event.block));
-  add("multiprocessor", absl::StrCat(event.multiprocessor));
+  if (IsHost(event)) return out;
+  const auto op = static_cast<TraceOp>(event.op);
+  if (op == TraceOp::kWait || op == TraceOp::kPutSignal) out["value"] = event.detail;
+  if (op == TraceOp::kBarrier || op == TraceOp::kGridBarrier) out["team"] = event.detail;
+  out["block"] = event.block;
+  out["multiprocessor"] = event.multiprocessor;
   return out;
 }
 
-// What is shown as one box.
+// One box.
 struct Slice {
   uint64_t start_ns = 0;
   uint64_t end_ns = 0;
   std::string name;
   const char* category = "";
-  std::string arguments;
+  const TraceEvent* event = nullptr;  // whose arguments are shown; null: none
 };
 
-// Where it stands: the host's threads first, then blocks, and in a block the threads that call.
+// The order of rows: the host's threads first, then blocks, and in a block the threads that call.
 using Place = std::tuple<bool, uint32_t, uint32_t>;  // on a device, block or host thread, thread
 
 // Slices of one place, in rows in which each is beside or inside the ones before. There is more
@@ -173,7 +144,7 @@ std::vector<std::vector<const Slice*>> Rows(const std::vector<Slice>& slices) {
   for (const Slice& slice : slices) ordered.push_back(&slice);
   std::sort(ordered.begin(), ordered.end(), [](const Slice* a, const Slice* b) {
     if (a->start_ns != b->start_ns) return a->start_ns < b->start_ns;
-    // What is around comes first, and of two that are alike the one that was told first.
+    // The outer slice comes first; of two equal ones the one that was recorded first.
     return a->end_ns != b->end_ns ? a->end_ns > b->end_ns : a < b;
   });
   struct Row {
@@ -204,17 +175,17 @@ std::map<Place, std::vector<Slice>> Slices(const RankTrace& rank) {
         IsHost(event) ? Place{false, event.number, 0} : Place{true, event.block, event.thread};
     std::vector<Slice>& slices = places[place];
     const uint64_t start = time(event.start_ns), end = time(event.end_ns);
-    slices.push_back({start, end, named.name, named.category, ArgumentsOf(event)});
+    slices.push_back({start, end, named.name, named.category, &event});
     if (!IsCollective(event)) return;
     // The first round and the last one are inside.
     if (event.first_ns != 0) {
       const uint64_t until = std::min(end, time(event.start_ns + event.first_ns));
-      slices.push_back({start, until, "first round", "wait", ""});
+      slices.push_back({start, until, "first round", "wait"});
     }
     if (event.last_ns != 0) {
       const uint64_t last_ns = std::max(event.first_ns, event.last_ns);
       const uint64_t from = std::min(end, time(event.start_ns + last_ns));
-      slices.push_back({from, end, "last round", "wait", ""});
+      slices.push_back({from, end, "last round", "wait"});
     }
   };
   for (const TraceEvent& event : rank.events) {
@@ -232,32 +203,42 @@ std::string PlaceName(const Place& place, size_t row) {
   return name;
 }
 
-// Lines of the file's list of events.
+// The file's list of events, one a line.
 class Lines {
  public:
   explicit Lines(uint64_t origin_ns) : origin_ns_(origin_ns) {}
   void Name(const char* what, uint32_t process, uint32_t thread, const std::string& name) {
-    Add(absl::StrFormat(R"({"ph":"M","name":"%s","pid":%d,"tid":%d,"args":{"name":%s}})", what,
-                        process, thread, Quoted(name)));
+    Add({{"ph", "M"},
+         {"name", what},
+         {"pid", process},
+         {"tid", thread},
+         {"args", {{"name", name}}}});
   }
   void Box(uint32_t process, uint32_t thread, const Slice& slice) {
-    Add(absl::StrFormat(
-        R"({"ph":"X","name":%s,"cat":"%s","pid":%d,"tid":%d,"ts":%s,"dur":%s,"args":{%s}})",
-        Quoted(slice.name), slice.category, process, thread, Since(slice.start_ns),
-        Microseconds(slice.end_ns - slice.start_ns), slice.arguments));
+    Add({{"ph", "X"},
+         {"name", TextOf(slice.name)},
+         {"cat", slice.category},
+         {"pid", process},
+         {"tid", thread},
+         {"ts", Since(slice.start_ns)},
+         {"dur", Microseconds(slice.end_ns - slice.start_ns)},
+         {"args", slice.event == nullptr ? Json::object() : ArgumentsOf(*slice.event)}});
   }
-  void Mark(uint32_t process, const TraceMark& mark) {
-    Add(absl::StrFormat(
-        R"({"ph":"i","s":"g","name":%s,"cat":"%s","pid":%d,"tid":1,"ts":%s,"args":{"rank":%d,)"
-        R"("pid":%d,"text":%s}})",
-        Quoted(mark.name), kIrisdCategory, process, Since(mark.host_ns), mark.rank, mark.pid,
-        Quoted(mark.text)));
+  void Mark(const TraceMark& mark) {
+    Add({{"ph", "i"},
+         {"s", "g"},
+         {"name", TextOf(mark.name)},
+         {"cat", kIrisdCategory},
+         {"pid", kIrisdProcess},
+         {"tid", 1},
+         {"ts", Since(mark.host_ns)},
+         {"args", {{"rank", mark.rank}, {"pid", mark.pid}, {"text", TextOf(mark.text)}}}});
   }
-  std::string Take() { return std::move(text_); }
+  const std::string& text() const { return text_; }
 
  private:
-  std::string Since(uint64_t host_ns) const { return Microseconds(host_ns - origin_ns_); }
-  void Add(const std::string& line) { absl::StrAppend(&text_, text_.empty() ? "" : ",\n", line); }
+  double Since(uint64_t host_ns) const { return Microseconds(host_ns - origin_ns_); }
+  void Add(const Json& line) { absl::StrAppend(&text_, text_.empty() ? "" : ",\n", InAscii(line)); }
 
   const uint64_t origin_ns_;
   std::string text_;
@@ -294,7 +275,7 @@ uint64_t HostTime(uint64_t device_ns, const ClockSample& first, const ClockSampl
 std::string TraceJson(const TraceFile& file) {
   const uint64_t origin = Earliest(file);
   Lines lines(origin);
-  std::string ranks;
+  Json ranks = Json::array();
   for (const RankTrace& rank : file.ranks) {
     lines.Name("process_name", rank.rank, 0,
                absl::StrCat("rank ", rank.rank, " (pid ", rank.pid, ")"));
@@ -306,26 +287,28 @@ std::string TraceJson(const TraceFile& file) {
         for (const Slice* const slice : rows[row]) lines.Box(rank.rank, thread, *slice);
       }
     }
-    absl::StrAppendFormat(
-        &ranks,
-        R"(%s{"rank":%d,"pid":%d,"events":%d,"capacity":%d,"dropped":%d,"unfinished":%d,)"
-        R"("clock_error_us":%s,"clock_offset_ns":%d,"clock_drift_known":%s})",
-        ranks.empty() ? "" : ",", rank.rank, rank.pid, rank.events.size() + rank.host_events.size(),
-        rank.capacity, rank.dropped + rank.host_dropped, rank.unfinished,
-        Microseconds(std::max(rank.first.error_ns, rank.last.error_ns)),
-        static_cast<int64_t>(rank.first.host_ns - rank.first.device_ns),
-        rank.drift_known ? "true" : "false");
+    ranks.push_back(
+        {{"rank", rank.rank},
+         {"pid", rank.pid},
+         {"events", rank.events.size() + rank.host_events.size()},
+         {"capacity", rank.capacity},
+         {"dropped", rank.dropped + rank.host_dropped},
+         {"unfinished", rank.unfinished},
+         {"clock_error_us", Microseconds(std::max(rank.first.error_ns, rank.last.error_ns))},
+         {"clock_offset_ns", static_cast<int64_t>(rank.first.host_ns - rank.first.device_ns)},
+         {"clock_drift_known", rank.drift_known}});
   }
-  if (!file.marks.empty()) {
-    lines.Name("process_name", kIrisdProcess, 0, "irisd");
-    for (const TraceMark& mark : file.marks) lines.Mark(kIrisdProcess, mark);
-  }
-  return absl::StrFormat(
-      "{\"displayTimeUnit\":\"ns\",\"otherData\":{\"program\":\"iris\",\"job\":%s,"
-      "\"clock\":\"CLOCK_MONOTONIC of the host\",\"host\":%s,\"origin_ns\":\"%d\","
-      "\"irisd_error_us\":%s,\"ranks\":[%s]},\n\"traceEvents\":[\n%s\n]}\n",
-      Quoted(file.job), Quoted(file.host), origin, Microseconds(file.marks_error_ns), ranks,
-      lines.Take());
+  if (!file.marks.empty()) lines.Name("process_name", kIrisdProcess, 0, "irisd");
+  for (const TraceMark& mark : file.marks) lines.Mark(mark);
+  const Json other = {{"program", "iris"},
+                      {"job", TextOf(file.job)},
+                      {"clock", "CLOCK_MONOTONIC of the host"},
+                      {"host", TextOf(file.host)},
+                      {"origin_ns", absl::StrCat(origin)},
+                      {"irisd_error_us", Microseconds(file.marks_error_ns)},
+                      {"ranks", std::move(ranks)}};
+  return absl::StrCat("{\"displayTimeUnit\":\"ns\",\"otherData\":", InAscii(other),
+                      ",\n\"traceEvents\":[\n", lines.text(), "\n]}\n");
 }
 
 std::string HostId() {

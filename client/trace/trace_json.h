@@ -38,11 +38,10 @@ inline constexpr char kIrisdCategory[] = "irisd";
 
 std::string TraceJson(const TraceFile& file);
 
-// Of this boot of this machine; "" where the kernel does not tell.
+// A name of this boot of this machine; "" if the kernel has none.
 std::string HostId();
 
-// What the device's clock calls `device_ns`, by the host's: between the samples by a straight line,
-// beyond them as well.
+// Converts a time of the device's clock to the host's, by the straight line through the samples.
 uint64_t HostTime(uint64_t device_ns, const ClockSample& first, const ClockSample& last);
 
 }  // namespace iris::internal

@@ -83,7 +83,7 @@ absl::StatusOr<Parsed> Parse(const TraceText& text) {
   return file;
 }
 
-// Of irisd's process in the file.
+// True if irisd's process has the event.
 bool IsIrisds(const Json& event) { return event["pid"] == kIrisdProcess; }
 
 // In ASCII, as TraceJson writes it.

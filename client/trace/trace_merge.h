@@ -23,7 +23,7 @@ struct TraceText {
 // another boot or machine than the first one, or has a rank that another file has, too.
 absl::StatusOr<std::string> MergeTraces(const std::vector<TraceText>& traces);
 
-// The same with files: reads `paths` and writes `out`.
+// Reads the files `paths`, and writes the merged one to `out`.
 absl::Status MergeTraceFiles(const std::vector<std::string>& paths, const std::string& out);
 
 }  // namespace iris::internal

@@ -23,7 +23,7 @@
 namespace iris::internal {
 namespace {
 
-// Of what is kept in the process: 4 MiB of events, and names of spans.
+// The process keeps at most 4 MiB of events, and so many names of spans.
 constexpr size_t kKeptMax = 1 << 16;
 constexpr size_t kNamesMax = 1 << 12;
 constexpr char kRankMark[] = "%r";
@@ -62,13 +62,10 @@ absl::StatusOr<std::unique_ptr<TraceRecorder>> TraceRecorder::Make(Options optio
 
 // Starting, ending and saving.
 
-absl::Status TraceRecorder::Usable() const {
+absl::Status TraceRecorder::UseDevice(const char* unless) {
   if (absl::Status status = guard_->Usable(); !status.ok()) return status;
   if (closed_) return absl::FailedPreconditionError("the rank has left its job");
-  return absl::OkStatus();
-}
-
-absl::Status TraceRecorder::UseDevice() {
+  if (unless != nullptr) return absl::FailedPreconditionError(unless);
   return options_.devices.empty() ? absl::OkStatus()
                                   : driver_->MakeCurrent(options_.devices.front());
 }
@@ -80,8 +77,7 @@ absl::Status TraceRecorder::Start(absl::Duration limit) {
 }
 
 absl::Status TraceRecorder::StartNow(uint64_t limit_ns) {
-  absl::Status status = Usable();
-  if (status.ok()) status = UseDevice();
+  absl::Status status = UseDevice();
   if (!status.ok()) return status;
   const absl::StatusOr<ClockSample> first = SampleClocks(options_.backend);
   if (!first.ok()) return first.status();
@@ -106,13 +102,11 @@ absl::Status TraceRecorder::Stop() {
 }
 
 absl::Status TraceRecorder::StopNow() {
-  if (absl::Status status = Usable(); !status.ok()) return status;
-  if (!own_.load(std::memory_order_relaxed)) {
-    return absl::FailedPreconditionError(
-        "this process has not started it: iris-ctl trace ends its own, and IRIS_TRACE or a start "
-        "comes before a stop");
-  }
-  absl::Status status = UseDevice();
+  absl::Status status = UseDevice(
+      own_.load(std::memory_order_relaxed)
+          ? nullptr
+          : "this process has not started it: iris-ctl trace ends its own, and IRIS_TRACE "
+            "or a start comes before a stop");
   if (status.ok()) status = mapped_.SwitchOff();
   if (!status.ok()) return status;
   own_.store(false, std::memory_order_relaxed);
@@ -137,11 +131,8 @@ absl::Status TraceRecorder::Save(const std::string& path) {
 }
 
 absl::Status TraceRecorder::SaveNow(const std::string& path) {
-  absl::Status status = Usable();
-  if (status.ok() && !started_) {
-    status = absl::FailedPreconditionError("there is none: this process has not started it");
-  }
-  if (status.ok()) status = UseDevice();
+  absl::Status status =
+      UseDevice(started_ ? nullptr : "there is none: this process has not started it");
   if (!status.ok()) return status;
   absl::StatusOr<RankTrace> trace = mapped_.Read();
   if (!trace.ok()) return trace.status();
@@ -178,7 +169,7 @@ absl::Status TraceRecorder::Close() {
   return Annotate(status, absl::StrCat("write the trace (IRIS_TRACE=", options_.file, ")"));
 }
 
-// What the host tells.
+// Events of the host.
 
 bool TraceRecorder::On() const {
   const bool own = own_.load(std::memory_order_relaxed);

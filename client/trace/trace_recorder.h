@@ -97,12 +97,12 @@ class TraceRecorder {
   void End(TraceEvent* event) ABSL_LOCKS_EXCLUDED(mu_);
   void Store(TraceEvent event);
   void Keep(const TraceEvent& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::Status Usable() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status StartNow(uint64_t limit_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status StopNow() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status SaveNow(const std::string& path) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // The calling thread's device becomes the rank's: the clock is that of it.
-  absl::Status UseDevice();
+  // Makes the rank's device, whose clock counts, that of the calling thread. kFailedPrecondition:
+  // the context has ended, or `unless` says what else is wrong.
+  absl::Status UseDevice(const char* unless = nullptr) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const Options options_;
   const ContextGuard* const guard_;
@@ -124,8 +124,8 @@ class TraceRecorder {
   std::map<std::string, uint64_t, std::less<>> names_ ABSL_GUARDED_BY(mu_);
 };
 
-// Where rank `rank` writes its trace if IRIS_TRACE is `file`: "%r" becomes the rank. Without one
-// "x.json" gives "x.rank3.json".
+// The file to which rank `rank` writes its trace if IRIS_TRACE is `file`: "%r" becomes the rank.
+// Without one "x.json" gives "x.rank3.json".
 std::string TraceFileOfRank(const std::string& file, uint32_t rank);
 
 }  // namespace iris::internal
