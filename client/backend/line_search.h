@@ -10,7 +10,7 @@
 
 namespace iris::internal {
 
-// What has been seen. They add up over ranks.
+// Counts of lines, which add up over ranks.
 struct LinesSeen {
   uint64_t written = 0;
   uint64_t read = 0;
@@ -18,7 +18,7 @@ struct LinesSeen {
   uint64_t torn = 0;
 };
 
-// Of a rank's area of the heap for a job of so many ranks.
+// The size of a rank's area in the heap, for a job of so many ranks.
 absl::StatusOr<uint64_t> LineSearchBytes(const std::string& backend, uint32_t n_ranks);
 
 // Writes to all ranks of the world and reads what they write, for `duration_ns`, at most ten

@@ -1,6 +1,6 @@
-// BackendOperations: what the host library needs of a backend, as a table of functions. Each
-// backend is a library of its own (libiris_emu.so, ...), which the host library opens to fit irisd,
-// or it is linked into the program beside the host library; see load.h.
+// BackendOperations: the functions of a backend that the host library calls. Each backend is a
+// library of its own (libiris_emu.so, ...), which the host library opens to fit irisd, or it is
+// linked into the program; see load.h.
 //
 // Constant, thread-safe as the functions that it names (iris/backend/host.h,
 // iris/collective/collective.h). The host library and its backends are built together, and say so
@@ -118,6 +118,6 @@ struct BackendOperations {
 
 }  // namespace iris::backend
 
-// What a backend's library shows.
+// The function that a backend's library exports.
 extern "C" __attribute__((visibility("default"))) const iris::backend::BackendOperations*
 iris_backend_operations();

@@ -29,12 +29,9 @@ std::string Amount(const RowsToCopy& rows) {
 // One call: its checks first, then its work.
 class AsyncCopy {
  public:
-  AsyncCopy(const CopyEngine& engine, std::string what, const RowsToCopy& rows, uint32_t peer)
-      : context_(*engine.context),
-        backend_(*engine.backend),
-        what_(std::move(what)),
-        rows_(rows),
-        peer_(peer) {
+  AsyncCopy(const HostContext& context, const backend::BackendOperations& backend, std::string what,
+            const RowsToCopy& rows, uint32_t peer)
+      : context_(context), backend_(backend), what_(std::move(what)), rows_(rows), peer_(peer) {
     if (rows.rows == 0 || rows.row_bytes == 0) return;
     dst_bytes_ = Span("the destination's", rows.dst_pitch_bytes);
     src_bytes_ = Span("the source's", rows.src_pitch_bytes);
@@ -136,7 +133,7 @@ class AsyncCopy {
 
  private:
   void Refuse(absl::string_view name, uint32_t rank, uint64_t offset_bytes, uint64_t bytes) {
-    const auto refusal = context_.Refusal(rank, offset_bytes, bytes);
+    const auto refusal = context_.teams().Refusal(rank, offset_bytes, bytes);
     if (refusal.has_value()) Fail(absl::StrCat(name, ": ", *refusal));
   }
 
@@ -173,28 +170,26 @@ class AsyncCopy {
 
 }  // namespace
 
-absl::Status PutAsync(const CopyEngine& engine, void* dst, const void* src, const RowsToCopy& rows,
-                      uint32_t to, backend::Stream& stream, const SignalOptions& signal) {
-  AsyncCopy copy(engine, absl::StrCat("put ", Amount(rows), " to rank ", to), rows, to);
+absl::Status CopyAsync(const HostContext& context, const backend::BackendOperations& backend,
+                       CopyKind kind, void* dst, const void* src, const RowsToCopy& rows,
+                       uint32_t peer, backend::Stream& stream, const SignalOptions& signal) {
+  const bool puts = kind == CopyKind::kPut;
+  AsyncCopy copy(
+      context, backend,
+      absl::StrCat(puts ? "put " : "get ", Amount(rows), puts ? " to rank " : " from rank ", peer),
+      rows, peer);
   if (!copy.Usable()) return copy.status();
-  void* const theirs = copy.OfPeer("the destination", dst, copy.dst_bytes());
-  copy.CheckLocal("the source", src, copy.src_bytes());
-  copy.CheckApart(theirs, src);
-  uint64_t* const word = copy.CheckSignal(signal);
-  copy.CheckSignalApart(word, theirs);
-  return copy.Start(theirs, src, word, signal, stream);
-}
-
-absl::Status GetAsync(const CopyEngine& engine, void* dst, const void* src, const RowsToCopy& rows,
-                      uint32_t from, backend::Stream& stream, const SignalOptions& signal) {
-  AsyncCopy copy(engine, absl::StrCat("get ", Amount(rows), " from rank ", from), rows, from);
-  if (!copy.Usable()) return copy.status();
-  const void* const theirs = copy.OfPeer("the source", src, copy.src_bytes());
-  copy.CheckLocal("the destination", dst, copy.dst_bytes());
-  copy.CheckApart(dst, theirs);
+  if (puts) {
+    dst = copy.OfPeer("the destination", dst, copy.dst_bytes());
+    copy.CheckLocal("the source", src, copy.src_bytes());
+  } else {
+    src = copy.OfPeer("the source", src, copy.src_bytes());
+    copy.CheckLocal("the destination", dst, copy.dst_bytes());
+  }
+  copy.CheckApart(dst, src);
   uint64_t* const word = copy.CheckSignal(signal);
   copy.CheckSignalApart(word, dst);
-  return copy.Start(dst, theirs, word, signal, stream);
+  return copy.Start(dst, src, word, signal, stream);
 }
 
 }  // namespace iris::internal

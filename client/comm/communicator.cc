@@ -23,7 +23,6 @@ using ccl::CommOptions;
 using ccl::Config;
 using ccl::ErrorInfo;
 using ccl::ErrorReport;
-using ccl::Operation;
 
 namespace {
 
@@ -188,7 +187,7 @@ absl::Status Communicator::Run(ccl::Call call, backend::Stream& stream) {
   }
   // The device does not count a call of no elements.
   const bool has_count =
-      call.operation != Operation::kBarrier && call.operation != Operation::kAllToAllV;
+      call.operation != ccl::Operation::kBarrier && call.operation != ccl::Operation::kAllToAllV;
   if (!has_count) call.count = 0;
   if (!has_count || call.count != 0) {
     log_.Put(call.operation, call.count, static_cast<uint8_t>(call.type));
@@ -307,7 +306,7 @@ absl::Status Communicator::PrepareMoe() {
 }
 
 template <typename Start>
-absl::Status Communicator::PutMoe(Operation what, const moe::Config& config, void* workspace,
+absl::Status Communicator::PutMoe(ccl::Operation what, const moe::Config& config, void* workspace,
                                   uint32_t tokens, DType type, Start start) {
   const TraceRecorder::Span span(context_.trace(), TraceHostCall::kLaunch, 0,
                                  static_cast<uint64_t>(what));
@@ -332,13 +331,13 @@ absl::Status Communicator::PutMoe(Operation what, const moe::Config& config, voi
 
 absl::Status Communicator::MoeDispatch(const moe::Config& config, void* workspace,
                                        const moe::Dispatch& call, backend::Stream& stream) {
-  return PutMoe(Operation::kMoeDispatch, config, workspace, call.tokens, config.in,
+  return PutMoe(ccl::Operation::kMoeDispatch, config, workspace, call.tokens, config.in,
                 [&] { return backend_.MoeDispatch(comm_, config, workspace, call, stream); });
 }
 
 absl::Status Communicator::MoeCombine(const moe::Config& config, void* workspace,
                                       const moe::Combine& call, backend::Stream& stream) {
-  return PutMoe(Operation::kMoeCombine, config, workspace, call.tokens, call.out_type,
+  return PutMoe(ccl::Operation::kMoeCombine, config, workspace, call.tokens, call.out_type,
                 [&] { return backend_.MoeCombine(comm_, config, workspace, call, stream); });
 }
 

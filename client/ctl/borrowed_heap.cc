@@ -10,7 +10,7 @@
 #include "client/backend/local_devices.h"
 #include "client/base/annotate.h"
 #include "client/base/clock.h"
-#include "client/wire/descriptor_key.h"
+#include "client/wire/job.h"
 #include "proto/iris/v1/heap.pb.h"
 #include "proto/wire/frame.h"
 #include "proto/wire/unique_fd.h"

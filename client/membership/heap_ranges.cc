@@ -38,16 +38,8 @@ HeapRanges::HeapRanges(Check check) : check_(check) {
 }
 
 void HeapRanges::Add(uint64_t offset_bytes, uint64_t bytes, absl::string_view name,
-                     absl::Span<const uint32_t> ranks) {
-  Put(offset_bytes, {bytes, 0, false, std::string(name)}, ranks);
-}
-
-void HeapRanges::AddInternal(uint64_t offset_bytes, uint64_t bytes, absl::string_view name,
-                             absl::Span<const uint32_t> ranks) {
-  Put(offset_bytes, {bytes, 0, true, std::string(name)}, ranks);
-}
-
-void HeapRanges::Put(uint64_t offset_bytes, Range range, absl::Span<const uint32_t> ranks) {
+                     absl::Span<const uint32_t> ranks, bool internal) {
+  Range range = {bytes, 0, internal, std::string(name)};
   for (const uint32_t rank : ranks) {
     if (rank < 64) range.ranks |= uint64_t{1} << rank;
   }
@@ -90,25 +82,21 @@ bool HeapRanges::Nearest(const backend::HeapMap* map, uint32_t rank, uint64_t of
                          backend::HeapRange* out) {
   if (rank >= 64) return false;
   HeapRanges& self = *static_cast<const Shared*>(map)->ranges;
-  const auto is_in = [rank](const Range& range) { return (range.ranks >> rank & 1) != 0; };
+  const auto is_in = [rank](const auto& entry) { return (entry.second.ranks >> rank & 1) != 0; };
   absl::MutexLock lock(&self.mu_);
-  const auto next = self.ranges_.upper_bound(offset_bytes);
-  auto after = next;
-  while (after != self.ranges_.end() && !is_in(after->second)) ++after;
-  auto before = next;
-  auto found = after;
-  while (before != self.ranges_.begin()) {
-    --before;
-    if (!is_in(before->second)) continue;
+  Ranges& ranges = self.ranges_;
+  const auto next = ranges.upper_bound(offset_bytes);
+  auto found = std::find_if(next, ranges.end(), is_in);
+  const auto before = std::find_if(std::make_reverse_iterator(next), ranges.rend(), is_in);
+  if (before != ranges.rend()) {
     // In it, or as near as what comes after.
     const uint64_t end = before->first + before->second.bytes;
-    if (found == self.ranges_.end() || offset_bytes < end ||
+    if (found == ranges.end() || offset_bytes < end ||
         offset_bytes - end <= found->first - offset_bytes) {
-      found = before;
+      found = std::prev(before.base());
     }
-    break;
   }
-  if (found == self.ranges_.end()) return false;
+  if (found == ranges.end()) return false;
   *out = backend::HeapRange();
   out->offset_bytes = found->first;
   out->bytes = found->second.bytes;
@@ -200,7 +188,7 @@ bool HeapRanges::Mapped(const backend::HeapMap* map, uint32_t rank, uint64_t off
     heap_bytes = self.heap_->bytes();
   }
   if (offset_bytes < heap_bytes) return bytes <= heap_bytes - offset_bytes;
-  // What is registered above the heap.
+  // Registered memory lies above the heap.
   backend::HeapRange range;
   return Nearest(map, rank, offset_bytes, &range) && offset_bytes >= range.offset_bytes &&
          offset_bytes - range.offset_bytes <= range.bytes &&

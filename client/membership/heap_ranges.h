@@ -1,6 +1,6 @@
-// HeapRanges: which allocations this process knows, for what the emulator says of a kernel that
-// uses a wrong address, and how much of the heaps is mapped, for what the launchers of collectives
-// refuse. Fed by TeamCalls; both find it in their DeviceContext. Thread-safe.
+// HeapRanges: the allocations that this process knows, with which the emulator explains a wrong
+// address of a kernel, and how much of the heaps is mapped, with which the launchers of collectives
+// refuse buffers. TeamCalls fills it; both find it in their DeviceContext. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -30,12 +30,10 @@ class HeapRanges {
   HeapRanges(const HeapRanges&) = delete;
   HeapRanges& operator=(const HeapRanges&) = delete;
 
-  // The bytes at `offset_bytes` in the heaps of `ranks`. Replaces what began there.
+  // The bytes at `offset_bytes` in the heaps of `ranks`. Replaces what began there. `internal`: it
+  // is memory of Iris itself, which kernels access through the calls of Iris alone.
   void Add(uint64_t offset_bytes, uint64_t bytes, absl::string_view name,
-           absl::Span<const uint32_t> ranks);
-  // Likewise for memory of Iris itself, which kernels access through the calls of Iris alone.
-  void AddInternal(uint64_t offset_bytes, uint64_t bytes, absl::string_view name,
-                   absl::Span<const uint32_t> ranks);
+           absl::Span<const uint32_t> ranks, bool internal = false);
   // Forgets what begins there, while irisd is asked to free it; Restore is for a refusal. Not
   // afterwards: by then another thread may have been given the same place.
   struct Range {
@@ -54,15 +52,16 @@ class HeapRanges {
   // Borrows it until End: so much of every heap is mapped.
   void Follow(const HeapSize* heap);
 
-  // Why no call may access these bytes of the heap of `rank`: "x has 256 bytes, the call 400".
-  // Nothing if they may. Cheap where the same thread accesses one allocation again and again.
+  // The reason why no call may access these bytes of the heap of `rank`: "x has 256 bytes, the call
+  // 400". Nothing if calls may. Cheap where the same thread accesses one allocation again and
+  // again.
   std::optional<std::string> Refusal(uint32_t rank, uint64_t offset_bytes, uint64_t bytes);
 
   // For DeviceContext::heap_map.
   const backend::HeapMap* map() const { return &shared_; }
 
  private:
-  // What kernels point to, and the way back.
+  // The map that kernels point to, with a pointer back.
   struct Shared : backend::HeapMap {
     HeapRanges* ranges = nullptr;
   };
@@ -86,7 +85,6 @@ class HeapRanges {
     uint64_t of_offset = 0;
   };
   Around Look(uint32_t rank, uint64_t offset_bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Put(uint64_t offset_bytes, Range range, absl::Span<const uint32_t> ranks);
 
   Shared shared_;
   const Check check_;

@@ -43,7 +43,7 @@ TEST(HeapRangesTest, KnowsWhoseHeapsTheyAreIn) {
   HeapRanges& ranges = *HeapRanges::Make(&Unset);
   ranges.Add(0, 64, "zero", {0});
   ranges.Add(64, 64, "one", {1});
-  ranges.AddInternal(128, 64, "the barrier area of team 1", {0, 63});
+  ranges.Add(128, 64, "the barrier area of team 1", {0, 63}, /*internal=*/true);
   EXPECT_EQ(At(ranges, 0, 64), "zero 0 64");
   EXPECT_EQ(At(ranges, 1, 0), "one 64 64");
   EXPECT_EQ(At(ranges, 63, 130), "the barrier area of team 1 128 64 internal");
@@ -123,7 +123,7 @@ TEST(HeapRangesTest, RefusesWhatNoAllocationOfOthersCanMakeRight) {
   HeapRanges& ranges = *HeapRanges::Make(&Unset);
   ranges.Add(4096, 256, "x", {0, 1});
   ranges.Add(8192, 2048, "", {0, 1});
-  ranges.AddInternal(0, 1024, "the barrier area of team 0", {0, 1});
+  ranges.Add(0, 1024, "the barrier area of team 0", {0, 1}, /*internal=*/true);
   for (int again = 0; again < 2; ++again) {  // the second time from memory
     EXPECT_EQ(Refused(ranges, 0, 4096, 256), "");
     EXPECT_EQ(Refused(ranges, 0, 4096, 400), "x has 256 bytes, the call 400");

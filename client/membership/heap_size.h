@@ -10,7 +10,7 @@ class HeapSize {
  public:
   uint64_t bytes() const { return bytes_.load(); }
 
-  // What irisd said last may arrive first: the largest counts.
+  // Answers of irisd may arrive out of order, so the largest counts.
   void AtLeast(uint64_t bytes) {
     uint64_t before = bytes_.load();
     while (bytes > before && !bytes_.compare_exchange_weak(before, bytes)) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "device/base/process.h"
 
 namespace iris::internal {
@@ -17,11 +18,8 @@ std::string JobStatus::Name(uint32_t rank) const {
 }
 
 std::string JobStatus::Names(absl::Span<const uint32_t> ranks) const {
-  std::string text;
-  for (const uint32_t rank : ranks) {
-    absl::StrAppend(&text, text.empty() ? "" : ", ", Name(rank));
-  }
-  return text;
+  return absl::StrJoin(ranks, ", ",
+                       [this](std::string* out, uint32_t rank) { *out += Name(rank); });
 }
 
 bool JobStatus::ProcReadable() const {
@@ -32,15 +30,12 @@ bool JobStatus::ProcReadable() const {
 }
 
 std::string JobStatus::MissingNames(absl::Span<const uint32_t> ranks) const {
-  const bool readable = ProcReadable();
-  std::string text;
-  for (const uint32_t rank : ranks) {
-    std::string name = Name(rank);
-    const auto process = readable ? base::ReadProcess(pid(rank)) : std::nullopt;
-    if (process.has_value() && process->stopped()) name.insert(name.size() - 1, ", stopped");
-    absl::StrAppend(&text, text.empty() ? "" : ", ", name);
-  }
-  return text;
+  return absl::StrJoin(
+      ranks, ", ", [this, readable = ProcReadable()](std::string* out, uint32_t rank) {
+        *out += Name(rank);
+        const auto process = readable ? base::ReadProcess(pid(rank)) : std::nullopt;
+        if (process.has_value() && process->stopped()) out->insert(out->size() - 1, ", stopped");
+      });
 }
 
 absl::Status JobStatus::Broken() const {

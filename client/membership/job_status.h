@@ -1,5 +1,5 @@
-// JobStatus: what the status page says about the ranks of a job, as statuses that name rank and
-// pid. Reads shared memory only. Thread-safe. Borrows the page.
+// JobStatus: the status page of a job, and errors that name rank and pid. It reads shared memory
+// only. Thread-safe. Borrows the page.
 #pragma once
 
 #include <cstdint>
@@ -42,8 +42,8 @@ class JobStatus {
   // "rank 1 (pid 4710), rank 3 (pid 4712)".
   std::string Names(absl::Span<const uint32_t> ranks) const;
 
-  // The same of ranks that are waited for: "rank 3 (pid 4712, stopped)" of a process that a signal
-  // or a debugger has stopped.
+  // Names of ranks that are waited for: "rank 3 (pid 4712, stopped)" if a signal or a debugger has
+  // stopped the process.
   std::string MissingNames(absl::Span<const uint32_t> ranks) const;
 
   // OK while the job is whole. kAborted once irisd has set the abort word, naming the rank alone
@@ -55,7 +55,8 @@ class JobStatus {
   absl::Status Left(absl::Span<const uint32_t> ranks) const;
 
  private:
-  // Whether the ranks' pids, which are irisd's, are those of this process's /proc: its own is.
+  // True if the ranks' pids, which are irisd's, are those of this process's /proc: its own is
+  // there.
   bool ProcReadable() const;
 
   const wire::StatusPage* page_ = nullptr;

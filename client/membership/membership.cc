@@ -9,7 +9,7 @@
 #include "client/base/clock.h"
 #include "client/base/log.h"
 #include "client/base/runtime_dir.h"
-#include "client/membership/links.h"
+#include "client/membership/device_warmup.h"
 #include "client/session/irisd_control_plane.h"
 #include "proto/wire/limits.h"
 
@@ -142,16 +142,12 @@ absl::Status Membership::MapAll() {
   const size_t first_link = job_.segments.size() + n_ranks() + 1;
   // First: what is mapped after them is mapped faster.
   KeepLinks(absl::MakeSpan(*fds).subspan(first_link));
-  SegmentTimes times;
   size_t next = 0;
   for (const Segment& segment : job_.segments) {
     absl::Status status = window_->MapSegment(rank(), segment, std::move((*fds)[next++]),
-                                              local_device_.indices, &times);
+                                              local_device_.indices, &timings_);
     if (!status.ok()) return status;
   }
-  timings_.import = times.import;
-  timings_.map_memory = times.map;
-  timings_.set_access = times.access;
   for (uint32_t r = 0; r < n_ranks(); ++r) {
     absl::Status status =
         window_->MapControlPage(r, std::move((*fds)[next++]), /*writable=*/r == rank());
@@ -188,15 +184,15 @@ absl::Status Membership::ReportMapped(const absl::Status& mapped) {
   auto committed = plane_->Mapped(job_.job_id, job_.epoch, window_->base(),
                                   DeadlineIn(job_.map_timeout) + kAnswerSlack);
   if (!committed.ok()) return committed.status();
-  // What an irisd that took over meanwhile has sent again. Those of a growth stay.
+  // An irisd that took over meanwhile has sent them again. Those of a growth stay.
   plane_->DropDescriptors(KeysOfJoin());
   committed_ = *std::move(committed);
   timings_.commit = Now() - start;
   return absl::OkStatus();
 }
 
-void Membership::Watch(WatchHandler* handler) {
-  plane_->StartWatching({job_.job_id, job_.epoch, options_.job, rank()}, handler,
+void Membership::Watch(WatchHandler handler) {
+  plane_->StartWatching({job_.job_id, job_.epoch, options_.job, rank()}, std::move(handler),
                         [r = rank(), n = n_ranks()] { log::SetRank(r, n); });
 }
 

@@ -40,9 +40,9 @@ class Membership {
   Membership(const Membership&) = delete;
   Membership& operator=(const Membership&) = delete;
 
-  // Starts to listen to irisd. `handler` is borrowed until Leave has returned; of its calls
-  // OnRankChange belongs here.
-  void Watch(WatchHandler* handler);
+  // Starts to listen to irisd, until Leave has returned. `handler` passes changes of ranks to
+  // OnRankChange.
+  void Watch(WatchHandler handler);
   void OnRankChange(const RankChange& change);
 
   // Ends the membership: no call goes out any more, nothing is mapped any more but the pages of
@@ -56,7 +56,7 @@ class Membership {
   const ContextOptions& options() const { return options_; }
   uint32_t rank() const { return static_cast<uint32_t>(options_.rank); }
   uint32_t n_ranks() const { return static_cast<uint32_t>(options_.n_ranks); }
-  // What irisd answered to the join.
+  // The answer of irisd to the join.
   const JoinedJob& job() const { return job_; }
   const CommittedJob& committed() const { return committed_; }
   const LocalDevice& local_device() const { return local_device_; }
@@ -74,7 +74,7 @@ class Membership {
   absl::Status ChooseDevice();
   absl::Status JoinJob();
   absl::Status MapAll();
-  // Of the descriptors of the join: segments, control pages, the status page, links.
+  // The keys of a join's descriptors: segments, control pages, the status page, links.
   std::vector<DescriptorKey> KeysOfJoin() const;
   // Keeps a link to each device of the job; `fds` are of all of them in irisd's order, or none.
   void KeepLinks(absl::Span<wire::UniqueFd> fds);

@@ -69,9 +69,7 @@ absl::StatusOr<std::shared_ptr<Window>> Window::Acquire(const WindowSpec& spec) 
   madvise(pages, pages_bytes, MADV_DONTFORK);
   {
     absl::MutexLock window_lock(&window->mu_);
-    window->page_mapped_.resize(spec.n_ranks + 1);
-    window->page_writable_.resize(spec.n_ranks + 1);
-    window->kernel_waits_.resize(spec.n_ranks);
+    window->mapped_.resize(spec.n_ranks + 1);
   }
   entry = window;
   // Entries of windows that are gone: few, but they must not pile up.
@@ -84,8 +82,8 @@ absl::StatusOr<std::shared_ptr<Window>> Window::Acquire(const WindowSpec& spec) 
 Window::~Window() {
   absl::MutexLock lock(&mu_);
   if (abort_word_ != nullptr) (void)driver_->UnregisterHost(page(spec_.n_ranks));
-  for (uint32_t rank = 0; rank < kernel_waits_.size(); ++rank) {
-    if (kernel_waits_[rank] != nullptr) (void)driver_->UnregisterHost(page(rank));
+  for (uint32_t i = 0; i < mapped_.size(); ++i) {
+    if (mapped_[i].kernel_waits != nullptr) (void)driver_->UnregisterHost(page(i));
   }
   // In reverse: the newest segments first, the reservation last.
   while (!segments_.empty()) segments_.erase(std::prev(segments_.end()));
@@ -93,7 +91,7 @@ Window::~Window() {
 }
 
 absl::Status Window::MapSegment(uint32_t holder, const Segment& segment, wire::UniqueFd fd,
-                                absl::Span<const uint32_t> devices, SegmentTimes* times) {
+                                absl::Span<const uint32_t> devices, CreateTimings* times) {
   // irisd is trusted with addresses, but a mistake there must not map over a neighbour's heap.
   if (segment.rank >= spec_.n_ranks || segment.offset_bytes > spec_.stride_bytes ||
       segment.bytes > spec_.stride_bytes - segment.offset_bytes) {
@@ -130,8 +128,8 @@ absl::Status Window::MapSegment(uint32_t holder, const Segment& segment, wire::U
   mapped.mapping = *std::move(mapping);
   if (times != nullptr) {
     times->import += import;
-    times->map += mapped.mapping->times().map;
-    times->access += mapped.mapping->times().access;
+    times->map_memory += mapped.mapping->times().map;
+    times->set_access += mapped.mapping->times().access;
   }
   mapped.holders.insert(holder);
   segments_.emplace(segment.segment_id, std::move(mapped));
@@ -199,11 +197,11 @@ absl::Status Window::MapPage(uint32_t index, const wire::UniqueFd& fd, bool writ
 absl::Status Window::MapControlPage(uint32_t rank, wire::UniqueFd fd, bool writable) {
   absl::MutexLock lock(&mu_);
   if (rank >= spec_.n_ranks) return absl::InternalError("control page of a rank out of range");
-  if (page_mapped_[rank] && (page_writable_[rank] || !writable)) return absl::OkStatus();
+  Page& mapped = mapped_[rank];
+  if (mapped.mapped && (mapped.writable || !writable)) return absl::OkStatus();
   absl::Status status = MapPage(rank, fd, writable, "a control page");
   if (!status.ok()) return status;
-  page_mapped_[rank] = true;
-  page_writable_[rank] = writable;
+  mapped = {true, writable, nullptr};
   if (!writable) return absl::OkStatus();
   const auto registered =
       driver_->RegisterHost(page(rank), wire::kPageBytes, driver::Access::kReadWrite);
@@ -211,20 +209,20 @@ absl::Status Window::MapControlPage(uint32_t rank, wire::UniqueFd fd, bool writa
     log::Info("waits of kernels are not listed: ", registered.status().message());
     return absl::OkStatus();
   }
-  kernel_waits_[rank] =
+  mapped.kernel_waits =
       static_cast<wire::ControlPage*>(const_cast<void*>(*registered))->kernel_waits;
   return absl::OkStatus();
 }
 
 absl::Status Window::MapStatusPage(wire::UniqueFd fd) {
   absl::MutexLock lock(&mu_);
-  if (page_mapped_[spec_.n_ranks]) return absl::OkStatus();
+  if (mapped_[spec_.n_ranks].mapped) return absl::OkStatus();
   absl::Status status = MapPage(spec_.n_ranks, fd, /*writable=*/false, "the status page");
   if (!status.ok()) return status;
   auto registered =
       driver_->RegisterHost(page(spec_.n_ranks), wire::kPageBytes, driver::Access::kReadOnly);
   if (!registered.ok()) return registered.status();
-  page_mapped_[spec_.n_ranks] = true;
+  mapped_[spec_.n_ranks].mapped = true;
   abort_word_ = &static_cast<const wire::StatusPage*>(*registered)->abort;
   return absl::OkStatus();
 }
@@ -244,7 +242,7 @@ const uint32_t* Window::abort_word() const {
 
 wire::KernelWait* Window::kernel_waits(uint32_t rank) const {
   absl::MutexLock lock(&mu_);
-  return kernel_waits_[rank];
+  return mapped_[rank].kernel_waits;
 }
 
 size_t Window::n_segments() const {

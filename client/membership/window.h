@@ -21,6 +21,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "client/base/types.h"
 #include "client/membership/job_status.h"
 #include "client/wire/job.h"
 #include "device/driver/gpu_driver.h"
@@ -29,7 +30,7 @@
 
 namespace iris::internal {
 
-// What the ranks of one process that share a window agree on.
+// Ranks of one process with one key share a window.
 struct WindowKey {
   uint64_t daemon_id = 0;
   uint64_t job_id = 0;
@@ -45,12 +46,6 @@ struct WindowSpec {
   uint32_t n_ranks = 0;
   uint64_t stride_bytes = 0;
   uint64_t wanted_base = 0;
-};
-
-struct SegmentTimes {
-  absl::Duration import;
-  absl::Duration map;
-  absl::Duration access;
 };
 
 class Window {
@@ -73,14 +68,14 @@ class Window {
   const std::shared_ptr<driver::GpuDriver>& shared_driver() const { return driver_; }
 
   // Maps a segment for `holder` (a rank of this process), unless it is mapped already: idempotent.
-  // `devices`: whose kernels use it, by this process's numbers. Takes the descriptor. Adds to
-  // `times` what it took, if given.
+  // `devices`: whose kernels use it, by this process's numbers. Takes the descriptor. Adds its
+  // times to `times`, if given.
   //
   // irisd gives a place to one segment at a time, and newer segments have larger ids. So what an
   // older one has mapped there is stale, whoever still holds it, and is unmapped. kAborted: a newer
   // one is there.
   absl::Status MapSegment(uint32_t holder, const Segment& segment, wire::UniqueFd fd,
-                          absl::Span<const uint32_t> devices = {}, SegmentTimes* times = nullptr);
+                          absl::Span<const uint32_t> devices = {}, CreateTimings* times = nullptr);
   // `holder` lets go of a segment, or of all that it holds. Unmaps what nobody holds.
   void UnmapSegment(uint32_t holder, uint64_t segment_id);
   void UnmapAll(uint32_t holder);
@@ -94,9 +89,10 @@ class Window {
   // Valid once mapped, as long as the window.
   wire::ControlPage* control_page(uint32_t rank) const;
   JobStatus status() const;
-  // Of the status page, as kernels address it.
+  // The abort word of the status page, as kernels address it.
   const uint32_t* abort_word() const;
-  // Likewise, the kernel_waits of the control page of `rank`. Null: kernels cannot write it.
+  // The kernel_waits of the control page of `rank`, as kernels address them. Null: kernels cannot
+  // write them.
   wire::KernelWait* kernel_waits(uint32_t rank) const;
 
   size_t n_segments() const;
@@ -127,9 +123,12 @@ class Window {
 
   mutable absl::Mutex mu_;
   std::map<uint64_t, MappedSegment> segments_ ABSL_GUARDED_BY(mu_);  // by segment id
-  std::vector<bool> page_mapped_ ABSL_GUARDED_BY(mu_);
-  std::vector<bool> page_writable_ ABSL_GUARDED_BY(mu_);
-  std::vector<wire::KernelWait*> kernel_waits_ ABSL_GUARDED_BY(mu_);  // by rank
+  struct Page {
+    bool mapped = false;
+    bool writable = false;
+    wire::KernelWait* kernel_waits = nullptr;  // as kernels address them
+  };
+  std::vector<Page> mapped_ ABSL_GUARDED_BY(mu_);  // as pages_
   const uint32_t* abort_word_ ABSL_GUARDED_BY(mu_) = nullptr;
 };
 

@@ -1,5 +1,5 @@
-// ControlPlane: what a rank asks of irisd and is told by it, in plain values. Nothing here includes
-// gRPC or protobuf: irisd_control_plane.h is the real one, and tests bring their own.
+// ControlPlane: the calls of a rank to irisd, and its events, in plain values.
+// irisd_control_plane.h implements it; tests bring their own.
 //
 // Thread-safe. Nothing waits without a deadline.
 #pragma once
@@ -17,7 +17,6 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "client/base/types.h"
-#include "client/wire/descriptor_key.h"
 #include "client/wire/job.h"
 #include "client/wire/operation.h"
 #include "proto/wire/unique_fd.h"
@@ -30,36 +29,25 @@ inline constexpr absl::Duration kAnswerSlack = absl::Seconds(5);
 // irisd gives is nearly over.
 inline constexpr absl::Duration kMapTimeMin = absl::Seconds(1);
 
-// What happens to the job. Called by the watch thread, one at a time, never after StopWatching has
-// returned.
-class WatchHandler {
- public:
-  virtual ~WatchHandler() = default;
-  virtual void OnRankChange(const RankChange& change) = 0;
-  virtual void OnSegmentsAdded(const SegmentsAdded& added) = 0;
-  virtual void OnGrowDone(const GrowDone& done) = 0;
-  virtual void OnStopping(const std::string& reason) = 0;
-};
+// Takes the events of a job. The watch thread calls it, one call at a time, and never after
+// StopWatching has returned.
+using WatchHandler = std::function<void(const WatchEvent&)>;
 
-// A question to irisd about a host barrier. Its destructor takes it back.
-class BarrierQuestion {
- public:
-  virtual ~BarrierQuestion() = default;
-  // Never waits. Nothing: no answer has come yet. An error: none will.
-  virtual std::optional<absl::StatusOr<BarrierAnswer>> Answer() = 0;
-};
+// A question to irisd about a host barrier, which its destructor takes back. A call never waits,
+// and gives the answer; nothing: none has come yet; an error: none will.
+using BarrierQuestion = std::function<std::optional<absl::StatusOr<BarrierAnswer>>()>;
 
 class ControlPlane {
  public:
   virtual ~ControlPlane() = default;
 
-  // Of the irisd that the rank joins: its number, which a Join may change, and the backend of its
+  // The number of the irisd that the rank joins, which a Join may change, and the backend of its
   // devices.
   virtual uint64_t daemon_id() const = 0;
   virtual const std::string& backend() const = 0;
 
   // Returns when every rank has joined. `options` has no field left that the environment fills.
-  // Where irisd goes away meanwhile, the rank joins at the next one while its join_timeout lasts.
+  // If irisd ends meanwhile, the rank joins at the next one while its join_timeout lasts.
   virtual absl::StatusOr<JoinedJob> Join(const ContextOptions& options, absl::Time deadline) = 0;
   // Says that everything is mapped at `base`, or why it could not be; returns when every rank has.
   virtual absl::StatusOr<CommittedJob> Mapped(uint64_t job_id, uint64_t epoch,
@@ -87,8 +75,8 @@ class ControlPlane {
   virtual absl::StatusOr<std::vector<Lent>> Borrow(const HeapPart& part, absl::Time deadline) = 0;
 
   // Asks about a host barrier that lasts. Never waits. Null: irisd cannot be asked now.
-  virtual std::unique_ptr<BarrierQuestion> AskOfBarrier(const BarrierWait& wait) = 0;
-  // The same of one whose time is up; the answer is there at the deadline, if at all.
+  virtual BarrierQuestion AskOfBarrier(const BarrierWait& wait) = 0;
+  // Asks about a barrier whose time is up, and waits for the answer until the deadline.
   virtual absl::StatusOr<BarrierAnswer> WhereAreMissing(const BarrierWait& wait,
                                                         absl::Time deadline) = 0;
 
@@ -99,14 +87,13 @@ class ControlPlane {
   // Waits for descriptors of the present session and takes them, in the order of `keys`.
   virtual absl::StatusOr<std::vector<wire::UniqueFd>> TakeDescriptors(
       absl::Span<const DescriptorKey> keys, absl::Time deadline) = 0;
-  // Closes those that nobody has taken.
+  // Closes all that nobody has taken.
   virtual void DropDescriptors() = 0;
-  // The same of these alone. An irisd that took over from another may have sent them again.
+  // Closes these alone. An irisd that took over from another may have sent them again.
   virtual void DropDescriptors(absl::Span<const DescriptorKey> keys) = 0;
 
-  // Starts the watch thread. `handler` is borrowed until StopWatching has returned. `name_thread`
-  // is called first on it.
-  virtual void StartWatching(const RankIdentity& identity, WatchHandler* handler,
+  // Starts the watch thread, which first calls `name_thread`.
+  virtual void StartWatching(const RankIdentity& identity, WatchHandler handler,
                              std::function<void()> name_thread) = 0;
   // Ends and joins the watch thread, and fails every call that waits. Idempotent; not from the
   // watch thread.

@@ -20,15 +20,7 @@ constexpr absl::Duration kResumeTimeout = absl::Seconds(5);
 // How long an irisd that stops may take to end its sessions.
 constexpr absl::Duration kStopTime = absl::Seconds(5);
 
-// What a visitor does with each alternative.
-template <typename... Ts>
-struct Overloaded : Ts... {
-  using Ts::operator()...;
-};
-template <typename... Ts>
-Overloaded(Ts...) -> Overloaded<Ts...>;
-
-// What goes along with the call.
+// The descriptors that go along with a call.
 std::vector<int> DescriptorsOf(const Operation& op) {
   std::vector<int> fds;
   if (const auto* registers = std::get_if<RegisterOp>(&op)) {
@@ -37,25 +29,29 @@ std::vector<int> DescriptorsOf(const Operation& op) {
   return fds;
 }
 
-// A call of a session, whose answer nobody waits for.
-class CallOfSession : public BarrierQuestion {
- public:
-  CallOfSession(std::shared_ptr<SessionClient> session, std::shared_ptr<FrameCalls::Stream> call)
-      : session_(std::move(session)), call_(std::move(call)) {}
+// irisd's answer that it stops comes before its last words: wait so long for these.
+constexpr absl::Duration kLastWords = absl::Milliseconds(250);
 
-  std::optional<absl::StatusOr<BarrierAnswer>> Answer() override {
-    const FrameCalls::Answer end = session_->calls().End(*call_);
-    if (!end.status.ok()) return end.status;
-    if (!end.answered) return std::nullopt;
-    std::string bytes;  // an answer that has ended is there as a whole
-    if (!session_->calls().Read(*call_, &bytes)) return absl::CancelledError("no answer");
-    return DecodeAwaitBarrierReply(bytes);
+// `request` names the session's id. An answer that irisd gives because it stops counts as none.
+FrameCalls::Answer CallOn(SessionClient& session, wire::CallMethod method,
+                          const std::string& request, absl::Time deadline,
+                          FrameCalls::Caller caller = FrameCalls::Caller::kMember,
+                          absl::Span<const int> fds = {}) {
+  FrameCalls::Answer answer = session.calls().Call(method, request, deadline, caller, fds);
+  if (answer.status.ok()) return answer;
+  if (!answer.answered && absl::IsDeadlineExceeded(answer.status)) {
+    answer.status = absl::DeadlineExceededError(
+        absl::StrCat("irisd at ", session.runtime_dir(),
+                     " did not answer in time; is it stopped? (", answer.status.message(), ")"));
+    return answer;
   }
-
- private:
-  const std::shared_ptr<SessionClient> session_;
-  const std::shared_ptr<FrameCalls::Stream> call_;  // ends before its session
-};
+  // It stops, or the call was cancelled there: the session's end says more, and comes at once.
+  if (answer.answered && (absl::IsUnavailable(answer.status) || absl::IsCancelled(answer.status))) {
+    answer.answered = false;
+    if (session.WaitForEnd(kLastWords)) answer.status = session.status();
+  }
+  return answer;
+}
 
 }  // namespace
 
@@ -83,21 +79,16 @@ IrisdControlPlane::~IrisdControlPlane() {
 
 absl::StatusOr<std::shared_ptr<SessionClient>> IrisdControlPlane::OpenSession(
     absl::Duration timeout) {
-  SessionOptions session_options;
+  const auto on_end = [this] {
+    absl::MutexLock lock(&mu_);
+    // Whichever session it was: the one in use counts. One that ends before it is in use is noticed
+    // when it is taken.
+    if (session_ != nullptr && !session_->status().ok()) broken_ = true;
+  };
   // A session is resumed where it was.
-  session_options.runtime_dirs =
-      runtime_dir_.empty() ? options_.runtime_dirs : std::vector<std::string>{runtime_dir_};
-  session_options.connect_timeout = timeout;
-  session_options.on_end = [this] { OnSessionEnd(); };
-  return SessionClient::Connect(std::move(session_options));
-}
-
-void IrisdControlPlane::OnSessionEnd() {
-  absl::MutexLock lock(&mu_);
-  // Whichever session it was: the one in use counts. One that ends before it is in use is noticed
-  // when it is taken.
-  if (session_ == nullptr || session_->status().ok()) return;
-  broken_ = true;
+  return SessionClient::Connect(
+      {runtime_dir_.empty() ? options_.runtime_dirs : std::vector<std::string>{runtime_dir_},
+       timeout, on_end});
 }
 
 void IrisdControlPlane::UseSession(std::shared_ptr<SessionClient> session) {
@@ -134,14 +125,17 @@ absl::StatusOr<std::shared_ptr<SessionClient>> IrisdControlPlane::WaitForSession
 }
 
 template <typename Encode>
-CallAnswer IrisdControlPlane::CallNow(wire::CallMethod method, const Encode& encode,
-                                      absl::Time deadline, FrameCalls::Caller caller) {
+FrameCalls::Answer IrisdControlPlane::CallNow(wire::CallMethod method, const Encode& encode,
+                                              absl::Time deadline, FrameCalls::Caller caller) {
   const std::shared_ptr<SessionClient> session = CurrentSession();
   return CallOn(*session, method, encode(session->session_id()), deadline, caller);
 }
 
 template <typename T>
-absl::StatusOr<T> IrisdControlPlane::Parsed(absl::StatusOr<T> decoded) const {
+absl::StatusOr<T> IrisdControlPlane::Parsed(const FrameCalls::Answer& answer,
+                                            absl::StatusOr<T> (*decode)(absl::string_view)) const {
+  if (!answer.status.ok()) return answer.status;
+  absl::StatusOr<T> decoded = decode(answer.message);
   if (decoded.ok()) return decoded;
   return absl::InternalError(
       absl::StrCat("irisd at ", runtime_dir_,
@@ -154,10 +148,10 @@ absl::StatusOr<JoinedJob> IrisdControlPlane::Join(const ContextOptions& options,
   ContextOptions wanted = options;
   absl::Duration backoff = kReconnectBackoffMin;
   for (;;) {
-    const CallAnswer answer = CallNow(
+    const FrameCalls::Answer answer = CallNow(
         wire::CallMethod::kJoin,
         [&](uint64_t session_id) { return EncodeJoin(session_id, wanted); }, deadline);
-    if (answer.status.ok()) return Parsed(DecodeJoinReply(answer.message));
+    if (answer.status.ok()) return Parsed(answer, DecodeJoinReply);
     // irisd that stops says so before its sessions end.
     const bool gone = !answer.answered && absl::IsUnavailable(answer.status) &&
                       CurrentSession()->WaitForEnd(kStopTime) &&
@@ -193,42 +187,41 @@ absl::Status IrisdControlPlane::ConnectToNext(const absl::Status& ended, absl::T
 absl::StatusOr<CommittedJob> IrisdControlPlane::Mapped(uint64_t job_id, uint64_t epoch,
                                                        const absl::StatusOr<uint64_t>& base,
                                                        absl::Time deadline) {
-  const CallAnswer answer = CallNow(
-      wire::CallMethod::kMapped,
-      [&](uint64_t session_id) {
-        return EncodeMapped({session_id, job_id}, epoch, base);
-      },
-      deadline);
-  if (!answer.status.ok()) return answer.status;
-  return Parsed(DecodeMappedReply(answer.message));
+  const auto encode = [&](uint64_t session_id) {
+    return EncodeMapped({session_id, job_id}, epoch, base);
+  };
+  return Parsed(CallNow(wire::CallMethod::kMapped, encode, deadline), DecodeMappedReply);
 }
 
-std::unique_ptr<BarrierQuestion> IrisdControlPlane::AskOfBarrier(const BarrierWait& wait) {
+BarrierQuestion IrisdControlPlane::AskOfBarrier(const BarrierWait& wait) {
   std::shared_ptr<SessionClient> session = CurrentSession();
-  auto call = session->calls().Open(wire::CallMethod::kAwaitBarrier,
-                                    EncodeAwaitBarrier(session->session_id(), wait));
-  if (!call.ok()) return nullptr;
-  return std::make_unique<CallOfSession>(std::move(session), *std::move(call));
+  auto opened = session->calls().Open(wire::CallMethod::kAwaitBarrier,
+                                      EncodeAwaitBarrier(session->session_id(), wait));
+  if (!opened.ok()) return nullptr;
+  // The call ends before its session.
+  return [session, call = *std::move(opened)]() -> std::optional<absl::StatusOr<BarrierAnswer>> {
+    const FrameCalls::Answer end = session->calls().End(*call);
+    if (!end.status.ok()) return end.status;
+    if (!end.answered) return std::nullopt;
+    std::string bytes;  // an answer that has ended is there as a whole
+    if (!session->calls().Read(*call, &bytes)) return absl::CancelledError("no answer");
+    return DecodeAwaitBarrierReply(bytes);
+  };
 }
 
 absl::StatusOr<BarrierAnswer> IrisdControlPlane::WhereAreMissing(const BarrierWait& wait,
                                                                  absl::Time deadline) {
-  const CallAnswer answer = CallNow(
-      wire::CallMethod::kAwaitBarrier,
-      [&](uint64_t session_id) { return EncodeAwaitBarrier(session_id, wait); }, deadline);
-  if (!answer.status.ok()) return answer.status;
-  return Parsed(DecodeAwaitBarrierReply(answer.message));
+  const auto encode = [&](uint64_t session_id) { return EncodeAwaitBarrier(session_id, wait); };
+  return Parsed(CallNow(wire::CallMethod::kAwaitBarrier, encode, deadline),
+                DecodeAwaitBarrierReply);
 }
 
 absl::Status IrisdControlPlane::GrowMapped(uint64_t job_id, uint64_t grow_id,
                                            const absl::Status& mapped, absl::Time deadline) {
-  return CallNow(
-             wire::CallMethod::kGrowMapped,
-             [&](uint64_t session_id) {
-               return EncodeGrowMapped({session_id, job_id}, grow_id, mapped);
-             },
-             deadline)
-      .status;
+  const auto encode = [&](uint64_t session_id) {
+    return EncodeGrowMapped({session_id, job_id}, grow_id, mapped);
+  };
+  return CallNow(wire::CallMethod::kGrowMapped, encode, deadline).status;
 }
 
 absl::Status IrisdControlPlane::Leave(uint64_t job_id, absl::Time deadline) {
@@ -237,13 +230,8 @@ absl::Status IrisdControlPlane::Leave(uint64_t job_id, absl::Time deadline) {
     // A rank whose job broke is lost to operations, but can still leave on its new session.
     if (broken_) return lost_.ok() ? session_->status() : lost_;
   }
-  return CallNow(
-             wire::CallMethod::kLeave,
-             [&](uint64_t session_id) {
-               return EncodeLeave({session_id, job_id});
-             },
-             deadline, FrameCalls::Caller::kLeaver)
-      .status;
+  const auto encode = [&](uint64_t session_id) { return EncodeLeave({session_id, job_id}); };
+  return CallNow(wire::CallMethod::kLeave, encode, deadline, FrameCalls::Caller::kLeaver).status;
 }
 
 absl::StatusOr<Outcome> IrisdControlPlane::Operate(const OperationCall& call,
@@ -254,14 +242,13 @@ absl::StatusOr<Outcome> IrisdControlPlane::Operate(const OperationCall& call,
   for (;;) {
     auto session = WaitForSession(reach_deadline);
     if (!session.ok()) return session.status();
-    const CallAnswer answer =
+    const FrameCalls::Answer answer =
         CallOn(**session, wire::CallMethod::kOperate,
                EncodeOperate((*session)->session_id(), call, timeout), answer_deadline,
                FrameCalls::Caller::kMember, DescriptorsOf(call.op));
     if (answer.answered) {
       // A refusal consumes nothing, but says nothing either of the same request sent before.
-      if (!answer.status.ok()) return answer.status;
-      absl::StatusOr<Outcome> outcome = Parsed(DecodeOperateReply(answer.message));
+      absl::StatusOr<Outcome> outcome = Parsed(answer, DecodeOperateReply);
       if (outcome.ok()) *unanswered = false;
       return outcome;
     }
@@ -282,12 +269,12 @@ absl::StatusOr<std::vector<ControlPlane::Lent>> IrisdControlPlane::Borrow(const 
   for (;;) {
     auto session = WaitForSession(deadline);
     if (!session.ok()) return session.status();
-    const CallAnswer answer = CallOn(**session, wire::CallMethod::kBorrow,
-                                     EncodeBorrow((*session)->session_id(), part), deadline);
-    if (answer.answered && !answer.status.ok()) return answer.status;
+    const FrameCalls::Answer answer =
+        CallOn(**session, wire::CallMethod::kBorrow, EncodeBorrow((*session)->session_id(), part),
+               deadline);
     absl::Status status = answer.status;
     if (answer.answered) {
-      const absl::StatusOr<Borrowed> lent = Parsed(DecodeBorrowReply(answer.message));
+      const absl::StatusOr<Borrowed> lent = Parsed(answer, DecodeBorrowReply);
       if (!lent.ok()) return lent.status();
       std::vector<DescriptorKey> keys;
       for (const Segment& segment : lent->segments) {
@@ -323,10 +310,10 @@ void IrisdControlPlane::DropDescriptors(absl::Span<const DescriptorKey> keys) {
   CurrentSession()->DropDescriptors(keys);
 }
 
-void IrisdControlPlane::StartWatching(const RankIdentity& identity, WatchHandler* handler,
+void IrisdControlPlane::StartWatching(const RankIdentity& identity, WatchHandler handler,
                                       std::function<void()> name_thread) {
   identity_ = identity;
-  handler_ = handler;
+  handler_ = std::move(handler);
   name_thread_ = std::move(name_thread);
   {
     absl::MutexLock lock(&mu_);
@@ -410,7 +397,7 @@ bool IrisdControlPlane::WatchSession(SessionClient& session) {
   while (session.calls().Read(**stream, &bytes)) {
     const absl::StatusOr<WatchEvent> event = DecodeWatchEvent(bytes);
     if (event.ok()) {
-      Handle(*event);
+      handler_(*event);
     } else {
       log::Warning("irisd sent an event that does not parse, and it is left out: ",
                    event.status().message());
@@ -428,22 +415,11 @@ bool IrisdControlPlane::WatchSession(SessionClient& session) {
   return session.WaitForEnd(kLastWords);
 }
 
-void IrisdControlPlane::Handle(const WatchEvent& event) {
-  std::visit(Overloaded{
-                 [](std::monostate) {},
-                 [this](const RankChange& change) { handler_->OnRankChange(change); },
-                 [this](const SegmentsAdded& added) { handler_->OnSegmentsAdded(added); },
-                 [this](const GrowDone& done) { handler_->OnGrowDone(done); },
-                 [this](const Stopping& stopping) { handler_->OnStopping(stopping.reason); },
-             },
-             event);
-}
-
 absl::Status IrisdControlPlane::Reconnect() {
   // Calls wait until the rank is resumed: broken_ stays set until then.
   auto session = OpenSession(absl::ZeroDuration());
   if (!session.ok()) return session.status();
-  const CallAnswer answer =
+  const FrameCalls::Answer answer =
       CallOn(**session, wire::CallMethod::kResume,
              EncodeResume((*session)->session_id(), identity_), Now() + kResumeTimeout);
   if (!answer.answered) return answer.status;
@@ -451,19 +427,16 @@ absl::Status IrisdControlPlane::Reconnect() {
     UseSession(*session);
     return absl::OkStatus();
   }
-  absl::Status lost;
-  if ((*session)->daemon_id() != daemon_id_) {
-    lost = absl::AbortedError(absl::StrCat(
-        "irisd at ", runtime_dir_, " restarted and no longer knows job \"", identity_.job, "\" (",
-        answer.status.message(), "); mapped memory stays valid, create a new Context"));
-  } else {
-    lost = absl::AbortedError(absl::StrCat(
-        "the session with irisd at ", runtime_dir_, " broke, and it does not take rank ",
-        identity_.rank, " of job \"", identity_.job, "\" back: ", answer.status.message(),
-        "; mapped memory stays valid, create a new Context"));
-  }
+  const std::string why =
+      (*session)->daemon_id() != daemon_id_
+          ? absl::StrCat("irisd at ", runtime_dir_, " restarted and no longer knows job \"",
+                         identity_.job, "\" (", answer.status.message(), ")")
+          : absl::StrCat("the session with irisd at ", runtime_dir_,
+                         " broke, and it does not take rank ", identity_.rank, " of job \"",
+                         identity_.job, "\" back: ", answer.status.message());
   absl::MutexLock lock(&mu_);
-  lost_ = std::move(lost);
+  lost_ =
+      absl::AbortedError(absl::StrCat(why, "; mapped memory stays valid, create a new Context"));
   // The job broke meanwhile: the rank is this session's, but nothing is left to do except to leave.
   // In one step with lost_, or a call that waits would go out on the new session.
   if (answer.status.code() == absl::StatusCode::kAborted) {

@@ -24,7 +24,6 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "client/session/call_on.h"
 #include "client/session/control_plane.h"
 #include "client/session/session_client.h"
 
@@ -56,7 +55,7 @@ class IrisdControlPlane : public ControlPlane {
   absl::StatusOr<Outcome> Operate(const OperationCall& call, absl::Time reach_deadline,
                                   absl::Time answer_deadline, bool* unanswered) override;
   absl::StatusOr<std::vector<Lent>> Borrow(const HeapPart& part, absl::Time deadline) override;
-  std::unique_ptr<BarrierQuestion> AskOfBarrier(const BarrierWait& wait) override;
+  BarrierQuestion AskOfBarrier(const BarrierWait& wait) override;
   absl::StatusOr<BarrierAnswer> WhereAreMissing(const BarrierWait& wait,
                                                 absl::Time deadline) override;
   absl::Status GrowMapped(uint64_t job_id, uint64_t grow_id, const absl::Status& mapped,
@@ -65,7 +64,7 @@ class IrisdControlPlane : public ControlPlane {
                                                               absl::Time deadline) override;
   void DropDescriptors() override;
   void DropDescriptors(absl::Span<const DescriptorKey> keys) override;
-  void StartWatching(const RankIdentity& identity, WatchHandler* handler,
+  void StartWatching(const RankIdentity& identity, WatchHandler handler,
                      std::function<void()> name_thread) override;
   void StopWatching() override;
 
@@ -75,7 +74,6 @@ class IrisdControlPlane : public ControlPlane {
  private:
   explicit IrisdControlPlane(const Options& options) : options_(options) {}
   absl::StatusOr<std::shared_ptr<SessionClient>> OpenSession(absl::Duration timeout);
-  void OnSessionEnd();
   // From now on calls go to `session`.
   void UseSession(std::shared_ptr<SessionClient> session);
   std::shared_ptr<SessionClient> CurrentSession() const;
@@ -86,13 +84,13 @@ class IrisdControlPlane : public ControlPlane {
   absl::Status ConnectToNext(const absl::Status& ended, absl::Time deadline);
   // CallOn the present session, with what `encode` makes of its id.
   template <typename Encode>
-  CallAnswer CallNow(wire::CallMethod method, const Encode& encode, absl::Time deadline,
-                     FrameCalls::Caller caller = FrameCalls::Caller::kMember);
-  // What was decoded of an answer; an error says of which irisd.
+  FrameCalls::Answer CallNow(wire::CallMethod method, const Encode& encode, absl::Time deadline,
+                             FrameCalls::Caller caller = FrameCalls::Caller::kMember);
+  // Decodes an answer. An error of `decode` names the irisd.
   template <typename T>
-  absl::StatusOr<T> Parsed(absl::StatusOr<T> decoded) const;
+  absl::StatusOr<T> Parsed(const FrameCalls::Answer& answer,
+                           absl::StatusOr<T> (*decode)(absl::string_view)) const;
   void WatchLoop();
-  void Handle(const WatchEvent& event);
   // Reads one watch stream until it ends; says whether its session has ended with it.
   bool WatchSession(SessionClient& session);
   // One attempt to connect and resume.
@@ -105,7 +103,7 @@ class IrisdControlPlane : public ControlPlane {
   uint64_t daemon_id_ = 0;
   std::string backend_;
   RankIdentity identity_;  // constant once the watch thread runs
-  WatchHandler* handler_ = nullptr;
+  WatchHandler handler_;
   std::function<void()> name_thread_;
   std::thread watcher_;
 

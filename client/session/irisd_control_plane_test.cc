@@ -18,21 +18,21 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-class Events : public WatchHandler {
- public:
-  void OnRankChange(const RankChange& change) override {
-    EXPECT_EQ(change.state, wire::PageRankState::kEnding);
-    EXPECT_EQ(change.reason, "hung up");
-    ++rank_changes;
-  }
-  void OnSegmentsAdded(const SegmentsAdded& added) override {
-    absl::MutexLock lock(&mu);
-    last_added = added;
-  }
-  void OnGrowDone(const GrowDone& done) override { grown = done.grow_id; }
-  void OnStopping(const std::string& reason) override {
-    EXPECT_EQ(reason, "update");
-    ++stops;
+struct Events {
+  void Take(const WatchEvent& event) {
+    if (const auto* change = std::get_if<RankChange>(&event)) {
+      EXPECT_EQ(change->state, wire::PageRankState::kEnding);
+      EXPECT_EQ(change->reason, "hung up");
+      ++rank_changes;
+    } else if (const auto* added = std::get_if<SegmentsAdded>(&event)) {
+      absl::MutexLock lock(&mu);
+      last_added = *added;
+    } else if (const auto* done = std::get_if<GrowDone>(&event)) {
+      grown = done->grow_id;
+    } else if (const auto* stopping = std::get_if<Stopping>(&event)) {
+      EXPECT_EQ(stopping->reason, "update");
+      ++stops;
+    }
   }
   absl::Mutex mu;
   SegmentsAdded last_added ABSL_GUARDED_BY(mu);
@@ -58,7 +58,8 @@ class IrisdControlPlaneTest : public ::testing::Test {
     rmdir(dir_.c_str());
   }
   void Watch() {
-    plane_->StartWatching({5, 6, "job", 3}, &events_, [] {});
+    plane_->StartWatching(
+        {5, 6, "job", 3}, [this](const WatchEvent& event) { events_.Take(event); }, [] {});
   }
 
   absl::StatusOr<Outcome> Operate(uint64_t k, absl::Duration reach = absl::Seconds(60),
@@ -475,10 +476,10 @@ TEST_F(IrisdControlPlaneTest, AQuestionAboutABarrierIsAskedAgainAfterARestart) {
   const auto question = plane_->AskOfBarrier({});
   ASSERT_NE(question, nullptr);
   ASSERT_TRUE(irisd_->WaitFor([&] { return irisd_->barriers() == 1; }));
-  EXPECT_FALSE(question->Answer().has_value());
+  EXPECT_FALSE(question().has_value());
   irisd_->Restart();
   std::optional<absl::StatusOr<BarrierAnswer>> answer;
-  ASSERT_TRUE(irisd_->WaitFor([&] { return (answer = question->Answer()).has_value(); }));
+  ASSERT_TRUE(irisd_->WaitFor([&] { return (answer = question()).has_value(); }));
   ASSERT_TRUE(answer->ok()) << answer->status();
   EXPECT_EQ((*answer)->text, "they wait for each other");
   EXPECT_EQ(irisd_->barriers(), 2);

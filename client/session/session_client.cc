@@ -62,7 +62,7 @@ DescriptorKey KeyOf(const wire::DescriptorRecord& record) {
   return key;
 }
 
-// Of a field that may fill its place to the end.
+// The text of a field that may have no zero at its end.
 template <size_t n>
 std::string TextOf(const char (&text)[n]) {
   return std::string(text, strnlen(text, n));
@@ -77,8 +77,8 @@ int SessionClient::TryConnect(const std::string& path, absl::Time give_up, wire:
   std::memcpy(address.sun_path, path.data(), path.size());
   wire::UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   if (!fd.valid()) return errno;
-  // In a crowd the kernel lets those who wait in connect() in by turns; who only tried now and then
-  // would find the queue full. EAGAIN says that the time is over.
+  // If many connect, the kernel admits those that wait in connect() in order, and a client that
+  // only tries now and then would find the queue full. EAGAIN says that the time is over.
   const absl::Duration wait = std::max(give_up - Now(), absl::Milliseconds(1));
   const struct timeval timeout = absl::ToTimeval(wait);
   const bool bounded =
@@ -99,7 +99,7 @@ absl::StatusOr<std::shared_ptr<SessionClient>> SessionClient::Connect(SessionOpt
   std::shared_ptr<SessionClient> client(new SessionClient());
   const absl::Time give_up = Now() + options.connect_timeout;
   absl::Duration backoff = kBackoffMin;
-  for (;;) {
+  for (;; absl::SleepFor(backoff), backoff = std::min(backoff * 2, kBackoffMax)) {
     // The first directory's error is the one to report, unless a later one has a socket that
     // refuses.
     int error = 0;
@@ -112,28 +112,23 @@ absl::StatusOr<std::shared_ptr<SessionClient>> SessionClient::Connect(SessionOpt
       }
       if (error == 0) error = this_error;
     }
+    absl::Status status;
+    bool may_come = false;
     if (client->socket_.valid()) {
-      const absl::Duration patience = std::max(kHandshakeTimeout, give_up - Now());
-      const absl::Status status = client->Handshake(patience);
+      status = client->Handshake(std::max(kHandshakeTimeout, give_up - Now()));
       if (status.ok()) break;
       // irisd starts or stops, or has ended this handshake for a newer one in a crowd.
-      if (!absl::IsUnavailable(status) || Now() + backoff > give_up) return status;
+      may_come = absl::IsUnavailable(status);
       client->socket_.Reset();
-      absl::SleepFor(backoff);
-      backoff = std::min(backoff * 2, kBackoffMax);
-      continue;
+    } else if (error == EMFILE || error == ENFILE || error == ENOMEM || error == ENAMETOOLONG) {
+      status = wire::ErrnoStatus(
+          error,
+          absl::StrCat("connect to irisd at ", options.runtime_dirs.front(), "/", kSocketName));
+    } else {
+      may_come = error == ENOENT || error == ECONNREFUSED || error == EAGAIN || error == ENOTDIR;
+      status = CannotReach(options.runtime_dirs, kSocketName, error);
     }
-    if (error == EMFILE || error == ENFILE || error == ENOMEM || error == ENAMETOOLONG) {
-      return wire::ErrnoStatus(error, absl::StrCat("connect to irisd at ",
-                                                   options.runtime_dirs.front(), "/", kSocketName));
-    }
-    const bool may_come =
-        error == ENOENT || error == ECONNREFUSED || error == EAGAIN || error == ENOTDIR;
-    if (!may_come || Now() + backoff > give_up) {
-      return CannotReach(options.runtime_dirs, kSocketName, error);
-    }
-    absl::SleepFor(backoff);
-    backoff = std::min(backoff * 2, kBackoffMax);
+    if (!may_come || Now() + backoff > give_up) return status;
   }
   client->stop_event_.Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!client->stop_event_.valid()) return wire::ErrnoStatus(errno, "make an eventfd");

@@ -1,7 +1,7 @@
 // SessionClient: one attested connection to irisd. Calls go out on its socket, and answers,
 // descriptors and errors come in, by a thread of its own. When the socket hangs up, the session has
-// ended: it never reconnects, and whoever wants that makes a new one. When another irisd takes the
-// session over, the socket stays, and calls go on (FrameCalls).
+// ended, and never reconnects. When another irisd takes the session over, the socket stays, and
+// calls go on (FrameCalls).
 //
 // Thread-safe. The destructor closes the socket and joins the thread; it must not run on that
 // thread, nor while a call is under way.
@@ -23,8 +23,8 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "client/wire/descriptor_key.h"
 #include "client/wire/frame_calls.h"
+#include "client/wire/job.h"
 #include "proto/wire/frame.h"
 #include "proto/wire/unique_fd.h"
 
@@ -53,7 +53,7 @@ class SessionClient {
 
   uint64_t session_id() const { return welcome_.session_id; }
   uint64_t daemon_id() const { return welcome_.daemon_id; }
-  // Of irisd's devices: "emu" or a vendor's.
+  // The backend of irisd's devices: "emu" or a vendor's.
   std::string backend() const {
     return std::string(welcome_.backend, strnlen(welcome_.backend, sizeof(welcome_.backend)));
   }
@@ -78,9 +78,9 @@ class SessionClient {
   // Ends every wait of TakeDescriptors, and of a member for an answer, now and later, with
   // kCancelled.
   void CancelWaits();
-  // Closes whatever waits for a job that nobody will take.
+  // Closes all descriptors that nobody has taken.
   void DropDescriptors();
-  // The same of these alone.
+  // Closes these alone.
   void DropDescriptors(absl::Span<const DescriptorKey> keys);
 
  private:

@@ -1,8 +1,8 @@
-// BorrowedMemory: what ranks have registered and this rank has open, or has registered with them,
-// mapped into the window where irisd has put it: above the owner's heap.
+// BorrowedMemory: registered memory that this rank has open, or has registered with others, mapped
+// into the window where irisd has put it: above the owner's heap.
 //
-// irisd may give a place again before this rank has unmapped what was there, if a registration
-// failed. So what is mapped is known by its segments: what they are not is stale, and is replaced.
+// irisd may give a place again before this rank has unmapped it, if a registration failed. So a
+// mapping is known by its segments: one with other segments is stale, and is replaced.
 //
 // Not thread-safe: its owner locks. Borrows the control plane and the window.
 #pragma once
@@ -35,9 +35,9 @@ class BorrowedMemory {
   void Unmap(uint64_t offset_bytes);
   // Takes back one Map of what begins there, of this owner, if it is still these segments.
   void Unmap(uint32_t owner, uint64_t offset_bytes, const Segments& segments);
-  // Whether these segments are what begins there, of this owner.
+  // True if these segments of this owner begin there.
   bool Is(uint32_t owner, uint64_t offset_bytes, const Segments& segments) const;
-  // Whether the range lies in memory of `owner` that is mapped.
+  // True if the range lies in mapped memory of `owner`.
   bool Has(uint32_t owner, uint64_t offset_bytes, uint64_t bytes) const;
 
  private:

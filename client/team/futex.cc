@@ -13,7 +13,7 @@
 namespace iris::internal {
 namespace {
 
-// Whether the kernel has futex_waitv; found out by the first call.
+// False once a call has found that the kernel lacks futex_waitv.
 std::atomic<bool> have_waitv{true};
 std::atomic<bool> force_fallback{false};
 

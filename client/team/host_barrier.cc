@@ -23,20 +23,15 @@ constexpr absl::Duration kSleepMax = absl::Milliseconds(100);
 // A barrier that lasts so long asks for help. Most that wait for a rank that is busy do not.
 constexpr absl::Duration kAskAfter = absl::Milliseconds(200);
 
-// Which barrier it was.
-std::string Named(uint32_t epoch, size_t n_ranks) {
-  return absl::StrCat("host barrier #", epoch, " of ", n_ranks, " ranks");
-}
-
 }  // namespace
 
-HostBarrier::HostBarrier(Options options, std::vector<const uint32_t*> words, uint32_t* own_word,
-                         JobStatus status)
-    : options_(std::move(options)),
+HostBarrier::HostBarrier(std::vector<uint32_t> ranks, uint32_t start_epoch,
+                         std::vector<const uint32_t*> words, uint32_t* own_word, JobStatus status)
+    : ranks_(std::move(ranks)),
       words_(std::move(words)),
       own_word_(own_word),
       status_(status),
-      epoch_(options_.start_epoch) {
+      epoch_(start_epoch) {
   missing_.reserve(words_.size());
 }
 
@@ -51,7 +46,7 @@ void HostBarrier::Look() {
 
 std::vector<uint32_t> HostBarrier::MissingRanks() const {
   std::vector<uint32_t> ranks;
-  for (const uint32_t i : missing_) ranks.push_back(options_.ranks[i]);
+  for (const uint32_t i : missing_) ranks.push_back(ranks_[i]);
   return ranks;
 }
 
@@ -61,15 +56,10 @@ std::string HostBarrier::WhoGaveUp() const {
     if (__atomic_load_n(words_[i], __ATOMIC_ACQUIRE) != epoch_) continue;
     const uint32_t ms = __atomic_load_n(words_[i] + wire::kWordsToGaveUp, __ATOMIC_RELAXED);
     if (ms == 0) continue;
-    absl::StrAppend(&text, "; ", status_.Name(options_.ranks[i]), " came and gave up after ",
+    absl::StrAppend(&text, "; ", status_.Name(ranks_[i]), " came and gave up after ",
                     absl::FormatDuration(absl::Milliseconds(ms)), " (its own timeout)");
   }
   return text;
-}
-
-absl::Status HostBarrier::Pass() {
-  was_broken_ = status_.aborted();
-  return absl::OkStatus();
 }
 
 absl::Status HostBarrier::Run(absl::Time deadline, const std::atomic<bool>& cancelled,
@@ -79,11 +69,17 @@ absl::Status HostBarrier::Run(absl::Time deadline, const std::atomic<bool>& canc
   __atomic_store_n(own_gave_up, 0u, __ATOMIC_RELAXED);
   __atomic_store_n(own_word_, epoch_, __ATOMIC_RELEASE);
   FutexWakeAll(own_word_);
-  if (was_broken_) return Annotate(status_.Broken(), Named(epoch_, words_.size()));
-  bool slept = false;
-  absl::Status status = Await(deadline, cancelled, help, &slept);
-  if (slept) __atomic_store_n(own_word_ + wire::kWordsToWaitsSince, 0u, __ATOMIC_RELAXED);
-  return status;
+  absl::Status status;
+  if (was_broken_) {
+    status = status_.Broken();
+  } else {
+    bool slept = false;
+    status = Await(deadline, cancelled, help, &slept);
+    if (slept) __atomic_store_n(own_word_ + wire::kWordsToWaitsSince, 0u, __ATOMIC_RELAXED);
+    if (status.ok()) was_broken_ = status_.aborted();
+  }
+  if (status.ok()) return status;
+  return Annotate(status, absl::StrCat("host barrier #", epoch_, " of ", words_.size(), " ranks"));
 }
 
 absl::Status HostBarrier::Await(absl::Time deadline, const std::atomic<bool>& cancelled,
@@ -92,22 +88,21 @@ absl::Status HostBarrier::Await(absl::Time deadline, const std::atomic<bool>& ca
   // Rotated order: each rank looks for another peer first.
   missing_.clear();
   const uint32_t n = static_cast<uint32_t>(words_.size());
-  const uint32_t own_index =
-      static_cast<uint32_t>(std::find(options_.ranks.begin(), options_.ranks.end(), options_.rank) -
-                            options_.ranks.begin());
+  const auto own_index =
+      static_cast<uint32_t>(std::find(words_.begin(), words_.end(), own_word_) - words_.begin());
   for (uint32_t i = 1; i < n; ++i) missing_.push_back((own_index + i) % n);
 
   absl::Time start = absl::InfiniteFuture();  // of the sleep
   for (int yields = 0;; ++yields) {
     Look();
-    if (missing_.empty()) return Pass();
+    if (missing_.empty()) return absl::OkStatus();
     if (yields < kYields) {
       sched_yield();
       continue;
     }
 
-    // What the page says is looked at before the words are looked at again: a rank that arrived and
-    // then died or left has arrived.
+    // The page is read before the words are read again: a rank that arrived and then died or left
+    // has arrived.
     const uint32_t changes = status_.changes();
     absl::Status gone = status_.Broken();
     if (gone.ok()) gone = status_.Left(MissingRanks());
@@ -122,10 +117,10 @@ absl::Status HostBarrier::Await(absl::Time deadline, const std::atomic<bool>& ca
                                     return false;
                                   }),
                    missing_.end());
-    if (missing_.empty()) return Pass();
+    if (missing_.empty()) return absl::OkStatus();
     if (!gone.ok()) {
       const std::string why = help == nullptr ? "" : help->WhyItCouldNotEnd();
-      if (!why.empty()) return Annotate(absl::InvalidArgumentError(why), Named(epoch_, n));
+      if (!why.empty()) return absl::InvalidArgumentError(why);
       std::string text(gone.message());
       std::vector<uint32_t> late;
       for (const uint32_t rank : MissingRanks()) {
@@ -133,11 +128,10 @@ absl::Status HostBarrier::Await(absl::Time deadline, const std::atomic<bool>& ca
       }
       if (!late.empty()) absl::StrAppend(&text, "; missing besides: ", status_.Names(late));
       text += WhoGaveUp();
-      return Annotate(absl::Status(gone.code(), text), Named(epoch_, n));
+      return absl::Status(gone.code(), text);
     }
     if (cancelled.load(std::memory_order_acquire)) {
-      return Annotate(absl::FailedPreconditionError("this context has left the job"),
-                      Named(epoch_, n));
+      return absl::FailedPreconditionError("this context has left the job");
     }
     const absl::Time now = Now();
     start = std::min(start, now);
@@ -151,16 +145,16 @@ absl::Status HostBarrier::Await(absl::Time deadline, const std::atomic<bool>& ca
           "; missing: ", status_.MissingNames(MissingRanks()), WhoGaveUp(), where));
       const int64_t ms = std::clamp<int64_t>(absl::ToInt64Milliseconds(waited), 1, 1u << 31);
       __atomic_store_n(own_gave_up, static_cast<uint32_t>(ms), __ATOMIC_RELAXED);
-      return Annotate(status, Named(epoch_, n));
+      return status;
     }
     if (!*slept) {
-      // Who passes without sleeping pays nothing for those who look from outside.
+      // A barrier that does not sleep costs nothing for iris-ctl.
       *slept = true;
       __atomic_store_n(own_word_ + wire::kWordsToWaitsSince, PageNow(), __ATOMIC_RELAXED);
     }
     if (help != nullptr && now - start >= kAskAfter) {
       const std::string why = help->WhyItCannotEnd(epoch_, MissingRanks());
-      if (!why.empty()) return Annotate(absl::InvalidArgumentError(why), Named(epoch_, n));
+      if (!why.empty()) return absl::InvalidArgumentError(why);
     }
     waits[n_waits++] = {status_.changes_word(), changes};
     FutexWaitAny(absl::MakeConstSpan(waits, n_waits), std::min(left, kSleepMax));

@@ -28,26 +28,19 @@ class BarrierHelp {
   // The barrier has lasted for a while, and lacks these ranks, as of now. Never waits. Not empty:
   // the barrier cannot end, and why.
   virtual std::string WhyItCannotEnd(uint32_t epoch, const std::vector<uint32_t>& missing) = 0;
-  // The same of a barrier that a rank has left or died in. Ranks that irisd refused leave, and must
-  // not take the reason with them. May take a moment.
+  // The reason why a barrier could not end in which a rank has left or died. Ranks that irisd
+  // refused leave, and must not take the reason with them. May take a moment.
   virtual std::string WhyItCouldNotEnd() = 0;
-  // Where these ranks are, for an error; may take a moment.
+  // Says for an error where these ranks are; may take a moment.
   virtual std::string WhereAre(uint32_t epoch, const std::vector<uint32_t>& missing) = 0;
 };
 
 class HostBarrier {
  public:
-  struct Options {
-    std::vector<uint32_t> ranks;  // world ranks of the team
-    uint32_t rank = 0;            // this rank's world rank; one of `ranks`
-    uint32_t slot = 0;            // of the team's word in every control page
-    uint32_t start_epoch = 0;
-  };
-
   // `words[i]` is the team's word in the control page of ranks[i], and inside that page;
-  // `own_word` the same of this rank, writable.
-  HostBarrier(Options options, std::vector<const uint32_t*> words, uint32_t* own_word,
-              JobStatus status);
+  // `own_word` is that of this rank, writable.
+  HostBarrier(std::vector<uint32_t> ranks, uint32_t start_epoch, std::vector<const uint32_t*> words,
+              uint32_t* own_word, JobStatus status);
 
   // One barrier. A barrier that everyone reached succeeds, even if somebody died or left right
   // after; but not when the job was broken already as this rank passed the one before: ranks that
@@ -69,19 +62,18 @@ class HostBarrier {
                      bool* slept);
   // Drops the members that have arrived from missing_.
   void Look();
-  absl::Status Pass();
   std::vector<uint32_t> MissingRanks() const;
-  // Of members that have come to this barrier: who gave up, and after how long. Begins with "; ",
-  // or is empty.
+  // Lists members that came to this barrier and gave up, with their times. Begins with "; ", or is
+  // empty.
   std::string WhoGaveUp() const;
 
-  const Options options_;
+  const std::vector<uint32_t> ranks_;
   const std::vector<const uint32_t*> words_;
   uint32_t* const own_word_;
   const JobStatus status_;
   uint32_t epoch_;
   bool was_broken_ = false;        // the job, when the last barrier was passed
-  std::vector<uint32_t> missing_;  // indices into options_.ranks
+  std::vector<uint32_t> missing_;  // indices into ranks_
 };
 
 }  // namespace iris::internal

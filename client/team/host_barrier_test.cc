@@ -56,7 +56,7 @@ class Pages {
     }
     std::vector<const uint32_t*> words;
     for (const uint32_t r : ranks) words.push_back(&control_[r].words[slot]);
-    return HostBarrier({ranks, rank, slot, start_epoch}, words, &control_[rank].words[slot],
+    return HostBarrier(ranks, start_epoch, words, &control_[rank].words[slot],
                        JobStatus(status_, n_));
   }
 

@@ -8,14 +8,18 @@
 #include "client/base/clock.h"
 
 namespace iris::internal {
+namespace {
+
+absl::Status AnotherCall() {
+  return absl::DeadlineExceededError("another thread's call on the same team did not end in time");
+}
+
+}  // namespace
 
 absl::StatusOr<OperationResult> OperationSequence::Run(Operation op, absl::Duration timeout) {
   const absl::Time reach_deadline = DeadlineIn(timeout);
-  Turn turn(&turns_, reach_deadline);
-  if (!turn.taken()) {
-    return absl::DeadlineExceededError(
-        "another thread's call on the same team did not end in time");
-  }
+  TimedLock lock(&mutex_, reach_deadline);
+  if (!lock.held()) return AnotherCall();
   return RunNext(std::move(op), timeout, reach_deadline);
 }
 
@@ -24,11 +28,8 @@ absl::StatusOr<OperationResult> OperationSequence::RunBoth(
     absl::FunctionRef<Operation(const OperationResult&)> then,
     absl::FunctionRef<void(const OperationResult&)> undo) {
   const absl::Time reach_deadline = DeadlineIn(timeout);
-  Turn turn(&turns_, reach_deadline);
-  if (!turn.taken()) {
-    return absl::DeadlineExceededError(
-        "another thread's call on the same team did not end in time");
-  }
+  TimedLock lock(&mutex_, reach_deadline);
+  if (!lock.held()) return AnotherCall();
   absl::StatusOr<OperationResult> result = RunNext(std::move(first), timeout, reach_deadline);
   if (!result.ok()) return result;
   const absl::StatusOr<OperationResult> second =
@@ -76,18 +77,14 @@ absl::StatusOr<Outcome> OperationSequence::Ask(const OperationCall& call,
     if (outcome->status.ok()) heap_->AtLeast(outcome->result.heap_bytes);
     unanswered_.reset();  // last: `call` may lie in it
   } else if (unanswered && !unanswered_.has_value()) {
-    Keep(call);
+    unanswered_.emplace();
+    unanswered_->call = call;
+    if (auto* broadcast = std::get_if<BroadcastOp>(&unanswered_->call.op)) {
+      unanswered_->value = std::string(broadcast->value);
+      broadcast->value = unanswered_->value;
+    }
   }
   return outcome;
-}
-
-void OperationSequence::Keep(const OperationCall& call) {
-  unanswered_.emplace();
-  unanswered_->call = call;
-  if (auto* broadcast = std::get_if<BroadcastOp>(&unanswered_->call.op)) {
-    unanswered_->value = std::string(broadcast->value);
-    broadcast->value = unanswered_->value;
-  }
 }
 
 }  // namespace iris::internal

@@ -5,9 +5,10 @@
 // that irisd refuses uses up nothing. A call whose answer never came keeps its k: it is asked
 // again, word for word, before anything else of the team.
 //
-// Thread-safe: calls take turns. Borrows the control plane and the heap's size.
+// Thread-safe: calls come one after the other. Borrows the control plane and the heap's size.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -17,11 +18,34 @@
 #include "absl/time/time.h"
 #include "client/membership/heap_size.h"
 #include "client/session/control_plane.h"
-#include "client/team/only_thread.h"
-#include "client/team/turn.h"
+#include "client/team/timed_lock.h"
 #include "client/wire/operation.h"
 
 namespace iris::internal {
+
+// OnlyThread: whether one thread alone has used a context. irisd judges the calls of such a rank
+// (docs/protocol.md, "Calls that wait for each other"). Thread-safe.
+class OnlyThread {
+ public:
+  // The first thread is the one that makes the context.
+  OnlyThread() : first_(Self()) {}
+
+  // Notes that the calling thread uses the context.
+  void Use() {
+    if (Self() != first_) many_.store(true, std::memory_order_relaxed);
+  }
+  // False: another thread has used it, too.
+  bool alone() const { return !many_.load(std::memory_order_relaxed); }
+
+ private:
+  static const void* Self() {
+    static thread_local char self = 0;
+    return &self;
+  }
+
+  const void* const first_;
+  std::atomic<bool> many_{false};
+};
 
 class OperationSequence {
  public:
@@ -33,10 +57,9 @@ class OperationSequence {
   // Asks irisd for the team's next operation and waits for its outcome. An error is the outcome's,
   // or irisd's refusal of the call, or says that irisd was not reached or did not answer in time.
   absl::StatusOr<OperationResult> Run(Operation op, absl::Duration timeout);
-  // The same for two that belong together: `then` does what is between them, and says which the
-  // second one is. No other call on the team comes between. Not called if the first one fails. The
-  // result is the first one's, of which the second one says only whether it stands: `undo` takes
-  // back what `then` did if it does not, before another call on the team begins.
+  // Runs two operations with no other call on the team between them. `then`, which runs if the
+  // first one succeeds, gives the second one. The result is that of the first one. If the second
+  // one fails, `undo` takes back the effects of `then`, before another call on the team begins.
   absl::StatusOr<OperationResult> RunBoth(Operation first, absl::Duration timeout,
                                           absl::FunctionRef<Operation(const OperationResult&)> then,
                                           absl::FunctionRef<void(const OperationResult&)> undo);
@@ -49,12 +72,11 @@ class OperationSequence {
     std::string value;
   };
 
-  // As Run, by who has the turn.
+  // As Run, by the thread that holds the lock.
   absl::StatusOr<OperationResult> RunNext(Operation op, absl::Duration timeout,
                                           absl::Time reach_deadline);
   // Sends the call, and notes what came of it.
   absl::StatusOr<Outcome> Ask(const OperationCall& call, absl::Time reach_deadline);
-  void Keep(const OperationCall& call);
 
   ControlPlane* const plane_;
   HeapSize* const heap_;
@@ -62,8 +84,8 @@ class OperationSequence {
   const uint32_t team_id_;
   const OnlyThread* const threads_;
 
-  Turns turns_;
-  // Used by who has the turn.
+  TimedMutex mutex_;
+  // Used by the thread that holds the lock.
   uint64_t next_k_ = 0;
   std::optional<Unanswered> unanswered_;  // with next_k_
 };

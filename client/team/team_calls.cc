@@ -21,7 +21,7 @@ namespace {
 // Team id of a Team that this rank is not in.
 constexpr uint32_t kNoTeam = std::numeric_limits<uint32_t>::max();
 
-// Between two looks for what another rank may publish soon.
+// Pauses between two requests for a name that another rank may soon publish.
 constexpr absl::Duration kFirstPause = absl::Microseconds(200);
 constexpr absl::Duration kLongestPause = absl::Milliseconds(20);
 
@@ -31,7 +31,12 @@ std::string Quoted(const std::string& name) {
   return absl::StrCat(" \"", name.substr(0, wire::kMaxAllocationNameBytes + 1), "\"");
 }
 
-// Of a call that a rank makes alone, so that it need not be judged on every rank alike.
+std::string RegisterText(const void* memory, const AllocateOptions& options) {
+  return absl::StrCat("register ", base::SizeText(options.bytes), " at 0x",
+                      absl::Hex(reinterpret_cast<uint64_t>(memory)), Quoted(options.name));
+}
+
+// Checks the name of a call that a rank makes alone; irisd judges names of the others.
 absl::Status CheckName(absl::string_view what, absl::string_view name) {
   if (!IsUtf8(name)) {
     return absl::InvalidArgumentError(absl::StrCat(what, ": the name is not UTF-8"));
@@ -60,9 +65,9 @@ class HelpOfIrisd : public BarrierHelp {
       refused_ = question_ == nullptr;
       return "";
     }
-    const auto answer = question_->Answer();
+    const auto answer = question_();
     if (!answer.has_value()) return "";
-    question_.reset();
+    question_ = nullptr;
     refused_ = !answer->ok();
     if (refused_) return "";
     if ((*answer)->cannot_end) return (*answer)->text;
@@ -94,7 +99,7 @@ class HelpOfIrisd : public BarrierHelp {
   ControlPlane* const plane_;
   BarrierWait wait_;
   const OnlyThread* const threads_;
-  std::unique_ptr<BarrierQuestion> question_;
+  BarrierQuestion question_;
   bool refused_ = false;
 };
 
@@ -103,19 +108,15 @@ class HelpOfIrisd : public BarrierHelp {
 // Teams.
 
 Team TeamCalls::AddTeam(const TeamInfo& info) {
-  HostBarrier::Options barrier;
-  barrier.ranks = info.ranks;
-  barrier.rank = options_.rank;
-  barrier.slot = info.barrier_slot % wire::kMaxTeamsPerJob;
-  barrier.start_epoch = info.barrier_start_epoch;
+  const uint32_t slot = info.barrier_slot % wire::kMaxTeamsPerJob;
   std::vector<const uint32_t*> words;
   for (const uint32_t r : info.ranks) {
-    words.push_back(&window_->control_page(r % window_->n_ranks())->words[barrier.slot]);
+    words.push_back(&window_->control_page(r % window_->n_ranks())->words[slot]);
   }
-  uint32_t* const own_word = &window_->control_page(options_.rank)->words[barrier.slot];
-  auto state =
-      std::make_shared<State>(plane_, heap_, options_.job_id, info.team_id, &threads_,
-                              HostBarrier(barrier, std::move(words), own_word, window_->status()));
+  uint32_t* const own_word = &window_->control_page(options_.rank)->words[slot];
+  auto state = std::make_shared<State>(plane_, heap_, options_.job_id, info.team_id, &threads_,
+                                       HostBarrier(info.ranks, info.barrier_start_epoch,
+                                                   std::move(words), own_word, window_->status()));
   Team& team = state->team;
   team.id = info.team_id;
   team.ranks = info.ranks;
@@ -128,8 +129,9 @@ Team TeamCalls::AddTeam(const TeamInfo& info) {
   for (size_t i = 0; i < team.ranks.size() && i < kMaxTeamRanks; ++i) {
     team.device.members[i] = static_cast<uint8_t>(team.ranks[i]);
   }
-  ranges_->AddInternal(info.sync_offset_bytes, kSyncAreaBytes,
-                       absl::StrCat("the barrier area of team ", info.team_id), info.ranks);
+  ranges_->Add(info.sync_offset_bytes, kSyncAreaBytes,
+               absl::StrCat("the barrier area of team ", info.team_id), info.ranks,
+               /*internal=*/true);
   absl::MutexLock lock(&mu_);
   teams_[info.team_id] = state;
   return team;
@@ -155,10 +157,11 @@ absl::StatusOr<std::shared_ptr<TeamCalls::State>> TeamCalls::Find(const Team& te
 // Operations.
 
 absl::StatusOr<OperationResult> TeamCalls::Operate(const Team& team, absl::string_view what,
-                                                   Operation op, absl::Duration timeout) {
+                                                   Operation op,
+                                                   std::optional<absl::Duration> timeout) {
   auto state = Find(team);
   if (!state.ok()) return Annotate(state.status(), what);
-  auto result = (*state)->operations.Run(std::move(op), timeout);
+  auto result = (*state)->operations.Run(std::move(op), timeout.value_or(options_.timeout));
   if (!result.ok()) return AnnotateOperation(result.status(), what);
   return result;
 }
@@ -172,7 +175,7 @@ absl::StatusOr<OperationResult> TeamCalls::OperateAlone(absl::string_view what, 
 }
 
 absl::StatusOr<Allocation> TeamCalls::Allocate(const AllocateOptions& wanted, const Team& team,
-                                               absl::Duration timeout) {
+                                               std::optional<absl::Duration> timeout) {
   const std::string what =
       absl::StrCat("allocate ", base::SizeText(wanted.bytes), Quoted(wanted.name));
   return Allocated(wanted, team.id, team.ranks, Operate(team, what, wanted, timeout));
@@ -182,7 +185,7 @@ absl::StatusOr<Allocation> TeamCalls::AllocateLocal(const AllocateOptions& wante
   const std::string what = absl::StrCat("allocate ", base::SizeText(wanted.bytes),
                                         Quoted(wanted.name), " in its own heap");
   if (absl::Status status = CheckName(what, wanted.name); !status.ok()) return status;
-  // Whoever opens it by its name finds it cleared, so the name comes last.
+  // Ranks that open it by its name find it cleared, so the name comes last.
   AllocateOptions unnamed = wanted;
   unnamed.name.clear();
   auto allocation = Allocated(unnamed, wire::kFirstOwnTeam + options_.rank, {options_.rank},
@@ -228,29 +231,20 @@ absl::StatusOr<RegisterOp> TeamCalls::Shared(void* memory, const AllocateOptions
 }
 
 absl::StatusOr<Allocation> TeamCalls::Register(void* memory, const AllocateOptions& options) {
-  const std::string what =
-      absl::StrCat("register ", base::SizeText(options.bytes), " at 0x",
-                   absl::Hex(reinterpret_cast<uint64_t>(memory)), Quoted(options.name));
+  const std::string what = RegisterText(memory, options);
   if (absl::Status status = guard_->Usable(); !status.ok()) return Annotate(status, what);
   if (absl::Status status = CheckName(what, options.name); !status.ok()) return status;
   absl::StatusOr<RegisterOp> op = Shared(memory, options);
   if (!op.ok()) return Annotate(op.status(), what);
   const auto result = OperateAlone(what, *std::move(op));
   if (!result.ok()) return result.status();
-  Allocation allocation;
-  allocation.offset_bytes = result->offset_bytes;
-  allocation.bytes = options.bytes;
-  allocation.address = memory;
-  allocation.team_id = wire::kFirstOwnTeam + options_.rank;
-  allocation.name = options.name;
-  return allocation;
+  return Allocation{result->offset_bytes, options.bytes, memory,
+                    wire::kFirstOwnTeam + options_.rank, options.name};
 }
 
 absl::StatusOr<Allocation> TeamCalls::RegisterTogether(void* memory, const AllocateOptions& options,
                                                        const Team& team) {
-  const std::string what = absl::StrCat("register ", base::SizeText(options.bytes), " at 0x",
-                                        absl::Hex(reinterpret_cast<uint64_t>(memory)),
-                                        Quoted(options.name), " together");
+  const std::string what = absl::StrCat(RegisterText(memory, options), " together");
   const auto state = Find(team);
   if (!state.ok()) return Annotate(state.status(), what);
   absl::StatusOr<RegisterOp> op = Shared(memory, options);
@@ -302,7 +296,7 @@ absl::Status TeamCalls::MapTogether(uint64_t offset_bytes, Together* together) {
                                              ": its place has been given to others meanwhile"));
   }
   if (status.ok()) {
-    // What else was there is stale: its members have unmapped it, or are about to.
+    // Another entry there is stale: its members have unmapped it, or are about to.
     together_[offset_bytes] = *together;
     return status;
   }
@@ -361,7 +355,7 @@ absl::Status TeamCalls::Publish(const Allocation& allocation, const std::string&
 absl::Status TeamCalls::PublishAs(absl::string_view what, uint64_t offset_bytes, uint64_t bytes,
                                   const std::string& name) {
   const absl::Status status = OperateAlone(what, PublishOp{offset_bytes, name}).status();
-  // What it has registered is not in its heap.
+  // Registered memory is not in the heap.
   if (status.ok() && offset_bytes < heap_->bytes()) {
     ranges_->Add(offset_bytes, bytes, name, {options_.rank});
   }
@@ -372,15 +366,11 @@ absl::StatusOr<Allocation> TeamCalls::Allocated(const AllocateOptions& wanted, u
                                                 absl::Span<const uint32_t> ranks,
                                                 absl::StatusOr<OperationResult> result) {
   if (!result.ok()) return result.status();
-  Allocation allocation;
-  allocation.offset_bytes = result->offset_bytes;
-  allocation.bytes = wanted.bytes;
-  allocation.address =
-      reinterpret_cast<void*>(window_->address(options_.rank, result->offset_bytes));
-  allocation.team_id = team_id;
-  allocation.name = wanted.name;
-  ranges_->Add(allocation.offset_bytes, allocation.bytes, allocation.name, ranks);
-  return allocation;
+  const uint64_t offset = result->offset_bytes;
+  ranges_->Add(offset, wanted.bytes, wanted.name, ranks);
+  return Allocation{offset, wanted.bytes,
+                    reinterpret_cast<void*>(window_->address(options_.rank, offset)), team_id,
+                    wanted.name};
 }
 
 absl::Status TeamCalls::Free(const Allocation& allocation) {
@@ -401,8 +391,8 @@ absl::Status TeamCalls::Free(const Allocation& allocation) {
     }
     team = it->second->team;
   }
-  // What they have registered together is unmapped first: its place may be another's as soon as all
-  // have asked.
+  // Memory that they have registered together is unmapped first: its place may be another's as soon
+  // as all have asked.
   const uint64_t offset = allocation.offset_bytes;
   std::optional<Together> together = UnmapTogether(offset);
   const absl::Status status =
@@ -410,10 +400,9 @@ absl::Status TeamCalls::Free(const Allocation& allocation) {
   if (!status.ok() && together.has_value()) {
     const absl::Status mapped = MapTogether(offset, &*together);
     if (!mapped.ok()) {
-      return absl::Status(status.code(), absl::StrCat(status.message(),
-                                                      "; and it is mapped here no "
-                                                      "more: ",
-                                                      mapped.message()));
+      return absl::Status(
+          status.code(),
+          absl::StrCat(status.message(), "; and it is mapped here no more: ", mapped.message()));
     }
   }
   return status;
@@ -457,15 +446,13 @@ absl::StatusOr<Opened> TeamCalls::OpenedAs(absl::string_view what, uint32_t rank
     (void)OperateAlone(what, FreeOp{range.offset_bytes});
     return Annotate(status, what);
   }
-  Opened opened;
-  opened.rank = rank;
-  opened.offset_bytes = range.offset_bytes;
-  opened.bytes = range.bytes;
-  opened.address = reinterpret_cast<void*>(window_->address(rank, range.offset_bytes));
-  opened.symmetric = reinterpret_cast<void*>(window_->address(options_.rank, range.offset_bytes));
-  opened.dtype = range.dtype;
   ranges_->Add(range.offset_bytes, range.bytes, name, {rank});
-  return opened;
+  const auto address_in = [&](uint32_t heap) {
+    return reinterpret_cast<void*>(window_->address(heap, range.offset_bytes));
+  };
+  return Opened{
+      rank,       range.offset_bytes, range.bytes, address_in(rank), address_in(options_.rank),
+      range.dtype};
 }
 
 absl::Status TeamCalls::TakeOpened(uint32_t rank, const OpenedRange& range) {
@@ -564,8 +551,8 @@ absl::Status TeamCalls::DestroyTeam(const Team& team) {
   if (!state.ok()) return Annotate(state.status(), what);
   DestroyTeamOp op;
   {
-    Turn turn(&(*state)->barrier_turns, DeadlineIn(options_.timeout));
-    if (!turn.taken()) {
+    TimedLock lock(&(*state)->barrier_mutex, DeadlineIn(options_.timeout));
+    if (!lock.held()) {
       return absl::FailedPreconditionError(absl::StrCat(what, ": a barrier of it is running"));
     }
     op.last_barrier_epoch = (*state)->barrier.epoch();
@@ -592,8 +579,8 @@ absl::Status TeamCalls::Barrier(const Team& team, absl::Duration timeout) {
 
 absl::Status TeamCalls::Meet(State& state, absl::Duration timeout) {
   const absl::Time deadline = DeadlineIn(timeout);
-  Turn turn(&state.barrier_turns, deadline);
-  if (!turn.taken()) {
+  TimedLock lock(&state.barrier_mutex, deadline);
+  if (!lock.held()) {
     return absl::DeadlineExceededError(
         "host barrier: another thread's barrier on the same team did not end in time");
   }

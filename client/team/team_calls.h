@@ -2,8 +2,8 @@
 // with those that the rank makes alone, which irisd takes as calls of its own team.
 //
 // Operations go through irisd, which decides their one outcome; barriers go through shared pages.
-// Every error says first what was attempted. Thread-safe: operations on one team take turns, and so
-// do barriers. Borrows all that it is given.
+// Every error says first what was attempted. Thread-safe: operations on one team come one after the
+// other, and so do barriers. Borrows all that it is given.
 #pragma once
 
 #include <cstdint>
@@ -29,9 +29,8 @@
 #include "client/session/control_plane.h"
 #include "client/team/borrowed_memory.h"
 #include "client/team/host_barrier.h"
-#include "client/team/only_thread.h"
 #include "client/team/operation_sequence.h"
-#include "client/team/turn.h"
+#include "client/team/timed_lock.h"
 #include "proto/wire/limits.h"
 
 namespace iris::internal {
@@ -65,13 +64,10 @@ class TeamCalls {
   Team AddTeam(const TeamInfo& info);
 
   // As the calls of Context that have these names (client/iris/context.h).
-  absl::StatusOr<Allocation> Allocate(const AllocateOptions& wanted, const Team& team) {
-    return Allocate(wanted, team, options_.timeout);
-  }
   absl::StatusOr<Allocation> Allocate(const AllocateOptions& wanted, const Team& team,
-                                      absl::Duration timeout);
+                                      std::optional<absl::Duration> timeout = std::nullopt);
   absl::StatusOr<Allocation> AllocateLocal(const AllocateOptions& wanted);
-  // Of `options`: bytes, name, dtype and shape.
+  // Uses the bytes, name, dtype and shape of `options`.
   absl::StatusOr<Allocation> Register(void* memory, const AllocateOptions& options);
   absl::StatusOr<Allocation> RegisterTogether(void* memory, const AllocateOptions& options,
                                               const Team& team);
@@ -86,10 +82,10 @@ class TeamCalls {
   absl::Status DestroyTeam(const Team& team);
   absl::Status Barrier(const Team& team, absl::Duration timeout);
 
-  // Whether the range lies in memory that `owner` has registered and this rank has open.
+  // True if the range lies in memory that `owner` has registered and this rank has open.
   bool Borrows(uint32_t owner, uint64_t offset_bytes, uint64_t bytes) const;
 
-  // Whether the range lies in what a team with all these members has registered together.
+  // True if the range lies in memory that a team with all these members has registered together.
   bool HaveTogether(absl::Span<const uint32_t> ranks, uint64_t offset_bytes, uint64_t bytes) const;
 
   // As HeapRanges::Refusal.
@@ -107,18 +103,15 @@ class TeamCalls {
         : operations(plane, heap, job_id, team_id, threads), barrier(std::move(team_barrier)) {}
     Team team;
     OperationSequence operations;
-    Turns barrier_turns;
-    HostBarrier barrier;  // used by who has the turn
+    TimedMutex barrier_mutex;
+    HostBarrier barrier;  // used by the thread that holds the lock
   };
 
   // kFailedPrecondition: not a member, no such team any more, or the context may not be used.
   absl::StatusOr<std::shared_ptr<State>> Find(const Team& team) const;
   // The team's next operation; `what` is put in front of errors.
-  absl::StatusOr<OperationResult> Operate(const Team& team, absl::string_view what, Operation op) {
-    return Operate(team, what, std::move(op), options_.timeout);
-  }
   absl::StatusOr<OperationResult> Operate(const Team& team, absl::string_view what, Operation op,
-                                          absl::Duration timeout);
+                                          std::optional<absl::Duration> timeout = std::nullopt);
   // As Operate, of this rank's own team.
   absl::StatusOr<OperationResult> OperateAlone(absl::string_view what, Operation op);
   // Asks `parent` for an operation that makes teams. A rank that comes into none gets `if_in_none`.
@@ -133,15 +126,15 @@ class TeamCalls {
                                   const OpenedRange& range);
   // Counts that it is open, and maps what has to be mapped for that.
   absl::Status TakeOpened(uint32_t rank, const OpenedRange& range);
-  // What a team has registered together.
+  // Memory that a team has registered together.
   struct Together {
     uint64_t bytes = 0;
     std::vector<uint32_t> ranks;
-    // Of each of the ranks, once they are mapped: by these it is known from what another team has
-    // registered at the same place, once this one is undone.
+    // The segments of each rank, once they are mapped. They tell it from memory that another team
+    // registers at the same place, once this one is undone.
     std::vector<BorrowedMemory::Segments> segments;
   };
-  // What a call gives to be registered. kInvalidArgument: memory that cannot be shared, and why.
+  // The operation that registers `memory`. kInvalidArgument: the memory cannot be shared, and why.
   absl::StatusOr<RegisterOp> Shared(void* memory, const AllocateOptions& options) const;
   // Maps every member's part, also the own, all or nothing. If `together` has segments, these.
   // kAborted: others are there by now.

@@ -5,8 +5,8 @@
 // program gave is not judged here: irisd does that, the same on every rank. Text and lists that are
 // too long are cut just beyond the limit, so that irisd gets to see them and says so.
 //
-// What irisd sent is not trusted. A Decode function gives kInternal, with a text that says what is
-// wrong, for bytes that are not such a message, for text that is not UTF-8, and for lists longer
+// Bytes from irisd are not trusted. A Decode function gives kInternal, with a text that says what
+// is wrong, for bytes that are not such a message, for text that is not UTF-8, and for lists longer
 // than the limits of proto/wire/limits.h. Unknown fields are skipped, and an unknown state is
 // kUnspecified: a newer irisd may have them.
 #pragma once
@@ -24,7 +24,7 @@
 
 namespace iris::internal {
 
-// Who asks, and of which job.
+// The session that asks, and the job that it asks about.
 struct Asker {
   uint64_t session_id = 0;
   uint64_t job_id = 0;

@@ -316,7 +316,7 @@ absl::Status FrameCalls::OnRestarted(uint64_t generation) {
     pending->old = pending->messages.size();
   }
   pending_.clear();
-  // Of descriptors that the one before has sent.
+  // The irisd before has sent the descriptors that they acknowledge.
   owes_acks_ = 0;
   owes_seen_ = true;
   (void)TrySendOwed();

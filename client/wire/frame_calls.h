@@ -1,5 +1,5 @@
 // FrameCalls: the calls of one session, as frames of its socket. A call is one frame to irisd, and
-// its answer comes back by the session's thread, which hands it to whoever waits.
+// its answer comes back by the session's thread, which hands it to the thread that waits.
 //
 // Another irisd may take the session over (kRestarted). It knows nothing of the calls that have no
 // final answer, so each is made again, as a new call with the same contents, by the thread that
@@ -88,7 +88,7 @@ class FrameCalls {
   void SessionEnded(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  // What a call says, as often as it is made.
+  // The contents of a call, which may be made several times.
   struct Request {
     wire::CallPayload header;  // but for the number
     std::string_view bytes;    // if they fit in a frame
@@ -111,21 +111,21 @@ class FrameCalls {
   // `bytes` and `fds` are borrowed.
   static absl::StatusOr<Request> MakeRequest(wire::CallMethod method, const std::string& bytes,
                                              absl::Span<const int> fds);
-  // Makes a call, with a number of its own, and has its answer go to `pending`. Never waits;
-  // kResourceExhausted: irisd's queue is full.
+  // Makes a call, whose answer goes to `pending`. Never waits; kResourceExhausted: irisd's queue is
+  // full.
   absl::Status TryMake(const Request& request, Pending* pending) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // The same, waiting for room until the deadline.
+  // Makes a call, and waits for room until the deadline.
   absl::Status Make(const Request& request, absl::Time deadline, Caller caller, Pending* pending)
       ABSL_LOCKS_EXCLUDED(mu_);
   // Makes the stream's call if that is to be done and irisd has room now.
   void TryMake(Stream& stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // What goes before every other frame. kResourceExhausted: irisd's queue is full.
+  // Sends the frames that go before every other one. kResourceExhausted: irisd's queue is full.
   absl::Status TrySendOwed() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Tells irisd what was read, as far as it takes that now.
+  // Reports to irisd which messages were read, as far as its queue has room.
   void TellTaken(Pending& pending) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Takes it out of what waits, and tells irisd if that knows of it and it had not ended.
+  // Drops a call, and cancels it at irisd if it was made and has not ended.
   void Forget(const Pending& pending) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Why whoever waits does so in vain; ok if he does not.
+  // The reason why `caller` waits in vain; ok if there is none.
   absl::Status Over(Caller caller) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
 
   mutable absl::Mutex mu_;

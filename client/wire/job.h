@@ -1,16 +1,30 @@
-// What irisd says about a job and its teams, as plain values. Messages become these in convert.h
-// and nowhere else.
+// Jobs and teams as irisd describes them, in plain values. convert.h alone makes them of messages.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <tuple>
 #include <variant>
 #include <vector>
 
 #include "absl/time/time.h"
+#include "proto/wire/frame.h"
 #include "proto/wire/pages.h"
 
 namespace iris::internal {
+
+// The name of one descriptor that irisd sends over the session socket.
+struct DescriptorKey {
+  wire::DescriptorKind kind = wire::DescriptorKind::kSegment;
+  uint64_t job_id = 0;
+  uint64_t epoch = 0;
+  uint32_t rank = 0;        // kLink: index of the device; 0 for other kinds but kControlPage
+  uint64_t segment_id = 0;  // 0 unless kind is kSegment
+  friend bool operator<(const DescriptorKey& a, const DescriptorKey& b) {
+    return std::tie(a.kind, a.job_id, a.epoch, a.rank, a.segment_id) <
+           std::tie(b.kind, b.job_id, b.epoch, b.rank, b.segment_id);
+  }
+};
 
 // One physical allocation: the unit of export and of mapping.
 struct Segment {
@@ -26,7 +40,7 @@ struct Peer {
   uint32_t device_index = 0;  // irisd's number of it
 };
 
-// Who this rank is: what a new session resumes.
+// A rank's identity, by which a new session resumes it.
 struct RankIdentity {
   uint64_t job_id = 0;
   uint64_t epoch = 0;
@@ -47,9 +61,10 @@ struct JoinedJob {
   std::string device_uuid;        // the same
   uint32_t device_index = 0;      // the same
   absl::Duration map_timeout;     // Mapped must be called within this time
-  uint64_t link_bytes = 0;        // not 0: a link (links.h) to every device of the job comes along
-  absl::Duration create;          // irisd: to create this rank's memory
-  absl::Duration export_fds;      // irisd: to make descriptors of it
+  uint64_t link_bytes =
+      0;                  // not 0: a link (device_warmup.h) to every device of the job comes along
+  absl::Duration create;  // irisd: to create this rank's memory
+  absl::Duration export_fds;  // irisd: to make descriptors of it
 };
 
 struct TeamInfo {
@@ -73,7 +88,7 @@ struct RankChange {
   std::string reason;
 };
 
-// A part of a rank's heap, as whoever borrows it asks for it.
+// A part of a rank's heap that a rank borrows.
 struct HeapPart {
   std::string job;
   uint32_t rank = 0;

@@ -1,5 +1,5 @@
-// The operations of a team that irisd decides, as plain values: what a rank asks for, and what
-// comes of it. docs/protocol.md has their rules.
+// The operations of a team that irisd decides, and their outcomes, as plain values.
+// docs/protocol.md has their rules.
 #pragma once
 
 #include <cstdint>
@@ -35,18 +35,18 @@ struct DestroyTeamOp {
 struct GrowOp {
   uint64_t bytes = 0;
 };
-// Of this rank's own team: what `rank` has allocated alone under this name, if it has.
+// Opens the allocation of `rank` alone that has this name. For this rank's own team.
 struct OpenOp {
   uint32_t rank = 0;
   std::string name;
 };
-// Of this rank's own team: the name of what it has allocated without one.
+// Names an allocation that has no name. For this rank's own team.
 struct PublishOp {
   uint64_t offset_bytes = 0;
   std::string name;
 };
-// Memory that the rank has allocated itself: of its own team, or, with memory of every other
-// member, of another one. `options` say its bytes, name, dtype and shape.
+// Registers memory that the rank has allocated itself: for its own team, or, with memory of every
+// other member, for another one. `options` has its bytes, name, dtype and shape.
 struct RegisterOp {
   AllocateOptions options;
   std::vector<uint64_t> piece_bytes;  // of the allocations that it lies in
@@ -55,7 +55,7 @@ struct RegisterOp {
   std::vector<std::shared_ptr<const wire::UniqueFd>> descriptors;
   absl::Status error;  // not OK: it cannot be shared, so that the others need not wait for it
 };
-// Whether this rank has mapped what its team has registered together.
+// Reports whether this rank has mapped the memory that its team registers together.
 struct ConfirmOp {
   uint64_t offset_bytes = 0;
   absl::Status mapped;
@@ -89,14 +89,14 @@ struct BarrierWait {
   uint64_t moment = 0;      // of the answer before this look; 0: there is none
   bool time_is_up = false;  // answered at once
 };
-// What irisd knows of it.
+// The answer of irisd about a barrier.
 struct BarrierAnswer {
   uint64_t moment = 0;
   bool cannot_end = false;
   std::string text;  // why it cannot end; or, if the time is up, where the missing are
 };
 
-// What was opened, in the heap of the rank that allocated it.
+// An opened allocation, in the heap of its owner.
 struct OpenedRange {
   uint64_t offset_bytes = 0;
   uint64_t bytes = 0;

@@ -145,7 +145,7 @@ class FakeControlPlane : public ControlPlane {
     if (!borrow_answer.ok()) return borrow_answer;
     return lend ? lend(part) : std::exchange(lent, {});
   }
-  std::unique_ptr<BarrierQuestion> AskOfBarrier(const BarrierWait&) override { return nullptr; }
+  BarrierQuestion AskOfBarrier(const BarrierWait&) override { return nullptr; }
   absl::StatusOr<BarrierAnswer> WhereAreMissing(const BarrierWait&, absl::Time) override {
     return absl::UnimplementedError("this irisd knows nothing");
   }
@@ -170,7 +170,7 @@ class FakeControlPlane : public ControlPlane {
   void DropDescriptors(absl::Span<const DescriptorKey> keys) override {
     for (const DescriptorKey& key : keys) descriptors.erase(key);
   }
-  void StartWatching(const RankIdentity& identity, WatchHandler*, std::function<void()>) override {
+  void StartWatching(const RankIdentity& identity, WatchHandler, std::function<void()>) override {
     watched = identity;
   }
   void StopWatching() override { ++stops; }

@@ -1,7 +1,6 @@
-// Links: one small mapping of every device that this process has peers on, kept for its life.
-//
-// Why: docs/decisions/010-links-between-devices.md. While one exists, mapping more of that device's
-// memory is cheap.
+// KeepLink: one small mapping of every device that this process has peers on, kept for its life.
+// While it exists, mapping more of that device's memory is cheap
+// (docs/decisions/010-links-between-devices.md).
 #pragma once
 
 #include <cstdint>

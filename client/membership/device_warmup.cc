@@ -1,4 +1,4 @@
-#include "client/membership/links.h"
+#include "client/membership/device_warmup.h"
 
 #include <map>
 #include <utility>
