@@ -62,8 +62,6 @@ class Iris:
         for rank, base in enumerate(self.context.heap_bases):
             self.debug(f"rank {rank}: heap at {base:#x}")
 
-    # Who and where.
-
     def get_rank(self) -> int:
         """This rank."""
         return self.cur_rank
@@ -103,19 +101,13 @@ class Iris:
         address of each rank's heap, each a word of 64 bits."""
         return self._device_context
 
-    # Logging.
-
     debug, info, warning, error = map(_log, (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR))
-
-    # What ranks do together.
 
     def use_group(self, group: Any) -> Team:
         """Collective over all ranks: makes the team of a process group of torch's. Calls with `group=` need it once
         before, because a team is made by all ranks. Ranks outside the group give the list of its ranks."""
-        if isinstance(group, (list, tuple, range)):
-            ranks = tuple(int(rank) for rank in group)
-        else:
-            ranks = group.ranks if isinstance(group, Team) else _foreign.ranks_of_group(group)
+        ranks = tuple(map(int, group)) if isinstance(group, (list, tuple, range)) else (
+            group.ranks if isinstance(group, Team) else _foreign.ranks_of_group(group))
         if ranks not in self._teams:
             self._teams[ranks] = self.context.team(ranks)
         return self._teams[ranks]
@@ -164,8 +156,6 @@ class Iris:
         tensor = self.context.as_symmetric(external_tensor, copy=copy)
         return tensor if tensor is external_tensor else self._give(tensor, False)
 
-    # Tensors.
-
     def _give(self, tensor: "Tensor", requires_grad: bool) -> Any:
         torch = _foreign.importable_torch()
         if torch is None:
@@ -196,8 +186,8 @@ class Iris:
 
 
 class Ccl:
-    """`iris_ctx.ccl`: collectives in the order of arguments of torch and the reference, the output first. They go to
-    torch's current stream on GPUs; where devices are emulated they wait, unless async_op is true."""
+    """`iris_ctx.ccl`: collectives with the arguments of torch and the reference, the output first. They go to torch's
+    current stream on GPUs; on emulated devices they wait, unless async_op is true."""
 
     def __init__(self, owner: Iris) -> None:
         self._owner = owner
@@ -228,8 +218,6 @@ class Ccl:
 def iris(heap_size: int = 1 << 30, **options: Any) -> Iris:
     """Joins the job and makes the symmetric heap, as the reference's function of this name. Collective over all ranks.
 
-    Rank and size are those of torch.distributed, if its default group is there; else the launcher's. The rank's GPU
-    becomes torch's current one. More options are Context's. The reference's allocator_type and copy_engine are taken
-    and have no meaning.
-    """
+    Rank and size are those of torch.distributed, if it has a default group; else the launcher's. The rank's GPU becomes
+    torch's current one. Options are Context's; the reference's allocator_type and copy_engine have no meaning."""
     return Iris(heap_size, **options)
