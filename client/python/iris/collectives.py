@@ -68,7 +68,7 @@ class Communicator:
 
     @property
     def handle(self) -> int:
-        """What the C API takes."""
+        """The handle for the C API."""
         self.team.context.check()
         if self.closed:
             raise FailedPreconditionError("the communicator was used after it was released: make another one with "

@@ -147,7 +147,7 @@ reduce_scatter_rms_norm_all_gather = _norm(
 
 def plan(shmem: Any, name: str, input: Any, weight: Any = None, *, team: Optional["Team"] = None,
          **options: Any) -> Dict[str, Any]:
-    """What a call runs: its variant, blocks, threads, and how many blocks share a row. Collective if the team has no
+    """The plan of a call: its variant, blocks, threads, and how many blocks share a row. Collective if the team has no
     communicator yet."""
     if name not in _NUMBERS:
         raise InvalidArgumentError(f"{name!r} is none of {', '.join(_NUMBERS)}")

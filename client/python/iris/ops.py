@@ -161,7 +161,7 @@ def _workspace_for(name: str, team: "Team", call: _Call) -> Workspace:
 
 def plan(shmem: Any, name: str, output: Any, a: Any, b: Any, bias: Any = None, *, workspace: Workspace,
          activation: Any = None, variant: Any = "auto") -> Dict[str, Any]:
-    """What a call runs: its variant, what makes the products, blocks, threads, the tile, bytes of workspace. Matrices
+    """The plan of a call: its variant, multiplier, blocks, threads, the tile, bytes of workspace. Matrices
     that are not aligned to 16 bytes, or whose rows are not 8 elements apart or a multiple of that, may take another
     variant than "auto" tells here."""
     context = context_of(shmem)

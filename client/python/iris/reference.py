@@ -1,7 +1,7 @@
 """`iris.iris(heap_size)`: the host API of the reference system's Python package, name for name.
 
 A program that was written for that package keeps its import line: tensors are torch's where torch is installed, made
-on the symmetric heap of a Context, which is `.context` here. What a program drops is given back as `_heap.py` says.
+on the symmetric heap of a Context, which is `.context` here. `_heap.py` describes how dropped tensors are freed.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Iris:
         return self.cur_rank
 
     def get_num_ranks(self) -> int:
-        """How many ranks the job has."""
+        """The number of ranks of the job."""
         return self.num_ranks
 
     def get_device(self) -> Any:
@@ -97,7 +97,7 @@ class Iris:
         return self.heap_bases
 
     def get_device_context(self) -> Any:
-        """What DeviceContext.initialize() takes in a kernel, as a tensor: this rank, the number of ranks, and then the
+        """The tensor for DeviceContext.initialize() in a kernel: this rank, the number of ranks, and then the
         address of each rank's heap, each a word of 64 bits."""
         return self._device_context
 
@@ -130,7 +130,7 @@ class Iris:
         self.context.barrier(self.team_of(group), stream=stream)
 
     def device_barrier(self, group: Any = None, stream: Any = None) -> None:
-        """The same on a stream: it may be captured in a graph."""
+        """A barrier on a stream. It may be captured in a graph."""
         self.context.device_barrier(self.team_of(group), stream=stream)
 
     def broadcast(self, value: Any, source_rank: int = 0) -> Any:

@@ -125,7 +125,7 @@ class Tensor(_foreign.DeviceArrayInterface):
                       self._offset if offset is None else offset, self._shift, self.rank)
 
     def at(self, rank: int) -> "Tensor":
-        """The same place in another rank's heap, as a view: on GPUs for kernels and copies, on emulated devices also
+        """A view of the same place in another rank's heap: on GPUs for kernels and copies, on emulated devices also
         for numpy. OutOfRangeError: no such rank. InvalidArgumentError: the rank has no copy of it."""
         storage, context = self._storage, self.context
         storage.check()
@@ -140,7 +140,7 @@ class Tensor(_foreign.DeviceArrayInterface):
                       (rank - context.rank) * context.stride_bytes, rank)
 
     def view_dtype(self, dtype: DTypeLike) -> "Tensor":
-        """The same bits as elements of another type of as many bytes. InvalidArgumentError: of another number."""
+        """Views the bits as another type of the same size. InvalidArgumentError: its size differs."""
         dtype = DType.of(dtype)
         if dtype.itemsize != self.dtype.itemsize:
             raise InvalidArgumentError(f"elements of {self.dtype.long_name} have {self.dtype.itemsize} bytes and those "
@@ -148,7 +148,7 @@ class Tensor(_foreign.DeviceArrayInterface):
         return self._view(self.shape, self.strides, dtype)
 
     def reshape(self, *shape: Any) -> "Tensor":
-        """The same elements in another shape; one extent may be -1. InvalidArgumentError: another number of elements,
+        """Views the elements in another shape; one extent may be -1. InvalidArgumentError: another number of elements,
         or not contiguous."""
         if len(shape) == 1 and not hasattr(shape[0], "__index__"):
             (shape,) = shape
