@@ -29,7 +29,7 @@
 #include "server/log.h"
 #include "server/sandbox/sanitizers.h"
 #include "server/sandbox/seccomp_filter.h"
-#include "server/sandbox/worker_filter.h"
+#include "server/sandbox/syscall_tables.h"
 #include "server/worker/close_connections.h"
 #include "server/worker/confine.h"
 #include "server/worker/look_at_descriptors.h"
