@@ -51,10 +51,9 @@
 #include "server/state/journal.h"
 #include "server/state/state_command.h"
 #include "server/supervise/supervisor.h"
-#include "server/tenant/running_process.h"
-#include "server/tenant/worker_process.h"
+#include "server/tenant/worker_program.h"
 #include "server/tenant/worker_table.h"
-#include "server/worker/look_at_descriptors.h"
+#include "server/worker/helper_work.h"
 
 namespace iris::server {
 namespace {
@@ -166,27 +165,14 @@ WorkerTable::Setup WorkerSetup(const Config& config, const WorkerProgram* progra
                                const Logger* logger, const LookingLimits& looking, Closing* closing,
                                WorkerTroubles* troubles) {
   WorkerTable::Setup setup;
-  setup.start = [program,
-                 troubles](const Party& tenant) -> absl::StatusOr<std::unique_ptr<RunningWorker>> {
-    absl::StatusOr<WorkerProcess> process = program->Start(tenant.Text());
-    if (!process.ok()) {
-      troubles->Note(process.status().message());
-      return process.status();
-    }
-    return std::make_unique<RunningProcess>(*std::move(process));
+  setup.start = [program, troubles](const Party& tenant) {
+    WorkerProgram::Started started = program->Start(tenant.Text());
+    if (!started.ok()) troubles->Note(started.status().message());
+    return started;
   };
-  setup.closing.start = [program]() -> absl::StatusOr<std::unique_ptr<RunningWorker>> {
-    absl::StatusOr<WorkerProcess> process = program->StartClosing();
-    if (!process.ok()) return process.status();
-    return std::make_unique<RunningProcess>(*std::move(process));
-  };
+  setup.closing.start = [program] { return program->StartClosing(); };
   setup.closing.trouble = Trouble("connections of clients are slow to close", closing, logger);
-  setup.looking.processes.start = [program,
-                                   looking]() -> absl::StatusOr<std::unique_ptr<RunningWorker>> {
-    absl::StatusOr<WorkerProcess> process = program->StartLooking(looking);
-    if (!process.ok()) return process.status();
-    return std::make_unique<RunningProcess>(*std::move(process));
-  };
+  setup.looking.processes.start = [program, looking] { return program->StartLooking(looking); };
   setup.looking.processes.trouble =
       Trouble("descriptors of clients are slow to look at", closing, logger);
   setup.looking.closing = [closing, logger, told = absl::InfinitePast()](uint32_t n) mutable {
@@ -536,7 +522,7 @@ int Run(const std::vector<std::string>& args, Config config) {
   absl::StatusOr<std::unique_ptr<SessionServer>> sessions = SessionServer::Create(
       session_options, (*runtime_dir)->TakeSessionListener(), (*runtime_dir)->TakeAdminListener(),
       &daemon,
-      [&](Poller* poller, const Closer& closer) {
+      [&](Poller* poller, const DeferredClose& closer) {
         WorkerTable::Setup setup = WorkerSetup(config, &*worker_program, &services, &daemon,
                                                &logger, looking, &closing, &worker_troubles);
         setup.closer = closer;

@@ -1,4 +1,4 @@
-#include "server/session/closer.h"
+#include "server/session/deferred_close.h"
 
 #include <sys/socket.h>
 
@@ -25,25 +25,25 @@ bool StartDetached(std::function<void()> body) {
 
 }  // namespace
 
-Closer::Closer(const Limits& limits, StartThread start_thread)
+DeferredClose::DeferredClose(const Limits& limits, StartThread start_thread)
     : state_(std::make_shared<State>(
           limits, start_thread != nullptr ? std::move(start_thread) : StartDetached)) {}
 
-void Closer::SetHandOver(HandOver hand_over) {
+void DeferredClose::SetHandOver(HandOver hand_over) {
   std::shared_ptr<const HandOver> shared;
   if (hand_over != nullptr) shared = std::make_shared<const HandOver>(std::move(hand_over));
   absl::MutexLock lock(&state_->mu);
   state_->hand_over.swap(shared);
 }
 
-std::optional<Closer::Key> Closer::NextWithoutThread(const State& state) {
+std::optional<DeferredClose::Key> DeferredClose::NextWithoutThread(const State& state) {
   for (const auto& [key, queue] : state.queues) {
     if (!queue.has_thread && !queue.items.empty()) return key;
   }
   return std::nullopt;
 }
 
-void Closer::Run(const std::shared_ptr<State>& state, Key key) {
+void DeferredClose::Run(const std::shared_ptr<State>& state, Key key) {
   while (true) {
     Item next;
     {
@@ -74,7 +74,7 @@ void Closer::Run(const std::shared_ptr<State>& state, Key key) {
   }
 }
 
-void Closer::Add(const Key& key, std::vector<Item> items) {
+void DeferredClose::Add(const Key& key, std::vector<Item> items) {
   if (items.empty()) return;
   {
     absl::MutexLock lock(&state_->mu);
@@ -85,7 +85,7 @@ void Closer::Add(const Key& key, std::vector<Item> items) {
   StartThreadFor(key);
 }
 
-void Closer::StartThreadFor(const std::optional<Key>& wanted) {
+void DeferredClose::StartThreadFor(const std::optional<Key>& wanted) {
   std::optional<Key> key = wanted;
   {
     absl::MutexLock lock(&state_->mu);
@@ -101,12 +101,12 @@ void Closer::StartThreadFor(const std::optional<Key>& wanted) {
   state_->queues[*key].has_thread = false;
 }
 
-bool Closer::needs_thread() const {
+bool DeferredClose::needs_thread() const {
   absl::MutexLock lock(&state_->mu);
   return state_->n_threads < kMaxThreads && NextWithoutThread(*state_).has_value();
 }
 
-void Closer::Add(const Key& key, std::vector<wire::UniqueFd> fds) {
+void DeferredClose::Add(const Key& key, std::vector<wire::UniqueFd> fds) {
   std::vector<Item> items;
   for (wire::UniqueFd& fd : fds) {
     if (fd.valid()) items.push_back({std::move(fd), /*is_connection=*/false});
@@ -114,27 +114,27 @@ void Closer::Add(const Key& key, std::vector<wire::UniqueFd> fds) {
   Add(key, std::move(items));
 }
 
-void Closer::Close(const Party& tenant, std::vector<wire::UniqueFd> fds) {
+void DeferredClose::Close(const Party& tenant, std::vector<wire::UniqueFd> fds) {
   Add({/*is_memory=*/true, tenant}, std::move(fds));
 }
 
-void Closer::Close(const Party& tenant, wire::UniqueFd fd) {
+void DeferredClose::Close(const Party& tenant, wire::UniqueFd fd) {
   std::vector<wire::UniqueFd> one;
   one.push_back(std::move(fd));
   Close(tenant, std::move(one));
 }
 
-void Closer::CloseUnknown(const Party& tenant, std::vector<wire::UniqueFd> fds) {
+void DeferredClose::CloseUnknown(const Party& tenant, std::vector<wire::UniqueFd> fds) {
   Add({/*is_memory=*/false, tenant}, std::move(fds));
 }
 
-void Closer::CloseUnknown(const Party& tenant, wire::UniqueFd fd) {
+void DeferredClose::CloseUnknown(const Party& tenant, wire::UniqueFd fd) {
   std::vector<wire::UniqueFd> one;
   one.push_back(std::move(fd));
   CloseUnknown(tenant, std::move(one));
 }
 
-void Closer::CloseConnection(const Party& tenant, wire::UniqueFd socket) {
+void DeferredClose::CloseConnection(const Party& tenant, wire::UniqueFd socket) {
   if (!socket.valid()) return;
   // What the peer has not read yet it still can.
   shutdown(socket.get(), SHUT_RDWR);
@@ -151,8 +151,8 @@ void Closer::CloseConnection(const Party& tenant, wire::UniqueFd socket) {
   Add({/*is_memory=*/false, tenant}, std::move(one));
 }
 
-absl::Status Closer::RoomIn(const State& state, const Key& key, size_t n_waiting,
-                            absl::string_view what_they_are) {
+absl::Status DeferredClose::RoomIn(const State& state, const Key& key, size_t n_waiting,
+                                   absl::string_view what_they_are) {
   const Limits& limits = state.limits;
   const auto it = state.queues.find(key);
   const size_t of_tenant = it == state.queues.end() ? 0 : it->second.items.size();
@@ -173,7 +173,7 @@ absl::Status Closer::RoomIn(const State& state, const Key& key, size_t n_waiting
       key.tenant.Text(), " has ", of_tenant, " of them, its part: ", what_they_are));
 }
 
-absl::Status Closer::Room(const Party& tenant) const {
+absl::Status DeferredClose::Room(const Party& tenant) const {
   absl::MutexLock lock(&state_->mu);
   return RoomIn(*state_, {/*is_memory=*/false, tenant}, state_->n_waiting,
                 "they are of connections in which descriptors were sent, of sockets that linger or "
@@ -181,19 +181,19 @@ absl::Status Closer::Room(const Party& tenant) const {
                 "its file system answer");
 }
 
-absl::Status Closer::RoomForMemory(const Party& tenant) const {
+absl::Status DeferredClose::RoomForMemory(const Party& tenant) const {
   absl::MutexLock lock(&state_->mu);
   return RoomIn(*state_, {/*is_memory=*/true, tenant}, state_->n_waiting + state_->n_memory_waiting,
                 "they are of memory that was registered, which the kernel or the devices' driver "
                 "takes long to give back; connect again later");
 }
 
-size_t Closer::n_waiting() const {
+size_t DeferredClose::n_waiting() const {
   absl::MutexLock lock(&state_->mu);
   return state_->n_waiting;
 }
 
-size_t Closer::n_unclosed() const {
+size_t DeferredClose::n_unclosed() const {
   absl::MutexLock lock(&state_->mu);
   return state_->n_waiting + state_->n_being_closed;
 }

@@ -1,4 +1,4 @@
-#include "server/tenant/worker_process.h"
+#include "server/tenant/worker_program.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -47,46 +47,46 @@ std::string ReadFile(const std::string& path) {
   return text.str();
 }
 
-TEST(WorkerProcessTest, StartsAndReaps) {
+TEST(WorkerProgramTest, StartsAndReaps) {
   const absl::StatusOr<WorkerProgram> program = WorkerProgram::Open(Settings());
   ASSERT_TRUE(program.ok()) << program.status();
   EXPECT_GE(program->fd(), 10);
-  absl::StatusOr<WorkerProcess> worker = program->Start("uid 7");
+  const WorkerProgram::Started worker = program->Start("uid 7");
   ASSERT_TRUE(worker.ok()) << worker.status();
-  const wire::UniqueFd link = worker->TakeLink();
+  const wire::UniqueFd link = (*worker)->TakeLink();
   ASSERT_TRUE(WaitFor(link.get(), POLLIN));  // kReady
-  EXPECT_FALSE(worker->Reap().has_value());
-  worker->Kill();
-  ASSERT_TRUE(WaitFor(worker->pidfd(), POLLIN));
-  EXPECT_EQ(worker->Reap().value_or(""), "killed by signal 9 (Killed)");
-  EXPECT_FALSE(worker->Reap().has_value());
+  EXPECT_FALSE((*worker)->Reap().has_value());
+  (*worker)->Kill();
+  ASSERT_TRUE(WaitFor((*worker)->pidfd(), POLLIN));
+  EXPECT_EQ((*worker)->Reap().value_or(""), "killed by signal 9 (Killed)");
+  EXPECT_FALSE((*worker)->Reap().has_value());
 }
 
-TEST(WorkerProcessTest, AWorkerThatIsLetGoEnds) {
+TEST(WorkerProgramTest, AWorkerThatIsLetGoEnds) {
   const absl::StatusOr<WorkerProgram> program = WorkerProgram::Open(Settings());
   ASSERT_TRUE(program.ok()) << program.status();
   pid_t pid = 0;
   {
-    absl::StatusOr<WorkerProcess> worker = program->Start("uid 7");
+    const WorkerProgram::Started worker = program->Start("uid 7");
     ASSERT_TRUE(worker.ok()) << worker.status();
-    pid = worker->pid();
+    pid = (*worker)->pid();
     EXPECT_EQ(kill(pid, 0), 0);
   }
   EXPECT_EQ(kill(pid, 0), -1);
 }
 
-TEST(WorkerProcessTest, AWorkerGetsNothingOfItsParents) {
+TEST(WorkerProgramTest, AWorkerGetsNothingOfItsParents) {
   // Descriptors without close-on-exec, and a variable.
   const int leaks[] = {dup(0), dup(1), dup(2)};
   setenv("IRIS_SECRET", "x", 1);
   const absl::StatusOr<WorkerProgram> program = WorkerProgram::Open(Settings());
   ASSERT_TRUE(program.ok()) << program.status();
-  absl::StatusOr<WorkerProcess> worker = program->Start("uid 7");
+  const WorkerProgram::Started worker = program->Start("uid 7");
   for (const int fd : leaks) close(fd);
   ASSERT_TRUE(worker.ok()) << worker.status();
-  const wire::UniqueFd link = worker->TakeLink();
+  const wire::UniqueFd link = (*worker)->TakeLink();
   ASSERT_TRUE(WaitFor(link.get(), POLLIN));
-  const std::string folder = absl::StrCat("/proc/", worker->pid());
+  const std::string folder = absl::StrCat("/proc/", (*worker)->pid());
   int n_links = 0;
   for (int fd = 0; fd < 64; ++fd) {
     char target[256] = {};
@@ -107,19 +107,19 @@ TEST(WorkerProcessTest, AWorkerGetsNothingOfItsParents) {
   EXPECT_THAT(ReadFile(folder + "/environ"), ::testing::Not(HasSubstr("IRIS_SECRET")));
 }
 
-TEST(WorkerProcessTest, ParentKeepsNoDescriptorOfTheWorkers) {
+TEST(WorkerProgramTest, ParentKeepsNoDescriptorOfTheWorkers) {
   const absl::StatusOr<WorkerProgram> program = WorkerProgram::Open(Settings());
   ASSERT_TRUE(program.ok()) << program.status();
   const int before = base::CountDescriptors();
   for (int i = 0; i < 5; ++i) {
-    absl::StatusOr<WorkerProcess> worker = program->Start("uid 7");
+    const WorkerProgram::Started worker = program->Start("uid 7");
     ASSERT_TRUE(worker.ok()) << worker.status();
     EXPECT_EQ(base::CountDescriptors(), before + 2);  // the link and the pidfd
   }
   EXPECT_EQ(base::CountDescriptors(), before);
 }
 
-TEST(WorkerProcessTest, StartsWhileOtherThreadsAllocateAndOpen) {
+TEST(WorkerProgramTest, StartsWhileOtherThreadsAllocateAndOpen) {
   const absl::StatusOr<WorkerProgram> program = WorkerProgram::Open(Settings());
   ASSERT_TRUE(program.ok()) << program.status();
   std::atomic<bool> stop{false};
@@ -135,10 +135,10 @@ TEST(WorkerProcessTest, StartsWhileOtherThreadsAllocateAndOpen) {
   absl::Duration longest;
   for (int i = 0; i < 20; ++i) {
     const absl::Time start = absl::Now();
-    absl::StatusOr<WorkerProcess> worker = program->Start("uid 7");
+    const WorkerProgram::Started worker = program->Start("uid 7");
     longest = std::max(longest, absl::Now() - start);
     ASSERT_TRUE(worker.ok()) << worker.status();
-    const wire::UniqueFd link = worker->TakeLink();
+    const wire::UniqueFd link = (*worker)->TakeLink();
     ASSERT_TRUE(WaitFor(link.get(), POLLIN));
   }
   stop = true;
@@ -146,7 +146,7 @@ TEST(WorkerProcessTest, StartsWhileOtherThreadsAllocateAndOpen) {
   std::cout << "the longest of 20 starts took " << longest << " of its caller" << std::endl;
 }
 
-TEST(WorkerProcessTest, AnUpgradeDoesNotMixVersions) {
+TEST(WorkerProgramTest, AnUpgradeDoesNotMixVersions) {
   // The file that was opened is executed, though another has its name now.
   char folder[] = "/tmp/iris-test-XXXXXX";
   ASSERT_NE(mkdtemp(folder), nullptr);
@@ -157,16 +157,16 @@ TEST(WorkerProcessTest, AnUpgradeDoesNotMixVersions) {
   const absl::StatusOr<WorkerProgram> program = WorkerProgram::Open(settings);
   ASSERT_TRUE(program.ok()) << program.status();
   ASSERT_EQ(system(absl::StrCat("rm ", path, "; cp /bin/false ", path).c_str()), 0);
-  absl::StatusOr<WorkerProcess> worker = program->Start("uid 7");
+  const WorkerProgram::Started worker = program->Start("uid 7");
   ASSERT_TRUE(worker.ok()) << worker.status();
-  const wire::UniqueFd link = worker->TakeLink();
+  const wire::UniqueFd link = (*worker)->TakeLink();
   ASSERT_TRUE(WaitFor(link.get(), POLLIN));
   char byte = 0;
   EXPECT_EQ(recv(link.get(), &byte, 1, MSG_PEEK), 1);
   EXPECT_EQ(system(absl::StrCat("rm -r ", folder).c_str()), 0);
 }
 
-TEST(WorkerProcessTest, SaysWhatIsMissing) {
+TEST(WorkerProgramTest, SaysWhatIsMissing) {
   WorkerSettings settings = Settings();
   settings.program = "/nowhere/irisd-worker";
   absl::Status status = WorkerProgram::Open(settings).status();

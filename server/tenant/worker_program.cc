@@ -1,4 +1,4 @@
-#include "server/tenant/worker_process.h"
+#include "server/tenant/worker_program.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -32,10 +32,10 @@ namespace {
 constexpr char kProgramName[] = "irisd-worker";
 // Descriptors that a child needs stay clear of those that it gives a meaning to.
 constexpr int kFirstFreeFd = 10;
-// What a killed worker may take to end before nobody waits for it.
+// A killed worker that takes longer to end is not waited for.
 constexpr int kEndsWithinMs = 1000;
 
-// What a worker may know of irisd's environment: where libraries lie, and what debugging asks for.
+// Workers get these variables of irisd's environment.
 constexpr const char* kKeptVariables[] = {
     "LD_LIBRARY_PATH", "GRPC_VERBOSITY", "GRPC_TRACE",   "ASAN_OPTIONS",
     "UBSAN_OPTIONS",   "TSAN_OPTIONS",   "LSAN_OPTIONS", "TZ"};
@@ -71,7 +71,6 @@ absl::StatusOr<wire::UniqueFd> OpenFirst(const std::vector<std::string>& paths, 
                                           "; install it there"));
 }
 
-// Whether this process has the capability in effect.
 bool HasCapability(int capability) {
   struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
   struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3] = {};
@@ -79,7 +78,7 @@ bool HasCapability(int capability) {
   return (data[capability / 32].effective & (1u << (capability % 32))) != 0;
 }
 
-// Whether this process's user namespace has `id`: a container may have few users.
+// Returns whether this process's user namespace has `id`: a container may have few users.
 bool IsMapped(const char* map_path, uint64_t id) {
   std::ifstream map(map_path);
   if (!map) return true;  // no namespaces, or no /proc: the kernel will say
@@ -122,7 +121,7 @@ absl::StatusOr<std::optional<WorkerIds>> FindUser(const std::string& name) {
   return WorkerIds{found->pw_uid, found->pw_gid};
 }
 
-// What the child needs, made before it: it may not allocate.
+// The parent makes this before the child, which may not allocate.
 struct ChildPlan {
   int program;
   int null;
@@ -131,14 +130,14 @@ struct ChildPlan {
   char* const* environment;
 };
 
-// The child of a vfork: it shares the parent's memory, and the calling thread waits until it has
-// executed the program. Makes system calls only. Returns errno if it could not.
+// Runs in the child of a vfork, which shares the parent's memory while the calling thread waits for
+// its exec. Makes system calls only. Returns errno if it could not execute the program.
 int ExecuteAsChild(const ChildPlan& plan) {
   if (dup3(plan.null, STDIN_FILENO, 0) < 0 || dup3(plan.null, STDOUT_FILENO, 0) < 0 ||
       dup3(plan.link, kLinkFd, 0) < 0) {
     return errno;
   }
-  // Whatever else is open, whoever opened it, ends here.
+  // All other descriptors close at the exec.
   if (syscall(SYS_close_range, kLinkFd + 1, ~0u, CLOSE_RANGE_CLOEXEC) != 0) return errno;
   // The parent's handlers are of another program. The mask passes to the worker, empty.
   struct sigaction standard = {};
@@ -157,6 +156,55 @@ std::vector<char*> Pointers(const std::vector<std::string>& texts) {
   pointers.push_back(nullptr);
   return pointers;
 }
+
+void WaitForEnd(int pidfd) {
+  struct pollfd ends = {pidfd, POLLIN, 0};
+  (void)base::Retry([&ends] { return poll(&ends, 1, kEndsWithinMs); });
+}
+
+// The process of a worker. The pidfd is -1 if it cannot be opened.
+class WorkerProcess : public RunningWorker {
+ public:
+  WorkerProcess(pid_t pid, wire::UniqueFd link)
+      : pid_(pid),
+        pidfd_(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))),
+        link_(std::move(link)) {}
+  WorkerProcess(const WorkerProcess&) = delete;
+  WorkerProcess& operator=(const WorkerProcess&) = delete;
+  ~WorkerProcess() override {
+    if (pid_ < 0) return;
+    Kill();
+    if (pidfd_.valid()) WaitForEnd(pidfd_.get());
+    const int flags = pidfd_.valid() ? WNOHANG : 0;  // without one it has not executed anything
+    (void)base::Retry([this, flags] { return waitpid(pid_, nullptr, flags); });
+  }
+
+  pid_t pid() const override { return pid_; }
+  int pidfd() const override { return pidfd_.get(); }
+  wire::UniqueFd TakeLink() override { return std::move(link_); }
+  void Kill() override {
+    if (pid_ > 0) (void)kill(pid_, SIGKILL);
+  }
+  std::optional<std::string> Reap() override {
+    if (pid_ < 0) return std::nullopt;
+    int status = 0;
+    const pid_t reaped = base::Retry([&] { return waitpid(pid_, &status, WNOHANG); });
+    if (reaped == 0) return std::nullopt;
+    pid_ = -1;
+    if (reaped < 0) return std::string("gone");
+    if (WIFEXITED(status) && WEXITSTATUS(status) == kOutOfMemoryExit) {
+      return std::string("used up its memory (workers.memory)");
+    }
+    if (WIFEXITED(status)) return absl::StrCat("exited with ", WEXITSTATUS(status));
+    const int signal = WTERMSIG(status);
+    return absl::StrCat("killed by signal ", signal, " (", strsignal(signal), ")");
+  }
+
+ private:
+  pid_t pid_;  // -1 once it is reaped
+  const wire::UniqueFd pidfd_;
+  wire::UniqueFd link_;
+};
 
 }  // namespace
 
@@ -196,9 +244,12 @@ absl::Status WorkerProgram::Try(absl::Duration within) const {
         absl::StrCat("irisd's workers cannot run: ", path_, " ", why,
                      ": install the irisd-worker of this irisd (", wire::kIrisVersion, ") there"));
   };
-  absl::StatusOr<WorkerProcess> worker = Start("nobody: irisd tries it");
-  if (!worker.ok()) return fails(absl::StrCat("does not start (", worker.status().message(), ")"));
-  const wire::UniqueFd link = worker->TakeLink();
+  const Started started = Start("nobody: irisd tries it");
+  if (!started.ok()) {
+    return fails(absl::StrCat("does not start (", started.status().message(), ")"));
+  }
+  RunningWorker& worker = **started;
+  const wire::UniqueFd link = worker.TakeLink();
   LinkReader reader(LinkSender::kWorker);
   const absl::Time end = absl::Now() + within;
   while (true) {
@@ -217,39 +268,37 @@ absl::Status WorkerProgram::Try(absl::Duration within) const {
           "irisd's worker ", path_, " was not ready within ", absl::FormatDuration(within)));
     }
     if (reader.Receive(link.get()).ok()) continue;
-    struct pollfd ends = {worker->pidfd(), POLLIN, 0};
-    (void)base::Retry([&ends] { return poll(&ends, 1, kEndsWithinMs); });
-    return fails(absl::StrCat(worker->Reap().value_or("closed its link"), " before it was ready"));
+    WaitForEnd(worker.pidfd());
+    return fails(absl::StrCat(worker.Reap().value_or("closed its link"), " before it was ready"));
   }
 }
 
-absl::StatusOr<WorkerProcess> WorkerProgram::Start(absl::string_view tenant) const {
+WorkerProgram::Started WorkerProgram::Start(absl::string_view tenant) const {
   WorkerOptions options = options_;
   options.tenant = std::string(tenant);
   return StartWith(options);
 }
 
-absl::StatusOr<WorkerProcess> WorkerProgram::StartClosing() const {
+WorkerProgram::Started WorkerProgram::StartClosing() const {
   WorkerOptions options = options_;
   options.tenant = "all";
   options.closing = true;
   return StartWith(options);
 }
 
-absl::StatusOr<WorkerProcess> WorkerProgram::StartLooking(const LookingLimits& limits) const {
+WorkerProgram::Started WorkerProgram::StartLooking(const LookingLimits& limits) const {
   WorkerOptions options = options_;
   options.tenant = "all";
   options.looking = limits;
   return StartWith(options);
 }
 
-absl::StatusOr<WorkerProcess> WorkerProgram::StartWith(const WorkerOptions& options) const {
+WorkerProgram::Started WorkerProgram::StartWith(const WorkerOptions& options) const {
   int pair[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) != 0) {
     return wire::ErrnoStatus(errno, "make the link to a worker");
   }
-  WorkerProcess made;
-  made.link_.Reset(pair[0]);
+  wire::UniqueFd link(pair[0]);
   const absl::StatusOr<wire::UniqueFd> theirs = OutOfTheWay(wire::UniqueFd(pair[1]));
   if (!theirs.ok()) return theirs.status();
 
@@ -273,47 +322,11 @@ absl::StatusOr<WorkerProcess> WorkerProgram::StartWith(const WorkerOptions& opti
   const int fork_error = errno;
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (pid < 0) return wire::ErrnoStatus(fork_error, "start a worker");
-  made.pid_ = pid;
-  if (error != 0) return wire::ErrnoStatus(error, absl::StrCat("start a worker: execute ", path_));
   // The pid is the worker's until it is reaped, which nobody else does.
-  made.pidfd_.Reset(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
-  if (!made.pidfd_.valid()) return wire::ErrnoStatus(errno, "open the pidfd of a worker");
+  auto made = std::make_unique<WorkerProcess>(pid, std::move(link));
+  if (error != 0) return wire::ErrnoStatus(error, absl::StrCat("start a worker: execute ", path_));
+  if (made->pidfd() < 0) return wire::ErrnoStatus(errno, "open the pidfd of a worker");
   return made;
-}
-
-WorkerProcess& WorkerProcess::operator=(WorkerProcess&& other) noexcept {
-  std::swap(pid_, other.pid_);
-  std::swap(pidfd_, other.pidfd_);
-  std::swap(link_, other.link_);
-  return *this;
-}
-
-WorkerProcess::~WorkerProcess() {
-  if (pid_ < 0) return;
-  Kill();
-  struct pollfd ends = {pidfd_.get(), POLLIN, 0};
-  if (pidfd_.valid()) (void)base::Retry([&ends] { return poll(&ends, 1, kEndsWithinMs); });
-  const int flags = pidfd_.valid() ? WNOHANG : 0;  // without one it has not executed anything
-  (void)base::Retry([this, flags] { return waitpid(pid_, nullptr, flags); });
-}
-
-void WorkerProcess::Kill() {
-  if (pid_ > 0) (void)kill(pid_, SIGKILL);
-}
-
-std::optional<std::string> WorkerProcess::Reap() {
-  if (pid_ < 0) return std::nullopt;
-  int status = 0;
-  const pid_t reaped = base::Retry([&] { return waitpid(pid_, &status, WNOHANG); });
-  if (reaped == 0) return std::nullopt;
-  pid_ = -1;
-  if (reaped < 0) return std::string("gone");
-  if (WIFEXITED(status) && WEXITSTATUS(status) == kOutOfMemoryExit) {
-    return std::string("used up its memory (workers.memory)");
-  }
-  if (WIFEXITED(status)) return absl::StrCat("exited with ", WEXITSTATUS(status));
-  const int signal = WTERMSIG(status);
-  return absl::StrCat("killed by signal ", signal, " (", strsignal(signal), ")");
 }
 
 }  // namespace iris::server

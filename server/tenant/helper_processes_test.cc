@@ -1,4 +1,4 @@
-#include "server/tenant/closing_process.h"
+#include "server/tenant/helper_processes.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -12,39 +12,38 @@
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "server/session/closer.h"
+#include "server/session/deferred_close.h"
 #include "server/session/testing/slow_socket.h"
-#include "server/tenant/running_process.h"
-#include "server/tenant/worker_process.h"
+#include "server/tenant/worker_program.h"
 
 namespace iris::server {
 namespace {
 
 constexpr int kHangsForSeconds = 600;
 
-class ClosingProcessTest : public ::testing::Test {
+class HelperProcessesTest : public ::testing::Test {
  protected:
-  ClosingProcessTest() {
+  HelperProcessesTest() {
     WorkerSettings settings;
     settings.program = "server/irisd-worker";
     program_ = std::make_unique<WorkerProgram>(*WorkerProgram::Open(settings));
     poller_ = *Poller::Create();
-    ClosingProcess::Setup setup;
-    setup.start = [this]() -> absl::StatusOr<std::unique_ptr<RunningWorker>> {
+    HelperProcesses::Setup setup;
+    setup.start = [this]() -> WorkerProgram::Started {
       if (!start_fails_.ok()) return start_fails_;
-      absl::StatusOr<WorkerProcess> started = program_->StartClosing();
-      if (!started.ok()) return started.status();
-      pids_.push_back(started->pid());
-      return std::make_unique<RunningProcess>(*std::move(started));
+      WorkerProgram::Started started = program_->StartClosing();
+      if (started.ok()) pids_.push_back((*started)->pid());
+      return started;
     };
     setup.trouble = [this](uint64_t times, const absl::Status& why) {
       EXPECT_EQ(times, troubles_.size() + 1);
       troubles_.push_back(why);
     };
-    closing_ = std::make_unique<ClosingProcess>(poller_.get(), std::move(setup));
+    closing_ =
+        std::make_unique<HelperProcesses>(poller_.get(), std::move(setup), "closes connections");
     closer_.SetHandOver([this](int socket) { return closing_->HandOver(socket); });
   }
-  ~ClosingProcessTest() override { closer_.SetHandOver(nullptr); }
+  ~HelperProcessesTest() override { closer_.SetHandOver(nullptr); }
 
   // A connection whose client has sent `fd`; the client's end.
   wire::UniqueFd CloseOneWith(int fd) {
@@ -78,12 +77,12 @@ class ClosingProcessTest : public ::testing::Test {
   absl::Status start_fails_;
   std::vector<pid_t> pids_;
   std::vector<absl::Status> troubles_;
-  std::unique_ptr<ClosingProcess> closing_;
+  std::unique_ptr<HelperProcesses> closing_;
   // No thread closes anything here.
-  Closer closer_{{}, [](const std::function<void()>&) { return false; }};
+  DeferredClose closer_{{}, [](const std::function<void()>&) { return false; }};
 };
 
-TEST_F(ClosingProcessTest, ClosesWhatAClientHasSent) {
+TEST_F(HelperProcessesTest, ClosesWhatAClientHasSent) {
   for (int i = 0; i < 20; ++i) {
     int pair[2];
     ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
@@ -99,7 +98,7 @@ TEST_F(ClosingProcessTest, ClosesWhatAClientHasSent) {
 }
 
 // However many come: none stays irisd's, and those that hang end with the process that they hang.
-TEST_F(ClosingProcessTest, ItHangsInPlaceOfIrisdAndAnotherFollows) {
+TEST_F(HelperProcessesTest, ItHangsInPlaceOfIrisdAndAnotherFollows) {
   std::vector<wire::UniqueFd> clients;
   testing::SlowSocket slow(kHangsForSeconds);
   const absl::Time start = absl::Now();
@@ -117,7 +116,7 @@ TEST_F(ClosingProcessTest, ItHangsInPlaceOfIrisdAndAnotherFollows) {
   EXPECT_LT(absl::Now() - start, absl::Seconds(kHangsForSeconds / 2));
 }
 
-TEST_F(ClosingProcessTest, OneThatHangsDoesNotHoldUpTheEnd) {
+TEST_F(HelperProcessesTest, OneThatHangsDoesNotHoldUpTheEnd) {
   testing::SlowSocket slow(kHangsForSeconds);
   const wire::UniqueFd client = CloseOneWith(slow.socket.get());
   slow.socket.Reset();
@@ -129,7 +128,7 @@ TEST_F(ClosingProcessTest, OneThatHangsDoesNotHoldUpTheEnd) {
   EXPECT_EQ(kill(pids_.front(), 0), -1);
 }
 
-TEST_F(ClosingProcessTest, OneThatHasEndedIsFollowedByAnother) {
+TEST_F(HelperProcessesTest, OneThatHasEndedIsFollowedByAnother) {
   int pair[2];
   for (size_t i = 1; i <= 3; ++i) {
     ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
@@ -145,7 +144,7 @@ TEST_F(ClosingProcessTest, OneThatHasEndedIsFollowedByAnother) {
   EXPECT_TRUE(troubles_.empty()) << troubles_.front();
 }
 
-TEST_F(ClosingProcessTest, WhereNoneCanBeStartedItSaysSo) {
+TEST_F(HelperProcessesTest, WhereNoneCanBeStartedItSaysSo) {
   start_fails_ = absl::ResourceExhaustedError("no process is left");
   const wire::UniqueFd client = CloseOneWith(STDERR_FILENO);
   ASSERT_EQ(troubles_.size(), 1u);

@@ -1,9 +1,9 @@
-#include "server/session/crowd.h"
+#include "server/session/tenant_queue.h"
 
 namespace iris::server {
 
 template <typename F>
-void Crowd::Change(const Party& tenant, F change) {
+void TenantQueue::Change(const Party& tenant, F change) {
   const auto it = members_.try_emplace(tenant).first;
   Members& members = it->second;
   if (!members.empty()) by_size_.erase(SizeOf(tenant, members));
@@ -17,17 +17,17 @@ void Crowd::Change(const Party& tenant, F change) {
   }
 }
 
-Crowd::Ticket Crowd::Add(const Party& tenant, uint64_t key) {
+TenantQueue::Ticket TenantQueue::Add(const Party& tenant, uint64_t key) {
   const Ticket ticket = next_++;
   Change(tenant, [&](Members& members) { members.emplace(ticket, key); });
   return ticket;
 }
 
-void Crowd::Remove(const Party& tenant, Ticket ticket) {
+void TenantQueue::Remove(const Party& tenant, Ticket ticket) {
   Change(tenant, [&](Members& members) { members.erase(ticket); });
 }
 
-Crowd::Ticket Crowd::Renew(const Party& tenant, Ticket ticket) {
+TenantQueue::Ticket TenantQueue::Renew(const Party& tenant, Ticket ticket) {
   const Ticket renewed = next_++;
   Change(tenant, [&](Members& members) {
     const auto it = members.find(ticket);
@@ -38,18 +38,18 @@ Crowd::Ticket Crowd::Renew(const Party& tenant, Ticket ticket) {
   return renewed;
 }
 
-uint64_t Crowd::of(const Party& tenant) const {
+uint64_t TenantQueue::of(const Party& tenant) const {
   const auto it = members_.find(tenant);
   return it == members_.end() ? 0 : it->second.size();
 }
 
-std::optional<Crowd::Oldest> Crowd::OldestOf(const Party& tenant) const {
+std::optional<TenantQueue::Oldest> TenantQueue::OldestOf(const Party& tenant) const {
   const auto it = members_.find(tenant);
   if (it == members_.end()) return std::nullopt;
   return Oldest{tenant, it->second.size(), it->second.begin()->second};
 }
 
-std::optional<Crowd::Oldest> Crowd::OldestOfMost() const {
+std::optional<TenantQueue::Oldest> TenantQueue::OldestOfMost() const {
   if (by_size_.empty()) return std::nullopt;
   return OldestOf(by_size_.begin()->tenant);
 }

@@ -1,4 +1,4 @@
-#include "server/session/crowd.h"
+#include "server/session/tenant_queue.h"
 
 #include <gtest/gtest.h>
 
@@ -12,20 +12,20 @@ namespace {
 
 constexpr Party kAnn{1000}, kBob{1001}, kEve{1002};
 
-TEST(CrowdTest, IsEmptyAtFirst) {
-  const Crowd crowd;
+TEST(TenantQueueTest, IsEmptyAtFirst) {
+  const TenantQueue crowd;
   EXPECT_EQ(crowd.total(), 0u);
   EXPECT_FALSE(crowd.OldestOf(kAnn).has_value());
   EXPECT_FALSE(crowd.OldestOfMost().has_value());
 }
 
-TEST(CrowdTest, AmongTenantsWithAsManyTheOldestOfAllComesFirst) {
-  Crowd crowd;
-  const Crowd::Ticket ann = crowd.Add(kAnn, 1);
+TEST(TenantQueueTest, AmongTenantsWithAsManyTheOldestOfAllComesFirst) {
+  TenantQueue crowd;
+  const TenantQueue::Ticket ann = crowd.Add(kAnn, 1);
   crowd.Add(kBob, 2);
   crowd.Add(kEve, 3);
   EXPECT_EQ(crowd.OldestOfMost()->key, 1u);
-  const Crowd::Ticket renewed = crowd.Renew(kAnn, ann);
+  const TenantQueue::Ticket renewed = crowd.Renew(kAnn, ann);
   EXPECT_EQ(crowd.OldestOfMost()->key, 2u);
   crowd.Add(kEve, 4);
   EXPECT_EQ(crowd.OldestOfMost()->key, 3u) << "Eve has most";
@@ -38,7 +38,7 @@ TEST(CrowdTest, AmongTenantsWithAsManyTheOldestOfAllComesFirst) {
 struct Model {
   struct One {
     Party tenant;
-    Crowd::Ticket ticket;
+    TenantQueue::Ticket ticket;
     uint64_t key;
   };
   std::vector<One> all;  // the oldest first
@@ -56,11 +56,11 @@ struct Model {
   }
 };
 
-TEST(CrowdTest, DoesWhatTheModelDoes) {
+TEST(TenantQueueTest, DoesWhatTheModelDoes) {
   for (uint32_t seed = 1; seed <= 20; ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937 random(seed);
-    Crowd crowd;
+    TenantQueue crowd;
     Model model;
     uint64_t key = 0;
     for (int step = 0; step < 1000; ++step) {

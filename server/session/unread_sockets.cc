@@ -1,4 +1,4 @@
-#include "server/session/lingering.h"
+#include "server/session/unread_sockets.h"
 
 #include <linux/sockios.h>
 #include <sys/ioctl.h>
@@ -13,12 +13,12 @@ bool AllReceived(int socket) {
   return ioctl(socket, SIOCOUTQ, &unread_bytes) == 0 && unread_bytes == 0;
 }
 
-void Lingering::Add(const Party& tenant, wire::UniqueFd socket, InFlight::Hold share) {
+void UnreadSockets::Add(const Party& tenant, wire::UniqueFd socket, InFlight::Hold share) {
   shutdown(socket.get(), SHUT_RDWR);  // the peer still reads what was sent, and then the end
   ended_.push_back({tenant, std::move(socket), std::move(share)});
 }
 
-void Lingering::Sweep() {
+void UnreadSockets::Sweep() {
   std::erase_if(ended_, [this](Ended& ended) {
     if (!AllReceived(ended.socket.get())) return false;
     closer_->CloseConnection(ended.tenant, std::move(ended.socket));
@@ -27,7 +27,7 @@ void Lingering::Sweep() {
   if (ended_.empty()) ended_.shrink_to_fit();
 }
 
-void Lingering::Clear() {
+void UnreadSockets::Clear() {
   for (Ended& ended : ended_) closer_->CloseConnection(ended.tenant, std::move(ended.socket));
   ended_.clear();
 }

@@ -1,4 +1,4 @@
-#include "server/tenant/looking_process.h"
+#include "server/tenant/fd_inspector.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "device/base/posix.h"
 #include "proto/wire/frame.h"
 #include "server/job/clock.h"
 #include "server/link/pass_descriptor.h"
@@ -44,7 +45,7 @@ absl::Status StatusOf(LookVerdict verdict, const Party& tenant) {
 
 }  // namespace
 
-uint64_t LookingProcess::Look(int socket, const Party& tenant, Answer answer) {
+uint64_t FdInspector::Look(int socket, const Party& tenant, Answer answer) {
   const uint64_t look = next_look_++;
   Pending& pending = looks_[look];
   pending.socket = socket;
@@ -55,7 +56,7 @@ uint64_t LookingProcess::Look(int socket, const Party& tenant, Answer answer) {
   return look;
 }
 
-absl::StatusOr<int> LookingProcess::LinkToPassOn() {
+absl::StatusOr<int> FdInspector::LinkToPassOn() {
   int link = -1;
   bool made = false;
   absl::Status works = processes_.Work(&link, &made);
@@ -71,7 +72,7 @@ absl::StatusOr<int> LookingProcess::LinkToPassOn() {
   return link;
 }
 
-void LookingProcess::PassOn() {
+void FdInspector::PassOn() {
   pass_on_at_ = absl::InfiniteFuture();
   const absl::Time now = SteadyNow();
   const absl::StatusOr<int> link = LinkToPassOn();
@@ -96,7 +97,7 @@ void LookingProcess::PassOn() {
   }
 }
 
-void LookingProcess::Drop(bool hangs) {
+void FdInspector::Drop(bool hangs) {
   link_.Reset();
   processes_.Drop(hangs);
   if (setup_.closing != nullptr) setup_.closing(0);
@@ -105,16 +106,15 @@ void LookingProcess::Drop(bool hangs) {
   if (!looks_.empty()) pass_on_at_ = SteadyNow() + absl::Milliseconds(1);
 }
 
-void LookingProcess::Unanswered() {
+void FdInspector::Unanswered() {
   for (auto& [number, pending] : looks_) pending.hangs_at = absl::InfiniteFuture();
 }
 
-void LookingProcess::OnLink() {
+void FdInspector::OnLink() {
   std::vector<LookAnswer> answers(kAnswersAtOnce);
-  ssize_t n;
-  do {
-    n = recv(link_.get(), answers.data(), answers.size() * sizeof(LookAnswer), MSG_DONTWAIT);
-  } while (n < 0 && errno == EINTR);
+  const ssize_t n = base::Retry([&] {
+    return recv(link_.get(), answers.data(), answers.size() * sizeof(LookAnswer), MSG_DONTWAIT);
+  });
   if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
   // It writes whole answers.
   if (n <= 0 || static_cast<size_t>(n) % sizeof(LookAnswer) != 0) return Drop(/*hangs=*/false);
@@ -136,14 +136,14 @@ void LookingProcess::OnLink() {
   AnswerGood();
 }
 
-void LookingProcess::AnswerGood() {
+void FdInspector::AnswerGood() {
   ask_for_room_at_ = absl::InfiniteFuture();
   for (auto it = looks_.begin(); it != looks_.end();) {
     const uint64_t number = it->first;
     if (it->second.good && RoomFor(it->second.tenant).ok()) {
       const Pending pending = std::move(it->second);
       looks_.erase(it);
-      // It has irisd receive them at once, and may add and remove looks.
+      // This has irisd receive them at once, and may add and remove looks.
       pending.answer(absl::OkStatus());
     } else if (it->second.good) {
       ask_for_room_at_ = SteadyNow() + kAskForRoomEvery;
@@ -152,7 +152,7 @@ void LookingProcess::AnswerGood() {
   }
 }
 
-absl::Time LookingProcess::deadline() const {
+absl::Time FdInspector::deadline() const {
   absl::Time next = std::min(pass_on_at_, ask_for_room_at_);
   for (const auto& [number, pending] : looks_) {
     next = std::min({next, pending.give_up_at, pending.hangs_at});
@@ -160,7 +160,7 @@ absl::Time LookingProcess::deadline() const {
   return next;
 }
 
-void LookingProcess::RunDeadlines(absl::Time now) {
+void FdInspector::RunDeadlines(absl::Time now) {
   const bool hangs = std::any_of(looks_.begin(), looks_.end(),
                                  [now](const auto& look) { return look.second.hangs_at <= now; });
   if (hangs) Drop(/*hangs=*/true);

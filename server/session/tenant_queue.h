@@ -1,5 +1,6 @@
-// Crowd: those who hold a place of one kind, in the order in which they came, and which tenant has
-// most of them. It is what an Admission decides by when somebody has to go. Pure; not thread-safe.
+// TenantQueue: those who hold a place of one kind, in the order in which they came, and which
+// tenant has most of them. It is what an Admission decides by when somebody has to go. Pure; not
+// thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +15,7 @@
 
 namespace iris::server {
 
-class Crowd {
+class TenantQueue {
  public:
   // One who is in. Never reused; a smaller one has come earlier.
   using Ticket = uint64_t;
@@ -26,7 +27,7 @@ class Crowd {
   };
 
   // Takes its memory from `memory`, which outlives it.
-  explicit Crowd(std::pmr::memory_resource* memory = std::pmr::get_default_resource())
+  explicit TenantQueue(std::pmr::memory_resource* memory = std::pmr::get_default_resource())
       : members_(memory), by_size_(memory) {}
 
   // `key` is the caller's name for the one who comes. O(log n), as the others.

@@ -1,14 +1,10 @@
-// LookingProcess: a process that looks at descriptors which sessions have sent, before irisd
-// receives them (server/worker/look_at_descriptors.h). It may hang over them; irisd never has one
-// that could.
-//
-// It is started when there is something to look at. What it leaves unanswered, because it ended or
-// hung, another one is asked again: it takes nothing out of a socket.
+// FdInspector: has a process look at descriptors that sessions have sent, before irisd receives
+// them (server/worker/helper_work.h). The process may hang over them; irisd never has one that
+// could. If it ends or hangs, another one is asked again, since none takes anything out of a
+// socket.
 //
 // Not thread-safe: it belongs to the session thread. Borrows the poller.
 #pragma once
-
-#include <sys/types.h>
 
 #include <cstdint>
 #include <functional>
@@ -25,20 +21,20 @@
 
 namespace iris::server {
 
-class LookingProcess {
+class FdInspector {
  public:
   struct Setup {
     HelperProcesses::Setup processes;
-    // So many descriptors, of all tenants, it has not closed yet; null: nobody wants to know.
+    // Hears how many descriptors, of all tenants, the process has not closed yet. May be null.
     std::function<void(uint32_t n_closing)> closing;
-    // OK: irisd may receive more memory of the tenant's; as long as not, good answers wait. Null:
+    // OK if irisd may receive more memory of the tenant's; good answers wait for that. Null:
     // always.
     std::function<absl::Status(const Party&)> room;
     absl::Duration answers_within = absl::Seconds(5);  // else it hangs
     absl::Duration gives_up_after = absl::Seconds(15);
     absl::Duration room_within = absl::Seconds(60);
   };
-  LookingProcess(Poller* poller, Setup setup)
+  FdInspector(Poller* poller, Setup setup)
       : poller_(poller),
         setup_(std::move(setup)),
         processes_(poller, setup_.processes, "looks at descriptors") {}
@@ -46,20 +42,17 @@ class LookingProcess {
   // OK: the descriptors of the next packet may be received. Runs once, later, on this thread, and
   // may call Look.
   using Answer = std::function<void(const absl::Status&)>;
-  // Has the next packet of a session's socket looked at; the look's number. The socket is borrowed
-  // until the answer, or until Forget. The answer is kInvalidArgument: they may not be received;
-  // kResourceExhausted: too many of the tenant's do not close, or irisd had no room in time;
-  // kUnavailable: no process looks, or it did not get them all.
+  // Has the next packet of a session's socket looked at, and returns the look's number. Borrows the
+  // socket until the answer, or until Forget. The answer is kInvalidArgument if irisd may not
+  // receive them; kResourceExhausted if too many of the tenant's do not close, or irisd had no room
+  // in time; kUnavailable if no process looks, or it did not get them all.
   uint64_t Look(int socket, const Party& tenant, Answer answer);
-  // Its answer will not run. No-op for one that has been answered.
+  // Drops its answer. No-op for one that has been answered.
   void Forget(uint64_t look) { looks_.erase(look); }
 
-  // When RunDeadlines is to be called next.
+  // Returns when RunDeadlines is to be called next.
   absl::Time deadline() const;
   void RunDeadlines(absl::Time now);
-
-  // For tests: those that have not ended.
-  size_t n_processes() const { return processes_.n_processes(); }
 
  private:
   struct Pending {
@@ -67,13 +60,13 @@ class LookingProcess {
     Party tenant;
     Answer answer;
     absl::Time give_up_at;
-    absl::Time hangs_at = absl::InfiniteFuture();  // once it is passed on
-    bool good = false;                             // only room is missing
+    absl::Time hangs_at = absl::InfiniteFuture();  // set when it is passed on
+    bool good = false;                             // it lacks only room
   };
 
-  // The link of the process that works; starts one if none does.
+  // Returns the link of the process that works; starts one if none does.
   absl::StatusOr<int> LinkToPassOn();
-  // Passes on what has not been.
+  // Passes on all looks that were not.
   void PassOn();
   void OnLink();
   absl::Status RoomFor(const Party& tenant) const {
@@ -81,9 +74,9 @@ class LookingProcess {
   }
   // Answers the looks that are good and have room, the oldest first.
   void AnswerGood();
-  // What was passed on is to be passed on again.
+  // Has all looks passed on again.
   void Unanswered();
-  // The process takes and answers nothing more; another one is asked.
+  // Gives up the process, and asks another one.
   void Drop(bool hangs);
 
   Poller* const poller_;
@@ -93,7 +86,7 @@ class LookingProcess {
   absl::Time pass_on_at_ = absl::InfiniteFuture();
   absl::Time ask_for_room_at_ = absl::InfiniteFuture();
   HelperProcesses processes_;
-  Poller::Watched link_;  // a duplicate, of the one that works
+  Poller::Watched link_;  // a duplicate of the working process's
 };
 
 }  // namespace iris::server

@@ -1,9 +1,8 @@
-#include "server/worker/look_at_descriptors.h"
+#include "server/worker/helper_work.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
@@ -13,26 +12,27 @@
 #include <utility>
 #include <vector>
 
+#include "proto/wire/rights.h"
+#include "server/link/drop_unread.h"
 #include "server/link/pass_descriptor.h"
-#include "server/session/closer.h"
+#include "server/session/deferred_close.h"
 
 namespace iris::server {
 namespace {
 
 constexpr int kIdleMs = 3000;
-constexpr int kTellEveryMs = 200;  // how many wait to be closed, while some do
-// As many as the kernel lets anybody send in one packet.
-constexpr size_t kMaxFds = 253;
+constexpr int kReportEveryMs = 200;  // how many wait to be closed, while some do
 
-// The descriptors of the socket's next packet, which stay in it. False: they are not all here.
+// Copies the descriptors of the socket's next packet, which stay in it. Returns false if these are
+// not all.
 bool Peek(int socket, std::vector<wire::UniqueFd>* fds) {
   char byte;
   struct iovec part = {&byte, 1};
   alignas(struct cmsghdr) char
-      control[CMSG_SPACE(kMaxFds * sizeof(int)) + CMSG_SPACE(sizeof(struct ucred))];
+      control[CMSG_SPACE(wire::kMaxRights * sizeof(int)) + CMSG_SPACE(sizeof(struct ucred))];
   struct msghdr message;
   ssize_t n;
-  // As in drop_unread.cc: the end of a connection may be told once before what came before it.
+  // As in drop_unread.cc: the end of a connection may be reported once before what came before it.
   bool reset = false;
   for (;;) {
     message = {};
@@ -45,15 +45,27 @@ bool Peek(int socket, std::vector<wire::UniqueFd>* fds) {
     reset = errno == ECONNRESET;
   }
   if (n < 0) return false;  // irisd saw a packet here: it is not received unseen
-  TakeAll(&message, fds);
+  wire::TakeRights(&message, fds);
   return (message.msg_flags & MSG_CTRUNC) == 0;
 }
 
 }  // namespace
 
+void CloseConnections(wire::UniqueFd link) {
+  struct pollfd waits = {link.get(), POLLIN, 0};
+  while (true) {
+    const int n = poll(&waits, 1, kIdleMs);
+    if (n == 0 || (n < 0 && errno != EINTR)) return;
+    char byte;
+    wire::UniqueFd fd;
+    if (TakeDescriptor(link.get(), &byte, sizeof(byte), &fd) == Taken::kHasEnded) return;
+    if (fd.valid()) DropAll(fd.get());
+  }
+}
+
 std::optional<FileKind> KindOf(int fd) {
   struct statx info = {};
-  // What the kernel has of it: the file system is not asked again.
+  // The kernel answers without asking the file system again.
   if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &info) != 0) {
     return std::nullopt;
   }
@@ -66,8 +78,8 @@ std::optional<FileKind> KindOf(int fd) {
 }
 
 void LookAtDescriptors(wire::UniqueFd link, const LookingLimits& limits, size_t max_descriptors) {
-  Closer closer({.per_tenant = limits.max_closing_per_tenant,
-                 .total = std::min<size_t>(limits.max_closing, max_descriptors / 2)});
+  DeferredClose closer({.per_tenant = limits.max_closing_per_tenant,
+                        .total = std::min<size_t>(limits.max_closing, max_descriptors / 2)});
   const auto is_good = [&limits](const wire::UniqueFd& fd) {
     // Only files that live in memory have seals.
     if (fcntl(fd.get(), F_GET_SEALS) >= 0) return true;
@@ -84,9 +96,9 @@ void LookAtDescriptors(wire::UniqueFd link, const LookingLimits& limits, size_t 
     return LookVerdict::kBad;
   };
   struct pollfd waits = {link.get(), POLLIN, 0};
-  size_t told = 0;
+  size_t reported = 0;
   while (true) {
-    const int n = poll(&waits, 1, told > 0 ? kTellEveryMs : kIdleMs);
+    const int n = poll(&waits, 1, reported > 0 ? kReportEveryMs : kIdleMs);
     if (n < 0 && errno != EINTR) return;
     LookAnswer answer;
     LookRequest request;
@@ -100,9 +112,9 @@ void LookAtDescriptors(wire::UniqueFd link, const LookingLimits& limits, size_t 
       answer.verdict = socket.valid() ? look(request, socket.get()) : LookVerdict::kUnseen;
     }
     answer.n_closing = static_cast<uint32_t>(closer.n_unclosed());
-    if (n <= 0 && answer.n_closing == 0 && told == 0) return;
-    if (n <= 0 && answer.n_closing == told) continue;
-    told = answer.n_closing;
+    if (n <= 0 && answer.n_closing == 0 && reported == 0) return;
+    if (n <= 0 && answer.n_closing == reported) continue;
+    reported = answer.n_closing;
     // irisd reads at once. If it does not, it has ended, or ends this process.
     struct pollfd room = {link.get(), POLLOUT, 0};
     if (poll(&room, 1, kIdleMs) <= 0) return;

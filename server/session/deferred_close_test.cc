@@ -1,4 +1,4 @@
-#include "server/session/closer.h"
+#include "server/session/deferred_close.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -22,7 +22,7 @@
 namespace iris::server {
 namespace {
 
-bool WaitFor(const Closer& closer, size_t n_waiting) {
+bool WaitFor(const DeferredClose& closer, size_t n_waiting) {
   for (const absl::Time end = absl::Now() + absl::Seconds(20); absl::Now() < end;) {
     if (closer.n_waiting() == n_waiting) return true;
     absl::SleepFor(absl::Milliseconds(1));
@@ -30,8 +30,8 @@ bool WaitFor(const Closer& closer, size_t n_waiting) {
   return false;
 }
 
-TEST(CloserTest, OneTenantsSlowCloseHoldsUpNobodyElse) {
-  Closer closer;
+TEST(DeferredCloseTest, OneTenantsSlowCloseHoldsUpNobodyElse) {
+  DeferredClose closer;
   testing::SlowSocket slow(30);
   const absl::Time start = absl::Now();
   closer.CloseUnknown(Party{1}, std::move(slow.socket));
@@ -53,8 +53,8 @@ TEST(CloserTest, OneTenantsSlowCloseHoldsUpNobodyElse) {
   EXPECT_TRUE(WaitFor(closer, 0));
 }
 
-TEST(CloserTest, AConnectionWithNothingInItIsClosedAtOnce) {
-  Closer closer;
+TEST(DeferredCloseTest, AConnectionWithNothingInItIsClosedAtOnce) {
+  DeferredClose closer;
   for (const int type : {SOCK_STREAM, SOCK_SEQPACKET}) {
     int pair[2];
     ASSERT_EQ(socketpair(AF_UNIX, type | SOCK_CLOEXEC, 0, pair), 0);
@@ -67,8 +67,8 @@ TEST(CloserTest, AConnectionWithNothingInItIsClosedAtOnce) {
 }
 
 // What the client has sent, and nobody has read, is let go of by the close.
-TEST(CloserTest, AConnectionWithSomethingInItEndsAtOnceAndIsClosedElsewhere) {
-  Closer closer;
+TEST(DeferredCloseTest, AConnectionWithSomethingInItEndsAtOnceAndIsClosedElsewhere) {
+  DeferredClose closer;
   int pair[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
   const wire::UniqueFd theirs(pair[1]);
@@ -87,8 +87,8 @@ TEST(CloserTest, AConnectionWithSomethingInItEndsAtOnceAndIsClosedElsewhere) {
 }
 
 // However much a client has said: packets without descriptors cost nobody a thread.
-TEST(CloserTest, PlainPacketsAreDropped) {
-  Closer closer({.per_tenant = 1}, [](const std::function<void()>&) { return false; });
+TEST(DeferredCloseTest, PlainPacketsAreDropped) {
+  DeferredClose closer({.per_tenant = 1}, [](const std::function<void()>&) { return false; });
   for (const bool with_credentials : {false, true}) {
     int pair[2];
     ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair), 0);
@@ -126,9 +126,9 @@ bool IsClosedSoon(int fd) {
 }
 
 // However slow the threads are: it ends no session, and says when to wait.
-TEST(CloserTest, MemoryDoesNotCountAsWhatDoesNotClose) {
+TEST(DeferredCloseTest, MemoryDoesNotCountAsWhatDoesNotClose) {
   bool has_threads = false;
-  Closer closer({.per_tenant = 3}, [&](std::function<void()> body) {
+  DeferredClose closer({.per_tenant = 3}, [&](std::function<void()> body) {
     if (has_threads) std::thread(std::move(body)).detach();
     return has_threads;
   });
@@ -153,8 +153,8 @@ TEST(CloserTest, MemoryDoesNotCountAsWhatDoesNotClose) {
   EXPECT_TRUE(closer.RoomForMemory(Party{1}).ok());
 }
 
-TEST(CloserTest, MemoryWaitsForNothingThatDoesNotClose) {
-  Closer closer({.per_tenant = 1});
+TEST(DeferredCloseTest, MemoryWaitsForNothingThatDoesNotClose) {
+  DeferredClose closer({.per_tenant = 1});
   testing::SlowSocket slow(30);
   closer.CloseUnknown(Party{1}, std::move(slow.socket));
   closer.CloseUnknown(Party{1}, Memfd());
@@ -167,8 +167,9 @@ TEST(CloserTest, MemoryWaitsForNothingThatDoesNotClose) {
 }
 
 // Memory has the rest of what all tenants together may have.
-TEST(CloserTest, MemoryAndTheRestHaveOneLimitTogether) {
-  Closer closer({.per_tenant = 8, .total = 5}, [](const std::function<void()>&) { return false; });
+TEST(DeferredCloseTest, MemoryAndTheRestHaveOneLimitTogether) {
+  DeferredClose closer({.per_tenant = 8, .total = 5},
+                       [](const std::function<void()>&) { return false; });
   for (int i = 0; i < 4; ++i) closer.CloseUnknown(Party{1}, Memfd());
   for (const uint32_t uid : {1, 2, 1}) closer.Close(Party{uid}, Memfd());
   EXPECT_TRUE(closer.RoomForMemory(Party{2}).ok());
@@ -180,9 +181,9 @@ TEST(CloserTest, MemoryAndTheRestHaveOneLimitTogether) {
 }
 
 // A machine may be out of threads for a while.
-TEST(CloserTest, WithoutAThreadItWaitsForTheNextCall) {
+TEST(DeferredCloseTest, WithoutAThreadItWaitsForTheNextCall) {
   bool has_threads = false;
-  Closer closer({.per_tenant = 3}, [&](std::function<void()> body) {
+  DeferredClose closer({.per_tenant = 3}, [&](std::function<void()> body) {
     if (has_threads) std::thread(std::move(body)).detach();
     return has_threads;
   });
@@ -199,9 +200,9 @@ TEST(CloserTest, WithoutAThreadItWaitsForTheNextCall) {
   EXPECT_FALSE(closer.IsFull(Party{1}));
 }
 
-TEST(CloserTest, AThreadIsAskedForAgain) {
+TEST(DeferredCloseTest, AThreadIsAskedForAgain) {
   bool has_threads = false;
-  Closer closer({}, [&](std::function<void()> body) {
+  DeferredClose closer({}, [&](std::function<void()> body) {
     if (has_threads) std::thread(std::move(body)).detach();
     return has_threads;
   });
@@ -217,8 +218,9 @@ TEST(CloserTest, AThreadIsAskedForAgain) {
 }
 
 // Where all tenants together have too many, nothing more is taken from those that have their part.
-TEST(CloserTest, AllTenantsTogetherHaveALimit) {
-  Closer closer({.per_tenant = 8, .total = 9}, [](const std::function<void()>&) { return false; });
+TEST(DeferredCloseTest, AllTenantsTogetherHaveALimit) {
+  DeferredClose closer({.per_tenant = 8, .total = 9},
+                       [](const std::function<void()>&) { return false; });
   const auto add = [&closer](uint32_t uid, int n) {
     for (int i = 0; i < n; ++i) {
       closer.CloseUnknown(Party{uid}, wire::UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC)));
@@ -243,8 +245,8 @@ TEST(CloserTest, AllTenantsTogetherHaveALimit) {
 }
 
 // What has descriptors in it goes to who may hang; where that fails, to a thread.
-TEST(CloserTest, AConnectionWithDescriptorsIsHandedOver) {
-  Closer closer({}, [](const std::function<void()>&) { return false; });
+TEST(DeferredCloseTest, AConnectionWithDescriptorsIsHandedOver) {
+  DeferredClose closer({}, [](const std::function<void()>&) { return false; });
   bool takes = true;
   std::vector<wire::UniqueFd> handed_over;
   closer.SetHandOver([&](int socket) {
@@ -277,8 +279,8 @@ TEST(CloserTest, AConnectionWithDescriptorsIsHandedOver) {
 }
 
 // A reset would reach the peer before what irisd said last.
-TEST(CloserTest, WhatWasSaidLastIsReadAlsoWhenAThreadCloses) {
-  Closer closer;
+TEST(DeferredCloseTest, WhatWasSaidLastIsReadAlsoWhenAThreadCloses) {
+  DeferredClose closer;
   int pair[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
   const wire::UniqueFd theirs(pair[1]);
@@ -295,10 +297,10 @@ TEST(CloserTest, WhatWasSaidLastIsReadAlsoWhenAThreadCloses) {
   EXPECT_EQ(recv(theirs.get(), bytes, sizeof(bytes), 0), 4);
 }
 
-TEST(CloserTest, MoreTenantsThanThreadsAreServedInTurn) {
-  Closer closer;
+TEST(DeferredCloseTest, MoreTenantsThanThreadsAreServedInTurn) {
+  DeferredClose closer;
   std::vector<testing::SlowSocket> slow;
-  for (size_t i = 0; i < Closer::kMaxThreads; ++i) {
+  for (size_t i = 0; i < DeferredClose::kMaxThreads; ++i) {
     closer.CloseUnknown(Party{static_cast<uint32_t>(i + 1)},
                         std::move(slow.emplace_back(30).socket));
   }

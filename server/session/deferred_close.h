@@ -1,6 +1,7 @@
-// Closer: closes what clients gave, and connections to them. The kernel may take as long over a
-// close as whoever made the descriptor likes: a connection that lingers, a file of a file system
-// that does not answer, or a socket in whose queue such things still are. So it happens elsewhere.
+// DeferredClose: closes what clients gave, and connections to them. The kernel may take as long
+// over a close as whoever made the descriptor likes: a connection that lingers, a file of a file
+// system that does not answer, or a socket in whose queue such things still are. So it happens
+// elsewhere.
 //
 // A connection that has descriptors in its queue is handed over to a process that may hang
 // (ClosingProcess), where there is one: none of these descriptors has ever been irisd's own, and
@@ -19,8 +20,8 @@
 // Where all tenants together have as many as they may have, there is no room for each that has its
 // equal part of them: one that has nothing to close is held up by nobody.
 //
-// Thread-safe, and never blocks. Threads that hang end with the process: a Closer may be destroyed
-// before they do. Copies are one and the same.
+// Thread-safe, and never blocks. Threads that hang end with the process: a DeferredClose may be
+// destroyed before they do. Copies are one and the same.
 #pragma once
 
 #include <cstddef>
@@ -42,7 +43,7 @@
 
 namespace iris::server {
 
-class Closer {
+class DeferredClose {
  public:
   static constexpr size_t kMaxThreads = 64;
   struct Limits {
@@ -55,8 +56,8 @@ class Closer {
   // now. Called on the thread that calls CloseConnection.
   using HandOver = std::function<bool(int socket)>;
 
-  Closer() : Closer(Limits()) {}
-  explicit Closer(const Limits& limits, StartThread start_thread = nullptr);
+  DeferredClose() : DeferredClose(Limits()) {}
+  explicit DeferredClose(const Limits& limits, StartThread start_thread = nullptr);
 
   // From now on; null: none. Connections are then closed on one thread.
   void SetHandOver(HandOver hand_over);

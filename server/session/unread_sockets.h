@@ -1,31 +1,30 @@
-// Lingering: the sockets of ended sessions whose clients have not yet received every descriptor
+// UnreadSockets: the sockets of ended sessions whose clients have not yet received every descriptor
 // that was sent to them. The kernel charges these descriptors to irisd's user until the client
 // reads them or closes its end, so they count in their tenant's share until then.
 //
-// Not thread-safe: it belongs to the session thread. It owns the sockets.
+// Not thread-safe: it belongs to the session thread. It owns the sockets, and borrows the closer.
 #pragma once
 
 #include <vector>
 
 #include "proto/wire/unique_fd.h"
 #include "server/account/party.h"
-#include "server/session/closer.h"
+#include "server/session/deferred_close.h"
 #include "server/session/in_flight.h"
 
 namespace iris::server {
 
-// True if the peer has received everything that was sent on this socket, or has thrown it away by
-// closing. The kernel says so: no peer can claim it.
+// Returns whether the peer has received everything that was sent on this socket, or has thrown it
+// away by closing. The kernel says so: no peer can claim it.
 bool AllReceived(int socket);
 
-class Lingering {
+class UnreadSockets {
  public:
-  // Borrows the closer.
-  explicit Lingering(Closer* closer) : closer_(closer) {}
+  explicit UnreadSockets(DeferredClose* closer) : closer_(closer) {}
 
   // Ends the connection, and keeps `share` until the peer has received all, or is gone.
   void Add(const Party& tenant, wire::UniqueFd socket, InFlight::Hold share);
-  // Lets those go whose peers have.
+  // Closes those whose peers have.
   void Sweep();
 
   bool empty() const { return ended_.empty(); }
@@ -37,7 +36,7 @@ class Lingering {
     wire::UniqueFd socket;
     InFlight::Hold share;
   };
-  Closer* const closer_;
+  DeferredClose* const closer_;
   std::vector<Ended> ended_;
 };
 

@@ -1,4 +1,4 @@
-#include "server/tenant/looking_process.h"
+#include "server/tenant/fd_inspector.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -20,9 +20,8 @@
 #include "server/job/clock.h"
 #include "server/link/drop_unread.h"
 #include "server/session/testing/slow_socket.h"
-#include "server/tenant/running_process.h"
-#include "server/tenant/worker_process.h"
-#include "server/worker/look_at_descriptors.h"
+#include "server/tenant/worker_program.h"
+#include "server/worker/helper_work.h"
 
 namespace iris::server {
 namespace {
@@ -32,7 +31,7 @@ constexpr Party kAlice{1000};
 wire::UniqueFd Memfd() { return wire::UniqueFd(memfd_create("test", MFD_CLOEXEC)); }
 wire::UniqueFd Open(const char* path) { return wire::UniqueFd(open(path, O_RDONLY | O_CLOEXEC)); }
 
-class LookingProcessTest : public ::testing::Test {
+class FdInspectorTest : public ::testing::Test {
  protected:
   // The times are real ones: a test that waits for neither has them long.
   void Make(absl::Duration answers_within = absl::Seconds(600),
@@ -41,15 +40,15 @@ class LookingProcessTest : public ::testing::Test {
     settings.program = "server/irisd-worker";
     program_ = std::make_unique<WorkerProgram>(*WorkerProgram::Open(settings));
     poller_ = *Poller::Create();
-    LookingProcess::Setup setup;
-    setup.processes.start = [this]() -> absl::StatusOr<std::unique_ptr<RunningWorker>> {
+    FdInspector::Setup setup;
+    setup.processes.start = [this]() -> WorkerProgram::Started {
       if (!start_fails_.ok()) return start_fails_;
-      absl::StatusOr<WorkerProcess> started = program_->StartLooking(limits_);
-      if (!started.ok()) return started.status();
-      pids_.push_back(started->pid());
+      WorkerProgram::Started started = program_->StartLooking(limits_);
+      if (!started.ok()) return started;
+      pids_.push_back((*started)->pid());
       // Before it has answered anything.
-      if (stops_ && pids_.size() == 1) kill(started->pid(), SIGSTOP);
-      return std::make_unique<RunningProcess>(*std::move(started));
+      if (stops_ && pids_.size() == 1) kill(pids_.back(), SIGSTOP);
+      return started;
     };
     setup.processes.trouble = [this](uint64_t, const absl::Status& why) {
       troubles_.push_back(why);
@@ -59,7 +58,7 @@ class LookingProcessTest : public ::testing::Test {
     setup.room_within = room_within_;
     setup.answers_within = answers_within;
     setup.gives_up_after = gives_up_after;
-    looking_ = std::make_unique<LookingProcess>(poller_.get(), std::move(setup));
+    inspector_ = std::make_unique<FdInspector>(poller_.get(), std::move(setup));
   }
 
   // Connections by which descriptors come: `ours` is irisd's end.
@@ -80,14 +79,14 @@ class LookingProcessTest : public ::testing::Test {
   bool Until(const F& done) {
     for (const absl::Time end = absl::Now() + absl::Seconds(60); absl::Now() < end;) {
       if (done()) return true;
-      poller_->Wait(std::min(absl::Milliseconds(20), looking_->deadline() - SteadyNow()));
-      looking_->RunDeadlines(SteadyNow());
+      poller_->Wait(std::min(absl::Milliseconds(20), inspector_->deadline() - SteadyNow()));
+      inspector_->RunDeadlines(SteadyNow());
     }
     return false;
   }
   absl::Status Look(int socket, const Party& tenant = kAlice) {
     std::optional<absl::Status> answer;
-    looking_->Look(socket, tenant, [&answer](const absl::Status& status) { answer = status; });
+    inspector_->Look(socket, tenant, [&answer](const absl::Status& status) { answer = status; });
     EXPECT_TRUE(Until([&answer] { return answer.has_value(); }));
     return answer.value_or(absl::UnknownError("no answer"));
   }
@@ -105,10 +104,10 @@ class LookingProcessTest : public ::testing::Test {
   std::vector<pid_t> pids_;
   std::vector<absl::Status> troubles_;
   uint32_t n_closing_ = 0;
-  std::unique_ptr<LookingProcess> looking_;
+  std::unique_ptr<FdInspector> inspector_;
 };
 
-TEST_F(LookingProcessTest, OnlyWhatLivesInMemoryIsGood) {
+TEST_F(FdInspectorTest, OnlyWhatLivesInMemoryIsGood) {
   Make();
   EXPECT_TRUE(LookAt(Memfd()).ok());
   std::vector<wire::UniqueFd> bad;
@@ -124,7 +123,7 @@ TEST_F(LookingProcessTest, OnlyWhatLivesInMemoryIsGood) {
   EXPECT_TRUE(troubles_.empty());
 }
 
-TEST_F(LookingProcessTest, TheKindOfTheDevicesIsGoodToo) {
+TEST_F(FdInspectorTest, TheKindOfTheDevicesIsGoodToo) {
   limits_.device_memory = KindOf(Open("/dev/null").get());
   ASSERT_TRUE(limits_.device_memory.has_value());
   Make();
@@ -134,14 +133,14 @@ TEST_F(LookingProcessTest, TheKindOfTheDevicesIsGoodToo) {
   EXPECT_FALSE(LookAt(Open("/")).ok());
 }
 
-TEST_F(LookingProcessTest, WhatWasLookedAtIsStillThere) {
+TEST_F(FdInspectorTest, WhatWasLookedAtIsStillThere) {
   Make();
   const Pair sent = Sent(Memfd().get());
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(Look(sent.ours.get()).ok());
   EXPECT_EQ(NextOf(sent.ours.get()), Next::kDescriptors);
 }
 
-TEST_F(LookingProcessTest, WhatCameBeforeAResetIsLookedAt) {
+TEST_F(FdInspectorTest, WhatCameBeforeAResetIsLookedAt) {
   Make();
   Pair sent = Connect();
   ASSERT_EQ(send(sent.ours.get(), "unread", 6, 0), 6);
@@ -150,7 +149,7 @@ TEST_F(LookingProcessTest, WhatCameBeforeAResetIsLookedAt) {
   EXPECT_EQ(Look(sent.ours.get()).code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST_F(LookingProcessTest, WhereThereIsNothingNothingIsGood) {
+TEST_F(FdInspectorTest, WhereThereIsNothingNothingIsGood) {
   Make();
   const absl::Status status = Look(Connect().ours.get());
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
@@ -158,7 +157,7 @@ TEST_F(LookingProcessTest, WhereThereIsNothingNothingIsGood) {
 }
 
 // Memory that came along with what does not close is closed all the same.
-TEST_F(LookingProcessTest, OnlyWhatMayNotCloseCounts) {
+TEST_F(FdInspectorTest, OnlyWhatMayNotCloseCounts) {
   limits_.max_closing_per_tenant = 2;
   Make();
   const wire::UniqueFd memory = Memfd();
@@ -176,14 +175,14 @@ TEST_F(LookingProcessTest, OnlyWhatMayNotCloseCounts) {
   }
 }
 
-TEST_F(LookingProcessTest, GoodOnesWaitForRoomAndTheOldestHasItFirst) {
+TEST_F(FdInspectorTest, GoodOnesWaitForRoomAndTheOldestHasItFirst) {
   Make();
   room_ = absl::ResourceExhaustedError("irisd closes much");
   std::vector<Pair> sent;
   std::vector<int> answered;
   for (int i = 0; i < 3; ++i) {
     sent.push_back(Sent(Memfd().get()));
-    looking_->Look(sent.back().ours.get(), kAlice, [this, &answered, i](const absl::Status& s) {
+    inspector_->Look(sent.back().ours.get(), kAlice, [this, &answered, i](const absl::Status& s) {
       EXPECT_TRUE(s.ok()) << s;
       answered.push_back(i);
       room_ = absl::ResourceExhaustedError("what has been received takes it");
@@ -199,19 +198,19 @@ TEST_F(LookingProcessTest, GoodOnesWaitForRoomAndTheOldestHasItFirst) {
   EXPECT_EQ(answered, (std::vector<int>{0, 1, 2}));
 }
 
-TEST_F(LookingProcessTest, WithoutRoomNobodyWaitsForEver) {
+TEST_F(FdInspectorTest, WithoutRoomNobodyWaitsForEver) {
   room_within_ = absl::Milliseconds(50);
   room_ = absl::ResourceExhaustedError("irisd closes much");
   Make();
   EXPECT_EQ(LookAt(Memfd()), room_);
 }
 
-TEST_F(LookingProcessTest, WhatAKilledOneHasNotAnsweredAnotherDoes) {
+TEST_F(FdInspectorTest, WhatAKilledOneHasNotAnsweredAnotherDoes) {
   stops_ = true;
   Make();
   const Pair sent = Sent(Memfd().get());
   std::optional<absl::Status> answer;
-  looking_->Look(sent.ours.get(), kAlice, [&](const absl::Status& status) { answer = status; });
+  inspector_->Look(sent.ours.get(), kAlice, [&](const absl::Status& status) { answer = status; });
   ASSERT_EQ(pids_.size(), 1u);
   kill(pids_[0], SIGKILL);
   ASSERT_TRUE(Until([&] { return answer.has_value(); }));
@@ -219,7 +218,7 @@ TEST_F(LookingProcessTest, WhatAKilledOneHasNotAnsweredAnotherDoes) {
   EXPECT_EQ(pids_.size(), 2u);
 }
 
-TEST_F(LookingProcessTest, OneThatHangsIsFollowedByAnother) {
+TEST_F(FdInspectorTest, OneThatHangsIsFollowedByAnother) {
   stops_ = true;
   Make(/*answers_within=*/absl::Seconds(2));
   const Pair sent = Sent(Memfd().get());
@@ -230,7 +229,7 @@ TEST_F(LookingProcessTest, OneThatHangsIsFollowedByAnother) {
   EXPECT_TRUE(absl::StrContains(troubles_[0].message(), "looks at descriptors")) << troubles_[0];
 }
 
-TEST_F(LookingProcessTest, WithoutAProcessNobodyWaitsForEver) {
+TEST_F(FdInspectorTest, WithoutAProcessNobodyWaitsForEver) {
   Make(/*answers_within=*/absl::Seconds(600), /*gives_up_after=*/absl::Milliseconds(300));
   start_fails_ = absl::ResourceExhaustedError("no process is left");
   const absl::Status status = LookAt(Memfd());
@@ -239,12 +238,12 @@ TEST_F(LookingProcessTest, WithoutAProcessNobodyWaitsForEver) {
   EXPECT_EQ(troubles_[0], start_fails_);
 }
 
-TEST_F(LookingProcessTest, ForgottenLooksAreNotAnswered) {
+TEST_F(FdInspectorTest, ForgottenLooksAreNotAnswered) {
   Make();
   const Pair sent = Sent(Memfd().get());
   bool answered = false;
-  looking_->Forget(
-      looking_->Look(sent.ours.get(), kAlice, [&](const absl::Status&) { answered = true; }));
+  inspector_->Forget(
+      inspector_->Look(sent.ours.get(), kAlice, [&](const absl::Status&) { answered = true; }));
   EXPECT_TRUE(LookAt(Memfd()).ok());
   EXPECT_FALSE(answered);
 }
