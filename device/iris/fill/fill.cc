@@ -20,9 +20,8 @@ struct Pattern {
 };
 
 IRIS_KERNEL void FillPattern(IRIS_PARAM Pattern p) {
-  const uint64_t threads = uint64_t{backend::GridSize()} * backend::BlockSize();
-  const uint64_t thread =
-      uint64_t{backend::BlockIndex()} * backend::BlockSize() + backend::ThreadIndex();
+  const uint64_t threads = backend::ThreadsOfGrid();
+  const uint64_t thread = backend::ThreadOfGrid();
   const uint64_t until_aligned = (16 - reinterpret_cast<uint64_t>(p.to) % 16) % 16;
   const uint64_t head = until_aligned < p.bytes ? until_aligned : p.bytes;
   const uint64_t units = (p.bytes - head) / 16;
