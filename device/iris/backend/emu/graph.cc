@@ -65,10 +65,6 @@ uint64_t WaitOnHost(const EventState& event) {
 using GraphHolder = std::shared_ptr<const Capture>;
 using EventHolder = std::shared_ptr<EventState>;
 
-StreamState* StateOf(const raw::StreamHandle& stream) {
-  return static_cast<StreamState*>(stream.native);
-}
-
 }  // namespace
 }  // namespace emu
 

@@ -61,6 +61,10 @@ class StreamState {
   char sync_[2];                      // addresses for ThreadSanitizer
 };
 
+inline StreamState* StateOf(const raw::StreamHandle& stream) {
+  return static_cast<StreamState*>(stream.native);
+}
+
 class Scheduler {
  public:
   static Scheduler& Get();
