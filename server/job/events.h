@@ -1,9 +1,9 @@
-// Events: what happened, as typed values. The log, `iris-ctl events` and whatever counts events
-// read the same values; event_text.h turns them into words. Plain data.
+// Events: what happened, as typed values. The log, `iris-ctl events` and counters of events read the
+// same values; event_text.h turns them into words. Plain data.
 //
-// Each kind of event says beside its fields which word names it (docs/protocol.md lists them) and
-// how much it matters: what happens often is kept for `iris-ctl events`, and logged at debug level
-// only. A rank or a session that ends in order is never a warning.
+// Each kind of event has a word (docs/protocol.md lists them) and a severity: frequent events are
+// kept for `iris-ctl events`, and logged at debug level only. A rank or a session that ends in order
+// is never a warning.
 #pragma once
 
 #include <cstdint>
@@ -203,7 +203,6 @@ using EventDetail = std::variant<
     event::OperationMismatch, event::OperationTimeout, event::OperationFailed, event::Recovered,
     event::MemoryLost, event::OrphanClosed, event::RecordingFull, event::WorkerEnded>;
 
-// What happened, and to whom.
 struct Event {
   std::string job;    // empty: to none
   int32_t rank = -1;  // -1: to none of it

@@ -1,7 +1,6 @@
 #include "server/job/operations/operation.h"
 
 #include <type_traits>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "server/job/text.h"
@@ -20,8 +19,12 @@ std::string What(const Operation& op, const Team& team) {
 }
 
 std::string Describe(const Operation& op) {
-  return absl::StrCat(NameOf(op),
-                      std::visit([](const auto& args) { return args.Arguments(); }, op));
+  return std::visit(
+      [](const auto& args) {
+        if constexpr (requires { args.Arguments(); }) return args.kName + args.Arguments();
+        return std::string(args.kName);
+      },
+      op);
 }
 
 bool Same(const Operation& a, const Operation& b) {
@@ -48,7 +51,8 @@ absl::Status Check(const Operation& op, const Team& team) {
                 "ask a team");
           }
         }
-        return args.Check(team);
+        if constexpr (requires { args.Check(team); }) return args.Check(team);
+        return absl::OkStatus();
       },
       op);
 }
@@ -99,8 +103,8 @@ bool KeepsNothing(const Operation& op) {
 }
 
 absl::Status NameTakenError(const std::string& name) {
-  return absl::AlreadyExistsError(
-      absl::StrCat("an allocation named '", name, "' is live: free it or choose another name"));
+  return Error(Code::kAlreadyExists, "an allocation named '", name,
+               "' is live: free it or choose another name");
 }
 
 Executed Execute(const Operation& op, Run& run) {
