@@ -1,9 +1,9 @@
-// Events: what happened, as typed values. The log, `iris-ctl events` and counters of events read the
-// same values; event_text.h turns them into words. Plain data.
+// Events: what happened, as typed values. The log, `iris-ctl events` and counters of events read
+// the same values; event_text.h turns them into words. Plain data.
 //
 // Each kind of event has a word (docs/protocol.md lists them) and a severity: frequent events are
-// kept for `iris-ctl events`, and logged at debug level only. A rank or a session that ends in order
-// is never a warning.
+// kept for `iris-ctl events`, and logged at debug level only. A rank or a session that ends in
+// order is never a warning.
 #pragma once
 
 #include <cstdint>
