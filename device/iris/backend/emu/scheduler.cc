@@ -24,7 +24,7 @@ constexpr uint32_t kRoundsPerStart = 16;
 constexpr uint64_t kYieldNs = 2 * 1000 * 1000;
 constexpr long kSleepNs = 50 * 1000;
 
-// As the environment says; 0 if it does not.
+// Returns the number in the environment; 0 if there is none.
 uint32_t CountResidentBlocks() {
   const char* wanted = getenv("IRIS_EMU_RESIDENT_BLOCKS");
   const unsigned long n = wanted != nullptr ? strtoul(wanted, nullptr, 10) : 0;
