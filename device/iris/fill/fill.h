@@ -39,7 +39,7 @@ struct Sequence {
   uint64_t seed = 0, call = 0;
 };
 
-// What a Sequence is made of. Integer types take the whole numbers, others the doubles. kU64 has
+// The description of a Sequence. Integer types take the whole numbers, others the doubles. kU64 has
 // the bits of its numbers in the int64s.
 struct Description {
   Kind kind = Kind::kValue;
