@@ -6,16 +6,10 @@
 #include "server/job/text.h"
 
 namespace iris::server {
-namespace {
-
-std::string NameOf(const Operation& op) {
-  return std::visit([](const auto& args) { return std::string(args.kName); }, op);
-}
-
-}  // namespace
 
 std::string What(const Operation& op, const Team& team) {
-  return absl::StrCat(NameOf(op), " #", team.next_k, " (", TeamText(team.info.id), "): ");
+  const char* const name = std::visit([](const auto& args) { return args.kName; }, op);
+  return absl::StrCat(name, " #", team.next_k, " (", TeamText(team.info.id), "): ");
 }
 
 std::string Describe(const Operation& op) {
@@ -28,17 +22,18 @@ std::string Describe(const Operation& op) {
 }
 
 bool Same(const Operation& a, const Operation& b) {
-  return a.index() == b.index() && std::visit(
-                                       [&b](const auto& args) {
-                                         using Args = std::decay_t<decltype(args)>;
-                                         const Args& others = std::get<Args>(b);
-                                         if constexpr (requires { &Args::Same; }) {
-                                           return args.Same(others);
-                                         } else {
-                                           return args == others;
-                                         }
-                                       },
-                                       a);
+  if (a.index() != b.index()) return false;
+  return std::visit(
+      [&b](const auto& args) {
+        using Args = std::decay_t<decltype(args)>;
+        const Args& others = std::get<Args>(b);
+        if constexpr (requires { &Args::Same; }) {
+          return args.Same(others);
+        } else {
+          return args == others;
+        }
+      },
+      a);
 }
 
 absl::Status Check(const Operation& op, const Team& team) {

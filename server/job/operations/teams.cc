@@ -137,8 +137,8 @@ Executed DestroyTeamOp::Execute(Run& run) const {
     return Error(Code::kFailedPrecondition, "its ", team.n_allocations,
                  " live allocations come first");
   }
-  // Words of the slot only count up: the next team starts after the last epoch that any rank says
-  // it has reached.
+  // Words of the slot only count up: the next team starts after the last epoch that any rank has
+  // reported.
   run.job.slot_epochs[team.info.barrier_slot] =
       uint64_t{team.info.barrier_start_epoch} + Ahead(last_barrier_epoch, team) + 1;
   run.job.GiveBackSlotAndArea(team.info);
