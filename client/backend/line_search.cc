@@ -43,7 +43,7 @@ absl::StatusOr<LinesSeen> SearchTornLines(const std::string& backend, const Devi
     status = FromDevice((*table)->CopyAsync(copy, area, sizeof(ccl::LinesSeen), *stream),
                         "read what was seen");
   }
-  // Also where something failed: what is on the stream uses the memory.
+  // Needed after a failure too: work on the stream uses the memory.
   const absl::Status done = FromDevice((*table)->Synchronize(*stream), "search for torn lines");
   if (status.ok()) status = done;
   LinesSeen seen;

@@ -22,8 +22,8 @@ class Context;
 
 namespace iris::bench {
 
-// By kernel: kLoad and kStore touch the peer's memory alone, kGet and kPut copy between it and this
-// rank's. kCopyPut and kCopyGet: by copy engine, Stream::Put and Get.
+// Kernels: kLoad and kStore access the peer's memory alone, kGet and kPut copy between it and this
+// rank's. The copy engine: kCopyPut and kCopyGet, by Stream::Put and Get.
 enum class Transfer { kLoad, kStore, kGet, kPut, kCopyGet, kCopyPut };
 inline constexpr const char* kTransferNames[] = {"load", "store",    "get",
                                                  "put",  "copy get", "copy put"};
@@ -58,7 +58,7 @@ struct PingPongSpec : KernelSpec {
   bool first = false;
   uint64_t* flag = nullptr;  // one word in every heap
   uint64_t base = 0;         // value of the flag before; both grow alike, see PingPongRounds
-  // Of payload_bytes, put before each signal; 2 * payload_bytes of heap.
+  // payload_bytes are put before each signal; the heap has 2 * payload_bytes.
   uint8_t* payload = nullptr;
   uint64_t payload_bytes = 0;
 };

@@ -1,4 +1,4 @@
-// From figures of collectives to the rules of a table. Pure functions.
+// Makes the rules of a table from figures of collectives. Pure functions.
 #pragma once
 
 #include <vector>

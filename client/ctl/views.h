@@ -82,7 +82,7 @@ class ListPrinter {
   // `max_width`: see Table::set_max_width.
   ListPrinter(View view, bool as_json, size_t max_width = 0);
 
-  // What the page adds to the text.
+  // Returns the text that a page adds.
   std::string Page(const Message& page, absl::Time now);
   // After the last page.
   std::string End() const;

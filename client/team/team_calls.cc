@@ -250,7 +250,7 @@ absl::StatusOr<Allocation> TeamCalls::RegisterTogether(void* memory, const Alloc
   absl::StatusOr<RegisterOp> op = Shared(memory, options);
   if (!IsUtf8(options.name)) op = absl::InvalidArgumentError("the name is not UTF-8");
   if (!op.ok()) {
-    // The others are bound by this call: irisd tells them.
+    // This call binds the others, to which irisd reports it.
     const absl::Status error = op.status();
     op = RegisterOp();
     op->error = error;

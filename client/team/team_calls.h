@@ -63,7 +63,7 @@ class TeamCalls {
   // Takes note of a team that irisd has made.
   Team AddTeam(const TeamInfo& info);
 
-  // As the calls of Context that have these names (client/iris/context.h).
+  // Implement the calls of Context with these names (client/iris/context.h).
   absl::StatusOr<Allocation> Allocate(const AllocateOptions& wanted, const Team& team,
                                       std::optional<absl::Duration> timeout = std::nullopt);
   absl::StatusOr<Allocation> AllocateLocal(const AllocateOptions& wanted);
@@ -88,7 +88,7 @@ class TeamCalls {
   // True if the range lies in memory that a team with all these members has registered together.
   bool HaveTogether(absl::Span<const uint32_t> ranks, uint64_t offset_bytes, uint64_t bytes) const;
 
-  // As HeapRanges::Refusal.
+  // Calls HeapRanges::Refusal.
   std::optional<std::string> Refusal(uint32_t rank, uint64_t offset_bytes, uint64_t bytes) const {
     return ranges_->Refusal(rank, offset_bytes, bytes);
   }
@@ -112,7 +112,7 @@ class TeamCalls {
   // The team's next operation; `what` is put in front of errors.
   absl::StatusOr<OperationResult> Operate(const Team& team, absl::string_view what, Operation op,
                                           std::optional<absl::Duration> timeout = std::nullopt);
-  // As Operate, of this rank's own team.
+  // Operate, for this rank's own team.
   absl::StatusOr<OperationResult> OperateAlone(absl::string_view what, Operation op);
   // Asks `parent` for an operation that makes teams. A rank that comes into none gets `if_in_none`.
   absl::StatusOr<Team> NewTeam(absl::string_view what, Operation op, const Team& parent,
@@ -130,8 +130,8 @@ class TeamCalls {
   struct Together {
     uint64_t bytes = 0;
     std::vector<uint32_t> ranks;
-    // The segments of each rank, once they are mapped. They tell it from memory that another team
-    // registers at the same place, once this one is undone.
+    // The segments of each rank, once they are mapped. They distinguish it from memory that another
+    // team registers at the same place after this one is undone.
     std::vector<BorrowedMemory::Segments> segments;
   };
   // The operation that registers `memory`. kInvalidArgument: the memory cannot be shared, and why.

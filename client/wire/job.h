@@ -96,7 +96,7 @@ struct HeapPart {
   uint64_t bytes = 0;
 };
 
-// Answer of Borrow: the memory behind it. The descriptors come by themselves.
+// Answer of Borrow: the memory. The descriptors come separately.
 struct Borrowed {
   uint64_t job_id = 0;
   uint64_t epoch = 0;

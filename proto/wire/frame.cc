@@ -17,7 +17,7 @@ namespace {
 constexpr char kNoFrameYet[] = "no frame yet on the session socket";
 constexpr uint32_t kMaxDescriptors = kMaxDescriptorsPerCall;
 static_assert(kMaxDescriptors >= kMaxDescriptorsPerFrame);
-// As many as the kernel lets anybody send: what did not fit it would close here and now.
+// The most descriptors that the kernel lets a process send: it would close the others here.
 constexpr size_t kMaxSent = 253;
 // Space for the descriptors of one frame and the sender's credentials.
 constexpr size_t kControlBytes =
@@ -98,7 +98,7 @@ absl::Status SendFrame(int socket, FrameType type, absl::Span<const uint8_t> hea
 
 namespace {
 
-// As ReceiveFrame; descriptors are in *frame also on an error.
+// Like ReceiveFrame; descriptors are in *frame also after an error.
 absl::Status Receive(int socket, Frame* frame) {
   // One byte more than the largest frame. Longer packets are also seen by MSG_TRUNC.
   alignas(FrameHeader) uint8_t bytes[sizeof(FrameHeader) + kMaxPayloadBytes + 1];

@@ -252,7 +252,7 @@ absl::Status SendFrame(int socket, FrameType type, absl::Span<const uint8_t> pay
 // The payload in two parts.
 absl::Status SendFrame(int socket, FrameType type, absl::Span<const uint8_t> head,
                        std::string_view tail, absl::Span<const int> fds);
-// Of a type that has no payload.
+// Sends a frame of a type without payload.
 inline absl::Status SendEmptyFrame(int socket, FrameType type, absl::Span<const int> fds = {}) {
   return SendFrame(socket, type, absl::Span<const uint8_t>(), fds);
 }

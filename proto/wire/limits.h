@@ -36,9 +36,9 @@ inline constexpr uint32_t kMaxDescriptorsPerFrame = 16;  // that irisd sends
 inline constexpr uint32_t kMaxDescriptorsPerCall = 128;  // of memory to be registered
 inline constexpr uint32_t kDescriptorWindow = 32;        // sent and not acknowledged, per session
 inline constexpr size_t kMaxRpcBytes = 4 << 20;
-// Of a request that irisd reads: the largest value of a broadcast, and what is around it.
+// The largest request that irisd reads: the largest value of a broadcast, and the fields around it.
 inline constexpr size_t kMaxRequestBytes = kMaxBroadcastBytes + (64 << 10);
-// Of a request, or of one piece of an answer, that comes in a frame of the session socket.
+// The largest request, or piece of an answer, in a frame of the session socket.
 inline constexpr size_t kMaxCallFrameBytes = 16 << 10;
 // Calls of one session, or of one connection, that are under way. Every team of a rank may be in a
 // collective at once: with fewer calls than teams, ranks could wait for each other.

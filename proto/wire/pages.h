@@ -33,8 +33,9 @@ static_assert(sizeof(CollectiveEntry) == 16);
 
 inline constexpr uint32_t kCollectiveEntries = 6;
 
-// What a rank has put on its streams through one communicator. Messages between members do not
-// count: they are no operations of the whole team. Its writer makes `version` odd meanwhile.
+// The operations that a rank has put on its streams through one communicator. Messages between
+// members do not count: they are no operations of the whole team. Its writer makes `version` odd
+// meanwhile.
 struct CollectiveRecord {
   uint32_t version;
   uint32_t team_id;
@@ -65,7 +66,7 @@ struct KernelWait {
 };
 static_assert(sizeof(KernelWait) == 32);
 
-// In the first word of a KernelWait. Older clients have records of communicators in its place, of
+// The first word of a KernelWait. Older clients have records of communicators in its place, of
 // which the first word, `version`, does not get so large.
 inline constexpr uint32_t kKernelWaitNoted = 0x77616974;
 
@@ -86,7 +87,7 @@ struct ControlPage {
 };
 static_assert(sizeof(ControlPage) == kPageBytes);
 
-// From a slot's word to its waits_since_ms and its gave_up_ms in the same page.
+// The distance of a slot's word from its waits_since_ms and its gave_up_ms in the same page.
 inline constexpr size_t kWordsToWaitsSince =
     offsetof(ControlPage, waits_since_ms) / sizeof(uint32_t);
 inline constexpr size_t kWordsToGaveUp = offsetof(ControlPage, gave_up_ms) / sizeof(uint32_t);
