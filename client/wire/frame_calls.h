@@ -67,7 +67,7 @@ class FrameCalls {
   // Looks at the stream; never waits.
   Answer End(Stream& stream) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Ends what members wait for, now and later.
+  // Cancels the waits of members, now and later.
   void Cancel() ABSL_LOCKS_EXCLUDED(mu_);
 
   // Called by the session's thread, or by the thread that sets the session up.

@@ -110,8 +110,8 @@ absl::Status Receive(int socket, Frame* frame) {
   message.msg_control = control;
   message.msg_controllen = sizeof(control);
   ssize_t received;
-  // A peer that closes with something of ours unread resets the connection, and the kernel reports
-  // that before what the peer said last, once: so look again.
+  // A peer that closes with unread data of ours resets the connection. The kernel reports that
+  // once, before the peer's last message, so this reads again.
   bool reset = false;
   for (;;) {
     received = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);

@@ -1026,7 +1026,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
       if constexpr (C::kAlternates) {
         const uint32_t own = turn / 2;  // tiles of this group before
         if (turn++ % 2 != group) {
-          // The other's stages.
+          // Skips the stages of the other group.
           stage += last_step - first_step;
           phase ^= stage / C::kStages & 1;
           stage %= C::kStages;
