@@ -56,7 +56,7 @@ struct PeerWords {
   std::string ratio;        // names the column of the best peer's time to ours
   int decimals = 2;         // of that column
   std::string rows_below;   // "Ratio", in the note that counts the rows below 1.0
-  std::string noun;         // tells rows of the same operation and ranks apart: "bytes"
+  std::string noun;         // distinguishes rows of an operation and ranks: "bytes"
 };
 
 // Makes a table of `columns`, which the cells of the rows fill, a column for each peer that has

@@ -1,5 +1,5 @@
-// What iris_bench measures on one rank's device: kernels written on the device API as a user writes
-// them, started and timed. Compiled for one backend; this header is of none, so that the rest of
+// A Device launches and times kernels on one rank's device, written on the device API as a user
+// writes them. Compiled for one backend; this header is of none, so that the rest of
 // iris_bench needs no device compiler.
 //
 // A Device belongs to one thread, on which its device is current. Calls that involve a peer say
@@ -79,7 +79,7 @@ class Device {
 
   // The peer does nothing.
   absl::StatusOr<std::vector<double>> RunTransfer(const TransferSpec& spec);
-  // The peer does nothing, or the same. Of all operations of one launch.
+  // The peer does nothing, or calls it too. A sample is the time of all operations of one launch.
   absl::StatusOr<std::vector<double>> RunAtomics(const AtomicSpec& spec);
   // The peer calls it too, with the other `first`. Round trips, the mean of a sample's rounds.
   absl::StatusOr<std::vector<double>> RunPingPong(const PingPongSpec& spec);
