@@ -34,6 +34,16 @@ struct Segment {
   uint64_t bytes = 0;
 };
 
+// The names of segments' descriptors, in order.
+inline std::vector<DescriptorKey> KeysOf(uint64_t job_id, uint64_t epoch,
+                                         const std::vector<Segment>& segments) {
+  std::vector<DescriptorKey> keys;
+  for (const Segment& segment : segments) {
+    keys.push_back({wire::DescriptorKind::kSegment, job_id, epoch, 0, segment.segment_id});
+  }
+  return keys;
+}
+
 struct Peer {
   int64_t pid = 0;
   std::string device_uuid;
