@@ -112,7 +112,7 @@ TEST_F(CollectivesTest, RefusesWhatCannotBeMeasured) {
   EXPECT_THAT(ErrorOf(Two(), {{"reduce", kMaxCollectiveBytes + 1}}), HasSubstr("to 64 GiB"));
   CollectiveOptions options = Two();
   options.rules = "reduce any any two_shot 1 1\nreduce\n";
-  EXPECT_THAT(ErrorOf(options, {{"reduce", 64}}), HasSubstr("line 2: fewer than six words"));
+  EXPECT_THAT(ErrorOf(options, {{"reduce", 64}}), HasSubstr("line 2 of the rules: fewer than six words"));
   options = Two();
   options.packet_blocks = 4096;
   EXPECT_THAT(ErrorOf(options, {{"reduce", 64}}), HasSubstr("4096 blocks of packets"));
@@ -137,7 +137,8 @@ TEST(CollectiveVariantsTest, AreThoseOfTheOperation) {
 
 TEST(CheckRulesTest, NamesTheLine) {
   EXPECT_TRUE(CheckRules("# a table\nreduce any any two_shot 0 0\n").ok());
-  EXPECT_EQ(CheckRules("#\nreduce any any auto 0 0").message(), "line 2: no such variant");
+  EXPECT_EQ(CheckRules("#\nreduce any any auto 0 0").message(),
+            "line 2 of the rules: no such variant: \"auto\"");
   EXPECT_EQ(CheckRules("# nothing\n").message(), "there is no rule");
   EXPECT_THAT(std::string(CheckRules(std::string("reduce\0", 7)).message()),
               HasSubstr("a zero byte"));
