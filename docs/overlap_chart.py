@@ -14,8 +14,9 @@ import json
 import math
 import sys
 
-INK, FRAME = "#222222", "#c8c8c8"
-# Of an example and its first argument, if that is no number: the name and the color.
+import svg
+
+# The name and the color of an example and its first argument, if that is no number.
 PATTERNS = {
     ("11a_overlap_streams", "bulk"): ("bulk-synchronous", "#222222"),
     ("11a_overlap_streams", "streams"): ("two streams", "#2f72b8"),
@@ -44,7 +45,7 @@ def times_of(rows, ranks):
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ValueError(f"row {number}: {type(error).__name__}: {error}") from error
         found.setdefault((n, k), {}).setdefault(m, {})[pattern[0]] = figure
-    whole = {nk: {m: times for m, times in by_m.items() if BULK in times} for nk, by_m in found.items()}
+    whole = {nk: {m: times for m, times in sorted(by_m.items()) if BULK in times} for nk, by_m in found.items()}
     return {nk: by_m for nk, by_m in sorted(whole.items()) if by_m}
 
 
@@ -55,53 +56,39 @@ def draw(rows, ranks, title=""):
         raise ValueError(f"no shape with a figure of 11a_overlap_streams bulk on {ranks} ranks")
     most = max(times[BULK] / us for by_m in panels.values() for times in by_m.values() for us in times.values())
     most = max(math.ceil(most * 4) / 4, 1.25)
-    parts = []
+    bottom = TOP + HEIGHT + 34
+    p = svg.Picture(LEFT + len(panels) * (PANEL + GAP), bottom + 16 * len(PATTERNS) + 8, fill=svg.INK)
+    p.text(8, 18, title, "start", font_size=13)
+    p.text(8, 38, f"times as fast as {BULK}, over m", "start", font_size=11)
     for i, ((n, k), by_m) in enumerate(panels.items()):
         left = LEFT + i * (PANEL + GAP)
-        sizes = sorted(by_m)
-
-        def x_of(m, left=left, sizes=sizes):
-            return left + PANEL * (sizes.index(m) + 0.5) / len(sizes)
-
-        def y_of(ratio):
-            return TOP + HEIGHT * (1 - ratio / most)
-
-        parts.append(f'<rect x="{left}" y="{TOP}" width="{PANEL}" height="{HEIGHT}" fill="#ffffff" stroke="{FRAME}"/>')
-        parts.append(f'<text x="{left + PANEL / 2:g}" y="{TOP - 8}" text-anchor="middle">n = {n}, k = {k}</text>')
+        x_of = {m: left + PANEL * (j + 0.5) / len(by_m) for j, m in enumerate(by_m)}
+        p.rect(left, TOP, PANEL, HEIGHT, "#ffffff", stroke=svg.FRAME)
+        p.text(left + PANEL // 2, TOP - 8, f"n = {n}, k = {k}")
         for step in range(0, int(most * 2) + 1):
-            y = y_of(step / 2)
-            parts.append(f'<path d="M{left} {y:.2f} h{PANEL}" stroke="{FRAME}" stroke-width="0.6"/>')
-            parts.append(f'<text x="{left - 6}" y="{y + 4:.2f}" text-anchor="end" font-size="11">{step / 2:g}</text>')
-        for m in sizes:
-            parts.append(f'<text x="{x_of(m):.2f}" y="{TOP + HEIGHT + 16}" text-anchor="middle" '
-                         f'font-size="11">{m}</text>')
+            y = TOP + HEIGHT * (1 - step / 2 / most)
+            p.add("path", d=f"M{left} {y:.2f} h{PANEL}", stroke=svg.FRAME, stroke_width=0.6)
+            p.text(left - 6, y + 4, f"{step / 2:g}", "end", font_size=11)
+        for m, x in x_of.items():
+            p.text(x, TOP + HEIGHT + 16, m, font_size=11)
         for name, color in PATTERNS.values():
-            points = [(x_of(m), y_of(by_m[m][BULK] / by_m[m][name]), by_m[m][name]) for m in sizes if name in by_m[m]]
-            parts.append('<polyline fill="none" stroke="%s" stroke-width="1.6" points="%s"/>' % (
-                color, " ".join(f"{x:.2f},{y:.2f}" for x, y, _ in points)))
-            parts.extend(f'<circle cx="{x:.2f}" cy="{y:.2f}" r="3" fill="{color}"><title>{name}, {us:g} us</title>'
-                         '</circle>' for x, y, us in points)
-    width, bottom = LEFT + len(panels) * (PANEL + GAP), TOP + HEIGHT + 34
+            points = [(x_of[m], TOP + HEIGHT * (1 - times[BULK] / times[name] / most), times[name])
+                      for m, times in by_m.items() if name in times]
+            p.polyline([(x, y) for x, y, _ in points], color, stroke_width=1.6)
+            for x, y, us in points:
+                p.add("circle", f"<title>{name}, {us:g} us</title>", cx=x, cy=y, r=3, fill=color)
     for i, (name, color) in enumerate(PATTERNS.values()):
-        y = bottom + 16 * i
-        parts.append(f'<rect x="{LEFT}" y="{y}" width="20" height="4" fill="{color}"/>'
-                     f'<text x="{LEFT + 28}" y="{y + 6}">{name}</text>')
-    height = bottom + 16 * len(PATTERNS) + 8
-    title = title.replace("&", "&amp;").replace("<", "&lt;")
-    return "\n".join([
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
-        f'font-family="sans-serif" font-size="12" fill="{INK}">',
-        f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
-        f'<text x="8" y="18" font-size="13">{title}</text>',
-        '<text x="8" y="38" font-size="11">times as fast as bulk-synchronous, over m</text>', *parts, "</svg>", ""])
+        p.rect(LEFT, bottom + 16 * i, 20, 4, color)
+        p.text(LEFT + 28, bottom + 16 * i + 6, name, "start")
+    return p.svg()
 
 
 def best(rows, ranks):
     """A line for each shape: the fastest pattern."""
     for (n, k), by_m in times_of(rows, ranks).items():
-        for m in sorted(by_m):
-            name, us = min(by_m[m].items(), key=lambda item: item[1])
-            yield f"m {m}, n {n}, k {k}: {name}, {us:g} us, {by_m[m][BULK] / us:.2f} times as fast as {BULK}"
+        for m, times in by_m.items():
+            name, us = min(times.items(), key=lambda item: item[1])
+            yield f"m {m}, n {n}, k {k}: {name}, {us:g} us, {times[BULK] / us:.2f} times as fast as {BULK}"
 
 
 def main(arguments):
@@ -117,11 +104,11 @@ def main(arguments):
         if not rows:
             raise ValueError("there is no row in it: examples/run_all.py --json writes some")
         ranks = given.ranks or max(int(row["ranks"]) for row in rows)
-        svg = draw(rows, ranks, given.title)
+        chart = draw(rows, ranks, given.title)
     except (OSError, ValueError, TypeError, KeyError) as error:
         parser.error(f"{given.figures}: {error}")
     with open(given.svg, "w", encoding="utf-8") as file:
-        file.write(svg)
+        file.write(chart)
     print("\n".join(best(rows, ranks)))
 
 

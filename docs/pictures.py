@@ -4,44 +4,31 @@
 import os
 import sys
 
-INK, MEMORY, PROCESS, DAEMON = "#222222", "#cfe3f7", "#f5f0e1", "#dcefd9"
+import svg
+
+MEMORY, PROCESS, DAEMON = "#cfe3f7", "#f5f0e1", "#dcefd9"
 
 
-class Picture:
-    """Boxes, arrows and text on a white ground."""
+class Picture(svg.Picture):
+    """Boxes with text, and arrows."""
 
-    def __init__(self, width, height):
-        self.size = (width, height)
-        self.parts = []
+    head = ('<defs><marker id="tip" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8" markerHeight="8" orient="auto">'
+            '<path d="M0 0 L8 4 L0 8 z"/></marker></defs>',)
 
-    def text(self, x, y, text, anchor="middle"):
-        text = text.replace("&", "&amp;").replace("<", "&lt;")
-        self.parts.append(f'<text x="{x}" y="{y}" text-anchor="{anchor}">{text}</text>')
-
-    def box(self, x, y, width, height, text, fill, style=""):
-        self.parts.append(f'<rect x="{x}" y="{y}" width="{width}" height="{height}" fill="{fill}" stroke="{INK}"'
-                          f'{style}/>')
+    def box(self, x, y, width, height, text, fill):
+        self.rect(x, y, width, height, fill, stroke=svg.INK)
         lines = text.split("\n")
         for i, line in enumerate(lines):
             self.text(x + width // 2, y + height // 2 + 5 + 16 * i - 8 * (len(lines) - 1), line)
 
-    def arrow(self, x1, y1, x2, y2, text="", dx=0, dy=-6):
-        self.parts.append(f'<path d="M{x1} {y1} L{x2} {y2}" stroke="{INK}" marker-end="url(#tip)"/>')
+    def arrow(self, x1, y1, x2, y2, text=""):
+        self.add("path", d=f"M{x1} {y1} L{x2} {y2}", stroke=svg.INK, marker_end="url(#tip)")
         if text:
-            self.text((x1 + x2) // 2 + dx, (y1 + y2) // 2 + dy, text)
-
-    def svg(self):
-        width, height = self.size
-        return "\n".join([
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}"'
-            f' viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="13">',
-            '<defs><marker id="tip" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8" markerHeight="8"'
-            ' orient="auto"><path d="M0 0 L8 4 L0 8 z"/></marker></defs>',
-            f'<rect width="{width}" height="{height}" fill="#ffffff"/>', *self.parts, "</svg>", ""])
+            self.text((x1 + x2) // 2, (y1 + y2) // 2 - 6, text)
 
 
 def heap_and_window():
-    p = Picture(720, 300)
+    p = Picture(720, 300, font_size=13)
     for rank in range(3):
         x = 160 + 180 * rank
         p.text(x + 80, 24, f"heap of rank {rank}")
@@ -67,10 +54,10 @@ def heap_and_window():
 
 def lanes(names, height):
     """A picture with a column for each party, and the middles of the columns."""
-    p = Picture(720, height)
+    p = Picture(720, height, font_size=13)
     middles = [120 + 240 * i for i in range(len(names))]
     for middle, (name, fill) in zip(middles, names):
-        p.parts.append(f'<path d="M{middle} 50 L{middle} {height - 14}" stroke="{INK}" stroke-dasharray="4 4"/>')
+        p.add("path", d=f"M{middle} 50 L{middle} {height - 14}", stroke=svg.INK, stroke_dasharray="4 4")
         p.box(middle - 80, 14, 160, 36, name, fill)
     return p, middles
 
@@ -104,8 +91,7 @@ def signal():
 
 
 def death():
-    p, (dead, irisd, alive) = lanes(
-        [("rank 1", PROCESS), ("irisd", DAEMON), ("rank 0", PROCESS)], 300)
+    p, (dead, irisd, alive) = lanes([("rank 1", PROCESS), ("irisd", DAEMON), ("rank 0", PROCESS)], 300)
     p.box(alive - 85, 64, 170, 44, "its kernel waits\nfor rank 1", PROCESS)
     p.box(dead - 60, 64, 120, 44, "dies", "#f3c6c6")
     p.arrow(dead, 130, irisd, 130, "its socket hangs up")

@@ -11,17 +11,15 @@ drawn one after another; --ranks draws one of them.
 import argparse
 import json
 import sys
-from xml.sax.saxutils import escape
+
+import svg
+from svg import Malformed
 
 COLUMNS = ("operation", "ranks", "m", "n", "k", "wanted", "variant", "TFLOP/s", "hidden")
 COLORS = {"auto": "#2b6cb0", "fused": "#c05621", "pair": "#718096", "persistent": "#2f855a",
           "copy_engine": "#6b46c1"}
 OTHER = "#805ad5"
 LABEL, BARS, GAP, BAR, PAD, NUMBER = 300, 340, 90, 13, 12, 60
-
-
-class Malformed(Exception):
-    """The file is no report of iris_bench matmul."""
 
 
 def rows_of(text, ranks=None):
@@ -47,50 +45,33 @@ def rows_of(text, ranks=None):
     return chosen
 
 
-def groups_of(rows):
-    """(title, its rows) of each operation, shape and number of ranks, as they come."""
+def draw(rows):
+    """The picture as SVG, with a group of bars for each operation, shape and number of ranks."""
     groups = {}
     for row in rows:
         title = f"{row['operation']} {row['m']}×{row['n']}×{row['k']}, {row['ranks']} ranks"
         groups.setdefault(title, []).append(row)
-    return list(groups.items())
-
-
-def draw(rows):
-    """The picture as SVG."""
-    groups = groups_of(rows)
     most = max(row["TFLOP/s"] for row in rows) or 1
     second = LABEL + BARS + GAP
-    width = second + BARS + NUMBER
-    out = []
-
-    def text(x, y, words, anchor="start", weight="normal"):
-        out.append(f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}" font-weight="{weight}">{escape(words)}</text>')
-
-    def bar(x, y, part, color, words):
-        out.append(f'<rect x="{x:g}" y="{y:g}" width="{max(part, 0) * BARS:.1f}" height="{BAR - 2}" fill="{color}"/>')
-        text(x + max(part, 0) * BARS + 4, y + BAR - 4, words)
-
+    p = svg.Picture(second + BARS + NUMBER, font_size=11)
+    p.text(LABEL, 18, "TFLOP/s of one rank", "start", font_weight="bold")
+    p.text(second, 18, "share of the communication that is hidden", "start", font_weight="bold")
+    for i, name in enumerate(dict.fromkeys(row["wanted"] for row in rows)):
+        p.rect(LABEL + 90 * i, 26, 10, 10, COLORS.get(name, OTHER))
+        p.text(LABEL + 90 * i + 14, 35, name, "start")
     y = 46
-    text(LABEL, 18, "TFLOP/s of one rank", weight="bold")
-    text(second, 18, "share of the communication that is hidden", weight="bold")
-    x = LABEL
-    for name in dict.fromkeys(row["wanted"] for row in rows):
-        out.append(f'<rect x="{x}" y="26" width="10" height="10" fill="{COLORS.get(name, OTHER)}"/>')
-        text(x + 14, 35, name)
-        x += 90
-    for title, members in groups:
-        text(LABEL - 8, y + BAR * len(members) / 2 + 4, title, anchor="end")
+    for title, members in groups.items():
+        p.text(LABEL - 8, y + BAR * len(members) / 2 + 4, title, "end")
         for row in members:
-            color = COLORS.get(row["wanted"], OTHER)
             ran = f" ({row['variant']})" if row["variant"] != row["wanted"] else ""
-            bar(LABEL, y, row["TFLOP/s"] / most, color, f"{row['TFLOP/s']:.3g}{ran}")
-            bar(second, y, min(row["hidden"], 1), color, f"{100 * row['hidden']:.0f} %")
+            for x, part, words in ((LABEL, row["TFLOP/s"] / most, f"{row['TFLOP/s']:.3g}{ran}"),
+                                   (second, min(row["hidden"], 1), f"{100 * row['hidden']:.0f} %")):
+                p.rect(x, y, f"{part * BARS:.1f}", BAR - 2, COLORS.get(row["wanted"], OTHER))
+                p.text(x + part * BARS + 4, y + BAR - 4, words, "start")
             y += BAR
         y += PAD
-    head = (f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{y:g}" viewBox="0 0 {width} {y:g}" '
-            'font-family="sans-serif" font-size="11">')
-    return "\n".join([head, f'<rect width="{width}" height="{y:g}" fill="white"/>', *out, "</svg>", ""])
+    p.height = y
+    return p.svg()
 
 
 def main(argv):
@@ -99,15 +80,7 @@ def main(argv):
     parser.add_argument("out")
     parser.add_argument("--ranks", type=int)
     arguments = parser.parse_args(argv)
-    try:
-        with open(arguments.result, encoding="utf-8") as file:
-            svg = draw(rows_of(file.read(), arguments.ranks))
-        with open(arguments.out, "w", encoding="utf-8") as file:
-            file.write(svg)
-    except (OSError, Malformed) as error:
-        print(f"product_plots.py: {arguments.result}: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return svg.draw_file(arguments.result, arguments.out, lambda text: draw(rows_of(text, arguments.ranks)))
 
 
 if __name__ == "__main__":

@@ -9,15 +9,13 @@ Times are microseconds from the beginning of the file. Each row is a thread of t
 import argparse
 import json
 import sys
+from xml.sax.saxutils import escape
 
-INK, FRAME = "#222222", "#c8c8c8"
+import svg
+
 COLORS = {"collective": "#9cc3ea", "wait": "#f3c98b", "user": "#b5dcae", "host": "#d8c7ec", "rma": "#a8dcd9",
           "irisd": "#e8a5a5"}
 LEFT, WIDTH, ROW, GAP, TOP, CHARACTER = 150, 900, 22, 6, 46, 6.4
-
-
-def escape(text):
-    return str(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def rows_of(trace, begin, end, rows_max, hosts):
@@ -60,40 +58,35 @@ def draw(trace, begin, end, rows_max=4, hosts=True, title="", names=None):
     """The SVG."""
     names = names or {}
     scale = WIDTH / (end - begin)
-    parts, y = [], TOP
     shown = rows_of(trace, begin, end, rows_max, hosts)
+    bottom = TOP + sum(len(rows) * (ROW + 2) + GAP for _, rows in shown)
+    p = svg.Picture(LEFT + WIDTH + 20, bottom + 6, fill=svg.INK)
+    p.text(8, 18, title, "start", font_size=13)
+    p.text(LEFT + WIDTH, 18, "microseconds", "end", font_size=11)
+    step, at = step_of(end - begin), 0.0
+    while at <= end - begin + 1e-9:
+        x = LEFT + at * scale
+        p.add("path", d=f"M{x:.2f} {TOP - 6} V{bottom - GAP}", stroke=svg.FRAME, stroke_width=0.6)
+        p.text(x, TOP - 10, f"{at:g}", font_size=11)
+        at = round(at + step, 9)
+    y = TOP
     for process, rows in shown:
-        parts.append(f'<text x="8" y="{y + 14}" font-weight="bold">{escape(process.split(" (")[0])}</text>')
+        p.text(8, y + 14, process.split(" (")[0], "start", font_weight="bold")
         for name, boxes in rows:
-            parts.append(f'<text x="{LEFT - 8}" y="{y + 15}" text-anchor="end">{escape(name)}</text>')
-            parts.append(f'<rect x="{LEFT}" y="{y}" width="{WIDTH}" height="{ROW}" fill="#f7f7f7"/>')
+            p.text(LEFT - 8, y + 15, name, "end")
+            p.rect(LEFT, y, WIDTH, ROW, "#f7f7f7")
             for box, depth in depths(boxes):
-                left = max(box["ts"], begin)
-                right = min(box["ts"] + box["dur"], end)
+                left, right = max(box["ts"], begin), min(box["ts"] + box["dur"], end)
                 x, width = LEFT + (left - begin) * scale, max((right - left) * scale, 0.6)
                 inset = min(5 * depth, 12)
                 label = names.get(f'{box["name"]}@{box["args"].get("peer")}', names.get(box["name"], box["name"]))
-                parts.append(f'<rect x="{x:.2f}" y="{y + inset}" width="{width:.2f}" height="{ROW - inset}" '
-                             f'fill="{COLORS.get(box["cat"], "#dddddd")}" stroke="{INK}" stroke-width="0.4">'
-                             f'<title>{escape(label)}, {box["dur"]:g} us</title></rect>')
+                p.rect(x, y + inset, width, ROW - inset, COLORS.get(box["cat"], "#dddddd"),
+                       f'<title>{escape(label)}, {box["dur"]:g} us</title>', stroke=svg.INK, stroke_width=0.4)
                 if width > CHARACTER * len(label) + 4:
-                    parts.append(f'<text x="{x + width / 2:.2f}" y="{y + inset / 2 + 15:g}" '
-                                 f'text-anchor="middle" font-size="11">{escape(label)}</text>')
+                    p.text(x + width / 2, y + inset / 2 + 15, label, font_size=11)
             y += ROW + 2
         y += GAP
-    step, at, scale_parts = step_of(end - begin), 0.0, []
-    while at <= end - begin + 1e-9:
-        x = LEFT + at * scale
-        scale_parts.append(f'<path d="M{x:.2f} {TOP - 6} V{y - GAP}" stroke="{FRAME}" stroke-width="0.6"/>'
-                           f'<text x="{x:.2f}" y="{TOP - 10}" text-anchor="middle" font-size="11">{at:g}</text>')
-        at = round(at + step, 9)
-    return "\n".join([
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{LEFT + WIDTH + 20}" height="{y + 6}" '
-        f'viewBox="0 0 {LEFT + WIDTH + 20} {y + 6}" font-family="sans-serif" font-size="12" fill="{INK}">',
-        f'<rect width="{LEFT + WIDTH + 20}" height="{y + 6}" fill="#ffffff"/>',
-        f'<text x="8" y="18" font-size="13">{escape(title)}</text>',
-        f'<text x="{LEFT + WIDTH}" y="18" text-anchor="end" font-size="11">microseconds</text>',
-        *scale_parts, *parts, "</svg>", ""])
+    return p.svg()
 
 
 def main(arguments):
@@ -110,12 +103,10 @@ def main(arguments):
     given = parser.parse_args(arguments)
     if not given.begin < given.end:
         parser.error("--from must be less than --to")
-    with open(given.trace, encoding="ascii") as file:
-        trace = json.load(file)
     names = dict(name.split("=", 1) for name in given.name if "=" in name)
-    with open(given.svg, "w", encoding="utf-8") as file:
-        file.write(draw(trace, given.begin, given.end, given.rows, not given.no_host, given.title, names))
+    return svg.draw_file(given.trace, given.svg, lambda text: draw(
+        json.loads(text), given.begin, given.end, given.rows, not given.no_host, given.title, names))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))

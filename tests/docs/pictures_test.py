@@ -4,16 +4,21 @@ import contextlib
 import io
 import json
 import os
+import sys
 import tempfile
 import unittest
 import xml.dom.minidom
 
-from docs import overlap_chart
-from docs import pictures
-from docs import product_plots
-from docs import soak_chart
-from docs import trace_picture
 from tests.python import junit
+
+sys.path.insert(0, "docs")
+
+# pylint: disable=wrong-import-position
+import overlap_chart  # noqa: E402
+import pictures  # noqa: E402
+import product_plots  # noqa: E402
+import soak_chart  # noqa: E402
+import trace_picture  # noqa: E402
 
 
 class Pictures(unittest.TestCase):
