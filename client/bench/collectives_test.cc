@@ -112,7 +112,8 @@ TEST_F(CollectivesTest, RefusesWhatCannotBeMeasured) {
   EXPECT_THAT(ErrorOf(Two(), {{"reduce", kMaxCollectiveBytes + 1}}), HasSubstr("to 64 GiB"));
   CollectiveOptions options = Two();
   options.rules = "reduce any any two_shot 1 1\nreduce\n";
-  EXPECT_THAT(ErrorOf(options, {{"reduce", 64}}), HasSubstr("line 2 of the rules: fewer than six words"));
+  EXPECT_THAT(ErrorOf(options, {{"reduce", 64}}),
+              HasSubstr("line 2 of the rules: fewer than six words"));
   options = Two();
   options.packet_blocks = 4096;
   EXPECT_THAT(ErrorOf(options, {{"reduce", 64}}), HasSubstr("4096 blocks of packets"));
