@@ -15,15 +15,7 @@
 #include "iris/ops/ops.h"
 
 using iris::DType;
-using iris::abi::CommObject;
-using iris::abi::ContextObject;
-using iris::abi::NotNull;
-using iris::abi::OnComm;
-using iris::abi::StreamObject;
-using iris::abi::TeamOf;
-using iris::abi::Turn;
-using iris::abi::With;
-using iris::abi::WithStream;
+using namespace iris::abi;  // functions in C have no namespace of their own
 using iris::internal::Annotate;
 using iris::internal::ParseRules;
 using iris::internal::Rules;
@@ -36,26 +28,15 @@ namespace {
 // Checks the numbers of a caller, which are enumerators in the library.
 absl::Status CheckNumbers(iris_dtype dtype, iris_reduce_op op = IRIS_SUM, int32_t variant = 0) {
   if (dtype <= 0 || dtype >= static_cast<int>(iris::kDTypeCount)) {
-    return absl::InvalidArgumentError(absl::StrCat(dtype, " is no iris_dtype of an element"));
+    return Invalid(dtype, " is no iris_dtype of an element");
   }
   if (op < 0 || op > IRIS_AVG) {
-    return absl::InvalidArgumentError(absl::StrCat(op, " is no iris_reduce_op"));
+    return Invalid(op, " is no iris_reduce_op");
   }
   if (variant < 0 || !ccl::IsVariant(static_cast<uint32_t>(variant))) {
-    return absl::InvalidArgumentError(absl::StrCat(variant, " is no variant; 0 is automatic"));
+    return Invalid(variant, " is no variant; 0 is automatic");
   }
   return absl::OkStatus();
-}
-
-// Calls body(communicator, stream), with both locked for this call.
-template <typename Body>
-iris_code Put(iris_comm* comm, iris_stream* stream, Body body) noexcept {
-  return WithStream<CommObject>(comm, stream,
-                                [&](CommObject& object, StreamObject& on) -> absl::Status {
-                                  const Turn turn(object);
-                                  IRIS_ABI_TRY(turn.status());
-                                  return body(*object.comm, *on);
-                                });
 }
 
 // The arguments of a collective, as the functions of the C API take them.
@@ -91,7 +72,7 @@ iris_code RunMessage(iris_comm* comm, iris_stream* stream, const char* what, iri
         if (object.comm->in_group()) {
           if (object.group_stream == nullptr) object.group_stream = stream;
           if (status.ok() && object.group_stream != stream) {
-            status = absl::InvalidArgumentError(
+            status = Invalid(
                 "the calls of a group name different streams: give all of them the same one");
           }
           if (!status.ok()) return object.comm->GroupFailed(status);
@@ -119,30 +100,26 @@ ccl::Config ConfigOf(const iris_comm_options& given) {
 
 // A call as its struct says it, whose numbers become enumerators.
 absl::StatusOr<ops::Matmul> ReadCall(const iris_matmul* call) {
-  iris_matmul given = {};
-  IRIS_ABI_TRY(iris::abi::ReadStruct(call, iris::abi::kMatmulBytes, "iris_matmul", &given));
+  IRIS_ASSIGN_OR_RETURN(const auto given, ReadStruct(call, kMatmulBytes, "iris_matmul"));
   if (given.operation < IRIS_MATMUL_ALL_REDUCE || given.operation > IRIS_MATMUL_ALL_SCATTER) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("iris_matmul: ", given.operation, " is no operation of iris_matmul"));
+    return Invalid("iris_matmul: ", given.operation, " is no operation of iris_matmul");
   }
   ops::Matmul out;
   out.problem.operation = static_cast<ccl::Operation>(given.operation);
-  iris::abi::FieldReader read("iris_matmul");
+  FieldReader read("iris_matmul");
   ops::impl::ForFields(given, out.problem, out, read);
   IRIS_ABI_TRY(read.status());
   return out;
 }
 absl::StatusOr<norm::Norm> ReadCall(const iris_norm* call) {
-  iris_norm given = {};
-  IRIS_ABI_TRY(iris::abi::ReadStruct(call, iris::abi::kNormBytes, "iris_norm", &given));
+  IRIS_ASSIGN_OR_RETURN(const auto given, ReadStruct(call, kNormBytes, "iris_norm"));
   if (given.operation < IRIS_ALL_REDUCE_RMS_NORM ||
       given.operation > IRIS_REDUCE_SCATTER_RMS_NORM_ALL_GATHER) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("iris_norm: ", given.operation, " is no operation of iris_norm"));
+    return Invalid("iris_norm: ", given.operation, " is no operation of iris_norm");
   }
   norm::Norm out;
   out.problem.operation = static_cast<ccl::Operation>(given.operation);
-  iris::abi::FieldReader read("iris_norm");
+  FieldReader read("iris_norm");
   norm::impl::ForFields(given, out.problem, out, read);
   IRIS_ABI_TRY(read.status());
   return out;
@@ -152,28 +129,22 @@ absl::StatusOr<norm::Norm> ReadCall(const iris_norm* call) {
 
 iris_code iris_comm_create(iris_context* context, iris_team* team, const iris_comm_options* options,
                            iris_comm** out) {
-  return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {
-    const TeamOf members(object, team);
-    IRIS_ABI_TRY(members.status());
+  return WithTeam(context, team, [&](ContextObject& object, const auto& members) -> absl::Status {
     IRIS_ABI_TRY(NotNull(out, "create a communicator: the place for the handle"));
     iris_comm_options given = {};
     if (options != nullptr) {
-      IRIS_ABI_TRY(iris::abi::ReadStruct(options, iris::abi::kCommOptionsBytes, "iris_comm_options",
-                                         &given));
+      IRIS_ASSIGN_OR_RETURN(given, ReadStruct(options, kCommOptionsBytes, "iris_comm_options"));
     }
-    if (given.timeout_ns < 0) {
-      return absl::InvalidArgumentError("create a communicator: timeout_ns is negative");
-    }
+    if (given.timeout_ns < 0) return Invalid("create a communicator: timeout_ns is negative");
     IRIS_ABI_TRY(object.host().Usable());
-    const auto table = object.state->Backend();
-    if (!table.ok()) return table.status();
+    IRIS_ASSIGN_OR_RETURN(const auto table, object.state->Backend());
     iris::internal::CommunicatorOptions wanted;
-    wanted.name = iris::abi::TextOf(given.name);
+    wanted.name = TextOf(given.name);
     wanted.config = ConfigOf(given);
     wanted.matmul_bytes = given.matmul_bytes;
     absl::StatusOr<Rules> rules = Rules();
     if (given.rules != nullptr) {
-      rules = ParseRules(given.rules, (*table)->HasVariant);
+      rules = ParseRules(given.rules, table->HasVariant);
       if (!rules.ok()) return Annotate(rules.status(), "create a communicator");
       wanted.gemm_rules = rules->gemms;
       // Collectives keep the built-in table if the text has rules of GEMMs alone.
@@ -183,27 +154,18 @@ iris_code iris_comm_create(iris_context* context, iris_team* team, const iris_co
       }
     }
     auto made = std::make_unique<CommObject>(object.state);
-    auto created = iris::internal::Communicator::Create(object.host(), **table, *members, wanted);
-    if (!created.ok()) return created.status();
-    made->comm = *std::move(created);
-    auto handle = object.state->Adopt(CommObject::kKind, std::move(made));
-    if (!handle.ok()) return handle.status();
-    *out = static_cast<iris_comm*>(*handle);
-    return absl::OkStatus();
+    IRIS_ASSIGN_OR_RETURN(
+        auto created, iris::internal::Communicator::Create(object.host(), *table, members, wanted));
+    made->comm = std::move(created);
+    return object.state->Give(std::move(made), out);
   });
 }
 
 iris_code iris_comm_release(iris_comm* comm) {
-  return OnComm(comm, [](iris::internal::Communicator& c) { return c.Destroy(); });
+  return OnComm(comm, [](auto& c) { return c.Destroy(); });
 }
 
-iris_code iris_comm_destroy(iris_comm* comm) {
-  return With<CommObject>(comm, [&](CommObject& object) -> absl::Status {
-    if (!object.state->host->OwnProcess()) return absl::OkStatus();  // the parent's
-    return object.state->Disown(CommObject::kKind, comm) ? absl::OkStatus()
-                                                         : iris::abi::Unknown<CommObject>(comm);
-  });
-}
+iris_code iris_comm_destroy(iris_comm* comm) { return Destroy<CommObject>(comm); }
 
 iris_code iris_all_reduce(iris_comm* comm, const void* in, void* out, uint64_t count,
                           iris_dtype dtype, iris_reduce_op op, iris_stream* stream,
@@ -257,8 +219,7 @@ iris_code iris_all_to_all_v(iris_comm* comm, const void* in, const uint64_t* to_
       IRIS_ABI_TRY(NotNull(each, "all_to_all_v: one of the arrays of counts and offsets"));
     }
     if (const size_t n = c.team().ranks.size(); n_members != n) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("all_to_all_v: ", n_members, " counts or offsets for ", n, " ranks"));
+      return Invalid("all_to_all_v: ", n_members, " counts or offsets for ", n, " ranks");
     }
     ccl::Call call = {ccl::Operation::kAllToAllV, in, out, 0, static_cast<DType>(dtype)};
     call.to = {to_counts, to_offsets};
@@ -311,10 +272,10 @@ iris_code iris_group_end(iris_comm* comm) {
     iris_stream* const stream = object.group_stream;
     if (stream == nullptr) return object.comm->GroupEnd(nullptr);
     object.group_stream = nullptr;
-    const iris::abi::Held<StreamObject> held(stream);
+    const Held<StreamObject> held(stream);
     if (held) return object.comm->GroupEnd(&**held);
     IRIS_ABI_TRY(object.comm->GroupEnd(nullptr));
-    return iris::abi::Unknown<StreamObject>(stream);
+    return Unknown<StreamObject>(stream);
   });
 }
 
@@ -325,7 +286,7 @@ iris_code iris_comm_barrier(iris_comm* comm, iris_stream* stream) {
 }
 
 iris_code iris_comm_check(iris_comm* comm) {
-  return OnComm(comm, [](iris::internal::Communicator& c) { return c.Check(); });
+  return OnComm(comm, [](auto& c) { return c.Check(); });
 }
 
 iris_code iris_comm_error_word(iris_comm* comm, const uint64_t** out) {
@@ -341,7 +302,7 @@ iris_code iris_comm_synchronize(iris_comm* comm, iris_stream* stream) {
 }
 
 iris_code iris_comm_reset(iris_comm* comm) {
-  return OnComm(comm, [](iris::internal::Communicator& c) { return c.Reset(); });
+  return OnComm(comm, [](auto& c) { return c.Reset(); });
 }
 
 iris_code iris_matmul_bytes(iris_context* context, uint32_t n_members,
@@ -350,72 +311,63 @@ iris_code iris_matmul_bytes(iris_context* context, uint32_t n_members,
   return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {
     IRIS_ABI_TRY(object.host().Usable());
     IRIS_ABI_TRY(NotNull(out, "the place for the number of bytes"));
-    const absl::StatusOr<ops::Matmul> matmul = ReadCall(call);
-    if (!matmul.ok()) return matmul.status();
+    IRIS_ASSIGN_OR_RETURN(const auto matmul, ReadCall(call));
     iris_comm_options given = {};
     if (options != nullptr) {
-      IRIS_ABI_TRY(iris::abi::ReadStruct(options, iris::abi::kCommOptionsBytes, "iris_comm_options",
-                                         &given));
+      IRIS_ASSIGN_OR_RETURN(given, ReadStruct(options, kCommOptionsBytes, "iris_comm_options"));
     }
-    const auto table = object.state->Backend();
-    if (!table.ok()) return table.status();
+    IRIS_ASSIGN_OR_RETURN(const auto table, object.state->Backend());
     absl::StatusOr<Rules> rules = Rules();
-    if (given.rules != nullptr) rules = ParseRules(given.rules, (*table)->HasVariant);
+    if (given.rules != nullptr) rules = ParseRules(given.rules, table->HasVariant);
     if (!rules.ok()) return rules.status();
-    const auto bytes = iris::internal::Communicator::MatmulBytes(
-        object.host(), **table, n_members, ConfigOf(given), matmul->problem, rules->gemms);
-    if (!bytes.ok()) return bytes.status();
-    *out = *bytes;
+    IRIS_ASSIGN_OR_RETURN(const auto bytes, iris::internal::Communicator::MatmulBytes(
+                                                object.host(), *table, n_members, ConfigOf(given),
+                                                matmul.problem, rules->gemms));
+    *out = bytes;
     return absl::OkStatus();
   });
 }
 
 iris_code iris_matmul_choose(iris_comm* comm, const iris_matmul* call, iris_matmul_plan* out) {
-  return OnComm(comm, [&](iris::internal::Communicator& c) -> absl::Status {
-    const absl::StatusOr<ops::Matmul> matmul = ReadCall(call);
-    if (!matmul.ok()) return matmul.status();
-    const absl::StatusOr<ops::LaunchPlan> plan = c.ChooseMatmul(*matmul);
-    if (!plan.ok()) return plan.status();
+  return OnComm(comm, [&](auto& c) -> absl::Status {
+    IRIS_ASSIGN_OR_RETURN(const auto matmul, ReadCall(call));
+    IRIS_ASSIGN_OR_RETURN(const auto plan, c.ChooseMatmul(matmul));
     iris_matmul_plan told = {};
-    told.variant = static_cast<int32_t>(plan->variant);
-    told.blocks = plan->blocks;
-    told.threads = plan->threads;
-    told.tile_rows = plan->tile_rows;
-    told.tile_columns = plan->tile_columns;
-    told.matmul_bytes = plan->workspace_bytes;
-    const size_t length = std::min(std::strlen(plan->multiplier), sizeof(told.multiplier) - 1);
-    std::memcpy(told.multiplier, plan->multiplier, length);
-    return iris::abi::WriteStruct(told, "iris_matmul_plan", out);
+    told.variant = static_cast<int32_t>(plan.variant);
+    told.blocks = plan.blocks;
+    told.threads = plan.threads;
+    told.tile_rows = plan.tile_rows;
+    told.tile_columns = plan.tile_columns;
+    told.matmul_bytes = plan.workspace_bytes;
+    const size_t length = std::min(std::strlen(plan.multiplier), sizeof(told.multiplier) - 1);
+    std::memcpy(told.multiplier, plan.multiplier, length);
+    return WriteStruct(told, "iris_matmul_plan", out);
   });
 }
 
 iris_code iris_matmul_launch(iris_comm* comm, const iris_matmul* call, iris_stream* stream) {
   return Put(comm, stream, [&](auto& c, auto& s) -> absl::Status {
-    const absl::StatusOr<ops::Matmul> matmul = ReadCall(call);
-    if (!matmul.ok()) return matmul.status();
-    return c.Matmul(*matmul, s);
+    IRIS_ASSIGN_OR_RETURN(const auto matmul, ReadCall(call));
+    return c.Matmul(matmul, s);
   });
 }
 
 iris_code iris_norm_choose(iris_comm* comm, const iris_norm* call, iris_norm_plan* out) {
-  return OnComm(comm, [&](iris::internal::Communicator& c) -> absl::Status {
-    const absl::StatusOr<norm::Norm> read = ReadCall(call);
-    if (!read.ok()) return read.status();
-    const absl::StatusOr<norm::Plan> plan = c.ChooseNorm(read->problem);
-    if (!plan.ok()) return plan.status();
+  return OnComm(comm, [&](auto& c) -> absl::Status {
+    IRIS_ASSIGN_OR_RETURN(const auto read, ReadCall(call));
+    IRIS_ASSIGN_OR_RETURN(const auto plan, c.ChooseNorm(read.problem));
     iris_norm_plan told = {};
-    told.variant = static_cast<int32_t>(plan->variant);
-    told.blocks = plan->blocks;
-    told.threads = plan->threads;
-    told.parts = plan->parts;
-    return iris::abi::WriteStruct(told, "iris_norm_plan", out);
+    told.variant = static_cast<int32_t>(plan.variant);
+    told.blocks = plan.blocks;
+    told.threads = plan.threads;
+    told.parts = plan.parts;
+    return WriteStruct(told, "iris_norm_plan", out);
   });
 }
 
 iris_code iris_norm_launch(iris_comm* comm, const iris_norm* call, iris_stream* stream) {
   return Put(comm, stream, [&](auto& c, auto& s) -> absl::Status {
-    const absl::StatusOr<norm::Norm> read = ReadCall(call);
-    if (!read.ok()) return read.status();
-    return c.Norm(*read, s);
+    IRIS_ASSIGN_OR_RETURN(const auto read, ReadCall(call));
+    return c.Norm(read, s);
   });
 }

@@ -40,4 +40,15 @@ iris_code OnComm(iris_comm* comm, Body body) noexcept {
   });
 }
 
+// Calls body(communicator, stream), with both locked for this call.
+template <typename Body>
+iris_code Put(iris_comm* comm, iris_stream* stream, Body body) noexcept {
+  return WithStream<CommObject>(comm, stream,
+                                [&](CommObject& object, StreamObject& on) -> absl::Status {
+                                  const Turn turn(object);
+                                  IRIS_ABI_TRY(turn.status());
+                                  return body(*object.comm, *on);
+                                });
+}
+
 }  // namespace iris::abi

@@ -78,9 +78,8 @@ iris_code Tell(const absl::Status& status) noexcept {
 absl::StatusOr<const backend::BackendOperations*> ContextState::Backend() {
   absl::MutexLock lock(&mu_);
   if (backend_ == nullptr) {
-    auto loaded = backend::LoadBackend(host->backend());
-    if (!loaded.ok()) return loaded.status();
-    backend_ = *loaded;
+    IRIS_ASSIGN_OR_RETURN(auto loaded, backend::LoadBackend(host->backend()));
+    backend_ = loaded;
   }
   return backend_;
 }
@@ -129,7 +128,7 @@ absl::Status TeamOf::status() const {
   if (handle_ == nullptr) return absl::OkStatus();
   if (!held_) return Unknown<TeamObject>(handle_);
   if (held_->state != context_.state) {
-    return absl::InvalidArgumentError("the team belongs to another context");
+    return Invalid("the team belongs to another context");
   }
   return absl::OkStatus();
 }
@@ -153,14 +152,13 @@ const char* iris_version_string(void) { return iris::wire::kIrisVersion; }
 
 iris_code iris_launcher_read(iris_launcher* out) {
   return Run([&]() -> absl::Status {
-    auto read = iris::base::ReadLauncher();
-    if (!read.ok()) return read.status();
+    IRIS_ASSIGN_OR_RETURN(auto read, iris::base::ReadLauncher());
     iris_launcher launcher = {};
-    launcher.rank = read->rank;
-    launcher.n_ranks = read->n_ranks;
-    launcher.local_rank = read->local_rank;
-    CopyText(read->launcher, launcher.name);
-    CopyText(read->job, launcher.job);
+    launcher.rank = read.rank;
+    launcher.n_ranks = read.n_ranks;
+    launcher.local_rank = read.local_rank;
+    CopyText(read.launcher, launcher.name);
+    CopyText(read.job, launcher.job);
     return WriteStruct(launcher, "iris_launcher", out);
   });
 }
@@ -178,8 +176,8 @@ void iris_context_options_init_sized(iris_context_options* options, size_t size)
 iris_code iris_context_create(const iris_context_options* options, iris_context** out) {
   return Run([&]() -> absl::Status {
     IRIS_ABI_TRY(NotNull(out, "create a context: the place for the handle"));
-    iris_context_options given;
-    IRIS_ABI_TRY(ReadStruct(options, kContextOptionsBytes, "iris_context_options", &given));
+    IRIS_ASSIGN_OR_RETURN(const auto given,
+                          ReadStruct(options, kContextOptionsBytes, "iris_context_options"));
     IRIS_ABI_TRY(CheckVersions(given));
     IRIS_ABI_TRY(CheckTime(given.join_timeout_ns, "join_timeout_ns"));
     IRIS_ABI_TRY(CheckTime(given.timeout_ns, "timeout_ns"));
@@ -198,9 +196,8 @@ iris_code iris_context_create(const iris_context_options* options, iris_context*
     wanted.join_timeout = TimeOr(given.join_timeout_ns, wanted.join_timeout);
     wanted.timeout = TimeOr(given.timeout_ns, wanted.timeout);
     wanted.connect_timeout = TimeOr(given.connect_timeout_ns, wanted.connect_timeout);
-    auto created = internal::HostContext::Create(wanted);
-    if (!created.ok()) return created.status();
-    auto state = std::make_shared<ContextState>(*std::move(created));
+    IRIS_ASSIGN_OR_RETURN(auto created, internal::HostContext::Create(wanted));
+    auto state = std::make_shared<ContextState>(std::move(created));
     void* const handle =
         HandleTable::Get().Add(Kind::kContext, std::make_unique<ContextObject>(std::move(state)));
     if (handle == nullptr) return absl::ResourceExhaustedError("too many objects of Iris");
@@ -273,8 +270,7 @@ iris_code iris_context_peer_pid(iris_context* context, uint32_t rank, int64_t* o
   return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {
     IRIS_ABI_TRY(NotNull(out, "the place for the pid"));
     if (rank >= object.host().n_ranks()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("there is no rank ", rank, " in a job of ", object.host().n_ranks()));
+      return Invalid("there is no rank ", rank, " in a job of ", object.host().n_ranks());
     }
     *out = object.host().peer_pid(rank);
     return absl::OkStatus();
@@ -285,7 +281,7 @@ iris_code iris_context_get_device(iris_context* context, void* device_context, s
   return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {
     IRIS_ABI_TRY(NotNull(device_context, "the place for the DeviceContext"));
     const iris::DeviceContext device = object.host().device_context();
-    if (bytes > 1 << 16) return absl::InvalidArgumentError("no DeviceContext has so many bytes");
+    if (bytes > 1 << 16) return Invalid("no DeviceContext has so many bytes");
     std::memset(device_context, 0, bytes);
     std::memcpy(device_context, &device, bytes < sizeof(device) ? bytes : sizeof(device));
     return absl::OkStatus();
@@ -297,10 +293,9 @@ iris_code iris_locate(iris_context* context, const void* address, uint32_t* rank
   return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {
     IRIS_ABI_TRY(NotNull(rank, "the place for the rank"));
     IRIS_ABI_TRY(NotNull(offset_bytes, "the place for the offset"));
-    const auto location = object.host().Locate(address);
-    if (!location.ok()) return location.status();
-    *rank = location->rank;
-    *offset_bytes = location->offset_bytes;
+    IRIS_ASSIGN_OR_RETURN(const auto location, object.host().Locate(address));
+    *rank = location.rank;
+    *offset_bytes = location.offset_bytes;
     return absl::OkStatus();
   });
 }
@@ -321,11 +316,10 @@ iris_code iris_broadcast_bytes(iris_context* context, iris_team* team, const voi
     const bool is_root = root == object.host().rank();
     if (is_root && bytes > 0) IRIS_ABI_TRY(NotNull(data, "broadcast: the data"));
     const absl::string_view value(static_cast<const char*>(data), is_root ? bytes : 0);
-    auto came = object.host().Broadcast(value, root, members);
-    if (!came.ok()) return came.status();
+    IRIS_ASSIGN_OR_RETURN(auto came, object.host().Broadcast(value, root, members));
     Texts* const texts = ThreadTexts();
     if (texts == nullptr) return absl::FailedPreconditionError("broadcast: this thread has ended");
-    texts->value = *std::move(came);
+    texts->value = std::move(came);
     *out = texts->value.data();
     *out_bytes = texts->value.size();
     return absl::OkStatus();

@@ -28,12 +28,11 @@ constexpr TypeRow kTypes[] = {
 absl::StatusOr<DLDevice> DeviceOf(ContextState& state) {
   const int32_t kind = driver::DlpackDevice(state.host->backend());
   if (kind == driver::kDlpackHost) return DLDevice{kind, 0};
-  const auto table = state.Backend();
-  if (!table.ok()) return table.status();
+  IRIS_ASSIGN_OR_RETURN(const auto table, state.Backend());
   backend::Stream* stream = nullptr;
-  IRIS_ABI_TRY(internal::FromDevice((*table)->CreateStream(&stream), "find the device"));
-  const int32_t number = (*table)->Native(*stream).device;
-  (*table)->DestroyStream(stream);
+  IRIS_ABI_TRY(internal::FromDevice(table->CreateStream(&stream), "find the device"));
+  const int32_t number = table->Native(*stream).device;
+  table->DestroyStream(stream);
   return DLDevice{kind, number};
 }
 
@@ -50,9 +49,7 @@ void EndExport(DLManagedTensor* managed) {
   delete made;
 }
 
-absl::Status Wrong(absl::string_view what) {
-  return absl::InvalidArgumentError(absl::StrCat("a tensor of DLPack: ", what));
-}
+absl::Status Wrong(absl::string_view what) { return Invalid("a tensor of DLPack: ", what); }
 
 // The view of what another library lends, checked.
 absl::StatusOr<View> ViewOfForeign(const DLTensor& from) {
@@ -82,26 +79,21 @@ absl::StatusOr<View> ViewOfForeign(const DLTensor& from) {
 }  // namespace
 }  // namespace iris::abi
 
-using iris::abi::ContextObject;
-using iris::abi::DLManagedTensor;
-using iris::abi::NotNull;
-using iris::abi::TensorObject;
-using iris::abi::With;
+using namespace iris::abi;  // functions in C have no namespace of their own
 
 iris_code iris_tensor_to_dlpack(iris_tensor* tensor, void** out) {
   return With<TensorObject>(tensor, [&](TensorObject& object) -> absl::Status {
     IRIS_ABI_TRY(NotNull(out, "DLPack: the place for the tensor"));
     IRIS_ABI_TRY(object.storage->Usable());
-    const auto device = iris::abi::DeviceOf(*object.state);
-    if (!device.ok()) return device.status();
-    auto made = std::make_unique<iris::abi::Export>();
+    IRIS_ASSIGN_OR_RETURN(const auto device, DeviceOf(*object.state));
+    auto made = std::make_unique<Export>();
     made->storage = object.storage;
     made->view = object.view;
-    iris::abi::DLTensor& to = made->managed.dl_tensor;
+    DLTensor& to = made->managed.dl_tensor;
     to.data = object.address();
-    to.device = *device;
+    to.device = device;
     to.ndim = static_cast<int32_t>(made->view.n_dims);
-    for (const auto& row : iris::abi::kTypes) {
+    for (const auto& row : kTypes) {
       if (row.type == made->view.dtype) to.dtype.code = row.code;
     }
     to.dtype.bits = static_cast<uint8_t>(8 * iris::DTypeBytes(made->view.dtype));
@@ -109,7 +101,7 @@ iris_code iris_tensor_to_dlpack(iris_tensor* tensor, void** out) {
     to.shape = made->view.shape;
     to.strides = made->view.strides;
     made->managed.manager_ctx = made.get();
-    made->managed.deleter = iris::abi::EndExport;
+    made->managed.deleter = EndExport;
     // The last thing that can fail: another thread may have freed the tensor meanwhile.
     if (!made->storage->exports.Lend()) return object.storage->Freed();
     *out = &made.release()->managed;
@@ -124,33 +116,31 @@ iris_code iris_tensor_from_dlpack(iris_context* context, void* managed, iris_dty
     IRIS_ABI_TRY(NotNull(out, "a tensor of DLPack: the place for the handle"));
     IRIS_ABI_TRY(object.host().Usable());
     auto* const given = static_cast<DLManagedTensor*>(managed);
-    const auto view = iris::abi::ViewOfForeign(given->dl_tensor);
-    if (!view.ok()) return view.status();
-    if (dtype != IRIS_DTYPE_NONE && dtype != static_cast<iris_dtype>(view->dtype)) {
-      return iris::abi::Wrong(absl::StrCat("it has elements of ", iris::DTypeName(view->dtype),
-                                           ", and type ", dtype, " was wanted"));
+    IRIS_ASSIGN_OR_RETURN(const auto view, ViewOfForeign(given->dl_tensor));
+    if (dtype != IRIS_DTYPE_NONE && dtype != static_cast<iris_dtype>(view.dtype)) {
+      return Wrong(absl::StrCat("it has elements of ", iris::DTypeName(view.dtype), ", and type ",
+                                dtype, " was wanted"));
     }
-    const auto device = iris::abi::DeviceOf(*object.state);
-    if (!device.ok()) return device.status();
-    const iris::abi::DLDevice& there = given->dl_tensor.device;
-    if (there.device_type != device->device_type || there.device_id != device->device_id) {
-      return iris::abi::Wrong(
+    IRIS_ASSIGN_OR_RETURN(const auto device, DeviceOf(*object.state));
+    const DLDevice& there = given->dl_tensor.device;
+    if (there.device_type != device.device_type || there.device_id != device.device_id) {
+      return Wrong(
           absl::StrCat("it is on device ", there.device_id, " of type ", there.device_type,
-                       ", and this rank's is ", device->device_id, " of type ", device->device_type,
+                       ", and this rank's is ", device.device_id, " of type ", device.device_type,
                        " (types as DLPack numbers them): copy it to this rank's device first"));
     }
     const uint64_t at =
         reinterpret_cast<uint64_t>(given->dl_tensor.data) + given->dl_tensor.byte_offset;
-    if (view->count() > 0) IRIS_ABI_TRY(NotNull(given->dl_tensor.data, "a tensor of DLPack: data"));
-    if (at % iris::DTypeBytes(view->dtype) != 0) {
-      return iris::abi::Wrong(
+    if (view.count() > 0) IRIS_ABI_TRY(NotNull(given->dl_tensor.data, "a tensor of DLPack: data"));
+    if (at % iris::DTypeBytes(view.dtype) != 0) {
+      return Wrong(
           absl::StrCat("its address 0x", absl::Hex(at), " is not aligned to its elements"));
     }
-    auto storage = std::make_shared<iris::abi::Storage>(object.state);
+    auto storage = std::make_shared<Storage>(object.state);
     storage->foreign = given;
     // On failure the caller keeps it.
     auto keep = absl::MakeCleanup([storage] { storage->foreign = nullptr; });
-    IRIS_ABI_TRY(iris::abi::GiveTensor(storage, *view, object.host().rank(), out));
+    IRIS_ABI_TRY(GiveTensor(storage, view, object.host().rank(), out));
     std::move(keep).Cancel();
     return absl::OkStatus();
   });

@@ -69,8 +69,7 @@ class Check {
 
   absl::Status All() const {
     if (options_.kind < 0 || options_.kind >= static_cast<int32_t>(fill::kKindCount)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("fill: ", options_.kind, " is no iris_fill_kind"));
+      return Invalid("fill: ", options_.kind, " is no iris_fill_kind");
     }
     if (options_.dtype <= 0 || options_.dtype >= static_cast<int>(kDTypeCount)) {
       return Wrong(absl::StrCat(options_.dtype, " is no type of elements"));
@@ -90,7 +89,7 @@ class Check {
 
  private:
   absl::Status Wrong(absl::string_view what) const {
-    return absl::InvalidArgumentError(absl::StrCat(kNames[static_cast<size_t>(kind_)], ": ", what));
+    return Invalid(kNames[static_cast<size_t>(kind_)], ": ", what);
   }
   absl::Status Finite(double value, absl::string_view name) const {
     if (std::isfinite(value)) return absl::OkStatus();
@@ -222,9 +221,8 @@ absl::StatusOr<View> ViewOf(const iris_fill_options& given) {
   const size_t n = std::min(given.n_dims, kMaxDims + 1);
   auto view = MakeStridedView(type, {given.shape, n}, {given.strides, n});
   if (view.ok() && view->count() != given.count) {
-    return absl::InvalidArgumentError(absl::StrCat("fill: the shape ", ShapeText(*view), " has ",
-                                                   view->count(), " elements, and not ",
-                                                   given.count, " as the count says"));
+    return Invalid("fill: the shape ", ShapeText(*view), " has ", view->count(),
+                   " elements, and not ", given.count, " as the count says");
   }
   return view;
 }
@@ -235,9 +233,8 @@ absl::Status CheckMemory(const internal::HostContext& host, const View& view, vo
   const uint64_t width = DTypeBytes(view.dtype);
   const uint64_t at = reinterpret_cast<uint64_t>(address);
   if (at % width != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("fill: the address 0x", absl::Hex(at),
-                                                   " is not aligned to the ", width,
-                                                   " bytes of an element"));
+    return Invalid("fill: the address 0x", absl::Hex(at), " is not aligned to the ", width,
+                   " bytes of an element");
   }
   const ByteSpan span = SpanOf(view);
   const uint64_t low = at + static_cast<uint64_t>(span.low);
@@ -247,35 +244,29 @@ absl::Status CheckMemory(const internal::HostContext& host, const View& view, vo
   const auto end = host.Locate(reinterpret_cast<void*>(low + bytes - 1));
   if (!begin.ok() && !end.ok() && !host.Locate(address).ok()) return absl::OkStatus();
   if (host.IsMapped(reinterpret_cast<void*>(low), bytes)) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("fill: ", base::SizeText(bytes), " at 0x", absl::Hex(low),
-                   " are not all in one heap, which has ", base::SizeText(host.heap_bytes())));
+  return Invalid("fill: ", base::SizeText(bytes), " at 0x", absl::Hex(low),
+                 " are not all in one heap, which has ", base::SizeText(host.heap_bytes()));
 }
 
 }  // namespace
 }  // namespace iris::abi
 
-using iris::abi::ContextObject;
-using iris::abi::StreamObject;
+using namespace iris::abi;  // functions in C have no namespace of their own
 using iris::internal::FromDevice;
 
 iris_code iris_fill(iris_context* context, void* address, const iris_fill_options* options,
                     iris_stream* stream) {
-  return iris::abi::WithStream<ContextObject>(
+  return WithStream<ContextObject>(
       context, stream, [&](ContextObject& object, StreamObject& on) -> absl::Status {
-        iris_fill_options given;
-        IRIS_ABI_TRY(iris::abi::ReadStruct(options, iris::abi::kFillOptionsBytes,
-                                           "iris_fill_options", &given));
-        const auto described = iris::abi::DescribeFill(given, given.count);
-        if (!described.ok()) return described.status();
-        const auto view = iris::abi::ViewOf(given);
-        if (!view.ok()) return view.status();
+        IRIS_ASSIGN_OR_RETURN(const auto given,
+                              ReadStruct(options, kFillOptionsBytes, "iris_fill_options"));
+        IRIS_ASSIGN_OR_RETURN(const auto described, DescribeFill(given, given.count));
+        IRIS_ASSIGN_OR_RETURN(const auto view, ViewOf(given));
         if (given.count == 0) return absl::OkStatus();
-        IRIS_ABI_TRY(iris::abi::CheckMemory(object.host(), *view, address));
+        IRIS_ABI_TRY(CheckMemory(object.host(), view, address));
         iris::fill::Sequence sequence;
-        IRIS_ABI_TRY(FromDevice(on.backend->MakeSequence(*described, &sequence), "fill"));
-        return FromDevice(
-            on.backend->Fill(sequence, given.first, iris::abi::PlaceOf(*view, address), *on),
-            "fill");
+        IRIS_ABI_TRY(FromDevice(on.backend->MakeSequence(described, &sequence), "fill"));
+        return FromDevice(on.backend->Fill(sequence, given.first, PlaceOf(view, address), *on),
+                          "fill");
       });
 }

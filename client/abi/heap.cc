@@ -12,14 +12,13 @@ namespace internal = iris::internal;
 namespace {
 
 absl::StatusOr<internal::AllocateOptions> ReadOptions(const iris_allocate_options* options) {
-  iris_allocate_options given;
-  IRIS_ABI_TRY(ReadStruct(options, kAllocateOptionsBytes, "iris_allocate_options", &given));
+  IRIS_ASSIGN_OR_RETURN(const auto given,
+                        ReadStruct(options, kAllocateOptionsBytes, "iris_allocate_options"));
   if (given.dtype < 0 || given.dtype >= static_cast<int>(iris::kDTypeCount)) {
-    return absl::InvalidArgumentError(absl::StrCat("allocate: ", given.dtype, " is no iris_dtype"));
+    return Invalid("allocate: ", given.dtype, " is no iris_dtype");
   }
   if (given.n_dims > 0 && given.shape == nullptr) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("allocate: a shape of ", given.n_dims, " dimensions is at null"));
+    return Invalid("allocate: a shape of ", given.n_dims, " dimensions is at null");
   }
   internal::AllocateOptions wanted;
   wanted.bytes = given.bytes;
@@ -37,17 +36,15 @@ template <typename Allocate>
 absl::Status AllocateBy(const iris_allocate_options* options, iris_allocation* out,
                         Allocate allocate) {
   IRIS_ABI_TRY(NotNull(out, "allocate: iris_allocation"));
-  const auto wanted = ReadOptions(options);
-  if (!wanted.ok()) return wanted.status();
+  IRIS_ASSIGN_OR_RETURN(const auto wanted, ReadOptions(options));
   // The place of the answer is known to be right before the others are bound by it.
   IRIS_ABI_TRY(WriteStruct(iris_allocation{}, "iris_allocation", out));
-  const absl::StatusOr<internal::Allocation> allocation = allocate(*wanted);
-  if (!allocation.ok()) return allocation.status();
+  IRIS_ASSIGN_OR_RETURN(const auto allocation, allocate(wanted));
   iris_allocation answer = {};
-  answer.offset_bytes = allocation->offset_bytes;
-  answer.bytes = allocation->bytes;
-  answer.address = allocation->address;
-  answer.team_id = allocation->team_id;
+  answer.offset_bytes = allocation.offset_bytes;
+  answer.bytes = allocation.bytes;
+  answer.address = allocation.address;
+  answer.team_id = allocation.team_id;
   return WriteStruct(answer, "iris_allocation", out);
 }
 
@@ -112,8 +109,8 @@ iris_code iris_is_symmetric(iris_context* context, const void* address, uint64_t
 iris_code iris_publish_local(iris_context* context, const iris_allocation* allocation,
                              const char* name) {
   return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {
-    iris_allocation given;
-    IRIS_ABI_TRY(ReadStruct(allocation, kAllocationBytes, "iris_allocation", &given));
+    IRIS_ASSIGN_OR_RETURN(const auto given,
+                          ReadStruct(allocation, kAllocationBytes, "iris_allocation"));
     IRIS_ABI_TRY(NotNull(name, "publish: the name"));
     return object.host().teams().Publish({given.offset_bytes, given.bytes, nullptr, 0, ""}, name);
   });
@@ -121,8 +118,8 @@ iris_code iris_publish_local(iris_context* context, const iris_allocation* alloc
 
 iris_code iris_free(iris_context* context, const iris_allocation* allocation) {
   return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {
-    iris_allocation given;
-    IRIS_ABI_TRY(ReadStruct(allocation, kAllocationBytes, "iris_allocation", &given));
+    IRIS_ASSIGN_OR_RETURN(const auto given,
+                          ReadStruct(allocation, kAllocationBytes, "iris_allocation"));
     return object.host().Free({given.offset_bytes, given.bytes, given.address, given.team_id, ""});
   });
 }
@@ -135,23 +132,22 @@ iris_code iris_open_local(iris_context* context, uint32_t rank, const char* name
     IRIS_ABI_TRY(CheckTime(timeout_ns, "open: timeout_ns"));
     // The place of the answer is known to be right before anything is open.
     IRIS_ABI_TRY(WriteStruct(iris_opened{}, "iris_opened", out));
-    const auto opened = object.host().Open(rank, name, absl::Nanoseconds(timeout_ns));
-    if (!opened.ok()) return opened.status();
+    IRIS_ASSIGN_OR_RETURN(const auto opened,
+                          object.host().Open(rank, name, absl::Nanoseconds(timeout_ns)));
     iris_opened answer = {};
-    answer.offset_bytes = opened->offset_bytes;
-    answer.bytes = opened->bytes;
-    answer.address = opened->address;
-    answer.symmetric = opened->symmetric;
-    answer.rank = opened->rank;
-    answer.dtype = DTypeOfName(opened->dtype);
+    answer.offset_bytes = opened.offset_bytes;
+    answer.bytes = opened.bytes;
+    answer.address = opened.address;
+    answer.symmetric = opened.symmetric;
+    answer.rank = opened.rank;
+    answer.dtype = DTypeOfName(opened.dtype);
     return WriteStruct(answer, "iris_opened", out);
   });
 }
 
 iris_code iris_close_local(iris_context* context, const iris_opened* opened) {
   return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {
-    iris_opened given;
-    IRIS_ABI_TRY(ReadStruct(opened, kOpenedBytes, "iris_opened", &given));
+    IRIS_ASSIGN_OR_RETURN(const auto given, ReadStruct(opened, kOpenedBytes, "iris_opened"));
     internal::Opened range;
     range.rank = given.rank;
     range.offset_bytes = given.offset_bytes;

@@ -4,6 +4,7 @@
 // at a time and refuses a second.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <map>
@@ -22,12 +23,19 @@
 #include "client/comm/communicator.h"
 #include "client/context/host_context.h"
 #include "iris/c_api.h"
+#include "iris/status.h"
 
 // Leaves the function with the error of `expression`, if it is one.
 #define IRIS_ABI_TRY(expression) \
   if (absl::Status iris_abi_status = (expression); !iris_abi_status.ok()) return iris_abi_status
 
 namespace iris::abi {
+
+// The error kInvalidArgument, whose message is the parts put together.
+template <typename... Parts>
+absl::Status Invalid(const Parts&... parts) {
+  return absl::InvalidArgumentError(absl::StrCat(parts...));
+}
 
 // A context and what was made with it. Its objects hold it, so that it ends after them.
 class ContextState {
@@ -37,7 +45,13 @@ class ContextState {
   // The backend's functions, which are looked for when they are first needed.
   absl::StatusOr<const backend::BackendOperations*> Backend() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // A handle of an object that ends with the context.
+  // Makes a handle of an object that ends with the context.
+  template <typename T, typename Handle>
+  absl::Status Give(std::unique_ptr<T> object, Handle** out) ABSL_LOCKS_EXCLUDED(mu_) {
+    IRIS_ASSIGN_OR_RETURN(void* const handle, Adopt(T::kKind, std::move(object)));
+    *out = static_cast<Handle*>(handle);
+    return absl::OkStatus();
+  }
   absl::StatusOr<void*> Adopt(Kind kind, std::unique_ptr<Object> object) ABSL_LOCKS_EXCLUDED(mu_);
   // Takes the handle's name away. False: there is none of this context.
   bool Disown(Kind kind, const void* handle) ABSL_LOCKS_EXCLUDED(mu_);
@@ -124,10 +138,10 @@ iris_code Run(Body body) noexcept {
 
 template <typename T>
 absl::Status Unknown(const void* handle) {
-  return absl::InvalidArgumentError(absl::StrCat(
-      "the ", KindName(T::kKind), " handle ", HandleTable::Get().Describe(T::kKind, handle),
-      ": give one that iris_", T::kKind == Kind::kComm ? "comm" : KindName(T::kKind),
-      "_create gave and that was not destroyed"));
+  return Invalid("the ", KindName(T::kKind), " handle ",
+                 HandleTable::Get().Describe(T::kKind, handle), ": give one that iris_",
+                 T::kKind == Kind::kComm ? "comm" : KindName(T::kKind),
+                 "_create gave and that was not destroyed");
 }
 
 // Like Run, with the object of a handle.
@@ -136,6 +150,15 @@ iris_code With(const void* handle, Body body) noexcept {
   return Run([&]() -> absl::Status {
     const Held<T> held(handle);
     return held ? body(*held) : Unknown<T>(handle);
+  });
+}
+
+// Gives up the handle of an object that belongs to a context.
+template <typename T>
+iris_code Destroy(const void* handle) noexcept {
+  return With<T>(handle, [&](T& object) -> absl::Status {
+    if (!object.state->host->OwnProcess()) return absl::OkStatus();  // the parent's
+    return object.state->Disown(T::kKind, handle) ? absl::OkStatus() : Unknown<T>(handle);
   });
 }
 
@@ -148,10 +171,9 @@ iris_code WithStream(const void* handle, const void* stream, Body body) noexcept
     if (!held) return Unknown<StreamObject>(stream);
     IRIS_ABI_TRY(object.state->host->Usable());
     if (T::kKind != Kind::kEvent && held->state != object.state) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("the stream and the ", KindName(T::kKind),
-                       " belong to different contexts: make or wrap the stream with the context ",
-                       "whose memory it works on"));
+      return Invalid("the stream and the ", KindName(T::kKind),
+                     " belong to different contexts: make or wrap the stream with the context ",
+                     "whose memory it works on");
     }
     return body(object, *held);
   });
@@ -200,57 +222,55 @@ inline constexpr size_t kOpenedBytes = 48;
 inline constexpr size_t kFillOptionsBytes = 128;
 inline constexpr size_t kTensorOptionsBytes = 48;
 
+inline absl::Status NotNull(const void* p, absl::string_view name) {
+  if (p != nullptr) return absl::OkStatus();
+  return Invalid(name, " is null");
+}
+
 // Reads as much of a struct as the caller's header knows: at least `least` bytes, the size in the
 // first version of the C API that has this struct.
 template <typename T>
-absl::Status ReadStruct(const T* given, size_t least, absl::string_view name, T* out) {
+absl::StatusOr<T> ReadStruct(const T* given, size_t least, absl::string_view name) {
   constexpr size_t kMostBytes = 1 << 16;  // more is no struct
-  if (given == nullptr) return absl::InvalidArgumentError(absl::StrCat(name, " is null"));
+  IRIS_ABI_TRY(NotNull(given, name));
   size_t size = 0;
   std::memcpy(&size, given, sizeof(size));
   if (size < least || size > kMostBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(name, ": its size is ", size, ", and at least ", least,
-                     " is expected: set it to sizeof, as the function ..._init does"));
+    return Invalid(name, ": its size is ", size, ", and at least ", least,
+                   " is expected: set it to sizeof, as the function ..._init does");
   }
   const auto* const bytes = reinterpret_cast<const unsigned char*>(given);
   for (size_t i = sizeof(T); i < size; ++i) {
     if (bytes[i] != 0) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          name, ": it has a field at byte ", i, " that this libiris.so (", iris_version_string(),
-          ") does not know: use a newer libiris.so, or leave the field at 0"));
+      return Invalid(name, ": it has a field at byte ", i, " that this libiris.so (",
+                     iris_version_string(),
+                     ") does not know: use a newer libiris.so, or leave the field at 0");
     }
   }
-  *out = T();
-  std::memcpy(out, given, size < sizeof(T) ? size : sizeof(T));
-  return absl::OkStatus();
+  T out = {};
+  std::memcpy(&out, given, std::min(size, sizeof(T)));
+  return out;
 }
 
 // Fills in a struct of the caller's, as far as its header knows it.
 template <typename T>
 absl::Status WriteStruct(T from, absl::string_view name, T* to) {
-  if (to == nullptr) return absl::InvalidArgumentError(absl::StrCat(name, " is null"));
+  IRIS_ABI_TRY(NotNull(to, name));
   size_t size = 0;
   std::memcpy(&size, to, sizeof(size));
   if (size < sizeof(size) || size > (1 << 16)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(name, ": its size is ", size, ": set it to sizeof before the call"));
+    return Invalid(name, ": its size is ", size, ": set it to sizeof before the call");
   }
   from.size = size;
-  std::memcpy(to, &from, size < sizeof(T) ? size : sizeof(T));
+  std::memcpy(to, &from, std::min(size, sizeof(T)));
   if (size > sizeof(T)) std::memset(reinterpret_cast<char*>(to) + sizeof(T), 0, size - sizeof(T));
   return absl::OkStatus();
-}
-
-inline absl::Status NotNull(const void* p, absl::string_view name) {
-  if (p != nullptr) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(name, " is null"));
 }
 
 // Checks a time that a struct or a call gives.
 inline absl::Status CheckTime(int64_t nanoseconds, absl::string_view name) {
   if (nanoseconds >= 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(name, "=", nanoseconds, " is negative"));
+  return Invalid(name, "=", nanoseconds, " is negative");
 }
 
 inline std::string TextOf(const char* text) { return text == nullptr ? "" : text; }

@@ -36,7 +36,9 @@ struct Later {
 
 template <typename T>
 absl::Status Read(const T& given, Ours* out) {
-  return ReadStruct(reinterpret_cast<const Ours*>(&given), sizeof(First), "ours", out);
+  IRIS_ASSIGN_OR_RETURN(*out,
+                        ReadStruct(reinterpret_cast<const Ours*>(&given), sizeof(First), "ours"));
+  return absl::OkStatus();
 }
 
 TEST(StructTest, AnOlderHeaderLeavesOutWhatItDoesNotKnow) {

@@ -11,29 +11,12 @@
 
 namespace iris::abi {
 
-// How many enumerators there are, and what a message calls one.
-template <typename Enum>
-struct Enumerators;
-template <>
-struct Enumerators<DType> {
-  static constexpr uint32_t kCount = kDTypeCount;
-};
-template <>
-struct Enumerators<ops::Activation> {
-  static constexpr uint32_t kCount = ops::kActivationCount;
-};
-template <>
-struct Enumerators<ops::Variant> {
-  static constexpr uint32_t kCount = ops::kVariantCount;
-};
-template <>
-struct Enumerators<norm::Scaling> {
-  static constexpr uint32_t kCount = norm::kScalingCount;
-};
-template <>
-struct Enumerators<norm::Variant> {
-  static constexpr uint32_t kCount = norm::kVariantCount;
-};
+// How many enumerators a type has.
+constexpr uint32_t CountOf(DType) { return kDTypeCount; }
+constexpr uint32_t CountOf(ops::Activation) { return ops::kActivationCount; }
+constexpr uint32_t CountOf(ops::Variant) { return ops::kVariantCount; }
+constexpr uint32_t CountOf(norm::Scaling) { return norm::kScalingCount; }
+constexpr uint32_t CountOf(norm::Variant) { return norm::kVariantCount; }
 
 // Copies fields of C, after a check of the numbers that are enumerators in C++. Keeps the first
 // error, which names `what` and the field.
@@ -44,7 +27,7 @@ class FieldReader {
   template <typename C, typename Cpp>
   void operator()(const C& c, Cpp& cpp, const char* field) {
     if constexpr (std::is_enum_v<Cpp>) {
-      if (c < 0 || static_cast<uint32_t>(c) >= Enumerators<Cpp>::kCount) {
+      if (c < 0 || static_cast<uint32_t>(c) >= CountOf(Cpp())) {
         if (status_.ok()) status_ = Unknown<Cpp>(c, field);
         return;
       }
@@ -57,13 +40,11 @@ class FieldReader {
   template <typename Cpp>
   absl::Status Unknown(int32_t number, const char* field) const {
     if constexpr (std::is_same_v<Cpp, DType>) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(what_, ": ", field, " is ", number, ", which is no iris_dtype"));
+      return Invalid(what_, ": ", field, " is ", number, ", which is no iris_dtype");
     }
     const bool variant = absl::string_view(field) == "variant";
-    return absl::InvalidArgumentError(absl::StrCat(what_, ": ", number, " is no ", field,
-                                                   variant ? "; 0 is automatic" : " of ",
-                                                   variant ? "" : what_));
+    return Invalid(what_, ": ", number, " is no ", field, variant ? "; 0 is automatic" : " of ",
+                   variant ? "" : what_);
   }
 
   const char* what_;

@@ -29,11 +29,7 @@ iris_code WithBackend(const void* context, Body body) noexcept {
 template <typename ObjectOf, typename T, typename Handle>
 absl::Status Give(std::shared_ptr<ContextState> state, const backend::BackendOperations& table,
                   T* made, void (*destroy)(T*), Handle** out) {
-  auto object = std::make_unique<ObjectOf>(state, &table, made, destroy);
-  auto handle = state->Adopt(ObjectOf::kKind, std::move(object));
-  if (!handle.ok()) return handle.status();
-  *out = static_cast<Handle*>(*handle);
-  return absl::OkStatus();
+  return state->Give(std::make_unique<ObjectOf>(state, &table, made, destroy), out);
 }
 
 // Calls on a stream of a context that may be used.
@@ -45,21 +41,12 @@ iris_code OnStream(const iris_stream* stream, Body body) noexcept {
   });
 }
 
-template <typename ObjectOf>
-iris_code Destroy(const void* handle) noexcept {
-  return With<ObjectOf>(handle, [&](ObjectOf& object) -> absl::Status {
-    if (!object.state->host->OwnProcess()) return absl::OkStatus();  // the parent's
-    return object.state->Disown(ObjectOf::kKind, handle) ? absl::OkStatus()
-                                                         : Unknown<ObjectOf>(handle);
-  });
-}
-
 // The two kinds of memory.
 iris_code Malloc(iris_context* context, uint64_t bytes, void** out, const char* what,
                  void* (*backend::BackendOperations::*make)(uint64_t)) noexcept {
   return WithBackend(context, [&](ContextObject&, const auto& table) -> absl::Status {
     IRIS_ABI_TRY(NotNull(out, absl::StrCat(what, ": the place for the address")));
-    if (bytes == 0) return absl::InvalidArgumentError(absl::StrCat(what, ": of 0 bytes"));
+    if (bytes == 0) return Invalid(what, ": of 0 bytes");
     void* const memory = (table.*make)(bytes);
     if (memory == nullptr) {
       return absl::ResourceExhaustedError(
@@ -81,10 +68,9 @@ iris_code Free(iris_context* context, void* memory,
 
 absl::Status ReadSignal(const iris_signal* given, iris::internal::SignalOptions* out) {
   if (given == nullptr) return absl::OkStatus();
-  iris_signal signal;
-  IRIS_ABI_TRY(ReadStruct(given, kSignalBytes, "iris_signal", &signal));
+  IRIS_ASSIGN_OR_RETURN(const auto signal, ReadStruct(given, kSignalBytes, "iris_signal"));
   if (signal.op != IRIS_SIGNAL_SET && signal.op != IRIS_SIGNAL_ADD) {
-    return absl::InvalidArgumentError(absl::StrCat(signal.op, " is no iris_signal_op"));
+    return Invalid(signal.op, " is no iris_signal_op");
   }
   out->signal = signal.word;
   out->value = signal.value;
@@ -93,9 +79,7 @@ absl::Status ReadSignal(const iris_signal* given, iris::internal::SignalOptions*
 }
 
 absl::Status ReadRows(const iris_rows* given, iris::RowsToCopy* out) {
-  IRIS_ABI_TRY(NotNull(given, "iris_rows"));
-  iris_rows rows;
-  IRIS_ABI_TRY(ReadStruct(given, kRowsBytes, "iris_rows", &rows));
+  IRIS_ASSIGN_OR_RETURN(const auto rows, ReadStruct(given, kRowsBytes, "iris_rows"));
   *out = {rows.rows, rows.row_bytes, rows.dst_pitch_bytes, rows.src_pitch_bytes};
   return absl::OkStatus();
 }

@@ -13,11 +13,7 @@ namespace {
 absl::Status Give(ContextObject& context, absl::StatusOr<iris::internal::Team> team,
                   iris_team** out) {
   if (!team.ok()) return team.status();
-  auto handle = context.state->Adopt(Kind::kTeam,
-                                     std::make_unique<TeamObject>(context.state, *std::move(team)));
-  if (!handle.ok()) return handle.status();
-  *out = static_cast<iris_team*>(*handle);
-  return absl::OkStatus();
+  return context.state->Give(std::make_unique<TeamObject>(context.state, *std::move(team)), out);
 }
 
 }  // namespace
@@ -37,7 +33,7 @@ iris_code iris_team_get_device(iris_context* context, iris_team* team, void* dev
                                size_t bytes) {
   return WithTeam(context, team, [&](auto&, const auto& members) -> absl::Status {
     IRIS_ABI_TRY(NotNull(device_team, "the place for the DeviceTeam"));
-    if (bytes > 1 << 16) return absl::InvalidArgumentError("no DeviceTeam has so many bytes");
+    if (bytes > 1 << 16) return Invalid("no DeviceTeam has so many bytes");
     const iris::DeviceTeam& device = members.device;
     std::memset(device_team, 0, bytes);
     std::memcpy(device_team, &device, bytes < sizeof(device) ? bytes : sizeof(device));
@@ -51,8 +47,8 @@ iris_code iris_team_create(iris_context* context, iris_team* parent, const uint3
     IRIS_ABI_TRY(NotNull(out, "create a team: the place for the handle"));
     if (n_ranks > 0) IRIS_ABI_TRY(NotNull(ranks, "create a team: the list of ranks"));
     if (n_ranks > iris::kMaxTeamRanks) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "create a team of ", n_ranks, " ranks: a team has at most ", iris::kMaxTeamRanks));
+      return Invalid("create a team of ", n_ranks, " ranks: a team has at most ",
+                     iris::kMaxTeamRanks);
     }
     return Give(object, object.host().CreateTeam({ranks, n_ranks}, members), out);
   });
@@ -69,7 +65,7 @@ iris_code iris_team_split(iris_context* context, iris_team* parent, int32_t colo
 iris_code iris_team_destroy(iris_context* context, iris_team* team) {
   return WithTeam(context, team, [&](auto& object, const auto& members) -> absl::Status {
     if (team == nullptr) {
-      return absl::InvalidArgumentError("destroy a team: the world is not destroyed");
+      return Invalid("destroy a team: the world is not destroyed");
     }
     IRIS_ABI_TRY(object.host().Usable());
     absl::Status status;

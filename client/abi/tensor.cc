@@ -47,11 +47,7 @@ char* TensorObject::address() const {
 absl::Status GiveTensor(std::shared_ptr<Storage> storage, const View& view, uint32_t rank,
                         iris_tensor** out) {
   ContextState& state = *storage->state;
-  auto handle =
-      state.Adopt(Kind::kTensor, std::make_unique<TensorObject>(std::move(storage), view, rank));
-  if (!handle.ok()) return handle.status();
-  *out = static_cast<iris_tensor*>(*handle);
-  return absl::OkStatus();
+  return state.Give(std::make_unique<TensorObject>(std::move(storage), view, rank), out);
 }
 
 absl::Status OnTensorStream(const TensorObject& tensor, iris_stream* stream, OnStreamBody body) {
@@ -59,19 +55,18 @@ absl::Status OnTensorStream(const TensorObject& tensor, iris_stream* stream, OnS
     const Held<StreamObject> held(stream);
     if (!held) return Unknown<StreamObject>(stream);
     if (held->state != tensor.state) {
-      return absl::InvalidArgumentError(
+      return Invalid(
           "the stream and the tensor belong to different contexts: make or wrap the stream with "
           "the context that the tensor was made with");
     }
     return body(*held->backend, **held);
   }
-  const auto table = tensor.state->Backend();
-  if (!table.ok()) return table.status();
+  IRIS_ASSIGN_OR_RETURN(const auto table, tensor.state->Backend());
   backend::Stream* own = nullptr;
-  IRIS_ABI_TRY(internal::FromDevice((*table)->CreateStream(&own), "create a stream"));
-  absl::Status status = body(**table, *own);
-  absl::Status waited = internal::FromDevice((*table)->Synchronize(*own), "wait for a tensor");
-  (*table)->DestroyStream(own);
+  IRIS_ABI_TRY(internal::FromDevice(table->CreateStream(&own), "create a stream"));
+  absl::Status status = body(*table, *own);
+  absl::Status waited = internal::FromDevice(table->Synchronize(*own), "wait for a tensor");
+  table->DestroyStream(own);
   return status.ok() ? waited : status;
 }
 
@@ -91,9 +86,8 @@ template <typename Make>
 iris_code ViewOf(const iris_tensor* tensor, iris_tensor** out, Make make) noexcept {
   return OnTensor(tensor, [&](TensorObject& object) -> absl::Status {
     IRIS_ABI_TRY(NotNull(out, "a view: the place for the handle"));
-    const absl::StatusOr<View> view = make(object.view);
-    if (!view.ok()) return view.status();
-    return GiveTensor(object.storage, *view, object.rank, out);
+    IRIS_ASSIGN_OR_RETURN(const auto view, make(object.view));
+    return GiveTensor(object.storage, view, object.rank, out);
   });
 }
 
@@ -109,19 +103,17 @@ absl::StatusOr<absl::Span<const T>> ListOf(const T* list, uint32_t n, const char
 absl::StatusOr<fill::Description> DescribeFillOf(const View& view, iris_fill_options given) {
   if (given.dtype == IRIS_DTYPE_NONE) given.dtype = static_cast<iris_dtype>(view.dtype);
   if (given.dtype != static_cast<iris_dtype>(view.dtype)) {
-    return absl::InvalidArgumentError(absl::StrCat("fill: a tensor of ", DTypeName(view.dtype),
-                                                   " was to get elements of type ", given.dtype,
-                                                   ": leave the type out, or give the tensor's"));
+    return Invalid("fill: a tensor of ", DTypeName(view.dtype), " was to get elements of type ",
+                   given.dtype, ": leave the type out, or give the tensor's");
   }
   if (given.n_dims != 0) {
-    return absl::InvalidArgumentError(
+    return Invalid(
         "fill: a tensor has its own shape and strides: leave n_dims at 0, and fill a view of it");
   }
   const uint64_t count = view.count();
   if (given.count != 0 && given.count != count) {
-    return absl::InvalidArgumentError(absl::StrCat("fill: a tensor of shape ", ShapeText(view),
-                                                   " has ", count, " elements, and ", given.count,
-                                                   " were to be filled: fill a slice of it"));
+    return Invalid("fill: a tensor of shape ", ShapeText(view), " has ", count, " elements, and ",
+                   given.count, " were to be filled: fill a slice of it");
   }
   return DescribeFill(given, count);
 }
@@ -142,24 +134,23 @@ absl::Status FillTensor(const TensorObject& object, const fill::Description& des
 
 absl::Status Create(ContextObject& object, const internal::Team& team,
                     const iris_tensor_options& given, iris_tensor** out) {
-  const auto shape = ListOf(given.shape, given.n_dims, "create a tensor: the shape");
-  if (!shape.ok()) return shape.status();
+  IRIS_ASSIGN_OR_RETURN(const auto shape,
+                        ListOf(given.shape, given.n_dims, "create a tensor: the shape"));
   const bool known = given.dtype >= 0 && given.dtype < static_cast<int>(kDTypeCount);
-  const auto view = MakeView(known ? static_cast<DType>(given.dtype) : DType::kNone, *shape);
-  if (!view.ok()) return view.status();
+  IRIS_ASSIGN_OR_RETURN(const auto view,
+                        MakeView(known ? static_cast<DType>(given.dtype) : DType::kNone, shape));
   iris_fill_options values = {};
   fill::Description described;
   if (given.fill != nullptr) {
-    IRIS_ABI_TRY(ReadStruct(given.fill, kFillOptionsBytes, "iris_fill_options", &values));
-    const auto checked = DescribeFillOf(*view, values);
-    if (!checked.ok()) return checked.status();
-    described = *checked;
+    IRIS_ASSIGN_OR_RETURN(values, ReadStruct(given.fill, kFillOptionsBytes, "iris_fill_options"));
+    IRIS_ASSIGN_OR_RETURN(const auto checked, DescribeFillOf(view, values));
+    described = checked;
   }
   if (given.stream != nullptr) {
     const Held<StreamObject> held(given.stream);
     if (!held) return Unknown<StreamObject>(given.stream);
     if (held->state != object.state) {
-      return absl::InvalidArgumentError(
+      return Invalid(
           "create a tensor: the stream belongs to another context: make or wrap it with this one");
     }
   }
@@ -168,18 +159,18 @@ absl::Status Create(ContextObject& object, const internal::Team& team,
   storage->name = TextOf(given.name);
   // The handle comes first, because after the allocation other ranks depend on this one's success.
   iris_tensor* handle = nullptr;
-  IRIS_ABI_TRY(GiveTensor(storage, *view, object.host().rank(), &handle));
+  IRIS_ABI_TRY(GiveTensor(storage, view, object.host().rank(), &handle));
   internal::AllocateOptions wanted;
-  wanted.bytes = view->bytes();
+  wanted.bytes = view.bytes();
   wanted.name = storage->name;
-  wanted.dtype = DTypeName(view->dtype);
-  wanted.shape.assign(view->shape, view->shape + view->n_dims);
+  wanted.dtype = DTypeName(view.dtype);
+  wanted.shape.assign(view.shape, view.shape + view.n_dims);
   auto allocation = object.host().Allocate(wanted, team);
   absl::Status status = allocation.status();
   if (status.ok()) {
     storage->allocation = *std::move(allocation);
     if (given.fill != nullptr) {
-      const TensorObject all(storage, *view, object.host().rank());
+      const TensorObject all(storage, view, object.host().rank());
       status = FillTensor(all, described, values.first, given.stream);
     }
   }
@@ -194,7 +185,7 @@ absl::Status Create(ContextObject& object, const internal::Team& team,
 absl::Status Free(TensorObject& object) {
   Storage& storage = *object.storage;
   if (storage.foreign != nullptr) {
-    return absl::InvalidArgumentError(
+    return Invalid(
         "free: this tensor is memory of another library, which DLPack lent: give up its handles "
         "with iris_tensor_destroy, and its owner is told");
   }
@@ -214,38 +205,28 @@ absl::Status Free(TensorObject& object) {
 }  // namespace
 }  // namespace iris::abi
 
-using iris::abi::ContextObject;
-using iris::abi::NotNull;
-using iris::abi::OnTensor;
-using iris::abi::ReadStruct;
-using iris::abi::TensorObject;
-using iris::abi::View;
-using iris::abi::ViewOf;
-using iris::abi::With;
+using namespace iris::abi;  // functions in C have no namespace of their own
 
 iris_code iris_tensor_create(iris_context* context, iris_team* team,
                              const iris_tensor_options* options, iris_tensor** out) {
-  return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {
-    const iris::abi::TeamOf members(object, team);
-    IRIS_ABI_TRY(members.status());
+  return WithTeam(context, team, [&](ContextObject& object, const auto& members) -> absl::Status {
     IRIS_ABI_TRY(NotNull(out, "create a tensor: the place for the handle"));
     IRIS_ABI_TRY(object.host().Usable());
-    iris_tensor_options given;
-    IRIS_ABI_TRY(
-        ReadStruct(options, iris::abi::kTensorOptionsBytes, "iris_tensor_options", &given));
-    return iris::abi::Create(object, *members, given, out);
+    IRIS_ASSIGN_OR_RETURN(const auto given,
+                          ReadStruct(options, kTensorOptionsBytes, "iris_tensor_options"));
+    return Create(object, members, given, out);
   });
 }
 
 iris_code iris_tensor_get_info(iris_tensor* tensor, iris_tensor_info* out) {
   return OnTensor(tensor, [&](TensorObject& object) {
     const View& view = object.view;
-    const iris::abi::Storage& storage = *object.storage;
+    const Storage& storage = *object.storage;
     iris_tensor_info info = {};
     info.dtype = static_cast<iris_dtype>(view.dtype);
     info.n_dims = view.n_dims;
-    std::copy(view.shape, view.shape + iris::abi::kMaxDims, info.shape);
-    std::copy(view.strides, view.strides + iris::abi::kMaxDims, info.strides);
+    std::copy(view.shape, view.shape + kMaxDims, info.shape);
+    std::copy(view.strides, view.strides + kMaxDims, info.strides);
     info.n_elements = view.count();
     info.bytes = view.bytes();
     info.address = object.address();
@@ -258,32 +239,25 @@ iris_code iris_tensor_get_info(iris_tensor* tensor, iris_tensor_info* out) {
       info.team_id = storage.allocation.team_id;
     }
     info.name = storage.name.empty() ? nullptr : storage.name.c_str();
-    return iris::abi::WriteStruct(info, "iris_tensor_info", out);
+    return WriteStruct(info, "iris_tensor_info", out);
   });
 }
 
 iris_code iris_tensor_free(iris_tensor* tensor) {
   return With<TensorObject>(tensor, [](TensorObject& object) -> absl::Status {
     IRIS_ABI_TRY(object.storage->state->host->Usable());
-    return iris::abi::Free(object);
+    return Free(object);
   });
 }
 
-iris_code iris_tensor_destroy(iris_tensor* tensor) {
-  return With<TensorObject>(tensor, [&](TensorObject& object) -> absl::Status {
-    if (!object.state->host->OwnProcess()) return absl::OkStatus();  // the parent's
-    return object.state->Disown(iris::abi::Kind::kTensor, tensor)
-               ? absl::OkStatus()
-               : iris::abi::Unknown<TensorObject>(tensor);
-  });
-}
+iris_code iris_tensor_destroy(iris_tensor* tensor) { return Destroy<TensorObject>(tensor); }
 
 iris_code iris_tensor_at(iris_tensor* tensor, uint32_t rank, iris_tensor** out) {
   return OnTensor(tensor, [&](TensorObject& object) -> absl::Status {
     IRIS_ABI_TRY(NotNull(out, "a peer's view: the place for the handle"));
     const uint32_t n_ranks = object.state->host->n_ranks();
     if (object.storage->foreign != nullptr) {
-      return absl::InvalidArgumentError(
+      return Invalid(
           "a peer's view: this tensor is memory of another library, which DLPack lent, and no "
           "other rank has a copy of it: create a tensor in the heap and copy it there");
     }
@@ -293,49 +267,44 @@ iris_code iris_tensor_at(iris_tensor* tensor, uint32_t rank, iris_tensor** out) 
     }
     const auto& ranks = object.storage->team.ranks;
     if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("a peer's view: rank ", rank, " has no copy of ", object.storage->Name(),
-                       ", which team ", object.storage->allocation.team_id, " allocated"));
+      return Invalid("a peer's view: rank ", rank, " has no copy of ", object.storage->Name(),
+                     ", which team ", object.storage->allocation.team_id, " allocated");
     }
-    return iris::abi::GiveTensor(object.storage, object.view, rank, out);
+    return GiveTensor(object.storage, object.view, rank, out);
   });
 }
 
 iris_code iris_tensor_slice(iris_tensor* tensor, uint32_t dim, int64_t start, int64_t stop,
                             int64_t step, iris_tensor** out) {
-  return ViewOf(tensor, out,
-                [&](const View& v) { return iris::abi::Slice(v, dim, start, stop, step); });
+  return ViewOf(tensor, out, [&](const View& v) { return Slice(v, dim, start, stop, step); });
 }
 
 iris_code iris_tensor_select(iris_tensor* tensor, uint32_t dim, int64_t index, iris_tensor** out) {
-  return ViewOf(tensor, out, [&](const View& v) { return iris::abi::Select(v, dim, index); });
+  return ViewOf(tensor, out, [&](const View& v) { return Select(v, dim, index); });
 }
 
 iris_code iris_tensor_reshape(iris_tensor* tensor, uint32_t n_dims, const int64_t* shape,
                               iris_tensor** out) {
   return ViewOf(tensor, out, [&](const View& v) -> absl::StatusOr<View> {
-    const auto list = iris::abi::ListOf(shape, n_dims, "reshape: the shape");
-    if (!list.ok()) return list.status();
-    return iris::abi::Reshape(v, *list);
+    IRIS_ASSIGN_OR_RETURN(const auto list, ListOf(shape, n_dims, "reshape: the shape"));
+    return Reshape(v, list);
   });
 }
 
 iris_code iris_tensor_permute(iris_tensor* tensor, uint32_t n_dims, const uint32_t* dims,
                               iris_tensor** out) {
   return ViewOf(tensor, out, [&](const View& v) -> absl::StatusOr<View> {
-    const auto list = iris::abi::ListOf(dims, n_dims, "permute: the dimensions");
-    if (!list.ok()) return list.status();
-    return iris::abi::Permute(v, *list);
+    IRIS_ASSIGN_OR_RETURN(const auto list, ListOf(dims, n_dims, "permute: the dimensions"));
+    return Permute(v, list);
   });
 }
 
 iris_code iris_tensor_fill(iris_tensor* tensor, const iris_fill_options* options,
                            iris_stream* stream) {
   return OnTensor(tensor, [&](TensorObject& object) -> absl::Status {
-    iris_fill_options given;
-    IRIS_ABI_TRY(ReadStruct(options, iris::abi::kFillOptionsBytes, "iris_fill_options", &given));
-    const auto described = iris::abi::DescribeFillOf(object.view, given);
-    if (!described.ok()) return described.status();
-    return iris::abi::FillTensor(object, *described, given.first, stream);
+    IRIS_ASSIGN_OR_RETURN(const auto given,
+                          ReadStruct(options, kFillOptionsBytes, "iris_fill_options"));
+    IRIS_ASSIGN_OR_RETURN(const auto described, DescribeFillOf(object.view, given));
+    return FillTensor(object, described, given.first, stream);
   });
 }

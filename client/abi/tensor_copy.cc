@@ -47,14 +47,13 @@ absl::Status Copy(const backend::BackendOperations& backend, const Side& to, con
 absl::Status CheckHost(const View& view, const void* data, uint64_t bytes, iris_dtype dtype) {
   if (dtype != static_cast<iris_dtype>(view.dtype)) {
     const bool known = dtype >= 0 && dtype < static_cast<int>(kDTypeCount);
-    return absl::InvalidArgumentError(absl::StrCat(
+    return Invalid(
         "copy: the tensor has elements of ", DTypeName(view.dtype), ", and the host's are of ",
-        known ? DTypeName(static_cast<DType>(dtype)) : "no type", ": convert them before"));
+        known ? DTypeName(static_cast<DType>(dtype)) : "no type", ": convert them before");
   }
   if (bytes != view.bytes()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("copy: a tensor of shape ", ShapeText(view), " and ", DTypeName(view.dtype),
-                     " has ", base::SizeText(view.bytes()), ", and not ", base::SizeText(bytes)));
+    return Invalid("copy: a tensor of shape ", ShapeText(view), " and ", DTypeName(view.dtype),
+                   " has ", base::SizeText(view.bytes()), ", and not ", base::SizeText(bytes));
   }
   return bytes == 0 ? absl::OkStatus() : NotNull(data, "copy: the host's memory");
 }
@@ -67,9 +66,9 @@ iris_code HostCopy(iris_tensor* tensor, void* data, uint64_t bytes, iris_dtype d
     IRIS_ABI_TRY(CheckHost(object.view, data, bytes, dtype));
     if (bytes == 0) return absl::OkStatus();
     const Side device = {object.address(), object.view};
-    const auto packed = MakeView(object.view.dtype, {object.view.shape, object.view.n_dims});
-    if (!packed.ok()) return packed.status();
-    const Side host = {static_cast<char*>(data), *packed};
+    IRIS_ASSIGN_OR_RETURN(const auto packed,
+                          MakeView(object.view.dtype, {object.view.shape, object.view.n_dims}));
+    const Side host = {static_cast<char*>(data), packed};
     return OnTensorStream(
         object, stream,
         [&](const backend::BackendOperations& backend, backend::Stream& on) -> absl::Status {
@@ -83,26 +82,22 @@ absl::Status CheckPair(const TensorObject& to, const TensorObject& from) {
   const View& a = to.view;
   const View& b = from.view;
   if (to.state != from.state) {
-    return absl::InvalidArgumentError(
-        "copy: the tensors belong to different contexts: copy through the host");
+    return Invalid("copy: the tensors belong to different contexts: copy through the host");
   }
   if (a.dtype != b.dtype) {
-    return absl::InvalidArgumentError(absl::StrCat("copy: the tensors have elements of ",
-                                                   DTypeName(b.dtype), " and ", DTypeName(a.dtype),
-                                                   ": a copy converts nothing"));
+    return Invalid("copy: the tensors have elements of ", DTypeName(b.dtype), " and ",
+                   DTypeName(a.dtype), ": a copy converts nothing");
   }
   if (a.n_dims != b.n_dims || !std::equal(a.shape, a.shape + a.n_dims, b.shape)) {
-    return absl::InvalidArgumentError(absl::StrCat("copy: the tensors have the shapes ",
-                                                   ShapeText(b), " and ", ShapeText(a),
-                                                   ": reshape or slice one of them"));
+    return Invalid("copy: the tensors have the shapes ", ShapeText(b), " and ", ShapeText(a),
+                   ": reshape or slice one of them");
   }
   if (a.count() == 0) return absl::OkStatus();
   const ByteSpan x = SpanOf(a), y = SpanOf(b);
   const std::less<const char*> before;
   if (before(to.address() + x.low, from.address() + y.high) &&
       before(from.address() + y.low, to.address() + x.high)) {
-    return absl::InvalidArgumentError(
-        "copy: the memory that the two tensors span overlaps: copy through a third one");
+    return Invalid("copy: the memory that the two tensors span overlaps: copy through a third one");
   }
   return absl::OkStatus();
 }
@@ -110,31 +105,30 @@ absl::Status CheckPair(const TensorObject& to, const TensorObject& from) {
 }  // namespace
 }  // namespace iris::abi
 
-using iris::abi::Held;
-using iris::abi::TensorObject;
+using namespace iris::abi;  // functions in C have no namespace of their own
 
 iris_code iris_tensor_from_host(iris_tensor* tensor, const void* data, uint64_t bytes,
                                 iris_dtype dtype, iris_stream* stream) {
-  return iris::abi::HostCopy(tensor, const_cast<void*>(data), bytes, dtype, stream, false);
+  return HostCopy(tensor, const_cast<void*>(data), bytes, dtype, stream, false);
 }
 
 iris_code iris_tensor_to_host(iris_tensor* tensor, void* data, uint64_t bytes, iris_dtype dtype,
                               iris_stream* stream) {
-  return iris::abi::HostCopy(tensor, data, bytes, dtype, stream, true);
+  return HostCopy(tensor, data, bytes, dtype, stream, true);
 }
 
 iris_code iris_tensor_copy(iris_tensor* to, iris_tensor* from, iris_stream* stream) {
-  return iris::abi::With<TensorObject>(to, [&](TensorObject& target) -> absl::Status {
+  return With<TensorObject>(to, [&](TensorObject& target) -> absl::Status {
     const Held<TensorObject> source(from);
-    if (!source) return iris::abi::Unknown<TensorObject>(from);
+    if (!source) return Unknown<TensorObject>(from);
     IRIS_ABI_TRY(target.storage->Usable());
     IRIS_ABI_TRY(source->storage->Usable());
-    IRIS_ABI_TRY(iris::abi::CheckPair(target, *source));
-    return iris::abi::OnTensorStream(
+    IRIS_ABI_TRY(CheckPair(target, *source));
+    return OnTensorStream(
         target, stream,
         [&](const iris::backend::BackendOperations& backend, iris::backend::Stream& on) {
-          return iris::abi::Copy(backend, {target.address(), target.view},
-                                 {source->address(), source->view}, on);
+          return Copy(backend, {target.address(), target.view}, {source->address(), source->view},
+                      on);
         });
   });
 }

@@ -13,11 +13,7 @@
 #include "client/base/log.h"
 #include "device/base/bytes.h"
 
-using iris::abi::ContextObject;
-using iris::abi::Held;
-using iris::abi::Run;
-using iris::abi::Unknown;
-using iris::abi::With;
+using namespace iris::abi;  // functions in C have no namespace of their own
 namespace backend = iris::backend;
 namespace internal = iris::internal;
 
@@ -58,37 +54,34 @@ absl::StatusOr<void*> Allocate(int64_t bytes, int32_t device) {
           "no context gives torch memory in this process: call iris_torch_use first");
     }
     if (device != blocks.device) {
-      return absl::InvalidArgumentError(absl::StrCat("torch asks for memory of device ", device,
-                                                     ", and the heap is on device ", blocks.device,
-                                                     ": make that one torch's current device"));
+      return Invalid("torch asks for memory of device ", device, ", and the heap is on device ",
+                     blocks.device, ": make that one torch's current device");
     }
   }
-  if (bytes <= 0) return absl::InvalidArgumentError(absl::StrCat(bytes, " bytes are no memory"));
+  if (bytes <= 0) return Invalid(bytes, " bytes are no memory");
   const Held<ContextObject> held(context);
   if (!held) return Unknown<ContextObject>(context);
   internal::AllocateOptions options;
   options.bytes = static_cast<uint64_t>(bytes);
-  auto allocation = held->host().teams().AllocateLocal(options);
-  if (!allocation.ok()) return allocation.status();
-  void* const address = allocation->address;
+  IRIS_ASSIGN_OR_RETURN(auto allocation, held->host().teams().AllocateLocal(options));
+  void* const address = allocation.address;
   absl::MutexLock lock(&blocks.mu);
-  blocks.all[address].blocks.push_back({context, *std::move(allocation)});
+  blocks.all[address].blocks.push_back({context, std::move(allocation)});
   return address;
 }
 
 // Waits for what the stream does with memory that torch gives back, as the platform's own free
 // does, which this stands for. A null stream is none where the platform has no default one.
 absl::Status AwaitStream(ContextObject& context, void* stream) {
-  const auto table = context.state->Backend();
-  if (!table.ok()) return table.status();
-  backend::Stream* const on = (*table)->BorrowStream(stream);
+  IRIS_ASSIGN_OR_RETURN(const auto table, context.state->Backend());
+  backend::Stream* const on = table->BorrowStream(stream);
   if (on == nullptr) return absl::ResourceExhaustedError("no host memory");
-  const bool waits = stream != nullptr || !(*table)->Idle(*on);
+  const bool waits = stream != nullptr || !table->Idle(*on);
   absl::Status status;
   if (waits) {
-    status = internal::FromDevice((*table)->Synchronize(*on), "wait for the stream of the memory");
+    status = internal::FromDevice(table->Synchronize(*on), "wait for the stream of the memory");
   }
-  (*table)->DestroyStream(on);
+  table->DestroyStream(on);
   return status;
 }
 
@@ -113,8 +106,7 @@ absl::Status Free(void* memory, void* stream) {
     absl::MutexLock lock(&blocks.mu);
     const auto found = blocks.all.find(memory);
     if (found == blocks.all.end()) {
-      return absl::InvalidArgumentError(
-          "iris_torch_malloc has not given this memory, or it is free");
+      return Invalid("iris_torch_malloc has not given this memory, or it is free");
     }
     if (++found->second.n_freed < found->second.blocks.size()) return absl::OkStatus();
     place = std::move(found->second);

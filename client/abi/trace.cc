@@ -71,8 +71,7 @@ iris_code iris_trace_merge(const char* const* paths, size_t n_paths, const char*
     IRIS_ABI_TRY(NotNull(out, "merge traces: out"));
     if (n_paths > 0) IRIS_ABI_TRY(NotNull(paths, "merge traces: paths"));
     if (n_paths > internal::kMergedFilesMax) {
-      return absl::InvalidArgumentError(absl::StrCat("merge ", n_paths, " traces: give 1 to ",
-                                                     internal::kMergedFilesMax, " files"));
+      return Invalid("merge ", n_paths, " traces: give 1 to ", internal::kMergedFilesMax, " files");
     }
     std::vector<std::string> files;
     for (size_t i = 0; i < n_paths; ++i) {

@@ -6,6 +6,7 @@
 #include "absl/numeric/int128.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "client/abi/objects.h"
 
 namespace iris::abi {
 namespace {
@@ -68,13 +69,11 @@ std::string ShapeText(const View& view) { return ShapeText(ShapeOf(view)); }
 absl::StatusOr<View> MakeView(DType dtype, absl::Span<const int64_t> shape) {
   const uint64_t width = DTypeBytes(dtype);
   if (width == 0) {
-    return absl::InvalidArgumentError(absl::StrCat("a tensor needs a type of elements, and ",
-                                                   static_cast<int>(dtype),
-                                                   " is none: for plain bytes, give IRIS_U8"));
+    return Invalid("a tensor needs a type of elements, and ", static_cast<int>(dtype),
+                   " is none: for plain bytes, give IRIS_U8");
   }
   if (shape.size() > kMaxDims) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a tensor has at most ", kMaxDims, " dimensions, and not ", shape.size()));
+    return Invalid("a tensor has at most ", kMaxDims, " dimensions, and not ", shape.size());
   }
   View view;
   view.dtype = dtype;
@@ -82,16 +81,14 @@ absl::StatusOr<View> MakeView(DType dtype, absl::Span<const int64_t> shape) {
   int64_t left = kMost / static_cast<int64_t>(width);  // elements that may come still
   for (size_t dim = 0; dim < shape.size(); ++dim) {
     if (shape[dim] < 0) {
-      return absl::InvalidArgumentError(absl::StrCat("the shape ", ShapeText(shape),
-                                                     " has a negative size: sizes are 0 or more"));
+      return Invalid("the shape ", ShapeText(shape), " has a negative size: sizes are 0 or more");
     }
     left /= std::max<int64_t>(shape[dim], 1);
     view.shape[dim] = shape[dim];
   }
   if (left == 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a tensor of shape ", ShapeText(shape), " and ", DTypeName(dtype),
-                     " has a number of bytes that overflows: at most ", kMost, " can be counted"));
+    return Invalid("a tensor of shape ", ShapeText(shape), " and ", DTypeName(dtype),
+                   " has a number of bytes that overflows: at most ", kMost, " can be counted");
   }
   SetContiguous(&view);
   return view;
@@ -99,19 +96,17 @@ absl::StatusOr<View> MakeView(DType dtype, absl::Span<const int64_t> shape) {
 
 absl::StatusOr<View> MakeStridedView(DType dtype, absl::Span<const int64_t> shape,
                                      absl::Span<const int64_t> strides) {
-  auto view = MakeView(dtype, shape);
-  if (!view.ok()) return view;
-  std::copy(strides.begin(), strides.end(), view->strides);
+  IRIS_ASSIGN_OR_RETURN(View view, MakeView(dtype, shape));
+  std::copy(strides.begin(), strides.end(), view.strides);
   absl::int128 low = 0, high = 0;
-  for (uint32_t dim = 0; dim < view->n_dims; ++dim) {
-    const absl::int128 last = absl::int128(std::max<int64_t>(view->shape[dim], 1) - 1) *
-                              view->strides[dim] * static_cast<int64_t>(DTypeBytes(dtype));
+  for (uint32_t dim = 0; dim < view.n_dims; ++dim) {
+    const absl::int128 last = absl::int128(std::max<int64_t>(view.shape[dim], 1) - 1) *
+                              view.strides[dim] * static_cast<int64_t>(DTypeBytes(dtype));
     (last < 0 ? low : high) += last;
     const absl::int128 most = absl::int128(1) << 61;
     if (low < -most || high > most) {
-      return absl::InvalidArgumentError(absl::StrCat("a tensor of shape ", ShapeText(shape),
-                                                     " and strides ", ShapeText(strides),
-                                                     " spans more bytes than can be counted"));
+      return Invalid("a tensor of shape ", ShapeText(shape), " and strides ", ShapeText(strides),
+                     " spans more bytes than can be counted");
     }
   }
   return view;
@@ -129,10 +124,9 @@ ByteSpan SpanOf(const View& view) {
 
 absl::StatusOr<View> Slice(const View& view, uint32_t dim, int64_t start, int64_t stop,
                            int64_t step) {
-  if (absl::Status checked = CheckDim(view, dim); !checked.ok()) return checked;
+  IRIS_ABI_TRY(CheckDim(view, dim));
   if (step < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a slice with a step of ", step, ": a slice of a tensor has a positive step"));
+    return Invalid("a slice with a step of ", step, ": a slice of a tensor has a positive step");
   }
   const int64_t extent = view.shape[dim];
   const auto end_of = [extent](int64_t at) {
@@ -149,7 +143,7 @@ absl::StatusOr<View> Slice(const View& view, uint32_t dim, int64_t start, int64_
 }
 
 absl::StatusOr<View> Select(const View& view, uint32_t dim, int64_t index) {
-  if (absl::Status checked = CheckDim(view, dim); !checked.ok()) return checked;
+  IRIS_ABI_TRY(CheckDim(view, dim));
   const int64_t extent = view.shape[dim];
   if (index < -extent || index >= extent) {
     return absl::OutOfRangeError(absl::StrCat(index, " is outside of dimension ", dim,
@@ -163,16 +157,14 @@ absl::StatusOr<View> Select(const View& view, uint32_t dim, int64_t index) {
 
 absl::StatusOr<View> Reshape(const View& view, absl::Span<const int64_t> shape) {
   if (shape.size() > kMaxDims) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a tensor has at most ", kMaxDims, " dimensions, and not ", shape.size()));
+    return Invalid("a tensor has at most ", kMaxDims, " dimensions, and not ", shape.size());
   }
   int64_t wanted[kMaxDims] = {};
   std::copy(shape.begin(), shape.end(), wanted);
   const int64_t count = static_cast<int64_t>(view.count());
   const auto mismatch = [&] {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a tensor of shape ", ShapeText(view), " has ", count,
-                     " elements, and the shape ", ShapeText(shape), " has another number of them"));
+    return Invalid("a tensor of shape ", ShapeText(view), " has ", count,
+                   " elements, and the shape ", ShapeText(shape), " has another number of them");
   };
   if (std::count(wanted, wanted + shape.size(), -1) == 1) {
     int64_t rest = 1;
@@ -184,16 +176,14 @@ absl::StatusOr<View> Reshape(const View& view, absl::Span<const int64_t> shape) 
     if (count % rest != 0) return mismatch();
     *std::find(wanted, wanted + shape.size(), -1) = count / rest;
   }
-  auto made = MakeView(view.dtype, {wanted, shape.size()});
-  if (!made.ok()) return made.status();
-  if (made->count() != static_cast<uint64_t>(count)) return mismatch();
+  IRIS_ASSIGN_OR_RETURN(auto made, MakeView(view.dtype, {wanted, shape.size()}));
+  if (made.count() != static_cast<uint64_t>(count)) return mismatch();
   if (!view.contiguous()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a tensor of shape ", ShapeText(view), " and strides ",
-                     ShapeText({view.strides, view.n_dims}),
-                     " is not contiguous: it has no other shape without a copy"));
+    return Invalid("a tensor of shape ", ShapeText(view), " and strides ",
+                   ShapeText({view.strides, view.n_dims}),
+                   " is not contiguous: it has no other shape without a copy");
   }
-  made->offset_bytes = view.offset_bytes;
+  made.offset_bytes = view.offset_bytes;
   return made;
 }
 
@@ -209,9 +199,8 @@ absl::StatusOr<View> Permute(const View& view, absl::Span<const uint32_t> dims) 
     out.strides[i] = view.strides[dims[i]];
   }
   if (good) return out;
-  return absl::InvalidArgumentError(absl::StrCat(
-      "(", absl::StrJoin(dims, ", "), ") is no order of the ", view.n_dims,
-      " dimensions of a tensor of shape ", ShapeText(view), ": name each of them once"));
+  return Invalid("(", absl::StrJoin(dims, ", "), ") is no order of the ", view.n_dims,
+                 " dimensions of a tensor of shape ", ShapeText(view), ": name each of them once");
 }
 
 Rows CommonRows(const View& a, const View& b) {
