@@ -11,7 +11,8 @@
  *   iris_barrier(context, NULL, 0);
  *   iris_context_destroy(context);
  *
- * Programs in C++ include <iris/context.h> and its fellows, which are written over these functions.
+ * Programs in C++ include <iris/context.h> and its fellows, which are written over these functions
+ * and document them in full: iris_allocate is Context::Allocate, with IRIS_ABORTED for kAborted.
  *
  * Errors. A function that may fail returns an iris_code; IRIS_OK is 0. iris_error_message() says
  * what failed, on what, and what to do; it is of the calling thread's last call that failed. A call
@@ -49,8 +50,7 @@ extern "C" {
 #define IRIS_VERSION_MINOR 2
 #define IRIS_VERSION (IRIS_VERSION_MAJOR * 1000 + IRIS_VERSION_MINOR)
 
-/* The layout of what the library hands to kernels. Kernels that were compiled with another one do
- * not fit. */
+/* The layout of what the library hands to kernels, which must be compiled with the same one. */
 #define IRIS_DEVICE_ABI 1
 
 #define IRIS_EXPORT __attribute__((visibility("default")))
@@ -115,9 +115,8 @@ typedef struct iris_comm iris_comm;
 /* Errors and versions. */
 
 /* Returns the message of this thread's last failed call; "" if none has failed. The text is valid
- * until the thread's next call. It names functions as this header does, with parentheses
- * ("iris_comm_reset() makes it usable again"), so that bindings for other languages can put their
- * own names there. */
+ * until the thread's next call. It names functions as this header does, with parentheses, so that
+ * bindings for other languages can put their own names there. */
 IRIS_EXPORT const char* iris_error_message(void);
 /* Returns "DEADLINE_EXCEEDED" and so on; "UNKNOWN" for other numbers. */
 IRIS_EXPORT const char* iris_code_name(iris_code code);
@@ -148,10 +147,8 @@ typedef struct iris_context_options {
   uint32_t header_version; /* IRIS_VERSION */
   uint32_t device_abi;     /* IRIS_DEVICE_ABI; 0: the program has no kernels of its own */
   const char* kernels;     /* the backend that the program's kernels are compiled for, or null */
-  /* Fields that are left out (null, 0, a rank of -1) are read from the environment: IRIS_JOB,
-   * IRIS_RANK, IRIS_N_RANKS, IRIS_LOCAL_RANK, then the variables of torchrun, Open MPI, MPICH, PMIx
-   * and Slurm; IRIS_HEAP_BYTES; IRIS_RUNTIME_DIR. If neither says anything, the process is rank 0
-   * of 1, in a job that no other process can join. */
+  /* Fields that are left out (null, 0, a rank of -1) are read from the environment, as
+   * iris::ContextOptions says. */
   const char* job;
   int32_t rank;
   int32_t n_ranks;
@@ -171,18 +168,12 @@ IRIS_EXPORT void iris_context_options_init_sized(iris_context_options* options, 
   (iris_context_options_init_sized((options), sizeof(iris_context_options)), \
    (void)((options)->header_version = IRIS_VERSION))
 
-/* Connects to irisd, joins the job, maps every peer's heap, and makes the rank's device the calling
- * thread's current one. Collective over the job's ranks. IRIS_UNAVAILABLE names the socket and says
- * how to start irisd. IRIS_FAILED_PRECONDITION: the program's kernels are for another backend than
- * irisd's, or for another device ABI, and the message says what to link; or the process is a forked
- * child. */
+/* Joins the job as iris::Context::Create does. Collective over the job's ranks.
+ * IRIS_FAILED_PRECONDITION, too: the process is a forked child. */
 IRIS_EXPORT iris_code iris_context_create(const iris_context_options* options, iris_context** out);
-/* Leaves the job and unmaps the heaps. Not collective: peers that still wait for this rank get
- * IRIS_ABORTED. */
+/* Leaves the job and unmaps the heaps. Not collective: peers that wait get IRIS_ABORTED. */
 IRIS_EXPORT iris_code iris_context_destroy(iris_context* context);
-/* Does what iris_context_destroy does, but keeps the handle known: every later call on it fails.
- * The heaps are unmapped at once, so synchronize streams first, and make no other call on the
- * context meanwhile. */
+/* Leaves the job as iris::Context::Leave does, and keeps the handle known: later calls fail. */
 IRIS_EXPORT iris_code iris_context_leave(iris_context* context);
 
 typedef struct iris_context_info {
@@ -198,41 +189,38 @@ typedef struct iris_context_info {
   uint64_t base;        /* address of rank 0's heap in this process */
   int32_t same_address; /* not 0: addresses mean the same on every rank */
   uint32_t reserved;
-  /* Valid until the context is destroyed. */
-  const char* job;
+  const char* job; /* as the other texts, valid until the context is destroyed */
   const char* device_uuid;
   const char* backend; /* of the heap's memory: "emu", or the name of a GPU driver */
 } iris_context_info;
 IRIS_EXPORT iris_code iris_context_get_info(iris_context* context, iris_context_info* out);
 
-/* Where the time of iris_context_create went. An indented entry is part of the entry above it. */
+/* Where the time of iris_context_create went, as iris::CreateTimings says. */
 typedef struct iris_create_timings {
   size_t size;
-  int64_t connect_ns;    /* session handshake and first answer */
-  int64_t device_ns;     /* vendor's library and the device's context */
-  int64_t join_ns;       /* until every rank has joined and irisd has created all memory */
-  int64_t create_ns;     /*   irisd: to create this rank's memory */
-  int64_t export_ns;     /*   irisd: to make descriptors of it */
-  int64_t map_ns;        /* descriptors, import, map */
-  int64_t import_ns;     /*   of all segments */
-  int64_t map_memory_ns; /*   the same */
-  int64_t set_access_ns; /*   the same */
-  int64_t commit_ns;     /* until every rank has mapped */
+  int64_t connect_ns;
+  int64_t device_ns;
+  int64_t join_ns;
+  int64_t create_ns;
+  int64_t export_ns;
+  int64_t map_ns;
+  int64_t import_ns;
+  int64_t map_memory_ns;
+  int64_t set_access_ns;
+  int64_t commit_ns;
 } iris_create_timings;
 IRIS_EXPORT iris_code iris_context_get_timings(iris_context* context, iris_create_timings* out);
 
-/* Returns IRIS_OK while every rank is alive and none has left; afterwards IRIS_ABORTED, whose
- * message names the rank and the reason. */
+/* Returns IRIS_OK while every rank is alive and none has left; afterwards IRIS_ABORTED. */
 IRIS_EXPORT iris_code iris_context_health(iris_context* context);
 IRIS_EXPORT iris_code iris_context_peer_pid(iris_context* context, uint32_t rank, int64_t* out);
 
 /* Writes the first `bytes` bytes of an iris::DeviceContext (<iris/types.h>), for kernels: as many
- * as the caller's header knows. It is valid as long as the context, also when heaps grow. */
+ * as the caller's header knows. */
 IRIS_EXPORT iris_code iris_context_get_device(iris_context* context, void* device_context,
                                               size_t bytes);
 
-/* Finds the rank and the offset of an address inside the window. IRIS_INVALID_ARGUMENT: it lies
- * outside. */
+/* Finds the rank and the offset of an address. IRIS_INVALID_ARGUMENT: it is in no heap. */
 IRIS_EXPORT iris_code iris_locate(iris_context* context, const void* address, uint32_t* rank,
                                   uint64_t* offset_bytes);
 
@@ -251,12 +239,10 @@ IRIS_EXPORT iris_code iris_team_get_info(iris_context* context, iris_team* team,
 /* Writes the first `bytes` bytes of an iris::DeviceTeam, for kernels. */
 IRIS_EXPORT iris_code iris_team_get_device(iris_context* context, iris_team* team,
                                            void* device_team, size_t bytes);
-/* Makes a team of the listed world ranks. Collective over the parent, with the same list
- * everywhere. A rank that is not listed gets a team whose index is -1. */
+/* Makes a team of the listed world ranks, as iris::Context::CreateTeam. */
 IRIS_EXPORT iris_code iris_team_create(iris_context* context, iris_team* parent,
                                        const uint32_t* ranks, uint32_t n_ranks, iris_team** out);
-/* Makes a team of the ranks that give the same color, ordered by key, then by their place in the
- * parent. Collective over the parent. A rank that gives a negative color is in no team. */
+/* Makes a team of the ranks that give the same color, as iris::Context::Split. */
 IRIS_EXPORT iris_code iris_team_split(iris_context* context, iris_team* parent, int32_t color,
                                       int32_t key, iris_team** out);
 /* Collective over the team. A rank that is not in the team only gives up its handle. */
@@ -268,8 +254,7 @@ typedef struct iris_allocate_options {
   size_t size;
   uint64_t bytes;
   uint64_t alignment_bytes; /* a power of two; 0: 1,024 */
-  const char* name;         /* unique in the job, or null; shown by iris-ctl. For
-                             * iris_allocate_local, other ranks may use the same name */
+  const char* name;         /* null, or as in iris::AllocateOptions */
   iris_dtype dtype;         /* shown by iris-ctl; must agree between ranks */
   uint32_t n_dims;
   const uint64_t* shape; /* n_dims numbers */
@@ -285,57 +270,35 @@ typedef struct iris_allocation {
   uint32_t reserved;
 } iris_allocation;
 
-/* Collective over the team. Memory is not cleared: a fresh heap is zero, and a reused range holds
- * its old bytes. IRIS_INVALID_ARGUMENT: the ranks asked for different things, and the message says
- * which rank asked for what. IRIS_RESOURCE_EXHAUSTED: no room. IRIS_DEADLINE_EXCEEDED names the
- * ranks that did not call. IRIS_ABORTED: a rank died or left. */
+/* Allocates a range at one offset of all heaps, with the errors of iris::Context::Allocate.
+ * Collective over the team. */
 IRIS_EXPORT iris_code iris_allocate(iris_context* context, iris_team* team,
                                     const iris_allocate_options* options, iris_allocation* out);
-/* Collective over the team that allocated or registered the range; an allocation of
- * iris_allocate_local or iris_register is freed by its owner alone. The range is reused after every
- * rank has freed it. */
+/* Frees a range, collectively unless one rank allocated it: see iris::Context::Free. */
 IRIS_EXPORT iris_code iris_free(iris_context* context, const iris_allocation* allocation);
-/* Adds at least `bytes` bytes to every heap. Collective over all ranks. Mapped memory does not
- * move. */
+/* Adds at least `bytes` bytes to every heap. Collective over all ranks. */
 IRIS_EXPORT iris_code iris_grow(iris_context* context, uint64_t bytes);
 
-/* Allocations of one rank. */
-
-/* Allocates a range of this rank's heap alone. Not collective. The same offset stays unused in the
- * other heaps. The range ends with iris_free, or with the job. With a name, it is cleared and other
- * ranks can open it; without one, it holds its old bytes, and others can open it after
- * iris_publish_local. IRIS_ALREADY_EXISTS: this rank, or a team, has a live allocation of that
- * name. */
+/* Allocates a range of this rank's heap alone, as iris::Context::AllocateLocal. Not collective. */
 IRIS_EXPORT iris_code iris_allocate_local(iris_context* context,
                                           const iris_allocate_options* options,
                                           iris_allocation* out);
-
 /* Names an allocation that iris_allocate_local or iris_register made without a name, so that others
- * can open it and find what this rank has written before. Not collective. IRIS_FAILED_PRECONDITION:
- * it has a name already. */
+ * can open it. Not collective. IRIS_FAILED_PRECONDITION: it has a name already. */
 IRIS_EXPORT iris_code iris_publish_local(iris_context* context, const iris_allocation* allocation,
                                          const char* name);
-
 /* Makes options->bytes bytes of this process's own memory, at `memory`, available to other ranks,
- * as iris::Context::Register in <iris/context.h> says. Not collective. options->alignment_bytes is
- * ignored. */
+ * as iris::Context::Register. Not collective. */
 IRIS_EXPORT iris_code iris_register(iris_context* context, void* memory,
                                     const iris_allocate_options* options, iris_allocation* out);
-
-/* Memory that a team registers together. */
-
 /* Makes options->bytes bytes of each rank's own memory, at `memory`, symmetric, as
- * iris::Context::RegisterSymmetric in <iris/context.h> says. Collective over the team; size, name,
- * dtype and shape must agree. out->address is a second mapping of the same memory. */
+ * iris::Context::RegisterSymmetric. Collective over the team; the options must agree. */
 IRIS_EXPORT iris_code iris_register_symmetric(iris_context* context, iris_team* team, void* memory,
                                               const iris_allocate_options* options,
                                               iris_allocation* out);
-/* Sets *out to 1 if the range lies in the heap of any rank, as mapped in this process, or in memory
- * that such a rank has registered together with this one; else to 0. */
+/* Sets *out to 1 if the range is symmetric, as iris::Context::IsSymmetric says; else to 0. */
 IRIS_EXPORT iris_code iris_is_symmetric(iris_context* context, const void* address, uint64_t bytes,
                                         int32_t* out);
-
-/* Memory for torch's own tensors. */
 
 /* Makes iris_torch_malloc take memory from this context's heap from now on; from none if the
  * context is null. `device` is torch's number of the context's device. Not collective. A process
@@ -345,10 +308,9 @@ IRIS_EXPORT iris_code iris_torch_use(iris_context* context, int32_t device);
  * pluggable allocators load this function and iris_torch_free by name. Returns null on failure;
  * iris_error_message and the log give the reason. */
 IRIS_EXPORT void* iris_torch_malloc(int64_t bytes, int32_t device, void* stream);
-/* Frees memory of iris_torch_malloc after waiting until `stream`, on which torch has used it, is
- * idle. While the stream is capturing, it cannot be waited for: the memory then stays until the
- * context ends, and the log says so. If its context has ended, nothing happens; if a later context
- * has allocated the same address meanwhile, that memory is freed with the last of the frees. */
+/* Frees memory of iris_torch_malloc after the work of `stream`, on which torch has used it. While
+ * the stream is capturing, the memory stays until the context ends instead, and the log says so. If
+ * its context has ended, nothing happens. */
 IRIS_EXPORT void iris_torch_free(void* memory, int64_t bytes, int32_t device, void* stream);
 
 /* An opened allocation of another rank. It is a plain value; iris_close_local ends it. */
@@ -357,17 +319,13 @@ typedef struct iris_opened {
   uint64_t offset_bytes; /* in the owner's heap */
   uint64_t bytes;
   void* address;    /* of the owner's memory, in this process and its kernels */
-  void* symmetric;  /* the same offset in this rank's heap, which is unused there: pass it to put,
-                     * get, signals and atomics, with the owner as the peer */
+  void* symmetric;  /* the same offset in this rank's heap: iris::Opened::symmetric_address */
   uint32_t rank;    /* the owner */
   iris_dtype dtype; /* that the owner gave */
 } iris_opened;
 
-/* Opens, by name, memory that `rank` has allocated with iris_allocate_local or registered. Not
- * collective. Waits until that memory exists, for at most timeout_ns (0: the context's timeout):
- * IRIS_DEADLINE_EXCEEDED names the rank and the name. IRIS_ABORTED: the job is broken, or the rank
- * has left. The memory stays until iris_close_local, even if the owner frees it meanwhile: its
- * range is not reused before, and it cannot be opened again. */
+/* Opens, by name, memory that `rank` has allocated with iris_allocate_local or registered, as
+ * iris::Context::Open. Not collective. timeout_ns 0: the context's timeout. */
 IRIS_EXPORT iris_code iris_open_local(iris_context* context, uint32_t rank, const char* name,
                                       int64_t timeout_ns, iris_opened* out);
 /* Ends an iris_open_local; call it once for each. No kernel may still use the memory. */
@@ -375,8 +333,7 @@ IRIS_EXPORT iris_code iris_close_local(iris_context* context, const iris_opened*
 
 /* Barriers and broadcasts of the host. */
 
-/* Waits until all ranks of the team have called it. Synchronize streams first. timeout_ns 0: the
- * context's timeout. */
+/* Waits until all ranks of the team have called it. timeout_ns 0: the context's timeout. */
 IRIS_EXPORT iris_code iris_barrier(iris_context* context, iris_team* team, int64_t timeout_ns);
 /* Gives every rank of the team the root's bytes, at most 1 MiB. Collective over the team. `root` is
  * a world rank, and only its `data` is read. *out is valid until this thread's next call. */
@@ -384,22 +341,18 @@ IRIS_EXPORT iris_code iris_broadcast_bytes(iris_context* context, iris_team* tea
                                            size_t bytes, uint32_t root, const void** out,
                                            size_t* out_bytes);
 
-/* Streams, events, graphs and memory of the context's device. A program with kernels can use those
- * of its platform instead: see iris_stream_wrap. */
+/* Streams, events, graphs and memory of the context's device, as <iris/stream.h> describes them. */
 
 IRIS_EXPORT iris_code iris_stream_create(iris_context* context, iris_stream** out);
-/* Makes a handle for a stream of the device's platform, which must outlive the handle. Null stands
- * for the platform's default stream, if there is one. */
+/* Makes a handle for a stream of the device's platform, which must outlive the handle. */
 IRIS_EXPORT iris_code iris_stream_wrap(iris_context* context, void* native, iris_stream** out);
-/* Destroys the handle; if iris_stream_create made the stream, waits for its work and destroys it,
- * too. */
+/* Destroys the handle, and a stream of iris_stream_create after its work. */
 IRIS_EXPORT iris_code iris_stream_destroy(iris_stream* stream);
 /* Waits for all work that was put on the stream before, and returns its first error, once. */
 IRIS_EXPORT iris_code iris_stream_synchronize(iris_stream* stream);
 /* Sets *out to 1 if the stream has no work left, else to 0. */
 IRIS_EXPORT iris_code iris_stream_idle(iris_stream* stream, int32_t* out);
-/* Returns the platform's stream, for kernel launches, and the device that it was created on (-1 if
- * it was wrapped). */
+/* Returns the platform's stream, and the device that it was created on (-1 if it was wrapped). */
 IRIS_EXPORT iris_code iris_stream_native(iris_stream* stream, void** native, int32_t* device);
 
 /* Copies, in stream order, between memory of any two kinds. The ranges must not overlap. */
@@ -429,16 +382,11 @@ IRIS_EXPORT iris_code iris_free_device(iris_context* context, void* memory);
 IRIS_EXPORT iris_code iris_malloc_host(iris_context* context, uint64_t bytes, void** out);
 IRIS_EXPORT iris_code iris_free_host(iris_context* context, void* memory);
 
-/* Put and get on a stream, by the device's copy engine. `dst` of a put and `src` of a get are
- * addresses in this rank's heap that stand for the peer's copy; the other side is any memory that
- * the device can use. A signal (null: none) is an aligned word in this rank's heap that stands for
- * the peer's word, which is changed once all bytes have arrived (put) or have been read (get).
- * IRIS_INVALID_ARGUMENT: a rank or range outside the heaps, ranges that overlap, or a signal that
- * is not aligned or lies in the overwritten range; nothing was put on the stream then. */
+/* Put and get on a stream, of bytes or of rows, as iris::Stream::Put and Get. */
 
 typedef struct iris_signal {
   size_t size;
-  uint64_t* word;
+  uint64_t* word; /* in this rank's heap; stands for the peer's word */
   uint64_t value;
   iris_signal_op op;
   uint32_t reserved;
@@ -449,10 +397,6 @@ IRIS_EXPORT iris_code iris_put_async(iris_context* context, void* dst, const voi
 IRIS_EXPORT iris_code iris_get_async(iris_context* context, void* dst, const void* src,
                                      uint64_t bytes, uint32_t from, iris_stream* stream,
                                      const iris_signal* signal);
-
-/* Put and get of rows, for example of a tile of a matrix. A row begins dst_pitch_bytes or
- * src_pitch_bytes after the row before it, which is at least row_bytes. The bytes between rows are
- * neither read nor written, but belong to the ranges that must not overlap. */
 typedef struct iris_rows {
   size_t size;
   uint64_t rows;
@@ -466,8 +410,7 @@ IRIS_EXPORT iris_code iris_put_rows_async(iris_context* context, void* dst, cons
 IRIS_EXPORT iris_code iris_get_rows_async(iris_context* context, void* dst, const void* src,
                                           const iris_rows* rows, uint32_t from, iris_stream* stream,
                                           const iris_signal* signal);
-/* Loads the kernel that changes signals. Call it before you launch a kernel that waits for such a
- * signal, because loading may wait until running kernels have ended. */
+/* Loads the kernel that changes signals, which may wait until running kernels have ended. */
 IRIS_EXPORT iris_code iris_prepare_signals(iris_context* context);
 
 /* Collectives of a team on a stream. <iris/ccl.h> says what each does, and which memory it takes.
@@ -475,7 +418,7 @@ IRIS_EXPORT iris_code iris_prepare_signals(iris_context* context);
 
 typedef struct iris_comm_options {
   size_t size;
-  const char* name; /* of the workspace, as iris-ctl shows it; unique in the job, or null */
+  const char* name; /* null, or as in iris::ccl::CommunicatorOptions, like all fields */
   uint32_t blocks;  /* 0 everywhere: what suits the device */
   uint32_t block_threads;
   uint32_t max_blocks;
@@ -483,15 +426,13 @@ typedef struct iris_comm_options {
   uint64_t packet_bytes;
   uint64_t stage_bytes;
   int64_t timeout_ns;  /* 0: the context's */
-  int32_t check_calls; /* not 0: compare the calls before anything moves, at the price of a round */
-  int32_t symmetric;   /* not 0: a promise that heap buffers have the same offset on all members */
-  const char* rules; /* a table of variants, as iris_bench tune writes it; null: the built-in one */
-  uint64_t
-      matmul_bytes; /* of workspace for products of matrices, as iris_matmul_bytes says; or 0 */
+  int32_t check_calls; /* not 0: true */
+  int32_t symmetric;   /* not 0: true */
+  const char* rules;   /* null: the built-in table */
+  uint64_t matmul_bytes;
 } iris_comm_options;
 
-/* Collective over the team. IRIS_RESOURCE_EXHAUSTED: the other communicators of this process leave
- * no blocks of the device for it; the message lists them. */
+/* Makes a communicator, with the errors of iris::ccl::Communicator::Create. Collective. */
 IRIS_EXPORT iris_code iris_comm_create(iris_context* context, iris_team* team,
                                        const iris_comm_options* options, iris_comm** out);
 /* Collective over the team: gives the workspace back. Synchronize streams first. */
@@ -499,8 +440,7 @@ IRIS_EXPORT iris_code iris_comm_release(iris_comm* comm);
 /* Not collective: without iris_comm_release before, the workspace stays until the job ends. */
 IRIS_EXPORT iris_code iris_comm_destroy(iris_comm* comm);
 
-/* Algorithms of collectives. iris::ccl::Variant (<iris/ccl_types.h>) says what each is, and which
- * operations have it. 4 and 14 are reserved: they were variants of older versions. */
+/* Algorithms of collectives; see iris::ccl::Variant (<iris/ccl_types.h>). 4 and 14 are reserved. */
 enum {
   IRIS_VARIANT_AUTO = 0, /* the table of rules chooses */
   IRIS_VARIANT_PACKETS = 1,
@@ -551,61 +491,49 @@ IRIS_EXPORT iris_code iris_send(iris_comm* comm, const void* in, uint64_t count,
                                 uint32_t to, iris_stream* stream);
 IRIS_EXPORT iris_code iris_recv(iris_comm* comm, void* out, uint64_t count, iris_dtype dtype,
                                 uint32_t from, iris_stream* stream);
-/* Sends and receives at once, so that all ranks of a ring may call it first. A count of 0 leaves
- * out that message. */
+/* Sends and receives at once. A count of 0 leaves out that message. */
 IRIS_EXPORT iris_code iris_send_recv(iris_comm* comm, const void* in, uint64_t count, uint32_t to,
                                      void* out, uint64_t out_count, uint32_t from, iris_dtype dtype,
                                      iris_stream* stream);
-/* Between the two, iris_send and iris_recv on this communicator, all on one stream, are collected.
- * iris_group_end starts them all at once, so that their order among different ranks does not
- * matter. If one of them failed, it starts none and returns that error. Other operations are
- * refused meanwhile. */
+/* Collect iris_send and iris_recv between the two, and start them all at once, as
+ * iris::ccl::Communicator::GroupStart says. */
 IRIS_EXPORT iris_code iris_group_start(iris_comm* comm);
 IRIS_EXPORT iris_code iris_group_end(iris_comm* comm);
-/* Once the stream has passed the barrier, the streams of all ranks of the team have reached it. */
+/* Makes the stream wait until the streams of all ranks of the team have reached the barrier. */
 IRIS_EXPORT iris_code iris_comm_barrier(iris_comm* comm, iris_stream* stream);
 
-/* Returns the first failure of an operation, as far as the streams have come. It stays until the
- * reset. */
+/* Returns the first failure of an operation since the reset, as far as the streams have come. */
 IRIS_EXPORT iris_code iris_comm_check(iris_comm* comm);
-/* Returns a word that kernels can read, too. It is not 0 once an operation has failed, so that
- * later kernels can skip its results. Valid as long as the communicator. */
+/* Returns a word that kernels can read, too. It is not 0 once an operation has failed. */
 IRIS_EXPORT iris_code iris_comm_error_word(iris_comm* comm, const uint64_t** out);
 /* Waits for the stream, then returns what iris_comm_check returns. */
 IRIS_EXPORT iris_code iris_comm_synchronize(iris_comm* comm, iris_stream* stream);
-/* Makes a communicator that failed usable again. Collective over the team: each rank synchronizes
- * its own streams first, and the reset waits until all have called it. */
+/* Makes a communicator that failed usable again, as iris::ccl::Communicator::Reset. Collective. */
 IRIS_EXPORT iris_code iris_comm_reset(iris_comm* comm);
 
-/* Tracing of this rank's kernels and calls, into a file for Perfetto and chrome://tracing. iris-ctl
- * trace does the same from outside, and the environment variable IRIS_TRACE from the start of the
- * program. Not collective: each rank starts, stops and writes its own trace. */
+/* Tracing of this rank's kernels and calls, into a file for Perfetto. docs/tracing.md describes it.
+ * Not collective: each rank starts, stops and writes its own trace. */
 
 /* Drops earlier events and starts the trace: for limit_ns, or until iris_trace_stop if that is 0.
- * IRIS_FAILED_PRECONDITION: the job has no room for a trace (set IRIS_TRACE_EVENTS), or a trace is
- * on already, this rank's own or one of iris-ctl; the message says for how long.
+ * IRIS_FAILED_PRECONDITION: the job has no room for a trace, or a trace is on already.
  * IRIS_DEADLINE_EXCEEDED: the device is too busy to report its clock; the trace is off then. */
 IRIS_EXPORT iris_code iris_trace_start(iris_context* context, int64_t limit_ns);
-/* Stops the trace. Its events stay until the next start. IRIS_FAILED_PRECONDITION: this rank has
- * not started a trace, or has stopped it. */
+/* Stops the trace, whose events stay until the next start. IRIS_FAILED_PRECONDITION: none is on. */
 IRIS_EXPORT iris_code iris_trace_stop(iris_context* context);
 /* Writes the events from the start to the stop, or to now if the trace is on. Synchronize streams
  * first: kernels that still run are missing in it. "%r" in the path becomes the rank.
  * IRIS_FAILED_PRECONDITION: no trace was started. IRIS_NOT_FOUND and IRIS_UNAVAILABLE name the file
  * and the reason. */
 IRIS_EXPORT iris_code iris_trace_write(iris_context* context, const char* path);
-/* Record a span of the program's own on a host thread: the first call returns its begin, and the
- * second records the span from there until now, under a name of at most 256 bytes. Both are called
- * on one thread; spans may nest. While no trace of iris_trace_start or IRIS_TRACE is on, *out is 0,
- * and a span that begins with 0 is not recorded. Spans are kept in the process: iris-ctl does not
- * see them. IRIS_INVALID_ARGUMENT: a name that is empty, too long or not UTF-8, or a begin that is
+/* Record a span of the host, as iris::HostSpan: the first call returns its begin, or 0 while no
+ * trace is on, and the second records the span until now. A begin of 0 is not recorded. Spans may
+ * nest; iris-ctl does not see them. IRIS_INVALID_ARGUMENT: the name is not valid, or the begin is
  * later than now. */
 IRIS_EXPORT iris_code iris_trace_span_begin(iris_context* context, uint64_t* out);
 IRIS_EXPORT iris_code iris_trace_span_end(iris_context* context, uint64_t begin, const char* name);
-/* Merges `n_paths` files, of ranks of one job, into one file on one clock. It needs no context;
- * iris-ctl trace --merge does the same. IRIS_INVALID_ARGUMENT names the file that is no trace of
- * Iris, or is of another job, machine or boot than the first, or has a rank that another file has,
- * too. IRIS_NOT_FOUND, IRIS_UNAVAILABLE: as above. */
+/* Merges `n_paths` files, of ranks of one job, into one file on one clock. It needs no context.
+ * IRIS_INVALID_ARGUMENT names the file that is no trace of Iris or does not belong with the others.
+ * IRIS_NOT_FOUND, IRIS_UNAVAILABLE: as above. */
 IRIS_EXPORT iris_code iris_trace_merge(const char* const* paths, size_t n_paths, const char* out);
 
 /* GEMMs fused with a collective. <iris/ops.h> says what each does, and which memory it takes. */
@@ -619,8 +547,7 @@ enum {
   IRIS_MATMUL_ALL_SCATTER = 16
 };
 
-/* iris_matmul.variant. iris::ops::Variant (<iris/ops_types.h>) says what each is, and what it
- * requires of the matrices. */
+/* iris_matmul.variant; see iris::ops::Variant (<iris/ops_types.h>). */
 enum {
   IRIS_MATMUL_AUTO = 0, /* the variant that is expected to be the fastest */
   IRIS_MATMUL_FUSED = 1,
@@ -669,10 +596,8 @@ typedef struct iris_matmul_plan {
   char multiplier[32];   /* the code that multiplies: "iris", or the vendor's library */
 } iris_matmul_plan;
 
-/* Computes iris_comm_options.matmul_bytes for a call with the m, n, k, types and variant of `call`,
- * in a team of n_members ranks. `options` may be null; its matmul_bytes is ignored. For
- * IRIS_MATMUL_AUTO, the bytes suffice for the variant that the rules choose, too: with fewer, such
- * a rule is skipped. */
+/* Computes iris_comm_options.matmul_bytes for such a call in a team of n_members ranks, as
+ * <iris/ops.h> says. `options` may be null; its matmul_bytes is ignored. */
 IRIS_EXPORT iris_code iris_matmul_bytes(iris_context* context, uint32_t n_members,
                                         const iris_comm_options* options, const iris_matmul* call,
                                         uint64_t* out);
@@ -684,9 +609,7 @@ IRIS_EXPORT iris_code iris_matmul_launch(iris_comm* comm, const iris_matmul* cal
                                          iris_stream* stream);
 
 /* MoE dispatch and combine. <iris/moe.h> says what they do, which memory they take, and what each
- * field is. */
-
-/* The same on all members. */
+ * field is. A config is the same on all members. */
 typedef struct iris_moe_config {
   size_t size;
   uint32_t n_experts;
@@ -748,8 +671,7 @@ typedef struct iris_moe_combine_call {
  * says what is wrong with the config. */
 IRIS_EXPORT iris_code iris_moe_get_sizes(iris_context* context, uint32_t n_members, uint32_t index,
                                          const iris_moe_config* config, iris_moe_sizes* out);
-/* Loads the kernels, which may wait until running kernels have ended: all ranks call it before any
- * of them starts an operation. */
+/* Loads the kernels: all ranks call it before any of them starts an operation. */
 IRIS_EXPORT iris_code iris_moe_prepare(iris_comm* comm);
 /* Puts a dispatch on the stream. All ranks make the same calls. Later failures are reported by
  * iris_comm_check and iris_comm_synchronize: IRIS_OUT_OF_RANGE if a token of a rank names an expert
@@ -766,8 +688,7 @@ IRIS_EXPORT iris_code iris_moe_combine(iris_comm* comm, const iris_moe_config* c
 /* iris_norm.operation */
 enum { IRIS_ALL_REDUCE_RMS_NORM = 17, IRIS_REDUCE_SCATTER_RMS_NORM_ALL_GATHER = 18 };
 
-/* iris_norm.variant. iris::norm::Variant (<iris/norm_types.h>) says what each is, and which calls
- * it takes. */
+/* iris_norm.variant; see iris::norm::Variant (<iris/norm_types.h>). */
 enum {
   IRIS_NORM_AUTO = 0, /* the variant that is expected to be the fastest */
   IRIS_NORM_PACKETS = 1,
@@ -777,8 +698,7 @@ enum {
   IRIS_NORM_TWO_LINES = 5
 };
 
-/* iris_norm.scaling, for an `out` of fp8. iris::norm::Scaling (<iris/norm_types.h>) says what each
- * is. */
+/* iris_norm.scaling, for an `out` of fp8; see iris::norm::Scaling (<iris/norm_types.h>). */
 enum {
   IRIS_NO_SCALING = 0,
   IRIS_SCALING_STATIC = 1,   /* by `scale` */
@@ -793,8 +713,8 @@ typedef struct iris_norm {
   uint64_t rows;     /* on all ranks together; 0: nothing is done */
   uint64_t hidden;
   int32_t in_dtype; /* IRIS_F32, IRIS_F16 or IRIS_BF16 */
-  int32_t
-      out_dtype; /* as in_dtype; IRIS_F8E4M3 or IRIS_F8E5M2; of IRIS_F32 also IRIS_F16, IRIS_BF16 */
+  /* As in_dtype; IRIS_F8E4M3 or IRIS_F8E5M2; for IRIS_F32 also IRIS_F16 and IRIS_BF16. */
+  int32_t out_dtype;
   int32_t weight_dtype; /* as in_dtype can be; IRIS_DTYPE_NONE: there is none, all are 1 */
   int32_t scaling;      /* IRIS_NO_SCALING, ...; others than that for an `out` of fp8 */
   float epsilon;
@@ -876,14 +796,9 @@ typedef struct iris_fill_options {
 IRIS_EXPORT iris_code iris_fill(iris_context* context, void* address,
                                 const iris_fill_options* options, iris_stream* stream);
 
-/* Tensors: memory with a shape, strides, a type and perhaps a name. A handle is a view; slices,
- * reshapes and peers' copies are handles of their own, over the same memory. <iris/tensor.h> has
- * them for C++.
- *
- * iris_tensor_free, which is collective, frees the memory; every later use of any of its views
- * fails. iris_tensor_destroy gives up one handle and nothing else. Memory whose handles are all
- * given up without a free stays until the job ends. With a null stream, a call uses a stream of the
- * library and waits until it is done. */
+/* Tensors: memory with a shape, strides, a type and perhaps a name. A handle is a view, as an
+ * iris::Tensor in <iris/tensor.h>. iris_tensor_free frees the memory, and iris_tensor_destroy gives
+ * up one handle. With a null stream, a call waits until it is done. */
 
 #define IRIS_MAX_DIMS 8
 
@@ -917,17 +832,14 @@ typedef struct iris_tensor_info {
 } iris_tensor_info;
 
 /* Allocates a contiguous tensor in the heap, as iris_allocate does, and fills it if the options say
- * so. Collective over the team. IRIS_INVALID_ARGUMENT, before anything starts: no dtype, more than
- * IRIS_MAX_DIMS dimensions, a negative size, more bytes than can be counted, or a fill that
- * iris_tensor_fill would refuse. Other errors are those of iris_allocate. */
+ * so. Collective over the team. */
 IRIS_EXPORT iris_code iris_tensor_create(iris_context* context, iris_team* team,
                                          const iris_tensor_options* options, iris_tensor** out);
 /* IRIS_FAILED_PRECONDITION, from this and all following functions: the tensor was freed, or its
  * context was left. */
 IRIS_EXPORT iris_code iris_tensor_get_info(iris_tensor* tensor, iris_tensor_info* out);
-/* Frees the memory of a tensor, given any view of it. Collective over the team that created it.
- * Synchronize streams first. IRIS_FAILED_PRECONDITION, before anything starts: a DLManagedTensor of
- * iris_tensor_to_dlpack still uses it. */
+/* Frees the memory of a tensor, given any view of it, as iris::Tensor::Free. Collective over the
+ * team that created it. */
 IRIS_EXPORT iris_code iris_tensor_free(iris_tensor* tensor);
 /* Not collective. */
 IRIS_EXPORT iris_code iris_tensor_destroy(iris_tensor* tensor);
@@ -935,19 +847,17 @@ IRIS_EXPORT iris_code iris_tensor_destroy(iris_tensor* tensor);
 /* Views. Not collective, and nothing is copied. Negative indices and ends count from the back, as
  * in Python. */
 
-/* Makes a view of another rank's copy, for copies and kernels. IRIS_OUT_OF_RANGE: no such rank.
- * IRIS_INVALID_ARGUMENT: the rank has no copy of the tensor. */
+/* Makes a view of another rank's copy. IRIS_OUT_OF_RANGE: no such rank. IRIS_INVALID_ARGUMENT: the
+ * rank has no copy of the tensor. */
 IRIS_EXPORT iris_code iris_tensor_at(iris_tensor* tensor, uint32_t rank, iris_tensor** out);
 /* Selects the elements start, start + step, ... before stop of one dimension. Ends beyond the
  * dimension are cut to it. The step is at least 1. */
 IRIS_EXPORT iris_code iris_tensor_slice(iris_tensor* tensor, uint32_t dim, int64_t start,
                                         int64_t stop, int64_t step, iris_tensor** out);
-/* Selects one element of a dimension, and drops that dimension. IRIS_OUT_OF_RANGE: it has no such
- * element. */
+/* Selects one element, and drops the dimension. IRIS_OUT_OF_RANGE: it has no such element. */
 IRIS_EXPORT iris_code iris_tensor_select(iris_tensor* tensor, uint32_t dim, int64_t index,
                                          iris_tensor** out);
-/* Gives a contiguous tensor another shape with as many elements; one size may be -1 and is computed
- * from the others. */
+/* Gives a contiguous tensor another shape with as many elements; one size may be -1. */
 IRIS_EXPORT iris_code iris_tensor_reshape(iris_tensor* tensor, uint32_t n_dims,
                                           const int64_t* shape, iris_tensor** out);
 /* Puts the dimensions into another order: dimension i of *out is dimension dims[i]. */
@@ -971,14 +881,11 @@ IRIS_EXPORT iris_code iris_tensor_to_host(iris_tensor* tensor, void* data, uint6
  * not overlap; one of them may be a peer's (iris_tensor_at). */
 IRIS_EXPORT iris_code iris_tensor_copy(iris_tensor* to, iris_tensor* from, iris_stream* stream);
 
-/* Exports the tensor through DLPack, without a copy. *out is a DLManagedTensor (DLPack 0.x). Until
- * its deleter is called, on any thread, the memory stays, and its context does not end;
- * iris_context_leave unmaps it all the same. */
+/* Exports the tensor as a DLManagedTensor (DLPack 0.x). Until its deleter is called, on any thread,
+ * its context does not end; iris_context_leave unmaps the memory all the same. */
 IRIS_EXPORT iris_code iris_tensor_to_dlpack(iris_tensor* tensor, void** out);
-/* Imports a DLManagedTensor, whose deleter is called when the last handle of the tensor is given
- * up. Its memory is not in the heap: iris_tensor_at and iris_tensor_free refuse it. `dtype` is the
- * expected type, or IRIS_DTYPE_NONE. IRIS_INVALID_ARGUMENT: it is on another device, of another
- * type, or of a type or shape that Iris does not have; the caller still owns it. */
+/* Imports a DLManagedTensor, as iris::Tensor::FromDlpack. `dtype` is the expected type, or
+ * IRIS_DTYPE_NONE. On an error, the caller still owns it. */
 IRIS_EXPORT iris_code iris_tensor_from_dlpack(iris_context* context, void* managed,
                                               iris_dtype dtype, iris_tensor** out);
 

@@ -227,7 +227,6 @@ class Context {
                                   const char* kernels = IRIS_IMPL_KERNELS) {
     iris_context_options options;
     iris_context_options_init(&options);
-    options.header_version = IRIS_VERSION;
     options.kernels = kernels;
     options.device_abi = kernels == nullptr ? 0 : kDeviceAbi;
     options.job = from.job.c_str();
@@ -271,9 +270,8 @@ class Context {
   std::string backend() const { return Text(info_.backend); }
   uint64_t heap_bytes() const { return Info().heap_bytes; }  // grows
   uint64_t stride_bytes() const { return info_.stride_bytes; }
-  bool same_address() const {
-    return info_.same_address != 0;
-  }                                        // pointers mean the same everywhere
+  // Returns true if pointers mean the same everywhere.
+  bool same_address() const { return info_.same_address != 0; }
   std::vector<void*> heap_bases() const {  // one per rank
     std::vector<void*> bases;
     for (uint64_t r = 0; r < info_.n_ranks; ++r) {
@@ -531,8 +529,6 @@ class Context {
   Status WriteTrace(const std::string& path) {
     return impl::FromC(iris_trace_write(get(), path.c_str()));
   }
-
-  // Copy by the device's copy engine in stream order: see Stream::Put in <iris/stream.h>.
 
   // Returns OK while every rank is alive and none has left; afterwards kAborted, whose message
   // names the rank and the reason. It does not call irisd.
