@@ -9,6 +9,7 @@ library makes it, and the same bundle gives the same bytes.
 import base64
 import hashlib
 import os
+import pathlib
 import re
 import stat
 import sys
@@ -51,47 +52,38 @@ Tag: {TAG}
 """
 
 
-def read(path):
-    with open(path, "rb") as file:
-        return file.read()
-
-
 def walk(root):
-    for folder, folders, names in os.walk(root):
-        folders.sort()
-        for name in sorted(names):
-            path = os.path.join(folder, name)
-            yield os.path.relpath(path, root), path
+    """(name, path) of every file and of every link to one, in order."""
+    return [(str(path.relative_to(root)), path) for path in sorted(root.rglob("*")) if path.is_file()]
 
 
 def contents(bundle, version):
     """(name in the wheel, bytes, whether it is a program) of each file."""
     info = f"{NAME}-{version}.dist-info"
-    for name, path in walk(os.path.join(bundle, "lib", "python", "iris")):
+    for name, path in walk(bundle / "lib/python/iris"):
         if "__pycache__" not in name:
-            yield f"iris/{name}", read(path), False
+            yield f"iris/{name}", path.read_bytes(), False
     taken = {}
     for name, path in walk(bundle):
         if TAKEN.fullmatch(name):
-            taken.setdefault(os.path.realpath(path), []).append((name, path))
-    for names in taken.values():
+            taken.setdefault(path.resolve(), []).append(name)
+    for path, names in taken.items():
         # A wheel has no links. Of a library of ours, the name by which it is opened: libiris.so; of others, the name
         # that programs ask for.
-        name, path = min(names, key=lambda pair: (not pair[0].endswith(".so"), len(pair[0])))
-        yield f"iris/_bundle/{name}", read(path), name.startswith(("bin/", "libexec/"))
-    yield f"{info}/METADATA", METADATA.format(version=version).encode(), False
-    yield f"{info}/WHEEL", WHEEL.encode(), False
-    yield f"{info}/entry_points.txt", ENTRY_POINTS.encode(), False
-    yield f"{info}/top_level.txt", b"iris\n", False
-    for name, path in walk(os.path.join(bundle, "share", "doc", "iris")):
+        name = min(names, key=lambda each: (not each.endswith(".so"), len(each)))
+        yield f"iris/_bundle/{name}", path.read_bytes(), name.startswith(("bin/", "libexec/"))
+    for name, text in (("METADATA", METADATA.format(version=version)), ("WHEEL", WHEEL),
+                       ("entry_points.txt", ENTRY_POINTS), ("top_level.txt", "iris\n")):
+        yield f"{info}/{name}", text.encode(), False
+    for name, path in walk(bundle / "share/doc/iris"):
         if name == "LICENSE" or name.startswith("third_party/"):
-            yield f"{info}/licenses/{name}", read(path), False
+            yield f"{info}/licenses/{name}", path.read_bytes(), False
 
 
 def make(bundle, folder):
     """The path of the new wheel."""
-    with open(os.path.join(bundle, "share", "doc", "iris", "CONTENTS"), encoding="utf-8") as file:
-        version = re.match(r"Iris (\S+) for", file.read()).group(1)
+    text = (bundle / "share/doc/iris/CONTENTS").read_text(encoding="utf-8")
+    version = re.match(r"Iris (\S+) for", text).group(1)
     path = os.path.join(folder, f"{NAME}-{version}-{TAG}.whl")
     record = []
     os.makedirs(folder, exist_ok=True)
@@ -115,9 +107,10 @@ def make(bundle, folder):
 def main(arguments):
     if len(arguments) != 2:
         sys.exit("wheel.py BUNDLE FOLDER: the unpacked bundle, and where the wheel is to lie")
-    if not os.path.exists(os.path.join(arguments[0], "lib", "python", "iris", "__init__.py")):
-        sys.exit(f"wheel.py: {arguments[0]} is no unpacked bundle of Iris: it has no lib/python/iris")
-    print(make(*arguments))
+    bundle = pathlib.Path(arguments[0])
+    if not (bundle / "lib/python/iris/__init__.py").exists():
+        sys.exit(f"wheel.py: {bundle} is no unpacked bundle of Iris: it has no lib/python/iris")
+    print(make(bundle, arguments[1]))
 
 
 if __name__ == "__main__":
