@@ -21,10 +21,8 @@ LOG_LINES = 120
 
 
 def path_of(outputs, name):
-    for output in outputs:
-        if output.get("name") == name:
-            return urllib.parse.unquote(urllib.parse.urlparse(output.get("uri", "")).path)
-    return ""
+    uri = next((output.get("uri", "") for output in outputs if output.get("name") == name), "")
+    return urllib.parse.unquote(urllib.parse.urlparse(uri).path)
 
 
 def count_cases(xml_path):
@@ -52,28 +50,19 @@ class Run:
     def __init__(self, name, exit_code):
         self.name = name
         self.exit_code = exit_code
-        self.passed = 0
-        self.skipped = 0
-        self.targets = 0
+        self.passed = self.skipped = self.targets = 0
         self.failed = []  # (what, path of its log or "")
         self.flaky = []  # the same
 
     def add_test(self, label, status, outputs):
         self.targets += 1
-        cases = count_cases(path_of(outputs, "test.xml"))
+        log = path_of(outputs, "test.log")
         good = status in ("PASSED", "FLAKY")
-        if cases is None:
-            if good:
-                self.passed += 1
-            else:
-                self.failed.append((f"{label} ({status.lower()})", path_of(outputs, "test.log")))
-            return
-        passed, skipped, failed = cases
+        cases = count_cases(path_of(outputs, "test.xml"))
+        passed, skipped, failed = cases or (int(good), 0, [])
         self.passed += passed
         self.skipped += skipped
-        log = path_of(outputs, "test.log")
-        for name in failed:
-            self.failed.append((f"{label} {name}", log))
+        self.failed += [(f"{label} {name}", log) for name in failed]
         if not good and not failed:  # crashed, timed out, or a sanitizer's verdict after the last case
             if passed and status == "FAILED":
                 self.passed -= 1  # the XML of a process that died counts it as one that passed
@@ -97,32 +86,28 @@ class Run:
             if len(attempts) > 1 and last.get("status") in ("PASSED", "FLAKY"):
                 first = attempts[min(attempts)]
                 self.flaky.append((label, path_of(first.get("testActionOutput", []), "test.log")))
-        if self.exit_code not in (0, 3) and not self.failed:  # 3: tests failed, and they are counted
-            self.failed.append((f"{self.name}: bazel failed with exit code {self.exit_code}", ""))
-        if self.exit_code == 3 and not self.failed:
-            self.failed.append((f"{self.name}: bazel says that tests failed", ""))
+        if self.exit_code and not self.failed:
+            said = "says that tests failed" if self.exit_code == 3 else f"failed with exit code {self.exit_code}"
+            self.failed.append((f"{self.name}: bazel {said}", ""))
 
 
 def read_events(path):
     try:
         with open(path, encoding="utf-8") as file:
             for line in file:
-                try:
-                    yield json.loads(line)
-                except json.JSONDecodeError:
-                    return  # bazel was ended in the middle of a line
-    except OSError:
+                yield json.loads(line)
+    except (OSError, json.JSONDecodeError):  # the latter where bazel was ended in the middle of a line
         return
 
 
 def tail(path):
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
-            text = file.read()
+            written = file.read().splitlines()
     except OSError:
         return []
     lines = []
-    for line in text.splitlines():  # without the cases that passed and had nothing to say
+    for line in written:  # without the cases that passed and had nothing to say
         if line.startswith("[       OK ]") and lines and lines[-1].startswith("[ RUN      ]"):
             lines.pop()
         else:
@@ -141,16 +126,17 @@ def report(runs, write=print):
                 for line in tail(log):
                     write(line)
     write("")
+    passed = failed = 0
     for run in runs:
         skipped = f", {run.skipped} skipped" if run.skipped else ""
         write(f"{run.name:<12} {run.passed} passed, {len(run.failed)} failed{skipped} ({run.targets} test targets)")
+        passed += run.passed
+        failed += len(run.failed)
     for run in runs:
         for what, _ in run.flaky:
             write(f"flaky {run.name}: {what} failed, and passed when it was tried again")
         for what, _ in run.failed:
             write(f"FAILED {run.name}: {what}")
-    passed = sum(run.passed for run in runs)
-    failed = sum(len(run.failed) for run in runs)
     write(f"{passed} passed, {failed} failed")
     return 1 if failed or not passed else 0
 
