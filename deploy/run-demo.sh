@@ -53,35 +53,28 @@ show() {
   printf '\n$ iris-ctl %s\n' "$*"
   iris_ctl "$@"
 }
+show_all() { for command in jobs heaps allocations sessions; do show "$command"; done; }
 
 say "start irisd"
 "$bin/server/irisd" --supervise --runtime-dir "$IRIS_RUNTIME_DIR" --emu-devices 8 --emu-memory 1GiB \
   >"$folder/irisd.log" 2>&1 &
 irisd_pid=$!
-for ((i = 0; ; ++i)); do
-  if iris_ctl status >/dev/null 2>&1; then break; fi
-  if [ $i -ge 300 ] || ! kill -0 "$irisd_pid" 2>/dev/null; then
-    cat "$folder/irisd.log" >&2
-    fail "irisd does not answer"
-  fi
-  sleep 0.1
-done
+await() { # PID WHAT COMMAND...: waits a minute until the command succeeds while the process runs
+  for ((i = 0; i < 1200; ++i)); do
+    if "${@:3}" >/dev/null 2>&1; then return; fi
+    kill -0 "$1" 2>/dev/null || break
+    sleep 0.05
+  done
+  cat "$folder"/*.log >&2
+  fail "$2"
+}
+await "$irisd_pid" "irisd does not answer" iris_ctl status
 show status
 
 train() { # LOG: starts it
   "$bin/client/ctl/iris-run" -n 4 --job digits --timeout 600 -- \
     "$bin/examples/10_digits_training" >"$1" 2>&1 &
   training_pid=$!
-}
-await() { # LOG WHAT COMMAND...: waits until the command succeeds while the training runs
-  for ((i = 0; ; ++i)); do
-    if "${@:3}"; then return; fi
-    if [ $i -ge 1200 ] || ! kill -0 "$training_pid" 2>/dev/null; then
-      cat "$1" "$folder/irisd.log" >&2
-      fail "$2"
-    fi
-    sleep 0.05
-  done
 }
 end_training() { # LOG
   code=0
@@ -92,15 +85,15 @@ end_training() { # LOG
   grep -Eq "test accuracy 0\.9[4-9]|test accuracy 1" "$1" || fail "test accuracy below 0.94"
 }
 has_gradients() {
-  iris_ctl jobs --job digits --format json 2>/dev/null | grep -q '"state": "ready"' &&
-    iris_ctl allocations --job digits 2>/dev/null | grep -q gradients
+  iris_ctl jobs --job digits --format json | grep -q '"state": "ready"' &&
+    iris_ctl allocations --job digits | grep -q gradients
 }
 
 say "train on four processes"
 train "$folder/training.log"
-await "$folder/training.log" "the job did not become ready" has_gradients
+await "$training_pid" "the job did not become ready" has_gradients
 echo "While it runs:"
-for command in jobs heaps allocations sessions; do show "$command"; done
+show_all
 kill -0 "$training_pid" 2>/dev/null || fail "the job had ended before it was shown"
 echo
 tail -n +1 -f --pid="$training_pid" "$folder/training.log"
@@ -111,7 +104,7 @@ for ((i = 0; i < 100; ++i)); do # the processes are gone; irisd hears of it a mo
   if [ "$(iris_ctl sessions)" = "no sessions" ]; then break; fi
   sleep 0.1
 done
-for command in jobs heaps allocations sessions; do show "$command"; done
+show_all
 for command in jobs heaps allocations sessions; do
   [ "$(iris_ctl "$command")" = "no $command" ] || fail "something is left: iris-ctl $command"
 done
@@ -124,12 +117,12 @@ another_serves() {
   [ -n "$served" ] && [ "$served" != "$killed" ]
 }
 train "$folder/again.log"
-await "$folder/again.log" "the job did not become ready" has_gradients
+await "$training_pid" "the job did not become ready" has_gradients
 for epoch in 12 32 52 72 92; do
-  await "$folder/again.log" "it does not come to epoch $epoch" grep -q "epoch  *$epoch " "$folder/again.log"
+  await "$training_pid" "it does not come to epoch $epoch" grep -q "epoch  *$epoch " "$folder/again.log"
   killed=$(serving_pid)
   kill -KILL "$killed"
-  await "$folder/again.log" "irisd did not come back" another_serves
+  await "$training_pid" "irisd did not come back" another_serves
   echo "in epoch $epoch irisd, process $killed, was killed; process $served goes on with its heaps"
 done
 printf '\n$ iris-ctl events | grep recovered\n'

@@ -107,22 +107,20 @@ if $check_only; then
   exit 1
 fi
 
-as_root=()
-if [ "$(id -u)" -ne 0 ]; then
-  command -v sudo >/dev/null || fail "must install ${lacking[*]}: run it as root, or install sudo"
-  as_root=(sudo)
-fi
+as_root() { if [ "$(id -u)" -eq 0 ]; then "$@"; else sudo "$@"; fi; }
+[ "$(id -u)" -eq 0 ] || command -v sudo >/dev/null ||
+  fail "must install ${lacking[*]}: run it as root, or install sudo"
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 chmod 755 "$work" # apt reads it as a user of its own
 log=$work/log
 apt() {
-  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8 \
+  as_root env DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8 \
     apt-get -qq -y -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=300 "$@" >>"$log" 2>&1
 }
-# Whether a disk is what there is too little of: who installs packages says so in the middle of much else, and where no
-# disk has room for that, either, nothing was said.
+# Succeeds if a disk is full: pip and apt-get say so in the middle of much else, and say nothing where no disk has room
+# for that, either.
 full_disk() {
   local folder
   if grep -qE 'No space left on device|Disk quota exceeded|enough free space' "$log"; then return; fi
@@ -139,6 +137,11 @@ try() {
   ! full_disk || fail "$2: $disk_text (what it last said stands above)"
   fail "$2 (what it last said stands above)"
 }
+# The stamp comes last: with it, the folder is whole.
+install_folder() { # FOLDER STAMP SOURCE...
+  as_root rm -rf "$1" && as_root mkdir -p "$1" && as_root cp -r "${@:3}" "$1/" &&
+    as_root chmod -R go+rX "$1" && as_root cp "$2" "$1/"
+} 2>>"$log"
 
 # The lists of a machine that was just made are empty, those of an old one out of date.
 install_packages() { apt update && apt install --no-install-recommends "${missing[@]}"; }
@@ -161,12 +164,8 @@ fetch_abseil_source() {
   local from=(-o Dir::Etc::sourcelist=/dev/null -o "Dir::Etc::sourceparts=$work/parts"
     -o "Dir::State::lists=$work/lists")
   apt "${from[@]}" update || true # another archive's trouble; without Debian's, the next line fails
-  (cd "$work/source" && apt "${from[@]}" source "abseil=$(abseil_version)") || return
-  # The version comes last: then it is whole.
-  "${as_root[@]}" rm -rf "$abseil_folder" &&
-    "${as_root[@]}" mkdir -p "$abseil_folder" &&
-    "${as_root[@]}" cp -r "$work"/source/abseil-*/absl "$work"/source/abseil-*/LICENSE "$abseil_folder/" &&
-    abseil_version | "${as_root[@]}" tee "$abseil_folder/VERSION" >/dev/null
+  (cd "$work/source" && apt "${from[@]}" source "abseil=$(abseil_version)") && abseil_version >"$work/VERSION" &&
+    install_folder "$abseil_folder" "$work/VERSION" "$work"/source/abseil-*/{absl,LICENSE}
 }
 if lacks_abseil_source; then
   echo "deploy/setup.sh: fetching the sources of abseil $(abseil_version) into $abseil_folder"
@@ -176,17 +175,14 @@ fi
 # The wheel is unpacked, not installed, and of Zig's own library the compiler's headers alone are taken; of Debian's
 # package of HIP the headers, without what it depends on.
 fetch_hip() {
-  mkdir -p "$work/hip" || return
+  mkdir -p "$work/hip/whole" || return
   python3 -m pip download --quiet --no-deps --only-binary=:all: --dest "$work/hip" "$ziglang" >>"$log" 2>&1 &&
     (cd "$work/hip" && python3 -m zipfile -e ziglang-*.whl wheel && apt download libamdhip64-dev) &&
     dpkg-deb -x "$work"/hip/libamdhip64-dev_*.deb "$work/hip/debian" &&
-    chmod 755 "$work/hip/wheel/ziglang/zig" || return
-  "${as_root[@]}" rm -rf "$hip_folder" &&
-    "${as_root[@]}" mkdir -p "$hip_folder/include" "$hip_folder/ziglang/lib" &&
-    "${as_root[@]}" cp "$work"/hip/wheel/ziglang/{zig,LICENSE} "$hip_folder/ziglang/" &&
-    "${as_root[@]}" cp -r "$work/hip/wheel/ziglang/lib/include" "$hip_folder/ziglang/lib/" &&
-    "${as_root[@]}" cp -r "$work/hip/debian/usr/include/hip" "$hip_folder/include/" &&
-    hip_version | "${as_root[@]}" tee "$hip_folder/VERSION" >/dev/null
+    chmod 755 "$work/hip/wheel/ziglang/zig" &&
+    (cd "$work/hip/wheel" && cp -r --parents ziglang/{zig,LICENSE,lib/include} ../whole) &&
+    (cd "$work/hip/debian/usr" && cp -r --parents include/hip ../../whole) &&
+    hip_version >"$work/VERSION" && install_folder "$hip_folder" "$work/VERSION" "$work/hip/whole/."
 }
 if lacks_hip; then
   echo "deploy/setup.sh: fetching a compiler for AMD's GPUs into $hip_folder"
@@ -195,7 +191,7 @@ fi
 
 # As any user, and by the hashes of the list: nothing in them runs here.
 fetch_wheels() { # LIST
-  local unpacked=$work/$1 folder=$wheels_root/$1
+  local unpacked=$work/$1
   timeout -k 10 1800 /usr/bin/python3 -m pip --quiet --no-input --no-cache-dir --disable-pip-version-check \
     --retries 2 install --only-binary :all: --no-deps --require-hashes --no-warn-script-location \
     --root-user-action ignore --target "$unpacked" -r "$lists_folder/$1.txt" >"$log" 2>&1 || return
@@ -203,15 +199,7 @@ fetch_wheels() { # LIST
   if [ -d "$unpacked/nvidia/cu13/lib" ] && [ ! -e "$unpacked/nvidia/cu13/lib64" ]; then
     ln -s lib "$unpacked/nvidia/cu13/lib64" || return
   fi
-  # The list comes last: then it is whole.
-  {
-    "${as_root[@]}" rm -rf "$folder" &&
-      "${as_root[@]}" mkdir -p "$folder" &&
-      "${as_root[@]}" cp -r "$unpacked/." "$folder/" &&
-      "${as_root[@]}" chmod -R go+rX "$folder" &&
-      "${as_root[@]}" cp "$lists_folder/$1.txt" "$folder/$1.txt" &&
-      rm -rf "$unpacked"
-  } 2>>"$log"
+  install_folder "$wheels_root/$1" "$lists_folder/$1.txt" "$unpacked/." && rm -rf "$unpacked"
 }
 code=0
 for list in "${wheel_lists[@]}"; do
