@@ -16,9 +16,9 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "server/account/tenant_queue.h"
 #include "server/job/events.h"
 #include "server/page_resource.h"
-#include "server/session/tenant_queue.h"
 
 namespace iris::server {
 

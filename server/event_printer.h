@@ -8,9 +8,9 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "server/account/log_budget.h"
 #include "server/event_log.h"
 #include "server/log.h"
-#include "server/session/log_budget.h"
 
 namespace iris::server {
 

@@ -50,6 +50,7 @@
 #include "server/session/session_server.h"
 #include "server/state/journal.h"
 #include "server/state/state_command.h"
+#include "server/supervise/child_program.h"
 #include "server/supervise/supervisor.h"
 #include "server/tenant/worker_program.h"
 #include "server/tenant/worker_table.h"
@@ -346,17 +347,16 @@ void TellReady(const Logger& logger) {
 }
 
 // Has the listening sockets kept, so that whoever connects meanwhile waits for the next irisd.
-void KeepListeners(const RuntimeDir& directory, const Inherited& inherited,
-                   DescriptorKeeper* keeper) {
-  const auto keep = [&inherited, keeper](const char* name, int fd, bool made) {
+void KeepListeners(RuntimeDir& directory, const Inherited& inherited, DescriptorKeeper* keeper) {
+  const auto keep = [&inherited, keeper](const char* name, const RuntimeDir::Listener& listener) {
     keeper->Count(name, 1);
     const auto& twice = inherited.twice;
-    if (!made && std::find(twice.begin(), twice.end(), name) == twice.end()) return;
+    if (!listener.made && std::find(twice.begin(), twice.end(), name) == twice.end()) return;
     keeper->Remove(name);  // others, of an earlier irisd
-    (void)keeper->Store(name, {fd});
+    (void)keeper->Store(name, {listener.fd.get()});
   };
-  keep(kKeptSessionListener, directory.session_listener(), directory.made_session_listener());
-  keep(kKeptAdminListener, directory.admin_listener(), directory.made_admin_listener());
+  keep(kKeptSessionListener, directory.session_listener());
+  keep(kKeptAdminListener, directory.admin_listener());
 }
 
 int Run(const std::vector<std::string>& args, Config config) {
@@ -520,8 +520,8 @@ int Run(const std::vector<std::string>& args, Config config) {
   }
   if (keeper != nullptr) KeepListeners(**runtime_dir, inherited, keeper);
   absl::StatusOr<std::unique_ptr<SessionServer>> sessions = SessionServer::Create(
-      session_options, (*runtime_dir)->TakeSessionListener(), (*runtime_dir)->TakeAdminListener(),
-      &daemon,
+      session_options, std::move((*runtime_dir)->session_listener().fd),
+      std::move((*runtime_dir)->admin_listener().fd), &daemon,
       [&](Poller* poller, const DeferredClose& closer) {
         WorkerTable::Setup setup = WorkerSetup(config, &*worker_program, &services, &daemon,
                                                &logger, looking, &closing, &worker_troubles);

@@ -1,8 +1,9 @@
-// Descriptors that ride on a message of an AF_UNIX socket (SCM_RIGHTS). Thread-safe.
+// Messages of AF_UNIX sockets that carry descriptors (SCM_RIGHTS). Thread-safe.
 #pragma once
 
 #include <stddef.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 
 #include <vector>
 
@@ -14,12 +15,18 @@ namespace iris::wire {
 // The kernel lets no message carry more.
 inline constexpr size_t kMaxRights = 253;
 
-// Attaches `fds`, which are borrowed, unless there are none. `control` is aligned for a cmsghdr,
-// has room for them, and lives as long as the message.
-void AttachRights(absl::Span<const int> fds, char* control, struct msghdr* message);
+// As sendmsg(2), with `fds`, which are borrowed; repeated after EINTR.
+ssize_t SendRights(int socket, absl::Span<const struct iovec> parts, absl::Span<const int> fds,
+                   int flags);
 
-// Appends the descriptors of a message that was received to *fds, and fills *sender, unless it is
-// null, with the sender's credentials.
-void TakeRights(struct msghdr* message, std::vector<UniqueFd>* fds, struct ucred* sender = nullptr);
+// What came with a message.
+struct Rights {
+  std::vector<UniqueFd> fds;
+  struct ucred sender = {};  // zero: the kernel did not tell
+  int flags = 0;             // as recvmsg(2) sets them
+};
+
+// As recvmsg(2), with MSG_CMSG_CLOEXEC; repeated after EINTR. Fills *rights.
+ssize_t ReceiveRights(int socket, void* data, size_t n_bytes, int flags, Rights* rights);
 
 }  // namespace iris::wire

@@ -25,7 +25,7 @@ std::shared_ptr<Account> Accounts::Open(const Party& tenant, bool is_operator) {
 void Accounts::Close(Account* account) {
   {
     absl::MutexLock lock(&mu_);
-    // Another may have been opened for the tenant meanwhile.
+    // Another account may have been opened for the tenant meanwhile.
     const auto found = by_tenant_.find(account->tenant);
     if (found != by_tenant_.end() && found->second.expired()) by_tenant_.erase(found);
     by_slot_.erase(account->slot);
@@ -33,8 +33,8 @@ void Accounts::Close(Account* account) {
   delete account;
 }
 
-// A slot for which something is still counted is not used again: of a tenant that is gone irisd
-// may keep a little, for instance what it noted of it for the operator.
+// A slot that still counts bytes is not used again: irisd may keep a little of a tenant that is
+// gone, for instance events for the operator.
 MemorySlot Accounts::FreeSlot() {
   for (size_t tried = kOthersSlot + 1; tried < kMemorySlots; ++tried) {
     last_slot_ = last_slot_ + 1 < static_cast<int>(kMemorySlots)
@@ -88,9 +88,9 @@ Account::Account(const Accounts* all, const Party& t, bool op, MemorySlot s, uin
     : tenant(t), is_operator(op), slot(s), number(n), calls(all->limits_of_calls()), all_(all) {}
 
 bool Account::MayRun() {
-  if (const uint64_t turns = all_->turn() - turn_; turns > 0) {
-    turn_ = all_->turn();
-    credit_ = std::min(credit_ + kQuantum * turns, kQuantum);
+  if (const uint64_t rounds = all_->round() - round_; rounds > 0) {
+    round_ = all_->round();
+    credit_ = std::min(credit_ + kQuantum * rounds, kQuantum);
   }
   return credit_ > absl::ZeroDuration();
 }

@@ -67,7 +67,7 @@ TEST(AccountsTest, WhoeverHasMoreThanHisPartIsRefusedWhenMemoryIsShort) {
   EXPECT_TRUE(RoomFor(accounts, *greedy).ok());
 }
 
-TEST(AccountsTest, WhatACallTookBeyondATurnIsMissingInTheNext) {
+TEST(AccountsTest, WhatACallTookBeyondARoundIsMissingInTheNext) {
   Accounts accounts(1 << 30);
   const auto busy = accounts.Open(Party{1000}, false);
   const auto other = accounts.Open(Party{1001}, false);
@@ -77,14 +77,14 @@ TEST(AccountsTest, WhatACallTookBeyondATurnIsMissingInTheNext) {
   busy->Ran(Account::kQuantum * 3);  // 2.5 in debt
   EXPECT_FALSE(busy->MayRun());
   EXPECT_TRUE(other->MayRun());
-  for (int turn = 0; turn < 2; ++turn) {
-    accounts.NextTurn();
-    EXPECT_FALSE(busy->MayRun()) << turn;
+  for (int round = 0; round < 2; ++round) {
+    accounts.NextRound();
+    EXPECT_FALSE(busy->MayRun()) << round;
   }
-  accounts.NextTurn();
+  accounts.NextRound();
   EXPECT_TRUE(busy->MayRun());
-  // Who has waited long has no more than one turn's time.
-  for (int turn = 0; turn < 1000; ++turn) accounts.NextTurn();
+  // Who has waited long has no more than one round's time.
+  for (int round = 0; round < 1000; ++round) accounts.NextRound();
   EXPECT_TRUE(other->MayRun());
   other->Ran(Account::kQuantum);
   EXPECT_FALSE(other->MayRun());

@@ -27,7 +27,7 @@ void* MapReserve(size_t bytes) {
   return pages == MAP_FAILED ? nullptr : pages;
 }
 
-// What operator new calls where the system has no memory: frees the reserve, or says that there is
+// operator new calls this when the system has no memory. Frees the reserve, or throws if there is
 // none.
 void GiveUpReserve() {
   void* const reserve = g_reserve.exchange(nullptr);
@@ -60,7 +60,7 @@ uint64_t CoreMemory::Fitting(uint64_t wanted_bytes) {
   fclose(statm);
   const uint64_t taken = pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   const uint64_t left = limit.rlim_cur > taken ? limit.rlim_cur - taken : 0;
-  // A third is for what is not on the heap, and for its gaps.
+  // A third is for other memory than the heap, and for gaps of the heap.
   return read ? std::min(wanted_bytes, left / 3 * 2) : wanted_bytes;
 }
 

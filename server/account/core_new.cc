@@ -1,12 +1,11 @@
 // operator new and delete of irisd, which count for CoreMemory.
 //
-// The last two bytes of a block hold the slot that it counts for, so that blocks stay aligned as
-// the C library makes them, and whoever gives one back need not know whose it is.
+// The last two bytes of a block hold the slot that it counts for, so blocks stay aligned as the C
+// library makes them, and the thread that frees one need not know its account.
 #include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <algorithm>
 #include <cstddef>
 #include <new>
 
@@ -18,14 +17,14 @@ using iris::server::CoreMemory;
 using iris::server::MemorySlot;
 using iris::server::OnBehalfOf;
 
-// What the C library keeps beside a block.
+// The C library's own, before each block.
 constexpr size_t kBlockHeaderBytes = sizeof(size_t);
 
 char* SlotOf(void* block, size_t usable) {
   return static_cast<char*>(block) + usable - sizeof(MemorySlot);
 }
 
-// Null: the system has none.
+// Returns null if the system has no memory.
 void* TryTake(size_t bytes, size_t alignment) {
   size_t wanted = bytes + sizeof(MemorySlot);
   if (wanted < bytes) return nullptr;
@@ -69,7 +68,7 @@ size_t Of(std::align_val_t alignment) { return static_cast<size_t>(alignment); }
 
 }  // namespace
 
-// All of them, since a sanitizer's library would otherwise bring some of its own.
+// All forms are here, since a sanitizer's library would otherwise bring some of its own.
 void* operator new(size_t n) { return Take(n); }
 void* operator new[](size_t n) { return Take(n); }
 void* operator new(size_t n, std::align_val_t a) { return Take(n, Of(a)); }

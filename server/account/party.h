@@ -1,9 +1,9 @@
-// Party: whom irisd keeps apart from all others: a user, and the container that he is in. It is
-// found by PartyFinder (server/session). Plain data.
+// Party: the unit of isolation: a user, and the container that the user is in. PartyFinder
+// (server/session) finds it. Plain data.
 //
-// Access goes by the party: its jobs, and what is in them, are for its own processes alone. Shares
-// of what irisd has go by the party's account: users of a user namespace that an ordinary user made
-// have his, because anybody can make as many as he likes.
+// Access goes by the party: its jobs are for its own processes alone. Shares of irisd go by the
+// party's account: users of a user namespace that an ordinary user made have that user's, because
+// anybody can make any number of them.
 #pragma once
 
 #include <compare>
@@ -21,13 +21,13 @@ struct Party {
 
   uint32_t uid = 0;        // as irisd's own user namespace has it
   uint64_t container = 0;  // inode number of the namespace that stands for it; 0: irisd's own
-  uint32_t maker = 0;      // who made the user namespace that its processes are in, if that is
-                           // another ordinary user; else 0
+  // Another ordinary user who made the user namespace of its processes; 0: none did.
+  uint32_t maker = 0;
 
-  // Whose share it has.
+  // Returns the party whose share it has.
   Party Account() const { return maker == 0 ? *this : Party{maker, container}; }
 
-  // Root or irisd's own user, in irisd's own namespaces: who looks after irisd, and may do
+  // Returns whether it is root or irisd's own user, in irisd's own namespaces, who may do
   // everything.
   bool IsOperator(uint32_t irisds_uid) const {
     return container == 0 && maker == 0 && (uid == 0 || uid == irisds_uid);

@@ -12,20 +12,20 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "device/base/posix.h"
 #include "proto/wire/frame.h"
+#include "proto/wire/rights.h"
 
 namespace iris::server {
 namespace {
 
 constexpr char kGiveDescriptor[] = "give the service manager a descriptor to keep";
 
-// Whether the same message may be sent later.
+// Returns whether the same message may be sent later.
 bool IsOfNow(int error) {
   return error == EAGAIN || error == ENOBUFS || error == ENOMEM || error == ETOOMANYREFS;
 }
 
-// Whether a manager keeps descriptors under the name: systemd's rule for FDNAME.
+// Returns whether a manager keeps descriptors under the name: systemd's rule for FDNAME.
 bool CanBeKept(absl::string_view name) {
   constexpr size_t kMaxNameBytes = 255;
   return name.size() <= kMaxNameBytes && std::all_of(name.begin(), name.end(), [](char each) {
@@ -77,22 +77,8 @@ absl::StatusOr<std::unique_ptr<DescriptorKeeper>> DescriptorKeeper::Connect(cons
 int DescriptorKeeper::Send(absl::string_view name, absl::Span<const int> fds, int flags) {
   const std::string text = fds.empty() ? absl::StrCat("FDSTOREREMOVE=1\nFDNAME=", name)
                                        : absl::StrCat("FDSTORE=1\nFDNAME=", name, "\nFDPOLL=0");
-  struct iovec content = {const_cast<char*>(text.data()), text.size()};
-  std::vector<char> control(fds.empty() ? 0 : CMSG_SPACE(fds.size() * sizeof(int)));
-  struct msghdr message = {};
-  message.msg_iov = &content;
-  message.msg_iovlen = 1;
-  if (!fds.empty()) {
-    message.msg_control = control.data();
-    message.msg_controllen = control.size();
-    struct cmsghdr* const header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(fds.size() * sizeof(int));
-    memcpy(CMSG_DATA(header), fds.data(), fds.size() * sizeof(int));
-  }
-  const ssize_t sent =
-      base::Retry([&] { return sendmsg(socket_.get(), &message, MSG_NOSIGNAL | flags); });
+  const struct iovec content = {const_cast<char*>(text.data()), text.size()};
+  const ssize_t sent = wire::SendRights(socket_.get(), {&content, 1}, fds, MSG_NOSIGNAL | flags);
   return sent >= 0 ? 0 : errno;
 }
 
@@ -149,12 +135,7 @@ absl::Status DescriptorKeeper::Store(absl::string_view name, absl::Span<const in
     return status_;
   }
   Tell(name, fds);
-  const auto found = by_name_.find(name);
-  if (found == by_name_.end()) {
-    by_name_.emplace(std::string(name), fds.size());
-  } else {
-    found->second += fds.size();
-  }
+  by_name_[std::string(name)] += fds.size();
   n_kept_ += fds.size();
   return status_;
 }

@@ -1,13 +1,12 @@
-// DescriptorKeeper: has descriptors of this process kept by the one that manages it, for the irisd
-// that comes after: systemd's service manager, or `irisd --supervise`, which speaks its protocol
-// (sd_notify(3), FDSTORE=1). The manager answers nothing and drops in silence what is too much, so
-// who uses this counts. What a busy manager does not take waits here, and is sent later, in order.
+// DescriptorKeeper: has descriptors kept for the next irisd by the manager of this process:
+// systemd's service manager, or `irisd --supervise`, which speaks its protocol (sd_notify(3),
+// FDSTORE=1). The manager answers nothing and silently drops what is too much, so this counts.
+// Messages that a busy manager does not take are sent later, in order.
 //
 // Thread-safe. Owns the socket to the manager.
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <deque>
 #include <map>
 #include <memory>
@@ -28,14 +27,13 @@ namespace iris::server {
 
 class DescriptorKeeper {
  public:
-  // Nobody waits longer for a manager that takes nothing.
+  // The longest wait for a manager that takes nothing.
   static constexpr absl::Duration kPatience = absl::Seconds(2);
-  // Of one name.
   static constexpr size_t kMaxAtOnce = 253;
 
-  // As the environment says: NOTIFY_SOCKET, and FDSTORE, how many are kept, which systemd sets from
-  // version 254 on, and before that the unit has to. Null: nobody keeps descriptors for this
-  // process. kInvalidArgument: FDSTORE is no number. kUnavailable: there is nobody at the socket.
+  // Connects to NOTIFY_SOCKET of the environment. FDSTORE there is the number that is kept: systemd
+  // sets it from version 254 on; before, the unit has to. Null: nobody keeps descriptors for this
+  // process. kInvalidArgument: FDSTORE is no number. kUnavailable: nobody is at the socket.
   static absl::StatusOr<std::unique_ptr<DescriptorKeeper>> FromEnvironment();
   // `path` is the manager's datagram socket; one that begins with '@' is abstract.
   static absl::StatusOr<std::unique_ptr<DescriptorKeeper>> Connect(const std::string& path,
@@ -43,22 +41,22 @@ class DescriptorKeeper {
   DescriptorKeeper(const DescriptorKeeper&) = delete;
   DescriptorKeeper& operator=(const DescriptorKeeper&) = delete;
 
-  // Has `fds` kept, beside others of that name. They are borrowed. On an error not all is kept any
-  // more, or not yet, as status() says from then on.
+  // Has `fds`, which are borrowed, kept besides others of that name. On an error not everything is
+  // kept any more, or not yet, as status() says from then on.
   absl::Status Store(absl::string_view name, absl::Span<const int> fds) ABSL_LOCKS_EXCLUDED(mu_);
-  // Has all of that name given up, if there are any.
+  // Gives up all of that name, if there are any.
   void Remove(absl::string_view name) ABSL_LOCKS_EXCLUDED(mu_);
-  // So many of that name are kept from before. A name under which a manager keeps nothing is passed
-  // over: what it has besides letters would be more lines of what Remove tells the manager.
+  // Notes that `n` of that name are kept from before. Ignores a name under which a manager keeps
+  // nothing: its characters could be more lines of the message that Remove sends.
   void Count(absl::string_view name, size_t n) ABSL_LOCKS_EXCLUDED(mu_);
   // Gives up everything, and keeps nothing more.
   void RemoveAll() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Why not all that was stored and not removed is kept; OK: it is.
+  // Says why not everything that was stored and not removed is kept; OK: it is.
   absl::Status status() const ABSL_LOCKS_EXCLUDED(mu_);
-  // Sends what waits, as far as the manager takes it without delay; status() after that.
+  // Sends messages that wait, as far as the manager takes them now; returns status() after that.
   absl::Status Retry() ABSL_LOCKS_EXCLUDED(mu_);
-  // No Retry will help: nothing more is kept.
+  // Returns whether no Retry will help: nothing more is kept.
   bool gave_up() const ABSL_LOCKS_EXCLUDED(mu_);
   size_t capacity() const { return capacity_; }
   size_t n_kept() const ABSL_LOCKS_EXCLUDED(mu_);
@@ -69,12 +67,12 @@ class DescriptorKeeper {
   // A message that the manager has not taken yet.
   struct Waiting {
     std::string name;
-    std::vector<wire::UniqueFd> fds;  // to be kept; none: all of that name are to be given up
+    std::vector<wire::UniqueFd> fds;  // none: all of that name are to be given up
   };
-  // Sends a message after those that wait, or lets it wait, too.
+  // Sends a message after those that wait, or has it wait, too.
   void Tell(absl::string_view name, absl::Span<const int> fds) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void SendWaiting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // errno; 0: it was sent.
+  // Returns errno; 0: it was sent.
   int Send(absl::string_view name, absl::Span<const int> fds, int flags)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void GiveUp(const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -1,6 +1,5 @@
 #include "server/keep/inherited.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/socket.h>
@@ -26,8 +25,8 @@ struct Announced {
   int fd = -1;       // -1: it is not open
 };
 
-// All that the environment tells of, right or wrong. Descriptors that this program has opened have
-// FD_CLOEXEC, and those that were given to it have not.
+// Returns all that the environment names, right or wrong. Descriptors that this program has opened
+// have FD_CLOEXEC, and those that were passed to it have not.
 std::vector<Announced> LookAtEnvironment() {
   const char* const count = getenv("LISTEN_FDS");
   const char* const text = getenv("LISTEN_FDNAMES");
@@ -79,7 +78,6 @@ Inherited SortInherited(std::vector<NamedDescriptor> all) {
       place = std::move(each.fd);
       return true;
     };
-    bool known = true;
     bool taken = false;
     if (each.name == kKeptSessionListener) {
       taken = only(inherited.session_listener);
@@ -99,13 +97,10 @@ Inherited SortInherited(std::vector<NamedDescriptor> all) {
           break;
       }
     } else {
-      known = false;
-    }
-    if (!known) {
       inherited.unknown.push_back(each.name);
-    } else if (!taken) {
-      inherited.twice.push_back(each.name);
+      continue;
     }
+    if (!taken) inherited.twice.push_back(each.name);
   }
   return inherited;
 }

@@ -1,5 +1,5 @@
-// KeptName: under which name a descriptor is kept for the next irisd. Names are short, because all
-// of them travel in one string of the environment. Pure.
+// KeptName: the name under which a descriptor is kept for the next irisd. Names are short, because
+// all of them travel in one string of the environment. Pure.
 #pragma once
 
 #include <cstdint>
@@ -23,13 +23,13 @@ struct KeptName {
 
   // At most 10 of [A-Za-z0-9_-].
   std::string Text() const;
-  // Of what Text gives, and nothing else.
+  // Parses what Text returns, and nothing else.
   static std::optional<KeptName> Parse(absl::string_view text);
 
   friend bool operator==(const KeptName&, const KeptName&) = default;
 };
 
-// Of the listening sockets. No KeptName is alike.
+// Names of the listening sockets. No KeptName is alike.
 inline constexpr char kKeptSessionListener[] = "lsession";
 inline constexpr char kKeptAdminListener[] = "ladmin";
 

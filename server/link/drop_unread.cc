@@ -14,13 +14,13 @@ constexpr int kMost = 1024;               // more packets than a queue holds, as
 constexpr size_t kPieceBytes = 16 << 10;  // of what is dropped at once
 
 struct Look {
-  size_t bytes = 0;  // of the first packet, or of a stream, as far as one look goes
+  size_t bytes = 0;  // of the first packet, or those of a stream that one look sees
   Next next = Next::kNothing;
 
   bool unread() const { return next == Next::kPlain || next == Next::kDescriptors; }
 };
 
-// It takes no copy of descriptors: closing one may wait, too.
+// Copies no descriptors: closing a copy may wait, too.
 Look LookAt(int socket, void* buffer, size_t n_bytes) {
   int credentials = 0;
   socklen_t bytes = sizeof(credentials);
@@ -30,14 +30,14 @@ Look LookAt(int socket, void* buffer, size_t n_bytes) {
   struct msghdr message;
   ssize_t n;
   // A peer that closes with something of ours unread resets the connection. The kernel reports that
-  // once, a peek as well, and before what the peer said last.
+  // once, also to a peek, and before the peer's last messages.
   bool reset = false;
   for (;;) {
     message = {};
     message.msg_iov = &part;
     message.msg_iovlen = 1;
     message.msg_control = control;
-    // Room for what comes with every packet of this socket, and for no descriptor.
+    // There is room for the credentials of every packet of this socket, and for no descriptor.
     message.msg_controllen = credentials != 0 ? sizeof(control) : CMSG_LEN(0);
     n = recvmsg(socket, &message, MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (n >= 0 || (errno != EINTR && (errno != ECONNRESET || reset))) break;
@@ -81,8 +81,8 @@ bool HasUnread(int socket) {
 void DropPlain(int socket) {
   char buffer[kPieceBytes];
   for (int i = 0; i < kMost; ++i) {
-    // A look at a stream goes up to the first descriptor, or to what it has room for. To read as
-    // much takes no more.
+    // A look at a stream ends at the first descriptor, or where its room ends. Reading as much
+    // takes no more.
     const Look look = LookAt(socket, buffer, sizeof(buffer));
     if (look.next != Next::kPlain) return;
     if (recv(socket, buffer, std::max<size_t>(look.bytes, 1), MSG_DONTWAIT) < 0) return;

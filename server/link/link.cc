@@ -6,10 +6,10 @@
 #include <sys/uio.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "device/base/posix.h"
 #include "proto/wire/frame.h"
 #include "proto/wire/rights.h"
 #include "server/link/drop_unread.h"
@@ -76,21 +76,14 @@ absl::StatusOr<LinkReader::Received> LinkReader::Receive(int socket) {
         return absl::UnavailableError("the other end of the link has closed");
     }
   }
-  struct iovec piece = {buffer, n_bytes};
-  alignas(struct cmsghdr) char control[CMSG_SPACE(wire::kMaxRights * sizeof(int))];
-  struct msghdr message = {};
-  message.msg_iov = &piece;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
-  const ssize_t n =
-      base::Retry([&] { return recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC); });
+  wire::Rights rights;
+  const ssize_t n = wire::ReceiveRights(socket, buffer, n_bytes, MSG_DONTWAIT, &rights);
   if (n < 0) {
     if (errno == EAGAIN || errno == EWOULDBLOCK) return Received::kNothingYet;
     if (errno == ECONNRESET) return absl::UnavailableError("the other end of the link has closed");
     return wire::ErrnoStatus(errno, "receive from the link");
   }
-  wire::TakeRights(&message, &fds_);
+  std::move(rights.fds.begin(), rights.fds.end(), std::back_inserter(fds_));
   if (n == 0) return absl::UnavailableError("the other end of the link has closed");
   bytes_.append(buffer, static_cast<size_t>(n));
   return Received::kSome;
@@ -188,14 +181,9 @@ absl::StatusOr<LinkWriter::Flushed> LinkWriter::Flush(int socket,
       }
       if (item.fd.valid()) break;
     }
-    struct msghdr message = {};
-    message.msg_iov = pieces;
-    message.msg_iovlen = n_pieces;
-    alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
     const int fd = queue_.front().fd.get();
-    if (fd >= 0) wire::AttachRights({&fd, 1}, control, &message);
-    const ssize_t n =
-        base::Retry([&] { return sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL); });
+    const ssize_t n = wire::SendRights(socket, {pieces, n_pieces}, {&fd, fd >= 0 ? 1u : 0u},
+                                       MSG_DONTWAIT | MSG_NOSIGNAL);
     if (n < 0) {
       if (errno == EAGAIN || errno == EWOULDBLOCK) return Flushed::kBlocked;
       if (errno == ETOOMANYREFS || errno == ENOBUFS || errno == ENOMEM) {

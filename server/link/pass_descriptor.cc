@@ -2,25 +2,16 @@
 
 #include <errno.h>
 #include <sys/socket.h>
-#include <sys/uio.h>
 
 #include <utility>
-#include <vector>
 
-#include "device/base/posix.h"
 #include "proto/wire/rights.h"
 
 namespace iris::server {
 
 Passed PassDescriptor(int link, const void* data, size_t n_bytes, int fd) {
-  struct iovec part = {const_cast<void*>(data), n_bytes};
-  alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  struct msghdr message = {};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  wire::AttachRights({&fd, 1}, control, &message);
-  const ssize_t n =
-      base::Retry([&] { return sendmsg(link, &message, MSG_DONTWAIT | MSG_NOSIGNAL); });
+  const struct iovec part = {const_cast<void*>(data), n_bytes};
+  const ssize_t n = wire::SendRights(link, {&part, 1}, {&fd, 1}, MSG_DONTWAIT | MSG_NOSIGNAL);
   if (n >= 0) return Passed::kYes;  // so few bytes go all at once
   if (errno == EAGAIN || errno == EWOULDBLOCK) return Passed::kFull;
   if (errno == EPIPE || errno == ECONNRESET) return Passed::kHasEnded;
@@ -28,21 +19,12 @@ Passed PassDescriptor(int link, const void* data, size_t n_bytes, int fd) {
 }
 
 Taken TakeDescriptor(int link, void* data, size_t n_bytes, wire::UniqueFd* fd) {
-  struct iovec part = {data, n_bytes};
-  alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(int))];
-  struct msghdr message = {};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
-  const ssize_t n = recvmsg(link, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  wire::Rights rights;
+  const ssize_t n = wire::ReceiveRights(link, data, n_bytes, MSG_DONTWAIT, &rights);
   if (n < 0) {
-    const bool later = errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
-    return later ? Taken::kNoneYet : Taken::kHasEnded;
+    return errno == EAGAIN || errno == EWOULDBLOCK ? Taken::kNoneYet : Taken::kHasEnded;
   }
-  std::vector<wire::UniqueFd> fds;
-  wire::TakeRights(&message, &fds);
-  if (!fds.empty()) *fd = std::move(fds.front());
+  if (!rights.fds.empty()) *fd = std::move(rights.fds.front());
   return static_cast<size_t>(n) == n_bytes ? Taken::kOne : Taken::kHasEnded;
 }
 

@@ -1,6 +1,5 @@
-// How irisd hands descriptors to a process that may hang in its place, each with a few bytes that
-// say what it is for. The link between them is a stream of AF_UNIX; neither end ever waits.
-// Thread-safe in so far as each end of a link belongs to one thread.
+// Passes descriptors from irisd to a process that may hang in its place, each with a few bytes. The
+// link between them is a stream of AF_UNIX; neither end ever waits. Each end belongs to one thread.
 #pragma once
 
 #include <cstddef>
@@ -21,8 +20,8 @@ Passed PassDescriptor(int link, const void* data, size_t n_bytes, int fd);
 
 enum class Taken { kOne, kNoneYet, kHasEnded };
 
-// Takes what was passed next. *fd is not valid where the descriptor did not arrive, because this
-// process has none left. kHasEnded also if what comes is not of that length.
+// Takes the next one. *fd is not valid if the descriptor did not arrive, because this process has
+// none left. kHasEnded also if the bytes are not of that length.
 Taken TakeDescriptor(int link, void* data, size_t n_bytes, wire::UniqueFd* fd);
 
 }  // namespace iris::server

@@ -1,7 +1,7 @@
-// Whether this build runs under a sanitizer, and so without the sandbox: the one place that says
-// so. Sanitizers map terabytes of address space, open files as they report, start threads of their
-// own, and look for leaks by ptrace. So in such builds irisd and its workers install no filter of
-// system calls, bound no memory and stay dumpable; all else is the same.
+// kSanitized: this build runs under a sanitizer, and so without the sandbox. Sanitizers map
+// terabytes of address space, open files, start threads, and look for leaks by ptrace. So irisd and
+// its workers install no filter of system calls, bound no memory and stay dumpable; all else is the
+// same.
 #pragma once
 
 namespace iris::server {

@@ -12,7 +12,7 @@
 namespace iris::server {
 namespace {
 
-constexpr int kAcceptsPerTurn = 4;  // of one listener, before others have theirs
+constexpr int kAcceptsAtOnce = 4;  // of one listener, before others have theirs
 constexpr auto kListenAgainAfter = absl::Milliseconds(100);
 
 wire::UniqueFd AcceptOne(int listener) {
@@ -51,7 +51,7 @@ void Acceptor::RunDeadlines(absl::Time now) {
 }
 
 void Acceptor::Accept(Listener& listener) {
-  for (int i = 0; i < kAcceptsPerTurn && listener.watched.valid(); ++i) {
+  for (int i = 0; i < kAcceptsAtOnce && listener.watched.valid(); ++i) {
     wire::UniqueFd socket = AcceptOne(listener.watched.get());
     if (!socket.valid()) {
       const int error = errno;

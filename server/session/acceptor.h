@@ -1,9 +1,9 @@
-// Acceptor: takes connections off listening sockets, and goes on doing so after descriptors have
-// run out. Not thread-safe: it belongs to the session thread. Borrows the poller.
+// Acceptor: accepts connections, also after descriptors have run out. Not thread-safe: it belongs
+// to the session thread. Borrows the poller.
 //
-// It keeps one descriptor in reserve. When there is none left, the reserve is given up for a
-// moment, so that a caller is told instead of left waiting; when even that does not help, because
-// the whole machine has run out, it stops listening for a while instead of spinning.
+// It keeps one descriptor in reserve. When none is left, it gives that up for a moment, so that a
+// caller is told instead of left waiting. If even that does not help, because the whole machine has
+// run out, it stops listening for a while instead of spinning.
 #pragma once
 
 #include <functional>
@@ -20,13 +20,13 @@ class Acceptor {
  public:
   using TakeSocket = std::function<void(wire::UniqueFd socket)>;
 
-  // `refuse` gets a connection for which there are no descriptors: it tells the caller and closes.
+  // `refuse` gets a connection for which there are no descriptors: it tells the client and closes.
   Acceptor(Poller* poller, TakeSocket refuse);
 
   // Accepts from `listener`, which is listening and does not block. Accepted sockets do not block.
   absl::Status Listen(wire::UniqueFd listener, TakeSocket accept);
 
-  // When RunDeadlines wants to be called; InfiniteFuture if never.
+  // Returns when RunDeadlines is to be called next.
   absl::Time deadline() const { return listen_again_; }
   void RunDeadlines(absl::Time now);
 

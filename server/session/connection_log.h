@@ -1,16 +1,15 @@
-// ConnectionLog: lines of the log that clients cause by connecting, misbehaving and hanging up, at
-// a bounded rate (LogBudget). Not thread-safe: it belongs to the session thread. Borrows the
-// logger.
+// ConnectionLog: writes lines about connections to the log, at a bounded rate (LogBudget), since
+// clients cause them. Not thread-safe: it belongs to the session thread. Borrows the logger.
 #pragma once
 
 #include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "server/account/log_budget.h"
 #include "server/account/party.h"
 #include "server/job/states.h"
 #include "server/log.h"
-#include "server/session/log_budget.h"
 
 namespace iris::server {
 
@@ -18,11 +17,12 @@ class ConnectionLog {
  public:
   explicit ConnectionLog(const Logger* logger) : logger_(logger), budget_(kConnectionLogRates) {}
 
-  // One line: what happened to a connection of `caller`, and why.
+  // Says what happened to a connection of `caller`, and why.
   void Write(LogLevel level, std::string_view text, const Party& tenant, const CallerInfo& caller,
              uint64_t session, const absl::Status& reason, absl::Time now);
 
-  // Says now and then what has been left out of whom nothing more was heard.
+  // Reports lines that were left out of tenants that have been quiet since; to be called now and
+  // then.
   void Settle(absl::Time now);
   bool settled() const { return budget_.settled(); }
 

@@ -65,7 +65,7 @@ void DeferredClose::Run(const std::shared_ptr<State>& state, Key key) {
       --(key.is_memory ? state->n_memory_waiting : state->n_waiting);
       if (!key.is_memory) ++state->n_being_closed;
     }
-    // For as long as it takes.
+    // This may take as long as it likes.
     if (next.is_connection) DropAll(next.fd.get());
     next.fd.Reset();
     if (key.is_memory) continue;
@@ -74,13 +74,14 @@ void DeferredClose::Run(const std::shared_ptr<State>& state, Key key) {
   }
 }
 
-void DeferredClose::Add(const Key& key, std::vector<Item> items) {
-  if (items.empty()) return;
+void DeferredClose::Add(const Key& key, std::vector<wire::UniqueFd> fds, bool are_connections) {
+  std::erase_if(fds, [](const wire::UniqueFd& fd) { return !fd.valid(); });
+  if (fds.empty()) return;
   {
     absl::MutexLock lock(&state_->mu);
-    Queue& queue = state_->queues[key];
-    (key.is_memory ? state_->n_memory_waiting : state_->n_waiting) += items.size();
-    for (Item& item : items) queue.items.push_back(std::move(item));
+    (key.is_memory ? state_->n_memory_waiting : state_->n_waiting) += fds.size();
+    std::deque<Item>& items = state_->queues[key].items;
+    for (wire::UniqueFd& fd : fds) items.push_back({std::move(fd), are_connections});
   }
   StartThreadFor(key);
 }
@@ -89,7 +90,7 @@ void DeferredClose::StartThreadFor(const std::optional<Key>& wanted) {
   std::optional<Key> key = wanted;
   {
     absl::MutexLock lock(&state_->mu);
-    // Others may wait since no thread could be started for them.
+    // Others may wait because no thread could be started for them.
     if (!key.has_value() || state_->queues[*key].has_thread) key = NextWithoutThread(*state_);
     if (!key.has_value() || state_->n_threads >= kMaxThreads) return;
     ++state_->n_threads;
@@ -106,37 +107,9 @@ bool DeferredClose::needs_thread() const {
   return state_->n_threads < kMaxThreads && NextWithoutThread(*state_).has_value();
 }
 
-void DeferredClose::Add(const Key& key, std::vector<wire::UniqueFd> fds) {
-  std::vector<Item> items;
-  for (wire::UniqueFd& fd : fds) {
-    if (fd.valid()) items.push_back({std::move(fd), /*is_connection=*/false});
-  }
-  Add(key, std::move(items));
-}
-
-void DeferredClose::Close(const Party& tenant, std::vector<wire::UniqueFd> fds) {
-  Add({/*is_memory=*/true, tenant}, std::move(fds));
-}
-
-void DeferredClose::Close(const Party& tenant, wire::UniqueFd fd) {
-  std::vector<wire::UniqueFd> one;
-  one.push_back(std::move(fd));
-  Close(tenant, std::move(one));
-}
-
-void DeferredClose::CloseUnknown(const Party& tenant, std::vector<wire::UniqueFd> fds) {
-  Add({/*is_memory=*/false, tenant}, std::move(fds));
-}
-
-void DeferredClose::CloseUnknown(const Party& tenant, wire::UniqueFd fd) {
-  std::vector<wire::UniqueFd> one;
-  one.push_back(std::move(fd));
-  CloseUnknown(tenant, std::move(one));
-}
-
 void DeferredClose::CloseConnection(const Party& tenant, wire::UniqueFd socket) {
   if (!socket.valid()) return;
-  // What the peer has not read yet it still can.
+  // The peer can still read what it has not read yet.
   shutdown(socket.get(), SHUT_RDWR);
   DropPlain(socket.get());
   if (!HasUnread(socket.get())) return;
@@ -146,9 +119,7 @@ void DeferredClose::CloseConnection(const Party& tenant, wire::UniqueFd socket) 
     hand_over = state_->hand_over;
   }
   if (hand_over != nullptr && (*hand_over)(socket.get())) return;
-  std::vector<Item> one;
-  one.push_back({std::move(socket), /*is_connection=*/true});
-  Add({/*is_memory=*/false, tenant}, std::move(one));
+  Add({/*is_memory=*/false, tenant}, Fds(std::move(socket)).all, /*are_connections=*/true);
 }
 
 absl::Status DeferredClose::RoomIn(const State& state, const Key& key, size_t n_waiting,

@@ -1,27 +1,25 @@
-// DeferredClose: closes what clients gave, and connections to them. The kernel may take as long
-// over a close as whoever made the descriptor likes: a connection that lingers, a file of a file
-// system that does not answer, or a socket in whose queue such things still are. So it happens
-// elsewhere.
+// DeferredClose: closes descriptors that clients gave, and connections to them, without waiting.
+// The kernel may take as long over a close as the maker of the descriptor likes: for a connection
+// that lingers, a file of a file system that does not answer, or a socket in whose queue such are.
 //
 // A connection that has descriptors in its queue is handed over to a process that may hang
-// (ClosingProcess), where there is one: none of these descriptors has ever been irisd's own, and
-// this socket is none any more. So it does not matter how many there are.
+// (HelperProcesses), if there is one: these descriptors have never been irisd's own, and this
+// socket is none any more, so their number does not matter.
 //
-// All else happens on threads that wait for nobody else's: a tenant has one for memory and one for
-// the rest, while there is something to close. There are at most kMaxThreads of them, and none
-// where the system gives no thread: what has no thread waits for one that has nothing left to do,
-// or for the next call.
+// All else is closed on threads: a tenant has one for memory and one for the rest, while there is
+// something to close. There are at most kMaxThreads, and none where the system gives no thread:
+// descriptors without a thread wait for one that has nothing left to do, or for the next call.
 //
 // Each descriptor that waits is one of irisd's. There are two kinds, counted apart:
 // - Memory that was looked at (decision 45). Its close always ends, but may take a while: pages are
 //   freed, or the driver is slow. RoomForMemory says when to wait before more is received.
 // - All else. Its close may never end. Room says when a tenant has too much of it: take nothing
-//   more from it then.
-// Where all tenants together have as many as they may have, there is no room for each that has its
+//   more from that tenant then.
+// If all tenants together have as many as they may, there is no room for a tenant that has its
 // equal part of them: one that has nothing to close is held up by nobody.
 //
 // Thread-safe, and never blocks. Threads that hang end with the process: a DeferredClose may be
-// destroyed before they do. Copies are one and the same.
+// destroyed before they do. Copies share their state.
 #pragma once
 
 #include <cstddef>
@@ -55,38 +53,44 @@ class DeferredClose {
   // Has another process close the socket, too, after which closing it here cannot hang. False: not
   // now. Called on the thread that calls CloseConnection.
   using HandOver = std::function<bool(int socket)>;
+  // One descriptor, or several.
+  struct Fds {
+    Fds(wire::UniqueFd fd) { all.push_back(std::move(fd)); }       // NOLINT: implicit
+    Fds(std::vector<wire::UniqueFd> fds) : all(std::move(fds)) {}  // NOLINT: implicit
+    std::vector<wire::UniqueFd> all;
+  };
 
   DeferredClose() : DeferredClose(Limits()) {}
   explicit DeferredClose(const Limits& limits, StartThread start_thread = nullptr);
 
-  // From now on; null: none. Connections are then closed on one thread.
+  // Null: connections are closed on threads.
   void SetHandOver(HandOver hand_over);
 
-  // Descriptors of memory that came from the tenant and were looked at: their close cannot wait for
-  // whoever made them.
-  void Close(const Party& tenant, wire::UniqueFd fd);
-  void Close(const Party& tenant, std::vector<wire::UniqueFd> fds);
-  // Descriptors whose close may wait for whoever made them.
-  void CloseUnknown(const Party& tenant, wire::UniqueFd fd);
-  void CloseUnknown(const Party& tenant, std::vector<wire::UniqueFd> fds);
-  // A connection of the tenant's. It is ended at once. The client still reads what was sent to it,
-  // and what it has sent is dropped. Where that brought no descriptors, it is also closed at once.
+  // Closes memory of the tenant's that was looked at: the close cannot wait for its maker.
+  void Close(const Party& tenant, Fds fds) {
+    Add({/*is_memory=*/true, tenant}, std::move(fds.all), /*are_connections=*/false);
+  }
+  // Closes descriptors whose close may wait for their maker.
+  void CloseUnknown(const Party& tenant, Fds fds) {
+    Add({/*is_memory=*/false, tenant}, std::move(fds.all), /*are_connections=*/false);
+  }
+  // Ends a connection of the tenant's at once. The client still reads what was sent to it; what it
+  // has sent is dropped. If that has no descriptors, the socket is also closed at once.
   void CloseConnection(const Party& tenant, wire::UniqueFd socket);
 
-  // kResourceExhausted: as many wait as may wait, memory left aside; the text says of whom, and
-  // what to do.
+  // kResourceExhausted: as many wait as may, without memory; the text says whose, and what to do.
   absl::Status Room(const Party& tenant) const;
   bool IsFull(const Party& tenant) const { return !Room(tenant).ok(); }
-  // kResourceExhausted: so much memory of the tenant waits that no more of it is to be received
-  // yet. That passes, unless the devices' driver hangs.
+  // kResourceExhausted: so much memory of the tenant waits that no more is to be received yet. That
+  // passes, unless the devices' driver hangs.
   absl::Status RoomForMemory(const Party& tenant) const;
 
-  // True: something waits for which no thread could be started; Retry tries that again, as do
+  // Returns whether something waits for which no thread could be started; Retry tries again, as do
   // later closes.
   bool needs_thread() const;
   void Retry() { StartThreadFor(std::nullopt); }
 
-  // How many wait, of all tenants and without memory: those that are not being closed yet, and all.
+  // Count descriptors of all tenants, without memory: those that no thread closes yet, and all.
   size_t n_waiting() const;
   size_t n_unclosed() const;
 
@@ -113,24 +117,23 @@ class DeferredClose {
     const StartThread start_thread;
     mutable absl::Mutex mu;
     std::shared_ptr<const HandOver> hand_over ABSL_GUARDED_BY(mu);
-    // Those that are not empty, or whose thread is about to look; memory comes first.
+    // Queues that are not empty, or whose thread is about to look; memory comes first.
     std::map<Key, Queue> queues ABSL_GUARDED_BY(mu);
     size_t n_memory_waiting ABSL_GUARDED_BY(mu) = 0;
-    // Without memory.
+    // These exclude memory.
     size_t n_waiting ABSL_GUARDED_BY(mu) = 0;
     size_t n_being_closed ABSL_GUARDED_BY(mu) = 0;
     size_t n_threads ABSL_GUARDED_BY(mu) = 0;
   };
-  void Add(const Key& key, std::vector<wire::UniqueFd> fds);
-  void Add(const Key& key, std::vector<Item> items);
-  // Starts a thread for a queue that has none, if there may be one more: this one, or another.
+  void Add(const Key& key, std::vector<wire::UniqueFd> fds, bool are_connections);
+  // Starts a thread for `wanted` or another queue that has none, if there may be one more.
   void StartThreadFor(const std::optional<Key>& wanted);
-  // A thread: closes what is in the queue, then in others that have no thread.
+  // Runs on a thread: empties the queue, then others that have no thread.
   static void Run(const std::shared_ptr<State>& state, Key key);
-  // A queue that is not empty and has no thread.
+  // Returns a queue that is not empty and has no thread.
   static std::optional<Key> NextWithoutThread(const State& state)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mu);
-  // kResourceExhausted: the queue has as many as it may have, where `n_waiting` wait in all.
+  // kResourceExhausted: the queue has as many as it may, when `n_waiting` wait in all.
   static absl::Status RoomIn(const State& state, const Key& key, size_t n_waiting,
                              absl::string_view what_they_are)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mu);

@@ -1,5 +1,7 @@
 #include "server/session/descriptor_sender.h"
 
+#include <sys/socket.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -94,11 +96,10 @@ void DescriptorSender::Close(Session& session, const absl::Status& told) {
     (void)wire::SendFrame(session.socket.get(), wire::FrameType::kError,
                           wire::MakeErrorPayload(told));
   }
-  if (unread.count() > 0) {
-    ended_.Add(session.tenant(), session.socket.Release(), std::move(unread));
-  } else {
-    closer_->CloseConnection(session.tenant(), session.socket.Release());
-  }
+  wire::UniqueFd socket = session.socket.Release();
+  if (unread.count() == 0) return closer_->CloseConnection(session.tenant(), std::move(socket));
+  shutdown(socket.get(), SHUT_RDWR);  // the peer still reads what was sent, and then the end
+  ended_.push_back({session.tenant(), std::move(socket), std::move(unread)});
 }
 
 void DescriptorSender::RunDeadlines(absl::Time now) {
@@ -124,7 +125,18 @@ void DescriptorSender::LookForReceived(absl::Time now) {
     return !session->unread;
   });
   if (unread_.empty()) unread_.shrink_to_fit();
-  ended_.Sweep();
+  std::erase_if(ended_, [this](UnreadSocket& ended) {
+    if (!AllReceived(ended.socket.get())) return false;
+    closer_->CloseConnection(ended.tenant, std::move(ended.socket));
+    return true;
+  });
+  if (ended_.empty()) ended_.shrink_to_fit();
+}
+
+void DescriptorSender::Clear() {
+  for (UnreadSocket& ended : std::exchange(ended_, {})) {
+    closer_->CloseConnection(ended.tenant, std::move(ended.socket));
+  }
 }
 
 }  // namespace iris::server

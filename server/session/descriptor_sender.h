@@ -12,10 +12,9 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "proto/wire/frame.h"
+#include "server/account/in_flight.h"
 #include "server/session/deferred_close.h"
-#include "server/session/in_flight.h"
 #include "server/session/session.h"
-#include "server/session/unread_sockets.h"
 
 namespace iris::server {
 
@@ -31,8 +30,7 @@ class DescriptorSender {
         closer_(closer),
         find_(std::move(find)),
         end_(std::move(end)),
-        in_flight_(limits),
-        ended_(closer) {}
+        in_flight_(limits) {}
 
   // Returns the share of one session. kResourceExhausted: it has no room for `n_needed`.
   absl::StatusOr<InFlight::Hold> Share(const Applicant& applicant, uint32_t n_needed);
@@ -54,9 +52,19 @@ class DescriptorSender {
   bool settled() const { return unread_.empty() && ended_.empty(); }
 
   uint64_t in_flight_of(const Party& tenant) const { return in_flight_.of(tenant); }
-  void Clear() { ended_.Clear(); }
+  // Closes the connections that Close has left.
+  void Clear();
 
  private:
+  // The connection of an ended session whose client has not yet received every descriptor. The
+  // kernel charges these to irisd's user until the client reads them or closes its end, so they
+  // count in their tenant's share until then.
+  struct UnreadSocket {
+    Party tenant;
+    wire::UniqueFd socket;
+    InFlight::Hold share;
+  };
+
   static Outbox::Socket SocketOf(const Session& session);
   // Has LookForReceived look at the session, if something is unread.
   void WatchUnread(Session& session);
@@ -69,7 +77,7 @@ class DescriptorSender {
   const Find find_;
   const End end_;
   InFlight in_flight_;
-  UnreadSockets ended_;
+  std::vector<UnreadSocket> ended_;
   std::vector<uint64_t> retries_;  // keys of blocked sessions
   absl::Time retry_at_ = absl::InfinitePast();
   std::vector<uint64_t> unread_;  // keys of sessions that have descriptors in flight

@@ -8,7 +8,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -19,11 +18,10 @@ namespace {
 
 constexpr mode_t kMode = 0600;
 constexpr int kAttempts = 100;
-// For children of a killed irisd; see HolderIsGone.
 constexpr int kWaitsMost = 1000;
 constexpr useconds_t kWaitUs = 1000;
 
-// The pid that the holder of a lock file wrote into it; 0 if it cannot be read.
+// Returns the pid that the holder of a lock file wrote into it; 0 if it cannot be read.
 long LockHolder(int fd) {
   char text[32] = {};
   const ssize_t n = pread(fd, text, sizeof(text) - 1, 0);
@@ -47,7 +45,7 @@ absl::Status NotOurs(const std::string& path, const struct stat& info) {
       "lock ", path, " ", what, ": make sure that no irisd serves this directory, and remove it"));
 }
 
-// The file, made if there is none. An invalid descriptor: it was removed just now.
+// Opens the file, and makes it if there is none. An invalid descriptor: it was removed just now.
 absl::StatusOr<wire::UniqueFd> OpenLock(const std::string& path) {
   wire::UniqueFd made(
       open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, kMode));
@@ -59,7 +57,7 @@ absl::StatusOr<wire::UniqueFd> OpenLock(const std::string& path) {
     return made;
   }
   if (errno != EEXIST) return wire::ErrnoStatus(errno, absl::StrCat("make ", path));
-  // Looked at before it is opened: opening a device or a pipe can do more than that.
+  // Opening a device or a pipe could do more than open it, so look before.
   struct stat info = {};
   if (lstat(path.c_str(), &info) != 0) {
     if (errno == ENOENT) return wire::UniqueFd();
@@ -92,8 +90,7 @@ absl::Status HeldByAnother(const std::string& directory, int fd, const struct st
 
 absl::StatusOr<wire::UniqueFd> LockDirectory(const std::string& directory) {
   const std::string path = absl::StrCat(directory, "/", kLockName);
-  // The holder removes the file when it ends. A lock on a removed file locks nothing, so look
-  // again.
+  // The holder removes the file when it ends. A lock on a removed file locks nothing: look again.
   int waits = 0;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     absl::StatusOr<wire::UniqueFd> fd = OpenLock(path);
@@ -125,7 +122,7 @@ absl::StatusOr<wire::UniqueFd> LockDirectory(const std::string& directory) {
       }
       continue;
     }
-    // Only whoever finds it locked wants to know the pid: a full file system may keep it out.
+    // The pid is only for messages, so a full file system may keep it out.
     const std::string pid = absl::StrCat(getpid(), "\n");
     if (pwrite(fd->get(), pid.data(), pid.size(), 0) != static_cast<ssize_t>(pid.size()) ||
         ftruncate(fd->get(), static_cast<off_t>(pid.size())) != 0) {

@@ -13,16 +13,14 @@
 #include "absl/time/time.h"
 #include "proto/wire/unique_fd.h"
 #include "server/account/accounts.h"
+#include "server/account/admission.h"
 #include "server/session/acceptor.h"
-#include "server/session/admission.h"
-#include "server/session/attestation.h"
 #include "server/session/connection_log.h"
 #include "server/session/deferred_close.h"
 #include "server/session/party_finder.h"
 #include "server/session/peer.h"
 #include "server/session/poller.h"
 #include "server/session/rpc_host.h"
-#include "server/session/rpc_socket.h"
 
 namespace iris::server {
 

@@ -24,7 +24,7 @@ absl::Status CheckFrame(const wire::Frame& frame, int64_t pid,
         absl::StrCat("a message of process ", frame.sender.pid, " on the session of process ", pid,
                      ": a forked child must open a session of its own"));
   }
-  // SessionCalls says which may come with a kCall.
+  // SessionCalls checks those of a kCall.
   if (!frame.fds.empty() && frame.type != wire::FrameType::kCall) {
     return absl::InvalidArgumentError("descriptors came that nobody asked for");
   }
@@ -39,51 +39,49 @@ absl::Status CheckFrame(const wire::Frame& frame, int64_t pid,
   return absl::OkStatus();
 }
 
-Handshake::Handshake(const Start& start) : start_(start), deadline_(start.now + start.timeout) {}
-
-Handshake::Step Handshake::OnFrame(const wire::Frame& frame) {
-  const absl::Status status =
+absl::StatusOr<Handshake::Step> Handshake::OnFrame(const wire::Frame& frame) {
+  absl::Status status =
       CheckFrame(frame, start_.pid,
                  {challenged_ ? wire::FrameType::kChallengeReply : wire::FrameType::kHello});
-  if (!status.ok()) return Refuse{status};
+  if (!status.ok()) return status;
   return challenged_ ? OnReply(frame) : OnHello(frame);
 }
 
-Handshake::Step Handshake::OnHello(const wire::Frame& frame) {
+absl::StatusOr<Handshake::Step> Handshake::OnHello(const wire::Frame& frame) {
   const absl::StatusOr<wire::HelloPayload> hello = frame.As<wire::HelloPayload>();
-  if (!hello.ok()) return Refuse{hello.status()};
+  if (!hello.ok()) return hello.status();
   if (hello->version_min > wire::kVersion || hello->version_max < wire::kVersion) {
-    return Refuse{absl::FailedPreconditionError(
+    return absl::FailedPreconditionError(
         absl::StrCat("the client speaks protocol versions ", hello->version_min, " to ",
                      hello->version_max, ", irisd ", wire::kIrisVersion, " speaks version ",
-                     wire::kVersion, ": install matching versions"))};
+                     wire::kVersion, ": install matching versions"));
   }
   if ((hello->flags & ~wire::kCallsByFrames) != 0) {
-    return Refuse{absl::InvalidArgumentError(
-        absl::StrCat("the hello has flags ", hello->flags, " of which irisd knows ",
-                     wire::kCallsByFrames, ": install matching versions"))};
+    return absl::InvalidArgumentError(absl::StrCat("the hello has flags ", hello->flags,
+                                                   " of which irisd knows ", wire::kCallsByFrames,
+                                                   ": install matching versions"));
   }
   calls_by_frames_ = (hello->flags & wire::kCallsByFrames) != 0;
   outlives_irisd_ = calls_by_frames_ && hello->version_max >= wire::kVersionRestarts;
-  if (start_.attested) return Open{};
+  if (start_.attested) return Step::kOpen;
   challenged_ = true;
-  return Challenge{start_.nonce};
+  return Step::kChallenge;
 }
 
-Handshake::Step Handshake::OnReply(const wire::Frame& frame) {
+absl::StatusOr<Handshake::Step> Handshake::OnReply(const wire::Frame& frame) {
   const absl::StatusOr<wire::NoncePayload> reply = frame.As<wire::NoncePayload>();
-  if (!reply.ok()) return Refuse{reply.status()};
+  if (!reply.ok()) return reply.status();
   if (std::memcmp(reply->nonce, start_.nonce.nonce, sizeof(reply->nonce)) != 0) {
-    return Refuse{absl::PermissionDeniedError("the challenge came back changed")};
+    return absl::PermissionDeniedError("the challenge came back changed");
   }
   // CheckFrame has compared the sender's pid. It sent after the pidfd was opened, so if the pidfd's
   // process still runs, it is the sender.
-  return Open{};
+  return Step::kOpen;
 }
 
-Handshake::Refuse Handshake::OnDeadline() const {
-  return {absl::DeadlineExceededError(absl::StrCat("the handshake was not finished within ",
-                                                   absl::FormatDuration(start_.timeout)))};
+absl::Status Handshake::OnDeadline() const {
+  return absl::DeadlineExceededError(
+      absl::StrCat("the handshake was not finished within ", absl::FormatDuration(start_.timeout)));
 }
 
 wire::WelcomePayload MakeWelcome(uint64_t session_id, uint64_t daemon_id,

@@ -11,9 +11,9 @@
 #include <cstdint>
 #include <initializer_list>
 #include <string_view>
-#include <variant>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "proto/wire/frame.h"
 
@@ -27,17 +27,11 @@ absl::Status CheckFrame(const wire::Frame& frame, int64_t pid,
 
 class Handshake {
  public:
-  // The caller sends kChallenge with this payload, and waits for another frame.
-  struct Challenge {
-    wire::NoncePayload nonce;
+  enum class Step {
+    kChallenge,  // the caller sends kChallenge with nonce(), and waits for another frame
+    kOpen,       // the caller opens the session: the client is who the kernel says, if that process
+                 // still runs
   };
-  // The caller opens the session: the client is who the kernel says, if that process still runs.
-  struct Open {};
-  // The caller tells the client, and hangs up.
-  struct Refuse {
-    absl::Status reason;
-  };
-  using Step = std::variant<Challenge, Open, Refuse>;
 
   struct Start {
     int64_t pid = 0;  // of the process that connected, as the kernel says
@@ -48,13 +42,15 @@ class Handshake {
     absl::Time now;
     absl::Duration timeout;
   };
-  explicit Handshake(const Start& start);
+  explicit Handshake(const Start& start) : start_(start) {}
 
-  Step OnFrame(const wire::Frame& frame);
+  // An error refuses the client: the caller tells it, and hangs up.
+  absl::StatusOr<Step> OnFrame(const wire::Frame& frame);
+  const wire::NoncePayload& nonce() const { return start_.nonce; }
 
-  // Return when OnDeadline is due, and the action then.
-  absl::Time deadline() const { return deadline_; }
-  Refuse OnDeadline() const;
+  // Return when the client is to be refused, and the error then.
+  absl::Time deadline() const { return start_.now + start_.timeout; }
+  absl::Status OnDeadline() const;
 
   // Valid once it has opened: the client calls by frames, and needs no gRPC socket.
   bool calls_by_frames() const { return calls_by_frames_; }
@@ -62,11 +58,10 @@ class Handshake {
   bool outlives_irisd() const { return outlives_irisd_; }
 
  private:
-  Step OnHello(const wire::Frame& frame);
-  Step OnReply(const wire::Frame& frame);
+  absl::StatusOr<Step> OnHello(const wire::Frame& frame);
+  absl::StatusOr<Step> OnReply(const wire::Frame& frame);
 
   const Start start_;
-  const absl::Time deadline_;
   bool challenged_ = false;
   bool calls_by_frames_ = false;
   bool outlives_irisd_ = false;

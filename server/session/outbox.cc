@@ -1,13 +1,20 @@
 #include "server/session/outbox.h"
 
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
+
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "proto/wire/limits.h"
 #include "proto/wire/unique_fd.h"
 
 namespace iris::server {
+
+bool AllReceived(int socket) {
+  int unread_bytes = 0;
+  return ioctl(socket, SIOCOUTQ, &unread_bytes) == 0 && unread_bytes == 0;
+}
 
 absl::Status Outbox::Queue(std::vector<OutgoingDescriptor> descriptors) {
   if (queue_.size() + descriptors.size() > kMaxQueued) {

@@ -1,9 +1,9 @@
-// Outbox: the descriptors that are on their way to one session. It queues them, keeps at most
+// Outbox: the descriptors on their way to one session. It queues them, keeps at most
 // kDescriptorWindow in flight, and no more than the share of the session's tenant (InFlight). Not
-// thread-safe; it owns what is queued, and sends through functions that its owner gives.
+// thread-safe; it owns the queue, and sends through functions that its owner gives.
 //
-// A client acknowledges what it has received, but its word is not enough to go by: a descriptor
-// counts as received when the kernel says that nothing which was sent is unread.
+// A client acknowledges descriptors, but its word is not enough: a descriptor counts as received
+// when the kernel says that nothing which was sent is unread.
 #pragma once
 
 #include <algorithm>
@@ -21,12 +21,15 @@
 #include "absl/types/span.h"
 #include "proto/wire/frame.h"
 #include "proto/wire/limits.h"
-#include "server/session/in_flight.h"
+#include "server/account/in_flight.h"
 
 namespace iris::server {
 
-// A descriptor on its way to a session: opened only when it is sent, so that a queue costs no
-// descriptors.
+// Returns whether the peer has received everything that was sent on this socket, or has thrown it
+// away by closing. The kernel says so: no peer can claim it.
+bool AllReceived(int socket);
+
+// A descriptor for a session. It is opened when it is sent, so a queue costs no descriptors.
 struct OutgoingDescriptor {
   wire::DescriptorRecord record;
   std::function<absl::StatusOr<int>()> open;  // the caller owns the result
@@ -36,10 +39,10 @@ class Outbox {
  public:
   // The session's socket. Its functions are called only during a call of the Outbox.
   struct Socket {
-    // Sends one frame with its descriptors, which are borrowed. As wire::SendFrame.
+    // Sends one frame with descriptors, which are borrowed. As wire::SendFrame.
     std::function<absl::Status(const wire::DescriptorsPayload& payload, absl::Span<const int>)>
         send;
-    // True if the peer has received everything that was sent. As AllReceived (unread_sockets.h).
+    // As AllReceived.
     std::function<bool()> all_received;
   };
 
@@ -52,38 +55,39 @@ class Outbox {
   // kResourceExhausted: the queue would be longer than kMaxQueued; it is unchanged.
   absl::Status Queue(std::vector<OutgoingDescriptor> descriptors);
 
-  // The client has received so many more. kInvalidArgument: so many are not on their way.
+  // Notes that the client says that it has received `count` more. kInvalidArgument: fewer are on
+  // their way.
   absl::Status Acknowledge(uint32_t count);
 
-  // Whether one more descriptor may be on its way, for one that does not come from the queue; and
-  // that it is. The client acknowledges it like the others, but for the one of kWelcome.
+  // Say whether a descriptor that does not come from the queue may be sent, and that it was. The
+  // client acknowledges it like the others, except the one of kWelcome.
   bool HasRoom() const { return n_in_flight() < wire::kDescriptorWindow && share_.Room() > 0; }
   void CountSent() {
     ++n_unacknowledged_;
     share_.Add(1);
   }
   void CountWelcome() { share_.Add(1); }
-  // An earlier irisd may have sent so many that are unread: as long as anything is.
+  // Counts the most that an earlier irisd may have sent, while something is unread.
   void CountEarlier() { share_.Add(wire::kDescriptorWindow); }
-  // Looks whether what was sent has been received. True if its share has room that it had not.
+  // Looks whether everything sent was received. Returns true if that made room in the share.
   bool Look(const Socket& socket);
 
   enum class Flushed {
     kIdle,     // nothing to do before the next Queue or Acknowledge
-    kUnread,   // the client has acknowledged some that it may not have received: look, that is
-               // flush, again in a while; nothing tells of what it receives
+    kUnread,   // the client has acknowledged some that it may not have received: flush again in a
+               // while, since nothing tells when it receives them
     kBlocked,  // descriptors, its share, or room in the socket ran out: flush again in a while
   };
   // Sends what fits. A peer that is gone is no error here: its hang-up is on its way. Any other
-  // failure of `send`, or of opening a descriptor, is returned; what it concerns stays queued.
-  // kResourceExhausted: it has been blocked for `patience`, and by what.
+  // failure of `send`, or of opening a descriptor, is returned, and the descriptor stays queued.
+  // kResourceExhausted: it was blocked for `patience`; the text says by what.
   absl::StatusOr<Flushed> Flush(const Socket& socket, absl::Time now, absl::Duration patience);
 
-  // Forgets what is queued, and hands over the share: what is in flight outlives the session.
+  // Empties the queue, and returns the share, since descriptors in flight outlive the session.
   InFlight::Hold Close();
 
   size_t n_queued() const { return queue_.size(); }
-  // Sent, and not acknowledged or not received.
+  // Counts descriptors that were sent and not acknowledged, or not received.
   uint32_t n_in_flight() const { return std::max(n_unacknowledged_, share_.count()); }
   const InFlight::Hold& share() const { return share_; }
 

@@ -12,25 +12,23 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "device/base/posix.h"
 #include "proto/wire/frame.h"
 #include "proto/wire/unique_fd.h"
-#include "server/session/attestation.h"
+#include "server/session/peer.h"
 
 namespace iris::server {
 namespace {
 
 constexpr int kDeepestNamespace = 32;  // as the kernel allows
 
-// Remembers why something could not be seen, if that says nothing about what is to be seen: this
-// process, or the system, lacks something now.
+// Remembers that a look failed because this process, or the system, lacks something now.
 class Lacks {
  public:
-  // `value`, or `otherwise` where the call that gave it has failed with errno.
+  // Returns `value`, or `otherwise` if the call that gave it has failed with errno.
   template <typename T>
   T Look(bool failed, T value, T otherwise) {
     if (!failed) return value;
@@ -43,7 +41,6 @@ class Lacks {
   int error_ = 0;
 };
 
-// An invalid descriptor: it cannot be opened.
 wire::UniqueFd Open(const std::string& path, Lacks* lacks) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   return wire::UniqueFd(lacks->Look(fd < 0, fd, -1));
@@ -57,7 +54,7 @@ std::string ReadText(const std::string& path, Lacks* lacks) {
   return std::string(text, static_cast<size_t>(lacks->Look(n < 0, n, ssize_t{0})));
 }
 
-// Inode number of a namespace; 0: it cannot be read.
+// Returns the inode number of a namespace; 0 if it cannot be read.
 uint64_t InodeOf(const std::string& path, Lacks* lacks) {
   struct stat info = {};
   const bool failed = stat(path.c_str(), &info) != 0;
@@ -68,7 +65,7 @@ uint64_t InodeOf(const wire::UniqueFd& fd) {
   return fd.valid() && fstat(fd.get(), &info) == 0 ? info.st_ino : 0;
 }
 
-// What is irisd's own is asked once, and has to be right.
+// irisd's own namespaces are read once, and have to be right.
 template <typename T>
 T Own(T (*look)(const std::string&, Lacks*), const char* path) {
   Lacks lacks;
@@ -77,18 +74,18 @@ T Own(T (*look)(const std::string&, Lacks*), const char* path) {
   throw std::system_error(lacks.error(), std::generic_category(), absl::StrCat("look at ", path));
 }
 
-// Who owns a user namespace. Nothing: irisd may not look.
+// Returns the owner of a user namespace; nothing if irisd may not look.
 std::optional<uint32_t> OwnerOf(const wire::UniqueFd& user_namespace) {
   uid_t owner = 0;
   if (ioctl(user_namespace.get(), NS_GET_OWNER_UID, &owner) != 0) return std::nullopt;
   return owner;
 }
 
-// Goes from the namespace at `path` outwards until irisd's own. False: irisd may not look at all of
-// them. `visit(const wire::UniqueFd&, inode)` is called for each on the way.
+// Goes from the namespace at `path` outwards until irisd's own, and calls `visit(const
+// wire::UniqueFd&, inode)` for each. False: irisd may not look at all of them.
 template <typename Visit>
 bool Outwards(const std::string& path, uint64_t own, Lacks* lacks, Visit visit) {
-  if (InodeOf(path, lacks) == own) return true;  // what nearly all are in
+  if (InodeOf(path, lacks) == own) return true;  // as for nearly all
   wire::UniqueFd fd = Open(path, lacks);
   for (int depth = 0; depth < kDeepestNamespace && fd.valid(); ++depth) {
     const uint64_t at = InodeOf(fd);
@@ -100,8 +97,8 @@ bool Outwards(const std::string& path, uint64_t own, Lacks* lacks, Visit visit) 
   return false;
 }
 
-// Whether the process is in a PID namespace below that of our /proc, where irisd may not look
-// closer: its status then lists one number for each.
+// Returns whether the process is in a PID namespace below that of our /proc, even if irisd may not
+// look closer: its status then lists one number for each.
 bool InNestedPidNamespace(int64_t pid, Lacks* lacks) {
   const std::string status = ReadText(absl::StrCat("/proc/", pid, "/status"), lacks);
   for (absl::string_view line : absl::StrSplit(status, '\n')) {
@@ -124,7 +121,7 @@ PartyFinder::PartyFinder()
 absl::StatusOr<Party> PartyFinder::Find(int64_t pid, uint32_t uid, int pidfd) const {
   const std::string process = absl::StrCat("/proc/", pid);
   Party party{uid};
-  // Only who has the capability in the user namespace that owns a PID namespace could make it.
+  // Making a PID namespace takes the capability in the user namespace that owns it.
   uint64_t pid_container = 0, user_container = 0;
   Lacks lacks;
   const bool pid_known = Outwards(
@@ -145,15 +142,15 @@ absl::StatusOr<Party> PartyFinder::Find(int64_t pid, uint32_t uid, int pidfd) co
                                    });
   if (party.maker == uid) party.maker = 0;
   party.container = pid_container != 0 ? pid_container : user_container;
-  // Another user's namespaces may be hidden from an irisd without CAP_SYS_PTRACE. What everybody
-  // may read still says whether they are irisd's own.
+  // Another user's namespaces may be hidden from an irisd without CAP_SYS_PTRACE. Files that
+  // everybody may read still say whether they are irisd's own.
   const bool hidden = (!pid_known && InNestedPidNamespace(pid, &lacks)) ||
                       (!user_known && ReadText(process + "/uid_map", &lacks) != own_uid_map_);
   if (lacks.error() != 0) {
     return wire::ErrnoStatus(lacks.error(), absl::StrCat("look whose process ", pid, " is"));
   }
   if (party.container == 0 && hidden) party.container = Party::kUnknownContainer;
-  // If the process still runs, everything that was read by its number was its own.
+  // If the process still runs, everything read by its number was its own.
   if (ProcessHasEnded(pidfd)) {
     return absl::AbortedError(
         absl::StrCat("process ", pid, ", which connected, has ended: connect again"));

@@ -1,9 +1,9 @@
-// PartyFinder: says of which party a process is (server/account/party.h).
+// PartyFinder: finds the party of a process (server/account/party.h).
 //
 // A container is a PID or user namespace that root made around the process, and that is not
-// irisd's own. Of several, one in the other, the outermost counts, and PID namespaces count before
-// user namespaces: whoever is root in a container can make any number of others inside. A user
-// namespace that an ordinary user made is no container: its users count as of that user.
+// irisd's own. Of several nested ones, the outermost counts, and PID namespaces count before user
+// namespaces, because root in a container can make any number of others inside. A user namespace
+// that an ordinary user made is no container: its users count as that user's.
 //
 // Immutable and thread-safe.
 #pragma once
@@ -21,8 +21,8 @@ class PartyFinder {
   // Looks at the namespaces and at the user of this process.
   PartyFinder();
 
-  // The party of a process of the user `uid`. `pidfd` is open on the process that has this pid, or
-  // had it: a pid that belongs to another process by now is noticed. kAborted: the process has
+  // Returns the party of a process of the user `uid`. `pidfd` is of the process that has this pid,
+  // or had it: Find notices that the pid belongs to another process now. kAborted: the process has
   // ended.
   absl::StatusOr<Party> Find(int64_t pid, uint32_t uid, int pidfd) const;
 

@@ -17,7 +17,7 @@
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "proto/wire/unique_fd.h"
-#include "server/session/attestation.h"
+#include "server/session/peer.h"
 
 namespace iris::server {
 namespace {

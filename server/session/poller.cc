@@ -81,14 +81,14 @@ void Poller::Wait(absl::Duration timeout) {
     }
     const auto it = handlers_.find(id);
     if (it == handlers_.end()) continue;
-    const std::shared_ptr<Handler> handler = it->second;  // lives on if it lets go of itself
+    const std::shared_ptr<Handler> handler = it->second;  // it may release itself
     (*handler)(events[i].events);
   }
 }
 
 void Poller::Wake() {
   const uint64_t one = 1;
-  // Full means that it is already woken.
+  // If it is full, a wake is pending.
   [[maybe_unused]] const ssize_t n = write(wake_.get(), &one, sizeof(one));
 }
 

@@ -10,7 +10,6 @@
 #include <unordered_map>
 #include <utility>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "proto/wire/unique_fd.h"
@@ -23,7 +22,7 @@ class Poller {
   using Handler = std::function<void(uint32_t events)>;
 
   // Owns a descriptor that is watched. Its destructor ends the watching, then closes: closing alone
-  // is not enough, since a duplicate elsewhere would keep epoll's registration alive.
+  // would not do, since a duplicate elsewhere would keep epoll's registration alive.
   class Watched {
    public:
     Watched() = default;
@@ -38,12 +37,11 @@ class Poller {
 
     int get() const { return fd_.get(); }
     bool valid() const { return fd_.valid(); }
-    // What to watch for from now on, as for epoll_ctl; what is there already is reported too. Any
-    // thread, while the descriptor is watched.
+    // Sets the events to watch for, as for epoll_ctl; those that are there already are reported
+    // too. Any thread, while the descriptor is watched.
     void SetEvents(uint32_t events);
-    // Ends the watching, and closes.
     void Reset() { Release().Reset(); }
-    // Ends the watching alone.
+    // Ends the watching without closing.
     wire::UniqueFd Release();
 
    private:
@@ -64,11 +62,10 @@ class Poller {
   absl::StatusOr<Watched> Watch(wire::UniqueFd* fd, uint32_t events, Handler handler);
 
   // Waits until something happens, `timeout` is over (InfiniteDuration: never), or Wake was called,
-  // then runs the handlers of what happened. No handler of a descriptor that an earlier handler of
-  // the same turn has let go of is run.
+  // then runs the handlers. Runs none of a descriptor that an earlier handler has released.
   void Wait(absl::Duration timeout);
 
-  // Any thread. Ends the wait under way, or the next one.
+  // Ends the wait under way, or the next one. Any thread.
   void Wake();
 
  private:

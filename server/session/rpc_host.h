@@ -1,10 +1,12 @@
-// RpcHost: what the session side asks of irisd's other processes: of a worker of the tenant's,
-// which serves gRPC, and of the one that looks at descriptors before irisd receives them. It
-// belongs to the session thread, as all that is called here.
+// RpcHost: irisd's other processes, as the session side uses them: workers, which serve gRPC, and
+// the one that looks at descriptors before irisd receives them. RpcSocket holds a connection of it.
+// Both belong to the session thread, as all that is called here.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -17,7 +19,7 @@
 
 namespace iris::server {
 
-// Who is at the other end of a connection, for as long as it lasts.
+// The other end of a connection, which stays the same as long as the connection lasts.
 struct RpcPeer {
   Party tenant;
   SessionId session;  // zero: a connection of irisd.sock
@@ -32,29 +34,60 @@ class RpcHost {
   // Serves gRPC on a connected socket: calls on it are the peer's. Returns the connection's number,
   // which is never reused. `closed` runs when the connection has ended by itself, or with the
   // worker that served it: once, later, and not after Disconnect. kResourceExhausted,
-  // kUnavailable: it cannot be served; the text says why. The socket is taken on success alone: who
-  // has it closes it, which may take long.
+  // kUnavailable: it cannot be served; the text says why. Takes the socket only on success: the
+  // owner closes it, which may take long.
   virtual absl::StatusOr<uint64_t> Connect(wire::UniqueFd* socket, const RpcPeer& peer,
                                            std::function<void()> closed) = 0;
   // Ends the connection and cancels its calls. No-op for one that has ended.
   virtual void Disconnect(uint64_t connection) = 0;
 
-  // Has the next packet of a session's socket looked at, which brings descriptors; the look's
-  // number. `answer` runs once, later, unless Forget comes first; the socket is borrowed so long.
-  // OK: none of the descriptors can make whoever receives them wait. Else they are not to be
+  // Has the next packet of a session's socket looked at, which brings descriptors; returns the
+  // look's number. `answer` runs once, later, unless Forget comes first; the socket is borrowed so
+  // long. OK: none of the descriptors can make their receiver wait. Otherwise they are not to be
   // received, and the text says why.
   virtual uint64_t Look(int socket, const Party& tenant,
                         std::function<void(const absl::Status&)> answer) = 0;
-  // Its answer will not run. No-op for one that has been answered.
+  // Drops its answer. No-op for a look that has been answered.
   virtual void Forget(uint64_t look) = 0;
 
-  // When RunDeadlines is to be called next.
+  // Returns when RunDeadlines is to be called next.
   virtual absl::Time deadline() const = 0;
   virtual void RunDeadlines(absl::Time now) = 0;
 
-  // Lets what was answered reach its clients, then ends every connection. Takes no longer than
-  // `within`, and blocks meanwhile. Nothing is served afterwards.
+  // Lets answers reach their clients, then ends every connection. Takes no longer than `within`,
+  // and blocks meanwhile. Nothing is served afterwards.
   virtual void Stop(absl::Duration within) = 0;
+};
+
+// Ends its connection when it is destroyed. Borrows the host.
+class RpcSocket {
+ public:
+  RpcSocket() = default;
+  // As RpcHost::Connect.
+  static absl::StatusOr<RpcSocket> Create(RpcHost* host, wire::UniqueFd* socket,
+                                          const RpcPeer& peer, std::function<void()> closed) {
+    const absl::StatusOr<uint64_t> connection = host->Connect(socket, peer, std::move(closed));
+    if (!connection.ok()) return connection.status();
+    RpcSocket made;
+    made.host_ = host;
+    made.connection_ = *connection;
+    return made;
+  }
+  ~RpcSocket() { Close(); }
+  RpcSocket(RpcSocket&& other) noexcept { *this = std::move(other); }
+  RpcSocket& operator=(RpcSocket&& other) noexcept {
+    std::swap(host_, other.host_);
+    std::swap(connection_, other.connection_);
+    return *this;
+  }
+
+  void Close() {
+    if (host_ != nullptr) std::exchange(host_, nullptr)->Disconnect(connection_);
+  }
+
+ private:
+  RpcHost* host_ = nullptr;
+  uint64_t connection_ = 0;
 };
 
 }  // namespace iris::server

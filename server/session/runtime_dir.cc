@@ -1,7 +1,6 @@
 #include "server/session/runtime_dir.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -13,8 +12,6 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
-#include "absl/strings/strip.h"
 #include "proto/wire/frame.h"
 #include "server/session/directory_lock.h"
 
@@ -22,13 +19,12 @@ namespace iris::server {
 namespace {
 
 constexpr char kPrivate[] = "/.irisd";
-// Who connects to session.sock waits behind those who are in its queue. So a flood of connects must
-// find a short one: the rest of it waits in connect(), each thread once. irisd takes thousands a
-// second.
+// A client that connects to session.sock waits after those in its queue. The queue is short, so a
+// flood of connects waits in connect(), each thread once. irisd takes thousands a second.
 constexpr int kSessionBacklog = 256;
 constexpr size_t kMaxSocketPathBytes = sizeof(sockaddr_un::sun_path) - 1;  // 107
 
-// Lets those connect to the socket, which lies at `file` now, whom the options let in.
+// Lets only users connect whom the options admit. The socket is at `file` now.
 absl::Status SetAccess(const std::string& file, const std::string& path,
                        const RuntimeDirOptions& options) {
   if (options.socket_group.has_value() &&
@@ -49,7 +45,7 @@ absl::StatusOr<bool> IsSocket(const std::string& path) {
   return wire::ErrnoStatus(errno, absl::StrCat("look at ", path));
 }
 
-// Whether `fd` is a socket of that type which listens, and was bound to `bound_to`.
+// Returns whether `fd` is a socket of that type which listens, and was bound to `bound_to`.
 bool IsListening(int fd, int type, const std::string& bound_to) {
   const auto is = [fd](int option, int wanted) {
     int value = 0;
@@ -78,7 +74,7 @@ absl::StatusOr<std::string> DefaultRuntimeDir() {
 
 absl::StatusOr<bool> MakeRuntimeDirectory(const std::string& path) {
   if (mkdir(path.c_str(), 0755) == 0) {
-    // The umask must not hide the sockets from those whom their mode lets in.
+    // The umask must not hide the sockets from users whom their mode admits.
     if (chmod(path.c_str(), 0755) != 0) {
       return wire::ErrnoStatus(errno, absl::StrCat("set the mode of ", path));
     }
@@ -159,31 +155,29 @@ absl::StatusOr<std::unique_ptr<RuntimeDir>> RuntimeDir::Create(const RuntimeDirO
     return absl::PermissionDeniedError(
         absl::StrCat(private_dir, " is not a private directory of this user: remove it"));
   }
-  absl::StatusOr<wire::UniqueFd> session =
-      dir->Listen(kSessionSocketName, SOCK_SEQPACKET, options, std::move(earlier.session),
-                  &dir->made_session_listener_);
+  absl::StatusOr<Listener> session =
+      dir->Listen(kSessionSocketName, SOCK_SEQPACKET, options, std::move(earlier.session));
   if (!session.ok()) return session.status();
   dir->session_listener_ = *std::move(session);
-  absl::StatusOr<wire::UniqueFd> admin = dir->Listen(
-      kAdminSocketName, SOCK_STREAM, options, std::move(earlier.admin), &dir->made_admin_listener_);
+  absl::StatusOr<Listener> admin =
+      dir->Listen(kAdminSocketName, SOCK_STREAM, options, std::move(earlier.admin));
   if (!admin.ok()) return admin.status();
   dir->admin_listener_ = *std::move(admin);
   return dir;
 }
 
-absl::StatusOr<wire::UniqueFd> RuntimeDir::Listen(const char* name, int type,
-                                                  const RuntimeDirOptions& options,
-                                                  wire::UniqueFd earlier, bool* made) {
+absl::StatusOr<RuntimeDir::Listener> RuntimeDir::Listen(const char* name, int type,
+                                                        const RuntimeDirOptions& options,
+                                                        wire::UniqueFd earlier) {
   const std::string hidden = absl::StrCat(path_, kPrivate, "/", name);
   const std::string path = absl::StrCat(path_, "/", name);
   const absl::StatusOr<bool> in_place = IsSocket(path);
   if (!in_place.ok()) return in_place.status();
-  *made = !IsListening(earlier.get(), type, hidden) || !*in_place;
-  if (!*made) {
+  if (*in_place && IsListening(earlier.get(), type, hidden)) {
     if (absl::Status s = SetAccess(path, path, options); !s.ok()) return s;
-    return earlier;
+    return Listener{std::move(earlier), /*made=*/false};
   }
-  unlink(hidden.c_str());  // of an irisd that died here
+  unlink(hidden.c_str());  // left by an irisd that died here
   wire::UniqueFd fd(socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd.valid()) return wire::ErrnoStatus(errno, absl::StrCat("make a socket for ", path));
   struct sockaddr_un address = {};
@@ -204,7 +198,7 @@ absl::StatusOr<wire::UniqueFd> RuntimeDir::Listen(const char* name, int type,
   if (rename(hidden.c_str(), path.c_str()) != 0) {
     return wire::ErrnoStatus(errno, absl::StrCat("put ", path, " into place"));
   }
-  return fd;
+  return Listener{std::move(fd), /*made=*/true};
 }
 
 void RuntimeDir::RemoveSockets() {
@@ -220,8 +214,8 @@ RuntimeDir::~RuntimeDir() {
   if (lock_.valid()) {
     RemoveSockets();
     if (made_private_) rmdir((path_ + kPrivate).c_str());
-    // Removed while still locked: who waits for it finds another file under the name and tries
-    // again.
+    // Removed while still locked: a process that waits for it finds another file under the name,
+    // and tries again.
     unlink(absl::StrCat(path_, "/", kLockName).c_str());
   }
   if (made_directory_) rmdir(path_.c_str());

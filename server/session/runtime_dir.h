@@ -1,8 +1,7 @@
-// RuntimeDir: irisd's directory, its lock and its two sockets. At most one irisd per directory;
-// nothing is left behind.
-//
-// Sockets are bound inside a private (0700) subdirectory, given their mode and group, then renamed
-// into place: at no time can anybody connect whom the mode would keep out. Not thread-safe.
+// RuntimeDir: irisd's directory, its lock and its two sockets. At most one irisd serves a
+// directory, and it leaves nothing there. Sockets are bound inside a private (0700) subdirectory,
+// given their mode and group, then renamed into place: at no time can anybody connect whom the mode
+// would keep out. Not thread-safe.
 #pragma once
 
 #include <sys/types.h>
@@ -11,7 +10,6 @@
 #include <optional>
 #include <string>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/wire/unique_fd.h"
 
@@ -30,8 +28,8 @@ struct RuntimeDirOptions {
 // is neither.
 absl::StatusOr<std::string> DefaultRuntimeDir();
 
-// Makes the directory (not its parents), or looks at the one that is there: kPermissionDenied if
-// others could replace what is in it, as RuntimeDir::Create says. True: it was made.
+// Makes the directory (not its parents), or checks the one that is there: kPermissionDenied if
+// others could replace its files, as RuntimeDir::Create says. Returns whether it was made.
 absl::StatusOr<bool> MakeRuntimeDirectory(const std::string& path);
 
 class RuntimeDir {
@@ -42,15 +40,20 @@ class RuntimeDir {
     wire::UniqueFd admin;
   };
 
+  struct Listener {
+    wire::UniqueFd fd;
+    bool made = false;  // it is a new one; else the earlier irisd's
+  };
+
   // Makes the directory (not its parents), takes its lock, and opens both sockets for listening,
   // the session socket with SO_PASSCRED. kAlreadyExists: another irisd serves it; the message has
   // its pid. kInvalidArgument: the path is too long or relative. kPermissionDenied,
-  // kResourceExhausted: the directory cannot be written, others could replace what is in it (all
+  // kResourceExhausted: the directory cannot be written, others could replace its files (all
   // others, another group than irisd's own, an owner who is neither irisd nor root), or its lock is
   // another user's.
   //
-  // Sockets of `earlier` are taken instead of new ones, if they are such, and are still in place.
-  // `leave`: all stays when this is destroyed, or cannot be made: for the next irisd.
+  // Sockets of `earlier` are used instead of new ones, if they are such, and are still in place.
+  // `leave`: all stays for the next irisd when this is destroyed, or cannot be made.
   static absl::StatusOr<std::unique_ptr<RuntimeDir>> Create(const RuntimeDirOptions& options,
                                                             Listeners earlier = {},
                                                             bool leave = false);
@@ -60,14 +63,9 @@ class RuntimeDir {
   RuntimeDir& operator=(const RuntimeDir&) = delete;
 
   const std::string& path() const { return path_; }
-  wire::UniqueFd TakeSessionListener() { return std::move(session_listener_); }
-  wire::UniqueFd TakeAdminListener() { return std::move(admin_listener_); }
-
-  // Before they are taken. `made`: a new one; else the earlier irisd's.
-  int session_listener() const { return session_listener_.get(); }
-  int admin_listener() const { return admin_listener_.get(); }
-  bool made_session_listener() const { return made_session_listener_; }
-  bool made_admin_listener() const { return made_admin_listener_; }
+  // The descriptors may be moved away.
+  Listener& session_listener() { return session_listener_; }
+  Listener& admin_listener() { return admin_listener_; }
   // As Create's `leave`.
   void Leave(bool leave) { leave_ = leave; }
 
@@ -77,20 +75,17 @@ class RuntimeDir {
 
  private:
   RuntimeDir() = default;
-  // `*made`: it is a new one, and `earlier` is closed.
-  absl::StatusOr<wire::UniqueFd> Listen(const char* name, int type,
-                                        const RuntimeDirOptions& options, wire::UniqueFd earlier,
-                                        bool* made);
+  // Closes `earlier` if it makes a new one.
+  absl::StatusOr<Listener> Listen(const char* name, int type, const RuntimeDirOptions& options,
+                                  wire::UniqueFd earlier);
 
   std::string path_;
   bool made_directory_ = false;
   bool made_private_ = false;
   bool leave_ = false;
-  bool made_session_listener_ = false;
-  bool made_admin_listener_ = false;
   wire::UniqueFd lock_;
-  wire::UniqueFd session_listener_;
-  wire::UniqueFd admin_listener_;
+  Listener session_listener_;
+  Listener admin_listener_;
 };
 
 }  // namespace iris::server

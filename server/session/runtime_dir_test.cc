@@ -83,7 +83,7 @@ TEST_F(RuntimeDirTest, AClientThatSpeaksBeforeItIsAcceptedIsKnownByItsMessage) {
   ASSERT_EQ(connect(client.get(), reinterpret_cast<struct sockaddr*>(&address), sizeof(address)),
             0);
   ASSERT_TRUE(wire::SendFrame(client.get(), wire::FrameType::kHello, wire::HelloPayload()).ok());
-  const wire::UniqueFd listener = dir->TakeSessionListener();
+  const wire::UniqueFd listener = std::move(dir->session_listener().fd);
   const wire::UniqueFd accepted(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
   const auto frame = wire::ReceiveFrame(accepted.get());
   ASSERT_TRUE(frame.ok()) << frame.status();
@@ -238,7 +238,8 @@ TEST_F(RuntimeDirTest, TrailingSlashesMeanTheSameDirectory) {
 // Clients may wait in its sockets for the next irisd.
 TEST_F(RuntimeDirTest, WhereAnotherIsToGoOnAFailureTakesNothingAway) {
   auto dir = MustCreate();
-  RuntimeDir::Listeners earlier{dir->TakeSessionListener(), dir->TakeAdminListener()};
+  RuntimeDir::Listeners earlier{std::move(dir->session_listener().fd),
+                                std::move(dir->admin_listener().fd)};
   dir->Leave(true);
   dir.reset();
   fs::permissions(options_.path + "/.irisd", fs::perms::owner_all | fs::perms::group_all);
@@ -246,8 +247,8 @@ TEST_F(RuntimeDirTest, WhereAnotherIsToGoOnAFailureTakesNothingAway) {
   fs::permissions(options_.path + "/.irisd", fs::perms::owner_all);
   auto next = RuntimeDir::Create(options_, std::move(earlier));
   ASSERT_TRUE(next.ok()) << next.status();
-  EXPECT_FALSE((*next)->made_session_listener());
-  EXPECT_FALSE((*next)->made_admin_listener());
+  EXPECT_FALSE((*next)->session_listener().made);
+  EXPECT_FALSE((*next)->admin_listener().made);
 }
 
 TEST_F(RuntimeDirTest, AFailureLeavesNothingBehind) {

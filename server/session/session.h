@@ -6,9 +6,8 @@
 #include <memory>
 #include <optional>
 
-#include "proto/wire/unique_fd.h"
+#include "server/account/admission.h"
 #include "server/job/ids.h"
-#include "server/session/admission.h"
 #include "server/session/handshake.h"
 #include "server/session/outbox.h"
 #include "server/session/peer.h"

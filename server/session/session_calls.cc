@@ -6,7 +6,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -90,7 +89,7 @@ absl::Status SessionCalls::OnFrame(const wire::Frame& frame) {
   if (frame.type == wire::FrameType::kCall) return OnCall(frame);
   const absl::StatusOr<wire::CallNumberPayload> number = frame.As<wire::CallNumberPayload>();
   if (!number.ok()) return number.status();
-  return frame.type == wire::FrameType::kTaken ? OnTaken(number->call) : OnCancel(number->call);
+  return OnCancelOrTaken(number->call, frame.type == wire::FrameType::kTaken);
 }
 
 absl::Status SessionCalls::OnCall(const wire::Frame& frame) {
@@ -121,57 +120,53 @@ absl::Status SessionCalls::OnCall(const wire::Frame& frame) {
         "Operate in the frame"));
   }
   std::string long_request;
+  absl::Status refused;
   if (header.bytes > wire::kMaxRequestBytes) {
-    Refuse(header.call, absl::ResourceExhaustedError(absl::StrCat(
-                            "the request has ", base::SizeText(header.bytes),
-                            "; irisd reads at most ", base::SizeText(wire::kMaxRequestBytes))));
-    return absl::OkStatus();
-  }
-  if (!in_frame) {
+    refused = absl::ResourceExhaustedError(
+        absl::StrCat("the request has ", base::SizeText(header.bytes), "; irisd reads at most ",
+                     base::SizeText(wire::kMaxRequestBytes)));
+  } else if (!in_frame) {
     absl::StatusOr<std::string> read = ReadSealed(frame.fds.front().get(), header.bytes);
-    if (absl::IsResourceExhausted(read.status())) {
-      Refuse(header.call, read.status());
-      return absl::OkStatus();
-    }
-    if (!read.ok()) return read.status();
-    long_request = *std::move(read);
+    refused = read.status();
+    if (!read.ok() && !absl::IsResourceExhausted(refused)) return refused;
+    if (read.ok()) long_request = *std::move(read);
   }
+  if (refused.ok()) {
+    refused = Begin(header, in_frame ? inline_bytes : std::string_view(long_request),
+                    registers ? absl::MakeConstSpan(frame.fds) : absl::Span<wire::UniqueFd>());
+  }
+  if (!refused.ok()) Refuse(header.call, refused);
+  return absl::OkStatus();
+}
+
+absl::Status SessionCalls::Begin(const wire::CallPayload& header, std::string_view request,
+                                 absl::Span<const wire::UniqueFd> descriptors) {
   const MethodInfo* const method = FindMethod(header.method);
   if (method == nullptr || IsAdmin(method->method)) {
-    Refuse(header.call,
-           absl::UnimplementedError(absl::StrCat("irisd has no method ", header.method,
-                                                 " for sessions: install matching versions")));
-    return absl::OkStatus();
-  }
-  IncomingCall incoming;
-  bool session_full = false;
-  {
-    absl::MutexLock lock(&mu_);
-    session_full = calls_.size() >= wire::kMaxCallsPerConnection;
-  }
-  if (session_full) {
-    Refuse(header.call,
-           absl::ResourceExhaustedError(absl::StrCat(
-               "this session has ", wire::kMaxCallsPerConnection,
-               " calls open in irisd, the limit of one: wait for answers before you call")));
-    return absl::OkStatus();
-  }
-  if (!share().AddCall()) {
-    Refuse(header.call, absl::ResourceExhaustedError(absl::StrCat(
-                            setup_.peer.tenant.Text(), " has ", share().limits().max_calls,
-                            " calls open in irisd, its share: wait for answers before you call")));
-    return absl::OkStatus();
+    return absl::UnimplementedError(absl::StrCat("irisd has no method ", header.method,
+                                                 " for sessions: install matching versions"));
   }
   {
     absl::MutexLock lock(&mu_);
+    if (calls_.size() >= wire::kMaxCallsPerConnection) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("this session has ", wire::kMaxCallsPerConnection,
+                       " calls open in irisd, the limit of one: wait for answers before you call"));
+    }
+    if (!share().AddCall()) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat(setup_.peer.tenant.Text(), " has ", share().limits().max_calls,
+                       " calls open in irisd, its share: wait for answers before you call"));
+    }
     calls_[header.call].streams = method->streams;
   }
+  IncomingCall incoming;
   incoming.method = method->method;
   incoming.session = setup_.peer.session;
   incoming.caller = setup_.peer.caller;
-  if (registers) incoming.descriptors = frame.fds;
+  incoming.descriptors = descriptors;
   incoming.close = setup_.close;
-  incoming.request = in_frame ? inline_bytes : std::string_view(long_request);
+  incoming.request = request;
   incoming.reply = std::make_shared<NumberedReplier<SessionCalls>>(shared_from_this(), header.call);
   std::shared_ptr<ActiveCall> active = (*setup_.serve)(incoming);
   if (active == nullptr) return absl::OkStatus();
@@ -181,39 +176,25 @@ absl::Status SessionCalls::OnCall(const wire::Frame& frame) {
   return absl::OkStatus();
 }
 
-absl::Status SessionCalls::OnCancel(uint64_t number) {
+absl::Status SessionCalls::OnCancelOrTaken(uint64_t number, bool taken) {
   if (number == 0 || number > last_call_) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("cancels call ", number, ", which was not made"));
-  }
-  std::shared_ptr<ActiveCall> active;
-  {
-    absl::MutexLock lock(&mu_);
-    const auto it = calls_.find(number);
-    if (it != calls_.end()) active = it->second.active;
-  }
-  if (active != nullptr) active->OnCancel();
-  return absl::OkStatus();
-}
-
-absl::Status SessionCalls::OnTaken(uint64_t number) {
-  if (number == 0 || number > last_call_) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("has read a message of call ", number, ", which was not made"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        taken ? "has read a message of call " : "cancels call ", number, ", which was not made"));
   }
   std::shared_ptr<ActiveCall> active;
   {
     absl::MutexLock lock(&mu_);
     const auto it = calls_.find(number);
     if (it == calls_.end()) return absl::OkStatus();
-    if (!it->second.streams || it->second.on_their_way == 0) {
+    Call& call = it->second;
+    if (taken && (!call.streams || call.on_their_way == 0)) {
       return absl::InvalidArgumentError(
           absl::StrCat("has read a message of call ", number, " that it was not sent"));
     }
-    --it->second.on_their_way;
-    active = it->second.active;
+    if (taken) --call.on_their_way;
+    active = call.active;
   }
-  if (active != nullptr) active->OnSent();
+  if (active != nullptr) taken ? active->OnSent() : active->OnCancel();
   return absl::OkStatus();
 }
 

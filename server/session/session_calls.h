@@ -16,12 +16,14 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
 #include "proto/wire/frame.h"
 #include "server/link/incoming_call.h"
 #include "server/session/poller.h"
@@ -87,8 +89,10 @@ class SessionCalls : public std::enable_shared_from_this<SessionCalls> {
 
   // The session thread.
   absl::Status OnCall(const wire::Frame& frame) ABSL_LOCKS_EXCLUDED(mu_);
-  absl::Status OnCancel(uint64_t call) ABSL_LOCKS_EXCLUDED(mu_);
-  absl::Status OnTaken(uint64_t call) ABSL_LOCKS_EXCLUDED(mu_);
+  // Passes a checked call to the service. An error refuses the call, and not the client.
+  absl::Status Begin(const wire::CallPayload& header, std::string_view request,
+                     absl::Span<const wire::UniqueFd> descriptors) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status OnCancelOrTaken(uint64_t call, bool taken) ABSL_LOCKS_EXCLUDED(mu_);
   void Refuse(uint64_t call, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Any thread.

@@ -11,10 +11,9 @@
 #include "proto/wire/frame.h"
 #include "proto/wire/limits.h"
 #include "proto/wire/unique_fd.h"
+#include "server/account/rate_budget.h"
 #include "server/session/outbox.h"
-#include "server/session/rate_budget.h"
 #include "server/session/rpc_host.h"
-#include "server/session/rpc_socket.h"
 
 namespace iris::server {
 

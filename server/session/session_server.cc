@@ -175,7 +175,7 @@ DoorUse SessionServer::LimitsOfAll() const {
 void SessionServer::Run() {
   if (options_.heartbeat_every > absl::ZeroDuration()) heartbeat_at_ = SteadyNow();
   while (true) {
-    daemon_->accounts().NextTurn();
+    daemon_->accounts().NextRound();
     poller_->Wait(UntilNextDeadline());
     if (!RunCommands()) break;
     RunDeadlines();
@@ -213,7 +213,7 @@ void SessionServer::RunDeadlines() {
     Session* const session = FindKey(handshakes_.front().key);
     handshakes_.pop_front();
     if (session == nullptr || session->state != State::kHandshake) continue;
-    EndIfFailed(*session, session->handshake->OnDeadline().reason);
+    EndIfFailed(*session, session->handshake->OnDeadline());
   }
   while (!dying_.empty() && dying_.front().at <= now) {
     const Dying late = std::move(dying_.front());
@@ -443,13 +443,12 @@ void SessionServer::OnLooked(uint64_t key, const absl::Status& status) {
 
 absl::Status SessionServer::OnFrame(Session& session, const wire::Frame& frame) {
   if (session.state == State::kHandshake) {
-    const Handshake::Step step = session.handshake->OnFrame(frame);
-    if (const auto* refuse = std::get_if<Handshake::Refuse>(&step)) return refuse->reason;
-    if (const auto* challenge = std::get_if<Handshake::Challenge>(&step)) {
-      session.place.Heard();
-      return wire::SendFrame(session.socket.get(), wire::FrameType::kChallenge, challenge->nonce);
-    }
-    return Open(session);
+    const absl::StatusOr<Handshake::Step> step = session.handshake->OnFrame(frame);
+    if (!step.ok()) return step.status();
+    if (*step == Handshake::Step::kOpen) return Open(session);
+    session.place.Heard();
+    return wire::SendFrame(session.socket.get(), wire::FrameType::kChallenge,
+                           session.handshake->nonce());
   }
   using enum wire::FrameType;
   const int64_t pid = session.peer.caller.pid;

@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -16,7 +15,6 @@
 #include <utility>
 
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "proto/wire/frame.h"
@@ -29,18 +27,17 @@ namespace {
 constexpr int kFirstKept = 3;  // where sd_listen_fds(3) looks for them
 constexpr size_t kPidDigits = 10;
 
-// What says who manages this process. It is not for the child, which this process manages.
+// These name the manager of this process. The child's manager is this process.
 constexpr absl::string_view kOurOwn[] = {
     "LISTEN_PID=",    "LISTEN_FDS=",    "LISTEN_FDNAMES=", "LISTEN_PIDFDID=",
     "NOTIFY_SOCKET=", "WATCHDOG_USEC=", "WATCHDOG_PID=",   "FDSTORE="};
 
-// What the child needs, made before it: another thread of this process may be allocating while it
-// forks.
+// The parent makes this before the fork, during which another thread may be allocating.
 struct Plan {
   const char* path;
   char* const* arguments;
   char* const* environment;
-  // Where its pid goes, as digits; nullptr: nowhere.
+  // Its pid is written here, as digits, unless they are null.
   char* listen_pid;
   char* watchdog_pid;
   const KeptDescriptors::Entry* kept;
@@ -57,13 +54,13 @@ void WriteNumber(pid_t number, char* text) {
   *text = '\0';
 }
 
-// In the child: makes system calls only. Returns errno if the program could not be executed.
+// Runs in the child; makes system calls only. Returns errno if the program could not be executed.
 int Execute(const Plan& plan) {
   const pid_t pid = getpid();
   if (plan.listen_pid != nullptr) WriteNumber(pid, plan.listen_pid);
   if (plan.watchdog_pid != nullptr) WriteNumber(pid, plan.watchdog_pid);
-  // In ascending order each moves down, or stays: none takes the number of one that has yet to be
-  // moved, and no number is needed besides.
+  // In ascending order each moves down, or stays, so none takes the number of one that has yet to
+  // be moved.
   for (int i = 0; i < plan.n_kept; ++i) {
     const int from = plan.kept[i].fd, to = kFirstKept + i;
     if (from == to ? fcntl(from, F_SETFD, 0) != 0 : dup2(from, to) < 0) return errno;

@@ -1,4 +1,6 @@
 // What the supervisor reads of a message, and what it keeps.
+#include "server/supervise/keeping.h"
+
 #include <fcntl.h>
 #include <gtest/gtest.h>
 
@@ -6,8 +8,6 @@
 #include <vector>
 
 #include "device/base/descriptors.h"
-#include "server/supervise/kept_descriptors.h"
-#include "server/supervise/notify_message.h"
 
 namespace iris::server {
 namespace {

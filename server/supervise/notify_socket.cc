@@ -11,8 +11,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "device/base/posix.h"
 #include "proto/wire/frame.h"
+#include "proto/wire/rights.h"
 #include "server/session/directory_lock.h"
 #include "server/session/runtime_dir.h"
 
@@ -22,7 +22,6 @@ namespace {
 constexpr char kFolder[] = "/.supervisor";
 constexpr char kSocket[] = "/notify";
 constexpr size_t kMaxTextBytes = 8192;
-constexpr size_t kMaxDescriptors = 253;  // of one message, by the kernel
 constexpr int kAttempts = 100;
 
 }  // namespace
@@ -53,7 +52,7 @@ absl::Status NotifySocket::OpenFolder() {
   made_runtime_dir_ = made_runtime_dir_ || *made;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     if (mkdir(folder_.c_str(), 0700) == 0) {
-      // A umask can only take away, also from the owner.
+      // The umask may have taken rights from the owner, too.
       if (chmod(folder_.c_str(), 0700) != 0 && errno != ENOENT) {
         return wire::ErrnoStatus(errno, absl::StrCat("set the mode of ", folder_));
       }
@@ -62,7 +61,7 @@ absl::Status NotifySocket::OpenFolder() {
     }
     struct stat info = {};
     if (lstat(folder_.c_str(), &info) != 0) {
-      if (errno == ENOENT) continue;  // of a supervisor that ended just now
+      if (errno == ENOENT) continue;  // its supervisor ended just now
       return wire::ErrnoStatus(errno, absl::StrCat("look at ", folder_));
     }
     if (!S_ISDIR(info.st_mode) || info.st_uid != geteuid() || (info.st_mode & 07777) != 0700) {
@@ -80,7 +79,7 @@ absl::Status NotifySocket::OpenFolder() {
 }
 
 absl::Status NotifySocket::Bind() {
-  unlink(path_.c_str());  // of a supervisor that died here
+  unlink(path_.c_str());  // left by a supervisor that died here
   wire::UniqueFd fd(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd.valid()) return wire::ErrnoStatus(errno, absl::StrCat("make a socket for ", path_));
   // Before the first message can come: every one names its sender.
@@ -105,7 +104,7 @@ absl::Status NotifySocket::Bind() {
 NotifySocket::~NotifySocket() {
   if (HoldsFolder()) {
     unlink(path_.c_str());
-    // Removed while still locked: who waits for it finds another file under the name.
+    // Removed while still locked: a process that waits for it finds another file under the name.
     unlink(absl::StrCat(folder_, "/", kLockName).c_str());
     rmdir(folder_.c_str());
   }
@@ -113,41 +112,14 @@ NotifySocket::~NotifySocket() {
 }
 
 bool NotifySocket::Receive(NotifyDatagram* datagram) {
-  datagram->sender = 0;
-  datagram->whole = false;
-  datagram->text = {};
-  datagram->fds.clear();
-  union {
-    char bytes[CMSG_SPACE(kMaxDescriptors * sizeof(int)) + CMSG_SPACE(sizeof(struct ucred))];
-    struct cmsghdr aligned;
-  } control;
-  struct iovec text = {text_.data(), text_.size()};
-  struct msghdr header = {};
-  header.msg_iov = &text;
-  header.msg_iovlen = 1;
-  header.msg_control = control.bytes;
-  header.msg_controllen = sizeof(control.bytes);
+  wire::Rights rights;
   const ssize_t n =
-      base::Retry([&] { return recvmsg(socket_.get(), &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC); });
+      wire::ReceiveRights(socket_.get(), text_.data(), text_.size(), MSG_DONTWAIT, &rights);
   if (n < 0) return false;
-  for (struct cmsghdr* part = CMSG_FIRSTHDR(&header); part != nullptr;
-       part = CMSG_NXTHDR(&header, part)) {
-    if (part->cmsg_level != SOL_SOCKET) continue;
-    const size_t bytes = part->cmsg_len - CMSG_LEN(0);
-    if (part->cmsg_type == SCM_RIGHTS) {
-      for (size_t i = 0; i < bytes / sizeof(int); ++i) {
-        int fd = -1;
-        std::memcpy(&fd, CMSG_DATA(part) + i * sizeof(int), sizeof(fd));
-        datagram->fds.emplace_back(fd);
-      }
-    } else if (part->cmsg_type == SCM_CREDENTIALS && bytes >= sizeof(struct ucred)) {
-      struct ucred sender = {};
-      std::memcpy(&sender, CMSG_DATA(part), sizeof(sender));
-      datagram->sender = sender.pid;
-    }
-  }
-  datagram->whole = (header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0;
+  datagram->sender = rights.sender.pid;
+  datagram->whole = (rights.flags & (MSG_TRUNC | MSG_CTRUNC)) == 0;
   datagram->text = std::string_view(text_.data(), static_cast<size_t>(n));
+  datagram->fds = std::move(rights.fds);
   return true;
 }
 
@@ -165,7 +137,7 @@ bool NotifySocket::HoldsFolder() const {
 
 absl::Status NotifySocket::OpenAgain() {
   if (!HoldsFolder()) {
-    // Whoever has the folder now has a lock of another file.
+    // A supervisor that has the folder now has a lock of another file.
     wire::UniqueFd old = std::move(lock_);
     const absl::Status opened = OpenFolder();
     if (!opened.ok()) {

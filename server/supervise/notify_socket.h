@@ -1,5 +1,5 @@
-// NotifySocket: where a supervised irisd speaks to its supervisor: a datagram socket in a private
-// folder of the runtime directory, which one supervisor at a time has. Not thread-safe.
+// NotifySocket: the datagram socket by which a supervised irisd speaks to its supervisor. It is in
+// a private folder of the runtime directory, which one supervisor at a time has. Not thread-safe.
 #pragma once
 
 #include <sys/types.h>
@@ -16,7 +16,7 @@
 namespace iris::server {
 
 struct NotifyDatagram {
-  pid_t sender = 0;       // the kernel's word for it; 0: unknown
+  pid_t sender = 0;       // as the kernel says; 0: unknown
   bool whole = false;     // neither text nor descriptors were cut off
   std::string_view text;  // valid until the next Receive
   std::vector<wire::UniqueFd> fds;
@@ -36,20 +36,19 @@ class NotifySocket {
   const std::string& path() const { return path_; }
   int fd() const { return socket_.get(); }
 
-  // Takes the next message. False: there is none now. Never waits.
+  // Takes the next message. Returns false if there is none now. Never waits.
   bool Receive(NotifyDatagram* datagram);
 
-  // Whether messages that are sent to path() come here.
+  // Returns whether messages that are sent to path() come here.
   bool IsInPlace() const;
-  // For one that is not: a new socket, and whatever else was removed. Messages in the old one that
-  // were not received are lost.
+  // Makes a new socket in place, and whatever else was removed. Loses messages of the old one.
   absl::Status OpenAgain();
 
  private:
   NotifySocket() = default;
   absl::Status OpenFolder();
   absl::Status Bind();
-  // Whether the folder's lock is still the one that this process took.
+  // Returns whether the folder's lock is still the one that this process took.
   bool HoldsFolder() const;
 
   std::string runtime_dir_;

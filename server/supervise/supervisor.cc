@@ -22,34 +22,32 @@
 #include "proto/wire/frame.h"
 #include "proto/wire/unique_fd.h"
 #include "server/job/clock.h"
-#include "server/supervise/kept_descriptors.h"
-#include "server/supervise/notify_message.h"
+#include "server/supervise/child_program.h"
+#include "server/supervise/keeping.h"
 #include "server/supervise/notify_socket.h"
 
 namespace iris::server {
 namespace {
 
-// What this process needs besides what it keeps: its own, and those of a message, which are more
-// than would still fit wherever this is too little.
+// This process needs these besides those that it keeps: its own, and those of a message.
 constexpr uint64_t kReservedDescriptors = 64;
 // With their names they fit into one string of the environment.
 constexpr uint64_t kMostKept = 10'000;
 
-// Messages that are read before signals and deadlines are looked at.
+// Messages that are read before signals and deadlines are checked.
 constexpr int kMessagesAtOnce = 1000;
-// More than the kernel queues for a socket. What comes later is not of the dead.
+// More than the kernel queues for a socket. Later messages are not of the dead program.
 constexpr int kMessagesOfTheDead = 100'000;
 
 constexpr absl::Duration kFirstWait = absl::Milliseconds(100);
 constexpr absl::Duration kLongestWait = absl::Seconds(5);
-// What a killed program may take to end before nobody waits for it.
+// A killed program that takes longer to end is not waited for.
 constexpr absl::Duration kKilledEndsWithin = absl::Seconds(10);
-// A deadline that this process sees so late has passed while nothing ran, perhaps the program too.
+// A deadline that is seen so late has passed while nothing ran, perhaps not even the program.
 constexpr absl::Duration kLate = absl::Seconds(1);
 
 constexpr int kTaken[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1};
 
-// How a program ended.
 struct End {
   bool Exited(int code) const { return WIFEXITED(status) && WEXITSTATUS(status) == code; }
   std::string Text() const {
@@ -71,9 +69,9 @@ class Supervisor {
 
  private:
   absl::Status Prepare();
-  // The exit code of this process, if it is to end.
+  // These return the exit code of this process, if it is to end.
   std::optional<int> Start();
-  std::optional<int> Turn();
+  std::optional<int> WaitOnce();
   void ReadSignals();
   void Forward(int signal);
   void ReadMessages(int most);
@@ -84,7 +82,7 @@ class Supervisor {
   std::optional<int> LookAtDeadline();
   void RestoreSocket();
   void Kill(const char* why);
-  // Says `text` once of the program that runs.
+  // Logs `text` once for each start of the program.
   void WarnOnce(bool* told, const char* text, std::initializer_list<LogField> fields) const;
   bool Runs() const { return child_ > 0; }
 
@@ -100,7 +98,7 @@ class Supervisor {
   bool asked_to_end_ = false;
   int n_failures_ = 0;  // starts in a row that did not become ready
 
-  // Of the program that runs, or ran last.
+  // State of the program that runs, or ran last.
   pid_t child_ = 0;  // 0: none runs
   absl::Time started_;
   bool ready_ = false;
@@ -110,7 +108,8 @@ class Supervisor {
   struct {
     bool full = false, name = false, cut = false, foreign = false;
   } told_;
-  // Of whatever comes next: being ready, a sign of life, an end; the next start if none runs.
+  // The deadline for the program to report ready, to give a sign of life, or to end; the time of
+  // the next start if none runs.
   absl::Time deadline_ = absl::InfiniteFuture();
 };
 
@@ -127,11 +126,11 @@ absl::Status Supervisor::Prepare() {
   for (const int signal : kTaken) sigaddset(&set, signal);
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
   signal(SIGPIPE, SIG_IGN);
-  signal(SIGCHLD, SIG_DFL);  // whoever ignores it is not told how children end
+  signal(SIGCHLD, SIG_DFL);  // if it is ignored, waitid does not tell how children end
   signals_.Reset(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!signals_.valid()) return wire::ErrnoStatus(errno, "make a signalfd");
-  // The kernel's table of descriptors takes its size now. Later, beside the thread that writes the
-  // log, each of its growths would take milliseconds.
+  // Grow the kernel's table of descriptors now. Later, with the thread that writes the log, each
+  // growth would take milliseconds.
   wire::UniqueFd(fcntl(signals_.get(), F_DUPFD_CLOEXEC, static_cast<int>(kept_.most())));
 
   absl::StatusOr<std::unique_ptr<NotifySocket>> socket = NotifySocket::Open(options_.runtime_dir);
@@ -159,7 +158,7 @@ int Supervisor::Run() {
                                        {"most_kept", kept_.most()},
                                        {"watchdog", absl::FormatDuration(options_.watchdog)}});
   std::optional<int> code = Start();
-  while (!code.has_value()) code = Turn();
+  while (!code.has_value()) code = WaitOnce();
   return *code;
 }
 
@@ -179,7 +178,7 @@ std::optional<int> Supervisor::Start() {
   return std::nullopt;
 }
 
-std::optional<int> Supervisor::Turn() {
+std::optional<int> Supervisor::WaitOnce() {
   int timeout_ms = -1;
   if (deadline_ != absl::InfiniteFuture()) {
     const absl::Duration left =
@@ -217,10 +216,10 @@ void Supervisor::Forward(int signal) {
     asked_to_end_ = true;
   }
   if (!Runs()) {
-    deadline_ = SteadyNow();  // the wait is over, whatever comes next
+    deadline_ = SteadyNow();  // the wait is over
     return;
   }
-  // The default action of it would end a program that does not handle it yet.
+  // Its default action would end a program that does not handle it yet.
   if (signal == SIGHUP && !ready_) {
     reload_when_ready_ = true;
     return;
@@ -282,7 +281,7 @@ void Supervisor::Keep(const NotifyMessage& message, std::vector<wire::UniqueFd>*
 std::optional<int> Supervisor::ReapChildren() {
   while (true) {
     siginfo_t info = {};
-    // Left as it is until all that it said is read: its pid is nobody else's so long.
+    // It is reaped after its messages are read: its pid is nobody else's so long.
     if (base::Retry([&] { return waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT); }) != 0 ||
         info.si_pid == 0) {
       return std::nullopt;
@@ -291,7 +290,7 @@ std::optional<int> Supervisor::ReapChildren() {
     if (is_child) ReadMessages(kMessagesOfTheDead);
     End end;
     (void)base::Retry([&] { return waitpid(info.si_pid, &end.status, WNOHANG); });
-    if (!is_child) continue;  // whom this process has got as the first one of a container
+    if (!is_child) continue;  // this process is the first one of a container
     if (const int error = program_->execute_error(); error != 0) {
       end.cannot_start = absl::StrCat("cannot be executed: ", strerror(error));
     }
@@ -366,7 +365,7 @@ std::optional<int> Supervisor::LookAtDeadline() {
     return std::nullopt;
   }
   if (SteadyNow() - deadline_ > kLate || !socket_->IsInPlace()) {
-    // It may have spoken, or may have had no chance to.
+    // It may have spoken, or had no chance to.
     RestoreSocket();
     deadline_ = SteadyNow() + options_.watchdog;
     return std::nullopt;

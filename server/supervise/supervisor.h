@@ -1,8 +1,8 @@
 // The supervisor: a small parent process of irisd. It starts irisd, keeps descriptors for it while
-// it is dead, and starts it again with them. To irisd it is what systemd's service manager is:
+// it is dead, and starts it again with them. To irisd it acts as systemd's service manager:
 // sd_notify(3) with FDSTORE=1, sd_listen_fds(3), sd_watchdog_enabled(3).
 //
-// One thread, which waits for signals and messages alone. Descriptors must be of a kind whose
+// One thread, which waits only for signals and messages. Descriptors must be of a kind whose
 // close(2) does not wait, since that thread closes them.
 #pragma once
 
@@ -13,7 +13,6 @@
 
 #include "absl/time/time.h"
 #include "server/log.h"
-#include "server/supervise/child_program.h"
 
 namespace iris::server {
 
@@ -30,7 +29,7 @@ struct SupervisorOptions {
   absl::Duration stop_within = absl::Seconds(30);
 };
 
-// How many descriptors can be kept by a process that may have `fd_limit`, and needs some itself.
+// Returns how many descriptors a process can keep that may have `fd_limit`, and needs some itself.
 size_t MostKept(uint64_t fd_limit);
 
 // Supervises until it is told to end, or the program ends in a way that is not to be repeated.

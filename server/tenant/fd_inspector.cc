@@ -63,7 +63,7 @@ absl::StatusOr<int> FdInspector::LinkToPassOn() {
   if (!works.ok()) return works;
   if (!made && link_.valid()) return link;
   link_.Reset();
-  Unanswered();  // the one before may have ended unseen
+  Unanswered();  // the process before may have ended unseen
   wire::UniqueFd own(fcntl(link, F_DUPFD_CLOEXEC, 0));
   absl::StatusOr<Poller::Watched> watched =
       poller_->Watch(&own, EPOLLIN, [this](uint32_t) { OnLink(); });
@@ -102,7 +102,7 @@ void FdInspector::Drop(bool hangs) {
   processes_.Drop(hangs);
   if (setup_.closing != nullptr) setup_.closing(0);
   Unanswered();
-  // Not at once: one that ends as soon as it has started must not keep this thread busy.
+  // Later, since one that ends as soon as it has started must not keep this thread busy.
   if (!looks_.empty()) pass_on_at_ = SteadyNow() + absl::Milliseconds(1);
 }
 
@@ -116,7 +116,7 @@ void FdInspector::OnLink() {
     return recv(link_.get(), answers.data(), answers.size() * sizeof(LookAnswer), MSG_DONTWAIT);
   });
   if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
-  // It writes whole answers.
+  // The process writes whole answers.
   if (n <= 0 || static_cast<size_t>(n) % sizeof(LookAnswer) != 0) return Drop(/*hangs=*/false);
   answers.resize(static_cast<size_t>(n) / sizeof(LookAnswer));
   if (setup_.closing != nullptr) setup_.closing(answers.back().n_closing);

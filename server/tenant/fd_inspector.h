@@ -17,7 +17,7 @@
 #include "server/account/party.h"
 #include "server/session/poller.h"
 #include "server/tenant/helper_processes.h"
-#include "server/worker/looking.h"
+#include "server/worker/worker_options.h"
 
 namespace iris::server {
 

@@ -18,7 +18,7 @@
 #include "absl/status/statusor.h"
 #include "proto/wire/unique_fd.h"
 #include "server/session/poller.h"
-#include "server/tenant/running_worker.h"
+#include "server/tenant/worker_program.h"
 
 namespace iris::server {
 

@@ -14,15 +14,15 @@
 namespace iris::server {
 namespace {
 
-constexpr int kMessagesPerTurn = 32;  // of one worker, before others have theirs
+constexpr int kMessagesAtOnce = 32;  // of one worker, before others have theirs
 // Beyond this, the core stops reading from the worker.
 constexpr size_t kMaxWaitingBytes = 4 << 20;
 // A worker that takes nothing for so long, while something waits for it, is ended.
 constexpr auto kStallTimeout = absl::Seconds(30);
 constexpr auto kRetryEvery = absl::Milliseconds(20);
-// Each may hold a queue of events for a reader that does not read.
+// Each stream may hold a queue of events for a reader that does not read.
 constexpr uint32_t kMaxEventStreams = 32;
-// Others of the admin service: all tenants' wait for the same threads.
+// Calls of all tenants to the admin service wait for the same threads.
 constexpr uint32_t kMaxAdminCalls = 32;
 
 absl::Status Broken(absl::string_view what, uint64_t number) {
@@ -43,8 +43,6 @@ absl::StatusOr<std::shared_ptr<WorkerLink>> WorkerLink::Create(wire::UniqueFd so
   link->events_ = EPOLLIN;
   return link;
 }
-
-// What the owner asks.
 
 void WorkerLink::Connect(uint64_t connection, const RpcPeer& peer, wire::UniqueFd socket) {
   absl::MutexLock lock(&mu_);
@@ -122,7 +120,7 @@ void WorkerLink::End(const absl::Status& reason) {
 
 void WorkerLink::OnEvents(uint32_t events) {
   const auto self = shared_from_this();
-  // The worker is gone: nobody waits for what it may have said last.
+  // The worker is gone, and its last messages do not matter.
   if ((events & (EPOLLHUP | EPOLLERR)) != 0) {
     return End(absl::UnavailableError("the worker has closed its link"));
   }
@@ -138,7 +136,7 @@ void WorkerLink::OnEvents(uint32_t events) {
     const absl::StatusOr<LinkReader::Received> received = reader_.Receive(socket);
     if (!received.ok()) return End(received.status());
   }
-  RunTurn();
+  RunMessages();
 }
 
 absl::Time WorkerLink::deadline() const {
@@ -167,7 +165,7 @@ void WorkerLink::Continue(absl::Time now) {
     return End(absl::DeadlineExceededError(
         absl::StrCat("the worker took nothing for ", absl::FormatDuration(kStallTimeout))));
   }
-  if (more_) RunTurn();
+  if (more_) RunMessages();
 }
 
 bool WorkerLink::Ping(absl::Time now) {
@@ -188,9 +186,9 @@ bool WorkerLink::Ping(absl::Time now) {
   return true;
 }
 
-void WorkerLink::RunTurn() {
+void WorkerLink::RunMessages() {
   more_ = true;
-  for (int i = 0; i < kMessagesPerTurn; ++i) {
+  for (int i = 0; i < kMessagesAtOnce; ++i) {
     if (account_ != nullptr && !account_->MayRun()) return;
     const AtWork at_work(account_.get());
     {
@@ -221,9 +219,9 @@ absl::Status WorkerLink::Handle(const LinkMessage& message) {
     case LinkType::kCall:
       return OnCall(message);
     case LinkType::kCancel:
-      return OnCancel(message.header.call);
+      return OnCancelOrSent(message.header.call, /*sent=*/false);
     case LinkType::kSent:
-      return OnSent(message.header.call);
+      return OnCancelOrSent(message.header.call, /*sent=*/true);
     case LinkType::kClosed:
       return OnClosed(message.header.connection);
     case LinkType::kPong:
@@ -288,32 +286,24 @@ absl::Status WorkerLink::OnCall(const LinkMessage& message) {
   return absl::OkStatus();
 }
 
-absl::Status WorkerLink::OnCancel(uint64_t number) {
-  if (number > last_call_) return Broken("cancels an unknown call,", number);
-  std::shared_ptr<ActiveCall> active;
-  {
-    absl::MutexLock lock(&mu_);
-    const auto it = calls_.find(number);
-    if (it != calls_.end()) active = it->second.active;
+absl::Status WorkerLink::OnCancelOrSent(uint64_t number, bool sent) {
+  if (number > last_call_) {
+    return Broken(sent ? "says what became of an unknown call," : "cancels an unknown call,",
+                  number);
   }
-  if (active != nullptr) active->OnCancel();
-  return absl::OkStatus();
-}
-
-absl::Status WorkerLink::OnSent(uint64_t number) {
-  if (number > last_call_) return Broken("says what became of an unknown call,", number);
   std::shared_ptr<ActiveCall> active;
   {
     absl::MutexLock lock(&mu_);
     const auto it = calls_.find(number);
     if (it == calls_.end()) return absl::OkStatus();
-    if (!it->second.streams || it->second.on_their_way == 0) {
+    Call& call = it->second;
+    if (sent && (!call.streams || call.on_their_way == 0)) {
       return Broken("says that it sent what it was not given, for call", number);
     }
-    --it->second.on_their_way;
-    active = it->second.active;
+    if (sent) --call.on_their_way;
+    active = call.active;
   }
-  if (active != nullptr) active->OnSent();
+  if (active != nullptr) sent ? active->OnSent() : active->OnCancel();
   return absl::OkStatus();
 }
 

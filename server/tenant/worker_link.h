@@ -11,7 +11,6 @@
 // worker: one that sends calls and takes no answers costs what was answered until then.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -99,11 +98,10 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
   // The session thread.
   void OnEvents(uint32_t events) ABSL_LOCKS_EXCLUDED(mu_);
   // Handles messages that were read, up to a limit.
-  void RunTurn() ABSL_LOCKS_EXCLUDED(mu_);
+  void RunMessages() ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status Handle(const LinkMessage& message) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status OnCall(const LinkMessage& message) ABSL_LOCKS_EXCLUDED(mu_);
-  absl::Status OnCancel(uint64_t call) ABSL_LOCKS_EXCLUDED(mu_);
-  absl::Status OnSent(uint64_t call) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status OnCancelOrSent(uint64_t call, bool sent) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status OnClosed(uint64_t connection) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status OnPong() ABSL_LOCKS_EXCLUDED(mu_);
   // Pings the worker, or counts that it has not answered. False: it is to be ended.

@@ -4,6 +4,8 @@
 // version is installed over it meanwhile, core and workers stay of one version. Thread-safe.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -14,7 +16,6 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "proto/wire/unique_fd.h"
-#include "server/tenant/running_worker.h"
 #include "server/worker/worker_options.h"
 
 namespace iris::server {
@@ -27,6 +28,24 @@ struct WorkerSettings {
   uint64_t memory_bytes = 512ull << 20;
   bool seccomp = true;  // irisd's core goes by it, too
   bool json_log = false;
+};
+
+// A process that irisd has started, as its owner sees it. Belongs to one thread. The destructor
+// kills it if it runs, and reaps it. A process that the kernel does not let end,
+// because it hangs over a descriptor, is left after a second to the reaper of orphans.
+class RunningWorker {
+ public:
+  virtual ~RunningWorker() = default;
+  virtual pid_t pid() const = 0;
+  // Readable once it has ended.
+  virtual int pidfd() const = 0;
+  // Gives away the core's end of its link: SOCK_STREAM, does not block. Once.
+  virtual wire::UniqueFd TakeLink() = 0;
+  // Ends it now. Idempotent; does not wait.
+  virtual void Kill() = 0;
+  // Reaps it. Returns how it has ended, as text ("exited with 0", "killed by signal 9 (Killed)");
+  // nothing if it runs, or was reaped before.
+  virtual std::optional<std::string> Reap() = 0;
 };
 
 class WorkerProgram {

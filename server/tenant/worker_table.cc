@@ -141,7 +141,7 @@ absl::Status WorkerTable::Start(const Party& tenant, TenantState* state) {
 
 void WorkerTable::StartAgain(const Party& tenant, TenantState* state) {
   if (state->failures >= setup_.limits.max_failures) {
-    // Their sockets close, which tells them.
+    // The close of their sockets tells the clients.
     auto given_up = std::exchange(state->waiting, {});
     state->failures = 0;
     for (Waiting& waiting : given_up) {
@@ -209,7 +209,7 @@ void WorkerTable::OnExit(Worker* worker) {
   const pid_t pid = worker->pid;
   Kill(worker, ended);
   if (!worker->stopping) {
-    // What the process says of its end says more than that its link was closed.
+    // The end of the process says more than the close of its link.
     setup_.died(worker->tenant, pid, absl::IsUnavailable(worker->reason) ? ended : worker->reason);
   }
   workers_.remove_if([worker](const Worker& w) { return &w == worker; });

@@ -18,8 +18,6 @@
 #include <list>
 #include <map>
 #include <memory>
-#include <optional>
-#include <string>
 #include <unordered_map>
 #include <utility>
 
@@ -27,14 +25,14 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "proto/wire/unique_fd.h"
+#include "server/account/rate_budget.h"
 #include "server/session/deferred_close.h"
 #include "server/session/poller.h"
-#include "server/session/rate_budget.h"
 #include "server/session/rpc_host.h"
 #include "server/tenant/fd_inspector.h"
 #include "server/tenant/helper_processes.h"
-#include "server/tenant/running_worker.h"
 #include "server/tenant/worker_link.h"
+#include "server/tenant/worker_program.h"
 
 namespace iris::server {
 

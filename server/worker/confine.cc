@@ -31,7 +31,7 @@ constexpr size_t kStackBytes = 1 << 20;
 absl::Status Limit(__rlimit_resource resource, const char* name, rlim_t value) {
   struct rlimit limit = {};
   if (getrlimit(resource, &limit) != 0) return wire::ErrnoStatus(errno, name);
-  if (limit.rlim_max < value) value = limit.rlim_max;  // less is left to it: no more is needed
+  if (limit.rlim_max < value) value = limit.rlim_max;
   limit.rlim_cur = limit.rlim_max = value;
   if (setrlimit(resource, &limit) == 0) return absl::OkStatus();
   return wire::ErrnoStatus(errno, absl::StrCat("limit ", name, " to ", value));
@@ -53,8 +53,8 @@ void LeaveTheCpuToOthers() {
 }
 
 absl::Status BecomeUser(const WorkerIds& ids) {
-  // The bounding set first: dropping from it needs a capability. Without that capability it stays,
-  // and means nothing once no program can gain from it.
+  // The bounding set comes first: dropping from it needs a capability. Without that capability the
+  // set stays, and means nothing once no program can gain from it.
   for (int capability = 0; prctl(PR_CAPBSET_READ, capability, 0, 0, 0) >= 0; ++capability) {
     (void)prctl(PR_CAPBSET_DROP, capability, 0, 0, 0);
   }
@@ -76,8 +76,8 @@ absl::Status BecomeUser(const WorkerIds& ids) {
 
 absl::Status Confine(const WorkerOptions& options) {
   prctl(PR_SET_NAME, "irisd-worker", 0, 0, 0);  // the kernel knows only a descriptor's number
-  // Out of the reach of a terminal's signals. (A session of its own would also be a share of its
-  // own of the CPU, where the kernel groups processes by session.)
+  // A group of its own is out of reach of a terminal's signals. (A session of its own would also
+  // have a share of the CPU, where the kernel groups processes by session.)
   (void)setpgid(0, 0);
   LeaveTheCpuToOthers();
   umask(077);

@@ -6,7 +6,6 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
-#include <sys/uio.h>
 
 #include <algorithm>
 #include <utility>
@@ -26,27 +25,16 @@ constexpr int kReportEveryMs = 200;  // how many wait to be closed, while some d
 // Copies the descriptors of the socket's next packet, which stay in it. Returns false if these are
 // not all.
 bool Peek(int socket, std::vector<wire::UniqueFd>* fds) {
-  char byte;
-  struct iovec part = {&byte, 1};
-  alignas(struct cmsghdr) char
-      control[CMSG_SPACE(wire::kMaxRights * sizeof(int)) + CMSG_SPACE(sizeof(struct ucred))];
-  struct msghdr message;
-  ssize_t n;
-  // As in drop_unread.cc: the end of a connection may be reported once before what came before it.
-  bool reset = false;
-  for (;;) {
-    message = {};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof(control);
-    n = recvmsg(socket, &message, MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    if (n >= 0 || (errno != EINTR && (errno != ECONNRESET || reset))) break;
-    reset = errno == ECONNRESET;
+  // As in drop_unread.cc: the end of a connection may be reported once before its last messages.
+  for (bool reset = false;; reset = true) {
+    char byte;
+    wire::Rights rights;
+    const ssize_t n = wire::ReceiveRights(socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT, &rights);
+    if (n < 0 && errno == ECONNRESET && !reset) continue;
+    *fds = std::move(rights.fds);
+    // irisd saw a packet here: if there is none, it is not received unseen.
+    return n >= 0 && (rights.flags & MSG_CTRUNC) == 0;
   }
-  if (n < 0) return false;  // irisd saw a packet here: it is not received unseen
-  wire::TakeRights(&message, fds);
-  return (message.msg_flags & MSG_CTRUNC) == 0;
 }
 
 }  // namespace
@@ -89,7 +77,7 @@ void LookAtDescriptors(wire::UniqueFd link, const LookingLimits& limits, size_t 
     if (closer.IsFull(request.tenant)) return LookVerdict::kFull;
     std::vector<wire::UniqueFd> fds;
     const bool all = Peek(socket, &fds);
-    // Closes the good ones: that waits for nobody, and the socket has them still.
+    // Closes the good copies, which waits for nobody.
     std::erase_if(fds, is_good);
     if (fds.empty()) return all ? LookVerdict::kGood : LookVerdict::kUnseen;
     closer.CloseUnknown(request.tenant, std::move(fds));
@@ -108,7 +96,7 @@ void LookAtDescriptors(wire::UniqueFd link, const LookingLimits& limits, size_t 
       if (taken == Taken::kHasEnded) return;
       if (taken == Taken::kNoneYet) continue;
       answer.look = request.look;
-      // Without the socket there is no descriptor left here.
+      // Without the socket this process has no descriptor left.
       answer.verdict = socket.valid() ? look(request, socket.get()) : LookVerdict::kUnseen;
     }
     answer.n_closing = static_cast<uint32_t>(closer.n_unclosed());

@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "proto/wire/unique_fd.h"
-#include "server/worker/looking.h"
+#include "server/worker/worker_options.h"
 
 namespace iris::server {
 

@@ -60,7 +60,7 @@ void LogForGrpc(gpr_log_func_args* line) {
   }
 }
 
-// Returns whether irisd has started this program: then its link is where it belongs.
+// Returns whether irisd has started this program: then its link is in place.
 bool HasLink() {
   int type = 0, domain = 0;
   socklen_t length = sizeof(int);
@@ -116,7 +116,7 @@ int Run(const WorkerOptions& options) {
 int Main(int argc, char** argv) {
   // Few threads allocate: an arena for each would cost memory that no other can use.
   mallopt(M_ARENA_MAX, 1);
-  // As in irisd: it would take time, and memory that never comes back.
+  // It would take time, and memory that never comes back.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   if (argc == 2 && strcmp(argv[1], "--version") == 0) {
     printf("irisd-worker %s\n", wire::kIrisVersion);

@@ -38,13 +38,12 @@ std::string ToString(const grpc::ByteBuffer& bytes) {
 Relay::Relay(int link, int epoll, const Limits& limits)
     : link_(link), epoll_(epoll), limits_(limits) {}
 
-absl::StatusOr<uint64_t> Relay::Open(std::string_view peer, Method method,
+absl::StatusOr<uint64_t> Relay::Open(uint64_t connection, Method method,
                                      const grpc::ByteBuffer& request,
                                      std::shared_ptr<RelayedCall> call) {
   std::string payload = ToString(request);
   absl::MutexLock lock(&mu_);
   if (!refusal_.ok()) return refusal_;
-  const uint64_t connection = FindPeer(peer);
   const auto it = connections_.find(connection);
   if (it == connections_.end()) return absl::UnavailableError("the connection has ended");
   if (it->second.n_calls >= kMaxCallsPerConnection) {
@@ -74,7 +73,7 @@ absl::StatusOr<uint64_t> Relay::Open(std::string_view peer, Method method,
 }
 
 void Relay::Cancel(uint64_t call) {
-  std::shared_ptr<RelayedCall> listener;  // let go of after the lock is released
+  std::shared_ptr<RelayedCall> listener;  // released after the lock
   absl::MutexLock lock(&mu_);
   const auto it = calls_.find(call);
   if (it == calls_.end() || it->second.listener == nullptr) return;
@@ -87,7 +86,7 @@ void Relay::Sent(uint64_t call) {
   if (calls_.count(call) != 0) Queue({.type = LinkType::kSent, .call = call}, {});
 }
 
-absl::StatusOr<Relay::Unread> Relay::HoldUnread(uint64_t connection, size_t bytes) {
+absl::Status Relay::HoldUnread(uint64_t connection, size_t bytes) {
   absl::MutexLock lock(&mu_);
   const auto it = connections_.find(connection);
   if (it == connections_.end()) return absl::UnavailableError("the connection has ended");
@@ -106,11 +105,7 @@ absl::StatusOr<Relay::Unread> Relay::HoldUnread(uint64_t connection, size_t byte
   }
   it->second.unread_bytes += bytes;
   unread_bytes_ += bytes;
-  Unread held;
-  held.relay_ = this;
-  held.connection_ = connection;
-  held.bytes_ = bytes;
-  return held;
+  return absl::OkStatus();
 }
 
 void Relay::ReleaseUnread(uint64_t connection, size_t bytes) {
@@ -120,21 +115,13 @@ void Relay::ReleaseUnread(uint64_t connection, size_t bytes) {
   if (it != connections_.end()) it->second.unread_bytes -= bytes;
 }
 
-Relay::Unread::~Unread() {
-  if (relay_ != nullptr) relay_->ReleaseUnread(connection_, bytes_);
-}
-
 uint64_t Relay::ConnectionOf(std::string_view peer) const {
-  absl::MutexLock lock(&mu_);
-  return FindPeer(peer);
-}
-
-uint64_t Relay::FindPeer(std::string_view peer) const {
   constexpr std::string_view kPrefix = "fd:";
   int fd = -1;
   if (peer.substr(0, kPrefix.size()) != kPrefix) return 0;
   peer.remove_prefix(kPrefix.size());
   if (!absl::SimpleAtoi(absl::string_view(peer.data(), peer.size()), &fd)) return 0;
+  absl::MutexLock lock(&mu_);
   const auto it = connection_by_fd_.find(fd);
   return it == connection_by_fd_.end() ? 0 : it->second;
 }
@@ -163,7 +150,7 @@ absl::StatusOr<int> Relay::Connect(uint64_t connection, wire::UniqueFd socket) {
 }
 
 void Relay::Disconnect(uint64_t connection) {
-  std::vector<std::shared_ptr<RelayedCall>> listeners;  // let go of after the lock is released
+  std::vector<std::shared_ptr<RelayedCall>> listeners;  // released after the lock
   wire::UniqueFd socket;
   absl::MutexLock lock(&mu_);
   const auto it = connections_.find(connection);

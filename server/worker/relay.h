@@ -10,7 +10,6 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
-#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -48,41 +47,22 @@ class Relay {
 
   // For gRPC's threads.
 
-  // Sends a call to the core and returns its number; `call` hears the answer. `peer` is gRPC's name
-  // of the connection. An error is the call's answer, and the core is not asked: kUnavailable (the
-  // connection has ended, or irisd stops or is gone), kResourceExhausted (the text names the
-  // limit).
-  absl::StatusOr<uint64_t> Open(std::string_view peer, Method method,
-                                const grpc::ByteBuffer& request, std::shared_ptr<RelayedCall> call)
-      ABSL_LOCKS_EXCLUDED(mu_);
+  // Returns the number of the connection that gRPC calls `peer`; 0 if it has ended.
+  uint64_t ConnectionOf(std::string_view peer) const ABSL_LOCKS_EXCLUDED(mu_);
+  // Sends a call to the core and returns its number; `call` hears the answer. An error is the
+  // call's answer, and the core is not asked: kUnavailable (the connection has ended, or irisd
+  // stops or is gone), kResourceExhausted (the text names the limit).
+  absl::StatusOr<uint64_t> Open(uint64_t connection, Method method, const grpc::ByteBuffer& request,
+                                std::shared_ptr<RelayedCall> call) ABSL_LOCKS_EXCLUDED(mu_);
   // Ends what the call hears, since its caller is gone. The core is told, once.
   void Cancel(uint64_t call) ABSL_LOCKS_EXCLUDED(mu_);
   // Reports that gRPC has taken a message of a stream.
   void Sent(uint64_t call) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Counts the bytes of an answer that gRPC keeps until its reader takes them.
-  class Unread {
-   public:
-    Unread() = default;
-    Unread(Unread&& other) noexcept { *this = std::move(other); }
-    Unread& operator=(Unread&& other) noexcept {
-      std::swap(relay_, other.relay_);
-      std::swap(connection_, other.connection_);
-      std::swap(bytes_, other.bytes_);
-      return *this;
-    }
-    ~Unread();
-
-   private:
-    friend class Relay;
-    Relay* relay_ = nullptr;
-    uint64_t connection_ = 0;
-    size_t bytes_ = 0;
-  };
-  // kResourceExhausted: the reader leaves too much unread.
-  absl::StatusOr<Unread> HoldUnread(uint64_t connection, size_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
-  // Returns the number of the connection that gRPC calls `peer`; 0 if it has ended.
-  uint64_t ConnectionOf(std::string_view peer) const ABSL_LOCKS_EXCLUDED(mu_);
+  // Counts bytes of an answer that gRPC keeps until its reader takes them, and no longer.
+  // kResourceExhausted: the reader leaves too much unread; nothing is counted.
+  absl::Status HoldUnread(uint64_t connection, size_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
+  void ReleaseUnread(uint64_t connection, size_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
 
   // For the worker's thread.
 
@@ -115,8 +95,6 @@ class Relay {
     std::shared_ptr<RelayedCall> listener;  // null: cancelled
   };
 
-  void ReleaseUnread(uint64_t connection, size_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
-  uint64_t FindPeer(std::string_view peer) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Queue(LinkHeader header, std::string payload) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Flush() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 

@@ -2,7 +2,6 @@
 
 #include <deque>
 #include <memory>
-#include <string>
 #include <string_view>
 #include <utility>
 
@@ -44,11 +43,12 @@ template <typename Reactor>
 class SharedReactor : public Reactor, public RelayedCall {
  public:
   // Starts to relay; returns `call`, for gRPC, which calls it back only after that.
-  static Reactor* Start(std::shared_ptr<SharedReactor> call, Method method, std::string_view peer,
+  static Reactor* Start(std::shared_ptr<SharedReactor> call, Method method,
                         const ByteBuffer* request) {
     SharedReactor* const started = call.get();
     started->self_ = call;
-    const auto number = started->relay_->Open(peer, method, *request, std::move(call));
+    const auto number =
+        started->relay_->Open(started->connection_, method, *request, std::move(call));
     if (number.ok()) {
       started->number_ = *number;
     } else {
@@ -58,12 +58,14 @@ class SharedReactor : public Reactor, public RelayedCall {
   }
 
  protected:
-  explicit SharedReactor(Relay* relay) : relay_(relay) {}
+  SharedReactor(Relay* relay, const CallbackServerContext& context)
+      : relay_(relay), connection_(relay->ConnectionOf(context.peer())) {}
 
   // May destroy this as it returns.
   void OnDone() final { const std::shared_ptr<SharedReactor> self = std::move(self_); }
 
   Relay* const relay_;
+  const uint64_t connection_;
   uint64_t number_ = 0;  // the relay's; 0: not asked; set before gRPC has the reactor
 
  private:
@@ -74,8 +76,9 @@ class SharedReactor : public Reactor, public RelayedCall {
 class UnaryCall final : public SharedReactor<grpc::ServerUnaryReactor> {
  public:
   // `reply` is gRPC's, until OnDone.
-  UnaryCall(Relay* relay, std::string_view peer, ByteBuffer* reply)
-      : SharedReactor(relay), connection_(relay->ConnectionOf(peer)), reply_(reply) {}
+  UnaryCall(Relay* relay, const CallbackServerContext& context, ByteBuffer* reply)
+      : SharedReactor(relay, context), reply_(reply) {}
+  ~UnaryCall() override { relay_->ReleaseUnread(connection_, unread_bytes_); }
 
   void OnMessage(std::string_view payload) override ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
@@ -88,11 +91,8 @@ class UnaryCall final : public SharedReactor<grpc::ServerUnaryReactor> {
       absl::MutexLock lock(&mu_);
       if (ended_) return;
       if (told.ok() && !answer_.Valid()) told = absl::InternalError("irisd has given no answer");
-      if (told.ok()) {
-        absl::StatusOr<Relay::Unread> unread = relay_->HoldUnread(connection_, answer_.Length());
-        if (unread.ok()) unread_ = *std::move(unread);
-        told = unread.status();
-      }
+      if (told.ok()) told = relay_->HoldUnread(connection_, answer_.Length());
+      if (told.ok()) unread_bytes_ = answer_.Length();
     }
     End(told);
   }
@@ -114,18 +114,17 @@ class UnaryCall final : public SharedReactor<grpc::ServerUnaryReactor> {
     Finish(ToGrpc(status));
   }
 
-  const uint64_t connection_;
   ByteBuffer* const reply_;
   absl::Mutex mu_;
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
   ByteBuffer answer_ ABSL_GUARDED_BY(mu_);
-  Relay::Unread unread_ ABSL_GUARDED_BY(mu_);
+  size_t unread_bytes_ ABSL_GUARDED_BY(mu_) = 0;  // until this is destroyed
 };
 
 // Gives gRPC messages, one write at a time, then the end.
 class StreamCall final : public SharedReactor<grpc::ServerWriteReactor<ByteBuffer>> {
  public:
-  explicit StreamCall(Relay* relay) : SharedReactor(relay) {}
+  StreamCall(Relay* relay, const CallbackServerContext& context) : SharedReactor(relay, context) {}
 
   void OnMessage(std::string_view payload) override ABSL_LOCKS_EXCLUDED(mu_) {
     {
@@ -222,15 +221,14 @@ RelayService::RelayService(Relay* relay, bool admin) {
     if (info.streams) {
       handler = new grpc::internal::CallbackServerStreamingHandler<ByteBuffer, ByteBuffer>(
           [=, method = info.method](CallbackServerContext* context, const ByteBuffer* request) {
-            return StreamCall::Start(std::make_shared<StreamCall>(relay), method, context->peer(),
+            return StreamCall::Start(std::make_shared<StreamCall>(relay, *context), method,
                                      request);
           });
     } else {
       handler = new grpc::internal::CallbackUnaryHandler<ByteBuffer, ByteBuffer>(
           [=, method = info.method](CallbackServerContext* context, const ByteBuffer* request,
                                     ByteBuffer* reply) {
-            const std::string peer = context->peer();
-            return UnaryCall::Start(std::make_shared<UnaryCall>(relay, peer, reply), method, peer,
+            return UnaryCall::Start(std::make_shared<UnaryCall>(relay, *context, reply), method,
                                     request);
           });
     }

@@ -6,7 +6,6 @@
 #include <sys/epoll.h>
 
 #include <optional>
-#include <string>
 #include <thread>
 #include <utility>
 
@@ -29,7 +28,7 @@ namespace {
 
 // The reflection service alone needs threads of its own.
 constexpr int kMaxSyncThreads = 4;
-constexpr int kEventsPerTurn = 64;
+constexpr int kEventsAtOnce = 64;
 constexpr auto kStopWithin = absl::Seconds(1);
 constexpr auto kEndWithin = absl::Milliseconds(200);
 // gRPC goes on freeing for a while after the last event.
@@ -76,7 +75,7 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Create(wire::UniqueFd link, uint
   builder.AddChannelArgument(GRPC_ARG_TCP_READ_CHUNK_SIZE, 4096);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   builder.AddChannelArgument(GRPC_ARG_ENABLE_CHANNELZ, 0);
-  // What gRPC may hold in messages that are half received, over all connections.
+  // Bounds messages of all connections that gRPC has half received.
   grpc::ResourceQuota quota("irisd-worker");
   quota.SetMaxThreads(kMaxSyncThreads);
   quota.Resize(memory_bytes / 2);
@@ -95,8 +94,8 @@ absl::Status Worker::Run() {
   relay_.Send({.type = LinkType::kReady}, wire::kIrisVersion);
   absl::Status status;
   while (status.ok()) {
-    struct epoll_event events[kEventsPerTurn];
-    const int n = epoll_wait(epoll_.get(), events, kEventsPerTurn, TrimMemory());
+    struct epoll_event events[kEventsAtOnce];
+    const int n = epoll_wait(epoll_.get(), events, kEventsAtOnce, TrimMemory());
     if (n < 0 && errno != EINTR) {
       status = wire::ErrnoStatus(errno, "wait for the link to irisd");
       break;
@@ -164,7 +163,7 @@ absl::Status Worker::OnMessage(LinkMessage message) {
 }
 
 void Worker::Connect(uint64_t connection, wire::UniqueFd socket) {
-  // gRPC wants sockets that do not block. Whoever has sent this one may not have thought of it.
+  // gRPC wants sockets that do not block, and this one may have come from anywhere.
   const int flags = fcntl(socket.get(), F_GETFL);
   (void)fcntl(socket.get(), F_SETFL, flags | O_NONBLOCK);
   const absl::StatusOr<int> for_rpc = relay_.Connect(connection, std::move(socket));
@@ -179,7 +178,7 @@ void Worker::Connect(uint64_t connection, wire::UniqueFd socket) {
 
 void Worker::End(const absl::Status& why, absl::Duration timeout) {
   if (server_ == nullptr) return;
-  // What the core has finished is with gRPC, or in a stream's queue; nothing else can come.
+  // Finished answers are with gRPC, or in a stream's queue; nothing else can come.
   relay_.FinishAll(why);
   // gRPC ends each connection once all is written. It waits for those that do not read, though, so
   // their sockets are shut down when the time is up.

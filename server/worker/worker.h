@@ -3,7 +3,6 @@
 // reflection by itself. One thread calls it; gRPC has threads of its own. Owns the link.
 #pragma once
 
-#include <functional>
 #include <memory>
 
 #include "absl/status/status.h"

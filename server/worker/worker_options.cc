@@ -1,5 +1,7 @@
 #include "server/worker/worker_options.h"
 
+#include <map>
+
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -34,58 +36,60 @@ std::vector<std::string> ToArguments(const WorkerOptions& options) {
 
 absl::StatusOr<WorkerOptions> FromArguments(const std::vector<std::string>& arguments) {
   WorkerOptions options;
-  std::optional<uint32_t> uid, gid, memory_type;
-  std::optional<uint64_t> memory_device;
   LookingLimits looking;
-  bool has_memory = false, looks = false;
+  std::optional<uint64_t> memory, seccomp, json_log, closing, looks, most_of_one, most, type,
+      device, uid, gid;
+  const std::map<absl::string_view, std::optional<uint64_t>*> numbers = {
+      {"--memory", &memory},
+      {"--seccomp", &seccomp},
+      {"--json-log", &json_log},
+      {"--closing", &closing},
+      {"--looking", &looks},
+      {"--max-closing-per-tenant", &most_of_one},
+      {"--max-closing", &most},
+      {"--memory-type", &type},
+      {"--memory-device", &device},
+      {"--uid", &uid},
+      {"--gid", &gid},
+  };
   for (const std::string& argument : arguments) {
     const std::pair<absl::string_view, absl::string_view> parts =
         absl::StrSplit(argument, absl::MaxSplits('=', 1));
     const auto& [name, value] = parts;
-    uint64_t number = 0;
-    const bool is_number = absl::SimpleAtoi(value, &number);
-    const bool is_id = is_number && number > 0 && number < UINT32_MAX;
     if (name == "--tenant") {
       options.tenant = std::string(value);
-    } else if (name == "--memory" && is_number) {
-      options.memory_bytes = number;
-      has_memory = true;
-    } else if (name == "--seccomp" && is_number) {
-      options.seccomp = number != 0;
-    } else if (name == "--json-log" && is_number) {
-      options.json_log = number != 0;
-    } else if (name == "--closing" && is_number) {
-      options.closing = number != 0;
-    } else if (name == "--looking" && is_number) {
-      looks = number != 0;
-    } else if (name == "--max-closing" && is_number) {
-      looking.max_closing = number;
-    } else if (name == "--max-closing-per-tenant" && is_number) {
-      looking.max_closing_per_tenant = number;
-    } else if (name == "--memory-type" && is_number && number <= UINT32_MAX) {
-      memory_type = static_cast<uint32_t>(number);
-    } else if (name == "--memory-device" && is_number) {
-      memory_device = number;
-    } else if (name == "--uid" && is_id) {
-      uid = static_cast<uint32_t>(number);
-    } else if (name == "--gid" && is_id) {
-      gid = static_cast<uint32_t>(number);
-    } else {
+      continue;
+    }
+    uint64_t number = 0;
+    const auto known = numbers.find(name);
+    const bool is_id = name == "--uid" || name == "--gid";
+    if (known == numbers.end() || !absl::SimpleAtoi(value, &number) ||
+        (is_id && (number == 0 || number >= UINT32_MAX)) ||
+        (name == "--memory-type" && number > UINT32_MAX)) {
       return absl::InvalidArgumentError(
           absl::StrCat("irisd does not start a worker with \"", argument, "\""));
     }
+    *known->second = number;
   }
-  if (!has_memory) return absl::InvalidArgumentError("irisd starts a worker with --memory=BYTES");
+  if (!memory.has_value()) {
+    return absl::InvalidArgumentError("irisd starts a worker with --memory=BYTES");
+  }
   if (uid.has_value() != gid.has_value()) {
     return absl::InvalidArgumentError("irisd gives a worker --uid and --gid, or neither");
   }
-  if (memory_type.has_value() != memory_device.has_value()) {
+  if (type.has_value() != device.has_value()) {
     return absl::InvalidArgumentError(
         "irisd gives a worker --memory-type and --memory-device, or neither");
   }
-  if (memory_type.has_value()) looking.device_memory = FileKind{*memory_type, *memory_device};
-  if (looks) options.looking = looking;
-  if (uid.has_value()) options.ids = WorkerIds{*uid, *gid};
+  options.memory_bytes = *memory;
+  options.seccomp = seccomp.value_or(1) != 0;
+  options.json_log = json_log.value_or(0) != 0;
+  options.closing = closing.value_or(0) != 0;
+  looking.max_closing_per_tenant = most_of_one.value_or(looking.max_closing_per_tenant);
+  looking.max_closing = most.value_or(looking.max_closing);
+  if (type.has_value()) looking.device_memory = FileKind{static_cast<uint32_t>(*type), *device};
+  if (looks.value_or(0) != 0) options.looking = looking;
+  if (uid.has_value()) options.ids = {static_cast<uid_t>(*uid), static_cast<gid_t>(*gid)};
   return options;
 }
 

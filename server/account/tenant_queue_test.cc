@@ -1,4 +1,4 @@
-#include "server/session/tenant_queue.h"
+#include "server/account/tenant_queue.h"
 
 #include <gtest/gtest.h>
 

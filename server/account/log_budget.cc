@@ -1,4 +1,4 @@
-#include "server/session/log_budget.h"
+#include "server/account/log_budget.h"
 
 namespace iris::server {
 

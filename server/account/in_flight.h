@@ -1,10 +1,10 @@
-// InFlight: the descriptors that are on their way to clients and that these have not received yet,
-// of each tenant and of all. Pure; not thread-safe.
+// InFlight: the descriptors that clients were sent and have not received yet, of each tenant and of
+// all. Pure; not thread-safe.
 //
 // The kernel charges them to irisd's user. An irisd without privileges may have no more of them
 // than RLIMIT_NOFILE says; beyond that, nobody is sent one (ETOOMANYREFS). So irisd stays below,
-// and a tenant may take more only as long as it leaves as many for others as it has itself:
-// whatever some clients leave unread, another tenant gets its own.
+// and a tenant may take more only as long as it leaves as many for others as it has itself: however
+// much some clients leave unread, another tenant gets its own.
 #pragma once
 
 #include <cstdint>
@@ -12,15 +12,15 @@
 #include <string>
 #include <utility>
 
+#include "server/account/admission.h"
 #include "server/account/party.h"
-#include "server/session/admission.h"
 
 namespace iris::server {
 
 class InFlight {
  public:
-  // Those on one socket. Move-only; gives them back when it is destroyed. The InFlight outlives it.
-  // A default one is of no InFlight: it counts, and always has room.
+  // Counts those on one socket until it is destroyed. Move-only. The InFlight outlives it. A
+  // default one is of no InFlight: it counts, and always has room.
   class Hold {
    public:
     Hold() = default;
@@ -36,12 +36,12 @@ class InFlight {
     Hold& operator=(const Hold&) = delete;
     ~Hold() { Clear(); }
 
-    // How many more may be sent now. Zero: the share is used up, and Why says whose.
+    // Returns how many more may be sent now. Zero: the share is used up, and Why says whose.
     uint32_t Room() const { return of_ == nullptr ? ~0u : of_->Room(applicant_); }
     std::string Why() const { return of_ == nullptr ? "" : of_->Why(applicant_); }
-    // So many more are on their way.
+    // Counts `n` more that were sent.
     void Add(uint32_t n);
-    // All have been received, or thrown away.
+    // Counts all as received, or thrown away.
     void Clear();
     uint32_t count() const { return count_; }
 

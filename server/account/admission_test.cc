@@ -1,4 +1,4 @@
-#include "server/session/admission.h"
+#include "server/account/admission.h"
 
 #include <gtest/gtest.h>
 

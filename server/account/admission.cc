@@ -1,8 +1,9 @@
-#include "server/session/admission.h"
+#include "server/account/admission.h"
 
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 
 namespace iris::server {
 namespace {
@@ -13,14 +14,31 @@ namespace {
 // received.
 constexpr uint64_t kOwn = 64, kPerSession = 3, kPerHandshake = 2, kPerAdmin = 1;
 
-// How many of `limit` the applicant may see taken and still get one.
+uint64_t TakenWithoutSessions(const AdmissionLimits& limits) {
+  return kOwn + limits.max_admin_connections * kPerAdmin + limits.max_unattested * kPerHandshake +
+         limits.max_in_flight + limits.max_closing;
+}
+
+// Returns how many of `limit` may be taken when the applicant still gets one.
 uint64_t Usable(uint32_t limit, const Applicant& applicant) {
   return applicant.is_operator ? limit : limit - KeptForOperator(limit);
 }
 
-std::string Kept(uint32_t limit, const Applicant& applicant) {
-  const uint64_t kept = limit - Usable(limit, applicant);
-  return kept == 0 ? "" : absl::StrCat(", of which ", kept, " are kept for the operator");
+// Returns kResourceExhausted if the applicant may not have one more of `what`.
+absl::Status Room(const TenantQueue& taken, const Applicant& applicant, uint32_t max_of_one,
+                  uint32_t max, absl::string_view what, absl::string_view setting) {
+  const uint64_t of_tenant = taken.of(applicant.tenant);
+  if (of_tenant >= max_of_one) {
+    return absl::ResourceExhaustedError(absl::StrCat(applicant.tenant.Text(), " has ", of_tenant,
+                                                     " ", what, ", the limit of one tenant (see ",
+                                                     setting, "_per_tenant)"));
+  }
+  if (taken.total() < Usable(max, applicant)) return absl::OkStatus();
+  const uint64_t kept = max - Usable(max, applicant);
+  return absl::ResourceExhaustedError(
+      absl::StrCat("irisd has ", taken.total(), " ", what, " of all tenants; its limit is ", max,
+                   kept == 0 ? "" : absl::StrCat(", of which ", kept, " are kept for the operator"),
+                   " (see ", setting, ")"));
 }
 
 }  // namespace
@@ -34,9 +52,7 @@ AdmissionLimits FitToDescriptors(AdmissionLimits limits, uint64_t fd_limit) {
   limits.max_unattested = fit(limits.max_unattested, fd_limit / 16);
   limits.max_in_flight = fit(limits.max_in_flight, std::max<uint64_t>(fd_limit / 8, 8));
   limits.max_closing = fit(limits.max_closing, std::max<uint64_t>(fd_limit / 16, 4));
-  const uint64_t taken = fd_limit / 4 + kOwn + limits.max_admin_connections * kPerAdmin +
-                         limits.max_unattested * kPerHandshake + limits.max_in_flight +
-                         limits.max_closing;
+  const uint64_t taken = fd_limit / 4 + TakenWithoutSessions(limits);
   const uint64_t room = fd_limit > taken ? (fd_limit - taken) / kPerSession : 0;
   limits.max_sessions = fit(limits.max_sessions, room);
   // One tenant may not take the places of all.
@@ -47,55 +63,30 @@ AdmissionLimits FitToDescriptors(AdmissionLimits limits, uint64_t fd_limit) {
 }
 
 uint64_t DescriptorsForMemory(const AdmissionLimits& fitted, uint64_t fd_limit) {
-  const uint64_t taken = kOwn + uint64_t{fitted.max_admin_connections} * kPerAdmin +
-                         uint64_t{fitted.max_unattested} * kPerHandshake + fitted.max_in_flight +
-                         fitted.max_closing + uint64_t{fitted.max_sessions} * kPerSession;
+  const uint64_t taken = TakenWithoutSessions(fitted) + uint64_t{fitted.max_sessions} * kPerSession;
   return std::max<uint64_t>(fd_limit > taken ? fd_limit - taken : 0, fd_limit / 4);
 }
 
 Admission::Place::~Place() {
-  if (kind_ != Kind::kNone) admission_->Of(kind_).Remove(applicant_.tenant, ticket_);
+  if (queue_ != nullptr) queue_->Remove(applicant_.tenant, ticket_);
 }
 
 absl::Status Admission::Place::Attested() {
   absl::Status status = admission_->RoomForSession(applicant_);
   if (!status.ok()) return status;
-  admission_->handshakes_.Remove(applicant_.tenant, ticket_);
-  kind_ = Kind::kSession;
-  ticket_ = admission_->sessions_.Add(applicant_.tenant, 0);
+  queue_->Remove(applicant_.tenant, ticket_);
+  queue_ = &admission_->sessions_;
+  ticket_ = queue_->Add(applicant_.tenant, 0);
   return absl::OkStatus();
 }
 
 void Admission::Place::Heard() {
-  if (kind_ == Kind::kHandshake) {
-    ticket_ = admission_->handshakes_.Renew(applicant_.tenant, ticket_);
-  }
-}
-
-TenantQueue& Admission::Of(Place::Kind kind) {
-  switch (kind) {
-    case Place::Kind::kHandshake:
-      return handshakes_;
-    case Place::Kind::kAdmin:
-      return admins_;
-    default:
-      return sessions_;
-  }
+  if (queue_ == &admission_->handshakes_) ticket_ = queue_->Renew(applicant_.tenant, ticket_);
 }
 
 absl::Status Admission::RoomForSession(const Applicant& applicant) const {
-  const uint64_t of_tenant = sessions_.of(applicant.tenant);
-  if (of_tenant >= limits_.max_sessions_per_tenant) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(applicant.tenant.Text(), " has ", of_tenant,
-                     " sessions, the limit of one tenant (see sessions.max_per_tenant)"));
-  }
-  if (sessions_.total() >= Usable(limits_.max_sessions, applicant)) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "irisd has ", sessions_.total(), " sessions of all tenants; its limit is ",
-        limits_.max_sessions, Kept(limits_.max_sessions, applicant), " (see sessions.max)"));
-  }
-  return absl::OkStatus();
+  return Room(sessions_, applicant, limits_.max_sessions_per_tenant, limits_.max_sessions,
+              "sessions", "sessions.max");
 }
 
 std::optional<Admission::Evicted> Admission::WhoGoesForHandshake(const Applicant& applicant) const {
@@ -120,13 +111,13 @@ std::optional<Admission::Evicted> Admission::WhoGoesForHandshake(const Applicant
 
 absl::StatusOr<Admission::Place> Admission::AdmitHandshake(const Applicant& applicant,
                                                            uint64_t key) {
-  // Whom no session waits for need not begin.
+  // A client that could not become a session need not begin.
   absl::Status status = RoomForSession(applicant);
   if (!status.ok()) return status;
   if (const auto evicted = WhoGoesForHandshake(applicant); evicted.has_value()) {
     return absl::ResourceExhaustedError(evicted->reason.message());
   }
-  return Place(this, Place::Kind::kHandshake, applicant, handshakes_.Add(applicant.tenant, key));
+  return Place(this, &handshakes_, applicant, key);
 }
 
 std::optional<Admission::Evicted> Admission::WhoGoesForAdmin(const Applicant& applicant) const {
@@ -142,19 +133,11 @@ std::optional<Admission::Evicted> Admission::WhoGoesForAdmin(const Applicant& ap
 }
 
 absl::StatusOr<Admission::Place> Admission::AdmitAdmin(const Applicant& applicant, uint64_t key) {
-  const uint64_t of_tenant = admins_.of(applicant.tenant);
-  if (of_tenant >= limits_.max_admin_connections_per_tenant) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        applicant.tenant.Text(), " has ", of_tenant,
-        " connections on irisd.sock, the limit of one tenant (see admin.max_per_tenant)"));
-  }
-  if (admins_.total() >= Usable(limits_.max_admin_connections, applicant)) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "irisd has ", admins_.total(), " connections on irisd.sock of all tenants; its limit is ",
-        limits_.max_admin_connections, Kept(limits_.max_admin_connections, applicant),
-        " (see admin.max)"));
-  }
-  return Place(this, Place::Kind::kAdmin, applicant, admins_.Add(applicant.tenant, key));
+  absl::Status status =
+      Room(admins_, applicant, limits_.max_admin_connections_per_tenant,
+           limits_.max_admin_connections, "connections on irisd.sock", "admin.max");
+  if (!status.ok()) return status;
+  return Place(this, &admins_, applicant, key);
 }
 
 }  // namespace iris::server

@@ -1,4 +1,4 @@
-#include "server/session/attestation.h"
+#include "server/session/peer.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>

@@ -8,11 +8,10 @@
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <utility>
 
 #include "absl/time/time.h"
 #include "server/account/party.h"
-#include "server/session/rate_budget.h"
+#include "server/account/rate_budget.h"
 
 namespace iris::server {
 

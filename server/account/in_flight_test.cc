@@ -1,4 +1,4 @@
-#include "server/session/in_flight.h"
+#include "server/account/in_flight.h"
 
 #include <gtest/gtest.h>
 
