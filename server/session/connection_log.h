@@ -8,8 +8,8 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "server/account/party.h"
+#include "server/events/log.h"
 #include "server/job/states.h"
-#include "server/log.h"
 #include "server/session/log_budget.h"
 
 namespace iris::server {

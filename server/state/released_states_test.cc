@@ -2,7 +2,7 @@
 // file for each. A release adds its own:
 //
 //   IRIS_TEST_WRITE_STATE=$PWD/server/state/testdata/0.2.0.journal bazel run --config=plain
-//   //server/state:released_states_test
+//   //server/state:state_test
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "server/log.h"
+#include "server/events/log.h"
 #include "server/supervise/child_program.h"
 
 namespace iris::server {
