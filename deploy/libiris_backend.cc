@@ -1,6 +1,5 @@
 // Takes the collectives out of their archive, so that all of them are in the library of a backend.
 #include "iris/collective/collective.h"
-#include "iris/collective/rules.h"
 #include "iris/moe/moe.h"
 #include "iris/norm/norm.h"
 #include "iris/ops/ops.h"
@@ -11,9 +10,9 @@ namespace {
 [[gnu::used]] constexpr auto kPrepareKernels = &iris::ccl::PrepareKernels;
 [[gnu::used]] constexpr auto kAllReduce = &iris::ccl::AllReduce;
 [[gnu::used]] constexpr auto kCheckError = &iris::ccl::CheckError;
-[[gnu::used]] constexpr auto kParseRules = &iris::ccl::ParseRules;
+[[gnu::used]] constexpr auto kHasVariant = &iris::ccl::HasVariant;
 [[gnu::used]] constexpr auto kLaunchMatmul = &iris::ops::Launch;
-[[gnu::used]] constexpr auto kDispatch = &iris::moe::Dispatch;
+[[gnu::used]] constexpr auto kDispatch = &iris::moe::LaunchDispatch;
 [[gnu::used]] constexpr auto kLaunchNorm = &iris::norm::Launch;
 
 }  // namespace

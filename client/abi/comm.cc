@@ -6,10 +6,10 @@
 
 #include "client/abi/comm_calls.h"
 #include "client/abi/objects.h"
-#include "client/internal/annotate.h"
-#include "client/internal/device_status.h"
-#include "client/internal/product_rules.h"
-#include "iris/collective/rules.h"
+#include "client/abi/read_call.h"
+#include "client/backend/device_status.h"
+#include "client/base/annotate.h"
+#include "client/comm/rules.h"
 #include "iris/dtype.h"
 #include "iris/norm/norm.h"
 #include "iris/ops/ops.h"
@@ -24,37 +24,14 @@ using iris::abi::TeamOf;
 using iris::abi::Turn;
 using iris::abi::With;
 using iris::abi::WithStream;
+using iris::internal::Annotate;
+using iris::internal::ParseRules;
+using iris::internal::Rules;
 namespace ccl = iris::ccl;
 namespace norm = iris::norm;
 namespace ops = iris::ops;
 
 namespace {
-
-// The header's names of variants: all there are, with their numbers.
-static_assert(!ccl::IsVariant(IRIS_VARIANT_PUSH + 1));
-static_assert(IRIS_VARIANT_PACKETS == static_cast<int>(ccl::Variant::kPackets));
-static_assert(IRIS_VARIANT_DIRECT == static_cast<int>(ccl::Variant::kDirect));
-static_assert(IRIS_VARIANT_TWO_SHOT == static_cast<int>(ccl::Variant::kTwoShot));
-static_assert(IRIS_VARIANT_TWO_PACKETS == static_cast<int>(ccl::Variant::kTwoPackets));
-static_assert(IRIS_VARIANT_TWO_PHASE == static_cast<int>(ccl::Variant::kTwoPhase));
-static_assert(IRIS_VARIANT_COPY_ENGINE == static_cast<int>(ccl::Variant::kCopyEngine));
-static_assert(IRIS_VARIANT_RING == static_cast<int>(ccl::Variant::kRing));
-static_assert(IRIS_VARIANT_ATOMIC == static_cast<int>(ccl::Variant::kAtomic));
-static_assert(IRIS_VARIANT_SPINLOCK == static_cast<int>(ccl::Variant::kSpinlock));
-static_assert(IRIS_VARIANT_LINES == static_cast<int>(ccl::Variant::kLines));
-static_assert(IRIS_VARIANT_TWO_LINES == static_cast<int>(ccl::Variant::kTwoLines));
-static_assert(IRIS_VARIANT_PUSH == static_cast<int>(ccl::Variant::kPush));
-static_assert(IRIS_MATMUL_COPY_ENGINE + 1 == ops::kVariantCount);
-static_assert(IRIS_MATMUL_FUSED == static_cast<int>(ops::Variant::kFused));
-static_assert(IRIS_MATMUL_PAIR == static_cast<int>(ops::Variant::kPair));
-static_assert(IRIS_MATMUL_PERSISTENT == static_cast<int>(ops::Variant::kPersistent));
-static_assert(IRIS_MATMUL_COPY_ENGINE == static_cast<int>(ops::Variant::kCopyEngine));
-static_assert(IRIS_NORM_TWO_LINES + 1 == norm::kVariantCount);
-static_assert(IRIS_NORM_PACKETS == static_cast<int>(norm::Variant::kPackets));
-static_assert(IRIS_NORM_LINES == static_cast<int>(norm::Variant::kLines));
-static_assert(IRIS_NORM_TWO_SHOT == static_cast<int>(norm::Variant::kTwoShot));
-static_assert(IRIS_NORM_ALONE == static_cast<int>(norm::Variant::kAlone));
-static_assert(IRIS_NORM_TWO_LINES == static_cast<int>(norm::Variant::kTwoLines));
 
 // Checks the numbers of a caller, which are enumerators in the library.
 absl::Status CheckNumbers(iris_dtype dtype, iris_reduce_op op = IRIS_SUM, int32_t variant = 0) {
@@ -140,54 +117,22 @@ ccl::Config ConfigOf(const iris_comm_options& given) {
   return config;
 }
 
-// A product as the caller says it. What its numbers stand for is checked here: they are enumerators
-// behind this.
-absl::StatusOr<ops::Matmul> ReadMatmul(const iris_matmul* call) {
+// A call as its struct says it, whose numbers become enumerators.
+absl::StatusOr<ops::Matmul> ReadCall(const iris_matmul* call) {
   iris_matmul given = {};
   IRIS_ABI_TRY(iris::abi::ReadStruct(call, iris::abi::kMatmulBytes, "iris_matmul", &given));
   if (given.operation < IRIS_MATMUL_ALL_REDUCE || given.operation > IRIS_MATMUL_ALL_SCATTER) {
     return absl::InvalidArgumentError(
         absl::StrCat("iris_matmul: ", given.operation, " is no operation of iris_matmul"));
   }
-  for (const auto& [type, name] : {std::pair<int32_t, const char*>{given.in_dtype, "in_dtype"},
-                                   {given.out_dtype, "out_dtype"},
-                                   {given.bias_dtype, "bias_dtype"}}) {
-    if (type < 0 || type >= static_cast<int>(iris::kDTypeCount)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("iris_matmul: ", name, " is ", type, ", which is no iris_dtype"));
-    }
-  }
-  if (given.activation < 0 || given.activation >= static_cast<int>(ops::kActivationCount)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("iris_matmul: ", given.activation, " is no activation of iris_matmul"));
-  }
-  if (given.variant < 0 || given.variant >= static_cast<int>(ops::kVariantCount)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("iris_matmul: ", given.variant, " is no variant; 0 is automatic"));
-  }
-  ops::Matmul matmul;
-  matmul.problem.operation = static_cast<ccl::Operation>(given.operation);
-  matmul.problem.m = given.m;
-  matmul.problem.n = given.n;
-  matmul.problem.k = given.k;
-  matmul.problem.in = static_cast<DType>(given.in_dtype);
-  matmul.problem.out = static_cast<DType>(given.out_dtype);
-  matmul.problem.bias = static_cast<DType>(given.bias_dtype);
-  matmul.problem.transposed_b = given.transposed_b != 0;
-  matmul.problem.activation = static_cast<ops::Activation>(given.activation);
-  matmul.problem.variant = static_cast<ops::Variant>(given.variant);
-  matmul.a = given.a;
-  matmul.lda = given.lda;
-  matmul.b = given.b;
-  matmul.ldb = given.ldb;
-  matmul.bias = given.bias;
-  matmul.d = given.d;
-  matmul.ldd = given.ldd;
-  return matmul;
+  ops::Matmul out;
+  out.problem.operation = static_cast<ccl::Operation>(given.operation);
+  iris::abi::FieldReader read("iris_matmul");
+  ops::impl::ForFields(given, out.problem, out, read);
+  IRIS_ABI_TRY(read.status());
+  return out;
 }
-
-// The same of a norm.
-absl::StatusOr<norm::Norm> ReadNorm(const iris_norm* call) {
+absl::StatusOr<norm::Norm> ReadCall(const iris_norm* call) {
   iris_norm given = {};
   IRIS_ABI_TRY(iris::abi::ReadStruct(call, iris::abi::kNormBytes, "iris_norm", &given));
   if (given.operation < IRIS_ALL_REDUCE_RMS_NORM ||
@@ -195,71 +140,12 @@ absl::StatusOr<norm::Norm> ReadNorm(const iris_norm* call) {
     return absl::InvalidArgumentError(
         absl::StrCat("iris_norm: ", given.operation, " is no operation of iris_norm"));
   }
-  for (const auto& [type, name] : {std::pair<int32_t, const char*>{given.in_dtype, "in_dtype"},
-                                   {given.out_dtype, "out_dtype"},
-                                   {given.weight_dtype, "weight_dtype"}}) {
-    if (type < 0 || type >= static_cast<int>(iris::kDTypeCount)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("iris_norm: ", name, " is ", type, ", which is no iris_dtype"));
-    }
-  }
-  if (given.scaling < 0 || given.scaling >= static_cast<int>(norm::kScalingCount)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("iris_norm: ", given.scaling, " is no scaling of iris_norm"));
-  }
-  if (given.variant < 0 || given.variant >= static_cast<int>(norm::kVariantCount)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("iris_norm: ", given.variant, " is no variant; 0 is automatic"));
-  }
   norm::Norm out;
   out.problem.operation = static_cast<ccl::Operation>(given.operation);
-  out.problem.rows = given.rows;
-  out.problem.hidden = given.hidden;
-  out.problem.in = static_cast<DType>(given.in_dtype);
-  out.problem.out = static_cast<DType>(given.out_dtype);
-  out.problem.weight = static_cast<DType>(given.weight_dtype);
-  out.problem.residual = given.has_residual != 0;
-  out.problem.scaling = static_cast<norm::Scaling>(given.scaling);
-  out.problem.epsilon = given.epsilon;
-  out.problem.weight_offset = given.weight_offset;
-  out.problem.variant = static_cast<norm::Variant>(given.variant);
-  out.in = given.in;
-  out.residual = given.residual;
-  out.residual_out = given.residual_out;
-  out.weight = given.weight;
-  out.out = given.out;
-  out.scale = static_cast<const float*>(given.scale);
-  out.scales = static_cast<float*>(given.scales);
-  out.in_stride = given.in_stride;
-  out.residual_stride = given.residual_stride;
-  out.residual_out_stride = given.residual_out_stride;
-  out.out_stride = given.out_stride;
+  iris::abi::FieldReader read("iris_norm");
+  norm::impl::ForFields(given, out.problem, out, read);
+  IRIS_ABI_TRY(read.status());
   return out;
-}
-
-// The lines of a table of rules: of collectives, and of products.
-struct Rules {
-  std::vector<ccl::Rule> collectives;
-  iris::internal::ProductRules products;
-};
-
-absl::StatusOr<Rules> ReadRules(const iris::backend::BackendOperations& table, const char* text) {
-  constexpr char kWhat[] = "create a communicator";
-  Rules rules;
-  std::string others;
-  auto products = iris::internal::ProductRules::Take(text, &others);
-  if (!products.ok()) return iris::internal::Annotate(products.status(), kWhat);
-  rules.products = *std::move(products);
-  rules.collectives.resize(ccl::kMaxRules);
-  uint32_t n_rules = 0, line = 0;
-  const iris::Result read =
-      table.ParseRules(others.c_str(), rules.collectives.data(), ccl::kMaxRules, &n_rules, &line);
-  if (!read.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(kWhat, ": line ", line, " of the rules: ", read.what));
-  }
-  rules.collectives.resize(n_rules);
-  return rules;
 }
 
 }  // namespace
@@ -285,16 +171,15 @@ iris_code iris_comm_create(iris_context* context, iris_team* team, const iris_co
     wanted.name = iris::abi::TextOf(given.name);
     wanted.config = ConfigOf(given);
     wanted.matmul_bytes = given.matmul_bytes;
-    Rules rules;
+    absl::StatusOr<Rules> rules = Rules();
     if (given.rules != nullptr) {
-      auto read = ReadRules(**table, given.rules);
-      if (!read.ok()) return read.status();
-      rules = *std::move(read);
-      wanted.product_rules = rules.products;
-      // Collectives keep their own table where the text has lines of products alone.
-      if (!rules.collectives.empty() || rules.products.empty()) {
-        wanted.config.rules = rules.collectives.data();
-        wanted.config.n_rules = static_cast<uint32_t>(rules.collectives.size());
+      rules = ParseRules(given.rules, (*table)->HasVariant);
+      if (!rules.ok()) return Annotate(rules.status(), "create a communicator");
+      wanted.gemm_rules = rules->gemms;
+      // Collectives keep the built-in table if the text has rules of GEMMs alone.
+      if (!rules->collectives.empty() || rules->gemms.empty()) {
+        wanted.config.rules = rules->collectives.data();
+        wanted.config.n_rules = static_cast<uint32_t>(rules->collectives.size());
       }
     }
     auto made = std::make_unique<CommObject>(object.state);
@@ -465,7 +350,7 @@ iris_code iris_matmul_bytes(iris_context* context, uint32_t n_members,
   return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {
     IRIS_ABI_TRY(object.host().Usable());
     IRIS_ABI_TRY(NotNull(out, "the place for the number of bytes"));
-    const absl::StatusOr<ops::Matmul> matmul = ReadMatmul(call);
+    const absl::StatusOr<ops::Matmul> matmul = ReadCall(call);
     if (!matmul.ok()) return matmul.status();
     iris_comm_options given = {};
     if (options != nullptr) {
@@ -474,15 +359,11 @@ iris_code iris_matmul_bytes(iris_context* context, uint32_t n_members,
     }
     const auto table = object.state->Backend();
     if (!table.ok()) return table.status();
-    iris::internal::ProductRules rules;
-    if (given.rules != nullptr) {
-      std::string others;
-      auto read = iris::internal::ProductRules::Take(given.rules, &others);
-      if (!read.ok()) return read.status();
-      rules = *std::move(read);
-    }
+    absl::StatusOr<Rules> rules = Rules();
+    if (given.rules != nullptr) rules = ParseRules(given.rules, (*table)->HasVariant);
+    if (!rules.ok()) return rules.status();
     const auto bytes = iris::internal::Communicator::MatmulBytes(
-        object.host(), **table, n_members, ConfigOf(given), matmul->problem, rules);
+        object.host(), **table, n_members, ConfigOf(given), matmul->problem, rules->gemms);
     if (!bytes.ok()) return bytes.status();
     *out = *bytes;
     return absl::OkStatus();
@@ -491,7 +372,7 @@ iris_code iris_matmul_bytes(iris_context* context, uint32_t n_members,
 
 iris_code iris_matmul_choose(iris_comm* comm, const iris_matmul* call, iris_matmul_plan* out) {
   return OnComm(comm, [&](iris::internal::Communicator& c) -> absl::Status {
-    const absl::StatusOr<ops::Matmul> matmul = ReadMatmul(call);
+    const absl::StatusOr<ops::Matmul> matmul = ReadCall(call);
     if (!matmul.ok()) return matmul.status();
     const absl::StatusOr<ops::LaunchPlan> plan = c.ChooseMatmul(*matmul);
     if (!plan.ok()) return plan.status();
@@ -510,7 +391,7 @@ iris_code iris_matmul_choose(iris_comm* comm, const iris_matmul* call, iris_matm
 
 iris_code iris_matmul_launch(iris_comm* comm, const iris_matmul* call, iris_stream* stream) {
   return Put(comm, stream, [&](auto& c, auto& s) -> absl::Status {
-    const absl::StatusOr<ops::Matmul> matmul = ReadMatmul(call);
+    const absl::StatusOr<ops::Matmul> matmul = ReadCall(call);
     if (!matmul.ok()) return matmul.status();
     return c.Matmul(*matmul, s);
   });
@@ -518,9 +399,9 @@ iris_code iris_matmul_launch(iris_comm* comm, const iris_matmul* call, iris_stre
 
 iris_code iris_norm_choose(iris_comm* comm, const iris_norm* call, iris_norm_plan* out) {
   return OnComm(comm, [&](iris::internal::Communicator& c) -> absl::Status {
-    const absl::StatusOr<norm::Norm> read = ReadNorm(call);
+    const absl::StatusOr<norm::Norm> read = ReadCall(call);
     if (!read.ok()) return read.status();
-    const absl::StatusOr<norm::LaunchPlan> plan = c.ChooseNorm(read->problem);
+    const absl::StatusOr<norm::Plan> plan = c.ChooseNorm(read->problem);
     if (!plan.ok()) return plan.status();
     iris_norm_plan told = {};
     told.variant = static_cast<int32_t>(plan->variant);
@@ -533,7 +414,7 @@ iris_code iris_norm_choose(iris_comm* comm, const iris_norm* call, iris_norm_pla
 
 iris_code iris_norm_launch(iris_comm* comm, const iris_norm* call, iris_stream* stream) {
   return Put(comm, stream, [&](auto& c, auto& s) -> absl::Status {
-    const absl::StatusOr<norm::Norm> read = ReadNorm(call);
+    const absl::StatusOr<norm::Norm> read = ReadCall(call);
     if (!read.ok()) return read.status();
     return c.Norm(*read, s);
   });

@@ -18,7 +18,7 @@ namespace {
 static_assert(IRIS_DEVICE_ABI == kDeviceAbi);
 static_assert(IRIS_F8E5M2 == static_cast<int>(DType::kF8E5M2));
 
-// Of the calling thread's last error, and of what it was last given.
+// The text of the calling thread's last error, and the value that it was last given.
 struct Texts {
   ~Texts();
   std::string message;
@@ -119,7 +119,7 @@ void ContextState::DisownAll() {
     objects.swap(objects_);
     numbers_.clear();
   }
-  // What was made last may lean on what was made first.
+  // An object may use those that were made before it.
   for (auto it = objects.rbegin(); it != objects.rend(); ++it) {
     HandleTable::Get().Remove(it->second.first, it->second.second);
   }
@@ -136,20 +136,11 @@ absl::Status TeamOf::status() const {
 
 }  // namespace iris::abi
 
-using iris::abi::ContextObject;
-using iris::abi::ContextState;
-using iris::abi::NotNull;
-using iris::abi::ReadStruct;
-using iris::abi::Run;
-using iris::abi::TeamOf;
-using iris::abi::TextOf;
-using iris::abi::TimeOr;
-using iris::abi::With;
-using iris::abi::WriteStruct;
+using namespace iris::abi;  // functions in C have no namespace of their own
 namespace internal = iris::internal;
 
 const char* iris_error_message(void) {
-  const iris::abi::Texts* const texts = iris::abi::ThreadTexts();
+  const Texts* const texts = ThreadTexts();
   return texts == nullptr ? "" : texts->message.c_str();
 }
 
@@ -168,8 +159,8 @@ iris_code iris_launcher_read(iris_launcher* out) {
     launcher.rank = read->rank;
     launcher.n_ranks = read->n_ranks;
     launcher.local_rank = read->local_rank;
-    iris::abi::CopyText(read->launcher, launcher.name);
-    iris::abi::CopyText(read->job, launcher.job);
+    CopyText(read->launcher, launcher.name);
+    CopyText(read->job, launcher.job);
     return WriteStruct(launcher, "iris_launcher", out);
   });
 }
@@ -188,12 +179,11 @@ iris_code iris_context_create(const iris_context_options* options, iris_context*
   return Run([&]() -> absl::Status {
     IRIS_ABI_TRY(NotNull(out, "create a context: the place for the handle"));
     iris_context_options given;
-    IRIS_ABI_TRY(
-        ReadStruct(options, iris::abi::kContextOptionsBytes, "iris_context_options", &given));
-    IRIS_ABI_TRY(iris::abi::CheckVersions(given));
-    IRIS_ABI_TRY(iris::abi::CheckTime(given.join_timeout_ns, "join_timeout_ns"));
-    IRIS_ABI_TRY(iris::abi::CheckTime(given.timeout_ns, "timeout_ns"));
-    IRIS_ABI_TRY(iris::abi::CheckTime(given.connect_timeout_ns, "connect_timeout_ns"));
+    IRIS_ABI_TRY(ReadStruct(options, kContextOptionsBytes, "iris_context_options", &given));
+    IRIS_ABI_TRY(CheckVersions(given));
+    IRIS_ABI_TRY(CheckTime(given.join_timeout_ns, "join_timeout_ns"));
+    IRIS_ABI_TRY(CheckTime(given.timeout_ns, "timeout_ns"));
+    IRIS_ABI_TRY(CheckTime(given.connect_timeout_ns, "connect_timeout_ns"));
     internal::ContextOptions wanted;
     wanted.job = TextOf(given.job);
     wanted.rank = given.rank;
@@ -211,8 +201,8 @@ iris_code iris_context_create(const iris_context_options* options, iris_context*
     auto created = internal::HostContext::Create(wanted);
     if (!created.ok()) return created.status();
     auto state = std::make_shared<ContextState>(*std::move(created));
-    void* const handle = iris::abi::HandleTable::Get().Add(
-        iris::abi::Kind::kContext, std::make_unique<ContextObject>(std::move(state)));
+    void* const handle =
+        HandleTable::Get().Add(Kind::kContext, std::make_unique<ContextObject>(std::move(state)));
     if (handle == nullptr) return absl::ResourceExhaustedError("too many objects of Iris");
     *out = static_cast<iris_context*>(handle);
     return absl::OkStatus();
@@ -222,7 +212,7 @@ iris_code iris_context_create(const iris_context_options* options, iris_context*
 iris_code iris_context_destroy(iris_context* context) {
   return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {
     if (!object.host().OwnProcess()) return absl::OkStatus();  // the parent's
-    if (!iris::abi::HandleTable::Get().Remove(iris::abi::Kind::kContext, context)) {
+    if (!HandleTable::Get().Remove(Kind::kContext, context)) {
       return absl::FailedPreconditionError("another thread destroys this context");
     }
     object.state->DisownAll();
@@ -237,19 +227,21 @@ iris_code iris_context_leave(iris_context* context) {
 iris_code iris_context_get_info(iris_context* context, iris_context_info* out) {
   return With<ContextObject>(context, [&](ContextObject& object) {
     const internal::HostContext& host = object.host();
+    const internal::Membership& membership = host.membership();
+    const internal::JoinedJob& job = membership.job();
     iris_context_info info = {};
     info.rank = host.rank();
     info.n_ranks = host.n_ranks();
-    info.job_id = host.job_id();
-    info.epoch = host.epoch();
-    info.device_index = host.device_index();
+    info.job_id = job.job_id;
+    info.epoch = job.epoch;
+    info.device_index = job.device_index;
     info.ranks_per_device = host.ranks_per_device();
     info.heap_bytes = host.heap_bytes();
     info.stride_bytes = host.stride_bytes();
     info.base = host.device_context().base;
-    info.same_address = host.same_address() ? 1 : 0;
-    info.job = host.job().c_str();
-    info.device_uuid = host.device_uuid().c_str();
+    info.same_address = membership.committed().same_address ? 1 : 0;
+    info.job = membership.options().job.c_str();
+    info.device_uuid = job.device_uuid.c_str();
     info.backend = host.backend().c_str();
     return WriteStruct(info, "iris_context_info", out);
   });
@@ -257,7 +249,7 @@ iris_code iris_context_get_info(iris_context* context, iris_context_info* out) {
 
 iris_code iris_context_get_timings(iris_context* context, iris_create_timings* out) {
   return With<ContextObject>(context, [&](ContextObject& object) {
-    const internal::CreateTimings& from = object.host().create_timings();
+    const internal::CreateTimings& from = object.host().membership().timings();
     iris_create_timings timings = {};
     timings.connect_ns = absl::ToInt64Nanoseconds(from.connect);
     timings.device_ns = absl::ToInt64Nanoseconds(from.device);
@@ -314,28 +306,24 @@ iris_code iris_locate(iris_context* context, const void* address, uint32_t* rank
 }
 
 iris_code iris_barrier(iris_context* context, iris_team* team, int64_t timeout_ns) {
-  return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {
-    const TeamOf members(object, team);
-    IRIS_ABI_TRY(members.status());
-    IRIS_ABI_TRY(iris::abi::CheckTime(timeout_ns, "barrier: timeout_ns"));
-    if (timeout_ns == 0) return object.host().Barrier(*members);
-    return object.host().Barrier(*members, absl::Nanoseconds(timeout_ns));
+  return WithTeam(context, team, [&](ContextObject& object, const internal::Team& members) {
+    const absl::Status status = CheckTime(timeout_ns, "barrier: timeout_ns");
+    if (!status.ok()) return status;
+    return object.host().Barrier(members, absl::Nanoseconds(timeout_ns));
   });
 }
 
 iris_code iris_broadcast_bytes(iris_context* context, iris_team* team, const void* data,
                                size_t bytes, uint32_t root, const void** out, size_t* out_bytes) {
-  return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {
-    const TeamOf members(object, team);
-    IRIS_ABI_TRY(members.status());
+  return WithTeam(context, team, [&](ContextObject& object, const auto& members) -> absl::Status {
     IRIS_ABI_TRY(NotNull(out, "broadcast: the place for the address"));
     IRIS_ABI_TRY(NotNull(out_bytes, "broadcast: the place for the size"));
     const bool is_root = root == object.host().rank();
     if (is_root && bytes > 0) IRIS_ABI_TRY(NotNull(data, "broadcast: the data"));
     const absl::string_view value(static_cast<const char*>(data), is_root ? bytes : 0);
-    auto came = object.host().Broadcast(value, root, *members);
+    auto came = object.host().Broadcast(value, root, members);
     if (!came.ok()) return came.status();
-    iris::abi::Texts* const texts = iris::abi::ThreadTexts();
+    Texts* const texts = ThreadTexts();
     if (texts == nullptr) return absl::FailedPreconditionError("broadcast: this thread has ended");
     texts->value = *std::move(came);
     *out = texts->value.data();

@@ -7,7 +7,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "client/abi/tensor.h"
-#include "client/internal/device_status.h"
+#include "client/backend/device_status.h"
 #include "device/driver/dlpack_device.h"
 
 namespace iris::abi {

@@ -9,7 +9,7 @@
 #include "absl/numeric/int128.h"
 #include "absl/strings/str_cat.h"
 #include "client/abi/objects.h"
-#include "client/internal/device_status.h"
+#include "client/backend/device_status.h"
 #include "device/base/bytes.h"
 
 namespace iris::abi {

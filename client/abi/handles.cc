@@ -42,25 +42,9 @@ constexpr uint64_t TagOf(uint64_t state) { return state & ~(kKnown | kHolders); 
 }  // namespace
 
 const char* KindName(Kind kind) {
-  switch (kind) {
-    case Kind::kNone:
-      return "nothing";
-    case Kind::kContext:
-      return "context";
-    case Kind::kTeam:
-      return "team";
-    case Kind::kStream:
-      return "stream";
-    case Kind::kEvent:
-      return "event";
-    case Kind::kGraph:
-      return "graph";
-    case Kind::kComm:
-      return "communicator";
-    case Kind::kTensor:
-      return "tensor";
-  }
-  return "nothing";
+  constexpr const char* kNames[] = {"nothing", "context", "team",         "stream",
+                                    "event",   "graph",   "communicator", "tensor"};
+  return kNames[static_cast<size_t>(kind)];
 }
 
 HandleTable& HandleTable::Get() {

@@ -24,7 +24,7 @@ enum class Kind : uint8_t { kNone, kContext, kTeam, kStream, kEvent, kGraph, kCo
 // "context"; for messages.
 const char* KindName(Kind kind);
 
-// What handles stand for.
+// The base of what handles stand for.
 class Object {
  public:
   virtual ~Object() = default;
@@ -47,7 +47,7 @@ class HandleTable {
   // Takes the name away; the object ends once no call holds it any more. False: there is none.
   bool Remove(Kind kind, const void* handle) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // What a handle of no object is: "null", "a stream and not a context", ... For messages.
+  // Says for messages what a handle of no object is: "is null", "was destroyed, or never made", ...
   const char* Describe(Kind wanted, const void* handle);
 
  private:

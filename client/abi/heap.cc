@@ -6,22 +6,14 @@
 #include "iris/dtype.h"
 #include "proto/wire/limits.h"
 
-using iris::abi::CheckTime;
-using iris::abi::ContextObject;
-using iris::abi::NotNull;
-using iris::abi::ReadStruct;
-using iris::abi::TeamOf;
-using iris::abi::TextOf;
-using iris::abi::With;
-using iris::abi::WriteStruct;
+using namespace iris::abi;  // functions in C have no namespace of their own
 namespace internal = iris::internal;
 
 namespace {
 
 absl::StatusOr<internal::AllocateOptions> ReadOptions(const iris_allocate_options* options) {
   iris_allocate_options given;
-  IRIS_ABI_TRY(
-      ReadStruct(options, iris::abi::kAllocateOptionsBytes, "iris_allocate_options", &given));
+  IRIS_ABI_TRY(ReadStruct(options, kAllocateOptionsBytes, "iris_allocate_options", &given));
   if (given.dtype < 0 || given.dtype >= static_cast<int>(iris::kDTypeCount)) {
     return absl::InvalidArgumentError(absl::StrCat("allocate: ", given.dtype, " is no iris_dtype"));
   }
@@ -73,11 +65,9 @@ iris_dtype DTypeOfName(const std::string& name) {
 
 iris_code iris_allocate(iris_context* context, iris_team* team,
                         const iris_allocate_options* options, iris_allocation* out) {
-  return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {
-    const TeamOf members(object, team);
-    IRIS_ABI_TRY(members.status());
+  return WithTeam(context, team, [&](ContextObject& object, const internal::Team& members) {
     return AllocateBy(options, out, [&](const internal::AllocateOptions& wanted) {
-      return object.host().Allocate(wanted, *members);
+      return object.host().Allocate(wanted, members);
     });
   });
 }
@@ -86,7 +76,7 @@ iris_code iris_allocate_local(iris_context* context, const iris_allocate_options
                               iris_allocation* out) {
   return With<ContextObject>(context, [&](ContextObject& object) {
     return AllocateBy(options, out, [&](const internal::AllocateOptions& wanted) {
-      return object.host().AllocateLocal(wanted);
+      return object.host().teams().AllocateLocal(wanted);
     });
   });
 }
@@ -95,18 +85,16 @@ iris_code iris_register(iris_context* context, void* memory, const iris_allocate
                         iris_allocation* out) {
   return With<ContextObject>(context, [&](ContextObject& object) {
     return AllocateBy(options, out, [&](const internal::AllocateOptions& wanted) {
-      return object.host().Register(memory, wanted);
+      return object.host().teams().Register(memory, wanted);
     });
   });
 }
 
 iris_code iris_register_symmetric(iris_context* context, iris_team* team, void* memory,
                                   const iris_allocate_options* options, iris_allocation* out) {
-  return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {
-    const TeamOf members(object, team);
-    IRIS_ABI_TRY(members.status());
+  return WithTeam(context, team, [&](ContextObject& object, const internal::Team& members) {
     return AllocateBy(options, out, [&](const internal::AllocateOptions& wanted) {
-      return object.host().RegisterTogether(memory, wanted, *members);
+      return object.host().teams().RegisterTogether(memory, wanted, members);
     });
   });
 }
@@ -125,25 +113,17 @@ iris_code iris_publish_local(iris_context* context, const iris_allocation* alloc
                              const char* name) {
   return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {
     iris_allocation given;
-    IRIS_ABI_TRY(ReadStruct(allocation, iris::abi::kAllocationBytes, "iris_allocation", &given));
+    IRIS_ABI_TRY(ReadStruct(allocation, kAllocationBytes, "iris_allocation", &given));
     IRIS_ABI_TRY(NotNull(name, "publish: the name"));
-    internal::Allocation range;
-    range.offset_bytes = given.offset_bytes;
-    range.bytes = given.bytes;
-    return object.host().Publish(range, name);
+    return object.host().teams().Publish({given.offset_bytes, given.bytes, nullptr, 0, ""}, name);
   });
 }
 
 iris_code iris_free(iris_context* context, const iris_allocation* allocation) {
   return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {
     iris_allocation given;
-    IRIS_ABI_TRY(ReadStruct(allocation, iris::abi::kAllocationBytes, "iris_allocation", &given));
-    internal::Allocation range;
-    range.offset_bytes = given.offset_bytes;
-    range.bytes = given.bytes;
-    range.address = given.address;
-    range.team_id = given.team_id;
-    return object.host().Free(range);
+    IRIS_ABI_TRY(ReadStruct(allocation, kAllocationBytes, "iris_allocation", &given));
+    return object.host().Free({given.offset_bytes, given.bytes, given.address, given.team_id, ""});
   });
 }
 
@@ -155,9 +135,7 @@ iris_code iris_open_local(iris_context* context, uint32_t rank, const char* name
     IRIS_ABI_TRY(CheckTime(timeout_ns, "open: timeout_ns"));
     // The place of the answer is known to be right before anything is open.
     IRIS_ABI_TRY(WriteStruct(iris_opened{}, "iris_opened", out));
-    const auto opened = timeout_ns == 0
-                            ? object.host().Open(rank, name)
-                            : object.host().Open(rank, name, absl::Nanoseconds(timeout_ns));
+    const auto opened = object.host().Open(rank, name, absl::Nanoseconds(timeout_ns));
     if (!opened.ok()) return opened.status();
     iris_opened answer = {};
     answer.offset_bytes = opened->offset_bytes;
@@ -173,15 +151,16 @@ iris_code iris_open_local(iris_context* context, uint32_t rank, const char* name
 iris_code iris_close_local(iris_context* context, const iris_opened* opened) {
   return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {
     iris_opened given;
-    IRIS_ABI_TRY(ReadStruct(opened, iris::abi::kOpenedBytes, "iris_opened", &given));
+    IRIS_ABI_TRY(ReadStruct(opened, kOpenedBytes, "iris_opened", &given));
     internal::Opened range;
     range.rank = given.rank;
     range.offset_bytes = given.offset_bytes;
-    return object.host().Close(range);
+    return object.host().teams().Close(range);
   });
 }
 
 iris_code iris_grow(iris_context* context, uint64_t bytes) {
-  return With<ContextObject>(context,
-                             [&](ContextObject& object) { return object.host().Grow(bytes); });
+  return With<ContextObject>(context, [&](ContextObject& object) {
+    return object.host().teams().Grow(bytes, object.host().world());
+  });
 }

@@ -1,4 +1,4 @@
-// What the handles of the C API stand for, and how its functions begin and end. Inside client/abi.
+// The objects behind the handles of the C API, and the frame of its functions. Inside client/abi.
 //
 // Thread-safe as the objects themselves: a context and a stream are, a communicator takes one call
 // at a time and refuses a second.
@@ -19,17 +19,20 @@
 #include "absl/synchronization/mutex.h"
 #include "client/abi/handles.h"
 #include "client/backend/operations.h"
-#include "client/internal/communicator.h"
-#include "client/internal/host_context.h"
+#include "client/comm/communicator.h"
+#include "client/context/host_context.h"
 #include "iris/c_api.h"
+
+// Leaves the function with the error of `expression`, if it is one.
+#define IRIS_ABI_TRY(expression) \
+  if (absl::Status iris_abi_status = (expression); !iris_abi_status.ok()) return iris_abi_status
 
 namespace iris::abi {
 
 // A context and what was made with it. Its objects hold it, so that it ends after them.
 class ContextState {
  public:
-  explicit ContextState(std::unique_ptr<internal::HostContext> context)
-      : host(std::move(context)) {}
+  explicit ContextState(internal::HostContext::Owned context) : host(std::move(context)) {}
 
   // The backend's functions, which are looked for when they are first needed.
   absl::StatusOr<const backend::BackendOperations*> Backend() ABSL_LOCKS_EXCLUDED(mu_);
@@ -41,7 +44,7 @@ class ContextState {
   // Ends all objects.
   void DisownAll() ABSL_LOCKS_EXCLUDED(mu_);
 
-  const std::unique_ptr<internal::HostContext> host;
+  const internal::HostContext::Owned host;
 
  private:
   absl::Mutex mu_;
@@ -99,7 +102,7 @@ struct CommObject : Object {
   const std::shared_ptr<ContextState> state;
   std::unique_ptr<internal::Communicator> comm;
   std::atomic<bool> busy{false};  // a call is under way
-  // Of the group that is open, as its first call named it. For the call that is under way.
+  // The stream of the open group, as its first call named it. Used by the call that is under way.
   iris_stream* group_stream = nullptr;
 };
 
@@ -143,7 +146,7 @@ iris_code WithStream(const void* handle, const void* stream, Body body) noexcept
   return With<T>(handle, [&](T& object) -> absl::Status {
     const Held<StreamObject> held(stream);
     if (!held) return Unknown<StreamObject>(stream);
-    if (absl::Status usable = object.state->host->Usable(); !usable.ok()) return usable;
+    IRIS_ABI_TRY(object.state->host->Usable());
     if (T::kKind != Kind::kEvent && held->state != object.state) {
       return absl::InvalidArgumentError(
           absl::StrCat("the stream and the ", KindName(T::kKind),
@@ -170,6 +173,16 @@ class TeamOf {
   const Held<TeamObject> held_;
 };
 
+// As With, with a context and a team of it.
+template <typename Body>
+iris_code WithTeam(const void* context, const iris_team* team, Body body) noexcept {
+  return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {
+    const TeamOf members(object, team);
+    IRIS_ABI_TRY(members.status());
+    return body(object, *members);
+  });
+}
+
 // The sizes of structs in 0.2, the first version of the C API. Headers of later versions know more
 // of them and none knows less, so these numbers stay as they are whatever the structs become.
 inline constexpr size_t kContextOptionsBytes = 104;
@@ -187,8 +200,8 @@ inline constexpr size_t kOpenedBytes = 48;
 inline constexpr size_t kFillOptionsBytes = 128;
 inline constexpr size_t kTensorOptionsBytes = 48;
 
-// What the caller's header knows of a struct, at least `least` bytes of it: as many as the first
-// version of the C API with this struct has.
+// Reads as much of a struct as the caller's header knows: at least `least` bytes, the size in the
+// first version of the C API that has this struct.
 template <typename T>
 absl::Status ReadStruct(const T* given, size_t least, absl::string_view name, T* out) {
   constexpr size_t kMostBytes = 1 << 16;  // more is no struct
@@ -234,7 +247,7 @@ inline absl::Status NotNull(const void* p, absl::string_view name) {
   return absl::InvalidArgumentError(absl::StrCat(name, " is null"));
 }
 
-// Of a time that a struct or a call gives.
+// Checks a time that a struct or a call gives.
 inline absl::Status CheckTime(int64_t nanoseconds, absl::string_view name) {
   if (nanoseconds >= 0) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(name, "=", nanoseconds, " is negative"));
@@ -243,7 +256,3 @@ inline absl::Status CheckTime(int64_t nanoseconds, absl::string_view name) {
 inline std::string TextOf(const char* text) { return text == nullptr ? "" : text; }
 
 }  // namespace iris::abi
-
-// Leaves the function with the error of `expression`, if it is one.
-#define IRIS_ABI_TRY(expression) \
-  if (absl::Status iris_abi_status = (expression); !iris_abi_status.ok()) return iris_abi_status

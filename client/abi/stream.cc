@@ -4,37 +4,32 @@
 #include <utility>
 
 #include "client/abi/objects.h"
-#include "client/internal/async_copy.h"
-#include "client/internal/device_status.h"
+#include "client/backend/device_status.h"
+#include "client/comm/async_copy.h"
 #include "device/base/bytes.h"
 
-using iris::abi::ContextObject;
-using iris::abi::EventObject;
-using iris::abi::GraphObject;
-using iris::abi::Held;
-using iris::abi::Kind;
-using iris::abi::NotNull;
-using iris::abi::StreamObject;
-using iris::abi::With;
-using iris::abi::WithStream;
+using namespace iris::abi;  // functions in C have no namespace of their own
+using iris::internal::CopyKind;
 using iris::internal::FromDevice;
 namespace backend = iris::backend;
 
 namespace {
 
-// The backend of a context that may be used.
-absl::StatusOr<const backend::BackendOperations*> Usable(ContextObject& context) {
-  absl::Status usable = context.host().Usable();
-  if (!usable.ok()) return usable;
-  return context.state->Backend();
+// As With, with a context that may be used, and its backend.
+template <typename Body>
+iris_code WithBackend(const void* context, Body body) noexcept {
+  return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {
+    IRIS_ABI_TRY(object.host().Usable());
+    const auto table = object.state->Backend();
+    return table.ok() ? body(object, **table) : table.status();
+  });
 }
 
 // A handle of an object of the backend.
 template <typename ObjectOf, typename T, typename Handle>
-absl::Status Give(std::shared_ptr<iris::abi::ContextState> state,
-                  const backend::BackendOperations* table, T* made, void (*destroy)(T*),
-                  Handle** out) {
-  auto object = std::make_unique<ObjectOf>(state, table, made, destroy);
+absl::Status Give(std::shared_ptr<ContextState> state, const backend::BackendOperations& table,
+                  T* made, void (*destroy)(T*), Handle** out) {
+  auto object = std::make_unique<ObjectOf>(state, &table, made, destroy);
   auto handle = state->Adopt(ObjectOf::kKind, std::move(object));
   if (!handle.ok()) return handle.status();
   *out = static_cast<Handle*>(*handle);
@@ -55,19 +50,17 @@ iris_code Destroy(const void* handle) noexcept {
   return With<ObjectOf>(handle, [&](ObjectOf& object) -> absl::Status {
     if (!object.state->host->OwnProcess()) return absl::OkStatus();  // the parent's
     return object.state->Disown(ObjectOf::kKind, handle) ? absl::OkStatus()
-                                                         : iris::abi::Unknown<ObjectOf>(handle);
+                                                         : Unknown<ObjectOf>(handle);
   });
 }
 
 // The two kinds of memory.
 iris_code Malloc(iris_context* context, uint64_t bytes, void** out, const char* what,
                  void* (*backend::BackendOperations::*make)(uint64_t)) noexcept {
-  return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {
+  return WithBackend(context, [&](ContextObject&, const auto& table) -> absl::Status {
     IRIS_ABI_TRY(NotNull(out, absl::StrCat(what, ": the place for the address")));
-    const auto table = Usable(object);
-    if (!table.ok()) return table.status();
     if (bytes == 0) return absl::InvalidArgumentError(absl::StrCat(what, ": of 0 bytes"));
-    void* const memory = ((*table)->*make)(bytes);
+    void* const memory = (table.*make)(bytes);
     if (memory == nullptr) {
       return absl::ResourceExhaustedError(
           absl::StrCat(what, ": there are no ", iris::base::SizeText(bytes), " free"));
@@ -79,11 +72,9 @@ iris_code Malloc(iris_context* context, uint64_t bytes, void** out, const char* 
 
 iris_code Free(iris_context* context, void* memory,
                void (*backend::BackendOperations::*free)(void*)) noexcept {
-  return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {
-    if (memory == nullptr) return absl::OkStatus();
-    const auto table = Usable(object);
-    if (!table.ok()) return table.status();
-    ((*table)->*free)(memory);
+  if (memory == nullptr) return With<ContextObject>(context, [](auto&) { return absl::Status(); });
+  return WithBackend(context, [&](ContextObject&, const auto& table) {
+    (table.*free)(memory);
     return absl::OkStatus();
   });
 }
@@ -91,7 +82,7 @@ iris_code Free(iris_context* context, void* memory,
 absl::Status ReadSignal(const iris_signal* given, iris::internal::SignalOptions* out) {
   if (given == nullptr) return absl::OkStatus();
   iris_signal signal;
-  IRIS_ABI_TRY(iris::abi::ReadStruct(given, iris::abi::kSignalBytes, "iris_signal", &signal));
+  IRIS_ABI_TRY(ReadStruct(given, kSignalBytes, "iris_signal", &signal));
   if (signal.op != IRIS_SIGNAL_SET && signal.op != IRIS_SIGNAL_ADD) {
     return absl::InvalidArgumentError(absl::StrCat(signal.op, " is no iris_signal_op"));
   }
@@ -104,32 +95,42 @@ absl::Status ReadSignal(const iris_signal* given, iris::internal::SignalOptions*
 absl::Status ReadRows(const iris_rows* given, iris::RowsToCopy* out) {
   IRIS_ABI_TRY(NotNull(given, "iris_rows"));
   iris_rows rows;
-  IRIS_ABI_TRY(iris::abi::ReadStruct(given, iris::abi::kRowsBytes, "iris_rows", &rows));
+  IRIS_ABI_TRY(ReadStruct(given, kRowsBytes, "iris_rows", &rows));
   *out = {rows.rows, rows.row_bytes, rows.dst_pitch_bytes, rows.src_pitch_bytes};
   return absl::OkStatus();
+}
+
+iris_code CopyWithPeer(CopyKind kind, iris_context* context, void* dst, const void* src,
+                       const iris_rows* rows, uint32_t peer, iris_stream* stream,
+                       const iris_signal* signal) noexcept {
+  return WithStream<ContextObject>(
+      context, stream, [&](ContextObject& object, StreamObject& on) -> absl::Status {
+        iris::internal::SignalOptions options;
+        IRIS_ABI_TRY(ReadSignal(signal, &options));
+        iris::RowsToCopy copied;
+        IRIS_ABI_TRY(ReadRows(rows, &copied));
+        return iris::internal::CopyAsync(object.host(), *on.backend, kind, dst, src, copied, peer,
+                                         *on, options);
+      });
 }
 
 }  // namespace
 
 iris_code iris_stream_create(iris_context* context, iris_stream** out) {
-  return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {
+  return WithBackend(context, [&](ContextObject& object, const auto& table) -> absl::Status {
     IRIS_ABI_TRY(NotNull(out, "create a stream: the place for the handle"));
-    const auto table = Usable(object);
-    if (!table.ok()) return table.status();
     backend::Stream* stream = nullptr;
-    IRIS_ABI_TRY(FromDevice((*table)->CreateStream(&stream), "create a stream"));
-    return Give<StreamObject>(object.state, *table, stream, (*table)->DestroyStream, out);
+    IRIS_ABI_TRY(FromDevice(table.CreateStream(&stream), "create a stream"));
+    return Give<StreamObject>(object.state, table, stream, table.DestroyStream, out);
   });
 }
 
 iris_code iris_stream_wrap(iris_context* context, void* native, iris_stream** out) {
-  return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {
+  return WithBackend(context, [&](ContextObject& object, const auto& table) -> absl::Status {
     IRIS_ABI_TRY(NotNull(out, "wrap a stream: the place for the handle"));
-    const auto table = Usable(object);
-    if (!table.ok()) return table.status();
-    backend::Stream* const stream = (*table)->BorrowStream(native);
+    backend::Stream* const stream = table.BorrowStream(native);
     if (stream == nullptr) return absl::ResourceExhaustedError("wrap a stream: no host memory");
-    return Give<StreamObject>(object.state, *table, stream, (*table)->DestroyStream, out);
+    return Give<StreamObject>(object.state, table, stream, table.DestroyStream, out);
   });
 }
 
@@ -184,7 +185,7 @@ iris_code iris_capture_end(iris_stream* stream, iris_graph** out) {
     IRIS_ABI_TRY(NotNull(out, "end the capture: the place for the handle"));
     backend::Graph* graph = nullptr;
     IRIS_ABI_TRY(FromDevice(object.backend->EndCapture(*object, &graph), "end the capture"));
-    return Give<GraphObject>(object.state, object.backend, graph, object.backend->DestroyGraph,
+    return Give<GraphObject>(object.state, *object.backend, graph, object.backend->DestroyGraph,
                              out);
   });
 }
@@ -199,13 +200,11 @@ iris_code iris_graph_launch(iris_graph* graph, iris_stream* stream) {
 iris_code iris_graph_destroy(iris_graph* graph) { return Destroy<GraphObject>(graph); }
 
 iris_code iris_event_create(iris_context* context, iris_event** out) {
-  return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {
+  return WithBackend(context, [&](ContextObject& object, const auto& table) -> absl::Status {
     IRIS_ABI_TRY(NotNull(out, "create an event: the place for the handle"));
-    const auto table = Usable(object);
-    if (!table.ok()) return table.status();
     backend::Event* event = nullptr;
-    IRIS_ABI_TRY(FromDevice((*table)->CreateEvent(&event), "create an event"));
-    return Give<EventObject>(object.state, *table, event, (*table)->DestroyEvent, out);
+    IRIS_ABI_TRY(FromDevice(table.CreateEvent(&event), "create an event"));
+    return Give<EventObject>(object.state, table, event, table.DestroyEvent, out);
   });
 }
 
@@ -228,10 +227,10 @@ iris_code iris_event_wait(iris_stream* stream, iris_event* event) {
 iris_code iris_event_elapsed(iris_event* from, iris_event* to, uint64_t* out_ns) {
   return With<EventObject>(from, [&](EventObject& object) -> absl::Status {
     const Held<EventObject> last(to);
-    if (!last) return iris::abi::Unknown<EventObject>(to);
+    if (!last) return Unknown<EventObject>(to);
     IRIS_ABI_TRY(NotNull(out_ns, "the place for the time"));
     IRIS_ABI_TRY(object.state->host->Usable());
-    // The same order for all who take two.
+    // All calls that lock two events lock them in this order.
     const auto [low, high] = std::minmax({&object, &*last}, std::less<EventObject*>());
     const absl::MutexLock lock_low(&low->turn);
     const absl::MutexLockMaybe lock_high(low == high ? nullptr : &high->turn);
@@ -253,60 +252,29 @@ iris_code iris_free_host(iris_context* context, void* memory) {
   return Free(context, memory, &backend::BackendOperations::FreeHost);
 }
 
-iris_code iris_put_async(iris_context* context, void* dst, const void* src, uint64_t bytes,
-                         uint32_t to, iris_stream* stream, const iris_signal* signal) {
-  return WithStream<ContextObject>(
-      context, stream, [&](ContextObject& object, StreamObject& on) -> absl::Status {
-        iris::internal::SignalOptions options;
-        IRIS_ABI_TRY(ReadSignal(signal, &options));
-        return iris::internal::PutAsync({&object.host(), on.backend}, dst, src,
-                                        iris::internal::OneRow(bytes), to, *on, options);
-      });
-}
-
-iris_code iris_get_async(iris_context* context, void* dst, const void* src, uint64_t bytes,
-                         uint32_t from, iris_stream* stream, const iris_signal* signal) {
-  return WithStream<ContextObject>(
-      context, stream, [&](ContextObject& object, StreamObject& on) -> absl::Status {
-        iris::internal::SignalOptions options;
-        IRIS_ABI_TRY(ReadSignal(signal, &options));
-        return iris::internal::GetAsync({&object.host(), on.backend}, dst, src,
-                                        iris::internal::OneRow(bytes), from, *on, options);
-      });
-}
-
 iris_code iris_put_rows_async(iris_context* context, void* dst, const void* src,
                               const iris_rows* rows, uint32_t to, iris_stream* stream,
                               const iris_signal* signal) {
-  return WithStream<ContextObject>(
-      context, stream, [&](ContextObject& object, StreamObject& on) -> absl::Status {
-        iris::internal::SignalOptions options;
-        IRIS_ABI_TRY(ReadSignal(signal, &options));
-        iris::RowsToCopy copied;
-        IRIS_ABI_TRY(ReadRows(rows, &copied));
-        return iris::internal::PutAsync({&object.host(), on.backend}, dst, src, copied, to, *on,
-                                        options);
-      });
+  return CopyWithPeer(CopyKind::kPut, context, dst, src, rows, to, stream, signal);
 }
-
 iris_code iris_get_rows_async(iris_context* context, void* dst, const void* src,
                               const iris_rows* rows, uint32_t from, iris_stream* stream,
                               const iris_signal* signal) {
-  return WithStream<ContextObject>(
-      context, stream, [&](ContextObject& object, StreamObject& on) -> absl::Status {
-        iris::internal::SignalOptions options;
-        IRIS_ABI_TRY(ReadSignal(signal, &options));
-        iris::RowsToCopy copied;
-        IRIS_ABI_TRY(ReadRows(rows, &copied));
-        return iris::internal::GetAsync({&object.host(), on.backend}, dst, src, copied, from, *on,
-                                        options);
-      });
+  return CopyWithPeer(CopyKind::kGet, context, dst, src, rows, from, stream, signal);
+}
+iris_code iris_put_async(iris_context* context, void* dst, const void* src, uint64_t bytes,
+                         uint32_t to, iris_stream* stream, const iris_signal* signal) {
+  const iris_rows row = {sizeof(row), 1, bytes, bytes, bytes};
+  return CopyWithPeer(CopyKind::kPut, context, dst, src, &row, to, stream, signal);
+}
+iris_code iris_get_async(iris_context* context, void* dst, const void* src, uint64_t bytes,
+                         uint32_t from, iris_stream* stream, const iris_signal* signal) {
+  const iris_rows row = {sizeof(row), 1, bytes, bytes, bytes};
+  return CopyWithPeer(CopyKind::kGet, context, dst, src, &row, from, stream, signal);
 }
 
 iris_code iris_prepare_signals(iris_context* context) {
-  return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {
-    const auto table = Usable(object);
-    if (!table.ok()) return table.status();
-    return FromDevice((*table)->PrepareSignals(), "prepare signals");
+  return WithBackend(context, [](ContextObject&, const auto& table) {
+    return FromDevice(table.PrepareSignals(), "prepare signals");
   });
 }

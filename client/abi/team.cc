@@ -5,12 +5,7 @@
 #include "client/abi/objects.h"
 #include "iris/types.h"
 
-using iris::abi::ContextObject;
-using iris::abi::Kind;
-using iris::abi::NotNull;
-using iris::abi::TeamObject;
-using iris::abi::TeamOf;
-using iris::abi::With;
+using namespace iris::abi;  // functions in C have no namespace of their own
 
 namespace {
 
@@ -28,26 +23,22 @@ absl::Status Give(ContextObject& context, absl::StatusOr<iris::internal::Team> t
 }  // namespace
 
 iris_code iris_team_get_info(iris_context* context, iris_team* team, iris_team_info* out) {
-  return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {
-    const TeamOf members(object, team);
-    IRIS_ABI_TRY(members.status());
+  return WithTeam(context, team, [&](auto&, const auto& members) {
     iris_team_info info = {};
-    info.id = (*members).id;
-    info.index = (*members).index;
-    info.n_ranks = static_cast<uint32_t>((*members).ranks.size());
-    info.ranks = (*members).ranks.data();
-    return iris::abi::WriteStruct(info, "iris_team_info", out);
+    info.id = members.id;
+    info.index = members.index;
+    info.n_ranks = static_cast<uint32_t>(members.ranks.size());
+    info.ranks = members.ranks.data();
+    return WriteStruct(info, "iris_team_info", out);
   });
 }
 
 iris_code iris_team_get_device(iris_context* context, iris_team* team, void* device_team,
                                size_t bytes) {
-  return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {
-    const TeamOf members(object, team);
-    IRIS_ABI_TRY(members.status());
+  return WithTeam(context, team, [&](auto&, const auto& members) -> absl::Status {
     IRIS_ABI_TRY(NotNull(device_team, "the place for the DeviceTeam"));
     if (bytes > 1 << 16) return absl::InvalidArgumentError("no DeviceTeam has so many bytes");
-    const iris::DeviceTeam& device = (*members).device;
+    const iris::DeviceTeam& device = members.device;
     std::memset(device_team, 0, bytes);
     std::memcpy(device_team, &device, bytes < sizeof(device) ? bytes : sizeof(device));
     return absl::OkStatus();
@@ -56,39 +47,33 @@ iris_code iris_team_get_device(iris_context* context, iris_team* team, void* dev
 
 iris_code iris_team_create(iris_context* context, iris_team* parent, const uint32_t* ranks,
                            uint32_t n_ranks, iris_team** out) {
-  return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {
-    const TeamOf members(object, parent);
-    IRIS_ABI_TRY(members.status());
+  return WithTeam(context, parent, [&](auto& object, const auto& members) -> absl::Status {
     IRIS_ABI_TRY(NotNull(out, "create a team: the place for the handle"));
     if (n_ranks > 0) IRIS_ABI_TRY(NotNull(ranks, "create a team: the list of ranks"));
     if (n_ranks > iris::kMaxTeamRanks) {
       return absl::InvalidArgumentError(absl::StrCat(
           "create a team of ", n_ranks, " ranks: a team has at most ", iris::kMaxTeamRanks));
     }
-    return Give(object, object.host().CreateTeam({ranks, n_ranks}, *members), out);
+    return Give(object, object.host().CreateTeam({ranks, n_ranks}, members), out);
   });
 }
 
 iris_code iris_team_split(iris_context* context, iris_team* parent, int32_t color, int32_t key,
                           iris_team** out) {
-  return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {
-    const TeamOf members(object, parent);
-    IRIS_ABI_TRY(members.status());
+  return WithTeam(context, parent, [&](auto& object, const auto& members) -> absl::Status {
     IRIS_ABI_TRY(NotNull(out, "split a team: the place for the handle"));
-    return Give(object, object.host().SplitTeam(color, key, *members), out);
+    return Give(object, object.host().SplitTeam(color, key, members), out);
   });
 }
 
 iris_code iris_team_destroy(iris_context* context, iris_team* team) {
-  return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {
+  return WithTeam(context, team, [&](auto& object, const auto& members) -> absl::Status {
     if (team == nullptr) {
       return absl::InvalidArgumentError("destroy a team: the world is not destroyed");
     }
-    const TeamOf members(object, team);
-    IRIS_ABI_TRY(members.status());
     IRIS_ABI_TRY(object.host().Usable());
     absl::Status status;
-    if ((*members).member()) status = object.host().DestroyTeam(*members);
+    if (members.member()) status = object.host().DestroyTeam(members);
     if (status.ok()) object.state->Disown(Kind::kTeam, team);
     return status;
   });

@@ -6,7 +6,7 @@
 
 #include "client/abi/dlpack.h"
 #include "client/abi/fill.h"
-#include "client/internal/device_status.h"
+#include "client/backend/device_status.h"
 
 namespace iris::abi {
 

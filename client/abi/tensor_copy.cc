@@ -3,7 +3,7 @@
 #include <functional>
 
 #include "client/abi/tensor.h"
-#include "client/internal/device_status.h"
+#include "client/backend/device_status.h"
 #include "device/base/bytes.h"
 
 namespace iris::abi {

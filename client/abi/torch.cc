@@ -9,8 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "client/abi/objects.h"
+#include "client/backend/device_status.h"
 #include "client/base/log.h"
-#include "client/internal/device_status.h"
 #include "device/base/bytes.h"
 
 using iris::abi::ContextObject;
@@ -68,7 +68,7 @@ absl::StatusOr<void*> Allocate(int64_t bytes, int32_t device) {
   if (!held) return Unknown<ContextObject>(context);
   internal::AllocateOptions options;
   options.bytes = static_cast<uint64_t>(bytes);
-  auto allocation = held->host().AllocateLocal(options);
+  auto allocation = held->host().teams().AllocateLocal(options);
   if (!allocation.ok()) return allocation.status();
   void* const address = allocation->address;
   absl::MutexLock lock(&blocks.mu);

@@ -3,14 +3,10 @@
 #include <vector>
 
 #include "client/abi/objects.h"
-#include "client/internal/trace_merge.h"
-#include "client/internal/trace_recorder.h"
+#include "client/trace/trace_merge.h"
+#include "client/trace/trace_recorder.h"
 
-using iris::abi::CheckTime;
-using iris::abi::ContextObject;
-using iris::abi::NotNull;
-using iris::abi::Run;
-using iris::abi::With;
+using namespace iris::abi;  // functions in C have no namespace of their own
 namespace internal = iris::internal;
 
 namespace {

@@ -37,8 +37,8 @@ std::string OwnFolder() {
   return slash == std::string::npos ? "" : path.substr(0, slash + 1);
 }
 
-// Of a program that has the host library in it and lies in bin, where the bundle's libraries are in
-// lib. Null: there is none.
+// Opens the library in the bundle's lib if this program lies in its bin, with the host library
+// linked into it. Null: there is none.
 void* OpenBesideProgram(const std::string& file) {
   std::string program(4096, '\0');
   const ssize_t n = readlink("/proc/self/exe", program.data(), program.size());

@@ -10,7 +10,6 @@
 
 #include "iris/backend/select.h"
 #include "iris/collective/collective.h"
-#include "iris/collective/rules.h"
 #include "iris/collective/whole_lines.h"
 #include "iris/fill/fill.h"
 #include "iris/moe/moe.h"
@@ -248,9 +247,7 @@ BackendOperations MakeTable() {
   table.CheckError = ccl::CheckError;
   table.ResetError = ccl::ResetError;
   table.CopyMissing = ccl::CopyMissing;
-  table.VariantName = ccl::VariantName;
-  table.ReduceOpName = ccl::ReduceOpName;
-  table.ParseRules = ccl::ParseRules;
+  table.HasVariant = ccl::HasVariant;
   table.LineSearchBytes = ccl::LineSearchBytes;
   table.SearchTornLines = ccl::SearchTornLines;
   table.MatmulWorkspaceBytes = ops::WorkspaceBytes;
@@ -261,8 +258,8 @@ BackendOperations MakeTable() {
   table.DestroyResources = [](ops::Resources* resources) { delete resources; };
   table.CheckMatmul = ops::CheckProblem;
   table.MoeSizesOf = moe::SizesOf;
-  table.MoeDispatch = moe::Dispatch;
-  table.MoeCombine = moe::Combine;
+  table.MoeDispatch = moe::LaunchDispatch;
+  table.MoeCombine = moe::LaunchCombine;
   table.PrepareMoe = moe::Prepare;
   table.ChooseNorm = norm::Choose;
   table.LaunchNorm = norm::Launch;

@@ -1,6 +1,6 @@
-// BackendOperations: what the host library needs of a backend, as a table of functions. Each
-// backend is a library of its own (libiris_emu.so, ...), which the host library opens to fit irisd,
-// or it is linked into the program beside the host library; see load.h.
+// BackendOperations: the functions of a backend that the host library calls. Each backend is a
+// library of its own (libiris_emu.so, ...), which the host library opens to fit irisd, or it is
+// linked into the program; see load.h.
 //
 // Constant, thread-safe as the functions that it names (iris/backend/host.h,
 // iris/collective/collective.h). The host library and its backends are built together, and say so
@@ -73,10 +73,7 @@ struct BackendOperations {
   Result (*CheckError)(const ccl::Comm& comm, ccl::ErrorInfo* info);
   void (*ResetError)(const ccl::Comm& comm);
   Result (*CopyMissing)(const ccl::Comm& comm, uint64_t* mask, Stream& stream);
-  const char* (*VariantName)(ccl::Variant variant);
-  const char* (*ReduceOpName)(ccl::ReduceOp op);
-  Result (*ParseRules)(const char* text, ccl::Rule* rules, uint32_t capacity, uint32_t* n_rules,
-                       uint32_t* line);
+  bool (*HasVariant)(ccl::Operation operation, ccl::Variant variant);
 
   // For the doctor, as the functions of these names.
   uint64_t (*LineSearchBytes)(uint32_t n_members);
@@ -95,16 +92,16 @@ struct BackendOperations {
   Result (*CheckMatmul)(const ops::Problem& problem);
 
   // A mixture of experts: as moe::SizesOf, Dispatch, Combine and Prepare.
-  Result (*MoeSizesOf)(uint32_t n_members, uint32_t index, const moe::Parameters& config,
-                       moe::WorkspaceSizes* out);
-  Result (*MoeDispatch)(const ccl::Comm& comm, const moe::Parameters& config, void* workspace,
-                        const moe::DispatchCall& call, Stream& stream);
-  Result (*MoeCombine)(const ccl::Comm& comm, const moe::Parameters& config, void* workspace,
-                       const moe::CombineCall& call, Stream& stream);
+  Result (*MoeSizesOf)(uint32_t n_members, uint32_t index, const moe::Config& config,
+                       moe::Sizes* out);
+  Result (*MoeDispatch)(const ccl::Comm& comm, const moe::Config& config, void* workspace,
+                        const moe::Dispatch& call, Stream& stream);
+  Result (*MoeCombine)(const ccl::Comm& comm, const moe::Config& config, void* workspace,
+                       const moe::Combine& call, Stream& stream);
   Result (*PrepareMoe)();
 
   // Norms of sums: as norm::Choose, Launch and Prepare.
-  Result (*ChooseNorm)(const ccl::Comm& comm, const norm::Problem& problem, norm::LaunchPlan* out);
+  Result (*ChooseNorm)(const ccl::Comm& comm, const norm::Problem& problem, norm::Plan* out);
   Result (*LaunchNorm)(const ccl::Comm& comm, const norm::Norm& call, Stream& stream);
   Result (*PrepareNorm)();
 
@@ -121,6 +118,6 @@ struct BackendOperations {
 
 }  // namespace iris::backend
 
-// What a backend's library shows.
+// The function that a backend's library exports.
 extern "C" __attribute__((visibility("default"))) const iris::backend::BackendOperations*
 iris_backend_operations();

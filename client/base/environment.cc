@@ -38,8 +38,8 @@ absl::StatusOr<std::optional<uint64_t>> ReadNumber(const Getter& get, const char
 absl::StatusOr<Switches> ReadSwitches(const Getter& get) {
   Switches read;
   absl::Status status = ReadSwitch(get, kCheckAccess, &read.check_access);
-  if (status.ok()) status = ReadSwitch(get, "IRIS_CCL_CHECK", &read.ccl_check);
-  if (status.ok()) status = ReadSwitch(get, "IRIS_CCL_LINES", &read.ccl_lines);
+  status.Update(ReadSwitch(get, "IRIS_CCL_CHECK", &read.ccl_check));
+  status.Update(ReadSwitch(get, "IRIS_CCL_LINES", &read.ccl_lines));
   if (!status.ok()) return status;
   return read;
 }

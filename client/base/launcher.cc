@@ -8,17 +8,16 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "client/base/environment.h"
 #include "device/base/process.h"
 #include "proto/wire/limits.h"
 
 namespace iris::base {
 namespace {
 
-using Getter = std::function<std::optional<std::string>(const char*)>;
+using internal::Getter;
 using Starter = std::function<int(const std::string&)>;
 
-// What MPICH and Intel MPI call the process that starts the ranks of a node.
+// MPICH and Intel MPI start the ranks of a node by a process whose name begins so.
 constexpr char kHydra[] = "hydra_";
 
 // The names of one launcher's variables. Null: the launcher has no such variable.
@@ -121,9 +120,8 @@ std::string JobName(const Getter& get, const Starter& starter, const std::string
       return Clip(absl::StrCat("torchrun-", *address, ":", *port));
     }
   } else if (launcher == "openmpi") {
-    if (auto id = NonEmpty(get, "PMIX_NAMESPACE")) return Clip(absl::StrCat("openmpi-", *id));
-    if (auto id = NonEmpty(get, "OMPI_MCA_ess_base_jobid")) {
-      return Clip(absl::StrCat("openmpi-", *id));
+    for (const char* const variable : {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"}) {
+      if (auto id = NonEmpty(get, variable)) return Clip(absl::StrCat("openmpi-", *id));
     }
   } else if (launcher == "mpich") {
     // Two runs at once have different starters; there is no other name that both ends know.
@@ -131,12 +129,10 @@ std::string JobName(const Getter& get, const Starter& starter, const std::string
   } else if (launcher == "pmix") {
     if (auto id = NonEmpty(get, "PMIX_NAMESPACE")) return Clip(absl::StrCat("pmix-", *id));
   } else if (launcher == "slurm") {
-    const auto job = NonEmpty(get, "SLURM_JOB_ID");
-    const auto step = NonEmpty(get, "SLURM_STEP_ID");
-    if (job.has_value() && step.has_value()) {
-      return Clip(absl::StrCat("slurm-", *job, ".", *step));
+    if (const auto job = NonEmpty(get, "SLURM_JOB_ID")) {
+      const auto step = NonEmpty(get, "SLURM_STEP_ID");
+      return Clip(absl::StrCat("slurm-", *job, step.has_value() ? "." : "", step.value_or("")));
     }
-    if (job.has_value()) return Clip(absl::StrCat("slurm-", *job));
   }
   return "default";
 }
@@ -204,10 +200,6 @@ int FindAncestor(const std::string& name) {
     pid = process->parent;
   }
   return 0;
-}
-
-absl::StatusOr<LauncherInfo> ReadLauncher() {
-  return ReadLauncher(internal::Environment, FindAncestor);
 }
 
 }  // namespace iris::base

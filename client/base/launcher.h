@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "client/base/environment.h"
 
 namespace iris::base {
 
@@ -17,29 +18,23 @@ struct LauncherInfo {
   int local_rank = 0;
 };
 
+// The nearest ancestor of this process whose name begins with `name`, or 0.
+int FindAncestor(const std::string& name);
+
 // Reads, first match wins: IRIS_RANK/IRIS_N_RANKS/IRIS_LOCAL_RANK/IRIS_JOB; torchrun
-// RANK/WORLD_SIZE/LOCAL_RANK/ TORCHELASTIC_RUN_ID (or MASTER_ADDR and MASTER_PORT); Open MPI
+// RANK/WORLD_SIZE/LOCAL_RANK/TORCHELASTIC_RUN_ID (or MASTER_ADDR and MASTER_PORT); Open MPI
 // OMPI_COMM_WORLD_*; MPICH and Intel MPI PMI_RANK/PMI_SIZE/MPI_LOCALRANKID (the job is named by the
 // process of theirs that started this one); PMIx PMIX_RANK/PMIX_NAMESPACE (size from PMIX_SIZE or
-// SLURM_NTASKS); Slurm SLURM_PROCID/SLURM_NTASKS/SLURM_LOCALID/SLURM_JOB_ID.SLURM_STEP_ID. `get`
-// reads a variable; nullopt if unset. `starter` finds the nearest ancestor of this process whose
-// name begins so; 0: there is none.
+// SLURM_NTASKS); Slurm SLURM_PROCID/SLURM_NTASKS/SLURM_LOCALID/SLURM_JOB_ID.SLURM_STEP_ID.
 //
 // kInvalidArgument names the variable whose value is not a number, is out of range, or is missing
 // beside its fellows. kUnimplemented: the launcher has started ranks on other nodes, too; Iris
 // connects those of one.
 absl::StatusOr<LauncherInfo> ReadLauncher(
-    const std::function<std::optional<std::string>(const char*)>& get,
-    const std::function<int(const std::string&)>& starter);
+    const internal::Getter& get = internal::Environment,
+    const std::function<int(const std::string&)>& starter = FindAncestor);
 
 // The name of the job that IRIS_JOB gives; nullopt if it gives none.
-std::optional<std::string> NamedJob(
-    const std::function<std::optional<std::string>(const char*)>& get);
-
-// The nearest ancestor of this process whose name begins with `name`, or 0.
-int FindAncestor(const std::string& name);
-
-// The same as above, of this process.
-absl::StatusOr<LauncherInfo> ReadLauncher();
+std::optional<std::string> NamedJob(const internal::Getter& get);
 
 }  // namespace iris::base

@@ -49,7 +49,7 @@ Level GetLevel() { return static_cast<Level>(CurrentLevel().load(std::memory_ord
 
 absl::Status CheckLevel(const internal::Getter& get) {
   const std::string name = get(kLevelVariable).value_or("");
-  // What both fallbacks give is a level.
+  // A name gives the same level with any fallback if it is one.
   if (name.empty() || ParseLevel(name, Level::kOff) == ParseLevel(name, Level::kDebug)) {
     return absl::OkStatus();
   }

@@ -12,7 +12,7 @@ namespace iris::log {
 
 enum class Level { kDebug = 0, kInfo = 1, kWarning = 2, kError = 3, kOff = 4 };
 
-// What is below `level` is not printed. Overrides IRIS_LOG_LEVEL.
+// Prints nothing below `level` from now on. Overrides IRIS_LOG_LEVEL.
 void SetLevel(Level level);
 Level GetLevel();
 

@@ -1,8 +1,5 @@
-// What a program gives to a context and gets from it, as plain values of the library's inside. The
-// public headers have shapes of their own (client/iris/context.h); client/abi translates.
-//
-// Plain data: no thread, nothing owned. A request keeps one shape from there to the message that is
-// sent.
+// Arguments and results of a context's calls, as plain values of the library's inside. The public
+// headers have shapes of their own (client/iris/context.h); client/abi translates.
 #pragma once
 
 #include <cstdint>
@@ -47,8 +44,7 @@ struct AllocateOptions {
   std::vector<uint64_t> shape;
 };
 
-// A range of the symmetric heap. A plain value: copying it copies no memory, and HostContext::Free
-// ends it.
+// A range of the symmetric heap, which HostContext::Free ends.
 struct Allocation {
   uint64_t offset_bytes = 0;  // the same on every rank
   uint64_t bytes = 0;
@@ -62,7 +58,7 @@ struct Allocation {
   }
 };
 
-// What another rank has allocated alone, as opened here. A plain value; HostContext::Close ends it.
+// An allocation of another rank alone, as opened here. TeamCalls::Close ends it.
 struct Opened {
   uint32_t rank = 0;          // whose it is
   uint64_t offset_bytes = 0;  // in that rank's heap
@@ -72,8 +68,7 @@ struct Opened {
   std::string dtype;          // as that rank said
 };
 
-// An ordered set of ranks. A plain value; valid until HostContext::DestroyTeam or the end of the
-// context.
+// An ordered set of ranks, valid until HostContext::DestroyTeam or the end of the context.
 struct Team {
   uint32_t id = 0;
   std::vector<uint32_t> ranks;  // world ranks in team order
@@ -82,7 +77,7 @@ struct Team {
   bool member() const { return index >= 0; }
 };
 
-// Where a join's time went; for benchmarks and logs. What is indented is part of the one above.
+// The times of a join's steps. An indented one is part of the one above it.
 struct CreateTimings {
   absl::Duration connect;  // session handshake and first answer
   absl::Duration device;   // vendor's library and the device's context, where this process had none

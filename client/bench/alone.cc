@@ -1,4 +1,4 @@
-#include "client/bench/alone.h"
+// What collectives, tune, compare and matmul do, once their options have been read.
 
 #include <algorithm>
 #include <iostream>
@@ -10,17 +10,15 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "client/bench/collectives.h"
+#include "client/bench/commands.h"
 #include "client/bench/compare.h"
 #include "client/bench/device.h"
-#include "client/bench/product_table.h"
-#include "client/bench/products.h"
 #include "client/bench/rules.h"
 #include "iris/status.h"
 
 namespace iris::bench {
 namespace {
 
-constexpr char kCopyEngine[] = "copy_engine";
 constexpr uint64_t kKiB = 1024;
 constexpr uint64_t kMiB = 1024 * kKiB;
 constexpr uint64_t kSizes[] = {kKiB,     8 * kKiB,  64 * kKiB,  256 * kKiB, kMiB,
@@ -36,26 +34,16 @@ constexpr const char* kShapes[] = {"8192x4096x14336", "4096x8192x8192", "1024x40
                                    "64x8192x8192", "8192x8192x28672"};
 constexpr uint32_t kRandomShapes = 10;
 
-using Names = std::vector<std::string>;
-
-bool Emulated() { return Device::Emulated(); }
-
-bool Has(const Names& names, const std::string& name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
-
 template <typename T>
 std::vector<T> Or(const std::vector<T>& given, const std::vector<T>& otherwise) {
   return given.empty() ? otherwise : given;
 }
 
-// What to measure.
-
 std::vector<uint64_t> Sizes(const AloneSettings& settings) {
   std::set<uint64_t> sizes(settings.sizes.begin(), settings.sizes.end());
   if (sizes.empty()) {
     for (const uint64_t bytes : kSizes) {
-      if (!Emulated() || bytes <= kMaxEmulatedBytes) sizes.insert(bytes);
+      if (!Device::Emulated() || bytes <= kMaxEmulatedBytes) sizes.insert(bytes);
     }
   }
   return {sizes.begin(), sizes.end()};
@@ -63,7 +51,7 @@ std::vector<uint64_t> Sizes(const AloneSettings& settings) {
 
 absl::StatusOr<std::vector<ProductShape>> Shapes(const AloneSettings& settings) {
   const Names usual =
-      Emulated() ? Names{"64x64x64"} : Names(std::begin(kShapes), std::end(kShapes));
+      Device::Emulated() ? Names{"64x64x64"} : Names(std::begin(kShapes), std::end(kShapes));
   std::vector<ProductShape> shapes;
   for (const std::string& text : Or(settings.shapes, usual)) {
     const auto shape = ParseShape(text);
@@ -84,7 +72,7 @@ struct Search {
   bool skip_slow = false;  // block counts that are far too few for a size
 };
 
-// The variants of the search that the operation has. *chosen: named one by one.
+// Returns the variants of the search that the operation has. *chosen: they were named one by one.
 Names VariantsFor(const std::string& operation, const Names& wanted, bool* chosen) {
   *chosen = false;
   if (operation == kBarrier || (wanted.size() == 1 && wanted[0] == kAuto)) return {kAuto};
@@ -133,9 +121,7 @@ std::vector<CollectiveCase> Cases(const Names& operations, const std::vector<uin
   return cases;
 }
 
-// Measurements.
-
-// The figures of all rank counts. Peers' commands run before the same rank count is measured.
+// Measures all rank counts. Peers' commands run before the same rank count is measured.
 template <typename Figure, typename Measure>
 absl::StatusOr<std::vector<Figure>> MeasureEach(const Alone& alone, std::vector<PeerFigure>* peers,
                                                 const Measure& measure) {
@@ -197,7 +183,7 @@ std::string HowMeasured(const AloneSettings& settings) {
                                                   : absl::StrCat("rules of ", settings.rules_path));
 }
 
-// Facts of the run as comments: without line feeds, and no longer than a line may be.
+// Makes comments of the facts, no longer than a line may be.
 std::string Comments(const std::string& facts) {
   std::string out, line;
   for (const char c : facts + "\n") {
@@ -286,11 +272,12 @@ absl::Status Tune(const Alone& alone) {
     return absl::InvalidArgumentError("tune writes a table of rules as text: leave out --json");
   }
   using Counts = std::vector<uint32_t>;
-  const Counts blocks = Emulated() ? Counts{1, 2, 4, 8} : Counts{1, 2, 4, 8, 16, 24, 32, 64, 128};
+  const Counts blocks =
+      Device::Emulated() ? Counts{1, 2, 4, 8} : Counts{1, 2, 4, 8, 16, 24, 32, 64, 128};
   const Search search = {Or(settings.variants, {kAll}),
                          Or(settings.blocks, blocks),
-                         Or(settings.threads, Emulated() ? Counts{64} : Counts{256, 512}),
-                         Or(settings.unrolls, Emulated() ? Counts{0} : Counts{1, 2}),
+                         Or(settings.threads, Device::Emulated() ? Counts{64} : Counts{256, 512}),
+                         Or(settings.unrolls, Device::Emulated() ? Counts{0} : Counts{1, 2}),
                          /*as_rules=*/true,
                          /*skip_slow=*/settings.blocks.empty()};
   if (search.variants[0] == kAuto) {
@@ -341,9 +328,10 @@ absl::Status Matmul(const Alone& alone) {
   const AloneSettings& settings = alone.settings;
   IRIS_ASSIGN_OR_RETURN(std::vector<ProductShape> shapes, Shapes(settings));
   const uint32_t n_random = settings.random >= 0 ? static_cast<uint32_t>(settings.random)
-                            : settings.shapes.empty() && !Emulated() ? kRandomShapes
-                                                                     : 0;
-  for (const ProductShape& shape : RandomShapes(n_random, settings.seed, Emulated() ? 64 : 8192)) {
+                            : settings.shapes.empty() && !Device::Emulated() ? kRandomShapes
+                                                                             : 0;
+  for (const ProductShape& shape :
+       RandomShapes(n_random, settings.seed, Device::Emulated() ? 64 : 8192)) {
     shapes.push_back(shape);
   }
   std::vector<PeerFigure> peers;

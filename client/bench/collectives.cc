@@ -12,9 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "client/bench/local_run.h"
 #include "client/bench/report.h"
-#include "client/internal/product_rules.h"
+#include "client/comm/rules.h"
 #include "iris/collective/collective.h"
-#include "iris/collective/rules.h"
 #include "iris/trace_area.h"
 
 namespace iris::bench {
@@ -25,10 +24,23 @@ using ccl::Operation;
 using ccl::Variant;
 using local::World;
 
-constexpr Operation kOperations[] = {
-    Operation::kAllReduce, Operation::kAllGather, Operation::kReduceScatter,
-    Operation::kAllToAll,  Operation::kBroadcast, Operation::kReduce,
-    Operation::kGather,    Operation::kScatter,   Operation::kBarrier};
+// How an operation uses its buffers. A row is the part of one rank.
+struct Traits {
+  Operation operation;
+  bool whole = false;     // a call counts all elements, rather than those of a row
+  bool sums = false;      // the result has sums
+  bool all_rows = false;  // the result has a row of each rank, if it is not whole
+  bool at_root = false;   // only rank 0 has a result
+};
+constexpr Traits kOperations[] = {{Operation::kAllReduce, true, true},
+                                  {Operation::kAllGather, false, false, true},
+                                  {Operation::kReduceScatter, false, true},
+                                  {Operation::kAllToAll, false, false, true},
+                                  {Operation::kBroadcast, true},
+                                  {Operation::kReduce, true, true, false, true},
+                                  {Operation::kGather, false, false, true, true},
+                                  {Operation::kScatter},
+                                  {Operation::kBarrier}};
 
 // Enumerators are few; what has no name ends them.
 constexpr uint32_t kVariantsAtMost = 64;
@@ -39,57 +51,48 @@ constexpr uint64_t kLeastRoomBytes = 4096;
 
 constexpr bool Emulated() { return backend::Traits::kEmulated; }
 
-// A case with names resolved.
 struct Case {
-  Operation operation = Operation::kNone;
-  uint64_t bytes = 0;
+  CollectiveCase what;
+  Traits traits = {Operation::kNone};
   Variant variant = Variant::kAuto;
-  uint32_t blocks = 0;
-  uint32_t threads = 0;
-  uint32_t unroll = 0;
-  bool as_rule = false;
 
-  uint64_t count() const { return std::max<uint64_t>(1, bytes / kElementBytes); }
+  uint64_t count() const { return std::max<uint64_t>(1, what.bytes / kElementBytes); }
   // Elements of one rank's row.
   uint64_t row(uint32_t n) const { return std::max<uint64_t>(1, count() / n); }
 };
 
 absl::StatusOr<Case> Resolve(const CollectiveCase& what) {
   Case c;
-  for (Operation operation : kOperations) {
-    if (what.operation == ccl::OperationName(operation)) c.operation = operation;
+  c.what = what;
+  for (const Traits& traits : kOperations) {
+    if (what.operation == ccl::OperationName(traits.operation)) c.traits = traits;
   }
-  if (c.operation == Operation::kNone) {
+  if (c.traits.operation == Operation::kNone) {
     return absl::InvalidArgumentError(
         absl::StrCat("\"", what.operation, "\" is no operation such as all_reduce"));
   }
+  c.variant = internal::VariantNamed(what.variant);
   if (what.variant != ccl::VariantName(Variant::kAuto) &&
-      (!ccl::ParseVariant(what.variant.c_str(), &c.variant) ||
-       !ccl::HasVariant(c.operation, c.variant))) {
+      !ccl::HasVariant(c.traits.operation, c.variant)) {
     return absl::InvalidArgumentError(
         absl::StrCat(what.operation, " has no variant \"", what.variant, "\""));
   }
-  if (c.operation != Operation::kBarrier &&
+  if (c.traits.operation != Operation::kBarrier &&
       (what.bytes < kElementBytes || what.bytes > kMaxCollectiveBytes)) {
     return absl::InvalidArgumentError(absl::StrCat(what.operation, " of ", what.bytes,
                                                    " bytes: from ", kElementBytes,
                                                    " bytes to 64 GiB can be measured"));
   }
-  c.bytes = what.bytes;
-  c.blocks = what.blocks;
-  c.threads = what.threads;
-  c.unroll = what.unroll;
-  c.as_rule = what.as_rule;
   return c;
 }
 
 Result Start(local::Rank& rank, const Comm& comm, const Case& c, uint8_t* in, uint8_t* out) {
   const uint64_t row = c.row(rank.n_ranks());
   // A rule decides as it does for a user who leaves the variant to the table.
-  const Variant variant = c.as_rule ? Variant::kAuto : c.variant;
+  const Variant variant = c.what.as_rule ? Variant::kAuto : c.variant;
   const DType type = DType::kBf16;
   const ccl::ReduceOp sum = ccl::ReduceOp::kSum;
-  switch (c.operation) {
+  switch (c.traits.operation) {
     case Operation::kAllReduce:
       return ccl::AllReduce(comm, in, out, c.count(), type, sum, rank.stream, variant);
     case Operation::kReduceScatter:
@@ -113,40 +116,24 @@ Result Start(local::Rank& rank, const Comm& comm, const Case& c, uint8_t* in, ui
 
 // Elements of `out` that the operation writes at this rank.
 uint64_t OutCount(const local::Rank& rank, const Case& c) {
-  const bool root = rank.rank() == 0;
-  const uint64_t row = c.row(rank.n_ranks());
-  switch (c.operation) {
-    case Operation::kAllReduce:
-    case Operation::kBroadcast:
-      return c.count();
-    case Operation::kReduce:
-      return root ? c.count() : 0;
-    case Operation::kReduceScatter:
-    case Operation::kScatter:
-      return row;
-    case Operation::kAllGather:
-    case Operation::kAllToAll:
-      return row * rank.n_ranks();
-    case Operation::kGather:
-      return root ? row * rank.n_ranks() : 0;
-    default:
-      return 0;
-  }
+  if (c.traits.operation == Operation::kBarrier || (c.traits.at_root && rank.rank() != 0)) return 0;
+  if (c.traits.whole) return c.count();
+  return c.row(rank.n_ranks()) * (c.traits.all_rows ? rank.n_ranks() : 1);
 }
 
-// Of the trace of a rank: 1 MiB, as jobs have, or enough for what a run does.
+// The trace of a rank has 1 MiB, as jobs have, or enough room for a run.
 constexpr uint32_t TraceEvents(bool on) {
   return on ? (backend::Traits::kEmulated ? 1 << 17 : 1 << 22) : 1 << 14;
 }
 constexpr uint64_t TraceBytes(bool on) { return TraceAreaBytes(TraceEvents(on)) + 4096; }
 
-// One rank's way through the cases.
+// Takes one rank through the cases.
 class RankRun : public LocalRun {
  public:
   RankRun(World* world, local::Rank* rank, Failure* failure)
       : LocalRun(world, rank, failure, "collectives") {}
 
-  // False, on all ranks alike: nothing can be measured.
+  // Returns false, on all ranks alike, if nothing can be measured.
   bool Prepare(uint64_t room_bytes, const ccl::Config& config, const std::string& trace) {
     if (trace != "none") MakeTrace(trace == "on");
     // Not by Do: all ranks meet in it, after a failure too.
@@ -183,26 +170,27 @@ class RankRun : public LocalRun {
   }
 
   ccl::Plan PlanOf(const Case& c) {
-    const bool one_row = c.operation == Operation::kAllReduce ||
-                         c.operation == Operation::kReduce || c.operation == Operation::kBroadcast;
-    return ccl::Choose(CommFor(c),
-                       {c.operation, one_row ? c.count() : c.row(rank_.n_ranks()), DType::kBf16,
-                        ccl::ReduceOp::kSum, c.as_rule ? Variant::kAuto : c.variant});
+    return ccl::Choose(
+        CommFor(c),
+        {c.traits.operation, c.traits.whole ? c.count() : c.row(rank_.n_ranks()), DType::kBf16,
+         ccl::ReduceOp::kSum, c.what.as_rule ? Variant::kAuto : c.variant});
   }
 
-  // This rank's medians.
   struct Times {
     double us = 0;
     double host_us = 0;
   };
   Times Measure(const Case& c, uint32_t samples) {
-    context_ = absl::StrCat(ccl::OperationName(c.operation), " of ", c.bytes, " bytes, variant ",
-                            ccl::VariantName(c.variant), ", ", c.blocks, " blocks of ", c.threads,
-                            " threads, ", rank_.n_ranks(), " ranks");
+    context_ = absl::StrCat(ccl::OperationName(c.traits.operation), " of ", c.what.bytes,
+                            " bytes, variant ", ccl::VariantName(c.variant), ", ", c.what.blocks,
+                            " blocks of ", c.what.threads, " threads, ", rank_.n_ranks(), " ranks");
     const Comm comm = CommFor(c);
-    const uint32_t per = Emulated() ? 5 : c.bytes <= 4 * kMiB ? 50 : c.bytes <= 64 * kMiB ? 10 : 3;
+    const uint32_t per = Emulated()                  ? 5
+                         : c.what.bytes <= 4 * kMiB  ? 50
+                         : c.what.bytes <= 64 * kMiB ? 10
+                                                     : 3;
     const auto start = [&] { return Start(rank_, comm, c, in_, out_); };
-    Clear(out_, std::max(c.bytes, kLeastRoomBytes));
+    Clear(out_, std::max(c.what.bytes, kLeastRoomBytes));
     rank_.HostBarrier();
     Do("start", start);
     Synchronize();
@@ -222,9 +210,7 @@ class RankRun : public LocalRun {
     }
     Synchronize();
     Do("check", [&] { return ccl::CheckError(comm_); });
-    const bool sum = c.operation == Operation::kAllReduce || c.operation == Operation::kReduce ||
-                     c.operation == Operation::kReduceScatter;
-    const float wanted = sum ? static_cast<float>(rank_.n_ranks()) : 1.0f;
+    const float wanted = c.traits.sums ? static_cast<float>(rank_.n_ranks()) : 1.0f;
     Do("check", [&] { return CheckOut(out_, OutCount(rank_, c), wanted, /*tolerance=*/0); });
     return {SpreadOf(us).p50, SpreadOf(host_us).p50};
   }
@@ -232,19 +218,19 @@ class RankRun : public LocalRun {
  private:
   Comm CommFor(const Case& c) const {
     Comm comm = comm_;
-    if (c.as_rule) {
-      const ccl::Rule rule = {c.operation, kMaxTeamRanks, ccl::kAnyBytes, c.variant,
-                              c.blocks,    c.threads,     c.unroll};
+    if (c.what.as_rule) {
+      const ccl::Rule rule = {c.traits.operation, kMaxTeamRanks,  ccl::kAnyBytes, c.variant,
+                              c.what.blocks,      c.what.threads, c.what.unroll};
       if (!ccl::UseRules(&rule, 1, &comm).ok()) std::abort();  // one always fits
     } else {
-      comm.config.blocks = c.blocks;
-      comm.config.block_threads = c.threads;
-      comm.config.unroll = c.unroll;
+      comm.config.blocks = c.what.blocks;
+      comm.config.block_threads = c.what.threads;
+      comm.config.unroll = c.what.unroll;
     }
     return comm;
   }
 
-  // Of one of a few calls of `start`, in µs. They are so few that the device's queue has room.
+  // Returns the µs of a call of `start`. The calls are so few that the device's queue has room.
   template <typename F>
   double HostTime(const F& start) {
     constexpr uint32_t kCalls = 16;
@@ -260,7 +246,7 @@ class RankRun : public LocalRun {
   uint8_t* out_ = nullptr;
 };
 
-// Of the bytes of the larger of in and out, what each link carries.
+// The part of the bytes of the larger of in and out that each link carries.
 double BusFactor(Operation operation, double n) {
   switch (operation) {
     case Operation::kBarrier:
@@ -275,24 +261,17 @@ double BusFactor(Operation operation, double n) {
   }
 }
 
-// The rules of collectives in it. None: the text has lines of products alone.
+// Returns the rules of collectives, or none if the text has only lines of GEMMs.
 absl::StatusOr<std::vector<ccl::Rule>> ParseTable(const std::string& text) {
   if (text.find('\0') != std::string::npos) {
     return absl::InvalidArgumentError("a table of rules is text, and here is a zero byte");
   }
-  std::vector<ccl::Rule> rules(ccl::kMaxRules);
-  uint32_t n = 0;
-  uint32_t line = 0;
-  std::string others;
-  const auto products = internal::ProductRules::Take(text, &others);
-  if (!products.ok()) return products.status();
-  const Result result = ccl::ParseRules(others.c_str(), rules.data(), ccl::kMaxRules, &n, &line);
-  if (!result.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("line ", line, ": ", result.what));
+  absl::StatusOr<internal::Rules> rules = internal::ParseRules(text, ccl::HasVariant);
+  if (!rules.ok()) return rules.status();
+  if (rules->collectives.empty() && rules->gemms.empty()) {
+    return absl::InvalidArgumentError("there is no rule");
   }
-  if (n == 0 && products->empty()) return absl::InvalidArgumentError("there is no rule");
-  rules.resize(n);
-  return rules;
+  return std::move(rules->collectives);
 }
 
 }  // namespace
@@ -303,14 +282,15 @@ uint32_t MostCollectiveRanks() {
 
 std::vector<std::string> CollectiveOperations() {
   std::vector<std::string> names;
-  for (Operation operation : kOperations) names.push_back(ccl::OperationName(operation));
+  for (const Traits& traits : kOperations) {
+    names.push_back(ccl::OperationName(traits.operation));
+  }
   return names;
 }
 
 std::vector<std::string> CollectiveVariants(const std::string& operation) {
   std::vector<std::string> names;
-  Operation parsed = Operation::kNone;
-  if (!ccl::ParseOperation(operation.c_str(), &parsed)) return names;
+  const Operation parsed = internal::OperationNamed(operation);
   for (uint32_t v = 0; v < kVariantsAtMost; ++v) {
     const Variant variant = static_cast<Variant>(v);
     if (ccl::HasVariant(parsed, variant)) names.push_back(ccl::VariantName(variant));
@@ -319,12 +299,8 @@ std::vector<std::string> CollectiveVariants(const std::string& operation) {
 }
 
 bool IsUnrolled(const std::string& operation, const std::string& variant) {
-  Operation parsed = Operation::kNone;
-  Variant v = Variant::kAuto;
-  if (!ccl::ParseOperation(operation.c_str(), &parsed) || !ccl::ParseVariant(variant.c_str(), &v)) {
-    return false;
-  }
-  switch (parsed) {
+  const Variant v = internal::VariantNamed(variant);
+  switch (internal::OperationNamed(operation)) {
     case Operation::kAllReduce:
     case Operation::kReduceScatter:
     case Operation::kReduce:
@@ -343,45 +319,38 @@ bool IsWorthMeasuring(const CollectiveCase& what, uint32_t ranks) {
   if (!c.ok()) return false;
   switch (c->variant) {
     case Variant::kPackets:
-      return c->bytes <= (ranks <= 2 ? kMiB : 512 * kKiB);
+      return c->what.bytes <= (ranks <= 2 ? kMiB : 512 * kKiB);
     case Variant::kTwoPackets:
-      return c->bytes <= 4 * kMiB;
+      return c->what.bytes <= 4 * kMiB;
     case Variant::kLines:
-      return c->bytes <= (c->operation == Operation::kAllReduce ? 4 : 16) * kMiB;
+      return c->what.bytes <= (c->traits.operation == Operation::kAllReduce ? 4 : 16) * kMiB;
     case Variant::kTwoLines:
-      return c->bytes <= 16 * kMiB;
+      return c->what.bytes <= 16 * kMiB;
     case Variant::kDirect:
-      return c->operation != Operation::kAllReduce || c->bytes <= 4 * kMiB;
+      return c->traits.operation != Operation::kAllReduce || c->what.bytes <= 4 * kMiB;
     case Variant::kCopyEngine:
-      return c->bytes >= 4 * kMiB;
+      return c->what.bytes >= 4 * kMiB;
     case Variant::kPush:
     case Variant::kTwoPhase:
     case Variant::kRing:
-      return c->bytes >= kMiB;
+      return c->what.bytes >= kMiB;
     case Variant::kAtomic:
     case Variant::kSpinlock:  // every element by itself, twice through the links
-      return c->bytes <= 16 * kMiB;
+      return c->what.bytes <= 16 * kMiB;
     default:
       return true;
   }
 }
 
 absl::StatusOr<std::string> RuleText(const CollectiveRule& rule) {
-  ccl::Rule parsed = {};
-  char line[ccl::kMaxRuleLineBytes + 1];
-  parsed.max_members = rule.max_members;
-  parsed.max_bytes = rule.max_bytes;
-  parsed.blocks = rule.blocks;
-  parsed.threads = rule.threads;
-  parsed.unroll = rule.unroll;
-  if (!ccl::ParseOperation(rule.operation.c_str(), &parsed.operation) ||
-      !ccl::ParseVariant(rule.variant.c_str(), &parsed.variant) ||
-      ccl::FormatRule(parsed, line, sizeof(line)) < 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "no table can have the rule ", rule.operation, " ", rule.max_members, " ", rule.max_bytes,
-        " ", rule.variant, " ", rule.blocks, " ", rule.threads, " ", rule.unroll));
-  }
-  return std::string(line);
+  const std::optional<std::string> line = internal::FormatRule(
+      {internal::OperationNamed(rule.operation), rule.max_members, rule.max_bytes,
+       internal::VariantNamed(rule.variant), rule.blocks, rule.threads, rule.unroll},
+      ccl::HasVariant);
+  if (line.has_value()) return *line;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "no table can have the rule ", rule.operation, " ", rule.max_members, " ", rule.max_bytes,
+      " ", rule.variant, " ", rule.blocks, " ", rule.threads, " ", rule.unroll));
 }
 
 absl::Status CheckRules(const std::string& text) { return ParseTable(text).status(); }
@@ -399,7 +368,7 @@ absl::StatusOr<std::vector<CollectiveFigure>> MeasureCollectives(
   for (const CollectiveCase& what : cases) {
     const absl::StatusOr<Case> c = Resolve(what);
     if (!c.ok()) return c.status();
-    room_bytes = std::max(room_bytes, c->bytes);
+    room_bytes = std::max(room_bytes, c->what.bytes);
     resolved.push_back(*c);
   }
   std::vector<ccl::Rule> rules;
@@ -443,9 +412,10 @@ absl::StatusOr<std::vector<CollectiveFigure>> MeasureCollectives(
     for (size_t i = 0; i < resolved.size(); ++i) {
       const Case& c = resolved[i];
       const ccl::Plan plan = run.PlanOf(c);  // the same on every rank
-      const bool again = c.as_rule && !seen.emplace(c.operation, c.bytes, plan.variant, plan.blocks,
-                                                    plan.threads, plan.unroll)
-                                           .second;
+      const bool again =
+          c.what.as_rule && !seen.emplace(c.traits.operation, c.what.bytes, plan.variant,
+                                          plan.blocks, plan.threads, plan.unroll)
+                                 .second;
       const auto times = again ? RankRun::Times() : run.Measure(c, options.samples);
       std::lock_guard<std::mutex> lock(mu);
       CollectiveFigure& figure = figures[i];
@@ -468,7 +438,7 @@ absl::StatusOr<std::vector<CollectiveFigure>> MeasureCollectives(
     if (repeated[i]) continue;
     CollectiveFigure& figure = figures[i];
     if (figure.us > 0) {
-      figure.bus_gb_per_s = BusFactor(resolved[i].operation, options.ranks) *
+      figure.bus_gb_per_s = BusFactor(resolved[i].traits.operation, options.ranks) *
                             static_cast<double>(figure.what.bytes) / figure.us / 1000;
     }
     measured.push_back(figure);

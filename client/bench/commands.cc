@@ -9,12 +9,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/base/absl_status.h"
-#include "client/bench/alone.h"
+#include "client/base/annotate.h"
+#include "client/base/whole_file.h"
 #include "client/bench/collectives.h"
 #include "client/bench/device.h"
-#include "client/bench/products.h"
-#include "client/internal/annotate.h"
-#include "client/internal/whole_file.h"
 #include "device/base/bytes.h"
 #include "iris/launcher.h"
 #include "iris/types.h"
@@ -30,7 +28,7 @@ constexpr const char* kCompared[] = {"all_reduce", "all_gather", "reduce_scatter
                                      kBarrier};
 
 constexpr char kTuneFooter[] = R"(
-Writes rules, one a line, that Config::rules takes (ccl::ParseRules) and --rules of
+Writes rules, one a line, that Config::rules takes (client/comm/rules.h) and --rules of
 collectives and compare: operation, up to members, up to bytes, variant, blocks,
 threads, unroll. A table replaces the built-in one as a whole: an operation without a rule
 goes the direct way.
@@ -64,14 +62,6 @@ graph. "variant" may follow. Other lines and other keys are passed over.
 Example:
   iris_bench matmul --rank-counts 4 --peers-command './other_bench {ranks}' --fail-behind
   iris_bench matmul --share --cold --ops all_gather_matmul --shapes 64x4096x8192)";
-
-using Names = std::vector<std::string>;
-
-bool Has(const Names& names, const std::string& name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
-
-// Options.
 
 template <typename T>
 CLI::Option* AddList(CLI::App* app, const char* name, std::vector<T>* values,
@@ -122,8 +112,6 @@ void AddPeersOptions(CLI::App* app, AloneSettings* settings) {
       ->check(CLI::Range(1.0, 86400.0));
 }
 
-// What to measure.
-
 absl::StatusOr<std::vector<uint32_t>> RankCounts(const std::string& command,
                                                  const AloneSettings& settings) {
   const uint32_t most = settings.share ? kMaxTeamRanks : MostCollectiveRanks();
@@ -168,7 +156,7 @@ absl::StatusOr<Names> Operations(const std::string& command, const AloneSettings
   return command == kCompare ? Names(std::begin(kCompared), std::end(kCompared)) : usual;
 }
 
-// A name that no operation knows is a mistake; one that some operation does not know is not.
+// A name is a mistake if no operation has it.
 absl::Status CheckVariants(const std::string& command, const Names& wanted) {
   if (command == kMatmul) return CheckNames("--variants", wanted, ProductVariants(), "");
   if (wanted.size() == 1 && (wanted[0] == kAll || wanted[0] == kAuto)) return absl::OkStatus();

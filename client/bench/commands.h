@@ -2,15 +2,28 @@
 // count: collectives, tune, compare, matmul. They run in no job.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
+#include "client/bench/figures.h"
 #include "client/bench/report.h"
 
 namespace iris::bench {
+
+inline constexpr char kCollectives[] = "collectives";
+inline constexpr char kTune[] = "tune";
+inline constexpr char kCompare[] = "compare";
+inline constexpr char kMatmul[] = "matmul";
+inline constexpr char kAll[] = "all";
+
+using Names = std::vector<std::string>;
+inline bool Has(const Names& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
 
 struct AloneSettings {
   // Of iris_bench.
@@ -42,6 +55,19 @@ struct AloneSettings {
   bool cold = false;
   bool no_early = false;
 };
+
+struct Alone {
+  const AloneSettings& settings;
+  std::vector<uint32_t> rank_counts;    // ascending
+  std::vector<std::string> operations;  // those that the sub-command has
+  BenchReport* report;
+};
+
+// Each measures for each rank count and writes the report or, in Tune, the table of rules.
+absl::Status Collectives(const Alone& alone);
+absl::Status Tune(const Alone& alone);
+absl::Status Compare(const Alone& alone);
+absl::Status Matmul(const Alone& alone);
 
 void AddAloneCommands(CLI::App* app, AloneSettings* settings);
 bool IsAloneCommand(const std::string& name);

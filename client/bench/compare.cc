@@ -15,10 +15,12 @@
 #include <fstream>
 #include <map>
 #include <optional>
+#include <random>
 #include <set>
 #include <tuple>
 
 #include "absl/status/status.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -32,13 +34,12 @@ extern char** environ;
 namespace iris::bench {
 namespace {
 
-constexpr char kBarrier[] = "barrier";
+constexpr uint64_t kMaxDimension = (uint64_t{1} << 31) - 1;
+constexpr uint64_t kStep = 64;  // of random shapes
 constexpr size_t kMaxNameBytes = 64;
 constexpr size_t kMaxPeersBytes = 64 << 20;
 constexpr char kFigureHelp[] =
     R"({"lib": "other", "op": "all_reduce", "bytes": 1024, "n": 4, "us": 9.5})";
-
-// Figures.
 
 // A name that may stand in a table: not empty, not long, no control characters.
 std::optional<std::string> NameOf(const nlohmann::json& object, const char* key) {
@@ -95,7 +96,6 @@ std::optional<PeerFigure> ParsePeer(const std::string& line) {
   return figure;
 }
 
-// What a row is about.
 using Key = std::tuple<std::string, uint32_t, uint64_t, uint64_t, uint64_t, uint64_t>;
 
 Key KeyOf(const PeerFigure& figure) {
@@ -107,11 +107,11 @@ PeerFigure WhatOf(const CollectiveFigure& figure) {
   return {"", figure.what.operation, figure.what.bytes, figure.ranks, figure.us};
 }
 
-// Figures of peers by row and name. Of several of the same, the least: in doubt for the peer.
+// Figures of peers by row and name. The least of several counts, in favour of the peer.
 class Peers {
  public:
   void AddRow(const PeerFigure& what) { rows_[KeyOf(what)]; }
-  // Behind all rows.
+  // Follows AddRow of all rows.
   void AddFigures(const std::vector<PeerFigure>& figures) {
     for (const PeerFigure& figure : figures) {
       const auto row = rows_.find(KeyOf(figure));
@@ -147,10 +147,8 @@ class Peers {
   size_t n_elsewhere_ = 0;
 };
 
-// The peers' command.
-
-// The process group of the command that runs, for who interrupts this process: the group is not the
-// terminal's, so nobody else would end it.
+// The process group of the command that runs. It is not the terminal's, so a signal that ends this
+// process must end it.
 std::atomic<pid_t> g_group{0};
 
 void EndGroup(int signal_number) {
@@ -210,14 +208,14 @@ absl::StatusOr<pid_t> Spawn(const std::string& command, int* output) {
   return pid;
 }
 
-// Whether it has ended; it stays a zombie, so that its number stays its own.
+// True if the process has ended. It stays a zombie, so that its number stays its own.
 bool HasEnded(pid_t pid) {
   siginfo_t info = {};
   return waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
          info.si_pid == pid;
 }
 
-// Appends what has come. False: nothing will come any more, or nothing is there yet.
+// Appends the bytes that have come. False: none will come any more, or none is there yet.
 bool ReadSome(int fd, std::string* text) {
   char buffer[65536];
   const ssize_t n = read(fd, buffer, sizeof(buffer));
@@ -273,7 +271,7 @@ absl::StatusOr<std::vector<PeerFigure>> RunPeers(const std::string& command, uin
   g_group.store(*pid);
   fcntl(output, F_SETFL, O_NONBLOCK);
 
-  // Its output may end before it does, and outlive it in a process that it left behind.
+  // The output may end before the command, and a process that the command has left may write more.
   std::string text;
   bool ended = false, late = false, long_winded = false;
   while (!ended && !late && !long_winded) {
@@ -284,7 +282,7 @@ absl::StatusOr<std::vector<PeerFigure>> RunPeers(const std::string& command, uin
     late = absl::Now() > deadline;
     long_winded = text.size() > kMaxPeersBytes;
   }
-  // Nothing of it may run beside what is measured next.
+  // None of its processes may run during the next measurement.
   kill(-*pid, SIGKILL);
   int status = 0;
   base::Retry([&] { return waitpid(*pid, &status, 0); });
@@ -390,13 +388,89 @@ Table CompareTable(const std::vector<CollectiveFigure>& ours,
       rows, figures, /*slower=*/nullptr);
 }
 
+absl::StatusOr<ProductShape> ParseShape(const std::string& text) {
+  const std::vector<std::string> words = absl::StrSplit(text, 'x');
+  uint64_t dimensions[3] = {};
+  bool good = words.size() == 3;
+  for (size_t i = 0; good && i < 3; ++i) {
+    good = !words[i].empty() && words[i].size() <= 10 &&
+           words[i].find_first_not_of("0123456789") == std::string::npos &&
+           absl::SimpleAtoi(words[i], &dimensions[i]) && dimensions[i] >= 1 &&
+           dimensions[i] <= kMaxDimension;
+  }
+  if (!good) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "\"", text, "\" is no shape such as 8192x4096x14336 (m, n, k; each from 1 to 2^31 - 1)"));
+  }
+  return ProductShape{dimensions[0], dimensions[1], dimensions[2]};
+}
+
+std::string ShapeText(const ProductShape& shape) {
+  return absl::StrCat(shape.m, "x", shape.n, "x", shape.k);
+}
+
+std::vector<ProductShape> RandomShapes(uint32_t count, uint64_t seed, uint64_t largest) {
+  std::mt19937_64 random(seed);
+  // By hand: the distributions of the library differ from one to the next.
+  const auto dimension = [&] {
+    const double part = static_cast<double>(random() >> 11) / static_cast<double>(1ull << 53);
+    const double most = static_cast<double>(std::max(largest, kStep)) / kStep;
+    const uint64_t steps = static_cast<uint64_t>(std::exp(part * std::log(most)) + 0.5);
+    return std::max<uint64_t>(1, steps) * kStep;
+  };
+  std::vector<ProductShape> shapes;
+  for (uint32_t i = 0; i < count; ++i) {
+    ProductShape shape;
+    shape.m = dimension();
+    shape.n = dimension();
+    shape.k = dimension();
+    shapes.push_back(shape);
+  }
+  return shapes;
+}
+
+Table ProductTable(const std::vector<ProductFigure>& ours, const std::vector<PeerFigure>& peers,
+                   std::vector<std::string>* behind) {
+  std::vector<OurRow> rows;
+  for (const ProductFigure& f : ours) {
+    rows.push_back(
+        {{f.operation, f.ranks, f.shape.m, f.shape.n, f.shape.k, f.wanted, f.variant, f.multiplier,
+          f.eager.us, f.graph.us, f.eager.product_us, f.graph.product_us, f.eager.ratio,
+          f.graph.ratio, f.graph.communication_us, f.graph.hidden, f.tflops},
+         {"", f.operation, 0, f.ranks, f.graph.us, f.shape},
+         absl::StrCat(f.operation, " on ", f.ranks, ", ", ShapeText(f.shape)),
+         f.wanted == kAuto});
+  }
+  return PeerTable({"matmul",
+                    "us of products of matrices with their communication in bf16; ratio: to the "
+                    "plain product of one rank; peer ratio: best peer / Iris, in graphs",
+                    "peer ratio", 3, "Peer ratio of auto", "shapes"},
+                   {{"operation"},
+                    {"ranks"},
+                    {"m"},
+                    {"n"},
+                    {"k"},
+                    {"wanted"},
+                    {"variant"},
+                    {"multiplier"},
+                    {"us", 2},
+                    {"graph us", 2},
+                    {"product us", 2},
+                    {"graph product us", 2},
+                    {"ratio", 3},
+                    {"graph ratio", 3},
+                    {"communication us", 2},
+                    {"hidden", 3},
+                    {"TFLOP/s", 1}},
+                   rows, peers, behind);
+}
+
 std::vector<Plot> ComparePlots(const std::vector<CollectiveFigure>& ours,
                                const std::vector<PeerFigure>& figures) {
   Peers peers;
   for (const CollectiveFigure& figure : ours) peers.AddRow(WhatOf(figure));
   peers.AddFigures(figures);
   std::vector<std::string> operations;
-  // Two lines for each rank count.
   std::map<std::string, std::map<uint32_t, std::pair<Plot::Line, Plot::Line>>> lines;
   for (const CollectiveFigure& figure : ours) {
     const std::string& operation = figure.what.operation;

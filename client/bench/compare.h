@@ -1,5 +1,5 @@
-// Iris's collectives beside those of other libraries: what peers print, and the table of both. Host
-// only; not thread-safe.
+// Iris's collectives and GEMMs and those of other libraries: reads figures that peers print, and
+// makes tables of both. Host only; not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -68,6 +68,21 @@ Table PeerTable(const PeerWords& words, std::vector<Table::Column> columns,
 
 // The table: a row for each of `ours`, a column for each peer that has figures of such rows.
 Table CompareTable(const std::vector<CollectiveFigure>& ours, const std::vector<PeerFigure>& peers);
+
+// "8192x4096x14336": m, n and k. kInvalidArgument: it is no such text, or a dimension is not from 1
+// to 2^31 - 1.
+absl::StatusOr<ProductShape> ParseShape(const std::string& text);
+std::string ShapeText(const ProductShape& shape);
+
+// `count` shapes as of layers, always the same for a seed: multiples of 64 (`largest` at least 64)
+// whose logarithms are spread evenly from 64 to `largest`.
+std::vector<ProductShape> RandomShapes(uint32_t count, uint64_t seed, uint64_t largest);
+
+// A row for each of `ours`, a column for each peer that has figures of such rows, which are times
+// in graphs. *behind, if it is not null, gets a text for each row of what "auto" chose that is
+// slower than the best peer, in the graph.
+Table ProductTable(const std::vector<ProductFigure>& ours, const std::vector<PeerFigure>& peers,
+                   std::vector<std::string>* behind);
 
 // Time against size, ours and the best peer's: a plot for each operation.
 std::vector<Plot> ComparePlots(const std::vector<CollectiveFigure>& ours,

@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/backend/device_status.h"
 #include "client/base/absl_status.h"
-#include "client/internal/device_status.h"
 #include "iris/backend/select.h"
 #include "iris/context.h"
 #include "iris/device.h"
@@ -13,17 +13,14 @@
 namespace iris::bench {
 namespace {
 
-// Kernels.
-
-// What a kernel tells the host.
 struct Answer {
   uint64_t ns;
   uint32_t result;  // WaitResult
   uint32_t reserved;
 };
 
-// What a block does of a range, in units of 16 bytes: one part of it, or chunks that the blocks
-// take in turn.
+// The part of a range, in units of 16 bytes, that a block handles at a time: its only part, or one
+// of the chunks that the blocks take in turn.
 struct Part {
   uint64_t begin, bytes;
   uint64_t chunk_bytes;
@@ -129,7 +126,6 @@ IRIS_KERNEL void PingPongRoundTrips(DeviceContext ctx, uint32_t peer, uint32_t f
                                     uint64_t payload_bytes, uint32_t rounds, Answer* answer) {
   WaitResult result = WaitResult::kOk;
   uint64_t start = 0;
-  // The half that is sent, and the half that is received into.
   const uint8_t* const out = payload;
   uint8_t* const in = payload + payload_bytes;
   for (uint64_t i = 1; i <= kWarmUpRounds + rounds && result == WaitResult::kOk; ++i) {
@@ -150,7 +146,7 @@ IRIS_KERNEL void PingPongRoundTrips(DeviceContext ctx, uint32_t peer, uint32_t f
   }
 }
 
-// The same by one thread that sends nothing but the flag.
+// One thread sends nothing but the flag.
 IRIS_KERNEL void FlagRoundTrips(DeviceContext ctx, uint32_t peer, uint32_t first, uint64_t* flag,
                                 uint64_t base, uint32_t rounds, Answer* answer) {
   WaitResult result = WaitResult::kOk;
@@ -186,8 +182,6 @@ IRIS_KERNEL void OneBarrier(DeviceContext ctx, Answer* answer) {
   }
 }
 
-// Host.
-
 using base::ToAbsl;
 using internal::FromDevice;
 
@@ -197,36 +191,6 @@ using internal::FromDevice;
   } while (false)
 
 }  // namespace
-
-const char* TransferName(Transfer transfer) {
-  switch (transfer) {
-    case Transfer::kLoad:
-      return "load";
-    case Transfer::kStore:
-      return "store";
-    case Transfer::kGet:
-      return "get";
-    case Transfer::kPut:
-      return "put";
-    case Transfer::kCopyGet:
-      return "copy get";
-    case Transfer::kCopyPut:
-      return "copy put";
-  }
-  return "";
-}
-
-const char* AtomicName(AtomicKind kind) {
-  switch (kind) {
-    case AtomicKind::kAdd:
-      return "add";
-    case AtomicKind::kFetchAdd:
-      return "fetch add";
-    case AtomicKind::kExchange:
-      return "exchange";
-  }
-  return "";
-}
 
 struct Device::Impl {
   DeviceContext ctx;
@@ -302,7 +266,30 @@ struct Device::Impl {
     return nanoseconds;
   }
 
-  // What the last kernel says.
+  template <typename... Params, typename... Args>
+  absl::Status Launch(const LaunchConfig& shape, void (*kernel)(DeviceContext, Params...),
+                      const Args&... args) {
+    return FromDevice(backend::Launch(shape, stream, kernel, ctx, args...), "launch");
+  }
+
+  absl::Status Copy(void* to, const void* from, uint64_t bytes) {
+    return FromDevice(backend::CopyAsync(to, from, bytes, stream), "copy");
+  }
+
+  // The mean time of a round for each sample, by the clock of the kernel that `start` launches.
+  template <typename StartKernel>
+  absl::StatusOr<std::vector<double>> TimeInKernel(const KernelSpec& spec, absl::string_view what,
+                                                   const StartKernel& start) {
+    std::vector<double> nanoseconds;
+    for (uint32_t i = 0; i < spec.samples; ++i) {
+      RETURN_IF_ERROR(start());
+      RETURN_IF_ERROR(Check(what));
+      nanoseconds.push_back(static_cast<double>(answer->ns) / spec.rounds);
+    }
+    return nanoseconds;
+  }
+
+  // Returns the result of the last kernel.
   absl::Status Check(absl::string_view what) {
     RETURN_IF_ERROR(FromDevice(stream.Synchronize(), what));
     switch (static_cast<WaitResult>(answer->result)) {
@@ -334,38 +321,27 @@ std::string Device::BackendName() { return backend::BackendName(); }
 bool Device::Emulated() { return backend::Traits::kEmulated; }
 uint32_t Device::MultiprocessorCount() { return backend::MultiprocessorCount(); }
 
-absl::StatusOr<std::vector<double>> Device::RunTransfer(const TransferSpec& spec) {
+absl::StatusOr<std::vector<double>> Device::RunTransfer(const TransferSpec& s) {
   Impl& d = *impl_;
-  const LaunchConfig shape = {spec.grid, spec.block};
-  return d.Time(spec.samples, spec.per_sample, [&]() -> absl::Status {
-    const auto launched = [](const Result& result) { return FromDevice(result, "launch"); };
-    switch (spec.transfer) {
+  const LaunchConfig shape = {s.grid, s.block};
+  return d.Time(s.samples, s.per_sample, [&]() -> absl::Status {
+    switch (s.transfer) {
       case Transfer::kLoad:
-        return launched(backend::Launch(shape, d.stream, LoadRange, d.ctx, spec.peer, spec.remote,
-                                        spec.bytes, d.sink));
+        return d.Launch(shape, LoadRange, s.peer, s.remote, s.bytes, d.sink);
       case Transfer::kStore:
-        return launched(backend::Launch(shape, d.stream, StoreRange, d.ctx, spec.peer, spec.remote,
-                                        spec.bytes, uint64_t{0x0101010101010101}));
+        return d.Launch(shape, StoreRange, s.peer, s.remote, s.bytes, uint64_t{0x0101010101010101});
       case Transfer::kGet:
-        return launched(backend::Launch(shape, d.stream, GetRange, d.ctx, spec.peer, spec.local,
-                                        spec.remote, spec.bytes, spec.chunk_bytes));
+        return d.Launch(shape, GetRange, s.peer, s.local, s.remote, s.bytes, s.chunk_bytes);
       case Transfer::kPut:
-        return launched(backend::Launch(shape, d.stream, PutRange, d.ctx, spec.peer, spec.remote,
-                                        spec.local, spec.bytes, spec.chunk_bytes));
+        return d.Launch(shape, PutRange, s.peer, s.remote, s.local, s.bytes, s.chunk_bytes);
       case Transfer::kCopyGet:
-        if (d.context != nullptr) {
-          return ToAbsl(d.copies.Get(*d.context, spec.peer, spec.local, spec.remote, spec.bytes));
-        }
-        return FromDevice(backend::CopyAsync(spec.local, Translate(d.ctx, spec.peer, spec.remote),
-                                             spec.bytes, d.stream),
-                          "copy");
+        if (d.context == nullptr)
+          return d.Copy(s.local, Translate(d.ctx, s.peer, s.remote), s.bytes);
+        return ToAbsl(d.copies.Get(*d.context, s.peer, s.local, s.remote, s.bytes));
       case Transfer::kCopyPut:
-        if (d.context != nullptr) {
-          return ToAbsl(d.copies.Put(*d.context, spec.peer, spec.remote, spec.local, spec.bytes));
-        }
-        return FromDevice(backend::CopyAsync(Translate(d.ctx, spec.peer, spec.remote), spec.local,
-                                             spec.bytes, d.stream),
-                          "copy");
+        if (d.context == nullptr)
+          return d.Copy(Translate(d.ctx, s.peer, s.remote), s.local, s.bytes);
+        return ToAbsl(d.copies.Put(*d.context, s.peer, s.remote, s.local, s.bytes));
     }
     return absl::InternalError("no such transfer");
   });
@@ -374,10 +350,8 @@ absl::StatusOr<std::vector<double>> Device::RunTransfer(const TransferSpec& spec
 absl::StatusOr<std::vector<double>> Device::RunAtomics(const AtomicSpec& spec) {
   Impl& d = *impl_;
   return d.Time(spec.samples, 1, [&] {
-    return FromDevice(
-        backend::Launch({spec.grid, spec.block}, d.stream, UpdateWords, d.ctx, spec.peer,
-                        spec.words, spec.n_words, spec.kind, spec.rounds, d.sink),
-        "launch");
+    return d.Launch({spec.grid, spec.block}, UpdateWords, spec.peer, spec.words, spec.n_words,
+                    spec.kind, spec.rounds, d.sink);
   });
 }
 
@@ -387,44 +361,31 @@ uint64_t Device::PingPongRounds(const PingPongSpec& spec) {
 
 absl::StatusOr<std::vector<double>> Device::RunPingPong(const PingPongSpec& spec) {
   Impl& d = *impl_;
-  std::vector<double> nanoseconds;
-  uint64_t base = spec.base;
-  for (uint32_t i = 0; i < spec.samples; ++i) {
-    const uint32_t first = spec.first ? 1 : 0;
-    const Result launched =
-        spec.payload_bytes == 0
-            ? backend::Launch({1, 1}, d.stream, FlagRoundTrips, d.ctx, spec.peer, first, spec.flag,
-                              base, spec.rounds, d.answer)
-            : backend::Launch({1, spec.block}, d.stream, PingPongRoundTrips, d.ctx, spec.peer,
-                              first, spec.flag, base, spec.payload, spec.payload_bytes, spec.rounds,
-                              d.answer);
-    RETURN_IF_ERROR(FromDevice(launched, "launch"));
-    RETURN_IF_ERROR(d.Check(absl::StrCat("ping-pong with rank ", spec.peer)));
-    nanoseconds.push_back(static_cast<double>(d.answer->ns) / spec.rounds);
-    base += kWarmUpRounds + spec.rounds;
-  }
-  return nanoseconds;
+  const uint32_t first = spec.first ? 1 : 0;
+  uint64_t next_base = spec.base;
+  return d.TimeInKernel(spec, absl::StrCat("ping-pong with rank ", spec.peer), [&] {
+    const uint64_t base = next_base;
+    next_base += kWarmUpRounds + spec.rounds;
+    return spec.payload_bytes == 0
+               ? d.Launch({1, 1}, FlagRoundTrips, spec.peer, first, spec.flag, base, spec.rounds,
+                          d.answer)
+               : d.Launch({1, spec.block}, PingPongRoundTrips, spec.peer, first, spec.flag, base,
+                          spec.payload, spec.payload_bytes, spec.rounds, d.answer);
+  });
 }
 
-absl::StatusOr<std::vector<double>> Device::RunBarriersInKernel(const BarrierSpec& spec) {
+absl::StatusOr<std::vector<double>> Device::RunBarriersInKernel(const KernelSpec& spec) {
   Impl& d = *impl_;
-  std::vector<double> nanoseconds;
-  for (uint32_t i = 0; i < spec.samples; ++i) {
-    RETURN_IF_ERROR(FromDevice(backend::Launch({spec.grid, spec.block}, d.stream, BarrierRounds,
-                                               d.ctx, spec.rounds, d.answer),
-                               "launch"));
-    RETURN_IF_ERROR(d.Check("barriers in a kernel"));
-    nanoseconds.push_back(static_cast<double>(d.answer->ns) / spec.rounds);
-  }
-  return nanoseconds;
+  return d.TimeInKernel(spec, "barriers in a kernel", [&] {
+    return d.Launch({spec.grid, spec.block}, BarrierRounds, spec.rounds, d.answer);
+  });
 }
 
-absl::StatusOr<std::vector<double>> Device::RunBarrierKernels(const BarrierSpec& spec) {
+absl::StatusOr<std::vector<double>> Device::RunBarrierKernels(const KernelSpec& spec) {
   Impl& d = *impl_;
   d.answer->result = 0;
   auto nanoseconds = d.Time(spec.samples, spec.rounds, [&] {
-    return FromDevice(
-        backend::Launch({spec.grid, spec.block}, d.stream, OneBarrier, d.ctx, d.answer), "launch");
+    return d.Launch({spec.grid, spec.block}, OneBarrier, d.answer);
   });
   if (!nanoseconds.ok()) return nanoseconds.status();
   RETURN_IF_ERROR(d.Check("barriers as kernels"));

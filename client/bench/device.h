@@ -25,57 +25,42 @@ namespace iris::bench {
 // By kernel: kLoad and kStore touch the peer's memory alone, kGet and kPut copy between it and this
 // rank's. kCopyPut and kCopyGet: by copy engine, Stream::Put and Get.
 enum class Transfer { kLoad, kStore, kGet, kPut, kCopyGet, kCopyPut };
-inline constexpr Transfer kTransfers[] = {Transfer::kLoad, Transfer::kStore,   Transfer::kGet,
-                                          Transfer::kPut,  Transfer::kCopyGet, Transfer::kCopyPut};
-const char* TransferName(Transfer transfer);
+inline constexpr const char* kTransferNames[] = {"load", "store",    "get",
+                                                 "put",  "copy get", "copy put"};
 
-struct TransferSpec {
-  Transfer transfer = Transfer::kPut;
+enum class AtomicKind { kAdd, kFetchAdd, kExchange };
+inline constexpr const char* kAtomicNames[] = {"add", "fetch add", "exchange"};
+
+struct KernelSpec {
   uint32_t peer = 0;
+  uint32_t grid = 1;
+  uint32_t block = 256;  // threads
+  uint32_t rounds = 1;   // operations of a thread, round trips or barriers of a sample
+  uint32_t samples = 10;
+};
+
+struct TransferSpec : KernelSpec {
+  Transfer transfer = Transfer::kPut;
   uint8_t* remote = nullptr;  // address in this rank's heap; means the peer's
   uint8_t* local = nullptr;
   uint64_t bytes = 0;        // a multiple of 16
-  uint32_t grid = 1;         // of the kernel
-  uint32_t block = 512;      // threads
   uint64_t chunk_bytes = 0;  // of get and put: what a block does at a time; 0: its whole part
-  uint32_t samples = 10;
-  uint32_t per_sample = 1;  // operations, one after another; more than one: as a graph
+  uint32_t per_sample = 1;   // operations, one after another; more than one: as a graph
 };
 
-enum class AtomicKind { kAdd, kFetchAdd, kExchange };
-inline constexpr AtomicKind kAtomicKinds[] = {AtomicKind::kAdd, AtomicKind::kFetchAdd,
-                                              AtomicKind::kExchange};
-const char* AtomicName(AtomicKind kind);
-
-struct AtomicSpec {
+struct AtomicSpec : KernelSpec {
   AtomicKind kind = AtomicKind::kAdd;
-  uint32_t peer = 0;
   uint64_t* words = nullptr;  // n_words of them, in every heap
   uint32_t n_words = 1;
-  uint32_t grid = 1;
-  uint32_t block = 256;
-  uint32_t rounds = 100;  // operations of each thread
-  uint32_t samples = 5;
 };
 
-struct PingPongSpec {
-  uint32_t peer = 0;
+struct PingPongSpec : KernelSpec {
   bool first = false;
   uint64_t* flag = nullptr;  // one word in every heap
   uint64_t base = 0;         // value of the flag before; both grow alike, see PingPongRounds
-  uint8_t* payload =
-      nullptr;  // put before each signal, of payload_bytes; 2 * payload_bytes of heap
+  // Of payload_bytes, put before each signal; 2 * payload_bytes of heap.
+  uint8_t* payload = nullptr;
   uint64_t payload_bytes = 0;
-  uint32_t block = 1;
-  uint32_t rounds = 1000;
-  uint32_t samples = 10;
-};
-
-struct BarrierSpec {
-  uint32_t grid = 1;
-  uint32_t block = 32;
-  uint32_t rounds = 1000;
-  uint32_t samples = 10;
 };
 
 class Device {
@@ -100,9 +85,9 @@ class Device {
   absl::StatusOr<std::vector<double>> RunPingPong(const PingPongSpec& spec);
   static uint64_t PingPongRounds(const PingPongSpec& spec);  // by how much the flag grows
   // All ranks call it. In the kernel: the mean of a sample's rounds.
-  absl::StatusOr<std::vector<double>> RunBarriersInKernel(const BarrierSpec& spec);
+  absl::StatusOr<std::vector<double>> RunBarriersInKernel(const KernelSpec& spec);
   // All ranks call it. Each barrier is a kernel of a graph with `rounds` of them.
-  absl::StatusOr<std::vector<double>> RunBarrierKernels(const BarrierSpec& spec);
+  absl::StatusOr<std::vector<double>> RunBarrierKernels(const KernelSpec& spec);
 
  private:
   struct Impl;

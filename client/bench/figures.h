@@ -7,6 +7,10 @@
 
 namespace iris::bench {
 
+inline constexpr char kBarrier[] = "barrier";
+inline constexpr char kAuto[] = "auto";
+inline constexpr char kCopyEngine[] = "copy_engine";
+
 // Names are those of ccl::OperationName and ccl::VariantName.
 struct CollectiveCase {
   std::string operation;
@@ -23,7 +27,6 @@ struct CollectiveCase {
 struct CollectiveFigure {
   CollectiveCase what;
   uint32_t ranks = 0;
-  // What was launched.
   std::string variant;
   uint32_t blocks = 0;
   uint32_t threads = 0;
@@ -52,6 +55,8 @@ struct ProductShape {
   uint64_t m = 0;
   uint64_t n = 0;
   uint64_t k = 0;
+
+  bool operator==(const ProductShape& o) const { return m == o.m && n == o.n && k == o.k; }
 };
 
 // A line of a table of rules, of products: as internal::ProductRule. 0: any.
@@ -62,7 +67,7 @@ struct ProductLine {
   std::string variant;
 };
 
-// Of an operation of iris::ops by one variant. Names are those of ccl::OperationName and
+// The times of an operation of iris::ops by one variant. Names are those of ccl::OperationName and
 // ops::VariantName.
 struct ProductFigure {
   std::string operation;
@@ -77,8 +82,8 @@ struct ProductFigure {
     double product_us = 0;        // of the plain product of one rank
     double communication_us = 0;  // of the collective alone
     double ratio = 0;             // of the operation to the plain product
-    // Of the time of the collective alone, the part that the operation does not take beside the
-    // product: from 0, one after the other or worse, to 1.
+    // The part of the collective's time that overlaps with the GEMM: from 0, one after the other or
+    // worse, to 1.
     double hidden = 0;
   };
   Times eager;

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <string>
-#include <string_view>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -16,14 +16,24 @@ namespace {
 
 using base::ToAbsl;
 
-// The same clock in all processes of the node.
+// All processes of the node read the same clock.
 double MonotonicMilliseconds() {
   struct timespec now = {};
   clock_gettime(CLOCK_MONOTONIC, &now);
   return static_cast<double>(now.tv_sec) * 1e3 + static_cast<double>(now.tv_nsec) / 1e6;
 }
 
-// A context of its own beside the run's, with the same ranks.
+// From the first rank's start, its value 0, to the last one's end, its value 1.
+double Span(const std::vector<std::vector<double>>& all) {
+  double first = all[0][0], last = all[0][1];
+  for (const std::vector<double>& of_rank : all) {
+    first = std::min(first, of_rank[0]);
+    last = std::max(last, of_rank[1]);
+  }
+  return last - first;
+}
+
+// Creates one more context for the same ranks.
 absl::StatusOr<Context> Another(Context& main, const std::string& suffix, uint64_t heap_bytes,
                                 uint64_t max_heap_bytes) {
   ContextOptions options;
@@ -78,15 +88,10 @@ absl::Status Create(const Run& run) {
         mine.push_back(static_cast<double>(part.count()) / 1e6);
       }
       IRIS_ASSIGN_OR_RETURN(const auto all, run.rank.AllGather(mine));
-      double first = start, last = end;
-      for (const auto& of_rank : all) {
-        first = std::min(first, of_rank[0]);
-        last = std::max(last, of_rank[1]);
-        for (size_t part = 0; part < parts.size(); ++part) {
-          parts[part].push_back(of_rank[2 + part]);
-        }
+      totals.push_back(Span(all));
+      for (size_t part = 0; part < parts.size(); ++part) {
+        for (const auto& of_rank : all) parts[part].push_back(of_rank[2 + part]);
       }
-      totals.push_back(last - first);
     }
     if (totals.empty()) {
       table.Note(absl::StrCat(BytesText(heap_bytes), " left out: the time was over."));
@@ -121,14 +126,12 @@ absl::Status Allocate(const Run& run) {
   }
   Table table("allocate", absl::StrFormat("us, %u ranks together", context.n_ranks()),
               {{"what"}, {"p50", 1}, {"min", 1}, {"max", 1}, {"n"}});
-  const auto add = [&](const char* what, const std::vector<double>& mine) -> absl::Status {
-    IRIS_ASSIGN_OR_RETURN(const auto samples, AllSamples(run.rank, mine));
+  for (const auto& [what, mine] :
+       {std::pair("allocate 64 KiB", &allocate_us), std::pair("free", &free_us)}) {
+    IRIS_ASSIGN_OR_RETURN(const auto samples, AllSamples(run.rank, *mine));
     const Spread spread = SpreadOf(samples);
     table.Add({what, spread.p50, spread.min, spread.max, samples.size()});
-    return absl::OkStatus();
-  };
-  if (absl::Status status = add("allocate 64 KiB", allocate_us); !status.ok()) return status;
-  if (absl::Status status = add("free", free_us); !status.ok()) return status;
+  }
   run.report->Add(std::move(table));
   return absl::OkStatus();
 }
@@ -144,12 +147,7 @@ absl::Status Grow(const Run& run) {
     const double start = MonotonicMilliseconds();
     if (Status status = grown.Grow(step); !status.ok()) return ToAbsl(status);
     IRIS_ASSIGN_OR_RETURN(const auto all, run.rank.AllGather({start, MonotonicMilliseconds()}));
-    double first = start, last = start;
-    for (const auto& of_rank : all) {
-      first = std::min(first, of_rank[0]);
-      last = std::max(last, of_rank[1]);
-    }
-    totals.push_back(last - first);
+    totals.push_back(Span(all));
   }
   const Spread spread = SpreadOf(totals);
   Table table("grow",

@@ -21,14 +21,8 @@ struct Shared {
 
 class ThreadRank final : public Rank {
  public:
-  ThreadRank(local::Rank* rank, Shared* shared) : rank_(*rank), shared_(*shared) {}
-
-  absl::Status Prepare() {
-    auto device = Device::Create(rank_.ctx, nullptr);
-    if (!device.ok()) return device.status();
-    device_ = *std::move(device);
-    return absl::OkStatus();
-  }
+  ThreadRank(local::Rank* rank, Shared* shared, std::unique_ptr<Device> device)
+      : rank_(*rank), shared_(*shared), device_(std::move(device)) {}
 
   DeviceContext device_context() const override { return rank_.ctx; }
   Device& device() override { return *device_; }
@@ -81,9 +75,12 @@ absl::Status RunAsThreads(uint32_t n_ranks, uint64_t heap_bytes,
   if (!world.ok()) return world.status();
   Shared shared;
   return (*world)->Run([&](local::Rank& rank) {
-    ThreadRank thread(&rank, &shared);
-    const absl::Status prepared = thread.Prepare();
-    const absl::Status status = prepared.ok() ? body(thread) : prepared;
+    auto device = Device::Create(rank.ctx, nullptr);
+    absl::Status status = device.status();
+    if (status.ok()) {
+      ThreadRank thread(&rank, &shared, *std::move(device));
+      status = body(thread);
+    }
     if (!status.ok()) {
       std::fprintf(stderr, "error: rank %u: %s\n", rank.rank(),
                    std::string(status.message()).c_str());

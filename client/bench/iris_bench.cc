@@ -38,11 +38,10 @@ Examples:
   iris_bench tune --output rules.txt
   iris_bench compare --rules rules.txt --peers-command './other_bench {ranks}')";
 
-// How long the last measurement may take that begins within the budget.
+// The last measurement that begins within the budget may take this long.
 constexpr absl::Duration kLongestMeasurement = absl::Minutes(10);
 
-// So little that the measurements of transfers, waits and barriers together take a few seconds on
-// two busy CPUs.
+// Transfers, waits and barriers together take a few seconds on two busy CPUs.
 BenchOptions EmulatedDefaults() {
   BenchOptions options;
   options.bytes = 4 << 20;
@@ -90,7 +89,7 @@ constexpr Command kCommands[] = {
      "what a context makes"},
 };
 
-// What the driver calls the devices, and which driver that is.
+// Adds the names of the devices and their driver.
 void AddMachine(BenchReport* report) {
   char host[256] = {};
   gethostname(host, sizeof(host) - 1);
@@ -131,8 +130,8 @@ absl::Status Measure(Rank& rank, const Settings& settings) {
   report.Fact("ranks are", rank.context() != nullptr ? "processes" : "threads");
   IRIS_ASSIGN_OR_RETURN(const Areas areas, Areas::Allocate(rank, settings.bench.bytes));
   if (absl::Status met = rank.Barrier(); !met.ok()) return met;
-  const Budget budget(absl::Seconds(settings.budget_seconds));
-  const Run run = {rank, settings.bench, areas, budget, &report};
+  const absl::Time end = absl::Now() + absl::Seconds(settings.budget_seconds);
+  const Run run = {rank, settings.bench, areas, end, &report};
   for (const Command& command : kCommands) {
     for (const std::string& name : settings.commands) {
       if (name != command.name && name != "all") continue;
@@ -165,7 +164,7 @@ int Fail(const absl::Status& status) {
   return 1;
 }
 
-// A sub-command that makes its ranks itself.
+// Runs a sub-command that makes its ranks itself.
 absl::Status RunAlone(const std::string& name, const Settings& settings, AloneSettings alone) {
   if (settings.commands.size() > 1) {
     std::vector<std::string> others = settings.commands;
@@ -190,7 +189,7 @@ absl::Status RunAlone(const std::string& name, const Settings& settings, AloneSe
 }  // namespace
 
 int Main(int argc, char** argv) {
-  // The device's speed is measured, and not that of the checks.
+  // Checks would slow the device down.
   setenv(internal::kCheckAccess, "0", /*replace=*/0);
   Settings settings;
   BenchOptions& bench = settings.bench;
@@ -205,9 +204,12 @@ int Main(int argc, char** argv) {
   app.add_option("--output", settings.output, "Write to a file instead of stdout");
   app.add_option("--svg", bench.svg_path,
                  "A file to draw into: sweep's bandwidth against size, compare's times");
-  app.add_option("--in-process", settings.in_process,
-                 "Ranks as so many threads of this process: no irisd, no launcher")
-      ->check(CLI::Range(1u, kMaxTeamRanks));
+  const auto add_count = [&app](const char* name, uint32_t* count, uint32_t most,
+                                const char* help) {
+    app.add_option(name, *count, help)->check(CLI::Range(1u, most));
+  };
+  add_count("--in-process", &settings.in_process, kMaxTeamRanks,
+            "Ranks as so many threads of this process: no irisd, no launcher");
   app.add_option(
          "--budget", settings.budget_seconds,
          "Seconds; what does not fit is left out [600]; not of collectives, tune, compare, matmul")
@@ -215,36 +217,30 @@ int Main(int argc, char** argv) {
   AddSize(&app, "--bytes", &bench.bytes,
           "Of a transfer of bandwidth, of fill, and the largest of sweep [256MiB; 4MiB on "
           "emulated devices]");
-  app.add_option(
-         "--grid", bench.grid,
-         "Blocks of bandwidth and atomics [the largest power of two that the multiprocessors are]")
-      ->check(CLI::Range(1u, 4096u));
-  app.add_option("--block", bench.block, "Threads of a block [512; 64 on emulated devices]")
-      ->check(CLI::Range(1u, kMaxBlockThreads));
+  add_count(
+      "--grid", &bench.grid, 4096,
+      "Blocks of bandwidth and atomics [the largest power of two that the multiprocessors are]");
+  add_count("--block", &bench.block, kMaxBlockThreads,
+            "Threads of a block [512; 64 on emulated devices]");
   AddSize(&app, "--chunk", &bench.chunk_bytes,
           "get and put: blocks take turns, so many bytes at a time; 0: a part each [64KiB]");
   app.add_option("--grids", bench.grids,
                  "sweep: block counts [1,2,4,...,128; to 4 on emulated devices]")
       ->delimiter(',')
       ->check(CLI::Range(1u, 4096u));
-  app.add_option("--samples", bench.samples, "Samples of each figure [10; 3 on emulated devices]")
-      ->check(CLI::Range(1u, 10000u));
-  app.add_option("--rounds", bench.rounds,
-                 "pingpong, barrier: rounds of a sample [1000; 20 on emulated devices]")
-      ->check(CLI::Range(1u, 1000000u));
+  add_count("--samples", &bench.samples, 10000,
+            "Samples of each figure [10; 3 on emulated devices]");
+  add_count("--rounds", &bench.rounds, 1000000,
+            "pingpong, barrier: rounds of a sample [1000; 20 on emulated devices]");
   app.add_option("--pairs", bench.pairs, "pingpong: first (0 with each), all, or 0-1,2-3 [first]");
   AddSizes(&app, "--heaps", &bench.heaps, 1, UINT64_MAX, "size such as 1GiB",
            "create: heaps of each rank [1GiB; 64MiB on emulated devices]");
-  app.add_option("--moe-tokens", bench.moe_tokens,
-                 "moe: tokens of each rank [4096; 16 on emulated devices]")
-      ->check(CLI::Range(1u, 1u << 20));
-  app.add_option("--moe-hidden", bench.moe_hidden,
-                 "moe: columns of a row [7168; 256 on emulated devices]")
-      ->check(CLI::Range(1u, 1u << 20));
-  app.add_option("--moe-experts", bench.moe_experts, "moe: of all ranks together [64]")
-      ->check(CLI::Range(1u, 4096u));
-  app.add_option("--moe-top-k", bench.moe_top_k, "moe: experts of a token [8]")
-      ->check(CLI::Range(1u, 32u));
+  add_count("--moe-tokens", &bench.moe_tokens, 1u << 20,
+            "moe: tokens of each rank [4096; 16 on emulated devices]");
+  add_count("--moe-hidden", &bench.moe_hidden, 1u << 20,
+            "moe: columns of a row [7168; 256 on emulated devices]");
+  add_count("--moe-experts", &bench.moe_experts, 4096, "moe: of all ranks together [64]");
+  add_count("--moe-top-k", &bench.moe_top_k, 32, "moe: experts of a token [8]");
   app.add_option("--moe-peers-command", bench.moe_peers_command,
                  "moe: a command for /bin/sh that prints figures of peers, such as "
                  "'python3 tests/bench/moe_peer.py --ranks {ranks}'");
@@ -253,9 +249,8 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(1.0, 86400.0));
   AddSize(&app, "--grow-bytes", &bench.grow_bytes,
           "grow: bytes of a step [64MiB; 16MiB on emulated devices]");
-  app.add_option("--norm-pairs", bench.norm_pairs,
-                 "norm: all_reduces and norms in a graph [160; 4 on emulated devices]")
-      ->check(CLI::Range(1u, 10000u));
+  add_count("--norm-pairs", &bench.norm_pairs, 10000,
+            "norm: all_reduces and norms in a graph [160; 4 on emulated devices]");
   app.add_option("--hidden", bench.norm_hidden, "norm: columns [8192; 1024 on emulated devices]")
       ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 20));
   for (const Command& command : kCommands) app.add_subcommand(command.name, command.help);

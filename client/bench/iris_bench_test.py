@@ -309,7 +309,7 @@ class IrisBench(unittest.TestCase):
                 (("tune", "--variants", "auto"), "auto is what the table is for"),
                 (("tune", "--json"), "leave out --json"),
                 (("compare", "--sizes", "1"), '"1" is no size such as 64KiB'),
-                ((*some, "--rules", rules), f"{rules}: line 2: no such variant"),
+                ((*some, "--rules", rules), f"{rules}: line 2 of the rules: no such variant"),
                 ((*some, "--rules", products),
                  f"{products}: line 3 of the rules: members of matmul_all_reduce may differ"),
                 (("tune", "--shapes", "8x8x8"), "tune --shapes is for products: name some with --ops"),

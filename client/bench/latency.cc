@@ -119,7 +119,7 @@ absl::Status Barriers(const Run& run) {
         table.Note("Some shapes left out: the time was over.");
         continue;
       }
-      BarrierSpec spec;
+      KernelSpec spec;
       spec.grid = shape.grid;
       spec.block = shape.block;
       // A graph of a thousand nodes would take longer to make than to run.

@@ -1,6 +1,6 @@
-// LocalRun: what collectives and matmul share, whose ranks are threads of this process. It takes a
-// rank through what is measured; after a failure of any rank it does nothing more but meet the
-// others, since no rank may stay away from a barrier.
+// LocalRun takes a rank, a thread of this process, through the measurements of collectives and
+// matmul. After a failure of any rank it only meets the others, since no rank may stay away from a
+// barrier.
 //
 // Used by one thread, that of its rank. Borrows all that it is made of.
 #pragma once

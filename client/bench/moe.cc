@@ -88,7 +88,7 @@ struct Layer {
   }
 };
 
-// What is measured. `operation`: what peers call it.
+// A part that is measured. Peers call it `operation`.
 struct Part {
   const char* name;
   const char* operation;
@@ -98,8 +98,8 @@ constexpr Part kParts[] = {{"dispatch", "moe_dispatch", true, false},
                            {"combine", "moe_combine", false, true},
                            {"dispatch + combine", "moe_dispatch_combine", true, true}};
 
-// The best peer's microseconds for each part; 0: none has it. Rank 0 runs the command, and the
-// others wait for it by many short calls, for none of them may take long.
+// Returns the best peer's microseconds for each part; 0: none has it. Rank 0 runs the command, and
+// the others wait for it by many short calls, because no call may take long.
 absl::StatusOr<std::vector<double>> BestPeers(const Run& run, const moe::Config& config) {
   std::vector<double> best(std::size(kParts));
   const BenchOptions& options = run.options;
@@ -120,13 +120,11 @@ absl::StatusOr<std::vector<double>> BestPeers(const Run& run, const moe::Config&
   if (running.valid()) {
     const auto figures = running.get();
     failed = figures.status();
-    const auto same = [&config](const ProductShape& shape) {
-      return shape.m == config.max_tokens && shape.n == config.hidden && shape.k == config.top_k;
-    };
+    const ProductShape shape = {config.max_tokens, config.hidden, config.top_k};
     for (size_t i = 0; figures.ok() && i < best.size(); ++i) {
       for (const PeerFigure& figure : *figures) {
         if (figure.operation != kParts[i].operation || figure.ranks != run.rank.n_ranks() ||
-            !same(figure.shape)) {
+            figure.shape != shape) {
           continue;
         }
         if (best[i] == 0 || figure.us < best[i]) best[i] = figure.us;

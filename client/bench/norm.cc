@@ -42,7 +42,7 @@ struct Members {
   Communicator alone;  // for the norm that is a call of its own
 };
 
-// A pair: sums of `source`, the residual in place, what is normed to `out`.
+// Launches a pair: sums of `source`, with the residual in place, are normalized to `out`.
 Status Pair(Members& members, const Way& way, const norm::Shape& shape, uint8_t* source,
             uint8_t* out, uint8_t* residual, Stream& stream) {
   norm::Buffers buffers;
@@ -63,7 +63,7 @@ Status Pair(Members& members, const Way& way, const norm::Shape& shape, uint8_t*
   return norm::AllReduceRmsNorm(members.alone, shape, buffers, stream);
 }
 
-// Microseconds of a pair, of each sample of a graph of them, of the slowest rank.
+// Returns the microseconds of a pair on the slowest rank, for each sample of a graph of pairs.
 absl::StatusOr<std::vector<double>> Sample(const Run& run, Members& members, const Way& way,
                                            const norm::Shape& shape, Stream& stream) {
   const uint64_t bytes = shape.rows * shape.hidden * kElementBytes;

@@ -1,10 +1,10 @@
-#include "client/bench/product_table.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <set>
 #include <string>
+
+#include "client/bench/compare.h"
 
 namespace iris::bench {
 namespace {

@@ -1,11 +1,10 @@
-#include "client/bench/products.h"
-
 #include <algorithm>
 #include <memory>
 #include <mutex>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/bench/collectives.h"
 #include "client/bench/local_run.h"
 #include "client/bench/report.h"
 #include "iris/collective/collective.h"
@@ -29,7 +28,7 @@ constexpr Variant kVariants[] = {Variant::kAuto, Variant::kFused, Variant::kPair
 
 constexpr bool Emulated() { return backend::Traits::kEmulated; }
 constexpr uint64_t kHeapMarginBytes = 32ull << 20;
-// Matrices B of these bytes together, but no more of them, are more than a cache holds.
+// Matrices B of these bytes together do not fit into a cache.
 constexpr uint64_t kColdBytes = Emulated() ? 64 << 10 : 160 << 20;
 constexpr uint64_t kMaxColdMatrices = 64;
 
@@ -37,16 +36,16 @@ bool IsSum(Operation operation) {
   return operation == Operation::kMatmulAllReduce || operation == Operation::kMatmulReduceScatter;
 }
 
-// What a rank says of the whole.
+// Returns the problem of a rank in the whole.
 Problem ProblemOf(Operation operation, const ProductShape& shape, uint32_t ranks, Variant variant) {
-  Problem problem = {operation, shape.m, shape.n, shape.k, DType::kBf16, DType::kBf16};
+  Problem problem = {operation, {shape.m, shape.n, shape.k, DType::kBf16, DType::kBf16}};
   if (IsSum(operation)) problem.k /= ranks;
   if (operation == Operation::kAllGatherMatmul) problem.n /= ranks;
   problem.variant = variant;
   return problem;
 }
 
-// The product of one rank in it, without the others.
+// Returns the plain GEMM of one rank.
 Problem AloneOf(Operation operation, const ProductShape& shape, uint32_t ranks) {
   Problem problem = ProblemOf(operation, shape, ranks, Variant::kPair);
   if (operation == Operation::kMatmulAllGather) problem.m /= ranks;
@@ -104,13 +103,13 @@ class RankRun : public LocalRun {
     if (a_ == nullptr || b_ == nullptr || d_ == nullptr) {
       Fail("allocate", {StatusCode::kResourceExhausted, "the heap has no more room"});
     }
-    // Ones: every sum of products is known.
+    // With ones, every sum is known.
     FillWithOnes(a_, room_.matrix_bytes);
     FillWithOnes(b_, room_.all_b_bytes());
     rank_.HostBarrier();
   }
 
-  // What a call of the way launches; `plan` may be null.
+  // `plan` may be null.
   Result Start(const Way& way, ops::LaunchPlan* plan) {
     const Problem& p = way.problem;
     if (way.kind == Way::Kind::kCommunication) return Communicate(p);
@@ -130,7 +129,7 @@ class RankRun : public LocalRun {
     return ops::Launch(alone ? alone_ : comm_, call, rank_.stream, plan);
   }
 
-  // Runs the way once, and compares what it made with what ones make.
+  // Runs the way once, and checks its result.
   ops::LaunchPlan Check(const Way& way, const std::string& what) {
     context_ = absl::StrCat("matmul, ", what);
     ops::LaunchPlan plan;
@@ -246,7 +245,6 @@ ProductFigure::Times TimesOf(const Samples& samples, size_t way) {
   return times;
 }
 
-// Of one operation and shape.
 absl::Status MeasureCase(const ProductOptions& options, Operation operation,
                          const ProductShape& shape, const std::vector<Variant>& variants,
                          std::vector<ProductFigure>* figures) {

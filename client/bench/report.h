@@ -1,5 +1,5 @@
-// How iris_bench shows what it measured: tables as text and as JSON, and a plot as SVG. Host only;
-// not thread-safe.
+// The results of iris_bench: tables as text and as JSON, and a plot as SVG. Host only; not
+// thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,12 @@
 
 namespace iris::bench {
 
-// Of samples, which must not be empty.
 struct Spread {
   double min = 0;
   double p50 = 0;
   double max = 0;
 };
-Spread SpreadOf(const std::vector<double>& samples);
+Spread SpreadOf(const std::vector<double>& samples);  // not empty
 
 // 4096 -> "4 KiB": the largest unit that divides it.
 std::string BytesText(uint64_t bytes);
@@ -60,7 +59,6 @@ class Table {
 // Everything of one run.
 class BenchReport {
  public:
-  // A fact about the run: device, driver, ranks, date.
   void Fact(std::string name, nlohmann::json value);
   void Add(Table table);
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 #include <string>
+#include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -13,17 +14,14 @@ namespace iris::bench {
 namespace {
 
 constexpr double kNearlyEqual = 1.02;
-constexpr char kCopyEngine[] = "copy_engine";
-constexpr char kAuto[] = "auto";
 
-// Of one operation, rank count and size.
+// The figures of one operation, rank count and size.
 using Figures = std::vector<const CollectiveFigure*>;
 
 uint64_t Threads(const CollectiveFigure& figure) {
   return static_cast<uint64_t>(figure.blocks) * figure.threads;
 }
 
-// Null if there is none.
 const CollectiveFigure* Best(const Figures& figures, bool without_copy_engine) {
   const auto counts = [&](const CollectiveFigure& f) {
     return !without_copy_engine || f.variant != kCopyEngine;
@@ -40,30 +38,24 @@ const CollectiveFigure* Best(const Figures& figures, bool without_copy_engine) {
   return best;
 }
 
-bool SameDecision(const CollectiveRule& a, const CollectiveRule& b) {
-  return a.operation == b.operation && a.max_members == b.max_members && a.variant == b.variant &&
-         a.blocks == b.blocks && a.threads == b.threads && a.unroll == b.unroll;
-}
-
-class Rules {
- public:
-  // A rule that is as the one before extends it: it reaches at least as far.
-  void Add(const CollectiveFigure& figure, uint32_t max_members, uint64_t max_bytes) {
-    const CollectiveRule rule = {figure.what.operation, max_members,        max_bytes,
-                                 figure.variant,        figure.what.blocks, figure.what.threads,
-                                 figure.what.unroll};
-    if (!rules_.empty() && SameDecision(rules_.back(), rule)) {
-      rules_.back().max_bytes = max_bytes;
-    } else {
-      rules_.push_back(rule);
+// Adds what `figure` decides up to `max_bytes`. A rule that is as the one before extends it: it
+// reaches at least as far.
+void AddRule(const CollectiveFigure& figure, uint32_t max_members, uint64_t max_bytes,
+             std::vector<CollectiveRule>* rules) {
+  const CollectiveRule rule = {figure.what.operation, max_members,        max_bytes,
+                               figure.variant,        figure.what.blocks, figure.what.threads,
+                               figure.what.unroll};
+  if (!rules->empty()) {
+    CollectiveRule& last = rules->back();
+    if (std::tie(last.operation, last.max_members, last.variant, last.blocks, last.threads,
+                 last.unroll) == std::tie(rule.operation, rule.max_members, rule.variant,
+                                          rule.blocks, rule.threads, rule.unroll)) {
+      last.max_bytes = max_bytes;
+      return;
     }
   }
-
-  std::vector<CollectiveRule> Take() { return std::move(rules_); }
-
- private:
-  std::vector<CollectiveRule> rules_;
-};
+  rules->push_back(rule);
+}
 
 }  // namespace
 
@@ -75,7 +67,7 @@ std::vector<CollectiveRule> MakeRules(const std::vector<CollectiveFigure>& figur
     if (sorted.find(operation) == sorted.end()) operations.push_back(operation);
     sorted[operation][figure.ranks][figure.what.bytes].push_back(&figure);
   }
-  Rules rules;
+  std::vector<CollectiveRule> rules;
   for (const std::string& operation : operations) {
     const auto& by_ranks = sorted[operation];
     for (const auto& [ranks, by_bytes] : by_ranks) {
@@ -101,22 +93,18 @@ std::vector<CollectiveRule> MakeRules(const std::vector<CollectiveFigure>& figur
       for (size_t i = 0; i < sizes.size();) {
         size_t end = i;
         while (end < sizes.size() && sizes[end].best->variant == kCopyEngine) ++end;
-        if (end == i) {
-          rules.Add(*sizes[i].best, max_members, sizes[i].max_bytes);
-          ++i;
-          continue;
-        }
+        end = std::max(end, i + 1);
         for (size_t k = i; k < end; ++k) {
-          rules.Add(*sizes[k].best, max_members, sizes[k].max_bytes);
+          AddRule(*sizes[k].best, max_members, sizes[k].max_bytes, &rules);
         }
         for (; i < end; ++i) {
           if (sizes[i].fallback == nullptr) continue;
-          rules.Add(*sizes[i].fallback, max_members, sizes[i].max_bytes);
+          AddRule(*sizes[i].fallback, max_members, sizes[i].max_bytes, &rules);
         }
       }
     }
   }
-  return rules.Take();
+  return rules;
 }
 
 std::vector<ProductLine> MakeProductLines(const std::vector<ProductFigure>& figures) {
@@ -129,16 +117,13 @@ std::vector<ProductLine> MakeProductLines(const std::vector<ProductFigure>& figu
     ProductLine line;
     std::vector<Score> scores;
   };
-  const auto same = [](const ProductShape& a, const ProductShape& b) {
-    return a.m == b.m && a.n == b.n && a.k == b.k;
-  };
   std::vector<Entry> entries;
   for (const ProductFigure& figure : figures) {
     if (figure.wanted == kAuto || figure.graph.us <= 0) continue;
     double best_us = figure.graph.us;
     for (const ProductFigure& other : figures) {
       if (other.wanted != kAuto && other.graph.us > 0 && other.operation == figure.operation &&
-          other.ranks == figure.ranks && same(other.shape, figure.shape)) {
+          other.ranks == figure.ranks && other.shape == figure.shape) {
         best_us = std::min(best_us, other.graph.us);
       }
     }
@@ -149,7 +134,7 @@ std::vector<ProductLine> MakeProductLines(const std::vector<ProductFigure>& figu
     if (line.operation == "all_gather_matmul") line.shape.n = 0;
     auto entry = std::find_if(entries.begin(), entries.end(), [&](const Entry& e) {
       return e.line.operation == line.operation && e.line.members == line.members &&
-             same(e.line.shape, line.shape);
+             e.line.shape == line.shape;
     });
     if (entry == entries.end()) entry = entries.insert(entries.end(), {line, {}});
     auto score = std::find_if(entry->scores.begin(), entry->scores.end(),

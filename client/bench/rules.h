@@ -24,7 +24,7 @@ std::vector<CollectiveRule> MakeRules(const std::vector<CollectiveFigure>& figur
 // divided by the best of its shape, have the least product.
 std::vector<ProductLine> MakeProductLines(const std::vector<ProductFigure>& figures);
 
-// A line that internal::ProductRules reads as `line`.
+// A line that internal::ParseRules reads as `line`.
 std::string ProductLineText(const ProductLine& line);
 
 }  // namespace iris::bench

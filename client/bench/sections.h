@@ -43,18 +43,7 @@ struct BenchOptions {
   std::string svg_path;         // of `sweep`; empty: no plot
 };
 
-// Until when to measure. What comes after is left out, and the report says so.
-class Budget {
- public:
-  explicit Budget(absl::Duration time) : end_(absl::Now() + time) {}
-  // Collective: the same answer on every rank.
-  absl::StatusOr<bool> Left(Rank& rank) const { return rank.Agree(absl::Now() < end_); }
-
- private:
-  absl::Time end_;
-};
-
-// What sections share: memory at the same place of every heap.
+// Memory that sections share, at the same place of every heap.
 struct Areas {
   uint8_t* source = nullptr;  // `bytes` of BenchOptions each
   uint8_t* target = nullptr;
@@ -73,11 +62,11 @@ struct Run {
   Rank& rank;
   const BenchOptions& options;
   const Areas& areas;
-  const Budget& budget;
+  absl::Time end;  // of measurements; the report says what is left out after it
   BenchReport* report;
 
-  // Returns false if the time for measurements is over. Collective.
-  absl::StatusOr<bool> TimeLeft() const { return budget.Left(rank); }
+  // Returns false, on all ranks alike, if the time for measurements is over. Collective.
+  absl::StatusOr<bool> TimeLeft() const { return rank.Agree(absl::Now() < end); }
 };
 
 // Returns the samples of all ranks, one rank after another. Collective.

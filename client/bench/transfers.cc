@@ -2,24 +2,24 @@
 #include <algorithm>
 #include <cstdio>
 #include <limits>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/base/annotate.h"
+#include "client/base/whole_file.h"
 #include "client/bench/sections.h"
-#include "client/internal/annotate.h"
-#include "client/internal/whole_file.h"
 
 namespace iris::bench {
 namespace {
 
-constexpr size_t kNTransfers = std::size(kTransfers);
+constexpr size_t kNTransfers = std::size(kTransferNames);
 
-// Bytes per nanosecond.
 double GbPerSecond(uint64_t bytes, double nanoseconds) {
   return nanoseconds > 0 ? static_cast<double>(bytes) / nanoseconds : 0;
 }
 
-// A power of two divides what is moved: with a few blocks more some threads make a round more, and
+// A power of two divides the bytes: with a few blocks more, some threads need one round more, and
 // all wait for them.
 uint32_t DefaultGrid(const BenchOptions& options) {
   if (options.grid != 0) return options.grid;
@@ -27,6 +27,8 @@ uint32_t DefaultGrid(const BenchOptions& options) {
   while (2 * grid <= Device::MultiprocessorCount()) grid *= 2;
   return grid;
 }
+
+const char* NameOf(Transfer transfer) { return kTransferNames[static_cast<size_t>(transfer)]; }
 
 TransferSpec SpecOf(const Run& run, Transfer transfer, uint32_t peer) {
   TransferSpec spec;
@@ -46,7 +48,7 @@ TransferSpec SpecOf(const Run& run, Transfer transfer, uint32_t peer) {
 
 absl::Status Bandwidth(const Run& run) {
   const uint32_t n = run.rank.n_ranks(), me = run.rank.rank();
-  // GB/s of this rank's transfers: by peer and transfer, median.
+  // The median GB/s of this rank's transfers, by peer and transfer.
   std::vector<double> mine(n * kNTransfers, 0);
   uint32_t left_out = 0;
   for (uint32_t a = 0; a < n; ++a) {
@@ -59,8 +61,8 @@ absl::Status Bandwidth(const Run& run) {
       }
       if (me == a) {
         for (size_t t = 0; t < kNTransfers; ++t) {
-          IRIS_ASSIGN_OR_RETURN(const auto samples,
-                                run.rank.device().RunTransfer(SpecOf(run, kTransfers[t], b)));
+          IRIS_ASSIGN_OR_RETURN(const auto samples, run.rank.device().RunTransfer(
+                                                        SpecOf(run, static_cast<Transfer>(t), b)));
           mine[b * kNTransfers + t] = GbPerSecond(run.options.bytes, SpreadOf(samples).p50);
         }
       }
@@ -101,8 +103,8 @@ absl::Status Bandwidth(const Run& run) {
     }
     if (rates.empty()) continue;
     const Spread spread = SpreadOf(rates), fraction = SpreadOf(fractions);
-    summary.Add({TransferName(kTransfers[t]), spread.min, worst_pair, spread.p50, spread.max,
-                 fraction.min, fraction.p50});
+    summary.Add({kTransferNames[t], spread.min, worst_pair, spread.p50, spread.max, fraction.min,
+                 fraction.p50});
   }
   summary.Note("a->b: rank a runs the transfer on the memory of rank b.");
   if (left_out > 0) summary.Note(absl::StrCat(left_out, " pairs left out: the time was over."));
@@ -111,10 +113,10 @@ absl::Status Bandwidth(const Run& run) {
   for (size_t t = 0; t < kNTransfers && n > 1; ++t) {
     std::vector<Table::Column> columns = {{"rank"}};
     for (uint32_t b = 0; b < n; ++b) columns.push_back({absl::StrCat("->", b), 1});
-    std::string name = TransferName(kTransfers[t]);
+    std::string name = kTransferNames[t];
     std::replace(name.begin(), name.end(), ' ', '_');
-    Table matrix(absl::StrCat("bandwidth_", name),
-                 absl::StrCat(TransferName(kTransfers[t]), ", GB/s"), std::move(columns));
+    Table matrix(absl::StrCat("bandwidth_", name), absl::StrCat(kTransferNames[t], ", GB/s"),
+                 std::move(columns));
     for (uint32_t a = 0; a < n; ++a) {
       std::vector<nlohmann::json> row = {absl::StrCat(a)};
       for (uint32_t b = 0; b < n; ++b) {
@@ -145,10 +147,9 @@ absl::Status Sweep(const Run& run) {
   bool cut = false;
   for (const Transfer transfer : {Transfer::kPut, Transfer::kGet}) {
     Plot plot;
-    plot.title = absl::StrFormat("%s, rank 0 and rank %u", TransferName(transfer), peer);
+    plot.title = absl::StrFormat("%s, rank 0 and rank %u", NameOf(transfer), peer);
     plot.y_title = "GB/s";
-    double best = 0, best_of_few = 0;
-    uint32_t best_grid = 0, best_few_grid = 0;
+    std::pair<double, uint32_t> best = {}, best_of_few = {};  // GB/s, blocks
     // 0 stands for the copy engine.
     std::vector<uint32_t> grids = run.options.grids;
     grids.push_back(0);
@@ -161,7 +162,7 @@ absl::Status Sweep(const Run& run) {
       const Transfer by =
           grid != 0 ? transfer
                     : (transfer == Transfer::kPut ? Transfer::kCopyPut : Transfer::kCopyGet);
-      std::vector<nlohmann::json> row = {TransferName(by), CellIf(grid != 0, grid)};
+      std::vector<nlohmann::json> row = {NameOf(by), CellIf(grid != 0, grid)};
       Plot::Line line;
       line.name = grid == 0 ? "copy engine" : absl::StrCat(grid, grid == 1 ? " block" : " blocks");
       if (run.rank.rank() == 0) {
@@ -175,23 +176,17 @@ absl::Status Sweep(const Run& run) {
           const double rate = GbPerSecond(bytes, SpreadOf(samples).p50);
           row.push_back(rate);
           line.points.emplace_back(bytes, rate);
-          if (grid != 0 && rate > best) {
-            best = rate;
-            best_grid = grid;
-          }
-          if (grid != 0 && grid <= 16 && rate > best_of_few) {
-            best_of_few = rate;
-            best_few_grid = grid;
-          }
+          if (grid != 0 && rate > best.first) best = {rate, grid};
+          if (grid != 0 && grid <= 16 && rate > best_of_few.first) best_of_few = {rate, grid};
         }
       }
       table.Add(std::move(row));
       plot.lines.push_back(std::move(line));
       if (absl::Status met = run.rank.Barrier(); !met.ok()) return met;
     }
-    table.Note(
-        absl::StrFormat("%s: %.1f GB/s at best (%u blocks); with at most 16 blocks %.1f (%u)",
-                        TransferName(transfer), best, best_grid, best_of_few, best_few_grid));
+    table.Note(absl::StrFormat(
+        "%s: %.1f GB/s at best (%u blocks); with at most 16 blocks %.1f (%u)", NameOf(transfer),
+        best.first, best.second, best_of_few.first, best_of_few.second));
     plots.push_back(std::move(plot));
   }
   if (cut) table.Note("Some block counts left out: the time was over.");
@@ -217,17 +212,17 @@ absl::Status Atomics(const Run& run) {
                               "rank on the next one's words at once; %u blocks x %u threads",
                               spec.grid, spec.block),
               {{"operation"}, {"addresses"}, {"p50", 1}, {"min", 1}, {"max", 1}});
-  for (const AtomicKind kind : kAtomicKinds) {
+  for (size_t kind = 0; kind < std::size(kAtomicNames); ++kind) {
     for (const uint32_t n_words : {1u, 32u, 4096u}) {
       IRIS_ASSIGN_OR_RETURN(const bool time_left, run.TimeLeft());
       if (!time_left) continue;
-      spec.kind = kind;
+      spec.kind = static_cast<AtomicKind>(kind);
       spec.n_words = n_words;
       IRIS_ASSIGN_OR_RETURN(const auto samples, run.rank.device().RunAtomics(spec));
       IRIS_ASSIGN_OR_RETURN(std::vector<double> rates, AllSamples(run.rank, samples));
       for (double& rate : rates) rate = n_operations / rate * 1e3;
       const Spread spread = SpreadOf(rates);
-      table.Add({AtomicName(kind), n_words, spread.p50, spread.min, spread.max});
+      table.Add({kAtomicNames[kind], n_words, spread.p50, spread.min, spread.max});
     }
   }
   table.Note("add: the old value is not used. Addresses are neighbours, thread i uses i mod n.");

@@ -7,33 +7,23 @@
 
 #include <algorithm>
 #include <cstring>
-#include <set>
-#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "client/base/runtime_dir.h"
 #include "client/ctl/permission.h"
-#include "client/internal/runtime_dir.h"
-#include "device/base/bytes.h"
 #include "device/base/posix.h"
 #include "grpcpp/create_channel_posix.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "proto/status/status.h"
-#include "proto/wire/limits.h"
-#include "proto/wire/unique_fd.h"
 
 namespace iris::ctl {
 namespace {
 
 constexpr char kSocketName[] = "irisd.sock";
 constexpr absl::Duration kTryEvery = absl::Milliseconds(20);
-// Of a listing; a page of irisd's has 64 KiB (wire::kMaxListBytes). So much describes some five
-// million allocations.
-constexpr size_t kListPagesMax = 16384;
-constexpr size_t kListBytesMax = kListPagesMax * wire::kMaxListBytes;
-
-// gRPC's answers become ours, and say what to do about a silent irisd.
+// An error says what to do about a silent irisd.
 absl::Status FromGrpc(const grpc::Status& grpc_status) {
   const absl::Status status = proto::FromGrpc(grpc_status);
   if (absl::IsDeadlineExceeded(status)) {
@@ -133,91 +123,23 @@ absl::StatusOr<std::unique_ptr<AdminClient>> AdminClient::Connect(
                                                   ". What to do: ", problem->remedy));
 }
 
-template <typename Request, typename Reply>
-absl::StatusOr<Reply> AdminClient::Call(
-    grpc::Status (v1::AdminService::Stub::*method)(grpc::ClientContext*, const Request&, Reply*),
-    const Request& request) {
-  Reply reply;
-  const grpc::Status status = Try([&](Connection& connection) {
+absl::Status AdminClient::CallInTime(
+    absl::FunctionRef<grpc::Status(Connection&, grpc::ClientContext*)> attempt) {
+  return FromGrpc(Try([&](Connection& connection) {
     grpc::ClientContext context;
     context.set_deadline(absl::ToChronoTime(absl::Now() + timeout_));
-    reply.Clear();
-    return (connection.stub.get()->*method)(&context, request, &reply);
-  });
-  if (!status.ok()) return FromGrpc(status);
-  return reply;
+    return attempt(connection, &context);
+  }));
 }
 
-absl::StatusOr<v1::GetStatusReply> AdminClient::GetStatus() {
-  return Call(&v1::AdminService::Stub::GetStatus, v1::GetStatusRequest());
-}
-
-template <typename Request, typename Reply>
-absl::Status AdminClient::List(grpc::Status (v1::AdminService::Stub::*method)(grpc::ClientContext*,
-                                                                              const Request&,
-                                                                              Reply*),
-                               Request request, TakePage<Reply> take) {
-  request.set_page_size(wire::kListPageMax);
-  std::set<std::string> tokens;
-  size_t bytes = 0;
-  while (tokens.size() < kListPagesMax) {
-    const absl::StatusOr<Reply> page = Call(method, request);
-    if (!page.ok()) return page.status();
-    bytes += page->ByteSizeLong();
-    if (bytes > kListBytesMax) break;
-    if (!take(*page) || page->next_page_token().empty()) return absl::OkStatus();
-    if (!tokens.insert(page->next_page_token()).second) {
-      return absl::DataLossError("irisd gives the same page of a listing again and again");
-    }
-    request.set_page_token(page->next_page_token());
-  }
-  return absl::DataLossError(absl::StrCat("irisd's listing does not end: after ", tokens.size(),
-                                          " pages of ", base::SizeText(bytes),
-                                          " together, the rest is not asked for"));
-}
-
-absl::Status AdminClient::ListDevices(TakePage<v1::ListDevicesReply> take) {
-  return List(&v1::AdminService::Stub::ListDevices, v1::ListDevicesRequest(), take);
-}
-
-absl::Status AdminClient::ListJobs(const std::string& job, TakePage<v1::ListJobsReply> take) {
-  v1::ListJobsRequest request;
-  request.set_job(job);
-  return List(&v1::AdminService::Stub::ListJobs, std::move(request), take);
-}
-
-absl::Status AdminClient::ListHeaps(const std::string& job, TakePage<v1::ListHeapsReply> take) {
-  v1::ListHeapsRequest request;
-  request.set_job(job);
-  return List(&v1::AdminService::Stub::ListHeaps, std::move(request), take);
-}
-
-absl::Status AdminClient::ListAllocations(const std::string& job,
-                                          TakePage<v1::ListAllocationsReply> take) {
-  v1::ListAllocationsRequest request;
-  request.set_job(job);
-  return List(&v1::AdminService::Stub::ListAllocations, std::move(request), take);
-}
-
-absl::Status AdminClient::ListSessions(TakePage<v1::ListSessionsReply> take) {
-  return List(&v1::AdminService::Stub::ListSessions, v1::ListSessionsRequest(), take);
-}
-
-absl::Status AdminClient::ListTenants(TakePage<v1::ListTenantsReply> take) {
-  return List(&v1::AdminService::Stub::ListTenants, v1::ListTenantsRequest(), take);
-}
-
-absl::Status AdminClient::ListWaits(const std::string& job, TakePage<v1::ListWaitsReply> take) {
-  v1::ListWaitsRequest request;
-  request.set_job(job);
-  return List(&v1::AdminService::Stub::ListWaits, std::move(request), take);
-}
-
-absl::Status AdminClient::DescribeJobs(const std::string& job,
-                                       TakePage<v1::DescribeJobsReply> take) {
-  v1::DescribeJobsRequest request;
-  request.set_job(job);
-  return List(&v1::AdminService::Stub::DescribeJobs, std::move(request), take);
+absl::StatusOr<v1::ListAllocationsReply> AdminClient::AllocationsOfOne(const std::string& job) {
+  absl::StatusOr<v1::ListAllocationsReply> all = All(&Stub::ListAllocations, job);
+  if (!all.ok()) return all;
+  std::set<uint64_t> jobs;
+  for (const v1::Allocation& each : all->allocations()) jobs.insert(each.job_id());
+  if (jobs.size() <= 1) return all;
+  return absl::FailedPreconditionError(absl::StrCat(jobs.size(), " users have a job named '", job,
+                                                    "'; ask as the user who owns it"));
 }
 
 absl::Status AdminClient::Events(bool follow, const std::function<bool(const v1::Event&)>& take) {
@@ -247,14 +169,12 @@ absl::Status AdminClient::Events(bool follow, const std::function<bool(const v1:
 // is SERVING. That little needs no generated code.
 absl::StatusOr<bool> AdminClient::IsServing() {
   grpc::ByteBuffer reply;
-  const grpc::Status status = Try([&](Connection& connection) {
+  const absl::Status status = CallInTime([&](Connection& connection, grpc::ClientContext* context) {
     grpc::GenericStub stub(connection.channel);
-    grpc::ClientContext context;
-    context.set_deadline(absl::ToChronoTime(absl::Now() + timeout_));
     grpc::CompletionQueue queue;
     const grpc::Slice nothing("");
     const grpc::ByteBuffer request(&nothing, 1);
-    auto call = stub.PrepareUnaryCall(&context, "/grpc.health.v1.Health/Check", request, &queue);
+    auto call = stub.PrepareUnaryCall(context, "/grpc.health.v1.Health/Check", request, &queue);
     call->StartCall();
     grpc::Status answer;
     reply.Clear();
@@ -264,7 +184,7 @@ absl::StatusOr<bool> AdminClient::IsServing() {
     queue.Next(&tag, &done);
     return answer;
   });
-  if (!status.ok()) return FromGrpc(status);
+  if (!status.ok()) return status;
   std::vector<grpc::Slice> slices;
   if (!reply.Dump(&slices).ok()) return false;
   std::string bytes;

@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -14,10 +15,13 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "device/base/bytes.h"
 #include "grpcpp/grpcpp.h"
 #include "proto/iris/v1/admin.grpc.pb.h"
+#include "proto/wire/limits.h"
 #include "proto/wire/unique_fd.h"
 
 namespace iris::ctl {
@@ -34,33 +38,53 @@ class AdminClient {
   // The directory whose socket answered.
   const std::string& runtime_dir() const { return runtime_dir_; }
 
-  absl::StatusOr<v1::GetStatusReply> GetStatus();
+  using Stub = v1::AdminService::Stub;
+  template <typename Request, typename Reply>
+  using Method = grpc::Status (Stub::*)(grpc::ClientContext*, const Request&, Reply*);
 
-  // Listings come in pages, each of which is a call. `take` gets one after the other, until there
-  // is none, it returns false, or one fails. kNotFound: no such job. kDataLoss: irisd goes in
-  // circles, or the listing is longer than any can be.
-  template <typename Reply>
-  using TakePage = absl::FunctionRef<bool(const Reply&)>;
-  // All pages as one: All<v1::ListJobsReply>([&](auto take) { return client.ListJobs("", take); }).
-  template <typename Reply, typename List>
-  static absl::StatusOr<Reply> All(List list) {
+  absl::StatusOr<v1::GetStatusReply> GetStatus() {
+    return Call(&Stub::GetStatus, v1::GetStatusRequest());
+  }
+
+  // A listing comes in pages, each of which is a call. `take` gets one after the other as a Reply&,
+  // until there is none, it returns false, or one fails. `job` limits listings that jobs can limit;
+  // empty: all. kNotFound: no such job. kDataLoss: irisd goes in circles, or the listing is longer
+  // than any can be.
+  template <typename Request, typename Reply, typename Take>
+  absl::Status List(Method<Request, Reply> method, const std::string& job, Take take) {
+    Request request;
+    if constexpr (requires { request.set_job(job); }) request.set_job(job);
+    request.set_page_size(wire::kListPageMax);
+    std::set<std::string> tokens;
+    size_t bytes = 0;
+    while (tokens.size() < kListPagesMax) {
+      absl::StatusOr<Reply> page = Call(method, request);
+      if (!page.ok()) return page.status();
+      bytes += page->ByteSizeLong();
+      if (bytes > kListBytesMax) break;
+      request.set_page_token(page->next_page_token());
+      if (!take(*page) || request.page_token().empty()) return absl::OkStatus();
+      if (!tokens.insert(request.page_token()).second) {
+        return absl::DataLossError("irisd gives the same page of a listing again and again");
+      }
+    }
+    return absl::DataLossError(absl::StrCat("irisd's listing does not end: after ", tokens.size(),
+                                            " pages of ", base::SizeText(bytes),
+                                            " together, the rest is not asked for"));
+  }
+  // All pages as one.
+  template <typename Request, typename Reply>
+  absl::StatusOr<Reply> All(Method<Request, Reply> method, const std::string& job = "") {
     Reply all;
-    const absl::Status listed = list([&all](const Reply& page) {
+    const absl::Status listed = List(method, job, [&all](const Reply& page) {
       all.MergeFrom(page);
       return true;
     });
     if (!listed.ok()) return listed;
     return all;
   }
-  absl::Status ListDevices(TakePage<v1::ListDevicesReply> take);
-  absl::Status ListJobs(const std::string& job, TakePage<v1::ListJobsReply> take);
-  absl::Status ListHeaps(const std::string& job, TakePage<v1::ListHeapsReply> take);
-  absl::Status ListAllocations(const std::string& job, TakePage<v1::ListAllocationsReply> take);
-  absl::Status ListSessions(TakePage<v1::ListSessionsReply> take);
-  absl::Status ListTenants(TakePage<v1::ListTenantsReply> take);
-  absl::Status ListWaits(const std::string& job, TakePage<v1::ListWaitsReply> take);
-
-  absl::Status DescribeJobs(const std::string& job, TakePage<v1::DescribeJobsReply> take);
+  // All allocations of the job. kFailedPrecondition: several users have a job of that name.
+  absl::StatusOr<v1::ListAllocationsReply> AllocationsOfOne(const std::string& job);
 
   // Calls `take` for each event until the stream ends, or `take` returns false.
   absl::Status Events(bool follow, const std::function<bool(const v1::Event&)>& take);
@@ -69,6 +93,10 @@ class AdminClient {
   absl::StatusOr<bool> IsServing();
 
  private:
+  // A page has 64 KiB. So much describes some five million allocations.
+  static constexpr size_t kListPagesMax = 16384;
+  static constexpr size_t kListBytesMax = kListPagesMax * wire::kMaxListBytes;
+
   struct Connection {
     std::shared_ptr<grpc::Channel> channel;
     std::unique_ptr<v1::AdminService::Stub> stub;
@@ -79,14 +107,20 @@ class AdminClient {
   // Makes `attempt` on the present connection, and, if it answers UNAVAILABLE and irisd can be
   // reached again, once more on a new one.
   grpc::Status Try(const std::function<grpc::Status(Connection&)>& attempt);
+  // Try of a call with the timeout.
+  absl::Status CallInTime(
+      absl::FunctionRef<grpc::Status(Connection&, grpc::ClientContext*)> attempt);
   template <typename Request, typename Reply>
-  absl::StatusOr<Reply> Call(grpc::Status (v1::AdminService::Stub::*method)(grpc::ClientContext*,
-                                                                            const Request&, Reply*),
-                             const Request& request);
-  template <typename Request, typename Reply>
-  absl::Status List(grpc::Status (v1::AdminService::Stub::*method)(grpc::ClientContext*,
-                                                                   const Request&, Reply*),
-                    Request request, TakePage<Reply> take);
+  absl::StatusOr<Reply> Call(Method<Request, Reply> method, const Request& request) {
+    Reply reply;
+    const absl::Status status =
+        CallInTime([&](Connection& connection, grpc::ClientContext* context) {
+          reply.Clear();
+          return (connection.stub.get()->*method)(context, request, &reply);
+        });
+    if (!status.ok()) return status;
+    return reply;
+  }
 
   const std::string runtime_dir_;
   const absl::Duration timeout_;

@@ -149,7 +149,8 @@ TEST_F(AdminClientTest, AListingThatDoesNotEndIsAnError) {
   ASSERT_TRUE(client.ok()) << client.status();
   const auto list = [&] {
     n_pages_ = 0;
-    return (*client)->ListDevices([](const v1::ListDevicesReply&) { return true; });
+    return (*client)->List(&AdminClient::Stub::ListDevices, "",
+                           [](const v1::ListDevicesReply&) { return true; });
   };
   // Two pages in turn.
   list_devices_ = [](const std::string& token, v1::ListDevicesReply* reply) {

@@ -7,10 +7,10 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "client/internal/annotate.h"
-#include "client/internal/clock.h"
-#include "client/internal/descriptor_key.h"
-#include "client/internal/local_devices.h"
+#include "client/backend/local_devices.h"
+#include "client/base/annotate.h"
+#include "client/base/clock.h"
+#include "client/wire/job.h"
 #include "proto/iris/v1/heap.pb.h"
 #include "proto/wire/frame.h"
 #include "proto/wire/unique_fd.h"
@@ -22,7 +22,7 @@ using internal::Annotate;
 using internal::FrameCalls;
 using internal::SessionClient;
 
-// What irisd has lent: segments, in order of offset, and their descriptors.
+// The segments that irisd has lent, in order of offset, and their descriptors.
 struct Loan {
   std::shared_ptr<SessionClient> session;
   v1::BorrowReply reply;
@@ -30,7 +30,7 @@ struct Loan {
   std::shared_ptr<driver::GpuDriver> driver;
 };
 
-// `generation`, out: of the irisd that has answered.
+// *generation is that of the irisd that has answered.
 absl::StatusOr<v1::BorrowReply> Ask(SessionClient& session, const HeapPlace& place,
                                     bool for_writing, absl::Time deadline, uint64_t* generation) {
   v1::BorrowRequest request;
@@ -52,25 +52,19 @@ absl::StatusOr<v1::BorrowReply> Ask(SessionClient& session, const HeapPlace& pla
   return reply;
 }
 
-// Makes a device current that can read the memory: its own, if this process sees that. On emu there
-// is none to choose.
-absl::Status UseDevice(driver::GpuDriver& driver, const std::string& uuid) {
+// Returns the driver's device of that name, else its first one: each can read the memory. Null on
+// emu, which has no devices to choose from.
+const driver::DeviceInfo* DeviceOf(driver::GpuDriver& driver, const std::string& uuid) {
   const absl::Span<const driver::DeviceInfo> devices = driver.devices();
-  if (devices.empty()) return absl::OkStatus();
   const auto own = std::find_if(devices.begin(), devices.end(), [&](const auto& device) {
     return absl::EqualsIgnoreCase(device.uuid, uuid);
   });
-  return driver.MakeCurrent(own == devices.end() ? devices.front().index : own->index);
+  if (own != devices.end()) return &*own;
+  return devices.empty() ? nullptr : &devices.front();
 }
 
-// Which of the driver's devices UseDevice takes; none on emu.
-std::vector<uint32_t> DeviceOf(driver::GpuDriver& driver, const std::string& uuid) {
-  const absl::Span<const driver::DeviceInfo> devices = driver.devices();
-  if (devices.empty()) return {};
-  for (const driver::DeviceInfo& device : devices) {
-    if (absl::EqualsIgnoreCase(device.uuid, uuid)) return {device.index};
-  }
-  return {devices.front().index};
+absl::Status MakeCurrent(driver::GpuDriver& driver, const driver::DeviceInfo* device) {
+  return device == nullptr ? absl::OkStatus() : driver.MakeCurrent(device->index);
 }
 
 absl::StatusOr<Loan> Borrow(const std::string& runtime_dir, const HeapPlace& place,
@@ -102,12 +96,12 @@ absl::StatusOr<Loan> Borrow(const std::string& runtime_dir, const HeapPlace& pla
     } else if (!absl::IsUnavailable(descriptors.status()) || !loan.session->status().ok()) {
       return Annotate(descriptors.status(), "borrow the memory");
     }
-    // Else another irisd has taken the session over, which knows nothing of this loan: again.
+    // Otherwise another irisd has taken the session over and does not know this loan: ask again.
   }
   auto driver = internal::ProcessDriver(loan.session->backend());
   if (!driver.ok()) return driver.status();
   loan.driver = *std::move(driver);
-  absl::Status status = UseDevice(*loan.driver, loan.reply.device_uuid());
+  absl::Status status = MakeCurrent(*loan.driver, DeviceOf(*loan.driver, loan.reply.device_uuid()));
   if (!status.ok()) return Annotate(status, "use the device of the heap");
   return loan;
 }
@@ -164,7 +158,10 @@ absl::StatusOr<BorrowedHeap> BorrowedHeap::Map(const std::string& runtime_dir,
   auto reserved = heap.driver_->Reserve(bytes, 1, 0);
   if (!reserved.ok()) return Annotate(reserved.status(), "map the borrowed memory");
   heap.reservation_ = *std::move(reserved);
-  const std::vector<uint32_t> devices = DeviceOf(*heap.driver_, heap.device_uuid_);
+  std::vector<uint32_t> devices;
+  if (const auto* device = DeviceOf(*heap.driver_, heap.device_uuid_); device != nullptr) {
+    devices.push_back(device->index);
+  }
   uint64_t done = 0;
   for (int i = 0; i < lent.segments_size(); ++i) {
     const uint64_t n = lent.segments(i).bytes();
@@ -190,16 +187,13 @@ BorrowedHeap::~BorrowedHeap() {
 }
 
 absl::Status BorrowedHeap::UseDevice() const {
-  const absl::Span<const driver::DeviceInfo> devices = driver_->devices();
-  const bool sees = std::any_of(devices.begin(), devices.end(), [this](const auto& device) {
-    return absl::EqualsIgnoreCase(device.uuid, device_uuid_);
-  });
-  if (!devices.empty() && !sees) {
+  const driver::DeviceInfo* const device = DeviceOf(*driver_, device_uuid_);
+  if (device != nullptr && !absl::EqualsIgnoreCase(device->uuid, device_uuid_)) {
     return absl::FailedPreconditionError(
         absl::StrCat("this process does not see device ", device_uuid_,
                      ", which the heap is on: let it see all devices that irisd has"));
   }
-  return ctl::UseDevice(*driver_, device_uuid_);
+  return MakeCurrent(*driver_, device);
 }
 
 }  // namespace iris::ctl

@@ -10,7 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "client/internal/session_client.h"
+#include "client/session/session_client.h"
 #include "device/driver/gpu_driver.h"
 
 namespace iris::ctl {
@@ -22,8 +22,8 @@ struct HeapPlace {
   uint64_t bytes = 0;  // not 0
 };
 
-// The bytes as they are now; the ranks may change them meanwhile. Nothing stays mapped.
-// Thread-safe. `timeout` bounds what irisd takes to answer. kNotFound: no such job, rank or memory.
+// Reads the bytes as they are now; the ranks may change them meanwhile. Nothing stays mapped.
+// Thread-safe. `timeout` bounds irisd's answers. kNotFound: no such job, rank or memory.
 // kFailedPrecondition: this process finds no device of irisd's kind. Else see
 // internal::SessionClient::Connect.
 absl::StatusOr<std::string> ReadHeap(const std::string& runtime_dir, const HeapPlace& place,
@@ -41,7 +41,7 @@ class BorrowedHeap {
   BorrowedHeap& operator=(BorrowedHeap&&) = delete;
   ~BorrowedHeap();
 
-  // Where the part is, as the driver's copies take it.
+  // The address of the part for the driver's copies.
   uint64_t address() const { return address_; }
   driver::GpuDriver& driver() const { return *driver_; }
   // Makes the device current that the memory is on; see GpuDriver::MakeCurrent.

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <fstream>
-#include <set>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -16,19 +16,18 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "client/ctl/borrowed_heap.h"
-#include "client/ctl/describe.h"
-#include "client/ctl/suggest.h"
 #include "client/ctl/text.h"
 #include "client/ctl/views.h"
-#include "client/ctl/waits_view.h"
+#include "device/base/suggest.h"
 
 namespace iris::ctl {
 namespace {
 
-// How much of a command line is read: no more than anybody wants to see.
+using Stub = AdminClient::Stub;
+
 constexpr size_t kMaxCommandBytes = 16 << 10;
 
-// Of the terminal that reads us; 0: it is none, or does not say.
+// 0 if stdout is no terminal, or if the terminal does not say.
 size_t TerminalColumns() {
   winsize size = {};
   if (isatty(STDOUT_FILENO) == 0 || ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0) return 0;
@@ -38,27 +37,11 @@ size_t TerminalColumns() {
 absl::Status ShowStatus(const Options& options, AdminClient& client, Output write) {
   const auto reply = client.GetStatus();
   if (!reply.ok()) return reply.status();
-  write(options.json ? Dump(StatusJson(*reply), 2) : StatusText(*reply, absl::Now()));
+  write(options.json ? Dump(MessageJson(*reply), 2) : StatusText(*reply, absl::Now()));
   return absl::OkStatus();
 }
 
-// Shows what `list(take)` lists.
-template <typename Reply, typename List>
-absl::Status Show(ListView<Reply> view, bool json, Output write, List list) {
-  view.table.set_max_width(TerminalColumns());
-  ListPrinter<Reply> printer(std::move(view), json);
-  const absl::Status listed =
-      list([&](const Reply& page) { return write(printer.Page(page, absl::Now())); });
-  if (listed.ok()) write(printer.End());
-  return listed;
-}
-
-absl::Status ShowDevices(const Options& options, AdminClient& client, Output write) {
-  return Show(DevicesView(), options.json, write,
-              [&](auto take) { return client.ListDevices(take); });
-}
-
-// For the completion: one a line, those that need no quotes.
+// The completion offers the names that need no quotes, one a line.
 std::string PlainNames(const v1::ListJobsReply& page) {
   std::string names;
   for (const auto& job : page.jobs()) {
@@ -70,26 +53,7 @@ std::string PlainNames(const v1::ListJobsReply& page) {
   return names;
 }
 
-absl::Status ShowJobs(const Options& options, AdminClient& client, Output write) {
-  if (options.names) {
-    return client.ListJobs(options.job,
-                           [&](const v1::ListJobsReply& page) { return write(PlainNames(page)); });
-  }
-  return Show(JobsView(), options.json, write,
-              [&](auto take) { return client.ListJobs(options.job, take); });
-}
-
-absl::Status ShowHeaps(const Options& options, AdminClient& client, Output write) {
-  return Show(HeapsView(), options.json, write,
-              [&](auto take) { return client.ListHeaps(options.job, take); });
-}
-
-absl::Status ShowAllocations(const Options& options, AdminClient& client, Output write) {
-  return Show(AllocationsView(), options.json, write,
-              [&](auto take) { return client.ListAllocations(options.job, take); });
-}
-
-// What /proc says of a process; empty if it says nothing.
+// Returns the text of a file of /proc/PID; empty if there is none.
 std::string ReadProc(int64_t pid, const char* what) {
   std::ifstream file(absl::StrCat("/proc/", pid, "/", what), std::ios::binary);
   std::string text(kMaxCommandBytes, '\0');
@@ -100,8 +64,8 @@ std::string ReadProc(int64_t pid, const char* what) {
   return text;
 }
 
-// irisd tells a process's name alone. The whole command line of this user's own processes can be
-// read here: where a process of that number has that name, it is the same one.
+// irisd reports only a process's name. This process can read the command lines of this user's own
+// processes: one with this pid and this name is the session's.
 void ShowCommandLines(google::protobuf::RepeatedPtrField<v1::Session>* sessions) {
   for (v1::Session& session : *sessions) {
     if (session.uid() != geteuid() || ReadProc(session.pid(), "comm") != session.command())
@@ -111,60 +75,31 @@ void ShowCommandLines(google::protobuf::RepeatedPtrField<v1::Session>* sessions)
   }
 }
 
-absl::Status ShowSessions(const Options& options, AdminClient& client, Output write) {
-  return Show(SessionsView(), options.json, write, [&](auto take) {
-    return client.ListSessions([&](v1::ListSessionsReply page) {
+template <auto method, View (*view)()>
+absl::Status Show(const Options& options, AdminClient& client, Output write) {
+  ListPrinter printer(view(), options.json, TerminalColumns());
+  std::string limits;
+  const absl::Status listed = client.List(method, options.job, [&](auto& page) {
+    using Page = std::decay_t<decltype(page)>;
+    if constexpr (std::is_same_v<Page, v1::ListSessionsReply>) {
       ShowCommandLines(page.mutable_sessions());
-      return take(page);
-    });
+    } else if constexpr (std::is_same_v<Page, v1::ListTenantsReply>) {
+      if (!options.json) limits = TenantLimitsText(page);
+    }
+    return write(printer.Page(page, absl::Now()));
   });
+  if (listed.ok()) write(printer.End() + limits);
+  return listed;
 }
 
-absl::Status ShowTenants(const Options& options, AdminClient& client, Output write) {
-  v1::ListTenantsReply last;
-  const absl::Status shown = Show(TenantsView(), options.json, write, [&](auto take) {
-    return client.ListTenants([&](const v1::ListTenantsReply& page) {
-      last = page;
-      return take(page);
-    });
-  });
-  if (shown.ok() && !options.json) write(TenantLimitsText(last));
-  return shown;
-}
-
-absl::Status ShowWaits(const Options& options, AdminClient& client, Output write) {
-  JsonList json;
-  bool any = false;
-  const absl::Status listed = client.ListWaits(options.job, [&](const v1::ListWaitsReply& page) {
-    if (page.waits().empty()) return true;
-    any = true;
-    if (options.json) return write(json.Add(WaitsJson(page)));
-    std::string text;
-    for (const v1::Wait& wait : page.waits()) text += WaitText(wait);
-    return write(text);
-  });
-  if (!listed.ok()) return listed;
-  if (options.json) {
-    write(json.End());
-  } else if (!any) {
-    write("nobody waits\n");
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<v1::ListJobsReply> AllJobs(AdminClient& client, const std::string& job) {
-  return AdminClient::All<v1::ListJobsReply>([&](auto take) { return client.ListJobs(job, take); });
-}
-
-absl::StatusOr<v1::ListAllocationsReply> AllAllocations(AdminClient& client,
-                                                        const std::string& job) {
-  return AdminClient::All<v1::ListAllocationsReply>(
-      [&](auto take) { return client.ListAllocations(job, take); });
+absl::Status ShowJobs(const Options& options, AdminClient& client, Output write) {
+  if (!options.names) return Show<&Stub::ListJobs, JobsView>(options, client, write);
+  return client.List(&Stub::ListJobs, options.job,
+                     [&](const v1::ListJobsReply& page) { return write(PlainNames(page)); });
 }
 
 absl::Status ShowDescription(const Options& options, AdminClient& client, Output write) {
-  auto jobs = AdminClient::All<v1::DescribeJobsReply>(
-      [&](auto take) { return client.DescribeJobs(options.job, take); });
+  auto jobs = client.All(&Stub::DescribeJobs, options.job);
   if (!jobs.ok()) return jobs.status();
   for (v1::JobDescription& job : *jobs->mutable_jobs()) ShowCommandLines(job.mutable_sessions());
   std::vector<v1::Event> events;
@@ -175,7 +110,7 @@ absl::Status ShowDescription(const Options& options, AdminClient& client, Output
   if (!told.ok()) return told;
   const std::vector<JobDescription> descriptions = Describe(*jobs, events);
   if (options.json) {
-    auto json = nlohmann::ordered_json::array();
+    Json json = Json::array();
     for (const JobDescription& each : descriptions) json.push_back(DescriptionJson(each));
     write(Dump(json, 2));
     return absl::OkStatus();
@@ -192,15 +127,9 @@ absl::Status ShowDescription(const Options& options, AdminClient& client, Output
 absl::Status ShowPeek(const Options& options, AdminClient& client, Output write) {
   v1::ListAllocationsReply allocations;
   if (NamesAllocation(options.peek)) {
-    absl::StatusOr<v1::ListAllocationsReply> all = AllAllocations(client, options.job);
+    absl::StatusOr<v1::ListAllocationsReply> all = client.AllocationsOfOne(options.job);
     if (!all.ok()) return all.status();
     allocations = *std::move(all);
-    std::set<uint64_t> jobs;
-    for (const v1::Allocation& each : allocations.allocations()) jobs.insert(each.job_id());
-    if (jobs.size() > 1) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          jobs.size(), " users have a job named '", options.job, "'; ask as the user who owns it"));
-    }
   }
   const absl::StatusOr<PeekPlan> plan = PlanPeek(options.peek, allocations);
   if (!plan.ok()) return plan.status();
@@ -214,27 +143,45 @@ absl::Status ShowPeek(const Options& options, AdminClient& client, Output write)
 
 }  // namespace
 
-Command FindCommand(const std::string& name) {
-  const std::pair<const char*, Command> commands[] = {
-      {"status", ShowStatus},     {"devices", ShowDevices},
-      {"jobs", ShowJobs},         {"describe", ShowDescription},
-      {"heaps", ShowHeaps},       {"allocations", ShowAllocations},
-      {"sessions", ShowSessions}, {"tenants", ShowTenants},
-      {"waits", ShowWaits},       {"peek", ShowPeek}};
-  for (const auto& [each, command] : commands) {
-    if (name == each) return command;
-  }
-  return nullptr;
+absl::Span<const Command> Commands() {
+  static constexpr Command kCommands[] = {
+      {"status", "irisd itself: version, memory, descriptors, counts", "status", false, ShowStatus},
+      {"devices", "Devices, their memory and what is in use", "devices --watch 5", false,
+       Show<&Stub::ListDevices, DevicesView>},
+      {"jobs", "Jobs, their state and their ranks", "jobs --format json", true, ShowJobs},
+      {"describe", "All of one job: ranks, memory, allocations, events", "describe train", false,
+       ShowDescription},
+      {"heaps", "The heap of each rank", "heaps --job train", true,
+       Show<&Stub::ListHeaps, HeapsView>},
+      {"allocations", "Every live allocation: name, offset, size, shape",
+       "allocations --job train --format json", true,
+       Show<&Stub::ListAllocations, AllocationsView>},
+      {"sessions", "Processes that are connected", "sessions --watch", false,
+       Show<&Stub::ListSessions, SessionsView>},
+      {"tenants", "What irisd keeps for each user and container, and does for it", "tenants", false,
+       Show<&Stub::ListTenants, TenantsView>},
+      {"waits", "Who waits for whom, and in which call: of all jobs, or of one", "waits train",
+       true, Show<&Stub::ListWaits, WaitsView>},
+      {"events", "What has happened", "events --follow --job train", true},
+      {"peek", "Values or bytes of a rank's heap", "peek train 0 weights --dtype f32 --count 16",
+       false, ShowPeek},
+      {"trace", "What kernels and calls of a running job do, as a file for Perfetto",
+       "trace train --seconds 5 -o trace.json"},
+      {"doctor", "Checks this machine, its devices and irisd; says what to do",
+       "doctor --runtime-dir /run/iris"},
+      {"completion", "Prints the completion script of a shell",
+       "completion bash > /usr/share/bash-completion/completions/iris-ctl"}};
+  return kCommands;
 }
 
 absl::Status WithNearJobs(const Options& options, AdminClient& client, const absl::Status& status) {
   if (!absl::IsNotFound(status) || options.job.empty()) return status;
-  const auto jobs = AllJobs(client, "");
+  const auto jobs = client.All(&Stub::ListJobs);
   if (!jobs.ok()) return status;
   std::vector<std::string> names;
   for (const v1::Job& job : jobs->jobs()) names.push_back(job.job());
   if (std::find(names.begin(), names.end(), options.job) != names.end()) return status;
-  const std::string meant = DidYouMean(options.job, names);
+  const std::string meant = base::DidYouMean(options.job, names);
   return absl::NotFoundError(absl::StrCat(
       status.message(), !meant.empty()  ? meant
                         : names.empty() ? "; there are no jobs that you may see"

@@ -1,10 +1,11 @@
-// The commands of iris-ctl that ask irisd: what each says, once. One thread; they own nothing.
+// The commands of iris-ctl. One thread; they own nothing.
 #pragma once
 
 #include <string>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "client/ctl/admin_client.h"
 #include "client/ctl/peek.h"
 
@@ -20,17 +21,22 @@ struct Options {
   PeekWish peek;
 };
 
-// Takes a part of what a command says. False: nobody reads it any more.
+// Takes a part of the answer. False: nobody reads it any more.
 using Output = absl::FunctionRef<bool(const std::string&)>;
 
-// What one command says, once. Listings say it page by page.
-using Command = absl::Status (*)(const Options&, AdminClient&, Output);
+struct Command {
+  const char* name;
+  const char* help;
+  const char* example;     // the words after "iris-ctl"
+  bool takes_job = false;  // has --job
+  // Writes the answer of irisd once; listings write it page by page. Null: the command is of
+  // another kind and has no --watch.
+  absl::Status (*show)(const Options&, AdminClient&, Output) = nullptr;
+};
+absl::Span<const Command> Commands();
 
-// The command of that name; nullptr: none that asks irisd once.
-Command FindCommand(const std::string& name);
-
-// `status`, which a command of `options` gave; if no job has the name that was asked for, with
-// those that have one like it.
+// Returns the status of a command. If no job has the name that was asked for, the text names those
+// that have one like it.
 absl::Status WithNearJobs(const Options& options, AdminClient& client, const absl::Status& status);
 
 }  // namespace iris::ctl

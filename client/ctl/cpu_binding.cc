@@ -14,10 +14,10 @@
 namespace iris::ctl {
 namespace {
 
-// More than any machine has: where to stop asking the kernel with larger sets.
+// No machine has more, so the kernel is asked with no larger sets.
 constexpr int kMaxCpus = 1 << 20;
 
-// A number that the kernel tells of a CPU; -1: none.
+// Returns a number that the kernel has for a CPU, or -1.
 int Topology(int cpu, const char* what) {
   std::ifstream file(absl::StrCat("/sys/devices/system/cpu/cpu", cpu, "/topology/", what));
   int value = -1;

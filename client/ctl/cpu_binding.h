@@ -1,4 +1,4 @@
-// Which CPUs each rank of a run is bound to. Reads /proc and /sys, and keeps nothing; thread-safe.
+// Chooses the CPUs of each rank of a run. Reads /sys and keeps nothing; thread-safe.
 #pragma once
 
 #include <string>
@@ -8,16 +8,16 @@
 
 namespace iris::ctl {
 
-// A core: its CPUs (hardware threads), ascending.
+// The CPUs (hardware threads) of a core, ascending.
 using Core = std::vector<int>;
 
-// The cores whose CPUs this process may use, those of one socket next to each other. A CPU of which
-// the kernel tells no core is one by itself.
+// Returns the cores whose CPUs this process may use, those of one socket next to each other. A CPU
+// without a known core is one by itself.
 absl::StatusOr<std::vector<Core>> AllowedCores();
 
-// Deals `cores`, which are not empty, to `n_ranks` ranks: each gets neighbours, as many as the
-// others or one more. With fewer cores than ranks, each rank gets one, and neighbours share it.
-// Result: the CPUs of each rank, ascending.
+// Partitions `cores`, which are not empty, and returns the CPUs of each rank, ascending: each rank
+// gets neighbours, as many as the others or one more. With fewer cores than ranks, each rank gets
+// one, and neighbours share it.
 std::vector<std::vector<int>> SpreadCores(const std::vector<Core>& cores, int n_ranks);
 
 // "0-3,8": as the kernel writes it.

@@ -1,5 +1,3 @@
-#include "client/ctl/describe.h"
-
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -17,10 +15,9 @@
 namespace iris::ctl {
 namespace {
 
-using Json = nlohmann::ordered_json;
 constexpr auto kRight = Table::Align::kRight;
 
-// What irisd calls the barrier area of a team, up to the team's number.
+// irisd's name of the barrier area of a team, without the team's number.
 constexpr char kSyncName[] = "iris.sync.";
 
 const v1::Heap* HeapOf(const JobDescription& description, uint32_t rank) {
@@ -43,7 +40,7 @@ std::string TeamsOf(const JobDescription& description) {
   for (const v1::Allocation& allocation : description.at.allocations()) {
     absl::string_view name = allocation.name();
     uint32_t team_id = 0;
-    // The area itself belongs to the job, whatever team it is for.
+    // The area itself belongs to the job.
     if (allocation.has_owner()) {
       ++ranks[allocation.owner()];
     } else if (absl::ConsumePrefix(&name, kSyncName) && absl::SimpleAtoi(name, &team_id)) {
@@ -63,18 +60,6 @@ std::string TeamsOf(const JobDescription& description) {
   for (const auto& [rank, count] : ranks) add(absl::StrCat("rank ", rank, " alone"), count);
   return absl::StrCat(description.at.job().n_teams(), parts.empty() ? "" : ": ",
                       absl::StrJoin(parts, ", "));
-}
-
-std::string RankStates(const v1::Job& job) {
-  std::map<std::string, int> counts;
-  for (const v1::JobRank& rank : job.ranks()) ++counts[StateWord(rank.state())];
-  std::vector<std::string> parts;
-  for (const auto& [word, count] : counts) parts.push_back(absl::StrCat(count, " ", word));
-  return absl::StrCat(job.n_ranks(), parts.empty() ? "" : ": ", absl::StrJoin(parts, ", "));
-}
-
-std::string Ago(int64_t unix_ms, absl::Time now) {
-  return HumanDuration(now - absl::FromUnixMillis(unix_ms));
 }
 
 // A table below its title, two blanks to the right.
@@ -119,20 +104,10 @@ Table RanksTable(const JobDescription& description) {
 }
 
 Table AllocationsTable(const JobDescription& description, absl::Time now) {
-  Table table({{"NAME"},
-               {"OFFSET", kRight},
-               {"SIZE", kRight},
-               {"DTYPE"},
-               {"SHAPE"},
-               {"TEAM", kRight},
-               {"K", kRight},
-               {"AGE", kRight}});
-  for (const v1::Allocation& allocation : description.at.allocations()) {
-    table.Add({EscapeName(allocation.name()), absl::StrFormat("0x%x", allocation.offset_bytes()),
-               HumanBytes(allocation.bytes()), EscapeName(allocation.tensor().dtype()),
-               absl::StrJoin(allocation.tensor().shape(), "x"), WhoseText(allocation),
-               absl::StrCat(allocation.k()), Ago(allocation.created_unix_ms(), now)});
-  }
+  View view = AllocationsView();
+  view.columns.erase(view.columns.begin());  // the job
+  Table table = view.MakeTable();
+  for (const v1::Allocation& each : description.at.allocations()) view.AddRow(each, now, &table);
   return table;
 }
 
@@ -145,7 +120,7 @@ Table EventsTable(const JobDescription& description, absl::Time now) {
   const auto& events = description.events;
   for (size_t i = events.size() - std::min(events.size(), kDescribedEvents); i < events.size();
        ++i) {
-    table.Add({Ago(events[i].time_unix_ms(), now), EscapeName(events[i].kind()),
+    table.Add({Age(events[i].time_unix_ms(), now), EscapeName(events[i].kind()),
                events[i].rank() >= 0 ? absl::StrCat(events[i].rank()) : "",
                events[i].pid() > 0 ? absl::StrCat(events[i].pid()) : "",
                EscapeName(events[i].text())});
@@ -185,7 +160,7 @@ std::string DescriptionText(const JobDescription& description, absl::Time now, s
   line("Created", absl::StrCat(absl::FormatTime("%Y-%m-%d %H:%M:%S %z",
                                                 absl::FromUnixMillis(job.created_unix_ms()),
                                                 absl::LocalTimeZone()),
-                               ", ", Ago(job.created_unix_ms(), now), " ago"));
+                               ", ", Age(job.created_unix_ms(), now), " ago"));
   line("Ranks", RankStates(job));
   line("Heap per rank", absl::StrCat(HumanBytes(job.heap_bytes()), ", ",
                                      HumanBytes(job.allocated_bytes()), " in ", job.n_allocations(),
@@ -214,30 +189,22 @@ std::string DescriptionText(const JobDescription& description, absl::Time now, s
 }
 
 Json DescriptionJson(const JobDescription& description) {
-  v1::ListJobsReply one;
-  *one.add_jobs() = description.at.job();
-  Json json = JobsJson(one).at(0);
-  v1::ListHeapsReply of_ranks;
-  *of_ranks.mutable_heaps() = description.at.heaps();
-  const Json heaps = HeapsJson(of_ranks);
+  Json json = MessageJson(description.at.job());
   for (int i = 0; i < description.at.job().ranks_size(); ++i) {
     const v1::JobRank& rank = description.at.job().ranks(i);
     Json& entry = json["ranks"].at(static_cast<size_t>(i));
-    for (const Json& heap : heaps) {
-      if (heap.at("rank") != rank.rank()) continue;
+    if (const v1::Heap* const heap = HeapOf(description, rank.rank()); heap != nullptr) {
+      const Json all = MessageJson(*heap);
       for (const char* field : {"heap_bytes", "max_heap_bytes", "allocated_bytes",
                                 "largest_free_bytes", "n_segments"}) {
-        entry[field] = heap.at(field);
+        entry[field] = all.at(field);
       }
     }
     const v1::Session* const session = SessionOf(description, rank);
     entry["command"] = session == nullptr ? "" : session->command();
   }
-  v1::ListAllocationsReply allocations;
-  *allocations.mutable_allocations() = description.at.allocations();
-  json["allocations"] = AllocationsJson(allocations);
-  json["events"] = Json::array();
-  for (const v1::Event& event : description.events) json["events"].push_back(EventJson(event));
+  json["allocations"] = ArrayJson(description.at.allocations());
+  json["events"] = ArrayJson(description.events);
   return json;
 }
 

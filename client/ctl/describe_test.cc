@@ -1,9 +1,8 @@
-#include "client/ctl/describe.h"
-
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "client/ctl/views.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

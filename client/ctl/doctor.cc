@@ -25,9 +25,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "client/ctl/admin_client.h"
-#include "client/ctl/line_search.h"
 #include "client/ctl/permission.h"
-#include "client/ctl/round_trip.h"
 #include "client/ctl/text.h"
 #include "device/driver/device_nodes.h"
 #include "device/driver/open.h"
@@ -40,6 +38,8 @@ namespace {
 // A rank holds a few descriptors per peer while it joins.
 constexpr rlim_t kWantedFiles = 1024;
 constexpr rlim_t kNeededFiles = 256;
+
+constexpr const char* kWords[] = {"ok", "warn", "fail"};  // of verdicts
 
 Finding Ok(std::string check, std::string detail) {
   return {std::move(check), Verdict::kOk, std::move(detail), ""};
@@ -63,8 +63,7 @@ Finding CheckDevices(const absl::StatusOr<v1::ListDevicesReply>& reply) {
     return Fail("devices", std::string(reply.status().message()), "look at irisd's log");
   }
   if (reply->devices().empty()) {
-    return Fail("devices", "irisd has none",
-                "give it devices: see docs/operations.md, Configuration");
+    return Fail("devices", "irisd has none", "give it devices: see docs/operations.md, Configure");
   }
   uint64_t free_bytes = 0;
   for (const auto& device : reply->devices()) {
@@ -85,7 +84,7 @@ Finding CheckDescriptorsOfIrisd(const v1::GetStatusReply& status) {
   return Ok("irisd's open files", found);
 }
 
-// The devices of irisd, as this process sees them; without irisd those that it sees.
+// Checks the devices of irisd, as this process sees them; without irisd, those that it sees.
 void CheckDevicePairs(const v1::ListDevicesReply& of_irisd, std::vector<Finding>& findings) {
   driver::PairCheckOptions options;
   if (!of_irisd.devices().empty()) {
@@ -109,20 +108,34 @@ void CheckDevicePairs(const v1::ListDevicesReply& of_irisd, std::vector<Finding>
   }
 }
 
+std::optional<Finding> Closed(const std::string& check, const std::string& path) {
+  const auto problem = FindAccessProblem(path, kAskForSocket);
+  if (!problem.has_value()) return std::nullopt;
+  return Fail(check, absl::StrCat("permission denied: ", problem->what), problem->remedy);
+}
+
+// Returns Ok with the mode and the owner of the file, if it is there and open to this user.
+Finding CheckFile(const std::string& check, const std::string& path, const std::string& start,
+                  struct stat* info) {
+  if (auto closed = Closed(check, path); closed.has_value()) return *std::move(closed);
+  if (stat(path.c_str(), info) != 0) {
+    return Fail(check, absl::StrCat(path, ": ", strerror(errno)), start);
+  }
+  return Ok(check, absl::StrFormat("mode %04o, owner %s, group %s", info->st_mode & 07777,
+                                   UserName(info->st_uid), GroupName(info->st_gid)));
+}
+
 Finding NoAnswer(const std::string& runtime_dir, const absl::Status& status) {
   const char* check = "irisd answers";
   if (absl::IsPermissionDenied(status)) {
-    const auto problem = FindAccessProblem(absl::StrCat(runtime_dir, "/irisd.sock"), kAskForSocket);
-    if (problem.has_value()) {
-      return Fail(check, absl::StrCat("permission denied: ", problem->what), problem->remedy);
-    }
-    return Fail(check, std::string(status.message()), kAskForSocket);
+    auto closed = Closed(check, absl::StrCat(runtime_dir, "/irisd.sock"));
+    return closed.value_or(Fail(check, std::string(status.message()), kAskForSocket));
   }
   return Fail(check, std::string(status.message()),
               "start irisd, then ask again; its log says why it ended");
 }
 
-// `emulated` becomes true where irisd says that its devices are.
+// *emulated becomes true if irisd says that its devices are.
 void CheckIrisd(const absl::StatusOr<std::unique_ptr<AdminClient>>& client,
                 const std::string& runtime_dir, std::vector<Finding>& findings, bool* emulated) {
   absl::StatusOr<v1::GetStatusReply> status =
@@ -146,8 +159,8 @@ void CheckIrisd(const absl::StatusOr<std::unique_ptr<AdminClient>>& client,
   findings.push_back(CheckVersion(*status));
   findings.push_back(CheckDescriptorsOfIrisd(*status));
   findings.push_back(WorkersFinding(*status));
-  const absl::StatusOr<v1::ListDevicesReply> devices = AdminClient::All<v1::ListDevicesReply>(
-      [&](auto take) { return (*client)->ListDevices(take); });
+  const absl::StatusOr<v1::ListDevicesReply> devices =
+      (*client)->All(&AdminClient::Stub::ListDevices);
   findings.push_back(CheckDevices(devices));
   *emulated = devices.ok() && devices->devices_size() > 0 &&
               driver::KindOf(devices->devices(0).backend()) == driver::BackendKind::kEmu;
@@ -165,7 +178,7 @@ void CheckIrisd(const absl::StatusOr<std::unique_ptr<AdminClient>>& client,
         Fail("job of two ranks", trip.ToString(), "look at irisd's log and at iris-ctl events"));
     return;
   }
-  // Lines of emulated devices are released, and of one device nothing goes over a link.
+  // Lines of emulated devices are released, and one device sends nothing over a link.
   if (!*emulated && devices.ok() && devices->devices_size() > 1) {
     findings.push_back(LineFinding(
         SearchTornLines((*client)->runtime_dir(), static_cast<uint32_t>(devices->devices_size()))));
@@ -204,44 +217,28 @@ Finding LineFinding(const absl::StatusOr<TornLines>& found) {
 }
 
 Finding CheckRuntimeDir(const std::string& dir) {
-  const char* check = "runtime directory";
-  if (const auto problem = FindAccessProblem(dir, kAskForSocket); problem.has_value()) {
-    return Fail(check, absl::StrCat("permission denied: ", problem->what), problem->remedy);
-  }
   struct stat info;
-  if (stat(dir.c_str(), &info) != 0) {
-    return Fail(check, absl::StrCat(dir, ": ", strerror(errno)),
-                absl::StrCat("start irisd (irisd --runtime-dir ", dir,
-                             "), or name the directory of the one that runs with --runtime-dir"));
-  }
+  const std::string start = absl::StrCat("start irisd (irisd --runtime-dir ", dir,
+                                         "), or name the directory of the one that runs with "
+                                         "--runtime-dir");
+  Finding finding = CheckFile("runtime directory", dir, start, &info);
+  if (finding.verdict != Verdict::kOk) return finding;
   if (!S_ISDIR(info.st_mode)) {
-    return Fail(check, absl::StrCat(dir, " is no directory"), "remove it, or choose another one");
+    return Fail(finding.check, absl::StrCat(dir, " is no directory"),
+                "remove it, or choose another one");
   }
-  const std::string found =
-      absl::StrFormat("%s, mode %04o, owner %s, group %s", dir, info.st_mode & 07777,
-                      UserName(info.st_uid), GroupName(info.st_gid));
-  if ((info.st_mode & S_IWOTH) != 0) {
-    return Fail(check, found + ": anybody can replace irisd's sockets",
-                absl::StrCat("chmod o-w ", dir, ", then restart irisd"));
-  }
-  return Ok(check, found);
+  finding.detail = absl::StrCat(dir, ", ", finding.detail);
+  if ((info.st_mode & S_IWOTH) == 0) return finding;
+  return Fail(finding.check, finding.detail + ": anybody can replace irisd's sockets",
+              absl::StrCat("chmod o-w ", dir, ", then restart irisd"));
 }
 
 Finding CheckSocket(const std::string& path) {
-  const std::string check = absl::StrCat("socket ", path.substr(path.rfind('/') + 1));
-  if (const auto problem = FindAccessProblem(path, kAskForSocket); problem.has_value()) {
-    return Fail(check, absl::StrCat("permission denied: ", problem->what), problem->remedy);
-  }
   struct stat info;
-  if (stat(path.c_str(), &info) != 0) {
-    return Fail(check, absl::StrCat(path, ": ", strerror(errno)), "start irisd");
-  }
-  if (!S_ISSOCK(info.st_mode)) {
-    return Fail(check, absl::StrCat(path, " is no socket"), "remove it, then restart irisd");
-  }
-  const std::string found = absl::StrFormat("mode %04o, owner %s, group %s", info.st_mode & 07777,
-                                            UserName(info.st_uid), GroupName(info.st_gid));
-  return Ok(check, found);
+  Finding finding = CheckFile(absl::StrCat("socket ", path.substr(path.rfind('/') + 1)), path,
+                              "start irisd", &info);
+  if (finding.verdict != Verdict::kOk || S_ISSOCK(info.st_mode)) return finding;
+  return Fail(finding.check, absl::StrCat(path, " is no socket"), "remove it, then restart irisd");
 }
 
 Finding CheckOpenFileLimit() {
@@ -338,7 +335,7 @@ Finding CheckDeviceNodes(const std::string& dev, bool emulated) {
     finding.detail = absl::StrCat(absl::StrJoin(broken, ", "), ": ", strerror(error));
     finding.remedy = "see the kernel's log (dmesg): the driver does not serve this device";
   }
-  // Whose irisd emulates its devices needs none.
+  // An irisd that emulates its devices needs no device nodes.
   if (emulated) finding.verdict = Verdict::kWarn;
   return finding;
 }
@@ -406,6 +403,60 @@ std::vector<Finding> PairFindings(const driver::PairTable& table) {
         Fail(absl::StrCat("pairs: ", step), absl::StrCat(which, ": ", cause), remedy));
   }
   return findings;
+}
+
+std::string FindingsText(const std::vector<Finding>& findings) {
+  std::string text;
+  size_t width = 0;
+  for (const Finding& finding : findings) width = std::max(width, finding.check.size());
+  for (const Finding& finding : findings) {
+    absl::StrAppendFormat(&text, "%-4s  %-*s  %s\n", kWords[static_cast<size_t>(finding.verdict)],
+                          static_cast<int>(width), finding.check, EscapeName(finding.detail));
+    if (!finding.remedy.empty()) {
+      absl::StrAppendFormat(&text, "      %-*s  remedy: %s\n", static_cast<int>(width), "",
+                            EscapeName(finding.remedy));
+    }
+  }
+  for (const Finding& finding : findings) {
+    if (finding.pairs.has_value()) {
+      absl::StrAppend(&text, "\n", PairTableText(*finding.pairs), "\n");
+    }
+  }
+  const auto count = [&](Verdict verdict) {
+    return std::count_if(findings.begin(), findings.end(),
+                         [&](const Finding& finding) { return finding.verdict == verdict; });
+  };
+  absl::StrAppend(&text, count(Verdict::kOk), " ok, ", count(Verdict::kWarn), " warnings, ",
+                  count(Verdict::kFail), " failed\n");
+  return text;
+}
+
+nlohmann::ordered_json FindingsJson(const std::vector<Finding>& findings) {
+  nlohmann::ordered_json result = nlohmann::ordered_json::array();
+  for (const Finding& finding : findings) {
+    result.push_back({{"check", finding.check},
+                      {"verdict", kWords[static_cast<size_t>(finding.verdict)]},
+                      {"detail", finding.detail},
+                      {"remedy", finding.remedy}});
+    if (!finding.pairs.has_value()) continue;
+    auto pairs = nlohmann::ordered_json::array();
+    for (const driver::PairResult& pair : finding.pairs->pairs) {
+      pairs.push_back({{"from", pair.from},
+                       {"to", pair.to},
+                       {"ok", pair.ok},
+                       {"step", pair.step},
+                       {"cause", pair.cause},
+                       {"remedy", pair.remedy},
+                       {"bytes_per_second", pair.bytes_per_second}});
+    }
+    result.back()["pairs"] = std::move(pairs);
+  }
+  return result;
+}
+
+bool AnyFailed(const std::vector<Finding>& findings) {
+  return std::any_of(findings.begin(), findings.end(),
+                     [](const Finding& finding) { return finding.verdict == Verdict::kFail; });
 }
 
 }  // namespace iris::ctl

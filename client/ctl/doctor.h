@@ -4,12 +4,14 @@
 // driver::IsPairCheckChild.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "client/ctl/line_search.h"
+#include "client/backend/line_search.h"
 #include "device/driver/pair_check.h"
 #include "nlohmann/json.hpp"
 #include "proto/iris/v1/admin.pb.h"
@@ -26,10 +28,27 @@ struct Finding {
   std::optional<driver::PairTable> pairs = std::nullopt;
 };
 
+// The ranks of these two jobs are threads of this process. An error says which step failed.
+//
+// Joins two ranks, allocates, writes and reads through the peer's window, meets at barriers, and
+// leaves. The job takes a few MiB of the first two devices for a few milliseconds.
+absl::Status RoundTrip(const std::string& runtime_dir);
+
+// The sum of what all ranks have seen.
+struct TornLines {
+  uint32_t n_devices = 0;
+  internal::LinesSeen seen;
+};
+
+// Finds out whether the devices of this machine store lines of 128 bytes whole in each other's
+// memory: a rank on each of `n_devices` devices, at most eight, writes to all others for about a
+// second. See client/backend/line_search.h.
+absl::StatusOr<TornLines> SearchTornLines(const std::string& runtime_dir, uint32_t n_devices);
+
 // Runs all checks against irisd in the first of `runtime_dirs` that has one.
 std::vector<Finding> RunDoctor(const std::vector<std::string>& runtime_dirs);
 
-// The checks of this machine alone; each can be asked by itself, which the tests do.
+// Tests call these checks of the machine one by one.
 Finding CheckOpenFileLimit();
 Finding CheckFutexWaitv();
 Finding CheckMemfdSeals();
@@ -37,17 +56,14 @@ Finding CheckPidfd();
 Finding CheckProc();
 Finding CheckRuntimeDir(const std::string& dir);
 Finding CheckSocket(const std::string& path);
-// Whether this process may open the device nodes in the folder `dev`; where irisd's devices are
-// emulated, it is a warning if not.
+// Checks that this process may open the device nodes in the folder `dev`. Where irisd's devices are
+// emulated, it need not: a failure is then a warning.
 Finding CheckDeviceNodes(const std::string& dev, bool emulated);
 
-// Of what irisd says of its workers.
+// These are the findings of what irisd says of its workers, and of a search for torn lines.
 Finding WorkersFinding(const v1::GetStatusReply& status);
-
-// Of a search for torn lines.
 Finding LineFinding(const absl::StatusOr<TornLines>& found);
-
-// Of a check of device pairs: one finding with the table, then one for each cause of failures.
+// One finding with the table, then one for each cause of failures.
 std::vector<Finding> PairFindings(const driver::PairTable& table);
 
 std::string FindingsText(const std::vector<Finding>& findings);

@@ -1,5 +1,3 @@
-#include "client/ctl/element_type.h"
-
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -11,6 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
+#include "client/ctl/peek.h"
+#include "client/ctl/text.h"
 #include "iris/dtype.h"
 
 namespace iris::ctl {
@@ -25,14 +25,6 @@ T Load(const char* data) {
   return value;
 }
 
-template <typename T>
-std::string IntegerText(const char* data) {
-  return absl::StrCat(int64_t{Load<T>(data)});
-}
-template <>
-std::string IntegerText<uint64_t>(const char* data) {
-  return absl::StrCat(Load<uint64_t>(data));
-}
 template <typename T>
 Json IntegerJson(const char* data) {
   return Load<T>(data);
@@ -79,7 +71,7 @@ std::string FloatText(const char* data) {
   char text[32];
   return std::string(text, std::to_chars(std::begin(text), std::end(text), value).ptr);
 }
-// So many digits tell all values of the type apart.
+// `kDigits` digits distinguish all values of the type.
 template <double (*load)(const char*), int kDigits>
 std::string NarrowText(const char* data) {
   const double value = load(data);
@@ -91,16 +83,19 @@ Json FloatJson(const char* data) {
   return std::isfinite(value) ? Json(value) : Json(SpecialText(value));
 }
 
-std::string BoolText(const char* data) { return *data != 0 ? "true" : "false"; }
 Json BoolJson(const char* data) { return *data != 0; }
 
 constexpr ElementType Type(DType type, std::string (*text)(const char*),
                            Json (*json)(const char*)) {
   return {DTypeName(type), DTypeBytes(type), text, json};
 }
+template <Json (*json)(const char*)>
+std::string JsonText(const char* data) {
+  return json(data).dump();
+}
 template <typename T>
 constexpr ElementType Integer() {
-  return Type(DTypeOf<T>(), IntegerText<T>, IntegerJson<T>);
+  return Type(DTypeOf<T>(), JsonText<IntegerJson<T>>, IntegerJson<T>);
 }
 template <typename T>
 constexpr ElementType Float() {
@@ -123,7 +118,7 @@ constexpr ElementType kTypes[] = {Float<float>(),
                                   Integer<uint16_t>(),
                                   Integer<uint32_t>(),
                                   Integer<uint64_t>(),
-                                  Type(DType::kBool, BoolText, BoolJson),
+                                  Type(DType::kBool, JsonText<BoolJson>, BoolJson),
                                   Narrow<LoadNarrow<uint8_t, 4, true>, 3>(DType::kF8E4M3),
                                   Narrow<LoadNarrow<uint8_t, 5>, 3>(DType::kF8E5M2)};
 static_assert(std::size(kTypes) == kDTypeCount - 1, "every DType but kNone");
@@ -170,24 +165,15 @@ std::string ValueDump(const ElementType& type, absl::string_view bytes, uint64_t
     texts.push_back(type.text(bytes.data() + at));
     width = std::max(width, texts.back().size());
   }
-  const size_t index_width = absl::StrCat(first + texts.size()).size();
-  std::string result;
-  bool starred = false;
-  for (size_t i = 0; i < texts.size(); i += per_line) {
-    const absl::string_view line = bytes.substr(i * type.bytes, line_bytes);
-    if (i > 0 && line == bytes.substr((i - per_line) * type.bytes, line_bytes)) {
-      if (!starred) result += "*\n";
-      starred = true;
-      continue;
+  const int index_width = static_cast<int>(absl::StrCat(first + texts.size()).size());
+  return DumpLines(bytes, line_bytes, [&](size_t at, absl::string_view line) {
+    const size_t i = at / type.bytes;
+    std::string text = absl::StrFormat("%*d ", index_width, first + i);
+    for (size_t j = i; j < i + line.size() / type.bytes; ++j) {
+      absl::StrAppendFormat(&text, " %*s", static_cast<int>(width), texts[j]);
     }
-    starred = false;
-    absl::StrAppendFormat(&result, "%*d ", static_cast<int>(index_width), first + i);
-    for (size_t j = i; j < std::min(i + per_line, texts.size()); ++j) {
-      absl::StrAppendFormat(&result, " %*s", static_cast<int>(width), texts[j]);
-    }
-    result += "\n";
-  }
-  return result;
+    return text;
+  });
 }
 
 }  // namespace iris::ctl

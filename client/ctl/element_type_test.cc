@@ -1,5 +1,3 @@
-#include "client/ctl/element_type.h"
-
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -9,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "client/ctl/peek.h"
 #include "gtest/gtest.h"
 
 namespace iris::ctl {

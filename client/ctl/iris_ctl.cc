@@ -2,6 +2,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <memory>
@@ -16,22 +17,24 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
+#include "client/base/runtime_dir.h"
 #include "client/ctl/admin_client.h"
 #include "client/ctl/commands.h"
-#include "client/ctl/completion.h"
 #include "client/ctl/doctor.h"
-#include "client/ctl/element_type.h"
-#include "client/ctl/suggest.h"
+#include "client/ctl/peek.h"
 #include "client/ctl/text.h"
 #include "client/ctl/trace.h"
 #include "client/ctl/views.h"
-#include "client/internal/runtime_dir.h"
-#include "client/internal/trace_merge.h"
+#include "client/trace/trace_merge.h"
 #include "device/base/bytes.h"
+#include "device/base/suggest.h"
 #include "device/driver/pair_check.h"
 #include "proto/wire/version.h"
 
 namespace iris::ctl {
+
+extern const char kBashCompletion[];  // the text of deploy/completions/iris-ctl.bash
+
 namespace {
 
 enum ExitCode {
@@ -80,27 +83,33 @@ int ExitCodeOf(const absl::Status& status) {
   }
 }
 
+void Say(absl::string_view text) {
+  std::fprintf(stderr, "iris-ctl: %s\n", EscapeName(text).c_str());
+}
+
 int Report(const absl::Status& status) {
-  if (!status.ok()) {
-    std::fprintf(stderr, "iris-ctl: %s\n", EscapeName(status.message()).c_str());
-  }
+  if (!status.ok()) Say(status.message());
   return ExitCodeOf(status);
 }
 
-// Flushed at once, so that what reads us through a pipe is up to date. False: the reader is gone.
+// Flushes at once for a reader of a pipe. False: the reader is gone.
 bool Write(const std::string& text) {
   return std::fwrite(text.data(), 1, text.size(), stdout) == text.size() &&
          std::fflush(stdout) == 0;
 }
 
+absl::StatusOr<std::unique_ptr<AdminClient>> Connect(const Options& options,
+                                                     absl::Duration wait = absl::Seconds(2)) {
+  return AdminClient::Connect(internal::RuntimeDirs(options.runtime_dir), absl::Seconds(5), wait);
+}
+
 int RunEvents(const Options& options) {
-  absl::StatusOr<std::unique_ptr<AdminClient>> client =
-      AdminClient::Connect(internal::RuntimeDirs(options.runtime_dir));
+  const auto client = Connect(options);
   if (!client.ok()) return Report(client.status());
   const absl::TimeZone zone = absl::LocalTimeZone();
   return Report((*client)->Events(options.follow, [&](const v1::Event& event) {
     if (!options.job.empty() && event.job() != options.job) return true;
-    return Write(options.json ? Dump(EventJson(event), -1) : EventText(event, zone));
+    return Write(options.json ? Dump(MessageJson(event), -1) : EventText(event, zone));
   }));
 }
 
@@ -113,30 +122,27 @@ int RunDoctorCommand(const Options& options) {
 volatile sig_atomic_t g_interrupted = 0;
 
 int RunTrace(const Options& options, const TraceWish& wish) {
-  absl::StatusOr<std::unique_ptr<AdminClient>> client =
-      AdminClient::Connect(internal::RuntimeDirs(options.runtime_dir));
+  const auto client = Connect(options);
   if (!client.ok()) return Report(client.status());
-  // What has come until then is written.
   for (const int number : {SIGINT, SIGTERM}) {
     signal(number, [](int) { g_interrupted = 1; });
   }
   const absl::StatusOr<std::string> taken = TakeTrace(
       wish, **client, [] { return g_interrupted != 0; },
-      [](const std::string& line) {
-        std::fprintf(stderr, "iris-ctl: %s\n", EscapeName(line).c_str());
-      });
+      [](const std::string& line) { Say(line); });
   if (!taken.ok()) return Report(WithNearJobs(options, **client, taken.status()));
   return Write(*taken) ? kExitOk : kExitError;
 }
 
-// Each turn has a connection of its own: irisd may come, go and be replaced meanwhile.
-int Run(const Options& options, const std::string& name, Command command) {
+// Each round makes its own connection: irisd may come, go and be replaced meanwhile.
+int Run(const Options& options, const Command& command) {
   for (;;) {
     std::string head;
     if (options.watch_seconds > 0) {
       if (isatty(STDOUT_FILENO) != 0) head = "\033[H\033[2J";
       if (!options.json) {
-        absl::StrAppendFormat(&head, "iris-ctl %s, every %gs, %s\n\n", name, options.watch_seconds,
+        absl::StrAppendFormat(&head, "iris-ctl %s, every %gs, %s\n\n", command.name,
+                              options.watch_seconds,
                               absl::FormatTime("%H:%M:%S", absl::Now(), absl::LocalTimeZone()));
       }
     }
@@ -146,12 +152,10 @@ int Run(const Options& options, const std::string& name, Command command) {
       return read;
     };
     // A shell that completes a word does not wait for an irisd.
-    absl::StatusOr<std::unique_ptr<AdminClient>> client =
-        AdminClient::Connect(internal::RuntimeDirs(options.runtime_dir), absl::Seconds(5),
-                             options.names ? absl::ZeroDuration() : absl::Seconds(2));
+    const auto client = Connect(options, options.names ? absl::ZeroDuration() : absl::Seconds(2));
     absl::Status status = client.status();
     if (client.ok()) {
-      status = WithNearJobs(options, **client, command(options, **client, write));
+      status = WithNearJobs(options, **client, command.show(options, **client, write));
     }
     if (!read) return kExitError;
     if (options.watch_seconds <= 0) return Report(status);
@@ -160,14 +164,14 @@ int Run(const Options& options, const std::string& name, Command command) {
   }
 }
 
-// What a user has written, as far as it is not in Options yet.
+// The texts of options that Options has in another form.
 struct Words {
   std::string format = "table";
   std::vector<std::string> watch;
   std::string shell;
 };
 
-// The options that most commands have. They are there twice, before and behind the command, so that
+// The options that most commands have. They are there twice, before and after the command, so that
 // the help of each command shows those that it has.
 void AddFormat(CLI::App& app, Words& words) {
   app.add_option("--format", words.format, "How to write it [table]")
@@ -185,7 +189,6 @@ void AddRuntimeDir(CLI::App& app, Options& options) {
       ->option_text("DIR");
 }
 
-// A number of bytes, as it is written everywhere.
 CLI::Validator IsBytes() {
   return CLI::Validator(
       [](std::string& text) {
@@ -197,7 +200,6 @@ CLI::Validator IsBytes() {
       "");
 }
 
-// A rank, or how many.
 CLI::Validator IsCount() {
   return CLI::Validator(
       [](std::string& text) {
@@ -231,7 +233,7 @@ void AddPeek(CLI::App& peek, Options& options) {
         std::vector<std::string> known = ElementTypeNames();
         known.push_back("hex");
         if (name == "hex" || FindElementType(name) != nullptr) return std::string();
-        return absl::StrCat("unknown type '", name, "'", DidYouMean(name, known),
+        return absl::StrCat("unknown type '", name, "'", base::DidYouMean(name, known),
                             " Known are: ", absl::StrJoin(known, ", "));
       });
   peek.add_option("--count", options.peek.count, "How many values [64, or all]")
@@ -269,83 +271,50 @@ void AddTrace(CLI::App& trace, Options& options, TraceWish& wish) {
                       "Nothing is traced: these files, which ranks of one\njob wrote, become one")
           ->option_text("FILE...")
           ->excludes(job);
-  // One of the two.
   trace.final_callback([job, merge] {
     if (job->count() == 0 && merge->count() == 0) throw CLI::RequiredError("JOB");
   });
 }
 
-// A command and everything of its help. `example` is what to write behind "iris-ctl".
-CLI::App* AddCommand(CLI::App& app, const char* name, const char* what, const char* example) {
-  CLI::App* const command = app.add_subcommand(name, what);
-  command->footer(absl::StrCat("\nExample:\n  iris-ctl ", example));
-  return command;
-}
-
 void AddCommands(CLI::App& app, Options& options, Words& words, TraceWish& wish) {
-  CLI::App* const status =
-      AddCommand(app, "status", "irisd itself: version, memory, descriptors, counts", "status");
-  CLI::App* const devices =
-      AddCommand(app, "devices", "Devices, their memory and what is in use", "devices --watch 5");
-  CLI::App* const jobs =
-      AddCommand(app, "jobs", "Jobs, their state and their ranks", "jobs --format json");
-  CLI::App* const describe = AddCommand(
-      app, "describe", "All of one job: ranks, memory, allocations, events", "describe train");
-  CLI::App* const heaps = AddCommand(app, "heaps", "The heap of each rank", "heaps --job train");
-  CLI::App* const allocations =
-      AddCommand(app, "allocations", "Every live allocation: name, offset, size, shape",
-                 "allocations --job train --format json");
-  CLI::App* const sessions =
-      AddCommand(app, "sessions", "Processes that are connected", "sessions --watch");
-  CLI::App* const tenants = AddCommand(
-      app, "tenants", "What irisd keeps for each user and container, and does for it", "tenants");
-  CLI::App* const waits = AddCommand(
-      app, "waits", "Who waits for whom, and in which call: of all jobs, or of one", "waits train");
-  CLI::App* const events =
-      AddCommand(app, "events", "What has happened", "events --follow --job train");
-  CLI::App* const peek = AddCommand(app, "peek", "Values or bytes of a rank's heap",
-                                    "peek train 0 weights --dtype f32 --count 16");
-  CLI::App* const trace =
-      AddCommand(app, "trace", "What kernels and calls of a running job do, as a file for Perfetto",
-                 "trace train --seconds 5 -o trace.json");
-  CLI::App* const doctor =
-      AddCommand(app, "doctor", "Checks this machine, its devices and irisd; says what to do",
-                 "doctor --runtime-dir /run/iris");
-  CLI::App* const completion =
-      AddCommand(app, "completion", "Prints the completion script of a shell",
-                 "completion bash > /usr/share/bash-completion/completions/iris-ctl");
-
-  for (CLI::App* list : {jobs, heaps, allocations, waits, events}) {
-    list->add_option("--job", options.job, "Only this job")->option_text("NAME");
-  }
-  jobs->add_flag("--names", options.names, "Only the names, one a line");
-  describe->add_option("JOB", options.job, "Name of the job")->option_text(" ")->required();
-  waits->add_option("JOB", options.job, "The same as --job")->option_text(" ");
-  events->add_flag("--follow", options.follow, "Then wait for more, until interrupted");
-  AddPeek(*peek, options);
-  AddTrace(*trace, options, wish);
-  AddRuntimeDir(*trace, options);
-  completion->add_option("SHELL", words.shell, "bash")
-      ->option_text(" ")
-      ->required()
-      ->check(CLI::IsMember({"bash"}));
-  for (CLI::App* again :
-       {status, devices, jobs, describe, heaps, allocations, sessions, tenants, waits, peek}) {
-    AddWatch(*again, words);
-  }
-  for (CLI::App* each : {status, devices, jobs, describe, heaps, allocations, sessions, tenants,
-                         waits, events, peek, doctor}) {
-    AddFormat(*each, words);
-    AddRuntimeDir(*each, options);
+  for (const Command& each : Commands()) {
+    CLI::App& command = *app.add_subcommand(each.name, each.help);
+    command.footer(absl::StrCat("\nExample:\n  iris-ctl ", each.example));
+    const std::string name = each.name;
+    if (each.takes_job) {
+      command.add_option("--job", options.job, "Only this job")->option_text("NAME");
+    }
+    if (name == "jobs") command.add_flag("--names", options.names, "Only the names, one a line");
+    if (name == "describe") {
+      command.add_option("JOB", options.job, "Name of the job")->option_text(" ")->required();
+    }
+    if (name == "waits") {
+      command.add_option("JOB", options.job, "The same as --job")->option_text(" ");
+    }
+    if (name == "events") {
+      command.add_flag("--follow", options.follow, "Then wait for more, until interrupted");
+    }
+    if (name == "peek") AddPeek(command, options);
+    if (name == "trace") AddTrace(command, options, wish);
+    if (name == "completion") {
+      command.add_option("SHELL", words.shell, "bash")
+          ->option_text(" ")
+          ->required()
+          ->check(CLI::IsMember({"bash"}));
+      continue;
+    }
+    if (each.show != nullptr) AddWatch(command, words);
+    if (name != "trace") AddFormat(command, words);
+    AddRuntimeDir(command, options);
   }
 }
 
 int UsageError(const std::string& text) {
-  std::fprintf(stderr, "iris-ctl: %s\n", EscapeName(text).c_str());
+  Say(text);
   return kExitUsage;
 }
 
-// It asks no irisd: whatever fails, the files are wrong.
+// Every error is one of the files: this asks no irisd.
 int MergeTraces(const TraceWish& wish) {
   const absl::Status merged = internal::MergeTraceFiles(wish.merge, wish.file);
   if (!merged.ok()) return UsageError(std::string(merged.message()));
@@ -354,7 +323,7 @@ int MergeTraces(const TraceWish& wish) {
              : kExitError;
 }
 
-// What to say of words that no command or option is.
+// Returns the error for a word that is neither a command nor an option.
 std::string NotUnderstood(const CLI::App& app, const std::string& word) {
   const auto commands = app.get_subcommands();
   const CLI::App& where = commands.empty() ? app : *commands.front();
@@ -369,13 +338,13 @@ std::string NotUnderstood(const CLI::App& app, const std::string& word) {
     for (const CLI::Option* option : where.get_options()) {
       for (const std::string& each : option->get_lnames()) known.push_back("--" + each);
     }
-    meant = DidYouMean(bare, known);
+    meant = base::DidYouMean(bare, known);
   } else if (commands.empty()) {
     what = "unknown command";
     for (const CLI::App* each : app.get_subcommands([](const CLI::App*) { return true; })) {
       known.push_back(each->get_name());
     }
-    meant = DidYouMean(bare, known);
+    meant = base::DidYouMean(bare, known);
   } else {
     what = "unexpected word";
     if (where.get_option_no_throw("--job") != nullptr) {
@@ -445,7 +414,9 @@ int Main(int argc, char** argv) {
   if (name == "doctor") return RunDoctorCommand(options);
   if (name == "events") return RunEvents(options);
   if (name == "trace") return wish.merge.empty() ? RunTrace(options, wish) : MergeTraces(wish);
-  return Run(options, name, FindCommand(name));
+  const auto commands = Commands();
+  return Run(options, *std::find_if(commands.begin(), commands.end(),
+                                    [&](const Command& each) { return name == each.name; }));
 }
 
 }  // namespace

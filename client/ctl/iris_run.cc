@@ -17,8 +17,8 @@
 #include "absl/strings/str_format.h"
 #include "client/ctl/cpu_binding.h"
 #include "client/ctl/rank_set.h"
-#include "client/ctl/suggest.h"
 #include "client/ctl/text.h"
+#include "device/base/suggest.h"
 #include "proto/wire/limits.h"
 #include "proto/wire/version.h"
 
@@ -43,7 +43,7 @@ cannot be executed, or is not found.
 Example:
   iris-run -n 4 --bind cores --env OMP_NUM_THREADS=1 -- build/train --epochs 10)";
 
-// Variables that iris-run itself sets, and the option that is for each.
+// The variables that iris-run itself sets, and the option for each.
 constexpr std::pair<const char*, const char*> kOwnVariables[] = {
     {"IRIS_RANK=", "-n"},
     {"IRIS_N_RANKS=", "-n"},
@@ -63,7 +63,7 @@ bool WantsColour(int fd) {
   return isatty(fd) != 0 && (no_colour == nullptr || *no_colour == '\0');
 }
 
-// What is wrong with an argument of --env; empty: nothing.
+// Returns what is wrong with an argument of --env, or nothing.
 std::string CheckVariable(const std::string& variable) {
   const size_t end = variable.find('=');
   if (end == std::string::npos) {
@@ -86,7 +86,6 @@ std::string CheckVariable(const std::string& variable) {
   return "";
 }
 
-// Reads "5", "0.5s", "500ms"; `positive`: more than nothing.
 std::string CheckDuration(const std::string& text, bool positive) {
   absl::Duration duration;
   if (!ReadDuration(text, &duration)) {
@@ -117,9 +116,9 @@ int UsageError(const std::string& text) {
   return kExitUsage;
 }
 
-// The command line, cut into what is iris-run's own and the program with its arguments, which are
-// its own affair. "--" stands between them, or the program is the first word that is neither an
-// option nor an option's value. Not 0: the exit code, after a word to the user.
+// Cuts the command line into iris-run's own words and the program with its arguments. "--" stands
+// between them, or the program is the first word that is neither an option nor an option's value.
+// Returns 0, or the exit code after a message.
 int Split(const CLI::App& app, int argc, char** argv, std::vector<std::string>* own,
           std::vector<std::string>* command) {
   int i = 1;
@@ -142,7 +141,7 @@ int Split(const CLI::App& app, int argc, char** argv, std::vector<std::string>* 
         for (const std::string& long_name : each->get_lnames()) known.push_back("--" + long_name);
         for (const std::string& flag : each->get_fnames()) known.push_back("--" + flag);
       }
-      const std::string meant = DidYouMean(name, known);
+      const std::string meant = base::DidYouMean(name, known);
       return UsageError(absl::StrCat("unknown option ", name, meant, meant.empty() ? "." : "",
                                      " What belongs to the program goes behind --; see --help"));
     }
@@ -153,7 +152,7 @@ int Split(const CLI::App& app, int argc, char** argv, std::vector<std::string>* 
   return 0;
 }
 
-// Deals the cores, and says what is dealt where that is asked for or surprising.
+// Partitions the cores, and reports the result if the user asked for it or it is surprising.
 int Bind(bool verbose, RunOptions* options) {
   const absl::StatusOr<std::vector<Core>> cores = AllowedCores();
   if (!cores.ok()) return UsageError(absl::StrCat("--bind: ", cores.status().message()));

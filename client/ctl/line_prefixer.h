@@ -6,9 +6,12 @@
 // memory.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <string>
+#include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 
 namespace iris::ctl {
@@ -21,13 +24,28 @@ class LinePrefixer {
       : prefix_(std::move(prefix)), max_line_bytes_(max_line_bytes) {}
 
   // Takes the next bytes of the stream; appends the lines that they complete to `out`.
-  void Append(absl::string_view bytes, std::string* out);
+  void Append(absl::string_view bytes, std::string* out) {
+    while (!bytes.empty()) {
+      const size_t room = max_line_bytes_ - partial_.size();
+      const size_t end = bytes.find('\n');
+      const bool whole = end != absl::string_view::npos && end <= room;
+      const size_t taken = whole ? end : std::min(room, bytes.size());
+      absl::StrAppend(&partial_, bytes.substr(0, taken));
+      bytes.remove_prefix(whole ? taken + 1 : taken);
+      if (whole || (partial_.size() == max_line_bytes_ && !bytes.empty())) Emit(out);
+    }
+  }
 
   // The stream has ended: appends what is left, with the line feed that it lacks.
-  void Finish(std::string* out);
+  void Finish(std::string* out) {
+    if (!partial_.empty()) Emit(out);
+  }
 
  private:
-  void Emit(absl::string_view line, std::string* out);
+  void Emit(std::string* out) {
+    absl::StrAppend(out, prefix_, partial_, "\n");
+    partial_.clear();
+  }
 
   const std::string prefix_;
   const size_t max_line_bytes_;

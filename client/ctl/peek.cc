@@ -4,12 +4,13 @@
 #include <limits>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "client/ctl/suggest.h"
 #include "client/ctl/text.h"
 #include "device/base/bytes.h"
+#include "device/base/suggest.h"
 
 namespace iris::ctl {
 namespace {
@@ -17,7 +18,6 @@ namespace {
 constexpr uint64_t kDefaultElements = 64;
 constexpr uint64_t kDefaultBytes = 256;
 constexpr char kHex[] = "hex";
-// So many names are in an error.
 constexpr size_t kShownNames = 8;
 
 absl::StatusOr<const v1::Allocation*> FindAllocation(const PeekWish& wish,
@@ -51,7 +51,7 @@ absl::StatusOr<const v1::Allocation*> FindAllocation(const PeekWish& wish,
                                             absl::StrJoin(owners, ", rank "), "; give that rank"));
   }
   std::string text = absl::StrCat(job, " has no allocation named '", wish.place, "'");
-  const std::vector<std::string> near = NearNames(wish.place, names, kShownNames);
+  const std::vector<std::string> near = base::NearNames(wish.place, names, kShownNames);
   if (near.size() == 1) {
     absl::StrAppend(&text, "; did you mean '", near[0], "'?");
   } else if (!near.empty()) {
@@ -91,16 +91,15 @@ absl::StatusOr<PeekPlan> PlanPeek(const PeekWish& wish,
     plan.offset_bytes = allocation.offset_bytes();
     room_bytes = allocation.bytes();
     if (dtype.empty()) dtype = allocation.tensor().dtype();
+    const std::string& type = allocation.tensor().dtype();
     const std::string shape = absl::StrJoin(allocation.tensor().shape(), "x");
-    plan.what = absl::StrCat(allocation.tensor().dtype(),
-                             allocation.tensor().dtype().empty() || shape.empty() ? "" : " ", shape,
-                             allocation.tensor().dtype().empty() && shape.empty() ? "" : ", ",
-                             HumanBytes(room_bytes));
+    plan.what = absl::StrCat(type, type.empty() || shape.empty() ? "" : " ", shape,
+                             type.empty() && shape.empty() ? "" : ", ", HumanBytes(room_bytes));
   } else {
     base::ParseBytes(wish.place, &plan.offset_bytes);
     room_bytes -= plan.offset_bytes;
   }
-  // What an allocation calls its type may be unknown here: its bytes are shown then.
+  // If the type of an allocation is unknown here, its bytes are shown.
   plan.type = FindElementType(dtype);
   if (wish.count.has_value() && wish.bytes.has_value()) {
     return absl::InvalidArgumentError("--count and --bytes both say how much; give one");
@@ -156,23 +155,18 @@ std::string PeekText(const PeekWish& wish, const PeekPlan& plan, const std::stri
 
 nlohmann::ordered_json PeekJson(const PeekWish& wish, const PeekPlan& plan,
                                 const std::string& data) {
-  std::string hex;
-  for (const char byte : data)
-    absl::StrAppendFormat(&hex, "%02x", static_cast<unsigned char>(byte));
   nlohmann::ordered_json json = {
       {"job", wish.job},      {"rank", wish.rank},
       {"name", plan.name},    {"offset_bytes", plan.offset_bytes},
       {"bytes", data.size()}, {"dtype", plan.type == nullptr ? kHex : plan.type->name}};
-  if (plan.type == nullptr) {
-    json["data_hex"] = hex;
-    return json;
+  if (plan.type != nullptr) {
+    json["first_element"] = plan.first_element;
+    json["values"] = nlohmann::ordered_json::array();
+    for (size_t at = 0; at < data.size(); at += plan.type->bytes) {
+      json["values"].push_back(plan.type->json(data.data() + at));
+    }
   }
-  json["first_element"] = plan.first_element;
-  json["values"] = nlohmann::ordered_json::array();
-  for (size_t at = 0; at < data.size(); at += plan.type->bytes) {
-    json["values"].push_back(plan.type->json(data.data() + at));
-  }
-  json["data_hex"] = hex;
+  json["data_hex"] = absl::BytesToHexString(data);
   return json;
 }
 

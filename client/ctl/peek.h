@@ -1,18 +1,39 @@
-// iris-ctl peek: which bytes of a heap are meant, and how to show them. Pure functions.
+// iris-ctl peek: finds the bytes of a heap that a user means, and shows them. Pure functions.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
-#include "client/ctl/element_type.h"
+#include "absl/strings/string_view.h"
 #include "nlohmann/json.hpp"
 #include "proto/iris/v1/admin.pb.h"
 
 namespace iris::ctl {
 
-// What a user asks for.
+// A type of elements, as an allocation's dtype names it.
+struct ElementType {
+  const char* name;  // "f32"
+  size_t bytes;
+  // The value whose bytes are at `data`, which need not be aligned.
+  std::string (*text)(const char* data);
+  // A number; for what JSON has no number, "nan", "inf" or "-inf".
+  nlohmann::ordered_json (*json)(const char* data);
+};
+
+// Finds a type by its name, or by that of other software ("float32", "int8", "bfloat16"). Null if
+// none is known.
+const ElementType* FindElementType(absl::string_view name);
+
+std::vector<std::string> ElementTypeNames();
+
+// Lines of values, each with the index of its first one. `bytes` has a whole number of elements, of
+// which the first has the index `first`. A line that repeats the one before is shown as "*", once.
+std::string ValueDump(const ElementType& type, absl::string_view bytes, uint64_t first);
+
 struct PeekWish {
   std::string job;
   uint32_t rank = 0;
@@ -23,7 +44,6 @@ struct PeekWish {
   uint64_t first_element = 0;     // counted from the place
 };
 
-// What is read and shown.
 struct PeekPlan {
   std::string name;  // of the allocation; empty: none was named
   uint64_t offset_bytes = 0;

@@ -100,7 +100,6 @@ std::string GroupName(unsigned gid) {
 
 std::optional<AccessProblem> FindAccessProblem(const std::string& path,
                                                absl::string_view otherwise) {
-  // Each folder on the way, the outermost first.
   for (size_t slash = path.find('/', 1); slash != std::string::npos;
        slash = path.find('/', slash + 1)) {
     const std::string folder = path.substr(0, slash);
@@ -108,12 +107,9 @@ std::optional<AccessProblem> FindAccessProblem(const std::string& path,
   }
   struct stat info = {};
   if (stat(path.c_str(), &info) != 0) return std::nullopt;
-  if (S_ISDIR(info.st_mode)) {
-    if (IsClosed(path, X_OK)) return Describe(path, S_IXGRP, otherwise);
-    return std::nullopt;
-  }
-  if (IsClosed(path, R_OK | W_OK)) return Describe(path, S_IRGRP | S_IWGRP, otherwise);
-  return std::nullopt;
+  const bool folder = S_ISDIR(info.st_mode);
+  if (!IsClosed(path, folder ? X_OK : R_OK | W_OK)) return std::nullopt;
+  return Describe(path, folder ? S_IXGRP : S_IRGRP | S_IWGRP, otherwise);
 }
 
 }  // namespace iris::ctl

@@ -1,5 +1,5 @@
-// Why this process may not use a file, and who can change that. Reads the file system and the
-// databases of users and groups; keeps nothing; not thread-safe (getpwuid, getgrgid).
+// Explains why this process may not use a file, and how that can be changed. Reads the file system
+// and the databases of users and groups; keeps nothing; not thread-safe (getpwuid, getgrgid).
 #pragma once
 
 #include <optional>
@@ -9,7 +9,7 @@
 
 namespace iris::ctl {
 
-// Names of files and users are as they are: who shows the texts escapes them.
+// Callers escape the texts, which have names of files and users as they are.
 struct AccessProblem {
   std::string what;    // "/run/iris/irisd.sock (mode 0660, owner root, group gpu) is closed to ..."
   std::string remedy;  // what to do, as a sentence without a full stop
@@ -25,7 +25,7 @@ std::optional<AccessProblem> FindAccessProblem(const std::string& path,
 std::string UserName(unsigned uid);
 std::string GroupName(unsigned gid);
 
-// What to do about sockets of irisd that no group opens.
+// The remedy if no group opens irisd's sockets.
 inline constexpr char kAskForSocket[] =
     "have irisd's administrator set socket_group or socket_mode in irisd.toml, or use an irisd of "
     "your own: irisd --runtime-dir $XDG_RUNTIME_DIR/iris";

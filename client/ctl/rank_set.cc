@@ -51,10 +51,6 @@ std::string DescribeWaitStatus(int code, int status) {
                       code == CLD_DUMPED ? ", core dumped" : "");
 }
 
-RankSet::RankSet(RunOptions options) : options_(std::move(options)) {}
-
-RankSet::~RankSet() = default;
-
 // Written line by line and whole: a reader that is gone ends the run, as it would for one process.
 void RankSet::Write(int fd, const std::string& text) {
   size_t done = 0;
@@ -106,7 +102,7 @@ void RankSet::HandleSignal(int signal) {
   SignalRunning(signal);
 }
 
-// Looks which ranks have ended, without letting go of their pids.
+// Finds the ranks that have ended, and keeps their pids.
 void RankSet::ReapEnded() {
   std::vector<std::pair<const Process*, siginfo_t>> failures;
   for (Process& process : processes_) {
@@ -119,7 +115,7 @@ void RankSet::ReapEnded() {
     process.ended = true;
     if (info.si_code != CLD_EXITED || info.si_status != 0) failures.emplace_back(&process, info);
   }
-  // Of several that failed since the last look, one that a signal ended is the likelier cause: the
+  // If several have failed since the last call, one that a signal ended is the likelier cause: the
   // others may have left because it was gone.
   for (const bool by_signal : {true, false}) {
     for (const auto& [process, info] : failures) {
@@ -132,7 +128,7 @@ void RankSet::ReapEnded() {
 void RankSet::TakeFailure(const Process& process, int code, int status) {
   const bool first = exit_code_ == 0;
   if (first) exit_code_ = code == CLD_EXITED ? status : 128 + status;
-  // What follows the first failure is its consequence, unless the others were to go on.
+  // Later failures are consequences of the first, except with --keep-going.
   if (!first && (!options_.keep_going || ending_ || stopping_)) return;
   const auto others = std::count_if(processes_.begin(), processes_.end(),
                                     [](const Process& each) { return !each.ended; });
@@ -161,7 +157,6 @@ void RankSet::TakeFailure(const Process& process, int code, int status) {
   }
 }
 
-// The survivors of a failure have had their time.
 void RankSet::EndSurvivors() {
   if (options_.grace > absl::ZeroDuration() && !AllEnded()) {
     std::vector<int> ranks;
@@ -194,21 +189,28 @@ void RankSet::ReadOutput(Output& output) {
   Write(output.to, lines);
 }
 
-// All processes are gone: takes what is still in the pipes.
+// Waits for outputs and for `other_fd`, if it is not negative, and passes on what has come. Returns
+// how many outputs are open, or -1 with errno.
+int RankSet::PollOutputs(int other_fd, int timeout_ms) {
+  std::vector<pollfd> polled = {{other_fd, POLLIN, 0}};
+  std::vector<Output*> open;
+  for (auto& output : outputs_) {
+    if (!output->fd.valid()) continue;
+    polled.push_back({output->fd.get(), POLLIN, 0});
+    open.push_back(output.get());
+  }
+  if (open.empty() && other_fd < 0) return 0;
+  if (poll(polled.data(), polled.size(), timeout_ms) < 0) return -1;
+  for (size_t i = 0; i < open.size(); ++i) {
+    if (polled[i + 1].revents != 0) ReadOutput(*open[i]);
+  }
+  return static_cast<int>(open.size());
+}
+
+// Takes the rest of the pipes after all processes have ended.
 void RankSet::DrainOutputs() {
   const absl::Time end = absl::Now() + kDrainTime;
-  while (absl::Now() < end) {
-    std::vector<pollfd> polled;
-    std::vector<Output*> open;
-    for (auto& output : outputs_) {
-      if (!output->fd.valid()) continue;
-      polled.push_back({output->fd.get(), POLLIN, 0});
-      open.push_back(output.get());
-    }
-    if (open.empty() || poll(polled.data(), polled.size(), 50) < 0) break;
-    for (size_t i = 0; i < open.size(); ++i) {
-      if (polled[i].revents != 0) ReadOutput(*open[i]);
-    }
+  while (absl::Now() < end && PollOutputs(-1, 50) > 0) {
   }
   for (auto& output : outputs_) {
     std::string lines;
@@ -224,7 +226,7 @@ int RankSet::PollTimeoutMs() const {
   return static_cast<int>(std::clamp<int64_t>(ms, 0, 1000000));
 }
 
-// What ranks left behind in their groups, and what left the groups, ends here.
+// Ends the processes that ranks have left in their groups, and those that left the groups.
 void RankSet::EndEverything() {
   for (const Process& process : processes_) kill(-process.pid, SIGKILL);
   for (const Process& process : processes_) {
@@ -270,18 +272,8 @@ int RankSet::Run() {
   timeout_time_ = absl::Now() + options_.timeout;
 
   while (!AllEnded()) {
-    std::vector<pollfd> polled = {{signal_fd_.get(), POLLIN, 0}};
-    std::vector<Output*> open;
-    for (auto& output : outputs_) {
-      if (!output->fd.valid()) continue;
-      polled.push_back({output->fd.get(), POLLIN, 0});
-      open.push_back(output.get());
-    }
-    if (poll(polled.data(), polled.size(), PollTimeoutMs()) < 0 && errno != EINTR) {
+    if (PollOutputs(signal_fd_.get(), PollTimeoutMs()) < 0 && errno != EINTR) {
       return FailToStart(absl::ErrnoToStatus(errno, "iris-run: poll"));
-    }
-    for (size_t i = 0; i < open.size(); ++i) {
-      if (polled[i + 1].revents != 0) ReadOutput(*open[i]);
     }
     signalfd_siginfo info;
     while (read(signal_fd_.get(), &info, sizeof(info)) == sizeof(info)) {

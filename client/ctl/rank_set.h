@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -48,8 +49,7 @@ std::string DescribeWaitStatus(int code, int status);
 
 class RankSet {
  public:
-  explicit RankSet(RunOptions options);
-  ~RankSet();
+  explicit RankSet(RunOptions options) : options_(std::move(options)) {}
 
   // Starts the ranks, passes on their output until all have ended, reports the first failure on
   // stderr. Returns the exit code for iris-run: 0, that of the first rank that failed, 128 +
@@ -76,6 +76,7 @@ class RankSet {
   void TakeFailure(const Process& process, int code, int status);
   void EndSurvivors();
   void ReadOutput(Output& output);
+  int PollOutputs(int other_fd, int timeout_ms);
   void DrainOutputs();
   void SignalRunning(int signal);
   void BeginEnding();

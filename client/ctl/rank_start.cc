@@ -1,4 +1,4 @@
-// The part of RankSet that makes processes: the guard, and one rank after the other.
+// The part of RankSet that starts the guard and the ranks.
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
@@ -9,9 +9,9 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <map>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/ctl/rank_set.h"
@@ -42,7 +42,7 @@ std::string Prefix(int rank, int n_ranks, bool colour) {
   return absl::StrFormat("\033[%dm%s\033[0m ", kColours[rank % std::size(kColours)], plain);
 }
 
-// The set of CPUs of one rank, made before fork: the child must not allocate.
+// Makes the set of CPUs of one rank before fork: the child must not allocate.
 std::vector<cpu_set_t> CpuSet(const std::vector<int>& cpus) {
   if (cpus.empty()) return {};
   std::vector<cpu_set_t> set(static_cast<size_t>(cpus.back()) / CPU_SETSIZE + 1);
@@ -52,7 +52,6 @@ std::vector<cpu_set_t> CpuSet(const std::vector<int>& cpus) {
   return set;
 }
 
-// What is wrong with a program that could not be started, and what to do.
 absl::Status CannotExecute(const std::string& program, int error) {
   std::string text = absl::StrCat("iris-run: cannot execute ", program);
   if (error == ENOENT && program.find('/') == std::string::npos) {
@@ -65,34 +64,26 @@ absl::Status CannotExecute(const std::string& program, int error) {
   return absl::ErrnoToStatus(error, text);
 }
 
-// What one rank sees on top of iris-run's own environment.
+// iris-run's own environment and the variables of the rank; the last of several wins.
 std::vector<std::string> RankEnvironment(const RunOptions& options, int rank) {
-  std::vector<std::string> ours = {
-      absl::StrCat("IRIS_RANK=", rank), absl::StrCat("IRIS_N_RANKS=", options.n_ranks),
-      absl::StrCat("IRIS_LOCAL_RANK=", rank), absl::StrCat("IRIS_JOB=", options.job)};
+  std::vector<std::string> variables;
+  for (char** each = environ; *each != nullptr; ++each) variables.emplace_back(*each);
+  variables.insert(
+      variables.end(),
+      {absl::StrCat("IRIS_RANK=", rank), absl::StrCat("IRIS_N_RANKS=", options.n_ranks),
+       absl::StrCat("IRIS_LOCAL_RANK=", rank), absl::StrCat("IRIS_JOB=", options.job)});
   if (!options.runtime_dir.empty()) {
-    ours.push_back(absl::StrCat("IRIS_RUNTIME_DIR=", options.runtime_dir));
+    variables.push_back(absl::StrCat("IRIS_RUNTIME_DIR=", options.runtime_dir));
   }
-  for (const std::string& variable : options.environment) {
-    const std::string name = variable.substr(0, variable.find('=') + 1);
-    ours.erase(std::remove_if(ours.begin(), ours.end(),
-                              [&](const std::string& own) { return absl::StartsWith(own, name); }),
-               ours.end());  // the last of several wins
-    ours.push_back(variable);
-  }
-  std::vector<std::string> result = ours;
-  for (char** variable = environ; *variable != nullptr; ++variable) {
-    const absl::string_view text = *variable;
-    const absl::string_view name = text.substr(0, text.find('=') + 1);
-    const bool replaced = std::any_of(ours.begin(), ours.end(), [&](const std::string& own) {
-      return absl::string_view(own).substr(0, name.size()) == name;
-    });
-    if (!replaced) result.emplace_back(text);
-  }
-  return result;
+  variables.insert(variables.end(), options.environment.begin(), options.environment.end());
+  std::map<std::string, std::string> by_name;
+  for (const std::string& each : variables) by_name[each.substr(0, each.find('='))] = each;
+  variables.clear();
+  for (auto& [name, variable] : by_name) variables.push_back(std::move(variable));
+  return variables;
 }
 
-// What a child tells that did not become its program.
+// The message of a child that could not execute its program.
 struct StartError {
   bool binding = false;  // it could not be bound to its CPUs
   int error = 0;
@@ -107,8 +98,7 @@ std::vector<char*> Pointers(std::vector<std::string>& strings) {
 
 }  // namespace
 
-// A process that outlives a killed iris-run for a moment: it ends every rank's process group, then
-// itself.
+// The guard outlives a killed iris-run for a moment: it ends all ranks' process groups, then exits.
 absl::Status RankSet::StartGuard() {
   wire::UniqueFd read_end;
   if (absl::Status status = MakePipe(&read_end, &guard_pipe_); !status.ok()) return status;

@@ -12,13 +12,12 @@
 namespace iris::ctl {
 namespace {
 
-// Columns on a terminal: characters, not bytes.
+// The columns of a text on a terminal: its characters, not its bytes.
 size_t Width(absl::string_view text) {
   return static_cast<size_t>(
       std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
 }
 
-// The beginning of a text: so many characters.
 std::string FirstCharacters(absl::string_view text, size_t n) {
   size_t end = 0;
   for (size_t characters = 0; end < text.size(); ++end) {
@@ -81,7 +80,7 @@ void Table::CutLastColumn() {
   if (max_width_ == 0 || !columns_.back().may_be_cut) return;
   size_t before = 0;
   for (size_t i = 0; i + 1 < columns_.size(); ++i) before += widths_[i] + 2;
-  // Of a terminal that has no room at all for it, still a few letters.
+  // A terminal that has no room for the column still shows a few letters.
   const size_t room = std::max(max_width_ > before ? max_width_ - before : 0,
                                std::max<size_t>(8, Width(columns_.back().heading)));
   for (auto& row : rows_) {
@@ -111,35 +110,45 @@ std::string Table::Take() {
   return result;
 }
 
-std::string HexDump(absl::string_view bytes, uint64_t first_offset_bytes) {
-  constexpr size_t kLine = 16;
+std::string DumpLines(
+    absl::string_view bytes, size_t line_bytes,
+    absl::FunctionRef<std::string(size_t offset, absl::string_view line)> line_text) {
   std::string result;
   absl::string_view before;
   bool starred = false;
-  for (size_t at = 0; at < bytes.size(); at += kLine) {
-    const absl::string_view line = bytes.substr(at, kLine);
-    if (at > 0 && line == before) {
-      if (!starred) result += "*\n";
-      starred = true;
-      continue;
+  for (size_t at = 0; at < bytes.size(); at += line_bytes) {
+    const absl::string_view line = bytes.substr(at, line_bytes);
+    const bool repeats = at > 0 && line == before;
+    if (!repeats) {
+      absl::StrAppend(&result, line_text(at, line), "\n");
+    } else if (!starred) {
+      result += "*\n";
     }
+    starred = repeats;
     before = line;
-    starred = false;
-    absl::StrAppendFormat(&result, "%010x ", first_offset_bytes + at);
-    for (size_t i = 0; i < kLine; ++i) {
-      if (i == kLine / 2) result += ' ';
-      if (i < line.size()) {
-        absl::StrAppendFormat(&result, " %02x", static_cast<unsigned char>(line[i]));
-      } else {
-        result += "   ";
-      }
-    }
-    result += "  |";
-    for (const char c : line) result += c >= 0x20 && c < 0x7f ? c : '.';
-    result += "|\n";
   }
-  absl::StrAppendFormat(&result, "%010x\n", first_offset_bytes + bytes.size());
   return result;
+}
+
+std::string HexDump(absl::string_view bytes, uint64_t first_offset_bytes) {
+  constexpr size_t kLine = 16;
+  return DumpLines(bytes, kLine,
+                   [&](size_t at, absl::string_view line) {
+                     std::string text = absl::StrFormat("%010x ", first_offset_bytes + at);
+                     std::string characters;
+                     for (size_t i = 0; i < kLine; ++i) {
+                       if (i == kLine / 2) text += ' ';
+                       if (i >= line.size()) {
+                         text += "   ";
+                         continue;
+                       }
+                       const char c = line[i];
+                       absl::StrAppendFormat(&text, " %02x", static_cast<unsigned char>(c));
+                       characters += c >= 0x20 && c < 0x7f ? c : '.';
+                     }
+                     return absl::StrCat(text, "  |", characters, "|");
+                   }) +
+         absl::StrFormat("%010x\n", first_offset_bytes + bytes.size());
 }
 
 }  // namespace iris::ctl

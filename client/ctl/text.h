@@ -1,10 +1,11 @@
-// How iris-ctl writes things down: sizes, times, names from outside, tables, bytes. Pure functions.
+// The texts of iris-ctl: times, names from outside, tables, bytes. Pure functions.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "device/base/bytes.h"
@@ -37,13 +38,12 @@ class Table {
   };
   explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
 
-  // `cells` has one for each column; an empty one is shown as "-".
+  // `cells` has one for each column; an empty one becomes "-".
   void Add(std::vector<std::string> cells);
   size_t rows() const { return n_rows_; }
   // The columns that a line may have on the terminal; 0, as at first: any number.
   void set_max_width(size_t columns) { max_width_ = columns; }
-  // The rows that were added since the last Take, below the headings the first time. Nothing if
-  // there are none.
+  // Returns the rows that were added since the last Take, the first time below the headings.
   std::string Take();
 
  private:
@@ -57,8 +57,13 @@ class Table {
   size_t max_width_ = 0;
 };
 
-// Lines of 16 bytes: offset, hex, ASCII. A line that repeats the one before is shown as "*", once.
-// The offset after the last byte ends the dump.
+// Cuts `bytes` into lines of `line_bytes`, whose texts `line_text` makes. A line that repeats the
+// one before is shown as "*", once.
+std::string DumpLines(
+    absl::string_view bytes, size_t line_bytes,
+    absl::FunctionRef<std::string(size_t offset, absl::string_view line)> line_text);
+
+// DumpLines of 16 bytes: offset, hex, ASCII. The offset after the last byte ends the dump.
 std::string HexDump(absl::string_view bytes, uint64_t first_offset_bytes);
 
 }  // namespace iris::ctl

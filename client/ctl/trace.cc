@@ -5,17 +5,18 @@
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "client/base/annotate.h"
+#include "client/base/whole_file.h"
 #include "client/ctl/borrowed_heap.h"
 #include "client/ctl/text.h"
-#include "client/internal/annotate.h"
-#include "client/internal/mapped_trace.h"
-#include "client/internal/trace_json.h"
-#include "client/internal/trace_recorder.h"
-#include "client/internal/whole_file.h"
+#include "client/trace/mapped_trace.h"
+#include "client/trace/trace_json.h"
+#include "client/trace/trace_recorder.h"
 #include "iris/backend/host_functions.h"
 
 namespace iris::ctl {
@@ -41,22 +42,13 @@ struct Place {
 };
 
 absl::StatusOr<Place> FindTrace(AdminClient& client, const std::string& job) {
-  const auto all = AdminClient::All<v1::ListAllocationsReply>(
-      [&](auto take) { return client.ListAllocations(job, take); });
+  const auto all = client.AllocationsOfOne(job);
   if (!all.ok()) return all.status();
-  std::optional<Place> place;
-  std::set<uint64_t> jobs;
   for (const v1::Allocation& each : all->allocations()) {
-    jobs.insert(each.job_id());
     if (each.name() == TraceRecorder::kName && !each.has_owner()) {
-      place = Place{each.offset_bytes(), each.bytes()};
+      return Place{each.offset_bytes(), each.bytes()};
     }
   }
-  if (jobs.size() > 1) {
-    return absl::FailedPreconditionError(absl::StrCat(jobs.size(), " users have a job named '", job,
-                                                      "'; ask as the user who owns it"));
-  }
-  if (place.has_value()) return *place;
   return absl::FailedPreconditionError(
       absl::StrCat("job '", job,
                    "' has no room for a trace: heaps of 256 MiB and more have it by themselves. "
@@ -64,8 +56,7 @@ absl::StatusOr<Place> FindTrace(AdminClient& client, const std::string& job) {
 }
 
 absl::StatusOr<std::vector<uint32_t>> FindRanks(AdminClient& client, const TraceWish& wish) {
-  const auto jobs = AdminClient::All<v1::ListJobsReply>(
-      [&](auto take) { return client.ListJobs(wish.job, take); });
+  const auto jobs = client.All(&AdminClient::Stub::ListJobs, wish.job);
   if (!jobs.ok()) return jobs.status();
   std::set<uint32_t> ranks;
   for (const v1::Job& job : jobs->jobs()) {
@@ -77,88 +68,33 @@ absl::StatusOr<std::vector<uint32_t>> FindRanks(AdminClient& client, const Trace
       absl::StrCat("job '", wish.job, "' has ", ranks.size(), " ranks, and no rank ", *wish.rank));
 }
 
-// The trace of one rank, mapped here.
 struct Borrowed {
   uint32_t rank = 0;
   BorrowedHeap heap;
   MappedTrace trace;
   ClockSample first = {};
+  bool on = false;
 };
 
-class Traces {
- public:
-  Traces() = default;
-  // Whatever happens, nothing stays on.
-  ~Traces() { (void)SwitchOff(); }
-  Traces(const Traces&) = delete;
-  Traces& operator=(const Traces&) = delete;
-
-  absl::Status Borrow(const std::string& runtime_dir, const std::string& job, uint32_t rank,
-                      const Place& place) {
-    auto heap = BorrowedHeap::Map(runtime_dir, {job, rank, place.offset_bytes, place.bytes});
-    if (!heap.ok()) return Annotate(heap.status(), absl::StrCat("borrow the trace of rank ", rank));
-    MappedTrace trace(&heap->driver(), heap->address(), place.bytes);
-    traces_.push_back(Borrowed{rank, *std::move(heap), trace, {}});
-    return absl::OkStatus();
+// Calls `with` for all ranks, each on its device, and returns the first error.
+absl::Status OnEach(std::vector<Borrowed>& traces, const char* what,
+                    absl::FunctionRef<absl::Status(Borrowed&)> with) {
+  absl::Status first;
+  for (Borrowed& each : traces) {
+    absl::Status status = each.heap.UseDevice();
+    if (status.ok()) status = with(each);
+    if (first.ok()) first = Annotate(status, absl::StrCat(what, each.rank));
   }
+  return first;
+}
 
-  absl::Status SampleClocks() {
-    return OnEach("compare the clocks of rank ", [](Borrowed& each) {
-      auto sample = internal::SampleClocks(each.heap.backend());
-      if (sample.ok()) each.first = *sample;
-      return sample.status();
-    });
-  }
+absl::Status SwitchOff(std::vector<Borrowed>& traces) {
+  return OnEach(traces, "switch off the trace of rank ", [](Borrowed& each) {
+    return std::exchange(each.on, false) ? each.trace.SwitchOff() : absl::OkStatus();
+  });
+}
 
-  absl::Status SwitchOn(absl::Duration time) {
-    return OnEach("switch on the trace of rank ", [&](Borrowed& each) {
-      const uint64_t passed = backend::HostClockNanoseconds() - each.first.host_ns;
-      const uint64_t now = each.first.device_ns + passed;
-      absl::Status status =
-          each.trace.SwitchOn(now, now + static_cast<uint64_t>(absl::ToInt64Nanoseconds(time)));
-      if (status.ok()) on_.insert(each.rank);
-      return status;
-    });
-  }
-
-  absl::Status SwitchOff() {
-    return OnEach("switch off the trace of rank ", [this](Borrowed& each) {
-      return on_.erase(each.rank) == 0 ? absl::OkStatus() : each.trace.SwitchOff();
-    });
-  }
-
-  absl::Status Read(TraceFile* file) {
-    return OnEach("read the trace of rank ", [file](Borrowed& each) {
-      const auto last = internal::SampleClocks(each.heap.backend());
-      if (!last.ok()) return last.status();
-      absl::StatusOr<RankTrace> read = each.trace.Read();
-      if (!read.ok()) return read.status();
-      read->rank = each.rank;
-      read->first = each.first;
-      read->last = *last;
-      file->ranks.push_back(*std::move(read));
-      return absl::OkStatus();
-    });
-  }
-
- private:
-  // All of them, and the first error.
-  template <typename Do>
-  absl::Status OnEach(const char* what, Do with) {
-    absl::Status first;
-    for (Borrowed& each : traces_) {
-      absl::Status status = each.heap.UseDevice();
-      if (status.ok()) status = with(each);
-      if (first.ok()) first = Annotate(status, absl::StrCat(what, each.rank));
-    }
-    return first;
-  }
-
-  std::vector<Borrowed> traces_;
-  std::set<uint32_t> on_;
-};
-
-// What irisd has noted of the job since then.
+// Adds irisd's events of the job since `since_ns`.
 absl::Status AddMarks(AdminClient& client, const std::string& job, uint64_t since_ns,
                       TraceFile* file) {
   // irisd's times are of the wall clock.
@@ -180,7 +116,7 @@ absl::Status AddMarks(AdminClient& client, const std::string& job, uint64_t sinc
   });
 }
 
-// An error of the files that were named, and not of what was asked of irisd.
+// Distinguishes an error of the file from those of irisd.
 absl::Status FileError(const absl::Status& status) {
   if (status.ok()) return status;
   return absl::FailedPreconditionError(
@@ -217,32 +153,56 @@ absl::StatusOr<std::string> TakeTrace(const TraceWish& wish, AdminClient& client
   if (!place.ok()) return place.status();
   const auto ranks = FindRanks(client, wish);
   if (!ranks.ok()) return ranks.status();
-  Traces traces;
-  absl::Status status;
+  std::vector<Borrowed> traces;
+  const absl::Cleanup nothing_stays_on = [&traces] { (void)SwitchOff(traces); };
   for (const uint32_t rank : *ranks) {
-    status = traces.Borrow(client.runtime_dir(), wish.job, rank, *place);
-    if (!status.ok()) return status;
+    auto heap = BorrowedHeap::Map(client.runtime_dir(),
+                                  {wish.job, rank, place->offset_bytes, place->bytes});
+    if (!heap.ok()) return Annotate(heap.status(), absl::StrCat("borrow the trace of rank ", rank));
+    const MappedTrace trace(&heap->driver(), heap->address(), place->bytes);
+    traces.push_back(Borrowed{rank, *std::move(heap), trace});
   }
-  status = traces.SampleClocks();
+  absl::Status status = OnEach(traces, "compare the clocks of rank ", [](Borrowed& each) {
+    const auto sample = internal::SampleClocks(each.heap.backend());
+    if (sample.ok()) each.first = *sample;
+    return sample.status();
+  });
   if (!status.ok()) return status;
   uint64_t since_ns = 0;
   if (wish.seconds > 0) {
     since_ns = backend::HostClockNanoseconds();
     const absl::Duration time = absl::Seconds(wish.seconds);
-    status = traces.SwitchOn(time + kLonger);
+    status = OnEach(traces, "switch on the trace of rank ", [&](Borrowed& each) {
+      const uint64_t passed = backend::HostClockNanoseconds() - each.first.host_ns;
+      const uint64_t now = each.first.device_ns + passed;
+      absl::Status switched = each.trace.SwitchOn(
+          now, now + static_cast<uint64_t>(absl::ToInt64Nanoseconds(time + kLonger)));
+      each.on = switched.ok();
+      return switched;
+    });
     if (!status.ok()) return status;
     say(absl::StrCat("tracing ", ranks->size(), ranks->size() == 1 ? " rank" : " ranks", " for ",
                      wish.seconds, " s; Ctrl-C ends it and writes what there is"));
     for (const absl::Time end = absl::Now() + time; absl::Now() < end && !over();) {
       absl::SleepFor(std::min(kLook, end - absl::Now()));
     }
-    status = traces.SwitchOff();
+    status = SwitchOff(traces);
     if (!status.ok()) return status;
     absl::SleepFor(kSettle);
   }
   TraceFile file;
   file.job = wish.job;
-  status = traces.Read(&file);
+  status = OnEach(traces, "read the trace of rank ", [&file](Borrowed& each) {
+    const auto last = internal::SampleClocks(each.heap.backend());
+    if (!last.ok()) return last.status();
+    absl::StatusOr<RankTrace> read = each.trace.Read();
+    if (!read.ok()) return read.status();
+    read->rank = each.rank;
+    read->first = each.first;
+    read->last = *last;
+    file.ranks.push_back(*std::move(read));
+    return absl::OkStatus();
+  });
   if (status.ok()) status = AddMarks(client, wish.job, since_ns, &file);
   if (status.ok()) {
     file.host = internal::HostId();

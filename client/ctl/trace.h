@@ -1,5 +1,5 @@
 // iris-ctl trace: switches the traces of a running job's ranks on for a while, from outside, and
-// writes what they were told as one file. One thread.
+// writes their events as one file. One thread.
 #pragma once
 
 #include <cstdint>
@@ -21,11 +21,10 @@ struct TraceWish {
   std::vector<std::string> merge;  // files that become one, instead of all that
 };
 
-// Takes the trace, writes the file, and gives a line that says what is in it. `over` is asked some
-// times a second and ends it early. `say` gets a line once all traces are on. Should this process
-// die meanwhile, the traces end by themselves at about the same time. kNotFound: no such job or
-// rank. kFailedPrecondition: the job has no room for a trace, or one is on already; says what to
-// do.
+// Takes the trace, writes the file, and returns a summary. `over` is asked some times a second and
+// ends the trace early. `say` gets a line once all traces are on. If this process dies meanwhile,
+// the traces end by themselves at about the same time. kNotFound: no such job or rank.
+// kFailedPrecondition: the job has no room for a trace, or one is on already; says what to do.
 absl::StatusOr<std::string> TakeTrace(const TraceWish& wish, AdminClient& client,
                                       absl::FunctionRef<bool()> over,
                                       absl::FunctionRef<void(const std::string&)> say);

@@ -4,50 +4,92 @@
 #include <cstdint>
 #include <map>
 #include <set>
-#include <string>
-#include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 #include "client/base/printable.h"
-#include "client/ctl/text.h"
+#include "google/protobuf/reflection.h"
 
 namespace iris::ctl {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using google::protobuf::EnumDescriptor;
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Reflection;
 constexpr auto kRight = Table::Align::kRight;
 
-// Ids as irisd's log and events write them.
-std::string Id(uint64_t value) { return absl::StrCat(value); }
-std::string Offset(uint64_t bytes) { return absl::StrFormat("0x%x", bytes); }
-
-std::string Age(int64_t unix_ms, absl::Time now) {
-  return unix_ms == 0 ? "" : HumanDuration(now - absl::FromUnixMillis(unix_ms));
+std::string Word(const EnumDescriptor& type, int value) {
+  // The first value is RANK_STATE_UNSPECIFIED, and the others begin like it.
+  const auto* const named = type.FindValueByNumber(value);
+  if (value == 0 || named == nullptr) return "unknown";
+  absl::string_view prefix = type.FindValueByNumber(0)->name();
+  absl::ConsumeSuffix(&prefix, "UNSPECIFIED");
+  return absl::AsciiStrToLower(absl::StripPrefix(named->name(), prefix));
 }
 
-std::string Word(absl::string_view enum_name, absl::string_view prefix) {
-  absl::ConsumePrefix(&enum_name, prefix);
-  return enum_name.empty() || enum_name == "UNSPECIFIED" ? "unknown"
-                                                         : absl::AsciiStrToLower(enum_name);
-}
-
-std::string RanksOf(const v1::Job& job) {
-  std::map<std::string, int> counts;
-  for (const auto& rank : job.ranks()) ++counts[StateWord(rank.state())];
-  if (counts.size() == 1 && counts.begin()->second == static_cast<int>(job.n_ranks())) {
-    return absl::StrCat(job.n_ranks(), " ", counts.begin()->first);
+Json FieldJson(const Message& message, const FieldDescriptor* field) {
+  const Reflection& reflection = *message.GetReflection();
+  if (field->is_repeated()) {
+    if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
+      return ArrayJson(reflection.GetRepeatedFieldRef<Message>(message, field));
+    }
+    const auto numbers = reflection.GetRepeatedFieldRef<uint64_t>(message, field);
+    return std::vector<uint64_t>(numbers.begin(), numbers.end());
   }
-  std::vector<std::string> parts;
-  for (const auto& [word, count] : counts) parts.push_back(absl::StrCat(count, " ", word));
-  return absl::StrCat(job.n_ranks(), parts.empty() ? "" : ": ", absl::StrJoin(parts, ", "));
+  if (field->has_presence() && !reflection.HasField(message, field)) return nullptr;
+  switch (field->cpp_type()) {
+    case FieldDescriptor::CPPTYPE_STRING:
+      return reflection.GetString(message, field);
+    case FieldDescriptor::CPPTYPE_BOOL:
+      return reflection.GetBool(message, field);
+    case FieldDescriptor::CPPTYPE_ENUM:
+      return Word(*field->enum_type(), reflection.GetEnumValue(message, field));
+    case FieldDescriptor::CPPTYPE_INT32:
+      return reflection.GetInt32(message, field);
+    case FieldDescriptor::CPPTYPE_INT64:
+      return reflection.GetInt64(message, field);
+    case FieldDescriptor::CPPTYPE_UINT32:
+      return reflection.GetUInt32(message, field);
+    case FieldDescriptor::CPPTYPE_UINT64: {
+      const uint64_t value = reflection.GetUInt64(message, field);
+      if (field->type() == FieldDescriptor::TYPE_FIXED64) return absl::StrCat(value);
+      if (field->name() == "base") return absl::StrFormat("0x%x", value);
+      return value;
+    }
+    case FieldDescriptor::CPPTYPE_MESSAGE:
+      return MessageJson(reflection.GetMessage(message, field));
+    default:
+      return nullptr;  // admin.proto has no other types
+  }
 }
 
-// How many devices, and whether ranks share one.
+std::string FieldText(const Message& message, const FieldDescriptor* field, absl::Time now) {
+  const Json value = FieldJson(message, field);
+  const std::string& name = field->name();
+  if (value.is_string()) return EscapeName(value.get_ref<const std::string&>());
+  if (value.is_boolean()) return value.get<bool>() ? "yes" : "no";
+  if (name == "offset_bytes") return absl::StrFormat("0x%x", value.get<uint64_t>());
+  if (absl::EndsWith(name, "bytes")) return HumanBytes(value.get<uint64_t>());
+  if (absl::EndsWith(name, "_unix_ms")) return Age(value.get<int64_t>(), now);
+  if (name == "core_us") return absl::StrFormat("%.3f s", value.get<double>() * 1e-6);
+  return value.dump();
+}
+
+// "4 ready" if all ranks are alike, else the states.
+std::string RanksOf(const v1::Job& job) {
+  const auto& ranks = job.ranks();
+  const bool alike = !ranks.empty() && ranks.size() == static_cast<int>(job.n_ranks()) &&
+                     std::all_of(ranks.begin(), ranks.end(), [&](const v1::JobRank& rank) {
+                       return rank.state() == ranks[0].state();
+                     });
+  return alike ? absl::StrCat(job.n_ranks(), " ", StateWord(ranks[0].state())) : RankStates(job);
+}
+
 std::string DevicesOf(const v1::Job& job) {
   std::set<std::string> devices;
   int n_ranks = 0;
@@ -60,8 +102,8 @@ std::string DevicesOf(const v1::Job& job) {
   return absl::StrCat(devices.size(), shared ? " shared" : "");
 }
 
-// The same JSON with \uNNNN in place of characters that could steer a terminal. JSON itself demands
-// that of those below U+0020 alone.
+// Puts \uNNNN in place of characters that could steer a terminal. JSON itself demands that only of
+// those below U+0020.
 std::string PrintableJson(absl::string_view json) {
   std::string result;
   while (!json.empty()) {
@@ -83,68 +125,7 @@ std::string PrintableJson(absl::string_view json) {
   return result;
 }
 
-void AddDevices(const v1::ListDevicesReply& reply, absl::Time /*now*/, Table* table) {
-  for (const auto& device : reply.devices()) {
-    table->Add({absl::StrCat(device.index()), EscapeName(device.uuid()),
-                EscapeName(device.backend()), EscapeName(device.name()),
-                HumanBytes(device.memory_bytes()), HumanBytes(device.used_bytes()),
-                HumanBytes(device.granularity_bytes())});
-  }
-}
-
-void AddJobs(const v1::ListJobsReply& reply, absl::Time now, Table* table) {
-  for (const auto& job : reply.jobs()) {
-    table->Add({EscapeName(job.job()), absl::StrCat(job.uid()), StateWord(job.state()),
-                absl::StrCat(job.epoch()), RanksOf(job), HumanBytes(job.heap_bytes()),
-                HumanBytes(job.allocated_bytes()), absl::StrCat(job.n_allocations()),
-                absl::StrCat(job.n_teams()), DevicesOf(job), job.same_address() ? "yes" : "no",
-                Age(job.created_unix_ms(), now)});
-  }
-}
-
-void AddHeaps(const v1::ListHeapsReply& reply, absl::Time /*now*/, Table* table) {
-  for (const auto& heap : reply.heaps()) {
-    table->Add({EscapeName(heap.job()), absl::StrCat(heap.rank()), absl::StrCat(heap.pid()),
-                StateWord(heap.state()), EscapeName(heap.device_uuid()),
-                HumanBytes(heap.heap_bytes()), HumanBytes(heap.max_heap_bytes()),
-                HumanBytes(heap.allocated_bytes()), HumanBytes(heap.largest_free_bytes()),
-                absl::StrCat(heap.n_segments())});
-  }
-}
-
-void AddAllocations(const v1::ListAllocationsReply& reply, absl::Time now, Table* table) {
-  for (const auto& allocation : reply.allocations()) {
-    table->Add({EscapeName(allocation.job()), EscapeName(allocation.name()),
-                Offset(allocation.offset_bytes()), HumanBytes(allocation.bytes()),
-                EscapeName(allocation.tensor().dtype()),
-                absl::StrJoin(allocation.tensor().shape(), "x"), WhoseText(allocation),
-                absl::StrCat(allocation.k()), Age(allocation.created_unix_ms(), now)});
-  }
-}
-
-void AddSessions(const v1::ListSessionsReply& reply, absl::Time now, Table* table) {
-  for (const auto& session : reply.sessions()) {
-    const bool joined = !session.job().empty();
-    table->Add({Id(session.session_id()), absl::StrCat(session.pid()), absl::StrCat(session.uid()),
-                EscapeName(session.state()), EscapeName(session.job()),
-                joined ? absl::StrCat(session.rank()) : "", Age(session.created_unix_ms(), now),
-                EscapeName(session.command())});
-  }
-}
-
-void AddTenants(const v1::ListTenantsReply& reply, absl::Time /*now*/, Table* table) {
-  for (const auto& tenant : reply.tenants()) {
-    table->Add({EscapeName(tenant.name()), absl::StrCat(tenant.sessions()),
-                absl::StrCat(tenant.calls()), absl::StrCat(tenant.jobs()),
-                absl::StrCat(tenant.teams()), absl::StrCat(tenant.allocations()),
-                HumanBytes(tenant.heap_bytes()), absl::StrCat(tenant.descriptors()),
-                HumanBytes(tenant.core_bytes()),
-                absl::StrFormat("%.3f s", static_cast<double>(tenant.core_us()) * 1e-6)});
-  }
-}
-
-}  // namespace
-
+// Names the team of an allocation, or the rank that has allocated it alone.
 std::string WhoseText(const v1::Allocation& allocation) {
   if (!allocation.has_owner()) return absl::StrCat(allocation.team_id());
   std::string text = absl::StrCat("rank ", allocation.owner());
@@ -154,16 +135,59 @@ std::string WhoseText(const v1::Allocation& allocation) {
   return text;
 }
 
-std::string StateWord(v1::RankState state) {
-  return Word(v1::RankState_Name(state), "RANK_STATE_");
+std::string DtypeText(const v1::Allocation& allocation) {
+  return EscapeName(allocation.tensor().dtype());
 }
-std::string StateWord(v1::JobState state) { return Word(v1::JobState_Name(state), "JOB_STATE_"); }
+std::string ShapeText(const v1::Allocation& allocation) {
+  return absl::StrJoin(allocation.tensor().shape(), "x");
+}
+std::string RankText(const v1::Session& session) {
+  return session.job().empty() ? "" : absl::StrCat(session.rank());
+}
+
+// Makes `text` a function of any message.
+template <typename Thing, std::string (*text)(const Thing&)>
+std::string Of(const Message& thing) {
+  return text(static_cast<const Thing&>(thing));
+}
+
+}  // namespace
+
+Json MessageJson(const Message& message) {
+  Json json = Json::object();
+  for (int i = 0; i < message.GetDescriptor()->field_count(); ++i) {
+    const FieldDescriptor* const field = message.GetDescriptor()->field(i);
+    if (field->name() == "tensor") {
+      json.update(MessageJson(message.GetReflection()->GetMessage(message, field)));
+    } else {
+      const bool of_tenant = field->full_name() == "iris.v1.Tenant.name";
+      json[of_tenant ? "tenant" : field->name()] = FieldJson(message, field);
+    }
+  }
+  return json;
+}
 
 std::string Dump(const Json& json, int indent) {
   return PrintableJson(json.dump(indent, ' ', false, Json::error_handler_t::replace)) + "\n";
 }
 
-// What becomes of the heaps when irisd ends.
+std::string StateWord(v1::RankState state) { return Word(*v1::RankState_descriptor(), state); }
+std::string StateWord(v1::JobState state) { return Word(*v1::JobState_descriptor(), state); }
+
+std::string RankStates(const v1::Job& job) {
+  std::map<std::string, int> counts;
+  for (const v1::JobRank& rank : job.ranks()) ++counts[StateWord(rank.state())];
+  return absl::StrCat(job.n_ranks(), counts.empty() ? "" : ": ",
+                      absl::StrJoin(counts, ", ", [](std::string* out, const auto& word_and_count) {
+                        absl::StrAppend(out, word_and_count.second, " ", word_and_count.first);
+                      }));
+}
+
+std::string Age(int64_t unix_ms, absl::Time now) {
+  return unix_ms == 0 ? "" : HumanDuration(now - absl::FromUnixMillis(unix_ms));
+}
+
+// Says what becomes of the heaps when irisd ends.
 std::string KeptText(const v1::GetStatusReply& status) {
   const v1::KeptForNext& kept = status.kept_for_next();
   if (!status.has_kept_for_next()) return "heaps are lost: nobody keeps its descriptors";
@@ -218,91 +242,120 @@ std::string StatusText(const v1::GetStatusReply& status, absl::Time now) {
   return text;
 }
 
-ListView<v1::ListDevicesReply> DevicesView() {
-  return {"devices",
-          Table({{"INDEX", kRight},
-                 {"UUID"},
-                 {"BACKEND"},
-                 {"NAME"},
-                 {"MEMORY", kRight},
-                 {"USED", kRight},
-                 {"GRANULARITY", kRight}}),
-          AddDevices, DevicesJson};
+Table View::MakeTable() const {
+  std::vector<Table::Column> made;
+  for (const Column& column : columns) {
+    Table::Align align = column.align;
+    if (column.field != nullptr) {
+      const FieldDescriptor& field = *things->FindFieldByName(column.field);
+      const bool is_word = field.cpp_type() == FieldDescriptor::CPPTYPE_STRING ||
+                           field.cpp_type() == FieldDescriptor::CPPTYPE_ENUM ||
+                           field.cpp_type() == FieldDescriptor::CPPTYPE_BOOL ||
+                           field.type() == FieldDescriptor::TYPE_FIXED64;
+      align = is_word ? Table::Align::kLeft : kRight;
+    }
+    made.push_back({column.heading, align, column.may_be_cut});
+  }
+  return Table(std::move(made));
 }
 
-ListView<v1::ListJobsReply> JobsView() {
-  return {"jobs",
-          Table({{"JOB"},
-                 {"UID", kRight},
-                 {"STATE"},
-                 {"EPOCH", kRight},
-                 {"RANKS"},
-                 {"HEAP/RANK", kRight},
-                 {"ALLOCATED", kRight},
-                 {"ALLOCATIONS", kRight},
-                 {"TEAMS", kRight},
-                 {"DEVICES"},
-                 {"SAME-ADDRESS"},
-                 {"AGE", kRight}}),
-          AddJobs, JobsJson};
+void View::AddRow(const Message& thing, absl::Time now, Table* table) const {
+  std::vector<std::string> cells;
+  for (const Column& column : columns) {
+    cells.push_back(column.text != nullptr
+                        ? column.text(thing)
+                        : FieldText(thing, things->FindFieldByName(column.field), now));
+  }
+  table->Add(std::move(cells));
 }
 
-ListView<v1::ListHeapsReply> HeapsView() {
-  return {"heaps",
-          Table({{"JOB"},
-                 {"RANK", kRight},
-                 {"PID", kRight},
-                 {"STATE"},
-                 {"DEVICE"},
-                 {"HEAP", kRight},
-                 {"MAX", kRight},
-                 {"ALLOCATED", kRight},
-                 {"LARGEST-FREE", kRight},
-                 {"SEGMENTS", kRight}}),
-          AddHeaps, HeapsJson};
+View DevicesView() {
+  return {"no devices",
+          v1::Device::descriptor(),
+          {{"INDEX", "index"},
+           {"UUID", "uuid"},
+           {"BACKEND", "backend"},
+           {"NAME", "name"},
+           {"MEMORY", "memory_bytes"},
+           {"USED", "used_bytes"},
+           {"GRANULARITY", "granularity_bytes"}}};
 }
 
-ListView<v1::ListAllocationsReply> AllocationsView() {
-  return {"allocations",
-          Table({{"JOB"},
-                 {"NAME"},
-                 {"OFFSET", kRight},
-                 {"SIZE", kRight},
-                 {"DTYPE"},
-                 {"SHAPE"},
-                 {"TEAM", kRight},
-                 {"K", kRight},
-                 {"AGE", kRight}}),
-          AddAllocations, AllocationsJson};
+View JobsView() {
+  return {"no jobs",
+          v1::Job::descriptor(),
+          {{"JOB", "job"},
+           {"UID", "uid"},
+           {"STATE", "state"},
+           {"EPOCH", "epoch"},
+           {"RANKS", nullptr, Of<v1::Job, RanksOf>},
+           {"HEAP/RANK", "heap_bytes"},
+           {"ALLOCATED", "allocated_bytes"},
+           {"ALLOCATIONS", "n_allocations"},
+           {"TEAMS", "n_teams"},
+           {"DEVICES", nullptr, Of<v1::Job, DevicesOf>},
+           {"SAME-ADDRESS", "same_address"},
+           {"AGE", "created_unix_ms"}}};
 }
 
-ListView<v1::ListSessionsReply> SessionsView() {
-  return {"sessions",
-          Table({{"SESSION"},
-                 {"PID", kRight},
-                 {"UID", kRight},
-                 {"STATE"},
-                 {"JOB"},
-                 {"RANK", kRight},
-                 {"AGE", kRight},
-                 {"COMMAND", Table::Align::kLeft, /*may_be_cut=*/true}}),
-          AddSessions, SessionsJson};
+View HeapsView() {
+  return {"no heaps",
+          v1::Heap::descriptor(),
+          {{"JOB", "job"},
+           {"RANK", "rank"},
+           {"PID", "pid"},
+           {"STATE", "state"},
+           {"DEVICE", "device_uuid"},
+           {"HEAP", "heap_bytes"},
+           {"MAX", "max_heap_bytes"},
+           {"ALLOCATED", "allocated_bytes"},
+           {"LARGEST-FREE", "largest_free_bytes"},
+           {"SEGMENTS", "n_segments"}}};
 }
 
-ListView<v1::ListTenantsReply> TenantsView() {
-  return {"tenants",
-          Table({{"TENANT"},
-                 {"SESSIONS", kRight},
-                 {"CALLS", kRight},
-                 {"JOBS", kRight},
-                 {"TEAMS", kRight},
-                 {"ALLOCATIONS", kRight},
-                 {"HEAP", kRight},
-                 {"DESCRIPTORS", kRight},
-                 {"CORE MEMORY", kRight},
-                 {"CORE TIME", kRight}}),
-          AddTenants, TenantsJson};
+View AllocationsView() {
+  return {"no allocations",
+          v1::Allocation::descriptor(),
+          {{"JOB", "job"},
+           {"NAME", "name"},
+           {"OFFSET", "offset_bytes"},
+           {"SIZE", "bytes"},
+           {"DTYPE", nullptr, Of<v1::Allocation, DtypeText>},
+           {"SHAPE", nullptr, Of<v1::Allocation, ShapeText>},
+           {"TEAM", nullptr, Of<v1::Allocation, WhoseText>, kRight},
+           {"K", "k"},
+           {"AGE", "created_unix_ms"}}};
 }
+
+View SessionsView() {
+  return {"no sessions",
+          v1::Session::descriptor(),
+          {{"SESSION", "session_id"},
+           {"PID", "pid"},
+           {"UID", "uid"},
+           {"STATE", "state"},
+           {"JOB", "job"},
+           {"RANK", nullptr, Of<v1::Session, RankText>, kRight},
+           {"AGE", "created_unix_ms"},
+           {"COMMAND", "command", nullptr, Table::Align::kLeft, /*may_be_cut=*/true}}};
+}
+
+View TenantsView() {
+  return {"no tenants",
+          v1::Tenant::descriptor(),
+          {{"TENANT", "name"},
+           {"SESSIONS", "sessions"},
+           {"CALLS", "calls"},
+           {"JOBS", "jobs"},
+           {"TEAMS", "teams"},
+           {"ALLOCATIONS", "allocations"},
+           {"HEAP", "heap_bytes"},
+           {"DESCRIPTORS", "descriptors"},
+           {"CORE MEMORY", "core_bytes"},
+           {"CORE TIME", "core_us"}}};
+}
+
+View WaitsView() { return {"nobody waits", v1::Wait::descriptor(), {}, Of<v1::Wait, WaitText>}; }
 
 std::string TenantLimitsText(const v1::ListTenantsReply& reply) {
   const v1::Tenant& one = reply.limits();
@@ -316,19 +369,34 @@ std::string TenantLimitsText(const v1::ListTenantsReply& reply) {
       HumanBytes(all.core_bytes()), " (core.memory)\n");
 }
 
-std::string JsonList::Add(const Json& items) {
-  std::string text;
-  for (const Json& item : items) {
-    const std::string lines =
-        PrintableJson(item.dump(2, ' ', false, Json::error_handler_t::replace));
-    absl::StrAppend(&text, empty_ ? "[\n  " : ",\n  ",
-                    absl::StrReplaceAll(lines, {{"\n", "\n  "}}));
-    empty_ = false;
-  }
-  return text;
+ListPrinter::ListPrinter(View view, bool as_json, size_t max_width)
+    : view_(std::move(view)), as_json_(as_json), table_(view_.MakeTable()) {
+  table_.set_max_width(max_width);
 }
 
-std::string JsonList::End() const { return empty_ ? "[]\n" : "\n]\n"; }
+std::string ListPrinter::Page(const Message& page, absl::Time now) {
+  std::string text;
+  for (const Message& thing :
+       page.GetReflection()->GetRepeatedFieldRef<Message>(page, page.GetDescriptor()->field(0))) {
+    if (as_json_) {
+      std::string lines = Dump(MessageJson(thing), 2);
+      lines.pop_back();
+      absl::StrAppend(&text, empty_ ? "[\n  " : ",\n  ",
+                      absl::StrReplaceAll(lines, {{"\n", "\n  "}}));
+    } else if (view_.line != nullptr) {
+      text += view_.line(thing);
+    } else {
+      view_.AddRow(thing, now, &table_);
+    }
+    empty_ = false;
+  }
+  return text + table_.Take();
+}
+
+std::string ListPrinter::End() const {
+  if (as_json_) return empty_ ? "[]\n" : "\n]\n";
+  return empty_ ? absl::StrCat(view_.none, "\n") : "";
+}
 
 std::string EventText(const v1::Event& event, absl::TimeZone zone) {
   std::string text;
@@ -341,180 +409,6 @@ std::string EventText(const v1::Event& event, absl::TimeZone zone) {
   if (event.pid() > 0) absl::StrAppend(&text, "  pid=", event.pid());
   if (!event.text().empty()) absl::StrAppend(&text, "  ", EscapeName(event.text()));
   return text + "\n";
-}
-
-Json StatusJson(const v1::GetStatusReply& status) {
-  Json backends = Json::array();
-  for (const auto& backend : status.backends()) {
-    backends.push_back({{"backend", backend.backend()},
-                        {"available", backend.available()},
-                        {"detail", backend.detail()}});
-  }
-  Json kept;  // null: nothing is
-  if (status.has_kept_for_next()) {
-    kept = {{"generation", status.kept_for_next().generation()},
-            {"descriptors", status.kept_for_next().descriptors()},
-            {"max_descriptors", status.kept_for_next().max_descriptors()},
-            {"state_bytes", status.kept_for_next().state_bytes()},
-            {"lost_because", status.kept_for_next().lost_because()}};
-  }
-  return {{"version", status.version()},
-          {"pid", status.pid()},
-          {"start_time_unix_ms", status.start_time_unix_ms()},
-          {"runtime_dir", status.runtime_dir()},
-          {"n_devices", status.n_devices()},
-          {"n_jobs", status.n_jobs()},
-          {"n_sessions", status.n_sessions()},
-          {"heap_bytes", status.heap_bytes()},
-          {"kept_bytes", status.kept_bytes()},
-          {"kept_for_next", kept},
-          {"rss_bytes", status.rss_bytes()},
-          {"open_fds", status.open_fds()},
-          {"fd_limit", status.fd_limit()},
-          {"sessions_total", status.sessions_total()},
-          {"sessions_refused_total", status.sessions_refused_total()},
-          {"descriptors_closing", status.descriptors_closing()},
-          {"closing_troubles_total", status.closing_troubles_total()},
-          {"log_lines_left_out_total", status.log_lines_left_out_total()},
-          {"worker_troubles_total", status.worker_troubles_total()},
-          {"last_worker_trouble", status.last_worker_trouble()},
-          {"attestation", status.attestation()},
-          {"stopping", status.stopping()},
-          {"backends", backends}};
-}
-
-Json DevicesJson(const v1::ListDevicesReply& reply) {
-  Json result = Json::array();
-  for (const auto& device : reply.devices()) {
-    result.push_back({{"index", device.index()},
-                      {"uuid", device.uuid()},
-                      {"backend", device.backend()},
-                      {"name", device.name()},
-                      {"memory_bytes", device.memory_bytes()},
-                      {"used_bytes", device.used_bytes()},
-                      {"granularity_bytes", device.granularity_bytes()}});
-  }
-  return result;
-}
-
-Json JobsJson(const v1::ListJobsReply& reply) {
-  Json result = Json::array();
-  for (const auto& job : reply.jobs()) {
-    Json ranks = Json::array();
-    for (const auto& rank : job.ranks()) {
-      ranks.push_back({{"rank", rank.rank()},
-                       {"state", StateWord(rank.state())},
-                       {"pid", rank.pid()},
-                       {"session_id", Id(rank.session_id())},
-                       {"device_uuid", rank.device_uuid()},
-                       {"base", Offset(rank.base())}});
-    }
-    result.push_back({{"job_id", Id(job.job_id())},
-                      {"job", job.job()},
-                      {"uid", job.uid()},
-                      {"state", StateWord(job.state())},
-                      {"epoch", job.epoch()},
-                      {"n_ranks", job.n_ranks()},
-                      {"heap_bytes", job.heap_bytes()},
-                      {"stride_bytes", job.stride_bytes()},
-                      {"same_address", job.same_address()},
-                      {"n_teams", job.n_teams()},
-                      {"n_allocations", job.n_allocations()},
-                      {"allocated_bytes", job.allocated_bytes()},
-                      {"created_unix_ms", job.created_unix_ms()},
-                      {"ranks", ranks}});
-  }
-  return result;
-}
-
-Json HeapsJson(const v1::ListHeapsReply& reply) {
-  Json result = Json::array();
-  for (const auto& heap : reply.heaps()) {
-    result.push_back({{"job_id", Id(heap.job_id())},
-                      {"job", heap.job()},
-                      {"uid", heap.uid()},
-                      {"rank", heap.rank()},
-                      {"pid", heap.pid()},
-                      {"state", StateWord(heap.state())},
-                      {"device_uuid", heap.device_uuid()},
-                      {"heap_bytes", heap.heap_bytes()},
-                      {"max_heap_bytes", heap.max_heap_bytes()},
-                      {"allocated_bytes", heap.allocated_bytes()},
-                      {"largest_free_bytes", heap.largest_free_bytes()},
-                      {"n_segments", heap.n_segments()}});
-  }
-  return result;
-}
-
-Json AllocationsJson(const v1::ListAllocationsReply& reply) {
-  Json result = Json::array();
-  for (const auto& allocation : reply.allocations()) {
-    result.push_back({{"job_id", Id(allocation.job_id())},
-                      {"job", allocation.job()},
-                      {"uid", allocation.uid()},
-                      {"name", allocation.name()},
-                      {"offset_bytes", allocation.offset_bytes()},
-                      {"bytes", allocation.bytes()},
-                      {"alignment_bytes", allocation.alignment_bytes()},
-                      {"dtype", allocation.tensor().dtype()},
-                      {"shape", std::vector<uint64_t>(allocation.tensor().shape().begin(),
-                                                      allocation.tensor().shape().end())},
-                      {"team_id", allocation.team_id()},
-                      {"owner", allocation.has_owner() ? Json(allocation.owner()) : Json()},
-                      {"n_open", allocation.n_open()},
-                      {"freed", allocation.freed()},
-                      {"registered", allocation.registered()},
-                      {"k", allocation.k()},
-                      {"created_unix_ms", allocation.created_unix_ms()}});
-  }
-  return result;
-}
-
-Json SessionsJson(const v1::ListSessionsReply& reply) {
-  Json result = Json::array();
-  for (const auto& session : reply.sessions()) {
-    result.push_back({{"session_id", Id(session.session_id())},
-                      {"pid", session.pid()},
-                      {"uid", session.uid()},
-                      {"gid", session.gid()},
-                      {"command", session.command()},
-                      {"state", session.state()},
-                      {"job", session.job()},
-                      {"rank", session.rank()},
-                      {"created_unix_ms", session.created_unix_ms()}});
-  }
-  return result;
-}
-
-Json TenantsJson(const v1::ListTenantsReply& reply) {
-  Json result = Json::array();
-  for (const auto& tenant : reply.tenants()) {
-    result.push_back({{"tenant", tenant.name()},
-                      {"uid", tenant.uid()},
-                      {"container", tenant.container()},
-                      {"sessions", tenant.sessions()},
-                      {"admin_connections", tenant.admin_connections()},
-                      {"calls", tenant.calls()},
-                      {"unread_bytes", tenant.unread_bytes()},
-                      {"descriptors_in_flight", tenant.descriptors_in_flight()},
-                      {"jobs", tenant.jobs()},
-                      {"teams", tenant.teams()},
-                      {"allocations", tenant.allocations()},
-                      {"registered_pieces", tenant.registered_pieces()},
-                      {"value_bytes", tenant.value_bytes()},
-                      {"descriptors", tenant.descriptors()},
-                      {"heap_bytes", tenant.heap_bytes()},
-                      {"core_bytes", tenant.core_bytes()},
-                      {"core_us", tenant.core_us()}});
-  }
-  return result;
-}
-
-Json EventJson(const v1::Event& event) {
-  return {{"sequence", event.sequence()}, {"time_unix_ms", event.time_unix_ms()},
-          {"kind", event.kind()},         {"job", event.job()},
-          {"rank", event.rank()},         {"pid", event.pid()},
-          {"text", event.text()},         {"dropped", event.dropped()}};
 }
 
 }  // namespace iris::ctl

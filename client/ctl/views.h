@@ -1,94 +1,118 @@
 // The answers of the admin service as tables for people and as JSON for programs. Pure functions.
 //
-// JSON: one object per thing, fields as in proto/iris/v1/admin.proto; numbers are numbers (session
-// and job ids are strings, because JavaScript's numbers end at 2^53), states are words
-// ("ready").
+// JSON: one object per message, with the fields of proto/iris/v1/admin.proto. Numbers are numbers,
+// ids (fixed64) are strings because JavaScript's numbers end at 2^53, states are words ("ready"),
+// and an optional field that is not set is null. The fields of a tensor stand in its allocation,
+// and the name of a tenant is "tenant".
 #pragma once
 
 #include <string>
 #include <utility>
+#include <vector>
 
-#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "client/ctl/text.h"
+#include "google/protobuf/descriptor.h"
+#include "google/protobuf/message.h"
 #include "nlohmann/json.hpp"
 #include "proto/iris/v1/admin.pb.h"
 
 namespace iris::ctl {
 
-std::string StatusText(const v1::GetStatusReply& status, absl::Time now);
-std::string EventText(const v1::Event& event, absl::TimeZone zone);  // one line
+using Json = nlohmann::ordered_json;
+using google::protobuf::Message;
 
-// How the pages of a listing are shown.
-template <typename Reply>
-struct ListView {
-  const char* things = "";  // "jobs"
-  Table table;
-  void (*add_rows)(const Reply& page, absl::Time now, Table* table) = nullptr;
-  nlohmann::ordered_json (*json)(const Reply& page) = nullptr;  // an array
-};
-ListView<v1::ListDevicesReply> DevicesView();
-ListView<v1::ListJobsReply> JobsView();
-ListView<v1::ListHeapsReply> HeapsView();
-ListView<v1::ListAllocationsReply> AllocationsView();
-ListView<v1::ListSessionsReply> SessionsView();
-ListView<v1::ListTenantsReply> TenantsView();
-// What one tenant and all together may have; lines.
-std::string TenantLimitsText(const v1::ListTenantsReply& reply);
-
-nlohmann::ordered_json StatusJson(const v1::GetStatusReply& status);
-nlohmann::ordered_json DevicesJson(const v1::ListDevicesReply& reply);
-nlohmann::ordered_json JobsJson(const v1::ListJobsReply& reply);
-nlohmann::ordered_json HeapsJson(const v1::ListHeapsReply& reply);
-nlohmann::ordered_json AllocationsJson(const v1::ListAllocationsReply& reply);
-nlohmann::ordered_json SessionsJson(const v1::ListSessionsReply& reply);
-nlohmann::ordered_json TenantsJson(const v1::ListTenantsReply& reply);
-nlohmann::ordered_json EventJson(const v1::Event& event);
-
-// A JSON array that is written part by part; all of it together is what Dump(array, 2) gives. One
-// that was not ended is no JSON, so that nobody takes a part of a listing for the whole.
-class JsonList {
- public:
-  std::string Add(const nlohmann::ordered_json& items);  // an array
-  std::string End() const;
-
- private:
-  bool empty_ = true;
-};
-
-// One listing, as a table or as JSON, page by page.
-template <typename Reply>
-class ListPrinter {
- public:
-  ListPrinter(ListView<Reply> view, bool as_json) : view_(std::move(view)), as_json_(as_json) {}
-
-  // What the page adds to the text.
-  std::string Page(const Reply& page, absl::Time now) {
-    if (as_json_) return json_.Add(view_.json(page));
-    view_.add_rows(page, now, &view_.table);
-    return view_.table.Take();
-  }
-  // After the last page.
-  std::string End() const {
-    if (as_json_) return json_.End();
-    return view_.table.rows() > 0 ? "" : std::string("no ") + view_.things + "\n";
-  }
-
- private:
-  ListView<Reply> view_;
-  const bool as_json_;
-  JsonList json_;
-};
+Json MessageJson(const Message& message);
+template <typename Messages>
+Json ArrayJson(const Messages& messages) {
+  Json array = Json::array();
+  for (const Message& message : messages) array.push_back(MessageJson(message));
+  return array;
+}
 
 // Text of a JSON value; bytes that are not UTF-8 become U+FFFD. `indent` < 0: one line.
-std::string Dump(const nlohmann::ordered_json& json, int indent);
-
-// Whose an allocation is: the number of the team; of what a rank has allocated alone, "rank 1",
-// with how many have it open.
-std::string WhoseText(const v1::Allocation& allocation);
+std::string Dump(const Json& json, int indent);
 
 // "ready", "dead", ...; "unknown" for a number of a newer irisd.
 std::string StateWord(v1::RankState state);
 std::string StateWord(v1::JobState state);
+
+std::string StatusText(const v1::GetStatusReply& status, absl::Time now);
+std::string EventText(const v1::Event& event, absl::TimeZone zone);  // one line
+// "job train  all_reduce #17 of 4 ranks (1 MiB, f32)  ranks 0,1,3 wait for rank 2 (pid 4711,
+// stopped) since 12.3 s". One line, whatever names are in it.
+std::string WaitText(const v1::Wait& wait);
+// "4: 1 dead, 3 ready".
+std::string RankStates(const v1::Job& job);
+// How long ago `unix_ms` was; empty for 0, which stands for no time.
+std::string Age(int64_t unix_ms, absl::Time now);
+
+// How the things of a listing are shown as text: a row of a table for each, or a line.
+struct View {
+  struct Column {
+    const char* heading;
+    // A field of the thing; its type says how the cell is written and aligned. Null: `text` does.
+    const char* field = nullptr;
+    std::string (*text)(const Message& thing) = nullptr;
+    Table::Align align = Table::Align::kLeft;
+    bool may_be_cut = false;
+  };
+  const char* none;  // the text of an empty listing: "no jobs"
+  const google::protobuf::Descriptor* things;
+  std::vector<Column> columns;
+  std::string (*line)(const Message& thing) = nullptr;  // without columns
+
+  Table MakeTable() const;
+  void AddRow(const Message& thing, absl::Time now, Table* table) const;
+};
+View DevicesView();
+View JobsView();
+View HeapsView();
+View AllocationsView();
+View SessionsView();
+View TenantsView();
+View WaitsView();
+// The limits of one tenant and of all together; lines.
+std::string TenantLimitsText(const v1::ListTenantsReply& reply);
+
+// Prints one listing as text or as JSON, page by page. All JSON together is what Dump gives of all
+// things. JSON that was not ended is none, so that nobody takes a part of a listing for the whole.
+class ListPrinter {
+ public:
+  // `max_width`: see Table::set_max_width.
+  ListPrinter(View view, bool as_json, size_t max_width = 0);
+
+  // What the page adds to the text.
+  std::string Page(const Message& page, absl::Time now);
+  // After the last page.
+  std::string End() const;
+
+ private:
+  const View view_;
+  const bool as_json_;
+  Table table_;
+  bool empty_ = true;
+};
+
+// A job at one moment, and its events until then.
+struct JobDescription {
+  v1::JobDescription at;
+  std::vector<v1::Event> events;  // the oldest first
+};
+
+// Picks for each job its own of `events`: those of its name that are not older than the job, nor
+// later than the moment of its description. Several users may have a job of that name.
+std::vector<JobDescription> Describe(const v1::DescribeJobsReply& reply,
+                                     const std::vector<v1::Event>& events);
+
+// The text has the last of the events, JSON all of them.
+inline constexpr size_t kDescribedEvents = 20;
+
+// `max_width`: see Table::set_max_width.
+std::string DescriptionText(const JobDescription& description, absl::Time now, size_t max_width);
+
+// The job with the fields of its heap and the process's command in each rank; "allocations" and
+// "events" are lists.
+Json DescriptionJson(const JobDescription& description);
 
 }  // namespace iris::ctl

@@ -1,27 +1,17 @@
-#include "client/ctl/waits_view.h"
 
 #include <algorithm>
 #include <cstdint>
 #include <vector>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/strip.h"
 #include "client/ctl/text.h"
+#include "client/ctl/views.h"
 #include "proto/wire/limits.h"
 
 namespace iris::ctl {
 namespace {
-
-using Json = nlohmann::ordered_json;
-
-std::string Word(absl::string_view enum_name, absl::string_view prefix) {
-  absl::ConsumePrefix(&enum_name, prefix);
-  return enum_name.empty() || enum_name == "UNSPECIFIED" ? "unknown"
-                                                         : absl::AsciiStrToLower(enum_name);
-}
 
 // "rank 2", "ranks 0,1,3".
 template <typename Members>
@@ -72,17 +62,6 @@ std::string WhatIsCalled(const v1::Wait& wait) {
   return text;
 }
 
-Json MembersJson(const google::protobuf::RepeatedPtrField<v1::WaitMember>& members) {
-  Json result = Json::array();
-  for (const v1::WaitMember& member : members) {
-    result.push_back({{"rank", member.rank()},
-                      {"pid", member.pid()},
-                      {"stopped", member.stopped()},
-                      {"place", Word(v1::WaitPlace_Name(member.place()), "WAIT_PLACE_")}});
-  }
-  return result;
-}
-
 }  // namespace
 
 std::string WaitText(const v1::Wait& wait) {
@@ -107,30 +86,6 @@ std::string WaitText(const v1::Wait& wait) {
     absl::StrAppend(&text, " [by what is on the streams: how far the devices are cannot be read]");
   }
   return text + "\n";
-}
-
-Json WaitsJson(const v1::ListWaitsReply& reply) {
-  Json result = Json::array();
-  for (const v1::Wait& wait : reply.waits()) {
-    result.push_back({{"job_id", absl::StrCat(wait.job_id())},
-                      {"job", wait.job()},
-                      {"uid", wait.uid()},
-                      {"kind", Word(v1::WaitKind_Name(wait.kind()), "WAIT_KIND_")},
-                      {"team_id", wait.team_id()},
-                      {"n_members", wait.n_members()},
-                      {"call", wait.call()},
-                      {"number", wait.number()},
-                      {"bytes", wait.bytes()},
-                      {"dtype", wait.dtype()},
-                      {"waited_ms", wait.waited_ms()},
-                      {"waiting", MembersJson(wait.waiting())},
-                      {"missing", MembersJson(wait.missing())},
-                      {"device_unknown", wait.device_unknown()},
-                      {"block", wait.block()},
-                      {"wanted", wait.wanted()},
-                      {"seen", wait.seen()}});
-  }
-  return result;
 }
 
 }  // namespace iris::ctl

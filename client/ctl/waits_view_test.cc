@@ -1,7 +1,6 @@
-#include "client/ctl/waits_view.h"
-
 #include <string>
 
+#include "client/ctl/views.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -91,7 +90,7 @@ TEST(WaitTextTest, OfAKernel) {
             "(pid 4711) since 12.3 s\n");
   v1::ListWaitsReply reply;
   *reply.add_waits() = wait;
-  const auto json = WaitsJson(reply)[0];
+  const auto json = ArrayJson(reply.waits())[0];
   EXPECT_EQ(json["kind"], "kernel");
   EXPECT_EQ(json["block"], 3);
   EXPECT_EQ(json["wanted"], 7);
@@ -110,7 +109,7 @@ TEST(WaitTextTest, NamesStayOnOneLine) {
 TEST(WaitsJsonTest, HasEveryField) {
   v1::ListWaitsReply reply;
   *reply.add_waits() = AllReduce();
-  const auto json = WaitsJson(reply);
+  const auto json = ArrayJson(reply.waits());
   ASSERT_EQ(json.size(), 1u);
   EXPECT_EQ(json[0]["job_id"], "7");
   EXPECT_EQ(json[0]["kind"], "collective");

@@ -317,33 +317,16 @@ IRIS_EXPORT iris_code iris_publish_local(iris_context* context, const iris_alloc
                                          const char* name);
 
 /* Makes options->bytes bytes of this process's own memory, at `memory`, available to other ranks,
- * which open them and put into them as if iris_allocate_local had made them. Not collective. The
- * owner uses the memory where it is: out->address is `memory`. Other ranks map the whole physical
- * allocations that it lies in. The memory must be mapped from allocations of the platform's virtual
- * memory management on the context's device that can be exported as a POSIX descriptor; on emulated
- * devices, it must be a shared mapping of a memfd. Memory of the platform's plain allocation
- * function cannot be mapped by others: IRIS_INVALID_ARGUMENT says so, and what to do. Registered
- * memory takes a range above the heap, in the address space that the heap may grow into:
- * IRIS_RESOURCE_EXHAUSTED if that is too small. iris_free ends the registration; keep the memory
- * mapped until then. options->alignment_bytes is ignored. */
+ * as iris::Context::Register in <iris/context.h> says. Not collective. options->alignment_bytes is
+ * ignored. */
 IRIS_EXPORT iris_code iris_register(iris_context* context, void* memory,
                                     const iris_allocate_options* options, iris_allocation* out);
 
 /* Memory that a team registers together. */
 
-/* Makes options->bytes bytes of each rank's own memory, at `memory`, symmetric: they get one offset
- * on all ranks of the team, above the heap, as if iris_allocate had allocated them. Collective over
- * the team; size, name, dtype and shape must agree. out->address is a second mapping of the same
- * memory: pass it to kernels, puts, gets, signals, atomics and collectives of this team or of a
- * part of it. On a GPU, one kernel that writes through one of the two addresses may read stale
- * bytes through the other: use one address within a kernel, or the fence that the programming model
- * describes. Later kernels and copies see every write. The same memory can be shared as for
- * iris_register; its offset from a multiple of the device's granularity must be the same on all
- * ranks. An error is the same on all ranks, and nothing is registered then. IRIS_INVALID_ARGUMENT:
- * the ranks differ, or a rank's memory cannot be shared; the message names the rank, the reason,
- * and what to do. IRIS_RESOURCE_EXHAUSTED: there is no room above the heap, or a rank could not map
- * the memory. iris_free, which is collective, ends the registration; keep the memory mapped until
- * then. */
+/* Makes options->bytes bytes of each rank's own memory, at `memory`, symmetric, as
+ * iris::Context::RegisterSymmetric in <iris/context.h> says. Collective over the team; size, name,
+ * dtype and shape must agree. out->address is a second mapping of the same memory. */
 IRIS_EXPORT iris_code iris_register_symmetric(iris_context* context, iris_team* team, void* memory,
                                               const iris_allocate_options* options,
                                               iris_allocation* out);

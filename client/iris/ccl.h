@@ -83,8 +83,7 @@ class Communicator {
   }
   static StatusOr<Communicator> Create(const Context& context, const Team& team,
                                        const CommunicatorOptions& from = {}) {
-    iris_comm_options options = {};
-    options.size = sizeof(options);
+    auto options = iris::impl::Sized<iris_comm_options>();
     options.name = from.name.c_str();
     options.blocks = from.blocks;
     options.block_threads = from.block_threads;
@@ -196,7 +195,7 @@ class Communicator {
   //
   //   comm.SendRecv(in, n, next, out, n, previous, stream);
   //
-  // What goes to `to` is what that rank receives from here, with as many elements. `to` and `from`
+  // The rank `to` receives as many elements from here as go to it. `to` and `from`
   // may be the same rank, also this one. A count of 0: nothing goes there, or comes from there.
   // `in` and `out` must not overlap.
   Status SendRecv(const void* in, uint64_t count, uint32_t to, void* out, uint64_t out_count,
@@ -225,7 +224,7 @@ class Communicator {
     return iris::impl::FromC(iris_comm_barrier(get(), stream.get()));
   }
 
-  // The same operations, with the element type of the pointers.
+  // Each calls the operation of its name above with the element type of the pointers.
   template <typename T>
   Status AllReduce(const T* in, T* out, uint64_t count, ReduceOp op, Stream& stream,
                    Variant variant = Variant::kAuto) {

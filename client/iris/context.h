@@ -123,7 +123,7 @@ struct OpenedArray : Opened {
 };
 
 // An ordered set of ranks. It is a plain value, valid until Context::DestroyTeam or the end of the
-// context.
+// context. Calls take a default-constructed one, and a team that is left out, for the world.
 struct Team {
   uint32_t id = 0;
   std::vector<uint32_t> ranks{};  // world ranks in team order
@@ -177,6 +177,14 @@ inline std::string NamesOfCpp(std::string text) {
 inline Status FromC(iris_code code) {
   if (code == IRIS_OK) return Status();
   return Status(static_cast<StatusCode>(code), NamesOfCpp(iris_error_message()));
+}
+
+// A struct of the C API with its size set.
+template <typename T>
+T Sized() {
+  T made = {};
+  made.size = sizeof(T);
+  return made;
 }
 
 // A handle of the C API that its owner destroys.
@@ -238,7 +246,7 @@ class Context {
     IRIS_RETURN_IF_ERROR(impl::FromC(iris_context_create(&options, &handle)));
     Context context;
     context.handle_ = impl::Handle<iris_context, iris_context_destroy>(handle);
-    context.info_.size = sizeof(context.info_);
+    context.info_ = impl::Sized<iris_context_info>();
     IRIS_RETURN_IF_ERROR(impl::FromC(iris_context_get_info(handle, &context.info_)));
     IRIS_RETURN_IF_ERROR(
         impl::FromC(iris_context_get_device(handle, &context.device_, sizeof(context.device_))));
@@ -279,8 +287,7 @@ class Context {
     return iris_context_peer_pid(get(), rank, &pid) == IRIS_OK ? pid : 0;
   }
   CreateTimings create_timings() const {
-    iris_create_timings from = {};
-    from.size = sizeof(from);
+    auto from = impl::Sized<iris_create_timings>();
     CreateTimings timings;
     if (iris_context_get_timings(get(), &from) != IRIS_OK) return timings;
     using std::chrono::nanoseconds;
@@ -306,26 +313,16 @@ class Context {
   // rank asked for what. kResourceExhausted: no room, also after growth. kDeadlineExceeded names
   // the ranks that did not call. kAborted: a rank died, hung up or left. Each error consumes the
   // call on every rank, so ranks stay in step.
-  StatusOr<Allocation> Allocate(const AllocateOptions& options) {
-    return Allocate(options, world_);
-  }
-  StatusOr<Allocation> Allocate(const AllocateOptions& options, const Team& team) {
-    Allocation allocation;
-    IRIS_RETURN_IF_ERROR(AllocateInto(options, team, &allocation));
-    return allocation;
+  StatusOr<Allocation> Allocate(const AllocateOptions& options, const Team& team = {}) {
+    return Make(options, [&](const iris_allocate_options* from, iris_allocation* out) {
+      return iris_allocate(get(), team.handle, from, out);
+    });
   }
   // Allocates `size` elements of T, which iris-ctl shows with their type.
   template <typename T>
-  StatusOr<Array<T>> Allocate(uint64_t size, std::string name = {}) {
-    return Allocate<T>(size, std::move(name), world_);
-  }
-  template <typename T>
-  StatusOr<Array<T>> Allocate(uint64_t size, std::string name, const Team& team) {
-    IRIS_ASSIGN_OR_RETURN(const AllocateOptions options, OptionsFor<T>(size, std::move(name)));
-    Array<T> array;
-    array.size = size;
-    IRIS_RETURN_IF_ERROR(AllocateInto(options, team, &array));
-    return array;
+  StatusOr<Array<T>> Allocate(uint64_t size, std::string name = {}, const Team& team = {}) {
+    return MakeArray<T>(size, std::move(name),
+                        [&](const AllocateOptions& options) { return Allocate(options, team); });
   }
 
   // Allocates a range of this rank's heap alone. Not collective. The same offset stays unused in
@@ -333,17 +330,14 @@ class Context {
   // other ranks can open it; without one, it holds its old bytes, and others can open it after
   // Publish. kAlreadyExists: this rank, or a team, has a live allocation of that name.
   StatusOr<Allocation> AllocateLocal(const AllocateOptions& options) {
-    Allocation allocation;
-    IRIS_RETURN_IF_ERROR(AllocateLocalInto(options, &allocation));
-    return allocation;
+    return Make(options, [&](const iris_allocate_options* from, iris_allocation* out) {
+      return iris_allocate_local(get(), from, out);
+    });
   }
   template <typename T>
   StatusOr<Array<T>> AllocateLocal(uint64_t size, std::string name = {}) {
-    IRIS_ASSIGN_OR_RETURN(const AllocateOptions options, OptionsFor<T>(size, std::move(name)));
-    Array<T> array;
-    array.size = size;
-    IRIS_RETURN_IF_ERROR(AllocateLocalInto(options, &array));
-    return array;
+    return MakeArray<T>(size, std::move(name),
+                        [&](const AllocateOptions& options) { return AllocateLocal(options); });
   }
 
   // Makes this process's own memory available to other ranks, which open it and put into it as if
@@ -357,17 +351,14 @@ class Context {
   // the heap may grow into, and that is too small. Free ends the registration; keep the memory
   // mapped until then. The alignment in `options` is ignored.
   StatusOr<Allocation> Register(void* memory, const AllocateOptions& options) {
-    Allocation allocation;
-    IRIS_RETURN_IF_ERROR(RegisterInto(memory, options, &allocation));
-    return allocation;
+    return Make(options, [&](const iris_allocate_options* from, iris_allocation* out) {
+      return iris_register(get(), memory, from, out);
+    });
   }
   template <typename T>
   StatusOr<Array<T>> Register(T* memory, uint64_t size, std::string name = {}) {
-    IRIS_ASSIGN_OR_RETURN(const AllocateOptions options, OptionsFor<T>(size, std::move(name)));
-    Array<T> array;
-    array.size = size;
-    IRIS_RETURN_IF_ERROR(RegisterInto(memory, options, &array));
-    return array;
+    return MakeArray<T>(size, std::move(name),
+                        [&](const AllocateOptions& options) { return Register(memory, options); });
   }
 
   // Makes memory of each rank's own, of the same size, symmetric: it gets one offset on all ranks
@@ -375,30 +366,25 @@ class Context {
   // result has the address of a second mapping of the same memory: pass it to kernels, Put, Get,
   // signals, atomics, and collectives of this team or of a part of it. On a GPU, one kernel that
   // writes through one of the two addresses may read stale bytes through the other: use one address
-  // within a kernel. Later kernels and copies see every write. The same memory can be shared as for
-  // Register; its offset from a multiple of the device's granularity must be the same on all ranks.
-  // An error is the same on all ranks, and nothing is registered then. kInvalidArgument: the ranks
-  // differ, or a rank's memory cannot be shared; the message names the rank, the reason, and what
-  // to do. kResourceExhausted: there is no room above the heap, or a rank could not map the memory.
-  // Free, which is collective, ends the registration; keep the memory mapped until then.
+  // within a kernel, or the fence that the programming model describes. Later kernels and copies
+  // see every write. The same memory can be shared as for Register; its offset from a multiple of
+  // the device's granularity must be the same on all ranks. An error is the same on all ranks, and
+  // nothing is registered then. kInvalidArgument: the ranks differ, or a rank's memory cannot be
+  // shared; the message names the rank, the reason, and what to do. kResourceExhausted: there is no
+  // room above the heap, or a rank could not map the memory. Free, which is collective, ends the
+  // registration; keep the memory mapped until then.
   StatusOr<Allocation> RegisterSymmetric(void* memory, const AllocateOptions& options,
                                          const Team& team) {
-    Allocation allocation;
-    IRIS_RETURN_IF_ERROR(RegisterSymmetricInto(memory, options, team, &allocation));
-    return allocation;
+    return Make(options, [&](const iris_allocate_options* from, iris_allocation* out) {
+      return iris_register_symmetric(get(), team.handle, memory, from, out);
+    });
   }
   template <typename T>
-  StatusOr<Array<T>> RegisterSymmetric(T* memory, uint64_t size, std::string name = {}) {
-    return RegisterSymmetric<T>(memory, size, std::move(name), world_);
-  }
-  template <typename T>
-  StatusOr<Array<T>> RegisterSymmetric(T* memory, uint64_t size, std::string name,
-                                       const Team& team) {
-    IRIS_ASSIGN_OR_RETURN(const AllocateOptions options, OptionsFor<T>(size, std::move(name)));
-    Array<T> array;
-    array.size = size;
-    IRIS_RETURN_IF_ERROR(RegisterSymmetricInto(memory, options, team, &array));
-    return array;
+  StatusOr<Array<T>> RegisterSymmetric(T* memory, uint64_t size, std::string name = {},
+                                       const Team& team = {}) {
+    return MakeArray<T>(size, std::move(name), [&](const AllocateOptions& options) {
+      return RegisterSymmetric(memory, options, team);
+    });
   }
 
   // Names an allocation that AllocateLocal or Register made without a name, so that others can open
@@ -416,20 +402,20 @@ class Context {
   // reused before, and it cannot be opened again.
   StatusOr<Opened> Open(uint32_t rank, const std::string& name,
                         std::chrono::nanoseconds timeout = {}) {
-    Opened opened;
-    IRIS_RETURN_IF_ERROR(OpenInto(rank, name, timeout, &opened));
-    return opened;
+    auto range = impl::Sized<iris_opened>();
+    IRIS_RETURN_IF_ERROR(
+        impl::FromC(iris_open_local(get(), rank, name.c_str(), timeout.count(), &range)));
+    return Opened{range.rank,    range.offset_bytes, range.bytes,
+                  range.address, range.symmetric,    static_cast<DType>(range.dtype)};
   }
   // kInvalidArgument: the owner gave another type.
   template <typename T>
   StatusOr<OpenedArray<T>> Open(uint32_t rank, const std::string& name,
                                 std::chrono::nanoseconds timeout = {}) {
-    OpenedArray<T> opened;
-    IRIS_RETURN_IF_ERROR(OpenInto(rank, name, timeout, &opened));
-    opened.size = opened.bytes / sizeof(T);
+    IRIS_ASSIGN_OR_RETURN(const Opened opened, Open(rank, name, timeout));
     const DType wanted = DTypeOf<T>();
     if (wanted == opened.dtype || wanted == DType::kNone || opened.dtype == DType::kNone) {
-      return opened;
+      return OpenedArray<T>{opened, opened.bytes / sizeof(T)};
     }
     (void)Close(opened);
     return Status(StatusCode::kInvalidArgument,
@@ -438,8 +424,7 @@ class Context {
   }
   // Ends an Open; call it once for each. Not collective. No kernel may still use the memory.
   Status Close(const Opened& opened) {
-    iris_opened range = {};
-    range.size = sizeof(range);
+    auto range = impl::Sized<iris_opened>();
     range.offset_bytes = opened.offset_bytes;
     range.rank = opened.rank;
     return impl::FromC(iris_close_local(get(), &range));
@@ -487,17 +472,13 @@ class Context {
   // Waits until all ranks of the team have called it. It goes through shared memory and does not
   // call irisd. Streams are not waited for: synchronize them first. A timeout of 0 is the
   // context's.
-  Status Barrier() { return impl::FromC(iris_barrier(get(), nullptr, 0)); }
-  Status Barrier(const Team& team, std::chrono::nanoseconds timeout = {}) {
+  Status Barrier(const Team& team = {}, std::chrono::nanoseconds timeout = {}) {
     return impl::FromC(iris_barrier(get(), team.handle, timeout.count()));
   }
 
   // Gives every rank of the team the root's value, of at most 1 MiB. Collective over the team.
   // `root` is a world rank.
-  StatusOr<std::string> Broadcast(std::string_view value, uint32_t root) {
-    return Broadcast(value, root, world_);
-  }
-  StatusOr<std::string> Broadcast(std::string_view value, uint32_t root, const Team& team) {
+  StatusOr<std::string> Broadcast(std::string_view value, uint32_t root, const Team& team = {}) {
     const void* bytes = nullptr;
     size_t n_bytes = 0;
     IRIS_RETURN_IF_ERROR(impl::FromC(iris_broadcast_bytes(get(), team.handle, value.data(),
@@ -522,10 +503,7 @@ class Context {
   // Makes a team of the listed world ranks, a subset of the parent in the wanted order. Collective
   // over the parent, with the same list everywhere. A rank that is not listed gets a Team that is
   // not member().
-  StatusOr<Team> CreateTeam(const std::vector<uint32_t>& ranks) {
-    return CreateTeam(ranks, world_);
-  }
-  StatusOr<Team> CreateTeam(const std::vector<uint32_t>& ranks, const Team& parent) {
+  StatusOr<Team> CreateTeam(const std::vector<uint32_t>& ranks, const Team& parent = {}) {
     iris_team* handle = nullptr;
     IRIS_RETURN_IF_ERROR(impl::FromC(iris_team_create(
         get(), parent.handle, ranks.data(), static_cast<uint32_t>(ranks.size()), &handle)));
@@ -533,8 +511,7 @@ class Context {
   }
   // Makes a team of the ranks that give the same color, ordered by key, then by their place in the
   // parent. Collective over the parent. A rank that gives a negative color is in no team.
-  StatusOr<Team> Split(int color, int key = 0) { return Split(color, key, world_); }
-  StatusOr<Team> Split(int color, int key, const Team& parent) {
+  StatusOr<Team> Split(int color, int key = 0, const Team& parent = {}) {
     iris_team* handle = nullptr;
     IRIS_RETURN_IF_ERROR(impl::FromC(iris_team_split(get(), parent.handle, color, key, &handle)));
     return TeamOf(handle);
@@ -573,14 +550,28 @@ class Context {
   static std::string Text(const char* text) { return text == nullptr ? "" : text; }
 
   iris_context_info Info() const {
-    iris_context_info info = {};
-    info.size = sizeof(info);
+    auto info = impl::Sized<iris_context_info>();
     (void)iris_context_get_info(get(), &info);
     return info;
   }
 
-  template <typename T>
-  static StatusOr<AllocateOptions> OptionsFor(uint64_t size, std::string name) {
+  // An allocation that the C call `make` makes.
+  template <typename MakeInC>
+  static StatusOr<Allocation> Make(const AllocateOptions& from, MakeInC make) {
+    auto options = impl::Sized<iris_allocate_options>();
+    options.bytes = from.bytes;
+    options.alignment_bytes = from.alignment_bytes;
+    options.name = from.name.c_str();
+    options.dtype = static_cast<iris_dtype>(from.dtype);
+    options.n_dims = static_cast<uint32_t>(from.shape.size());
+    options.shape = from.shape.data();
+    auto range = impl::Sized<iris_allocation>();
+    IRIS_RETURN_IF_ERROR(impl::FromC(make(&options, &range)));
+    return Allocation{range.offset_bytes, range.bytes, range.address, range.team_id};
+  }
+  // `size` elements of T in the allocation that `make` makes of the options for them.
+  template <typename T, typename MakeAllocation>
+  static StatusOr<Array<T>> MakeArray(uint64_t size, std::string name, MakeAllocation make) {
     if (size > ~uint64_t{0} / sizeof(T)) {
       return Status(StatusCode::kInvalidArgument, "allocate: so many elements have no size");
     }
@@ -590,94 +581,17 @@ class Context {
     options.dtype = DTypeOf<T>();
     options.shape = {size};
     if (alignof(T) > options.alignment_bytes) options.alignment_bytes = alignof(T);
-    return options;
-  }
-
-  static iris_allocate_options OptionsOf(const AllocateOptions& from) {
-    iris_allocate_options options = {};
-    options.size = sizeof(options);
-    options.bytes = from.bytes;
-    options.alignment_bytes = from.alignment_bytes;
-    options.name = from.name.c_str();
-    options.dtype = static_cast<iris_dtype>(from.dtype);
-    options.n_dims = static_cast<uint32_t>(from.shape.size());
-    options.shape = from.shape.data();
-    return options;
+    IRIS_ASSIGN_OR_RETURN(const Allocation made, make(options));
+    return Array<T>{made, size};
   }
 
   static iris_allocation RangeOf(const Allocation& allocation) {
-    iris_allocation range = {};
-    range.size = sizeof(range);
-    range.offset_bytes = allocation.offset_bytes;
-    range.bytes = allocation.bytes;
-    range.address = allocation.address;
-    range.team_id = allocation.team_id;
-    return range;
-  }
-
-  static void Fill(const iris_allocation& range, Allocation* out) {
-    out->offset_bytes = range.offset_bytes;
-    out->bytes = range.bytes;
-    out->address = range.address;
-    out->team_id = range.team_id;
-  }
-
-  Status AllocateInto(const AllocateOptions& from, const Team& team, Allocation* out) {
-    const iris_allocate_options options = OptionsOf(from);
-    iris_allocation range = {};
-    range.size = sizeof(range);
-    IRIS_RETURN_IF_ERROR(impl::FromC(iris_allocate(get(), team.handle, &options, &range)));
-    Fill(range, out);
-    return Status();
-  }
-
-  Status AllocateLocalInto(const AllocateOptions& from, Allocation* out) {
-    const iris_allocate_options options = OptionsOf(from);
-    iris_allocation range = {};
-    range.size = sizeof(range);
-    IRIS_RETURN_IF_ERROR(impl::FromC(iris_allocate_local(get(), &options, &range)));
-    Fill(range, out);
-    return Status();
-  }
-
-  Status RegisterInto(void* memory, const AllocateOptions& from, Allocation* out) {
-    const iris_allocate_options options = OptionsOf(from);
-    iris_allocation range = {};
-    range.size = sizeof(range);
-    IRIS_RETURN_IF_ERROR(impl::FromC(iris_register(get(), memory, &options, &range)));
-    Fill(range, out);
-    return Status();
-  }
-
-  Status RegisterSymmetricInto(void* memory, const AllocateOptions& from, const Team& team,
-                               Allocation* out) {
-    const iris_allocate_options options = OptionsOf(from);
-    iris_allocation range = {};
-    range.size = sizeof(range);
-    IRIS_RETURN_IF_ERROR(
-        impl::FromC(iris_register_symmetric(get(), team.handle, memory, &options, &range)));
-    Fill(range, out);
-    return Status();
-  }
-
-  Status OpenInto(uint32_t rank, const std::string& name, std::chrono::nanoseconds timeout,
-                  Opened* out) {
-    iris_opened range = {};
-    range.size = sizeof(range);
-    IRIS_RETURN_IF_ERROR(
-        impl::FromC(iris_open_local(get(), rank, name.c_str(), timeout.count(), &range)));
-    out->rank = range.rank;
-    out->offset_bytes = range.offset_bytes;
-    out->bytes = range.bytes;
-    out->address = range.address;
-    out->symmetric_address = range.symmetric;
-    out->dtype = static_cast<DType>(range.dtype);
-    return Status();
+    return {sizeof(iris_allocation), allocation.offset_bytes, allocation.bytes,
+            allocation.address,      allocation.team_id,      0};
   }
 
   StatusOr<Team> TeamOf(iris_team* handle) const {
-    iris_team_info info = {};
-    info.size = sizeof(info);
+    auto info = impl::Sized<iris_team_info>();
     IRIS_RETURN_IF_ERROR(impl::FromC(iris_team_get_info(get(), handle, &info)));
     Team team;
     team.id = info.id;

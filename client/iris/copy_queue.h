@@ -211,8 +211,7 @@ class CopyQueue {
     Status Take(const CopyDescriptor& slot) {
       const auto get = [](const uint64_t* word) { return __atomic_load_n(word, __ATOMIC_RELAXED); };
       const uint64_t to_and_op = get(&slot.to_and_op);
-      iris_signal signal = {};
-      signal.size = sizeof(signal);
+      auto signal = impl::Sized<iris_signal>();
       signal.word = reinterpret_cast<uint64_t*>(get(&slot.signal));
       signal.value = get(&slot.signal_value);
       signal.op = static_cast<SignalOp>(to_and_op >> 32) == SignalOp::kSet ? IRIS_SIGNAL_SET
@@ -230,7 +229,7 @@ class CopyQueue {
         status_ = std::move(status);
       }
       __atomic_store_n(&words_->stopped, 1u, __ATOMIC_RELEASE);
-      // What was put is made; its sources and the ring may go afterwards.
+      // Copies on the stream are finished before their sources and the ring may end.
       (void)copies_.Synchronize();
     }
 

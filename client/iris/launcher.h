@@ -21,16 +21,9 @@ struct LauncherInfo {
 // Returns the values that Context::Create uses for options that are left out. kInvalidArgument
 // names the variable that is wrong; kUnimplemented: the job has ranks on other nodes.
 inline StatusOr<LauncherInfo> ReadLauncher() {
-  iris_launcher from = {};
-  from.size = sizeof(from);
+  auto from = impl::Sized<iris_launcher>();
   IRIS_RETURN_IF_ERROR(impl::FromC(iris_launcher_read(&from)));
-  LauncherInfo info;
-  info.launcher = from.name;
-  info.job = from.job;
-  info.rank = from.rank;
-  info.n_ranks = from.n_ranks;
-  info.local_rank = from.local_rank;
-  return info;
+  return LauncherInfo{from.name, from.job, from.rank, from.n_ranks, from.local_rank};
 }
 
 }  // namespace iris

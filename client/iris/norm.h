@@ -33,6 +33,7 @@
 #include "iris/ccl.h"
 #include "iris/ccl_types.h"
 #include "iris/dtype.h"
+#include "iris/fields.h"
 #include "iris/norm_types.h"
 #include "iris/status.h"
 #include "iris/stream.h"
@@ -41,76 +42,18 @@ namespace iris::norm {
 
 using ccl::Operation;
 
-// The shape of a call, the same on all ranks of the team.
-struct Shape {
-  uint64_t rows = 0;            // all members together
-  uint64_t hidden = 0;          // columns, at least 1
-  DType in = DType::kBf16;      // kF32, kF16 or kBf16; also of the residual
-  DType out = DType::kBf16;     // as `in`; kF8E4M3 or kF8E5M2; for an `in` of kF32 also kF16, kBf16
-  DType weight = DType::kNone;  // kF32, kF16 or kBf16; kNone: there is none, all are 1
-  bool residual = false;        // Buffers::residual and residual_out are used
-  Scaling scaling = Scaling::kNone;  // of an `out` of fp8, which has one
-  float epsilon = 1e-6f;
-  float weight_offset = 0;  // is added to each weight
-  Variant variant = Variant::kAuto;
-};
-
-struct Buffers {
-  const void* in = nullptr;        // [rows, hidden]: what is summed
-  void* out = nullptr;             // [rows, hidden]
-  const void* weight = nullptr;    // [hidden]
-  const void* residual = nullptr;  // [rows, hidden], or this member's share of the rows
-  void* residual_out = nullptr;    // likewise
-  const float* scale = nullptr;    // Scaling::kStatic: one
-  float* scales = nullptr;         // kPerRow: [rows]; kPerGroup: [rows, ceil(hidden / 128)]
-  // Elements from one row to the next, at least `hidden`; 0: `hidden`. Ranks may differ in them.
-  uint64_t in_stride = 0;
-  uint64_t out_stride = 0;
-  uint64_t residual_stride = 0;
-  uint64_t residual_out_stride = 0;
-};
-
-// How a call runs.
-struct Plan {
-  Variant variant = Variant::kAuto;
-  uint32_t blocks = 0;
-  uint32_t threads = 0;
-  uint32_t parts = 0;  // blocks that share a row
-};
-
 namespace impl {
 
-inline iris_norm NormOf(Operation operation, const Shape& shape) {
-  iris_norm call = {};
-  call.size = sizeof(call);
+inline iris_norm NormOf(Operation operation, const Shape& shape, const Buffers& buffers = {}) {
+  auto call = iris::impl::Sized<iris_norm>();
   call.operation = static_cast<int32_t>(operation);
-  call.variant = static_cast<int32_t>(shape.variant);
-  call.rows = shape.rows;
-  call.hidden = shape.hidden;
-  call.in_dtype = static_cast<int32_t>(shape.in);
-  call.out_dtype = static_cast<int32_t>(shape.out);
-  call.weight_dtype = static_cast<int32_t>(shape.weight);
-  call.scaling = static_cast<int32_t>(shape.scaling);
-  call.epsilon = shape.epsilon;
-  call.weight_offset = shape.weight_offset;
-  call.has_residual = shape.residual ? 1 : 0;
+  ForFields(call, shape, buffers, iris::impl::ToC);
   return call;
 }
 
 inline Status Launch(ccl::Communicator& comm, Operation operation, const Shape& shape,
                      const Buffers& buffers, Stream& stream) {
-  iris_norm call = NormOf(operation, shape);
-  call.in = buffers.in;
-  call.residual = buffers.residual;
-  call.residual_out = buffers.residual_out;
-  call.weight = buffers.weight;
-  call.out = buffers.out;
-  call.scale = buffers.scale;
-  call.scales = buffers.scales;
-  call.in_stride = buffers.in_stride;
-  call.out_stride = buffers.out_stride;
-  call.residual_stride = buffers.residual_stride;
-  call.residual_out_stride = buffers.residual_out_stride;
+  const iris_norm call = NormOf(operation, shape, buffers);
   return iris::impl::FromC(iris_norm_launch(comm.get(), &call, stream.get()));
 }
 
@@ -121,8 +64,7 @@ inline Status Launch(ccl::Communicator& comm, Operation operation, const Shape& 
 inline StatusOr<Plan> Choose(const ccl::Communicator& comm, Operation operation,
                              const Shape& shape) {
   const iris_norm call = impl::NormOf(operation, shape);
-  iris_norm_plan plan = {};
-  plan.size = sizeof(plan);
+  auto plan = iris::impl::Sized<iris_norm_plan>();
   IRIS_RETURN_IF_ERROR(iris::impl::FromC(iris_norm_choose(comm.get(), &call, &plan)));
   return Plan{static_cast<Variant>(plan.variant), plan.blocks, plan.threads, plan.parts};
 }

@@ -33,6 +33,7 @@
 #include "iris/ccl_types.h"
 #include "iris/context.h"
 #include "iris/dtype.h"
+#include "iris/fields.h"
 #include "iris/ops_types.h"
 #include "iris/status.h"
 #include "iris/stream.h"
@@ -40,19 +41,6 @@
 namespace iris::ops {
 
 using ccl::Operation;
-
-// The shape of a call. The same on all ranks of the team, but for what iris/ops_types.h excepts.
-struct Shape {
-  uint64_t m = 0;
-  uint64_t n = 0;
-  uint64_t k = 0;
-  DType in = DType::kBf16;    // of A and B: kF16 or kBf16
-  DType out = DType::kBf16;   // of D: kF16, kBf16 or kF32
-  DType bias = DType::kNone;  // of the bias, one of those; kNone: there is none
-  bool transposed_b = false;  // B is stored as [n, k]
-  Activation activation = Activation::kNone;
-  Variant variant = Variant::kAuto;
-};
 
 // A matrix: its first element, and the number of elements from one row to the next.
 struct ConstMatrix {
@@ -77,32 +65,18 @@ struct Plan {
 
 namespace impl {
 
-inline iris_matmul MatmulOf(Operation operation, const Shape& shape) {
-  iris_matmul call = {};
-  call.size = sizeof(call);
+inline iris_matmul MatmulOf(Operation operation, const Shape& shape,
+                            const Operands& operands = {}) {
+  auto call = iris::impl::Sized<iris_matmul>();
   call.operation = static_cast<int32_t>(operation);
-  call.variant = static_cast<int32_t>(shape.variant);
-  call.m = shape.m;
-  call.n = shape.n;
-  call.k = shape.k;
-  call.in_dtype = static_cast<int32_t>(shape.in);
-  call.out_dtype = static_cast<int32_t>(shape.out);
-  call.bias_dtype = static_cast<int32_t>(shape.bias);
-  call.transposed_b = shape.transposed_b ? 1 : 0;
-  call.activation = static_cast<int32_t>(shape.activation);
+  ForFields(call, shape, operands, iris::impl::ToC);
   return call;
 }
 
 inline Status Launch(ccl::Communicator& comm, Operation operation, const Shape& shape,
                      ConstMatrix a, ConstMatrix b, Matrix d, Stream& stream, const void* bias) {
-  iris_matmul call = MatmulOf(operation, shape);
-  call.a = a.data;
-  call.lda = a.ld;
-  call.b = b.data;
-  call.ldb = b.ld;
-  call.bias = bias;
-  call.d = d.data;
-  call.ldd = d.ld;
+  const iris_matmul call =
+      MatmulOf(operation, shape, {a.data, a.ld, b.data, b.ld, bias, d.data, d.ld});
   return iris::impl::FromC(iris_matmul_launch(comm.get(), &call, stream.get()));
 }
 
@@ -118,8 +92,7 @@ inline StatusOr<uint64_t> WorkspaceBytes(const Context& context, Operation opera
   const iris_matmul call = impl::MatmulOf(operation, shape);
   uint64_t bytes = 0;
   const uint32_t n = n_members != 0 ? n_members : context.n_ranks();
-  iris_comm_options options = {};
-  options.size = sizeof(options);
+  auto options = iris::impl::Sized<iris_comm_options>();
   if (!rules.empty()) options.rules = rules.c_str();
   IRIS_RETURN_IF_ERROR(
       iris::impl::FromC(iris_matmul_bytes(context.get(), n, &options, &call, &bytes)));
@@ -132,8 +105,7 @@ inline StatusOr<uint64_t> WorkspaceBytes(const Context& context, Operation opera
 inline StatusOr<Plan> Choose(const ccl::Communicator& comm, Operation operation,
                              const Shape& shape) {
   const iris_matmul call = impl::MatmulOf(operation, shape);
-  iris_matmul_plan plan = {};
-  plan.size = sizeof(plan);
+  auto plan = iris::impl::Sized<iris_matmul_plan>();
   IRIS_RETURN_IF_ERROR(iris::impl::FromC(iris_matmul_choose(comm.get(), &call, &plan)));
   return Plan{static_cast<Variant>(plan.variant),
               plan.multiplier,

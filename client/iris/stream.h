@@ -117,13 +117,11 @@ class Stream {
   // then.
   Status Put(const Context& context, uint32_t to, void* dst, const void* src, uint64_t bytes,
              const SignalOptions& signal = {}) {
-    const iris_signal s = ToC(signal);
-    return impl::FromC(iris_put_async(context.get(), dst, src, bytes, to, get(), &s));
+    return Put(context, to, dst, src, CopiedRows{1, bytes, bytes, bytes}, signal);
   }
   Status Get(const Context& context, uint32_t from, void* dst, const void* src, uint64_t bytes,
              const SignalOptions& signal = {}) {
-    const iris_signal s = ToC(signal);
-    return impl::FromC(iris_get_async(context.get(), dst, src, bytes, from, get(), &s));
+    return Get(context, from, dst, src, CopiedRows{1, bytes, bytes, bytes}, signal);
   }
   // Put and Get of the rows of a tile. The bytes between rows are neither read nor written, but
   // belong to the ranges that must not overlap. kInvalidArgument, too: a pitch less than a row.
@@ -167,22 +165,15 @@ class Stream {
     return stream;
   }
   static iris_signal ToC(const SignalOptions& from) {
-    iris_signal signal = {};
-    signal.size = sizeof(signal);
+    auto signal = impl::Sized<iris_signal>();
     signal.word = from.signal;
     signal.value = from.value;
     signal.op = from.op == SignalOp::kSet ? IRIS_SIGNAL_SET : IRIS_SIGNAL_ADD;
     return signal;
   }
-
   static iris_rows ToC(const CopiedRows& from) {
-    iris_rows rows = {};
-    rows.size = sizeof(rows);
-    rows.rows = from.rows;
-    rows.row_bytes = from.row_bytes;
-    rows.dst_pitch_bytes = from.dst_pitch_bytes;
-    rows.src_pitch_bytes = from.src_pitch_bytes;
-    return rows;
+    return {sizeof(iris_rows), from.rows, from.row_bytes, from.dst_pitch_bytes,
+            from.src_pitch_bytes};
   }
 
   impl::Handle<iris_stream, iris_stream_destroy> handle_;

@@ -295,8 +295,7 @@ class Tensor {
   }
 
   static iris_fill_options Options(iris_fill_kind kind) {
-    iris_fill_options fill = {};
-    fill.size = sizeof(fill);
+    auto fill = impl::Sized<iris_fill_options>();
     fill.kind = kind;
     return fill;
   }
@@ -370,8 +369,7 @@ class Tensor {
   }
   static StatusOr<Tensor> Create(const Context& context, const Shape& shape,
                                  const iris_fill_options* fill, const TensorOptions& from) {
-    iris_tensor_options options = {};
-    options.size = sizeof(options);
+    auto options = impl::Sized<iris_tensor_options>();
     options.dtype = kDType;
     options.n_dims = static_cast<uint32_t>(shape.size());
     options.shape = shape.data();
@@ -393,7 +391,7 @@ class Tensor {
   static StatusOr<Tensor> Adopt(iris_tensor* handle) {
     Tensor tensor;
     tensor.handle_ = impl::Handle<iris_tensor, iris_tensor_destroy>(handle);
-    tensor.info_.size = sizeof(tensor.info_);
+    tensor.info_ = impl::Sized<iris_tensor_info>();
     IRIS_RETURN_IF_ERROR(impl::FromC(iris_tensor_get_info(handle, &tensor.info_)));
     tensor.shape_.assign(tensor.info_.shape, tensor.info_.shape + tensor.info_.n_dims);
     tensor.strides_.assign(tensor.info_.strides, tensor.info_.strides + tensor.info_.n_dims);

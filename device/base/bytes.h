@@ -1,13 +1,11 @@
 // ParseBytes is the one grammar of a number of bytes, for configuration files, flags, environment
-// variables and rules alike; HumanBytes and SizeText write one for people. Free functions without
-// state; thread-safe; they own nothing.
+// variables and rules; HumanBytes and SizeText write one for people. Thread-safe.
 //
 //   size   = number [" "] [unit]
 //   number = decimal digits, or "0x" and hexadecimal digits
-//   unit   = "B", or one of K M G T, which may have "B" or "iB" behind it
+//   unit   = "B", or one of K M G T, optionally followed by "B" or "iB"
 //
-// Units are powers of 1,024, in upper or lower case: 512M, 512MB, 512MiB and "512 mib" are the
-// same. There are no signs and no fractions.
+// Units are powers of 1,024, in upper or lower case. There are no signs and no fractions.
 #pragma once
 
 #include <cstddef>
@@ -20,11 +18,10 @@
 
 namespace iris::base {
 
-// What an error message says is right, behind "is not" or "write".
+// Error messages put this after "is not" or "write".
 inline constexpr char kBytesGrammar[] = "a number of bytes such as 1073741824, 0x400, 512M or 4GiB";
 
-// Reads `text` as a whole. Returns false, with *bytes unchanged, if it is no size, or if the size
-// does not fit into 64 bits.
+// Reads all of `text`. False, with *bytes unchanged: it is no size, or exceeds 64 bits.
 inline bool ParseBytes(std::string_view text, uint64_t* bytes) {
   const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; };
   uint64_t base = 10;
@@ -78,8 +75,7 @@ inline bool ParseBytes(std::string_view text, uint64_t* bytes) {
   return true;
 }
 
-// For tables: three digits of a power of 1,024, or all of a whole number of it: "8 MiB",
-// "1.50 KiB", "400 B".
+// For tables: three digits, or all of a whole number: "8 MiB", "1.50 KiB", "400 B".
 inline std::string HumanBytes(uint64_t bytes) {
   constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
   size_t unit = 0;
@@ -92,7 +88,7 @@ inline std::string HumanBytes(uint64_t bytes) {
   return text;
 }
 
-// For errors and other sentences, always exact: "8 MiB", "1.50 KiB (1536 bytes)", "400 bytes".
+// For sentences, always exact: "8 MiB", "1.50 KiB (1536 bytes)", "400 bytes".
 inline std::string SizeText(uint64_t bytes) {
   const std::string exact = std::to_string(bytes) + (bytes == 1 ? " byte" : " bytes");
   if (bytes < 1024) return exact;

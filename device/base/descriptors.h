@@ -1,4 +1,4 @@
-// How many descriptors a process has open. Thread-safe; it owns nothing.
+// CountDescriptors counts a process's open descriptors. Thread-safe.
 #pragma once
 
 #include <dirent.h>
@@ -7,8 +7,7 @@
 
 namespace iris::base {
 
-// Of process `pid`; 0: of the caller, without the descriptor that the count itself needs. -1 if
-// /proc does not tell.
+// `pid` 0 is the caller, not counting the count's own descriptor. -1 if /proc cannot be read.
 inline int CountDescriptors(int pid = 0) {
   const std::string process = pid == 0 ? "self" : std::to_string(pid);
   DIR* const folder = opendir(("/proc/" + process + "/fd").c_str());

@@ -1,4 +1,4 @@
-// Retry: a system call that a signal interrupts is made again. Thread-safe; it owns nothing.
+// Retry repeats an interrupted system call. Thread-safe.
 #pragma once
 
 #include <cerrno>
@@ -6,8 +6,7 @@
 namespace iris::base {
 
 // Calls `call` until it succeeds or fails with something else than EINTR, and returns its last
-// result; errno is then the call's own. Not for close, which must not be repeated, nor for a wait
-// whose timeout would start anew.
+// result. Not for close, which must not be repeated, nor for a wait whose timeout would start anew.
 template <typename Call>
 auto Retry(Call call) {
   auto result = call();

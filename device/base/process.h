@@ -1,4 +1,4 @@
-// ReadProcess: what /proc/PID/stat says of a process. Thread-safe; it owns nothing.
+// ReadProcess parses /proc/PID/stat. Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +15,13 @@ struct Process {
   int64_t parent = 0;  // 0: it has none here
   uint32_t flags = 0;  // PF_* of the kernel
 
-  // Whether a signal or a debugger has stopped it.
+  // A signal or a debugger has stopped it.
   bool stopped() const { return state == 'T' || state == 't'; }
-  // Whether its first thread has ended or is about to (PF_EXITING): a process that closes its files
-  // because it dies is seen so before its pidfd fires.
+  // Its first thread has ended or is about to (PF_EXITING): true before its pidfd fires.
   bool exiting() const { return state == 'Z' || state == 'X' || (flags & 0x4u) != 0; }
 };
 
-// "PID (NAME) STATE PARENT GROUP SESSION TTY TTYGROUP FLAGS ...": a name may have brackets and
-// blanks of its own, so the last bracket ends it.
+// "PID (NAME) STATE PARENT GROUP ...". A name may contain brackets, so the last one ends it.
 inline std::optional<Process> ParseProcess(const std::string& stat) {
   const size_t begin = stat.find('('), end = stat.rfind(')');
   if (begin == std::string::npos || end == std::string::npos || end < begin) return std::nullopt;
@@ -38,7 +36,7 @@ inline std::optional<Process> ParseProcess(const std::string& stat) {
   return process;
 }
 
-// Nothing where `path` is no such file, or cannot be read.
+// Empty if `path` is no such file, or cannot be read.
 inline std::optional<Process> ReadProcessFile(const std::string& path) {
   std::ifstream file(path);
   std::string stat;
@@ -47,7 +45,7 @@ inline std::optional<Process> ReadProcessFile(const std::string& path) {
   return ParseProcess(stat);
 }
 
-// Nothing where there is no such process, or /proc does not tell.
+// Empty if there is no such process, or /proc cannot be read.
 inline std::optional<Process> ReadProcess(int64_t pid) {
   return ReadProcessFile("/proc/" + std::to_string(pid) + "/stat");
 }

@@ -1,5 +1,4 @@
-// BackendKind: which platform a driver speaks for. Names stand on command lines, on the wire and in
-// logs; inside the program a kind is compared, never a name.
+// BackendKind is a driver's platform. Its names are for command lines, the wire and logs.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +24,7 @@ constexpr std::string_view NameOf(BackendKind kind) {
   return "unknown";
 }
 
-// The kind of that name. Empty: there is none, so whoever sent the name knows more than this
-// program.
+// Empty: no such kind, so the sender of the name is newer than this program.
 constexpr std::optional<BackendKind> KindOf(std::string_view name) {
   for (const BackendKind kind : kBackendKinds) {
     if (NameOf(kind) == name) return kind;

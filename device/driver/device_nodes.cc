@@ -23,8 +23,7 @@ bool StartsWith(std::string_view text, std::string_view start) {
   return text.substr(0, start.size()) == start;
 }
 
-// NVIDIA: one node a GPU, and two that every process opens. AMD: one for all, and a node a GPU in
-// dri.
+// NVIDIA has a node a GPU, and two that every process opens; AMD one for all, and dri's.
 bool IsOfADriver(std::string_view name) {
   if (name == "nvidiactl" || name == "nvidia-uvm" || name == "kfd") return true;
   return StartsWith(name, "nvidia") && IsNumber(name.substr(6));

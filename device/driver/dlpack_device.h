@@ -8,8 +8,7 @@ namespace iris::driver {
 
 inline constexpr int32_t kDlpackHost = 1;
 
-// Of the memory of a backend ("emu", "cuda", "hip"): emulated devices are memory of the host. 0:
-// there is no such backend.
+// 0: there is no such backend.
 constexpr int32_t DlpackDevice(std::string_view backend) {
   return backend == "emu" ? kDlpackHost : backend == "cuda" ? 2 : backend == "hip" ? 10 : 0;
 }

@@ -18,12 +18,8 @@
 #include "absl/time/clock.h"
 #include "device/base/bytes.h"
 #include "device/base/posix.h"
+#include "device/base/unique_fd.h"
 #include "device/driver/emu_share.h"
-#include "device/driver/memfd_seals.h"
-
-#ifndef MAP_FIXED_NOREPLACE
-#define MAP_FIXED_NOREPLACE 0x100000
-#endif
 
 namespace iris::driver {
 namespace {
@@ -37,21 +33,11 @@ absl::Status SystemError(int error, absl::string_view what) {
   return absl::Status(code, absl::StrCat(what, ": ", std::generic_category().message(error)));
 }
 
-void Close(int fd) {
-  if (fd >= 0) ::close(fd);
-}
-
 class EmuMemory : public PhysicalMemory {
  public:
-  EmuMemory(int fd, uint64_t bytes, bool created) : fd_(fd), bytes_(bytes), created_(created) {}
-  ~EmuMemory() override { Close(fd_); }
-  EmuMemory(const EmuMemory&) = delete;
-  EmuMemory& operator=(const EmuMemory&) = delete;
-
-  uint64_t bytes() const override { return bytes_; }
-  CreateTimes times() const override { return times_; }
-  void set_create_time(absl::Duration time) { times_.create = time; }
-  int fd() const { return fd_; }
+  EmuMemory(int fd, uint64_t bytes, bool created)
+      : PhysicalMemory(bytes), fd_(fd), created_(created) {}
+  int fd() const { return fd_.get(); }
 
   absl::StatusOr<int> ExportFd(Access access) override {
     if (!created_) {
@@ -59,12 +45,12 @@ class EmuMemory : public PhysicalMemory {
           "export emulated memory: imported memory cannot be exported again; ask its creator");
     }
     if (access == Access::kReadWrite) {
-      const int fd = fcntl(fd_, F_DUPFD_CLOEXEC, 3);
+      const int fd = fcntl(fd_.get(), F_DUPFD_CLOEXEC, 3);
       if (fd < 0) return SystemError(errno, "duplicate the descriptor of emulated memory");
       return fd;
     }
     // A duplicate would share the file's read-write mode: only a fresh open makes it read-only.
-    const std::string path = absl::StrCat("/proc/self/fd/", fd_);
+    const std::string path = absl::StrCat("/proc/self/fd/", fd_.get());
     const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
     if (fd >= 0) return fd;
     const int error = errno;
@@ -77,15 +63,15 @@ class EmuMemory : public PhysicalMemory {
   }
 
   absl::Status Read(uint64_t offset_bytes, absl::Span<uint8_t> out) override {
-    if (offset_bytes > bytes_ || out.size() > bytes_ - offset_bytes) {
+    if (offset_bytes > bytes() || out.size() > bytes() - offset_bytes) {
       return absl::InvalidArgumentError(
           absl::StrFormat("read %d bytes at offset %d of emulated memory of %d bytes: out of range",
-                          out.size(), offset_bytes, bytes_));
+                          out.size(), offset_bytes, bytes()));
     }
     size_t done = 0;
     while (done < out.size()) {
       const ssize_t n = base::Retry([&] {
-        return pread(fd_, out.data() + done, out.size() - done,
+        return pread(fd_.get(), out.data() + done, out.size() - done,
                      static_cast<off_t>(offset_bytes + done));
       });
       if (n < 0) return SystemError(errno, "read emulated memory");
@@ -96,62 +82,40 @@ class EmuMemory : public PhysicalMemory {
   }
 
  private:
-  const int fd_;
-  const uint64_t bytes_;
+  const base::UniqueFd fd_;
   const bool created_;
-  CreateTimes times_;
 };
 
 class EmuReservation : public Reservation {
  public:
   // [map, map + map_bytes) is what mmap gave; base is its first aligned address.
   EmuReservation(void* map, uint64_t map_bytes, uint64_t base, uint64_t bytes, uint64_t piece_bytes)
-      : map_(map), map_bytes_(map_bytes), base_(base), bytes_(bytes), piece_bytes_(piece_bytes) {}
+      : Reservation(base, bytes, piece_bytes), map_(map), map_bytes_(map_bytes) {}
   ~EmuReservation() override { munmap(map_, map_bytes_); }
-  EmuReservation(const EmuReservation&) = delete;
-  EmuReservation& operator=(const EmuReservation&) = delete;
-
-  uint64_t base() const override { return base_; }
-  uint64_t bytes() const override { return bytes_; }
-  uint64_t piece_bytes() const override { return piece_bytes_; }
 
  private:
   void* const map_;
   const uint64_t map_bytes_;
-  const uint64_t base_;
-  const uint64_t bytes_;
-  const uint64_t piece_bytes_;
 };
 
 class EmuMapping : public Mapping {
  public:
-  EmuMapping(uint64_t address, uint64_t bytes, absl::Duration time)
-      : address_(address), bytes_(bytes), times_{time, absl::ZeroDuration()} {}
+  EmuMapping(uint64_t address, uint64_t bytes, absl::Duration time) : Mapping(address, bytes) {
+    set_times({time, absl::ZeroDuration()});
+  }
   ~EmuMapping() override {
-    // Put the empty reservation back in place of the memory: no other thread's mmap can slip in
-    // between.
-    void* const at = reinterpret_cast<void*>(address_);
-    void* const back =
-        mmap(at, bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    // Replace the memory by the empty reservation: no other thread's mmap can get the range.
+    void* const at = reinterpret_cast<void*>(address());
+    void* const back = mmap(at, bytes(), PROT_NONE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
     if (back != MAP_FAILED) {
-      madvise(at, bytes_, MADV_DONTFORK);
+      madvise(at, bytes(), MADV_DONTFORK);
     } else {
       // Out of map entries: at least let go of the memory's pages and make a use of them fail.
-      mprotect(at, bytes_, PROT_NONE);
+      mprotect(at, bytes(), PROT_NONE);
     }
   }
-  EmuMapping(const EmuMapping&) = delete;
-  EmuMapping& operator=(const EmuMapping&) = delete;
-
-  uint64_t address() const override { return address_; }
-  uint64_t bytes() const override { return bytes_; }
-  MapTimes times() const override { return times_; }
   absl::Status Allow(uint32_t device_index) override { return absl::OkStatus(); }
-
- private:
-  const uint64_t address_;
-  const uint64_t bytes_;
-  const MapTimes times_;
 };
 
 class EmuDriver : public GpuDriver {
@@ -222,7 +186,7 @@ class EmuDriver : public GpuDriver {
     if (fcntl(fd, F_ADD_SEALS, kResizeSeals | F_SEAL_SEAL) != 0) {
       return SystemError(errno, "seal emulated memory against resizing");
     }
-    memory->set_create_time(absl::Now() - start);
+    memory->set_times({absl::Now() - start, absl::ZeroDuration()});
     return memory;
   }
 
@@ -352,7 +316,7 @@ class EmuDriver : public GpuDriver {
   }
 
  private:
-  // Of a memfd of that size which nobody can resize.
+  // kInvalidArgument unless `fd` is a memfd of `bytes` bytes that cannot be resized.
   static absl::StatusOr<struct stat> CheckMemory(int fd, uint64_t bytes, absl::string_view what) {
     if (fd < 0) return absl::InvalidArgumentError(absl::StrCat(what, ": not a descriptor"));
     struct stat info = {};

@@ -1,6 +1,5 @@
 // The emulated platform: physical memory is a sealed memfd, an export a duplicate, a mapping
-// MAP_FIXED into a reservation. The same life cycle as a GPU's, so the whole service runs with no
-// GPU.
+// MAP_FIXED into a reservation.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +22,7 @@ struct EmuOptions {
 
 inline constexpr uint64_t kEmuGranularityBytes = 2 << 20;
 
-// UUIDs are "EMU-00000000-0000-0000-0000-%012x" of the index: stable between runs. The driver does
-// not limit how much of a device's memory is created: irisd's ledger does.
+// UUIDs are "EMU-00000000-0000-0000-0000-%012x" of the index. Memory is not limited here.
 std::unique_ptr<GpuDriver> CreateEmuDriver(const EmuOptions& options);
 
 }  // namespace iris::driver

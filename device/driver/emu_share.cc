@@ -22,9 +22,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "device/base/bytes.h"
-#include "device/base/posix.h"
+#include "device/base/unique_fd.h"
 #include "device/driver/emu_driver.h"
-#include "device/driver/memfd_seals.h"
 
 namespace iris::driver {
 namespace {
@@ -51,22 +50,6 @@ struct Line {
   }
   // Where the first byte of the file would be. Only meaningful if from >= offset_bytes.
   uint64_t first() const { return from - offset_bytes; }
-};
-
-class Fds {
- public:
-  Fds() = default;
-  ~Fds() {
-    for (const int fd : fds_) close(fd);
-  }
-  Fds(const Fds&) = delete;
-  Fds& operator=(const Fds&) = delete;
-  void Add(int fd) { fds_.push_back(fd); }
-  // Nothing is closed from here on.
-  void Release() { fds_.clear(); }
-
- private:
-  std::vector<int> fds_;
 };
 
 // One call of ShareMemfds.
@@ -101,7 +84,7 @@ class Sharing {
     return absl::OkStatus();
   }
 
-  // The piece that has `address`, of which [address, min(end, end of the piece)) is mapped here.
+  // Returns the piece at `address`, of which [address, min(end, end of the piece)) is mapped here.
   absl::StatusOr<SharedPiece> PieceAt(uint64_t address, uint64_t end) {
     const Line* const line = LineOf(address);
     if (line == nullptr) return Refuse(address, absl::StrCat("nothing is mapped there; ", kRemedy));
@@ -139,7 +122,7 @@ class Sharing {
                            error == EMFILE ? "; raise this process's limit (ulimit -n)" : ""));
   }
 
-  // Can this mapping be of a memfd that others see?
+  // OK if this mapping can be of a memfd that others see.
   absl::Status CheckLine(const Line& line, uint64_t address) const {
     if (line.inode == 0) {
       return Refuse(address, absl::StrCat("there is private memory of this process (malloc, stack, "
@@ -160,7 +143,7 @@ class Sharing {
     return absl::OkStatus();
   }
 
-  // A duplicate of this process's descriptor of the file, which has the seals that Import wants.
+  // Returns a duplicate of this process's descriptor of the file, which has Import's seals.
   absl::StatusOr<int> FindDescriptor(const Line& line, uint64_t address, struct stat* info) const {
     const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir("/proc/self/fd"), closedir);
     if (folder == nullptr) return Failed(errno, "open /proc/self/fd (is /proc mounted?)");
@@ -228,7 +211,7 @@ class Sharing {
     return absl::OkStatus();
   }
 
-  // `line` has `address`, and is of the piece.
+  // `line` has `address`, and maps the piece.
   absl::Status CheckPlace(const SharedPiece& piece, const Line& line, uint64_t address,
                           uint64_t end) const {
     if (piece.bytes == 0 || piece.bytes % kEmuGranularityBytes != 0) {
@@ -277,7 +260,7 @@ absl::StatusOr<std::vector<SharedPiece>> ShareMemfds(uint64_t address, uint64_t 
   }
   if (absl::Status s = sharing.ReadMaps(); !s.ok()) return s;
   std::vector<SharedPiece> pieces;
-  Fds fds;
+  std::vector<base::UniqueFd> fds;
   for (uint64_t at = address; at < address + bytes;) {
     if (pieces.size() == max_pieces) {
       return absl::ResourceExhaustedError(absl::StrFormat(
@@ -287,7 +270,7 @@ absl::StatusOr<std::vector<SharedPiece>> ShareMemfds(uint64_t address, uint64_t 
     }
     const absl::StatusOr<SharedPiece> piece = sharing.PieceAt(at, address + bytes);
     if (!piece.ok()) return piece.status();
-    fds.Add(piece->fd);
+    fds.emplace_back(piece->fd);
     if (!pieces.empty() && piece->address != at) {
       return sharing.Refuse(
           at, absl::StrFormat("a memfd is mapped from its byte %d on, behind another one: map all "
@@ -297,7 +280,7 @@ absl::StatusOr<std::vector<SharedPiece>> ShareMemfds(uint64_t address, uint64_t 
     pieces.push_back(*piece);
     at = piece->address + piece->bytes;
   }
-  fds.Release();
+  for (base::UniqueFd& fd : fds) (void)fd.Release();
   return pieces;
 }
 

@@ -1,7 +1,8 @@
-// Descriptors of host memory that a program has created as a memfd and mapped: what
-// GpuDriver::Share does on the emulated platform. Reads /proc/self; keeps nothing between calls.
+// GpuDriver::Share on the emulated platform. Reads /proc/self; keeps nothing between calls.
 // Thread-safe, but what the program maps or closes meanwhile is found or not.
 #pragma once
+
+#include <fcntl.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -11,6 +12,10 @@
 #include "device/driver/gpu_driver.h"
 
 namespace iris::driver {
+
+// A file with these cannot be truncated, which would kill those who map it with SIGBUS.
+inline constexpr int kResizeSeals = F_SEAL_SHRINK | F_SEAL_GROW;
+inline constexpr int kWriteSeals = F_SEAL_WRITE | F_SEAL_FUTURE_WRITE;
 
 // As GpuDriver::Share. The whole file of a mapping is a piece.
 absl::StatusOr<std::vector<SharedPiece>> ShareMemfds(uint64_t address, uint64_t bytes,

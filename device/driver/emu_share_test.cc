@@ -18,7 +18,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "device/driver/emu_driver.h"
-#include "device/driver/memfd_seals.h"
 
 namespace iris::driver {
 namespace {

@@ -1,10 +1,9 @@
-// HIP, as far as this folder uses it: types, constants and entry points declared here, so that no
-// vendor's header or toolkit is needed to build. Filled in by libamdhip64 (hip_native.h) or,
-// translated, by libcuda (hip_on_cuda.h).
+// HIP as this folder uses it: types, constants and entry points declared here, so that no vendor's
+// header or toolkit is needed to build.
 //
 // Names, arguments and numbers are HIP's. Both vendors use the same numbers for errors and flags,
-// and the same layout for the structs below, as far as they are used here; vendor_headers_test.py
-// compares them with the vendors' headers. Implementations are thread-safe, as the libraries are.
+// and the same layout for the structs below; vendor_headers_test.py compares them with the vendors'
+// headers. Thread-safe, as the libraries are.
 #pragma once
 
 #include <cstddef>
@@ -12,6 +11,10 @@
 #include <memory>
 #include <string>
 #include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 
 namespace iris::driver {
 
@@ -80,91 +83,157 @@ struct hipMemAccessDesc {
 };
 static_assert(sizeof(hipMemAllocationProp) == 32 && sizeof(hipMemAccessDesc) == 12);
 
-class HipApi {
+// Stands for an entry point that the library lacks.
+template <typename... Parameters>
+hipError_t NotSupported(Parameters...) {
+  return hipErrorNotSupported;
+}
+
+// The entry points that are alike in both libraries. What is an address in HIP and a number of the
+// same size in CUDA is passed in the same way, so libcuda's are called by these types, too.
+struct HipFunctions {
+  hipError_t (*hipDeviceCanAccessPeer)(int* can, int device, int peer) = nullptr;
+  hipError_t (*hipDeviceGetName)(char* name, int bytes, int device) = nullptr;
+  hipError_t (*hipDeviceGetUuid)(hipUUID*, int device) = nullptr;
+  hipError_t (*hipDeviceTotalMem)(size_t* bytes, int device) = nullptr;
+  hipError_t (*hipGetDeviceCount)(int*) = nullptr;
+  hipError_t (*hipHostGetDevicePointer)(void** device, void* host, unsigned flags) = nullptr;
+  hipError_t (*hipHostRegister)(void* host, size_t bytes, unsigned flags) = nullptr;
+  hipError_t (*hipHostUnregister)(void* host) = nullptr;
+  hipError_t (*hipInit)(unsigned flags) = nullptr;
+  hipError_t (*hipMemAddressFree)(void*, size_t bytes) = nullptr;
+  hipError_t (*hipMemAddressReserve)(void**, size_t bytes, size_t alignment, void* wanted,
+                                     unsigned long long flags) = nullptr;
+  hipError_t (*hipMemCreate)(hipMemGenericAllocationHandle_t*, size_t bytes,
+                             const hipMemAllocationProp*, unsigned long long flags) = nullptr;
+  hipError_t (*hipMemExportToShareableHandle)(void* shareable, hipMemGenericAllocationHandle_t,
+                                              int type, unsigned long long flags) = nullptr;
+  hipError_t (*hipMemGetAllocationGranularity)(size_t*, const hipMemAllocationProp*,
+                                               int option) = nullptr;
+  // The current device's.
+  hipError_t (*hipMemGetInfo)(size_t* free_bytes, size_t* total_bytes) = nullptr;
+  hipError_t (*hipMemImportFromShareableHandle)(hipMemGenericAllocationHandle_t*, void* os_handle,
+                                                int type) = nullptr;
+  hipError_t (*hipMemMap)(void*, size_t bytes, size_t offset, hipMemGenericAllocationHandle_t,
+                          unsigned long long flags) = nullptr;
+  hipError_t (*hipMemRelease)(hipMemGenericAllocationHandle_t) = nullptr;
+  hipError_t (*hipMemSetAccess)(void*, size_t bytes, const hipMemAccessDesc*,
+                                size_t count) = nullptr;
+  hipError_t (*hipMemUnmap)(void*, size_t bytes) = nullptr;
+  // hip: major * 10'000'000 + minor * 100'000 + patch; cuda: major * 1000 + minor * 10.
+  hipError_t (*hipRuntimeGetVersion)(int*) = nullptr;
+  // Streams belong to the current device, and are used with it current.
+  hipError_t (*hipStreamCreateWithFlags)(hipStream_t*, unsigned flags) = nullptr;
+  hipError_t (*hipStreamDestroy)(hipStream_t) = nullptr;
+  hipError_t (*hipStreamSynchronize)(hipStream_t) = nullptr;
+
+  // Libraries may lack these.
+
+  // The one allocation of hipMemCreate that has the address, where it is mapped.
+  hipError_t (*hipMemGetAddressRange)(void** base, size_t* bytes, void*) = &NotSupported;
+  hipError_t (*hipMemGetAllocationPropertiesFromHandle)(
+      hipMemAllocationProp*, hipMemGenericAllocationHandle_t) = &NotSupported;
+  hipError_t (*hipMemRetainAllocationHandle)(hipMemGenericAllocationHandle_t*,
+                                             void*) = &NotSupported;
+  // Exchanges *mode, a hipStreamCaptureMode, for the calling thread's.
+  hipError_t (*hipThreadExchangeStreamCaptureMode)(int* mode) = &NotSupported;
+};
+
+class HipApi : public HipFunctions {
  public:
   virtual ~HipApi() = default;
 
-  virtual hipError_t hipInit(unsigned flags) = 0;
-  // hip: major * 10'000'000 + minor * 100'000 + patch; cuda: major * 1000 + minor * 10. Before
-  // hipInit.
-  virtual hipError_t hipRuntimeGetVersion(int* version) = 0;
-  virtual const char* hipGetErrorName(hipError_t error) = 0;
-  virtual const char* hipGetErrorString(hipError_t error) = 0;
-
-  virtual hipError_t hipGetDeviceCount(int* count) = 0;
-  virtual hipError_t hipDeviceGetName(char* name, int bytes, int device) = 0;
+  virtual const char* ErrorName(hipError_t error) = 0;
+  virtual const char* ErrorString(hipError_t error) = 0;
   // As the vendor's tools print it: "GPU-…".
   virtual hipError_t DeviceUuid(int device, std::string* text) = 0;
-  virtual hipError_t hipDeviceTotalMem(size_t* bytes, int device) = 0;
-  virtual hipError_t hipDeviceCanAccessPeer(int* can, int device, int peer) = 0;
 
-  // The calling thread's device; cuda: its primary context, which lives as long as this object.
-  // hipGetDevice gives -1 if the thread has none.
-  virtual hipError_t hipSetDevice(int device) = 0;
-  virtual hipError_t hipGetDevice(int* device) = 0;
-  // As hipSetDevice, until PopDevice with what PushDevice gave. HIP has no such pair.
+  // The calling thread's device, or -1; cuda: its primary context, kept until the destructor.
+  virtual hipError_t SetDevice(int device) = 0;
+  virtual hipError_t GetDevice(int* device) = 0;
+  // As SetDevice, until PopDevice with the previous one that PushDevice gave.
   virtual hipError_t PushDevice(int device, int* previous) = 0;
   virtual hipError_t PopDevice(int previous) = 0;
 
-  // Of a device that need not be current. hipErrorInvalidContext: the library does not say without
-  // a context.
+  // hipErrorInvalidContext: the library needs a context on the device for the answer.
   virtual hipError_t DeviceMemGetInfo(int device, size_t* free_bytes, size_t* total_bytes) = 0;
   // False if the library says that the device has no memory that can be mapped and exported.
   virtual bool HasExportableMemory(int device) = 0;
 
-  virtual hipError_t hipMemGetAllocationGranularity(size_t* granularity,
-                                                    const hipMemAllocationProp* prop,
-                                                    int option) = 0;
-  virtual hipError_t hipMemCreate(hipMemGenericAllocationHandle_t* handle, size_t bytes,
-                                  const hipMemAllocationProp* prop, unsigned long long flags) = 0;
-  virtual hipError_t hipMemRelease(hipMemGenericAllocationHandle_t handle) = 0;
-  virtual hipError_t hipMemExportToShareableHandle(void* shareable,
-                                                   hipMemGenericAllocationHandle_t handle, int type,
-                                                   unsigned long long flags) = 0;
-  virtual hipError_t hipMemImportFromShareableHandle(hipMemGenericAllocationHandle_t* handle,
-                                                     void* os_handle, int type) = 0;
-  virtual hipError_t hipMemAddressReserve(void** address, size_t bytes, size_t alignment,
-                                          void* wanted, unsigned long long flags) = 0;
-  virtual hipError_t hipMemAddressFree(void* address, size_t bytes) = 0;
-  virtual hipError_t hipMemMap(void* address, size_t bytes, size_t offset,
-                               hipMemGenericAllocationHandle_t handle,
-                               unsigned long long flags) = 0;
-  virtual hipError_t hipMemUnmap(void* address, size_t bytes) = 0;
-  virtual hipError_t hipMemSetAccess(void* address, size_t bytes, const hipMemAccessDesc* desc,
-                                     size_t count) = 0;
+  // The handle of the memory at an address: one more hold, to be released, unless
+  // Quirks::retain_is_not_counted. hipErrorInvalidValue: not memory of hipMemCreate.
+  virtual hipError_t RetainHandle(hipMemGenericAllocationHandle_t* handle, void* address) = 0;
 
-  // What is behind an address. Libraries may lack these three: hipErrorNotSupported. The handle
-  // counts as one more hold on the memory, to be released, unless Quirks::retain_is_not_counted.
-  // hipErrorInvalidValue: not memory of hipMemCreate.
-  virtual hipError_t hipMemRetainAllocationHandle(hipMemGenericAllocationHandle_t* handle,
-                                                  void* address) = 0;
-  virtual hipError_t hipMemGetAllocationPropertiesFromHandle(
-      hipMemAllocationProp* prop, hipMemGenericAllocationHandle_t handle) = 0;
-  // Of memory of hipMemCreate: the one allocation, where it is mapped.
-  virtual hipError_t hipMemGetAddressRange(void** base, size_t* bytes, void* address) = 0;
+  // Copies between any two kinds of memory.
+  virtual hipError_t CopyAsync(void* to, const void* from, size_t bytes, hipStream_t stream) = 0;
+  virtual hipError_t FillAsync(void* to, uint8_t value, size_t bytes, hipStream_t stream) = 0;
 
-  virtual hipError_t hipHostRegister(void* host, size_t bytes, unsigned flags) = 0;
-  virtual hipError_t hipHostUnregister(void* host) = 0;
-  virtual hipError_t hipHostGetDevicePointer(void** device, void* host, unsigned flags) = 0;
-
-  // Streams belong to the current device, and are used with it current. Copies are between any two
-  // kinds of memory.
-  virtual hipError_t hipStreamCreateWithFlags(hipStream_t* stream, unsigned flags) = 0;
-  virtual hipError_t hipStreamDestroy(hipStream_t stream) = 0;
-  virtual hipError_t hipStreamSynchronize(hipStream_t stream) = 0;
-  virtual hipError_t hipMemcpyAsync(void* to, const void* from, size_t bytes,
-                                    hipStream_t stream) = 0;
-  virtual hipError_t hipMemsetAsync(void* address, int value, size_t bytes, hipStream_t stream) = 0;
-
-  // What the calling thread may do while a stream is being captured: *mode, a hipStreamCaptureMode,
-  // and the thread's until now are exchanged. Libraries may lack it: hipErrorNotSupported.
-  virtual hipError_t hipThreadExchangeStreamCaptureMode(int* mode) = 0;
+ protected:
+  hipError_t InfoOfPushed(int device, size_t* free_bytes, size_t* total_bytes) {
+    int previous = -1;
+    hipError_t error = PushDevice(device, &previous);
+    if (error != hipSuccess) return error;
+    error = hipMemGetInfo(free_bytes, total_bytes);
+    PopDevice(previous);
+    return error;
+  }
 };
+
+// The entry points of libamdhip64 alone.
+struct HipOnlyFunctions {
+  hipError_t (*hipGetDevice)(int*) = nullptr;
+  const char* (*hipGetErrorName)(hipError_t) = nullptr;
+  const char* (*hipGetErrorString)(hipError_t) = nullptr;
+  hipError_t (*hipMemcpyAsync)(void*, const void*, size_t, int kind, hipStream_t) = nullptr;
+  hipError_t (*hipMemsetAsync)(void*, int value, size_t, hipStream_t) = nullptr;
+  hipError_t (*hipSetDevice)(int) = nullptr;
+  // Null where the library has none.
+  hipError_t (*hipMemGetAccess)(unsigned long long*, const hipMemLocation*, void*) = nullptr;
+};
+
+// The entry points of libcuda alone.
+using CUresult = int;
+using CUdevice = int;  // the device's number
+using CUcontext = void*;
+using CUdeviceptr = unsigned long long;
+
+inline constexpr int kCudaVirtualMemoryManagementSupported = 102;  // CU_DEVICE_ATTRIBUTE_…
+inline constexpr int kCudaHandleTypePosixFileDescriptorSupported = 103;
+
+struct CudaOnlyFunctions {
+  CUresult (*cuCtxGetDevice)(CUdevice*) = nullptr;
+  CUresult (*cuCtxPopCurrent)(CUcontext*) = nullptr;
+  CUresult (*cuCtxPushCurrent)(CUcontext) = nullptr;
+  CUresult (*cuCtxSetCurrent)(CUcontext) = nullptr;
+  CUresult (*cuDeviceGetAttribute)(int*, int, CUdevice) = nullptr;
+  CUresult (*cuDevicePrimaryCtxRelease)(CUdevice) = nullptr;
+  CUresult (*cuDevicePrimaryCtxRetain)(CUcontext*, CUdevice) = nullptr;
+  CUresult (*cuGetErrorName)(CUresult, const char**) = nullptr;
+  CUresult (*cuGetErrorString)(CUresult, const char**) = nullptr;
+  CUresult (*cuMemcpyAsync)(CUdeviceptr, CUdeviceptr, size_t, hipStream_t) = nullptr;
+  CUresult (*cuMemsetD8Async)(CUdeviceptr, unsigned char, size_t, hipStream_t) = nullptr;
+};
+
+// HIP by libamdhip64 (hip_native.cc), or translated to libcuda (hip_on_cuda.cc). `library_path`:
+// empty for the system's. kNotFound: no such library, or no such GPU. kFailedPrecondition: too old.
+absl::StatusOr<std::unique_ptr<HipApi>> OpenHipNative(const std::string& library_path);
+absl::StatusOr<std::unique_ptr<HipApi>> OpenHipOnCuda(const std::string& library_path);
+
+// "<what>: <NAME> (<number>: <text>); <what to do>". OK for hipSuccess.
+//
+// kResourceExhausted: memory (or descriptors, which some versions report so). kUnavailable: the
+// device or this process's context on it is lost. kFailedPrecondition: no device, or an
+// installation that does not fit together. kPermissionDenied, kUnimplemented, kInvalidArgument: as
+// the vendor says. kInternal: the rest.
+absl::Status HipStatus(HipApi& api, hipError_t error, absl::string_view what);
+
+// "NAME (number: text)".
+std::string HipErrorText(HipApi& api, hipError_t error);
 
 // While a program captures a stream for all threads, the library refuses calls of any thread that
 // could wait for what is captured or change what it uses, such as mapping memory, and the capture
-// fails as well. The driver's own calls touch nothing that is captured, and say so while one of
-// these lives. Thread: the one that made it.
+// fails. The driver's own calls touch nothing that is captured, and say so while one of these
+// lives, on one thread.
 class OutsideCaptures {
  public:
   explicit OutsideCaptures(HipApi& api) : api_(api) {

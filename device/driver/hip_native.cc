@@ -1,16 +1,114 @@
-#include "device/driver/hip_native.h"
-
+// HIP by the entry points of libamdhip64.
 #include <unistd.h>
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "device/driver/hip_api.h"
+#include "device/driver/library.h"
 
 namespace iris::driver {
+namespace {
 
-absl::StatusOr<std::unique_ptr<HipApi>> HipNative::Open(const std::string& library_path) {
+class HipNative final : public HipApi, private HipOnlyFunctions {
+ public:
+  explicit HipNative(Library& library) {
+    library.Load(&hipDeviceCanAccessPeer, "hipDeviceCanAccessPeer");
+    library.Load(&hipDeviceGetName, "hipDeviceGetName");
+    library.Load(&hipDeviceGetUuid, "hipDeviceGetUuid");
+    library.Load(&hipDeviceTotalMem, "hipDeviceTotalMem");
+    library.Load(&hipGetDevice, "hipGetDevice");
+    library.Load(&hipGetDeviceCount, "hipGetDeviceCount");
+    library.Load(&hipGetErrorName, "hipGetErrorName");
+    library.Load(&hipGetErrorString, "hipGetErrorString");
+    library.Load(&hipHostGetDevicePointer, "hipHostGetDevicePointer");
+    library.Load(&hipHostRegister, "hipHostRegister");
+    library.Load(&hipHostUnregister, "hipHostUnregister");
+    library.Load(&hipInit, "hipInit");
+    library.Load(&hipMemAddressFree, "hipMemAddressFree");
+    library.Load(&hipMemAddressReserve, "hipMemAddressReserve");
+    library.Load(&hipMemCreate, "hipMemCreate");
+    library.Load(&hipMemExportToShareableHandle, "hipMemExportToShareableHandle");
+    library.Load(&hipMemGetAllocationGranularity, "hipMemGetAllocationGranularity");
+    library.Load(&hipMemGetInfo, "hipMemGetInfo");
+    library.Load(&hipMemImportFromShareableHandle, "hipMemImportFromShareableHandle");
+    library.Load(&hipMemMap, "hipMemMap");
+    library.Load(&hipMemRelease, "hipMemRelease");
+    library.Load(&hipMemSetAccess, "hipMemSetAccess");
+    library.Load(&hipMemUnmap, "hipMemUnmap");
+    library.Load(&hipMemcpyAsync, "hipMemcpyAsync");
+    library.Load(&hipMemsetAsync, "hipMemsetAsync");
+    library.Load(&hipRuntimeGetVersion, "hipRuntimeGetVersion");
+    library.Load(&hipSetDevice, "hipSetDevice");
+    library.Load(&hipStreamCreateWithFlags, "hipStreamCreateWithFlags");
+    library.Load(&hipStreamDestroy, "hipStreamDestroy");
+    library.Load(&hipStreamSynchronize, "hipStreamSynchronize");
+    library.LoadOptional(&hipMemGetAccess, "hipMemGetAccess");
+    library.LoadOptional(&hipMemGetAddressRange, "hipMemGetAddressRange");
+    library.LoadOptional(&hipMemGetAllocationPropertiesFromHandle,
+                         "hipMemGetAllocationPropertiesFromHandle");
+    library.LoadOptional(&hipMemRetainAllocationHandle, "hipMemRetainAllocationHandle");
+    library.LoadOptional(&hipThreadExchangeStreamCaptureMode, "hipThreadExchangeStreamCaptureMode");
+  }
+
+  const char* ErrorName(hipError_t error) override { return hipGetErrorName(error); }
+  const char* ErrorString(hipError_t error) override { return hipGetErrorString(error); }
+
+  hipError_t DeviceUuid(int device, std::string* text) override {
+    hipUUID uuid = {};
+    const hipError_t error = hipDeviceGetUuid(&uuid, device);
+    if (error != hipSuccess) return error;
+    // Sixteen hexadecimal digits as text, as the vendor's tools print them; else the bytes.
+    const absl::string_view bytes(uuid.bytes, sizeof(uuid.bytes));
+    const bool digits = std::all_of(bytes.begin(), bytes.end(), [](char c) {
+      return absl::ascii_isxdigit(static_cast<unsigned char>(c));
+    });
+    *text = absl::StrCat("GPU-", digits ? std::string(bytes) : absl::BytesToHexString(bytes));
+    return hipSuccess;
+  }
+
+  hipError_t SetDevice(int device) override { return hipSetDevice(device); }
+  hipError_t GetDevice(int* device) override { return hipGetDevice(device); }
+  hipError_t PushDevice(int device, int* previous) override {
+    const hipError_t error = hipGetDevice(previous);
+    return error != hipSuccess ? error : hipSetDevice(device);
+  }
+  hipError_t PopDevice(int previous) override { return hipSetDevice(previous); }
+  hipError_t DeviceMemGetInfo(int device, size_t* free_bytes, size_t* total_bytes) override {
+    return InfoOfPushed(device, free_bytes, total_bytes);
+  }
+  // Every version that is taken has it; a device that has not makes hipMemCreate fail.
+  bool HasExportableMemory(int device) override { return true; }
+
+  hipError_t RetainHandle(hipMemGenericAllocationHandle_t* handle, void* address) override {
+    if (hipMemGetAccess == nullptr) return hipErrorNotSupported;
+    // Versions up to 7.14 crash on memory of hipMalloc. Only mapped memory has access rights.
+    hipMemLocation location;
+    location.type = hipMemLocationTypeDevice;
+    hipError_t error = hipGetDevice(&location.id);
+    if (error != hipSuccess) return error;
+    unsigned long long rights = 0;
+    error = hipMemGetAccess(&rights, &location, address);
+    if (error != hipSuccess || rights == 0) return hipErrorInvalidValue;
+    return hipMemRetainAllocationHandle(handle, address);
+  }
+
+  hipError_t CopyAsync(void* to, const void* from, size_t bytes, hipStream_t stream) override {
+    constexpr int kHipMemcpyDefault = 4;
+    return hipMemcpyAsync(to, from, bytes, kHipMemcpyDefault, stream);
+  }
+  hipError_t FillAsync(void* to, uint8_t value, size_t bytes, hipStream_t stream) override {
+    return hipMemsetAsync(to, value, bytes, stream);
+  }
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<HipApi>> OpenHipNative(const std::string& library_path) {
   std::vector<std::string> names = {library_path};
   if (library_path.empty()) {
     // The library brings a compiler along: do not load 100 MB where there is no GPU.
@@ -23,93 +121,9 @@ absl::StatusOr<std::unique_ptr<HipApi>> HipNative::Open(const std::string& libra
   }
   absl::StatusOr<Library> library = Library::Open(names);
   if (!library.ok()) return library.status();
-  std::unique_ptr<HipNative> api(new HipNative(*std::move(library)));
-  if (absl::Status status = api->LoadAll(); !status.ok()) return status;
+  auto api = std::make_unique<HipNative>(*library);
+  if (absl::Status status = library->missing(); !status.ok()) return status;
   return api;
-}
-
-absl::Status HipNative::LoadAll() {
-  library_.Load(&f_.hipDeviceCanAccessPeer, "hipDeviceCanAccessPeer");
-  library_.Load(&f_.hipDeviceGetName, "hipDeviceGetName");
-  library_.Load(&f_.hipDeviceGetUuid, "hipDeviceGetUuid");
-  library_.Load(&f_.hipDeviceTotalMem, "hipDeviceTotalMem");
-  library_.Load(&f_.hipGetDevice, "hipGetDevice");
-  library_.Load(&f_.hipGetDeviceCount, "hipGetDeviceCount");
-  library_.Load(&f_.hipGetErrorName, "hipGetErrorName");
-  library_.Load(&f_.hipGetErrorString, "hipGetErrorString");
-  library_.Load(&f_.hipHostGetDevicePointer, "hipHostGetDevicePointer");
-  library_.Load(&f_.hipHostRegister, "hipHostRegister");
-  library_.Load(&f_.hipHostUnregister, "hipHostUnregister");
-  library_.Load(&f_.hipInit, "hipInit");
-  library_.Load(&f_.hipMemAddressFree, "hipMemAddressFree");
-  library_.Load(&f_.hipMemAddressReserve, "hipMemAddressReserve");
-  library_.Load(&f_.hipMemCreate, "hipMemCreate");
-  library_.Load(&f_.hipMemExportToShareableHandle, "hipMemExportToShareableHandle");
-  library_.Load(&f_.hipMemGetAllocationGranularity, "hipMemGetAllocationGranularity");
-  library_.Load(&f_.hipMemGetInfo, "hipMemGetInfo");
-  library_.Load(&f_.hipMemImportFromShareableHandle, "hipMemImportFromShareableHandle");
-  library_.Load(&f_.hipMemMap, "hipMemMap");
-  library_.Load(&f_.hipMemRelease, "hipMemRelease");
-  library_.Load(&f_.hipMemSetAccess, "hipMemSetAccess");
-  library_.Load(&f_.hipMemUnmap, "hipMemUnmap");
-  library_.Load(&f_.hipMemcpyAsync, "hipMemcpyAsync");
-  library_.Load(&f_.hipMemsetAsync, "hipMemsetAsync");
-  library_.Load(&f_.hipRuntimeGetVersion, "hipRuntimeGetVersion");
-  library_.Load(&f_.hipSetDevice, "hipSetDevice");
-  library_.Load(&f_.hipStreamCreateWithFlags, "hipStreamCreateWithFlags");
-  library_.Load(&f_.hipStreamDestroy, "hipStreamDestroy");
-  library_.Load(&f_.hipStreamSynchronize, "hipStreamSynchronize");
-  library_.LoadOptional(&f_.hipMemGetAccess, "hipMemGetAccess");
-  library_.LoadOptional(&f_.hipMemGetAddressRange, "hipMemGetAddressRange");
-  library_.LoadOptional(&f_.hipMemGetAllocationPropertiesFromHandle,
-                        "hipMemGetAllocationPropertiesFromHandle");
-  library_.LoadOptional(&f_.hipMemRetainAllocationHandle, "hipMemRetainAllocationHandle");
-  library_.LoadOptional(&f_.hipThreadExchangeStreamCaptureMode,
-                        "hipThreadExchangeStreamCaptureMode");
-  return library_.missing();
-}
-
-hipError_t HipNative::DeviceUuid(int device, std::string* text) {
-  hipUUID uuid = {};
-  const hipError_t error = f_.hipDeviceGetUuid(&uuid, device);
-  if (error != hipSuccess) return error;
-  // Sixteen hexadecimal digits as text, as the vendor's tools print them; else, in case, the bytes.
-  const absl::string_view bytes(uuid.bytes, sizeof(uuid.bytes));
-  *text = "GPU-";
-  if (std::all_of(bytes.begin(), bytes.end(),
-                  [](char c) { return absl::ascii_isxdigit(static_cast<unsigned char>(c)); })) {
-    absl::StrAppend(text, bytes);
-    return hipSuccess;
-  }
-  for (const char c : bytes) {
-    absl::StrAppend(text, absl::Hex(static_cast<unsigned char>(c), absl::kZeroPad2));
-  }
-  return hipSuccess;
-}
-
-hipError_t HipNative::hipMemRetainAllocationHandle(hipMemGenericAllocationHandle_t* handle,
-                                                   void* address) {
-  if (f_.hipMemRetainAllocationHandle == nullptr || f_.hipMemGetAccess == nullptr) {
-    return hipErrorNotSupported;
-  }
-  // Versions up to 7.14 crash on memory of hipMalloc. Only mapped memory has access rights.
-  hipMemLocation location;
-  location.type = hipMemLocationTypeDevice;
-  hipError_t error = f_.hipGetDevice(&location.id);
-  if (error != hipSuccess) return error;
-  unsigned long long rights = 0;
-  error = f_.hipMemGetAccess(&rights, &location, address);
-  if (error != hipSuccess || rights == 0) return hipErrorInvalidValue;
-  return f_.hipMemRetainAllocationHandle(handle, address);
-}
-
-hipError_t HipNative::DeviceMemGetInfo(int device, size_t* free_bytes, size_t* total_bytes) {
-  int previous = 0;
-  hipError_t error = PushDevice(device, &previous);
-  if (error != hipSuccess) return error;
-  error = f_.hipMemGetInfo(free_bytes, total_bytes);
-  PopDevice(previous);
-  return error;
 }
 
 }  // namespace iris::driver

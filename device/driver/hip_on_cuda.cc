@@ -1,13 +1,24 @@
-#include "device/driver/hip_on_cuda.h"
-
+// HIP by the CUDA driver API of libcuda.so.1. Entry points are looked up by the names that the
+// library exports, version suffixes included.
+//
+// Contexts: the primary context of a device is retained by the first SetDevice or PushDevice for it
+// and released by the destructor. Creating, exporting, importing and mapping memory need none.
+#include <array>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "device/driver/hip_api.h"
+#include "device/driver/library.h"
 
 namespace iris::driver {
+namespace {
 
-struct HipOnCuda::Management {
+// The management library, which tells of a device's memory without a context on it.
+struct Management {
   struct Memory {
     unsigned long long total = 0;
     unsigned long long free = 0;
@@ -29,143 +40,172 @@ struct HipOnCuda::Management {
   }
 };
 
-HipOnCuda::HipOnCuda(Library library) : library_(std::move(library)) {}
+class HipOnCuda final : public HipApi, private CudaOnlyFunctions {
+ public:
+  explicit HipOnCuda(Library& library) {
+    library.Load(&cuCtxGetDevice, "cuCtxGetDevice");
+    library.Load(&cuCtxPopCurrent, "cuCtxPopCurrent_v2");
+    library.Load(&cuCtxPushCurrent, "cuCtxPushCurrent_v2");
+    library.Load(&cuCtxSetCurrent, "cuCtxSetCurrent");
+    library.Load(&cuDeviceGetAttribute, "cuDeviceGetAttribute");
+    library.Load(&cuDevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease_v2");
+    library.Load(&cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain");
+    library.Load(&cuGetErrorName, "cuGetErrorName");
+    library.Load(&cuGetErrorString, "cuGetErrorString");
+    library.Load(&cuMemcpyAsync, "cuMemcpyAsync");
+    library.Load(&cuMemsetD8Async, "cuMemsetD8Async");
+    library.Load(&hipDeviceCanAccessPeer, "cuDeviceCanAccessPeer");
+    library.Load(&hipDeviceGetName, "cuDeviceGetName");
+    library.Load(&hipDeviceGetUuid, "cuDeviceGetUuid_v2");
+    library.Load(&hipDeviceTotalMem, "cuDeviceTotalMem_v2");
+    library.Load(&hipGetDeviceCount, "cuDeviceGetCount");
+    library.Load(&hipHostGetDevicePointer, "cuMemHostGetDevicePointer_v2");
+    library.Load(&hipHostRegister, "cuMemHostRegister_v2");
+    library.Load(&hipHostUnregister, "cuMemHostUnregister");
+    library.Load(&hipInit, "cuInit");
+    library.Load(&hipMemAddressFree, "cuMemAddressFree");
+    library.Load(&hipMemAddressReserve, "cuMemAddressReserve");
+    library.Load(&hipMemCreate, "cuMemCreate");
+    library.Load(&hipMemExportToShareableHandle, "cuMemExportToShareableHandle");
+    library.Load(&hipMemGetAllocationGranularity, "cuMemGetAllocationGranularity");
+    library.Load(&hipMemGetInfo, "cuMemGetInfo_v2");
+    library.Load(&hipMemImportFromShareableHandle, "cuMemImportFromShareableHandle");
+    library.Load(&hipMemMap, "cuMemMap");
+    library.Load(&hipMemRelease, "cuMemRelease");
+    library.Load(&hipMemSetAccess, "cuMemSetAccess");
+    library.Load(&hipMemUnmap, "cuMemUnmap");
+    library.Load(&hipRuntimeGetVersion, "cuDriverGetVersion");
+    library.Load(&hipStreamCreateWithFlags, "cuStreamCreate");
+    library.Load(&hipStreamDestroy, "cuStreamDestroy_v2");
+    library.Load(&hipStreamSynchronize, "cuStreamSynchronize");
+    library.LoadOptional(&hipMemGetAddressRange, "cuMemGetAddressRange_v2");
+    library.LoadOptional(&hipMemGetAllocationPropertiesFromHandle,
+                         "cuMemGetAllocationPropertiesFromHandle");
+    library.LoadOptional(&hipMemRetainAllocationHandle, "cuMemRetainAllocationHandle");
+    library.LoadOptional(&hipThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode");
+  }
+  ~HipOnCuda() override {
+    absl::MutexLock lock(&mu_);
+    for (int device = 0; device < kMaxDevices; ++device) {
+      if (contexts_[device] != nullptr) cuDevicePrimaryCtxRelease(device);
+    }
+  }
 
-absl::StatusOr<std::unique_ptr<HipApi>> HipOnCuda::Open(const std::string& library_path) {
+  const char* ErrorName(hipError_t error) override {
+    const char* text = nullptr;
+    return cuGetErrorName(error, &text) == hipSuccess && text != nullptr ? text : "unknown";
+  }
+  const char* ErrorString(hipError_t error) override {
+    const char* text = nullptr;
+    return cuGetErrorString(error, &text) == hipSuccess && text != nullptr ? text : "unknown";
+  }
+
+  hipError_t DeviceUuid(int device, std::string* text) override {
+    hipUUID uuid = {};
+    const hipError_t error = hipDeviceGetUuid(&uuid, device);
+    if (error != hipSuccess) return error;
+    *text = absl::StrCat("GPU-",
+                         absl::BytesToHexString(absl::string_view(uuid.bytes, sizeof(uuid.bytes))));
+    for (const size_t at : {12, 17, 22, 27}) text->insert(at, 1, '-');
+    return hipSuccess;
+  }
+
+  hipError_t SetDevice(int device) override {
+    CUcontext context = nullptr;
+    const hipError_t error = Retain(device, &context);
+    return error != hipSuccess ? error : cuCtxSetCurrent(context);
+  }
+  hipError_t GetDevice(int* device) override {
+    if (cuCtxGetDevice(device) != hipSuccess) *device = -1;
+    return hipSuccess;
+  }
+  hipError_t PushDevice(int device, int* previous) override {
+    CUcontext context = nullptr;
+    const hipError_t error = Retain(device, &context);
+    return error != hipSuccess ? error : cuCtxPushCurrent(context);
+  }
+  hipError_t PopDevice(int previous) override {
+    CUcontext context = nullptr;
+    return cuCtxPopCurrent(&context);
+  }
+
+  hipError_t DeviceMemGetInfo(int device, size_t* free_bytes, size_t* total_bytes) override {
+    bool has_context = false;
+    {
+      absl::MutexLock lock(&mu_);
+      has_context = device >= 0 && device < kMaxDevices && contexts_[device] != nullptr;
+    }
+    if (has_context) return InfoOfPushed(device, free_bytes, total_bytes);
+    std::string uuid;
+    if (DeviceUuid(device, &uuid) != hipSuccess) return hipErrorInvalidDevice;
+    absl::MutexLock lock(&mu_);
+    if (management_ == nullptr) management_ = std::make_unique<Management>();
+    if (!management_->usable) return hipErrorInvalidContext;
+    void* handle = nullptr;
+    Management::Memory memory;
+    if (management_->by_uuid(uuid.c_str(), &handle) != 0 ||
+        management_->memory_info(handle, &memory) != 0) {
+      return hipErrorInvalidContext;
+    }
+    *free_bytes = memory.free;
+    *total_bytes = memory.total;
+    return hipSuccess;
+  }
+
+  bool HasExportableMemory(int device) override {
+    for (const int attribute :
+         {kCudaVirtualMemoryManagementSupported, kCudaHandleTypePosixFileDescriptorSupported}) {
+      int value = 0;
+      if (cuDeviceGetAttribute(&value, attribute, device) != hipSuccess || value == 0) return false;
+    }
+    return true;
+  }
+
+  hipError_t RetainHandle(hipMemGenericAllocationHandle_t* handle, void* address) override {
+    return hipMemRetainAllocationHandle(handle, address);
+  }
+
+  hipError_t CopyAsync(void* to, const void* from, size_t bytes, hipStream_t stream) override {
+    return cuMemcpyAsync(reinterpret_cast<CUdeviceptr>(to), reinterpret_cast<CUdeviceptr>(from),
+                         bytes, stream);
+  }
+  hipError_t FillAsync(void* to, uint8_t value, size_t bytes, hipStream_t stream) override {
+    return cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(to), value, bytes, stream);
+  }
+
+ private:
+  static constexpr int kMaxDevices = 64;
+
+  hipError_t Retain(int device, CUcontext* context) ABSL_LOCKS_EXCLUDED(mu_) {
+    if (device < 0 || device >= kMaxDevices) return hipErrorInvalidDevice;
+    absl::MutexLock lock(&mu_);
+    if (contexts_[device] == nullptr) {
+      const hipError_t error = cuDevicePrimaryCtxRetain(&contexts_[device], device);
+      if (error != hipSuccess) {
+        contexts_[device] = nullptr;
+        return error;
+      }
+    }
+    *context = contexts_[device];
+    return hipSuccess;
+  }
+
+  absl::Mutex mu_;
+  std::unique_ptr<Management> management_ ABSL_GUARDED_BY(mu_);  // opened when first asked
+  std::array<CUcontext, kMaxDevices> contexts_ ABSL_GUARDED_BY(mu_) = {};
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<HipApi>> OpenHipOnCuda(const std::string& library_path) {
   std::vector<std::string> names = {library_path};
   // Where container runtimes put it; the loader does not look there by itself.
   if (library_path.empty()) names = {"libcuda.so.1", "/usr/local/nvidia/lib64/libcuda.so.1"};
   absl::StatusOr<Library> library = Library::Open(names);
   if (!library.ok()) return library.status();
-  std::unique_ptr<HipOnCuda> api(new HipOnCuda(*std::move(library)));
-  if (absl::Status status = api->LoadAll(); !status.ok()) return status;
+  auto api = std::make_unique<HipOnCuda>(*library);
+  if (absl::Status status = library->missing(); !status.ok()) return status;
   return api;
-}
-
-absl::Status HipOnCuda::LoadAll() {
-  library_.Load(&f_.cuCtxGetDevice, "cuCtxGetDevice");
-  library_.Load(&f_.cuCtxPopCurrent, "cuCtxPopCurrent_v2");
-  library_.Load(&f_.cuCtxPushCurrent, "cuCtxPushCurrent_v2");
-  library_.Load(&f_.cuCtxSetCurrent, "cuCtxSetCurrent");
-  library_.Load(&f_.cuDeviceCanAccessPeer, "cuDeviceCanAccessPeer");
-  library_.Load(&f_.cuDeviceGet, "cuDeviceGet");
-  library_.Load(&f_.cuDeviceGetAttribute, "cuDeviceGetAttribute");
-  library_.Load(&f_.cuDeviceGetCount, "cuDeviceGetCount");
-  library_.Load(&f_.cuDeviceGetName, "cuDeviceGetName");
-  library_.Load(&f_.cuDeviceGetUuid, "cuDeviceGetUuid_v2");
-  library_.Load(&f_.cuDevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease_v2");
-  library_.Load(&f_.cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain");
-  library_.Load(&f_.cuDeviceTotalMem, "cuDeviceTotalMem_v2");
-  library_.Load(&f_.cuDriverGetVersion, "cuDriverGetVersion");
-  library_.Load(&f_.cuGetErrorName, "cuGetErrorName");
-  library_.Load(&f_.cuGetErrorString, "cuGetErrorString");
-  library_.Load(&f_.cuInit, "cuInit");
-  library_.Load(&f_.cuMemAddressFree, "cuMemAddressFree");
-  library_.Load(&f_.cuMemAddressReserve, "cuMemAddressReserve");
-  library_.Load(&f_.cuMemCreate, "cuMemCreate");
-  library_.Load(&f_.cuMemExportToShareableHandle, "cuMemExportToShareableHandle");
-  library_.Load(&f_.cuMemGetAllocationGranularity, "cuMemGetAllocationGranularity");
-  library_.Load(&f_.cuMemGetInfo, "cuMemGetInfo_v2");
-  library_.Load(&f_.cuMemHostGetDevicePointer, "cuMemHostGetDevicePointer_v2");
-  library_.Load(&f_.cuMemHostRegister, "cuMemHostRegister_v2");
-  library_.Load(&f_.cuMemHostUnregister, "cuMemHostUnregister");
-  library_.Load(&f_.cuMemImportFromShareableHandle, "cuMemImportFromShareableHandle");
-  library_.Load(&f_.cuMemMap, "cuMemMap");
-  library_.Load(&f_.cuMemRelease, "cuMemRelease");
-  library_.Load(&f_.cuMemSetAccess, "cuMemSetAccess");
-  library_.Load(&f_.cuMemUnmap, "cuMemUnmap");
-  library_.Load(&f_.cuMemcpyAsync, "cuMemcpyAsync");
-  library_.Load(&f_.cuMemsetD8Async, "cuMemsetD8Async");
-  library_.Load(&f_.cuStreamCreate, "cuStreamCreate");
-  library_.Load(&f_.cuStreamDestroy, "cuStreamDestroy_v2");
-  library_.Load(&f_.cuStreamSynchronize, "cuStreamSynchronize");
-  library_.LoadOptional(&f_.cuMemGetAddressRange, "cuMemGetAddressRange_v2");
-  library_.LoadOptional(&f_.cuMemGetAllocationPropertiesFromHandle,
-                        "cuMemGetAllocationPropertiesFromHandle");
-  library_.LoadOptional(&f_.cuMemRetainAllocationHandle, "cuMemRetainAllocationHandle");
-  library_.LoadOptional(&f_.cuThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode");
-  return library_.missing();
-}
-
-HipOnCuda::~HipOnCuda() {
-  absl::MutexLock lock(&mu_);
-  for (int device = 0; device < kMaxDevices; ++device) {
-    CUdevice d = 0;
-    if (contexts_[device] != nullptr && f_.cuDeviceGet(&d, device) == hipSuccess) {
-      f_.cuDevicePrimaryCtxRelease(d);
-    }
-  }
-}
-
-CUresult HipOnCuda::Retain(int device, CUcontext* context) {
-  if (device < 0 || device >= kMaxDevices) return hipErrorInvalidDevice;
-  absl::MutexLock lock(&mu_);
-  if (contexts_[device] == nullptr) {
-    CUdevice d = 0;
-    CUresult error = f_.cuDeviceGet(&d, device);
-    if (error == hipSuccess) error = f_.cuDevicePrimaryCtxRetain(&contexts_[device], d);
-    if (error != hipSuccess) {
-      contexts_[device] = nullptr;
-      return error;
-    }
-  }
-  *context = contexts_[device];
-  return hipSuccess;
-}
-
-hipError_t HipOnCuda::DeviceUuid(int device, std::string* text) {
-  CUdevice d = 0;
-  hipUUID uuid = {};
-  CUresult error = f_.cuDeviceGet(&d, device);
-  if (error == hipSuccess) error = f_.cuDeviceGetUuid(&uuid, d);
-  if (error != hipSuccess) return error;
-  *text = "GPU-";
-  for (int i = 0; i < 16; ++i) {
-    if (i == 4 || i == 6 || i == 8 || i == 10) text->push_back('-');
-    absl::StrAppend(text, absl::Hex(static_cast<unsigned char>(uuid.bytes[i]), absl::kZeroPad2));
-  }
-  return hipSuccess;
-}
-
-bool HipOnCuda::HasExportableMemory(int device) {
-  CUdevice d = 0;
-  if (f_.cuDeviceGet(&d, device) != hipSuccess) return false;
-  for (const int attribute :
-       {kCudaVirtualMemoryManagementSupported, kCudaHandleTypePosixFileDescriptorSupported}) {
-    int value = 0;
-    if (f_.cuDeviceGetAttribute(&value, attribute, d) != hipSuccess || value == 0) return false;
-  }
-  return true;
-}
-
-hipError_t HipOnCuda::DeviceMemGetInfo(int device, size_t* free_bytes, size_t* total_bytes) {
-  bool has_context = false;
-  {
-    absl::MutexLock lock(&mu_);
-    has_context = device >= 0 && device < kMaxDevices && contexts_[device] != nullptr;
-  }
-  if (has_context) {
-    int previous = -1;
-    CUresult error = PushDevice(device, &previous);
-    if (error != hipSuccess) return error;
-    error = f_.cuMemGetInfo(free_bytes, total_bytes);
-    PopDevice(previous);
-    return error;
-  }
-  std::string uuid;
-  if (DeviceUuid(device, &uuid) != hipSuccess) return hipErrorInvalidDevice;
-  absl::MutexLock lock(&mu_);
-  if (management_ == nullptr) management_ = std::make_unique<Management>();
-  if (!management_->usable) return hipErrorInvalidContext;
-  void* handle = nullptr;
-  Management::Memory memory;
-  if (management_->by_uuid(uuid.c_str(), &handle) != 0 ||
-      management_->memory_info(handle, &memory) != 0) {
-    return hipErrorInvalidContext;
-  }
-  *free_bytes = memory.free;
-  *total_bytes = memory.total;
-  return hipSuccess;
 }
 
 }  // namespace iris::driver

@@ -1,8 +1,8 @@
-#include "device/driver/hip_status.h"
-
+// The one translation of a vendor's error into absl::Status.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "device/driver/hip_api.h"
 
 namespace iris::driver {
 namespace {
@@ -10,9 +10,10 @@ namespace {
 using absl::StatusCode;
 
 struct Translation {
-  hipError_t error;
+  hipError_t first;
   StatusCode code;
   const char* advice;
+  hipError_t last = first;  // numbers of one meaning
 };
 
 constexpr char kLost[] =
@@ -20,8 +21,7 @@ constexpr char kLost[] =
     "(dmesg) says why";
 constexpr char kMps[] = "the vendor's multi-process service refuses: restart it, or stop using it";
 
-// In order of number. HIP's numbers, which CUDA shares; those that only one of them has are named
-// after it.
+// In order of number. CUDA and HIP share numbers; those of one alone have no name here.
 constexpr Translation kTranslations[] = {
     {hipErrorInvalidValue, StatusCode::kInvalidArgument, ""},
     {hipErrorOutOfMemory, StatusCode::kResourceExhausted,
@@ -54,16 +54,13 @@ constexpr Translation kTranslations[] = {
      "kernel's log (dmesg)"},
     {hipErrorInvalidHandle, StatusCode::kInvalidArgument, ""},
     {hipErrorIllegalAddress, StatusCode::kUnavailable, kLost},
-    {702, StatusCode::kUnavailable, kLost},  // launch timeout
-    {709, StatusCode::kUnavailable, kLost},  // context destroyed
-    {710, StatusCode::kUnavailable, kLost},  // assertion in a kernel
+    {702, StatusCode::kUnavailable, kLost},       // launch timeout
+    {709, StatusCode::kUnavailable, kLost, 710},  // context destroyed, assertion in a kernel
     {hipErrorHostMemoryAlreadyRegistered, StatusCode::kAlreadyExists, ""},
     {hipErrorHostMemoryNotRegistered, StatusCode::kInvalidArgument, ""},
-    {714, StatusCode::kUnavailable, kLost},  // hardware stack error
-    {715, StatusCode::kUnavailable, kLost},  // illegal instruction
-    {716, StatusCode::kUnavailable, kLost},  // misaligned address
-    {717, StatusCode::kUnavailable, kLost},  // invalid address space
-    {718, StatusCode::kUnavailable, kLost},  // invalid program counter
+    // Hardware stack error, illegal instruction, misaligned address, invalid address space, invalid
+    // program counter.
+    {714, StatusCode::kUnavailable, kLost, 718},
     {hipErrorLaunchFailure, StatusCode::kUnavailable, kLost},
     {800, StatusCode::kPermissionDenied, "this user may not use the device"},
     {hipErrorNotSupported, StatusCode::kUnimplemented,
@@ -76,12 +73,7 @@ constexpr Translation kTranslations[] = {
     {804, StatusCode::kFailedPrecondition,
      "the forward-compatibility library does not support this device: remove it from the loader's "
      "path"},
-    {805, StatusCode::kUnavailable, kMps},
-    {806, StatusCode::kUnavailable, kMps},
-    {807, StatusCode::kUnavailable, kMps},
-    {808, StatusCode::kUnavailable, kMps},
-    {809, StatusCode::kUnavailable, kMps},
-    {810, StatusCode::kUnavailable, kMps},
+    {805, StatusCode::kUnavailable, kMps, 810},
     {hipErrorUnknown, StatusCode::kInternal,
      "see the kernel's log (dmesg), and whether /dev has the device's nodes"},
 };
@@ -89,15 +81,14 @@ constexpr Translation kTranslations[] = {
 }  // namespace
 
 std::string HipErrorText(HipApi& api, hipError_t error) {
-  return absl::StrCat(api.hipGetErrorName(error), " (", error, ": ", api.hipGetErrorString(error),
-                      ")");
+  return absl::StrCat(api.ErrorName(error), " (", error, ": ", api.ErrorString(error), ")");
 }
 
 absl::Status HipStatus(HipApi& api, hipError_t error, absl::string_view what) {
   if (error == hipSuccess) return absl::OkStatus();
   const auto* const found =
       std::find_if(std::begin(kTranslations), std::end(kTranslations),
-                   [error](const Translation& t) { return t.error == error; });
+                   [error](const Translation& t) { return t.first <= error && error <= t.last; });
   const bool known = found != std::end(kTranslations);
   std::string message = absl::StrCat(what, ": ", HipErrorText(api, error));
   if (known && found->advice[0] != '\0') absl::StrAppend(&message, "; ", found->advice);

@@ -14,21 +14,20 @@ namespace iris::driver {
 class Library {
  public:
   // Opens the first of `names` that is loaded already (a program must not get two copies of a
-  // run-time library), else the first that can be loaded. kNotFound: none; the message names them.
-  // A vendor's library survives no unloading, so it is never closed.
+  // run-time library), else the first that can be loaded. It is never closed: vendors' libraries do
+  // not survive that. kNotFound: none; the message names them.
   static absl::StatusOr<Library> Open(const std::vector<std::string>& names);
 
   const std::string& name() const { return name_; }
 
-  // Looks up one entry point; names what is missing in missing().
   template <typename F>
   void Load(F** function, const char* symbol) {
     *function = reinterpret_cast<F*>(Find(symbol));
   }
-  // As Load, but the library may lack it: null then.
+  // As Load, but `*function` is unchanged if the library lacks it.
   template <typename F>
   void LoadOptional(F** function, const char* symbol) {
-    *function = reinterpret_cast<F*>(FindOptional(symbol));
+    if (void* const found = FindOptional(symbol)) *function = reinterpret_cast<F*>(found);
   }
   // OK if every Load found its entry point.
   absl::Status missing() const;

@@ -1,5 +1,4 @@
-// OpenDriver: the driver of this machine. Vendors' libraries are opened at run time, so one program
-// runs with any or none.
+// OpenDriver opens the driver of this machine. Vendors' libraries are opened at run time.
 #pragma once
 
 #include <functional>
@@ -21,7 +20,7 @@ struct OpenOptions {
   std::string library_path;  // of the vendor's library; empty: where the system's loader finds it
 };
 
-// What was found of one backend, and if nothing, why.
+// Why a backend is available or not.
 struct BackendReport {
   std::string backend;
   bool available = false;
@@ -33,12 +32,11 @@ struct OpenedDriver {
   std::vector<BackendReport> reports;  // of every backend: "cuda", "hip", "emu"
 };
 
-// "auto": cuda if it has a device, else hip, else emu. A backend that is asked for by name and has
-// no device is kFailedPrecondition, with what is missing. kInvalidArgument: no such backend.
+// "auto": cuda if it has a device, else hip, else emu. kFailedPrecondition, with what is missing:
+// the named backend has no device. kInvalidArgument: no such backend.
 absl::StatusOr<OpenedDriver> OpenDriver(const OpenOptions& options);
 
-// A warning for processes that share a device of this backend where it runs one process at a time,
-// as the environment says by `variable`. Empty: it runs several at once.
+// A warning if the environment says that a device of this backend runs one process at a time.
 std::string ProcessesTakeTurns(const std::string& backend,
                                const std::function<const char*(const char*)>& variable);
 

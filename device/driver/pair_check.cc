@@ -43,7 +43,7 @@ SteadyTime After(absl::Duration timeout) { return Now() + absl::ToChronoNanoseco
 
 std::string ErrnoText(int error) { return std::generic_category().message(error); }
 
-// Between parent and child: one message a packet, with a descriptor where it says.
+// Messages between parent and child, one a packet.
 
 enum class Kind : uint32_t { kCreate, kUse, kStep, kDone };
 enum class Step : uint32_t {
@@ -121,8 +121,7 @@ bool Send(int socket, const Message& message, int fd = -1) {
   return n == static_cast<ssize_t>(sizeof(message));
 }
 
-// Blocks. False: the other end is gone, or sent something else. The caller owns *fd (-1: none
-// came).
+// Blocks. False: the other end is gone, or sent something else. The caller owns *fd (-1: none).
 bool Receive(int socket, Message* message, int* fd) {
   iovec data = {message, sizeof(*message)};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
@@ -155,8 +154,7 @@ class Child {
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
 
-  // Runs a request to its end. A child that is not there is started. On failure of the process
-  // itself it is ended, and the next request starts another.
+  // Runs a request to its end, in a new child if there is none. A child that fails is ended.
   std::optional<Failure> Do(const Message& request, int request_fd, Message* done, int* done_fd) {
     if (pid_ < 0) {
       if (auto failed = Start(); failed.has_value()) return failed;
@@ -238,7 +236,7 @@ class Child {
       }
       if (done->code == absl::StatusCode::kOk) return std::nullopt;
       const Failure failed{done->step, absl::Status(done->code, done->text)};
-      // What could not even open the driver is of no use to the next request.
+      // A child that could not open the driver is of no use to the next request.
       if (failed.step == Step::kOpen) End();
       return failed;
     }
@@ -259,8 +257,8 @@ class Child {
     return Failure{step, absl::UnavailableError(how)};
   }
 
-  // Ends it: it sees its socket close, and is killed after `mercy`. Returns its wait status. A
-  // process that the kernel cannot end is left behind.
+  // Closes its socket and kills it after `mercy`. Returns its wait status; SIGKILL if it does not
+  // end.
   int End(absl::Duration mercy = absl::ZeroDuration()) {
     if (pid_ < 0) return SIGKILL;
     close(socket_);

@@ -1,14 +1,14 @@
-// CheckPairs: proves that devices can be used as Iris uses them. For each ordered pair (from, to),
-// one process creates and exports memory of `to`; another imports it, maps it, writes it by device
-// `from`, reads it back by device `to`, and measures how fast `from` copies into it.
+// CheckPairs proves that devices can be used as Iris uses them. For each ordered pair (from, to),
+// one process creates and exports memory of `to`; another imports and maps it, writes it by device
+// `from`, reads it back by device `to`, and measures copies by `from`.
 //
-// Both are children of the caller, so a driver that hangs or crashes costs one of them: every step
-// has a deadline, at which the child is killed. They run the caller's own program, whose main
-// begins with this line:
+// Both are children of the caller. Every step has a deadline at which the child is killed, so a
+// driver that hangs or crashes costs a child. They run the caller's own program, whose main begins
+// with this line:
 //
 //   if (iris::driver::IsPairCheckChild(argc, argv)) return iris::driver::RunPairCheckChild(argv);
 //
-// Not thread-safe. Depends on the driver alone.
+// Not thread-safe.
 #pragma once
 
 #include <cstdint>

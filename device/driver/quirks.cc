@@ -9,8 +9,7 @@ namespace {
 constexpr int Rocm(int major, int minor) { return major * 10'000'000 + minor * 100'000; }
 constexpr int Cuda(int major, int minor) { return major * 1'000 + minor * 10; }
 
-// Below it, libcuda names devices differently inside partitions and cannot register read-only pages
-// reliably.
+// Older libcudas name devices differently in partitions and may not register read-only pages.
 constexpr int kCudaMinimum = Cuda(11, 4);
 // Below it, hipMemAllocationProp has another layout, or memory cannot be exported.
 constexpr int kRocmMinimum = Rocm(6, 1);
@@ -39,22 +38,17 @@ Quirks QuirksOf(BackendKind kind, int version) {
   q.granularity_floor_bytes = 2 * kMiB;
   if (kind == BackendKind::kCuda) {
     q.register_read_only = true;
-    // 13.0 on eight devices: 10 ms for the first peer, 1 ms for each further one, against 0.1 ms
-    // while a mapping exists.
+    // 13.0, eight devices: the first peer takes 10 ms, further ones 1 ms, 0.1 ms once mapped.
     q.links = true;
     return q;
   }
   // Pointer until 7.0, value from 7.1: the wrong one is a crash, not an error.
   q.import_takes_pointer = version < Rocm(7, 1);
-  // Import only notes the descriptor; the memory behind it is looked up by the first
-  // hipMemSetAccess.
+  // Import only notes the descriptor; the first hipMemSetAccess looks up its memory.
   q.keep_imported_fd = true;
-  // 7.0 to 7.2 check the range against the mappings from the start of the reservation, whatever
-  // address is given.
+  // 7.0 to 7.2 check the range against the mappings from the start of the reservation.
   q.access_from_base = version >= Rocm(7, 0) && version < Rocm(7, 14);
-  // Memory stays taken while the range that it was mapped into is reserved: small ranges that can
-  // be freed. Also what access_from_base needs. Costs nothing elsewhere, so it is the same for all
-  // versions.
+  // Memory stays taken while its range is reserved. access_from_base needs it, too.
   q.reservation_per_piece = true;
   // Seen with 7.14; harmless before.
   q.grant_owner_last = true;
@@ -63,8 +57,7 @@ Quirks QuirksOf(BackendKind kind, int version) {
   q.retain_is_not_counted = version < Rocm(7, 12) + 60'540;
   // Some versions of the kernel driver do not clear memory between processes.
   q.zero_new_memory = true;
-  // The bit of CUDA's read-only flag means coarse-grained here, which would hide the abort word
-  // from a running kernel.
+  // CUDA's read-only bit means coarse-grained here, which would hide the abort word.
   q.register_read_only = false;
   // Until 7.1 pinned memory is fine-grained enough for flags; from 7.2 it must be asked for.
   if (version >= Rocm(7, 2)) q.allocation_type = hipMemAllocationTypeUncached;

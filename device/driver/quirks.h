@@ -1,6 +1,4 @@
-// Quirks: where versions of the vendors' libraries differ from each other, or from what they say.
-// One table, chosen by the version found at run time; vmm_driver.cc asks it and never looks at a
-// version itself.
+// Quirks of the vendors' libraries. Only this table depends on their versions.
 #pragma once
 
 #include <cstdint>
@@ -14,26 +12,23 @@ namespace iris::driver {
 struct Quirks {
   // The import takes a pointer to the descriptor, not its value.
   bool import_takes_pointer = false;
-  // The descriptor of imported memory must stay open as long as the memory: it is looked at when
-  // access is set.
+  // Setting access reads the descriptor of imported memory, so it stays open as long as the memory.
   bool keep_imported_fd = false;
-  // Setting access must begin at the start of a reservation, and cover whole mappings from there
-  // on. So each piece of a Reservation is a reservation of the vendor's.
+  // Setting access must begin at the start of a reservation and cover whole mappings. So each piece
+  // of a Reservation is a reservation of the vendor's.
   bool access_from_base = false;
   bool reservation_per_piece = false;
-  // Granting a peer after the device that has the memory breaks the mapping: that device comes
-  // last.
+  // Granting a peer after the owning device breaks the mapping: the owner comes last.
   bool grant_owner_last = false;
   // Creating and importing take the calling thread's device into account.
   bool uses_current_device = false;
-  // The handle that stands for mapped memory does not count as a hold: releasing it would take away
-  // that of the program that created the memory.
+  // Releasing the handle of mapped memory would take the hold of the program that created it.
   bool retain_is_not_counted = false;
   // Fresh memory holds what its last owner wrote.
   bool zero_new_memory = false;
-  // Host pages are registered as read-only, which pages mapped without write permission need.
+  // Host pages mapped without write permission must be registered as read-only.
   bool register_read_only = false;
-  // Allocation type of device memory whose flags other devices must see while a kernel polls them.
+  // Allocation type of device memory whose flags other devices see while a kernel polls them.
   int allocation_type = 0;
   // The first mapping of another device's memory is slow: see GpuDriver::link_bytes.
   bool links = false;
@@ -41,8 +36,7 @@ struct Quirks {
   uint64_t granularity_floor_bytes = 0;
 };
 
-// `version` as hipRuntimeGetVersion gives it. kFailedPrecondition: older than what works; the
-// message has both versions.
+// `version` is from hipRuntimeGetVersion. kFailedPrecondition, with both versions: too old.
 absl::Status CheckVersion(BackendKind kind, int version);
 Quirks QuirksOf(BackendKind kind, int version);
 

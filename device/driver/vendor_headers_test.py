@@ -60,10 +60,10 @@ class VendorHeadersTest(unittest.TestCase):
             self.assertRegex(compile_errors(flags, root), f"static assertion failed: .*{named}")
 
     def test_a_wrong_argument_is_found(self):
-        self.expect_found(self.cuda_flags(), "hip_on_cuda.h", "(*cuMemRelease)(unsigned long long)",
-                          "(*cuMemRelease)(unsigned)", "cuMemRelease")
-        self.expect_found(self.cuda_flags(), "hip_on_cuda.h", "(*cuDeviceGetUuid)(hipUUID*,",
-                          "(*cuDeviceGetUuid)(int*,", "cuDeviceGetUuid")
+        self.expect_found(self.cuda_flags(), "hip_api.h", "(*hipMemRelease)(hipMemGenericAllocationHandle_t)",
+                          "(*hipMemRelease)(unsigned)", "cuMemRelease")
+        self.expect_found(self.cuda_flags(), "hip_api.h", "(*hipDeviceGetUuid)(hipUUID*,",
+                          "(*hipDeviceGetUuid)(int*,", "cuDeviceGetUuid")
 
     def test_a_wrong_number_is_found(self):
         self.expect_found(self.hip_flags(), "hip_api.h", "hipErrorNotSupported = 801", "hipErrorNotSupported = 802",

@@ -1,8 +1,5 @@
-// The driver of real GPUs: one implementation on virtual memory management, spelled in HIP
-// (hip_api.h), for both vendors.
-//
-// irisd opens, creates and exports, and never has a context on a device: a GPU with irisd on it has
-// all its memory. A client makes its device current, imports and maps. Thread-safe.
+// The driver of GPUs of both vendors, written in HIP (hip_api.h). Thread-safe. irisd has no context
+// on a device, which would cost device memory; a client makes its device current.
 #pragma once
 
 #include <memory>

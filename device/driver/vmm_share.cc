@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sys/resource.h>
 
 #include <limits>
 #include <string>
@@ -12,15 +13,18 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "device/base/bytes.h"
-#include "device/driver/descriptors.h"
-#include "device/driver/hip_status.h"
+#include "device/base/unique_fd.h"
 
 namespace iris::driver {
 namespace {
 
+// Segments are refused when fewer descriptors than these are left: the vendors' libraries need some
+// for themselves, and report running out of them as something else.
+constexpr int kSpareDescriptors = 32;
+
 constexpr int kFabricHandleType = 8;  // CU_MEM_HANDLE_TYPE_FABRIC, hipMemHandleTypeFabric
 
-// What the platform's programmers call things.
+// The platform's words for messages.
 struct Words {
   const char* create;
   const char* set_access;
@@ -43,11 +47,11 @@ const Words& WordsOf(BackendKind kind) {
   return kind == BackendKind::kCuda ? kCudaWords : kHipWords;
 }
 
-// The library's handle of memory that is mapped, held as long as this lives.
+// Holds the library's handle of mapped memory.
 class RetainedHandle {
  public:
   RetainedHandle(const SharePlatform& platform, uint64_t address) : platform_(platform) {
-    error_ = platform.api.hipMemRetainAllocationHandle(&handle_, reinterpret_cast<void*>(address));
+    error_ = platform.api.RetainHandle(&handle_, reinterpret_cast<void*>(address));
   }
   ~RetainedHandle() {
     if (error_ == hipSuccess && !platform_.quirks.retain_is_not_counted) {
@@ -126,7 +130,7 @@ class Sharing {
     return piece;
   }
 
-  absl::StatusOr<OwnedFd> Export(const SharedPiece& piece) const {
+  absl::StatusOr<base::UniqueFd> Export(const SharedPiece& piece) const {
     if (absl::Status s = CheckDescriptors(-1, what_); !s.ok()) return s;
     const RetainedHandle handle(platform_, piece.address);
     if (handle.error() != hipSuccess) return Error(handle.error());
@@ -140,7 +144,7 @@ class Sharing {
                                  "can be lent by its creator alone"));
     }
     if (error != hipSuccess || fd < 0) return Error(error != hipSuccess ? error : hipErrorUnknown);
-    OwnedFd owned(fd);
+    base::UniqueFd owned(fd);
     if (fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) {
       return absl::InternalError(
           absl::StrCat(what_, ": descriptor ", fd, ": ", std::generic_category().message(errno)));
@@ -200,6 +204,22 @@ class Sharing {
 
 }  // namespace
 
+// The kernel gives the lowest free number, so a number near the limit means that few are left.
+absl::Status CheckDescriptors(int any_fd, absl::string_view what) {
+  struct rlimit limit = {};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return absl::OkStatus();
+  const base::UniqueFd probe(any_fd >= 0 ? fcntl(any_fd, F_DUPFD_CLOEXEC, 0)
+                                         : open("/dev/null", O_RDONLY | O_CLOEXEC));
+  if (!probe.valid() && errno != EMFILE) return absl::OkStatus();
+  if (probe.valid() && static_cast<rlim_t>(probe.get()) + kSpareDescriptors < limit.rlim_cur) {
+    return absl::OkStatus();
+  }
+  return absl::ResourceExhaustedError(absl::StrCat(
+      what, ": nearly all of this process's ", limit.rlim_cur,
+      " descriptors are open, and each segment needs one: raise the limit (LimitNOFILE of "
+      "the service, ulimit -n), or use fewer and larger segments"));
+}
+
 absl::StatusOr<std::vector<SharedPiece>> ShareMappedMemory(const SharePlatform& platform,
                                                            uint64_t address, uint64_t bytes,
                                                            size_t max_pieces) {
@@ -209,7 +229,7 @@ absl::StatusOr<std::vector<SharedPiece>> ShareMappedMemory(const SharePlatform& 
     return sharing.Refuse(absl::StrFormat("at %#x there is no such range of memory", address));
   }
   std::vector<SharedPiece> pieces;
-  std::vector<OwnedFd> fds;
+  std::vector<base::UniqueFd> fds;
   for (uint64_t at = address; at < address + bytes;) {
     if (pieces.size() == max_pieces) {
       return absl::ResourceExhaustedError(absl::StrFormat(
@@ -229,7 +249,7 @@ absl::StatusOr<std::vector<SharedPiece>> ShareMappedMemory(const SharePlatform& 
   }
   // After all of it is known to be good: some versions export an allocation only once.
   for (const SharedPiece& piece : pieces) {
-    absl::StatusOr<OwnedFd> fd = sharing.Export(piece);
+    absl::StatusOr<base::UniqueFd> fd = sharing.Export(piece);
     if (!fd.ok()) return fd.status();
     fds.push_back(*std::move(fd));
   }

@@ -1,12 +1,13 @@
-// Descriptors of device memory that a program has created and mapped by the platform's own calls:
-// what GpuDriver::Share does on a GPU. Keeps nothing between calls; thread-safe as the library is.
+// GpuDriver::Share on GPUs. Keeps nothing between calls; thread-safe as the library is.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "device/driver/backend_kind.h"
 #include "device/driver/gpu_driver.h"
 #include "device/driver/hip_api.h"
@@ -21,6 +22,10 @@ struct SharePlatform {
   int device = 0;  // whose memory it must be; the calling thread's
   uint64_t granularity_bytes = 0;
 };
+
+// kResourceExhausted, with the limit, where so few descriptors are left that a vendor's library
+// could run out of them. `any_fd`: an open one, or -1.
+absl::Status CheckDescriptors(int any_fd, absl::string_view what);
 
 // As GpuDriver::Share.
 absl::StatusOr<std::vector<SharedPiece>> ShareMappedMemory(const SharePlatform& platform,

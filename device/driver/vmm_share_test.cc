@@ -17,8 +17,7 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "device/driver/hip_native.h"
-#include "device/driver/hip_on_cuda.h"
+#include "device/driver/hip_api.h"
 #include "device/driver/testing/fake_gpu.h"
 #include "device/driver/vmm_driver.h"
 
@@ -133,7 +132,7 @@ class VmmShareTest : public ::testing::TestWithParam<Platform> {
     peer_ = MustOpen(GetParam().kind, kLibrary);
     EXPECT_TRUE(lender_->MakeCurrent(0).ok());
     EXPECT_TRUE(peer_->MakeCurrent(0).ok());
-    auto user = IsCuda() ? HipOnCuda::Open(kLibrary) : HipNative::Open(kLibrary);
+    auto user = IsCuda() ? OpenHipOnCuda(kLibrary) : OpenHipNative(kLibrary);
     EXPECT_TRUE(user.ok()) << user.status();
     user_ = *std::move(user);
   }

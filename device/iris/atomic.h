@@ -1,18 +1,16 @@
 // Atomic operations on any rank's heap. T: int32_t, uint32_t, int64_t, uint64_t, float, double;
 // AtomicAdd also takes Half and Bfloat16. The pointer is an address in the caller's heap, aligned
 // to sizeof(T). The first argument is the DeviceContext, or HeapBases (heap_bases.h). Those with a
-// mask are in mask.h.
+// mask are in mask.h. All return the old value. Floats: sub, min and max work on values, exchange
+// and compare on bits.
 //
-// Scope and order are template arguments; left out, they are the strongest: kSystem and kAcqRel.
+// Scope and order are template arguments; left out, they are kSystem and kAcqRel. A narrower scope
+// is right only if every thread that touches the word meanwhile is inside it.
 //
 //   // Acquires and releases, for all ranks:
 //   AtomicAdd(ctx, peer, counter, 1u);
 //   // Counts, and publishes nothing:
 //   AtomicAdd<Scope::kSystem, Order::kRelaxed>(ctx, peer, counter, 1u);
-//
-// A scope narrower than kSystem is right only if every thread that touches the word meanwhile is
-// inside it. All operations return the old value. Floating: sub, min and max work on values,
-// exchange and compare on bits; the bitwise operations are for integers.
 #pragma once
 
 #include <cstdint>
@@ -45,36 +43,6 @@ struct Identity {
 template <typename T>
 using Value = typename Identity<T>::Type;
 
-// The name of the call, for errors.
-template <AtomicOp Op>
-IRIS_HOST_DEVICE constexpr const char* CallName() {
-  switch (Op) {
-    case AtomicOp::kAdd:
-      return "AtomicAdd";
-    case AtomicOp::kSub:
-      return "AtomicSub";
-    case AtomicOp::kExchange:
-      return "AtomicExchange";
-    case AtomicOp::kAnd:
-      return "AtomicAnd";
-    case AtomicOp::kOr:
-      return "AtomicOr";
-    case AtomicOp::kXor:
-      return "AtomicXor";
-    case AtomicOp::kMin:
-      return "AtomicMin";
-    case AtomicOp::kMax:
-      return "AtomicMax";
-  }
-  return "";
-}
-
-template <AtomicOp Op, Scope S, Order O, typename T, typename Heaps>
-IRIS_DEVICE inline T Fetch(const Heaps& ctx, uint32_t peer, T* p, T operand) {
-  return backend::FetchOp<Op, S, O>(OfPeer<sizeof(T)>(ctx, peer, p, sizeof(T), CallName<Op>()),
-                                    operand);
-}
-
 }  // namespace impl
 
 // Reads the word. O: kRelaxed or kAcquire.
@@ -93,64 +61,27 @@ IRIS_DEVICE inline void AtomicStore(const Heaps& ctx, uint32_t peer, T* p, impl:
   backend::Store<S, O>(impl::OfPeer<sizeof(T)>(ctx, peer, p, sizeof(T), "AtomicStore"), value);
 }
 
-template <Scope S = Scope::kSystem, Order O = Order::kAcqRel, typename T, typename Heaps,
-          typename = impl::IfHeaps<Heaps>>
-IRIS_DEVICE inline T AtomicAdd(const Heaps& ctx, uint32_t peer, T* p, impl::Value<T> operand) {
-  static_assert(impl::kIsAtomic<T> || impl::kIsNarrowFloat<T>, "no atomic of this type");
-  return impl::Fetch<AtomicOp::kAdd, S, O>(ctx, peer, p, operand);
-}
+// T Atomic...(ctx, peer, T* p, T operand), and in mask.h the same with a mask.
+#define IRIS_ATOMICS(define)                                                                     \
+  define(AtomicAdd, kAdd, impl::kIsAtomic<T> || impl::kIsNarrowFloat<T>) define(                 \
+      AtomicSub, kSub, impl::kIsAtomic<T>) define(AtomicExchange, kExchange, impl::kIsAtomic<T>) \
+      define(AtomicMin, kMin, impl::kIsAtomic<T>) define(AtomicMax, kMax, impl::kIsAtomic<T>)    \
+          define(AtomicAnd, kAnd, impl::kIsAtomic<T>&& std::is_integral_v<T>)                    \
+              define(AtomicOr, kOr, impl::kIsAtomic<T>&& std::is_integral_v<T>)                  \
+                  define(AtomicXor, kXor, impl::kIsAtomic<T>&& std::is_integral_v<T>)
 
-template <Scope S = Scope::kSystem, Order O = Order::kAcqRel, typename T, typename Heaps,
-          typename = impl::IfHeaps<Heaps>>
-IRIS_DEVICE inline T AtomicSub(const Heaps& ctx, uint32_t peer, T* p, impl::Value<T> operand) {
-  static_assert(impl::kIsAtomic<T>, "no atomic of this type");
-  return impl::Fetch<AtomicOp::kSub, S, O>(ctx, peer, p, operand);
-}
+#define IRIS_DEFINE(name, op, allowed)                                                       \
+  template <Scope S = Scope::kSystem, Order O = Order::kAcqRel, typename T, typename Heaps,  \
+            typename = impl::IfHeaps<Heaps>>                                                 \
+  IRIS_DEVICE inline T name(const Heaps& ctx, uint32_t peer, T* p, impl::Value<T> operand) { \
+    static_assert(allowed, "no atomic of this type; bitwise operations are for integers");   \
+    return backend::FetchOp<AtomicOp::op, S, O>(                                             \
+        impl::OfPeer<sizeof(T)>(ctx, peer, p, sizeof(T), #name), static_cast<T>(operand));   \
+  }
+IRIS_ATOMICS(IRIS_DEFINE)
+#undef IRIS_DEFINE
 
-template <Scope S = Scope::kSystem, Order O = Order::kAcqRel, typename T, typename Heaps,
-          typename = impl::IfHeaps<Heaps>>
-IRIS_DEVICE inline T AtomicExchange(const Heaps& ctx, uint32_t peer, T* p, impl::Value<T> operand) {
-  static_assert(impl::kIsAtomic<T>, "no atomic of this type");
-  return impl::Fetch<AtomicOp::kExchange, S, O>(ctx, peer, p, operand);
-}
-
-template <Scope S = Scope::kSystem, Order O = Order::kAcqRel, typename T, typename Heaps,
-          typename = impl::IfHeaps<Heaps>>
-IRIS_DEVICE inline T AtomicMin(const Heaps& ctx, uint32_t peer, T* p, impl::Value<T> operand) {
-  static_assert(impl::kIsAtomic<T>, "no atomic of this type");
-  return impl::Fetch<AtomicOp::kMin, S, O>(ctx, peer, p, operand);
-}
-
-template <Scope S = Scope::kSystem, Order O = Order::kAcqRel, typename T, typename Heaps,
-          typename = impl::IfHeaps<Heaps>>
-IRIS_DEVICE inline T AtomicMax(const Heaps& ctx, uint32_t peer, T* p, impl::Value<T> operand) {
-  static_assert(impl::kIsAtomic<T>, "no atomic of this type");
-  return impl::Fetch<AtomicOp::kMax, S, O>(ctx, peer, p, operand);
-}
-
-template <Scope S = Scope::kSystem, Order O = Order::kAcqRel, typename T, typename Heaps,
-          typename = impl::IfHeaps<Heaps>>
-IRIS_DEVICE inline T AtomicAnd(const Heaps& ctx, uint32_t peer, T* p, impl::Value<T> operand) {
-  static_assert(impl::kIsAtomic<T> && std::is_integral_v<T>, "bitwise operations are for integers");
-  return impl::Fetch<AtomicOp::kAnd, S, O>(ctx, peer, p, operand);
-}
-
-template <Scope S = Scope::kSystem, Order O = Order::kAcqRel, typename T, typename Heaps,
-          typename = impl::IfHeaps<Heaps>>
-IRIS_DEVICE inline T AtomicOr(const Heaps& ctx, uint32_t peer, T* p, impl::Value<T> operand) {
-  static_assert(impl::kIsAtomic<T> && std::is_integral_v<T>, "bitwise operations are for integers");
-  return impl::Fetch<AtomicOp::kOr, S, O>(ctx, peer, p, operand);
-}
-
-template <Scope S = Scope::kSystem, Order O = Order::kAcqRel, typename T, typename Heaps,
-          typename = impl::IfHeaps<Heaps>>
-IRIS_DEVICE inline T AtomicXor(const Heaps& ctx, uint32_t peer, T* p, impl::Value<T> operand) {
-  static_assert(impl::kIsAtomic<T> && std::is_integral_v<T>, "bitwise operations are for integers");
-  return impl::Fetch<AtomicOp::kXor, S, O>(ctx, peer, p, operand);
-}
-
-// Writes `desired` if the word is `expected`, floats compared by their bits. Succeeded if the
-// answer equals `expected`.
+// Writes `desired` if the word is `expected`, floats compared by their bits.
 template <Scope S = Scope::kSystem, Order O = Order::kAcqRel, typename T, typename Heaps,
           typename = impl::IfHeaps<Heaps>>
 IRIS_DEVICE inline T AtomicCompareExchange(const Heaps& ctx, uint32_t peer, T* p,

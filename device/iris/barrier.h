@@ -15,17 +15,15 @@
 namespace iris {
 
 // Waits until the block of the same index has called it on every member of `team`. All threads of
-// the block call it and get the same answer. On kOk, everything that those blocks wrote before
-// their call, in any heap, is visible to this block.
+// the block call it and get the same answer. On kOk, everything that those blocks wrote before, in
+// any heap, is visible to this block.
 //
-// Blocks of different index do not wait for each other, and are ordered by nothing: a kernel whose
-// blocks share data between ranks lets the block that wrote it and the block that reads it have the
-// same index. All members launch the same number of blocks, at most SyncArea::kMaxBlocks. Two
-// kernels that run at the same time on one rank must not use the same team.
+// Blocks of different index are not ordered: data is shared between blocks of the same index. All
+// members launch the same number of blocks, at most SyncArea::kMaxBlocks. Two kernels that run at
+// the same time on one rank must not use the same team.
 //
 // kTimeout, kAborted: `*missing`, if given, is the index in the team of a member that had not come.
-// The call still counts as made: this rank has arrived, members that come later do not wait for it,
-// and the next call belongs to the next round.
+// The call counts: this rank has arrived, and the next call belongs to the next round.
 IRIS_DEVICE inline WaitResult Barrier(const DeviceContext& ctx, const DeviceTeam& team,
                                       uint64_t timeout_ns = 0, uint32_t* missing = nullptr) {
   impl::CheckMembership(ctx, team);
@@ -43,21 +41,20 @@ IRIS_DEVICE inline WaitResult Barrier(const DeviceContext& ctx, const DeviceTeam
 // Waits until all blocks of this rank's grid have called it. All threads of all blocks call it and
 // get the same answer. On kOk, everything that the grid wrote before is visible to all of it.
 //
-// All blocks have to be on the device at once, which the kernel's launch must see to: no more than
-// it has room for; emulated devices have room for any number. Two kernels that run at the same time
-// on one rank must not both call it. kTimeout, kAborted: this block no longer counts as arrived,
-// and the kernel should end.
+// The launch must have all blocks on the device at once; emulated devices have room for any number.
+// Two kernels that run at the same time on one rank must not both call it. kTimeout, kAborted: this
+// block no longer counts as arrived, and the kernel should end.
 IRIS_DEVICE inline WaitResult GridBarrier(const DeviceContext& ctx, uint64_t timeout_ns = 0) {
   const impl::SpanOf<Block> span(ctx, TraceOp::kGridBarrier, kNoTracePeer, 0, ctx.world.id,
                                  Block{});
   return impl::MeetGrid(ctx, ctx.world, timeout_ns);
 }
 
-// As GridBarrier and Barrier together: waits until all blocks of the grids of all members of `team`
-// have called it, also where these have different numbers of blocks. On kOk, everything that any of
-// them wrote before, in any heap, is visible to all. kTimeout, kAborted: on all blocks of this
-// rank; `*missing` as Barrier, on the first block alone, and not written where a block of this
-// rank's own grid had not come.
+// As GridBarrier and Barrier together: waits until all blocks of the grids of all members of
+// `team`, which may differ in number, have called it. On kOk, everything that they wrote before, in
+// any heap, is visible to all. kTimeout, kAborted: on all blocks of this rank; `*missing` as
+// Barrier, on the first block alone, and not written where a block of this rank's own grid had not
+// come.
 IRIS_DEVICE inline WaitResult GridBarrier(const DeviceContext& ctx, const DeviceTeam& team,
                                           uint64_t timeout_ns = 0, uint32_t* missing = nullptr) {
   const impl::SpanOf<Block> span(ctx, TraceOp::kGridBarrier, kNoTracePeer, 0, team.id, Block{});
@@ -77,9 +74,9 @@ IRIS_DEVICE inline WaitResult GridBarrier(const DeviceContext& ctx, const Device
   return static_cast<WaitResult>(backend::Load<Scope::kDevice, Order::kRelaxed>(met));
 }
 
-// Many barriers of one kernel, each as Barrier but faster: the block keeps the epoch in a register
-// for as long as the series lives. All threads of the block make and destroy it together; meanwhile
-// they call no other barrier of that team. Borrows both arguments.
+// Many barriers of one kernel, faster than Barrier: the block keeps the epoch in a register. All
+// threads of the block make and destroy it together; meanwhile they call no other barrier of that
+// team. Borrows both arguments.
 //
 //   BarrierSeries barriers(ctx, ctx.world);
 //   for (...) {

@@ -1,5 +1,5 @@
-// What a call of a collective says beside its buffers: the operation, the operator and the variant.
-// C++17, the standard library alone. The numbers of operators and variants are those of the C API.
+// The operation, operator and variant of a collective. Operators and variants have the numbers of
+// the C API. C++17, the standard library alone.
 #pragma once
 
 #include <cstdint>
@@ -52,54 +52,38 @@ constexpr bool IsMoe(Operation operation) {
 
 // "all_reduce", as errors and tables of rules have it. "unknown": numbers that are no operation.
 constexpr const char* OperationName(Operation operation) {
-  switch (operation) {
-    case Operation::kNone:
-      return "none";
-    case Operation::kAllReduce:
-      return "all_reduce";
-    case Operation::kAllGather:
-      return "all_gather";
-    case Operation::kBroadcast:
-      return "broadcast";
-    case Operation::kBarrier:
-      return "barrier";
-    case Operation::kReduceScatter:
-      return "reduce_scatter";
-    case Operation::kAllToAll:
-      return "all_to_all";
-    case Operation::kReduce:
-      return "reduce";
-    case Operation::kGather:
-      return "gather";
-    case Operation::kScatter:
-      return "scatter";
-    case Operation::kSendRecv:
-      return "send_recv";
-    case Operation::kAllToAllV:
-      return "all_to_all_v";
-    case Operation::kMatmulAllReduce:
-      return "matmul_all_reduce";
-    case Operation::kMatmulReduceScatter:
-      return "matmul_reduce_scatter";
-    case Operation::kAllGatherMatmul:
-      return "all_gather_matmul";
-    case Operation::kMatmulAllGather:
-      return "matmul_all_gather";
-    case Operation::kMatmulAllScatter:
-      return "matmul_all_scatter";
-    case Operation::kAllReduceRmsNorm:
-      return "all_reduce_rms_norm";
-    case Operation::kReduceScatterRmsNormAllGather:
-      return "reduce_scatter_rms_norm_all_gather";
-    case Operation::kMoeDispatch:
-      return "moe_dispatch";
-    case Operation::kMoeCombine:
-      return "moe_combine";
-  }
-  return "unknown";
+  constexpr const char* kNames[] = {"none",
+                                    "all_reduce",
+                                    "all_gather",
+                                    "broadcast",
+                                    "barrier",
+                                    "reduce_scatter",
+                                    "all_to_all",
+                                    "reduce",
+                                    "gather",
+                                    "scatter",
+                                    "send_recv",
+                                    "all_to_all_v",
+                                    "matmul_all_reduce",
+                                    "matmul_reduce_scatter",
+                                    "all_gather_matmul",
+                                    "matmul_all_gather",
+                                    "matmul_all_scatter",
+                                    "all_reduce_rms_norm",
+                                    "reduce_scatter_rms_norm_all_gather",
+                                    "moe_dispatch",
+                                    "moe_combine"};
+  static_assert(sizeof(kNames) / sizeof(kNames[0]) == kOperationCount);
+  const uint32_t number = static_cast<uint32_t>(operation);
+  return number < kOperationCount ? kNames[number] : "unknown";
 }
 
 enum class ReduceOp : uint8_t { kSum, kProd, kMin, kMax, kAvg };
+
+constexpr const char* ReduceOpName(ReduceOp op) {
+  constexpr const char* kNames[] = {"sum", "prod", "min", "max", "avg"};
+  return op <= ReduceOp::kAvg ? kNames[static_cast<int>(op)] : "unknown";
+}
 
 // How an operation goes. kAuto: as the table of rules says. A variant that does not have a call is
 // replaced: by kTwoShot in all_reduce and reduce, by kDirect in everything else. Choose says so.
@@ -130,29 +114,55 @@ enum class ReduceOp : uint8_t { kSum, kProd, kMin, kMax, kAvg };
 //                tells of them. No wait for a first round. For much. An all_reduce whose `out` is
 //                not in the heap of all members goes as kTwoShot.
 //
-// The numbers 4 (pipeline) and 14 (bulk_pull) were variants that no rule took. They are not used
-// again, because programs and recordings of older versions have them.
+// The list has a line for each variant: its name, its number and its name in texts. The numbers 4
+// (pipeline) and 14 (bulk_pull) were variants that no rule took. They are not used again, because
+// programs and recordings of older versions have them.
+#define IRIS_CCL_VARIANTS(X)      \
+  X(Packets, 1, "packets")        \
+  X(Direct, 2, "direct")          \
+  X(TwoShot, 3, "two_shot")       \
+  X(TwoPackets, 5, "two_packets") \
+  X(TwoPhase, 6, "two_phase")     \
+  X(CopyEngine, 7, "copy_engine") \
+  X(Ring, 8, "ring")              \
+  X(Atomic, 9, "atomic")          \
+  X(Spinlock, 10, "spinlock")     \
+  X(Lines, 11, "lines")           \
+  X(TwoLines, 12, "two_lines")    \
+  X(Push, 13, "push")
+
 enum class Variant : uint8_t {
   kAuto = 0,
-  kPackets = 1,
-  kOneShot = kPackets,
-  kDirect = 2,
-  kTwoShot = 3,
-  kTwoPackets = 5,
-  kTwoPhase = 6,
-  kCopyEngine = 7,
-  kRing = 8,
-  kAtomic = 9,
-  kSpinlock = 10,
-  kLines = 11,
-  kTwoLines = 12,
-  kPush = 13,
+  kOneShot = 1,
+#define IRIS_ENUMERATOR(Name, number, text) k##Name = number,
+  IRIS_CCL_VARIANTS(IRIS_ENUMERATOR)
+#undef IRIS_ENUMERATOR
 };
-inline constexpr uint32_t kVariantCount = 15;  // numbers that are used or reserved
+// Numbers that are used or reserved.
+constexpr uint32_t CountVariants() {
+  uint32_t most = 14;
+#define IRIS_MOST(Name, number, text) most = most < number ? number : most;
+  IRIS_CCL_VARIANTS(IRIS_MOST)
+#undef IRIS_MOST
+  return most + 1;
+}
+inline constexpr uint32_t kVariantCount = CountVariants();
+
+// "two_shot", as errors and tables of rules have it. "unknown": numbers that are no variant.
+constexpr const char* VariantName(Variant variant) {
+  if (variant == Variant::kAuto) return "auto";
+#define IRIS_NAME(Name, number, text) \
+  if (variant == Variant::k##Name) return text;
+  IRIS_CCL_VARIANTS(IRIS_NAME)
+#undef IRIS_NAME
+  return "unknown";
+}
 
 // Whether a number is that of a variant, kAuto included.
 constexpr bool IsVariant(uint32_t number) {
-  return number < kVariantCount && number != 4 && number != 14;
+#define IRIS_IS(Name, its_number, text) || number == its_number
+  return number == 0 IRIS_CCL_VARIANTS(IRIS_IS);
+#undef IRIS_IS
 }
 
 }  // namespace iris::ccl

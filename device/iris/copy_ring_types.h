@@ -1,5 +1,4 @@
-// What a kernel and the host share of a queue of copies: see copy_ring.h. Plain types, for host
-// code that starts no kernel, too.
+// What a kernel and the host share of a queue of copies: see copy_ring.h.
 #pragma once
 
 #include <cstdint>

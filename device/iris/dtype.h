@@ -29,69 +29,19 @@ inline constexpr uint32_t kDTypeCount = 16;
 
 // Bytes of an element. 0: kNone, and numbers that are no type.
 constexpr uint64_t DTypeBytes(DType type) {
-  switch (type) {
-    case DType::kNone:
-      return 0;
-    case DType::kU8:
-    case DType::kI8:
-    case DType::kBool:
-    case DType::kF8E4M3:
-    case DType::kF8E5M2:
-      return 1;
-    case DType::kF16:
-    case DType::kBf16:
-    case DType::kI16:
-    case DType::kU16:
-      return 2;
-    case DType::kF32:
-    case DType::kI32:
-    case DType::kU32:
-      return 4;
-    case DType::kF64:
-    case DType::kI64:
-    case DType::kU64:
-      return 8;
-  }
-  return 0;
+  constexpr uint8_t kBytes[] = {0, 4, 8, 2, 2, 4, 8, 1, 1, 2, 2, 4, 8, 1, 1, 1};
+  static_assert(sizeof(kBytes) == kDTypeCount);
+  const uint32_t number = static_cast<uint32_t>(type);
+  return number < kDTypeCount ? kBytes[number] : 0;
 }
 
 // "f32", as listings show it. "": kNone. "unknown": numbers that are no type.
 constexpr const char* DTypeName(DType type) {
-  switch (type) {
-    case DType::kNone:
-      return "";
-    case DType::kF32:
-      return "f32";
-    case DType::kF64:
-      return "f64";
-    case DType::kF16:
-      return "f16";
-    case DType::kBf16:
-      return "bf16";
-    case DType::kI32:
-      return "i32";
-    case DType::kI64:
-      return "i64";
-    case DType::kU8:
-      return "u8";
-    case DType::kI8:
-      return "i8";
-    case DType::kI16:
-      return "i16";
-    case DType::kU16:
-      return "u16";
-    case DType::kU32:
-      return "u32";
-    case DType::kU64:
-      return "u64";
-    case DType::kBool:
-      return "bool";
-    case DType::kF8E4M3:
-      return "f8e4m3";
-    case DType::kF8E5M2:
-      return "f8e5m2";
-  }
-  return "unknown";
+  constexpr const char* kNames[] = {"",   "f32", "f64", "f16", "bf16", "i32",  "i64",    "u8",
+                                    "i8", "i16", "u16", "u32", "u64",  "bool", "f8e4m3", "f8e5m2"};
+  static_assert(sizeof(kNames) / sizeof(kNames[0]) == kDTypeCount);
+  const uint32_t number = static_cast<uint32_t>(type);
+  return number < kDTypeCount ? kNames[number] : "unknown";
 }
 
 struct Half;

@@ -1,8 +1,6 @@
-// Order of one thread's accesses, with the meanings of OpenSHMEM. Both act for the calling thread
-// alone: a block that wrote together calls BlockSync first, then one thread fences and signals.
-//
-// On memory that is mapped, a put is a series of stores, so nothing is "in flight" behind the
-// caller's back: what remains is the order in which others see it.
+// Order of the calling thread's accesses, with the meanings of OpenSHMEM. A block that wrote
+// together calls BlockSync first, then one thread fences and signals. On mapped memory a put is a
+// series of stores, so only their order as others see it remains.
 #pragma once
 
 #include "iris/backend/select.h"
@@ -10,14 +8,12 @@
 
 namespace iris {
 
-// Everything that this thread put, stored or read before is ordered before every atomic store,
-// signal or read-modify-write that it makes after, as all devices and the host see it. Pairs with
-// an acquire by whoever sees that later store.
+// Orders what this thread put, stored or read before every later atomic store, signal or
+// read-modify-write of it, for all devices and the host. Pairs with an acquire of that store.
 IRIS_DEVICE inline void Fence() { backend::Fence<Scope::kSystem, Order::kAcqRel>(); }
 
-// Fence, and more: this thread's earlier stores are visible to all ranks before any of its later
-// accesses, loads included (one total order of all such fences). It is what store buffering needs,
-// and what shmem_quiet promises.
+// Fence, and this thread's earlier stores are visible to all ranks before its later accesses, loads
+// included (one total order of all such fences), as store buffering and shmem_quiet need.
 IRIS_DEVICE inline void Quiet() { backend::Fence<Scope::kSystem, Order::kSeqCst>(); }
 
 }  // namespace iris

@@ -27,8 +27,8 @@ struct Mask {
   bool on;
 };
 
-// Of a range of `count` elements that begins at index `first` of something which ends at index
-// `end`: those before the end. All threads of a cooperative call give the same.
+// The elements before index `end`, of `count` that begin at index `first`. All threads of a
+// cooperative call give the same.
 struct Tail {
   uint64_t first;
   uint64_t end;
@@ -95,61 +95,16 @@ IRIS_DEVICE inline void Copy(const Heaps& heaps, uint32_t dst_peer, T* dst, uint
 }
 
 // As the atomics of atomic.h. They return the old value, and `other` where the mask is off.
-template <Scope S = Scope::kSystem, Order O = Order::kAcqRel, typename T, typename Heaps,
-          typename = impl::IfHeaps<Heaps>>
-IRIS_DEVICE inline T AtomicAdd(const Heaps& heaps, uint32_t peer, T* p, impl::Value<T> operand,
-                               Mask mask, impl::Value<T> other = T()) {
-  return mask.on ? AtomicAdd<S, O>(heaps, peer, p, operand) : other;
-}
-
-template <Scope S = Scope::kSystem, Order O = Order::kAcqRel, typename T, typename Heaps,
-          typename = impl::IfHeaps<Heaps>>
-IRIS_DEVICE inline T AtomicSub(const Heaps& heaps, uint32_t peer, T* p, impl::Value<T> operand,
-                               Mask mask, impl::Value<T> other = T()) {
-  return mask.on ? AtomicSub<S, O>(heaps, peer, p, operand) : other;
-}
-
-template <Scope S = Scope::kSystem, Order O = Order::kAcqRel, typename T, typename Heaps,
-          typename = impl::IfHeaps<Heaps>>
-IRIS_DEVICE inline T AtomicExchange(const Heaps& heaps, uint32_t peer, T* p, impl::Value<T> operand,
-                                    Mask mask, impl::Value<T> other = T()) {
-  return mask.on ? AtomicExchange<S, O>(heaps, peer, p, operand) : other;
-}
-
-template <Scope S = Scope::kSystem, Order O = Order::kAcqRel, typename T, typename Heaps,
-          typename = impl::IfHeaps<Heaps>>
-IRIS_DEVICE inline T AtomicMin(const Heaps& heaps, uint32_t peer, T* p, impl::Value<T> operand,
-                               Mask mask, impl::Value<T> other = T()) {
-  return mask.on ? AtomicMin<S, O>(heaps, peer, p, operand) : other;
-}
-
-template <Scope S = Scope::kSystem, Order O = Order::kAcqRel, typename T, typename Heaps,
-          typename = impl::IfHeaps<Heaps>>
-IRIS_DEVICE inline T AtomicMax(const Heaps& heaps, uint32_t peer, T* p, impl::Value<T> operand,
-                               Mask mask, impl::Value<T> other = T()) {
-  return mask.on ? AtomicMax<S, O>(heaps, peer, p, operand) : other;
-}
-
-template <Scope S = Scope::kSystem, Order O = Order::kAcqRel, typename T, typename Heaps,
-          typename = impl::IfHeaps<Heaps>>
-IRIS_DEVICE inline T AtomicAnd(const Heaps& heaps, uint32_t peer, T* p, impl::Value<T> operand,
-                               Mask mask, impl::Value<T> other = T()) {
-  return mask.on ? AtomicAnd<S, O>(heaps, peer, p, operand) : other;
-}
-
-template <Scope S = Scope::kSystem, Order O = Order::kAcqRel, typename T, typename Heaps,
-          typename = impl::IfHeaps<Heaps>>
-IRIS_DEVICE inline T AtomicOr(const Heaps& heaps, uint32_t peer, T* p, impl::Value<T> operand,
-                              Mask mask, impl::Value<T> other = T()) {
-  return mask.on ? AtomicOr<S, O>(heaps, peer, p, operand) : other;
-}
-
-template <Scope S = Scope::kSystem, Order O = Order::kAcqRel, typename T, typename Heaps,
-          typename = impl::IfHeaps<Heaps>>
-IRIS_DEVICE inline T AtomicXor(const Heaps& heaps, uint32_t peer, T* p, impl::Value<T> operand,
-                               Mask mask, impl::Value<T> other = T()) {
-  return mask.on ? AtomicXor<S, O>(heaps, peer, p, operand) : other;
-}
+#define IRIS_DEFINE(name, op, allowed)                                                       \
+  template <Scope S = Scope::kSystem, Order O = Order::kAcqRel, typename T, typename Heaps,  \
+            typename = impl::IfHeaps<Heaps>>                                                 \
+  IRIS_DEVICE inline T name(const Heaps& heaps, uint32_t peer, T* p, impl::Value<T> operand, \
+                            Mask mask, impl::Value<T> other = T()) {                         \
+    return mask.on ? name<S, O>(heaps, peer, p, operand) : other;                            \
+  }
+IRIS_ATOMICS(IRIS_DEFINE)
+#undef IRIS_DEFINE
+#undef IRIS_ATOMICS
 
 // As AtomicCompareExchange; `other` where the mask is off.
 template <Scope S = Scope::kSystem, Order O = Order::kAcqRel, typename T, typename Heaps,

@@ -1,10 +1,9 @@
-// Plain data to and from the heaps of peers: single values and ranges. Ordered by nothing: a
+// Plain data to and from the heaps of peers: single values and ranges. They are not ordered: a
 // barrier, a signal or an atomic says when others may read. To poll, use signal.h; a plain load in
 // a loop may never see a change.
 //
-// The first argument says where the heaps are: the DeviceContext, or HeapBases (heap_bases.h) in a
-// kernel that has a table of them. Every call has a cache hint as its first template argument. What
-// leaves out a part of the work by a condition is in mask.h, tiles of a matrix are in tile.h.
+// The first argument is the DeviceContext, or HeapBases (heap_bases.h). Every call has a cache hint
+// as its first template argument. mask.h has conditions, tile.h tiles of a matrix.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +18,9 @@
 
 namespace iris {
 
-// Reads a T (trivially copyable; 1, 2, 4, 8 or 16 bytes, aligned to its size) from the heap of
-// `peer`, which may be the caller. A value of up to 8 bytes does not tear. kVolatile also sees what
-// a peer wrote since an earlier load.
+// Reads a T (trivially copyable; 1, 2, 4, 8 or 16 bytes, aligned) from the heap of `peer`, which
+// may be the caller. Up to 8 bytes do not tear. kVolatile also sees what a peer wrote since an
+// earlier load.
 template <CacheHint H = CacheHint::kDefault, typename T, typename Heaps,
           typename = impl::IfHeaps<Heaps>>
 IRIS_DEVICE inline T Load(const Heaps& ctx, uint32_t peer, const T* src) {
@@ -37,15 +36,13 @@ IRIS_DEVICE inline void Store(const Heaps& ctx, uint32_t peer, T* dst,
                       static_cast<T>(value));
 }
 
-// Copies `count` elements from `src`, any address, to `dst`, any address. The pointers say what the
-// elements are: between two void* they are bytes; otherwise the two have the same type. All threads
-// of `coop` call it with the same arguments and share the work. Any alignment: 16 bytes at a time
-// where source and destination allow it, else 8, 4, 2 or 1; never a byte outside the ranges is read
-// or written. The ranges must not overlap, unless they are the same.
+// Copies `count` elements between any two addresses; elements of void are bytes. All threads of
+// `coop` call it with the same arguments and share the work. Any alignment: 16 bytes at a time
+// where both sides allow it, else 8, 4, 2 or 1; never a byte outside the ranges is read or written.
+// The ranges must not overlap, unless they are the same.
 //
-// No barrier, at the beginning or at the end: each thread has copied its part when it returns.
-// Before another thread reads the result, or overwrites the source: BlockSync, WarpSync, or a
-// signal.
+// No barrier: each thread has copied its part when it returns. Before another thread reads the
+// result, or overwrites the source: BlockSync, WarpSync, or a signal.
 template <CacheHint H = CacheHint::kDefault, typename T, typename Coop = Thread,
           typename = impl::IfCoop<Coop>>
 IRIS_DEVICE inline void Copy(T* dst, const typename impl::NotDeduced<T>::Type* src, uint64_t count,
@@ -53,8 +50,7 @@ IRIS_DEVICE inline void Copy(T* dst, const typename impl::NotDeduced<T>::Type* s
   impl::CopyBytes<H>(dst, src, impl::BytesOf<T>(count), coop);
 }
 
-// As above, from the heap of `src_peer` to that of `dst_peer`: `dst` and `src` are addresses in the
-// caller's heap.
+// As above, from the heap of `src_peer` to that of `dst_peer`, by addresses in the caller's heap.
 template <CacheHint H = CacheHint::kDefault, typename T, typename Coop = Thread, typename Heaps,
           typename = impl::IfHeaps<Heaps>, typename = impl::IfCoop<Coop>>
 IRIS_DEVICE inline void Copy(const Heaps& ctx, uint32_t dst_peer, T* dst, uint32_t src_peer,

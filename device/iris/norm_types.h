@@ -22,6 +22,8 @@
 
 #include <cstdint>
 
+#include "iris/dtype.h"
+
 namespace iris::norm {
 
 // How fp8 is made of a normed value y: out = y / scale, rounded to nearest and to even; what is too
@@ -41,17 +43,10 @@ inline constexpr uint32_t kScalingCount = 4;
 inline constexpr uint32_t kGroupColumns = 128;
 
 constexpr const char* ScalingName(Scaling scaling) {
-  switch (scaling) {
-    case Scaling::kNone:
-      return "none";
-    case Scaling::kStatic:
-      return "static";
-    case Scaling::kPerRow:
-      return "per_row";
-    case Scaling::kPerGroup:
-      return "per_group";
-  }
-  return "unknown";
+  constexpr const char* kNames[] = {"none", "static", "per_row", "per_group"};
+  static_assert(sizeof(kNames) / sizeof(kNames[0]) == kScalingCount);
+  const uint32_t number = static_cast<uint32_t>(scaling);
+  return number < kScalingCount ? kNames[number] : "unknown";
 }
 
 // How an operation goes. kAuto: what is expected to be the fastest of those that have the call.
@@ -67,25 +62,67 @@ constexpr const char* ScalingName(Scaling scaling) {
 //             writes.
 //   kAlone    a team of one member, which has nothing to send: both operations, rows of up to
 //             32 KiB.
-enum class Variant : uint8_t { kAuto, kPackets, kLines, kTwoShot, kAlone, kTwoLines };
+//
+// kAuto takes the first of this list that has a call if the one that it prefers has not.
+#define IRIS_NORM_VARIANTS(X) \
+  X(TwoShot, 3, "two_shot")   \
+  X(Lines, 2, "lines")        \
+  X(TwoLines, 5, "two_lines") \
+  X(Alone, 4, "alone")        \
+  X(Packets, 1, "packets")
+
+enum class Variant : uint8_t {
+  kAuto = 0,
+#define IRIS_ENUMERATOR(Name, number, text) k##Name = number,
+  IRIS_NORM_VARIANTS(IRIS_ENUMERATOR)
+#undef IRIS_ENUMERATOR
+};
 inline constexpr uint32_t kVariantCount = 6;
 
 constexpr const char* VariantName(Variant variant) {
-  switch (variant) {
-    case Variant::kAuto:
-      return "auto";
-    case Variant::kPackets:
-      return "packets";
-    case Variant::kLines:
-      return "lines";
-    case Variant::kTwoShot:
-      return "two_shot";
-    case Variant::kAlone:
-      return "alone";
-    case Variant::kTwoLines:
-      return "two_lines";
-  }
+  if (variant == Variant::kAuto) return "auto";
+#define IRIS_NAME(Name, number, text) \
+  if (variant == Variant::k##Name) return text;
+  IRIS_NORM_VARIANTS(IRIS_NAME)
+#undef IRIS_NAME
   return "unknown";
 }
+
+// The shape of a call, the same on all ranks of the team.
+struct Shape {
+  uint64_t rows = 0;            // all members together
+  uint64_t hidden = 0;          // columns, at least 1
+  DType in = DType::kBf16;      // kF32, kF16 or kBf16; also of the residual
+  DType out = DType::kBf16;     // as `in`; kF8E4M3 or kF8E5M2; for an `in` of kF32 also kF16, kBf16
+  DType weight = DType::kNone;  // kF32, kF16 or kBf16; kNone: there is none, all are 1
+  bool residual = false;        // Buffers::residual and residual_out are used
+  Scaling scaling = Scaling::kNone;  // of an `out` of fp8, which has one
+  float epsilon = 1e-6f;
+  float weight_offset = 0;  // is added to each weight
+  Variant variant = Variant::kAuto;
+};
+
+struct Buffers {
+  const void* in = nullptr;        // [rows, hidden]: what is summed
+  void* out = nullptr;             // [rows, hidden]
+  const void* weight = nullptr;    // [hidden]
+  const void* residual = nullptr;  // [rows, hidden], or this member's share of the rows
+  void* residual_out = nullptr;    // likewise
+  const float* scale = nullptr;    // Scaling::kStatic: one
+  float* scales = nullptr;         // kPerRow: [rows]; kPerGroup: [rows, ceil(hidden / 128)]
+  // Elements from one row to the next, at least `hidden`; 0: `hidden`. Ranks may differ in them.
+  uint64_t in_stride = 0;
+  uint64_t out_stride = 0;
+  uint64_t residual_stride = 0;
+  uint64_t residual_out_stride = 0;
+};
+
+// How a call runs.
+struct Plan {
+  Variant variant = Variant::kAuto;
+  uint32_t blocks = 0;
+  uint32_t threads = 0;
+  uint32_t parts = 0;  // blocks that share a row
+};
 
 }  // namespace iris::norm

@@ -15,25 +15,19 @@
 
 #include <cstdint>
 
+#include "iris/dtype.h"
+
 namespace iris::ops {
 
-// kGelu: x * sigmoid(2 * sqrt(2 / pi) * (x + 0.044715 x^3)), the form with tanh. kSilu: x *
-// sigmoid(x).
+// kGelu: x sigmoid(2 sqrt(2 / pi) (x + 0.044715 x^3)), the form with tanh. kSilu: x sigmoid(x).
 enum class Activation : uint8_t { kNone, kRelu, kGelu, kSilu };
 inline constexpr uint32_t kActivationCount = 4;
 
 constexpr const char* ActivationName(Activation activation) {
-  switch (activation) {
-    case Activation::kNone:
-      return "none";
-    case Activation::kRelu:
-      return "relu";
-    case Activation::kGelu:
-      return "gelu";
-    case Activation::kSilu:
-      return "silu";
-  }
-  return "unknown";
+  constexpr const char* kNames[] = {"none", "relu", "gelu", "silu"};
+  static_assert(sizeof(kNames) / sizeof(kNames[0]) == kActivationCount);
+  const uint32_t number = static_cast<uint32_t>(activation);
+  return number < kActivationCount ? kNames[number] : "unknown";
 }
 
 // How an operation goes. kAuto: what is expected to be the fastest of those that have the call.
@@ -53,23 +47,51 @@ constexpr const char* ActivationName(Activation activation) {
 //           else that of kFused. No block of the kernel is spent on sending.
 //
 // In all, sums go in a fixed order: the bits are the same on all members, run after run.
-enum class Variant : uint8_t { kAuto, kFused, kPair, kPersistent, kCopyEngine };
+#define IRIS_OPS_VARIANTS(X)     \
+  X(Fused, 1, "fused")           \
+  X(Pair, 2, "pair")             \
+  X(Persistent, 3, "persistent") \
+  X(CopyEngine, 4, "copy_engine")
+
+enum class Variant : uint8_t {
+  kAuto = 0,
+#define IRIS_ENUMERATOR(Name, number, text) k##Name = number,
+  IRIS_OPS_VARIANTS(IRIS_ENUMERATOR)
+#undef IRIS_ENUMERATOR
+};
 inline constexpr uint32_t kVariantCount = 5;
 
 constexpr const char* VariantName(Variant variant) {
-  switch (variant) {
-    case Variant::kAuto:
-      return "auto";
-    case Variant::kFused:
-      return "fused";
-    case Variant::kPair:
-      return "pair";
-    case Variant::kPersistent:
-      return "persistent";
-    case Variant::kCopyEngine:
-      return "copy_engine";
-  }
+  if (variant == Variant::kAuto) return "auto";
+#define IRIS_NAME(Name, number, text) \
+  if (variant == Variant::k##Name) return text;
+  IRIS_OPS_VARIANTS(IRIS_NAME)
+#undef IRIS_NAME
   return "unknown";
 }
+
+// The shape of a call. The same on all ranks of the team, but for what is said above.
+struct Shape {
+  uint64_t m = 0;
+  uint64_t n = 0;
+  uint64_t k = 0;
+  DType in = DType::kBf16;    // of A and B: kF16 or kBf16
+  DType out = DType::kBf16;   // of D: kF16, kBf16 or kF32
+  DType bias = DType::kNone;  // of the bias, one of those; kNone: there is none
+  bool transposed_b = false;  // B is stored as [n, k]
+  Activation activation = Activation::kNone;
+  Variant variant = Variant::kAuto;
+};
+
+// The matrices of a call, by rows, with the elements from one row to the next.
+struct Operands {
+  const void* a = nullptr;
+  uint64_t lda = 0;
+  const void* b = nullptr;
+  uint64_t ldb = 0;
+  const void* bias = nullptr;  // one element for each column that this member makes; or null
+  void* d = nullptr;
+  uint64_t ldd = 0;
+};
 
 }  // namespace iris::ops

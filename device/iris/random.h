@@ -8,11 +8,10 @@
 // Philox4x32-10 of Salmon, Moraes, Dror and Shaw ("Parallel Random Numbers: As Easy as 1, 2, 3",
 // 2011), as Random123 has it. The key is the seed: its low 32 bits, then its high ones. The block b
 // of the call c has the counter (b low, b high, c low, c high) and gives four words. A program
-// numbers its calls, so that each has numbers of its own.
+// numbers its calls.
 //
-// No state: any thread computes any element. RandomNormal and InverseNormal round every operation
-// by itself: their bits are the documented ones where the compiler does not join a product and a
-// sum into one operation (-ffp-contract=off, or what compilers of kernels call it). C++17.
+// RandomNormal and InverseNormal have the documented bits where the compiler does not join a
+// product and a sum into one operation (-ffp-contract=off). C++17.
 #pragma once
 
 #include <math.h>
@@ -124,7 +123,7 @@ IRIS_HOST_DEVICE inline double Logarithm(double x) {
 }  // namespace impl
 
 // The number below which a normally distributed one is with probability p, 0 < p < 1: AS 241,
-// PPND16, of Wichura ("The percentage points of the normal distribution", 1988).
+// PPND16 (Wichura, 1988).
 IRIS_HOST_DEVICE inline double InverseNormal(double p) {
   using impl::Polynomial;
   const double q = p - 0.5;
@@ -167,8 +166,7 @@ IRIS_HOST_DEVICE inline double InverseNormal(double p) {
   return q < 0.0 ? -x : x;
 }
 
-// The p of InverseNormal for a normally distributed number, of 52 random bits: an odd multiple of
-// 2^-53, exactly, and so above 0 and below 1.
+// p of InverseNormal, of 52 random bits: an odd multiple of 2^-53, so above 0 and below 1.
 IRIS_HOST_DEVICE inline double NormalChance(uint64_t bits) {
   return (static_cast<double>(bits >> 12) + 0.5) * 2.220446049250313e-16;
 }

@@ -46,8 +46,7 @@ struct RingWords {
   uint32_t cancelled;      // not 0: somebody has given up
 };
 
-// Makes the words of an empty ring. All threads of the block call it; it has the sync that has to
-// be behind.
+// Makes the words of an empty ring, and syncs. All threads of the block call it.
 template <uint32_t kSlots>
 IRIS_DEVICE inline void InitRing(RingWords<kSlots>* words) {
   for (uint32_t i = backend::ThreadIndex(); i < kSlots; i += backend::BlockSize()) {
@@ -58,14 +57,12 @@ IRIS_DEVICE inline void InitRing(RingWords<kSlots>* words) {
   impl::SyncInsideBlock();
 }
 
-// A view of a ring, for each thread its own. All threads of a set (Thread, Warp) make each call
-// together, with the same arguments. Block is no set here: a block that waits for itself would wait
-// for ever.
+// A view of a ring, for each thread its own. All threads of a set (Thread or Warp; a Block would
+// wait for itself) make each call together, with the same arguments.
 template <uint32_t kSlots>
 class Ring {
  public:
-  // `producers`, `consumers`: how many sets commit, and release, each item; the same in all threads
-  // of the block. Borrows both.
+  // `producers`, `consumers`: how many sets commit, and release, each item. Borrows both.
   IRIS_DEVICE Ring(const DeviceContext& ctx, RingWords<kSlots>* words, uint32_t producers = 1,
                    uint32_t consumers = 1)
       : ctx_(ctx), words_(words), producers_(producers), consumers_(consumers) {}
@@ -139,8 +136,8 @@ class Ring {
   const uint32_t consumers_;
 };
 
-// The loop of a set that fills slots: for the items first, first + step, ... below `end`, waits for
-// the slot, calls make(item, slot), and commits. Ends with the first wait that fails.
+// Fills slots with the items first, first + step, ... below `end` by make(item, slot), until a wait
+// fails.
 template <uint32_t kSlots, typename Coop, typename Make>
 IRIS_DEVICE inline WaitResult Produce(Ring<kSlots>& ring, uint64_t first, uint64_t end,
                                       uint64_t step, Coop coop, Make make) {
@@ -153,8 +150,7 @@ IRIS_DEVICE inline WaitResult Produce(Ring<kSlots>& ring, uint64_t first, uint64
   return WaitResult::kOk;
 }
 
-// The loop of a set that empties slots, as a sender does: waits for the item, calls take(item,
-// slot), and releases the slot.
+// Empties slots, as a sender does, by take(item, slot), until a wait fails.
 template <uint32_t kSlots, typename Coop, typename Take>
 IRIS_DEVICE inline WaitResult Consume(Ring<kSlots>& ring, uint64_t first, uint64_t end,
                                       uint64_t step, Coop coop, Take take) {

@@ -1,17 +1,15 @@
 // Signals: words in the heap through which one rank tells another that something happened, and the
 // waits on them.
 //
-// A signal is a uint64_t, aligned to 8 bytes, that starts at 0. Setting it releases: whoever sees
-// the value through a wait or a test (which acquire) also sees everything that the setter wrote
-// before. PutSignal does data and signal in one.
+// A signal is a uint64_t, aligned to 8 bytes, that starts at 0. Setting it releases; waits and
+// tests acquire. PutSignal does data and signal in one.
 //
 //   producer:  PutSignal(ctx, peer, dst, src, count, {ready, round}, Block{});
 //   consumer:  if (!AwaitSignal(ctx, producer, ready, round, report, Block{})) return;
 //
-// Every wait is bounded: by `timeout_ns` (0: DeviceContext::timeout_ns) and by the abort word. A
-// wait changes nothing, so one that timed out can simply be made again. Nothing resets a signal:
-// count upward, and wait for kGe or an epoch. AwaitSignal tells the host who did not come; the
-// other waits give the kernel a WaitResult, and leave it to the kernel to tell.
+// Every wait is bounded by `timeout_ns` (0: DeviceContext::timeout_ns) and by the abort word, and
+// may be made again. Nothing resets a signal: count upward, and wait for kGe or an epoch.
+// AwaitSignal reports a missing rank to the host; the other waits leave that to the kernel.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +26,8 @@
 
 namespace iris {
 
-// Sets the signal at `signal` in the heap of `peer`. Releases this thread's earlier accesses; after
-// a BlockSync, the block's.
+// Sets the signal in the heap of `peer`. Releases this thread's earlier accesses; after a
+// BlockSync, the block's.
 template <typename Heaps, typename = impl::IfHeaps<Heaps>>
 IRIS_DEVICE inline void SignalSet(const Heaps& ctx, uint32_t peer, uint64_t* signal,
                                   uint64_t value) {
@@ -37,8 +35,7 @@ IRIS_DEVICE inline void SignalSet(const Heaps& ctx, uint32_t peer, uint64_t* sig
       impl::OfPeer<8>(ctx, peer, signal, 8, "SignalSet"), value);
 }
 
-// Adds to it, likewise. Several setters may add to one signal; who sees the sum sees the writes of
-// all of them.
+// Adds to it, likewise. Seeing the sum of several setters acquires from all of them.
 template <typename Heaps, typename = impl::IfHeaps<Heaps>>
 IRIS_DEVICE inline void SignalAdd(const Heaps& ctx, uint32_t peer, uint64_t* signal,
                                   uint64_t value) {
@@ -46,10 +43,8 @@ IRIS_DEVICE inline void SignalAdd(const Heaps& ctx, uint32_t peer, uint64_t* sig
       impl::OfPeer<8>(ctx, peer, signal, 8, "SignalAdd"), value);
 }
 
-// Put, then signal: `count` elements from `src` to `dst` in the heap of `peer`, as Put, and when
-// all of them are there, the signal. All threads of `coop` call it; afterwards all of them have
-// copied, and `src` may be used again. {word, value} sets the word, {word, value, SignalOp::kAdd}
-// adds to it.
+// Put, then signal. All threads of `coop` call it; afterwards all have copied, and `src` may be
+// used again. {word, value} sets the word, {word, value, SignalOp::kAdd} adds to it.
 template <CacheHint H = CacheHint::kDefault, typename T, typename Coop = Thread, typename Heaps,
           typename = impl::IfHeaps<Heaps>>
 IRIS_DEVICE inline void PutSignal(const Heaps& ctx, uint32_t peer, T* dst,
@@ -131,9 +126,8 @@ IRIS_DEVICE inline bool Test(const T* word, Compare compare,
   return impl::Holds(impl::LoadSignal(word), compare, value);
 }
 
-// Waits until `*word`, an address that the caller can read (normally in its own heap), compares so.
-// All threads of `coop` call it, one of them polls, and all get the same answer and see what the
-// setter released.
+// Waits until `*word`, an address that the caller can read, compares so. All threads of `coop` call
+// it, one polls, and all get the same answer and acquire.
 template <typename T, typename Coop, typename = impl::IfCoop<Coop>>
 IRIS_DEVICE inline WaitResult WaitUntil(const DeviceContext& ctx, const T* word, Compare compare,
                                         typename impl::NotDeduced<T>::Type value, Coop coop,
@@ -155,13 +149,13 @@ IRIS_DEVICE inline WaitResult WaitUntil(const DeviceContext& ctx, const T* word,
   return WaitUntil(ctx, word, compare, value, Thread{}, timeout_ns);
 }
 
-// Waits until `*signal`, a signal in the own heap that rank `from` raises, is at least `value`. All
-// threads of `coop` call it, one of them polls, and all get the same answer. True: they see what
-// the setter released. False: the kernel cleans up and returns.
+// Waits until `*signal`, in the own heap and raised by rank `from`, is at least `value`. All
+// threads of `coop` call it, one polls, and all get the same answer. True: they acquire. False: the
+// kernel cleans up and returns.
 //
 // The first failure is reported, and the host's WaitMonitor makes an error of it that names the
-// rank. From then on all waits that report to the same monitor give up after a moment, so that many
-// of them do not take many timeouts. iris-ctl waits lists a wait that has lasted a second.
+// rank. From then on all waits that report to the same monitor give up after a moment. iris-ctl
+// waits lists a wait that has lasted a second.
 template <typename Coop = Thread, typename = impl::IfCoop<Coop>>
 IRIS_DEVICE inline bool AwaitSignal(const DeviceContext& ctx, uint32_t from, const uint64_t* signal,
                                     uint64_t value, const WaitReport& report, Coop coop = Coop{},
@@ -184,8 +178,8 @@ IRIS_DEVICE inline bool AwaitSignal(const DeviceContext& ctx, uint32_t from, con
          static_cast<uint32_t>(WaitResult::kOk);
 }
 
-// Waits until the unsigned counter at `word` has reached `epoch` or passed it, wrap-safe: right as
-// long as the two are less than half the range of T apart.
+// Waits until the unsigned counter has reached `epoch`, wrap-safe while less than half its range
+// away.
 template <typename T, typename Coop, typename = impl::IfCoop<Coop>>
 IRIS_DEVICE inline WaitResult WaitEpoch(const DeviceContext& ctx, const T* word,
                                         typename impl::NotDeduced<T>::Type epoch, Coop coop,
@@ -214,8 +208,8 @@ IRIS_DEVICE inline bool TestEpoch(const T* word, typename impl::NotDeduced<T>::T
   return impl::Reached<T>(impl::LoadSignal(word), epoch);
 }
 
-// The three below wait on `n` words at once and are made by single threads. `skip` may be null; a
-// word whose skip[i] is not 0 takes no part. With no word to wait for they return kOk at once.
+// The three below wait on `n` words, by single threads. A word whose skip[i] is not 0 takes no part
+// (`skip` may be null). With no word to wait for they return kOk at once.
 
 // Waits until each word compares so, each at some moment of the call.
 template <typename T>
@@ -233,9 +227,8 @@ IRIS_DEVICE inline WaitResult WaitAll(const DeviceContext& ctx, const T* words, 
   });
 }
 
-// Waits until one word compares so, and writes which to `*index`: n if there is none to wait for,
-// or on failure. The search starts behind the `*index` given, so that a loop is fair to all words;
-// start with any value.
+// Waits until one word compares so, and writes which to `*index`: n if there is none, or on
+// failure. The search starts after the given `*index`, so that a loop is fair to all words.
 template <typename T>
 IRIS_DEVICE inline WaitResult WaitAny(const DeviceContext& ctx, const T* words, uint64_t n,
                                       const uint8_t* skip, Compare compare,
@@ -258,8 +251,8 @@ IRIS_DEVICE inline WaitResult WaitAny(const DeviceContext& ctx, const T* words, 
   });
 }
 
-// Waits until at least one word compares so, and writes all that do to indices[0 .. *count),
-// ascending. *count is 0 if there is none to wait for, or on failure. `indices` has room for n.
+// Waits until a word compares so, and writes all that do to indices[0 .. *count), ascending. *count
+// is 0 if there is none to wait for, or on failure. `indices` has room for n.
 template <typename T>
 IRIS_DEVICE inline WaitResult WaitSome(const DeviceContext& ctx, const T* words, uint64_t n,
                                        const uint8_t* skip, Compare compare,

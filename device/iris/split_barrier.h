@@ -1,22 +1,21 @@
-// A barrier of ranks in two halves, with a slot that the caller names: arrive, do what needs
-// nothing of the others, wait.
+// A barrier of ranks in two halves: arrive at a slot, do what needs nothing of the others, wait.
 //
 //   const BarrierToken token = BarrierArrive(ctx, ctx.world, /*slot=*/0, Block{});
 //   ... work that reads nothing of what the others wrote ...
 //   if (BarrierWait(ctx, ctx.world, token, Block{}) != WaitResult::kOk) return;
 //
-// The slots are those of Barrier (barrier.h): a team has SyncArea::kMaxBlocks of them, block i of
-// Barrier uses slot i, and a slot may be used by the one and by the other in turn. Slots are
-// independent: a block may have arrived at several, and wait for them in any order. So warps of one
-// block can meet their like on other ranks, each warp at a slot of its own (Warp{}).
+// A team has SyncArea::kMaxBlocks slots, of which block i of Barrier (barrier.h) uses slot i; both
+// kinds of calls may use a slot in turn. Slots are independent: a block may have arrived at
+// several, and wait in any order, so warps of one block can meet other ranks' at slots of their own
+// (Warp{}).
 //
 // On every member, one set of threads at a time uses a slot: a thread, a warp or a block. It
-// arrives and waits in turn, and all members make the same number of arrivals there, in whatever
-// sets. A wait may be left out, as behind a BarrierTest that was true, if another sync of the set
-// stands before its next arrival at that slot; an arrival that nobody waits for counts, too.
+// arrives and waits in turn, and all members arrive equally often, in whatever sets. A wait may be
+// left out, as after a BarrierTest that was true, if another sync of the set stands before its next
+// arrival there.
 //
-// What the set wrote before it arrived, in any heap, is visible to the sets of the other members
-// behind their wait. What it writes between arrive and wait may be seen at any time.
+// What the set wrote before it arrived, in any heap, is visible to the other members' sets after
+// their wait. Later writes may be seen at any time.
 #pragma once
 
 #include <cstdint>
@@ -52,13 +51,11 @@ IRIS_DEVICE inline SyncArea::Slot* SlotOfRank(const DeviceContext& ctx, const De
                                   team.sync_offset_bytes + slot * sizeof(SyncArea::Slot));
 }
 
-// What the threads of a set know of members that did not come, as one answer for all of them: the
-// least of `failures`, of which each is kNoFailure where all came. Orders what each thread has
-// acquired before what all of them do behind it.
+// One answer for all threads of a set: the least of `failures`, each kNoFailure if all came. Orders
+// what each thread has acquired before what all of them do after it.
 IRIS_DEVICE inline uint32_t LeastFailure(Thread, uint32_t failure) { return failure; }
 
-// Lane 0 hears of all others also where the warp is short: a lane that has no partner keeps its
-// own.
+// Lane 0 also gets all others' in a short warp: a lane without a partner keeps its own.
 IRIS_DEVICE inline uint32_t LeastFailure(Warp, uint32_t failure) {
   const uint32_t n = CoopSize(Warp{});
   for (uint32_t delta = 1; delta < backend::WarpSize(); delta *= 2) {
@@ -77,8 +74,7 @@ IRIS_DEVICE inline void CheckSlot(uint32_t slot) {
   }
 }
 
-// The waits of the calling thread for its share of the members: what it knows of one that did not
-// come.
+// Waits of the calling thread for its share of the members: a missing one, or kNoFailure.
 template <typename Coop>
 IRIS_DEVICE inline uint32_t AwaitArrivals(const DeviceContext& ctx, const DeviceTeam& team,
                                           const BarrierToken& token, Coop coop,
@@ -97,9 +93,8 @@ IRIS_DEVICE inline uint32_t AwaitArrivals(const DeviceContext& ctx, const Device
   return kNoFailure;
 }
 
-// The same by a block, in two syncs. One word says whether somebody failed, by the epoch, since to
-// read what each thread knows takes longer than a sync; whatever it held before, what the threads
-// know has the last word.
+// The same by a block, in two syncs. One word has the epoch of a failure, since reading each
+// thread's result takes longer than a sync; the results decide, whatever the word held.
 IRIS_DEVICE inline uint32_t AwaitArrivalsOfBlock(const DeviceContext& ctx, const DeviceTeam& team,
                                                  const BarrierToken& token, uint64_t timeout_ns) {
   IRIS_SHARED(uint32_t[kMaxTeamRanks], failures);
@@ -122,17 +117,15 @@ IRIS_DEVICE inline uint32_t AwaitArrivalsOfBlock(const DeviceContext& ctx, const
 
 }  // namespace impl
 
-// Tells all members of `team` that this set of threads has come to `slot`, which is less than
-// SyncArea::kMaxBlocks, and returns without waiting for any. All threads of `coop` call it with the
-// same arguments. Releases what they wrote before.
+// Signals to all members of `team` that this set has arrived at `slot`, below SyncArea::kMaxBlocks,
+// and returns. All threads of `coop` call it with the same arguments. Releases what they wrote.
 template <typename Coop, typename = impl::IfCoop<Coop>>
 IRIS_DEVICE inline BarrierToken BarrierArrive(const DeviceContext& ctx, const DeviceTeam& team,
                                               uint32_t slot, Coop coop) {
   impl::CheckMembership(ctx, team);
   impl::CheckSlot(slot);
   uint32_t* const mine = &impl::SlotOfRank(ctx, team, ctx.rank, slot)->epoch;
-  // All threads read the word before the sync, the first one writes it behind it; the next arrival
-  // reads it behind the sync of a wait.
+  // All threads read the word before the sync, and the first one writes it after that.
   const uint32_t epoch = backend::LoadPlain(mine) + 1;
   impl::CoopSyncBeforePublish(coop);
   const uint32_t n = impl::CoopSize(coop);
@@ -146,8 +139,7 @@ IRIS_DEVICE inline BarrierToken BarrierArrive(const DeviceContext& ctx, const De
 
 // Waits until all members have made the arrival of `token`. All threads of `coop`, the set that has
 // arrived, call it and get the same answer. kTimeout, kAborted: `*missing`, if given, is the index
-// in the team of a member that had not come. The wait may be made again with the same token; the
-// arrival stays made, and the next one belongs to the next round.
+// of a missing member. The wait may be repeated; the next arrival belongs to the next round.
 template <typename Coop, typename = impl::IfCoop<Coop>>
 IRIS_DEVICE inline WaitResult BarrierWait(const DeviceContext& ctx, const DeviceTeam& team,
                                           const BarrierToken& token, Coop coop,
@@ -164,8 +156,7 @@ IRIS_DEVICE inline WaitResult BarrierWait(const DeviceContext& ctx, const Device
   return static_cast<WaitResult>(failure % impl::kWaitResults);
 }
 
-// Looks once: true if all members have made the arrival of `token`. By the calling thread, and for
-// it alone: it then sees what they wrote before they arrived.
+// True if all members have made the arrival of `token`. Acquires, for the calling thread alone.
 IRIS_DEVICE inline bool BarrierTest(const DeviceContext& ctx, const DeviceTeam& team,
                                     const BarrierToken& token) {
   const SyncArea::Slot* mine = impl::SlotOfRank(ctx, team, ctx.rank, token.slot);

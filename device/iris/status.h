@@ -80,8 +80,7 @@ namespace impl {
 
 }  // namespace impl
 
-// A T, or the error why there is none. Who asks for the value of an error ends the process, with
-// the error's text.
+// A T, or an error. Taking the value of an error ends the process with the error's text.
 template <typename T>
 class IRIS_NODISCARD StatusOr {
  public:
@@ -129,8 +128,7 @@ class IRIS_NODISCARD StatusOr {
 #define IRIS_STATUS_CONCAT_INNER(a, b) a##b
 #define IRIS_STATUS_CONCAT(a, b) IRIS_STATUS_CONCAT_INNER(a, b)
 
-// IRIS_RETURN_IF_ERROR(expression): returns from the function with the error of a Status, if it is
-// one.
+// Returns from the function with the error of a Status expression.
 #define IRIS_RETURN_IF_ERROR(...)                                                  \
   do {                                                                             \
     if (::iris::Status iris_status_here = (__VA_ARGS__); !iris_status_here.ok()) { \
@@ -138,8 +136,7 @@ class IRIS_NODISCARD StatusOr {
     }                                                                              \
   } while (false)
 
-// IRIS_ASSIGN_OR_RETURN(target, expression): declares or assigns `target` with the value of a
-// StatusOr, or returns from the function with its error.
+// Declares or assigns `target` with the value of a StatusOr expression, or returns its error.
 #define IRIS_ASSIGN_OR_RETURN(target, ...) \
   IRIS_ASSIGN_OR_RETURN_AS(IRIS_STATUS_CONCAT(iris_value_, __LINE__), target, __VA_ARGS__)
 #define IRIS_ASSIGN_OR_RETURN_AS(name, target, ...) \

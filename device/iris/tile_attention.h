@@ -58,8 +58,8 @@ struct alignas(16) AttentionPart {
   float m, l;
 };
 
-// What `n` parts are together, in their order. The block has kDim threads at least; `result` is
-// there after the next BlockSync.
+// Merges `n` parts in order. The block has kDim threads at least; `result` is there after
+// BlockSync.
 template <uint32_t kDim>
 IRIS_DEVICE inline void MergeParts(const AttentionPart<kDim>* parts, uint32_t n,
                                    AttentionPart<kDim>* result) {
@@ -90,8 +90,7 @@ class RowAttention {
   static_assert(kDim == 64 || kDim == 128, "heads of 64 or 128 elements");
 
   // The attention of `query` to n_tokens tokens; no token gives o = 0 and l = 0. `shared`: kGroups
-  // parts of the block, which only this uses until the next BlockSync. `result` is there after
-  // that.
+  // parts of the block, in use until the next BlockSync, after which `result` is there.
   IRIS_DEVICE static void Attend(const T* query, const T* keys, const T* values, uint64_t n_tokens,
                                  AttentionPart<kDim>* shared, AttentionPart<kDim>* result) {
     const uint32_t group = backend::ThreadIndex() / kLanes;
@@ -144,8 +143,7 @@ class RowAttention {
   }
 };
 
-// Attention of a tile of queries, by the matrix instruction of the device; by plain loops on
-// emulated devices.
+// Attention of a tile of queries, by the matrix instruction of the device.
 template <typename T, uint32_t kDim>
 class TileAttention {
   using Unit = backend::MatrixUnit<T>;
@@ -187,8 +185,7 @@ class TileAttention {
   // Only this uses `shared` while it lives.
   IRIS_DEVICE explicit TileAttention(void* shared) : shared_(*static_cast<Shared*>(shared)) {}
 
-  // The first kRows lines of `queries`, or as many as exist, which have seen nothing yet. A barrier
-  // of the block is first, so that Resume finds what all of it has stored before.
+  // Begins with up to kRows lines of `queries`, after a BlockSync, so that Resume sees stores.
   IRIS_DEVICE void SetQueries(const T* queries, uint32_t n_rows) {
     backend::BlockSync();  // the queries before have been read
     n_rows_ = n_rows;
@@ -220,8 +217,8 @@ class TileAttention {
     }
   }
 
-  // Adds n_keys tokens, of which row r of the tile sees the first `seen` + r: n_keys for all of
-  // them; another number is the diagonal of a causal mask.
+  // Adds n_keys tokens. Row r sees the first `seen` + r (a causal diagonal), or all if `seen` is
+  // n_keys.
   IRIS_DEVICE void Add(const T* keys, const T* values, uint32_t n_keys, uint32_t seen) {
     const uint32_t end = seen < n_keys && seen + kRows - 1 < n_keys ? seen + kRows - 1 : n_keys;
     for (uint32_t key = 0; key < end; key += kKeys) {
@@ -242,8 +239,7 @@ class TileAttention {
     }
   }
 
-  // Writes what the tile has found; `divide`: o is the result, divided by l. Zeros for a row that
-  // has seen nothing.
+  // Writes the state; `divide`: o divided by l, the result. Zeros for a row that has seen nothing.
   IRIS_DEVICE void Store(const State& state, bool divide) {
     const bool first_lane = backend::LaneIndex() % kLanes == 0;
     backend::WarpSync();  // the scales have been read

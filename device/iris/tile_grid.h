@@ -27,21 +27,20 @@ struct GridTile {
   uint32_t columns = 0;       // likewise, at its right edge
   uint32_t full_columns = 0;  // of a tile that no edge cuts
 
-  // From the first element of the matrix to the beginning of row `below` of the tile. Rows of the
-  // matrix begin `row_stride` elements after one another.
+  // From the matrix's first element to row `below` of the tile, with rows `row_stride` apart.
   IRIS_HOST_DEVICE constexpr uint64_t Offset(uint32_t below, uint64_t row_stride) const {
     return (uint64_t{row} + below) * row_stride + column;
   }
 
-  // `n` rows of the tile, from row `below` on, for the calls of tile.h: what lies outside of the
-  // matrix is masked. The other side of StoreTile and LoadTile has rows of full_columns elements.
+  // `n` rows of the tile, from row `below` on, for tile.h; the rest is masked. The other side has
+  // rows of full_columns elements.
   IRIS_HOST_DEVICE constexpr Tile Rows(uint32_t below, uint32_t n, uint64_t row_stride) const {
     return {n, full_columns, row_stride, 1, below < rows ? rows - below : 0u, columns};
   }
 };
 
-// The tiles of a matrix. They are numbered from 0 down the columns, so that neighbours share
-// columns. A trivially copyable value: kernels get it as a parameter. At most 2^32 - 1 tiles.
+// The tiles of a matrix, numbered down the columns, so that neighbours share columns. A trivially
+// copyable value. At most 2^32 - 1 tiles.
 class TileGrid {
  public:
   // Without tiles.

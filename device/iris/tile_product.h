@@ -34,8 +34,7 @@
 
 namespace iris {
 
-// A matrix that is read, or what is left of one from some row on: lines of elements that are
-// contiguous.
+// A matrix that is read, or the rest of one: lines of contiguous elements.
 template <typename T>
 struct ProductOperand {
   const T* first;
@@ -118,14 +117,13 @@ class TileProduct {
   static_assert(kSharedBytes % sizeof(Bytes16) == 0);
   using Shared = Bytes16[kSharedBytes / sizeof(Bytes16)];
 
-  // `shared`: a Shared of the block, or as many bytes of DynamicShared. Only this uses it while the
-  // product lives.
+  // `shared`: a Shared of the block, or as many bytes of DynamicShared, for this product alone.
   IRIS_DEVICE explicit TileProduct(void* shared) : shared_(static_cast<uint8_t*>(shared)) {}
 
-  // Makes the sums of a tile over all k, from zero; k is at least 1. The lines of `a` are the rows
-  // of A from the tile's first on. Those of `b` are the rows of B, from the tile's first column on,
-  // `columns` of which exist; or, if it is transposed, the columns of B from the tile's first on.
-  // More lines and columns may exist than the tile has.
+  // Makes the sums of a tile over all k >= 1. The lines of `a` are the rows of A from the tile's
+  // first on. Those of `b` are the rows of B, from the tile's first column on, `columns` of which
+  // exist; or, if it is transposed, the columns of B from the tile's first on. More may exist than
+  // the tile has.
   IRIS_DEVICE void Multiply(const ProductOperand<T>& a, const ProductOperand<T>& b, bool transposed,
                             uint32_t columns, uint32_t k) {
     Clear();
@@ -145,9 +143,8 @@ class TileProduct {
     for (uint32_t v = 0; v < kValues; ++v) Value(v) = 0;
   }
 
-  // The sums as they are in the registers, in an order of their own, for another block of the same
-  // kind: StoreSums writes kRows * kColumns floats to `slot`, AddSums adds what is there. Aligned
-  // to 16; in any memory, a peer's heap included.
+  // The sums as the registers have them, for another block of the same kind: StoreSums writes kRows
+  // * kColumns floats to `slot`, AddSums adds them. Aligned to 16; in any memory.
   IRIS_DEVICE void StoreSums(void* slot) const {
     IRIS_UNROLL(16)
     for (uint32_t v = 0; v < kValues; v += 4) {
@@ -168,9 +165,8 @@ class TileProduct {
     }
   }
 
-  // Calls use(first_row, strip) for each strip of kStripRows rows of kColumns sums of the tile, row
-  // behind row in shared memory, as Out: float, Half or Bfloat16, rounded once. `use` only reads
-  // the strip, until it returns, and does not sync the block.
+  // Calls use(first_row, strip) for each dense strip of kStripRows rows of kColumns sums in shared
+  // memory, as Out: float, Half or Bfloat16. `use` reads it, and does not sync the block.
   template <typename Out = float, typename Use>
   IRIS_DEVICE void ForEachStrip(Use use) const {
     Out* const strip = reinterpret_cast<Out*>(shared_);
@@ -196,10 +192,9 @@ class TileProduct {
     }
   }
 
-  // For the warps of the block that do not multiply: makes the syncs of one Multiply over `k` and
-  // one ForEachStrip, and calls work(step, steps) while the others work, in `steps` steps from 0
-  // on. What one of the two sides writes during them, the other reads after the next BlockSync.
-  // `work` does not sync the block.
+  // For warps that do not multiply: makes the syncs of one Multiply over `k` and one ForEachStrip,
+  // and calls work(step, steps) between them. What one side writes meanwhile, the other reads after
+  // the next BlockSync. `work` does not sync the block.
   template <typename Work>
   IRIS_DEVICE static void Accompany(uint32_t k, Work work) {
     const uint32_t steps = (k + kDepth - 1) / kDepth + kRows / kStripRows;
@@ -238,8 +233,7 @@ class TileProduct {
     return (i * kThreads + backend::ThreadIndex()) % (kDepth / impl::kProductPack) *
            impl::kProductPack;
   }
-  // The same of B by rows: neighbours in a warp have neighbouring k, so that they store to
-  // different banks.
+  // The same of B by rows: lanes have neighbouring k, and so store to different banks.
   IRIS_DEVICE static uint32_t DepthOf(uint32_t i) {
     return (i * kThreads + backend::ThreadIndex()) % kDepth;
   }

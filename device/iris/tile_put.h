@@ -30,7 +30,7 @@ namespace iris {
 
 namespace impl {
 
-// What stands behind the data of a set of threads: one of them tells.
+// Signals after the data of a set of threads, by one of them.
 template <typename Heaps, typename Coop>
 IRIS_DEVICE inline void TellBehind(const Heaps& heaps, uint32_t peer, const SignalTo& signal,
                                    Coop coop) {
@@ -49,8 +49,7 @@ IRIS_HOST_DEVICE constexpr uint64_t MovedBytes(const Tile& tile) {
   return Least(tile.rows, tile.valid_rows) * Least(tile.columns, tile.valid_columns) * sizeof(T);
 }
 
-// Starts to write the rows of a tile that lies dense in shared memory. True: the calling thread has
-// started its share by bulk copies. False: the tile cannot go like this, and nothing was done.
+// Starts bulk copies of a dense tile's rows. False: the tile does not allow it.
 template <typename T, typename Coop>
 IRIS_DEVICE inline bool StartBulkRows(T* theirs, const Tile& tile, const T* shared, Coop coop) {
   const uint64_t rows = Least(tile.rows, tile.valid_rows);
@@ -81,9 +80,8 @@ IRIS_DEVICE inline bool StartBulkRows(T* theirs, const Tile& tile, const T* shar
 
 }  // namespace impl
 
-// StoreTile, then the signal: a dense tile at `local`, in shared or any other memory, to the heap
-// of `peer`. All threads of `coop` call it with the same arguments; afterwards all of them have
-// copied, and the tile may be overwritten behind a sync of theirs.
+// StoreTile, then the signal: a dense tile at `local`, in any memory. All threads of `coop` call it
+// with the same arguments; the tile may be overwritten after a sync of theirs.
 template <CacheHint H = CacheHint::kDefault, typename T, typename Coop = Thread, typename Heaps,
           typename = impl::IfHeaps<Heaps>, typename = impl::IfCoop<Coop>>
 IRIS_DEVICE inline void StoreTileSignal(const Heaps& heaps, uint32_t peer, T* dst, const Tile& tile,

@@ -1,5 +1,4 @@
-// Window: heaps of n ranks on the devices of a machine, side by side in one reservation, each
-// reachable from every device. Ordinary host code, made from the driver as irisd and clients do.
+// Window: heaps of n ranks on the devices of a machine, in one reservation, by the driver.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +10,7 @@ namespace iris::local {
 
 class Window {
  public:
-  // Rank r's heap lies on device r modulo n_devices. `stride_bytes` is rounded up to what the
-  // devices can map.
+  // Rank r's heap lies on device r modulo n_devices. Rounds `stride_bytes` up for the devices.
   Window(const std::string& backend, uint32_t n_ranks, uint64_t stride_bytes, uint32_t n_devices);
   Window(const Window&) = delete;
   Window& operator=(const Window&) = delete;

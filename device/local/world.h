@@ -47,8 +47,8 @@ class Rank {
   uint32_t device() const { return device_; }
   uint32_t n_ranks() const { return ctx.n_ranks; }
 
-  // `count` elements of the symmetric heap, or null if the heap has no more room. All ranks call it
-  // in the same order with the same arguments.
+  // Null if the symmetric heap is full. All ranks call it in the same order, with the same
+  // arguments.
   template <typename T>
   T* New(uint64_t count, uint64_t alignment_bytes = 256) {
     return static_cast<T*>(NewBytes(count * sizeof(T), alignment_bytes));
@@ -58,17 +58,15 @@ class Rank {
   Result ReadBytes(void* to, const void* from, uint64_t bytes);
   Result WriteBytes(void* to, const void* from, uint64_t bytes);
 
-  // Waits for all ranks of the world, on the host. Where one never comes, because it has returned
-  // from its body or waits for minutes, the body of this rank ends here, too, by an exception that
-  // Run catches.
+  // Waits for all ranks of the world, on the host. If one has returned from its body, or does not
+  // come for minutes, this rank's body ends by an exception that Run catches.
   void HostBarrier();
 
-  // Makes a team of these world ranks, with a barrier area of its own. Called by all ranks alike;
-  // the team's index is of use to members. kInvalidArgument if the heap has no room for the area.
+  // Makes a team with a barrier area of its own. Called by all ranks alike; only members have an
+  // index. kInvalidArgument if the heap has no room for the area.
   Result NewTeam(const std::vector<uint32_t>& ranks, DeviceTeam* team);
 
-  // Makes a communicator over `team`. Called by all ranks alike, members or not. For targets that
-  // link :comm.
+  // Makes a communicator over `team`. Called by all ranks alike. For targets that link :comm.
   Result NewComm(const DeviceTeam& team, const ccl::Config& config, ccl::Comm* comm);
 
  private:
@@ -77,8 +75,7 @@ class Rank {
 
   World* world_ = nullptr;
   uint32_t device_ = 0;
-  // Memory that is the device's too: the thread of one rank must not hold up the launches of
-  // another.
+  // Memory of the device, too: ranks' threads must not hold up each other's launches.
   void* bounce_ = nullptr;
   uint64_t used_bytes_ = 0;
   uint32_t n_teams_ = 0;
@@ -101,9 +98,9 @@ class World {
   World& operator=(const World&) = delete;
   ~World();
 
-  // Calls `body` for every rank, each on a thread, and joins them. May be called again: heaps and
-  // allocations stay. kAborted: a rank returned while another one waited for it at a host barrier.
-  // kDeadlineExceeded: one did not come there within minutes. Other errors say that nothing ran.
+  // Calls `body` for every rank, each on a thread, and joins them. Heaps and allocations stay.
+  // kAborted: a rank returned while another one waited for it at a host barrier. kDeadlineExceeded:
+  // one did not come for minutes. Other errors say that nothing ran.
   absl::Status Run(const std::function<void(Rank&)>& body);
 
   Rank& rank(uint32_t r) { return *ranks_[r]; }

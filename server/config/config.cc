@@ -25,6 +25,7 @@
 #include "absl/time/time.h"
 #include "device/base/bytes.h"
 #include "device/base/posix.h"
+#include "device/base/suggest.h"
 #include "device/driver/open.h"
 #include "proto/wire/limits.h"
 #include "proto/wire/unique_fd.h"
@@ -289,36 +290,6 @@ std::vector<Setting> MakeSettings() {
 
 #undef IRIS_AT
 
-size_t EditDistance(absl::string_view a, absl::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t above = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, diagonal + (a[i - 1] == b[j - 1] ? 0 : 1)});
-      diagonal = above;
-    }
-  }
-  return row[b.size()];
-}
-
-// "; did you mean X?", or nothing if no name is near.
-std::string Suggest(const std::string& name, const std::vector<std::string>& known) {
-  std::string best;
-  size_t distance = std::max<size_t>(3, name.size() / 3 + 1);
-  if (name.size() > 64) return "";
-  for (const std::string& candidate : known) {
-    const size_t d = EditDistance(name, candidate);
-    if (d < distance) {
-      distance = d;
-      best = candidate;
-    }
-  }
-  return best.empty() ? "" : absl::StrCat("; did you mean ", best, "?");
-}
-
 // A value of the file, as text for its setting.
 absl::StatusOr<std::string> TextOf(const toml::node& node, Kind kind) {
   if (kind == Kind::kNumber || kind == Kind::kBytes) {
@@ -377,7 +348,7 @@ void ApplyTable(const toml::table& table, const std::string& prefix, const std::
     }
     const std::string shown = node.is_table() ? absl::StrCat("[", name, "]") : name;
     add(absl::StrCat(node.is_table() ? "unknown section " : "unknown key ", EscapeForLog(shown, 64),
-                     Suggest(shown, known)));
+                     base::DidYouMean(shown, known, /*quote=*/"")));
   }
 }
 
@@ -513,7 +484,8 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
       if (std::find(flags.begin(), flags.end(), name) != flags.end()) continue;
       if (absl::StartsWith(arg, "-")) {
         mistakes.push_back(absl::StrCat("unknown flag ", EscapeForLog(name, 64),
-                                        Suggest(name, flags), " (see --help)"));
+                                        base::DidYouMean(name, flags, /*quote=*/""),
+                                        " (see --help)"));
       }
     }
     if (mistakes.empty()) {

@@ -138,7 +138,7 @@ absl::Status Daemon::RestoreMemory(const Keeping& keeping, const CloseOf& close,
     keeping.keeper->Remove(name);
     return absl::OkStatus();
   };
-  for (const SegmentSnapshot& segment :
+  for (const Segment& segment :
        Inspect([](const JobMachine& machine) { return machine.Segments(); })) {
     auto found = inherited->segments.extract(segment.info.id);
     if (found.empty()) continue;
@@ -148,7 +148,7 @@ absl::Status Daemon::RestoreMemory(const Keeping& keeping, const CloseOf& close,
     absl::StatusOr<std::unique_ptr<driver::PhysicalMemory>> memory =
         segment.registered
             ? KeepRegistered(driver_->kind(), fd, segment.info.bytes,
-                             [close, account = segment.party.Account()](wire::UniqueFd own) {
+                             [close, account = segment.holder.party.Account()](wire::UniqueFd own) {
                                close(account, std::move(own));
                              })
             : driver_->Adopt(segment.device_index, fd.Release(), segment.info.bytes);

@@ -20,13 +20,8 @@ class RegisteredMemory : public driver::PhysicalMemory {
  public:
   RegisteredMemory(driver::BackendKind kind, wire::UniqueFd fd, uint64_t bytes,
                    std::function<void(wire::UniqueFd)> close)
-      : kind_(kind), fd_(std::move(fd)), bytes_(bytes), close_(std::move(close)) {}
+      : PhysicalMemory(bytes), kind_(kind), fd_(std::move(fd)), close_(std::move(close)) {}
   ~RegisteredMemory() override { close_(std::move(fd_)); }
-  RegisteredMemory(const RegisteredMemory&) = delete;
-  RegisteredMemory& operator=(const RegisteredMemory&) = delete;
-
-  uint64_t bytes() const override { return bytes_; }
-  driver::CreateTimes times() const override { return {}; }
 
   absl::StatusOr<int> ExportFd(driver::Access access) override {
     if (access == driver::Access::kReadOnly && kind_ == driver::BackendKind::kEmu) {
@@ -44,7 +39,7 @@ class RegisteredMemory : public driver::PhysicalMemory {
     if (kind_ != driver::BackendKind::kEmu) {
       return absl::UnimplementedError("irisd cannot read memory of GPUs: borrow it");
     }
-    if (offset_bytes > bytes_ || out.size() > bytes_ - offset_bytes) {
+    if (offset_bytes > bytes() || out.size() > bytes() - offset_bytes) {
       return absl::InvalidArgumentError("read registered memory: out of range");
     }
     for (size_t done = 0; done < out.size();) {
@@ -62,7 +57,6 @@ class RegisteredMemory : public driver::PhysicalMemory {
  private:
   const driver::BackendKind kind_;
   wire::UniqueFd fd_;
-  const uint64_t bytes_;
   const std::function<void(wire::UniqueFd)> close_;
 };
 

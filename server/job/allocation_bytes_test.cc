@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "server/account/core_memory.h"
-#include "server/job/job_heap.h"
+#include "server/job/job.h"
 
 namespace iris::server {
 namespace {
@@ -17,10 +17,10 @@ uint64_t BytesOfEach(absl::string_view name_prefix, const TensorInfo& tensor) {
   job.allocator = OffsetAllocator(uint64_t{1} << 40);
   const uint64_t before = CoreMemory::Total();
   for (uint64_t k = 0; k < kAllocations; ++k) {
-    const auto offset = Place(job, {.bytes = 4096,
-                                    .k = k,
-                                    .label = AllocationLabel(absl::StrCat(name_prefix, k), tensor),
-                                    .alignment_log2 = 10});
+    const auto offset = job.Place({.bytes = 4096,
+                                   .k = k,
+                                   .label = AllocationLabel(absl::StrCat(name_prefix, k), tensor),
+                                   .alignment_log2 = 10});
     EXPECT_TRUE(offset.ok()) << offset.status();
   }
   EXPECT_EQ(job.names.size(), kAllocations);

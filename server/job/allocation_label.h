@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "absl/strings/string_view.h"
-#include "server/job/tensor_info.h"
+#include "server/job/operation_spec.h"
 
 namespace iris::server {
 

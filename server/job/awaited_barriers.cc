@@ -12,9 +12,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "server/job/job_machine_impl.h"
-#include "server/job/operations/operation.h"
 #include "server/job/stuck.h"
+#include "server/job/teams.h"
 #include "server/job/text.h"
 
 namespace iris::server {
@@ -76,17 +75,12 @@ std::vector<std::vector<Standing>> StandingCalls(const Job& job) {
 }
 
 std::vector<Rank> NeededBy(const Standing& call) {
-  if (call.barrier != nullptr) return call.barrier->missing;
-  std::vector<Rank> missing;
-  for (size_t index = 0; index < call.team->info.ranks.size(); ++index) {
-    if (!call.team->op->asked[index]) missing.push_back(call.team->info.ranks[index]);
-  }
-  return missing;
+  return call.barrier != nullptr ? call.barrier->missing : call.team->Missing();
 }
 
 }  // namespace
 
-std::string JobMachine::Impl::WhereAre(const Job& job, const std::vector<Rank>& ranks) const {
+std::string Teams::WhereAre(const Job& job, const std::vector<Rank>& ranks) {
   const auto calls = StandingCalls(job);
   std::vector<std::string> places;
   for (const Rank rank : ranks) {
@@ -101,7 +95,7 @@ std::string JobMachine::Impl::WhereAre(const Job& job, const std::vector<Rank>& 
   return absl::StrCat(where, " (`iris-ctl waits` shows who waits for whom)");
 }
 
-void JobMachine::Impl::AwaitBarrier(SessionId id, CallId call, const AwaitBarrierSpec& spec) {
+void Teams::AwaitBarrier(SessionId id, CallId call, const AwaitBarrierSpec& spec) {
   const auto membership = FindMembership(id, spec.job);
   if (!membership.ok()) return Answer(call, membership.status());
   Job& job = *membership->job;
@@ -109,20 +103,20 @@ void JobMachine::Impl::AwaitBarrier(SessionId id, CallId call, const AwaitBarrie
   const std::string what =
       absl::StrCat("await host barrier #", spec.epoch, " of ", TeamText(spec.team), ": ");
   if (job.state != JobState::kReady) {
-    return Answer(call, absl::FailedPreconditionError(absl::StrCat(what, "the job is not ready")));
+    return Refuse(call, Code::kFailedPrecondition, what, "the job is not ready");
   }
   const auto found = job.teams.find(spec.team);
   const Team* const team = found == job.teams.end() ? nullptr : &found->second;
   if (team == nullptr || team->IndexOf(rank) < 0) {
-    return Answer(call, absl::NotFoundError(absl::StrCat(what, "it is no team of this rank")));
+    return Refuse(call, Code::kNotFound, what, "it is no team of this rank");
   }
   const bool members = spec.missing.size() < team->info.ranks.size() &&
                        std::all_of(spec.missing.begin(), spec.missing.end(), [&](Rank missing) {
                          return missing != rank && team->IndexOf(missing) >= 0;
                        });
   if (!members) {
-    return Answer(call, absl::InvalidArgumentError(
-                            absl::StrCat(what, "the missing ranks are not members of the team")));
+    return Refuse(call, Code::kInvalidArgument, what,
+                  "the missing ranks are not members of the team");
   }
   if (spec.time_is_up) {
     return Answer(call, absl::OkStatus(),
@@ -130,8 +124,7 @@ void JobMachine::Impl::AwaitBarrier(SessionId id, CallId call, const AwaitBarrie
   }
   Member& member = *membership->member;
   if (member.barriers.size() >= kMaxWaitingCallsPerRank) {
-    return Answer(call,
-                  absl::ResourceExhaustedError(absl::StrCat(what, "too many calls wait already")));
+    return Refuse(call, Code::kResourceExhausted, what, "too many calls wait already");
   }
   // A rank that looked again has been in the barrier all the time.
   const uint64_t looked = std::min(spec.moment, job.moment);
@@ -142,29 +135,29 @@ void JobMachine::Impl::AwaitBarrier(SessionId id, CallId call, const AwaitBarrie
   if (spec.only_thread) LookForStuck(job);
 }
 
-void JobMachine::Impl::AnswerBarrier(Job& job, Rank rank, CallId call, BarrierAnswer answer) {
+void Teams::AnswerBarrier(Job& job, Rank rank, CallId call, BarrierAnswer answer) {
   std::erase_if(job.ranks[rank].barriers,
                 [call](const AwaitedBarrier& barrier) { return barrier.call == call; });
   Answer(call, absl::OkStatus(), std::move(answer));
 }
 
-void JobMachine::Impl::AnswerBarriersOfDeadTeams(Job& job) {
+void Teams::AnswerBarriersOfDeadTeams(Job& job) {
   for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
     for (const AwaitedBarrier& barrier : std::vector(std::as_const(job).ranks[rank].barriers)) {
       const Team* const team = std::as_const(job).teams.Find(barrier.team);
-      if (team != nullptr && CheckTeamAlive(job, *team).ok()) continue;
+      if (team != nullptr && job.CheckAlive(*team).ok()) continue;
       AnswerBarrier(job, rank, barrier.call, {job.moment, false, ""});
     }
   }
 }
 
-void JobMachine::Impl::RefuseBarriers(Job& job, Rank rank, const absl::Status& why) {
+void Teams::RefuseBarriers(Job& job, Rank rank, const absl::Status& why) {
   for (const AwaitedBarrier& barrier : std::exchange(job.ranks[rank].barriers, {})) {
     Answer(barrier.call, why);
   }
 }
 
-void JobMachine::Impl::LookForStuck(Job& job) {
+void Teams::LookForStuck(Job& job) {
   if (job.state != JobState::kReady) return;
   const auto all = StandingCalls(job);
   std::vector<Blocked> blocked;

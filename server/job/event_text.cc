@@ -1,10 +1,11 @@
 #include "server/job/event_text.h"
 
+#include <type_traits>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "server/job/lease.h"
+#include "server/job/states.h"
 
 namespace iris::server {
 namespace {
@@ -13,18 +14,25 @@ std::string Who(const Event& event) {
   return absl::StrCat("rank ", event.rank, " (pid ", event.pid, ")");
 }
 
-std::string SessionText(SessionId session) { return absl::StrCat("session=", session.value); }
-
-// Whose operation it was.
+// Names the team, or the rank, that asked.
 std::string By(TeamId team) {
   return IsOwnTeam(team) ? absl::StrCat("rank=", OwnerOf(team)) : absl::StrCat("team=", team);
 }
 
-// What each kind of event says.
+// Each kind of event has its text here. Kinds that have only a reason, a session or nothing to say
+// share the first one.
 
-std::string Text(const Event&, const event::SessionOpened& e) { return SessionText(e.session); }
-std::string Text(const Event&, const event::SessionHungUp& e) { return SessionText(e.session); }
-std::string Text(const Event&, const event::SessionClosed& e) { return SessionText(e.session); }
+template <typename Detail>
+std::string Text(const Event&, const Detail& e) {
+  if constexpr (requires { e.reason; }) {
+    return e.reason;
+  } else if constexpr (requires { e.session; }) {
+    return absl::StrCat("session=", e.session.value);
+  } else {
+    static_assert(std::is_empty_v<Detail>, "this kind of event needs a text of its own");
+    return "";
+  }
+}
 
 std::string Text(const Event&, const event::JobForming& e) {
   return absl::StrCat("n_ranks=", e.n_ranks, " heap_bytes=", e.heap_bytes,
@@ -33,7 +41,6 @@ std::string Text(const Event&, const event::JobForming& e) {
 std::string Text(const Event&, const event::RankJoined& e) {
   return absl::StrCat(e.n_joined, " of ", e.n_ranks, " ranks");
 }
-std::string Text(const Event&, const event::JoinFailed& e) { return e.reason; }
 std::string Text(const Event&, const event::JobMapping& e) {
   return absl::StrCat("epoch=", e.epoch);
 }
@@ -49,7 +56,6 @@ std::string Text(const Event&, const event::DeviceShared& e) {
 std::string Text(const Event&, const event::JobReady& e) {
   return absl::StrCat("epoch=", e.epoch, " same_address=", e.same_address ? "true" : "false");
 }
-std::string Text(const Event&, const event::JobFailed& e) { return e.reason; }
 std::string Text(const Event& event, const event::RankHungUp&) {
   return absl::StrCat(Who(event), " ", kHungUp);
 }
@@ -59,10 +65,6 @@ std::string Text(const Event& event, const event::RankDead&) {
 std::string Text(const Event& event, const event::RankLeft&) {
   return absl::StrCat(Who(event), " has left the job");
 }
-std::string Text(const Event&, const event::RankResumed& e) { return SessionText(e.session); }
-std::string Text(const Event&, const event::JobBroken& e) { return e.reason; }
-std::string Text(const Event&, const event::JobEnded&) { return ""; }
-
 std::string Text(const Event&, const event::Allocated& e) {
   return absl::StrCat(By(e.team), " #", e.k, " offset_bytes=", e.offset_bytes, " bytes=", e.bytes,
                       " name='", e.name, "'");
@@ -76,12 +78,10 @@ std::string Text(const Event&, const event::GrowthStarted& e) {
 std::string Text(const Event&, const event::HeapGrown& e) {
   return absl::StrCat("grow=", e.grow.value, " heap_bytes=", e.heap_bytes);
 }
-std::string Text(const Event&, const event::GrowthFailed& e) { return e.reason; }
 std::string Text(const Event&, const event::Recovered& e) {
   return absl::StrCat("generation=", e.generation, " jobs=", e.n_jobs, " sessions=", e.n_sessions,
                       " lost=", e.n_lost);
 }
-std::string Text(const Event&, const event::MemoryLost& e) { return e.reason; }
 std::string Text(const Event&, const event::OrphanClosed& e) { return e.what; }
 std::string Text(const Event&, const event::TeamCreated& e) {
   return absl::StrCat("team=", e.team, " slot=", e.slot, " ranks=[", absl::StrJoin(e.ranks, ","),
@@ -90,9 +90,6 @@ std::string Text(const Event&, const event::TeamCreated& e) {
 std::string Text(const Event&, const event::TeamDestroyed& e) {
   return absl::StrCat("team=", e.team);
 }
-std::string Text(const Event&, const event::OperationMismatch& e) { return e.reason; }
-std::string Text(const Event&, const event::OperationTimeout& e) { return e.reason; }
-std::string Text(const Event&, const event::OperationFailed& e) { return e.reason; }
 std::string Text(const Event&, const event::RecordingFull& e) {
   return absl::StrCat("the recording ", e.file, " takes no more after ", e.bytes,
                       " bytes: what follows is not recorded");
@@ -104,12 +101,11 @@ std::string Text(const Event&, const event::WorkerEnded& e) {
 }  // namespace
 
 absl::string_view KindOf(const Event& event) {
-  return std::visit([](const auto& detail) { return absl::string_view(detail.kKind); },
-                    event.detail);
+  return std::visit([](const auto& detail) { return detail.kKind.word; }, event.detail);
 }
 
 Severity SeverityOf(const Event& event) {
-  return std::visit([](const auto& detail) { return detail.kSeverity; }, event.detail);
+  return std::visit([](const auto& detail) { return detail.kKind.severity; }, event.detail);
 }
 
 std::string TextOf(const Event& event) {

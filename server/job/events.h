@@ -18,56 +18,53 @@ namespace iris::server {
 
 enum class Severity : uint32_t { kDebug, kInfo, kWarning };
 
+struct EventKind {
+  const char* word;
+  Severity severity;
+};
+
 namespace event {
 
 struct SessionOpened {
-  static constexpr char kKind[] = "session_opened";
-  static constexpr Severity kSeverity = Severity::kDebug;
+  static constexpr EventKind kKind{"session_opened", Severity::kDebug};
   SessionId session;
 };
 // Its socket closed; the process may still run.
 struct SessionHungUp {
-  static constexpr char kKind[] = "session_hung_up";
-  static constexpr Severity kSeverity = Severity::kDebug;
+  static constexpr EventKind kKind{"session_hung_up", Severity::kDebug};
   SessionId session;
 };
 // Its process is gone, or it hung up without a rank.
 struct SessionClosed {
-  static constexpr char kKind[] = "session_closed";
-  static constexpr Severity kSeverity = Severity::kDebug;
+  static constexpr EventKind kKind{"session_closed", Severity::kDebug};
   SessionId session;
 };
 
 // The first rank has joined.
 struct JobForming {
-  static constexpr char kKind[] = "job_forming";
-  static constexpr Severity kSeverity = Severity::kInfo;
+  static constexpr EventKind kKind{"job_forming", Severity::kInfo};
   uint32_t n_ranks = 0;
   uint64_t heap_bytes = 0;
   uint64_t stride_bytes = 0;
 };
 struct RankJoined {
-  static constexpr char kKind[] = "rank_joined";
-  static constexpr Severity kSeverity = Severity::kInfo;
+  static constexpr EventKind kKind{"rank_joined", Severity::kInfo};
   uint32_t n_joined = 0;
   uint32_t n_ranks = 0;
 };
 // One rank's Join was refused, withdrawn or timed out.
 struct JoinFailed {
-  static constexpr char kKind[] = "join_failed";
-  static constexpr Severity kSeverity = Severity::kInfo;
+  static constexpr EventKind kKind{"join_failed", Severity::kInfo};
   std::string reason;
 };
 // All memory exists, every rank maps it.
 struct JobMapping {
-  static constexpr char kKind[] = "job_mapping";
-  static constexpr Severity kSeverity = Severity::kInfo;
+  static constexpr EventKind kKind{"job_mapping", Severity::kInfo};
   uint64_t epoch = 0;
 };
 // Several ranks of a job share a device.
 struct DeviceShared {
-  static constexpr char kKind[] = "device_shared";
-  static constexpr Severity kSeverity = Severity::kInfo;
+  static constexpr EventKind kKind{"device_shared", Severity::kInfo};
   struct Device {
     uint32_t index = 0;
     std::vector<Rank> ranks;  // more than one
@@ -79,48 +76,39 @@ struct DeviceShared {
 };
 // The epoch is committed.
 struct JobReady {
-  static constexpr char kKind[] = "job_ready";
-  static constexpr Severity kSeverity = Severity::kInfo;
+  static constexpr EventKind kKind{"job_ready", Severity::kInfo};
   uint64_t epoch = 0;
   bool same_address = false;
 };
 // It ended before it was ready.
 struct JobFailed {
-  static constexpr char kKind[] = "job_failed";
-  static constexpr Severity kSeverity = Severity::kInfo;
+  static constexpr EventKind kKind{"job_failed", Severity::kInfo};
   std::string reason;
 };
 struct RankHungUp {
-  static constexpr char kKind[] = "rank_hung_up";
-  static constexpr Severity kSeverity = Severity::kInfo;
+  static constexpr EventKind kKind{"rank_hung_up", Severity::kInfo};
 };
 struct RankDead {
-  static constexpr char kKind[] = "rank_dead";
-  static constexpr Severity kSeverity = Severity::kInfo;
+  static constexpr EventKind kKind{"rank_dead", Severity::kInfo};
 };
 struct RankLeft {
-  static constexpr char kKind[] = "rank_left";
-  static constexpr Severity kSeverity = Severity::kInfo;
+  static constexpr EventKind kKind{"rank_left", Severity::kInfo};
 };
 struct RankResumed {
-  static constexpr char kKind[] = "rank_resumed";
-  static constexpr Severity kSeverity = Severity::kInfo;
+  static constexpr EventKind kKind{"rank_resumed", Severity::kInfo};
   SessionId session;
 };
 // A rank hung up or died while others were in the job.
 struct JobBroken {
-  static constexpr char kKind[] = "job_broken";
-  static constexpr Severity kSeverity = Severity::kWarning;
+  static constexpr EventKind kKind{"job_broken", Severity::kWarning};
   std::string reason;
 };
 struct JobEnded {
-  static constexpr char kKind[] = "job_ended";
-  static constexpr Severity kSeverity = Severity::kInfo;
+  static constexpr EventKind kKind{"job_ended", Severity::kInfo};
 };
 
 struct Allocated {
-  static constexpr char kKind[] = "allocated";
-  static constexpr Severity kSeverity = Severity::kDebug;
+  static constexpr EventKind kKind{"allocated", Severity::kDebug};
   TeamId team = kWorldTeam;
   uint64_t k = 0;
   uint64_t offset_bytes = 0;
@@ -128,63 +116,53 @@ struct Allocated {
   std::string name;
 };
 struct Freed {
-  static constexpr char kKind[] = "freed";
-  static constexpr Severity kSeverity = Severity::kDebug;
+  static constexpr EventKind kKind{"freed", Severity::kDebug};
   TeamId team = kWorldTeam;
   uint64_t k = 0;
   uint64_t offset_bytes = 0;
 };
 struct GrowthStarted {
-  static constexpr char kKind[] = "growth_started";
-  static constexpr Severity kSeverity = Severity::kInfo;
+  static constexpr EventKind kKind{"growth_started", Severity::kInfo};
   GrowId grow;
   uint64_t bytes = 0;
   uint64_t heap_bytes = 0;  // before
 };
 struct HeapGrown {
-  static constexpr char kKind[] = "heap_grown";
-  static constexpr Severity kSeverity = Severity::kInfo;
+  static constexpr EventKind kKind{"heap_grown", Severity::kInfo};
   GrowId grow;
   uint64_t heap_bytes = 0;
 };
 struct GrowthFailed {
-  static constexpr char kKind[] = "growth_failed";
-  static constexpr Severity kSeverity = Severity::kInfo;
+  static constexpr EventKind kKind{"growth_failed", Severity::kInfo};
   std::string reason;
 };
 struct TeamCreated {
-  static constexpr char kKind[] = "team_created";
-  static constexpr Severity kSeverity = Severity::kInfo;
+  static constexpr EventKind kKind{"team_created", Severity::kInfo};
   TeamId team = kWorldTeam;
   uint32_t slot = 0;
   std::vector<Rank> ranks;
 };
 struct TeamDestroyed {
-  static constexpr char kKind[] = "team_destroyed";
-  static constexpr Severity kSeverity = Severity::kInfo;
+  static constexpr EventKind kKind{"team_destroyed", Severity::kInfo};
   TeamId team = kWorldTeam;
 };
 // Ranks asked for different things, or one for nonsense.
 struct OperationMismatch {
-  static constexpr char kKind[] = "operation_mismatch";
-  static constexpr Severity kSeverity = Severity::kInfo;
+  static constexpr EventKind kKind{"operation_mismatch", Severity::kInfo};
   std::string reason;
 };
 struct OperationTimeout {
-  static constexpr char kKind[] = "operation_timeout";
-  static constexpr Severity kSeverity = Severity::kInfo;
+  static constexpr EventKind kKind{"operation_timeout", Severity::kInfo};
   std::string reason;
 };
 // Any other outcome that is not ok.
 struct OperationFailed {
-  static constexpr char kKind[] = "operation_failed";
-  static constexpr Severity kSeverity = Severity::kInfo;
+  static constexpr EventKind kKind{"operation_failed", Severity::kInfo};
   std::string reason;
 };
 // Another irisd has taken over. Of `n_sessions` so many had no connection any more.
 struct Recovered {
-  static constexpr char kKind[] = "recovered";
-  static constexpr Severity kSeverity = Severity::kInfo;
+  static constexpr EventKind kKind{"recovered", Severity::kInfo};
   uint64_t generation = 0;
   uint32_t n_jobs = 0;
   uint32_t n_sessions = 0;
@@ -192,28 +170,24 @@ struct Recovered {
 };
 // It found no memory where a rank of the job has some.
 struct MemoryLost {
-  static constexpr char kKind[] = "memory_lost";
-  static constexpr Severity kSeverity = Severity::kWarning;
+  static constexpr EventKind kKind{"memory_lost", Severity::kWarning};
   std::string reason;
 };
 // It was given a descriptor that belongs to nothing, and closed it.
 struct OrphanClosed {
-  static constexpr char kKind[] = "orphan_closed";
-  static constexpr Severity kSeverity = Severity::kInfo;
+  static constexpr EventKind kKind{"orphan_closed", Severity::kInfo};
   std::string what;
 };
 // The recording of inputs has reached its size limit, or cannot be written: what comes is not in
 // it.
 struct RecordingFull {
-  static constexpr char kKind[] = "recording_full";
-  static constexpr Severity kSeverity = Severity::kWarning;
+  static constexpr EventKind kKind{"recording_full", Severity::kWarning};
   std::string file;
   uint64_t bytes = 0;
 };
 // A worker ended that was not asked to: a tenant's connections for gRPC are gone with it.
 struct WorkerEnded {
-  static constexpr char kKind[] = "worker_ended";
-  static constexpr Severity kSeverity = Severity::kWarning;
+  static constexpr EventKind kKind{"worker_ended", Severity::kWarning};
   std::string tenant;
   std::string reason;
 };

@@ -1,6 +1,7 @@
-// The state of one job: its ranks, its heap, its teams and their operations. Plain data:
-// JobMachine::Impl changes it (membership.cc, team_calls.cc, growth.cc), operations do
-// (operations/), and invariants.cc says what always holds.
+// Job: the state of one job: its ranks, heap, teams and their operations. Its functions keep
+// in step what depends on each other: ranges, names and counts of the heap; teams, slots and areas;
+// outcomes and the bytes of their values. invariants.cc says what always holds. Not thread-safe:
+// inside the JobMachine.
 #pragma once
 
 #include <algorithm>
@@ -17,6 +18,7 @@
 
 #include "absl/container/btree_set.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
@@ -24,7 +26,6 @@
 #include "server/job/allocation_label.h"
 #include "server/job/effects.h"
 #include "server/job/ids.h"
-#include "server/job/lease.h"
 #include "server/job/operation_spec.h"
 #include "server/job/results.h"
 #include "server/job/states.h"
@@ -115,7 +116,7 @@ struct PendingOp {
   size_t first = 0;       // who that was: index in the team
   absl::Time since;       // when that was, on the steady clock
   std::vector<bool> asked;
-  std::vector<std::vector<CallId>> calls;  // who waits, per member
+  std::vector<std::vector<CallId>> calls;  // that wait, per member
   std::vector<GivenMemory> given;          // per member; of a register that several make together
   // Per member: the job's moment at which it asked, if no other thread of the rank has used its
   // context; else 0.
@@ -123,6 +124,8 @@ struct PendingOp {
   bool grown = false;  // the growth that it needed is published
   size_t hurried = 0;  // whose timeout ends it: index in the team
   absl::Duration hurried_timeout;
+
+  bool AllAsked() const { return std::find(asked.begin(), asked.end(), false) == asked.end(); }
 };
 
 struct Team {
@@ -137,6 +140,19 @@ struct Team {
   int IndexOf(Rank rank) const {
     const auto found = std::find(info.ranks.begin(), info.ranks.end(), rank);
     return found == info.ranks.end() ? -1 : static_cast<int>(found - info.ranks.begin());
+  }
+  // Null: it is not kept.
+  const Outcome* FindOutcome(uint64_t k) const {
+    if (history.empty() || k < history.front().k || k > history.back().k) return nullptr;
+    return &history[k - history.front().k];
+  }
+  // The ranks that have not asked for the operation that is pending.
+  std::vector<Rank> Missing() const {
+    std::vector<Rank> missing;
+    for (size_t i = 0; i < info.ranks.size(); ++i) {
+      if (!op->asked[i]) missing.push_back(info.ranks[i]);
+    }
+    return missing;
   }
 };
 
@@ -219,21 +235,22 @@ struct Growth {
   std::vector<SegmentId> segments;  // per rank
   std::vector<bool> created;
   std::vector<bool> mapped;
+
+  // The ranks for which the present phase has not ended.
+  std::vector<Rank> Missing() const {
+    const std::vector<bool>& done = mapping ? mapped : created;
+    std::vector<Rank> missing;
+    for (Rank rank = 0; rank < done.size(); ++rank) {
+      if (!done[rank]) missing.push_back(rank);
+    }
+    return missing;
+  }
 };
 
-struct Job {
-  JobId id;
-  std::string name;
-  Party party;
-  JobState state = JobState::kForming;
+struct Job : JobHead {
   std::string broken_reason;
-  uint64_t epoch = 1;
   uint64_t heap_bytes_initial = 0;
-  uint64_t heap_bytes = 0;
-  uint64_t stride_bytes = 0;
   uint64_t team_sync_bytes = 0;
-  bool same_address = false;
-  absl::Time created;
   TrackedVector<Member> ranks;
   std::map<Rank, GaveUp> gave_up;  // while it forms: the last of each rank
 
@@ -248,8 +265,8 @@ struct Job {
   TeamId next_team = 0;
   std::map<uint32_t, uint64_t> slot_epochs;  // where a slot's next team starts; absent: never used
   std::set<uint32_t> slots_in_use;
-  uint64_t value_bytes = 0;
-  // Counts the calls whose order matters to LookForStuck.
+  uint64_t value_bytes = 0;  // of pending operations and kept outcomes
+  // Counts the calls whose order matters to the search for stuck ranks (awaited_barriers.cc).
   uint64_t moment = 0;
 
   std::optional<Growth> growth;
@@ -266,9 +283,97 @@ struct Job {
   size_t n_held() const {
     return std::count_if(ranks.begin(), ranks.end(), [](const Member& m) { return m.lease.held; });
   }
+  // Not every rank has mapped the memory of the others yet.
+  bool is_starting() const { return state == JobState::kForming || state == JobState::kMapping; }
   std::string Who(Rank rank) const {
     return absl::StrCat("rank ", rank, " (pid ", ranks[rank].lease.process.pid, ")");
   }
+  std::vector<std::string> Who(const std::vector<Rank>& several) const;
+
+  // The heap.
+
+  // Finds room for a client's range or an area of irisd's own, and returns its offset.
+  // kResourceExhausted may be cured by growth: OffsetAllocator::ShortfallBytes says so. The
+  // allocation's name, if any, is not in use.
+  absl::StatusOr<uint64_t> Place(HeapAllocation allocation);
+  // Keeps an allocation whose room is taken: in the heap, or above it if it is registered memory,
+  // whose pieces are counted.
+  void Keep(uint64_t offset_bytes, HeapAllocation allocation);
+  // Gives back what Keep kept, and its name.
+  void Unplace(uint64_t offset_bytes);
+
+  // Where so many bytes of registered memory can lie: above the heap, also above what it is growing
+  // to, below other registered memory.
+  std::optional<uint64_t> RoomAboveHeap(uint64_t bytes) const;
+  // How far the heap may grow: up to the lowest registered memory, or to its stride.
+  uint64_t GrowthLimitBytes() const;
+  // True if the allocation at the offset is memory that the team has registered.
+  bool RegisteredBy(TeamId team, uint64_t offset_bytes) const;
+
+  // True if the team may not give `name` to an allocation: an allocation of several ranks has a
+  // name that no other has; names that single ranks gave are apart from those of other ranks.
+  bool NameTaken(TeamId team, const std::string& wanted) const;
+  // Gives a name that is not taken to an allocation that has none.
+  void SetName(uint64_t offset_bytes, const std::string& wanted);
+
+  // The owner gives its range back. Ranks that have it open keep it until they give it back too,
+  // and no rank can open it any more.
+  void FreeOwn(uint64_t offset_bytes);
+  // A rank that has it open does not any more, `n` times.
+  void CloseOpened(uint64_t offset_bytes, Rank rank, uint64_t n);
+  // The rank has left: it has nothing open any more.
+  void CloseAllOf(Rank rank);
+
+  // Teams.
+
+  // A barrier slot for a new team: no team has it, and it is not worn out.
+  std::optional<uint32_t> FreeSlot() const;
+  // Makes the job's next team, with a free slot. An error leaves the job as it was: there is no
+  // room for the team's area (see Place).
+  absl::StatusOr<TeamInfo> MakeTeam(const std::vector<Rank>& members, uint32_t slot,
+                                    absl::Time wall);
+  // Takes back the team that MakeTeam made last, before any rank knows of it.
+  void UnmakeLastTeam();
+  // Frees the barrier slot and the area of a team that ends.
+  void GiveBackSlotAndArea(const TeamInfo& team);
+  // After the team's last operation. Its last outcome can still be asked for.
+  void EndTeam(Team& team);
+  // Not ok if no operation of this team can succeed any more.
+  absl::Status CheckAlive(const Team& team) const;
+
+  void AddOutcome(Team& team, Outcome outcome);
+  // Forgets outcomes beyond the limit, and values for which every member has asked.
+  void TrimHistory(Team& team);
+
+  // Every rank has mapped every heap, and the job starts to run: its first epoch, or a later one.
+  // The caller sets the ranks' states, and writes them to the status page. A new counter of a job
+  // gets a line here:
+  //
+  //   what                          at a new epoch
+  //   number of the epoch           carried over: the ranks have mapped under it already
+  //   ranges of the heap            carried over, with names and what is in them: nothing that is
+  //                                 mapped moves. The first epoch begins with an empty heap.
+  //   teams: ids, ranks, areas      carried over. The first epoch makes the world's, and the own
+  //                                 team of every rank. Ids are never used again within a job.
+  //   who has what open             carried over: nothing that is mapped moves
+  //   a team's k                    carried over: the next operation has the next number
+  //   a member's k                  the team's: a call of an earlier epoch is not retried
+  //   outcomes and values kept      forgotten, and so are destroyed teams: nobody can retry them
+  //   where a barrier starts        at 0 for every team, and no slot is worn out: the epoch has
+  //                                 control pages of its own (CreatePages), whose words are 0
+  //   areas of device barriers      carried over with the heap. Their words are of no use once a
+  //                                 kernel was cut off in a barrier: each member clears its own
+  //                                 before its first barrier of the epoch, as after create_team.
+  //   abort word, ranks' states     as in the epoch's own status page: no abort, every rank ready
+  //   the job's moment              carried over: it only grows
+  //   why the job was broken        forgotten
+  //   the growth announced last     forgotten: its segments are of the heap that was mapped
+  //   an operation or growth        none may be under way: they were concluded when the epoch
+  //   under way                     before this one ended
+  void NewEpoch(absl::Time wall);
+
+ private:
+  void ForgetOldest(Team& team);
 };
 
 }  // namespace iris::server

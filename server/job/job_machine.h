@@ -66,7 +66,7 @@ class JobMachine {
   // Given back, and still on the accounts of users whose processes may have it mapped.
   uint64_t kept_bytes() const;
   std::vector<SessionSnapshot> Sessions() const;
-  std::vector<SegmentSnapshot> Segments() const;  // in order of id
+  std::vector<Segment> Segments() const;  // in order of id
 
   // Listings: each thing behind `after`, in order, until `visit` returns false. They cost what was
   // visited; a query of one party passes over the jobs and sessions of others without looking.
@@ -89,9 +89,10 @@ class JobMachine {
   // hold.
   absl::Status CheckInvariants() const;
 
+  struct Impl;
+
  private:
   friend class MachineState;  // writes and reads all of it (server/state)
-  struct Impl;
   Box<Impl> impl_;
 };
 

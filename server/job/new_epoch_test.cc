@@ -1,12 +1,9 @@
 // What a new epoch resets and what it carries over: a test for each line of the table in
-// new_epoch.h.
-#include "server/job/new_epoch.h"
-
+// Job::NewEpoch.
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/wire/limits.h"
-#include "server/job/job_heap.h"
-#include "server/job/job_teams.h"
+#include "server/job/job.h"
 
 namespace iris::server {
 namespace {
@@ -35,20 +32,18 @@ class NewEpochTest : public ::testing::Test {
 
   // The job has run for a while, and is to go on in its next epoch.
   void RunAndBreak() {
-    NewEpoch(job_, absl::UnixEpoch());
+    job_.NewEpoch(absl::UnixEpoch());
     world_k_ = 5;
     World().next_k = 5;
     World().position = {5, 6, 2};
     World().history.push_back({3, absl::OkStatus(), {}});
     World().history.push_back({4, absl::OkStatus(), {.value = SharedBytes("value")}});
     job_.value_bytes = 5;
-    ASSERT_TRUE(MakeTeam(job_, {2, 0}, 3, absl::UnixEpoch()).ok());
-    auto offset = Place(
-        job_,
+    ASSERT_TRUE(job_.MakeTeam({2, 0}, 3, absl::UnixEpoch()).ok());
+    auto offset = job_.Place(
         {.bytes = 4096, .k = 1, .label = AllocationLabel("weights", {}), .alignment_log2 = 10});
     ASSERT_TRUE(offset.ok());
     weights_ = *offset;
-    World().n_allocations = 1;
     job_.teams.at(1).info.barrier_start_epoch = 40;
     job_.slot_epochs = {{0, 12}, {3, 40}, {4, kMaxSlotEpoch}};
     job_.past_teams.Change().emplace_back();
@@ -63,7 +58,7 @@ class NewEpochTest : public ::testing::Test {
 };
 
 TEST_F(NewEpochTest, FirstMakesAnEmptyHeapAndTheWorld) {
-  NewEpoch(job_, absl::UnixEpoch());
+  job_.NewEpoch(absl::UnixEpoch());
   EXPECT_EQ(job_.state, JobState::kReady);
   EXPECT_EQ(job_.epoch, 1u);
   EXPECT_TRUE(job_.same_address);
@@ -85,14 +80,14 @@ TEST_F(NewEpochTest, FirstMakesAnEmptyHeapAndTheWorld) {
 
 TEST_F(NewEpochTest, SaysWhetherAllMappedAtTheSameAddress) {
   job_.ranks[1].base += 4096;
-  NewEpoch(job_, absl::UnixEpoch());
+  job_.NewEpoch(absl::UnixEpoch());
   EXPECT_FALSE(job_.same_address);
 }
 
 TEST_F(NewEpochTest, NumberIsTheOneThatWasMapped) {
   RunAndBreak();
   job_.epoch = 2;
-  NewEpoch(job_, absl::UnixEpoch());
+  job_.NewEpoch(absl::UnixEpoch());
   EXPECT_EQ(job_.epoch, 2u);
   EXPECT_EQ(job_.state, JobState::kReady);
   EXPECT_THAT(job_.broken_reason, IsEmpty());
@@ -101,18 +96,18 @@ TEST_F(NewEpochTest, NumberIsTheOneThatWasMapped) {
 TEST_F(NewEpochTest, HeapIsCarriedOver) {
   RunAndBreak();
   const uint64_t used = job_.allocator.used_bytes();
-  NewEpoch(job_, absl::UnixEpoch());
+  job_.NewEpoch(absl::UnixEpoch());
   EXPECT_EQ(job_.allocator.used_bytes(), used);
   ASSERT_TRUE(job_.allocations.contains(weights_));
   EXPECT_EQ(job_.allocations.at(weights_).label.name(), "weights");
   EXPECT_TRUE(job_.names.contains(ByName::Key("weights", kWorldTeam)));
-  EXPECT_TRUE(Unplace(job_, weights_).ok());
+  job_.Unplace(weights_);
 }
 
 TEST_F(NewEpochTest, TeamsAndTheirAreasAreCarriedOver) {
   RunAndBreak();
   const TeamInfo before = job_.teams.at(1).info;
-  NewEpoch(job_, absl::UnixEpoch());
+  job_.NewEpoch(absl::UnixEpoch());
   ASSERT_EQ(job_.n_teams(), 2u);
   const TeamInfo& after = job_.teams.at(1).info;
   EXPECT_EQ(after.ranks, before.ranks);
@@ -126,14 +121,14 @@ TEST_F(NewEpochTest, TeamsAndTheirAreasAreCarriedOver) {
 
 TEST_F(NewEpochTest, KGoesOnAndEveryMemberIsInStep) {
   RunAndBreak();
-  NewEpoch(job_, absl::UnixEpoch());
+  job_.NewEpoch(absl::UnixEpoch());
   EXPECT_EQ(World().next_k, world_k_);
   EXPECT_THAT(World().position, Each(world_k_));
 }
 
 TEST_F(NewEpochTest, OutcomesAndPastTeamsAreForgotten) {
   RunAndBreak();
-  NewEpoch(job_, absl::UnixEpoch());
+  job_.NewEpoch(absl::UnixEpoch());
   EXPECT_THAT(World().history, IsEmpty());
   EXPECT_EQ(job_.value_bytes, 0u);
   EXPECT_THAT(*job_.past_teams, IsEmpty());
@@ -142,11 +137,11 @@ TEST_F(NewEpochTest, OutcomesAndPastTeamsAreForgotten) {
 
 TEST_F(NewEpochTest, BarriersStartAtZeroInEverySlot) {
   RunAndBreak();
-  NewEpoch(job_, absl::UnixEpoch());
+  job_.NewEpoch(absl::UnixEpoch());
   for (const auto& [id, team] : job_.teams) EXPECT_EQ(team.info.barrier_start_epoch, 0u);
   EXPECT_THAT(job_.slot_epochs, IsEmpty());
   // Slot 4 was worn out; 0 and 3 are in use.
-  const auto made = MakeTeam(job_, {1}, 4, absl::UnixEpoch());
+  const auto made = job_.MakeTeam({1}, 4, absl::UnixEpoch());
   ASSERT_TRUE(made.ok());
   EXPECT_EQ(made->barrier_start_epoch, 0u);
 }
@@ -154,10 +149,10 @@ TEST_F(NewEpochTest, BarriersStartAtZeroInEverySlot) {
 TEST_F(NewEpochTest, NothingMayBeUnderWay) {
   RunAndBreak();
   job_.growth.emplace();
-  EXPECT_DEATH(NewEpoch(job_, absl::UnixEpoch()), "no growth is under way");
+  EXPECT_DEATH(job_.NewEpoch(absl::UnixEpoch()), "no growth is under way");
   job_.growth.reset();
   World().op.emplace();
-  EXPECT_DEATH(NewEpoch(job_, absl::UnixEpoch()), "no operation is under way");
+  EXPECT_DEATH(job_.NewEpoch(absl::UnixEpoch()), "no operation is under way");
 }
 
 }  // namespace

@@ -81,9 +81,9 @@ void JobMachine::Impl::ForgetCalls() {
                                                     deadlines_.all().end());
   for (const auto& [key, when] : deadlines) {
     DeadlineKey kept = key;
-    if (key.kind == DeadlineKey::Kind::kJoin) {
+    if (key.kind == Due::kJoin) {
       deadlines_.Clear(key);
-      kept.kind = DeadlineKey::Kind::kWithdraw;
+      kept.kind = Due::kWithdraw;
     }
     deadlines_.Set(kept, std::max(when, not_before));
   }
@@ -130,16 +130,16 @@ void JobMachine::Impl::RestoreAccount(Job& job) {
 void JobMachine::Impl::LoseMemory(Job& job, Rank rank, const std::string& what) {
   const std::string reason =
       absl::StrCat(what, " was lost when irisd was restarted: leave the job and join a new one");
-  Note(job, static_cast<int32_t>(rank), event::MemoryLost{reason});
+  Note(job, rank, event::MemoryLost{reason});
   switch (job.state) {
     case JobState::kForming:
     case JobState::kMapping:
-      return FailJob(job, absl::AbortedError(absl::StrCat("join job '", job.name, "': ", reason)));
+      return FailJob(job, ErrorOf(job, Code::kAborted, "join", reason));
     case JobState::kReady: {
       // One that has left keeps its state; its memory is the others' all the same.
       const Member& lost = job.ranks[rank];
       SetState(job, rank, lost.lease.held ? RankState::kEnding : lost.state, true);
-      deadlines_.Clear({job.id, DeadlineKey::Kind::kResume, rank});
+      deadlines_.Clear({job.id, Due::kResume, rank});
       for (const Member& member : job.ranks) {
         if (!member.lease.held) continue;
         Emit(NotifyWatch{member.lease.session,
@@ -161,12 +161,7 @@ void JobMachine::Impl::LoseSession(SessionId id) {
   }
   session->ending = true;
   NoteSession(*session, event::SessionHungUp{id});
-  deadlines_.Set({job->id, DeadlineKey::Kind::kResume, session->lease->rank},
-                 now_.steady + kResumesWithin);
-}
-
-void JobMachine::Impl::ResumeTimedOut(const Job& job, Rank rank) {
-  HangUp(*FindSession(job.ranks[rank].lease.session));
+  deadlines_.Set({job->id, Due::kResume, session->lease->rank}, now_.steady + kResumesWithin);
 }
 
 void JobMachine::Impl::SendDescriptorsAgain(const Job& job) {
@@ -178,19 +173,6 @@ void JobMachine::Impl::SendDescriptorsAgain(const Job& job) {
     }
     SendGrowthAgain(job, rank);
   }
-}
-
-void JobMachine::Impl::SendGrowthAgain(const Job& job, Rank rank) {
-  if (!job.growth.has_value() || !job.growth->mapping || job.growth->mapped[rank]) return;
-  Emit(SendDescriptors{job.ranks[rank].lease.session, job.id, job.epoch, rank, job.n_ranks(),
-                       SegmentsAddedBy(job).segments, false});
-}
-
-std::vector<SegmentId> JobMachine::Impl::SortedSegments() const {
-  std::vector<SegmentId> ids;
-  for (const auto& [id, segment] : segments_) ids.push_back(id);
-  std::sort(ids.begin(), ids.end());
-  return ids;
 }
 
 }  // namespace iris::server

@@ -6,15 +6,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/wire/limits.h"
-#include "server/heap/check.h"
-#include "server/job/job_heap.h"
-#include "server/job/job_machine_impl.h"
-#include "server/job/operations/operation.h"
+#include "server/job/teams.h"
+#include "server/job/text.h"
 
 namespace iris::server {
 
-absl::StatusOr<GivenMemory> JobMachine::Impl::TakePieces(Job& job, Rank rank,
-                                                         const RegisterOp& op) {
+absl::StatusOr<GivenMemory> Teams::TakePieces(Job& job, Rank rank, const RegisterOp& op) {
   const size_t n = op.piece_bytes.size();
   if (n > wire::kMaxRegisteredPiecesPerJob - job.n_pieces) {
     return absl::ResourceExhaustedError(absl::StrCat(
@@ -24,23 +21,16 @@ absl::StatusOr<GivenMemory> JobMachine::Impl::TakePieces(Job& job, Rank rank,
   if (absl::Status s = CheckDescriptors(n, job.party); !s.ok()) return s;
   GivenMemory given{.lead_bytes = op.lead_bytes};
   for (uint32_t index = 0; index < n; ++index) {
-    Segment segment;
-    segment.info = {SegmentId{next_segment_++}, rank, index, 0, op.piece_bytes[index]};
-    segment.job = job.id;
-    segment.device_index = job.ranks[rank].device_index;
-    segment.holder = {job.name, rank, job.party};
-    segment.created = true;
-    segment.registered = true;
-    Emit(AdoptSegment{segment.info.id, segment.device_index, op.piece_bytes[index], index});
+    Segment& segment = NewSegment(job, rank, index, op.piece_bytes[index]);
+    segment.created = segment.registered = true;
+    Emit(AdoptSegment{segment.info.id, segment.device_index, segment.info.bytes, index});
     given.pieces.push_back(segment.info.id);
-    CountDescriptors(segment.holder.party, 1);
-    segments_.emplace(segment.info.id, std::move(segment));
   }
   job.n_pieces += n;
   return given;
 }
 
-absl::Status JobMachine::Impl::TakeGiven(Job& job, Team& team, size_t index, const Operation& op) {
+absl::Status Teams::TakeGiven(Job& job, Team& team, size_t index, const Operation& op) {
   const auto* registers = std::get_if<RegisterOp>(&op);
   if (registers == nullptr || IsOwnTeam(team.info.id)) return absl::OkStatus();
   absl::StatusOr<GivenMemory> given = TakePieces(job, team.info.ranks[index], *registers);
@@ -49,7 +39,7 @@ absl::Status JobMachine::Impl::TakeGiven(Job& job, Team& team, size_t index, con
   return absl::OkStatus();
 }
 
-std::vector<Given> JobMachine::Impl::GivenBy(const Team& team) const {
+std::vector<Given> Teams::GivenBy(const Team& team) const {
   std::vector<Given> all;
   const auto* registers = std::get_if<RegisterOp>(&*team.op->op);
   if (registers == nullptr) return all;
@@ -67,22 +57,20 @@ std::vector<Given> JobMachine::Impl::GivenBy(const Team& team) const {
   return all;
 }
 
-void JobMachine::Impl::ReturnGiven(Job& job, const PendingOp& op) {
+void Teams::ReturnGiven(Job& job, const PendingOp& op) {
   for (const GivenMemory& given : op.given) {
     job.n_pieces -= given.pieces.size();
     DropAll(given.pieces);
   }
 }
 
-void JobMachine::Impl::Adopt(Job& job, Team& team, Adopts adopts) {
+void Teams::Adopt(Job& job, Team& team, Adopts adopts) {
   std::vector<GivenMemory>& all = team.op->given;
   if (IsOwnTeam(team.info.id)) {
     absl::StatusOr<GivenMemory> given =
         TakePieces(job, OwnerOf(team.info.id), std::get<RegisterOp>(*team.op->op));
     if (!given.ok()) {
-      return Conclude(job, team,
-                      absl::Status(given.status().code(), absl::StrCat(What(team.op->op, team),
-                                                                       given.status().message())));
+      return Conclude(job, team, WithPrefix(What(team.op->op, team), given.status()));
     }
     all = {*std::move(given)};
   }
@@ -95,23 +83,20 @@ void JobMachine::Impl::Adopt(Job& job, Team& team, Adopts adopts) {
       adopts.allocation.registered.Change().pieces.push_back(id);
     }
   }
-  ++team.n_allocations;
   Note(job, event::Allocated{team.info.id, team.next_k, adopts.offset_bytes,
                              adopts.allocation.bytes, std::string(adopts.allocation.label.name())});
-  PlaceRegistered(job, adopts.offset_bytes, std::move(adopts.allocation));
+  job.Keep(adopts.offset_bytes, std::move(adopts.allocation));
   Conclude(job, team, absl::OkStatus(), {.offset_bytes = adopts.offset_bytes});
 }
 
-void JobMachine::Impl::FreeFailed(Job& job, Team& team, const Operation& op) {
+void Teams::FreeFailed(Job& job, Team& team, const Operation& op) {
   const std::optional<uint64_t> offset_bytes = FreesIfItFails(op);
   // What a rank registered alone is not confirmed, and others may have it open.
   if (!offset_bytes.has_value() || IsOwnTeam(team.info.id) ||
-      !RegisteredBy(job, team.info.id, *offset_bytes)) {
+      !job.RegisteredBy(team.info.id, *offset_bytes)) {
     return;
   }
-  const absl::Status freed = Unplace(job, *offset_bytes);
-  IRIS_CHECK(freed.ok(), "registered memory is not the allocator's");
-  --team.n_allocations;
+  job.Unplace(*offset_bytes);
   DropAll(std::exchange(job.given_back, {}));
   Note(job, event::Freed{team.info.id, team.next_k, *offset_bytes});
 }

@@ -9,18 +9,42 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "server/heap/ledger.h"
 #include "server/job/ids.h"
 #include "server/job/shared_bytes.h"
 #include "server/job/states.h"
 
 namespace iris::server {
 
+struct JobHead {
+  JobId id;
+  std::string name;
+  Party party;
+  JobState state = JobState::kForming;
+  uint64_t epoch = 1;
+  uint64_t heap_bytes = 0;
+  uint64_t stride_bytes = 0;
+  bool same_address = false;
+  absl::Time created;
+};
 struct SegmentInfo {
   SegmentId id;
   Rank rank = 0;
   uint32_t index = 0;
   uint64_t offset_bytes = 0;
   uint64_t bytes = 0;
+};
+// Memory that irisd has, makes, or is giving back.
+struct Segment {
+  SegmentInfo info;
+  JobId job;
+  uint32_t device_index = 0;
+  Ledger::Holder holder;
+  bool created = false;
+  bool dropping = false;
+  // A rank has registered it: irisd keeps a descriptor and has no memory of its own behind it, so
+  // it is on no account.
+  bool registered = false;
 };
 struct PeerInfo {
   Rank rank = 0;

@@ -1,27 +1,59 @@
-// Physical memory of the jobs: what is booked, created, dropped, and given back to the ledger.
-#include <algorithm>
-#include <utility>
+#include "server/job/segments.h"
 
-#include "absl/strings/str_cat.h"
+#include <algorithm>
+#include <numeric>
+
 #include "device/base/bytes.h"
+#include "proto/wire/limits.h"
 #include "server/heap/check.h"
-#include "server/job/job_machine_impl.h"
-#include "server/job/text.h"
 
 namespace iris::server {
+namespace {
 
-void JobMachine::Impl::CountDescriptors(const Party& party, int64_t change) {
+// Heaps are a multiple of every device's granularity, so that offsets are the same whatever the
+// device.
+uint64_t CommonGranularity(const Ledger& ledger) {
+  uint64_t common = wire::kMinAlignmentBytes;
+  for (const auto& device : ledger.devices()) {
+    common = std::lcm(common, std::max<uint64_t>(device.granularity_bytes, 1));
+  }
+  return common;
+}
+
+// The value of a key; 0 if there is none.
+template <typename Map>
+uint64_t ValueOf(const Map& map, const typename Map::key_type& key) {
+  const auto found = map.find(key);
+  return found == map.end() ? 0 : found->second;
+}
+
+// No value stays at 0.
+template <typename Map>
+void Subtract(Map& map, const typename Map::key_type& key, uint64_t bytes) {
+  const auto found = map.find(key);
+  IRIS_CHECK(found != map.end() && found->second >= bytes, "an account adds up");
+  found->second -= bytes;
+  if (found->second == 0) map.erase(found);
+}
+
+}  // namespace
+
+Segments::Segments(const JobLimits& limits, Ledger ledger)
+    : Registry(limits),
+      ledger_(std::move(ledger)),
+      granularity_bytes_(CommonGranularity(ledger_)) {}
+
+void Segments::CountDescriptors(const Party& party, int64_t change) {
   uint64_t& of_user = descriptors_by_account_[party.Account()];
   of_user += static_cast<uint64_t>(change);
   n_descriptors_ += static_cast<uint64_t>(change);
   if (of_user == 0) descriptors_by_account_.erase(party.Account());
 }
 
-absl::Status JobMachine::Impl::CheckDescriptors(uint64_t n, const Party& party) const {
+absl::Status Segments::CheckDescriptors(uint64_t n, const Party& party) const {
   const uint64_t max = limits_.max_descriptors;
   if (max == 0) return absl::OkStatus();
-  const auto found = descriptors_by_account_.find(party.Account());
-  const uint64_t of_user = found == descriptors_by_account_.end() ? 0 : found->second;
+  const uint64_t of_user = ValueOf(descriptors_by_account_, party.Account());
   // A user may have more as long as a third as many stay free as he has: whatever some take,
   // another user finds some.
   const auto fits = [n, max](uint64_t of_all, uint64_t mine) {
@@ -44,12 +76,10 @@ absl::Status JobMachine::Impl::CheckDescriptors(uint64_t n, const Party& party) 
           : "free registered memory or end jobs, or raise LimitNOFILE of irisd's unit"));
 }
 
-absl::Status JobMachine::Impl::Book(uint32_t device_index, uint64_t bytes,
-                                    const Ledger::Holder& holder) {
+absl::Status Segments::Book(uint32_t device_index, uint64_t bytes, const Ledger::Holder& holder) {
   const Party account = holder.party.Account();
-  const auto found = booked_bytes_by_account_.find(account);
   const uint64_t kept = kept_->bytes(account);
-  const uint64_t booked = (found == booked_bytes_by_account_.end() ? 0 : found->second) + kept;
+  const uint64_t booked = ValueOf(booked_bytes_by_account_, account) + kept;
   const uint64_t quota = limits_.max_heap_bytes_per_uid;
   if (quota != 0 && (booked > quota || bytes > quota - booked)) {
     std::string text = absl::StrCat("reserve ", base::SizeText(bytes), " for rank ", holder.rank,
@@ -68,159 +98,90 @@ absl::Status JobMachine::Impl::Book(uint32_t device_index, uint64_t bytes,
   return absl::OkStatus();
 }
 
-void JobMachine::Impl::Unbook(uint32_t device_index, uint64_t bytes, const Ledger::Holder& holder) {
+void Segments::Unbook(uint32_t device_index, uint64_t bytes, const Ledger::Holder& holder) {
   ledger_.Release(device_index, bytes, holder);
-  const auto booked = booked_bytes_by_account_.find(holder.party.Account());
-  IRIS_CHECK(booked != booked_bytes_by_account_.end() && booked->second >= bytes,
-             "an account adds up");
-  booked->second -= bytes;
-  if (booked->second == 0) booked_bytes_by_account_.erase(booked);
+  Subtract(booked_bytes_by_account_, holder.party.Account(), bytes);
 }
 
-bool JobMachine::Impl::RoomAfterDrops(uint32_t device_index, uint64_t bytes,
-                                      const Party& party) const {
-  const auto value = [](const auto& map, const auto& key) {
-    const auto found = map.find(key);
-    return found == map.end() ? uint64_t{0} : found->second;
-  };
+bool Segments::RoomAfterDrops(uint32_t device_index, uint64_t bytes, const Party& party) const {
   const auto& device = ledger_.devices()[device_index];
-  const uint64_t kept = device.used_bytes - value(dropping_bytes_by_device_, device_index);
+  const uint64_t kept = device.used_bytes - ValueOf(dropping_bytes_by_device_, device_index);
   if (kept > device.memory_bytes || bytes > device.memory_bytes - kept) return false;
   const uint64_t quota = limits_.max_heap_bytes_per_uid;
   if (quota == 0) return true;
   const Party account = party.Account();
-  const uint64_t held = value(booked_bytes_by_account_, account) -
-                        value(dropping_bytes_by_account_, account) + kept_->bytes(account);
+  const uint64_t held = ValueOf(booked_bytes_by_account_, account) -
+                        ValueOf(dropping_bytes_by_account_, account) + kept_->bytes(account);
   return held <= quota && bytes <= quota - held;
 }
 
-SegmentId JobMachine::Impl::CreateBooked(Job& job, Rank rank, uint32_t index, uint64_t offset_bytes,
-                                         uint64_t bytes) {
-  const Member& member = job.ranks[rank];
-  Segment segment;
-  segment.info = {SegmentId{next_segment_++}, rank, index, offset_bytes, bytes};
-  segment.job = job.id;
-  segment.device_index = member.device_index;
-  segment.holder = {job.name, rank, job.party};
-  const SegmentId id = segment.info.id;
-  CountDescriptors(segment.holder.party, 1);
-  segments_.emplace(id, std::move(segment));
-  Emit(CreateSegment{id, job.id, member.device_index, bytes, member.prealloc});
-  return id;
-}
-
-absl::Status JobMachine::Impl::CheckMemory(uint32_t device_index, uint64_t bytes,
-                                           const Ledger::Holder& holder) {
+absl::Status Segments::CheckMemory(uint32_t device_index, uint64_t bytes,
+                                   const Ledger::Holder& holder) {
   if (RoomAfterDrops(device_index, bytes, holder.party)) return absl::OkStatus();
   absl::Status refused = Book(device_index, bytes, holder);
   IRIS_CHECK(!refused.ok(), "what has no room after drops has none before");
   return refused;
 }
 
-void JobMachine::Impl::CreateFirstSegment(Job& job, Rank rank) {
+Segment& Segments::NewSegment(const Job& job, Rank rank, uint32_t index, uint64_t bytes) {
+  const SegmentId id{next_segment_++};
+  CountDescriptors(job.party, 1);
+  segments_.emplace(id, {.info = {.id = id, .rank = rank, .index = index, .bytes = bytes},
+                         .job = job.id,
+                         .device_index = job.ranks[rank].device_index,
+                         .holder = {job.name, rank, job.party}});
+  return segments_.at(id);
+}
+
+SegmentId Segments::CreateBooked(const Job& job, Rank rank, uint64_t offset_bytes, uint64_t bytes) {
+  const Member& member = job.ranks[rank];
+  SegmentInfo& info =
+      NewSegment(job, rank, static_cast<uint32_t>(member.segments.size()), bytes).info;
+  info.offset_bytes = offset_bytes;
+  Emit(CreateSegment{info.id, job.id, member.device_index, bytes, member.prealloc});
+  return info.id;
+}
+
+void Segments::CreateFirstSegment(Job& job, Rank rank) {
   Member& member = job.ranks[rank];
   if (Book(member.device_index, job.heap_bytes, {job.name, rank, job.party}).ok()) {
-    member.segments.push_back(CreateBooked(job, rank, 0, 0, job.heap_bytes));
+    member.segments.push_back(CreateBooked(job, rank, 0, job.heap_bytes));
   } else {
     starved_.insert({job.id, rank});
   }
 }
 
-void JobMachine::Impl::Drop(SegmentId id) {
+void Segments::Drop(SegmentId id) {
   Segment& segment = segments_.at(id);
   IRIS_CHECK(!segment.dropping, "a segment is dropped once");
   segment.dropping = true;
-  if (segment.registered) {
-    Emit(DropSegment{id});
-    return;
-  }
+  Emit(DropSegment{id});
+  if (segment.registered) return;
   dropping_bytes_by_account_[segment.holder.party.Account()] += segment.info.bytes;
   dropping_bytes_by_device_[segment.device_index] += segment.info.bytes;
-  Emit(DropSegment{id});
 }
 
-void JobMachine::Impl::DropAll(const std::vector<SegmentId>& segments) {
+Segment Segments::Forget(SegmentId id) {
+  const Segment segment = segments_.at(id);
+  const Party account = segment.holder.party.Account();
+  segments_.erase(id);
+  CountDescriptors(account, -1);
+  if (segment.registered) return segment;
+  if (segment.dropping) {
+    Subtract(dropping_bytes_by_account_, account, segment.info.bytes);
+    Subtract(dropping_bytes_by_device_, segment.device_index, segment.info.bytes);
+  }
+  Unbook(segment.device_index, segment.info.bytes, segment.holder);
+  return segment;
+}
+
+void Segments::DropAll(const std::vector<SegmentId>& segments) {
   for (const SegmentId id : segments) {
     if (segments_.contains(id)) Drop(id);
   }
 }
 
-void JobMachine::Impl::SegmentCreated(SegmentId id, const absl::Status& status) {
-  if (!segments_.contains(id)) return;
-  Segment& segment = segments_.at(id);
-  if (segment.dropping || segment.created) return;  // SegmentDropped will follow
-  Job* job = FindJob(segment.job);
-  IRIS_CHECK(job != nullptr, "a segment that is not being dropped has a job");
-  if (status.ok()) {
-    segment.created = true;
-    if (job->growth.has_value()) GrowthSegmentCreated(*job, id, status);
-    StartMappingIfComplete(*job);
-    return;
-  }
-  const Segment failed = segment;
-  segments_.erase(id);
-  CountDescriptors(failed.holder.party, -1);
-  Unbook(failed.device_index, failed.info.bytes, failed.holder);
-  std::string text = absl::StrCat("the memory of ", job->Who(failed.info.rank),
-                                  " could not be created: ", CleanText(status.message(), 512));
-  if (absl::IsResourceExhausted(status)) {
-    absl::StrAppend(&text, "; ", ledger_.Describe(failed.device_index, failed.holder.party));
-  }
-  if (job->growth.has_value()) {
-    GrowthSegmentCreated(*job, id, absl::ResourceExhaustedError(text));
-  } else {
-    Member& member = job->ranks[failed.info.rank];
-    std::erase(member.segments, id);
-    const CallId call = std::exchange(member.join_call, CallId());
-    if (call.value != 0) Answer(call, absl::Status(status.code(), absl::StrCat("join: ", text)));
-    const absl::Status told =
-        absl::AbortedError(absl::StrCat("join job '", job->name, "': ", text));
-    RememberRefused(
-        {job->party, job->name}, job, job->n_ranks(),
-        {told, failed.info.rank, now_.steady, now_.steady + limits_.join_timeout_default, {}});
-    FailJob(*job, told);
-  }
-  ServeStarved();
-}
-
-void JobMachine::Impl::SegmentDropped(SegmentId id) {
-  const auto found = segments_.find(id);
-  if (found == segments_.end() || !found->second.dropping) return;
-  const Segment segment = found->second;
-  segments_.erase(id);
-  CountDescriptors(segment.holder.party, -1);
-  if (segment.registered) return;
-  const auto subtract = [&](auto& map, const auto& key) {
-    const auto entry = map.find(key);
-    entry->second -= segment.info.bytes;
-    if (entry->second == 0) map.erase(entry);
-  };
-  subtract(dropping_bytes_by_account_, segment.holder.party.Account());
-  subtract(dropping_bytes_by_device_, segment.device_index);
-  Unbook(segment.device_index, segment.info.bytes, segment.holder);
-  ServeStarved();
-}
-
-void JobMachine::Impl::ServeStarved() {
-  const auto starved = std::exchange(starved_, {});
-  for (const auto& [job_id, rank] : starved) {
-    Job* job = FindJob(job_id);
-    if (job == nullptr || !job->ranks[rank].lease.held) continue;  // failed a moment ago, below
-    const absl::Status status =
-        CheckMemory(job->ranks[rank].device_index, job->heap_bytes, {job->name, rank, job->party});
-    if (status.ok()) {
-      CreateFirstSegment(*job, rank);
-    } else {
-      const CallerInfo caller = job->ranks[rank].lease.process;
-      JoinSpec spec{.job = job->name, .rank = static_cast<int32_t>(rank)};
-      spec.n_ranks = static_cast<int32_t>(job->n_ranks());
-      WithdrawJoin(*job, rank, status);
-      RefuseRank(caller, spec, status);
-    }
-  }
-}
-
-void JobMachine::Impl::KeepAccountOf(const Job& job, uint64_t bytes) {
+void Segments::KeepAccountOf(const Job& job, uint64_t bytes) {
   std::set<KeptMemory::Process> holders;
   for (const Member& member : job.ranks) {
     if (member.keeps_memory) holders.insert(KeptMemory::ProcessOf(member.lease.process));
@@ -228,7 +189,7 @@ void JobMachine::Impl::KeepAccountOf(const Job& job, uint64_t bytes) {
   kept_.Change().Add(job.party, std::move(holders), bytes);
 }
 
-bool JobMachine::Impl::WatchesKeeper(const Session& session) const {
+bool Segments::WatchesKeeper(const Session& session) const {
   if (limits_.max_heap_bytes_per_uid == 0) return false;
   const CallerInfo& process = session.caller;
   bool keeps = kept_->Holds(process.party, KeptMemory::ProcessOf(process));
@@ -249,7 +210,7 @@ bool JobMachine::Impl::WatchesKeeper(const Session& session) const {
   });
 }
 
-void JobMachine::Impl::ForgetKeeper(const CallerInfo& process) {
+void Segments::ForgetKeeper(const CallerInfo& process) {
   kept_.Change().ProcessGone(process.party, KeptMemory::ProcessOf(process));
   const auto mine = jobs_by_account_.find(process.party.Account());
   if (mine == jobs_by_account_.end()) return;
@@ -262,12 +223,25 @@ void JobMachine::Impl::ForgetKeeper(const CallerInfo& process) {
   }
 }
 
-std::vector<SegmentInfo> JobMachine::Impl::SegmentsOf(const Job& job) const {
+std::vector<SegmentInfo> Segments::InfosOf(const std::vector<SegmentId>& segments) const {
   std::vector<SegmentInfo> infos;
-  for (const Member& member : job.ranks) {
-    for (const SegmentId id : member.segments) infos.push_back(segments_.at(id).info);
-  }
+  for (const SegmentId id : segments) infos.push_back(segments_.at(id).info);
   return infos;
+}
+
+std::vector<SegmentInfo> Segments::SegmentsOf(const Job& job) const {
+  std::vector<SegmentId> all;
+  for (const Member& member : job.ranks) {
+    all.insert(all.end(), member.segments.begin(), member.segments.end());
+  }
+  return InfosOf(all);
+}
+
+std::vector<SegmentId> Segments::SortedSegments() const {
+  std::vector<SegmentId> ids;
+  for (const auto& [id, segment] : segments_) ids.push_back(id);
+  std::sort(ids.begin(), ids.end());
+  return ids;
 }
 
 }  // namespace iris::server

@@ -24,14 +24,6 @@ struct RankSnapshot {
   std::vector<SegmentInfo> segments;    // of its heap, in order
   std::vector<SegmentInfo> registered;  // above it, in order
 };
-// Memory that irisd has, makes, or is giving back.
-struct SegmentSnapshot {
-  SegmentInfo info;
-  JobId job;
-  Party party;
-  uint32_t device_index = 0;
-  bool registered = false;
-};
 struct AllocationSnapshot {
   uint64_t offset_bytes = 0;
   uint64_t bytes = 0;
@@ -45,25 +37,16 @@ struct AllocationSnapshot {
   bool freed = false;       // the same: only they still use it
   bool registered = false;  // memory of the rank's own
 };
-struct JobSnapshot {
-  JobId id;
-  std::string name;
-  Party party;
-  JobState state = JobState::kForming;
-  uint64_t epoch = 0;
+struct JobSnapshot : JobHead {
   uint32_t n_ranks = 0;
-  uint64_t heap_bytes = 0;
-  uint64_t stride_bytes = 0;
-  bool same_address = false;
   uint32_t n_teams = 0;
   uint32_t n_allocations = 0;
   uint64_t allocated_bytes = 0;
   uint64_t largest_free_bytes = 0;
-  absl::Time created;
   std::vector<RankSnapshot> ranks;
   std::vector<AllocationSnapshot> allocations;  // if JobQuery::allocations
 };
-// An operation of the control plane that some ranks have asked for and wait in.
+// An operation of the control plane in which some ranks wait for others.
 struct PendingSnapshot {
   enum class Kind { kJoin, kMap, kOperation, kGrowth };
   Kind kind = Kind::kJoin;
@@ -71,7 +54,7 @@ struct PendingSnapshot {
   uint32_t n_members = 0;
   uint64_t k = 0;
   std::string call;  // "allocate (4096 bytes)"
-  absl::Time since;  // of who asked first, on the steady clock
+  absl::Time since;  // when the first rank asked, on the steady clock
   std::vector<Rank> waiting;
   std::vector<Rank> missing;
 };
@@ -80,9 +63,7 @@ struct WaitsSnapshot {
   std::vector<PendingSnapshot> pending;
   std::vector<TeamInfo> teams;
 };
-// Which jobs, and how much of them. A job may have a million allocations: they are copied for who
-// asks.
-// What the machine keeps for an account.
+// Counts what the machine keeps for an account.
 struct AccountSnapshot {
   uint64_t jobs = 0;
   uint64_t teams = 0;
@@ -92,11 +73,11 @@ struct AccountSnapshot {
   uint64_t descriptors = 0;
   uint64_t heap_bytes = 0;  // with what is kept on the account of a quota
 };
-
+// Selects jobs, and says how much of them is wanted.
 struct JobQuery {
-  std::optional<Party> party;  // whose; nobody: everybody's
+  std::optional<Party> party;  // absent: jobs of all parties
   std::string name;            // empty: any
-  bool allocations = false;
+  bool allocations = false;    // a job may have a million of them
 };
 // How far a listing has come: to what follows `id`, and in `id` itself to what follows `item`. No
 // thing changes its place in that order, so what is there during the whole listing is seen exactly

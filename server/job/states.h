@@ -1,9 +1,10 @@
-// What a rank and a job can be in, and who calls. Plain data.
+// States of ranks and jobs, calling processes, and leases. Plain data.
 #pragma once
 
 #include <cstdint>
 
 #include "server/account/party.h"
+#include "server/job/ids.h"
 
 namespace iris::server {
 
@@ -29,6 +30,27 @@ struct CallerInfo {
   bool SameProcess(const CallerInfo& other) const {
     return pid == other.pid && party == other.party && process_start == other.process_start;
   }
+};
+
+// In messages, after a rank whose session hung up: its process may live.
+inline constexpr char kHungUp[] = "hung up (its process may still run)";
+
+// Lease: the hold of a process on a rank. It ends when the process is gone or leaves. A session is
+// a connection that speaks for it: the session may break and another of the same process take its
+// place (Resume), while the lease stays.
+struct Lease {
+  CallerInfo process;  // that holds the rank, or held it last
+  bool held = false;   // false: the rank is free
+  SessionId session;   // speaks for it, or did so until it hung up; zero unless held
+
+  bool OfProcess(const CallerInfo& other) const { return process.SameProcess(other); }
+};
+
+// Names a lease: each rank of a job has one.
+struct LeaseRef {
+  JobId job;
+  Rank rank = 0;
+  friend bool operator==(const LeaseRef&, const LeaseRef&) = default;
 };
 
 }  // namespace iris::server

@@ -11,8 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "device/base/bytes.h"
-#include "server/job/job_machine_impl.h"
-#include "server/job/operations/operation.h"
+#include "server/job/teams.h"
 #include "server/job/text.h"
 
 namespace iris::server {
@@ -23,12 +22,6 @@ Team* FindPastTeam(Job& job, TeamId id) {
   if (std::none_of(job.past_teams->begin(), job.past_teams->end(), is)) return nullptr;
   std::deque<Team>& teams = job.past_teams.Change();
   return &*std::find_if(teams.begin(), teams.end(), is);
-}
-
-const Outcome* FindOutcome(const Team& team, uint64_t k) {
-  if (team.history.empty() || k < team.history.front().k || k > team.history.back().k)
-    return nullptr;
-  return &team.history[k - team.history.front().k];
 }
 
 // Whether the member may ask for k: for its next one, or again for an earlier one.
@@ -53,33 +46,31 @@ absl::Status CheckPosition(const Team& team, size_t index, uint64_t k, bool dest
 
 // Asking.
 
-void JobMachine::Impl::Operate(SessionId id, CallId call, const OperationSpec& spec) {
+void Teams::Operate(SessionId id, CallId call, const OperationSpec& spec) {
   const auto membership = FindMembership(id, spec.job);
   if (!membership.ok()) return Answer(call, membership.status());
   Job& job = *membership->job;
   const Rank rank = membership->rank;
-  if (job.state == JobState::kForming || job.state == JobState::kMapping) {
-    return Answer(call,
-                  absl::FailedPreconditionError(absl::StrCat(
-                      "job '", job.name, "' is not ready: not every rank has mapped its peers")));
+  if (job.is_starting()) {
+    return Refuse(call, Code::kFailedPrecondition, "job '", job.name,
+                  "' is not ready: not every rank has mapped its peers");
   }
   Team* team = job.teams.Find(spec.team);
   const bool destroyed = team == nullptr;
   if (destroyed) team = FindPastTeam(job, spec.team);
   if (team == nullptr) {
-    return Answer(
-        call, absl::NotFoundError(absl::StrCat("job '", job.name, "' has no team ", spec.team)));
+    return Refuse(call, Code::kNotFound, "job '", job.name, "' has no team ", spec.team);
   }
   const int index = team->IndexOf(rank);
   if (index < 0) {
-    return Answer(call, absl::PermissionDeniedError(
-                            absl::StrCat("rank ", rank, " is not a member of team ", spec.team)));
+    return Refuse(call, Code::kPermissionDenied, "rank ", rank, " is not a member of team ",
+                  spec.team);
   }
   if (absl::Status s = CheckPosition(*team, index, spec.k, destroyed); !s.ok()) {
     return Answer(call, s);
   }
   if (spec.k == team->next_k) return Ask(job, *team, index, call, spec);
-  const Outcome* const kept = FindOutcome(*team, spec.k);
+  const Outcome* const kept = team->FindOutcome(spec.k);
   // A copy: trimming may drop it.
   const Outcome outcome =
       kept != nullptr ? *kept
@@ -89,34 +80,26 @@ void JobMachine::Impl::Operate(SessionId id, CallId call, const OperationSpec& s
                                     TeamText(spec.team), ", whose outcome is no longer kept")),
                                 {}};
   if (spec.k == team->position[index]) ++team->position[index];
-  TrimHistory(job, *team);
+  job.TrimHistory(*team);
   ReplyWith(*team, index, call, outcome);
 }
 
-absl::Status JobMachine::Impl::CheckRoomForValue(const Job& job, uint64_t bytes) const {
-  if (bytes == 0) return absl::OkStatus();
-  if (job.value_bytes + bytes > kMaxValueBytesPerJob) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "irisd holds ", base::SizeText(job.value_bytes), " of values for job '", job.name,
-        "' that some ranks have not asked for; ", base::SizeText(kMaxValueBytesPerJob),
-        " are allowed: iris-ctl waits says which ranks"));
-  }
-  return absl::OkStatus();
-}
-
-void JobMachine::Impl::Ask(Job& job, Team& team, size_t index, CallId call,
-                           const OperationSpec& spec) {
+void Teams::Ask(Job& job, Team& team, size_t index, CallId call, const OperationSpec& spec) {
   if (spec.k < team.position[index]) {  // a retry
     if (!spec.only_thread) team.op->asked_alone[index] = 0;
     return WaitFor(job, team, index, call);
   }
   Operation op = spec.op;
   Prepare(op, team, index);
-  if (absl::Status s = CheckRoomForValue(job, HeldBytes(op)); !s.ok()) {
-    return Answer(call, absl::Status(s.code(), absl::StrCat(What(op, team), s.message())));
+  const std::string what = What(op, team);
+  if (HeldBytes(op) > 0 && job.value_bytes + HeldBytes(op) > kMaxValueBytesPerJob) {
+    return Refuse(call, Code::kResourceExhausted, what, "irisd holds ",
+                  base::SizeText(job.value_bytes), " of values for job '", job.name,
+                  "' that some ranks have not asked for; ", base::SizeText(kMaxValueBytesPerJob),
+                  " are allowed: iris-ctl waits says which ranks");
   }
   ++team.position[index];
-  TrimHistory(job, team);
+  job.TrimHistory(team);
   if (!team.op.has_value()) {
     const size_t n = team.info.ranks.size();
     team.op = PendingOp{.op = op, .first = index, .since = now_.steady};
@@ -130,29 +113,23 @@ void JobMachine::Impl::Ask(Job& job, Team& team, size_t index, CallId call,
   pending.asked[index] = true;
   if (spec.only_thread) pending.asked_alone[index] = ++job.moment;
   WaitFor(job, team, index, call);
-  if (absl::Status s = CheckTeamAlive(job, team); !s.ok()) return Conclude(job, team, s);
-  if (absl::Status s = Check(op, team); !s.ok()) {
+  if (absl::Status s = job.CheckAlive(team); !s.ok()) return Conclude(job, team, s);
+  const std::string who = job.Who(team.info.ranks[index]);
+  const auto fail = [&](const absl::Status& status) {
     FreeFailed(job, team, op);
-    return Conclude(
-        job, team,
-        absl::Status(s.code(), absl::StrCat(What(op, team), job.Who(team.info.ranks[index]), ": ",
-                                            s.message())));
+    Conclude(job, team, status);
+  };
+  if (absl::Status s = Check(op, team); !s.ok()) {
+    return fail(WithPrefix(absl::StrCat(what, who, ": "), s));
   }
   // Those who come later only complete what is kept already.
-  if (index == pending.first && KeepsMore(op) && !spec.room.ok()) {
-    FreeFailed(job, team, op);
-    return Conclude(
-        job, team,
-        absl::Status(spec.room.code(), absl::StrCat(What(op, team), spec.room.message())));
+  if (index == pending.first && !KeepsNothing(op) && !spec.room.ok()) {
+    return fail(WithPrefix(what, spec.room));
   }
   if (!Same(op, pending.op)) {
-    FreeFailed(job, team, op);
-    return Conclude(
-        job, team,
-        absl::InvalidArgumentError(absl::StrCat(
-            What(pending.op, team), "the ranks differ: ", job.Who(team.info.ranks[pending.first]),
-            " asked for ", Describe(pending.op), ", ", job.Who(team.info.ranks[index]),
-            " asked for ", Describe(op))));
+    return fail(absl::InvalidArgumentError(absl::StrCat(
+        What(pending.op, team), "the ranks differ: ", job.Who(team.info.ranks[pending.first]),
+        " asked for ", Describe(pending.op), ", ", who, " asked for ", Describe(op))));
   }
   if (index != pending.first) {
     job.value_bytes -= HeldBytes(pending.op);
@@ -161,19 +138,16 @@ void JobMachine::Impl::Ask(Job& job, Team& team, size_t index, CallId call,
     job.value_bytes += HeldBytes(pending.op);
   }
   if (absl::Status s = TakeGiven(job, team, index, op); !s.ok()) {
-    return Conclude(
-        job, team,
-        absl::Status(s.code(), absl::StrCat(What(op, team), job.Who(team.info.ranks[index]), ": ",
-                                            s.message())));
+    return fail(WithPrefix(absl::StrCat(what, who, ": "), s));
   }
-  if (std::find(pending.asked.begin(), pending.asked.end(), false) == pending.asked.end()) {
-    deadlines_.Clear({job.id, DeadlineKey::Kind::kOperation, team.info.id});
+  const DeadlineKey key{job.id, Due::kOperation, team.info.id};
+  if (pending.AllAsked()) {
+    deadlines_.Clear(key);
     return Execute(job, team);
   }
   const absl::Duration timeout = std::min(
       spec.timeout <= absl::ZeroDuration() ? limits_.operation_timeout_default : spec.timeout,
       limits_.operation_timeout_max);
-  const DeadlineKey key{job.id, DeadlineKey::Kind::kOperation, team.info.id};
   const absl::Time deadline = now_.steady + timeout;
   const std::optional<absl::Time> earlier = deadlines_.Get(key);
   if (!earlier.has_value() || *earlier > deadline) {
@@ -184,57 +158,37 @@ void JobMachine::Impl::Ask(Job& job, Team& team, size_t index, CallId call,
   if (spec.only_thread) LookForStuck(job);
 }
 
-void JobMachine::Impl::WaitFor(Job& job, Team& team, size_t index, CallId call) {
+void Teams::WaitFor(Job& job, Team& team, size_t index, CallId call) {
   auto& calls = team.op->calls[index];
   if (calls.size() >= kMaxWaitingCallsPerRank) {
-    return Answer(
-        call, absl::ResourceExhaustedError(absl::StrCat(
-                  "rank ", team.info.ranks[index], " waits for operation #", team.next_k, " of ",
-                  TeamText(team.info.id), " in ", calls.size(), " calls already")));
+    return Refuse(call, Code::kResourceExhausted, "rank ", team.info.ranks[index],
+                  " waits for operation #", team.next_k, " of ", TeamText(team.info.id), " in ",
+                  calls.size(), " calls already");
   }
   calls.push_back(call);
   AddWaiting(call, {WaitingCall::Kind::kOperation, job.id, team.info.ranks[index], team.info.id});
 }
 
-absl::Status JobMachine::Impl::CheckTeamAlive(const Job& job, const Team& team) const {
-  if (job.state == JobState::kBroken) {
-    return absl::AbortedError(absl::StrCat("job '", job.name, "' is broken: ", job.broken_reason));
-  }
-  for (const Rank rank : team.info.ranks) {
-    const RankState state = job.ranks[rank].state;
-    if (state == RankState::kReady) continue;
-    return absl::AbortedError(absl::StrCat(TeamText(team.info.id), " of job '", job.name,
-                                           "': ", job.Who(rank), " ",
-                                           state == RankState::kLeft     ? "has left the job"
-                                           : state == RankState::kEnding ? kHungUp
-                                                                         : "died"));
-  }
-  return absl::OkStatus();
-}
-
 // Outcomes.
 
-void JobMachine::Impl::Conclude(Job& job, Team& team, absl::Status status, OperationResult result) {
+void Teams::Conclude(Job& job, Team& team, absl::Status status, OperationResult result) {
   PendingOp op = std::move(*team.op);
   team.op.reset();
-  deadlines_.Clear({job.id, DeadlineKey::Kind::kOperation, team.info.id});
+  deadlines_.Clear({job.id, Due::kOperation, team.info.id});
   job.value_bytes -= HeldBytes(op.op);
   ReturnGiven(job, op);
   if (!status.ok()) FreeFailed(job, team, op.op);
   result.heap_bytes = job.heap_bytes;
-  Outcome outcome{team.next_k++, std::move(status), std::move(result)};
-  job.value_bytes += outcome.result.value.size();
-  team.history.push_back(outcome);
+  const Outcome outcome{team.next_k++, std::move(status), std::move(result)};
+  job.AddOutcome(team, outcome);
   for (size_t index = 0; index < op.calls.size(); ++index) {
     for (const CallId call : op.calls[index]) ReplyWith(team, index, call, outcome);
   }
-  TrimHistory(job, team);
-  if (!outcome.status.ok()) {
-    NoteFailure(job, outcome.status);
-  }
+  job.TrimHistory(team);
+  if (!outcome.status.ok()) NoteFailure(job, outcome.status);
 }
 
-void JobMachine::Impl::NoteFailure(const Job& job, const absl::Status& status) {
+void Teams::NoteFailure(const Job& job, const absl::Status& status) {
   const std::string reason(status.message());
   switch (status.code()) {
     case absl::StatusCode::kDeadlineExceeded:
@@ -246,8 +200,7 @@ void JobMachine::Impl::NoteFailure(const Job& job, const absl::Status& status) {
   }
 }
 
-void JobMachine::Impl::ReplyWith(const Team& team, size_t index, CallId call,
-                                 const Outcome& outcome) {
+void Teams::ReplyWith(const Team& team, size_t index, CallId call, const Outcome& outcome) {
   Outcome reply = outcome;
   for (TeamInfo& made : std::exchange(reply.result.teams, {})) {
     const auto& members = made.ranks;
@@ -258,80 +211,48 @@ void JobMachine::Impl::ReplyWith(const Team& team, size_t index, CallId call,
   Answer(call, absl::OkStatus(), std::move(reply));
 }
 
-void JobMachine::Impl::TrimHistory(Job& job, Team& team) {
-  const uint64_t slowest = *std::min_element(team.position.begin(), team.position.end());
-  size_t n_forget =
-      team.history.size() > kMaxOutcomesPerTeam ? team.history.size() - kMaxOutcomesPerTeam : 0;
-  // A value is big, and of no more use once every member has asked for what comes after it.
-  for (size_t i = n_forget; i < team.history.size(); ++i) {
-    const Outcome& outcome = team.history[i];
-    if (outcome.k + 1 < slowest && !outcome.result.value.empty()) n_forget = i + 1;
-  }
-  for (; n_forget > 0; --n_forget) {
-    job.value_bytes -= team.history.front().result.value.size();
-    team.history.pop_front();
-  }
-}
-
-void JobMachine::Impl::OperationTimedOut(Job& job, Team& team) {
-  std::vector<std::string> missing;
-  std::vector<Rank> ranks;
-  for (size_t index = 0; index < team.info.ranks.size(); ++index) {
-    if (team.op->asked[index]) continue;
-    ranks.push_back(team.info.ranks[index]);
-    missing.push_back(job.Who(ranks.back()));
-  }
+void Teams::OperationTimedOut(Job& job, Team& team) {
+  const std::vector<Rank> missing = team.Missing();
   Conclude(job, team,
            absl::DeadlineExceededError(absl::StrCat(
                What(team.op->op, team), "time is up after ",
                absl::FormatDuration(team.op->hurried_timeout), ", the timeout of ",
                job.Who(team.info.ranks[team.op->hurried]), ", which was over first: missing: ",
-               absl::StrJoin(missing, ", "), "; ", WhereAre(job, ranks))));
+               absl::StrJoin(job.Who(missing), ", "), "; ", WhereAre(job, missing))));
 }
 
-void JobMachine::Impl::ConcludeDeadTeams(Job& job) {
+void Teams::ConcludeDeadTeams(Job& job) {
   for (const auto& [id, team] : job.teams) {
     if (!team.op.has_value()) continue;
-    if (absl::Status s = CheckTeamAlive(job, team); !s.ok()) Conclude(job, job.teams.at(id), s);
+    if (absl::Status s = job.CheckAlive(team); !s.ok()) Conclude(job, job.teams.at(id), s);
   }
   AnswerBarriersOfDeadTeams(job);
 }
 
 // Executing.
 
-void JobMachine::Impl::Execute(Job& job, Team& team) {
+void Teams::Execute(Job& job, Team& team) {
+  const std::string what = What(team.op->op, team);
   Run run{.job = job,
           .team = team,
-          .what = What(team.op->op, team),
           .wall = now_.wall,
           .grown = team.op->grown,
           .granularity_bytes = granularity_bytes_,
           .given = GivenBy(team)};
   Executed executed = server::Execute(team.op->op, run);
   for (EventDetail& event : run.events) Note(job, std::move(event));
-  if (const auto* needs = std::get_if<NeedsGrowth>(&executed)) {
+  if (!executed.ok()) return Conclude(job, team, WithPrefix(what, executed.status()));
+  if (auto* needs = std::get_if<NeedsGrowth>(&*executed)) {
+    needs->unfit = WithPrefix(what, needs->unfit);
     return RequestGrowth(job, team, *needs);
   }
-  if (auto* adopts = std::get_if<Adopts>(&executed)) {
+  if (auto* adopts = std::get_if<Adopts>(&*executed)) {
     return Adopt(job, team, std::move(*adopts));
   }
   DropAll(std::exchange(job.given_back, {}));
-  Concluded& concluded = std::get<Concluded>(executed);
-  Conclude(job, team, std::move(concluded.status), std::move(concluded.result));
-  if (concluded.ends_team) EndTeam(job, team);
-}
-
-void JobMachine::Impl::EndTeam(Job& job, Team& team) {
-  // Only its last outcome can still be asked for.
-  while (team.history.size() > 1) {
-    job.value_bytes -= team.history.front().result.value.size();
-    team.history.pop_front();
-  }
-  const TeamId id = team.info.id;
-  std::deque<Team>& past = job.past_teams.Change();
-  past.push_back(std::move(team));
-  job.teams.erase(id);
-  if (past.size() > kMaxPastTeams) past.pop_front();
+  Concluded& concluded = std::get<Concluded>(*executed);
+  Conclude(job, team, absl::OkStatus(), std::move(concluded.result));
+  if (concluded.ends_team) job.EndTeam(team);
 }
 
 }  // namespace iris::server

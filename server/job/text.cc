@@ -139,6 +139,10 @@ absl::Status CheckTensor(const TensorInfo& tensor) {
                                                  " dimensions; ", wire::kMaxDims, " are allowed"));
 }
 
+absl::Status WithPrefix(absl::string_view what, const absl::Status& why) {
+  return absl::Status(why.code(), absl::StrCat(what, why.message()));
+}
+
 std::string TeamText(TeamId team) {
   return IsOwnTeam(team) ? absl::StrCat("rank ", OwnerOf(team), " alone")
                          : absl::StrCat("team ", team);

@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "server/job/ids.h"
-#include "server/job/tensor_info.h"
+#include "server/job/operation_spec.h"
 
 namespace iris::server {
 
@@ -29,6 +29,9 @@ absl::Status CheckAllocationName(absl::string_view name, size_t min_bytes);
 
 // kInvalidArgument: what a client says that an allocation is has no such dtype or shape.
 absl::Status CheckTensor(const TensorInfo& tensor);
+
+// The same error, with `what` before its message.
+absl::Status WithPrefix(absl::string_view what, const absl::Status& why);
 
 // "team 3"; of a rank's own team "rank 1 alone".
 std::string TeamText(TeamId team);

@@ -11,7 +11,6 @@
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/arena.h"
 #include "proto/wire/limits.h"
-#include "server/job/job_heap.h"
 #include "server/job/job_machine_impl.h"
 #include "server/job/operations/operation.h"
 #include "server/job/text.h"
@@ -195,9 +194,7 @@ class JobDecoder {
       for (const state::Opens& open : from.opens()) {
         allocation.opens.Change()[open.rank()] = open.n();
       }
-      Team* const team = job_.teams.Find(allocation.team);
-      if (team == nullptr) return Broken("an allocation of no team");
-      if (!allocation.sync) ++team->n_allocations;
+      if (!job_.teams.contains(allocation.team)) return Broken("an allocation of no team");
       if (from.pieces_size() > 0) {
         if (allocation.sync || from.lead_bytes() > from.offset_bytes() ||
             from.offset_bytes() > wire::kMaxWindowBytes || from.bytes() > wire::kMaxWindowBytes ||
@@ -208,13 +205,13 @@ class JobDecoder {
         auto registered = ReadElement<RegisteredMemory>(from);
         job_.n_pieces += registered.pieces.size();
         allocation.registered = std::move(registered);
-        PlaceRegistered(job_, from.offset_bytes(), std::move(allocation));
+        job_.Keep(from.offset_bytes(), std::move(allocation));
         continue;
       }
       if (absl::Status s = job_.allocator.Occupy(from.offset_bytes(), from.bytes()); !s.ok()) {
         return Broken(s.message());
       }
-      Keep(job_, from.offset_bytes(), std::move(allocation));
+      job_.Keep(from.offset_bytes(), std::move(allocation));
     }
     return absl::OkStatus();
   }

@@ -107,7 +107,7 @@ TEST_F(ReleasedStatesTest, CanBeRead) {
     machine_ = *std::move(machine);
     EXPECT_EQ(MachineState::Encode(*machine_), MachineState::BytesOf(*stored->state));
     std::vector<SegmentId> memory;
-    for (const SegmentSnapshot& segment : machine_->Segments()) memory.push_back(segment.info.id);
+    for (const Segment& segment : machine_->Segments()) memory.push_back(segment.info.id);
     std::vector<SessionId> sessions;
     for (const SessionSnapshot& session : machine_->Sessions()) sessions.push_back(session.id);
     std::vector<JobId> pages;

@@ -181,7 +181,7 @@ void MeasureAlone(Report* report) {
     }
     const auto add = [&](const ccl::Comm& comm, norm::Variant variant) {
       call.problem.variant = variant;
-      norm::LaunchPlan plan;
+      norm::Plan plan;
       Check(norm::Choose(comm, call.problem, &plan));
       report->Add(NameOf(call.problem, norm::VariantName(variant) + std::string(", ") +
                                            ShapeOf(plan.blocks, plan.threads)),
@@ -191,9 +191,9 @@ void MeasureAlone(Report* report) {
       for (const bool scaled : {false, true}) {
         for (const uint64_t rows : {1, 16, 64, 256, 4096}) {
           if (rows > kMostRows) continue;
-          call.problem = {
-              ccl::Operation::kAllReduceRmsNorm,      rows,         hidden, DType::kBf16,
-              scaled ? DType::kF8E4M3 : DType::kBf16, DType::kBf16, true};
+          call.problem = {ccl::Operation::kAllReduceRmsNorm,
+                          {rows, hidden, DType::kBf16, scaled ? DType::kF8E4M3 : DType::kBf16,
+                           DType::kBf16, true}};
           if (scaled) call.problem.scaling = norm::Scaling::kPerGroup;
           for (const ccl::Comm& comm : comms) add(comm, norm::Variant::kAlone);
           add(comms[0], norm::Variant::kPackets);
@@ -247,16 +247,11 @@ void MeasureRanks(uint32_t n_ranks, Limits limits, Report* report) {
       if (rows > kMostRowsOfRanks || (!all && rows > 1)) continue;
       norm::Problem& p = call.problem;
       p = {ccl::Operation::kAllReduceRmsNorm,
-           rows,
-           kMostHidden,
-           DType::kBf16,
-           DType::kBf16,
-           DType::kBf16,
-           true};
+           {rows, kMostHidden, DType::kBf16, DType::kBf16, DType::kBf16, true}};
       for (const norm::Variant variant : {norm::Variant::kPackets, norm::Variant::kLines,
                                           norm::Variant::kTwoLines, norm::Variant::kTwoShot}) {
         p.variant = variant;
-        norm::LaunchPlan plan;
+        norm::Plan plan;
         if (!norm::Choose(comm, p, &plan).ok()) continue;
         std::vector<double> samples =
             Measure(rank, comm, [&] { Check(norm::Launch(comm, call, rank.stream)); });

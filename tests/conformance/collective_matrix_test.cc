@@ -9,7 +9,6 @@
 
 #include "gtest/gtest.h"
 #include "iris/collective/collective.h"
-#include "iris/collective/rules.h"
 #include "tests/conformance/collective_reference.h"
 #include "tests/conformance/world.h"
 

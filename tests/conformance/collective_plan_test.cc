@@ -6,7 +6,6 @@
 
 #include "gtest/gtest.h"
 #include "iris/collective/collective.h"
-#include "iris/collective/rules.h"
 #include "iris/collective/table.h"
 #include "iris/device.h"
 #include "iris/rounds/launch.h"

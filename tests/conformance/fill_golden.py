@@ -1,4 +1,4 @@
-"""Prints fill_golden.h: what the kernels that fill tensors must give, by the numpy reference of the Python package.
+"""Prints fill_golden.h: what the kernels that fill tensors must give, by the reference in numpy.
 
 From the root: python3 tests/conformance/fill_golden.py > tests/conformance/fill_golden.h
 """
@@ -9,7 +9,7 @@ sys.path.insert(0, "client/python")
 
 # pylint: disable=wrong-import-position
 import numpy as np  # noqa: E402
-from iris import _fill, _philox  # noqa: E402
+from tests.bundle.python import fill_reference  # noqa: E402
 from iris.dtypes import DType  # noqa: E402
 
 COUNT = 20
@@ -126,7 +126,7 @@ def text():
     """The header."""
     lines = [HEAD % COUNT]
     for kind, dtype, first, numbers in cases():
-        values = _fill.reference(kind, dtype, first, COUNT, **numbers)
+        values = fill_reference.reference(kind, dtype, first, COUNT, **numbers)
         bits = [int(x) for x in values.view(f"uint{8 * dtype.itemsize}")]
         name = NAMES.get(dtype, f"k{dtype.name}")
         given = []
@@ -156,11 +156,11 @@ def text():
     lines.append(NORMALS)
     words = normal_words()
     lines += [f"    {{{int(word):#x}u, {int(bits):#x}u}},\n"
-              for word, bits in zip(words, _philox.normal(words).view(np.uint32))]
+              for word, bits in zip(words, fill_reference.normal(words).view(np.uint32))]
     lines.append(INVERSES)
     p = chances()
     lines += [f"    {{{int(given):#x}u, {int(bits):#x}u}},\n"
-              for given, bits in zip(p.view(np.uint64), _philox.inverse_normal(p).view(np.uint64))]
+              for given, bits in zip(p.view(np.uint64), fill_reference.inverse_normal(p).view(np.uint64))]
     lines.append(END)
     return "".join(lines)
 

@@ -121,11 +121,11 @@ void CheckVariant(ccl::Variant variant) {
 void CheckNorm(norm::Variant variant) {
   Check([variant](Rank& rank, const ccl::Comm& comm, float* x, float* y, float* zeros) {
     norm::Norm call;
-    call.problem = {ccl::Operation::kAllReduceRmsNorm, kRows, kCount / kRows, DType::kF32,
-                    DType::kF32};
+    call.problem = {ccl::Operation::kAllReduceRmsNorm,
+                    {kRows, kCount / kRows, DType::kF32, DType::kF32}};
     call.problem.residual = true;
     call.problem.variant = variant;
-    norm::LaunchPlan plan;
+    norm::Plan plan;
     if (!norm::Choose(comm, call.problem, &plan).ok()) {
       call.problem.variant = norm::Variant::kAuto;  // a platform without lines
     }

@@ -128,7 +128,8 @@ std::vector<Call> Program(uint32_t seed, uint32_t n) {
     if (below(4) == 0) {
       call.operation = kProducts[below(5)];
       ops::Problem& p = call.problem;
-      p = {call.operation, 1 + below(90), 1 + below(80), 1 + below(40), DType::kBf16, DType::kF32};
+      p = {call.operation,
+           {1 + below(90), 1 + below(80), 1 + below(40), DType::kBf16, DType::kF32}};
       if (below(2) == 0) p.in = DType::kF16;
       p.transposed_b = below(2) == 0;
       const ops::Variant variants[] = {ops::Variant::kAuto, ops::Variant::kFused,
@@ -439,7 +440,7 @@ TEST_P(MixTest, NoOperationMeetsWhatAnotherLeft) {
   for (const Operation operation : kProducts) {
     for (const ops::Variant variant : {ops::Variant::kAuto, ops::Variant::kFused,
                                        ops::Variant::kPair, ops::Variant::kCopyEngine}) {
-      ops::Problem p = {operation, 96, 96, 48, DType::kBf16, DType::kF32};
+      ops::Problem p = {operation, {96, 96, 48, DType::kBf16, DType::kF32}};
       p.variant = variant;
       bytes = std::max(bytes, ops::WorkspaceBytes(n, MixConfig(), p));
     }

@@ -28,10 +28,10 @@ namespace {
 using ccl::Comm;
 using ccl::Operation;
 using conformance::Mix;
-using moe::CombineCall;
-using moe::DispatchCall;
-using moe::Parameters;
-using moe::WorkspaceSizes;
+using moe::Combine;
+using moe::Config;
+using moe::Dispatch;
+using moe::Sizes;
 
 uint32_t Mix(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   return Mix(a ^ Mix(b ^ Mix(c ^ Mix(d + 0x9e3779b9u))));
@@ -40,7 +40,7 @@ uint32_t Mix(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
 enum class Routing { kAnywhere, kOneExpert, kEvenExperts, kOften, kNowhere };
 
 struct Case {
-  Parameters config;
+  Config config;
   Routing routing = Routing::kAnywhere;
   uint32_t seed = 1;
   bool weights = true;
@@ -58,7 +58,7 @@ uint32_t TokensOf(const Case& c, uint32_t m) {
 }
 
 std::string Name(const Case& c, uint32_t members) {
-  const Parameters& g = c.config;
+  const Config& g = c.config;
   return std::to_string(members) + " members, " + std::to_string(g.n_experts) + " experts, top " +
          std::to_string(g.top_k) + ", hidden " + std::to_string(g.hidden) + ", capacity " +
          std::to_string(g.capacity) + ", " + DTypeName(g.in) + " as " + DTypeName(g.rows) +
@@ -159,14 +159,14 @@ class Member {
       : rank_(rank), case_(c), members_(team.size), comm(its_comm) {
     uint64_t most_rows = 0;
     for (uint32_t m = 0; m < members_; ++m) {
-      WorkspaceSizes each;
+      Sizes each;
       ExpectOk(moe::SizesOf(members_, m, c.config, &each));
       // A rank that is no member allocates as the first one.
       if (m == (team.index < team.size ? team.index : 0)) sizes = each;
       if (each.max_rows > most_rows) most_rows = each.max_rows;
     }
     me_ = team.index;
-    const Parameters& g = c.config;
+    const Config& g = c.config;
     rows_type_ = g.rows == DType::kNone ? g.in : g.rows;
     // Every member allocates as much as any.
     const uint64_t pad = 4096;
@@ -190,7 +190,7 @@ class Member {
   // Writes what this member gives, and marks what it gets.
   void Fill(const Case& c) {
     case_ = c;
-    const Parameters& g = c.config;
+    const Config& g = c.config;
     const uint32_t tokens = TokensOf(c, me_);
     const uint64_t scale_columns = (g.hidden + 127) / 128;
     std::vector<uint8_t> x(uint64_t{tokens} * g.hidden * DTypeBytes(g.in));
@@ -234,8 +234,8 @@ class Member {
     rank_.Write(dropped_, std::vector<int32_t>(sizes.local_experts + 1, -7));
   }
 
-  DispatchCall MakeDispatch() const {
-    DispatchCall call;
+  moe::Dispatch MakeDispatch() const {
+    moe::Dispatch call;
     call.tokens = TokensOf(case_, me_);
     call.x = XBegin();
     if (case_.config.in == DType::kF8E4M3) call.x_scales = x_scales_;
@@ -250,8 +250,8 @@ class Member {
     if (case_.sources) call.sources = sources_;
     return call;
   }
-  CombineCall MakeCombine() const {
-    CombineCall call;
+  moe::Combine MakeCombine() const {
+    moe::Combine call;
     call.tokens = TokensOf(case_, me_);
     call.y = y_;
     call.y_type = case_.y_type;
@@ -260,16 +260,16 @@ class Member {
     return call;
   }
   Result Dispatch() {
-    return moe::Dispatch(comm, case_.config, workspace, MakeDispatch(), rank_.stream);
+    return moe::LaunchDispatch(comm, case_.config, workspace, MakeDispatch(), rank_.stream);
   }
   Result Combine() {
-    return moe::Combine(comm, case_.config, workspace, MakeCombine(), rank_.stream);
+    return moe::LaunchCombine(comm, case_.config, workspace, MakeCombine(), rank_.stream);
   }
 
   // Looks at what Dispatch gave, and writes what the experts make of it.
   void CheckRows() {
     const Case& c = case_;
-    const Parameters& g = c.config;
+    const Config& g = c.config;
     const auto wanted = RowsOf(c, members_);
     const std::vector<uint8_t> rows = rank_.Read(rows_, RowsBytes());
     const std::vector<float> scales = rank_.Read(scales_, sizes.max_rows * sizes.scale_columns + 1);
@@ -351,7 +351,7 @@ class Member {
 
   // No more has travelled than what an expert here takes.
   void CheckInbox(const std::vector<std::vector<RowOf>>& wanted) {
-    const Parameters& g = case_.config;
+    const Config& g = case_.config;
     std::vector<std::vector<bool>> takes(members_, std::vector<bool>(g.max_tokens));
     for (uint32_t e = 0; e < sizes.local_experts; ++e) {
       const auto& rows = wanted[sizes.first_expert + e];
@@ -376,7 +376,7 @@ class Member {
 
   void CheckOut() {
     const Case& c = case_;
-    const Parameters& g = c.config;
+    const Config& g = c.config;
     const DType partials = g.partials != DType::kNone ? g.partials
                            : g.in == DType::kF8E4M3   ? DType::kBf16
                                                       : g.in;
@@ -389,7 +389,7 @@ class Member {
       }
       return false;
     };
-    std::vector<WorkspaceSizes> of_members(members_);
+    std::vector<Sizes> of_members(members_);
     for (uint32_t m = 0; m < members_; ++m) (void)moe::SizesOf(members_, m, g, &of_members[m]);
     const std::vector<uint8_t> out = rank_.Read(out_, OutBytes());
     const uint64_t begin = c.shift * DTypeBytes(c.out_type);
@@ -400,7 +400,7 @@ class Member {
       for (size_t j = 0; j < ids.size(); ++j) has[j] = ids[j] >= 0 && taken(ids[j], me_, t);
       for (uint32_t column = 0; column < g.hidden; ++column) {
         float sum = 0;
-        for (const WorkspaceSizes& of : of_members) {
+        for (const Sizes& of : of_members) {
           float part = 0;
           for (uint32_t j = 0; j < ids.size(); ++j) {
             if (!has[j] || ids[j] < of.first_expert ||
@@ -473,15 +473,14 @@ class Member {
 
  public:
   Comm comm;
-  WorkspaceSizes sizes;
+  Sizes sizes;
   uint8_t* workspace;
 };
 
 constexpr uint64_t kHeapBytes = backend::Traits::kEmulated ? 64 << 20 : 1024 << 20;
 
-Parameters ConfigOf(uint32_t experts, uint32_t top_k, uint32_t hidden, uint32_t max_tokens,
-                    DType in) {
-  Parameters config;
+Config ConfigOf(uint32_t experts, uint32_t top_k, uint32_t hidden, uint32_t max_tokens, DType in) {
+  Config config;
   config.n_experts = experts;
   config.top_k = top_k;
   config.hidden = hidden;
@@ -766,14 +765,14 @@ TEST(MoeFailureTest, ACombineBelongsToADispatch) {
       member.Fill(c);
       rank.HostBarrier();
       ExpectOk(member.Dispatch());
-      CombineCall call = member.MakeCombine();
+      moe::Combine call = member.MakeCombine();
       const bool wrong = rank.rank() == 1;
       if (wrong && other_tokens) call.tokens -= 2;
       if (wrong && !other_tokens) {
         // As of a member that has not dispatched.
         ExpectOk(backend::CopyAsync(member.workspace, fresh, 256, rank.stream));
       }
-      ExpectOk(moe::Combine(member.comm, c.config, member.workspace, call, rank.stream));
+      ExpectOk(moe::LaunchCombine(member.comm, c.config, member.workspace, call, rank.stream));
       rank.Synchronize();
       ccl::ErrorInfo info;
       EXPECT_EQ(ccl::CheckError(member.comm, &info).code, StatusCode::kFailedPrecondition);
@@ -821,15 +820,15 @@ TEST(MoeFailureTest, NamesTheMemberThatDoesNotCome) {
 }
 
 TEST(MoeFailureTest, AllMembersAreToldBothCalls) {
-  const std::function<void(Parameters*)> mistakes[] = {
-      [](Parameters* g) { g->hidden = 17; },
-      [](Parameters* g) { g->n_experts = 5; },
-      [](Parameters* g) { g->top_k = 1; },
-      [](Parameters* g) { g->max_tokens = 4; },
-      [](Parameters* g) { g->capacity = 3; },
-      [](Parameters* g) { g->in = DType::kF16; },
-      [](Parameters* g) { g->rows = DType::kF8E4M3; },
-      [](Parameters* g) { g->partials = DType::kBf16; },
+  const std::function<void(Config*)> mistakes[] = {
+      [](Config* g) { g->hidden = 17; },
+      [](Config* g) { g->n_experts = 5; },
+      [](Config* g) { g->top_k = 1; },
+      [](Config* g) { g->max_tokens = 4; },
+      [](Config* g) { g->capacity = 3; },
+      [](Config* g) { g->in = DType::kF16; },
+      [](Config* g) { g->rows = DType::kF8E4M3; },
+      [](Config* g) { g->partials = DType::kBf16; },
   };
   World world(3, kHeapBytes);
   world.Run([&](Rank& rank) {
@@ -841,8 +840,8 @@ TEST(MoeFailureTest, AllMembersAreToldBothCalls) {
       uint8_t* const other = rank.New<uint8_t>(member.sizes.workspace_bytes);
       member.Fill(c);
       rank.HostBarrier();
-      Parameters config = c.config;
-      DispatchCall call = member.MakeDispatch();
+      Config config = c.config;
+      moe::Dispatch call = member.MakeDispatch();
       call.rows = nullptr;
       uint8_t* workspace = member.workspace;
       if (rank.rank() == 2) {
@@ -852,7 +851,7 @@ TEST(MoeFailureTest, AllMembersAreToldBothCalls) {
           workspace = other;
         }
       }
-      ExpectOk(moe::Dispatch(member.comm, config, workspace, call, rank.stream));
+      ExpectOk(moe::LaunchDispatch(member.comm, config, workspace, call, rank.stream));
       rank.Synchronize();
       ccl::ErrorInfo info;
       EXPECT_EQ(ccl::CheckError(member.comm, &info).code, StatusCode::kInvalidArgument) << i;
@@ -883,55 +882,56 @@ TEST(MoeCheckTest, RefusesBeforeAnythingStarts) {
     Member member(rank, rank.ctx.world, c);
     member.Fill(c);
     rank.HostBarrier();
-    const auto expect = [&](const char* text, const std::function<void(Parameters*)>& change,
-                            const std::function<void(DispatchCall*)>& change_call) {
-      Parameters config = c.config;
-      DispatchCall call = member.MakeDispatch();
+    const auto expect = [&](const char* text, const std::function<void(Config*)>& change,
+                            const std::function<void(moe::Dispatch*)>& change_call) {
+      Config config = c.config;
+      moe::Dispatch call = member.MakeDispatch();
       if (change) change(&config);
       if (change_call) change_call(&call);
-      const Result result = moe::Dispatch(member.comm, config, member.workspace, call, rank.stream);
+      const Result result =
+          moe::LaunchDispatch(member.comm, config, member.workspace, call, rank.stream);
       EXPECT_EQ(result.code, StatusCode::kInvalidArgument) << text;
       EXPECT_NE(std::string(result.what).find(text), std::string::npos) << result.what;
     };
-    const auto bad = [&](const char* text, const std::function<void(Parameters*)>& change) {
+    const auto bad = [&](const char* text, const std::function<void(Config*)>& change) {
       expect(text, change, nullptr);
-      Parameters config = c.config;
+      Config config = c.config;
       change(&config);
-      WorkspaceSizes sizes;
+      Sizes sizes;
       EXPECT_EQ(moe::SizesOf(2, 0, config, &sizes).code, StatusCode::kInvalidArgument);
     };
-    bad("n_experts", [](Parameters* g) { g->n_experts = 0; });
-    bad("n_experts", [](Parameters* g) { g->n_experts = 4097; });
-    bad("top_k", [](Parameters* g) { g->top_k = 0; });
-    bad("top_k", [](Parameters* g) { g->top_k = 5; });
-    bad("hidden", [](Parameters* g) { g->hidden = 0; });
-    bad("hidden", [](Parameters* g) { g->hidden = (1 << 20) + 1; });
-    bad("max_tokens", [](Parameters* g) { g->max_tokens = 0; });
-    bad("2^31 - 1 rows", [](Parameters* g) { g->max_tokens = 1u << 31; });
-    bad("smaller capacity", [](Parameters* g) { g->capacity = 1u << 31; });
-    bad("x is of", [](Parameters* g) { g->in = DType::kF64; });
-    bad("rows are of", [](Parameters* g) { g->rows = DType::kF16; });
-    bad("partials are of", [](Parameters* g) { g->partials = DType::kF8E4M3; });
-    const auto bad_call = [&](const char* text, const std::function<void(DispatchCall*)>& change) {
+    bad("n_experts", [](Config* g) { g->n_experts = 0; });
+    bad("n_experts", [](Config* g) { g->n_experts = 4097; });
+    bad("top_k", [](Config* g) { g->top_k = 0; });
+    bad("top_k", [](Config* g) { g->top_k = 5; });
+    bad("hidden", [](Config* g) { g->hidden = 0; });
+    bad("hidden", [](Config* g) { g->hidden = (1 << 20) + 1; });
+    bad("max_tokens", [](Config* g) { g->max_tokens = 0; });
+    bad("2^31 - 1 rows", [](Config* g) { g->max_tokens = 1u << 31; });
+    bad("smaller capacity", [](Config* g) { g->capacity = 1u << 31; });
+    bad("x is of", [](Config* g) { g->in = DType::kF64; });
+    bad("rows are of", [](Config* g) { g->rows = DType::kF16; });
+    bad("partials are of", [](Config* g) { g->partials = DType::kF8E4M3; });
+    const auto bad_call = [&](const char* text, const std::function<void(moe::Dispatch*)>& change) {
       expect(text, nullptr, change);
     };
-    bad_call("more tokens", [](DispatchCall* d) { d->tokens = 6; });
-    bad_call("x is null", [](DispatchCall* d) { d->x = nullptr; });
-    bad_call("ids are null", [](DispatchCall* d) { d->ids = nullptr; });
-    bad_call("ids are of", [](DispatchCall* d) { d->ids_type = DType::kF32; });
-    bad_call("rows: it overlaps", [](DispatchCall* d) { d->rows = const_cast<void*>(d->x); });
-    bad_call("dropped: it overlaps", [](DispatchCall* d) { d->dropped = d->counts + 1; });
+    bad_call("more tokens", [](moe::Dispatch* d) { d->tokens = 6; });
+    bad_call("x is null", [](moe::Dispatch* d) { d->x = nullptr; });
+    bad_call("ids are null", [](moe::Dispatch* d) { d->ids = nullptr; });
+    bad_call("ids are of", [](moe::Dispatch* d) { d->ids_type = DType::kF32; });
+    bad_call("rows: it overlaps", [](moe::Dispatch* d) { d->rows = const_cast<void*>(d->x); });
+    bad_call("dropped: it overlaps", [](moe::Dispatch* d) { d->dropped = d->counts + 1; });
     bad_call("rows: it overlaps with the workspace of moe",
-             [&](DispatchCall* d) { d->rows = member.workspace + 64; });
+             [&](moe::Dispatch* d) { d->rows = member.workspace + 64; });
     bad_call("x is not aligned",
-             [](DispatchCall* d) { d->x = static_cast<const uint8_t*>(d->x) + 2; });
-    bad_call("leave x_scales out", [&](DispatchCall* d) { d->x_scales = d->weights; });
-    bad_call("rows have scales only", [&](DispatchCall* d) {
+             [](moe::Dispatch* d) { d->x = static_cast<const uint8_t*>(d->x) + 2; });
+    bad_call("leave x_scales out", [&](moe::Dispatch* d) { d->x_scales = d->weights; });
+    bad_call("rows have scales only", [&](moe::Dispatch* d) {
       d->scales = reinterpret_cast<float*>(static_cast<uint8_t*>(d->rows));
     });
     const auto bad_place = [&](const char* text, void* workspace) {
       const Result result =
-          moe::Dispatch(member.comm, c.config, workspace, member.MakeDispatch(), rank.stream);
+          moe::LaunchDispatch(member.comm, c.config, workspace, member.MakeDispatch(), rank.stream);
       EXPECT_EQ(result.code, StatusCode::kInvalidArgument);
       EXPECT_NE(std::string(result.what).find(text), std::string::npos) << result.what;
     };
@@ -941,20 +941,20 @@ TEST(MoeCheckTest, RefusesBeforeAnythingStarts) {
     bad_place("not in the symmetric heap",
               reinterpret_cast<void*>((reinterpret_cast<uint64_t>(elsewhere) + 255) / 256 * 256));
     const auto bad_combine = [&](const char* text,
-                                 const std::function<void(CombineCall*)>& change) {
-      CombineCall call = member.MakeCombine();
+                                 const std::function<void(moe::Combine*)>& change) {
+      moe::Combine call = member.MakeCombine();
       change(&call);
       const Result result =
-          moe::Combine(member.comm, c.config, member.workspace, call, rank.stream);
+          moe::LaunchCombine(member.comm, c.config, member.workspace, call, rank.stream);
       EXPECT_EQ(result.code, StatusCode::kInvalidArgument);
       EXPECT_NE(std::string(result.what).find(text), std::string::npos) << result.what;
     };
-    bad_combine("y is null", [](CombineCall* d) { d->y = nullptr; });
-    bad_combine("out is null", [](CombineCall* d) { d->out = nullptr; });
-    bad_combine("y is of", [](CombineCall* d) { d->y_type = DType::kF8E4M3; });
-    bad_combine("out is of", [](CombineCall* d) { d->out_type = DType::kI32; });
-    bad_combine("more tokens", [](CombineCall* d) { d->tokens = 6; });
-    bad_combine("overlap", [](CombineCall* d) { d->out = const_cast<void*>(d->y); });
+    bad_combine("y is null", [](moe::Combine* d) { d->y = nullptr; });
+    bad_combine("out is null", [](moe::Combine* d) { d->out = nullptr; });
+    bad_combine("y is of", [](moe::Combine* d) { d->y_type = DType::kF8E4M3; });
+    bad_combine("out is of", [](moe::Combine* d) { d->out_type = DType::kI32; });
+    bad_combine("more tokens", [](moe::Combine* d) { d->tokens = 6; });
+    bad_combine("overlap", [](moe::Combine* d) { d->out = const_cast<void*>(d->y); });
     // Nothing has started: all is well.
     rank.HostBarrier();
     member.Run(c);

@@ -29,8 +29,8 @@ namespace {
 
 using ccl::Comm;
 using ccl::Operation;
-using norm::LaunchPlan;
 using norm::Norm;
+using norm::Plan;
 using norm::Problem;
 using norm::Scaling;
 using norm::Variant;
@@ -441,7 +441,7 @@ TEST_P(NormTest, AreWhatSumsInDoubleSayAndTheSameOnAllMembers) {
     Member member(rank, rank.ctx.world, TestConfig(world));
     uint32_t ran = 0;
     for (const Case& c : cases) {
-      LaunchPlan plan;
+      Plan plan;
       const Result result = norm::Choose(member.comm, c.problem, &plan);
       if (result.code == StatusCode::kUnimplemented && !backend::Traits::kEmulated) continue;
       EXPECT_TRUE(result.ok()) << Name(c) << ": " << result.what;
@@ -470,10 +470,10 @@ TEST(NormVariantTest, HaveTheSameSums) {
     std::vector<uint8_t> sums[4];
     for (uint32_t v = 0; v < 4; ++v) {
       Case c;
-      c.problem = {kAll, 5, 300, DType::kF32, DType::kF32};
+      c.problem = {kAll, {5, 300, DType::kF32, DType::kF32}};
       c.problem.residual = true;
       c.problem.variant = kVariants[v];
-      LaunchPlan plan;
+      Plan plan;
       if (!norm::Choose(member.comm, c.problem, &plan).ok()) continue;
       const Norm call = member.Fill(c);
       rank.HostBarrier();
@@ -506,10 +506,11 @@ TEST(NormTwoLinesTest, GoThroughRowsByTurns) {
         for (const Operation operation : {kAll, kSharded}) {
           Case c;
           c.seed = ++i;
-          c.problem = {operation, d.rows, d.hidden, DType::kBf16, DType::kBf16, DType::kBf16, true};
+          c.problem = {operation,
+                       {d.rows, d.hidden, DType::kBf16, DType::kBf16, DType::kBf16, true}};
           c.problem.variant = Variant::kTwoLines;
           c.shift = i % 3 == 0 ? 1 : 0;
-          LaunchPlan plan;
+          Plan plan;
           const Result chosen = norm::Choose(member.comm, c.problem, &plan);
           if (chosen.code == StatusCode::kUnimplemented && !backend::Traits::kEmulated) continue;
           ExpectOk(chosen);
@@ -532,9 +533,9 @@ TEST(NormTwoLinesTest, RefusesWhatItDoesNotHave) {
   World world(2, kHeapBytes);
   world.Run([&](Rank& rank) {
     Member member(rank, rank.ctx.world, TestConfig(world));
-    Problem p = {kAll, 4, 100, DType::kBf16, DType::kF8E4M3};
+    Problem p = {kAll, {4, 100, DType::kBf16, DType::kF8E4M3}};
     p.variant = Variant::kTwoLines;
-    LaunchPlan plan;
+    Plan plan;
     for (const Scaling scaling : {Scaling::kPerRow, Scaling::kPerGroup}) {
       p.scaling = scaling;
       const Result result = norm::Choose(member.comm, p, &plan);
@@ -559,15 +560,15 @@ TEST(NormAloneTest, IsPlannedForOneMember) {
     if (rank.rank() == 1) team.index = team.size;
     Member both(rank, rank.ctx.world, TestConfig(world));
     Member one(rank, team, TestConfig(world));
-    LaunchPlan plan;
-    Problem p = {kAll, 4, 1000, DType::kBf16, DType::kBf16};
+    Plan plan;
+    Problem p = {kAll, {4, 1000, DType::kBf16, DType::kBf16}};
     p.variant = Variant::kAlone;
     const Result refused = norm::Choose(both.comm, p, &plan);
     EXPECT_EQ(refused.code, StatusCode::kUnimplemented);
     EXPECT_NE(std::string(refused.what).find("a team of one member"), std::string::npos);
     if (rank.rank() == 1) return;
     const auto chosen = [&](Operation operation, uint64_t rows, uint64_t hidden, DType in) {
-      Problem problem = {operation, rows, hidden, in, in};
+      Problem problem = {operation, {rows, hidden, in, in}};
       ExpectOk(norm::Choose(one.comm, problem, &plan));
       return plan.variant;
     };
@@ -586,7 +587,7 @@ TEST(NormAloneTest, IsPlannedForOneMember) {
         // Another variant shares out what a block cannot keep.
         EXPECT_EQ(chosen(operation, 4, most + 1, in), Variant::kPackets);
         EXPECT_GT(plan.parts, 1u);
-        Problem longer = {operation, 4, most + 1, in, in};
+        Problem longer = {operation, {4, most + 1, in, in}};
         longer.variant = Variant::kAlone;
         const Result result = norm::Choose(one.comm, longer, &plan);
         EXPECT_EQ(result.code, StatusCode::kUnimplemented);
@@ -597,7 +598,7 @@ TEST(NormAloneTest, IsPlannedForOneMember) {
     Comm few = one.comm;
     few.config.blocks = 3;
     few.config.block_threads = 32;
-    p = {kAll, 100, 1024, DType::kBf16, DType::kBf16};
+    p = {kAll, {100, 1024, DType::kBf16, DType::kBf16}};
     ExpectOk(norm::Choose(few, p, &plan));
     EXPECT_EQ(plan.variant, Variant::kAlone);
     EXPECT_LE(plan.blocks, 3u);
@@ -621,7 +622,7 @@ TEST(NormAloneTest, HasTheSumsOfPackets) {
       for (const DType in : {DType::kF32, DType::kF16, DType::kBf16}) {
         Case c;
         c.seed = ++i;
-        c.problem = {kAll, d.rows, d.hidden, in, in, i % 2 == 0 ? DType::kF32 : in, true};
+        c.problem = {kAll, {d.rows, d.hidden, in, in, i % 2 == 0 ? DType::kF32 : in, true}};
         if (i % 4 == 0 || i % 4 == 3) {
           c.problem.scaling = static_cast<Scaling>(1 + i / 3 % 3);
           c.problem.out = i % 8 < 4 ? DType::kF8E4M3 : DType::kF8E5M2;
@@ -655,7 +656,7 @@ TEST(NormAloneTest, FollowEachOther) {
       Member member(rank, rank.ctx.world, config);
       for (const uint64_t rows : {1, 3, 200}) {
         Case c;
-        c.problem = {kAll, rows, 200, DType::kF32, DType::kF32, DType::kNone, true};
+        c.problem = {kAll, {rows, 200, DType::kF32, DType::kF32, DType::kNone, true}};
         Norm call = member.Fill(c);
         std::vector<float> ones(rows * 200, 1.0f);
         rank.Write(static_cast<float*>(const_cast<void*>(call.in)), ones);
@@ -698,8 +699,8 @@ TEST(NormAloneTest, EachBlockIsTraced) {
     rank.Write(area, header);
     member.comm.context.trace = area;
     Case c;
-    c.problem = {kAll, 5, 2000, DType::kF32, DType::kF32};
-    LaunchPlan plan;
+    c.problem = {kAll, {5, 2000, DType::kF32, DType::kF32}};
+    Plan plan;
     ExpectOk(norm::Choose(member.comm, c.problem, &plan));
     EXPECT_EQ(plan.blocks, 5u);
     const Norm call = member.Fill(c);
@@ -728,7 +729,7 @@ TEST(NormAloneTest, DoesNothingBehindAFailure) {
         iris::AtOffset<uint32_t>(rank.ctx, rank.rank(), member.comm.workspace_offset_bytes);
     for (const bool residual : {false, true}) {
       Case c;
-      c.problem = {kAll, 3, 2000, DType::kBf16, DType::kBf16, DType::kNone, residual};
+      c.problem = {kAll, {3, 2000, DType::kBf16, DType::kBf16, DType::kNone, residual}};
       const Norm call = member.Fill(c);
       rank.Write(failed, 1u);
       ExpectOk(norm::Launch(member.comm, call, rank.stream));
@@ -754,7 +755,7 @@ void ExpectNoNumbersAndZeros(uint32_t members, std::vector<Variant> variants) {
     Member member(rank, rank.ctx.world, TestConfig(world));
     for (const Variant variant : variants) {
       Case c;
-      c.problem = {kAll, 3, 200, DType::kBf16, DType::kF8E4M3};
+      c.problem = {kAll, {3, 200, DType::kBf16, DType::kF8E4M3}};
       c.problem.scaling = Scaling::kPerGroup;
       c.problem.variant = variant;
       Norm call = member.Fill(c);
@@ -797,10 +798,10 @@ TEST(NormStrideTest, BuffersLieInTheGapsOfOthers) {
       rank.Write(both, std::vector<uint16_t>(kRows * 2 * kHidden, Bfloat16(3.0f).bits));
       rank.HostBarrier();
       Norm call;
-      call.problem = {kAll, kRows, kHidden, DType::kBf16, DType::kBf16};
+      call.problem = {kAll, {kRows, kHidden, DType::kBf16, DType::kBf16}};
       call.problem.epsilon = 0;
       call.problem.variant = variant;
-      LaunchPlan plan;
+      Plan plan;
       if (!norm::Choose(member.comm, call.problem, &plan).ok()) continue;
       // The second one begins in the first gap, behind it or before it.
       const bool before = variant == Variant::kTwoShot;
@@ -831,10 +832,10 @@ TEST(NormSequenceTest, FollowEachOtherAndCollectives) {
       for (const Variant variant :
            {Variant::kPackets, Variant::kLines, Variant::kTwoShot, Variant::kTwoLines}) {
         Case c;
-        c.problem = {kAll, 11, 700, DType::kBf16, DType::kF8E4M3, DType::kBf16, true};
+        c.problem = {kAll, {11, 700, DType::kBf16, DType::kF8E4M3, DType::kBf16, true}};
         c.problem.scaling = variant == Variant::kTwoLines ? Scaling::kStatic : Scaling::kPerRow;
         c.problem.variant = variant;
-        LaunchPlan plan;
+        Plan plan;
         if (!norm::Choose(member.comm, c.problem, &plan).ok()) continue;
         const Norm call = member.Fill(c);
         rank.HostBarrier();
@@ -878,7 +879,7 @@ TEST(NormGraphTest, ReplaysWithFreshData) {
     Member member(rank, rank.ctx.world, TestConfig(world));
     for (const Operation operation : {kAll, kSharded}) {
       Case c;
-      c.problem = {operation, 6, 500, DType::kBf16, DType::kF8E4M3, DType::kF32, true};
+      c.problem = {operation, {6, 500, DType::kBf16, DType::kF8E4M3, DType::kF32, true}};
       c.problem.scaling = Scaling::kPerGroup;
       const Norm call = member.Fill(c);
       ExpectOk(backend::BeginCapture(rank.stream));
@@ -905,12 +906,12 @@ TEST(NormFailureTest, NamesTheMemberThatDoesNotCome) {
     World world(3, kHeapBytes);
     world.Run([&](Rank& rank) {
       Case c;
-      c.problem = {kAll, 4, 2000, DType::kBf16, DType::kBf16, DType::kBf16, true};
+      c.problem = {kAll, {4, 2000, DType::kBf16, DType::kBf16, DType::kBf16, true}};
       c.problem.variant = variant;
       ccl::Config config = TestConfig(world);
       config.timeout_ns = 300ull * 1000 * 1000;
       Member member(rank, rank.ctx.world, config);
-      LaunchPlan plan;
+      Plan plan;
       if (!norm::Choose(member.comm, c.problem, &plan).ok()) return;
       const Norm call = member.Fill(c);
       rank.HostBarrier();
@@ -950,7 +951,7 @@ TEST(NormFailureTest, AllMembersAreToldBothCalls) {
     World world(3, kHeapBytes);
     std::vector<ccl::Mismatch> told(3);
     Problem good, wrong;
-    good = {kAll, 4, 200, DType::kBf16, DType::kBf16, DType::kBf16, true};
+    good = {kAll, {4, 200, DType::kBf16, DType::kBf16, DType::kBf16, true}};
     good.variant = i % 2 == 0 ? Variant::kPackets : Variant::kTwoShot;
     wrong = good;
     mistakes[i](&wrong);
@@ -994,7 +995,7 @@ TEST(NormCheckTest, RefusesBeforeAnythingStarts) {
   World world(2, kHeapBytes);
   world.Run([&](Rank& rank) {
     Case c;
-    c.problem = {kAll, 4, 200, DType::kBf16, DType::kF8E4M3, DType::kBf16, true};
+    c.problem = {kAll, {4, 200, DType::kBf16, DType::kF8E4M3, DType::kBf16, true}};
     c.problem.scaling = Scaling::kPerRow;
     Member member(rank, rank.ctx.world, TestConfig(world));
     const Norm good = member.Fill(c);

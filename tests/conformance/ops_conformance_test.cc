@@ -363,7 +363,7 @@ std::vector<Case> AllCases(const std::vector<Variant>& variants) {
               if (++i % (variant == Variant::kFused ? kSlower : 4 * kSlower) != 0) continue;
               const uint32_t choice = Mix(i);
               Case c;
-              c.problem = {operation, d.m, d.n, d.k, in, out};
+              c.problem = {operation, {d.m, d.n, d.k, in, out}};
               constexpr DType kBias[] = {DType::kF16, DType::kBf16, DType::kF32};
               if (bias) c.problem.bias = kBias[choice % 3];
               c.problem.transposed_b = choice >> 4 & 1;
@@ -436,7 +436,7 @@ TEST_P(OpsTest, HaveTheSameBitsOnAllMembersAndAgain) {
     for (const Operation operation : kOperations) {
       for (const Variant variant : {Variant::kFused, Variant::kPair}) {
         Case c;
-        c.problem = {operation, 70, 67, 45, DType::kBf16, DType::kF32};
+        c.problem = {operation, {70, 67, 45, DType::kBf16, DType::kF32}};
         c.problem.variant = variant;
         cases.push_back(c);
       }
@@ -474,7 +474,7 @@ TEST_P(OpsTest, PersistentProductsAreWhatSumsInDoubleSay) {
         for (const Dimensions& d : kAligned) {
           const uint32_t choice = Mix(++i);
           Case c;
-          c.problem = {operation, d.m, d.n, d.k, in, wide ? DType::kF32 : in};
+          c.problem = {operation, {d.m, d.n, d.k, in, wide ? DType::kF32 : in}};
           constexpr DType kBias[] = {DType::kNone, DType::kF16, DType::kBf16, DType::kF32};
           c.problem.bias = kBias[choice % 4];
           c.problem.transposed_b = choice >> 4 & 1;
@@ -514,11 +514,8 @@ TEST(OpsTileTest, SeveralTilesOfThisDevice) {
         for (const Operation operation : kOperations) {
           Case c;
           c.problem = {operation,
-                       3 * ops::impl::kTile.rows + 5,
-                       2 * ops::impl::kTile.columns + 3,
-                       70,
-                       DType::kBf16,
-                       DType::kBf16};
+                       {3 * ops::impl::kTile.rows + 5, 2 * ops::impl::kTile.columns + 3, 70,
+                        DType::kBf16, DType::kBf16}};
           c.problem.bias = DType::kF32;
           c.problem.transposed_b = blocks == 3;
           cases.push_back(c);
@@ -564,7 +561,7 @@ TEST(OpsSequenceTest, FollowEachOtherAndCollectives) {
     std::vector<Case> cases;
     for (const Operation operation : kOperations) {
       Case c;
-      c.problem = {operation, 90, 70, 50, DType::kF16, DType::kF32};
+      c.problem = {operation, {90, 70, 50, DType::kF16, DType::kF32}};
       cases.push_back(c);
       c.problem.variant = Variant::kCopyEngine;
       if (Has(c.problem.variant, operation)) cases.push_back(c);
@@ -595,7 +592,7 @@ TEST(OpsLateTest, WaitingForLongIsNoMistake) {
   World world(3, kHeapBytes);
   world.Run([&](Rank& rank) {
     Case c;
-    c.problem = {Operation::kMatmulAllReduce, 32, 32, 40, DType::kBf16, DType::kF32};
+    c.problem = {Operation::kMatmulAllReduce, {32, 32, 40, DType::kBf16, DType::kF32}};
     c.problem.variant = Variant::kPair;
     Member member(rank, rank.ctx.world, BytesFor({c}, 3, SmallConfig()), SmallConfig());
     Matmul call = member.Fill(c);
@@ -623,7 +620,7 @@ TEST(OpsGraphTest, ReplaysWithFreshData) {
   world.Run([&](Rank& rank) {
     for (const auto& [operation, variant] : WithCopyEngine()) {
       Case c;
-      c.problem = {operation, 60, 50, 40, DType::kBf16, DType::kF32};
+      c.problem = {operation, {60, 50, 40, DType::kBf16, DType::kF32}};
       c.problem.variant = variant;
       Member member(rank, rank.ctx.world, BytesFor({c}, 3, SmallConfig()), SmallConfig());
       const Matmul call = member.Fill(c);
@@ -660,7 +657,7 @@ TEST(OpsFailureTest, NamesTheMemberThatDoesNotCome) {
     world.Run([&](Rank& rank) {
       Case c;
       c.alike = true;
-      c.problem = {operation, 60, 48, 48, DType::kBf16, DType::kF32};
+      c.problem = {operation, {60, 48, 48, DType::kBf16, DType::kF32}};
       c.problem.variant = variant;
       ccl::Config config = world.SharedConfig();
       config.timeout_ns = 300ull * 1000 * 1000;
@@ -697,7 +694,7 @@ TEST(OpsFailureTest, AllMembersAreToldBothCalls) {
     Problem wrong;
     world.Run([&](Rank& rank) {
       Case c;
-      c.problem = {Operation::kMatmulAllReduce, 60, 50, 40, DType::kBf16, DType::kF32};
+      c.problem = {Operation::kMatmulAllReduce, {60, 50, 40, DType::kBf16, DType::kF32}};
       const ccl::Config config = world.SharedConfig();
       Member member(rank, rank.ctx.world, BytesFor({c}, 3, config) * 2, config);
       Matmul call = member.Fill(c);
@@ -740,7 +737,7 @@ TEST(OpsFailureTest, CopiesOfCallsThatDifferTellNobody) {
   World world(3, kHeapBytes);
   world.Run([&](Rank& rank) {
     Case c;
-    c.problem = {Operation::kAllGatherMatmul, 60, 50, 40, DType::kBf16, DType::kF32};
+    c.problem = {Operation::kAllGatherMatmul, {60, 50, 40, DType::kBf16, DType::kF32}};
     c.problem.variant = Variant::kCopyEngine;
     const ccl::Config config = world.SharedConfig();
     Member member(rank, rank.ctx.world, BytesFor({c}, 3, config), config);
@@ -778,7 +775,7 @@ bool IsToldOfOverwrittenRows(Variant earlier, uint64_t n) {
   world.Run([&](Rank& rank) {
     Case c;
     c.alike = true;
-    c.problem = {Operation::kAllGatherMatmul, kRows, 24, kDepth, DType::kBf16, DType::kF32};
+    c.problem = {Operation::kAllGatherMatmul, {kRows, 24, kDepth, DType::kBf16, DType::kF32}};
     Case of_copies = c;
     of_copies.problem.variant = Variant::kCopyEngine;
     c.problem.variant = earlier;
@@ -857,7 +854,7 @@ TEST(OpsCheckTest, CopiesNeedResources) {
   World world(2, kHeapBytes);
   world.Run([&](Rank& rank) {
     Case c;
-    c.problem = {Operation::kAllGatherMatmul, 60, 50, 40, DType::kBf16, DType::kF32};
+    c.problem = {Operation::kAllGatherMatmul, {60, 50, 40, DType::kBf16, DType::kF32}};
     c.problem.variant = Variant::kCopyEngine;
     Member member(rank, rank.ctx.world, BytesFor({c}, 2, {}), {});
     Matmul call = member.Fill(c);
@@ -876,7 +873,7 @@ TEST(OpsCheckTest, RefusesBeforeAnythingStarts) {
   World world(2, kHeapBytes);
   world.Run([&](Rank& rank) {
     Case c;
-    c.problem = {Operation::kMatmulAllReduce, 60, 50, 40, DType::kBf16, DType::kF32};
+    c.problem = {Operation::kMatmulAllReduce, {60, 50, 40, DType::kBf16, DType::kF32}};
     Member member(rank, rank.ctx.world, BytesFor({c}, 2, {}), {});
     const Matmul good = member.Fill(c);
     const auto expect = [&](StatusCode code, const std::function<void(Matmul*)>& change,

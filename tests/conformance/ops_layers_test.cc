@@ -165,10 +165,10 @@ class Reference {
 void CheckLayers(uint32_t n_ranks, ops::Variant sums, ops::Variant gathers) {
   const uint64_t my_rows = kRows / n_ranks;
   const uint64_t my_inner = kInner / n_ranks;
-  ops::Problem first = {
-      Operation::kMatmulReduceScatter, kRows, kHidden, my_inner, DType::kBf16, DType::kBf16};
-  ops::Problem second = {
-      Operation::kAllGatherMatmul, kRows, my_inner, kHidden, DType::kBf16, DType::kBf16};
+  ops::Problem first = {Operation::kMatmulReduceScatter,
+                        {kRows, kHidden, my_inner, DType::kBf16, DType::kBf16}};
+  ops::Problem second = {Operation::kAllGatherMatmul,
+                         {kRows, my_inner, kHidden, DType::kBf16, DType::kBf16}};
   first.variant = sums;
   second.variant = gathers;
   World world(n_ranks, uint64_t{192} << 20);
@@ -204,9 +204,10 @@ void CheckLayers(uint32_t n_ranks, ops::Variant sums, ops::Variant gathers) {
 
     ok(backend::BeginCapture(rank.stream));
     for (uint32_t layer = 0; layer < kLayers; ++layer) {
-      ok(ops::Launch(comm, {first, x, my_inner, in, kHidden, nullptr, y, kHidden}, rank.stream));
+      ok(ops::Launch(comm, {{x, my_inner, in, kHidden, nullptr, y, kHidden}, first}, rank.stream));
       rank.Launch(ThreadsFor(my_rows), Norm, static_cast<const Bfloat16*>(y), z, my_rows, kHidden);
-      ok(ops::Launch(comm, {second, z, kHidden, out, my_inner, nullptr, x, my_inner}, rank.stream));
+      ok(ops::Launch(comm, {{z, kHidden, out, my_inner, nullptr, x, my_inner}, second},
+                     rank.stream));
       rank.Launch(ThreadsFor(kRows * my_inner), Activate, x, kRows * my_inner);
     }
     backend::Graph graph;

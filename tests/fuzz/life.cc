@@ -43,7 +43,7 @@ void Life::Restart(Kept kept) {
   for (const server::SessionSnapshot& session : machine_.Sessions()) {
     if (!session.ending && is_kept()) input.sessions.push_back(session.id);
   }
-  for (const server::SegmentSnapshot& segment : machine_.Segments()) {
+  for (const server::Segment& segment : machine_.Segments()) {
     if (is_kept()) input.memory.push_back(segment.info.id);
   }
   for (const server::JobSnapshot& job : machine_.Jobs({.allocations = true})) {

@@ -29,7 +29,9 @@ ALL = BLOCK + ("put_signal_warp",) + LINES + PUSH
 
 RUNTIME = ("emu/block", "emu/diagnosis", "emu/fiber", "emu/scheduler", "emu/symbols")
 HOST = ("emu/graph", "emu/memory", "host", "host_functions")
-LIBRARIES = ["-l:libboost_context.a", "-labsl_synchronization", "-labsl_time", "-labsl_base", "-lpthread"]
+LIBRARIES = [
+    "-l:libboost_context.a", "-labsl_symbolize", "-labsl_synchronization", "-labsl_time", "-labsl_base", "-lpthread"
+]
 
 
 def find_clang():

@@ -116,8 +116,9 @@ class Sources:
         if not named:
             return None
         files = [f for f in files if isinstance(f, str) and f.endswith((".cc", ".py"))] or [f"{name}.cc", f"{name}.py"]
-        paths = (os.path.join(self.root, package, f) for f in files if not f.startswith(("/", ":")))
-        return [path for path in paths if os.path.exists(path)]
+        # A source may be a pattern of Bazel's glob().
+        return [path for f in files if not f.startswith(("/", ":"))
+                for path in sorted(glob.glob(os.path.join(self.root, package, f)))]
 
     def has_case(self, path, case):
         if path not in self.cases:

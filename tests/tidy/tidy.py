@@ -98,8 +98,10 @@ def orphan_tests(tree):
     for path, _ in tree.select("_test.cc", "_test.py", "_test.sh"):
         folder, name = os.path.split(path)
         build = tree.files.get(os.path.join(folder, "BUILD.bazel"), "")
-        # By its file, or, where a list makes the targets, by its name without the suffix.
-        if f'"{name}"' not in build and f'"{os.path.splitext(name)[0]}"' not in build:
+        strings, globs = _named_in_build(build)
+        # By its file or a pattern, or, where a list makes the targets, by its name without the suffix.
+        if not {name, os.path.splitext(name)[0]} & strings and not any(
+                fnmatch.fnmatchcase(name, pattern) for pattern in globs):
             found.append(f"{path}: no target of {folder}/BUILD.bazel names this test")
     return found
 
@@ -276,9 +278,9 @@ def pure_logic(tree):
 
 
 def proto_types(tree):
-    """Messages stop at the edge: irisd's in server/rpc and server/state, the client's in client/internal and ctl. A
-    worker names the services, whose messages it does not read."""
-    edge = ("server/rpc/", "server/state/", "server/worker/", "client/internal/", "client/ctl/")
+    """Messages stop at the edge: irisd's in server/rpc and server/state, the client's in client/wire, session and ctl.
+    A worker names the services, whose messages it does not read."""
+    edge = ("server/rpc/", "server/state/", "server/worker/", "client/wire/", "client/session/", "client/ctl/")
     found = []
     for path, text in tree.select(*SOURCE, under=("server/", "client/", "device/"), without=edge):
         if path.endswith("_test.cc"):
@@ -486,15 +488,18 @@ def unfinished(tree):
     return _grep(files, marks, "unfinished")
 
 
-# What client/internal has of protobuf: an irisd for tests, and the model of its own messages.
-PROTOBUF_FOR_TESTS = ("client/internal/testing/fake_irisd.h", "client/internal/testing/proto_reference.h")
+# The inside of the client library, between client/base and client/iris.
+INSIDE = tuple(f"client/{folder}/" for folder in (
+    "backend", "wire", "session", "membership", "team", "trace", "context", "comm"))
+# What is there of protobuf: an irisd for tests, and the model of the messages.
+PROTOBUF_FOR_TESTS = ("client/session/testing/fake_irisd.h", "client/wire/testing/proto_reference.h")
 
 
 def client_storeys(tree):
-    """The client's storeys: base below internal below iris. What becomes the client library reaches neither protobuf
+    """The client's storeys: base below the inside below iris. What becomes the client library reaches neither protobuf
     nor gRPC, not even through headers of ours: a process may have its own."""
-    above = {"client/base/": ("client/internal/", "client/iris/", "client/ctl/"),
-             "client/internal/": ("client/iris/", "client/ctl/")}
+    above = {"client/base/": (*INSIDE, "client/iris/", "client/ctl/"),
+             **{folder: ("client/iris/", "client/ctl/") for folder in INSIDE}}
     found = []
     for below, forbidden in above.items():
         for path, text in tree.select(*SOURCE, under=(below,)):
@@ -512,10 +517,10 @@ def client_storeys(tree):
             reached[header] = next(((header,) + found_way for found_way in ways if found_way), ())
         return reached[header]
 
-    for path, text in tree.select(*SOURCE, under=("client/base/", "client/internal/", "client/iris/"),
+    for path, text in tree.select(*SOURCE, under=("client/base/", *INSIDE, "client/iris/"),
                                   without=PROTOBUF_FOR_TESTS):
         for number, header in _includes(tree, text):
-            if not (path.startswith("client/internal/") and path.endswith("_test.cc")) and way(header):
+            if not (path.startswith(INSIDE) and path.endswith("_test.cc")) and way(header):
                 found.append(f"{path}:{number}: reaches a message: {' -> '.join(way(header))}")
     return found
 

@@ -49,20 +49,20 @@ PLANTED = {
         ("server/planted_test.cc", '#include "client/iris/context.h"\n'),
         ("server/planted.cc", '#include "tests/integration/daemon_harness.h"\n'),
         ("server/planted.cc", '#include "client/iris/context.h"\n'),
-        ("client/internal/planted.cc", '#include "server/job/job_machine.h"\n'),
+        ("client/team/planted.cc", '#include "server/job/job_machine.h"\n'),
         ("device/driver/planted.cc", '#include "proto/wire/unique_fd.h"\n'),
         ("device/iris/planted.h", '// x\n#pragma once\n#include "client/iris/context.h"\n'),
         ("server/planted.cc", '#include "device/iris/types.h"\n'),
         ("proto/wire/planted.cc", '#include "server/job/ids.h"\n'),
         # Inside one component, as the table says.
         ("server/heap/planted.cc", '#include "server/job/ids.h"\n'),
-        ("device/iris/impl/planted.h", '// x\n#pragma once\n#include "device/iris/collective/rules.h"\n'),
+        ("device/iris/impl/planted.h", '// x\n#pragma once\n#include "device/iris/collective/collective.h"\n'),
         ("client/iris/planted.cc", '#include "client/ctl/text.h"\n'),
-        ("examples/planted.cc", '#include "client/internal/window.h"\n'),
+        ("examples/planted.cc", '#include "client/membership/window.h"\n'),
         # Targets of Bazel.
         ("server/heap/BUILD.bazel", 'cc_library(name = "x", deps = [":y", "//server/job:ids"])\n'),
         ("device/iris/BUILD.bazel", 'cc_library(name = "x", deps = select({"//:a": ["//device/driver"]}))\n'),
-        ("client/internal/BUILD.bazel", '[cc_test(name = n, deps = ["//server"] + []) for n in ["a"]]\n'),
+        ("client/team/BUILD.bazel", '[cc_test(name = n, deps = ["//server"] + []) for n in ["a"]]\n'),
         # Folders without a row.
         ("server/planted/planted.cc", "int x;\n"),
         ("device/iris/collective/planted/planted.h", "// x\n#pragma once\n"),
@@ -137,12 +137,12 @@ PLANTED = {
         ("README.md", "Copied from ../shared/data.\n"),
     ),
     "client_storeys": (
-        ("client/internal/planted.cc", '#include "client/iris/context.h"\n'),
-        ("client/base/planted.cc", '#include "client/internal/clock.h"\n'),
+        ("client/team/planted.cc", '#include "client/iris/context.h"\n'),
+        ("client/base/planted.cc", '#include "client/session/control_plane.h"\n'),
         # Through a header of ours.
-        ("client/iris/planted.cc", '#include "client/internal/testing/fake_irisd.h"\n'),
-        ("client/internal/planted.cc", '#include "client/internal/testing/proto_reference.h"\n'),
-        ("client/internal/planted.h", '// x\n#pragma once\n#include "proto/iris/v1/heap.pb.h"\n'),
+        ("client/iris/planted.cc", '#include "client/session/testing/fake_irisd.h"\n'),
+        ("client/team/planted.cc", '#include "client/wire/testing/proto_reference.h"\n'),
+        ("client/team/planted.h", '// x\n#pragma once\n#include "proto/iris/v1/heap.pb.h"\n'),
         ("client/base/planted.h", "// x\n#pragma once\n#include <grpcpp/grpcpp.h>\n"),
     ),
     "unfinished": (

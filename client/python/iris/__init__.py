@@ -16,18 +16,18 @@ from typing import Any, List
 
 from iris import moe, norm, ops
 from iris._capi import VERSION_MAJOR, VERSION_MINOR
+from iris._foreign import MemPool
 from iris._heap import Storage
-from iris._philox import Generator
+from iris.generator import Generator
 from iris.bench import do_bench
 from iris.collectives import Communicator, Work
-from iris.context import Context, current_context
+from iris.context import Context, current_context, mem_pool
 from iris.dtypes import DType
 from iris.errors import (AbortedError, AlreadyExistsError, CancelledError, DataLossError, DeadlineExceededError,
                          FailedPreconditionError, InternalError, InvalidArgumentError, IrisError, NotFoundError,
                          OutOfRangeError, PermissionDeniedError, ResourceExhaustedError, StatusCode,
                          UnauthenticatedError, UnavailableError, UnimplementedError, UnknownError)
 from iris.logging import DEBUG, ERROR, INFO, WARNING, logger, set_logger_level
-from iris.mem_pool import MemPool, mem_pool
 from iris.reference import Iris, iris
 from iris.stream import Event, Graph, Stream
 from iris.team import Team

@@ -10,9 +10,9 @@ Thread-safe, as the library is. A call lets other Python threads run.
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import re
-import threading
 from ctypes import c_int32, c_uint32
 from typing import Any, List, Optional
 
@@ -33,13 +33,10 @@ def _forked() -> None:
 
 os.register_at_fork(after_in_child=_forked)
 
-_mutex = threading.Lock()
-_library: Optional[ctypes.CDLL] = None
-
 
 def candidates() -> List[str]:
-    """Where the library is looked for, in this order: IRIS_LIBRARY alone if it is set; else inside the package, as
-    the wheel has it, or above it, as the bundle has it; else by the loader's own rules."""
+    """Paths of the library to try, in this order: IRIS_LIBRARY alone if it is set; else inside the package, as in the
+    wheel, or above it, as in the bundle; else by the loader's own rules."""
     named = os.environ.get("IRIS_LIBRARY")
     if named:
         return [named]
@@ -54,7 +51,9 @@ def in_python(message: str) -> str:
     return re.sub(r"\biris_(?:comm_)?([a-z_]+)\(\)", r"\1()", message)
 
 
-def _open() -> ctypes.CDLL:
+@functools.lru_cache(None)
+def library() -> Any:
+    """The library, opened once. UnavailableError: it is nowhere. UnimplementedError: it is too old."""
     failures = []
     for path in candidates():
         try:
@@ -87,14 +86,11 @@ def _open() -> ctypes.CDLL:
     return opened
 
 
-def library() -> Any:
-    """The library, opened once. UnavailableError: it is nowhere. UnimplementedError: it is too old."""
-    global _library
-    if _library is None:
-        with _mutex:
-            if _library is None:
-                _library = _open()
-    return _library
+def out(kind: Any, function: Any, *arguments: Any) -> Any:
+    """The object of a ctypes type to which the function's last parameter points."""
+    made = kind()
+    function(*arguments, ctypes.byref(made))
+    return made
 
 
 def text(value: Optional[str]) -> Optional[bytes]:

@@ -1,8 +1,8 @@
 """DLPack: a tensor as a capsule that other libraries take without a copy, made with ctypes.
 
 The capsule's memory is a DLManagedTensor in a table here. It stays, and with it the tensor's storage, until its deleter
-is called: by whoever took the capsule, on any thread, or by the capsule's destructor if nobody did. Version 0 of the
-protocol, which all consumers know.
+is called: by the capsule's consumer, on any thread, or by the capsule's destructor if it has none. The protocol is
+version 0, which all consumers know.
 """
 
 from __future__ import annotations
@@ -12,16 +12,10 @@ from ctypes import c_char_p, c_int32, c_int64, c_uint8, c_uint16, c_uint64, c_vo
 from typing import Any, Dict, Sequence, Tuple
 
 from iris.dtypes import DType
-from iris.errors import InvalidArgumentError
 
 _NAME = b"dltensor"
-# (kind, bits) as DLPack numbers them.
-_TYPES: Dict[DType, Tuple[int, int]] = {
-    DType.I8: (0, 8), DType.I16: (0, 16), DType.I32: (0, 32), DType.I64: (0, 64),
-    DType.U8: (1, 8), DType.U16: (1, 16), DType.U32: (1, 32), DType.U64: (1, 64),
-    DType.F16: (2, 16), DType.F32: (2, 32), DType.F64: (2, 64), DType.BF16: (4, 16), DType.BOOL: (6, 8),
-    DType.F8E4M3: (10, 8), DType.F8E5M2: (12, 8),
-}
+# DLPack's codes of types; of the others see capsule().
+_CODES = {DType.BF16: 4, DType.BOOL: 6, DType.F8E4M3: 10, DType.F8E5M2: 12}
 
 
 class _DLDevice(ctypes.Structure):
@@ -50,7 +44,7 @@ _capsule_new = ctypes.PYFUNCTYPE(ctypes.py_object, c_void_p, c_char_p, _Destruct
 _capsule_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, c_void_p, c_char_p)(("PyCapsule_IsValid", ctypes.pythonapi))
 _capsule_pointer = ctypes.PYFUNCTYPE(c_void_p, c_void_p, c_char_p)(("PyCapsule_GetPointer", ctypes.pythonapi))
 
-# By address: what each capsule that somebody still uses needs.
+# By address, the memory of each capsule that is in use.
 _in_use: Dict[int, Any] = {}
 
 
@@ -61,7 +55,7 @@ def _delete(managed: int, in_use: Dict[int, Any] = _in_use) -> None:
 
 @_Destructor  # type: ignore[misc]
 def _destroy(capsule: int) -> None:
-    # Whoever takes it renames it, and calls the deleter itself.
+    # A consumer renames it, and calls the deleter itself.
     if _capsule_is_valid(capsule, _NAME):
         _delete(_capsule_pointer(capsule, _NAME))
 
@@ -74,15 +68,14 @@ for _function in (_delete, _destroy):
 def capsule(keep: Any, address: int, shape: Sequence[int], strides: Sequence[int], dtype: DType,
             device: Tuple[int, int]) -> Any:
     """A new capsule, which holds `keep` until its consumer is done. Strides are elements."""
-    if dtype not in _TYPES:
-        raise InvalidArgumentError(f"DLPack has no type for elements of {dtype.long_name}")
-    code, bits = _TYPES[dtype]
+    code = _CODES.get(dtype, 2 if dtype.is_floating_point else 0 if dtype.is_signed else 1)
     dims = len(shape)
     numbers = (c_int64 * max(2 * dims, 1))(*shape, *strides)
     first = ctypes.cast(numbers, ctypes.POINTER(c_int64))
     second = ctypes.cast(ctypes.addressof(numbers) + 8 * dims, ctypes.POINTER(c_int64))
     managed = _DLManagedTensor(
-        _DLTensor(address, _DLDevice(*device), dims, _DLDataType(code, bits, 1), first, second, 0), None, _delete)
+        _DLTensor(address, _DLDevice(*device), dims, _DLDataType(code, 8 * dtype.itemsize, 1), first, second, 0), None,
+        _delete)
     where = ctypes.addressof(managed)
     _in_use[where] = (managed, numbers, keep)
     try:

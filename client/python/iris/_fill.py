@@ -1,12 +1,10 @@
-"""How tensors get their values: by iris_fill, from the device that has the memory.
-
-`fill` and `sequence` are all that the factories call. `reference` computes the same by numpy: it defines what the
-kernels of every backend give, bit for bit, and tests compare the two.
-"""
+"""Values of tensors by iris_fill, which the device that has the memory runs, and conversions for the types that numpy
+lacks."""
 
 from __future__ import annotations
 
 import ctypes
+import functools
 from typing import TYPE_CHECKING, Any, Dict
 
 import numpy as np
@@ -21,33 +19,13 @@ if TYPE_CHECKING:
 # Kinds of values: the numbers of iris_fill_kind.
 KINDS: Dict[str, int] = {"value": 0, "arange": 1, "linspace": 2, "rand": 3, "uniform": 4, "randn": 5, "randint": 6}
 MAX_DIMS = 8  # IRIS_MAX_DIMS
-# Random bits of an element in [0, 1).
-RANDOM_BITS = {DType.F64: 53, DType.F32: 24, DType.F16: 11, DType.BF16: 8}
 
 
-def bfloat16_bits(values: Any) -> Any:
-    """float32 rounded to bfloat16, to the nearest and to even: its bits."""
-    values = np.asarray(values, np.float32)
-    bits = np.atleast_1d(values).view(np.uint32)
-    rounded = ((bits.astype(np.uint64) + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
-    rounded = np.where(np.isnan(np.atleast_1d(values)), ((bits >> 16) | 0x40).astype(np.uint16), rounded)
-    return rounded.reshape(values.shape)
-
-
-def _double_to_float32_odd(values: Any) -> Any:
-    """float64 cut to float32 so that rounding it again gives what rounding once would: the last bit says that
-    something was cut off."""
-    values = np.asarray(values, np.float64)
-    with np.errstate(over="ignore"):
-        near = values.astype(np.float32)
-    inexact = (near.astype(np.float64) != values) & np.isfinite(near)
-    toward = np.where(np.abs(near.astype(np.float64)) > np.abs(values), np.nextafter(near, np.float32(0)), near)
-    bits = np.atleast_1d(toward.astype(np.float32)).view(np.uint32) | np.atleast_1d(inexact).astype(np.uint32)
-    return bits.view(np.float32).reshape(values.shape)
-
-
-def _float8_values(dtype: DType) -> Any:
-    """What the 256 codes of an 8-bit float mean."""
+@functools.lru_cache(None)
+def _values(dtype: DType) -> Any:
+    """The values of all codes of a floating-point type that numpy lacks, as float32."""
+    if dtype is DType.BF16:
+        return (np.arange(1 << 16, dtype=np.uint32) << np.uint32(16)).view(np.float32)
     exponent_bits, mantissa_bits, bias = (4, 3, 7) if dtype is DType.F8E4M3 else (5, 2, 15)
     codes = np.arange(256)
     exponent = (codes >> mantissa_bits) & ((1 << exponent_bits) - 1)
@@ -58,67 +36,57 @@ def _float8_values(dtype: DType) -> Any:
     else:
         top = exponent == 31
         values[top] = np.where(mantissa[top] == 0, np.inf, np.nan)
-    return np.where(codes & 0x80, -values, values)
+    return np.where(codes & 0x80, -values, values).astype(np.float32)
 
 
-def _float8_bits(values: Any, dtype: DType) -> Any:
-    """To the nearest and to even. What is too large is NaN (E4M3, which has no infinity) or infinite."""
-    values = np.asarray(values, np.float64)
-    positive = _float8_values(dtype)[:128]
-    finite = positive[np.isfinite(positive)]
+def round_to(values: Any, dtype: DType) -> Any:
+    """Numbers as elements of the type, each rounded once, to the nearest and to even. Types that numpy lacks are given
+    by their bits; E4M3 has NaN for numbers that are too large."""
+    if dtype.numpy_name is not None:
+        with np.errstate(over="ignore", invalid="ignore"):
+            return np.asarray(values).astype(dtype.numpy_name)
+    values = np.asarray(values)
+    if dtype is DType.BF16 and values.dtype == np.float32:  # ten times as fast
+        bits = values.view(np.uint32)
+        rounded = (bits + np.uint32(0x7FFF) + ((bits >> 16) & np.uint32(1))) >> 16
+        return np.where(np.isnan(values), (bits >> 16) | 0x40, rounded).astype(np.uint16)
+    values = values.astype(np.float64)
+    sign = len(_values(dtype)) // 2
+    finite = _values(dtype)[:sign]
+    finite = finite[np.isfinite(finite)].astype(np.float64)
     magnitude = np.abs(values)
     above = np.minimum(np.searchsorted(finite, magnitude), len(finite) - 1)
     below = np.maximum(above - 1, 0)
     distance_below, distance_above = magnitude - finite[below], finite[above] - magnitude
     take_below = (distance_below < distance_above) | ((distance_below == distance_above) & (below % 2 == 0))
     codes = np.where(take_below, below, above)
-    # The middle between the largest number and what would come next rounds to the even code of both.
+    # The middle between the largest number and its successor rounds to the even code of both.
     limit = finite[-1] + (finite[-1] - finite[-2]) / 2
-    too_large = magnitude >= limit if len(finite) % 2 == 0 else magnitude > limit
-    codes = np.where(too_large, len(finite), codes)
-    codes = np.where(np.isnan(values), 0x7F, codes)
-    return (codes | np.where(np.signbit(values), 0x80, 0)).astype(np.uint8)
-
-
-def round_to(values: Any, dtype: DType) -> Any:
-    """Numbers as elements of the type, each rounded once; for types without one in numpy, their bits."""
-    if dtype is DType.BF16:
-        values = np.asarray(values)
-        return bfloat16_bits(_double_to_float32_odd(values) if values.dtype == np.float64 else values)
-    if dtype in (DType.F8E4M3, DType.F8E5M2):
-        return _float8_bits(values, dtype)
-    with np.errstate(over="ignore", invalid="ignore"):
-        return np.asarray(values).astype(dtype.numpy_name)
+    codes = np.where(magnitude >= limit if len(finite) % 2 == 0 else magnitude > limit, len(finite), codes)
+    codes = np.where(np.isnan(values), 0x7FC0 if dtype is DType.BF16 else 0x7F, codes)
+    return (codes | np.where(np.signbit(values), sign, 0)).astype(dtype.numpy_storage)
 
 
 def as_numbers(array: Any, dtype: DType) -> Any:
-    """The other way: elements that numpy has no type for, as float32."""
-    if dtype is DType.BF16:
-        return (array.astype(np.uint32) << np.uint32(16)).view(np.float32)
-    if dtype in (DType.F8E4M3, DType.F8E5M2):
-        return _float8_values(dtype).astype(np.float32)[array]
-    return array
+    """The inverse: bits of types that numpy lacks, as float32."""
+    return array if dtype.numpy_name is not None else _values(dtype)[array]
 
 
-def scalar(value: Any, dtype: DType) -> Any:
-    """One number as an element of the type. InvalidArgumentError: an integer type does not hold it."""
-    if not dtype.is_floating_point and dtype is not DType.BOOL:
-        least, greatest = dtype.limits
-        whole = int(value)
-        if not least <= whole <= greatest:
-            raise InvalidArgumentError(f"{value} does not fit {dtype.long_name}, which holds {least} to {greatest}")
-        return np.array(whole, dtype.numpy_name)
-    return round_to(np.float64(value) if dtype is not DType.BOOL else bool(value), dtype)
+def check_fits(what: str, dtype: DType, low: int, high: int) -> None:
+    """InvalidArgumentError: a type does not hold the whole numbers from low to high. Floats count to 2^53."""
+    least, greatest = (-2**53, 2**53) if dtype.is_floating_point else (0, 1) if dtype is DType.BOOL else dtype.limits
+    if not (least <= low <= greatest and least <= high <= greatest):
+        raise InvalidArgumentError(f"{what} does not fit {dtype.long_name}, which holds {least} to {greatest}")
 
 
-def fill(tensor: "Tensor", value: Any) -> None:
-    """Every element gets the value."""
-    dtype = tensor.dtype
-    scalar(value, dtype)
+def value_numbers(value: Any, dtype: DType) -> Dict[str, Any]:
+    """The numbers for sequence() of kind "value". InvalidArgumentError: an integer type does not hold the value."""
     if dtype.is_floating_point:
-        sequence(tensor, "value", start=float(value))
-    else:
-        sequence(tensor, "value", whole_start=int(bool(value) if dtype is DType.BOOL else value))
+        return {"start": float(value)}
+    if dtype is DType.BOOL:
+        return {"whole_start": int(bool(value))}
+    check_fits(f"{value}", dtype, int(value), int(value))
+    return {"whole_start": int(value)}
 
 
 def sequence(tensor: "Tensor", kind: str, **numbers: Any) -> None:
@@ -142,66 +110,3 @@ def sequence(tensor: "Tensor", kind: str, **numbers: Any) -> None:
     stream, _ = context.stream_for(None)
     _capi.library().iris_fill(context.handle, tensor.data_ptr(), ctypes.byref(options), stream.handle)
     stream.synchronize()
-
-
-def reference(kind: str, dtype: DType, first: int, count: int, **numbers: Any) -> Any:
-    """What iris_fill gives for these options, as an array of the type's bits or of the type. Not for use in programs:
-    the device is faster."""
-    from iris._philox import Draw
-    draw = Draw(numbers.get("seed", 0), numbers.get("call", 0))
-    bits = RANDOM_BITS.get(dtype, 0)
-    start, end = numbers.get("start", 0.0), numbers.get("end", 0.0)
-    whole_start = numbers.get("whole_start", 0)
-    index = np.arange(first, first + count, dtype=np.float64)
-    if kind == "value":
-        return np.full(count, scalar(start if dtype.is_floating_point else whole_start, dtype))
-    if kind == "arange":
-        if dtype.is_floating_point:
-            return round_to(start + index * numbers["step"], dtype)
-        # Modulo 2^64, which is right for every type of integers that holds the ends.
-        whole = np.arange(first, first + count, dtype=np.uint64) * np.uint64(numbers["whole_step"] % 2**64)
-        return (np.uint64(whole_start % 2**64) + whole).astype(dtype.numpy_name)
-    if kind == "linspace":
-        steps = numbers["steps"]
-        if steps == 1:
-            return round_to(np.full(count, start), dtype)
-        step = (end - start) / (steps - 1)
-        # From both ends, so that both are exact.
-        return round_to(np.where(index < steps / 2, start + step * index, end - step * (steps - 1 - index)), dtype)
-    if kind == "rand":
-        return round_to(draw.rand(count, bits, first), dtype)
-    if kind == "uniform":
-        exact = _uniform(draw.rand(count, bits, first), start, end, dtype)
-        rounded = as_numbers(round_to(exact, dtype), dtype)
-        below = max(largest_below(end, dtype), start) if end > start else start
-        return round_to(np.where(rounded >= end, below, exact), dtype)
-    if kind == "randn":
-        return round_to(draw.randn(count, bits, first), dtype)
-    words = draw.randint(count, whole_start, numbers["whole_end"] + 1, first)
-    if dtype.is_floating_point:
-        return round_to(words.view(np.int64).astype(np.float64), dtype)
-    return words.astype(dtype.numpy_name)
-
-
-def _uniform(unit: Any, start: float, end: float, dtype: DType) -> Any:
-    """From [0, 1) to [start, end): in floats for the types with 16 bits, where floats hold the numbers."""
-    step = end - start
-    if dtype in (DType.F16, DType.BF16) and max(-start, end, step) <= float(np.finfo(np.float32).max):
-        return np.float32(start) + unit.astype(np.float32) * np.float32(step)
-    return start + unit * step
-
-
-def largest_below(high: float, dtype: DType) -> float:
-    """The largest number of the type below `high`, itself rounded down to the type."""
-    if dtype is DType.F64:
-        return float(np.nextafter(high, -np.inf))
-    kind: Any = np.float16 if dtype is DType.F16 else np.float32
-    near = kind(high)
-    below = near if float(near) < high else np.nextafter(near, kind(-np.inf))
-    if dtype is DType.BF16:
-        bits = np.float32(below).view(np.uint32)
-        cut = np.uint32(bits & np.uint32(0xFFFF0000)).view(np.float32)
-        if float(cut) > float(below):  # negative numbers are cut towards 0
-            cut = np.uint32((bits & np.uint32(0xFFFF0000)) + np.uint32(0x10000)).view(np.float32)
-        return float(cut)
-    return float(below)

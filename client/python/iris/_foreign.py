@@ -1,14 +1,19 @@
-"""Everything that other array libraries and the vendors' platforms call by names of their own: the one file of the
-package where such names stand. numpy, torch and cupy are used where they are there; nothing here needs torch or cupy.
+"""All uses of other array libraries and of the vendors' platforms, whose names stand only in this file of the package.
+Nothing here needs torch or cupy.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import uuid
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
+import numpy
+
+from iris import _capi
+from iris._shapes import contiguous_strides, is_contiguous
 from iris.dtypes import DType
 from iris.errors import FailedPreconditionError, InvalidArgumentError
 
@@ -17,24 +22,22 @@ if TYPE_CHECKING:
 
 # DLPack's kinds of devices, by Iris's backend.
 _DLPACK_DEVICE = {"emu": 1, "cuda": 2, "hip": 10}
-# numpy's letters and bytes, as array interfaces have them.
-_TYPESTR = {
-    DType.F32: "<f4", DType.F64: "<f8", DType.F16: "<f2", DType.I32: "<i4", DType.I64: "<i8", DType.U8: "|u1",
-    DType.I8: "|i1", DType.I16: "<i2", DType.U16: "<u2", DType.U32: "<u4", DType.U64: "<u8", DType.BOOL: "|b1",
-    # No letters of their own: their bits.
-    DType.BF16: "<u2", DType.F8E4M3: "|u1", DType.F8E5M2: "|u1",
-}
-_DTYPE_OF_TYPESTR = {text[1:]: dtype for dtype, text in reversed(list(_TYPESTR.items()))}
+_DTYPE_OF_TYPESTR = {numpy.dtype(dtype.numpy_name).str[1:]: dtype for dtype in DType if dtype.numpy_name}
 
 
 class Buffer(NamedTuple):
-    """Memory that a call reads or writes: contiguous, and kept by `keep`."""
+    """Contiguous memory that a call reads or writes; `keep` owns it."""
 
     address: int
     count: int  # type: ignore[assignment]  # of elements; a tuple's method is not used
     dtype: DType
     shape: Tuple[int, ...]
     keep: Any
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return self.count * self.dtype.itemsize
 
 
 _torch: Any = None
@@ -47,6 +50,18 @@ def loaded_torch() -> Optional[Any]:
         torch = sys.modules.get("torch")
         _torch = torch if hasattr(torch, "Tensor") else None
     return _torch
+
+
+def is_torch_tensor(what: Any) -> bool:
+    """True for tensors of torch's."""
+    torch = loaded_torch()
+    return torch is not None and isinstance(what, torch.Tensor)
+
+
+def torch_on_gpu(context: "Context") -> Optional[Any]:
+    """torch, if this process has imported it and the rank's device is a GPU that it can use."""
+    torch = loaded_torch()
+    return None if context.on_host or torch is None or not torch.cuda.is_available() else torch
 
 
 def importable_torch() -> Optional[Any]:
@@ -64,7 +79,7 @@ def device_name(context: "Context") -> str:
 
 
 def dlpack_device(context: "Context") -> Tuple[int, int]:
-    """What `__dlpack_device__` says."""
+    """The result of `__dlpack_device__`."""
     return _DLPACK_DEVICE[context.backend], 0 if context.on_host else context.device_index
 
 
@@ -74,49 +89,28 @@ def check_device(context: "Context", device: Any) -> None:
     if device is None:
         return
     kind, _, number = str(device).partition(":")
-    if kind not in ("cuda", "cpu") or (kind == "cpu") > context.on_host:
+    if kind not in ("cuda", "cpu") or (kind == "cpu") > context.on_host or (
+            number and not context.on_host and int(number) != context.device_index):
         raise InvalidArgumentError(f"device={device!s}: the heap of this rank is on {device_name(context)}. Leave the "
                                    "device out, or name that one")
-    if number and not context.on_host and int(number) != context.device_index:
-        raise InvalidArgumentError(f"device={device!s}: the heap of this rank is on {device_name(context)}, which is "
-                                   "another device")
-
-
-def typestr(dtype: DType) -> str:
-    """The element type as array interfaces write it; bfloat16 and 8-bit floats as the unsigned integer of their
-    bits."""
-    return _TYPESTR[dtype]
 
 
 class DeviceArrayInterface:
     """Gives tensors on GPUs the attribute by which cupy, numba and others use them without a copy."""
 
-    count: int
-    contiguous: bool
-    shape: Tuple[int, ...]
-    strides: Tuple[int, ...]
-    dtype: DType
-
     @property
-    def context(self) -> "Context":
-        """The context whose heap it is in."""
-        raise NotImplementedError
-
-    def data_ptr(self) -> int:
-        """Where its first element is."""
-        raise NotImplementedError
-
-    @property
-    def __cuda_array_interface__(self) -> Any:
+    def __cuda_array_interface__(self: Any) -> Any:
         if self.context.on_host:
             raise AttributeError("this tensor is in the memory of the host: use __array_interface__")
-        interface = self._array_interface()  # type: ignore[attr-defined]
-        # The legacy default stream, which all others that block wait for. What Iris puts elsewhere, its user orders.
-        return dict(interface, version=3, stream=1)
+        # The legacy default stream, for which all others that block wait. Users order what Iris puts elsewhere.
+        return dict(self._array_interface(), version=3, stream=1)
+
+
+_IrisTensor: Any = DeviceArrayInterface
 
 
 def _array(interface: Any, written: bool) -> Tuple[int, DType, Tuple[int, ...], Tuple[int, ...]]:
-    """Of an array interface: the address, the type, the shape, and the strides in elements."""
+    """The address, type, shape and strides in elements of an array interface."""
     dtype = _DTYPE_OF_TYPESTR.get(interface["typestr"][1:])
     if dtype is None or interface["typestr"][0] == ">":
         raise InvalidArgumentError(f"elements of the type {interface['typestr']} are none that Iris knows")
@@ -132,67 +126,68 @@ def _array(interface: Any, written: bool) -> Tuple[int, DType, Tuple[int, ...], 
     return interface["data"][0] or 0, dtype, shape, tuple(stride // dtype.itemsize for stride in given)
 
 
-def _from_interface(interface: Any, keep: Any, written: bool) -> Buffer:
-    address, dtype, shape, strides = _array(interface, written)
-    if not is_contiguous(shape, strides):
-        raise InvalidArgumentError(f"an array of shape {shape} and strides {tuple(interface['strides'])} is not "
-                                   "contiguous: make it so first")
-    return Buffer(address, count_of(shape), dtype, shape, keep)
-
-
-def _check_torch(context: "Context", torch: Any, what: Any) -> None:
-    """InvalidArgumentError: a tensor of torch's whose values do not lie in the memory of the rank's device."""
+def _check_torch(context: "Context", what: Any, role: str) -> None:
+    """InvalidArgumentError: the values of a tensor of torch's do not lie in the memory of the rank's device."""
     if not (what.device.type == "cpu" if context.on_host else
             what.is_cuda and what.get_device() == context.device_index):
-        raise InvalidArgumentError(f"it is on {what.device}, and the device of this rank is {device_name(context)}: "
-                                   "move it there first")
-    if what.layout is not torch.strided:
-        raise InvalidArgumentError(f"its layout is {what.layout}: call to_dense() first")
+        raise InvalidArgumentError(f"{role}: it is on {what.device}, and the device of this rank is "
+                                   f"{device_name(context)}: move it there first")
+    if what.layout is not _torch.strided:
+        raise InvalidArgumentError(f"{role}: its layout is {what.layout}: call to_dense() first")
     if hasattr(what, "is_neg") and what.is_neg():
-        raise InvalidArgumentError("its memory has the negatives of its values, which are taken when they are read: "
-                                   "call resolve_neg() first")
+        raise InvalidArgumentError(f"{role}: its memory has the negatives of its values, which are taken when they are "
+                                   "read: call resolve_neg() first")
 
 
 def check_no_gradient(what: Any, role: str) -> None:
-    """InvalidArgumentError: a tensor of torch's whose gradient would be lost, as torch's own functions with `out=`
-    say."""
-    torch = loaded_torch()
-    if torch is not None and isinstance(what, torch.Tensor) and what.requires_grad and torch.is_grad_enabled():
+    """InvalidArgumentError: the gradient of a tensor of torch's would be lost. torch's own functions with `out=` refuse
+    it alike."""
+    if is_torch_tensor(what) and what.requires_grad and _torch.is_grad_enabled():
         raise InvalidArgumentError(f"{role} requires a gradient, which this operation does not have: call it under "
                                    "torch.no_grad(), or give detach() of the tensor")
+
+
+def _memory_of(context: "Context", what: Any, role: str,
+               written: bool) -> Tuple[int, DType, Tuple[int, ...], Tuple[int, ...]]:
+    """The address, type, shape and strides of a tensor or an array. InvalidArgumentError: see buffer_of()."""
+    if isinstance(what, _IrisTensor):
+        if what.context is not context:
+            raise InvalidArgumentError(f"{role} is a tensor of another context: use tensors with the context that made "
+                                       "them")
+        return what.data_ptr(), what.dtype, what.shape, what.strides
+    if is_torch_tensor(what):
+        _check_torch(context, what, role)
+        return what.data_ptr(), DType.of(what.dtype), tuple(what.shape), tuple(what.stride())
+    try:
+        if not context.on_host and hasattr(what, "__cuda_array_interface__"):
+            return _array(what.__cuda_array_interface__, written)
+        if hasattr(what, "__array_interface__"):
+            if not context.on_host:
+                raise InvalidArgumentError(f"it is in the memory of the host, and the device of this rank is "
+                                           f"{device_name(context)}: copy it there first")
+            return _array(what.__array_interface__, written)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"{role}: {error}") from None
+    raise InvalidArgumentError(f"{role} is {type(what).__name__}: a tensor of Iris, torch or cupy, or an array of "
+                               "numpy where devices are emulated, is wanted")
 
 
 def buffer_of(context: "Context", what: Any, role: str, written: bool = False) -> Buffer:
     """The memory of a tensor of Iris, torch or cupy, or of an array of numpy. InvalidArgumentError: it is nothing of
     that kind, not contiguous, on another device, or read-only if it is to be written; `role` says in the text which
     argument it is."""
-    if isinstance(what, DeviceArrayInterface):
-        if what.context is not context:
-            raise InvalidArgumentError(f"{role} is a tensor of another context: use tensors with the context that made "
-                                       "them")
-        if not what.contiguous:
-            raise InvalidArgumentError(f"{role} has shape {what.shape} and strides {what.strides}, which is not "
-                                       "contiguous: use a contiguous tensor")
+    if isinstance(what, _IrisTensor) and what.contiguous and what.context is context:
         return Buffer(what.data_ptr(), what.count, what.dtype, what.shape, what)
     torch = loaded_torch()
-    try:
-        if torch is not None and isinstance(what, torch.Tensor):
-            _check_torch(context, torch, what)
-            if not what.is_contiguous():
-                raise InvalidArgumentError(f"its shape {tuple(what.shape)} has the strides {tuple(what.stride())}, "
-                                           "which is not contiguous: call contiguous() first")
+    if torch is not None and isinstance(what, torch.Tensor):  # without its strides, since models call this often
+        _check_torch(context, what, role)
+        if what.is_contiguous():
             return Buffer(what.data_ptr(), what.numel(), DType.of(what.dtype), tuple(what.shape), what)
-        if not context.on_host and hasattr(what, "__cuda_array_interface__"):
-            return _from_interface(what.__cuda_array_interface__, what, written)
-        if hasattr(what, "__array_interface__"):
-            if not context.on_host:
-                raise InvalidArgumentError(f"it is in the memory of the host, and the device of this rank is "
-                                           f"{device_name(context)}: copy it there first")
-            return _from_interface(what.__array_interface__, what, written)
-    except InvalidArgumentError as error:
-        raise InvalidArgumentError(f"{role}: {error}") from None
-    raise InvalidArgumentError(f"{role} is {type(what).__name__}: a tensor of Iris, torch or cupy, or an array of "
-                               "numpy where devices are emulated, is wanted")
+    address, dtype, shape, strides = _memory_of(context, what, role, written)
+    if not is_contiguous(shape, strides):
+        raise InvalidArgumentError(f"{role} has the shape {shape} and the strides {strides}, which is not contiguous: "
+                                   "give a contiguous one, which torch's contiguous() makes")
+    return Buffer(address, math.prod(shape), dtype, shape, what)
 
 
 class Matrix(NamedTuple):
@@ -211,31 +206,10 @@ def matrix_of(context: "Context", what: Any, role: str, may_be_transposed: bool 
     """A tensor of two dimensions, of Iris, torch or cupy, or an array of numpy. `transposed`: its columns, and not its
     rows, are contiguous, and are `ld` elements apart. InvalidArgumentError: as buffer_of, or it is stored in another
     way, or its gradient would be lost."""
-    torch = loaded_torch()
-    interface = None if context.on_host else getattr(what, "__cuda_array_interface__", None)
-    if isinstance(what, DeviceArrayInterface):
-        # Its device and context are looked at as those of any buffer, by way of an element.
-        shape, strides, dtype, address = what.shape, what.strides, what.dtype, what.data_ptr()
-        if what.context is not context:
-            buffer_of(context, what, role)
-    elif torch is not None and isinstance(what, torch.Tensor):
-        check_no_gradient(what, role)
-        try:
-            _check_torch(context, torch, what)
-        except InvalidArgumentError as error:
-            raise InvalidArgumentError(f"{role}: {error}") from None
-        shape, strides = tuple(what.shape), tuple(what.stride())
-        dtype, address = DType.of(what.dtype), what.data_ptr()
-    elif interface is not None or (context.on_host and hasattr(what, "__array_interface__")):
-        try:
-            address, dtype, shape, strides = _array(interface or what.__array_interface__, written)
-        except InvalidArgumentError as error:
-            raise InvalidArgumentError(f"{role}: {error}") from None
-    else:
-        buffer_of(context, what, role)
-        raise InvalidArgumentError(f"{role} is {type(what).__name__}, which is no matrix")
+    check_no_gradient(what, role)
+    address, dtype, shape, strides = _memory_of(context, what, role, written)
     if len(shape) != 2:
-        raise InvalidArgumentError(f"{role} has the shape {tuple(shape)}: a matrix of two dimensions is wanted")
+        raise InvalidArgumentError(f"{role} has the shape {shape}: a matrix of two dimensions is wanted")
     rows, columns = shape
     if columns <= 1 or strides[1] == 1:
         ld = strides[0] if rows > 1 else columns
@@ -246,68 +220,22 @@ def matrix_of(context: "Context", what: Any, role: str, may_be_transposed: bool 
         if columns <= 1 or ld >= rows:
             return Matrix(address, (rows, columns), max(ld, rows), True, dtype, what)
     also = ", or its columns" if may_be_transposed else ""
-    raise InvalidArgumentError(f"{role} has the shape {tuple(shape)} and the strides {tuple(strides)}: its rows must "
+    raise InvalidArgumentError(f"{role} has the shape {shape} and the strides {strides}: its rows must "
                                f"be contiguous{also}: call contiguous() first")
 
 
-def contiguous_strides(shape: Sequence[int]) -> Tuple[int, ...]:
-    """The strides, in elements, of a tensor whose elements lie one behind the other."""
-    return tuple(count_of(shape[i + 1:]) for i in range(len(shape)))
-
-
-def count_of(shape: Sequence[int]) -> int:
-    """How many elements a shape has."""
-    count = 1
-    for extent in shape:
-        count *= extent
-    return count
-
-
-def common_rows(shape: Sequence[int], first: Sequence[int],
-                second: Sequence[int]) -> Optional[Tuple[int, int, int, int]]:
-    """Two layouts of a shape as rows: how many, the elements of each, and how many elements lie between the beginnings
-    of two rows in the first and in the second. None: they are no such rows, or rows that overlap."""
-    dims = [dim for dim in zip(shape, first, second) if dim[0] != 1]
-    length = 1
-    while dims and dims[-1][1] == dims[-1][2] == length:
-        length *= dims.pop()[0]
-    if not dims:
-        return 1, length, length, length
-    count, a, b = dims.pop()
-    while dims and dims[-1][1] == count * a and dims[-1][2] == count * b:
-        count *= dims.pop()[0]
-    return None if dims or min(a, b) < length else (count, length, a, b)
-
-
-def is_contiguous(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether elements lie one behind the other, the last dimension first. Strides are elements."""
-    expected = 1
-    if 0 in shape:
-        return True
-    for extent, stride in zip(reversed(shape), reversed(strides)):
-        if extent != 1 and stride != expected:
-            return False
-        expected *= extent
-    return True
-
-
-def native_stream(stream: Any) -> int:
-    """The platform's stream behind a number, or an object of torch or cupy."""
-    for name in ("cuda_stream", "ptr"):
-        if isinstance(getattr(stream, name, None), int):
-            return getattr(stream, name)
-    if isinstance(stream, int) and not isinstance(stream, bool):
-        return stream
-    raise InvalidArgumentError(f"{type(stream).__name__} is no stream: one of Iris, torch or cupy is wanted, or the "
-                               "number of a stream of the platform")
-
-
-def check_stream_device(context: "Context", stream: Any) -> None:
-    """InvalidArgumentError: a stream of torch's or cupy's that belongs to another device."""
+def native_stream(context: "Context", stream: Any) -> int:
+    """The number of the platform's stream that a number, or an object of torch or cupy, stands for.
+    InvalidArgumentError: it is no stream, or one of another device."""
     index = getattr(getattr(stream, "device", None), "index", getattr(stream, "device_id", None))
     if isinstance(index, int) and index >= 0 and not context.on_host and index != context.device_index:
         raise InvalidArgumentError(f"the stream is of device {index}, and this rank's is {device_name(context)}: use a "
                                    "stream of that one")
+    for number in (getattr(stream, "cuda_stream", None), getattr(stream, "ptr", None), stream):
+        if isinstance(number, int) and not isinstance(number, bool):
+            return number
+    raise InvalidArgumentError(f"{type(stream).__name__} is no stream: one of Iris, torch or cupy is wanted, or the "
+                               "number of a stream of the platform")
 
 
 def current_torch_stream(context: "Context") -> Optional[int]:
@@ -323,8 +251,8 @@ def current_torch_stream(context: "Context") -> Optional[int]:
 
 def synchronize_torch(context: "Context") -> bool:
     """Waits for all that torch has put on the rank's device. False: a graph is being recorded, and one must not."""
-    torch = loaded_torch()
-    if context.on_host or torch is None or not torch.cuda.is_available():
+    torch = torch_on_gpu(context)
+    if torch is None:
         return True
     if torch.cuda.is_current_stream_capturing():
         return False
@@ -332,25 +260,42 @@ def synchronize_torch(context: "Context") -> bool:
     return True
 
 
-def heap_pool(context: "Context", library: str, allocate: str, free: str) -> Tuple[Any, Any]:
-    """A pool of torch's over two functions of a library, and its allocator. FailedPreconditionError: torch has none
-    here, and what to do."""
-    torch = importable_torch()
-    if context.on_host:
-        raise FailedPreconditionError("mem_pool() is for GPUs: where devices are emulated, torch has one allocator for "
-                                      "all. Allocate with the factories of the context")
-    if torch is None or not hasattr(torch.cuda, "MemPool") or not hasattr(torch.cuda, "use_mem_pool"):
-        raise FailedPreconditionError("mem_pool() needs torch.cuda.MemPool, which torch has since 2.5: install a newer "
-                                      "one, or allocate with the factories of the context")
-    allocator = torch.cuda.memory.CUDAPluggableAllocator(library, allocate, free)
-    return torch.cuda.MemPool(allocator.allocator()), allocator
+class MemPool:
+    """Memory of this rank's heap for torch: inside `with pool:`, on this thread, torch allocates on the rank's GPU from
+    the heap, at offsets of the rank's own. docs/python.md says what that means for gradients, put, get and signals.
 
+    Keep it as long as its tensors: it keeps their memory mapped, also after the context's close(). One thread uses it
+    at a time, and not inside itself."""
 
-def use_heap_pool(context: "Context", pool: Any) -> Any:
-    """The context manager in which torch allocates from the pool."""
-    torch = loaded_torch()
-    assert torch is not None  # it made the pool
-    return torch.cuda.use_mem_pool(pool, context.device_index)
+    def __init__(self, context: "Context") -> None:
+        context.check()
+        torch = importable_torch()
+        if context.on_host:
+            raise FailedPreconditionError("mem_pool() is for GPUs: where devices are emulated, torch has one allocator "
+                                          "for all. Allocate with the factories of the context")
+        if torch is None or not hasattr(torch.cuda, "MemPool") or not hasattr(torch.cuda, "use_mem_pool"):
+            raise FailedPreconditionError("mem_pool() needs torch.cuda.MemPool, which torch has since 2.5: install a "
+                                          "newer one, or allocate with the factories of the context")
+        self.context = context
+        """The context whose heap it uses."""
+        allocator = torch.cuda.memory.CUDAPluggableAllocator(_capi.library()._name, "iris_torch_malloc",
+                                                             "iris_torch_free")
+        self.pool = torch.cuda.MemPool(allocator.allocator())
+        self._kept = (allocator, context.native())
+        self._entered: List[Any] = []
+        self._use()
+
+    def _use(self) -> None:
+        _capi.library().iris_torch_use(self.context.handle, self.context.device_index)
+
+    def __enter__(self) -> "MemPool":
+        self._use()
+        self._entered.append(_torch.cuda.use_mem_pool(self.pool, self.context.device_index))
+        self._entered[-1].__enter__()
+        return self
+
+    def __exit__(self, *what: Any) -> None:
+        self._entered.pop().__exit__(*what)
 
 
 def default_dtype() -> DType:
@@ -383,40 +328,29 @@ def torch_view(tensor: Any) -> Any:
 
 def copy_from_torch(tensor: Any, values: Any) -> None:
     """Fills a tensor of the heap with the values of one of torch's, of any type and on any device. Waits."""
-    torch = loaded_torch()
     if not all(a in (1, b) for a, b in zip(reversed(values.shape), reversed(tensor.shape))) or (
             values.ndim > tensor.ndim):
         raise InvalidArgumentError(f"values of shape {tuple(values.shape)} do not fill a tensor of shape "
                                    f"{tensor.shape}")
-    assert torch is not None  # which has made `values`
-    with torch.no_grad():
+    with _torch.no_grad():
         torch_view(tensor).copy_(values)
     synchronize_torch(tensor.context)
 
 
-class World(NamedTuple):
-    """A job as torch.distributed knows it."""
-
-    job: str
-    rank: int
-    n_ranks: int
-    local_rank: int
-
-
-def torch_world() -> Optional[World]:
-    """The place of this process in torch's default group; None: there is none. Collective over that group: rank 0
-    makes up a name for the job."""
+def torch_world() -> Dict[str, Any]:
+    """The place of this process in torch's default group, as options of Context; empty: there is none. Collective over
+    that group: rank 0 names the job."""
     torch = loaded_torch()
     distributed = getattr(torch, "distributed", None)
     if torch is None or distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return None
-    rank, n_ranks = distributed.get_rank(), distributed.get_world_size()
+        return {}
+    rank = distributed.get_rank()
     local = _local_rank(torch, rank)
     if torch.cuda.is_available():
         torch.cuda.set_device(local)  # a broadcast of objects goes there
     names = [f"torch-{uuid.uuid4().hex[:16]}"]
     distributed.broadcast_object_list(names, src=0)
-    return World(names[0], rank, n_ranks, local)
+    return {"job": names[0], "rank": rank, "n_ranks": distributed.get_world_size(), "local_rank": local}
 
 
 def _local_rank(torch: Any, rank: int) -> int:
@@ -456,15 +390,8 @@ def ranks_of_group(group: Any) -> Tuple[int, ...]:
     return tuple(rank for rank, _ in sorted(table.items(), key=lambda item: item[1]))
 
 
-def is_torch_tensor(what: Any) -> bool:
-    """Whether it is a tensor of torch's."""
-    torch = loaded_torch()
-    return torch is not None and isinstance(what, torch.Tensor)
-
-
 def words_on_device(context: "Context", words: Sequence[int]) -> Any:
     """Words of 64 bits as one array for kernels: torch's on the device, where torch is there; else numpy's."""
-    import numpy
     array = numpy.array(words, dtype=numpy.uint64)
     torch = importable_torch()
     if torch is None:
@@ -477,8 +404,8 @@ def words_on_device(context: "Context", words: Sequence[int]) -> Any:
 
 def use_device(context: "Context") -> None:
     """Makes the rank's GPU torch's current one, where torch is used: kernels of Triton go there."""
-    torch = loaded_torch()
-    if not context.on_host and torch is not None and torch.cuda.is_available():
+    torch = torch_on_gpu(context)
+    if torch is not None:
         torch.cuda.set_device(context.device_index)
 
 

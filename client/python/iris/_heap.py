@@ -1,25 +1,23 @@
-"""Who holds memory of the heap, and how what nobody holds any more is given back.
+"""Storages, and how the heap gets back memory that nothing refers to.
 
-A Storage is one range of the heap. Tensors and their views hold it, and so do arrays of other libraries that were made
-of them (an Export). Giving back what iris_allocate gave is collective, and Python drops objects at different times on
-different ranks. So dropping one does nothing but write down its number; the ranks give it back together later:
+A Storage is one range of the heap. Tensors, their views and arrays of other libraries made of them (an Export) refer to
+it. Freeing a range that iris_allocate gave is collective, and Python drops objects at different times on different
+ranks. So dropping a storage only records its number; the ranks free it together later:
 
-  * Each team counts what its members have allocated together. The count is the same on all members, because they
-    allocate in the same order, and so it names a storage on all of them alike.
-  * When a storage is dropped, its number goes to the end of a list of this process. That is all: no call, no lock, no
-    waiting. It may happen on any thread, inside any statement.
-  * Every member takes part in an agreement at the same places of the program, and at no others: in the allocation
-    that follows EVERY_ALLOCATIONS others, or EVERY_BYTES; in an allocation that found no room, or its name taken, of
-    which every member is told the same; and in Context.collect(). Member after member, in the order of the team, says
-    which numbers of those that all before it have dropped it has dropped, too. What the last one says, everybody gives
-    back, in the order of the numbers, with iris_free. When nothing is left, the rest do not speak.
-  * Before a member names a storage as dropped, it waits for what it has put on its streams. So when all have named it,
-    no rank's kernel or copy uses it any more.
+  * Each team counts its allocations. The count is equal on all members, because they allocate in the same order, and
+    so it names a storage on all of them.
+  * A storage that is dropped appends its number to a list of this process, without a call, a lock or a wait. That may
+    happen on any thread, inside any statement.
+  * Every member takes part in an agreement at the same places of the program: in the allocation that follows
+    EVERY_ALLOCATIONS others, or EVERY_BYTES; in an allocation that found no room, or its name taken, which is reported
+    to every member; and in Context.collect(). Member after member, in the order of the team, broadcasts those of the
+    numbers dropped by all before it that it has dropped, too. All members free the numbers of the last broadcast, in
+    their order, with iris_free. An empty broadcast ends the agreement.
+  * Before a member names a storage as dropped, it waits for the work on its streams. So when all have named it, no
+    rank's kernel or copy uses it.
 
-A member that has not dropped a storage keeps it for all, which is right: it can still reach the others' copies. What
-is left when the context ends, ends with it.
-
-What one rank has allocated or opened alone is not collective. It is given back by the next allocation or collect().
+A member that has not dropped a storage keeps it for all, since it can still reach the others' copies. The rest ends
+with the context. Memory that one rank has allocated or opened alone is freed by its next allocation or collect().
 """
 
 from __future__ import annotations
@@ -30,9 +28,11 @@ import os
 import struct
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Deque, Dict, List, Optional, Tuple
 
 from iris import _capi
+from iris._shapes import bytes_of
+from iris.dtypes import DType
 from iris.errors import AlreadyExistsError, FailedPreconditionError, InvalidArgumentError, ResourceExhaustedError
 
 if TYPE_CHECKING:
@@ -46,9 +46,13 @@ EVERY_BYTES = 64 << 20
 NAMED_MAX = 100_000
 
 
+FORKED = ("{} was used in a forked child, which has no heap: use the start method 'spawn', and make a context in the "
+          "child")
+
+
 class Native:
-    """The C context, for as long as anything needs its mappings. The last reference that goes ends it: leaving a job
-    is not collective. At the interpreter's end it is left, too, so that the peers are told."""
+    """The C context, as long as something needs its mappings. It ends with the last reference, since leaving a job is
+    not collective, or with the interpreter, so that peers get a report."""
 
     def __init__(self, handle: int) -> None:
         self.handle = handle
@@ -61,7 +65,7 @@ class Native:
 
 
 class Export:
-    """What an array of another library holds: the storage, and the mappings, which outlive Context.close() for it."""
+    """Keeps the storage of an array of another library, and the mappings, which then outlive Context.close()."""
 
     def __init__(self, storage: "Storage") -> None:
         self.storage = storage
@@ -69,11 +73,11 @@ class Export:
 
 
 class Storage:
-    """One range of the heap. `address` is where this process uses it, `symmetric` what stands for it in this rank's
-    heap, `owner` the only rank that has it (None: every member of the team)."""
+    """One range of the heap. `address` is for use in this process, `symmetric` stands for it in this rank's heap, and
+    `owner` is the only rank that has it (None: every member of the team). `free` gives back memory of one rank."""
 
     def __init__(self, context: "Context", team: Optional["Team"], allocation: Any, name: Optional[str],
-                 owner: Optional[int] = None, symmetric: Optional[int] = None) -> None:
+                 owner: Optional[int] = None, symmetric: Optional[int] = None, free: str = "iris_free") -> None:
         self.context = context
         self.team = team
         self.allocation = allocation
@@ -82,38 +86,39 @@ class Storage:
         self.address = allocation.address or 0
         self.symmetric = self.address if symmetric is None else symmetric
         self.bytes = allocation.bytes
+        self.free = free
         self.freed = False
-        self.symm_mem: Any = None  # what rendezvous() asks for, of the buffers of symm_mem.empty()
-        self.kept: Any = None  # what has the memory, of what this rank has registered
-        self.dropped: Any = None  # the weakref.finalize that writes the number down
+        self.symm_mem: Any = None  # for rendezvous(), if symm_mem.empty() made it
+        self.dropped: Any = None  # the weakref.finalize that records the number
         self.generation = _capi.generation
 
     def check(self) -> None:
         """FailedPreconditionError: its memory must not be used any more, and why."""
+        context = self.context
+        if not self.freed and context._native is not None and self.generation == _capi.generation:
+            return
         what = f"the tensor '{self.name}'" if self.name else "a tensor"
         if self.freed:
             raise FailedPreconditionError(f"{what} of the heap was used after it was freed: allocate another one")
-        if self.context.closed:
+        if context.closed:
             raise FailedPreconditionError(f"{what} of the heap was used after its context was closed: copy what you "
                                           "need before, for instance with tensor.numpy().copy()")
-        if self.generation != _capi.generation:
-            raise FailedPreconditionError(f"{what} of the heap was used in a forked child, which has no heap: use the "
-                                          "start method 'spawn', and make a context in the child")
+        raise FailedPreconditionError(FORKED.format(f"{what} of the heap"))
 
 
 class Heap:
-    """The storages of one context. Thread-safe; ranks must allocate in the same order all the same."""
+    """The storages of one context. Thread-safe, but ranks must allocate in the same order."""
 
     def __init__(self, context: "Context") -> None:
         self._context = weakref.ref(context)
         self._mutex = threading.RLock()  # never held while other ranks are waited for
         self._ledgers: Dict[int, _Ledger] = {}
         self._storages: "weakref.WeakSet[Storage]" = weakref.WeakSet()
-        self._own: Deque[Callable[[int], Any]] = collections.deque()  # what gives back what was dropped of this rank's
+        self._own: Deque[Tuple[str, Any]] = collections.deque()  # (function, argument) to free what one rank has alone
 
     @property
     def context(self) -> "Context":
-        """Whose heap it is."""
+        """The context of this heap."""
         context = self._context()
         assert context is not None  # it owns this object
         return context
@@ -122,146 +127,108 @@ class Heap:
         with self._mutex:
             return self._ledgers.setdefault(team.id, _Ledger(team))
 
-    def allocate(self, team: "Team", options: Any, name: Optional[str]) -> Storage:
-        """Collective over the team."""
-        library = _capi.library()
-        return self._together(team, name, lambda context, out: library.iris_allocate(
-            context, team.handle, ctypes.byref(options), out))
-
-    def register_together(self, team: "Team", address: int, options: Any, name: Optional[str], keep: Any) -> Storage:
-        """Collective over the team: memory of each member's process, which `keep` has."""
-        library = _capi.library()
-        storage = self._together(team, name, lambda context, out: library.iris_register_symmetric(
-            context, team.handle, address, ctypes.byref(options), out))
-        # With the allocation, which stays until all members have dropped theirs: others may write into it until then.
-        storage.allocation.keep = keep
-        return storage
-
-    def _together(self, team: "Team", name: Optional[str], allocate: Callable[[int, Any], Any]) -> Storage:
-        context = self.context
+    def allocate(self, team: "Team", options: Any, name: Optional[str], lent: Any = None) -> Storage:
+        """Collective over the team: a range at one offset of every heap, for memory of its own or for a buffer that
+        each member lends."""
+        context, library = self.context, _capi.library()
+        function, place = (library.iris_allocate, ()) if lent is None else (
+            library.iris_register_symmetric, (lent.address,))
         self.free_own()
         ledger = self._ledger(team)
         with ledger.mutex:
             if ledger.due():
                 ledger.collect(context)
-            allocation = _capi.iris_allocation()
+            arguments = (_capi.iris_allocation, function, context.handle, team.handle, *place, ctypes.byref(options))
             try:
-                allocate(context.handle, ctypes.byref(allocation))
+                allocation = _capi.out(*arguments)
             except (ResourceExhaustedError, AlreadyExistsError):
-                # Every member is told the same, so all of them come here.
+                # Every member gets this error, so all of them come here.
                 if not ledger.collect(context):
                     raise
-                allocate(context.handle, ctypes.byref(allocation))
+                allocation = _capi.out(*arguments)
+            # With the allocation, which stays until all members have dropped theirs: others may write until then.
+            allocation.keep = lent and lent.keep
             storage = Storage(context, team, allocation, name)
             ledger.add(storage)
             self._storages.add(storage)
             return storage
 
-    def allocate_local(self, options: Any, name: Optional[str]) -> Storage:
-        """A range of this rank's heap alone."""
-        context = self.context
-        self.free_own()
-        allocation = _capi.iris_allocation()
-        _capi.library().iris_allocate_local(context.handle, ctypes.byref(options), ctypes.byref(allocation))
-        storage = Storage(context, None, allocation, name, owner=context.rank)
-        storage.dropped = weakref.finalize(storage, self._own.append, _capi_call("iris_free", allocation))
+    def _alone(self, allocation: Any, name: Optional[str], owner: int, **options: Any) -> Storage:
+        storage = Storage(self.context, None, allocation, name, owner, **options)
+        storage.dropped = weakref.finalize(storage, self._own.append, (storage.free, allocation))
         storage.dropped.atexit = False
         self._storages.add(storage)
         return storage
 
-    def register(self, address: int, options: Any, name: Optional[str], keep: Any) -> Storage:
-        """Memory of this process, which `keep` has, for others to open."""
-        context = self.context
+    def allocate_local(self, options: Any, name: Optional[str], lent: Any = None) -> Storage:
+        """A range of this rank's heap alone, or a buffer of this process for others to open."""
+        context, library = self.context, _capi.library()
+        function, place = (library.iris_allocate_local, ()) if lent is None else (
+            library.iris_register, (lent.address,))
         self.free_own()
-        allocation = _capi.iris_allocation()
-        _capi.library().iris_register(context.handle, address, ctypes.byref(options), ctypes.byref(allocation))
-        storage = Storage(context, None, allocation, name, owner=context.rank, symmetric=0)
-        storage.kept = keep
-        storage.dropped = weakref.finalize(storage, self._own.append, _capi_call("iris_free", allocation, keep))
-        storage.dropped.atexit = False
-        self._storages.add(storage)
-        return storage
+        allocation = _capi.out(_capi.iris_allocation, function, context.handle, *place, ctypes.byref(options))
+        allocation.keep = lent and lent.keep
+        return self._alone(allocation, name, context.rank, symmetric=None if lent is None else 0)
 
     def open_local(self, opened: Any, name: str) -> Storage:
-        """What another rank has allocated so, and iris_open_local has opened."""
-        storage = Storage(self.context, None, opened, name, owner=opened.rank, symmetric=opened.symmetric or 0)
-        storage.dropped = weakref.finalize(storage, self._own.append, _capi_call("iris_close_local", opened))
-        storage.dropped.atexit = False
-        self._storages.add(storage)
-        return storage
+        """Memory that another rank has alone and that iris_open_local has opened."""
+        return self._alone(opened, name, opened.rank, symmetric=opened.symmetric or 0, free="iris_close_local")
 
     def free(self, storage: Storage) -> None:
         """Collective over the team that allocated, or of this rank alone."""
         storage.check()
-        handle = self.context.handle
-        if storage.team is not None:
-            ledger = self._ledger(storage.team)
-            with ledger.mutex:
-                storage.check()
-                storage.freed = True
-                storage.dropped.detach()
-                ledger.forget(storage)
-                _capi.library().iris_free(handle, ctypes.byref(storage.allocation))
-            return
-        with self._mutex:
+        ledger = None if storage.team is None else self._ledger(storage.team)
+        with self._mutex if ledger is None else ledger.mutex:
             storage.check()
             storage.freed = True
             storage.dropped.detach()
-            opened = isinstance(storage.allocation, _capi.iris_opened)
-            function = _capi.library().iris_close_local if opened else _capi.library().iris_free
-            function(handle, ctypes.byref(storage.allocation))
+            if ledger is not None:
+                ledger.forget(storage)
+            getattr(_capi.library(), storage.free)(self.context.handle, ctypes.byref(storage.allocation))
 
     def collect(self, team: "Team") -> int:
-        """Collective over the team: gives back what all its members have dropped. Returns how many."""
+        """Collective over the team: frees the storages that all its members have dropped. Returns how many."""
         self.free_own()
         ledger = self._ledger(team)
         with ledger.mutex:
             return ledger.collect(self.context)
 
     def forget_team(self, team: "Team") -> None:
-        """What a team that has ended had allocated stays until the context ends."""
+        """The storages of a team that has ended stay until the context ends."""
         with self._mutex:
             self._ledgers.pop(team.id, None)
 
     def free_own(self) -> None:
-        """Gives back what was dropped of what this rank has alone."""
-        count = len(self._own)  # what is dropped from now on is perhaps still in use by what is not waited for
+        """Frees the storages that this rank had alone and has dropped."""
+        count = len(self._own)  # work that is not waited for may use storages that are dropped from now on
         context = self.context
         if not count or not context.quiet():
             return
         with self._mutex:
             for _ in range(min(count, len(self._own))):
-                self._own.popleft()(context.handle)
+                function, argument = self._own.popleft()
+                getattr(_capi.library(), function)(context.handle, ctypes.byref(argument))
 
     def find(self, address: int) -> Optional[Storage]:
-        """The storage that has the address in it."""
+        """The storage in which the address lies."""
         for storage in list(self._storages):
             if not storage.freed and storage.address <= address < storage.address + max(storage.bytes, 1):
                 return storage
         return None
 
     def live(self) -> int:
-        """How many storages are not freed, here."""
+        """Returns how many storages of teams this process has not freed."""
         return sum(len(ledger.storages) for ledger in list(self._ledgers.values()))
 
 
-def _capi_call(function: str, argument: Any, keep: Any = None) -> Callable[[int], Any]:
-    """The call, which keeps `keep` as long as it can still be made."""
-
-    def call(handle: int, _keep: Any = keep) -> Any:
-        return getattr(_capi.library(), function)(handle, ctypes.byref(argument))
-
-    return call
-
-
 class _Ledger:
-    """What a team has allocated, by number, and which of it was dropped here."""
+    """The allocations of a team by number, and those that this process has dropped."""
 
     def __init__(self, team: "Team") -> None:
         self.team = team
-        self.mutex = threading.RLock()  # for each team: a thread that waits for its members holds up no other team's
+        self.mutex = threading.RLock()  # of each team, so that a thread that waits for its members delays no other team
         self.storages: Dict[int, Any] = {}  # number: iris_allocation
-        self._number_of: Dict[int, int] = {}  # id of that: number
+        self._number_of: Dict[int, int] = {}  # by id of the iris_allocation
         self._dropped: Deque[int] = collections.deque()
         self._mine: Dict[int, None] = {}  # dropped here and not agreed on yet, in order
         self._next = 0
@@ -280,11 +247,10 @@ class _Ledger:
         storage.dropped.atexit = False
 
     def forget(self, storage: Storage) -> None:
-        number = self._number_of.pop(id(storage.allocation))
-        del self.storages[number]
+        del self.storages[self._number_of.pop(id(storage.allocation))]
 
     def due(self) -> bool:
-        """The same on all members: it depends on what they have allocated together alone."""
+        """Depends only on the team's allocations, so it is equal on all members."""
         return self._since >= EVERY_ALLOCATIONS or self._bytes_since >= EVERY_BYTES
 
     def collect(self, context: "Context") -> int:
@@ -311,12 +277,12 @@ class _Ledger:
         return len(agreed or ())
 
 
-def allocate_options(bytes_: int, dtype: int, shape: Tuple[int, ...], name: Optional[str],
-                     alignment_bytes: int) -> Any:
-    """The C struct. `shape` is for listings: one with more dimensions than those show is shown as one number."""
+def allocate_options(shape: Tuple[int, ...], dtype: DType, name: Optional[str], alignment_bytes: int = 0) -> Any:
+    """The C struct. Listings show a shape of more than 16 dimensions as the number of bytes."""
     if alignment_bytes < 0 or alignment_bytes & (alignment_bytes - 1):
         raise InvalidArgumentError(f"an alignment of {alignment_bytes} bytes is no power of two")
-    shown = shape if len(shape) <= 16 else (bytes_,)
-    return _capi.iris_allocate_options(bytes=bytes_, alignment_bytes=alignment_bytes, name=_capi.text(name),
+    nbytes = bytes_of(shape, dtype)
+    shown = shape if len(shape) <= 16 else (nbytes,)
+    return _capi.iris_allocate_options(bytes=nbytes, alignment_bytes=alignment_bytes, name=_capi.text(name),
                                        dtype=dtype, n_dims=len(shown),
                                        shape=(ctypes.c_uint64 * max(len(shown), 1))(*shown))

@@ -1,22 +1,20 @@
 """Functions for kernels of Triton: load, store, copy, get, put, atomics, signals, and DeviceContext.
 
-They are attributes of the package, `iris.load` and so on, so that a kernel calls them by these names; Triton is
-imported by the first use of one. Their names and the order of their arguments are those of the reference system.
+They are attributes of the package (`iris.load`), imported with Triton by the first use of one. Their names and the
+order of their arguments are those of the reference system. In all of them:
 
-Common to all of them:
-
-- Pointers, or blocks of pointers, are to the heap of the rank that calls, as a tensor's argument to a kernel is. The
-  function finds the same place in the other rank's heap. `heap_bases` is what the host's get_heap_bases() returns.
-- Nothing is checked on the device: a pointer that lies in no heap, or a rank that is none, is undefined behaviour.
-- `mask`: elements whose mask is false are neither read nor written. `other`: what a load gives for them.
+- Pointers, or blocks of pointers, are to the heap of the calling rank, as a tensor's argument to a kernel is. The
+  function finds the same place in the other rank's heap. `heap_bases` is the result of the host's get_heap_bases().
+- The device checks nothing: a pointer outside the heap, or an invalid rank, is undefined behaviour.
+- Elements whose `mask` is false are neither read nor written; a load gives `other` for them.
 - `hint` is an integer, or one for each dimension: so many elements are contiguous, and the first lies on a multiple of
-  so many bytes. It is needed only where Triton does not see this in the caller's pointers itself, because the
-  translation keeps what Triton knows of them: blocks that are wide accesses locally are wide accesses remotely.
+  so many bytes. It helps only where Triton cannot see this in the caller's pointers, since the translation keeps
+  Triton's knowledge of them: blocks that are wide accesses locally are wide accesses remotely.
 - Cache modifiers are Triton's: ".ca", ".cg", ".cv" for loads, ".wb", ".cg", ".cs", ".wt" for stores; None is the
-  default of the GPU. Triton leaves out what it does not know for a GPU: not all releases know ".cv" or volatile for
+  default of the GPU. Triton ignores those that it does not know for a GPU; not all releases know ".cv" or volatile for
   every vendor. To wait for a value, use wait_until().
-- Atomics: `sem` is "relaxed", "acquire", "release" or "acq_rel" (the default), `scope` is "cta", "gpu" or "sys". The
-  default is "sys", because other GPUs take part; the reference's is "gpu". They return the values before.
+- Atomics return the values before. `sem` is "relaxed", "acquire", "release" or "acq_rel" (the default), `scope` is
+  "cta", "gpu" or "sys" (the default, because other GPUs take part; the reference's is "gpu").
 """
 
 import triton
@@ -49,6 +47,11 @@ def _store_fence():
     return _foreign.store_fence(_target_info.current_target())
 
 
+@_constexpr_function
+def _system(scope):
+    return "sys" if scope is None else scope
+
+
 @triton.jit
 def translate(pointer, from_rank, to_rank, heap_bases, hint: tl.constexpr = None):
     """The same place in to_rank's heap of what `pointer` is in from_rank's. Two loads of 8 bytes from heap_bases."""
@@ -72,7 +75,7 @@ def translate(pointer, from_rank, to_rank, heap_bases, hint: tl.constexpr = None
 @triton.jit
 def load(pointer, to_rank, from_rank, heap_bases, mask=None, other=None, cache_modifier=None, volatile=False,
          hint: tl.constexpr = None):
-    """What lies in from_rank's heap. to_rank is the rank that calls."""
+    """Reads from_rank's heap. to_rank is the rank that calls."""
     return tl.load(translate(pointer, to_rank, from_rank, heap_bases, hint), mask=mask, other=other,
                    cache_modifier=cache_modifier, volatile=volatile)
 
@@ -88,10 +91,8 @@ def copy(src_ptr, dst_ptr, from_rank, to_rank, cur_rank, heap_bases, mask=None, 
          store_cache_modifier=None, hint: tl.constexpr = None):
     """From from_rank's heap into to_rank's. Both pointers are to the heap of cur_rank, which calls; unlike in the
     reference, it may be a third rank."""
-    data = tl.load(translate(src_ptr, cur_rank, from_rank, heap_bases, hint), mask=mask, other=other,
-                   cache_modifier=load_cache_modifier)
-    tl.store(translate(dst_ptr, cur_rank, to_rank, heap_bases, hint), data, mask=mask,
-             cache_modifier=store_cache_modifier)
+    data = load(src_ptr, cur_rank, from_rank, heap_bases, mask, other, load_cache_modifier, False, hint)
+    store(dst_ptr, data, cur_rank, to_rank, heap_bases, mask, hint, store_cache_modifier)
 
 
 @triton.jit
@@ -100,8 +101,7 @@ def get(from_ptr, to_ptr, from_rank, to_rank, heap_bases, mask=None, other=None,
     """Copies what lies at from_ptr in the heap of to_rank to to_ptr, which is memory of the rank that calls. from_rank
     is that rank: `get(theirs, mine, cur_rank, peer, heap_bases)`, as programs of the reference call it. Its page names
     the two ranks the other way round; that order reads outside the heaps, there and here."""
-    data = tl.load(translate(from_ptr, from_rank, to_rank, heap_bases, hint), mask=mask, other=other,
-                   cache_modifier=load_cache_modifier)
+    data = load(from_ptr, from_rank, to_rank, heap_bases, mask, other, load_cache_modifier, False, hint)
     tl.store(to_ptr, data, mask=mask, cache_modifier=store_cache_modifier)
 
 
@@ -110,17 +110,14 @@ def put(from_ptr, to_ptr, from_rank, to_rank, heap_bases, mask=None, other=None,
         store_cache_modifier=None, hint: tl.constexpr = None):
     """Copies from from_ptr, memory of from_rank, which calls, to to_ptr in to_rank's heap."""
     data = tl.load(from_ptr, mask=mask, other=other, cache_modifier=load_cache_modifier)
-    tl.store(translate(to_ptr, from_rank, to_rank, heap_bases, hint), data, mask=mask,
-             cache_modifier=store_cache_modifier)
+    store(to_ptr, data, from_rank, to_rank, heap_bases, mask, hint, store_cache_modifier)
 
 
 @triton.jit
 def atomic_add(pointer, val, from_rank, to_rank, heap_bases, mask=None, sem: tl.constexpr = None,
                scope: tl.constexpr = None, hint: tl.constexpr = None):
     """Adds in to_rank's heap."""
-    where: tl.constexpr = "sys" if scope is None else scope
-    return tl.atomic_add(translate(pointer, from_rank, to_rank, heap_bases, hint), val, mask=mask, sem=sem,
-                         scope=where)
+    return tl.atomic_add(translate(pointer, from_rank, to_rank, heap_bases, hint), val, mask, sem, _system(scope))
 
 
 @triton.jit
@@ -134,64 +131,51 @@ def atomic_sub(pointer, val, from_rank, to_rank, heap_bases, mask=None, sem: tl.
 def atomic_cas(pointer, cmp, val, from_rank, to_rank, heap_bases, sem: tl.constexpr = None,
                scope: tl.constexpr = None, hint: tl.constexpr = None):
     """Writes val into to_rank's heap where cmp stands there. It takes no mask, as Triton's."""
-    where: tl.constexpr = "sys" if scope is None else scope
     there = translate(pointer, from_rank, to_rank, heap_bases, hint)
-    return tl.atomic_cas(there, tl.cast(cmp, pointer.dtype.element_ty), tl.cast(val, pointer.dtype.element_ty), sem=sem,
-                         scope=where)
+    kind: tl.constexpr = pointer.dtype.element_ty
+    return tl.atomic_cas(there, tl.cast(cmp, kind), tl.cast(val, kind), sem, _system(scope))
 
 
 @triton.jit
 def atomic_xchg(pointer, val, from_rank, to_rank, heap_bases, mask=None, sem: tl.constexpr = None,
                 scope: tl.constexpr = None, hint: tl.constexpr = None):
     """Exchanges what stands in to_rank's heap for val."""
-    where: tl.constexpr = "sys" if scope is None else scope
-    return tl.atomic_xchg(translate(pointer, from_rank, to_rank, heap_bases, hint), val, mask=mask, sem=sem,
-                          scope=where)
+    return tl.atomic_xchg(translate(pointer, from_rank, to_rank, heap_bases, hint), val, mask, sem, _system(scope))
 
 
 @triton.jit
 def atomic_xor(pointer, val, from_rank, to_rank, heap_bases, mask=None, sem: tl.constexpr = None,
                scope: tl.constexpr = None, hint: tl.constexpr = None):
     """Bitwise exclusive or in to_rank's heap."""
-    where: tl.constexpr = "sys" if scope is None else scope
-    return tl.atomic_xor(translate(pointer, from_rank, to_rank, heap_bases, hint), val, mask=mask, sem=sem,
-                         scope=where)
+    return tl.atomic_xor(translate(pointer, from_rank, to_rank, heap_bases, hint), val, mask, sem, _system(scope))
 
 
 @triton.jit
 def atomic_and(pointer, val, from_rank, to_rank, heap_bases, mask=None, sem: tl.constexpr = None,
                scope: tl.constexpr = None, hint: tl.constexpr = None):
     """Bitwise and in to_rank's heap."""
-    where: tl.constexpr = "sys" if scope is None else scope
-    return tl.atomic_and(translate(pointer, from_rank, to_rank, heap_bases, hint), val, mask=mask, sem=sem,
-                         scope=where)
+    return tl.atomic_and(translate(pointer, from_rank, to_rank, heap_bases, hint), val, mask, sem, _system(scope))
 
 
 @triton.jit
 def atomic_or(pointer, val, from_rank, to_rank, heap_bases, mask=None, sem: tl.constexpr = None,
               scope: tl.constexpr = None, hint: tl.constexpr = None):
     """Bitwise or in to_rank's heap."""
-    where: tl.constexpr = "sys" if scope is None else scope
-    return tl.atomic_or(translate(pointer, from_rank, to_rank, heap_bases, hint), val, mask=mask, sem=sem,
-                        scope=where)
+    return tl.atomic_or(translate(pointer, from_rank, to_rank, heap_bases, hint), val, mask, sem, _system(scope))
 
 
 @triton.jit
 def atomic_min(pointer, val, from_rank, to_rank, heap_bases, mask=None, sem: tl.constexpr = None,
                scope: tl.constexpr = None, hint: tl.constexpr = None):
     """The smaller value stays in to_rank's heap."""
-    where: tl.constexpr = "sys" if scope is None else scope
-    return tl.atomic_min(translate(pointer, from_rank, to_rank, heap_bases, hint), val, mask=mask, sem=sem,
-                         scope=where)
+    return tl.atomic_min(translate(pointer, from_rank, to_rank, heap_bases, hint), val, mask, sem, _system(scope))
 
 
 @triton.jit
 def atomic_max(pointer, val, from_rank, to_rank, heap_bases, mask=None, sem: tl.constexpr = None,
                scope: tl.constexpr = None, hint: tl.constexpr = None):
     """The larger value stays in to_rank's heap."""
-    where: tl.constexpr = "sys" if scope is None else scope
-    return tl.atomic_max(translate(pointer, from_rank, to_rank, heap_bases, hint), val, mask=mask, sem=sem,
-                         scope=where)
+    return tl.atomic_max(translate(pointer, from_rank, to_rank, heap_bases, hint), val, mask, sem, _system(scope))
 
 
 # Signals: words of 32 or 64 bits in the heap, for which one rank waits and another one writes them.
@@ -200,7 +184,7 @@ def atomic_max(pointer, val, from_rank, to_rank, heap_bases, mask=None, sem: tl.
 @triton.jit
 def signal(pointer, value, from_rank, to_rank, heap_bases, op: tl.constexpr = None):
     """Sets the word at `pointer`, one pointer, in to_rank's heap to value (op="set", the default), or adds to it
-    (op="add"). Who sees it by wait_until() sees all that this program of the grid has stored before."""
+    (op="add"). A rank that sees it by wait_until() sees all earlier stores of this program of the grid."""
     tl.static_assert(op is None or op == "set" or op == "add", "op is set or add")
     fence: tl.constexpr = _store_fence()
     if fence != "":
@@ -242,10 +226,9 @@ def _holds(seen, value, compare: tl.constexpr):
 
 @triton.jit
 def wait_until(pointer, value, compare: tl.constexpr = None, max_polls=DEFAULT_POLLS):
-    """Waits until the word at `pointer`, one pointer to this rank's own heap, is eq, ne, gt, ge, lt or le `value`; ge
-    if nothing is said. Returns whether it came to that: after max_polls looks at it the answer is false, so that a rank
-    that died leaves no kernel behind. If true, what the word's writer released is seen by all of this program's loads
-    that follow."""
+    """Waits until the word at `pointer`, one pointer to this rank's own heap, is eq, ne, gt, ge (the default), lt or le
+    `value`. Returns false after max_polls reads, so that the kernel ends even if a rank died. If true, all later loads
+    of this program see what the word's writer released."""
     how: tl.constexpr = "ge" if compare is None else compare
     # A loop of volatile loads will not do: compilers for some GPUs take it out. An atomic that adds 0 becomes a load
     # that acquires where there is one, and gives all threads one answer.

@@ -7,12 +7,13 @@ between two events on the stream that calls without a stream use (torch's curren
 from __future__ import annotations
 
 import ctypes
-import math
 import statistics
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Union
 
+import numpy
+
 from iris import _capi
-from iris.errors import FailedPreconditionError, InvalidArgumentError
+from iris.errors import InvalidArgumentError
 from iris.stream import out_handle
 
 if TYPE_CHECKING:
@@ -29,20 +30,13 @@ _MODES: Dict[str, Callable[[Sequence[float]], float]] = {
 Times = Union[float, List[float]]
 
 
-def quantile(times: Sequence[float], q: float) -> float:
-    """The q-quantile, 0 to 1, between the two nearest of the times as far as it lies between them."""
-    if not 0 <= q <= 1:
-        raise InvalidArgumentError(f"a quantile of {q} is not from 0 to 1")
-    ordered = sorted(times)
-    at = q * (len(ordered) - 1)
-    low, high = ordered[math.floor(at)], ordered[math.ceil(at)]
-    return low + (high - low) * (at - math.floor(at))
-
-
 def summary(times: Sequence[float], quantiles: Optional[Sequence[float]], return_mode: str) -> Times:
-    """What do_bench returns of one rank's times."""
+    """The result of do_bench for the times of one rank."""
     if quantiles is not None:
-        found = [quantile(times, q) for q in quantiles]
+        for q in quantiles:
+            if not 0 <= q <= 1:
+                raise InvalidArgumentError(f"a quantile of {q} is not from 0 to 1")
+        found: List[float] = numpy.quantile(times, quantiles).tolist()
         return found[0] if len(found) == 1 else found
     return list(times) if return_mode == "all" else _MODES[return_mode](times)
 
@@ -101,16 +95,13 @@ def do_bench(fn: Callable[[], Any], barrier_fn: Callable[[], Any] = lambda: None
 
     Not collective unless over_ranks is true or barrier_fn is. FailedPreconditionError: there is no context.
     """
-    from iris.context import current_context
+    from iris.context import latest_context
     if return_mode != "all" and return_mode not in _MODES:
         raise InvalidArgumentError(f"return_mode={return_mode!r}: one of all, {', '.join(_MODES)} is wanted")
     if n_repeat < 1 or n_warmup < 0:
         raise InvalidArgumentError(f"{n_repeat} repetitions after {n_warmup} for warming up: at least 1 after 0 or "
                                    "more are wanted")
-    context = context or current_context()
-    if context is None:
-        raise FailedPreconditionError("do_bench measures on the device of a context, and there is none: make one with "
-                                      "iris.Context() or iris.iris() first")
+    context = latest_context(context, "do_bench()")
     result = summary(measure(context, fn, barrier_fn, preamble_fn, n_warmup, n_repeat, flushed_bytes), quantiles,
                      return_mode)
     if not over_ranks:

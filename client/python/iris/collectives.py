@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import ctypes
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from iris import _capi, _foreign
 from iris.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError
@@ -97,11 +97,14 @@ class Communicator:
 
 
 class Collectives:
-    """The collectives of Context. `team` is the world if it is left out; ranks are world ranks."""
+    """The collectives of Context. `team` is the world if it is left out; ranks are world ranks. All but device_barrier
+    and group take the options `stream` and `async_op`; those without counts and pairs of ranks also `variant`, the
+    number of a variant, or 0 for the one that fits."""
 
-    # What Context has.
-    check: Any
-    world: Any
+    # Attributes of Context.
+    rank: int
+    capturing: int
+    own_stream: Stream
     team_of: Callable[[Optional["Team"]], "Team"]
     stream_for: Any
     _communicators: Dict[int, Communicator]
@@ -134,44 +137,63 @@ class Collectives:
     def _buffer(self, what: Any, role: str, written: bool = False) -> "_foreign.Buffer":
         return _foreign.buffer_of(self, what, role, written)  # type: ignore[arg-type]
 
-    def _pair(self, input: Any, output: Any, what: str) -> Any:
-        buffer_of = _foreign.buffer_of
+    def _pair(self, input: Any, output: Any, what: str) -> Tuple["_foreign.Buffer", "_foreign.Buffer"]:
         in_place = output is None or output is input
-        source = buffer_of(self, input, what + ": the input", in_place)  # type: ignore[arg-type]
+        context: Any = self
+        source = _foreign.buffer_of(context, input, what + ": the input", in_place)
         if in_place:
             return source, source
-        target = buffer_of(self, output, what + ": the output", True)  # type: ignore[arg-type]
+        target = _foreign.buffer_of(context, output, what + ": the output", True)
         if source.dtype is not target.dtype:
             raise InvalidArgumentError(f"{what}: the input has elements of {source.dtype.long_name} and the output of "
                                        f"{target.dtype.long_name}: they must be the same")
         return source, target
 
-    def _check_counts(self, what: str, smaller: Any, larger: Any, members: int, which: str) -> None:
-        if larger.count != smaller.count * members:
-            raise InvalidArgumentError(f"{what}: {which} has {larger.count} elements, and {members} members with "
-                                       f"{smaller.count} each need {smaller.count * members}")
-
-    def _root(self, team: "Team", root: int, what: str) -> int:
-        if root not in team.ranks:
-            raise OutOfRangeError(f"{what}: rank {root} is none of the team, which has the ranks {list(team.ranks)}")
+    def _root(self, team: Optional["Team"], root: int, what: str) -> int:
+        ranks = self.team_of(team).ranks
+        if root not in ranks:
+            raise OutOfRangeError(f"{what}: rank {root} is none of the team, which has the ranks {list(ranks)}")
         return root
 
-    def _run(self, communicator: Communicator, stream: Any, async_op: bool, result: Any, keep: Sequence[Any],
-             function: Any, *arguments: Any) -> Any:
-        """Puts the operation on its stream; `arguments` end before the stream."""
-        tail: Sequence[Any] = ()
-        if isinstance(function, tuple):
-            function, *tail = function
-            if not isinstance(tail[0], int):
-                raise InvalidArgumentError(f"variant={tail[0]!r}: the number of a variant is wanted, or 0 for the one "
-                                           "that fits")
+    def _collective(self, what: str, team: Optional["Team"], buffers: Tuple[Any, Any], parts: str,
+                    rest: Tuple[int, ...], how: Dict[str, Any]) -> Any:
+        """Runs a collective. `parts` is the buffer that has a part for each member: "input", "output", "both" or "".
+        `rest` follows the type among the arguments of the C function."""
+        team = self.team_of(team)
+        source, target = buffers
+        larger, smaller = (source, target) if parts == "input" else (target, source)
+        members = 1 if not parts or parts == "both" else team.n_ranks
+        count = smaller.count
+        if larger is not None and larger.count != count * members:
+            raise InvalidArgumentError(f"{what}: the {'input' if larger is source else 'output'} has {larger.count} "
+                                       f"elements, and {members} members with {count} each need {count * members}")
+        if parts == "both":
+            count, left = divmod(count, team.n_ranks)
+            if left:
+                raise InvalidArgumentError(f"{what}: {smaller.count} elements cannot be dealt to {team.n_ranks} "
+                                           "members evenly")
+        variant = how.pop("variant", 0)
+        if not isinstance(variant, int):
+            raise InvalidArgumentError(f"variant={variant!r}: the number of a variant is wanted, or 0 for the one "
+                                       "that fits")
+        first, last = source and source.address, target and target.address
+        return self._run(self._communicators.get(team.id) or self.prepare(team),
+                         getattr(_capi.library(), "iris_" + what), (source and source.keep, target and target.keep),
+                         (first, last, count, smaller.dtype) + rest, (variant,), **how)
+
+    def _run(self, communicator: Communicator, function: Any, keep: Sequence[Any], arguments: Sequence[Any],
+             tail: Sequence[int] = (), result: Any = None, stream: Any = None, async_op: bool = False) -> Any:
+        """Puts an operation on its stream, which stands between `arguments` and `tail`. `keep` is what the operation
+        needs, the output last. Returns the output, or `result`."""
         where, waits = self.stream_for(stream)
         # The context was looked at when the communicator was looked up.
         handle = communicator.handle if communicator.closed else communicator._handle
         function(handle, *arguments, where._handle, *tail)
-        if waits or stream is not None or self.capturing:  # type: ignore[attr-defined]
-            # torch's current stream orders the use of torch's memory by itself; nobody else does.
+        if waits or stream is not None or self.capturing:
+            # Only torch's current stream orders the use of torch's memory by itself.
             where.keep(*keep)
+        if result is None:
+            result = keep[-1]
         if communicator.grouped is not None:
             communicator.grouped.append(where)
             return result
@@ -182,94 +204,55 @@ class Collectives:
         return result
 
     def all_reduce(self, input: Any, output: Any = None, op: Any = "sum", *, team: Optional["Team"] = None,
-                   stream: Any = None, async_op: bool = False, variant: int = 0) -> Any:
+                   **how: Any) -> Any:
         """output[i] = op over the members of input[i]; in place without an output. Returns the output."""
-        source, target = self._pair(input, output, "all_reduce")
-        self._check_counts("all_reduce", source, target, 1, "the output")
-        communicator = self.prepare(team)
-        return self._run(communicator, stream, async_op, input if output is None else output,
-                         (source.keep, target.keep), (_capi.library().iris_all_reduce, variant), source.address,
-                         target.address, source.count, source.dtype, operator_of(op))
+        buffers = self._pair(input, output, "all_reduce")
+        return self._collective("all_reduce", team, buffers, "", (operator_of(op),), how)
 
     def reduce(self, input: Any, output: Any = None, root: int = 0, op: Any = "sum", *, team: Optional["Team"] = None,
-               stream: Any = None, async_op: bool = False, variant: int = 0) -> Any:
+               **how: Any) -> Any:
         """As all_reduce, at the root alone. The others' output is not written."""
-        team = self.team_of(team)
-        source, target = self._pair(input, output, "reduce")
-        self._check_counts("reduce", source, target, 1, "the output")
-        return self._run(self.prepare(team), stream, async_op, input if output is None else output,
-                         (source.keep, target.keep), (_capi.library().iris_reduce, variant), source.address,
-                         target.address, source.count, source.dtype, operator_of(op),
-                         self._root(team, root, "reduce"))
+        return self._collective("reduce", team, self._pair(input, output, "reduce"), "",
+                                (operator_of(op), self._root(team, root, "reduce")), how)
 
     def reduce_scatter(self, input: Any, output: Any, op: Any = "sum", *, team: Optional["Team"] = None,
-                       stream: Any = None, async_op: bool = False, variant: int = 0) -> Any:
+                       **how: Any) -> Any:
         """output[i] = op over the members of input[index * n + i], where the output has n elements and the input n for
         each member."""
-        team = self.team_of(team)
-        source, target = self._pair(input, output, "reduce_scatter")
-        self._check_counts("reduce_scatter", target, source, team.n_ranks, "the input")
-        return self._run(self.prepare(team), stream, async_op, output, (source.keep, target.keep),
-                         (_capi.library().iris_reduce_scatter, variant), source.address, target.address, target.count,
-                         source.dtype, operator_of(op))
+        return self._collective("reduce_scatter", team, self._pair(input, output, "reduce_scatter"), "input",
+                                (operator_of(op),), how)
 
-    def all_gather(self, input: Any, output: Any, *, team: Optional["Team"] = None, stream: Any = None,
-                   async_op: bool = False, variant: int = 0) -> Any:
+    def all_gather(self, input: Any, output: Any, *, team: Optional["Team"] = None, **how: Any) -> Any:
         """output[m * n + i] = input[i] of member m, where the input has n elements."""
-        team = self.team_of(team)
-        source, target = self._pair(input, output, "all_gather")
-        self._check_counts("all_gather", source, target, team.n_ranks, "the output")
-        return self._run(self.prepare(team), stream, async_op, output, (source.keep, target.keep),
-                         (_capi.library().iris_all_gather, variant), source.address, target.address, source.count,
-                         source.dtype)
+        return self._collective("all_gather", team, self._pair(input, output, "all_gather"), "output", (), how)
 
     def gather(self, input: Any, output: Any = None, root: int = 0, *, team: Optional["Team"] = None,
-               stream: Any = None, async_op: bool = False, variant: int = 0) -> Any:
+               **how: Any) -> Any:
         """As all_gather, at the root alone. The others need no output."""
-        team = self.team_of(team)
-        source = self._buffer(input, "gather: the input")
-        target = None
-        if output is not None:
-            source, target = self._pair(input, output, "gather")
-            self._check_counts("gather", source, target, team.n_ranks, "the output")
-        elif self.rank == root:  # type: ignore[attr-defined]
+        self._root(team, root, "gather")
+        if output is None and self.rank == root:
             raise InvalidArgumentError("gather: the root needs an output")
-        return self._run(self.prepare(team), stream, async_op, output, (input, output),
-                         (_capi.library().iris_gather, variant), source.address, target and target.address,
-                         source.count, source.dtype, self._root(team, root, "gather"))
+        buffers: Any = self._pair(input, output, "gather") if output is not None else (
+            self._buffer(input, "gather: the input"), None)
+        return self._collective("gather", team, buffers, "output", (root,), how)
 
-    def scatter(self, input: Any, output: Any, root: int = 0, *, team: Optional["Team"] = None, stream: Any = None,
-                async_op: bool = False, variant: int = 0) -> Any:
+    def scatter(self, input: Any, output: Any, root: int = 0, *, team: Optional["Team"] = None, **how: Any) -> Any:
         """output[i] = input[index * n + i] of the root, where the output has n elements. The others need no input."""
-        team = self.team_of(team)
-        target = self._buffer(output, "scatter: the output", True)
-        source = None
-        if input is not None:
-            source, target = self._pair(input, output, "scatter")
-            self._check_counts("scatter", target, source, team.n_ranks, "the input")
-        elif self.rank == root:  # type: ignore[attr-defined]
+        self._root(team, root, "scatter")
+        if input is None and self.rank == root:
             raise InvalidArgumentError("scatter: the root needs an input")
-        return self._run(self.prepare(team), stream, async_op, output, (input, output),
-                         (_capi.library().iris_scatter, variant), source and source.address, target.address,
-                         target.count, target.dtype, self._root(team, root, "scatter"))
+        buffers: Any = self._pair(input, output, "scatter") if input is not None else (
+            None, self._buffer(output, "scatter: the output", True))
+        return self._collective("scatter", team, buffers, "input", (root,), how)
 
-    def all_to_all(self, input: Any, output: Any, *, team: Optional["Team"] = None, stream: Any = None,
-                   async_op: bool = False, variant: int = 0) -> Any:
+    def all_to_all(self, input: Any, output: Any, *, team: Optional["Team"] = None, **how: Any) -> Any:
         """output[m * n + i] = input[index * n + i] of member m. Not in place."""
-        team = self.team_of(team)
-        source, target = self._pair(input, output, "all_to_all")
-        self._check_counts("all_to_all", source, target, 1, "the output")
-        if source.count % team.n_ranks:
-            raise InvalidArgumentError(f"all_to_all: {source.count} elements cannot be dealt to {team.n_ranks} members "
-                                       "evenly")
-        return self._run(self.prepare(team), stream, async_op, output, (source.keep, target.keep),
-                         (_capi.library().iris_all_to_all, variant), source.address, target.address,
-                         source.count // team.n_ranks, source.dtype)
+        return self._collective("all_to_all", team, self._pair(input, output, "all_to_all"), "both", (), how)
 
     def all_to_all_v(self, input: Any, to_counts: Sequence[int], output: Any, from_counts: Sequence[int], *,
-                     team: Optional["Team"] = None, stream: Any = None, async_op: bool = False) -> Any:
-        """Member m gets to_counts[m] elements of the input, one member's behind the other's, and from_counts[m] come
-        from it. Not in place."""
+                     team: Optional["Team"] = None, **how: Any) -> Any:
+        """Sends to_counts[m] elements of the input to member m, in the order of the members, and receives
+        from_counts[m] from it. Not in place."""
         team = self.team_of(team)
         source, target = self._pair(input, output, "all_to_all_v")
         lists = []
@@ -282,44 +265,34 @@ class Collectives:
             offsets = [sum(counts[:i]) for i in range(len(counts))]
             array = ctypes.c_uint64 * len(counts)
             lists += [array(*counts), array(*offsets)]
-        return self._run(self.prepare(team), stream, async_op, output, (source.keep, target.keep),
-                         _capi.library().iris_all_to_all_v, source.address, lists[0], lists[1], target.address,
-                         lists[2], lists[3], team.n_ranks, source.dtype)
+        return self._run(self.prepare(team), _capi.library().iris_all_to_all_v, (source.keep, target.keep),
+                         (source.address, *lists[:2], target.address, *lists[2:], team.n_ranks, source.dtype), **how)
 
-    def broadcast(self, tensor: Any, root: int = 0, *, team: Optional["Team"] = None, stream: Any = None,
-                  async_op: bool = False, variant: int = 0) -> Any:
+    def broadcast(self, tensor: Any, root: int = 0, *, team: Optional["Team"] = None, **how: Any) -> Any:
         """Every member's tensor gets the values of the root's. For values of Python see broadcast_object."""
-        team = self.team_of(team)
-        buffer = self._buffer(tensor, "broadcast: the tensor", self.rank != root)  # type: ignore[attr-defined]
-        return self._run(self.prepare(team), stream, async_op, tensor, (tensor,),
-                         (_capi.library().iris_broadcast, variant), buffer.address, buffer.address, buffer.count,
-                         buffer.dtype, self._root(team, root, "broadcast"))
+        buffer = self._buffer(tensor, "broadcast: the tensor", self.rank != root)
+        root = self._root(team, root, "broadcast")
+        return self._collective("broadcast", team, (buffer, buffer), "", (root,), how)
 
-    def send(self, tensor: Any, to: int, *, team: Optional["Team"] = None, stream: Any = None,
-             async_op: bool = False) -> Any:
+    def send(self, tensor: Any, to: int, *, team: Optional["Team"] = None, **how: Any) -> Any:
         """To one rank, which calls recv. Only the two call."""
         buffer = self._buffer(tensor, "send: the tensor")
-        team = self.team_of(team)
-        return self._run(self._existing(team, "send"), stream, async_op, tensor, (tensor,), _capi.library().iris_send,
-                         buffer.address, buffer.count, buffer.dtype, self._root(team, to, "send"))
+        return self._run(self._existing(team, "send"), _capi.library().iris_send, (tensor,),
+                         (buffer.address, buffer.count, buffer.dtype, self._root(team, to, "send")), **how)
 
-    def recv(self, tensor: Any, source: int, *, team: Optional["Team"] = None, stream: Any = None,
-             async_op: bool = False) -> Any:
+    def recv(self, tensor: Any, source: int, *, team: Optional["Team"] = None, **how: Any) -> Any:
         """From one rank, which calls send. Only the two call."""
         buffer = self._buffer(tensor, "recv: the tensor", True)
-        team = self.team_of(team)
-        return self._run(self._existing(team, "recv"), stream, async_op, tensor, (tensor,), _capi.library().iris_recv,
-                         buffer.address, buffer.count, buffer.dtype, self._root(team, source, "recv"))
+        return self._run(self._existing(team, "recv"), _capi.library().iris_recv, (tensor,),
+                         (buffer.address, buffer.count, buffer.dtype, self._root(team, source, "recv")), **how)
 
     def send_recv(self, input: Any, to: int, output: Any, source: int, *, team: Optional["Team"] = None,
-                  stream: Any = None, async_op: bool = False) -> Any:
+                  **how: Any) -> Any:
         """send and recv at once, so that all members of a ring may call it first."""
-        team = self.team_of(team)
         sent, received = self._pair(input, output, "send_recv")
-        return self._run(self._existing(team, "send_recv"), stream, async_op, output, (sent.keep, received.keep),
-                         _capi.library().iris_send_recv, sent.address, sent.count,
-                         self._root(team, to, "send_recv"), received.address, received.count,
-                         self._root(team, source, "send_recv"), sent.dtype)
+        return self._run(self._existing(team, "send_recv"), _capi.library().iris_send_recv, (sent.keep, received.keep),
+                         (sent.address, sent.count, self._root(team, to, "send_recv"), received.address,
+                          received.count, self._root(team, source, "send_recv"), sent.dtype), **how)
 
     @contextmanager
     def group(self, team: Optional["Team"] = None) -> Iterator[None]:
@@ -340,11 +313,9 @@ class Collectives:
         streams, communicator.grouped = communicator.grouped, None
         _capi.library().iris_group_end(communicator.handle)
         for stream in {id(s): s for s in streams}.values():
-            if stream is self.own_stream and not self.capturing:  # type: ignore[attr-defined]
+            if stream is self.own_stream and not self.capturing:
                 communicator.synchronize(stream)
 
     def device_barrier(self, team: Optional["Team"] = None, *, stream: Any = None) -> None:
         """On a stream: when it has passed, the streams of all members have reached it. It may be captured."""
-        self._run(self.prepare(team), stream, False, None, (), _capi.library().iris_comm_barrier)
-
-
+        self._run(self.prepare(team), _capi.library().iris_comm_barrier, (None,), (), stream=stream)

@@ -4,42 +4,41 @@
         x = context.ones(1024)
         context.all_reduce(x)
 
-Thread-safe as the C API is. What is marked collective is called by all members of the team, in the same order.
+Thread-safe as the C API is. All members of the team make calls that are marked collective, in the same order.
 """
 
 from __future__ import annotations
 
 import collections
 import ctypes
+import operator
 import pickle
 import struct
 import time
 import weakref
 from typing import Any, Deque, Dict, List, Optional, Tuple
 
-from iris import _capi, _foreign, _heap, bench
-from iris._philox import Generator
+from iris import _capi, _foreign, _heap, bench, logging
+from iris.generator import Generator
 from iris.collectives import Collectives
+from iris._shapes import common_rows, contiguous_strides, parse_shape
 from iris.dtypes import DType, DTypeLike
 from iris.errors import (DeadlineExceededError, FailedPreconditionError, InvalidArgumentError, IrisError,
                          OutOfRangeError, StatusCode, error_of)
 from iris.factories import Factories
 from iris.stream import Event, Stream, out_handle
 from iris.team import Team
-from iris.tensor import Tensor, bytes_of, contiguous_strides, parse_shape, word_of
+from iris.tensor import Tensor
 
 _BROADCAST_MAX = 1 << 20
 _SIGNAL_OPS = {"set": 0, "add": 1}
-_COMPARISONS = {
-    "eq": lambda a, b: a == b, "ne": lambda a, b: a != b, "gt": lambda a, b: a > b, "ge": lambda a, b: a >= b,
-    "lt": lambda a, b: a < b, "le": lambda a, b: a <= b,
-}
+_COMPARISONS = {name: getattr(operator, name) for name in ("eq", "ne", "gt", "ge", "lt", "le")}
 
 _latest: "Optional[weakref.ref[Context]]" = None
 
 
 def nanoseconds(seconds: Optional[float]) -> int:
-    """For the C API: 0 is what is left out."""
+    """A time for the C API, where 0 means the default."""
     if seconds is None:
         return 0
     if not seconds > 0:
@@ -48,20 +47,17 @@ def nanoseconds(seconds: Optional[float]) -> int:
 
 
 class Context(Collectives, Factories):
-    """This process's rank in a job. What is left out comes from the launcher's environment (iris-run, torchrun, Open
-    MPI, MPICH, PMIx, Slurm); without any, rank 0 of 1.
-
-    Making one is collective over the job's ranks. Times are seconds.
+    """This process's rank in a job. Arguments that are left out come from the launcher's environment (iris-run,
+    torchrun, Open MPI, MPICH, PMIx, Slurm); without any, it is rank 0 of 1. Making one is collective over the job.
 
     Args:
-      heap_bytes: of each rank's heap; IRIS_HEAP_BYTES, else 1 GiB.
+      heap_bytes: of each rank's heap; IRIS_HEAP_BYTES, else 1 GiB. max_heap_bytes: its limit; four times that.
       job: the job's name. rank, n_ranks, local_rank: the place in it.
-      max_heap_bytes: what the heap may grow to; four times heap_bytes.
       prealloc: reserve all memory now.
       device_uuid: the device; number local_rank mod the number of devices.
       runtime_dir: irisd's directory.
-      join_timeout: how long to wait here for the other ranks; 60 s. timeout: of every wait after that, not of this
-        one; 60 s. connect_timeout: how long to try while no irisd answers; 2 s.
+      join_timeout, timeout: seconds to wait here for the other ranks, and in each later wait; 60.
+      connect_timeout: seconds to try while no irisd answers; 2.
 
     UnavailableError: no irisd, and how to start it. DeadlineExceededError names the ranks that did not come. A rank
     that irisd refuses (its quota, its options) fails this call on all ranks, with its reason.
@@ -74,30 +70,27 @@ class Context(Collectives, Factories):
                  timeout: Optional[float] = None, connect_timeout: Optional[float] = None) -> None:
         global _latest
         self._native: Optional[_heap.Native] = None
+        library = _capi.library()
+        options = _capi.iris_context_options()
+        library.iris_context_options_init_sized(ctypes.byref(options), ctypes.sizeof(options))
+        options.header_version, options.device_abi = _capi.VERSION, 0
         for name, value, low, high in (("heap_bytes", heap_bytes, 1, 2**63 - 1),
                                        ("max_heap_bytes", max_heap_bytes, 1, 2**63 - 1),
                                        ("rank", rank, 0, 2**31 - 1), ("local_rank", local_rank, 0, 2**31 - 1),
                                        ("n_ranks", n_ranks, 1, 2**31 - 1)):
-            if value is not None and not low <= value <= high:
+            if value is None:
+                continue
+            if not low <= value <= high:
                 raise InvalidArgumentError(f"{name} is {value}, and must be {low} to {high}")
-        library = _capi.library()
-        options = _capi.iris_context_options()
-        library.iris_context_options_init_sized(ctypes.byref(options), ctypes.sizeof(options))
-        options.header_version = _capi.VERSION
-        options.device_abi = 0
-        options.job = _capi.text(job)
-        for name, value in (("rank", rank), ("n_ranks", n_ranks), ("local_rank", local_rank),
-                            ("heap_bytes", heap_bytes), ("max_heap_bytes", max_heap_bytes)):
-            if value is not None:
-                setattr(options, name, value)
+            setattr(options, name, value)
         options.prealloc = bool(prealloc)
-        options.device_uuid = _capi.text(device_uuid)
-        options.runtime_dir = _capi.text(runtime_dir)
-        options.join_timeout_ns = nanoseconds(join_timeout)
-        options.timeout_ns = nanoseconds(timeout)
-        options.connect_timeout_ns = nanoseconds(connect_timeout)
+        for name, text in (("job", job), ("device_uuid", device_uuid), ("runtime_dir", runtime_dir)):
+            setattr(options, name, _capi.text(text))
+        for name, seconds in (("join_timeout_ns", join_timeout), ("timeout_ns", timeout),
+                              ("connect_timeout_ns", connect_timeout)):
+            setattr(options, name, nanoseconds(seconds))
         self.timeout = timeout or 60.0
-        """Of waits that are given no other, in seconds."""
+        """Limit of waits that have no other, in seconds."""
         self._native = _heap.Native(out_handle(library.iris_context_create, ctypes.byref(options)))
         self._generation = _capi.generation
         info = self._info()
@@ -106,16 +99,16 @@ class Context(Collectives, Factories):
         self.job: str = info.job.decode()
         self.device_uuid: str = info.device_uuid.decode()
         self.backend: str = info.backend.decode()
-        """Whose memory the heap is: "emu", or the name of a GPU driver."""
+        """The owner of the heap's memory: "emu", or the name of a GPU driver."""
         self.on_host: bool = self.backend == "emu"
-        """Whether the heap is in memory that the host reads and writes, too."""
+        """True if the heap is in memory that the host reads and writes, too."""
         self.base: int = info.base
         self.stride_bytes: int = info.stride_bytes
         self.same_address: bool = bool(info.same_address)
         self.capturing = 0
         self.heap = _heap.Heap(self)
         self.generator = Generator()
-        """What the random factories use by default: the same on all ranks until manual_seed()."""
+        """The random factories' own: the same on all ranks until manual_seed()."""
         self.streams: "weakref.WeakSet[Stream]" = weakref.WeakSet()
         self.dropped_streams: Deque[Any] = collections.deque()
         self.dropped_events: Deque[int] = collections.deque()
@@ -126,18 +119,14 @@ class Context(Collectives, Factories):
         self.world = Team(self, None)
         """The team of all ranks."""
         self.own_stream = Stream(self)
-        """Where collectives and copies go that are given no other stream."""
-        native, device = ctypes.c_void_p(), ctypes.c_int32()
-        library.iris_stream_native(self.own_stream.handle, ctypes.byref(native), ctypes.byref(device))
-        self.device_index: int = max(device.value, 0)
+        """The stream of collectives and copies that have no other."""
+        self.device_index: int = max(self.own_stream.native_and_device()[1], 0)
         """The number of the rank's device in this process."""
         _latest = weakref.ref(self)
 
-    # Its life.
-
     @property
     def closed(self) -> bool:
-        """Whether close() was called."""
+        """True after close()."""
         return self._native is None
 
     def check(self) -> None:
@@ -145,21 +134,18 @@ class Context(Collectives, Factories):
         if self._native is None:
             raise FailedPreconditionError("the context was used after it was closed: make another one")
         if self._generation != _capi.generation:
-            raise FailedPreconditionError("the context was used in a forked child, which has no heap: use the start "
-                                          "method 'spawn', and make a context in the child")
-
-    @property
-    def handle(self) -> int:
-        """What the C API takes."""
-        self.check()
-        assert self._native is not None
-        return self._native.handle
+            raise FailedPreconditionError(_heap.FORKED.format("the context"))
 
     def native(self) -> "_heap.Native":
-        """What keeps the mappings."""
+        """The owner of the mappings."""
         self.check()
         assert self._native is not None
         return self._native
+
+    @property
+    def handle(self) -> int:
+        """The handle for the C API."""
+        return self.native().handle
 
     def close(self) -> None:
         """Leaves the job; everything that belongs to the context ends. Not collective: peers that still wait for this
@@ -194,16 +180,10 @@ class Context(Collectives, Factories):
 
     def peer_pid(self, rank: int) -> int:
         """The process of a rank."""
-        pid = ctypes.c_int64()
-        _capi.library().iris_context_peer_pid(self.handle, rank, ctypes.byref(pid))
-        return pid.value
-
-    # What it is.
+        return _capi.out(ctypes.c_int64, _capi.library().iris_context_peer_pid, self.handle, rank).value
 
     def _info(self) -> Any:
-        info = _capi.iris_context_info()
-        _capi.library().iris_context_get_info(self.handle, ctypes.byref(info))
-        return info
+        return _capi.out(_capi.iris_context_info, _capi.library().iris_context_get_info, self.handle)
 
     @property
     def device(self) -> str:
@@ -212,12 +192,12 @@ class Context(Collectives, Factories):
 
     @property
     def epoch(self) -> int:
-        """How often the job's ranks have met."""
+        """The number of times that the job's ranks have joined."""
         return self._info().epoch
 
     @property
     def heap_bytes(self) -> int:
-        """Of each rank's heap, now."""
+        """Bytes of each rank's heap, now."""
         return self._info().heap_bytes
 
     @property
@@ -226,31 +206,30 @@ class Context(Collectives, Factories):
         return tuple(self.base + rank * self.stride_bytes for rank in range(self.n_ranks))
 
     def timings(self) -> Dict[str, float]:
-        """Where the time of making the context went, in seconds, by the names of iris_create_timings."""
-        times = _capi.iris_create_timings()
-        _capi.library().iris_context_get_timings(self.handle, ctypes.byref(times))
+        """Durations of the steps that made the context, in seconds, by the names of iris_create_timings."""
+        times = _capi.out(_capi.iris_create_timings, _capi.library().iris_context_get_timings, self.handle)
         return {name[:-3]: getattr(times, name) / 1e9 for name, _ in times._fields_ if name.endswith("_ns")}
 
     def locate(self, address: int) -> Tuple[int, int]:
-        """(rank, offset) of an address in any rank's heap. InvalidArgumentError: it is in none."""
+        """The (rank, offset) of an address in any rank's heap. InvalidArgumentError: it is in none."""
         rank, offset = ctypes.c_uint32(), ctypes.c_uint64()
         _capi.library().iris_locate(self.handle, address, ctypes.byref(rank), ctypes.byref(offset))
         return rank.value, offset.value
 
     def is_symmetric(self, what: Any) -> bool:
-        """Whether the memory of a tensor or an array lies in this rank's heap, or in what it has registered together
+        """True if the memory of a tensor or an array lies in this rank's heap, or in what it has registered together
         with others."""
-        buffer = self._buffer(what, "is_symmetric: the argument")
-        return self._is_symmetric(buffer)
+        return self._is_symmetric(self._buffer(what, "is_symmetric: the argument"))
 
     def _is_symmetric(self, buffer: "_foreign.Buffer") -> bool:
-        begin = self.base + self.rank * self.stride_bytes
-        symmetric = ctypes.c_int32()
-        _capi.library().iris_is_symmetric(self.handle, buffer.address, buffer.count * buffer.dtype.itemsize,
-                                          ctypes.byref(symmetric))
-        return bool(symmetric.value) and begin <= buffer.address < begin + self.stride_bytes
+        symmetric = _capi.out(ctypes.c_int32, _capi.library().iris_is_symmetric, self.handle, buffer.address,
+                              buffer.nbytes).value
+        return bool(symmetric) and 0 <= buffer.address - self.heap_bases[self.rank] < self.stride_bytes
 
-    # Teams.
+    def check_rank(self, rank: int, what: str = "") -> None:
+        """OutOfRangeError: there is no such rank; `what` begins the text."""
+        if not 0 <= rank < self.n_ranks:
+            raise OutOfRangeError(f"{what}rank {rank} is none of this job, which has ranks 0 to {self.n_ranks - 1}")
 
     def team_of(self, team: Optional[Team]) -> Team:
         """The team that an argument means. InvalidArgumentError: another context's, or this rank is no member."""
@@ -267,7 +246,7 @@ class Context(Collectives, Factories):
 
     def team(self, ranks: Any, *, parent: Optional[Team] = None) -> Team:
         """Collective over the parent (the world), with the same list of world ranks: they become a team, in this
-        order. Who is not listed gets a team that it is no member of."""
+        order. Other ranks get a team of which they are no members."""
         ranks = [int(rank) for rank in ranks]
         if any(not 0 <= rank < self.n_ranks for rank in ranks):
             raise OutOfRangeError(f"the ranks {ranks} are not all of this job, which has 0 to {self.n_ranks - 1}")
@@ -280,11 +259,9 @@ class Context(Collectives, Factories):
         return Team(self, out_handle(_capi.library().iris_team_split, self.handle, self.team_of(team).handle,
                                      color, key))
 
-    # What ranks do together on the host.
-
     def barrier(self, team: Optional[Team] = None, *, stream: Any = None, timeout: Optional[float] = None) -> None:
         """Collective over the team: waits for the stream, or for all streams that the context knows, then for the
-        members. DeadlineExceededError names who did not come, AbortedError who died."""
+        members. DeadlineExceededError names ranks that did not come, AbortedError ranks that died."""
         team = self.team_of(team)
         if stream is None:
             self.quiesce()
@@ -319,27 +296,21 @@ class Context(Collectives, Factories):
         team = self.team_of(team)
         return [self.broadcast_object(value, root, team=team) for root in team.ranks]
 
-    # The heap.
-
     def allocate(self, shape: Any, dtype: DTypeLike = DType.U8, *, name: Optional[str] = None,
                  team: Optional[Team] = None, alignment_bytes: int = 0) -> Tensor:
         """Collective over the team: memory at the same offset in every member's heap. It is not cleared.
         InvalidArgumentError: the ranks asked for different things, and who. ResourceExhaustedError: no room."""
-        team = self.team_of(team)
-        shape = parse_shape(shape if isinstance(shape, tuple) else (shape,))
-        dtype = DType.of(dtype)
-        options = _heap.allocate_options(bytes_of(shape, dtype), dtype, shape, name, alignment_bytes)
-        return Tensor(self.heap.allocate(team, options, name), shape, contiguous_strides(shape), dtype)
+        shape, dtype = parse_shape((shape,)), DType.of(dtype)
+        options = _heap.allocate_options(shape, dtype, name, alignment_bytes)
+        return Tensor(self.heap.allocate(self.team_of(team), options, name), shape, None, dtype)
 
     def allocate_local(self, shape: Any, dtype: DTypeLike = DType.U8, *, name: Optional[str] = None,
                        alignment_bytes: int = 0) -> Tensor:
         """Not collective: memory of this rank's heap alone. With a name it is cleared, and others can open() it;
         without one they can after publish()."""
-        self.check()
-        shape = parse_shape(shape if isinstance(shape, tuple) else (shape,))
-        dtype = DType.of(dtype)
-        options = _heap.allocate_options(bytes_of(shape, dtype), dtype, shape, name, alignment_bytes)
-        return Tensor(self.heap.allocate_local(options, name), shape, contiguous_strides(shape), dtype)
+        shape, dtype = parse_shape((shape,)), DType.of(dtype)
+        options = _heap.allocate_options(shape, dtype, name, alignment_bytes)
+        return Tensor(self.heap.allocate_local(options, name), shape, None, dtype)
 
     def register(self, array: Any, *, name: Optional[str] = None) -> Tensor:
         """Not collective: memory that another library has allocated, as a tensor that other ranks can open() and put
@@ -347,36 +318,31 @@ class Context(Collectives, Factories):
         GPUs it must be memory that others can map (torch with expandable segments), on emulated devices a shared
         mapping of a memfd; anything else is an InvalidArgumentError that says what to do. The others open it as a
         tensor of one dimension."""
-        self.check()
-        buffer = _foreign.buffer_of(self, array, "register()")
-        nbytes = buffer.count * buffer.dtype.itemsize
-        options = _heap.allocate_options(nbytes, buffer.dtype, buffer.shape, name, 0)
-        storage = self.heap.register(buffer.address, options, name, buffer.keep)
-        return Tensor(storage, buffer.shape, contiguous_strides(buffer.shape), buffer.dtype)
+        buffer = self._buffer(array, "register()")
+        options = _heap.allocate_options(buffer.shape, buffer.dtype, name)
+        return Tensor(self.heap.allocate_local(options, name, buffer), buffer.shape, None, buffer.dtype)
 
     def as_symmetric(self, array: Any, *, copy: bool = False, team: Optional[Team] = None,
                      name: Optional[str] = None) -> Any:
-        """Collective over the team: a tensor or an array of every member's own, of the same shape and type, as a
-        tensor that all of them reach: at one offset, as if allocate() had given it. What lies in the heaps at one
-        offset already is returned as it is. What each member has alone there (allocate_local(), mem_pool()) can be
-        copied only.
+        """Collective over the team: a tensor at one offset on all members, as if allocate() had made it, of a tensor or
+        an array of each, of one shape and type. Memory that lies in the heaps at one offset already is returned as it
+        is; memory that members allocated alone there (allocate_local(), mem_pool()) can only be copied.
 
-        The tensor shares the array's memory, which is kept until it is freed or dropped by all. On GPUs that must be
-        memory that others can map (torch with expandable segments), at the same place of its allocation on all
-        members; on emulated devices a shared mapping of a memfd. With copy=True the tensor is a copy in the heap, of
-        any array.
+        The tensor shares the array's memory, which is kept until all free or drop it. On GPUs that must be memory that
+        others can map (torch with expandable segments), at the same place of its allocation on all members; on emulated
+        devices a shared mapping of a memfd. With copy=True the tensor is a copy in the heap, of any array.
 
-        On a GPU the tensor is another address of the array's memory: a kernel that writes one and reads the other does
-        not see what it wrote in time. Use one of them in a kernel; kernels that follow each other see everything.
+        On a GPU the tensor is another address of the array's memory. A kernel that writes one and reads the other may
+        not see what it wrote: use one of them in a kernel. Later kernels see everything.
 
-        InvalidArgumentError, the same on all members: the memory of one cannot be shared: whose, why, and what to do;
+        InvalidArgumentError, the same on all members: the memory of one cannot be shared, whose, why, and what to do;
         or they differ. ResourceExhaustedError: the address space above the heap is too small."""
         team = self.team_of(team)
         error: Optional[Tuple[int, str]] = None
         offset: Optional[int] = None
         buffer = None
         try:
-            buffer = _foreign.buffer_of(self, array, "the argument")
+            buffer = self._buffer(array, "the argument")
             if self._is_symmetric(buffer):
                 offset = buffer.address - self.heap_bases[self.rank]
         except Exception as wrong:  # pylint: disable=broad-except  # the others wait for this rank, whatever it is
@@ -401,15 +367,15 @@ class Context(Collectives, Factories):
             if there is not None:
                 raise InvalidArgumentError(f"as_symmetric(): what rank {rank} gives is in its heap already, and that "
                                            "of others is not: give the same kind on all ranks, or copy=True for a copy")
-        options = _heap.allocate_options(buffer.count * buffer.dtype.itemsize, buffer.dtype, buffer.shape, name, 0)
+        options = _heap.allocate_options(buffer.shape, buffer.dtype, name)
         try:
-            storage = self.heap.register_together(team, buffer.address, options, name, buffer.keep)
+            storage = self.heap.allocate(team, options, name, buffer)
         except InvalidArgumentError as wrong:
             raise InvalidArgumentError(f"as_symmetric(): {wrong}. With copy=True it makes a copy in the heap") from None
-        return Tensor(storage, buffer.shape, contiguous_strides(buffer.shape), buffer.dtype)
+        return Tensor(storage, buffer.shape, None, buffer.dtype)
 
     def publish(self, tensor: Tensor, name: str) -> None:
-        """Not collective: gives what allocate_local() or register() gave a name, so that others find in it what was
+        """Not collective: names memory of allocate_local() or register() so that others can open it, with all that was
         written."""
         storage = tensor._storage
         storage.check()
@@ -421,16 +387,13 @@ class Context(Collectives, Factories):
         storage.name = name
 
     def open(self, rank: int, name: str, *, timeout: Optional[float] = None) -> Tensor:
-        """Not collective: what another rank has allocated alone under this name, as a tensor of one dimension. Waits
-        until it is there: DeadlineExceededError names rank and name. It stays while the tensor does."""
-        if not 0 <= rank < self.n_ranks:
-            raise OutOfRangeError(f"rank {rank} is none of this job, which has ranks 0 to {self.n_ranks - 1}")
-        opened = _capi.iris_opened()
-        _capi.library().iris_open_local(self.handle, rank, _capi.text(name), nanoseconds(timeout),
-                                        ctypes.byref(opened))
+        """Not collective: memory that another rank allocated alone under this name, as a tensor of one dimension. Waits
+        for it; DeadlineExceededError names rank and name. The memory stays as long as the tensor."""
+        self.check_rank(rank)
+        opened = _capi.out(_capi.iris_opened, _capi.library().iris_open_local, self.handle, rank, _capi.text(name),
+                           nanoseconds(timeout))
         dtype = DType(opened.dtype) or DType.U8
-        shape = (opened.bytes // dtype.itemsize,)
-        return Tensor(self.heap.open_local(opened, name), shape, (1,), dtype)
+        return Tensor(self.heap.open_local(opened, name), (opened.bytes // dtype.itemsize,), None, dtype)
 
     def grow(self, nbytes: int) -> None:
         """Collective over all ranks: at least so many more bytes in every heap. Nothing moves."""
@@ -439,8 +402,8 @@ class Context(Collectives, Factories):
         _capi.library().iris_grow(self.handle, nbytes)
 
     def collect(self, team: Optional[Team] = None) -> int:
-        """Collective over the team: gives back the tensors that all its members have dropped. Returns how many. The
-        allocations of tensors do this by themselves from time to time, and when there is no room."""
+        """Collective over the team: frees the tensors that all its members have dropped, as allocations do from time to
+        time, and when there is no room. Returns how many."""
         return self.heap.collect(self.team_of(team))
 
     # Streams and copies.
@@ -455,7 +418,7 @@ class Context(Collectives, Factories):
         return Event(self)
 
     def stream_for(self, stream: Any) -> Tuple[Stream, bool]:
-        """The stream that an argument means, and whether a call without async_op waits for its result."""
+        """The stream that an argument means, and true if a call without async_op waits for its result."""
         if stream is None:
             stream = self.raw_stream(self.device_index) if self.raw_stream else _foreign.current_torch_stream(self)
             if stream is None:
@@ -468,15 +431,13 @@ class Context(Collectives, Factories):
                 raise InvalidArgumentError("the stream is of another context: use streams with the context that made "
                                            "them")
             return stream, False
-        if not isinstance(stream, int):
-            _foreign.check_stream_device(self, stream)
-        native = _foreign.native_stream(stream)
+        native = _foreign.native_stream(self, stream)
         if native not in self._wrapped:
             self._wrapped[native] = Stream(self, native)
         return self._wrapped[native], False
 
     def reusable_stream(self) -> Optional[Any]:
-        """What a dropped stream left, if another may have it."""
+        """The record of a dropped stream that another may use."""
         for _ in range(len(self.dropped_streams)):
             record = self.dropped_streams.popleft()
             if record[2]:
@@ -484,16 +445,11 @@ class Context(Collectives, Factories):
             self.dropped_streams.append(record)
         return None
 
-    def reusable_event(self) -> Optional[int]:
-        """The handle of a dropped event."""
-        return self.dropped_events.popleft() if self.dropped_events else None
-
     def quiesce_own(self) -> None:
-        """Waits for the context's own stream, if it has something to do."""
+        """Waits for the context's own stream, if it has work."""
         stream = self.own_stream
-        if stream._pending or not stream.idle():
-            if not self.capturing:
-                stream.synchronize()
+        if (stream._pending or not stream.idle()) and not self.capturing:
+            stream.synchronize()
 
     def quiesce(self) -> bool:
         """Waits for all streams that the context knows, and for torch's on the rank's device. False: work is being
@@ -512,8 +468,8 @@ class Context(Collectives, Factories):
         return True
 
     def quiet(self) -> bool:
-        """As quiesce(); false, and a line in the log, if something failed on a stream. For places where the others
-        wait for this rank, who must come with an error or without."""
+        """As quiesce(); on a failure of a stream it logs it and returns false. For places where others wait for this
+        rank."""
         try:
             return self.quiesce()
         except IrisError as error:
@@ -521,8 +477,8 @@ class Context(Collectives, Factories):
             return False
 
     def synchronize(self, stream: Any = None, *, team: Optional[Team] = None) -> None:
-        """Waits for the stream (the one that calls without a stream use), and raises what failed on it in the team's
-        collectives, naming who was missing."""
+        """Waits for the stream, by default that of calls without one. Raises the failure of the team's collectives on
+        it, which names the ranks that did not come."""
         where, _ = self.stream_for(stream)
         communicator = self._communicators.get(self.team_of(team).id)
         if communicator is None:
@@ -531,17 +487,10 @@ class Context(Collectives, Factories):
             communicator.synchronize(where)
 
     def copy_now(self, to: int, source: int, nbytes: int) -> None:
-        """Copies between addresses after what the calling program has put on its stream, and waits."""
+        """Copies between addresses after the work on the calling program's stream, and waits."""
         if nbytes:
             stream, _ = self.stream_for(None)
             _capi.library().iris_copy_async(to, source, nbytes, stream.handle)
-            stream.synchronize()
-
-    def fill_now(self, to: int, byte: int, nbytes: int) -> None:
-        """Fills with a byte, likewise."""
-        if nbytes:
-            stream, _ = self.stream_for(None)
-            _capi.library().iris_fill_async(to, byte, nbytes, stream.handle)
             stream.synchronize()
 
     def do_bench(self, function: Any, *, team: Optional[Team] = None, **options: Any) -> Any:
@@ -561,66 +510,44 @@ class Context(Collectives, Factories):
                                        "a tensor of uint64 in the heap and the value an integer")
         return ctypes.byref(_capi.iris_signal(word=self._check_word(word), value=value % 2**64, op=_SIGNAL_OPS[op]))
 
-    def _tiles(self, what: str, remote: Any, local: Any) -> Tuple[int, int, Any]:
-        """The addresses of both sides of a put or get, of which one at least is not contiguous, and their rows."""
-        sides = []
-        for side, role in ((remote, "the peer's side"), (local, "this rank's side")):
-            if isinstance(side, Tensor) and side.context is self:
-                address = side.symmetric_ptr() if side is remote else side.data_ptr()
-                sides.append((address, side.dtype, side.shape, side.strides))
-            else:
-                found = self._buffer(side, f"{what}: {role}", what == "get" and side is local)
-                sides.append((found.address, found.dtype, found.shape, contiguous_strides(found.shape)))
-        (theirs, dtype, shape, strides), (mine, my_dtype, my_shape, my_strides) = sides
-        if shape != my_shape or dtype is not my_dtype:
-            raise InvalidArgumentError(f"{what}: {my_dtype.long_name} of shape {my_shape} and {dtype.long_name} of "
-                                       f"shape {shape} are not alike: give two tensors of one shape and type")
-        rows = _foreign.common_rows(shape, strides, my_strides)
-        if rows is None:
-            raise InvalidArgumentError(f"{what}: a tensor of shape {shape} with the strides {strides} at the peer and "
-                                       f"{my_strides} here is not made of rows that are contiguous on both sides, each "
-                                       "as far behind the one before: use contiguous tensors, or one call for each "
-                                       "part")
-        length, their_pitch, my_pitch = (number * dtype.itemsize for number in rows[1:])
-        return theirs, mine, (rows[0], length, their_pitch, my_pitch)
+    def _side(self, side: Any, role: str, written: bool) -> "_foreign.Buffer":
+        """A side of a put or get, which may be a tile."""
+        if isinstance(side, Tensor) and not side.contiguous and side.context is self:
+            return _foreign.Buffer(side.data_ptr(), side.count, side.dtype, side.shape, side)
+        return self._buffer(side, role, written)
 
-    def _transfer(self, what: str, remote: Any, local: Any, rank: int, stream: Any, signal: Any,
-                  to_remote: bool) -> None:
+    def _transfer(self, what: str, remote: Any, local: Any, rank: int, stream: Any, signal: Any) -> None:
+        to_remote = what == "put"
+        theirs = self._side(remote, f"{what}: the peer's side", False)
+        mine = self._side(local, f"{what}: this rank's side", not to_remote)
+        tiles = any(isinstance(side, Tensor) and not side.contiguous for side in (remote, local))
+        if theirs.count != mine.count or theirs.dtype is not mine.dtype or (tiles and theirs.shape != mine.shape):
+            raise InvalidArgumentError(f"{what}: {mine.dtype.long_name} of shape {mine.shape} and "
+                                       f"{theirs.dtype.long_name} of shape {theirs.shape} are not alike: give two "
+                                       "tensors of one type and size, and tiles of one shape")
+        self.check_rank(rank, f"{what}: ")
+        address = remote.symmetric_ptr() if isinstance(remote, Tensor) else theirs.address
+        to, source = (address, mine.address) if to_remote else (mine.address, address)
         library = _capi.library()
-        if any(isinstance(side, Tensor) and not side.contiguous for side in (remote, local)):
-            theirs, mine_at, (rows, length, their_pitch, my_pitch) = self._tiles(what, remote, local)
-            self._check_rank(what, rank)
-            where, waits = self.stream_for(stream)
-            copied = _capi.iris_rows(rows=rows, row_bytes=length,
-                                     dst_pitch_bytes=their_pitch if to_remote else my_pitch,
-                                     src_pitch_bytes=my_pitch if to_remote else their_pitch)
-            to, source = (theirs, mine_at) if to_remote else (mine_at, theirs)
-            function = library.iris_put_rows_async if to_remote else library.iris_get_rows_async
-            function(self.handle, to, source, ctypes.byref(copied), rank, where.handle, self._signal(signal))
-            self._after_transfer(where, waits, stream, local, remote)
-            return
-        if not isinstance(remote, Tensor):
-            found = self._buffer(remote, f"{what}: the peer's side")
-            remote_address = found.address
-        else:
-            found = self._buffer(remote, f"{what}: the peer's side")
-            remote_address = remote.symmetric_ptr()
-        mine = self._buffer(local, f"{what}: this rank's side", not to_remote)
-        if found.count * found.dtype.itemsize != mine.count * mine.dtype.itemsize or found.dtype is not mine.dtype:
-            raise InvalidArgumentError(f"{what}: {mine.count} elements of {mine.dtype.long_name} and {found.count} of "
-                                       f"{found.dtype.long_name} are not alike: give two tensors of one size and type")
-        self._check_rank(what, rank)
         where, waits = self.stream_for(stream)
-        function = library.iris_put_async if to_remote else library.iris_get_async
-        to, source = (remote_address, mine.address) if to_remote else (mine.address, remote_address)
-        function(self.handle, to, source, mine.count * mine.dtype.itemsize, rank, where.handle, self._signal(signal))
-        self._after_transfer(where, waits, stream, local, remote)
-
-    def _check_rank(self, what: str, rank: int) -> None:
-        if not 0 <= rank < self.n_ranks:
-            raise OutOfRangeError(f"{what}: rank {rank} is none of this job, which has ranks 0 to {self.n_ranks - 1}")
-
-    def _after_transfer(self, where: Stream, waits: bool, stream: Any, local: Any, remote: Any) -> None:
+        if tiles:
+            strides, my_strides = (side.strides if isinstance(side, Tensor) else contiguous_strides(mine.shape)
+                                   for side in (remote, local))
+            rows = common_rows(mine.shape, strides, my_strides)
+            if rows is None:
+                raise InvalidArgumentError(f"{what}: a tensor of shape {mine.shape} with the strides {strides} at the "
+                                           f"peer and {my_strides} here is not made of rows that are contiguous on "
+                                           "both sides, each as far behind the one before: use contiguous tensors, or "
+                                           "one call for each part")
+            length, their_pitch, my_pitch = (number * mine.dtype.itemsize for number in rows[1:])
+            pitches = (their_pitch, my_pitch) if to_remote else (my_pitch, their_pitch)
+            copied: Any = ctypes.byref(_capi.iris_rows(rows=rows[0], row_bytes=length, dst_pitch_bytes=pitches[0],
+                                                       src_pitch_bytes=pitches[1]))
+            function = library.iris_put_rows_async if to_remote else library.iris_get_rows_async
+        else:
+            copied = mine.nbytes
+            function = library.iris_put_async if to_remote else library.iris_get_async
+        function(self.handle, to, source, copied, rank, where.handle, self._signal(signal))
         if waits:
             where.synchronize()
         elif stream is not None or self.capturing:
@@ -631,36 +558,37 @@ class Context(Collectives, Factories):
         Iris: a view whose rows are contiguous; what lies between the rows stays as it is. A signal (word, value, "set"
         or "add") changes that rank's copy of the word once all bytes are there. Without a stream it waits until it is
         done; see collectives."""
-        self._transfer("put", dst, src, to, stream, signal, True)
+        self._transfer("put", dst, src, to, stream, signal)
 
     def get(self, dst: Any, src: Tensor, source: int, *, stream: Any = None, signal: Any = None) -> None:
         """Copies rank `source`'s copy of `src` into `dst`. A signal changes that rank's copy of the word once all
         bytes have been read."""
-        self._transfer("get", src, dst, source, stream, signal, False)
+        self._transfer("get", src, dst, source, stream, signal)
 
     def signal(self, word: Tensor, value: int, to: int, op: str = "set", *, stream: Any = None) -> None:
-        """Sets rank `to`'s copy of a 64-bit word, or adds to it, after what was put on the stream before."""
-        self._check_rank("signal", to)
-        self._check_word(word)
+        """Sets rank `to`'s copy of a 64-bit word, or adds to it, after earlier work on the stream."""
+        self.check_rank(to, "signal: ")
+        signal = self._signal((word, value, op))
         where, waits = self.stream_for(stream)
-        _capi.library().iris_put_async(self.handle, word.symmetric_ptr(), None, 0, to, where.handle,
-                                       self._signal((word, value, op)))
+        _capi.library().iris_put_async(self.handle, word.symmetric_ptr(), None, 0, to, where.handle, signal)
         if waits:
             where.synchronize()
 
     def _check_word(self, word: Any) -> Any:
-        pointer = word_of(word)
+        if not isinstance(word, Tensor) or word.dtype not in (DType.U64, DType.I64) or word.count < 1:
+            raise InvalidArgumentError("the word of a signal is a tensor of the heap with elements of uint64 or int64: "
+                                       "its first one is meant")
         if word.context is not self:
             raise InvalidArgumentError("the word of a signal is of another context: use one of the context that is "
                                        "called")
-        return pointer
+        return ctypes.cast(word.symmetric_ptr(), ctypes.POINTER(ctypes.c_uint64))
 
     def prepare_signals(self) -> None:
         """Loads the signals' kernel now: call it before a kernel runs that waits for a signal of put or get."""
         _capi.library().iris_prepare_signals(self.handle)
 
     def read_word(self, word: Tensor) -> int:
-        """What a 64-bit word of the heap holds now, read by the host."""
+        """The present value of a 64-bit word of the heap, read by the host."""
         self._check_word(word)
         if self.on_host:
             return ctypes.cast(word.data_ptr(), ctypes.POINTER(ctypes.c_uint64))[0]
@@ -672,7 +600,7 @@ class Context(Collectives, Factories):
         return value.value
 
     def wait_signal(self, word: Tensor, value: int, compare: str = "ge", *, timeout: Optional[float] = None) -> int:
-        """Waits on the host until this rank's word is eq, ne, gt, ge, lt or le `value`. Returns what it then holds.
+        """Waits on the host until this rank's word is eq, ne, gt, ge, lt or le `value`, and returns the word.
         DeadlineExceededError: it did not come to that. AbortedError: a rank has died or left meanwhile."""
         if compare not in _COMPARISONS:
             raise InvalidArgumentError(f"compare={compare!r}: one of {', '.join(_COMPARISONS)} is wanted")
@@ -694,11 +622,8 @@ class Context(Collectives, Factories):
             time.sleep(pause)
             pause = min(pause + 1e-6, 1e-3)
 
-    # Logging.
-
     def log(self, level: int, message: Any) -> None:
         """Logs with the prefix of the rank."""
-        from iris import logging
         logging.log(level, message, self.rank, self.n_ranks)
 
 
@@ -706,3 +631,17 @@ def current_context() -> Optional[Context]:
     """The context that was made last, if it is not closed."""
     context = _latest() if _latest is not None else None
     return context if context is not None and not context.closed else None
+
+
+def latest_context(context: Optional[Context], what: str) -> Context:
+    """The context that an argument means: the one made last for None. FailedPreconditionError: there is none."""
+    found = context or current_context()
+    if found is None:
+        raise FailedPreconditionError(f"{what}: there is no context: make one first")
+    return found
+
+
+def mem_pool(context: Optional[Context] = None) -> "_foreign.MemPool":
+    """A pool of torch's in the heap of the context, or of the one made last. Not collective. FailedPreconditionError:
+    no context, emulated devices, or a torch older than 2.5."""
+    return _foreign.MemPool(latest_context(context, "mem_pool()"))

@@ -12,35 +12,40 @@ from iris.errors import InvalidArgumentError
 class DType(enum.IntEnum):
     """The type of an element. `DType.of(x)` makes one of a name ("float32", "f32"), of numpy's, or of torch's."""
 
-    NONE = 0
-    F32 = 1
-    F64 = 2
-    F16 = 3
-    BF16 = 4
-    I32 = 5
-    I64 = 6
-    U8 = 7
-    I8 = 8
-    I16 = 9
-    U16 = 10
-    U32 = 11
-    U64 = 12
-    BOOL = 13
-    F8E4M3 = 14
-    F8E5M2 = 15
+    long_name: str
+    """As torch and numpy call it: "float32"."""
+    itemsize: int
+    """Bytes of an element; 0 for NONE."""
 
-    @property
-    def itemsize(self) -> int:
-        """Bytes of an element; 0 for NONE."""
-        return _BYTES[self]
+    NONE = 0, "none", 0
+    F32 = 1, "float32", 4
+    F64 = 2, "float64", 8
+    F16 = 3, "float16", 2
+    BF16 = 4, "bfloat16", 2
+    I32 = 5, "int32", 4
+    I64 = 6, "int64", 8
+    U8 = 7, "uint8", 1
+    I8 = 8, "int8", 1
+    I16 = 9, "int16", 2
+    U16 = 10, "uint16", 2
+    U32 = 11, "uint32", 4
+    U64 = 12, "uint64", 8
+    BOOL = 13, "bool", 1
+    F8E4M3 = 14, "float8_e4m3fn", 1
+    F8E5M2 = 15, "float8_e5m2", 1
+
+    def __new__(cls, number: int, long_name: str = "", itemsize: int = 0) -> "DType":
+        self = int.__new__(cls, number)
+        self._value_, self.long_name, self.itemsize = number, long_name, itemsize
+        return self
 
     @property
     def is_floating_point(self) -> bool:
-        return self in _FLOATS
+        return "float" in self.long_name
 
     @property
     def is_signed(self) -> bool:
-        return self in _FLOATS or self in (DType.I8, DType.I16, DType.I32, DType.I64)
+        return self.long_name.startswith(("float", "bfloat", "int"))
 
     @property
     def limits(self) -> Tuple[int, int]:
@@ -49,25 +54,20 @@ class DType(enum.IntEnum):
         return (-2**(bits - 1), 2**(bits - 1) - 1) if self.is_signed else (0, 2**bits - 1)
 
     @property
-    def long_name(self) -> str:
-        """As torch and numpy call it: "float32"."""
-        return _LONG_NAMES[self]
-
-    @property
     def numpy_name(self) -> Optional[str]:
         """The name of numpy's type of the same bits; None where numpy has none (BF16 and the 8-bit floats)."""
-        return None if self in _NOT_OF_NUMPY else _LONG_NAMES[self]
+        return None if self in (DType.NONE, DType.BF16, DType.F8E4M3, DType.F8E5M2) else self.long_name
 
     @property
     def numpy_storage(self) -> str:
         """The name of the numpy type that holds its bits: its own, or an unsigned integer of as many bytes."""
-        return self.numpy_name or ("uint16" if self is DType.BF16 else "uint8")
+        return self.numpy_name or f"uint{8 * self.itemsize}"
 
     @property
     def torch(self) -> Any:
         """torch's type. InvalidArgumentError: the torch that is installed has none."""
         import torch
-        found = getattr(torch, _LONG_NAMES[self], None)
+        found = getattr(torch, self.long_name, None)
         if not isinstance(found, torch.dtype):
             raise InvalidArgumentError(f"torch {torch.__version__} has no type for elements of {self.long_name}: "
                                        "use another dtype, or a newer torch")
@@ -95,29 +95,15 @@ class DType(enum.IntEnum):
             found = _BY_NAME.get(name if isinstance(name, str) else getattr(value, "__name__", None))
         if found is None:
             raise InvalidArgumentError(f"{value!r} is no type of elements that Iris knows: one of "
-                                       + ", ".join(_LONG_NAMES[d] for d in cls if d))
+                                       + ", ".join(d.long_name for d in cls if d))
         return found
 
 
 DTypeLike = Union[DType, str, Any]
 
-_LONG_NAMES: Dict[DType, str] = {
-    DType.NONE: "none", DType.F32: "float32", DType.F64: "float64", DType.F16: "float16", DType.BF16: "bfloat16",
-    DType.I32: "int32", DType.I64: "int64", DType.U8: "uint8", DType.I8: "int8", DType.I16: "int16",
-    DType.U16: "uint16", DType.U32: "uint32", DType.U64: "uint64", DType.BOOL: "bool",
-    DType.F8E4M3: "float8_e4m3fn", DType.F8E5M2: "float8_e5m2",
-}
-_BYTES: Dict[DType, int] = {
-    DType.NONE: 0, DType.F32: 4, DType.F64: 8, DType.F16: 2, DType.BF16: 2, DType.I32: 4, DType.I64: 8, DType.U8: 1,
-    DType.I8: 1, DType.I16: 2, DType.U16: 2, DType.U32: 4, DType.U64: 8, DType.BOOL: 1, DType.F8E4M3: 1,
-    DType.F8E5M2: 1,
-}
-_FLOATS = (DType.F32, DType.F64, DType.F16, DType.BF16, DType.F8E4M3, DType.F8E5M2)
-_NOT_OF_NUMPY = (DType.NONE, DType.BF16, DType.F8E4M3, DType.F8E5M2)
 _OF_TORCH: Dict[Any, DType] = {}  # those that were asked for, because text takes long
 _BY_NAME: Dict[Optional[str], DType] = {
-    **{name: dtype for dtype, name in _LONG_NAMES.items() if dtype},
-    **{dtype.name.lower(): dtype for dtype in DType if dtype},
+    **{name: dtype for dtype in DType if dtype for name in (dtype.long_name, dtype.name.lower())},
     "bool_": DType.BOOL, "float": DType.F32, "double": DType.F64, "half": DType.F16, "int": DType.I32,
     "long": DType.I64, "short": DType.I16,
 }

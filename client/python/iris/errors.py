@@ -6,6 +6,7 @@ The text is the library's own, with the calls by their names in Python: what fai
 from __future__ import annotations
 
 import enum
+import re
 from typing import Dict, Type
 
 
@@ -45,106 +46,71 @@ class IrisError(RuntimeError):
 class CancelledError(IrisError):
     """The call was given up before it was done."""
 
-    code = StatusCode.CANCELLED
-
 
 class UnknownError(IrisError):
     """A failure of no known kind."""
-
-    code = StatusCode.UNKNOWN
 
 
 class InvalidArgumentError(IrisError, ValueError):
     """An argument is wrong, or the ranks asked for different things. Fix the call."""
 
-    code = StatusCode.INVALID_ARGUMENT
-
 
 class DeadlineExceededError(IrisError):
     """Peers did not come in time. The text names them."""
-
-    code = StatusCode.DEADLINE_EXCEEDED
 
 
 class NotFoundError(IrisError):
     """There is nothing of that name."""
 
-    code = StatusCode.NOT_FOUND
-
 
 class AlreadyExistsError(IrisError):
     """The name, or the rank, is taken."""
-
-    code = StatusCode.ALREADY_EXISTS
 
 
 class PermissionDeniedError(IrisError):
     """irisd's policy forbids it."""
 
-    code = StatusCode.PERMISSION_DENIED
-
 
 class ResourceExhaustedError(IrisError, MemoryError):
     """There is no room: in the heap, on the device, or in a quota. The text says which."""
-
-    code = StatusCode.RESOURCE_EXHAUSTED
 
 
 class FailedPreconditionError(IrisError):
     """It cannot be done now: after the end of something, in a forked child, with another backend's kernels."""
 
-    code = StatusCode.FAILED_PRECONDITION
-
 
 class AbortedError(IrisError):
     """A rank has died or has left. The text says which; the job has to start again."""
-
-    code = StatusCode.ABORTED
 
 
 class OutOfRangeError(IrisError, IndexError):
     """A number is outside its range."""
 
-    code = StatusCode.OUT_OF_RANGE
-
 
 class UnimplementedError(IrisError, NotImplementedError):
     """This backend, or this version, cannot do it."""
-
-    code = StatusCode.UNIMPLEMENTED
 
 
 class InternalError(IrisError):
     """A mistake inside Iris."""
 
-    code = StatusCode.INTERNAL
-
 
 class UnavailableError(IrisError):
     """irisd cannot be reached. The text says where it was looked for and how to start it."""
-
-    code = StatusCode.UNAVAILABLE
 
 
 class DataLossError(IrisError):
     """Data that cannot be got back."""
 
-    code = StatusCode.DATA_LOSS
-
 
 class UnauthenticatedError(IrisError):
     """irisd does not know who calls."""
 
-    code = StatusCode.UNAUTHENTICATED
 
-
-CLASS_OF_CODE: Dict[int, Type[IrisError]] = {
-    int(kind.code): kind
-    for kind in (CancelledError, UnknownError, InvalidArgumentError, DeadlineExceededError, NotFoundError,
-                 AlreadyExistsError, PermissionDeniedError, ResourceExhaustedError, FailedPreconditionError,
-                 AbortedError, OutOfRangeError, UnimplementedError, InternalError, UnavailableError, DataLossError,
-                 UnauthenticatedError)
-}
+CLASS_OF_CODE: Dict[int, Type[IrisError]] = {}
+for _kind in IrisError.__subclasses__():  # InvalidArgumentError has the code INVALID_ARGUMENT
+    _kind.code = StatusCode[re.sub("(?<=[a-z])(?=[A-Z])", "_", _kind.__name__[:-len("Error")]).upper()]
+    CLASS_OF_CODE[int(_kind.code)] = _kind
 
 
 def error_of(code: int, text: str) -> IrisError:

@@ -1,8 +1,7 @@
 """The log of the package: standard logging under the name "iris", with lines `[iris] [rank/n] message`.
 
-IRIS_LOG_LEVEL (debug, info, warning, error, off) says what is logged, as for the library; warnings and errors if it
-does not. A context refuses any other value. The log goes to standard error, until a program gives the logger a handler
-of its own.
+IRIS_LOG_LEVEL (debug, info, warning, error, off) is the level, as for the library; warning by default. A context
+refuses other values. The log goes to standard error, until a program gives the logger a handler of its own.
 """
 
 from __future__ import annotations
@@ -13,14 +12,8 @@ import sys
 from typing import Any, Optional
 
 DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
-_LEVELS = {
-    "debug": DEBUG,
-    "info": INFO,
-    "warning": WARNING,
-    "warn": WARNING,
-    "error": ERROR,
-    "off": logging.CRITICAL + 1
-}
+_LEVELS = {"debug": DEBUG, "info": INFO, "warning": WARNING, "warn": WARNING, "error": ERROR,
+           "off": logging.CRITICAL + 1}
 
 
 class _Formatter(logging.Formatter):
@@ -32,7 +25,7 @@ class _Formatter(logging.Formatter):
 
 
 class _StandardError(logging.StreamHandler):  # type: ignore[type-arg]  # a generic of the stubs alone
-    """Whatever sys.stderr is when something is logged."""
+    """The sys.stderr at the time of logging."""
 
     def emit(self, record: logging.LogRecord) -> None:
         self.stream = sys.stderr
@@ -49,7 +42,7 @@ if not logger.handlers:
 
 
 def set_logger_level(level: int) -> None:
-    """What is logged from now on: DEBUG, INFO, WARNING or ERROR."""
+    """Sets the level: DEBUG, INFO, WARNING or ERROR."""
     logger.setLevel(level)
 
 

@@ -5,15 +5,14 @@
     ...                                               # y = the local experts, on got.rows
     exchange.combine(y, out)                          # out[tokens, hidden] = sum of weight * y
 
-The experts are spread over the members of a team: the first (n_experts mod members) members have one more than the
-others. `dispatch` brings each token's row to the members whose experts want it. There `rows` has a row for each (token,
-expert): first by expert, then by the place of the token's member in the team, then by token. `offsets[e]` is the first
-row of local expert e, and `counts[e]` how many it has. `combine` sums, in float32 and in a fixed order, and brings one
-sum for each token back from each member. docs/moe.md says all of it.
+The first (n_experts mod members) members of a team have one expert more than the others. `dispatch` brings each token's
+row to the members whose experts it chose: `rows` has a row for each (token, expert), ordered by expert, by member and
+by token. `offsets[e]` is the first row of local expert e, and `counts[e]` their number. `combine` sums in float32 and
+in a fixed order. docs/moe.md has the details.
 
-x, y and out are tensors of Iris, torch and cupy, and arrays of numpy where devices are emulated; they are contiguous.
-Both calls allocate nothing and may be captured. How many tokens a member has is its own affair. When a call returns: as
-collectives, see iris.collectives. A token that chooses an expert that there is not raises OutOfRangeError on all ranks.
+x, y and out are contiguous tensors of Iris, torch and cupy, or arrays of numpy where devices are emulated. Members may
+have different numbers of tokens. Both calls allocate nothing, may be captured, and return as collectives do (see
+iris.collectives). A token that chooses no valid expert raises OutOfRangeError on all ranks.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Tuple
 from iris import _capi, _foreign
 from iris.dtypes import DType
 from iris.errors import FailedPreconditionError, InvalidArgumentError
+from iris.ops import context_of
 
 if TYPE_CHECKING:
-    from iris.context import Context
     from iris.team import Team
     from iris.tensor import Tensor
 
@@ -35,16 +34,16 @@ SCALE_COLUMNS = 128  # that share a scale where rows are of float8_e4m3fn
 
 
 class Received(NamedTuple):
-    """What a dispatch gives: tensors of the exchange, which the next dispatch writes again."""
+    """The result of a dispatch: tensors of the exchange, which the next dispatch overwrites."""
 
     rows: Any
-    """[max_rows, hidden]; rows that belong to no expert hold what was there."""
+    """[max_rows, hidden]; rows of no expert are not written."""
     counts: Any
     """[local_experts], int32: rows of each expert."""
     offsets: Any
-    """[local_experts + 1], int32: where the rows of each begin."""
+    """[local_experts + 1], int32: the first row of each."""
     dropped: Any
-    """[local_experts], int32: rows that were over the capacity."""
+    """[local_experts], int32: rows beyond the capacity."""
     scales: Any
     """[max_rows, scales of a row], float32; None where rows are not of float8_e4m3fn."""
 
@@ -69,10 +68,7 @@ class Exchange:
     def __init__(self, shmem: Any, n_experts: int, top_k: int, hidden: int, max_tokens: int, *, capacity: int = 0,
                  dtype: Any = "bfloat16", row_dtype: Any = None, partial_dtype: Any = None,
                  team: Optional["Team"] = None, name: Optional[str] = None) -> None:
-        context: "Context" = getattr(shmem, "context", shmem)
-        if not hasattr(context, "team_of"):
-            raise InvalidArgumentError(f"{type(shmem).__name__} is no context: give an iris.Context, or what "
-                                       "iris.iris() returned")
+        context = context_of(shmem)
         self.context = context
         self.team = context.team_of(team)
         self.dtype = DType.of(dtype)
@@ -90,11 +86,11 @@ class Exchange:
         self.max_rows: int = own.max_rows
         self._communicator = context.prepare(self.team)
         _capi.library().iris_moe_prepare(self._communicator.handle)
-        # All members allocate alike: as the first one, which has as many experts as any.
+        # All members allocate as the first one, which has the most experts.
         most = self._sizes(0)
         make: Any = context.empty
         self._workspace: "Tensor" = make(most.workspace_bytes, dtype="uint8", name=name, team=self.team)
-        # What another one left there must not pass for a dispatch of this one.
+        # Memory of another exchange must not look like a dispatch of this one.
         self._workspace[:256].zero_()
         self._kept = [self._workspace, make(max(most.max_rows, 1), hidden, dtype=self.row_dtype, team=self.team),
                       make(3 * most.local_experts + 1, dtype="int32", team=self.team)]
@@ -105,16 +101,13 @@ class Exchange:
         n, numbers = self.local_experts, self._kept[2]
         self.received = Received(self._kept[1][:self.max_rows], numbers[:n], numbers[2 * n:3 * n + 1],
                                  numbers[n:2 * n], scales)
-        self._released = False
 
     def _sizes(self, member: int) -> Any:
-        sizes = _capi.iris_moe_sizes()
-        _capi.library().iris_moe_get_sizes(self.context.handle, self.team.n_ranks, member, ctypes.byref(self._config),
-                                           ctypes.byref(sizes))
-        return sizes
+        return _capi.out(_capi.iris_moe_sizes, _capi.library().iris_moe_get_sizes, self.context.handle,
+                         self.team.n_ranks, member, ctypes.byref(self._config))
 
     def _check(self, name: str) -> None:
-        if self._released:
+        if not self._kept:
             raise FailedPreconditionError(f"{name}: the exchange was released: make another one")
 
     def _buffer(self, what: Any, role: str, shape: Tuple[Optional[int], ...], dtypes: Tuple[DType, ...],
@@ -148,19 +141,17 @@ class Exchange:
             ids=chosen.address, rows=self.received.rows.data_ptr(), counts=self.received.counts.data_ptr(),
             offsets=self.received.offsets.data_ptr(), dropped=self.received.dropped.data_ptr())
         keep = [x, ids]
-        if weights is not None:
-            buffer = self._buffer(weights, "dispatch: weights", (tokens, self.top_k), (DType.F32,))
-            call.weights = buffer.address
-            keep.append(weights)
-        if x_scales is not None:
-            shape = (tokens, -(-self.hidden // SCALE_COLUMNS))
-            buffer = self._buffer(x_scales, "dispatch: x_scales", shape, (DType.F32,))
-            call.x_scales = buffer.address
-            keep.append(x_scales)
+        for name, given, columns in (("weights", weights, self.top_k),
+                                     ("x_scales", x_scales, -(-self.hidden // SCALE_COLUMNS))):
+            if given is not None:
+                buffer = self._buffer(given, f"dispatch: {name}", (tokens, columns), (DType.F32,))
+                setattr(call, name, buffer.address)
+                keep.append(given)
         if self.received.scales is not None:
             call.scales = self.received.scales.data_ptr()
-        return context._run(self._communicator, stream, async_op, self.received, keep,
-                            _capi.library().iris_moe_dispatch, ctypes.byref(self._config), ctypes.byref(call))
+        return context._run(self._communicator, _capi.library().iris_moe_dispatch, keep,
+                            (ctypes.byref(self._config), ctypes.byref(call)), result=self.received, stream=stream,
+                            async_op=async_op)
 
     def combine(self, y: Any, out: Any, *, stream: Any = None, async_op: bool = False) -> Any:
         """out[t] = the sum over the choices of token t of weight * y[the row that dispatch made of it]. y[max_rows,
@@ -172,12 +163,11 @@ class Exchange:
         call = _capi.iris_moe_combine_call(
             workspace=self._workspace.data_ptr(), tokens=target.shape[0], y_dtype=made.dtype,
             out_dtype=target.dtype, y=made.address, out=target.address)
-        return self.context._run(self._communicator, stream, async_op, out, (y, out), _capi.library().iris_moe_combine,
-                                 ctypes.byref(self._config), ctypes.byref(call))
+        return self.context._run(self._communicator, _capi.library().iris_moe_combine, (y, out),
+                                 (ctypes.byref(self._config), ctypes.byref(call)), stream=stream, async_op=async_op)
 
     def release(self) -> None:
         """Collective over the team: gives the memory back. Synchronize the streams first."""
         self._check("release")
-        self._released = True
-        for tensor in self._kept:
-            tensor.free()
+        while self._kept:
+            self._kept.pop(0).free()

@@ -2,22 +2,20 @@
 
     h = iris.norm.all_reduce_rms_norm(context, part, weight, residual=x)      # x += sum of part, h = its norm
 
-What each computes, of W members, in float32 with one rounding to each result:
+Of W members, in float32 with one rounding to each result:
 
     r = sum over the members of input + residual
     output = r / sqrt(mean of the row's r * r + epsilon) * (weight + weight_offset)
 
-`input` is a matrix [rows, hidden] of float32, float16 or bfloat16; the residual, which becomes r, has the same type.
-`output` has it, too; for an input of float32 it may be float16 or bfloat16. The rows of these matrices may lie apart,
-as those of a slice of columns do. `output` may also be of float8 (DType.F8E4M3, DType.F8E5M2): then what is normed is
-divided by a scale, a tensor of float32. `scale` is one that you give; `scales`, [rows] or [rows, ceil(hidden / 128)],
-are written: the largest magnitude of each row, or of 128 columns of it, divided by the largest number of the type.
+`input` is a matrix [rows, hidden] of float32, float16 or bfloat16, whose rows may lie apart; the residual, which
+becomes r, and the output have its type. The output of a float32 input may be float16 or bfloat16, and any output may be
+float8 (DType.F8E4M3, DType.F8E5M2): then it is divided by `scale`, a float32 tensor of yours, or by `scales`, [rows] or
+[rows, ceil(hidden / 128)], which are written: the largest magnitude of each row, or of 128 columns of it, divided by
+the largest number of the type. In reduce_scatter_rms_norm_all_gather the residual has this member's share of the rows
+alone (`iris.ops.share_of`), and the output is whole.
 
-`all_reduce_rms_norm`: all members have the whole residual. `reduce_scatter_rms_norm_all_gather`: the residual has this
-member's share of the rows alone (`iris.ops.share_of`), and the output is whole.
-
-`shmem` is a Context, or what iris.iris() returned. The communicator is that of collectives: `Context.prepare`. When a
-call returns: as collectives, see iris.collectives.
+`shmem` is a Context, or the result of iris.iris(). Calls use the communicator of collectives (`Context.prepare`) and
+return as collectives do, see iris.collectives. docs/norm.md has the details.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple
 from iris import _capi, _foreign
 from iris.dtypes import DType
 from iris.errors import InvalidArgumentError
-from iris.ops import _context_of, share_of
+from iris.ops import context_of, share_of, variant_of
 
 if TYPE_CHECKING:
     from iris.context import Context
@@ -43,9 +41,9 @@ _NO_SCALING, _STATIC, _PER_ROW, _PER_GROUP = range(4)
 class _Call:
     """A call, checked as far as the shapes of its tensors go."""
 
-    def __init__(self, context: "Context", team: "Team", name: str, input: Any, weight: Any, residual: Any, output: Any,
-                 residual_output: Any, scale: Any, scales: Any, epsilon: float, weight_offset: float,
-                 variant: Any) -> None:
+    def __init__(self, context: "Context", team: "Team", name: str, input: Any, weight: Any, *, residual: Any = None,
+                 output: Any = None, residual_output: Any = None, scale: Any = None, scales: Any = None,
+                 epsilon: float = 1e-6, weight_offset: float = 0.0, variant: Any = "auto") -> None:
 
         def buffer(what: Any, role: str, written: bool = False) -> "_foreign.Buffer":
             _foreign.check_no_gradient(what, f"{name}: {role}")
@@ -65,9 +63,7 @@ class _Call:
         if target.shape != source.shape:
             raise InvalidArgumentError(f"{name}: the output has the shape {target.shape}, and the input "
                                        f"{source.shape}: they must be the same")
-        number = VARIANTS.get(variant) if isinstance(variant, str) else variant if isinstance(variant, int) else None
-        if number not in VARIANTS.values():
-            raise InvalidArgumentError(f"{name}: variant={variant!r} is none of {', '.join(VARIANTS)}")
+        number = variant_of(name, variant, VARIANTS)
         self.result = input if output is None else output
         self.call = _capi.iris_norm(operation=_NUMBERS[name], variant=number, rows=rows, hidden=hidden,
                                     in_dtype=source.dtype, out_dtype=target.dtype, weight_dtype=DType.NONE,
@@ -126,49 +122,38 @@ class _Call:
         self.call.scales = found.address
 
 
-def _run(name: str, shmem: Any, input: Any, weight: Any, residual: Any, output: Any, residual_output: Any, scale: Any,
-         scales: Any, epsilon: float, weight_offset: float, variant: Any, team: Any, stream: Any,
-         async_op: bool) -> Any:
-    context = _context_of(shmem)
-    team = context.team_of(team)
-    call = _Call(context, team, name, input, weight, residual, output, residual_output, scale, scales, epsilon,
-                 weight_offset, variant)
-    return context._run(context.prepare(team), stream, async_op, call.result, call.keep,
-                        _capi.library().iris_norm_launch, ctypes.byref(call.call))
+def _norm(name: str, doc: str) -> Any:
+
+    def run(shmem: Any, input: Any, weight: Any = None, *, team: Optional["Team"] = None, stream: Any = None,
+            async_op: bool = False, **options: Any) -> Any:
+        context = context_of(shmem)
+        team = context.team_of(team)
+        call = _Call(context, team, name, input, weight, **options)
+        return context._run(context.prepare(team), _capi.library().iris_norm_launch, call.keep,
+                            (ctypes.byref(call.call),), result=call.result, stream=stream, async_op=async_op)
+
+    run.__name__, run.__doc__ = name, doc
+    return run
 
 
-def all_reduce_rms_norm(shmem: Any, input: Any, weight: Any = None, *, residual: Any = None, output: Any = None,
-                        residual_output: Any = None, scale: Any = None, scales: Any = None, epsilon: float = 1e-6,
-                        weight_offset: float = 0.0, variant: Any = "auto", team: Optional["Team"] = None,
-                        stream: Any = None, async_op: bool = False) -> Any:
-    """The norm of the sum over the members of `input`, + residual. In place without an output, as is the residual
-    without a residual_output. Returns the output."""
-    return _run("all_reduce_rms_norm", shmem, input, weight, residual, output, residual_output, scale, scales, epsilon,
-                weight_offset, variant, team, stream, async_op)
+all_reduce_rms_norm = _norm("all_reduce_rms_norm", """The norm of the sum over the members of `input`, + residual.
+
+    Options: residual, output, residual_output, scale, scales, epsilon=1e-6, weight_offset=0.0, variant="auto". In place
+    without an output, as is the residual without a residual_output. Returns the output.""")
+reduce_scatter_rms_norm_all_gather = _norm(
+    "reduce_scatter_rms_norm_all_gather", "As all_reduce_rms_norm; the residual has this member's share of the rows.")
 
 
-def reduce_scatter_rms_norm_all_gather(shmem: Any, input: Any, weight: Any = None, *, residual: Any = None,
-                                       output: Any = None, residual_output: Any = None, scale: Any = None,
-                                       scales: Any = None, epsilon: float = 1e-6, weight_offset: float = 0.0,
-                                       variant: Any = "auto", team: Optional["Team"] = None, stream: Any = None,
-                                       async_op: bool = False) -> Any:
-    """The same result; the residual has this member's share of the rows."""
-    return _run("reduce_scatter_rms_norm_all_gather", shmem, input, weight, residual, output, residual_output, scale,
-                scales, epsilon, weight_offset, variant, team, stream, async_op)
-
-
-def plan(shmem: Any, name: str, input: Any, weight: Any = None, *, residual: Any = None, output: Any = None,
-         residual_output: Any = None, scale: Any = None, scales: Any = None, epsilon: float = 1e-6,
-         weight_offset: float = 0.0, variant: Any = "auto", team: Optional["Team"] = None) -> Dict[str, Any]:
+def plan(shmem: Any, name: str, input: Any, weight: Any = None, *, team: Optional["Team"] = None,
+         **options: Any) -> Dict[str, Any]:
     """What a call runs: its variant, blocks, threads, and how many blocks share a row. Collective if the team has no
     communicator yet."""
-    context = _context_of(shmem)
+    context = context_of(shmem)
     if name not in _NUMBERS:
         raise InvalidArgumentError(f"{name!r} is none of {', '.join(_NUMBERS)}")
     team = context.team_of(team)
-    call = _Call(context, team, name, input, weight, residual, output, residual_output, scale, scales, epsilon,
-                 weight_offset, variant)
-    told = _capi.iris_norm_plan()
-    _capi.library().iris_norm_choose(context.prepare(team).handle, ctypes.byref(call.call), ctypes.byref(told))
+    call = _Call(context, team, name, input, weight, **options)
+    told = _capi.out(_capi.iris_norm_plan, _capi.library().iris_norm_choose, context.prepare(team).handle,
+                     ctypes.byref(call.call))
     return {"variant": next(text for text, number in VARIANTS.items() if number == told.variant),
             "blocks": told.blocks, "threads": told.threads, "parts": told.parts}

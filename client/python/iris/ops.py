@@ -4,7 +4,7 @@ of the reference system.
     workspace = iris.ops.matmul_all_reduce_preamble(context, C, A, B)     # collective, once
     iris.ops.matmul_all_reduce(context, C, A, B, bias, workspace=workspace)
 
-What each computes, of W members; the shares of a dimension are even, the first (dimension mod W) members have one more:
+Of W members; the shares of a dimension are even, the first (dimension mod W) members have one more:
 
     matmul_all_reduce      C[m, n] = sum over the members of A[m, k] @ B[k, n] + bias, on all; k may differ
     matmul_reduce_scatter  the same; each member gets its share of the rows: C[share of m, n]
@@ -16,9 +16,9 @@ A and B have elements of float16 or bfloat16, C of these or float32; sums are ma
 may be a transposed view, as `weight.t()` is. C of the operations whose results all get lies in the symmetric heap.
 `bias` has an element for each column that this member makes. `activation` is None, "relu", "gelu" (tanh) or "silu".
 
-`shmem` is a Context, or what iris.iris() returned. A call without a workspace makes one for the team when it first
-needs it, or a larger one, which is collective; with one that was prepared it allocates nothing and may be captured.
-When a call returns: as collectives, see iris.collectives.
+`shmem` is a Context, or the result of iris.iris(). A call without a workspace makes one for the team if it needs a
+larger one, which is collective; with a prepared one it allocates nothing and may be captured. Calls return as
+collectives do, see iris.collectives. docs/ops.md has the details.
 """
 
 from __future__ import annotations
@@ -37,37 +37,40 @@ if TYPE_CHECKING:
 
 ACTIVATIONS: Dict[Optional[str], int] = {None: 0, "none": 0, "relu": 1, "gelu": 2, "silu": 3}
 VARIANTS: Dict[str, int] = {"auto": 0, "fused": 1, "pair": 2, "persistent": 3, "copy_engine": 4}
-_NAMES = {12: "matmul_all_reduce", 13: "matmul_reduce_scatter", 14: "all_gather_matmul", 15: "matmul_all_gather",
-          16: "matmul_all_scatter"}
-_NUMBERS = {name: number for number, name in _NAMES.items()}
+_NUMBERS = {"matmul_all_reduce": 12, "matmul_reduce_scatter": 13, "all_gather_matmul": 14, "matmul_all_gather": 15,
+            "matmul_all_scatter": 16}
 
 
 def share_of(dimension: int, members: int, member: int) -> Tuple[int, int]:
-    """Where the share of a member begins, and how long it is."""
+    """The begin and the length of a member's share."""
     each, longer = divmod(dimension, members)
     return member * each + min(member, longer), each + (member < longer)
 
 
-class Workspace:
-    """What calls of a team need beside their tensors. Collective over the team to make, and to release."""
+class Workspace(Communicator):
+    """Memory of a team for these operations. Collective over the team to make, and to release."""
 
     def __init__(self, team: "Team", matmul_bytes: int, **options: Any) -> None:
-        self.team = team
         self.rules: Optional[str] = options.get("rules")
         self.matmul_bytes = matmul_bytes
-        self.communicator = Communicator(team, matmul_bytes=matmul_bytes, **options)
+        super().__init__(team, matmul_bytes=matmul_bytes, **options)
 
-    def check(self) -> None:
-        """Raises the first failure of an operation, as far as the streams have come."""
-        self.communicator.check()
 
-    def reset(self) -> None:
-        """Collective over the team: makes it usable again after a failure. Synchronize the streams first."""
-        self.communicator.reset()
+def context_of(shmem: Any) -> "Context":
+    """The context that the first argument of an operation means. InvalidArgumentError: none."""
+    context = getattr(shmem, "context", shmem)
+    if not hasattr(context, "team_of"):
+        raise InvalidArgumentError(f"{type(shmem).__name__} is no context: give an iris.Context, or what iris.iris() "
+                                   "returned")
+    return context
 
-    def release(self) -> None:
-        """Collective over the team: gives the memory back. Synchronize the streams first."""
-        self.communicator.release()
+
+def variant_of(name: str, variant: Any, variants: Dict[str, int]) -> int:
+    """The number of a variant that is given by its name or number. InvalidArgumentError: there is none."""
+    number = variants.get(variant) if isinstance(variant, str) else variant if isinstance(variant, int) else None
+    if number is None or number not in variants.values():
+        raise InvalidArgumentError(f"{name}: variant={variant!r} is none of {', '.join(variants)}")
+    return number
 
 
 class _Call:
@@ -81,9 +84,7 @@ class _Call:
         second = matrix_of(context, b, f"{name}: B", may_be_transposed=True)
         if activation not in ACTIVATIONS:
             raise InvalidArgumentError(f"{name}: activation={activation!r} is none of None, 'relu', 'gelu' and 'silu'")
-        number = VARIANTS.get(variant) if isinstance(variant, str) else variant if isinstance(variant, int) else None
-        if number not in VARIANTS.values():
-            raise InvalidArgumentError(f"{name}: variant={variant!r} is none of {', '.join(VARIANTS)}")
+        number = variant_of(name, variant, VARIANTS)
         if first.dtype is not second.dtype:
             raise InvalidArgumentError(f"{name}: A has elements of {first.dtype.long_name} and B of "
                                        f"{second.dtype.long_name}: they must be the same")
@@ -125,70 +126,38 @@ class _Call:
                                        f"of member {index} of {members} is {wanted}")
 
 
-def _context_of(shmem: Any) -> "Context":
-    context = getattr(shmem, "context", shmem)
-    if not hasattr(context, "team_of"):
-        raise InvalidArgumentError(f"{type(shmem).__name__} is no context: give an iris.Context, or what iris.iris() "
-                                   "returned")
-    return context
+def _bytes_of(team: "Team", call: _Call, rules: Optional[str] = None) -> int:
+    """The bytes of workspace that a call needs."""
+    options = None if rules is None else ctypes.byref(_capi.iris_comm_options(rules=_capi.text(rules)))
+    return _capi.out(ctypes.c_uint64, _capi.library().iris_matmul_bytes, team.context.handle, team.n_ranks, options,
+                     ctypes.byref(call.call)).value
 
 
-def _workspace_for(context: "Context", team: "Team", call: _Call, given: Any) -> Workspace:
-    needed = ctypes.c_uint64()
-    _capi.library().iris_matmul_bytes(context.handle, team.n_ranks, None, ctypes.byref(call.call),
-                                      ctypes.byref(needed))
-    name = _NAMES[call.call.operation]
-    if given is not None:
-        if not isinstance(given, Workspace):
-            raise InvalidArgumentError(f"{name}: {type(given).__name__} is no workspace: use what a function "
-                                       "..._preamble returned")
-        if given.team.context is not context or given.team.id != team.id:
-            raise InvalidArgumentError(f"{name}: the workspace is of the team of the ranks {list(given.team.ranks)}, "
-                                       f"and the call of {list(team.ranks)}: use one that was made for this team")
-        return given
+def _given(name: str, team: "Team", workspace: Any) -> Workspace:
+    """A workspace of the caller's, checked."""
+    if not isinstance(workspace, Workspace):
+        raise InvalidArgumentError(f"{name}: {type(workspace).__name__} is no workspace: use what a function "
+                                   "..._preamble returned")
+    if workspace.team != team:
+        raise InvalidArgumentError(f"{name}: the workspace is of the team of the ranks {list(workspace.team.ranks)}, "
+                                   f"and the call of {list(team.ranks)}: use one that was made for this team")
+    return workspace
+
+
+def _workspace_for(name: str, team: "Team", call: _Call) -> Workspace:
+    """The workspace that calls without one share; a new one if it is too small."""
+    context, needed = team.context, _bytes_of(team, call)
     kept = context.matmul_workspaces.get(team.id)
-    if kept is not None and (kept.communicator.closed or kept.matmul_bytes >= needed.value):
-        if not kept.communicator.closed:
-            return kept
-        kept = None
+    if kept is not None and not kept.closed and kept.matmul_bytes >= needed:
+        return kept
     if context.capturing:
         raise FailedPreconditionError(f"{name}: it needs a workspace, which cannot be made while a graph is captured: "
                                       f"call {name}_preamble() before, and give what it returns")
-    if kept is not None:
+    if kept is not None and not kept.closed:
         context.quiet()
         kept.release()
-    made = context.matmul_workspaces[team.id] = Workspace(team, needed.value)
+    made = context.matmul_workspaces[team.id] = Workspace(team, needed)
     return made
-
-
-def _prepare(name: str, shmem: Any, output: Any, a: Any, b: Any, bias: Any, activation: Any, variant: Any,
-             team: Any, workspace: Any, rules: Optional[str]) -> Workspace:
-    context = _context_of(shmem)
-    team = context.team_of(team)
-    call = _Call(context, team, name, output, a, b, bias, activation, variant)
-    found = _workspace_for(context, team, call, workspace) if workspace is not None else None
-    if found is not None and rules is None:
-        rules = found.rules
-    needed = ctypes.c_uint64()
-    _capi.library().iris_matmul_bytes(context.handle, team.n_ranks,
-                                      ctypes.byref(_capi.iris_comm_options(rules=_capi.text(rules))),
-                                      ctypes.byref(call.call), ctypes.byref(needed))
-    if found is not None and not found.communicator.closed:
-        if found.rules == rules and found.matmul_bytes >= needed.value:
-            return found
-    return Workspace(team, needed.value, rules=rules)
-
-
-def _run(name: str, shmem: Any, output: Any, a: Any, b: Any, bias: Any, async_op: bool, workspace: Any,
-         activation: Any, variant: Any, team: Any, stream: Any) -> Any:
-    context = _context_of(shmem)
-    if team is None and isinstance(workspace, Workspace):
-        team = workspace.team
-    team = context.team_of(team)
-    call = _Call(context, team, name, output, a, b, bias, activation, variant)
-    communicator = _workspace_for(context, team, call, workspace).communicator
-    return context._run(communicator, stream, async_op, output, call.keep, _capi.library().iris_matmul_launch,
-                        ctypes.byref(call.call))
 
 
 def plan(shmem: Any, name: str, output: Any, a: Any, b: Any, bias: Any = None, *, workspace: Workspace,
@@ -196,55 +165,44 @@ def plan(shmem: Any, name: str, output: Any, a: Any, b: Any, bias: Any = None, *
     """What a call runs: its variant, what makes the products, blocks, threads, the tile, bytes of workspace. Matrices
     that are not aligned to 16 bytes, or whose rows are not 8 elements apart or a multiple of that, may take another
     variant than "auto" tells here."""
-    context = _context_of(shmem)
+    context = context_of(shmem)
     if name not in _NUMBERS:
         raise InvalidArgumentError(f"{name!r} is none of {', '.join(_NUMBERS)}")
     call = _Call(context, workspace.team, name, output, a, b, bias, activation, variant)
-    told = _capi.iris_matmul_plan()
-    _capi.library().iris_matmul_choose(workspace.communicator.handle, ctypes.byref(call.call), ctypes.byref(told))
+    told = _capi.out(_capi.iris_matmul_plan, _capi.library().iris_matmul_choose, workspace.handle,
+                     ctypes.byref(call.call))
     return {"variant": next(text for text, number in VARIANTS.items() if number == told.variant),
             "multiplier": told.multiplier.decode(), "blocks": told.blocks, "threads": told.threads,
             "tile": (told.tile_rows, told.tile_columns), "matmul_bytes": told.matmul_bytes}
 
 
-def matmul_all_reduce(shmem: Any, output_tensor: Any, A: Any, B: Any, bias: Any = None, async_op: bool = False,
-                      config: Any = None, workspace: Optional[Workspace] = None, *, activation: Any = None,
-                      variant: Any = "auto", team: Optional["Team"] = None, stream: Any = None) -> Any:
-    """C = sum over the members of A @ B, + bias. Returns the output. `config`, the reference's, has no meaning here."""
-    return _run("matmul_all_reduce", shmem, output_tensor, A, B, bias, async_op, workspace, activation, variant, team,
-                stream)
+def _operation(name: str, doc: str) -> Any:
+
+    def run(shmem: Any, output_tensor: Any, A: Any, B: Any, bias: Any = None, async_op: bool = False,
+            config: Any = None, workspace: Optional[Workspace] = None, *, activation: Any = None,
+            variant: Any = "auto", team: Optional["Team"] = None, stream: Any = None) -> Any:
+        context = context_of(shmem)
+        team = context.team_of(workspace.team if team is None and isinstance(workspace, Workspace) else team)
+        call = _Call(context, team, name, output_tensor, A, B, bias, activation, variant)
+        found = _workspace_for(name, team, call) if workspace is None else _given(name, team, workspace)
+        return context._run(found, _capi.library().iris_matmul_launch, call.keep, (ctypes.byref(call.call),),
+                            result=output_tensor, stream=stream, async_op=async_op)
+
+    run.__name__ = name
+    run.__doc__ = f"{doc} Returns the output. `config`, the reference's, has no meaning here."
+    return run
 
 
-def matmul_reduce_scatter(shmem: Any, output_tensor: Any, A: Any, B: Any, bias: Any = None, async_op: bool = False,
-                          config: Any = None, workspace: Optional[Workspace] = None, *, activation: Any = None,
-                          variant: Any = "auto", team: Optional["Team"] = None, stream: Any = None) -> Any:
-    """The same; each member gets its share of the rows."""
-    return _run("matmul_reduce_scatter", shmem, output_tensor, A, B, bias, async_op, workspace, activation, variant,
-                team, stream)
+matmul_all_reduce = _operation("matmul_all_reduce", "C = sum over the members of A @ B, + bias.")
+matmul_reduce_scatter = _operation("matmul_reduce_scatter", "As matmul_all_reduce; each member gets its rows.")
+matmul_all_gather = _operation("matmul_all_gather", "C: each member makes its share of the rows, and all get all.")
+matmul_all_scatter = _operation("matmul_all_scatter", "C: each member makes its share of the columns, and all get all.")
+_all_gather_matmul = _operation("all_gather_matmul", "")
 
 
-def all_gather_matmul(shmem: Any, output_tensor: Any, A_sharded: Any, B: Any, bias: Any = None, async_op: bool = False,
-                      config: Any = None, workspace: Optional[Workspace] = None, *, activation: Any = None,
-                      variant: Any = "auto", team: Optional["Team"] = None, stream: Any = None) -> Any:
-    """C = A @ B + bias, where the rows of A are the members' shares."""
-    return _run("all_gather_matmul", shmem, output_tensor, A_sharded, B, bias, async_op, workspace, activation,
-                variant, team, stream)
-
-
-def matmul_all_gather(shmem: Any, output_tensor: Any, A: Any, B: Any, bias: Any = None, async_op: bool = False,
-                      config: Any = None, workspace: Optional[Workspace] = None, *, activation: Any = None,
-                      variant: Any = "auto", team: Optional["Team"] = None, stream: Any = None) -> Any:
-    """C: each member makes its share of the rows, and all get all."""
-    return _run("matmul_all_gather", shmem, output_tensor, A, B, bias, async_op, workspace, activation, variant, team,
-                stream)
-
-
-def matmul_all_scatter(shmem: Any, output_tensor: Any, A: Any, B: Any, bias: Any = None, async_op: bool = False,
-                       config: Any = None, workspace: Optional[Workspace] = None, *, activation: Any = None,
-                       variant: Any = "auto", team: Optional["Team"] = None, stream: Any = None) -> Any:
-    """C: each member makes its share of the columns, and all get all."""
-    return _run("matmul_all_scatter", shmem, output_tensor, A, B, bias, async_op, workspace, activation, variant, team,
-                stream)
+def all_gather_matmul(shmem: Any, output_tensor: Any, A_sharded: Any, B: Any, *arguments: Any, **options: Any) -> Any:
+    """C = A @ B + bias, where the rows of A are the members' shares. See matmul_all_reduce."""
+    return _all_gather_matmul(shmem, output_tensor, A_sharded, B, *arguments, **options)
 
 
 def _preamble(name: str) -> Any:
@@ -252,7 +210,16 @@ def _preamble(name: str) -> Any:
     def prepare(shmem: Any, output_tensor: Any, A: Any, B: Any, bias: Any = None, config: Any = None,
                 workspace: Optional[Workspace] = None, *, activation: Any = None, variant: Any = "auto",
                 team: Optional["Team"] = None, rules: Optional[str] = None) -> Workspace:
-        return _prepare(name, shmem, output_tensor, A, B, bias, activation, variant, team, workspace, rules)
+        context = context_of(shmem)
+        team = context.team_of(team)
+        call = _Call(context, team, name, output_tensor, A, B, bias, activation, variant)
+        found = None if workspace is None else _given(name, team, workspace)
+        if found is not None and rules is None:
+            rules = found.rules
+        needed = _bytes_of(team, call, rules)
+        if found is not None and not found.closed and found.rules == rules and found.matmul_bytes >= needed:
+            return found
+        return Workspace(team, needed, rules=rules)
 
     prepare.__name__ = f"{name}_preamble"
     prepare.__doc__ = f"""Collective over the team: the workspace that {name} of these tensors needs. One that is given

@@ -6,9 +6,10 @@ on the symmetric heap of a Context, which is `.context` here. What a program dro
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple
 
-from iris import _foreign, bench, logging, ops
+from iris import _foreign, logging, ops
 from iris.context import Context
 from iris.errors import FailedPreconditionError, InvalidArgumentError
 from iris.team import Team
@@ -17,15 +18,36 @@ if TYPE_CHECKING:
     from iris.tensor import Tensor
 
 
+def _log(level: int) -> Any:
+
+    def log(self: "Iris", message: Any) -> None:
+        """Logs `[iris] [rank/n] message`; IRIS_LOG_LEVEL and set_logger_level say from which level on."""
+        self.context.log(level, message)
+
+    return log
+
+
+def _factory(name: str) -> Any:
+
+    def make(self: "Iris", *arguments: Any, layout: Any = None, requires_grad: bool = False, **options: Any) -> Any:
+        if layout is not None and str(layout) != "torch.strided":
+            raise InvalidArgumentError(f"layout={layout}: tensors of the symmetric heap are strided")
+        options.pop("memory_format", None)  # tensors of the heap are contiguous
+        return self._give(getattr(self.context, name)(*arguments, **options), requires_grad)
+
+    make.__name__ = name
+    make.__doc__ = f"""As torch.{name}, on the symmetric heap. Arguments are those of Context.{name}, `layout` and
+    `requires_grad`. The result is torch's where torch is installed."""
+    return make
+
+
 class Iris:
     """A rank with its symmetric heap, in the words of the reference. See iris()."""
 
     def __init__(self, heap_size: int = 1 << 30, **options: Any) -> None:
         without_meaning = [name for name in ("allocator_type", "copy_engine") if options.pop(name, None) is not None]
-        world = None if {"rank", "n_ranks", "job"} & set(options) else _foreign.torch_world()
-        if world is not None:
-            options = {**world._asdict(), **options}
-        self.context = Context(heap_size, **options)
+        place = {} if {"rank", "n_ranks", "job"} & set(options) else _foreign.torch_world()
+        self.context = Context(heap_size, **{**place, **options})
         self.cur_rank: int = self.context.rank
         self.num_ranks: int = self.context.n_ranks
         self.gpu_id: int = self.context.device_index
@@ -37,8 +59,6 @@ class Iris:
         for name in without_meaning:
             self.debug(f"{name} has no meaning here: irisd owns the memory, and put and get use the copy engines")
         _foreign.use_device(self.context)
-        self._heap_bases: Any = None
-        self._device_context: Any = None
         for rank, base in enumerate(self.context.heap_bases):
             self.debug(f"rank {rank}: heap at {base:#x}")
 
@@ -65,48 +85,33 @@ class Iris:
         """Its compute units."""
         return _foreign.compute_units(self.context)
 
-    def get_heap_bases(self) -> Any:
+    @functools.cached_property
+    def heap_bases(self) -> Any:
         """The address of each rank's heap in this process, as a tensor for kernels. It stays the same."""
-        if self._heap_bases is None:
-            self._heap_bases = _foreign.words_on_device(self.context, self.context.heap_bases)
-        return self._heap_bases
+        return _foreign.words_on_device(self.context, self.context.heap_bases)
+
+    @functools.cached_property
+    def _device_context(self) -> Any:
+        return _foreign.words_on_device(self.context, (self.cur_rank, self.num_ranks) + self.context.heap_bases)
+
+    def get_heap_bases(self) -> Any:
+        """As heap_bases."""
+        return self.heap_bases
 
     def get_device_context(self) -> Any:
         """What DeviceContext.initialize() takes in a kernel, as a tensor: this rank, the number of ranks, and then the
         address of each rank's heap, each a word of 64 bits."""
-        if self._device_context is None:
-            words = (self.cur_rank, self.num_ranks) + self.context.heap_bases
-            self._device_context = _foreign.words_on_device(self.context, words)
         return self._device_context
-
-    @property
-    def heap_bases(self) -> Any:
-        """As get_heap_bases()."""
-        return self.get_heap_bases()
 
     # Logging.
 
-    def debug(self, message: Any) -> None:
-        """Logs `[iris] [rank/n] message` at this level; IRIS_LOG_LEVEL and set_logger_level say which are shown."""
-        self.context.log(logging.DEBUG, message)
-
-    def info(self, message: Any) -> None:
-        """As debug()."""
-        self.context.log(logging.INFO, message)
-
-    def warning(self, message: Any) -> None:
-        """As debug()."""
-        self.context.log(logging.WARNING, message)
-
-    def error(self, message: Any) -> None:
-        """As debug()."""
-        self.context.log(logging.ERROR, message)
+    debug, info, warning, error = map(_log, (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR))
 
     # What ranks do together.
 
     def use_group(self, group: Any) -> Team:
         """Collective over all ranks: makes the team of a process group of torch's. Calls with `group=` need it once
-        before, because a team is made by all ranks. Who is not in the group gives the list of its ranks."""
+        before, because a team is made by all ranks. Ranks outside the group give the list of its ranks."""
         if isinstance(group, (list, tuple, range)):
             ranks = tuple(int(rank) for rank in group)
         else:
@@ -146,12 +151,10 @@ class Iris:
     def do_bench(self, fn: Any, preamble_fn: Any = lambda: None, group: Any = None, **options: Any) -> Any:
         """Collective over the group: iris.do_bench with barriers of its ranks, and the largest of their results on all
         of them."""
-        team = self.team_of(group)
-        return bench.do_bench(fn, lambda: self.context.barrier(team), preamble_fn, context=self.context,
-                              over_ranks=True, team=team, **options)
+        return self.context.do_bench(fn, team=self.team_of(group), preamble_fn=preamble_fn, **options)
 
     def is_symmetric(self, tensor: Any) -> bool:
-        """Whether its memory lies in the symmetric heap."""
+        """True if its memory lies in the symmetric heap."""
         return self.context.is_symmetric(tensor)
 
     def as_symmetric(self, external_tensor: Any, *, copy: bool = False) -> Any:
@@ -172,70 +175,10 @@ class Iris:
         given = tensor.torch()
         return given.requires_grad_() if requires_grad else given
 
-    def _check_layout(self, layout: Any) -> None:
-        if layout is not None and str(layout) != "torch.strided":
-            raise InvalidArgumentError(f"layout={layout}: tensors of the symmetric heap are strided")
-
-    def _made(self, name: str, arguments: Tuple[Any, ...], layout: Any, requires_grad: bool, options: Any) -> Any:
-        self._check_layout(layout)
-        options.pop("memory_format", None)  # tensors of the heap are contiguous
-        return self._give(getattr(self.context, name)(*arguments, **options), requires_grad)
-
-    def zeros(self, *size: Any, layout: Any = None, requires_grad: bool = False, **options: Any) -> Any:
-        """As torch.zeros, on the symmetric heap: `out`, `dtype`, `device` as there."""
-        return self._made("zeros", size, layout, requires_grad, options)
-
-    def ones(self, *size: Any, layout: Any = None, requires_grad: bool = False, **options: Any) -> Any:
-        """As torch.ones, on the symmetric heap."""
-        return self._made("ones", size, layout, requires_grad, options)
-
-    def empty(self, *size: Any, layout: Any = None, requires_grad: bool = False, **options: Any) -> Any:
-        """As torch.empty, on the symmetric heap."""
-        return self._made("empty", size, layout, requires_grad, options)
-
-    def full(self, size: Any, fill_value: Any, *, layout: Any = None, requires_grad: bool = False,
-             **options: Any) -> Any:
-        """As torch.full, on the symmetric heap."""
-        return self._made("full", (size, fill_value), layout, requires_grad, options)
-
-    def zeros_like(self, input: Any, *, layout: Any = None, requires_grad: bool = False, **options: Any) -> Any:
-        """As torch.zeros_like, on the symmetric heap."""
-        return self._made("zeros_like", (input,), layout, requires_grad, options)
-
-    def ones_like(self, input: Any, *, layout: Any = None, requires_grad: bool = False, **options: Any) -> Any:
-        """As torch.ones_like, on the symmetric heap."""
-        return self._made("ones_like", (input,), layout, requires_grad, options)
-
-    def empty_like(self, input: Any, *, layout: Any = None, requires_grad: bool = False, **options: Any) -> Any:
-        """As torch.empty_like, on the symmetric heap."""
-        return self._made("empty_like", (input,), layout, requires_grad, options)
-
-    def arange(self, start: Any = 0, end: Any = None, step: Any = 1, *, layout: Any = None,
-               requires_grad: bool = False, **options: Any) -> Any:
-        """As torch.arange, on the symmetric heap."""
-        return self._made("arange", (start, end, step), layout, requires_grad, options)
-
-    def linspace(self, start: Any, end: Any, steps: int, *, layout: Any = None, requires_grad: bool = False,
-                 **options: Any) -> Any:
-        """As torch.linspace, on the symmetric heap."""
-        return self._made("linspace", (start, end, steps), layout, requires_grad, options)
-
-    def rand(self, *size: Any, layout: Any = None, requires_grad: bool = False, **options: Any) -> Any:
-        """As torch.rand, on the symmetric heap. Ranks that are seeded alike draw the same; see manual_seed."""
-        return self._made("rand", size, layout, requires_grad, options)
-
-    def randn(self, *size: Any, layout: Any = None, requires_grad: bool = False, **options: Any) -> Any:
-        """As torch.randn, on the symmetric heap."""
-        return self._made("randn", size, layout, requires_grad, options)
-
-    def uniform(self, size: Any, low: float = 0.0, high: float = 1.0, *, layout: Any = None,
-                requires_grad: bool = False, **options: Any) -> Any:
-        """Evenly distributed in [low, high), on the symmetric heap."""
-        return self._made("uniform", (size, low, high), layout, requires_grad, options)
-
-    def randint(self, *arguments: Any, layout: Any = None, requires_grad: bool = False, **options: Any) -> Any:
-        """As torch.randint, on the symmetric heap."""
-        return self._made("randint", arguments, layout, requires_grad, options)
+    zeros, ones, empty, full = map(_factory, ("zeros", "ones", "empty", "full"))
+    zeros_like, ones_like, empty_like = map(_factory, ("zeros_like", "ones_like", "empty_like"))
+    arange, linspace = map(_factory, ("arange", "linspace"))
+    rand, randn, uniform, randint = map(_factory, ("rand", "randn", "uniform", "randint"))
 
     def manual_seed(self, seed: int) -> None:
         """Seeds the random factories of this rank. Equal seeds give equal tensors on all ranks."""
@@ -259,27 +202,27 @@ class Ccl:
     def __init__(self, owner: Iris) -> None:
         self._owner = owner
 
+    def _call(self, name: str, output: Any, input: Any, *op: Any, group: Any, async_op: bool) -> Any:
+        owner = self._owner
+        return getattr(owner.context, name)(input, output, *op, team=owner.team_of(group), async_op=async_op)
+
     def all_reduce(self, output_tensor: Any, input_tensor: Any, op: Any = "sum", group: Any = None,
                    async_op: bool = False) -> Any:
         """See Context.all_reduce."""
-        return self._owner.context.all_reduce(input_tensor, output_tensor, op, team=self._owner.team_of(group),
-                                              async_op=async_op)
+        return self._call("all_reduce", output_tensor, input_tensor, op, group=group, async_op=async_op)
 
     def all_gather(self, output_tensor: Any, input_tensor: Any, group: Any = None, async_op: bool = False) -> Any:
         """See Context.all_gather."""
-        return self._owner.context.all_gather(input_tensor, output_tensor, team=self._owner.team_of(group),
-                                              async_op=async_op)
+        return self._call("all_gather", output_tensor, input_tensor, group=group, async_op=async_op)
 
     def all_to_all(self, output_tensor: Any, input_tensor: Any, group: Any = None, async_op: bool = False) -> Any:
         """See Context.all_to_all."""
-        return self._owner.context.all_to_all(input_tensor, output_tensor, team=self._owner.team_of(group),
-                                              async_op=async_op)
+        return self._call("all_to_all", output_tensor, input_tensor, group=group, async_op=async_op)
 
     def reduce_scatter(self, output_tensor: Any, input_tensor: Any, op: Any = "sum", group: Any = None,
                        async_op: bool = False) -> Any:
         """See Context.reduce_scatter."""
-        return self._owner.context.reduce_scatter(input_tensor, output_tensor, op, team=self._owner.team_of(group),
-                                                  async_op=async_op)
+        return self._call("reduce_scatter", output_tensor, input_tensor, op, group=group, async_op=async_op)
 
 
 def iris(heap_size: int = 1 << 30, **options: Any) -> Iris:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from typing import TYPE_CHECKING, Any, List, Optional
+from typing import TYPE_CHECKING, Any, List, Optional, Tuple
 
 from iris import _capi, _foreign
 from iris.errors import FailedPreconditionError, InvalidArgumentError
@@ -22,9 +22,7 @@ _PENDING_MAX = 256
 
 def out_handle(function: Any, *arguments: Any) -> int:
     """The handle that a function of the C API makes."""
-    handle = ctypes.c_void_p()
-    function(*arguments, ctypes.byref(handle))
-    return handle.value or 0
+    return _capi.out(ctypes.c_void_p, function, *arguments).value or 0
 
 
 class Stream:
@@ -37,14 +35,13 @@ class Stream:
         library = _capi.library()
         if native is None:
             again = context.reusable_stream()
-            # (handle, what must stay until the stream has passed it, whether it may serve again).
+            # The handle, the objects to keep until the stream has passed them, and True if it may serve again.
             self._record: Any = again or (out_handle(library.iris_stream_create, context.handle), [], True)
         else:
             if isinstance(native, Stream):
                 raise InvalidArgumentError("a stream of Iris is used as it is: it needs no other one around it")
-            _foreign.check_stream_device(context, native)
-            self._record = (out_handle(library.iris_stream_wrap, context.handle,
-                                       ctypes.c_void_p(_foreign.native_stream(native))), [], False)
+            platforms = ctypes.c_void_p(_foreign.native_stream(context, native))
+            self._record = (out_handle(library.iris_stream_wrap, context.handle, platforms), [], False)
         self._handle: int = self._record[0]
         self._pending: List[Any] = self._record[1]
         weakref.finalize(self, context.dropped_streams.append, self._record).atexit = False
@@ -52,42 +49,43 @@ class Stream:
 
     @property
     def handle(self) -> int:
-        """What the C API takes. FailedPreconditionError: the context is closed."""
+        """The handle for the C API. FailedPreconditionError: the context is closed."""
         self.context.check()
         return self._handle
 
     @property
     def native(self) -> int:
         """The platform's stream; 0 is its default one."""
+        return self.native_and_device()[0]
+
+    def native_and_device(self) -> Tuple[int, int]:
+        """The platform's stream, and the number of its device in this process."""
         native, device = ctypes.c_void_p(), ctypes.c_int32()
         _capi.library().iris_stream_native(self.handle, ctypes.byref(native), ctypes.byref(device))
-        return native.value or 0
+        return native.value or 0, device.value
 
     def keep(self, *objects: Any) -> None:
-        """Keeps objects until the stream has passed what was put on it: until synchronize(), or until it is found to
-        be idle."""
+        """Keeps objects until synchronize(), or until the stream is found to be idle."""
         if len(self._pending) >= _PENDING_MAX and not self.context.capturing and self.idle():
             self._pending.clear()
         self._pending.extend(objects)
 
     def synchronize(self) -> None:
-        """Waits for all that was put before. Raises the first error of those, once."""
+        """Waits for all earlier work. Raises its first error, once."""
         count = len(self._pending)
         _capi.library().iris_stream_synchronize(self.handle)
         del self._pending[:count]
 
     def idle(self) -> bool:
-        """Whether nothing of it is left to do."""
-        done = ctypes.c_int32()
-        _capi.library().iris_stream_idle(self.handle, ctypes.byref(done))
-        return done.value != 0
+        """True if the stream has no work left."""
+        return bool(_capi.out(ctypes.c_int32, _capi.library().iris_stream_idle, self.handle).value)
 
     def wait(self, event: "Event") -> None:
-        """What follows on the stream waits for the event's last record."""
+        """Later work on the stream waits for the event's last record."""
         _capi.library().iris_event_wait(self.handle, event.handle)
 
     def record(self, event: Optional["Event"] = None) -> "Event":
-        """An event that happens when the stream comes here."""
+        """An event that happens after all earlier work."""
         event = event or Event(self.context)
         event.record(self)
         return event
@@ -104,24 +102,23 @@ class Event:
     def __init__(self, context: "Context") -> None:
         context.check()
         self.context = context
-        self._handle = context.reusable_event() or out_handle(_capi.library().iris_event_create, context.handle)
+        dropped = context.dropped_events
+        self._handle = dropped.popleft() if dropped else out_handle(_capi.library().iris_event_create, context.handle)
         weakref.finalize(self, context.dropped_events.append, self._handle).atexit = False
 
     @property
     def handle(self) -> int:
-        """What the C API takes. FailedPreconditionError: the context is closed."""
+        """The handle for the C API. FailedPreconditionError: the context is closed."""
         self.context.check()
         return self._handle
 
     def record(self, stream: Stream) -> None:
-        """It happens when the stream comes here."""
+        """It happens after all earlier work of the stream."""
         _capi.library().iris_event_record(self.handle, stream.handle)
 
     def elapsed(self, later: "Event") -> float:
         """Seconds from this event to a later one, which have both happened."""
-        nanoseconds = ctypes.c_uint64()
-        _capi.library().iris_event_elapsed(self.handle, later.handle, ctypes.byref(nanoseconds))
-        return nanoseconds.value / 1e9
+        return _capi.out(ctypes.c_uint64, _capi.library().iris_event_elapsed, self.handle, later.handle).value / 1e9
 
 
 class Graph:
@@ -141,8 +138,7 @@ class Graph:
 
     def __exit__(self, kind: Any, *unused: Any) -> None:
         self._stream.context.capturing -= 1
-        # What it uses must be there at each launch.
-        self._keep = list(self._stream._pending)
+        self._keep = list(self._stream._pending)  # its memory must exist at each launch
         self._stream._pending.clear()
         try:
             self._handle = out_handle(_capi.library().iris_capture_end, self._stream.handle)

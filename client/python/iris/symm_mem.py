@@ -8,9 +8,9 @@
     handle.put_signal(dst_rank=1)                           # on rank 0
     handle.wait_signal(src_rank=0)                          # on rank 1
 
-empty() allocates of this rank's heap alone, with room for signals behind the buffer, and rendezvous() opens what the
-others have allocated. So ranks may drop their buffers in any order, and none waits for another when it does. Tensors
-are torch's where torch is installed. The context is the one made last; without any, one is made from the environment.
+empty() allocates in this rank's heap alone, with room for signals after the buffer, and rendezvous() opens the buffers
+of the others. So ranks may drop their buffers in any order, without waiting. Tensors are torch's where torch is
+installed. The context is the one made last; without any, one is made from the environment.
 
 A group is None (all ranks), a team of Iris, or a process group of torch's whose team Iris.use_group() has made.
 Ranks in calls of a handle are places in its group, as in torch.
@@ -18,21 +18,21 @@ Ranks in calls of a handle are places in its group, as in torch.
 
 from __future__ import annotations
 
-import struct
+import weakref
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from iris import _foreign, _heap
+from iris import _foreign
 from iris.context import Context, current_context
+from iris._shapes import bytes_of, parse_shape
 from iris.dtypes import DType, DTypeLike
 from iris.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError
 from iris.team import Team
-from iris.tensor import Tensor, bytes_of, contiguous_strides, parse_shape
+from iris.tensor import Tensor
 
-_SIGNAL_PAD_BYTES = 2048
 _ALIGNMENT = 16
 _CHANNELS = 16
 _own_context: Optional[Context] = None
-_pad_bytes = _SIGNAL_PAD_BYTES
+_pad_bytes = 2048
 
 
 def get_signal_pad_size() -> int:
@@ -52,20 +52,20 @@ def _context() -> Context:
     global _own_context
     found = current_context()
     if found is None:
-        world = _foreign.torch_world()
-        _own_context = found = Context(**world._asdict()) if world is not None else Context()
+        _own_context = found = Context(**_foreign.torch_world())
     return found
 
 
-def _layout(nbytes: int, pad: int, n_ranks: int) -> Tuple[int, int, int]:
-    """Where the pad and the handle's own counters begin, and the bytes of all."""
-    pad_at = -(-nbytes // _ALIGNMENT) * _ALIGNMENT
-    own_at = -(-(pad_at + pad) // _ALIGNMENT) * _ALIGNMENT
-    return pad_at, own_at, own_at + 8 * _CHANNELS * n_ranks
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
 
 
 def _give(tensor: Tensor) -> Any:
     return tensor if _foreign.importable_torch() is None else tensor.torch()
+
+
+def _whole(storage: Any) -> Tensor:
+    return Tensor(storage, (storage.bytes,), None, DType.U8)
 
 
 def empty(*size: Any, dtype: Optional[DTypeLike] = None, device: Any = None) -> Any:
@@ -75,11 +75,18 @@ def empty(*size: Any, dtype: Optional[DTypeLike] = None, device: Any = None) -> 
     shape = parse_shape(size)
     kind = DType.of(dtype) if dtype is not None else _foreign.default_dtype()
     nbytes = bytes_of(shape, kind)
-    pad_at, _, total = _layout(nbytes, _pad_bytes, context.n_ranks)
-    whole = context.allocate_local(total)
+    pad_at = _aligned(nbytes)
+    whole = context.allocate_local(_aligned(pad_at + _pad_bytes) + 8 * _CHANNELS * context.n_ranks)
     whole[pad_at:].zero_()
-    whole._storage.symm_mem = (nbytes, _pad_bytes)  # what rendezvous asks for
-    return _give(Tensor(whole._storage, shape, contiguous_strides(shape), kind))
+    whole._storage.symm_mem = (nbytes, _pad_bytes)
+    return _give(Tensor(whole._storage, shape, None, kind))
+
+
+def _storage_of(context: Context, tensor: Any) -> Any:
+    """The storage of a tensor that empty() made; None: it made no such tensor."""
+    storage = tensor._storage if isinstance(tensor, Tensor) else (
+        context.heap.find(_foreign.buffer_of(context, tensor, "the tensor").address))
+    return None if storage is None or storage.symm_mem is None else storage
 
 
 _serial = 0
@@ -91,37 +98,29 @@ def rendezvous(tensor: Any, group: Any = None) -> "SymmetricMemory":
     the others."""
     global _serial
     context = _context()
-    if isinstance(tensor, Tensor):
-        storage = tensor._storage
-        storage.check()
-    else:
-        found = context.heap.find(_foreign.buffer_of(context, tensor, "rendezvous: the tensor").address)
-        if found is None:
-            raise InvalidArgumentError("rendezvous: the tensor is not from symm_mem.empty(): allocate it there")
-        storage = found
-    made = getattr(storage, "symm_mem", None)
-    if made is None:
+    storage = _storage_of(context, tensor)
+    if storage is None:
         raise InvalidArgumentError("rendezvous: the tensor is not from symm_mem.empty(): allocate it there")
+    storage.check()
+    made = storage.symm_mem
     team = _team_of(context, group)
     handles: Dict[int, SymmetricMemory] = storage.__dict__.setdefault("symm_mem_handles", {})
     if team.id not in handles:
         if storage.name is None:
             _serial += 1
-            context.publish(Tensor(storage, (storage.bytes,), (1,), DType.U8), f"symm_mem {_serial}")
+            context.publish(_whole(storage), f"symm_mem {_serial}")
         told = context.all_gather_object((storage.name, made), team=team)
         for member, (_, theirs) in zip(team.ranks, told):
             if theirs != made:
                 raise InvalidArgumentError(f"rendezvous: rank {context.rank} has a buffer of {made[0]} bytes with a "
                                            f"signal pad of {made[1]}, and rank {member} one of {theirs[0]} with "
                                            f"{theirs[1]}: they must be the same")
-        opened = [Tensor(storage, (storage.bytes,), (1,), DType.U8) if rank == context.rank else
-                  context.open(rank, name) for rank, (name, _) in zip(team.ranks, told)]
-        handle = SymmetricMemory(context, team, opened, *made)
-        # Everybody has opened before anybody may drop.
-        context.barrier(team)
+        # Without its own storage, which refers to the handle: a cycle would wait for Python's collector.
+        opened = [None if rank == context.rank else context.open(rank, name)
+                  for rank, (name, _) in zip(team.ranks, told)]
+        handle = SymmetricMemory(context, team, opened, weakref.ref(storage), *made)
+        context.barrier(team)  # all have opened before one may drop
         handles[team.id] = handle
-        # The handle of a buffer lasts as long as the buffer; the buffer does not wait for its handle.
-        handle._own_strongly(storage)
     return handles[team.id]
 
 
@@ -138,24 +137,20 @@ def _team_of(context: Context, group: Any) -> Team:
 class SymmetricMemory:
     """What rendezvous() gives."""
 
-    def __init__(self, context: Context, team: Team, opened: List[Tensor], nbytes: int, pad: int) -> None:
+    def __init__(self, context: Context, team: Team, views: List[Optional[Tensor]], own: Any, nbytes: int,
+                 pad: int) -> None:
         self._context = context
         self._team = team
-        self._views = opened
+        self._views = views
+        self._own = own
         self.buffer_size = nbytes
         """Bytes of each buffer."""
         self.signal_pad_size = pad
         """Bytes of each signal pad."""
-        self._pad_at, self._own_at, _ = _layout(nbytes, pad, context.n_ranks)
+        self._pad_at = _aligned(nbytes)
+        self._own_at = _aligned(self._pad_at + pad)
         self._sent: Dict[Tuple[int, int], int] = {}
         self._seen: Dict[Tuple[int, int], int] = {}
-
-    def _own_strongly(self, storage: "_heap.Storage") -> None:
-        # A circle of the storage and its handle would wait for Python's cycle collector: the own view goes by address.
-        own = self._team.index
-        self._views[own] = None  # type: ignore[call-overload]
-        import weakref
-        self._own = weakref.ref(storage)
 
     def _bytes_of(self, place: int) -> Tensor:
         if not 0 <= place < len(self._views):
@@ -165,7 +160,7 @@ class SymmetricMemory:
             storage = self._own()
             if storage is None:
                 raise FailedPreconditionError("the buffer of this handle was dropped: keep the tensor of empty()")
-            view = Tensor(storage, (storage.bytes,), (1,), DType.U8)
+            view = _whole(storage)
         return view
 
     @property
@@ -197,7 +192,7 @@ class SymmetricMemory:
         if offset < 0 or first + nbytes > room:
             raise InvalidArgumentError(f"{what}: {nbytes} bytes from byte {first} on are not in its {room} bytes")
         base = self._bytes_of(place)
-        return _give(Tensor(base._storage, shape, contiguous_strides(shape), dtype, begin + first, rank=base.rank))
+        return _give(Tensor(base._storage, shape, None, dtype, begin + first, rank=base.rank))
 
     def get_buffer(self, rank: int, sizes: Sequence[int], dtype: DTypeLike, storage_offset: int = 0) -> Any:
         """A member's buffer, from an element on, as a tensor."""
@@ -226,7 +221,7 @@ class SymmetricMemory:
     def _word(self, place: int, channel: int, sender: int) -> Tensor:
         base = self._bytes_of(place)
         at = self._own_at + 8 * (channel * self._context.n_ranks + sender)
-        return Tensor(base._storage, (1,), (1,), DType.U64, at, rank=base.rank)
+        return Tensor(base._storage, (1,), None, DType.U64, at, rank=base.rank)
 
     def barrier(self, channel: int = 0, timeout_ms: int = 0) -> None:
         """Waits for the device, then for all members."""
@@ -246,20 +241,16 @@ class SymmetricMemory:
     def wait_signal(self, src_rank: int, channel: int = 0, timeout_ms: int = 0) -> None:
         """Waits for the next signal of a member on a channel. DeadlineExceededError: it did not come."""
         key = (src_rank, self._channel(channel))
-        if not 0 <= src_rank < self.world_size:
-            raise OutOfRangeError(f"{src_rank} is no place in a group of {self.world_size} ranks")
+        self._bytes_of(src_rank)  # an error if there is no such place
         self._context.wait_signal(self._word(self.rank, channel, src_rank), self._seen.get(key, 0) + 1, "ge",
                                   timeout=timeout_ms / 1000 if timeout_ms else None)
         self._seen[key] = self._seen.get(key, 0) + 1
 
 
 def is_symm_mem_tensor(tensor: Any) -> bool:
-    """Whether it is from empty()."""
+    """True if the tensor is from empty()."""
     context = current_context()
-    if context is None:
-        return False
-    storage = context.heap.find(_foreign.buffer_of(context, tensor, "the tensor").address)
-    return storage is not None and hasattr(storage, "symm_mem")
+    return context is not None and _storage_of(context, tensor) is not None
 
 
 __all__ = ["SymmetricMemory", "empty", "get_signal_pad_size", "is_symm_mem_tensor", "rendezvous",

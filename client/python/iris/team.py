@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from typing import TYPE_CHECKING, Any, Optional, Tuple
 
 from iris import _capi
@@ -23,17 +22,16 @@ class Team:
         self.context = context
         self._handle = handle
         self.destroyed = False
-        info = _capi.iris_team_info()
-        _capi.library().iris_team_get_info(context.handle, handle, ctypes.byref(info))
+        info = _capi.out(_capi.iris_team_info, _capi.library().iris_team_get_info, context.handle, handle)
         self.id: int = info.id
         self.index: int = info.index
-        """The place of this rank in it; -1: it is no member."""
+        """The place of this rank; -1: it is no member."""
         self.ranks: Tuple[int, ...] = tuple(info.ranks[i] for i in range(info.n_ranks))
         """World ranks, in the team's order."""
 
     @property
     def handle(self) -> Optional[int]:
-        """What the C API takes; None is the world. FailedPreconditionError: the team or the context has ended."""
+        """The handle for the C API; None is the world. FailedPreconditionError: the team or the context has ended."""
         self.context.check()
         if self.destroyed:
             raise FailedPreconditionError(f"the team of the ranks {list(self.ranks)} was used after destroy(): make "
@@ -42,12 +40,12 @@ class Team:
 
     @property
     def n_ranks(self) -> int:
-        """How many members it has."""
+        """The number of members."""
         return len(self.ranks)
 
     @property
     def is_member(self) -> bool:
-        """Whether this rank belongs to it."""
+        """True if this rank belongs to it."""
         return self.index >= 0
 
     def split(self, color: int, key: int = 0) -> "Team":
@@ -59,7 +57,7 @@ class Team:
         self.context.barrier(self, timeout=timeout)
 
     def destroy(self) -> None:
-        """Collective over the team: gives back its communicator and what its members have all dropped, and ends it.
+        """Collective over the team: frees its communicator and the tensors that all members dropped, and ends it.
         FailedPreconditionError: it is the world."""
         context = self.context
         handle = self.handle

@@ -1,10 +1,9 @@
 """Tensor: memory of the symmetric heap with a shape, strides, a type and perhaps a name.
 
 A tensor is a view of a storage (see _heap.py). Slices, reshapes and peers' copies are views of the same storage, which
-stays while any of them, or an array of numpy, torch or cupy made of them, is there. After free(), after the context's
-close() and in a forked child every use raises FailedPreconditionError.
-
-Nothing here is collective but free(). A tensor that Python drops makes no call at all.
+stays while any of them, or an array of numpy, torch or cupy made of them, exists. After free(), after the context's
+close() and in a forked child every use raises FailedPreconditionError. Only free() is collective. Dropping a tensor
+makes no call.
 """
 
 from __future__ import annotations
@@ -14,61 +13,19 @@ import math
 import operator
 from typing import TYPE_CHECKING, Any, Iterator, List, Optional, Sequence, Tuple, Union
 
-from iris import _dlpack, _foreign, _heap
+import numpy
+
+from iris import _dlpack, _fill, _foreign, _heap
+from iris._shapes import contiguous_strides, is_contiguous, parse_shape
 from iris.dtypes import DType, DTypeLike
 from iris.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError
 
 if TYPE_CHECKING:
     from iris.context import Context
 
-_BYTES_MAX = 2**63 - 1
-
-
-def parse_shape(size: Sequence[Any]) -> Tuple[int, ...]:
-    """The shape that the arguments of zeros(2, 3), zeros((2, 3)) or zeros([2, 3]) mean. TypeError: no integers.
-    InvalidArgumentError: a negative one."""
-    if len(size) == 1 and not hasattr(size[0], "__index__"):
-        try:
-            size = tuple(size[0])
-        except TypeError:
-            raise TypeError(f"a shape is of integers, and {size[0]!r} is {type(size[0]).__name__}") from None
-    shape = []
-    for extent in size:
-        try:
-            shape.append(operator.index(extent))
-        except TypeError:
-            raise TypeError(f"a shape is of integers, and {extent!r} in {tuple(size)} is "
-                            f"{type(extent).__name__}") from None
-    if any(extent < 0 for extent in shape):
-        raise InvalidArgumentError(f"the shape {tuple(shape)} has a negative size: sizes are 0 or more")
-    return tuple(shape)
-
-
-def bytes_of(shape: Sequence[int], dtype: DType) -> int:
-    """InvalidArgumentError: more than an address space has."""
-    if dtype is DType.NONE:
-        raise InvalidArgumentError("a tensor needs a type of elements: DType.NONE is that of plain bytes, for which "
-                                   "DType.U8 serves")
-    # As if no extent were 0: an empty tensor of huge sizes is a mistake, too.
-    nbytes = math.prod(max(extent, 1) for extent in shape) * dtype.itemsize
-    if nbytes > _BYTES_MAX:
-        raise InvalidArgumentError(f"a tensor of shape {tuple(shape)} and {dtype.long_name} has {nbytes} bytes, which "
-                                   f"overflows: at most {_BYTES_MAX} can be counted")
-    return 0 if 0 in shape else nbytes
-
-
-def contiguous_strides(shape: Sequence[int]) -> Tuple[int, ...]:
-    """In elements, the last dimension first."""
-    strides: List[int] = []
-    step = 1
-    for extent in reversed(shape):
-        strides.append(step)
-        step *= max(extent, 1)
-    return tuple(reversed(strides))
-
 
 class _ArrayBase:
-    """What a numpy array holds as its base."""
+    """The base of a numpy array."""
 
     def __init__(self, interface: Any, export: "_heap.Export") -> None:
         self.__array_interface__ = interface
@@ -78,37 +35,35 @@ class _ArrayBase:
 class Tensor(_foreign.DeviceArrayInterface):
     """Memory of the heap with a shape. Made by the factories of Context; not by its constructor."""
 
-    def __init__(self, storage: "_heap.Storage", shape: Tuple[int, ...], strides: Tuple[int, ...], dtype: DType,
-                 offset: int = 0, shift: int = 0, rank: Optional[int] = None) -> None:
+    def __init__(self, storage: "_heap.Storage", shape: Tuple[int, ...], strides: Optional[Tuple[int, ...]],
+                 dtype: DType, offset: int = 0, shift: int = 0, rank: Optional[int] = None) -> None:
         self._storage = storage
         self._offset = offset  # bytes from the storage's beginning
         self._shift = shift  # bytes from this rank's copy to the one that is meant
         self.shape = shape
-        self.strides = strides
+        self.strides = contiguous_strides(shape) if strides is None else strides
         self.dtype = dtype
-        self.count = _foreign.count_of(shape)
+        self.count = math.prod(shape)
         """The number of elements."""
-        self.contiguous = _foreign.is_contiguous(shape, strides)
-        """Whether they lie one behind the other."""
+        self.contiguous = strides is None or is_contiguous(shape, strides)
+        """True if they follow each other without a gap."""
         own = storage.context.rank if storage.owner is None else storage.owner
         self.rank = own if rank is None else rank
-        """Whose copy this is."""
-
-    # What it is.
+        """The rank whose copy this is."""
 
     @property
     def context(self) -> "Context":
-        """The context whose heap it is in."""
+        """The context of its heap."""
         return self._storage.context
 
     @property
     def name(self) -> Optional[str]:
-        """As iris-ctl shows it."""
+        """The name that iris-ctl shows."""
         return self._storage.name
 
     @property
     def device(self) -> str:
-        """As torch calls it; "cpu" where devices are emulated."""
+        """torch's name of the device; "cpu" where devices are emulated."""
         return _foreign.device_name(self.context)
 
     @property
@@ -119,7 +74,7 @@ class Tensor(_foreign.DeviceArrayInterface):
     @property
     def nbytes(self) -> int:
         """Bytes of all elements."""
-        return self.numel() * self.dtype.itemsize
+        return self.count * self.dtype.itemsize
 
     @property
     def offset_bytes(self) -> int:
@@ -144,7 +99,7 @@ class Tensor(_foreign.DeviceArrayInterface):
         return self.strides if dim is None else self.strides[dim]
 
     def is_contiguous(self) -> bool:
-        """Whether elements lie one behind the other."""
+        """See `contiguous`."""
         return self.contiguous
 
     def data_ptr(self) -> int:
@@ -160,30 +115,27 @@ class Tensor(_foreign.DeviceArrayInterface):
 
     @property
     def freed(self) -> bool:
-        """Whether free() was called."""
+        """True after free()."""
         return self._storage.freed
 
     # Views.
 
-    def _view(self, shape: Sequence[int], strides: Sequence[int], dtype: Optional[DType] = None,
+    def _view(self, shape: Sequence[int], strides: Optional[Sequence[int]], dtype: Optional[DType] = None,
               offset: Optional[int] = None) -> "Tensor":
         self._storage.check()
-        return Tensor(self._storage, tuple(shape), tuple(strides), dtype or self.dtype,
+        return Tensor(self._storage, tuple(shape), None if strides is None else tuple(strides), dtype or self.dtype,
                       self._offset if offset is None else offset, self._shift, self.rank)
 
     def at(self, rank: int) -> "Tensor":
         """The same place in another rank's heap, as a view: on GPUs for kernels and copies, on emulated devices also
         for numpy. OutOfRangeError: no such rank. InvalidArgumentError: the rank has no copy of it."""
-        self._storage.check()
-        context = self.context
+        storage, context = self._storage, self.context
+        storage.check()
         rank = operator.index(rank)
-        if not 0 <= rank < context.n_ranks:
-            raise OutOfRangeError(f"rank {rank} is none of this job, which has ranks 0 to {context.n_ranks - 1}")
-        storage = self._storage
+        context.check_rank(rank)
         if rank != self.rank and (storage.team is None or rank not in storage.team.ranks):
-            raise InvalidArgumentError(f"rank {rank} has no copy of this tensor, which was allocated by "
-                                       + (f"the ranks {list(storage.team.ranks)}" if storage.team is not None else
-                                          f"rank {storage.owner} alone"))
+            owners = f"rank {storage.owner} alone" if storage.team is None else f"the ranks {list(storage.team.ranks)}"
+            raise InvalidArgumentError(f"rank {rank} has no copy of this tensor, which was allocated by {owners}")
         if storage.team is None:
             return self
         return Tensor(storage, self.shape, self.strides, self.dtype, self._offset,
@@ -205,16 +157,16 @@ class Tensor(_foreign.DeviceArrayInterface):
         wanted = [operator.index(extent) for extent in shape]
         if wanted.count(-1) == 1:
             rest = -math.prod(wanted)
-            if rest <= 0 or self.numel() % rest:
-                raise InvalidArgumentError(f"{self.numel()} elements do not fit into the shape {tuple(wanted)}")
-            wanted[wanted.index(-1)] = self.numel() // rest
-        if math.prod(parse_shape(wanted)) != self.numel():
-            raise InvalidArgumentError(f"a tensor of shape {self.shape} has {self.numel()} elements, and the shape "
+            if rest <= 0 or self.count % rest:
+                raise InvalidArgumentError(f"{self.count} elements do not fit into the shape {tuple(wanted)}")
+            wanted[wanted.index(-1)] = self.count // rest
+        if math.prod(parse_shape(wanted)) != self.count:
+            raise InvalidArgumentError(f"a tensor of shape {self.shape} has {self.count} elements, and the shape "
                                        f"{tuple(wanted)} has {math.prod(wanted)}")
-        if not self.is_contiguous():
+        if not self.contiguous:
             raise InvalidArgumentError(f"a tensor of shape {self.shape} and strides {self.strides} is not contiguous: "
                                        "it has no other shape without a copy")
-        return self._view(wanted, contiguous_strides(wanted))
+        return self._view(wanted, None)
 
     view = reshape
 
@@ -263,9 +215,9 @@ class Tensor(_foreign.DeviceArrayInterface):
     # Other libraries.
 
     def _array_interface(self) -> Any:
-        strides = None if self.is_contiguous() else tuple(s * self.dtype.itemsize for s in self.strides)
+        strides = None if self.contiguous else tuple(s * self.dtype.itemsize for s in self.strides)
         # An empty one has no address of its own.
-        return {"shape": self.shape, "typestr": _foreign.typestr(self.dtype), "strides": strides,
+        return {"shape": self.shape, "typestr": numpy.dtype(self.dtype.numpy_storage).str, "strides": strides,
                 "data": (self.data_ptr(), False)}
 
     def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> Any:
@@ -275,7 +227,6 @@ class Tensor(_foreign.DeviceArrayInterface):
     def numpy(self) -> Any:
         """The memory itself as an array of numpy, where devices are emulated. bfloat16 and 8-bit floats come as the
         unsigned integers of their bits. FailedPreconditionError: it is in a GPU's memory; see to_host()."""
-        import numpy
         if not self.context.on_host:
             raise FailedPreconditionError(f"the tensor is on {self.device}, which numpy cannot read: use "
                                           "tensor.to_host() for a copy, or torch, or cupy")
@@ -305,64 +256,55 @@ class Tensor(_foreign.DeviceArrayInterface):
 
     def to_host(self) -> Any:
         """A copy of the values as an array of numpy."""
-        import numpy
         self._storage.check()
-        context = self.context
-        context.quiesce_own()
-        if context.on_host:
+        self.context.quiesce_own()
+        if self.context.on_host:
             return self.numpy().copy()
-        if not self.is_contiguous():
+        if not self.contiguous:
             raise InvalidArgumentError("a tensor that is not contiguous is not copied from a GPU: copy the whole one")
         array = numpy.empty(self.shape, self.dtype.numpy_storage)
-        context.copy_now(array.ctypes.data, self.data_ptr(), self.nbytes)
+        self.context.copy_now(array.ctypes.data, self.data_ptr(), self.nbytes)
         return array
 
     def copy_(self, values: Any) -> "Tensor":
         """Fills it with values that numpy can read, a tensor of torch's, or another tensor of the heap, of the same
         shape or one that broadcasts to it. Returns itself."""
-        import numpy
         self._storage.check()
         context = self.context
+        context.quiesce_own()
         if _foreign.is_torch_tensor(values):
-            context.quiesce_own()
             _foreign.copy_from_torch(self, values)
             return self
         if isinstance(values, Tensor):
-            from iris import _fill
-            values = values if values.dtype is self.dtype else _fill.as_numbers(values.to_host(), values.dtype)
-        if isinstance(values, Tensor) and values.is_contiguous() and self.is_contiguous() and (
-                values.shape == self.shape):
-            context.quiesce_own()
-            context.copy_now(self.data_ptr(), values.data_ptr(), self.nbytes)
-            return self
-        if isinstance(values, Tensor):
-            values = values.to_host()
+            if values.dtype is not self.dtype:
+                values = _fill.as_numbers(values.to_host(), values.dtype)
+            elif values.contiguous and self.contiguous and values.shape == self.shape:
+                context.copy_now(self.data_ptr(), values.data_ptr(), self.nbytes)
+                return self
+            else:
+                values = values.to_host()
         array = numpy.asarray(values)
         if array.dtype.kind in "OSUMm":
             raise InvalidArgumentError(f"a tensor is not filled with {type(values).__name__} of the type "
                                        f"{array.dtype}: numbers are wanted, of which numpy makes an array")
         if self.dtype.numpy_name is None and array.dtype != numpy.dtype(self.dtype.numpy_storage):
-            from iris import _fill
             array = _fill.round_to(array, self.dtype)
         try:
-            array = numpy.broadcast_to(array, self.shape).astype(self.dtype.numpy_storage)
+            array = numpy.broadcast_to(array, self.shape).astype(self.dtype.numpy_storage, order="C")
         except ValueError:
             raise InvalidArgumentError(f"values of shape {array.shape} do not fill a tensor of shape "
                                        f"{self.shape}") from None
-        context.quiesce_own()
         if context.on_host:
             self.numpy()[...] = array
-            return self
-        if not self.is_contiguous():
+        elif self.contiguous:
+            context.copy_now(self.data_ptr(), array.ctypes.data, self.nbytes)
+        else:
             raise InvalidArgumentError("a tensor that is not contiguous is not filled on a GPU: fill the whole one")
-        array = numpy.ascontiguousarray(array)
-        context.copy_now(self.data_ptr(), array.ctypes.data, self.nbytes)
         return self
 
     def fill_(self, value: Any) -> "Tensor":
         """Every element gets the value. Returns itself."""
-        from iris import _fill
-        _fill.fill(self, value)
+        _fill.sequence(self, "value", **_fill.value_numbers(value, self.dtype))
         return self
 
     def zero_(self) -> "Tensor":
@@ -371,14 +313,13 @@ class Tensor(_foreign.DeviceArrayInterface):
 
     def item(self) -> Any:
         """The value of the only element. InvalidArgumentError: it has more, or none."""
-        if self.numel() != 1:
+        if self.count != 1:
             raise InvalidArgumentError(f"item() is for one element, and a tensor of shape {self.shape} has "
-                                       f"{self.numel()}")
+                                       f"{self.count}")
         return self.tolist() if not self.shape else self.reshape(()).tolist()
 
     def tolist(self) -> Any:
         """The values as lists of Python's numbers."""
-        from iris import _fill
         return _fill.as_numbers(self.to_host(), self.dtype).tolist()
 
     def free(self) -> None:
@@ -393,11 +334,3 @@ class Tensor(_foreign.DeviceArrayInterface):
         named = f", name={self.name!r}" if self.name else ""
         whose = f", rank={self.rank}" if self.rank != self.context.rank else ""
         return f"iris.Tensor(shape={self.shape}, dtype={self.dtype.long_name}{named}{whose}{state})"
-
-
-def word_of(word: Any) -> Any:
-    """A pointer to the 64-bit word that a tensor's first element is. InvalidArgumentError: it is none."""
-    if not isinstance(word, Tensor) or word.dtype not in (DType.U64, DType.I64) or word.numel() < 1:
-        raise InvalidArgumentError("the word of a signal is a tensor of the heap with elements of uint64 or int64: its "
-                                   "first one is meant")
-    return ctypes.cast(word.symmetric_ptr(), ctypes.POINTER(ctypes.c_uint64))

@@ -1,4 +1,4 @@
-"""What the kernels and calls of this rank do, as a file that Perfetto opens (docs/tracing.md):
+"""Traces of this rank's kernels and calls, as files that Perfetto opens (docs/tracing.md):
 
     with iris.trace("step.%r.json"):           # "%r" becomes the rank
         with iris.trace.span("forward"):
@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import ctypes
 import os
-from typing import TYPE_CHECKING, Any, Optional, Sequence, Union
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Iterator, Optional, Sequence, Union
 
 from iris import _capi
-from iris.context import current_context, nanoseconds
-from iris.errors import FailedPreconditionError, InvalidArgumentError, IrisError
+from iris.context import current_context, latest_context, nanoseconds
+from iris.errors import InvalidArgumentError, IrisError
 
 if TYPE_CHECKING:
     from iris.context import Context
@@ -33,8 +34,7 @@ def _bytes(path: Path) -> bytes:
 
 
 class Span:
-    """What Trace.span() gives: from the beginning of a `with` to its end. It may be used again, and not inside
-    itself."""
+    """The result of Trace.span(). It may be used again, but not inside itself."""
 
     def __init__(self, name: str, context: "Optional[Context]") -> None:
         encoded = _capi.text(name)
@@ -56,77 +56,62 @@ class Span:
         return self
 
     def __exit__(self, *what: Any) -> None:
-        # A context that was closed inside has written what it had.
+        # A context that was closed inside has ended the span.
         if self._begin.value and self._used is not None and not self._used.closed:
             _capi.library().iris_trace_span_end(self._used.handle, self._begin, self._name)
         self._begin.value = 0
 
 
-class Recording:
-    """What iris.trace(path) gives: starts the trace at the beginning of a `with`, and stops it and writes the file at
-    its end, also when the `with` ends by an exception."""
-
-    def __init__(self, trace: "Trace", path: Path, context: "Optional[Context]") -> None:
-        self._trace = trace
-        self._path = path
-        self._context = context
-
-    def __enter__(self) -> "Recording":
-        self._context = self._trace.of(self._context)
-        self._trace.start(context=self._context)
-        return self
-
-    def __exit__(self, kind: Any, *what: Any) -> None:
-        try:
-            assert self._context is not None
-            if not self._context.closed:
-                self._trace.stop(context=self._context)
-                self._trace.save(self._path, context=self._context)
-        except IrisError:
-            # What went wrong first is what the program has to know.
-            if kind is None:
-                raise
-
-
 class Trace:
-    """What `iris.trace` is. All of it is of the context made last, or of the one that is given."""
+    """The class of `iris.trace`. All functions use the context made last, or the given one."""
 
-    def __call__(self, path: Path, *, context: "Optional[Context]" = None) -> Recording:
-        """A `with` that is traced into a file. "%r" in its name becomes the rank."""
-        return Recording(self, path, context)
+    @contextmanager
+    def __call__(self, path: Path, *, context: "Optional[Context]" = None) -> Iterator[None]:
+        """A `with` that is traced into a file, also when an exception ends it. "%r" in the name becomes the rank."""
+        context = self.of(context)
+        self.start(context=context)
+        failed = True
+        try:
+            yield
+            failed = False
+        finally:
+            try:
+                if not context.closed:
+                    self.stop(context=context)
+                    self.save(path, context=context)
+            except IrisError:
+                if not failed:  # the program's own error comes first
+                    raise
 
     @staticmethod
     def of(context: "Optional[Context]") -> "Context":
         """The context that an argument means. FailedPreconditionError: there is none."""
-        context = context or current_context()
-        if context is None:
-            raise FailedPreconditionError("iris.trace: there is no context: make one first")
-        return context
+        return latest_context(context, "iris.trace")
 
     def start(self, *, seconds: Optional[float] = None, context: "Optional[Context]" = None) -> None:
-        """Forgets what was told before and switches the trace on, for so long, or until stop().
+        """Clears the trace and switches it on, for so long, or until stop().
         FailedPreconditionError: the job has no room for one (IRIS_TRACE_EVENTS), or one is on already."""
         _capi.library().iris_trace_start(self.of(context).handle, nanoseconds(seconds))
 
     def stop(self, *, context: "Optional[Context]" = None) -> None:
-        """Waits for all streams that the context knows, and switches the trace off. What was told stays until the next
+        """Waits for all streams that the context knows, and switches the trace off. Its events stay until the next
         start(). FailedPreconditionError: this rank has not started it."""
         context = self.of(context)
         context.quiesce()
         _capi.library().iris_trace_stop(context.handle)
 
     def save(self, path: Path, *, context: "Optional[Context]" = None) -> None:
-        """Writes what was told since start(): until stop(), or until now. "%r" in the name becomes the rank.
+        """Writes the events since start(), until stop() or now. "%r" in the name becomes the rank.
         FailedPreconditionError: there was no start()."""
         _capi.library().iris_trace_write(self.of(context).handle, _bytes(path))
 
     def span(self, name: str, *, context: "Optional[Context]" = None) -> Span:
-        """A `with` that is a box of this name in the trace, of at most 256 bytes. Costs next to nothing while the trace
-        is off, and nothing is told then, nor where there is no context."""
+        """A `with` that is a box of this name, at most 256 bytes, in the trace. It costs next to nothing while the
+        trace is off or there is no context."""
         return Span(name, context)
 
     def merge(self, paths: Sequence[Path], out: Path) -> None:
-        """Files of several ranks of one job as one, on one clock. Needs no context. InvalidArgumentError names the file
+        """Merges files of several ranks of one job on one clock. Needs no context. InvalidArgumentError names the file
         that does not belong to the others, or is no trace."""
         encoded = [_bytes(path) for path in paths]
         pointers = (ctypes.POINTER(ctypes.c_char) * max(len(encoded), 1))(

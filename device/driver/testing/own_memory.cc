@@ -8,9 +8,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "device/driver/hip_native.h"
-#include "device/driver/hip_on_cuda.h"
-#include "device/driver/memfd_seals.h"
+#include "device/driver/emu_share.h"
+#include "device/driver/hip_api.h"
 
 namespace iris::driver::testing {
 
@@ -66,8 +65,8 @@ absl::Status OwnMemory::MapDevice(BackendKind kind, const std::string& library_p
     api_ = *std::move(api);
     return absl::OkStatus();
   };
-  const absl::Status opened = kind == BackendKind::kCuda ? keep(HipOnCuda::Open(library_path))
-                                                         : keep(HipNative::Open(library_path));
+  const absl::Status opened = kind == BackendKind::kCuda ? keep(OpenHipOnCuda(library_path))
+                                                         : keep(OpenHipNative(library_path));
   if (!opened.ok()) return opened;
   void* base = nullptr;
   const uint64_t bytes = n_pieces_ * piece_bytes_;
@@ -90,7 +89,7 @@ absl::Status OwnMemory::MapDevice(BackendKind kind, const std::string& library_p
   if (error == hipSuccess) error = api_->hipMemSetAccess(base, bytes, &desc, 1);
   if (error == hipSuccess) return absl::OkStatus();
   return absl::InternalError(
-      absl::StrCat("make memory by the platform's own calls: ", api_->hipGetErrorName(error)));
+      absl::StrCat("make memory by the platform's own calls: ", api_->ErrorName(error)));
 }
 
 }  // namespace iris::driver::testing

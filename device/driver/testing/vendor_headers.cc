@@ -20,11 +20,6 @@ constexpr unsigned kTheirNonBlocking = hipStreamNonBlocking;
 #endif
 
 #include "device/driver/hip_api.h"
-#if defined(WITH_CUDA)
-#include "device/driver/hip_on_cuda.h"
-#elif defined(WITH_HIP)
-#include "device/driver/hip_native.h"
-#endif
 
 namespace ours = iris::driver;
 
@@ -86,51 +81,52 @@ constexpr bool Same(const char* a, const char* b) {
   return *a == *b;
 }
 // The header renames a function to the version that it declares: that is the name to look up. (It
-// renames our members with it.)
-#define IRIS_SAME_CUDA(name, suffix)                                                     \
+// renames members of CudaOnlyFunctions with it.)
+#define IRIS_SAME_CUDA(table, member, name, suffix)                                      \
   static_assert(Same(IRIS_TEXT(name), #name suffix), #name " has another version here"); \
-  static_assert(SameFunction<decltype(ours::CudaFunctions::name), decltype(&::name)>::value, #name)
+  static_assert(SameFunction<decltype(ours::table::member), decltype(&::name)>::value, #name)
 
-IRIS_SAME_CUDA(cuCtxGetDevice, "");
-IRIS_SAME_CUDA(cuCtxPopCurrent, "_v2");
-IRIS_SAME_CUDA(cuCtxPushCurrent, "_v2");
-IRIS_SAME_CUDA(cuCtxSetCurrent, "");
-IRIS_SAME_CUDA(cuDeviceCanAccessPeer, "");
-IRIS_SAME_CUDA(cuDeviceGet, "");
-IRIS_SAME_CUDA(cuDeviceGetAttribute, "");
-IRIS_SAME_CUDA(cuDeviceGetCount, "");
-IRIS_SAME_CUDA(cuDeviceGetName, "");
-IRIS_SAME_CUDA(cuDeviceGetUuid, "_v2");
-IRIS_SAME_CUDA(cuDevicePrimaryCtxRelease, "_v2");
-IRIS_SAME_CUDA(cuDevicePrimaryCtxRetain, "");
-IRIS_SAME_CUDA(cuDeviceTotalMem, "_v2");
-IRIS_SAME_CUDA(cuDriverGetVersion, "");
-IRIS_SAME_CUDA(cuGetErrorName, "");
-IRIS_SAME_CUDA(cuGetErrorString, "");
-IRIS_SAME_CUDA(cuInit, "");
-IRIS_SAME_CUDA(cuMemAddressFree, "");
-IRIS_SAME_CUDA(cuMemAddressReserve, "");
-IRIS_SAME_CUDA(cuMemCreate, "");
-IRIS_SAME_CUDA(cuMemExportToShareableHandle, "");
-IRIS_SAME_CUDA(cuMemGetAddressRange, "_v2");
-IRIS_SAME_CUDA(cuMemGetAllocationGranularity, "");
-IRIS_SAME_CUDA(cuMemGetAllocationPropertiesFromHandle, "");
-IRIS_SAME_CUDA(cuMemGetInfo, "_v2");
-IRIS_SAME_CUDA(cuMemHostGetDevicePointer, "_v2");
-IRIS_SAME_CUDA(cuMemHostRegister, "_v2");
-IRIS_SAME_CUDA(cuMemHostUnregister, "");
-IRIS_SAME_CUDA(cuMemImportFromShareableHandle, "");
-IRIS_SAME_CUDA(cuMemMap, "");
-IRIS_SAME_CUDA(cuMemRelease, "");
-IRIS_SAME_CUDA(cuMemRetainAllocationHandle, "");
-IRIS_SAME_CUDA(cuMemSetAccess, "");
-IRIS_SAME_CUDA(cuMemUnmap, "");
-IRIS_SAME_CUDA(cuMemcpyAsync, "");
-IRIS_SAME_CUDA(cuMemsetD8Async, "");
-IRIS_SAME_CUDA(cuStreamCreate, "");
-IRIS_SAME_CUDA(cuStreamDestroy, "_v2");
-IRIS_SAME_CUDA(cuStreamSynchronize, "");
-IRIS_SAME_CUDA(cuThreadExchangeStreamCaptureMode, "");
+IRIS_SAME_CUDA(CudaOnlyFunctions, cuCtxGetDevice, cuCtxGetDevice, "");
+IRIS_SAME_CUDA(CudaOnlyFunctions, cuCtxPopCurrent, cuCtxPopCurrent, "_v2");
+IRIS_SAME_CUDA(CudaOnlyFunctions, cuCtxPushCurrent, cuCtxPushCurrent, "_v2");
+IRIS_SAME_CUDA(CudaOnlyFunctions, cuCtxSetCurrent, cuCtxSetCurrent, "");
+IRIS_SAME_CUDA(HipFunctions, hipDeviceCanAccessPeer, cuDeviceCanAccessPeer, "");
+IRIS_SAME_CUDA(CudaOnlyFunctions, cuDeviceGetAttribute, cuDeviceGetAttribute, "");
+IRIS_SAME_CUDA(HipFunctions, hipGetDeviceCount, cuDeviceGetCount, "");
+IRIS_SAME_CUDA(HipFunctions, hipDeviceGetName, cuDeviceGetName, "");
+IRIS_SAME_CUDA(HipFunctions, hipDeviceGetUuid, cuDeviceGetUuid, "_v2");
+IRIS_SAME_CUDA(CudaOnlyFunctions, cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease, "_v2");
+IRIS_SAME_CUDA(CudaOnlyFunctions, cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain, "");
+IRIS_SAME_CUDA(HipFunctions, hipDeviceTotalMem, cuDeviceTotalMem, "_v2");
+IRIS_SAME_CUDA(HipFunctions, hipRuntimeGetVersion, cuDriverGetVersion, "");
+IRIS_SAME_CUDA(CudaOnlyFunctions, cuGetErrorName, cuGetErrorName, "");
+IRIS_SAME_CUDA(CudaOnlyFunctions, cuGetErrorString, cuGetErrorString, "");
+IRIS_SAME_CUDA(HipFunctions, hipInit, cuInit, "");
+IRIS_SAME_CUDA(HipFunctions, hipMemAddressFree, cuMemAddressFree, "");
+IRIS_SAME_CUDA(HipFunctions, hipMemAddressReserve, cuMemAddressReserve, "");
+IRIS_SAME_CUDA(HipFunctions, hipMemCreate, cuMemCreate, "");
+IRIS_SAME_CUDA(HipFunctions, hipMemExportToShareableHandle, cuMemExportToShareableHandle, "");
+IRIS_SAME_CUDA(HipFunctions, hipMemGetAddressRange, cuMemGetAddressRange, "_v2");
+IRIS_SAME_CUDA(HipFunctions, hipMemGetAllocationGranularity, cuMemGetAllocationGranularity, "");
+IRIS_SAME_CUDA(HipFunctions, hipMemGetAllocationPropertiesFromHandle,
+               cuMemGetAllocationPropertiesFromHandle, "");
+IRIS_SAME_CUDA(HipFunctions, hipMemGetInfo, cuMemGetInfo, "_v2");
+IRIS_SAME_CUDA(HipFunctions, hipHostGetDevicePointer, cuMemHostGetDevicePointer, "_v2");
+IRIS_SAME_CUDA(HipFunctions, hipHostRegister, cuMemHostRegister, "_v2");
+IRIS_SAME_CUDA(HipFunctions, hipHostUnregister, cuMemHostUnregister, "");
+IRIS_SAME_CUDA(HipFunctions, hipMemImportFromShareableHandle, cuMemImportFromShareableHandle, "");
+IRIS_SAME_CUDA(HipFunctions, hipMemMap, cuMemMap, "");
+IRIS_SAME_CUDA(HipFunctions, hipMemRelease, cuMemRelease, "");
+IRIS_SAME_CUDA(HipFunctions, hipMemRetainAllocationHandle, cuMemRetainAllocationHandle, "");
+IRIS_SAME_CUDA(HipFunctions, hipMemSetAccess, cuMemSetAccess, "");
+IRIS_SAME_CUDA(HipFunctions, hipMemUnmap, cuMemUnmap, "");
+IRIS_SAME_CUDA(CudaOnlyFunctions, cuMemcpyAsync, cuMemcpyAsync, "");
+IRIS_SAME_CUDA(CudaOnlyFunctions, cuMemsetD8Async, cuMemsetD8Async, "");
+IRIS_SAME_CUDA(HipFunctions, hipStreamCreateWithFlags, cuStreamCreate, "");
+IRIS_SAME_CUDA(HipFunctions, hipStreamDestroy, cuStreamDestroy, "_v2");
+IRIS_SAME_CUDA(HipFunctions, hipStreamSynchronize, cuStreamSynchronize, "");
+IRIS_SAME_CUDA(HipFunctions, hipThreadExchangeStreamCaptureMode, cuThreadExchangeStreamCaptureMode,
+               "");
 
 IRIS_SAME_NUMBER(hipErrorInvalidValue, CUDA_ERROR_INVALID_VALUE);
 IRIS_SAME_NUMBER(hipErrorOutOfMemory, CUDA_ERROR_OUT_OF_MEMORY);
@@ -207,44 +203,44 @@ static_assert(sizeof(ours::hipMemGenericAllocationHandle_t) ==
 
 #elif defined(WITH_HIP)
 
-#define IRIS_SAME_HIP(name) \
-  static_assert(SameFunction<decltype(ours::HipFunctions::name), decltype(&::name)>::value, #name)
+#define IRIS_SAME_HIP(table, name) \
+  static_assert(SameFunction<decltype(ours::table::name), decltype(&::name)>::value, #name)
 
-IRIS_SAME_HIP(hipDeviceCanAccessPeer);
-IRIS_SAME_HIP(hipDeviceGetName);
-IRIS_SAME_HIP(hipDeviceGetUuid);
-IRIS_SAME_HIP(hipDeviceTotalMem);
-IRIS_SAME_HIP(hipGetDevice);
-IRIS_SAME_HIP(hipGetDeviceCount);
-IRIS_SAME_HIP(hipGetErrorName);
-IRIS_SAME_HIP(hipGetErrorString);
-IRIS_SAME_HIP(hipHostGetDevicePointer);
-IRIS_SAME_HIP(hipHostRegister);
-IRIS_SAME_HIP(hipHostUnregister);
-IRIS_SAME_HIP(hipInit);
-IRIS_SAME_HIP(hipMemAddressFree);
-IRIS_SAME_HIP(hipMemAddressReserve);
-IRIS_SAME_HIP(hipMemCreate);
-IRIS_SAME_HIP(hipMemExportToShareableHandle);
-IRIS_SAME_HIP(hipMemGetAccess);
-IRIS_SAME_HIP(hipMemGetAddressRange);
-IRIS_SAME_HIP(hipMemGetAllocationGranularity);
-IRIS_SAME_HIP(hipMemGetAllocationPropertiesFromHandle);
-IRIS_SAME_HIP(hipMemGetInfo);
-IRIS_SAME_HIP(hipMemImportFromShareableHandle);
-IRIS_SAME_HIP(hipMemMap);
-IRIS_SAME_HIP(hipMemRelease);
-IRIS_SAME_HIP(hipMemRetainAllocationHandle);
-IRIS_SAME_HIP(hipMemSetAccess);
-IRIS_SAME_HIP(hipMemUnmap);
-IRIS_SAME_HIP(hipMemcpyAsync);
-IRIS_SAME_HIP(hipMemsetAsync);
-IRIS_SAME_HIP(hipRuntimeGetVersion);
-IRIS_SAME_HIP(hipSetDevice);
-IRIS_SAME_HIP(hipStreamCreateWithFlags);
-IRIS_SAME_HIP(hipStreamDestroy);
-IRIS_SAME_HIP(hipStreamSynchronize);
-IRIS_SAME_HIP(hipThreadExchangeStreamCaptureMode);
+IRIS_SAME_HIP(HipFunctions, hipDeviceCanAccessPeer);
+IRIS_SAME_HIP(HipFunctions, hipDeviceGetName);
+IRIS_SAME_HIP(HipFunctions, hipDeviceGetUuid);
+IRIS_SAME_HIP(HipFunctions, hipDeviceTotalMem);
+IRIS_SAME_HIP(HipOnlyFunctions, hipGetDevice);
+IRIS_SAME_HIP(HipFunctions, hipGetDeviceCount);
+IRIS_SAME_HIP(HipOnlyFunctions, hipGetErrorName);
+IRIS_SAME_HIP(HipOnlyFunctions, hipGetErrorString);
+IRIS_SAME_HIP(HipFunctions, hipHostGetDevicePointer);
+IRIS_SAME_HIP(HipFunctions, hipHostRegister);
+IRIS_SAME_HIP(HipFunctions, hipHostUnregister);
+IRIS_SAME_HIP(HipFunctions, hipInit);
+IRIS_SAME_HIP(HipFunctions, hipMemAddressFree);
+IRIS_SAME_HIP(HipFunctions, hipMemAddressReserve);
+IRIS_SAME_HIP(HipFunctions, hipMemCreate);
+IRIS_SAME_HIP(HipFunctions, hipMemExportToShareableHandle);
+IRIS_SAME_HIP(HipOnlyFunctions, hipMemGetAccess);
+IRIS_SAME_HIP(HipFunctions, hipMemGetAddressRange);
+IRIS_SAME_HIP(HipFunctions, hipMemGetAllocationGranularity);
+IRIS_SAME_HIP(HipFunctions, hipMemGetAllocationPropertiesFromHandle);
+IRIS_SAME_HIP(HipFunctions, hipMemGetInfo);
+IRIS_SAME_HIP(HipFunctions, hipMemImportFromShareableHandle);
+IRIS_SAME_HIP(HipFunctions, hipMemMap);
+IRIS_SAME_HIP(HipFunctions, hipMemRelease);
+IRIS_SAME_HIP(HipFunctions, hipMemRetainAllocationHandle);
+IRIS_SAME_HIP(HipFunctions, hipMemSetAccess);
+IRIS_SAME_HIP(HipFunctions, hipMemUnmap);
+IRIS_SAME_HIP(HipOnlyFunctions, hipMemcpyAsync);
+IRIS_SAME_HIP(HipOnlyFunctions, hipMemsetAsync);
+IRIS_SAME_HIP(HipFunctions, hipRuntimeGetVersion);
+IRIS_SAME_HIP(HipOnlyFunctions, hipSetDevice);
+IRIS_SAME_HIP(HipFunctions, hipStreamCreateWithFlags);
+IRIS_SAME_HIP(HipFunctions, hipStreamDestroy);
+IRIS_SAME_HIP(HipFunctions, hipStreamSynchronize);
+IRIS_SAME_HIP(HipFunctions, hipThreadExchangeStreamCaptureMode);
 
 IRIS_SAME_NUMBER(hipErrorInvalidValue, ::hipErrorInvalidValue);
 IRIS_SAME_NUMBER(hipErrorOutOfMemory, ::hipErrorOutOfMemory);

@@ -36,16 +36,14 @@ namespace iris::backend {
 inline constexpr uint32_t kBulkAlignmentBytes = 16;
 inline constexpr uint32_t kBulkMaxBytes = 1u << 20;
 
-// True: a copy goes on beside the thread, and one thread is enough for any number of bytes. False:
-// the calls below are right, but the threads of a block copy faster together. A constant in
-// kernels.
+// True: the copy unit copies any number of bytes for one thread. False: the threads of a block copy
+// faster together. A constant in kernels.
 IRIS_DEVICE constexpr bool HasBulkCopies();
 
 // Starts to write `bytes` bytes at `from`, in shared memory, to `to`.
 IRIS_DEVICE void BulkStore(void* to, const void* from, uint32_t bytes);
 
-// Orders what this thread has written to shared memory before the copies that a thread starts
-// behind the next sync.
+// Orders this thread's writes to shared memory before copies that start after the next sync.
 IRIS_DEVICE void BulkPublishShared();
 
 // Makes a group of what this thread has started since the last.
@@ -69,8 +67,7 @@ IRIS_DEVICE void BulkExpect(uint64_t* gate, uint32_t bytes);
 // Starts to read `bytes` bytes at `from` to `to`, in shared memory.
 IRIS_DEVICE void BulkLoad(void* to, const void* from, uint32_t bytes, uint64_t* gate);
 
-// Whether the phase of this parity, the newest or the one before it, has ended. If so, the thread
-// sees what was loaded.
+// True once the phase of this parity, the newest or the one before it, has ended. Acquires.
 IRIS_DEVICE bool BulkArrived(const uint64_t* gate, uint32_t parity);
 
 }  // namespace iris::backend

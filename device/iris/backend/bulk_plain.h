@@ -1,8 +1,5 @@
-// Bulk copies by the thread itself, at once: of devices that have no unit for them, and of emulated
-// ones, where it is one of the orders which a device may have. bulk.h has the contracts.
-//
-// A gate is the bytes that are still to come, doubled, and the parity of the phases that are over.
-// One thread changes it.
+// Bulk copies by the thread itself, at once. bulk.h has the contracts. A gate is the bytes still to
+// come, doubled, and the parity of the phases that are over. One thread changes it.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +7,8 @@
 #include "iris/backend/primitives.h"
 
 namespace iris::backend {
+
+IRIS_DEVICE constexpr bool HasBulkCopies() { return Traits::kEmulated; }
 
 IRIS_DEVICE inline void BulkStore(void* to, const void* from, uint32_t bytes) {
   for (uint32_t at = 0; at < bytes; at += sizeof(Bytes16)) {

@@ -1,9 +1,6 @@
-// The host half of the backends on GPUs, in HIP's words: raw_host.h has the contracts. The one
-// source of each backend for the host includes this after what gives these words their meaning, the
-// header of HIP or cuda/hip_on_cuda.h, and defines the functions that differ.
-//
-// A failed call of the runtime becomes a Result at once, and is not left behind as the "last error"
-// for the application to find. C++17.
+// The host half of the backends on GPUs, in HIP's words: raw_host.h has the contracts. A backend's
+// host source includes HIP's header or cuda/hip_on_cuda.h before it, and defines what differs. A
+// failed call becomes a Result at once, and leaves no "last error" to the application. C++17.
 #pragma once
 
 #include <cstdlib>
@@ -64,14 +61,8 @@ hipEvent_t EventOf(void* event) { return static_cast<hipEvent_t>(event); }
 // For what a caller cannot be told.
 void Ignore(hipError_t error) { (void)ResultOf(error); }
 
-bool GetDevice(int* device) { return hipGetDevice(device) == hipSuccess; }
-bool UseDevice(int device) { return hipSetDevice(device) == hipSuccess; }
-using DeviceScope = raw::CurrentDevice<&GetDevice, &UseDevice>;
-
-// While a stream is being captured, the runtime refuses what could wait for it or change what it
-// uses (waits, queries, allocations), and the capture fails: on the thread that captures, or on all
-// threads, as its mode says. This library's own waits and allocations never touch what is captured,
-// and say so while one of these lives.
+// While a stream is being captured, the runtime refuses waits, queries and allocations, and the
+// capture fails. This library's own never touch what is captured, and say so while this lives.
 class OutsideCaptures {
  public:
   OutsideCaptures() { Ignore(hipThreadExchangeStreamCaptureMode(&mode_)); }
@@ -84,6 +75,14 @@ class OutsideCaptures {
 };
 
 }  // namespace
+
+raw::CurrentDevice::CurrentDevice(int device) {
+  if (device < 0 || hipGetDevice(&before_) != hipSuccess || before_ == device) return;
+  changed_ = hipSetDevice(device) == hipSuccess;
+}
+raw::CurrentDevice::~CurrentDevice() {
+  if (changed_) (void)hipSetDevice(before_);
+}
 
 Result raw::CheckCaller() { return {}; }
 

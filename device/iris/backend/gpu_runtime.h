@@ -1,5 +1,4 @@
-// What the runtimes of GPUs have in common: launches take pointers to the arguments, one device is
-// current on each thread. Included by the headers of their backends. C++17.
+// Launches and the current device, as the headers of GPU backends need them. C++17.
 #pragma once
 
 #include <cstdint>
@@ -30,18 +29,11 @@ inline uint64_t NanosecondsOf(float milliseconds) {
   return milliseconds > 0 ? static_cast<uint64_t>(static_cast<double>(milliseconds) * 1e6) : 0;
 }
 
-// Makes a device current on this thread while it lives. -1: leaves it as it is. Get and Set are the
-// runtime's, and true if they worked.
-template <bool (*Get)(int*), bool (*Set)(int)>
+// Makes a device current on this thread while it lives. -1: leaves it as it is.
 class CurrentDevice {
  public:
-  explicit CurrentDevice(int device) {
-    if (device < 0 || !Get(&before_) || before_ == device) return;
-    changed_ = Set(device);
-  }
-  ~CurrentDevice() {
-    if (changed_) (void)Set(before_);
-  }
+  explicit CurrentDevice(int device);
+  ~CurrentDevice();
   CurrentDevice(const CurrentDevice&) = delete;
   CurrentDevice& operator=(const CurrentDevice&) = delete;
 

@@ -1,7 +1,5 @@
-// What is known about the heaps that a kernel works on: the launchers of collectives ask whether a
-// buffer is mapped, and the emulator what lies near a wrong access, and is told of it. Kernels on
-// GPUs call nothing of it. Plain data, which crosses from the host library to the runtime of a
-// backend. C++17.
+// The heaps that a kernel works on: launchers of collectives ask whether a buffer is mapped, and
+// the emulator what lies near a wrong access. Kernels on GPUs call nothing of it. C++17.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +15,8 @@ struct HeapRange {
   char name[132] = {};  // empty: it has none. Longer ones are cut
 };
 
-// Who can say what lies where in the heaps. The host library makes one for each context; it lives
-// as long as the process, since kernels and graphs keep copies of the DeviceContext.
+// The host library makes one for each context. It lives as long as the process, since kernels and
+// graphs keep copies of the DeviceContext.
 struct HeapMap {
   uint32_t struct_bytes = sizeof(HeapMap);
   uint32_t reserved = 0;
@@ -69,8 +67,7 @@ struct BadAccess {
   HeapView heaps;
 };
 
-// Prints what is wrong, where in which kernel, and what lies near it; then ends the process.
-// Defined by the emulator alone.
+// Prints which kernel, what is wrong and what lies near it; ends the process. Emulator alone.
 [[noreturn]] void RefuseAccess(const BadAccess& access);
 
 }  // namespace iris::backend

@@ -1,9 +1,7 @@
-// The host's side of the device layer: streams, launches, copies, graphs, events and memory.
-// Written once, over what a backend supplies (raw_host.h). C++17.
-//
-// One device is current on each host thread: streams, events and memory are made on it. What fails
-// answers with a Result and changes nothing; kFailedPrecondition is the answer for streams, graphs
-// and events that were not created or were moved from.
+// The host's side of the device layer: streams, launches, copies, graphs, events and memory, over
+// what a backend supplies (raw_host.h). They are made on the host thread's current device. On
+// failure nothing changes. kFailedPrecondition: a stream, graph or event that was not created or
+// was moved from. C++17.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +18,7 @@ namespace iris::backend {
 class Event;
 class Graph;
 
-// A member of a const row of host functions. Where one compiler makes the code of host and device,
-// it takes each const variable into the device's, too, if it can initialise it there; that code
-// would not link.
+// A field that keeps a const row of host functions out of device code, where it would not link.
 struct HostOnly {
 #if defined(__HIP_DEVICE_COMPILE__)
   HostOnly();  // not defined
@@ -38,9 +34,8 @@ uint32_t DeviceCount();
 // Makes it current on the calling thread. On emu, any index will do.
 Result SetDevice(uint32_t index);
 
-// kFailedPrecondition in a child that was forked from a process which has made a stream, on every
-// backend: neither the emulator's threads nor a vendor's runtime survive fork. The functions below
-// that give a Result ask it themselves.
+// kFailedPrecondition in a forked child of a process that has made a stream. Functions that return
+// a Result check it themselves.
 Result CheckProcess();
 
 // The one that is current on the calling thread. 0 if the machine has none.
@@ -49,24 +44,22 @@ uint32_t CurrentDevice();
 // How many blocks of a normal size run truly at once on the current device.
 uint32_t MultiprocessorCount();
 
-// How many blocks of any size are on the current device at once for certain: each may wait for
-// another. 0: any number.
+// How many blocks of any size the current device certainly runs at once. 0: any number.
 uint32_t ResidentBlocks();
 
-// How many streams of this process go on for themselves on a device. Where more are in use, some
-// share a queue of the device: what is put on one of those waits behind what the other waits for.
+// How many streams of this process run independently on a device. More share queues and wait for
+// each other.
 struct StreamQueues {
   uint32_t count = 0;       // 0: any number
   const char* remedy = "";  // how a program gets more
 };
 StreamQueues CountQueues();
 
-// Waits until nothing that this process has launched on the current device is under way, captured
-// graphs included. kDeadlineExceeded: something was for `timeout_ns`; 0 stands for half a minute.
+// Waits until the current device has finished all launches of this process. kDeadlineExceeded after
+// `timeout_ns`; 0 is half a minute.
 Result AwaitIdle(uint64_t timeout_ns);
 
-// Launches and copies on it run in order, asynchronously. Thread-safe, but for moves. Created,
-// borrowed, or empty.
+// An ordered, asynchronous queue of work. Thread-safe, but for moves.
 class Stream {
  public:
   Stream() = default;
@@ -76,12 +69,10 @@ class Stream {
   // Waits for the work of the stream that was here.
   Stream& operator=(Stream&& other) noexcept;
 
-  // On the device that is current. Nothing that the application does on other streams, the default
-  // one included, holds it up.
+  // On the current device, independent of the application's streams, the default one included.
   static Result Create(Stream* out);
 
-  // A stream of the application, which outlives this. Null is the default stream of the current
-  // device, where the platform has one.
+  // A stream of the application, which outlives this. Null: the default stream, if there is one.
   static Stream Borrow(void* native);
   // The same, of a stream that was made on this device: launches go there. -1: not known.
   static Stream Borrow(void* native, int32_t device);
@@ -89,8 +80,7 @@ class Stream {
   // What Borrow takes.
   void* native() const { return handle_.native; }
 
-  // Waits for all that was put before; gives the first error of those, once. kFailedPrecondition
-  // while it is being captured.
+  // Returns the first error of its work, once. kFailedPrecondition while it is being captured.
   Result Synchronize();
 
   // True if nothing of it is left to do. A stream that is being captured counts as idle.
@@ -115,8 +105,7 @@ Result CheckLaunch(const LaunchConfig& config, const Stream& stream, bool has_ke
 
 }  // namespace impl
 
-// Runs kernel(args...) on every thread of the grid. There are as many arguments as parameters, and
-// they are converted to the parameters' types.
+// Runs kernel(args...) on every thread of the grid, converted to the parameters' types.
 template <typename... Params, typename... Args>
 Result Launch(const LaunchConfig& config, Stream& stream, void (*kernel)(Params...),
               Args&&... args) {
@@ -130,9 +119,8 @@ Result Launch(const LaunchConfig& config, Stream& stream, void (*kernel)(Params.
   return raw::Launch(config, stream.handle(), kernel, values);
 }
 
-// Loads the kernel's code onto the current device now, and lets launches ask for that much shared
-// memory. A first launch may wait for running kernels: prepare what is launched beside a kernel
-// that waits for it.
+// Loads the kernel's code onto the current device, and allows that much shared memory. A first
+// launch without it may wait for running kernels.
 template <typename... Params>
 Result PrepareKernel(void (*kernel)(Params...), uint32_t shared_bytes = 0) {
   if (kernel == nullptr) return {StatusCode::kInvalidArgument, "preparation of a null kernel"};
@@ -141,13 +129,11 @@ Result PrepareKernel(void (*kernel)(Params...), uint32_t shared_bytes = 0) {
 
 // Between any two kinds of memory. The ranges must not overlap.
 Result CopyAsync(void* to, const void* from, uint64_t bytes, Stream& stream);
-// The same of rows: what lies between them is neither read nor written. No pitch is less than a
-// row, and the whole ranges, from the first row to the last, must not overlap.
+// Bytes between rows are not touched. A pitch is at least a row; the whole ranges do not overlap.
 Result CopyRowsAsync(void* to, const void* from, const RowsToCopy& rows, Stream& stream);
 Result FillAsync(void* to, uint8_t value, uint64_t bytes, Stream& stream);
 
-// Work that was recorded, to be run again and again. Not thread-safe; launches of one do not
-// overlap. It may be destroyed while it runs.
+// Recorded work. Not thread-safe; its launches do not overlap. It may be destroyed while it runs.
 class Graph {
  public:
   Graph() = default;
@@ -162,8 +148,7 @@ class Graph {
   void* native_ = nullptr;
 };
 
-// Until EndCapture, launches, copies and fills on the stream are recorded instead of run. What
-// other threads do meanwhile neither fails nor spoils the capture.
+// Until EndCapture, launches, copies and fills on the stream are recorded. Other threads may go on.
 Result BeginCapture(Stream& stream);
 Result EndCapture(Stream& stream, Graph* out);
 

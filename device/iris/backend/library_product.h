@@ -1,7 +1,5 @@
-// The vendor's library for products of matrices, opened at run time where it is installed. Iris
-// links none: a program that has one loads its own, and one that has not goes without.
-//
-// Host code. Thread-safe. C++17.
+// The vendor's library of matrix products, opened at run time where it is installed. Host code.
+// Thread-safe. C++17.
 #pragma once
 
 #include <cstdint>
@@ -32,10 +30,8 @@ inline constexpr uint64_t kLibraryWorkspaceBytes = 32 << 20;
 // Its name, for messages; null: there is none on this machine. The first call opens it.
 const char* LibraryProductName();
 
-// Puts a product on the stream. Allocates no device memory, and may be captured. Whenever a shape
-// comes for the first time, the library may load a kernel, which waits until what runs on the
-// device in this process has ended. kUnimplemented: the library does not have it, and nothing was
-// put there. kUnavailable: there is no library.
+// Allocates no device memory, and may be captured. A first shape may load a kernel, which waits for
+// what runs on the device. kUnimplemented: the library does not have it. kUnavailable: no library.
 Result MultiplyByLibrary(const LibraryProduct& product, Stream& stream);
 
 }  // namespace iris::backend

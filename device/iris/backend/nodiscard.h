@@ -1,5 +1,4 @@
-// IRIS_NODISCARD: what marks a type whose values must be looked at. nvcc takes an assignment for an
-// answer that is ignored, so there the other compilers alone say so.
+// nvcc reports an assignment of a nodiscard type as ignored, so only other compilers get it.
 #pragma once
 
 #ifdef __CUDACC__

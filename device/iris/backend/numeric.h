@@ -1,14 +1,13 @@
-// Half (IEEE 754 binary16) and Bfloat16: storage types of 16 bits that compute in float. The same
-// on every backend.
-//
-// Conversion from float rounds to nearest, ties to even; denormals, infinities and the sign of zero
-// are kept; a NaN stays a NaN (made quiet, on the host with the upper bits of its payload).
-// Conversion to float is exact. Trivially copyable. C++17.
+// Half (IEEE 754 binary16) and Bfloat16: storage types that compute in float, alike on every
+// backend. Conversion from float rounds to nearest, ties to even; denormals, infinities and the
+// sign of zero are kept; a NaN stays a NaN, made quiet. C++17.
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "iris/backend/select.h"
+#include "iris/backend/words.h"
 
 namespace iris {
 
@@ -42,38 +41,20 @@ struct Bfloat16 {
 
 // Each operation computes in float and rounds once. Comparisons are those of float: NaN equals
 // nothing, -0 equals +0.
-IRIS_HOST_DEVICE inline Half operator+(Half a, Half b) {
-  return Half(static_cast<float>(a) + static_cast<float>(b));
-}
-IRIS_HOST_DEVICE inline Half operator-(Half a, Half b) {
-  return Half(static_cast<float>(a) - static_cast<float>(b));
-}
-IRIS_HOST_DEVICE inline Half operator*(Half a, Half b) {
-  return Half(static_cast<float>(a) * static_cast<float>(b));
-}
-IRIS_HOST_DEVICE inline bool operator==(Half a, Half b) {
-  return static_cast<float>(a) == static_cast<float>(b);
-}
-IRIS_HOST_DEVICE inline bool operator!=(Half a, Half b) { return !(a == b); }
-IRIS_HOST_DEVICE inline bool operator<(Half a, Half b) {
-  return static_cast<float>(a) < static_cast<float>(b);
-}
-
-IRIS_HOST_DEVICE inline Bfloat16 operator+(Bfloat16 a, Bfloat16 b) {
-  return Bfloat16(static_cast<float>(a) + static_cast<float>(b));
-}
-IRIS_HOST_DEVICE inline Bfloat16 operator-(Bfloat16 a, Bfloat16 b) {
-  return Bfloat16(static_cast<float>(a) - static_cast<float>(b));
-}
-IRIS_HOST_DEVICE inline Bfloat16 operator*(Bfloat16 a, Bfloat16 b) {
-  return Bfloat16(static_cast<float>(a) * static_cast<float>(b));
-}
-IRIS_HOST_DEVICE inline bool operator==(Bfloat16 a, Bfloat16 b) {
-  return static_cast<float>(a) == static_cast<float>(b);
-}
-IRIS_HOST_DEVICE inline bool operator!=(Bfloat16 a, Bfloat16 b) { return !(a == b); }
-IRIS_HOST_DEVICE inline bool operator<(Bfloat16 a, Bfloat16 b) {
-  return static_cast<float>(a) < static_cast<float>(b);
+#define IRIS_DEFINE(Result, op)                                                  \
+  template <typename T, typename = std::enable_if_t<backend::kIsNarrowFloat<T>>> \
+  IRIS_HOST_DEVICE inline Result operator op(T a, T b) {                         \
+    return static_cast<Result>(static_cast<float>(a) op static_cast<float>(b));  \
+  }
+IRIS_DEFINE(T, +)
+IRIS_DEFINE(T, -)
+IRIS_DEFINE(T, *)
+IRIS_DEFINE(bool, ==)
+IRIS_DEFINE(bool, <)
+#undef IRIS_DEFINE
+template <typename T, typename = std::enable_if_t<backend::kIsNarrowFloat<T>>>
+IRIS_HOST_DEVICE inline bool operator!=(T a, T b) {
+  return !(a == b);
 }
 
 }  // namespace iris

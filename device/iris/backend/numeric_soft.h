@@ -1,6 +1,5 @@
-// The conversions of Half and Bfloat16 in integer arithmetic: what hosts use, and what devices
-// without an instruction for it do. A backend includes it once it has defined its qualifiers.
-// C++17.
+// Conversions of Half and Bfloat16 in integer arithmetic, for hosts and for devices without an
+// instruction. A backend includes it after its qualifiers. C++17.
 #pragma once
 
 #include <cstdint>

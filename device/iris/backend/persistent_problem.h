@@ -1,6 +1,4 @@
-// PersistentProduct: one launch of a persistent kernel that multiplies and communicates, as
-// persistent_product.h has it. Plain words alone, so that a kernel of one kind of device needs no
-// header of a backend. C++17.
+// One launch of persistent_product.h in plain words, for a kernel without a backend's headers.
 #pragma once
 
 #include <cstdint>
@@ -39,32 +37,27 @@ struct PersistentProduct {
 
   uint32_t rank = 0;
   uint32_t n_ranks = 1;
-  // As this process maps them. d[rank] is this rank's D; those of others are for kAllReduce and, as
-  // the place of this rank's block in the D of each, for kAllScatter.
+  // d[rank] is this rank's D; the others are for kAllReduce and kAllScatter.
   void* d[kMaxRanks] = {};
-  // Of `workspace_bytes` each, the same at all ranks; zeros before the first launch. All launches
-  // on a workspace are in one order, the same at all ranks.
+  // Of `workspace_bytes` each; zeros before the first launch. Launches on it are in one order.
   void* workspace[kMaxRanks] = {};
   uint64_t workspace_bytes = 0;
 
   uint64_t timeout_ns = 0;               // 0: no limit
   const uint32_t* abort_word = nullptr;  // not 0: give up. On this device, or mapped; or null
-  // The kernel right before this one on the stream is an opening, in which all ranks of the
-  // workspace meet and compare their calls. The launch may begin while that one runs. It waits for
-  // its end before it sends anything, or writes to D, and does neither where `ledger.failed` is
-  // then not 0.
+  // The kernel right before this one on the stream is an opening, in which all ranks meet and
+  // compare their calls. The launch may begin early; it sends, and writes D, after the opening's
+  // end and unless `ledger.failed`.
   ProductLedger ledger;
   uint32_t max_blocks = 0;  // 0: as many as the device runs at once
   // kAllGather with m above 64: the copy engine sends A's rows, on a stream of this device that
-  // nothing else uses meanwhile, between two events made without timing. All three are set, or none
-  // is, at all ranks alike: the handles of the platform. Where ranks share a device, max_blocks
-  // leaves multiprocessors free for the copies, which are kernels there.
+  // nothing else uses, between two events without timing. All three are set, or none is, at all
+  // ranks alike. Where ranks share a device, max_blocks leaves multiprocessors for the copies.
   void* copy_stream = nullptr;
   void* copy_events[2] = {};
 };
 
-// What a launch keeps at the beginning of its workspace, from one launch to the next. Nothing else
-// may write there; the rest is free between launches.
+// What a launch keeps at the beginning of its workspace. The rest is free between launches.
 inline constexpr uint64_t kPersistentKeptBytes = 4096;
 
 }  // namespace iris::backend

@@ -1,7 +1,5 @@
-// A product of matrices and its communication in one persistent kernel, written for one kind of
-// device in its own instructions. Most backends have none.
-//
-// Host code. Thread-safe. C++17.
+// A product of matrices and its communication in one persistent kernel of one kind of device. Host
+// code. Thread-safe. C++17.
 #pragma once
 
 #include <cstdint>
@@ -14,16 +12,14 @@ namespace iris::backend {
 // Whether the current device has such a kernel.
 bool HasPersistentProduct();
 
-// Whether it can do the problem, addresses, leading dimensions and the workspace included. If not,
-// `*why` says what is in the way, as a string that lives for ever.
+// If it cannot do the problem and its workspace, `*why` is the reason, as a static string.
 bool SupportsPersistentProduct(const PersistentProduct& product, const char** why);
 
 // The least workspace_bytes for a shape that is supported. 0: it is not.
 uint64_t PersistentProductBytes(const PersistentProduct& product);
 
-// Puts it on the stream, where the kernel right before it is the opening: the launch may begin
-// while that one runs, and waits for its end before it sends anything, or writes to D. Allocates
-// nothing, and may be captured.
+// The kernel right before it on the stream is the opening. The launch may begin early, but sends,
+// and writes D, only after the opening's end. Allocates nothing, and may be captured.
 Result LaunchPersistentProduct(const PersistentProduct& product, Stream& stream);
 
 // Loads the kernels onto the current device.

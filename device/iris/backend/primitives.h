@@ -1,8 +1,5 @@
-// The primitives of kernels: what everything above the seam calls, with their contracts. C++17.
-//
-// What backends have in common is written here, over the words of memory and lanes of a warp that
-// each supplies (spec.h). What a backend supplies whole is declared here once more, so that one
-// which differs from its contract does not compile.
+// The primitives of kernels: what everything above the seam calls, with their contracts, over what
+// each backend supplies (spec.h). C++17.
 //
 // T of the operations on memory: 1, 2, 4 or 8 bytes, trivially copyable: integers, floats,
 // pointers, Half, Bfloat16. Pointers are aligned to sizeof(T).
@@ -17,8 +14,8 @@
 
 namespace iris::backend {
 
-// Orders this thread's accesses before it and behind it. kSeqCst: also its earlier stores before
-// its later loads, and all such fences stand in one order.
+// Orders this thread's earlier accesses before later ones. kSeqCst: also stores before loads, and
+// all such fences have one order.
 template <Scope S, Order O>
 IRIS_DEVICE void Fence();
 
@@ -172,9 +169,8 @@ IRIS_DEVICE inline T CompareExchange(T* p, T expected, T desired) {
   return BitCast<T>(seen);
 }
 
-// Applies Op to the word and returns the old value. Integers: all; floating, Half and Bfloat16:
-// add, sub, exchange, min and max; other types: exchange. Min and max of floats leave a NaN in
-// memory as it is, and ignore a NaN operand.
+// Returns the old value. Integers: all operations; floating, Half and Bfloat16: add, sub, exchange,
+// min and max; other types: exchange. Min and max ignore a NaN operand and keep a NaN in memory.
 template <AtomicOp Op, Scope S, Order O, typename T>
 IRIS_DEVICE inline T FetchOp(T* p, T operand) {
   impl::CheckAtomicType<T>();
@@ -224,8 +220,7 @@ IRIS_DEVICE inline void StoreStreaming(W* p, W word) {
   raw::StoreStreaming<W>(p, word);
 }
 
-// 16 bytes, aligned to 16. kVolatile: relaxed at system scope, each half of 8 bytes whole, in one
-// instruction where the device has one.
+// 16 bytes, aligned. kVolatile: relaxed at system scope; neither half of 8 bytes tears.
 template <CacheHint H>
 IRIS_DEVICE inline Bytes16 Load16(const void* p) {
   if constexpr (H == CacheHint::kVolatile && !Traits::kHasVolatile16) {
@@ -260,8 +255,7 @@ IRIS_HOST_DEVICE constexpr uint32_t WarpSize() { return Traits::kWarpThreads; }
 IRIS_DEVICE inline uint32_t LaneIndex() { return ThreadIndex() % Traits::kWarpThreads; }
 IRIS_DEVICE inline uint32_t WarpIndex() { return ThreadIndex() / Traits::kWarpThreads; }
 
-// The number of the calling thread in its grid, block behind block, and how many threads that has:
-// for loops in which each thread takes every ThreadsOfGrid()-th element, from ThreadOfGrid() on.
+// For loops in which each thread takes every ThreadsOfGrid()-th element from ThreadOfGrid() on.
 IRIS_DEVICE inline uint64_t ThreadOfGrid() {
   return uint64_t{BlockIndex()} * BlockSize() + ThreadIndex();
 }
@@ -273,8 +267,8 @@ IRIS_DEVICE void BlockSync();
 // Waits for all live threads of the warp; the same at the level of the warp.
 IRIS_DEVICE void WarpSync();
 
-// The value that the thread of that lane gave. T of 1 to 16 bytes, trivially copyable. All threads
-// of the warp call it together. A source outside the warp gives back the own value.
+// The value of that lane's thread. T has 1 to 16 bytes. All threads of the warp call it together. A
+// source outside the warp gives the own value.
 template <typename T>
 IRIS_DEVICE inline T Shuffle(T value, uint32_t lane) {
   static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= 16);
@@ -306,18 +300,16 @@ IRIS_DEVICE uint64_t Ballot(bool value);
 IRIS_DEVICE inline bool WarpAny(bool value) { return Ballot(value) != 0; }
 IRIS_DEVICE inline bool WarpAll(bool value) { return Ballot(!value) == 0; }
 
-// Whether all threads of the warp are at this call at one time, so that the next instruction is one
-// for all of them. False wherever that is not known; not the same in all lanes. No sync brings it
-// about: what has met in WarpSync or Ballot may go on apart.
+// True if all threads of the warp are known to make this call at one time, so that the next
+// instruction is one for all. Not the same in all lanes. No sync brings it about.
 IRIS_DEVICE bool WarpIsTogether();
 
 // The block's LaunchConfig::shared_bytes, aligned to 16.
 IRIS_DEVICE void* DynamicShared();
 
-// For kernels that are launched with LaunchConfig::early. AwaitKernelBefore waits until the kernel
-// before this one on the stream has ended and what it wrote is visible: no memory that another
-// kernel may write or read is touched before it. LetNextBegin says that the next one may begin,
-// once all blocks have said so: its blocks then lie beside those of this one. Both do nothing where
+// For kernels launched with LaunchConfig::early. AwaitKernelBefore waits until the kernel before
+// this one on the stream has ended and its writes are visible: no memory of other kernels is
+// touched before it. LetNextBegin, by all blocks, lets the next kernel begin. Both do nothing where
 // kernels of a stream run one after another.
 IRIS_DEVICE void AwaitKernelBefore();
 IRIS_DEVICE void LetNextBegin();
@@ -325,8 +317,7 @@ IRIS_DEVICE void LetNextBegin();
 // Inside a polling loop: lets others run.
 IRIS_DEVICE void Pause();
 
-// Which multiprocessor of its device the calling thread runs on: a number for a trace, in which
-// there may be gaps. On emulated devices the worker thread.
+// The calling thread's multiprocessor, for a trace; numbers may have gaps. emu: its worker.
 IRIS_DEVICE uint32_t MultiprocessorIndex();
 
 // Monotonic; comparable between devices of a node as far as the platform allows. Also on the host.

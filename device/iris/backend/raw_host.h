@@ -1,11 +1,8 @@
-// The host's half of what a backend supplies: streams, graphs, events, copies and memory, as the
-// platform names them.
+// The host's half of what a backend supplies: streams, graphs, events, copies and memory.
 //
-// host.h makes the public classes and functions of these, once for all backends. It has checked the
-// arguments by then: streams and objects exist, pointers are not null, and sizes are not 0. A
-// backend defines each of them as raw::Name, so that a definition which differs from its
-// declaration here does not compile. A failure becomes a Result at once, and leaves nothing behind
-// as the "last error" of the platform. C++17.
+// host.h has the public classes over these. It has checked the arguments: streams and objects
+// exist, pointers are not null, and sizes are not 0. A failure leaves nothing as the "last error"
+// of the platform. C++17.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +11,7 @@
 
 namespace iris::backend::raw {
 
-// A stream, and the device that it was made on. A stream of the application has no device: -1.
-// Launches on a stream that was made here go to its device, whichever is current on the calling
-// thread.
+// A stream and the device that it was made on, which its launches use; -1: the application's.
 struct StreamHandle {
   void* native = nullptr;
   int32_t device = -1;

@@ -5,16 +5,18 @@
 
 #if defined(IRIS_BACKEND_EMU)
 #include "iris/backend/emu/backend.h"
-#include "iris/backend/emu/bulk.h"
 #include "iris/backend/emu/matrix.h"
+// It uses the macros of the headers above.
+#include "iris/backend/bulk_plain.h"
 #elif defined(IRIS_BACKEND_CUDA)
 #include "iris/backend/cuda/backend.h"
 #include "iris/backend/cuda/bulk.h"
 #include "iris/backend/cuda/matrix.h"
 #elif defined(IRIS_BACKEND_HIP)
 #include "iris/backend/hip/backend.h"
-#include "iris/backend/hip/bulk.h"
 #include "iris/backend/hip/matrix.h"
+// It uses the macros of the headers above.
+#include "iris/backend/bulk_plain.h"
 #else
 #error \
     "no backend: link Iris::device_emu or its fellows, which define IRIS_BACKEND_EMU, _CUDA or _HIP"

@@ -1,5 +1,4 @@
-// Types that every backend and everything above the seam share. No code depends on the platform
-// here. C++17.
+// Types that every backend and everything above the seam share. C++17.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +8,7 @@
 
 namespace iris {
 
-// Who is guaranteed to see an operation: the threads of one block, of one device, or of all devices
-// and the host.
+// The threads that surely see an operation: of a block, a device, or all devices and the host.
 enum class Scope { kBlock, kDevice, kSystem };
 
 // Memory order of one operation, with the meaning of C++20. kSeqCst is for Fence.
@@ -18,12 +16,10 @@ enum class Order { kRelaxed, kAcquire, kRelease, kAcqRel, kSeqCst };
 
 enum class AtomicOp { kAdd, kSub, kExchange, kAnd, kOr, kXor, kMin, kMax };
 
-// How a bulk access treats the caches. kStreaming: touched once. kVolatile: always from where the
-// owner wrote it.
+// Cache use of a bulk access. kStreaming: touched once. kVolatile: from where the owner wrote it.
 enum class CacheHint { kDefault, kStreaming, kVolatile };
 
-// The unit of bulk copies. Loads and stores of it are aligned to 16 bytes. It is not single-copy
-// atomic.
+// The unit of bulk copies, aligned to 16 bytes. It is not single-copy atomic.
 struct alignas(16) Bytes16 {
   uint64_t lo = 0;
   uint64_t hi = 0;
@@ -49,8 +45,8 @@ struct LaunchConfig {
   uint32_t grid = 1;          // blocks; all of them are co-resident
   uint32_t block = 1;         // threads a block, 1 to 1,024
   uint32_t shared_bytes = 0;  // for DynamicShared()
-  // The kernel may begin while the one before it on the stream still runs, and calls
-  // AwaitKernelBefore() first. It was prepared. The platform need not make use of it.
+  // The kernel, which was prepared, may begin while the one before it on the stream runs, and calls
+  // AwaitKernelBefore() first.
   bool early = false;
 };
 

@@ -1,5 +1,4 @@
-// What primitives.h and the backends share about types: any object as a word of its size, and which
-// types atomics take. A backend includes it once it has defined its qualifiers. C++17.
+// Words of an object's size, for primitives.h and the backends, after their qualifiers. C++17.
 #pragma once
 
 #include <cstdint>

@@ -62,8 +62,7 @@
 
 namespace iris::ccl {
 
-// A call, as far as its plan depends on it. All members say the same; where their buffers lie is no
-// part of it, for that may differ from member to member.
+// A call, as far as its plan depends on it; the same on all members, so without its buffers.
 struct Shape {
   Operation operation = Operation::kNone;
   uint64_t count = 0;  // as the operation's function gets it: of a row, where there is one for each
@@ -73,23 +72,20 @@ struct Shape {
   Variant variant = Variant::kAuto;
 };
 
-// kInvalidArgument: says what is wrong. *out is unchanged on failure.
-// Loads kernels, which may wait until those that run have ended: no member starts an operation
-// before all have come out of it.
+// kInvalidArgument: says what is wrong. *out is unchanged on failure. Loads kernels, which may wait
+// for those that run: no member starts an operation before all have returned from it.
 //
-// The Comm has a share of the current device beside the other Comms of this process, whose shares
-// become smaller. Where more of theirs is under way than they then may have, this waits until the
-// device is idle. kResourceExhausted: the others leave nothing. kDeadlineExceeded: the device was
-// not idle within the timeout, since what runs there waits for a rank that has not launched its
-// part; so let all ranks make their Comms before they start operations, or synchronize first.
+// The Comm has a share of the current device, and the shares of this process's other Comms shrink.
+// If more of theirs is under way, this waits until the device is idle. kResourceExhausted: the
+// others leave nothing. kDeadlineExceeded: the device was not idle within the timeout, since it
+// waits for a rank that has not launched; so let all ranks make their Comms first, or synchronize.
 Result CreateComm(const CommOptions& options, Comm* out);
 
-// Loads all kernels of this library onto the current device. CreateComm does so; here for a thread
-// that changes its device afterwards.
+// Loads all kernels of this library onto the current device, as CreateComm does for its thread's.
 Result PrepareKernels();
 
-// Elements of each member in a buffer of all_to_all_v: counts[m], from offsets[m] on. Arrays of
-// team.size in host memory, read before the call returns.
+// counts[m] elements from offsets[m] on for each member, in host memory, read before the call
+// returns.
 struct Layout {
   const uint64_t* counts;
   const uint64_t* offsets;
@@ -127,8 +123,8 @@ struct Call {
   Layout from = {};                  // all_to_all_v
 };
 
-// Puts the call on the stream. kInvalidArgument, kUnimplemented: says what is wrong with it.
-// kFailedPrecondition: an earlier operation of this Comm failed.
+// kInvalidArgument, kUnimplemented: says what is wrong with the call. kFailedPrecondition: an
+// earlier operation of this Comm failed.
 Result Run(const Comm& comm, const Call& call, backend::Stream& stream);
 
 // Run, with a call's arguments by position.
@@ -190,17 +186,15 @@ struct Message {
   uint32_t peer_index = 0;
 };
 
-// Any number of messages at once. A message waits only for the other side, and for those of earlier
-// calls and earlier ones of this call between the same members in the same direction. All members
-// may send first if each does all its messages in one Exchange. Otherwise, as with Send and Recv,
-// the calls must have an order in which nobody waits in a circle. Nothing that is received may
-// overlap with another buffer of the call.
+// Any number of messages. A message waits only for its other side, and for earlier ones between the
+// same members in the same direction. All members may send first if each does all its messages in
+// one Exchange. Otherwise, as with Send and Recv, no calls may wait in a circle. Nothing that is
+// received may overlap with another buffer of the call.
 Result Exchange(const Comm& comm, const Message* messages, uint32_t n_messages,
                 backend::Stream& stream);
 
-// Exchange, with the messages by position. Only the two ranks call Send and Recv, each of which
-// names the other. Send waits on its stream for Recv, so two ranks that both begin with Send fail.
-// What a rank sends another is received in the order in which it is sent.
+// Exchange by position. Only the two ranks call Send and Recv. Send waits on its stream for Recv,
+// so two ranks that both begin with Send fail. Messages arrive in the order in which they are sent.
 inline Result Send(const Comm& comm, const void* in, uint64_t count, DType type, uint32_t to_index,
                    backend::Stream& stream) {
   const Message message = {in, nullptr, count, type, to_index};
@@ -222,11 +216,10 @@ inline Result SendRecv(const Comm& comm, const void* in, uint64_t count, uint32_
   return Exchange(comm, messages, 2, stream);
 }
 
-// What the launcher of this call launches, exactly. For calls that the launcher accepts.
+// Says what the launcher of this call launches; for calls that the launcher accepts.
 Plan Choose(const Comm& comm, const Shape& shape);
 
-// "all_reduce" and so on; for messages.
-const char* VariantName(Variant variant);
-const char* ReduceOpName(ReduceOp op);
+// Returns true if a rule can name this variant for the operation.
+bool HasVariant(Operation operation, Variant variant);
 
 }  // namespace iris::ccl

@@ -1,9 +1,8 @@
 // Messages: Send, Recv, SendRecv and Exchange.
 //
-// Exchange makes a few launches, each of messages that wait for nothing but each other. Which one a
-// message is in, its sender and its receiver find alike: the k-th between the two in its direction
-// is in round k, and in each round the messages go by the distance from sender to receiver in the
-// team. So members that exchange never wait in a circle.
+// Each launch of Exchange has messages that wait only for each other: the k-th between two members
+// in a direction is in round k, and rounds go by the distance from sender to receiver in the team.
+// Both sides find this alike, so members never wait in a circle.
 #include <cstdint>
 
 #include "iris/collective/collective.h"
@@ -36,8 +35,8 @@ Request RequestOf(const Comm& comm, const Message& message) {
 const void* BufferOf(const Message& message) { return Sends(message) ? message.in : message.out; }
 uint64_t BytesOf(const Message& message) { return message.count * DTypeBytes(message.type); }
 
-// The turn of a message: how many others of the call come before it, between the same members in
-// the same direction. Of() is given all messages of the call, in order.
+// The number of earlier messages of the call between the same members in the same direction. Of()
+// is given all messages of the call, in order.
 class Turns {
  public:
   uint32_t Of(const Message& message) {

@@ -1,5 +1,4 @@
-// The launchers: what each operation is. How it goes, the plan says; what is launched, the plan's
-// variant.
+// The launchers. The plan decides how an operation goes, its variant what is launched.
 #include <cstdint>
 
 #include "iris/collective/collective.h"
@@ -13,7 +12,7 @@ namespace impl {
 Result LaunchRequest(const Comm& comm, const Request& request, backend::Stream& stream) {
   const Plan plan =
       Choose(comm, {request.operation, request.count, request.type, request.op, request.variant});
-  return FindVariant(plan.variant)->launch({comm, request, plan}, stream);
+  return FindRow(kRows, plan.variant)->launch({comm, request, plan}, stream);
 }
 
 }  // namespace impl
@@ -101,8 +100,7 @@ Result RunAllToAllV(const Comm& comm, const Call& call, backend::Stream& stream)
   if (vector.send_bytes[comm.team.index] != vector.receive_bytes[comm.team.index]) {
     return Invalid("a member sends itself another count than it expects");
   }
-  // What a member sends and receives differs from the others', so that no count is compared, but
-  // each pair's.
+  // Counts differ between members, so each pair compares its own.
   Request request = {.operation = Operation::kAllToAllV,
                      .in = in,
                      .out = out,
@@ -139,13 +137,7 @@ Result CreateComm(const CommOptions& options, Comm* out) {
   return impl::MakeComm(complete, out);
 }
 
-Result PrepareKernels() {
-  const impl::VariantRows all = impl::AllVariants();
-  for (uint32_t i = 0; i < all.n; ++i) {
-    if (Result result = all.rows[i]->prepare(); !result.ok()) return result;
-  }
-  return {};
-}
+Result PrepareKernels() { return impl::PrepareRows(impl::kRows); }
 
 Result Run(const Comm& comm, const Call& call, backend::Stream& stream) {
   if (Result result = impl::CheckComm(comm); !result.ok()) return result;

@@ -1,5 +1,4 @@
-// Plans: what a call comes to, by the rules of its Comm. Everything that decides about a launch is
-// here and in the rows of the variants; nothing changes a plan afterwards.
+// Plans of calls, by the rules of their Comm and the rows of the variants. They are final.
 #include <cstdint>
 
 #include "iris/collective/collective.h"
@@ -35,7 +34,7 @@ uint64_t BytesOf(const Shape& shape, uint32_t members) {
 }
 
 bool Has(Variant variant, const Shape& shape, uint32_t members) {
-  const impl::VariantRow* row = impl::FindVariant(variant);
+  const impl::VariantRow* row = impl::FindRow(impl::kRows, variant);
   return row != nullptr && (row->operations & impl::Bit(shape.operation)) != 0 &&
          (row->supports == nullptr || row->supports(shape, members));
 }
@@ -52,8 +51,7 @@ Variant Usual(Operation operation) {
                                                                                : Variant::kDirect;
 }
 
-// Which variant it is, and what the rules say of it. A rule of a variant that does not have the
-// call is passed over.
+// The variant and its rule. Rules of a variant that does not have the call are skipped.
 Plan FollowRules(const Comm& comm, const Shape& shape, uint64_t bytes) {
   Variant wanted = shape.variant;
   if (wanted != Variant::kAuto && !Has(comm, wanted, shape)) wanted = Usual(shape.operation);
@@ -79,6 +77,12 @@ Plan FollowRules(const Comm& comm, const Shape& shape, uint64_t bytes) {
 
 }  // namespace
 
+bool HasVariant(Operation operation, Variant variant) {
+  if (operation > Operation::kSendRecv || operation == Operation::kBarrier) return false;
+  const impl::VariantRow* row = impl::FindRow(impl::kRows, variant);
+  return row != nullptr && (row->operations & impl::Bit(operation)) != 0;
+}
+
 Plan Choose(const Comm& comm, const Shape& shape) {
   if (comm.team.size == 1 && shape.operation != Operation::kBarrier) {
     return {Variant::kCopyEngine, 0, 0};
@@ -90,7 +94,7 @@ Plan Choose(const Comm& comm, const Shape& shape) {
   if (config.blocks != 0) plan.blocks = config.blocks;
   if (config.unroll != 0) plan.unroll = config.unroll;
   plan.unroll = static_cast<uint32_t>(Clamp(plan.unroll, 1, kMaxUnroll));
-  impl::FindVariant(plan.variant)->fit(comm, shape, bytes, &plan);
+  impl::FindRow(impl::kRows, plan.variant)->fit(comm, shape, bytes, &plan);
   return plan;
 }
 

@@ -130,8 +130,7 @@ constexpr Rule kGpuRules[] = {
     {Operation::kScatter, kMany, kAny, Variant::kDirect, 64, 256},
 };
 
-// What was best on two of these GPUs with 16 blocks, and with 8; the rules above hold behind them,
-// for everything else.
+// What was best on two of these GPUs with 16 blocks, and with 8, before the rules above.
 constexpr Rule kRulesOf16[] = {
     {Operation::kAllReduce, 2, 24 * kKiB, Variant::kPackets, 0, 0},
     {Operation::kAllReduce, 2, 96 * kKiB, Variant::kPackets, 16, 512},

@@ -94,8 +94,7 @@ IRIS_DEVICE inline WaitResult TileReduceScatter(const DeviceContext& ctx, const 
   return Barrier(ctx, team, timeout_ns);
 }
 
-// out[m * count_per_member + i] = in[i] of member m. In place: in == out + index *
-// count_per_member.
+// out[m * count_per_member + i] = in[i] of m. In place: in == out + index * count_per_member.
 template <typename T>
 IRIS_DEVICE inline WaitResult TileAllGather(const DeviceContext& ctx, const DeviceTeam& team,
                                             const T* in, T* out, uint64_t count_per_member,

@@ -1,8 +1,6 @@
-// Fills memory with what the factories of tensors make: one value, ranges, random numbers. The
-// values are computed by the device that has the memory, with the same bits on every backend.
-//
-// Host functions over the kernels of this folder. Thread-safe. `client/python/iris/_philox.py` and
-// `iris/random.h` document the bits of random numbers. C++17.
+// Fills memory with one value, ranges or random numbers, by the device that has the memory, with
+// the same bits on every backend: `client/python/iris/_philox.py` and `iris/random.h` document
+// those of random numbers. Host functions. Thread-safe. C++17.
 #pragma once
 
 #include <cstdint>
@@ -32,8 +30,7 @@ struct Sequence {
                       // `end`
   double start = 0, end = 0;
   double step = 0;  // kUniform: end - start
-  // kUniform of types with 16 bits: start, step and the number of `bits` as floats. Not in floats,
-  // but in doubles, if no float holds one of start, end and step.
+  // kUniform of 16-bit types: start, step and `bits` as floats; unused if a float cannot hold them.
   float float_start = 0, float_step = 0, float_cap = 0;
   bool in_floats = false;
   uint64_t whole_start = 0;  // of integers, modulo 2^64
@@ -56,8 +53,8 @@ struct Description {
   uint64_t seed = 0, call = 0;
 };
 
-// Whether the type has such numbers: kRand, kUniform and kRandn are of the floats with 16 bits and
-// more; kArange and kLinspace of all types but kBool; the others of all.
+// kRand, kUniform and kRandn are of floats with 16 bits and more; kArange and kLinspace of all
+// types but kBool.
 constexpr bool Fits(Kind kind, DType type) {
   if (DTypeBytes(type) == 0 || static_cast<uint32_t>(kind) >= kKindCount) return false;
   switch (kind) {
@@ -74,8 +71,8 @@ constexpr bool Fits(Kind kind, DType type) {
   }
 }
 
-// kInvalidArgument: the type has no such numbers, or the description no sequence. What else makes
-// it senseless (numbers that do not fit the type) is for the caller to find.
+// kInvalidArgument: the type has no such numbers, or the description no sequence. The caller checks
+// that numbers fit the type.
 Result MakeSequence(const Description& from, Sequence* out);
 
 // Element i of a sequence, in the low bits. The kernels give the same.
@@ -83,8 +80,8 @@ uint64_t ElementAt(const Sequence& sequence, uint64_t i);
 
 inline constexpr uint32_t kMaxDims = 8;
 
-// Where elements go: `shape` elements, strides in elements. The first is at `address`, which is
-// aligned to the element; elements do not overlap.
+// `shape` elements, with strides in elements. `address` is aligned to the element; elements do not
+// overlap.
 struct Place {
   void* address = nullptr;
   uint32_t n_dims = 0;
@@ -92,9 +89,8 @@ struct Place {
   int64_t strides[kMaxDims] = {};
 };
 
-// The elements first, first + 1, ... of the sequence go to the place, in row-major order.
-// Asynchronous. kInvalidArgument: more than kMaxDims dimensions, or an address that is not aligned;
-// nothing was put on the stream then.
+// Puts the elements of the sequence from `first` on, in row-major order. Asynchronous.
+// kInvalidArgument: more than kMaxDims dimensions, or an address that is not aligned.
 Result Fill(const Sequence& sequence, uint64_t first, const Place& place, backend::Stream& stream);
 
 // Loads all kernels of this library onto the current device, which may wait for kernels that run.

@@ -27,17 +27,15 @@ IRIS_DEVICE inline uint32_t FirstMemberRank(const DeviceTeam& team) {
 }
 
 // One round of epoch `epoch`, which is used up whether it succeeds or not, so that calls stay
-// paired. All threads of the block call it behind a SyncBeforePublish.
+// paired. All threads of the block call it after a SyncBeforePublish.
 //
 // Order: the writes of all threads -> SyncBeforePublish -> thread p stores the epoch into member
 // p's inbox (release) -> member p's thread polls it (acquire) -> SyncAfterConsume -> the reads of
-// all threads of member p. What the polls said goes through shared memory: it is written behind
-// this round's first sync and read behind its second, and the next round begins with a sync. One
-// word says whether a round failed, by its epoch, since to read a result for each member takes
-// longer than a sync; what it holds at first does not matter, for the results have the last word.
+// all threads of member p. The results of polls go through shared memory, which the next round's
+// first sync protects. One word has the epoch of a failed round, since reading all results takes
+// longer than a sync; the results decide, whatever it held at first.
 //
-// `first_rank`: FirstMemberRank(team). `keep`, if given, gets the epoch from thread 0, while the
-// flags are on their way.
+// `first_rank`: FirstMemberRank(team). `keep`, if given, gets the epoch while flags travel.
 IRIS_DEVICE inline WaitResult MeetMembers(const DeviceContext& ctx, const DeviceTeam& team,
                                           uint64_t slot_offset_bytes, uint32_t epoch,
                                           uint64_t timeout_ns, uint32_t* missing,
@@ -77,9 +75,9 @@ IRIS_DEVICE inline WaitResult MeetMembers(const DeviceContext& ctx, const Device
   return WaitResult::kOk;
 }
 
-// All blocks of this rank's grid, at the first slot of `team`: a word with the number of blocks
-// that have arrived, and in its upper half how often all had. Who gives up takes its arrival back,
-// unless all have come meanwhile.
+// All blocks of this rank's grid, at the first slot of `team`: a word counts the blocks that have
+// arrived, and above them the rounds. A block that gives up takes its arrival back, unless all have
+// come meanwhile.
 //
 // Order: the writes of all threads -> SyncBeforePublish -> the first one's exchange (release) ->
 // the exchange that completes the round (acquire and release) -> the poll (acquire) ->

@@ -1,5 +1,4 @@
-// Checks of the device API's arguments, on the emulator alone: what a GPU would answer with a wrong
-// result or an illegal address ends with a sentence there. On GPUs all of them are empty.
+// Checks of the device API's arguments, on the emulator alone: a mistake ends with a sentence.
 #pragma once
 
 #include <cstdint>
@@ -32,8 +31,8 @@ template <typename Heaps>
 using IfHeaps =
     std::enable_if_t<std::is_base_of_v<DeviceContext, Heaps> || std::is_same_v<Heaps, HeapBases>>;
 
-// What a table tells, for what is said of a wrong access. Where the heaps do not lie at equal
-// distances, nothing is said of places.
+// For messages about a wrong access; stride_bytes 0, without places, if heaps are not equally
+// spaced.
 IRIS_HOST_DEVICE inline DeviceContext AsContext(const HeapBases& heaps) {
   DeviceContext ctx;
   ctx.rank = heaps.rank;
@@ -65,8 +64,7 @@ template <typename Context>
   backend::RefuseAccess(access);
 }
 
-// Ends with a sentence if the range of rank `owner` is refused by those who know its allocations
-// (HeapMap::allowed). `offset` is that of the range in the heap.
+// Ends with a sentence if HeapMap::allowed refuses the range at `offset` of rank `owner`'s heap.
 template <typename Context>
 IRIS_HOST_DEVICE inline void CheckAllocation(const Context& ctx, const char* call, uint32_t peer,
                                              uint32_t owner, uint64_t offset, uint64_t address,
@@ -77,8 +75,7 @@ IRIS_HOST_DEVICE inline void CheckAllocation(const Context& ctx, const char* cal
   Refuse(ctx, backend::BadAccess::Why::kAllocation, call, peer, owner, address, bytes, 1);
 }
 
-// Where `p`, `bytes` bytes in the caller's own heap that are a multiple of kAlignment, lie in the
-// heap of `peer`. `call` is the name that the kernel called.
+// Where `p`, in the caller's own heap and aligned, lies in that of `peer`. `call`: for messages.
 template <uint64_t kAlignment, typename T>
 IRIS_DEVICE inline T* OfPeer(const DeviceContext& ctx, uint32_t peer, T* p, uint64_t bytes,
                              const char* call) {

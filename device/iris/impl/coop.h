@@ -30,14 +30,12 @@ IRIS_DEVICE inline uint32_t CoopSize(Warp) {
 
 IRIS_DEVICE inline uint32_t CoopSize(Block) { return backend::BlockSize(); }
 
-// Between the writes of all and the release of one: every write of the set happens before that
-// release.
+// Orders the writes of the set before a release by one of its threads.
 IRIS_DEVICE inline void CoopSyncBeforePublish(Thread) {}
 IRIS_DEVICE inline void CoopSyncBeforePublish(Warp) { SyncWarp(); }
 IRIS_DEVICE inline void CoopSyncBeforePublish(Block) { SyncBeforePublish(); }
 
-// Gives all threads of the set the value of the first, and orders what the first has acquired
-// before what they do.
+// Gives all threads of the set the first's value, and what the first has acquired.
 IRIS_DEVICE inline uint32_t CoopBroadcast(Thread, uint32_t value) { return value; }
 
 IRIS_DEVICE inline uint32_t CoopBroadcast(Warp, uint32_t value) {

@@ -57,9 +57,8 @@ IRIS_DEVICE inline void StoreValue(T* p, T value) {
   }
 }
 
-// Thread `index` of `n` copies its share of `count` units of type U. Eight loads go out before the
-// first store, also of what is left at the end: a link to a peer is as fast as what is in flight on
-// it. L and S are the hints of the loads and of the stores.
+// Thread `index` of `n` copies its share of `count` units, with hints L and S. Eight loads go
+// before the first store, also at the end: a link is as fast as what is in flight on it.
 template <CacheHint L, CacheHint S, typename U>
 IRIS_DEVICE inline void CopyUnits(U* dst, const U* src, uint64_t count, uint32_t index,
                                   uint32_t n) {
@@ -85,8 +84,7 @@ IRIS_DEVICE inline void CopyUnits(U* dst, const U* src, uint64_t count, uint32_t
   }
 }
 
-// Bytes up to the first multiple of sizeof(U) one at a time, then units of U, then the rest one
-// byte at a time. `dst` and `src` have the same remainder modulo sizeof(U).
+// Bytes up to a multiple of sizeof(U), then units, then bytes. Remainders of `dst` and `src` agree.
 template <CacheHint L, CacheHint S, typename U>
 IRIS_DEVICE inline void CopyPeeled(uint8_t* dst, const uint8_t* src, uint64_t bytes, uint32_t index,
                                    uint32_t n) {

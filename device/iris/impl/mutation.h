@@ -1,9 +1,6 @@
-// Where the device protocols get their orders and syncs from, so that a test can break each and
-// show that ThreadSanitizer sees it. Without IRIS_MUTATE, which only tests/mutation defines, every
-// name here is the right one.
-//
-// Use kPublishOrder for the store that publishes, kConsumeOrder for the load that waits for it, and
-// the syncs where their names say. A sync that belongs to no protocol stays backend::BlockSync.
+// The orders and syncs of the device protocols, so that tests/mutation can break each by
+// IRIS_MUTATE and show that ThreadSanitizer sees it. kPublishOrder is for the store that publishes,
+// kConsumeOrder for the load that waits for it. A sync of no protocol stays backend::BlockSync.
 #pragma once
 
 #include "iris/backend/select.h"

@@ -32,8 +32,21 @@ IRIS_HOST_DEVICE constexpr uint64_t TileBytes(Steps steps, uint64_t rows, uint64
              : ((rows - 1) * steps.row + (columns - 1) * steps.column + 1) * sizeof(T);
 }
 
-// Element by element, where the two sides are laid out differently. Neighbouring threads have
-// neighbouring elements of the far side.
+// What a tile has that is not masked.
+struct TilePart {
+  uint64_t rows;
+  uint64_t columns;
+  Steps steps;
+};
+template <typename T, typename Tile>
+IRIS_HOST_DEVICE constexpr TilePart PartOf(const Tile& tile) {
+  static_assert(kIsTileElement<T>, "a tile has elements of 1, 2, 4, 8 or 16 bytes");
+  return {Least(tile.rows, tile.valid_rows),
+          Least(tile.columns, tile.valid_columns),
+          {tile.row_stride, tile.column_stride}};
+}
+
+// Element by element. Neighbouring threads have neighbouring elements of the far side.
 template <CacheHint L, CacheHint S, typename T, typename Coop>
 IRIS_DEVICE inline void CopyElements(T* dst, Steps to, const T* src, Steps from, Steps far,
                                      uint64_t rows, uint64_t columns, Coop coop) {
@@ -90,8 +103,7 @@ struct RowPart {
   T values[16 / sizeof(T)];
 };
 
-// A tile in registers has all of its loops unrolled, so that each element keeps its register: loops
-// of up to 32 rounds, and no more elements than a thread has room for beside its other values.
+// All loops of a tile in registers are unrolled, so that each element keeps its register.
 inline constexpr uint32_t kRegisterTileSide = 32;
 inline constexpr uint64_t kRegisterTileBytes = 256;
 
@@ -100,6 +112,18 @@ inline constexpr bool kFitsRegisters = kRows <= kRegisterTileSide&& kColumns <=
                                        kRegisterTileSide&& uint64_t{kRows} *
                                            kColumns*(sizeof(T) < 4 ? 4 : sizeof(T)) <=
                                        kRegisterTileBytes;
+
+// What a thread has of a tile in registers.
+template <typename T, uint32_t kRows, uint32_t kColumns, typename Tile>
+IRIS_HOST_DEVICE constexpr TilePart PartOf(const Tile& tile) {
+  static_assert(kFitsRegisters<T, kRows, kColumns>,
+                "a tile in registers has at most 32 rows, 32 columns and 256 bytes (an element "
+                "counts at least 4): keep larger ones in shared memory");
+  static_assert(kIsTileElement<T>, "a tile has elements of 1, 2, 4, 8 or 16 bytes");
+  return {Least(Least(tile.rows, tile.valid_rows), kRows),
+          Least(Least(tile.columns, tile.valid_columns), kColumns),
+          {tile.row_stride, tile.column_stride}};
+}
 
 // True if rows of kColumns elements can be moved 16 bytes at a time.
 template <uint32_t kColumns, typename T>

@@ -1,7 +1,5 @@
-// How kernels write events. See trace_area.h for what lies where, and trace.h for what programs
-// use.
-//
-// IRIS_NO_TRACE, defined for a whole program, leaves nothing of it in its kernels.
+// How kernels write events. See trace_area.h for the layout, and trace.h for programs. A program
+// with IRIS_NO_TRACE has no trace code in its kernels.
 #pragma once
 
 #include <cstdint>
@@ -40,9 +38,8 @@ IRIS_DEVICE inline uint64_t ReserveTraceSlot(TraceArea* area) {
                                                                            uint64_t{1});
 }
 
-// Of the generation that `head` has: a trace that has begun meanwhile does not take it for its own.
-// The words go out in any order, and nobody waits for them: a release would cost more than all the
-// rest. Who reads finds out by the last one, which fits all others, whether all are there.
+// Of `head`'s generation, so a trace that begins meanwhile ignores it. Words go out in any order,
+// without a release, which would cost more: a reader detects a missing one by the last.
 IRIS_DEVICE inline void WriteTraceEvent(TraceArea* area, TraceHead head, uint64_t slot,
                                         const TraceEvent& event) {
   if (slot >= head.capacity) return;
@@ -87,9 +84,8 @@ IRIS_DEVICE inline TraceEvent NewTraceEvent(TraceOp op, uint32_t peer, uint64_t 
   return event;
 }
 
-// A call from its beginning to the end of the scope, told by the first thread of those that make it
-// together. Whether the trace is on is asked at the beginning and looked at at the end, so that a
-// call whose trace is off waits for nothing.
+// A call until the end of the scope, reported by its first thread. The trace's state is loaded at
+// the beginning and read at the end, so that a call whose trace is off waits for nothing.
 template <typename Coop>
 class CallSpan {
  public:
@@ -125,8 +121,7 @@ class CallSpan {
   uint32_t peer_ = kNoTracePeer;
 };
 
-// Of what is not told: calls of single threads, calls by a table of heaps (HeapBases), which has no
-// trace, and everything where traces are left out.
+// For calls of single threads, by HeapBases, which has no trace, and where traces are left out.
 struct NoSpan {
   template <typename Heaps, typename Coop>
   IRIS_DEVICE NoSpan(const Heaps&, TraceOp, uint32_t, uint64_t, uint64_t, Coop) {}

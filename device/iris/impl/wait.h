@@ -11,16 +11,14 @@ namespace iris::impl {
 
 inline constexpr uint64_t kDefaultTimeoutNs = 60ull * 1000 * 1000 * 1000;
 
-// Polls before the first look at the clock: most waits end within them, and reading a device's
-// clock costs about as much as a poll. Polls between two looks after that, and time between two
-// looks at the abort word, which lies in host memory and costs as much as a whole barrier.
+// Most waits end before the first look at the clock, which costs about as much as a poll. The abort
+// word lies in host memory and costs as much as a whole barrier.
 inline constexpr uint32_t kPollsBeforeClock = 64;
 inline constexpr uint32_t kPollsPerClock = 8;
 inline constexpr uint64_t kAbortPeriodNs = 100 * 1000;
 
-// How polls are compiled. kFast: as the compiler likes it, which unrolls them, so that a wait is
-// some kilobytes of code. kSmall: as a loop, for kernels with many waits. Their code is fetched
-// from memory, and that takes longer the more there is; in small kernels kFast is 0.1 us faster.
+// kFast: polls unrolled to some kilobytes of code. kSmall: a loop, for kernels with many waits,
+// whose code takes long to fetch; in small kernels kFast is 0.1 us faster.
 enum class Polls { kFast, kSmall };
 
 // True as soon as `done()` is, which is asked `kCount` times at most.
@@ -55,12 +53,10 @@ IRIS_DEVICE inline bool IsCalledOff(CalledOff& called_off, uint64_t waited_ns) {
 }
 
 // Calls `done()` until it says true (kOk), `timeout_ns` have passed (kTimeout; 0: the context's
-// timeout), or the abort word is not 0 (kAborted). `done` acquires, and has the last word: what
-// arrived in time is never reported as missing.
+// timeout), or the abort word is not 0 (kAborted). `done` acquires, and decides in the end.
 //
-// `called_off()` is asked as seldom as the abort word, for a caller that knows a reason of its own
-// to give up: true ends the wait as the abort word does. It may take how long the wait has lasted,
-// in nanoseconds.
+// `called_off()`, asked as seldom as the abort word, may end the wait likewise. It may take how
+// long the wait has lasted, in nanoseconds.
 template <Polls kPolls, typename Done, typename CalledOff>
 IRIS_DEVICE inline WaitResult BoundedWait(const DeviceContext& ctx, uint64_t timeout_ns, Done done,
                                           CalledOff called_off) {
@@ -102,8 +98,7 @@ IRIS_DEVICE inline WaitResult BoundedWait(const DeviceContext& ctx, uint64_t tim
 // A wait is noted once it has lasted 2^this nanoseconds, 1.07 s, and its note is updated as often.
 inline constexpr uint32_t kNotePeriodLog2 = 30;
 
-// Notes that the calling thread waits for rank `from`, if that lasts (WaitNote), and takes the note
-// back at the end of the scope. `ctx` must outlive it.
+// Keeps a note of a long wait for rank `from` (WaitNote) until the end of the scope.
 class NotedWait {
  public:
   IRIS_DEVICE NotedWait(const DeviceContext& ctx, uint32_t from) : ctx_(ctx), from_(from) {}

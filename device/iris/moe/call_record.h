@@ -1,5 +1,5 @@
-// A call of iris::moe as its member made it, its words for the other members, and what its kernels
-// report beside a status. Host code.
+// A call of iris::moe as one member made it, its packed form for the other members, and the details
+// of failures that its kernels report. Host code.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +12,11 @@ namespace iris::moe {
 
 struct CallRecord {
   ccl::Operation operation = ccl::Operation::kNone;
-  DType type = DType::kNone;      // what goes in
-  DType travels = DType::kNone;   // of the rows that travel, there or back
-  DType out_type = DType::kNone;  // what comes out
-  Parameters setup;               // but for its types
-  uint64_t place = 0;             // the low bits of the workspace's offset in the heap
+  DType type = DType::kNone;      // of the input
+  DType travels = DType::kNone;   // of rows that travel in either direction
+  DType out_type = DType::kNone;  // of the output
+  Config setup;                   // without its types
+  uint64_t place = 0;             // low bits of the workspace's offset in the heap
   uint32_t blocks = 0;
 };
 
@@ -45,20 +45,20 @@ inline CallRecord Unpack(const ccl::PackedCall& packed) {
   return call;
 }
 
-// Of kOutOfRange: the choice of a token that is no expert's.
+// Detail of kOutOfRange: the invalid choice of a token.
 enum class BadExpert : uint32_t { kNone, kNoSuchExpert, kRepeated };
 struct BadChoice {
   BadExpert why;
-  uint32_t token;  // of the member
-  int64_t value;   // what the token has for an expert
+  uint32_t token;  // of that member
+  int64_t value;   // the token's choice
 };
 inline BadChoice BadChoiceOf(const ccl::ErrorInfo& info) {
   return {static_cast<BadExpert>(info.detail[0] & 0xffffffff),
           static_cast<uint32_t>(info.detail[0] >> 32), static_cast<int64_t>(info.detail[1])};
 }
 
-// Of kFailedPrecondition: the member's dispatch in the workspace had another number of tokens than
-// its combine. Else there was none of this config.
+// Detail of kFailedPrecondition: the member's dispatch in the workspace had another number of
+// tokens than its combine, or (`differ` is false) there was no dispatch of this config.
 struct OtherTokens {
   bool differ;
   uint64_t dispatched;

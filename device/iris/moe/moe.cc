@@ -1,4 +1,4 @@
-// The launcher: checks, and the kernels of a call in their order.
+// The launcher: checks a call and launches its kernels.
 #include "iris/moe/moe.h"
 
 #include <cstdint>
@@ -21,8 +21,7 @@ bool IsFloat(DType type) {
   return type == DType::kF32 || type == DType::kF16 || type == DType::kBf16;
 }
 
-// With all types set.
-Parameters Complete(Parameters config) {
+Config Complete(Config config) {
   if (config.rows == DType::kNone) config.rows = config.in;
   if (config.partials == DType::kNone) {
     config.partials = config.in == DType::kF8E4M3 ? DType::kBf16 : config.in;
@@ -30,8 +29,8 @@ Parameters Complete(Parameters config) {
   return config;
 }
 
-// Tells teams and configs, and the layouts that come of them, apart.
-uint64_t TagOf(const DeviceTeam& team, const Parameters& config) {
+// Returns a tag that differs between teams, configs, and thus layouts.
+uint64_t TagOf(const DeviceTeam& team, const Config& config) {
   uint64_t tag = 0xcbf29ce484222325ull;
   const auto mix = [&tag](uint64_t word) {
     tag = (tag ^ word) * 0x100000001b3ull;
@@ -47,7 +46,6 @@ uint64_t TagOf(const DeviceTeam& team, const Parameters& config) {
   return tag | 1;
 }
 
-// What can be wrong with a buffer of a call.
 struct Wrong {
   const char* misaligned;
   const char* in_workspace;
@@ -60,7 +58,6 @@ struct Wrong {
         name ": it overlaps with another buffer, and what is written may not" \
   }
 
-// A buffer of a call.
 struct Range {
   const void* p;
   uint64_t bytes;
@@ -69,7 +66,7 @@ struct Range {
   Wrong wrong;
 };
 
-// Checks what a call reads and writes, of which null pointers are left out.
+// Checks the buffers of a call. Null buffers are skipped.
 template <uint32_t N>
 Result CheckRanges(const ccl::Comm& comm, const Range (&ranges)[N], const void* workspace,
                    uint64_t workspace_bytes) {
@@ -97,9 +94,9 @@ Result CheckRanges(const ccl::Comm& comm, const Range (&ranges)[N], const void* 
   return {};
 }
 
-// What both operations check of a call, and all of what their kernels get but for its buffers.
-// `out`: what the operation makes; `travels`: of the rows between members.
-Result Begin(const ccl::Comm& comm, Operation operation, const Parameters& config, uint32_t tokens,
+// Makes the checks that both operations share, and fills in the arguments of their kernels without
+// the buffers. `out`: the output's type; `travels`: that of rows between members.
+Result Begin(const ccl::Comm& comm, Operation operation, const Config& config, uint32_t tokens,
              const void* workspace, DType in, DType travels, DType out, MoeCall* call) {
   if (comm.team.size == 0) return Invalid("the Comm was not made by CreateComm");
   if (Result result = ccl::impl::CheckComm(comm); !result.ok()) return result;
@@ -154,7 +151,7 @@ Result Begin(const ccl::Comm& comm, Operation operation, const Parameters& confi
   return {};
 }
 
-// Launches a kernel that meets the others.
+// Launches a kernel that meets other members.
 Result LaunchTeam(const ccl::Comm& comm, backend::Stream& stream, void (*kernel)(MoeCall),
                   MoeCall* call) {
   const uint32_t blocks = (call->common.call.words[0] >> 24) + 1;
@@ -165,7 +162,7 @@ Result LaunchTeam(const ccl::Comm& comm, backend::Stream& stream, void (*kernel)
                                return backend::Launch(piece, stream, kernel, *call);
                              });
 }
-// Of one that works on this member alone, with `work` for a block each.
+// Returns the launch of a kernel of this member alone, with one block for each unit of `work`.
 LaunchConfig Local(uint64_t work) {
   const uint64_t most = backend::Traits::kEmulated ? 4 : 2 * backend::MultiprocessorCount();
   const uint64_t blocks = ccl::impl::Min(work < 1 ? 1 : work, most < 1 ? 1 : most);
@@ -178,7 +175,7 @@ uint64_t WarpsOf(uint64_t work) {
 
 }  // namespace
 
-Result CheckConfig(uint32_t n_members, const Parameters& config) {
+Result CheckConfig(uint32_t n_members, const Config& config) {
   if (n_members == 0 || n_members > kMaxTeamRanks) return Invalid("a team has 1 to 64 members");
   if (config.n_experts == 0 || config.n_experts > kMaxExperts) {
     return Invalid("n_experts is 1 to 4096");
@@ -191,7 +188,7 @@ Result CheckConfig(uint32_t n_members, const Parameters& config) {
   if (!IsFloat(config.in) && config.in != DType::kF8E4M3) {
     return Invalid("x is of f32, f16, bf16 or f8e4m3");
   }
-  const Parameters all = Complete(config);
+  const Config all = Complete(config);
   if (all.rows != all.in && all.rows != DType::kF8E4M3) {
     return Invalid("rows are of the type of x, or of f8e4m3");
   }
@@ -210,14 +207,14 @@ Result CheckConfig(uint32_t n_members, const Parameters& config) {
   return {};
 }
 
-Result SizesOf(uint32_t n_members, uint32_t index, const Parameters& config, WorkspaceSizes* out) {
+Result SizesOf(uint32_t n_members, uint32_t index, const Config& config, Sizes* out) {
   if (Result result = CheckConfig(n_members, config); !result.ok()) return result;
   if (index >= n_members) return Invalid("there is no such member");
-  const Parameters all = Complete(config);
+  const Config all = Complete(config);
   const impl::Offsets at = impl::OffsetsOf(n_members, all);
   const impl::Experts experts = impl::ExpertsOf(all.n_experts, n_members, index);
   const uint64_t each = all.top_k < experts.count ? all.top_k : experts.count;
-  WorkspaceSizes sizes;
+  Sizes sizes;
   sizes.workspace_bytes = at.total_bytes;
   sizes.first_expert = experts.begin;
   sizes.local_experts = experts.count;
@@ -231,12 +228,12 @@ Result SizesOf(uint32_t n_members, uint32_t index, const Parameters& config, Wor
   return {};
 }
 
-Result Dispatch(const ccl::Comm& comm, const Parameters& given, void* workspace,
-                const DispatchCall& call, backend::Stream& stream) {
-  WorkspaceSizes sizes;
+Result LaunchDispatch(const ccl::Comm& comm, const Config& given, void* workspace,
+                      const Dispatch& call, backend::Stream& stream) {
+  Sizes sizes;
   Result result = SizesOf(comm.team.size, comm.team.index, given, &sizes);
   if (!result.ok()) return result;
-  const Parameters config = Complete(given);
+  const Config config = Complete(given);
   MoeCall moe;
   result = Begin(comm, Operation::kMoeDispatch, config, call.tokens, workspace, config.in,
                  config.rows, config.partials, &moe);
@@ -305,12 +302,12 @@ Result Dispatch(const ccl::Comm& comm, const Parameters& given, void* workspace,
                          &impl::Expand<>, moe);
 }
 
-Result Combine(const ccl::Comm& comm, const Parameters& given, void* workspace,
-               const CombineCall& call, backend::Stream& stream) {
-  WorkspaceSizes sizes;
+Result LaunchCombine(const ccl::Comm& comm, const Config& given, void* workspace,
+                     const Combine& call, backend::Stream& stream) {
+  Sizes sizes;
   Result result = SizesOf(comm.team.size, comm.team.index, given, &sizes);
   if (!result.ok()) return result;
-  const Parameters config = Complete(given);
+  const Config config = Complete(given);
   if (!IsFloat(call.y_type)) return Invalid("y is of f32, f16 or bf16");
   if (!IsFloat(call.out_type)) return Invalid("out is of f32, f16 or bf16");
   MoeCall moe;

@@ -1,4 +1,4 @@
-// A norm of sums as its member called it, and its words for the other members. Host code.
+// A call of a norm as one member made it, and its packed form for the other members. Host code.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 namespace iris::norm {
 
 struct CallRecord {
-  Problem problem;           // but for its variant
-  LaunchPlan plan;           // but for its threads
+  Problem problem;           // without its variant
+  Plan plan;                 // without its threads
   bool check_calls = false;  // ccl::Config::check_calls
 };
 

@@ -1,4 +1,4 @@
-// The launcher: checks, plans, and the registry of variants.
+// The launcher: checks and plans.
 #include "iris/norm/norm.h"
 
 #include <cstdint>
@@ -12,19 +12,10 @@ namespace iris::norm {
 namespace {
 
 using ccl::Operation;
+using ccl::impl::FindRow;
 using impl::Invalid;
+using impl::kRows;
 using impl::VariantRow;
-
-// In the order in which kAuto falls back on them.
-constexpr const VariantRow* kRows[] = {&impl::kTwoShotRow, &impl::kLinesRow, &impl::kTwoLinesRow,
-                                       &impl::kAloneRow, &impl::kPacketsRow};
-
-const VariantRow* FindRow(Variant variant) {
-  for (const VariantRow* row : kRows) {
-    if (row->variant == variant) return row;
-  }
-  return nullptr;
-}
 
 bool IsFloat(DType type) {
   return type == DType::kF32 || type == DType::kF16 || type == DType::kBf16;
@@ -35,8 +26,8 @@ uint64_t Least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 uint64_t Most(uint64_t a, uint64_t b) { return a < b ? b : a; }
 uint64_t Ceil(uint64_t a, uint64_t b) { return (a + b - 1) / b; }
 
-// The threads of a block that has so many bytes of a row, where a thread has `unit_bytes` at a
-// time, `kept` times at most. No more than `most`, if that is enough.
+// Returns the threads of a block that has part_bytes of a row, if a thread has unit_bytes at a
+// time, and at most `kept` times. At most `most` threads, if that is enough.
 uint32_t ThreadsFor(uint64_t part_bytes, uint64_t unit_bytes, uint64_t most, uint32_t kept) {
   const uint64_t warp = backend::WarpSize();
   const uint64_t units = Ceil(part_bytes, unit_bytes);
@@ -44,14 +35,15 @@ uint32_t ThreadsFor(uint64_t part_bytes, uint64_t unit_bytes, uint64_t most, uin
   return static_cast<uint32_t>(ccl::impl::RoundUp(wanted, warp));
 }
 
-// The plan of a problem by one variant. False: it does not have it, and `*why` says why.
-bool PlanBy(const VariantRow* row, const ccl::Comm& comm, const Problem& problem, LaunchPlan* plan,
+// Makes the plan of a problem for one variant. False: the variant does not support it, and `*why`
+// says why.
+bool PlanBy(const VariantRow* row, const ccl::Comm& comm, const Problem& problem, Plan* plan,
             const char** why) {
   if (row->plan != nullptr) return row->plan(comm, problem, plan, why);
   const ccl::Config& config = comm.config;
   const uint64_t warp = backend::WarpSize();
   const uint64_t element_bytes = DTypeBytes(problem.in);
-  // A warp with lines has 15 bytes for each 16 of others.
+  // Lines carry 15 bytes of data in each 16.
   const bool by_lines = row->variant == Variant::kLines || row->variant == Variant::kTwoLines;
   const uint64_t unit_bytes = by_lines ? ccl::impl::LineLane::kStepBytes / warp : uint64_t{16};
   uint64_t most_threads = backend::Traits::kEmulated ? uint64_t{64} : uint64_t{impl::kMaxThreads};
@@ -69,14 +61,14 @@ bool PlanBy(const VariantRow* row, const ccl::Comm& comm, const Problem& problem
   if (columns == 0) return false;
   uint64_t max_blocks = row->max_blocks(comm);
   if (config.blocks != 0) max_blocks = Least(max_blocks, config.blocks);
-  // Blocks that share a row have room for kMaxParts words, one for each part of a row; in kTwoLines
-  // they work on a row of each member at once.
+  // Blocks that share a row have room for kMaxParts words, one for each part of a row. In kTwoLines
+  // they work on one row of each member at a time.
   const uint64_t rows_at_once =
       row->variant == Variant::kTwoLines ? impl::RowsOfTwoLines(comm.team.size) : 1;
   const uint64_t most_parts = Least(impl::kMaxParts / rows_at_once, max_blocks);
   const uint64_t least_parts = Ceil(problem.hidden, columns);
   if (least_parts > most_parts) return false;
-  // Few rows are shared out, so that many blocks send them.
+  // A few rows are divided among many blocks, so that many blocks send.
   const uint64_t rows = Most(row->rows(comm, problem), 1);
   constexpr uint64_t kBytesForABlock = backend::Traits::kEmulated ? 4096 : 2048;
   const uint64_t parts =
@@ -92,13 +84,13 @@ bool PlanBy(const VariantRow* row, const ccl::Comm& comm, const Problem& problem
   return true;
 }
 
-// Bytes that a member sends in one-shot variants, up to which they are expected to be faster.
+// One-shot variants are expected to be the fastest if a member sends at most so many bytes.
 constexpr uint64_t kPacketBytes = backend::Traits::kEmulated ? 8 << 10 : 96 << 10;
 constexpr uint64_t kLineBytes = backend::Traits::kEmulated ? 64 << 10 : 3 << 20;
 
-// On GPUs: bytes that a second way through the links is worth; from which it is worth that a member
-// reduces its share alone; and up to which sums are expected to travel faster as lines than by the
-// rounds of kTwoShot.
+// On GPUs: the bytes for which a second transfer pays; the size from which it pays that each member
+// reduces only its share; and the size up to which sums are expected to travel faster as lines than
+// by the rounds of kTwoShot.
 constexpr uint64_t kSecondWayBytes = 1 << 20;
 constexpr uint64_t kShareBytes = 1 << 20;
 constexpr uint64_t kTwoLinesBytes = 6 << 20;
@@ -108,8 +100,8 @@ Variant Preferred(const ccl::Comm& comm, const Problem& problem) {
   if (n == 1) return Variant::kAlone;
   const uint64_t all_bytes = problem.rows * problem.hidden * DTypeBytes(problem.in);
   const uint64_t bytes = all_bytes * (n - 1);
-  // Where there are lines, GPUs take them for few rows, too: a unit is one store and one load as a
-  // line, and two as packets.
+  // GPUs with lines use them for a few rows too: a unit is one store and one load as a line, and
+  // two as packets.
   const bool takes_lines = !backend::Traits::kEmulated && impl::HasLines(comm);
   if (bytes <= kPacketBytes && !takes_lines) return Variant::kPackets;
   const bool has_sums_as_lines =
@@ -121,7 +113,6 @@ Variant Preferred(const ccl::Comm& comm, const Problem& problem) {
   return bytes <= kLineBytes ? Variant::kLines : Variant::kTwoShot;
 }
 
-// A buffer of a call.
 struct Buffer {
   const void* first;
   uint64_t rows;  // 0: this member has none
@@ -129,7 +120,6 @@ struct Buffer {
   uint64_t stride_bytes;
   uint64_t element_bytes;
 
-  // From the first row to the end of the last one.
   uint64_t bytes() const { return rows == 0 ? 0 : (rows - 1) * stride_bytes + row_bytes; }
 };
 
@@ -169,7 +159,8 @@ bool Touch(const Buffer& x, const Buffer& y) {
   if (x.rows == 0 || y.rows == 0) return false;
   if (!ccl::impl::Overlap(x.first, x.bytes(), y.first, y.bytes())) return false;
   if (x.stride_bytes != y.stride_bytes) return true;
-  // Rows that are as far apart: does one begin and end in the gap of the other?
+  // With the same stride, the rows do not overlap if those of one buffer lie in the gaps of the
+  // other.
   const uint64_t distance =
       reinterpret_cast<uint64_t>(y.first) - reinterpret_cast<uint64_t>(x.first);
   const uint64_t stride = x.stride_bytes;
@@ -275,23 +266,23 @@ Result CheckProblem(const Problem& problem) {
   return {};
 }
 
-Result Choose(const ccl::Comm& comm, const Problem& problem, LaunchPlan* out) {
+Result Choose(const ccl::Comm& comm, const Problem& problem, Plan* out) {
   if (Result result = CheckProblem(problem); !result.ok()) return result;
   if (comm.team.size == 0) return Invalid("the Comm was not made by CreateComm");
   const char* why = nullptr;
-  LaunchPlan plan;
+  Plan plan;
   if (problem.variant != Variant::kAuto) {
-    if (!PlanBy(FindRow(problem.variant), comm, problem, &plan, &why)) {
+    if (!PlanBy(FindRow(kRows, problem.variant), comm, problem, &plan, &why)) {
       return {StatusCode::kUnimplemented, why};
     }
     *out = plan;
     return {};
   }
-  if (PlanBy(FindRow(Preferred(comm, problem)), comm, problem, &plan, &why)) {
+  if (PlanBy(FindRow(kRows, Preferred(comm, problem)), comm, problem, &plan, &why)) {
     *out = plan;
     return {};
   }
-  // Of several members, kTwoShot has the longest rows; of one, kPackets, the last row.
+  // Several members: kTwoShot supports the longest rows. One member: kPackets does, the last one.
   const char* longest_why = nullptr;
   for (const VariantRow* row : kRows) {
     if (PlanBy(row, comm, problem, &plan, &why)) {
@@ -305,11 +296,11 @@ Result Choose(const ccl::Comm& comm, const Problem& problem, LaunchPlan* out) {
 
 Result Launch(const ccl::Comm& comm, const Norm& given, backend::Stream& stream) {
   const Problem& problem = given.problem;
-  LaunchPlan plan;
+  Plan plan;
   if (Result result = Choose(comm, problem, &plan); !result.ok()) return result;
   if (Result result = ccl::impl::CheckComm(comm); !result.ok()) return result;
   if (problem.rows == 0) return {};
-  // Left out of the problem by mistake, they would be left out of the result.
+  // A buffer that the problem does not mention would silently be ignored.
   if (!problem.residual && (given.residual != nullptr || given.residual_out != nullptr)) {
     return Invalid(
         "a residual is given, and the call says that it has none: set `residual` of the shape "
@@ -336,8 +327,8 @@ Result Launch(const ccl::Comm& comm, const Norm& given, backend::Stream& stream)
       !result.ok()) {
     return result;
   }
-  // What the others read, and what they write to: see kTwoShot. They do not know this member's
-  // strides: where there are some, it is told to be elsewhere, and goes through the stages.
+  // The addresses that other members read and write in kTwoShot. They do not know this member's
+  // strides: a buffer with gaps is announced as outside the heap, and goes through the stages.
   const bool gives_sums = problem.operation == Operation::kAllReduceRmsNorm && problem.residual;
   const auto reached = [&problem](uint64_t offset_bytes, uint64_t stride) {
     return stride == problem.hidden || problem.rows == 1 ? offset_bytes : ccl::impl::kNotInHeap;
@@ -353,7 +344,7 @@ Result Launch(const ccl::Comm& comm, const Norm& given, backend::Stream& stream)
   if (problem.residual) {
     norm.residual = static_cast<const uint8_t*>(call.residual);
     norm.residual_out = static_cast<uint8_t*>(call.residual_out);
-    // A member without a row of its own may give none.
+    // A member without a row of its own may pass no residual.
     if (norm.residual == nullptr) norm.residual = norm.in;
   }
   if (problem.weight != DType::kNone) norm.weight = static_cast<const uint8_t*>(call.weight);
@@ -377,9 +368,9 @@ Result Launch(const ccl::Comm& comm, const Norm& given, backend::Stream& stream)
   norm.weight_type = problem.weight;
   norm.scaling = problem.scaling;
   norm.lets_next_begin = comm.config.early;
-  const VariantRow* const row = FindRow(plan.variant);
-  // What waits for nobody needs no room of its own on the device, unless it begins early: then it
-  // waits for the kernel before it, which may wait for others.
+  const VariantRow* const row = FindRow(kRows, plan.variant);
+  // Blocks that wait for no other block need no reserved room on the device, unless the kernel
+  // begins early: then it waits for the previous kernel, which may wait for others.
   if (row->plan != nullptr && common.early == 0) {
     return row->launch(common, norm, problem.in, {plan.blocks, plan.threads}, stream);
   }
@@ -390,11 +381,6 @@ Result Launch(const ccl::Comm& comm, const Norm& given, backend::Stream& stream)
                              });
 }
 
-Result Prepare() {
-  for (const VariantRow* row : kRows) {
-    if (Result result = row->prepare(); !result.ok()) return result;
-  }
-  return {};
-}
+Result Prepare() { return ccl::impl::PrepareRows(kRows); }
 
 }  // namespace iris::norm

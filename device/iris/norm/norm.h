@@ -2,7 +2,7 @@
 // stream, over the symmetric heap. What each computes: iris/norm_types.h.
 //
 //   Norm call;
-//   call.problem = {ccl::Operation::kAllReduceRmsNorm, rows, hidden, DType::kBf16, DType::kBf16};
+//   call.problem = {ccl::Operation::kAllReduceRmsNorm, {rows, hidden}};  // of bf16
 //   call.problem.weight = DType::kBf16;
 //   call.problem.residual = true;
 //   call.in = in; call.weight = weight; call.out = out;
@@ -40,58 +40,32 @@
 
 namespace iris::norm {
 
-// A call, as far as its plan depends on it. The same on all members.
-struct Problem {
+// The part of a call on which its plan depends. The same on all members.
+struct Problem : Shape {
+  Problem() = default;
+  Problem(ccl::Operation its_operation, const Shape& shape)
+      : Shape(shape), operation(its_operation) {}
+
   ccl::Operation operation = ccl::Operation::kNone;
-  uint64_t rows = 0;            // all members together; 0 to kMaxDimension
-  uint64_t hidden = 0;          // columns; 1 to kMaxDimension
-  DType in = DType::kNone;      // kF32, kF16 or kBf16
-  DType out = DType::kNone;     // as `in`; kF8E4M3 or kF8E5M2; for an `in` of kF32 also kF16, kBf16
-  DType weight = DType::kNone;  // kF32, kF16 or kBf16; kNone: there is none, all are 1
-  bool residual = false;
-  Scaling scaling = Scaling::kNone;  // not kNone exactly for an `out` of fp8
-  float epsilon = 1e-6f;             // not negative
-  float weight_offset = 0;           // 1: the norms of models that keep weight - 1
-  Variant variant = Variant::kAuto;
 };
-inline constexpr uint64_t kMaxDimension = (1ull << 31) - 1;  // of strides, too
+inline constexpr uint64_t kMaxDimension = (1ull << 31) - 1;  // of rows, columns and strides
 
-struct Norm {
+// In kTwoShot, rows that others read or write go through the stages if they have gaps on any
+// member: those of `in`, and of residual_out or `out`.
+struct Norm : Buffers {
   Problem problem;
-  const void* in = nullptr;        // [rows, hidden]
-  const void* residual = nullptr;  // [rows or this member's share of them, hidden]
-  void* residual_out = nullptr;    // likewise
-  const void* weight = nullptr;    // [hidden]
-  void* out = nullptr;             // [rows, hidden]
-  const float* scale = nullptr;    // kStatic: one
-  float* scales = nullptr;         // kPerRow, kPerGroup: all rows'
-  // Columns from one row of a buffer to the next, at least `hidden`; 0: `hidden`. In kTwoShot rows
-  // go through the stages if the others read or write them, and they lie apart at any member: those
-  // of `in`, and of residual_out or of `out` (see kTwoShot).
-  uint64_t in_stride = 0;
-  uint64_t residual_stride = 0;
-  uint64_t residual_out_stride = 0;
-  uint64_t out_stride = 0;
 };
 
-// What runs: see Choose.
-struct LaunchPlan {
-  Variant variant = Variant::kAuto;
-  uint32_t blocks = 0;  // kAlone: also more than Config::max_blocks
-  uint32_t threads = 0;
-  uint32_t parts = 0;  // blocks that share a row
-};
-
-// kInvalidArgument: says what is wrong with it.
+// Checks a problem. kInvalidArgument says what is wrong with it.
 Result CheckProblem(const Problem& problem);
 
-// What Launch will run, exactly. The same on all members. kInvalidArgument: as CheckProblem.
-// kUnimplemented: the named variant does not have it. kResourceExhausted: no variant has rows so
-// long with the Comm's stage_bytes and max_blocks.
-Result Choose(const ccl::Comm& comm, const Problem& problem, LaunchPlan* out);
+// Says how Launch runs the problem; the same on all members. kInvalidArgument: as CheckProblem.
+// kUnimplemented: the named variant does not support it. kResourceExhausted: no variant supports
+// rows so long with the Comm's stage_bytes and max_blocks.
+Result Choose(const ccl::Comm& comm, const Problem& problem, Plan* out);
 
-// Puts the operation on the stream. Errors beside those of Choose: kInvalidArgument for the
-// buffers, kFailedPrecondition if an earlier operation of the Comm failed.
+// Puts the operation on the stream. Errors are those of Choose; kInvalidArgument for the buffers;
+// kFailedPrecondition if an earlier operation of the Comm failed.
 Result Launch(const ccl::Comm& comm, const Norm& call, backend::Stream& stream);
 
 // Loads all kernels of this library onto the current device. As ccl::CreateComm, it may wait for

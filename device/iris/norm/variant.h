@@ -1,7 +1,8 @@
-// What a variant of the operations is: a row of the registry, in the variant's own file. Host code.
+// VariantRow: what the launcher knows of a variant. Each row is in the variant's own file. Host
+// code.
 //
-// A new variant: an enumerator in iris/norm_types.h, a file that defines its row, and the row's
-// line in norm.cc.
+// A new variant needs a line in the list of iris/norm_types.h, and a file that defines the row
+// k<Name>Row.
 #pragma once
 
 #include <cstdint>
@@ -20,39 +21,42 @@ using ccl::impl::Invalid;
 
 struct VariantRow {
   Variant variant;
-  uint32_t kept;  // units of 16 bytes that a thread has of a row, at most
-  // Bytes of a row of `in` that a block can have, of a problem that is valid. 0: it does not have
-  // the problem at all, and `*why` says why.
+  uint32_t kept;  // the most units of 16 bytes of a row that a thread has
+  // Returns the bytes of a row of `in` that a block can have, for a valid problem. 0: the variant
+  // does not support the problem, and `*why` says why.
   uint64_t (*part_bytes)(const ccl::Comm& comm, const Problem& problem, const char** why);
-  // Blocks that a launch has, at most.
+  // Returns the most blocks of a launch.
   uint32_t (*max_blocks)(const ccl::Comm& comm);
-  // Rows that blocks have between them.
+  // Returns the rows that the blocks divide among themselves.
   uint64_t (*rows)(const ccl::Comm& comm, const Problem& problem);
   Result (*launch)(const Common& common, const NormCall& call, DType in, const LaunchConfig& config,
                    backend::Stream& stream);
-  // Loads its kernels onto the current device.
   Result (*prepare)();
-  // Instead of what is made of the fields between `variant` and `launch`, which are then not there:
-  // the plan of a valid problem. False: it does not have the problem, and `*why` says why. Blocks
-  // of such a plan wait for nobody, so that there may be more of them than the device has room for.
-  bool (*plan)(const ccl::Comm& comm, const Problem& problem, LaunchPlan* plan,
+  // Makes the plan of a valid problem, instead of the fields between `variant` and `launch`, which
+  // are then absent. False: the variant does not support the problem, and `*why` says why. Blocks
+  // of such a plan wait for no other block, so there may be more of them than fit on the device.
+  bool (*plan)(const ccl::Comm& comm, const Problem& problem, Plan* plan,
                const char** why) = nullptr;
   backend::HostOnly host_only = {};
 };
 
-extern const VariantRow kPacketsRow;
-extern const VariantRow kLinesRow;
-extern const VariantRow kTwoShotRow;
-extern const VariantRow kAloneRow;
-extern const VariantRow kTwoLinesRow;
+#define IRIS_ROW(Name, number, text) extern const VariantRow k##Name##Row;
+IRIS_NORM_VARIANTS(IRIS_ROW)
+#undef IRIS_ROW
 
-// Whether the Comm has kLines and kTwoLines at all.
+inline constexpr const VariantRow* kRows[] = {
+#define IRIS_ROW(Name, number, text) &k##Name##Row,
+    IRIS_NORM_VARIANTS(IRIS_ROW)
+#undef IRIS_ROW
+};
+
+// Returns true if the Comm supports kLines and kTwoLines.
 inline bool HasLines(const ccl::Comm& comm) {
   return ccl::impl::kHasLines && !comm.config.without_lines && comm.team.size >= 2 &&
          comm.team.size <= ccl::impl::kMaxLineMembers;
 }
 
-// The kernel of the type that `in` has, launched.
+// Launches the kernel for the type of `in`.
 template <typename Kernels>
 Result LaunchOf(const Common& common, const NormCall& call, DType in, const LaunchConfig& config,
                 backend::Stream& stream) {
@@ -65,7 +69,7 @@ Result LaunchOf(const Common& common, const NormCall& call, DType in, const Laun
       return backend::Launch(config, stream, Kernels::template Of<Bfloat16>(), common, call);
   }
 }
-// The same of two kinds of kernels: of `Whole`, where a call is such.
+// Launches a kernel of `Whole` for calls whose units are whole, and of `Kernels` for others.
 template <typename Whole, typename Kernels>
 Result LaunchOfEither(bool whole, const Common& common, const NormCall& call, DType in,
                       const LaunchConfig& config, backend::Stream& stream) {

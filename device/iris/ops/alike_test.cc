@@ -56,7 +56,7 @@ Matmul CallOf(Operation operation, bool transposed, Parts parts, uint64_t whole,
   const Place rest = {0, kOther};
   const bool gathers = operation == Operation::kAllGatherMatmul;
   Matmul call;
-  call.problem = {operation, kRows, kOther, kOther, DType::kBf16, DType::kBf16};
+  call.problem = {operation, {kRows, kOther, kOther, DType::kBf16, DType::kBf16}};
   call.problem.transposed_b = transposed;
   (gathers ? call.problem.n : call.problem.k) = share.count;
   const Place a = gathers ? rest : place;

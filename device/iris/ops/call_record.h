@@ -1,5 +1,4 @@
-// A GEMM with its communication as its member called it, and its words for the other members. Host
-// code.
+// A call of a GEMM as one member made it, and its packed form for the other members. Host code.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +16,13 @@ struct CallRecord {
   DType out_type = DType::kNone;
   uint32_t m = 0;
   uint32_t n = 0;  // 0: members may differ in it
-  uint32_t k = 0;  // likewise
+  uint32_t k = 0;  // as n
   uint32_t ldd = 0;
-  uint32_t d_place = 0;  // the low bits of D's offset in the heap by 2 bytes; 0: may differ
+  uint32_t d_place = 0;  // low bits of D's offset in the heap / 2; 0: members may differ
   bool bias = false;
   bool transposed_b = false;
   Activation activation = Activation::kNone;
-  Variant variant = Variant::kAuto;  // of the plan, as the blocks
+  Variant variant = Variant::kAuto;  // of the plan
   uint32_t blocks = 0;
 };
 

@@ -1,4 +1,4 @@
-// The launcher: checks, plans, and the registry of variants.
+// The launcher: checks and plans.
 #include "iris/ops/ops.h"
 
 #include <cstdint>
@@ -26,7 +26,7 @@ bool IsOnSharedDevice(const ccl::Comm& comm) {
 
 namespace {
 
-// What D's offset in the heap is told in.
+// The unit in which CallRecord has D's offset.
 constexpr uint64_t kPlaceBytes = 2;
 
 }  // namespace
@@ -52,11 +52,11 @@ bool PartsAreAlignedAlike(const Problem& problem, uint32_t members, uint32_t mem
   }
   if (call == nullptr) return true;
   const auto fits = [&](uint64_t ld) {
-    // Of the whole, if this member's part is one of even ones: members before it have no less, and
-    // those behind it may have one less.
+    // If the shares are even, members before this one have no shorter part, and members after it
+    // may have one element less.
     const uint64_t behind = members - 1 - member;
     if (ld < length * members - behind) return true;  // a row has no room for other parts
-    // Slices. Those behind one of such a length are aligned, and nobody's is longer or shorter.
+    // Slices: if one has such a length, the next ones are aligned, and all have the same length.
     return length % aligned == 0 && ld >= length * members;
   };
   return (!IsSum(problem.operation) || fits(call->lda)) &&
@@ -67,7 +67,7 @@ Common CommonOf(const ccl::Comm& comm, const Matmul& call, const LaunchPlan& pla
   const Problem& problem = call.problem;
   const Operation operation = problem.operation;
   const bool to_all = IsToAll(operation);
-  const bool own_product = operation == Operation::kAllGatherMatmul;  // of each member
+  const bool own_product = operation == Operation::kAllGatherMatmul;  // each member has its own
   const uint64_t d_offset_bytes =
       to_all && comm.team.size > 1 ? OffsetBytes(comm.context, call.d) : 0;
   CallRecord record;
@@ -76,7 +76,7 @@ Common CommonOf(const ccl::Comm& comm, const Matmul& call, const LaunchPlan& pla
   record.m = static_cast<uint32_t>(problem.m);
   record.variant = plan.variant;
   record.blocks = plan.blocks;
-  // What members may differ in is not told.
+  // Members may differ in the fields that are left out.
   if (!own_product) {
     record.n = static_cast<uint32_t>(problem.n);
     record.out_type = problem.out;
@@ -99,24 +99,15 @@ Common CommonOf(const ccl::Comm& comm, const Matmul& call, const LaunchPlan& pla
 namespace {
 
 using ccl::Operation;
+using ccl::impl::FindRow;
 using impl::Invalid;
+using impl::kRows;
 using impl::VariantRow;
-
-constexpr const VariantRow* kRows[] = {&impl::kFusedRow, &impl::kPairRow, &impl::kPersistentRow,
-                                       &impl::kCopyEngineRow};
-
-const VariantRow* FindRow(Variant variant) {
-  for (const VariantRow* row : kRows) {
-    if (row->variant == variant) return row;
-  }
-  return nullptr;
-}
 
 bool IsFloat(DType type) {
   return type == DType::kF32 || type == DType::kF16 || type == DType::kBf16;
 }
 
-// Whether kAuto may choose it on this machine.
 bool IsAutomatic(const VariantRow* row) {
   if (row->variant == Variant::kPersistent) return true;
   if (row->variant == Variant::kCopyEngine) return backend::HasPersistentProduct();
@@ -124,16 +115,16 @@ bool IsAutomatic(const VariantRow* row) {
   return row->variant == usual;
 }
 
-// Whether a persistent product, where there is one, is expected to be faster than the pair of the
-// vendor's library, by the figures of docs/ops.md.
+// Returns true if a persistent product, where there is one, is expected to be faster than the pair
+// of the vendor's library, by the figures of docs/ops.md.
 constexpr uint64_t kFewRows = 64;
 bool PersistentIsFaster(const Problem& problem) {
   return problem.m > kFewRows || problem.operation == Operation::kAllGatherMatmul ||
          problem.operation == Operation::kMatmulAllScatter;
 }
 
-// Whether the copy engine is expected to bring rows faster to a persistent product than its blocks
-// do, by the same figures: shares of less were not measured, nor copies within a device.
+// Returns true if the copy engine is expected to bring rows to a persistent product faster than its
+// blocks do, by the same figures. Smaller shares, and copies within a device, were not measured.
 bool CopyEngineIsFaster(const ccl::Comm* comm, uint32_t members, const Problem& problem) {
   constexpr uint64_t kLeastShareBytes = 14 << 20;
   if (problem.operation != Operation::kAllGatherMatmul || problem.m <= kFewRows) return false;
@@ -157,7 +148,8 @@ const VariantRow* RowByRules(const ccl::Comm& comm, const Problem& problem, cons
   if (comm.products == nullptr) return nullptr;
   const std::vector<Rule>& rules = comm.products->rules;
   const uint32_t members = comm.team.size;
-  const VariantRow* row = FindRow(ChooseByRules(rules.data(), rules.size(), problem, members));
+  const VariantRow* row =
+      FindRow(kRows, ChooseByRules(rules.data(), rules.size(), problem, members));
   const char* why = nullptr;
   if (row == nullptr || !row->supports(&comm, problem, members, call, &why)) return nullptr;
   const bool alike = row != &impl::kPersistentRow ||
@@ -172,7 +164,7 @@ const VariantRow* RowOf(const ccl::Comm& comm, const Problem& problem, const Mat
   const uint32_t members = comm.team.size;
   const uint32_t member = comm.team.index;
   if (problem.variant != Variant::kAuto) {
-    const VariantRow* row = FindRow(problem.variant);
+    const VariantRow* row = FindRow(kRows, problem.variant);
     *why = "there is no such variant";
     return row != nullptr && row->supports(&comm, problem, members, call, why) ? row : nullptr;
   }
@@ -208,7 +200,7 @@ Result CheckMatrix(const ccl::Comm& comm, const Matrix& matrix, const char* too_
                    bool to_all) {
   if (matrix.ld < matrix.columns) return Invalid(too_narrow);
   if (matrix.ld > kMaxDimension) return Invalid("a leading dimension is larger than 2^31 - 1");
-  // Products of numbers below 2^31, and bytes: far from 2^64.
+  // No overflow: dimensions are below 2^31.
   if (matrix.bytes() == 0 && !to_all) return {};  // this member has none of it
   uint64_t offset_bytes = 0;
   const uint64_t bytes = matrix.bytes() == 0 ? matrix.element_bytes : matrix.bytes();
@@ -221,7 +213,7 @@ Result CheckMatrix(const ccl::Comm& comm, const Matrix& matrix, const char* too_
   return {};
 }
 
-// How a call's matrices are, by what the operation makes of m, n and k.
+// The matrices of a call, with the sizes that the operation gives them.
 struct Matrices {
   Matrix a;
   Matrix b;
@@ -268,7 +260,7 @@ Result CheckProblem(const Problem& problem) {
   if (problem.m > kMaxDimension || problem.n > kMaxDimension || problem.k > kMaxDimension) {
     return Invalid("m, n and k are at most 2^31 - 1");
   }
-  // Keeps all sizes, and numbers of tiles, far from overflow.
+  // Keeps all sizes and numbers of tiles far from overflow.
   constexpr uint64_t kMaxElements = 1ull << 42;
   if (problem.m * problem.n > kMaxElements || problem.m * problem.k > kMaxElements ||
       problem.k * problem.n > kMaxElements) {
@@ -312,7 +304,7 @@ uint64_t WorkspaceBytes(uint32_t n_members, const ccl::Config& config, const Pro
 
 Result Choose(const ccl::Comm& comm, const Matmul& call, LaunchPlan* out) {
   const Problem& problem = call.problem;
-  // A rank that has no part of a matrix may give null for it.
+  // A rank without a part of a matrix may pass null for it.
   const bool shape_only = call.a == nullptr && call.b == nullptr && call.d == nullptr;
   const Matmul* const matrices = shape_only ? nullptr : &call;
   if (Result result = CheckProblem(problem); !result.ok()) return result;
@@ -347,14 +339,9 @@ Result Launch(const ccl::Comm& comm, const Matmul& call, backend::Stream& stream
     return Invalid("D overlaps with what the operation reads");
   }
   if (ran != nullptr) *ran = plan;
-  return FindRow(plan.variant)->launch(comm, call, plan, stream);
+  return FindRow(kRows, plan.variant)->launch(comm, call, plan, stream);
 }
 
-Result Prepare() {
-  for (const VariantRow* row : kRows) {
-    if (Result result = row->prepare(); !result.ok()) return result;
-  }
-  return {};
-}
+Result Prepare() { return ccl::impl::PrepareRows(kRows); }
 
 }  // namespace iris::ops

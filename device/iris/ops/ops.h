@@ -6,7 +6,7 @@
 //   options.products = resources.get();       // of ops::CreateResources
 //   ...
 //   Matmul call;
-//   call.problem = {ccl::Operation::kMatmulAllReduce, m, n, k, DType::kBf16, DType::kBf16};
+//   call.problem = {ccl::Operation::kMatmulAllReduce, {m, n, k, DType::kBf16, DType::kBf16}};
 //   call.a = a; call.lda = k; call.b = b; call.ldb = n; call.d = d; call.ldd = n;
 //   Launch(comm, call, stream);               // asynchronous
 //   stream.Synchronize();
@@ -48,29 +48,18 @@
 namespace iris::ops {
 
 // A call, as far as its plan depends on it.
-struct Problem {
+struct Problem : Shape {
+  Problem() = default;
+  Problem(ccl::Operation its_operation, const Shape& shape)
+      : Shape(shape), operation(its_operation) {}
+
   ccl::Operation operation = ccl::Operation::kNone;
-  uint64_t m = 0;  // of D, all members together; 1 to kMaxDimension
-  uint64_t n = 0;  // likewise; all_gather_matmul: of this member's D
-  uint64_t k = 0;
-  DType in = DType::kNone;    // of A and B: kF16 or kBf16
-  DType out = DType::kNone;   // of D: kF16, kBf16 or kF32
-  DType bias = DType::kNone;  // of the bias: those of `out`; kNone: there is none
-  bool transposed_b = false;  // B is stored as [n, k]
-  Activation activation = Activation::kNone;
-  Variant variant = Variant::kAuto;
 };
+// Of m, n and k, and of leading dimensions.
 inline constexpr uint64_t kMaxDimension = (1ull << 31) - 1;
 
-struct Matmul {
+struct Matmul : Operands {
   Problem problem;
-  const void* a = nullptr;
-  uint64_t lda = 0;  // elements from a row to the next
-  const void* b = nullptr;
-  uint64_t ldb = 0;
-  const void* bias = nullptr;  // one element for each column that this member makes
-  void* d = nullptr;
-  uint64_t ldd = 0;
 };
 
 // A line of a table that kAuto follows: calls of this operation, on this many ranks, whose m, n and
@@ -85,7 +74,6 @@ struct Rule {
   Variant variant = Variant::kAuto;
 };
 
-// How a call runs: see Choose.
 struct LaunchPlan {
   Variant variant = Variant::kAuto;
   const char* multiplier = "";  // what makes the products: "iris", or the vendor's library
@@ -93,13 +81,13 @@ struct LaunchPlan {
   uint32_t threads = 0;
   uint32_t tile_rows = 0;
   uint32_t tile_columns = 0;
-  uint64_t workspace_bytes = 0;  // beside that of the collectives
+  uint64_t workspace_bytes = 0;  // in addition to that of the collectives
 };
 
-// What the GEMMs of one Comm have on the host: the rules that kAuto follows, the same on all ranks;
+// What the GEMMs of one Comm need on the host: the rules that kAuto follows, the same on all ranks,
 // and a stream for copies during a kernel, which forks from the caller's stream and joins it by two
-// events. A Comm without resources does not support kCopyEngine. The launches of that Comm alone
-// use them, one at a time. The destructor waits for the copies.
+// events. Without resources, a Comm does not support kCopyEngine. Only launches of that Comm use
+// the resources, one at a time. The destructor waits for the copies.
 struct Resources {
   std::vector<Rule> rules;
   backend::Stream copies;
@@ -107,14 +95,14 @@ struct Resources {
   backend::Event copies_end;
 };
 
-// On the device that is current. kResourceExhausted: no memory; else as the platform says.
+// Makes resources on the current device. kResourceExhausted: no memory. Other errors are the
+// platform's.
 Result CreateResources(std::unique_ptr<Resources>* out);
 
-// The part of a dimension that is a member's own is iris::ShareOf(dimension, members, member).
 using iris::Share;
 using iris::ShareOf;
 
-// kInvalidArgument: says what is wrong with it. kUnimplemented: a variant that does not have it.
+// Checks a problem. kInvalidArgument says what is wrong with it.
 Result CheckProblem(const Problem& problem);
 
 // Returns the bytes of workspace with which a Comm of this config supports the problem, the

@@ -1,5 +1,5 @@
 // Rules that choose variants of GEMMs, as lines of a table that was measured on a machine
-// (client/internal/product_rules.h reads them from text). Pure functions of the host.
+// (client/comm/rules.h reads them from text). Pure functions of the host.
 #pragma once
 
 #include <cstddef>

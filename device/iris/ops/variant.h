@@ -1,7 +1,8 @@
-// What a variant of the operations is: a row of the registry, in the variant's own file. Host code.
+// VariantRow: what the launcher knows of a variant. Each row is in the variant's own file. Host
+// code.
 //
-// A new variant: an enumerator in iris/ops_types.h, a file that defines its row, and the row's line
-// in ops.cc.
+// A new variant needs a line in the list of iris/ops_types.h, and a file that defines the row
+// k<Name>Row.
 #pragma once
 
 #include <cstdint>
@@ -18,77 +19,80 @@ using ccl::impl::Invalid;
 
 struct VariantRow {
   Variant variant;
-  // Whether it has this problem, which is valid, for so many members.
-  // If not, `*why` says what is in the way. `comm`, `call`: the workspace and the matrices are
-  // looked at, too, where they are not null.
+  // Returns true if the variant supports this valid problem on n_members members; if not, sets
+  // `*why`. `comm` and `call` may be null: then the workspace and the matrices are not looked at.
   bool (*supports)(const ccl::Comm* comm, const Problem& problem, uint32_t n_members,
                    const Matmul* call, const char** why);
-  // Bytes of workspace, for a complete config, beside the arrivals (impl/layout.h). All members
-  // come to the same.
+  // Returns the bytes of workspace for a complete config, without the arrivals (impl/layout.h). All
+  // members compute the same number.
   uint64_t (*workspace_bytes)(uint32_t n_members, const ccl::Config& config,
                               const Problem& problem);
-  // Completes a plan; the variant is filled in. `call`: as above.
+  // Completes a plan whose variant is set. `call` is null if only the shape is known.
   void (*plan)(const ccl::Comm& comm, const Problem& problem, const Matmul* call, LaunchPlan* plan);
-  // Puts a call that was checked on the stream.
+  // Puts a checked call on the stream.
   Result (*launch)(const ccl::Comm& comm, const Matmul& call, const LaunchPlan& plan,
                    backend::Stream& stream);
-  // Loads its kernels onto the current device.
   Result (*prepare)();
   backend::HostOnly host_only = {};
 };
 
-extern const VariantRow kFusedRow;
-extern const VariantRow kPairRow;
-extern const VariantRow kPersistentRow;
-extern const VariantRow kCopyEngineRow;
+#define IRIS_ROW(Name, number, text) extern const VariantRow k##Name##Row;
+IRIS_OPS_VARIANTS(IRIS_ROW)
+#undef IRIS_ROW
 
-// Launches of two of these, whose rows of A go by the copy engine where `copies` says so: that has
-// then to be possible, and the plan is kCopyEngine's.
+inline constexpr const VariantRow* kRows[] = {
+#define IRIS_ROW(Name, number, text) &k##Name##Row,
+    IRIS_OPS_VARIANTS(IRIS_ROW)
+#undef IRIS_ROW
+};
+
+// Launch kFused and kPersistent. If `copies`, the copy engine sends the rows of A; it must be
+// available, and the plan is that of kCopyEngine.
 Result LaunchFused(const ccl::Comm& comm, const Matmul& call, const LaunchPlan& plan, bool copies,
                    backend::Stream& stream);
 Result LaunchPersistent(const ccl::Comm& comm, const Matmul& call, const LaunchPlan& plan,
                         bool copies, backend::Stream& stream);
 
-// Whether the matrices of all members are aligned to 16 bytes if this one's are, or none is, as far
-// as one member can know: `member`, which has such a call. All choose by it whether they take a
-// persistent product, which needs that. Where members have parts of one matrix, side by side, only
-// they know how long theirs is: k of sums, and n of all_gather_matmul. Where rows are so far apart
-// that parts may be slices, that length is to be a multiple of 16 bytes, and no part a shorter one.
-// `call`: null if only the shape is known.
+// Returns true if either the matrices of all members are aligned to 16 bytes or none are, as far as
+// `member`, which makes this call, can know. Persistent products need that alignment, so all
+// members must agree before they choose one. Where members have parts of one matrix, side by side,
+// each of them knows the length of its own part only: k of sums, n of all_gather_matmul. If the
+// leading dimension leaves room for other parts, they may be slices of a larger matrix; then the
+// length must be a multiple of 16 bytes and no part may be shorter. `call` is null if only the
+// shape is known.
 //
-// For parts as even as can be, which have all their first element at a multiple of 16 bytes if they
-// lie in matrices of their own, the answers differ in one case: the parts are not equally long, and
-// the shorter or the longer ones are multiples of 16 bytes. Not even there where rows of matrices
-// of their own are padded to 16 bytes, or where parts are slices of a matrix that has nothing else
-// and members are not more than 8.
+// For even shares whose first elements are all at multiples of 16 bytes, members disagree in one
+// case: the shares differ in length, and either the shorter or the longer ones are multiples of 16
+// bytes. They agree even then if each matrix has its rows padded to 16 bytes, or if the parts are
+// slices of a matrix that has nothing else and there are at most 8 members.
 bool PartsAreAlignedAlike(const Problem& problem, uint32_t members, uint32_t member,
                           const Matmul* call);
 
-// What the kernels that meet the other members are given: who they are, and the call in words.
+// Returns the arguments of kernels that meet the other members: the team and the packed call.
 ccl::impl::Common CommonOf(const ccl::Comm& comm, const Matmul& call, const LaunchPlan& plan);
 
-// The operation's opening, by one block: the members meet and compare their calls. `ends`: it
-// counts as an operation by itself. `early`: it begins while the kernel before it ends, for whose
-// end it waits before it touches anything.
+// Launches the opening of an operation, by one block: the members meet and compare their calls. If
+// `ends`, the opening counts as an operation of its own. If `early`, it may begin before the
+// previous kernel ends; it waits for that end before it touches memory.
 Result LaunchOpening(ccl::impl::Common common, bool ends, bool early, backend::Stream& stream);
 
-// The opening of a call behind which this member's copies go to the others whatever comes of it. If
-// the members do not meet, it tells all others first: what they read for an earlier call may be
+// Launches the opening of a call after which this member's copies go to the others in any case. If
+// the members do not meet, it first warns all others that what they read for an earlier call may be
 // overwritten. See LaunchEndOfReads.
 Result LaunchOpeningOfCopies(const ccl::Comm& comm, ccl::impl::Common common,
                              backend::Stream& stream);
 
-// Behind what has read this member's workspace of operations: records a failure, of the last
-// operation that was counted, if another member has told that it may have overwritten it. Does
-// nothing for a Comm without copies. Persistent products look by themselves.
+// Launched after the kernels that read this member's workspace: records a failure of the last
+// counted operation if another member has warned that it may have overwritten that workspace. Does
+// nothing for a Comm without copies. Persistent products check this themselves.
 Result LaunchEndOfReads(const ccl::Comm& comm, const ccl::impl::Common& common,
                         backend::Stream& stream);
 
-// Whether the blocks of this member leave room on its device for those of others, as
-// ccl::MaxBlocksWhenShared has it.
+// Returns true if this member leaves room on its device for blocks of other ranks; see
+// ccl::MaxBlocksWhenShared.
 bool IsOnSharedDevice(const ccl::Comm& comm);
 
-// Where the operations' workspace begins in every heap.
+// Returns the offset in every heap at which the workspace of GEMMs begins.
 uint64_t WorkspaceOffset(const ccl::Comm& comm);
 
 }  // namespace iris::ops::impl

@@ -19,29 +19,29 @@
 
 namespace iris::ccl::impl {
 
-// How long the judge waits for the members' calls, if that is not more than half of the timeout.
-// Others wait twice as long for the judge.
+// The judge waits so long for the members' calls, or half of the timeout if that is less. Others
+// wait twice as long for the judge.
 inline constexpr uint64_t kJudgeWaitNs = 1000ull * 1000 * 1000;
 
-// A row of AllToAllV that its two members do not agree about, as in Verdict.
+// A row of AllToAllV on which its two members disagree, as in Verdict.
 struct DisputedRow {
   uint64_t code;
   uint64_t sent;
   uint64_t expected;
 };
 
-// Never 0, which is in words that nobody has written. Numbers wrap: the last one before that has
-// the tag of one that is long past.
+// Returns the tag of an operation. It is never 0, which unwritten words contain. Numbers wrap: the
+// last one before that shares the tag of an operation long past.
 IRIS_HOST_DEVICE constexpr uint32_t TagOf(uint32_t sequence) {
   return sequence == ~0u ? 1u << 31 : sequence + 1;
 }
 
-// The place in the team of a member, which kSendRecv counts among two.
+// Returns the index in the team of a member, which kSendRecv counts among two.
 IRIS_DEVICE inline uint32_t PlaceInTeam(const Common& common, uint32_t member) {
   return common.operation == Operation::kSendRecv ? common.pair[member] : member;
 }
 
-// Keeps the first failure for the host. `place`: in the team; ~0u: not known.
+// Records the first failure for the host. `place`: index in the team; ~0u: not known.
 IRIS_DEVICE inline void RecordError(const Common& common, StatusCode code, Operation operation,
                                     uint32_t place, uint32_t sequence) {
   (void)backend::CompareExchange<Scope::kSystem, Order::kAcqRel>(
@@ -52,7 +52,7 @@ IRIS_DEVICE inline Header* HeaderAt(const Common& common, uint32_t member) {
   return iris::AtOffset<Header>(common.context, common.members[member], common.header_offset_bytes);
 }
 
-// A word of what member m has written down. False if it is not of this operation.
+// Reads a word that member m has recorded. False if it is not of this operation.
 IRIS_DEVICE inline bool Written(const Common& common, uint32_t m, uint32_t k, uint32_t tag,
                                 uint32_t* word) {
   const uint64_t value =
@@ -66,7 +66,8 @@ IRIS_DEVICE inline uint32_t SignatureOf(const Common& common, uint32_t m, uint32
   return signature;
 }
 
-// The members of `come` that made the same call as member m, as a mask of places here.
+// Returns the members of `come` that made the same call as member m, as a mask of indexes in
+// `common`.
 IRIS_DEVICE inline uint64_t SameCall(const Common& common, uint64_t come, uint32_t m,
                                      uint32_t tag) {
   const uint32_t signature = SignatureOf(common, m, tag);
@@ -88,20 +89,20 @@ IRIS_DEVICE inline uint32_t FirstOf(uint64_t mask) {
   return k;
 }
 
-// A mask of places here as one of places in the team.
+// Converts a mask of indexes in `common` to indexes in the team.
 IRIS_DEVICE inline uint64_t InTeam(const Common& common, uint64_t mask) {
   if (common.operation != Operation::kSendRecv) return mask;
   return (mask & 1) << common.pair[0] | (mask >> 1 & 1) << common.pair[1];
 }
 
-// Gives every member word k of the verdict.
+// Sends word k of the verdict to every member.
 IRIS_DEVICE inline void Announce(const Common& common, uint32_t k, uint64_t value) {
   for (uint32_t m = 0; m < common.size; ++m) {
     backend::Store<Scope::kSystem, Order::kRelaxed>(&HeaderAt(common, m)->verdict[k], value);
   }
 }
 
-// Compares the calls and gives every member the verdict.
+// Compares the calls and sends the verdict to every member.
 IRIS_DEVICE inline void Judge(const Common& common, uint32_t tag, uint64_t wait_ns,
                               const DisputedRow& disputed) {
   const uint64_t start = backend::ClockNanoseconds();
@@ -121,7 +122,7 @@ IRIS_DEVICE inline void Judge(const Common& common, uint32_t tag, uint64_t wait_
       backend::Pause();
     }
   }
-  // Of two calls made by as many members, the one of the first member counts as that of most.
+  // If two calls are equally frequent, that of the first member counts as the most frequent.
   uint64_t most = 0;
   for (uint32_t m = 0; m < common.size; ++m) {
     if ((come >> m & 1) == 0) continue;
@@ -151,9 +152,9 @@ IRIS_DEVICE inline void Judge(const Common& common, uint32_t tag, uint64_t wait_
   }
 }
 
-// As above. `found`: this member has found a word of another call in the round, so that the two are
-// in the same kind of operation; of a pair that has not, the other one is in an operation of the
-// team, and is left to judge.
+// Runs the protocol at the top of this file. `found`: this member has seen a word of another call
+// in the round, so both members are in the same kind of operation. If a member of a pair has not,
+// the other one is in an operation of the team, and that team judges.
 IRIS_COLD void Diagnose(const Common& common, uint32_t sequence, bool found, DisputedRow disputed) {
   Header* mine = HeaderAt(common, common.index);
   if (backend::CompareExchange<Scope::kDevice, Order::kRelaxed>(&mine->diagnosing, 0u, 1u) != 0) {

@@ -1,5 +1,5 @@
-// Launches of kernels that meet those of other members: checks of what a call is given, the
-// arguments that all such kernels have, and the pieces that a Comm has room for. Host code.
+// Launches kernels that meet those of other members: argument checks, the arguments that all such
+// kernels share, and pieces for which a Comm has room. Host code.
 #pragma once
 
 #include <cstdint>
@@ -16,33 +16,33 @@ static_assert(kMaxBlocks < kChecksCalls);
 
 inline Result Invalid(const char* what) { return {StatusCode::kInvalidArgument, what}; }
 
-// Every field set but the rules.
+// Returns the config with all fields set but the rules.
 Config Complete(Config config);
 
-// Whether earlier operations let a Comm be used. kFailedPrecondition: one of them failed.
+// Checks that a Comm can be used. kFailedPrecondition: an earlier operation failed.
 Result CheckComm(const Comm& comm);
 
-// A buffer of a call, checked. *offset_bytes: in the caller's heap, or kNotInHeap.
+// Checks a buffer of a call. *offset_bytes: its offset in the caller's heap, or kNotInHeap.
 Result CheckBuffer(const Comm& comm, const void* p, uint64_t bytes, uint64_t element_bytes,
                    uint64_t* offset_bytes);
 bool Overlap(const void* a, uint64_t a_bytes, const void* b, uint64_t b_bytes);
 
-// Whether the kernels of a call of so many blocks begin early: those of two calls lie on the device
-// at once, at most, and have room there together, as have those of other ranks that share it
+// Returns true if the kernels of a call with so many blocks begin early. At most two calls are then
+// on the device at once, and have room there together, with those of other ranks that share it
 // (Config::max_blocks). Not between copies, which do not let the next kernel begin.
 inline bool BeginsEarly(const Comm& comm, uint32_t blocks) {
   return comm.config.early && 2 * blocks <= comm.config.max_blocks;
 }
 
-// The arguments of a call of `blocks` blocks, whose buffers lie at offset 0 of the heap until the
-// caller says where.
+// Returns the arguments of a call of `blocks` blocks. The caller sets the offsets of the buffers,
+// which are 0.
 Common CommonOf(const Comm& comm, const PackedCall& call, uint32_t blocks, bool early);
 constexpr uint32_t TracedAs(Operation operation, uint32_t peer) {
   return (static_cast<uint32_t>(TraceOp::kCollective) + static_cast<uint32_t>(operation)) |
          peer << 16;
 }
 
-// Tells a test of a launch.
+// Records a launch for tests.
 inline void Note(const Comm& comm, const LaunchNote& note) {
   LaunchTrace* const trace = comm.trace;
   if (trace == nullptr) return;
@@ -50,9 +50,9 @@ inline void Note(const Comm& comm, const LaunchNote& note) {
   ++trace->n;
 }
 
-// Launches all blocks of a kernel that meets other members, by launch(config, common), in pieces as
-// the Comm has room for them on the device (residency.h). A piece is a multiple of `together`, the
-// blocks of this member that wait for each other. Kernels number their blocks by BlockOf.
+// Launches all blocks of a kernel that meets other members, by launch(config, common), in pieces
+// for which the Comm has room on the device (residency.h). A piece is a multiple of `together`, the
+// number of blocks of this member that wait for each other. Kernels number their blocks by BlockOf.
 template <typename Launch>
 Result InPieces(const Comm& comm, const LaunchConfig& whole, uint32_t together, Common common,
                 const backend::Stream& stream, Launch launch) {
@@ -62,7 +62,7 @@ Result InPieces(const Comm& comm, const LaunchConfig& whole, uint32_t together, 
   Result result = comm.share->Begin(whole.grid, together, whole.early, stream, &room);
   if (!result.ok()) return result;
   LaunchConfig piece = whole;
-  // Two of a stream are on the device at once then.
+  // Two kernels of a stream are then on the device at once.
   piece.early = whole.early && 2 * room.piece <= room.all;
   if (!piece.early) common.early = 0;
   const uint8_t ends = common.ends;
@@ -74,6 +74,26 @@ Result InPieces(const Comm& comm, const LaunchConfig& whole, uint32_t together, 
   }
   comm.share->End();
   return result;
+}
+
+// The table of a family's variants has pointers to rows with a `variant`, and `prepare`, which
+// loads the kernels of the row onto the current device.
+
+// Returns the row of a variant; null for kAuto and for numbers that are no variant.
+template <typename Row, size_t N, typename Variant>
+const Row* FindRow(const Row* const (&rows)[N], Variant variant) {
+  for (const Row* row : rows) {
+    if (row->variant == variant) return row;
+  }
+  return nullptr;
+}
+
+template <typename Row, size_t N>
+Result PrepareRows(const Row* const (&rows)[N]) {
+  for (const Row* row : rows) {
+    if (Result result = row->prepare(); !result.ok()) return result;
+  }
+  return {};
 }
 
 }  // namespace iris::ccl::impl

@@ -21,12 +21,11 @@
 namespace iris::ccl::impl {
 
 inline constexpr bool kWholeLines = backend::Traits::kStoresWholeLines;
-// With a release for each line they would be slower than packets: good for emulation alone.
+// With a release for each line, lines would be slower than packets: useful in emulation alone.
 inline constexpr bool kHasLines = kWholeLines || backend::Traits::kEmulated;
 
-// A step: what a warp sends one member at once, a line by every eight lanes. Where a lane's part of
-// it is in a row: so that all loads are aligned if the row is, the lanes with flags have the last
-// bytes, eight each.
+// A step is what a warp sends one member at once: one line by every eight lanes. The lanes with
+// flags have the last bytes of the step, eight each, so that all loads are aligned if the row is.
 struct LineLane {
   static constexpr uint32_t kLines = backend::Traits::kWarpThreads / kLineLanes;
   static constexpr uint32_t kStepBytes = kLines * kLineDataBytes;
@@ -46,7 +45,7 @@ struct LineLane {
     stored_bytes = lane * 16;
   }
 
-  // This lane's part of the step that begins at byte `at` of a row. Zeros behind the row's end.
+  // Loads this lane's part of the step at byte `at` of a row; zeros after the end of the row.
   template <typename T>
   IRIS_DEVICE Bytes16 Load(const uint8_t* row, uint64_t at, uint64_t row_bytes) const {
     const uint64_t begin = at + offset_bytes;
@@ -73,7 +72,7 @@ struct LineLane {
     if (!has_flag && left > 8) StoreWord<T>(p + 8, left - 8, value.hi);
   }
 
-  // Puts this lane's part to a step's lines in an inbox; all lanes of the warp.
+  // Stores this lane's part of a step into an inbox. Called by all lanes of the warp.
   IRIS_DEVICE void Send(uint8_t* lines, Bytes16 value, uint64_t flag) const {
     uint8_t* p = lines + stored_bytes;
     if constexpr (kWholeLines) {
@@ -90,12 +89,12 @@ struct LineLane {
     if (has_flag) backend::Store<Scope::kSystem, iris::impl::kPublishOrder>(words + 1, flag);
   }
 
-  // This lane's part of a step's lines, as far as they are there; all lanes of the warp. Zeros,
-  // which are no flag, if the warp is diverged.
+  // Loads this lane's part of a step's lines, which may not have come yet. Zeros, which are no
+  // flag, if the warp is diverged. Called by all lanes of the warp.
   IRIS_DEVICE Bytes16 Look(const uint8_t* lines) const {
     if constexpr (kWholeLines) {
-      // The load depends on the answer. If it did not, the compiler would move it before the
-      // question, and the warp may converge between the two.
+      // The load depends on the answer: otherwise the compiler would move it before the question,
+      // and the warp may converge between the two.
       if (backend::WarpIsTogether()) {
         return backend::Load16<CacheHint::kVolatile>(lines + stored_bytes);
       }
@@ -103,8 +102,8 @@ struct LineLane {
     return {};
   }
 
-  // Waits for the lines that `from` sends; all lanes of the warp. `*value`: what Look gave, and
-  // then this lane's part. False on failure, which is recorded; the same in all lanes.
+  // Waits for the lines from `from`. Called by all lanes of the warp. `*value` has the result of
+  // Look, and gets this lane's part. False on failure, which is recorded; the same in all lanes.
   IRIS_DEVICE bool Receive(Rounds* rounds, const uint8_t* lines, uint32_t from,
                            Bytes16* value) const {
     const uint64_t flag = rounds->LineFlag();
@@ -129,15 +128,15 @@ struct LineLane {
     return true;
   }
 
-  // Between the loads of flags by some lanes and those of the data by all lanes of the warp.
-  // AwaitFlag does not acquire where lines are whole; without this fence a GPU has read data that
-  // was older than the flags.
+  // Orders the loads of flags by some lanes before the loads of data by all lanes of the warp.
+  // AwaitFlag does not acquire where lines are whole; without this fence a GPU has read data older
+  // than the flags.
   IRIS_DEVICE static void FenceBehindFlags() {
     if constexpr (kWholeLines) backend::Fence<Scope::kSystem, iris::impl::kConsumeOrder>();
     iris::impl::SyncWarp();
   }
 
-  // This lane's part of lines whose flags have all been seen.
+  // Loads this lane's part of lines whose flags have all been seen.
   IRIS_DEVICE Bytes16 Read(const uint8_t* lines) const {
     if constexpr (kWholeLines) {
       return backend::Load16<CacheHint::kVolatile>(lines + stored_bytes);
@@ -150,11 +149,11 @@ struct LineLane {
   }
 };
 
-// Waits for a step's lines from several members; all lanes of the warp. got[k] becomes this lane's
-// part of what member `first + k` sends, for each k that `waits(k)` names; the others stay as they
-// are. All are looked at together until all are there: one after the other, each would be the way
-// of a load behind. For a warp that has nothing else to do: collectives, whose warps go through
-// many steps, are slower so. `box`: where the lines of member `first` are. False as Receive.
+// Waits for a step's lines from several members. Called by all lanes of the warp. got[k] becomes
+// this lane's part of the step from member `first + k`, for each k for which `waits(k)`; others are
+// unchanged. All are polled together, since one after another would each add the latency of a load.
+// For a warp with nothing else to do: collectives, whose warps go through many steps, are slower
+// with it. `box`: the lines of member `first`. False as in Receive.
 template <Polls kPolls = Polls::kFast, uint32_t kCount, typename Waits>
 IRIS_INLINED bool ReceiveTogether(const LineLane& lane, Rounds* rounds, const uint8_t* box,
                                   uint64_t line_bytes, uint32_t first, Waits waits,
@@ -199,7 +198,7 @@ IRIS_INLINED bool ReceiveTogether(const LineLane& lane, Rounds* rounds, const ui
   return true;
 }
 
-// Which steps of rows of `row_bytes` this block has, so many at a time.
+// The steps of rows of `row_bytes` that this block has, at_once at a time.
 struct LineSteps {
   uint64_t begin;
   uint64_t end;

@@ -30,13 +30,13 @@
 
 namespace iris::ccl::impl {
 
-// Announces what earlier operations of the stream wrote here, in this member's memory, and that
-// they have read what they read. It does not publish what they stored to other members: the round
-// of a barrier does, whose words are released.
+// Announces that earlier operations of the stream have written and read this member's memory. It
+// does not publish their stores to other members: the round of a barrier does, whose words are
+// released.
 inline constexpr Order kArriveOrder =
     backend::Traits::kLaunchPublishes ? Order::kRelaxed : iris::impl::kPublishOrder;
 
-// Polls for some microseconds before the clock is looked at, which is slow on GPUs.
+// Polls before the clock, which is slow on GPUs, is read: some microseconds.
 inline constexpr uint32_t kEagerPolls = backend::Traits::kLaunchPublishes ? 32 : 1;
 
 IRIS_HOST_DEVICE constexpr uint32_t NextEpoch(uint32_t epoch) {
@@ -45,8 +45,8 @@ IRIS_HOST_DEVICE constexpr uint32_t NextEpoch(uint32_t epoch) {
 
 using iris::impl::Polls;
 
-// The first thing in a kernel that is launched early. It lets the next one begin only now: so at
-// most two of a stream are on the device, however short they are.
+// Called first in a kernel that is launched early. It lets the next kernel begin only now, so at
+// most two kernels of a stream are on the device, however short they are.
 IRIS_DEVICE inline void Enter(const Common& call) {
   backend::AwaitKernelBefore();
   if (call.early != 0) backend::LetNextBegin();
@@ -55,12 +55,12 @@ IRIS_DEVICE inline void Enter(const Common& call) {
 // Why a wait ended early, if not by the abort word or for lack of time.
 enum class Trouble : uint32_t {
   kNone,
-  kFailedElsewhere,  // another thread of this member has recorded why
+  kFailedElsewhere,  // another thread of this member has recorded the failure
   kCallsDiffer,
-  kCrossed,  // each of two members waits for the other to take what it sends, or to send
+  kCrossed,  // two members wait for each other to receive, or to send
 };
 
-// What there is to see for a thread that waits for long. `looks`: at the others' calls, too.
+// Looks for a reason why a thread waits for long. `looks`: at the others' calls, too.
 IRIS_COLD Trouble LookAround(const Common& call, uint32_t sequence, bool looks) {
   Header* mine = HeaderAt(call, call.index);
   const uint32_t tag = TagOf(sequence);
@@ -71,8 +71,8 @@ IRIS_COLD Trouble LookAround(const Common& call, uint32_t sequence, bool looks) 
     return Trouble::kFailedElsewhere;
   }
   if (!looks) return Trouble::kNone;
-  // Who is in an operation of the team shows it. Who is in one of a pair looks whether the other
-  // is in one of the team, which then cannot end.
+  // A member in an operation of the team announces it. A member in one of a pair checks whether the
+  // other is in one of the team, which then cannot end.
   const bool pair = call.operation == Operation::kSendRecv;
   const uint64_t own = static_cast<uint64_t>(call.signature) << 32 | tag;
   if (!pair) backend::Store<Scope::kSystem, Order::kRelaxed>(&mine->calling, own);
@@ -83,8 +83,9 @@ IRIS_COLD Trouble LookAround(const Common& call, uint32_t sequence, bool looks) 
     if (static_cast<uint32_t>(seen) == tag && (pair || seen != own)) return Trouble::kCallsDiffer;
   }
   if (!pair || call.alone == 0) return Trouble::kNone;
-  // The other one waits, alone too, for a message the other way that this member has not begun: it
-  // will not, for it waits here. Epochs never come twice, so that no word has to be taken back.
+  // The other member waits, with a single message too, for a message that this member has not begun
+  // and will not begin, because it waits here. Epochs never repeat, so no word has to be taken
+  // back.
   const auto state = [&call](uint32_t m, uint64_t offset_bytes) {
     return iris::AtOffset<BlockState>(call.context, call.members[m], offset_bytes);
   };
@@ -98,7 +99,7 @@ IRIS_COLD Trouble LookAround(const Common& call, uint32_t sequence, bool looks) 
   return awaited == next ? Trouble::kCrossed : Trouble::kNone;
 }
 
-// What the threads of a block share.
+// Shared by the threads of a block.
 struct SharedState {
   uint32_t failure;   // 0, or code | member << 8
   uint32_t in_apart;  // 1: some member's `in` is not in the heap
@@ -107,10 +108,10 @@ struct SharedState {
   uint32_t words[kMaxTeamRanks * CallWords::kCount];
 };
 
-// What a block's first thread knows of its operation for the trace; see TraceEvent. In registers:
-// shared memory would have to be waited for.
+// Kept by a block's first thread for the trace of its operation; see TraceEvent. It is in
+// registers, because shared memory would need a wait.
 struct BlockTrace {
-  bool on = false;  // something is to be told
+  bool on = false;  // the operation is traced
   iris::impl::TraceHead head;
   uint64_t slot = 0;
   uint64_t start_ns = 0;
@@ -118,8 +119,8 @@ struct BlockTrace {
   uint32_t wait_ns = 0;
 };
 
-// Ends the operation at this member, and all that follow on the stream: `member` is missing, or
-// made another call. `code`: the failure to record; kOk: it is recorded by somebody else.
+// Ends this operation and all later ones of the stream at this member: `member` is missing, or made
+// another call. `code`: the failure to record; kOk if somebody else records it.
 IRIS_COLD void EndOperation(const Common& call, StatusCode code, uint32_t member, uint32_t sequence,
                             BlockState* state, SharedState* shared) {
   const uint32_t place = PlaceInTeam(call, member);
@@ -132,9 +133,9 @@ IRIS_COLD void EndOperation(const Common& call, StatusCode code, uint32_t member
   backend::Store<Scope::kBlock, Order::kRelaxed>(&shared->failure, 1u);
 }
 
-// What a block did in an operation, for the trace. `last_ns`: when its last round began; 0: it had
-// none. Not IRIS_COLD: a function that lies elsewhere is fetched from memory when it is called, and
-// the kernel's end would wait for that longer than for all the rest.
+// Writes what a block did in an operation to the trace. `last_ns`: when its last round began; 0: it
+// had none. Not IRIS_COLD: a function placed elsewhere is fetched from memory when it is called,
+// and the end of the kernel would wait for that longer than for everything else.
 IRIS_DEVICE inline void TellTrace(const Common& call, const BlockTrace& trace, uint32_t block,
                                   uint32_t sequence, uint64_t last_ns) {
   TraceEvent event = {};
@@ -156,10 +157,10 @@ IRIS_DEVICE inline void TellTrace(const Common& call, const BlockTrace& trace, u
   iris::impl::WriteTraceEvent(call.context.trace, trace.head, trace.slot, event);
 }
 
-// The state of one block in one operation. Every thread has the same, but for `trace_`.
+// The state of one block in one operation. All threads have the same state, but for `trace_`.
 class Rounds {
  public:
-  // `shared` is the block's. `block`: whose rounds these are.
+  // `shared` belongs to the block; `block` is its index.
   IRIS_DEVICE Rounds(const Common& call, SharedState* shared, uint32_t block,
                      const Vector* vector = nullptr)
       : call_(&call),
@@ -169,13 +170,13 @@ class Rounds {
         block_(block),
         trouble_(Trouble::kNone),
         suspect_(0) {
-    // All that the operation needs to begin, and to end, in loads that go out together.
+    // These loads, all that the operation needs to begin and to end, are issued together.
     const bool tells = iris::impl::kTraces && backend::ThreadIndex() == 0;
     if (tells) trace_.head = iris::impl::ReadTraceHead(call.context);
     epoch_ = backend::LoadPlain(&State()->epoch);
     const Header* header = HeaderOf();
-    // The block's own word, not the header's: none of its threads sets it before all have read it
-    // here, so that they all go the same way.
+    // The block's own word and not the header's: no thread of the block sets it before all have
+    // read it here, so all take the same path.
     broken_ = backend::Load<Scope::kDevice, Order::kRelaxed>(&State()->failed) != 0;
     sequence_ = backend::Load<Scope::kDevice, Order::kRelaxed>(&header->sequence);
     if (backend::ThreadIndex() == 0) {
@@ -193,16 +194,16 @@ class Rounds {
   IRIS_DEVICE uint32_t size() const { return call_->size; }
   IRIS_DEVICE uint32_t index() const { return call_->index; }
 
-  // The member `step` places after this one: everybody begins with another.
+  // Returns the member `step` places after this one: each member begins with another.
   IRIS_DEVICE uint32_t Rotated(uint32_t step) const {
     const uint32_t member = call_->index + step;
     return member < call_->size ? member : member - call_->size;
   }
 
-  // The first round of an operation: tells the others what this member calls and learns what they
-  // do. `wrote`: this block has written what the others will read, or earlier operations of the
-  // stream have stored to other members what is to be visible behind this round. False on failure,
-  // which is recorded; the same answer in all threads. The kernel then returns.
+  // The first round of an operation: sends this member's call to the others and receives theirs.
+  // `wrote`: this block has written data that the others will read, or earlier operations of the
+  // stream have stored data to other members that must be visible after this round. False on
+  // failure, which is recorded; the same in all threads. The kernel then returns.
   IRIS_DEVICE bool Exchange(bool wrote) {
     Advance();
     iris::impl::SyncBeforePublish();  // shared_ is cleared
@@ -210,8 +211,8 @@ class Rounds {
     return ReceiveCalls();
   }
 
-  // The halves of Exchange, for kernels that send something in between. Advance() and a block sync
-  // come first.
+  // The halves of Exchange, for kernels that send something in between. Call Advance() and a block
+  // sync first.
   IRIS_DEVICE void Advance() {
     epoch_ = NextEpoch(epoch_);
     if constexpr (backend::Traits::kEmulated) {
@@ -243,8 +244,8 @@ class Rounds {
       const uint32_t peer = i / CallWords::kCount;
       const uint32_t w = i % CallWords::kCount;
       uint64_t value = 0;
-      // If the others' words are missing, a thread waits for a signature, unless threads take
-      // turns.
+      // Threads that wait for a signature watch for trouble, unless threads alternate between
+      // words.
       const bool watches =
           w == CallWords::kSignature || backend::BlockSize() % CallWords::kCount != 0;
       if (!Wait<kPolls>(&mine[peer].words[w], peer, watches, &value)) break;
@@ -253,7 +254,7 @@ class Rounds {
       if (w == CallWords::kSignature) {
         if (payload != call_->signature) Differ(peer);
       } else if (w == CallWords::kIn && vector_ != nullptr) {
-        // How much it expects. 32 bits are enough to notice a mistake.
+        // The bytes that it expects. 32 bits are enough to notice a mistake.
         if (payload != static_cast<uint32_t>(vector_->send_bytes[peer])) Differ(peer);
       } else if (w == CallWords::kHigh) {
         if ((payload & 0xffff) == 0xffff) Set(&shared_->in_apart);
@@ -265,7 +266,7 @@ class Rounds {
     return Settle();
   }
 
-  // One more round: what all members' blocks wrote before it is visible after it. False as
+  // Another round: data that all members' blocks wrote before it is visible after it. False as in
   // Exchange.
   IRIS_DEVICE bool Meet() {
     Advance();
@@ -277,7 +278,7 @@ class Rounds {
     return Settle();
   }
 
-  // Meet, which also tells whether any member has more to do. The same answer on all of them.
+  // Meet, which also finds out if any member has more to do. The same answer on all members.
   IRIS_DEVICE bool MeetMore(bool more, bool* any) {
     Advance();
     iris::impl::SyncBeforePublish();
@@ -289,9 +290,9 @@ class Rounds {
     return Settle();
   }
 
-  // Rounds that overlap: a member may signal again before all have waited for what it signalled
-  // before. Counted in 64 bits, which never wrap. The calling thread signals, behind a sync of the
-  // block, and waits for itself alone. KeepSignals is called after the last signal.
+  // Overlapping rounds: a member may signal again before all have waited for its earlier signal.
+  // Signals are counted in 64 bits, which never wrap. The calling thread signals after a sync of
+  // the block, and waits for itself alone. Call KeepSignals after the last signal.
   IRIS_DEVICE uint64_t Signals() const { return backend::LoadPlain(&State()->signals); }
   IRIS_DEVICE void SignalTo(uint32_t member, uint64_t value) {
     backend::Store<Scope::kSystem, iris::impl::kPublishOrder>(SignalsOf(member) + call_->index,
@@ -303,7 +304,7 @@ class Rounds {
       return backend::Load<Scope::kSystem, iris::impl::kConsumeOrder>(word) >= value;
     });
   }
-  // Waits by the calling thread for something else that `member` does. `done` acquires it.
+  // Lets the calling thread wait for something else that `member` does. `done` acquires it.
   template <Polls kPolls = Polls::kFast, typename Done>
   IRIS_DEVICE bool Await(uint32_t member, Done done) {
     const WaitResult result = Poll<kPolls>(false, done);
@@ -315,10 +316,9 @@ class Rounds {
     if (backend::ThreadIndex() == 0) backend::StorePlain(&State()->signals, value);
   }
 
-  // A lock that the members take in their order, over and over: a ticket lock whose tickets are the
-  // members' places. Turns are counted in 64 bits. Turns(): behind all operations before, and
-  // before the first round. AwaitTurn and PassTurn are for one thread; the first needs a block sync
-  // behind it, the second before it.
+  // A lock that the members take in turn: a ticket lock whose tickets are their indexes. Turns are
+  // counted in 64 bits. Call Turns() after all earlier operations and before the first round. One
+  // thread calls AwaitTurn, followed by a block sync, and PassTurn, preceded by one.
   IRIS_DEVICE uint64_t Turns() const {
     return backend::Load<Scope::kSystem, Order::kRelaxed>(&StateOf(call_->index)->turns);
   }
@@ -331,7 +331,7 @@ class Rounds {
       return seen == mine;
     });
     if (result == WaitResult::kOk) return true;
-    Fail(result, static_cast<uint32_t>(seen - turns) % call_->size);  // whose turn it is
+    Fail(result, static_cast<uint32_t>(seen - turns) % call_->size);  // the member with the turn
     return false;
   }
   IRIS_DEVICE void PassTurn(uint32_t owner, uint64_t turns) {
@@ -339,8 +339,8 @@ class Rounds {
                                                               turns + call_->index + 1);
   }
 
-  // The last round, when this block wrote what the others will read, or only read. The answer is
-  // the calling thread's own.
+  // The last round. `wrote`: this block wrote data that the others will read; otherwise it only
+  // read. The answer is the calling thread's own.
   IRIS_DEVICE void MeetLast(bool wrote) {
     Advance();
     iris::impl::SyncBeforePublish();
@@ -354,8 +354,8 @@ class Rounds {
     if (trace_.on) EndTrace(trace_ns);
   }
 
-  // Behind a block sync of this operation: keeps the epoch for the next one. Of the last launch,
-  // the first block counts the operation.
+  // Called after a block sync of this operation: keeps the epoch for the next one. In the last
+  // launch, the first block counts the operation.
   IRIS_DEVICE void Finish() {
     if (backend::ThreadIndex() != 0) return;
     backend::StorePlain(&State()->epoch, epoch_);
@@ -364,12 +364,12 @@ class Rounds {
     }
   }
 
-  // After Exchange. Whether every member has its buffer in the heap.
+  // Returns true if every member's buffer is in the heap. Call it after Exchange.
   IRIS_DEVICE bool in_direct() const { return shared_->in_apart == 0; }
   IRIS_DEVICE bool out_direct() const { return shared_->out_apart == 0; }
 
-  // After Exchange, until the next one. Where member m's buffer begins; null if it is not in the
-  // heap.
+  // Returns member m's buffer; null if it is not in the heap. Valid after Exchange, until the next
+  // one.
   IRIS_DEVICE uint8_t* In(uint32_t m) const {
     const uint32_t* words = shared_->words + m * CallWords::kCount;
     return Buffer(m, words[CallWords::kIn], words[CallWords::kHigh] & 0xffff);
@@ -379,26 +379,26 @@ class Rounds {
     return Buffer(m, words[CallWords::kOut], words[CallWords::kHigh] >> 16);
   }
 
-  // This block's stages in the heap of member m.
+  // Return this block's stages in the heap of member m.
   IRIS_DEVICE uint8_t* StageIn(uint32_t m) const {
     return At<uint8_t>(m, call_->stage_offset_bytes + 2 * block_ * call_->stage_bytes);
   }
   IRIS_DEVICE uint8_t* StageOut(uint32_t m) const { return StageIn(m) + call_->stage_bytes; }
 
-  // Where member m takes what `from` sends it in this block and epoch.
+  // Returns the inbox of member m for packets of `from` in this block and epoch.
   IRIS_DEVICE Bytes16* Inbox(uint32_t m, uint32_t from) const {
     return At<Bytes16>(m, call_->packet_offset_bytes +
                               block_ * PacketBytes(call_->size, call_->packet_bytes) +
                               ((epoch_ & 1) * call_->size + from) * 2 * call_->packet_bytes);
   }
 
-  // Polls for the packet of this epoch. False on failure, which is recorded. `*data`: its 8 bytes.
+  // Polls for the packet of this epoch and reads its 8 bytes. False on failure, which is recorded.
   IRIS_DEVICE bool Receive(const Bytes16* slot, Bytes16 first, uint32_t from, uint64_t* data) {
     if (!Arrived(first)) {
       const uint64_t trace_ns = TraceTime();
       const uint32_t low = epoch_;
       const uint32_t high = HighFlag();
-      // The first thread of a block always has a packet to wait for.
+      // The first thread of a block always waits for a packet.
       const WaitResult result = Poll(backend::ThreadIndex() == 0, [&first, slot, low, high] {
         first = backend::Load16<CacheHint::kVolatile>(slot);
         return static_cast<uint32_t>(first.lo) == low && static_cast<uint32_t>(first.hi) == high;
@@ -423,17 +423,17 @@ class Rounds {
     return {data << 32 | epoch_, (data >> 32) << 32 | HighFlag()};
   }
 
-  // Where member m takes the lines of what `from` sends it in this block and epoch, and the flag of
-  // each. As packets, they never arrive from another call.
+  // Return the inbox of member m for lines of `from` in this block and epoch, and the flag of each
+  // line. As with packets, lines of another call never match.
   IRIS_DEVICE uint8_t* LineBox(uint32_t m, uint32_t from) const {
     const uint64_t inbox = (block_ * 2 + (epoch_ & 1)) * call_->size + from;
     return At<uint8_t>(m, call_->line_offset_bytes + inbox * call_->line_bytes);
   }
-  // Before the first lines of an operation. Where they go was read two rounds ago, and whoever has
-  // passed the round between knows that this is over. But if that was a round of packets, it knows
-  // it by relaxed loads. Emulation needs more: its lines are plain memory (see lines.h), and C++
-  // wants an acquire between a plain load and a plain store. What it acquires was stored before the
-  // packets that this block has received.
+  // Called before the first lines of an operation. Their inboxes were read two rounds ago, and a
+  // member that has passed the round between knows that. After a round of packets it knows it by
+  // relaxed loads only. Emulation needs more, because its lines are plain memory (see lines.h), and
+  // C++ requires an acquire between a plain load and a plain store. The word that is acquired was
+  // stored before the packets that this block has received.
   IRIS_DEVICE void AwaitReadersOfLines() const {
     if constexpr (backend::Traits::kEmulated) {
       for (uint32_t m = 0; m < call_->size; ++m) {
@@ -442,14 +442,14 @@ class Rounds {
     }
   }
   IRIS_DEVICE uint64_t LineFlag() const { return static_cast<uint64_t>(HighFlag()) << 32 | epoch_; }
-  // Where member m takes chunk `chunk` of what `from`, which is another, puts for this block.
+  // Returns the inbox of member m for chunk `chunk` of `from`, another member, for this block.
   IRIS_DEVICE uint8_t* PushBox(uint32_t m, uint64_t chunk, uint32_t from) const {
     const uint64_t slot = chunk % kPushSlots * (call_->size - 1) + (from < m ? from : from - 1);
     return At<uint8_t>(
         m, call_->push_offset_bytes + block_ * call_->push_block_bytes + slot * call_->push_bytes);
   }
-  // Polls for the flag of a line that `from` sends. False on failure, which is recorded. watches:
-  // as Poll; one thread of a block does.
+  // Polls for the flag of a line from `from`. False on failure, which is recorded. watches: as in
+  // Poll; true in one thread of a block.
   template <Polls kPolls = Polls::kFast>
   IRIS_DEVICE bool AwaitFlag(const uint64_t* word, uint32_t from, bool watches) {
     const uint64_t flag = LineFlag();
@@ -462,17 +462,17 @@ class Rounds {
     Fail(result, from);
     return false;
   }
-  // Around a wait by other means, for the trace.
+  // For the trace: called around waits by other means.
   IRIS_DEVICE uint64_t WaitBegins() const { return TraceTime(); }
   IRIS_DEVICE void WaitEnds(uint64_t since_ns) { TraceWait(since_ns); }
 
-  // Behind a block sync: whether a thread of the block has failed.
+  // Returns true unless a thread of the block has failed. Call it after a block sync.
   IRIS_DEVICE bool Settle() const {
     return backend::Load<Scope::kBlock, Order::kRelaxed>(&shared_->failure) == 0;
   }
 
-  // The last thing that a kernel does: tells the trace what has not told it yet, and, where members
-  // called differently, finds out who called what.
+  // Called last by a kernel: completes the trace and, if members made different calls, finds out
+  // which.
   IRIS_DEVICE void Conclude() {
     if (trace_.on) EndTrace(0);
     if (trouble_ != Trouble::kCallsDiffer) return;
@@ -500,17 +500,17 @@ class Rounds {
   IRIS_DEVICE BlockState* StateOf(uint32_t m) const {
     return At<BlockState>(m, sync_offset_bytes_);
   }
-  // What the members call in this epoch, as member m is told.
+  // Returns the words in which member m receives the calls of this epoch.
   IRIS_DEVICE CallWords* Calls(uint32_t m) const {
     return At<CallWords>(m, sync_offset_bytes_ + sizeof(BlockState)) + (epoch_ & 1) * call_->size;
   }
-  // What the members have signalled to member m.
+  // Returns the signals of the members to member m.
   IRIS_DEVICE uint64_t* SignalsOf(uint32_t m) const {
     return At<uint64_t>(
         m, sync_offset_bytes_ + sizeof(BlockState) + 2 * call_->size * sizeof(CallWords));
   }
 
-  // What `peer` is told.
+  // Returns a word of this member's call for `peer`.
   IRIS_DEVICE uint32_t Payload(uint32_t word, uint32_t peer) const {
     uint64_t in = call_->in_offset_bytes;
     uint64_t out = call_->out_offset_bytes;
@@ -536,12 +536,12 @@ class Rounds {
     return At<uint8_t>(m, static_cast<uint64_t>(high) << 32 | low);
   }
 
-  // The flag in the upper half of a packet. The lower one alone tells the epoch: this one is right
-  // only if both members made the same call.
+  // The flag in the upper half of a packet. The lower half identifies the epoch; this one also
+  // matches only if both members made the same call.
   IRIS_DEVICE uint32_t HighFlag() const { return epoch_ ^ call_->signature; }
 
-  // Waits as iris::impl::BoundedWait. `watches`: this thread looks out for calls that differ, too.
-  // That is for waits of the first round.
+  // Waits as iris::impl::BoundedWait. `watches`: this thread also looks for calls that differ; for
+  // waits of the first round.
   template <Polls kPolls = Polls::kFast, typename Done>
   IRIS_DEVICE WaitResult Poll(bool watches, Done done) {
     if (iris::impl::PollSome<kPolls, kEagerPolls>(done)) return WaitResult::kOk;
@@ -593,7 +593,7 @@ class Rounds {
     backend::Store<Scope::kBlock, Order::kRelaxed>(word, 1u);
   }
 
-  // A wait for `member` ended without what it was for.
+  // Handles a wait for `member` that ended early.
   IRIS_DEVICE void Fail(WaitResult result, uint32_t member) {
     StatusCode code = StatusCode::kOk;
     if (trouble_ == Trouble::kNone) {
@@ -601,15 +601,15 @@ class Rounds {
     }
     EndOperation(*call_, code, member, sequence_, State(), shared_);
   }
-  // `peer` called something else, or expects another row than it gets.
+  // Records that `peer` made another call, or expects a row of another size.
   IRIS_DEVICE void Differ(uint32_t peer) {
     trouble_ = Trouble::kCallsDiffer;
     suspect_ = peer + 1;
     EndOperation(*call_, StatusCode::kOk, peer, sequence_, State(), shared_);
   }
 
-  // The trace. Times are 0 in all threads but the first, and everywhere if no trace is on. The slot
-  // is on its way during the whole operation, so that nothing is waited for at its end.
+  // The trace. Times are 0 in all threads but the first, and everywhere if no trace is on. The load
+  // of the slot is in flight during the whole operation, so nothing waits for it at the end.
   IRIS_DEVICE void BeginTrace() {
     if (trace_.head.until_ns == 0) return;
     trace_.start_ns = backend::ClockNanoseconds();
@@ -641,11 +641,11 @@ class Rounds {
   uint64_t sync_offset_bytes_;
   uint32_t block_;
   uint32_t epoch_;
-  uint32_t sequence_;  // operations before this one
+  uint32_t sequence_;  // number of earlier operations
   bool broken_;
   Trouble trouble_;
-  uint32_t suspect_;  // 1 + the member whose words in the first round were not what they should be
-  BlockTrace trace_;  // of the first thread alone
+  uint32_t suspect_;  // 1 + the member whose words in the first round were unexpected
+  BlockTrace trace_;  // only in the first thread
 };
 
 }  // namespace iris::ccl::impl

@@ -20,46 +20,47 @@
 
 namespace iris::ccl {
 
-// What a Comm wants of a device, in blocks that fill a multiprocessor each.
+// What a Comm needs of a device, in blocks that each fill a multiprocessor.
 struct Claim {
-  uint32_t most = 1;      // what its largest launch has
-  uint32_t together = 1;  // that wait for each other: of those one piece has to have all. 0: none
-                          // has been launched so far
-  uint32_t kept = 0;      // what was captured in graphs, which may run again at any time
-  bool whole = false;     // its launches have blocks that wait for each other, in any order
-  // Its blocks wait for none of another rank, so that those end by themselves which `together` has
-  // room for.
+  uint32_t most = 1;  // blocks of its largest launch
+  // Blocks that wait for each other: a piece must have all of them. 0: none was launched yet.
+  uint32_t together = 1;
+  uint32_t kept = 0;   // blocks captured in graphs, which may run again at any time
+  bool whole = false;  // blocks of a launch wait for each other in any order
+  // Its blocks wait for no other rank, so the `together` blocks that have room finish by
+  // themselves.
   bool own = false;
 };
 
-// Divides `slots` among claims: `*share` is the largest number that all of them can have, each no
-// more than its `most`, and no less than its `together`, so that each has room for `together`
-// blocks whatever the others do; `spare`: for so many, if it can be. False if there is no number.
-// Why that is enough: docs/decisions/043.
+// Divides `slots` among claims. `*share` is the largest number that all of them can have, each at
+// most its `most` and at least its `together`, so that each has room for `together` blocks whatever
+// the others do. `spare` slots stay free if possible. False if there is no such number. Proof:
+// docs/decisions/043.
 bool DivideSlots(uint32_t slots, uint32_t spare, const std::vector<Claim>& claims, uint32_t* share);
 
-// What a claim has when the share is that.
+// Returns the blocks of a claim for this share.
 uint32_t PieceOf(const Claim& claim, uint32_t share);
 
-// The share of one Comm. Made and released by Residency; used by its launchers.
+// The share of one Comm: made and released by Residency, used by the Comm's launchers.
 class DeviceShare {
  public:
-  // What a launch that was let begin may have.
+  // The room of a launch that Begin has admitted.
   struct Room {
-    uint32_t piece;  // blocks of a launch, at most
-    uint32_t all;    // blocks of this Comm on the device, at most
+    uint32_t piece;  // most blocks of a launch
+    uint32_t all;    // most blocks of this Comm on the device
     bool alone;      // no other Comm is on the device
   };
 
-  // Lets a call of `blocks` go on the stream, in pieces that are multiples of `together`, of which
-  // the blocks wait for each other. together == 0: all of them do, and there is one piece. blocks
-  // == 0, too: as many as there is room for. `early`: a launch may begin beside the one before it.
-  // Until End, nobody changes the share. kResourceExhausted: so many blocks that wait for each
-  // other have no room on the device; End is not called then.
+  // Admits a call of `blocks` to the stream, in pieces that are multiples of `together`, the number
+  // of blocks that wait for each other. together == 0: all blocks wait for each other, so there is
+  // one piece; if blocks == 0 too, it has as many blocks as there is room for. `early`: a launch
+  // may begin before the previous one ends. The share does not change until End.
+  // kResourceExhausted: the device has no room for so many blocks that wait for each other; End is
+  // not called then.
   Result Begin(uint32_t blocks, uint32_t together, bool early, const backend::Stream& stream,
                Room* room);
   void End() { mu_.unlock(); }
-  void unlock() { End(); }  // as a mutex that a launcher holds: std::adopt_lock
+  void unlock() { End(); }  // for std::unique_lock with std::adopt_lock
 
  private:
   friend class Residency;
@@ -73,22 +74,22 @@ class DeviceShare {
   Claim claim_;
   uint32_t room_ = 0;
   bool alone_ = true;
-  uint32_t launched_ = 0;  // the most that it had since the device was last known to be idle
+  uint32_t launched_ = 0;  // most blocks since the device was last known to be idle
 };
 
 class Residency {
  public:
-  // Of the process.
+  // Returns the one of the process.
   static Residency& Get();
 
-  // A share of the current device, which takes `slots` blocks at once. Where other Comms have more
-  // under way than they are left with, this waits until the device is idle. kResourceExhausted:
-  // nothing is left. kDeadlineExceeded: the device was not idle for `timeout_ns`. The shares of the
-  // others are then what they were.
+  // Makes a share of the current device, which runs `slots` blocks at once. If other Comms have
+  // more blocks in flight than they keep, waits until the device is idle. kResourceExhausted:
+  // nothing is left. kDeadlineExceeded: the device was not idle for `timeout_ns`. After an error
+  // the shares of the others are unchanged.
   Result Make(const Claim& claim, const ShareInfo& info, uint32_t slots, uint64_t timeout_ns,
               DeviceShare** out);
   void Release(DeviceShare* share);
-  // As ListShares.
+  // Implements ListShares.
   uint32_t List(ShareInfo* out, uint32_t capacity);
 
  private:
@@ -98,11 +99,11 @@ class Residency {
     uint32_t slots = 0;
     std::vector<DeviceShare*> shares;
   };
-  // Makes room for launches with so many blocks that wait for each other.
+  // Makes room for launches in which so many blocks wait for each other.
   Result Raise(DeviceShare* share, uint32_t together);
   Device* Find(uint32_t index);
-  // Gives all shares of a device their room. False, with nothing changed, if it is not enough.
-  // *busy: some may have more under way.
+  // Divides the device among its shares. False, with nothing changed, if there is not enough room.
+  // *busy: some may have more blocks in flight than they keep.
   static bool Divide(Device* device, bool* busy);
   static Result Await(Device* device, uint64_t timeout_ns);
 

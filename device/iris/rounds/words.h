@@ -9,8 +9,8 @@
 
 namespace iris::ccl::impl {
 
-// In what type elements of T are reduced: narrow floats in fp32, where a result is rounded once;
-// integers unsigned, where overflow wraps, except for the comparisons.
+// The type in which elements of T are reduced: f32 for narrow floats, so that a result is rounded
+// once; unsigned integers, so that overflow wraps, except in comparisons.
 template <typename T>
 struct Accumulator {
   using Type = T;
@@ -38,7 +38,7 @@ struct Sum {
   typename Accumulator<T>::Type values[K];
 };
 
-// Threads that share a range: this is number `index` of `n`. unroll: 1, or 2 for twice as many
+// Threads that share a range: this one is number `index` of `n`. unroll: 1, or 2 for twice as many
 // loads at a time.
 struct Share {
   uint64_t index;
@@ -46,11 +46,11 @@ struct Share {
   uint32_t unroll = 1;
 };
 
-// A Share is a coop of iris::impl::CopyBytes.
+// A Share can be the coop of iris::impl::CopyBytes.
 IRIS_DEVICE inline uint32_t CoopIndex(Share share) { return static_cast<uint32_t>(share.index); }
 IRIS_DEVICE inline uint32_t CoopSize(Share share) { return static_cast<uint32_t>(share.n); }
 
-// Eight bytes of `bytes` at `p`, of which `count` (1 to 8) exist.
+// Loads up to eight bytes at `p`, of which `count` (1 to 8) exist.
 template <typename T>
 IRIS_DEVICE inline uint64_t LoadWord(const uint8_t* p, uint64_t count) {
   if (count >= 8 && (reinterpret_cast<uint64_t>(p) & 7) == 0) {

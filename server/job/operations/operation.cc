@@ -9,57 +9,57 @@
 namespace iris::server {
 namespace {
 
-// Calls `f` with the OperationOf and the arguments of whichever operation it is.
-template <typename F>
-auto With(const Operation& op, F&& f) {
-  return std::visit(
-      [&](const auto& args) {
-        using Args = std::decay_t<decltype(args)>;
-        return f(OperationOf<Args>(), args);
-      },
-      op);
-}
-
 std::string NameOf(const Operation& op) {
-  return With(op, [](auto of, const auto& /*args*/) { return std::string(of.kName); });
+  return std::visit([](const auto& args) { return std::string(args.kName); }, op);
 }
 
 }  // namespace
-
-absl::Status Run::Error(const absl::Status& why) const {
-  return absl::Status(why.code(), absl::StrCat(what, why.message()));
-}
 
 std::string What(const Operation& op, const Team& team) {
   return absl::StrCat(NameOf(op), " #", team.next_k, " (", TeamText(team.info.id), "): ");
 }
 
 std::string Describe(const Operation& op) {
-  return With(op,
-              [](auto of, const auto& args) { return absl::StrCat(of.kName, of.Arguments(args)); });
+  return absl::StrCat(NameOf(op),
+                      std::visit([](const auto& args) { return args.Arguments(); }, op));
 }
 
 bool Same(const Operation& a, const Operation& b) {
-  if (a.index() != b.index()) return false;
-  return With(a, [&b](auto of, const auto& args) {
-    return of.Same(args, std::get<std::decay_t<decltype(args)>>(b));
-  });
+  return a.index() == b.index() && std::visit(
+                                       [&b](const auto& args) {
+                                         using Args = std::decay_t<decltype(args)>;
+                                         const Args& others = std::get<Args>(b);
+                                         if constexpr (requires { &Args::Same; }) {
+                                           return args.Same(others);
+                                         } else {
+                                           return args == others;
+                                         }
+                                       },
+                                       a);
 }
 
 absl::Status Check(const Operation& op, const Team& team) {
-  return With(op, [&team](auto of, const auto& args) -> absl::Status {
-    if (IsOwnTeam(team.info.id) && !of.kOfOneRank) {
-      return absl::InvalidArgumentError(
-          "a rank alone allocates, registers, publishes, opens and frees, and nothing else: ask a "
-          "team");
-    }
-    return of.Check(args, team);
-  });
+  return std::visit(
+      [&team](const auto& args) -> absl::Status {
+        if constexpr (!requires { args.kOfOneRank; }) {
+          if (IsOwnTeam(team.info.id)) {
+            return absl::InvalidArgumentError(
+                "a rank alone allocates, registers, publishes, opens and frees, and nothing else: "
+                "ask a team");
+          }
+        }
+        return args.Check(team);
+      },
+      op);
 }
 
 void Prepare(Operation& op, const Team& team, size_t index) {
   std::visit(
-      [&](auto& args) { OperationOf<std::decay_t<decltype(args)>>::Prepare(args, team, index); },
+      [&](auto& args) {
+        if constexpr (requires { &std::decay_t<decltype(args)>::Prepare; }) {
+          args.Prepare(team, index);
+        }
+      },
       op);
 }
 
@@ -67,26 +67,44 @@ void Merge(Operation& pending, const Operation& asked, const Team& team) {
   std::visit(
       [&](auto& args) {
         using Args = std::decay_t<decltype(args)>;
-        OperationOf<Args>::Merge(args, std::get<Args>(asked), team);
+        if constexpr (requires { &Args::Merge; }) args.Merge(std::get<Args>(asked), team);
       },
       pending);
 }
 
 uint64_t HeldBytes(const Operation& op) {
-  return With(op, [](auto of, const auto& args) { return of.HeldBytes(args); });
+  return std::visit(
+      [](const auto& args) -> uint64_t {
+        if constexpr (requires { args.HeldBytes(); }) return args.HeldBytes();
+        return 0;
+      },
+      op);
 }
 
 std::optional<uint64_t> FreesIfItFails(const Operation& op) {
-  return With(op, [](auto of, const auto& args) { return of.FreesIfItFails(args); });
+  return std::visit(
+      [](const auto& args) -> std::optional<uint64_t> {
+        if constexpr (requires { args.FreesIfItFails(); }) return args.FreesIfItFails();
+        return std::nullopt;
+      },
+      op);
 }
 
-bool KeepsMore(const Operation& op) {
-  return !std::holds_alternative<FreeOp>(op) && !std::holds_alternative<DestroyTeamOp>(op) &&
-         !std::holds_alternative<ConfirmOp>(op);
+bool KeepsNothing(const Operation& op) {
+  return std::visit(
+      [](const auto& args) {
+        return requires { args.kKeepsNothing; };
+      },
+      op);
+}
+
+absl::Status NameTakenError(const std::string& name) {
+  return absl::AlreadyExistsError(
+      absl::StrCat("an allocation named '", name, "' is live: free it or choose another name"));
 }
 
 Executed Execute(const Operation& op, Run& run) {
-  return With(op, [&run](auto of, const auto& args) { return of.Execute(args, run); });
+  return std::visit([&run](const auto& args) { return args.Execute(run); }, op);
 }
 
 }  // namespace iris::server

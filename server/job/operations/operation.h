@@ -1,6 +1,5 @@
-// Operations of the control plane, whichever they are: each function calls that of the operation's
-// own file. What the sequence of a team's operations needs to know of them (team_calls.cc), and
-// what they are given to run on. Not thread-safe: inside the JobMachine.
+// Operations of the control plane, whichever they are: each function calls that of the operation
+// itself, or has the default (operation_spec.h). Not thread-safe: inside the JobMachine.
 #pragma once
 
 #include <cstddef>
@@ -19,9 +18,8 @@
 
 namespace iris::server {
 
-// The operation is over; the outcome's k and heap size are filled in by the caller.
+// The operation has succeeded; the caller fills in the heap size of its outcome.
 struct Concluded {
-  absl::Status status;
   OperationResult result;
   bool ends_team = false;  // it was the team's last
 };
@@ -29,37 +27,32 @@ struct Concluded {
 struct NeedsGrowth {
   uint64_t needed_bytes = 0;
   uint64_t wanted_bytes = 0;
-  absl::Status unfit;  // its outcome if the heap cannot grow; why not is appended
+  absl::Status unfit;  // its outcome if the heap cannot grow; the reason is appended
 };
-// It is carried out by who has the descriptors: the pieces become segments of the members' heaps,
-// and the range an allocation of the team. `offset_bytes`, of the range, is free for them.
+// The caller, who has the descriptors, carries it out: the pieces become segments of the ranks'
+// heaps, and the range at `offset_bytes`, which is free for them, an allocation of the team.
 struct Adopts {
   uint64_t offset_bytes = 0;
   HeapAllocation allocation;
 };
-using Executed = std::variant<Concluded, NeedsGrowth, Adopts>;
 
-// Memory that a member gives to be registered: allocations that follow each other, and how many
-// bytes of the first are before the range.
+// Memory that a rank gives to be registered: allocations that follow each other, and how many bytes
+// of the first are before the range.
 struct Given {
   Rank rank = 0;
   uint64_t lead_bytes = 0;
   std::vector<uint64_t> piece_bytes;
 };
 
-// What an operation runs on: the job and the team that asks.
+// The job and the team on which an operation runs.
 struct Run {
   Job& job;
   Team& team;
-  std::string what;  // which operation this is: messages begin with it
   absl::Time wall;
   bool grown = false;               // the growth that it needed has been published
   uint64_t granularity_bytes = 0;   // of every device's memory
-  std::vector<Given> given;         // by every member, of a register
-  std::vector<EventDetail> events;  // of what it does; they precede its outcome
-
-  // `why`, behind which operation it is.
-  absl::Status Error(const absl::Status& why) const;
+  std::vector<Given> given;         // by every rank, of a register
+  std::vector<EventDetail> events;  // they precede its outcome
 };
 
 // "allocate #3 (team 0): "
@@ -72,8 +65,9 @@ void Prepare(Operation& op, const Team& team, size_t index);
 void Merge(Operation& pending, const Operation& asked, const Team& team);
 uint64_t HeldBytes(const Operation& op);
 std::optional<uint64_t> FreesIfItFails(const Operation& op);
-// Whether irisd has more to remember once it has succeeded.
-bool KeepsMore(const Operation& op);
+bool KeepsNothing(const Operation& op);
 Executed Execute(const Operation& op, Run& run);
+
+absl::Status NameTakenError(const std::string& name);
 
 }  // namespace iris::server

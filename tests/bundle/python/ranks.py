@@ -928,10 +928,10 @@ def fills():
 
 
 def random_numbers(c):
-    """The bits that _philox.py documents, distributions, and types."""
+    """The bits that fill_reference.py documents, distributions, and types."""
     c.manual_seed(42)
     x = c.rand(8)
-    from iris._philox import Draw
+    from fill_reference import Draw, reference
     words = Draw(42, 0).words(8)
     check(x, (words >> np.uint64(8)).astype(np.float64) * 2.0**-24)
     check(c.rand(3, dtype="f64"), (Draw(42, 1).longs(3) >> np.uint64(11)).astype(np.float64) * 2.0**-53)
@@ -953,7 +953,7 @@ def random_numbers(c):
             whole = kind == "arange" and not dtype.is_floating_point
             if whole and 3 * (first + count) > np.iinfo(dtype.numpy_name).max:
                 continue
-            wanted = _fill.reference(kind, dtype, first, count, **numbers)
+            wanted = reference(kind, dtype, first, count, **numbers)
             for t in (c.empty(count + 5, dtype=dtype)[3:count + 3], c.empty(count, 2, dtype=dtype)[:, 1]):
                 _fill.sequence(t, kind, first=first, **numbers)
                 check(t.to_host(), wanted)

@@ -1,15 +1,13 @@
-// The cuda backend: kernels on NVIDIA GPUs. primitives.h and host.h have the contract of every name
-// that is not explained here.
+// The cuda backend: kernels on NVIDIA GPUs. primitives.h and host.h have the contracts.
 //
 // Scopes and orders are those of PTX: block .cta, device .gpu, system .sys. What peers write is
-// never read through the non-coherent path. The device half is inline PTX alone, so that a compiler
-// without the toolkit's headers translates it too; a host compiler may read this header, and cannot
-// call what is for kernels. The host half is in runtime.cc.
+// never read through the non-coherent path. The device half is inline PTX, so that a compiler
+// without the toolkit's headers translates it; a host compiler cannot call it. The host half is in
+// runtime.cc.
 //
 // Beyond the contracts, on cuda:
 //   - A thread that has returned no longer counts for syncs, shuffles and ballots.
-//   - Adding floats atomically flushes denormals of float (not of double, Half or Bfloat16) to
-//     zero.
+//   - Adding floats (not double, Half or Bfloat16) atomically flushes denormals to zero.
 //   - 8- and 16-bit read-modify-writes go through the 32-bit word around them.
 //   - Nothing checks that a grid is co-resident: see docs/programming_model.md.
 //   - Freeing memory waits for the kernels of its device.
@@ -29,8 +27,7 @@
 #define IRIS_DEVICE __attribute__((device))
 // For what a kernel seldom calls: out of line, so that what it often does lies close together.
 #define IRIS_COLD inline __attribute__((device, noinline))
-// For parts of a kernel that are called more than once and share its registers: what is not inlined
-// gets them through memory.
+// For parts of a kernel that share its registers: calls would pass them through memory.
 #define IRIS_INLINED inline __attribute__((device, always_inline))
 #define IRIS_HOST_DEVICE __attribute__((host)) __attribute__((device))
 #define IRIS_KERNEL __attribute__((global))
@@ -96,8 +93,7 @@ using Identity = T;
 template <typename T>
 std::add_lvalue_reference_t<T> OnlyInKernels();
 
-// X(order, scope, rest) with the PTX suffixes of S and O. What an instruction cannot have is never
-// instantiated: callers check.
+// X(order, scope, rest) with the PTX suffixes of S and O. Callers check that they exist.
 #define IRIS_CUDA_SCOPED(S, X, order, ...)    \
   if constexpr (S == Scope::kBlock) {         \
     X(order, ".cta", __VA_ARGS__);            \
@@ -203,52 +199,32 @@ template <AtomicOp Op, Scope S, Order O, typename T>
 IRIS_DEVICE inline T FetchInteger(void* p, T value) {
   Word<T> old = 0;
   [[maybe_unused]] const Word<T> operand = static_cast<Word<T>>(value);
-  constexpr bool kMinOrMax = Op == AtomicOp::kMin || Op == AtomicOp::kMax;
-  if constexpr (sizeof(T) == 4) {
-    if constexpr (Op == AtomicOp::kAdd) {
-      IRIS_CUDA_ORDERED(S, O, IRIS_CUDA_ATOM, ".add.u32", "r")
-    } else if constexpr (Op == AtomicOp::kExchange) {
-      IRIS_CUDA_ORDERED(S, O, IRIS_CUDA_ATOM, ".exch.b32", "r")
-    } else if constexpr (Op == AtomicOp::kAnd) {
-      IRIS_CUDA_ORDERED(S, O, IRIS_CUDA_ATOM, ".and.b32", "r")
-    } else if constexpr (Op == AtomicOp::kOr) {
-      IRIS_CUDA_ORDERED(S, O, IRIS_CUDA_ATOM, ".or.b32", "r")
-    } else if constexpr (Op == AtomicOp::kXor) {
-      IRIS_CUDA_ORDERED(S, O, IRIS_CUDA_ATOM, ".xor.b32", "r")
-    } else if constexpr (kMinOrMax && std::is_signed_v<T>) {
-      if constexpr (Op == AtomicOp::kMin) {
-        IRIS_CUDA_ORDERED(S, O, IRIS_CUDA_ATOM, ".min.s32", "r")
-      } else {
-        IRIS_CUDA_ORDERED(S, O, IRIS_CUDA_ATOM, ".max.s32", "r")
-      }
-    } else if constexpr (Op == AtomicOp::kMin) {
-      IRIS_CUDA_ORDERED(S, O, IRIS_CUDA_ATOM, ".min.u32", "r")
-    } else {
-      IRIS_CUDA_ORDERED(S, O, IRIS_CUDA_ATOM, ".max.u32", "r")
-    }
-  } else {
-    if constexpr (Op == AtomicOp::kAdd) {
-      IRIS_CUDA_ORDERED(S, O, IRIS_CUDA_ATOM, ".add.u64", "l")
-    } else if constexpr (Op == AtomicOp::kExchange) {
-      IRIS_CUDA_ORDERED(S, O, IRIS_CUDA_ATOM, ".exch.b64", "l")
-    } else if constexpr (Op == AtomicOp::kAnd) {
-      IRIS_CUDA_ORDERED(S, O, IRIS_CUDA_ATOM, ".and.b64", "l")
-    } else if constexpr (Op == AtomicOp::kOr) {
-      IRIS_CUDA_ORDERED(S, O, IRIS_CUDA_ATOM, ".or.b64", "l")
-    } else if constexpr (Op == AtomicOp::kXor) {
-      IRIS_CUDA_ORDERED(S, O, IRIS_CUDA_ATOM, ".xor.b64", "l")
-    } else if constexpr (kMinOrMax && std::is_signed_v<T>) {
-      if constexpr (Op == AtomicOp::kMin) {
-        IRIS_CUDA_ORDERED(S, O, IRIS_CUDA_ATOM, ".min.s64", "l")
-      } else {
-        IRIS_CUDA_ORDERED(S, O, IRIS_CUDA_ATOM, ".max.s64", "l")
-      }
-    } else if constexpr (Op == AtomicOp::kMin) {
-      IRIS_CUDA_ORDERED(S, O, IRIS_CUDA_ATOM, ".min.u64", "l")
-    } else {
-      IRIS_CUDA_ORDERED(S, O, IRIS_CUDA_ATOM, ".max.u64", "l")
-    }
+#define IRIS_CUDA_FETCH(bits, letter)                                 \
+  if constexpr (Op == AtomicOp::kAdd) {                               \
+    IRIS_CUDA_ORDERED(S, O, IRIS_CUDA_ATOM, ".add.u" bits, letter)    \
+  } else if constexpr (Op == AtomicOp::kExchange) {                   \
+    IRIS_CUDA_ORDERED(S, O, IRIS_CUDA_ATOM, ".exch.b" bits, letter)   \
+  } else if constexpr (Op == AtomicOp::kAnd) {                        \
+    IRIS_CUDA_ORDERED(S, O, IRIS_CUDA_ATOM, ".and.b" bits, letter)    \
+  } else if constexpr (Op == AtomicOp::kOr) {                         \
+    IRIS_CUDA_ORDERED(S, O, IRIS_CUDA_ATOM, ".or.b" bits, letter)     \
+  } else if constexpr (Op == AtomicOp::kXor) {                        \
+    IRIS_CUDA_ORDERED(S, O, IRIS_CUDA_ATOM, ".xor.b" bits, letter)    \
+  } else if constexpr (Op == AtomicOp::kMin && std::is_signed_v<T>) { \
+    IRIS_CUDA_ORDERED(S, O, IRIS_CUDA_ATOM, ".min.s" bits, letter)    \
+  } else if constexpr (Op == AtomicOp::kMin) {                        \
+    IRIS_CUDA_ORDERED(S, O, IRIS_CUDA_ATOM, ".min.u" bits, letter)    \
+  } else if constexpr (std::is_signed_v<T>) {                         \
+    IRIS_CUDA_ORDERED(S, O, IRIS_CUDA_ATOM, ".max.s" bits, letter)    \
+  } else {                                                            \
+    IRIS_CUDA_ORDERED(S, O, IRIS_CUDA_ATOM, ".max.u" bits, letter)    \
   }
+  if constexpr (sizeof(T) == 4) {
+    IRIS_CUDA_FETCH("32", "r")
+  } else {
+    IRIS_CUDA_FETCH("64", "l")
+  }
+#undef IRIS_CUDA_FETCH
   return static_cast<T>(old);
 }
 
@@ -308,8 +284,7 @@ IRIS_DEVICE inline void StorePlain(T* p, T value) {
   *p = value;
 }
 
-// .cs and not L1::no_allocate as below: the lanes of a warp, and the next load of a thread, have
-// more of the same line.
+// .cs and not L1::no_allocate: neighbouring lanes and the next load have more of the same line.
 template <typename W>
 IRIS_DEVICE inline W LoadStreaming(const void* p) {
   if constexpr (sizeof(W) == 8) {
@@ -397,8 +372,7 @@ IRIS_CUDA_REGISTER(GridSize, "nctaid.x")
 
 IRIS_DEVICE inline void BlockSync() { IRIS_PTX("bar.sync 0;" : : : "memory"); }
 
-// The masks of all warp operations name every lane: those that returned, or that a short warp never
-// had, are not waited for.
+// The masks of all warp operations name every lane: absent lanes are not waited for.
 IRIS_DEVICE inline void WarpSync() { IRIS_PTX("bar.warp.sync 0xffffffff;" : : : "memory"); }
 
 namespace raw {
@@ -489,8 +463,7 @@ IRIS_DEVICE inline uint32_t MultiprocessorIndex() {
   return index;
 }
 
-// The compiler moves no access of memory over it. What is compiled for older GPUs is never launched
-// early: see runtime.cc.
+// The compiler moves no access of memory over it. Code for older GPUs never launches early.
 IRIS_DEVICE inline void AwaitKernelBefore() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   IRIS_PTX("griddepcontrol.wait;" : : : "memory");

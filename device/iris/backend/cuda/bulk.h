@@ -1,5 +1,4 @@
-// Bulk copies of the cuda backend: cp.async.bulk, from sm_90 on. bulk.h has the contracts. Older
-// GPUs store 16 bytes at a time.
+// Bulk copies by cp.async.bulk, from sm_90 on. bulk.h has the contracts.
 #pragma once
 
 #include <cstdint>
@@ -7,12 +6,6 @@
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 
 #include "iris/backend/bulk_plain.h"
-
-namespace iris::backend {
-
-IRIS_DEVICE constexpr bool HasBulkCopies() { return false; }
-
-}  // namespace iris::backend
 
 #else
 

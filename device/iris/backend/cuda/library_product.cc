@@ -1,5 +1,5 @@
-// Products by cuBLASLt, which is opened at run time. What is used of its interface, which has been
-// the same since its version 11, is declared here, so that no header of it is needed.
+// Products by cuBLASLt, opened at run time. Its interface, stable since version 11, is declared
+// here.
 #include "iris/backend/library_product.h"
 
 #include <cuda_runtime_api.h>
@@ -129,9 +129,6 @@ struct Objects {
   void* preference = nullptr;
 };
 
-bool GetDevice(int* device) { return cudaGetDevice(device) == cudaSuccess; }
-bool UseDevice(int device) { return cudaSetDevice(device) == cudaSuccess; }
-
 // The library has matrices by columns: it makes the transposed D of the transposed B and A.
 Result Multiply(const Functions& f, void* handle, const LibraryProduct& p, cudaStream_t stream) {
   constexpr Result kFailed = {StatusCode::kInternal, "the library of products failed"};
@@ -185,9 +182,9 @@ Result MultiplyByLibrary(const LibraryProduct& product, Stream& stream) {
     return {StatusCode::kUnavailable, "there is no library of products on this machine"};
   }
   const raw::StreamHandle on = stream.handle();
-  const raw::CurrentDevice<&GetDevice, &UseDevice> device_scope(on.device);
+  const raw::CurrentDevice device_scope(on.device);
   int device = 0;
-  void* const handle = GetDevice(&device) ? library.HandleOf(device) : nullptr;
+  void* const handle = cudaGetDevice(&device) == cudaSuccess ? library.HandleOf(device) : nullptr;
   if (handle == nullptr) {
     return {StatusCode::kInternal, "the library of products cannot be used on this device"};
   }

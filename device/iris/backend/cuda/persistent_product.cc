@@ -15,9 +15,6 @@ namespace {
 
 static_assert(kPersistentKeptBytes == cuda::matmul::kHeaderBytes);
 
-bool GetDevice(int* device) { return cudaGetDevice(device) == cudaSuccess; }
-bool UseDevice(int device) { return cudaSetDevice(device) == cudaSuccess; }
-
 // What is known of a shape before there are matrices: as if they were aligned.
 void Align(PersistentProduct* product) {
   const auto up = [](uint64_t x) { return (x + 7) / 8 * 8; };
@@ -48,7 +45,7 @@ uint64_t PersistentProductBytes(const PersistentProduct& product) {
 
 Result LaunchPersistentProduct(const PersistentProduct& product, Stream& stream) {
   const raw::StreamHandle on = stream.handle();
-  const raw::CurrentDevice<&GetDevice, &UseDevice> device_scope(on.device);
+  const raw::CurrentDevice device_scope(on.device);
   const char* const why = cuda::matmul::Launch(product, on.native);
   if (why == nullptr) return {};
   return {StatusCode::kInternal, why};

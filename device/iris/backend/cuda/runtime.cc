@@ -19,14 +19,12 @@ Result MakeGraph(hipGraph_t captured, const raw::StreamHandle&, void** graph) {
   return ResultOf(error);
 }
 
-// Shared memory that every kernel may have without asking, what it declares and what a launch adds
-// together; and what a launch may add without having been prepared, beside a kernel's declarations
-// of up to the difference.
+// Shared memory that a kernel may have without asking, declared and launched together; and what a
+// launch may add without preparation, beside declarations of up to the difference.
 constexpr uint32_t kSharedBytesAlways = 48 * 1024;
 constexpr uint32_t kSharedBytesUnprepared = 32 * 1024;
 
-// Devices whose kernels can begin early: all that were prepared there know how to wait. Code for
-// older GPUs does not, and runs on newer ones, too.
+// Devices whose prepared kernels can all begin early. Code for older GPUs cannot wait for that.
 constexpr int kMaxDevices = 64;
 constexpr int kEarlyVersion = 90;
 enum Early : uint8_t { kNotKnown, kCan, kCannot };
@@ -75,7 +73,7 @@ StreamQueues CountQueues() {
 
 Result raw::LaunchKernel(const LaunchConfig& config, const StreamHandle& stream, const void* kernel,
                          void** arguments) {
-  const DeviceScope device(stream.device);
+  const raw::CurrentDevice device(stream.device);
   if (config.shared_bytes > kSharedBytesUnprepared) {
     if (Result result = PrepareKernel(kernel, config.shared_bytes); !result.ok()) return result;
   }

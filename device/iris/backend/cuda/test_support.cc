@@ -1,7 +1,5 @@
-// Sets what the CUDA runtime reads when it starts, unless the environment says otherwise: all code
-// is loaded at once, since tests launch kernels of their own beside others that wait for them, and
-// loading waits for those; and each stream has a queue of its own, so that none waits behind what
-// another waits for.
+// Sets the environment of the CUDA runtime, unless it is set: all code is loaded at once, since
+// tests launch kernels beside others that wait for them, and each stream has its own queue.
 #include <cstdlib>
 
 namespace {

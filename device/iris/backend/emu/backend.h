@@ -1,33 +1,29 @@
-// The emu backend: kernels on CPUs. primitives.h and host.h have the contract of every name that is
-// not explained here.
+// The emu backend: kernels on CPUs. primitives.h and host.h have the contracts.
 //
-// A launch becomes blocks, which the worker threads of one process-wide pool take; a block stays on
-// its worker. The threads of a block are fibers of that worker. A fiber goes on until it syncs,
-// shuffles, pauses, or has polled kPollsPerTurn times; then the next one runs. When nothing in a
-// worker's blocks moves, the worker starts another block, then yields to the OS: all blocks of all
-// launches are co-resident, and no spinning kernel starves another, in this process or beside it.
+// Worker threads of one process-wide pool take the blocks of launches; a block stays on its worker.
+// The threads of a block are fibers, which run until they sync, shuffle, pause, or have polled
+// kPollsPerTurn times. When nothing in a worker's blocks moves, the worker starts another block,
+// then yields to the OS: all blocks of all launches are co-resident, and no kernel that spins
+// starves another, in this process or beside it.
 //
 // Beyond the contracts, on emu:
-//   - A thread that has returned no longer counts: BlockSync waits for the threads that still run;
-//     WarpSync, shuffles and ballots likewise. A shuffle from a lane that has returned gives back
-//     the own value. Returning orders no memory.
-//   - If some threads wait in BlockSync and the others in WarpSync or a shuffle, so that none can
-//     go on, the kernel has a bug: Trap.
+//   - A thread that has returned no longer counts for syncs, shuffles and ballots. A shuffle from
+//     its lane gives back the own value. Returning orders no memory.
+//   - If some threads wait in BlockSync and the others in WarpSync or a shuffle: Trap.
 //   - A stack has 64 KiB (256 under a sanitizer). Overflowing it ends the process: with a
 //     message at its guard page, or at the next switch of the thread.
-//   - A kernel that gives the device API a wrong peer or address, or that touches memory which is
-//     not there, ends the process with a text that says which kernel, where, and what is near
-//     (diagnosis.h).
+//   - A wrong peer or address, or an access to memory that is not there, ends the process with a
+//     text that says which kernel, where, and what is near (diagnosis.h).
 //   - Exceptions do not leave a kernel (std::terminate), and no thread may sync, pause or load
 //     while it handles one: the OS thread has one stack of exceptions for all its fibers.
 //   - Each thread has its own floating point environment (rounding, masks), fresh at its start.
 //   - Kernels do not launch, copy or synchronize: kFailedPrecondition. Neither does a forked child.
-//   - The memory and poll functions work on host threads too, as the host's own view of the heap.
-//   - Branches of a graph that were captured from several streams run one after another, in the
-//     order of their calls: kernels of different branches must not wait for each other.
-//   - IRIS_EMU_WORKERS in the environment sets the number of worker threads (default: the cores).
-//   - IRIS_EMU_RESIDENT_BLOCKS=N lets no more than N blocks of the process run at once, so that
-//     blocks hold up others as on a GPU with room for N (default: any number are co-resident).
+//   - The memory and poll functions work on host threads, too.
+//   - Branches of a graph run one after another, in the order of their calls: kernels of different
+//     branches must not wait for each other.
+//   - IRIS_EMU_WORKERS sets the number of worker threads (default: the cores).
+//   - IRIS_EMU_RESIDENT_BLOCKS=N lets no more than N blocks of the process run at once (default:
+//     any number), so that blocks hold up others as on a GPU.
 #pragma once
 
 #include <cstddef>
@@ -56,8 +52,7 @@
 #else
 #define IRIS_UNROLL(n) IRIS_PRAGMA(GCC unroll n)
 #endif
-// The key is what makes one variable of a kernel differ from another; the block's arena has the
-// memory.
+// The key tells variables of a kernel apart; the block's arena has the memory.
 #define IRIS_SHARED(type, name)       \
   static char iris_shared_key_##name; \
   auto& name = ::iris::backend::emu::SharedVariable<type>(&iris_shared_key_##name)
@@ -98,12 +93,11 @@ struct Current {
   uint32_t fenced;     // ThreadSanitizer builds: this thread has fenced (see Fence)
   uint32_t in_kernel;  // 0 on host threads
 };
-// __thread and not thread_local: no wrapper function, no dynamic initialisation. A block never
-// leaves its worker, so that an address of it that the compiler keeps over a switch stays right.
+// __thread and not thread_local: no wrapper function. A block never leaves its worker, so an
+// address of it that the compiler keeps over a switch stays right.
 extern __thread Current t_current __attribute__((tls_model("initial-exec")));
 
-// The threads of a kernel share their worker's t_current: ThreadSanitizer must not look at it. Only
-// functions with this attribute do.
+// Threads of a kernel share t_current, which ThreadSanitizer must not see: for its only users.
 #ifdef IRIS_TSAN
 #define IRIS_EMU_UNSANITIZED __attribute__((no_sanitize("thread"), noinline))
 #else
@@ -155,8 +149,7 @@ IRIS_EMU_UNSANITIZED inline void CountPoll() {
 
 IRIS_EMU_UNSANITIZED inline void MarkStored() { t_current.stored = 1; }
 
-// ThreadSanitizer does not model fences. In its builds a fence makes the later relaxed stores of
-// its thread releases.
+// ThreadSanitizer does not model fences: its builds turn relaxed stores after them into releases.
 #ifdef IRIS_TSAN
 IRIS_EMU_UNSANITIZED inline void NoteFence() { t_current.fenced = 1; }
 IRIS_EMU_UNSANITIZED inline bool IsFenced() { return t_current.fenced != 0; }
@@ -229,8 +222,7 @@ inline T Fetch(void* p, T operand) {
   }
 }
 
-// memcpy of a constant size is one move, and says nothing about the type that the memory really
-// has.
+// memcpy of a constant size is one move, and assumes nothing about the type of the memory.
 template <typename T>
 inline T LoadPlain(const T* p) {
   T value;
@@ -326,14 +318,12 @@ class Work {
   virtual ~Work() = default;
   // Called once by each thread of the grid.
   virtual void Run() const noexcept = 0;
-  // For what is said when it goes wrong: the kernel's address, null where there is none, and the
-  // heaps that it was launched for. False: it has no DeviceContext among its arguments.
+  // For diagnoses: the kernel's address or null, and its heaps. False: it has no DeviceContext.
   virtual const void* Kernel() const noexcept { return nullptr; }
   virtual bool Heaps(HeapView*) const noexcept { return false; }
 };
 
-// A DeviceContext, known by its members since it is defined above the seam, and an argument that
-// has one as its member `context`.
+// Detects by its fields a DeviceContext, which is defined above the seam, or a field `context`.
 template <typename T, typename = void>
 struct IsContext : std::false_type {};
 template <typename T>

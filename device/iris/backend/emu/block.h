@@ -1,8 +1,5 @@
 // Block: one running block of a kernel: its threads as fibers, their syncs, and their shared
-// memory.
-//
-// Belongs to one worker thread. Making it and Turn() are the worker's; what the running thread of
-// the kernel calls is in block.cc behind the functions of backend.h.
+// memory. It belongs to one worker thread. The kernel reaches it through backend.h's functions.
 #pragma once
 
 #include <cstddef>
@@ -75,8 +72,7 @@ class Block {
   void* dynamic_shared() { return dynamic_shared_; }
 
  private:
-  // Values pass through slots[phase]: who goes on early writes to the other ones, and reaches these
-  // again only after all have left.
+  // Values pass through slots[phase]: a thread that goes on early uses the other ones.
   struct WarpState {
     uint32_t live;
     uint32_t arrived;
@@ -126,8 +122,8 @@ class Block {
   SharedSlot shared_slots_[kMaxSharedSlots];
 };
 
-// Of the calling worker, for diagnoses: what its running block works on, or null outside of
-// kernels; and whether the address is in the guard of the stack of the running thread.
+// For diagnoses on a worker: its running block's work, or null outside of kernels; and true if the
+// address is in the guard of the running thread's stack.
 const Work* RunningWork();
 bool IsStackGuard(const void* address);
 

@@ -1,5 +1,6 @@
 #include "iris/backend/emu/diagnosis.h"
 
+#include <dlfcn.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <ucontext.h>
@@ -11,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "absl/debugging/symbolize.h"
 #include "iris/backend/emu/backend.h"
 #include "iris/backend/emu/block.h"
 #include "iris/backend/emu/scheduler.h"
@@ -224,6 +226,27 @@ void OnFault(int signal, siginfo_t* info, void* context) {
 }
 
 }  // namespace
+
+void NameOfFunction(const void* function, char* out, size_t bytes) {
+  if (absl::Symbolize(function, out, static_cast<int>(bytes))) {
+    // Unnamed namespaces and parameters are of no use to a reader.
+    constexpr char kUnnamed[] = "(anonymous namespace)::";
+    while (char* const unnamed = strstr(out, kUnnamed)) {
+      char* const rest = unnamed + sizeof(kUnnamed) - 1;
+      memmove(unnamed, rest, strlen(rest) + 1);
+    }
+    if (char* const parameters = strchr(out, '(')) *parameters = '\0';
+    return;
+  }
+  Dl_info info;
+  if (dladdr(function, &info) == 0) {
+    snprintf(out, bytes, "kernel at %p", function);
+    return;
+  }
+  snprintf(out, bytes, "kernel at %s+0x%zx", info.dli_fname,
+           static_cast<size_t>(static_cast<const char*>(function) -
+                               static_cast<const char*>(info.dli_fbase)));
+}
 
 void InstallFaultHandler() {
   if (kSanitized) return;

@@ -1,10 +1,8 @@
-// What the emulator says of a kernel that cannot go on: which kernel, rank, block and thread, what
-// it did, and what lies near the address. Then the process ends, so that irisd tells the other
-// ranks at once.
+// Diagnoses of a kernel that cannot go on: which kernel, rank, block and thread, what it did, and
+// what lies near the address. Then the process ends, and irisd informs the other ranks.
 //
-// Two ways lead here: RefuseAccess (heap_map.h), by which the device API refuses an argument, and
-// the signals SIGSEGV and SIGBUS of a worker. Nothing here allocates memory: the kernel may have
-// spoilt the heap of the program.
+// Callers are RefuseAccess (heap_map.h) and a worker's SIGSEGV and SIGBUS. Nothing here allocates
+// memory: the kernel may have damaged the heap of the program.
 #pragma once
 
 #include <cstddef>
@@ -12,21 +10,15 @@
 
 namespace iris::backend::emu {
 
-// Makes the handler of SIGSEGV and SIGBUS, once for the process. The handler speaks for faults
-// inside kernels and passes every signal on to the handler that was there before, or to the default
-// action. Does nothing under a sanitizer, whose own reports say more.
+// Installs a handler of SIGSEGV and SIGBUS, once for the process. It reports faults inside kernels
+// and passes every signal on to the earlier handler or the default action. Not under a sanitizer.
 void InstallFaultHandler();
 
-// Lets the calling worker take these two signals, on a stack of their own: the fault may be that a
-// fiber has left its stack. Does nothing under a sanitizer.
+// Lets the calling worker take these signals on a stack of their own. Not under a sanitizer.
 void AcceptFaults();
 
-// The name of the function that begins at `function`, without its parameters: from the symbols of
-// its program or library, static functions included. "kernel at FILE+0x123" if those were stripped.
+// The name of the function at `function` without parameters, from the symbols of its program or
+// library, static functions included. "kernel at FILE+0x123" if those were stripped.
 void NameOfFunction(const void* function, char* out, size_t bytes);
-
-// The plain name of a mangled one without its parameters, as far as it is made of names alone; else
-// the mangled one. Exposed for tests.
-void PlainName(const char* mangled, char* out, size_t bytes);
 
 }  // namespace iris::backend::emu

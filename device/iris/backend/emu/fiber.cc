@@ -23,8 +23,7 @@ constexpr int kGuardInstall = MADV_GUARD_INSTALL;
 // Of the whole process: its mappings are limited.
 std::atomic<size_t> g_guarded_slabs{0};
 
-// Makes the lowest page of each stack untouchable, as far as the system has the means. False if not
-// even the lowest one could be.
+// Makes the lowest page of each stack untouchable, if the system can. False: not even one.
 bool GuardStacks(uint8_t* slab, bool by_mapping) {
   for (size_t i = 0; i < kStacksPerSlab; ++i) {
     uint8_t* guard = slab + i * kStackBytes;
@@ -67,8 +66,7 @@ uint8_t* StackPool::Take() {
 void StackPool::Give(uint8_t* stack) {
   AsanUnpoison(stack, kStackBytes);
   if (kTsan) {
-    // Mapping it anew makes ThreadSanitizer forget who wrote to it: the next user is no racing
-    // thread.
+    // A new mapping makes ThreadSanitizer forget the earlier writer.
     if (mmap(stack + kGuardBytes, kUsableStackBytes, PROT_READ | PROT_WRITE, kMapFlags | MAP_FIXED,
              -1, 0) == MAP_FAILED) {
       return;  // lost to the pool: an old stack would give false reports

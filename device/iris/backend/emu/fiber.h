@@ -1,7 +1,5 @@
-// Fiber: one flow of control on a stack of its own, and StackPool, where the stacks come from.
-//
-// Both belong to one OS thread: a fiber is started, continued and finished by the thread whose pool
-// its stack is from. A switch saves the callee-saved registers and the floating point control
+// Fiber: one flow of control on a stack of its own, and StackPool, the source of stacks. Both
+// belong to one OS thread. A switch saves the callee-saved registers and the floating point control
 // words, and costs a few nanoseconds.
 #pragma once
 
@@ -14,22 +12,20 @@
 
 namespace iris::backend::emu {
 
-// Virtual, its guard included; a fiber touches one page if its kernel is modest. The sanitizers'
-// frames are larger, and their reports are printed on the stack that they find.
+// Virtual, guard included; a modest kernel touches one page. Sanitizers have larger frames.
 #if defined(IRIS_ASAN) || defined(IRIS_TSAN)
 inline constexpr size_t kStackBytes = 260 * 1024;
 #else
 inline constexpr size_t kStackBytes = 68 * 1024;
 #endif
-// The lowest page of a stack may not be touched. Linux 6.13 keeps such pages without a mapping of
-// their own. Older kernels have room for those of the first kGuardedSlabs; behind them, the lowest
-// word above the page tells: it is zero until somebody overflows the stack.
+// The lowest page of a stack may not be touched. Linux 6.13 keeps such pages without mappings.
+// Older kernels have room for those of kGuardedSlabs; further stacks check the lowest word above.
 inline constexpr size_t kGuardBytes = 4096;
 inline constexpr size_t kUsableStackBytes = kStackBytes - kGuardBytes;
 inline constexpr size_t kStacksPerSlab = 256;
 inline constexpr size_t kGuardedSlabs = 16;
-// An odd number of pages, and tops that differ by some cache lines: at a power of two, the threads
-// of a block would all compete for the same few sets of the caches.
+// An odd number of pages, and tops some cache lines apart, so that the threads of a block do not
+// compete for the same few sets of the caches.
 inline constexpr size_t kColours = 16;
 inline constexpr size_t kColourBytes = 64;
 // Free stacks beyond this many give their pages back.
@@ -71,8 +67,7 @@ class Fiber {
 
   bool finished() const { return finished_; }
 
-  // False if the fiber has written below its stack, or stands below it. Called while it is switched
-  // out.
+  // False if the fiber, which is switched out, has written below its stack, or stands below it.
   inline bool StackIsWhole() const;
 
   // True if the address is in the page below the stack.

@@ -1,5 +1,4 @@
-// Graphs and events of host.h. A graph is the launches that a stream recorded; an event is a
-// launch that notes the time.
+// Graphs, which are recorded launches, and events, which are launches that note the time.
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -101,8 +100,7 @@ Result raw::CreateEvent(void** out) {
 
 void raw::DestroyEvent(void* event) {
   auto* const holder = static_cast<emu::EventHolder*>(event);
-  // A launch may have let go of the event just before. What a worker does to a count of references
-  // is not seen by ThreadSanitizer.
+  // A launch may have released it just before: ThreadSanitizer does not see a worker's counts.
   emu::TsanAcquire(holder->get());
   delete holder;
 }

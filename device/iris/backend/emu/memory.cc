@@ -1,5 +1,4 @@
-// Copies, fills and memory outside any heap. Copies and fills are kernels, instrumented like every
-// kernel.
+// Copies and fills, which are instrumented kernels, and memory outside any heap.
 #include <cstdlib>
 #include <cstring>
 #include <new>

@@ -1,10 +1,8 @@
-// What the emulator tells the sanitizers. Each function is empty in builds without the one that it
-// is for.
+// Calls into the sanitizers; empty in other builds.
 //
-// ThreadSanitizer: each thread of a kernel is one of its fibers, and switching orders nothing. What
-// orders is stated: launch, block sync, warp sync and the end of a launch. The runtime itself is
-// not instrumented and uses locks that the sanitizer does not see, so that the order in which
-// blocks happen to be scheduled hides no race between them.
+// ThreadSanitizer: each thread of a kernel is one of its fibers, and switching orders nothing.
+// Launch, block sync, warp sync and the end of a launch order. The runtime itself is not
+// instrumented, so that the order in which blocks happen to be scheduled hides no race.
 #pragma once
 
 #include <cstddef>

@@ -18,11 +18,9 @@ namespace iris::backend::emu {
 namespace {
 
 constexpr uint32_t kMaxWorkers = 64;
-// A worker whose blocks keep moving without ending (say, a sync in a loop that waits for a flag)
-// still starts another block after this many rounds.
+// A worker whose blocks move without ending still starts another block after so many rounds.
 constexpr uint32_t kRoundsPerStart = 16;
-// A worker whose blocks only poll yields; after this long it sleeps between rounds, so that a wait
-// for a rank that is away for long does not burn a core.
+// A worker whose blocks only poll yields, and after this long sleeps between rounds.
 constexpr uint64_t kYieldNs = 2 * 1000 * 1000;
 constexpr long kSleepNs = 50 * 1000;
 
@@ -41,8 +39,6 @@ uint32_t CountWorkers() {
   if (n == 0) n = 1;
   return static_cast<uint32_t>(n < kMaxWorkers ? n : kMaxWorkers);
 }
-
-std::atomic<bool>* g_forked = nullptr;
 
 }  // namespace
 
@@ -126,9 +122,7 @@ Scheduler& Scheduler::Get() {
   return *scheduler;
 }
 
-Scheduler::Scheduler() : worker_count_(CountWorkers()), resident_blocks_(CountResidentBlocks()) {
-  g_forked = &forked_;
-}
+Scheduler::Scheduler() : worker_count_(CountWorkers()), resident_blocks_(CountResidentBlocks()) {}
 
 namespace {
 __thread uint32_t t_worker_index = 0;
@@ -139,8 +133,7 @@ uint32_t WorkerIndex() { return t_worker_index; }
 
 void* Scheduler::WorkerMain(void* scheduler) {
   t_worker_index = g_workers_begun.fetch_add(1, std::memory_order_relaxed);
-  // For good: a worker's own accesses are the runtime's. The threads of kernels are fibers, with a
-  // state of their own.
+  // For good: a worker's own accesses are the runtime's; the fibers have a state of their own.
   TsanIgnoreBegin();
   AcceptFaults();
   Worker worker(static_cast<Scheduler*>(scheduler));
@@ -150,8 +143,7 @@ void* Scheduler::WorkerMain(void* scheduler) {
 Result Scheduler::StartWorkers() {
   if (started_) return {};
   InstallFaultHandler();
-  // A signal handler would run on the small stack of some kernel's thread. The workers let those of
-  // faults in again, which have a stack of their own.
+  // A handler would run on a kernel thread's small stack. Workers allow faults again, on their own.
   sigset_t all, old;
   sigfillset(&all);
   if (pthread_sigmask(SIG_SETMASK, &all, &old) != 0) {
@@ -170,7 +162,6 @@ Result Scheduler::StartWorkers() {
     return {StatusCode::kResourceExhausted,
             "cannot start a worker thread: raise the limit of threads"};
   }
-  pthread_atfork(nullptr, nullptr, [] { g_forked->store(true, std::memory_order_relaxed); });
   started_ = true;
   return {};
 }
@@ -248,7 +239,6 @@ Result Scheduler::Replay(const Capture& graph, StreamState* stream) {
 }
 
 bool Scheduler::IsCapturing(StreamState* stream) {
-  if (forked()) return false;
   TsanIgnoreScope ignore;
   absl::MutexLock lock(&mu_);
   return Capturing(stream);
@@ -280,7 +270,6 @@ void Scheduler::Synchronize(StreamState* stream) {
 }
 
 bool Scheduler::Idle(StreamState* stream) {
-  if (forked()) return true;
   {
     TsanIgnoreScope ignore;
     absl::MutexLock lock(&mu_);
@@ -304,8 +293,8 @@ void Scheduler::Enqueue(Operation* operation) {
   for (uint32_t i = 0; i < blocks && i < idle_workers_; ++i) work_.Signal();
 }
 
-// Launches take turns, so that a large one does not hold up the others. Where there is room for few
-// blocks they do not: as on GPUs, all blocks of a launch begin before one of the next does.
+// Launches alternate, so that a large one does not hold up others. Where there is room for few
+// blocks, all of a launch begin before one of the next does, as on GPUs.
 Scheduler::Taken Scheduler::TakeBlock() {
   if (pending_.empty() || !HasRoom()) return {};
   ++running_blocks_;
@@ -372,10 +361,6 @@ Result raw::CheckCaller() {
     return {StatusCode::kFailedPrecondition,
             "called from inside a kernel: only the host launches, copies and waits"};
   }
-  if (emu::Scheduler::Get().forked()) {
-    return {StatusCode::kFailedPrecondition,
-            "called in a forked child: launch and wait in the parent, or exec"};
-  }
   return {};
 }
 
@@ -385,8 +370,6 @@ Result raw::CreateStream(StreamHandle* out) {
 }
 
 void raw::DestroyStream(const StreamHandle& stream) {
-  // In a forked child its operations are the parent's, and nobody here can finish them.
-  if (emu::Scheduler::Get().forked()) return;
   if (emu::t_current.in_kernel == 0) emu::Scheduler::Get().Synchronize(StateOf(stream));
   delete StateOf(stream);
 }

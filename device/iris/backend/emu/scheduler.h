@@ -1,7 +1,5 @@
 // Scheduler: streams, the queue of blocks that wait for a worker, and the workers. One per process,
-// made at the first launch and never destroyed: its threads may outlive main's last line.
-//
-// Thread-safe. One lock: work is queued and finished by whole blocks.
+// never destroyed: its threads may outlive main. Thread-safe, by one lock.
 #pragma once
 
 #include <pthread.h>
@@ -24,8 +22,8 @@ struct Operation {
   LaunchConfig config;
   std::shared_ptr<const Work> work;
   StreamState* stream = nullptr;
-  // For ThreadSanitizer: what its threads acquire as they begin and release as they end. The
-  // addresses of a stream alternate, so that two threads of one launch do not seem ordered.
+  // For ThreadSanitizer: its threads acquire `begin` and release `end`, which alternate in a
+  // stream, so that two threads of one launch do not seem ordered.
   char* begin = nullptr;
   char* end = nullptr;
   char launched = 0;
@@ -82,10 +80,6 @@ class Scheduler {
   void Synchronize(StreamState* stream) ABSL_LOCKS_EXCLUDED(mu_);
   bool Idle(StreamState* stream) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // True in a child that was forked from a process with workers: it has none, and the lock may be
-  // held for ever.
-  bool forked() const { return forked_.load(std::memory_order_relaxed); }
-
   uint32_t worker_count() const { return worker_count_; }
   // Blocks that run at once, at most; 0: any number.
   uint32_t resident_blocks() const { return resident_blocks_; }
@@ -116,7 +110,6 @@ class Scheduler {
 
   const uint32_t worker_count_;
   const uint32_t resident_blocks_;
-  std::atomic<bool> forked_{false};
   std::atomic<uint32_t> pending_count_{0};  // of pending_, for a look without the lock
 
   absl::Mutex mu_;

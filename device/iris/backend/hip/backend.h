@@ -1,14 +1,11 @@
 // The hip backend: kernels on AMD GPUs with wave 64 and caches that are kept coherent by software:
-// gfx90a, gfx940 to gfx942, gfx950. primitives.h and host.h have the contract of every name that is
-// not explained here.
+// gfx90a, gfx940 to gfx942, gfx950. primitives.h and host.h have the contracts.
 //
-// The half for kernels is in device.h: it needs clang in HIP mode, and neither the vendor's headers
-// nor a device library. A host compiler may read this header, and cannot call what is for kernels.
-// The half for the host is in host.cc.
+// The half for kernels is in device.h: it needs clang in HIP mode, without the vendor's headers or
+// a device library. A host compiler cannot call it. The half for the host is in host.cc.
 //
 // Beyond the contracts, on hip:
-//   - A thread that has returned no longer counts; a shuffle from its lane gives back the own
-//     value.
+//   - A thread that has returned no longer counts; a shuffle from its lane gives the own value.
 //   - 8- and 16-bit read-modify-writes go through the 32-bit word around them.
 //   - Nothing checks that a grid is co-resident: see docs/programming_model.md.
 //   - The destructor of a graph waits for its last launch.
@@ -87,8 +84,7 @@ using Identity = T;
 template <typename T>
 std::add_lvalue_reference_t<T> OnlyInKernels();
 
-// Waves that a SIMD must hold so that `min_blocks` blocks are on the four of a compute unit; it has
-// room for eight.
+// Waves a SIMD must hold so that `min_blocks` blocks are on a compute unit's four; at most eight.
 constexpr uint32_t WavesPerSimd(uint32_t max_threads, uint32_t min_blocks) {
   const uint32_t waves =
       (max_threads + Traits::kWarpThreads - 1) / Traits::kWarpThreads * min_blocks;
@@ -166,8 +162,7 @@ IRIS_HOST_DEVICE inline uint64_t ClockNanoseconds() {
 #endif
 }
 
-// On the device the text is for the reader of the source: printing would cost every kernel a
-// buffer.
+// The device does not print the text: printing would cost every kernel a buffer.
 [[noreturn]] IRIS_HOST_DEVICE inline void Trap([[maybe_unused]] const char* literal) {
 #if defined(__HIP_DEVICE_COMPILE__)
   __builtin_trap();

@@ -265,8 +265,8 @@ IRIS_DEVICE inline void LetNextBegin() {}
 
 IRIS_DEVICE inline void Pause() { __builtin_amdgcn_s_sleep(1); }
 
-// Of the register HW_ID the bits of the compute unit, the shader array and the shader engine; of
-// devices with several dies also which one.
+// Bits of HW_ID: the compute unit, shader array and shader engine; and the die, if there are
+// several.
 IRIS_DEVICE inline uint32_t MultiprocessorIndex() {
   constexpr int kHwId = 4 | 8 << 6 | (8 - 1) << 11;
   uint32_t index = static_cast<uint32_t>(__builtin_amdgcn_s_getreg(kHwId));

@@ -29,7 +29,7 @@ struct LaunchableGraph {
 };
 
 Result MakeGraph(hipGraph_t captured, const raw::StreamHandle& stream, void** graph) {
-  const DeviceScope device(stream.device);
+  const raw::CurrentDevice device(stream.device);
   LaunchableGraph made;
   Result result = ResultOf(hipGraphInstantiate(&made.executable, captured, nullptr, nullptr, 0));
   if (!result.ok()) return result;
@@ -64,7 +64,7 @@ StreamQueues CountQueues() {
 
 Result raw::LaunchKernel(const LaunchConfig& config, const StreamHandle& stream, const void* kernel,
                          void** arguments) {
-  const DeviceScope device(stream.device);
+  const raw::CurrentDevice device(stream.device);
   return ResultOf(hipLaunchKernel(kernel, dim3(config.grid), dim3(config.block), arguments,
                                   config.shared_bytes, NativeOf(stream)));
 }

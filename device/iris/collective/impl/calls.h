@@ -11,9 +11,8 @@ namespace iris::ccl::impl {
 // Messages that a launch moves at once.
 inline constexpr uint32_t kMaxMessages = 8;
 
-// How messages share the blocks and stages of a Comm: those that go `distance` places further in
-// the team, so many distances at a time, are in one launch, one from and one to each member.
-// The same on all members.
+// How messages share the blocks and stages of a Comm: a launch has messages of so many distances in
+// the team, one from and one to each member. The same on all members.
 struct MessagePlaces {
   uint32_t blocks;     // of a message, at most
   uint32_t distances;  // in a launch
@@ -55,8 +54,7 @@ struct MoveCall {
   uint32_t unroll;
 };
 
-// Messages that go at once: each has blocks of its own, of which the launch has `count` from
-// `first` on.
+// Messages of one launch, which has `count` blocks of each from `first` on.
 struct PairCall {
   Common common;
   MoveCall move;

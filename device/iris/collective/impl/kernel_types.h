@@ -1,5 +1,4 @@
-// Which element types have kernels of reductions: all. This is a header of its own so that a test
-// can compile the kernels of one type alone, by another one in a folder that is searched first.
+// All element types have kernels of reductions. A test replaces this header to compile few.
 #pragma once
 
 namespace iris::ccl::impl {

@@ -1,5 +1,4 @@
-// Movements of rows of one length, by stores. Templates of nothing, since a kernel cannot be inline
-// everywhere.
+// Movements of rows of one length, by stores. Templates, since a kernel cannot be inline.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +12,7 @@
 
 namespace iris::ccl::impl {
 
-// Rows are pushed to where they belong, or to the workspace of whoever has its `out` elsewhere.
-// `block` of `grid` blocks that do this call.
+// Pushes rows to their places, or to the workspace of members with `out` elsewhere.
 IRIS_DEVICE inline void PushRows(const Common& common, const MoveCall& call, Rounds& rounds,
                                  uint32_t block, uint32_t grid) {
   IRIS_SHARED(uint8_t* [kMaxTeamRanks], table);
@@ -107,9 +105,8 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void MovePairs(IRIS_PARAM PairCal
   rounds.Conclude();
 }
 
-// A round that publishes what earlier operations of the stream wrote, at other members, too: puts
-// of kernels, and copies of the copy engine. So its words are released, whatever a launch
-// publishes.
+// A round that publishes earlier puts of kernels and copies of the stream, at other members, too.
+// So its words are released, whatever a launch publishes.
 template <uint32_t = 0>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void BarrierKernel(IRIS_PARAM Common common) {
   IRIS_SHARED(SharedState, shared);

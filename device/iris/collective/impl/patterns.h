@@ -35,8 +35,7 @@ struct Jobs {
   uint32_t step;
   Share share;
 };
-// The same of whole warps: this one is number `warp` of `warps`. A warp has several jobs to itself
-// where there are fewer warps than jobs.
+// By whole warps: this one is `warp` of `warps`. It has several jobs if there are fewer warps.
 IRIS_DEVICE inline Jobs WarpJobs(uint32_t warp, uint32_t warps, uint32_t n_jobs) {
   const uint32_t lanes = backend::WarpSize();
   if (warps < n_jobs) return {warp, warps, {backend::LaneIndex(), lanes}};

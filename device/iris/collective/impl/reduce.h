@@ -30,8 +30,16 @@ IRIS_HOST_DEVICE inline A Combine(A a, A b) {
   }
 }
 
-// The operator is known when compiled; there are 2, 4 or 8 members, so that a multiplication
-// divides exactly.
+template <ReduceOp Op, typename T, uint32_t K>
+IRIS_DEVICE inline void AddPack(Sum<T, K>* sum, const Pack<T, K>& pack) {
+  using A = typename Accumulator<T>::Type;
+  IRIS_UNROLL(16)
+  for (uint32_t k = 0; k < K; ++k) {
+    sum->values[k] = Combine<Op, A>(sum->values[k], static_cast<A>(pack.values[k]));
+  }
+}
+
+// For one operator and 2, 4 or 8 members, so that a multiplication divides exactly.
 template <typename T, ReduceOp Op>
 struct FixedOp {
   using A = typename Accumulator<T>::Type;
@@ -41,10 +49,7 @@ struct FixedOp {
 
   template <uint32_t K>
   IRIS_DEVICE void Add(Sum<T, K>* sum, const Pack<T, K>& pack) const {
-    IRIS_UNROLL(16)
-    for (uint32_t k = 0; k < K; ++k) {
-      sum->values[k] = Combine<Op, A>(sum->values[k], static_cast<A>(pack.values[k]));
-    }
+    AddPack<Op>(sum, pack);
   }
   template <uint32_t K>
   IRIS_DEVICE Pack<T, K> Finish(const Sum<T, K>& sum) const {
@@ -66,24 +71,17 @@ struct AnyOp {
   IRIS_DEVICE AnyOp(ReduceOp reduce_op, uint32_t members)
       : op(reduce_op), divide(reduce_op == ReduceOp::kAvg ? members : 1) {}
 
-  template <ReduceOp Op, uint32_t K>
-  IRIS_DEVICE static void AddAs(Sum<T, K>* sum, const Pack<T, K>& pack) {
-    IRIS_UNROLL(16)
-    for (uint32_t k = 0; k < K; ++k) {
-      sum->values[k] = Combine<Op, A>(sum->values[k], static_cast<A>(pack.values[k]));
-    }
-  }
   template <uint32_t K>
   IRIS_DEVICE void Add(Sum<T, K>* sum, const Pack<T, K>& pack) const {
     switch (op) {
       case ReduceOp::kProd:
-        return AddAs<ReduceOp::kProd>(sum, pack);
+        return AddPack<ReduceOp::kProd>(sum, pack);
       case ReduceOp::kMin:
-        return AddAs<ReduceOp::kMin>(sum, pack);
+        return AddPack<ReduceOp::kMin>(sum, pack);
       case ReduceOp::kMax:
-        return AddAs<ReduceOp::kMax>(sum, pack);
+        return AddPack<ReduceOp::kMax>(sum, pack);
       default:
-        return AddAs<ReduceOp::kSum>(sum, pack);
+        return AddPack<ReduceOp::kSum>(sum, pack);
     }
   }
   template <uint32_t K>
@@ -118,11 +116,9 @@ IRIS_DEVICE inline uint64_t RowCount(const C& call, uint32_t r) {
   return begin < call.limit ? Min(call.count, call.limit - begin) : 0;
 }
 
-// A table in shared memory: the addresses of element 0 of the sources, in the order of the members,
-// and then those of the destinations.
-//
-// One unit of type U (16 bytes, or an element) at byte `at`: sources to destinations. All loads are
-// issued before the first addition.
+// A table in shared memory has the addresses of element 0 of the sources, by member, and then of
+// the destinations. Reduces one unit of type U at byte `at`. All loads go before the first
+// addition.
 template <typename T, typename Op, typename U>
 IRIS_DEVICE inline void ReduceUnit(const Op& op, uint8_t* const* table, uint32_t n, uint32_t n_to,
                                    uint64_t at) {
@@ -155,8 +151,8 @@ IRIS_DEVICE inline void ReduceUnit(const Op& op, uint8_t* const* table, uint32_t
   }
 }
 
-// As long as kUnroll units are left for this thread: from byte *at on, units that are `step` apart,
-// as many at a time. All their loads are issued before the first addition.
+// While kUnroll units, `step` apart from byte *at on, are left for this thread: all their loads go
+// before the first addition.
 template <typename T, typename Op, uint32_t N, uint32_t kUnroll>
 IRIS_DEVICE inline void ReduceUnrolled(const Op& op, uint8_t* const* table, uint32_t n_to,
                                        uint64_t* at, uint64_t end, uint64_t step) {
@@ -209,8 +205,17 @@ IRIS_DEVICE inline void ReduceUnits(const Op& op, uint8_t* const* table, uint32_
   }
 }
 
-// Elements [0, count): by units of 16 bytes where all addresses agree modulo 16, else one at a
-// time. Each element is read and written by one thread, so a destination may be a source.
+// Whether all addresses of a table have the same remainder modulo 16.
+IRIS_DEVICE inline bool Straight(uint8_t* const* table, uint32_t n) {
+  uint64_t differ = 0;
+  for (uint32_t k = 1; k < n; ++k) {
+    differ |= reinterpret_cast<uint64_t>(table[k]) ^ reinterpret_cast<uint64_t>(table[0]);
+  }
+  return (differ & 15) == 0;
+}
+
+// Elements [0, count): by units of 16 bytes where all addresses agree modulo 16, else singly. One
+// thread reads and writes an element, so a destination may be a source.
 template <typename T, typename Op, uint32_t N>
 IRIS_DEVICE inline void ReduceRange(const Op& op, uint8_t* const* table, uint32_t n, uint32_t n_to,
                                     uint64_t count, Share share) {
@@ -229,15 +234,6 @@ IRIS_DEVICE inline void ReduceRange(const Op& op, uint8_t* const* table, uint32_
   for (uint64_t i = share.index * sizeof(T); i < single; i += share.n * sizeof(T)) {
     ReduceUnit<T, Op, T>(op, table, n, n_to, i < head ? i : tail + i - head);
   }
-}
-
-// Whether all addresses of a table have the same remainder modulo 16.
-IRIS_DEVICE inline bool Straight(uint8_t* const* table, uint32_t n) {
-  uint64_t differ = 0;
-  for (uint32_t k = 1; k < n; ++k) {
-    differ |= reinterpret_cast<uint64_t>(table[k]) ^ reinterpret_cast<uint64_t>(table[0]);
-  }
-  return (differ & 15) == 0;
 }
 
 // As ReduceUnrolled: units from `from` to each of table[0..n).

@@ -36,10 +36,8 @@ IRIS_DEVICE inline void CombineAtomic(ReduceOp op, A* p, A value) {
 }
 
 // An all-reduce in the heaps of the owners: member r keeps the sum of row r in its stage, in the
-// type that sums are made in; everybody adds its own there, and fetches what came of it. Buffers
-// may be anywhere.
-// kLocked: one member at a time, in their order, under a lock of the block's row. Otherwise by
-// atomics, in any order.
+// accumulator's type; all add theirs there, and fetch the result. Buffers may be anywhere. kLocked:
+// one member at a time, in order, under a lock of the block's row; else by atomics.
 template <typename T, typename Op, bool kLocked>
 IRIS_DEVICE inline void SumAtOwner(const Common& common, const ReduceCall& call, Rounds& rounds) {
   if (rounds.broken()) return;

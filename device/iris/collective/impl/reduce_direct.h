@@ -1,5 +1,4 @@
-// Reductions by loads from all members, and stores to whom the result belongs. N: members, known
-// when compiled (2, 4, 8); 0: any.
+// Reductions by loads from all members. N: members (2, 4, 8), or 0 for any number.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +12,9 @@
 
 namespace iris::ccl::impl {
 
-// This member's row is pulled from all, reduced and stored to its target at once. Rows of the
-// workspace stand for buffers that are not in the heap. two_phases: all that a thread reads before
-// all that it gives the others, where the addresses allow it. otherwise(op, table): true if it has
-// made the whole operation, behind the first round.
+// Pulls this member's row from all, reduces it and stores it to its target. Rows of the workspace
+// stand for buffers outside the heap. two_phases: a thread reads all before it gives the others
+// anything, if addresses allow. otherwise(op, table): true if it did all after the first round.
 template <typename T, typename Op, uint32_t N, typename Otherwise>
 IRIS_DEVICE inline void PullAndReduce(const Common& common, const ReduceCall& call, bool two_phases,
                                       Rounds& rounds, Otherwise otherwise) {

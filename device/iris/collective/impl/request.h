@@ -40,8 +40,7 @@ inline uint32_t MessageDistance(const Request& message, uint32_t n) {
   return (message.to + n - message.root) % n;
 }
 
-// Checks the arguments of a call and fills in its offsets. *nothing: it is legal, and there is
-// nothing to do.
+// Checks the arguments of a call and fills in its offsets. *nothing: nothing is to be done.
 Result CheckRequest(const Comm& comm, Request* request, bool* nothing);
 
 }  // namespace iris::ccl::impl

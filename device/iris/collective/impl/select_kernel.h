@@ -1,6 +1,5 @@
-// Which kernels of reductions exist: for sums and averages of the types that models are made of, on
-// 2, 4 and 8 members, kernels that know all that when they are compiled; for the rest general ones.
-// Host code of the variants.
+// The kernels of reductions: for sums and averages of the common float types on 2, 4 and 8 members
+// specific ones, else general ones. Host code of the variants.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +20,17 @@ constexpr bool HasFixedKernel(DType type, ReduceOp op, uint32_t members) {
          (members == 2 || members == 4 || members == 8);
 }
 
-// Kernels: Of<T, Op, N>() gives one; N: 0 for any number of members and operator. Null where the
-// type has no kernels.
+// Defines `Kernels`, whose Of<T, Op, N>() is the kernel that the other argument names. N: 0 for any
+// number of members and operator.
+#define IRIS_REDUCTION_KERNELS(Kernels, ...)       \
+  struct Kernels {                                 \
+    template <typename T, typename Op, uint32_t N> \
+    static auto Of() {                             \
+      return &__VA_ARGS__;                         \
+    }                                              \
+  }
+
+// Null where the type has no kernels.
 template <typename Kernels, typename T, typename Op, uint32_t N>
 auto KernelOf() {
   if constexpr (kHasKernels<T>) {

@@ -17,12 +17,27 @@ ReduceCall ReduceCallOf(const Start& start) {
   call.count = request.count;
   call.limit = request.count;
   call.rows = 1;
-  call.row = 0;
   call.target = ReduceCall::kSelf;
   call.divide = request.op == ReduceOp::kAvg ? start.comm.team.size : 1;
   call.unroll = start.plan.unroll;
   call.op = request.op;
   return call;
+}
+
+Pattern PatternOf(Operation operation) {
+  switch (operation) {
+    case Operation::kAllToAll:
+      return Pattern::kAllToAll;
+    case Operation::kGather:
+      return Pattern::kGather;
+    case Operation::kScatter:
+      return Pattern::kScatter;
+    case Operation::kBroadcast:
+    case Operation::kSendRecv:
+      return Pattern::kBroadcast;
+    default:
+      return Pattern::kAllGather;
+  }
 }
 
 }  // namespace
@@ -76,24 +91,7 @@ MoveCall Rows(const Start& start) {
   call.count = request.count * DTypeBytes(request.type);
   call.root = request.root;
   call.unroll = start.plan.unroll;
-  switch (request.operation) {
-    case Operation::kAllToAll:
-      call.pattern = Pattern::kAllToAll;
-      break;
-    case Operation::kGather:
-      call.pattern = Pattern::kGather;
-      break;
-    case Operation::kScatter:
-      call.pattern = Pattern::kScatter;
-      break;
-    case Operation::kBroadcast:
-    case Operation::kSendRecv:
-      call.pattern = Pattern::kBroadcast;
-      break;
-    default:
-      call.pattern = Pattern::kAllGather;
-      break;
-  }
+  call.pattern = PatternOf(request.operation);
   return call;
 }
 

@@ -1,13 +1,10 @@
-// kCopyEngine: what a member gives the others is copied by the copy engine, between rounds of the
-// team.
+// kCopyEngine: the copy engine copies what a member gives the others, between rounds.
 #include <cstdint>
 
 #include "iris/collective/variants/variant.h"
 #include "iris/translate.h"
 
 namespace iris::ccl::impl {
-
-extern const VariantRow kCopyEngineRow;
 
 namespace {
 
@@ -40,11 +37,11 @@ Result LaunchAllReduce(const Start& start, backend::Stream& stream) {
   uint8_t* slice = call.out + begin * element_bytes;
   call.out = slice;
   call.target = ReduceCall::kSelf;
-  Result result = LaunchReduceDirect(start, kCopyEngineRow, common, call, false, stream);
+  Result result = LaunchReduceDirect(start, common, call, false, stream);
   for (uint32_t step = 1; result.ok() && count != 0 && step < comm.team.size; ++step) {
     result = CopyOver(comm, step, slice, slice, count * element_bytes, stream);
   }
-  return result.ok() ? LaunchRound(start, kCopyEngineRow, /*ends=*/true, stream) : result;
+  return result.ok() ? LaunchRound(start, /*ends=*/true, stream) : result;
 }
 
 // Row m of `in`, or all of it, to row `index` of `out` of member m.
@@ -58,13 +55,13 @@ Result LaunchMovement(const Start& start, backend::Stream& stream) {
   const uint8_t* in = static_cast<const uint8_t*>(request.in);
   uint8_t* row = static_cast<uint8_t*>(request.out) + me * row_bytes;
   // Everybody is there: nobody reads its `out` any more.
-  Result result = LaunchRound(start, kCopyEngineRow, /*ends=*/false, stream);
+  Result result = LaunchRound(start, /*ends=*/false, stream);
   for (uint32_t step = 1; result.ok() && step <= n; ++step) {
     const uint8_t* from = to_each ? in + (me + step) % n * row_bytes : in;
     if (step == n && from == row) continue;
     result = CopyOver(comm, step, row, from, row_bytes, stream);
   }
-  return result.ok() ? LaunchRound(start, kCopyEngineRow, /*ends=*/true, stream) : result;
+  return result.ok() ? LaunchRound(start, /*ends=*/true, stream) : result;
 }
 
 Result Launch(const Start& start, backend::Stream& stream) {
@@ -80,7 +77,6 @@ Result Launch(const Start& start, backend::Stream& stream) {
 
 const VariantRow kCopyEngineRow = {
     Variant::kCopyEngine,
-    "copy_engine",
     kAllReduceBit | Bit(Operation::kAllGather) | Bit(Operation::kAllToAll),
     nullptr,
     &Fit,

@@ -1,6 +1,5 @@
 // kDirect: one-shot by load or store. Reductions pull everything, movements push it. Its kernels,
-// which others have in common with it: impl/reduce_direct.h, impl/move_direct.h; and that of
-// AllToAllV, here.
+// which others share, are in impl/, and that of AllToAllV here.
 #include <cstdint>
 
 #include "iris/collective/impl/move_direct.h"
@@ -9,8 +8,6 @@
 #include "iris/collective/variants/variant.h"
 
 namespace iris::ccl::impl {
-
-extern const VariantRow kDirectRow;
 
 // As MoveDirect, with rows of any length.
 IRIS_DEVICE inline void PushRowsOfAnyLength(const Common& common, const VectorCall& call,
@@ -77,12 +74,7 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void MoveVector(IRIS_PARAM Common
 
 namespace {
 
-struct Kernels {
-  template <typename T, typename Op, uint32_t N>
-  static auto Of() {
-    return &ReduceDirect<T, Op, N>;
-  }
-};
+IRIS_REDUCTION_KERNELS(Kernels, ReduceDirect<T, Op, N>);
 
 void Fit(const Comm& comm, const Shape& shape, uint64_t bytes, Plan* plan) {
   if (shape.operation == Operation::kBarrier) return FitRound(comm, plan);
@@ -108,11 +100,10 @@ Result LaunchReduction(const Start& start, backend::Stream& stream) {
   if (request.operation == Operation::kAllReduce && request.in == request.out) {
     common.in_offset_bytes = kNotInHeap;
   }
-  return LaunchReduceDirect(start, kDirectRow, common, WholeRows(start), false, stream);
+  return LaunchReduceDirect(start, common, WholeRows(start), false, stream);
 }
 
-// A message is a broadcast in the team of two that its sender and its receiver are. They have
-// rounds and stages of their own.
+// A message is a broadcast in the team of its sender and receiver, with its own rounds and stages.
 PairCall PairOf(const Start& start, bool alone) {
   const Comm& comm = start.comm;
   const Request& request = start.request;
@@ -145,8 +136,7 @@ PairCall PairOf(const Start& start, bool alone) {
   return {common, call, blocks, 0, blocks};
 }
 
-// Blocks of the same index of all messages wait for each other in a circle: a piece has all of
-// those, or none.
+// Blocks of the same index of all messages wait for each other: a piece has all of them or none.
 template <uint32_t N>
 Result LaunchPairPieces(const Comm& comm, const LaunchConfig& whole, uint32_t n,
                         PairCalls<N>* calls, backend::Stream& stream) {
@@ -193,33 +183,32 @@ Result Launch(const Start& start, backend::Stream& stream) {
     case Operation::kReduceScatter:
       return LaunchReduction(start, stream);
     case Operation::kBarrier:
-      return LaunchRound(start, kDirectRow, /*ends=*/true, stream);
+      return LaunchRound(start, /*ends=*/true, stream);
     case Operation::kSendRecv: {
       const PairCall pair = PairOf(start, true);
-      return LaunchMoveDirect(start, kDirectRow, pair.common, pair.move, stream);
+      return LaunchMoveDirect(start, pair.common, pair.move, stream);
     }
     case Operation::kAllToAllV:
-      return LaunchKernel(start, kDirectRow, "MoveVector", start.plan.blocks, start.plan.threads,
-                          stream, &MoveVector<>, CommonOf(start),
+      return LaunchKernel(start, "MoveVector", stream, &MoveVector<>, CommonOf(start),
                           VectorCall{static_cast<const uint8_t*>(request.in),
                                      static_cast<uint8_t*>(request.out), *request.vector});
     default:
-      return LaunchMoveDirect(start, kDirectRow, CommonOf(start), Rows(start), stream);
+      return LaunchMoveDirect(start, CommonOf(start), Rows(start), stream);
   }
 }
 
 }  // namespace
 
-Result LaunchReduceDirect(const Start& start, const VariantRow& row, const Common& common,
-                          const ReduceCall& call, bool two_phases, backend::Stream& stream) {
-  return LaunchEarly(start, row, "ReduceDirect", stream,
+Result LaunchReduceDirect(const Start& start, const Common& common, const ReduceCall& call,
+                          bool two_phases, backend::Stream& stream) {
+  return LaunchEarly(start, "ReduceDirect", stream,
                      Select<Kernels>(start.request.type, start.request.op, common.size), common,
                      call, uint32_t{two_phases});
 }
 
-Result LaunchMoveDirect(const Start& start, const VariantRow& row, const Common& common,
-                        const MoveCall& call, backend::Stream& stream) {
-  return LaunchEarly(start, row, "MoveDirect", stream, &MoveDirect<>, common, call);
+Result LaunchMoveDirect(const Start& start, const Common& common, const MoveCall& call,
+                        backend::Stream& stream) {
+  return LaunchEarly(start, "MoveDirect", stream, &MoveDirect<>, common, call);
 }
 
 Result LaunchMessages(const Comm& comm, const Request* const* requests, uint32_t n,
@@ -228,20 +217,19 @@ Result LaunchMessages(const Comm& comm, const Request* const* requests, uint32_t
                 : LaunchPairs<kMaxMessages>(comm, requests, n, stream);
 }
 
-Result LaunchRound(const Start& start, const VariantRow& row, bool ends, backend::Stream& stream) {
+Result LaunchRound(const Start& start, bool ends, backend::Stream& stream) {
   Common common = CommonOf(start);
   common.in_offset_bytes = 0;
   common.out_offset_bytes = 0;
   common.ends = ends ? 1 : 0;
   Plan round = {start.plan.variant};
   FitRound(start.comm, &round);
-  return LaunchEarly({start.comm, start.request, round}, row, "BarrierKernel", stream,
-                     &BarrierKernel<>, common);
+  return LaunchEarly({start.comm, start.request, round}, "BarrierKernel", stream, &BarrierKernel<>,
+                     common);
 }
 
 const VariantRow kDirectRow = {
     Variant::kDirect,
-    "direct",
     kAllReduceBit | kReduceScatterBit | kMovementBits | Bit(Operation::kSendRecv) |
         Bit(Operation::kAllToAllV) | Bit(Operation::kBarrier),
     nullptr,

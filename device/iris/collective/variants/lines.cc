@@ -8,16 +8,9 @@
 
 namespace iris::ccl::impl {
 
-extern const VariantRow kLinesRow;
-
 namespace {
 
-struct Kernels {
-  template <typename T, typename Op, uint32_t N>
-  static auto Of() {
-    return &ReduceLines<T, Op, N>;
-  }
-};
+IRIS_REDUCTION_KERNELS(Kernels, ReduceLines<T, Op, N>);
 
 bool Supports(const Shape& shape, uint32_t members) {
   if (!kHasLines || members < 2 || members > kMaxLineMembers) return false;
@@ -38,12 +31,11 @@ Result Prepare() {
 Result Launch(const Start& start, backend::Stream& stream) {
   const Request& request = start.request;
   if (request.operation == Operation::kAllGather) {
-    return LaunchEarly(start, kLinesRow, "GatherLines", stream, &GatherLines<>, CommonOf(start),
-                       Rows(start));
+    return LaunchEarly(start, "GatherLines", stream, &GatherLines<>, CommonOf(start), Rows(start));
   }
   ReduceCall call = WholeRows(start);
   if (request.operation == Operation::kAllReduce) call.target = ReduceCall::kAll;
-  return LaunchEarly(start, kLinesRow, "ReduceLines", stream,
+  return LaunchEarly(start, "ReduceLines", stream,
                      SelectFixed<Kernels>(request.type, start.comm.team.size), CommonOf(start),
                      call);
 }
@@ -51,9 +43,9 @@ Result Launch(const Start& start, backend::Stream& stream) {
 }  // namespace
 
 const VariantRow kLinesRow = {
-    Variant::kLines, "lines", kAllReduceBit | kReduceScatterBit | Bit(Operation::kAllGather),
-    &Supports,       &Fit,    &Prepare,
-    &Launch,
+    Variant::kLines, kAllReduceBit | kReduceScatterBit | Bit(Operation::kAllGather),
+    &Supports,       &Fit,
+    &Prepare,        &Launch,
 };
 
 }  // namespace iris::ccl::impl

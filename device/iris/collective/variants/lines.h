@@ -10,8 +10,8 @@
 
 namespace iris::ccl::impl {
 
-// Takes the lines of a step from the others: *result is the sum of all parts, of which `own` is
-// this member's, in the order of the members. False as Receive.
+// Takes the lines of a step from the others: *result is the sum of all parts, with this member's
+// `own`, in the order of the members. False as Receive.
 template <typename T, typename Op, uint32_t N>
 IRIS_DEVICE inline bool SumLines(const LineLane& lane, const Op& op, Rounds* rounds, uint64_t step,
                                  uint64_t line_bytes, Bytes16 own, Bytes16* result) {
@@ -38,8 +38,7 @@ IRIS_DEVICE inline bool SumLines(const LineLane& lane, const Op& op, Rounds* rou
   return true;
 }
 
-// Every member sends its rows as lines, and reduces what it gets in the order of the members. As
-// ReduceByPackets, but that every call gives everybody a row.
+// As ReduceByPackets, by lines; every call gives everybody a row.
 template <typename T, typename Op, uint32_t N>
 IRIS_DEVICE inline void ReduceByLines(const Common& common, const ReduceCall& call,
                                       Rounds& rounds) {

@@ -8,16 +8,9 @@
 
 namespace iris::ccl::impl {
 
-extern const VariantRow kPacketsRow;
-
 namespace {
 
-struct Kernels {
-  template <typename T, typename Op, uint32_t N>
-  static auto Of() {
-    return &ReducePackets<T, Op, N>;
-  }
-};
+IRIS_REDUCTION_KERNELS(Kernels, ReducePackets<T, Op, N>);
 
 void Fit(const Comm& comm, const Shape& shape, uint64_t bytes, Plan* plan) {
   // What a block sends one member: all of it, or that member's row.
@@ -35,12 +28,11 @@ Result Prepare() {
 Result Launch(const Start& start, backend::Stream& stream) {
   const Request& request = start.request;
   if ((Bit(request.operation) & kMovementBits) != 0) {
-    return LaunchEarly(start, kPacketsRow, "MovePackets", stream, &MovePackets<>, CommonOf(start),
-                       Rows(start));
+    return LaunchEarly(start, "MovePackets", stream, &MovePackets<>, CommonOf(start), Rows(start));
   }
   ReduceCall call = WholeRows(start);
   if (request.operation == Operation::kAllReduce) call.target = ReduceCall::kAll;
-  return LaunchEarly(start, kPacketsRow, "ReducePackets", stream,
+  return LaunchEarly(start, "ReducePackets", stream,
                      Select<Kernels>(request.type, request.op, start.comm.team.size),
                      CommonOf(start), call);
 }
@@ -48,9 +40,9 @@ Result Launch(const Start& start, backend::Stream& stream) {
 }  // namespace
 
 const VariantRow kPacketsRow = {
-    Variant::kPackets, "packets", kAllReduceBit | kReduceScatterBit | kReduceBit | kMovementBits,
-    nullptr,           &Fit,      &Prepare,
-    &Launch,
+    Variant::kPackets, kAllReduceBit | kReduceScatterBit | kReduceBit | kMovementBits,
+    nullptr,           &Fit,
+    &Prepare,          &Launch,
 };
 
 }  // namespace iris::ccl::impl

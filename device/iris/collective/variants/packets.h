@@ -1,5 +1,4 @@
-// kPackets: each 8 bytes travel with the two flags that say that they are there. N: members, known
-// when compiled (2, 4, 8); 0: any.
+// kPackets: each 8 bytes travel with two flags. N: members (2, 4, 8), or 0 for any number.
 #pragma once
 
 #include <cstdint>
@@ -48,8 +47,7 @@ IRIS_DEVICE inline void ReduceByPackets(const Common& common, const ReduceCall& 
         backend::Store16<CacheHint::kVolatile>(rounds.Inbox(peer, me) + w, rounds.Packet(word));
       }
     }
-    // All threads have read the epoch and what is shared is clear; for the rounds that follow: the
-    // block has read its packets of the last one.
+    // All have read the epoch, shared words are clear, and the last round's packets have been read.
     iris::impl::SyncInsideBlock();
     // What differs must be known before packets are waited for that will not come.
     if (calls) {
@@ -121,8 +119,7 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void ReducePackets(IRIS_PARAM Com
   rounds.Conclude();
 }
 
-// The same for rows that are only moved. A template of nothing, since a kernel cannot be inline
-// everywhere.
+// The same for rows that are only moved.
 IRIS_DEVICE inline void MoveByPackets(const Common& common, const MoveCall& call, Rounds& rounds) {
   if (rounds.broken()) return;
   const uint32_t n = common.size;

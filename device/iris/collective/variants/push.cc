@@ -8,16 +8,9 @@
 
 namespace iris::ccl::impl {
 
-extern const VariantRow kPushRow;
-
 namespace {
 
-struct Kernels {
-  template <typename T, typename Op, uint32_t N>
-  static auto Of() {
-    return &ReducePush<T, Op, N>;
-  }
-};
+IRIS_REDUCTION_KERNELS(Kernels, ReducePush<T, Op, N>);
 
 void Fit(const Comm& comm, const Shape& shape, uint64_t bytes, Plan* plan) {
   FitUnits(comm, shape, bytes, plan);
@@ -29,7 +22,7 @@ void Fit(const Comm& comm, const Shape& shape, uint64_t bytes, Plan* plan) {
 Result Launch(const Start& start, backend::Stream& stream) {
   const Request& request = start.request;
   const bool scatter = request.operation == Operation::kReduceScatter;
-  return LaunchEarly(start, kPushRow, "ReducePush", stream,
+  return LaunchEarly(start, "ReducePush", stream,
                      Select<Kernels>(request.type, request.op, start.comm.team.size),
                      CommonOf(start), scatter ? WholeRows(start) : Slices(start));
 }
@@ -37,8 +30,7 @@ Result Launch(const Start& start, backend::Stream& stream) {
 }  // namespace
 
 const VariantRow kPushRow = {
-    Variant::kPush,       "push",  kAllReduceBit | kReduceScatterBit, nullptr, &Fit,
-    &PrepareAll<Kernels>, &Launch,
+    Variant::kPush, kAllReduceBit | kReduceScatterBit, nullptr, &Fit, &PrepareAll<Kernels>, &Launch,
 };
 
 }  // namespace iris::ccl::impl

@@ -45,8 +45,7 @@ struct PushWarps {
   }
 };
 
-// The bytes of every row that this block has, by chunks of one length: a few, so that one is put
-// while another is reduced.
+// The bytes of every row of this block, by chunks: one is put while another is reduced.
 struct PushChunks {
   uint64_t begin;
   uint64_t end;
@@ -74,8 +73,7 @@ struct PushChunks {
 // This member's row, to be reduced, and those of the others, as far as they exist.
 template <typename T, typename Op, uint32_t N>
 IRIS_DEVICE inline void ReduceByPush(const Common& common, const ReduceCall& call, Rounds& rounds) {
-  // The addresses of the parts and of the sum, for chunks by turns: those of one are written while
-  // those of the other may still be read.
+  // Addresses of the parts and the sum, for alternating chunks: one is written while one is read.
   IRIS_SHARED(uint8_t * [2 * (kMaxTeamRanks + 1)], tables);
   // 1 + the chunk for which a warp waited in vain. All that is told between two syncs is the same.
   IRIS_SHARED(uint64_t[1], missed);

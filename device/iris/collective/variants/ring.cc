@@ -10,8 +10,6 @@
 
 namespace iris::ccl::impl {
 
-extern const VariantRow kRingRow;
-
 // An all-reduce around a ring: each row begins at the member of its number, goes on from neighbour
 // to neighbour, each of which adds its own, and the whole sum once more around to all. Each member
 // stores into the stage of the next one alone, so buffers may be anywhere. Patarasuk and Yuan,
@@ -104,12 +102,7 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void ReduceRing(IRIS_PARAM Common
 
 namespace {
 
-struct Kernels {
-  template <typename T, typename Op, uint32_t N>
-  static auto Of() {
-    return &ReduceRing<T, Op>;
-  }
-};
+IRIS_REDUCTION_KERNELS(Kernels, ReduceRing<T, Op>);
 
 bool Supports(const Shape& shape, uint32_t) {
   // Partial sums travel as elements, and the average of bytes is that of a sum that does not wrap.
@@ -117,14 +110,14 @@ bool Supports(const Shape& shape, uint32_t) {
 }
 
 Result Launch(const Start& start, backend::Stream& stream) {
-  return LaunchKernel(start, kRingRow, "ReduceRing", start.plan.blocks, start.plan.threads, stream,
-                      SelectGeneral<Kernels>(start.request.type), CommonOf(start), Slices(start));
+  return LaunchKernel(start, "ReduceRing", stream, SelectGeneral<Kernels>(start.request.type),
+                      CommonOf(start), Slices(start));
 }
 
 }  // namespace
 
 const VariantRow kRingRow = {
-    Variant::kRing, "ring", kAllReduceBit, &Supports, &FitUnits, &PrepareGeneral<Kernels>, &Launch,
+    Variant::kRing, kAllReduceBit, &Supports, &FitUnits, &PrepareGeneral<Kernels>, &Launch,
 };
 
 }  // namespace iris::ccl::impl

@@ -1,5 +1,4 @@
-// The row of kTwoLines: slices, as lines, and then what each member made of its slice. Its kernels:
-// lines.h.
+// The row of kTwoLines: slices, as lines, and then their results. Its kernels: lines.h.
 #include <cstdint>
 
 #include "iris/collective/impl/select_kernel.h"
@@ -8,16 +7,9 @@
 
 namespace iris::ccl::impl {
 
-extern const VariantRow kTwoLinesRow;
-
 namespace {
 
-struct Kernels {
-  template <typename T, typename Op, uint32_t N>
-  static auto Of() {
-    return &ReduceTwoLines<T, Op, N>;
-  }
-};
+IRIS_REDUCTION_KERNELS(Kernels, ReduceTwoLines<T, Op, N>);
 
 bool Supports(const Shape& shape, uint32_t members) {
   return kHasLines && HasFixedKernel(shape.type, shape.op, members);
@@ -33,7 +25,7 @@ void Fit(const Comm& comm, const Shape& shape, uint64_t bytes, Plan* plan) {
 Result Prepare() { return kHasLines ? PrepareFixed<Kernels>() : Result{}; }
 
 Result Launch(const Start& start, backend::Stream& stream) {
-  return LaunchEarly(start, kTwoLinesRow, "ReduceTwoLines", stream,
+  return LaunchEarly(start, "ReduceTwoLines", stream,
                      SelectFixed<Kernels>(start.request.type, start.comm.team.size),
                      CommonOf(start), Slices(start));
 }
@@ -41,7 +33,7 @@ Result Launch(const Start& start, backend::Stream& stream) {
 }  // namespace
 
 const VariantRow kTwoLinesRow = {
-    Variant::kTwoLines, "two_lines", kAllReduceBit, &Supports, &Fit, &Prepare, &Launch,
+    Variant::kTwoLines, kAllReduceBit, &Supports, &Fit, &Prepare, &Launch,
 };
 
 }  // namespace iris::ccl::impl

@@ -9,11 +9,8 @@
 
 namespace iris::ccl::impl {
 
-extern const VariantRow kTwoPacketsRow;
-
-// An all-reduce in two rounds of packets: everybody gets the words of its row, and then from
-// everybody what came of its row. Rows are sent as if all were whole, so that every block hears of
-// every member in both rounds.
+// An all-reduce in two rounds of packets: each member receives the words of its slice, and then all
+// slices' results. Slices are sent as if whole, so every block hears of every member in both.
 template <typename T, typename Op, uint32_t N>
 IRIS_DEVICE inline void ReduceByTwoPackets(const Common& common, const ReduceCall& call,
                                            Rounds& rounds) {
@@ -128,12 +125,7 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void ReduceTwoPackets(IRIS_PARAM 
 
 namespace {
 
-struct Kernels {
-  template <typename T, typename Op, uint32_t N>
-  static auto Of() {
-    return &ReduceTwoPackets<T, Op, N>;
-  }
-};
+IRIS_REDUCTION_KERNELS(Kernels, ReduceTwoPackets<T, Op, N>);
 
 bool Supports(const Shape& shape, uint32_t members) {
   return HasFixedKernel(shape.type, shape.op, members);
@@ -144,7 +136,7 @@ void Fit(const Comm& comm, const Shape&, uint64_t bytes, Plan* plan) {
 }
 
 Result Launch(const Start& start, backend::Stream& stream) {
-  return LaunchEarly(start, kTwoPacketsRow, "ReduceTwoPackets", stream,
+  return LaunchEarly(start, "ReduceTwoPackets", stream,
                      SelectFixed<Kernels>(start.request.type, start.comm.team.size),
                      CommonOf(start), Slices(start));
 }
@@ -152,8 +144,7 @@ Result Launch(const Start& start, backend::Stream& stream) {
 }  // namespace
 
 const VariantRow kTwoPacketsRow = {
-    Variant::kTwoPackets,   "two_packets", kAllReduceBit, &Supports, &Fit,
-    &PrepareFixed<Kernels>, &Launch,
+    Variant::kTwoPackets, kAllReduceBit, &Supports, &Fit, &PrepareFixed<Kernels>, &Launch,
 };
 
 }  // namespace iris::ccl::impl

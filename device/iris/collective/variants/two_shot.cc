@@ -1,5 +1,6 @@
 // kTwoShot: each member reduces its slice and stores it to all, or to the root; in a broadcast it
-// fetches its slice from the root and stores it to the others.
+// fetches its slice from the root and stores it to the others. kTwoPhase: the same of an
+// all-reduce, but each thread reads all that it needs before it gives the others anything.
 #include <cstdint>
 
 #include "iris/collective/impl/patterns.h"
@@ -10,11 +11,9 @@
 
 namespace iris::ccl::impl {
 
-extern const VariantRow kTwoShotRow;
-
-// A broadcast of much: each member but the root fetches a slice from it and gives it to the others,
-// so that no link carries more than the whole once. Where a buffer is not in the heap: by chunks,
-// from the root to all. A template of nothing, since a kernel cannot be inline everywhere.
+// A large broadcast: each member but the root fetches a slice from it and gives it to the others,
+// so that no link carries more than the whole once. For buffers outside the heap: by chunks, from
+// the root to all.
 IRIS_DEVICE inline void BroadcastBySlices(const Common& common, const MoveCall& call,
                                           Rounds& rounds) {
   IRIS_SHARED(uint8_t* [kMaxTeamRanks], table);
@@ -93,19 +92,27 @@ Result Prepare() { return backend::PrepareKernel(&BroadcastSlices<>); }
 
 Result Launch(const Start& start, backend::Stream& stream) {
   if (start.request.operation == Operation::kBroadcast) {
-    return LaunchKernel(start, kTwoShotRow, "BroadcastSlices", start.plan.blocks,
-                        start.plan.threads, stream, &BroadcastSlices<>, CommonOf(start),
+    return LaunchKernel(start, "BroadcastSlices", stream, &BroadcastSlices<>, CommonOf(start),
                         Rows(start));
   }
-  return LaunchReduceDirect(start, kTwoShotRow, CommonOf(start), Slices(start), false, stream);
+  return LaunchReduceDirect(start, CommonOf(start), Slices(start), false, stream);
+}
+
+Result PrepareNothing() { return {}; }
+
+Result LaunchTwoPhase(const Start& start, backend::Stream& stream) {
+  return LaunchReduceDirect(start, CommonOf(start), Slices(start), true, stream);
 }
 
 }  // namespace
 
 const VariantRow kTwoShotRow = {
-    Variant::kTwoShot, "two_shot", kAllReduceBit | kReduceBit | Bit(Operation::kBroadcast),
-    &Supports,         &FitUnits,  &Prepare,
-    &Launch,
+    Variant::kTwoShot, kAllReduceBit | kReduceBit | Bit(Operation::kBroadcast),
+    &Supports,         &FitUnits,
+    &Prepare,          &Launch,
+};
+const VariantRow kTwoPhaseRow = {
+    Variant::kTwoPhase, kAllReduceBit, nullptr, &FitUnits, &PrepareNothing, &LaunchTwoPhase,
 };
 
 }  // namespace iris::ccl::impl

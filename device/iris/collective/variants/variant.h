@@ -1,8 +1,6 @@
-// What a variant is: a row of the registry, in the variant's own file. What the files of the
-// variants have in common is here, too. Host code.
-//
-// A new variant: an enumerator in collective.h, a file here that defines its row, and the row's
-// line in registry.cc.
+// VariantRow: what the launcher knows of a variant. Each row is in the variant's own file; shared
+// code is here. Host code. A new variant needs its line in the list of iris/ccl_types.h, and a file
+// here that defines the row k<Name>Row.
 #pragma once
 
 #include <cstdint>
@@ -33,13 +31,11 @@ struct Start {
 
 struct VariantRow {
   Variant variant;
-  const char* name;
   // The operations that it has for some type, op and team.
   uint32_t operations;
   // Whether it has this call, of one of those. Null: it has all.
   bool (*supports)(const Shape& shape, uint32_t members);
-  // Completes a plan whose blocks and threads are 0 where no rule and no Config says them. `bytes`:
-  // of the larger of in and out.
+  // Completes a plan whose blocks and threads may be 0. `bytes`: of the larger of in and out.
   void (*fit)(const Comm& comm, const Shape& shape, uint64_t bytes, Plan* plan);
   // Loads its kernels onto the current device.
   Result (*prepare)();
@@ -48,16 +44,18 @@ struct VariantRow {
   backend::HostOnly host_only = {};
 };
 
-// The row of a variant, null for kAuto; all rows.
-const VariantRow* FindVariant(Variant variant);
-struct VariantRows {
-  const VariantRow* const* rows;
-  uint32_t n;
-};
-VariantRows AllVariants();
+#define IRIS_ROW(Name, number, text) extern const VariantRow k##Name##Row;
+IRIS_CCL_VARIANTS(IRIS_ROW)
+#undef IRIS_ROW
 
-// Ways to complete a plan. By words: each thread has eight bytes of what a block sends one member.
-// By units: some pieces of 16 bytes of a member's share.
+inline constexpr const VariantRow* kRows[] = {
+#define IRIS_ROW(Name, number, text) &k##Name##Row,
+    IRIS_CCL_VARIANTS(IRIS_ROW)
+#undef IRIS_ROW
+};
+
+// Complete a plan by words of eight bytes, a thread's to one member, or by units of 16 bytes of a
+// member's share.
 void FitWords(const Comm& comm, uint64_t words, Plan* plan);
 void FitUnits(const Comm& comm, const Shape& shape, uint64_t bytes, Plan* plan);
 // By lines of `row_bytes`, what goes to one member: each warp has what it stores at once.
@@ -82,42 +80,38 @@ uint32_t UnrollOf(const T&) {
   return 0;
 }
 
-// Launches a kernel of a variant: the only way to do that, so that nothing goes unnoticed.
-// config.early: the kernel begins with impl::Enter.
+// Launches a kernel as the plan says, and notes it. `early`: it begins with impl::Enter.
 template <typename... Params, typename... Args>
-Result LaunchKernelAs(const LaunchConfig& config, const Start& start, const VariantRow& row,
-                      const char* name, backend::Stream& stream, void (*kernel)(Params...),
-                      const Common& common, const Args&... args) {
+Result LaunchPlanned(const Start& start, bool early, const char* name, backend::Stream& stream,
+                     void (*kernel)(Params...), const Common& common, const Args&... args) {
+  const LaunchConfig config = {start.plan.blocks, start.plan.threads, 0, early};
   uint32_t unroll = 0;
   ((unroll = UnrollOf(args) != 0 ? UnrollOf(args) : unroll), ...);
-  Note(start.comm, {{row.variant, config.grid, config.block, unroll}, name});
+  Note(start.comm, {{start.plan.variant, config.grid, config.block, unroll}, name});
   return InPieces(start.comm, config, 1, common, stream,
                   [&](const LaunchConfig& piece, const Common& its) {
                     return backend::Launch(piece, stream, kernel, its, args...);
                   });
 }
-template <typename... Params, typename... Args>
-Result LaunchKernel(const Start& start, const VariantRow& row, const char* name, uint32_t blocks,
-                    uint32_t threads, backend::Stream& stream, void (*kernel)(Params...),
-                    const Common& common, const Args&... args) {
-  return LaunchKernelAs({blocks, threads}, start, row, name, stream, kernel, common, args...);
+template <typename... Args>
+Result LaunchKernel(const Start& start, const char* name, backend::Stream& stream,
+                    const Args&... args) {
+  return LaunchPlanned(start, false, name, stream, args...);
 }
-template <typename... Params, typename... Args>
-Result LaunchEarly(const Start& start, const VariantRow& row, const char* name,
-                   backend::Stream& stream, void (*kernel)(Params...), const Common& common,
+template <typename... Args>
+Result LaunchEarly(const Start& start, const char* name, backend::Stream& stream,
                    const Args&... args) {
-  return LaunchKernelAs({start.plan.blocks, start.plan.threads, 0, BeginsEarly(start)}, start, row,
-                        name, stream, kernel, common, args...);
+  return LaunchPlanned(start, BeginsEarly(start), name, stream, args...);
 }
 
 // Reductions of a slice or row by ReduceDirect; see impl/reduce_direct.h.
-Result LaunchReduceDirect(const Start& start, const VariantRow& row, const Common& common,
-                          const ReduceCall& call, bool two_phases, backend::Stream& stream);
+Result LaunchReduceDirect(const Start& start, const Common& common, const ReduceCall& call,
+                          bool two_phases, backend::Stream& stream);
 // A round of the team as the variant's own.
-Result LaunchRound(const Start& start, const VariantRow& row, bool ends, backend::Stream& stream);
+Result LaunchRound(const Start& start, bool ends, backend::Stream& stream);
 // Rows pushed to where they belong; see impl/move_direct.h.
-Result LaunchMoveDirect(const Start& start, const VariantRow& row, const Common& common,
-                        const MoveCall& call, backend::Stream& stream);
+Result LaunchMoveDirect(const Start& start, const Common& common, const MoveCall& call,
+                        backend::Stream& stream);
 // Plans a call that was checked, for a team of several members or a barrier, and launches it.
 Result LaunchRequest(const Comm& comm, const Request& request, backend::Stream& stream);
 // Several messages at once, of at most kMaxMessages: their requests, which are checked.

@@ -1,5 +1,4 @@
-// The values of a sequence, element by element, as kernels and hosts compute them. Every operation
-// on floats and doubles is rounded by itself: this folder is compiled without fused operations.
+// The values of a sequence, as kernels and hosts compute them. Compiled without fused operations.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +10,7 @@
 
 namespace iris::fill::impl {
 
-// A double cut to float so that rounding it again gives what rounding once would: the last bit says
-// that something was cut off.
+// Cuts a double to float, with a last bit for lost bits, so that rounding it again is exact.
 IRIS_HOST_DEVICE inline float ToFloatOdd(double x) {
   const float near = static_cast<float>(x);
   uint32_t bits = backend::BitCast<uint32_t>(near);
@@ -22,16 +20,14 @@ IRIS_HOST_DEVICE inline float ToFloatOdd(double x) {
   return backend::BitCast<float>(bits | 1u);
 }
 
-// To the nearest 8-bit float and to even. What is too large is NaN (E4M3, which has no infinity) or
-// infinite.
+// To the nearest 8-bit float and to even. Too large: NaN (E4M3, which has no infinity) or infinite.
 IRIS_HOST_DEVICE inline uint8_t Float8Bits(double x, bool e4m3) {
   const uint32_t mantissa_bits = e4m3 ? 3 : 2, bias = e4m3 ? 7 : 15;
   const uint32_t bits = backend::BitCast<uint32_t>(ToFloatOdd(x));
   const uint32_t sign = (bits >> 24) & 0x80u;
   const uint32_t magnitude = bits & 0x7fffffffu;
   if (magnitude > 0x7f800000u) return static_cast<uint8_t>(sign | 0x7fu);
-  // The middle between the largest number and what would come next rounds to the even one of both:
-  // E4M3's largest is even, E5M2's is odd.
+  // The middle above the largest number rounds to even: E4M3's largest is even, E5M2's is odd.
   const float limit = e4m3 ? 464.0f : 61440.0f;
   if (magnitude >= backend::BitCast<uint32_t>(limit) + (e4m3 ? 1u : 0u)) {
     return static_cast<uint8_t>(sign | (e4m3 ? 0x7fu : 0x7cu));
@@ -119,9 +115,8 @@ IRIS_HOST_DEVICE constexpr uint32_t RandomBits(Kind kind, DType type) {
   return 16;
 }
 
-// In [0, 1), of an element's random bits: as many as the type has of a significand. Exact. Of 16
-// bits: they become those behind the point of a float in [1, 2), which takes less than a
-// conversion.
+// In [0, 1), exact, of as many random bits as the significand has. 16 bits become the fraction of a
+// float in [1, 2), which takes less than a conversion.
 IRIS_HOST_DEVICE inline float UnitOfHalf(uint32_t half, DType type) {
   const uint32_t fraction = type == DType::kF16 ? (half & 0xffe0u) << 7 : (half & 0xff00u) << 7;
   return backend::BitCast<float>(0x3f800000u | fraction) - 1.0f;
@@ -137,15 +132,14 @@ IRIS_HOST_DEVICE inline uint16_t ShortBitsOf(float x, DType type) {
   return type == DType::kF16 ? backend::HalfBitsOf(x) : backend::BfloatBitsOf(x);
 }
 
-// kUniform of types with 16 bits. The least of what rounds to `end` or more is above the largest
-// number below it.
+// kUniform of 16-bit types. The least of what rounds to `end` is above the largest below it.
 IRIS_HOST_DEVICE inline uint16_t UniformInFloats(const Sequence& s, DType type, uint32_t half) {
   const float x = s.float_start + UnitOfHalf(half, type) * s.float_step;
   return ShortBitsOf(x < s.float_cap ? x : s.float_cap, type);
 }
 
-// Element i of the sequence, with its random bits. `kind` and `type` are those of the sequence:
-// where they are constants, the compiler leaves out the rest.
+// Element i of the sequence, with its random bits. `kind` and `type` are its, as constants if
+// known.
 IRIS_HOST_DEVICE inline uint64_t ValueOf(const Sequence& s, Kind kind, DType type, uint64_t i,
                                          uint64_t random) {
   switch (kind) {

@@ -1,5 +1,4 @@
-// Kernels that fill 16 bytes at a time: a thread makes the elements of a whole unit, of random
-// numbers with all words of each Philox block, and stores them at once.
+// Kernels that fill 16 bytes at a time, of random numbers with all words of each Philox block.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +8,8 @@
 
 namespace iris::fill::impl {
 
-// Units of 16 bytes, from the element `first` of the sequence on, to `to`, which is aligned to 16.
-// Of random kinds, `first` is a multiple of ElementsOfABlock.
-// to == nullptr: the kernel is loaded onto the current device, and nothing is launched.
+// Units of 16 bytes from element `first` on, of random kinds a multiple of ElementsOfABlock. to ==
+// nullptr: the kernel is loaded, and nothing is launched.
 struct Vectors {
   void* to = nullptr;
   uint64_t first = 0;
@@ -91,8 +89,7 @@ Result LaunchVectors(const Sequence& s, const Vectors& v, backend::Stream& strea
   return backend::Launch(ConfigFor(v.units), stream, FillVectors<kKind, kType>, s, v);
 }
 
-// Of one kind, by the sequence's type; each is in a file of its own. Integers go by their width.
-// kUnimplemented: such elements are filled one by one.
+// By the sequence's type, integers by width. kUnimplemented: such elements go one by one.
 Result FillRange(const Sequence& s, const Vectors& v, backend::Stream& stream);
 Result FillUniform(const Sequence& s, const Vectors& v, backend::Stream& stream);
 Result FillNormal(const Sequence& s, const Vectors& v, backend::Stream& stream);

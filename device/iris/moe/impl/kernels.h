@@ -40,7 +40,7 @@ IRIS_DEVICE inline T* Mine(const MoeCall& call, uint64_t offset_bytes) {
   return At<T>(call, call.common.index, offset_bytes);
 }
 
-// What member `from` told member `to`, and behind it its rows for each expert.
+// Returns what member `from` announced to member `to`; it is followed by its rows for each expert.
 IRIS_DEVICE inline Told* ToldBy(const MoeCall& call, uint32_t to, uint32_t from) {
   return At<Told>(call, to, call.at.told_bytes + from * call.at.told_stride_bytes);
 }
@@ -54,7 +54,7 @@ IRIS_DEVICE inline uint32_t* OwnRowsOfExperts(const MoeCall& call) {
 IRIS_DEVICE inline int32_t* PlacesTo(const MoeCall& call, uint32_t member) {
   return Mine<int32_t>(call, call.at.places_bytes) + uint64_t{member} * call.max_tokens;
 }
-// Row `row` of what `from` gave `to`.
+// Returns the slot of row `row` from `from` at `to`.
 IRIS_DEVICE inline uint64_t SlotOf(const MoeCall& call, uint32_t from, uint32_t row) {
   return uint64_t{from} * call.max_tokens + row;
 }
@@ -64,7 +64,7 @@ IRIS_DEVICE inline uint8_t* RowAt(const MoeCall& call, uint32_t to, uint64_t slo
 IRIS_DEVICE inline Entry* EntriesAt(const MoeCall& call, uint32_t to, uint64_t slot) {
   return At<Entry>(call, to, call.at.entries_bytes) + slot * call.top_k;
 }
-// Where this member put the choices of a row that came.
+// Returns the targets of a received row's choices at this member.
 IRIS_DEVICE inline int32_t* TargetsAt(const MoeCall& call, uint64_t slot) {
   return Mine<int32_t>(call, call.at.targets_bytes) + slot * call.top_k;
 }
@@ -75,7 +75,8 @@ IRIS_DEVICE inline int64_t IdAt(const MoeCall& call, uint64_t i) {
   }
   return backend::LoadPlain(reinterpret_cast<const int32_t*>(call.ids) + i);
 }
-// Choice j of token t: an expert that no earlier choice of the token names; else -1.
+// Returns choice j of token t, or -1 if it is no expert or an earlier choice of the token names the
+// same.
 IRIS_DEVICE inline int64_t ChoiceOf(const MoeCall& call, uint32_t t, uint32_t j) {
   const uint64_t first = uint64_t{t} * call.top_k;
   const int64_t id = IdAt(call, first + j);
@@ -86,13 +87,13 @@ IRIS_DEVICE inline int64_t ChoiceOf(const MoeCall& call, uint32_t t, uint32_t j)
   return id;
 }
 
-// Whether an operation of the Comm has failed at this member.
+// Returns true if an operation of the Comm has failed at this member.
 IRIS_DEVICE inline bool Failed(const MoeCall& call) {
   const ccl::impl::Header* const header = ccl::impl::HeaderAt(call.common, call.common.index);
   return backend::Load<Scope::kDevice, Order::kRelaxed>(&header->failed) != 0;
 }
 
-// Ends the operation at this member by its own doing, and all that follow on the stream.
+// Fails this operation and all later ones of the stream at this member, for a reason of its own.
 IRIS_COLD void FailHere(const MoeCall& call, StatusCode code, uint32_t member, uint64_t detail,
                         uint64_t value, uint32_t sequence) {
   ccl::ErrorReport* const report = call.common.report;
@@ -111,20 +112,20 @@ IRIS_COLD void FailHere(const MoeCall& call, StatusCode code, uint32_t member, u
   }
 }
 
-// The work of a grid, dealt out to its warps.
+// The work of a grid, divided among its warps.
 struct Warps {
   uint64_t first;
   uint64_t step;
 };
 IRIS_DEVICE inline Warps WarpsOf(uint32_t block, uint32_t blocks) {
   const uint64_t each = backend::BlockSize() / backend::WarpSize();
-  // Neighbours in different blocks: few rows then keep many multiprocessors busy.
+  // Consecutive items go to different blocks, so that a few rows keep many multiprocessors busy.
   return {backend::WarpIndex() * uint64_t{blocks} + block, each * blocks};
 }
 IRIS_DEVICE inline Warps WarpsOfGrid() {
   return WarpsOf(backend::BlockIndex(), backend::GridSize());
 }
-// The same of a kernel that meets the others, in whatever pieces it is launched.
+// Warps of a kernel that meets other members, in whatever pieces it is launched.
 IRIS_DEVICE inline Warps WarpsOfTeam(const MoeCall& call) {
   return WarpsOf(ccl::impl::BlockOf(call.common), ccl::impl::GridOf(call.common));
 }
@@ -141,7 +142,7 @@ IRIS_DEVICE inline uint32_t CountOf(uint64_t ballot) {
 }
 
 // Numbers the tokens for which `wanted(t)` is true, in their order: calls take(t, number) for each
-// token, with ~0u where it is not. Returns how many there are, in all threads. By a whole block.
+// token, with ~0u for the others. Returns their count in all threads. Called by a whole block.
 template <typename Wanted, typename Take>
 IRIS_DEVICE inline uint32_t NumberTokens(uint32_t tokens, uint32_t* sums, Wanted wanted,
                                          Take take) {
@@ -164,10 +165,9 @@ IRIS_DEVICE inline uint32_t NumberTokens(uint32_t tokens, uint32_t* sums, Wanted
   return before;
 }
 
-// Choices of a token that a thread loads at once.
 inline constexpr uint32_t kIdsAtOnce = 8;
 
-// Calls look(j, id) for each choice of token t. The loads of several are under way at once.
+// Calls look(j, id) for each choice of token t. Several loads are in flight at once.
 template <typename Look>
 IRIS_DEVICE inline void ForChoices(const MoeCall& call, uint32_t t, Look look) {
   const uint64_t first = uint64_t{t} * call.top_k;
@@ -184,14 +184,14 @@ IRIS_DEVICE inline void ForChoices(const MoeCall& call, uint32_t t, Look look) {
   }
 }
 
-// Of this many tokens a block looks for the first one that chooses what is no expert.
+// Returns how many groups of tokens the blocks check for choices that are no expert.
 IRIS_DEVICE inline uint32_t Checks(const MoeCall& call) {
   const uint32_t checks = (call.tokens + backend::BlockSize() - 1) / backend::BlockSize();
   return checks == 0 ? 1 : checks;
 }
 
-// One block numbers the tokens of one expert, or of one receiver, at a time, or looks at the
-// choices of as many tokens as it has threads.
+// A block numbers the tokens of one expert or of one receiver at a time, or checks the choices of
+// as many tokens as it has threads.
 template <uint32_t = 0>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void Route(IRIS_PARAM MoeCall call) {
   IRIS_SHARED(uint32_t[kMaxWarps], sums);
@@ -201,7 +201,7 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void Route(IRIS_PARAM MoeCall cal
   for (uint32_t job = backend::BlockIndex(); job < jobs; job += backend::GridSize()) {
     if (job < call.n_experts) {
       uint32_t* const orders = Mine<uint32_t>(call, call.at.orders_bytes);
-      uint32_t which = 0;  // of this thread's token
+      uint32_t which = 0;  // the choice of this thread's token
       const uint32_t count = NumberTokens(
           call.tokens, sums,
           [&](uint32_t t) {
@@ -257,13 +257,13 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void Route(IRIS_PARAM MoeCall cal
   }
 }
 
-// Where the rows of up to kFan receivers, or rows, begin; null: there is none.
+// The destinations of up to kFan rows; null: none.
 struct Fan {
   uint8_t* to[kFan];
 };
 
-// A row of `bytes` at `from` to all of them, by a warp. `whole`: what is behind the row, up to a
-// multiple of 16 bytes, may be written.
+// Copies a row to all destinations. Called by a warp. `whole`: bytes after the row, up to a
+// multiple of 16, may be written.
 IRIS_DEVICE inline void CopyRow(const uint8_t* from, uint32_t bytes, uint32_t element_bytes,
                                 const Fan& fan, bool whole) {
   const uint32_t step = backend::WarpSize() * 16;
@@ -302,7 +302,7 @@ IRIS_DEVICE inline void CopyRow(const uint8_t* from, uint32_t bytes, uint32_t el
   }
 }
 
-// The same, as f8e4m3 with scales, by lanes of eight: each has 16 of 128 columns.
+// Copies a row as f8e4m3 with scales. Eight lanes share 128 columns, 16 each.
 IRIS_DEVICE inline void QuantizeRow(const MoeCall& call, const uint8_t* from, const Fan& fan) {
   constexpr uint32_t kLanes = kScaleColumns / 16;
   const uint32_t element_bytes = ElementBytes(call.in);
@@ -320,7 +320,7 @@ IRIS_DEVICE inline void QuantizeRow(const MoeCall& call, const uint8_t* from, co
     const uint8_t* const p = from + uint64_t{column} * element_bytes;
     if (count > 0) LoadFloats(p, call.in, count < 8 ? count : 8, low);
     if (count > 8) LoadFloats(p + 8 * element_bytes, call.in, count - 8, high);
-    // As bits, so that a NaN is the largest of all.
+    // Compared as bits, so that a NaN is the largest.
     uint32_t largest = 0;
     IRIS_UNROLL(8)
     for (uint32_t e = 0; e < 8; ++e) {
@@ -356,8 +356,8 @@ IRIS_DEVICE inline void QuantizeRow(const MoeCall& call, const uint8_t* from, co
   }
 }
 
-// Tells member `to` which of its choices each token is for, by a warp. With a capacity, those that
-// are over it are for nobody. False: none of them is left.
+// Sends member `to` the token's choices. Called by a warp. With a capacity, those over it are for
+// nobody. False: none is left.
 IRIS_DEVICE inline bool TellEntries(const MoeCall& call, uint32_t t, uint32_t to, uint64_t slot) {
   const Experts experts = ExpertsOf(call.n_experts, call.common.size, to);
   const uint32_t* const taken = Mine<uint32_t>(call, call.at.taken_bytes);
@@ -380,7 +380,7 @@ IRIS_DEVICE inline bool TellEntries(const MoeCall& call, uint32_t t, uint32_t to
   return backend::WarpAny(any);
 }
 
-// Token t to all who want it, by a warp.
+// Sends token t to all members that have experts of it. Called by a warp.
 IRIS_DEVICE inline void SendToken(const MoeCall& call, uint32_t t) {
   const uint32_t members = call.common.size;
   const uint32_t me = call.common.index;
@@ -392,7 +392,7 @@ IRIS_DEVICE inline void SendToken(const MoeCall& call, uint32_t t) {
     IRIS_UNROLL(8)
     for (uint32_t f = 0; f < kFan; ++f) fan.to[f] = nullptr;
     for (uint32_t f = 0; f < kFan && base + f < members; ++f) {
-      // Each begins with another member.
+      // Each member begins with another one.
       uint32_t to = me + base + f;
       if (to >= members) to -= members;
       int32_t* const place = PlacesTo(call, to) + t;
@@ -400,7 +400,7 @@ IRIS_DEVICE inline void SendToken(const MoeCall& call, uint32_t t) {
       if (row < 0) continue;
       const uint64_t slot = SlotOf(call, me, static_cast<uint32_t>(row));
       if (!TellEntries(call, t, to, slot)) {
-        // All lanes have read it. Nothing comes back, either.
+        // All lanes have read it. Nothing comes back for this token from that member.
         backend::WarpSync();
         if (backend::LaneIndex() == 0) *place = -1;
         continue;
@@ -432,7 +432,7 @@ IRIS_DEVICE inline void SendToken(const MoeCall& call, uint32_t t) {
   }
 }
 
-// The first token of this member that chooses what is no expert, or ~0u. By a whole warp.
+// Returns the first token of this member with an invalid choice, or ~0u. Called by a whole warp.
 IRIS_DEVICE inline uint32_t FirstBadToken(const MoeCall& call) {
   const uint32_t* const checks = Mine<uint32_t>(call, call.at.checks_bytes);
   uint32_t first = ~0u;
@@ -446,7 +446,7 @@ IRIS_DEVICE inline uint32_t FirstBadToken(const MoeCall& call) {
   return first;
 }
 
-// Tells members `first`, `first` + `step` and so on what this member has for them. By a block.
+// Sends this member's counts to members `first`, `first` + `step` and so on. Called by a block.
 IRIS_DEVICE inline void TellCounts(const MoeCall& call, uint32_t first, uint32_t step) {
   const uint32_t* const own = OwnRowsOfExperts(call);
   for (uint32_t to = first; to < call.common.size; to += step) {
@@ -471,10 +471,10 @@ IRIS_DEVICE inline void TellCounts(const MoeCall& call, uint32_t first, uint32_t
   }
 }
 
-// With a capacity, a row may not be sent before it is known what the members before have for its
-// expert. The first block of the call tells this member's counts; behind one more round it adds
-// those of the others up, for all blocks: those wait for it alone, which is in the first piece.
-// False on failure, which is recorded; the same in all threads.
+// With a capacity, a row must not be sent before the number of earlier members' rows for its expert
+// is known. The first block of the call sends this member's counts; after another round it sums
+// those of the others for all blocks. They wait for it alone, which is in the first piece. False on
+// failure, which is recorded; the same in all threads.
 IRIS_DEVICE inline bool LearnWhatIsTaken(const MoeCall& call, Rounds* rounds) {
   const bool counts = ccl::impl::BlockOf(call.common) == 0;
   if (counts) TellCounts(call, 0, 1);
@@ -519,7 +519,8 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void Send(IRIS_PARAM MoeCall call
   rounds.Conclude();
 }
 
-// The sum of the values of the threads before, and of all in `*total`. By a whole block.
+// Returns the sum of the values of the preceding threads, and that of all in `*total`. Called by a
+// whole block.
 IRIS_DEVICE inline uint32_t SumBefore(uint32_t value, uint32_t* sums, uint32_t* total) {
   const uint32_t lane = backend::LaneIndex();
   uint32_t sum = value;
@@ -540,7 +541,7 @@ IRIS_DEVICE inline uint32_t SumBefore(uint32_t value, uint32_t* sums, uint32_t* 
   return before;
 }
 
-// By one block.
+// Runs in one block.
 template <uint32_t = 0>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void Place(IRIS_PARAM MoeCall call) {
   IRIS_SHARED(uint32_t[kMaxWarps], sums);
@@ -584,15 +585,15 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void Place(IRIS_PARAM MoeCall cal
   Mine<Head>(call, 0)->tag = call.tag;
 }
 
-// Some of a token's choices: the i-th one is lane i's. A lane has a choice each: kMaxTopK.
+// Some of a token's choices; lane i has the i-th one, so there are enough lanes for kMaxTopK.
 struct Terms {
   uint32_t count;  // the same in all lanes
-  int32_t row;     // of the experts'
+  int32_t row;     // row of the experts' results
   float weight;
 };
 static_assert(kMaxTopK <= backend::Traits::kWarpThreads);
 
-// Those for which `valid` is true, one behind the other. Lane j gives choice j.
+// Collects the choices for which `valid` is true. Lane j passes choice j.
 IRIS_DEVICE inline Terms Gathered(const MoeCall& call, bool valid, int32_t row, float weight) {
   const uint64_t ballot = backend::Ballot(valid);
   Terms terms = {0, -1, 0};
@@ -633,7 +634,7 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void Expand(IRIS_PARAM MoeCall ca
       const Entry entry = backend::BitCast<Entry>(
           backend::Load16<CacheHint::kDefault>(EntriesAt(call, me, slot) + lane));
       token = entry.token;
-      // With a capacity, its member has left out what is over it.
+      // With a capacity, the sending member has left out the rows over it.
       if (entry.expert >= 0) {
         to = int64_t{firsts[entry.expert]} + entry.order +
              bases[uint64_t{from} * experts.count + static_cast<uint32_t>(entry.expert)];
@@ -667,11 +668,11 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void Expand(IRIS_PARAM MoeCall ca
   }
 }
 
-// Rows that a thread loads at once where rows are summed.
+// The rows that a thread loads at once for a sum.
 template <Rows kRows>
 inline constexpr uint32_t kRowsAtOnce = kRows == Rows::kNarrow ? 8 : 4;
 
-// What this member's experts made of a row that came. By a warp.
+// Returns the results of this member's experts for a received row. Called by a warp.
 IRIS_DEVICE inline Terms TermsOf(const MoeCall& call, uint64_t slot) {
   int32_t row = -1;
   float weight = 0;
@@ -685,14 +686,14 @@ IRIS_DEVICE inline Terms TermsOf(const MoeCall& call, uint64_t slot) {
   return Gathered(call, row >= 0, row, weight);
 }
 
-// Of up to eight columns from `column` on, of which this lane has `count`: the sum of the terms, in
-// their order, rounded as it travels.
+// Sums the terms in their order for up to eight columns from `column` on, of which this lane has
+// `count`, rounded to the type that travels.
 template <Rows kRows>
 IRIS_DEVICE inline void SumTerms(const MoeCall& call, const Terms& terms, uint32_t column,
                                  uint32_t count, float (&sums)[8]) {
   constexpr uint32_t kAtOnce = kRowsAtOnce<kRows>;
   const uint64_t y_bytes = ElementBytes(call.y_type);
-  if (count == 0) column = 0;  // loads what is there anyway
+  if (count == 0) column = 0;  // loads unused data
   IRIS_UNROLL(8)
   for (uint32_t e = 0; e < 8; ++e) sums[e] = 0;
   IRIS_UNROLL(1)
@@ -720,8 +721,8 @@ IRIS_DEVICE inline void SumTerms(const MoeCall& call, const Terms& terms, uint32
   for (uint32_t e = 0; e < 8; ++e) sums[e] = RoundedTo(call.partials, sums[e]);
 }
 
-// Calls each(column, count) for the eight columns of this lane, of which `count` exist, until all
-// are done. All lanes call it as often: some with none.
+// Calls each(column, count) for this lane's eight columns, of which `count` exist, until all are
+// done. All lanes call it equally often, some with a count of 0.
 template <typename Each>
 IRIS_DEVICE inline void ForColumns(const MoeCall& call, Each each) {
   for (uint32_t first = 0; first < call.hidden; first += backend::WarpSize() * 8) {
@@ -731,7 +732,7 @@ IRIS_DEVICE inline void ForColumns(const MoeCall& call, Each each) {
   }
 }
 
-// By a warp: what the local experts made of a row, summed.
+// Sums the local experts' results for a row. Called by a warp.
 template <Rows kRows>
 IRIS_DEVICE inline void ReturnRow(const MoeCall& call, const Terms& terms, uint8_t* to) {
   const uint32_t to_bytes = ElementBytes(call.partials);
@@ -742,7 +743,7 @@ IRIS_DEVICE inline void ReturnRow(const MoeCall& call, const Terms& terms, uint8
   });
 }
 
-// How y is loaded, and sums that came back.
+// Returns how y and the received sums are loaded.
 IRIS_DEVICE inline Rows HowLoaded(const MoeCall& call) {
   const bool wide = call.y_type == DType::kF32;
   if (call.hidden % 8 != 0 || reinterpret_cast<uint64_t>(call.y) % 16 != 0 ||
@@ -759,12 +760,12 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void Return(IRIS_PARAM MoeCall ca
   const uint32_t members = call.common.size;
   const uint32_t me = call.common.index;
   if (!rounds.broken() && rounds.Exchange(false)) {
-    // The same answer in all blocks: nobody changes it now.
+    // All blocks get the same answer, since nobody changes it now.
     const Head* const head = Mine<Head>(call, 0);
     const Fit fit = head->tag != call.tag         ? Fit::kNoDispatch
                     : head->tokens != call.tokens ? Fit::kOtherTokens
                                                   : Fit::kFits;
-    // All members are told, so that all of them fail alike.
+    // All members get it, so that all fail alike.
     for (uint32_t to = ccl::impl::BlockOf(call.common); to < members;
          to += ccl::impl::GridOf(call.common)) {
       if (backend::ThreadIndex() != 0) continue;
@@ -775,10 +776,10 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void Return(IRIS_PARAM MoeCall ca
     }
     const Warps warps = WarpsOfTeam(call);
     const Rows rows = HowLoaded(call);
-    // The sums of this member's own tokens do not travel: Gather makes them.
+    // The sums of this member's own tokens do not travel: Gather computes them.
     const uint64_t others = uint64_t{members - 1} * call.max_tokens;
     for (uint64_t i = warps.first; fit == Fit::kFits && i < others; i += warps.step) {
-      // Neighbouring warps give to different members.
+      // Consecutive warps send to different members.
       const uint32_t step = static_cast<uint32_t>(i % (members - 1)) + 1;
       const uint32_t to = me + step < members ? me + step : me + step - members;
       const uint32_t row = static_cast<uint32_t>(i / (members - 1));
@@ -799,7 +800,7 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void Return(IRIS_PARAM MoeCall ca
   rounds.Conclude();
 }
 
-// The sum of what came back of token t, in the order of the members. By a warp.
+// Sums the partial sums of token t in the order of the members. Called by a warp.
 template <Rows kRows>
 IRIS_DEVICE inline void GatherToken(const MoeCall& call, uint64_t t) {
   constexpr uint32_t kAtOnce = 4;
@@ -830,7 +831,7 @@ IRIS_DEVICE inline void GatherToken(const MoeCall& call, uint64_t t) {
       if (members > 1) {
         IRIS_UNROLL(4)
         for (uint32_t u = 0; u < kAtOnce; ++u) {
-          // Of a member that gave nothing: the first row of all, for nothing.
+          // For a member without a sum, loads the first row of all; the value is not used.
           const uint64_t slot =
               places[u] < 0 ? 0 : SlotOf(call, base + u, static_cast<uint32_t>(places[u]));
           raw[u] =
@@ -859,12 +860,12 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void Gather(IRIS_PARAM MoeCall ca
   if (Failed(call)) return;
   const uint32_t members = call.common.size;
   const uint32_t me = call.common.index;
-  // Whose Combine goes with no Dispatch: the first such member, on all of them.
+  // Finds the first member whose Combine belongs to no Dispatch, the same on all members.
   for (uint32_t base = 0; base < members; base += backend::WarpSize()) {
     const uint32_t m = base + backend::LaneIndex();
     const uint64_t ballot = backend::Ballot(m < members && ToldBy(call, me, m)->fit != Fit::kFits);
     if (ballot == 0) continue;
-    // Every block comes here, and one tells.
+    // Every block comes here, and one reports.
     if (backend::BlockIndex() != 0 || backend::ThreadIndex() != 0) return;
     uint32_t first = base;
     while ((ballot >> (first - base) & 1) == 0) ++first;

@@ -34,25 +34,25 @@ namespace iris::moe::impl {
 using ccl::Operation;
 using ccl::impl::Common;
 
-// Why routing failed. The numbers are those of moe::BadExpert.
+// Why routing failed; the numbers are those of moe::BadExpert.
 enum class BadId : uint32_t { kNone, kNoSuchExpert, kRepeated };
-// How a Combine goes with the Dispatch before it.
+// How a Combine fits the Dispatch before it.
 enum class Fit : uint32_t { kFits, kOtherTokens, kNoDispatch };
 
 struct Head {
-  uint64_t tag;      // of the Dispatch that is complete in this workspace; 0: none is
+  uint64_t tag;      // of the complete Dispatch in this workspace; 0: none
   uint32_t tokens;   // that this member dispatched
   uint32_t counted;  // 1: `taken` is complete
   uint32_t reserved[12];
 };
 static_assert(sizeof(Head) == 64);
 
-// Behind it: uint32_t rows_of_expert[n_experts].
+// Followed by uint32_t rows_of_expert[n_experts].
 struct Told {
-  uint32_t rows;  // that this member gets of it
+  uint32_t rows;  // rows for this member
   BadId bad;
   uint32_t bad_token;
-  // In Combine.
+  // Set in Combine.
   Fit fit;
   int64_t bad_value;
   uint32_t dispatched_tokens;
@@ -62,10 +62,10 @@ struct Told {
 static_assert(sizeof(Told) == 64);
 
 struct Entry {
-  int32_t expert;  // of the receiver's; -1: not one of its own
+  int32_t expert;  // an expert of the receiver; -1: another member's
   uint32_t order;
   float weight;
-  uint32_t token;  // of its member
+  uint32_t token;  // index at its member
 };
 static_assert(sizeof(Entry) == sizeof(Bytes16));
 
@@ -90,14 +90,14 @@ struct Offsets {
   uint64_t total_bytes;
 };
 
-constexpr uint64_t ScaleColumnsOf(const Parameters& config) {
+constexpr uint64_t ScaleColumnsOf(const Config& config) {
   return config.rows == DType::kF8E4M3
              ? (uint64_t{config.hidden} + kScaleColumns - 1) / kScaleColumns
              : 0;
 }
 
-// For a config whose types are all set.
-constexpr Offsets OffsetsOf(uint32_t members, const Parameters& config) {
+// The config has all types set.
+constexpr Offsets OffsetsOf(uint32_t members, const Config& config) {
   using ccl::impl::RoundUp;
   constexpr uint64_t kAlign = kWorkspaceAlignmentBytes;
   Offsets at = {};
@@ -110,7 +110,7 @@ constexpr Offsets OffsetsOf(uint32_t members, const Parameters& config) {
   at.taken_bytes = at.checks_bytes + RoundUp(4 * checks, kAlign);
   at.bases_bytes =
       at.taken_bytes + RoundUp(config.capacity != 0 ? uint64_t{4} * config.n_experts : 0, kAlign);
-  // The members that have more experts than others have at most this many.
+  // The largest number of experts of a member.
   const uint64_t local = (uint64_t{config.n_experts} + members - 1) / members;
   at.firsts_bytes = at.bases_bytes + RoundUp(4 * members * local, kAlign);
   at.places_bytes = at.firsts_bytes + RoundUp(4 * (local + 1), kAlign);
@@ -128,7 +128,7 @@ constexpr Offsets OffsetsOf(uint32_t members, const Parameters& config) {
   return at;
 }
 
-// What all kernels get.
+// The arguments of all kernels.
 struct MoeCall {
   Common common;
   uint64_t workspace_offset_bytes;  // in every heap
@@ -140,8 +140,8 @@ struct MoeCall {
   uint32_t hidden;
   uint32_t max_tokens;
   uint32_t capacity;
-  uint32_t sync_blocks;  // of the Comm: all that can fail
-  // 1: the rows that this member has for itself stay where they are until Expand takes them.
+  uint32_t sync_blocks;  // Config::max_blocks of the Comm
+  // 1: this member's rows for its own experts stay in place until Expand takes them.
   uint32_t own_stay;
   DType in;
   DType rows;

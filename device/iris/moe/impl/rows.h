@@ -1,4 +1,5 @@
-// Parts of rows: 16 bytes of any type, eight elements as floats, and 8-bit floats.
+// Loads and stores of parts of rows: 16 bytes of any type, eight elements as floats, and 8-bit
+// floats.
 #pragma once
 
 #include <cstdint>
@@ -9,16 +10,15 @@
 
 namespace iris::moe::impl {
 
-// What a thread moves at once: this many members, or rows, get what it has read.
+// A thread stores what it has read to up to this many members or rows.
 inline constexpr uint32_t kFan = 8;
 
-// Of the types that rows have.
 IRIS_HOST_DEVICE constexpr uint32_t ElementBytes(DType type) {
   return type == DType::kF32 ? 4 : type == DType::kF8E4M3 ? 1 : 2;
 }
 
-// 16 bytes at `p`, of which `count` (1 to 16) exist; the others are zeros. `p` is aligned to
-// `element_bytes`, 1, 2 or 4, of which `count` is a multiple.
+// Loads `count` (1 to 16) bytes at `p`, with zeros after them. `p` is aligned to `element_bytes`
+// (1, 2 or 4), and `count` is a multiple of it.
 IRIS_DEVICE inline Bytes16 LoadPart(const uint8_t* p, uint32_t count, uint32_t element_bytes) {
   if (count >= 16 && (reinterpret_cast<uint64_t>(p) & 15) == 0) {
     return backend::Load16<CacheHint::kDefault>(p);
@@ -43,7 +43,7 @@ IRIS_DEVICE inline Bytes16 LoadPart(const uint8_t* p, uint32_t count, uint32_t e
   return {words[0], words[1]};
 }
 
-// The other way: nothing behind `count` is touched.
+// Stores `count` bytes and touches nothing after them.
 IRIS_DEVICE inline void StorePart(uint8_t* p, uint32_t count, uint32_t element_bytes,
                                   Bytes16 part) {
   if (count >= 16 && (reinterpret_cast<uint64_t>(p) & 15) == 0) {
@@ -63,18 +63,18 @@ IRIS_DEVICE inline void StorePart(uint8_t* p, uint32_t count, uint32_t element_b
   }
 }
 
-// Eight elements as they lie in memory. `high` is of kF32 alone.
+// Eight elements as in memory. `high` is used for kF32 alone.
 struct Raw {
   Bytes16 low;
   Bytes16 high;
 };
 
-// How rows are loaded. kAny: of any type and alignment. Else eight elements are always there, and
-// aligned: of two bytes each, or of four. What is known need not be looked at with each load, which
-// would have branches of its own, in which smaller loads are waited for.
+// How rows are loaded. kAny: any type and alignment. Otherwise eight elements always exist and are
+// aligned, of two bytes (kNarrow) or four (kWide). That avoids a test with each load, whose
+// branches would wait for smaller loads.
 enum class Rows { kAny, kNarrow, kWide };
 
-// Eight elements of kF32, kF16 or kBf16 from `p` on. kAny: `count` of them (1 to 8) exist.
+// Loads eight elements of kF32, kF16 or kBf16 at `p`. kAny: `count` of them (1 to 8) exist.
 template <Rows kRows>
 IRIS_DEVICE inline Raw LoadRaw(const uint8_t* p, DType type, uint32_t count) {
   if constexpr (kRows == Rows::kNarrow) return {backend::Load16<CacheHint::kDefault>(p), {}};
@@ -107,7 +107,7 @@ IRIS_DEVICE inline void LoadFloats(const uint8_t* p, DType type, uint32_t count,
   FloatsOf(LoadRaw<Rows::kAny>(p, type, count), type, values);
 }
 
-// What a store to the type and a load from it make of a value.
+// Rounds a value to the type.
 IRIS_DEVICE inline float RoundedTo(DType type, float value) {
   if (type == DType::kF32) return value;
   if (type == DType::kF16) return backend::FloatOfHalf(backend::HalfBitsOf(value));
@@ -135,14 +135,14 @@ IRIS_DEVICE inline void StoreFloats(uint8_t* p, DType type, uint32_t count,
   StorePart(p, count * 2, 2, {words[0], words[1]});
 }
 
-// The nearest f8e4m3, of two the even one; what is larger than 448 becomes that, and a NaN stays.
+// Returns the nearest f8e4m3, ties to even. Values above 448 become 448; a NaN stays a NaN.
 IRIS_HOST_DEVICE inline uint8_t E4M3Bits(float value) {
   const uint32_t bits = backend::BitCast<uint32_t>(value);
   const uint32_t sign = bits >> 24 & 0x80;
   uint32_t magnitude = bits & 0x7fffffff;
   if (magnitude > 0x7f800000) return static_cast<uint8_t>(sign | 0x7f);
   if (magnitude < 0x3c800000) {
-    // Below 2^-6: multiples of 2^-9, which is the distance of floats from 2^14 on.
+    // Below 2^-6, values are multiples of 2^-9, the distance of floats from 2^14 on.
     const float moved = backend::BitCast<float>(magnitude) + 16384.0f;
     return static_cast<uint8_t>(sign | (backend::BitCast<uint32_t>(moved) - 0x46800000));
   }

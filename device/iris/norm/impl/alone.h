@@ -1,6 +1,6 @@
-// kAlone: the rows of a member that has no others. Nothing is sent and nobody is waited for: a
-// thread loads what it has of a row, and of the residual and the weights, all at once, and keeps it
-// in registers. A row is normed by a block, or by a warp if it is short.
+// kAlone: a team of one member. Nothing is sent: a thread loads all its units of a row, of the
+// residual and of the weights at once, and keeps them in registers. A block norms a row, or a warp
+// if the row is short.
 #pragma once
 
 #include <cmath>
@@ -15,37 +15,37 @@
 
 namespace iris::norm::impl {
 
-// Units of a thread, at most.
+// The most units of a thread.
 inline constexpr uint32_t kKeptAlone = 4;
-// Threads of a block. Those with more units need more registers each; there are several such blocks
-// on a multiprocessor, of which some load while others compute.
+// Returns the threads of a block. Threads with more units need more registers each. Several such
+// blocks are on a multiprocessor, so that some load while others compute.
 constexpr uint32_t MaxAloneThreads(uint32_t kept) {
   return kept < kKeptAlone ? kMaxBlockThreads : kMaxBlockThreads / 4;
 }
 constexpr uint32_t AloneBlocks(uint32_t kept) { return kept < kKeptAlone ? 1 : 2; }
 
-// The threads that have a row of so many units, in blocks of `threads`. Of few rows, each is shared
-// out to more threads than a warp has.
+// Returns the threads that share a row of `units` units, in blocks of `threads`. If there are few
+// rows, each has more threads than a warp.
 IRIS_HOST_DEVICE constexpr uint32_t RowThreads(uint64_t units, uint64_t rows, uint32_t threads) {
   constexpr uint64_t kFewRows = 512;
   const uint64_t kept = rows <= kFewRows ? 1 : kKeptAlone;
   return units <= kept * backend::WarpSize() ? backend::WarpSize() : threads;
 }
 
-// What the threads of a block share: a number of each warp, of two turns, and what the first thread
-// knows from the beginning to the end.
+// Shared by the threads of a block: one number of each warp, for two turns, and what the first
+// thread keeps from the beginning to the end.
 struct AloneShared {
   static constexpr uint32_t kWarps = kMaxBlockThreads / backend::Traits::kWarpThreads;
   uint32_t warps[2][kWarps];
   uint32_t sequence;
   iris::impl::TraceHead head;
-  uint64_t start_ns;  // 0: there is nothing to tell
+  uint64_t start_ns;  // 0: nothing is traced
 };
 static_assert(AloneShared::kWarps <= backend::Traits::kWarpThreads, "a lane takes each number");
 static_assert(kGroupColumns * sizeof(float) / 16 <= backend::Traits::kWarpThreads,
               "a group of columns is in a warp");
 
-// The rows that the calling thread has units of, up to kKept units of each.
+// The rows of which the calling thread has units, up to kKept units of each.
 template <typename T, uint32_t kKept, bool kScaled>
 class AloneRows {
  public:
@@ -58,7 +58,7 @@ class AloneRows {
     row_threads_ = RowThreads((row_bytes_ + 15) / 16, call.rows, backend::BlockSize());
     thread_ = backend::ThreadIndex() % row_threads_;
     has_weights_ = call.weight != nullptr && call.weight_type == kType;
-    // Of `out`, if it is as wide as `in`.
+    // Includes the alignment of `out` if its elements are as wide as those of `in`.
     uint64_t bits = reinterpret_cast<uint64_t>(call.in) | call.in_stride * sizeof(T) | row_bytes_;
     if (call.residual != nullptr) {
       bits |= reinterpret_cast<uint64_t>(call.residual) |
@@ -72,9 +72,8 @@ class AloneRows {
     whole_ = bits % 16 == 0;
   }
 
-  // Norms each row that falls to block `block`, of which there is one. `broken`: an earlier
-  // operation failed, and nothing is written; it is looked at when the first loads are under way.
-  // Then begun() is called.
+  // Norms each row of block `block`. `broken`: an earlier operation failed, so nothing is written;
+  // it is read after the first loads were issued. Then begun() is called.
   template <typename Begun>
   IRIS_DEVICE void Run(uint32_t block, uint32_t broken, Begun begun) {
     if (whole_) {
@@ -85,15 +84,15 @@ class AloneRows {
   }
 
  private:
-  // kWhole: all units are whole and aligned, and what is done with them is unrolled. Elsewhere it
-  // is many instructions: a loop has them once, and registers turn (see row.h).
+  // kWhole: all units are whole and aligned, and the work on them is unrolled. Otherwise that would
+  // be many instructions: a loop has them once, and registers rotate (see row.h).
   template <bool kWhole, typename Begun>
   IRIS_DEVICE void RunAs(uint32_t block, uint32_t broken, Begun begun) {
     const uint32_t at_once = backend::BlockSize() / row_threads_;
     const uint32_t step = call_.blocks * at_once;
     const float given =
         kScaled && call_.scaling == Scaling::kStatic ? backend::LoadPlain(call_.scale) : 1.0f;
-    // With more units there are no registers for the weights beside all else that is loaded.
+    // With more units there are not enough registers to load the weights first.
     constexpr bool kWeightsFirst = kKept <= 2 && (kWhole || kScaled);
     Bytes16 weights[kKept];
     if (kWeightsFirst && has_weights_) Load<kWhole>(call_.weight, weights);
@@ -112,7 +111,7 @@ class AloneRows {
         first = false;
       }
       const float squares = Take<kWhole>(row, units, others);
-      // Under way while the squares are summed.
+      // These loads are in flight while the squares are summed.
       if (!kWeightsFirst && has_weights_) Load<kWhole>(call_.weight, weights);
       const float mean = SumOf(squares) / static_cast<float>(call_.hidden);
       const float factor = 1.0f / ::sqrtf(mean + call_.epsilon);
@@ -124,16 +123,16 @@ class AloneRows {
     }
   }
 
-  // Where the thread's k-th unit is in a row, and how many bytes of it exist: 0 to 16.
+  // Returns the byte at which the thread's k-th unit is in a row. It has 0 to 16 bytes.
   IRIS_DEVICE uint32_t At(uint32_t k) const { return (thread_ + k * row_threads_) * 16; }
   IRIS_DEVICE uint32_t Bytes(uint32_t at) const {
     return at < row_bytes_ ? static_cast<uint32_t>(Min(row_bytes_ - at, 16)) : 0;
   }
 
-  // The thread's units of what begins at `row`; zeros where there is nothing. Of whole ones no load
-  // stands under a condition: who has no unit loads the first one. That one's owner may store to it
-  // at the same time, if a result takes the place of what it is made of. What is loaded then is not
-  // used; but C++ has no such load, so that emulation goes without it.
+  // Loads the thread's units of the data at `row`; zeros past its end. With whole units, no load is
+  // conditional: a thread without a unit loads the first one, which its owner may be storing to at
+  // the same time if the result replaces its input. That value is not used; but C++ allows no such
+  // load, so emulation omits it.
   template <bool kWhole>
   IRIS_DEVICE void Load(const uint8_t* row, Bytes16 (&units)[kKept]) const {
     IRIS_UNROLL(4)
@@ -162,8 +161,8 @@ class AloneRows {
     }
   }
 
-  // Makes of the thread's units of `in`, and of the residual, those of r, which are stored where
-  // there is a residual: the sum of their squares.
+  // Computes r for the thread's units of `in` and of the residual, stores it where there is a
+  // residual, and returns the sum of its squares.
   template <bool kWhole>
   IRIS_DEVICE float Take(uint32_t row, Bytes16 (&units)[kKept], Bytes16 (&others)[kKept]) const {
     float squares = 0;
@@ -206,7 +205,7 @@ class AloneRows {
     return squares;
   }
 
-  // Of all threads of the row, in a fixed order: the lanes of each warp, then the warps.
+  // Sums over all threads of the row in a fixed order: the lanes of each warp, then the warps.
   IRIS_DEVICE float SumOf(float mine) {
     mine = SumOfWarp(mine);
     if (row_threads_ == backend::WarpSize()) return mine;
@@ -219,7 +218,8 @@ class AloneRows {
     }
     return sum;
   }
-  // The largest of all threads of the row, by its bits: a NaN is more than all numbers.
+  // Returns the largest value of all threads of the row, compared by bits: a NaN exceeds all
+  // numbers.
   IRIS_DEVICE uint32_t LargestOfRow(uint32_t mine) {
     mine = LargestOfLanes(mine, backend::WarpSize());
     if (row_threads_ == backend::WarpSize()) return mine;
@@ -233,9 +233,8 @@ class AloneRows {
     }
     return most;
   }
-  // To each lane the number that the warp of its index gave; 0 where there is none. The words are
-  // written again in the turn after the next, so when all threads have passed the sync between and
-  // are done with them.
+  // Gives each lane the number that the warp with its index passed, or 0. The words are written
+  // again two turns later, when all threads have passed the sync between and no longer read them.
   IRIS_DEVICE uint32_t OfWarps(uint32_t mine) {
     uint32_t* const words = shared_->warps[turn_];
     turn_ ^= 1;
@@ -246,7 +245,7 @@ class AloneRows {
                                                              : 0u;
   }
 
-  // The unit, normed. `weights`: what it is weighted with, if that is of type T.
+  // Norms a unit. `weights` are its weights if they are of type T.
   IRIS_DEVICE void Norm(Bytes16 unit, Bytes16 weights, uint32_t at, float factor,
                         float* values) const {
     const Pack pack = iris::impl::BitCast<Pack>(unit);
@@ -322,7 +321,7 @@ class AloneRows {
     }
   }
 
-  // To fp8, in a loop whose registers turn. All lanes go through it, also those that have no unit.
+  // Stores as fp8, in a loop whose registers rotate. All lanes run it, also those without a unit.
   IRIS_DEVICE void PutScaled(uint32_t row, float factor, float scale, Bytes16 (&units)[kKept],
                              Bytes16 (&weights)[kKept]) {
     if (call_.scaling == Scaling::kPerRow) {
@@ -376,7 +375,7 @@ class AloneRows {
   AloneShared* shared_;
   const uint32_t row_bytes_;
   uint32_t row_threads_;
-  uint32_t thread_;  // of those of the row
+  uint32_t thread_;  // index among the threads of the row
   uint32_t turn_ = 0;
   bool has_weights_;
   bool whole_;
@@ -391,7 +390,7 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(MaxAloneThreads(kKept),
   const uint32_t block = ccl::impl::BlockOf(common);
   AloneRows<T, kKept, kScaled> rows(call, &shared);
   backend::AwaitKernelBefore();
-  // No block of this kernel waits for another one, so that the next kernel cannot be in the way.
+  // No block of this kernel waits for another one, so the next kernel cannot be in the way.
   if (call.lets_next_begin) backend::LetNextBegin();
   ccl::impl::Header* const header = ccl::impl::HeaderAt(common, common.index);
   const bool tells = backend::ThreadIndex() == 0;
@@ -404,14 +403,15 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(MaxAloneThreads(kKept),
   const uint32_t broken = backend::Load<Scope::kDevice, Order::kRelaxed>(&header->failed);
   rows.Run(block, broken, [&] {
     if (!tells) return;
-    // The clock is slow: it is read where it is wanted.
+    // The clock is slow, so it is read only if its value is needed.
     const uint64_t start_ns = head.until_ns != 0 ? backend::ClockNanoseconds() : 0;
     shared.sequence = sequence;
     shared.head = head;
     shared.start_ns = start_ns < head.until_ns ? start_ns : 0;
   });
   if (broken != 0 || !tells) return;
-  // By the last block: those before it have begun by then, and know how many operations there were.
+  // The last block counts: earlier blocks have begun by then, and have read the number of
+  // operations.
   if (block + 1 == call.blocks) {
     backend::Store<Scope::kDevice, Order::kRelaxed>(&header->sequence, shared.sequence + 1);
   }

@@ -14,7 +14,8 @@ IRIS_HOST_DEVICE constexpr float LargestOf(DType type) {
   return type == DType::kF8E4M3 ? 448.0f : 57344.0f;
 }
 
-// Rounded to nearest and to even; what is too large becomes the largest number, a NaN stays one.
+// Converts with rounding to nearest even. Values that are too large become the largest number; a
+// NaN stays one.
 IRIS_HOST_DEVICE inline uint32_t Fp8Bits(DType type, float value) {
   const bool e4m3 = type == DType::kF8E4M3;
   const uint32_t mantissa = e4m3 ? 3 : 2;
@@ -27,7 +28,7 @@ IRIS_HOST_DEVICE inline uint32_t Fp8Bits(DType type, float value) {
   if (magnitude >= numeric::BitsOf(LargestOf(type))) return sign | largest;
   const uint32_t rebase = (127 - bias) << 23;
   if (magnitude < rebase + (1u << 23)) {
-    // Denormal: counts units of 2^(1 - bias - mantissa). Adding 2^23 rounds to a whole one.
+    // Denormal: a multiple of 2^(1 - bias - mantissa). Adding 2^23 rounds to an integer.
     const float units = numeric::FloatOf(magnitude) * (e4m3 ? 512.0f : 65536.0f);
     return sign | (numeric::BitsOf(units + 8388608.0f) & 0xffu);
   }

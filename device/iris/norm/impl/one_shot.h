@@ -1,5 +1,5 @@
-// kPackets and kLines: every member sends its rows to all, and all norm all rows. A part of a row
-// is an epoch of its block.
+// kPackets and kLines: every member sends its rows to all, and all norm all rows. Each part of a
+// row takes one epoch of its block.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +13,11 @@
 
 namespace iris::norm::impl {
 
-// Members whose packets or lines a thread loads before it waits for the first. For more there are
-// not enough registers.
+// A thread loads the packets or lines of this many members before it waits for the first. There are
+// not enough registers for more.
 inline constexpr uint32_t kAhead = 4;
 
-// A unit as two packets, the second of which may have nothing.
+// A unit as two packets; the second may be empty.
 struct Packets {
   using Units = PlainUnits;
   Units units;
@@ -32,7 +32,7 @@ struct Packets {
     }
   }
 
-  // The sum of a unit, in the order of the members. False on failure, which is recorded.
+  // Sums a unit in the order of the members. False on failure, which is recorded.
   template <typename T, typename S>
   IRIS_DEVICE bool Receive(Rounds* rounds, const Common& common, uint32_t, const UnitPlace& place,
                            Bytes16 own, S* sum) const {
@@ -42,7 +42,7 @@ struct Packets {
     const uint64_t stride = common.packet_bytes / 8;
     for (uint32_t half = 0; half < (place.bytes > 8 ? 2u : 1u); ++half) {
       const Bytes16* const inbox = rounds->Inbox(me, 0) + place.at / 8 + half;
-      // Of their own: the whole sum, with an index that is not known, would be in memory.
+      // A separate array: the whole sum, indexed at run time, would be in memory.
       float values[kHalf] = {};
       for (uint32_t first = 0; first < common.size; first += kAhead) {
         Bytes16 packets[kAhead];
@@ -80,7 +80,6 @@ struct Packets {
   }
 };
 
-// A unit as a lane's part of a line.
 struct Lines {
   using Units = LineUnits;
   Units units;
@@ -118,7 +117,7 @@ struct Lines {
         } else if (!units.lane.Receive(rounds, box + m * common.line_bytes, m, &parts[i])) {
           return false;
         }
-        // A lane with a flag has the flag behind its eight bytes.
+        // A lane with a flag has the flag after its eight bytes.
         if (units.lane.has_flag) parts[i].hi = 0;
         const auto pack = iris::impl::BitCast<ccl::impl::Pack<T, kElements>>(parts[i]);
         IRIS_UNROLL(8)
@@ -158,9 +157,9 @@ IRIS_DEVICE inline void NormOneShot(const Common& common, const NormCall& call, 
       }
     }
     if (row == part.group()) part.KeepWeights();
-    // All threads have read the epoch, and what is shared is clear.
+    // After this sync all threads have read the epoch, and shared memory is cleared.
     iris::impl::SyncInsideBlock();
-    // What differs must be known before that is waited for which will not come.
+    // Calls that differ must be noticed before waiting for data that will not come.
     if (common.check != 0 && common.size > 1) {
       rounds.SendCalls(false);
       if (!rounds.ReceiveCalls()) return;
@@ -198,7 +197,7 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void NormPackets(IRIS_PARAM Commo
   rounds.Conclude();
 }
 
-// Has nothing in it where the variant is not there.
+// Empty where the variant is not supported.
 template <typename T>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void NormLines(IRIS_PARAM Common common,
                                                               IRIS_PARAM NormCall call) {

@@ -34,10 +34,10 @@
 
 namespace iris::norm::impl {
 
-// What the threads of a block share. A block has a row of each member at once.
+// Shared by the threads of a block, which has one row of each member at a time.
 struct TwoLinesShared {
   float warps[ccl::impl::kMaxLineMembers][kMaxThreads / backend::Traits::kWarpThreads];
-  float partners[kMaxParts];  // what each part has of each row
+  float partners[kMaxParts];  // of each part of each row
   float factors[ccl::impl::kMaxLineMembers];
 };
 
@@ -67,7 +67,7 @@ class TwoLines {
   IRIS_INLINED void Run(ccl::impl::SharedState* state) {
     const uint32_t most = each_ + (longer_ != 0 ? 1 : 0);
     uint32_t l = group_;
-    // All that is loaded at first is on its way with the epoch.
+    // The first loads are issued together with that of the epoch.
     LoadRows(l);
     LoadWeights();
     Rounds rounds(common_, state, ccl::impl::BlockOf(common_));
@@ -80,9 +80,9 @@ class TwoLines {
       ForRows([&](uint32_t k, Bytes16 unit) {
         if (k != 0 && k < common_.size && place_.active) Send(rounds, k, unit);
       });
-      // All threads have read the epoch, and what is shared is clear.
+      // After this sync all threads have read the epoch, and shared memory is cleared.
       iris::impl::SyncInsideBlock();
-      // What differs must be known before that is waited for which will not come.
+      // Calls that differ must be noticed before waiting for data that will not come.
       if (common_.check != 0) {
         rounds.SendCalls(false);
         if (!rounds.ReceiveCalls<Polls::kSmall>()) break;
@@ -93,7 +93,7 @@ class TwoLines {
       if (!Factors(&rounds, whole, l)) break;
       Norm(l, scale);
       if (l + groups_ < most) {
-        iris::impl::SyncInsideBlock();  // nobody still reads what is shared
+        iris::impl::SyncInsideBlock();  // shared memory is no longer read
         LoadRows(l + groups_);
       } else {
         rounds.Finish();
@@ -107,12 +107,12 @@ class TwoLines {
     const uint32_t member = common_.index + step;
     return member < common_.size ? member : member - common_.size;
   }
-  // The l-th row of a member's share. False: its share has none.
+  // Finds the l-th row of a member's share. False: the share has none.
   IRIS_INLINED bool RowOf(uint32_t m, uint32_t l, uint64_t* row) const {
     *row = m * each_ + (m < longer_ ? m : longer_) + l;
     return m < common_.size && l < each_ + (m < longer_ ? 1 : 0);
   }
-  // The place of a row of a member in its residual.
+  // Returns the index of a row in its member's residual.
   IRIS_INLINED uint64_t ResidualRow(uint64_t row, uint32_t l) const {
     return common_.operation == Operation::kAllReduceRmsNorm ? row : l;
   }
@@ -143,7 +143,7 @@ class TwoLines {
     }
   }
 
-  // Unit k: of the row of the member k places further.
+  // Unit k belongs to the row of the member k places after this one.
   IRIS_INLINED void LoadRows(uint32_t l) {
     ForRows([&](uint32_t k, Bytes16& unit) {
       uint64_t row = 0;
@@ -178,7 +178,7 @@ class TwoLines {
   IRIS_INLINED void Send(const Rounds& rounds, uint32_t k, Bytes16 value) const {
     units_.lane.Send(rounds.LineBox(Rotated(k), common_.index) + Box(), value, rounds.LineFlag());
   }
-  // got[m]: what member m sent, for all but this one. False on failure, which is recorded.
+  // Receives got[m] from each other member m. False on failure, which is recorded.
   IRIS_INLINED bool Receive(Rounds* rounds, Bytes16 (&got)[N]) const {
     const uint32_t me = common_.index;
     const auto waits = [n = common_.size, me](uint32_t m) { return m < n && m != me; };
@@ -187,7 +187,7 @@ class TwoLines {
                                                    common_.line_bytes, 0, waits, got)) {
       return false;
     }
-    // A lane with a flag has the flag behind its eight bytes.
+    // A lane with a flag has the flag after its eight bytes.
     IRIS_UNROLL(8)
     for (uint32_t m = 0; m < N; ++m) {
       if (units_.lane.has_flag) got[m].hi = 0;
@@ -195,7 +195,7 @@ class TwoLines {
     return true;
   }
 
-  // r of this member's own row, from the others' lines, in the order of the members.
+  // Computes r of this member's own row from the others' lines, in the order of the members.
   IRIS_INLINED bool ReduceOwn(Rounds* rounds) {
     Bytes16 got[N];
     if (!Receive(rounds, got)) return false;
@@ -223,7 +223,7 @@ class TwoLines {
     return true;
   }
 
-  // Own r to all, and that of the others from them: rows_[m] then is r of member m's row.
+  // Sends this member's r to all and receives theirs: rows_[m] is then r of member m's row.
   IRIS_INLINED bool GiveAndTake(Rounds* rounds) {
     IRIS_UNROLL(8)
     for (uint32_t k = 1; k < N; ++k) {
@@ -232,10 +232,10 @@ class TwoLines {
     return Receive(rounds, rows_);
   }
 
-  // What the rows are multiplied by, from their sums of squares: first the block's, in the order
-  // that RowPart has, then those of the blocks that share the rows, by the words and by the rules
-  // of RowPart::Combine. Stores r to residual_out on the way. Block syncs are in it. False if a
-  // thread of the block has failed; the same in all threads.
+  // Computes the factors of the rows from their sums of squares: first those of the block, in the
+  // order of RowPart, then those of the blocks that share the rows, by the words and rules of
+  // RowPart::Combine. Stores r to residual_out meanwhile. Contains block syncs. False if a thread
+  // of the block has failed; the same in all threads.
   IRIS_INLINED bool Factors(Rounds* rounds, bool whole, uint32_t l) {
     float squares[N] = {};
     if (whole) {
@@ -262,7 +262,7 @@ class TwoLines {
       }
     }
     iris::impl::SyncInsideBlock();
-    // The first warp makes the factors, while the others store r.
+    // The first warp computes the factors while the others store r.
     if (backend::WarpIndex() == 0) MakeFactors(rounds);
     if (whole && call_.residual != nullptr) StoreSums(l);
     iris::impl::SyncInsideBlock();
@@ -328,7 +328,7 @@ class TwoLines {
     return total;
   }
 
-  // `scale`: what fp8 numbers are multiplied by.
+  // `scale` multiplies the values before they become fp8.
   IRIS_INLINED void Norm(uint32_t l, float scale) {
     if (!place_.active) return;
     const Pack weights = iris::impl::BitCast<Pack>(weights_);
@@ -377,7 +377,7 @@ class TwoLines {
   uint32_t groups_;
   uint32_t first_column_;
   uint32_t each_;    // rows that every member has
-  uint32_t longer_;  // members that have one more: the first ones
+  uint32_t longer_;  // the first so many members have one more
   uint32_t turn_ = 0;
   Bytes16 rows_[N];
   Bytes16 more_;  // of the residual
@@ -385,7 +385,7 @@ class TwoLines {
   Bytes16 weights_;
 };
 
-// Has nothing in it where the variant is not there.
+// Empty where the variant is not supported.
 template <typename T, uint32_t N, bool kWhole>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void NormTwoLines(IRIS_PARAM Common common,
                                                                  IRIS_PARAM NormCall call) {

@@ -1,12 +1,11 @@
-// kPackets and kLines for few rows, as serving has them: all that a thread has of a row is one
-// unit, whole and aligned, and `out` is of the type of `in`. The same protocol and the same bits as
-// one_shot.h, so that a member whose buffers are not aligned may run that beside others which run
-// this.
+// kPackets and kLines for the few rows of inference: a thread has one whole, aligned unit of a row,
+// and `out` has the type of `in`. The protocol and the bits are those of one_shot.h, so a member
+// whose buffers are not aligned may run that one while others run this.
 //
-// Such a call takes as long as the way of one word: from memory to the peers, from the inbox into
-// the sum of squares, from there to the blocks that share the row, and out. So everything is loaded
-// at once when the kernel may touch memory, before anything is known of the operation; all that is
-// waited for is looked at together; and what does not stand on that way comes behind it.
+// Such a call takes as long as one word needs: from memory to the peers, from the inbox into the
+// sum of squares, from there to the blocks that share the row, and out. So all loads are issued as
+// soon as the kernel may touch memory, before anything is known of the operation; all words that
+// are waited for are polled together; and all other work comes after that path.
 #pragma once
 
 #include <cmath>
@@ -22,7 +21,7 @@
 
 namespace iris::norm::impl {
 
-// Up to 16 bytes of a unit that is aligned as far as it goes; zeros behind them.
+// Loads up to 16 bytes of a unit that is aligned as far as it goes; zeros after them.
 IRIS_DEVICE inline Bytes16 LoadWhole(const uint8_t* p, uint32_t bytes) {
   if (bytes == 16) return backend::Load16<CacheHint::kDefault>(p);
   Bytes16 value;
@@ -37,8 +36,8 @@ IRIS_DEVICE inline void StoreWhole(uint8_t* p, uint32_t bytes, Bytes16 value) {
   }
 }
 
-// What up to kAhead members, from `first` on, have of the thread's unit. False on failure, which is
-// recorded.
+// Receives the thread's unit from up to kAhead members, beginning with `first`. False on failure,
+// which is recorded.
 struct WholePackets : Packets {
   static constexpr bool kSendsLines = false;
   IRIS_DEVICE bool Take(Rounds* rounds, const Common& common, uint32_t first,
@@ -53,7 +52,8 @@ struct WholePackets : Packets {
     Bytes16 packets[kAhead][2];
     const uint64_t since_ns = rounds->WaitBegins();
     for (uint32_t look = 0;; ++look) {
-      // All again until all are there: one after the other, each would be a load's way behind.
+      // All are loaded again until all are there: one after another, each would add the latency of
+      // a load.
       IRIS_UNROLL(4)
       for (uint32_t k = 0; k < kAhead; ++k) {
         if (!waits(k)) continue;
@@ -102,7 +102,7 @@ struct WholeLines : Lines {
                                     got)) {
       return false;
     }
-    // A lane with a flag has the flag behind its eight bytes.
+    // A lane with a flag has the flag after its eight bytes.
     IRIS_UNROLL(4)
     for (uint32_t k = 0; k < kAhead; ++k) {
       if (units.lane.has_flag) got[k].hi = 0;
@@ -111,8 +111,8 @@ struct WholeLines : Lines {
   }
 };
 
-// The block's sum of squares, in the order that RowPart has: the lanes of each warp, then the
-// warps. A block sync is in it; another one stands before the next call.
+// Returns the block's sum of squares in the order of RowPart: the lanes of each warp, then the
+// warps. Contains a block sync; another one precedes the next call.
 IRIS_DEVICE inline float SumOfWholeBlock(float mine, NormShared* shared) {
   IRIS_UNROLL(8)
   for (uint32_t mask = backend::WarpSize() / 2; mask != 0; mask /= 2) {
@@ -127,9 +127,9 @@ IRIS_DEVICE inline float SumOfWholeBlock(float mine, NormShared* shared) {
   return total;
 }
 
-// The sum of what the blocks have that share the row, in the order of the parts, by the words and
-// by the rules of RowPart::Combine. `words`: those of the row's first block. What is shared is free
-// again behind the next block sync. False on failure, which is recorded; the same in all threads.
+// Sums over the blocks that share the row, in the order of the parts, by the words and rules of
+// RowPart::Combine. `words` are those of the row's first block. Shared memory is free again after
+// the next block sync. False on failure, which is recorded; the same in all threads.
 IRIS_DEVICE inline bool SumOfParts(Rounds* rounds, const Common& common, const NormCall& call,
                                    uint32_t part, uint32_t turn, uint32_t* words,
                                    NormShared* shared, float* sum) {
@@ -212,9 +212,9 @@ IRIS_DEVICE inline void NormWholeRows(const Common& common, const NormCall& call
         way.Send(rounds, rounds.Rotated(p), common.index, 0, place, own);
       }
     }
-    // All threads have read the epoch, and what is shared is clear.
+    // After this sync all threads have read the epoch, and shared memory is cleared.
     iris::impl::SyncInsideBlock();
-    // What differs must be known before that is waited for which will not come.
+    // Calls that differ must be noticed before waiting for data that will not come.
     if (common.check != 0) {
       rounds.SendCalls(false);
       if (!rounds.ReceiveCalls()) return rounds.Conclude();
@@ -275,7 +275,7 @@ IRIS_DEVICE inline void NormWholeRows(const Common& common, const NormCall& call
     }
     StoreWhole(out, place.bytes, iris::impl::BitCast<Bytes16>(pack));
     if (row + groups >= call.rows) break;
-    iris::impl::SyncInsideBlock();  // nobody still reads what is shared
+    iris::impl::SyncInsideBlock();  // shared memory is no longer read
     in += step * call.in_stride;
     own = LoadWhole(in, place.bytes);
     if (residual != nullptr) {
@@ -289,8 +289,8 @@ IRIS_DEVICE inline void NormWholeRows(const Common& common, const NormCall& call
   rounds.Conclude();
 }
 
-// True if all that a call reads and writes is of the type of `in`, aligned to 16 bytes, in rows
-// that end with such units.
+// Returns true if all buffers of a call have the type of `in`, are aligned to 16 bytes, and have
+// rows of whole units.
 inline bool HasWholeUnits(const NormCall& call, DType in) {
   if (call.scaling != Scaling::kNone || call.out_type != in) return false;
   if (call.weight != nullptr && call.weight_type != in) return false;
@@ -306,7 +306,7 @@ inline bool HasWholeUnits(const NormCall& call, DType in) {
   return bits % 16 == 0;
 }
 
-// True if this member may run such a call so.
+// Returns true if this member may run the call by the kernels of this file.
 inline bool HasWholeRows(const Common& common, const NormCall& call, DType in, uint64_t unit_bytes,
                          uint32_t threads) {
   const uint64_t part_bytes = Min(call.part_columns, call.hidden) * DTypeBytes(in);
@@ -321,7 +321,7 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void NormWholePackets(IRIS_PARAM 
   NormWholeRows<T, WholePackets>(common, call, &shared, &norm_shared);
 }
 
-// Has nothing in it where the variant is not there.
+// Empty where the variant is not supported.
 template <typename T>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void NormWholeLines(IRIS_PARAM Common common,
                                                                    IRIS_PARAM NormCall call) {

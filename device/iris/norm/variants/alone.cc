@@ -19,9 +19,9 @@ struct Kernels {
 uint64_t Ceil(uint64_t a, uint64_t b) { return (a + b - 1) / b; }
 uint64_t UnitsOf(uint64_t hidden, DType in) { return Ceil(hidden * DTypeBytes(in), 16); }
 
-// The threads that a block has if they can keep a row. Few rows take as long as a thread does with
-// its units, of which fp8 makes more work; many rows as long as the memory, and it has to be
-// asked for much at once. As measured: docs/benchmarks.md.
+// Returns the threads that a block should have to keep a row. A few rows take as long as a thread
+// needs for its units, and fp8 makes these slower; many rows take as long as the memory needs,
+// which requires many loads in flight. Measured: docs/benchmarks.md.
 uint64_t WantedThreads(const ccl::Config& config, const Problem& problem) {
   if (backend::Traits::kEmulated) return 64;
   const bool scaled = problem.scaling != Scaling::kNone;
@@ -29,14 +29,13 @@ uint64_t WantedThreads(const ccl::Config& config, const Problem& problem) {
   return scaled || problem.rows <= 8 * uint64_t{config.max_blocks} ? 512 : 256;
 }
 
-bool MakePlan(const ccl::Comm& comm, const Problem& problem, LaunchPlan* plan, const char** why) {
+bool MakePlan(const ccl::Comm& comm, const Problem& problem, Plan* plan, const char** why) {
   if (comm.team.size != 1) {
     *why = "the variant alone is for a team of one member";
     return false;
   }
   const ccl::Config& config = comm.config;
   const uint64_t warp = backend::WarpSize();
-  // Threads of a block whose threads have so many units.
   const auto most = [&](uint64_t kept) {
     const uint64_t ours = MaxAloneThreads(static_cast<uint32_t>(kept));
     return config.block_threads == 0 ? ours : Min(ours, RoundUp(config.block_threads, warp));
@@ -46,7 +45,7 @@ bool MakePlan(const ccl::Comm& comm, const Problem& problem, LaunchPlan* plan, c
   uint64_t at_once = 1;
   uint64_t threads = warp;
   if (RowThreads(units, rows, 0) == warp) {
-    // A warp for each row: several to a block, if there are more rows than blocks at once.
+    // One warp for each row; several rows to a block if there are more rows than blocks at once.
     constexpr uint64_t kMostWarps = 8;
     at_once = Min(Ceil(rows, config.max_blocks), Min(kMostWarps, most(kKeptAlone) / warp));
     threads = at_once * warp;
@@ -55,7 +54,7 @@ bool MakePlan(const ccl::Comm& comm, const Problem& problem, LaunchPlan* plan, c
     while (kept <= kKeptAlone && units > kept * Min(WantedThreads(config, problem), most(kept))) {
       kept *= 2;
     }
-    // Longer ones by more threads than wanted.
+    // Longer rows need more threads.
     if (kept > kKeptAlone) kept = units <= 2 * most(2) ? 2 : kKeptAlone;
     if (units > kept * most(kept)) {
       *why =
@@ -65,7 +64,7 @@ bool MakePlan(const ccl::Comm& comm, const Problem& problem, LaunchPlan* plan, c
     }
     threads = RoundUp(Ceil(units, kept), warp);
   }
-  // A call that is told to others has 16 bits for its blocks. Emulated devices run all at once.
+  // The packed call has 16 bits for the blocks. Emulated devices run all blocks at once.
   uint64_t blocks = Min(Ceil(rows, at_once), 1 << 15);
   if (backend::Traits::kEmulated || config.max_multiprocessors != 0) {
     blocks = Min(blocks, config.max_blocks);

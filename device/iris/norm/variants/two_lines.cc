@@ -21,7 +21,7 @@ struct Kernels {
   }
 };
 
-// The kernel for the most members has all calls; the others are faster.
+// The kernel for the most members supports all calls; the others are faster.
 Result LaunchIt(const Common& common, const NormCall& call, DType in, const LaunchConfig& config,
                 backend::Stream& stream) {
   const uint32_t rows = RowsOfTwoLines(common.size);
@@ -42,7 +42,7 @@ uint64_t PartBytes(const ccl::Comm& comm, const Problem& problem, const char** w
     *why = "the variant two_lines writes no scales: use two_shot or lines, or a static scale";
     return 0;
   }
-  // A thread has one unit, so that a warp has one step of lines.
+  // A thread has one unit, so a warp has one step of lines.
   const uint64_t inbox = ccl::impl::LineInboxBytes(comm.team.size, comm.config.line_bytes);
   return Min(uint64_t{kMaxThreads} / backend::Traits::kWarpThreads,
              inbox / LineLane::kStoredBytes) *

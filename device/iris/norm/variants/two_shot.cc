@@ -18,7 +18,6 @@
 
 namespace iris::norm::impl {
 
-// The kernel's work, in the words of its block.
 template <typename T>
 class TwoShot {
  public:
@@ -51,7 +50,7 @@ class TwoShot {
       begin_ = begin;
       count_ = Min(at_once, (most - begin + part_.groups() - 1) / part_.groups());
       if (staged_in_) StageIn();
-      // Behind it the members' rows are there, and nobody reads a stage of the last chunk.
+      // After this round the members' rows are there, and nobody reads a stage of the last chunk.
       if ((staged_in_ || !first) && !rounds_->Meet()) return;
       first = false;
       if (!ReduceOwn()) return;
@@ -66,7 +65,7 @@ class TwoShot {
   }
 
  private:
-  // Row c of the chunk among those of `owner`: its number, and its place in the owner's share.
+  // Returns the number of row c of the chunk of `owner`, and its index in the owner's share.
   IRIS_DEVICE bool RowOf(uint64_t c, uint32_t owner, uint64_t* row, uint64_t* local) const {
     const iris::Share own = iris::ShareOf(call_.rows, common_.size, owner);
     *local = begin_ + c * part_.groups();
@@ -116,7 +115,7 @@ class TwoShot {
           gives_sums_ || call_.residual_out == nullptr
               ? nullptr
               : call_.residual_out + part_.At(residual_row, call_.residual_out_stride, sizeof(T));
-      // Of what other members reach: see norm.cc.
+      // Rows that other members reach have no gaps: see norm.cc.
       const uint64_t in_at = part_.At(row, call_.hidden, sizeof(T));
       part_.ForUnits([&](uint32_t, const UnitPlace& place) {
         if (place.bytes != 0) part_.Add(place, SumOf(place, slot, in_at), residual_out);
@@ -143,10 +142,10 @@ class TwoShot {
     }
     return true;
   }
-  // In the order of the members; the loads of several are under way at once.
+  // Sums in the order of the members; loads from several are in flight at once.
   IRIS_DEVICE Sum SumOf(const UnitPlace& place, uint64_t slot, uint64_t in_at) const {
     Sum sum = {};
-    constexpr uint32_t kAhead = 4;  // as many as there are registers for
+    constexpr uint32_t kAhead = 4;  // limited by registers
     IRIS_UNROLL(1)
     for (uint32_t first = 0; first < common_.size; first += kAhead) {
       const uint8_t* from[kAhead];
@@ -192,7 +191,7 @@ class TwoShot {
       uint8_t* const r = call_.residual_out + part_.At(row, call_.residual_out_stride, sizeof(T));
       const uint8_t* const from =
           staged_out_ ? rounds_->StageOut(common_.index) + Slot(i / common_.size, owner) : r;
-      // As a residual alone would be, so that all of it is loaded at once.
+      // As for a residual alone, so that all of it is loaded at once.
       part_.Prefetch(from);
       part_.ForUnits([&](uint32_t, const UnitPlace& place) {
         if (place.bytes == 0) return;
@@ -246,8 +245,8 @@ class TwoShot {
   bool staged_in_ = false;
   bool staged_out_ = false;
   uint64_t slot_bytes_;
-  uint64_t begin_ = 0;  // of the chunk: its first row in each share
-  uint64_t count_ = 0;  // rows of the chunk in a share
+  uint64_t begin_ = 0;  // the chunk's first row in each share
+  uint64_t count_ = 0;  // the chunk's rows in a share
 };
 
 template <typename T>
@@ -270,7 +269,7 @@ struct Kernels {
   }
 };
 
-// The slots of one row of each member fit a block's stage.
+// A block's stage must have room for one row of each member.
 uint64_t PartBytes(const ccl::Comm& comm, const Problem& problem, const char** why) {
   if (comm.team.size == 1) {
     *why = "a team of one member has the variants alone and packets";

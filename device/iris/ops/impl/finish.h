@@ -1,4 +1,4 @@
-// The last step of a product: bias, activation, conversion, and the stores to whoever gets it.
+// The last step of a GEMM: bias, activation, conversion, and the stores to all that get the result.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +10,14 @@
 
 namespace iris::ops::impl {
 
-// e to the x, within some 2e-7 of it; without a mathematical library, which not all backends have.
+// Returns e^x with an error of about 2e-7. Not all backends have a mathematical library.
 IRIS_HOST_DEVICE inline float Exp(float x) {
   if (!(x < 88.0f)) return x != x ? x : numeric::FloatOf(0x7f800000u);
   if (x < -87.0f) return 0;
   const float scaled = x * 1.4426950408889634f;
   const int32_t whole = static_cast<int32_t>(scaled + (scaled < 0 ? -0.5f : 0.5f));
   const float n = static_cast<float>(whole);
-  // ln 2 in two parts, of which the first has zeros enough that its product with n is exact.
+  // ln 2 in two parts; the first has enough zeros that its product with n is exact.
   const float rest = (x - n * 0.693359375f) + n * 2.12194440e-4f;
   float sum = 1.9875691500e-4f;
   sum = sum * rest + 1.3981999507e-3f;
@@ -36,7 +36,7 @@ IRIS_HOST_DEVICE inline float Activate(Activation activation, float x) {
     case Activation::kRelu:
       return x < 0 ? 0 : x;  // a NaN stays
     case Activation::kGelu:
-      // Far out, where the cube may overflow, it is x or 0.
+      // For large |x| the cube may overflow; the result is x or 0.
       if (x > 16.0f) return x;
       if (x < -16.0f) return 0;
       return x / (1.0f + Exp(-1.5957691216057308f * (x + 0.044715f * x * x * x)));
@@ -46,7 +46,7 @@ IRIS_HOST_DEVICE inline float Activate(Activation activation, float x) {
   return x;
 }
 
-// Element i of an array of kF32, kF16 or kBf16.
+// Returns element i of an array of kF32, kF16 or kBf16.
 IRIS_DEVICE inline float LoadFloat(const uint8_t* p, DType type, uint64_t i) {
   if (type == DType::kF32) return backend::LoadPlain(reinterpret_cast<const float*>(p) + i);
   if (type == DType::kF16) {
@@ -59,10 +59,10 @@ IRIS_DEVICE inline uint32_t NarrowBits(DType type, float value) {
   return type == DType::kF16 ? backend::HalfBitsOf(value) : backend::BfloatBitsOf(value);
 }
 
-// How many elements 16 bytes of D have.
+// Returns how many elements of D fit into 16 bytes.
 IRIS_HOST_DEVICE constexpr uint32_t PackOf(DType out) { return out == DType::kF32 ? 4 : 8; }
 
-// Stores `values`, of which `count` exist, to element `at` of each place.
+// Stores the first `count` of `values` at element `at` of each place.
 IRIS_DEVICE inline void StoreToAll(uint8_t* const* places, uint32_t n_places, uint64_t at,
                                    DType out, const float (&values)[8], uint32_t count) {
   Bytes16 pack;

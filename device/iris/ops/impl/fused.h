@@ -32,7 +32,7 @@ namespace iris::ops::impl {
 
 using ccl::impl::Rounds;
 
-// Where finished tiles go: this many D's, each by its first element.
+// Where finished tiles go: the first elements of these D's.
 struct Places {
   uint8_t* d[kMaxTeamRanks];
 };
@@ -44,7 +44,7 @@ class Maker {
 
   IRIS_DEVICE Product<T>& product() { return product_; }
 
-  // Multiplies. `a`: the first element of its A, of which the tile's a_row is a row.
+  // Multiplies. `a` is the first element of the A that has the tile's a_row.
   IRIS_DEVICE void Make(const T* a, uint64_t lda, const Area& tile) {
     const Source<T> rows(a + tile.a_row * lda, lda, tile.rows);
     const T* const b = reinterpret_cast<const T*>(call_->b);
@@ -54,7 +54,6 @@ class Maker {
     product_.Multiply(rows, other, transposed, tile.columns, call_->k);
   }
 
-  // Finishes a tile and stores it to all places.
   IRIS_DEVICE void Emit(const Area& tile, uint8_t* const* places, uint32_t n_places) {
     const MatmulCall& call = *call_;
     const uint32_t each = PackOf(call.out);
@@ -96,8 +95,8 @@ IRIS_DEVICE inline T* AtWorkspace(const Common& common, const MatmulCall& call, 
                            call.workspace_offset_bytes + offset_bytes);
 }
 
-// All places of D, this member's first, then those of the members behind it. Behind Exchange. A
-// product syncs the block before a tile is stored.
+// Finds D on all members: this member's first, then those of the members after it. Called after
+// Exchange. A product syncs the block before a tile is stored.
 IRIS_DEVICE inline void FindPlaces(const Rounds& rounds, const MatmulCall& call, Places* places) {
   for (uint32_t step = backend::ThreadIndex(); step < rounds.size(); step += backend::BlockSize()) {
     places->d[step] = step == 0 ? call.d : rounds.Out(rounds.Rotated(step));
@@ -173,7 +172,7 @@ IRIS_DEVICE inline void SumAroundRing(const Common& common, const MatmulCall& ca
   }
 }
 
-// This member's panels, as many as this block has, to all others.
+// Pushes the panels that this block has of this member's rows to all others.
 template <typename T>
 IRIS_DEVICE inline void PushPanels(const Common& common, const MatmulCall& call, Rounds& rounds,
                                    uint64_t tag) {
@@ -250,8 +249,8 @@ IRIS_DEVICE inline void MultiplyGathered(const Common& common, const MatmulCall&
   }
   iris::impl::SyncInsideBlock();
   if (call.copied != 0) {
-    // Copies of the next call go out even if the members do not meet for it: by then nobody may
-    // read what these have brought.
+    // Copies of the next call go out even if the members do not meet for it. By then nobody may
+    // still read the rows that these copies have brought.
     rounds.MeetLast(false);
   } else {
     rounds.Finish();
@@ -273,8 +272,9 @@ IRIS_DEVICE inline void MultiplyForAll(const Common& common, const MatmulCall& c
   rounds.MeetLast(true);
 }
 
-// Before all_gather_matmul, by one thread: gives the operation its number. All blocks of the next
-// kernel then have the same, however late they begin. Behind an opening, also what copies tell.
+// Runs before all_gather_matmul, in one thread: numbers the operation. All blocks of the next
+// kernel then have the same number, however late they begin. After an opening it also sets the
+// number that copies report.
 template <uint32_t = 0>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(1, 1) void CountGather(IRIS_PARAM Common common,
                                                       IRIS_PARAM MatmulCall call) {
@@ -287,8 +287,8 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(1, 1) void CountGather(IRIS_PARAM Common common,
   backend::StorePlain(number + 1, met ? next : 0);
 }
 
-// Behind a copy on its stream: tells `member` that so many panels of this one's rows are there,
-// from `first` on. One warp.
+// Runs after a copy on its stream, in one warp: reports to `member` that the panels of this
+// member's rows from `first` on are there.
 template <uint32_t = 0>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(backend::Traits::kWarpThreads,
                                1) void TellPanels(IRIS_PARAM Common common,

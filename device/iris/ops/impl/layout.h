@@ -29,14 +29,14 @@ using ccl::impl::Common;
 
 inline constexpr uint32_t kPack = 8;  // elements of f16 or bf16 in 16 bytes
 inline constexpr uint64_t kArrivals = 8192;
-// Of the words behind them.
+// A word after the arrivals: see LaunchEndOfReads.
 inline constexpr uint64_t kDisturber = kArrivals + 2;
-// Behind the words, a persistent product keeps something from one launch to the next.
+// After these words, a persistent product keeps state from one launch to the next.
 inline constexpr uint64_t kKeptAtBytes = kArrivals * sizeof(uint64_t) + 256;
 inline constexpr uint64_t kArrivalBytes = kKeptAtBytes + backend::kPersistentKeptBytes;
-// Pieces that a member's rows are copied in, at most: large ones are what copy engines are good at.
+// The most pieces in which a member's rows are copied: copy engines are efficient with large ones.
 inline constexpr uint32_t kCopiedPieces = 3;
-// Tiles that a block sends around the ring before it looks for what came of the first one.
+// Tiles that a block sends around the ring before it waits for the result of the first one.
 inline constexpr uint32_t kGroup = 2;
 
 struct TileShape {
@@ -50,7 +50,7 @@ constexpr TileShape TileShapeOf() {
   return {Unit::kTileRows, Unit::kTileColumns,
           Unit::kWarpRows * Unit::kWarpColumns * backend::Traits::kWarpThreads};
 }
-// The same for both types.
+// f16 and bf16 have the same tiles.
 inline constexpr TileShape kTile = TileShapeOf<Half>();
 static_assert(kTile.rows == TileShapeOf<Bfloat16>().rows &&
               kTile.columns == TileShapeOf<Bfloat16>().columns &&
@@ -58,7 +58,7 @@ static_assert(kTile.rows == TileShapeOf<Bfloat16>().rows &&
 
 inline constexpr uint64_t kSlotBytes = uint64_t{kTile.rows} * kTile.columns * sizeof(float);
 
-// Whether sums of all members are made, and whether a member's tiles go to all.
+// IsSum: members' products are summed. IsToAll: a member's tiles go to all members.
 IRIS_HOST_DEVICE constexpr bool IsSum(Operation operation) {
   return operation == Operation::kMatmulAllReduce || operation == Operation::kMatmulReduceScatter;
 }
@@ -85,12 +85,12 @@ struct MatmulCall {
   uint8_t copied;  // all_gather_matmul: rows of A come by the copy engine
 };
 
-// A part of D that one member makes of its A and B.
+// A part of D that one member computes from its A and B.
 struct Area {
   uint32_t rows;
   uint32_t columns;
-  uint32_t a_row;     // of its first element in this member's A
-  uint32_t b_column;  // likewise; the bias begins there, too
+  uint32_t a_row;     // row in this member's A of the first element
+  uint32_t b_column;  // column in its B, and in the bias
   uint32_t d_row;
   uint32_t d_column;
 };
@@ -100,7 +100,8 @@ IRIS_HOST_DEVICE constexpr uint32_t CountTiles(const Area& area) {
          ((area.columns + kTile.columns - 1) / kTile.columns);
 }
 
-// Tile t of an area: first down, then across, so that blocks at the same time share columns of B.
+// Returns tile t of an area. Tiles go down first, so that blocks at the same time share columns of
+// B.
 IRIS_HOST_DEVICE constexpr Area TileOf(const Area& area, uint32_t t) {
   const uint32_t down = (area.rows + kTile.rows - 1) / kTile.rows;
   const uint32_t row = t % down * kTile.rows;
@@ -115,7 +116,7 @@ IRIS_HOST_DEVICE constexpr Area TileOf(const Area& area, uint32_t t) {
           area.d_column + column};
 }
 
-// What member `owner` has of D, as member `index` computes it.
+// Returns the part of D that `owner` has, as member `index` computes it.
 IRIS_HOST_DEVICE constexpr Area AreaOf(Operation operation, uint32_t m, uint32_t n,
                                        uint32_t members, uint32_t owner) {
   const bool by_columns = operation == Operation::kMatmulAllScatter;
@@ -135,7 +136,8 @@ IRIS_HOST_DEVICE constexpr Area AreaOf(Operation operation, uint32_t m, uint32_t
   }
 }
 
-// Tiles that a member owns: sums that end at it. Of matmul_all_reduce, every members-th one.
+// Returns the number of tiles whose sums end at a member: in matmul_all_reduce, every members-th
+// tile.
 IRIS_HOST_DEVICE constexpr uint32_t CountOwned(Operation operation, uint32_t m, uint32_t n,
                                                uint32_t members, uint32_t owner) {
   const uint32_t tiles = CountTiles(AreaOf(operation, m, n, members, owner));
@@ -148,8 +150,8 @@ IRIS_HOST_DEVICE constexpr Area OwnedTile(Operation operation, uint32_t m, uint3
   return TileOf(AreaOf(operation, m, n, members, owner), t);
 }
 
-// The rows that all_gather_matmul sends at once: whole tiles, and no more panels than there are
-// words for.
+// Returns the rows that all_gather_matmul sends at once: whole tiles, in at most as many panels as
+// there are words for.
 IRIS_HOST_DEVICE constexpr uint32_t PanelRows(uint32_t m, uint32_t members) {
   const uint64_t share = ShareOf(m, members, 0).count;
   const uint64_t tiles = (share + kTile.rows - 1) / kTile.rows;

@@ -1,4 +1,4 @@
-// Product: what the fused kernels call TileProduct.
+// Product: the TileProduct of the fused kernels.
 #pragma once
 
 #include "iris/ops/impl/layout.h"

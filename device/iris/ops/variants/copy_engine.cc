@@ -1,13 +1,13 @@
-// kCopyEngine: all_gather_matmul whose rows of A are brought by the copy engine, beside a kernel
-// that multiplies those that are there.
+// kCopyEngine: all_gather_matmul in which the copy engine brings rows of A while a kernel
+// multiplies those that have arrived.
 //
-// First an opening, in which the members meet and compare their calls. Behind it the stream forks:
-// one branch copies, each piece followed by a word of which the kernel on the other branch knows
-// that the piece is there. What makes the products is the kernel of kPersistent, or that of kFused.
+// The members first meet and compare their calls in an opening. Then the stream forks: one branch
+// copies, and writes a word after each piece; the kernel on the other branch waits for these words.
+// The kernel is that of kPersistent or kFused.
 //
-// The copies are on their way even if the members do not meet. A slower one may then still read,
-// for an earlier call, what they overwrite. It is told before, and looks when it has read: either
-// it has read all before the copies came, or that call fails there, too.
+// The copies go out even if the members do not meet. A slower member may then still read what they
+// overwrite, for an earlier call. It is warned first, and checks for the warning after it has read:
+// either it read everything before the copies came, or that earlier call fails there too.
 #include <cstdint>
 #include <memory>
 #include <new>
@@ -34,7 +34,7 @@ Result CreateResources(std::unique_ptr<Resources>* out) {
 
 namespace impl {
 
-// By one warp. `workspace_offset_bytes`: of the operations, in every heap.
+// Runs in one warp. `workspace_offset_bytes` is that of GEMMs, in every heap.
 template <uint32_t = 0>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(backend::Traits::kWarpThreads,
                                1) void OpenForCopies(IRIS_PARAM Common common,
@@ -60,7 +60,6 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(backend::Traits::kWarpThreads,
   }
 }
 
-// By one thread.
 template <uint32_t = 0>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(1, 1) void EndReads(IRIS_PARAM Common common,
                                                    uint64_t workspace_offset_bytes) {
@@ -92,20 +91,19 @@ Result LaunchEndOfReads(const ccl::Comm& comm, const Common& common, backend::St
 
 namespace {
 
-// What is left of a device to the kernels of copies: one block's place of so many.
+// One of this many blocks leaves its place on a shared device to the kernels that copy.
 constexpr uint32_t kLeftToCopies = 8;
 
-// A persistent product of fewer rows is one row of tiles, and sends by blocks.
+// With fewer rows a persistent product has one row of tiles, and its blocks send.
 constexpr uint64_t kLeastRows = 65;
 
-// Whether the persistent product has the shape.
 bool HasPersistent(const ccl::Comm* comm, const Problem& problem, uint32_t members,
                    const Matmul* call) {
   const char* why = nullptr;
   return problem.m >= kLeastRows && kPersistentRow.supports(comm, problem, members, call, &why);
 }
 
-// Whether it makes the call's. All members need the same answer.
+// Returns true if the persistent product makes this call. All members need the same answer.
 bool ByPersistent(const ccl::Comm& comm, const Problem& problem, const Matmul* call) {
   return PartsAreAlignedAlike(problem, comm.team.size, comm.team.index, call) &&
          HasPersistent(&comm, problem, comm.team.size, call);
@@ -145,7 +143,7 @@ Result Launch(const ccl::Comm& comm, const Matmul& call, const LaunchPlan& plan,
   return LaunchFused(comm, call, plan, comm.team.size > 1, stream);
 }
 
-// The rest of its kernels are those of the others.
+// The other kernels belong to kFused and kPersistent.
 Result Prepare() {
   if (Result result = backend::PrepareKernel(&OpenForCopies<>); !result.ok()) return result;
   return backend::PrepareKernel(&EndReads<>);

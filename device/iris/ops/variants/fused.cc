@@ -1,4 +1,4 @@
-// kFused: the kernel of impl/fused.h. And, for kCopyEngine, the same kernel beside copies.
+// kFused: the kernel of impl/fused.h; for kCopyEngine, the same kernel with copies.
 #include "iris/ops/impl/fused.h"
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 namespace iris::ops::impl {
 namespace {
 
-// Tiles of the member that has most, the same on all members but where n differs.
+// Returns the tiles of the member that has most, the same on all members unless n differs.
 uint64_t MostTiles(const Problem& problem, uint32_t members) {
   const uint32_t m = static_cast<uint32_t>(problem.m);
   const uint32_t n = static_cast<uint32_t>(problem.n);
@@ -20,7 +20,7 @@ uint64_t MostTiles(const Problem& problem, uint32_t members) {
 
 uint32_t BlocksOf(const Problem& problem, uint32_t members, const ccl::Config& config) {
   if (config.blocks != 0) return config.blocks;
-  // n may differ, and the grid must not.
+  // n may differ between members, but the grid must not.
   if (problem.operation == Operation::kAllGatherMatmul) {
     const uint64_t rows = (problem.m + kTile.rows - 1) / kTile.rows + members;
     return static_cast<uint32_t>(ccl::impl::Min(rows * 4, config.max_blocks));
@@ -45,13 +45,13 @@ void Complete(const ccl::Comm& comm, const Problem& problem, const Matmul*, Laun
   plan->tile_columns = kTile.columns;
 }
 
-// This member's rows of A to the others, piece by piece, on a stream of their own behind what is on
-// `stream`; each piece goes to one member after another, because copies to several at once are
-// slower. The branch ends with copies_end, also after a failure.
+// Copies this member's rows of A to the others on a separate stream that forks from `stream`. Each
+// piece goes to one member after another, because simultaneous copies to several are slower. The
+// branch ends with copies_end, also after a failure.
 //
-// Copies wait for nothing but what stands before them on `stream`. So if a device did all that is
-// put on its streams one after another, in this order, all of it would still come to its end:
-// nothing hangs where hardware has fewer queues than the program has streams.
+// Copies wait only for work that precedes them on `stream`. So even a device that executes
+// everything in the order in which it was enqueued finishes: nothing hangs where the hardware has
+// fewer queues than the program has streams.
 Result StartCopies(const ccl::Comm& comm, const Common& common, const Matmul& call,
                    const MatmulCall& matmul, backend::Stream& stream) {
   backend::Stream& copies = comm.products->copies;
@@ -63,7 +63,7 @@ Result StartCopies(const ccl::Comm& comm, const Common& common, const Matmul& ca
   const uint64_t in_bytes = DTypeBytes(call.problem.in);
   const uint32_t panel_rows = PanelRows(matmul.m, members);
   const uint32_t panels = CountPanels(static_cast<uint32_t>(mine.count), panel_rows);
-  const uint32_t each = (panels + kCopiedPieces - 1) / kCopiedPieces;  // of a piece
+  const uint32_t each = (panels + kCopiedPieces - 1) / kCopiedPieces;  // panels of a piece
   RowsToCopy rows;
   rows.row_bytes = matmul.k * in_bytes;
   rows.src_pitch_bytes = matmul.lda * in_bytes;
@@ -121,7 +121,7 @@ Result LaunchFused(const ccl::Comm& comm, const Matmul& call, const LaunchPlan& 
   if (!result.ok()) return result;
   if (copies) result = StartCopies(comm, common, call, matmul, stream);
   if (result.ok()) {
-    // Tiles wait for the rows of any block.
+    // Tiles may wait for rows of any block.
     const uint32_t together = operation == Operation::kAllGatherMatmul ? plan.blocks : 1;
     result = ccl::impl::InPieces(
         comm, {plan.blocks, plan.threads}, together, common, stream,

@@ -20,9 +20,8 @@
 
 namespace iris::ops::impl {
 
-// The round that compares calls, by one block. It announces that this member's buffers may be used,
-// and publishes no stores to other members: what they read of each other's memory is announced by
-// the kernels behind it.
+// The round that compares calls, in one block. It announces that this member's buffers may be used,
+// and publishes no stores: the later kernels announce what members read of each other's memory.
 template <uint32_t = 0>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(ccl::kMaxThreads, 1) void CompareCalls(IRIS_PARAM Common common) {
   IRIS_SHARED(ccl::impl::SharedState, shared);
@@ -32,7 +31,7 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(ccl::kMaxThreads, 1) void CompareCalls(IRIS_PARAM
   rounds.Conclude();
 }
 
-// The product of kFused without the others.
+// The product of kFused, for one member.
 template <typename T>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(Product<T>::kThreads,
                                1) void LocalMatmul(IRIS_PARAM MatmulCall call) {
@@ -49,7 +48,7 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(Product<T>::kThreads,
   }
 }
 
-// Rows from one place to another, finished on their way. They may be the same.
+// Copies rows, with bias and activation. Source and destination may be the same.
 struct FinishCall {
   const uint8_t* from;
   uint8_t* to;
@@ -144,10 +143,10 @@ uint32_t BlocksFor(uint64_t work) {
   return static_cast<uint32_t>(work < 1 ? 1 : ccl::impl::Min(work, most < 1 ? 1 : most));
 }
 
-// The vendor's library, if it is to make the products of this Comm. Null: Iris's own kernel does,
-// which was loaded when the Comm was made. The library loads its kernels shape by shape, whatever
-// the environment says. That waits for what runs on the device in this process, and must not
-// happen beside a collective of another rank of this process, which waits for this one.
+// Returns the vendor's library if it makes the products of this Comm. Null: Iris's own kernel makes
+// them, which was loaded when the Comm was made. The library loads kernels shape by shape, whatever
+// the environment says, and that waits for what this process runs on the device: it must not happen
+// while a collective of another rank of this process waits for this rank.
 const char* LibraryFor(const ccl::Comm& comm) {
   return ccl::SharesProcess(comm) ? nullptr : backend::LibraryProductName();
 }
@@ -155,14 +154,14 @@ const char* LibraryFor(const ccl::Comm& comm) {
 void Complete(const ccl::Comm& comm, const Problem&, const Matmul*, LaunchPlan* plan) {
   const char* const library = LibraryFor(comm);
   plan->multiplier = library != nullptr ? library : "iris";
-  // Of the round that all members make.
+  // The round has one block.
   plan->blocks = 1;
   plan->threads = backend::Traits::kWarpThreads;
   plan->tile_rows = kTile.rows;
   plan->tile_columns = kTile.columns;
 }
 
-// A call on its way through its steps.
+// The steps of one call.
 class Pair {
  public:
   Pair(const ccl::Comm& comm, const Matmul& call, backend::Stream& stream)
@@ -171,7 +170,7 @@ class Pair {
         problem_(call.problem),
         stream_(stream),
         library_(LibraryFor(comm) != nullptr) {
-    // The collectives see a workspace without the parts, which are their buffers.
+    // The collectives get a workspace that ends before the parts, which are their buffers.
     const uint64_t begin = WorkspaceOffset(comm);
     plain_ = comm;
     plain_.workspace_bytes = begin - comm.workspace_offset_bytes;
@@ -207,7 +206,7 @@ class Pair {
     return problem_.bias != DType::kNone || problem_.activation != Activation::kNone;
   }
 
-  // `a`, with call_.lda, by B; with bias and activation where `whole`.
+  // Multiplies `a`, with call_.lda, by B. If `whole`, adds bias and activation.
   Result Multiply(const void* a, uint64_t lda, void* d, uint64_t ldd, uint64_t rows,
                   uint64_t columns, bool whole, bool* finished) {
     *finished = true;
@@ -251,7 +250,7 @@ class Pair {
     return Move(d, ldd, problem_.out, d, ldd, rows, columns, true);
   }
 
-  // Rows of the type `type` to a D; with bias and activation where `whole`.
+  // Copies rows of type `type` to a D. If `whole`, adds bias and activation.
   Result Move(const void* from, uint64_t from_ld, DType type, void* to, uint64_t to_ld,
               uint64_t rows, uint64_t columns, bool whole) {
     if (rows == 0 || columns == 0) return {};
@@ -377,7 +376,7 @@ class Pair {
   const Matmul& call_;
   const Problem& problem_;
   backend::Stream& stream_;
-  const bool library_;  // makes the products
+  const bool library_;  // true: the library multiplies
   ccl::Comm plain_;
   uint8_t* parts_;
   uint8_t* library_workspace_;
@@ -387,7 +386,7 @@ class Pair {
 
 Result LaunchOpening(Common common, bool ends, bool early, backend::Stream& stream) {
   common.ends = ends ? 1 : 0;
-  // What follows the round of an operation that goes on knows how to wait for it.
+  // If the operation goes on, the next kernel waits for this one.
   common.early = ends ? 0 : 1;
   LaunchConfig config = {1, backend::Traits::kWarpThreads, 0};
   config.early = early;
@@ -399,18 +398,18 @@ namespace {
 Result LaunchPair(const ccl::Comm& comm, const Matmul& call, const LaunchPlan& plan,
                   backend::Stream& stream) {
   if (comm.team.size > 1) {
-    // An operation of its own, with a number of its own: who waits long shows its call beside that
-    // number, and the collective behind is another call.
+    // The round is an operation with a number of its own: a member that waits long shows its call
+    // with that number, and the collective that follows is another call.
     const Result result = LaunchOpening(CommonOf(comm, call, plan), true, false, stream);
     if (!result.ok()) return result;
   }
   Result result = Pair(comm, call, stream).Run();
-  // The product is what reads the rows, behind the collective that brought them.
+  // The product reads the rows, after the collective that brought them.
   if (result.ok() && call.problem.operation == Operation::kAllGatherMatmul) {
     result = LaunchEndOfReads(comm, CommonOf(comm, call, plan), stream);
   }
-  // The Comm was sound when the launch began. What has failed since, such as the round, is told as
-  // any failure on the device is.
+  // The Comm was usable when the launch began. Later failures, such as one of the round, are
+  // reported like any failure on the device.
   return result.code == StatusCode::kFailedPrecondition ? Result{} : result;
 }
 

@@ -1,6 +1,7 @@
 // kPersistent: an opening, in which the members meet and compare their calls, and the backend's own
-// kernel, which may begin while the opening runs and waits for its end before it sends anything. It
-// begins once the opening has waited for the kernel before that: what it reads is there.
+// kernel. That kernel may begin while the opening runs, and waits for its end before it sends
+// anything. It begins after the opening has waited for the previous kernel, so its inputs are
+// complete.
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
@@ -16,8 +17,8 @@ namespace iris::ops::impl {
 namespace {
 
 constexpr uint32_t kLeastBlocks = 8;
-// Blocks come in pairs on neighbouring multiprocessors. Where other kernels have an odd number of a
-// group of those, one is left over: in each group, of which no device has more.
+// Blocks come in pairs on neighbouring multiprocessors. Other kernels may leave an odd number free
+// in each group of multiprocessors; no device has more groups than this.
 constexpr uint32_t kOddBlocks = 8;
 
 using backend::PersistentProduct;
@@ -38,7 +39,6 @@ PersistentProduct::Kind KindOf(Operation operation) {
   }
 }
 
-// What of a product the problem says.
 PersistentProduct ShapeOf(const Problem& problem, uint32_t members, uint32_t member) {
   PersistentProduct product;
   product.kind = KindOf(problem.operation);
@@ -60,13 +60,13 @@ PersistentProduct ShapeOf(const Problem& problem, uint32_t members, uint32_t mem
   return product;
 }
 
-// Of so many blocks, those whose places are left to copies: within a device that ranks share,
-// copies are kernels.
+// Returns how many of `blocks` leave their places to copies, which are kernels where ranks share a
+// device.
 uint32_t LeftToCopies(const ccl::Comm& comm, uint32_t blocks) {
   return IsOnSharedDevice(comm) ? (blocks + 7) / 8 : 0;
 }
 
-// Of a Comm's workspace, what a persistent product has.
+// Returns the bytes of a Comm's workspace that a persistent product may use.
 uint64_t RoomOf(const ccl::Comm& comm) {
   const uint64_t used = WorkspaceOffset(comm) - comm.workspace_offset_bytes + kKeptAtBytes;
   return comm.workspace_bytes < used ? 0 : comm.workspace_bytes - used;
@@ -89,7 +89,7 @@ PersistentProduct ProductOf(const ccl::Comm& comm, const Matmul& call, bool copi
   product.ldb = call.ldb;
   product.ldd = call.ldd;
   product.bias = problem.bias == DType::kNone ? nullptr : call.bias;
-  // Of all members' D, where this one's part begins.
+  // Bytes of each D before this member's part.
   uint64_t skipped = 0;
   if (problem.operation == Operation::kMatmulAllGather) {
     skipped = ShareOf(problem.m, members, me).begin * call.ldd;
@@ -112,7 +112,7 @@ PersistentProduct ProductOf(const ccl::Comm& comm, const Matmul& call, bool copi
   product.timeout_ns =
       comm.config.timeout_ns != 0 ? comm.config.timeout_ns : comm.context.timeout_ns;
   product.abort_word = comm.context.abort_word;
-  // Blocks of ranks that share a device have to fit on it together.
+  // Blocks of all ranks that share a device must fit on it together.
   if (IsOnSharedDevice(comm)) {
     product.max_blocks = comm.config.max_blocks;
     if (copies) product.max_blocks -= LeftToCopies(comm, product.max_blocks);
@@ -131,7 +131,7 @@ bool Supports(const ccl::Comm* comm, const Problem& problem, uint32_t members, c
   if (!backend::HasPersistentProduct()) return false;
   *why = "a persistent product has 2 to 16 members";
   if (members < 2 || members > PersistentProduct::kMaxRanks) return false;
-  // All members' shares are looked at, not this one's alone: they come to the same answer.
+  // All members check the shares of all members, so that they agree.
   *why = "m is too small for a persistent product of so many members, or n is";
   const uint64_t least_rows =
       problem.operation == Operation::kMatmulAllGather ? problem.m / members : problem.m;
@@ -154,7 +154,7 @@ bool Supports(const ccl::Comm* comm, const Problem& problem, uint32_t members, c
 
 void Complete(const ccl::Comm&, const Problem&, const Matmul*, LaunchPlan* plan) {
   plan->multiplier = "iris, persistent";
-  // Of the round that all members make.
+  // The opening has one block.
   plan->blocks = 1;
   plan->threads = backend::Traits::kWarpThreads;
 }
@@ -165,7 +165,7 @@ Result LaunchPersistent(const ccl::Comm& comm, const Matmul& call, const LaunchP
                         bool copies, backend::Stream& stream) {
   const Common common = CommonOf(comm, call, plan);
   PersistentProduct product = ProductOf(comm, call, copies);
-  // All of its blocks wait for those of others: they need room on the device at the same time.
+  // All blocks wait for blocks of other members, so they need room on the device at the same time.
   std::unique_lock<ccl::DeviceShare> hold;
   if (comm.share != nullptr) {
     ccl::DeviceShare::Room room = {};
@@ -183,9 +183,9 @@ Result LaunchPersistent(const ccl::Comm& comm, const Matmul& call, const LaunchP
       if (product.max_blocks == 0 || product.max_blocks > most) product.max_blocks = most;
     }
   }
-  // The opening's one block has room beside a kernel that lets the next one begin: that has at most
-  // half of what the Comm may have on the device, which is kLeastBlocks at least. The operations
-  // are alike in this; gathers are those that have been compared so on GPUs.
+  // The opening's block has room together with a kernel that lets the next one begin: such a kernel
+  // has at most half of the Comm's room on the device, which is at least kLeastBlocks. This holds
+  // for all operations; only gathers have been compared this way on GPUs.
   const bool early =
       comm.config.early && call.problem.operation == ccl::Operation::kAllGatherMatmul;
   const Result opened = copies ? LaunchOpeningOfCopies(comm, common, stream)
@@ -205,7 +205,7 @@ Result LaunchPersistent(const ccl::Comm& comm, const Matmul& call, const LaunchP
   ledger.blocks = here(common.sync_offset_bytes) + offsetof(BlockState, failed);
   ledger.n_blocks = comm.config.max_blocks;
   ledger.block_bytes = ccl::impl::SyncBytes(comm.team.size);
-  // As the kernels of collectives tell it: impl/protocol.h.
+  // Traced as kernels of collectives are: rounds/protocol.h.
   ledger.trace = comm.context.trace;
   ledger.trace_op = common.traced & 0xffff;
   ledger.trace_bytes = common.call.words[1] | static_cast<uint64_t>(common.call.words[2]) << 32;

@@ -1,24 +1,22 @@
 // The matrix kernel of Hopper: one persistent grid whose warps have roles.
 //
-//   load warp      wait_inputs: brings tiles of A and B into a ring of stages by TMA
-//   matrix groups  accumulate: 64 rows of each tile, or whole tiles in turns, so that one works
-//                  while the other finishes, by wgmma; then adds what came from the rank before
-//                  (the seed), and puts the result into the group's staging memory
-//   store warps    one a group. seed: takes what the rank before sent into the staging memory while
-//                  the group multiplies. emit: sends the staged tile on, or stores it into D
+//   load warp      brings tiles of A and B into a ring of stages by TMA
+//   matrix groups  accumulate 64 rows of each tile, or whole tiles in turns, by wgmma; add the
+//                  seed, which came from the rank before; put the result into staging memory
+//   store warps    one a group. seed: takes what the rank before sent into the staging memory.
+//                  emit: sends the staged tile on, or stores it into D
 //   poll warp      looks ahead for rows of A that others send (kAllGather)
 //
-// What travels around a ring lies as the registers of a group hold it: the thread that reads a
-// value of the seed is the one that writes the sum to the same place, and no bank of shared memory
-// is hit twice. So staging needs no layout, and a tile is one piece of the workspace.
+// What travels around a ring lies as the registers of a group hold it, so staging needs no layout
+// and hits no bank twice, and a tile is one piece of the workspace.
 //
 // Launches on a workspace are numbered (the epoch, kept in the workspace). A flag is the epoch and
-// a signature of the call, in one word. Flags and data are doubled by the parity of the epoch. A
+// a signature of the call, in one word. Flags and data are doubled by the parity of the epoch: a
 // rank that has finished epoch e - 1 has heard from every rank in e - 1, so that all have finished
-// e - 2, whose half it may then overwrite: no barrier is needed.
+// e - 2, whose half it may overwrite without a barrier.
 //
-// Waits between the roles of a block are not bounded: each role always goes on, because waits for
-// other ranks are, and a role that has given up no longer waits.
+// Waits between the roles of a block are unbounded: waits for other ranks are bounded, and a role
+// that has given up waits for nobody.
 #pragma once
 
 #include <cuda.h>
@@ -54,8 +52,7 @@ struct Arguments {
   CUtensorMap b;
   CUtensorMap d;         // of this rank
   CUtensorMap gathered;  // A as others send it, by parity
-  // D of the ranks behind this one, from 1 on; or, for kAllGather, this rank's rows in the A that
-  // they gather, by parity, this rank's own first.
+  // D of the later ranks, from 1 on; for kAllGather, this rank's rows in the A that they gather.
   CUtensorMap peers[kMaxRanks];
   Schedule schedule;
   Half half[2];
@@ -97,8 +94,7 @@ struct Config {
   static constexpr uint32_t kThreads = (kGroups + 1) * 128;
   static constexpr uint32_t kABytes = kM * 128;
   static constexpr uint32_t kBBytes = kN * 128;
-  // The groups do whole tiles in turns, so that one multiplies while the other finishes; or each 64
-  // rows of every tile.
+  // The groups do whole tiles in turns, one multiplies while the other finishes; else 64 rows each.
   static constexpr bool kAlternates = kTurns;
   static constexpr uint32_t kHalves = kAlternates ? 2 : 1;  // 64 rows each, of a group
   static constexpr uint32_t kStagingBytes = kHalves * 64 * kN * kStagingElementBytes;
@@ -143,8 +139,7 @@ IRIS_MATMUL_DEVICE uint64_t LoadAcquire(const uint64_t* p) {
   asm volatile("ld.acquire.sys.u64 %0, [%1];" : "=l"(value) : "l"(p) : "memory");
   return value;
 }
-// Behind FenceSystem, it publishes what came before that: a store with an order of its own would
-// fence once more for every receiver.
+// After FenceSystem, it publishes what came before. A release would fence for every receiver.
 IRIS_MATMUL_DEVICE void StoreFlag(uint64_t* p, uint64_t value) {
   asm volatile("st.relaxed.sys.u64 [%0], %1;" : : "l"(p), "l"(value) : "memory");
 }
@@ -190,8 +185,7 @@ IRIS_MATMUL_DEVICE void Fail(const Arguments& a, Failure why, uint32_t member, u
             static_cast<unsigned long long>(word));
 }
 
-// Looks around, now and then, for a thread that waits for `member`. True: it has to give up, which
-// is recorded.
+// Checks now and then whether a wait for `member` has to end, which it records.
 struct Patience {
   uint64_t since_ns = 0;
   uint32_t looks = 0;
@@ -213,16 +207,15 @@ struct Patience {
   }
 };
 
-// Waits for the end of the opening, and learns from it whether the ranks have met. Every thread
-// that sends to other ranks, or stores to D, is behind this.
+// Waits for the end of the opening, and reads whether the ranks have met. Every thread that sends
+// to other ranks, or stores to D, calls it first.
 IRIS_MATMUL_DEVICE void AwaitOpening(const Arguments& a, uint32_t* failed) {
   if (a.opened == 0) return;
   asm volatile("griddepcontrol.wait;" : : : "memory");
   if (LoadRelaxed(a.ledger.failed) != 0) StoreShared(failed, 1);
 }
 
-// The trace. What TraceEvent and WriteTraceEvent (iris/impl/trace.h) say of words, of their order
-// and of the last one holds here, too: this kernel includes nothing of the device API.
+// The trace, as WriteTraceEvent (iris/impl/trace.h) writes it, without the device API.
 
 IRIS_MATMUL_DEVICE void LoadPair(const void* p, uint64_t* low, uint64_t* high) {
   asm volatile("ld.relaxed.sys.v2.u64 {%0, %1}, [%2];"
@@ -241,9 +234,8 @@ IRIS_MATMUL_DEVICE void NoteOpened(const Arguments& a, S* shared) {
   *static_cast<volatile uint64_t*>(&shared->opened_ns) = Nanoseconds();
 }
 
-// By one thread of a block, before the block counts itself among those that have finished: what the
-// block did since it began. All that it needs lies in memory, so that it costs the loops before it
-// no registers.
+// By one thread of a block, before the block counts itself as finished. All that it needs lies in
+// memory, so that it costs the loops before it no registers.
 template <typename S>
 IRIS_MATMUL_DEVICE void TellTrace(const Arguments& a, const S* shared) {
   TraceArea* const area = a.ledger.trace;
@@ -481,14 +473,13 @@ IRIS_MATMUL_DEVICE bool IsGathered(const Schedule& s, const Work& work) {
 IRIS_MATMUL_DEVICE uint32_t Receivers(const Schedule& s) {
   return s.kind == Kind::kAllReduce || s.kind == Kind::kAllScatter ? s.n_ranks : 1;
 }
-// Whether the copy engine can store the group's rows: it knows where D ends, not where a slice
-// does.
+// True if the copy engine can store the group's rows: it knows D's end, not a slice's.
 IRIS_MATMUL_DEVICE bool StoresByTile(const Arguments& a, const Work& work, uint32_t row) {
   return a.by_tile != 0 && (row + 64 <= work.end || work.end - ShiftOf(a.schedule) == a.m_tensor);
 }
 
-// Small problems: all rows are one tile. Every thread sends what belongs to another rank's rows to
-// the thread there that holds the same place, 8 bytes beside two flags, and adds what it gets.
+// Small problems: all rows are one tile. Every thread sends other ranks' rows to the thread there
+// that holds the same place, 8 bytes and two flags, and adds what it receives.
 template <typename C, bool kWide>
 struct Packets {
   static constexpr uint32_t kEach = kWide ? C::kN / 8 : C::kN / 16;  // of a row of a thread
@@ -687,8 +678,7 @@ IRIS_MATMUL_DEVICE void SendPartial(const uint8_t* partial, const uint64_t* barr
   FenceCluster();
   BarrierArriveAt(SharedAddress(barrier), 0);
 }
-// As the copy engine stores it: boxes of 64 rows and 64 columns, 16-byte pieces swizzled by the
-// row.
+// As the copy engine stores it: boxes of 64 x 64, 16-byte pieces swizzled by the row.
 template <bool kBfloat16, uint32_t kValues>
 IRIS_MATMUL_DEVICE void StageForTile(uint8_t* staging, const float (&d)[kValues]) {
   const uint32_t thread = threadIdx.x % 128;
@@ -704,8 +694,7 @@ IRIS_MATMUL_DEVICE void StageForTile(uint8_t* staging, const float (&d)[kValues]
   }
 }
 
-// Keeps what the compiler knows nothing of, the matrix instructions still under way, apart from
-// other uses of their registers.
+// Keeps matrix instructions under way, unknown to the compiler, apart from their registers' uses.
 template <uint32_t kValues>
 IRIS_MATMUL_DEVICE void Pin(float (&d)[kValues]) {
 #pragma unroll
@@ -967,8 +956,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
           header->finished = 0;
           if (s.kind == Kind::kAllScatter || s.copied != 0 ||
               (s.kind == Kind::kAllReduce && !C::kPackets)) {
-            // Others have stored into this rank's D, and it into theirs; or copies lie in one half
-            // of the workspace, whatever the epoch.
+            // Ranks have stored into each other's D; or copies lie in one half, whatever the epoch.
             if (LoadRelaxed(&header->failure) == 0) {
               for (uint32_t r = 0; r < s.n_ranks; ++r) {
                 StoreFlag(&HeaderOf(a, r)->left[epoch & 1][s.rank], FlagWord(a, epoch));
@@ -1149,8 +1137,8 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   if (C::kCluster > 1 || split > 1) ClusterSync();
 }
 
-// Sends this rank's rows of A to the others, a tile's rows and kPushK of their elements at a time:
-// boxes as the load warp takes them, through this block's shared memory.
+// Sends this rank's rows of A to the others, by boxes of a tile's rows and kPushK elements, through
+// this block's shared memory.
 template <typename C>
 __device__ __forceinline__ void Push(const Arguments& a, Shared<C>* shared, uint8_t* stages,
                                      uint32_t pusher) {
@@ -1228,8 +1216,7 @@ __device__ __forceinline__ void Push(const Arguments& a, Shared<C>* shared, uint
   }
 }
 
-// Before copies: all ranks are in this launch, so nobody reads what the last one gathered. Behind
-// an opening they have met already. One warp.
+// Before copies: all ranks are in this launch, so nobody reads what the last one gathered.
 __global__ void __launch_bounds__(32, 1) MeetKernel(const __grid_constant__ Arguments a) {
   __shared__ uint32_t failed;
   const Schedule& s = a.schedule;

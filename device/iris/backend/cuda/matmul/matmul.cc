@@ -30,8 +30,8 @@ EncodeTiled FindEncodeTiled() {
   return reinterpret_cast<EncodeTiled>(function);
 }
 
-// A matrix of `rows` x `columns` elements of 2 bytes, `leading` apart; boxes of 64 columns.
-// `apart_bytes`: if not 0, from it to a second such matrix, the map's third dimension.
+// A matrix of elements of 2 bytes, `leading` apart; boxes of 64 columns. `apart_bytes`, if not 0,
+// is from it to a second one, the map's third dimension.
 bool Encode(EncodeTiled encode, DType type, const void* base, uint64_t rows, uint64_t columns,
             uint64_t leading, uint32_t box_rows, CUtensorMap* map, uint64_t apart_bytes = 0) {
   const cuuint64_t sizes[] = {columns, rows, 2};
@@ -195,11 +195,10 @@ const char* Fill(const Problem& p, const Plan& plan, EncodeTiled encode, Argumen
 
 // All ranks meet, unless they have; then this one's rows of A go to the others, on the copy stream.
 //
-// Copies wait for nothing but what stands before them on `stream`, and what that waits for stands
-// before the copies of its rank, too. So if a device did all that is put on its streams one after
-// another, in this order, all of it would still come to its end: nothing hangs where hardware has
-// fewer queues than the program has streams. They are puts, with the flag as one more put behind
-// them, so that none needs a multiprocessor while the kernel has them all.
+// Copies wait only for work before them on `stream`, which waits for nothing after the copies of
+// its rank. So a device that ran all its streams in this order would finish: nothing hangs where
+// hardware has few queues. The flag is one more put after them, so that none needs a
+// multiprocessor.
 const char* StartCopies(const Problem& p, const Plan& plan, Arguments& a, cudaStream_t stream) {
   const Schedule& s = plan.schedule;
   const cudaStream_t copies = static_cast<cudaStream_t>(p.copy_stream);
@@ -286,8 +285,8 @@ const char* Launch(const Problem& problem, void* stream) {
   if (small) {
     // Few small tiles would leave multiprocessors, and with them memory's bandwidth, unused.
     const uint32_t steps = CeilDiv(s.k, kTileK);
-    // Where others have a part of the device, what they leave is sure to have pairs of
-    // multiprocessors, and not larger clusters: see ops/variants/persistent.cc.
+    // What others leave of a device has pairs of multiprocessors, and perhaps no larger clusters:
+    // see ops/variants/persistent.cc.
     const uint32_t most_split = problem.max_blocks != 0 ? 2 : kMostSplit;
     for (uint32_t split = 2; split <= most_split && 8 * split <= 2 * steps; split *= 2) {
       const uint32_t more = resident(split);

@@ -151,8 +151,7 @@ const char* MakePlan(const Problem& p, Plan* plan, Tile tile) {
     s.piece_parts = 1;
     const bool whole = s.slices == 1;
     if (p.copy_stream != nullptr && !whole) {
-      // Large pieces are what copy engines are good at. A small share is cut along k, because all
-      // of its tiles are done at the same time.
+      // Large pieces suit copy engines. A small share is cut along k: its tiles run together.
       s.copied = 1;
       const uint32_t rows = s.pairs_m * s.cluster;
       const uint32_t parts = CeilDiv(s.k, kPushK);

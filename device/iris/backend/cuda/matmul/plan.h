@@ -8,8 +8,8 @@
 
 namespace iris::backend::cuda::matmul {
 
-// The tiles of D that a thread block makes, rows x columns. In turns: two at a time, so that one is
-// multiplied while another is finished; not for sums that travel as float32.
+// Tiles of D that a thread block makes, rows x columns. In turns: two at a time, one multiplied
+// while the other is finished; not for sums that travel as float32.
 enum class Tile : uint32_t { kAny, k128x256, k128x128, k64x64, k128x128InTurns };
 
 struct Plan {
@@ -20,12 +20,10 @@ struct Plan {
   uint64_t packets_bytes = 0;
 };
 
-// Null, or why the problem, workspace aside, cannot be done. `tile`: for tests, which large tile is
-// taken where several could be.
+// Null, or why the problem, workspace aside, cannot be done. `tile`: for tests.
 const char* MakePlan(const Problem& problem, Plan* plan, Tile tile = Tile::kAny);
 
-// MakePlan and Supports at once: null and the plan, or why the problem cannot be done. Looks at
-// nothing but the problem.
+// MakePlan and Supports at once: null and the plan, or the reason. A pure function.
 const char* CheckAndPlan(const Problem& problem, Plan* plan);
 
 // The words that flags carry beside the epoch: ranks whose calls differ do not take each other's.

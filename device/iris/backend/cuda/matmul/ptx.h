@@ -1,8 +1,6 @@
-// The instructions of Hopper that the matrix kernel is made of, one function each.
-//
-// Addresses of shared memory are 32 bits, in the window of the block's cluster. The forms of
-// mbarrier are the default ones (release and acquire of the block): wider ones cost a third of the
-// speed.
+// Instructions of Hopper, one function each. Addresses of shared memory are 32 bits, in the window
+// of the block's cluster. Forms of mbarrier are the default ones (release and acquire of the
+// block): wider ones cost a third of the speed.
 #pragma once
 
 #include <cstdint>

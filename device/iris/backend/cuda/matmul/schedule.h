@@ -1,9 +1,9 @@
-// Which tile is done when, and where in the workspace things lie: arithmetic that all ranks share.
+// The order of tiles, and the places in the workspace: arithmetic that all ranks share.
 //
-// Rows of D are cut into slices, one a rank, where the ranks deal rows out; else there is one
-// slice. Tiles of a slice come in pairs, one above the other, for the two blocks of a cluster; with
-// clusters of one block a pair is one tile. Every rank goes through its items in order: an item is
-// a segment of a slice, `per_segment` pairs. C++17, host and device.
+// Rows of D are cut into slices, one a rank, where the ranks partition rows; else there is one
+// slice. Tiles of a slice come in pairs for the two blocks of a cluster; with clusters of one block
+// a pair is one tile. Every rank goes through its items in order: an item is a segment of a slice,
+// `per_segment` pairs. C++17, host and device.
 #pragma once
 
 #include <cstdint>
@@ -43,8 +43,8 @@ struct Schedule {
   uint32_t segments;     // of a slice
   uint32_t per_segment;  // pairs
   uint32_t total;        // pairs, those of all items together
-  // kAllGather: what comes at a time, in rows of tiles and in parts of kPushK elements. `copied`:
-  // by the copy engine.
+  // kAllGather: rows of tiles, and parts of kPushK elements, at a time. `copied`: by the copy
+  // engine.
   uint32_t piece_rows;
   uint32_t piece_parts;
   uint32_t copied;
@@ -68,16 +68,15 @@ IRIS_MATMUL_FUNCTION uint32_t SliceBegin(uint32_t m, uint32_t slices, uint32_t s
 
 IRIS_MATMUL_FUNCTION constexpr uint32_t CeilDiv(uint32_t a, uint32_t b) { return (a + b - 1) / b; }
 
-// Whether ranks add up. By a ring: the slice that a rank works on at a step ends at its owner at
-// the last one. Or by packets, where all rows are one tile: every rank sends each row to its owner.
+// True if ranks add up: by a ring, whose last step is at the slice's owner, or by packets, where
+// all rows are one tile and every rank sends each row to its owner.
 IRIS_MATMUL_FUNCTION bool Sums(const Schedule& s) {
   return (s.kind == Kind::kReduceScatter || s.kind == Kind::kAllReduce) && s.n_ranks > 1;
 }
 IRIS_MATMUL_FUNCTION bool IsRing(const Schedule& s) { return Sums(s) && s.slices > 1; }
 
 // The pair number `t` of this rank, as the block at place `in_cluster` does it. False: there is no
-// such tile, for all blocks of the cluster. A tile may lie below the slice's end altogether, where
-// the other block of the cluster has one.
+// such tile, for all blocks of the cluster. A tile may lie below the slice's end.
 IRIS_MATMUL_FUNCTION bool WorkAt(const Schedule& s, uint32_t t, uint32_t in_cluster, Work* work) {
   const uint32_t item = t / s.per_segment;
   uint32_t segment = item;
@@ -127,8 +126,8 @@ IRIS_MATMUL_FUNCTION uint32_t TilesOfSlice(const Schedule& s) {
   return s.pairs_m * s.tiles_n * s.cluster;
 }
 
-// The halves of a workspace are used in turns by launches, and lie where they lie whatever the
-// launch is, because ranks may be one launch apart: flags, then data, then packets.
+// Launches alternate between the halves of a workspace, whose layout never changes, because ranks
+// may be one launch apart: flags, then data, then packets.
 struct Half {
   uint64_t flags_offset_bytes;
   uint64_t flags;
@@ -154,10 +153,9 @@ IRIS_MATMUL_FUNCTION uint64_t FlagOf(uint32_t signature, uint32_t epoch) {
   return static_cast<uint64_t>(signature) << 32 | epoch;
 }
 
-// Whether a word that stands where such a flag is awaited, and is another one, is the flag of a
-// call that differs. The number alone says so, but only where nothing else uses the workspace: what
-// is left there between launches may have any value. Behind an opening there may be others, and
-// calls have been compared.
+// True if a word in place of an awaited flag is the flag of a call that differs. The number alone
+// says so, but only without an opening: otherwise others may use the workspace between launches,
+// and calls have been compared.
 IRIS_MATMUL_FUNCTION bool IsOfAnotherCall(uint32_t number, uint32_t epoch, bool opened) {
   return !opened && number == epoch;
 }

@@ -1,0 +1,38 @@
+// The clock of this library's deadlines. Thread-safe.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "proto/wire/pages.h"
+
+namespace iris::internal {
+
+// Nothing waits longer, whatever it is asked for.
+inline constexpr absl::Duration kTimeoutMax = absl::Hours(24);
+
+// The wall clock as it was when this was first asked, carried on by the steady clock: a deadline is
+// neither stretched nor cut when somebody sets the clock.
+inline absl::Time Now() {
+  const auto steady = [] {
+    return absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
+  };
+  static const absl::Time zero = absl::Now() - steady();
+  return zero + steady();
+}
+
+// Now() as pages hold it.
+inline uint32_t PageNow() {
+  return wire::PageMilliseconds(std::chrono::duration_cast<std::chrono::milliseconds>(
+                                    std::chrono::steady_clock::now().time_since_epoch())
+                                    .count());
+}
+
+// The end of a wait that begins now.
+inline absl::Time DeadlineIn(absl::Duration timeout) {
+  return Now() + std::min(timeout, kTimeoutMax);
+}
+
+}  // namespace iris::internal

@@ -1,0 +1,195 @@
+#include "client/comm/async_copy.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "client/backend/device_status.h"
+#include "device/base/bytes.h"
+
+namespace iris::internal {
+namespace {
+
+std::string Range(const void* at, uint64_t bytes) {
+  return absl::StrCat(base::SizeText(bytes), " at 0x", absl::Hex(reinterpret_cast<uint64_t>(at)));
+}
+
+bool Overlap(const void* a, uint64_t a_bytes, const void* b, uint64_t b_bytes) {
+  const uint64_t x = reinterpret_cast<uint64_t>(a), y = reinterpret_cast<uint64_t>(b);
+  return x < y ? y - x < a_bytes : x - y < b_bytes;
+}
+
+std::string Amount(const RowsToCopy& rows) {
+  if (rows.rows == 1) return base::SizeText(rows.row_bytes);
+  return absl::StrCat(rows.rows, " rows of ", base::SizeText(rows.row_bytes));
+}
+
+// One call: its checks first, then its work.
+class AsyncCopy {
+ public:
+  AsyncCopy(const HostContext& context, const backend::BackendOperations& backend, std::string what,
+            const RowsToCopy& rows, uint32_t peer)
+      : context_(context), backend_(backend), what_(std::move(what)), rows_(rows), peer_(peer) {
+    if (rows.rows == 0 || rows.row_bytes == 0) return;
+    dst_bytes_ = Span("the destination's", rows.dst_pitch_bytes);
+    src_bytes_ = Span("the source's", rows.src_pitch_bytes);
+  }
+
+  // From the first row's beginning to the last one's end.
+  uint64_t dst_bytes() const { return dst_bytes_; }
+  uint64_t src_bytes() const { return src_bytes_; }
+
+  // Null: an address of this rank's heap that is not one; see status().
+  template <typename T>
+  T* OfPeer(absl::string_view name, T* mine, uint64_t bytes) {
+    if (peer_ >= context_.n_ranks()) {
+      Fail(absl::StrCat("there is no rank ", peer_, " in a job of ", context_.n_ranks()));
+      return nullptr;
+    }
+    const auto place = context_.Locate(mine);
+    if (!place.ok()) {
+      Fail(absl::StrCat(
+          name, " (", Range(mine, bytes),
+          ") is not in this rank's heap: give the address of this rank's own copy. ",
+          "Peers reach nothing but heaps: allocate the memory with iris_allocate() or ",
+          "iris_allocate_local(), register it, so that they can open it, or copy it there"));
+    } else if (place->rank != context_.rank()) {
+      Fail(absl::StrCat(name, " (", Range(mine, bytes), ") is in the heap of rank ", place->rank,
+                        ": give the address of this rank's own copy (of what was opened, the ",
+                        "symmetric one), and the peer as the rank"));
+    } else if (!context_.Reaches(peer_, mine, bytes)) {
+      Fail(absl::StrCat(name, " (", Range(mine, bytes), ", offset ", place->offset_bytes,
+                        ") ends beyond the heap, which has ", base::SizeText(context_.heap_bytes()),
+                        ", and is not of memory that rank ", peer_,
+                        " has registered and this rank has open"));
+    } else {
+      Refuse(name, peer_, place->offset_bytes, bytes);
+    }
+    return status_.ok() ? context_.Translate(peer_, mine) : nullptr;
+  }
+
+  // The other side: memory of any kind, but no hole of the window.
+  void CheckLocal(absl::string_view name, const void* at, uint64_t bytes) {
+    if (bytes == 0 || !status_.ok()) return;
+    if (at == nullptr) return Fail(absl::StrCat(name, " is null"));
+    const auto place = context_.Locate(at);
+    if (!place.ok()) return;
+    if (!context_.IsMapped(at, bytes)) {
+      return Fail(absl::StrCat(name, " (", Range(at, bytes), ") ends beyond the heap that it lies ",
+                               "in, which has ", base::SizeText(context_.heap_bytes())));
+    }
+    Refuse(name, place->rank, place->offset_bytes, bytes);
+  }
+
+  void CheckApart(const void* dst, const void* src) {
+    if (!status_.ok() || dst_bytes_ == 0 || !Overlap(dst, dst_bytes_, src, src_bytes_)) return;
+    Fail(absl::StrCat("source (", Range(src, src_bytes_), ") and destination (",
+                      Range(dst, dst_bytes_), ") overlap"));
+  }
+
+  // The word in the peer's heap; null without a signal.
+  uint64_t* CheckSignal(const SignalOptions& options) {
+    if (!status_.ok() || options.signal == nullptr) return nullptr;
+    if (reinterpret_cast<uint64_t>(options.signal) % sizeof(uint64_t) != 0) {
+      Fail(absl::StrCat("the signal at 0x", absl::Hex(reinterpret_cast<uint64_t>(options.signal)),
+                        " is not aligned to 8 bytes"));
+      return nullptr;
+    }
+    return OfPeer("the signal", options.signal, sizeof(uint64_t));
+  }
+
+  void CheckSignalApart(const uint64_t* word, const void* dst) {
+    if (!status_.ok() || word == nullptr || dst_bytes_ == 0) return;
+    if (Overlap(dst, dst_bytes_, word, sizeof(*word))) {
+      Fail("the signal lies in the range that the copy overwrites");
+    }
+  }
+
+  absl::Status Start(void* dst, const void* src, uint64_t* word, const SignalOptions& options,
+                     backend::Stream& stream) {
+    if (!status_.ok()) return status_;
+    if (dst_bytes_ > 0) {
+      status_.Update(FromDevice(backend_.CopyRowsAsync(dst, src, rows_, stream), what_));
+    }
+    if (status_.ok() && word != nullptr) {
+      status_.Update(FromDevice(backend_.SignalAfter(word, options.value, options.op, stream),
+                                absl::StrCat(what_, ": signal")));
+    }
+    return status_;
+  }
+
+  // Left, or a forked child. A peer's death is no reason: its heap stays readable.
+  bool Usable() {
+    const absl::Status health = context_.Health();
+    if (health.code() == absl::StatusCode::kFailedPrecondition) {
+      status_.Update(absl::Status(health.code(), absl::StrCat(what_, ": ", health.message())));
+    }
+    return status_.ok();
+  }
+
+  const absl::Status& status() const { return status_; }
+
+ private:
+  void Refuse(absl::string_view name, uint32_t rank, uint64_t offset_bytes, uint64_t bytes) {
+    const auto refusal = context_.teams().Refusal(rank, offset_bytes, bytes);
+    if (refusal.has_value()) Fail(absl::StrCat(name, ": ", *refusal));
+  }
+
+  // 0: there is none, and the call fails.
+  uint64_t Span(absl::string_view whose, uint64_t pitch_bytes) {
+    const uint64_t steps = rows_.rows - 1;
+    if (steps > 0 && pitch_bytes < rows_.row_bytes) {
+      Fail(absl::StrCat(whose, " pitch of ", base::SizeText(pitch_bytes),
+                        " is less than a row, which has ", base::SizeText(rows_.row_bytes)));
+      return 0;
+    }
+    uint64_t bytes = 0;
+    if (__builtin_mul_overflow(steps, pitch_bytes, &bytes) ||
+        __builtin_add_overflow(bytes, rows_.row_bytes, &bytes)) {
+      Fail(absl::StrCat(whose, " ", rows_.rows, " rows with a pitch of ", pitch_bytes,
+                        " bytes are more than 64 bits count"));
+      return 0;
+    }
+    return bytes;
+  }
+
+  void Fail(absl::string_view why) {
+    status_.Update(absl::InvalidArgumentError(absl::StrCat(what_, ": ", why)));
+  }
+
+  const HostContext& context_;
+  const backend::BackendOperations& backend_;
+  const std::string what_;
+  const RowsToCopy rows_;
+  uint64_t dst_bytes_ = 0, src_bytes_ = 0;
+  const uint32_t peer_;
+  absl::Status status_;
+};
+
+}  // namespace
+
+absl::Status CopyAsync(const HostContext& context, const backend::BackendOperations& backend,
+                       CopyKind kind, void* dst, const void* src, const RowsToCopy& rows,
+                       uint32_t peer, backend::Stream& stream, const SignalOptions& signal) {
+  const bool puts = kind == CopyKind::kPut;
+  AsyncCopy copy(
+      context, backend,
+      absl::StrCat(puts ? "put " : "get ", Amount(rows), puts ? " to rank " : " from rank ", peer),
+      rows, peer);
+  if (!copy.Usable()) return copy.status();
+  if (puts) {
+    dst = copy.OfPeer("the destination", dst, copy.dst_bytes());
+    copy.CheckLocal("the source", src, copy.src_bytes());
+  } else {
+    src = copy.OfPeer("the source", src, copy.src_bytes());
+    copy.CheckLocal("the destination", dst, copy.dst_bytes());
+  }
+  copy.CheckApart(dst, src);
+  uint64_t* const word = copy.CheckSignal(signal);
+  copy.CheckSignalApart(word, dst);
+  return copy.Start(dst, src, word, signal, stream);
+}
+
+}  // namespace iris::internal

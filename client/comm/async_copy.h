@@ -1,0 +1,30 @@
+// CopyAsync: copies by the device's copy engine between this rank and a peer, in the order of a
+// stream, with a signal after them. Stream::Put in client/iris/stream.h says what they do.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "client/backend/operations.h"
+#include "client/context/host_context.h"
+
+namespace iris::internal {
+
+enum class CopyKind { kPut, kGet };
+
+struct SignalOptions {
+  uint64_t* signal = nullptr;  // in this rank's heap; means its copy in the peer's. Null: no signal
+  uint64_t value = 1;
+  SignalOp op = SignalOp::kSet;
+};
+
+// Copies rows, each side with a pitch of its own. What lies between them is neither read nor
+// written, but counts as part of the range. Returns at once. kInvalidArgument: a rank or a range
+// outside the job's heaps, ranges that overlap, a pitch less than a row, a signal that is not
+// aligned to 8 bytes or lies in what the copy overwrites. Nothing was put on the stream then.
+// Thread-safe.
+absl::Status CopyAsync(const HostContext& context, const backend::BackendOperations& backend,
+                       CopyKind kind, void* dst, const void* src, const RowsToCopy& rows,
+                       uint32_t peer, backend::Stream& stream, const SignalOptions& signal);
+
+}  // namespace iris::internal

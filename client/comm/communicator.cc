@@ -1,0 +1,452 @@
+#include "client/comm/communicator.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "client/backend/device_status.h"
+#include "client/base/annotate.h"
+#include "client/base/environment.h"
+#include "client/base/log.h"
+#include "client/comm/communicator_text.h"
+#include "client/comm/mismatch_text.h"
+#include "device/base/bytes.h"
+
+namespace iris::internal {
+
+using ccl::Comm;
+using ccl::CommOptions;
+using ccl::Config;
+using ccl::ErrorInfo;
+using ccl::ErrorReport;
+
+namespace {
+
+// The config of a communicator of this process, from what its caller asks for.
+absl::StatusOr<Config> ConfigOf(const HostContext& context,
+                                const backend::BackendOperations& backend, Config config) {
+  const auto switches = ReadSwitches(Environment);
+  if (!switches.ok()) return switches.status();
+  if (switches->ccl_check.value_or(false)) config.check_calls = true;
+  if (!switches->ccl_lines.value_or(true)) config.without_lines = true;
+  if (config.max_blocks == 0) {
+    config.max_blocks = backend.MaxBlocksWhenShared(context.ranks_per_device(), 0);
+    // What was asked for in so many words is done, and not refused.
+    if (config.max_blocks != 0) {
+      config.max_blocks = std::max({config.max_blocks, config.blocks, config.packet_blocks});
+    }
+  }
+  return config;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
+    HostContext& context, const backend::BackendOperations& backend, const Team& team,
+    const CommunicatorOptions& options) {
+  const std::string what = absl::StrCat("create a communicator of ", team.ranks.size(), " ranks");
+  if (!team.member()) {
+    return absl::FailedPreconditionError(absl::StrCat(what, ": this rank is not one of them"));
+  }
+  std::unique_ptr<Communicator> made(new Communicator(context, backend, team));
+  const absl::StatusOr<Config> read = ConfigOf(context, backend, options.config);
+  if (!read.ok()) return Annotate(read.status(), what);
+  const Config& config = *read;
+  uint64_t bytes = backend.WorkspaceBytes(team.device.size, config);
+  constexpr uint64_t kMaxMatmulBytes = uint64_t{1} << 46;
+  if (bytes == 0 || options.matmul_bytes > kMaxMatmulBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, ": an option of the communicator is outside its limits"));
+  }
+  bytes += options.matmul_bytes;
+  auto workspace = context.Allocate(
+      {.bytes = bytes, .alignment_bytes = ccl::kWorkspaceAlignmentBytes, .name = options.name},
+      team);
+  if (!workspace.ok()) return Annotate(workspace.status(), what);
+  made->workspace_ = *std::move(workspace);
+
+  // From here on every member goes on to the barrier of Prepare, whatever fails, so that nobody
+  // waits in vain.
+  made->report_ = static_cast<ErrorReport*>(backend.MallocHost(sizeof(ErrorReport)));
+  absl::Status status;
+  if (made->report_ == nullptr) {
+    status = absl::ResourceExhaustedError(absl::StrCat(what, ": no host memory"));
+  } else {
+    *made->report_ = {};
+    CommOptions comm;
+    comm.context = context.device_context();
+    comm.team = team.device;
+    comm.workspace = made->workspace_.address;
+    comm.workspace_bytes = bytes;
+    comm.report = made->report_;
+    comm.config = config;
+    comm.name = options.name.c_str();
+    if (options.matmul_bytes != 0) {
+      const std::vector<ops::Rule>& rules = options.gemm_rules;
+      status =
+          FromDevice(backend.CreateResources(rules.data(), rules.size(), &made->products_), what);
+    }
+    comm.products = made->products_;
+    if (status.ok()) {
+      const Result result = backend.CreateComm(comm, &made->comm_);
+      status = FromDevice(result, what);
+      if (result.code == StatusCode::kResourceExhausted ||
+          result.code == StatusCode::kDeadlineExceeded) {
+        status = absl::Status(status.code(), absl::StrCat(status.message(), SharesText(backend)));
+      }
+    }
+    if (status.ok() && options.matmul_bytes != 0) {
+      status = FromDevice(backend.PrepareMatmul(), what);
+    }
+    if (status.ok()) status = FromDevice(backend.PrepareNorm(), what);
+    // Whatever this rank launches later must not wait for an operation of another rank of the
+    // process, which may wait for this one.
+    if (status.ok()) status = FromDevice(backend.PrepareHelpers(), what);
+  }
+  if (status.ok()) {
+    made->log_ = CollectiveLog(context.control_page(),
+                               {.team_id = team.id,
+                                .n_members = team.device.size,
+                                .workspace_offset_bytes = made->comm_.workspace_offset_bytes,
+                                .finished_at = ccl::kWorkspaceFinishedAt,
+                                .waiting_at = ccl::kWorkspaceWaitingAt});
+  }
+  const absl::Status prepared = status.ok() ? made->Prepare() : context.Barrier(team);
+  if (status.ok()) status = Annotate(prepared, what);
+  if (!status.ok()) return status;
+  if (const std::string queues = QueuesText(backend); !queues.empty()) log::Warning(queues);
+  return made;
+}
+
+Communicator::~Communicator() {
+  if (!context_.OwnProcess()) log_.Forget();
+  if (context_.OwnProcess()) backend_.ReleaseComm(&comm_);
+  if (products_ != nullptr) backend_.DestroyResources(products_);
+  if (report_ != nullptr) backend_.FreeHost(report_);
+}
+
+absl::Status Communicator::Prepare() {
+  backend::Stream* stream = nullptr;
+  absl::Status status = FromDevice(backend_.CreateStream(&stream), "make a stream");
+  if (status.ok()) {
+    status = FromDevice(backend_.PrepareWorkspace(comm_, *stream), "clear the workspace");
+  }
+  if (status.ok()) status = FromDevice(backend_.Synchronize(*stream), "clear the workspace");
+  if (stream != nullptr) backend_.DestroyStream(stream);
+  log_.Clear();
+  const absl::Status met = context_.Barrier(team_);
+  return status.ok() ? met : status;
+}
+
+absl::Status Communicator::Usable() const {
+  if (destroyed_) return absl::FailedPreconditionError("this communicator was destroyed");
+  if (group_.open()) {
+    return absl::FailedPreconditionError(
+        "a group of this communicator is open, and takes send and recv alone: end it first");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Communicator::Destroy() {
+  group_.Drop();
+  if (absl::Status status = Usable(); !status.ok()) return status;
+  destroyed_ = true;
+  log_.Close();
+  backend_.ReleaseComm(&comm_);
+  return Annotate(context_.Free(workspace_), "destroy the communicator");
+}
+
+absl::Status Communicator::ToIndex(uint32_t* rank) const {
+  const auto found = std::find(team_.ranks.begin(), team_.ranks.end(), *rank);
+  if (found == team_.ranks.end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", *rank,
+                     " is not one of the team: roots and peers are ranks of the job, and "
+                     "the team has ",
+                     absl::StrJoin(team_.ranks, ", ")));
+  }
+  *rank = static_cast<uint32_t>(found - team_.ranks.begin());
+  return absl::OkStatus();
+}
+
+absl::Status Communicator::Run(ccl::Call call, backend::Stream& stream) {
+  const TraceRecorder::Span span(context_.trace(), TraceHostCall::kLaunch, 0,
+                                 static_cast<uint64_t>(call.operation));
+  const char* const what = ccl::OperationName(call.operation);
+  absl::Status status = context_.CheckShared("in", call.in, team_.ranks);
+  if (status.ok()) status = context_.CheckShared("out", call.out, team_.ranks);
+  if (status.ok()) status = Usable();
+  if (status.ok() && ccl::HasRoot(call.operation)) status = ToIndex(&call.root);
+  if (!status.ok()) return Annotate(status, what);
+  if (Result result = backend_.Run(comm_, call, stream); !result.ok()) {
+    return FromDevice(result, what);
+  }
+  // The device does not count a call of no elements.
+  const bool has_count =
+      call.operation != ccl::Operation::kBarrier && call.operation != ccl::Operation::kAllToAllV;
+  if (!has_count) call.count = 0;
+  if (!has_count || call.count != 0) {
+    log_.Put(call.operation, call.count, static_cast<uint8_t>(call.type));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Communicator::Exchange(const char* what, absl::Span<ccl::Message> messages,
+                                    backend::Stream& stream) {
+  const bool keep = group_.open() && messages.size() == 1;
+  absl::Status status = keep ? absl::OkStatus() : Usable();
+  for (ccl::Message& message : messages) {
+    if (status.ok() && message.in == nullptr && message.out == nullptr && message.count != 0) {
+      status = absl::InvalidArgumentError("the buffer is null");
+    }
+    if (status.ok()) status = ToIndex(&message.peer_index);
+  }
+  if (!status.ok()) {
+    status = Annotate(status, what);
+    return keep ? group_.Fail(status) : status;
+  }
+  if (keep) {
+    group_.Add(messages.front());
+    return absl::OkStatus();
+  }
+  const Result result =
+      backend_.Exchange(comm_, messages.data(), static_cast<uint32_t>(messages.size()), stream);
+  return result.ok() ? absl::OkStatus() : FromDevice(result, what);
+}
+
+absl::Status Communicator::GroupStart() {
+  if (absl::Status status = Usable(); !status.ok()) return Annotate(status, "group_start");
+  group_.Start();
+  return absl::OkStatus();
+}
+
+absl::Status Communicator::GroupEnd(backend::Stream* stream) {
+  absl::Status status = group_.End();
+  if (!status.ok() || stream == nullptr) return status;
+  if (status = Usable(); !status.ok()) return Annotate(status, "group_end");
+  const absl::Span<const ccl::Message> messages = group_.messages();
+  const Result result =
+      backend_.Exchange(comm_, messages.data(), static_cast<uint32_t>(messages.size()), *stream);
+  return result.ok() ? absl::OkStatus() : FromDevice(result, "group_end");
+}
+
+absl::StatusOr<uint64_t> Communicator::MatmulBytes(const HostContext& context,
+                                                   const backend::BackendOperations& backend,
+                                                   uint32_t n_members, const Config& from,
+                                                   const ops::Problem& problem,
+                                                   const std::vector<ops::Rule>& rules) {
+  const std::string what = CallText(problem);
+  if (Result result = backend.CheckMatmul(problem); !result.ok()) return FromDevice(result, what);
+  const absl::StatusOr<Config> read = ConfigOf(context, backend, from);
+  if (!read.ok()) return Annotate(read.status(), what);
+  const Config& config = *read;
+  const uint64_t plain = backend.WorkspaceBytes(n_members, config);
+  const uint64_t bytes =
+      backend.MatmulWorkspaceBytes(n_members, config, problem, rules.data(), rules.size());
+  if (plain == 0 || bytes == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, ": ", n_members,
+                     " members, or the options of their communicator, are not possible: give 1 to ",
+                     kMaxTeamRanks, " members, and options within their limits"));
+  }
+  return bytes - plain;
+}
+
+absl::StatusOr<ops::LaunchPlan> Communicator::ChooseMatmul(const ops::Matmul& call) const {
+  const std::string what = CallText(call.problem);
+  if (absl::Status status = Usable(); !status.ok()) return Annotate(status, what);
+  ops::LaunchPlan plan;
+  if (Result result = backend_.ChooseMatmul(comm_, call, &plan); !result.ok()) {
+    return FromDevice(result, what);
+  }
+  return plan;
+}
+
+absl::Status Communicator::Matmul(const ops::Matmul& call, backend::Stream& stream) {
+  const ops::Problem& problem = call.problem;
+  const TraceRecorder::Span span(context_.trace(), TraceHostCall::kLaunch, 0,
+                                 static_cast<uint64_t>(problem.operation));
+  const std::string what = CallText(problem);
+  if (absl::Status status = Usable(); !status.ok()) return Annotate(status, what);
+  for (const auto& [name, p] : {std::pair<const char*, const void*>{"A", call.a},
+                                {"B", call.b},
+                                {"D", call.d},
+                                {"the bias", call.bias}}) {
+    if (p == nullptr) continue;
+    absl::Status status = context_.CheckShared(name, p, team_.ranks);
+    if (!status.ok()) return Annotate(status, what);
+  }
+  ops::LaunchPlan plan;
+  const Result result = backend_.LaunchMatmul(comm_, call, stream, &plan);
+  if (!result.ok()) return FromDevice(result, what);
+  // A pair is two operations of the device: the round that compares the calls, and the collective.
+  const bool pair = plan.variant == ops::Variant::kPair && team_.ranks.size() > 1;
+  for (int i = 0; i < (pair ? 2 : 1); ++i) {
+    log_.Put(problem.operation, problem.m * problem.n, static_cast<uint8_t>(problem.out));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<moe::Sizes> Communicator::MoeSizes(const backend::BackendOperations& backend,
+                                                  uint32_t n_members, uint32_t index,
+                                                  const moe::Config& config) {
+  moe::Sizes sizes;
+  const Result result = backend.MoeSizesOf(n_members, index, config, &sizes);
+  if (!result.ok()) return FromDevice(result, CallText("moe", config));
+  return sizes;
+}
+
+absl::Status Communicator::PrepareMoe() {
+  if (absl::Status status = Usable(); !status.ok()) return Annotate(status, "prepare moe");
+  return FromDevice(backend_.PrepareMoe(), "prepare moe");
+}
+
+template <typename Start>
+absl::Status Communicator::PutMoe(ccl::Operation what, const moe::Config& config, void* workspace,
+                                  uint32_t tokens, DType type, Start start) {
+  const TraceRecorder::Span span(context_.trace(), TraceHostCall::kLaunch, 0,
+                                 static_cast<uint64_t>(what));
+  const std::string text = CallText(ccl::OperationName(what), config);
+  if (absl::Status status = Usable(); !status.ok()) return Annotate(status, text);
+  absl::Status status = context_.CheckShared("the workspace", workspace, team_.ranks);
+  if (!status.ok()) return Annotate(status, text);
+  moe::Sizes sizes;
+  Result result = backend_.MoeSizesOf(comm_.team.size, comm_.team.index, config, &sizes);
+  if (!result.ok()) return FromDevice(result, text);
+  // Other members write into it: what is not there would end their processes.
+  if (context_.Locate(workspace).ok() && !context_.IsMapped(workspace, sizes.workspace_bytes)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        text, ": the workspace begins in the heap and reaches beyond it: allocate ",
+        base::SizeText(sizes.workspace_bytes), " for it, as the sizes of the config say"));
+  }
+  result = start();
+  if (!result.ok()) return FromDevice(result, text);
+  log_.Put(what, uint64_t{tokens} * config.hidden, static_cast<uint8_t>(type));
+  return absl::OkStatus();
+}
+
+absl::Status Communicator::MoeDispatch(const moe::Config& config, void* workspace,
+                                       const moe::Dispatch& call, backend::Stream& stream) {
+  return PutMoe(ccl::Operation::kMoeDispatch, config, workspace, call.tokens, config.in,
+                [&] { return backend_.MoeDispatch(comm_, config, workspace, call, stream); });
+}
+
+absl::Status Communicator::MoeCombine(const moe::Config& config, void* workspace,
+                                      const moe::Combine& call, backend::Stream& stream) {
+  return PutMoe(ccl::Operation::kMoeCombine, config, workspace, call.tokens, call.out_type,
+                [&] { return backend_.MoeCombine(comm_, config, workspace, call, stream); });
+}
+
+absl::StatusOr<norm::Plan> Communicator::ChooseNorm(const norm::Problem& problem) const {
+  const std::string what = CallText(problem);
+  if (absl::Status status = Usable(); !status.ok()) return Annotate(status, what);
+  norm::Plan plan;
+  const Result result = backend_.ChooseNorm(comm_, problem, &plan);
+  if (!result.ok()) return FromDevice(result, what);
+  return plan;
+}
+
+absl::Status Communicator::Norm(const norm::Norm& call, backend::Stream& stream) {
+  const norm::Problem& problem = call.problem;
+  const TraceRecorder::Span span(context_.trace(), TraceHostCall::kLaunch, 0,
+                                 static_cast<uint64_t>(problem.operation));
+  const std::string what = CallText(problem);
+  if (absl::Status status = Usable(); !status.ok()) return Annotate(status, what);
+  for (const auto& [name, p] : {std::pair<const char*, const void*>{"in", call.in},
+                                {"the residual", call.residual},
+                                {"residual_out", call.residual_out},
+                                {"the weight", call.weight},
+                                {"out", call.out},
+                                {"the scale", call.scale},
+                                {"the scales", call.scales}}) {
+    if (p == nullptr) continue;
+    absl::Status status = context_.CheckShared(name, p, team_.ranks);
+    if (!status.ok()) return Annotate(status, what);
+  }
+  const Result result = backend_.LaunchNorm(comm_, call, stream);
+  if (!result.ok()) return FromDevice(result, what);
+  if (problem.rows != 0) {
+    log_.Put(problem.operation, problem.rows * problem.hidden, static_cast<uint8_t>(problem.in));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Communicator::Check() const {
+  ErrorInfo info;
+  const Result result = backend_.CheckError(comm_, &info);
+  if (result.ok()) return absl::OkStatus();
+  if (result.code == StatusCode::kInvalidArgument) {
+    std::string text = MismatchText(info, team_.ranks);
+    if (info.member_index < team_.ranks.size()) {
+      const uint32_t rank = team_.ranks[info.member_index];
+      absl::StrAppend(&text, "; rank ", rank, " is pid ", context_.peer_pid(rank));
+    }
+    return absl::InvalidArgumentError(text);
+  }
+  std::string text = absl::StrCat(ccl::OperationName(info.operation), " #", info.sequence, " of ",
+                                  team_.ranks.size(), " ranks: ");
+  if (result.code == StatusCode::kOutOfRange || result.code == StatusCode::kFailedPrecondition) {
+    const bool known = info.member_index < team_.ranks.size();
+    const uint32_t rank = known ? team_.ranks[info.member_index] : info.member_index;
+    absl::StrAppend(&text, MoeFailureText(info, result.code, rank));
+    return absl::Status(CodeOf(result.code), text);
+  }
+  absl::StrAppend(&text, result.what);
+  if (result.code == StatusCode::kAborted) {
+    // Who died is known to irisd, and on the status page.
+    const absl::Status health = context_.Health();
+    if (!health.ok()) absl::StrAppend(&text, "; ", health.message());
+  } else {
+    // All whom a thread of the kernel found missing; else the one of the error word.
+    uint64_t missing = 0;
+    backend::Stream* stream = nullptr;
+    const bool copied = backend_.CreateStream(&stream).ok() &&
+                        backend_.CopyMissing(comm_, &missing, *stream).ok() &&
+                        backend_.Synchronize(*stream).ok();
+    if (stream != nullptr) backend_.DestroyStream(stream);
+    if (!copied) missing = 0;
+    if (info.member_index < team_.ranks.size()) missing |= uint64_t{1} << info.member_index;
+    const char* separator = "; it was ";
+    for (uint32_t m = 0; m < team_.ranks.size(); ++m) {
+      if ((missing >> m & 1) == 0) continue;
+      const uint32_t rank = team_.ranks[m];
+      absl::StrAppend(&text, separator, context_.MissingName(rank));
+      separator = ", ";
+    }
+    if (const std::string queues = QueuesText(backend_); !queues.empty()) {
+      absl::StrAppend(&text, "; ", queues);
+    }
+    if (backend_.SharesProcess(comm_)) {
+      absl::StrAppend(&text,
+                      "; ranks of this job are threads of one process: a kernel that one of them "
+                      "launches for the first time, and memory that it allocates, may wait until "
+                      "the device is idle, so load kernels before (PrepareKernel in C++)");
+    }
+  }
+  return absl::Status(CodeOf(result.code), text);
+}
+
+absl::Status Communicator::Synchronize(backend::Stream& stream) {
+  if (group_.open()) return Annotate(Usable(), "synchronize");
+  const TraceRecorder::Span span(context_.trace(), TraceHostCall::kSynchronize);
+  const absl::Status status = FromDevice(backend_.Synchronize(stream), "synchronize the stream");
+  const absl::Status check = Check();
+  return check.ok() ? status : check;
+}
+
+absl::Status Communicator::Reset() {
+  if (absl::Status status = Usable(); !status.ok()) return Annotate(status, "reset");
+  // Kernels of a member that has not come here yet may still write into the workspaces of others:
+  // cleared before, they would have words and packets that look like those of the next operations.
+  absl::Status status = context_.Barrier(team_);
+  if (status.ok()) status = Prepare();
+  if (!status.ok()) return Annotate(status, "reset the communicator");
+  backend_.ResetError(comm_);
+  return absl::OkStatus();
+}
+
+}  // namespace iris::internal

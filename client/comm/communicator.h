@@ -1,0 +1,144 @@
+// Communicator: what is behind an iris::ccl::Communicator. It allocates the workspace, starts the
+// collectives of a backend on a stream, and says in a status what failed, which rank was missing
+// and which process that is.
+//
+// What the operations do, and which memory they take: see iris/collective/collective.h. One call at
+// a time per Communicator. Borrows the context and the backend's table.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "client/backend/operations.h"
+#include "client/base/types.h"
+#include "client/comm/collective_log.h"
+#include "client/comm/message_group.h"
+#include "client/context/host_context.h"
+#include "iris/collective/collective.h"
+#include "iris/moe/moe.h"
+#include "iris/norm/norm.h"
+#include "iris/ops/ops.h"
+
+namespace iris::internal {
+
+struct CommunicatorOptions {
+  ccl::Config config;  // the same on all members. IRIS_CCL_CHECK=1 in the environment: check_calls
+  std::string name;    // of the workspace, as iris-ctl shows it; unique in the job, or empty
+  uint64_t matmul_bytes = 0;          // of workspace for products of matrices; see MatmulBytes
+  std::vector<ops::Rule> gemm_rules;  // for GEMMs whose variant is kAuto; the same on all ranks
+};
+
+class Communicator {
+ public:
+  // Collective over the team. Borrows the context, which must outlive it. kInvalidArgument: bad
+  // config. kFailedPrecondition: not a member. kResourceExhausted, kDeadlineExceeded: as
+  // ccl::CreateComm. Otherwise see HostContext::Allocate and Barrier.
+  static absl::StatusOr<std::unique_ptr<Communicator>> Create(
+      HostContext& context, const backend::BackendOperations& backend, const Team& team,
+      const CommunicatorOptions& options = {});
+
+  // Computes CommunicatorOptions::matmul_bytes for a problem on n_members ranks; for kAuto, it
+  // suffices for the variants chosen with and without `rules`. kInvalidArgument says what is wrong.
+  static absl::StatusOr<uint64_t> MatmulBytes(const HostContext& context,
+                                              const backend::BackendOperations& backend,
+                                              uint32_t n_members, const ccl::Config& config,
+                                              const ops::Problem& problem,
+                                              const std::vector<ops::Rule>& rules = {});
+
+  // Frees nothing in the heap: giving the workspace back is collective, and a destructor that waits
+  // for peers would hang on an error path. Without Destroy the workspace stays until the job ends.
+  // Synchronize streams first.
+  ~Communicator();
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  // Collective over the team: gives the workspace back. Synchronize streams first. Every later call
+  // fails.
+  absl::Status Destroy();
+
+  const Team& team() const { return team_; }
+  // Puts a collective on the stream and returns. Errors of the arguments are returned at once,
+  // others by Check or Synchronize. `call.root` is a world rank.
+  absl::Status Run(ccl::Call call, backend::Stream& stream);
+  // Puts messages on the stream, all at once. `peer_index` is a world rank, and `what` names the
+  // call in errors. Within a group, a single message is kept for GroupEnd.
+  absl::Status Exchange(const char* what, absl::Span<ccl::Message> messages,
+                        backend::Stream& stream);
+
+  // Between the two, single messages are kept, and GroupEnd puts them on its stream, all at once,
+  // if none failed; otherwise it returns the first error and puts nothing there. Other operations
+  // fail. The stream of a kept message is ignored: the caller gives all of them the same one. Check
+  // and Destroy may be called; Destroy drops the group.
+  absl::Status GroupStart();
+  // A null stream: nothing was kept, or the group is ended for its error.
+  absl::Status GroupEnd(backend::Stream* stream);
+  bool in_group() const { return group_.open(); }
+  // Records an error of the group that the caller found, and returns it.
+  absl::Status GroupFailed(absl::Status status) { return group_.Fail(std::move(status)); }
+
+  // Puts a GEMM on the stream. Errors of the arguments name the problem.
+  absl::Status Matmul(const ops::Matmul& call, backend::Stream& stream);
+  // Says how Matmul runs this call, whose matrices may be null: see ops::Choose.
+  absl::StatusOr<ops::LaunchPlan> ChooseMatmul(const ops::Matmul& call) const;
+
+  // Of a mixture of experts; see iris/moe/moe.h. Errors of the arguments name the config.
+  static absl::StatusOr<moe::Sizes> MoeSizes(const backend::BackendOperations& backend,
+                                             uint32_t n_members, uint32_t index,
+                                             const moe::Config& config);
+  // Loads the kernels: as moe::Prepare.
+  absl::Status PrepareMoe();
+  absl::Status MoeDispatch(const moe::Config& config, void* workspace, const moe::Dispatch& call,
+                           backend::Stream& stream);
+  absl::Status MoeCombine(const moe::Config& config, void* workspace, const moe::Combine& call,
+                          backend::Stream& stream);
+  // A norm of sums. Errors of the arguments name the problem.
+  absl::Status Norm(const norm::Norm& call, backend::Stream& stream);
+  // What Norm of this problem runs.
+  absl::StatusOr<norm::Plan> ChooseNorm(const norm::Problem& problem) const;
+
+  // The first failure of an operation, as far as the streams have come, with the operation and its
+  // number. kDeadlineExceeded names the ranks that did not come, kAborted names rank and pid of who
+  // died; kInvalidArgument names a rank that called something else than most, and both calls in
+  // full, on all ranks alike; kOutOfRange names a token of a rank that chose no expert, likewise.
+  // It stays until Reset.
+  absl::Status Check() const;
+  // In host memory that kernels can read: not 0 once an operation has failed.
+  const uint64_t* error_word() const { return &report_->word; }
+  // Waits for the stream, then Check.
+  absl::Status Synchronize(backend::Stream& stream);
+
+  // Collective over the team: makes a Communicator that failed usable again. All members
+  // synchronize their streams first.
+  absl::Status Reset();
+
+ private:
+  Communicator(HostContext& context, const backend::BackendOperations& backend, Team team)
+      : context_(context), backend_(backend), team_(std::move(team)) {}
+  // kFailedPrecondition after Destroy or in a forked child.
+  absl::Status Usable() const;
+  // Turns a world rank into its place in the team. kInvalidArgument: it has none.
+  absl::Status ToIndex(uint32_t* rank) const;
+  // What both operations of moe have in common.
+  template <typename Start>
+  absl::Status PutMoe(ccl::Operation what, const moe::Config& config, void* workspace,
+                      uint32_t tokens, DType type, Start start);
+  // Zeroes this member's workspace, then meets the others.
+  absl::Status Prepare();
+
+  HostContext& context_;
+  const backend::BackendOperations& backend_;
+  const Team team_;
+  Allocation workspace_;
+  ccl::Comm comm_;
+  ccl::ErrorReport* report_ = nullptr;
+  ops::Resources* products_ = nullptr;  // with matmul_bytes
+  CollectiveLog log_;
+  bool destroyed_ = false;
+  MessageGroup group_;
+};
+
+}  // namespace iris::internal

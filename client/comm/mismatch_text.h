@@ -1,0 +1,19 @@
+// What is said of members that called a collective operation differently. Pure functions.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/types/span.h"
+#include "iris/collective/collective.h"
+
+namespace iris::internal {
+
+// One sentence about a failure of kInvalidArgument that CheckError gave: the same text on every
+// member. ranks[m]: the world rank of the team's member m.
+//
+//   all_reduce #5: rank 2 called all_gather(count=1024, type=f32, variant=packets, blocks=1), ranks
+//   0, 1 and 3 called all_reduce(count=1024, type=i32, op=max, variant=packets, blocks=1)
+std::string MismatchText(const ccl::ErrorInfo& info, absl::Span<const uint32_t> ranks);
+
+}  // namespace iris::internal

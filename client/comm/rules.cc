@@ -1,0 +1,214 @@
+#include "client/comm/rules.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "device/base/bytes.h"
+#include "iris/types.h"
+
+namespace iris::internal {
+namespace {
+
+using ccl::Operation;
+
+constexpr char kAny[] = "any";
+static_assert(kMaxRules == 1024 && kMaxRuleLineBytes == 256 && kMaxTeamRanks == 64 &&
+                  ccl::kMaxBlocks == 128 && ccl::kMaxThreads == 512 && ccl::kMaxUnroll == 2 &&
+                  ops::kMaxDimension == 2147483647 && ops::kVariantCount == 5,
+              "messages below name these");
+
+using Words = std::vector<absl::string_view>;
+
+// A word of the text for a message, whatever bytes it has.
+std::string Quoted(absl::string_view word) {
+  constexpr size_t kMost = 32;
+  std::string quoted = "\"";
+  for (const char c : word.substr(0, kMost)) quoted.push_back(c < 0x20 || c > 0x7e ? '?' : c);
+  return quoted + (word.size() > kMost ? "...\"" : "\"");
+}
+
+// `name`: with its verb, such as "the members are".
+absl::Status Wrong(absl::string_view name, absl::string_view word, absl::string_view remedy) {
+  return absl::InvalidArgumentError(absl::StrCat(name, " ", Quoted(word), ": write ", remedy));
+}
+
+template <typename T>
+bool ReadNumber(absl::string_view word, uint64_t least, uint64_t most, T* number) {
+  // SimpleAtoi takes signs, too.
+  uint64_t read = 0;
+  if (word.empty() || word[0] < '0' || word[0] > '9' || !absl::SimpleAtoi(word, &read)) {
+    return false;
+  }
+  *number = static_cast<T>(read);
+  return read >= least && read <= most;
+}
+
+template <typename T>
+bool ReadNumberOrAny(absl::string_view word, uint64_t most, T any, T* number) {
+  if (word != kAny) return ReadNumber(word, 1, most, number);
+  *number = any;
+  return true;
+}
+
+absl::Status ReadCollective(const Words& words, HasVariant has_variant, ccl::Rule* rule) {
+  if (words.size() < 6) {
+    return absl::InvalidArgumentError(
+        "fewer than six words: operation members bytes variant blocks threads");
+  }
+  if (words.size() > 7) return absl::InvalidArgumentError("more than seven words in a line");
+  if (!ReadNumberOrAny(words[1], kMaxTeamRanks, kMaxTeamRanks, &rule->max_members)) {
+    return Wrong("the members are", words[1], "`any`, or a number from 1 to 64");
+  }
+  rule->max_bytes = ccl::kAnyBytes;
+  if (words[2] != kAny &&
+      (!base::ParseBytes(std::string(words[2]), &rule->max_bytes) || rule->max_bytes == 0)) {
+    return Wrong("the bytes are", words[2],
+                 "`any`, or a number from 1 such as 4096, 64KiB or 1GiB");
+  }
+  rule->variant = VariantNamed(words[3]);
+  if (rule->variant == ccl::Variant::kAuto) {
+    return absl::InvalidArgumentError(absl::StrCat("no such variant: ", Quoted(words[3])));
+  }
+  if (!has_variant(rule->operation, rule->variant)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(words[0], " does not have this variant: ", words[3]));
+  }
+  if (!ReadNumber(words[4], 0, ccl::kMaxBlocks, &rule->blocks)) {
+    return Wrong("the blocks are", words[4], "a number from 0 (by size) to 128");
+  }
+  if (!ReadNumber(words[5], 0, ccl::kMaxThreads, &rule->threads)) {
+    return Wrong("the threads are", words[5], "a number from 0 (by size) to 512");
+  }
+  rule->unroll = 0;
+  if (words.size() == 7 && !ReadNumber(words[6], 0, ccl::kMaxUnroll, &rule->unroll)) {
+    return Wrong("the unroll is", words[6], "a number from 0 (the default) to 2");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadGemm(const Words& words, ops::Rule* rule) {
+  if (words.size() != 6) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(words[0], " has ", words.size(),
+                     " words, and a line of it has six: operation members m n k variant"));
+  }
+  if (!ReadNumberOrAny(words[1], kMaxTeamRanks, 0u, &rule->members)) {
+    return Wrong("the members are", words[1], "`any`, or a number from 1 to 64");
+  }
+  uint64_t* const dimensions[] = {&rule->m, &rule->n, &rule->k};
+  constexpr const char* kNames[] = {"m is", "n is", "k is"};
+  for (int i = 0; i < 3; ++i) {
+    if (ReadNumberOrAny(words[2 + i], ops::kMaxDimension, uint64_t{0}, dimensions[i])) continue;
+    return Wrong(kNames[i], words[2 + i], "`any`, or a number of rows or columns below 2^31");
+  }
+  const bool sums = rule->operation == Operation::kMatmulAllReduce ||
+                    rule->operation == Operation::kMatmulReduceScatter;
+  if ((sums && rule->k != 0) || (rule->operation == Operation::kAllGatherMatmul && rule->n != 0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("members of ", words[0], " may differ in ", sums ? "k" : "n",
+                     ", and must not choose different variants: write `any` for it"));
+  }
+  for (uint32_t v = 1; v < ops::kVariantCount; ++v) {
+    if (words[5] == ops::VariantName(static_cast<ops::Variant>(v))) {
+      rule->variant = static_cast<ops::Variant>(v);
+    }
+  }
+  if (rule->variant == ops::Variant::kAuto) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        Quoted(words[5]),
+        " is no variant of GEMMs: write fused, pair, persistent or copy_engine, or leave out the "
+        "line for automatic choice"));
+  }
+  return absl::OkStatus();
+}
+
+// Adds `rule` to the rules of its kind.
+template <typename Rule>
+absl::Status Add(const absl::Status& status, const Rule& rule, const char* kind,
+                 std::vector<Rule>* rules) {
+  if (!status.ok()) return status;
+  if (rules->size() == kMaxRules) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("more than 1024 rules of ", kind, ": keep those that are used"));
+  }
+  rules->push_back(rule);
+  return absl::OkStatus();
+}
+
+absl::Status ReadLine(absl::string_view line, HasVariant has_variant, Rules* rules) {
+  if (line.size() > kMaxRuleLineBytes) {
+    return absl::InvalidArgumentError("the line is longer than 256 bytes: shorten its comment");
+  }
+  const Words words =
+      absl::StrSplit(line.substr(0, line.find('#')), absl::ByAnyChar(" \t\r"), absl::SkipEmpty());
+  if (words.empty()) return absl::OkStatus();
+  const Operation operation = OperationNamed(words[0]);
+  if (ccl::IsMatmul(operation)) {
+    ops::Rule rule;
+    rule.operation = operation;
+    return Add(ReadGemm(words, &rule), rule, "GEMMs", &rules->gemms);
+  }
+  if (!has_variant(operation, ccl::Variant::kDirect) &&
+      !has_variant(operation, ccl::Variant::kTwoShot)) {
+    return absl::InvalidArgumentError(absl::StrCat("no such operation: ", Quoted(words[0])));
+  }
+  ccl::Rule rule = {};
+  rule.operation = operation;
+  return Add(ReadCollective(words, has_variant, &rule), rule, "collectives", &rules->collectives);
+}
+
+}  // namespace
+
+Operation OperationNamed(absl::string_view name) {
+  for (uint32_t o = 1; o < ccl::kOperationCount; ++o) {
+    if (name == ccl::OperationName(static_cast<Operation>(o))) return static_cast<Operation>(o);
+  }
+  return Operation::kNone;
+}
+
+ccl::Variant VariantNamed(absl::string_view name) {
+  for (uint32_t v = 1; v < ccl::kVariantCount; ++v) {
+    const auto variant = static_cast<ccl::Variant>(v);
+    if (ccl::IsVariant(v) && name == ccl::VariantName(variant)) return variant;
+  }
+  return ccl::Variant::kAuto;
+}
+
+absl::StatusOr<Rules> ParseRules(absl::string_view text, HasVariant has_variant) {
+  Rules rules;
+  size_t number = 0;
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    ++number;
+    if (absl::Status status = ReadLine(line, has_variant, &rules); !status.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("line ", number, " of the rules: ", status.message()));
+    }
+  }
+  return rules;
+}
+
+std::optional<std::string> FormatRule(const ccl::Rule& rule, HasVariant has_variant) {
+  const std::string members =
+      rule.max_members == kMaxTeamRanks ? kAny : absl::StrCat(rule.max_members);
+  std::string bytes = kAny;
+  if (rule.max_bytes != ccl::kAnyBytes) {
+    constexpr const char* kUnits[] = {"", "KiB", "MiB", "GiB"};
+    uint64_t count = rule.max_bytes;
+    int unit = 0;
+    for (; unit < 3 && count != 0 && count % 1024 == 0; ++unit) count /= 1024;
+    bytes = absl::StrCat(count, kUnits[unit]);
+  }
+  const std::string line = absl::StrFormat(
+      "%-14s %3s %7s  %-11s %3u %3u %u", ccl::OperationName(rule.operation), members, bytes,
+      ccl::VariantName(rule.variant), rule.blocks, rule.threads, rule.unroll);
+  // This refuses unknown enumerators and numbers out of range.
+  if (!ParseRules(line, has_variant).ok()) return std::nullopt;
+  return line;
+}
+
+}  // namespace iris::internal

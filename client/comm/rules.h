@@ -1,0 +1,58 @@
+// Rules that choose variants, as text, so that what was measured on a machine needs no compiler.
+// One rule a line:
+//
+//   # operation          members  bytes             variant     blocks  threads  unroll
+//   all_reduce           4        128KiB            packets     0       0
+//   all_reduce           any      any               two_shot    64      512      2
+//   # operation          members  m     n     k     variant
+//   matmul_all_reduce    4        64    8192  any   pair
+//   all_gather_matmul    any      8192  any   any   fused
+//
+// Collectives: the first rule decides whose members and bytes are not less than those of the call.
+// `any` stands for no limit, and bytes are as device/base/bytes.h reads them. blocks, threads: 0
+// means by size. unroll, as in ccl::Config, may be missing or 0: the default.
+//
+// GEMMs: ops::ChooseByRules (iris/ops/rules.h) says which rule decides. `any` stands for every
+// number. All ranks must choose alike, so a number in which they may differ (k of matmul_all_reduce
+// and matmul_reduce_scatter, n of all_gather_matmul) is always `any`.
+//
+// Names are those of OperationName and VariantName. A # begins a comment.
+//
+// Pure functions, thread-safe.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "iris/collective/collective.h"
+#include "iris/ops/rules.h"
+
+namespace iris::internal {
+
+struct Rules {
+  std::vector<ccl::Rule> collectives;
+  std::vector<ops::Rule> gemms;
+};
+
+// Of each kind in a text.
+inline constexpr size_t kMaxRules = 1024;
+inline constexpr size_t kMaxRuleLineBytes = 256;  // without the line feed
+
+// Returns the value with this name; kNone or kAuto if there is none.
+ccl::Operation OperationNamed(absl::string_view name);
+ccl::Variant VariantNamed(absl::string_view name);
+
+// Returns true if a collective has the variant: ccl::HasVariant, of the backend.
+using HasVariant = bool (*)(ccl::Operation operation, ccl::Variant variant);
+
+// Reads a text, which may have any bytes. kInvalidArgument: the number of a line, what is wrong
+// with it, and what is right.
+absl::StatusOr<Rules> ParseRules(absl::string_view text, HasVariant has_variant);
+
+// Returns the line that ParseRules reads as `rule`, without a line feed; nothing if there is none.
+std::optional<std::string> FormatRule(const ccl::Rule& rule, HasVariant has_variant);
+
+}  // namespace iris::internal

@@ -1,0 +1,170 @@
+#include "client/context/options.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <map>
+
+namespace iris::internal {
+namespace {
+
+using ::testing::HasSubstr;
+
+absl::StatusOr<ContextOptions> Resolve(const ContextOptions& options,
+                                       std::map<std::string, std::string> variables = {}) {
+  return ResolveOptions(options, [&](const char* name) -> std::optional<std::string> {
+    const auto it = variables.find(name);
+    if (it == variables.end()) return std::nullopt;
+    return it->second;
+  });
+}
+
+std::string Refusal(const absl::StatusOr<ContextOptions>& resolved) {
+  EXPECT_EQ(resolved.status().code(), absl::StatusCode::kInvalidArgument) << resolved.status();
+  return std::string(resolved.status().message());
+}
+
+TEST(OptionsTest, VariablesThatOthersReadAreChecked) {
+  for (const char* variable : {"IRIS_CHECK_ACCESS", "IRIS_CCL_CHECK", "IRIS_CCL_LINES",
+                               "IRIS_LOG_LEVEL", "IRIS_EMU_WORKERS", "IRIS_EMU_RESIDENT_BLOCKS"}) {
+    EXPECT_THAT(Refusal(Resolve({}, {{variable,
+                                      "gar\x1b"
+                                      "bage"}})),
+                HasSubstr(std::string(variable) + "=\"gar\\x1b"
+                                                  "bage\" is not "));
+    EXPECT_TRUE(Resolve({}, {{variable, ""}}).ok()) << variable;
+  }
+}
+
+TEST(OptionsTest, NothingGivenIsRankZeroOfOne) {
+  auto resolved = Resolve({});
+  ASSERT_TRUE(resolved.ok()) << resolved.status();
+  EXPECT_EQ(resolved->rank, 0);
+  EXPECT_EQ(resolved->n_ranks, 1);
+  EXPECT_EQ(resolved->local_rank, 0);
+  EXPECT_EQ(resolved->heap_bytes, 1ull << 30);
+}
+
+TEST(OptionsTest, ProgramsThatNobodyLaunchedDoNotMeet) {
+  const auto job = [](ContextOptions options, std::map<std::string, std::string> variables = {}) {
+    auto resolved = Resolve(options, std::move(variables));
+    EXPECT_TRUE(resolved.ok()) << resolved.status();
+    return resolved.ok() ? resolved->job : "";
+  };
+  EXPECT_EQ(job({}).rfind("alone-" + std::to_string(getpid()) + "-", 0), 0u) << job({});
+  EXPECT_NE(job({}), job({}));
+  EXPECT_NE(job({.rank = 0, .n_ranks = 1}), job({.rank = 0, .n_ranks = 1}));
+  // Whoever names a job, or has several ranks, means to meet others.
+  EXPECT_EQ(job({}, {{"IRIS_JOB", "mine"}}), "mine");
+  EXPECT_EQ(job({}, {{"IRIS_JOB", "default"}}), "default");
+  EXPECT_EQ(job({.job = "mine"}), "mine");
+  EXPECT_EQ(job({.rank = 0, .n_ranks = 2}), "default");
+  EXPECT_EQ(job({.rank = 0, .n_ranks = 1}, {{"IRIS_JOB", "mine"}}), "mine");
+  EXPECT_EQ(job({}, {{"IRIS_RANK", "0"}, {"IRIS_N_RANKS", "1"}}), "default");
+}
+
+TEST(OptionsTest, EnvironmentFillsWhatIsLeftOut) {
+  auto resolved =
+      Resolve({.job = "mine"}, {{"RANK", "2"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "1"}});
+  ASSERT_TRUE(resolved.ok()) << resolved.status();
+  EXPECT_EQ(resolved->job, "mine");
+  EXPECT_EQ(resolved->rank, 2);
+  EXPECT_EQ(resolved->n_ranks, 4);
+  EXPECT_EQ(resolved->local_rank, 1);
+}
+
+TEST(OptionsTest, OptionsOverrideTheEnvironment) {
+  auto resolved = Resolve({.job = "mine", .rank = 1, .n_ranks = 2, .local_rank = 0},
+                          {{"IRIS_RANK", "5"}, {"IRIS_N_RANKS", "8"}, {"IRIS_JOB", "other"}});
+  ASSERT_TRUE(resolved.ok()) << resolved.status();
+  EXPECT_EQ(resolved->job, "mine");
+  EXPECT_EQ(resolved->rank, 1);
+  EXPECT_EQ(resolved->n_ranks, 2);
+  EXPECT_EQ(resolved->local_rank, 0);
+}
+
+TEST(OptionsTest, BadVariablesDoNotMatterWhenRankAndSizeAreGiven) {
+  EXPECT_TRUE(Resolve({.rank = 0, .n_ranks = 1}, {{"RANK", "x"}, {"WORLD_SIZE", "y"}}).ok());
+}
+
+TEST(OptionsTest, BadVariablesMatterOtherwise) {
+  EXPECT_THAT(Refusal(Resolve({.rank = 0}, {{"RANK", "x"}, {"WORLD_SIZE", "2"}})),
+              HasSubstr("RANK=\"x\""));
+}
+
+TEST(OptionsTest, JobNameComesFromTheEnvironmentAlsoWithGivenRanks) {
+  auto resolved = Resolve({.rank = 0, .n_ranks = 1}, {{"IRIS_JOB", "env"}});
+  ASSERT_TRUE(resolved.ok());
+  EXPECT_EQ(resolved->job, "env");
+}
+
+TEST(OptionsTest, LocalRankIsTheRankUnlessSaid) {
+  auto resolved = Resolve({.rank = 3, .n_ranks = 4});
+  ASSERT_TRUE(resolved.ok());
+  EXPECT_EQ(resolved->local_rank, 3);
+}
+
+TEST(OptionsTest, LargeHeapsHaveRoomForATrace) {
+  const auto events = [](uint64_t heap_bytes, std::map<std::string, std::string> environment) {
+    return Resolve({.rank = 0, .n_ranks = 1, .heap_bytes = heap_bytes}, environment)->trace_events;
+  };
+  constexpr uint64_t kMiB = 1 << 20;
+  EXPECT_EQ(events(256 * kMiB, {}), 16380u);
+  EXPECT_EQ(events(256 * kMiB - 1, {}), 0u);
+  EXPECT_EQ(events(1 * kMiB, {{"IRIS_TRACE_EVENTS", "5"}}), 5u);
+  EXPECT_EQ(events(512 * kMiB, {{"IRIS_TRACE_EVENTS", "0"}}), 0u);
+  EXPECT_EQ(events(1 * kMiB, {{"IRIS_TRACE", "x.json"}}), 16380u);
+}
+
+TEST(OptionsTest, NumbersOfEventsThatAreNone) {
+  for (const char* text : {"x", "-1", "16777217"}) {
+    EXPECT_THAT(Refusal(Resolve({.rank = 0, .n_ranks = 1}, {{"IRIS_TRACE_EVENTS", text}})),
+                HasSubstr("IRIS_TRACE_EVENTS"));
+  }
+  EXPECT_THAT(Refusal(Resolve({.rank = 0, .n_ranks = 1},
+                              {{"IRIS_TRACE_EVENTS", "0"}, {"IRIS_TRACE", "x"}})),
+              HasSubstr("set one of the two"));
+}
+
+TEST(OptionsTest, RankBeyondSize) {
+  EXPECT_THAT(Refusal(Resolve({.rank = 4, .n_ranks = 4})), HasSubstr("rank 4 of 4"));
+}
+
+TEST(OptionsTest, ZeroRanks) {
+  EXPECT_THAT(Refusal(Resolve({.rank = 0, .n_ranks = 0})), HasSubstr("rank 0 of 0"));
+}
+
+TEST(OptionsTest, NegativeRank) {
+  EXPECT_THAT(Refusal(Resolve({.rank = -2, .n_ranks = 4})), HasSubstr("must not be negative"));
+}
+
+TEST(OptionsTest, HeapBytesFromTheEnvironment) {
+  auto resolved = Resolve({}, {{"IRIS_HEAP_BYTES", "64M"}});
+  ASSERT_TRUE(resolved.ok());
+  EXPECT_EQ(resolved->heap_bytes, 64ull << 20);
+}
+
+TEST(OptionsTest, GivenHeapBytesStand) {
+  auto resolved = Resolve({.heap_bytes = 2 << 20}, {{"IRIS_HEAP_BYTES", "64M"}});
+  ASSERT_TRUE(resolved.ok());
+  EXPECT_EQ(resolved->heap_bytes, 2ull << 20);
+}
+
+TEST(OptionsTest, BadHeapBytesNameTheVariable) {
+  EXPECT_THAT(Refusal(Resolve({}, {{"IRIS_HEAP_BYTES", "much"}})), HasSubstr("IRIS_HEAP_BYTES"));
+}
+
+TEST(OptionsTest, HeapBytesTakeTheOneGrammarOfSizes) {
+  for (const char* text : {"512M", "512MiB", "536870912", "0x20000000"}) {
+    EXPECT_EQ(Resolve({}, {{"IRIS_HEAP_BYTES", text}})->heap_bytes, 512ull << 20) << text;
+  }
+}
+
+TEST(OptionsTest, MaxHeapBelowHeap) {
+  EXPECT_THAT(Refusal(Resolve({.heap_bytes = 4 << 20, .max_heap_bytes = 2 << 20})),
+              HasSubstr("max_heap_bytes=2 MiB is less"));
+}
+
+}  // namespace
+}  // namespace iris::internal

@@ -1,0 +1,62 @@
+// Growth: this rank's part in making the heap larger. irisd announces segments, every rank maps its
+// peers' and says so, and then irisd publishes the larger heap, or takes it back for all.
+//
+// Not thread-safe: the watch thread's own. Borrows the control plane, the window and the heap's
+// size.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "client/membership/heap_size.h"
+#include "client/membership/window.h"
+#include "client/session/control_plane.h"
+#include "client/wire/job.h"
+
+namespace iris::internal {
+
+class Growth {
+ public:
+  struct Options {
+    uint64_t job_id = 0;
+    uint64_t epoch = 0;
+    uint32_t rank = 0;
+    std::vector<uint32_t> devices;  // whose kernels use the heap, by this process's numbers
+  };
+  Growth(Options options, ControlPlane* plane, Window* window, HeapSize* heap)
+      : options_(std::move(options)), plane_(plane), window_(window), heap_(heap) {}
+
+  // Maps the segments, all or none, and tells irisd whether it could. irisd repeats what an earlier
+  // stream of events may have missed, and descriptors that it does not know to be mapped: what is
+  // mapped is only acknowledged again.
+  //
+  // Growths come one after the other, in the order of their ids, and irisd tells of each one that
+  // is published before it tells of a later one. So an earlier one of which nothing was heard,
+  // because the stream was away, has failed: it is unmapped.
+  void OnSegmentsAdded(const SegmentsAdded& added);
+  // The heap has its new size, or the segments are unmapped again.
+  void OnGrowDone(const GrowDone& done);
+
+ private:
+  absl::Status Map(const SegmentsAdded& added, const std::vector<DescriptorKey>& keys,
+                   absl::Time deadline);
+  std::vector<DescriptorKey> KeysOf(const std::vector<uint64_t>& segment_ids) const;
+  void Unmap(const std::vector<uint64_t>& segment_ids);
+  void UnmapEarlier(uint64_t grow_id);
+
+  struct Mapped {
+    std::vector<uint64_t> segment_ids;
+    uint64_t heap_bytes = 0;  // once published
+  };
+
+  const Options options_;
+  ControlPlane* const plane_;
+  Window* const window_;
+  HeapSize* const heap_;
+  std::map<uint64_t, Mapped> growths_;  // under way, by grow id
+  uint64_t published_ = 0;              // the last grow id that was, of those mapped here
+};
+
+}  // namespace iris::internal

@@ -1,0 +1,65 @@
+#include "client/membership/job_status.h"
+
+#include <unistd.h>
+
+#include <optional>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "device/base/process.h"
+
+namespace iris::internal {
+
+std::string JobStatus::Name(uint32_t rank) const {
+  const int64_t its_pid = pid(rank);
+  if (its_pid == 0) return absl::StrCat("rank ", rank);
+  return absl::StrCat("rank ", rank, " (pid ", its_pid, ")");
+}
+
+std::string JobStatus::Names(absl::Span<const uint32_t> ranks) const {
+  return absl::StrJoin(ranks, ", ",
+                       [this](std::string* out, uint32_t rank) { *out += Name(rank); });
+}
+
+bool JobStatus::ProcReadable() const {
+  for (uint32_t rank = 0; rank < n_ranks_; ++rank) {
+    if (pid(rank) == getpid()) return true;
+  }
+  return false;
+}
+
+std::string JobStatus::MissingNames(absl::Span<const uint32_t> ranks) const {
+  return absl::StrJoin(
+      ranks, ", ", [this, readable = ProcReadable()](std::string* out, uint32_t rank) {
+        *out += Name(rank);
+        const auto process = readable ? base::ReadProcess(pid(rank)) : std::nullopt;
+        if (process.has_value() && process->stopped()) out->insert(out->size() - 1, ", stopped");
+      });
+}
+
+absl::Status JobStatus::Broken() const {
+  if (!aborted()) return absl::OkStatus();
+  const std::optional<uint32_t> culprit = broken_by();
+  if (!culprit.has_value()) return absl::AbortedError("the job was aborted by irisd");
+  bool died = state(*culprit) == wire::PageRankState::kDead;
+  if (!died && ProcReadable()) {
+    // irisd knows of the death when the process has gone, which takes a driver's work on GPUs.
+    const auto process = base::ReadProcess(pid(*culprit));
+    died = !process.has_value() || process->exiting();
+  }
+  return absl::AbortedError(absl::StrCat(Name(*culprit),
+                                         died ? " died" : " hung up (its process may still run)",
+                                         "; make a new Context"));
+}
+
+absl::Status JobStatus::Left(absl::Span<const uint32_t> ranks) const {
+  std::vector<uint32_t> left;
+  for (const uint32_t rank : ranks) {
+    if (state(rank) == wire::PageRankState::kLeft) left.push_back(rank);
+  }
+  if (left.empty()) return absl::OkStatus();
+  return absl::AbortedError(absl::StrCat(Names(left), " left the job"));
+}
+
+}  // namespace iris::internal

@@ -1,0 +1,135 @@
+// Window: the address range of one job in this process, and everything mapped into it: peer r's
+// heap at base + r * stride_bytes, the control pages and the status page. Ranks that are threads of
+// one process share one window (memory mapped twice would cost twice the page tables and hide races
+// from tools).
+//
+// A rank enters with Acquire and holds what it maps; the window unmaps a segment when its last
+// holder has let go, and everything in reverse order when the last WindowRef is gone. Thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "client/base/types.h"
+#include "client/membership/job_status.h"
+#include "client/wire/job.h"
+#include "device/driver/gpu_driver.h"
+#include "proto/wire/pages.h"
+#include "proto/wire/unique_fd.h"
+
+namespace iris::internal {
+
+// Ranks of one process with one key share a window.
+struct WindowKey {
+  uint64_t daemon_id = 0;
+  uint64_t job_id = 0;
+  uint64_t epoch = 0;
+  friend bool operator<(const WindowKey& a, const WindowKey& b) {
+    return std::tie(a.daemon_id, a.job_id, a.epoch) < std::tie(b.daemon_id, b.job_id, b.epoch);
+  }
+};
+
+struct WindowSpec {
+  WindowKey key;
+  std::string backend;  // of irisd's devices
+  uint32_t n_ranks = 0;
+  uint64_t stride_bytes = 0;
+  uint64_t wanted_base = 0;
+};
+
+class Window {
+ public:
+  // The window of `spec.key` in this process: the one that another rank made, or a new one. Makes
+  // reservations only. kUnimplemented: no driver for that backend here. kResourceExhausted: no room
+  // in the address space.
+  static absl::StatusOr<std::shared_ptr<Window>> Acquire(const WindowSpec& spec);
+  ~Window();
+  Window(const Window&) = delete;
+  Window& operator=(const Window&) = delete;
+
+  uint64_t base() const { return reservation_->base(); }
+  uint64_t stride_bytes() const { return spec_.stride_bytes; }
+  uint32_t n_ranks() const { return spec_.n_ranks; }
+  uint64_t address(uint32_t rank, uint64_t offset_bytes) const {
+    return base() + rank * spec_.stride_bytes + offset_bytes;
+  }
+  driver::GpuDriver& driver() { return *driver_; }
+  const std::shared_ptr<driver::GpuDriver>& shared_driver() const { return driver_; }
+
+  // Maps a segment for `holder` (a rank of this process), unless it is mapped already: idempotent.
+  // `devices`: whose kernels use it, by this process's numbers. Takes the descriptor. Adds its
+  // times to `times`, if given.
+  //
+  // irisd gives a place to one segment at a time, and newer segments have larger ids. So what an
+  // older one has mapped there is stale, whoever still holds it, and is unmapped. kAborted: a newer
+  // one is there.
+  absl::Status MapSegment(uint32_t holder, const Segment& segment, wire::UniqueFd fd,
+                          absl::Span<const uint32_t> devices = {}, CreateTimings* times = nullptr);
+  // `holder` lets go of a segment, or of all that it holds. Unmaps what nobody holds.
+  void UnmapSegment(uint32_t holder, uint64_t segment_id);
+  void UnmapAll(uint32_t holder);
+
+  // Maps the page of `rank`; writable, also by kernels, if it is the caller's own. A page that a
+  // peer of the same process has mapped read-only becomes writable in place.
+  absl::Status MapControlPage(uint32_t rank, wire::UniqueFd fd, bool writable);
+  // Maps the status page and makes it readable by kernels.
+  absl::Status MapStatusPage(wire::UniqueFd fd);
+
+  // Valid once mapped, as long as the window.
+  wire::ControlPage* control_page(uint32_t rank) const;
+  JobStatus status() const;
+  // The abort word of the status page, as kernels address it.
+  const uint32_t* abort_word() const;
+  // The kernel_waits of the control page of `rank`, as kernels address them. Null: kernels cannot
+  // write them.
+  wire::KernelWait* kernel_waits(uint32_t rank) const;
+
+  size_t n_segments() const;
+
+ private:
+  struct MappedSegment {
+    Segment where;
+    std::unique_ptr<driver::PhysicalMemory> memory;
+    std::unique_ptr<driver::Mapping> mapping;  // destroyed before the memory
+    std::set<uint32_t> holders;
+    MappedSegment() = default;
+    MappedSegment(MappedSegment&&) = default;
+    MappedSegment& operator=(MappedSegment&&) = default;
+    ~MappedSegment() { mapping.reset(); }
+  };
+
+  explicit Window(const WindowSpec& spec) : spec_(spec) {}
+  // Unmaps older segments that lie where this one is to lie.
+  absl::Status MakeWay(const Segment& segment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void* page(uint32_t index) const;
+  absl::Status MapPage(uint32_t index, const wire::UniqueFd& fd, bool writable, const char* what);
+
+  const WindowSpec spec_;
+  std::shared_ptr<driver::GpuDriver> driver_;
+  std::unique_ptr<driver::Reservation> reservation_;
+  // One page for each rank, then the status page: reserved together, mapped one by one.
+  void* pages_ = nullptr;
+
+  mutable absl::Mutex mu_;
+  std::map<uint64_t, MappedSegment> segments_ ABSL_GUARDED_BY(mu_);  // by segment id
+  struct Page {
+    bool mapped = false;
+    bool writable = false;
+    wire::KernelWait* kernel_waits = nullptr;  // as kernels address them
+  };
+  std::vector<Page> mapped_ ABSL_GUARDED_BY(mu_);  // as pages_
+  const uint32_t* abort_word_ ABSL_GUARDED_BY(mu_) = nullptr;
+};
+
+}  // namespace iris::internal

@@ -1,0 +1,103 @@
+// ControlPlane: the calls of a rank to irisd, and its events, in plain values.
+// irisd_control_plane.h implements it; tests bring their own.
+//
+// Thread-safe. Nothing waits without a deadline.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "client/base/types.h"
+#include "client/wire/job.h"
+#include "client/wire/operation.h"
+#include "proto/wire/unique_fd.h"
+
+namespace iris::internal {
+
+// irisd decides at the deadline that a call carries; its answer may take so much longer to arrive.
+inline constexpr absl::Duration kAnswerSlack = absl::Seconds(5);
+// A rank waits at least so long for descriptors to map: they may be on their way when the time that
+// irisd gives is nearly over.
+inline constexpr absl::Duration kMapTimeMin = absl::Seconds(1);
+
+// Takes the events of a job. The watch thread calls it, one call at a time, and never after
+// StopWatching has returned.
+using WatchHandler = std::function<void(const WatchEvent&)>;
+
+// A question to irisd about a host barrier, which its destructor takes back. A call never waits,
+// and gives the answer; nothing: none has come yet; an error: none will.
+using BarrierQuestion = std::function<std::optional<absl::StatusOr<BarrierAnswer>>()>;
+
+class ControlPlane {
+ public:
+  virtual ~ControlPlane() = default;
+
+  // The number of the irisd that the rank joins, which a Join may change, and the backend of its
+  // devices.
+  virtual uint64_t daemon_id() const = 0;
+  virtual const std::string& backend() const = 0;
+
+  // Returns when every rank has joined. `options` has no field left that the environment fills.
+  // If irisd ends meanwhile, the rank joins at the next one while its join_timeout lasts.
+  virtual absl::StatusOr<JoinedJob> Join(const ContextOptions& options, absl::Time deadline) = 0;
+  // Says that everything is mapped at `base`, or why it could not be; returns when every rank has.
+  virtual absl::StatusOr<CommittedJob> Mapped(uint64_t job_id, uint64_t epoch,
+                                              const absl::StatusOr<uint64_t>& base,
+                                              absl::Time deadline) = 0;
+  // Tried once, on the present session.
+  virtual absl::Status Leave(uint64_t job_id, absl::Time deadline) = 0;
+
+  // The outcome of the call's k. An error means that there is none here: irisd refused the call
+  // (its code and text), no session came until `reach_deadline` (kUnavailable), or irisd did not
+  // answer until `answer_deadline` (kDeadlineExceeded). While the session breaks and comes back,
+  // the request is repeated with the same k.
+  //
+  // `unanswered`, in and out: irisd may have taken this call, and no outcome of it has come back.
+  // Then its k is this call's and no other's: ask again, with the same call.
+  virtual absl::StatusOr<Outcome> Operate(const OperationCall& call, absl::Time reach_deadline,
+                                          absl::Time answer_deadline, bool* unanswered) = 0;
+
+  // The memory behind a part of a heap, and its descriptors, in order. Tried until the deadline,
+  // also on a session that comes back. kNotFound: nothing is there.
+  struct Lent {
+    Segment segment;
+    wire::UniqueFd fd;
+  };
+  virtual absl::StatusOr<std::vector<Lent>> Borrow(const HeapPart& part, absl::Time deadline) = 0;
+
+  // Asks about a host barrier that lasts. Never waits. Null: irisd cannot be asked now.
+  virtual BarrierQuestion AskOfBarrier(const BarrierWait& wait) = 0;
+  // Asks about a barrier whose time is up, and waits for the answer until the deadline.
+  virtual absl::StatusOr<BarrierAnswer> WhereAreMissing(const BarrierWait& wait,
+                                                        absl::Time deadline) = 0;
+
+  // Says whether the segments of a growth are mapped.
+  virtual absl::Status GrowMapped(uint64_t job_id, uint64_t grow_id, const absl::Status& mapped,
+                                  absl::Time deadline) = 0;
+
+  // Waits for descriptors of the present session and takes them, in the order of `keys`.
+  virtual absl::StatusOr<std::vector<wire::UniqueFd>> TakeDescriptors(
+      absl::Span<const DescriptorKey> keys, absl::Time deadline) = 0;
+  // Closes all that nobody has taken.
+  virtual void DropDescriptors() = 0;
+  // Closes these alone. An irisd that took over from another may have sent them again.
+  virtual void DropDescriptors(absl::Span<const DescriptorKey> keys) = 0;
+
+  // Starts the watch thread, which first calls `name_thread`.
+  virtual void StartWatching(const RankIdentity& identity, WatchHandler handler,
+                             std::function<void()> name_thread) = 0;
+  // Ends and joins the watch thread, and fails every call that waits. Idempotent; not from the
+  // watch thread.
+  virtual void StopWatching() = 0;
+};
+
+}  // namespace iris::internal

@@ -1,0 +1,119 @@
+// IrisdControlPlane: a rank's calls to irisd, over a session that is made anew when it breaks.
+//
+// Until StartWatching, a broken session ends every call. After it a thread of its own (the watch
+// thread) reads the watch stream, and when the session breaks it connects with back-off and resumes
+// the rank; calls wait for that, until their deadline:
+//   connected ──session ends──► broken ──resumed──► connected
+//                                  └──irisd does not know the job any more──► lost (final: calls
+//                                  fail at once)
+// A session that another irisd has taken over is not broken: calls on it go on.
+//
+// Thread-safe. Nothing waits without a deadline, the watch thread's back-off apart.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "client/session/control_plane.h"
+#include "client/session/session_client.h"
+
+namespace iris::internal {
+
+class IrisdControlPlane : public ControlPlane {
+ public:
+  struct Options {
+    std::vector<std::string> runtime_dirs;
+    absl::Duration connect_timeout;
+  };
+
+  // Opens the first session; see SessionClient::Connect.
+  static absl::StatusOr<std::unique_ptr<IrisdControlPlane>> Connect(const Options& options);
+  // Stops watching; closes the session. To irisd, a member that did not Leave has hung up.
+  ~IrisdControlPlane() override;
+  IrisdControlPlane(const IrisdControlPlane&) = delete;
+  IrisdControlPlane& operator=(const IrisdControlPlane&) = delete;
+
+  const std::string& runtime_dir() const { return runtime_dir_; }
+  uint64_t daemon_id() const override { return daemon_id_; }
+  const std::string& backend() const override { return backend_; }
+  // A call that irisd does not answer by its deadline fails with kDeadlineExceeded.
+  absl::StatusOr<JoinedJob> Join(const ContextOptions& options, absl::Time deadline) override;
+  absl::StatusOr<CommittedJob> Mapped(uint64_t job_id, uint64_t epoch,
+                                      const absl::StatusOr<uint64_t>& base,
+                                      absl::Time deadline) override;
+  absl::Status Leave(uint64_t job_id, absl::Time deadline) override;
+  absl::StatusOr<Outcome> Operate(const OperationCall& call, absl::Time reach_deadline,
+                                  absl::Time answer_deadline, bool* unanswered) override;
+  absl::StatusOr<std::vector<Lent>> Borrow(const HeapPart& part, absl::Time deadline) override;
+  BarrierQuestion AskOfBarrier(const BarrierWait& wait) override;
+  absl::StatusOr<BarrierAnswer> WhereAreMissing(const BarrierWait& wait,
+                                                absl::Time deadline) override;
+  absl::Status GrowMapped(uint64_t job_id, uint64_t grow_id, const absl::Status& mapped,
+                          absl::Time deadline) override;
+  absl::StatusOr<std::vector<wire::UniqueFd>> TakeDescriptors(absl::Span<const DescriptorKey> keys,
+                                                              absl::Time deadline) override;
+  void DropDescriptors() override;
+  void DropDescriptors(absl::Span<const DescriptorKey> keys) override;
+  void StartWatching(const RankIdentity& identity, WatchHandler handler,
+                     std::function<void()> name_thread) override;
+  void StopWatching() override;
+
+  // OK while irisd knows the rank, also while the session is broken; then why not.
+  absl::Status lost() const;
+
+ private:
+  explicit IrisdControlPlane(const Options& options) : options_(options) {}
+  absl::StatusOr<std::shared_ptr<SessionClient>> OpenSession(absl::Duration timeout);
+  // From now on calls go to `session`.
+  void UseSession(std::shared_ptr<SessionClient> session);
+  std::shared_ptr<SessionClient> CurrentSession() const;
+  // Waits for a session that has not ended.
+  absl::StatusOr<std::shared_ptr<SessionClient>> WaitForSession(absl::Time deadline);
+  // For a rank that has not joined: a session, until `deadline`, with the irisd that comes after
+  // the one whose session `ended`. Otherwise why there is none.
+  absl::Status ConnectToNext(const absl::Status& ended, absl::Time deadline);
+  // CallOn the present session, with what `encode` makes of its id.
+  template <typename Encode>
+  FrameCalls::Answer CallNow(wire::CallMethod method, const Encode& encode, absl::Time deadline,
+                             FrameCalls::Caller caller = FrameCalls::Caller::kMember);
+  // Decodes an answer. An error of `decode` names the irisd.
+  template <typename T>
+  absl::StatusOr<T> Parsed(const FrameCalls::Answer& answer,
+                           absl::StatusOr<T> (*decode)(absl::string_view)) const;
+  void WatchLoop();
+  // Reads one watch stream until it ends; says whether its session has ended with it.
+  bool WatchSession(SessionClient& session);
+  // One attempt to connect and resume.
+  absl::Status Reconnect();
+  // Sleeps; true if stopping.
+  bool SleepOrStop(absl::Duration duration);
+
+  const Options options_;
+  std::string runtime_dir_;
+  uint64_t daemon_id_ = 0;
+  std::string backend_;
+  RankIdentity identity_;  // constant once the watch thread runs
+  WatchHandler handler_;
+  std::function<void()> name_thread_;
+  std::thread watcher_;
+
+  mutable absl::Mutex mu_;
+  std::shared_ptr<SessionClient> session_ ABSL_GUARDED_BY(mu_);
+  bool broken_ ABSL_GUARDED_BY(mu_) = false;    // session_ has ended
+  bool watching_ ABSL_GUARDED_BY(mu_) = false;  // the watch thread reconnects
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Status lost_ ABSL_GUARDED_BY(mu_);        // not OK: final
+  absl::Status last_error_ ABSL_GUARDED_BY(mu_);  // why the last reconnect failed
+};
+
+}  // namespace iris::internal

@@ -1,0 +1,164 @@
+#include "client/team/host_barrier.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/base/annotate.h"
+#include "client/base/clock.h"
+#include "client/team/futex.h"
+
+namespace iris::internal {
+namespace {
+
+// How often a waiter offers its CPU to others before it sleeps: peers that share the CPU then
+// arrive without a wake-up.
+constexpr int kYields = 3;
+
+// Longest sleep: `cancelled` has no futex.
+constexpr absl::Duration kSleepMax = absl::Milliseconds(100);
+
+// A barrier that lasts so long asks for help. Most that wait for a rank that is busy do not.
+constexpr absl::Duration kAskAfter = absl::Milliseconds(200);
+
+}  // namespace
+
+HostBarrier::HostBarrier(std::vector<uint32_t> ranks, uint32_t start_epoch,
+                         std::vector<const uint32_t*> words, uint32_t* own_word, JobStatus status)
+    : ranks_(std::move(ranks)),
+      words_(std::move(words)),
+      own_word_(own_word),
+      status_(status),
+      epoch_(start_epoch) {
+  missing_.reserve(words_.size());
+}
+
+void HostBarrier::Look() {
+  missing_.erase(std::remove_if(missing_.begin(), missing_.end(),
+                                [this](uint32_t i) {
+                                  return wire::EpochReached(
+                                      __atomic_load_n(words_[i], __ATOMIC_ACQUIRE), epoch_);
+                                }),
+                 missing_.end());
+}
+
+std::vector<uint32_t> HostBarrier::MissingRanks() const {
+  std::vector<uint32_t> ranks;
+  for (const uint32_t i : missing_) ranks.push_back(ranks_[i]);
+  return ranks;
+}
+
+std::string HostBarrier::WhoGaveUp() const {
+  std::string text;
+  for (size_t i = 0; i < words_.size(); ++i) {
+    if (__atomic_load_n(words_[i], __ATOMIC_ACQUIRE) != epoch_) continue;
+    const uint32_t ms = __atomic_load_n(words_[i] + wire::kWordsToGaveUp, __ATOMIC_RELAXED);
+    if (ms == 0) continue;
+    absl::StrAppend(&text, "; ", status_.Name(ranks_[i]), " came and gave up after ",
+                    absl::FormatDuration(absl::Milliseconds(ms)), " (its own timeout)");
+  }
+  return text;
+}
+
+absl::Status HostBarrier::Run(absl::Time deadline, const std::atomic<bool>& cancelled,
+                              BarrierHelp* help) {
+  ++epoch_;
+  uint32_t* const own_gave_up = own_word_ + wire::kWordsToGaveUp;
+  __atomic_store_n(own_gave_up, 0u, __ATOMIC_RELAXED);
+  __atomic_store_n(own_word_, epoch_, __ATOMIC_RELEASE);
+  FutexWakeAll(own_word_);
+  absl::Status status;
+  if (was_broken_) {
+    status = status_.Broken();
+  } else {
+    bool slept = false;
+    status = Await(deadline, cancelled, help, &slept);
+    if (slept) __atomic_store_n(own_word_ + wire::kWordsToWaitsSince, 0u, __ATOMIC_RELAXED);
+    if (status.ok()) was_broken_ = status_.aborted();
+  }
+  if (status.ok()) return status;
+  return Annotate(status, absl::StrCat("host barrier #", epoch_, " of ", words_.size(), " ranks"));
+}
+
+absl::Status HostBarrier::Await(absl::Time deadline, const std::atomic<bool>& cancelled,
+                                BarrierHelp* help, bool* slept) {
+  uint32_t* const own_gave_up = own_word_ + wire::kWordsToGaveUp;
+  // Rotated order: each rank looks for another peer first.
+  missing_.clear();
+  const uint32_t n = static_cast<uint32_t>(words_.size());
+  const auto own_index =
+      static_cast<uint32_t>(std::find(words_.begin(), words_.end(), own_word_) - words_.begin());
+  for (uint32_t i = 1; i < n; ++i) missing_.push_back((own_index + i) % n);
+
+  absl::Time start = absl::InfiniteFuture();  // of the sleep
+  for (int yields = 0;; ++yields) {
+    Look();
+    if (missing_.empty()) return absl::OkStatus();
+    if (yields < kYields) {
+      sched_yield();
+      continue;
+    }
+
+    // The page is read before the words are read again: a rank that arrived and then died or left
+    // has arrived.
+    const uint32_t changes = status_.changes();
+    absl::Status gone = status_.Broken();
+    if (gone.ok()) gone = status_.Left(MissingRanks());
+    FutexWord waits[kMaxFutexWords];
+    size_t n_waits = 0;
+    missing_.erase(std::remove_if(missing_.begin(), missing_.end(),
+                                  [&](uint32_t i) {
+                                    const uint32_t seen =
+                                        __atomic_load_n(words_[i], __ATOMIC_ACQUIRE);
+                                    if (wire::EpochReached(seen, epoch_)) return true;
+                                    waits[n_waits++] = {words_[i], seen};
+                                    return false;
+                                  }),
+                   missing_.end());
+    if (missing_.empty()) return absl::OkStatus();
+    if (!gone.ok()) {
+      const std::string why = help == nullptr ? "" : help->WhyItCouldNotEnd();
+      if (!why.empty()) return absl::InvalidArgumentError(why);
+      std::string text(gone.message());
+      std::vector<uint32_t> late;
+      for (const uint32_t rank : MissingRanks()) {
+        if (status_.state(rank) == wire::PageRankState::kReady) late.push_back(rank);
+      }
+      if (!late.empty()) absl::StrAppend(&text, "; missing besides: ", status_.Names(late));
+      text += WhoGaveUp();
+      return absl::Status(gone.code(), text);
+    }
+    if (cancelled.load(std::memory_order_acquire)) {
+      return absl::FailedPreconditionError("this context has left the job");
+    }
+    const absl::Time now = Now();
+    start = std::min(start, now);
+    const absl::Duration left = deadline - now;
+    if (left <= absl::ZeroDuration()) {
+      const absl::Duration waited = now - start;
+      std::string where = help == nullptr ? "" : help->WhereAre(epoch_, MissingRanks());
+      if (!where.empty()) where = absl::StrCat("; ", where);
+      const absl::Status status = absl::DeadlineExceededError(absl::StrCat(
+          "time is up after ", absl::FormatDuration(absl::Trunc(waited, absl::Milliseconds(1))),
+          "; missing: ", status_.MissingNames(MissingRanks()), WhoGaveUp(), where));
+      const int64_t ms = std::clamp<int64_t>(absl::ToInt64Milliseconds(waited), 1, 1u << 31);
+      __atomic_store_n(own_gave_up, static_cast<uint32_t>(ms), __ATOMIC_RELAXED);
+      return status;
+    }
+    if (!*slept) {
+      // A barrier that does not sleep costs nothing for iris-ctl.
+      *slept = true;
+      __atomic_store_n(own_word_ + wire::kWordsToWaitsSince, PageNow(), __ATOMIC_RELAXED);
+    }
+    if (help != nullptr && now - start >= kAskAfter) {
+      const std::string why = help->WhyItCannotEnd(epoch_, MissingRanks());
+      if (!why.empty()) return absl::InvalidArgumentError(why);
+    }
+    waits[n_waits++] = {status_.changes_word(), changes};
+    FutexWaitAny(absl::MakeConstSpan(waits, n_waits), std::min(left, kSleepMax));
+  }
+}
+
+}  // namespace iris::internal

@@ -1,0 +1,591 @@
+#include "client/team/team_calls.h"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "client/base/annotate.h"
+#include "client/base/clock.h"
+#include "client/base/utf8.h"
+#include "device/base/bytes.h"
+#include "proto/wire/limits.h"
+
+namespace iris::internal {
+namespace {
+
+// Team id of a Team that this rank is not in.
+constexpr uint32_t kNoTeam = std::numeric_limits<uint32_t>::max();
+
+// Pauses between two requests for a name that another rank may soon publish.
+constexpr absl::Duration kFirstPause = absl::Microseconds(200);
+constexpr absl::Duration kLongestPause = absl::Milliseconds(20);
+
+// A name for messages: enough of it to see that it is too long. Nothing of an empty one.
+std::string Quoted(const std::string& name) {
+  if (name.empty()) return "";
+  return absl::StrCat(" \"", name.substr(0, wire::kMaxAllocationNameBytes + 1), "\"");
+}
+
+std::string RegisterText(const void* memory, const AllocateOptions& options) {
+  return absl::StrCat("register ", base::SizeText(options.bytes), " at 0x",
+                      absl::Hex(reinterpret_cast<uint64_t>(memory)), Quoted(options.name));
+}
+
+// Checks the name of a call that a rank makes alone; irisd judges names of the others.
+absl::Status CheckName(absl::string_view what, absl::string_view name) {
+  if (!IsUtf8(name)) {
+    return absl::InvalidArgumentError(absl::StrCat(what, ": the name is not UTF-8"));
+  }
+  if (name.size() <= wire::kMaxAllocationNameBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(what, ": the name has ", name.size(), " bytes, ",
+                                                 wire::kMaxAllocationNameBytes, " are allowed"));
+}
+
+// How long an error waits for what irisd knows.
+constexpr absl::Duration kWhereTimeout = absl::Milliseconds(250);
+
+// Asks irisd about one barrier. It knows in which calls the other ranks are.
+class HelpOfIrisd : public BarrierHelp {
+ public:
+  HelpOfIrisd(ControlPlane* plane, BarrierWait wait, const OnlyThread* threads)
+      : plane_(plane), wait_(std::move(wait)), threads_(threads) {}
+
+  std::string WhyItCannotEnd(uint32_t epoch, const std::vector<uint32_t>& missing) override {
+    if (refused_) return "";
+    if (question_ == nullptr) {
+      wait_.epoch = epoch;
+      wait_.missing = missing;
+      wait_.only_thread = threads_->alone();
+      question_ = plane_->AskOfBarrier(wait_);
+      refused_ = question_ == nullptr;
+      return "";
+    }
+    const auto answer = question_();
+    if (!answer.has_value()) return "";
+    question_ = nullptr;
+    refused_ = !answer->ok();
+    if (refused_) return "";
+    if ((*answer)->cannot_end) return (*answer)->text;
+    // These `missing` may be older than the answer: the next ones are not.
+    wait_.moment = (*answer)->moment;
+    return "";
+  }
+
+  std::string WhyItCouldNotEnd() override {
+    // irisd answers every question when a rank goes, so this ends soon.
+    for (const absl::Time deadline = DeadlineIn(kWhereTimeout);
+         question_ != nullptr && Now() < deadline;) {
+      const std::string why = WhyItCannotEnd(wait_.epoch, {});
+      if (!why.empty()) return why;
+      if (question_ != nullptr) absl::SleepFor(absl::Milliseconds(1));
+    }
+    return "";
+  }
+
+  std::string WhereAre(uint32_t epoch, const std::vector<uint32_t>& missing) override {
+    wait_.epoch = epoch;
+    wait_.missing = missing;
+    wait_.time_is_up = true;
+    const auto answer = plane_->WhereAreMissing(wait_, DeadlineIn(kWhereTimeout));
+    return answer.ok() ? answer->text : "";
+  }
+
+ private:
+  ControlPlane* const plane_;
+  BarrierWait wait_;
+  const OnlyThread* const threads_;
+  BarrierQuestion question_;
+  bool refused_ = false;
+};
+
+}  // namespace
+
+// Teams.
+
+Team TeamCalls::AddTeam(const TeamInfo& info) {
+  const uint32_t slot = info.barrier_slot % wire::kMaxTeamsPerJob;
+  std::vector<const uint32_t*> words;
+  for (const uint32_t r : info.ranks) {
+    words.push_back(&window_->control_page(r % window_->n_ranks())->words[slot]);
+  }
+  uint32_t* const own_word = &window_->control_page(options_.rank)->words[slot];
+  auto state = std::make_shared<State>(plane_, heap_, options_.job_id, info.team_id, &threads_,
+                                       HostBarrier(info.ranks, info.barrier_start_epoch,
+                                                   std::move(words), own_word, window_->status()));
+  Team& team = state->team;
+  team.id = info.team_id;
+  team.ranks = info.ranks;
+  const auto me = std::find(team.ranks.begin(), team.ranks.end(), options_.rank);
+  team.index = me == team.ranks.end() ? -1 : static_cast<int>(me - team.ranks.begin());
+  team.device.id = team.id;
+  team.device.size = static_cast<uint32_t>(team.ranks.size());
+  team.device.index = static_cast<uint32_t>(team.index);
+  team.device.sync_offset_bytes = info.sync_offset_bytes;
+  for (size_t i = 0; i < team.ranks.size() && i < kMaxTeamRanks; ++i) {
+    team.device.members[i] = static_cast<uint8_t>(team.ranks[i]);
+  }
+  ranges_->Add(info.sync_offset_bytes, kSyncAreaBytes,
+               absl::StrCat("the barrier area of team ", info.team_id), info.ranks,
+               /*internal=*/true);
+  absl::MutexLock lock(&mu_);
+  teams_[info.team_id] = state;
+  return team;
+}
+
+absl::StatusOr<std::shared_ptr<TeamCalls::State>> TeamCalls::Find(const Team& team) const {
+  threads_.Use();
+  if (absl::Status status = guard_->Usable(); !status.ok()) return status;
+  if (!team.member()) {
+    return absl::FailedPreconditionError(absl::StrCat("rank ", options_.rank,
+                                                      " is not a member of the team of ranks ",
+                                                      absl::StrJoin(team.ranks, ",")));
+  }
+  absl::MutexLock lock(&mu_);
+  const auto it = teams_.find(team.id);
+  if (it == teams_.end() || it->second->team.ranks != team.ranks) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("team ", team.id, " does not exist in this context; was it destroyed?"));
+  }
+  return it->second;
+}
+
+// Operations.
+
+absl::StatusOr<OperationResult> TeamCalls::Operate(const Team& team, absl::string_view what,
+                                                   Operation op,
+                                                   std::optional<absl::Duration> timeout) {
+  auto state = Find(team);
+  if (!state.ok()) return Annotate(state.status(), what);
+  auto result = (*state)->operations.Run(std::move(op), timeout.value_or(options_.timeout));
+  if (!result.ok()) return AnnotateOperation(result.status(), what);
+  return result;
+}
+
+absl::StatusOr<OperationResult> TeamCalls::OperateAlone(absl::string_view what, Operation op) {
+  threads_.Use();
+  if (absl::Status status = guard_->Usable(); !status.ok()) return Annotate(status, what);
+  auto result = own_.Run(std::move(op), options_.timeout);
+  if (!result.ok()) return AnnotateOperation(result.status(), what);
+  return result;
+}
+
+absl::StatusOr<Allocation> TeamCalls::Allocate(const AllocateOptions& wanted, const Team& team,
+                                               std::optional<absl::Duration> timeout) {
+  const std::string what =
+      absl::StrCat("allocate ", base::SizeText(wanted.bytes), Quoted(wanted.name));
+  return Allocated(wanted, team.id, team.ranks, Operate(team, what, wanted, timeout));
+}
+
+absl::StatusOr<Allocation> TeamCalls::AllocateLocal(const AllocateOptions& wanted) {
+  const std::string what = absl::StrCat("allocate ", base::SizeText(wanted.bytes),
+                                        Quoted(wanted.name), " in its own heap");
+  if (absl::Status status = CheckName(what, wanted.name); !status.ok()) return status;
+  // Ranks that open it by its name find it cleared, so the name comes last.
+  AllocateOptions unnamed = wanted;
+  unnamed.name.clear();
+  auto allocation = Allocated(unnamed, wire::kFirstOwnTeam + options_.rank, {options_.rank},
+                              OperateAlone(what, unnamed));
+  if (!allocation.ok() || wanted.name.empty()) return allocation;
+  absl::Status status;
+  if (wanted.bytes > 0) {
+    status =
+        Annotate(window_->driver().Fill(window_->address(options_.rank, allocation->offset_bytes),
+                                        0, wanted.bytes),
+                 what);
+  }
+  if (status.ok()) status = PublishAs(what, allocation->offset_bytes, wanted.bytes, wanted.name);
+  if (!status.ok()) {
+    (void)Free(*allocation);
+    return status;
+  }
+  allocation->name = wanted.name;
+  return allocation;
+}
+
+absl::StatusOr<RegisterOp> TeamCalls::Shared(void* memory, const AllocateOptions& options) const {
+  const uint64_t at = reinterpret_cast<uint64_t>(memory);
+  if (memory == nullptr || options.bytes == 0 || options.bytes > ~uint64_t{0} - at) {
+    return absl::InvalidArgumentError("that is no memory");
+  }
+  if (at - window_->base() < window_->n_ranks() * window_->stride_bytes()) {
+    return absl::InvalidArgumentError(
+        "it is in the heap already: give what was allocated there a name");
+  }
+  const auto pieces =
+      window_->driver().Share(options_.devices.empty() ? 0 : options_.devices.front(), at,
+                              options.bytes, wire::kMaxDescriptorsPerCall);
+  if (!pieces.ok()) return pieces.status();
+  RegisterOp op;
+  op.options = options;
+  op.lead_bytes = at - pieces->front().address;
+  for (const driver::SharedPiece& piece : *pieces) {
+    op.piece_bytes.push_back(piece.bytes);
+    op.descriptors.push_back(std::make_shared<const wire::UniqueFd>(piece.fd));
+  }
+  return op;
+}
+
+absl::StatusOr<Allocation> TeamCalls::Register(void* memory, const AllocateOptions& options) {
+  const std::string what = RegisterText(memory, options);
+  if (absl::Status status = guard_->Usable(); !status.ok()) return Annotate(status, what);
+  if (absl::Status status = CheckName(what, options.name); !status.ok()) return status;
+  absl::StatusOr<RegisterOp> op = Shared(memory, options);
+  if (!op.ok()) return Annotate(op.status(), what);
+  const auto result = OperateAlone(what, *std::move(op));
+  if (!result.ok()) return result.status();
+  return Allocation{result->offset_bytes, options.bytes, memory,
+                    wire::kFirstOwnTeam + options_.rank, options.name};
+}
+
+absl::StatusOr<Allocation> TeamCalls::RegisterTogether(void* memory, const AllocateOptions& options,
+                                                       const Team& team) {
+  const std::string what = absl::StrCat(RegisterText(memory, options), " together");
+  const auto state = Find(team);
+  if (!state.ok()) return Annotate(state.status(), what);
+  absl::StatusOr<RegisterOp> op = Shared(memory, options);
+  if (!IsUtf8(options.name)) op = absl::InvalidArgumentError("the name is not UTF-8");
+  if (!op.ok()) {
+    // The others are bound by this call: irisd tells them.
+    const absl::Status error = op.status();
+    op = RegisterOp();
+    op->error = error;
+  }
+  Together together = {options.bytes, team.ranks, {}};
+  const auto result = (*state)->operations.RunBoth(
+      *std::move(op), options_.timeout,
+      [&](const OperationResult& registered) -> Operation {
+        return ConfirmOp{registered.offset_bytes, MapTogether(registered.offset_bytes, &together)};
+      },
+      [&](const OperationResult& registered) { UnmapTogether(registered.offset_bytes, together); });
+  if (!result.ok()) return Annotate(result.status(), what);
+  return Allocated(options, team.id, team.ranks, *result);
+}
+
+absl::Status TeamCalls::MapTogether(uint64_t offset_bytes, Together* together) {
+  const std::vector<BorrowedMemory::Segments> wanted = std::exchange(together->segments, {});
+  absl::Status status;
+  for (const uint32_t rank : together->ranks) {
+    const HeapPart part = {options_.job, rank, offset_bytes, together->bytes};
+    auto lent = plane_->Borrow(part, DeadlineIn(options_.timeout));
+    status = lent.status();
+    if (status.ok()) {
+      BorrowedMemory::Segments segments;
+      absl::MutexLock lock(&mu_);
+      status = borrowed_.Map(part, *std::move(lent), &segments);
+      if (status.ok()) together->segments.push_back(std::move(segments));
+    }
+    const size_t n = together->segments.size();
+    if (status.ok() && !wanted.empty() && together->segments[n - 1] != wanted[n - 1]) {
+      status = absl::AbortedError("its place has been given to others meanwhile");
+    }
+    if (!status.ok()) {
+      status = Annotate(status, absl::StrCat("the memory of rank ", rank));
+      break;
+    }
+  }
+  absl::MutexLock lock(&mu_);
+  // Another team may have registered something there since irisd has undone this.
+  for (size_t i = 0; status.ok() && i < together->ranks.size(); ++i) {
+    if (borrowed_.Is(together->ranks[i], offset_bytes, together->segments[i])) continue;
+    status = absl::AbortedError(absl::StrCat("the memory of rank ", together->ranks[i],
+                                             ": its place has been given to others meanwhile"));
+  }
+  if (status.ok()) {
+    // Another entry there is stale: its members have unmapped it, or are about to.
+    together_[offset_bytes] = *together;
+    return status;
+  }
+  UnmapParts(offset_bytes, *together);
+  together->segments.clear();
+  return status;
+}
+
+void TeamCalls::UnmapParts(uint64_t offset_bytes, const Together& together) {
+  for (size_t i = 0; i < together.segments.size(); ++i) {
+    borrowed_.Unmap(together.ranks[i], offset_bytes, together.segments[i]);
+  }
+}
+
+void TeamCalls::UnmapTogether(uint64_t offset_bytes, const Together& together) {
+  absl::MutexLock lock(&mu_);
+  const auto found = together_.find(offset_bytes);
+  if (found != together_.end() && found->second.ranks == together.ranks &&
+      found->second.segments == together.segments) {
+    together_.erase(found);
+  }
+  UnmapParts(offset_bytes, together);
+}
+
+std::optional<TeamCalls::Together> TeamCalls::UnmapTogether(uint64_t offset_bytes) {
+  absl::MutexLock lock(&mu_);
+  const auto found = together_.find(offset_bytes);
+  if (found == together_.end()) return std::nullopt;
+  Together together = std::move(found->second);
+  together_.erase(found);
+  UnmapParts(offset_bytes, together);
+  return together;
+}
+
+bool TeamCalls::HaveTogether(absl::Span<const uint32_t> ranks, uint64_t offset_bytes,
+                             uint64_t bytes) const {
+  absl::MutexLock lock(&mu_);
+  auto next = together_.upper_bound(offset_bytes);
+  if (next == together_.begin()) return false;
+  const auto& [start, together] = *--next;
+  if (offset_bytes - start > together.bytes || bytes > together.bytes - (offset_bytes - start)) {
+    return false;
+  }
+  return std::all_of(ranks.begin(), ranks.end(), [&all = together.ranks](uint32_t rank) {
+    return std::find(all.begin(), all.end(), rank) != all.end();
+  });
+}
+
+absl::Status TeamCalls::Publish(const Allocation& allocation, const std::string& name) {
+  const std::string what =
+      absl::StrCat("publish the allocation at offset ", allocation.offset_bytes, Quoted(name));
+  if (absl::Status status = CheckName(what, name); !status.ok()) return status;
+  return PublishAs(what, allocation.offset_bytes, allocation.bytes, name);
+}
+
+absl::Status TeamCalls::PublishAs(absl::string_view what, uint64_t offset_bytes, uint64_t bytes,
+                                  const std::string& name) {
+  const absl::Status status = OperateAlone(what, PublishOp{offset_bytes, name}).status();
+  // Registered memory is not in the heap.
+  if (status.ok() && offset_bytes < heap_->bytes()) {
+    ranges_->Add(offset_bytes, bytes, name, {options_.rank});
+  }
+  return status;
+}
+
+absl::StatusOr<Allocation> TeamCalls::Allocated(const AllocateOptions& wanted, uint32_t team_id,
+                                                absl::Span<const uint32_t> ranks,
+                                                absl::StatusOr<OperationResult> result) {
+  if (!result.ok()) return result.status();
+  const uint64_t offset = result->offset_bytes;
+  ranges_->Add(offset, wanted.bytes, wanted.name, ranks);
+  return Allocation{offset, wanted.bytes,
+                    reinterpret_cast<void*>(window_->address(options_.rank, offset)), team_id,
+                    wanted.name};
+}
+
+absl::Status TeamCalls::Free(const Allocation& allocation) {
+  const std::string what = absl::StrCat("free the allocation at offset ", allocation.offset_bytes);
+  if (absl::Status status = guard_->Usable(); !status.ok()) return Annotate(status, what);
+  if (allocation.team_id == wire::kFirstOwnTeam + options_.rank) {
+    return GiveBack(allocation.offset_bytes,
+                    [&] { return OperateAlone(what, FreeOp{allocation.offset_bytes}).status(); });
+  }
+  Team team;
+  {
+    absl::MutexLock lock(&mu_);
+    const auto it = teams_.find(allocation.team_id);
+    if (it == teams_.end()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(what, ": team ", allocation.team_id,
+                       ", which allocated it, does not exist in this context"));
+    }
+    team = it->second->team;
+  }
+  // Memory that they have registered together is unmapped first: its place may be another's as soon
+  // as all have asked.
+  const uint64_t offset = allocation.offset_bytes;
+  std::optional<Together> together = UnmapTogether(offset);
+  const absl::Status status =
+      GiveBack(offset, [&] { return Operate(team, what, FreeOp{offset}).status(); });
+  if (!status.ok() && together.has_value()) {
+    const absl::Status mapped = MapTogether(offset, &*together);
+    if (!mapped.ok()) {
+      return absl::Status(
+          status.code(),
+          absl::StrCat(status.message(), "; and it is mapped here no more: ", mapped.message()));
+    }
+  }
+  return status;
+}
+
+template <typename Ask>
+absl::Status TeamCalls::GiveBack(uint64_t offset_bytes, Ask ask) {
+  std::optional<HeapRanges::Range> range = ranges_->Remove(offset_bytes);
+  const absl::Status status = ask();
+  if (!status.ok()) ranges_->Restore(offset_bytes, std::move(range));
+  return status;
+}
+
+absl::StatusOr<Opened> TeamCalls::Open(uint32_t rank, const std::string& name,
+                                       absl::Duration timeout) {
+  const std::string what = absl::StrCat("open", Quoted(name), " of rank ", rank);
+  if (absl::Status status = CheckName(what, name); !status.ok()) return status;
+  const absl::Time start = Now();
+  const absl::Time deadline = DeadlineIn(timeout);
+  absl::Duration pause = kFirstPause;
+  while (true) {
+    auto result = OperateAlone(what, OpenOp{rank, name});
+    if (!result.ok()) return result.status();
+    if (result->opened.has_value()) return OpenedAs(what, rank, name, *result->opened);
+    const absl::Time now = Now();
+    if (now >= deadline) {
+      return absl::DeadlineExceededError(
+          absl::StrCat(what, ": time is up after ",
+                       absl::FormatDuration(absl::Trunc(now - start, absl::Milliseconds(1))), ": ",
+                       window_->status().MissingNames({rank}),
+                       " has allocated nothing of this name in its own heap, or has freed it"));
+    }
+    absl::SleepFor(std::min(pause, deadline - now));
+    pause = std::min(2 * pause, kLongestPause);
+  }
+}
+
+absl::StatusOr<Opened> TeamCalls::OpenedAs(absl::string_view what, uint32_t rank,
+                                           const std::string& name, const OpenedRange& range) {
+  if (absl::Status status = TakeOpened(rank, range); !status.ok()) {
+    (void)OperateAlone(what, FreeOp{range.offset_bytes});
+    return Annotate(status, what);
+  }
+  ranges_->Add(range.offset_bytes, range.bytes, name, {rank});
+  const auto address_in = [&](uint32_t heap) {
+    return reinterpret_cast<void*>(window_->address(heap, range.offset_bytes));
+  };
+  return Opened{
+      rank,       range.offset_bytes, range.bytes, address_in(rank), address_in(options_.rank),
+      range.dtype};
+}
+
+absl::Status TeamCalls::TakeOpened(uint32_t rank, const OpenedRange& range) {
+  if (!range.registered) {
+    absl::MutexLock lock(&mu_);
+    ++n_opened_[range.offset_bytes];
+    return absl::OkStatus();
+  }
+  const HeapPart part = {options_.job, rank, range.offset_bytes, range.bytes};
+  auto lent = plane_->Borrow(part, DeadlineIn(options_.timeout));
+  if (!lent.ok()) return lent.status();
+  // Mapped and counted together, so that nobody who closes meanwhile unmaps it.
+  absl::MutexLock lock(&mu_);
+  absl::Status status = borrowed_.Map(part, *std::move(lent));
+  if (status.ok()) ++n_opened_[range.offset_bytes];
+  return status;
+}
+
+bool TeamCalls::Borrows(uint32_t owner, uint64_t offset_bytes, uint64_t bytes) const {
+  absl::MutexLock lock(&mu_);
+  return borrowed_.Has(owner, offset_bytes, bytes);
+}
+
+absl::Status TeamCalls::Close(const Opened& opened) {
+  const uint64_t offset = opened.offset_bytes;
+  const std::string what = absl::StrCat("close what rank ", opened.rank, " has at offset ", offset);
+  if (absl::Status status = guard_->Usable(); !status.ok()) return Annotate(status, what);
+  const auto close = [&] { return OperateAlone(what, FreeOp{offset}).status(); };
+  bool last = false;
+  {
+    absl::MutexLock lock(&mu_);
+    const auto open = n_opened_.find(offset);
+    if (open == n_opened_.end()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(what, ": this context has not opened it, or has closed it already"));
+    }
+    last = --open->second == 0;
+    if (last) n_opened_.erase(open);
+    if (last) borrowed_.Unmap(offset);
+  }
+  const absl::Status status = last ? GiveBack(offset, close) : close();
+  if (!status.ok()) {
+    absl::MutexLock lock(&mu_);
+    ++n_opened_[offset];
+  }
+  return status;
+}
+
+absl::Status TeamCalls::Grow(uint64_t bytes, const Team& world) {
+  return Operate(world, absl::StrCat("grow the heap by ", base::SizeText(bytes)), GrowOp{bytes})
+      .status();
+}
+
+absl::StatusOr<std::string> TeamCalls::Broadcast(absl::string_view value, uint32_t root,
+                                                 const Team& team) {
+  BroadcastOp op;
+  op.root = root;
+  if (root == options_.rank) op.value = value;
+  auto result = Operate(team, absl::StrCat("broadcast from rank ", root), op);
+  if (!result.ok()) return result.status();
+  return std::move(result->value);
+}
+
+absl::StatusOr<Team> TeamCalls::CreateTeam(absl::Span<const uint32_t> ranks, const Team& parent) {
+  Team other;
+  other.id = kNoTeam;
+  other.ranks.assign(ranks.begin(), ranks.end());
+  return NewTeam(absl::StrCat("create a team of ", ranks.size(), " ranks"),
+                 CreateTeamOp{other.ranks}, parent, other);
+}
+
+absl::StatusOr<Team> TeamCalls::SplitTeam(int32_t color, int32_t key, const Team& parent) {
+  return NewTeam("split a team", SplitOp{options_.rank, color, key}, parent, Team());
+}
+
+absl::StatusOr<Team> TeamCalls::NewTeam(absl::string_view what, Operation op, const Team& parent,
+                                        const Team& if_in_none) {
+  auto result = Operate(parent, what, std::move(op));
+  if (!result.ok()) return result.status();
+  if (!result->team.has_value()) return if_in_none;
+  const Team team = AddTeam(*result->team);
+  // The team's area may have been another team's: each member clears its own, and nobody goes on
+  // before all have.
+  absl::Status status = window_->driver().Fill(
+      window_->address(options_.rank, result->team->sync_offset_bytes), 0, kSyncAreaBytes);
+  auto state = Find(team);
+  const absl::Status met = state.ok() ? Meet(**state, options_.timeout) : state.status();
+  if (status.ok()) status = met;
+  if (!status.ok()) return Annotate(status, what);
+  return team;
+}
+
+absl::Status TeamCalls::DestroyTeam(const Team& team) {
+  const std::string what = absl::StrCat("destroy team ", team.id);
+  auto state = Find(team);
+  if (!state.ok()) return Annotate(state.status(), what);
+  DestroyTeamOp op;
+  {
+    TimedLock lock(&(*state)->barrier_mutex, DeadlineIn(options_.timeout));
+    if (!lock.held()) {
+      return absl::FailedPreconditionError(absl::StrCat(what, ": a barrier of it is running"));
+    }
+    op.last_barrier_epoch = (*state)->barrier.epoch();
+  }
+  const uint64_t area = team.device.sync_offset_bytes;
+  std::optional<HeapRanges::Range> range = ranges_->Remove(area);
+  const absl::Status status = Operate(team, what, op).status();
+  if (!status.ok()) {
+    ranges_->Restore(area, std::move(range));
+    return status;
+  }
+  absl::MutexLock lock(&mu_);
+  teams_.erase(team.id);
+  return absl::OkStatus();
+}
+
+// Barriers.
+
+absl::Status TeamCalls::Barrier(const Team& team, absl::Duration timeout) {
+  auto state = Find(team);
+  if (!state.ok()) return Annotate(state.status(), "host barrier");
+  return Meet(**state, timeout);
+}
+
+absl::Status TeamCalls::Meet(State& state, absl::Duration timeout) {
+  const absl::Time deadline = DeadlineIn(timeout);
+  TimedLock lock(&state.barrier_mutex, deadline);
+  if (!lock.held()) {
+    return absl::DeadlineExceededError(
+        "host barrier: another thread's barrier on the same team did not end in time");
+  }
+  HelpOfIrisd help(plane_, {.job_id = options_.job_id, .team_id = state.team.id}, &threads_);
+  return state.barrier.Run(deadline, guard_->closed(), &help);
+}
+
+}  // namespace iris::internal

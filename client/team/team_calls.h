@@ -1,0 +1,170 @@
+// TeamCalls: the teams that this rank is in, and the calls that all members of one make together;
+// with those that the rank makes alone, which irisd takes as calls of its own team.
+//
+// Operations go through irisd, which decides their one outcome; barriers go through shared pages.
+// Every error says first what was attempted. Thread-safe: operations on one team come one after the
+// other, and so do barriers. Borrows all that it is given.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "client/base/context_guard.h"
+#include "client/base/types.h"
+#include "client/membership/heap_ranges.h"
+#include "client/membership/heap_size.h"
+#include "client/membership/window.h"
+#include "client/session/control_plane.h"
+#include "client/team/borrowed_memory.h"
+#include "client/team/host_barrier.h"
+#include "client/team/operation_sequence.h"
+#include "client/team/timed_lock.h"
+#include "proto/wire/limits.h"
+
+namespace iris::internal {
+
+class TeamCalls {
+ public:
+  struct Options {
+    uint64_t job_id = 0;
+    uint32_t rank = 0;
+    absl::Duration timeout;  // of calls that are given no other
+    std::string job;
+    std::vector<uint32_t> devices;  // whose kernels use the heap, by this process's numbers
+  };
+  // The window's pages are mapped.
+  TeamCalls(Options options, const ContextGuard* guard, ControlPlane* plane, Window* window,
+            HeapSize* heap)
+      : options_(std::move(options)),
+        guard_(guard),
+        plane_(plane),
+        window_(window),
+        heap_(heap),
+        own_(plane, heap, options_.job_id, wire::kFirstOwnTeam + options_.rank, &threads_),
+        borrowed_(options_.rank, options_.devices, window) {
+    ranges_->Follow(heap);
+  }
+  ~TeamCalls() { ranges_->End(); }
+  TeamCalls(const TeamCalls&) = delete;
+  TeamCalls& operator=(const TeamCalls&) = delete;
+
+  // Takes note of a team that irisd has made.
+  Team AddTeam(const TeamInfo& info);
+
+  // As the calls of Context that have these names (client/iris/context.h).
+  absl::StatusOr<Allocation> Allocate(const AllocateOptions& wanted, const Team& team,
+                                      std::optional<absl::Duration> timeout = std::nullopt);
+  absl::StatusOr<Allocation> AllocateLocal(const AllocateOptions& wanted);
+  // Uses the bytes, name, dtype and shape of `options`.
+  absl::StatusOr<Allocation> Register(void* memory, const AllocateOptions& options);
+  absl::StatusOr<Allocation> RegisterTogether(void* memory, const AllocateOptions& options,
+                                              const Team& team);
+  absl::Status Free(const Allocation& allocation);
+  absl::Status Publish(const Allocation& allocation, const std::string& name);
+  absl::StatusOr<Opened> Open(uint32_t rank, const std::string& name, absl::Duration timeout);
+  absl::Status Close(const Opened& opened);
+  absl::Status Grow(uint64_t bytes, const Team& world);
+  absl::StatusOr<std::string> Broadcast(absl::string_view value, uint32_t root, const Team& team);
+  absl::StatusOr<Team> CreateTeam(absl::Span<const uint32_t> ranks, const Team& parent);
+  absl::StatusOr<Team> SplitTeam(int32_t color, int32_t key, const Team& parent);
+  absl::Status DestroyTeam(const Team& team);
+  absl::Status Barrier(const Team& team, absl::Duration timeout);
+
+  // True if the range lies in memory that `owner` has registered and this rank has open.
+  bool Borrows(uint32_t owner, uint64_t offset_bytes, uint64_t bytes) const;
+
+  // True if the range lies in memory that a team with all these members has registered together.
+  bool HaveTogether(absl::Span<const uint32_t> ranks, uint64_t offset_bytes, uint64_t bytes) const;
+
+  // As HeapRanges::Refusal.
+  std::optional<std::string> Refusal(uint32_t rank, uint64_t offset_bytes, uint64_t bytes) const {
+    return ranges_->Refusal(rank, offset_bytes, bytes);
+  }
+  // The allocations of these teams, for DeviceContext::heap_map.
+  const backend::HeapMap* heap_map() const { return ranges_->map(); }
+
+ private:
+  // One team: its two kinds of calls, each with its own sequence.
+  struct State {
+    State(ControlPlane* plane, HeapSize* heap, uint64_t job_id, uint32_t team_id,
+          const OnlyThread* threads, HostBarrier team_barrier)
+        : operations(plane, heap, job_id, team_id, threads), barrier(std::move(team_barrier)) {}
+    Team team;
+    OperationSequence operations;
+    TimedMutex barrier_mutex;
+    HostBarrier barrier;  // used by the thread that holds the lock
+  };
+
+  // kFailedPrecondition: not a member, no such team any more, or the context may not be used.
+  absl::StatusOr<std::shared_ptr<State>> Find(const Team& team) const;
+  // The team's next operation; `what` is put in front of errors.
+  absl::StatusOr<OperationResult> Operate(const Team& team, absl::string_view what, Operation op,
+                                          std::optional<absl::Duration> timeout = std::nullopt);
+  // As Operate, of this rank's own team.
+  absl::StatusOr<OperationResult> OperateAlone(absl::string_view what, Operation op);
+  // Asks `parent` for an operation that makes teams. A rank that comes into none gets `if_in_none`.
+  absl::StatusOr<Team> NewTeam(absl::string_view what, Operation op, const Team& parent,
+                               const Team& if_in_none);
+  absl::Status PublishAs(absl::string_view what, uint64_t offset_bytes, uint64_t bytes,
+                         const std::string& name);
+  absl::StatusOr<Allocation> Allocated(const AllocateOptions& wanted, uint32_t team_id,
+                                       absl::Span<const uint32_t> ranks,
+                                       absl::StatusOr<OperationResult> result);
+  absl::StatusOr<Opened> OpenedAs(absl::string_view what, uint32_t rank, const std::string& name,
+                                  const OpenedRange& range);
+  // Counts that it is open, and maps what has to be mapped for that.
+  absl::Status TakeOpened(uint32_t rank, const OpenedRange& range);
+  // Memory that a team has registered together.
+  struct Together {
+    uint64_t bytes = 0;
+    std::vector<uint32_t> ranks;
+    // The segments of each rank, once they are mapped. They tell it from memory that another team
+    // registers at the same place, once this one is undone.
+    std::vector<BorrowedMemory::Segments> segments;
+  };
+  // The operation that registers `memory`. kInvalidArgument: the memory cannot be shared, and why.
+  absl::StatusOr<RegisterOp> Shared(void* memory, const AllocateOptions& options) const;
+  // Maps every member's part, also the own, all or nothing. If `together` has segments, these.
+  // kAborted: others are there by now.
+  absl::Status MapTogether(uint64_t offset_bytes, Together* together);
+  // Unmaps what was so mapped there, if it is still the same.
+  void UnmapTogether(uint64_t offset_bytes, const Together& together) ABSL_LOCKS_EXCLUDED(mu_);
+  // Unmaps what is so mapped there; nothing: there is nothing of that kind.
+  std::optional<Together> UnmapTogether(uint64_t offset_bytes) ABSL_LOCKS_EXCLUDED(mu_);
+  void UnmapParts(uint64_t offset_bytes, const Together& together)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Gives back a range that begins at the offset, by `ask`.
+  template <typename Ask>
+  absl::Status GiveBack(uint64_t offset_bytes, Ask ask);
+  absl::Status Meet(State& state, absl::Duration timeout);
+
+  const Options options_;
+  const ContextGuard* const guard_;
+  ControlPlane* const plane_;
+  Window* const window_;
+  HeapSize* const heap_;
+  HeapRanges* const ranges_ = HeapRanges::Make();
+  mutable OnlyThread threads_;  // that have made calls here
+  OperationSequence own_;       // of the team that this rank alone is in
+
+  mutable absl::Mutex mu_;
+  std::map<uint32_t, std::shared_ptr<State>> teams_ ABSL_GUARDED_BY(mu_);
+  // How often this context has open what other ranks have, by offset, which is nobody else's.
+  std::map<uint64_t, uint64_t> n_opened_ ABSL_GUARDED_BY(mu_);
+  BorrowedMemory borrowed_ ABSL_GUARDED_BY(mu_);
+  std::map<uint64_t, Together> together_ ABSL_GUARDED_BY(mu_);  // by offset
+};
+
+}  // namespace iris::internal

@@ -1,0 +1,29 @@
+// Traces of several ranks, each of which wrote its own file, as one file on one clock. Pure.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace iris::internal {
+
+inline constexpr size_t kMergedFilesMax = 4096;
+
+struct TraceText {
+  std::string name;  // of its file, for errors
+  std::string json;  // what TraceJson or MergeTraces gave
+};
+
+// The clock is the host's monotonic one in all of them, so that each is moved by the distance
+// between its origin and the earliest one. irisd's events are taken from the file that has the most
+// of them. kInvalidArgument names the file: it is no trace of Iris's, is of another job or of
+// another boot or machine than the first one, or has a rank that another file has, too.
+absl::StatusOr<std::string> MergeTraces(const std::vector<TraceText>& traces);
+
+// Reads the files `paths`, and writes the merged one to `out`.
+absl::Status MergeTraceFiles(const std::vector<std::string>& paths, const std::string& out);
+
+}  // namespace iris::internal

@@ -1,0 +1,131 @@
+// TraceRecorder: this rank's trace: the area in its heap, which its kernels fill, and what the host
+// library adds to it, its own calls and the program's named spans.
+//
+// The calls go into the area where the host can store there (emulated devices), whoever has
+// switched it on. Elsewhere they are kept in this process while the trace is the rank's own (Start,
+// IRIS_TRACE), as named spans are everywhere. Thread-safe once it is made. Borrows the driver and
+// the guard; the area is mapped until Close.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "client/base/context_guard.h"
+#include "client/trace/mapped_trace.h"
+#include "device/driver/gpu_driver.h"
+#include "iris/trace_area.h"
+
+namespace iris::internal {
+
+class TraceRecorder {
+ public:
+  // The name of the area among the allocations of the job. What begins with "iris." is irisd's.
+  static constexpr char kName[] = "iris-trace";
+
+  struct Options {
+    std::string job;
+    uint32_t rank = 0;
+    std::string backend;
+    std::vector<uint32_t> devices;  // the rank's, by the driver's numbers; none on emulated devices
+    uint64_t address = 0;           // of the area: TraceAreaBytes of memory
+    uint64_t bytes = 0;
+    std::string file;  // IRIS_TRACE: the trace is on from the beginning; empty: it is not
+  };
+  static absl::StatusOr<std::unique_ptr<TraceRecorder>> Make(Options options,
+                                                             const ContextGuard* guard,
+                                                             driver::GpuDriver* driver);
+
+  // For DeviceContext::trace.
+  TraceArea* area() const { return mapped_.area(); }
+
+  // Empties the trace and switches it on, for `limit`, or until Stop if that is zero.
+  // kFailedPrecondition: it is on already, and whose it is.
+  absl::Status Start(absl::Duration limit) ABSL_LOCKS_EXCLUDED(mu_);
+  // Switches off what Start or IRIS_TRACE has switched on, and waits a moment for events that are
+  // under way. kFailedPrecondition: neither has.
+  absl::Status Stop() ABSL_LOCKS_EXCLUDED(mu_);
+  // Writes what was told since Start, until now or until Stop. As TraceFileOfRank names the file,
+  // but a name without %r stays as it is. kFailedPrecondition: there was no Start.
+  absl::Status Save(const std::string& path) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // The program's own span: EndSpan tells one from what BeginSpan gave until now. 0 while the trace
+  // is not the rank's own, and then EndSpan does nothing.
+  uint64_t BeginSpan() const;
+  // kInvalidArgument: CheckSpanName's (the name is empty, longer than kSpanNameBytes or not UTF-8),
+  // or `begun` is later than now.
+  absl::Status EndSpan(uint64_t begun, absl::string_view name) ABSL_LOCKS_EXCLUDED(mu_);
+  static absl::Status CheckSpanName(absl::string_view name);
+  static constexpr size_t kSpanNameBytes = 256;
+
+  // Before the area is unmapped: writes the file of IRIS_TRACE, if there is one to write. Nothing
+  // is recorded any more.
+  absl::Status Close() ABSL_LOCKS_EXCLUDED(mu_);
+
+  // A call of the host library, until the end of the scope. `recorder` may be null.
+  class Span {
+   public:
+    Span(TraceRecorder* recorder, TraceHostCall call, uint64_t bytes = 0, uint64_t detail = 0)
+        : recorder_(recorder != nullptr && recorder->On() ? recorder : nullptr) {
+      if (recorder_ != nullptr) event_ = NewEvent(call, bytes, detail);
+    }
+    ~Span() {
+      if (recorder_ != nullptr) recorder_->End(&event_);
+    }
+    Span(const Span&) = delete;
+    Span& operator=(const Span&) = delete;
+
+   private:
+    TraceRecorder* const recorder_;
+    TraceEvent event_;
+  };
+
+ private:
+  TraceRecorder(Options options, const ContextGuard* guard, driver::GpuDriver* driver);
+  bool On() const ABSL_LOCKS_EXCLUDED(mu_);
+  static TraceEvent NewEvent(TraceHostCall call, uint64_t bytes, uint64_t detail);
+  void End(TraceEvent* event) ABSL_LOCKS_EXCLUDED(mu_);
+  void Store(TraceEvent event);
+  void Keep(const TraceEvent& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status StartNow(uint64_t limit_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status StopNow() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status SaveNow(const std::string& path) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Makes the rank's device, whose clock counts, that of the calling thread. kFailedPrecondition:
+  // the context has ended, or `unless` says what else is wrong.
+  absl::Status UseDevice(const char* unless = nullptr) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  const Options options_;
+  const ContextGuard* const guard_;
+  driver::GpuDriver* const driver_;
+  const bool stores_;  // the host can store in the area
+  MappedTrace mapped_;
+
+  // The trace is this rank's own and on. Looked at before anything that costs more.
+  std::atomic<bool> own_{false};
+
+  mutable absl::Mutex mu_;  // held while the area is used, so that Close comes between
+  bool closed_ ABSL_GUARDED_BY(mu_) = false;
+  bool started_ ABSL_GUARDED_BY(mu_) = false;  // there is something to save
+  ClockSample first_ ABSL_GUARDED_BY(mu_) = {};
+  ClockSample last_ ABSL_GUARDED_BY(mu_) = {};  // of Stop; device_ns 0: not stopped
+  uint64_t until_host_ns_ ABSL_GUARDED_BY(mu_) = 0;
+  std::vector<TraceEvent> kept_ ABSL_GUARDED_BY(mu_);
+  uint64_t n_lost_ ABSL_GUARDED_BY(mu_) = 0;
+  std::map<std::string, uint64_t, std::less<>> names_ ABSL_GUARDED_BY(mu_);
+};
+
+// The file to which rank `rank` writes its trace if IRIS_TRACE is `file`: "%r" becomes the rank.
+// Without one "x.json" gives "x.rank3.json".
+std::string TraceFileOfRank(const std::string& file, uint32_t rank);
+
+}  // namespace iris::internal

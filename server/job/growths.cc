@@ -1,0 +1,197 @@
+#include "server/job/growths.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_join.h"
+#include "device/base/bytes.h"
+#include "proto/wire/limits.h"
+#include "server/heap/check.h"
+#include "server/job/text.h"
+
+namespace iris::server {
+
+void Growths::RequestGrowth(Job& job, Team& team, const NeedsGrowth& needs) {
+  if (job.growth.has_value()) {
+    job.growth_queue.push_back(team.info.id);
+    return;
+  }
+  const absl::Status started = StartGrowth(job, team, needs.needed_bytes, needs.wanted_bytes);
+  if (started.ok()) return;
+  Conclude(job, team,
+           absl::Status(
+               needs.unfit.code(),
+               absl::StrCat(needs.unfit.message(), "; the heap cannot grow: ", started.message())));
+}
+
+absl::Status Growths::StartGrowth(Job& job, Team& team, uint64_t needed_bytes,
+                                  uint64_t wanted_bytes) {
+  for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
+    if (job.ranks[rank].state != RankState::kReady) {
+      return absl::FailedPreconditionError(absl::StrCat(job.Who(rank), " is no longer in the job"));
+    }
+  }
+  const uint64_t limit = job.GrowthLimitBytes();
+  const uint64_t room = limit - job.heap_bytes;
+  if (needed_bytes > room) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        base::SizeText(needed_bytes), " more are needed, and ", base::SizeText(room),
+        " of a maximum of ", base::SizeText(job.stride_bytes),
+        " are left (max_heap_bytes of a Context; four times heap_bytes unless it says)",
+        limit == job.stride_bytes ? ""
+                                  : absl::StrCat("; ", base::SizeText(job.stride_bytes - limit),
+                                                 " are of registered memory")));
+  }
+  if (job.ranks[0].segments.size() >= wire::kMaxSegmentsPerHeap) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("it has ", wire::kMaxSegmentsPerHeap, " segments, the limit"));
+  }
+  // Room and needed are below the stride, so rounding cannot overflow; the stride is a multiple of
+  // the granularity.
+  const auto rounded = [&](uint64_t bytes) {
+    return (std::min(bytes, room) + granularity_bytes_ - 1) / granularity_bytes_ *
+           granularity_bytes_;
+  };
+  uint64_t bytes = rounded(wanted_bytes);
+  absl::Status booked = BookGrowth(job, bytes);
+  if (!booked.ok() && rounded(needed_bytes) < bytes) {
+    bytes = rounded(needed_bytes);
+    booked = BookGrowth(job, bytes);
+  }
+  if (!booked.ok()) return booked;
+
+  Growth growth{.id = {next_grow_++}, .team = team.info.id, .bytes = bytes};
+  growth.created.resize(job.n_ranks());
+  growth.mapped.resize(job.n_ranks());
+  for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
+    growth.segments.push_back(CreateBooked(job, rank, job.heap_bytes, bytes));
+  }
+  Note(job, event::GrowthStarted{growth.id, bytes, job.heap_bytes});
+  job.growth = std::move(growth);
+  deadlines_.Set({job.id, Due::kGrow}, now_.steady + limits_.grow_timeout);
+  return absl::OkStatus();
+}
+
+absl::Status Growths::BookGrowth(const Job& job, uint64_t bytes) {
+  if (absl::Status s = CheckDescriptors(job.n_ranks(), job.party); !s.ok()) return s;
+  for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
+    const absl::Status booked =
+        Book(job.ranks[rank].device_index, bytes, {job.name, rank, job.party});
+    if (booked.ok()) continue;
+    for (Rank undo = 0; undo < rank; ++undo) {
+      Unbook(job.ranks[undo].device_index, bytes, {job.name, undo, job.party});
+    }
+    return booked;
+  }
+  return absl::OkStatus();
+}
+
+void Growths::GrowthSegmentCreated(Job& job, SegmentId segment, const absl::Status& status) {
+  Growth& growth = *job.growth;
+  const auto found = std::find(growth.segments.begin(), growth.segments.end(), segment);
+  if (found == growth.segments.end()) return;
+  if (!status.ok()) return FailGrowth(job, status);
+  growth.created[found - growth.segments.begin()] = true;
+  if (growth.Missing().empty()) AnnounceGrowth(job);
+}
+
+SegmentsAdded Growths::SegmentsAddedBy(const Job& job) const {
+  return {job.growth->id, InfosOf(job.growth->segments), job.heap_bytes + job.growth->bytes,
+          limits_.grow_timeout};
+}
+
+void Growths::AnnounceGrowth(Job& job) {
+  job.growth->mapping = true;
+  deadlines_.Set({job.id, Due::kGrow}, now_.steady + limits_.grow_timeout);
+  for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
+    SendGrowthAgain(job, rank);
+    Emit(NotifyWatch{job.ranks[rank].lease.session, SegmentsAddedBy(job)});
+  }
+}
+
+void Growths::SendGrowthAgain(const Job& job, Rank rank) {
+  if (!job.growth.has_value() || !job.growth->mapping || job.growth->mapped[rank]) return;
+  Emit(SendDescriptors{job.ranks[rank].lease.session, job.id, job.epoch, rank, job.n_ranks(),
+                       SegmentsAddedBy(job).segments, false});
+}
+
+void Growths::GrowMapped(SessionId id, CallId call, JobId job_id, GrowId grow,
+                         const std::string& error) {
+  const auto membership = FindMembership(id, job_id);
+  if (!membership.ok()) return Answer(call, membership.status());
+  Job& job = *membership->job;
+  const Rank rank = membership->rank;
+  const std::string what = absl::StrCat("growth ", grow.value, " of job '", job.name, "': ");
+  if (grow.value != 0 && job.last_published == grow) return Answer(call, absl::OkStatus());
+  if (grow.value != 0 && job.last_growth.grow == grow) {
+    return Refuse(call, Code::kAborted, what, job.last_growth.reason);
+  }
+  if (!job.growth.has_value() || job.growth->id != grow || !job.growth->mapping) {
+    return Refuse(call, Code::kFailedPrecondition, what, "no such growth is being mapped");
+  }
+  Answer(call, absl::OkStatus());
+  if (!error.empty()) {
+    return FailGrowth(
+        job, absl::ResourceExhaustedError(absl::StrCat(
+                 job.Who(rank), " could not map: ", CleanText(error, wire::kMaxErrorTextBytes))));
+  }
+  job.growth->mapped[rank] = true;
+  if (job.growth->Missing().empty()) PublishGrowth(job);
+}
+
+void Growths::PublishGrowth(Job& job) {
+  const Growth growth = *std::exchange(job.growth, std::nullopt);
+  deadlines_.Clear({job.id, Due::kGrow});
+  for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
+    job.ranks[rank].segments.push_back(growth.segments[rank]);
+  }
+  job.heap_bytes += growth.bytes;
+  const absl::Status grown = job.allocator.Grow(job.heap_bytes);
+  IRIS_CHECK(grown.ok(), "a heap only grows");
+  job.last_growth = {growth.id, true, ""};
+  job.last_published = growth.id;
+  for (const Member& member : job.ranks) Emit(NotifyWatch{member.lease.session, job.last_growth});
+  Note(job, event::HeapGrown{growth.id, job.heap_bytes});
+  Team& team = job.teams.at(growth.team);
+  team.op->grown = true;
+  Execute(job, team);
+  RunGrowthQueue(job);
+}
+
+void Growths::FailGrowth(Job& job, const absl::Status& why) {
+  if (!job.growth.has_value()) return;
+  const absl::Status status = WithPrefix("grow the heap: ", why);
+  const Growth growth = *std::exchange(job.growth, std::nullopt);
+  deadlines_.Clear({job.id, Due::kGrow});
+  job.last_growth = {growth.id, false, std::string(status.message())};
+  for (const Member& member : job.ranks) {
+    if (growth.mapping && member.lease.held)
+      Emit(NotifyWatch{member.lease.session, job.last_growth});
+  }
+  if (growth.mapping) KeepAccountOf(job, growth.bytes * job.n_ranks());
+  DropAll(growth.segments);
+  Note(job, event::GrowthFailed{std::string(status.message())});
+  Conclude(job, job.teams.at(growth.team), status);
+  RunGrowthQueue(job);
+}
+
+void Growths::GrowthTimedOut(Job& job) {
+  FailGrowth(job,
+             absl::ResourceExhaustedError(absl::StrCat(
+                 "time is up: ", job.growth->mapping ? "not mapped by " : "memory not created for ",
+                 absl::StrJoin(job.Who(job.growth->Missing()), ", "))));
+}
+
+void Growths::RunGrowthQueue(Job& job) {
+  while (!job.growth.has_value() && !job.growth_queue.empty()) {
+    Team& team = job.teams.at(job.growth_queue.front());
+    job.growth_queue.pop_front();
+    if (absl::Status s = job.CheckAlive(team); !s.ok()) {
+      Conclude(job, team, s);
+    } else {
+      Execute(job, team);
+    }
+  }
+}
+
+}  // namespace iris::server

@@ -1,0 +1,40 @@
+// Growths: growth of a job's heap, inside its reserved stride, in two phases: every rank's new
+// segment is created; then every rank maps all of them and says so; only then is the new size
+// published. A failure of one rank fails the growth for all. A job has one growth at a time;
+// operations that need another wait in a queue.
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "server/job/teams.h"
+
+namespace iris::server {
+
+struct Growths : Teams {
+  using Teams::Teams;
+
+  // Starts a growth, or queues, or concludes the operation because growth is impossible.
+  void RequestGrowth(Job& job, Team& team, const NeedsGrowth& needs) override;
+  void GrowthSegmentCreated(Job& job, SegmentId segment, const absl::Status& status);
+  void GrowMapped(SessionId session, CallId call, JobId job, GrowId grow, const std::string& error);
+  void GrowthTimedOut(Job& job);
+  // Fails the growth that is under way, if there is one.
+  void FailGrowth(Job& job, const absl::Status& why);
+  SegmentsAdded SegmentsAddedBy(const Job& job) const;
+  // To a rank that has not said that it has mapped the growth that is being mapped, if there is
+  // one.
+  void SendGrowthAgain(const Job& job, Rank rank);
+
+  uint64_t next_grow_ = 1;
+
+ private:
+  absl::Status StartGrowth(Job& job, Team& team, uint64_t needed_bytes, uint64_t wanted_bytes);
+  // Books `bytes` for every rank, or for none.
+  absl::Status BookGrowth(const Job& job, uint64_t bytes);
+  void AnnounceGrowth(Job& job);
+  void PublishGrowth(Job& job);
+  void RunGrowthQueue(Job& job);
+};
+
+}  // namespace iris::server

@@ -1,0 +1,256 @@
+#include "server/job/job.h"
+
+#include "proto/wire/limits.h"
+#include "server/heap/check.h"
+#include "server/job/text.h"
+
+namespace iris::server {
+namespace {
+
+bool IsNamed(const HeapAllocation& allocation) {
+  return !allocation.label.name().empty() && !allocation.freed;
+}
+
+void CarryOver(Team& team) {
+  IRIS_CHECK(!team.op.has_value(), "no operation is under way between two epochs");
+  std::fill(team.position.begin(), team.position.end(), team.next_k);
+  team.history.clear();
+  team.info.barrier_start_epoch = 0;
+}
+
+}  // namespace
+
+std::vector<std::string> Job::Who(const std::vector<Rank>& several) const {
+  std::vector<std::string> all;
+  for (const Rank rank : several) all.push_back(Who(rank));
+  return all;
+}
+
+// The heap.
+
+absl::StatusOr<uint64_t> Job::Place(HeapAllocation allocation) {
+  if (allocations.size() >= wire::kMaxAllocationsPerJob) {
+    return absl::ResourceExhaustedError(absl::StrCat("job '", name, "' has ", allocations.size(),
+                                                     " live allocations, the limit: free some"));
+  }
+  const auto offset = allocator.Allocate(allocation.bytes, allocation.alignment_bytes());
+  if (offset.ok()) Keep(*offset, std::move(allocation));
+  return offset;
+}
+
+void Job::Keep(uint64_t offset_bytes, HeapAllocation allocation) {
+  const auto [entry, placed] = allocations.emplace(offset_bytes, std::move(allocation));
+  IRIS_CHECK(placed, "there was room");
+  if (IsNamed(entry->second)) names.insert(&*entry);
+  if (entry->second.sync) return;
+  if (Team* const team = teams.Find(entry->second.team); team != nullptr) ++team->n_allocations;
+}
+
+void Job::Unplace(uint64_t offset_bytes) {
+  const auto found = allocations.find(offset_bytes);
+  IRIS_CHECK(found != allocations.end(), "what is given back was placed");
+  const std::vector<SegmentId> pieces = found->second.registered->pieces;
+  if (IsNamed(found->second)) names.erase(&*found);
+  if (!found->second.sync) --teams.at(found->second.team).n_allocations;
+  allocations.erase(offset_bytes);
+  if (pieces.empty()) {
+    const absl::Status freed = allocator.Free(offset_bytes);
+    IRIS_CHECK(freed.ok(), "the allocator knows every live allocation");
+  }
+  n_pieces -= pieces.size();
+  given_back.insert(given_back.end(), pieces.begin(), pieces.end());
+}
+
+std::optional<uint64_t> Job::RoomAboveHeap(uint64_t bytes) const {
+  // From the top downwards, so that the heap can grow for as long as possible.
+  const uint64_t floor = heap_bytes + (growth.has_value() ? growth->bytes : uint64_t{0});
+  uint64_t end = stride_bytes;
+  for (auto next = allocations.rbegin(); next != allocations.rend(); ++next) {
+    const HeapAllocation& other = next->second;
+    if (!other.is_registered()) break;  // of the heap, as all are that come now
+    const uint64_t start = next->first - other.registered->lead_bytes;
+    if (end - (start + other.registered->piece_bytes) >= bytes) return end - bytes;
+    end = start;
+  }
+  if (end < floor || end - floor < bytes) return std::nullopt;
+  return end - bytes;
+}
+
+uint64_t Job::GrowthLimitBytes() const {
+  uint64_t limit = stride_bytes;
+  for (auto next = allocations.rbegin(); next != allocations.rend(); ++next) {
+    if (!next->second.is_registered()) break;
+    limit = next->first - next->second.registered->lead_bytes;
+  }
+  return limit;
+}
+
+bool Job::RegisteredBy(TeamId team, uint64_t offset_bytes) const {
+  const HeapAllocation* const found = allocations.Find(offset_bytes);
+  return found != nullptr && found->team == team && found->is_registered();
+}
+
+bool Job::NameTaken(TeamId team, const std::string& wanted) const {
+  if (wanted.empty()) return false;
+  if (IsOwnTeam(team)) {
+    return names.contains(ByName::Key(wanted, kWorldTeam)) ||
+           names.contains(ByName::Key(wanted, team));
+  }
+  const auto first = names.lower_bound(ByName::Key(wanted, kWorldTeam));
+  return first != names.end() && (*first)->second.label.name() == wanted;
+}
+
+void Job::SetName(uint64_t offset_bytes, const std::string& wanted) {
+  HeapAllocation* const allocation = allocations.Find(offset_bytes);
+  IRIS_CHECK(allocation != nullptr && allocation->label.name().empty(),
+             "an allocation has one name");
+  allocation->label = AllocationLabel(wanted, allocation->label.tensor());
+  names.insert(&*allocations.find(offset_bytes));
+}
+
+void Job::FreeOwn(uint64_t offset_bytes) {
+  const auto entry = allocations.find(offset_bytes);
+  IRIS_CHECK(entry != allocations.end() && IsOwnTeam(entry->second.team) && !entry->second.freed,
+             "it is its owner's to free");
+  if (entry->second.opens->empty()) return Unplace(offset_bytes);
+  if (IsNamed(entry->second)) names.erase(&*entry);
+  allocations.at(offset_bytes).freed = true;
+}
+
+void Job::CloseOpened(uint64_t offset_bytes, Rank rank, uint64_t n) {
+  HeapAllocation& allocation = allocations.at(offset_bytes);
+  std::map<Rank, uint64_t>& opens = allocation.opens.Change();
+  const auto open = opens.find(rank);
+  IRIS_CHECK(open != opens.end() && open->second >= n, "who closes has it open");
+  open->second -= n;
+  if (open->second == 0) opens.erase(open);
+  if (allocation.freed && opens.empty()) Unplace(offset_bytes);
+}
+
+void Job::CloseAllOf(Rank rank) {
+  for (auto next = allocations.begin(); next != allocations.end();) {
+    const auto here = next++;
+    const auto open = here->second.opens->find(rank);
+    if (open != here->second.opens->end()) CloseOpened(here->first, rank, open->second);
+  }
+}
+
+// Teams.
+
+std::optional<uint32_t> Job::FreeSlot() const {
+  for (uint32_t slot = 0; slot < wire::kMaxTeamsPerJob; ++slot) {
+    const auto used = slot_epochs.find(slot);
+    const bool worn_out = used != slot_epochs.end() && used->second >= kMaxSlotEpoch;
+    if (!worn_out && !slots_in_use.contains(slot)) return slot;
+  }
+  return std::nullopt;
+}
+
+absl::StatusOr<TeamInfo> Job::MakeTeam(const std::vector<Rank>& members, uint32_t slot,
+                                       absl::Time wall) {
+  const auto used = slot_epochs.find(slot);
+  Team team;
+  team.info = {.id = next_team, .ranks = members, .barrier_slot = slot};
+  if (used != slot_epochs.end()) {
+    team.info.barrier_start_epoch = static_cast<uint32_t>(used->second);
+  }
+  team.position.resize(members.size());
+  if (team_sync_bytes > 0) {
+    const auto offset = Place({.bytes = team_sync_bytes,
+                               .created = wall,
+                               .label = AllocationLabel(absl::StrCat("iris.sync.", next_team), {}),
+                               .team = next_team,
+                               .alignment_log2 = Log2(wire::kMinAlignmentBytes),
+                               .sync = true});
+    if (!offset.ok()) return offset.status();
+    team.info.sync_offset_bytes = *offset;
+  }
+  slots_in_use.insert(slot);
+  return teams.emplace(next_team++, std::move(team)).first->second.info;
+}
+
+void Job::UnmakeLastTeam() {
+  GiveBackSlotAndArea(teams.at(--next_team).info);
+  teams.erase(next_team);
+}
+
+void Job::GiveBackSlotAndArea(const TeamInfo& team) {
+  slots_in_use.erase(team.barrier_slot);
+  if (team_sync_bytes > 0) Unplace(team.sync_offset_bytes);
+}
+
+void Job::EndTeam(Team& team) {
+  while (team.history.size() > 1) ForgetOldest(team);
+  const TeamId ended = team.info.id;
+  std::deque<Team>& past = past_teams.Change();
+  past.push_back(std::move(team));
+  teams.erase(ended);
+  if (past.size() > kMaxPastTeams) past.pop_front();
+}
+
+absl::Status Job::CheckAlive(const Team& team) const {
+  if (state == JobState::kBroken) {
+    return absl::AbortedError(absl::StrCat("job '", name, "' is broken: ", broken_reason));
+  }
+  for (const Rank rank : team.info.ranks) {
+    const RankState now = ranks[rank].state;
+    if (now == RankState::kReady) continue;
+    return absl::AbortedError(absl::StrCat(TeamText(team.info.id), " of job '", name,
+                                           "': ", Who(rank), " ",
+                                           now == RankState::kLeft     ? "has left the job"
+                                           : now == RankState::kEnding ? kHungUp
+                                                                       : "died"));
+  }
+  return absl::OkStatus();
+}
+
+void Job::AddOutcome(Team& team, Outcome outcome) {
+  value_bytes += outcome.result.value.size();
+  team.history.push_back(std::move(outcome));
+}
+
+void Job::ForgetOldest(Team& team) {
+  value_bytes -= team.history.front().result.value.size();
+  team.history.pop_front();
+}
+
+void Job::TrimHistory(Team& team) {
+  const uint64_t slowest = *std::min_element(team.position.begin(), team.position.end());
+  size_t n_forget =
+      team.history.size() > kMaxOutcomesPerTeam ? team.history.size() - kMaxOutcomesPerTeam : 0;
+  // A value is big, and of no more use once every member has asked for what comes after it.
+  for (size_t i = n_forget; i < team.history.size(); ++i) {
+    const Outcome& outcome = team.history[i];
+    if (outcome.k + 1 < slowest && !outcome.result.value.empty()) n_forget = i + 1;
+  }
+  for (; n_forget > 0; --n_forget) ForgetOldest(team);
+}
+
+void Job::NewEpoch(absl::Time wall) {
+  IRIS_CHECK(!growth.has_value() && growth_queue.empty(),
+             "no growth is under way between two epochs");
+  slot_epochs.clear();
+  past_teams.Change().clear();
+  value_bytes = 0;
+  last_growth = GrowDone();
+  last_published = GrowId();
+  if (teams.empty()) {
+    allocator = OffsetAllocator(heap_bytes);
+    std::vector<Rank> everyone(n_ranks());
+    for (Rank rank = 0; rank < n_ranks(); ++rank) everyone[rank] = rank;
+    IRIS_CHECK(MakeTeam(everyone, 0, wall).ok(), "an empty heap holds the world's barrier area");
+    for (const Rank rank : everyone) {
+      Team own{.info = {.id = OwnTeam(rank), .ranks = {rank}}, .position = {0}};
+      teams.emplace(OwnTeam(rank), std::move(own));
+    }
+  } else {
+    for (const auto& [team_id, team] : teams) CarryOver(teams.at(team_id));
+  }
+  same_address = std::all_of(ranks.begin(), ranks.end(), [](const Member& member) {
+    return member.base == wire::kProposedBase;
+  });
+  broken_reason.clear();
+  state = JobState::kReady;
+}
+
+}  // namespace iris::server

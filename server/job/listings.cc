@@ -1,0 +1,270 @@
+// What iris-ctl shows of the machine: its jobs and sessions, and which ranks wait for which.
+#include <algorithm>
+#include <utility>
+
+#include "server/job/job_machine_impl.h"
+#include "server/job/snapshots.h"
+
+namespace iris::server {
+namespace {
+
+using Impl = JobMachine::Impl;
+using Kind = PendingSnapshot::Kind;
+
+// The job without its ranks and allocations.
+JobSnapshot HeadOf(const Job& job) {
+  JobSnapshot head{job};
+  head.n_ranks = job.n_ranks();
+  head.n_teams = static_cast<uint32_t>(job.n_teams());
+  head.n_allocations = static_cast<uint32_t>(job.allocations.size());
+  head.allocated_bytes = job.allocator.used_bytes();
+  head.largest_free_bytes = job.allocator.largest_free_bytes();
+  return head;
+}
+
+AllocationSnapshot SnapshotOf(uint64_t offset_bytes, const HeapAllocation& allocation) {
+  return {
+      offset_bytes,
+      allocation.bytes,
+      allocation.alignment_bytes(),
+      std::string(allocation.label.name()),
+      allocation.label.tensor(),
+      allocation.team,
+      allocation.k,
+      allocation.created,
+      static_cast<uint32_t>(allocation.opens->size()),
+      allocation.freed,
+      allocation.is_registered(),
+  };
+}
+
+RankSnapshot SnapshotOf(const Job& job, Rank rank) {
+  const Member& member = job.ranks[rank];
+  return {rank,
+          member.state,
+          member.lease.process.pid,
+          member.lease.session,
+          member.device_index,
+          member.base,
+          {},
+          {}};
+}
+
+// The job with its ranks.
+JobSnapshot WithRanks(const Job& job) {
+  JobSnapshot shot = HeadOf(job);
+  for (Rank rank = 0; rank < job.n_ranks(); ++rank) shot.ranks.push_back(SnapshotOf(job, rank));
+  return shot;
+}
+
+// The job with its ranks and their segments.
+JobSnapshot WithSegments(const Impl& impl, const Job& job) {
+  JobSnapshot shot = WithRanks(job);
+  for (RankSnapshot& rank : shot.ranks) rank.segments = impl.InfosOf(job.ranks[rank.rank].segments);
+  return shot;
+}
+
+SessionSnapshot SnapshotOf(const Impl& impl, const Impl::Session& session) {
+  SessionSnapshot shot{.id = session.id,
+                       .caller = session.caller,
+                       .ending = session.ending,
+                       .created = session.created};
+  if (const Job* job = impl.JobOf(session); job != nullptr) {
+    shot.job = job->name;
+    shot.rank = static_cast<int32_t>(session.lease->rank);
+  }
+  return shot;
+}
+
+// Visits the jobs that the query asks for, from `from` on, in order; bool visit(const Job&).
+template <typename Visit>
+void ForJobs(const Impl& impl, const JobQuery& query, JobId from, Visit visit) {
+  if (query.party.has_value()) {
+    if (!query.name.empty()) {
+      const auto named = impl.jobs_by_name_.find({*query.party, query.name});
+      if (named != impl.jobs_by_name_.end() && named->second >= from)
+        visit(*impl.jobs_.at(named->second));
+      return;
+    }
+    const auto mine = impl.jobs_by_account_.find(query.party->Account());
+    if (mine == impl.jobs_by_account_.end()) return;
+    for (auto id = mine->second.lower_bound(from); id != mine->second.end(); ++id) {
+      const Job& job = *impl.jobs_.at(*id);
+      if (job.party == *query.party && !visit(job)) return;
+    }
+    return;
+  }
+  for (auto entry = impl.jobs_.lower_bound(from); entry != impl.jobs_.end(); ++entry) {
+    if (!query.name.empty() && entry->second->name != query.name) continue;
+    if (!visit(*entry->second)) return;
+  }
+}
+
+// A job that is not ready: the ranks that have done a step wait for those that have not.
+PendingSnapshot PendingOf(const Job& job, Kind kind) {
+  PendingSnapshot pending{.kind = kind, .n_members = job.n_ranks()};
+  pending.call = kind == Kind::kJoin ? "join" : "map the peers' memory";
+  pending.since = kind == Kind::kJoin ? absl::InfiniteFuture() : absl::InfinitePast();
+  for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
+    const Member& member = job.ranks[rank];
+    const bool done = kind == Kind::kJoin ? member.lease.held : member.state != RankState::kJoined;
+    (done ? pending.waiting : pending.missing).push_back(rank);
+    if (!member.lease.held) continue;
+    // Mapping begins when the last rank has joined.
+    pending.since = kind == Kind::kJoin ? std::min(pending.since, member.joined)
+                                        : std::max(pending.since, member.joined);
+  }
+  return pending;
+}
+
+PendingSnapshot PendingOf(const Job& job, const Team& team) {
+  const PendingOp& op = *team.op;
+  PendingSnapshot pending{.kind = Kind::kOperation,
+                          .team = team.info.id,
+                          .n_members = static_cast<uint32_t>(team.info.ranks.size()),
+                          .k = team.next_k,
+                          .call = Describe(op.op),
+                          .since = op.since};
+  for (size_t index = 0; index < team.info.ranks.size(); ++index) {
+    (op.asked[index] ? pending.waiting : pending.missing).push_back(team.info.ranks[index]);
+  }
+  if (!pending.missing.empty()) return pending;
+  // All have asked, so it waits for a growth: its own, or that of another team before it.
+  pending.kind = Kind::kGrowth;
+  if (job.growth.has_value()) pending.missing = job.growth->Missing();
+  return pending;
+}
+
+}  // namespace
+
+AccountSnapshot JobMachine::AccountOf(const Party& account) const {
+  const auto value = [&account](const std::map<Party, uint64_t>& map) {
+    const auto found = map.find(account);
+    return found == map.end() ? uint64_t{0} : found->second;
+  };
+  AccountSnapshot shot{
+      .descriptors = value(impl_->descriptors_by_account_),
+      .heap_bytes = value(impl_->booked_bytes_by_account_) + impl_->kept_->bytes(account)};
+  const auto mine = impl_->jobs_by_account_.find(account);
+  if (mine == impl_->jobs_by_account_.end()) return shot;
+  shot.jobs = mine->second.size();
+  for (const JobId id : mine->second) {
+    const Job& job = *impl_->jobs_.at(id);
+    shot.teams += job.n_teams();
+    shot.allocations += job.allocations.size();
+    shot.registered_pieces += job.n_pieces;
+    shot.value_bytes += job.value_bytes;
+  }
+  return shot;
+}
+
+const JobLimits& JobMachine::limits() const { return impl_->limits_; }
+
+size_t JobMachine::n_jobs() const { return impl_->jobs_.size(); }
+
+size_t JobMachine::n_sessions() const { return impl_->sessions_.size(); }
+
+uint64_t JobMachine::kept_bytes() const {
+  uint64_t sum = 0;
+  for (const auto& [account, parts] : impl_->kept_->all()) sum += impl_->kept_->bytes(account);
+  return sum;
+}
+
+std::vector<JobSnapshot> JobMachine::Jobs(const JobQuery& query) const {
+  std::vector<JobSnapshot> snapshots;
+  ForJobs(*impl_, query, JobId(), [&](const Job& job) {
+    JobSnapshot& shot = snapshots.emplace_back(WithSegments(*impl_, job));
+    if (query.allocations) shot.allocations.reserve(job.allocations.size());
+    for (const auto& [offset, allocation] : job.allocations) {
+      for (const SegmentInfo& info : impl_->InfosOf(allocation.registered->pieces)) {
+        shot.ranks[info.rank].registered.push_back(info);
+      }
+      if (query.allocations) shot.allocations.push_back(SnapshotOf(offset, allocation));
+    }
+    return true;
+  });
+  return snapshots;
+}
+
+std::vector<SessionSnapshot> JobMachine::Sessions() const {
+  std::vector<SessionSnapshot> snapshots;
+  VisitSessions(std::nullopt, {}, [&](const SessionSnapshot& shot) {
+    snapshots.push_back(shot);
+    return true;
+  });
+  return snapshots;
+}
+
+std::vector<Segment> JobMachine::Segments() const {
+  std::vector<Segment> all;
+  const auto& segments = std::as_const(impl_->segments_);
+  for (const SegmentId id : impl_->SortedSegments()) all.push_back(segments.at(id));
+  return all;
+}
+
+void JobMachine::VisitJobs(const JobQuery& query, ListPosition after, VisitJob visit) const {
+  ForJobs(*impl_, query, JobId{after.id},
+          [&](const Job& job) { return job.id.value == after.id || visit(WithRanks(job)); });
+}
+
+void JobMachine::VisitRanks(const JobQuery& query, ListPosition after, VisitRank visit) const {
+  ForJobs(*impl_, query, JobId{after.id}, [&](const Job& job) {
+    const bool entered = job.id.value == after.id;
+    if (entered && after.item >= job.n_ranks()) return true;
+    const JobSnapshot head = HeadOf(job);
+    for (Rank rank = entered ? static_cast<Rank>(after.item) + 1 : 0; rank < job.n_ranks();
+         ++rank) {
+      RankSnapshot shot = SnapshotOf(job, rank);
+      shot.segments = impl_->InfosOf(job.ranks[rank].segments);
+      if (!visit(head, shot)) return false;
+    }
+    return true;
+  });
+}
+
+void JobMachine::VisitAllocations(const JobQuery& query, ListPosition after,
+                                  VisitAllocation visit) const {
+  ForJobs(*impl_, query, JobId{after.id}, [&](const Job& job) {
+    const bool entered = job.id.value == after.id;
+    auto entry = entered ? job.allocations.upper_bound(after.item) : job.allocations.begin();
+    if (entry == job.allocations.end()) return true;
+    const JobSnapshot head = HeadOf(job);
+    for (; entry != job.allocations.end(); ++entry) {
+      if (!visit(head, SnapshotOf(entry->first, entry->second))) return false;
+    }
+    return true;
+  });
+}
+
+void JobMachine::VisitSessions(const std::optional<Party>& party, ListPosition after,
+                               VisitSession visit) const {
+  const SessionId from{after.id};
+  if (!party.has_value()) {
+    const auto& all = impl_->sessions_;
+    for (auto entry = all.upper_bound(from); entry != all.end(); ++entry) {
+      if (!visit(SnapshotOf(*impl_, entry->second))) return;
+    }
+    return;
+  }
+  const auto mine = impl_->sessions_by_account_.find(party->Account());
+  if (mine == impl_->sessions_by_account_.end()) return;
+  for (auto id = mine->second.upper_bound(from); id != mine->second.end(); ++id) {
+    const Impl::Session& session = impl_->sessions_.at(*id);
+    if (session.caller.party == *party && !visit(SnapshotOf(*impl_, session))) return;
+  }
+}
+
+void JobMachine::VisitWaits(const JobQuery& query, ListPosition after, VisitWait visit) const {
+  ForJobs(*impl_, query, JobId{after.id}, [&](const Job& job) {
+    WaitsSnapshot waits;
+    if (job.state == JobState::kForming) waits.pending.push_back(PendingOf(job, Kind::kJoin));
+    if (job.state == JobState::kMapping) waits.pending.push_back(PendingOf(job, Kind::kMap));
+    for (const auto& [id, team] : job.teams) {
+      if (!IsOwnTeam(id)) waits.teams.push_back(team.info);
+      if (team.op.has_value()) waits.pending.push_back(PendingOf(job, team));
+    }
+    return visit(WithSegments(*impl_, job), waits);
+  });
+}
+
+}  // namespace iris::server

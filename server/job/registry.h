@@ -1,0 +1,114 @@
+// Registry: the sessions and jobs of a JobMachine, the calls that wait for a Reply, what is due
+// when, and the effects that the present input has caused so far, in order.
+//
+// The machine is made of layers, each of which uses those below it: Registry, Segments, Teams,
+// Growths, Leases, Rendezvous, JobMachine::Impl. Their fields are open to MachineState
+// (server/state), which writes and reads all of them. None is thread-safe: the daemon locks.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "server/job/deadlines.h"
+#include "server/job/effects.h"
+#include "server/job/inputs.h"
+#include "server/job/job.h"
+#include "server/job/limits.h"
+#include "server/job/tracked.h"
+
+namespace iris::server {
+
+struct Registry {
+  using Code = absl::StatusCode;
+  using Due = DeadlineKey::Kind;
+  using Name = std::pair<Party, std::string>;  // of a job: its party, its name
+
+  struct Session {
+    SessionId id;
+    CallerInfo caller;
+    bool ending = false;
+    std::optional<LeaseRef> lease;  // for which it speaks
+    absl::Time created;
+    absl::Time process_began;  // on the steady clock
+    // The job to which it belonged last, and the answer to calls that still name it.
+    JobId past_job;
+    absl::Status past_status;
+    // Number of the Join that made it a rank of its job, or of its past one. 0: none, or withdrawn.
+    uint64_t join_number = 0;
+  };
+
+  // A call that waits for its Reply.
+  struct WaitingCall {
+    enum class Kind { kJoin, kMapped, kOperation, kBarrier };
+    Kind kind = Kind::kJoin;
+    JobId job;
+    Rank rank = 0;
+    TeamId team = kWorldTeam;
+  };
+
+  struct Membership {
+    Job* job = nullptr;
+    Member* member = nullptr;
+    Rank rank = 0;
+  };
+
+  explicit Registry(const JobLimits& limits) : limits_(limits) {}
+
+  // Effects.
+  template <typename T>
+  void Emit(T effect) {
+    out_.push_back(std::move(effect));
+  }
+  void Answer(CallId call, absl::Status status, Result result = Done{});
+  template <typename... Parts>
+  void Refuse(CallId call, Code code, const Parts&... parts) {
+    Answer(call, absl::Status(code, absl::StrCat(parts...)));
+  }
+  // An error of the job in what `verb` says: "join job 'train': ".
+  template <typename... Parts>
+  static absl::Status ErrorOf(const Job& job, Code code, absl::string_view verb,
+                              const Parts&... parts) {
+    return absl::Status(code, absl::StrCat(verb, " job '", job.name, "': ", parts...));
+  }
+  // Reports what happened to a job, to one of its ranks, or to a session.
+  void Note(const Job& job, EventDetail detail);
+  void Note(const Job& job, Rank rank, EventDetail detail);
+  void NoteSession(const Session& session, EventDetail detail);
+  // Also changes the member's state.
+  void SetState(Job& job, Rank rank, RankState state, bool abort);
+  // Reports to the other ranks what became of this one.
+  void NotifyPeers(const Job& job, Rank rank, const std::string& reason);
+
+  Session* FindSession(SessionId session) { return sessions_.Find(session); }
+  Job* FindJob(JobId job);
+  // Null: there is none.
+  Job* FindJob(const Name& name);
+  // The job of the lease for which the session speaks; null: it speaks for none.
+  Job* JobOf(const Session& session);
+  const Job* JobOf(const Session& session) const;
+  // An error if the session may not call at all now.
+  absl::StatusOr<const Session*> CallingSession(SessionId session) const;
+  absl::StatusOr<Membership> FindMembership(SessionId session, JobId job);
+  void AddWaiting(CallId call, const WaitingCall& waiting) { waiting_[call] = waiting; }
+
+  JobLimits limits_;
+  bool stopping_ = false;
+  Time now_;  // of the input that is being applied
+  Tracked<std::map<SessionId, Session>> sessions_;
+  Tracked<std::map<JobId, Box<Job>>> jobs_;
+  std::map<Name, JobId> jobs_by_name_;
+  std::map<Party, std::set<JobId>> jobs_by_account_;
+  std::map<Party, std::set<SessionId>> sessions_by_account_;
+  absl::flat_hash_map<CallId, WaitingCall> waiting_;
+  DeadlineQueue deadlines_;
+  Effects out_;
+};
+
+}  // namespace iris::server

@@ -1,0 +1,400 @@
+#include "server/job/rendezvous.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_join.h"
+#include "proto/wire/limits.h"
+#include "server/heap/check.h"
+#include "server/job/text.h"
+
+namespace iris::server {
+
+// Join.
+
+void Rendezvous::Join(const JoinCall& in) {
+  const auto& [id, call, spec] = in;
+  const auto calling = CallingSession(id);
+  if (!calling.ok()) return Answer(call, calling.status());
+  Session* const session = FindSession(id);
+  if (JoinAgain(*session, call, spec)) return;
+  if (Job* job = JobOf(*session); job != nullptr) {
+    // One that the session cancelled just now is over at last.
+    const Rank rank = session->lease->rank;
+    if (deadlines_.Get({job->id, Due::kWithdraw, rank}).has_value()) {
+      WithdrawCancelled(*job, rank);
+    }
+  }
+  const absl::Status told = RefusedBefore(*session, spec);
+  const absl::Status status = told.ok() ? TryJoin(*session, call, spec) : told;
+  if (status.ok()) return;
+  Emit(EmitEvent{{CleanText(spec.job, wire::kMaxJobNameBytes), spec.rank, session->caller.pid,
+                  session->caller.party, event::JoinFailed{std::string(status.message())}}});
+  Answer(call, status);
+  if (told.ok()) RefuseJob(*session, spec, status);
+}
+
+absl::Status Rendezvous::TryJoin(Session& session, CallId call, const JoinSpec& asked) {
+  if (const Job* current = JobOf(session); current != nullptr) {
+    return absl::FailedPreconditionError(absl::StrCat("join: this session is already rank ",
+                                                      session.lease->rank, " of job '",
+                                                      current->name, "': leave it first"));
+  }
+  const auto checked = CheckJoin(asked);
+  if (!checked.ok()) return checked.status();
+  const JoinSpec& spec = *checked;
+  const Party& party = session.caller.party;
+  const Rank rank = static_cast<Rank>(spec.rank);
+  const uint32_t device_index = static_cast<uint32_t>(ledger_.IndexOf(spec.device_uuid));
+  const Name name(party, spec.job);
+  Job* job = FindJob(name);
+  const absl::Status fits = job == nullptr ? CheckJobLimits(party) : CheckMayJoin(*job, spec);
+  if (!fits.ok()) return fits;
+  if (absl::Status s = CheckPeers(job, spec, device_index); !s.ok()) return s;
+  if (absl::Status s = CheckMemory(device_index, spec.heap_bytes, {spec.job, rank, party});
+      !s.ok()) {
+    return s;
+  }
+  // A new job: its pages, and a segment of each rank.
+  const uint64_t n_descriptors = job == nullptr ? 2 * static_cast<uint64_t>(spec.n_ranks) + 1 : 1;
+  absl::Status room = CheckDescriptors(n_descriptors, party);
+  if (room.ok() && job == nullptr) room = spec.room;
+  if (!room.ok()) return WithPrefix(absl::StrCat("join job '", spec.job, "': "), room);
+  if (job == nullptr) job = &NewJob(name, spec);
+  ForgetRefused(*job, rank);
+
+  Member& member = job->ranks[rank];
+  member.device_index = device_index;
+  member.prealloc = spec.prealloc;
+  member.join_call = call;
+  GrantLease(*job, rank, session);
+  session.join_number = spec.number;
+  AddWaiting(call, {WaitingCall::Kind::kJoin, job->id, rank});
+  deadlines_.Set({job->id, Due::kJoin, rank}, now_.steady + spec.timeout);
+  SetState(*job, rank, RankState::kJoined, false);
+  CreateFirstSegment(*job, rank);
+  Note(*job, rank, event::RankJoined{static_cast<uint32_t>(job->n_held()), job->n_ranks()});
+  return absl::OkStatus();
+}
+
+bool Rendezvous::JoinAgain(Session& session, CallId call, const JoinSpec& asked) {
+  if (asked.number == 0 || asked.number != session.join_number) return false;
+  Job* const job = JobOf(session);
+  if (job == nullptr) {  // it is over: its caller was not there to hear how it ended
+    Answer(call, session.past_status);
+    return true;
+  }
+  const auto spec = CheckJoin(asked);
+  const Rank rank = session.lease->rank;
+  const bool same = spec.ok() && spec->job == job->name && static_cast<Rank>(spec->rank) == rank;
+  const bool over = job->state == JobState::kReady || job->state == JobState::kBroken;
+  if (!same || over) return false;  // refused as a second Join
+  Member& member = job->ranks[rank];
+  deadlines_.Clear({job->id, Due::kWithdraw, rank});
+  if (job->state == JobState::kMapping) {
+    // Its descriptors are on their way, or there.
+    Answer(call, absl::OkStatus(), JoinResultOf(*job, rank));
+    return true;
+  }
+  const CallId earlier = std::exchange(member.join_call, call);
+  member.answered_join = CallId();
+  if (earlier.value != 0) {
+    Refuse(earlier, Code::kCancelled, "join job '", job->name, "' as rank ", rank,
+           ": a repetition took this call's place");
+  }
+  AddWaiting(call, {WaitingCall::Kind::kJoin, job->id, rank});
+  deadlines_.Set({job->id, Due::kJoin, rank}, now_.steady + spec->timeout);
+  return true;
+}
+
+Job& Rendezvous::NewJob(const Name& name, const JoinSpec& spec) {
+  const Party& party = name.first;
+  const uint32_t n_ranks = static_cast<uint32_t>(spec.n_ranks);
+  const JobId id{next_job_++};
+  Job& job = *jobs_[id];
+  job.id = id;
+  job.party = party;
+  job.name = name.second;
+  job.heap_bytes_initial = spec.heap_bytes;
+  job.heap_bytes = spec.heap_bytes;
+  job.stride_bytes = spec.max_heap_bytes;
+  job.team_sync_bytes = spec.team_sync_bytes;
+  job.created = now_.wall;
+  job.ranks.resize(n_ranks);
+  RecallAbandoned(job);
+  jobs_by_name_[name] = id;
+  jobs_by_account_[party.Account()].insert(id);
+  CountDescriptors(party, n_ranks + 1);
+  Emit(CreatePages{id, n_ranks, job.epoch});
+  Note(job, event::JobForming{n_ranks, spec.heap_bytes, spec.max_heap_bytes});
+  return job;
+}
+
+void Rendezvous::WithdrawJoin(Job& job, Rank rank, const absl::Status& status) {
+  Member& member = job.ranks[rank];
+  if (member.join_call.value != 0) Answer(member.join_call, status);
+  Note(job, rank, event::JoinFailed{std::string(status.message())});
+  DropAll(member.segments);
+  job.gave_up[rank] = {member.lease.process.pid, now_.steady, now_.steady - member.joined,
+                       absl::IsDeadlineExceeded(status)};
+  SetState(job, rank, RankState::kAbsent, false);
+  EndLease(job, rank, status);
+  member = Member();
+  if (job.n_held() > 0) return;
+  RememberAbandoned(job);
+  EndJob(job);
+}
+
+// A Join that was cancelled.
+
+void Rendezvous::CancelJoin(Job& job, Rank rank) {
+  Member& member = job.ranks[rank];
+  member.answered_join = std::exchange(member.join_call, CallId());
+  deadlines_.Clear({job.id, Due::kJoin, rank});
+  deadlines_.Set({job.id, Due::kWithdraw, rank}, now_.steady + kWithdrawAfter);
+}
+
+void Rendezvous::WithdrawCancelled(Job& job, Rank rank) {
+  deadlines_.Clear({job.id, Due::kWithdraw, rank});
+  if (job.state == JobState::kForming) {
+    // A repetition that comes after this is a new Join.
+    FindSession(job.ranks[rank].lease.session)->join_number = 0;
+    WithdrawJoin(job, rank, absl::CancelledError("the call was cancelled"));
+  } else {
+    JoinUndelivered(job, rank);
+  }
+}
+
+void Rendezvous::JoinUndelivered(Job& job, Rank rank) {
+  FailJob(job, ErrorOf(job, Code::kAborted, "map", job.Who(rank), " cancelled its join"));
+}
+
+void Rendezvous::AnsweredJoinCancelled(CallId call) {
+  for (const auto& [id, job] : jobs_) {
+    if (job->state != JobState::kMapping) continue;
+    for (Rank rank = 0; rank < job->n_ranks(); ++rank) {
+      const Member& member = job->ranks[rank];
+      if (member.answered_join == call && member.state != RankState::kMapped) {
+        return JoinUndelivered(*FindJob(id), rank);
+      }
+    }
+  }
+}
+
+// Memory.
+
+void Rendezvous::SegmentCreated(SegmentId id, const absl::Status& status) {
+  Segment* const segment = segments_.Find(id);
+  if (segment == nullptr || segment->dropping || segment->created) {
+    return;  // SegmentDropped will follow, if there is one
+  }
+  Job* job = FindJob(segment->job);
+  IRIS_CHECK(job != nullptr, "a segment that is not being dropped has a job");
+  if (status.ok()) {
+    segment->created = true;
+    if (job->growth.has_value()) GrowthSegmentCreated(*job, id, status);
+    StartMappingIfComplete(*job);
+    return;
+  }
+  const Segment failed = Forget(id);
+  std::string text = absl::StrCat("the memory of ", job->Who(failed.info.rank),
+                                  " could not be created: ", CleanText(status.message(), 512));
+  if (absl::IsResourceExhausted(status)) {
+    absl::StrAppend(&text, "; ", ledger_.Describe(failed.device_index, failed.holder.party));
+  }
+  if (job->growth.has_value()) {
+    GrowthSegmentCreated(*job, id, absl::ResourceExhaustedError(text));
+  } else {
+    Member& member = job->ranks[failed.info.rank];
+    std::erase(member.segments, id);
+    const CallId call = std::exchange(member.join_call, CallId());
+    if (call.value != 0) Refuse(call, status.code(), "join: ", text);
+    const absl::Status told = ErrorOf(*job, Code::kAborted, "join", text);
+    RememberRefused(
+        {job->party, job->name}, job, job->n_ranks(),
+        {told, failed.info.rank, now_.steady, now_.steady + limits_.join_timeout_default, {}});
+    FailJob(*job, told);
+  }
+  ServeStarved();
+}
+
+void Rendezvous::SegmentDropped(SegmentId id) {
+  const auto found = segments_.find(id);
+  if (found == segments_.end() || !found->second.dropping) return;
+  if (!Forget(id).registered) ServeStarved();
+}
+
+void Rendezvous::ServeStarved() {
+  const auto starved = std::exchange(starved_, {});
+  for (const auto& [job_id, rank] : starved) {
+    Job* job = FindJob(job_id);
+    if (job == nullptr || !job->ranks[rank].lease.held) continue;  // failed a moment ago, below
+    const absl::Status status =
+        CheckMemory(job->ranks[rank].device_index, job->heap_bytes, {job->name, rank, job->party});
+    if (status.ok()) {
+      CreateFirstSegment(*job, rank);
+    } else {
+      const CallerInfo caller = job->ranks[rank].lease.process;
+      JoinSpec spec{.job = job->name, .rank = static_cast<int32_t>(rank)};
+      spec.n_ranks = static_cast<int32_t>(job->n_ranks());
+      WithdrawJoin(*job, rank, status);
+      RefuseRank(caller, spec, status);
+    }
+  }
+}
+
+// Mapping.
+
+JoinResult Rendezvous::JoinResultOf(const Job& job, Rank rank) const {
+  JoinResult result{.job = job.id,
+                    .rank = rank,
+                    .epoch = job.epoch,
+                    .proposed_base = wire::kProposedBase,
+                    .stride_bytes = job.stride_bytes,
+                    .granularity_bytes = granularity_bytes_,
+                    .heap_bytes = job.heap_bytes,
+                    .segments = SegmentsOf(job),
+                    .device_index = job.ranks[rank].device_index,
+                    .map_timeout = limits_.map_timeout};
+  for (Rank peer = 0; peer < job.n_ranks(); ++peer) {
+    result.peers.push_back({peer, job.ranks[peer].lease.process.pid, job.ranks[peer].device_index});
+  }
+  return result;
+}
+
+void Rendezvous::StartMappingIfComplete(Job& job) {
+  if (job.state != JobState::kForming) return;
+  for (const Member& member : job.ranks) {
+    if (!member.lease.held || member.segments.empty()) return;
+    if (!segments_.at(member.segments[0]).created) return;
+  }
+  job.state = JobState::kMapping;
+  job.gave_up.clear();
+  JoinResult result = JoinResultOf(job, 0);
+  for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
+    Member& member = job.ranks[rank];
+    deadlines_.Clear({job.id, Due::kJoin, rank});
+    Emit(SendDescriptors{member.lease.session, job.id, job.epoch, rank, job.n_ranks(),
+                         result.segments, true});
+    member.keeps_memory = limits_.max_heap_bytes_per_uid != 0;
+    result.rank = rank;
+    result.device_index = member.device_index;
+    if (member.join_call.value == 0) continue;  // cancelled a moment ago
+    // A Join that has a number can be repeated: that its answer was lost means nothing.
+    const bool repeatable = FindSession(member.lease.session)->join_number != 0;
+    member.answered_join = repeatable ? CallId() : member.join_call;
+    Answer(std::exchange(member.join_call, CallId()), absl::OkStatus(), result);
+  }
+  deadlines_.Set({job.id, Due::kMap}, now_.steady + limits_.map_timeout);
+  Note(job, event::JobMapping{job.epoch});
+  ReportSharedDevices(job);
+}
+
+// More ranks than devices is no mistake, but shows in every figure.
+void Rendezvous::ReportSharedDevices(const Job& job) {
+  std::map<uint32_t, std::vector<Rank>> ranks;
+  for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
+    ranks[job.ranks[rank].device_index].push_back(rank);
+  }
+  if (ranks.size() == job.n_ranks()) return;
+  event::DeviceShared shared{job.n_ranks(),
+                             static_cast<uint32_t>(ranks.size()),
+                             static_cast<uint32_t>(ledger_.devices().size()),
+                             {}};
+  for (const auto& [device, sharing] : ranks) {
+    if (sharing.size() > 1) shared.shared.push_back({device, sharing});
+  }
+  Note(job, std::move(shared));
+}
+
+void Rendezvous::Mapped(const MappedCall& in) {
+  const CallId call = in.call;
+  const auto membership = FindMembership(in.session, in.job);
+  if (!membership.ok()) return Answer(call, membership.status());
+  Job& job = *membership->job;
+  Member& member = *membership->member;
+  const Rank rank = membership->rank;
+  const std::string what = absl::StrCat("map job '", job.name, "' as rank ", rank, ": ");
+  if (in.epoch != job.epoch || job.state == JobState::kForming) {
+    return Refuse(call, Code::kFailedPrecondition, what, "epoch ", in.epoch,
+                  " is not being mapped");
+  }
+  if (job.state == JobState::kBroken) {
+    return Refuse(call, Code::kAborted, what, job.broken_reason);
+  }
+  if (job.state == JobState::kReady)
+    return Answer(call, absl::OkStatus(),
+                  MappedResult{job.same_address, job.teams.at(kWorldTeam).info});
+  if (!in.error.empty()) {
+    const absl::Status status =
+        ErrorOf(job, Code::kAborted, "map", job.Who(rank),
+                " could not map: ", CleanText(in.error, wire::kMaxErrorTextBytes));
+    Answer(call, status);
+    return FailJob(job, status);
+  }
+  if (member.mapped_calls.size() >= kMaxWaitingCallsPerRank) {
+    return Refuse(call, Code::kResourceExhausted, what, "too many calls wait already");
+  }
+  member.mapped_calls.push_back(call);
+  AddWaiting(call, {WaitingCall::Kind::kMapped, job.id, rank});
+  if (member.state == RankState::kMapped) return;  // a retry
+  member.base = in.base;
+  deadlines_.Clear({job.id, Due::kWithdraw, rank});
+  SetState(job, rank, RankState::kMapped, false);
+  const bool all = std::all_of(job.ranks.begin(), job.ranks.end(),
+                               [](const Member& m) { return m.state == RankState::kMapped; });
+  if (all) CommitEpoch(job);
+}
+
+void Rendezvous::CommitEpoch(Job& job) {
+  deadlines_.Clear({job.id, Due::kMap});
+  job.NewEpoch(now_.wall);
+  for (Rank rank = 0; rank < job.n_ranks(); ++rank) SetState(job, rank, RankState::kReady, false);
+  for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
+    for (const CallId call : std::exchange(job.ranks[rank].mapped_calls, {})) {
+      Answer(call, absl::OkStatus(), MappedResult{job.same_address, job.teams.at(kWorldTeam).info});
+    }
+  }
+  Note(job, event::JobReady{job.epoch, job.same_address});
+}
+
+void Rendezvous::MapTimedOut(Job& job) {
+  std::vector<std::string> missing;
+  for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
+    if (job.ranks[rank].state != RankState::kMapped) missing.push_back(job.Who(rank));
+  }
+  FailJob(job, ErrorOf(job, Code::kDeadlineExceeded, "map",
+                       "time is up: these have not mapped: ", absl::StrJoin(missing, ", ")));
+}
+
+void Rendezvous::Leave(SessionId id, CallId call, JobId job_id) {
+  const auto session = CallingSession(id);
+  const bool left_already = session.ok() && job_id.value != 0 && (*session)->past_job == job_id &&
+                            (!(*session)->lease.has_value() || (*session)->lease->job != job_id);
+  if (left_already) return Answer(call, absl::OkStatus());
+  const auto membership = FindMembership(id, job_id);
+  if (!membership.ok()) return Answer(call, membership.status());
+  Job& job = *membership->job;
+  const Rank rank = membership->rank;
+  Answer(call, absl::OkStatus());
+  const std::string reason = absl::StrCat(job.Who(rank), " has left the job");
+  if (job.state == JobState::kForming) {
+    return WithdrawJoin(job, rank, ErrorOf(job, Code::kAborted, "join", reason));
+  }
+  if (job.state == JobState::kMapping) {
+    return FailJob(job, ErrorOf(job, Code::kAborted, "map", reason));
+  }
+  SetState(job, rank, RankState::kLeft, false);
+  NotifyPeers(job, rank, reason);
+  Note(job, rank, event::RankLeft{});
+  FailGrowth(job, absl::AbortedError(reason));
+  job.CloseAllOf(rank);
+  DropAll(std::exchange(job.given_back, {}));
+  ConcludeDeadTeams(job);
+  EndLease(
+      job, rank,
+      absl::FailedPreconditionError(absl::StrCat("rank ", rank, " has left job '", job.name, "'")));
+  if (job.n_held() == 0) EndJob(job);
+}
+
+}  // namespace iris::server

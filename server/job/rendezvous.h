@@ -1,0 +1,84 @@
+// Rendezvous: ranks join a job, wait until all are there and have memory, and map it; until the
+// epoch is committed. It remembers attempts that failed, for ranks that come late.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "server/job/leases.h"
+
+namespace iris::server {
+
+struct Rendezvous : Leases {
+  Rendezvous(const JobLimits& limits, Ledger ledger, UnusablePairs unusable)
+      : Leases(limits, std::move(ledger)), unusable_(std::move(unusable)) {}
+
+  void Join(const JoinCall& in);
+  void Mapped(const MappedCall& in);
+  void Leave(SessionId session, CallId call, JobId job);
+  void JoinTimedOut(Job& job, Rank rank);
+  void MapTimedOut(Job& job);
+  // Removes a rank that waits in Join.
+  void WithdrawJoin(Job& job, Rank rank, const absl::Status& status);
+  // The caller of a Join is gone. Withdraws it a moment later.
+  void CancelJoin(Job& job, Rank rank);
+  void WithdrawCancelled(Job& job, Rank rank);
+  void AnsweredJoinCancelled(CallId call);
+
+  void SegmentCreated(SegmentId segment, const absl::Status& status);
+  void SegmentDropped(SegmentId segment);
+  // Memory may be free for ranks that wait for it.
+  void ServeStarved();
+
+  const UnusablePairs unusable_;
+  Tracked<std::map<Name, AbandonedJob>> abandoned_;
+  Tracked<std::map<Name, RefusedJoin>> refused_;
+  uint64_t next_job_ = 1;
+
+ private:
+  absl::Status TryJoin(Session& session, CallId call, const JoinSpec& spec);
+  // True: the call repeats the session's last Join, and is answered or waits.
+  bool JoinAgain(Session& session, CallId call, const JoinSpec& spec);
+  // The answer for a rank of a job that is being mapped.
+  JoinResult JoinResultOf(const Job& job, Rank rank) const;
+  void StartMappingIfComplete(Job& job);
+  void CommitEpoch(Job& job);
+  // No caller got the answer of that rank's Join: it will not map.
+  void JoinUndelivered(Job& job, Rank rank);
+  Job& NewJob(const Name& name, const JoinSpec& spec);
+  void ReportSharedDevices(const Job& job);
+
+  // join_checks.cc.
+  // The spec with every default filled in and every size rounded, if nothing is wrong with it that
+  // needs no job to see: max_heap_bytes is the stride, device_uuid names the device.
+  absl::StatusOr<JoinSpec> CheckJoin(JoinSpec spec) const;
+  absl::Duration JoinTimeout(const JoinSpec& spec) const;
+  absl::Status CheckSizes(JoinSpec& spec) const;
+  absl::StatusOr<uint32_t> ChooseDevice(const JoinSpec& spec) const;
+  // These get a spec that CheckJoin has passed.
+  absl::Status CheckMayJoin(const Job& job, const JoinSpec& spec) const;
+  absl::Status CheckAgreement(const Job& job, const std::string& what, const JoinSpec& spec) const;
+  absl::Status CheckJobLimits(const Party& party) const;
+  // The error of the first pair of devices, of this rank and of those that have joined, that cannot
+  // use each other's memory. Null: no other has joined.
+  absl::Status CheckPeers(const Job* job, const JoinSpec& spec, uint32_t device_index) const;
+
+  // failed_joins.cc.
+  // Fails the join of a whole job because one of its ranks was refused.
+  void RefuseJob(const Session& session, const JoinSpec& spec, const absl::Status& why);
+  void RefuseRank(const CallerInfo& caller, const JoinSpec& spec, const absl::Status& why);
+  // Null: there is no job of the name. Ranks that it holds get the error otherwise.
+  void RememberRefused(const Name& name, const Job* job, uint32_t n_ranks, RefusedJoin refused);
+  // The rank has joined a job of the name.
+  void ForgetRefused(const Job& job, Rank joined);
+  // The error that RefuseJob has left for a rank that comes after the refused one. Ok: it may join.
+  absl::Status RefusedBefore(const Session& session, const JoinSpec& spec);
+  // Remembers the ranks that gave up, for a rank that comes after all of them; and gives them to a
+  // new job of the name.
+  void RememberAbandoned(const Job& job);
+  void RecallAbandoned(Job& job);
+};
+
+}  // namespace iris::server

@@ -1,0 +1,76 @@
+// Segments: the physical memory of the jobs. It books memory in the ledger and against the quota,
+// counts descriptors, and has segments created and dropped.
+#pragma once
+
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "server/heap/ledger.h"
+#include "server/job/kept_memory.h"
+#include "server/job/registry.h"
+#include "server/job/tracked.h"
+
+namespace iris::server {
+
+struct Segments : Registry {
+  using Segment = server::Segment;
+
+  Segments(const JobLimits& limits, Ledger ledger);
+
+  // An error if irisd may not hold `n` more descriptors of segments and pages for the user.
+  absl::Status CheckDescriptors(uint64_t n, const Party& party) const;
+  // Their number has changed.
+  void CountDescriptors(const Party& party, int64_t change);
+  // Accounts for a segment in the ledger and the quota. kResourceExhausted: nothing is booked.
+  absl::Status Book(uint32_t device_index, uint64_t bytes, const Ledger::Holder& holder);
+  void Unbook(uint32_t device_index, uint64_t bytes, const Ledger::Holder& holder);
+  // True if Book will succeed once every segment that is being dropped has been, unless others are
+  // faster.
+  bool RoomAfterDrops(uint32_t device_index, uint64_t bytes, const Party& party) const;
+  // kResourceExhausted unless there is room, or will be after drops.
+  absl::Status CheckMemory(uint32_t device_index, uint64_t bytes, const Ledger::Holder& holder);
+
+  // A segment of the rank, counted, and not created yet.
+  Segment& NewSegment(const Job& job, Rank rank, uint32_t index, uint64_t bytes);
+  // Starts to create a segment that is booked.
+  SegmentId CreateBooked(const Job& job, Rank rank, uint64_t offset_bytes, uint64_t bytes);
+  // For a rank in Join, after CheckMemory: now, or as soon as memory is free.
+  void CreateFirstSegment(Job& job, Rank rank);
+  // Forgets a segment that could not be created, or was dropped, with its account.
+  Segment Forget(SegmentId segment);
+  void Drop(SegmentId segment);
+  // Those that there are.
+  void DropAll(const std::vector<SegmentId>& segments);
+
+  // The segments of `job` that were sent to its ranks, `bytes` together, are about to be dropped:
+  // they stay on the user's account while a process of the job lives.
+  void KeepAccountOf(const Job& job, uint64_t bytes);
+  // True if the session must be kept, although it speaks for nothing: only by it irisd learns when
+  // its process, which may have memory, ends.
+  bool WatchesKeeper(const Session& session) const;
+  // The process has ended, and with it what it had mapped.
+  void ForgetKeeper(const CallerInfo& process);
+
+  std::vector<SegmentInfo> InfosOf(const std::vector<SegmentId>& segments) const;
+  std::vector<SegmentInfo> SegmentsOf(const Job& job) const;
+  std::vector<SegmentId> SortedSegments() const;
+
+  Ledger ledger_;
+  bool driver_free_changed_ = false;                  // of a device of the ledger, by this input
+  uint64_t n_descriptors_ = 0;                        // of segments and pages, of every job
+  std::map<Party, uint64_t> descriptors_by_account_;  // no zeros
+  uint64_t granularity_bytes_ = 0;                    // of every device's memory
+  std::map<Party, uint64_t> booked_bytes_by_account_;
+  std::map<Party, uint64_t> dropping_bytes_by_account_;
+  std::map<uint32_t, uint64_t> dropping_bytes_by_device_;
+  Watched<KeptMemory> kept_;                  // empty unless users have a quota
+  std::set<std::pair<JobId, Rank>> starved_;  // in Join, waiting for memory that is being dropped
+  Tracked<absl::flat_hash_map<SegmentId, Segment>> segments_;
+  uint64_t next_segment_ = 1;
+};
+
+}  // namespace iris::server

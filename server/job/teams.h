@@ -1,0 +1,64 @@
+// Teams: the sequence of operations of each team, and the host barriers in which ranks wait. Each
+// (team, k) has exactly one outcome, the same for every rank, kept for retries.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "server/job/operations/operation.h"
+#include "server/job/segments.h"
+
+namespace iris::server {
+
+struct Teams : Segments {
+  using Segments::Segments;
+  virtual ~Teams() = default;
+
+  // team_calls.cc.
+  void Operate(SessionId session, CallId call, const OperationSpec& spec);
+  void OperationTimedOut(Job& job, Team& team);
+  // All have asked, or the growth that the operation needed is published.
+  void Execute(Job& job, Team& team);
+  void Conclude(Job& job, Team& team, absl::Status status, OperationResult result = {});
+  // Concludes every operation of the job that can no longer succeed, and answers the questions
+  // about barriers that cannot.
+  void ConcludeDeadTeams(Job& job);
+  // The team's operation needs more heap (Growths).
+  virtual void RequestGrowth(Job& job, Team& team, const NeedsGrowth& needs) = 0;
+
+  // awaited_barriers.cc.
+  void AwaitBarrier(SessionId session, CallId call, const AwaitBarrierSpec& spec);
+  // Answers the calls of a session that no longer speaks for the rank.
+  void RefuseBarriers(Job& job, Rank rank, const absl::Status& why);
+
+ private:
+  void Ask(Job& job, Team& team, size_t index, CallId call, const OperationSpec& spec);
+  void WaitFor(Job& job, Team& team, size_t index, CallId call);
+  void NoteFailure(const Job& job, const absl::Status& status);
+  void ReplyWith(const Team& team, size_t index, CallId call, const Outcome& outcome);
+
+  void AnswerBarrier(Job& job, Rank rank, CallId call, BarrierAnswer answer);
+  // Called after the loss of a rank. The status page says what happened to these barriers, and the
+  // answer says that no earlier one is on its way (client/team/host_barrier.h).
+  void AnswerBarriersOfDeadTeams(Job& job);
+  // In which calls the ranks are, as far as irisd knows; for errors.
+  static std::string WhereAre(const Job& job, const std::vector<Rank>& ranks);
+  // Fails calls that wait for each other without end.
+  void LookForStuck(Job& job);
+
+  // registered.cc.
+  // Carries out what a register came to, and concludes it.
+  void Adopt(Job& job, Team& team, Adopts adopts);
+  // Keeps the descriptors that come with the call that is being applied. They have no place yet.
+  absl::StatusOr<GivenMemory> TakePieces(Job& job, Rank rank, const RegisterOp& op);
+  // Takes the pieces of a register that several ranks make together; nothing of other operations.
+  absl::Status TakeGiven(Job& job, Team& team, size_t index, const Operation& op);
+  std::vector<Given> GivenBy(const Team& team) const;
+  void ReturnGiven(Job& job, const PendingOp& op);
+  // Gives back what must not outlast an operation that fails.
+  void FreeFailed(Job& job, Team& team, const Operation& op);
+};
+
+}  // namespace iris::server
