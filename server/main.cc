@@ -43,18 +43,17 @@
 #include "server/keep/kept_name.h"
 #include "server/recording/recorder.h"
 #include "server/rpc/services.h"
-#include "server/sandbox/core_filter.h"
 #include "server/sandbox/sanitizers.h"
 #include "server/sandbox/seccomp_filter.h"
+#include "server/sandbox/syscall_tables.h"
 #include "server/session/runtime_dir.h"
 #include "server/session/session_server.h"
 #include "server/state/journal.h"
 #include "server/state/state_command.h"
 #include "server/supervise/supervisor.h"
-#include "server/tenant/running_process.h"
-#include "server/tenant/worker_process.h"
+#include "server/tenant/worker_program.h"
 #include "server/tenant/worker_table.h"
-#include "server/worker/look_at_descriptors.h"
+#include "server/worker/helper_work.h"
 
 namespace iris::server {
 namespace {
@@ -163,26 +162,19 @@ absl::StatusOr<std::optional<FileKind>> KindOfDeviceMemory(driver::GpuDriver& dr
   return kind;
 }
 
-absl::StatusOr<std::unique_ptr<RunningWorker>> Running(absl::StatusOr<WorkerProcess> process) {
-  if (!process.ok()) return process.status();
-  return std::make_unique<RunningProcess>(*std::move(process));
-}
-
 WorkerTable::Setup WorkerSetup(const Config& config, const WorkerProgram* program,
                                const std::unique_ptr<Services>* services, Daemon* daemon,
                                const Logger* logger, const LookingLimits& looking, Closing* closing,
                                WorkerTroubles* troubles) {
   WorkerTable::Setup setup;
   setup.start = [program, troubles](const Party& tenant) {
-    absl::StatusOr<WorkerProcess> process = program->Start(tenant.Text());
-    if (!process.ok()) troubles->Note(process.status().message());
-    return Running(std::move(process));
+    WorkerProgram::Started started = program->Start(tenant.Text());
+    if (!started.ok()) troubles->Note(started.status().message());
+    return started;
   };
-  setup.closing.start = [program] { return Running(program->StartClosing()); };
+  setup.closing.start = [program] { return program->StartClosing(); };
   setup.closing.trouble = Trouble("connections of clients are slow to close", closing, logger);
-  setup.looking.processes.start = [program, looking] {
-    return Running(program->StartLooking(looking));
-  };
+  setup.looking.processes.start = [program, looking] { return program->StartLooking(looking); };
   setup.looking.processes.trouble =
       Trouble("descriptors of clients are slow to look at", closing, logger);
   setup.looking.closing = [closing, logger, told = absl::InfinitePast()](uint32_t n) mutable {
@@ -529,7 +521,7 @@ int Run(const std::vector<std::string>& args, Config config) {
   absl::StatusOr<std::unique_ptr<SessionServer>> sessions = SessionServer::Create(
       session_options, (*runtime_dir)->TakeSessionListener(), (*runtime_dir)->TakeAdminListener(),
       &daemon,
-      [&](Poller* poller, const Closer& closer) {
+      [&](Poller* poller, const DeferredClose& closer) {
         WorkerTable::Setup setup = WorkerSetup(config, &*worker_program, &services, &daemon,
                                                &logger, looking, &closing, &worker_troubles);
         setup.closer = closer;

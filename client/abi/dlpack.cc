@@ -37,7 +37,7 @@ absl::StatusOr<DLDevice> DeviceOf(ContextState& state) {
   return DLDevice{kind, number};
 }
 
-// What the receiver of an export holds.
+// The receiver of an export owns it.
 struct Export {
   DLManagedTensor managed = {};
   std::shared_ptr<Storage> storage;
@@ -148,7 +148,7 @@ iris_code iris_tensor_from_dlpack(iris_context* context, void* managed, iris_dty
     }
     auto storage = std::make_shared<iris::abi::Storage>(object.state);
     storage->foreign = given;
-    // What fails leaves it with the caller.
+    // On failure the caller keeps it.
     auto keep = absl::MakeCleanup([storage] { storage->foreign = nullptr; });
     IRIS_ABI_TRY(iris::abi::GiveTensor(storage, *view, object.host().rank(), out));
     std::move(keep).Cancel();

@@ -3,9 +3,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
+#include <sstream>
 #include <string>
 
+#include "absl/algorithm/container.h"
 #include "absl/numeric/int128.h"
 #include "absl/strings/str_cat.h"
 #include "client/abi/objects.h"
@@ -17,45 +20,21 @@ namespace {
 
 constexpr uint64_t kMost = std::numeric_limits<int64_t>::max();
 
-const char* NameOf(fill::Kind kind) {
-  switch (kind) {
-    case fill::Kind::kValue:
-      return "fill";
-    case fill::Kind::kArange:
-      return "arange";
-    case fill::Kind::kLinspace:
-      return "linspace";
-    case fill::Kind::kRand:
-      return "rand";
-    case fill::Kind::kUniform:
-      return "uniform";
-    case fill::Kind::kRandn:
-      return "randn";
-    case fill::Kind::kRandint:
-      return "randint";
-  }
-  return "fill";
-}
+constexpr const char* kNames[] = {"fill",    "arange", "linspace", "rand",
+                                  "uniform", "randn",  "randint"};
+static_assert(std::size(kNames) == fill::kKindCount);
 
 bool IsFloat(DType type) {
-  switch (type) {
-    case DType::kF32:
-    case DType::kF64:
-    case DType::kF16:
-    case DType::kBf16:
-    case DType::kF8E4M3:
-    case DType::kF8E5M2:
-      return true;
-    default:
-      return false;
-  }
+  constexpr DType kFloats[] = {DType::kF32,  DType::kF64,    DType::kF16,
+                               DType::kBf16, DType::kF8E4M3, DType::kF8E5M2};
+  return absl::c_linear_search(kFloats, type);
 }
 
 bool IsSigned(DType type) {
   return type == DType::kI8 || type == DType::kI16 || type == DType::kI32 || type == DType::kI64;
 }
 
-// The whole numbers that a type holds; of floats, those that doubles count.
+// The whole numbers that a type holds; for floats, those that doubles count.
 struct Range {
   absl::int128 low, high;
 };
@@ -73,16 +52,10 @@ absl::int128 WholeOf(int64_t bits, DType type) {
   return type == DType::kU64 ? absl::int128(static_cast<uint64_t>(bits)) : absl::int128(bits);
 }
 
-// At most 128 bits with a sign.
 std::string Text(absl::int128 value) {
-  const bool negative = value < 0;
-  absl::uint128 rest = negative ? -absl::uint128(value) : absl::uint128(value);
-  std::string digits;
-  do {
-    digits.insert(digits.begin(), static_cast<char>('0' + static_cast<int>(rest % 10)));
-    rest /= 10;
-  } while (rest != 0);
-  return negative ? "-" + digits : digits;
+  std::ostringstream text;
+  text << value;
+  return text.str();
 }
 
 // One call's checks.
@@ -117,7 +90,7 @@ class Check {
 
  private:
   absl::Status Wrong(absl::string_view what) const {
-    return absl::InvalidArgumentError(absl::StrCat(NameOf(kind_), ": ", what));
+    return absl::InvalidArgumentError(absl::StrCat(kNames[static_cast<size_t>(kind_)], ": ", what));
   }
   absl::Status Finite(double value, absl::string_view name) const {
     if (std::isfinite(value)) return absl::OkStatus();
@@ -217,7 +190,7 @@ absl::StatusOr<fill::Description> DescribeFill(const iris_fill_options& options,
   out.whole_start = options.whole_start;
   out.whole_end = options.whole_end;
   out.whole_step = options.whole_step;
-  // Of no elements: any sequence will do.
+  // Without elements any sequence will do.
   out.steps = options.steps == 0 ? 1 : options.steps;
   out.seed = options.seed;
   out.call = options.call;
@@ -256,7 +229,7 @@ absl::StatusOr<View> ViewOf(const iris_fill_options& given) {
   return view;
 }
 
-// Aligned, and in the heap if it begins there.
+// kInvalidArgument: the memory is not aligned, or begins in a heap and is not all in it.
 absl::Status CheckMemory(const internal::HostContext& host, const View& view, void* address) {
   IRIS_ABI_TRY(NotNull(address, "fill: the address"));
   const uint64_t width = DTypeBytes(view.dtype);

@@ -97,7 +97,7 @@ iris_code ViewOf(const iris_tensor* tensor, iris_tensor** out, Make make) noexce
   });
 }
 
-// A list of the caller's with so many numbers.
+// A list of the caller's with `n` numbers.
 template <typename T>
 absl::StatusOr<absl::Span<const T>> ListOf(const T* list, uint32_t n, const char* what) {
   if (n > 0) IRIS_ABI_TRY(NotNull(list, what));
@@ -105,7 +105,7 @@ absl::StatusOr<absl::Span<const T>> ListOf(const T* list, uint32_t n, const char
   return absl::Span<const T>(list, std::min(n, kMaxDims + 1));
 }
 
-// What a fill of all elements of a view is, checked.
+// Describes a fill of all elements of a view, checked.
 absl::StatusOr<fill::Description> DescribeFillOf(const View& view, iris_fill_options given) {
   if (given.dtype == IRIS_DTYPE_NONE) given.dtype = static_cast<iris_dtype>(view.dtype);
   if (given.dtype != static_cast<iris_dtype>(view.dtype)) {
@@ -166,7 +166,7 @@ absl::Status Create(ContextObject& object, const internal::Team& team,
   auto storage = std::make_shared<Storage>(object.state);
   storage->team = team;
   storage->name = TextOf(given.name);
-  // That there is a handle is known before the others are bound by it.
+  // The handle comes first, because after the allocation other ranks depend on this one's success.
   iris_tensor* handle = nullptr;
   IRIS_ABI_TRY(GiveTensor(storage, *view, object.host().rank(), &handle));
   internal::AllocateOptions wanted;

@@ -54,7 +54,7 @@ struct TensorObject : Object {
   const uint32_t rank;  // whose copy it is
 };
 
-// A handle of a view.
+// Makes a handle of a view.
 absl::Status GiveTensor(std::shared_ptr<Storage> storage, const View& view, uint32_t rank,
                         iris_tensor** out);
 

@@ -59,19 +59,7 @@ absl::Status CheckHost(const View& view, const void* data, uint64_t bytes, iris_
   return bytes == 0 ? absl::OkStatus() : NotNull(data, "copy: the host's memory");
 }
 
-// The elements of a view, one behind the other.
-View Packed(const View& view) {
-  View packed = view;
-  packed.offset_bytes = 0;
-  int64_t stride = 1;
-  for (uint32_t dim = view.n_dims; dim > 0; --dim) {
-    packed.strides[dim - 1] = stride;
-    stride *= std::max<int64_t>(view.shape[dim - 1], 1);
-  }
-  return packed;
-}
-
-// From the host or to it; waits.
+// Copies from the host or to it, and waits.
 iris_code HostCopy(iris_tensor* tensor, void* data, uint64_t bytes, iris_dtype dtype,
                    iris_stream* stream, bool to_host) noexcept {
   return With<TensorObject>(tensor, [&](TensorObject& object) -> absl::Status {
@@ -79,7 +67,9 @@ iris_code HostCopy(iris_tensor* tensor, void* data, uint64_t bytes, iris_dtype d
     IRIS_ABI_TRY(CheckHost(object.view, data, bytes, dtype));
     if (bytes == 0) return absl::OkStatus();
     const Side device = {object.address(), object.view};
-    const Side host = {static_cast<char*>(data), Packed(object.view)};
+    const auto packed = MakeView(object.view.dtype, {object.view.shape, object.view.n_dims});
+    if (!packed.ok()) return packed.status();
+    const Side host = {static_cast<char*>(data), *packed};
     return OnTensorStream(
         object, stream,
         [&](const backend::BackendOperations& backend, backend::Stream& on) -> absl::Status {

@@ -12,7 +12,7 @@
 #include "server/job/job_machine.h"
 #include "server/session/runtime_dir.h"
 #include "server/session/session_server.h"
-#include "server/tenant/worker_process.h"
+#include "server/tenant/worker_program.h"
 
 namespace iris::server {
 

@@ -22,7 +22,7 @@ EventRecord Render(const Event& event, absl::Time time) {
   return record;
 }
 
-EventLog::Kept::Kept(const EventRecord& event, Crowd::Ticket whose)
+EventLog::Kept::Kept(const EventRecord& event, TenantQueue::Ticket whose)
     : time(event.time),
       ticket(whose),
       pid(event.pid),

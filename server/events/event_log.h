@@ -16,7 +16,7 @@
 #include "absl/time/time.h"
 #include "server/events/page_resource.h"
 #include "server/job/events.h"
-#include "server/session/crowd.h"
+#include "server/session/tenant_queue.h"
 
 namespace iris::server {
 
@@ -71,12 +71,12 @@ class EventLog {
   // A record, with its texts one after another. All have one size, so that a new one fits in the
   // memory of an old one.
   struct Kept {
-    Kept(const EventRecord& event, Crowd::Ticket whose);
+    Kept(const EventRecord& event, TenantQueue::Ticket whose);
 
     EventRecord Record(uint64_t sequence) const;
 
     absl::Time time;
-    Crowd::Ticket ticket;
+    TenantQueue::Ticket ticket;
     int64_t pid;
     Party party;
     int32_t rank;
@@ -92,7 +92,7 @@ class EventLog {
       std::pmr::pool_options{.max_blocks_per_chunk = 32, .largest_required_pool_block = 1024},
       &pages_};
   std::pmr::map<uint64_t, Kept> events_ ABSL_GUARDED_BY(mu_){&memory_};  // by sequence number
-  Crowd users_ ABSL_GUARDED_BY(mu_){&memory_};                           // whose they are
+  TenantQueue users_ ABSL_GUARDED_BY(mu_){&memory_};                     // whose they are
   std::vector<std::shared_ptr<EventFollower>> followers_ ABSL_GUARDED_BY(mu_);
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
 };

@@ -1,12 +1,14 @@
-// IncomingCall: one call as a worker relays it, and how it is answered. Who the caller is was found
-// by the connection, before: nothing in the request can change it.
+// IncomingCall: one call as a worker or a session relays it, and how it is answered. The caller was
+// identified by the connection, before: nothing in the request can change it.
 //
-// Whoever relays holds the ActiveCall until the call has ended; whoever answers holds the Replier.
+// The relaying side holds the ActiveCall until the call has ended; the answering side holds the
+// Replier.
 #pragma once
 
 #include <functional>
 #include <memory>
 #include <string_view>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
@@ -18,24 +20,38 @@
 
 namespace iris::server {
 
-// Where the answer of one call goes. Thread-safe. Never blocks, and never calls back into the call,
-// but may let go of the ActiveCall in Finish. A call that has ended swallows everything.
+// Takes the answer of one call. Thread-safe. Never blocks, and never calls back into the call, but
+// may release the ActiveCall in Finish. Ignores everything after the call has ended.
 class Replier {
  public:
   virtual ~Replier() = default;
-  // One message of the answer: at most wire::kMaxRpcBytes.
+  // Sends one message of the answer: at most wire::kMaxRpcBytes.
   virtual void Send(LinkPayload message) = 0;
-  // The call's end. Once.
+  // Ends the call. Once.
   virtual void Finish(const absl::Status& status) = 0;
 };
 
-// A call under way. What follows is called with no lock held, by the thread that relays.
+// Passes the answer of one call to its owner, which knows the call by its number.
+template <typename Owner>
+class NumberedReplier : public Replier {
+ public:
+  NumberedReplier(std::shared_ptr<Owner> owner, uint64_t call)
+      : owner_(std::move(owner)), call_(call) {}
+  void Send(LinkPayload message) override { owner_->Send(call_, std::move(message)); }
+  void Finish(const absl::Status& status) override { owner_->Finish(call_, status); }
+
+ private:
+  const std::shared_ptr<Owner> owner_;
+  const uint64_t call_;
+};
+
+// A call under way. The relaying thread calls it, with no lock held.
 class ActiveCall {
  public:
   virtual ~ActiveCall() = default;
-  // The caller is gone. The call ends soon, if it has not ended just now.
+  // The caller is gone. The call ends soon, if it has not ended already.
   virtual void OnCancel() = 0;
-  // gRPC has taken one message of a stream.
+  // The caller has taken one message of a stream.
   virtual void OnSent() {}
 };
 
@@ -44,12 +60,15 @@ struct IncomingCall {
   SessionId session;  // zero: of an admin connection
   CallerInfo caller;
   std::string_view request;  // until the service returns
-  // That came with it, of memory to be registered: borrowed until the service returns.
+  // Descriptors of memory to be registered, borrowed until the service returns.
   absl::Span<const wire::UniqueFd> descriptors;
-  // Closes a duplicate of one of them, which may take as long as the client likes; any thread, at
+  // Closes a duplicate of one of them, which may take as long as the client likes. Any thread, at
   // any time. Null where no call has any.
   std::function<void(wire::UniqueFd)> close;
   std::shared_ptr<Replier> reply;
 };
+
+// Answers a call, now or later. Returns null if it is answered. See Services::Serve.
+using ServeCall = std::function<std::shared_ptr<ActiveCall>(const IncomingCall&)>;
 
 }  // namespace iris::server

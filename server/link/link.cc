@@ -9,25 +9,25 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "device/base/posix.h"
 #include "proto/wire/frame.h"
+#include "proto/wire/rights.h"
 #include "server/link/drop_unread.h"
-#include "server/link/pass_descriptor.h"
 
 namespace iris::server {
 namespace {
 
 constexpr size_t kReceiveBytes = 64 << 10;  // at a time
 constexpr size_t kKeptBytes = 16 << 10;     // of the buffer, while nothing is in it
-constexpr size_t kMaxFds = 253;  // in one control message: all that the kernel lets through
-constexpr int kMaxPieces = 48;   // of one writev
+constexpr int kMaxPieces = 48;              // of one writev
 
 absl::Status Bad(const LinkHeader& header, std::string_view what) {
   return absl::InvalidArgumentError(
-      absl::StrCat("link message of type ", header.type, " with ", header.bytes,
+      absl::StrCat("link message of type ", static_cast<int>(header.type), " with ", header.bytes,
                    " bytes: ", absl::string_view(what.data(), what.size())));
 }
 
-// What a message of each type may say beside its type. Anything else is not of our making.
+// The fields that a message of each type may have.
 struct Shape {
   LinkType type;
   LinkSender sender;
@@ -77,22 +77,20 @@ absl::StatusOr<LinkReader::Received> LinkReader::Receive(int socket) {
     }
   }
   struct iovec piece = {buffer, n_bytes};
-  alignas(struct cmsghdr) char control[CMSG_SPACE(kMaxFds * sizeof(int))];
+  alignas(struct cmsghdr) char control[CMSG_SPACE(wire::kMaxRights * sizeof(int))];
   struct msghdr message = {};
   message.msg_iov = &piece;
   message.msg_iovlen = 1;
   message.msg_control = control;
   message.msg_controllen = sizeof(control);
-  ssize_t n;
-  do {
-    n = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-  } while (n < 0 && errno == EINTR);
+  const ssize_t n =
+      base::Retry([&] { return recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC); });
   if (n < 0) {
     if (errno == EAGAIN || errno == EWOULDBLOCK) return Received::kNothingYet;
     if (errno == ECONNRESET) return absl::UnavailableError("the other end of the link has closed");
     return wire::ErrnoStatus(errno, "receive from the link");
   }
-  TakeAll(&message, &fds_);
+  wire::TakeRights(&message, &fds_);
   if (n == 0) return absl::UnavailableError("the other end of the link has closed");
   bytes_.append(buffer, static_cast<size_t>(n));
   return Received::kSome;
@@ -100,7 +98,7 @@ absl::StatusOr<LinkReader::Received> LinkReader::Receive(int socket) {
 
 absl::Status LinkReader::Check(const LinkHeader& header) const {
   for (const Shape& shape : kShapes) {
-    if (static_cast<uint16_t>(shape.type) != header.type || shape.sender != sender_) continue;
+    if (shape.type != header.type || shape.sender != sender_) continue;
     if (header.bytes > shape.max_bytes) {
       return Bad(header, absl::StrCat("its type carries at most ", shape.max_bytes));
     }
@@ -127,7 +125,7 @@ absl::StatusOr<std::optional<LinkMessage>> LinkReader::Next() {
   if (message.type() == LinkType::kConnect) {
     if (fds_.empty()) return Bad(message.header, "no descriptor came with it");
     message.fd = std::move(fds_.front());
-    fds_.pop_front();
+    fds_.erase(fds_.begin());
   }
   message.payload =
       std::string_view(bytes_).substr(begin_ + sizeof(message.header), message.header.bytes);
@@ -148,8 +146,7 @@ bool LinkWriter::Withdraw(uint64_t connection, wire::UniqueFd* fd) {
   // The youngest is at the back, and what is withdrawn is often young.
   for (auto it = queue_.end(); it != begin;) {
     --it;
-    if (it->header.type != static_cast<uint16_t>(LinkType::kConnect) ||
-        it->header.connection != connection) {
+    if (it->header.type != LinkType::kConnect || it->header.connection != connection) {
       continue;
     }
     queued_bytes_ -= it->size();
@@ -195,19 +192,11 @@ absl::StatusOr<LinkWriter::Flushed> LinkWriter::Flush(int socket,
     message.msg_iov = pieces;
     message.msg_iovlen = n_pieces;
     alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-    if (queue_.front().fd.valid()) {
-      message.msg_control = control;
-      message.msg_controllen = sizeof(control);
-      struct cmsghdr* const rights = CMSG_FIRSTHDR(&message);
-      rights->cmsg_level = SOL_SOCKET;
-      rights->cmsg_type = SCM_RIGHTS;
-      rights->cmsg_len = CMSG_LEN(sizeof(int));
-      const int fd = queue_.front().fd.get();
-      memcpy(CMSG_DATA(rights), &fd, sizeof(fd));
-    }
-    const ssize_t n = sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    const int fd = queue_.front().fd.get();
+    if (fd >= 0) wire::AttachRights({&fd, 1}, control, &message);
+    const ssize_t n =
+        base::Retry([&] { return sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL); });
     if (n < 0) {
-      if (errno == EINTR) continue;
       if (errno == EAGAIN || errno == EWOULDBLOCK) return Flushed::kBlocked;
       if (errno == ETOOMANYREFS || errno == ENOBUFS || errno == ENOMEM) {
         return Flushed::kNoDescriptors;

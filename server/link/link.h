@@ -15,16 +15,16 @@
 //                   kClosed{connection}           it has ended; so have its calls
 //                   kPong                         once for each kPing
 //
-// The rules. The core numbers connections, the worker numbers calls; both only ever count upwards,
-// from 1, in the life of a worker. Every call gets exactly one kFinish, after a kCancel too, unless
-// its connection ends first. A unary call that succeeds gets one kMessage before its kFinish. Every
-// connection gets exactly one kClosed, after a kDisconnect too; nothing names it afterwards. What
-// was on its way when a call or a connection ended is ignored by whoever receives it. Of a stream,
-// at most kStreamCredits messages are on their way without their kSent. The worker keeps to the
-// limits below; it refuses calls beyond them by itself. Each end goes on reading while it cannot
-// write, but the core does so only while little waits for the worker.
+// The rules. The core numbers connections and the worker numbers calls, both upwards from 1 in the
+// life of a worker. Every call gets exactly one kFinish, after a kCancel too, unless its connection
+// ends first. A unary call that succeeds gets one kMessage before its kFinish. Every connection
+// gets exactly one kClosed, after a kDisconnect too; nothing names it afterwards. A receiver
+// ignores messages of a call or a connection that has ended. A stream has at most kStreamCredits
+// messages on their way without their kSent. The worker refuses calls beyond the limits below by
+// itself. Each end goes on reading while it cannot write, but the core only while little waits for
+// the worker.
 //
-// Nothing here is thread-safe: whoever owns a reader or a writer locks.
+// Nothing here is thread-safe: the owner of a reader or a writer locks.
 #pragma once
 
 #include <cstddef>
@@ -59,7 +59,7 @@ enum class LinkType : uint16_t {
 
 struct LinkHeader {
   uint32_t bytes = 0;  // of the payload; at most wire::kMaxRpcBytes
-  uint16_t type = 0;   // LinkType
+  LinkType type{};
   uint16_t method = 0;
   uint32_t code = 0;  // absl::StatusCode
   uint32_t reserved = 0;
@@ -75,7 +75,7 @@ using wire::kStreamCredits;
 inline constexpr size_t kMaxReadyBytes = 64;
 
 // A payload that is written: `head`, then what `tail` points at, if anything. The tail is shared,
-// not copied: the value of a broadcast goes out to all members from one place.
+// not copied: the value of a broadcast goes out to all ranks from one place.
 struct LinkPayload {
   std::string head;
   std::shared_ptr<const std::string> tail;
@@ -89,48 +89,47 @@ struct LinkMessage {
   std::string_view payload;
   wire::UniqueFd fd;  // kConnect's
 
-  LinkType type() const { return static_cast<LinkType>(header.type); }
+  LinkType type() const { return header.type; }
 };
 
-// Who sends what a reader reads.
+// The sender of what a reader reads.
 enum class LinkSender { kCore, kWorker };
 
-// Reads messages as their bytes come. It holds no more than one message and what one Receive can
-// bring, and takes memory only for bytes that have come, whatever a header announces.
+// Reads messages as their bytes come. It holds at most one message and the bytes of one Receive,
+// and takes memory only for bytes that have come, whatever a header announces.
 class LinkReader {
  public:
   explicit LinkReader(LinkSender sender) : sender_(sender) {}
 
   enum class Received { kSome, kNothingYet };
-  // Takes bytes from a socket that does not block, once. From the core, descriptors too.
-  // kUnavailable: the other end has closed. kInvalidArgument: a worker sent descriptors, which are
-  // left in the socket: to close them may take long.
+  // Takes bytes from a socket that does not block, once; from the core, descriptors too.
+  // kUnavailable: the other end has closed. kInvalidArgument: a worker sent descriptors, which stay
+  // in the socket, since closing them may take long.
   absl::StatusOr<Received> Receive(int socket);
 
-  // The next whole message; nothing if it has not come yet: Receive. kInvalidArgument: what came is
-  // no message of this sender; the text says why. Then nothing more can be read.
+  // Returns the next whole message; nothing if more has to be received first. kInvalidArgument: the
+  // bytes are no message of this sender; the text says why. Then nothing more can be read.
   absl::StatusOr<std::optional<LinkMessage>> Next();
 
  private:
   absl::Status Check(const LinkHeader& header) const;
 
   const LinkSender sender_;
-  std::string bytes_;  // from `begin_` on: what was not given out yet
+  std::string bytes_;  // from `begin_` on, they were not given out yet
   size_t begin_ = 0;
-  std::deque<wire::UniqueFd> fds_;
+  std::vector<wire::UniqueFd> fds_;
 };
 
-// Writes messages in order, as far as the socket takes them, and keeps the rest.
+// Writes messages in order as far as the socket takes them, and keeps the rest.
 class LinkWriter {
  public:
-  // `header.bytes` is set here. A payload that is too long for a message is a bug of the caller's:
-  // at most wire::kMaxRpcBytes. `fd` rides along with a kConnect.
+  // Sets `header.bytes`. A payload has at most wire::kMaxRpcBytes. `fd` goes with a kConnect.
   void Queue(LinkHeader header, LinkPayload payload = {}, wire::UniqueFd fd = {});
 
-  // Takes the kConnect of this connection out of what waits, if no byte of it was written, and its
-  // descriptor to *fd. False: it is not there.
+  // Removes the kConnect of this connection, of which no byte was written, from the queue, and
+  // moves its descriptor to *fd. Returns false if there is none.
   bool Withdraw(uint64_t connection, wire::UniqueFd* fd);
-  // Forgets all that waits; returns its descriptors.
+  // Empties the queue; returns its descriptors.
   std::vector<wire::UniqueFd> Clear();
 
   enum class Flushed {
@@ -138,12 +137,12 @@ class LinkWriter {
     kBlocked,        // until the socket can be written
     kNoDescriptors,  // too many descriptors are in flight: again in a moment
   };
-  // Writes to a socket that does not block. kUnavailable: the other end has closed. The descriptors
-  // that have been sent are closed, or go to *sent: who was sent one may have closed it already,
-  // and then the last close is here, which may take as long as a client likes.
+  // Writes to a socket that does not block. kUnavailable: the other end has closed. Descriptors
+  // that were sent are closed, or moved to *sent: if the receiver has closed its duplicate already,
+  // the last close is here, and may take as long as a client likes.
   absl::StatusOr<Flushed> Flush(int socket, std::vector<wire::UniqueFd>* sent = nullptr);
 
-  // What waits, headers included. Shared tails count as if they were not shared.
+  // Counts headers too, and shared tails as if they were not shared.
   size_t queued_bytes() const { return queued_bytes_; }
   bool empty() const { return queue_.empty(); }
 
@@ -156,7 +155,7 @@ class LinkWriter {
     size_t size() const { return sizeof(header) + payload.size(); }
   };
 
-  // Forgets `n` bytes at the front, which were written.
+  // Removes `n` bytes, which were written, from the front.
   void Written(size_t n);
 
   std::deque<Item> queue_;

@@ -21,7 +21,7 @@ namespace {
 
 LinkHeader Header(LinkType type, uint64_t connection = 0, uint64_t call = 0, uint16_t method = 0) {
   LinkHeader header;
-  header.type = static_cast<uint16_t>(type);
+  header.type = type;
   header.connection = connection;
   header.call = call;
   header.method = method;
@@ -93,7 +93,7 @@ TEST(LinkTest, WhatIsWrittenIsRead) {
   EXPECT_EQ((*got)[0].payload, "head" + *shared);
   EXPECT_EQ((*got)[1].header.code, 5u);
   EXPECT_EQ((*got)[1].payload, "why");
-  EXPECT_EQ((*got)[2].header.type, static_cast<uint16_t>(LinkType::kStop));
+  EXPECT_EQ((*got)[2].header.type, LinkType::kStop);
 }
 
 TEST(LinkTest, TheTailIsShared) {
@@ -210,7 +210,7 @@ TEST(LinkTest, WhatAWorkerMayNotSayIsRefused) {
   std::vector<Case> cases;
   cases.push_back({"no type", LinkHeader(), "does not send that"});
   LinkHeader h = Header(LinkType::kReady);
-  h.type = 99;
+  h.type = static_cast<LinkType>(99);
   cases.push_back({"an unknown type", h, "does not send that"});
   cases.push_back({"a type of the core's", Header(LinkType::kMessage, 0, 1), "does not send that"});
   cases.push_back({"a connect", Header(LinkType::kConnect, 1), "does not send that"});

@@ -1,24 +1,27 @@
-// Methods: every rpc of proto/iris/v1 by a number, which is how core and workers name it to each
-// other. The numbers belong to one version of Iris: core and worker are always of the same. Pure;
-// thread-safe.
+// Methods: every rpc of proto/iris/v1 by a number, by which core and workers name it to each other.
+// Sessions call the first nine by the same numbers. Pure; thread-safe.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <string_view>
 
+#include "proto/wire/frame.h"
+
 namespace iris::server {
 
+constexpr uint16_t NumberOf(wire::CallMethod method) { return static_cast<uint16_t>(method); }
+
 enum class Method : uint16_t {
-  kJoin = 1,
-  kMapped = 2,
-  kOperate = 3,
-  kGrowMapped = 4,
-  kLeave = 5,
-  kResume = 6,
-  kWatch = 7,
-  kBorrow = 8,
-  kAwaitBarrier = 9,
+  kJoin = NumberOf(wire::CallMethod::kJoin),
+  kMapped = NumberOf(wire::CallMethod::kMapped),
+  kOperate = NumberOf(wire::CallMethod::kOperate),
+  kGrowMapped = NumberOf(wire::CallMethod::kGrowMapped),
+  kLeave = NumberOf(wire::CallMethod::kLeave),
+  kResume = NumberOf(wire::CallMethod::kResume),
+  kWatch = NumberOf(wire::CallMethod::kWatch),
+  kBorrow = NumberOf(wire::CallMethod::kBorrow),
+  kAwaitBarrier = NumberOf(wire::CallMethod::kAwaitBarrier),
   kGetStatus = 10,
   kListDevices = 11,
   kListJobs = 12,
@@ -61,21 +64,12 @@ inline constexpr std::array<MethodInfo, 20> kMethods = {{
     {Method::kListTenants, "/iris.v1.AdminService/ListTenants"},
 }};
 
-// Whether it is of the admin service.
 constexpr bool IsAdmin(Method method) { return method >= Method::kGetStatus; }
 
-// Null: no method has this number.
-constexpr const MethodInfo* FindMethod(uint16_t number) {
+// Returns null if no method has this number.
+constexpr const MethodInfo* FindMethod(uint32_t number) {
   for (const MethodInfo& info : kMethods) {
     if (static_cast<uint16_t>(info.method) == number) return &info;
-  }
-  return nullptr;
-}
-
-// Null: no method has this name.
-constexpr const MethodInfo* FindMethod(std::string_view name) {
-  for (const MethodInfo& info : kMethods) {
-    if (info.name == name) return &info;
   }
   return nullptr;
 }

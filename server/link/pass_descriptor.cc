@@ -1,9 +1,14 @@
 #include "server/link/pass_descriptor.h"
 
 #include <errno.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
+
+#include <utility>
+#include <vector>
+
+#include "device/base/posix.h"
+#include "proto/wire/rights.h"
 
 namespace iris::server {
 
@@ -13,17 +18,9 @@ Passed PassDescriptor(int link, const void* data, size_t n_bytes, int fd) {
   struct msghdr message = {};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
-  struct cmsghdr* const rights = CMSG_FIRSTHDR(&message);
-  rights->cmsg_level = SOL_SOCKET;
-  rights->cmsg_type = SCM_RIGHTS;
-  rights->cmsg_len = CMSG_LEN(sizeof(int));
-  memcpy(CMSG_DATA(rights), &fd, sizeof(fd));
-  ssize_t n;
-  do {
-    n = sendmsg(link, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-  } while (n < 0 && errno == EINTR);
+  wire::AttachRights({&fd, 1}, control, &message);
+  const ssize_t n =
+      base::Retry([&] { return sendmsg(link, &message, MSG_DONTWAIT | MSG_NOSIGNAL); });
   if (n >= 0) return Passed::kYes;  // so few bytes go all at once
   if (errno == EAGAIN || errno == EWOULDBLOCK) return Passed::kFull;
   if (errno == EPIPE || errno == ECONNRESET) return Passed::kHasEnded;
@@ -40,15 +37,12 @@ Taken TakeDescriptor(int link, void* data, size_t n_bytes, wire::UniqueFd* fd) {
   message.msg_controllen = sizeof(control);
   const ssize_t n = recvmsg(link, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   if (n < 0) {
-    return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR ? Taken::kNoneYet
-                                                                     : Taken::kHasEnded;
+    const bool later = errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
+    return later ? Taken::kNoneYet : Taken::kHasEnded;
   }
-  const struct cmsghdr* const header = CMSG_FIRSTHDR(&message);
-  if (header != nullptr && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS) {
-    int received;
-    memcpy(&received, CMSG_DATA(header), sizeof(received));
-    fd->Reset(received);
-  }
+  std::vector<wire::UniqueFd> fds;
+  wire::TakeRights(&message, &fds);
+  if (!fds.empty()) *fd = std::move(fds.front());
   return static_cast<size_t>(n) == n_bytes ? Taken::kOne : Taken::kHasEnded;
 }
 

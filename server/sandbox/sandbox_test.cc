@@ -24,10 +24,9 @@
 #include <string>
 #include <utility>
 
-#include "server/sandbox/core_filter.h"
 #include "server/sandbox/sanitizers.h"
 #include "server/sandbox/seccomp_filter.h"
-#include "server/sandbox/worker_filter.h"
+#include "server/sandbox/syscall_tables.h"
 
 namespace iris::server {
 namespace {
@@ -142,24 +141,21 @@ TEST_F(SandboxTest, AWorkerIsEndedByAnythingElse) {
 }
 
 TEST_F(SandboxTest, AFilterHoldsForThreadsThatRunAlready) {
-  EXPECT_EQ(InChild(
-                [] {
-                  return SyscallTable{{}, SyscallAction::kAllow};
-                },
-                [] {
-                  static std::atomic<bool> installed{false};
-                  pthread_t thread;
-                  const auto run = [](void*) -> void* {
-                    while (!installed) sched_yield();
-                    syscall(SYS_kill, getppid(), 0);
-                    return nullptr;
-                  };
-                  if (pthread_create(&thread, nullptr, run, nullptr) != 0) return 1;
-                  if (!InstallFilter(WorkerSyscalls(getpid())).ok()) return 2;
-                  installed = true;
-                  pthread_join(thread, nullptr);
-                  return 0;
-                }),
+  EXPECT_EQ(InChild([] { return SyscallTable{SyscallAction::kAllow}; },
+                    [] {
+                      static std::atomic<bool> installed{false};
+                      pthread_t thread;
+                      const auto run = [](void*) -> void* {
+                        while (!installed) sched_yield();
+                        syscall(SYS_kill, getppid(), 0);
+                        return nullptr;
+                      };
+                      if (pthread_create(&thread, nullptr, run, nullptr) != 0) return 1;
+                      if (!InstallFilter(WorkerSyscalls(getpid())).ok()) return 2;
+                      installed = true;
+                      pthread_join(thread, nullptr);
+                      return 0;
+                    }),
             kKilled);
 }
 

@@ -54,7 +54,7 @@ std::vector<sock_filter> AssembleFilter(const SyscallTable& table) {
       Return(SyscallAction::kKillProcess),
   };
   for (const SyscallRule& rule : table.rules) {
-    // A check is three statements, and behind the checks stand the verdict and, for the rules that
+    // A check is three statements. After the checks come the verdict and, for the rules that
     // follow, the number again.
     const size_t n_checks = rule.checks.size();
     const size_t reload = n_checks > 0 ? 1 : 0;

@@ -1,9 +1,6 @@
-// SeccompFilter: a table of system calls, made into a program that the kernel runs before each
-// system call of a process (seccomp, a classic packet filter). The tables are core_filter.h's and
-// worker_filter.h's; docs/security.md shows them.
-//
-// Free functions without state, thread-safe; they own nothing. What is installed holds until the
-// process ends, and for everything that it starts.
+// A table of system calls as a program that the kernel runs before each system call of a process
+// (seccomp, a classic packet filter). syscall_tables.h has the tables. Thread-safe, without state.
+// What is installed holds until the process ends, and for everything that it starts.
 #pragma once
 
 #include <linux/filter.h>
@@ -17,7 +14,7 @@
 
 namespace iris::server {
 
-// What becomes of a system call. Values of the kernel's.
+// The kernel's values for what a call does.
 enum class SyscallAction : uint32_t {
   kAllow = SECCOMP_RET_ALLOW,
   // It fails, as if this process had no right to it.
@@ -37,24 +34,29 @@ struct ArgumentCheck {
   bool high_half = false;  // of the argument's 64 bits
 };
 
-// A rule holds for its system call if all of its checks do. The first that holds decides.
-struct SyscallRule {
-  const char* name;  // as the manual has it
+struct Syscall {
+  const char* name;  // as in the manual
   int number;
-  SyscallAction action;
-  std::vector<ArgumentCheck> checks = {};
 };
 
-// IRIS_SYSCALL(read, kAllow): the rule of a system call that this machine's kernel headers know.
-#define IRIS_SYSCALL(name, action, ...) \
-  SyscallRule { #name, __NR_##name, SyscallAction::action, __VA_ARGS__ }
+// A rule holds for its system call if all of its checks do. The first rule that holds decides.
+struct SyscallRule : Syscall {
+  SyscallAction action;
+  std::vector<ArgumentCheck> checks;
+};
 
 struct SyscallTable {
-  std::vector<SyscallRule> rules;
-  SyscallAction otherwise = SyscallAction::kKillProcess;
+  SyscallAction otherwise;
+  std::vector<SyscallRule> rules = {};
+
+  // Appends a rule for each of `calls`.
+  void Add(std::initializer_list<Syscall> calls, SyscallAction action,
+           const std::vector<ArgumentCheck>& checks = {}) {
+    for (const Syscall& call : calls) rules.push_back({call, action, checks});
+  }
 };
 
-// The program of a table. Calls of another architecture than this build's end the process.
+// Returns the program of a table. Calls of another architecture than this build's end the process.
 std::vector<sock_filter> AssembleFilter(const SyscallTable& table);
 
 // Makes the table hold for every thread of this process, from now on, and gives up the right to

@@ -72,7 +72,7 @@ void Admission::Place::Heard() {
   }
 }
 
-Crowd& Admission::Of(Place::Kind kind) {
+TenantQueue& Admission::Of(Place::Kind kind) {
   switch (kind) {
     case Place::Kind::kHandshake:
       return handshakes_;
@@ -99,7 +99,7 @@ absl::Status Admission::RoomForSession(const Applicant& applicant) const {
 }
 
 std::optional<Admission::Evicted> Admission::WhoGoesForHandshake(const Applicant& applicant) const {
-  const std::optional<Crowd::Oldest> own = handshakes_.OldestOf(applicant.tenant);
+  const std::optional<TenantQueue::Oldest> own = handshakes_.OldestOf(applicant.tenant);
   if (own.has_value() && own->count >= limits_.max_unattested_per_tenant) {
     return Evicted{own->key, absl::UnavailableError(absl::StrCat(
                                  "the handshake was ended for a newer one of its tenant: ",
@@ -108,9 +108,9 @@ std::optional<Admission::Evicted> Admission::WhoGoesForHandshake(const Applicant
                                  "sessions.max_unattested_per_tenant); connect again"))};
   }
   if (handshakes_.total() < Usable(limits_.max_unattested, applicant)) return std::nullopt;
-  const std::optional<Crowd::Oldest> most = handshakes_.OldestOfMost();
+  const std::optional<TenantQueue::Oldest> most = handshakes_.OldestOfMost();
   if (!most.has_value()) return std::nullopt;
-  const Crowd::Oldest& goes = own.has_value() && own->count >= most->count ? *own : *most;
+  const TenantQueue::Oldest& goes = own.has_value() && own->count >= most->count ? *own : *most;
   return Evicted{goes.key, absl::UnavailableError(absl::StrCat(
                                "the handshake was ended for a newer one: ", handshakes_.total(),
                                " connections of all tenants are in the handshake, the limit (see "
@@ -132,7 +132,7 @@ absl::StatusOr<Admission::Place> Admission::AdmitHandshake(const Applicant& appl
 std::optional<Admission::Evicted> Admission::WhoGoesForAdmin(const Applicant& applicant) const {
   if (admins_.of(applicant.tenant) >= limits_.max_admin_connections_per_tenant) return std::nullopt;
   if (admins_.total() < Usable(limits_.max_admin_connections, applicant)) return std::nullopt;
-  const std::optional<Crowd::Oldest> most = admins_.OldestOfMost();
+  const std::optional<TenantQueue::Oldest> most = admins_.OldestOfMost();
   if (!most.has_value() || most->count <= admins_.of(applicant.tenant) + 1) return std::nullopt;
   return Evicted{most->key,
                  absl::UnavailableError(absl::StrCat(

@@ -25,7 +25,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/account/party.h"
-#include "server/session/crowd.h"
+#include "server/session/tenant_queue.h"
 
 namespace iris::server {
 
@@ -85,13 +85,13 @@ class Admission {
    private:
     friend class Admission;
     enum class Kind { kNone, kHandshake, kSession, kAdmin };
-    Place(Admission* admission, Kind kind, const Applicant& applicant, Crowd::Ticket ticket)
+    Place(Admission* admission, Kind kind, const Applicant& applicant, TenantQueue::Ticket ticket)
         : admission_(admission), kind_(kind), applicant_(applicant), ticket_(ticket) {}
 
     Admission* admission_ = nullptr;
     Kind kind_ = Kind::kNone;
     Applicant applicant_;
-    Crowd::Ticket ticket_ = 0;
+    TenantQueue::Ticket ticket_ = 0;
   };
 
   // Somebody who has to go before there is room.
@@ -123,13 +123,13 @@ class Admission {
   const AdmissionLimits& limits() const { return limits_; }
 
  private:
-  Crowd& Of(Place::Kind kind);
+  TenantQueue& Of(Place::Kind kind);
   absl::Status RoomForSession(const Applicant& applicant) const;
 
   AdmissionLimits limits_;
-  Crowd handshakes_;
-  Crowd sessions_;
-  Crowd admins_;
+  TenantQueue handshakes_;
+  TenantQueue sessions_;
+  TenantQueue admins_;
 };
 
 }  // namespace iris::server

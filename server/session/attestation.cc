@@ -68,6 +68,16 @@ absl::StatusOr<wire::UniqueFd> OpenPidfd(int64_t pid) {
   return wire::UniqueFd(static_cast<int>(fd));
 }
 
+absl::StatusOr<wire::UniqueFd> PidfdOf(int socket, Attestation wanted, int64_t pid,
+                                       bool* attested) {
+  if (wanted != Attestation::kNonce) {
+    absl::StatusOr<wire::UniqueFd> pidfd = PeerPidfd(socket);
+    *attested = pidfd.ok();
+    if (!absl::IsUnimplemented(pidfd.status())) return pidfd;
+  }
+  return OpenPidfd(pid);
+}
+
 bool ProcessHasEnded(int pidfd) {
   struct pollfd poll_fd = {pidfd, POLLIN, 0};
   return base::Retry([&poll_fd] { return poll(&poll_fd, 1, 0); }) != 0;

@@ -1,5 +1,4 @@
-// Attestation: what the kernel says of the process at the other end of a Unix socket. Thread-safe
-// free functions.
+// The kernel's word on the process at the other end of a Unix socket. Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -18,32 +17,34 @@ enum class Attestation {
   kNonce,  // always pidfd_open and a nonce: for tests, and where SO_PEERPIDFD misbehaves
 };
 
-// "peerpidfd" or "nonce": what `wanted` means on this kernel.
+// Returns what `wanted` means on this kernel: "peerpidfd" or "nonce".
 std::string AttestationInUse(Attestation wanted);
 
-// pid, uid and gid of the process that connected `socket`; process_start is not filled in.
+// Returns pid, uid and gid of the process that connected `socket`, without process_start.
 // kPermissionDenied: the kernel does not tell (the peer is in another pid namespace).
 absl::StatusOr<CallerInfo> PeerCaller(int socket);
 
-// The pidfd of the process that connected `socket`, from the kernel. kUnimplemented: it cannot say
-// (Linux < 6.5).
+// Returns the pidfd of the process that connected `socket`, from the kernel. kUnimplemented: it
+// cannot say (Linux < 6.5).
 absl::StatusOr<wire::UniqueFd> PeerPidfd(int socket);
 
-// A pidfd of whatever process has this pid now: proves nothing until the nonce has come back.
+// Returns a pidfd of the process that has this pid now, which proves nothing until the nonce has
+// come back.
 absl::StatusOr<wire::UniqueFd> OpenPidfd(int64_t pid);
 
-// True if the process behind the pidfd has ended.
+// As PeerPidfd, with *attested true, where `wanted` and the kernel allow it; else as OpenPidfd.
+absl::StatusOr<wire::UniqueFd> PidfdOf(int socket, Attestation wanted, int64_t pid, bool* attested);
+
 bool ProcessHasEnded(int pidfd);
 
-// Start time of a process in clock ticks since boot, from /proc/PID/stat. Check ProcessHasEnded
-// afterwards: a live pidfd says that the number was still the same process.
+// Returns the start time of a process in clock ticks since boot, from /proc/PID/stat. Check
+// ProcessHasEnded afterwards: a live pidfd says that the number was still the same process.
 absl::StatusOr<uint64_t> ProcessStart(int64_t pid);
 
-// How long ago that was.
 absl::Duration ProcessAge(uint64_t start);
 
-// The field of a /proc/PID/stat line; command names may contain spaces and parentheses. For
-// ProcessStart and its test.
+// Parses a /proc/PID/stat line; command names may contain spaces and parentheses. For ProcessStart
+// and its test.
 absl::StatusOr<uint64_t> ParseProcessStart(const std::string& stat_line);
 
 }  // namespace iris::server

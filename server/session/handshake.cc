@@ -96,4 +96,11 @@ wire::WelcomePayload MakeWelcome(uint64_t session_id, uint64_t daemon_id,
   return welcome;
 }
 
+wire::RestartedPayload MakeRestarted(uint64_t generation) {
+  wire::RestartedPayload restarted;
+  restarted.generation = generation;
+  CopyText(wire::kIrisVersion, restarted.daemon_version);
+  return restarted;
+}
+
 }  // namespace iris::server

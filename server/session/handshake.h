@@ -1,11 +1,11 @@
-// Handshake: the talk that opens a session, as a pure machine. Frames and the time go in; what is
-// to be done comes out. It knows no socket and no clock. Not thread-safe; owns only its state.
+// Handshake: the frames that open a session, as a pure machine. Frames and the time go in; the next
+// action comes out. It knows no socket and no clock. Not thread-safe; owns only its state.
 //
 //   a client whose pidfd the kernel gave    kHello -> open
 //   any other client                        kHello -> challenge; kChallengeReply -> open
 //
-// Everything else refuses the client, with the reason that it is told. After the end nothing more
-// may go in.
+// Anything else refuses the client, with the reason that it is told. After the end nothing more may
+// go in.
 #pragma once
 
 #include <cstdint>
@@ -19,21 +19,22 @@
 
 namespace iris::server {
 
-// kPermissionDenied: another process than `pid` sent the frame. kInvalidArgument: it brings
-// descriptors (a kCall may bring one), or it is of none of the types that are legal now. For the
-// handshake and for all that comes after it.
+// Checks a frame of the handshake, or of an open session. kPermissionDenied: another process than
+// `pid` sent it. kInvalidArgument: it brings descriptors (a kCall may bring one), or its type is
+// not legal now.
 absl::Status CheckFrame(const wire::Frame& frame, int64_t pid,
                         std::initializer_list<wire::FrameType> legal);
 
 class Handshake {
  public:
-  // What the caller does next.
-  struct Challenge {  // sends kChallenge with this payload, and waits for another frame
+  // The caller sends kChallenge with this payload, and waits for another frame.
+  struct Challenge {
     wire::NoncePayload nonce;
   };
-  struct Open {
-  };  // opens the session: the client is who the kernel says, if that process still runs
-  struct Refuse {  // tells the client, and hangs up
+  // The caller opens the session: the client is who the kernel says, if that process still runs.
+  struct Open {};
+  // The caller tells the client, and hangs up.
+  struct Refuse {
     absl::Status reason;
   };
   using Step = std::variant<Challenge, Open, Refuse>;
@@ -43,22 +44,21 @@ class Handshake {
     // The pidfd came with the connection. Otherwise it was opened by number before this machine was
     // made, and the client proves, by sending the nonce back, that the number is still its own.
     bool attested = false;
-    wire::NoncePayload nonce;  // random; not looked at if attested
+    wire::NoncePayload nonce;  // random; ignored if attested
     absl::Time now;
     absl::Duration timeout;
   };
   explicit Handshake(const Start& start);
 
-  // The next frame of the client.
   Step OnFrame(const wire::Frame& frame);
 
-  // When OnDeadline is due, and what then is to be done.
+  // Return when OnDeadline is due, and the action then.
   absl::Time deadline() const { return deadline_; }
   Refuse OnDeadline() const;
 
-  // Once it has opened: the client calls by frames, and needs no gRPC socket.
+  // Valid once it has opened: the client calls by frames, and needs no gRPC socket.
   bool calls_by_frames() const { return calls_by_frames_; }
-  // The same: it knows kRestarted, so that its session can outlive this irisd.
+  // Valid once it has opened: the client knows kRestarted, so its session can outlive this irisd.
   bool outlives_irisd() const { return outlives_irisd_; }
 
  private:
@@ -72,7 +72,9 @@ class Handshake {
   bool outlives_irisd_ = false;
 };
 
-// What an opened client is told. Texts that are too long are cut.
+// Return what a client is told when its session opens, and when another irisd goes on with it.
+// Texts that are too long are cut.
 wire::WelcomePayload MakeWelcome(uint64_t session_id, uint64_t daemon_id, std::string_view backend);
+wire::RestartedPayload MakeRestarted(uint64_t generation);
 
 }  // namespace iris::server

@@ -1,16 +1,6 @@
 #include "server/session/log_budget.h"
 
-#include <algorithm>
-
 namespace iris::server {
-
-void LogBudget::Fill(const LogRate& rate, absl::Time now, Bucket* bucket) {
-  if (bucket->filled_at != absl::InfinitePast() && now > bucket->filled_at) {
-    bucket->tokens = std::min(
-        rate.burst, bucket->tokens + absl::FDivDuration(now - bucket->filled_at, rate.interval));
-  }
-  bucket->filled_at = now;  // also if the clock was set back
-}
 
 std::optional<uint64_t> LogBudget::Take(const Party& tenant, absl::Time now) {
   auto it = tenants_.find(tenant);
@@ -19,38 +9,34 @@ std::optional<uint64_t> LogBudget::Take(const Party& tenant, absl::Time now) {
       ++others_left_out_;
       return std::nullopt;
     }
-    it = tenants_.emplace(tenant, Bucket{rates_.tenant.burst}).first;
+    it = tenants_.emplace(tenant, Tenant{rates_.tenant}).first;
   }
-  Bucket& own = it->second;
-  Fill(rates_.tenant, now, &own);
-  Fill(rates_.total, now, &total_);
-  if (own.tokens < 1 || total_.tokens < 1) {
-    ++own.left_out;
+  auto& [budget, left_out] = it->second;
+  if (!budget.Allows(now) || !total_.Allows(now)) {
+    ++left_out;
     return std::nullopt;
   }
-  own.tokens -= 1;
-  total_.tokens -= 1;
-  return std::exchange(own.left_out, 0);
+  budget.Spend(now);
+  total_.Spend(now);
+  return std::exchange(left_out, 0);
 }
 
 LogBudget::LeftOut LogBudget::Settle(absl::Time now) {
   LeftOut left_out;
   for (auto it = tenants_.begin(); it != tenants_.end();) {
-    Fill(rates_.tenant, now, &it->second);
-    if (it->second.tokens < rates_.tenant.burst) {
+    auto& [budget, lines] = it->second;
+    if (!budget.full(now)) {
       ++it;
       continue;
     }
-    if (it->second.left_out > 0) {
-      left_out.lines += it->second.left_out;
+    if (lines > 0) {
+      left_out.lines += lines;
       ++left_out.n_tenants;
       left_out.one = it->first;
     }
     it = tenants_.erase(it);
   }
-  if (tenants_.size() < kMaxTenants && others_left_out_ > 0) {
-    left_out.lines += std::exchange(others_left_out_, 0);
-  }
+  if (tenants_.size() < kMaxTenants) left_out.lines += std::exchange(others_left_out_, 0);
   return left_out;
 }
 

@@ -1,7 +1,7 @@
-// LogBudget: which lines may go to the log when clients cause them. Each tenant has a bucket of
-// tokens, and all tenants together have one; a line costs a token of both. What is left out is
-// counted, and said with the tenant's next line, or when the tenant has been quiet for a while.
-// Pure; not thread-safe.
+// LogBudget: decides which lines may go to the log when clients cause them. A line costs an event
+// of its tenant's budget, and of the budget of all tenants. Lines left out are counted, and
+// reported with the tenant's next line, or when the tenant has been quiet for a while. Pure; not
+// thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -12,29 +12,24 @@
 
 #include "absl/time/time.h"
 #include "server/account/party.h"
+#include "server/session/rate_budget.h"
 
 namespace iris::server {
 
-// So many lines at once, and then one in each `interval`.
-struct LogRate {
-  double burst = 0;
-  absl::Duration interval;
-};
-
 struct LogRates {
-  LogRate tenant;
-  LogRate total;
+  RateBudget tenant;
+  RateBudget total;
 };
 
-// Of refused and ended connections.
+// For refused and ended connections.
 inline constexpr LogRates kConnectionLogRates = {{10, absl::Seconds(10)}, {100, absl::Seconds(1)}};
-// Of events. A job of 64 ranks that comes and goes in order makes about 140.
+// For events. A job of 64 ranks that comes and goes in order makes about 140.
 inline constexpr LogRates kEventLogRates = {{2000, absl::Milliseconds(200)},
                                             {10000, absl::Milliseconds(20)}};
 
 class LogBudget {
  public:
-  // Of tenants beyond so many, all active lately, no line is written.
+  // No line is written of tenants beyond so many that were all active lately.
   static constexpr size_t kMaxTenants = 1024;
 
   struct LeftOut {
@@ -43,29 +38,27 @@ class LogBudget {
     Party one;  // of these tenants
   };
 
-  explicit LogBudget(const LogRates& rates) : rates_(rates), total_{rates.total.burst} {}
+  explicit LogBudget(const LogRates& rates) : rates_(rates), total_(rates.total) {}
 
-  // Nothing: the line is to be left out. Otherwise it may be written, and the number says how many
-  // of the tenant have been left out since its last line.
+  // Returns nothing if the line is to be left out; else how many of the tenant were left out since
+  // its last line.
   std::optional<uint64_t> Take(const Party& tenant, absl::Time now);
 
-  // Forgets the tenants that have been quiet until their bucket was full again. Returns what was
-  // left out of theirs and nobody has been told of. To be called now and then.
+  // Forgets the tenants that have been quiet until their budget was full again. Returns which of
+  // their lines were left out without a report. To be called now and then.
   LeftOut Settle(absl::Time now);
   // True if Settle has nothing to do.
   bool settled() const { return tenants_.empty() && others_left_out_ == 0; }
 
  private:
-  struct Bucket {
-    double tokens = 0;
-    absl::Time filled_at = absl::InfinitePast();
+  struct Tenant {
+    RateBudget budget;
     uint64_t left_out = 0;
   };
-  static void Fill(const LogRate& rate, absl::Time now, Bucket* bucket);
 
   const LogRates rates_;
-  Bucket total_;
-  std::map<Party, Bucket> tenants_;
+  RateBudget total_;
+  std::map<Party, Tenant> tenants_;
   uint64_t others_left_out_ = 0;
 };
 

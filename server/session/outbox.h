@@ -39,7 +39,7 @@ class Outbox {
     // Sends one frame with its descriptors, which are borrowed. As wire::SendFrame.
     std::function<absl::Status(const wire::DescriptorsPayload& payload, absl::Span<const int>)>
         send;
-    // True if the peer has received everything that was sent. As AllReceived of lingering.h.
+    // True if the peer has received everything that was sent. As AllReceived (unread_sockets.h).
     std::function<bool()> all_received;
   };
 

@@ -9,11 +9,7 @@ absl::StatusOr<Peer> IdentifyPeer(int socket, Attestation attestation, const Par
   absl::StatusOr<CallerInfo> caller = PeerCaller(socket);
   if (!caller.ok()) return caller.status();
   peer.caller = *caller;
-  absl::StatusOr<wire::UniqueFd> pidfd = attestation == Attestation::kNonce
-                                             ? absl::UnimplementedError("not wanted")
-                                             : PeerPidfd(socket);
-  peer.attested = pidfd.ok();
-  if (absl::IsUnimplemented(pidfd.status())) pidfd = OpenPidfd(caller->pid);
+  absl::StatusOr<wire::UniqueFd> pidfd = PidfdOf(socket, attestation, caller->pid, &peer.attested);
   if (!pidfd.ok()) return pidfd.status();
   peer.pidfd = *std::move(pidfd);
   absl::StatusOr<Party> party = parties.Find(caller->pid, caller->party.uid, peer.pidfd.get());

@@ -1,5 +1,4 @@
-// Peer: who is at the other end of a connection, as far as the kernel says. Thread-safe free
-// function; a Peer owns its pidfd.
+// Peer: the process at the other end of a connection, as far as the kernel says. Owns its pidfd.
 #pragma once
 
 #include <memory>
@@ -17,14 +16,15 @@ namespace iris::server {
 struct Peer {
   CallerInfo caller;  // process_start is not filled in
   Applicant applicant;
-  std::shared_ptr<Account> account;  // the applicant's; filled in by who takes the connection
+  std::shared_ptr<Account> account;  // the applicant's; filled in by the Door
   wire::UniqueFd pidfd;
-  // The pidfd came with the connection. Otherwise it is of whatever process has the pid now, and
+  // The pidfd came with the connection. Otherwise it is of the process that has the pid now, and
   // the client has yet to prove that it is that one.
   bool attested = false;
 };
 
-// kPermissionDenied: it is in another PID namespace, beside irisd's. kAborted: it has ended.
+// kPermissionDenied: the process is in another PID namespace, and not below irisd's. kAborted: it
+// has ended.
 absl::StatusOr<Peer> IdentifyPeer(int socket, Attestation attestation, const PartyFinder& parties);
 
 }  // namespace iris::server

@@ -20,24 +20,6 @@ namespace {
 
 constexpr uint32_t kAlways = EPOLLRDHUP;
 
-// The numbers of the protocol are those that services know.
-static_assert(static_cast<int>(wire::CallMethod::kJoin) == static_cast<int>(Method::kJoin));
-static_assert(static_cast<int>(wire::CallMethod::kMapped) == static_cast<int>(Method::kMapped));
-static_assert(static_cast<int>(wire::CallMethod::kOperate) == static_cast<int>(Method::kOperate));
-static_assert(static_cast<int>(wire::CallMethod::kGrowMapped) ==
-              static_cast<int>(Method::kGrowMapped));
-static_assert(static_cast<int>(wire::CallMethod::kLeave) == static_cast<int>(Method::kLeave));
-static_assert(static_cast<int>(wire::CallMethod::kResume) == static_cast<int>(Method::kResume));
-static_assert(static_cast<int>(wire::CallMethod::kWatch) == static_cast<int>(Method::kWatch));
-static_assert(static_cast<int>(wire::CallMethod::kBorrow) == static_cast<int>(Method::kBorrow));
-static_assert(static_cast<int>(wire::CallMethod::kAwaitBarrier) ==
-              static_cast<int>(Method::kAwaitBarrier));
-
-const MethodInfo* FindSessionMethod(uint32_t number) {
-  if (number > static_cast<uint32_t>(wire::CallMethod::kAwaitBarrier)) return nullptr;
-  return FindMethod(static_cast<uint16_t>(number));
-}
-
 }  // namespace
 
 absl::StatusOr<std::string> ReadSealed(int fd, size_t bytes) {
@@ -70,19 +52,6 @@ absl::StatusOr<std::string> ReadSealed(int fd, size_t bytes) {
   return request;
 }
 
-// The answer of one call.
-class SessionCalls::CallReplier : public Replier {
- public:
-  CallReplier(std::shared_ptr<SessionCalls> calls, uint64_t call)
-      : calls_(std::move(calls)), call_(call) {}
-  void Send(LinkPayload message) override { calls_->Send(call_, std::move(message)); }
-  void Finish(const absl::Status& status) override { calls_->Finish(call_, status); }
-
- private:
-  const std::shared_ptr<SessionCalls> calls_;
-  const uint64_t call_;
-};
-
 size_t SessionCalls::Item::own_bytes() const {
   return sizeof(Item) + failure.message().size() + (message.has_value() ? message->head.size() : 0);
 }
@@ -108,9 +77,7 @@ void SessionCalls::Close() {
     for (auto& [number, call] : calls_) {
       if (call.active != nullptr) cancelled.push_back(std::move(call.active));
     }
-    if (!calls_.empty()) {
-      share().RemoveCalls(static_cast<uint32_t>(calls_.size()));
-    }
+    share().RemoveCalls(static_cast<uint32_t>(calls_.size()));
     calls_.clear();
     while (!queue_.empty()) Pop();
   }
@@ -142,7 +109,7 @@ absl::Status SessionCalls::OnCall(const wire::Frame& frame) {
                                                    base::SizeText(wire::kMaxRpcBytes)));
   }
   const bool in_frame = header.bytes <= wire::kMaxCallFrameBytes;
-  // What is to be registered comes with a request in the frame.
+  // Memory that is to be registered comes with a request in the frame.
   const bool registers =
       in_frame && header.method == static_cast<uint32_t>(wire::CallMethod::kOperate);
   if (inline_bytes.size() != (in_frame ? header.bytes : 0) ||
@@ -169,8 +136,8 @@ absl::Status SessionCalls::OnCall(const wire::Frame& frame) {
     if (!read.ok()) return read.status();
     long_request = *std::move(read);
   }
-  const MethodInfo* const method = FindSessionMethod(header.method);
-  if (method == nullptr) {
+  const MethodInfo* const method = FindMethod(header.method);
+  if (method == nullptr || IsAdmin(method->method)) {
     Refuse(header.call,
            absl::UnimplementedError(absl::StrCat("irisd has no method ", header.method,
                                                  " for sessions: install matching versions")));
@@ -205,7 +172,7 @@ absl::Status SessionCalls::OnCall(const wire::Frame& frame) {
   if (registers) incoming.descriptors = frame.fds;
   incoming.close = setup_.close;
   incoming.request = in_frame ? inline_bytes : std::string_view(long_request);
-  incoming.reply = std::make_shared<CallReplier>(shared_from_this(), header.call);
+  incoming.reply = std::make_shared<NumberedReplier<SessionCalls>>(shared_from_this(), header.call);
   std::shared_ptr<ActiveCall> active = (*setup_.serve)(incoming);
   if (active == nullptr) return absl::OkStatus();
   absl::MutexLock lock(&mu_);
@@ -290,7 +257,7 @@ void SessionCalls::Send(uint64_t number, LinkPayload message) {
 }
 
 void SessionCalls::Finish(uint64_t number, const absl::Status& status) {
-  std::shared_ptr<ActiveCall> ended;  // let go of after the lock is released
+  std::shared_ptr<ActiveCall> ended;  // released after the lock
   absl::MutexLock lock(&mu_);
   const auto it = calls_.find(number);
   if (it == calls_.end()) return;

@@ -1,13 +1,13 @@
 // SessionCalls: the calls that one session makes by frames of its own socket, and their answers.
-// What comes is hostile until it is checked: what breaks a rule of proto/wire/frame.h is an error,
-// and whoever owns this ends the session with it.
+// Frames are hostile until they are checked: breaking a rule of proto/wire/frame.h is an error,
+// with which the owner ends the session.
 //
-// Two kinds of thread: the session thread, which owns it, hands it frames and is told when to stop;
-// and whoever answers a call, who writes without waiting for the session thread. Shared by its
-// owner and by the calls under way. It borrows the socket until Close.
+// Two kinds of threads call it: the session thread, which owns it and hands it frames; and threads
+// that answer calls, which write without waiting for the session thread. Shared by its owner and by
+// the calls under way. It borrows the socket until Close.
 //
-// A client that does not read its answers is not read either, once kMaxWaitingBytes wait for it. It
-// is ended when all that waits for its tenant is more than the tenant's share.
+// It stops reading from a client that does not read its answers, once kMaxWaitingBytes wait. The
+// session ends when more waits for its tenant than the tenant's share.
 #pragma once
 
 #include <cstdint>
@@ -29,16 +29,13 @@
 
 namespace iris::server {
 
-// Answers a call, now or later. Null if it has been answered. See Services::Serve.
-using ServeCall = std::function<std::shared_ptr<ActiveCall>(const IncomingCall&)>;
-
 class SessionCalls : public std::enable_shared_from_this<SessionCalls> {
  public:
   // Beyond this, no more is read from the client.
   static constexpr size_t kMaxWaitingBytes = 256 << 10;
 
-  // `socket` is the session's, watched for kSessionEvents. `end` ends the session, later; any
-  // thread calls it, under a lock.
+  // `socket` is the session's, watched for EPOLLIN and EPOLLRDHUP. `end` ends the session, later;
+  // any thread calls it, under a lock.
   struct Setup {
     Poller::Watched* socket = nullptr;
     RpcPeer peer;  // with an account
@@ -52,31 +49,34 @@ class SessionCalls : public std::enable_shared_from_this<SessionCalls> {
 
   // The session thread.
 
-  // A kCall, kCancelCall or kTaken. kInvalidArgument: the client broke a rule.
+  // Handles a kCall, kCancelCall or kTaken. kInvalidArgument: the client broke a rule.
   absl::Status OnFrame(const wire::Frame& frame) ABSL_LOCKS_EXCLUDED(mu_);
   // The socket may take more.
   void OnWritable() ABSL_LOCKS_EXCLUDED(mu_);
-  // Whether the socket is left unread, whatever is in it.
+  // Sets whether the socket is left unread, whatever is in it.
   void SetHeld(bool held) ABSL_LOCKS_EXCLUDED(mu_);
   // Cancels every call, and forgets the socket. Idempotent.
   void Close() ABSL_LOCKS_EXCLUDED(mu_);
 
+  // Any thread, for repliers.
+  void Send(uint64_t call, LinkPayload message) ABSL_LOCKS_EXCLUDED(mu_);
+  void Finish(uint64_t call, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
+
  private:
-  class CallReplier;
   struct Call {
     bool streams = false;
     uint32_t on_their_way = 0;          // messages of a stream, sent without their kTaken
-    std::optional<LinkPayload> answer;  // of a call that does not stream, until its end
+    std::optional<LinkPayload> answer;  // not of a stream; held until the call's end
     std::shared_ptr<ActiveCall> active;
   };
-  // What waits to be written.
+  // An answer that waits to be written.
   struct Item {
     uint64_t call = 0;
     bool ends = false;
     std::optional<LinkPayload> message;
-    absl::Status failure;  // if not ok: this, and nothing else
+    absl::Status failure;  // if not OK: this, and nothing else
 
-    // What it takes by itself, and what it may share.
+    // Return the bytes that it takes by itself, and the text that it may share.
     size_t own_bytes() const;
     const std::string* tail() const;
     size_t size() const { return own_bytes() + (tail() == nullptr ? 0 : tail()->size()); }
@@ -92,13 +92,9 @@ class SessionCalls : public std::enable_shared_from_this<SessionCalls> {
   void Refuse(uint64_t call, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Any thread.
-  void Send(uint64_t call, LinkPayload message) ABSL_LOCKS_EXCLUDED(mu_);
-  void Finish(uint64_t call, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
-
   void Queue(Item item) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Takes the front out of the queue.
   void Pop() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Writes what the socket takes, and watches for what is to happen next.
+  // Writes what the socket takes, and sets the events that are watched.
   void Flush() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Writes the front of the queue, or a piece of it. Not OK: it cannot be written now.
   absl::Status WriteFront() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -116,9 +112,8 @@ class SessionCalls : public std::enable_shared_from_this<SessionCalls> {
   size_t queued_bytes_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
-// The bytes of a request that came as a descriptor: a memfd of `bytes` bytes, sealed against
-// writing and shrinking, so that reading it neither waits nor changes. kInvalidArgument: it is no
-// such thing.
+// Reads a request that came as a descriptor: a memfd of `bytes` bytes, sealed against writing and
+// shrinking, so that reading it neither waits nor changes. kInvalidArgument: it is no such memfd.
 absl::StatusOr<std::string> ReadSealed(int fd, size_t bytes);
 
 }  // namespace iris::server

@@ -38,7 +38,7 @@ absl::Status SessionRpc::Ask(const wire::Frame& request) {
 absl::StatusOr<Outbox::Flushed> SessionRpc::Flush(absl::Time now, Outbox& outbox,
                                                   const Send& send) {
   if (!asked_) return Outbox::Flushed::kIdle;
-  if (now < budget_.next() || !outbox.HasRoom()) return Outbox::Flushed::kBlocked;
+  if (!budget_.Allows(now) || !outbox.HasRoom()) return Outbox::Flushed::kBlocked;
   const absl::StatusOr<wire::UniqueFd> theirs = Make();
   const bool later =
       absl::IsResourceExhausted(theirs.status()) || absl::IsUnavailable(theirs.status());

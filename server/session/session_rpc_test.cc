@@ -21,8 +21,8 @@ using Flushed = Outbox::Flushed;
 
 constexpr absl::Duration kInterval = absl::Milliseconds(wire::kRpcSocketIntervalMs);
 
-TEST(RpcBudgetTest, ABurstAtOnceThenOneInEachInterval) {
-  RpcBudget budget(3, absl::Seconds(1));
+TEST(RateBudgetTest, ABurstAtOnceThenOneInEachInterval) {
+  RateBudget budget(3, absl::Seconds(1));
   const absl::Time start = absl::UnixEpoch();
   for (int i = 0; i < 3; ++i) {
     EXPECT_LE(budget.next(), start) << i;
@@ -33,8 +33,8 @@ TEST(RpcBudgetTest, ABurstAtOnceThenOneInEachInterval) {
   EXPECT_EQ(budget.next(), start + absl::Seconds(2));
 }
 
-TEST(RpcBudgetTest, WhatIsNotUsedComesBackUpToTheBurst) {
-  RpcBudget budget(2, absl::Seconds(1));
+TEST(RateBudgetTest, WhatIsNotUsedComesBackUpToTheBurst) {
+  RateBudget budget(2, absl::Seconds(1));
   const absl::Time start = absl::UnixEpoch();
   budget.Spend(start);
   budget.Spend(start);

@@ -12,20 +12,42 @@
 #include "device/base/process.h"
 #include "server/job/clock.h"
 #include "server/keep/kept_name.h"
+#include "server/link/drop_unread.h"
 
 namespace iris::server {
 namespace {
 
-// After a session has ended, free memory goes back to the kernel so soon, so often and so many
-// times more: what the session made irisd take becomes free bit by bit.
+// After a session has ended, free memory goes back to the kernel at these times: what the session
+// made irisd take becomes free bit by bit.
 constexpr auto kTrimAfter = absl::Milliseconds(100);
 constexpr auto kTrimEvery = absl::Seconds(2);
 constexpr int kTrimsMore = 5;
 constexpr auto kSettleEvery = absl::Seconds(1);
 constexpr auto kAnswersLeaveWithin = absl::Seconds(2);
-// A process that dies closes its socket a moment before its pidfd fires. Peers are told of its
-// death rather than of a hang-up if the pidfd fires so soon.
+// A process that dies closes its socket a moment before its pidfd fires. Peers hear of its death
+// rather than of a hang-up if the pidfd fires so soon.
 constexpr auto kDeathShowsWithin = absl::Milliseconds(100);
+
+constexpr char kSocketClosed[] = "its socket closed";
+
+// Returns whether that process has connected the socket.
+bool IsConnectionOf(int socket, int64_t pid) {
+  const auto is = [socket](int option, int wanted) {
+    int value = 0;
+    socklen_t bytes = sizeof(value);
+    return getsockopt(socket, SOL_SOCKET, option, &value, &bytes) == 0 && value == wanted;
+  };
+  if (!is(SO_TYPE, SOCK_SEQPACKET) || !is(SO_ACCEPTCONN, 0)) return false;
+  const absl::StatusOr<CallerInfo> peer = PeerCaller(socket);
+  return peer.ok() && peer->pid == pid;
+}
+
+absl::Status CannotGoOn(const SessionSnapshot& session, const absl::Status& why) {
+  return absl::Status(why.code(), absl::StrCat("go on with the session of process ",
+                                               session.caller.pid, ": ", why.message()));
+}
+
+std::string NameOf(SessionId id) { return KeptName{KeptName::Kind::kSession, id.value}.Text(); }
 
 }  // namespace
 
@@ -35,12 +57,6 @@ uint64_t SessionServer::RandomNumber() {
     if (getrandom(&number, sizeof(number), 0) != sizeof(number)) number = 0;
   }
   return number;
-}
-
-uint64_t SessionServer::NewSessionId() {
-  uint64_t id = 0;
-  while (id == 0) id = RandomNumber() & KeptName::kMaxId;
-  return id;
 }
 
 SessionServer::SessionServer(const SessionOptions& options, std::unique_ptr<Poller> poller,
@@ -55,16 +71,20 @@ SessionServer::SessionServer(const SessionOptions& options, std::unique_ptr<Poll
       closer_({options.limits.max_closing_per_tenant, options.limits.max_closing}),
       log_(logger),
       host_(make_host(poller_.get(), closer_)),
-      admission_(options.limits),
-      in_flight_(options.limits),
-      acceptor_(poller_.get(),
-                [this](wire::UniqueFd socket) {
-                  const CallerInfo caller = PeerCaller(socket.get()).value_or(CallerInfo());
-                  Refuse(std::move(socket), caller.party, caller,
-                         absl::ResourceExhaustedError(
-                             "irisd has no file descriptors left; try again later"));
-                }),
-      admins_(&admission_, host_.get()) {}
+      door_({.attestation = options.attestation,
+             .limits = options.limits,
+             .poller = poller_.get(),
+             .accounts = &daemon->accounts(),
+             .host = host_.get(),
+             .closer = &closer_,
+             .log = &log_,
+             // Sessions that are to be released give their places to new clients.
+             .prepare = [this] { RunCommands(); },
+             .begin = [this](Peer* peer, wire::UniqueFd* socket) { return Begin(peer, socket); }}),
+      sender_(
+          options.limits, options.send_timeout, &closer_,
+          [this](uint64_t key) { return FindKey(key); },
+          [this](Session& session, const absl::Status& status) { EndIfFailed(session, status); }) {}
 
 absl::StatusOr<std::unique_ptr<SessionServer>> SessionServer::Create(
     const SessionOptions& options, wire::UniqueFd session_listener, wire::UniqueFd admin_listener,
@@ -73,15 +93,8 @@ absl::StatusOr<std::unique_ptr<SessionServer>> SessionServer::Create(
   if (!poller.ok()) return poller.status();
   std::unique_ptr<SessionServer> server(
       new SessionServer(options, *std::move(poller), daemon, make_host, std::move(serve), logger));
-  SessionServer* const self = server.get();
-  absl::Status status = self->acceptor_.Listen(
-      std::move(session_listener),
-      [self](wire::UniqueFd socket) { self->Take(std::move(socket), /*admin=*/false); });
-  if (!status.ok()) return status;
-  status = self->acceptor_.Listen(std::move(admin_listener), [self](wire::UniqueFd socket) {
-    self->Take(std::move(socket), /*admin=*/true);
-  });
-  if (!status.ok()) return status;
+  absl::Status opened = server->door_.Open(std::move(session_listener), std::move(admin_listener));
+  if (!opened.ok()) return opened;
   return server;
 }
 
@@ -109,7 +122,7 @@ void SessionServer::Post(Command command) {
 }
 
 void SessionServer::SetLimits(const AdmissionLimits& limits) {
-  Post([this, limits] { admission_.SetLimits(limits); });
+  Post([this, limits] { door_.admission().SetLimits(limits); });
 }
 
 void SessionServer::SendDescriptors(SessionId id, std::vector<OutgoingDescriptor> descriptors) {
@@ -117,7 +130,7 @@ void SessionServer::SendDescriptors(SessionId id, std::vector<OutgoingDescriptor
     Session* const session = FindOpen(id);
     if (session == nullptr) return;
     absl::Status status = session->outbox.Queue(std::move(descriptors));
-    if (status.ok()) status = Flush(*session);
+    if (status.ok()) status = sender_.Flush(*session);
     EndIfFailed(*session, status);
   });
 }
@@ -134,6 +147,27 @@ void SessionServer::ReleaseSession(SessionId id) {
     const auto it = key_by_id_.find(id.value);
     if (it != key_by_id_.end()) Erase(*FindKey(it->second));
   });
+}
+
+DoorUse SessionServer::UseOf(const Account& account) const {
+  const Admission& admission = door_.admission();
+  return {admission.sessions_of(account.tenant), admission.admin_connections_of(account.tenant),
+          account.calls.calls(), account.calls.unread_bytes(),
+          sender_.in_flight_of(account.tenant)};
+}
+
+DoorUse SessionServer::LimitsOfOne() const {
+  const AdmissionLimits& limits = door_.admission().limits();
+  const CallShare::Limits& of_calls = daemon_->accounts().limits_of_calls();
+  return {limits.max_sessions_per_tenant, limits.max_admin_connections_per_tenant,
+          of_calls.max_calls, of_calls.max_unread_bytes, limits.max_in_flight_per_tenant};
+}
+
+DoorUse SessionServer::LimitsOfAll() const {
+  const AdmissionLimits& limits = door_.admission().limits();
+  return {.sessions = limits.max_sessions,
+          .admin_connections = limits.max_admin_connections,
+          .descriptors_in_flight = limits.max_in_flight};
 }
 
 // The thread.
@@ -161,9 +195,8 @@ bool SessionServer::RunCommands() {
 }
 
 absl::Duration SessionServer::UntilNextDeadline() const {
-  absl::Time next =
-      std::min({acceptor_.deadline(), trim_at_, settle_at_, heartbeat_at_, host_->deadline()});
-  if (!retries_.empty()) next = std::min(next, retry_at_);
+  absl::Time next = std::min({door_.deadline(), sender_.deadline(), host_->deadline(), trim_at_,
+                              settle_at_, heartbeat_at_});
   if (!handshakes_.empty()) next = std::min(next, handshakes_.front().at);
   if (!dying_.empty()) next = std::min(next, dying_.front().at);
   return next == absl::InfiniteFuture() ? absl::InfiniteDuration() : next - SteadyNow();
@@ -175,7 +208,7 @@ void SessionServer::RunDeadlines() {
     heartbeat_at_ = now + options_.heartbeat_every;
     options_.heartbeat();
   }
-  if (!retries_.empty() && retry_at_ <= now) RetryBlocked(now);
+  sender_.RunDeadlines(now);
   while (!handshakes_.empty() && handshakes_.front().at <= now) {
     Session* const session = FindKey(handshakes_.front().key);
     handshakes_.pop_front();
@@ -189,13 +222,13 @@ void SessionServer::RunDeadlines() {
   }
   if (settle_at_ <= now) {
     settle_at_ = absl::InfiniteFuture();
-    LookForReceived(now);
+    sender_.LookForReceived(now);
     log_.Settle(now);
     closer_.Retry();
     CoreMemory::RestoreReserve();
   }
   if (settle_at_ == absl::InfiniteFuture() &&
-      !(unread_.empty() && lingering_.empty() && log_.settled() && !closer_.needs_thread())) {
+      !(sender_.settled() && log_.settled() && !closer_.needs_thread())) {
     settle_at_ = now + kSettleEvery;
   }
   if (trim_at_ <= now) {
@@ -205,76 +238,254 @@ void SessionServer::RunDeadlines() {
     handshakes_.shrink_to_fit();
     daemon_->TrimMemory();
   }
-  acceptor_.RunDeadlines(now);
+  door_.RunDeadlines(now);
   host_->RunDeadlines(now);
 }
 
 void SessionServer::CloseAll() {
   // Answers leave first, then the connections: a client that does not read cannot hold this up.
-  acceptor_.Close();
+  door_.Close();
   host_->Stop(kAnswersLeaveWithin);
   const auto stopping = wire::MakeErrorPayload(absl::UnavailableError("irisd is stopping"));
   for (const auto& [key, session] : sessions_) {
     if (!session->socket.valid()) continue;
     (void)wire::SendFrame(session->socket.get(), wire::FrameType::kError, stopping);
-    closer_.CloseConnection(session->applicant.tenant, session->socket.Release());
+    closer_.CloseConnection(session->tenant(), session->socket.Release());
   }
   sessions_.clear();
-  lingering_.Clear();
-  admins_.Close();
+  sender_.Clear();
+  door_.Clear();
 }
 
-// Unread input would turn the close into a reset, which the peer sees before this frame: the closer
-// drops it.
-void SessionServer::SendError(int socket, const absl::Status& reason) {
-  (void)wire::SendFrame(socket, wire::FrameType::kError, wire::MakeErrorPayload(reason));
-}
+// Sessions begin.
 
-// Coming.
-
-absl::Status SessionServer::Add(const Peer& peer, wire::UniqueFd* pidfd, wire::UniqueFd* socket) {
-  const absl::Status closes = closer_.Room(peer.applicant.tenant);
+absl::Status SessionServer::Begin(Peer* peer, wire::UniqueFd* socket) {
+  const absl::Status closes = closer_.Room(peer->applicant.tenant);
   if (!closes.ok()) return closes;
   auto session = std::make_unique<Session>();
   Session* const self = session.get();
   self->key = next_key_++;
-  self->caller = peer.caller;
-  self->applicant = peer.applicant;
-  self->account = peer.account;
-  MakeRoom(peer.applicant);
-  absl::StatusOr<Admission::Place> place = admission_.AdmitHandshake(peer.applicant, self->key);
+  MakeRoom(peer->applicant);
+  absl::StatusOr<Admission::Place> place =
+      door_.admission().AdmitHandshake(peer->applicant, self->key);
   if (!place.ok()) return place.status();
   self->place = *std::move(place);
   Handshake::Start start;
-  start.pid = peer.caller.pid;
+  start.pid = peer->caller.pid;
   start.now = SteadyNow();
   start.timeout = options_.handshake_timeout;
-  start.attested = peer.attested;
-  if (!peer.attested && getrandom(start.nonce.nonce, sizeof(start.nonce.nonce), 0) !=
-                            static_cast<ssize_t>(sizeof(start.nonce.nonce))) {
+  start.attested = peer->attested;
+  if (!peer->attested && getrandom(start.nonce.nonce, sizeof(start.nonce.nonce), 0) !=
+                             static_cast<ssize_t>(sizeof(start.nonce.nonce))) {
     return wire::ErrnoStatus(errno, "make a nonce");
   }
   self->handshake.emplace(start);
-  absl::StatusOr<Poller::Watched> watched = poller_->Watch(
-      socket, EPOLLIN | EPOLLRDHUP, [this, self](uint32_t events) { OnSocket(*self, events); });
-  if (!watched.ok()) return watched.status();
-  self->socket = *std::move(watched);
-  self->pidfd = std::move(*pidfd);
+  const absl::Status watched = WatchSocket(*self, socket);
+  if (!watched.ok()) return watched;
+  self->peer = std::move(*peer);
   handshakes_.push_back({self->handshake->deadline(), self->key});
   sessions_.emplace(self->key, std::move(session));
-  OnSocket(*self, 0);  // a client that speaks at once need not wait in the crowd
+  OnSocket(*self, 0);  // a client that speaks at once need not wait for others
   return absl::OkStatus();
 }
 
-void SessionServer::Refuse(wire::UniqueFd socket, const Party& tenant, const CallerInfo& caller,
-                           const absl::Status& reason) {
-  sessions_refused_.fetch_add(1, std::memory_order_relaxed);
-  log_.Write(LogLevel::kWarn, "connection refused", tenant, caller, 0, reason, SteadyNow());
-  SendError(socket.get(), reason);
-  closer_.CloseConnection(tenant, std::move(socket));
+void SessionServer::MakeRoom(const Applicant& applicant) {
+  uint64_t asked = 0;
+  while (const auto goes = door_.admission().WhoGoesForHandshake(applicant)) {
+    Session& session = *FindKey(goes->key);
+    if (asked == goes->key) {
+      EndIfFailed(session, goes->reason);
+      continue;
+    }
+    // Its client may have spoken without being heard yet: then it is not a silent one.
+    asked = goes->key;
+    OnSocket(session, 0);
+  }
 }
 
-// Ending.
+absl::Status SessionServer::WatchSocket(Session& session, wire::UniqueFd* socket) {
+  absl::StatusOr<Poller::Watched> watched =
+      poller_->Watch(socket, EPOLLIN | EPOLLRDHUP,
+                     [this, &session](uint32_t events) { OnSocket(session, events); });
+  if (watched.ok()) session.socket = *std::move(watched);
+  return watched.status();
+}
+
+absl::Status SessionServer::WatchProcess(Session& session, wire::UniqueFd* pidfd) {
+  absl::StatusOr<Poller::Watched> watched =
+      poller_->Watch(pidfd, EPOLLIN, [this, &session](uint32_t) { Gone(session); });
+  if (watched.ok()) session.process = *std::move(watched);
+  return watched.status();
+}
+
+absl::Status SessionServer::Open(Session& session) {
+  absl::Status status = daemon_->accounts().Room();
+  if (status.ok()) status = session.place.Attested();
+  if (!status.ok()) return status;
+  const bool wants_socket = !session.handshake->calls_by_frames();
+  absl::StatusOr<InFlight::Hold> share =
+      sender_.Share(session.peer.applicant, wants_socket ? 1 : 0);
+  if (!share.ok()) return share.status();
+  CallerInfo& caller = session.peer.caller;
+  const absl::StatusOr<uint64_t> start = ProcessStart(caller.pid);
+  if (!start.ok()) return start.status();
+  if (ProcessHasEnded(session.peer.pidfd.get())) {
+    return absl::AbortedError("the process that connected has ended");
+  }
+  caller.process_start = *start;
+  status = WatchProcess(session, &session.peer.pidfd);
+  if (!status.ok()) return status;
+  do {
+    session.id = SessionId{RandomNumber() & KeptName::kMaxId};
+  } while (session.id.value == 0 || key_by_id_.contains(session.id.value));
+  // Before the machine knows of it: an irisd that finds it in the state has its socket.
+  if (session.handshake->outlives_irisd()) Keep(session);
+  session.handshake.reset();
+  sessions_total_.fetch_add(1, std::memory_order_relaxed);
+  daemon_->Submit(SessionOpened{session.id, caller, ProcessAge(*start)});
+  MakeOpen(session, *std::move(share));
+  const wire::WelcomePayload welcome =
+      MakeWelcome(session.id.value, daemon_id_, daemon_->driver().backend());
+  if (!wants_socket) return sender_.Welcome(session, welcome, {});
+  const absl::StatusOr<wire::UniqueFd> theirs = session.rpc->Make();
+  if (!theirs.ok()) return theirs.status();
+  const int fd = theirs->get();
+  return sender_.Welcome(session, welcome, {&fd, 1});
+}
+
+void SessionServer::MakeOpen(Session& session, InFlight::Hold share) {
+  key_by_id_[session.id.value] = session.key;
+  session.state = State::kOpen;
+  session.outbox = Outbox(std::move(share));
+  const RpcPeer client{session.tenant(), session.id, session.peer.caller, session.peer.account};
+  session.rpc.emplace(host_.get(), client);
+  session.calls = SessionCalls::Create(
+      {&session.socket, client, &serve_,
+       [this, id = session.id](const absl::Status& reason) { EndSession(id, reason); },
+       [close = CloseOf(), tenant = client.tenant](wire::UniqueFd fd) {
+         close(tenant, std::move(fd));
+       }});
+}
+
+// Frames.
+
+void SessionServer::OnSocket(Session& session, uint32_t events) {
+  const uint64_t key = session.key;
+  const bool closed = (events & (EPOLLHUP | EPOLLERR | EPOLLRDHUP)) != 0;
+  if (session.look != 0 && closed) return HangUp(session, absl::OkStatus(), kSocketClosed);
+  if ((events & EPOLLOUT) != 0 && session.calls != nullptr) session.calls->OnWritable();
+  const Party tenant = session.tenant();
+  const std::shared_ptr<Account> account = session.peer.account;
+  // Frames that are left in the socket are reported again at the next wait. A handshake needs no
+  // time slice: a client that has spoken is not to be ended for a newer one.
+  const auto may_run = [&] { return session.state == State::kHandshake || account->MayRun(); };
+  for (int i = 0; i < kFramesAtOnce && may_run(); ++i) {
+    const AtWork at_work(account.get());
+    // irisd reads nothing more from a tenant of whose descriptors too many do not close.
+    const absl::Status closes = closer_.Room(tenant);
+    if (!closes.ok()) return EndIfFailed(session, closes);
+    if (!MayReceive(session, closed)) return;
+    std::vector<wire::UniqueFd> refused;
+    absl::StatusOr<wire::Frame> frame = wire::ReceiveFrame(session.socket.get(), &refused);
+    if (!frame.ok()) {
+      closer_.Close(tenant, std::move(refused));
+      const bool none = wire::IsNoFrameYet(frame.status());
+      if (none && !closed) return;
+      // After a half-close by the client no further frame can come.
+      if (none || absl::IsUnavailable(frame.status())) {
+        return HangUp(session, absl::OkStatus(), kSocketClosed);
+      }
+      return EndIfFailed(session, frame.status());
+    }
+    EndIfFailed(session, OnFrame(session, *frame));
+    closer_.Close(tenant, std::move(frame->fds));
+    if (FindKey(key) == nullptr || session.state == State::kEnding) return;
+  }
+}
+
+bool SessionServer::MayReceive(Session& session, bool closed) {
+  if (session.look != 0) return false;
+  if (std::exchange(session.looked, false)) return true;
+  switch (NextOf(session.socket.get())) {
+    case Next::kPlain:
+    case Next::kEnd:
+      return true;
+    case Next::kNothing:
+      // Packets that come from now on were not looked at.
+      if (closed) HangUp(session, absl::OkStatus(), kSocketClosed);
+      return false;
+    case Next::kFailed:
+      HangUp(session, absl::OkStatus(), "its socket failed");
+      return false;
+    case Next::kDescriptors:
+      break;
+  }
+  if (session.calls == nullptr) {
+    EndIfFailed(session, absl::InvalidArgumentError("a handshake brings no descriptors"));
+    return false;
+  }
+  session.calls->SetHeld(true);
+  session.look =
+      host_->Look(session.socket.get(), session.tenant(),
+                  [this, key = session.key](const absl::Status& status) { OnLooked(key, status); });
+  return false;
+}
+
+void SessionServer::OnLooked(uint64_t key, const absl::Status& status) {
+  Session* const session = FindKey(key);
+  if (session == nullptr) return;
+  session->look = 0;
+  if (!status.ok()) return EndIfFailed(*session, status);
+  session->looked = true;
+  session->calls->SetHeld(false);
+  OnSocket(*session, 0);
+}
+
+absl::Status SessionServer::OnFrame(Session& session, const wire::Frame& frame) {
+  if (session.state == State::kHandshake) {
+    const Handshake::Step step = session.handshake->OnFrame(frame);
+    if (const auto* refuse = std::get_if<Handshake::Refuse>(&step)) return refuse->reason;
+    if (const auto* challenge = std::get_if<Handshake::Challenge>(&step)) {
+      session.place.Heard();
+      return wire::SendFrame(session.socket.get(), wire::FrameType::kChallenge, challenge->nonce);
+    }
+    return Open(session);
+  }
+  using enum wire::FrameType;
+  const int64_t pid = session.peer.caller.pid;
+  absl::Status status =
+      session.awaits == 0
+          ? CheckFrame(frame, pid, {kAck, kRpcRequest, kCall, kCancelCall, kTaken})
+          : CheckFrame(frame, pid, {kAck, kRpcRequest, kCall, kCancelCall, kTaken, kRestartSeen});
+  if (!status.ok()) return status;
+  if (session.awaits != 0) {
+    return frame.type == kRestartSeen ? OnRestartSeen(session, frame) : absl::OkStatus();
+  }
+  if (frame.type == kAck) {
+    const absl::StatusOr<wire::AckPayload> ack = frame.As<wire::AckPayload>();
+    status = ack.ok() ? session.outbox.Acknowledge(ack->count) : ack.status();
+  } else if (frame.type == kRpcRequest) {
+    status = session.rpc->Ask(frame);
+  } else {
+    return session.calls->OnFrame(frame);
+  }
+  return status.ok() ? sender_.Flush(session) : status;
+}
+
+absl::Status SessionServer::OnRestartSeen(Session& session, const wire::Frame& frame) {
+  const auto seen = frame.As<wire::RestartSeenPayload>();
+  if (!seen.ok()) return seen.status();
+  if (seen->generation > session.awaits ||
+      (seen->generation == session.awaits && !session.announced)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the client has seen generation ", seen->generation, " of irisd, and this is generation ",
+        session.awaits, session.announced ? "" : ", of which it was not told"));
+  }
+  if (seen->generation == session.awaits) session.awaits = 0;
+  return absl::OkStatus();
+}
+
+// Sessions end.
 
 void SessionServer::EndIfFailed(Session& session, const absl::Status& status) {
   if (!status.ok()) HangUp(session, status, std::string(status.message()));
@@ -282,31 +493,25 @@ void SessionServer::EndIfFailed(Session& session, const absl::Status& status) {
 
 void SessionServer::HangUp(Session& session, const absl::Status& told, const std::string& reason) {
   if (session.state == State::kEnding) return;
+  const CallerInfo& caller = session.peer.caller;
   host_->Forget(std::exchange(session.look, 0));
   const std::shared_ptr<SessionCalls> calls = std::move(session.calls);
   if (calls != nullptr) calls->Close();
-  session.outbox.Look(SocketOf(session));
-  InFlight::Hold unread = session.outbox.Close();
   if (!told.ok()) {
-    log_.Write(LogLevel::kWarn, "session ended", session.applicant.tenant, session.caller,
-               session.id.value, told, SteadyNow());
-    SendError(session.socket.get(), told);
+    log_.Write(LogLevel::kWarn, "session ended", session.tenant(), caller, session.id.value, told,
+               SteadyNow());
   }
   const bool was_open = session.state == State::kOpen;
   session.state = State::kEnding;
   if (was_open) ForgetKept(session);
-  if (unread.count() > 0) {
-    lingering_.Add(session.applicant.tenant, session.socket.Release(), std::move(unread));
-  } else {
-    closer_.CloseConnection(session.applicant.tenant, session.socket.Release());
-  }
+  sender_.Close(session, told);
   if (!was_open) {
-    if (!told.ok()) sessions_refused_.fetch_add(1, std::memory_order_relaxed);
+    if (!told.ok()) door_.CountRefused();
     Erase(session);
     return;
   }
   session.rpc.reset();
-  const auto process = base::ReadProcess(session.caller.pid);
+  const auto process = base::ReadProcess(caller.pid);
   if (told.ok() && (!process.has_value() || process->exiting())) {
     dying_.push_back({SteadyNow() + kDeathShowsWithin, session.key, session.id, reason});
   } else {
@@ -330,15 +535,115 @@ void SessionServer::Erase(Session& session) {
   if (trim_at_ == absl::InfiniteFuture()) trim_at_ = SteadyNow() + kTrimAfter;
 }
 
-SessionServer::Session* SessionServer::FindKey(uint64_t key) {
+Session* SessionServer::FindKey(uint64_t key) {
   const auto it = sessions_.find(key);
   return it == sessions_.end() ? nullptr : it->second.get();
 }
 
-SessionServer::Session* SessionServer::FindOpen(SessionId id) {
+Session* SessionServer::FindOpen(SessionId id) {
   const auto it = key_by_id_.find(id.value);
   Session* const session = it == key_by_id_.end() ? nullptr : FindKey(it->second);
   return session != nullptr && session->state == State::kOpen ? session : nullptr;
+}
+
+// Sessions outlive their irisd.
+
+void SessionServer::Keep(const Session& session) {
+  if (options_.keeper == nullptr) return;
+  // The keeper remembers an error.
+  (void)options_.keeper->Store(NameOf(session.id), {session.socket.get()});
+}
+
+void SessionServer::ForgetKept(const Session& session) {
+  if (options_.keeper != nullptr) options_.keeper->Remove(NameOf(session.id));
+}
+
+void SessionServer::DropForeign(std::map<SessionId, wire::UniqueFd>* sockets) {
+  const std::vector<SessionSnapshot> sessions =
+      daemon_->Inspect([](const JobMachine& machine) { return machine.Sessions(); });
+  for (const SessionSnapshot& session : sessions) {
+    const auto found = sockets->find(session.id);
+    if (found == sockets->end() || IsConnectionOf(found->second.get(), session.caller.pid))
+      continue;
+    log_.Write(LogLevel::kWarn, "what was kept as a session's socket is not one",
+               session.caller.party.Account(), session.caller, session.id.value,
+               absl::DataLossError("it is no connection of that process"), SteadyNow());
+    options_.keeper->Count(NameOf(session.id), 1);
+    options_.keeper->Remove(NameOf(session.id));
+    sockets->erase(found);
+  }
+}
+
+absl::Status SessionServer::Restore(std::map<SessionId, wire::UniqueFd>* sockets) {
+  const std::vector<SessionSnapshot> sessions =
+      daemon_->Inspect([](const JobMachine& machine) { return machine.Sessions(); });
+  // By pid: a process may have many sessions, and the kernel takes long to tell the start of one
+  // that has many threads.
+  std::map<int64_t, uint64_t> starts;
+  for (const SessionSnapshot& session : sessions) {
+    const auto [start, is_new] = starts.try_emplace(session.caller.pid, 0);
+    if (is_new) {
+      const absl::StatusOr<uint64_t> found = ProcessStart(session.caller.pid);
+      if (!found.ok() && !absl::IsNotFound(found.status())) {
+        return CannotGoOn(session, found.status());
+      }
+      start->second = found.value_or(0);
+    }
+    wire::UniqueFd socket;
+    if (auto found = sockets->extract(session.id); !found.empty() && !session.ending) {
+      options_.keeper->Count(NameOf(session.id), 1);
+      socket = std::move(found.mapped());
+    }
+    const absl::StatusOr<bool> goes_on = RestoreOne(session, start->second, std::move(socket));
+    if (!goes_on.ok()) return CannotGoOn(session, goes_on.status());
+    if (!*goes_on) daemon_->Submit(ProcessGone{session.id});
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> SessionServer::RestoreOne(const SessionSnapshot& from, uint64_t start,
+                                               wire::UniqueFd socket) {
+  auto restored = std::make_unique<Session>();
+  Session& session = *restored;
+  session.key = next_key_++;
+  session.id = from.id;
+  session.state = State::kEnding;
+  session.peer.caller = from.caller;
+  Applicant& applicant = session.peer.applicant;
+  applicant = {from.caller.party.Account(), door_.parties().IsOperator(from.caller.party)};
+  session.peer.account = daemon_->accounts().Open(applicant.tenant, applicant.is_operator);
+  const bool has_socket = socket.valid();
+  absl::StatusOr<wire::UniqueFd> pidfd =
+      PidfdOf(socket.get(), has_socket ? options_.attestation : Attestation::kNonce,
+              from.caller.pid, &session.peer.attested);
+  if (absl::IsResourceExhausted(pidfd.status())) return pidfd.status();
+  // The pid was this process's when its start was read, if the process still runs. Otherwise the
+  // number is another process's, or nobody's.
+  if (!pidfd.ok() || start != from.caller.process_start || ProcessHasEnded(pidfd->get())) {
+    if (has_socket) {
+      ForgetKept(session);
+      closer_.CloseConnection(applicant.tenant, std::move(socket));
+    }
+    return false;
+  }
+  // A client that came in while limits were higher is not ended for it, and then has no place.
+  absl::StatusOr<Admission::Place> place = door_.admission().AdmitHandshake(applicant, session.key);
+  if (place.ok() && place->Attested().ok()) session.place = *std::move(place);
+  absl::Status status = WatchProcess(session, &*pidfd);
+  if (!status.ok()) return status;
+  key_by_id_[session.id.value] = session.key;
+  sessions_.emplace(session.key, std::move(restored));
+  if (!has_socket) return true;
+  absl::StatusOr<InFlight::Hold> share = sender_.Share(applicant, 0);
+  const bool received = AllReceived(socket.get());
+  status = WatchSocket(session, &socket);
+  if (!status.ok()) return status;
+  session.awaits = options_.generation;
+  session.announced = false;
+  MakeOpen(session, *std::move(share));
+  if (!received) session.outbox.CountEarlier();
+  EndIfFailed(session, sender_.Flush(session));
+  return true;
 }
 
 }  // namespace iris::server

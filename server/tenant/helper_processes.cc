@@ -4,8 +4,15 @@
 #include <sys/epoll.h>
 
 #include "absl/strings/str_cat.h"
+#include "server/link/pass_descriptor.h"
 
 namespace iris::server {
+
+absl::StatusOr<Poller::Watched> WatchExit(Poller* poller, const RunningWorker& process,
+                                          std::function<void()> on_exit) {
+  wire::UniqueFd pidfd(fcntl(process.pidfd(), F_DUPFD_CLOEXEC, 0));
+  return poller->Watch(&pidfd, EPOLLIN, [on_exit = std::move(on_exit)](uint32_t) { on_exit(); });
+}
 
 absl::Status HelperProcesses::Work(int* link, bool* made) {
   if (made != nullptr) *made = current_ == nullptr;
@@ -42,9 +49,8 @@ absl::Status HelperProcesses::Start() {
   Process* const process = &processes_.emplace_back();
   process->running = *std::move(started);
   process->link = process->running->TakeLink();
-  wire::UniqueFd pidfd(fcntl(process->running->pidfd(), F_DUPFD_CLOEXEC, 0));
   absl::StatusOr<Poller::Watched> exit =
-      poller_->Watch(&pidfd, EPOLLIN, [this, process](uint32_t) { OnExit(process); });
+      WatchExit(poller_, *process->running, [this, process] { OnExit(process); });
   if (!exit.ok()) {
     processes_.pop_back();
     return exit.status();
@@ -52,6 +58,20 @@ absl::Status HelperProcesses::Start() {
   process->exit = *std::move(exit);
   current_ = process;
   return absl::OkStatus();
+}
+
+bool HelperProcesses::HandOver(int socket) {
+  // One that has ended, or hangs, is followed by another; that one has room.
+  for (int i = 0; i < 2; ++i) {
+    int link = -1;
+    if (!Work(&link).ok()) return false;
+    constexpr char kByte = 0;
+    const Passed passed = PassDescriptor(link, &kByte, sizeof(kByte), socket);
+    if (passed == Passed::kYes) return true;
+    if (passed == Passed::kNotNow) return false;
+    Drop(/*hangs=*/passed == Passed::kFull);
+  }
+  return false;
 }
 
 void HelperProcesses::OnExit(Process* process) {

@@ -1,7 +1,7 @@
-// HelperProcesses: processes of one kind, each of which does for irisd what the kernel may take as
-// long over as clients like. One of them works; where it hangs, it is killed and followed by
-// another. If the kernel does not let one end, nobody waits for it, and there are at most
-// kMaxProcesses that have not ended.
+// HelperProcesses: processes of one kind, which do for irisd what the kernel may take as long over
+// as clients like. One of them works. It is started when there is work, and ends by itself when
+// there was none for a while. One that hangs is killed, and another follows. irisd waits for none
+// that the kernel does not let end; at most kMaxProcesses have not ended.
 //
 // Not thread-safe: it belongs to the session thread. Borrows the poller.
 #pragma once
@@ -22,31 +22,39 @@
 
 namespace iris::server {
 
+// Runs `on_exit` each time that the poller sees the process ended.
+absl::StatusOr<Poller::Watched> WatchExit(Poller* poller, const RunningWorker& process,
+                                          std::function<void()> on_exit);
+
 class HelperProcesses {
  public:
   static constexpr size_t kMaxProcesses = 8;
 
   struct Setup {
-    // Starts one.
     std::function<absl::StatusOr<std::unique_ptr<RunningWorker>>()> start;
-    // One hung and was killed, or none could be started: so many times since irisd has started.
+    // Called when one hung and was killed, or none could be started. `times` counts since irisd has
+    // started.
     std::function<void(uint64_t times, const absl::Status& why)> trouble;
   };
-  // `work`: what they do, for messages ("closes connections").
+  // `work` says in messages what one does ("closes connections").
   HelperProcesses(Poller* poller, Setup setup, std::string work)
       : poller_(poller), setup_(std::move(setup)), work_(std::move(work)) {}
-  // Kills those that run.
-  ~HelperProcesses() = default;
   HelperProcesses(const HelperProcesses&) = delete;
   HelperProcesses& operator=(const HelperProcesses&) = delete;
 
   // Starts one if none works, and sets *link to its link, which stays its own; *made if it was
-  // started now. An error is told as trouble.
+  // started now. Reports an error as trouble.
   absl::Status Work(int* link, bool* made = nullptr);
-  // The one that works is to take nothing more: it has ended, or hangs, which is trouble.
+  // Gives the one that works nothing more: it has ended, or hangs, which is trouble.
   void Drop(bool hangs);
 
-  // Those that have not ended.
+  // Has the socket, which the caller still closes, closed by one that takes a descriptor with each
+  // byte of its link. It hangs there in irisd's place: what it was handed is no descriptor of
+  // irisd's. If it is killed, it does not linger over connections, and descriptors on their way to
+  // it were never in its table, so no file system is asked. Returns false if that fails now.
+  bool HandOver(int socket);
+
+  // Counts those that have not ended. For tests.
   size_t n_processes() const { return processes_.size(); }
 
  private:
@@ -64,7 +72,7 @@ class HelperProcesses {
   const Setup setup_;
   const std::string work_;
   std::list<Process> processes_;
-  Process* current_ = nullptr;  // that works
+  Process* current_ = nullptr;  // the one that works
   uint64_t n_troubles_ = 0;
 };
 

@@ -36,7 +36,7 @@
 #include "server/link/link.h"
 #include "server/link/methods.h"
 #include "server/sandbox/sanitizers.h"
-#include "server/tenant/worker_process.h"
+#include "server/tenant/worker_program.h"
 
 namespace iris::server {
 namespace {
@@ -50,7 +50,7 @@ constexpr char kProgram[] = "server/irisd-worker";
 struct Received {
   LinkHeader header;
   std::string payload;
-  LinkType type() const { return static_cast<LinkType>(header.type); }
+  LinkType type() const { return header.type; }
 };
 
 // A core that says what the test tells it to, and a worker.
@@ -64,17 +64,17 @@ class FakeCore {
     if (!program.ok()) ADD_FAILURE() << program.status();
     if (!program.ok()) return;
     const absl::Time start = absl::Now();
-    absl::StatusOr<WorkerProcess> worker = program->Start("uid 1000");
+    WorkerProgram::Started worker = program->Start("uid 1000");
     if (!worker.ok()) ADD_FAILURE() << worker.status();
     if (!worker.ok()) return;
     started_in_ = absl::Now() - start;
     process_ = *std::move(worker);
-    link_ = process_.TakeLink();
+    link_ = process_->TakeLink();
     ready_ = Next();
     ready_in_ = absl::Now() - start;
   }
 
-  WorkerProcess& process() { return process_; }
+  RunningWorker& process() { return *process_; }
   const std::optional<Received>& ready() const { return ready_; }
   absl::Duration started_in() const { return started_in_; }
   absl::Duration ready_in() const { return ready_in_; }
@@ -108,7 +108,7 @@ class FakeCore {
   void Send(LinkType type, uint64_t connection, uint64_t call, std::string payload = {},
             absl::StatusCode code = absl::StatusCode::kOk, wire::UniqueFd fd = {}) {
     LinkHeader header;
-    header.type = static_cast<uint16_t>(type);
+    header.type = type;
     header.connection = connection;
     header.call = call;
     header.code = static_cast<uint32_t>(code);
@@ -139,11 +139,11 @@ class FakeCore {
 
   // How the worker ended.
   std::string End() {
-    struct pollfd ended = {process_.pidfd(), POLLIN, 0};
+    struct pollfd ended = {process_->pidfd(), POLLIN, 0};
     if (poll(&ended, 1, static_cast<int>(absl::ToInt64Milliseconds(kPatience))) != 1) {
       return "still runs";
     }
-    return process_.Reap().value_or("still runs");
+    return process_->Reap().value_or("still runs");
   }
 
  private:
@@ -159,7 +159,7 @@ class FakeCore {
     ADD_FAILURE() << "the worker does not read";
   }
 
-  WorkerProcess process_;
+  std::unique_ptr<RunningWorker> process_;
   wire::UniqueFd link_;
   LinkReader reader_{LinkSender::kWorker};
   LinkWriter writer_;

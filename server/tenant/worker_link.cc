@@ -25,36 +25,14 @@ constexpr uint32_t kMaxEventStreams = 32;
 // Others of the admin service: all tenants' wait for the same threads.
 constexpr uint32_t kMaxAdminCalls = 32;
 
-LinkHeader Header(LinkType type, uint64_t connection, uint64_t call) {
-  LinkHeader header;
-  header.type = static_cast<uint16_t>(type);
-  header.connection = connection;
-  header.call = call;
-  return header;
-}
-
-absl::Status Broken(std::string_view what, uint64_t number) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("the worker ", absl::string_view(what.data(), what.size()), " ", number));
+absl::Status Broken(absl::string_view what, uint64_t number) {
+  return absl::InvalidArgumentError(absl::StrCat("the worker ", what, " ", number));
 }
 
 }  // namespace
 
-// The answer of one call.
-class WorkerLink::CallReplier : public Replier {
- public:
-  CallReplier(std::shared_ptr<WorkerLink> link, uint64_t call)
-      : link_(std::move(link)), call_(call) {}
-  void Send(LinkPayload message) override { link_->Send(call_, std::move(message)); }
-  void Finish(const absl::Status& status) override { link_->Finish(call_, status); }
-
- private:
-  const std::shared_ptr<WorkerLink> link_;
-  const uint64_t call_;
-};
-
 absl::StatusOr<std::shared_ptr<WorkerLink>> WorkerLink::Create(wire::UniqueFd socket,
-                                                               Poller* poller, Serve serve,
+                                                               Poller* poller, ServeCall serve,
                                                                Owner owner) {
   std::shared_ptr<WorkerLink> link(new WorkerLink(poller, std::move(serve), std::move(owner)));
   absl::StatusOr<Poller::Watched> watched = poller->Watch(
@@ -74,7 +52,7 @@ void WorkerLink::Connect(uint64_t connection, const RpcPeer& peer, wire::UniqueF
   account_ = peer.account;
   connections_[connection].peer = peer;
   ping_at_ = std::min(ping_at_, SteadyNow() + kPingEvery);
-  writer_.Queue(Header(LinkType::kConnect, connection, 0), {}, std::move(socket));
+  writer_.Queue({.type = LinkType::kConnect, .connection = connection}, {}, std::move(socket));
   Flush();
 }
 
@@ -85,13 +63,13 @@ bool WorkerLink::Disconnect(uint64_t connection) {
     absl::MutexLock lock(&mu_);
     const auto it = connections_.find(connection);
     if (closed_ || it == connections_.end() || it->second.closing) return false;
-    // A slow worker may never have heard of it.
+    // A slow worker may not have been given it yet.
     if (writer_.Withdraw(connection, &withdrawn)) {
       connections_.erase(it);
     } else {
       it->second.closing = true;
       cancelled = TakeCalls(&it->second);
-      writer_.Queue(Header(LinkType::kDisconnect, connection, 0));
+      writer_.Queue({.type = LinkType::kDisconnect, .connection = connection});
       Flush();
     }
   }
@@ -106,7 +84,7 @@ bool WorkerLink::Disconnect(uint64_t connection) {
 void WorkerLink::Stop() {
   absl::MutexLock lock(&mu_);
   if (closed_) return;
-  writer_.Queue(Header(LinkType::kStop, 0, 0));
+  writer_.Queue({.type = LinkType::kStop});
   Flush();
 }
 
@@ -193,10 +171,11 @@ void WorkerLink::Continue(absl::Time now) {
 }
 
 bool WorkerLink::Ping(absl::Time now) {
-  // A tick that comes late, after this machine or irisd was stopped, counts once: whoever was
+  // A tick that comes late, after this machine or irisd was stopped, counts once: a worker that was
   // stopped together with irisd has kPingEvery to answer.
   ping_at_ = now + kPingEvery;
-  // The answer may lie in what was not read yet. What waits for the worker has its own timeout.
+  // The answer may be among bytes that were not read yet. Messages that wait for the worker have
+  // their own timeout.
   if (more_ || paused_ || !writer_.empty()) return true;
   if (pinged_) return ++pings_missed_ < kPingsMissed;
   if (connections_.empty()) {
@@ -204,7 +183,7 @@ bool WorkerLink::Ping(absl::Time now) {
     return true;
   }
   pinged_ = true;
-  writer_.Queue(Header(LinkType::kPing, 0, 0));
+  writer_.Queue({.type = LinkType::kPing});
   Flush();
   return true;
 }
@@ -250,7 +229,7 @@ absl::Status WorkerLink::Handle(const LinkMessage& message) {
     case LinkType::kPong:
       return OnPong();
     default:  // the reader lets nothing else through
-      return Broken("sent a message of type", message.header.type);
+      return Broken("sent a message of type", static_cast<uint64_t>(message.type()));
   }
 }
 
@@ -300,7 +279,7 @@ absl::Status WorkerLink::OnCall(const LinkMessage& message) {
   }
   incoming.method = method->method;
   incoming.request = message.payload;
-  incoming.reply = std::make_shared<CallReplier>(shared_from_this(), header.call);
+  incoming.reply = std::make_shared<NumberedReplier<WorkerLink>>(shared_from_this(), header.call);
   std::shared_ptr<ActiveCall> active = serve_(incoming);
   if (active == nullptr) return absl::OkStatus();
   absl::MutexLock lock(&mu_);
@@ -384,14 +363,14 @@ void WorkerLink::Send(uint64_t number, LinkPayload message) {
   absl::MutexLock lock(&mu_);
   const auto it = calls_.find(number);
   if (it == calls_.end()) return;
-  writer_.Queue(Header(LinkType::kMessage, 0, number), std::move(message));
+  writer_.Queue({.type = LinkType::kMessage, .call = number}, std::move(message));
   if (!it->second.streams) return;  // its end follows, and takes it along
   ++it->second.on_their_way;
   Flush();
 }
 
 void WorkerLink::Finish(uint64_t number, const absl::Status& status) {
-  std::shared_ptr<ActiveCall> ended;  // let go of after the lock is released
+  std::shared_ptr<ActiveCall> ended;  // released after the lock
   absl::MutexLock lock(&mu_);
   const auto it = calls_.find(number);
   if (it == calls_.end()) return;
@@ -399,9 +378,8 @@ void WorkerLink::Finish(uint64_t number, const absl::Status& status) {
   connections_[it->second.connection].calls.erase(number);
   if (uint32_t* const count = CounterOf(it->second.method); count != nullptr) --*count;
   calls_.erase(it);
-  LinkHeader header = Header(LinkType::kFinish, 0, number);
-  header.code = proto::NumberOf(status.code());
-  writer_.Queue(header,
+  const auto code = proto::NumberOf(status.code());
+  writer_.Queue({.type = LinkType::kFinish, .code = code, .call = number},
                 {std::string(status.message().substr(0, wire::kMaxErrorTextBytes)), nullptr});
   Flush();
 }
@@ -412,7 +390,7 @@ void WorkerLink::Flush() {
   std::vector<wire::UniqueFd> given;
   const absl::StatusOr<LinkWriter::Flushed> flushed = writer_.Flush(socket_.get(), &given);
   for (wire::UniqueFd& fd : given) owner_.close_given(std::move(fd));
-  // If that failed, the worker is gone: the poller says so too, and that is where it is dealt with.
+  // If that failed, the worker is gone, which OnEvents handles.
   const bool blocked = flushed.ok() && *flushed == LinkWriter::Flushed::kBlocked;
   const bool retry = flushed.ok() && *flushed == LinkWriter::Flushed::kNoDescriptors;
   if (writer_.empty()) {

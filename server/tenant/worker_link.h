@@ -1,16 +1,14 @@
 // WorkerLink: the core's end of one worker's link. It takes the calls that the worker relays, gives
-// them to the services, and writes the answers. Everything that comes is hostile until it is
-// checked: what breaks a rule of server/link/link.h ends the link.
+// them to the services, and writes the answers. Messages are hostile until they are checked:
+// breaking a rule of server/link/link.h ends the link.
 //
-// Two kinds of thread: the session thread, which owns it, reads, and is told of what happens; and
-// whoever answers a call, who writes without waiting for the session thread. Shared by its owner
-// and by the calls under way. Borrows the poller.
+// Two kinds of threads call it: the session thread, which owns it and reads; and threads that
+// answer calls, which write without waiting for the session thread. Shared by its owner and by the
+// calls under way. Borrows the poller.
 //
 // A worker that has connections is pinged. One that does not answer, since it is stopped or hangs,
-// ends the link: its clients would wait for it for ever.
-//
-// It reads only while little waits for the worker: a worker that sends calls and takes no answers
-// costs what was answered until then.
+// ends the link: its clients would wait for ever. The core reads only while little waits for the
+// worker: one that sends calls and takes no answers costs what was answered until then.
 #pragma once
 
 #include <atomic>
@@ -40,28 +38,25 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
   static constexpr absl::Duration kPingEvery = absl::Seconds(5);
   static constexpr int kPingsMissed = 2;
 
-  // Answers a call, now or later. Null if it has been answered. See Services::Serve.
-  using Serve = std::function<std::shared_ptr<ActiveCall>(const IncomingCall&)>;
-
-  // What its owner is told, on the session thread. The last of it is `ended`, once, after all calls
+  // Its owner hears these on the session thread. The last one is `ended`, once, after all calls
   // were cancelled; not after Close.
   struct Owner {
     std::function<void()> ready;
-    // The worker has nothing to do with the connection any more.
+    // The worker has released the connection.
     std::function<void(uint64_t connection)> closed;
     // kUnavailable: the worker has closed the link. Else it broke a rule, and the text says which.
     std::function<void(const absl::Status&)> ended;
-    // Takes what may take long to close: a socket that a client or the worker may have filled with
-    // descriptors.
+    // Closes a socket that a client or the worker may have filled with descriptors, so that it may
+    // take long.
     std::function<void(wire::UniqueFd socket)> close_socket;
-    // The same, of a socket that the worker has been given: it goes on. Any thread; calls nothing
-    // of the link's.
+    // Closes irisd's descriptor of a socket that the worker has been given, and that goes on there.
+    // Any thread; calls nothing of the link's.
     std::function<void(wire::UniqueFd given)> close_given;
   };
 
   // `socket` is one end of a socket pair and does not block.
   static absl::StatusOr<std::shared_ptr<WorkerLink>> Create(wire::UniqueFd socket, Poller* poller,
-                                                            Serve serve, Owner owner);
+                                                            ServeCall serve, Owner owner);
 
   // The session thread.
 
@@ -69,19 +64,22 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
   void Connect(uint64_t connection, const RpcPeer& peer, wire::UniqueFd socket)
       ABSL_LOCKS_EXCLUDED(mu_);
   // Has the worker close it, and cancels its calls; `closed` follows. No-op for one that has ended.
-  // True: the worker has not been given it yet, so it is over now, and `closed` does not follow.
+  // Returns true if the worker was not given it yet: it is over now, and `closed` does not follow.
   bool Disconnect(uint64_t connection) ABSL_LOCKS_EXCLUDED(mu_);
   // Has the worker deliver what it has, then exit.
   void Stop() ABSL_LOCKS_EXCLUDED(mu_);
   // Cancels every call and closes. Idempotent.
   void Close() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // When there is more to do than the poller says; Continue then.
+  // Returns when Continue is to be called.
   absl::Time deadline() const ABSL_LOCKS_EXCLUDED(mu_);
   void Continue(absl::Time now) ABSL_LOCKS_EXCLUDED(mu_);
 
+  // Any thread, for repliers.
+  void Send(uint64_t call, LinkPayload message) ABSL_LOCKS_EXCLUDED(mu_);
+  void Finish(uint64_t call, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
+
  private:
-  class CallReplier;
   struct Connection {
     RpcPeer peer;
     std::unordered_set<uint64_t> calls;
@@ -95,12 +93,12 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
     std::shared_ptr<ActiveCall> active;
   };
 
-  WorkerLink(Poller* poller, Serve serve, Owner owner)
+  WorkerLink(Poller* poller, ServeCall serve, Owner owner)
       : poller_(poller), serve_(std::move(serve)), owner_(std::move(owner)) {}
 
   // The session thread.
   void OnEvents(uint32_t events) ABSL_LOCKS_EXCLUDED(mu_);
-  // Handles what was read, up to a turn's share.
+  // Handles messages that were read, up to a limit.
   void RunTurn() ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status Handle(const LinkMessage& message) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status OnCall(const LinkMessage& message) ABSL_LOCKS_EXCLUDED(mu_);
@@ -113,25 +111,22 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
   void End(const absl::Status& reason) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Any thread.
-  void Send(uint64_t call, LinkPayload message) ABSL_LOCKS_EXCLUDED(mu_);
-  void Finish(uint64_t call, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
-
-  // Writes what the socket takes, and watches for what is to happen next.
+  // Writes what the socket takes, and sets the events that are watched.
   void Flush() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // What counts the open calls of the method apart from others, or null.
+  // Returns the counter of the method's open calls, if these have a limit of their own; else null.
   uint32_t* CounterOf(Method method) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Takes the connection's calls out; the caller cancels them without the lock.
   std::vector<std::shared_ptr<ActiveCall>> TakeCalls(Connection* connection)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   Poller* const poller_;
-  const Serve serve_;
+  const ServeCall serve_;
   const Owner owner_;
 
   // The session thread's.
   LinkReader reader_{LinkSender::kWorker};
   bool ready_ = false;
-  bool more_ = false;                 // something that was read was not handled yet
+  bool more_ = false;                 // a message that was read may not be handled yet
   std::shared_ptr<Account> account_;  // of the tenant, from its first connection
   uint64_t last_call_ = 0;
 
@@ -147,7 +142,7 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
   bool pinged_ ABSL_GUARDED_BY(mu_) = false;  // its answer has not come
   int pings_missed_ ABSL_GUARDED_BY(mu_) = 0;
   uint32_t n_event_streams_ ABSL_GUARDED_BY(mu_) = 0;
-  uint32_t n_admin_calls_ ABSL_GUARDED_BY(mu_) = 0;  // other ones of the admin service
+  uint32_t n_admin_calls_ ABSL_GUARDED_BY(mu_) = 0;  // others of the admin service
   std::unordered_map<uint64_t, Connection> connections_ ABSL_GUARDED_BY(mu_);
   std::unordered_map<uint64_t, Call> calls_ ABSL_GUARDED_BY(mu_);
 };

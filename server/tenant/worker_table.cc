@@ -1,8 +1,5 @@
 #include "server/tenant/worker_table.h"
 
-#include <fcntl.h>
-#include <sys/epoll.h>
-
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -13,7 +10,7 @@
 namespace iris::server {
 namespace {
 
-LookingProcess::Setup WithRoom(LookingProcess::Setup setup, const Closer& closer) {
+FdInspector::Setup WithRoom(FdInspector::Setup setup, const DeferredClose& closer) {
   setup.room = [closer](const Party& tenant) { return closer.RoomForMemory(tenant); };
   return setup;
 }
@@ -25,7 +22,7 @@ WorkerTable::WorkerTable(Poller* poller, Setup setup)
       setup_(std::move(setup)),
       closer_(setup_.closer),
       given_closer_({.per_tenant = setup_.limits.max_given}),
-      closing_(poller, setup_.closing),
+      closing_(poller, setup_.closing, "closes connections"),
       looking_(poller, WithRoom(setup_.looking, setup_.closer)) {
   if (setup_.closing.start == nullptr) return;
   closer_.SetHandOver([this](int socket) { return closing_.HandOver(socket); });
@@ -46,10 +43,7 @@ absl::StatusOr<uint64_t> WorkerTable::Connect(wire::UniqueFd* socket, const RpcP
   if (!closes.ok()) return closes;
   auto [it, made] = tenants_.try_emplace(peer.tenant);
   TenantState& state = it->second;
-  if (made) {
-    state.starts = setup_.limits.start_burst;
-    state.counted_at = SteadyNow();
-  }
+  if (made) state.starts = {double(setup_.limits.start_burst), setup_.limits.start_interval};
   if (state.worker == nullptr && state.start_at == absl::InfiniteFuture()) {
     const absl::Status started = Start(peer.tenant, &state);
     if (!started.ok()) {
@@ -100,22 +94,16 @@ void WorkerTable::Disconnect(uint64_t connection) {
 absl::Status WorkerTable::Start(const Party& tenant, TenantState* state) {
   const WorkerLimits& limits = setup_.limits;
   const absl::Time now = SteadyNow();
-  state->starts = std::min<double>(
-      limits.start_burst,
-      state->starts + absl::FDivDuration(now - state->counted_at, limits.start_interval));
-  state->counted_at = now;
-  state->start_at = absl::InfiniteFuture();
-  if (state->starts < 1) {
-    state->start_at = now + limits.start_interval;
-    return absl::OkStatus();
-  }
+  const bool allowed = state->starts.Allows(now);
+  state->start_at = allowed ? absl::InfiniteFuture() : state->starts.next();
+  if (!allowed) return absl::OkStatus();
   const bool is_operator = setup_.is_operator != nullptr && setup_.is_operator(tenant);
   const uint32_t kept = is_operator ? 0 : std::min(limits.kept_for_operator, limits.max_workers);
   if (workers_.size() >= limits.max_workers - kept) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "irisd has ", workers_.size(), " workers, its limit for all users; try again later"));
   }
-  state->starts -= 1;
+  state->starts.Spend(now);
   absl::StatusOr<std::unique_ptr<RunningWorker>> started = setup_.start(tenant);
   if (!started.ok()) return started.status();
   Worker* const worker = &workers_.emplace_back();
@@ -123,9 +111,8 @@ absl::Status WorkerTable::Start(const Party& tenant, TenantState* state) {
   worker->process = *std::move(started);
   worker->pid = worker->process->pid();
   worker->act_at = now + limits.ready_timeout;
-  wire::UniqueFd pidfd(fcntl(worker->process->pidfd(), F_DUPFD_CLOEXEC, 0));
   absl::StatusOr<Poller::Watched> exit =
-      poller_->Watch(&pidfd, EPOLLIN, [this, worker](uint32_t) { OnExit(worker); });
+      WatchExit(poller_, *worker->process, [this, worker] { OnExit(worker); });
   if (!exit.ok()) {
     workers_.pop_back();
     return exit.status();
@@ -252,10 +239,8 @@ void WorkerTable::Act(Worker* worker) {
 void WorkerTable::Forget(const Party& tenant) {
   const auto it = tenants_.find(tenant);
   if (it == tenants_.end() || it->second.worker != nullptr || !it->second.waiting.empty()) return;
-  // How many it may start is remembered until it may start all again.
-  const absl::Duration since = SteadyNow() - it->second.counted_at;
-  const double starts = it->second.starts + absl::FDivDuration(since, setup_.limits.start_interval);
-  if (starts >= setup_.limits.start_burst) tenants_.erase(it);
+  // Its budget is remembered until it may start all again.
+  if (it->second.starts.full(SteadyNow())) tenants_.erase(it);
 }
 
 absl::Time WorkerTable::deadline() const {

@@ -18,12 +18,12 @@
 namespace iris::server {
 namespace {
 
-// Two for each connection: gRPC's, and the one that notices the end.
+// A connection has two: gRPC's, and the one that notices the end.
 constexpr rlim_t kMaxDescriptors = 16384;
-// Of all workers of a user together, for the kernel counts by user. It keeps one worker from taking
-// every thread of the machine.
+// The kernel counts all workers of a user together. This keeps one worker from taking every thread
+// of the machine.
 constexpr rlim_t kMaxThreadsOfUser = 8192;
-// What a worker maps beside its heap: its code, libraries, and the stacks of threads.
+// A worker also maps its code, libraries, and the stacks of threads.
 constexpr rlim_t kMappedBytes = 512 << 20;
 // Few functions of gRPC need much, and a default stack would count 8 MiB a thread.
 constexpr size_t kStackBytes = 1 << 20;
@@ -37,7 +37,7 @@ absl::Status Limit(__rlimit_resource resource, const char* name, rlim_t value) {
   return wire::ErrnoStatus(errno, absl::StrCat("limit ", name, " to ", value));
 }
 
-// So that, where memory is short, the kernel takes a worker before it takes the core.
+// Has the kernel kill a worker before the core when memory is short.
 void BeFirstToDie() {
   const wire::UniqueFd file(open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC));
   constexpr char kFirst[] = "1000";
@@ -45,8 +45,8 @@ void BeFirstToDie() {
   if (file.valid()) (void)!write(file.get(), kFirst, sizeof(kFirst) - 1);
 }
 
-// Whoever floods a worker keeps it busy. That time is not to be taken from the core, which serves
-// everybody, nor from ranks that compute.
+// A client that floods a worker must not take time from the core, which serves everybody, nor from
+// ranks that compute.
 void LeaveTheCpuToOthers() {
   constexpr int kNice = 10;
   if (getpriority(PRIO_PROCESS, 0) < kNice) (void)setpriority(PRIO_PROCESS, 0, kNice);

@@ -1,6 +1,6 @@
-// What a worker gives up before it reads a byte of anybody's: its user, its capabilities, the right
-// to gain new ones, and memory, descriptors and processes beyond a limit. Free functions for main;
-// the process must have one thread.
+// Confinement of a worker before it reads a byte of anybody's: it gives up its user, its
+// capabilities, the right to gain new ones, and memory, descriptors and processes beyond a limit.
+// For main; the process must have one thread.
 #pragma once
 
 #include "absl/status/status.h"
@@ -8,7 +8,7 @@
 
 namespace iris::server {
 
-// All but the filter of system calls, which comes when the threads run (WorkerSyscalls).
+// Does all but the filter of system calls, which comes when the threads run (WorkerSyscalls).
 // kUnavailable, kPermissionDenied: something could not be given up; the worker must not go on.
 absl::Status Confine(const WorkerOptions& options);
 

@@ -1,5 +1,5 @@
-// What irisd and the process that looks at descriptors for it say to each other. Both are of one
-// version and on one machine: structs, as they lie in memory. Plain data.
+// Messages between irisd and the process that looks at descriptors for it. Both are of one version
+// and on one machine: structs, as they lie in memory. Plain data.
 #pragma once
 
 #include <sys/types.h>
@@ -12,28 +12,27 @@
 
 namespace iris::server {
 
-// Which file a descriptor is of, as far as no file system need be asked. Descriptors of devices'
-// memory are alike in it.
+// The kind of a descriptor's file, as far as no file system need be asked. Descriptors of devices'
+// memory have the same.
 struct FileKind {
   uint32_t type = 0;    // S_IFMT of its mode; 0: made by the kernel, and in no directory
-  uint64_t device = 0;  // which device it is; of what is none: which file system it is in
+  uint64_t device = 0;  // of a device, its number; else its file system's
   friend bool operator==(const FileKind&, const FileKind&) = default;
 };
 
-// What the process that looks may do.
 struct LookingLimits {
-  // Besides memfds, descriptors of this kind are good; none: no other.
+  // Descriptors of this kind are good, besides memfds.
   std::optional<FileKind> device_memory;
-  // Descriptors that are not good and do not close: of one tenant, and of all.
+  // Bound the descriptors that are not good and do not close.
   uint64_t max_closing_per_tenant = 2048;
   uint64_t max_closing = 4096;
   friend bool operator==(const LookingLimits&, const LookingLimits&) = default;
 };
 
-// A session's socket comes with it: what may irisd receive from it next?
+// Asks whether irisd may receive the next packet of the session's socket that comes with this.
 struct LookRequest {
   uint64_t look = 0;
-  Party tenant;  // whose it is
+  Party tenant;  // the session's
 };
 static_assert(std::is_trivially_copyable_v<LookRequest>);
 

@@ -29,18 +29,17 @@
 #include "server/events/log.h"
 #include "server/sandbox/sanitizers.h"
 #include "server/sandbox/seccomp_filter.h"
-#include "server/sandbox/worker_filter.h"
-#include "server/worker/close_connections.h"
+#include "server/sandbox/syscall_tables.h"
 #include "server/worker/confine.h"
-#include "server/worker/look_at_descriptors.h"
+#include "server/worker/helper_work.h"
 #include "server/worker/worker.h"
 #include "server/worker/worker_options.h"
 
 namespace iris::server {
 namespace {
 
-// gRPC logs what clients do wrong. So much of it in a minute is written; they decide how much there
-// is.
+// gRPC logs what clients do wrong, so they decide how much that is. The rest of a minute is
+// dropped.
 constexpr int kLinesPerMinute = 3;
 
 // Set once, before there are threads.
@@ -61,7 +60,7 @@ void LogForGrpc(gpr_log_func_args* line) {
   }
 }
 
-// Whether irisd has started this program: then its link is where it belongs.
+// Returns whether irisd has started this program: then its link is where it belongs.
 bool HasLink() {
   int type = 0, domain = 0;
   socklen_t length = sizeof(int);

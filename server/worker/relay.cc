@@ -33,18 +33,6 @@ std::string ToString(const grpc::ByteBuffer& bytes) {
   return text;
 }
 
-LinkHeader Header(LinkType type) {
-  LinkHeader header;
-  header.type = static_cast<uint16_t>(type);
-  return header;
-}
-
-LinkHeader OfCall(LinkType type, uint64_t call) {
-  LinkHeader header = Header(type);
-  header.call = call;
-  return header;
-}
-
 }  // namespace
 
 Relay::Relay(int link, int epoll, const Limits& limits)
@@ -74,13 +62,15 @@ absl::StatusOr<uint64_t> Relay::Open(std::string_view peer, Method method,
         base::SizeText(writer_.queued_bytes()), " of this user's calls wait for irisd, at most ",
         base::SizeText(limits_.max_queued_bytes), " may: call again later"));
   }
-  LinkHeader header = OfCall(LinkType::kCall, ++last_call_);
-  header.connection = connection;
-  header.method = static_cast<uint16_t>(method);
-  calls_.emplace(header.call, Call{connection, std::move(call)});
+  const uint64_t number = ++last_call_;
+  calls_.emplace(number, Call{connection, std::move(call)});
   ++it->second.n_calls;
-  Queue(header, std::move(payload));
-  return header.call;
+  Queue({.type = LinkType::kCall,
+         .method = static_cast<uint16_t>(method),
+         .connection = connection,
+         .call = number},
+        std::move(payload));
+  return number;
 }
 
 void Relay::Cancel(uint64_t call) {
@@ -89,12 +79,12 @@ void Relay::Cancel(uint64_t call) {
   const auto it = calls_.find(call);
   if (it == calls_.end() || it->second.listener == nullptr) return;
   listener = std::move(it->second.listener);
-  Queue(OfCall(LinkType::kCancel, call), {});
+  Queue({.type = LinkType::kCancel, .call = call}, {});
 }
 
 void Relay::Sent(uint64_t call) {
   absl::MutexLock lock(&mu_);
-  if (calls_.count(call) != 0) Queue(OfCall(LinkType::kSent, call), {});
+  if (calls_.count(call) != 0) Queue({.type = LinkType::kSent, .call = call}, {});
 }
 
 absl::StatusOr<Relay::Unread> Relay::HoldUnread(uint64_t connection, size_t bytes) {
@@ -128,13 +118,6 @@ void Relay::ReleaseUnread(uint64_t connection, size_t bytes) {
   unread_bytes_ -= bytes;
   const auto it = connections_.find(connection);
   if (it != connections_.end()) it->second.unread_bytes -= bytes;
-}
-
-Relay::Unread& Relay::Unread::operator=(Unread&& other) noexcept {
-  std::swap(relay_, other.relay_);
-  std::swap(connection_, other.connection_);
-  std::swap(bytes_, other.bytes_);
-  return *this;
 }
 
 Relay::Unread::~Unread() {
@@ -202,9 +185,7 @@ void Relay::Disconnect(uint64_t connection) {
     listeners.push_back(std::move(call->second.listener));
     call = calls_.erase(call);
   }
-  LinkHeader closed = Header(LinkType::kClosed);
-  closed.connection = connection;
-  Queue(closed, {});
+  Queue({.type = LinkType::kClosed, .connection = connection}, {});
 }
 
 void Relay::DisconnectAll() {
@@ -248,11 +229,6 @@ void Relay::Send(LinkHeader header, std::string payload) {
 void Relay::OnLinkWritable() {
   absl::MutexLock lock(&mu_);
   Flush();
-}
-
-void Relay::Refuse(const absl::Status& why) {
-  absl::MutexLock lock(&mu_);
-  refusal_ = why;
 }
 
 void Relay::FinishAll(const absl::Status& why) {

@@ -1,6 +1,5 @@
-// Relay: the calls that are open in a worker, and the connections they came by, on one side; the
-// link to the core on the other. gRPC's threads bring calls, the worker's own thread brings what
-// the core sends. It knows of a call its number and its bytes, nothing else.
+// Relay: passes calls, as bytes, between the connections of a worker and the link to the core.
+// gRPC's threads bring calls, the worker's own thread brings what the core sends.
 //
 // Thread-safe. It owns its duplicates of the connections' sockets; it borrows the link's socket and
 // the epoll descriptor.
@@ -24,7 +23,7 @@
 
 namespace iris::server {
 
-// A call as the relay sees it. Called by the worker's thread, with no lock of the relay's held.
+// Hears the answer of one call, on the worker's thread, without a lock of the relay's.
 class RelayedCall {
  public:
   virtual ~RelayedCall() = default;
@@ -35,39 +34,43 @@ class RelayedCall {
 class Relay {
  public:
   struct Limits {
-    // Bytes of requests that wait for the core; beyond it calls are refused.
+    // Bytes of requests that wait for the core; calls beyond it are refused.
     size_t max_queued_bytes = 0;
     // Bytes of answers that wait for their reader, of one connection and of all.
     size_t max_unread_bytes_per_connection = 0;
     size_t max_unread_bytes = 0;
   };
 
-  // What `epoll` reports of the link has kLinkToken with it; of a connection, its number. Both
-  // descriptors must outlive the relay.
+  // `epoll` reports the link with kLinkToken, and a connection with its number. Both descriptors
+  // must outlive the relay.
   static constexpr uint64_t kLinkToken = 0;
   Relay(int link, int epoll, const Limits& limits);
 
   // For gRPC's threads.
 
   // Sends a call to the core and returns its number; `call` hears the answer. `peer` is gRPC's name
-  // of the connection. The status is the call's answer if the core is not asked: kUnavailable (the
-  // connection has ended, or irisd stops or is gone), kResourceExhausted (a limit; the text names
-  // it).
+  // of the connection. An error is the call's answer, and the core is not asked: kUnavailable (the
+  // connection has ended, or irisd stops or is gone), kResourceExhausted (the text names the
+  // limit).
   absl::StatusOr<uint64_t> Open(std::string_view peer, Method method,
                                 const grpc::ByteBuffer& request, std::shared_ptr<RelayedCall> call)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // The caller is gone: `call` hears nothing any more. The core is told, once.
+  // Ends what the call hears, since its caller is gone. The core is told, once.
   void Cancel(uint64_t call) ABSL_LOCKS_EXCLUDED(mu_);
-  // gRPC has taken a message of a stream.
+  // Reports that gRPC has taken a message of a stream.
   void Sent(uint64_t call) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Bytes of an answer that gRPC keeps until its reader takes them. Give them back by destroying
-  // it.
+  // Counts the bytes of an answer that gRPC keeps until its reader takes them.
   class Unread {
    public:
     Unread() = default;
     Unread(Unread&& other) noexcept { *this = std::move(other); }
-    Unread& operator=(Unread&& other) noexcept;
+    Unread& operator=(Unread&& other) noexcept {
+      std::swap(relay_, other.relay_);
+      std::swap(connection_, other.connection_);
+      std::swap(bytes_, other.bytes_);
+      return *this;
+    }
     ~Unread();
 
    private:
@@ -78,28 +81,25 @@ class Relay {
   };
   // kResourceExhausted: the reader leaves too much unread.
   absl::StatusOr<Unread> HoldUnread(uint64_t connection, size_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
-  // The number of the connection that gRPC calls `peer`; 0 if it has ended.
+  // Returns the number of the connection that gRPC calls `peer`; 0 if it has ended.
   uint64_t ConnectionOf(std::string_view peer) const ABSL_LOCKS_EXCLUDED(mu_);
 
   // For the worker's thread.
 
-  // Takes a connection. Returns a duplicate of its socket for gRPC, of a number that has not been
-  // used lately.
+  // Takes a connection. Returns a duplicate of its socket for gRPC, whose number was not used
+  // lately.
   absl::StatusOr<int> Connect(uint64_t connection, wire::UniqueFd socket) ABSL_LOCKS_EXCLUDED(mu_);
-  // Ends it, if it has not ended: its calls are over, and the core is told. gRPC finds its socket
-  // shut down.
+  // Ends a connection and its calls, and tells the core. gRPC finds its socket shut down. No-op for
+  // one that has ended.
   void Disconnect(uint64_t connection) ABSL_LOCKS_EXCLUDED(mu_);
   void DisconnectAll() ABSL_LOCKS_EXCLUDED(mu_);
-  // The core's kMessage and kFinish. A number that is not open is ignored: it was cancelled
-  // meanwhile.
+  // Deliver the core's kMessage and kFinish. They ignore a number that was cancelled meanwhile.
   void DeliverMessage(uint64_t call, std::string_view payload) ABSL_LOCKS_EXCLUDED(mu_);
   void DeliverFinish(uint64_t call, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
-  // Sends something of the worker's own.
+  // Sends a message of the worker's own.
   void Send(LinkHeader header, std::string payload = {}) ABSL_LOCKS_EXCLUDED(mu_);
-  // The link can be written again.
   void OnLinkWritable() ABSL_LOCKS_EXCLUDED(mu_);
-  // From now on calls are refused with `why`; FinishAll ends the open ones with it.
-  void Refuse(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
+  // Ends the open calls with `why`, and refuses later ones with it.
   void FinishAll(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
@@ -109,7 +109,7 @@ class Relay {
     uint32_t n_calls = 0;
     size_t unread_bytes = 0;
   };
-  // Open towards the core: until its kFinish, or its connection's end.
+  // A call that the core has: until its kFinish, or its connection's end.
   struct Call {
     uint64_t connection = 0;
     std::shared_ptr<RelayedCall> listener;  // null: cancelled

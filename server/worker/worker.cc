@@ -92,9 +92,7 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Create(wire::UniqueFd link, uint
 Worker::~Worker() { End(absl::UnavailableError("irisd ends"), absl::ZeroDuration()); }
 
 absl::Status Worker::Run() {
-  LinkHeader ready;
-  ready.type = static_cast<uint16_t>(LinkType::kReady);
-  relay_.Send(ready, wire::kIrisVersion);
+  relay_.Send({.type = LinkType::kReady}, wire::kIrisVersion);
   absl::Status status;
   while (status.ok()) {
     struct epoll_event events[kEventsPerTurn];
@@ -156,15 +154,12 @@ absl::Status Worker::OnMessage(LinkMessage message) {
       return absl::OkStatus();
     case LinkType::kStop:
       return absl::CancelledError("irisd says stop");
-    case LinkType::kPing: {
-      LinkHeader pong;
-      pong.type = static_cast<uint16_t>(LinkType::kPong);
-      relay_.Send(pong);
+    case LinkType::kPing:
+      relay_.Send({.type = LinkType::kPong});
       return absl::OkStatus();
-    }
     default:
       return absl::InternalError(
-          absl::StrCat("the core sent a message of type ", message.header.type));
+          absl::StrCat("the core sent a message of type ", static_cast<int>(message.type())));
   }
 }
 
@@ -179,10 +174,7 @@ void Worker::Connect(uint64_t connection, wire::UniqueFd socket) {
   }
   logger_->Warn("a connection is refused",
                 {{"connection", connection}, {"reason", for_rpc.status().ToString()}});
-  LinkHeader closed;
-  closed.type = static_cast<uint16_t>(LinkType::kClosed);
-  closed.connection = connection;
-  relay_.Send(closed);
+  relay_.Send({.type = LinkType::kClosed, .connection = connection});
 }
 
 void Worker::End(const absl::Status& why, absl::Duration timeout) {

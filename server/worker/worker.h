@@ -1,6 +1,6 @@
-// Worker: gRPC's server without a listening socket, a relay, and the thread that reads the link.
-// It serves the connections that the core sends it, and relays their calls; health and reflection
-// it answers by itself. One thread calls it; gRPC has threads of its own. Owns the link.
+// Worker: gRPC's server without a listening socket, a relay, and the thread that reads the link. It
+// serves the connections that the core sends it, and relays their calls; it answers health and
+// reflection by itself. One thread calls it; gRPC has threads of its own. Owns the link.
 #pragma once
 
 #include <functional>
@@ -14,7 +14,7 @@
 #include "server/events/log.h"
 #include "server/link/link.h"
 #include "server/worker/relay.h"
-#include "server/worker/relay_services.h"
+#include "server/worker/relay_service.h"
 
 namespace iris::server {
 
@@ -33,14 +33,14 @@ class Worker {
   Worker(wire::UniqueFd link, wire::UniqueFd epoll, const Relay::Limits& limits,
          const Logger* logger);
 
-  // Reads what the link has. kCancelled: the core says stop.
+  // Handles what the link has. kCancelled: the core says stop.
   absl::Status ReadLink();
   absl::Status OnMessage(LinkMessage message);
   void Connect(uint64_t connection, wire::UniqueFd socket);
-  // Delivers what is queued, within `timeout`, then ends gRPC's server.
+  // Delivers what is queued within `timeout`, then ends gRPC's server.
   void End(const absl::Status& why, absl::Duration timeout);
-  // Gives memory that a crowd has left back to the kernel, if it is time. Returns after how many
-  // milliseconds it will be again; -1: nothing has happened for long.
+  // Gives free memory back to the kernel, if it is time. Returns the milliseconds until the next
+  // time; -1 if nothing has happened for long.
   int TrimMemory();
 
   const Logger* const logger_;
@@ -48,8 +48,8 @@ class Worker {
   const wire::UniqueFd link_;
   LinkReader reader_{LinkSender::kCore};
   Relay relay_;
-  HeapRelayService heap_{&relay_};
-  AdminRelayService admin_{&relay_};
+  RelayService heap_{&relay_, /*admin=*/false};
+  RelayService admin_{&relay_, /*admin=*/true};
   std::unique_ptr<grpc::Server> server_;
   absl::Time trim_at_;
   int trims_left_ = 0;

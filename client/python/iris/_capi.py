@@ -14,7 +14,7 @@ import functools
 import os
 import re
 from ctypes import c_int32, c_uint32
-from typing import Any, List, Optional
+from typing import Any, Optional
 
 from iris._header import *  # noqa: F403
 from iris._header import CODE, FUNCTIONS, VERSION_MAJOR, VERSION_MINOR
@@ -34,18 +34,6 @@ def _forked() -> None:
 os.register_at_fork(after_in_child=_forked)
 
 
-def candidates() -> List[str]:
-    """Paths of the library to try, in this order: IRIS_LIBRARY alone if it is set; else inside the package, as in the
-    wheel, or above it, as in the bundle; else by the loader's own rules."""
-    named = os.environ.get("IRIS_LIBRARY")
-    if named:
-        return [named]
-    package = os.path.dirname(os.path.abspath(__file__))
-    beside = [os.path.join(package, "_bundle", "lib", "libiris.so"),
-              os.path.join(os.path.dirname(os.path.dirname(package)), "libiris.so")]
-    return [path for path in beside if os.path.exists(path)] + ["libiris.so.0", "libiris.so"]
-
-
 def in_python(message: str) -> str:
     """A text of the library with the calls by their names here: reset() for iris_comm_reset()."""
     return re.sub(r"\biris_(?:comm_)?([a-z_]+)\(\)", r"\1()", message)
@@ -53,9 +41,16 @@ def in_python(message: str) -> str:
 
 @functools.lru_cache(None)
 def library() -> Any:
-    """The library, opened once. UnavailableError: it is nowhere. UnimplementedError: it is too old."""
+    """The library, opened once: of IRIS_LIBRARY alone if it is set; else inside the package, as in the wheel, or above
+    it, as in the bundle; else by the loader's own rules. UnavailableError: it is nowhere. UnimplementedError: it is too
+    old."""
+    package = os.path.dirname(os.path.abspath(__file__))
+    paths = [path for path in (os.path.join(package, "_bundle", "lib", "libiris.so"),
+                               os.path.join(os.path.dirname(os.path.dirname(package)), "libiris.so"))
+             if os.path.exists(path)] + ["libiris.so.0", "libiris.so"]
+    named = os.environ.get("IRIS_LIBRARY")
     failures = []
-    for path in candidates():
+    for path in [named] if named else paths:
         try:
             opened = ctypes.CDLL(path)
             break

@@ -18,24 +18,14 @@ _NAME = b"dltensor"
 _CODES = {DType.BF16: 4, DType.BOOL: 6, DType.F8E4M3: 10, DType.F8E5M2: 12}
 
 
-class _DLDevice(ctypes.Structure):
-    _fields_ = [("device_type", c_int32), ("device_id", c_int32)]
-
-
-class _DLDataType(ctypes.Structure):
-    _fields_ = [("code", c_uint8), ("bits", c_uint8), ("lanes", c_uint16)]
-
-
-class _DLTensor(ctypes.Structure):
-    _fields_ = [("data", c_void_p), ("device", _DLDevice), ("ndim", c_int32), ("dtype", _DLDataType),
-                ("shape", ctypes.POINTER(c_int64)), ("strides", ctypes.POINTER(c_int64)), ("byte_offset", c_uint64)]
-
-
 _Deleter = ctypes.CFUNCTYPE(None, c_void_p)
 
 
 class _DLManagedTensor(ctypes.Structure):
-    _fields_ = [("dl_tensor", _DLTensor), ("manager_ctx", c_void_p), ("deleter", _Deleter)]
+    _fields_ = [("data", c_void_p), ("device_type", c_int32), ("device_id", c_int32), ("ndim", c_int32),
+                ("type_code", c_uint8), ("type_bits", c_uint8), ("type_lanes", c_uint16),
+                ("shape", ctypes.POINTER(c_int64)), ("strides", ctypes.POINTER(c_int64)), ("byte_offset", c_uint64),
+                ("manager_ctx", c_void_p), ("deleter", _Deleter)]
 
 
 _Destructor = ctypes.PYFUNCTYPE(None, c_void_p)
@@ -73,9 +63,7 @@ def capsule(keep: Any, address: int, shape: Sequence[int], strides: Sequence[int
     numbers = (c_int64 * max(2 * dims, 1))(*shape, *strides)
     first = ctypes.cast(numbers, ctypes.POINTER(c_int64))
     second = ctypes.cast(ctypes.addressof(numbers) + 8 * dims, ctypes.POINTER(c_int64))
-    managed = _DLManagedTensor(
-        _DLTensor(address, _DLDevice(*device), dims, _DLDataType(code, 8 * dtype.itemsize, 1), first, second, 0), None,
-        _delete)
+    managed = _DLManagedTensor(address, *device, dims, code, 8 * dtype.itemsize, 1, first, second, 0, None, _delete)
     where = ctypes.addressof(managed)
     _in_use[where] = (managed, numbers, keep)
     try:

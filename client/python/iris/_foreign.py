@@ -313,7 +313,7 @@ def seed_from_torch(generator: Any) -> Optional[int]:
 
 
 def torch_view(tensor: Any) -> Any:
-    """The same memory as a tensor of torch's."""
+    """Shares the memory with a tensor of torch's."""
     torch = importable_torch()
     if torch is None:
         raise FailedPreconditionError("torch is not installed: use tensor.numpy(), or install torch")

@@ -39,10 +39,10 @@ if TYPE_CHECKING:
     from iris.context import Context
     from iris.team import Team
 
-# The same on all ranks, whatever they know: constants.
+# These are constants, so that they are equal on all ranks.
 EVERY_ALLOCATIONS = 32
 EVERY_BYTES = 64 << 20
-# What one agreement names at most, 8 bytes each: a broadcast has room for 1 MiB.
+# The most numbers of one agreement, 8 bytes each: a broadcast has room for 1 MiB.
 NAMED_MAX = 100_000
 
 

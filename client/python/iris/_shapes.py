@@ -16,20 +16,14 @@ def parse_shape(size: Sequence[Any]) -> Tuple[int, ...]:
     """The shape that the arguments of zeros(2, 3), zeros((2, 3)) or zeros([2, 3]) mean. TypeError: no integers.
     InvalidArgumentError: a negative one."""
     if len(size) == 1 and not hasattr(size[0], "__index__"):
-        try:
-            size = tuple(size[0])
-        except TypeError:
-            raise TypeError(f"a shape is of integers, and {size[0]!r} is {type(size[0]).__name__}") from None
-    shape = []
-    for extent in size:
-        try:
-            shape.append(operator.index(extent))
-        except TypeError:
-            raise TypeError(f"a shape is of integers, and {extent!r} in {tuple(size)} is "
-                            f"{type(extent).__name__}") from None
+        (size,) = size
+    try:
+        shape = tuple(operator.index(extent) for extent in size)
+    except TypeError:
+        raise TypeError(f"a shape is of integers, and not {size!r}") from None
     if any(extent < 0 for extent in shape):
-        raise InvalidArgumentError(f"the shape {tuple(shape)} has a negative size: sizes are 0 or more")
-    return tuple(shape)
+        raise InvalidArgumentError(f"the shape {shape} has a negative size: sizes are 0 or more")
+    return shape
 
 
 def bytes_of(shape: Sequence[int], dtype: DType) -> int:
@@ -46,7 +40,7 @@ def bytes_of(shape: Sequence[int], dtype: DType) -> int:
 
 
 def contiguous_strides(shape: Sequence[int]) -> Tuple[int, ...]:
-    """The strides in elements of a contiguous tensor."""
+    """The strides of a contiguous tensor."""
     strides = []
     step = 1
     for extent in reversed(shape):
@@ -56,7 +50,7 @@ def contiguous_strides(shape: Sequence[int]) -> Tuple[int, ...]:
 
 
 def is_contiguous(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """True if elements follow each other without a gap, the last dimension first. Strides are elements."""
+    """True if elements follow each other without a gap, the last dimension first."""
     if 0 in shape:
         return True
     expected = 1

@@ -54,7 +54,7 @@ def _system(scope):
 
 @triton.jit
 def translate(pointer, from_rank, to_rank, heap_bases, hint: tl.constexpr = None):
-    """The same place in to_rank's heap of what `pointer` is in from_rank's. Two loads of 8 bytes from heap_bases."""
+    """Moves a pointer from from_rank's heap to the same place in to_rank's, by two loads of 8 bytes from heap_bases."""
     distance = (tl.load(heap_bases + to_rank) - tl.load(heap_bases + from_rank)).to(tl.int64)
     # Counted in elements, so that Triton's knowledge of the block's contiguity and alignment stays. Exact: the distance
     # is a multiple of the heaps' stride, which is one of 2 MiB.
@@ -293,7 +293,7 @@ class DeviceContext:
 
     @triton.jit
     def translate(self, pointer, to_rank, hint: tl.constexpr = None):
-        """The same place in to_rank's heap."""
+        """See iris.translate."""
         return translate(pointer, self.rank, to_rank, self.heap_bases, hint)
 
     @triton.jit

@@ -1,7 +1,7 @@
-"""do_bench: how long a function takes on the device, measured as the reference does it, and over all ranks.
+"""do_bench measures how long a function takes on the device, as the reference does, and over all ranks.
 
 Each repetition: barrier, preamble, a write over memory that is larger than the caches, barrier, then the function
-between two events on the stream that calls without a stream use (torch's current one where torch uses the GPU).
+between two events on the stream of calls without a stream (torch's current one where torch uses the GPU).
 """
 
 from __future__ import annotations
@@ -28,17 +28,6 @@ _MODES: Dict[str, Callable[[Sequence[float]], float]] = {
     "mean": statistics.mean, "median": statistics.median, "min": min, "max": max}
 
 Times = Union[float, List[float]]
-
-
-def summary(times: Sequence[float], quantiles: Optional[Sequence[float]], return_mode: str) -> Times:
-    """The result of do_bench for the times of one rank."""
-    if quantiles is not None:
-        for q in quantiles:
-            if not 0 <= q <= 1:
-                raise InvalidArgumentError(f"a quantile of {q} is not from 0 to 1")
-        found: List[float] = numpy.quantile(times, quantiles).tolist()
-        return found[0] if len(found) == 1 else found
-    return list(times) if return_mode == "all" else _MODES[return_mode](times)
 
 
 def measure(context: "Context", function: Callable[[], Any], barrier: Callable[[], Any],
@@ -79,7 +68,7 @@ def do_bench(fn: Callable[[], Any], barrier_fn: Callable[[], Any] = lambda: None
              quantiles: Optional[Sequence[float]] = None, return_mode: str = "mean", *,
              context: "Optional[Context]" = None, over_ranks: bool = False, team: "Optional[Team]" = None,
              flushed_bytes: Optional[int] = None) -> Times:
-    """How many milliseconds fn() takes on the device.
+    """Returns how many milliseconds fn() takes on the device.
 
     Args:
       fn: puts its work on the current stream, or works on the host.
@@ -101,9 +90,15 @@ def do_bench(fn: Callable[[], Any], barrier_fn: Callable[[], Any] = lambda: None
     if n_repeat < 1 or n_warmup < 0:
         raise InvalidArgumentError(f"{n_repeat} repetitions after {n_warmup} for warming up: at least 1 after 0 or "
                                    "more are wanted")
+    if any(not 0 <= q <= 1 for q in quantiles or ()):
+        raise InvalidArgumentError(f"quantiles={quantiles}: numbers from 0 to 1 are wanted")
     context = latest_context(context, "do_bench()")
-    result = summary(measure(context, fn, barrier_fn, preamble_fn, n_warmup, n_repeat, flushed_bytes), quantiles,
-                     return_mode)
+    times = measure(context, fn, barrier_fn, preamble_fn, n_warmup, n_repeat, flushed_bytes)
+    if quantiles is not None:
+        found = numpy.quantile(times, quantiles).tolist()
+        result: Times = found[0] if len(found) == 1 else found
+    else:
+        result = times if return_mode == "all" else _MODES[return_mode](times)
     if not over_ranks:
         return result
     results = context.all_gather_object(result, team=team)

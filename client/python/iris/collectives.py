@@ -3,9 +3,9 @@
 All members of a team call the same ones in the same order. Tensors are those of Iris, torch and cupy, and, where
 devices are emulated, arrays of numpy; they are contiguous. Memory of the heap is used where it lies.
 
-When a call returns. With a stream that the caller names, or torch's current stream where torch uses the rank's GPU, it
-returns once the work is on that stream, as torch's own operations do. Otherwise it has a stream of its own and waits
-until the result is there, unless async_op is true: then the Work that it returns has wait().
+With a stream of the caller's, or torch's current stream where torch uses the rank's GPU, a call returns once the work
+is on that stream, as torch's own operations do. Otherwise it uses a stream of the context and waits for the result,
+unless async_op is true: then it returns a Work.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def operator_of(op: Any) -> int:
 
 
 class Work:
-    """What an operation with async_op=True returns."""
+    """The result of an operation with async_op=True."""
 
     def __init__(self, communicator: "Communicator", stream: Stream, result: Any) -> None:
         self._communicator = communicator
@@ -44,12 +44,12 @@ class Work:
         self._result = result
 
     def wait(self) -> Any:
-        """Waits until it is done. Returns the output. Raises what failed, and names who did not come."""
+        """Waits until it is done. Returns the output. An error names the ranks that did not come."""
         self._communicator.synchronize(self._stream)
         return self._result
 
     def is_completed(self) -> bool:
-        """Whether the stream has passed it."""
+        """True if the stream has passed it."""
         return self._stream.idle()
 
 
@@ -68,7 +68,7 @@ class Communicator:
 
     @property
     def handle(self) -> int:
-        """What the C API takes."""
+        """The handle for the C API."""
         self.team.context.check()
         if self.closed:
             raise FailedPreconditionError("the communicator was used after it was released: make another one with "
@@ -156,7 +156,7 @@ class Collectives:
         return root
 
     def _collective(self, what: str, team: Optional["Team"], buffers: Tuple[Any, Any], parts: str,
-                    rest: Tuple[int, ...], how: Dict[str, Any]) -> Any:
+                    rest: Tuple[int, ...], variant: int = 0, stream: Any = None, async_op: bool = False) -> Any:
         """Runs a collective. `parts` is the buffer that has a part for each member: "input", "output", "both" or "".
         `rest` follows the type among the arguments of the C function."""
         team = self.team_of(team)
@@ -172,23 +172,28 @@ class Collectives:
             if left:
                 raise InvalidArgumentError(f"{what}: {smaller.count} elements cannot be dealt to {team.n_ranks} "
                                            "members evenly")
-        variant = how.pop("variant", 0)
         if not isinstance(variant, int):
             raise InvalidArgumentError(f"variant={variant!r}: the number of a variant is wanted, or 0 for the one "
                                        "that fits")
-        first, last = source and source.address, target and target.address
-        return self._run(self._communicators.get(team.id) or self.prepare(team),
-                         getattr(_capi.library(), "iris_" + what), (source and source.keep, target and target.keep),
-                         (first, last, count, smaller.dtype) + rest, (variant,), **how)
+        communicator = self._communicators.get(team.id) or self.prepare(team)
+        where, waits = self.stream_for(stream)
+        getattr(_capi.library(), "iris_" + what)(
+            communicator.handle if communicator.closed else communicator._handle, source and source.address,
+            target and target.address, count, smaller.dtype, *rest, where._handle, variant)
+        keep = (source and source.keep, target and target.keep)
+        return self._finish(communicator, keep, where, waits, stream, async_op)
 
     def _run(self, communicator: Communicator, function: Any, keep: Sequence[Any], arguments: Sequence[Any],
-             tail: Sequence[int] = (), result: Any = None, stream: Any = None, async_op: bool = False) -> Any:
-        """Puts an operation on its stream, which stands between `arguments` and `tail`. `keep` is what the operation
-        needs, the output last. Returns the output, or `result`."""
+             result: Any = None, stream: Any = None, async_op: bool = False) -> Any:
+        """Puts an operation on its stream, which is the last argument. `keep` is what the operation needs, the output
+        last. Returns the output, or `result`."""
         where, waits = self.stream_for(stream)
-        # The context was looked at when the communicator was looked up.
         handle = communicator.handle if communicator.closed else communicator._handle
-        function(handle, *arguments, where._handle, *tail)
+        function(handle, *arguments, where._handle)
+        return self._finish(communicator, keep, where, waits, stream, async_op, result)
+
+    def _finish(self, communicator: Communicator, keep: Sequence[Any], where: Stream, waits: bool, stream: Any,
+                async_op: bool, result: Any = None) -> Any:
         if waits or stream is not None or self.capturing:
             # Only torch's current stream orders the use of torch's memory by itself.
             where.keep(*keep)
@@ -207,24 +212,24 @@ class Collectives:
                    **how: Any) -> Any:
         """output[i] = op over the members of input[i]; in place without an output. Returns the output."""
         buffers = self._pair(input, output, "all_reduce")
-        return self._collective("all_reduce", team, buffers, "", (operator_of(op),), how)
+        return self._collective("all_reduce", team, buffers, "", (operator_of(op),), **how)
 
     def reduce(self, input: Any, output: Any = None, root: int = 0, op: Any = "sum", *, team: Optional["Team"] = None,
                **how: Any) -> Any:
         """As all_reduce, at the root alone. The others' output is not written."""
         return self._collective("reduce", team, self._pair(input, output, "reduce"), "",
-                                (operator_of(op), self._root(team, root, "reduce")), how)
+                                (operator_of(op), self._root(team, root, "reduce")), **how)
 
     def reduce_scatter(self, input: Any, output: Any, op: Any = "sum", *, team: Optional["Team"] = None,
                        **how: Any) -> Any:
         """output[i] = op over the members of input[index * n + i], where the output has n elements and the input n for
         each member."""
         return self._collective("reduce_scatter", team, self._pair(input, output, "reduce_scatter"), "input",
-                                (operator_of(op),), how)
+                                (operator_of(op),), **how)
 
     def all_gather(self, input: Any, output: Any, *, team: Optional["Team"] = None, **how: Any) -> Any:
         """output[m * n + i] = input[i] of member m, where the input has n elements."""
-        return self._collective("all_gather", team, self._pair(input, output, "all_gather"), "output", (), how)
+        return self._collective("all_gather", team, self._pair(input, output, "all_gather"), "output", (), **how)
 
     def gather(self, input: Any, output: Any = None, root: int = 0, *, team: Optional["Team"] = None,
                **how: Any) -> Any:
@@ -234,7 +239,7 @@ class Collectives:
             raise InvalidArgumentError("gather: the root needs an output")
         buffers: Any = self._pair(input, output, "gather") if output is not None else (
             self._buffer(input, "gather: the input"), None)
-        return self._collective("gather", team, buffers, "output", (root,), how)
+        return self._collective("gather", team, buffers, "output", (root,), **how)
 
     def scatter(self, input: Any, output: Any, root: int = 0, *, team: Optional["Team"] = None, **how: Any) -> Any:
         """output[i] = input[index * n + i] of the root, where the output has n elements. The others need no input."""
@@ -243,11 +248,11 @@ class Collectives:
             raise InvalidArgumentError("scatter: the root needs an input")
         buffers: Any = self._pair(input, output, "scatter") if input is not None else (
             None, self._buffer(output, "scatter: the output", True))
-        return self._collective("scatter", team, buffers, "input", (root,), how)
+        return self._collective("scatter", team, buffers, "input", (root,), **how)
 
     def all_to_all(self, input: Any, output: Any, *, team: Optional["Team"] = None, **how: Any) -> Any:
         """output[m * n + i] = input[index * n + i] of member m. Not in place."""
-        return self._collective("all_to_all", team, self._pair(input, output, "all_to_all"), "both", (), how)
+        return self._collective("all_to_all", team, self._pair(input, output, "all_to_all"), "both", (), **how)
 
     def all_to_all_v(self, input: Any, to_counts: Sequence[int], output: Any, from_counts: Sequence[int], *,
                      team: Optional["Team"] = None, **how: Any) -> Any:
@@ -272,19 +277,20 @@ class Collectives:
         """Every member's tensor gets the values of the root's. For values of Python see broadcast_object."""
         buffer = self._buffer(tensor, "broadcast: the tensor", self.rank != root)
         root = self._root(team, root, "broadcast")
-        return self._collective("broadcast", team, (buffer, buffer), "", (root,), how)
+        return self._collective("broadcast", team, (buffer, buffer), "", (root,), **how)
+
+    def _message(self, what: str, tensor: Any, rank: int, team: Any, how: Dict[str, Any]) -> Any:
+        buffer = self._buffer(tensor, what + ": the tensor", what == "recv")
+        return self._run(self._existing(team, what), getattr(_capi.library(), "iris_" + what), (tensor,),
+                         (buffer.address, buffer.count, buffer.dtype, self._root(team, rank, what)), **how)
 
     def send(self, tensor: Any, to: int, *, team: Optional["Team"] = None, **how: Any) -> Any:
         """To one rank, which calls recv. Only the two call."""
-        buffer = self._buffer(tensor, "send: the tensor")
-        return self._run(self._existing(team, "send"), _capi.library().iris_send, (tensor,),
-                         (buffer.address, buffer.count, buffer.dtype, self._root(team, to, "send")), **how)
+        return self._message("send", tensor, to, team, how)
 
     def recv(self, tensor: Any, source: int, *, team: Optional["Team"] = None, **how: Any) -> Any:
         """From one rank, which calls send. Only the two call."""
-        buffer = self._buffer(tensor, "recv: the tensor", True)
-        return self._run(self._existing(team, "recv"), _capi.library().iris_recv, (tensor,),
-                         (buffer.address, buffer.count, buffer.dtype, self._root(team, source, "recv")), **how)
+        return self._message("recv", tensor, source, team, how)
 
     def send_recv(self, input: Any, to: int, output: Any, source: int, *, team: Optional["Team"] = None,
                   **how: Any) -> Any:

@@ -18,8 +18,9 @@ import time
 import weakref
 from typing import Any, Deque, Dict, List, Optional, Tuple
 
-from iris import _capi, _foreign, _heap, bench, logging
+from iris import _capi, _foreign, _heap, bench
 from iris.generator import Generator
+from iris.logging import logger
 from iris.collectives import Collectives
 from iris._shapes import common_rows, contiguous_strides, parse_shape
 from iris.dtypes import DType, DTypeLike
@@ -406,8 +407,6 @@ class Context(Collectives, Factories):
         time, and when there is no room. Returns how many."""
         return self.heap.collect(self.team_of(team))
 
-    # Streams and copies.
-
     def stream(self, native: Any = None) -> Stream:
         """A new stream of the rank's device; or one that stands for the platform's: a number, or an object of torch or
         cupy."""
@@ -623,8 +622,11 @@ class Context(Collectives, Factories):
             pause = min(pause + 1e-6, 1e-3)
 
     def log(self, level: int, message: Any) -> None:
-        """Logs with the prefix of the rank."""
-        logging.log(level, message, self.rank, self.n_ranks)
+        """Logs one line; its record has iris_rank and iris_num_ranks for formatters of the program's own."""
+        if logger.isEnabledFor(level):
+            record = logger.makeRecord("iris", level, "", 0, "%s", (message,), None)
+            record.iris_rank, record.iris_num_ranks = self.rank, self.n_ranks
+            logger.handle(record)
 
 
 def current_context() -> Optional[Context]:

@@ -80,11 +80,9 @@ class DType(enum.IntEnum):
             return value
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(value, torch.dtype):
-            found = _OF_TORCH.get(value)
-            if found is None:
-                found = _BY_NAME.get(str(value).rpartition(".")[2])
-                if found is not None:
-                    _OF_TORCH[value] = found
+            found = _OF_TORCH.get(value) or _BY_NAME.get(str(value).rpartition(".")[2])
+            if found is not None:
+                _OF_TORCH[value] = found
         elif isinstance(value, str):
             found = _BY_NAME.get(value)
         elif value is float or value is int or value is bool:

@@ -1,6 +1,6 @@
-"""What calls of Iris raise: one class for each code of the C API, all of them IrisError.
+"""Exceptions: one class for each code of the C API, all of them IrisError.
 
-The text is the library's own, with the calls by their names in Python: what failed, on what, and what to do.
+The library's text, with the calls by their names in Python, says what failed, on what, and what to do.
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from typing import Any, Optional
 
 DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
 _LEVELS = {"debug": DEBUG, "info": INFO, "warning": WARNING, "warn": WARNING, "error": ERROR,
@@ -44,11 +43,3 @@ if not logger.handlers:
 def set_logger_level(level: int) -> None:
     """Sets the level: DEBUG, INFO, WARNING or ERROR."""
     logger.setLevel(level)
-
-
-def log(level: int, message: Any, rank: Optional[int], n_ranks: Optional[int]) -> None:
-    """One line; records have iris_rank and iris_num_ranks for formatters of the program's own."""
-    if logger.isEnabledFor(level):
-        record = logger.makeRecord("iris", level, "", 0, "%s", (message,), None)
-        record.iris_rank, record.iris_num_ranks = rank, n_ranks
-        logger.handle(record)

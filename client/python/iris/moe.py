@@ -125,9 +125,9 @@ class Exchange:
 
     def dispatch(self, x: Any, ids: Any, weights: Any = None, *, x_scales: Any = None, stream: Any = None,
                  async_op: bool = False) -> Any:
-        """Brings the rows of x to the experts that `ids` (int32 or int64; -1: none) names. Returns what this member
-        received; with async_op, a Work whose wait() does. `weights` (float32): None, all are 1. `x_scales` (float32):
-        beside an x of float8_e4m3fn."""
+        """Brings the rows of x to the experts that `ids` (int32 or int64; -1: none) names. Returns the rows that this
+        member received, or with async_op a Work. `weights` (float32) are 1 by default. An x of float8_e4m3fn needs
+        `x_scales` (float32)."""
         self._check("dispatch")
         context = self.context
         rows = self._buffer(x, "dispatch: x", (None, self.hidden), (self.dtype,))

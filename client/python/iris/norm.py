@@ -41,9 +41,11 @@ _NO_SCALING, _STATIC, _PER_ROW, _PER_GROUP = range(4)
 class _Call:
     """A call, checked as far as the shapes of its tensors go."""
 
-    def __init__(self, context: "Context", team: "Team", name: str, input: Any, weight: Any, *, residual: Any = None,
-                 output: Any = None, residual_output: Any = None, scale: Any = None, scales: Any = None,
-                 epsilon: float = 1e-6, weight_offset: float = 0.0, variant: Any = "auto") -> None:
+    def __init__(self, shmem: Any, name: str, input: Any, weight: Any, given_team: Optional["Team"], *,
+                 residual: Any = None, output: Any = None, residual_output: Any = None, scale: Any = None,
+                 scales: Any = None, epsilon: float = 1e-6, weight_offset: float = 0.0, variant: Any = "auto") -> None:
+        self.context = context = context_of(shmem)
+        self.team = team = context.team_of(given_team)
 
         def buffer(what: Any, role: str, written: bool = False) -> "_foreign.Buffer":
             _foreign.check_no_gradient(what, f"{name}: {role}")
@@ -126,10 +128,9 @@ def _norm(name: str, doc: str) -> Any:
 
     def run(shmem: Any, input: Any, weight: Any = None, *, team: Optional["Team"] = None, stream: Any = None,
             async_op: bool = False, **options: Any) -> Any:
-        context = context_of(shmem)
-        team = context.team_of(team)
-        call = _Call(context, team, name, input, weight, **options)
-        return context._run(context.prepare(team), _capi.library().iris_norm_launch, call.keep,
+        call = _Call(shmem, name, input, weight, team, **options)
+        context = call.context
+        return context._run(context.prepare(call.team), _capi.library().iris_norm_launch, call.keep,
                             (ctypes.byref(call.call),), result=call.result, stream=stream, async_op=async_op)
 
     run.__name__, run.__doc__ = name, doc
@@ -146,14 +147,12 @@ reduce_scatter_rms_norm_all_gather = _norm(
 
 def plan(shmem: Any, name: str, input: Any, weight: Any = None, *, team: Optional["Team"] = None,
          **options: Any) -> Dict[str, Any]:
-    """What a call runs: its variant, blocks, threads, and how many blocks share a row. Collective if the team has no
+    """The plan of a call: its variant, blocks, threads, and how many blocks share a row. Collective if the team has no
     communicator yet."""
-    context = context_of(shmem)
     if name not in _NUMBERS:
         raise InvalidArgumentError(f"{name!r} is none of {', '.join(_NUMBERS)}")
-    team = context.team_of(team)
-    call = _Call(context, team, name, input, weight, **options)
-    told = _capi.out(_capi.iris_norm_plan, _capi.library().iris_norm_choose, context.prepare(team).handle,
+    call = _Call(shmem, name, input, weight, team, **options)
+    told = _capi.out(_capi.iris_norm_plan, _capi.library().iris_norm_choose, call.context.prepare(call.team).handle,
                      ctypes.byref(call.call))
     return {"variant": next(text for text, number in VARIANTS.items() if number == told.variant),
             "blocks": told.blocks, "threads": told.threads, "parts": told.parts}

@@ -94,12 +94,18 @@ class _Call:
         members, index = team.n_ranks, team.ranks.index(context.rank)
         k, columns = second.shape
         m, n = first.shape[0], columns
+        shares = []
         if name in ("all_gather_matmul", "matmul_all_gather"):
             m = d.shape[0]
-            self._check_share(name, "A", "rows", first.shape[0], m, members, index)
-        if name == "matmul_all_scatter":
+            shares = [("A", "rows", first.shape[0], m)]
+        elif name == "matmul_all_scatter":
             n = d.shape[1]
-            self._check_share(name, "B", "columns", columns, n, members, index)
+            shares = [("B", "columns", columns, n)]
+        for which, what, got, whole in shares:
+            wanted = share_of(whole, members, index)[1]
+            if got != wanted:
+                raise InvalidArgumentError(f"{name}: {which} has {got} {what}; the output has {whole}, of which the "
+                                           f"share of member {index} of {members} is {wanted}")
         rows = share_of(m, members, index)[1] if name == "matmul_reduce_scatter" else m
         if d.shape != (rows, n):
             raise InvalidArgumentError(f"{name}: the output has the shape {d.shape}, and ({rows}, {n}) is what A of "
@@ -117,13 +123,6 @@ class _Call:
                                            f"{columns} columns")
             self.call.bias, self.call.bias_dtype = row.address, row.dtype
             self.keep += (bias,)
-
-    @staticmethod
-    def _check_share(name: str, which: str, what: str, got: int, whole: int, members: int, index: int) -> None:
-        wanted = share_of(whole, members, index)[1]
-        if got != wanted:
-            raise InvalidArgumentError(f"{name}: {which} has {got} {what}; the output has {whole}, of which the share "
-                                       f"of member {index} of {members} is {wanted}")
 
 
 def _bytes_of(team: "Team", call: _Call, rules: Optional[str] = None) -> int:
@@ -162,7 +161,7 @@ def _workspace_for(name: str, team: "Team", call: _Call) -> Workspace:
 
 def plan(shmem: Any, name: str, output: Any, a: Any, b: Any, bias: Any = None, *, workspace: Workspace,
          activation: Any = None, variant: Any = "auto") -> Dict[str, Any]:
-    """What a call runs: its variant, what makes the products, blocks, threads, the tile, bytes of workspace. Matrices
+    """The plan of a call: its variant, multiplier, blocks, threads, the tile, bytes of workspace. Matrices
     that are not aligned to 16 bytes, or whose rows are not 8 elements apart or a multiple of that, may take another
     variant than "auto" tells here."""
     context = context_of(shmem)

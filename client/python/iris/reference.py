@@ -1,7 +1,7 @@
 """`iris.iris(heap_size)`: the host API of the reference system's Python package, name for name.
 
 A program that was written for that package keeps its import line: tensors are torch's where torch is installed, made
-on the symmetric heap of a Context, which is `.context` here. What a program drops is given back as `_heap.py` says.
+on the symmetric heap of a Context, which is `.context` here. `_heap.py` describes how dropped tensors are freed.
 """
 
 from __future__ import annotations
@@ -62,14 +62,12 @@ class Iris:
         for rank, base in enumerate(self.context.heap_bases):
             self.debug(f"rank {rank}: heap at {base:#x}")
 
-    # Who and where.
-
     def get_rank(self) -> int:
         """This rank."""
         return self.cur_rank
 
     def get_num_ranks(self) -> int:
-        """How many ranks the job has."""
+        """The number of ranks of the job."""
         return self.num_ranks
 
     def get_device(self) -> Any:
@@ -99,23 +97,17 @@ class Iris:
         return self.heap_bases
 
     def get_device_context(self) -> Any:
-        """What DeviceContext.initialize() takes in a kernel, as a tensor: this rank, the number of ranks, and then the
+        """The tensor for DeviceContext.initialize() in a kernel: this rank, the number of ranks, and then the
         address of each rank's heap, each a word of 64 bits."""
         return self._device_context
 
-    # Logging.
-
     debug, info, warning, error = map(_log, (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR))
-
-    # What ranks do together.
 
     def use_group(self, group: Any) -> Team:
         """Collective over all ranks: makes the team of a process group of torch's. Calls with `group=` need it once
         before, because a team is made by all ranks. Ranks outside the group give the list of its ranks."""
-        if isinstance(group, (list, tuple, range)):
-            ranks = tuple(int(rank) for rank in group)
-        else:
-            ranks = group.ranks if isinstance(group, Team) else _foreign.ranks_of_group(group)
+        ranks = tuple(map(int, group)) if isinstance(group, (list, tuple, range)) else (
+            group.ranks if isinstance(group, Team) else _foreign.ranks_of_group(group))
         if ranks not in self._teams:
             self._teams[ranks] = self.context.team(ranks)
         return self._teams[ranks]
@@ -138,7 +130,7 @@ class Iris:
         self.context.barrier(self.team_of(group), stream=stream)
 
     def device_barrier(self, group: Any = None, stream: Any = None) -> None:
-        """The same on a stream: it may be captured in a graph."""
+        """A barrier on a stream. It may be captured in a graph."""
         self.context.device_barrier(self.team_of(group), stream=stream)
 
     def broadcast(self, value: Any, source_rank: int = 0) -> Any:
@@ -163,8 +155,6 @@ class Iris:
         be shared, why, and that copy=True makes a copy. See Context.as_symmetric."""
         tensor = self.context.as_symmetric(external_tensor, copy=copy)
         return tensor if tensor is external_tensor else self._give(tensor, False)
-
-    # Tensors.
 
     def _give(self, tensor: "Tensor", requires_grad: bool) -> Any:
         torch = _foreign.importable_torch()
@@ -196,8 +186,8 @@ class Iris:
 
 
 class Ccl:
-    """`iris_ctx.ccl`: collectives in the order of arguments of torch and the reference, the output first. They go to
-    torch's current stream on GPUs; where devices are emulated they wait, unless async_op is true."""
+    """`iris_ctx.ccl`: collectives with the arguments of torch and the reference, the output first. They go to torch's
+    current stream on GPUs; on emulated devices they wait, unless async_op is true."""
 
     def __init__(self, owner: Iris) -> None:
         self._owner = owner
@@ -228,8 +218,6 @@ class Ccl:
 def iris(heap_size: int = 1 << 30, **options: Any) -> Iris:
     """Joins the job and makes the symmetric heap, as the reference's function of this name. Collective over all ranks.
 
-    Rank and size are those of torch.distributed, if its default group is there; else the launcher's. The rank's GPU
-    becomes torch's current one. More options are Context's. The reference's allocator_type and copy_engine are taken
-    and have no meaning.
-    """
+    Rank and size are those of torch.distributed, if it has a default group; else the launcher's. The rank's GPU becomes
+    torch's current one. Options are Context's; the reference's allocator_type and copy_engine have no meaning."""
     return Iris(heap_size, **options)

@@ -25,7 +25,20 @@ def out_handle(function: Any, *arguments: Any) -> int:
     return _capi.out(ctypes.c_void_p, function, *arguments).value or 0
 
 
-class Stream:
+class _Made:
+    """An object of the C API that ends with its context."""
+
+    context: "Context"
+    _handle: int
+
+    @property
+    def handle(self) -> int:
+        """The handle for the C API. FailedPreconditionError: the context is closed."""
+        self.context.check()
+        return self._handle
+
+
+class Stream(_Made):
     """An order of work on the device. `Stream(context)` makes one; `Stream(context, native)` stands for a stream of
     the platform, by its number or as an object of torch or cupy."""
 
@@ -46,12 +59,6 @@ class Stream:
         self._pending: List[Any] = self._record[1]
         weakref.finalize(self, context.dropped_streams.append, self._record).atexit = False
         context.streams.add(self)
-
-    @property
-    def handle(self) -> int:
-        """The handle for the C API. FailedPreconditionError: the context is closed."""
-        self.context.check()
-        return self._handle
 
     @property
     def native(self) -> int:
@@ -96,7 +103,7 @@ class Stream:
         return Graph(self)
 
 
-class Event:
+class Event(_Made):
     """A point on a stream."""
 
     def __init__(self, context: "Context") -> None:
@@ -105,12 +112,6 @@ class Event:
         dropped = context.dropped_events
         self._handle = dropped.popleft() if dropped else out_handle(_capi.library().iris_event_create, context.handle)
         weakref.finalize(self, context.dropped_events.append, self._handle).atexit = False
-
-    @property
-    def handle(self) -> int:
-        """The handle for the C API. FailedPreconditionError: the context is closed."""
-        self.context.check()
-        return self._handle
 
     def record(self, stream: Stream) -> None:
         """It happens after all earlier work of the stream."""

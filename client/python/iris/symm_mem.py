@@ -41,7 +41,7 @@ def get_signal_pad_size() -> int:
 
 
 def set_signal_pad_size(size: int) -> None:
-    """The same on all ranks, before empty()."""
+    """Sets it, equally on all ranks, before empty()."""
     global _pad_bytes
     if size < 4 or size % 4:
         raise InvalidArgumentError(f"a signal pad of {size} bytes: it is of 4-byte words, at least one")
@@ -69,7 +69,7 @@ def _whole(storage: Any) -> Tensor:
 
 
 def empty(*size: Any, dtype: Optional[DTypeLike] = None, device: Any = None) -> Any:
-    """Memory for a rendezvous, of this rank alone: not collective. Not cleared, but for the signals behind it."""
+    """Memory for a rendezvous, of this rank alone: not collective. Only the signals after it are cleared."""
     context = _context()
     _foreign.check_device(context, device)
     shape = parse_shape(size)
@@ -135,7 +135,7 @@ def _team_of(context: Context, group: Any) -> Team:
 
 
 class SymmetricMemory:
-    """What rendezvous() gives."""
+    """The result of rendezvous()."""
 
     def __init__(self, context: Context, team: Team, views: List[Optional[Tensor]], own: Any, nbytes: int,
                  pad: int) -> None:
@@ -170,7 +170,7 @@ class SymmetricMemory:
 
     @property
     def world_size(self) -> int:
-        """How many ranks the group has."""
+        """The number of ranks of the group."""
         return self._team.n_ranks
 
     @property

@@ -118,8 +118,6 @@ class Tensor(_foreign.DeviceArrayInterface):
         """True after free()."""
         return self._storage.freed
 
-    # Views.
-
     def _view(self, shape: Sequence[int], strides: Optional[Sequence[int]], dtype: Optional[DType] = None,
               offset: Optional[int] = None) -> "Tensor":
         self._storage.check()
@@ -127,7 +125,7 @@ class Tensor(_foreign.DeviceArrayInterface):
                       self._offset if offset is None else offset, self._shift, self.rank)
 
     def at(self, rank: int) -> "Tensor":
-        """The same place in another rank's heap, as a view: on GPUs for kernels and copies, on emulated devices also
+        """A view of the same place in another rank's heap: on GPUs for kernels and copies, on emulated devices also
         for numpy. OutOfRangeError: no such rank. InvalidArgumentError: the rank has no copy of it."""
         storage, context = self._storage, self.context
         storage.check()
@@ -142,7 +140,7 @@ class Tensor(_foreign.DeviceArrayInterface):
                       (rank - context.rank) * context.stride_bytes, rank)
 
     def view_dtype(self, dtype: DTypeLike) -> "Tensor":
-        """The same bits as elements of another type of as many bytes. InvalidArgumentError: of another number."""
+        """Views the bits as another type of the same size. InvalidArgumentError: its size differs."""
         dtype = DType.of(dtype)
         if dtype.itemsize != self.dtype.itemsize:
             raise InvalidArgumentError(f"elements of {self.dtype.long_name} have {self.dtype.itemsize} bytes and those "
@@ -150,10 +148,10 @@ class Tensor(_foreign.DeviceArrayInterface):
         return self._view(self.shape, self.strides, dtype)
 
     def reshape(self, *shape: Any) -> "Tensor":
-        """The same elements in another shape; one extent may be -1. InvalidArgumentError: another number of elements,
+        """Views the elements in another shape; one extent may be -1. InvalidArgumentError: another number of elements,
         or not contiguous."""
         if len(shape) == 1 and not hasattr(shape[0], "__index__"):
-            shape = tuple(shape[0])
+            (shape,) = shape
         wanted = [operator.index(extent) for extent in shape]
         if wanted.count(-1) == 1:
             rest = -math.prod(wanted)
@@ -212,8 +210,6 @@ class Tensor(_foreign.DeviceArrayInterface):
     def __iter__(self) -> Iterator["Tensor"]:
         return (self[i] for i in range(len(self)))
 
-    # Other libraries.
-
     def _array_interface(self) -> Any:
         strides = None if self.contiguous else tuple(s * self.dtype.itemsize for s in self.strides)
         # An empty one has no address of its own.
@@ -252,10 +248,8 @@ class Tensor(_foreign.DeviceArrayInterface):
     def __dlpack_device__(self) -> Tuple[int, int]:
         return _foreign.dlpack_device(self.context)
 
-    # Copies from and to the host. They wait until they are done.
-
     def to_host(self) -> Any:
-        """A copy of the values as an array of numpy."""
+        """A copy of the values as an array of numpy. Waits until it is there."""
         self._storage.check()
         self.context.quiesce_own()
         if self.context.on_host:

@@ -37,11 +37,9 @@ class Span:
     """The result of Trace.span(). It may be used again, but not inside itself."""
 
     def __init__(self, name: str, context: "Optional[Context]") -> None:
-        encoded = _capi.text(name)
-        assert encoded is not None
-        if not 0 < len(encoded) <= 256:
-            raise InvalidArgumentError(f"the name of a span has {len(encoded)} bytes, and must have 1 to 256")
-        self._name = encoded
+        self._name = _capi.text(name) or b""
+        if not 0 < len(self._name) <= 256:
+            raise InvalidArgumentError(f"the name of a span has {len(self._name)} bytes, and must have 1 to 256")
         self._context = context
         self._begin = ctypes.c_uint64(0)
 

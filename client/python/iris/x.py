@@ -7,11 +7,10 @@ its classes Tile and TensorView. All ranks call the same one for the same tile, 
     tile = iris.x.Tile(tl.program_id(0), tl.program_id(1), 64, 64)
     iris.x.all_gather(tile, view, iris.x.TensorView(target, n * M, N, N, 1), 0, ctx)
 
-Sizes, strides and blocks are tl.constexpr; blocks are powers of 2, and a tile may hang over the matrix. What they read
-of other ranks must be there: after a barrier, or, where they take `locks`, when the other rank's word of this tile is 1
-or more, which they wait for. Nobody takes the locks back: before they are used again, all are set to 0, with a barrier
-before and behind. Sums of 16-bit floats are made in float32, in the order of the ranks, so that all ranks
-that sum get the same bits.
+Sizes, strides and blocks are tl.constexpr; blocks are powers of 2, and a tile may exceed the matrix. Other ranks' data
+must be ready: after a barrier, or, with `locks`, once the other rank's word of this tile is 1 or more, for which they
+wait. Locks stay set: zero them before they are used again, between two barriers. Sums of 16-bit floats are made in
+float32, in the order of the ranks, so that all ranks that sum get the same bits.
 """
 
 import triton

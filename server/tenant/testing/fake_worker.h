@@ -34,12 +34,8 @@ class FakeWorker {
 
   void Say(LinkType type, uint64_t connection = 0, uint64_t call = 0, std::string payload = {},
            uint16_t method = 0) {
-    LinkHeader header;
-    header.type = static_cast<uint16_t>(type);
-    header.connection = connection;
-    header.call = call;
-    header.method = method;
-    writer_.Queue(header, {std::move(payload), nullptr});
+    writer_.Queue({.type = type, .method = method, .connection = connection, .call = call},
+                  {std::move(payload), nullptr});
     (void)writer_.Flush(socket_.get());
   }
   void Ready() { Say(LinkType::kReady, 0, 0, "test"); }
@@ -48,10 +44,7 @@ class FakeWorker {
   }
   // No worker has reason to.
   void SendDescriptor() {
-    LinkHeader header;
-    header.type = static_cast<uint16_t>(LinkType::kCancel);
-    header.call = 1;
-    writer_.Queue(header, {}, wire::UniqueFd(dup(socket_.get())));
+    writer_.Queue({.type = LinkType::kCancel, .call = 1}, {}, wire::UniqueFd(dup(socket_.get())));
     (void)writer_.Flush(socket_.get());
   }
   // What the socket did not take before. True: all is written.
@@ -64,7 +57,7 @@ class FakeWorker {
     LinkHeader header;
     std::string payload;
     wire::UniqueFd fd;
-    LinkType type() const { return static_cast<LinkType>(header.type); }
+    LinkType type() const { return header.type; }
   };
   // What the core has said and nobody has taken yet.
   std::vector<Heard> Hear() {

@@ -1091,6 +1091,7 @@ def symm_mem():
     h = symmetric.rendezvous(t, None)
     assert (h.rank, h.world_size, h.buffer_size, h.signal_pad_size) == (r, n, 4000, 2048)
     assert symmetric.rendezvous(t) is h and symmetric.is_symm_mem_tensor(t)
+    assert not symmetric.is_symm_mem_tensor(c.zeros(2))
     h.barrier()
     for peer in range(n):
         buffer = h.get_buffer(peer, (1000,), dtype)

@@ -1,0 +1,79 @@
+// DescriptorSender: sends sessions their descriptors, and what precedes these. It retries sessions
+// that are blocked, and looks which descriptors were received, which makes room for others of their
+// tenants. Not thread-safe: it belongs to the session thread. Borrows the closer.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "proto/wire/frame.h"
+#include "server/session/deferred_close.h"
+#include "server/session/in_flight.h"
+#include "server/session/session.h"
+#include "server/session/unread_sockets.h"
+
+namespace iris::server {
+
+class DescriptorSender {
+ public:
+  using Find = std::function<Session*(uint64_t key)>;  // null: there is none any more
+  using End = std::function<void(Session&, const absl::Status&)>;
+
+  // `end` ends a session whose descriptors cannot be sent for `patience`.
+  DescriptorSender(const AdmissionLimits& limits, absl::Duration patience, DeferredClose* closer,
+                   Find find, End end)
+      : patience_(patience),
+        closer_(closer),
+        find_(std::move(find)),
+        end_(std::move(end)),
+        in_flight_(limits),
+        ended_(closer) {}
+
+  // Returns the share of one session. kResourceExhausted: it has no room for `n_needed`.
+  absl::StatusOr<InFlight::Hold> Share(const Applicant& applicant, uint32_t n_needed);
+
+  // Sends kWelcome, with the client's end of a gRPC socket if it wants one, which is borrowed.
+  absl::Status Welcome(Session& session, const wire::WelcomePayload& welcome,
+                       absl::Span<const int> rpc_socket);
+  // Sends what the socket takes now, and tries again later with the rest.
+  absl::Status Flush(Session& session);
+  // Tells the client `told`, unless it is OK, and ends the session's connection. Keeps its share
+  // until the client has received everything.
+  void Close(Session& session, const absl::Status& told);
+
+  absl::Time deadline() const { return retries_.empty() ? absl::InfiniteFuture() : retry_at_; }
+  void RunDeadlines(absl::Time now);
+  // Looks which descriptors were received since the last look, at most 50 times a second.
+  void LookForReceived(absl::Time now);
+  // False: LookForReceived is to be called now and then.
+  bool settled() const { return unread_.empty() && ended_.empty(); }
+
+  uint64_t in_flight_of(const Party& tenant) const { return in_flight_.of(tenant); }
+  void Clear() { ended_.Clear(); }
+
+ private:
+  static Outbox::Socket SocketOf(const Session& session);
+  // Has LookForReceived look at the session, if something is unread.
+  void WatchUnread(Session& session);
+  // Tells the client of the restart, if it needs that. False: its queue is full.
+  absl::StatusOr<bool> Announce(Session& session);
+  void RetryLater(Session& session, absl::Time now);
+
+  const absl::Duration patience_;
+  DeferredClose* const closer_;
+  const Find find_;
+  const End end_;
+  InFlight in_flight_;
+  UnreadSockets ended_;
+  std::vector<uint64_t> retries_;  // keys of blocked sessions
+  absl::Time retry_at_ = absl::InfinitePast();
+  std::vector<uint64_t> unread_;  // keys of sessions that have descriptors in flight
+  absl::Time looked_ = absl::InfinitePast();
+};
+
+}  // namespace iris::server

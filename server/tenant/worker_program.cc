@@ -1,0 +1,332 @@
+#include "server/tenant/worker_program.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <linux/close_range.h>
+#include <poll.h>
+#include <pwd.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "device/base/posix.h"
+#include "proto/wire/frame.h"
+#include "proto/wire/version.h"
+#include "server/link/link.h"
+
+namespace iris::server {
+namespace {
+
+constexpr char kProgramName[] = "irisd-worker";
+// Descriptors that a child needs stay clear of those that it gives a meaning to.
+constexpr int kFirstFreeFd = 10;
+// A killed worker that takes longer to end is not waited for.
+constexpr int kEndsWithinMs = 1000;
+
+// Workers get these variables of irisd's environment.
+constexpr const char* kKeptVariables[] = {
+    "LD_LIBRARY_PATH", "GRPC_VERBOSITY", "GRPC_TRACE",   "ASAN_OPTIONS",
+    "UBSAN_OPTIONS",   "TSAN_OPTIONS",   "LSAN_OPTIONS", "TZ"};
+
+absl::StatusOr<wire::UniqueFd> OutOfTheWay(wire::UniqueFd fd) {
+  wire::UniqueFd moved(fcntl(fd.get(), F_DUPFD_CLOEXEC, kFirstFreeFd));
+  if (!moved.valid()) return wire::ErrnoStatus(errno, "duplicate a descriptor for a worker");
+  return moved;
+}
+
+absl::StatusOr<std::string> FolderOfThisProgram() {
+  char path[4096];
+  const ssize_t n = readlink("/proc/self/exe", path, sizeof(path));
+  if (n < 0) return wire::ErrnoStatus(errno, "ask where irisd lies, for its worker's program");
+  const std::string self(path, static_cast<size_t>(n));
+  return self.substr(0, self.rfind('/') + 1);
+}
+
+// Opens the first of `paths` that is there; sets *path to it.
+absl::StatusOr<wire::UniqueFd> OpenFirst(const std::vector<std::string>& paths, std::string* path) {
+  std::string tried;
+  for (const std::string& each : paths) {
+    // Executing needs no right to read, and neither does this.
+    wire::UniqueFd fd(open(each.c_str(), O_PATH | O_CLOEXEC));
+    if (fd.valid() && faccessat(AT_FDCWD, each.c_str(), X_OK, AT_EACCESS) == 0) {
+      *path = each;
+      return OutOfTheWay(std::move(fd));
+    }
+    absl::StrAppend(&tried, tried.empty() ? "" : ", ", each, " (", strerror(errno), ")");
+  }
+  return absl::NotFoundError(absl::StrCat("irisd starts ", kProgramName,
+                                          " for its users and cannot execute it: ", tried,
+                                          "; install it there"));
+}
+
+bool HasCapability(int capability) {
+  struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+  struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3] = {};
+  if (syscall(SYS_capget, &header, data) != 0) return false;
+  return (data[capability / 32].effective & (1u << (capability % 32))) != 0;
+}
+
+// Returns whether this process's user namespace has `id`: a container may have few users.
+bool IsMapped(const char* map_path, uint64_t id) {
+  std::ifstream map(map_path);
+  if (!map) return true;  // no namespaces, or no /proc: the kernel will say
+  uint64_t first = 0, outside = 0, n = 0;
+  while (map >> first >> outside >> n) {
+    if (id >= first && id - first < n) return true;
+  }
+  return map.bad();  // it cannot be read: the kernel will say
+}
+
+absl::StatusOr<std::optional<WorkerIds>> FindUser(const std::string& name) {
+  if (name.empty() || geteuid() != 0) return std::nullopt;
+  constexpr char kStay[] = "set workers.user = \"\" to let workers stay root";
+  char buffer[4096];
+  struct passwd entry;
+  struct passwd* found = nullptr;
+  (void)getpwnam_r(name.c_str(), &entry, buffer, sizeof(buffer), &found);
+  if (found == nullptr) {
+    return absl::NotFoundError(
+        absl::StrCat("workers are to run as user \"", name,
+                     "\", and this system has none: create it, or name another in workers.user"));
+  }
+  if (found->pw_uid == 0 || found->pw_gid == 0) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "workers are to run as user \"", name,
+        "\", who is root or in root's group: name another in workers.user, or ", kStay));
+  }
+  if (!HasCapability(CAP_SETUID) || !HasCapability(CAP_SETGID) || !HasCapability(CAP_KILL)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("irisd is root and lacks one of CAP_SETUID, CAP_SETGID and CAP_KILL, so it "
+                     "cannot make workers run as user \"",
+                     name, "\" or end them: start it with these capabilities, or ", kStay));
+  }
+  if (!IsMapped("/proc/self/uid_map", found->pw_uid) ||
+      !IsMapped("/proc/self/gid_map", found->pw_gid)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "irisd's user namespace does not have user \"", name, "\" (", found->pw_uid, ", group ",
+        found->pw_gid, "): map these, name another in workers.user, or ", kStay));
+  }
+  return WorkerIds{found->pw_uid, found->pw_gid};
+}
+
+// The parent makes this before the child, which may not allocate.
+struct ChildPlan {
+  int program;
+  int null;
+  int link;
+  char* const* arguments;
+  char* const* environment;
+};
+
+// Runs in the child of a vfork, which shares the parent's memory while the calling thread waits for
+// its exec. Makes system calls only. Returns errno if it could not execute the program.
+int ExecuteAsChild(const ChildPlan& plan) {
+  if (dup3(plan.null, STDIN_FILENO, 0) < 0 || dup3(plan.null, STDOUT_FILENO, 0) < 0 ||
+      dup3(plan.link, kLinkFd, 0) < 0) {
+    return errno;
+  }
+  // All other descriptors close at the exec.
+  if (syscall(SYS_close_range, kLinkFd + 1, ~0u, CLOSE_RANGE_CLOEXEC) != 0) return errno;
+  // The parent's handlers are of another program. The mask passes to the worker, empty.
+  struct sigaction standard = {};
+  standard.sa_handler = SIG_DFL;
+  for (int signal = 1; signal < NSIG; ++signal) (void)sigaction(signal, &standard, nullptr);
+  sigset_t none;
+  sigemptyset(&none);
+  (void)sigprocmask(SIG_SETMASK, &none, nullptr);
+  syscall(SYS_execveat, plan.program, "", plan.arguments, plan.environment, AT_EMPTY_PATH);
+  return errno;
+}
+
+std::vector<char*> Pointers(const std::vector<std::string>& texts) {
+  std::vector<char*> pointers;
+  for (const std::string& text : texts) pointers.push_back(const_cast<char*>(text.c_str()));
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+void WaitForEnd(int pidfd) {
+  struct pollfd ends = {pidfd, POLLIN, 0};
+  (void)base::Retry([&ends] { return poll(&ends, 1, kEndsWithinMs); });
+}
+
+// The process of a worker. The pidfd is -1 if it cannot be opened.
+class WorkerProcess : public RunningWorker {
+ public:
+  WorkerProcess(pid_t pid, wire::UniqueFd link)
+      : pid_(pid),
+        pidfd_(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))),
+        link_(std::move(link)) {}
+  WorkerProcess(const WorkerProcess&) = delete;
+  WorkerProcess& operator=(const WorkerProcess&) = delete;
+  ~WorkerProcess() override {
+    if (pid_ < 0) return;
+    Kill();
+    if (pidfd_.valid()) WaitForEnd(pidfd_.get());
+    const int flags = pidfd_.valid() ? WNOHANG : 0;  // without one it has not executed anything
+    (void)base::Retry([this, flags] { return waitpid(pid_, nullptr, flags); });
+  }
+
+  pid_t pid() const override { return pid_; }
+  int pidfd() const override { return pidfd_.get(); }
+  wire::UniqueFd TakeLink() override { return std::move(link_); }
+  void Kill() override {
+    if (pid_ > 0) (void)kill(pid_, SIGKILL);
+  }
+  std::optional<std::string> Reap() override {
+    if (pid_ < 0) return std::nullopt;
+    int status = 0;
+    const pid_t reaped = base::Retry([&] { return waitpid(pid_, &status, WNOHANG); });
+    if (reaped == 0) return std::nullopt;
+    pid_ = -1;
+    if (reaped < 0) return std::string("gone");
+    if (WIFEXITED(status) && WEXITSTATUS(status) == kOutOfMemoryExit) {
+      return std::string("used up its memory (workers.memory)");
+    }
+    if (WIFEXITED(status)) return absl::StrCat("exited with ", WEXITSTATUS(status));
+    const int signal = WTERMSIG(status);
+    return absl::StrCat("killed by signal ", signal, " (", strsignal(signal), ")");
+  }
+
+ private:
+  pid_t pid_;  // -1 once it is reaped
+  const wire::UniqueFd pidfd_;
+  wire::UniqueFd link_;
+};
+
+}  // namespace
+
+absl::StatusOr<WorkerProgram> WorkerProgram::Open(const WorkerSettings& settings) {
+  WorkerProgram made;
+  const absl::StatusOr<std::string> folder = FolderOfThisProgram();
+  if (!folder.ok()) return folder.status();
+  absl::StatusOr<wire::UniqueFd> program =
+      OpenFirst(settings.program.empty()
+                    ? std::vector<std::string>{*folder + kProgramName,
+                                               *folder + "../libexec/iris/" + kProgramName}
+                    : std::vector<std::string>{settings.program},
+                &made.path_);
+  if (!program.ok()) return program.status();
+  made.program_ = *std::move(program);
+  wire::UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
+  if (!null.valid()) return wire::ErrnoStatus(errno, "open /dev/null for workers");
+  absl::StatusOr<wire::UniqueFd> moved = OutOfTheWay(std::move(null));
+  if (!moved.ok()) return moved.status();
+  made.null_ = *std::move(moved);
+  absl::StatusOr<std::optional<WorkerIds>> ids = FindUser(settings.user);
+  if (!ids.ok()) return ids.status();
+  made.options_.ids = *ids;
+  made.options_.memory_bytes = settings.memory_bytes;
+  made.options_.seccomp = settings.seccomp;
+  made.options_.json_log = settings.json_log;
+  for (const char* name : kKeptVariables) {
+    const char* const value = getenv(name);
+    if (value != nullptr) made.environment_.push_back(absl::StrCat(name, "=", value));
+  }
+  return made;
+}
+
+absl::Status WorkerProgram::Try(absl::Duration within) const {
+  const auto fails = [this](absl::string_view why) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("irisd's workers cannot run: ", path_, " ", why,
+                     ": install the irisd-worker of this irisd (", wire::kIrisVersion, ") there"));
+  };
+  const Started started = Start("nobody: irisd tries it");
+  if (!started.ok()) {
+    return fails(absl::StrCat("does not start (", started.status().message(), ")"));
+  }
+  RunningWorker& worker = **started;
+  const wire::UniqueFd link = worker.TakeLink();
+  LinkReader reader(LinkSender::kWorker);
+  const absl::Time end = absl::Now() + within;
+  while (true) {
+    const absl::StatusOr<std::optional<LinkMessage>> message = reader.Next();
+    if (!message.ok())
+      return fails(absl::StrCat("says nonsense (", message.status().message(), ")"));
+    if (message->has_value()) {
+      if ((*message)->type() != LinkType::kReady) return fails("does not say that it is ready");
+      if ((*message)->payload == wire::kIrisVersion) return absl::OkStatus();
+      return fails("is of another version");
+    }
+    const int64_t left_ms = absl::ToInt64Milliseconds(end - absl::Now());
+    struct pollfd speaks = {link.get(), POLLIN, 0};
+    if (left_ms <= 0 || poll(&speaks, 1, static_cast<int>(left_ms)) == 0) {
+      return absl::DeadlineExceededError(absl::StrCat(
+          "irisd's worker ", path_, " was not ready within ", absl::FormatDuration(within)));
+    }
+    if (reader.Receive(link.get()).ok()) continue;
+    WaitForEnd(worker.pidfd());
+    return fails(absl::StrCat(worker.Reap().value_or("closed its link"), " before it was ready"));
+  }
+}
+
+WorkerProgram::Started WorkerProgram::Start(absl::string_view tenant) const {
+  WorkerOptions options = options_;
+  options.tenant = std::string(tenant);
+  return StartWith(options);
+}
+
+WorkerProgram::Started WorkerProgram::StartClosing() const {
+  WorkerOptions options = options_;
+  options.tenant = "all";
+  options.closing = true;
+  return StartWith(options);
+}
+
+WorkerProgram::Started WorkerProgram::StartLooking(const LookingLimits& limits) const {
+  WorkerOptions options = options_;
+  options.tenant = "all";
+  options.looking = limits;
+  return StartWith(options);
+}
+
+WorkerProgram::Started WorkerProgram::StartWith(const WorkerOptions& options) const {
+  int pair[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) != 0) {
+    return wire::ErrnoStatus(errno, "make the link to a worker");
+  }
+  wire::UniqueFd link(pair[0]);
+  const absl::StatusOr<wire::UniqueFd> theirs = OutOfTheWay(wire::UniqueFd(pair[1]));
+  if (!theirs.ok()) return theirs.status();
+
+  std::vector<std::string> arguments = ToArguments(options);
+  arguments.insert(arguments.begin(), kProgramName);
+  const std::vector<char*> argument_pointers = Pointers(arguments);
+  const std::vector<char*> environment_pointers = Pointers(environment_);
+  const ChildPlan plan = {program_.get(), null_.get(), theirs->get(), argument_pointers.data(),
+                          environment_pointers.data()};
+
+  // No signal's handler may run in the child, whose memory is ours.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  volatile int error = 0;
+  const pid_t pid = vfork();
+  if (pid == 0) {
+    error = ExecuteAsChild(plan);
+    _exit(127);
+  }
+  const int fork_error = errno;
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (pid < 0) return wire::ErrnoStatus(fork_error, "start a worker");
+  // The pid is the worker's until it is reaped, which nobody else does.
+  auto made = std::make_unique<WorkerProcess>(pid, std::move(link));
+  if (error != 0) return wire::ErrnoStatus(error, absl::StrCat("start a worker: execute ", path_));
+  if (made->pidfd() < 0) return wire::ErrnoStatus(errno, "open the pidfd of a worker");
+  return made;
+}
+
+}  // namespace iris::server

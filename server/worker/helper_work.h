@@ -1,0 +1,30 @@
+// What irisd's worker program does besides serving a tenant: it closes connections, or looks at
+// descriptors, for irisd. The kernel may take as long over either as clients like, so the program
+// hangs in irisd's place. It returns when irisd has closed the link, and when there was nothing to
+// do for a while: irisd starts another one when it needs one.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+
+#include "proto/wire/unique_fd.h"
+#include "server/worker/looking.h"
+
+namespace iris::server {
+
+// Takes descriptors from `link`, a stream, drops what lies unread in each, and closes it. It takes
+// nothing else from them. The kernel closes those that are still in the link at the end.
+void CloseConnections(wire::UniqueFd link);
+
+// Returns the kind of a descriptor, if the kernel says. Asks no file system, so it does not wait.
+std::optional<FileKind> KindOf(int fd);
+
+// Takes LookRequests from `link`, a stream, and answers each: it peeks into the socket that came
+// with it, and takes nothing out of it. Good are files that live in memory (they have seals), whose
+// close asks nobody, and those of the kind `limits.device_memory`. It closes its copies of these
+// before it answers, and the others on a thread for each tenant.
+//
+// This process may have `max_descriptors`; those that do not close take at most half.
+void LookAtDescriptors(wire::UniqueFd link, const LookingLimits& limits, size_t max_descriptors);
+
+}  // namespace iris::server
