@@ -1,46 +1,6 @@
 // The session socket's frames. One SOCK_SEQPACKET packet is one frame: a FrameHeader, then the
 // payload struct of its type, as in memory (both ends are on one machine), with descriptors
-// (SCM_RIGHTS).
-//
-//   client → irisd   kHello                         first, within the handshake deadline
-//   irisd → client   kChallenge{nonce}              only where the kernel has no SO_PEERPIDFD
-//   client → irisd   kChallengeReply{nonce}         its SCM_CREDENTIALS name the connecting process
-//   irisd → client   kWelcome{session_id, …}        with the socket of this session's gRPC channel,
-//                                                   unless its hello said kCallsByFrames
-//   irisd → client   kDescriptors{records}          with n descriptors, any time after a Join
-//   client → irisd   kAck{count}                    so many descriptors were received
-//   client → irisd   kRpcRequest                    the gRPC socket is lost: another one, please
-//   irisd → client   kRpcSocket                     with that socket; the one before is closed
-//   client → irisd   kCall{call, method} bytes      a call of the heap service; a long request is a
-//                                                   descriptor instead
-//   client → irisd   kCancelCall{call}              the caller does not wait any more
-//   client → irisd   kTaken{call}                   one message of a stream was read
-//   irisd → client   kAnswer{call, flags} bytes     a message of the answer, or a piece of it
-//   irisd → client   kFailure{call, error}          the call has failed
-//   irisd → client   kError{code, text}             at any time; then irisd closes the socket
-//   irisd → client   kRestarted{generation, …}      another irisd has taken this session over; only
-//                                                   to a client whose hello said kVersionRestarts
-//   client → irisd   kRestartSeen{generation}       its answer, before any other frame
-//
-// A lost gRPC socket ends nothing. A client asks for a new one, one request at a time: irisd gives
-// a session kRpcSocketBurst of them at once and one in each kRpcSocketIntervalMs later. Like every
-// descriptor after the handshake it is acknowledged by kAck.
-//
-// Calls need no gRPC: the protobuf of a request comes as one frame, and so does its answer. The
-// client numbers its calls, upwards from 1 in the life of a session. An answer ends with a kAnswer
-// that has kAnswerEnds, or with a kFailure, also after a kCancelCall. An answer longer than
-// kMaxCallFrameBytes comes in consecutive pieces: all but the last have kAnswerContinues. A longer
-// request comes as a memfd of its size, sealed against writing and shrinking. A stream has at most
-// kStreamCredits messages on their way without their kTaken.
-//
-// A session may outlive its irisd: another process keeps the socket, and the next irisd sends
-// kRestarted, at any time after kWelcome. irisd drops everything that the client sent before its
-// kRestartSeen of that generation. After that all counts start again. The client repeats the calls
-// that have no final answer, with new, larger numbers; it acknowledges only descriptors that it
-// received after kRestarted. After several restarts it may answer only the last one.
-//
-// Anything else is illegal: a frame that is short, long, of unknown type, with unexpected
-// descriptors, or from another pid than the one that connected, ends the session with kError.
+// (SCM_RIGHTS). docs/protocol.md has the order of frames, and the rules for calls and restarts.
 #pragma once
 
 #include <sys/socket.h>
@@ -69,22 +29,22 @@ inline constexpr uint16_t kVersion = 1;         // of every frame; the only one 
 inline constexpr uint16_t kVersionRestarts = 2;
 
 enum class FrameType : uint16_t {
-  kHello = 1,
-  kChallenge = 2,
-  kChallengeReply = 3,
-  kWelcome = 4,
-  kError = 5,
-  kDescriptors = 6,
-  kAck = 7,
-  kRpcRequest = 8,
-  kRpcSocket = 9,
-  kCall = 10,
-  kCancelCall = 11,
-  kTaken = 12,
-  kAnswer = 13,
-  kFailure = 14,
-  kRestarted = 15,
-  kRestartSeen = 16,
+  kHello = 1,           // of the client
+  kChallenge = 2,       // of irisd, only if the kernel has no SO_PEERPIDFD
+  kChallengeReply = 3,  // of the client; its SCM_CREDENTIALS name the connecting process
+  kWelcome = 4,         // of irisd, with the socket of the session's gRPC channel
+  kError = 5,           // of irisd, which then closes the socket
+  kDescriptors = 6,     // of irisd
+  kAck = 7,             // of the client
+  kRpcRequest = 8,      // of the client: its gRPC socket is lost
+  kRpcSocket = 9,       // of irisd, with a new gRPC socket
+  kCall = 10,           // of the client
+  kCancelCall = 11,     // of the client
+  kTaken = 12,          // of the client: one message of a stream was read
+  kAnswer = 13,         // of irisd
+  kFailure = 14,        // of irisd
+  kRestarted = 15,      // of irisd
+  kRestartSeen = 16,    // of the client
 };
 
 struct FrameHeader {

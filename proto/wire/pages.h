@@ -1,14 +1,11 @@
 // Layout of the shared pages of the host barrier: 4,096 bytes, zeroed at creation, sealed against
-// resizing.
+// resizing. docs/protocol.md has the rules of the barrier, docs/memory_model.md its order of
+// memory.
 //
 // ControlPage: one per rank, which maps it read-write, and its peers read-only. irisd only copies
-// it to list waits (docs/decisions/025); its contents may be hostile. StatusPage: one per job.
-// irisd maps it read-write, ranks read-only. Words are accessed with the atomic built-ins, since no
-// process constructs objects in a shared page.
-//
-// Barrier (docs/memory_model.md): a rank stores its new epoch (release) into words[slot] of its own
-// page, wakes that word, then waits until every rank's word has reached the epoch (acquire), or the
-// status page reports the loss of a rank. Compare epochs with EpochReached(): they wrap.
+// it to list waits (docs/decisions/025); its contents may be hostile.
+// StatusPage: one per job. irisd maps it read-write, ranks read-only. Words are accessed with the
+// atomic built-ins, since no process constructs objects in a shared page.
 #pragma once
 
 #include <cstddef>

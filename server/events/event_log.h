@@ -4,21 +4,51 @@
 // loses events, and learns how many; it never delays others.
 #pragma once
 
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <memory_resource>
+#include <new>
 #include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "server/events/page_resource.h"
+#include "server/events/log.h"
 #include "server/job/events.h"
+#include "server/session/log_budget.h"
 #include "server/session/tenant_queue.h"
 
 namespace iris::server {
+
+// Whole pages from the kernel, as upstream of a pool. Long-lived objects among many short-lived
+// ones would hold pages of the heap that are otherwise free. Thread-safe.
+class PageResource : public std::pmr::memory_resource {
+ private:
+  static size_t Round(size_t bytes) {
+    static const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+    return (bytes + page - 1) / page * page;
+  }
+
+  void* do_allocate(size_t bytes, size_t /*alignment*/) override {
+    void* const pages =
+        mmap(nullptr, Round(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (pages == MAP_FAILED) throw std::bad_alloc();
+    return pages;
+  }
+  void do_deallocate(void* pages, size_t bytes, size_t /*alignment*/) override {
+    munmap(pages, Round(bytes));
+  }
+  bool do_is_equal(const std::pmr::memory_resource& other) const noexcept override {
+    return this == &other;
+  }
+};
 
 inline constexpr size_t kEventsKept = 1024;
 inline constexpr size_t kEventsQueuedPerFollower = 256;
@@ -95,6 +125,30 @@ class EventLog {
   TenantQueue users_ ABSL_GUARDED_BY(mu_){&memory_};                     // whose they are
   std::vector<std::shared_ptr<EventFollower>> followers_ ABSL_GUARDED_BY(mu_);
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+// Writes events of all threads to the log, in the order in which they happened, at a bounded rate
+// for each user and for all (LogBudget). Thread-safe. Borrows the logger.
+class EventPrinter {
+ public:
+  explicit EventPrinter(const Logger* logger) : logger_(logger) {}
+
+  // Queues; never waits for the log.
+  void Push(EventRecord event) ABSL_LOCKS_EXCLUDED(queue_mu_);
+
+  // Passes the queue to the logger, which has all earlier events when Print returns.
+  void Print() ABSL_LOCKS_EXCLUDED(print_mu_, queue_mu_);
+
+ private:
+  void Print(const EventRecord& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(print_mu_);
+  void Settle(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(print_mu_);
+
+  const Logger* const logger_;
+  absl::Mutex print_mu_ ABSL_ACQUIRED_BEFORE(queue_mu_);  // one writes at a time: so order is kept
+  LogBudget budget_ ABSL_GUARDED_BY(print_mu_){kEventLogRates};
+  absl::Time settled_ ABSL_GUARDED_BY(print_mu_) = absl::InfinitePast();
+  absl::Mutex queue_mu_;
+  std::deque<EventRecord> queue_ ABSL_GUARDED_BY(queue_mu_);
 };
 
 }  // namespace iris::server

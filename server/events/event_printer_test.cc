@@ -1,6 +1,4 @@
 // Lines of the log come in the order of the events, whichever threads the events happened on.
-#include "server/events/event_printer.h"
-
 #include <gtest/gtest.h>
 
 #include <sstream>
@@ -10,6 +8,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "server/events/event_log.h"
 
 namespace iris::server {
 namespace {

@@ -1,5 +1,3 @@
-#include "server/events/line_writer.h"
-
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>

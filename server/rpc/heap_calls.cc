@@ -70,14 +70,15 @@ absl::StatusOr<HeapPart> FindHeapPart(const Daemon& daemon, const CallerInfo& ca
   if (query.bytes == 0) {
     return absl::InvalidArgumentError(absl::StrCat(query.what, ": 0 bytes asked for"));
   }
-  const absl::StatusOr<std::vector<JobSnapshot>> jobs = VisibleJobs(daemon, caller, query.job);
-  if (!jobs.ok()) return jobs.status();
-  if (jobs->size() > 1) {
+  const std::vector<JobSnapshot> jobs = daemon.Inspect(
+      [&](const JobMachine& machine) { return machine.Jobs(QueryOf(caller, query.job)); });
+  if (jobs.empty()) return NoSuchJob(caller, query.job);
+  if (jobs.size() > 1) {
     return absl::FailedPreconditionError(
-        absl::StrCat(query.what, ": ", jobs->size(),
+        absl::StrCat(query.what, ": ", jobs.size(),
                      " users have a job of that name; ask as the user who owns it"));
   }
-  const JobSnapshot& job = jobs->front();
+  const JobSnapshot& job = jobs.front();
   const auto rank = std::find_if(job.ranks.begin(), job.ranks.end(),
                                  [&](const RankSnapshot& r) { return r.rank == query.rank; });
   if (rank == job.ranks.end() || rank->segments.empty()) {

@@ -111,15 +111,6 @@ absl::Status NoSuchJob(const CallerInfo& caller, const std::string& name) {
 
 bool SeesAll(const Party& party) { return party.IsOperator(geteuid()); }
 
-absl::StatusOr<std::vector<JobSnapshot>> VisibleJobs(const Daemon& daemon, const CallerInfo& caller,
-                                                     const std::string& name) {
-  const JobQuery query = QueryOf(caller, name);
-  std::vector<JobSnapshot> jobs =
-      daemon.Inspect([&query](const JobMachine& machine) { return machine.Jobs(query); });
-  if (jobs.empty() && !name.empty()) return NoSuchJob(caller, name);
-  return jobs;
-}
-
 absl::Status ListDevices(const Daemon& daemon, const CallerInfo& /*caller*/,
                          const v1::ListDevicesRequest& request, v1::ListDevicesReply* reply) {
   const std::vector<Ledger::DeviceAccount> accounts =

@@ -23,11 +23,6 @@ JobQuery QueryOf(const CallerInfo& caller, const std::string& name);
 // The error of a job that is not there, or that the caller may not see.
 absl::Status NoSuchJob(const CallerInfo& caller, const std::string& name);
 
-// The jobs that the caller may see, of that name if one is given. kNotFound if one is given and
-// there is none.
-absl::StatusOr<std::vector<JobSnapshot>> VisibleJobs(const Daemon& daemon, const CallerInfo& caller,
-                                                     const std::string& name);
-
 // One page each; the reply is empty at the start. kInvalidArgument: the token is none of this
 // listing. kNotFound: a first page, of a job that is not there or that the caller may not see.
 absl::Status ListDevices(const Daemon& daemon, const CallerInfo& caller,

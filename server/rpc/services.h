@@ -12,7 +12,7 @@
 
 #include "absl/time/time.h"
 #include "server/host/daemon.h"
-#include "server/host/worker_pool.h"
+#include "server/host/threads.h"
 #include "server/link/incoming_call.h"
 #include "server/rpc/admin_calls.h"
 #include "server/rpc/calls.h"

@@ -6,7 +6,7 @@
 
 #include "absl/time/time.h"
 #include "server/events/log.h"
-#include "server/host/process_limits.h"
+#include "server/host/limits.h"
 #include "server/supervise/supervisor.h"
 
 int main(int argc, char** argv) {

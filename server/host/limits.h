@@ -1,6 +1,4 @@
-// HostMemory: how much of the host's memory this process may still take before the kernel kills a
-// process: the minimum of its cgroups and the machine. Memory of emulated devices is there, and the
-// kernel charges reserved pages to irisd. Thread-safe.
+// Limits of this process and of the host. Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +11,16 @@
 
 namespace iris::server {
 
+// Raises the limit of descriptors as far as possible, and returns it.
+uint64_t RaiseDescriptorLimit();
+
+// kResourceExhausted: irisd cannot serve with so few descriptors, or so little address space.
+absl::Status CheckLimits(uint64_t fd_limit);
+
+// For std::set_terminate: want of memory, and any std::system_error, ends the process with one line
+// on stderr and exit code 1, without a core file. Anything else is a bug, and aborts.
+[[noreturn]] void EndForWant();
+
 struct MemoryLeft {
   uint64_t left_bytes = ~uint64_t{0};  // page cache that can go counts as left
   uint64_t limit_bytes = 0;
@@ -24,6 +32,8 @@ struct MemoryLeft {
 // limit.
 MemoryLeft TightestMemory(const std::string& root = "");
 
+// How much of the host's memory this process may still take before the kernel kills a process.
+// Memory of emulated devices is there, and the kernel charges reserved pages to irisd.
 class HostMemory {
  public:
   // Kept free for irisd itself.

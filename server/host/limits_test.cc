@@ -1,5 +1,5 @@
 // Figures of cgroups and of the machine, as the kernel writes them, in a temporary folder.
-#include "server/host/host_memory.h"
+#include "server/host/limits.h"
 
 #include <gtest/gtest.h>
 #include <stdlib.h>

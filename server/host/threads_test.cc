@@ -1,4 +1,4 @@
-#include "server/host/worker_pool.h"
+#include "server/host/threads.h"
 
 #include <gtest/gtest.h>
 
