@@ -1,4 +1,4 @@
-// What the calls of a communicator have in common.
+// Shared parts of the calls of a communicator.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// What the C API says of a fill, checked, for the backend. Thread-safe.
+// Converts a fill of the C API, checked, for the backend. Thread-safe.
 #pragma once
 
 #include <cstdint>

@@ -50,7 +50,7 @@ class ContextState {
   absl::Mutex mu_;
   const backend::BackendOperations* backend_ ABSL_GUARDED_BY(mu_) = nullptr;
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
-  // In the order in which they were made, and by handle.
+  // Ordered by creation, and by handle.
   std::map<uint64_t, std::pair<Kind, const void*>> objects_ ABSL_GUARDED_BY(mu_);
   std::map<const void*, uint64_t> numbers_ ABSL_GUARDED_BY(mu_);
   uint64_t n_made_ ABSL_GUARDED_BY(mu_) = 0;
@@ -130,7 +130,7 @@ absl::Status Unknown(const void* handle) {
       "_create gave and that was not destroyed"));
 }
 
-// As Run, with the object of a handle.
+// Like Run, with the object of a handle.
 template <typename T, typename Body>
 iris_code With(const void* handle, Body body) noexcept {
   return Run([&]() -> absl::Status {
@@ -139,8 +139,8 @@ iris_code With(const void* handle, Body body) noexcept {
   });
 }
 
-// As With, with an object and a stream. What touches the heap goes on a stream of the same context,
-// which waits for its streams before it unmaps the heap; events tie any two streams.
+// Like With, with an object and a stream. Work on the heap goes to a stream of the same context,
+// which waits for its streams before it unmaps the heap; events connect any two streams.
 template <typename T, typename Body>
 iris_code WithStream(const void* handle, const void* stream, Body body) noexcept {
   return With<T>(handle, [&](T& object) -> absl::Status {
@@ -173,7 +173,7 @@ class TeamOf {
   const Held<TeamObject> held_;
 };
 
-// As With, with a context and a team of it.
+// Like With, with a context and a team of it.
 template <typename Body>
 iris_code WithTeam(const void* context, const iris_team* team, Body body) noexcept {
   return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {

@@ -15,7 +15,7 @@ namespace backend = iris::backend;
 
 namespace {
 
-// As With, with a context that may be used, and its backend.
+// Like With, with a usable context and its backend.
 template <typename Body>
 iris_code WithBackend(const void* context, Body body) noexcept {
   return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {

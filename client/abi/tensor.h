@@ -45,7 +45,7 @@ struct TensorObject : Object {
   TensorObject(std::shared_ptr<Storage> s, const View& v, uint32_t r)
       : state(s->state), storage(std::move(s)), view(v), rank(r) {}
 
-  // Of the first element.
+  // The address of the first element.
   char* address() const;
 
   const std::shared_ptr<ContextState> state;

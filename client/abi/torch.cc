@@ -29,9 +29,9 @@ struct Blocks {
     iris_context* context = nullptr;
     internal::Allocation allocation;
   };
-  // What was given at one address. It is more than one block where torch keeps what was of a
-  // context that has ended, and a later context has its heap at the same place. Nobody can say then
-  // which of them a free is for: so all of them end with the last.
+  // The blocks at one address. There is more than one if torch keeps a block of a context that has
+  // ended, and a later context has its heap at the same place. A free then does not say which block
+  // it is for, so all of them end with the last.
   struct Place {
     std::vector<Block> blocks;
     size_t n_freed = 0;

@@ -143,7 +143,7 @@ absl::StatusOr<View> Slice(const View& view, uint32_t dim, int64_t start, int64_
   View out = view;
   out.shape[dim] = start < stop ? (stop - start - 1) / step + 1 : 0;
   if (out.shape[dim] > 0) out.offset_bytes += BytesOf(view, dim, start);
-  // What has one element takes no step, which may be any number.
+  // A dimension with one element takes no step, which may then be any number.
   if (out.shape[dim] > 1) out.strides[dim] *= step;
   return out;
 }

@@ -39,7 +39,7 @@ std::string ShapeText(absl::Span<const int64_t> shape);
 // size, or more bytes than 2^63 - 1, counted as if no size were 0.
 absl::StatusOr<View> MakeView(DType dtype, absl::Span<const int64_t> shape);
 
-// The same with strides of the caller's. kInvalidArgument also: they overflow.
+// Makes a view with the caller's strides. kInvalidArgument also: they overflow.
 absl::StatusOr<View> MakeStridedView(DType dtype, absl::Span<const int64_t> shape,
                                      absl::Span<const int64_t> strides);
 
@@ -49,15 +49,15 @@ struct ByteSpan {
 };
 ByteSpan SpanOf(const View& view);
 
-// As the functions of the C API of these names.
+// Implement the functions of the C API with these names.
 absl::StatusOr<View> Slice(const View& view, uint32_t dim, int64_t start, int64_t stop,
                            int64_t step);
 absl::StatusOr<View> Select(const View& view, uint32_t dim, int64_t index);
 absl::StatusOr<View> Reshape(const View& view, absl::Span<const int64_t> shape);
 absl::StatusOr<View> Permute(const View& view, absl::Span<const uint32_t> dims);
 
-// The dimensions at the end that two views of one shape have one element behind the other in, as
-// one row of so many elements, and how many dimensions are left before them.
+// The last dimensions in which the elements of two views of one shape are consecutive, as one row
+// of so many elements, and the number of dimensions before them.
 struct Rows {
   uint32_t n_outer = 0;
   uint64_t row = 1;  // elements

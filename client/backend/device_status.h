@@ -1,4 +1,4 @@
-// From the device layer's Result to absl::Status. For the parts of the host library that start
+// Converts the device layer's Result to absl::Status, for the parts of the host library that launch
 // kernels.
 #pragma once
 

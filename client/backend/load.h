@@ -9,9 +9,9 @@
 
 namespace iris::backend {
 
-// The table of the backend `name`, as irisd says it: the one that is linked into this program, else
-// that of libiris_NAME.so, which lies beside the host library. kFailedPrecondition: there is none,
-// or it is of another version; says which file was looked for and what to do.
+// Returns the table of the backend that irisd calls `name`: the one linked into this program, else
+// that of libiris_NAME.so in the folder of the host library. kFailedPrecondition: there is none, or
+// it has another version; the message names the file and the remedy.
 absl::StatusOr<const BackendOperations*> LoadBackend(absl::string_view name);
 
 }  // namespace iris::backend

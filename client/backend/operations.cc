@@ -20,7 +20,7 @@
 namespace iris::backend {
 namespace {
 
-// Behind a copy on the stream: whoever acquires the word sees the copied bytes.
+// Runs after a copy on the stream: a reader that acquires the word sees the copied bytes.
 IRIS_KERNEL void ChangeWord(uint64_t* word, uint64_t value, SignalOp op) {
   if (op == SignalOp::kSet) {
     Store<Scope::kSystem, Order::kRelease>(word, value);

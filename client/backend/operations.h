@@ -58,7 +58,7 @@ struct BackendOperations {
   Result (*SignalAfter)(uint64_t* word, uint64_t value, SignalOp op, Stream& stream);
   Result (*PrepareSignals)();
 
-  // As the functions of these names.
+  // These are the functions of the same names.
   uint32_t (*MaxBlocksWhenShared)(uint32_t ranks_per_device, uint32_t multiprocessors);
   uint64_t (*WorkspaceBytes)(uint32_t n_members, const ccl::Config& config);
   Result (*CreateComm)(const ccl::CommOptions& options, ccl::Comm* out);
@@ -109,7 +109,7 @@ struct BackendOperations {
   Result (*MakeSequence)(const fill::Description& from, fill::Sequence* out);
   Result (*Fill)(const fill::Sequence& sequence, uint64_t first, const fill::Place& place,
                  Stream& stream);
-  // Loads what the host library launches beside collectives: fills, signals, and the clock's.
+  // Loads the other kernels of the host library: fills, signals, and that of the clock.
   Result (*PrepareHelpers)();
   // Compares the clock of the current device with the host's, by a kernel that answers the host
   // some times: the best answer. kDeadlineExceeded: the device was busy for seconds.

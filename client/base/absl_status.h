@@ -1,4 +1,4 @@
-// From iris::Status, which programs see, to absl::Status, which our own programs and tests use
+// Converts iris::Status, which programs see, to absl::Status, which our own programs and tests use
 // inside. Pure functions.
 #pragma once
 

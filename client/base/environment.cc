@@ -46,7 +46,7 @@ absl::StatusOr<Switches> ReadSwitches(const Getter& get) {
 
 absl::Status CheckVariables(const Getter& get) {
   absl::Status status = ReadSwitches(get).status();
-  // As the emulator reads them: iris/backend/emu/scheduler.cc.
+  // The emulator reads the same variables: iris/backend/emu/scheduler.cc.
   if (status.ok()) status = ReadNumber(get, "IRIS_EMU_WORKERS", 1, 64).status();
   if (status.ok()) status = ReadNumber(get, "IRIS_EMU_RESIDENT_BLOCKS", 1, 1 << 20).status();
   return status;

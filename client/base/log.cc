@@ -4,6 +4,7 @@
 #include <spdlog/spdlog.h>
 
 #include <atomic>
+#include <iterator>
 #include <memory>
 #include <string>
 
@@ -15,6 +16,7 @@ namespace iris::log {
 namespace {
 
 constexpr char kLevelVariable[] = "IRIS_LOG_LEVEL";
+constexpr const char* kNames[] = {"debug", "info", "warning", "error", "off"};  // of Level
 constexpr uint64_t kNoRank = ~0ull;
 
 // rank in the high half, n_ranks in the low half.
@@ -58,12 +60,10 @@ absl::Status CheckLevel(const internal::Getter& get) {
 
 Level ParseLevel(absl::string_view given, Level fallback) {
   const std::string name = absl::AsciiStrToLower(given);
-  if (name == "debug") return Level::kDebug;
-  if (name == "info") return Level::kInfo;
-  if (name == "warning" || name == "warn") return Level::kWarning;
-  if (name == "error") return Level::kError;
-  if (name == "off") return Level::kOff;
-  return fallback;
+  for (size_t level = 0; level < std::size(kNames); ++level) {
+    if (name == kNames[level]) return static_cast<Level>(level);
+  }
+  return name == "warn" ? Level::kWarning : fallback;
 }
 
 void SetRank(uint32_t rank, uint32_t n_ranks) {
@@ -80,8 +80,7 @@ void Write(Level level, absl::string_view text) {
   if (rank != kNoRank) {
     absl::StrAppend(&line, "[", rank >> 32, "/", rank & 0xffffffffu, "] ");
   }
-  constexpr const char* kNames[] = {"debug: ", "info: ", "warning: ", "error: "};
-  absl::StrAppend(&line, kNames[static_cast<int>(level)], base::Printable(text));
+  absl::StrAppend(&line, kNames[static_cast<int>(level)], ": ", base::Printable(text));
   Logger().log(spdlog::level::info, spdlog::string_view_t(line.data(), line.size()));
 }
 

@@ -1,4 +1,4 @@
-// What collectives, tune, compare and matmul do, once their options have been read.
+// Runs collectives, tune, compare and matmul, once their options have been read.
 
 #include <algorithm>
 #include <iostream>
@@ -97,7 +97,7 @@ std::vector<CollectiveCase> Cases(const Names& operations, const std::vector<uin
         CollectiveCase what = {operation, bytes, variant, 0, 0, search.as_rules};
         if (!chosen && variant != kAuto && !IsWorthMeasuring(what, ranks)) continue;
         if (search.as_rules) {
-          // By size; and kernels alone have blocks.
+          // Chosen by size; only kernels have blocks.
           const bool copies_alone = variant == kCopyEngine && operation != "all_reduce";
           if (copies_alone) what.blocks = 1, what.threads = 32;
           cases.push_back(what);

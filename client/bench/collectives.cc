@@ -24,7 +24,7 @@ using ccl::Operation;
 using ccl::Variant;
 using local::World;
 
-// How an operation uses its buffers. A row is the part of one rank.
+// The use of buffers by an operation. A row is the part of one rank.
 struct Traits {
   Operation operation;
   bool whole = false;     // a call counts all elements, rather than those of a row

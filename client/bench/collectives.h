@@ -30,13 +30,13 @@ inline constexpr uint64_t kMaxCollectiveBytes = uint64_t{64} << 30;
 // Returns how many ranks the machine has devices for; on the emulator, as many as a team may have.
 uint32_t MostCollectiveRanks();
 
-// Those that can be measured, barrier last.
+// Returns the operations that can be measured, barrier last.
 std::vector<std::string> CollectiveOperations();
-// Those that the operation has, of which a rule may name one. None: of barrier.
+// Returns the variants that the operation has and a rule may name. Barrier has none.
 std::vector<std::string> CollectiveVariants(const std::string& operation);
 // True if the unroll of a plan makes a difference to sums of bf16.
 bool IsUnrolled(const std::string& operation, const std::string& variant);
-// False: far from any size at which the variant could be the best one.
+// False if the size is far from any at which the variant could be the best one.
 bool IsWorthMeasuring(const CollectiveCase& what, uint32_t ranks);
 
 // Measures sums of bf16 and returns a figure for each case, in their order; of as_rule cases of one

@@ -20,7 +20,7 @@
 namespace iris::bench {
 namespace {
 
-// As of ccl, which only a compiler of kernels can include.
+// The limits of ccl, whose header needs a compiler of kernels.
 constexpr uint32_t kMaxBlocks = SyncArea::kMaxBlocks;
 constexpr uint32_t kMaxThreads = 512;
 constexpr uint32_t kMaxUnroll = 2;

@@ -26,12 +26,12 @@ inline bool Has(const Names& names, const std::string& name) {
 }
 
 struct AloneSettings {
-  // Of iris_bench.
+  // Options of iris_bench.
   uint32_t samples = 10;
   bool json = false;
   std::string output;
   std::string svg_path;
-  // Of the sub-commands. Empty: as their help says.
+  // Options of the sub-commands. Empty: the default in their help.
   std::vector<uint32_t> rank_counts;
   std::vector<std::string> operations;
   std::vector<uint64_t> sizes;
@@ -47,7 +47,7 @@ struct AloneSettings {
   std::vector<std::string> peers_paths;
   std::string peers_command;
   double peers_timeout_seconds = 600;
-  // Of matmul alone.
+  // Options of matmul alone.
   int64_t random = -1;
   uint64_t seed = 1;
   bool fail_behind = false;
@@ -72,7 +72,7 @@ absl::Status Matmul(const Alone& alone);
 void AddAloneCommands(CLI::App* app, AloneSettings* settings);
 bool IsAloneCommand(const std::string& name);
 
-// Runs one and writes its report, which has the facts of the run, or its table of rules.
+// Runs a command and writes its report with the facts of the run, or its table of rules.
 // kFailedPrecondition, after the report: --fail-behind, and a row is slower than its best peer.
 absl::Status RunAloneCommand(const std::string& name, const AloneSettings& settings,
                              BenchReport* report);

@@ -411,7 +411,7 @@ std::string ShapeText(const ProductShape& shape) {
 
 std::vector<ProductShape> RandomShapes(uint32_t count, uint64_t seed, uint64_t largest) {
   std::mt19937_64 random(seed);
-  // By hand: the distributions of the library differ from one to the next.
+  // Computed here, because the distributions of standard libraries differ.
   const auto dimension = [&] {
     const double part = static_cast<double>(random() >> 11) / static_cast<double>(1ull << 53);
     const double most = static_cast<double>(std::max(largest, kStep)) / kStep;

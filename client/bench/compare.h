@@ -56,7 +56,7 @@ struct PeerWords {
   std::string ratio;        // names the column of the best peer's time to ours
   int decimals = 2;         // of that column
   std::string rows_below;   // "Ratio", in the note that counts the rows below 1.0
-  std::string noun;         // tells rows of the same operation and ranks apart: "bytes"
+  std::string noun;         // distinguishes rows of an operation and ranks: "bytes"
 };
 
 // Makes a table of `columns`, which the cells of the rows fill, a column for each peer that has
@@ -78,9 +78,9 @@ std::string ShapeText(const ProductShape& shape);
 // whose logarithms are spread evenly from 64 to `largest`.
 std::vector<ProductShape> RandomShapes(uint32_t count, uint64_t seed, uint64_t largest);
 
-// A row for each of `ours`, a column for each peer that has figures of such rows, which are times
-// in graphs. *behind, if it is not null, gets a text for each row of what "auto" chose that is
-// slower than the best peer, in the graph.
+// Makes a table with a row for each of `ours`, and a column for each peer with figures of such
+// rows, which are times in graphs. *behind, if not null, gets a text for each row in which the
+// choice of "auto" is slower in a graph than the best peer.
 Table ProductTable(const std::vector<ProductFigure>& ours, const std::vector<PeerFigure>& peers,
                    std::vector<std::string>* behind);
 

@@ -1,5 +1,5 @@
-// What iris_bench measures on one rank's device: kernels written on the device API as a user writes
-// them, started and timed. Compiled for one backend; this header is of none, so that the rest of
+// A Device launches and times kernels on one rank's device, written on the device API as a user
+// writes them. Compiled for one backend; this header is of none, so that the rest of
 // iris_bench needs no device compiler.
 //
 // A Device belongs to one thread, on which its device is current. Calls that involve a peer say
@@ -22,8 +22,8 @@ class Context;
 
 namespace iris::bench {
 
-// By kernel: kLoad and kStore touch the peer's memory alone, kGet and kPut copy between it and this
-// rank's. kCopyPut and kCopyGet: by copy engine, Stream::Put and Get.
+// Kernels: kLoad and kStore access the peer's memory alone, kGet and kPut copy between it and this
+// rank's. The copy engine: kCopyPut and kCopyGet, by Stream::Put and Get.
 enum class Transfer { kLoad, kStore, kGet, kPut, kCopyGet, kCopyPut };
 inline constexpr const char* kTransferNames[] = {"load", "store",    "get",
                                                  "put",  "copy get", "copy put"};
@@ -58,7 +58,7 @@ struct PingPongSpec : KernelSpec {
   bool first = false;
   uint64_t* flag = nullptr;  // one word in every heap
   uint64_t base = 0;         // value of the flag before; both grow alike, see PingPongRounds
-  // Of payload_bytes, put before each signal; 2 * payload_bytes of heap.
+  // payload_bytes are put before each signal; the heap has 2 * payload_bytes.
   uint8_t* payload = nullptr;
   uint64_t payload_bytes = 0;
 };
@@ -79,7 +79,7 @@ class Device {
 
   // The peer does nothing.
   absl::StatusOr<std::vector<double>> RunTransfer(const TransferSpec& spec);
-  // The peer does nothing, or the same. Of all operations of one launch.
+  // The peer does nothing, or calls it too. A sample is the time of all operations of one launch.
   absl::StatusOr<std::vector<double>> RunAtomics(const AtomicSpec& spec);
   // The peer calls it too, with the other `first`. Round trips, the mean of a sample's rounds.
   absl::StatusOr<std::vector<double>> RunPingPong(const PingPongSpec& spec);

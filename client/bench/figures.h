@@ -1,5 +1,5 @@
-// What iris_bench knows of collectives, by name: what to measure, what came out, and a rule of a
-// table. Plain values, so that what handles them needs no compiler of kernels.
+// Cases, figures and rules of collectives, by name. Plain values, so that code which handles them
+// needs no compiler of kernels.
 #pragma once
 
 #include <cstdint>
@@ -32,12 +32,12 @@ struct CollectiveFigure {
   uint32_t threads = 0;
   uint32_t unroll = 1;
   double us = 0;
-  // What a call costs the thread that makes it, without a graph.
+  // The time of a call in the calling thread, without a graph.
   double host_us = 0;
   double bus_gb_per_s = 0;  // 0: of barrier
 };
 
-// As ccl::Rule.
+// The fields of ccl::Rule.
 struct CollectiveRule {
   std::string operation;
   uint32_t max_members = 0;

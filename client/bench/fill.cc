@@ -1,4 +1,4 @@
-// fill: how fast a device makes the values of tensors, beside its own fill of bytes.
+// fill: measures how fast a device makes the values of tensors, and its own fill of bytes.
 #include <functional>
 #include <utility>
 #include <vector>

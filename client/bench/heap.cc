@@ -23,7 +23,7 @@ double MonotonicMilliseconds() {
   return static_cast<double>(now.tv_sec) * 1e3 + static_cast<double>(now.tv_nsec) / 1e6;
 }
 
-// From the first rank's start, its value 0, to the last one's end, its value 1.
+// Returns the time from the first rank's start, its value 0, to the last one's end, its value 1.
 double Span(const std::vector<std::vector<double>>& all) {
   double first = all[0][0], last = all[0][1];
   for (const std::vector<double>& of_rank : all) {

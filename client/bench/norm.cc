@@ -1,5 +1,5 @@
-// norm: a serving step, so many all_reduces each with an RMS norm behind it, in a graph: two calls
-// for each pair, or one of iris::norm.
+// norm: measures a step of inference in a graph: many all_reduces, each followed by an RMS norm, as
+// two calls for each pair or as one of iris::norm.
 #include "iris/norm.h"
 
 #include <algorithm>

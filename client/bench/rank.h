@@ -1,4 +1,4 @@
-// Where iris_bench runs: one rank, a process with an iris::Context or a thread of this process.
+// A rank of iris_bench: a process with an iris::Context, or a thread of this process.
 //
 // Used by one thread. Calls marked collective are made by all ranks in the same order.
 #pragma once

@@ -40,7 +40,7 @@ class Table {
   Table(std::string name, std::string title, std::vector<Column> columns)
       : name_(std::move(name)), title_(std::move(title)), columns_(std::move(columns)) {}
 
-  // As many cells as columns.
+  // Adds a row, which has as many cells as there are columns.
   void Add(std::vector<nlohmann::json> cells);
   // A sentence below the table.
   void Note(std::string text) { notes_.push_back(std::move(text)); }
@@ -62,8 +62,8 @@ class BenchReport {
   void Fact(std::string name, nlohmann::json value);
   void Add(Table table);
 
-  // From now on, facts and tables are written to `file` and flushed as they come, so that Text is
-  // there when the run ends, and what was measured if it fails. Borrows the file.
+  // Writes facts and tables to `file` from now on, and flushes it, so that Text is there when the
+  // run ends, and the measurements if it fails. Borrows the file.
   void PrintTo(std::FILE* file);
 
   std::string Text() const;

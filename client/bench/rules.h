@@ -1,4 +1,4 @@
-// From figures of collectives to the rules of a table. Pure functions.
+// Makes the rules of a table from figures of collectives. Pure functions.
 #pragma once
 
 #include <vector>
@@ -7,14 +7,12 @@
 
 namespace iris::bench {
 
-// Rules for all operations, rank counts and sizes that were measured, in an order that says what
-// each figure says: of operations as they come, of ranks and bytes ascending, the last without
-// limit.
+// Makes rules for all operations, rank counts and sizes that were measured: operations in their
+// order, ranks and bytes ascending, the last without limit.
 //
-// Of figures within 2 % of the fastest, the one with the fewest threads on the device decides. A
-// rule reaches to the geometric middle between the last size that it won and the next one. Behind
-// rules of the copy engine, which are passed over without Config::symmetric, come those that won
-// without it.
+// Among the figures within 2 % of the fastest, the one with the fewest threads decides. A rule
+// reaches to the geometric middle between the last size that it won and the next one. Rules of the
+// copy engine are passed over without Config::symmetric, so those that won without it follow them.
 std::vector<CollectiveRule> MakeRules(const std::vector<CollectiveFigure>& figures);
 
 // Lines of products for all operations, rank counts and shapes that were measured, in the order in

@@ -85,7 +85,7 @@ absl::Status Sweep(const Run& run);
 absl::Status Atomics(const Run& run);
 absl::Status PingPong(const Run& run);
 absl::Status Barriers(const Run& run);
-// Those below need a Context.
+// These need a Context.
 absl::Status Create(const Run& run);
 absl::Status Allocate(const Run& run);
 absl::Status Grow(const Run& run);

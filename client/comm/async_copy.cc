@@ -37,7 +37,7 @@ class AsyncCopy {
     src_bytes_ = Span("the source's", rows.src_pitch_bytes);
   }
 
-  // From the first row's beginning to the last one's end.
+  // Returns the bytes from the first row's beginning to the last one's end.
   uint64_t dst_bytes() const { return dst_bytes_; }
   uint64_t src_bytes() const { return src_bytes_; }
 

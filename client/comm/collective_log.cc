@@ -81,7 +81,7 @@ void CollectiveLog::Close() {
     const Writing writing(record_);
     Store(&record_->team_id, kNoTeam);
   }
-  // Release: who takes the record next writes behind this.
+  // Release: the next owner of the record writes after this.
   __atomic_store_n(&record_->n_members, 0u, __ATOMIC_RELEASE);
   record_ = nullptr;
 }

@@ -19,12 +19,12 @@ class CollectiveLog {
     uint32_t team_id = 0;
     uint32_t n_members = 0;
     uint64_t workspace_offset_bytes = 0;
-    // As in wire::CollectiveRecord.
+    // The field of wire::CollectiveRecord.
     uint16_t finished_at = 0;
     uint16_t waiting_at = 0;
   };
 
-  // Of no communicator: tells nothing.
+  // Belongs to no communicator, and records nothing.
   CollectiveLog() = default;
   // Takes a free record of the page, if there is one. A communicator of one member waits for nobody
   // and takes none.

@@ -35,7 +35,7 @@ absl::StatusOr<Config> ConfigOf(const HostContext& context,
   if (!switches->ccl_lines.value_or(true)) config.without_lines = true;
   if (config.max_blocks == 0) {
     config.max_blocks = backend.MaxBlocksWhenShared(context.ranks_per_device(), 0);
-    // What was asked for in so many words is done, and not refused.
+    // Blocks that were asked for explicitly are not limited.
     if (config.max_blocks != 0) {
       config.max_blocks = std::max({config.max_blocks, config.blocks, config.packet_blocks});
     }
@@ -69,7 +69,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
   if (!workspace.ok()) return Annotate(workspace.status(), what);
   made->workspace_ = *std::move(workspace);
 
-  // From here on every member goes on to the barrier of Prepare, whatever fails, so that nobody
+  // From here on every member goes on to the barrier of Prepare, whatever fails, so that no member
   // waits in vain.
   made->report_ = static_cast<ErrorReport*>(backend.MallocHost(sizeof(ErrorReport)));
   absl::Status status;
@@ -397,7 +397,7 @@ absl::Status Communicator::Check() const {
   }
   absl::StrAppend(&text, result.what);
   if (result.code == StatusCode::kAborted) {
-    // Who died is known to irisd, and on the status page.
+    // irisd and the status page know which rank died.
     const absl::Status health = context_.Health();
     if (!health.ok()) absl::StrAppend(&text, "; ", health.message());
   } else {

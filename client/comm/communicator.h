@@ -1,8 +1,8 @@
-// Communicator: what is behind an iris::ccl::Communicator. It allocates the workspace, starts the
-// collectives of a backend on a stream, and says in a status what failed, which rank was missing
-// and which process that is.
+// Communicator: the implementation of iris::ccl::Communicator. It allocates the workspace, launches
+// the operations of a backend on a stream, and reports in a status what failed, which rank was
+// missing and its process.
 //
-// What the operations do, and which memory they take: see iris/collective/collective.h. One call at
+// iris/collective/collective.h says what the operations do, and which memory they take. One call at
 // a time per Communicator. Borrows the context and the backend's table.
 #pragma once
 
@@ -85,7 +85,7 @@ class Communicator {
   // Says how Matmul runs this call, whose matrices may be null: see ops::Choose.
   absl::StatusOr<ops::LaunchPlan> ChooseMatmul(const ops::Matmul& call) const;
 
-  // Of a mixture of experts; see iris/moe/moe.h. Errors of the arguments name the config.
+  // MoE operations; see iris/moe/moe.h. Errors of the arguments name the config.
   static absl::StatusOr<moe::Sizes> MoeSizes(const backend::BackendOperations& backend,
                                              uint32_t n_members, uint32_t index,
                                              const moe::Config& config);
@@ -97,7 +97,7 @@ class Communicator {
                           backend::Stream& stream);
   // A norm of sums. Errors of the arguments name the problem.
   absl::Status Norm(const norm::Norm& call, backend::Stream& stream);
-  // What Norm of this problem runs.
+  // Says how Norm runs this problem.
   absl::StatusOr<norm::Plan> ChooseNorm(const norm::Problem& problem) const;
 
   // The first failure of an operation, as far as the streams have come, with the operation and its
@@ -106,7 +106,7 @@ class Communicator {
   // full, on all ranks alike; kOutOfRange names a token of a rank that chose no expert, likewise.
   // It stays until Reset.
   absl::Status Check() const;
-  // In host memory that kernels can read: not 0 once an operation has failed.
+  // A word in host memory that kernels can read: not 0 once an operation has failed.
   const uint64_t* error_word() const { return &report_->word; }
   // Waits for the stream, then Check.
   absl::Status Synchronize(backend::Stream& stream);
@@ -122,7 +122,7 @@ class Communicator {
   absl::Status Usable() const;
   // Turns a world rank into its place in the team. kInvalidArgument: it has none.
   absl::Status ToIndex(uint32_t* rank) const;
-  // What both operations of moe have in common.
+  // Puts an operation of MoE on the stream by `start`.
   template <typename Start>
   absl::Status PutMoe(ccl::Operation what, const moe::Config& config, void* workspace,
                       uint32_t tokens, DType type, Start start);

@@ -42,7 +42,7 @@ std::string RanksText(uint64_t members, absl::Span<const uint32_t> ranks) {
 
 std::string Text(const ops::CallRecord& call) {
   std::string text = absl::StrCat("(m=", call.m);
-  // What members may differ in is not told.
+  // Members may differ in fields that are left out.
   if (call.n != 0) absl::StrAppend(&text, ", n=", call.n);
   if (call.k != 0) absl::StrAppend(&text, ", k=", call.k);
   absl::StrAppend(&text, ", type=", DTypeName(call.type));
@@ -118,7 +118,7 @@ bool ChecksCalls(const PackedCall& call) {
   return ccl::Unpack(call).check_calls;
 }
 
-// Whether two calls are the same GEMM by another variant.
+// Returns true if two calls are the same GEMM by different variants.
 bool DifferByVariant(const PackedCall& a, const PackedCall& b) {
   if (!ccl::IsMatmul(a.operation()) || a.operation() != b.operation()) return false;
   const ops::CallRecord x = ops::Unpack(a);

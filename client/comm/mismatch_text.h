@@ -1,4 +1,4 @@
-// What is said of members that called a collective operation differently. Pure functions.
+// The message for members that made different calls. Pure functions.
 #pragma once
 
 #include <cstdint>

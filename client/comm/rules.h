@@ -37,7 +37,7 @@ struct Rules {
   std::vector<ops::Rule> gemms;
 };
 
-// Of each kind in a text.
+// The most rules of each kind in a text.
 inline constexpr size_t kMaxRules = 1024;
 inline constexpr size_t kMaxRuleLineBytes = 256;  // without the line feed
 

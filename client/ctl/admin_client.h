@@ -107,7 +107,7 @@ class AdminClient {
   // Makes `attempt` on the present connection, and, if it answers UNAVAILABLE and irisd can be
   // reached again, once more on a new one.
   grpc::Status Try(const std::function<grpc::Status(Connection&)>& attempt);
-  // Try of a call with the timeout.
+  // Makes one call with the timeout.
   absl::Status CallInTime(
       absl::FunctionRef<grpc::Status(Connection&, grpc::ClientContext*)> attempt);
   template <typename Request, typename Reply>

@@ -33,8 +33,8 @@ absl::StatusOr<std::string> ReadHeap(const std::string& runtime_dir, const HeapP
 // segments that it lies in are held as long, also after irisd or the ranks have gone.
 class BorrowedHeap {
  public:
-  // As ReadHeap. kPermissionDenied, or the system's own error: an irisd that lends nothing for
-  // writing.
+  // Errors are those of ReadHeap; kPermissionDenied, or the system's own error: an irisd that lends
+  // nothing for writing.
   static absl::StatusOr<BorrowedHeap> Map(const std::string& runtime_dir, const HeapPlace& place,
                                           absl::Duration timeout = absl::Seconds(10));
   BorrowedHeap(BorrowedHeap&&) = default;

@@ -62,7 +62,7 @@ std::string TeamsOf(const JobDescription& description) {
                       absl::StrJoin(parts, ", "));
 }
 
-// A table below its title, two blanks to the right.
+// Appends a table below its title, indented by two.
 void Section(const std::string& title, Table table, const char* none, std::string* text) {
   absl::StrAppend(text, "\n", title, ":");
   if (table.rows() == 0) {

@@ -11,8 +11,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "client/backend/line_search.h"
 #include "device/driver/pair_check.h"
+#include "iris/collective/whole_lines.h"
 #include "nlohmann/json.hpp"
 #include "proto/iris/v1/admin.pb.h"
 
@@ -37,12 +37,12 @@ absl::Status RoundTrip(const std::string& runtime_dir);
 // The sum of what all ranks have seen.
 struct TornLines {
   uint32_t n_devices = 0;
-  internal::LinesSeen seen;
+  ccl::LinesSeen seen;
 };
 
 // Finds out whether the devices of this machine store lines of 128 bytes whole in each other's
 // memory: a rank on each of `n_devices` devices, at most eight, writes to all others for about a
-// second. See client/backend/line_search.h.
+// second. See iris/collective/whole_lines.h.
 absl::StatusOr<TornLines> SearchTornLines(const std::string& runtime_dir, uint32_t n_devices);
 
 // Runs all checks against irisd in the first of `runtime_dirs` that has one.

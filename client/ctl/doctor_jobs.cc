@@ -8,6 +8,8 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
+#include "client/backend/device_status.h"
+#include "client/backend/load.h"
 #include "client/backend/local_devices.h"
 #include "client/base/absl_status.h"
 #include "client/base/annotate.h"
@@ -16,6 +18,8 @@
 
 namespace iris::ctl {
 namespace {
+
+using internal::FromDevice;
 
 constexpr uint32_t kMaxRanks = 8;
 constexpr uint64_t kSearchNs = 1000ull * 1000 * 1000;
@@ -93,19 +97,54 @@ absl::Status WriteAndRead(Context& context) {
   return During("free", context.Free(*words));
 }
 
-absl::Status Search(Context& context, internal::LinesSeen* seen) {
-  const auto bytes = internal::LineSearchBytes(context.backend(), context.n_ranks());
-  if (!bytes.ok()) return During("load the kernels", bytes.status());
+// Writes to all ranks of the world and reads what they write. `area` is zero on all of them before
+// any begins; its first bytes are the counts then.
+absl::Status SearchOnStream(const backend::BackendOperations& table, const Context& context,
+                            void* area, ccl::LinesSeen* seen) {
+  const auto driver = internal::ProcessDriver(context.backend());
+  if (!driver.ok()) return driver.status();
+  const auto device =
+      internal::ChooseDevice(**driver, context.device_uuid(), static_cast<int>(context.rank()));
+  if (!device.ok()) return device.status();
+  for (const uint32_t index : device->indices) {
+    if (absl::Status status = (*driver)->MakeCurrent(index); !status.ok()) return status;
+  }
+  backend::Stream* stream = nullptr;
+  absl::Status status = FromDevice(table.CreateStream(&stream), "make a stream");
+  if (!status.ok()) return status;
+  auto* const copy = static_cast<ccl::LinesSeen*>(table.MallocHost(sizeof(ccl::LinesSeen)));
+  if (copy == nullptr) status = absl::ResourceExhaustedError("no host memory");
+  ccl::LineSearch search;
+  search.context = context.device_context();
+  search.team = search.context.world;
+  search.area = area;
+  search.duration_ns = kSearchNs;
+  if (status.ok()) {
+    status = FromDevice(table.SearchTornLines(search, *stream), "search for torn lines");
+  }
+  if (status.ok()) {
+    status = FromDevice(table.CopyAsync(copy, area, sizeof(*copy), *stream), "read the counts");
+  }
+  // Also after an error: work on the stream uses the memory.
+  status.Update(FromDevice(table.Synchronize(*stream), "search for torn lines"));
+  if (status.ok()) *seen = *copy;
+  table.DestroyStream(stream);
+  table.FreeHost(copy);
+  return status;
+}
+
+absl::Status Search(Context& context, ccl::LinesSeen* seen) {
+  const auto table = backend::LoadBackend(context.backend());
+  if (!table.ok()) return During("load the kernels", table.status());
   // The first allocation of a fresh heap: all zero.
-  const StatusOr<Array<uint8_t>> area = context.Allocate<uint8_t>(*bytes, "lines");
+  const StatusOr<Array<uint8_t>> area =
+      context.Allocate<uint8_t>((*table)->LineSearchBytes(context.n_ranks()), "lines");
   if (!area.ok()) return During("allocate", area.status());
   if (Status status = context.Barrier(); !status.ok()) return During("barrier", status);
   // The others come to the next barrier, whatever fails here.
-  const auto searched = internal::SearchTornLines(context.backend(), context.device_context(),
-                                                  context.device_uuid(), area->get(), kSearchNs);
+  const absl::Status searched = SearchOnStream(**table, context, area->get(), seen);
   if (Status status = context.Barrier(); !status.ok()) return During("barrier", status);
-  if (!searched.ok()) return During("search", searched.status());
-  *seen = *searched;
+  if (!searched.ok()) return During("search", searched);
   return During("free", context.Free(*area));
 }
 
@@ -118,14 +157,14 @@ absl::Status RoundTrip(const std::string& runtime_dir) {
 absl::StatusOr<TornLines> SearchTornLines(const std::string& runtime_dir, uint32_t n_devices) {
   const uint32_t n_ranks = std::min(n_devices, kMaxRanks);
   if (n_ranks < 2) return absl::InvalidArgumentError("there are not two devices");
-  std::vector<internal::LinesSeen> seen(n_ranks);
+  std::vector<ccl::LinesSeen> seen(n_ranks);
   const absl::Status status =
       RunJob("doctor-lines", runtime_dir, n_ranks,
              [&seen](Context& context) { return Search(context, &seen[context.rank()]); });
   if (!status.ok()) return status;
   TornLines sum;
   sum.n_devices = n_ranks;
-  for (const internal::LinesSeen& one : seen) {
+  for (const ccl::LinesSeen& one : seen) {
     sum.seen.written += one.written;
     sum.seen.read += one.read;
     sum.seen.changed += one.changed;

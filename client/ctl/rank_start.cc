@@ -141,8 +141,8 @@ absl::Status RankSet::Start(int rank) {
   const pid_t pid = fork();
   if (pid < 0) return Failed("fork");
   if (pid == 0) {
-    // Until exec only what is safe after fork. The guard hears of the group before the program can
-    // start anything.
+    // Until exec the child does only what is safe after fork. The guard learns the group before the
+    // program can start anything.
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(1);
@@ -168,7 +168,7 @@ absl::Status RankSet::Start(int rank) {
     if (write(error_write.get(), &failed, sizeof(failed)) < 0) _exit(1);
     _exit(kExitNotFound);
   }
-  setpgid(pid, pid);  // whoever is first
+  setpgid(pid, pid);  // the child does so, too
   processes_.push_back({rank, pid, false});
   error_write.Reset();
   StartError failed = {};

@@ -44,10 +44,10 @@ std::string EventText(const v1::Event& event, absl::TimeZone zone);  // one line
 std::string WaitText(const v1::Wait& wait);
 // "4: 1 dead, 3 ready".
 std::string RankStates(const v1::Job& job);
-// How long ago `unix_ms` was; empty for 0, which stands for no time.
+// Says how long ago `unix_ms` was; empty for 0, which stands for no time.
 std::string Age(int64_t unix_ms, absl::Time now);
 
-// How the things of a listing are shown as text: a row of a table for each, or a line.
+// A view shows each thing of a listing as a row of a table, or as a line.
 struct View {
   struct Column {
     const char* heading;
@@ -82,7 +82,7 @@ class ListPrinter {
   // `max_width`: see Table::set_max_width.
   ListPrinter(View view, bool as_json, size_t max_width = 0);
 
-  // What the page adds to the text.
+  // Returns the text that a page adds.
   std::string Page(const Message& page, absl::Time now);
   // After the last page.
   std::string End() const;

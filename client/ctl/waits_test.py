@@ -1,23 +1,30 @@
-""
-    "iris-ctl waits against real ranks of which one comes late or is stopped: it is named, whoever "
-    "looks."
-    ""
+"""iris-ctl waits against real ranks of which one comes late or is stopped: it is named, whoever looks."""
 
-    import json import os import signal import subprocess import time import unittest
+import json
+import os
+import signal
+import subprocess
+import time
+import unittest
 
-        from tests.python import irisd from tests.python import junit from tests.python import
-            patience
+from tests.python import irisd
+from tests.python import junit
+from tests.python import patience
 
-                IRIS_CTL = "client/ctl/iris-ctl" IRIS_RUN = "client/ctl/iris-run" WAITING_RANK =
-    "client/ctl/waiting_rank" PATIENCE_SECONDS = 60 RANKS = 4
+IRIS_CTL = "client/ctl/iris-ctl"
+IRIS_RUN = "client/ctl/iris-run"
+WAITING_RANK = "client/ctl/waiting_rank"
+PATIENCE_SECONDS = 60
+RANKS = 4
 
-    def
-    waiting(wait)
-    : return {each["rank"] for each in wait["waiting"]
-}
 
-def missing(wait) : return {each["rank"] for each in wait["missing"]
-}
+def waiting(wait):
+    return {each["rank"] for each in wait["waiting"]}
+
+
+def missing(wait):
+    return {each["rank"] for each in wait["missing"]}
+
 
 class Waits(unittest.TestCase):
 
@@ -88,13 +95,11 @@ class Waits(unittest.TestCase):
                 return None
             held = waiting(first)
             for wait in later if ahead else []:
-#Nobody is waited for but those who are held up themselves, in the call before.
+                # Nobody is waited for but those who are held up themselves, in the call before.
                 if wait["number"] != first["number"] + 1 or waiting(wait) & held or not missing(wait) <= held | {rank}:
                     return None
                 held = held | waiting(wait)
-            return first if held == set(range(RANKS)) - {
-    rank
-  } else None
+            return first if held == set(range(RANKS)) - {rank} else None
 
         return self.until(look, lambda: self.waits(job))
 
@@ -120,15 +125,13 @@ class Waits(unittest.TestCase):
         os.kill(pids[2], signal.SIGSTOP)
         with open(gate, "w", encoding="utf-8"):
             pass
-#The others pass the call that they are in and wait in the next one, \
-    or cannot pass it.Where only some of the
-#blocks of the stopped rank had been started, some of the others have all that they need, \
-    and some do not .
+        # The others pass the call that they are in and wait in the next one, or cannot pass it. Where only some of the
+        # blocks of the stopped rank had been started, some of the others have all that they need, and some do not.
         wait = self.named(job, 2, True, ahead=True)
         self.check(wait, kind, named)
         self.assertIn(wait["number"], (first["number"], first["number"] + 1))
         self.assertEqual(wait["missing"][0]["pid"], pids[2])
-#Meanwhile another one may have got ahead.
+        # Meanwhile another one may have got ahead.
         line = self.ctl("waits", "--job", job).splitlines()[0]
         self.assertRegex(line, rf"^job {job}  {named} #{wait['number']} of 4 ranks.*  ranks? [013,]+ waits? for rank 2 "
                                rf"\(pid {pids[2]}, stopped.*\) since \d+\.\d s$")

@@ -128,7 +128,7 @@ class Communicator {
     return iris::impl::FromC(iris_reduce_scatter(get(), in, out, count_per_member, C(type), C(op),
                                                  stream.get(), C(variant)));
   }
-  // As AllReduce, at `root` alone. The others' `out` is not written and may be null.
+  // AllReduce, with the result at `root` alone. The others' `out` is not written and may be null.
   Status Reduce(const void* in, void* out, uint64_t count, DType type, ReduceOp op, uint32_t root,
                 Stream& stream, Variant variant = Variant::kAuto) {
     return iris::impl::FromC(
@@ -141,7 +141,7 @@ class Communicator {
     return iris::impl::FromC(
         iris_all_gather(get(), in, out, count_per_member, C(type), stream.get(), C(variant)));
   }
-  // As AllGather, at `root` alone. The others' `out` is not written and may be null.
+  // AllGather, with the result at `root` alone. The others' `out` is not written and may be null.
   Status Gather(const void* in, void* out, uint64_t count_per_member, DType type, uint32_t root,
                 Stream& stream, Variant variant = Variant::kAuto) {
     return iris::impl::FromC(
@@ -160,9 +160,9 @@ class Communicator {
     return iris::impl::FromC(
         iris_all_to_all(get(), in, out, count_per_member, C(type), stream.get(), C(variant)));
   }
-  // To member m go to_counts[m] elements from in + to_offsets[m]; from it come from_counts[m] to
-  // out + from_offsets[m]. One number for each member, in the order of the team. What m sends must
-  // be what this member expects. Not in place.
+  // Sends member m to_counts[m] elements from in + to_offsets[m], and receives from_counts[m]
+  // elements from it at out + from_offsets[m]. One number for each member, in the order of the
+  // team. The number that m sends must be the one expected here. Not in place.
   Status AllToAllV(const void* in, const std::vector<uint64_t>& to_counts,
                    const std::vector<uint64_t>& to_offsets, void* out,
                    const std::vector<uint64_t>& from_counts,

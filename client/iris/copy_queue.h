@@ -150,13 +150,13 @@ class CopyQueue {
       const auto deadline = std::chrono::steady_clock::now() + timeout;
       uint64_t posted = 0;
       {
-        // One at a time: an error of the stream is told once.
+        // One thread at a time, because an error of the stream is reported once.
         std::lock_guard<std::mutex> lock(looks_mu_);
         IRIS_RETURN_IF_ERROR(looks_.Copy(&posted, posted_.get(), sizeof(posted)));
         IRIS_RETURN_IF_ERROR(looks_.Synchronize());
       }
       for (;;) {
-        // In this order: what was made before an error counts as made.
+        // Read in this order: copies made before an error count as made.
         if (completed() >= posted) return Status();
         IRIS_RETURN_IF_ERROR(status());
         if (std::chrono::steady_clock::now() >= deadline) break;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "client/membership/heap_size.h"
 #include "client/membership/window.h"
 #include "client/session/control_plane.h"
@@ -42,12 +43,11 @@ class Growth {
  private:
   absl::Status Map(const SegmentsAdded& added, const std::vector<DescriptorKey>& keys,
                    absl::Time deadline);
-  std::vector<DescriptorKey> KeysOf(const std::vector<uint64_t>& segment_ids) const;
-  void Unmap(const std::vector<uint64_t>& segment_ids);
+  void Unmap(absl::Span<const DescriptorKey> keys);
   void UnmapEarlier(uint64_t grow_id);
 
   struct Mapped {
-    std::vector<uint64_t> segment_ids;
+    std::vector<DescriptorKey> keys;
     uint64_t heap_bytes = 0;  // once published
   };
 

@@ -89,7 +89,7 @@ bool HeapRanges::Nearest(const backend::HeapMap* map, uint32_t rank, uint64_t of
   auto found = std::find_if(next, ranges.end(), is_in);
   const auto before = std::find_if(std::make_reverse_iterator(next), ranges.rend(), is_in);
   if (before != ranges.rend()) {
-    // In it, or as near as what comes after.
+    // The range contains the address, or is as near as the next one.
     const uint64_t end = before->first + before->second.bytes;
     if (found == ranges.end() || offset_bytes < end ||
         offset_bytes - end <= found->first - offset_bytes) {

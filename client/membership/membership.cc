@@ -105,18 +105,15 @@ absl::Status Membership::JoinJob() {
 }
 
 std::vector<DescriptorKey> Membership::KeysOfJoin() const {
-  const auto key = [this](DescriptorKind kind, uint32_t r, uint64_t segment_id) {
-    return DescriptorKey{kind, job_.job_id, job_.epoch, r, segment_id};
+  const auto key = [this](DescriptorKind kind, uint32_t r) {
+    return DescriptorKey{kind, job_.job_id, job_.epoch, r, 0};
   };
-  std::vector<DescriptorKey> keys;
-  for (const Segment& segment : job_.segments) {
-    keys.push_back(key(DescriptorKind::kSegment, 0, segment.segment_id));
-  }
-  for (uint32_t r = 0; r < n_ranks(); ++r) keys.push_back(key(DescriptorKind::kControlPage, r, 0));
-  keys.push_back(key(DescriptorKind::kStatusPage, 0, 0));
+  std::vector<DescriptorKey> keys = KeysOf(job_.job_id, job_.epoch, job_.segments);
+  for (uint32_t r = 0; r < n_ranks(); ++r) keys.push_back(key(DescriptorKind::kControlPage, r));
+  keys.push_back(key(DescriptorKind::kStatusPage, 0));
   if (job_.link_bytes > 0) {
     for (const auto& [index, uuid] : DevicesOf(job_.peers)) {
-      keys.push_back(key(DescriptorKind::kLink, index, 0));
+      keys.push_back(key(DescriptorKind::kLink, index));
     }
   }
   return keys;

@@ -276,11 +276,7 @@ absl::StatusOr<std::vector<ControlPlane::Lent>> IrisdControlPlane::Borrow(const 
     if (answer.answered) {
       const absl::StatusOr<Borrowed> lent = Parsed(answer, DecodeBorrowReply);
       if (!lent.ok()) return lent.status();
-      std::vector<DescriptorKey> keys;
-      for (const Segment& segment : lent->segments) {
-        keys.push_back(
-            {wire::DescriptorKind::kSegment, lent->job_id, lent->epoch, 0, segment.segment_id});
-      }
+      const auto keys = KeysOf(lent->job_id, lent->epoch, lent->segments);
       auto fds = (*session)->TakeDescriptors(keys, deadline, answer.generation);
       if (fds.ok()) {
         std::vector<Lent> all;

@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "client/base/annotate.h"
 #include "client/base/clock.h"
-#include "client/team/futex.h"
 
 namespace iris::internal {
 namespace {
@@ -35,13 +34,16 @@ HostBarrier::HostBarrier(std::vector<uint32_t> ranks, uint32_t start_epoch,
   missing_.reserve(words_.size());
 }
 
-void HostBarrier::Look() {
-  missing_.erase(std::remove_if(missing_.begin(), missing_.end(),
-                                [this](uint32_t i) {
-                                  return wire::EpochReached(
-                                      __atomic_load_n(words_[i], __ATOMIC_ACQUIRE), epoch_);
-                                }),
-                 missing_.end());
+size_t HostBarrier::Look(FutexWord* waits) {
+  size_t n_waits = 0;
+  const auto arrived = [&](uint32_t i) {
+    const uint32_t seen = __atomic_load_n(words_[i], __ATOMIC_ACQUIRE);
+    if (wire::EpochReached(seen, epoch_)) return true;
+    waits[n_waits++] = {words_[i], seen};
+    return false;
+  };
+  missing_.erase(std::remove_if(missing_.begin(), missing_.end(), arrived), missing_.end());
+  return n_waits;
 }
 
 std::vector<uint32_t> HostBarrier::MissingRanks() const {
@@ -92,9 +94,10 @@ absl::Status HostBarrier::Await(absl::Time deadline, const std::atomic<bool>& ca
       static_cast<uint32_t>(std::find(words_.begin(), words_.end(), own_word_) - words_.begin());
   for (uint32_t i = 1; i < n; ++i) missing_.push_back((own_index + i) % n);
 
+  FutexWord waits[kMaxFutexWords];
   absl::Time start = absl::InfiniteFuture();  // of the sleep
   for (int yields = 0;; ++yields) {
-    Look();
+    Look(waits);
     if (missing_.empty()) return absl::OkStatus();
     if (yields < kYields) {
       sched_yield();
@@ -106,17 +109,7 @@ absl::Status HostBarrier::Await(absl::Time deadline, const std::atomic<bool>& ca
     const uint32_t changes = status_.changes();
     absl::Status gone = status_.Broken();
     if (gone.ok()) gone = status_.Left(MissingRanks());
-    FutexWord waits[kMaxFutexWords];
-    size_t n_waits = 0;
-    missing_.erase(std::remove_if(missing_.begin(), missing_.end(),
-                                  [&](uint32_t i) {
-                                    const uint32_t seen =
-                                        __atomic_load_n(words_[i], __ATOMIC_ACQUIRE);
-                                    if (wire::EpochReached(seen, epoch_)) return true;
-                                    waits[n_waits++] = {words_[i], seen};
-                                    return false;
-                                  }),
-                   missing_.end());
+    size_t n_waits = Look(waits);
     if (missing_.empty()) return absl::OkStatus();
     if (!gone.ok()) {
       const std::string why = help == nullptr ? "" : help->WhyItCouldNotEnd();

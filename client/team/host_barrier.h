@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "client/membership/job_status.h"
+#include "client/team/futex.h"
 #include "proto/wire/pages.h"
 
 namespace iris::internal {
@@ -60,8 +61,9 @@ class HostBarrier {
   // Run, after the arrival. `*slept`: this rank's page says since when it waits.
   absl::Status Await(absl::Time deadline, const std::atomic<bool>& cancelled, BarrierHelp* help,
                      bool* slept);
-  // Drops the members that have arrived from missing_.
-  void Look();
+  // Drops the members that have arrived from missing_. Writes the words of the others to `waits`,
+  // and returns their number.
+  size_t Look(FutexWord* waits);
   std::vector<uint32_t> MissingRanks() const;
   // Lists members that came to this barrier and gave up, with their times. Begins with "; ", or is
   // empty.

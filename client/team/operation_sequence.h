@@ -72,7 +72,7 @@ class OperationSequence {
     std::string value;
   };
 
-  // As Run, by the thread that holds the lock.
+  // Run, called by the thread that holds the lock.
   absl::StatusOr<OperationResult> RunNext(Operation op, absl::Duration timeout,
                                           absl::Time reach_deadline);
   // Sends the call, and notes what came of it.

@@ -114,10 +114,7 @@ Team TeamCalls::AddTeam(const TeamInfo& info) {
     words.push_back(&window_->control_page(r % window_->n_ranks())->words[slot]);
   }
   uint32_t* const own_word = &window_->control_page(options_.rank)->words[slot];
-  auto state = std::make_shared<State>(plane_, heap_, options_.job_id, info.team_id, &threads_,
-                                       HostBarrier(info.ranks, info.barrier_start_epoch,
-                                                   std::move(words), own_word, window_->status()));
-  Team& team = state->team;
+  Team team;
   team.id = info.team_id;
   team.ranks = info.ranks;
   const auto me = std::find(team.ranks.begin(), team.ranks.end(), options_.rank);
@@ -132,9 +129,16 @@ Team TeamCalls::AddTeam(const TeamInfo& info) {
   ranges_->Add(info.sync_offset_bytes, kSyncAreaBytes,
                absl::StrCat("the barrier area of team ", info.team_id), info.ranks,
                /*internal=*/true);
-  absl::MutexLock lock(&mu_);
-  teams_[info.team_id] = state;
+  MakeState(team, HostBarrier(info.ranks, info.barrier_start_epoch, std::move(words), own_word,
+                              window_->status()));
   return team;
+}
+
+void TeamCalls::MakeState(const Team& team, HostBarrier barrier) {
+  auto state =
+      std::make_shared<State>(team, plane_, heap_, options_.job_id, &threads_, std::move(barrier));
+  absl::MutexLock lock(&mu_);
+  teams_[team.id] = std::move(state);
 }
 
 absl::StatusOr<std::shared_ptr<TeamCalls::State>> TeamCalls::Find(const Team& team) const {
@@ -166,14 +170,6 @@ absl::StatusOr<OperationResult> TeamCalls::Operate(const Team& team, absl::strin
   return result;
 }
 
-absl::StatusOr<OperationResult> TeamCalls::OperateAlone(absl::string_view what, Operation op) {
-  threads_.Use();
-  if (absl::Status status = guard_->Usable(); !status.ok()) return Annotate(status, what);
-  auto result = own_.Run(std::move(op), options_.timeout);
-  if (!result.ok()) return AnnotateOperation(result.status(), what);
-  return result;
-}
-
 absl::StatusOr<Allocation> TeamCalls::Allocate(const AllocateOptions& wanted, const Team& team,
                                                std::optional<absl::Duration> timeout) {
   const std::string what =
@@ -188,8 +184,7 @@ absl::StatusOr<Allocation> TeamCalls::AllocateLocal(const AllocateOptions& wante
   // Ranks that open it by its name find it cleared, so the name comes last.
   AllocateOptions unnamed = wanted;
   unnamed.name.clear();
-  auto allocation = Allocated(unnamed, wire::kFirstOwnTeam + options_.rank, {options_.rank},
-                              OperateAlone(what, unnamed));
+  auto allocation = Allocated(unnamed, own_.id, {options_.rank}, Operate(own_, what, unnamed));
   if (!allocation.ok() || wanted.name.empty()) return allocation;
   absl::Status status;
   if (wanted.bytes > 0) {
@@ -236,10 +231,9 @@ absl::StatusOr<Allocation> TeamCalls::Register(void* memory, const AllocateOptio
   if (absl::Status status = CheckName(what, options.name); !status.ok()) return status;
   absl::StatusOr<RegisterOp> op = Shared(memory, options);
   if (!op.ok()) return Annotate(op.status(), what);
-  const auto result = OperateAlone(what, *std::move(op));
+  const auto result = Operate(own_, what, *std::move(op));
   if (!result.ok()) return result.status();
-  return Allocation{result->offset_bytes, options.bytes, memory,
-                    wire::kFirstOwnTeam + options_.rank, options.name};
+  return Allocation{result->offset_bytes, options.bytes, memory, own_.id, options.name};
 }
 
 absl::StatusOr<Allocation> TeamCalls::RegisterTogether(void* memory, const AllocateOptions& options,
@@ -250,7 +244,7 @@ absl::StatusOr<Allocation> TeamCalls::RegisterTogether(void* memory, const Alloc
   absl::StatusOr<RegisterOp> op = Shared(memory, options);
   if (!IsUtf8(options.name)) op = absl::InvalidArgumentError("the name is not UTF-8");
   if (!op.ok()) {
-    // The others are bound by this call: irisd tells them.
+    // This call binds the others, to which irisd reports it.
     const absl::Status error = op.status();
     op = RegisterOp();
     op->error = error;
@@ -354,7 +348,7 @@ absl::Status TeamCalls::Publish(const Allocation& allocation, const std::string&
 
 absl::Status TeamCalls::PublishAs(absl::string_view what, uint64_t offset_bytes, uint64_t bytes,
                                   const std::string& name) {
-  const absl::Status status = OperateAlone(what, PublishOp{offset_bytes, name}).status();
+  const absl::Status status = Operate(own_, what, PublishOp{offset_bytes, name}).status();
   // Registered memory is not in the heap.
   if (status.ok() && offset_bytes < heap_->bytes()) {
     ranges_->Add(offset_bytes, bytes, name, {options_.rank});
@@ -376,10 +370,6 @@ absl::StatusOr<Allocation> TeamCalls::Allocated(const AllocateOptions& wanted, u
 absl::Status TeamCalls::Free(const Allocation& allocation) {
   const std::string what = absl::StrCat("free the allocation at offset ", allocation.offset_bytes);
   if (absl::Status status = guard_->Usable(); !status.ok()) return Annotate(status, what);
-  if (allocation.team_id == wire::kFirstOwnTeam + options_.rank) {
-    return GiveBack(allocation.offset_bytes,
-                    [&] { return OperateAlone(what, FreeOp{allocation.offset_bytes}).status(); });
-  }
   Team team;
   {
     absl::MutexLock lock(&mu_);
@@ -394,7 +384,8 @@ absl::Status TeamCalls::Free(const Allocation& allocation) {
   // Memory that they have registered together is unmapped first: its place may be another's as soon
   // as all have asked.
   const uint64_t offset = allocation.offset_bytes;
-  std::optional<Together> together = UnmapTogether(offset);
+  std::optional<Together> together;
+  if (team.id != own_.id) together = UnmapTogether(offset);
   const absl::Status status =
       GiveBack(offset, [&] { return Operate(team, what, FreeOp{offset}).status(); });
   if (!status.ok() && together.has_value()) {
@@ -424,7 +415,7 @@ absl::StatusOr<Opened> TeamCalls::Open(uint32_t rank, const std::string& name,
   const absl::Time deadline = DeadlineIn(timeout);
   absl::Duration pause = kFirstPause;
   while (true) {
-    auto result = OperateAlone(what, OpenOp{rank, name});
+    auto result = Operate(own_, what, OpenOp{rank, name});
     if (!result.ok()) return result.status();
     if (result->opened.has_value()) return OpenedAs(what, rank, name, *result->opened);
     const absl::Time now = Now();
@@ -443,7 +434,7 @@ absl::StatusOr<Opened> TeamCalls::Open(uint32_t rank, const std::string& name,
 absl::StatusOr<Opened> TeamCalls::OpenedAs(absl::string_view what, uint32_t rank,
                                            const std::string& name, const OpenedRange& range) {
   if (absl::Status status = TakeOpened(rank, range); !status.ok()) {
-    (void)OperateAlone(what, FreeOp{range.offset_bytes});
+    (void)Operate(own_, what, FreeOp{range.offset_bytes});
     return Annotate(status, what);
   }
   ranges_->Add(range.offset_bytes, range.bytes, name, {rank});
@@ -480,7 +471,7 @@ absl::Status TeamCalls::Close(const Opened& opened) {
   const uint64_t offset = opened.offset_bytes;
   const std::string what = absl::StrCat("close what rank ", opened.rank, " has at offset ", offset);
   if (absl::Status status = guard_->Usable(); !status.ok()) return Annotate(status, what);
-  const auto close = [&] { return OperateAlone(what, FreeOp{offset}).status(); };
+  const auto close = [&] { return Operate(own_, what, FreeOp{offset}).status(); };
   bool last = false;
   {
     absl::MutexLock lock(&mu_);

@@ -52,9 +52,10 @@ class TeamCalls {
         plane_(plane),
         window_(window),
         heap_(heap),
-        own_(plane, heap, options_.job_id, wire::kFirstOwnTeam + options_.rank, &threads_),
+        own_{wire::kFirstOwnTeam + options_.rank, {options_.rank}, 0, {}},
         borrowed_(options_.rank, options_.devices, window) {
     ranges_->Follow(heap);
+    MakeState(own_, HostBarrier(own_.ranks, 0, {}, nullptr, window->status()));
   }
   ~TeamCalls() { ranges_->End(); }
   TeamCalls(const TeamCalls&) = delete;
@@ -63,7 +64,7 @@ class TeamCalls {
   // Takes note of a team that irisd has made.
   Team AddTeam(const TeamInfo& info);
 
-  // As the calls of Context that have these names (client/iris/context.h).
+  // Implement the calls of Context with these names (client/iris/context.h).
   absl::StatusOr<Allocation> Allocate(const AllocateOptions& wanted, const Team& team,
                                       std::optional<absl::Duration> timeout = std::nullopt);
   absl::StatusOr<Allocation> AllocateLocal(const AllocateOptions& wanted);
@@ -88,7 +89,7 @@ class TeamCalls {
   // True if the range lies in memory that a team with all these members has registered together.
   bool HaveTogether(absl::Span<const uint32_t> ranks, uint64_t offset_bytes, uint64_t bytes) const;
 
-  // As HeapRanges::Refusal.
+  // Calls HeapRanges::Refusal.
   std::optional<std::string> Refusal(uint32_t rank, uint64_t offset_bytes, uint64_t bytes) const {
     return ranges_->Refusal(rank, offset_bytes, bytes);
   }
@@ -98,22 +99,23 @@ class TeamCalls {
  private:
   // One team: its two kinds of calls, each with its own sequence.
   struct State {
-    State(ControlPlane* plane, HeapSize* heap, uint64_t job_id, uint32_t team_id,
+    State(const Team& of, ControlPlane* plane, HeapSize* heap, uint64_t job_id,
           const OnlyThread* threads, HostBarrier team_barrier)
-        : operations(plane, heap, job_id, team_id, threads), barrier(std::move(team_barrier)) {}
-    Team team;
+        : team(of),
+          operations(plane, heap, job_id, of.id, threads),
+          barrier(std::move(team_barrier)) {}
+    const Team team;
     OperationSequence operations;
     TimedMutex barrier_mutex;
     HostBarrier barrier;  // used by the thread that holds the lock
   };
 
+  void MakeState(const Team& team, HostBarrier barrier) ABSL_LOCKS_EXCLUDED(mu_);
   // kFailedPrecondition: not a member, no such team any more, or the context may not be used.
   absl::StatusOr<std::shared_ptr<State>> Find(const Team& team) const;
   // The team's next operation; `what` is put in front of errors.
   absl::StatusOr<OperationResult> Operate(const Team& team, absl::string_view what, Operation op,
                                           std::optional<absl::Duration> timeout = std::nullopt);
-  // As Operate, of this rank's own team.
-  absl::StatusOr<OperationResult> OperateAlone(absl::string_view what, Operation op);
   // Asks `parent` for an operation that makes teams. A rank that comes into none gets `if_in_none`.
   absl::StatusOr<Team> NewTeam(absl::string_view what, Operation op, const Team& parent,
                                const Team& if_in_none);
@@ -130,8 +132,8 @@ class TeamCalls {
   struct Together {
     uint64_t bytes = 0;
     std::vector<uint32_t> ranks;
-    // The segments of each rank, once they are mapped. They tell it from memory that another team
-    // registers at the same place, once this one is undone.
+    // The segments of each rank, once they are mapped. They distinguish it from memory that another
+    // team registers at the same place after this one is undone.
     std::vector<BorrowedMemory::Segments> segments;
   };
   // The operation that registers `memory`. kInvalidArgument: the memory cannot be shared, and why.
@@ -157,7 +159,7 @@ class TeamCalls {
   HeapSize* const heap_;
   HeapRanges* const ranges_ = HeapRanges::Make();
   mutable OnlyThread threads_;  // that have made calls here
-  OperationSequence own_;       // of the team that this rank alone is in
+  const Team own_;              // of this rank alone; it has no barriers
 
   mutable absl::Mutex mu_;
   std::map<uint32_t, std::shared_ptr<State>> teams_ ABSL_GUARDED_BY(mu_);

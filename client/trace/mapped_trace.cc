@@ -15,7 +15,7 @@
 namespace iris::internal {
 namespace {
 
-// As impl/trace.h.
+// The word that impl/trace.h writes.
 uint32_t ReadyWord(const TraceEvent& event, uint32_t generation) {
   uint32_t words[sizeof(TraceEvent) / sizeof(uint32_t)];
   std::memcpy(words, &event, sizeof(words));

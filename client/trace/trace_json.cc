@@ -137,8 +137,8 @@ struct Slice {
 // The order of rows: the host's threads first, then blocks, and in a block the threads that call.
 using Place = std::tuple<bool, uint32_t, uint32_t>;  // on a device, block or host thread, thread
 
-// Slices of one place, in rows in which each is beside or inside the ones before. There is more
-// than one row where kernels run at the same time.
+// Divides the slices of one place into rows in which each slice follows the earlier ones or is
+// inside them. There are several rows if kernels run at the same time.
 std::vector<std::vector<const Slice*>> Rows(const std::vector<Slice>& slices) {
   std::vector<const Slice*> ordered;
   for (const Slice& slice : slices) ordered.push_back(&slice);

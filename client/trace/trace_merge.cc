@@ -86,7 +86,7 @@ absl::StatusOr<Parsed> Parse(const TraceText& text) {
 // True if irisd's process has the event.
 bool IsIrisds(const Json& event) { return event["pid"] == kIrisdProcess; }
 
-// In ASCII, as TraceJson writes it.
+// Writes ASCII, like TraceJson.
 std::string Dump(const Json& json) { return json.dump(-1, ' ', /*ensure_ascii=*/true); }
 
 // A line for each event, as TraceJson writes them.

@@ -212,7 +212,7 @@ void TraceRecorder::Keep(const TraceEvent& event) {
   }
 }
 
-// As kernels do: iris/impl/trace.h.
+// Stores an event in the way of kernels: iris/impl/trace.h.
 void TraceRecorder::Store(TraceEvent event) {
   TraceArea* const to = area();
   MakeReady(__atomic_load_n(&to->generation, __ATOMIC_RELAXED), &event);

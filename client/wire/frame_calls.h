@@ -51,9 +51,9 @@ class FrameCalls {
   FrameCalls(const FrameCalls&) = delete;
   FrameCalls& operator=(const FrameCalls&) = delete;
 
-  // Makes a call and waits for its answer. Not answered: the session's status, if that has ended;
-  // kCancelled; kDeadlineExceeded, and then irisd is told that nobody waits any more. `fds` go
-  // along with a request that fits in a frame; they are borrowed, and sent again with it.
+  // Makes a call and waits for its answer. Without an answer: the session's status, if that has
+  // ended; kCancelled; kDeadlineExceeded, after which irisd learns that nobody waits any more.
+  // `fds` go along with a request that fits in a frame; they are borrowed, and sent again with it.
   Answer Call(wire::CallMethod method, const std::string& request, absl::Time deadline,
               Caller caller, absl::Span<const int> fds = {}) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -67,10 +67,10 @@ class FrameCalls {
   // Looks at the stream; never waits.
   Answer End(Stream& stream) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Ends what members wait for, now and later.
+  // Cancels the waits of members, now and later.
   void Cancel() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // The session's thread, or whoever sets the session up.
+  // Called by the session's thread, or by the thread that sets the session up.
 
   // `socket` is borrowed until SessionEnded.
   void Use(int socket) ABSL_LOCKS_EXCLUDED(mu_);

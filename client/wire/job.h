@@ -34,6 +34,16 @@ struct Segment {
   uint64_t bytes = 0;
 };
 
+// The names of segments' descriptors, in order.
+inline std::vector<DescriptorKey> KeysOf(uint64_t job_id, uint64_t epoch,
+                                         const std::vector<Segment>& segments) {
+  std::vector<DescriptorKey> keys;
+  for (const Segment& segment : segments) {
+    keys.push_back({wire::DescriptorKind::kSegment, job_id, epoch, 0, segment.segment_id});
+  }
+  return keys;
+}
+
 struct Peer {
   int64_t pid = 0;
   std::string device_uuid;
@@ -96,7 +106,7 @@ struct HeapPart {
   uint64_t bytes = 0;
 };
 
-// Answer of Borrow: the memory behind it. The descriptors come by themselves.
+// Answer of Borrow: the memory. The descriptors come separately.
 struct Borrowed {
   uint64_t job_id = 0;
   uint64_t epoch = 0;

@@ -36,7 +36,7 @@ inline std::optional<Process> ParseProcess(const std::string& stat) {
   return process;
 }
 
-// Empty if `path` is no such file, or cannot be read.
+// Reads such a file; returns nothing if `path` is none, or cannot be read.
 inline std::optional<Process> ReadProcessFile(const std::string& path) {
   std::ifstream file(path);
   std::string stat;

@@ -201,7 +201,7 @@ class EmuDriver : public GpuDriver {
     }
     const absl::StatusOr<struct stat> info = CheckMemory(fd, bytes, kWhat);
     if (!info.ok()) return info.status();
-    // As Create left it: nobody can add a seal, and none keeps writers out.
+    // The seals must be those that Create set: nobody can add one, and none keeps writers out.
     const int seals = fcntl(fd, F_GET_SEALS);
     if ((seals & F_SEAL_SEAL) == 0 || (seals & kWriteSeals) != 0) {
       return absl::InvalidArgumentError(absl::StrFormat(

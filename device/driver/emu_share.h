@@ -17,7 +17,7 @@ namespace iris::driver {
 inline constexpr int kResizeSeals = F_SEAL_SHRINK | F_SEAL_GROW;
 inline constexpr int kWriteSeals = F_SEAL_WRITE | F_SEAL_FUTURE_WRITE;
 
-// As GpuDriver::Share. The whole file of a mapping is a piece.
+// Implements GpuDriver::Share. The whole file of a mapping is a piece.
 absl::StatusOr<std::vector<SharedPiece>> ShareMemfds(uint64_t address, uint64_t bytes,
                                                      size_t max_pieces);
 

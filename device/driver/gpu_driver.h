@@ -86,7 +86,7 @@ class PhysicalMemory {
   CreateTimes times_;
 };
 
-// A reserved range of address space with nothing behind it yet. Destroy its Mappings first.
+// A reserved range of address space without memory. Destroy its Mappings first.
 class Reservation {
  public:
   Reservation(uint64_t base, uint64_t bytes, uint64_t piece_bytes)

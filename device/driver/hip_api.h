@@ -145,13 +145,13 @@ class HipApi : public HipFunctions {
 
   virtual const char* ErrorName(hipError_t error) = 0;
   virtual const char* ErrorString(hipError_t error) = 0;
-  // As the vendor's tools print it: "GPU-…".
+  // Writes the UUID in the form of the vendor's tools: "GPU-…".
   virtual hipError_t DeviceUuid(int device, std::string* text) = 0;
 
   // The calling thread's device, or -1; cuda: its primary context, kept until the destructor.
   virtual hipError_t SetDevice(int device) = 0;
   virtual hipError_t GetDevice(int* device) = 0;
-  // As SetDevice, until PopDevice with the previous one that PushDevice gave.
+  // Sets the device until PopDevice, which takes the previous one that PushDevice returned.
   virtual hipError_t PushDevice(int device, int* previous) = 0;
   virtual hipError_t PopDevice(int previous) = 0;
 

@@ -21,7 +21,7 @@ constexpr char kLost[] =
     "(dmesg) says why";
 constexpr char kMps[] = "the vendor's multi-process service refuses: restart it, or stop using it";
 
-// In order of number. CUDA and HIP share numbers; those of one alone have no name here.
+// Sorted by number. CUDA and HIP share most numbers; the others have no name here.
 constexpr Translation kTranslations[] = {
     {hipErrorInvalidValue, StatusCode::kInvalidArgument, ""},
     {hipErrorOutOfMemory, StatusCode::kResourceExhausted,

@@ -24,7 +24,7 @@ class Library {
   void Load(F** function, const char* symbol) {
     *function = reinterpret_cast<F*>(Find(symbol));
   }
-  // As Load, but `*function` is unchanged if the library lacks it.
+  // Like Load, but leaves `*function` unchanged if the library lacks it.
   template <typename F>
   void LoadOptional(F** function, const char* symbol) {
     if (void* const found = FindOptional(symbol)) *function = reinterpret_cast<F*>(found);

@@ -31,7 +31,7 @@ constexpr int kReserveTries = 4;
 
 void* Address(uint64_t address) { return reinterpret_cast<void*>(address); }
 
-// What memory, ranges and mappings need of their driver.
+// The part of the driver that memory, ranges and mappings use.
 class VmmPlatform {
  public:
   VmmPlatform(BackendKind kind, std::unique_ptr<HipApi> api, const Quirks& quirks)

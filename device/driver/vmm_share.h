@@ -27,7 +27,7 @@ struct SharePlatform {
 // could run out of them. `any_fd`: an open one, or -1.
 absl::Status CheckDescriptors(int any_fd, absl::string_view what);
 
-// As GpuDriver::Share.
+// Implements GpuDriver::Share.
 absl::StatusOr<std::vector<SharedPiece>> ShareMappedMemory(const SharePlatform& platform,
                                                            uint64_t address, uint64_t bytes,
                                                            size_t max_pieces);

@@ -84,7 +84,7 @@ class Rank {
 struct WorldOptions {
   uint32_t n_ranks = 1;
   uint64_t heap_bytes = 1 << 20;
-  // Of waits on the device. Long enough that only a hang reaches it on a busy machine.
+  // The limit of waits on the device, which only a hang reaches, even on a busy machine.
   uint64_t timeout_ns = 120ull * 1000 * 1000 * 1000;
   // The first so many devices are used; 0 or more than there are: all of them.
   uint32_t n_devices = 0;
@@ -105,7 +105,7 @@ class World {
 
   Rank& rank(uint32_t r) { return *ranks_[r]; }
   uint32_t n_ranks() const { return static_cast<uint32_t>(ranks_.size()); }
-  // Of the first device, which has the most.
+  // Returns the ranks of the first device, which has the most.
   uint32_t ranks_per_device() const;
 
   // Sets what DeviceContext::abort_word points to. Any thread.

@@ -91,7 +91,7 @@ absl::Status SendFrame(int socket, FrameType type, absl::Span<const uint8_t> hea
 
 namespace {
 
-// As ReceiveFrame; descriptors are in *frame also on an error.
+// Like ReceiveFrame; descriptors are in *frame also after an error.
 absl::Status Receive(int socket, Frame* frame) {
   // One byte more than the largest frame. Longer packets are also seen by MSG_TRUNC.
   alignas(FrameHeader) uint8_t bytes[sizeof(FrameHeader) + kMaxPayloadBytes + 1];
@@ -103,8 +103,8 @@ absl::Status Receive(int socket, Frame* frame) {
   message.msg_control = control;
   message.msg_controllen = sizeof(control);
   ssize_t received;
-  // A peer that closes with something of ours unread resets the connection, and the kernel reports
-  // that before what the peer said last, once: so look again.
+  // A peer that closes with unread data of ours resets the connection. The kernel reports that
+  // once, before the peer's last message, so this reads again.
   bool reset = false;
   for (;;) {
     received = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);

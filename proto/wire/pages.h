@@ -81,7 +81,7 @@ struct ControlPage {
 };
 static_assert(sizeof(ControlPage) == kPageBytes);
 
-// From a slot's word to its waits_since_ms and its gave_up_ms in the same page.
+// The distance of a slot's word from its waits_since_ms and its gave_up_ms in the same page.
 inline constexpr size_t kWordsToWaitsSince =
     offsetof(ControlPage, waits_since_ms) / sizeof(uint32_t);
 inline constexpr size_t kWordsToGaveUp = offsetof(ControlPage, gave_up_ms) / sizeof(uint32_t);

@@ -27,6 +27,7 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "device/driver/emu_driver.h"
+#include "server/job/testing/fake_clock.h"
 #include "server/state/machine_state.h"
 
 namespace iris::server {

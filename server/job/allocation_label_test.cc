@@ -1,10 +1,9 @@
-#include "server/job/allocation_label.h"
-
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "server/job/job.h"
 
 namespace iris::server {
 namespace {

@@ -6,6 +6,7 @@
 // after the look may be in another call by now. So a look counts only for calls that irisd knew
 // before it: the rank is asked to look again, and gives back the job's moment of that answer.
 #include <algorithm>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,7 +15,6 @@
 #include "absl/strings/str_join.h"
 #include "server/job/stuck.h"
 #include "server/job/teams.h"
-#include "server/job/text.h"
 
 namespace iris::server {
 namespace {
@@ -80,6 +80,22 @@ std::vector<Rank> NeededBy(const Standing& call) {
 
 }  // namespace
 
+std::vector<Rank> FindStuck(const std::vector<Blocked>& blocked) {
+  std::map<Rank, const Blocked*> stuck;
+  for (const Blocked& each : blocked) stuck[each.rank] = &each;
+  // The ranks that are left when no more can be removed wait for each other.
+  const auto may_end = [&stuck](const auto& entry) {
+    const std::vector<Rank>& needs = entry.second->needs;
+    return std::none_of(needs.begin(), needs.end(),
+                        [&stuck](Rank rank) { return stuck.contains(rank); });
+  };
+  while (std::erase_if(stuck, may_end) > 0) {
+  }
+  std::vector<Rank> ranks;
+  for (const auto& [rank, each] : stuck) ranks.push_back(rank);
+  return ranks;
+}
+
 std::string Teams::WhereAre(const Job& job, const std::vector<Rank>& ranks) {
   const auto calls = StandingCalls(job);
   std::vector<std::string> places;
@@ -95,7 +111,8 @@ std::string Teams::WhereAre(const Job& job, const std::vector<Rank>& ranks) {
   return absl::StrCat(where, " (`iris-ctl waits` shows who waits for whom)");
 }
 
-void Teams::AwaitBarrier(SessionId id, CallId call, const AwaitBarrierSpec& spec) {
+void Teams::On(const AwaitBarrierCall& in) {
+  const auto& [id, call, spec] = in;
   const auto membership = FindMembership(id, spec.job);
   if (!membership.ok()) return Answer(call, membership.status());
   Job& job = *membership->job;
@@ -195,7 +212,7 @@ void Teams::LookForStuck(Job& job) {
       AnswerBarrier(job, rank, call.barrier->call, {job.moment, true, text});
     } else if (call.team->op.has_value()) {  // else concluded for another rank
       Team& team = job.teams.at(call.team->info.id);
-      Conclude(job, team, absl::InvalidArgumentError(absl::StrCat(What(team.op->op, team), text)));
+      Conclude(job, team, Error(Code::kInvalidArgument, What(team.op->op, team), text));
     }
   }
 }

@@ -79,7 +79,7 @@ struct SetRankState {
   bool abort = false;
 };
 
-// What a watch stream can say.
+// Items of a watch stream.
 struct WatchEstablished {};
 struct RankChanged {
   Rank rank = 0;

@@ -11,7 +11,7 @@ namespace iris::server {
 // The word that names the kind of event, such as "job_forming".
 absl::string_view KindOf(const Event& event);
 Severity SeverityOf(const Event& event);
-// What the event says beyond job, rank, pid and uid.
+// The details of the event besides job, rank, pid and uid.
 std::string TextOf(const Event& event);
 
 }  // namespace iris::server

@@ -1,9 +1,9 @@
-// Events: what happened, as typed values. The log, `iris-ctl events` and whatever counts events
-// read the same values; event_text.h turns them into words. Plain data.
+// Events: what happened, as typed values. The log, `iris-ctl events` and counters of events read
+// them; event_text.h turns them into words. Plain data.
 //
-// Each kind of event says beside its fields which word names it (docs/protocol.md lists them) and
-// how much it matters: what happens often is kept for `iris-ctl events`, and logged at debug level
-// only. A rank or a session that ends in order is never a warning.
+// Each kind of event has a word (docs/protocol.md lists them) and a severity: frequent events are
+// kept for `iris-ctl events`, and logged at debug level only. The orderly end of a rank or session
+// is never a warning.
 #pragma once
 
 #include <cstdint>
@@ -62,7 +62,6 @@ struct JobMapping {
   static constexpr EventKind kKind{"job_mapping", Severity::kInfo};
   uint64_t epoch = 0;
 };
-// Several ranks of a job share a device.
 struct DeviceShared {
   static constexpr EventKind kKind{"device_shared", Severity::kInfo};
   struct Device {
@@ -160,7 +159,7 @@ struct OperationFailed {
   static constexpr EventKind kKind{"operation_failed", Severity::kInfo};
   std::string reason;
 };
-// Another irisd has taken over. Of `n_sessions` so many had no connection any more.
+// Another irisd has taken over. `n_lost` of the sessions had no connection any more.
 struct Recovered {
   static constexpr EventKind kKind{"recovered", Severity::kInfo};
   uint64_t generation = 0;
@@ -203,7 +202,6 @@ using EventDetail = std::variant<
     event::OperationMismatch, event::OperationTimeout, event::OperationFailed, event::Recovered,
     event::MemoryLost, event::OrphanClosed, event::RecordingFull, event::WorkerEnded>;
 
-// What happened, and to whom.
 struct Event {
   std::string job;    // empty: to none
   int32_t rank = -1;  // -1: to none of it

@@ -7,7 +7,6 @@
 #include "absl/strings/strip.h"
 #include "proto/wire/limits.h"
 #include "server/job/rendezvous.h"
-#include "server/job/text.h"
 
 namespace iris::server {
 namespace {
@@ -63,24 +62,24 @@ void Rendezvous::RefuseRank(const CallerInfo& caller, const JoinSpec& spec,
       why.code(), absl::StrCat("join job '", spec.job, "': rank ", spec.rank, " (pid ", caller.pid,
                                ") was refused, and no rank joins without it: ", reason,
                                "; mend that, then start all ranks again"));
-  const Name name(caller.party, spec.job);
-  Job* const job = FindJob(name);
-  RememberRefused(
-      name, job, job == nullptr ? static_cast<uint32_t>(spec.n_ranks) : job->n_ranks(),
+  FailAllJoins(
+      {caller.party, spec.job}, static_cast<uint32_t>(spec.n_ranks),
       {told, static_cast<Rank>(spec.rank), now_.steady, now_.steady + JoinTimeout(spec), {}});
-  if (job != nullptr) FailJob(*job, told);
 }
 
-void Rendezvous::RememberRefused(const Name& name, const Job* job, uint32_t n_ranks,
-                                 RefusedJoin refused) {
-  for (Rank rank = 0; rank < n_ranks; ++rank) {
-    const bool told = job != nullptr && job->ranks[rank].lease.held;
+void Rendezvous::FailAllJoins(const Name& name, uint32_t n_ranks, RefusedJoin refused) {
+  Job* const job = FindJob(name);
+  for (Rank rank = 0; rank < (job == nullptr ? n_ranks : job->n_ranks()); ++rank) {
+    const bool told = job != nullptr && std::as_const(job->ranks)[rank].lease.held;
     if (!told && rank != refused.rank) refused.untold.insert(rank);
   }
+  const absl::Status told = refused.told;
   refused_.erase(name);
-  if (refused.untold.empty()) return;
-  LimitTo(kMaxRefusedJoins, &refused_);
-  refused_[name] = std::move(refused);
+  if (!refused.untold.empty()) {
+    LimitTo(kMaxRefusedJoins, &refused_);
+    refused_[name] = std::move(refused);
+  }
+  if (job != nullptr) FailJob(*job, told);
 }
 
 absl::Status Rendezvous::RefusedBefore(const Session& session, const JoinSpec& spec) {
@@ -123,7 +122,7 @@ void Rendezvous::RecallAbandoned(Job& job) {
 }
 
 // A rank that was here while this one waited did come, even if its own time was up first: ranks
-// whose time is up together must not be told of each other. One that came and gave up earlier is
+// whose time is up together must not report each other. One that came and gave up earlier is
 // missing, but not for want of trying.
 void Rendezvous::JoinTimedOut(Job& job, Rank rank) {
   std::vector<std::string> missing, gave_up, came_before, slow;

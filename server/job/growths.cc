@@ -7,7 +7,6 @@
 #include "device/base/bytes.h"
 #include "proto/wire/limits.h"
 #include "server/heap/check.h"
-#include "server/job/text.h"
 
 namespace iris::server {
 
@@ -28,23 +27,23 @@ absl::Status Growths::StartGrowth(Job& job, Team& team, uint64_t needed_bytes,
                                   uint64_t wanted_bytes) {
   for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
     if (job.ranks[rank].state != RankState::kReady) {
-      return absl::FailedPreconditionError(absl::StrCat(job.Who(rank), " is no longer in the job"));
+      return Error(Code::kFailedPrecondition, job.Who(rank), " is no longer in the job");
     }
   }
   const uint64_t limit = job.GrowthLimitBytes();
   const uint64_t room = limit - job.heap_bytes;
   if (needed_bytes > room) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        base::SizeText(needed_bytes), " more are needed, and ", base::SizeText(room),
-        " of a maximum of ", base::SizeText(job.stride_bytes),
-        " are left (max_heap_bytes of a Context; four times heap_bytes unless it says)",
-        limit == job.stride_bytes ? ""
-                                  : absl::StrCat("; ", base::SizeText(job.stride_bytes - limit),
-                                                 " are of registered memory")));
+    return Error(Code::kResourceExhausted, base::SizeText(needed_bytes), " more are needed, and ",
+                 base::SizeText(room), " of a maximum of ", base::SizeText(job.stride_bytes),
+                 " are left (max_heap_bytes of a Context; four times heap_bytes unless it says)",
+                 limit == job.stride_bytes
+                     ? ""
+                     : absl::StrCat("; ", base::SizeText(job.stride_bytes - limit),
+                                    " are of registered memory"));
   }
   if (job.ranks[0].segments.size() >= wire::kMaxSegmentsPerHeap) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("it has ", wire::kMaxSegmentsPerHeap, " segments, the limit"));
+    return Error(Code::kResourceExhausted, "it has ", wire::kMaxSegmentsPerHeap,
+                 " segments, the limit");
   }
   // Room and needed are below the stride, so rounding cannot overflow; the stride is a multiple of
   // the granularity.
@@ -92,21 +91,18 @@ void Growths::GrowthSegmentCreated(Job& job, SegmentId segment, const absl::Stat
   if (found == growth.segments.end()) return;
   if (!status.ok()) return FailGrowth(job, status);
   growth.created[found - growth.segments.begin()] = true;
-  if (growth.Missing().empty()) AnnounceGrowth(job);
-}
-
-SegmentsAdded Growths::SegmentsAddedBy(const Job& job) const {
-  return {job.growth->id, InfosOf(job.growth->segments), job.heap_bytes + job.growth->bytes,
-          limits_.grow_timeout};
-}
-
-void Growths::AnnounceGrowth(Job& job) {
-  job.growth->mapping = true;
+  if (!growth.Missing().empty()) return;
+  growth.mapping = true;
   deadlines_.Set({job.id, Due::kGrow}, now_.steady + limits_.grow_timeout);
   for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
     SendGrowthAgain(job, rank);
     Emit(NotifyWatch{job.ranks[rank].lease.session, SegmentsAddedBy(job)});
   }
+}
+
+SegmentsAdded Growths::SegmentsAddedBy(const Job& job) const {
+  return {job.growth->id, InfosOf(job.growth->segments), job.heap_bytes + job.growth->bytes,
+          limits_.grow_timeout};
 }
 
 void Growths::SendGrowthAgain(const Job& job, Rank rank) {
@@ -115,8 +111,8 @@ void Growths::SendGrowthAgain(const Job& job, Rank rank) {
                        SegmentsAddedBy(job).segments, false});
 }
 
-void Growths::GrowMapped(SessionId id, CallId call, JobId job_id, GrowId grow,
-                         const std::string& error) {
+void Growths::On(const GrowMappedCall& in) {
+  const auto& [id, call, job_id, grow, error] = in;
   const auto membership = FindMembership(id, job_id);
   if (!membership.ok()) return Answer(call, membership.status());
   Job& job = *membership->job;
@@ -131,9 +127,8 @@ void Growths::GrowMapped(SessionId id, CallId call, JobId job_id, GrowId grow,
   }
   Answer(call, absl::OkStatus());
   if (!error.empty()) {
-    return FailGrowth(
-        job, absl::ResourceExhaustedError(absl::StrCat(
-                 job.Who(rank), " could not map: ", CleanText(error, wire::kMaxErrorTextBytes))));
+    return FailGrowth(job, Error(Code::kResourceExhausted, job.Who(rank),
+                                 " could not map: ", CleanText(error, wire::kMaxErrorTextBytes)));
   }
   job.growth->mapped[rank] = true;
   if (job.growth->Missing().empty()) PublishGrowth(job);
@@ -176,10 +171,9 @@ void Growths::FailGrowth(Job& job, const absl::Status& why) {
 }
 
 void Growths::GrowthTimedOut(Job& job) {
-  FailGrowth(job,
-             absl::ResourceExhaustedError(absl::StrCat(
-                 "time is up: ", job.growth->mapping ? "not mapped by " : "memory not created for ",
-                 absl::StrJoin(job.Who(job.growth->Missing()), ", "))));
+  FailGrowth(job, Error(Code::kResourceExhausted, "time is up: ",
+                        job.growth->mapping ? "not mapped by " : "memory not created for ",
+                        absl::StrJoin(job.Who(job.growth->Missing()), ", ")));
 }
 
 void Growths::RunGrowthQueue(Job& job) {

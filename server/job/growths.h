@@ -4,20 +4,19 @@
 // operations that need another wait in a queue.
 #pragma once
 
-#include <string>
-
 #include "absl/status/status.h"
 #include "server/job/teams.h"
 
 namespace iris::server {
 
 struct Growths : Teams {
+  using Teams::On;
   using Teams::Teams;
 
   // Starts a growth, or queues, or concludes the operation because growth is impossible.
   void RequestGrowth(Job& job, Team& team, const NeedsGrowth& needs) override;
   void GrowthSegmentCreated(Job& job, SegmentId segment, const absl::Status& status);
-  void GrowMapped(SessionId session, CallId call, JobId job, GrowId grow, const std::string& error);
+  void On(const GrowMappedCall& in);
   void GrowthTimedOut(Job& job);
   // Fails the growth that is under way, if there is one.
   void FailGrowth(Job& job, const absl::Status& why);
@@ -32,7 +31,6 @@ struct Growths : Teams {
   absl::Status StartGrowth(Job& job, Team& team, uint64_t needed_bytes, uint64_t wanted_bytes);
   // Books `bytes` for every rank, or for none.
   absl::Status BookGrowth(const Job& job, uint64_t bytes);
-  void AnnounceGrowth(Job& job);
   void PublishGrowth(Job& job);
   void RunGrowthQueue(Job& job);
 };

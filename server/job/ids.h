@@ -32,7 +32,7 @@ inline constexpr TeamId kWorldTeam = 0;
 // barrier and no area, and is not one of the teams that are counted and listed.
 constexpr TeamId OwnTeam(Rank rank) { return wire::kFirstOwnTeam + rank; }
 constexpr bool IsOwnTeam(TeamId team) { return team >= wire::kFirstOwnTeam; }
-// Of an own team.
+// The rank of an own team.
 constexpr Rank OwnerOf(TeamId team) { return team - wire::kFirstOwnTeam; }
 
 }  // namespace iris::server

@@ -109,7 +109,7 @@ struct AwaitBarrierSpec {
   uint32_t epoch = 0;
   std::vector<Rank> missing;  // members that had not come when the rank looked
   bool only_thread = false;   // no other thread of the rank has used its context
-  // Of the answer after which the rank looked, in the same barrier; 0: it has had none.
+  // The moment of the last BarrierAnswer in the same barrier; 0: the rank has had none.
   uint64_t moment = 0;
   bool time_is_up = false;  // answered at once: where the missing are
 };
@@ -165,13 +165,13 @@ struct SegmentCreated {
 struct SegmentDropped {
   SegmentId segment;
 };
-// What the driver says of a device's free memory, for messages.
+// The driver's count of a device's free memory, for messages.
 struct DriverFree {
   uint32_t device_index = 0;
   uint64_t free_bytes = 0;
 };
 // The operator has changed what the machine allows. It counts for every decision from now on; what
-// was decided stays: a pending call keeps its deadline, and who holds more than a new limit keeps
+// was decided stays: a pending call keeps its deadline, and a user with more than a new limit keeps
 // it. The account of memory that was given back (KeptMemory) begins with the first quota, with the
 // processes that are ranks then, and ends with the last.
 struct LimitsChanged {
@@ -183,7 +183,7 @@ struct Noted {
 };
 // Another irisd goes on with this state, of which these things were kept while there was none.
 //
-// Calls that waited are forgotten without a Reply: whoever made them makes them again, and no
+// Calls that waited are forgotten without a Reply: their callers make them again, and no
 // deadline passes within kRepeatsWithin. Of a session that was not kept, a rank of a ready job can
 // be resumed within kResumesWithin. A job of which memory was lost breaks. Whatever the daemon may
 // not have carried out is asked of it again: states of ranks, descriptors of what is being mapped,

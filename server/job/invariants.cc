@@ -15,11 +15,6 @@ namespace {
 using Impl = JobMachine::Impl;
 using Due = DeadlineKey::Kind;
 
-bool HeldState(RankState state) {
-  return state == RankState::kJoined || state == RankState::kMapped || state == RankState::kReady ||
-         state == RankState::kEnding;
-}
-
 class Invariants {
  public:
   explicit Invariants(const Impl& impl) : impl_(impl) {}
@@ -118,7 +113,9 @@ class Invariants {
       return Hold(job, holds, "rank ", rank, ": ", text);
     };
     const Lease& lease = member.lease;
-    hold(lease.held == HeldState(member.state), "is held in the wrong state");
+    const RankState state = member.state;
+    hold(lease.held == (state >= RankState::kJoined && state <= RankState::kEnding),
+         "is held in the wrong state");
     hold(lease.held == (lease.session.value != 0), "nobody speaks for it, or somebody for nothing");
     if (lease.held) {
       const Impl::Session* const session = impl_.sessions_.Find(lease.session);
@@ -137,7 +134,6 @@ class Invariants {
     hold(member.join_call.value == 0 || job.state == JobState::kForming, "joins a formed job");
     hold(member.mapped_calls.empty() || job.state == JobState::kMapping, "maps a mapped job");
     const bool starved = impl_.starved_.contains({job.id, rank});
-    const RankState state = member.state;
     size_t n_segments = job.ranks[0].segments.size();
     if (job.state == JobState::kForming) {
       hold(state == RankState::kAbsent || state == RankState::kJoined, "state");

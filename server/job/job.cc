@@ -1,5 +1,7 @@
 #include "server/job/job.h"
 
+#include <cstring>
+
 #include "proto/wire/limits.h"
 #include "server/heap/check.h"
 #include "server/job/text.h"
@@ -20,6 +22,40 @@ void CarryOver(Team& team) {
 
 }  // namespace
 
+AllocationLabel::AllocationLabel(absl::string_view name, const TensorInfo& tensor) {
+  static_assert(wire::kMaxAllocationNameBytes < 256 && wire::kMaxDtypeBytes < 256 &&
+                wire::kMaxDims < 256);
+  const size_t parts[kHeadBytes] = {name.size(), tensor.dtype.size(), tensor.shape.size()};
+  if (parts[0] + parts[1] + parts[2] == 0) return;
+  IRIS_CHECK(parts[0] <= wire::kMaxAllocationNameBytes && parts[1] <= wire::kMaxDtypeBytes &&
+                 parts[2] <= wire::kMaxDims,
+             "the label of an allocation has been checked");
+  const size_t shape_bytes = parts[2] * sizeof(uint64_t);
+  block_.reset(new unsigned char[kHeadBytes + parts[0] + parts[1] + shape_bytes]);
+  unsigned char* to = block_.get();
+  for (const size_t part : parts) *to++ = static_cast<unsigned char>(part);
+  to = std::copy(name.begin(), name.end(), to);
+  to = std::copy(tensor.dtype.begin(), tensor.dtype.end(), to);
+  if (shape_bytes != 0) memcpy(to, tensor.shape.data(), shape_bytes);
+}
+
+absl::string_view AllocationLabel::name() const {
+  if (block_ == nullptr) return {};
+  return {reinterpret_cast<const char*>(block_.get()) + kHeadBytes, head(0)};
+}
+
+TensorInfo AllocationLabel::tensor() const {
+  TensorInfo tensor;
+  if (block_ == nullptr) return tensor;
+  const unsigned char* const dtype = block_.get() + kHeadBytes + head(0);
+  tensor.dtype.assign(dtype, dtype + head(1));
+  tensor.shape.resize(head(2));
+  if (head(2) != 0) memcpy(tensor.shape.data(), dtype + head(1), head(2) * sizeof(uint64_t));
+  return tensor;
+}
+
+// Job.
+
 std::vector<std::string> Job::Who(const std::vector<Rank>& several) const {
   std::vector<std::string> all;
   for (const Rank rank : several) all.push_back(Who(rank));
@@ -30,8 +66,8 @@ std::vector<std::string> Job::Who(const std::vector<Rank>& several) const {
 
 absl::StatusOr<uint64_t> Job::Place(HeapAllocation allocation) {
   if (allocations.size() >= wire::kMaxAllocationsPerJob) {
-    return absl::ResourceExhaustedError(absl::StrCat("job '", name, "' has ", allocations.size(),
-                                                     " live allocations, the limit: free some"));
+    return Error(Code::kResourceExhausted, "job '", name, "' has ", allocations.size(),
+                 " live allocations, the limit: free some");
   }
   const auto offset = allocator.Allocate(allocation.bytes, allocation.alignment_bytes());
   if (offset.ok()) Keep(*offset, std::move(allocation));
@@ -190,16 +226,15 @@ void Job::EndTeam(Team& team) {
 
 absl::Status Job::CheckAlive(const Team& team) const {
   if (state == JobState::kBroken) {
-    return absl::AbortedError(absl::StrCat("job '", name, "' is broken: ", broken_reason));
+    return Error(Code::kAborted, "job '", name, "' is broken: ", broken_reason);
   }
   for (const Rank rank : team.info.ranks) {
     const RankState now = ranks[rank].state;
     if (now == RankState::kReady) continue;
-    return absl::AbortedError(absl::StrCat(TeamText(team.info.id), " of job '", name,
-                                           "': ", Who(rank), " ",
-                                           now == RankState::kLeft     ? "has left the job"
-                                           : now == RankState::kEnding ? kHungUp
-                                                                       : "died"));
+    return Error(Code::kAborted, TeamText(team.info.id), " of job '", name, "': ", Who(rank), " ",
+                 now == RankState::kLeft     ? "has left the job"
+                 : now == RankState::kEnding ? kHungUp
+                                             : "died");
   }
   return absl::OkStatus();
 }

@@ -23,7 +23,6 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "server/heap/offset_allocator.h"
-#include "server/job/allocation_label.h"
 #include "server/job/effects.h"
 #include "server/job/ids.h"
 #include "server/job/operation_spec.h"
@@ -33,7 +32,7 @@
 
 namespace iris::server {
 
-// A retried call waits beside the first one; more than this many at once are refused.
+// A retried call waits together with the first one; more than this many at once are refused.
 inline constexpr size_t kMaxWaitingCallsPerRank = 8;
 // Outcomes kept per team for retries and for ranks that come late.
 inline constexpr size_t kMaxOutcomesPerTeam = 64;
@@ -45,7 +44,7 @@ inline constexpr uint64_t kMaxValueBytesPerJob = 64ull << 20;
 // future.
 inline constexpr uint64_t kMaxSlotEpoch = 1ull << 31;
 
-// A host barrier that a rank waits in, and has told irisd of (awaited_barriers.cc).
+// A host barrier that a rank waits in and has reported (awaited_barriers.cc).
 struct AwaitedBarrier {
   CallId call;
   TeamId team = kWorldTeam;
@@ -83,7 +82,7 @@ struct GaveUp {
   bool timed_out = false;  // its own time was up; else its call was cancelled, or failed
 };
 
-// A job whose ranks all gave up before it was complete: a rank that comes late is told of them.
+// A job whose ranks all gave up before it was complete, for the error of a rank that comes late.
 struct AbandonedJob {
   uint32_t n_ranks = 0;
   absl::Time when;
@@ -92,11 +91,10 @@ struct AbandonedJob {
 inline constexpr size_t kMaxAbandonedJobs = 64;
 inline constexpr absl::Duration kAbandonedJobKept = absl::Minutes(10);
 
-// A rank was refused while its job formed. Kept for ranks that come later: see
-// JobMachine::Impl::Refuse.
+// A rank was refused while its job formed. Kept for ranks that come later (Rendezvous::RefuseJob).
 struct RefusedJoin {
-  absl::Status told;      // what every other rank of the job is told
-  Rank rank = 0;          // who was refused
+  absl::Status told;      // the error of every other rank of the job
+  Rank rank = 0;          // the refused one
   absl::Time when;        // processes that began later are of a new attempt
   absl::Time until;       // when the refused rank would have stopped waiting
   std::set<Rank> untold;  // ranks that have not been told
@@ -104,7 +102,7 @@ struct RefusedJoin {
 // Beyond these the oldest is forgotten: its job's ranks then wait for the refused one in vain.
 inline constexpr size_t kMaxRefusedJoins = 256;
 
-// What a member has given to be registered, until its team's operation has its outcome.
+// Memory that a rank gives to be registered, until the operation of its team has an outcome.
 struct GivenMemory {
   uint64_t lead_bytes = 0;
   std::vector<SegmentId> pieces;
@@ -113,7 +111,7 @@ struct GivenMemory {
 // An operation that some members have asked for.
 struct PendingOp {
   Watched<Operation> op;  // as the first rank asked, with what others brought along (Merge)
-  size_t first = 0;       // who that was: index in the team
+  size_t first = 0;       // that rank's index in the team
   absl::Time since;       // when that was, on the steady clock
   std::vector<bool> asked;
   std::vector<std::vector<CallId>> calls;  // that wait, per member
@@ -122,7 +120,7 @@ struct PendingOp {
   // context; else 0.
   std::vector<uint64_t> asked_alone;
   bool grown = false;  // the growth that it needed is published
-  size_t hurried = 0;  // whose timeout ends it: index in the team
+  size_t hurried = 0;  // index of the rank whose timeout is over first
   absl::Duration hurried_timeout;
 
   bool AllAsked() const { return std::find(asked.begin(), asked.end(), false) == asked.end(); }
@@ -185,7 +183,26 @@ struct RegisteredMemory {
   uint64_t piece_bytes = 0;  // how long the room is in which all of them are
 };
 
-// Of a power of two.
+// AllocationLabel: the name, dtype and shape of an allocation, in one block of memory, since a job
+// has up to a million. Immutable, and movable alone.
+class AllocationLabel {
+ public:
+  AllocationLabel() = default;  // of an allocation that has nothing of that
+  // At most as long as CheckAllocationName and CheckTensor allow.
+  AllocationLabel(absl::string_view name, const TensorInfo& tensor);
+
+  // Valid as long as the label, also after a move of it.
+  absl::string_view name() const;
+  TensorInfo tensor() const;
+
+ private:
+  // Bytes of the name, bytes of the dtype, dimensions; then these.
+  static constexpr size_t kHeadBytes = 3;
+  size_t head(size_t i) const { return block_ == nullptr ? 0 : block_[i]; }
+
+  std::unique_ptr<unsigned char[]> block_;
+};
+
 constexpr uint8_t Log2(uint64_t power) { return static_cast<uint8_t>(std::countr_zero(power)); }
 
 // A job has up to a million: with a usual name, and what is kept elsewhere for it, one takes at
@@ -195,22 +212,22 @@ struct HeapAllocation {
   uint64_t k = 0;
   absl::Time created;
   AllocationLabel label;
-  // Of a rank's own team: how often each other rank has it open; and whether the owner has freed it
-  // meanwhile. Its room is given back when neither the owner nor anybody else uses it.
+  // How often each other rank has open an allocation of a rank's own team. Its room is given back
+  // when neither the owner nor another rank uses it: see `freed`.
   Rare<std::map<Rank, uint64_t>> opens;
   Rare<RegisteredMemory> registered;
   TeamId team = kWorldTeam;
   uint8_t alignment_log2 = 0;
-  bool sync = false;  // a team's barrier area: irisd's own, no client frees it
-  bool freed = false;
+  bool sync = false;   // a team's barrier area: irisd's own, no client frees it
+  bool freed = false;  // by its owner, and still open
 
   uint64_t alignment_bytes() const { return uint64_t{1} << alignment_log2; }
   bool is_registered() const { return !registered->pieces.empty(); }
 };
 using HeapAllocations = Tracked<std::map<uint64_t, HeapAllocation>>;  // by offset
 
-// Orders allocations that have a name by it, and those of one name by the own team whose they are;
-// the world stands for those that several ranks allocated.
+// Orders allocations by name, and those of one name by the own team that allocated them; the world
+// stands for all that several ranks allocated.
 struct ByName {
   using is_transparent = void;
   using Key = std::pair<absl::string_view, TeamId>;

@@ -53,59 +53,57 @@ void JobMachine::Impl::Unlist(CallId call, const WaitingCall& waiting) {
   }
 }
 
-void JobMachine::Impl::Cancelled(CallId call) {
-  const auto found = waiting_.find(call);
-  if (found == waiting_.end()) return AnsweredJoinCancelled(call);
+void JobMachine::Impl::On(const CallCancelled& in) {
+  const auto found = waiting_.find(in.call);
+  if (found == waiting_.end()) return AnsweredJoinCancelled(in.call);
   const WaitingCall waiting = found->second;
   waiting_.erase(found);
-  Unlist(call, waiting);
+  Unlist(in.call, waiting);
 }
 
-void JobMachine::Impl::Tick() {
+void JobMachine::Impl::On(const Tick& /*in*/) {
   while (const auto due = deadlines_.PopDue(now_.steady)) {
     Job* job = FindJob(due->job);
     IRIS_CHECK(job != nullptr, "a deadline has a job");
-    switch (due->kind) {
-      case Due::kJoin:
-        JoinTimedOut(*job, due->index);
-        break;
-      case Due::kWithdraw:
-        WithdrawCancelled(*job, due->index);
-        break;
-      case Due::kResume:
-        HangUp(*FindSession(job->ranks[due->index].lease.session));
-        break;
-      case Due::kMap:
-        MapTimedOut(*job);
-        break;
-      case Due::kOperation:
-        OperationTimedOut(*job, job->teams.at(due->index));
-        break;
-      case Due::kGrow:
-        GrowthTimedOut(*job);
-        break;
-    }
+    Expire(*job, *due);
   }
 }
 
-void JobMachine::Impl::ChangeLimits(const JobLimits& limits) {
+void JobMachine::Impl::Expire(Job& job, const DeadlineKey& due) {
+  switch (due.kind) {
+    case Due::kJoin:
+      return JoinTimedOut(job, due.index);
+    case Due::kWithdraw:
+      return WithdrawCancelled(job, due.index);
+    case Due::kResume:
+      return HangUp(*FindSession(job.ranks[due.index].lease.session));
+    case Due::kMap:
+      return MapTimedOut(job);
+    case Due::kOperation:
+      return OperationTimedOut(job, job.teams.at(due.index));
+    case Due::kGrow:
+      return GrowthTimedOut(job);
+  }
+}
+
+void JobMachine::Impl::On(const DriverFree& in) {
+  ledger_.SetDriverFree(in.device_index, in.free_bytes);
+  driver_free_changed_ = true;
+}
+
+void JobMachine::Impl::On(const LimitsChanged& in) {
   const bool had_quota = limits_.max_heap_bytes_per_uid != 0;
-  const bool has_quota = limits.max_heap_bytes_per_uid != 0;
-  limits_ = limits;
-  if (has_quota != had_quota) {
-    if (!has_quota) kept_.Change() = KeptMemory();
-    for (const auto& [id, each] : jobs_) {
-      if (each->state == JobState::kForming) continue;  // nobody was sent memory
-      Job& job = *FindJob(id);
-      for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
-        job.ranks[rank].keeps_memory = has_quota && job.ranks[rank].lease.held;
-      }
+  limits_ = in.limits;
+  if (had_quota != (limits_.max_heap_bytes_per_uid != 0)) {
+    if (had_quota) kept_.Change() = KeptMemory();
+    for (const auto& [id, job] : jobs_) {
+      if (job->state != JobState::kForming) RestoreAccount(*FindJob(id));
     }
   }
   ServeStarved();
 }
 
-void JobMachine::Impl::Stop(const std::string& reason) {
+void JobMachine::Impl::On(const StopRequested& in) {
   if (std::exchange(stopping_, true)) return;
   const absl::Status told = absl::UnavailableError("irisd is stopping");
   std::vector<CallId> calls;
@@ -121,24 +119,24 @@ void JobMachine::Impl::Stop(const std::string& reason) {
     }
   }
   for (const auto& [id, session] : sessions_) {
-    Emit(NotifyWatch{id, WatchStopping{reason}});
-    Emit(EndWatch{id, absl::UnavailableError(absl::StrCat("irisd is stopping: ", reason))});
+    Emit(NotifyWatch{id, WatchStopping{in.reason}});
+    Emit(EndWatch{id, Error(Code::kUnavailable, "irisd is stopping: ", in.reason)});
   }
 }
 
-void JobMachine::Impl::OpenSession(SessionId id, const CallerInfo& caller,
-                                   absl::Duration process_age) {
+void JobMachine::Impl::On(const SessionOpened& in) {
+  const SessionId id = in.session;
   IRIS_CHECK(id.value != 0 && FindSession(id) == nullptr, "a session id is new");
-  Session session;
-  session.id = id;
-  session.caller = caller;
-  session.created = now_.wall;
-  session.process_began = now_.steady - process_age;
-  sessions_by_account_[caller.party.Account()].insert(id);
+  const Session session{.id = id,
+                        .caller = in.caller,
+                        .created = now_.wall,
+                        .process_began = now_.steady - in.process_age};
+  sessions_by_account_[in.caller.party.Account()].insert(id);
   NoteSession(sessions_.emplace(id, session).first->second, event::SessionOpened{id});
 }
 
-void JobMachine::Impl::OpenWatch(SessionId id, CallId call, JobId job_id) {
+void JobMachine::Impl::On(const WatchOpened& in) {
+  const auto& [id, call, job_id] = in;
   const auto membership = FindMembership(id, job_id);
   if (!membership.ok()) return Answer(call, membership.status());
   Emit(EndWatch{id, absl::CancelledError("a newer watch stream took this one's place")});
@@ -171,51 +169,11 @@ JobMachine::JobMachine(const JobLimits& limits, Ledger ledger, UnusablePairs unu
     : impl_(std::make_unique<Impl>(limits, std::move(ledger), std::move(unusable))) {}
 JobMachine::~JobMachine() = default;
 
-namespace {
-
-// A function made of several.
-template <typename... Functions>
-struct Overloaded : Functions... {
-  using Functions::operator()...;
-};
-
-}  // namespace
-
 Effects JobMachine::Apply(const Input& input, Time now) {
-  Impl& impl = *impl_;
-  impl.ClearMarks();
-  impl.now_ = now;
-  // The only place that knows every input.
-  std::visit(
-      Overloaded{
-          [&](const SessionOpened& in) { impl.OpenSession(in.session, in.caller, in.process_age); },
-          [&](const SessionHungUp& in) { impl.CloseSession(in.session, in.reason); },
-          [&](const ProcessGone& in) { impl.EndProcess(in.session); },
-          [&](const JoinCall& in) { impl.Join(in); },
-          [&](const MappedCall& in) { impl.Mapped(in); },
-          [&](const OperateCall& in) { impl.Operate(in.session, in.call, in.spec); },
-          [&](const GrowMappedCall& in) {
-            impl.GrowMapped(in.session, in.call, in.job, in.grow, in.error);
-          },
-          [&](const AwaitBarrierCall& in) { impl.AwaitBarrier(in.session, in.call, in.spec); },
-          [&](const LeaveCall& in) { impl.Leave(in.session, in.call, in.job); },
-          [&](const ResumeCall& in) { impl.Resume(in); },
-          [&](const CallCancelled& in) { impl.Cancelled(in.call); },
-          [&](const WatchOpened& in) { impl.OpenWatch(in.session, in.call, in.job); },
-          [&](const SegmentCreated& in) { impl.SegmentCreated(in.segment, in.status); },
-          [&](const SegmentDropped& in) { impl.SegmentDropped(in.segment); },
-          [&](const DriverFree& in) {
-            impl.ledger_.SetDriverFree(in.device_index, in.free_bytes);
-            impl.driver_free_changed_ = true;
-          },
-          [&](const LimitsChanged& in) { impl.ChangeLimits(in.limits); },
-          [&](const Noted& in) { impl.Emit(EmitEvent{in.event}); },
-          [&](const Recovered& in) { impl.Recover(in); },
-          [&](const Tick&) { impl.Tick(); },
-          [&](const StopRequested& in) { impl.Stop(in.reason); },
-      },
-      input);
-  return std::exchange(impl.out_, {});
+  impl_->ClearMarks();
+  impl_->now_ = now;
+  std::visit([this](const auto& in) { impl_->On(in); }, input);
+  return std::exchange(impl_->out_, {});
 }
 
 absl::Time JobMachine::NextDeadline() const { return impl_->deadlines_.Next(); }

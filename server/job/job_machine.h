@@ -1,33 +1,19 @@
-// JobMachine: who belongs to which job, and the outcome of every operation of a team. It is the
-// whole of irisd's membership logic, without sockets, memory, threads or clock: every input returns
-// the effects that the daemon must carry out, in order. The same inputs at the same times give the
-// same effects.
+// JobMachine: which process is which rank of which job, and the outcome of every operation of a
+// team. It is the whole of irisd's membership logic, without sockets, memory, threads or clock:
+// every input returns the effects that the daemon must carry out, in order. The same inputs at the
+// same times give the same effects. docs/architecture.md has the life of a job.
 //
 // Not thread-safe: the daemon holds one mutex around it. Owns the Ledger. Inputs never block and
 // never fail: a refusal is a Reply effect with a status. Input is hostile until checked here
 // (sizes, names, ranks, sequence numbers).
 //
-// Life of a job (docs/architecture.md):
-//   kForming   Ranks call Join; each gets its first segment at once, or as soon as memory that is
-//              being dropped is free. A rank whose time is up is removed and told who is missing;
-//              the others wait on. A rank that dies fails every Join.
-//   kMapping   All have joined and all segments exist: Join is answered, descriptors are sent.
-//              Every rank maps and calls Mapped. One failure, death or timeout fails every rank,
-//              and the job is gone; ranks that report later are told the same.
-//   kReady     The epoch is committed: operations run. A rank that leaves breaks nothing, but
-//              operations of teams that it is in fail with kAborted.
-//   kBroken    A rank hung up or died while others were in the job. Every pending and later
-//              operation fails with kAborted, naming rank and pid. The job ends when every rank
-//              has left or is gone. (The last rank of a job breaks nothing by hanging up: nobody
-//              was told, so it may Resume.)
-// A job's segments are dropped when the job ends. Its name is free again at once.
-//
-// Gone means the pidfd says so: SessionHungUp refuses calls and tells peers; only ProcessGone
-// (or Leave) lets go of the rank.
+// A rank that leaves breaks nothing, but operations of its teams fail with kAborted. The last rank
+// of a job breaks nothing by hanging up: no peer was told, so it may Resume. SessionHungUp refuses
+// calls and reports to peers; only ProcessGone, by the pidfd, or Leave lets go of the rank. A job's
+// segments are dropped when it ends; its name is free again at once.
 #pragma once
 
 #include <cstddef>
-#include <memory>
 #include <optional>
 #include <vector>
 

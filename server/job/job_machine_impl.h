@@ -1,8 +1,7 @@
-// JobMachine's inside: the top of its layers (registry.h). It knows what each input means.
+// JobMachine's inside: the top of its layers (registry.h), which act on its inputs by On.
 #pragma once
 
 #include <string>
-#include <utility>
 
 #include "server/job/job_machine.h"
 #include "server/job/rendezvous.h"
@@ -14,17 +13,20 @@ struct JobMachine::Impl final : Rendezvous {
 
   // Before an input: what it changes is marked (tracked.h).
   void ClearMarks();
-  void OpenSession(SessionId session, const CallerInfo& caller, absl::Duration process_age);
-  void OpenWatch(SessionId session, CallId call, JobId job);
-  void Cancelled(CallId call);
-  void Tick();
-  void ChangeLimits(const JobLimits& limits);
-  void Stop(const std::string& reason);
 
-  // recovered.cc.
-  void Recover(const Recovered& in);
+  using Rendezvous::On;
+  void On(const SessionOpened& in);
+  void On(const CallCancelled& in);
+  void On(const WatchOpened& in);
+  void On(const DriverFree& in);
+  void On(const LimitsChanged& in);
+  void On(const Noted& in) { Emit(EmitEvent{in.event}); }
+  void On(const Recovered& in);  // recovered.cc
+  void On(const Tick& in);
+  void On(const StopRequested& in);
 
  private:
+  void Expire(Job& job, const DeadlineKey& due);
   // Takes a waiting call out of whatever waits with it.
   void Unlist(CallId call, const WaitingCall& waiting);
 

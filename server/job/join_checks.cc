@@ -9,7 +9,6 @@
 #include "proto/wire/limits.h"
 #include "server/heap/check.h"
 #include "server/job/rendezvous.h"
-#include "server/job/text.h"
 
 namespace iris::server {
 namespace {
@@ -26,12 +25,10 @@ absl::StatusOr<JoinSpec> Rendezvous::CheckJoin(JoinSpec spec) const {
   const std::string what =
       absl::StrCat("join job '", spec.job, "' as rank ", spec.rank, " of ", spec.n_ranks, ": ");
   if (spec.n_ranks < 1 || spec.n_ranks > static_cast<int32_t>(wire::kMaxRanks)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(what, "a job has 1 to ", wire::kMaxRanks, " ranks"));
+    return Error(Code::kInvalidArgument, what, "a job has 1 to ", wire::kMaxRanks, " ranks");
   }
   if (spec.rank < 0 || spec.rank >= spec.n_ranks) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(what, "ranks count from 0 to ", spec.n_ranks - 1));
+    return Error(Code::kInvalidArgument, what, "ranks count from 0 to ", spec.n_ranks - 1);
   }
   spec.timeout = JoinTimeout(spec);
   if (absl::Status s = CheckSizes(spec); !s.ok()) return WithPrefix(what, s);
@@ -48,16 +45,14 @@ absl::Duration Rendezvous::JoinTimeout(const JoinSpec& spec) const {
 
 absl::Status Rendezvous::CheckSizes(JoinSpec& spec) const {
   if (spec.heap_bytes == 0 || spec.heap_bytes > wire::kMaxHeapBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("heap_bytes=", base::SizeText(spec.heap_bytes), ": 1 byte to ",
-                     base::SizeText(wire::kMaxHeapBytes), " are allowed"));
+    return Error(Code::kInvalidArgument, "heap_bytes=", base::SizeText(spec.heap_bytes),
+                 ": 1 byte to ", base::SizeText(wire::kMaxHeapBytes), " are allowed");
   }
   if (spec.max_heap_bytes > wire::kMaxHeapBytes ||
       (spec.max_heap_bytes != 0 && spec.max_heap_bytes < spec.heap_bytes)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("max_heap_bytes=", base::SizeText(spec.max_heap_bytes),
-                     ": heap_bytes=", base::SizeText(spec.heap_bytes), " to ",
-                     base::SizeText(wire::kMaxHeapBytes), " are allowed, or 0 for the default"));
+    return Error(Code::kInvalidArgument, "max_heap_bytes=", base::SizeText(spec.max_heap_bytes),
+                 ": heap_bytes=", base::SizeText(spec.heap_bytes), " to ",
+                 base::SizeText(wire::kMaxHeapBytes), " are allowed, or 0 for the default");
   }
   spec.heap_bytes = RoundUp(spec.heap_bytes, granularity_bytes_);
   const uint64_t n_ranks = static_cast<uint64_t>(spec.n_ranks);
@@ -67,15 +62,14 @@ absl::Status Rendezvous::CheckSizes(JoinSpec& spec) const {
   const uint64_t stride = spec.max_heap_bytes == 0 ? roomy : spec.max_heap_bytes;
   spec.max_heap_bytes = std::max(RoundUp(stride, granularity_bytes_), spec.heap_bytes);
   if (spec.max_heap_bytes > window_share) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(n_ranks, " ranks times ", base::SizeText(spec.max_heap_bytes),
-                     " exceed a window of ", base::SizeText(wire::kMaxWindowBytes)));
+    return Error(Code::kInvalidArgument, n_ranks, " ranks times ",
+                 base::SizeText(spec.max_heap_bytes), " exceed a window of ",
+                 base::SizeText(wire::kMaxWindowBytes));
   }
   if (spec.team_sync_bytes > wire::kMaxTeamSyncBytes || spec.team_sync_bytes > spec.heap_bytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("team_sync_bytes=", base::SizeText(spec.team_sync_bytes), ": at most ",
-                     base::SizeText(std::min(wire::kMaxTeamSyncBytes, spec.heap_bytes)),
-                     " are allowed for a heap of ", base::SizeText(spec.heap_bytes)));
+    return Error(Code::kInvalidArgument, "team_sync_bytes=", base::SizeText(spec.team_sync_bytes),
+                 ": at most ", base::SizeText(std::min(wire::kMaxTeamSyncBytes, spec.heap_bytes)),
+                 " are allowed for a heap of ", base::SizeText(spec.heap_bytes));
   }
   return absl::OkStatus();
 }
@@ -85,8 +79,7 @@ absl::StatusOr<uint32_t> Rendezvous::ChooseDevice(const JoinSpec& spec) const {
   if (devices.empty()) return absl::FailedPreconditionError("irisd has no device");
   if (spec.device_uuid.empty()) {
     if (spec.local_rank < 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("local_rank=", spec.local_rank, " is negative"));
+      return Error(Code::kInvalidArgument, "local_rank=", spec.local_rank, " is negative");
     }
     return static_cast<uint32_t>(static_cast<size_t>(spec.local_rank) % devices.size());
   }
@@ -94,17 +87,16 @@ absl::StatusOr<uint32_t> Rendezvous::ChooseDevice(const JoinSpec& spec) const {
   if (index >= 0) return static_cast<uint32_t>(index);
   std::vector<std::string> known;
   for (const auto& device : devices) known.push_back(device.uuid);
-  return absl::InvalidArgumentError(
-      absl::StrCat("irisd has no device '", CleanText(spec.device_uuid, 64), "': its devices are ",
-                   absl::StrJoin(known, ", ")));
+  return Error(Code::kInvalidArgument, "irisd has no device '", CleanText(spec.device_uuid, 64),
+               "': its devices are ", absl::StrJoin(known, ", "));
 }
 
 absl::Status Rendezvous::CheckMayJoin(const Job& job, const JoinSpec& spec) const {
   const std::string what = absl::StrCat("join job '", job.name, "' as rank ", spec.rank, ": ");
   if (job.state == JobState::kBroken) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(what, "a job of that name is broken (", job.broken_reason, ") and ends when ",
-                     job.n_held(), " more ranks have left: choose another name or end them"));
+    return Error(Code::kFailedPrecondition, what, "a job of that name is broken (",
+                 job.broken_reason, ") and ends when ", job.n_held(),
+                 " more ranks have left: choose another name or end them");
   }
   const bool forming = job.state == JobState::kForming;
   if (forming) {
@@ -112,13 +104,12 @@ absl::Status Rendezvous::CheckMayJoin(const Job& job, const JoinSpec& spec) cons
   }
   const Rank rank = static_cast<Rank>(spec.rank);
   if (rank < job.n_ranks() && job.ranks[rank].lease.held) {
-    return absl::AlreadyExistsError(absl::StrCat(what, "that rank is taken by pid ",
-                                                 job.ranks[rank].lease.process.pid,
-                                                 forming ? "" : "; the job is running"));
+    return Error(Code::kAlreadyExists, what, "that rank is taken by pid ",
+                 job.ranks[rank].lease.process.pid, forming ? "" : "; the job is running");
   }
   if (forming) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat(what, "a job of that name is running: choose another name or end it"));
+  return Error(Code::kFailedPrecondition, what,
+               "a job of that name is running: choose another name or end it");
 }
 
 absl::Status Rendezvous::CheckAgreement(const Job& job, const std::string& what,
@@ -137,21 +128,19 @@ absl::Status Rendezvous::CheckAgreement(const Job& job, const std::string& what,
                  {"team_sync_bytes", spec.team_sync_bytes, job.team_sync_bytes}};
   for (const auto& [field, here, there] : kFields) {
     if (here == there) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat(what, field, "=", here, " but ", who, " said ", there));
+    return Error(Code::kInvalidArgument, what, field, "=", here, " but ", who, " said ", there);
   }
   return absl::OkStatus();
 }
 
 absl::Status Rendezvous::CheckJobLimits(const Party& party) const {
   if (jobs_.size() >= limits_.max_jobs) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("join: irisd serves ", jobs_.size(), " jobs, its limit"));
+    return Error(Code::kResourceExhausted, "join: irisd serves ", jobs_.size(), " jobs, its limit");
   }
-  const auto found = jobs_by_account_.find(party.Account());
-  if (found != jobs_by_account_.end() && found->second.size() >= limits_.max_jobs_per_uid) {
-    return absl::ResourceExhaustedError(absl::StrCat("join: ", party.Account().Text(), " has ",
-                                                     found->second.size(), " jobs, its limit"));
+  const size_t n_jobs = JobsOf(party.Account()).size();
+  if (n_jobs > 0 && n_jobs >= limits_.max_jobs_per_uid) {
+    return Error(Code::kResourceExhausted, "join: ", party.Account().Text(), " has ", n_jobs,
+                 " jobs, its limit");
   }
   return absl::OkStatus();
 }

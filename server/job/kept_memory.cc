@@ -40,26 +40,27 @@ void KeptMemory::ProcessGone(const Party& party, const Process& process) {
   if (found->second.empty()) parts_.erase(found);
 }
 
-bool KeptMemory::Holds(const Party& party, const Process& process) const {
+const KeptMemory::Parts& KeptMemory::PartsOf(const Party& party) const {
+  static const auto& none = *new Parts;
   const auto found = parts_.find(party.Account());
-  return found != parts_.end() &&
-         std::any_of(found->second.begin(), found->second.end(),
+  return found == parts_.end() ? none : found->second;
+}
+
+bool KeptMemory::Holds(const Party& party, const Process& process) const {
+  const Parts& parts = PartsOf(party);
+  return std::any_of(parts.begin(), parts.end(),
                      [&](const auto& part) { return part.first.contains(process); });
 }
 
 uint64_t KeptMemory::bytes(const Party& party) const {
-  const auto found = parts_.find(party.Account());
   uint64_t sum = 0;
-  if (found == parts_.end()) return sum;
-  for (const auto& [holders, bytes] : found->second) sum += bytes;
+  for (const auto& [holders, bytes] : PartsOf(party)) sum += bytes;
   return sum;
 }
 
 std::string KeptMemory::Holders(const Party& party) const {
   std::set<Process> all;
-  if (const auto found = parts_.find(party.Account()); found != parts_.end()) {
-    for (const auto& [holders, bytes] : found->second) all.insert(holders.begin(), holders.end());
-  }
+  for (const auto& [holders, bytes] : PartsOf(party)) all.insert(holders.begin(), holders.end());
   std::vector<std::string> named;
   for (const Process& process : all) {
     if (named.size() == kHoldersNamed) break;

@@ -29,7 +29,7 @@ class KeptMemory {
     uint64_t start = 0;
     friend auto operator<=>(const Process&, const Process&) = default;
   };
-  // Bytes, by who may have them. Neither is ever empty or 0.
+  // Bytes, by the processes that may have them. Neither is ever empty or 0.
   using Parts = std::map<std::set<Process>, uint64_t>;
 
   static Process ProcessOf(const CallerInfo& caller) { return {caller.pid, caller.process_start}; }
@@ -46,6 +46,8 @@ class KeptMemory {
   const std::map<Party, Parts>& all() const { return parts_; }
 
  private:
+  const Parts& PartsOf(const Party& party) const;
+
   std::map<Party, Parts> parts_;  // by account; none is empty
 };
 

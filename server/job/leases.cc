@@ -4,7 +4,6 @@
 
 #include "proto/wire/limits.h"
 #include "server/heap/check.h"
-#include "server/job/text.h"
 
 namespace iris::server {
 
@@ -12,13 +11,6 @@ void Leases::GrantLease(Job& job, Rank rank, Session& session) {
   job.ranks[rank].lease = {session.caller, true, session.id};
   job.ranks[rank].joined = now_.steady;
   session.lease = LeaseRef{job.id, rank};
-}
-
-void Leases::MoveLease(Job& job, Rank rank, Session& to, const absl::Status& told) {
-  Release(job, rank, told);  // the rank asks for its barriers again by the new session
-  deadlines_.Clear({job.id, Due::kResume, rank});
-  job.ranks[rank].lease.session = to.id;
-  to.lease = LeaseRef{job.id, rank};
 }
 
 void Leases::Release(Job& job, Rank rank, const absl::Status& told) {
@@ -41,20 +33,20 @@ void Leases::EndLease(Job& job, Rank rank, const absl::Status& told) {
   }
 }
 
-void Leases::CloseSession(SessionId id, const std::string& reason) {
-  Session* session = FindSession(id);
+void Leases::On(const SessionHungUp& in) {
+  Session* session = FindSession(in.session);
   if (session == nullptr || session->ending) return;
-  Emit(EndWatch{id, absl::AbortedError(absl::StrCat("the session ended: ", reason))});
+  Emit(EndWatch{in.session, Error(Code::kAborted, "the session ended: ", in.reason)});
   HangUp(*session);
   // Otherwise nothing is left that its process could be asked about.
-  if (!session->lease.has_value() && !WatchesKeeper(*session)) Gone(id);
+  if (!session->lease.has_value() && !WatchesKeeper(*session)) Gone(in.session);
 }
 
-void Leases::EndProcess(SessionId id) {
-  if (FindSession(id) == nullptr) return;
-  Emit(EndWatch{id, absl::AbortedError("the session's process is gone")});
-  ForgetKeeper(FindSession(id)->caller);
-  Gone(id);
+void Leases::On(const ProcessGone& in) {
+  if (FindSession(in.session) == nullptr) return;
+  Emit(EndWatch{in.session, absl::AbortedError("the session's process is gone")});
+  ForgetKeeper(FindSession(in.session)->caller);
+  Gone(in.session);
 }
 
 void Leases::HangUp(Session& session) {
@@ -99,7 +91,7 @@ void Leases::Gone(SessionId id) {
   Emit(ReleaseSession{id});
 }
 
-void Leases::Resume(const ResumeCall& in) {
+void Leases::On(const ResumeCall& in) {
   const CallId call = in.call;
   const auto calling = CallingSession(in.session);
   if (!calling.ok()) return Answer(call, calling.status());
@@ -134,8 +126,10 @@ void Leases::Resume(const ResumeCall& in) {
   if (!old.ending) {
     return Refuse(call, Code::kUnavailable, what, "its earlier session has not hung up yet: retry");
   }
-  MoveLease(*job, rank, session,
-            absl::FailedPreconditionError(absl::StrCat(what, "a newer session has it")));
+  Release(*job, rank, Error(Code::kFailedPrecondition, what, "a newer session has it"));
+  deadlines_.Clear({job->id, Due::kResume, rank});
+  member.lease.session = session.id;
+  session.lease = LeaseRef{job->id, rank};
   if (job->state == JobState::kBroken) {
     // The peers were told, so the job stays broken; but the rank can now leave it.
     return Refuse(call, Code::kAborted, what, "the job is broken: ", job->broken_reason,

@@ -11,16 +11,17 @@ namespace iris::server {
 
 struct Leases : Growths {
   using Growths::Growths;
+  using Growths::On;
 
   // The rank belongs to the session's process, and the session speaks for it.
   void GrantLease(Job& job, Rank rank, Session& session);
   // No process holds the rank. Calls of the session that still name the job get `told`.
   void EndLease(Job& job, Rank rank, const absl::Status& told);
 
-  void CloseSession(SessionId session, const std::string& reason);
-  void EndProcess(SessionId session);
+  void On(const SessionHungUp& in);
+  void On(const ProcessGone& in);
+  void On(const ResumeCall& in);
   void HangUp(Session& session);
-  void Resume(const ResumeCall& in);
 
   void Break(Job& job, std::string reason);
   // Ends a job that is not ready yet: every rank gets the error.
@@ -29,9 +30,8 @@ struct Leases : Growths {
 
  private:
   void Gone(SessionId session);
-  // Another session of the same process speaks for the rank from now on.
-  void MoveLease(Job& job, Rank rank, Session& to, const absl::Status& told);
-  // The session speaks for its lease no longer.
+  // The session speaks for its lease no longer. Its calls that still name the job, and those of its
+  // barriers, get `told`; a rank that resumes asks for its barriers again.
   void Release(Job& job, Rank rank, const absl::Status& told);
 };
 

@@ -1,4 +1,4 @@
-// What the JobMachine allows, and for how long it waits. Plain data.
+// Limits and timeouts of the JobMachine. Plain data.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What iris-ctl shows of the machine: its jobs and sessions, and which ranks wait for which.
+// Listings for iris-ctl: jobs and sessions, and which ranks wait for which.
 #include <algorithm>
 #include <utility>
 
@@ -69,8 +69,8 @@ SessionSnapshot SnapshotOf(const Impl& impl, const Impl::Session& session) {
                        .caller = session.caller,
                        .ending = session.ending,
                        .created = session.created};
-  if (const Job* job = impl.JobOf(session); job != nullptr) {
-    shot.job = job->name;
+  if (session.lease.has_value()) {
+    shot.job = impl.jobs_.at(session.lease->job)->name;
     shot.rank = static_cast<int32_t>(session.lease->rank);
   }
   return shot;
@@ -86,9 +86,8 @@ void ForJobs(const Impl& impl, const JobQuery& query, JobId from, Visit visit) {
         visit(*impl.jobs_.at(named->second));
       return;
     }
-    const auto mine = impl.jobs_by_account_.find(query.party->Account());
-    if (mine == impl.jobs_by_account_.end()) return;
-    for (auto id = mine->second.lower_bound(from); id != mine->second.end(); ++id) {
+    const std::set<JobId>& mine = impl.JobsOf(query.party->Account());
+    for (auto id = mine.lower_bound(from); id != mine.end(); ++id) {
       const Job& job = *impl.jobs_.at(*id);
       if (job.party == *query.party && !visit(job)) return;
     }
@@ -138,17 +137,11 @@ PendingSnapshot PendingOf(const Job& job, const Team& team) {
 }  // namespace
 
 AccountSnapshot JobMachine::AccountOf(const Party& account) const {
-  const auto value = [&account](const std::map<Party, uint64_t>& map) {
-    const auto found = map.find(account);
-    return found == map.end() ? uint64_t{0} : found->second;
-  };
-  AccountSnapshot shot{
-      .descriptors = value(impl_->descriptors_by_account_),
-      .heap_bytes = value(impl_->booked_bytes_by_account_) + impl_->kept_->bytes(account)};
-  const auto mine = impl_->jobs_by_account_.find(account);
-  if (mine == impl_->jobs_by_account_.end()) return shot;
-  shot.jobs = mine->second.size();
-  for (const JobId id : mine->second) {
+  AccountSnapshot shot{.jobs = impl_->JobsOf(account).size(),
+                       .descriptors = ValueOf(impl_->descriptors_by_account_, account),
+                       .heap_bytes = ValueOf(impl_->booked_bytes_by_account_, account) +
+                                     impl_->kept_->bytes(account)};
+  for (const JobId id : impl_->JobsOf(account)) {
     const Job& job = *impl_->jobs_.at(id);
     shot.teams += job.n_teams();
     shot.allocations += job.allocations.size();

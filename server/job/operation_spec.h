@@ -7,10 +7,10 @@
 //
 // Each operation has:
 //   kName                 the word for messages and events
-//   Arguments()           the arguments for messages, in parentheses or empty; Check has passed
-//   Check(team)           an error that the arguments of one rank alone show
 //   Execute(run)          carries it out; every rank has asked, and for the same (operation.h)
 // and, where the default does not fit:
+//   Arguments()           the arguments for messages, in parentheses; Check has passed
+//   Check(team)           an error that the arguments of one rank alone show
 //   kOfOneRank            a rank's own team can be asked for it: it concerns no other rank
 //   kKeepsNothing         irisd has no more to remember once it has succeeded
 //   Same(other)           true if two ranks ask for the same; by default they are compared by ==
@@ -75,8 +75,6 @@ struct FreeOp {
   uint64_t offset_bytes = 0;
 
   std::string Arguments() const;
-  // Who allocated at the offset is known only when all have asked.
-  absl::Status Check(const Team& /*team*/) const { return absl::OkStatus(); }
   Executed Execute(Run& run) const;
   friend bool operator==(const FreeOp&, const FreeOp&) = default;
 };
@@ -115,7 +113,6 @@ struct DestroyTeamOp {
   // How far the rank's epoch word has come. Ranks may differ: the furthest counts.
   uint32_t last_barrier_epoch = 0;
 
-  std::string Arguments() const { return ""; }
   bool Same(const DestroyTeamOp& /*other*/) const { return true; }
   absl::Status Check(const Team& team) const;
   void Merge(const DestroyTeamOp& asked, const Team& team);
@@ -213,7 +210,6 @@ struct SplitOp {
   };
   std::vector<Wish> wishes;  // a rank asks with its own; those of the others are merged in
 
-  std::string Arguments() const { return ""; }
   bool Same(const SplitOp& /*other*/) const { return true; }
   absl::Status Check(const Team& team) const;
   void Prepare(const Team& team, size_t index);

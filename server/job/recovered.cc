@@ -1,7 +1,6 @@
 // Another irisd goes on with the state of one that ended.
 #include <algorithm>
 #include <set>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -17,7 +16,7 @@ std::set<Id> SetOf(const std::vector<Id>& all) {
 
 }  // namespace
 
-void JobMachine::Impl::Recover(const Recovered& in) {
+void JobMachine::Impl::On(const Recovered& in) {
   stopping_ = false;
   ForgetCalls();
   const std::set<JobId> pages = SetOf(in.pages);
@@ -28,7 +27,7 @@ void JobMachine::Impl::Recover(const Recovered& in) {
     if (Job* const job = FindJob(id); job != nullptr) RestoreAccount(*job);
   }
   if (limits_.max_heap_bytes_per_uid == 0) kept_.Change() = KeptMemory();
-  // What is lost first, so that nothing is sent of it.
+  // Lost memory comes first, so that none of it is sent.
   const std::set<SegmentId> memory = SetOf(in.memory);
   const std::vector<SegmentId> segments = SortedSegments();
   for (const SegmentId id : segments) {
@@ -56,11 +55,11 @@ void JobMachine::Impl::Recover(const Recovered& in) {
       if (memory.contains(id)) {
         Emit(DropSegment{id});
       } else {
-        SegmentDropped(id);
+        On(SegmentDropped{id});
       }
     } else if (!segment->created) {
       if (memory.contains(id)) {
-        SegmentCreated(id, absl::OkStatus());
+        On(SegmentCreated{id, absl::OkStatus()});
       } else {
         Emit(CreateSegment{id, segment->job, segment->device_index, segment->info.bytes,
                            FindJob(segment->job)->ranks[segment->info.rank].prealloc});
@@ -157,7 +156,7 @@ void JobMachine::Impl::LoseSession(SessionId id) {
   if (session == nullptr || session->ending) return;
   const Job* const job = JobOf(*session);
   if (job == nullptr || job->state != JobState::kReady) {
-    return CloseSession(id, "its connection was lost when irisd was restarted");
+    return On(SessionHungUp{id, "its connection was lost when irisd was restarted"});
   }
   session->ending = true;
   NoteSession(*session, event::SessionHungUp{id});

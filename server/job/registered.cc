@@ -1,22 +1,19 @@
 // Memory that ranks have registered: descriptors of theirs, which irisd keeps and lends on. What
 // several ranks register together waits with the operation, member by member, and is given back
 // with it unless it succeeds.
-#include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "proto/wire/limits.h"
 #include "server/job/teams.h"
-#include "server/job/text.h"
 
 namespace iris::server {
 
 absl::StatusOr<GivenMemory> Teams::TakePieces(Job& job, Rank rank, const RegisterOp& op) {
   const size_t n = op.piece_bytes.size();
   if (n > wire::kMaxRegisteredPiecesPerJob - job.n_pieces) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "job '", job.name, "' has registered memory of ", job.n_pieces, " allocations, and ",
-        wire::kMaxRegisteredPiecesPerJob, " are allowed: free some of it"));
+    return Error(Code::kResourceExhausted, "job '", job.name, "' has registered memory of ",
+                 job.n_pieces, " allocations, and ", wire::kMaxRegisteredPiecesPerJob,
+                 " are allowed: free some of it");
   }
   if (absl::Status s = CheckDescriptors(n, job.party); !s.ok()) return s;
   GivenMemory given{.lead_bytes = op.lead_bytes};
@@ -57,13 +54,6 @@ std::vector<Given> Teams::GivenBy(const Team& team) const {
   return all;
 }
 
-void Teams::ReturnGiven(Job& job, const PendingOp& op) {
-  for (const GivenMemory& given : op.given) {
-    job.n_pieces -= given.pieces.size();
-    DropAll(given.pieces);
-  }
-}
-
 void Teams::Adopt(Job& job, Team& team, Adopts adopts) {
   std::vector<GivenMemory>& all = team.op->given;
   if (IsOwnTeam(team.info.id)) {
@@ -91,7 +81,7 @@ void Teams::Adopt(Job& job, Team& team, Adopts adopts) {
 
 void Teams::FreeFailed(Job& job, Team& team, const Operation& op) {
   const std::optional<uint64_t> offset_bytes = FreesIfItFails(op);
-  // What a rank registered alone is not confirmed, and others may have it open.
+  // Memory that a rank registered alone is not confirmed, and others may have it open.
   if (!offset_bytes.has_value() || IsOwnTeam(team.info.id) ||
       !job.RegisteredBy(team.info.id, *offset_bytes)) {
     return;

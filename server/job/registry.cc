@@ -48,8 +48,10 @@ Job* Registry::JobOf(const Session& session) {
   return job;
 }
 
-const Job* Registry::JobOf(const Session& session) const {
-  return session.lease.has_value() ? &*jobs_.at(session.lease->job) : nullptr;
+const std::set<JobId>& Registry::JobsOf(const Party& account) const {
+  static const auto& none = *new std::set<JobId>;
+  const auto found = jobs_by_account_.find(account);
+  return found == jobs_by_account_.end() ? none : found->second;
 }
 
 Job* Registry::FindJob(JobId job) {
@@ -66,12 +68,11 @@ absl::StatusOr<const Registry::Session*> Registry::CallingSession(SessionId id) 
   if (stopping_) return absl::UnavailableError("irisd is stopping");
   const Session* const session = sessions_.Find(id);
   if (session == nullptr) {
-    return absl::PermissionDeniedError(
-        absl::StrCat("session ", id.value, " is not open: connect to irisd first"));
+    return Error(Code::kPermissionDenied, "session ", id.value,
+                 " is not open: connect to irisd first");
   }
   if (session->ending) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("session ", id.value, " hung up: open a new session"));
+    return Error(Code::kFailedPrecondition, "session ", id.value, " hung up: open a new session");
   }
   return session;
 }
@@ -86,8 +87,8 @@ absl::StatusOr<Registry::Membership> Registry::FindMembership(SessionId id, JobI
     return Membership{job, &job->ranks[lease->rank], lease->rank};
   }
   if (valid && (*session)->past_job == job_id) return (*session)->past_status;
-  return absl::PermissionDeniedError(
-      absl::StrCat("session ", id.value, " is not a member of job id ", job_id.value));
+  return Error(Code::kPermissionDenied, "session ", id.value, " is not a member of job id ",
+               job_id.value);
 }
 
 }  // namespace iris::server

@@ -15,18 +15,17 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
 #include "server/job/deadlines.h"
 #include "server/job/effects.h"
 #include "server/job/inputs.h"
 #include "server/job/job.h"
 #include "server/job/limits.h"
+#include "server/job/text.h"
 #include "server/job/tracked.h"
 
 namespace iris::server {
 
 struct Registry {
-  using Code = absl::StatusCode;
   using Due = DeadlineKey::Kind;
   using Name = std::pair<Party, std::string>;  // of a job: its party, its name
 
@@ -69,13 +68,13 @@ struct Registry {
   void Answer(CallId call, absl::Status status, Result result = Done{});
   template <typename... Parts>
   void Refuse(CallId call, Code code, const Parts&... parts) {
-    Answer(call, absl::Status(code, absl::StrCat(parts...)));
+    Answer(call, Error(code, parts...));
   }
   // An error of the job in what `verb` says: "join job 'train': ".
   template <typename... Parts>
   static absl::Status ErrorOf(const Job& job, Code code, absl::string_view verb,
                               const Parts&... parts) {
-    return absl::Status(code, absl::StrCat(verb, " job '", job.name, "': ", parts...));
+    return Error(code, verb, " job '", job.name, "': ", parts...);
   }
   // Reports what happened to a job, to one of its ranks, or to a session.
   void Note(const Job& job, EventDetail detail);
@@ -90,9 +89,9 @@ struct Registry {
   Job* FindJob(JobId job);
   // Null: there is none.
   Job* FindJob(const Name& name);
+  const std::set<JobId>& JobsOf(const Party& account) const;
   // The job of the lease for which the session speaks; null: it speaks for none.
   Job* JobOf(const Session& session);
-  const Job* JobOf(const Session& session) const;
   // An error if the session may not call at all now.
   absl::StatusOr<const Session*> CallingSession(SessionId session) const;
   absl::StatusOr<Membership> FindMembership(SessionId session, JobId job);

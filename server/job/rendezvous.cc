@@ -6,13 +6,12 @@
 #include "absl/strings/str_join.h"
 #include "proto/wire/limits.h"
 #include "server/heap/check.h"
-#include "server/job/text.h"
 
 namespace iris::server {
 
 // Join.
 
-void Rendezvous::Join(const JoinCall& in) {
+void Rendezvous::On(const JoinCall& in) {
   const auto& [id, call, spec] = in;
   const auto calling = CallingSession(id);
   if (!calling.ok()) return Answer(call, calling.status());
@@ -36,9 +35,8 @@ void Rendezvous::Join(const JoinCall& in) {
 
 absl::Status Rendezvous::TryJoin(Session& session, CallId call, const JoinSpec& asked) {
   if (const Job* current = JobOf(session); current != nullptr) {
-    return absl::FailedPreconditionError(absl::StrCat("join: this session is already rank ",
-                                                      session.lease->rank, " of job '",
-                                                      current->name, "': leave it first"));
+    return Error(Code::kFailedPrecondition, "join: this session is already rank ",
+                 session.lease->rank, " of job '", current->name, "': leave it first");
   }
   const auto checked = CheckJoin(asked);
   if (!checked.ok()) return checked.status();
@@ -183,7 +181,8 @@ void Rendezvous::AnsweredJoinCancelled(CallId call) {
 
 // Memory.
 
-void Rendezvous::SegmentCreated(SegmentId id, const absl::Status& status) {
+void Rendezvous::On(const SegmentCreated& in) {
+  const auto& [id, status] = in;
   Segment* const segment = segments_.Find(id);
   if (segment == nullptr || segment->dropping || segment->created) {
     return;  // SegmentDropped will follow, if there is one
@@ -210,18 +209,17 @@ void Rendezvous::SegmentCreated(SegmentId id, const absl::Status& status) {
     const CallId call = std::exchange(member.join_call, CallId());
     if (call.value != 0) Refuse(call, status.code(), "join: ", text);
     const absl::Status told = ErrorOf(*job, Code::kAborted, "join", text);
-    RememberRefused(
-        {job->party, job->name}, job, job->n_ranks(),
+    FailAllJoins(
+        {job->party, job->name}, job->n_ranks(),
         {told, failed.info.rank, now_.steady, now_.steady + limits_.join_timeout_default, {}});
-    FailJob(*job, told);
   }
   ServeStarved();
 }
 
-void Rendezvous::SegmentDropped(SegmentId id) {
-  const auto found = segments_.find(id);
+void Rendezvous::On(const SegmentDropped& in) {
+  const auto found = segments_.find(in.segment);
   if (found == segments_.end() || !found->second.dropping) return;
-  if (!Forget(id).registered) ServeStarved();
+  if (!Forget(in.segment).registered) ServeStarved();
 }
 
 void Rendezvous::ServeStarved() {
@@ -307,7 +305,7 @@ void Rendezvous::ReportSharedDevices(const Job& job) {
   Note(job, std::move(shared));
 }
 
-void Rendezvous::Mapped(const MappedCall& in) {
+void Rendezvous::On(const MappedCall& in) {
   const CallId call = in.call;
   const auto membership = FindMembership(in.session, in.job);
   if (!membership.ok()) return Answer(call, membership.status());
@@ -343,16 +341,14 @@ void Rendezvous::Mapped(const MappedCall& in) {
   SetState(job, rank, RankState::kMapped, false);
   const bool all = std::all_of(job.ranks.begin(), job.ranks.end(),
                                [](const Member& m) { return m.state == RankState::kMapped; });
-  if (all) CommitEpoch(job);
-}
-
-void Rendezvous::CommitEpoch(Job& job) {
+  if (!all) return;
   deadlines_.Clear({job.id, Due::kMap});
   job.NewEpoch(now_.wall);
-  for (Rank rank = 0; rank < job.n_ranks(); ++rank) SetState(job, rank, RankState::kReady, false);
-  for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
-    for (const CallId call : std::exchange(job.ranks[rank].mapped_calls, {})) {
-      Answer(call, absl::OkStatus(), MappedResult{job.same_address, job.teams.at(kWorldTeam).info});
+  for (Rank each = 0; each < job.n_ranks(); ++each) SetState(job, each, RankState::kReady, false);
+  const MappedResult result{job.same_address, job.teams.at(kWorldTeam).info};
+  for (Rank each = 0; each < job.n_ranks(); ++each) {
+    for (const CallId waits : std::exchange(job.ranks[each].mapped_calls, {})) {
+      Answer(waits, absl::OkStatus(), result);
     }
   }
   Note(job, event::JobReady{job.epoch, job.same_address});
@@ -367,7 +363,8 @@ void Rendezvous::MapTimedOut(Job& job) {
                        "time is up: these have not mapped: ", absl::StrJoin(missing, ", ")));
 }
 
-void Rendezvous::Leave(SessionId id, CallId call, JobId job_id) {
+void Rendezvous::On(const LeaveCall& in) {
+  const auto& [id, call, job_id] = in;
   const auto session = CallingSession(id);
   const bool left_already = session.ok() && job_id.value != 0 && (*session)->past_job == job_id &&
                             (!(*session)->lease.has_value() || (*session)->lease->job != job_id);
@@ -391,9 +388,8 @@ void Rendezvous::Leave(SessionId id, CallId call, JobId job_id) {
   job.CloseAllOf(rank);
   DropAll(std::exchange(job.given_back, {}));
   ConcludeDeadTeams(job);
-  EndLease(
-      job, rank,
-      absl::FailedPreconditionError(absl::StrCat("rank ", rank, " has left job '", job.name, "'")));
+  EndLease(job, rank,
+           Error(Code::kFailedPrecondition, "rank ", rank, " has left job '", job.name, "'"));
   if (job.n_held() == 0) EndJob(job);
 }
 

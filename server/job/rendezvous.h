@@ -15,9 +15,12 @@ struct Rendezvous : Leases {
   Rendezvous(const JobLimits& limits, Ledger ledger, UnusablePairs unusable)
       : Leases(limits, std::move(ledger)), unusable_(std::move(unusable)) {}
 
-  void Join(const JoinCall& in);
-  void Mapped(const MappedCall& in);
-  void Leave(SessionId session, CallId call, JobId job);
+  using Leases::On;
+  void On(const JoinCall& in);
+  void On(const MappedCall& in);
+  void On(const LeaveCall& in);
+  void On(const SegmentCreated& in);
+  void On(const SegmentDropped& in);
   void JoinTimedOut(Job& job, Rank rank);
   void MapTimedOut(Job& job);
   // Removes a rank that waits in Join.
@@ -27,8 +30,6 @@ struct Rendezvous : Leases {
   void WithdrawCancelled(Job& job, Rank rank);
   void AnsweredJoinCancelled(CallId call);
 
-  void SegmentCreated(SegmentId segment, const absl::Status& status);
-  void SegmentDropped(SegmentId segment);
   // Memory may be free for ranks that wait for it.
   void ServeStarved();
 
@@ -44,7 +45,6 @@ struct Rendezvous : Leases {
   // The answer for a rank of a job that is being mapped.
   JoinResult JoinResultOf(const Job& job, Rank rank) const;
   void StartMappingIfComplete(Job& job);
-  void CommitEpoch(Job& job);
   // No caller got the answer of that rank's Join: it will not map.
   void JoinUndelivered(Job& job, Rank rank);
   Job& NewJob(const Name& name, const JoinSpec& spec);
@@ -69,8 +69,9 @@ struct Rendezvous : Leases {
   // Fails the join of a whole job because one of its ranks was refused.
   void RefuseJob(const Session& session, const JoinSpec& spec, const absl::Status& why);
   void RefuseRank(const CallerInfo& caller, const JoinSpec& spec, const absl::Status& why);
-  // Null: there is no job of the name. Ranks that it holds get the error otherwise.
-  void RememberRefused(const Name& name, const Job* job, uint32_t n_ranks, RefusedJoin refused);
+  // Fails the job of the name, if there is one, and remembers the refusal for its other ranks;
+  // without a job, for those of a job of `n_ranks`.
+  void FailAllJoins(const Name& name, uint32_t n_ranks, RefusedJoin refused);
   // The rank has joined a job of the name.
   void ForgetRefused(const Job& job, Rank joined);
   // The error that RefuseJob has left for a rank that comes after the refused one. Ok: it may join.

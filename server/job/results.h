@@ -1,4 +1,4 @@
-// What the answers of calls carry. Plain data.
+// Results in the answers of calls, and the records that they share with listings. Plain data.
 #pragma once
 
 #include <cstdint>
@@ -76,7 +76,7 @@ struct MappedResult {
   bool same_address = false;
   TeamInfo world;
 };
-// What a rank has opened of another's heap.
+// An allocation of another rank that a rank has opened.
 struct OpenedInfo {
   uint64_t offset_bytes = 0;
   uint64_t bytes = 0;
@@ -91,7 +91,7 @@ struct OperationResult {
   uint64_t heap_bytes = 0;
   std::optional<OpenedInfo> opened;  // of an open; absent: there is nothing of that name yet
 };
-// What came of the k-th operation of a team. `result` is meaningful if `status` is ok.
+// The outcome of the k-th operation of a team. `result` is meaningful if `status` is ok.
 struct Outcome {
   uint64_t k = 0;
   absl::Status status;
@@ -100,8 +100,8 @@ struct Outcome {
 struct ResumeResult {
   RankState state = RankState::kAbsent;
 };
-// Of a host barrier: it cannot end, and why; or its rank is to look again who is missing; or, for a
-// rank whose time is up, where the missing are.
+// The answer about a host barrier: why it cannot end; or its rank must look again which ranks are
+// missing; or, for a rank whose time is up, where the missing ranks are.
 struct BarrierAnswer {
   uint64_t moment = 0;
   bool cannot_end = false;

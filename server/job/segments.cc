@@ -20,13 +20,6 @@ uint64_t CommonGranularity(const Ledger& ledger) {
   return common;
 }
 
-// The value of a key; 0 if there is none.
-template <typename Map>
-uint64_t ValueOf(const Map& map, const typename Map::key_type& key) {
-  const auto found = map.find(key);
-  return found == map.end() ? 0 : found->second;
-}
-
 // No value stays at 0.
 template <typename Map>
 void Subtract(Map& map, const typename Map::key_type& key, uint64_t bytes) {
@@ -66,14 +59,14 @@ absl::Status Segments::CheckDescriptors(uint64_t n, const Party& party) const {
     ++n_dropping;
     if (segment.holder.party.Account() == party.Account()) ++n_dropping_of_user;
   }
-  return absl::ResourceExhaustedError(absl::StrCat(
-      n, " more file descriptors are needed for memory and pages; ", party.Account().Text(),
-      " has ", of_user, " of the ", n_descriptors_, " that irisd holds for all users (", n_dropping,
-      " are being given back), at most ", max,
-      " are allowed, and a third as many are to stay free as one user has: ",
-      fits(n_descriptors_ - n_dropping, of_user - n_dropping_of_user)
-          ? "try again in a moment"
-          : "free registered memory or end jobs, or raise LimitNOFILE of irisd's unit"));
+  return Error(Code::kResourceExhausted, n,
+               " more file descriptors are needed for memory and pages; ", party.Account().Text(),
+               " has ", of_user, " of the ", n_descriptors_, " that irisd holds for all users (",
+               n_dropping, " are being given back), at most ", max,
+               " are allowed, and a third as many are to stay free as one user has: ",
+               fits(n_descriptors_ - n_dropping, of_user - n_dropping_of_user)
+                   ? "try again in a moment"
+                   : "free registered memory or end jobs, or raise LimitNOFILE of irisd's unit");
 }
 
 absl::Status Segments::Book(uint32_t device_index, uint64_t bytes, const Ledger::Holder& holder) {
@@ -103,21 +96,16 @@ void Segments::Unbook(uint32_t device_index, uint64_t bytes, const Ledger::Holde
   Subtract(booked_bytes_by_account_, holder.party.Account(), bytes);
 }
 
-bool Segments::RoomAfterDrops(uint32_t device_index, uint64_t bytes, const Party& party) const {
-  const auto& device = ledger_.devices()[device_index];
-  const uint64_t kept = device.used_bytes - ValueOf(dropping_bytes_by_device_, device_index);
-  if (kept > device.memory_bytes || bytes > device.memory_bytes - kept) return false;
-  const uint64_t quota = limits_.max_heap_bytes_per_uid;
-  if (quota == 0) return true;
-  const Party account = party.Account();
-  const uint64_t held = ValueOf(booked_bytes_by_account_, account) -
-                        ValueOf(dropping_bytes_by_account_, account) + kept_->bytes(account);
-  return held <= quota && bytes <= quota - held;
-}
-
 absl::Status Segments::CheckMemory(uint32_t device_index, uint64_t bytes,
                                    const Ledger::Holder& holder) {
-  if (RoomAfterDrops(device_index, bytes, holder.party)) return absl::OkStatus();
+  const auto& device = ledger_.devices()[device_index];
+  const Party account = holder.party.Account();
+  const uint64_t used = device.used_bytes - ValueOf(dropping_bytes_by_device_, device_index);
+  const uint64_t held = ValueOf(booked_bytes_by_account_, account) -
+                        ValueOf(dropping_bytes_by_account_, account) + kept_->bytes(account);
+  const uint64_t quota = limits_.max_heap_bytes_per_uid;
+  const bool room = used <= device.memory_bytes && bytes <= device.memory_bytes - used;
+  if (room && (quota == 0 || (held <= quota && bytes <= quota - held))) return absl::OkStatus();
   absl::Status refused = Book(device_index, bytes, holder);
   IRIS_CHECK(!refused.ok(), "what has no room after drops has none before");
   return refused;
@@ -193,14 +181,11 @@ bool Segments::WatchesKeeper(const Session& session) const {
   if (limits_.max_heap_bytes_per_uid == 0) return false;
   const CallerInfo& process = session.caller;
   bool keeps = kept_->Holds(process.party, KeptMemory::ProcessOf(process));
-  if (const auto mine = jobs_by_account_.find(process.party.Account());
-      mine != jobs_by_account_.end()) {
-    for (auto id = mine->second.begin(); !keeps && id != mine->second.end(); ++id) {
-      const TrackedVector<Member>& ranks = jobs_.at(*id)->ranks;
-      keeps = std::any_of(ranks.begin(), ranks.end(), [&](const Member& member) {
-        return member.keeps_memory && member.lease.OfProcess(process);
-      });
-    }
+  for (const JobId id : JobsOf(process.party.Account())) {
+    const TrackedVector<Member>& ranks = jobs_.at(id)->ranks;
+    keeps = keeps || std::any_of(ranks.begin(), ranks.end(), [&](const Member& member) {
+              return member.keeps_memory && member.lease.OfProcess(process);
+            });
   }
   if (!keeps) return false;
   // One session of a process is enough.
@@ -212,9 +197,7 @@ bool Segments::WatchesKeeper(const Session& session) const {
 
 void Segments::ForgetKeeper(const CallerInfo& process) {
   kept_.Change().ProcessGone(process.party, KeptMemory::ProcessOf(process));
-  const auto mine = jobs_by_account_.find(process.party.Account());
-  if (mine == jobs_by_account_.end()) return;
-  for (const JobId id : mine->second) {
+  for (const JobId id : JobsOf(process.party.Account())) {
     Job& job = *FindJob(id);
     for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
       Member& member = job.ranks[rank];

@@ -16,6 +16,13 @@
 
 namespace iris::server {
 
+// The value of a key; 0 if there is none.
+template <typename Map>
+uint64_t ValueOf(const Map& map, const typename Map::key_type& key) {
+  const auto found = map.find(key);
+  return found == map.end() ? 0 : found->second;
+}
+
 struct Segments : Registry {
   using Segment = server::Segment;
 
@@ -28,10 +35,8 @@ struct Segments : Registry {
   // Accounts for a segment in the ledger and the quota. kResourceExhausted: nothing is booked.
   absl::Status Book(uint32_t device_index, uint64_t bytes, const Ledger::Holder& holder);
   void Unbook(uint32_t device_index, uint64_t bytes, const Ledger::Holder& holder);
-  // True if Book will succeed once every segment that is being dropped has been, unless others are
-  // faster.
-  bool RoomAfterDrops(uint32_t device_index, uint64_t bytes, const Party& party) const;
-  // kResourceExhausted unless there is room, or will be after drops.
+  // kResourceExhausted unless Book succeeds once every segment that is being dropped has been, if
+  // no other call is faster.
   absl::Status CheckMemory(uint32_t device_index, uint64_t bytes, const Ledger::Holder& holder);
 
   // A segment of the rank, counted, and not created yet.

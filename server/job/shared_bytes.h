@@ -1,4 +1,4 @@
-// SharedBytes: bytes that several hold and nobody changes, as the value of a broadcast: copying it
+// SharedBytes: immutable bytes with several holders, as the value of a broadcast: copying them
 // copies a pointer. Thread-safe as a shared_ptr is: each holder has its own.
 #pragma once
 
@@ -21,7 +21,7 @@ class SharedBytes {
   absl::string_view view() const { return bytes_ == nullptr ? absl::string_view() : *bytes_; }
   size_t size() const { return view().size(); }
   bool empty() const { return view().empty(); }
-  // For who must keep them alive by other means. Null: empty.
+  // For holders that keep them alive by other means. Null: empty.
   const std::shared_ptr<const std::string>& share() const { return bytes_; }
 
   friend bool operator==(const SharedBytes& a, const SharedBytes& b) {

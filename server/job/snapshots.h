@@ -33,8 +33,8 @@ struct AllocationSnapshot {
   TeamId team = kWorldTeam;
   uint64_t k = 0;
   absl::Time created;
-  uint32_t n_open = 0;      // of a rank's own team: ranks that have it open
-  bool freed = false;       // the same: only they still use it
+  uint32_t n_open = 0;      // ranks that have open what a rank's own team allocated
+  bool freed = false;       // only they still use it
   bool registered = false;  // memory of the rank's own
 };
 struct JobSnapshot : JobHead {
@@ -58,7 +58,7 @@ struct PendingSnapshot {
   std::vector<Rank> waiting;
   std::vector<Rank> missing;
 };
-// What is needed to tell who waits for whom in a job.
+// Shows which ranks of a job wait for which.
 struct WaitsSnapshot {
   std::vector<PendingSnapshot> pending;
   std::vector<TeamInfo> teams;

@@ -26,7 +26,7 @@ struct CallerInfo {
   uint32_t gid = 0;
   uint64_t process_start = 0;  // start time of the pid, so that a recycled pid is another process
 
-  // Whether both are the same process. A pid alone may have been used again.
+  // True if both are the same process. A pid alone may have been used again.
   bool SameProcess(const CallerInfo& other) const {
     return pid == other.pid && party == other.party && process_start == other.process_start;
   }

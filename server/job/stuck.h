@@ -3,8 +3,8 @@
 // The rule never fails a rank that may still come. A rank counts only while it is *blocked*: one
 // thread alone has used its context, and this thread is in one call that needs other ranks. So the
 // rank makes no other call before this one ends. A blocked rank is stuck if a rank that it needs is
-// stuck. The others are not: whoever needs only ranks that compute, that have several threads, or
-// whose calls can end, may be served by them.
+// stuck. The others are not: a rank that needs only ranks that compute, have several threads, or
+// are in calls that can end, may be served by them.
 #pragma once
 
 #include <vector>

@@ -1,9 +1,4 @@
-// The sequence of a team's operations: each (team, k) has exactly one outcome, the same for every
-// member, kept for retries.
-//
-// A rank's k-th call is its own k-th, whatever came of it: success, mismatch, time-out, malformed
-// and aborted alike are outcomes and consume k. Refused without consuming it are only calls that
-// are nobody's k-th: of another's team or job, or ahead of the rank's own position.
+// The sequence of a team's operations (OperateCall says what a call of it gets).
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -12,7 +7,6 @@
 #include "absl/strings/str_join.h"
 #include "device/base/bytes.h"
 #include "server/job/teams.h"
-#include "server/job/text.h"
 
 namespace iris::server {
 namespace {
@@ -24,20 +18,19 @@ Team* FindPastTeam(Job& job, TeamId id) {
   return &*std::find_if(teams.begin(), teams.end(), is);
 }
 
-// Whether the member may ask for k: for its next one, or again for an earlier one.
+// Ok if the rank may ask for k: for its next one, or again for an earlier one.
 absl::Status CheckPosition(const Team& team, size_t index, uint64_t k, bool destroyed) {
   const uint64_t position = team.position[index];
   const std::string what = absl::StrCat("rank ", team.info.ranks[index], " asks for operation #", k,
                                         " of ", TeamText(team.info.id));
   if (destroyed && k >= position) {
-    return absl::FailedPreconditionError(absl::StrCat(what, ", which was destroyed"));
+    return Error(Code::kFailedPrecondition, what, ", which was destroyed");
   }
   if (k > position) {
-    return absl::FailedPreconditionError(absl::StrCat(what, ", but its next is #", position));
+    return Error(Code::kFailedPrecondition, what, ", but its next is #", position);
   }
   if (k > team.next_k) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(what, ", but #", team.next_k, " has no outcome yet"));
+    return Error(Code::kFailedPrecondition, what, ", but #", team.next_k, " has no outcome yet");
   }
   return absl::OkStatus();
 }
@@ -46,7 +39,8 @@ absl::Status CheckPosition(const Team& team, size_t index, uint64_t k, bool dest
 
 // Asking.
 
-void Teams::Operate(SessionId id, CallId call, const OperationSpec& spec) {
+void Teams::On(const OperateCall& in) {
+  const auto& [id, call, spec] = in;
   const auto membership = FindMembership(id, spec.job);
   if (!membership.ok()) return Answer(call, membership.status());
   Job& job = *membership->job;
@@ -73,12 +67,12 @@ void Teams::Operate(SessionId id, CallId call, const OperationSpec& spec) {
   const Outcome* const kept = team->FindOutcome(spec.k);
   // A copy: trimming may drop it.
   const Outcome outcome =
-      kept != nullptr ? *kept
-                      : Outcome{spec.k,
-                                absl::OutOfRangeError(absl::StrCat(
-                                    "rank ", rank, " asks for operation #", spec.k, " of ",
-                                    TeamText(spec.team), ", whose outcome is no longer kept")),
-                                {}};
+      kept != nullptr
+          ? *kept
+          : Outcome{spec.k,
+                    Error(Code::kOutOfRange, "rank ", rank, " asks for operation #", spec.k, " of ",
+                          TeamText(spec.team), ", whose outcome is no longer kept"),
+                    {}};
   if (spec.k == team->position[index]) ++team->position[index];
   job.TrimHistory(*team);
   ReplyWith(*team, index, call, outcome);
@@ -122,14 +116,14 @@ void Teams::Ask(Job& job, Team& team, size_t index, CallId call, const Operation
   if (absl::Status s = Check(op, team); !s.ok()) {
     return fail(WithPrefix(absl::StrCat(what, who, ": "), s));
   }
-  // Those who come later only complete what is kept already.
+  // Ranks that come later only complete what is kept already.
   if (index == pending.first && !KeepsNothing(op) && !spec.room.ok()) {
     return fail(WithPrefix(what, spec.room));
   }
   if (!Same(op, pending.op)) {
-    return fail(absl::InvalidArgumentError(absl::StrCat(
-        What(pending.op, team), "the ranks differ: ", job.Who(team.info.ranks[pending.first]),
-        " asked for ", Describe(pending.op), ", ", who, " asked for ", Describe(op))));
+    return fail(Error(Code::kInvalidArgument, What(pending.op, team),
+                      "the ranks differ: ", job.Who(team.info.ranks[pending.first]), " asked for ",
+                      Describe(pending.op), ", ", who, " asked for ", Describe(op)));
   }
   if (index != pending.first) {
     job.value_bytes -= HeldBytes(pending.op);
@@ -176,7 +170,10 @@ void Teams::Conclude(Job& job, Team& team, absl::Status status, OperationResult 
   team.op.reset();
   deadlines_.Clear({job.id, Due::kOperation, team.info.id});
   job.value_bytes -= HeldBytes(op.op);
-  ReturnGiven(job, op);
+  for (const GivenMemory& given : op.given) {
+    job.n_pieces -= given.pieces.size();
+    DropAll(given.pieces);
+  }
   if (!status.ok()) FreeFailed(job, team, op.op);
   result.heap_bytes = job.heap_bytes;
   const Outcome outcome{team.next_k++, std::move(status), std::move(result)};
@@ -185,15 +182,12 @@ void Teams::Conclude(Job& job, Team& team, absl::Status status, OperationResult 
     for (const CallId call : op.calls[index]) ReplyWith(team, index, call, outcome);
   }
   job.TrimHistory(team);
-  if (!outcome.status.ok()) NoteFailure(job, outcome.status);
-}
-
-void Teams::NoteFailure(const Job& job, const absl::Status& status) {
-  const std::string reason(status.message());
-  switch (status.code()) {
-    case absl::StatusCode::kDeadlineExceeded:
+  if (outcome.status.ok()) return;
+  const std::string reason(outcome.status.message());
+  switch (outcome.status.code()) {
+    case Code::kDeadlineExceeded:
       return Note(job, event::OperationTimeout{reason});
-    case absl::StatusCode::kInvalidArgument:
+    case Code::kInvalidArgument:
       return Note(job, event::OperationMismatch{reason});
     default:
       return Note(job, event::OperationFailed{reason});
@@ -203,10 +197,10 @@ void Teams::NoteFailure(const Job& job, const absl::Status& status) {
 void Teams::ReplyWith(const Team& team, size_t index, CallId call, const Outcome& outcome) {
   Outcome reply = outcome;
   for (TeamInfo& made : std::exchange(reply.result.teams, {})) {
-    const auto& members = made.ranks;
-    if (std::find(members.begin(), members.end(), team.info.ranks[index]) == members.end())
-      continue;
-    reply.result.team = std::move(made);
+    const auto& ranks = made.ranks;
+    if (std::count(ranks.begin(), ranks.end(), team.info.ranks[index]) > 0) {
+      reply.result.team = std::move(made);
+    }
   }
   Answer(call, absl::OkStatus(), std::move(reply));
 }
@@ -214,11 +208,10 @@ void Teams::ReplyWith(const Team& team, size_t index, CallId call, const Outcome
 void Teams::OperationTimedOut(Job& job, Team& team) {
   const std::vector<Rank> missing = team.Missing();
   Conclude(job, team,
-           absl::DeadlineExceededError(absl::StrCat(
-               What(team.op->op, team), "time is up after ",
-               absl::FormatDuration(team.op->hurried_timeout), ", the timeout of ",
-               job.Who(team.info.ranks[team.op->hurried]), ", which was over first: missing: ",
-               absl::StrJoin(job.Who(missing), ", "), "; ", WhereAre(job, missing))));
+           Error(Code::kDeadlineExceeded, What(team.op->op, team), "time is up after ",
+                 absl::FormatDuration(team.op->hurried_timeout), ", the timeout of ",
+                 job.Who(team.info.ranks[team.op->hurried]), ", which was over first: missing: ",
+                 absl::StrJoin(job.Who(missing), ", "), "; ", WhereAre(job, missing)));
 }
 
 void Teams::ConcludeDeadTeams(Job& job) {

@@ -17,7 +17,7 @@ struct Teams : Segments {
   virtual ~Teams() = default;
 
   // team_calls.cc.
-  void Operate(SessionId session, CallId call, const OperationSpec& spec);
+  void On(const OperateCall& in);
   void OperationTimedOut(Job& job, Team& team);
   // All have asked, or the growth that the operation needed is published.
   void Execute(Job& job, Team& team);
@@ -29,14 +29,13 @@ struct Teams : Segments {
   virtual void RequestGrowth(Job& job, Team& team, const NeedsGrowth& needs) = 0;
 
   // awaited_barriers.cc.
-  void AwaitBarrier(SessionId session, CallId call, const AwaitBarrierSpec& spec);
+  void On(const AwaitBarrierCall& in);
   // Answers the calls of a session that no longer speaks for the rank.
   void RefuseBarriers(Job& job, Rank rank, const absl::Status& why);
 
  private:
   void Ask(Job& job, Team& team, size_t index, CallId call, const OperationSpec& spec);
   void WaitFor(Job& job, Team& team, size_t index, CallId call);
-  void NoteFailure(const Job& job, const absl::Status& status);
   void ReplyWith(const Team& team, size_t index, CallId call, const Outcome& outcome);
 
   void AnswerBarrier(Job& job, Rank rank, CallId call, BarrierAnswer answer);
@@ -56,7 +55,6 @@ struct Teams : Segments {
   // Takes the pieces of a register that several ranks make together; nothing of other operations.
   absl::Status TakeGiven(Job& job, Team& team, size_t index, const Operation& op);
   std::vector<Given> GivenBy(const Team& team) const;
-  void ReturnGiven(Job& job, const PendingOp& op);
   // Gives back what must not outlast an operation that fails.
   void FreeFailed(Job& job, Team& team, const Operation& op);
 };

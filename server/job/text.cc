@@ -63,7 +63,7 @@ size_t PrintableLength(absl::string_view text, uint32_t* number = nullptr) {
   return length;
 }
 
-// Whether printable text has a character that somebody can see.
+// True if printable text has a visible character.
 bool ShowsSomething(absl::string_view text) {
   while (!text.empty()) {
     uint32_t code = 0;
@@ -89,15 +89,15 @@ bool IsPrintable(absl::string_view text) {
 absl::Status CheckText(absl::string_view what, absl::string_view text, size_t min_bytes,
                        size_t max_bytes) {
   if (text.size() < min_bytes || text.size() > max_bytes) {
-    return absl::InvalidArgumentError(absl::StrCat(what, " has ", text.size(), " bytes; ",
-                                                   min_bytes, " to ", max_bytes, " are allowed"));
+    return Error(Code::kInvalidArgument, what, " has ", text.size(), " bytes; ", min_bytes, " to ",
+                 max_bytes, " are allowed");
   }
   if (!IsPrintable(text)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(what, " contains control characters or invisible ones, or is not UTF-8"));
+    return Error(Code::kInvalidArgument, what,
+                 " contains control characters or invisible ones, or is not UTF-8");
   }
   if (!text.empty() && !ShowsSomething(text)) {
-    return absl::InvalidArgumentError(absl::StrCat(what, " has no visible character"));
+    return Error(Code::kInvalidArgument, what, " has no visible character");
   }
   return absl::OkStatus();
 }
@@ -124,8 +124,8 @@ absl::Status CheckAllocationName(absl::string_view name, size_t min_bytes) {
     return s;
   }
   if (name.substr(0, kReservedPrefix.size()) == kReservedPrefix) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("names that begin with '", kReservedPrefix, "' are irisd's own"));
+    return Error(Code::kInvalidArgument, "names that begin with '", kReservedPrefix,
+                 "' are irisd's own");
   }
   return absl::OkStatus();
 }
@@ -135,8 +135,8 @@ absl::Status CheckTensor(const TensorInfo& tensor) {
     return s;
   }
   if (tensor.shape.size() <= wire::kMaxDims) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("the shape has ", tensor.shape.size(),
-                                                 " dimensions; ", wire::kMaxDims, " are allowed"));
+  return Error(Code::kInvalidArgument, "the shape has ", tensor.shape.size(), " dimensions; ",
+               wire::kMaxDims, " are allowed");
 }
 
 absl::Status WithPrefix(absl::string_view what, const absl::Status& why) {

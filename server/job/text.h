@@ -1,10 +1,11 @@
-// Text that comes from clients: what is allowed in it, and how it is shown. Pure functions.
+// Text: checks of what comes from clients, and messages of errors. Pure functions.
 #pragma once
 
 #include <cstddef>
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "server/job/ids.h"
 #include "server/job/operation_spec.h"
@@ -24,12 +25,17 @@ absl::Status CheckText(absl::string_view what, absl::string_view text, size_t mi
 // replaced by '?'.
 std::string CleanText(absl::string_view text, size_t max_bytes);
 
-// The same of the name of an allocation, which is also refused if it is one of irisd's own.
+// Also refuses names of allocations that are irisd's own.
 absl::Status CheckAllocationName(absl::string_view name, size_t min_bytes);
 
 // kInvalidArgument: what a client says that an allocation is has no such dtype or shape.
 absl::Status CheckTensor(const TensorInfo& tensor);
 
+using Code = absl::StatusCode;
+template <typename... Parts>
+absl::Status Error(Code code, const Parts&... parts) {
+  return absl::Status(code, absl::StrCat(parts...));
+}
 // The same error, with `what` before its message.
 absl::Status WithPrefix(absl::string_view what, const absl::Status& why);
 

@@ -156,7 +156,7 @@ class TrackedQueue {
     n_new_ = 0;
   }
 
-  // So many at the end are new. What is missing at the front is told by size().
+  // So many at the end are new. size() shows how many are missing at the front.
   size_t n_new() const { return n_new_; }
   void ClearMarks() { n_new_ = 0; }
 

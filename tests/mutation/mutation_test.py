@@ -27,7 +27,7 @@ LINES = ("lines", "two_lines")
 PUSH = ("push", "push_scatter")
 ALL = BLOCK + ("put_signal_warp",) + LINES + PUSH
 
-RUNTIME = ("emu/block", "emu/diagnosis", "emu/fiber", "emu/scheduler", "emu/symbols")
+RUNTIME = ("emu/block", "emu/diagnosis", "emu/fiber", "emu/scheduler")
 HOST = ("emu/graph", "emu/memory", "host", "host_functions")
 LIBRARIES = [
     "-l:libboost_context.a", "-labsl_symbolize", "-labsl_synchronization", "-labsl_time", "-labsl_base", "-lpthread"

@@ -58,7 +58,7 @@ hipStream_t NativeOf(const raw::StreamHandle& stream) {
 }
 hipEvent_t EventOf(void* event) { return static_cast<hipEvent_t>(event); }
 
-// For what a caller cannot be told.
+// Drops an error that cannot be returned.
 void Ignore(hipError_t error) { (void)ResultOf(error); }
 
 // While a stream is being captured, the runtime refuses waits, queries and allocations, and the
@@ -160,7 +160,7 @@ Result raw::CopyAsync(void* to, const void* from, uint64_t bytes, const StreamHa
 
 Result raw::CopyRowsAsync(void* to, const void* from, const RowsToCopy& rows,
                           const StreamHandle& stream) {
-  // What the platform takes for a pitch. So long ones are few.
+  // The largest pitch that the platform accepts. Few rows are so long.
   constexpr uint64_t kPitchMaxBytes = 0x7fffffff;
   if (rows.dst_pitch_bytes <= kPitchMaxBytes && rows.src_pitch_bytes <= kPitchMaxBytes) {
     return ResultOf(hipMemcpy2DAsync(to, rows.dst_pitch_bytes, from, rows.src_pitch_bytes,

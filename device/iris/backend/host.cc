@@ -31,13 +31,13 @@ void WatchForks() {
   (void)watching;  // without memory for it, the vendor's runtime says what it can
 }
 
-// Whether the calling thread of this process may work.
+// Checks that the calling thread may use the device.
 Result CheckUse() {
   if (Result result = CheckProcess(); !result.ok()) return result;
   return raw::CheckCaller();
 }
 
-// Whether it may work on the stream.
+// Checks also that it may use the stream.
 Result CheckUse(const Stream& stream) { return stream.valid() ? CheckUse() : kNoStream; }
 
 uint64_t AtLeastOne(uint64_t bytes) { return bytes > 0 ? bytes : 1; }
@@ -53,7 +53,7 @@ Result CheckProcess() {
 
 Result AwaitIdle(uint64_t timeout_ns) {
   if (Result result = CheckUse(); !result.ok()) return result;
-  // No platform waits for a device with a limit, so that a thread waits which may be left behind.
+  // No platform waits for a device with a time limit, so a thread waits, and may be left waiting.
   struct Answer {
     std::mutex mu;
     std::condition_variable come;
@@ -93,7 +93,7 @@ Stream& Stream::operator=(Stream&& other) noexcept {
 }
 
 Stream::~Stream() {
-  // In a forked child its work is the parent's.
+  // In a forked child, the stream belongs to the parent.
   if (kind_ == Kind::kCreated && CheckProcess().ok()) raw::DestroyStream(handle_);
 }
 

@@ -74,10 +74,10 @@ class Stream {
 
   // A stream of the application, which outlives this. Null: the default stream, if there is one.
   static Stream Borrow(void* native);
-  // The same, of a stream that was made on this device: launches go there. -1: not known.
+  // Borrows a stream of this device, to which launches go. -1: not known.
   static Stream Borrow(void* native, int32_t device);
 
-  // What Borrow takes.
+  // Returns the handle that Borrow takes.
   void* native() const { return handle_.native; }
 
   // Returns the first error of its work, once. kFailedPrecondition while it is being captured.
@@ -89,7 +89,7 @@ class Stream {
   // False for one that is empty.
   bool valid() const { return kind_ != Kind::kEmpty; }
 
-  // What the functions of a backend take.
+  // Returns the handle that the functions of a backend take.
   const raw::StreamHandle& handle() const { return handle_; }
 
  private:
@@ -167,7 +167,7 @@ class Event {
 
   static Result Create(Event* out);
 
-  // What the functions of a backend take.
+  // Returns the handle that the functions of a backend take.
   void* native() const { return native_; }
 
  private:

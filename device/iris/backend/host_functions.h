@@ -1,11 +1,11 @@
-// What the primitives that also run on the host are there, on every backend. C++17.
+// The host versions of primitives that also run on the host, on every backend. C++17.
 #pragma once
 
 #include <cstdint>
 
 namespace iris::backend {
 
-// Of the monotonic clock.
+// Reads the monotonic clock.
 uint64_t HostClockNanoseconds();
 
 // Prints the text and ends the process.

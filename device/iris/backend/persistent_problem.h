@@ -39,7 +39,7 @@ struct PersistentProduct {
   uint32_t n_ranks = 1;
   // d[rank] is this rank's D; the others are for kAllReduce and kAllScatter.
   void* d[kMaxRanks] = {};
-  // Of `workspace_bytes` each; zeros before the first launch. Launches on it are in one order.
+  // Each has workspace_bytes, zeros before the first launch. Its launches are in one order.
   void* workspace[kMaxRanks] = {};
   uint64_t workspace_bytes = 0;
 
@@ -57,7 +57,8 @@ struct PersistentProduct {
   void* copy_events[2] = {};
 };
 
-// What a launch keeps at the beginning of its workspace. The rest is free between launches.
+// The bytes that launches keep at the beginning of the workspace. The rest is free between
+// launches.
 inline constexpr uint64_t kPersistentKeptBytes = 4096;
 
 }  // namespace iris::backend

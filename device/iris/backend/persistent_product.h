@@ -9,7 +9,7 @@
 
 namespace iris::backend {
 
-// Whether the current device has such a kernel.
+// Returns true if the current device has such a kernel.
 bool HasPersistentProduct();
 
 // If it cannot do the problem and its workspace, `*why` is the reason, as a static string.

@@ -111,7 +111,7 @@ IRIS_DEVICE inline W CompareExchangeBits(void* p, W expected, W desired) {
   }
 }
 
-// By the one instruction of the backend. T is an integer or floating.
+// Uses one instruction of the backend. T is integer or floating.
 template <AtomicOp Op, Scope S, Order O, typename T>
 IRIS_DEVICE inline T FetchWhole(void* p, T operand) {
   if constexpr (Traits::kOrdersByFences && O != Order::kRelaxed) {
@@ -121,7 +121,7 @@ IRIS_DEVICE inline T FetchWhole(void* p, T operand) {
   }
 }
 
-// What is added where `value` is subtracted.
+// Returns the addend that subtracts `value`.
 template <typename T>
 IRIS_DEVICE inline T Negated(T value) {
   if constexpr (std::is_integral_v<T>) {
@@ -207,7 +207,7 @@ IRIS_DEVICE inline void StorePlain(T* p, T value) {
   raw::StorePlain(p, value);
 }
 
-// The same for a word of 1, 2, 4 or 8 bytes that is touched once: CacheHint::kStreaming.
+// Accesses a word of 1, 2, 4 or 8 bytes that is used once: CacheHint::kStreaming.
 template <typename W>
 IRIS_DEVICE inline W LoadStreaming(const W* p) {
   static_assert(std::is_unsigned_v<W>);
@@ -283,7 +283,7 @@ IRIS_DEVICE inline T Shuffle(T value, uint32_t lane) {
   return value;
 }
 
-// From the lane with the own number xor `mask`, or plus `delta`.
+// Shuffle from the lane whose number is the caller's xor `mask`, or plus `delta`.
 template <typename T>
 IRIS_DEVICE inline T ShuffleXor(T value, uint32_t mask) {
   return Shuffle(value, LaneIndex() ^ mask);

@@ -33,12 +33,11 @@ struct ProductLedger {
   uint32_t trace_op = 0;
 };
 
-// In what a launch keeps at the begin of its workspace: a word that is not 0 once the rank has
-// failed. A launch looks at it when all of its reads are over, and then tells the ledger. So
-// another rank that is about to overwrite what the launch may still read says so here, before: as
-// if this rank had been told to stop while it waited for that one. The word is then kProductStopped
-// and the other rank, kProductStoppedByShift bits up. (Numbers, since a function for both host and
-// device would need a backend's macro.)
+// The offset of the failure word in the bytes that launches keep: not 0 once the rank has failed. A
+// launch checks it after all of its reads, and reports to the ledger. So a rank that is about to
+// overwrite data which the launch may still read first writes kProductStopped here, with its rank
+// kProductStoppedByShift bits up, as if this rank had been stopped while it waited for that one.
+// (Numbers, because a function for host and device would need a backend's macro.)
 inline constexpr uint64_t kProductFailureAtBytes = 8;
 inline constexpr uint64_t kProductStopped = 2;
 inline constexpr uint32_t kProductStoppedByShift = 8;

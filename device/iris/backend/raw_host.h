@@ -24,7 +24,7 @@ Result CheckCaller();
 Result CreateStream(StreamHandle* out);
 // Waits for its work first.
 void DestroyStream(const StreamHandle& stream);
-// Of a stream that is not being captured.
+// The stream must not be in a capture.
 Result SynchronizeStream(const StreamHandle& stream);
 bool IsIdle(const StreamHandle& stream);
 
@@ -40,9 +40,9 @@ Result CopyRowsAsync(void* to, const void* from, const RowsToCopy& rows,
 Result FillAsync(void* to, uint8_t value, uint64_t bytes, const StreamHandle& stream);
 
 bool IsCapturing(const StreamHandle& stream);
-// Of a stream that is not being captured.
+// The stream must not be in a capture.
 Result BeginCapture(const StreamHandle& stream);
-// Of a stream that is being captured. kFailedPrecondition if the capture began on another one.
+// The stream must be in a capture. kFailedPrecondition: the capture began on another stream.
 Result EndCapture(const StreamHandle& stream, void** graph);
 // On a stream that is not being captured.
 Result LaunchGraph(void* graph, const StreamHandle& stream);
@@ -53,7 +53,7 @@ Result CreateEvent(void** out);
 // The event may not have happened yet.
 void DestroyEvent(void* event);
 Result RecordEvent(void* event, const StreamHandle& stream);
-// Of an event that was recorded.
+// The event must have been recorded.
 Result WaitForEvent(const StreamHandle& stream, void* event);
 Result ElapsedNanoseconds(void* from, void* to, uint64_t* out);
 

@@ -1,6 +1,6 @@
-// What a backend supplies, checked by the compiler: a source of each backend, and host.cc, include
-// this. A new backend is a header that select.h chooses, and one source for the host; it is whole
-// when these compile and //tests/conformance passes.
+// The compiler checks here what a backend supplies, in a source of each backend and in host.cc. A
+// new backend is a header that select.h chooses, and one source for the host; it is whole when
+// these compile and //tests/conformance passes.
 //
 // Macros (the only ones of the seam):
 //
@@ -8,12 +8,11 @@
 //   IRIS_HOST_DEVICE   qualifies one that runs in kernels and on the host.
 //   IRIS_KERNEL        qualifies a kernel: IRIS_KERNEL void F(arguments by value).
 //   IRIS_KERNEL_BOUNDS(max_threads, min_blocks)
-//                      stands between IRIS_KERNEL and void. No launch has more threads a block;
-//                      registers are given so that min_blocks blocks fit on a multiprocessor.
-//   IRIS_PARAM         stands before a struct that is a parameter of a kernel, IRIS_PARAM T name.
-//                      The struct is constant, and is read where the launch put it. Without it,
-//                      an array inside that is indexed by a variable makes each thread copy the
-//                      struct.
+//                      between IRIS_KERNEL and void: the most threads a block, and the blocks whose
+//                      registers fit on a multiprocessor.
+//   IRIS_PARAM         before a struct that is a parameter of a kernel: it is constant, and read
+//                      where the launch put it. Otherwise an array inside that is indexed by a
+//                      variable makes each thread copy the struct.
 //   IRIS_SHARED(T[N], name)
 //                      declares `name` as N elements of T that the block shares, uninitialised.
 //   IRIS_UNROLL(n)     stands before a loop.
@@ -25,20 +24,15 @@
 //   kWarpThreads       a power of two, at most 64.
 //   kLaunchPublishes   what earlier operations of a stream wrote to the memory of their own device
 //                      is visible to all devices before a kernel of that stream begins, so that a
-//                      relaxed system store may announce it. Nothing is said of what they stored
-//                      to other devices: some of it was seen to arrive behind such a store. A
-//                      release announces that.
-//   kStoresWholeLines  when eight neighbouring lanes store 16 bytes each, kVolatile, to the 128
-//                      aligned bytes of a line in one call, lanes that load the line in one call
-//                      see all of it or nothing, in the heap of a peer, too. No platform promises
-//                      it: it is true where long searches never saw a line torn, and the doctor
-//                      searches on the machine at hand.
+//                      relaxed system store may announce it. What they stored to other devices was
+//                      seen to arrive after such a store: only a release announces that.
+//   kStoresWholeLines  when eight neighbouring lanes store 16 bytes each, kVolatile, to a line of
+//                      128 aligned bytes in one call, lanes that load the line in one call see all
+//                      of it or nothing, in the heap of a peer, too. No platform promises it: it
+//                      is true where long searches never saw a line torn, and the doctor searches.
 //   kMaxDynamicSharedBytes
 //                      of LaunchConfig::shared_bytes, on every device.
 //   kNullIsAStream     the platform has a default stream, which is called null.
-//
-// Traits that primitives.h asks:
-//
 //   kOrdersByFences    an order of a store or of a read-modify-write is made of fences around a
 //                      relaxed one. StoreWord, CompareExchangeWord and Fetch then are relaxed.
 //   kNarrowestExchangeBytes

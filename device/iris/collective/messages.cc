@@ -47,7 +47,8 @@ class Turns {
   uint32_t n_[kMaxTeamRanks][2] = {};
 };
 
-// What message i of this member to itself belongs to: the one of the other side with the same turn.
+// Returns the counterpart of message i of this member to itself: the one of the other side with the
+// same turn.
 const Message* AnswerOf(const Message* messages, uint32_t n, uint32_t i) {
   const auto has_way = [&](uint32_t k, bool sends) {
     return messages[k].count != 0 && messages[k].peer_index == messages[i].peer_index &&

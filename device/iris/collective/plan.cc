@@ -39,13 +39,13 @@ bool Has(Variant variant, const Shape& shape, uint32_t members) {
          (row->supports == nullptr || row->supports(shape, members));
 }
 
-// The same of a Comm.
+// Returns true if a Comm has the variant for this shape.
 bool Has(const Comm& comm, Variant variant, const Shape& shape) {
   const bool lines = variant == Variant::kLines || variant == Variant::kTwoLines;
   return !(lines && comm.config.without_lines) && Has(variant, shape, comm.team.size);
 }
 
-// What has every call of an operation.
+// Returns the variant that supports every call of an operation.
 Variant Usual(Operation operation) {
   return operation == Operation::kAllReduce || operation == Operation::kReduce ? Variant::kTwoShot
                                                                                : Variant::kDirect;

@@ -30,13 +30,12 @@ constexpr Rule kEmuRules[] = {
     {Operation::kScatter, kMany, 16 * kKiB, Variant::kPackets, 0, 0},
 };
 
-// What `iris_bench tune` and a second look at its close calls found on two and four GPUs of 4.8
-// TB/s of one host, with a switch between them (docs/benchmarks.md); what was best for four stands
-// for more. Where fewer threads were as fast within 2 %, those. The rules for lines stand before
-// those that hold without them. On two GPUs they were measured, too; on four they follow what
-// prototypes of these kernels took there. So do those of kPush on four, which this program has not
-// yet been seen to run there: they stand where a prototype won by more than 2 % over what this
-// program took (docs/benchmarks.md), and those for three members keep what held for them.
+// Measured by `iris_bench tune`, and again for close calls, on two and four GPUs of 4.8 TB/s of one
+// host with a switch (docs/benchmarks.md). The results for four ranks stand for more. Among rules
+// within 2 %, the one with the fewest threads was taken. Rules for lines precede those that apply
+// without lines. Lines were measured on two GPUs; on four, they and kPush follow prototypes of
+// these kernels, where a prototype won by more than 2 %. The rules for three members were not
+// measured again.
 constexpr Rule kGpuRules[] = {
     {Operation::kAllReduce, 2, 48 * kKiB, Variant::kPackets, 0, 0},
     {Operation::kAllReduce, 2, 192 * kKiB, Variant::kLines, 64, 256},
@@ -130,7 +129,7 @@ constexpr Rule kGpuRules[] = {
     {Operation::kScatter, kMany, kAny, Variant::kDirect, 64, 256},
 };
 
-// What was best on two of these GPUs with 16 blocks, and with 8, before the rules above.
+// Measured on two of these GPUs with 16 blocks, and with 8, before the rules above.
 constexpr Rule kRulesOf16[] = {
     {Operation::kAllReduce, 2, 24 * kKiB, Variant::kPackets, 0, 0},
     {Operation::kAllReduce, 2, 96 * kKiB, Variant::kPackets, 16, 512},

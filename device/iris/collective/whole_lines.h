@@ -31,7 +31,7 @@ struct LineSearch {
 };
 inline constexpr uint64_t kMaxLineSearchNs = 10ull * 1000 * 1000 * 1000;
 
-// Of an area for a team of `n_members`.
+// Returns the bytes of an area for a team of `n_members`.
 uint64_t LineSearchBytes(uint32_t n_members);
 
 // The search ends by the clock, and waits for nobody. kInvalidArgument: says what is wrong.

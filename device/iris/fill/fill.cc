@@ -20,9 +20,8 @@ struct Pattern {
 };
 
 IRIS_KERNEL void FillPattern(IRIS_PARAM Pattern p) {
-  const uint64_t threads = uint64_t{backend::GridSize()} * backend::BlockSize();
-  const uint64_t thread =
-      uint64_t{backend::BlockIndex()} * backend::BlockSize() + backend::ThreadIndex();
+  const uint64_t threads = backend::ThreadsOfGrid();
+  const uint64_t thread = backend::ThreadOfGrid();
   const uint64_t until_aligned = (16 - reinterpret_cast<uint64_t>(p.to) % 16) % 16;
   const uint64_t head = until_aligned < p.bytes ? until_aligned : p.bytes;
   const uint64_t units = (p.bytes - head) / 16;
@@ -135,7 +134,7 @@ Result FillVectors(const Sequence& s, const Vectors& v, backend::Stream& stream)
   }
 }
 
-// Elements one behind the other.
+// Fills consecutive elements.
 Result FillRow(const Sequence& s, uint64_t first, char* to, uint64_t count,
                backend::Stream& stream) {
   const uint64_t width = DTypeBytes(s.dtype);
@@ -178,7 +177,7 @@ double LargestBelow(double high, DType type) {
   return impl::NumberOf(bits, type);
 }
 
-// What kUniform of types with 16 bits computes with, if floats have it.
+// Sets the constants of kUniform for 16-bit types, if floats represent them.
 void SetFloats(Sequence& s) {
   const double largest = std::numeric_limits<float>::max();
   if (s.start < -largest || s.end > largest || s.step > largest) return;

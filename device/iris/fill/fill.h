@@ -1,5 +1,5 @@
 // Fills memory with one value, ranges or random numbers, by the device that has the memory, with
-// the same bits on every backend: `client/python/iris/_philox.py` and `iris/random.h` document
+// the same bits on every backend: `fill_reference.py` of the tests and `iris/random.h` document
 // those of random numbers. Host functions. Thread-safe. C++17.
 #pragma once
 
@@ -39,7 +39,7 @@ struct Sequence {
   uint64_t seed = 0, call = 0;
 };
 
-// What a Sequence is made of. Integer types take the whole numbers, others the doubles. kU64 has
+// The description of a Sequence. Integer types take the whole numbers, others the doubles. kU64 has
 // the bits of its numbers in the int64s.
 struct Description {
   Kind kind = Kind::kValue;

@@ -19,14 +19,14 @@ IRIS_HOST_DEVICE inline T* Moved(const DeviceContext& ctx, uint32_t from, uint32
                               (static_cast<uint64_t>(to) - from) * ctx.stride_bytes);
 }
 
-// The same by a table.
+// Checks by a table of heaps.
 template <typename T>
 IRIS_HOST_DEVICE inline T* Moved(const HeapBases& heaps, uint32_t from, uint32_t to, T* p) {
   return reinterpret_cast<T*>(reinterpret_cast<uint64_t>(p) +
                               (heaps.bases[to] - heaps.bases[from]));
 }
 
-// What says where the heaps are: the first argument of the calls.
+// The first argument of the calls, which has the addresses of the heaps.
 template <typename Heaps>
 using IfHeaps =
     std::enable_if_t<std::is_base_of_v<DeviceContext, Heaps> || std::is_same_v<Heaps, HeapBases>>;
@@ -103,7 +103,7 @@ IRIS_DEVICE inline T* OfPeer(const DeviceContext& ctx, uint32_t peer, T* p, uint
   return Moved(ctx, ctx.rank, peer, p);
 }
 
-// As OfPeer, by a table. What the table does not tell is not checked.
+// Like OfPeer, by a table. Properties that the table lacks are not checked.
 template <uint64_t kAlignment, typename T>
 IRIS_DEVICE inline T* OfPeer(const HeapBases& heaps, uint32_t peer, T* p, uint64_t bytes,
                              const char* call) {
@@ -131,7 +131,7 @@ IRIS_DEVICE inline T* OfPeer(const HeapBases& heaps, uint32_t peer, T* p, uint64
   return Moved(heaps, heaps.rank, peer, p);
 }
 
-// Nothing is known of the memory beside the heaps, nor of the allocations in them.
+// The memory outside the heaps, and the allocations in them, are unknown.
 template <typename T>
 IRIS_DEVICE inline T* AnyAddress(const HeapBases&, T* p, uint64_t, const char*) {
   return p;

@@ -136,7 +136,7 @@ IRIS_HOST_DEVICE constexpr uint64_t BytesOf(uint64_t count) {
   }
 }
 
-// From the beginning of the first row to the end of the last one.
+// Returns the bytes from the beginning of the first row to the end of the last one.
 template <typename T>
 IRIS_HOST_DEVICE constexpr uint64_t SpanBytes(const Strided& rows, uint64_t stride) {
   return rows.rows == 0 || rows.length == 0 ? 0
@@ -173,7 +173,7 @@ IRIS_DEVICE inline void CopyRows(T* dst_rows, const T* src_rows, const Strided& 
   }
   if (row_bytes == 0) return;
   const uint32_t index = CoopIndex(coop);
-  // What all rows are aligned to.
+  // The common alignment of all rows.
   const uint64_t all = reinterpret_cast<uint64_t>(dst) | reinterpret_cast<uint64_t>(src) |
                        dst_stride | src_stride | row_bytes;
   if ((all & 15) == 0) {

@@ -25,11 +25,11 @@ enum class Mutation {
 
 inline constexpr Mutation kMutation = static_cast<Mutation>(IRIS_MUTATE);
 
-// Of the store (or the read-modify-write) that makes earlier writes visible to whoever acquires it.
+// The order of stores and read-modify-writes that publish earlier writes.
 inline constexpr Order kPublishOrder =
     kMutation == Mutation::kRelaxedPublish ? Order::kRelaxed : Order::kRelease;
 
-// Of the load that waits for such a store.
+// The order of loads that wait for such a store.
 inline constexpr Order kConsumeOrder =
     kMutation == Mutation::kRelaxedConsume ? Order::kRelaxed : Order::kAcquire;
 

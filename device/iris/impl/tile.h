@@ -24,7 +24,7 @@ struct Steps {
 
 IRIS_HOST_DEVICE constexpr uint64_t Least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
-// From the beginning of the first element to the end of the last one.
+// Returns the bytes from the beginning of the first element to the end of the last one.
 template <typename T>
 IRIS_HOST_DEVICE constexpr uint64_t TileBytes(Steps steps, uint64_t rows, uint64_t columns) {
   return rows == 0 || columns == 0
@@ -32,7 +32,7 @@ IRIS_HOST_DEVICE constexpr uint64_t TileBytes(Steps steps, uint64_t rows, uint64
              : ((rows - 1) * steps.row + (columns - 1) * steps.column + 1) * sizeof(T);
 }
 
-// What a tile has that is not masked.
+// The unmasked part of a tile.
 struct TilePart {
   uint64_t rows;
   uint64_t columns;
@@ -113,7 +113,7 @@ inline constexpr bool kFitsRegisters = kRows <= kRegisterTileSide&& kColumns <=
                                            kColumns*(sizeof(T) < 4 ? 4 : sizeof(T)) <=
                                        kRegisterTileBytes;
 
-// What a thread has of a tile in registers.
+// The elements of a tile that a thread has in registers.
 template <typename T, uint32_t kRows, uint32_t kColumns, typename Tile>
 IRIS_HOST_DEVICE constexpr TilePart PartOf(const Tile& tile) {
   static_assert(kFitsRegisters<T, kRows, kColumns>,

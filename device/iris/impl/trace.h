@@ -18,7 +18,7 @@ inline constexpr bool kTraces = false;
 inline constexpr bool kTraces = true;
 #endif
 
-// What a rank's trace says of itself. until_ns 0: it is off, or there is none.
+// The head of a rank's trace. until_ns 0: it is off, or there is none.
 struct TraceHead {
   uint64_t until_ns = 0;
   uint32_t generation = 0;
@@ -38,8 +38,9 @@ IRIS_DEVICE inline uint64_t ReserveTraceSlot(TraceArea* area) {
                                                                            uint64_t{1});
 }
 
-// Of `head`'s generation, so a trace that begins meanwhile ignores it. Words go out in any order,
-// without a release, which would cost more: a reader detects a missing one by the last.
+// Writes an event of `head`'s generation, so a trace that begins meanwhile ignores it. The words go
+// out in any order, without a release, which would cost more: a reader detects a missing one by the
+// last.
 IRIS_DEVICE inline void WriteTraceEvent(TraceArea* area, TraceHead head, uint64_t slot,
                                         const TraceEvent& event) {
   if (slot >= head.capacity) return;

@@ -108,7 +108,7 @@ class NotedWait {
   NotedWait(const NotedWait&) = delete;
   NotedWait& operator=(const NotedWait&) = delete;
 
-  // To be called now and then while the wait lasts. `signal` is at least `wanted` at its end.
+  // Call it from time to time during the wait. `signal` is at least `wanted` at its end.
   IRIS_DEVICE void Look(uint64_t waited_ns, const uint64_t* signal, uint64_t wanted) {
     const uint32_t period = static_cast<uint32_t>(waited_ns >> kNotePeriodLog2);
     if (period == period_ || ctx_.wait_notes == nullptr) return;

@@ -55,7 +55,7 @@ struct Problem : Shape {
 
   ccl::Operation operation = ccl::Operation::kNone;
 };
-// Of m, n and k, and of leading dimensions.
+// The limit of m, n, k and leading dimensions.
 inline constexpr uint64_t kMaxDimension = (1ull << 31) - 1;
 
 struct Matmul : Operands {

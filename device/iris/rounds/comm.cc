@@ -16,7 +16,7 @@ namespace {
 
 using impl::Invalid;
 
-// Of a complete config.
+// Checks a complete config.
 bool IsValid(const Config& config) {
   constexpr uint64_t kMaxBytes = 1ull << 36;  // keeps every sum of sizes far from overflow
   constexpr uint64_t kPushUnitBytes = 16 * kMaxTeamRanks * impl::kPushSlots;
@@ -164,7 +164,7 @@ Result UseRules(const Rule* rules, uint32_t n_rules, Comm* comm) {
       const Rule& rule = rules[i];
       if (static_cast<uint32_t>(rule.operation) != operation) continue;
       if (comm->team.size > rule.max_members) continue;
-      // What an earlier row of the variant covers is never reached.
+      // A rule that an earlier one of the variant covers never applies.
       bool covered = false;
       for (uint32_t k = begin; k < n; ++k) {
         covered = covered || (resolved.rows[k].variant == rule.variant &&

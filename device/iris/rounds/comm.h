@@ -146,9 +146,9 @@ struct Comm {
 struct CommOptions {
   DeviceContext context;
   DeviceTeam team;
-  // In the caller's heap, at the same offset on all members, aligned to kWorkspaceAlignmentBytes.
-  // It must be zero on all members before the first operation: fresh heap memory is; otherwise call
-  // PrepareWorkspace, Synchronize, then a host barrier.
+  // Lies in the caller's heap, at the same offset on all members, aligned to
+  // kWorkspaceAlignmentBytes. It must be zero on all members before the first operation: fresh heap
+  // memory is; otherwise call PrepareWorkspace, Synchronize, then a host barrier.
   void* workspace = nullptr;
   uint64_t workspace_bytes = 0;
   // Host memory of this member that kernels can write (backend::MallocHost), initialized as a new

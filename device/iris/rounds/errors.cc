@@ -1,4 +1,4 @@
-// What kernels reported, for the host.
+// Failures that kernels reported, for the host.
 #include "iris/rounds/errors.h"
 
 #include <cstddef>

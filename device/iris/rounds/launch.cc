@@ -22,7 +22,7 @@ void Default(T* field, T value) {
   if (*field == 0) *field = value;
 }
 
-// What tells calls apart: the same for calls that belong together.
+// Returns a hash that is the same for calls that belong together.
 uint32_t SignatureOf(const PackedCall& call) {
   uint32_t hash = 0;
   for (uint32_t k = 0; k < PackedCall::kWords; k += 2) {

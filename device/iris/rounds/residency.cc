@@ -14,10 +14,10 @@ constexpr Result kNoRoom = {
     "blocks that wait for each other have no room on the device beside what its other "
     "communicators may have there: destroy communicators that are not needed, make them with fewer "
     "max_blocks, and make all of them before graphs are captured"};
-// Of so many slots, one is spared for blocks that wait for each other: it costs nothing where two
-// Comms have as many blocks as there can be.
+// One of so many slots is kept free for blocks that wait for each other: it costs nothing where two
+// Comms have as many blocks as possible.
 constexpr uint32_t kSlotsForOne = 32;
-// Of a launcher that has to wait for room, once.
+// The limit for a launcher's wait for room.
 constexpr uint64_t kRaiseTimeoutNs = 30ull * 1000 * 1000 * 1000;
 
 }  // namespace
@@ -42,7 +42,7 @@ bool DivideSlots(uint32_t slots, uint32_t spare, const std::vector<Claim>& claim
   if (!fits(1, least)) return false;
   uint32_t most = 1;
   for (const Claim& claim : claims) most = std::max(most, claim.most);
-  // What is smaller than a number that fits does, too.
+  // Every number below one that fits also fits.
   uint32_t low = 1;
   while (low < most) {
     const uint32_t middle = low + (most - low + 1) / 2;

@@ -2,6 +2,7 @@
 #include "device/base/bytes.h"
 #include "proto/wire/limits.h"
 #include "server/job/operations/operation.h"
+#include "server/job/text.h"
 
 namespace iris::server {
 
@@ -13,13 +14,11 @@ void BroadcastOp::Prepare(const Team& team, size_t index) {
 
 absl::Status BroadcastOp::Check(const Team& team) const {
   if (value.size() > wire::kMaxBroadcastBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("a value of ", base::SizeText(value.size()),
-                                                   "; ", base::SizeText(wire::kMaxBroadcastBytes),
-                                                   " are allowed"));
+    return Error(Code::kInvalidArgument, "a value of ", base::SizeText(value.size()), "; ",
+                 base::SizeText(wire::kMaxBroadcastBytes), " are allowed");
   }
   if (team.IndexOf(root) < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("root ", root, " is not a member of team ", team.info.id));
+    return Error(Code::kInvalidArgument, "root ", root, " is not a member of team ", team.info.id);
   }
   return absl::OkStatus();
 }

@@ -21,12 +21,12 @@ Executed PublishOp::Execute(Run& run) const {
   const TeamId team = run.team.info.id;
   const HeapAllocation* const found = std::as_const(run.job.allocations).Find(offset_bytes);
   if (found == nullptr || found->team != team || found->freed) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(TeamText(team), " has allocated nothing at offset ", offset_bytes));
+    return Error(Code::kInvalidArgument, TeamText(team), " has allocated nothing at offset ",
+                 offset_bytes);
   }
   if (!found->label.name().empty()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "offset ", offset_bytes, " is published already, as '", found->label.name(), "'"));
+    return Error(Code::kFailedPrecondition, "offset ", offset_bytes, " is published already, as '",
+                 found->label.name(), "'");
   }
   if (run.job.NameTaken(team, name)) return NameTakenError(name);
   run.job.SetName(offset_bytes, name);
@@ -51,8 +51,8 @@ absl::Status OpenOp::Check(const Team& team) const {
 Executed OpenOp::Execute(Run& run) const {
   Job& job = run.job;
   if (owner >= job.n_ranks()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("there is no rank ", owner, " in a job of ", job.n_ranks()));
+    return Error(Code::kInvalidArgument, "there is no rank ", owner, " in a job of ",
+                 job.n_ranks());
   }
   const auto found = job.names.find(ByName::Key(name, OwnTeam(owner)));
   if (found != job.names.end()) {
@@ -65,14 +65,13 @@ Executed OpenOp::Execute(Run& run) const {
   }
   if (const auto shared = job.names.find(ByName::Key(name, kWorldTeam));
       shared != job.names.end()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("'", name, "' was allocated by team ", (*shared)->second.team,
-                     " together, and not by rank ", owner,
-                     " alone: each member has its own address of it, and translates it"));
+    return Error(Code::kInvalidArgument, "'", name, "' was allocated by team ",
+                 (*shared)->second.team, " together, and not by rank ", owner,
+                 " alone: each member has its own address of it, and translates it");
   }
   if (job.ranks[owner].state != RankState::kReady) {
-    return absl::AbortedError(absl::StrCat(
-        job.Who(owner), " has left the job, and left nothing named '", name, "' behind"));
+    return Error(Code::kAborted, job.Who(owner), " has left the job, and left nothing named '",
+                 name, "' behind");
   }
   return Concluded{};
 }

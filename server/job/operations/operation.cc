@@ -1,41 +1,39 @@
 #include "server/job/operations/operation.h"
 
 #include <type_traits>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "server/job/text.h"
 
 namespace iris::server {
-namespace {
-
-std::string NameOf(const Operation& op) {
-  return std::visit([](const auto& args) { return std::string(args.kName); }, op);
-}
-
-}  // namespace
 
 std::string What(const Operation& op, const Team& team) {
-  return absl::StrCat(NameOf(op), " #", team.next_k, " (", TeamText(team.info.id), "): ");
+  const char* const name = std::visit([](const auto& args) { return args.kName; }, op);
+  return absl::StrCat(name, " #", team.next_k, " (", TeamText(team.info.id), "): ");
 }
 
 std::string Describe(const Operation& op) {
-  return absl::StrCat(NameOf(op),
-                      std::visit([](const auto& args) { return args.Arguments(); }, op));
+  return std::visit(
+      [](const auto& args) {
+        if constexpr (requires { args.Arguments(); }) return args.kName + args.Arguments();
+        return std::string(args.kName);
+      },
+      op);
 }
 
 bool Same(const Operation& a, const Operation& b) {
-  return a.index() == b.index() && std::visit(
-                                       [&b](const auto& args) {
-                                         using Args = std::decay_t<decltype(args)>;
-                                         const Args& others = std::get<Args>(b);
-                                         if constexpr (requires { &Args::Same; }) {
-                                           return args.Same(others);
-                                         } else {
-                                           return args == others;
-                                         }
-                                       },
-                                       a);
+  if (a.index() != b.index()) return false;
+  return std::visit(
+      [&b](const auto& args) {
+        using Args = std::decay_t<decltype(args)>;
+        const Args& others = std::get<Args>(b);
+        if constexpr (requires { &Args::Same; }) {
+          return args.Same(others);
+        } else {
+          return args == others;
+        }
+      },
+      a);
 }
 
 absl::Status Check(const Operation& op, const Team& team) {
@@ -48,7 +46,8 @@ absl::Status Check(const Operation& op, const Team& team) {
                 "ask a team");
           }
         }
-        return args.Check(team);
+        if constexpr (requires { args.Check(team); }) return args.Check(team);
+        return absl::OkStatus();
       },
       op);
 }
@@ -99,8 +98,8 @@ bool KeepsNothing(const Operation& op) {
 }
 
 absl::Status NameTakenError(const std::string& name) {
-  return absl::AlreadyExistsError(
-      absl::StrCat("an allocation named '", name, "' is live: free it or choose another name"));
+  return Error(Code::kAlreadyExists, "an allocation named '", name,
+               "' is live: free it or choose another name");
 }
 
 Executed Execute(const Operation& op, Run& run) {

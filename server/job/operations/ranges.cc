@@ -25,8 +25,8 @@ void AllocateOp::Prepare(const Team& /*team*/, size_t /*index*/) {
 
 absl::Status AllocateOp::Check(const Team& /*team*/) const {
   if (!std::has_single_bit(alignment_bytes) || alignment_bytes > wire::kMaxAlignmentBytes) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "alignment ", alignment_bytes, " is not a power of two up to ", wire::kMaxAlignmentBytes));
+    return Error(Code::kInvalidArgument, "alignment ", alignment_bytes,
+                 " is not a power of two up to ", wire::kMaxAlignmentBytes);
   }
   if (absl::Status s = CheckAllocationName(name, /*min_bytes=*/0); !s.ok()) return s;
   return CheckTensor(tensor);
@@ -60,26 +60,24 @@ Executed FreeOp::Execute(Run& run) const {
   const bool own = IsOwnTeam(team);
   const HeapAllocation* const found = std::as_const(job.allocations).Find(offset_bytes);
   if (found == nullptr) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("no live allocation starts at offset ", offset_bytes));
+    return Error(Code::kInvalidArgument, "no live allocation starts at offset ", offset_bytes);
   }
   if (found->sync) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("offset ", offset_bytes, " is irisd's own area '", found->label.name(), "'"));
+    return Error(Code::kInvalidArgument, "offset ", offset_bytes, " is irisd's own area '",
+                 found->label.name(), "'");
   }
   if (own && found->opens->contains(OwnerOf(team))) {
     job.CloseOpened(offset_bytes, OwnerOf(team), 1);
     return Concluded{};
   }
   if (found->team != team) {
-    return absl::InvalidArgumentError(absl::StrCat("offset ", offset_bytes, " was allocated by ",
-                                                   TeamText(found->team),
-                                                   own ? ", and this rank has not opened it" : ""));
+    return Error(Code::kInvalidArgument, "offset ", offset_bytes, " was allocated by ",
+                 TeamText(found->team), own ? ", and this rank has not opened it" : "");
   }
   if (found->freed) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("offset ", offset_bytes, " is freed already, and stays until its ",
-                     found->opens->size(), " openers have closed it"));
+    return Error(Code::kInvalidArgument, "offset ", offset_bytes,
+                 " is freed already, and stays until its ", found->opens->size(),
+                 " openers have closed it");
   }
   if (own) {
     job.FreeOwn(offset_bytes);

@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "proto/wire/limits.h"
 #include "server/job/operations/operation.h"
+#include "server/job/text.h"
 
 namespace iris::server {
 namespace {
@@ -19,11 +20,11 @@ absl::Status CheckRanksOf(const std::vector<Rank>& ranks, const Team& team) {
   std::set<Rank> seen;
   for (const Rank rank : ranks) {
     if (team.IndexOf(rank) < 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("rank ", rank, " is not a member of team ", team.info.id));
+      return Error(Code::kInvalidArgument, "rank ", rank, " is not a member of team ",
+                   team.info.id);
     }
     if (!seen.insert(rank).second) {
-      return absl::InvalidArgumentError(absl::StrCat("rank ", rank, " is named twice"));
+      return Error(Code::kInvalidArgument, "rank ", rank, " is named twice");
     }
   }
   return absl::OkStatus();
@@ -40,9 +41,9 @@ Executed MakeTeams(const std::vector<std::vector<Rank>>& teams, Run& run) {
     const std::optional<uint32_t> slot = job.FreeSlot();
     has_slots = slot.has_value() && !IsOwnTeam(job.next_team);
     if (!has_slots) {
-      status = absl::ResourceExhaustedError(absl::StrCat(
-          "the job has ", n_teams, " teams and no slot for ",
-          teams.size() == 1 ? "another" : absl::StrCat(teams.size(), " others"), ": destroy some"));
+      status = Error(Code::kResourceExhausted, "the job has ", n_teams, " teams and no slot for ",
+                     teams.size() == 1 ? "another" : absl::StrCat(teams.size(), " others"),
+                     ": destroy some");
       break;
     }
     const auto team = job.MakeTeam(teams[i], *slot, run.wall);
@@ -64,7 +65,7 @@ Executed MakeTeams(const std::vector<std::vector<Rank>>& teams, Run& run) {
   return NeedsGrowth{needed, std::max(needed, job.heap_bytes_initial), status};
 }
 
-// How many epochs the word has gone on since the team began; what lies before counts as none.
+// By how many epochs the word has advanced since the team began; 0 if it lies before.
 uint64_t Ahead(uint32_t epoch, const Team& team) {
   const int32_t ahead = static_cast<int32_t>(epoch - team.info.barrier_start_epoch);
   return static_cast<uint64_t>(std::max(ahead, 0));
@@ -79,9 +80,8 @@ std::string CreateTeamOp::Arguments() const {
 absl::Status CreateTeamOp::Check(const Team& team) const {
   if (ranks.empty()) return absl::InvalidArgumentError("a team has at least one rank");
   if (ranks.size() > team.info.ranks.size()) {
-    return absl::InvalidArgumentError(absl::StrCat(ranks.size(), " ranks are more than the ",
-                                                   team.info.ranks.size(), " of team ",
-                                                   team.info.id));
+    return Error(Code::kInvalidArgument, ranks.size(), " ranks are more than the ",
+                 team.info.ranks.size(), " of team ", team.info.id);
   }
   return CheckRanksOf(ranks, team);
 }
@@ -134,11 +134,11 @@ void DestroyTeamOp::Merge(const DestroyTeamOp& asked, const Team& team) {
 Executed DestroyTeamOp::Execute(Run& run) const {
   const Team& team = run.team;
   if (team.n_allocations > 0) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("its ", team.n_allocations, " live allocations come first"));
+    return Error(Code::kFailedPrecondition, "its ", team.n_allocations,
+                 " live allocations come first");
   }
-  // Words of the slot only count up: the next team starts behind what any member says it has
-  // reached.
+  // Words of the slot only count up: the next team starts after the last epoch that any rank has
+  // reported.
   run.job.slot_epochs[team.info.barrier_slot] =
       uint64_t{team.info.barrier_start_epoch} + Ahead(last_barrier_epoch, team) + 1;
   run.job.GiveBackSlotAndArea(team.info);

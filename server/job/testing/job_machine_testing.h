@@ -17,9 +17,9 @@
 #include "gtest/gtest.h"
 #include "proto/wire/limits.h"
 #include "server/heap/ledger.h"
-#include "server/job/clock.h"
 #include "server/job/event_text.h"
 #include "server/job/job_machine.h"
+#include "server/job/testing/fake_clock.h"
 
 namespace iris::server {
 

@@ -75,7 +75,7 @@ struct Traits {
   static constexpr bool kEmulated = false;
   static constexpr uint32_t kWarpThreads = 32;
   static constexpr bool kLaunchPublishes = true;
-  // Of IRIS_SHARED and DynamicShared together: what every supported GPU has.
+  // IRIS_SHARED and DynamicShared together: the limit of every supported GPU.
   static constexpr uint32_t kMaxDynamicSharedBytes = 160 * 1024;
   static constexpr bool kNullIsAStream = true;
   static constexpr bool kOrdersByFences = false;
@@ -273,7 +273,8 @@ IRIS_DEVICE inline void Fence() {
 
 namespace raw {
 
-// By the type itself: nvcc copies byte by byte in a memcpy, whatever is known of the alignment.
+// Copies by the type itself: nvcc copies byte by byte in a memcpy, whatever is known of the
+// alignment.
 template <typename T>
 IRIS_DEVICE inline T LoadPlain(const T* p) {
   return *p;

@@ -54,7 +54,8 @@ IRIS_DEVICE inline void BulkGateInit(uint64_t* gate) {
       : "memory");
   (void)gate;
 }
-// What the thread has acquired by the generic proxy, the copies read by the async one.
+// Makes data that the thread has acquired by the generic proxy visible to copies, which read by the
+// async one.
 IRIS_DEVICE inline void BulkSeeOthers() { IRIS_PTX("fence.proxy.async;" : : : "memory"); }
 IRIS_DEVICE inline void BulkExpect(uint64_t* gate, uint32_t bytes) {
   IRIS_PTX(

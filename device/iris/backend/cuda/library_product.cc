@@ -108,7 +108,7 @@ uint32_t AlignmentOf(const void* p) {
   return alignment;
 }
 
-// What a call makes and has to give back.
+// The objects that a call makes and has to destroy.
 struct Objects {
   explicit Objects(const Functions& from) : f(from) {}
   ~Objects() {

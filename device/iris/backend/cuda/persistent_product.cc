@@ -15,7 +15,7 @@ namespace {
 
 static_assert(kPersistentKeptBytes == cuda::matmul::kHeaderBytes);
 
-// What is known of a shape before there are matrices: as if they were aligned.
+// Fills in the fields of a shape without matrices as if these were aligned.
 void Align(PersistentProduct* product) {
   const auto up = [](uint64_t x) { return (x + 7) / 8 * 8; };
   product->lda = up(product->k);

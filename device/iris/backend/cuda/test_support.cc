@@ -1,5 +1,5 @@
-// Sets the environment of the CUDA runtime, unless it is set: all code is loaded at once, since
-// tests launch kernels beside others that wait for them, and each stream has its own queue.
+// Sets the environment of the CUDA runtime where it is not set: all code is loaded at once, since
+// tests launch kernels while others wait for them, and each stream has its own queue.
 #include <cstdlib>
 
 namespace {

@@ -67,7 +67,7 @@ struct Traits {
   static constexpr bool kEmulated = true;
   static constexpr uint32_t kWarpThreads = 32;
   static constexpr bool kLaunchPublishes = false;
-  // Of DynamicShared; IRIS_SHARED has kMaxStaticSharedBytes beside it.
+  // The limit of DynamicShared alone; IRIS_SHARED has kMaxStaticSharedBytes.
   static constexpr uint32_t kMaxDynamicSharedBytes = 160 * 1024;
   static constexpr bool kNullIsAStream = false;
   static constexpr bool kOrdersByFences = false;
@@ -77,12 +77,12 @@ struct Traits {
 };
 
 inline constexpr uint32_t kPollsPerTurn = 1000;
-// Of all IRIS_SHARED variables of a block together.
+// The limit of all IRIS_SHARED variables of a block together.
 inline constexpr uint32_t kMaxStaticSharedBytes = 64 * 1024;
 
 namespace emu {
 
-// What the running thread of a kernel is. On host threads: thread 0 of a grid of one.
+// The running thread of a kernel. Host threads are thread 0 of a grid of one.
 struct Current {
   uint32_t thread_index;
   uint32_t block_index;
@@ -137,7 +137,7 @@ constexpr int BuiltinOrder(Order order) {
   return __ATOMIC_SEQ_CST;
 }
 
-// Of the load in a compare-exchange that fails.
+// Returns the order of the load in a compare-exchange that fails.
 constexpr int FailureOrder(Order order) {
   if (order == Order::kRelaxed || order == Order::kRelease) return __ATOMIC_RELAXED;
   return order == Order::kSeqCst ? __ATOMIC_SEQ_CST : __ATOMIC_ACQUIRE;

@@ -26,7 +26,7 @@ constexpr uint64_t kSharedGapBytes = 32;
 #ifdef NDEBUG
 constexpr bool kFillShared = false;
 #else
-// To ThreadSanitizer the fill would look like an access of the thread that comes first.
+// ThreadSanitizer would take the fill for an access of the thread that comes first.
 constexpr bool kFillShared = !kTsan;
 #endif
 
@@ -243,7 +243,7 @@ void Block::ArriveAtWarpSync() {
   TsanAcquire(sync);
 }
 
-// As on GPUs, values pass and nothing else: no memory is ordered.
+// As on GPUs, a shuffle passes values and orders no memory.
 Bytes16 Block::ShuffleInWarp(Bytes16 value, uint32_t source_lane) {
   WarpState& warp = warps_[running_->index / Traits::kWarpThreads];
   const uint32_t lane = running_->index % Traits::kWarpThreads;
@@ -307,7 +307,7 @@ void SwitchAfterPolls() {
   if (t_block != nullptr) t_block->Yield();
 }
 
-// Flattened, see fiber.h on returns behind a switch.
+// Flattened: see fiber.h on returns after a switch.
 [[gnu::flatten]] void SyncBlock() { CurrentBlock().ArriveAtBlockSync(); }
 [[gnu::flatten]] void SyncWarp() { CurrentBlock().ArriveAtWarpSync(); }
 [[gnu::flatten]] Bytes16 ShuffleBytes(Bytes16 value, uint32_t source_lane) {

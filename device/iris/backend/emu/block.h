@@ -35,7 +35,7 @@ struct ThreadQueue {
 
   void Push(DeviceThread* thread);
   DeviceThread* Pop();
-  // Moves all of `other` behind the last.
+  // Appends all of `other`.
   void Append(ThreadQueue* other);
 };
 
@@ -91,7 +91,7 @@ class Block {
 
   static void RunThread(void* thread) noexcept;
 
-  // Inlined, see fiber.h on returns behind a switch.
+  // Inlined: see fiber.h on returns after a switch.
   [[gnu::always_inline]] inline void Resume(DeviceThread* thread);
   void Exit(DeviceThread* thread);
   void WaitInWarp();

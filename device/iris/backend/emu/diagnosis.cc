@@ -80,7 +80,7 @@ void AddRange(Report& report, const HeapRange& range) {
              static_cast<Number>(range.offset_bytes + range.bytes));
 }
 
-// What lies at an offset of the heap of `rank`, or near it.
+// Describes the allocation at an offset of the heap of `rank`, or near it.
 void AddNearest(Report& report, const HeapView& heaps, uint32_t rank, uint64_t offset) {
   HeapRange range;
   if (heaps.map == nullptr || !heaps.map->nearest(heaps.map, rank, offset, &range)) return;

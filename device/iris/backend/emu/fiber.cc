@@ -20,7 +20,7 @@ constexpr int kGuardInstall = 102;  // since Linux 6.13
 constexpr int kGuardInstall = MADV_GUARD_INSTALL;
 #endif
 
-// Of the whole process: its mappings are limited.
+// Counted for the whole process, because its mappings are limited.
 std::atomic<size_t> g_guarded_slabs{0};
 
 // Makes the lowest page of each stack untouchable, if the system can. False: not even one.

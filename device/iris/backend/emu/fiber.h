@@ -99,7 +99,7 @@ class Fiber {
   void* tsan_caller_ = nullptr;
 };
 
-// Inline, because every return behind a switch is one that the processor predicts wrong.
+// Inline, because the processor mispredicts every return after a switch.
 
 inline void Fiber::SwitchIn() {
   void* fake_stack = nullptr;

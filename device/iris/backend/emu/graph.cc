@@ -61,13 +61,10 @@ uint64_t WaitOnHost(const EventState& event) {
   return event.nanoseconds.load(std::memory_order_relaxed);
 }
 
-// What handles point to: graphs and events live on in the work that was made of them.
+// Handles point to these: graphs and events outlive their handles in the work that was made of
+// them.
 using GraphHolder = std::shared_ptr<const Capture>;
 using EventHolder = std::shared_ptr<EventState>;
-
-StreamState* StateOf(const raw::StreamHandle& stream) {
-  return static_cast<StreamState*>(stream.native);
-}
 
 }  // namespace
 }  // namespace emu

@@ -24,7 +24,7 @@ constexpr uint32_t kRoundsPerStart = 16;
 constexpr uint64_t kYieldNs = 2 * 1000 * 1000;
 constexpr long kSleepNs = 50 * 1000;
 
-// As the environment says; 0 if it does not.
+// Returns the number in the environment; 0 if there is none.
 uint32_t CountResidentBlocks() {
   const char* wanted = getenv("IRIS_EMU_RESIDENT_BLOCKS");
   const unsigned long n = wanted != nullptr ? strtoul(wanted, nullptr, 10) : 0;
@@ -348,13 +348,6 @@ Result Submit(const LaunchConfig& config, StreamState* stream, std::shared_ptr<c
 }  // namespace iris::backend::emu
 
 namespace iris::backend {
-namespace {
-
-emu::StreamState* StateOf(const raw::StreamHandle& stream) {
-  return static_cast<emu::StreamState*>(stream.native);
-}
-
-}  // namespace
 
 Result raw::CheckCaller() {
   if (emu::t_current.in_kernel != 0) {
@@ -370,12 +363,12 @@ Result raw::CreateStream(StreamHandle* out) {
 }
 
 void raw::DestroyStream(const StreamHandle& stream) {
-  if (emu::t_current.in_kernel == 0) emu::Scheduler::Get().Synchronize(StateOf(stream));
-  delete StateOf(stream);
+  if (emu::t_current.in_kernel == 0) emu::Scheduler::Get().Synchronize(emu::StateOf(stream));
+  delete emu::StateOf(stream);
 }
 
 Result raw::SynchronizeStream(const StreamHandle& stream) {
-  emu::Scheduler::Get().Synchronize(StateOf(stream));
+  emu::Scheduler::Get().Synchronize(emu::StateOf(stream));
   return {};
 }
 
@@ -384,10 +377,12 @@ Result raw::SynchronizeDevice() {
   return {};
 }
 
-bool raw::IsIdle(const StreamHandle& stream) { return emu::Scheduler::Get().Idle(StateOf(stream)); }
+bool raw::IsIdle(const StreamHandle& stream) {
+  return emu::Scheduler::Get().Idle(emu::StateOf(stream));
+}
 
 bool raw::IsCapturing(const StreamHandle& stream) {
-  return emu::Scheduler::Get().IsCapturing(StateOf(stream));
+  return emu::Scheduler::Get().IsCapturing(emu::StateOf(stream));
 }
 
 uint32_t ResidentBlocks() { return emu::Scheduler::Get().resident_blocks(); }

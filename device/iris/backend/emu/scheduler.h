@@ -33,7 +33,7 @@ struct Operation {
   uint32_t unfinished_blocks = 0;
 };
 
-// What is recorded instead of run while a stream captures; afterwards, unchanged, the graph.
+// The work that is recorded while a stream captures; later, unchanged, the graph.
 struct Capture {
   struct Node {
     LaunchConfig config;
@@ -61,6 +61,10 @@ class StreamState {
   char sync_[2];                      // addresses for ThreadSanitizer
 };
 
+inline StreamState* StateOf(const raw::StreamHandle& stream) {
+  return static_cast<StreamState*>(stream.native);
+}
+
 class Scheduler {
  public:
   static Scheduler& Get();
@@ -72,7 +76,7 @@ class Scheduler {
       ABSL_LOCKS_EXCLUDED(mu_);
   Result Replay(const Capture& graph, StreamState* stream) ABSL_LOCKS_EXCLUDED(mu_);
   bool IsCapturing(StreamState* stream) ABSL_LOCKS_EXCLUDED(mu_);
-  // What `stream` is being captured into, or null.
+  // Returns the capture of `stream`, or null.
   std::shared_ptr<Capture> CaptureOf(StreamState* stream) ABSL_LOCKS_EXCLUDED(mu_);
   // `stream` becomes a branch of `capture`. False if it belongs to another.
   bool JoinCapture(StreamState* stream, const std::shared_ptr<Capture>& capture)

@@ -66,7 +66,7 @@ struct Traits {
   static constexpr uint32_t kWarpThreads = 64;
   // Between kernels of a stream the runtime makes writes visible to their device alone.
   static constexpr bool kLaunchPublishes = false;
-  // Of IRIS_SHARED and DynamicShared together.
+  // The limit of IRIS_SHARED and DynamicShared together.
   static constexpr uint32_t kMaxDynamicSharedBytes = 64 * 1024;
   static constexpr bool kNullIsAStream = true;
   static constexpr bool kOrdersByFences = true;

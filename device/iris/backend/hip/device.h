@@ -80,7 +80,8 @@ namespace hip {
 // Everything that this wave has loaded, stored or written back is done. See the top of this file.
 IRIS_DEVICE inline void WaitForMemory() { asm volatile("s_waitcnt vmcnt(0)" ::: "memory"); }
 
-// A relaxed access behind the one releases, one before the other acquires.
+// The first fence makes a later relaxed access a release; the second makes an earlier one an
+// acquire.
 template <Scope S>
 IRIS_DEVICE inline void ReleaseFence() {
   if constexpr (S == Scope::kBlock) {
@@ -106,7 +107,7 @@ IRIS_DEVICE inline void AcquireFence() {
 
 }  // namespace hip
 
-// kSeqCst: the wait between the two halves keeps later loads behind earlier stores.
+// kSeqCst: the wait between the two halves keeps later loads after earlier stores.
 template <Scope S, Order O>
 IRIS_DEVICE inline void Fence() {
   if constexpr (Releases(O)) hip::ReleaseFence<S>();

@@ -1,4 +1,4 @@
-// What kernels of collectives are given beside Common, and how messages share a Comm.
+// The arguments of collective kernels besides Common, and how messages share a Comm.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ constexpr MessagePlaces PlacesOf(const Config& config) {
   return {blocks, distances < kMaxMessages / 2 ? distances : kMaxMessages / 2};
 }
 
-// Who sends what to whom. A row is what one member gives one other.
+// The pattern of rows that members send. A row is the data of one member for one other.
 enum class Pattern : uint32_t { kAllGather, kAllToAll, kBroadcast, kGather, kScatter };
 
 // A reduction. Row r of `in` begins at element r * count and ends before `limit`. This member

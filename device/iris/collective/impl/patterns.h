@@ -35,7 +35,8 @@ struct Jobs {
   uint32_t step;
   Share share;
 };
-// By whole warps: this one is `warp` of `warps`. It has several jobs if there are fewer warps.
+// Divides jobs among whole warps: this one is `warp` of `warps`. It has several jobs if there are
+// fewer warps.
 IRIS_DEVICE inline Jobs WarpJobs(uint32_t warp, uint32_t warps, uint32_t n_jobs) {
   const uint32_t lanes = backend::WarpSize();
   if (warps < n_jobs) return {warp, warps, {backend::LaneIndex(), lanes}};

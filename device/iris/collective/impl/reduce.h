@@ -205,7 +205,7 @@ IRIS_DEVICE inline void ReduceUnits(const Op& op, uint8_t* const* table, uint32_
   }
 }
 
-// Whether all addresses of a table have the same remainder modulo 16.
+// Returns true if all addresses of a table have the same remainder modulo 16.
 IRIS_DEVICE inline bool Straight(uint8_t* const* table, uint32_t n) {
   uint64_t differ = 0;
   for (uint32_t k = 1; k < n; ++k) {
@@ -236,7 +236,7 @@ IRIS_DEVICE inline void ReduceRange(const Op& op, uint8_t* const* table, uint32_
   }
 }
 
-// As ReduceUnrolled: units from `from` to each of table[0..n).
+// Like ReduceUnrolled: copies units from `from` to each of table[0..n).
 template <uint32_t kUnroll>
 IRIS_DEVICE inline void CopyUnrolled(uint8_t* const* table, uint32_t n, const uint8_t* from,
                                      uint64_t* at, uint64_t end, uint64_t step) {

@@ -12,7 +12,7 @@
 
 namespace iris::ccl::impl {
 
-// *p = op(*p, value) at once, for whoever else does the same.
+// Performs *p = op(*p, value) atomically.
 template <typename A>
 IRIS_DEVICE inline void CombineAtomic(ReduceOp op, A* p, A value) {
   if (op == ReduceOp::kSum || op == ReduceOp::kAvg) {

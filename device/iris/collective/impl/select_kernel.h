@@ -13,7 +13,7 @@
 
 namespace iris::ccl::impl {
 
-// What is worth kernels of its own.
+// Returns true for reductions that have kernels of their own.
 constexpr bool HasFixedKernel(DType type, ReduceOp op, uint32_t members) {
   return (type == DType::kF32 || type == DType::kF16 || type == DType::kBf16) &&
          (op == ReduceOp::kSum || op == ReduceOp::kAvg) &&

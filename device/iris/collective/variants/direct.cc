@@ -9,7 +9,7 @@
 
 namespace iris::ccl::impl {
 
-// As MoveDirect, with rows of any length.
+// Like MoveDirect, with rows of any length.
 IRIS_DEVICE inline void PushRowsOfAnyLength(const Common& common, const VectorCall& call,
                                             Rounds& rounds) {
   const Vector& vector = call.rows;
@@ -96,7 +96,7 @@ Result Prepare() {
 Result LaunchReduction(const Start& start, backend::Stream& stream) {
   const Request& request = start.request;
   Common common = CommonOf(start);
-  // In place, a member writes what others may not have read yet: they read a copy.
+  // In place, a member overwrites data that others may not have read yet, so they read a copy.
   if (request.operation == Operation::kAllReduce && request.in == request.out) {
     common.in_offset_bytes = kNotInHeap;
   }

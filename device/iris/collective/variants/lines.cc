@@ -18,7 +18,7 @@ bool Supports(const Shape& shape, uint32_t members) {
 }
 
 void Fit(const Comm& comm, const Shape& shape, uint64_t bytes, Plan* plan) {
-  // What a block sends one member: all of it, or that member's row.
+  // A block sends one member all data, or that member's row.
   FitLines(comm, shape.operation == Operation::kAllReduce ? bytes : bytes / comm.team.size, plan);
 }
 

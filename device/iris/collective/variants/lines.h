@@ -38,7 +38,7 @@ IRIS_DEVICE inline bool SumLines(const LineLane& lane, const Op& op, Rounds* rou
   return true;
 }
 
-// As ReduceByPackets, by lines; every call gives everybody a row.
+// Like ReduceByPackets, by lines; in every call, each member sends each other a row.
 template <typename T, typename Op, uint32_t N>
 IRIS_DEVICE inline void ReduceByLines(const Common& common, const ReduceCall& call,
                                       Rounds& rounds) {

@@ -13,7 +13,7 @@ namespace {
 IRIS_REDUCTION_KERNELS(Kernels, ReducePackets<T, Op, N>);
 
 void Fit(const Comm& comm, const Shape& shape, uint64_t bytes, Plan* plan) {
-  // What a block sends one member: all of it, or that member's row.
+  // A block sends one member all data, or that member's row.
   const bool one_row = shape.operation == Operation::kAllReduce ||
                        shape.operation == Operation::kReduce ||
                        shape.operation == Operation::kBroadcast;

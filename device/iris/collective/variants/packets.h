@@ -49,7 +49,7 @@ IRIS_DEVICE inline void ReduceByPackets(const Common& common, const ReduceCall& 
     }
     // All have read the epoch, shared words are clear, and the last round's packets have been read.
     iris::impl::SyncInsideBlock();
-    // What differs must be known before packets are waited for that will not come.
+    // Calls that differ must be noticed before waiting for packets that will not come.
     if (calls) {
       rounds.SendCalls(false);
       if (!rounds.ReceiveCalls()) return;
@@ -119,7 +119,7 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void ReducePackets(IRIS_PARAM Com
   rounds.Conclude();
 }
 
-// The same for rows that are only moved.
+// Moves rows by packets.
 IRIS_DEVICE inline void MoveByPackets(const Common& common, const MoveCall& call, Rounds& rounds) {
   if (rounds.broken()) return;
   const uint32_t n = common.size;
@@ -160,7 +160,7 @@ IRIS_DEVICE inline void MoveByPackets(const Common& common, const MoveCall& call
       }
     }
     iris::impl::SyncInsideBlock();  // as in ReducePackets
-    // What differs must be known before packets are waited for that will not come.
+    // Calls that differ must be noticed before waiting for packets that will not come.
     if (calls) {
       rounds.SendCalls(false);
       if (!rounds.ReceiveCalls()) return;

@@ -29,7 +29,7 @@
 
 namespace iris::ccl::impl {
 
-// What the warps of a block do. A single warp does both.
+// The roles of a block's warps. A single warp has both.
 struct PushWarps {
   uint32_t warp;
   uint32_t putting;  // the first so many
@@ -75,7 +75,8 @@ template <typename T, typename Op, uint32_t N>
 IRIS_DEVICE inline void ReduceByPush(const Common& common, const ReduceCall& call, Rounds& rounds) {
   // Addresses of the parts and the sum, for alternating chunks: one is written while one is read.
   IRIS_SHARED(uint8_t * [2 * (kMaxTeamRanks + 1)], tables);
-  // 1 + the chunk for which a warp waited in vain. All that is told between two syncs is the same.
+  // 1 + the chunk whose wait failed in a warp. It is the same chunk for all that is reported
+  // between two syncs.
   IRIS_SHARED(uint64_t[1], missed);
   if (rounds.broken()) return;
   const Op op(call);
@@ -107,7 +108,8 @@ IRIS_DEVICE inline void ReduceByPush(const Common& common, const ReduceCall& cal
                                                  chunks.BytesIn(i, row_of(call.row)), jobs.share);
     }
   };
-  // The last warp, behind a sync: chunk i is in the inboxes, and i - 2 is reduced.
+  // Called by the last warp after a sync: reports that chunk i is in the inboxes, and i - 2 is
+  // reduced.
   const auto tell = [&](uint64_t i) {
     if (!warps.tells || i >= chunks.count) return;
     for (uint32_t p = backend::LaneIndex(); p < n; p += backend::WarpSize()) {
@@ -125,7 +127,7 @@ IRIS_DEVICE inline void ReduceByPush(const Common& common, const ReduceCall& cal
     tell(0);
   }
   if (!rounds.ReceiveCalls()) return;
-  // Who gives to all has to reach them. All members see alike whether they can.
+  // A member that stores to all must reach their buffers. All members come to the same answer.
   if (to_all && !rounds.out_direct()) {
     if (chunks.count != 0) rounds.KeepSignals(signals + 1);
     PullAndReduce<T, Op, N>(common, call, false, rounds,

@@ -48,7 +48,7 @@ IRIS_DEVICE inline void BroadcastBySlices(const Common& common, const MoveCall& 
     rounds.MeetLast(true);
     return;
   }
-  // By chunks through the stages of those that need them.
+  // Broadcasts in chunks through the stages of members that need them.
   for (uint64_t base = 0; base < call.count; base += grid * common.stage_bytes) {
     const uint64_t j = base + block * common.stage_bytes;
     const uint64_t bytes = j < call.count ? Min(common.stage_bytes, call.count - j) : 0;

@@ -33,7 +33,7 @@ struct VariantRow {
   Variant variant;
   // The operations that it has for some type, op and team.
   uint32_t operations;
-  // Whether it has this call, of one of those. Null: it has all.
+  // Returns true if the variant supports a call of one of these operations. Null: it supports all.
   bool (*supports)(const Shape& shape, uint32_t members);
   // Completes a plan whose blocks and threads may be 0. `bytes`: of the larger of in and out.
   void (*fit)(const Comm& comm, const Shape& shape, uint64_t bytes, Plan* plan);
@@ -58,7 +58,8 @@ inline constexpr const VariantRow* kRows[] = {
 // member's share.
 void FitWords(const Comm& comm, uint64_t words, Plan* plan);
 void FitUnits(const Comm& comm, const Shape& shape, uint64_t bytes, Plan* plan);
-// By lines of `row_bytes`, what goes to one member: each warp has what it stores at once.
+// Completes a plan by lines, for `row_bytes` to each member: a warp has the lines that it stores at
+// once.
 void FitLines(const Comm& comm, uint64_t row_bytes, Plan* plan);
 // One block that makes a round of the team.
 void FitRound(const Comm& comm, Plan* plan);

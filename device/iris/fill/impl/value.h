@@ -20,7 +20,8 @@ IRIS_HOST_DEVICE inline float ToFloatOdd(double x) {
   return backend::BitCast<float>(bits | 1u);
 }
 
-// To the nearest 8-bit float and to even. Too large: NaN (E4M3, which has no infinity) or infinite.
+// Rounds to the nearest 8-bit float, ties to even. Too large: NaN (E4M3, which has no infinity) or
+// infinite.
 IRIS_HOST_DEVICE inline uint8_t Float8Bits(double x, bool e4m3) {
   const uint32_t mantissa_bits = e4m3 ? 3 : 2, bias = e4m3 ? 7 : 15;
   const uint32_t bits = backend::BitCast<uint32_t>(ToFloatOdd(x));
@@ -108,15 +109,15 @@ IRIS_HOST_DEVICE constexpr bool IsFloat(DType type) {
          type == DType::kBf16 || type == DType::kF8E4M3 || type == DType::kF8E5M2;
 }
 
-// Random bits behind one element: 64, 32 or 16, which are a long, a word or half of one.
+// Returns the random bits of one element: 64, 32 or 16, which are a long, a word or half of one.
 IRIS_HOST_DEVICE constexpr uint32_t RandomBits(Kind kind, DType type) {
   if (kind == Kind::kRandint || type == DType::kF64) return 64;
   if (kind == Kind::kRandn || type == DType::kF32) return 32;
   return 16;
 }
 
-// In [0, 1), exact, of as many random bits as the significand has. 16 bits become the fraction of a
-// float in [1, 2), which takes less than a conversion.
+// Returns an exact number in [0, 1) with as many random bits as the significand has. 16 bits become
+// the fraction of a float in [1, 2), which is faster than a conversion.
 IRIS_HOST_DEVICE inline float UnitOfHalf(uint32_t half, DType type) {
   const uint32_t fraction = type == DType::kF16 ? (half & 0xffe0u) << 7 : (half & 0xff00u) << 7;
   return backend::BitCast<float>(0x3f800000u | fraction) - 1.0f;
@@ -150,7 +151,7 @@ IRIS_HOST_DEVICE inline uint64_t ValueOf(const Sequence& s, Kind kind, DType typ
       return RoundTo(s.start + static_cast<double>(i) * s.step, type);
     case Kind::kLinspace: {
       if (s.steps == 1) return RoundTo(s.start, type);
-      // From both ends, so that both are exact.
+      // Computed from both ends, so that both are exact.
       const double x = i < s.steps - i ? s.start + s.step * static_cast<double>(i)
                                        : s.end - s.step * static_cast<double>(s.steps - 1 - i);
       return RoundTo(x, type);
@@ -186,7 +187,7 @@ IRIS_HOST_DEVICE inline uint64_t ValueOf(const Sequence& s, Kind kind, DType typ
   return 0;
 }
 
-// The same, alone: with the random bits of this one element.
+// Returns one value, with the random bits of that element alone.
 IRIS_HOST_DEVICE inline uint64_t ValueAt(const Sequence& s, uint64_t i) {
   uint64_t random = 0;
   if (IsRandom(s.kind)) {

@@ -89,7 +89,8 @@ Result LaunchVectors(const Sequence& s, const Vectors& v, backend::Stream& strea
   return backend::Launch(ConfigFor(v.units), stream, FillVectors<kKind, kType>, s, v);
 }
 
-// By the sequence's type, integers by width. kUnimplemented: such elements go one by one.
+// Chooses by the sequence's type, for integers by width. kUnimplemented: such elements are filled
+// one by one.
 Result FillRange(const Sequence& s, const Vectors& v, backend::Stream& stream);
 Result FillUniform(const Sequence& s, const Vectors& v, backend::Stream& stream);
 Result FillNormal(const Sequence& s, const Vectors& v, backend::Stream& stream);

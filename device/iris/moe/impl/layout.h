@@ -11,7 +11,7 @@
 //   firsts    [experts + 1]: the first row of each local expert
 //   places    [members][max_tokens]: which row of a member's inbox token t is; -1: it does not go
 //             there
-//   orders    [max_tokens][top_k]: the how-manieth row of this member for its expert a choice is
+//   orders    [max_tokens][top_k]: the number of a choice among this member's rows for its expert
 //   entries   [members][max_tokens][top_k]: of what came: each choice of a row's token
 //   targets   [members][max_tokens][top_k]: the row by expert of each choice that is this member's;
 //             -1: it was dropped

@@ -32,13 +32,13 @@ using ccl::impl::Min;
 using ccl::impl::Rounds;
 using ccl::impl::RoundUp;
 
-// Units of a thread. What receives packets and lines needs many registers beside them, and has few
+// The units of a thread. Receiving packets and lines needs many registers, and such calls have few
 // rows, which many blocks share anyway.
 inline constexpr uint32_t kKeptOneShot = 2;
 inline constexpr uint32_t kKeptTwoShot = 4;
 inline constexpr uint32_t kMaxParts = ccl::impl::kMaxPartners;
 inline constexpr uint32_t kMaxThreads = ccl::kMaxThreads;
-// Of a row, that a block has at most.
+// Returns the most bytes of a row that a block has.
 constexpr uint32_t MaxPartBytes(uint32_t kept) { return kept * kMaxThreads * 16; }
 inline constexpr uint32_t kMaxGroups = MaxPartBytes(kKeptTwoShot) / 2 / kGroupColumns;
 // Less than this is not scaled.
@@ -75,7 +75,7 @@ struct NormCall {
 IRIS_HOST_DEVICE constexpr uint64_t PartColumns(uint64_t hidden, uint32_t parts) {
   return RoundUp((hidden + parts - 1) / parts, kGroupColumns);
 }
-// What a part has in a stage: its columns, or what is given to others of it, with its scales.
+// The bytes of a part in a stage: its columns, or the data that is sent to others, with its scales.
 IRIS_HOST_DEVICE constexpr uint64_t ScaleBytes(uint64_t columns) {
   return RoundUp((columns + kGroupColumns - 1) / kGroupColumns * sizeof(float), 16);
 }
@@ -88,7 +88,7 @@ IRIS_HOST_DEVICE constexpr uint32_t RowsOfTwoLines(uint32_t members) {
   return members <= 2 ? 2 : members <= 4 ? 4 : ccl::impl::kMaxLineMembers;
 }
 
-// What the threads of a block share.
+// Shared by the threads of a block.
 struct NormShared {
   float warps[kMaxThreads / backend::Traits::kWarpThreads];
   float partners[kMaxParts];
@@ -110,7 +110,7 @@ struct PlainUnits {
     return {at, static_cast<uint32_t>(Min(left, 16)), left != 0};
   }
 };
-// As a warp has them in lines: those of its k-th step.
+// The units of a warp in lines: those of its k-th step.
 struct LineUnits {
   static constexpr bool kWhole = false;
   ccl::impl::LineLane lane;
@@ -125,7 +125,7 @@ struct LineUnits {
   }
 };
 
-// Up to 16 bytes at any element. Zeros behind them.
+// Loads up to 16 bytes at any element, with zeros after them.
 template <typename T>
 IRIS_DEVICE inline Bytes16 LoadUnit(const uint8_t* p, uint32_t bytes) {
   if (bytes == 16 && (reinterpret_cast<uint64_t>(p) & 15) == 0) {
@@ -145,7 +145,7 @@ IRIS_DEVICE inline void StoreUnit(uint8_t* p, uint32_t bytes, Bytes16 value) {
   if (bytes != 0) ccl::impl::StoreWord<T>(p, bytes, value.lo);
   if (bytes > 8) ccl::impl::StoreWord<T>(p + 8, bytes - 8, value.hi);
 }
-// The first unit goes behind the others.
+// Rotates the registers: the first unit becomes the last.
 template <uint32_t kKept>
 IRIS_DEVICE inline void Turn(Bytes16 (&units)[kKept]) {
   const Bytes16 first = units[0];
@@ -171,7 +171,7 @@ IRIS_DEVICE inline float LoadWeight(const uint8_t* p, DType type, uint64_t i) {
   return static_cast<float>(backend::LoadPlain(reinterpret_cast<const Bfloat16*>(p) + i));
 }
 
-// What a row or group of this largest magnitude is divided by.
+// Returns the scale of a row or group with this largest magnitude.
 IRIS_DEVICE inline float ScaleOf(DType out_type, float magnitude) {
   return magnitude < kLeastScaled ? 1.0f : magnitude / LargestOf(out_type);
 }
@@ -224,7 +224,7 @@ class RowPart {
     }
   }
 
-  // Of rows: each `groups()`-th one from `group()` on is this block's.
+  // This block has each `groups()`-th row from `group()` on.
   IRIS_DEVICE uint64_t group() const { return group_; }
   IRIS_DEVICE uint64_t groups() const { return ccl::impl::GridOf(common_) / call_.parts; }
   IRIS_DEVICE uint64_t columns() const { return columns_; }
@@ -266,14 +266,13 @@ class RowPart {
     }
   }
 
-  // Loads what Add needs beside the sums, so that it is there when they are. `residual`: this part
-  // of the row's; null: none.
+  // Loads the inputs of Add early. `residual`: this part of the row's; null: none.
   IRIS_DEVICE void Prefetch(const uint8_t* residual) {
     squares_ = 0;
     has_residual_ = residual != nullptr;
     if (has_residual_) Load(residual, kept_, nullptr, nullptr);
   }
-  // The same, and this thread's units of this part of `in`.
+  // Also loads this thread's units of this part of `in`.
   IRIS_DEVICE void Prefetch(const uint8_t* residual, const uint8_t* in, Bytes16 (&own)[kKept]) {
     squares_ = 0;
     has_residual_ = residual != nullptr;
@@ -374,17 +373,17 @@ class RowPart {
     }
   }
 
-  // This thread's units of a part of a row, and of another one, which may be null. Where all are
-  // whole, one condition stands around all loads, and they lie one behind the other in the machine
-  // code. Elsewhere each unit is loaded as a whole or by words, in branches of its own; words are
-  // put together there, so waited for, before the next unit's branches begin.
+  // Loads this thread's units of a part of a row, and of another one, which may be null. If all
+  // units are whole, one condition covers all loads, which are then consecutive in the machine
+  // code. Otherwise each unit is loaded as a whole or by words, in branches of its own; words are
+  // assembled there, and thus waited for, before the next unit's branches begin.
   IRIS_DEVICE void Load(const uint8_t* row, Bytes16 (&units)[kKept], const uint8_t* other,
                         Bytes16* others) const {
     const uint64_t bits =
         reinterpret_cast<uint64_t>(row) | reinterpret_cast<uint64_t>(other) | bytes();
     const UnitPlace first = Place(0);
     if (Units::kWhole && bits % 16 == 0 && first.bytes != 0) {
-      // Who has no more loads the first one again.
+      // A thread without more units loads the first one again.
       uint64_t at[kKept];
       IRIS_UNROLL(4)
       for (uint32_t k = 0; k < kKept; ++k) at[k] = Place(k).bytes != 0 ? Place(k).at : first.at;
@@ -558,7 +557,7 @@ class RowPart {
   bool has_weights_ = false;
   float squares_ = 0;
   Bytes16 kept_[kKept];
-  // Of more units there are no registers for them.
+  // With more units there are no registers for the weights.
   static constexpr bool kKeepsWeights = kKept <= kKeptOneShot;
   Bytes16 weights_[kKeepsWeights ? kKept : 1] = {};
 };

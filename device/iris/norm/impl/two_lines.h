@@ -277,7 +277,7 @@ class TwoLines {
             unit);
     });
   }
-  // By one warp.
+  // Called by one warp.
   IRIS_INLINED void MakeFactors(Rounds* rounds) {
     constexpr uint32_t kEach = ccl::impl::kPartnerBytes / sizeof(uint32_t);
     uint32_t* const words =

@@ -32,7 +32,7 @@
 
 namespace iris::backend::cuda::matmul {
 
-// What is at the beginning of each rank's workspace.
+// The beginning of each rank's workspace.
 struct Header {
   uint32_t epoch;     // launches finished
   uint32_t finished;  // store warps that are done with this launch
@@ -42,7 +42,7 @@ struct Header {
   uint64_t left[2][kMaxRanks];
 };
 static_assert(sizeof(Header) <= kHeaderBytes);
-// The same word by its other name.
+// product_ledger.h has this word too.
 static_assert(offsetof(Header, failure) == kProductFailureAtBytes);
 static_assert(kProductStopped == static_cast<uint64_t>(Failure::kAborted) &&
               kProductStoppedByShift == 8);  // as Fail writes it
@@ -99,7 +99,7 @@ struct Config {
   static constexpr uint32_t kHalves = kAlternates ? 2 : 1;  // 64 rows each, of a group
   static constexpr uint32_t kStagingBytes = kHalves * 64 * kN * kStagingElementBytes;
   static constexpr bool kPackets = kM == 64;
-  // What the other blocks of a tile have summed up, of their parts of k.
+  // The partial sums of the other blocks of a tile, for their parts of k.
   static constexpr uint32_t kPartialBytes = kPackets ? (kMostSplit - 1) * 64 * kN * 4 : 0;
   static constexpr uint32_t kSharedBytes =
       1024 + kStages * (kABytes + kBBytes) + kGroups * kStagingBytes + kPartialBytes + 512;
@@ -110,7 +110,7 @@ struct Config {
 // One look around of so many is at the abort word, too.
 inline constexpr uint32_t kAbortLooks = 16;
 
-// What a store warp sends at a time.
+// The bytes that a store warp sends at a time.
 inline constexpr uint32_t kSendBytes = 2048;
 
 // Boxes of A that a sending block has under way.
@@ -227,15 +227,15 @@ IRIS_MATMUL_DEVICE void StorePair(void* p, uint64_t low, uint64_t high) {
   asm volatile("st.relaxed.sys.v2.u64 [%0], {%1, %2};" : : "l"(p), "l"(low), "l"(high) : "memory");
 }
 
-// By the thread that then calls TellTrace, behind AwaitOpening.
+// Called after AwaitOpening by the thread that later calls TellTrace.
 template <typename S>
 IRIS_MATMUL_DEVICE void NoteOpened(const Arguments& a, S* shared) {
   if (a.opened == 0 || a.ledger.trace == nullptr) return;
   *static_cast<volatile uint64_t*>(&shared->opened_ns) = Nanoseconds();
 }
 
-// By one thread of a block, before the block counts itself as finished. All that it needs lies in
-// memory, so that it costs the loops before it no registers.
+// Called by one thread of a block before the block counts itself as finished. All its inputs are in
+// memory, so the preceding loops spend no registers on it.
 template <typename S>
 IRIS_MATMUL_DEVICE void TellTrace(const Arguments& a, const S* shared) {
   TraceArea* const area = a.ledger.trace;
@@ -310,7 +310,7 @@ IRIS_MATMUL_DEVICE void TellFailure(const ProductLedger& ledger, uint64_t failur
   *static_cast<volatile uint32_t*>(ledger.failed) = 1;
 }
 
-// By the last thread of the grid.
+// Called by the last thread of the grid.
 IRIS_MATMUL_DEVICE void EndLaunch(const Arguments& a, Header* header, uint32_t epoch) {
   if (a.opened != 0 && LoadRelaxed(a.ledger.failed) == 0) {
     const uint64_t failure = LoadRelaxed(&header->failure);
@@ -431,7 +431,7 @@ IRIS_MATMUL_DEVICE void StorePair(const Arguments& a, uint8_t* out, uint64_t row
   }
 }
 
-// What a thread holds of 64 rows of D, the first of which is `row`. Rows from `end` on are not its.
+// The part of 64 rows of D, from `row` on, that a thread holds. Rows from `end` on do not exist.
 template <bool kBfloat16, uint32_t kValues>
 IRIS_MATMUL_DEVICE void StoreDirect(const Arguments& a, uint8_t* out, uint32_t row, uint32_t end,
                                     uint32_t shift, uint32_t column, const float (&d)[kValues]) {
@@ -465,11 +465,11 @@ IRIS_MATMUL_DEVICE uint32_t HalfOf(const Schedule& s, uint32_t epoch) {
   // Copies go where the launch's host code told them.
   return s.copied != 0 ? 0 : epoch & 1;
 }
-// Whether A's rows of the tile come by the workspace.
+// Returns true if the tile's rows of A come through the workspace.
 IRIS_MATMUL_DEVICE bool IsGathered(const Schedule& s, const Work& work) {
   return s.kind == Kind::kAllGather && s.n_ranks > 1 && (s.slices == 1 || work.slice != s.rank);
 }
-// Whose D a finished tile goes to: so many of `out`.
+// Returns how many of `out` get a finished tile.
 IRIS_MATMUL_DEVICE uint32_t Receivers(const Schedule& s) {
   return s.kind == Kind::kAllReduce || s.kind == Kind::kAllScatter ? s.n_ranks : 1;
 }
@@ -484,7 +484,7 @@ template <typename C, bool kWide>
 struct Packets {
   static constexpr uint32_t kEach = kWide ? C::kN / 8 : C::kN / 16;  // of a row of a thread
 
-  // The sums of ranks, and behind them the results.
+  // The sums of ranks, followed by the results.
   IRIS_MATMUL_DEVICE static ulonglong2* At(const Arguments& a, uint32_t to, uint32_t from,
                                            uint32_t tile, uint32_t h, uint32_t epoch) {
     const uint64_t place = (static_cast<uint64_t>(from) * a.schedule.tiles_n + tile) * 2 + h;
@@ -580,7 +580,7 @@ struct Packets {
         Send(a, At(a, owner[h], s.rank, tile, h, epoch), d, h, epoch);
       }
     }
-    // The own values first, then those of the ranks behind this one: one order at the owner.
+    // This rank's values first, then those of the next ranks: the owner has one order.
     bool ok = true;
 #pragma unroll
     for (uint32_t h = 0; h < 2; ++h) {
@@ -598,7 +598,7 @@ struct Packets {
       const uint32_t row = first + 8 * h;
       if (row >= s.m) continue;
       if (s.kind == Kind::kAllReduce) {
-        // A row's result comes from one rank: it lies behind the sums.
+        // A row's result comes from one rank, after the sums.
         if (owner[h] == s.rank) {
           for (uint32_t p = 1; ok && p < s.n_ranks; ++p) {
             const uint32_t to = (s.rank + p) % s.n_ranks;
@@ -678,7 +678,8 @@ IRIS_MATMUL_DEVICE void SendPartial(const uint8_t* partial, const uint64_t* barr
   FenceCluster();
   BarrierArriveAt(SharedAddress(barrier), 0);
 }
-// As the copy engine stores it: boxes of 64 x 64, 16-byte pieces swizzled by the row.
+// The layout in which the copy engine stores a tile: boxes of 64 x 64, 16-byte pieces swizzled by
+// the row.
 template <bool kBfloat16, uint32_t kValues>
 IRIS_MATMUL_DEVICE void StageForTile(uint8_t* staging, const float (&d)[kValues]) {
   const uint32_t thread = threadIdx.x % 128;
@@ -921,7 +922,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
           if (!IsLastStep(s, work)) {
             const uint64_t slot = slot_of(work.step + 1, h);
             uint8_t* to = a.workspace[next] + a.half[epoch & 1].data_offset_bytes + slot * bytes;
-            // Not at once: the loads of this multiprocessor would wait behind all of it.
+            // Sent in parts: otherwise the loads of this multiprocessor would wait for all of it.
             for (uint32_t i = 0; i < bytes; i += kSendBytes) {
               StoreBulk(to + i, half + i, kSendBytes);
               CommitCopies();
@@ -1025,13 +1026,13 @@ __global__ void __launch_bounds__(C::kThreads, 1)
       if constexpr (C::kAlternates) {
         const uint32_t own = turn / 2;  // tiles of this group before
         if (turn++ % 2 != group) {
-          // The other's stages.
+          // Skips the stages of the other group.
           stage += last_step - first_step;
           phase ^= stage / C::kStages & 1;
           stage %= C::kStages;
           continue;
         }
-        // Until the other is through with its loads, the barriers may be phases behind.
+        // Until the other group has finished its loads, the barriers may lag by phases.
         if (group == 1 || own != 0) {
           BarrierWait(SharedAddress(&shared->turn[group]), (own + (group == 0 ? 1 : 0)) & 1);
         }

@@ -236,7 +236,7 @@ const char* StartCopies(const Problem& p, const Plan& plan, Arguments& a, cudaSt
       }
     }
   }
-  // Also after a failure: what captures the stream has to get its branch back.
+  // Recorded after a failure too: a capture of the stream has to get its branch back.
   const cudaError_t ended = cudaEventRecord(copied, copies);
   if (error == cudaSuccess) error = ended;
   return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
@@ -285,8 +285,8 @@ const char* Launch(const Problem& problem, void* stream) {
   if (small) {
     // Few small tiles would leave multiprocessors, and with them memory's bandwidth, unused.
     const uint32_t steps = CeilDiv(s.k, kTileK);
-    // What others leave of a device has pairs of multiprocessors, and perhaps no larger clusters:
-    // see ops/variants/persistent.cc.
+    // The rest of a shared device has pairs of multiprocessors, and perhaps no larger clusters: see
+    // ops/variants/persistent.cc.
     const uint32_t most_split = problem.max_blocks != 0 ? 2 : kMostSplit;
     for (uint32_t split = 2; split <= most_split && 8 * split <= 2 * steps; split *= 2) {
       const uint32_t more = resident(split);

@@ -22,7 +22,7 @@ using ops::Activation;
 
 inline constexpr uint32_t kMaxRanks = PersistentProduct::kMaxRanks;
 
-// In the failure word of a workspace: this code, the rank it waited for in bits 8 to 15, and the
+// The failure word of a workspace has this code, the rank it waited for in bits 8 to 15, and the
 // low half of the launch's number above bit 32.
 enum class Failure : uint32_t { kNone, kTimeout, kAborted, kCallsDiffer };
 

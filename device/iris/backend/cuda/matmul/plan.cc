@@ -12,11 +12,11 @@ bool IsAligned(const void* p, uint64_t bytes) {
 
 // Rows of tiles that are done together, so that the cache holds them.
 constexpr uint32_t kGroup = 8;
-// What the copy engine gets of a rank's rows of A: so many pieces, of whole rows if they are large.
+// The pieces in which the copy engine sends a rank's rows of A, whole rows if they are large.
 constexpr uint32_t kPieces = 3;
 constexpr uint64_t kLeastRowsBytes = uint64_t{24} << 20;
 
-// What a 256th of half a workspace has to be, so that `units` of them hold `bytes`.
+// Returns the size of a 256th of half a workspace such that `units` of them hold `bytes`.
 uint64_t UnitsFor(uint64_t bytes, uint64_t units) {
   return ((bytes + units - 1) / units + 1023) / 1024 * 1024;
 }
@@ -38,7 +38,7 @@ const char* CheckShape(const Problem& p) {
   if (p.lda < p.k || p.ldb < (p.transposed_b ? p.k : p.n) || p.ldd < p.n) {
     return "a leading dimension is less than a row";
   }
-  // What the copy engine's maps can say, with room for the arithmetic of addresses.
+  // The limit of the copy engine's maps, with room for address arithmetic.
   constexpr uint64_t kMostLeading = uint64_t{1} << 36;
   if (p.lda > kMostLeading || p.ldb > kMostLeading || p.ldd > kMostLeading) {
     return "a leading dimension is above 2^36";
@@ -73,7 +73,7 @@ Tile ChooseTile(const Problem& p, Tile wanted) {
   // Sums of a ring that travel as float need twice the staging memory.
   if (ring && p.out == DType::kF32) return Tile::k128x128;
   if (wanted != Tile::kAny) return wanted;
-  // Smaller tiles are sent in smaller bursts, beside which the loads of others wait less.
+  // Smaller tiles are sent in smaller bursts, which delay the loads of others less.
   if (p.n_ranks > 1 && p.kind != Kind::kAllGather) return Tile::k128x128InTurns;
   const uint64_t rows = (p.m + 127) / 128;
   constexpr uint64_t kMultiprocessors = 132;
@@ -171,7 +171,7 @@ const char* MakePlan(const Problem& p, Plan* plan, Tile tile) {
 }
 
 uint32_t SignatureOf(const Problem& p, const Plan& plan) {
-  // What all ranks must have in common, by FNV-1a.
+  // An FNV-1a hash of everything that all ranks must have in common.
   const bool own_n = p.kind == Kind::kAllGather || p.kind == Kind::kAllScatter;
   const bool own_m = p.kind == Kind::kAllScatter;
   const bool own_k = p.kind == Kind::kReduceScatter || p.kind == Kind::kAllReduce;

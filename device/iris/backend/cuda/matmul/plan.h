@@ -26,7 +26,8 @@ const char* MakePlan(const Problem& problem, Plan* plan, Tile tile = Tile::kAny)
 // MakePlan and Supports at once: null and the plan, or the reason. A pure function.
 const char* CheckAndPlan(const Problem& problem, Plan* plan);
 
-// The words that flags carry beside the epoch: ranks whose calls differ do not take each other's.
+// Returns the word that flags carry with the epoch: ranks whose calls differ do not accept each
+// other's flags.
 uint32_t SignatureOf(const Problem& problem, const Plan& plan);
 
 // The least workspace of a plan.

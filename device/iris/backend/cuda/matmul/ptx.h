@@ -103,7 +103,7 @@ IRIS_MATMUL_DEVICE void LoadTile(uint32_t to, const void* map, uint32_t x, uint3
       : "r"(to), "l"(map), "r"(x), "r"(y), "r"(barrier)
       : "memory");
 }
-// To the same place of every block in `blocks`, a mask.
+// Loads to the same address of every block in the mask `blocks`.
 IRIS_MATMUL_DEVICE void LoadTileToAll(uint32_t to, const void* map, uint32_t x, uint32_t y,
                                       uint32_t barrier, uint16_t blocks) {
   asm volatile(
@@ -119,7 +119,7 @@ IRIS_MATMUL_DEVICE void StoreTile(const void* map, uint32_t x, uint32_t y, uint3
                : "l"(map), "r"(x), "r"(y), "r"(from)
                : "memory");
 }
-// The same of maps with a third dimension.
+// Loads by a map with three dimensions.
 IRIS_MATMUL_DEVICE void LoadTile3(uint32_t to, const void* map, uint32_t x, uint32_t y, uint32_t z,
                                   uint32_t barrier) {
   asm volatile(

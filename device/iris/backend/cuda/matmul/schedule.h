@@ -22,7 +22,7 @@ inline constexpr uint32_t kMaxSegments = 8;
 // Elements of k in a tile's step, and in what kAllGather sends and waits for at a time.
 inline constexpr uint32_t kTileK = 64;
 inline constexpr uint32_t kPushK = 1024;
-// What a rank keeps at the beginning of its workspace.
+// The bytes that a rank keeps at the beginning of its workspace.
 inline constexpr uint64_t kHeaderBytes = 4096;
 
 struct Schedule {
@@ -148,7 +148,7 @@ IRIS_MATMUL_FUNCTION Half HalfAt(uint64_t workspace_bytes, uint32_t parity) {
   return half;
 }
 
-// What a flag is: a launch's number and its signature, in one word.
+// Returns a flag: a launch's number and its signature in one word.
 IRIS_MATMUL_FUNCTION uint64_t FlagOf(uint32_t signature, uint32_t epoch) {
   return static_cast<uint64_t>(signature) << 32 | epoch;
 }

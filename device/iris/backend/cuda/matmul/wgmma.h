@@ -34,7 +34,7 @@ namespace iris::backend::cuda::matmul {
 #define IRIS_WGMMA_64(d, i) IRIS_WGMMA_32(d, i), IRIS_WGMMA_32(d, (i) + 32)
 #define IRIS_WGMMA_128(d, i) IRIS_WGMMA_64(d, i), IRIS_WGMMA_64(d, (i) + 64)
 
-// `a`, `b`, `adds` and the immediate are the operands behind the registers of d.
+// `a`, `b`, `adds` and the immediate are the operands after the registers of d.
 #define IRIS_WGMMA(n, type, list, a_at, b_at, adds_at, major_at)                                  \
   asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #adds_at                                        \
                ", 0;\n"                                                                           \
