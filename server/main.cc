@@ -1,6 +1,6 @@
-// irisd: builds the graph of its parts, runs until SIGTERM or SIGINT, and takes the graph down
-// again in an order in which every client is told. SIGHUP changes the settings that can change
-// meanwhile. Exit codes: 0 stopped as asked, 1 could not run, 2 bad flags or configuration.
+// irisd: builds its parts, runs until SIGTERM or SIGINT, and stops them in an order in which every
+// client gets an answer. SIGHUP reloads the settings that can change. Exit codes: 0 stopped as
+// asked, 1 could not run, 2 bad flags or configuration.
 #include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
@@ -32,15 +32,14 @@
 #include "proto/wire/frame.h"
 #include "proto/wire/version.h"
 #include "server/account/core_memory.h"
-#include "server/config.h"
-#include "server/daemon.h"
-#include "server/host_memory.h"
+#include "server/config/config.h"
+#include "server/events/log.h"
+#include "server/host/daemon.h"
+#include "server/host/limits.h"
 #include "server/job/clock.h"
 #include "server/keep/descriptor_keeper.h"
 #include "server/keep/inherited.h"
 #include "server/keep/kept_name.h"
-#include "server/log.h"
-#include "server/process_limits.h"
 #include "server/recording/recorder.h"
 #include "server/rpc/services.h"
 #include "server/sandbox/sanitizers.h"
@@ -72,8 +71,8 @@ int Fail(const Logger& logger, const absl::Status& status) {
   return 1;
 }
 
-// Pairs of devices that cannot be used as Iris does, and why; empty if it is not asked for. On
-// emulated devices, which are all alike, of the first two.
+// Pairs of devices that Iris cannot use; empty without self_check. Emulated devices are all alike,
+// so only the first two are checked.
 UnusablePairs SelfCheck(const Config& config, const driver::OpenOptions& open,
                         driver::GpuDriver& driver, const Logger& logger) {
   UnusablePairs unusable;
@@ -82,7 +81,7 @@ UnusablePairs SelfCheck(const Config& config, const driver::OpenOptions& open,
   options.open = open;
   options.open.backend = std::string(driver.backend());
   if (driver.kind() == driver::BackendKind::kEmu) options.max_devices = 2;
-  options.stop = [] {  // irisd is asked to end meanwhile
+  options.stop = [] {
     sigset_t pending;
     sigemptyset(&pending);
     sigpending(&pending);
@@ -109,31 +108,33 @@ UnusablePairs SelfCheck(const Config& config, const driver::OpenOptions& open,
   return unusable;
 }
 
-// What is slow to close, for the status.
+// Descriptors that are slow to close, for the status.
 struct Closing {
   std::atomic<uint64_t> troubles{0};
-  std::atomic<uint64_t> n_elsewhere{0};  // descriptors, in another process
+  std::atomic<uint64_t> n_elsewhere{0};  // in another process
 };
 
-// What went wrong with workers, for the status. Thread-safe.
+// Failures of workers, for the status. Thread-safe.
 class WorkerTroubles {
  public:
   void Note(absl::string_view what) {
     absl::MutexLock lock(&mu_);
-    ++all_.n;
-    all_.last = std::string(what);
+    ++n_;
+    last_ = std::string(what);
   }
-  DaemonFacts::Troubles all() const {
+  void AddTo(DaemonFacts::Counts* counts) const {
     absl::MutexLock lock(&mu_);
-    return all_;
+    counts->worker_troubles = n_;
+    counts->last_worker_trouble = last_;
   }
 
  private:
   mutable absl::Mutex mu_;
-  DaemonFacts::Troubles all_ ABSL_GUARDED_BY(mu_);
+  uint64_t n_ ABSL_GUARDED_BY(mu_) = 0;
+  std::string last_ ABSL_GUARDED_BY(mu_);
 };
 
-// Tells of troubles, at most one in kTellTroubleEvery, and counts them.
+// Counts troubles, and logs one of them in each kTellTroubleEvery.
 std::function<void(uint64_t, const absl::Status&)> Trouble(std::string_view text, Closing* closing,
                                                            const Logger* logger) {
   return [text, closing, logger, told = absl::InfinitePast()](uint64_t times,
@@ -146,8 +147,8 @@ std::function<void(uint64_t, const absl::Status&)> Trouble(std::string_view text
   };
 }
 
-// What a descriptor of devices' memory is, which no seals tell. Nothing on emulated devices, whose
-// memory is in memfds.
+// The kind of file of device memory, which has no seals. Nothing on emulated devices, whose memory
+// is in memfds.
 absl::StatusOr<std::optional<FileKind>> KindOfDeviceMemory(driver::GpuDriver& driver) {
   if (driver.kind() == driver::BackendKind::kEmu || driver.devices().empty()) return std::nullopt;
   absl::StatusOr<std::unique_ptr<driver::PhysicalMemory>> memory =
@@ -200,7 +201,7 @@ WorkerTable::Setup WorkerSetup(const Config& config, const WorkerProgram* progra
   return setup;
 }
 
-// kResourceExhausted: of so few descriptors the smallest job cannot be kept for the next irisd.
+// kResourceExhausted: too few descriptors are kept for the smallest job.
 absl::Status CheckKept(const DescriptorKeeper* keeper) {
   constexpr size_t kLeast = 16;
   if (keeper == nullptr || keeper->capacity() >= kLeast) return absl::OkStatus();
@@ -212,7 +213,7 @@ absl::Status CheckKept(const DescriptorKeeper* keeper) {
 
 // Applies `limits` of the configuration to a process of `fd_limit` descriptors.
 struct FittedLimits {
-  // Of what is kept for the next irisd there is no more than `keeper` keeps, unless it is null.
+  // Descriptors that are kept for the next irisd are also limited by `keeper`, unless it is null.
   FittedLimits(const Config& config, uint64_t fd_limit, const DescriptorKeeper* keeper)
       : sessions(FitToDescriptors(config.sessions.limits, fd_limit)), jobs(config.jobs) {
     jobs.max_descriptors = DescriptorsForMemory(sessions, fd_limit);
@@ -227,14 +228,13 @@ struct FittedLimits {
   JobLimits jobs;
 };
 
-// What of core.memory this process can have. Half of what is left is for what is not on the heap.
+// The part of core.memory that this process can have. Half of the free memory is not for the heap.
 uint64_t FittingCoreMemory(const Config& config) {
   return CoreMemory::Fitting(
       std::min<uint64_t>(config.core_memory_bytes, TightestMemory().left_bytes / 2));
 }
 
-// Reads the settings as at start and changes those that can change. Anything wrong with them
-// changes nothing.
+// Reads the settings as at start and changes those that can change. On a mistake none changes.
 void ReloadSettings(const std::vector<std::string>& args, uint64_t fd_limit,
                     const DescriptorKeeper* keeper, Config* running, Daemon* daemon,
                     SessionServer* sessions, const Logger& logger) {
@@ -258,7 +258,7 @@ void ReloadSettings(const std::vector<std::string>& args, uint64_t fd_limit,
   logger.Info("the settings are reloaded", {{"changed", absl::StrJoin(reload.changed, " ")}});
 }
 
-// Says what the end of this irisd means for the jobs that there are.
+// Warns of the jobs that end with this irisd.
 void WarnOfJobs(const Daemon& daemon, const Logger& logger) {
   size_t n_jobs = 0, n_ranks = 0;
   uint64_t heap_bytes = 0;
@@ -280,9 +280,9 @@ void WarnOfJobs(const Daemon& daemon, const Logger& logger) {
 constexpr char kBeginsWithNothing[] =
     "irisd begins with nothing: what an earlier irisd had is lost";
 
-// What an earlier irisd has stored, if this one can go on with it as far as its file says.
-// `goes_on`: its descriptors were kept; `had_jobs`: some of these were of jobs. Not OK: perhaps
-// another irisd can read it.
+// The state of an earlier irisd, if this one can go on with it as far as the file shows. `goes_on`:
+// its descriptors were kept; `had_jobs`: some of these were of jobs. Not OK: another irisd may be
+// able to read the file.
 absl::StatusOr<std::optional<StoredState>> ReadStoredState(bool goes_on, bool had_jobs,
                                                            const std::string& directory,
                                                            const Logger& logger) {
@@ -306,8 +306,8 @@ absl::StatusOr<std::optional<StoredState>> ReadStoredState(bool goes_on, bool ha
   return std::nullopt;
 }
 
-// Has the daemon begin with it, unless it is damaged. Not OK: perhaps another irisd can, or this
-// one with other devices.
+// Makes the daemon begin with the stored state, unless it is damaged. Not OK: another irisd may be
+// able to, or this one with other devices.
 absl::Status GoOnWith(const StoredState& stored, const std::string& directory,
                       driver::GpuDriver* driver, const Logger& logger, DaemonOptions* options) {
   absl::StatusOr<std::unique_ptr<JobMachine>> machine =
@@ -331,7 +331,7 @@ absl::Status GoOnWith(const StoredState& stored, const std::string& directory,
   return absl::OkStatus();
 }
 
-// Tells the service manager that irisd is ready, which ends it if it is not told.
+// Reports readiness to the service manager, which otherwise ends irisd.
 void TellReady(const Logger& logger) {
   constexpr int kAttempts = 10;
   const char* const manager = getenv("NOTIFY_SOCKET");
@@ -346,7 +346,7 @@ void TellReady(const Logger& logger) {
                {{"error", wire::ErrnoStatus(-said, "send READY=1").ToString()}});
 }
 
-// Has the listening sockets kept, so that whoever connects meanwhile waits for the next irisd.
+// Keeps the listening sockets, so that new clients wait for the next irisd.
 void KeepListeners(RuntimeDir& directory, const Inherited& inherited, DescriptorKeeper* keeper) {
   const auto keep = [&inherited, keeper](const char* name, const RuntimeDir::Listener& listener) {
     keeper->Count(name, 1);
@@ -360,7 +360,7 @@ void KeepListeners(RuntimeDir& directory, const Inherited& inherited, Descriptor
 }
 
 int Run(const std::vector<std::string>& args, Config config) {
-  // Threads inherit the mask, so that only sigwait below takes these.
+  // Threads inherit the mask, so that only sigwait below receives these.
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
@@ -368,7 +368,7 @@ int Run(const std::vector<std::string>& args, Config config) {
   sigaddset(&signals, SIGHUP);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
-  signal(SIGXFSZ, SIG_IGN);  // a file that reaches its limit of size is an error of its write
+  signal(SIGXFSZ, SIG_IGN);  // the write fails instead
 
   const absl::Time started = absl::Now();
   const Logger logger(config.log_level, config.log_format);
@@ -377,7 +377,7 @@ int Run(const std::vector<std::string>& args, Config config) {
   const absl::Status limited = CheckLimits(fd_limit);
   if (!limited.ok()) return Fail(logger, limited);
 
-  // Before anything is started that would inherit them.
+  // Before any program is started that would inherit them.
   std::vector<NamedDescriptor> lost;
   absl::StatusOr<std::vector<NamedDescriptor>> given = TakeInherited(&lost);
   if (!given.ok()) {
@@ -393,7 +393,6 @@ int Run(const std::vector<std::string>& args, Config config) {
   const bool goes_on = keeper != nullptr && !inherited.empty();
   GiveUp(std::move(lost), keeper);
   if (keeper == nullptr) {
-    // There is no state to go on with.
     std::vector<NamedDescriptor> sessions;
     for (auto& [id, fd] : std::exchange(inherited.sessions, {})) {
       sessions.push_back({"", std::move(fd)});
@@ -422,7 +421,7 @@ int Run(const std::vector<std::string>& args, Config config) {
   if (!stored.ok()) return Fail(logger, stored.status());
 
   const bool daemon_goes_on = stored->has_value();
-  // Clients wait for an irisd that goes on: it looks later.
+  // An irisd that goes on tries a worker later, since clients wait for it.
   WorkerTroubles worker_troubles;
   const auto try_worker = [&] {
     absl::Status tried = worker_program->Try(kWorkerReadyWithin);
@@ -445,7 +444,6 @@ int Run(const std::vector<std::string>& args, Config config) {
   if (!opened.ok()) return Fail(logger, opened.status());
   driver::GpuDriver* const driver = opened->driver.get();
   if (config.backend == "auto" && driver->kind() == driver::BackendKind::kEmu) {
-    // What an operator of a machine with GPUs must not miss.
     for (const driver::BackendReport& report : opened->reports) {
       if (report.available) continue;
       logger.Warn("no device of a backend, so devices are emulated on CPUs",
@@ -499,8 +497,8 @@ int Run(const std::vector<std::string>& args, Config config) {
   Closing closing;
   std::unique_ptr<Services> services;  // the daemon's answers use it to the last
   Daemon daemon(std::move(daemon_options), driver, &clock, &logger);
-  // From here on the daemon has jobs. Where this irisd cannot go on, perhaps the next one can: to
-  // it all is left as it is, and nothing is told to anybody.
+  // From now on the daemon has jobs. If this irisd cannot go on, the next one may: leave everything
+  // as it is.
   const auto cannot_go_on = [&](const absl::Status& why) {
     const int code = Fail(logger, why);
     if (goes_on) {
@@ -512,7 +510,7 @@ int Run(const std::vector<std::string>& args, Config config) {
   };
   if (uint64_t watchdog_us = 0; sd_watchdog_enabled(0, &watchdog_us) > 0) {
     session_options.heartbeat_every = absl::Microseconds(watchdog_us) / 4;
-    // Said by the session thread, once it could have the machine: both go on.
+    // The session thread sends it after locking the machine: neither hangs.
     session_options.heartbeat = [&daemon] {
       daemon.Inspect([](const JobMachine& /*machine*/) {});
       sd_notify(0, "WATCHDOG=1");
@@ -539,23 +537,25 @@ int Run(const std::vector<std::string>& args, Config config) {
   for (const driver::BackendReport& report : opened->reports) {
     facts.backends.push_back({report.backend, report.available, report.detail});
   }
-  facts.sessions_total = [session_server] { return session_server->sessions_total(); };
-  facts.sessions_refused = [session_server] { return session_server->sessions_refused(); };
+  facts.counts = [session_server, &closing, &worker_troubles, &logger] {
+    DaemonFacts::Counts counts{
+        .sessions_total = session_server->sessions_total(),
+        .sessions_refused = session_server->sessions_refused(),
+        .descriptors_closing = session_server->n_closing() + closing.n_elsewhere.load(),
+        .closing_troubles = closing.troubles.load(),
+        .log_lines_left_out = logger.lines_left_out()};
+    worker_troubles.AddTo(&counts);
+    return counts;
+  };
   facts.door_use = [session_server](const Account& account) {
     return session_server->UseOf(account);
   };
   facts.door_limits_of_one = [session_server] { return session_server->LimitsOfOne(); };
   facts.door_limits_of_all = [session_server] { return session_server->LimitsOfAll(); };
-  facts.descriptors_closing = [session_server, &closing] {
-    return session_server->n_closing() + closing.n_elsewhere.load();
-  };
-  facts.closing_troubles = [&closing] { return closing.troubles.load(); };
-  facts.worker_troubles = [&worker_troubles] { return worker_troubles.all(); };
-  facts.log_lines_left_out = [&logger] { return logger.lines_left_out(); };
   services = std::make_unique<Services>(&daemon, std::move(facts));
 
   if (config.workers.seccomp && !kSanitized) {
-    // The devices are open and proven; nobody is connected yet.
+    // The devices are open and checked; no client is connected yet.
     const absl::Status confined = InstallFilter(CoreSyscalls(worker_program->fd()));
     if (!confined.ok()) return cannot_go_on(confined);
   }
@@ -590,7 +590,7 @@ int Run(const std::vector<std::string>& args, Config config) {
   }
   sd_notify(0, "STOPPING=1");
   if (number == SIGTERM && keeper != nullptr && keeper->Retry().ok()) {
-    // Nothing is told to anybody, and nothing is taken down: the next irisd goes on.
+    // Nothing is closed or reported: the next irisd goes on.
     logger.Info("irisd hands over to the next irisd", {{"kept", keeper->n_kept()}});
     (void)logger.Flush(kLogLeavesWithin);
     _exit(EX_TEMPFAIL);
@@ -602,7 +602,7 @@ int Run(const std::vector<std::string>& args, Config config) {
   (*runtime_dir)->Leave(false);
   daemon.StopKeeping();
   daemon.Stop(reason);
-  // Answers leave first, then the connections: a client that does not read cannot hold this up.
+  // Answers leave first, then the connections: a client that does not read cannot delay this.
   services->Drain(kCallsEndWithin);
   session_server->Stop();
   services->Stop();
@@ -611,8 +611,8 @@ int Run(const std::vector<std::string>& args, Config config) {
   return 0;
 }
 
-// Sets the tunable by which programs that are started from now on have no caches of threads. False:
-// it was set already.
+// Sets the tunable that disables malloc's caches of threads in programs started from now on. False:
+// it was already set.
 bool WantNoThreadCaches() {
   constexpr char kName[] = "GLIBC_TUNABLES";
   constexpr absl::string_view kTunable = "glibc.malloc.tcache_count";
@@ -623,14 +623,14 @@ bool WantNoThreadCaches() {
   return true;
 }
 
-// Executes this program again, with the same arguments, if the C library's allocator keeps caches
-// of threads. Each would hold up to 230 KiB of what clients made irisd take and give back, and keep
-// the pages around from going back to the kernel. They can be left out only before a program
-// starts. Returns if there are none, or if it cannot be done: then irisd only takes more memory.
+// Executes this program again, with the same arguments, if malloc has caches of threads: each would
+// hold up to 230 KiB that clients made irisd allocate, and pages around it. They can be disabled
+// only before a program starts. Returns if there are none, or if this fails: irisd then takes more
+// memory.
 void LeaveOutThreadCaches(char** argv) {
-  // A program with privileges of its file's is not told of tunables.
+  // The C library ignores tunables in a program whose file gives it privileges.
   if (kSanitized || getauxval(AT_SECURE) != 0 || !WantNoThreadCaches()) return;
-  // By the path, so that lists of processes show the program's name.
+  // Lists of processes show the name of this path.
   char path[4096];
   const ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 1);
   if (n <= 0) return;
@@ -683,16 +683,16 @@ int SuperviseIrisd(const std::string& argv0, std::vector<std::string> args, cons
 
 int Main(int argc, char** argv) {
   std::set_terminate(EndForWant);
-  // Few threads allocate: an arena for each would cost memory that no other can use.
+  // Few threads allocate: an arena for each would waste memory.
   mallopt(M_ARENA_MAX, 1);
-  // Large blocks, such as messages, go back to the kernel when they are freed. Unless it is told,
-  // the C library keeps more and more of them once it has seen one.
+  // Large blocks, such as messages, return to the kernel when they are freed. By default the C
+  // library raises this threshold.
   mallopt(M_MMAP_THRESHOLD, 256 << 10);
-  // Smaller blocks stay for a while: growth costs a page fault for each page.
+  // Smaller blocks stay: growth costs a page fault for each page.
   mallopt(M_TOP_PAD, 1 << 20);
   mallopt(M_TRIM_THRESHOLD, 4 << 20);
-  // Abseil may have been built to look for deadlocks. That takes memory for each mutex that there
-  // ever was at once, which never comes back, and time. ThreadSanitizer looks for them in tests.
+  // Abseil's search for deadlocks takes time, and memory that is never freed. ThreadSanitizer looks
+  // for them in tests.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   const std::vector<std::string> args(argv + 1, argv + argc);
   absl::StatusOr<CommandLine> line = ParseCommandLine(args);

@@ -1,5 +1,4 @@
-// Status codes as numbers in messages, frames and files. They are cast here, and nowhere else.
-// Pure; thread-safe.
+// Status codes as numbers in messages, frames and files: all casts are here. Pure; thread-safe.
 #pragma once
 
 #include <cstdint>

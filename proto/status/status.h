@@ -1,5 +1,5 @@
-// gRPC's statuses to ours and back. The codes are the same numbers; that is checked here, when it
-// is compiled. Pure; thread-safe.
+// gRPC's statuses to ours and back. The codes are the same numbers, as assertions check. Pure;
+// thread-safe.
 #pragma once
 
 #include <cstddef>

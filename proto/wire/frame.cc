@@ -4,6 +4,7 @@
 #include <sys/uio.h>
 
 #include <algorithm>
+#include <initializer_list>
 #include <system_error>
 #include <utility>
 
@@ -15,16 +16,13 @@ namespace iris::wire {
 namespace {
 
 constexpr char kNoFrameYet[] = "no frame yet on the session socket";
-constexpr uint32_t kMaxDescriptors = kMaxDescriptorsPerCall;
-static_assert(kMaxDescriptors >= kMaxDescriptorsPerFrame);
-// The most descriptors that the kernel lets a process send: it would close the others here.
+constexpr uint32_t kMaxDescriptors = std::max(kMaxDescriptorsPerCall, kMaxDescriptorsPerFrame);
+// The kernel's limit for a packet: it would close descriptors that do not fit, while we wait.
 constexpr size_t kMaxSent = 253;
-// Space for the descriptors of one frame and the sender's credentials.
 constexpr size_t kControlBytes =
     CMSG_SPACE(sizeof(int) * kMaxSent) + CMSG_SPACE(sizeof(struct ucred));
 
-// Takes descriptors and credentials out of a received message. Everything installed is owned from
-// here on.
+// Takes ownership of descriptors, and copies credentials.
 void TakeControl(struct msghdr* message, Frame* frame) {
   for (struct cmsghdr* c = CMSG_FIRSTHDR(message); c != nullptr; c = CMSG_NXTHDR(message, c)) {
     if (c->cmsg_level != SOL_SOCKET) continue;
@@ -47,11 +45,6 @@ bool KnownType(uint16_t type) {
 }
 
 }  // namespace
-
-absl::Status SendFrame(int socket, FrameType type, absl::Span<const uint8_t> payload,
-                       absl::Span<const int> fds) {
-  return SendFrame(socket, type, payload, std::string_view(), fds);
-}
 
 absl::Status SendFrame(int socket, FrameType type, absl::Span<const uint8_t> head,
                        std::string_view tail, absl::Span<const int> fds) {
@@ -198,41 +191,22 @@ absl::Status StatusFromErrorPayload(const ErrorPayload& payload) {
 }
 
 absl::Status ErrnoStatus(int error, std::string_view what) {
+  const auto is_one_of = [error](std::initializer_list<int> all) {
+    return std::find(all.begin(), all.end(), error) != all.end();
+  };
   absl::StatusCode code = absl::ErrnoToStatusCode(error);
-  switch (error) {
-    case EPIPE:
-    case ECONNRESET:
-    case ECONNREFUSED:
-    case ECONNABORTED:
-    case ENOTCONN:
-      code = absl::StatusCode::kUnavailable;
-      break;
-    case EMFILE:
-    case ENFILE:
-    case ENOMEM:
-    case ENOSPC:
-    case EDQUOT:
-    case ENOBUFS:
-    case ETOOMANYREFS:
-      code = absl::StatusCode::kResourceExhausted;
-      break;
-    case EACCES:
-    case EPERM:
-    case EROFS:
-      code = absl::StatusCode::kPermissionDenied;
-      break;
-    case EADDRINUSE:
-      code = absl::StatusCode::kAlreadyExists;
-      break;
-    case ENOSYS:
-    case EOPNOTSUPP:
-      code = absl::StatusCode::kUnimplemented;
-      break;
-    case 0:  // a caller's slip must not turn an error into success
-      code = absl::StatusCode::kUnknown;
-      break;
-    default:
-      break;
+  if (is_one_of({EPIPE, ECONNRESET, ECONNREFUSED, ECONNABORTED, ENOTCONN})) {
+    code = absl::StatusCode::kUnavailable;
+  } else if (is_one_of({EMFILE, ENFILE, ENOMEM, ENOSPC, EDQUOT, ENOBUFS, ETOOMANYREFS})) {
+    code = absl::StatusCode::kResourceExhausted;
+  } else if (is_one_of({EACCES, EPERM, EROFS})) {
+    code = absl::StatusCode::kPermissionDenied;
+  } else if (error == EADDRINUSE) {
+    code = absl::StatusCode::kAlreadyExists;
+  } else if (is_one_of({ENOSYS, EOPNOTSUPP})) {
+    code = absl::StatusCode::kUnimplemented;
+  } else if (error == 0) {
+    code = absl::StatusCode::kUnknown;  // a caller's bug must not make an error a success
   }
   return absl::Status(
       code, absl::StrCat(absl::string_view(what.data(), what.size()), ": ",

@@ -1,50 +1,6 @@
-// The session socket's frames: what gRPC cannot carry. One SOCK_SEQPACKET packet is one frame: a
-// FrameHeader, then the payload struct of its type, as it lies in memory (both ends are on one
-// machine). Descriptors ride along (SCM_RIGHTS).
-//
-//   client → irisd   kHello                         first, within the handshake deadline
-//   irisd → client   kChallenge{nonce}              only where the kernel has no SO_PEERPIDFD
-//   client → irisd   kChallengeReply{nonce}         its SCM_CREDENTIALS name the connecting process
-//   irisd → client   kWelcome{session_id, …}        with the socket of this session's gRPC channel,
-//                                                   unless its hello said kCallsByFrames
-//   irisd → client   kDescriptors{records}          with n descriptors, any time after a Join
-//   client → irisd   kAck{count}                    so many descriptors were received
-//   client → irisd   kRpcRequest                    the gRPC socket is lost: another one, please
-//   irisd → client   kRpcSocket                     with that socket; the one before is closed
-//   client → irisd   kCall{call, method} bytes      a call of the heap service; a long request is a
-//                                                   descriptor instead
-//   client → irisd   kCancelCall{call}              nobody waits for the answer any more
-//   client → irisd   kTaken{call}                   one message of a stream was read
-//   irisd → client   kAnswer{call, flags} bytes     a message of the answer, or a piece of it
-//   irisd → client   kFailure{call, error}          the call has failed
-//   irisd → client   kError{code, text}             at any time; then irisd closes the socket
-//   irisd → client   kRestarted{generation, …}      another irisd has taken this session over; only
-//                                                   to a client whose hello said kVersionRestarts
-//   client → irisd   kRestartSeen{generation}       its answer, before any other frame
-//
-// A lost gRPC socket ends nothing. A client asks for another when it has lost one, and not again
-// before that one has come: irisd gives a session kRpcSocketBurst of them at once and one in each
-// kRpcSocketIntervalMs later, and answers when the next is due. Like every descriptor after the
-// handshake it is acknowledged by kAck.
-//
-// Calls need no gRPC: what a request says in protobuf comes as one frame, and so does its answer.
-// The client numbers its calls, upwards from 1 in the life of a session. An answer ends with a
-// kAnswer that has kAnswerEnds, or with a kFailure; a kCancelCall is answered by no more than that.
-// An answer longer than kMaxCallFrameBytes comes in pieces, one after another: all but the last
-// have kAnswerContinues. A request longer than that rides along as a memfd, sealed against writing
-// and shrinking, whose size is the request's. Of a stream at most kStreamCredits messages are on
-// their way without their kTaken.
-//
-// A session may outlive its irisd: another process keeps the socket, and the next irisd says so by
-// kRestarted, at any time after kWelcome. irisd reads and drops all that the client sent before its
-// kRestartSeen of that generation: calls, cancellations, what was taken, acknowledgements and
-// descriptors alike. From there on everything counts anew. The client makes the calls again that
-// have no final answer, with new numbers, which go on upwards; it acknowledges only descriptors
-// that it received after kRestarted. A client that is told of another restart before it has
-// answered may answer the last one alone.
-//
-// Nothing else is legal: a frame that is short, long, of unknown type, with descriptors nobody
-// asked for, or from another pid than the one that connected, ends the session with kError.
+// The session socket's frames. One SOCK_SEQPACKET packet is one frame: a FrameHeader, then the
+// payload struct of its type, as in memory (both ends are on one machine), with descriptors
+// (SCM_RIGHTS). docs/protocol.md has the order of frames, and the rules for calls and restarts.
 #pragma once
 
 #include <sys/socket.h>
@@ -68,27 +24,27 @@ namespace iris::wire {
 
 inline constexpr uint32_t kMagic = 0x53495249;  // "IRIS"
 inline constexpr uint16_t kVersion = 1;         // of every frame; the only one this code speaks
-// A hello whose version_max is at least this says that the client knows kRestarted and
-// kRestartSeen. The header of a frame has kVersion all the same.
+// A client whose hello has at least this version_max knows kRestarted and kRestartSeen. The header
+// of a frame has kVersion all the same.
 inline constexpr uint16_t kVersionRestarts = 2;
 
 enum class FrameType : uint16_t {
-  kHello = 1,
-  kChallenge = 2,
-  kChallengeReply = 3,
-  kWelcome = 4,
-  kError = 5,
-  kDescriptors = 6,
-  kAck = 7,
-  kRpcRequest = 8,
-  kRpcSocket = 9,
-  kCall = 10,
-  kCancelCall = 11,
-  kTaken = 12,
-  kAnswer = 13,
-  kFailure = 14,
-  kRestarted = 15,
-  kRestartSeen = 16,
+  kHello = 1,           // of the client
+  kChallenge = 2,       // of irisd, only if the kernel has no SO_PEERPIDFD
+  kChallengeReply = 3,  // of the client; its SCM_CREDENTIALS name the connecting process
+  kWelcome = 4,         // of irisd, with the socket of the session's gRPC channel
+  kError = 5,           // of irisd, which then closes the socket
+  kDescriptors = 6,     // of irisd
+  kAck = 7,             // of the client
+  kRpcRequest = 8,      // of the client: its gRPC socket is lost
+  kRpcSocket = 9,       // of irisd, with a new gRPC socket
+  kCall = 10,           // of the client
+  kCancelCall = 11,     // of the client
+  kTaken = 12,          // of the client: one message of a stream was read
+  kAnswer = 13,         // of irisd
+  kFailure = 14,        // of irisd
+  kRestarted = 15,      // of irisd
+  kRestartSeen = 16,    // of the client
 };
 
 struct FrameHeader {
@@ -100,7 +56,7 @@ struct FrameHeader {
 };
 static_assert(sizeof(FrameHeader) == 16);
 
-// The client calls by kCall: kWelcome needs no gRPC socket.
+// In HelloPayload: the client calls by kCall, and needs no gRPC socket.
 inline constexpr uint32_t kCallsByFrames = 1;
 
 struct HelloPayload {
@@ -168,7 +124,7 @@ enum class CallMethod : uint32_t {
 };
 
 // `bytes` bytes of the request follow, if these are at most kMaxCallFrameBytes; else they are in
-// the descriptor that rides along.
+// the descriptor of the frame.
 struct CallPayload {
   uint64_t call = 0;
   uint32_t method = 0;  // CallMethod
@@ -208,63 +164,45 @@ static_assert(kMaxPayloadBytes >= sizeof(FailurePayload));
 static_assert(kMaxPayloadBytes >= sizeof(DescriptorsPayload));
 static_assert(kMaxPayloadBytes >= sizeof(CallPayload) + kMaxCallFrameBytes);
 
-// One received frame. `sender` is what the kernel says of the process that sent it (pid 0 where
-// SO_PASSCRED is off).
+// One received frame. `sender` is from the kernel (pid 0 if SO_PASSCRED is off).
 struct Frame {
   FrameType type = FrameType::kError;
   std::vector<uint8_t> payload;
   std::vector<UniqueFd> fds;
   struct ucred sender = {};
 
-  // The payload as struct P. kInvalidArgument if its length is not sizeof(P).
-  template <typename P>
-  absl::StatusOr<P> As() const {
-    static_assert(std::is_trivially_copyable_v<P>);
-    if (payload.size() != sizeof(P)) {
-      return absl::InvalidArgumentError("session frame has the wrong length for its type");
-    }
-    P p;
-    std::memcpy(&p, payload.data(), sizeof(P));
-    return p;
-  }
-
   // The payload as struct P and the bytes after it, which are valid as long as the frame.
   // kInvalidArgument if it is shorter than P.
   template <typename P>
   absl::StatusOr<std::pair<P, std::string_view>> Split() const {
     static_assert(std::is_trivially_copyable_v<P>);
-    if (payload.size() < sizeof(P)) {
-      return absl::InvalidArgumentError("session frame has the wrong length for its type");
-    }
+    if (payload.size() < sizeof(P)) return WrongLength();
     std::pair<P, std::string_view> parts;
     std::memcpy(&parts.first, payload.data(), sizeof(P));
     parts.second = {reinterpret_cast<const char*>(payload.data()) + sizeof(P),
                     payload.size() - sizeof(P)};
     return parts;
   }
+
+  // The payload as struct P. kInvalidArgument if its length is not sizeof(P).
+  template <typename P>
+  absl::StatusOr<P> As() const {
+    if (payload.size() != sizeof(P)) return WrongLength();
+    return Split<P>()->first;
+  }
+
+ private:
+  static absl::Status WrongLength() {
+    return absl::InvalidArgumentError("session frame has the wrong length for its type");
+  }
 };
 
-// Sends one frame; never blocks. `fds` are borrowed: the kernel duplicates them.
-// kUnavailable: the peer is gone. kResourceExhausted: its queue is full, or too many descriptors
-// are in flight; nothing was sent. Thread-safe in so far as the kernel orders packets.
-absl::Status SendFrame(int socket, FrameType type, absl::Span<const uint8_t> payload,
-                       absl::Span<const int> fds = {});
-// The payload in two parts.
+// Sends one frame, whose payload is `head` and `tail`; never blocks. `fds` are borrowed: the kernel
+// duplicates them. kUnavailable: the peer is gone. kResourceExhausted: its queue is full, or too
+// many descriptors are in flight; nothing was sent. Thread-safe in so far as the kernel orders
+// packets.
 absl::Status SendFrame(int socket, FrameType type, absl::Span<const uint8_t> head,
-                       std::string_view tail, absl::Span<const int> fds);
-// Sends a frame of a type without payload.
-inline absl::Status SendEmptyFrame(int socket, FrameType type, absl::Span<const int> fds = {}) {
-  return SendFrame(socket, type, absl::Span<const uint8_t>(), fds);
-}
-
-template <typename P>
-absl::Status SendFrame(int socket, FrameType type, const P& payload,
-                       absl::Span<const int> fds = {}) {
-  static_assert(std::is_trivially_copyable_v<P>);
-  return SendFrame(socket, type,
-                   absl::MakeConstSpan(reinterpret_cast<const uint8_t*>(&payload), sizeof(payload)),
-                   fds);
-}
+                       std::string_view tail = {}, absl::Span<const int> fds = {});
 
 // A struct, and the bytes that follow it.
 template <typename P>
@@ -275,15 +213,24 @@ absl::Status SendFrame(int socket, FrameType type, const P& payload, std::string
                    absl::MakeConstSpan(reinterpret_cast<const uint8_t*>(&payload), sizeof(payload)),
                    bytes, fds);
 }
+template <typename P>
+absl::Status SendFrame(int socket, FrameType type, const P& payload,
+                       absl::Span<const int> fds = {}) {
+  return SendFrame(socket, type, payload, std::string_view(), fds);
+}
 
-// Receives one frame; never blocks. Descriptors that came with it are owned by the frame; on any
-// error they are in *refused, or closed if that is null. kUnavailable: the peer closed, and all
-// that it said has been received. kFailedPrecondition with "no frame yet" in the message: see
-// IsNoFrameYet. kInvalidArgument: what came is not a frame; the text says why.
-// kFailedPrecondition: another version.
+// Of a type that has no payload.
+inline absl::Status SendEmptyFrame(int socket, FrameType type, absl::Span<const int> fds = {}) {
+  return SendFrame(socket, type, absl::Span<const uint8_t>(), "", fds);
+}
+
+// Receives one frame; never blocks. The frame owns its descriptors; on an error they are in
+// *refused, or closed if that is null. kUnavailable: the peer closed, and all its frames have been
+// received. kInvalidArgument: it is no frame. kFailedPrecondition: another version, or
+// IsNoFrameYet.
 absl::StatusOr<Frame> ReceiveFrame(int socket, std::vector<UniqueFd>* refused = nullptr);
 
-// True for ReceiveFrame's answer when the socket is empty.
+// True if ReceiveFrame found the socket empty.
 bool IsNoFrameYet(const absl::Status& status);
 
 // Builds an error payload; text beyond the limit is cut.
@@ -292,7 +239,7 @@ ErrorPayload MakeErrorPayload(const absl::Status& status);
 // The status that an error payload carries; hostile lengths and codes are bounded.
 absl::Status StatusFromErrorPayload(const ErrorPayload& payload);
 
-// The one translation from errno: "<what>: <strerror>", with the code that fits the number.
+// "<what>: <strerror>", with the code that fits the number. All code translates errno by this.
 absl::Status ErrnoStatus(int error, std::string_view what);
 
 }  // namespace iris::wire

@@ -1,5 +1,4 @@
-// Limits of the protocol, one place for both sides. irisd enforces them; docs/protocol.md lists
-// them.
+// Limits of the protocol for both sides. irisd enforces them; docs/protocol.md lists them.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +22,6 @@ inline constexpr uint32_t kListPageMax = 1024;
 inline constexpr size_t kMaxListBytes = 64 << 10;  // of a page's reply
 inline constexpr uint32_t kMaxSegmentsPerHeap = 64;
 inline constexpr uint32_t kMaxAllocationsPerJob = 1 << 20;
-// Allocations of the ranks' own, as descriptors came of them, that registered memory lies in.
 inline constexpr uint32_t kMaxRegisteredPiecesPerJob = 1024;
 inline constexpr uint64_t kMinAlignmentBytes = 1024;
 inline constexpr uint64_t kMaxAlignmentBytes = 1ull << 30;
@@ -36,18 +34,16 @@ inline constexpr uint32_t kMaxDescriptorsPerFrame = 16;  // that irisd sends
 inline constexpr uint32_t kMaxDescriptorsPerCall = 128;  // of memory to be registered
 inline constexpr uint32_t kDescriptorWindow = 32;        // sent and not acknowledged, per session
 inline constexpr size_t kMaxRpcBytes = 4 << 20;
-// The largest request that irisd reads: the largest value of a broadcast, and the fields around it.
+// A request with the largest value of a broadcast.
 inline constexpr size_t kMaxRequestBytes = kMaxBroadcastBytes + (64 << 10);
-// The largest request, or piece of an answer, in a frame of the session socket.
+// Part of a request or an answer in one frame of the session socket.
 inline constexpr size_t kMaxCallFrameBytes = 16 << 10;
-// Calls of one session, or of one connection, that are under way. Every team of a rank may be in a
-// collective at once: with fewer calls than teams, ranks could wait for each other.
+// Calls of one session or connection at a time. Every team of a rank may be in a collective at
+// once: with fewer calls than teams, ranks could wait for each other.
 inline constexpr uint32_t kMaxCallsPerConnection = kMaxTeamsPerJob + 16;
 inline constexpr uint32_t kMaxCallsPerTenant = 16384;
-// Messages of a stream that are on their way to a reader.
-inline constexpr uint32_t kStreamCredits = 8;
-// gRPC sockets that a session gets in place of lost ones: so many at once, then one in each
-// interval.
+inline constexpr uint32_t kStreamCredits = 8;  // messages of a stream on their way to a reader
+// Replacements for lost gRPC sockets of a session: a burst, then one in each interval.
 inline constexpr uint32_t kRpcSocketBurst = 4;
 inline constexpr uint32_t kRpcSocketIntervalMs = 250;
 

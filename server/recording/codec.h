@@ -1,6 +1,8 @@
-// Codec: plain values as bytes, and back. Field by field, little-endian, lengths before what is
-// repeated; no names, so bytes are read by the build that wrote them (Recording checks the Layout).
-// Pure. Bytes to be read may be hostile.
+// Codec: plain values as bytes and back, as text, and the layout of their types. Visit lists the
+// parts of a value; an archive says what becomes of each.
+//
+// Bytes have no names: lengths come before lists, numbers are little-endian. Only the build that
+// wrote them reads them (Replay compares the layout). Pure. Bytes to be read may be hostile.
 #pragma once
 
 #include <bit>
@@ -9,12 +11,15 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
@@ -29,228 +34,252 @@ static_assert(std::endian::native == std::endian::little);
 template <typename T>
 concept Scalar = std::is_integral_v<T> || std::is_enum_v<T>;
 
+template <typename T, template <typename...> class Of>
+inline constexpr bool kIs = false;
+template <template <typename...> class Of, typename... Parts>
+inline constexpr bool kIs<Of<Parts...>, Of> = true;
+
+template <typename T>
+struct ElementOf {
+  using Type = typename T::value_type;
+};
+template <typename Key, typename Value>
+struct ElementOf<std::map<Key, Value>> {
+  using Type = std::pair<Key, Value>;
+};
+
+// An archive has
+//   kReads             it sets the values
+//   kOfTypes           it visits each type once, also where the value is empty
+//   Leaf(x)            for scalars and strings, and for what it treats in a way of its own
+//   Count(n), Has(b)   length of a list or index of a variant; true if an optional has a value
+//   Mark(text)         what people read between the parts
+// Visit returns false as soon as Leaf, Count or Has does.
+template <typename A, typename T>
+bool Visit(A& a, T& x);
+
+// Visits `to(x)` in place of x.
+template <typename A, typename T, typename To, typename From>
+bool VisitAs(A& a, T& x, To to, From from) {
+  auto part = to(x);
+  if (!Visit(a, part)) return false;
+  if constexpr (A::kReads) x = from(std::move(part));
+  return true;
+}
+
+template <typename A, typename List>
+bool VisitList(A& a, List& list) {
+  using Element = typename ElementOf<std::remove_const_t<List>>::Type;
+  uint32_t n = static_cast<uint32_t>(list.size());
+  if (!a.Count(n)) return false;
+  a.Mark("[");
+  if constexpr (A::kReads || A::kOfTypes) {
+    if constexpr (A::kReads) list.clear();
+    for (n = A::kOfTypes ? 1 : n; n > 0; --n) {
+      Element element{};
+      if (!Visit(a, element)) return false;
+      if constexpr (A::kReads) list.insert(list.end(), std::move(element));
+    }
+  } else {
+    for (const auto& element : list) {
+      if (!Visit(a, element)) return false;
+      a.Mark(" ");
+    }
+  }
+  a.Mark("]");
+  return true;
+}
+
+template <typename A, typename T>
+bool VisitOptional(A& a, T& x) {
+  bool has = x.has_value();
+  if (!a.Has(has)) return false;
+  if constexpr (A::kReads || A::kOfTypes) {
+    typename std::remove_const_t<T>::value_type value{};
+    if ((has || A::kOfTypes) && !Visit(a, value)) return false;
+    if constexpr (A::kReads) x = has ? std::optional(std::move(value)) : std::nullopt;
+    return true;
+  } else {
+    return !has || Visit(a, *x);
+  }
+}
+
+template <typename A, typename T, size_t... i>
+bool VisitVariant(A& a, T& x, std::index_sequence<i...>) {
+  uint32_t index = static_cast<uint32_t>(x.index());
+  if (!a.Count(index)) return false;
+  if constexpr (A::kReads) {
+    return ((i == index && Visit(a, x.template emplace<i>())) || ...);
+  } else if constexpr (A::kOfTypes) {
+    std::tuple<std::variant_alternative_t<i, T>...> all;
+    return ((Visit(a, std::get<i>(all)) && (a.Mark("|"), true)) && ...);
+  } else {
+    return std::visit([&a](const auto& one) { return Visit(a, one); }, x);
+  }
+}
+
+template <typename A, typename T>
+bool Visit(A& a, T& x) {
+  using V = std::remove_const_t<T>;
+  if constexpr (requires { a.Leaf(x); }) {
+    return a.Leaf(x);
+  } else if constexpr (std::is_same_v<V, SharedBytes>) {
+    return VisitAs(
+        a, x, [](const SharedBytes& bytes) { return std::string(bytes.view()); },
+        [](std::string bytes) { return SharedBytes(std::move(bytes)); });
+  } else if constexpr (std::is_same_v<V, absl::Time>) {
+    return VisitAs(a, x, absl::ToUnixNanos, absl::FromUnixNanos);
+  } else if constexpr (std::is_same_v<V, absl::Duration>) {
+    return VisitAs(a, x, absl::ToInt64Nanoseconds, absl::Nanoseconds<int64_t>);
+  } else if constexpr (std::is_same_v<V, absl::Status>) {
+    return VisitAs(
+        a, x,
+        [](const absl::Status& status) {
+          return std::pair(proto::NumberOf(status.code()), std::string(status.message()));
+        },
+        [](const std::pair<uint32_t, std::string>& parts) {
+          return absl::Status(proto::CodeOf(parts.first), parts.second);
+        });
+  } else if constexpr (kIs<V, std::pair>) {
+    if (!Visit(a, x.first)) return false;
+    a.Mark(":");
+    return Visit(a, x.second);
+  } else if constexpr (kIs<V, std::vector> || kIs<V, std::map>) {
+    return VisitList(a, x);
+  } else if constexpr (kIs<V, std::optional>) {
+    return VisitOptional(a, x);
+  } else if constexpr (kIs<V, std::variant>) {
+    return VisitVariant(a, x, std::make_index_sequence<std::variant_size_v<V>>());
+  } else {
+    static_assert(std::is_aggregate_v<V>);
+    a.Mark(TypeName<V>());
+    a.Mark("{");
+    const bool all = std::apply(
+        [&a](auto&... field) { return ((Visit(a, field) && (a.Mark(" "), true)) && ...); },
+        Fields(x));
+    a.Mark("}");
+    return all;
+  }
+}
+
 class Encoder {
  public:
+  static constexpr bool kReads = false, kOfTypes = false;
+
+  template <typename T>
+  void Put(const T& value) {
+    Visit(*this, value);
+  }
   std::string Take() { return std::move(bytes_); }
 
   template <Scalar T>
-  void Put(const T& value) {
+  bool Leaf(const T& value) {
     bytes_.append(reinterpret_cast<const char*>(&value), sizeof(value));
+    return true;
   }
-  void Put(const std::string& text) {
-    Put(static_cast<uint32_t>(text.size()));
+  bool Leaf(const std::string& text) {
+    Leaf(static_cast<uint32_t>(text.size()));
     bytes_.append(text);
+    return true;
   }
-  void Put(const SharedBytes& bytes) { Put(std::string(bytes.view())); }
-  void Put(absl::Time time) { Put(absl::ToUnixNanos(time)); }
-  void Put(absl::Duration duration) { Put(absl::ToInt64Nanoseconds(duration)); }
-  void Put(const absl::Status& status) {
-    Put(static_cast<int32_t>(status.code()));
-    Put(std::string(status.message()));
-  }
-  template <typename A, typename B>
-  void Put(const std::pair<A, B>& pair) {
-    Put(pair.first);
-    Put(pair.second);
-  }
-  template <typename T>
-  void Put(const std::vector<T>& all) {
-    PutAll(all);
-  }
-  template <typename K, typename V>
-  void Put(const std::map<K, V>& all) {
-    PutAll(all);
-  }
-  template <typename T>
-  void Put(const std::optional<T>& value) {
-    Put(value.has_value());
-    if (value.has_value()) Put(*value);
-  }
-  template <typename... T>
-  void Put(const std::variant<T...>& value) {
-    Put(static_cast<uint32_t>(value.index()));
-    std::visit([this](const auto& one) { this->Put(one); }, value);
-  }
-  template <typename T>
-  requires std::is_aggregate_v<T>
-  void Put(const T& value) {
-    std::apply(
-        [this](const auto&... field) {
-          (void)this;  // of a struct without fields
-          (Put(field), ...);
-        },
-        Fields(value));
-  }
+  bool Count(uint32_t n) { return Leaf(n); }
+  bool Has(bool has) { return Leaf(has); }
+  void Mark(std::string_view /*text*/) {}
 
  private:
-  template <typename All>
-  void PutAll(const All& all) {
-    Put(static_cast<uint32_t>(all.size()));
-    for (const auto& one : all) Put(one);
-  }
-
   std::string bytes_;
 };
 
-// Each Get is false, and the value unspecified, if the bytes end early or are no such value.
 class Decoder {
  public:
+  static constexpr bool kReads = true, kOfTypes = false;
+
   explicit Decoder(absl::string_view bytes) : bytes_(bytes) {}
+
+  // False, and the value unspecified, if the bytes end early or are no such value.
+  template <typename T>
+  bool Get(T* value) {
+    return Visit(*this, *value);
+  }
   bool done() const { return bytes_.empty(); }
 
   template <Scalar T>
-  bool Get(T* value) {
-    if (bytes_.size() < sizeof(*value)) return false;
+  bool Leaf(T& value) {
+    if (bytes_.size() < sizeof(value)) return false;
     if constexpr (std::is_same_v<T, bool>) {
       if (bytes_[0] != 0 && bytes_[0] != 1) return false;
     }
-    std::memcpy(value, bytes_.data(), sizeof(*value));
-    bytes_.remove_prefix(sizeof(*value));
+    std::memcpy(&value, bytes_.data(), sizeof(value));
+    bytes_.remove_prefix(sizeof(value));
     return true;
   }
-  bool Get(std::string* text) {
+  bool Leaf(std::string& text) {
     uint32_t n;
-    if (!Get(&n) || n > bytes_.size()) return false;
-    *text = std::string(bytes_.substr(0, n));
+    if (!Leaf(n) || n > bytes_.size()) return false;
+    text = std::string(bytes_.substr(0, n));
     bytes_.remove_prefix(n);
     return true;
   }
-  bool Get(SharedBytes* bytes) {
-    std::string text;
-    if (!Get(&text)) return false;
-    *bytes = SharedBytes(std::move(text));
-    return true;
-  }
-  bool Get(absl::Time* time) {
-    int64_t ns;
-    if (!Get(&ns)) return false;
-    *time = absl::FromUnixNanos(ns);
-    return true;
-  }
-  bool Get(absl::Duration* duration) {
-    int64_t ns;
-    if (!Get(&ns)) return false;
-    *duration = absl::Nanoseconds(ns);
-    return true;
-  }
-  bool Get(absl::Status* status) {
-    int32_t code;
-    std::string text;
-    if (!Get(&code) || !Get(&text)) return false;
-    *status = absl::Status(proto::CodeOf(static_cast<uint32_t>(code)), text);
-    return true;
-  }
-  template <typename A, typename B>
-  bool Get(std::pair<A, B>* pair) {
-    return Get(&pair->first) && Get(&pair->second);
-  }
-  template <typename T>
-  bool Get(std::vector<T>* all) {
-    uint32_t n;
-    if (!Get(&n)) return false;
-    all->clear();
-    for (; n > 0; --n) {
-      if (!Get(&all->emplace_back())) return false;
-    }
-    return true;
-  }
-  template <typename K, typename V>
-  bool Get(std::map<K, V>* all) {
-    uint32_t n;
-    if (!Get(&n)) return false;
-    all->clear();
-    for (; n > 0; --n) {
-      std::pair<K, V> entry;
-      if (!Get(&entry)) return false;
-      all->insert(std::move(entry));
-    }
-    return true;
-  }
-  template <typename T>
-  bool Get(std::optional<T>* value) {
-    bool has;
-    if (!Get(&has)) return false;
-    value->reset();
-    return !has || Get(&value->emplace());
-  }
-  template <typename... T>
-  bool Get(std::variant<T...>* value) {
-    uint32_t index;
-    return Get(&index) && GetAlternative<0>(value, index);
-  }
-  template <typename T>
-  requires std::is_aggregate_v<T>
-  bool Get(T* value) {
-    return std::apply(
-        [this](auto&... field) {
-          (void)this;  // of a struct without fields
-          return (Get(&field) && ...);
-        },
-        Fields(*value));
-  }
+  bool Count(uint32_t& n) { return Leaf(n); }
+  bool Has(bool& has) { return Leaf(has); }
+  void Mark(std::string_view /*text*/) {}
 
  private:
-  template <size_t i, typename... T>
-  bool GetAlternative(std::variant<T...>* value, uint32_t index) {
-    if constexpr (i == sizeof...(T)) {
-      return false;
-    } else {
-      return i == index ? Get(&value->template emplace<i>()) : GetAlternative<i + 1>(value, index);
-    }
-  }
-
   absl::string_view bytes_;
 };
 
-// How a type is laid out in bytes: the same text, the same layout.
-template <typename T>
-struct Layout {
-  static std::string Text() {
-    if constexpr (Scalar<T>) {
-      return absl::StrCat(sizeof(T));
-    } else if constexpr (std::is_aggregate_v<T>) {
-      std::string text =
-          absl::StrCat(absl::string_view(TypeName<T>().data(), TypeName<T>().size()), "{");
-      T* none = nullptr;
-      AppendFields(&text, none);
-      return text + "}";
+// One line of text: of a value, for comparing; or of how its type lies in bytes.
+template <bool of_types>
+class TextWriter {
+ public:
+  static constexpr bool kReads = false, kOfTypes = of_types;
+
+  std::string Take() { return std::move(text_); }
+
+  template <Scalar T>
+  bool Leaf(const T& value) {
+    if constexpr (of_types) {
+      return Append(sizeof(value));
+    } else if constexpr (std::is_enum_v<T>) {
+      return Append(static_cast<std::underlying_type_t<T>>(value));
     } else {
-      return absl::StrCat(absl::string_view(TypeName<T>().data(), TypeName<T>().size()));
+      return Append(value);
     }
   }
+  bool Leaf(const std::string& text) { return Append("'", absl::CEscape(text), "'"); }
+  bool Leaf(const absl::Duration& time) { return Append(absl::ToInt64Nanoseconds(time), "ns"); }
+  bool Leaf(const absl::Status& status) {
+    return Append(absl::StatusCodeToString(status.code()), " '", absl::CEscape(status.message()),
+                  "'");
+  }
+  bool Count(uint32_t /*n*/) { return true; }
+  bool Has(bool has) { return Append(of_types ? "?" : has ? "" : "none"); }
+  void Mark(std::string_view text) { text_.append(text); }
 
  private:
-  template <typename S>
-  static void AppendFields(std::string* text, S*) {
-    using Tuple = decltype(Fields(std::declval<S&>()));
-    [text]<typename... F>(std::type_identity<std::tuple<F...>>) {
-      (absl::StrAppend(text, Layout<std::remove_reference_t<F>>::Text(), ","), ...);
-    }(std::type_identity<Tuple>());
+  template <typename... Parts>
+  bool Append(const Parts&... parts) {
+    absl::StrAppend(&text_, parts...);
+    return true;
   }
+
+  std::string text_;
 };
+
 template <typename T>
-struct Layout<std::vector<T>> {
-  static std::string Text() { return absl::StrCat("[", Layout<T>::Text(), "]"); }
-};
+std::string ValueText(const T& value) {
+  TextWriter</*of_types=*/false> writer;
+  Visit(writer, value);
+  return writer.Take();
+}
+
+// Types of one layout have one text.
 template <typename T>
-struct Layout<std::optional<T>> {
-  static std::string Text() { return absl::StrCat(Layout<T>::Text(), "?"); }
-};
-template <typename A, typename B>
-struct Layout<std::pair<A, B>> {
-  static std::string Text() { return absl::StrCat(Layout<A>::Text(), "&", Layout<B>::Text()); }
-};
-template <typename K, typename V>
-struct Layout<std::map<K, V>> {
-  static std::string Text() { return absl::StrCat("[", Layout<std::pair<K, V>>::Text(), "]"); }
-};
-template <typename... T>
-struct Layout<std::variant<T...>> {
-  static std::string Text() {
-    std::string text;
-    (absl::StrAppend(&text, Layout<T>::Text(), "|"), ...);
-    return text;
-  }
-};
+std::string LayoutText() {
+  TextWriter</*of_types=*/true> writer;
+  const T value{};
+  Visit(writer, value);
+  return writer.Take();
+}
 
 }  // namespace iris::server::recording

@@ -1,8 +1,5 @@
-// Fields: a plain struct as the list of its fields, so that one piece of code writes, reads or
-// prints any of them. Pure; everything is known when it is compiled.
-//
-// A struct that gets a field needs nothing here: its fields are counted by the compiler, and a
-// count that were wrong would not compile.
+// Fields: a plain struct as the list of its fields. The compiler counts them, so a new field needs
+// nothing here. Pure.
 #pragma once
 
 #include <cstddef>
@@ -14,10 +11,9 @@ namespace iris::server::recording {
 
 namespace internal {
 
-// Can be made into a field of any type.
 struct AnyField {
   template <typename T>
-  operator T() const;  // NOLINT: implicit on purpose; never defined
+  operator T() const;  // NOLINT: implicit, to initialize any field; never defined
 };
 
 template <typename T, size_t... I>
@@ -37,54 +33,30 @@ constexpr size_t CountFields() {
 
 }  // namespace internal
 
-// How many fields T has. Specialised for structs that the compiler cannot count.
-template <typename T>
-inline constexpr size_t kFieldCount = internal::CountFields<T>();
-
 // References to the fields of `x`, in order.
 template <typename T>
 auto Fields(T& x) {
-  constexpr size_t n = kFieldCount<std::remove_const_t<T>>;
+  constexpr size_t n = internal::CountFields<std::remove_const_t<T>>();
   static_assert(n <= 12, "add a line below");
-  if constexpr (n == 0) {
-    return std::tie();
-  } else if constexpr (n == 1) {
-    auto& [a] = x;
-    return std::tie(a);
-  } else if constexpr (n == 2) {
-    auto& [a, b] = x;
-    return std::tie(a, b);
-  } else if constexpr (n == 3) {
-    auto& [a, b, c] = x;
-    return std::tie(a, b, c);
-  } else if constexpr (n == 4) {
-    auto& [a, b, c, d] = x;
-    return std::tie(a, b, c, d);
-  } else if constexpr (n == 5) {
-    auto& [a, b, c, d, e] = x;
-    return std::tie(a, b, c, d, e);
-  } else if constexpr (n == 6) {
-    auto& [a, b, c, d, e, f] = x;
-    return std::tie(a, b, c, d, e, f);
-  } else if constexpr (n == 7) {
-    auto& [a, b, c, d, e, f, g] = x;
-    return std::tie(a, b, c, d, e, f, g);
-  } else if constexpr (n == 8) {
-    auto& [a, b, c, d, e, f, g, h] = x;
-    return std::tie(a, b, c, d, e, f, g, h);
-  } else if constexpr (n == 9) {
-    auto& [a, b, c, d, e, f, g, h, i] = x;
-    return std::tie(a, b, c, d, e, f, g, h, i);
-  } else if constexpr (n == 10) {
-    auto& [a, b, c, d, e, f, g, h, i, j] = x;
-    return std::tie(a, b, c, d, e, f, g, h, i, j);
-  } else if constexpr (n == 11) {
-    auto& [a, b, c, d, e, f, g, h, i, j, k] = x;
-    return std::tie(a, b, c, d, e, f, g, h, i, j, k);
-  } else {
-    auto& [a, b, c, d, e, f, g, h, i, j, k, l] = x;
-    return std::tie(a, b, c, d, e, f, g, h, i, j, k, l);
+#define IRIS_FIELDS_IF(count, ...) \
+  if constexpr (n == count) {      \
+    auto& [__VA_ARGS__] = x;       \
+    return std::tie(__VA_ARGS__);  \
   }
+  if constexpr (n == 0) return std::tie();
+  IRIS_FIELDS_IF(1, a)
+  IRIS_FIELDS_IF(2, a, b)
+  IRIS_FIELDS_IF(3, a, b, c)
+  IRIS_FIELDS_IF(4, a, b, c, d)
+  IRIS_FIELDS_IF(5, a, b, c, d, e)
+  IRIS_FIELDS_IF(6, a, b, c, d, e, f)
+  IRIS_FIELDS_IF(7, a, b, c, d, e, f, g)
+  IRIS_FIELDS_IF(8, a, b, c, d, e, f, g, h)
+  IRIS_FIELDS_IF(9, a, b, c, d, e, f, g, h, i)
+  IRIS_FIELDS_IF(10, a, b, c, d, e, f, g, h, i, j)
+  IRIS_FIELDS_IF(11, a, b, c, d, e, f, g, h, i, j, k)
+  IRIS_FIELDS_IF(12, a, b, c, d, e, f, g, h, i, j, k, l)
+#undef IRIS_FIELDS_IF
 }
 
 // The name of a type, without its namespaces and template arguments.

@@ -1,5 +1,5 @@
-// What a recording holds: a header, then a record for each input. In the file each stands behind
-// its length (32 bits). Plain data.
+// A recording is a header, then a record for each input; each follows its length (32 bits) in the
+// file. Plain data.
 #pragma once
 
 #include <string>
@@ -26,7 +26,7 @@ struct Record {
 };
 
 inline std::string FileLayout() {
-  return absl::StrCat(Layout<MachineSetup>::Text(), Layout<Record>::Text());
+  return absl::StrCat(LayoutText<MachineSetup>(), LayoutText<Record>());
 }
 
 }  // namespace iris::server::recording

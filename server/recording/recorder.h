@@ -1,9 +1,8 @@
-// Recorder: writes every input of a JobMachine, its time and its effects to one file, from which
-// replay.h makes the same machine do the same again. For whoever must find out why irisd did what
-// it did, and for tests.
+// Recorder: writes every input of a JobMachine, its time and its effects to one file, for Replay:
+// to find out why irisd did something, and for tests.
 //
-// Not thread-safe: the machine's owner locks. Owns the file. A recording holds what clients said,
-// broadcast values included: the file is new, and its owner's alone.
+// Not thread-safe: the machine's owner locks. Owns the file. A recording holds all data of clients'
+// calls, also broadcast values: the file is new and private.
 #pragma once
 
 #include <cstdint>
@@ -21,14 +20,13 @@
 
 namespace iris::server {
 
-// What a JobMachine is made of: the same, and the same inputs, give the same effects.
+// The arguments of a JobMachine: with these and the same inputs it has the same effects.
 struct MachineSetup {
   JobLimits limits;
   std::vector<Ledger::DeviceAccount> devices;
   uint32_t operator_uid = 0;
   UnusablePairs unusable;
-  // Of MachineState::Encode: it goes on with this. Empty: it begins with nothing.
-  std::string state;
+  std::string state;  // MachineState::Encode of the machine at its start; empty: it had none
 
   Ledger MakeLedger() const { return Ledger(devices, operator_uid); }
 };
@@ -37,19 +35,18 @@ class Recorder {
  public:
   static constexpr uint64_t kMaxBytes = 1ull << 30;
 
-  // Recordings of earlier processes that stay: FILE.1 is the last one, then FILE.2 and so on.
-  static constexpr int kEarlierFiles = 3;
+  static constexpr int kEarlierFiles = 3;  // recordings that stay: FILE.1 is the latest
 
-  // Makes the file (mode 0600). A regular file of this user's that has the name is renamed to
-  // FILE.1. kAlreadyExists: something else has the name; it is left alone.
+  // Makes the file (mode 0600). A regular file of this user with that name is renamed to FILE.1.
+  // kAlreadyExists: something else has the name, and stays.
   static absl::StatusOr<std::unique_ptr<Recorder>> Create(const std::string& file,
                                                           uint64_t max_bytes = kMaxBytes);
 
   // Once, before the first Record.
   void Begin(const MachineSetup& setup);
 
-  // Appends. False, once: this record found no room, or could not be written; it and all that
-  // follow are dropped and counted, so that what is in the file has no gap.
+  // Appends. False, once: the record found no room, or could not be written; it and all later ones
+  // are dropped and counted, so that the file has no gap.
   bool Record(const Input& input, const Time& now, const Effects& effects);
 
   const std::string& file() const { return file_; }

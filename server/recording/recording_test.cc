@@ -12,7 +12,6 @@
 #include "server/recording/codec.h"
 #include "server/recording/recorder.h"
 #include "server/recording/replay.h"
-#include "server/recording/value_text.h"
 
 namespace iris::server {
 namespace {

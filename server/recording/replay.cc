@@ -11,7 +11,6 @@
 #include "proto/wire/frame.h"
 #include "server/recording/codec.h"
 #include "server/recording/record.h"
-#include "server/recording/value_text.h"
 #include "server/state/machine_state.h"
 
 namespace iris::server {
@@ -21,14 +20,14 @@ struct FileCloser {
   void operator()(FILE* file) const { fclose(file); }
 };
 
-// Reads what stands behind a length. False at the end of the file; `*cut` if in the middle of one.
+// Reads a length and that many bytes. False at the end of the file; `*cut` if it ends within them.
 bool ReadPayload(FILE* file, std::string* payload, bool* cut) {
   uint32_t n = 0;
   const size_t got = fread(&n, 1, sizeof(n), file);
   *cut = got != 0 && got != sizeof(n);
   if (got != sizeof(n)) return false;
   payload->clear();
-  // The length may be nonsense: no more memory than the file has bytes.
+  // The length may be hostile: take no more memory than the file has bytes.
   char chunk[1 << 16];
   while (payload->size() < n) {
     const size_t want = std::min<size_t>(sizeof(chunk), n - payload->size());
@@ -42,7 +41,6 @@ bool ReadPayload(FILE* file, std::string* payload, bool* cut) {
   return true;
 }
 
-// Where two texts begin to differ, with what is around it.
 std::string Difference(absl::string_view recorded, absl::string_view now) {
   const auto at = std::mismatch(recorded.begin(), recorded.end(), now.begin(), now.end());
   const size_t from = static_cast<size_t>(at.first - recorded.begin());

@@ -1,4 +1,4 @@
-// Replay: makes a JobMachine do again what a recording says that one did. Pure but for reading the
+// Replay: feeds a recording to a new JobMachine, and compares the effects. Pure but for reading the
 // file.
 #pragma once
 
@@ -16,17 +16,16 @@ namespace iris::server {
 struct ReplayReport {
   uint64_t n_inputs = 0;
   uint64_t n_effect_bytes = 0;  // of all effects as text
-  bool cut = false;             // the last record is not whole: its writer was killed
+  bool cut = false;             // the last record is incomplete: its writer was killed
 };
 
-// Runs after each input; may put another machine in the place of this one.
+// Runs after each input; may replace the machine.
 using AfterInput =
     std::function<absl::Status(const MachineSetup& setup, std::unique_ptr<JobMachine>* machine)>;
 
-// Feeds every input of the recording to a new machine, at its time. kDataLoss: an input had other
-// effects than recorded (the message names it and shows both), or broke an invariant of the
-// machine. kFailedPrecondition: another build of irisd wrote the file. kInvalidArgument: it is no
-// recording.
+// kDataLoss: an input had other effects than recorded (the message names it and shows both), or
+// broke an invariant of the machine. kFailedPrecondition: another build of irisd wrote the file.
+// kInvalidArgument: it is no recording.
 absl::StatusOr<ReplayReport> Replay(const std::string& file, const AfterInput& after = nullptr);
 
 }  // namespace iris::server

@@ -1,10 +1,9 @@
-// Who waits for whom on the devices: from what each rank has put on its streams through a
-// communicator, and how far its device is.
+// Finds waits on the devices, from the operations that each rank has put on its streams through a
+// communicator, and the progress of its device.
 //
-// A member is in operation N if it has put it on a stream and has finished N operations. Of the
-// others, those that have finished fewer, or have not put it there, are the ones it waits for. If
-// there are none, it is those whose process is stopped; else those that the device is not seen
-// waiting in, if it is seen so on others.
+// A rank is in operation N if it has put it on a stream and has finished N operations. It waits for
+// ranks that have finished fewer, or have not put it on a stream. If there are none, it waits for
+// those whose process is stopped; else for those whose device is not seen waiting, if others' are.
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -20,15 +19,13 @@
 namespace iris::server {
 namespace {
 
-// Ranks are ahead of each other all the time. Where it is not known whether a device waits, a rank
-// that is behind for less long is no news, unless its process is stopped; nor is an operation that
-// all are in.
+// Ranks always run ahead of each other. If it is unknown whether a device waits, a shorter delay is
+// not reported unless a process is stopped, nor is an operation that all ranks are in.
 constexpr int64_t kNewsMs = 1000;
 
-// The name of an operation that its rank's page tells no more, or does not tell right.
+// Stands for an operation that has left its rank's page, or has no valid number there.
 constexpr char kLongAgo[] = "collective";
 
-// A member of a communicator.
 struct Place {
   Rank rank = 0;
   const wire::CollectiveRecord* record = nullptr;  // null: it has none yet
@@ -105,7 +102,7 @@ v1::Wait Describe(const WaitSources& from, const TeamInfo& team, const std::vect
   return wait;
 }
 
-// The wait in operation `number`, which some members are in; none if there is nothing to tell.
+// The wait in operation `number`, which some ranks are in; none if it is not worth reporting.
 std::optional<v1::Wait> WaitIn(const WaitSources& from, const TeamInfo& team,
                                const std::vector<Place>& places, uint32_t number) {
   std::set<Rank> inside;
@@ -131,13 +128,13 @@ std::optional<v1::Wait> WaitIn(const WaitSources& from, const TeamInfo& team,
     }
   }
   for (const Rank rank : missing) inside.erase(rank);
-  // A device counts with its first block: others of its blocks may wait for who is stopped.
+  // A device counts by its first block; its other blocks may wait for a stopped rank.
   for (const Place& place : places) {
     if (stopped && place.finished == number + 1 && place.n_put() == number + 1) {
       inside.insert(place.rank);
     }
   }
-  // A rank that is stopped behind all others keeps nobody waiting.
+  // If only stopped ranks are in the operation, no rank waits for them.
   if (inside.empty()) return std::nullopt;
   v1::Wait wait = Describe(from, team, places, number, inside, missing);
   if (missing.empty() && wait.waited_ms() < kNewsMs) return std::nullopt;

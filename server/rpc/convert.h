@@ -1,56 +1,92 @@
 // Protocol buffers to the server's own types and back. The only place that knows both. Pure.
 #pragma once
 
-#include <string>
+#include <type_traits>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "proto/iris/v1/admin.pb.h"
 #include "proto/iris/v1/heap.pb.h"
-#include "server/daemon.h"
-#include "server/event_log.h"
-#include "server/heap/ledger.h"
+#include "server/account/accounts.h"
+#include "server/events/event_log.h"
+#include "server/host/daemon.h"
 #include "server/job/job_machine.h"
+#include "server/state/message_fields.h"
+#include "server/state/operation_proto.h"
 
 namespace iris::server {
 
-// Durations of requests are hostile: beyond a year is a year.
-absl::Duration TimeoutFromMs(uint64_t timeout_ms);
+IRIS_FIELDS(JoinCall, v1::JoinRequest, (spec.job, job), (spec.rank, rank), (spec.n_ranks, n_ranks),
+            (spec.heap_bytes, heap_bytes), (spec.max_heap_bytes, max_heap_bytes),
+            (spec.device_uuid, device_uuid), (spec.local_rank, local_rank),
+            (spec.prealloc, prealloc), (spec.timeout, timeout_ms, ms),
+            (spec.team_sync_bytes, team_sync_bytes), (spec.number, number));
+IRIS_FIELDS(MappedCall, v1::MappedRequest, (job, job_id), epoch, base, error);
+// Without the operation.
+IRIS_FIELDS(OperateCall, v1::OperateRequest, (spec.job, job_id), (spec.team, team_id), (spec.k, k),
+            (spec.timeout, timeout_ms, ms), (spec.only_thread, only_thread));
+IRIS_FIELDS(GrowMappedCall, v1::GrowMappedRequest, (job, job_id), (grow, grow_id), error);
+IRIS_FIELDS(LeaveCall, v1::LeaveRequest, (job, job_id));
+IRIS_FIELDS(ResumeCall, v1::ResumeRequest, (job, job_id), (name, job), rank, epoch);
+IRIS_FIELDS(AwaitBarrierCall, v1::AwaitBarrierRequest, (spec.job, job_id), (spec.team, team_id),
+            (spec.epoch, epoch), (spec.missing, missing), (spec.only_thread, only_thread),
+            (spec.moment, moment), (spec.time_is_up, time_is_up));
 
-JoinSpec FromProto(const v1::JoinRequest& request);
-// The value of a broadcast is moved, not copied. kInvalidArgument: no operation is set.
-absl::StatusOr<OperationSpec> FromProto(v1::OperateRequest&& request);
+// The input of the machine that a request is, from this session. The value of a broadcast is moved,
+// not copied. Not ok: the call is refused with the status.
+template <typename Call, typename Request>
+absl::StatusOr<Input> ToInput(SessionId session, CallId call, Request&& request) {
+  Call input{session, call};
+  Read(request, &input);
+  if constexpr (std::is_same_v<Call, OperateCall>) {
+    absl::StatusOr<Operation> op = OperationOfRequest(std::move(request));
+    if (!op.ok()) return op.status();
+    input.spec.op = *std::move(op);
+  }
+  return input;
+}
 
-// The input of the machine that a request is, from this session. Calls::Ask finds them by the
-// request's type. Not ok: the call is refused with the status.
-absl::StatusOr<Input> ToInput(SessionId session, CallId call, v1::JoinRequest&& request);
-absl::StatusOr<Input> ToInput(SessionId session, CallId call, v1::MappedRequest&& request);
-absl::StatusOr<Input> ToInput(SessionId session, CallId call, v1::OperateRequest&& request);
-absl::StatusOr<Input> ToInput(SessionId session, CallId call, v1::GrowMappedRequest&& request);
-absl::StatusOr<Input> ToInput(SessionId session, CallId call, v1::LeaveRequest&& request);
-absl::StatusOr<Input> ToInput(SessionId session, CallId call, v1::ResumeRequest&& request);
-absl::StatusOr<Input> ToInput(SessionId session, CallId call, v1::AwaitBarrierRequest&& request);
+// Write fills messages by these.
+IRIS_FIELDS(SegmentInfo, v1::Segment, (id, segment_id), rank, index, offset_bytes, bytes);
+IRIS_FIELDS(TeamInfo, v1::TeamInfo, (id, team_id), ranks, barrier_slot, barrier_start_epoch,
+            sync_offset_bytes);
+// Without `used_bytes`.
+IRIS_FIELDS(driver::DeviceInfo, v1::Device, uuid, index, backend, name, memory_bytes,
+            granularity_bytes);
+IRIS_FIELDS(Done, v1::GrowMappedReply);
+IRIS_FIELDS(Done, v1::LeaveReply);
+IRIS_FIELDS(MappedResult, v1::MappedReply, same_address, world);
+IRIS_FIELDS(ResumeResult, v1::ResumeReply, state);
 
-v1::RankState ToProto(RankState state);
-v1::JobState ToProto(JobState state);
+IRIS_FIELDS(BarrierAnswer, v1::AwaitBarrierReply, moment, cannot_end,
+            (text.substr(0, wire::kMaxErrorTextBytes), text));
+IRIS_FIELDS(EventRecord, v1::Event, sequence, (time, time_unix_ms, ms), kind, job, rank, pid, text);
+IRIS_FIELDS(SessionSnapshot, v1::Session, (id, session_id), (caller.pid, pid),
+            (caller.party.uid, uid), (caller.gid, gid), job, rank, (created, created_unix_ms, ms));
+// Whose a heap, an allocation or a wait is.
+IRIS_FIELDS(JobSnapshot, v1::Heap, (id, job_id), (name, job), (party.uid, uid),
+            (stride_bytes, max_heap_bytes), allocated_bytes, largest_free_bytes);
+IRIS_FIELDS(JobSnapshot, v1::Allocation, (id, job_id), (name, job), (party.uid, uid));
+// Without the job.
+IRIS_FIELDS(AllocationSnapshot, v1::Allocation, offset_bytes, bytes, alignment_bytes, name, tensor,
+            (team, team_id), k, (created, created_unix_ms, ms), n_open, freed, registered);
+IRIS_FIELDS(DoorUse, v1::Tenant, sessions, admin_connections, calls, unread_bytes,
+            descriptors_in_flight);
+IRIS_FIELDS(AccountSnapshot, v1::Tenant, jobs, teams, allocations, registered_pieces, value_bytes,
+            descriptors, heap_bytes);
+IRIS_FIELDS(Daemon::KeptSnapshot, v1::KeptForNext, generation, descriptors, max_descriptors,
+            state_bytes, (status.message(), lost_because));
 
-void ToProto(const SegmentInfo& from, v1::Segment* to);
-void ToProto(const TeamInfo& from, v1::TeamInfo* to);
-void ToProto(const TensorInfo& from, v1::TensorInfo* to);
-void ToProto(const driver::DeviceInfo& from, uint64_t used_bytes, v1::Device* to);
 void ToProto(const JoinResult& from, absl::Span<const driver::DeviceInfo> devices,
              v1::JoinReply* to);
-void ToProto(const MappedResult& from, v1::MappedReply* to);
-void ToProto(const ResumeResult& from, v1::ResumeReply* to);
-// The text is cut to wire::kMaxErrorTextBytes.
-void ToProto(const BarrierAnswer& from, v1::AwaitBarrierReply* to);
 // Texts are cut to wire::kMaxErrorTextBytes. Leaves the value of a broadcast out: see
-// server/rpc/operate_reply.h.
+// SerializeOperateReply.
 void ToProto(const Outcome& from, v1::Outcome* to);
 void ToProto(const WatchItem& from, v1::WatchEvent* to);
-void ToProto(const EventRecord& from, v1::Event* to);
 void ToProto(const JobSnapshot& from, absl::Span<const driver::DeviceInfo> devices, v1::Job* to);
+void ToProto(const RankSnapshot& from, const JobSnapshot& job,
+             absl::Span<const driver::DeviceInfo> devices, v1::Heap* to);
 void ToProto(const AllocationSnapshot& from, const JobSnapshot& job, v1::Allocation* to);
 
 }  // namespace iris::server

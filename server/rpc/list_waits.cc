@@ -1,4 +1,4 @@
-// ListWaits: a page of who waits for whom. Looks at one job after the other.
+// ListWaits. It looks at one job after the other.
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -15,15 +15,13 @@
 namespace iris::server {
 namespace {
 
-// What one page may cost: the control pages of so many jobs.
-constexpr int kJobsLookedAt = 64;
+constexpr int kJobsLookedAt = 64;  // by one page at most
 
 struct LookedAt {
   JobSnapshot job;
   WaitsSnapshot waits;
 };
 
-// The next job from `after` on.
 std::optional<LookedAt> NextJob(const Daemon& daemon, const JobQuery& query, ListPosition after) {
   std::optional<LookedAt> next;
   daemon.Inspect([&](const JobMachine& machine) {
@@ -89,7 +87,6 @@ absl::Status ListWaits(const Daemon& daemon, const CallerInfo& caller,
         return absl::OkStatus();
       }
     }
-    // Behind everything of this job.
     at = {.id = next->job.id.value + 1, .item = 0};
   }
   reply->set_next_page_token(MakePageToken("waits", request.job(), at));

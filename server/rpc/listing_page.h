@@ -1,4 +1,4 @@
-// Page: a page of a listing as it fills. Not thread-safe.
+// Pages of listings, and the tokens by which the next page is asked for. Pure; not thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -6,15 +6,26 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "proto/wire/limits.h"
-#include "server/rpc/page_token.h"
+#include "server/job/snapshots.h"
 
 namespace iris::server {
 
-// Of a message inside another: a tag of one byte and a length. Of the token: that, and its text.
-inline constexpr size_t kItemOverheadBytes = 1 + 4;
-inline constexpr size_t kTokenRoomBytes = 64;
+// A token is a position and no right: a client that invents one sees only what it may list anyway.
+// `listing` names the listing and `filter` what the request filters by: another listing, or the
+// same one with another filter, does not take the token.
+std::string MakePageToken(absl::string_view listing, absl::string_view filter, ListPosition last);
+
+// The position that MakePageToken was given; the beginning, if the token is empty.
+// kInvalidArgument: it is no such token.
+absl::StatusOr<ListPosition> ReadPageToken(absl::string_view listing, absl::string_view filter,
+                                           absl::string_view token);
+
+inline constexpr size_t kItemOverheadBytes = 1 + 4;  // tag and length of a message in another
+inline constexpr size_t kTokenRoomBytes = 64;        // tag, length and text of the token
 
 inline uint32_t PageSize(uint32_t asked) {
   return asked == 0 ? wire::kListPageDefault : std::min(asked, wire::kListPageMax);
@@ -26,8 +37,8 @@ class Page {
  public:
   Page(uint32_t page_size, Items* items) : room_(PageSize(page_size)), items_(*items) {}
 
-  // Adds what `fill(message)` makes of the thing at `at`. False: the page is full without it, and
-  // the listing goes on behind the last one that was added. A page has room for any one thing.
+  // Adds the message of the thing at `at`, which `fill(message)` sets. False: the page is full, and
+  // the next page begins with this thing. A page has room for any one thing.
   template <typename Fill>
   bool Add(ListPosition at, Fill fill) {
     if (room_ == 0) return Full();
@@ -61,5 +72,17 @@ class Page {
   ListPosition last_;
   bool more_ = false;
 };
+
+// Answers a request for a page. `fill(after, &page)` adds the things after `after`.
+template <typename Request, typename Reply, typename Items, typename Fill>
+absl::Status FillPage(absl::string_view listing, absl::string_view filter, const Request& request,
+                      Reply* reply, Items* items, Fill fill) {
+  const auto after = ReadPageToken(listing, filter, request.page_token());
+  if (!after.ok()) return after.status();
+  Page<Items> page(request.page_size(), items);
+  if (absl::Status filled = fill(*after, &page); !filled.ok()) return filled;
+  reply->set_next_page_token(page.NextToken(listing, filter));
+  return absl::OkStatus();
+}
 
 }  // namespace iris::server

@@ -10,7 +10,6 @@
 
 #include "absl/strings/match.h"
 #include "proto/iris/v1/heap.pb.h"
-#include "server/rpc/operate_reply.h"
 
 namespace iris::server {
 namespace {

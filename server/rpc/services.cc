@@ -5,18 +5,27 @@
 #include "absl/strings/str_cat.h"
 #include "device/base/bytes.h"
 #include "proto/wire/limits.h"
+#include "server/rpc/heap_calls.h"
+#include "server/rpc/listings.h"
 
 namespace iris::server {
 namespace {
 
-// Names, numbers and page tokens: what those who look at jobs ask needs no more.
+// Enough for names, numbers and page tokens.
 constexpr size_t kMaxLookRequestBytes = 16 << 10;
 
-// A look at jobs, which copies what it sees: not on the thread of sessions. What tenants have at
-// the doors is that thread's own.
+// True if the call copies data of jobs, so that it must not run on the session thread. kListTenants
+// must: the figures of connections are that thread's own.
 bool Looks(Method method) {
   return (IsAdmin(method) && method != Method::kEvents && method != Method::kListTenants) ||
          method == Method::kBorrow;
+}
+
+template <typename R, typename Message>
+LinkPayload Convert(const Result& result) {
+  Message reply;
+  Write(std::get<R>(result), &reply);
+  return SerializeMessage(reply);
 }
 
 }  // namespace
@@ -39,47 +48,64 @@ std::shared_ptr<ActiveCall> Services::Serve(const IncomingCall& call) {
 }
 
 std::shared_ptr<ActiveCall> Services::Dispatch(const IncomingCall& call) {
+  const AdminSources all{*daemon_, facts_};
+  const Daemon& daemon = *daemon_;
   switch (call.method) {
     case Method::kJoin:
-      return heap_.Join(call);
+      return calls_.Ask<JoinCall, v1::JoinRequest>(
+          call, [&daemon](const Result& result) { return JoinReplyOf(daemon, result); });
     case Method::kMapped:
-      return heap_.Mapped(call);
+      return calls_.Ask<MappedCall, v1::MappedRequest>(call,
+                                                       Convert<MappedResult, v1::MappedReply>);
     case Method::kOperate:
-      return heap_.Operate(call);
+      return calls_.Ask<OperateCall, v1::OperateRequest>(
+          call,
+          [](const Result& result) { return SerializeOperateReply(std::get<Outcome>(result)); },
+          [&](v1::OperateRequest& request) { return TakeRegistered(daemon, call, &request); });
     case Method::kGrowMapped:
-      return heap_.GrowMapped(call);
+      return calls_.Ask<GrowMappedCall, v1::GrowMappedRequest>(call,
+                                                               Convert<Done, v1::GrowMappedReply>);
     case Method::kLeave:
-      return heap_.Leave(call);
+      return calls_.Ask<LeaveCall, v1::LeaveRequest>(call, Convert<Done, v1::LeaveReply>);
     case Method::kResume:
-      return heap_.Resume(call);
-    case Method::kWatch:
-      return heap_.Watch(call);
-    case Method::kBorrow:
-      return heap_.Borrow(call);
+      return calls_.Ask<ResumeCall, v1::ResumeRequest>(call,
+                                                       Convert<ResumeResult, v1::ResumeReply>);
     case Method::kAwaitBarrier:
-      return heap_.AwaitBarrier(call);
-    case Method::kGetStatus:
-      return admin_.GetStatus(call);
-    case Method::kListDevices:
-      return admin_.ListDevices(call);
-    case Method::kListJobs:
-      return admin_.ListJobs(call);
-    case Method::kListHeaps:
-      return admin_.ListHeaps(call);
-    case Method::kListAllocations:
-      return admin_.ListAllocations(call);
-    case Method::kListSessions:
-      return admin_.ListSessions(call);
+      return calls_.Ask<AwaitBarrierCall, v1::AwaitBarrierRequest>(
+          call, Convert<BarrierAnswer, v1::AwaitBarrierReply>);
+    case Method::kWatch:
+      return calls_.Stream<v1::WatchRequest>(call, [&](const v1::WatchRequest& request) {
+        return Watch(daemon_, calls_.counter(), call, request);
+      });
+    case Method::kBorrow:
+      return calls_.Answer<v1::BorrowRequest, v1::BorrowReply>(
+          call, [&](const v1::BorrowRequest& request, v1::BorrowReply* reply) {
+            return Borrow(daemon_, call, request, reply);
+          });
     case Method::kEvents:
-      return admin_.Events(call);
-    case Method::kPeek:
-      return admin_.Peek(call);
-    case Method::kListWaits:
-      return admin_.ListWaits(call);
-    case Method::kDescribeJobs:
-      return admin_.DescribeJobs(call);
+      return calls_.Stream<v1::EventsRequest>(call, [&](const v1::EventsRequest& request) {
+        return Events(&daemon_->events(), calls_.counter(), call, request);
+      });
+    case Method::kGetStatus:
+      return calls_.Answer(call, all, GetStatus);
     case Method::kListTenants:
-      return admin_.ListTenants(call);
+      return calls_.Answer(call, all, ListTenants);
+    case Method::kListDevices:
+      return calls_.Answer(call, daemon, ListDevices);
+    case Method::kListJobs:
+      return calls_.Answer(call, daemon, ListJobs);
+    case Method::kListHeaps:
+      return calls_.Answer(call, daemon, ListHeaps);
+    case Method::kListAllocations:
+      return calls_.Answer(call, daemon, ListAllocations);
+    case Method::kListSessions:
+      return calls_.Answer(call, daemon, ListSessions);
+    case Method::kListWaits:
+      return calls_.Answer(call, daemon, ListWaits);
+    case Method::kDescribeJobs:
+      return calls_.Answer(call, daemon, DescribeJobs);
+    case Method::kPeek:
+      return calls_.Answer(call, daemon, Peek);
   }
   call.reply->Finish(absl::UnimplementedError("no such method"));
   return nullptr;

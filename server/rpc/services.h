@@ -1,44 +1,45 @@
-// Services: every method that a worker can relay, by its number. Thread-safe. Borrows the daemon.
+// Services: every method that a worker can relay, by its number. To add one: its messages in
+// proto/iris/v1, its number in server/link/methods.h, its row in services.cc. Thread-safe. Borrows
+// the daemon.
 //
-// Calls of the heap service are handled by the thread that relays, in microseconds. Those of the
-// admin service that are answered once have threads of their own: they read memory of devices and
-// files of other processes, which may take long.
+// The thread that relays handles calls of the heap service, in microseconds. Calls that look at
+// jobs have threads of their own: they read memory of devices and files of other processes, which
+// may take long.
 #pragma once
 
 #include <memory>
+#include <utility>
 
 #include "absl/time/time.h"
-#include "server/daemon.h"
+#include "server/host/daemon.h"
+#include "server/host/threads.h"
 #include "server/link/incoming_call.h"
-#include "server/rpc/admin_service.h"
+#include "server/rpc/admin_calls.h"
 #include "server/rpc/calls.h"
-#include "server/rpc/heap_service.h"
-#include "server/worker_pool.h"
 
 namespace iris::server {
 
 class Services {
  public:
   Services(Daemon* daemon, DaemonFacts facts)
-      : calls_(daemon), heap_(daemon, &calls_), admin_(daemon, &calls_, std::move(facts)) {}
+      : daemon_(daemon), facts_(std::move(facts)), calls_(daemon) {}
 
   // Answers the call, now or later. Null if it has been answered, or cannot be cancelled.
   std::shared_ptr<ActiveCall> Serve(const IncomingCall& call);
 
-  // Waits until no call is under way: every answer is on its way to its worker. False: the timeout
-  // came first.
+  // Waits until every answer is on its way to its worker. False: the timeout came first.
   bool Drain(absl::Duration timeout) { return calls_.Drain(timeout); }
 
-  // Finishes what was asked and ends the threads, while the daemon is still there. Idempotent.
+  // Finishes the calls that were read and ends the threads. Idempotent.
   void Stop() { readers_.Stop(); }
 
  private:
   std::shared_ptr<ActiveCall> Dispatch(const IncomingCall& call);
 
+  Daemon* const daemon_;
+  const DaemonFacts facts_;
   Calls calls_;
-  HeapService heap_;
-  AdminService admin_;
-  WorkerPool readers_{2};  // threads for the admin service
+  WorkerPool readers_{2};  // for calls that look at jobs
 };
 
 }  // namespace iris::server

@@ -8,21 +8,12 @@ namespace {
 
 using v1::WaitPlace;
 
-// Of a point of time that is at most this far ahead, the writer was a moment later than who looks.
 constexpr int64_t kAheadMs = 60'000;
 
 v1::WaitKind KindOf(PendingSnapshot::Kind kind) {
-  switch (kind) {
-    case PendingSnapshot::Kind::kJoin:
-      return v1::WAIT_KIND_JOIN;
-    case PendingSnapshot::Kind::kMap:
-      return v1::WAIT_KIND_MAP;
-    case PendingSnapshot::Kind::kOperation:
-      return v1::WAIT_KIND_OPERATION;
-    case PendingSnapshot::Kind::kGrowth:
-      return v1::WAIT_KIND_GROWTH;
-  }
-  return v1::WAIT_KIND_UNSPECIFIED;
+  static constexpr v1::WaitKind kKinds[] = {v1::WAIT_KIND_JOIN, v1::WAIT_KIND_MAP,
+                                            v1::WAIT_KIND_OPERATION, v1::WAIT_KIND_GROWTH};
+  return kKinds[static_cast<size_t>(kind)];
 }
 
 }  // namespace
@@ -92,8 +83,7 @@ std::vector<FoundWait> FindHostBarriers(const WaitSources& from) {
   if (from.pages.empty()) return found;
   for (const TeamInfo& team : from.waits.teams) {
     const uint32_t slot = team.barrier_slot % wire::kMaxTeamsPerJob;
-    // Who waits, and in which barrier: the latest of them, as a rank that gave one up may be in the
-    // next.
+    // The latest barrier that a rank is in: one that gave a barrier up may be in the next.
     bool any = false;
     uint32_t epoch = 0;
     for (const Rank rank : team.ranks) {
@@ -117,7 +107,7 @@ std::vector<FoundWait> FindHostBarriers(const WaitSources& from) {
             std::max(wait.waited_ms(), AgeOfPageTime(page.waits_since_ms[slot], from.now)));
       }
     }
-    // All have come: those that sleep are about to be woken.
+    // All ranks have come: the sleeping ones are about to wake.
     if (wait.missing().empty()) continue;
     found.push_back({MakeWaitKey(WaitKey::kBarrier, team.id), std::move(wait)});
   }

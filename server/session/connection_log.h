@@ -8,8 +8,8 @@
 #include "absl/time/time.h"
 #include "server/account/log_budget.h"
 #include "server/account/party.h"
+#include "server/events/log.h"
 #include "server/job/states.h"
-#include "server/log.h"
 
 namespace iris::server {
 

@@ -50,6 +50,14 @@ absl::Status Bad(absl::string_view what) {
   return absl::DataLossError(absl::StrCat("a change of irisd's state: ", what));
 }
 
+template <typename From, typename To>
+void CopyCounters(const From& from, To* to) {
+  to->set_next_job(from.next_job());
+  to->set_next_segment(from.next_segment());
+  to->set_next_grow(from.next_grow());
+  to->set_stopping(from.stopping());
+}
+
 // Takes the elements out of a field, and leaves them in their arena.
 template <typename T>
 std::vector<T*> Extract(RepeatedPtrField<T>* field) {
@@ -138,10 +146,7 @@ absl::Status ChangeTable::Begin(absl::string_view bytes) {
         absl::StrCat("the state of irisd has version ", from->version(), ", and this irisd reads ",
                      kVersion, ": start the irisd that wrote it, or a newer one"));
   }
-  to.counters->set_next_job(from->next_job());
-  to.counters->set_next_segment(from->next_segment());
-  to.counters->set_next_grow(from->next_grow());
-  to.counters->set_stopping(from->stopping());
+  CopyCounters(*from, to.counters);
   to.devices->mutable_all()->Swap(from->mutable_devices());
   for (state::Session* const one : Extract(from->mutable_sessions())) to.sessions[one->id()] = one;
   for (state::Job* const one : Extract(from->mutable_jobs())) {
@@ -199,10 +204,7 @@ std::shared_ptr<const state::MachineState> ChangeTable::Take() {
   const std::shared_ptr<Tables> from = std::exchange(tables_, std::make_unique<Tables>());
   auto* const to = from->New<state::MachineState>();
   to->set_version(kVersion);
-  to->set_next_job(from->counters->next_job());
-  to->set_next_segment(from->counters->next_segment());
-  to->set_next_grow(from->counters->next_grow());
-  to->set_stopping(from->counters->stopping());
+  CopyCounters(*from->counters, to);
   to->mutable_devices()->Swap(from->devices->mutable_all());
   for (const auto& [id, session] : from->sessions) Add(session, to->mutable_sessions());
   for (const auto& [id, job] : from->jobs) {

@@ -1,8 +1,6 @@
-// ChangeTable: what a MachineState is after a series of changes (MachineState::EncodeChange). For
-// whoever reads a store that was written change by change.
-//
-// Bytes that are no change are refused; whether the state makes sense is MachineState::Decode's to
-// check. Not thread-safe.
+// ChangeTable: a MachineState after a series of changes (MachineState::EncodeChange), for reading a
+// journal. It refuses bytes that are no change; MachineState::Decode checks the state itself. Not
+// thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -23,12 +21,12 @@ class ChangeTable {
   ChangeTable(const ChangeTable&) = delete;
   ChangeTable& operator=(const ChangeTable&) = delete;
 
-  // Begins with what MachineState::Encode has written. kDataLoss: these bytes are no such state.
-  // kFailedPrecondition: they are one of another version.
+  // Begins with the bytes of MachineState::Encode. kDataLoss: they are no such state.
+  // kFailedPrecondition: they are a state of another version.
   absl::Status Begin(absl::string_view state);
 
-  // kDataLoss: these bytes are no change, or one of something that is not there. The table can then
-  // only begin again.
+  // kDataLoss: the bytes are no change, or change something that is not there. The table must then
+  // begin again.
   absl::Status Apply(absl::string_view change);
 
   // The whole state, for MachineState::Decode. The table is empty afterwards.

@@ -1,6 +1,5 @@
-// MachineState::Decode. Whatever the bytes say is checked before anything relies on it: what
-// indexes something and what the machine's code takes for granted here, the rest by
-// CheckInvariants.
+// MachineState::Decode. This file checks what indexes something, and what the machine's code takes
+// for granted; CheckInvariants checks the rest.
 #include <algorithm>
 #include <bit>
 #include <numeric>
@@ -8,9 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/arena.h"
-#include "proto/status/code.h"
 #include "proto/wire/limits.h"
 #include "server/job/job_machine_impl.h"
 #include "server/job/operations/operation.h"
@@ -18,6 +17,7 @@
 #include "server/state/machine_state.h"
 #include "server/state/machine_state.pb.h"
 #include "server/state/operation_proto.h"
+#include "server/state/state_fields.h"
 
 namespace iris::server {
 namespace {
@@ -30,84 +30,12 @@ absl::Status Bad(const Parts&... parts) {
 constexpr uint64_t kMaxKeptBytes = 1ull << 60;  // of a user
 constexpr uint64_t kMaxNextId = 1ull << 53;     // of a job, a segment or a growth
 
-absl::Time TimeOf(int64_t ns) { return absl::FromUnixNanos(ns); }
-
-Party Decode(const state::Party& from) { return {from.uid(), from.container(), from.maker()}; }
-
-CallerInfo Decode(const state::Process& from) {
-  return {.pid = from.pid(),
-          .party = Decode(from.party()),
-          .gid = from.gid(),
-          .process_start = from.start()};
-}
-
-absl::Status Decode(const state::Status& from) {
-  return absl::Status(proto::CodeOf(from.code()), from.text());
-}
-
-TeamInfo Decode(const state::TeamInfo& from) {
-  TeamInfo to;
-  to.id = from.id();
-  to.ranks.assign(from.ranks().begin(), from.ranks().end());
-  to.barrier_slot = from.barrier_slot();
-  to.barrier_start_epoch = from.barrier_start_epoch();
-  to.sync_offset_bytes = from.sync_offset_bytes();
-  return to;
-}
-
-Member Decode(const state::Member& from) {
-  Member to;
-  to.state = static_cast<RankState>(from.state());
-  to.lease.process = Decode(from.lease().process());
-  to.lease.held = from.lease().held();
-  to.lease.session = SessionId{from.lease().session()};
-  to.device_index = from.device_index();
-  to.prealloc = from.prealloc();
-  to.base = from.base();
-  to.joined = TimeOf(from.joined_ns());
-  to.keeps_memory = from.keeps_memory();
-  to.join_call = CallId{from.join_call()};
-  to.answered_join = CallId{from.answered_join()};
-  for (const uint64_t call : from.mapped_calls()) to.mapped_calls.push_back(CallId{call});
-  for (const uint64_t segment : from.segments()) to.segments.push_back(SegmentId{segment});
-  for (const state::AwaitedBarrier& one : from.barriers()) {
-    to.barriers.push_back({CallId{one.call()},
-                           one.team(),
-                           one.epoch(),
-                           {one.missing().begin(), one.missing().end()},
-                           one.only_thread(),
-                           one.entered(),
-                           one.looked()});
-  }
-  return to;
-}
-
-GaveUp Decode(const state::GaveUp& from) {
-  return {from.pid(), TimeOf(from.when_ns()), absl::Nanoseconds(from.waited_ns()),
-          from.timed_out()};
-}
-
-Outcome Decode(const state::Outcome& from) {
-  Outcome to;
-  to.k = from.k();
-  to.status = Decode(from.status());
-  to.result.offset_bytes = from.offset_bytes();
-  if (!from.value().empty()) to.result.value = SharedBytes(from.value());
-  for (const state::TeamInfo& team : from.teams()) to.result.teams.push_back(Decode(team));
-  to.result.heap_bytes = from.heap_bytes();
-  if (from.has_opened()) {
-    to.result.opened = OpenedInfo{from.opened().offset_bytes(), from.opened().bytes(),
-                                  from.opened().dtype(), from.opened().registered()};
-  }
-  return to;
-}
-
 bool IsMemberState(uint32_t state) {
   return state >= static_cast<uint32_t>(RankState::kAbsent) &&
          state <= static_cast<uint32_t>(RankState::kLeft);
 }
 
-// One job. Everything is added to `job`, whose id is known.
+// Fills one job, whose id is known.
 class JobDecoder {
  public:
   JobDecoder(const state::Job& from, Job* job) : from_(from), job_(*job) {}
@@ -130,22 +58,12 @@ class JobDecoder {
   }
 
   absl::Status Sizes() {
-    job_.name = from_.name();
+    Read(from_, &job_);
     if (!CheckText("name", job_.name, 1, wire::kMaxJobNameBytes).ok()) return Broken("its name");
-    job_.party = Decode(from_.party());
     if (from_.state() < static_cast<uint32_t>(JobState::kForming) ||
         from_.state() > static_cast<uint32_t>(JobState::kBroken)) {
       return Broken("its state");
     }
-    job_.state = static_cast<JobState>(from_.state());
-    job_.broken_reason = from_.broken_reason();
-    job_.epoch = from_.epoch();
-    job_.heap_bytes_initial = from_.heap_bytes_initial();
-    job_.heap_bytes = from_.heap_bytes();
-    job_.stride_bytes = from_.stride_bytes();
-    job_.team_sync_bytes = from_.team_sync_bytes();
-    job_.same_address = from_.same_address();
-    job_.created = TimeOf(from_.created_ns());
     const bool sizes = job_.heap_bytes > 0 && job_.heap_bytes <= job_.stride_bytes &&
                        job_.stride_bytes <= wire::kMaxWindowBytes &&
                        job_.heap_bytes_initial <= job_.heap_bytes &&
@@ -160,23 +78,21 @@ class JobDecoder {
     for (const state::Member& member : from_.ranks()) {
       if (!IsMemberState(member.state())) return Broken("a rank's state");
       if (member.device_index() >= n_devices) return Broken("a rank's device");
-      for (const uint64_t call : member.mapped_calls()) {
-        if (call == 0) return Broken("a call without a name");
+      const bool unnamed =
+          absl::c_any_of(member.barriers(),
+                         [](const state::AwaitedBarrier& barrier) { return barrier.call() == 0; });
+      if (unnamed || absl::c_linear_search(member.mapped_calls(), 0)) {
+        return Broken("a call without a name");
       }
-      for (const state::AwaitedBarrier& barrier : member.barriers()) {
-        if (barrier.call() == 0) return Broken("a call without a name");
-      }
-      job_.ranks.push_back(Decode(member));
+      job_.ranks.push_back(ReadElement<Member>(member));
     }
-    for (const state::GaveUp& gave_up : from_.gave_up()) {
-      if (gave_up.rank() >= job_.n_ranks()) return Broken("a rank that gave up");
-      job_.gave_up[gave_up.rank()] = Decode(gave_up);
+    if (!job_.gave_up.empty() && job_.gave_up.rbegin()->first >= job_.n_ranks()) {
+      return Broken("a rank that gave up");
     }
     return absl::OkStatus();
   }
 
   absl::Status Teams() {
-    job_.next_team = from_.next_team();
     for (const state::Team& one : from_.teams()) {
       auto team = TeamOf(one);
       if (!team.ok()) return team.status();
@@ -191,9 +107,8 @@ class JobDecoder {
       if (IsOwnTeam(team->info.id)) return Broken("a past team of one rank alone");
       job_.past_teams.Change().push_back(*std::move(team));
     }
-    for (const state::SlotEpoch& slot : from_.slot_epochs()) {
-      if (slot.slot() >= wire::kMaxTeamsPerJob) return Broken("a barrier slot");
-      job_.slot_epochs[slot.slot()] = slot.epoch();
+    if (!job_.slot_epochs.empty() && job_.slot_epochs.rbegin()->first >= wire::kMaxTeamsPerJob) {
+      return Broken("a barrier slot");
     }
     if (job_.value_bytes > kMaxValueBytesPerJob) return Broken("values of broadcasts");
     return absl::OkStatus();
@@ -201,7 +116,7 @@ class JobDecoder {
 
   absl::StatusOr<Team> TeamOf(const state::Team& from) {
     Team team;
-    team.info = Decode(from.info());
+    Read(from, &team);
     const TeamId id = team.info.id;
     if (id >= job_.next_team && !IsOwnTeam(id)) return Broken("team ", id, " is from the future");
     const std::set<Rank> distinct(team.info.ranks.begin(), team.info.ranks.end());
@@ -210,9 +125,7 @@ class JobDecoder {
       return Broken("ranks of team ", id);
     }
     if (team.info.barrier_slot >= wire::kMaxTeamsPerJob) return Broken("the slot of team ", id);
-    team.position.assign(from.position().begin(), from.position().end());
     if (team.position.size() != team.info.ranks.size()) return Broken("positions of team ", id);
-    team.next_k = from.next_k();
     const uint64_t n_outcomes = static_cast<uint64_t>(from.history_size());
     if (n_outcomes > std::min<uint64_t>(team.next_k, kMaxOutcomesPerTeam)) {
       return Broken("outcomes of team ", id);
@@ -221,7 +134,7 @@ class JobDecoder {
       if (outcome.k() != team.next_k - n_outcomes + team.history.size()) {
         return Broken("outcomes of team ", id, " have a gap");
       }
-      team.history.push_back(Decode(outcome));
+      team.history.push_back(ReadElement<Outcome>(outcome));
       job_.value_bytes += outcome.value().size();
     }
     if (!from.has_op()) return team;
@@ -240,6 +153,7 @@ class JobDecoder {
     auto op = OperationOfRequest(std::move(request));
     if (!op.ok()) return Broken("team ", team.info.id, ": ", op.status().message());
     PendingOp pending;
+    Read(from, &pending);
     pending.op = *std::move(op);
     if (absl::Status s = Check(pending.op, team); !s.ok()) {
       return Broken("team ", team.info.id, ": ", s.message());
@@ -247,7 +161,6 @@ class JobDecoder {
     if (from.first() >= n || static_cast<size_t>(from.members_size()) != n) {
       return Broken("team ", team.info.id, ": who asked");
     }
-    pending.first = from.first();
     for (const state::PendingOp::Asked& member : from.members()) {
       pending.asked.push_back(member.asked());
       std::vector<CallId>& calls = pending.calls.emplace_back();
@@ -255,19 +168,13 @@ class JobDecoder {
         if (call == 0) return Broken("a call without a name");
         calls.push_back(CallId{call});
       }
-      GivenMemory& given = pending.given.emplace_back();
-      given.lead_bytes = member.lead_bytes();
-      for (const uint64_t piece : member.pieces()) given.pieces.push_back(SegmentId{piece});
+      Read(member, &pending.given.emplace_back());
       pending.asked_alone.push_back(member.asked_alone());
     }
     if (!pending.asked[pending.first]) return Broken("team ", team.info.id, ": who asked first");
-    pending.grown = from.grown();
     if (from.hurried() >= n || from.hurried_timeout_ns() < 0) {
       return Broken("team ", team.info.id, ": whose timeout ends an operation");
     }
-    pending.hurried = from.hurried();
-    pending.hurried_timeout = absl::Nanoseconds(from.hurried_timeout_ns());
-    pending.since = TimeOf(from.since_ns());
     return pending;
   }
 
@@ -276,21 +183,14 @@ class JobDecoder {
       return Broken("too many allocations");
     }
     for (const state::Allocation& from : from_.allocations()) {
-      HeapAllocation allocation;
-      allocation.bytes = from.bytes();
+      auto allocation = ReadElement<HeapAllocation>(from);
       if (!std::has_single_bit(from.alignment_bytes())) return Broken("an alignment");
       allocation.alignment_log2 = Log2(from.alignment_bytes());
-      const TensorInfo tensor{from.tensor().dtype(),
-                              {from.tensor().shape().begin(), from.tensor().shape().end()}};
+      const auto tensor = ReadElement<TensorInfo>(from.tensor());
       if (from.name().size() > wire::kMaxAllocationNameBytes || !CheckTensor(tensor).ok()) {
         return Broken("an allocation's name, dtype or shape");
       }
       allocation.label = AllocationLabel(from.name(), tensor);
-      allocation.team = from.team();
-      allocation.k = from.k();
-      allocation.created = TimeOf(from.created_ns());
-      allocation.sync = from.sync();
-      allocation.freed = from.freed();
       for (const state::Opens& open : from.opens()) {
         allocation.opens.Change()[open.rank()] = open.n();
       }
@@ -302,8 +202,7 @@ class JobDecoder {
             job_.allocations.contains(from.offset_bytes())) {
           return Broken("registered memory");
         }
-        RegisteredMemory registered{{}, from.lead_bytes(), from.piece_bytes()};
-        for (const uint64_t piece : from.pieces()) registered.pieces.push_back(SegmentId{piece});
+        auto registered = ReadElement<RegisteredMemory>(from);
         job_.n_pieces += registered.pieces.size();
         allocation.registered = std::move(registered);
         job_.Keep(from.offset_bytes(), std::move(allocation));
@@ -318,30 +217,18 @@ class JobDecoder {
   }
 
   absl::Status GrowthOfIt() {
-    job_.last_growth = {GrowId{from_.last_growth().grow()}, from_.last_growth().published(),
-                        from_.last_growth().reason()};
-    job_.last_published = GrowId{from_.last_published_grow()};
-    job_.moment = from_.moment();
+    Read(from_.last_growth(), &job_.last_growth);
     std::set<TeamId> growing;
-    if (from_.has_growth()) growing.insert(from_.growth().team());
-    for (const TeamId team : from_.growth_queue()) {
+    if (job_.growth.has_value()) growing.insert(job_.growth->team);
+    for (const TeamId team : job_.growth_queue) {
       if (!growing.insert(team).second) return Broken("team ", team, " waits for growth twice");
-      job_.growth_queue.push_back(team);
     }
-    if (!from_.has_growth()) return absl::OkStatus();
-    const state::Growth& from = from_.growth();
-    const int n = from_.ranks_size();
-    if (from.segments_size() != n || from.created_size() != n || from.mapped_size() != n) {
+    if (!job_.growth.has_value()) return absl::OkStatus();
+    const size_t n = job_.n_ranks();
+    if (job_.growth->segments.size() != n || job_.growth->created.size() != n ||
+        job_.growth->mapped.size() != n) {
       return Broken("ranks of its growth");
     }
-    Growth& growth = job_.growth.emplace();
-    growth.id = GrowId{from.id()};
-    growth.team = from.team();
-    growth.bytes = from.bytes();
-    growth.mapping = from.mapping();
-    for (const uint64_t segment : from.segments()) growth.segments.push_back(SegmentId{segment});
-    growth.created.assign(from.created().begin(), from.created().end());
-    growth.mapped.assign(from.mapped().begin(), from.mapped().end());
     return absl::OkStatus();
   }
 
@@ -349,7 +236,7 @@ class JobDecoder {
   Job& job_;
 };
 
-// The devices are those that the state speaks of; takes over what is known of each.
+// Compares the devices with those of the state, and takes over the driver's figures.
 absl::Status TakeDevices(const state::MachineState& from, Ledger* ledger) {
   if (static_cast<size_t>(from.devices_size()) != ledger->devices().size()) {
     return absl::FailedPreconditionError(
@@ -371,7 +258,7 @@ absl::Status TakeDevices(const state::MachineState& from, Ledger* ledger) {
   return absl::OkStatus();
 }
 
-// A ledger of the devices that the state speaks of. kDataLoss: no heap could be made of them.
+// A ledger of the devices that the state names. kDataLoss: no heap could be made of them.
 absl::StatusOr<Ledger> LedgerOf(const state::MachineState& from) {
   constexpr uint64_t kMaxGranularityBytes = 1ull << 40;
   std::vector<Ledger::DeviceAccount> devices;
@@ -398,14 +285,11 @@ class MachineState::Decoder {
       : from_(from), impl_(*impl), follows_memory_(impl->limits_.max_heap_bytes_per_uid != 0) {}
 
   absl::Status Run() {
-    // They count up for as long as irisd runs, and an id that is zero or comes twice names nothing.
+    // Ids only grow, and are never 0.
     for (const uint64_t next : {from_.next_job(), from_.next_segment(), from_.next_grow()}) {
       if (next == 0 || next > kMaxNextId) return Bad("its next id would be ", next);
     }
-    impl_.next_job_ = from_.next_job();
-    impl_.next_segment_ = from_.next_segment();
-    impl_.next_grow_ = from_.next_grow();
-    impl_.stopping_ = from_.stopping();
+    Read(from_, &impl_);
     if (absl::Status s = Sessions(); !s.ok()) return s;
     for (const state::Job& job : from_.jobs()) {
       if (absl::Status s = OneJob(job); !s.ok()) return s;
@@ -423,20 +307,11 @@ class MachineState::Decoder {
  private:
   absl::Status Sessions() {
     for (const state::Session& from : from_.sessions()) {
-      JobMachine::Impl::Session session;
-      session.id = SessionId{from.id()};
-      session.caller = server::Decode(from.caller());
-      session.ending = from.ending();
-      if (from.has_lease()) {
-        if (from.lease().job() == 0) return Bad("a lease of no job");
-        session.lease = LeaseRef{JobId{from.lease().job()}, from.lease().rank()};
+      const auto session = ReadElement<JobMachine::Impl::Session>(from);
+      if (session.lease.has_value() && session.lease->job.value == 0) {
+        return Bad("a lease of no job");
       }
-      session.created = TimeOf(from.created_ns());
-      session.past_job = JobId{from.past_job()};
-      session.past_status = server::Decode(from.past_status());
       impl_.sessions_by_account_[session.caller.party.Account()].insert(session.id);
-      session.join_number = from.join_number();
-      session.process_began = TimeOf(from.process_began_ns());
       const bool is_new = impl_.sessions_.emplace(session.id, session).second;
       if (from.id() == 0 || !is_new) return Bad("session ", from.id(), " is there twice");
     }
@@ -494,14 +369,11 @@ class MachineState::Decoder {
     }
     for (const state::AbandonedJob& from : from_.abandoned()) {
       if (from.n_ranks() > wire::kMaxRanks) return Bad("the ranks of a job that was given up");
-      AbandonedJob job{from.n_ranks(), TimeOf(from.when_ns()), {}};
-      for (const state::GaveUp& gave_up : from.gave_up()) {
-        if (gave_up.rank() >= job.n_ranks) return Bad("a rank that gave up");
-        job.gave_up[gave_up.rank()] = server::Decode(gave_up);
+      auto [name, job] = ReadElement<AbandonedEntry>(from);
+      if (!job.gave_up.empty() && job.gave_up.rbegin()->first >= job.n_ranks) {
+        return Bad("a rank that gave up");
       }
-      if (!impl_.abandoned_
-               .emplace(std::pair(server::Decode(from.party()), from.name()), std::move(job))
-               .second) {
+      if (!impl_.abandoned_.emplace(name, std::move(job)).second) {
         return Bad("a job that was given up is there twice");
       }
     }
@@ -513,18 +385,12 @@ class MachineState::Decoder {
       return Bad(from_.refused_size(), " joins that were refused");
     }
     for (const state::RefusedJoin& from : from_.refused()) {
-      RefusedJoin refused{server::Decode(from.told()),
-                          from.rank(),
-                          TimeOf(from.when_ns()),
-                          TimeOf(from.until_ns()),
-                          {from.untold().begin(), from.untold().end()}};
+      auto [name, refused] = ReadElement<RefusedEntry>(from);
       if (refused.told.ok() || refused.untold.empty() ||
           *refused.untold.rbegin() >= wire::kMaxRanks) {
         return Bad("the ranks of a join that was refused");
       }
-      if (!impl_.refused_
-               .emplace(std::pair(server::Decode(from.party()), from.name()), std::move(refused))
-               .second) {
+      if (!impl_.refused_.emplace(name, std::move(refused)).second) {
         return Bad("a join that was refused is there twice");
       }
     }
@@ -532,18 +398,11 @@ class MachineState::Decoder {
   }
 
   absl::Status Segment(const state::Segment& from) {
-    JobMachine::Impl::Segment segment;
-    segment.info = {SegmentId{from.id()}, from.rank(), from.index(), from.offset_bytes(),
-                    from.bytes()};
-    segment.job = JobId{from.job()};
-    segment.device_index = from.device_index();
-    segment.holder = {from.job_name(), from.rank(), server::Decode(from.party())};
-    segment.created = from.created();
-    segment.dropping = from.dropping();
-    segment.registered = from.registered();
+    auto segment = ReadElement<JobMachine::Impl::Segment>(from);
+    segment.holder.rank = segment.info.rank;
     if (from.id() == 0 || from.id() >= impl_.next_segment_) return Bad("the id of a segment");
     if (segment.device_index >= impl_.ledger_.devices().size()) return Bad("a segment's device");
-    // None is empty: accounts forget who has nothing, and would be asked for it when it is dropped.
+    // An empty segment would leave no entry in its account, which dropping it needs.
     if (from.bytes() == 0 || from.bytes() > wire::kMaxWindowBytes ||
         from.offset_bytes() > wire::kMaxWindowBytes - from.bytes()) {
       return Bad("segment ", from.id(), " has ", from.bytes(), " bytes");
@@ -555,7 +414,7 @@ class MachineState::Decoder {
     const bool is_new = impl_.segments_.emplace(segment.info.id, segment).second;
     if (!is_new) return Bad("segment ", from.id(), " is there twice");
     impl_.CountDescriptors(segment.holder.party, 1);
-    if (segment.registered) return absl::OkStatus();  // on nobody's account
+    if (segment.registered) return absl::OkStatus();  // on no account
     const absl::Status booked =
         impl_.ledger_.Reserve(segment.device_index, segment.info.bytes, segment.holder);
     if (!booked.ok()) return Bad("segment ", from.id(), ": ", booked.message());
@@ -567,7 +426,7 @@ class MachineState::Decoder {
     return absl::OkStatus();
   }
 
-  // Each segment that a rank or a growth has is that rank's, and nobody else's.
+  // Each segment of a rank or a growth belongs to that rank alone.
   absl::Status Owners() const {
     std::set<SegmentId> owned;
     for (const auto& [id, job] : impl_.jobs_) {
@@ -596,7 +455,7 @@ class MachineState::Decoder {
     return absl::OkStatus();
   }
 
-  // What its ranks have registered, and what they are about to. Whose each is, the invariants say.
+  // Pieces that its ranks have registered or are registering. CheckInvariants compares their ranks.
   static std::vector<SegmentId> Registered(const Job& job) {
     std::vector<SegmentId> all;
     for (const auto& [offset, allocation] : job.allocations) {
@@ -623,14 +482,15 @@ class MachineState::Decoder {
     for (const state::KeptMemory& from : from_.kept()) {
       std::set<KeptMemory::Process> holders;
       for (const state::Process& process : from.holders()) {
-        holders.insert(KeptMemory::ProcessOf(server::Decode(process)));
+        holders.insert(KeptMemory::ProcessOf(ReadElement<CallerInfo>(process)));
       }
       if (holders.empty() || from.bytes() == 0) return Bad("memory that nobody keeps");
+      const auto party = ReadElement<Party>(from.party());
       if (from.bytes() > kMaxKeptBytes ||
-          impl_.kept_->bytes(server::Decode(from.party())) > kMaxKeptBytes - from.bytes()) {
+          impl_.kept_->bytes(party) > kMaxKeptBytes - from.bytes()) {
         return Bad("more memory is kept than there can be");
       }
-      impl_.kept_.Change().Add(server::Decode(from.party()), std::move(holders), from.bytes());
+      impl_.kept_.Change().Add(party, std::move(holders), from.bytes());
     }
     return absl::OkStatus();
   }
@@ -638,17 +498,16 @@ class MachineState::Decoder {
   absl::Status Deadlines() {
     for (const state::Deadline& from : from_.deadlines()) {
       if (from.kind() > static_cast<uint32_t>(DeadlineKey::kLastKind)) return Bad("a deadline");
-      const DeadlineKey key{JobId{from.job()}, static_cast<DeadlineKey::Kind>(from.kind()),
-                            from.index()};
+      const auto [key, when] = ReadElement<DeadlineEntry>(from);
       if (impl_.deadlines_.Get(key).has_value()) return Bad("a deadline is there twice");
-      impl_.deadlines_.Set(key, TimeOf(from.when_ns()));
+      impl_.deadlines_.Set(key, when);
     }
     return absl::OkStatus();
   }
 
   const state::MachineState& from_;
   JobMachine::Impl& impl_;
-  // Users have a quota now; they may not have had one when the state was written, or the reverse.
+  // True if users have a quota. The writer of the state may have had another setting.
   const bool follows_memory_;
 };
 

@@ -47,7 +47,7 @@ constexpr uint64_t kPairsChecked = 1;
 enum class RecordType : uint32_t { kWhole = 1, kChange = 2 };
 
 struct RecordHead {
-  uint32_t bytes = 0;  // behind this
+  uint32_t bytes = 0;  // after this head
   uint32_t type = 0;
   uint64_t sequence = 0;  // from 0 on
   uint32_t crc_bytes = 0;
@@ -90,11 +90,10 @@ int WriteAll(int fd, absl::string_view bytes) {
   return 0;
 }
 
-// Opens the folder of the state. kPermissionDenied: it is a link, another user's, or open to
-// others.
+// kPermissionDenied: the folder is a link, another user's, or open to others.
 absl::StatusOr<wire::UniqueFd> OpenFolder(const std::string& folder) {
   wire::UniqueFd opened(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  // The kernel says ELOOP or ENOTDIR of a link, according to its version.
+  // A link is ELOOP or ENOTDIR, depending on the kernel's version.
   const bool is_other = !opened.valid() && (errno == ELOOP || errno == ENOTDIR);
   if (!opened.valid() && !is_other) {
     return wire::ErrnoStatus(errno, absl::StrCat("open ", folder));
@@ -230,7 +229,7 @@ absl::Status Journal::Append(absl::string_view change) {
   const RecordHead head = MakeRecord(RecordType::kChange, sequence_, change);
   record_.assign(reinterpret_cast<const char*>(&head), sizeof(head));
   record_.append(change.data(), change.size());
-  // One write: other records follow only where all of it is there.
+  // One write: other records follow only after a complete one.
   const ssize_t n = base::Retry([&] { return write(file_.get(), record_.data(), record_.size()); });
   if (n == static_cast<ssize_t>(record_.size())) {
     ++sequence_;
@@ -241,8 +240,7 @@ absl::Status Journal::Append(absl::string_view change) {
       wire::ErrnoStatus(n < 0 ? errno : ENOSPC, absl::StrCat("write ", folder_, "/", kFile));
   failure_ = std::string(failed.message());
   Remove();
-  // That has made room, perhaps enough for the state. An irisd that has nothing to do would not
-  // come here again.
+  // Now there may be room for the state. An idle irisd would not try again by itself.
   const int64_t now = absl::ToUnixNanos(SteadyNow());
   if (now < retry_ns_) return failed;
   retry_ns_ = now + absl::ToInt64Nanoseconds(kRetryEvery);
@@ -251,7 +249,7 @@ absl::Status Journal::Append(absl::string_view change) {
 
 void Journal::Remove() {
   const bool is_gone = unlink(absl::StrCat(folder_, "/", kFile).c_str()) == 0 || errno == ENOENT;
-  // An empty file is no state that a later irisd could take for the present one.
+  // A later irisd cannot take an empty file for the present state.
   if (!is_gone && file_.valid()) (void)!ftruncate(file_.get(), 0);
   unlink(absl::StrCat(folder_, "/", kNextFile).c_str());
   rmdir(folder_.c_str());

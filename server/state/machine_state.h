@@ -1,8 +1,5 @@
-// MachineState: the whole state of a JobMachine as bytes, and a machine made of them that goes on
-// as if it were the same one. For an irisd that starts where another one stopped.
-//
-// Pure: bytes in, bytes out (a protocol buffer, machine_state.proto). Not thread-safe: the
-// machine's owner locks.
+// MachineState: the whole state of a JobMachine as bytes (machine_state.proto), and back, for an
+// irisd that starts where another one stopped. Pure. Not thread-safe: the machine's owner locks.
 #pragma once
 
 #include <memory>
@@ -29,19 +26,18 @@ class MachineState {
   // A machine in the state that Encode wrote: to the same inputs it has the same effects. Limits
   // and unusable pairs are configuration and not part of the state. `devices` is a ledger with
   // nothing booked, of the same devices in the same order. kFailedPrecondition: other devices.
-  // kDataLoss, saying where: these bytes are no state; hostile ones included, for which every
-  // invariant is checked.
+  // kDataLoss, with the place: the bytes are no state. Every invariant is checked, so they may be
+  // hostile.
   static absl::StatusOr<std::unique_ptr<JobMachine>> Decode(absl::string_view bytes,
                                                             const JobLimits& limits, Ledger devices,
                                                             UnusablePairs unusable = {});
-  // The same of bytes that were parsed, and these bytes.
   static absl::StatusOr<std::unique_ptr<JobMachine>> Decode(const state::MachineState& from,
                                                             const JobLimits& limits, Ledger devices,
                                                             UnusablePairs unusable = {});
   static std::string BytesOf(const state::MachineState& state);
 
-  // Whether Decode would take it where there are the devices that it names: for programs that open
-  // none. The same errors, and kDataLoss for devices that there cannot be.
+  // Returns the error that Decode would have with the devices that the state names, for programs
+  // that open none. kDataLoss also for impossible devices.
   static absl::Status Check(const state::MachineState& from, const JobLimits& limits);
 
  private:

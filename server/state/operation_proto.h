@@ -1,15 +1,17 @@
-// Operations of teams to the message that asks for them, and back. Used by the service that is
-// asked and by the state that keeps what was asked. Pure.
+// Operations of teams to v1::OperateRequest and back, for the service and the stored state. Pure.
 #pragma once
 
 #include "absl/status/statusor.h"
 #include "proto/iris/v1/heap.pb.h"
 #include "server/job/operation_spec.h"
+#include "server/state/message_fields.h"
 
 namespace iris::server {
 
+IRIS_FIELDS(TensorInfo, v1::TensorInfo, dtype, shape);
+
 // kInvalidArgument: no operation that irisd knows is set. Arguments are not checked here. The value
-// of a broadcast is moved out of `request`, so who moves the request in copies nothing.
+// of a broadcast is moved out of `request`.
 absl::StatusOr<Operation> OperationOfRequest(v1::OperateRequest request);
 
 // Sets the operation, and nothing else of the request.

@@ -23,7 +23,6 @@ absl::Status Naming(const std::string& directory, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(PathUnder(directory), ": ", status.message()));
 }
 
-// A sentence about who wrote the journal, and what is in it.
 std::string Describe(const StoredState& stored) {
   std::string text =
       absl::StrCat(stored.n_changes, " changes in ", stored.bytes, " bytes, by irisd ",

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "server/log.h"
+#include "server/events/log.h"
 
 namespace iris::server {
 

@@ -26,7 +26,7 @@
 #include "absl/time/time.h"
 #include "proto/wire/unique_fd.h"
 #include "proto/wire/version.h"
-#include "server/log.h"
+#include "server/events/log.h"
 #include "server/sandbox/sanitizers.h"
 #include "server/sandbox/seccomp_filter.h"
 #include "server/sandbox/syscall_tables.h"

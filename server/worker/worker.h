@@ -10,8 +10,8 @@
 #include "absl/time/time.h"
 #include "grpcpp/server.h"
 #include "proto/wire/unique_fd.h"
+#include "server/events/log.h"
 #include "server/link/link.h"
-#include "server/log.h"
 #include "server/worker/relay.h"
 #include "server/worker/relay_service.h"
 

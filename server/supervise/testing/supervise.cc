@@ -5,8 +5,8 @@
 #include <stdlib.h>
 
 #include "absl/time/time.h"
-#include "server/log.h"
-#include "server/process_limits.h"
+#include "server/events/log.h"
+#include "server/host/limits.h"
 #include "server/supervise/supervisor.h"
 
 int main(int argc, char** argv) {

@@ -1,0 +1,61 @@
+// Config: irisd's settings, from a TOML file and flags; a flag wins. Values are checked as they are
+// read, so that an error names the place and the valid values.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "server/events/log.h"
+#include "server/job/job_machine.h"
+#include "server/session/runtime_dir.h"
+#include "server/session/session_server.h"
+#include "server/tenant/worker_program.h"
+
+namespace iris::server {
+
+struct Config {
+  RuntimeDirOptions runtime_dir;
+  std::string backend = "auto";  // one of driver::kBackendChoices
+  uint32_t emu_devices = 8;
+  uint64_t emu_memory_bytes = 4ull << 30;   // of each device; pages are taken when they are touched
+  uint64_t core_memory_bytes = 1ull << 30;  // what irisd keeps for all users
+  LogLevel log_level = LogLevel::kInfo;
+  LogFormat log_format = LogFormat::kKeyValue;
+  SessionOptions sessions;
+  WorkerSettings workers;
+  absl::Duration worker_idle_timeout = absl::Seconds(10);
+  JobLimits jobs;
+  std::string record_file;  // empty: nothing is recorded
+  bool self_check = true;   // prove the device pairs before serving
+};
+
+struct CommandLine {
+  Config config;
+  bool supervise = false;    // run under a supervisor, which starts irisd with the other flags
+  std::string state;         // `irisd state COMMAND`: check, dump or stat; nothing is served
+  bool check_state = false;  // look whether this irisd can go on with what is stored, and exit
+  bool exit = false;         // --help, --version, --check-config: print `output` and exit with 0
+  std::string output;        // for stdout
+};
+
+// Reads flags (without argv[0]), the file that --config names, and IRIS_RUNTIME_DIR if neither
+// names the runtime directory. kInvalidArgument: the message has a line for each mistake, with the
+// flag or file:line, and the nearest name for an unknown one. TOML that does not parse is one
+// mistake.
+absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& args);
+
+// Applies the TOML text of `file` (a name for messages) to `config`. kInvalidArgument as above;
+// the settings without a mistake are then set.
+absl::Status ApplyToml(const std::string& text, const std::string& file, Config* config);
+
+struct Reload {
+  Config config;                     // `next` as far as a running irisd can change, else `running`
+  std::vector<std::string> changed;  // keys of the settings that change
+  std::vector<std::string> kept;     // keys of those that differ and need a restart
+};
+Reload PlanReload(const Config& running, const Config& next);
+
+}  // namespace iris::server

@@ -1,0 +1,288 @@
+// Daemon: holds the mutex around the job machine, feeds it inputs, and carries out its effects. It
+// decides nothing.
+//
+// Thread-safe. Borrows the driver, the clock, the logger and the session output; all outlive it.
+// Effects are queued in order under the mutex; answers, stream writes and log lines, which may call
+// foreign code, run after it is released.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "device/driver/gpu_driver.h"
+#include "server/account/accounts.h"
+#include "server/events/event_log.h"
+#include "server/events/log.h"
+#include "server/host/descriptor_source.h"
+#include "server/host/job_pages.h"
+#include "server/host/limits.h"
+#include "server/host/segment_store.h"
+#include "server/host/threads.h"
+#include "server/job/clock.h"
+#include "server/job/effects.h"
+#include "server/job/ids.h"
+#include "server/job/inputs.h"
+#include "server/job/job_machine.h"
+#include "server/keep/descriptor_keeper.h"
+#include "server/keep/inherited.h"
+#include "server/recording/recorder.h"
+#include "server/session/outbox.h"
+#include "server/state/journal.h"
+
+namespace iris::server {
+
+// One watch stream. Push queues, in order, with the daemon's mutex held; Kick sends the queue.
+class WatchSink {
+ public:
+  virtual ~WatchSink() = default;
+  // False: the reader is too slow, the queue is full.
+  virtual bool Push(const WatchItem& item) = 0;
+  virtual void Kick() = 0;
+  // Ends the stream after what is queued. Idempotent.
+  virtual void Close(const absl::Status& status) = 0;
+};
+
+// Each session's watch stream, and those that the machine has not accepted yet. Not thread-safe:
+// the daemon locks.
+class WatchStreams {
+ public:
+  using Sink = std::shared_ptr<WatchSink>;
+
+  // Offers a stream to the session: the reply to `call` accepts or refuses it.
+  void Offer(CallId call, SessionId session, Sink sink) {
+    offered_[call] = {session, std::move(sink)};
+  }
+  // Null: `call` is no watch. If it was accepted, the stream becomes its session's.
+  Sink Answer(CallId call, bool accepted) {
+    const auto found = offered_.extract(call);
+    if (found.empty()) return nullptr;
+    const auto& [session, sink] = found.mapped();
+    if (accepted) streams_[session] = sink;
+    return sink;
+  }
+  // Null: the session has none.
+  Sink Find(SessionId session) const {
+    const auto it = streams_.find(session);
+    return it == streams_.end() ? nullptr : it->second;
+  }
+  // Removes the session's stream; null if it has none.
+  Sink Take(SessionId session) {
+    auto found = streams_.extract(session);
+    return found.empty() ? nullptr : std::move(found.mapped());
+  }
+
+ private:
+  std::map<CallId, std::pair<SessionId, Sink>> offered_;
+  std::map<SessionId, Sink> streams_;
+};
+
+// Implementations queue, and never call back into the daemon from here.
+class SessionOutput {
+ public:
+  virtual ~SessionOutput() = default;
+  virtual void SendDescriptors(SessionId session, std::vector<OutgoingDescriptor> descriptors) = 0;
+  virtual void EndSession(SessionId session, const absl::Status& reason) = 0;
+  // The session has hung up, or its process has ended, and no input names it any more.
+  virtual void ReleaseSession(SessionId session) = 0;
+};
+
+struct DaemonOptions {
+  JobLimits limits;
+  UnusablePairs unusable;  // from the self-check; pairs that the driver denies are added
+  uint64_t core_memory_bytes = 1ull << 30;
+  int n_workers = 2;
+  std::unique_ptr<Recorder> recorder;  // null: nothing is recorded
+  // Of an earlier irisd: see MachineOf. Null: the daemon begins with nothing.
+  std::unique_ptr<JobMachine> machine;
+};
+
+// Where state and descriptors are kept for the next irisd.
+struct Keeping {
+  DescriptorKeeper* keeper = nullptr;  // outlives the daemon
+  std::string directory;               // of the journal
+  JournalOwner owner;
+};
+
+class Daemon {
+ public:
+  Daemon(DaemonOptions options, driver::GpuDriver* driver, const Clock* clock,
+         const Logger* logger);
+  ~Daemon();
+  Daemon(const Daemon&) = delete;
+  Daemon& operator=(const Daemon&) = delete;
+
+  // The machine of a stored state. Errors as of MachineState::Decode.
+  static absl::StatusOr<std::unique_ptr<JobMachine>> MachineOf(const state::MachineState& state,
+                                                               const DaemonOptions& options,
+                                                               driver::GpuDriver* driver);
+
+  // From now on the state is stored before a change is reported, and descriptors are kept. A
+  // machine of an earlier irisd takes its memory and pages out of `inherited`; sessions without a
+  // socket there are lost. `close` closes descriptors of clients. Memory and pages that the machine
+  // does not know are closed first, so that nothing new has their names. Once, before the first
+  // session, with an output. On an error nothing else has happened, and a stored state stays.
+  // kResourceExhausted: also if this process lacks what it takes to adopt memory, which is then not
+  // lost.
+  using CloseOf = std::function<void(const Party& tenant, wire::UniqueFd fd)>;
+  absl::Status Keep(const Keeping& keeping, Inherited* inherited, const CloseOf& close)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  struct KeptSnapshot {
+    uint64_t generation = 0;
+    uint64_t descriptors = 0;
+    uint64_t max_descriptors = 0;
+    uint64_t state_bytes = 0;
+    absl::Status status;  // not OK: not all is kept
+  };
+  std::optional<KeptSnapshot> Kept() const ABSL_LOCKS_EXCLUDED(mu_);
+  // Closes and reports what was not taken, and stops keeping it. After Keep.
+  void CloseOrphans(DescriptorKeeper* keeper, Inherited* inherited) ABSL_LOCKS_EXCLUDED(mu_);
+  // Makes the next irisd begin with nothing.
+  void StopKeeping() ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Before the first session. Null: descriptors are dropped.
+  void SetSessionOutput(SessionOutput* output) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Gives the machine an input that has no answer, and carries out its effects.
+  void Submit(const Input& input) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Gives the machine a call, whose id `input` names too. `answer` runs exactly once, with no lock
+  // held, perhaps before Call returns; never after Cancel returned true.
+  using Answer = std::function<void(const Reply&)>;
+  CallId NewCall();
+  // A Join or an operation is given the room in irisd's memory for the thread's account.
+  // AdoptSegment names elements of `registered`, memory that came with the call, by index; the
+  // others are dropped.
+  using Registered = std::vector<std::unique_ptr<driver::PhysicalMemory>>;
+  void Call(CallId call, Input input, Answer answer, Registered registered = {})
+      ABSL_LOCKS_EXCLUDED(mu_);
+  // True: the call was pending, and its answer will not run. False: it was or is being answered.
+  bool Cancel(CallId call) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Offers `sink` as the session's watch stream. If the machine accepts, the first event queued is
+  // WatchEstablished; if it refuses, the sink is closed with the reason.
+  void Watch(const WatchOpened& input, std::shared_ptr<WatchSink> sink) ABSL_LOCKS_EXCLUDED(mu_);
+  // Forgets a stream that has ended by itself.
+  void Unwatch(SessionId session, const WatchSink* sink) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Runs `look` on the machine, under the mutex: for snapshots.
+  template <typename F>
+  auto Inspect(F&& look) const ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    return std::forward<F>(look)(std::as_const(*machine_));
+  }
+
+  absl::Time SteadyNow() const { return clock_->Now(); }
+
+  // One page per rank; none if the job has no pages.
+  std::vector<std::shared_ptr<const PageFile>> ControlPages(JobId job) const
+      ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Sends descriptors of these segments to a session, which need not be in the job. kNotFound: the
+  // memory is gone.
+  absl::Status Lend(SessionId session, JobId job, uint64_t epoch,
+                    const std::vector<SegmentInfo>& segments, driver::Access access)
+      ABSL_LOCKS_EXCLUDED(mu_);
+
+  const driver::GpuDriver& driver() const { return *driver_; }
+  const SegmentStore& segments() const { return segments_; }
+  const DescriptorSource& descriptors() const { return descriptors_; }
+  Accounts& accounts() { return accounts_; }
+  const Accounts& accounts() const { return accounts_; }
+  EventLog& events() { return events_; }
+  const EventLog& events() const { return events_; }
+
+  // Returns free memory to the system, on a worker; for after the end of sessions.
+  void TrimMemory();
+
+  // Stops the machine, and ends the readers of events. Idempotent.
+  void Stop(const std::string& reason) ABSL_LOCKS_EXCLUDED(mu_);
+  bool stopping() const { return stopping_.load(std::memory_order_relaxed); }
+
+ private:
+  // Runs after the mutex is released.
+  struct Deferred {
+    std::vector<std::pair<Answer, Reply>> answers;
+    std::vector<std::shared_ptr<WatchSink>> kicks;
+    std::vector<std::pair<std::shared_ptr<WatchSink>, absl::Status>> closes;
+    Registered registered;  // of the call
+  };
+
+  Daemon(MachineSetup setup, DaemonOptions options, driver::GpuDriver* driver, const Clock* clock,
+         const Logger* logger);
+
+  void Apply(const Input& input, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Effects Decide(const Input& input) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void CarryOut(Effects* effects, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Stores the change by the last input.
+  void StoreChange() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Logs the first failure after a success, and the first success after a failure.
+  void Tell(const absl::Status& status, bool* fails, const char* failing, const char* again) const;
+  absl::Status RestoreMemory(const Keeping& keeping, const CloseOf& close, Inherited* inherited,
+                             Recovered* recovered) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<JobPages*> PagesOf(JobId job) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
+  void CloseUnknownMemory(DescriptorKeeper* keeper, Inherited* inherited) ABSL_LOCKS_EXCLUDED(mu_);
+  void GiveUp(DescriptorKeeper* keeper, const std::string& name, size_t n, const std::string& what)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  void Finish(Deferred deferred) ABSL_LOCKS_EXCLUDED(mu_);
+
+  void Perform(Reply& effect, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Perform(ReleaseSession& effect, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Perform(CreatePages& effect, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Perform(DropPages& effect, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Perform(CreateSegment& effect, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Perform(AdoptSegment& effect, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Perform(DropSegment& effect, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Perform(SendDescriptors& effect, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Perform(SetRankState& effect, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Perform(NotifyWatch& effect, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Perform(EndWatch& effect, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Perform(EmitEvent& effect, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  driver::GpuDriver* const driver_;
+  const Clock* const clock_;
+  const Logger* const logger_;
+  Accounts accounts_;
+  EventLog events_;
+  EventPrinter printer_;
+  std::atomic<uint64_t> next_call_{1};
+  std::atomic<bool> stopping_{false};
+  WorkerPool workers_;  // for slow work: reserving pages, freeing
+  WorkerPool creator_;  // creates without reserving: quick, and must not wait for the others
+  HostMemory host_memory_;
+  SegmentStore segments_;
+  DescriptorSource descriptors_;
+
+  mutable absl::Mutex mu_;
+  SessionOutput* output_ ABSL_GUARDED_BY(mu_) = nullptr;
+  const std::unique_ptr<JobMachine> machine_ ABSL_PT_GUARDED_BY(mu_);
+  const std::unique_ptr<Recorder> recorder_ ABSL_PT_GUARDED_BY(mu_);  // null: none
+  DescriptorKeeper* keeper_ ABSL_GUARDED_BY(mu_) = nullptr;           // null: nothing is kept
+  std::unique_ptr<Journal> journal_ ABSL_GUARDED_BY(mu_);  // null: the state is not stored
+  bool journal_fails_ ABSL_GUARDED_BY(mu_) = false;
+  bool keeper_waits_ ABSL_GUARDED_BY(mu_) = false;  // for its manager
+  // Time of the next attempt to store or keep, with or without an input.
+  absl::Time store_again_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();
+  uint64_t generation_ ABSL_GUARDED_BY(mu_) = 0;
+  std::string change_ ABSL_GUARDED_BY(mu_);   // reused
+  absl::Time now_wall_ ABSL_GUARDED_BY(mu_);  // of the input whose effects are carried out
+  std::unordered_map<uint64_t, Answer> calls_ ABSL_GUARDED_BY(mu_);
+  std::map<JobId, absl::StatusOr<std::unique_ptr<JobPages>>> pages_ ABSL_GUARDED_BY(mu_);
+  WatchStreams watches_ ABSL_GUARDED_BY(mu_);
+  DeadlineTimer timer_;
+};
+
+}  // namespace iris::server

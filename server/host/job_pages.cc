@@ -1,0 +1,199 @@
+#include "server/host/job_pages.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <climits>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "proto/wire/frame.h"
+
+namespace iris::server {
+namespace {
+
+constexpr int kPageSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+constexpr int kWriteSeals = F_SEAL_WRITE | F_SEAL_FUTURE_WRITE;
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<const PageFile>> PageFile::Create(Kind kind) {
+  const char* const name = kind == Kind::kStatus ? "iris-status" : "iris-control";
+  wire::UniqueFd fd(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd.valid()) return wire::ErrnoStatus(errno, "create a shared page");
+  struct stat info = {};
+  // A new memfd has mode 0777, with which another uid could reopen a read-only descriptor writable.
+  if (fchmod(fd.get(), static_cast<mode_t>(kind)) != 0 ||
+      ftruncate(fd.get(), wire::kPageBytes) != 0 ||
+      fallocate(fd.get(), 0, 0, wire::kPageBytes) != 0 ||
+      fcntl(fd.get(), F_ADD_SEALS, kPageSeals) != 0 || fstat(fd.get(), &info) != 0) {
+    return wire::ErrnoStatus(errno, "size and seal a shared page");
+  }
+  return std::make_shared<const PageFile>(std::move(fd), kind, info.st_ino);
+}
+
+absl::StatusOr<std::shared_ptr<const PageFile>> PageFile::Adopt(wire::UniqueFd fd) {
+  const auto refuse = [&fd](absl::string_view why) {
+    return absl::InvalidArgumentError(absl::StrCat("adopt descriptor ", fd.get(), ": ", why));
+  };
+  struct stat info = {};
+  if (!fd.valid() || fstat(fd.get(), &info) != 0) return refuse("it is not open");
+  const int seals = S_ISREG(info.st_mode) ? fcntl(fd.get(), F_GET_SEALS) : -1;
+  if (seals < 0) return refuse("it is not a memfd");
+  if ((seals & kPageSeals) != kPageSeals || (seals & kWriteSeals) != 0) {
+    return refuse("its seals are not those of a shared page");
+  }
+  if (info.st_size != static_cast<off_t>(wire::kPageBytes)) {
+    return refuse(
+        absl::StrCat("it has ", info.st_size, " bytes, and a shared page has ", wire::kPageBytes));
+  }
+  const Kind kind = static_cast<Kind>(info.st_mode & 07777);
+  if (info.st_uid != geteuid() || (kind != Kind::kStatus && kind != Kind::kControl)) {
+    return refuse("it is another user's, or not of mode 0400 or 0600");
+  }
+  const int flags = fcntl(fd.get(), F_GETFL);
+  if (flags < 0 || (flags & O_ACCMODE) != O_RDWR) {
+    return refuse("it is not open for reading and writing");
+  }
+  if (fcntl(fd.get(), F_SETFD, FD_CLOEXEC) != 0) {
+    return wire::ErrnoStatus(errno, "adopt a shared page");
+  }
+  return std::make_shared<const PageFile>(std::move(fd), kind, info.st_ino);
+}
+
+absl::StatusOr<int> PageFile::Open(bool read_only) const {
+  int fd;
+  if (read_only) {
+    // A duplicate would share the read-write mode of the file.
+    fd = open(absl::StrCat("/proc/self/fd/", fd_.get()).c_str(), O_RDONLY | O_CLOEXEC);
+  } else {
+    fd = fcntl(fd_.get(), F_DUPFD_CLOEXEC, 3);
+  }
+  if (fd < 0) return wire::ErrnoStatus(errno, "duplicate the descriptor of a shared page");
+  return fd;
+}
+
+absl::Status PageFile::Copy(wire::ControlPage* page) const {
+  const ssize_t n = pread(fd_.get(), page, sizeof(*page), 0);
+  if (n == static_cast<ssize_t>(sizeof(*page))) return absl::OkStatus();
+  return wire::ErrnoStatus(n < 0 ? errno : EIO, "read a shared page");
+}
+
+absl::StatusOr<std::unique_ptr<JobPages>> JobPages::Create(JobId job, uint32_t n_ranks,
+                                                           uint64_t epoch) {
+  std::unique_ptr<JobPages> pages(new JobPages());
+  absl::StatusOr<std::shared_ptr<const PageFile>> status_file =
+      PageFile::Create(PageFile::Kind::kStatus);
+  if (!status_file.ok()) return status_file.status();
+  pages->status_file_ = *std::move(status_file);
+  if (absl::Status mapped = pages->MapStatusPage(); !mapped.ok()) return mapped;
+  for (uint32_t rank = 0; rank < n_ranks; ++rank) {
+    absl::StatusOr<std::shared_ptr<const PageFile>> file =
+        PageFile::Create(PageFile::Kind::kControl);
+    if (!file.ok()) return file.status();
+    pages->status_->control_inode[rank] = (*file)->inode();
+    pages->control_.push_back(*std::move(file));
+  }
+  pages->status_->n_ranks = n_ranks;
+  pages->status_->job_id = job.value;
+  pages->status_->epoch = epoch;
+  for (uint32_t rank = 0; rank < n_ranks; ++rank) {
+    pages->status_->rank_state[rank] = static_cast<uint32_t>(wire::PageRankState::kAbsent);
+  }
+  return pages;
+}
+
+absl::StatusOr<std::unique_ptr<JobPages>> JobPages::Adopt(JobId job, uint64_t epoch,
+                                                          uint32_t n_ranks,
+                                                          std::vector<wire::UniqueFd> all) {
+  std::unique_ptr<JobPages> pages(new JobPages());
+  std::map<uint64_t, std::shared_ptr<const PageFile>> control;  // by inode
+  std::string refused;
+  for (wire::UniqueFd& fd : all) {
+    absl::StatusOr<std::shared_ptr<const PageFile>> file = PageFile::Adopt(std::move(fd));
+    if (!file.ok()) {
+      if (!absl::IsInvalidArgument(file.status())) return file.status();
+      refused = absl::StrCat("; ", file.status().message());
+    } else if ((*file)->kind() == PageFile::Kind::kStatus) {
+      pages->status_file_ = *std::move(file);
+    } else {
+      const uint64_t inode = (*file)->inode();
+      control[inode] = *std::move(file);
+    }
+  }
+  const auto missing = [&job, &refused](const std::string& what) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the ", what, " of job ", job.value, " is missing", refused));
+  };
+  if (pages->status_file_ == nullptr) return missing("status page");
+  if (absl::Status mapped = pages->MapStatusPage(); !mapped.ok()) return mapped;
+  const wire::StatusPage& page = *pages->status_;
+  if (page.job_id != job.value || page.epoch != epoch || page.n_ranks != n_ranks) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("status page of job ", job.value, ": it is of job ", page.job_id, " in epoch ",
+                     page.epoch, " with ", page.n_ranks, " ranks, and expected are epoch ", epoch,
+                     " and ", n_ranks, " ranks"));
+  }
+  for (Rank rank = 0; rank < n_ranks; ++rank) {
+    const auto found = control.find(page.control_inode[rank]);
+    if (found == control.end()) return missing(absl::StrCat("control page of rank ", rank));
+    pages->control_.push_back(std::move(found->second));
+    control.erase(found);
+  }
+  return pages;
+}
+
+std::vector<int> JobPages::fds() const {
+  std::vector<int> all = {status_file_->fd()};
+  for (const auto& file : control_) all.push_back(file->fd());
+  return all;
+}
+
+absl::Status JobPages::MapStatusPage() {
+  void* const mapped =
+      mmap(nullptr, wire::kPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, status_file_->fd(), 0);
+  if (mapped == MAP_FAILED) return wire::ErrnoStatus(errno, "map a status page");
+  status_ = static_cast<wire::StatusPage*>(mapped);
+  return absl::OkStatus();
+}
+
+JobPages::~JobPages() {
+  if (status_ != nullptr) munmap(status_, wire::kPageBytes);
+}
+
+#define IRIS_SAME_STATE(state)                                         \
+  static_assert(static_cast<uint32_t>(RankState::state) ==             \
+                    static_cast<uint32_t>(wire::PageRankState::state), \
+                "the machine and the status page number their states differently")
+IRIS_SAME_STATE(kAbsent);
+IRIS_SAME_STATE(kJoined);
+IRIS_SAME_STATE(kMapped);
+IRIS_SAME_STATE(kReady);
+IRIS_SAME_STATE(kEnding);
+IRIS_SAME_STATE(kDead);
+IRIS_SAME_STATE(kLeft);
+#undef IRIS_SAME_STATE
+
+void JobPages::SetRankState(Rank rank, RankState state, int64_t pid, bool abort) {
+  if (rank >= n_ranks()) return;
+  __atomic_store_n(&status_->rank_pid[rank], pid, __ATOMIC_RELAXED);
+  // Release: a reader that sees the state also sees the pid.
+  __atomic_store_n(&status_->rank_state[rank], static_cast<uint32_t>(state), __ATOMIC_RELEASE);
+  if (abort) {
+    if (status_->broken_by == 0) __atomic_store_n(&status_->broken_by, rank + 1, __ATOMIC_RELAXED);
+    __atomic_store_n(&status_->abort, 1u, __ATOMIC_RELEASE);
+  }
+  // Release: pairs with a waiter's acquire load of `changes`, which then sees every word above.
+  __atomic_fetch_add(&status_->changes, 1u, __ATOMIC_RELEASE);
+  syscall(SYS_futex, &status_->changes, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+}  // namespace iris::server

@@ -1,0 +1,84 @@
+// The shared pages of one job (proto/wire/pages.h): irisd creates them, or adopts those of an
+// earlier irisd, sends their descriptors, and writes the status page.
+//
+// Not thread-safe: the daemon locks. PageFile objects are shared with queued descriptors and are
+// immutable.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/wire/pages.h"
+#include "proto/wire/unique_fd.h"
+#include "server/job/job_machine.h"
+
+namespace iris::server {
+
+// A page in a sealed memfd, whose mode is its kind.
+class PageFile {
+ public:
+  enum class Kind : uint32_t {
+    kStatus = 0400,  // cannot be opened again for writing
+    kControl = 0600,
+  };
+
+  static absl::StatusOr<std::shared_ptr<const PageFile>> Create(Kind kind);
+  // Takes the descriptor of a page that an earlier irisd created. kInvalidArgument: it is no such
+  // page; it is then closed.
+  static absl::StatusOr<std::shared_ptr<const PageFile>> Adopt(wire::UniqueFd fd);
+  PageFile(wire::UniqueFd fd, Kind kind, uint64_t inode)
+      : fd_(std::move(fd)), kind_(kind), inode_(inode) {}
+
+  int fd() const { return fd_.get(); }
+  Kind kind() const { return kind_; }
+  uint64_t inode() const { return inode_; }
+  // Returns a descriptor that the caller owns. A read-only one cannot be mapped writable.
+  absl::StatusOr<int> Open(bool read_only) const;
+  // Copies a page that others may be writing.
+  absl::Status Copy(wire::ControlPage* page) const;
+
+ private:
+  const wire::UniqueFd fd_;
+  const Kind kind_;
+  const uint64_t inode_;
+};
+
+class JobPages {
+ public:
+  // kResourceExhausted: no descriptors or memory.
+  static absl::StatusOr<std::unique_ptr<JobPages>> Create(JobId job, uint32_t n_ranks,
+                                                          uint64_t epoch);
+
+  // Takes the descriptors of pages that an earlier irisd created for this job, in any order. On an
+  // error all are closed. kInvalidArgument: a page is missing, or the status page is another job's,
+  // or of another epoch or number of ranks. kResourceExhausted: no memory.
+  static absl::StatusOr<std::unique_ptr<JobPages>> Adopt(JobId job, uint64_t epoch,
+                                                         uint32_t n_ranks,
+                                                         std::vector<wire::UniqueFd> all);
+  ~JobPages();
+  JobPages(const JobPages&) = delete;
+  JobPages& operator=(const JobPages&) = delete;
+
+  const std::shared_ptr<const PageFile>& status_page() const { return status_file_; }
+  const std::shared_ptr<const PageFile>& control_page(Rank rank) const { return control_[rank]; }
+  uint32_t n_ranks() const { return static_cast<uint32_t>(control_.size()); }
+  std::vector<int> fds() const;  // of all pages; borrowed
+
+  // Publishes the rank's state (and the abort word), then increments `changes` and wakes its
+  // waiters.
+  void SetRankState(Rank rank, RankState state, int64_t pid, bool abort);
+
+ private:
+  JobPages() = default;
+  absl::Status MapStatusPage();
+
+  std::shared_ptr<const PageFile> status_file_;
+  wire::StatusPage* status_ = nullptr;  // mapped by irisd alone for writing
+  std::vector<std::shared_ptr<const PageFile>> control_;
+};
+
+}  // namespace iris::server

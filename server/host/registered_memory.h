@@ -1,0 +1,25 @@
+// Memory that a rank has allocated itself and registered: irisd keeps its descriptor and lends it
+// to others. A client's descriptor is hostile until it is checked. Thread-safe, as PhysicalMemory
+// says.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "device/driver/backend_kind.h"
+#include "device/driver/gpu_driver.h"
+#include "proto/wire/unique_fd.h"
+
+namespace iris::server {
+
+// `fd` is borrowed; irisd keeps a duplicate, which it passes to `close` at the end, as the kernel
+// may take long to close it. kInvalidArgument: on emulated devices, the memory can shrink while
+// others have it mapped, or has not `bytes` bytes; on GPUs importing it checks. kResourceExhausted:
+// irisd has no descriptor left.
+absl::StatusOr<std::unique_ptr<driver::PhysicalMemory>> KeepRegistered(
+    driver::BackendKind kind, const wire::UniqueFd& fd, uint64_t bytes,
+    std::function<void(wire::UniqueFd)> close);
+
+}  // namespace iris::server

@@ -1,0 +1,195 @@
+#include "server/host/segment_store.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/wire/unique_fd.h"
+#include "server/keep/kept_name.h"
+
+namespace iris::server {
+namespace {
+
+// An error other than want of memory means that the device does not work.
+absl::Status OfDevice(const driver::DeviceInfo& device, const absl::Status& status) {
+  if (status.ok() || absl::IsResourceExhausted(status) || absl::IsInvalidArgument(status)) {
+    return status;
+  }
+  return absl::UnavailableError(absl::StrCat(
+      "device ", device.index, " (", device.uuid, ", ", device.name, ") does not work: ",
+      status.message(), ": look at the kernel's log, then restart irisd; until then use others"));
+}
+
+}  // namespace
+
+SegmentStore::Held::Held(SegmentStore* store, SegmentId segment, uint32_t device_index,
+                         std::unique_ptr<driver::PhysicalMemory> memory)
+    : store_(store), segment_(segment), device_index_(device_index), memory_(std::move(memory)) {}
+
+SegmentStore::Held::~Held() { store_->Retire(segment_, std::move(memory_)); }
+
+SegmentStore::SegmentStore(driver::GpuDriver* driver, HostMemory* host_memory, WorkerPool* quick,
+                           WorkerPool* slow, Report report, const Logger* logger)
+    : driver_(driver),
+      host_memory_(host_memory),
+      quick_(quick),
+      slow_(slow),
+      report_(std::move(report)),
+      logger_(logger) {}
+
+void SegmentStore::Create(const CreateSegment& wanted) {
+  {
+    absl::MutexLock lock(&mu_);
+    segments_[wanted.id] = Segment();
+  }
+  WorkerPool& pool = wanted.prealloc ? *slow_ : *quick_;
+  pool.Post([this, wanted] { CreateOnWorker(wanted); });
+}
+
+void SegmentStore::SetKeeper(DescriptorKeeper* keeper) {
+  absl::MutexLock lock(&mu_);
+  keeper_ = keeper;
+}
+
+DescriptorKeeper* SegmentStore::keeper() const {
+  absl::MutexLock lock(&mu_);
+  return keeper_;
+}
+
+void SegmentStore::Keep(SegmentId segment, driver::PhysicalMemory& memory) {
+  DescriptorKeeper* const keeper = this->keeper();
+  if (keeper == nullptr) return;
+  const absl::StatusOr<int> exported = memory.ExportFd(driver::Access::kReadWrite);
+  if (!exported.ok()) {
+    logger_->Warn("a segment is not kept for the next irisd",
+                  {{"segment", segment.value}, {"error", exported.status().ToString()}});
+    return;
+  }
+  const wire::UniqueFd fd(*exported);
+  // The keeper remembers what went wrong.
+  (void)keeper->Store(KeptName{KeptName::Kind::kSegment, segment.value}.Text(), {fd.get()});
+}
+
+void SegmentStore::Adopt(const AdoptSegment& wanted,
+                         std::unique_ptr<driver::PhysicalMemory> memory) {
+  Keep(wanted.id, *memory);
+  Restore(wanted, std::move(memory));
+}
+
+void SegmentStore::Restore(const AdoptSegment& wanted,
+                           std::unique_ptr<driver::PhysicalMemory> memory) {
+  auto held = std::make_shared<Held>(this, wanted.id, wanted.device_index, std::move(memory));
+  absl::MutexLock lock(&mu_);
+  segments_[wanted.id] = Segment{.creating = false, .held = std::move(held)};
+}
+
+void SegmentStore::Drop(SegmentId segment) {
+  std::shared_ptr<Held> held;  // destroyed after the lock is released
+  {
+    absl::MutexLock lock(&mu_);
+    const auto it = segments_.find(segment);
+    if (it != segments_.end()) {
+      if (it->second.creating) {
+        it->second.drop = true;
+        return;
+      }
+      held = std::move(it->second.held);
+      segments_.erase(it);
+    }
+  }
+  // Its creation failed, or an earlier irisd lost it: the drop must be reported all the same.
+  if (held == nullptr) Retire(segment, nullptr);
+}
+
+std::shared_ptr<SegmentStore::Held> SegmentStore::Find(SegmentId segment) const {
+  absl::MutexLock lock(&mu_);
+  const auto it = segments_.find(segment);
+  return it == segments_.end() ? nullptr : it->second.held;
+}
+
+absl::Status SegmentStore::Read(SegmentId segment, uint64_t offset_bytes,
+                                absl::Span<uint8_t> out) const {
+  const std::shared_ptr<Held> held = Find(segment);
+  if (held == nullptr) {
+    return absl::NotFoundError(absl::StrCat("segment ", segment.value, " does not exist"));
+  }
+  return held->memory().Read(offset_bytes, out);
+}
+
+driver::CreateTimes SegmentStore::TimesOf(SegmentId segment) const {
+  const std::shared_ptr<Held> held = Find(segment);
+  return held == nullptr ? driver::CreateTimes() : held->memory().times();
+}
+
+absl::StatusOr<std::unique_ptr<driver::PhysicalMemory>> SegmentStore::Make(
+    const CreateSegment& wanted) {
+  // Pages that are not reserved are charged to the process that touches them first, never irisd.
+  const bool of_host = wanted.prealloc && driver_->kind() == driver::BackendKind::kEmu;
+  if (of_host) {
+    const absl::Status promised = host_memory_->Promise(wanted.bytes);
+    if (!promised.ok()) return promised;
+  }
+  absl::StatusOr<std::unique_ptr<driver::PhysicalMemory>> made =
+      driver_->Create(wanted.device_index, wanted.bytes, wanted.prealloc);
+  if (of_host) host_memory_->Taken(wanted.bytes);
+  return made;
+}
+
+void SegmentStore::CreateOnWorker(const CreateSegment& wanted) {
+  absl::StatusOr<std::unique_ptr<driver::PhysicalMemory>> memory = Make(wanted);
+  const absl::Status status = OfDevice(driver_->devices()[wanted.device_index], memory.status());
+  if (!status.ok()) {
+    AskDriverForFree(wanted.device_index);  // before the report: its message says it
+    logger_->Warn("cannot create a segment", {{"segment", wanted.id.value},
+                                              {"bytes", wanted.bytes},
+                                              {"device", wanted.device_index},
+                                              {"error", status.ToString()}});
+  }
+  std::shared_ptr<Held> held;
+  if (memory.ok()) {
+    Keep(wanted.id, **memory);
+    held = std::make_shared<Held>(this, wanted.id, wanted.device_index, *std::move(memory));
+  }
+  bool drop = false;
+  {
+    absl::MutexLock lock(&mu_);
+    Segment& segment = segments_.at(wanted.id);
+    drop = segment.drop;
+    segment.creating = false;
+    if (drop) {
+      segments_.erase(wanted.id);
+    } else {
+      segment.held = held;
+    }
+  }
+  report_(SegmentCreated{wanted.id, status});
+  if (held == nullptr) {
+    if (drop) {
+      Retire(wanted.id, nullptr);
+    } else {
+      absl::MutexLock lock(&mu_);
+      segments_.erase(wanted.id);  // after a reported failure there is no Drop
+    }
+  }
+  held.reset();  // the last hold if it is to be dropped
+  if (status.ok()) AskDriverForFree(wanted.device_index);
+}
+
+void SegmentStore::AskDriverForFree(uint32_t device_index) {
+  const absl::StatusOr<driver::MemoryInfo> info = driver_->DeviceMemory(device_index);
+  if (info.ok()) report_(DriverFree{device_index, info->free_bytes});
+}
+
+void SegmentStore::Retire(SegmentId segment, std::unique_ptr<driver::PhysicalMemory> memory) {
+  if (DescriptorKeeper* const keeper = this->keeper(); keeper != nullptr) {
+    keeper->Remove(KeptName{KeptName::Kind::kSegment, segment.value}.Text());
+  }
+  // Shared, because a std::function must be copyable; moved, because the worker's hold must be the
+  // only one.
+  std::shared_ptr<driver::PhysicalMemory> shared = std::move(memory);
+  slow_->Post([this, segment, shared = std::move(shared)]() mutable {
+    shared.reset();
+    report_(SegmentDropped{segment});
+  });
+}
+
+}  // namespace iris::server

@@ -1,0 +1,113 @@
+// SegmentStore: the physical memory of the jobs' segments. It creates and frees memory on worker
+// threads, since the kernel takes long for both. Pages that are reserved on emulated devices are
+// charged to this process, so HostMemory is asked first.
+//
+// Thread-safe. Borrows the driver, the host's memory, the worker pools and the logger. Reports come
+// from worker threads, with no lock held; a drop takes as long as others hold the memory.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
+#include "device/driver/gpu_driver.h"
+#include "server/events/log.h"
+#include "server/host/limits.h"
+#include "server/host/threads.h"
+#include "server/job/effects.h"
+#include "server/job/inputs.h"
+#include "server/keep/descriptor_keeper.h"
+
+namespace iris::server {
+
+class SegmentStore {
+ public:
+  // Memory of one segment. The last holder passes it to the workers, which free it.
+  class Held {
+   public:
+    Held(SegmentStore* store, SegmentId segment, uint32_t device_index,
+         std::unique_ptr<driver::PhysicalMemory> memory);
+    ~Held();
+    Held(const Held&) = delete;
+    Held& operator=(const Held&) = delete;
+
+    uint32_t device_index() const { return device_index_; }
+    driver::PhysicalMemory& memory() const { return *memory_; }
+
+   private:
+    SegmentStore* const store_;
+    const SegmentId segment_;
+    const uint32_t device_index_;
+    std::unique_ptr<driver::PhysicalMemory> memory_;
+  };
+
+  // Takes SegmentCreated, SegmentDropped and DriverFree.
+  using Report = std::function<void(const Input&)>;
+
+  // `keeper` (null: none) keeps each segment's memory for a later irisd, from before it is reported
+  // created until it is dropped.
+  void SetKeeper(DescriptorKeeper* keeper) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // `quick` creates without reserving, and must not wait for the others; `slow` reserves pages, and
+  // frees. Both are stopped before the store is destroyed.
+  SegmentStore(driver::GpuDriver* driver, HostMemory* host_memory, WorkerPool* quick,
+               WorkerPool* slow, Report report, const Logger* logger);
+  SegmentStore(const SegmentStore&) = delete;
+  SegmentStore& operator=(const SegmentStore&) = delete;
+
+  // Starts to create a segment. Reports SegmentCreated.
+  void Create(const CreateSegment& wanted) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Takes memory that exists, as a segment.
+  void Adopt(const AdoptSegment& wanted, std::unique_ptr<driver::PhysicalMemory> memory)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  // The same with memory that is already kept, by an earlier irisd.
+  void Restore(const AdoptSegment& wanted, std::unique_ptr<driver::PhysicalMemory> memory)
+      ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Drops the segment, once its creation has ended. Reports SegmentDropped after it is freed.
+  void Drop(SegmentId segment) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Null: the segment does not exist, or not yet, or is dropped.
+  std::shared_ptr<Held> Find(SegmentId segment) const ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Copies bytes of a segment. kNotFound: no such segment.
+  absl::Status Read(SegmentId segment, uint64_t offset_bytes, absl::Span<uint8_t> out) const
+      ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Zeros if the segment does not exist.
+  driver::CreateTimes TimesOf(SegmentId segment) const ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  struct Segment {
+    bool creating = true;
+    bool drop = false;  // asked for while creating
+    std::shared_ptr<Held> held;
+  };
+
+  absl::StatusOr<std::unique_ptr<driver::PhysicalMemory>> Make(const CreateSegment& wanted);
+  void Keep(SegmentId segment, driver::PhysicalMemory& memory) ABSL_LOCKS_EXCLUDED(mu_);
+  DescriptorKeeper* keeper() const ABSL_LOCKS_EXCLUDED(mu_);
+  void CreateOnWorker(const CreateSegment& wanted) ABSL_LOCKS_EXCLUDED(mu_);
+  void Retire(SegmentId segment, std::unique_ptr<driver::PhysicalMemory> memory);
+  // Reports the driver's count of a device's free memory. Not on a thread that serves sessions.
+  void AskDriverForFree(uint32_t device_index);
+
+  driver::GpuDriver* const driver_;
+  HostMemory* const host_memory_;
+  WorkerPool* const quick_;
+  WorkerPool* const slow_;
+  const Report report_;
+  const Logger* const logger_;
+
+  mutable absl::Mutex mu_;
+  DescriptorKeeper* keeper_ ABSL_GUARDED_BY(mu_) = nullptr;
+  std::map<SegmentId, Segment> segments_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace iris::server
