@@ -1,7 +1,6 @@
 #include "proto/wire/frame.h"
 
 #include <errno.h>
-#include <sys/uio.h>
 
 #include <algorithm>
 #include <initializer_list>
@@ -9,36 +8,15 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "device/base/posix.h"
 #include "proto/status/code.h"
+#include "proto/wire/rights.h"
 
 namespace iris::wire {
 namespace {
 
 constexpr char kNoFrameYet[] = "no frame yet on the session socket";
-constexpr uint32_t kMaxDescriptors = std::max(kMaxDescriptorsPerCall, kMaxDescriptorsPerFrame);
-// The kernel's limit for a packet: it would close descriptors that do not fit, while we wait.
-constexpr size_t kMaxSent = 253;
-constexpr size_t kControlBytes =
-    CMSG_SPACE(sizeof(int) * kMaxSent) + CMSG_SPACE(sizeof(struct ucred));
-
-// Takes ownership of descriptors, and copies credentials.
-void TakeControl(struct msghdr* message, Frame* frame) {
-  for (struct cmsghdr* c = CMSG_FIRSTHDR(message); c != nullptr; c = CMSG_NXTHDR(message, c)) {
-    if (c->cmsg_level != SOL_SOCKET) continue;
-    if (c->cmsg_type == SCM_RIGHTS) {
-      const size_t n = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-      for (size_t i = 0; i < n; ++i) {
-        int fd = -1;
-        std::memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(int));
-        frame->fds.emplace_back(fd);
-      }
-    } else if (c->cmsg_type == SCM_CREDENTIALS && c->cmsg_len >= CMSG_LEN(sizeof(struct ucred))) {
-      std::memcpy(&frame->sender, CMSG_DATA(c), sizeof(struct ucred));
-    }
-  }
-}
-
+constexpr uint32_t kMaxDescriptors = kMaxDescriptorsPerCall;
+static_assert(kMaxDescriptors >= kMaxDescriptorsPerFrame);
 bool KnownType(uint16_t type) {
   return type >= static_cast<uint16_t>(FrameType::kHello) &&
          type <= static_cast<uint16_t>(FrameType::kRestartSeen);
@@ -63,21 +41,8 @@ absl::Status SendFrame(int socket, FrameType type, absl::Span<const uint8_t> hea
   struct iovec parts[3] = {{&header, sizeof(header)},
                            {const_cast<uint8_t*>(head.data()), head.size()},
                            {const_cast<char*>(tail.data()), tail.size()}};
-  struct msghdr message = {};
-  message.msg_iov = parts;
-  message.msg_iovlen = !tail.empty() ? 3 : !head.empty() ? 2 : 1;
-  alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxDescriptors)] = {};
-  if (!fds.empty()) {
-    message.msg_control = control;
-    message.msg_controllen = CMSG_SPACE(sizeof(int) * fds.size());
-    struct cmsghdr* c = CMSG_FIRSTHDR(&message);
-    c->cmsg_level = SOL_SOCKET;
-    c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN(sizeof(int) * fds.size());
-    std::memcpy(CMSG_DATA(c), fds.data(), sizeof(int) * fds.size());
-  }
-  const ssize_t sent =
-      base::Retry([&] { return sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT); });
+  const size_t n_parts = !tail.empty() ? 3 : !head.empty() ? 2 : 1;
+  const ssize_t sent = SendRights(socket, {parts, n_parts}, fds, MSG_NOSIGNAL | MSG_DONTWAIT);
   if (sent >= 0) return absl::OkStatus();
   const int error = errno;
   if (error == EAGAIN || error == EWOULDBLOCK || error == ETOOMANYREFS || error == ENOBUFS ||
@@ -95,38 +60,31 @@ namespace {
 absl::Status Receive(int socket, Frame* frame) {
   // One byte more than the largest frame. Longer packets are also seen by MSG_TRUNC.
   alignas(FrameHeader) uint8_t bytes[sizeof(FrameHeader) + kMaxPayloadBytes + 1];
-  alignas(struct cmsghdr) char control[kControlBytes];
-  struct iovec part = {bytes, sizeof(bytes)};
-  struct msghdr message = {};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
+  Rights rights;
   ssize_t received;
   // A peer that closes with unread data of ours resets the connection. The kernel reports that
   // once, before the peer's last message, so this reads again.
-  bool reset = false;
-  for (;;) {
-    received = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    if (received >= 0 || (errno != EINTR && (errno != ECONNRESET || reset))) break;
-    reset = errno == ECONNRESET;
+  for (bool reset = false;; reset = true) {
+    received = ReceiveRights(socket, bytes, sizeof(bytes), MSG_DONTWAIT, &rights);
+    if (received >= 0 || errno != ECONNRESET || reset) break;
   }
   if (received < 0) {
     const int error = errno;
     if (error == EAGAIN || error == EWOULDBLOCK) return absl::FailedPreconditionError(kNoFrameYet);
     return ErrnoStatus(error, "receive session frame");
   }
-  TakeControl(&message, frame);
-  if (received == 0 && message.msg_controllen == 0) {
+  frame->fds = std::move(rights.fds);
+  frame->sender = rights.sender;
+  if (received == 0 && frame->fds.empty() && frame->sender.pid == 0) {
     return absl::UnavailableError("the peer closed the session socket");
   }
-  if ((message.msg_flags & MSG_CTRUNC) != 0 || frame->fds.size() > kMaxDescriptors) {
+  if ((rights.flags & MSG_CTRUNC) != 0 || frame->fds.size() > kMaxDescriptors) {
     return absl::InvalidArgumentError(
         absl::StrCat("session frame: its descriptors did not all arrive: more than ",
                      kMaxDescriptors, " were sent, or this process has none left (see ulimit -n)"));
   }
   const size_t n_bytes = static_cast<size_t>(received);
-  if ((message.msg_flags & MSG_TRUNC) != 0 || n_bytes > sizeof(FrameHeader) + kMaxPayloadBytes) {
+  if ((rights.flags & MSG_TRUNC) != 0 || n_bytes > sizeof(FrameHeader) + kMaxPayloadBytes) {
     return absl::InvalidArgumentError(absl::StrCat("session frame is longer than the limit of ",
                                                    sizeof(FrameHeader) + kMaxPayloadBytes,
                                                    " bytes"));
