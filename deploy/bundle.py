@@ -181,8 +181,8 @@ Version: {version}
 
 def add_cmake(tree, version, link_flags):
     text = tree.take("lib/cmake/Iris/IrisConfig.cmake.in")
-    sets = "\n".join(f'set(_iris_{backend}_link_flags "{";".join(flags)}")' for backend, flags in link_flags.items())
-    for name, value in {"VERSION": version, "BACKENDS": " ".join(link_flags), "LINK_FLAGS": sets}.items():
+    lines = "\n".join(f'set(_iris_{b}_link_flags "{";".join(flags)}")' for b, flags in link_flags.items())
+    for name, value in (("VERSION", version), ("BACKENDS", " ".join(link_flags)), ("LINK_FLAGS", lines)):
         text = text.replace(f"@{name}@", value)
     tree.write("lib/cmake/Iris/IrisConfig.cmake", text)
     major = version.split(".")[0]

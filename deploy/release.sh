@@ -36,7 +36,7 @@ if [ ${#bundles[@]} -eq 0 ]; then
   use_build_cache
   bazel_ build "${quiet[@]}" //deploy:bundle
   bundles=("$(bazel_ info bazel-bin 2>/dev/null)"/deploy/bundle/*.tar.xz)
-  built="Built from commit $(git describe --always --dirty), by $(ldd --version | head -n 1)."
+  built="Built from commit $(git describe --always --dirty), by $(ldd --version | head -n 1)."$'\n'
 fi
 
 folder=$(mktemp -d)
@@ -73,14 +73,15 @@ if [ -z "$text" ]; then text=$(changes Unreleased) title="Changes, not released 
 glibc=$({ find "$first/bin" "$first/lib" -type f -exec readelf -W --dyn-syms {} + 2>/dev/null || true; } |
   grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -n 1)
 {
-  echo "# Iris $version"
-  echo
-  echo "For Linux on x86-64. Its programs and libraries use symbols up to ${glibc/GLIBC_/glibc }; a bundle"
-  echo "unpacks anywhere, and the wheel is installed with \`pip install\`."
-  if [ -n "$built" ]; then echo "$built"; fi
-  echo
-  echo "| file | bytes | what it has |"
-  echo "|---|---|---|"
+  cat <<END
+# Iris $version
+
+For Linux on x86-64. Its programs and libraries use symbols up to ${glibc/GLIBC_/glibc }; a bundle
+unpacks anywhere, and the wheel is installed with \`pip install\`.
+$built
+| file | bytes | what it has |
+|---|---|---|
+END
   for path in "$folder/page"/*; do
     name=$(basename "$path")
     what="the package \`iris\` for Python, with irisd"
@@ -90,10 +91,7 @@ glibc=$({ find "$first/bin" "$first/lib" -type f -exec readelf -W --dyn-syms {} 
     fi
     echo "| $name | $(stat -c %s "$path") | $what |"
   done
-  echo
-  echo "\`sha256sum -c SHA256SUMS\` checks the files."
-  echo
-  echo "## $title"
+  printf '\n%s\n' "\`sha256sum -c SHA256SUMS\` checks the files." "## $title"
   echo "$text"
 } >"$folder/NOTES.md"
 mv "$folder/NOTES.md" "$folder/page/"
