@@ -22,7 +22,8 @@ class Ledger {
     uint64_t memory_bytes = 0;
     uint64_t granularity_bytes = 0;
     uint64_t used_bytes = 0;
-    // What the driver said last, other programs' memory included; absent: it does not say.
+    // The free memory that the driver reported last, which other programs share; absent: it reports
+    // none.
     std::optional<uint64_t> driver_free_bytes = std::nullopt;
   };
   // A rank's part of a device.
@@ -33,7 +34,7 @@ class Ledger {
     friend auto operator<=>(const Holder&, const Holder&) = default;
   };
 
-  // Callers of `operator_uid`, as root, are told of everybody's jobs.
+  // Callers with `operator_uid`, like root, see everybody's jobs.
   explicit Ledger(std::vector<DeviceAccount> devices, uint32_t operator_uid = 0);
 
   // Books `bytes` of a device. kResourceExhausted: nothing is booked; the message ends with

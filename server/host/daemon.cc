@@ -341,7 +341,7 @@ void Daemon::StoreChange() {
   if (!change_.empty() || !journal_->stored()) stored = journal_->Append(change_);
   const bool waits = !kept.ok() || !stored.ok();
   store_again_ = waits ? clock_->Now() + kStoreAgainAfter : absl::InfiniteFuture();
-  // In the next irisd jobs break whose descriptors are not kept.
+  // Jobs whose descriptors are not kept break in the next irisd.
   Tell(kept, &keeper_waits_,
        "the service manager does not take descriptors: if irisd ends now, heaps are lost; it is "
        "tried again",

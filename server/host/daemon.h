@@ -106,7 +106,7 @@ struct DaemonOptions {
   uint64_t core_memory_bytes = 1ull << 30;
   int n_workers = 2;
   std::unique_ptr<Recorder> recorder;  // null: nothing is recorded
-  // Of an earlier irisd: see MachineOf. Null: the daemon begins with nothing.
+  // The machine of an earlier irisd: see MachineOf. Null: the daemon begins with nothing.
   std::unique_ptr<JobMachine> machine;
 };
 

@@ -66,7 +66,7 @@ class SegmentStore {
   // Takes memory that exists, as a segment.
   void Adopt(const AdoptSegment& wanted, std::unique_ptr<driver::PhysicalMemory> memory)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // The same with memory that is already kept, by an earlier irisd.
+  // Restores a segment whose memory an earlier irisd has kept.
   void Restore(const AdoptSegment& wanted, std::unique_ptr<driver::PhysicalMemory> memory)
       ABSL_LOCKS_EXCLUDED(mu_);
 

@@ -21,8 +21,8 @@ struct Growths : Teams {
   // Fails the growth that is under way, if there is one.
   void FailGrowth(Job& job, const absl::Status& why);
   SegmentsAdded SegmentsAddedBy(const Job& job) const;
-  // To a rank that has not said that it has mapped the growth that is being mapped, if there is
-  // one.
+  // Sends the growth that is being mapped, if there is one, to a rank that has not reported it
+  // mapped.
   void SendGrowthAgain(const Job& job, Rank rank);
 
   uint64_t next_grow_ = 1;

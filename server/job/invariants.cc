@@ -291,7 +291,7 @@ class Invariants {
                   const HeapAllocation& allocation) {
     const uint64_t start = offset_bytes - allocation.registered->lead_bytes;
     const uint64_t end = start + allocation.registered->piece_bytes;
-    // From where to where each member's pieces reach.
+    // The range of each member's pieces.
     std::map<Rank, std::pair<uint64_t, uint64_t>> reach;
     for (const SegmentId id : allocation.registered->pieces) {
       const Segment* const piece = Live(id);

@@ -98,7 +98,7 @@ void Job::Unplace(uint64_t offset_bytes) {
 }
 
 std::optional<uint64_t> Job::RoomAboveHeap(uint64_t bytes) const {
-  // From the top downwards, so that the heap can grow for as long as possible.
+  // Allocated from the top downwards, so that the heap can grow for as long as possible.
   const uint64_t floor = heap_bytes + (growth.has_value() ? growth->bytes : uint64_t{0});
   uint64_t end = stride_bytes;
   for (auto next = allocations.rbegin(); next != allocations.rend(); ++next) {

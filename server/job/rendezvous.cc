@@ -53,7 +53,7 @@ absl::Status Rendezvous::TryJoin(Session& session, CallId call, const JoinSpec& 
       !s.ok()) {
     return s;
   }
-  // A new job: its pages, and a segment of each rank.
+  // A new job needs descriptors for its pages and for a segment of each rank.
   const uint64_t n_descriptors = job == nullptr ? 2 * static_cast<uint64_t>(spec.n_ranks) + 1 : 1;
   absl::Status room = CheckDescriptors(n_descriptors, party);
   if (room.ok() && job == nullptr) room = spec.room;

@@ -42,7 +42,7 @@ struct Teams : Segments {
   // Called after the loss of a rank. The status page says what happened to these barriers, and the
   // answer says that no earlier one is on its way (client/team/host_barrier.h).
   void AnswerBarriersOfDeadTeams(Job& job);
-  // In which calls the ranks are, as far as irisd knows; for errors.
+  // Describes the calls in which the ranks are, as far as irisd knows; for errors.
   static std::string WhereAre(const Job& job, const std::vector<Rank>& ranks);
   // Fails calls that wait for each other without end.
   void LookForStuck(Job& job);

@@ -36,7 +36,7 @@ template <typename... Parts>
 absl::Status Error(Code code, const Parts&... parts) {
   return absl::Status(code, absl::StrCat(parts...));
 }
-// The same error, with `what` before its message.
+// Returns the error with `what` before its message.
 absl::Status WithPrefix(absl::string_view what, const absl::Status& why);
 
 // "team 3"; of a rank's own team "rank 1 alone".

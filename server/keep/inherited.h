@@ -43,8 +43,8 @@ struct Inherited {
 
 Inherited SortInherited(std::vector<NamedDescriptor> all);
 
-// Closes descriptors that are not used. A client at the other end of one sees that at once,
-// although the manager may still have it; `keeper`, unless null, is told to give it up.
+// Closes descriptors that are not used, and gives them up at `keeper`, unless that is null. A
+// client at the other end of one notices at once, although the manager may still have it.
 void GiveUp(std::vector<NamedDescriptor> all, DescriptorKeeper* keeper);
 
 }  // namespace iris::server

@@ -123,7 +123,7 @@ class Calls {
     }
     return nullptr;
   }
-  // The same by a function that looks at `source` for the caller.
+  // Makes a call whose caller a function finds by `source`.
   template <typename Source, typename Request, typename ReplyMessage>
   std::shared_ptr<ActiveCall> Answer(const IncomingCall& incoming, const Source& source,
                                      absl::Status (*answer)(const Source&, const CallerInfo&,

@@ -141,7 +141,7 @@ std::optional<v1::Wait> WaitIn(const WaitSources& from, const TeamInfo& team,
   return wait;
 }
 
-// The same where the host cannot read how far the devices are.
+// Describes a wait where the host cannot read the progress of devices.
 std::optional<v1::Wait> PutWait(const WaitSources& from, const TeamInfo& team,
                                 const std::vector<Place>& places) {
   uint32_t number = places.front().n_put();

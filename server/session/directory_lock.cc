@@ -8,7 +8,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "proto/wire/frame.h"
@@ -115,8 +114,8 @@ absl::StatusOr<wire::UniqueFd> LockDirectory(const std::string& directory) {
       continue;
     }
     if (OpenToOthers(locked)) {
-      // Somebody may have it open and could hold it after this irisd. While it is locked here, no
-      // other irisd takes it.
+      // Another process may have the file open and could lock it after this irisd. While it is
+      // locked here, no other irisd takes it.
       if (unlink(path.c_str()) != 0) {
         return wire::ErrnoStatus(errno, absl::StrCat("replace ", path));
       }

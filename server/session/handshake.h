@@ -44,7 +44,7 @@ class Handshake {
   };
   explicit Handshake(const Start& start) : start_(start) {}
 
-  // An error refuses the client: the caller tells it, and hangs up.
+  // An error refuses the client: the caller sends it the error, and hangs up.
   absl::StatusOr<Step> OnFrame(const wire::Frame& frame);
   const wire::NoncePayload& nonce() const { return start_.nonce; }
 
@@ -67,8 +67,8 @@ class Handshake {
   bool outlives_irisd_ = false;
 };
 
-// Return what a client is told when its session opens, and when another irisd goes on with it.
-// Texts that are too long are cut.
+// Return the payload for a client whose session opens, and for one with which another irisd goes
+// on. Texts that are too long are cut.
 wire::WelcomePayload MakeWelcome(uint64_t session_id, uint64_t daemon_id, std::string_view backend);
 wire::RestartedPayload MakeRestarted(uint64_t generation);
 

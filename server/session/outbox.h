@@ -42,7 +42,7 @@ class Outbox {
     // Sends one frame with descriptors, which are borrowed. As wire::SendFrame.
     std::function<absl::Status(const wire::DescriptorsPayload& payload, absl::Span<const int>)>
         send;
-    // As AllReceived.
+    // Implements AllReceived.
     std::function<bool()> all_received;
   };
 

@@ -18,7 +18,7 @@ namespace iris::server {
 
 class PartyFinder {
  public:
-  // Looks at the namespaces and at the user of this process.
+  // Reads the namespaces and the user of this process.
   PartyFinder();
 
   // Returns the party of a process of the user `uid`. `pidfd` is of the process that has this pid,

@@ -36,7 +36,7 @@ absl::StatusOr<wire::UniqueFd> PeerPidfd(int socket);
 // come back.
 absl::StatusOr<wire::UniqueFd> OpenPidfd(int64_t pid);
 
-// As PeerPidfd, with *attested true, where `wanted` and the kernel allow it; else as OpenPidfd.
+// Calls PeerPidfd and sets *attested where `wanted` and the kernel allow it, else OpenPidfd.
 absl::StatusOr<wire::UniqueFd> PidfdOf(int socket, Attestation wanted, int64_t pid, bool* attested);
 
 bool ProcessHasEnded(int pidfd);

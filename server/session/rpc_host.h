@@ -63,7 +63,7 @@ class RpcHost {
 class RpcSocket {
  public:
   RpcSocket() = default;
-  // As RpcHost::Connect.
+  // Calls RpcHost::Connect.
   static absl::StatusOr<RpcSocket> Create(RpcHost* host, wire::UniqueFd* socket,
                                           const RpcPeer& peer, std::function<void()> closed) {
     const absl::StatusOr<uint64_t> connection = host->Connect(socket, peer, std::move(closed));

@@ -66,7 +66,7 @@ class RuntimeDir {
   // The descriptors may be moved away.
   Listener& session_listener() { return session_listener_; }
   Listener& admin_listener() { return admin_listener_; }
-  // As Create's `leave`.
+  // Changes `leave` of Create.
   void Leave(bool leave) { leave_ = leave; }
 
   // Removes the sockets now, so that nobody connects to an irisd that is stopping. The lock stays

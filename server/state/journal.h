@@ -105,7 +105,7 @@ struct StoredState {
 // is damaged; the message says what is wrong, and where.
 absl::StatusOr<StoredState> ReadJournal(const std::string& directory);
 
-// The same from bytes, for tests. The bytes may be hostile.
+// Reads a journal from bytes, for tests. The bytes may be hostile.
 absl::StatusOr<StoredState> ParseJournal(absl::string_view bytes);
 
 // The id of the machine's present boot; empty if the kernel has none. An error: reading it failed.

@@ -1,4 +1,4 @@
-// What a supervised irisd says by sd_notify(3), and the descriptors that are kept for it. Not
+// The messages of a supervised irisd by sd_notify(3), and the descriptors that are kept for it. Not
 // thread-safe.
 #pragma once
 

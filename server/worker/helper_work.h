@@ -1,7 +1,7 @@
-// What irisd's worker program does besides serving a tenant: it closes connections, or looks at
-// descriptors, for irisd. The kernel may take as long over either as clients like, so the program
-// hangs in irisd's place. It returns when irisd has closed the link, and when there was nothing to
-// do for a while: irisd starts another one when it needs one.
+// The other work of irisd's worker program: it closes connections, or inspects descriptors, for
+// irisd. Clients can make either take as long as they like in the kernel, so the program hangs in
+// irisd's place. It returns when irisd has closed the link, and when there was nothing to do for a
+// while: irisd starts another one when it needs it.
 #pragma once
 
 #include <cstddef>

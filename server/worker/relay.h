@@ -54,7 +54,7 @@ class Relay {
   // stops or is gone), kResourceExhausted (the text names the limit).
   absl::StatusOr<uint64_t> Open(uint64_t connection, Method method, const grpc::ByteBuffer& request,
                                 std::shared_ptr<RelayedCall> call) ABSL_LOCKS_EXCLUDED(mu_);
-  // Ends what the call hears, since its caller is gone. The core is told, once.
+  // Ends a call whose caller is gone, and reports that to the core once.
   void Cancel(uint64_t call) ABSL_LOCKS_EXCLUDED(mu_);
   // Reports that gRPC has taken a message of a stream.
   void Sent(uint64_t call) ABSL_LOCKS_EXCLUDED(mu_);

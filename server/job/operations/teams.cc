@@ -65,7 +65,7 @@ Executed MakeTeams(const std::vector<std::vector<Rank>>& teams, Run& run) {
   return NeedsGrowth{needed, std::max(needed, job.heap_bytes_initial), status};
 }
 
-// By how many epochs the word has advanced since the team began; 0 if it lies before.
+// Returns by how many epochs the word has advanced since the team began; 0 if it is earlier.
 uint64_t Ahead(uint32_t epoch, const Team& team) {
   const int32_t ahead = static_cast<int32_t>(epoch - team.info.barrier_start_epoch);
   return static_cast<uint64_t>(std::max(ahead, 0));
