@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Adds a toy variant of a collective and a toy operation of the control plane, each by a patch of this folder, to a
-copy of the last commit; builds them and runs their tests.
+"""Adds a toy variant of a collective, a toy operation of the control plane and a toy RPC, each by a patch of this
+folder, to a copy of the last commit; builds them and runs their tests.
 
     tests/growth/growth.py                  all of them: some minutes
     tests/growth/growth.py variant          one of them
@@ -16,7 +16,7 @@ import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 # Files of the product that each may touch.
-FILES_MAX = {"variant": 2, "operation": 4}
+FILES_MAX = {"variant": 2, "operation": 4, "rpc": 3}
 TOYS = "tests/growth/toys/"
 
 
