@@ -139,11 +139,13 @@ class Calls {
   template <typename Request, typename Start>
   std::shared_ptr<ActiveCall> Stream(const IncomingCall& incoming, Start start) {
     Request message;
-    const absl::Status parsed = ParseMessage(incoming.request, &message);
-    absl::StatusOr<std::shared_ptr<ActiveCall>> stream = parsed;
-    if (parsed.ok()) stream = start(message);
-    if (stream.ok()) return *std::move(stream);
-    incoming.reply->Finish(stream.status());
+    absl::Status status = ParseMessage(incoming.request, &message);
+    if (status.ok()) {
+      absl::StatusOr<std::shared_ptr<ActiveCall>> stream = start(message);
+      if (stream.ok()) return *std::move(stream);
+      status = stream.status();
+    }
+    incoming.reply->Finish(status);
     return nullptr;
   }
 
