@@ -62,6 +62,7 @@ IRIS_FIELDS(ResumeResult, v1::ResumeReply, state);
 IRIS_FIELDS(BarrierAnswer, v1::AwaitBarrierReply, moment, cannot_end,
             (text.substr(0, wire::kMaxErrorTextBytes), text));
 IRIS_FIELDS(EventRecord, v1::Event, sequence, (time, time_unix_ms, ms), kind, job, rank, pid, text);
+// Without the command and the state.
 IRIS_FIELDS(SessionSnapshot, v1::Session, (id, session_id), (caller.pid, pid),
             (caller.party.uid, uid), (caller.gid, gid), job, rank, (created, created_unix_ms, ms));
 // Whose a heap, an allocation or a wait is.

@@ -191,6 +191,7 @@ absl::Status ListSessions(const Daemon& daemon, const CallerInfo& caller,
       const bool taken = page->Add({.id = session.id.value}, [&](v1::Session* message) {
         Write(session, message);
         message->set_command(CommandOf(session.caller.pid));
+        message->set_state(session.ending ? "ending" : "open");
       });
       if (!taken) break;
     }
