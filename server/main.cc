@@ -201,7 +201,7 @@ WorkerTable::Setup WorkerSetup(const Config& config, const WorkerProgram* progra
   return setup;
 }
 
-// kResourceExhausted: too few descriptors are kept for the smallest job.
+// Returns kResourceExhausted if the service manager keeps too few descriptors for the smallest job.
 absl::Status CheckKept(const DescriptorKeeper* keeper) {
   constexpr size_t kLeast = 16;
   if (keeper == nullptr || keeper->capacity() >= kLeast) return absl::OkStatus();

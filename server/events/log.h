@@ -1,8 +1,8 @@
-// Logger: one line per event on stderr, as key=value pairs or JSON. Thread-safe. It never waits for
-// a reader (LineWriter).
+// Logger: writes one line per event to stderr, as key=value pairs or as JSON. Thread-safe. Never
+// waits for whoever reads stderr.
 //
-// Texts are constants; values go into fields. They may come from clients: they are escaped, so a
-// line is always one line and a field always one field.
+// Texts are constants; values go into fields. Values may come from clients, so they are escaped:
+// none can start another line or another field.
 #pragma once
 
 #include <atomic>
@@ -21,8 +21,8 @@
 namespace iris::server {
 
 // Writes lines to a descriptor from a thread of its own, so that logging never waits for a reader.
-// Lines that do not fit into its queue are counted and left out; once the descriptor takes bytes
-// again, a line in their place has the count.
+// Lines that do not fit into the queue are dropped and counted; once the descriptor takes bytes
+// again, one line says how many are missing.
 //
 // Borrows the descriptor, whose flags it does not change: other processes may share it. The thread
 // starts with the first line, and inherits the signal mask of that line's thread.
@@ -42,7 +42,7 @@ class LineWriter {
   // Queues a line, which ends with '\n'. Never waits for the descriptor.
   void Write(std::string line);
 
-  // Waits until all lines are written. False: time is up.
+  // Waits until all lines are written. Returns false if that takes longer than `within`.
   bool Flush(absl::Duration within) const;
 
   uint64_t n_left_out() const;
@@ -80,7 +80,7 @@ class Logger {
 
   void SetLevel(LogLevel level) const { level_.store(level, std::memory_order_relaxed); }
   bool WouldLog(LogLevel level) const { return level >= level_.load(std::memory_order_relaxed); }
-  // Waits until all lines are written. False: time is up.
+  // Waits until all lines are written. Returns false if that takes longer than `within`.
   bool Flush(absl::Duration within) const;
   // Counts lines that nobody read in time.
   uint64_t lines_left_out() const;

@@ -14,9 +14,11 @@
 
 namespace iris::server {
 
-// `fd` is borrowed; irisd keeps a duplicate, which it passes to `close` at the end, as the kernel
-// may take long to close it. kInvalidArgument: on emulated devices, the memory can shrink while
-// others have it mapped, or has not `bytes` bytes; on GPUs importing it checks. kResourceExhausted:
+// Duplicates `fd`, which stays the caller's. The duplicate is passed to `close` when the memory is
+// destroyed, because the kernel may take long to close it.
+//
+// Errors: kInvalidArgument if, on emulated devices, the memory has another size than `bytes` or
+// could shrink while others have it mapped (on GPUs the import checks this); kResourceExhausted if
 // irisd has no descriptor left.
 absl::StatusOr<std::unique_ptr<driver::PhysicalMemory>> KeepRegistered(
     driver::BackendKind kind, const wire::UniqueFd& fd, uint64_t bytes,

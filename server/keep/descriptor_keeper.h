@@ -31,9 +31,10 @@ class DescriptorKeeper {
   static constexpr absl::Duration kPatience = absl::Seconds(2);
   static constexpr size_t kMaxAtOnce = 253;
 
-  // Connects to NOTIFY_SOCKET of the environment. FDSTORE there is the number that is kept: systemd
-  // sets it from version 254 on; before, the unit has to. Null: nobody keeps descriptors for this
-  // process. kInvalidArgument: FDSTORE is no number. kUnavailable: nobody is at the socket.
+  // Connects to the socket named by NOTIFY_SOCKET in the environment. FDSTORE in the environment is
+  // the number of descriptors that the manager keeps: systemd sets it from version 254 on; with
+  // older ones, the unit has to. Returns null if nobody keeps descriptors for this process.
+  // Errors: kInvalidArgument if FDSTORE is not a number, kUnavailable if nobody is at the socket.
   static absl::StatusOr<std::unique_ptr<DescriptorKeeper>> FromEnvironment();
   // `path` is the manager's datagram socket; one that begins with '@' is abstract.
   static absl::StatusOr<std::unique_ptr<DescriptorKeeper>> Connect(const std::string& path,
@@ -41,18 +42,18 @@ class DescriptorKeeper {
   DescriptorKeeper(const DescriptorKeeper&) = delete;
   DescriptorKeeper& operator=(const DescriptorKeeper&) = delete;
 
-  // Has `fds`, which are borrowed, kept besides others of that name. On an error not everything is
-  // kept any more, or not yet, as status() says from then on.
+  // Stores `fds`, which are borrowed, besides others of that name. After an error some descriptors
+  // are not kept, and status() says so from then on.
   absl::Status Store(absl::string_view name, absl::Span<const int> fds) ABSL_LOCKS_EXCLUDED(mu_);
-  // Gives up all of that name, if there are any.
+  // Removes all descriptors of that name. No-op if there are none.
   void Remove(absl::string_view name) ABSL_LOCKS_EXCLUDED(mu_);
-  // Notes that `n` of that name are kept from before. Ignores a name under which a manager keeps
-  // nothing: its characters could be more lines of the message that Remove sends.
+  // Notes that the manager already keeps `n` descriptors of that name. Ignores a name that no
+  // manager accepts: its characters could add lines to the message that Remove sends.
   void Count(absl::string_view name, size_t n) ABSL_LOCKS_EXCLUDED(mu_);
-  // Gives up everything, and keeps nothing more.
+  // Removes all descriptors; nothing is stored afterwards.
   void RemoveAll() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Says why not everything that was stored and not removed is kept; OK: it is.
+  // OK if everything that was stored and not removed is kept; otherwise says why not.
   absl::Status status() const ABSL_LOCKS_EXCLUDED(mu_);
   // Sends messages that wait, as far as the manager takes them now; returns status() after that.
   absl::Status Retry() ABSL_LOCKS_EXCLUDED(mu_);

@@ -39,8 +39,8 @@ absl::Status ListSessions(const Daemon& daemon, const CallerInfo& caller,
 // Each page holds jobs as they were at one moment.
 absl::Status DescribeJobs(const Daemon& daemon, const CallerInfo& caller,
                           const v1::DescribeJobsRequest& request, v1::DescribeJobsReply* reply);
-// Holds the daemon's mutex once for each job that it looks at. Without it, it copies their control
-// pages, and reads /proc and, if the host can, words of heaps.
+// Locks the daemon once per job. Copies control pages, reads /proc and (where the host can) words
+// of heaps without the lock.
 absl::Status ListWaits(const Daemon& daemon, const CallerInfo& caller,
                        const v1::ListWaitsRequest& request, v1::ListWaitsReply* reply);
 

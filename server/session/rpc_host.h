@@ -41,13 +41,13 @@ class RpcHost {
   // Ends the connection and cancels its calls. No-op for one that has ended.
   virtual void Disconnect(uint64_t connection) = 0;
 
-  // Has the next packet of a session's socket looked at, which brings descriptors; returns the
-  // look's number. `answer` runs once, later, unless Forget comes first; the socket is borrowed so
-  // long. OK: none of the descriptors can make their receiver wait. Otherwise they are not to be
-  // received, and the text says why.
+  // Starts an inspection of the descriptors in the next packet of a session's socket, and returns
+  // its number. `answer` runs once, later, unless Forget comes first; the socket is borrowed until
+  // then. The answer is OK if no descriptor can make its receiver wait; otherwise the packet must
+  // not be received, and the text says why.
   virtual uint64_t Look(int socket, const Party& tenant,
                         std::function<void(const absl::Status&)> answer) = 0;
-  // Drops its answer. No-op for a look that has been answered.
+  // Drops the answer of an inspection. No-op for one that has been answered.
   virtual void Forget(uint64_t look) = 0;
 
   // Returns when RunDeadlines is to be called next.
