@@ -36,7 +36,7 @@ class HandleTable {
 
   static HandleTable& Get();
 
-  // Null: there are kMaxObjects already.
+  // Returns null if there are kMaxObjects already.
   void* Add(Kind kind, std::unique_ptr<Object> object) ABSL_LOCKS_EXCLUDED(mu_);
 
   // The object, for the length of a call. Null: there is none of that kind. Every Acquire that gave
@@ -44,7 +44,8 @@ class HandleTable {
   Object* Acquire(Kind kind, const void* handle);
   void Release(const void* handle);
 
-  // Takes the name away; the object ends once no call holds it any more. False: there is none.
+  // Takes the name away; the object ends once no call holds it any more. Returns false if there is
+  // none.
   bool Remove(Kind kind, const void* handle) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Says for messages what a handle of no object is: "is null", "was destroyed, or never made", ...

@@ -53,7 +53,7 @@ class ContextState {
     return absl::OkStatus();
   }
   absl::StatusOr<void*> Adopt(Kind kind, std::unique_ptr<Object> object) ABSL_LOCKS_EXCLUDED(mu_);
-  // Takes the handle's name away. False: there is none of this context.
+  // Takes the handle's name away. Returns false if the context has none.
   bool Disown(Kind kind, const void* handle) ABSL_LOCKS_EXCLUDED(mu_);
   // Ends all objects.
   void DisownAll() ABSL_LOCKS_EXCLUDED(mu_);

@@ -38,7 +38,7 @@ std::string OwnFolder() {
 }
 
 // Opens the library in the bundle's lib if this program lies in its bin, with the host library
-// linked into it. Null: there is none.
+// linked into it. Returns null if there is none.
 void* OpenBesideProgram(const std::string& file) {
   std::string program(4096, '\0');
   const ssize_t n = readlink("/proc/self/exe", program.data(), program.size());

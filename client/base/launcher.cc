@@ -20,7 +20,7 @@ using Starter = std::function<int(const std::string&)>;
 // MPICH and Intel MPI start the ranks of a node by a process whose name begins so.
 constexpr char kHydra[] = "hydra_";
 
-// The names of one launcher's variables. Null: the launcher has no such variable.
+// The names of one launcher's variables. Null if the launcher has no such variable.
 struct Variables {
   const char* launcher;
   const char* rank;

@@ -133,7 +133,7 @@ class Peers {
   const std::map<std::string, double>& Row(const PeerFigure& what) const {
     return rows_.at(KeyOf(what));
   }
-  // Null: no peer has this row.
+  // Null if no peer has this row.
   const std::pair<const std::string, double>* Best(const PeerFigure& what) const {
     const std::map<std::string, double>& row = Row(what);
     const auto best = std::min_element(
@@ -215,7 +215,8 @@ bool HasEnded(pid_t pid) {
          info.si_pid == pid;
 }
 
-// Appends the bytes that have come. False: none will come any more, or none is there yet.
+// Appends the bytes that have come. Returns false if there are none now, or none will come any
+// more.
 bool ReadSome(int fd, std::string* text) {
   char buffer[65536];
   const ssize_t n = read(fd, buffer, sizeof(buffer));

@@ -21,7 +21,7 @@ struct Options {
   PeekWish peek;
 };
 
-// Takes a part of the answer. False: nobody reads it any more.
+// Takes a part of the answer. Returns false if nobody reads it any more.
 using Output = absl::FunctionRef<bool(const std::string&)>;
 
 struct Command {

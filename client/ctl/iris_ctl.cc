@@ -92,7 +92,7 @@ int Report(const absl::Status& status) {
   return ExitCodeOf(status);
 }
 
-// Flushes at once for a reader of a pipe. False: the reader is gone.
+// Flushes at once for a reader of a pipe. Returns false if the reader is gone.
 bool Write(const std::string& text) {
   return std::fwrite(text.data(), 1, text.size(), stdout) == text.size() &&
          std::fflush(stdout) == 0;

@@ -74,7 +74,7 @@ class ControlPlane {
   };
   virtual absl::StatusOr<std::vector<Lent>> Borrow(const HeapPart& part, absl::Time deadline) = 0;
 
-  // Asks about a host barrier that lasts. Never waits. Null: irisd cannot be asked now.
+  // Asks about a host barrier that lasts. Never waits. Returns null if irisd cannot be asked now.
   virtual BarrierQuestion AskOfBarrier(const BarrierWait& wait) = 0;
   // Asks about a barrier whose time is up, and waits for the answer until the deadline.
   virtual absl::StatusOr<BarrierAnswer> WhereAreMissing(const BarrierWait& wait,

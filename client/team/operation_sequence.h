@@ -34,7 +34,7 @@ class OnlyThread {
   void Use() {
     if (Self() != first_) many_.store(true, std::memory_order_relaxed);
   }
-  // False: another thread has used it, too.
+  // Returns false if another thread has used it too.
   bool alone() const { return !many_.load(std::memory_order_relaxed); }
 
  private:

@@ -74,7 +74,7 @@ class FrameCalls {
 
   // `socket` is borrowed until SessionEnded.
   void Use(int socket) ABSL_LOCKS_EXCLUDED(mu_);
-  // A kAnswer or a kFailure. Not ok: irisd has broken the protocol.
+  // A kAnswer or a kFailure. An error if irisd has broken the protocol.
   absl::Status OnFrame(const wire::Frame& frame) ABSL_LOCKS_EXCLUDED(mu_);
   // Acknowledges so many descriptors more.
   void Acknowledge(uint32_t count) ABSL_LOCKS_EXCLUDED(mu_);

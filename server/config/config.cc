@@ -43,7 +43,7 @@ struct Setting {
   Kind kind = Kind::kText;
   std::string help;
   std::function<absl::Status(const std::string&, Config*)> set;
-  // Copies the value. False: the values were equal.
+  // Copies the value. Returns false if the values were equal.
   std::function<bool(const Config& from, Config* to)> copy;
 };
 

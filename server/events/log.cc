@@ -117,7 +117,7 @@ struct LineWriter::Shared {
   bool IsDone() const ABSL_SHARED_LOCKS_REQUIRED(mu) { return lines.empty() && !writing; }
 
   void Run() ABSL_LOCKS_EXCLUDED(mu);
-  // False: not all was written. Waits while the descriptor takes nothing.
+  // Returns false if not all was written. Waits while the descriptor takes nothing.
   bool WriteAll(const std::string& line) const;
 };
 

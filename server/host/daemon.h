@@ -49,7 +49,7 @@ namespace iris::server {
 class WatchSink {
  public:
   virtual ~WatchSink() = default;
-  // False: the reader is too slow, the queue is full.
+  // Returns false if the queue is full because the reader is too slow.
   virtual bool Push(const WatchItem& item) = 0;
   virtual void Kick() = 0;
   // Ends the stream after what is queued. Idempotent.
@@ -66,7 +66,7 @@ class WatchStreams {
   void Offer(CallId call, SessionId session, Sink sink) {
     offered_[call] = {session, std::move(sink)};
   }
-  // Null: `call` is no watch. If it was accepted, the stream becomes its session's.
+  // Returns null if `call` is not a watch. If it was accepted, the stream becomes its session's.
   Sink Answer(CallId call, bool accepted) {
     const auto found = offered_.extract(call);
     if (found.empty()) return nullptr;
@@ -74,7 +74,7 @@ class WatchStreams {
     if (accepted) streams_[session] = sink;
     return sink;
   }
-  // Null: the session has none.
+  // Returns null if the session has none.
   Sink Find(SessionId session) const {
     const auto it = streams_.find(session);
     return it == streams_.end() ? nullptr : it->second;

@@ -73,7 +73,7 @@ class SegmentStore {
   // Drops the segment, once its creation has ended. Reports SegmentDropped after it is freed.
   void Drop(SegmentId segment) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Null: the segment does not exist, or not yet, or is dropped.
+  // Returns null if the segment does not exist, does not exist yet, or is dropped.
   std::shared_ptr<Held> Find(SegmentId segment) const ABSL_LOCKS_EXCLUDED(mu_);
 
   // Copies bytes of a segment. kNotFound: no such segment.

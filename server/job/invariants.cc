@@ -48,7 +48,7 @@ class Invariants {
     return holds || Hold(holds, "job ", job.id.value, " '", job.name, "': ", parts...);
   }
 
-  // Null: it is gone, or going.
+  // Returns null if it is gone or going.
   const Segment* Live(SegmentId id) const {
     const Segment* const segment = impl_.segments_.Find(id);
     return segment == nullptr || segment->dropping ? nullptr : segment;

@@ -198,7 +198,7 @@ class FakeIrisd {
     Answer(fd, call, wire::kAnswerMessage | wire::kAnswerEnds, reply.SerializeAsString());
   }
 
-  // One call. False: the sessions were broken.
+  // One call. Returns false if the sessions were broken.
   bool OnCall(int fd, Session& session, const wire::Frame& frame)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     const auto parts = frame.Split<wire::CallPayload>();
