@@ -280,9 +280,9 @@ void WarnOfJobs(const Daemon& daemon, const Logger& logger) {
 constexpr char kBeginsWithNothing[] =
     "irisd begins with nothing: what an earlier irisd had is lost";
 
-// The state of an earlier irisd, if this one can go on with it as far as the file shows. `goes_on`:
-// its descriptors were kept; `had_jobs`: some of these were of jobs. Not OK: another irisd may be
-// able to read the file.
+// Returns the state of an earlier irisd if the file shows that this one can go on with it.
+// `goes_on` says that its descriptors were kept, `had_jobs` that some of them were of jobs. An
+// error means that another irisd may be able to read the file.
 absl::StatusOr<std::optional<StoredState>> ReadStoredState(bool goes_on, bool had_jobs,
                                                            const std::string& directory,
                                                            const Logger& logger) {
@@ -306,8 +306,8 @@ absl::StatusOr<std::optional<StoredState>> ReadStoredState(bool goes_on, bool ha
   return std::nullopt;
 }
 
-// Makes the daemon begin with the stored state, unless it is damaged. Not OK: another irisd may be
-// able to, or this one with other devices.
+// Makes the daemon begin with the stored state, unless it is damaged. An error means that another
+// irisd, or this one with other devices, may be able to.
 absl::Status GoOnWith(const StoredState& stored, const std::string& directory,
                       driver::GpuDriver* driver, const Logger& logger, DaemonOptions* options) {
   absl::StatusOr<std::unique_ptr<JobMachine>> machine =

@@ -89,7 +89,7 @@ class SessionClient {
   static int TryConnect(const std::string& path, absl::Time give_up, wire::UniqueFd* socket);
   absl::Status Handshake(absl::Duration patience);
   void ReceiveLoop();
-  // One frame. Not OK: the session ends with it.
+  // Receives one frame. The session ends with an error.
   absl::Status Receive();
   absl::Status TakeIn(wire::Frame frame);  // of descriptors
   absl::Status OnRestarted(const wire::Frame& frame);

@@ -126,8 +126,8 @@ absl::Status Daemon::Keep(const Keeping& keeping, Inherited* inherited, const Cl
 
 absl::Status Daemon::RestoreMemory(const Keeping& keeping, const CloseOf& close,
                                    Inherited* inherited, Recovered* recovered) {
-  // OK: it is lost, because it is invalid. Otherwise this process lacks something that the next
-  // irisd may have.
+  // Returns OK if it is lost because it is invalid, and an error if this process lacks something
+  // that the next irisd may have.
   const auto lost = [this, &keeping](const std::string& what, const std::string& name,
                                      const absl::Status& why) {
     if (absl::IsResourceExhausted(why)) {

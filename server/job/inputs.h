@@ -62,7 +62,7 @@ struct JoinSpec {
   // The client's own number of this Join in its session: a second one with the number is the same
   // Join again, whose answer was lost. Zero: it has none, and is never a repetition.
   uint64_t number = 0;
-  // Not OK: irisd is to keep nothing more for the caller's user, and why.
+  // Not OK if irisd must keep nothing more for the caller's user; the text says why.
   absl::Status room;
 };
 // A repetition of a Join that still waits takes the place of the earlier call, which is answered

@@ -34,7 +34,7 @@ IRIS_FIELDS(AwaitBarrierCall, v1::AwaitBarrierRequest, (spec.job, job_id), (spec
             (spec.moment, moment), (spec.time_is_up, time_is_up));
 
 // The input of the machine that a request is, from this session. The value of a broadcast is moved,
-// not copied. Not ok: the call is refused with the status.
+// not copied. An error refuses the call.
 template <typename Call, typename Request>
 absl::StatusOr<Input> ToInput(SessionId session, CallId call, Request&& request) {
   Call input{session, call};

@@ -100,7 +100,7 @@ class SessionCalls : public std::enable_shared_from_this<SessionCalls> {
   void Pop() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Writes what the socket takes, and sets the events that are watched.
   void Flush() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Writes the front of the queue, or a piece of it. Not OK: it cannot be written now.
+  // Writes the front of the queue, or a piece of it. Returns an error if it cannot be written now.
   absl::Status WriteFront() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const Setup setup_;

@@ -55,8 +55,9 @@ class Journal {
 
   // Adds MachineState::EncodeChange of the last input. If that fails, the journal is removed, so
   // that no later irisd takes an old state for the present one, and rewritten, since there may be
-  // room now. Not OK: that failed too, and there is no journal; a later Append tries again, at most
-  // once a second. A long journal that cannot be rewritten takes further changes.
+  // room now. Returns an error if that fails too: there is then no journal, and a later Append
+  // tries again, at most once a second. A long journal that cannot be rewritten takes further
+  // changes.
   absl::Status Append(absl::string_view change);
 
   // Removes the file, so that no later irisd goes on with it. A later Append rewrites it.

@@ -20,8 +20,8 @@ absl::StatusOr<std::string> RunStateCommand(absl::string_view command,
                                             const std::string& directory);
 
 // Returns a text if an irisd of this version and with these limits could go on with the journal
-// under `directory`, or if there is none. Devices are not compared. Not OK: such an irisd would
-// begin with nothing, or end.
+// under `directory`, or if there is none. Devices are not compared. Returns an error if such an
+// irisd would begin with nothing, or end.
 absl::StatusOr<std::string> CheckStoredState(const std::string& directory, const JobLimits& limits);
 
 }  // namespace iris::server

@@ -39,11 +39,11 @@ class FdInspector {
         setup_(std::move(setup)),
         processes_(poller, setup_.processes, "looks at descriptors") {}
 
-  // OK: the descriptors of the next packet may be received. Runs once, later, on this thread, and
-  // may call Look.
+  // Called with OK if the descriptors of the next packet may be received. Runs once, later, on this
+  // thread, and may call Look.
   using Answer = std::function<void(const absl::Status&)>;
-  // Has the next packet of a session's socket looked at, and returns the look's number. Borrows the
-  // socket until the answer, or until Forget. The answer is kInvalidArgument if irisd may not
+  // Starts an inspection of the next packet of a session's socket, and returns its number. Borrows
+  // the socket until the answer, or until Forget. The answer is kInvalidArgument if irisd may not
   // receive them; kResourceExhausted if too many of the tenant's do not close, or irisd had no room
   // in time; kUnavailable if no process looks, or it did not get them all.
   uint64_t Look(int socket, const Party& tenant, Answer answer);
