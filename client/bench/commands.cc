@@ -28,7 +28,7 @@ constexpr const char* kCompared[] = {"all_reduce", "all_gather", "reduce_scatter
                                      kBarrier};
 
 constexpr char kTuneFooter[] = R"(
-Writes rules, one a line, that Config::rules takes (client/comm/rules.h) and --rules of
+Writes rules, one a line, that CommunicatorOptions::rules takes, and --rules of
 collectives and compare: operation, up to members, up to bytes, variant, blocks,
 threads, unroll. A table replaces the built-in one as a whole: an operation without a rule
 goes the direct way.

@@ -1,6 +1,6 @@
 // Several communicators on a stream each, whose operations every rank launches in another order,
 // on devices that do not have room for all blocks at once. They all come to their end: see
-// iris/collective/residency.h. On emulated devices IRIS_EMU_RESIDENT_BLOCKS makes them so small.
+// iris/rounds/residency.h. On emulated devices IRIS_EMU_RESIDENT_BLOCKS makes them so small.
 //
 // IRIS_SHARES_SECONDS=S goes on with fresh orders for S seconds, eager and in graphs.
 #include <algorithm>

@@ -65,7 +65,7 @@ class Handles {
     const absl::MutexLock lock(&mu_);
     live_.push_back(handle);
   }
-  // Null: there is none.
+  // Returns null if no handle is live.
   void* Live(uint64_t random) const {
     const absl::MutexLock lock(&mu_);
     return live_.empty() ? nullptr : live_[random % live_.size()];

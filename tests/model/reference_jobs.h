@@ -253,7 +253,7 @@ class ReferenceJobs {
   // Null, having refused the call, unless the session is a member of the job.
   RefJob* Member(SessionId id, CallId call, JobId job);
   void Detach(RefJob& job, Rank rank, Code told);
-  // True: the Join repeats the session's last one.
+  // Returns true if the Join repeats the session's last one.
   bool JoinAgain(RefSession& who, CallId call, const server::JoinSpec& spec);
   void Withdraw(RefJob& job, Rank rank, Code code);
   // Answers a Join with an error; fails that of its job, if it is of one of its ranks. Null: there

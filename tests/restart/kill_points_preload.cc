@@ -39,7 +39,7 @@ KillPointsPage* page = nullptr;  // null: this process is no irisd
   for (;;) __builtin_trap();
 }
 
-// True: this process is to die after the call.
+// Returns true if this process is to die after the call.
 bool Count(const char* name) {
   if (page == nullptr) return false;
   if (page->left.load() <= 0 || page->left.fetch_sub(1) != 1) return false;
@@ -55,7 +55,7 @@ consteval uint32_t IndexOf(std::string_view name) {
   throw "no such call";
 }
 
-// True: this call, which is `index` of kFailingCalls, is to fail with errno.
+// Returns true if this call, number `index` of kFailingCalls, is to fail with errno.
 bool Fails(uint32_t index) {
   if (page == nullptr) return false;
   page->counts[index].fetch_add(1);
