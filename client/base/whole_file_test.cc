@@ -45,6 +45,18 @@ TEST_F(WholeFileTest, ALinkOfOnesOwnIsFollowed) {
   EXPECT_TRUE(std::filesystem::is_symlink(path_));
 }
 
+TEST_F(WholeFileTest, AFileIsReadUpToALimit) {
+  const std::string text(70000, 'x');
+  ASSERT_TRUE(WriteFile(path_, text).ok());
+  EXPECT_EQ(ReadFile(path_, 70000).value_or("none"), text);
+  const absl::Status larger = ReadFile(path_, 69999).status();
+  EXPECT_EQ(larger.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(larger.message(), path_ + ": it has more than 68.4 KiB (69999 bytes)");
+  EXPECT_EQ(ReadFile("/dev/zero", 4096).status().message(), "/dev/zero: it has more than 4 KiB");
+  EXPECT_EQ(ReadFile(path_ + "x", 1).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(ReadFile(folder_, 1).status().code(), absl::StatusCode::kUnavailable);
+}
+
 TEST_F(WholeFileTest, DevicesAndPipesAreWritten) {
   EXPECT_TRUE(WriteFile("/dev/null", "text").ok());
   EXPECT_TRUE(WriteFile("/dev/fd/2", "").ok());

@@ -9,6 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
+#include "client/base/annotate.h"
+#include "client/base/whole_file.h"
 #include "client/bench/collectives.h"
 #include "client/bench/commands.h"
 #include "client/bench/compare.h"
@@ -163,8 +165,9 @@ absl::StatusOr<std::vector<CollectiveFigure>> MeasureCollectivesEach(
 
 absl::StatusOr<std::string> ReadRules(const std::string& path) {
   if (path.empty()) return std::string();
-  IRIS_ASSIGN_OR_RETURN(std::string text, ReadText(path, kMaxRulesBytes));
-  if (absl::Status status = CheckRules(text); !status.ok()) {
+  const auto text = internal::ReadFile(path, kMaxRulesBytes);
+  if (!text.ok()) return internal::Annotate(text.status(), "cannot read");
+  if (absl::Status status = CheckRules(*text); !status.ok()) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": ", status.message()));
   }
   return text;

@@ -42,9 +42,6 @@ constexpr Traits kOperations[] = {{Operation::kAllReduce, true, true},
                                   {Operation::kScatter},
                                   {Operation::kBarrier}};
 
-// Enumerators are few; what has no name ends them.
-constexpr uint32_t kVariantsAtMost = 64;
-
 constexpr uint64_t kKiB = 1024;
 constexpr uint64_t kMiB = 1024 * kKiB;
 constexpr uint64_t kLeastRoomBytes = 4096;
@@ -291,7 +288,7 @@ std::vector<std::string> CollectiveOperations() {
 std::vector<std::string> CollectiveVariants(const std::string& operation) {
   std::vector<std::string> names;
   const Operation parsed = internal::OperationNamed(operation);
-  for (uint32_t v = 0; v < kVariantsAtMost; ++v) {
+  for (uint32_t v = 0; v < ccl::kVariantCount; ++v) {
     const Variant variant = static_cast<Variant>(v);
     if (ccl::HasVariant(parsed, variant)) names.push_back(ccl::VariantName(variant));
   }

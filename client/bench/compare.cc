@@ -12,7 +12,6 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
-#include <fstream>
 #include <map>
 #include <optional>
 #include <random>
@@ -27,6 +26,8 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "client/base/annotate.h"
+#include "client/base/whole_file.h"
 #include "device/base/posix.h"
 
 extern char** environ;
@@ -235,24 +236,9 @@ std::vector<PeerFigure> ParsePeers(const std::string& text) {
   return figures;
 }
 
-absl::StatusOr<std::string> ReadText(const std::string& path, size_t max_bytes) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text;
-  char buffer[65536];
-  while (file.good() && text.size() <= max_bytes) {
-    file.read(buffer, sizeof(buffer));
-    text.append(buffer, static_cast<size_t>(file.gcount()));
-  }
-  if (text.size() > max_bytes) {
-    return absl::InvalidArgumentError(absl::StrCat(path, " has more than ", BytesText(max_bytes)));
-  }
-  if (!file.eof()) return absl::InvalidArgumentError(absl::StrCat("cannot read ", path));
-  return text;
-}
-
 absl::StatusOr<std::vector<PeerFigure>> ReadPeers(const std::string& path) {
-  const auto text = ReadText(path, kMaxPeersBytes);
-  if (!text.ok()) return text.status();
+  const auto text = internal::ReadFile(path, kMaxPeersBytes);
+  if (!text.ok()) return internal::Annotate(text.status(), "cannot read");
   std::vector<PeerFigure> figures = ParsePeers(*text);
   if (figures.empty()) {
     return absl::InvalidArgumentError(

@@ -30,10 +30,7 @@ struct PeerFigure {
 // peer prints is passed over.
 std::vector<PeerFigure> ParsePeers(const std::string& text);
 
-// A file, if it is not longer. kInvalidArgument: it is, or cannot be read.
-absl::StatusOr<std::string> ReadText(const std::string& path, size_t max_bytes);
-
-// ParsePeers of a file. kInvalidArgument: it cannot be read or has no figure.
+// ParsePeers of a file. kInvalidArgument: it has no figure. Other errors say why it cannot be read.
 absl::StatusOr<std::vector<PeerFigure>> ReadPeers(const std::string& path);
 
 // ParsePeers of what `command` prints, by /bin/sh, "{ranks}" replaced. Its stderr is this

@@ -130,14 +130,10 @@ IRIS_KERNEL void PingPongRoundTrips(DeviceContext ctx, uint32_t peer, uint32_t f
   uint8_t* const in = payload + payload_bytes;
   for (uint64_t i = 1; i <= kWarmUpRounds + rounds && result == WaitResult::kOk; ++i) {
     if (i == kWarmUpRounds + 1) start = backend::ClockNanoseconds();
-    if (first != 0) {
+    if (first != 0) PutSignal(ctx, peer, in, out, payload_bytes, {flag, base + i}, Block{});
+    result = WaitUntil(ctx, flag, Compare::kGe, base + i, Block{});
+    if (first == 0 && result == WaitResult::kOk) {
       PutSignal(ctx, peer, in, out, payload_bytes, {flag, base + i}, Block{});
-      result = WaitUntil(ctx, flag, Compare::kGe, base + i, Block{});
-    } else {
-      result = WaitUntil(ctx, flag, Compare::kGe, base + i, Block{});
-      if (result == WaitResult::kOk) {
-        PutSignal(ctx, peer, in, out, payload_bytes, {flag, base + i}, Block{});
-      }
     }
   }
   if (backend::ThreadIndex() == 0) {

@@ -198,7 +198,7 @@ class IrisBench(unittest.TestCase):
                             (("--shapes", "1x64x64"), "each dimension is from the number of ranks"),
                             (("--ops", "all_reduce"), "\"all_reduce\" is none of matmul_all_reduce"),
                             (("--variants", "fast"), "\"fast\" is none of auto, fused, pair, persistent"),
-                            (("--peers", self.folder), "cannot read")):
+                            (("--peers", self.folder), f"cannot read: {self.folder}: ")):
             with self.subTest(wrong):
                 result = run(IRIS_BENCH, "matmul", "--rank-counts", "2", *wrong, *FEW)
                 self.assertEqual(result.returncode, 1)
@@ -318,7 +318,7 @@ class IrisBench(unittest.TestCase):
                 (("tune", "--rank-counts", "2", "--ops", "matmul_all_reduce", "--shapes", "8x8x8", "--variants",
                   "persistent", *FEW), "has none of these products on this machine"),
                 ((*some, "--rules", empty), f"{empty}: there is no rule"),
-                ((*some, "--rules", rules + "x"), f"cannot read {rules}x"),
+                ((*some, "--rules", rules + "x"), f"cannot read: {rules}x: "),
                 ((*some, "--peers", empty), f"no line of {empty} is a peer's figure such as {{"),
                 ((*some, "--peers-command", "echo {ranks}; exit 7"),
                  "the peers' command failed with exit code 7: echo 2; exit 7"),

@@ -54,11 +54,8 @@ Status Pair(Members& members, const Way& way, const norm::Shape& shape, uint8_t*
   }
   if (way.fused) return norm::AllReduceRmsNorm(members.all, shape, buffers, stream);
   const uint64_t count = shape.rows * shape.hidden;
-  if (Status status =
-          members.all.AllReduce(source, out, count, DType::kBf16, ccl::ReduceOp::kSum, stream);
-      !status.ok()) {
-    return status;
-  }
+  IRIS_RETURN_IF_ERROR(
+      members.all.AllReduce(source, out, count, DType::kBf16, ccl::ReduceOp::kSum, stream));
   buffers.in = out;
   return norm::AllReduceRmsNorm(members.alone, shape, buffers, stream);
 }
@@ -83,19 +80,14 @@ absl::StatusOr<std::vector<double>> Sample(const Run& run, Members& members, con
   return samples;
 }
 
-absl::StatusOr<Members> MakeMembers(Context& context) {
-  Members made;
-  IRIS_ASSIGN_OR_RETURN(made.all, ToAbsl(Communicator::Create(context)));
-  IRIS_ASSIGN_OR_RETURN(const auto team, ToAbsl(context.Split(static_cast<int>(context.rank()))));
-  IRIS_ASSIGN_OR_RETURN(made.alone, ToAbsl(Communicator::Create(context, team)));
-  return made;
-}
-
 }  // namespace
 
 absl::Status NormSteps(const Run& run) {
   Context& context = *run.rank.context();
-  IRIS_ASSIGN_OR_RETURN(Members members, MakeMembers(context));
+  Members members;
+  IRIS_ASSIGN_OR_RETURN(members.all, ToAbsl(Communicator::Create(context)));
+  IRIS_ASSIGN_OR_RETURN(const auto team, ToAbsl(context.Split(static_cast<int>(context.rank()))));
+  IRIS_ASSIGN_OR_RETURN(members.alone, ToAbsl(Communicator::Create(context, team)));
   IRIS_ASSIGN_OR_RETURN(Stream stream, ToAbsl(Stream::Create(context)));
   // Zeros, so that the sums stay what they are, however often they are made.
   for (uint8_t* const area : {run.areas.source, run.areas.target}) {
