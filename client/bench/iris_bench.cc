@@ -223,7 +223,7 @@ int Main(int argc, char** argv) {
   add_count("--block", &bench.block, kMaxBlockThreads,
             "Threads of a block [512; 64 on emulated devices]");
   AddSize(&app, "--chunk", &bench.chunk_bytes,
-          "get and put: blocks take turns, so many bytes at a time; 0: a part each [64KiB]");
+          "get and put: blocks take turns, so many bytes at a time; 0: a part each [0]");
   app.add_option("--grids", bench.grids,
                  "sweep: block counts [1,2,4,...,128; to 4 on emulated devices]")
       ->delimiter(',')

@@ -23,7 +23,7 @@ class Rank {
 
   virtual DeviceContext device_context() const = 0;
   virtual Device& device() = 0;
-  // Null where ranks are threads: there is no irisd then.
+  // Returns null where ranks are threads, which have no irisd.
   virtual Context* context() { return nullptr; }
 
   // Collective: so many zeroed bytes at the same place of every heap.

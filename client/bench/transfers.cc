@@ -150,7 +150,7 @@ absl::Status Sweep(const Run& run) {
     plot.title = absl::StrFormat("%s, rank 0 and rank %u", NameOf(transfer), peer);
     plot.y_title = "GB/s";
     std::pair<double, uint32_t> best = {}, best_of_few = {};  // GB/s, blocks
-    // 0 stands for the copy engine.
+    // A grid of 0 stands for the copy engine.
     std::vector<uint32_t> grids = run.options.grids;
     grids.push_back(0);
     for (const uint32_t grid : grids) {

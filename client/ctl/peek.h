@@ -48,7 +48,7 @@ struct PeekPlan {
   std::string name;  // of the allocation; empty: none was named
   uint64_t offset_bytes = 0;
   uint64_t bytes = 0;
-  const ElementType* type = nullptr;  // nullptr: bytes, as a hex dump
+  const ElementType* type = nullptr;  // null for bytes, which are shown in hex
   uint64_t first_element = 0;
   std::string what;  // of the allocation: "f32 64x64, 16 KiB"
 };

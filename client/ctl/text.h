@@ -18,7 +18,8 @@ using base::HumanBytes;
 std::string HumanDuration(absl::Duration duration);
 
 // Reads a time that a user wrote: a number of seconds ("5", "0.5"), or numbers with units ("500ms",
-// "1m30s"). False, with *duration unchanged, for anything else, a negative or an endless one.
+// "1m30s"). Returns false, with *duration unchanged, for another text and for a negative or endless
+// time.
 bool ReadDuration(absl::string_view text, absl::Duration* duration);
 
 // A name from outside as base::Printable writes it, and with \\ for a backslash: no name can steer

@@ -250,7 +250,7 @@ class ReferenceJobs {
   };
   std::vector<Due> Deadlines() const;
   void Expect(CallId call, Code code) { expected_[call] = {.code = code}; }
-  // Null, having refused the call, unless the session is a member of the job.
+  // Returns null after it has refused the call, unless the session is a member of the job.
   RefJob* Member(SessionId id, CallId call, JobId job);
   void Detach(RefJob& job, Rank rank, Code told);
   // Returns true if the Join repeats the session's last one.
