@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -77,10 +78,9 @@ absl::Status RunAsThreads(uint32_t n_ranks, uint64_t heap_bytes,
   return (*world)->Run([&](local::Rank& rank) {
     auto device = Device::Create(rank.ctx, nullptr);
     absl::Status status = device.status();
-    if (status.ok()) {
-      ThreadRank thread(&rank, &shared, *std::move(device));
-      status = body(thread);
-    }
+    // After a failure the device is not destroyed: its kernels may wait for ranks that do not come.
+    std::optional<ThreadRank> thread;
+    if (status.ok()) status = body(thread.emplace(&rank, &shared, *std::move(device)));
     if (!status.ok()) {
       std::fprintf(stderr, "error: rank %u: %s\n", rank.rank(),
                    std::string(status.message()).c_str());
