@@ -59,7 +59,7 @@ struct ProductShape {
   bool operator==(const ProductShape& o) const { return m == o.m && n == o.n && k == o.k; }
 };
 
-// A line of a table of rules, of products: as internal::ProductRule. 0: any.
+// The fields of ops::Rule, where 0 stands for any number.
 struct ProductLine {
   std::string operation;
   uint32_t members = 0;
