@@ -2,12 +2,10 @@
 #include <algorithm>
 #include <cstring>
 #include <utility>
-#include <vector>
 
 #include "client/abi/comm_calls.h"
 #include "client/abi/objects.h"
 #include "client/abi/read_call.h"
-#include "client/backend/device_status.h"
 #include "client/base/annotate.h"
 #include "client/comm/rules.h"
 #include "iris/dtype.h"
