@@ -2,12 +2,10 @@
 #include <algorithm>
 #include <cstring>
 #include <utility>
-#include <vector>
 
 #include "client/abi/comm_calls.h"
 #include "client/abi/objects.h"
 #include "client/abi/read_call.h"
-#include "client/backend/device_status.h"
 #include "client/base/annotate.h"
 #include "client/comm/rules.h"
 #include "iris/dtype.h"
@@ -64,23 +62,22 @@ iris_code Run(iris_comm* comm, iris_stream* stream, ccl::Operation operation,
 // A send or a receive, which an open group keeps. All calls of a group name one stream.
 iris_code RunMessage(iris_comm* comm, iris_stream* stream, const char* what, iris_dtype dtype,
                      ccl::Message message) noexcept {
-  return WithStream<CommObject>(
-      comm, stream, [&](CommObject& object, StreamObject& on) -> absl::Status {
-        const Turn turn(object);
-        IRIS_ABI_TRY(turn.status());
-        absl::Status status = CheckNumbers(dtype);
-        if (object.comm->in_group()) {
-          if (object.group_stream == nullptr) object.group_stream = stream;
-          if (status.ok() && object.group_stream != stream) {
-            status = Invalid(
-                "the calls of a group name different streams: give all of them the same one");
-          }
-          if (!status.ok()) return object.comm->GroupFailed(status);
+  return WithStream<CommObject>(comm, stream, [&](CommObject& object, StreamObject& on) {
+    return InTurn(object, [&]() -> absl::Status {
+      absl::Status status = CheckNumbers(dtype);
+      if (object.comm->in_group()) {
+        if (object.group_stream == nullptr) object.group_stream = stream;
+        if (status.ok() && object.group_stream != stream) {
+          status =
+              Invalid("the calls of a group name different streams: give all of them the same one");
         }
-        IRIS_ABI_TRY(status);
-        message.type = static_cast<DType>(dtype);
-        return object.comm->Exchange(what, absl::MakeSpan(&message, 1), *on);
-      });
+        if (!status.ok()) return object.comm->GroupFailed(status);
+      }
+      IRIS_ABI_TRY(status);
+      message.type = static_cast<DType>(dtype);
+      return object.comm->Exchange(what, absl::MakeSpan(&message, 1), *on);
+    });
+  });
 }
 
 // The config that options ask for, but for their rules.
@@ -256,26 +253,26 @@ iris_code iris_send_recv(iris_comm* comm, const void* in, uint64_t count, uint32
 }
 
 iris_code iris_group_start(iris_comm* comm) {
-  return With<CommObject>(comm, [](CommObject& object) -> absl::Status {
-    const Turn turn(object);
-    IRIS_ABI_TRY(turn.status());
-    IRIS_ABI_TRY(object.comm->GroupStart());
-    object.group_stream = nullptr;
-    return absl::OkStatus();
+  return With<CommObject>(comm, [](CommObject& object) {
+    return InTurn(object, [&]() -> absl::Status {
+      IRIS_ABI_TRY(object.comm->GroupStart());
+      object.group_stream = nullptr;
+      return absl::OkStatus();
+    });
   });
 }
 
 iris_code iris_group_end(iris_comm* comm) {
-  return With<CommObject>(comm, [](CommObject& object) -> absl::Status {
-    const Turn turn(object);
-    IRIS_ABI_TRY(turn.status());
-    iris_stream* const stream = object.group_stream;
-    if (stream == nullptr) return object.comm->GroupEnd(nullptr);
-    object.group_stream = nullptr;
-    const Held<StreamObject> held(stream);
-    if (held) return object.comm->GroupEnd(&**held);
-    IRIS_ABI_TRY(object.comm->GroupEnd(nullptr));
-    return Unknown<StreamObject>(stream);
+  return With<CommObject>(comm, [](CommObject& object) {
+    return InTurn(object, [&]() -> absl::Status {
+      iris_stream* const stream = object.group_stream;
+      if (stream == nullptr) return object.comm->GroupEnd(nullptr);
+      object.group_stream = nullptr;
+      const Held<StreamObject> held(stream);
+      if (held) return object.comm->GroupEnd(&**held);
+      IRIS_ABI_TRY(object.comm->GroupEnd(nullptr));
+      return Unknown<StreamObject>(stream);
+    });
   });
 }
 

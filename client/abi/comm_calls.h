@@ -3,52 +3,36 @@
 
 #include <atomic>
 
+#include "absl/cleanup/cleanup.h"
 #include "client/abi/objects.h"
 
 namespace iris::abi {
 
-// One call at a time on a communicator.
-class Turn {
- public:
-  explicit Turn(CommObject& object) : object_(object) {
-    mine_ = !object.busy.exchange(true, std::memory_order_acquire);
-  }
-  ~Turn() {
-    if (mine_) object_.busy.store(false, std::memory_order_release);
-  }
-  Turn(const Turn&) = delete;
-  Turn& operator=(const Turn&) = delete;
-
-  absl::Status status() const {
-    if (mine_) return object_.state->host->Usable();
+// Calls body() unless another call on the communicator is under way.
+template <typename Body>
+absl::Status InTurn(CommObject& object, Body body) {
+  if (object.busy.exchange(true, std::memory_order_acquire)) {
     return absl::FailedPreconditionError(
         "another thread is in a call of this communicator: make one call at a time, or a "
         "communicator for each thread");
   }
-
- private:
-  CommObject& object_;
-  bool mine_ = false;
-};
+  const absl::Cleanup end = [&object] { object.busy.store(false, std::memory_order_release); };
+  IRIS_ABI_TRY(object.state->host->Usable());
+  return body();
+}
 
 template <typename Body>
 iris_code OnComm(iris_comm* comm, Body body) noexcept {
-  return With<CommObject>(comm, [&](CommObject& object) -> absl::Status {
-    const Turn turn(object);
-    IRIS_ABI_TRY(turn.status());
-    return body(*object.comm);
-  });
+  return With<CommObject>(
+      comm, [&](CommObject& object) { return InTurn(object, [&] { return body(*object.comm); }); });
 }
 
 // Calls body(communicator, stream), with both locked for this call.
 template <typename Body>
 iris_code Put(iris_comm* comm, iris_stream* stream, Body body) noexcept {
-  return WithStream<CommObject>(comm, stream,
-                                [&](CommObject& object, StreamObject& on) -> absl::Status {
-                                  const Turn turn(object);
-                                  IRIS_ABI_TRY(turn.status());
-                                  return body(*object.comm, *on);
-                                });
+  return WithStream<CommObject>(comm, stream, [&](CommObject& object, StreamObject& on) {
+    return InTurn(object, [&] { return body(*object.comm, *on); });
+  });
 }
 
 }  // namespace iris::abi

@@ -124,15 +124,6 @@ void ContextState::DisownAll() {
   }
 }
 
-absl::Status TeamOf::status() const {
-  if (handle_ == nullptr) return absl::OkStatus();
-  if (!held_) return Unknown<TeamObject>(handle_);
-  if (held_->state != context_.state) {
-    return Invalid("the team belongs to another context");
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace iris::abi
 
 using namespace iris::abi;  // functions in C have no namespace of their own

@@ -1,7 +1,6 @@
 // Tensors lent to other libraries, and borrowed from them.
 #include "client/abi/dlpack.h"
 
-#include <algorithm>
 #include <memory>
 #include <utility>
 

@@ -227,7 +227,7 @@ absl::StatusOr<View> ViewOf(const iris_fill_options& given) {
   return view;
 }
 
-// kInvalidArgument: the memory is not aligned, or begins in a heap and is not all in it.
+// Returns kInvalidArgument if the memory is not aligned, or begins in a heap and is not all in it.
 absl::Status CheckMemory(const internal::HostContext& host, const View& view, void* address) {
   IRIS_ABI_TRY(NotNull(address, "fill: the address"));
   const uint64_t width = DTypeBytes(view.dtype);

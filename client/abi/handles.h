@@ -39,8 +39,8 @@ class HandleTable {
   // Returns null if there are kMaxObjects already.
   void* Add(Kind kind, std::unique_ptr<Object> object) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // The object, for the length of a call. Null: there is none of that kind. Every Acquire that gave
-  // one is followed by a Release.
+  // Returns the object for the length of a call, or null if there is none of that kind. Every
+  // Acquire that gave one is followed by a Release.
   Object* Acquire(Kind kind, const void* handle);
   void Release(const void* handle);
 

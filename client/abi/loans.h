@@ -10,7 +10,7 @@ namespace iris::abi {
 
 class Loans {
  public:
-  // False: it is freed.
+  // Returns false if it is freed.
   bool Lend() {
     uint64_t seen = word_.load(std::memory_order_relaxed);
     do {
@@ -22,8 +22,8 @@ class Loans {
   // The end of a loan, by any thread.
   void Return() { word_.fetch_sub(1, std::memory_order_acq_rel); }
 
-  // True: it is freed from now on, by the caller. False: it was before (*n_lent is 0), or so many
-  // loans have not ended.
+  // Returns true if the caller has freed it now. Returns false if it was freed before, when *n_lent
+  // is 0, or if *n_lent loans have not ended.
   bool Free(uint64_t* n_lent) {
     uint64_t seen = 0;
     const bool freed = word_.compare_exchange_strong(seen, kFreed, std::memory_order_acq_rel,

@@ -1,8 +1,6 @@
 // The communication of a mixture of experts.
 #include "iris/moe/moe.h"
 
-#include <utility>
-
 #include "client/abi/comm_calls.h"
 #include "client/abi/objects.h"
 #include "client/abi/read_call.h"

@@ -179,29 +179,15 @@ iris_code WithStream(const void* handle, const void* stream, Body body) noexcept
   });
 }
 
-// The team of a handle, or the world of a null one, of this context.
-class TeamOf {
- public:
-  TeamOf(const ContextObject& context, const iris_team* handle)
-      : context_(context), handle_(handle), held_(handle) {}
-  absl::Status status() const;
-  const internal::Team& operator*() const {
-    return handle_ == nullptr ? context_.host().world() : held_->team;
-  }
-
- private:
-  const ContextObject& context_;
-  const iris_team* const handle_;
-  const Held<TeamObject> held_;
-};
-
-// Like With, with a context and a team of it.
+// Like With, with a context and a team of it, or the world for a null team.
 template <typename Body>
 iris_code WithTeam(const void* context, const iris_team* team, Body body) noexcept {
   return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {
-    const TeamOf members(object, team);
-    IRIS_ABI_TRY(members.status());
-    return body(object, *members);
+    if (team == nullptr) return body(object, object.host().world());
+    const Held<TeamObject> held(team);
+    if (!held) return Unknown<TeamObject>(team);
+    if (held->state != object.state) return Invalid("the team belongs to another context");
+    return body(object, held->team);
   });
 }
 

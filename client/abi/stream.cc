@@ -1,7 +1,6 @@
 // Streams, graphs, events, memory outside the heap, and copies between ranks.
 #include <algorithm>
 #include <functional>
-#include <utility>
 
 #include "client/abi/objects.h"
 #include "client/backend/device_status.h"

@@ -1,6 +1,5 @@
 // Teams.
 #include <utility>
-#include <vector>
 
 #include "client/abi/objects.h"
 #include "iris/types.h"

@@ -2,8 +2,6 @@
 
 #include <unistd.h>
 
-#include <limits>
-
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"

@@ -1,6 +1,5 @@
 // Runs collectives, tune, compare and matmul, once their options have been read.
 
-#include <algorithm>
 #include <iostream>
 #include <set>
 #include <utility>

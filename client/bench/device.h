@@ -1,6 +1,6 @@
 // A Device launches and times kernels on one rank's device, written on the device API as a user
-// writes them. Compiled for one backend; this header is of none, so that the rest of
-// iris_bench needs no device compiler.
+// writes them. Compiled for one backend; this header is of none, so that the rest of iris_bench
+// needs no device compiler.
 //
 // A Device belongs to one thread, on which its device is current. Calls that involve a peer say
 // what the peer does meanwhile. Every call returns samples: nanoseconds of one operation each, or

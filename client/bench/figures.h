@@ -59,7 +59,7 @@ struct ProductShape {
   bool operator==(const ProductShape& o) const { return m == o.m && n == o.n && k == o.k; }
 };
 
-// A line for products in a table of rules. A number that is 0 stands for `any`.
+// The fields of ops::Rule, where 0 stands for any number.
 struct ProductLine {
   std::string operation;
   uint32_t members = 0;

@@ -41,8 +41,7 @@ constexpr Case kCases[] = {
 };
 
 iris_fill_options OptionsFor(const Case& c, uint64_t bytes) {
-  iris_fill_options fill = {};
-  fill.size = sizeof(fill);
+  auto fill = impl::Sized<iris_fill_options>();
   fill.kind = c.kind;
   fill.dtype = static_cast<iris_dtype>(c.dtype);
   fill.count = bytes / DTypeBytes(c.dtype);

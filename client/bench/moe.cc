@@ -1,11 +1,9 @@
 // moe: dispatch and combine of a mixture of experts, in bf16 and as f8e4m3.
 #include "iris/moe.h"
 
-#include <algorithm>
 #include <chrono>
 #include <future>
 #include <numeric>
-#include <string>
 #include <utility>
 #include <vector>
 

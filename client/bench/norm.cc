@@ -2,8 +2,6 @@
 // two calls for each pair or as one of iris::norm.
 #include "iris/norm.h"
 
-#include <algorithm>
-#include <string>
 #include <utility>
 #include <vector>
 

@@ -1,6 +1,5 @@
 // bandwidth, sweep and atomics.
 #include <algorithm>
-#include <cstdio>
 #include <limits>
 #include <utility>
 

@@ -41,7 +41,7 @@ class AsyncCopy {
   uint64_t dst_bytes() const { return dst_bytes_; }
   uint64_t src_bytes() const { return src_bytes_; }
 
-  // Null: an address of this rank's heap that is not one; see status().
+  // Returns null, and status() an error, if `mine` is no such address of this rank's heap.
   template <typename T>
   T* OfPeer(absl::string_view name, T* mine, uint64_t bytes) {
     if (peer_ >= context_.n_ranks()) {
@@ -137,7 +137,7 @@ class AsyncCopy {
     if (refusal.has_value()) Fail(absl::StrCat(name, ": ", *refusal));
   }
 
-  // 0: there is none, and the call fails.
+  // Returns 0, and lets the call fail, if the rows have no span.
   uint64_t Span(absl::string_view whose, uint64_t pitch_bytes) {
     const uint64_t steps = rows_.rows - 1;
     if (steps > 0 && pitch_bytes < rows_.row_bytes) {

@@ -1,6 +1,5 @@
 #include "client/comm/rules.h"
 
-#include <algorithm>
 #include <cstdint>
 
 #include "absl/status/status.h"

@@ -23,6 +23,7 @@ namespace {
 
 constexpr char kSocketName[] = "irisd.sock";
 constexpr absl::Duration kTryEvery = absl::Milliseconds(20);
+
 // An error says what to do about a silent irisd.
 absl::Status FromGrpc(const grpc::Status& grpc_status) {
   const absl::Status status = proto::FromGrpc(grpc_status);

@@ -11,9 +11,7 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "client/ctl/borrowed_heap.h"
 #include "client/ctl/text.h"

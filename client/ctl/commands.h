@@ -29,8 +29,8 @@ struct Command {
   const char* help;
   const char* example;     // the words after "iris-ctl"
   bool takes_job = false;  // has --job
-  // Writes the answer of irisd once; listings write it page by page. Null: the command is of
-  // another kind and has no --watch.
+  // Writes the answer of irisd once; listings write it page by page. It is null if the command is
+  // of another kind and has no --watch.
   absl::Status (*show)(const Options&, AdminClient&, Output) = nullptr;
 };
 absl::Span<const Command> Commands();

@@ -17,7 +17,8 @@ struct AccessProblem {
 
 // Looks at each folder on the way to `path`, and then at `path`, which this process wants to read
 // and to write. The first that the modes close to it is the problem. `otherwise` is what to do
-// where no group lets anybody in. nullopt: they let it in, or something on the way is not there.
+// where no group lets anybody in. Returns nullopt if they let it in, or if something on the way is
+// not there.
 std::optional<AccessProblem> FindAccessProblem(const std::string& path,
                                                absl::string_view otherwise);
 

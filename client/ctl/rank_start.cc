@@ -7,8 +7,6 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <cstdlib>
 #include <map>
 #include <utility>
 

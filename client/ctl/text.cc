@@ -1,7 +1,6 @@
 #include "client/ctl/text.h"
 
 #include <algorithm>
-#include <iterator>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"

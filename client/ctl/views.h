@@ -51,7 +51,8 @@ std::string Age(int64_t unix_ms, absl::Time now);
 struct View {
   struct Column {
     const char* heading;
-    // A field of the thing; its type says how the cell is written and aligned. Null: `text` does.
+    // A field of the thing, whose type says how the cell is written and aligned, or null if `text`
+    // writes the cell.
     const char* field = nullptr;
     std::string (*text)(const Message& thing) = nullptr;
     Table::Align align = Table::Align::kLeft;

@@ -195,8 +195,8 @@ class Communicator {
   //
   //   comm.SendRecv(in, n, next, out, n, previous, stream);
   //
-  // The rank `to` receives as many elements from here as go to it. `to` and `from`
-  // may be the same rank, also this one. A count of 0: nothing goes there, or comes from there.
+  // The rank `to` receives as many elements from here as go to it. `to` and `from` may be the same
+  // rank, also this one. With a count of 0 nothing goes there, or comes from there.
   // `in` and `out` must not overlap.
   Status SendRecv(const void* in, uint64_t count, uint32_t to, void* out, uint64_t out_count,
                   uint32_t from, DType type, Stream& stream) {

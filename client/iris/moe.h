@@ -87,7 +87,7 @@ inline StatusOr<Sizes> SizesOf(const Context& context, const Config& config) {
 // differ. Movable. It borrows the communicator and the context, which must not be moved meanwhile.
 class Exchange {
  public:
-  // Empty: every call fails.
+  // Makes an empty exchange: every call fails.
   Exchange() = default;
 
   // Allocates the workspace and loads the kernels. Collective over the team of the communicator.

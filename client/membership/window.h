@@ -91,8 +91,8 @@ class Window {
   JobStatus status() const;
   // The abort word of the status page, as kernels address it.
   const uint32_t* abort_word() const;
-  // The kernel_waits of the control page of `rank`, as kernels address them. Null: kernels cannot
-  // write them.
+  // Returns the kernel_waits of the control page of `rank`, as kernels address them, or null if
+  // kernels cannot write them.
   wire::KernelWait* kernel_waits(uint32_t rank) const;
 
   size_t n_segments() const;

@@ -198,8 +198,10 @@ BarrierQuestion IrisdControlPlane::AskOfBarrier(const BarrierWait& wait) {
   auto opened = session->calls().Open(wire::CallMethod::kAwaitBarrier,
                                       EncodeAwaitBarrier(session->session_id(), wait));
   if (!opened.ok()) return nullptr;
-  // The call ends before its session.
-  return [session, call = *std::move(opened)]() -> std::optional<absl::StatusOr<BarrierAnswer>> {
+  // The call ends before its session, as the members of a pair end in reverse; captures need not.
+  return [asked = std::pair(std::move(session),
+                            *std::move(opened))]() -> std::optional<absl::StatusOr<BarrierAnswer>> {
+    const auto& [session, call] = asked;
     const FrameCalls::Answer end = session->calls().End(*call);
     if (!end.status.ok()) return end.status;
     if (!end.answered) return std::nullopt;

@@ -11,7 +11,6 @@
 // Thread-safe. Nothing waits without a deadline, the watch thread's back-off apart.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>

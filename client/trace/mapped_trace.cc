@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "client/backend/device_status.h"
 #include "client/backend/load.h"
-#include "client/base/annotate.h"
 #include "device/driver/backend_kind.h"
 #include "iris/backend/host_functions.h"
 

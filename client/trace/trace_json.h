@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/types/span.h"
 #include "client/trace/mapped_trace.h"
 
 namespace iris::internal {

@@ -61,8 +61,8 @@ class FrameCalls {
   // stream is read or looked at.
   absl::StatusOr<std::shared_ptr<Stream>> Open(wire::CallMethod method, const std::string& request)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // Waits for the stream's next message and acknowledges it. False: the stream has ended, or the
-  // session has, or calls are cancelled; End says how.
+  // Waits for the stream's next message and acknowledges it. Returns false if the stream or the
+  // session has ended, or if calls are cancelled; End says how.
   bool Read(Stream& stream, std::string* message) ABSL_LOCKS_EXCLUDED(mu_);
   // Looks at the stream; never waits.
   Answer End(Stream& stream) ABSL_LOCKS_EXCLUDED(mu_);

@@ -71,9 +71,9 @@ struct JoinedJob {
   std::string device_uuid;        // the same
   uint32_t device_index = 0;      // the same
   absl::Duration map_timeout;     // Mapped must be called within this time
-  uint64_t link_bytes =
-      0;                  // not 0: a link (device_warmup.h) to every device of the job comes along
-  absl::Duration create;  // irisd: to create this rank's memory
+  // If not 0, a link (device_warmup.h) to every device of the job comes along.
+  uint64_t link_bytes = 0;
+  absl::Duration create;      // irisd: to create this rank's memory
   absl::Duration export_fds;  // irisd: to make descriptors of it
 };
 

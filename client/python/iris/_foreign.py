@@ -290,7 +290,8 @@ class MemPool:
 
     def __enter__(self) -> "MemPool":
         self._use()
-        self._entered.append(_torch.cuda.use_mem_pool(self.pool, self.context.device_index))
+        torch: Any = loaded_torch()  # which may be loaded only since __init__
+        self._entered.append(torch.cuda.use_mem_pool(self.pool, self.context.device_index))
         self._entered[-1].__enter__()
         return self
 

@@ -356,7 +356,7 @@ class FakeIrisd {
     }
   }
 
-  // True: look again, the sessions have changed.
+  // Returns true if the sessions have changed, so that the caller looks again.
   bool ReadFrames() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     for (auto& [fd, session] : sessions_) {
       for (;;) {
