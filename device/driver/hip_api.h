@@ -15,8 +15,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "device/driver/backend_kind.h"
 
 namespace iris::driver {
+
+class Library;
 
 using hipError_t = int;
 using hipStream_t = void*;
@@ -137,6 +140,9 @@ struct HipFunctions {
                                              void*) = &NotSupported;
   // Exchanges *mode, a hipStreamCaptureMode, for the calling thread's.
   hipError_t (*hipThreadExchangeStreamCaptureMode)(int* mode) = &NotSupported;
+
+  // Looks all of them up by the names that a library of this kind exports.
+  void Load(Library& library, BackendKind kind);
 };
 
 class HipApi : public HipFunctions {
