@@ -129,7 +129,7 @@ class World {
   uint64_t n_rounds_ = 0;
   std::vector<uint32_t> ended_;  // the ranks whose bodies have, in this Run
 
-  std::unique_ptr<Window> window_;
+  Window window_;
   void* malloced_ = nullptr;
   uint32_t* abort_word_ = nullptr;
   uint64_t* reports_ = nullptr;
