@@ -19,14 +19,10 @@ bool IsNumber(std::string_view text) {
                                       [](char digit) { return digit >= '0' && digit <= '9'; });
 }
 
-bool StartsWith(std::string_view text, std::string_view start) {
-  return text.substr(0, start.size()) == start;
-}
-
 // NVIDIA has a node a GPU, and two that every process opens; AMD one for all, and dri's.
 bool IsOfADriver(std::string_view name) {
   if (name == "nvidiactl" || name == "nvidia-uvm" || name == "kfd") return true;
-  return StartsWith(name, "nvidia") && IsNumber(name.substr(6));
+  return name.substr(0, 6) == "nvidia" && IsNumber(name.substr(6));
 }
 
 std::vector<std::string> Names(const std::string& folder) {
@@ -61,7 +57,7 @@ std::vector<DeviceNode> ProbeDeviceNodes(const std::string& dev) {
   // Every graphics card has a node there; they matter where the driver is that computes.
   if (!has_kfd) return nodes;
   for (const std::string& name : Names(dev + "/dri")) {
-    if (StartsWith(name, "renderD")) nodes.push_back(Probe(dev + "/dri/" + name));
+    if (name.rfind("renderD", 0) == 0) nodes.push_back(Probe(dev + "/dri/" + name));
   }
   return nodes;
 }
