@@ -1,7 +1,6 @@
 #include "device/driver/device_nodes.h"
 
 #include <fcntl.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -10,6 +9,7 @@
 #include <system_error>
 
 #include "device/base/posix.h"
+#include "device/base/unique_fd.h"
 
 namespace iris::driver {
 namespace {
@@ -37,11 +37,9 @@ std::vector<std::string> Names(const std::string& folder) {
 }
 
 DeviceNode Probe(const std::string& path) {
-  const int fd =
-      base::Retry([&path] { return open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK); });
-  if (fd < 0) return {path, errno};
-  close(fd);
-  return {path, 0};
+  const base::UniqueFd fd(
+      base::Retry([&path] { return open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK); }));
+  return {path, fd.valid() ? 0 : errno};
 }
 
 }  // namespace
