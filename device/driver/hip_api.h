@@ -163,11 +163,11 @@ class HipApi : public HipFunctions {
 
   // Returns hipErrorInvalidContext if the library needs a context on the device for the answer.
   virtual hipError_t DeviceMemGetInfo(int device, size_t* free_bytes, size_t* total_bytes) = 0;
-  // Returns false if the library says that the device has no memory that can be mapped and exported.
+  // Returns false if the library says that no memory of the device can be mapped and exported.
   virtual bool HasExportableMemory(int device) = 0;
 
   // Gives the handle of the memory at an address: one more hold, to be released, unless
-  // Quirks::retain_is_not_counted. Returns hipErrorInvalidValue for other memory than hipMemCreate's.
+  // Quirks::retain_is_not_counted. Returns hipErrorInvalidValue if hipMemCreate did not make it.
   virtual hipError_t RetainHandle(hipMemGenericAllocationHandle_t* handle, void* address) = 0;
 
   // Copies between any two kinds of memory.

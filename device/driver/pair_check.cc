@@ -48,6 +48,7 @@ std::string ErrnoText(int error) { return std::generic_category().message(error)
 
 enum class Kind : uint32_t { kCreate, kUse, kStep, kDone };
 enum class Step : uint32_t {
+  // Without these two, a child is of no use.
   kStart,
   kOpen,
   kCreate,
