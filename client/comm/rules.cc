@@ -31,7 +31,7 @@ std::string Quoted(absl::string_view word) {
   return quoted + (word.size() > kMost ? "...\"" : "\"");
 }
 
-// `name`: with its verb, such as "the members are".
+// `name` has its verb, such as "the members are".
 absl::Status Wrong(absl::string_view name, absl::string_view word, absl::string_view remedy) {
   return absl::InvalidArgumentError(absl::StrCat(name, " ", Quoted(word), ": write ", remedy));
 }

@@ -8,6 +8,7 @@
 // Units are powers of 1,024, in upper or lower case. There are no signs and no fractions.
 #pragma once
 
+#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -15,52 +16,32 @@
 #include <limits>
 #include <string>
 #include <string_view>
+#include <system_error>
 
 namespace iris::base {
 
 // Error messages put this after "is not" or "write".
 inline constexpr char kBytesGrammar[] = "a number of bytes such as 1073741824, 0x400, 512M or 4GiB";
 
-// Reads all of `text`. False, with *bytes unchanged: it is no size, or exceeds 64 bits.
+// Reads all of `text`. Returns false and leaves *bytes unchanged if it is no size, or exceeds 64
+// bits.
 inline bool ParseBytes(std::string_view text, uint64_t* bytes) {
   const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; };
-  uint64_t base = 10;
+  int base = 10;
   if (text.size() > 2 && text[0] == '0' && lower(text[1]) == 'x') {
     base = 16;
     text.remove_prefix(2);
   }
   uint64_t value = 0;
-  size_t n_digits = 0;
-  for (; n_digits < text.size(); ++n_digits) {
-    const char c = lower(text[n_digits]);
-    uint64_t digit = base;
-    if (c >= '0' && c <= '9') digit = static_cast<uint64_t>(c - '0');
-    if (c >= 'a' && c <= 'f') digit = static_cast<uint64_t>(c - 'a') + 10;
-    if (digit >= base) break;
-    if (value > (std::numeric_limits<uint64_t>::max() - digit) / base) return false;
-    value = base * value + digit;
-  }
-  if (n_digits == 0) return false;
-  text.remove_prefix(n_digits);
+  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value, base);
+  if (error != std::errc()) return false;
+  text.remove_prefix(static_cast<size_t>(rest - text.data()));
   if (text.size() > 1 && text[0] == ' ') text.remove_prefix(1);
   uint32_t shift = 0;
   if (!text.empty() && lower(text[0]) != 'b') {
-    switch (lower(text[0])) {
-      case 'k':
-        shift = 10;
-        break;
-      case 'm':
-        shift = 20;
-        break;
-      case 'g':
-        shift = 30;
-        break;
-      case 't':
-        shift = 40;
-        break;
-      default:
-        return false;
-    }
+    const size_t unit = std::string_view("kmgt").find(lower(text[0]));
+    if (unit == std::string_view::npos) return false;
+    shift = 10 * (static_cast<uint32_t>(unit) + 1);
     text.remove_prefix(1);
     if (!text.empty() && lower(text[0]) == 'i') {
       text.remove_prefix(1);

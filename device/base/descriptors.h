@@ -7,7 +7,8 @@
 
 namespace iris::base {
 
-// `pid` 0 is the caller, not counting the count's own descriptor. -1 if /proc cannot be read.
+// `pid` 0 is the caller, not counting the count's own descriptor. Returns -1 if /proc cannot be
+// read.
 inline int CountDescriptors(int pid = 0) {
   const std::string process = pid == 0 ? "self" : std::to_string(pid);
   DIR* const folder = opendir(("/proc/" + process + "/fd").c_str());

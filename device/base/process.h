@@ -45,7 +45,7 @@ inline std::optional<Process> ReadProcessFile(const std::string& path) {
   return ParseProcess(stat);
 }
 
-// Empty if there is no such process, or /proc cannot be read.
+// Returns nothing if there is no such process, or /proc cannot be read.
 inline std::optional<Process> ReadProcess(int64_t pid) {
   return ReadProcessFile("/proc/" + std::to_string(pid) + "/stat");
 }

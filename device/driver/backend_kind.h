@@ -24,7 +24,7 @@ constexpr std::string_view NameOf(BackendKind kind) {
   return "unknown";
 }
 
-// Empty: no such kind, so the sender of the name is newer than this program.
+// Returns nothing if there is no such kind: the sender of the name is newer than this program.
 constexpr std::optional<BackendKind> KindOf(std::string_view name) {
   for (const BackendKind kind : kBackendKinds) {
     if (NameOf(kind) == name) return kind;

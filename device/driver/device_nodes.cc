@@ -1,7 +1,6 @@
 #include "device/driver/device_nodes.h"
 
 #include <fcntl.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -10,6 +9,7 @@
 #include <system_error>
 
 #include "device/base/posix.h"
+#include "device/base/unique_fd.h"
 
 namespace iris::driver {
 namespace {
@@ -19,14 +19,10 @@ bool IsNumber(std::string_view text) {
                                       [](char digit) { return digit >= '0' && digit <= '9'; });
 }
 
-bool StartsWith(std::string_view text, std::string_view start) {
-  return text.substr(0, start.size()) == start;
-}
-
 // NVIDIA has a node a GPU, and two that every process opens; AMD one for all, and dri's.
 bool IsOfADriver(std::string_view name) {
   if (name == "nvidiactl" || name == "nvidia-uvm" || name == "kfd") return true;
-  return StartsWith(name, "nvidia") && IsNumber(name.substr(6));
+  return name.substr(0, 6) == "nvidia" && IsNumber(name.substr(6));
 }
 
 std::vector<std::string> Names(const std::string& folder) {
@@ -41,11 +37,9 @@ std::vector<std::string> Names(const std::string& folder) {
 }
 
 DeviceNode Probe(const std::string& path) {
-  const int fd =
-      base::Retry([&path] { return open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK); });
-  if (fd < 0) return {path, errno};
-  close(fd);
-  return {path, 0};
+  const base::UniqueFd fd(
+      base::Retry([&path] { return open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK); }));
+  return {path, fd.valid() ? 0 : errno};
 }
 
 }  // namespace
@@ -61,7 +55,7 @@ std::vector<DeviceNode> ProbeDeviceNodes(const std::string& dev) {
   // Every graphics card has a node there; they matter where the driver is that computes.
   if (!has_kfd) return nodes;
   for (const std::string& name : Names(dev + "/dri")) {
-    if (StartsWith(name, "renderD")) nodes.push_back(Probe(dev + "/dri/" + name));
+    if (name.rfind("renderD", 0) == 0) nodes.push_back(Probe(dev + "/dri/" + name));
   }
   return nodes;
 }

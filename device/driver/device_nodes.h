@@ -11,7 +11,7 @@ struct DeviceNode {
   int error = 0;  // errno of opening it for reading and writing; 0: it can be opened
 };
 
-// Opens and closes each node, in order of name. Empty: no driver has made a device known here.
+// Opens and closes each node, in order of name. Returns none if no driver has made a device known.
 std::vector<DeviceNode> ProbeDeviceNodes(const std::string& dev = "/dev");
 
 }  // namespace iris::driver

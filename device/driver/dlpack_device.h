@@ -8,7 +8,7 @@ namespace iris::driver {
 
 inline constexpr int32_t kDlpackHost = 1;
 
-// 0: there is no such backend.
+// Returns 0 if there is no such backend.
 constexpr int32_t DlpackDevice(std::string_view backend) {
   return backend == "emu" ? kDlpackHost : backend == "cuda" ? 2 : backend == "hip" ? 10 : 0;
 }

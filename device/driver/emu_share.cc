@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -90,16 +89,14 @@ class Sharing {
     if (line == nullptr) return Refuse(address, absl::StrCat("nothing is mapped there; ", kRemedy));
     if (absl::Status s = CheckLine(*line, address); !s.ok()) return s;
     struct stat info = {};
-    absl::StatusOr<int> fd = FindDescriptor(*line, address, &info);
+    absl::StatusOr<base::UniqueFd> fd = FindDescriptor(*line, address, &info);
     if (!fd.ok()) return fd.status();
     SharedPiece piece;
-    piece.fd = *fd;
     piece.bytes = static_cast<uint64_t>(info.st_size);
     piece.address = line->from >= line->offset_bytes ? line->first() : 0;
-    absl::Status status = CheckPlace(piece, *line, address, end);
-    if (status.ok()) return piece;
-    close(piece.fd);
-    return status;
+    if (absl::Status s = CheckPlace(piece, *line, address, end); !s.ok()) return s;
+    piece.fd = fd->Release();
+    return piece;
   }
 
   absl::Status Refuse(uint64_t address, absl::string_view why) const {
@@ -144,7 +141,8 @@ class Sharing {
   }
 
   // Returns a duplicate of this process's descriptor of the file, which has Import's seals.
-  absl::StatusOr<int> FindDescriptor(const Line& line, uint64_t address, struct stat* info) const {
+  absl::StatusOr<base::UniqueFd> FindDescriptor(const Line& line, uint64_t address,
+                                                struct stat* info) const {
     const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir("/proc/self/fd"), closedir);
     if (folder == nullptr) return Failed(errno, "open /proc/self/fd (is /proc mounted?)");
     bool found_read_only = false;
@@ -156,11 +154,10 @@ class Sharing {
         continue;
       }
       if (absl::Status s = CheckSeals(fd, line, address); !s.ok()) return s;
-      const int duplicate = fcntl(fd, F_DUPFD_CLOEXEC, 3);
-      if (duplicate < 0) return Failed(errno, absl::StrCat("duplicate descriptor ", fd));
+      base::UniqueFd duplicate(fcntl(fd, F_DUPFD_CLOEXEC, 3));
+      if (!duplicate.valid()) return Failed(errno, absl::StrCat("duplicate descriptor ", fd));
       // Another thread may have closed that number and opened something else meanwhile.
-      if (IsOf(duplicate, line, info)) return duplicate;
-      close(duplicate);
+      if (IsOf(duplicate.get(), line, info)) return duplicate;
     }
     if (found_read_only) {
       return Refuse(address,

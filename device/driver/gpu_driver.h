@@ -146,9 +146,9 @@ class GpuDriver {
   // kFailedPrecondition, with the pair and a remedy: kernels on `from` cannot use memory of `to`.
   virtual absl::Status CanAccessPeer(uint32_t from, uint32_t to) = 0;
 
-  // The size of a piece of each device that irisd lends to every process, which maps it read-only
-  // and keeps it: the first mapping of another device's memory is slow, and later ones are fast
-  // while one exists. 0: not needed.
+  // Returns the size of a piece of each device that irisd lends to every process, which maps it
+  // read-only and keeps it: the first mapping of another device's memory is slow, and later ones
+  // are fast while one exists. Returns 0 if none is needed.
   virtual uint64_t link_bytes() const { return 0; }
 
   // kUnimplemented where the platform needs a context for the answer.

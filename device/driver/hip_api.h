@@ -15,8 +15,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "device/driver/backend_kind.h"
 
 namespace iris::driver {
+
+class Library;
 
 using hipError_t = int;
 using hipStream_t = void*;
@@ -137,6 +140,9 @@ struct HipFunctions {
                                              void*) = &NotSupported;
   // Exchanges *mode, a hipStreamCaptureMode, for the calling thread's.
   hipError_t (*hipThreadExchangeStreamCaptureMode)(int* mode) = &NotSupported;
+
+  // Looks all of them up by the names that a library of this kind exports.
+  void Load(Library& library, BackendKind kind);
 };
 
 class HipApi : public HipFunctions {
@@ -155,13 +161,13 @@ class HipApi : public HipFunctions {
   virtual hipError_t PushDevice(int device, int* previous) = 0;
   virtual hipError_t PopDevice(int previous) = 0;
 
-  // hipErrorInvalidContext: the library needs a context on the device for the answer.
+  // Returns hipErrorInvalidContext if the library needs a context on the device for the answer.
   virtual hipError_t DeviceMemGetInfo(int device, size_t* free_bytes, size_t* total_bytes) = 0;
-  // False if the library says that the device has no memory that can be mapped and exported.
+  // Returns false if the library says that no memory of the device can be mapped and exported.
   virtual bool HasExportableMemory(int device) = 0;
 
-  // The handle of the memory at an address: one more hold, to be released, unless
-  // Quirks::retain_is_not_counted. hipErrorInvalidValue: not memory of hipMemCreate.
+  // Gives the handle of the memory at an address: one more hold, to be released, unless
+  // Quirks::retain_is_not_counted. Returns hipErrorInvalidValue if hipMemCreate did not make it.
   virtual hipError_t RetainHandle(hipMemGenericAllocationHandle_t* handle, void* address) = 0;
 
   // Copies between any two kinds of memory.

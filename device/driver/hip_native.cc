@@ -17,42 +17,14 @@ namespace {
 class HipNative final : public HipApi, private HipOnlyFunctions {
  public:
   explicit HipNative(Library& library) {
-    library.Load(&hipDeviceCanAccessPeer, "hipDeviceCanAccessPeer");
-    library.Load(&hipDeviceGetName, "hipDeviceGetName");
-    library.Load(&hipDeviceGetUuid, "hipDeviceGetUuid");
-    library.Load(&hipDeviceTotalMem, "hipDeviceTotalMem");
     library.Load(&hipGetDevice, "hipGetDevice");
-    library.Load(&hipGetDeviceCount, "hipGetDeviceCount");
     library.Load(&hipGetErrorName, "hipGetErrorName");
     library.Load(&hipGetErrorString, "hipGetErrorString");
-    library.Load(&hipHostGetDevicePointer, "hipHostGetDevicePointer");
-    library.Load(&hipHostRegister, "hipHostRegister");
-    library.Load(&hipHostUnregister, "hipHostUnregister");
-    library.Load(&hipInit, "hipInit");
-    library.Load(&hipMemAddressFree, "hipMemAddressFree");
-    library.Load(&hipMemAddressReserve, "hipMemAddressReserve");
-    library.Load(&hipMemCreate, "hipMemCreate");
-    library.Load(&hipMemExportToShareableHandle, "hipMemExportToShareableHandle");
-    library.Load(&hipMemGetAllocationGranularity, "hipMemGetAllocationGranularity");
-    library.Load(&hipMemGetInfo, "hipMemGetInfo");
-    library.Load(&hipMemImportFromShareableHandle, "hipMemImportFromShareableHandle");
-    library.Load(&hipMemMap, "hipMemMap");
-    library.Load(&hipMemRelease, "hipMemRelease");
-    library.Load(&hipMemSetAccess, "hipMemSetAccess");
-    library.Load(&hipMemUnmap, "hipMemUnmap");
     library.Load(&hipMemcpyAsync, "hipMemcpyAsync");
     library.Load(&hipMemsetAsync, "hipMemsetAsync");
-    library.Load(&hipRuntimeGetVersion, "hipRuntimeGetVersion");
     library.Load(&hipSetDevice, "hipSetDevice");
-    library.Load(&hipStreamCreateWithFlags, "hipStreamCreateWithFlags");
-    library.Load(&hipStreamDestroy, "hipStreamDestroy");
-    library.Load(&hipStreamSynchronize, "hipStreamSynchronize");
     library.LoadOptional(&hipMemGetAccess, "hipMemGetAccess");
-    library.LoadOptional(&hipMemGetAddressRange, "hipMemGetAddressRange");
-    library.LoadOptional(&hipMemGetAllocationPropertiesFromHandle,
-                         "hipMemGetAllocationPropertiesFromHandle");
-    library.LoadOptional(&hipMemRetainAllocationHandle, "hipMemRetainAllocationHandle");
-    library.LoadOptional(&hipThreadExchangeStreamCaptureMode, "hipThreadExchangeStreamCaptureMode");
+    Load(library, BackendKind::kHip);
   }
 
   const char* ErrorName(hipError_t error) override { return hipGetErrorName(error); }

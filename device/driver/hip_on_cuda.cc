@@ -54,35 +54,7 @@ class HipOnCuda final : public HipApi, private CudaOnlyFunctions {
     library.Load(&cuGetErrorString, "cuGetErrorString");
     library.Load(&cuMemcpyAsync, "cuMemcpyAsync");
     library.Load(&cuMemsetD8Async, "cuMemsetD8Async");
-    library.Load(&hipDeviceCanAccessPeer, "cuDeviceCanAccessPeer");
-    library.Load(&hipDeviceGetName, "cuDeviceGetName");
-    library.Load(&hipDeviceGetUuid, "cuDeviceGetUuid_v2");
-    library.Load(&hipDeviceTotalMem, "cuDeviceTotalMem_v2");
-    library.Load(&hipGetDeviceCount, "cuDeviceGetCount");
-    library.Load(&hipHostGetDevicePointer, "cuMemHostGetDevicePointer_v2");
-    library.Load(&hipHostRegister, "cuMemHostRegister_v2");
-    library.Load(&hipHostUnregister, "cuMemHostUnregister");
-    library.Load(&hipInit, "cuInit");
-    library.Load(&hipMemAddressFree, "cuMemAddressFree");
-    library.Load(&hipMemAddressReserve, "cuMemAddressReserve");
-    library.Load(&hipMemCreate, "cuMemCreate");
-    library.Load(&hipMemExportToShareableHandle, "cuMemExportToShareableHandle");
-    library.Load(&hipMemGetAllocationGranularity, "cuMemGetAllocationGranularity");
-    library.Load(&hipMemGetInfo, "cuMemGetInfo_v2");
-    library.Load(&hipMemImportFromShareableHandle, "cuMemImportFromShareableHandle");
-    library.Load(&hipMemMap, "cuMemMap");
-    library.Load(&hipMemRelease, "cuMemRelease");
-    library.Load(&hipMemSetAccess, "cuMemSetAccess");
-    library.Load(&hipMemUnmap, "cuMemUnmap");
-    library.Load(&hipRuntimeGetVersion, "cuDriverGetVersion");
-    library.Load(&hipStreamCreateWithFlags, "cuStreamCreate");
-    library.Load(&hipStreamDestroy, "cuStreamDestroy_v2");
-    library.Load(&hipStreamSynchronize, "cuStreamSynchronize");
-    library.LoadOptional(&hipMemGetAddressRange, "cuMemGetAddressRange_v2");
-    library.LoadOptional(&hipMemGetAllocationPropertiesFromHandle,
-                         "cuMemGetAllocationPropertiesFromHandle");
-    library.LoadOptional(&hipMemRetainAllocationHandle, "cuMemRetainAllocationHandle");
-    library.LoadOptional(&hipThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode");
+    Load(library, BackendKind::kCuda);
   }
   ~HipOnCuda() override {
     absl::MutexLock lock(&mu_);

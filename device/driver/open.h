@@ -36,7 +36,8 @@ struct OpenedDriver {
 // the named backend has no device. kInvalidArgument: no such backend.
 absl::StatusOr<OpenedDriver> OpenDriver(const OpenOptions& options);
 
-// A warning if the environment says that a device of this backend runs one process at a time.
+// Returns a warning if the environment says that a device of this backend runs one process at a
+// time, and an empty text otherwise.
 std::string ProcessesTakeTurns(const std::string& backend,
                                const std::function<const char*(const char*)>& variable);
 

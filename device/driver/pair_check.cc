@@ -25,6 +25,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "device/base/posix.h"
+#include "device/base/unique_fd.h"
 
 namespace iris::driver {
 namespace {
@@ -47,6 +48,7 @@ std::string ErrnoText(int error) { return std::generic_category().message(error)
 
 enum class Kind : uint32_t { kCreate, kUse, kStep, kDone };
 enum class Step : uint32_t {
+  // Without these two, a child is of no use.
   kStart,
   kOpen,
   kCreate,
@@ -121,8 +123,9 @@ bool Send(int socket, const Message& message, int fd = -1) {
   return n == static_cast<ssize_t>(sizeof(message));
 }
 
-// Blocks. False: the other end is gone, or sent something else. The caller owns *fd (-1: none).
-bool Receive(int socket, Message* message, int* fd) {
+// Blocks. Returns false if the other end is gone, or sent something else. *fd owns nothing if no
+// descriptor came.
+bool Receive(int socket, Message* message, base::UniqueFd* fd) {
   iovec data = {message, sizeof(*message)};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
   msghdr header = {};
@@ -131,10 +134,12 @@ bool Receive(int socket, Message* message, int* fd) {
   header.msg_control = control;
   header.msg_controllen = sizeof(control);
   const ssize_t n = base::Retry([&] { return recvmsg(socket, &header, MSG_CMSG_CLOEXEC); });
-  *fd = -1;
+  fd->Reset();
   for (cmsghdr* c = CMSG_FIRSTHDR(&header); n > 0 && c != nullptr; c = CMSG_NXTHDR(&header, c)) {
     if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS) {
-      memcpy(fd, CMSG_DATA(c), sizeof(int));
+      int received = -1;
+      memcpy(&received, CMSG_DATA(c), sizeof(int));
+      fd->Reset(received);
     }
   }
   return n == static_cast<ssize_t>(sizeof(*message));
@@ -155,11 +160,12 @@ class Child {
   Child& operator=(const Child&) = delete;
 
   // Runs a request to its end, in a new child if there is none. A child that fails is ended.
-  std::optional<Failure> Do(const Message& request, int request_fd, Message* done, int* done_fd) {
+  std::optional<Failure> Do(const Message& request, int request_fd, Message* done,
+                            base::UniqueFd* done_fd) {
     if (pid_ < 0) {
       if (auto failed = Start(); failed.has_value()) return failed;
     }
-    if (!Send(socket_, request, request_fd)) return Lost(Step::kStart);
+    if (!Send(socket_.get(), request, request_fd)) return Lost(Step::kStart);
     return Await(request.kind == Kind::kCreate ? Step::kCreate : Step::kContext,
                  options_.step_timeout, done, done_fd);
   }
@@ -199,25 +205,26 @@ class Child {
     }
     const int error = errno;
     close(sockets[1]);
+    base::UniqueFd socket(sockets[0]);
     if (pid < 0) {
-      close(sockets[0]);
       return Failure{Step::kStart,
                      absl::ResourceExhaustedError(absl::StrCat("fork: ", ErrnoText(error)))};
     }
     pid_ = pid;
-    socket_ = sockets[0];
+    socket_ = std::move(socket);
     Message opened;
-    int fd = -1;
+    base::UniqueFd fd;
     return Await(Step::kStart, options_.start_timeout, &opened, &fd);
   }
 
   // Waits for kDone; each step that begins has `timeout`.
-  std::optional<Failure> Await(Step step, absl::Duration timeout, Message* done, int* done_fd) {
+  std::optional<Failure> Await(Step step, absl::Duration timeout, Message* done,
+                               base::UniqueFd* done_fd) {
     SteadyTime deadline = After(timeout);
     while (true) {
       const auto left =
           std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Now()).count();
-      pollfd ready = {socket_, POLLIN, 0};
+      pollfd ready = {socket_.get(), POLLIN, 0};
       const int n = left <= 0 ? 0 : poll(&ready, 1, static_cast<int>(left));
       if (n < 0 && errno == EINTR) continue;
       if (n == 0 && left > 0) continue;
@@ -227,7 +234,7 @@ class Child {
                                  absl::StrCat("no end within ", absl::FormatDuration(timeout),
                                               ": the process that did it was killed"))};
       }
-      if (!Receive(socket_, done, done_fd)) return Lost(step);
+      if (!Receive(socket_.get(), done, done_fd)) return Lost(step);
       done->text[sizeof(done->text) - 1] = '\0';
       if (done->kind == Kind::kStep) {
         step = done->step;
@@ -261,8 +268,7 @@ class Child {
   // end.
   int End(absl::Duration mercy = absl::ZeroDuration()) {
     if (pid_ < 0) return SIGKILL;
-    close(socket_);
-    socket_ = -1;
+    socket_.Reset();
     const pid_t pid = std::exchange(pid_, -1);
     int status = SIGKILL;  // as waitpid tells of it
     const SteadyTime kill_at = After(mercy);
@@ -281,7 +287,7 @@ class Child {
 
   const PairCheckOptions& options_;
   pid_t pid_ = -1;
-  int socket_ = -1;
+  base::UniqueFd socket_;
 };
 
 // The child.
@@ -293,18 +299,18 @@ class Worker {
 
   int Run() {
     Message request;
-    int fd = -1;
+    base::UniqueFd fd;
     while (Receive(socket_, &request, &fd)) {
       Message done;
-      int done_fd = -1;
-      const absl::Status status =
-          request.kind == Kind::kCreate ? Create(request, &done_fd) : Use(request, fd, &done);
+      base::UniqueFd done_fd;
+      const absl::Status status = request.kind == Kind::kCreate
+                                      ? Create(request, &done_fd)
+                                      : Use(request, std::move(fd), &done);
       done.kind = Kind::kDone;
       done.step = step_;
       done.code = status.code();
       absl::SNPrintF(done.text, sizeof(done.text), "%s", std::string(status.message()));
-      if (!Send(socket_, done, done_fd)) return 1;
-      if (done_fd >= 0) close(done_fd);
+      if (!Send(socket_, done, done_fd.get())) return 1;
     }
     return 0;
   }
@@ -318,7 +324,7 @@ class Worker {
     Send(socket_, message);
   }
 
-  absl::Status Create(const Message& request, int* fd) {
+  absl::Status Create(const Message& request, base::UniqueFd* fd) {
     created_.reset();
     Begin(Step::kCreate);
     auto memory = driver_->Create(request.to, request.bytes, /*prealloc=*/false);
@@ -327,7 +333,7 @@ class Worker {
     Begin(Step::kExport);
     const auto exported = created_->ExportFd(Access::kReadWrite);
     if (!exported.ok()) return exported.status();
-    *fd = *exported;
+    fd->Reset(*exported);
     return absl::OkStatus();
   }
 
@@ -350,17 +356,14 @@ class Worker {
     return local.mapping->address();
   }
 
-  absl::Status Use(const Message& request, int fd, Message* done) {
+  absl::Status Use(const Message& request, base::UniqueFd fd, Message* done) {
     const uint64_t bytes = request.bytes;
     Begin(Step::kContext);
     for (const uint32_t device : {request.to, request.from}) {
-      if (absl::Status s = driver_->MakeCurrent(device); !s.ok()) {
-        if (fd >= 0) close(fd);
-        return s;
-      }
+      if (absl::Status s = driver_->MakeCurrent(device); !s.ok()) return s;
     }
     Begin(Step::kImport);
-    auto memory = driver_->Import(fd, bytes);
+    auto memory = driver_->Import(fd.Release(), bytes);
     if (!memory.ok()) return memory.status();
     Begin(Step::kMap);
     auto reservation = driver_->Reserve(bytes, 1, 0);
@@ -455,7 +458,7 @@ PairTable CheckPairs(GpuDriver& driver, const PairCheckOptions& options) {
                      : driver.kind() == BackendKind::kEmu ? to.granularity_bytes
                                                           : kGpuBytes;
     bytes = (bytes + granularity - 1) / granularity * granularity;
-    int fd = -1;
+    base::UniqueFd fd;
     std::optional<Failure> not_created = hopeless;
     if (!not_created.has_value()) {
       Message create, done;
@@ -502,22 +505,18 @@ PairTable CheckPairs(GpuDriver& driver, const PairCheckOptions& options) {
       use.from = from.index;
       use.to = to.index;
       use.bytes = bytes;
-      int unused = -1;
+      base::UniqueFd unused;
       std::optional<Failure> failed = hopeless;
-      if (!failed.has_value()) failed = user.Do(use, fd, &done, &unused);
-      if (unused >= 0) close(unused);
+      if (!failed.has_value()) failed = user.Do(use, fd.get(), &done, &unused);
       if (failed.has_value()) {
         failed_at(*failed);
-        if (failed->step == Step::kStart || failed->step == Step::kOpen) hopeless = failed;
+        if (failed->step <= Step::kOpen) hopeless = failed;
         continue;
       }
       pair.ok = true;
       pair.bytes_per_second = done.bytes_per_second;
     }
-    if (fd >= 0) close(fd);
-    const bool no_owner = not_created.has_value() &&
-                          (not_created->step == Step::kStart || not_created->step == Step::kOpen);
-    if (no_owner) hopeless = not_created;
+    if (not_created.has_value() && not_created->step <= Step::kOpen) hopeless = not_created;
   }
   return table;
 }
@@ -531,11 +530,8 @@ std::string PairTableText(const PairTable& table) {
     absl::StrAppendFormat(&text, "%8s", absl::StrCat("from ", table.devices[from].index));
     for (size_t to = 0; to < n; ++to) {
       const PairResult& pair = table.pairs[from * n + to];
-      if (pair.ok) {
-        absl::StrAppendFormat(&text, " %7.1f", pair.bytes_per_second / 1e9);
-      } else {
-        absl::StrAppendFormat(&text, " %7s", "fail");
-      }
+      absl::StrAppendFormat(
+          &text, " %7s", pair.ok ? absl::StrFormat("%.1f", pair.bytes_per_second / 1e9) : "fail");
     }
     text += '\n';
   }

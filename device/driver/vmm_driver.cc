@@ -5,8 +5,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <limits>
+#include <optional>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -613,7 +613,7 @@ class VmmDriver : public GpuDriver, public VmmPlatform {
     return error == hipSuccess ? absl::OkStatus() : Error(error, what);
   }
 
-  // The current device for calls that depend on it; -1: they do not.
+  // Returns the device to make current for calls that depend on it, or -1 if there is none.
   int DeviceForCalls() ABSL_LOCKS_EXCLUDED(mu_) {
     if (!quirks_.uses_current_device) return -1;
     absl::MutexLock lock(&mu_);
@@ -647,14 +647,11 @@ class VmmDriver : public GpuDriver, public VmmPlatform {
     void* const os_handle =
         quirks_.import_takes_pointer ? static_cast<void*>(&fd) : Address(static_cast<uint64_t>(fd));
     hipError_t error = hipSuccess;
-    const int current = DeviceForCalls();
-    if (current >= 0) {
-      const DeviceScope scope(*api_, current);
-      error = scope.error() != hipSuccess
-                  ? scope.error()
-                  : api_->hipMemImportFromShareableHandle(&handle, os_handle,
-                                                          hipMemHandleTypePosixFileDescriptor);
-    } else {
+    std::optional<DeviceScope> scope;
+    if (const int current = DeviceForCalls(); current >= 0) {
+      error = scope.emplace(*api_, current).error();
+    }
+    if (error == hipSuccess) {
       error = api_->hipMemImportFromShareableHandle(&handle, os_handle,
                                                     hipMemHandleTypePosixFileDescriptor);
     }

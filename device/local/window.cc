@@ -1,10 +1,9 @@
 #include "device/local/window.h"
 
-#include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "device/driver/gpu_driver.h"
 #include "device/driver/open.h"
 
@@ -22,52 +21,40 @@ absl::StatusOr<driver::GpuDriver*> DriverOf(const std::string& backend) {
   return (*opened)->driver.get();
 }
 
-}  // namespace
-
 // Members go in reverse: mappings before the memory and the range that they connect.
-struct Window::Parts {
+struct Parts {
   std::unique_ptr<driver::Reservation> reservation;
   std::vector<std::unique_ptr<driver::PhysicalMemory>> memory;
   std::vector<std::unique_ptr<driver::Mapping>> mappings;
-
-  absl::Status Make(const std::string& backend, uint32_t n_ranks, uint32_t n_devices,
-                    uint64_t* stride_bytes) {
-    absl::StatusOr<driver::GpuDriver*> driver = DriverOf(backend);
-    if (!driver.ok()) return driver.status();
-    std::vector<uint32_t> devices;
-    for (uint32_t d = 0; d < n_devices; ++d) {
-      const uint64_t granularity = (*driver)->devices()[d].granularity_bytes;
-      *stride_bytes = (*stride_bytes + granularity - 1) / granularity * granularity;
-      devices.push_back(d);
-      if (absl::Status status = (*driver)->MakeCurrent(d); !status.ok()) return status;
-    }
-    auto range = (*driver)->Reserve(*stride_bytes, n_ranks, 0);
-    if (!range.ok()) return range.status();
-    reservation = *std::move(range);
-    for (uint32_t r = 0; r < n_ranks; ++r) {
-      auto piece = (*driver)->Create(r % n_devices, *stride_bytes, false);
-      if (!piece.ok()) return piece.status();
-      memory.push_back(*std::move(piece));
-      auto mapping = (*driver)->Map(*reservation, r * *stride_bytes, *memory.back(),
-                                    driver::Access::kReadWrite, devices);
-      if (!mapping.ok()) return mapping.status();
-      mappings.push_back(*std::move(mapping));
-    }
-    return absl::OkStatus();
-  }
 };
 
-Window::Window(const std::string& backend, uint32_t n_ranks, uint64_t stride_bytes,
-               uint32_t n_devices)
-    : parts_(std::make_unique<Parts>()), stride_bytes_(stride_bytes) {
-  const absl::Status status = parts_->Make(backend, n_ranks, n_devices, &stride_bytes_);
-  if (status.ok()) {
-    base_ = parts_->reservation->base();
-  } else {
-    error_ = std::string(status.message());
-  }
-}
+}  // namespace
 
-Window::~Window() = default;
+absl::StatusOr<Window> MakeWindow(const std::string& backend, uint32_t n_ranks,
+                                  uint64_t stride_bytes, uint32_t n_devices) {
+  const absl::StatusOr<driver::GpuDriver*> driver = DriverOf(backend);
+  if (!driver.ok()) return driver.status();
+  std::vector<uint32_t> devices;
+  for (uint32_t d = 0; d < n_devices; ++d) {
+    const uint64_t granularity = (*driver)->devices()[d].granularity_bytes;
+    stride_bytes = (stride_bytes + granularity - 1) / granularity * granularity;
+    devices.push_back(d);
+    if (absl::Status status = (*driver)->MakeCurrent(d); !status.ok()) return status;
+  }
+  const auto parts = std::make_shared<Parts>();
+  auto range = (*driver)->Reserve(stride_bytes, n_ranks, 0);
+  if (!range.ok()) return range.status();
+  parts->reservation = *std::move(range);
+  for (uint32_t r = 0; r < n_ranks; ++r) {
+    auto piece = (*driver)->Create(r % n_devices, stride_bytes, false);
+    if (!piece.ok()) return piece.status();
+    parts->memory.push_back(*std::move(piece));
+    auto mapping = (*driver)->Map(*parts->reservation, r * stride_bytes, *parts->memory.back(),
+                                  driver::Access::kReadWrite, devices);
+    if (!mapping.ok()) return mapping.status();
+    parts->mappings.push_back(*std::move(mapping));
+  }
+  return Window{parts->reservation->base(), stride_bytes, parts};
+}
 
 }  // namespace iris::local

@@ -64,11 +64,12 @@ absl::Status World::Init(const WorldOptions& options) {
     if (malloced_ == nullptr) return NoMemory("the heaps", bytes);
     context.base = RoundUp(reinterpret_cast<uint64_t>(malloced_), kPageBytes);
   } else {
-    window_ =
-        std::make_unique<Window>(backend::BackendName(), n_ranks, context.stride_bytes, n_devices);
-    if (!window_->error().empty()) return absl::ResourceExhaustedError(window_->error());
-    context.base = window_->base();
-    context.stride_bytes = window_->stride_bytes();
+    absl::StatusOr<Window> window =
+        MakeWindow(backend::BackendName(), n_ranks, context.stride_bytes, n_devices);
+    if (!window.ok()) return absl::ResourceExhaustedError(window.status().message());
+    window_ = *std::move(window);
+    context.base = window_.base;
+    context.stride_bytes = window_.stride_bytes;
   }
   abort_word_ = static_cast<uint32_t*>(backend::MallocHost(sizeof(uint32_t)));
   reports_ = static_cast<uint64_t*>(backend::MallocHost(kReports * kReportBytes));

@@ -47,7 +47,7 @@ class Rank {
   uint32_t device() const { return device_; }
   uint32_t n_ranks() const { return ctx.n_ranks; }
 
-  // Null if the symmetric heap is full. All ranks call it in the same order, with the same
+  // Returns null if the symmetric heap is full. All ranks call it in the same order, with the same
   // arguments.
   template <typename T>
   T* New(uint64_t count, uint64_t alignment_bytes = 256) {
@@ -119,7 +119,8 @@ class World {
   void HostBarrier(uint32_t rank);
   // Lets the World call `end` when it is destroyed and its streams are idle.
   void AtEnd(std::function<void()> end);
-  // Zeroed host memory for what one Comm reports. Null when all are given, or if it is too large.
+  // Returns zeroed host memory for what one Comm reports, or null if all are given or it is too
+  // large.
   void* NewReport(uint64_t bytes);
 
   std::mutex mu_;
@@ -129,7 +130,7 @@ class World {
   uint64_t n_rounds_ = 0;
   std::vector<uint32_t> ended_;  // the ranks whose bodies have, in this Run
 
-  std::unique_ptr<Window> window_;
+  Window window_;
   void* malloced_ = nullptr;
   uint32_t* abort_word_ = nullptr;
   uint64_t* reports_ = nullptr;
