@@ -85,10 +85,11 @@ class Calls {
       registered = *std::move(given);
       return ToInput<Call>(*session, call->id(), std::move(message));
     };
-    absl::StatusOr<Input> input = OutOfMemory();
+    absl::StatusOr<Input> input;
     try {
       input = to_input();
     } catch (const std::bad_alloc&) {
+      input = OutOfMemory();
     }
     if (!input.ok()) {
       call->Fail(input.status());
