@@ -46,7 +46,7 @@ struct SyscallRule : Syscall {
 };
 
 struct SyscallTable {
-  SyscallAction otherwise;
+  SyscallAction otherwise = SyscallAction::kKillProcess;
   std::vector<SyscallRule> rules = {};
 
   // Appends a rule for each of `calls`.

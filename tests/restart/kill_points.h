@@ -22,7 +22,7 @@ struct FailingCall {
 };
 
 // In brackets is which of the calls of that name are meant. Others are the allocators' own, of
-// which one that fails ends irisd (server/host/process_limits.h), or have no such errors.
+// which one that fails ends irisd (server/host/limits.h), or have no such errors.
 inline constexpr FailingCall kFailingCalls[] = {
     {"accept4", {EMFILE, ENFILE, ENOMEM}},
     {"bind", {ENOSPC, ENOMEM}},
