@@ -4,7 +4,6 @@
 #pragma once
 
 #include <sys/socket.h>
-#include <sys/types.h>
 
 #include <cstddef>
 #include <cstdint>

@@ -1,6 +1,5 @@
 #include "server/state/operation_proto.h"
 
-#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
