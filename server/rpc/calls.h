@@ -155,8 +155,6 @@ class Calls {
   static absl::StatusOr<SessionId> SessionOf(const IncomingCall& incoming, uint64_t session_id);
   CallCounter* counter() { return &counter_; }
 
-  bool Drain(absl::Duration timeout) { return counter_.WaitForNone(timeout); }
-
  private:
   // One unary call. Either its answer or its cancellation finishes it: the daemon decides.
   class Unary : public ActiveCall {

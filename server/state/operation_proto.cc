@@ -24,7 +24,6 @@ namespace {
 // Which field of a request an operation is.
 template <typename Op, typename Access>
 struct Choice {
-  using Type = Op;
   Access access;
 };
 template <typename Op, typename Access>
