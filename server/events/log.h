@@ -1,5 +1,5 @@
 // Logger: writes one line per event to stderr, as key=value pairs or as JSON. Thread-safe. Never
-// waits for whoever reads stderr.
+// waits for a reader of stderr.
 //
 // Texts are constants; values go into fields. Values may come from clients, so they are escaped:
 // none can start another line or another field.

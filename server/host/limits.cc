@@ -47,7 +47,7 @@ std::vector<std::string> LinesOf(const std::string& path) {
   return lines;
 }
 
-// Nothing if the file cannot be read, or has no number ("max").
+// Returns nothing if the file cannot be read, or has no number ("max").
 std::optional<uint64_t> NumberIn(const std::string& path) {
   std::ifstream in(path);
   uint64_t number = 0;

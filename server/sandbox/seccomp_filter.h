@@ -1,6 +1,6 @@
 // A table of system calls as a program that the kernel runs before each system call of a process
 // (seccomp, a classic packet filter). syscall_tables.h has the tables. Thread-safe, without state.
-// What is installed holds until the process ends, and for everything that it starts.
+// An installed filter holds until the process ends, and for everything that it starts.
 #pragma once
 
 #include <linux/filter.h>
