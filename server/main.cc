@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <exception>
 #include <memory>
 #include <optional>
@@ -20,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -108,38 +108,32 @@ UnusablePairs SelfCheck(const Config& config, const driver::OpenOptions& open,
   return unusable;
 }
 
-// Descriptors that are slow to close, for the status.
-struct Closing {
-  std::atomic<uint64_t> troubles{0};
-  std::atomic<uint64_t> n_elsewhere{0};  // in another process
-};
-
-// Failures of workers, for the status. Thread-safe.
-class WorkerTroubles {
- public:
-  void Note(absl::string_view what) {
-    absl::MutexLock lock(&mu_);
-    ++n_;
-    last_ = std::string(what);
+// Counts for the status. Thread-safe.
+struct SharedCounts {
+  void NoteWorkerTrouble(absl::string_view what) {
+    absl::MutexLock lock(&mu);
+    ++counts.worker_troubles;
+    counts.last_worker_trouble = std::string(what);
   }
-  void AddTo(DaemonFacts::Counts* counts) const {
-    absl::MutexLock lock(&mu_);
-    counts->worker_troubles = n_;
-    counts->last_worker_trouble = last_;
+  DaemonFacts::Counts Copy() {
+    absl::MutexLock lock(&mu);
+    return counts;
   }
 
- private:
-  mutable absl::Mutex mu_;
-  uint64_t n_ ABSL_GUARDED_BY(mu_) = 0;
-  std::string last_ ABSL_GUARDED_BY(mu_);
+  absl::Mutex mu;
+  DaemonFacts::Counts counts ABSL_GUARDED_BY(mu);
 };
 
 // Counts troubles, and logs one of them in each kTellTroubleEvery.
-std::function<void(uint64_t, const absl::Status&)> Trouble(std::string_view text, Closing* closing,
+std::function<void(uint64_t, const absl::Status&)> Trouble(std::string_view text,
+                                                           SharedCounts* shared,
                                                            const Logger* logger) {
-  return [text, closing, logger, told = absl::InfinitePast()](uint64_t times,
-                                                              const absl::Status& why) mutable {
-    closing->troubles.fetch_add(1, std::memory_order_relaxed);
+  return [text, shared, logger, told = absl::InfinitePast()](uint64_t times,
+                                                             const absl::Status& why) mutable {
+    {
+      absl::MutexLock lock(&shared->mu);
+      ++shared->counts.closing_troubles;
+    }
     const absl::Time now = SteadyNow();
     if (now - told < kTellTroubleEvery) return;
     told = now;
@@ -164,21 +158,24 @@ absl::StatusOr<std::optional<FileKind>> KindOfDeviceMemory(driver::GpuDriver& dr
 
 WorkerTable::Setup WorkerSetup(const Config& config, const WorkerProgram* program,
                                const std::unique_ptr<Services>* services, Daemon* daemon,
-                               const Logger* logger, const LookingLimits& looking, Closing* closing,
-                               WorkerTroubles* troubles) {
+                               const Logger* logger, const LookingLimits& looking,
+                               SharedCounts* shared) {
   WorkerTable::Setup setup;
-  setup.start = [program, troubles](const Party& tenant) {
+  setup.start = [program, shared](const Party& tenant) {
     WorkerProgram::Started started = program->Start(tenant.Text());
-    if (!started.ok()) troubles->Note(started.status().message());
+    if (!started.ok()) shared->NoteWorkerTrouble(started.status().message());
     return started;
   };
   setup.closing.start = [program] { return program->StartClosing(); };
-  setup.closing.trouble = Trouble("connections of clients are slow to close", closing, logger);
+  setup.closing.trouble = Trouble("connections of clients are slow to close", shared, logger);
   setup.looking.processes.start = [program, looking] { return program->StartLooking(looking); };
   setup.looking.processes.trouble =
-      Trouble("descriptors of clients are slow to look at", closing, logger);
-  setup.looking.closing = [closing, logger, told = absl::InfinitePast()](uint32_t n) mutable {
-    closing->n_elsewhere.store(n, std::memory_order_relaxed);
+      Trouble("descriptors of clients are slow to look at", shared, logger);
+  setup.looking.closing = [shared, logger, told = absl::InfinitePast()](uint32_t n) mutable {
+    {
+      absl::MutexLock lock(&shared->mu);
+      shared->counts.descriptors_closing = n;
+    }
     const absl::Time now = SteadyNow();
     if (n == 0 || now - told < kTellTroubleEvery) return;
     told = now;
@@ -186,8 +183,8 @@ WorkerTable::Setup WorkerSetup(const Config& config, const WorkerProgram* progra
                  {{"descriptors", n}});
   };
   setup.serve = [services](const IncomingCall& call) { return (*services)->Serve(call); };
-  setup.died = [daemon, troubles](const Party& tenant, pid_t pid, const absl::Status& reason) {
-    troubles->Note(reason.message());
+  setup.died = [daemon, shared](const Party& tenant, pid_t pid, const absl::Status& reason) {
+    shared->NoteWorkerTrouble(reason.message());
     Event event;
     event.pid = pid;
     event.party = tenant;
@@ -422,11 +419,11 @@ int Run(const std::vector<std::string>& args, Config config) {
 
   const bool daemon_goes_on = stored->has_value();
   // An irisd that goes on tries a worker later, since clients wait for it.
-  WorkerTroubles worker_troubles;
+  SharedCounts shared;
   const auto try_worker = [&] {
     absl::Status tried = worker_program->Try(kWorkerReadyWithin);
     if (tried.ok()) return tried;
-    worker_troubles.Note(tried.message());
+    shared.NoteWorkerTrouble(tried.message());
     logger.Warn("a worker is slow to start, or does not: gRPC clients will wait",
                 {{"error", tried.ToString()}});
     return absl::IsDeadlineExceeded(tried) ? absl::OkStatus() : tried;
@@ -494,7 +491,6 @@ int Run(const std::vector<std::string>& args, Config config) {
     session_options.daemon_id = keeping.owner.daemon_id;
     session_options.generation = keeping.owner.generation;
   }
-  Closing closing;
   std::unique_ptr<Services> services;  // the daemon's answers use it to the last
   Daemon daemon(std::move(daemon_options), driver, &clock, &logger);
   // From now on the daemon has jobs. If this irisd cannot go on, the next one may: leave everything
@@ -521,8 +517,8 @@ int Run(const std::vector<std::string>& args, Config config) {
       session_options, std::move((*runtime_dir)->session_listener().fd),
       std::move((*runtime_dir)->admin_listener().fd), &daemon,
       [&](Poller* poller, const DeferredClose& closer) {
-        WorkerTable::Setup setup = WorkerSetup(config, &*worker_program, &services, &daemon,
-                                               &logger, looking, &closing, &worker_troubles);
+        WorkerTable::Setup setup =
+            WorkerSetup(config, &*worker_program, &services, &daemon, &logger, looking, &shared);
         setup.closer = closer;
         return std::make_unique<WorkerTable>(poller, std::move(setup));
       },
@@ -537,14 +533,12 @@ int Run(const std::vector<std::string>& args, Config config) {
   for (const driver::BackendReport& report : opened->reports) {
     facts.backends.push_back({report.backend, report.available, report.detail});
   }
-  facts.counts = [session_server, &closing, &worker_troubles, &logger] {
-    DaemonFacts::Counts counts{
-        .sessions_total = session_server->sessions_total(),
-        .sessions_refused = session_server->sessions_refused(),
-        .descriptors_closing = session_server->n_closing() + closing.n_elsewhere.load(),
-        .closing_troubles = closing.troubles.load(),
-        .log_lines_left_out = logger.lines_left_out()};
-    worker_troubles.AddTo(&counts);
+  facts.counts = [session_server, &shared, &logger] {
+    DaemonFacts::Counts counts = shared.Copy();
+    counts.sessions_total = session_server->sessions_total();
+    counts.sessions_refused = session_server->sessions_refused();
+    counts.descriptors_closing += session_server->n_closing();
+    counts.log_lines_left_out = logger.lines_left_out();
     return counts;
   };
   facts.door_use = [session_server](const Account& account) {

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <sys/socket.h>
-#include <sys/types.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -219,7 +218,7 @@ absl::Status SendFrame(int socket, FrameType type, const P& payload,
   return SendFrame(socket, type, payload, std::string_view(), fds);
 }
 
-// Of a type that has no payload.
+// Sends a frame of a type that has no payload.
 inline absl::Status SendEmptyFrame(int socket, FrameType type, absl::Span<const int> fds = {}) {
   return SendFrame(socket, type, absl::Span<const uint8_t>(), "", fds);
 }

@@ -19,7 +19,7 @@ inline constexpr size_t kMaxRights = 253;
 ssize_t SendRights(int socket, absl::Span<const struct iovec> parts, absl::Span<const int> fds,
                    int flags);
 
-// What came with a message.
+// The descriptors and the sender of a message.
 struct Rights {
   std::vector<UniqueFd> fds;
   struct ucred sender = {};  // zero: the kernel did not tell

@@ -21,13 +21,11 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "device/base/bytes.h"
 #include "device/base/posix.h"
 #include "device/base/suggest.h"
 #include "device/driver/open.h"
-#include "proto/wire/limits.h"
 #include "proto/wire/unique_fd.h"
 #include "proto/wire/version.h"
 #include "toml++/toml.h"
@@ -451,12 +449,11 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
       ->disable_flag_override();
   std::vector<std::string> values(settings.size());
   std::vector<CLI::Option*> options;
-  std::vector<std::string> flags = {"--config", "--check-config",  "--check-state", "--version",
-                                    "--help",   "--no-self-check", "--supervise"};
   for (size_t i = 0; i < settings.size(); ++i) {
     options.push_back(app.add_option("--" + settings[i].flag, values[i], settings[i].help));
-    flags.push_back("--" + settings[i].flag);
   }
+  std::vector<std::string> flags;
+  for (const CLI::Option* option : app.get_options()) flags.push_back(option->get_name());
   CLI::App* const state = app.add_subcommand(
       "state", "Look at the state that irisd stores for the next irisd, also while it runs");
   state->require_subcommand(1)->fallthrough();

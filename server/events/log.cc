@@ -212,17 +212,9 @@ Logger::Logger(LogLevel level, LogFormat format, int fd)
                     {{"lines", lines}});
       })) {}
 
-Logger::~Logger() = default;
-
 void Logger::Log(LogLevel level, std::string_view text,
                  std::initializer_list<LogField> fields) const {
   if (WouldLog(level)) writer_->Write(Line(format_, level, text, fields));
 }
-
-void Logger::Plain(std::string_view text) const { writer_->Write(std::string(text) + "\n"); }
-
-bool Logger::Flush(absl::Duration within) const { return writer_->Flush(within); }
-
-uint64_t Logger::lines_left_out() const { return writer_->n_left_out(); }
 
 }  // namespace iris::server

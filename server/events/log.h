@@ -1,5 +1,5 @@
 // Logger: writes one line per event to stderr, as key=value pairs or as JSON. Thread-safe. Never
-// waits for whoever reads stderr.
+// waits for a reader of stderr.
 //
 // Texts are constants; values go into fields. Values may come from clients, so they are escaped:
 // none can start another line or another field.
@@ -74,18 +74,18 @@ class Logger {
   // Borrows `fd`, which is stderr but in tests.
   Logger(LogLevel level, LogFormat format, int fd = 2);
   // Waits for lines to be written, at most LineWriter::kEndWithin.
-  ~Logger();
+  ~Logger() = default;
   Logger(const Logger&) = delete;
   Logger& operator=(const Logger&) = delete;
 
   void SetLevel(LogLevel level) const { level_.store(level, std::memory_order_relaxed); }
   bool WouldLog(LogLevel level) const { return level >= level_.load(std::memory_order_relaxed); }
   // Waits until all lines are written. Returns false if that takes longer than `within`.
-  bool Flush(absl::Duration within) const;
+  bool Flush(absl::Duration within) const { return writer_->Flush(within); }
   // Counts lines that nobody read in time.
-  uint64_t lines_left_out() const;
+  uint64_t lines_left_out() const { return writer_->n_left_out(); }
   // Writes a line for people who start irisd by hand: without time, level and fields.
-  void Plain(std::string_view text) const;
+  void Plain(std::string_view text) const { writer_->Write(std::string(text) + "\n"); }
   using Fields = std::initializer_list<LogField>;
   void Log(LogLevel level, std::string_view text, Fields fields) const;
   void Debug(std::string_view text, Fields fields = {}) const {

@@ -20,7 +20,6 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "device/driver/gpu_driver.h"
@@ -169,7 +168,8 @@ class Daemon {
   using Registered = std::vector<std::unique_ptr<driver::PhysicalMemory>>;
   void Call(CallId call, Input input, Answer answer, Registered registered = {})
       ABSL_LOCKS_EXCLUDED(mu_);
-  // True: the call was pending, and its answer will not run. False: it was or is being answered.
+  // Returns true if the call was pending: its answer will not run. Returns false if it was or is
+  // being answered.
   bool Cancel(CallId call) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Offers `sink` as the session's watch stream. If the machine accepts, the first event queued is

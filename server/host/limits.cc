@@ -17,9 +17,9 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "device/base/bytes.h"
 
 namespace iris::server {
@@ -47,7 +47,7 @@ std::vector<std::string> LinesOf(const std::string& path) {
   return lines;
 }
 
-// Nothing if the file cannot be read, or has no number ("max").
+// Returns nothing if the file cannot be read, or has no number ("max").
 std::optional<uint64_t> NumberIn(const std::string& path) {
   std::ifstream in(path);
   uint64_t number = 0;

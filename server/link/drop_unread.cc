@@ -13,19 +13,20 @@ namespace {
 constexpr int kMost = 1024;               // more packets than a queue holds, as systems are set
 constexpr size_t kPieceBytes = 16 << 10;  // of what is dropped at once
 
-struct Look {
-  size_t bytes = 0;  // of the first packet, or those of a stream that one look sees
-  Next next = Next::kNothing;
+}  // namespace
 
-  bool unread() const { return next == Next::kPlain || next == Next::kDescriptors; }
-};
+Next NextOf(int socket) {
+  size_t n_bytes = 1;
+  char byte;
+  return NextOf(socket, &byte, &n_bytes);
+}
 
 // Copies no descriptors: closing a copy may wait, too.
-Look LookAt(int socket, void* buffer, size_t n_bytes) {
+Next NextOf(int socket, void* buffer, size_t* n_bytes) {
   int credentials = 0;
   socklen_t bytes = sizeof(credentials);
   (void)getsockopt(socket, SOL_SOCKET, SO_PASSCRED, &credentials, &bytes);
-  struct iovec part = {buffer, n_bytes};
+  struct iovec part = {buffer, *n_bytes};
   alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(struct ucred))];
   struct msghdr message;
   ssize_t n;
@@ -43,39 +44,16 @@ Look LookAt(int socket, void* buffer, size_t n_bytes) {
     if (n >= 0 || (errno != EINTR && (errno != ECONNRESET || reset))) break;
     reset = errno == ECONNRESET;
   }
-  Look look;
-  if (n < 0) {
-    const bool nothing = errno == EAGAIN || errno == EWOULDBLOCK;
-    look.next = nothing ? Next::kNothing : Next::kFailed;
-    return look;
-  }
-  look.bytes = static_cast<size_t>(n);
-  if ((message.msg_flags & MSG_CTRUNC) != 0) {
-    look.next = Next::kDescriptors;
-  } else {
-    // An empty packet comes with its sender's credentials, the end of a connection without.
-    look.next = n > 0 || message.msg_controllen > 0 ? Next::kPlain : Next::kEnd;
-  }
-  return look;
-}
-
-}  // namespace
-
-Next NextOf(int socket) {
-  size_t n_bytes = 1;
-  char byte;
-  return NextOf(socket, &byte, &n_bytes);
-}
-
-Next NextOf(int socket, void* buffer, size_t* n_bytes) {
-  const Look look = LookAt(socket, buffer, *n_bytes);
-  *n_bytes = look.bytes;
-  return look.next;
+  if (n < 0) return errno == EAGAIN || errno == EWOULDBLOCK ? Next::kNothing : Next::kFailed;
+  *n_bytes = static_cast<size_t>(n);
+  if ((message.msg_flags & MSG_CTRUNC) != 0) return Next::kDescriptors;
+  // An empty packet comes with its sender's credentials, the end of a connection without.
+  return n > 0 || message.msg_controllen > 0 ? Next::kPlain : Next::kEnd;
 }
 
 bool HasUnread(int socket) {
-  char byte;
-  return LookAt(socket, &byte, 1).unread();
+  const Next next = NextOf(socket);
+  return next == Next::kPlain || next == Next::kDescriptors;
 }
 
 void DropPlain(int socket) {
@@ -83,9 +61,9 @@ void DropPlain(int socket) {
   for (int i = 0; i < kMost; ++i) {
     // A look at a stream ends at the first descriptor, or where its room ends. Reading as much
     // takes no more.
-    const Look look = LookAt(socket, buffer, sizeof(buffer));
-    if (look.next != Next::kPlain) return;
-    if (recv(socket, buffer, std::max<size_t>(look.bytes, 1), MSG_DONTWAIT) < 0) return;
+    size_t n_bytes = sizeof(buffer);
+    if (NextOf(socket, buffer, &n_bytes) != Next::kPlain) return;
+    if (recv(socket, buffer, std::max<size_t>(n_bytes, 1), MSG_DONTWAIT) < 0) return;
   }
 }
 

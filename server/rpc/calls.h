@@ -39,7 +39,7 @@ class CallCounter {
     CallCounter* const counter_;
   };
 
-  // True once there is none; false if the timeout came first.
+  // Returns true once there is none, and false on a timeout.
   bool WaitForNone(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
     const auto none = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return n_ == 0; };
@@ -85,10 +85,11 @@ class Calls {
       registered = *std::move(given);
       return ToInput<Call>(*session, call->id(), std::move(message));
     };
-    absl::StatusOr<Input> input = OutOfMemory();
+    absl::StatusOr<Input> input;
     try {
       input = to_input();
     } catch (const std::bad_alloc&) {
+      input = OutOfMemory();
     }
     if (!input.ok()) {
       call->Fail(input.status());
@@ -154,8 +155,6 @@ class Calls {
   static absl::StatusOr<SessionId> SessionOf(const IncomingCall& incoming, uint64_t session_id);
   CallCounter* counter() { return &counter_; }
 
-  bool Drain(absl::Duration timeout) { return counter_.WaitForNone(timeout); }
-
  private:
   // One unary call. Either its answer or its cancellation finishes it: the daemon decides.
   class Unary : public ActiveCall {
@@ -191,8 +190,8 @@ class StreamWriter : public ActiveCall, public std::enable_shared_from_this<Stre
   StreamWriter(CallCounter* calls, std::shared_ptr<Replier> reply)
       : hold_(calls), reply_(std::move(reply)) {}
 
-  // Queues; sends nothing yet. False: `max_queued` messages wait already. A stream that has ended
-  // swallows everything.
+  // Queues; sends nothing yet. Returns false if `max_queued` messages wait already. A stream that
+  // has ended ignores everything.
   bool Queue(const google::protobuf::MessageLite& message, size_t max_queued)
       ABSL_LOCKS_EXCLUDED(mu_);
   void Flush() ABSL_LOCKS_EXCLUDED(mu_);

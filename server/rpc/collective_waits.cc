@@ -5,7 +5,6 @@
 // ranks that have finished fewer, or have not put it on a stream. If there are none, it waits for
 // those whose process is stopped; else for those whose device is not seen waiting, if others' are.
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <optional>
 #include <set>

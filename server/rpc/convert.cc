@@ -1,9 +1,7 @@
 #include "server/rpc/convert.h"
 
 #include <type_traits>
-#include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "proto/status/code.h"
 #include "proto/wire/limits.h"
 

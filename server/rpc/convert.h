@@ -4,7 +4,6 @@
 #include <type_traits>
 #include <utility>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/iris/v1/admin.pb.h"
 #include "proto/iris/v1/heap.pb.h"

@@ -1,10 +1,7 @@
 // ListWaits. It looks at one job after the other.
-#include <algorithm>
 #include <map>
 #include <memory>
 #include <optional>
-#include <string>
-#include <utility>
 #include <vector>
 
 #include "device/base/process.h"

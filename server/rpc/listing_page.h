@@ -37,8 +37,8 @@ class Page {
  public:
   Page(uint32_t page_size, Items* items) : room_(PageSize(page_size)), items_(*items) {}
 
-  // Adds the message of the thing at `at`, which `fill(message)` sets. False: the page is full, and
-  // the next page begins with this thing. A page has room for any one thing.
+  // Adds the message of the thing at `at`, which `fill(message)` sets. Returns false if the page
+  // is full: the next page begins with this thing. A page has room for any one thing.
   template <typename Fill>
   bool Add(ListPosition at, Fill fill) {
     if (room_ == 0) return Full();
@@ -55,7 +55,7 @@ class Page {
     return true;
   }
 
-  // Where the next page begins; empty: nothing follows.
+  // Returns the token of the next page; empty if nothing follows.
   std::string NextToken(absl::string_view listing, absl::string_view filter) const {
     return more_ ? MakePageToken(listing, filter, last_) : std::string();
   }

@@ -3,11 +3,7 @@
 // mutex once. Commands of sessions are read from /proc after that. Thread-safe.
 #pragma once
 
-#include <cstdint>
-#include <vector>
-
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "proto/iris/v1/admin.pb.h"
 #include "server/host/daemon.h"
 #include "server/job/job_machine.h"

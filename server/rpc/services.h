@@ -27,8 +27,8 @@ class Services {
   // Answers the call, now or later. Null if it has been answered, or cannot be cancelled.
   std::shared_ptr<ActiveCall> Serve(const IncomingCall& call);
 
-  // Waits until every answer is on its way to its worker. False: the timeout came first.
-  bool Drain(absl::Duration timeout) { return calls_.Drain(timeout); }
+  // Waits until every answer is on its way to its worker. Returns false on a timeout.
+  bool Drain(absl::Duration timeout) { return calls_.counter()->WaitForNone(timeout); }
 
   // Finishes the calls that were read and ends the threads. Idempotent.
   void Stop() { readers_.Stop(); }

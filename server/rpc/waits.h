@@ -21,7 +21,7 @@ struct WaitSources {
   const WaitsSnapshot& waits;
   absl::Span<const wire::ControlPage> pages;  // one per rank; empty: there are none
   absl::Time now;                             // on the steady clock
-  // Copies bytes of a rank's heap. False: the host cannot, or there is no memory.
+  // Copies bytes of a rank's heap. Returns false if the host cannot, or there is no memory.
   absl::FunctionRef<bool(Rank, uint64_t offset_bytes, absl::Span<uint8_t>)> read_heap;
   // True if a signal or a debugger has stopped the process.
   absl::FunctionRef<bool(int64_t pid)> is_stopped;

@@ -1,6 +1,6 @@
 // A table of system calls as a program that the kernel runs before each system call of a process
 // (seccomp, a classic packet filter). syscall_tables.h has the tables. Thread-safe, without state.
-// What is installed holds until the process ends, and for everything that it starts.
+// An installed filter holds until the process ends, and for everything that it starts.
 #pragma once
 
 #include <linux/filter.h>
@@ -46,7 +46,7 @@ struct SyscallRule : Syscall {
 };
 
 struct SyscallTable {
-  SyscallAction otherwise;
+  SyscallAction otherwise = SyscallAction::kKillProcess;
   std::vector<SyscallRule> rules = {};
 
   // Appends a rule for each of `calls`.

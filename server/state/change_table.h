@@ -3,7 +3,6 @@
 // thread-safe.
 #pragma once
 
-#include <cstddef>
 #include <memory>
 
 #include "absl/status/status.h"

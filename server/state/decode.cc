@@ -198,18 +198,18 @@ class JobDecoder {
       if (from.pieces_size() > 0) {
         if (allocation.sync || from.lead_bytes() > from.offset_bytes() ||
             from.offset_bytes() > wire::kMaxWindowBytes || from.bytes() > wire::kMaxWindowBytes ||
-            from.piece_bytes() > wire::kMaxWindowBytes ||
-            job_.allocations.contains(from.offset_bytes())) {
+            from.piece_bytes() > wire::kMaxWindowBytes) {
           return Broken("registered memory");
         }
         auto registered = ReadElement<RegisteredMemory>(from);
         job_.n_pieces += registered.pieces.size();
         allocation.registered = std::move(registered);
-        job_.Keep(from.offset_bytes(), std::move(allocation));
-        continue;
-      }
-      if (absl::Status s = job_.allocator.Occupy(from.offset_bytes(), from.bytes()); !s.ok()) {
+      } else if (absl::Status s = job_.allocator.Occupy(from.offset_bytes(), from.bytes());
+                 !s.ok()) {
         return Broken(s.message());
+      }
+      if (job_.allocations.contains(from.offset_bytes())) {
+        return Broken("two allocations at one offset");
       }
       job_.Keep(from.offset_bytes(), std::move(allocation));
     }

@@ -1,7 +1,4 @@
 // MachineState::Encode, and EncodeChange of what one input has changed.
-#include <algorithm>
-#include <utility>
-#include <vector>
 
 #include "google/protobuf/arena.h"
 #include "server/job/job_machine_impl.h"

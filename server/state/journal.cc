@@ -145,8 +145,6 @@ absl::StatusOr<std::unique_ptr<Journal>> Journal::Create(const std::string& dire
   return journal;
 }
 
-Journal::~Journal() = default;
-
 absl::Status Journal::Failed(absl::Status why) {
   rmdir(folder_.c_str());  // if Rewrite has made it
   failure_ = std::string(why.message());

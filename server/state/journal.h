@@ -49,7 +49,6 @@ class Journal {
   static absl::StatusOr<std::unique_ptr<Journal>> Create(const std::string& directory,
                                                          const JournalOwner& owner, Whole whole,
                                                          bool goes_on = false);
-  ~Journal();
   Journal(const Journal&) = delete;
   Journal& operator=(const Journal&) = delete;
 

@@ -2,6 +2,7 @@
 // irisd. After every input of random histories: tests/model/job_model_test.cc.
 #include "server/state/machine_state.h"
 
+#include <algorithm>
 #include <random>
 
 #include "absl/strings/str_cat.h"
@@ -417,6 +418,24 @@ TEST_F(HostileStateTest, RegisteredMemoryBeyondAnyWindowIsRefused) {
     }
   }
   EXPECT_GT(n_registered, 0);
+}
+
+TEST_F(HostileStateTest, HeapMemoryAtTheOffsetOfRegisteredMemoryIsRefused) {
+  int n_tried = 0;
+  for (state::Job& job : *state_.mutable_jobs()) {
+    auto* const all = job.mutable_allocations();
+    const auto registered = std::find_if(
+        all->begin(), all->end(), [](const state::Allocation& a) { return a.pieces_size() > 0; });
+    if (registered == all->end()) continue;
+    all->SwapElements(0, static_cast<int>(registered - all->begin()));
+    for (int i = 1; i < all->size(); ++i) {
+      if (all->Get(i).pieces_size() > 0) continue;
+      ++n_tried;
+      all->Mutable(0)->set_offset_bytes(all->Get(i).offset_bytes());
+      EXPECT_TRUE(absl::IsDataLoss(Decode(state_.SerializeAsString()).status())) << i;
+    }
+  }
+  EXPECT_GT(n_tried, 0);
 }
 
 TEST_F(HostileStateTest, ChangedAndCutBytesAreBorne) {

@@ -15,10 +15,8 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -31,19 +29,19 @@
 #include "server/job/shared_bytes.h"
 
 // The functions that protobuf generates for a field, as one function.
-#define IRIS_ACCESS(field)                                              \
-  [](auto use, auto& message, const auto&... value) -> decltype(auto) { \
-    if constexpr (use == ::iris::server::FieldUse::kHas) {              \
-      return message.has_##field();                                     \
-    } else if constexpr (use == ::iris::server::FieldUse::kGet) {       \
-      return message.field();                                           \
-    } else if constexpr (use == ::iris::server::FieldUse::kMutable) {   \
-      return message.mutable_##field();                                 \
-    } else if constexpr (use == ::iris::server::FieldUse::kAdd) {       \
-      return message.add_##field(value...);                             \
-    } else {                                                            \
-      return message.set_##field(value...);                             \
-    }                                                                   \
+#define IRIS_ACCESS(field)                                                 \
+  [](auto use, auto& message, auto&&... value) -> decltype(auto) {         \
+    if constexpr (use == ::iris::server::FieldUse::kHas) {                 \
+      return message.has_##field();                                        \
+    } else if constexpr (use == ::iris::server::FieldUse::kGet) {          \
+      return message.field();                                              \
+    } else if constexpr (use == ::iris::server::FieldUse::kMutable) {      \
+      return message.mutable_##field();                                    \
+    } else if constexpr (use == ::iris::server::FieldUse::kAdd) {          \
+      return message.add_##field(std::forward<decltype(value)>(value)...); \
+    } else {                                                               \
+      return message.set_##field(std::forward<decltype(value)>(value)...); \
+    }                                                                      \
   }
 
 // Expected in namespace iris::server.

@@ -1,6 +1,5 @@
 #include "server/state/operation_proto.h"
 
-#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -25,7 +24,6 @@ namespace {
 // Which field of a request an operation is.
 template <typename Op, typename Access>
 struct Choice {
-  using Type = Op;
   Access access;
 };
 template <typename Op, typename Access>

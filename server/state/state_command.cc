@@ -1,7 +1,5 @@
 #include "server/state/state_command.h"
 
-#include <utility>
-
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "google/protobuf/text_format.h"
@@ -69,7 +67,7 @@ absl::StatusOr<std::string> RunStateCommand(absl::string_view command,
   const absl::StatusOr<StoredState> stored = ReadJournal(directory);
   if (!stored.ok()) return stored.status();
   if (command == "check") {
-    // With a quota, what is kept of memory that was given back is checked, too.
+    // With a quota, released memory that may still be mapped is checked, too.
     JobLimits limits;
     limits.max_heap_bytes_per_uid = 1ull << 60;
     if (absl::Status s = MachineState::Check(*stored->state, limits); !s.ok()) {

@@ -281,7 +281,7 @@ void Supervisor::Keep(const NotifyMessage& message, std::vector<wire::UniqueFd>*
 std::optional<int> Supervisor::ReapChildren() {
   while (true) {
     siginfo_t info = {};
-    // It is reaped after its messages are read: its pid is nobody else's so long.
+    // It is reaped after its messages are read: no other process can have its pid before that.
     if (base::Retry([&] { return waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT); }) != 0 ||
         info.si_pid == 0) {
       return std::nullopt;

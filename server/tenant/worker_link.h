@@ -104,7 +104,7 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
   absl::Status OnCancelOrSent(uint64_t call, bool sent) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status OnClosed(uint64_t connection) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status OnPong() ABSL_LOCKS_EXCLUDED(mu_);
-  // Pings the worker, or counts that it has not answered. False: it is to be ended.
+  // Pings the worker, or counts that it has not answered. Returns false if it is to be ended.
   bool Ping(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void End(const absl::Status& reason) ABSL_LOCKS_EXCLUDED(mu_);
 

@@ -192,7 +192,7 @@ void WorkerTable::Kill(Worker* worker, const absl::Status& reason) {
   if (state != tenants_.end() && state->second.worker == worker) {
     state->second.worker = nullptr;
     if (!worker->ready) ++state->second.failures;
-    StartAgain(tenant, &state->second);  // who connects later has one started
+    StartAgain(tenant, &state->second);  // later connections start one
   }
   const auto told = std::exchange(worker->closed, {});
   for (const auto& [connection, closed] : told) by_connection_.erase(connection);
