@@ -62,8 +62,7 @@ struct Member {
   uint32_t device_index = 0;
   bool prealloc = false;
   uint64_t base = 0;
-  // When its lease was granted.
-  absl::Time joined;
+  absl::Time joined;  // when its lease was granted
   // Its process was sent descriptors of the job's memory and has not ended, so it may have that
   // mapped, also after it has left. Followed where users have a quota (KeptMemory).
   bool keeps_memory = false;
@@ -134,12 +133,12 @@ struct Team {
   TrackedQueue<Outcome> history;  // consecutive k, up to next_k - 1
   size_t n_allocations = 0;       // live ones of its members
 
-  // -1 if the rank is not a member.
+  // Returns -1 if the rank is not in the team.
   int IndexOf(Rank rank) const {
     const auto found = std::find(info.ranks.begin(), info.ranks.end(), rank);
     return found == info.ranks.end() ? -1 : static_cast<int>(found - info.ranks.begin());
   }
-  // Null: it is not kept.
+  // Returns null if the outcome is not kept.
   const Outcome* FindOutcome(uint64_t k) const {
     if (history.empty() || k < history.front().k || k > history.back().k) return nullptr;
     return &history[k - history.front().k];

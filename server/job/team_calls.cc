@@ -18,7 +18,7 @@ Team* FindPastTeam(Job& job, TeamId id) {
   return &*std::find_if(teams.begin(), teams.end(), is);
 }
 
-// Ok if the rank may ask for k: for its next one, or again for an earlier one.
+// Returns OK if the rank may ask for k: for its next one, or again for an earlier one.
 absl::Status CheckPosition(const Team& team, size_t index, uint64_t k, bool destroyed) {
   const uint64_t position = team.position[index];
   const std::string what = absl::StrCat("rank ", team.info.ranks[index], " asks for operation #", k,

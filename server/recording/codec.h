@@ -256,7 +256,7 @@ class Decoder {
 
   explicit Decoder(absl::string_view bytes) : bytes_(bytes) {}
 
-  // False, and the value unspecified, if the bytes end early or are no such value.
+  // Returns false, and leaves the value unspecified, if the bytes end early or are no such value.
   template <typename T>
   bool Get(T* value) {
     return Visit(*this, *value);
