@@ -122,8 +122,7 @@ void Teams::On(const AwaitBarrierCall& in) {
   if (job.state != JobState::kReady) {
     return Refuse(call, Code::kFailedPrecondition, what, "the job is not ready");
   }
-  const auto found = job.teams.find(spec.team);
-  const Team* const team = found == job.teams.end() ? nullptr : &found->second;
+  const Team* const team = std::as_const(job.teams).Find(spec.team);
   if (team == nullptr || team->IndexOf(rank) < 0) {
     return Refuse(call, Code::kNotFound, what, "it is no team of this rank");
   }
