@@ -274,7 +274,7 @@ struct Job : JobHead {
   HeapAllocations allocations;
   size_t n_pieces = 0;                // of registered memory, with what waits to be registered
   std::vector<SegmentId> given_back;  // pieces that nobody uses any more; none between two inputs
-  // Those of `allocations` that have a name and are not freed. See NameTaken.
+  // Those of `allocations` that have a name and are not freed. See CheckName.
   absl::btree_set<ByName::Entry, ByName> names;
   Tracked<std::map<TeamId, Team>> teams;  // with the own team of every rank
   Watched<std::deque<Team>> past_teams;
@@ -326,9 +326,10 @@ struct Job : JobHead {
   // True if the allocation at the offset is memory that the team has registered.
   bool RegisteredBy(TeamId team, uint64_t offset_bytes) const;
 
-  // True if the team may not give `name` to an allocation: an allocation of several ranks has a
-  // name that no other has; names that single ranks gave are apart from those of other ranks.
-  bool NameTaken(TeamId team, const std::string& wanted) const;
+  // Returns kAlreadyExists if the team may not give `wanted` to an allocation: an allocation of
+  // several ranks has a name that no other has; names that single ranks gave are apart from those
+  // of other ranks.
+  absl::Status CheckName(TeamId team, const std::string& wanted) const;
   // Gives a name that is not taken to an allocation that has none.
   void SetName(uint64_t offset_bytes, const std::string& wanted);
 
