@@ -166,7 +166,7 @@ absl::Status SessionCalls::Begin(const wire::CallPayload& header, std::string_vi
        .caller = setup_.peer.caller,
        .request = request,
        .descriptors = descriptors,
-       .close = setup_.close,
+       .close = descriptors.empty() ? nullptr : setup_.close,
        .reply = std::make_shared<NumberedReplier<SessionCalls>>(shared_from_this(), header.call)});
   if (active == nullptr) return absl::OkStatus();
   absl::MutexLock lock(&mu_);
