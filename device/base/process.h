@@ -10,10 +10,11 @@
 namespace iris::base {
 
 struct Process {
-  std::string name;    // at most 15 bytes, any byte but 0
-  char state = 0;      // as in proc(5): "R", "S", "T" ...
-  int64_t parent = 0;  // 0: it has none here
-  uint32_t flags = 0;  // PF_* of the kernel
+  std::string name;               // at most 15 bytes, any byte but 0
+  char state = 0;                 // as in proc(5): "R", "S", "T" ...
+  int64_t parent = 0;             // 0: it has none here
+  uint32_t flags = 0;             // PF_* of the kernel
+  std::optional<uint64_t> start;  // in clock ticks since boot
 
   // A signal or a debugger has stopped it.
   bool stopped() const { return state == 'T' || state == 't'; }
@@ -27,10 +28,13 @@ inline std::optional<Process> ParseProcess(const std::string& stat) {
   if (begin == std::string::npos || end == std::string::npos || end < begin) return std::nullopt;
   Process process;
   long long parent = 0;
-  if (std::sscanf(stat.c_str() + end + 1, " %c %lld %*d %*d %*d %*d %u", &process.state, &parent,
-                  &process.flags) < 2) {
-    return std::nullopt;
-  }
+  unsigned long long start = 0;
+  const int n = std::sscanf(stat.c_str() + end + 1,
+                            " %c %lld %*d %*d %*d %*d %u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d "
+                            "%*d %*d %llu",
+                            &process.state, &parent, &process.flags, &start);
+  if (n < 2) return std::nullopt;
+  if (n == 4) process.start = start;
   process.name = stat.substr(begin + 1, end - begin - 1);
   process.parent = parent;
   return process;

@@ -17,6 +17,23 @@ TEST(ProcessTest, ANameMayHoldAnything) {
   EXPECT_FALSE(process->stopped());
 }
 
+TEST(ProcessTest, StartIsField22) {
+  std::string stat = "7 (a) b) 1 2 (c) S";
+  for (int field = 4; field <= 30; ++field) stat += " " + std::to_string(field);
+  const auto process = ParseProcess(stat);
+  ASSERT_TRUE(process.has_value());
+  EXPECT_EQ(process->flags, 9u);
+  EXPECT_EQ(process->start, 22u);
+}
+
+TEST(ProcessTest, AnIncompleteLineHasNoStart) {
+  EXPECT_FALSE(ParseProcess("").has_value());
+  EXPECT_FALSE(ParseProcess("7 (x").has_value());
+  const auto process = ParseProcess("7 (x) S 1 2 3");
+  ASSERT_TRUE(process.has_value());
+  EXPECT_FALSE(process->start.has_value());
+}
+
 TEST(ProcessTest, TellsOfThisProcess) {
   const auto process = ReadProcess(getpid());
   ASSERT_TRUE(process.has_value());

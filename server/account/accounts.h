@@ -180,7 +180,8 @@ class Accounts {
 };
 
 // While it lives, the thread that made it acts for the account: its memory and time are the
-// account's. The time counts once where the thread acts for the account already. Null: for nobody.
+// account's. The time counts once where the thread acts for the account already. With null it does
+// nothing.
 class AtWork {
  public:
   explicit AtWork(Account* account);

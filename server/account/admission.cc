@@ -81,7 +81,8 @@ absl::Status Admission::Place::Attested() {
 }
 
 void Admission::Place::Heard() {
-  if (queue_ == &admission_->handshakes_) ticket_ = queue_->Renew(applicant_.tenant, ticket_);
+  if (queue_ == nullptr || queue_ != &admission_->handshakes_) return;
+  ticket_ = queue_->Renew(applicant_.tenant, ticket_);
 }
 
 absl::Status Admission::RoomForSession(const Applicant& applicant) const {

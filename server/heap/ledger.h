@@ -44,14 +44,14 @@ class Ledger {
   // Takes back what Reserve booked. Checks (fatally) that it was.
   void Release(uint32_t device_index, uint64_t bytes, const Holder& holder);
 
-  // How much of the device is free and which jobs hold the rest, for a message to `viewer`:
+  // Says how much of the device is free and which jobs hold the rest, for a message to `viewer`:
   // jobs of others come as a sum.
   std::string Describe(uint32_t device_index, const Party& viewer) const;
 
   void SetDriverFree(uint32_t device_index, uint64_t bytes);
 
   const std::vector<DeviceAccount>& devices() const { return devices_; }
-  // Index of a device by UUID; -1 if there is none.
+  // Returns the index of a device by UUID; -1 if there is none.
   int IndexOf(absl::string_view uuid) const;
   uint64_t used_bytes_total() const;
 

@@ -121,7 +121,7 @@ absl::Status OffsetAllocator::Free(uint64_t offset_bytes) {
 
 absl::Status OffsetAllocator::Occupy(uint64_t offset_bytes, uint64_t size_bytes) {
   const uint64_t bytes = Units(size_bytes);
-  const uint64_t begin = ends_with_hole() ? blocks_.rbegin()->first : capacity_bytes_;
+  const uint64_t begin = tail();
   if (offset_bytes % unit_bytes_ != 0 || offset_bytes < begin || offset_bytes >= capacity_bytes_ ||
       bytes > capacity_bytes_ - offset_bytes) {
     return absl::InvalidArgumentError(absl::StrCat("occupy ", size_bytes, " bytes at offset ",
@@ -138,7 +138,7 @@ absl::Status OffsetAllocator::Grow(uint64_t capacity_bytes) {
                                                    capacity_bytes, ": a heap does not shrink"));
   }
   if (capacity == capacity_bytes_) return absl::OkStatus();
-  const uint64_t begin = ends_with_hole() ? blocks_.rbegin()->first : capacity_bytes_;
+  const uint64_t begin = tail();
   RemoveHole(begin, capacity_bytes_);
   AddHole(begin, capacity);
   capacity_bytes_ = capacity;
@@ -152,8 +152,7 @@ uint64_t OffsetAllocator::ShortfallBytes(uint64_t size_bytes, uint64_t alignment
   if (bytes == kMax) return kMax;
   const auto& holes = IndexFor(alignment).holes;
   if (holes.lower_bound({bytes, 0}) != holes.end()) return 0;
-  const uint64_t tail = ends_with_hole() ? blocks_.rbegin()->first : capacity_bytes_;
-  const uint64_t start = AlignUp(tail, alignment);
+  const uint64_t start = AlignUp(tail(), alignment);
   if (start == kMax || start > kMax - bytes) return kMax;
   return start + bytes - capacity_bytes_;
 }

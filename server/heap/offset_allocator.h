@@ -77,7 +77,11 @@ class OffsetAllocator {
   void RemoveHole(uint64_t begin, uint64_t end);
   // Cuts [start, start + bytes) out of the hole at `begin`; what remains on either side are holes.
   void Carve(uint64_t begin, uint64_t start, uint64_t bytes);
-  bool ends_with_hole() const { return !blocks_.empty() && blocks_.rbegin()->second.free; }
+  // Returns where the hole at the end of the heap begins; the capacity if there is none.
+  uint64_t tail() const {
+    const bool is_hole = !blocks_.empty() && blocks_.rbegin()->second.free;
+    return is_hole ? blocks_.rbegin()->first : capacity_bytes_;
+  }
 
   uint64_t unit_bytes_;
   uint64_t capacity_bytes_ = 0;

@@ -2,7 +2,7 @@
 //
 // Host barriers do not go through irisd. A rank whose barrier lasts says which ranks it lacks, and
 // its call stands until the barrier ends. With the operations that ranks have asked for, this tells
-// where every rank is (stuck.h). What a rank lacks is true as of its look, and a rank that came
+// where every rank is (FindStuck). What a rank lacks is true as of its look, and a rank that came
 // after the look may be in another call by now. So a look counts only for calls that irisd knew
 // before it: the rank is asked to look again, and gives back the job's moment of that answer.
 #include <algorithm>
@@ -13,7 +13,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "server/job/stuck.h"
 #include "server/job/teams.h"
 
 namespace iris::server {
@@ -122,8 +121,7 @@ void Teams::On(const AwaitBarrierCall& in) {
   if (job.state != JobState::kReady) {
     return Refuse(call, Code::kFailedPrecondition, what, "the job is not ready");
   }
-  const auto found = job.teams.find(spec.team);
-  const Team* const team = found == job.teams.end() ? nullptr : &found->second;
+  const Team* const team = std::as_const(job.teams).Find(spec.team);
   if (team == nullptr || team->IndexOf(rank) < 0) {
     return Refuse(call, Code::kNotFound, what, "it is no team of this rank");
   }

@@ -94,9 +94,10 @@ void Growths::GrowthSegmentCreated(Job& job, SegmentId segment, const absl::Stat
   if (!growth.Missing().empty()) return;
   growth.mapping = true;
   deadlines_.Set({job.id, Due::kGrow}, now_.steady + limits_.grow_timeout);
+  const SegmentsAdded added = SegmentsAddedBy(job);
   for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
     SendGrowthAgain(job, rank);
-    Emit(NotifyWatch{job.ranks[rank].lease.session, SegmentsAddedBy(job)});
+    Emit(NotifyWatch{job.ranks[rank].lease.session, added});
   }
 }
 

@@ -126,14 +126,16 @@ bool Job::RegisteredBy(TeamId team, uint64_t offset_bytes) const {
   return found != nullptr && found->team == team && found->is_registered();
 }
 
-bool Job::NameTaken(TeamId team, const std::string& wanted) const {
-  if (wanted.empty()) return false;
-  if (IsOwnTeam(team)) {
-    return names.contains(ByName::Key(wanted, kWorldTeam)) ||
-           names.contains(ByName::Key(wanted, team));
-  }
+absl::Status Job::CheckName(TeamId team, const std::string& wanted) const {
+  if (wanted.empty()) return absl::OkStatus();
   const auto first = names.lower_bound(ByName::Key(wanted, kWorldTeam));
-  return first != names.end() && (*first)->second.label.name() == wanted;
+  const bool taken = IsOwnTeam(team)
+                         ? names.contains(ByName::Key(wanted, kWorldTeam)) ||
+                               names.contains(ByName::Key(wanted, team))
+                         : first != names.end() && (*first)->second.label.name() == wanted;
+  if (!taken) return absl::OkStatus();
+  return Error(Code::kAlreadyExists, "an allocation named '", wanted,
+               "' is live: free it or choose another name");
 }
 
 void Job::SetName(uint64_t offset_bytes, const std::string& wanted) {

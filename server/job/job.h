@@ -62,8 +62,7 @@ struct Member {
   uint32_t device_index = 0;
   bool prealloc = false;
   uint64_t base = 0;
-  // When its lease was granted.
-  absl::Time joined;
+  absl::Time joined;  // when its lease was granted
   // Its process was sent descriptors of the job's memory and has not ended, so it may have that
   // mapped, also after it has left. Followed where users have a quota (KeptMemory).
   bool keeps_memory = false;
@@ -134,12 +133,12 @@ struct Team {
   TrackedQueue<Outcome> history;  // consecutive k, up to next_k - 1
   size_t n_allocations = 0;       // live ones of its members
 
-  // -1 if the rank is not a member.
+  // Returns -1 if the rank is not in the team.
   int IndexOf(Rank rank) const {
     const auto found = std::find(info.ranks.begin(), info.ranks.end(), rank);
     return found == info.ranks.end() ? -1 : static_cast<int>(found - info.ranks.begin());
   }
-  // Null: it is not kept.
+  // Returns null if the outcome is not kept.
   const Outcome* FindOutcome(uint64_t k) const {
     if (history.empty() || k < history.front().k || k > history.back().k) return nullptr;
     return &history[k - history.front().k];
@@ -275,7 +274,7 @@ struct Job : JobHead {
   HeapAllocations allocations;
   size_t n_pieces = 0;                // of registered memory, with what waits to be registered
   std::vector<SegmentId> given_back;  // pieces that nobody uses any more; none between two inputs
-  // Those of `allocations` that have a name and are not freed. See NameTaken.
+  // Those of `allocations` that have a name and are not freed. See CheckName.
   absl::btree_set<ByName::Entry, ByName> names;
   Tracked<std::map<TeamId, Team>> teams;  // with the own team of every rank
   Watched<std::deque<Team>> past_teams;
@@ -327,9 +326,10 @@ struct Job : JobHead {
   // True if the allocation at the offset is memory that the team has registered.
   bool RegisteredBy(TeamId team, uint64_t offset_bytes) const;
 
-  // True if the team may not give `name` to an allocation: an allocation of several ranks has a
-  // name that no other has; names that single ranks gave are apart from those of other ranks.
-  bool NameTaken(TeamId team, const std::string& wanted) const;
+  // Returns kAlreadyExists if the team may not give `wanted` to an allocation: an allocation of
+  // several ranks has a name that no other has; names that single ranks gave are apart from those
+  // of other ranks.
+  absl::Status CheckName(TeamId team, const std::string& wanted) const;
   // Gives a name that is not taken to an allocation that has none.
   void SetName(uint64_t offset_bytes, const std::string& wanted);
 

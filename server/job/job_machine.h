@@ -40,7 +40,7 @@ class JobMachine {
   // The only way in. `now` never runs backwards on its steady side.
   Effects Apply(const Input& input, Time now);
 
-  // When a Tick is due next; InfiniteFuture if never.
+  // Returns when a Tick is due next; InfiniteFuture if never.
   absl::Time NextDeadline() const;
 
   const Ledger& ledger() const;
@@ -49,12 +49,13 @@ class JobMachine {
   const JobLimits& limits() const;
   size_t n_jobs() const;
   size_t n_sessions() const;
-  // Given back, and still on the accounts of users whose processes may have it mapped.
+  // Counts memory that was given back, and stays on the accounts of users whose processes may have
+  // it mapped.
   uint64_t kept_bytes() const;
   std::vector<SessionSnapshot> Sessions() const;
   std::vector<Segment> Segments() const;  // in order of id
 
-  // Listings: each thing behind `after`, in order, until `visit` returns false. They cost what was
+  // Listings: each thing after `after`, in order, until `visit` returns false. They cost what was
   // visited; a query of one party passes over the jobs and sessions of others without looking.
   using VisitJob = absl::FunctionRef<bool(const JobSnapshot&)>;
   // Jobs come without allocations and without the segments of their ranks; for the two below, also

@@ -34,7 +34,7 @@ class KeptMemory {
 
   static Process ProcessOf(const CallerInfo& caller) { return {caller.pid, caller.process_start}; }
 
-  // Nothing, if there are no holders or no bytes.
+  // Does nothing if there are no holders or no bytes.
   void Add(const Party& party, std::set<Process> holders, uint64_t bytes);
   void ProcessGone(const Party& party, const Process& process);
 

@@ -57,7 +57,7 @@ struct AllocateOp {
   static constexpr bool kOfOneRank = true;
   uint64_t bytes = 0;
   uint64_t alignment_bytes = 0;  // raised to the smallest that irisd has
-  std::string name;              // unique (Job::NameTaken), or empty
+  std::string name;              // unique (Job::CheckName), or empty
   TensorInfo tensor;
 
   std::string Arguments() const;
@@ -169,7 +169,7 @@ struct RegisterOp {
   std::vector<uint64_t> piece_bytes;
   uint64_t lead_bytes = 0;  // of the first one, which are before the range
   uint64_t bytes = 0;       // of the range, which ends in the last one
-  std::string name;         // unique (Job::NameTaken), or empty
+  std::string name;         // unique (Job::CheckName), or empty
   TensorInfo tensor;
   // Not empty: why this rank's memory cannot be shared. Nothing else of the rank counts.
   std::string error;

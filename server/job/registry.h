@@ -87,12 +87,12 @@ struct Registry {
 
   Session* FindSession(SessionId session) { return sessions_.Find(session); }
   Job* FindJob(JobId job);
-  // Null: there is none.
+  // Returns null if there is none.
   Job* FindJob(const Name& name);
   const std::set<JobId>& JobsOf(const Party& account) const;
-  // The job of the lease for which the session speaks; null: it speaks for none.
+  // Returns the job of the lease for which the session speaks, or null if it speaks for none.
   Job* JobOf(const Session& session);
-  // An error if the session may not call at all now.
+  // Returns an error if the session may not call at all now.
   absl::StatusOr<const Session*> CallingSession(SessionId session) const;
   absl::StatusOr<Membership> FindMembership(SessionId session, JobId job);
   void AddWaiting(CallId call, const WaitingCall& waiting) { waiting_[call] = waiting; }

@@ -40,9 +40,9 @@ struct Rendezvous : Leases {
 
  private:
   absl::Status TryJoin(Session& session, CallId call, const JoinSpec& spec);
-  // True: the call repeats the session's last Join, and is answered or waits.
+  // Returns true if the call repeats the session's last Join, and thus is answered or waits.
   bool JoinAgain(Session& session, CallId call, const JoinSpec& spec);
-  // The answer for a rank of a job that is being mapped.
+  // Returns the answer for a rank of a job that is being mapped.
   JoinResult JoinResultOf(const Job& job, Rank rank) const;
   void StartMappingIfComplete(Job& job);
   // No caller got the answer of that rank's Join: it will not map.
@@ -61,8 +61,8 @@ struct Rendezvous : Leases {
   absl::Status CheckMayJoin(const Job& job, const JoinSpec& spec) const;
   absl::Status CheckAgreement(const Job& job, const std::string& what, const JoinSpec& spec) const;
   absl::Status CheckJobLimits(const Party& party) const;
-  // The error of the first pair of devices, of this rank and of those that have joined, that cannot
-  // use each other's memory. Null: no other has joined.
+  // Returns the error of the first pair of devices, of this rank and of the ranks that have joined,
+  // that cannot use each other's memory. `job` is null if no other rank has joined.
   absl::Status CheckPeers(const Job* job, const JoinSpec& spec, uint32_t device_index) const;
 
   // failed_joins.cc.
@@ -74,7 +74,8 @@ struct Rendezvous : Leases {
   void FailAllJoins(const Name& name, uint32_t n_ranks, RefusedJoin refused);
   // The rank has joined a job of the name.
   void ForgetRefused(const Job& job, Rank joined);
-  // The error that RefuseJob has left for a rank that comes after the refused one. Ok: it may join.
+  // Returns the error that RefuseJob has left for a rank that comes after the refused one, or OK if
+  // the rank may join.
   absl::Status RefusedBefore(const Session& session, const JoinSpec& spec);
   // Remembers the ranks that gave up, for a rank that comes after all of them; and gives them to a
   // new job of the name.

@@ -21,7 +21,7 @@ class SharedBytes {
   absl::string_view view() const { return bytes_ == nullptr ? absl::string_view() : *bytes_; }
   size_t size() const { return view().size(); }
   bool empty() const { return view().empty(); }
-  // For holders that keep them alive by other means. Null: empty.
+  // Returns them for holders that keep them alive by other means; null if they are empty.
   const std::shared_ptr<const std::string>& share() const { return bytes_; }
 
   friend bool operator==(const SharedBytes& a, const SharedBytes& b) {

@@ -1,12 +1,11 @@
 // Calls that wait for each other without end.
-#include "server/job/stuck.h"
-
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "server/job/job.h"
+#include "server/job/teams.h"
 #include "server/job/testing/job_machine_testing.h"
 
 namespace iris::server {

@@ -18,7 +18,7 @@ Team* FindPastTeam(Job& job, TeamId id) {
   return &*std::find_if(teams.begin(), teams.end(), is);
 }
 
-// Ok if the rank may ask for k: for its next one, or again for an earlier one.
+// Returns OK if the rank may ask for k: for its next one, or again for an earlier one.
 absl::Status CheckPosition(const Team& team, size_t index, uint64_t k, bool destroyed) {
   const uint64_t position = team.position[index];
   const std::string what = absl::StrCat("rank ", team.info.ranks[index], " asks for operation #", k,
@@ -85,9 +85,8 @@ void Teams::Ask(Job& job, Team& team, size_t index, CallId call, const Operation
   }
   Operation op = spec.op;
   Prepare(op, team, index);
-  const std::string what = What(op, team);
   if (HeldBytes(op) > 0 && job.value_bytes + HeldBytes(op) > kMaxValueBytesPerJob) {
-    return Refuse(call, Code::kResourceExhausted, what, "irisd holds ",
+    return Refuse(call, Code::kResourceExhausted, What(op, team), "irisd holds ",
                   base::SizeText(job.value_bytes), " of values for job '", job.name,
                   "' that some ranks have not asked for; ", base::SizeText(kMaxValueBytesPerJob),
                   " are allowed: iris-ctl waits says which ranks");
@@ -108,22 +107,22 @@ void Teams::Ask(Job& job, Team& team, size_t index, CallId call, const Operation
   if (spec.only_thread) pending.asked_alone[index] = ++job.moment;
   WaitFor(job, team, index, call);
   if (absl::Status s = job.CheckAlive(team); !s.ok()) return Conclude(job, team, s);
-  const std::string who = job.Who(team.info.ranks[index]);
+  const Rank rank = team.info.ranks[index];
   const auto fail = [&](const absl::Status& status) {
     FreeFailed(job, team, op);
     Conclude(job, team, status);
   };
   if (absl::Status s = Check(op, team); !s.ok()) {
-    return fail(WithPrefix(absl::StrCat(what, who, ": "), s));
+    return fail(WithPrefix(absl::StrCat(What(op, team), job.Who(rank), ": "), s));
   }
   // Ranks that come later only complete what is kept already.
   if (index == pending.first && !KeepsNothing(op) && !spec.room.ok()) {
-    return fail(WithPrefix(what, spec.room));
+    return fail(WithPrefix(What(op, team), spec.room));
   }
   if (!Same(op, pending.op)) {
     return fail(Error(Code::kInvalidArgument, What(pending.op, team),
                       "the ranks differ: ", job.Who(team.info.ranks[pending.first]), " asked for ",
-                      Describe(pending.op), ", ", who, " asked for ", Describe(op)));
+                      Describe(pending.op), ", ", job.Who(rank), " asked for ", Describe(op)));
   }
   if (index != pending.first) {
     job.value_bytes -= HeldBytes(pending.op);
@@ -132,7 +131,7 @@ void Teams::Ask(Job& job, Team& team, size_t index, CallId call, const Operation
     job.value_bytes += HeldBytes(pending.op);
   }
   if (absl::Status s = TakeGiven(job, team, index, op); !s.ok()) {
-    return fail(WithPrefix(absl::StrCat(what, who, ": "), s));
+    return fail(WithPrefix(absl::StrCat(What(op, team), job.Who(rank), ": "), s));
   }
   const DeadlineKey key{job.id, Due::kOperation, team.info.id};
   if (pending.AllAsked()) {
@@ -225,7 +224,6 @@ void Teams::ConcludeDeadTeams(Job& job) {
 // Executing.
 
 void Teams::Execute(Job& job, Team& team) {
-  const std::string what = What(team.op->op, team);
   Run run{.job = job,
           .team = team,
           .wall = now_.wall,
@@ -234,9 +232,11 @@ void Teams::Execute(Job& job, Team& team) {
           .given = GivenBy(team)};
   Executed executed = server::Execute(team.op->op, run);
   for (EventDetail& event : run.events) Note(job, std::move(event));
-  if (!executed.ok()) return Conclude(job, team, WithPrefix(what, executed.status()));
+  if (!executed.ok()) {
+    return Conclude(job, team, WithPrefix(What(team.op->op, team), executed.status()));
+  }
   if (auto* needs = std::get_if<NeedsGrowth>(&*executed)) {
-    needs->unfit = WithPrefix(what, needs->unfit);
+    needs->unfit = WithPrefix(What(team.op->op, team), needs->unfit);
     return RequestGrowth(job, team, *needs);
   }
   if (auto* adopts = std::get_if<Adopts>(&*executed)) {

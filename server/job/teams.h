@@ -12,6 +12,21 @@
 
 namespace iris::server {
 
+// A rank that makes no other call before the one that it waits in has ended: one thread alone has
+// used its context, and this thread is in one call that needs other ranks.
+struct Blocked {
+  Rank rank = 0;
+  std::vector<Rank> needs;  // ranks that have not come to its call; all of them must
+};
+
+// Returns the ranks among `blocked` that wait for each other without end, in order. Each rank
+// appears there once. Pure.
+//
+// The rule never fails a rank that may still come: a blocked rank is stuck if a rank that it needs
+// is stuck. A rank that needs only ranks that compute, have several threads, or are in calls that
+// can end, may be served by them.
+std::vector<Rank> FindStuck(const std::vector<Blocked>& blocked);
+
 struct Teams : Segments {
   using Segments::Segments;
   virtual ~Teams() = default;

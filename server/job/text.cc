@@ -63,7 +63,7 @@ size_t PrintableLength(absl::string_view text, uint32_t* number = nullptr) {
   return length;
 }
 
-// True if printable text has a visible character.
+// Returns true if printable text has a visible character.
 bool ShowsSomething(absl::string_view text) {
   while (!text.empty()) {
     uint32_t code = 0;

@@ -75,14 +75,14 @@ class Tracked {
     marks_.Add(key);
     return map_[key];
   }
-  // Null: there is none.
+  // Returns null if there is none.
   mapped_type* Find(const key_type& key) {
     const auto found = map_.find(key);
     if (found == map_.end()) return nullptr;
     marks_.Add(key);
     return &found->second;
   }
-  // False: there is one already, and it stays as it is.
+  // Returns false if there is one already, which then stays as it is.
   std::pair<const_iterator, bool> emplace(const key_type& key, mapped_type value) {
     marks_.Add(key);
     return map_.emplace(key, std::move(value));

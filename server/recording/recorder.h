@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/wire/unique_fd.h"
 #include "server/heap/ledger.h"

@@ -48,10 +48,10 @@ class DeferredClose {
     size_t per_tenant = std::numeric_limits<size_t>::max();
     size_t total = std::numeric_limits<size_t>::max();
   };
-  // Starts a thread that runs `body` and that nobody joins. False: the system gives none.
+  // Starts a thread that runs `body` and that nobody joins. Returns false if the system gives none.
   using StartThread = std::function<bool(std::function<void()> body)>;
-  // Has another process close the socket, too, after which closing it here cannot hang. False: not
-  // now. Called on the thread that calls CloseConnection.
+  // Has another process close the socket, too, after which closing it here cannot hang. Returns
+  // false if none can now. Called on the thread that calls CloseConnection.
   using HandOver = std::function<bool(int socket)>;
   // One descriptor, or several.
   struct Fds {
@@ -63,7 +63,7 @@ class DeferredClose {
   DeferredClose() : DeferredClose(Limits()) {}
   explicit DeferredClose(const Limits& limits, StartThread start_thread = nullptr);
 
-  // Null: connections are closed on threads.
+  // Without a function, or with null, connections are closed on threads.
   void SetHandOver(HandOver hand_over);
 
   // Closes memory of the tenant's that was looked at: the close cannot wait for its maker.

@@ -20,7 +20,8 @@ namespace iris::server {
 
 class DescriptorSender {
  public:
-  using Find = std::function<Session*(uint64_t key)>;  // null: there is none any more
+  // Returns null if there is no session with the key any more.
+  using Find = std::function<Session*(uint64_t key)>;
   using End = std::function<void(Session&, const absl::Status&)>;
 
   // `end` ends a session whose descriptors cannot be sent for `patience`.
@@ -32,7 +33,7 @@ class DescriptorSender {
         end_(std::move(end)),
         in_flight_(limits) {}
 
-  // Returns the share of one session. kResourceExhausted: it has no room for `n_needed`.
+  // Returns the share of one session, or kResourceExhausted if it has no room for `n_needed`.
   absl::StatusOr<InFlight::Hold> Share(const Applicant& applicant, uint32_t n_needed);
 
   // Sends kWelcome, with the client's end of a gRPC socket if it wants one, which is borrowed.
@@ -48,7 +49,7 @@ class DescriptorSender {
   void RunDeadlines(absl::Time now);
   // Looks which descriptors were received since the last look, at most 50 times a second.
   void LookForReceived(absl::Time now);
-  // False: LookForReceived is to be called now and then.
+  // Returns false if LookForReceived is to be called now and then.
   bool settled() const { return unread_.empty() && ended_.empty(); }
 
   uint64_t in_flight_of(const Party& tenant) const { return in_flight_.of(tenant); }
@@ -68,7 +69,7 @@ class DescriptorSender {
   static Outbox::Socket SocketOf(const Session& session);
   // Has LookForReceived look at the session, if something is unread.
   void WatchUnread(Session& session);
-  // Tells the client of the restart, if it needs that. False: its queue is full.
+  // Tells the client of the restart, if it needs that. Returns false if its queue is full.
   absl::StatusOr<bool> Announce(Session& session);
   void RetryLater(Session& session, absl::Time now);
 

@@ -82,7 +82,7 @@ std::optional<uint32_t> OwnerOf(const wire::UniqueFd& user_namespace) {
 }
 
 // Goes from the namespace at `path` outwards until irisd's own, and calls `visit(const
-// wire::UniqueFd&, inode)` for each. False: irisd may not look at all of them.
+// wire::UniqueFd&, inode)` for each. Returns false if irisd may not look at all of them.
 template <typename Visit>
 bool Outwards(const std::string& path, uint64_t own, Lacks* lacks, Visit visit) {
   if (InodeOf(path, lacks) == own) return true;  // as for nearly all

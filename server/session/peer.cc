@@ -10,12 +10,10 @@
 
 #include <algorithm>
 #include <utility>
-#include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "device/base/posix.h"
+#include "device/base/process.h"
 #include "proto/wire/frame.h"
 
 namespace iris::server {
@@ -83,20 +81,6 @@ bool ProcessHasEnded(int pidfd) {
   return base::Retry([&poll_fd] { return poll(&poll_fd, 1, 0); }) != 0;
 }
 
-absl::StatusOr<uint64_t> ParseProcessStart(const std::string& stat_line) {
-  // The command is in parentheses and may contain anything: fields are counted after the last ')'.
-  const size_t end = stat_line.rfind(')');
-  if (end == std::string::npos) return absl::InvalidArgumentError("no command in the stat line");
-  const std::vector<std::string> fields =
-      absl::StrSplit(stat_line.substr(end + 1), ' ', absl::SkipEmpty());
-  constexpr size_t kStartTime = 22 - 3;  // field 22; the first one here is field 3
-  uint64_t start = 0;
-  if (fields.size() <= kStartTime || !absl::SimpleAtoi(fields[kStartTime], &start)) {
-    return absl::InvalidArgumentError("no start time in the stat line");
-  }
-  return start;
-}
-
 absl::StatusOr<uint64_t> ProcessStart(int64_t pid) {
   const std::string path = absl::StrCat("/proc/", pid, "/stat");
   const wire::UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -104,7 +88,9 @@ absl::StatusOr<uint64_t> ProcessStart(int64_t pid) {
   char text[1024];
   const ssize_t n = read(fd.get(), text, sizeof(text));
   if (n <= 0) return wire::ErrnoStatus(n < 0 ? errno : ESRCH, absl::StrCat("read ", path));
-  return ParseProcessStart(std::string(text, static_cast<size_t>(n)));
+  const auto process = base::ParseProcess(std::string(text, static_cast<size_t>(n)));
+  if (process.has_value() && process->start.has_value()) return *process->start;
+  return absl::InvalidArgumentError(absl::StrCat("no start time in ", path));
 }
 
 absl::Duration ProcessAge(uint64_t start) {

@@ -47,9 +47,6 @@ absl::StatusOr<uint64_t> ProcessStart(int64_t pid);
 
 absl::Duration ProcessAge(uint64_t start);
 
-// Parses a /proc/PID/stat line; command names may contain spaces and parentheses. For tests.
-absl::StatusOr<uint64_t> ParseProcessStart(const std::string& stat_line);
-
 struct Peer {
   CallerInfo caller;  // process_start is not filled in
   Applicant applicant;

@@ -73,19 +73,5 @@ TEST(ProcessStartTest, IsTheSameTwiceAndDiffersForAChild) {
 
 TEST(ProcessStartTest, NoProcessIsAnError) { EXPECT_FALSE(ProcessStart(0x7ffffff0).ok()); }
 
-TEST(ProcessStartTest, CommandsMayContainParenthesesAndSpaces) {
-  std::string line = "7 (a) b) 1 2 (c) S";
-  for (int field = 4; field <= 30; ++field) line += " " + std::to_string(field);
-  auto start = ParseProcessStart(line);
-  ASSERT_TRUE(start.ok()) << start.status();
-  EXPECT_EQ(*start, 22u);
-}
-
-TEST(ProcessStartTest, RefusesWhatIsNoStatLine) {
-  EXPECT_FALSE(ParseProcessStart("").ok());
-  EXPECT_FALSE(ParseProcessStart("7 (x) S 1 2 3").ok());
-  EXPECT_FALSE(ParseProcessStart("7 (x").ok());
-}
-
 }  // namespace
 }  // namespace iris::server

@@ -15,23 +15,17 @@ namespace {
 constexpr int kEventsPerWait = 256;
 constexpr absl::Duration kLongestWait = absl::Minutes(1);
 
-absl::Status Add(int epoll, int fd, uint32_t events, uint64_t id) {
+int Control(int epoll, int operation, int fd, uint32_t events, uint64_t id) {
   struct epoll_event event = {};
   event.events = events;
   event.data.u64 = id;
-  if (epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) != 0) {
-    return wire::ErrnoStatus(errno, "watch a descriptor");
-  }
-  return absl::OkStatus();
+  return epoll_ctl(epoll, operation, fd, &event);
 }
 
 }  // namespace
 
 void Poller::Watched::SetEvents(uint32_t events) {
-  struct epoll_event event = {};
-  event.events = events;
-  event.data.u64 = id_;
-  epoll_ctl(poller_->epoll_.get(), EPOLL_CTL_MOD, fd_.get(), &event);
+  Control(poller_->epoll_.get(), EPOLL_CTL_MOD, fd_.get(), events, id_);
 }
 
 wire::UniqueFd Poller::Watched::Release() {
@@ -46,19 +40,19 @@ absl::StatusOr<std::unique_ptr<Poller>> Poller::Create() {
   std::unique_ptr<Poller> poller(new Poller());
   poller->epoll_.Reset(epoll_create1(EPOLL_CLOEXEC));
   poller->wake_.Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!poller->epoll_.valid() || !poller->wake_.valid()) {
+  if (!poller->epoll_.valid() || !poller->wake_.valid() ||
+      Control(poller->epoll_.get(), EPOLL_CTL_ADD, poller->wake_.get(), EPOLLIN, 0) != 0) {
     return wire::ErrnoStatus(errno, "set up epoll");
   }
-  const absl::Status status = Add(poller->epoll_.get(), poller->wake_.get(), EPOLLIN, 0);
-  if (!status.ok()) return status;
   return poller;
 }
 
 absl::StatusOr<Poller::Watched> Poller::Watch(wire::UniqueFd* fd, uint32_t events,
                                               Handler handler) {
   const uint64_t id = next_id_++;
-  const absl::Status status = Add(epoll_.get(), fd->get(), events, id);
-  if (!status.ok()) return status;
+  if (Control(epoll_.get(), EPOLL_CTL_ADD, fd->get(), events, id) != 0) {
+    return wire::ErrnoStatus(errno, "watch a descriptor");
+  }
   handlers_.emplace(id, std::make_shared<Handler>(std::move(handler)));
   return Watched(this, id, std::move(*fd));
 }

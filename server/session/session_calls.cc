@@ -160,15 +160,14 @@ absl::Status SessionCalls::Begin(const wire::CallPayload& header, std::string_vi
     }
     calls_[header.call].streams = method->streams;
   }
-  IncomingCall incoming;
-  incoming.method = method->method;
-  incoming.session = setup_.peer.session;
-  incoming.caller = setup_.peer.caller;
-  incoming.descriptors = descriptors;
-  incoming.close = setup_.close;
-  incoming.request = request;
-  incoming.reply = std::make_shared<NumberedReplier<SessionCalls>>(shared_from_this(), header.call);
-  std::shared_ptr<ActiveCall> active = (*setup_.serve)(incoming);
+  std::shared_ptr<ActiveCall> active = (*setup_.serve)(
+      {.method = method->method,
+       .session = setup_.peer.session,
+       .caller = setup_.peer.caller,
+       .request = request,
+       .descriptors = descriptors,
+       .close = descriptors.empty() ? nullptr : setup_.close,
+       .reply = std::make_shared<NumberedReplier<SessionCalls>>(shared_from_this(), header.call)});
   if (active == nullptr) return absl::OkStatus();
   absl::MutexLock lock(&mu_);
   const auto it = calls_.find(header.call);
@@ -200,12 +199,7 @@ absl::Status SessionCalls::OnCancelOrTaken(uint64_t number, bool taken) {
 
 void SessionCalls::Refuse(uint64_t call, const absl::Status& why) {
   absl::MutexLock lock(&mu_);
-  if (closed_) return;
-  Item item;
-  item.call = call;
-  item.failure = why;
-  Queue(std::move(item));
-  Flush();
+  if (!closed_) Queue({.call = call, .failure = why});
 }
 
 // Writing.
@@ -230,11 +224,7 @@ void SessionCalls::Send(uint64_t number, LinkPayload message) {
     return;
   }
   ++it->second.on_their_way;
-  Item item;
-  item.call = number;
-  item.message = std::move(message);
-  Queue(std::move(item));
-  Flush();
+  Queue({.call = number, .message = std::move(message)});
 }
 
 void SessionCalls::Finish(uint64_t number, const absl::Status& status) {
@@ -243,18 +233,14 @@ void SessionCalls::Finish(uint64_t number, const absl::Status& status) {
   const auto it = calls_.find(number);
   if (it == calls_.end()) return;
   ended = std::move(it->second.active);
-  Item item;
-  item.call = number;
-  item.ends = true;
-  item.message = std::move(it->second.answer);
-  item.failure = status;
+  Item item{
+      .call = number, .ends = true, .message = std::move(it->second.answer), .failure = status};
   if (status.ok() && !it->second.streams && !item.message.has_value()) {
     item.failure = absl::InternalError("irisd has given no answer");
   }
   calls_.erase(it);
   share().RemoveCalls(1);
   Queue(std::move(item));
-  Flush();
 }
 
 void SessionCalls::Queue(Item item) {
@@ -267,11 +253,13 @@ void SessionCalls::Queue(Item item) {
   queued_bytes_ += item.size();
   const bool fits = share().AddUnread(item.own_bytes(), item.tail());
   queue_.push_back(std::move(item));
-  if (fits) return;
-  setup_.end(absl::ResourceExhaustedError(
-      absl::StrCat("answers of more than ", base::SizeText(share().limits().max_unread_bytes),
-                   " to ", setup_.peer.tenant.Text(),
-                   " are not read, its share in irisd: read answers before you call again")));
+  if (!fits) {
+    setup_.end(absl::ResourceExhaustedError(
+        absl::StrCat("answers of more than ", base::SizeText(share().limits().max_unread_bytes),
+                     " to ", setup_.peer.tenant.Text(),
+                     " are not read, its share in irisd: read answers before you call again")));
+  }
+  Flush();
 }
 
 void SessionCalls::Pop() {

@@ -96,6 +96,7 @@ class SessionCalls : public std::enable_shared_from_this<SessionCalls> {
   void Refuse(uint64_t call, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Any thread.
+  // Puts an answer after the others, and flushes.
   void Queue(Item item) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Pop() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Writes what the socket takes, and sets the events that are watched.

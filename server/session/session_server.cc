@@ -362,8 +362,8 @@ void SessionServer::MakeOpen(Session& session, InFlight::Hold share) {
   session.calls = SessionCalls::Create(
       {&session.socket, client, &serve_,
        [this, id = session.id](const absl::Status& reason) { EndSession(id, reason); },
-       [close = CloseOf(), tenant = client.tenant](wire::UniqueFd fd) {
-         close(tenant, std::move(fd));
+       [closer = closer_, tenant = client.tenant](wire::UniqueFd fd) mutable {
+         closer.Close(tenant, std::move(fd));
        }});
 }
 

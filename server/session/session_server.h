@@ -154,7 +154,7 @@ class SessionServer : public SessionOutput {
 
   // The thread.
   void Run();
-  // Runs those that were posted. False: the server is to stop.
+  // Runs those that were posted. Returns false if the server is to stop.
   bool RunCommands() ABSL_LOCKS_EXCLUDED(inbox_mu_);
   absl::Duration UntilNextDeadline() const;
   void RunDeadlines();
@@ -189,7 +189,7 @@ class SessionServer : public SessionOutput {
   void EndIfFailed(Session& session, const absl::Status& status);
   void Gone(Session& session);
   void Erase(Session& session);
-  // Null if there is none with this key, or none with this id that is open.
+  // Return null if there is none with this key, or none with this id that is open.
   Session* FindKey(uint64_t key);
   Session* FindOpen(SessionId id);
 

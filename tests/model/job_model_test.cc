@@ -27,7 +27,7 @@
 #include "server/heap/ledger.h"
 #include "server/job/event_text.h"
 #include "server/job/job_machine.h"
-#include "server/job/stuck.h"
+#include "server/job/teams.h"
 #include "server/job/testing/fake_clock.h"
 #include "server/recording/codec.h"
 #include "server/recording/recorder.h"

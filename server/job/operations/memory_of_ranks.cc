@@ -79,7 +79,7 @@ Executed RegisterOp::Execute(Run& run) const {
     before = std::max(before, given.lead_bytes);
     behind = std::max(behind, TotalBytes(given.piece_bytes) - given.lead_bytes);
   }
-  if (job.NameTaken(team, name)) return NameTakenError(name);
+  if (absl::Status s = job.CheckName(team, name); !s.ok()) return s;
   // No overflow: 128 allocations of at most 1 TiB each.
   const uint64_t total = before + behind;
   const std::optional<uint64_t> start = job.RoomAboveHeap(total);

@@ -28,7 +28,7 @@ Executed PublishOp::Execute(Run& run) const {
     return Error(Code::kFailedPrecondition, "offset ", offset_bytes, " is published already, as '",
                  found->label.name(), "'");
   }
-  if (run.job.NameTaken(team, name)) return NameTakenError(name);
+  if (absl::Status s = run.job.CheckName(team, name); !s.ok()) return s;
   run.job.SetName(offset_bytes, name);
   return Concluded{};
 }

@@ -97,11 +97,6 @@ bool KeepsNothing(const Operation& op) {
       op);
 }
 
-absl::Status NameTakenError(const std::string& name) {
-  return Error(Code::kAlreadyExists, "an allocation named '", name,
-               "' is live: free it or choose another name");
-}
-
 Executed Execute(const Operation& op, Run& run) {
   return std::visit([&run](const auto& args) { return args.Execute(run); }, op);
 }

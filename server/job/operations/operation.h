@@ -67,6 +67,4 @@ std::optional<uint64_t> FreesIfItFails(const Operation& op);
 bool KeepsNothing(const Operation& op);
 Executed Execute(const Operation& op, Run& run);
 
-absl::Status NameTakenError(const std::string& name);
-
 }  // namespace iris::server

@@ -36,7 +36,7 @@ Executed AllocateOp::Execute(Run& run) const {
   Job& job = run.job;
   const TeamId team = run.team.info.id;
   const uint64_t k = run.team.next_k;
-  if (job.NameTaken(team, name)) return NameTakenError(name);
+  if (absl::Status s = job.CheckName(team, name); !s.ok()) return s;
   const auto offset = job.Place({.bytes = bytes,
                                  .k = k,
                                  .created = run.wall,
