@@ -166,9 +166,11 @@ absl::Status OffsetAllocator::CheckInvariants() const {
   uint64_t at = 0, used = 0;
   size_t n_free = 0;
   bool after_hole = false;
-  for (const auto& [begin, block] : blocks_) {
-    const auto broken = [&, begin = begin, end = block.end](absl::string_view text) {
-      return absl::InternalError(absl::StrCat("block [", begin, ", ", end, "): ", text));
+  for (const auto& entry : blocks_) {
+    const uint64_t begin = entry.first;
+    const Block& block = entry.second;
+    const auto broken = [&](absl::string_view text) {
+      return absl::InternalError(absl::StrCat("block [", begin, ", ", block.end, "): ", text));
     };
     if (begin != at) return broken("overlaps or leaves a gap");
     if (block.end <= begin) return broken("is empty");
