@@ -201,12 +201,12 @@ BarrierQuestion IrisdControlPlane::AskOfBarrier(const BarrierWait& wait) {
   // The call ends before its session, as the members of a pair end in reverse; captures need not.
   return [asked = std::pair(std::move(session),
                             *std::move(opened))]() -> std::optional<absl::StatusOr<BarrierAnswer>> {
-    const auto& [session, call] = asked;
-    const FrameCalls::Answer end = session->calls().End(*call);
+    const auto& [from, call] = asked;
+    const FrameCalls::Answer end = from->calls().End(*call);
     if (!end.status.ok()) return end.status;
     if (!end.answered) return std::nullopt;
     std::string bytes;  // an answer that has ended is there as a whole
-    if (!session->calls().Read(*call, &bytes)) return absl::CancelledError("no answer");
+    if (!from->calls().Read(*call, &bytes)) return absl::CancelledError("no answer");
     return DecodeAwaitBarrierReply(bytes);
   };
 }
