@@ -37,24 +37,16 @@ absl::Status CheckNumbers(iris_dtype dtype, iris_reduce_op op = IRIS_SUM, int32_
   return absl::OkStatus();
 }
 
-// The arguments of a collective, as the functions of the C API take them.
-struct Arguments {
-  const void* in = nullptr;
-  void* out = nullptr;
-  uint64_t count = 0;
-  iris_dtype dtype = IRIS_U8;
-  iris_reduce_op op = IRIS_SUM;
-  uint32_t root = 0;
-  int32_t variant = 0;
-};
-
-iris_code Run(iris_comm* comm, iris_stream* stream, ccl::Operation operation,
-              const Arguments& given) noexcept {
+iris_code Run(iris_comm* comm, iris_stream* stream, ccl::Operation operation, const void* in,
+              void* out, uint64_t count, iris_dtype dtype, iris_reduce_op op, uint32_t root,
+              int32_t variant) noexcept {
   return Put(comm, stream, [&](auto& c, auto& s) -> absl::Status {
-    IRIS_ABI_TRY(CheckNumbers(given.dtype, given.op, given.variant));
-    return c.Run({operation, given.in, given.out, given.count, static_cast<DType>(given.dtype),
-                  static_cast<ccl::ReduceOp>(given.op), given.root,
-                  static_cast<ccl::Variant>(given.variant)},
+    IRIS_ABI_TRY(CheckNumbers(dtype, op, variant));
+    return c.Run({{operation, count, static_cast<DType>(dtype), static_cast<ccl::ReduceOp>(op),
+                   static_cast<ccl::Variant>(variant)},
+                  in,
+                  out,
+                  root},
                  s);
   });
 }
@@ -167,43 +159,43 @@ iris_code iris_comm_destroy(iris_comm* comm) { return Destroy<CommObject>(comm);
 iris_code iris_all_reduce(iris_comm* comm, const void* in, void* out, uint64_t count,
                           iris_dtype dtype, iris_reduce_op op, iris_stream* stream,
                           int32_t variant) {
-  return Run(comm, stream, ccl::Operation::kAllReduce, {in, out, count, dtype, op, 0, variant});
+  return Run(comm, stream, ccl::Operation::kAllReduce, in, out, count, dtype, op, 0, variant);
 }
 
 iris_code iris_reduce_scatter(iris_comm* comm, const void* in, void* out, uint64_t count_per_member,
                               iris_dtype dtype, iris_reduce_op op, iris_stream* stream,
                               int32_t variant) {
-  return Run(comm, stream, ccl::Operation::kReduceScatter,
-             {in, out, count_per_member, dtype, op, 0, variant});
+  return Run(comm, stream, ccl::Operation::kReduceScatter, in, out, count_per_member, dtype, op, 0,
+             variant);
 }
 
 iris_code iris_reduce(iris_comm* comm, const void* in, void* out, uint64_t count, iris_dtype dtype,
                       iris_reduce_op op, uint32_t root, iris_stream* stream, int32_t variant) {
-  return Run(comm, stream, ccl::Operation::kReduce, {in, out, count, dtype, op, root, variant});
+  return Run(comm, stream, ccl::Operation::kReduce, in, out, count, dtype, op, root, variant);
 }
 
 iris_code iris_all_gather(iris_comm* comm, const void* in, void* out, uint64_t count_per_member,
                           iris_dtype dtype, iris_stream* stream, int32_t variant) {
-  return Run(comm, stream, ccl::Operation::kAllGather,
-             {in, out, count_per_member, dtype, IRIS_SUM, 0, variant});
+  return Run(comm, stream, ccl::Operation::kAllGather, in, out, count_per_member, dtype, IRIS_SUM,
+             0, variant);
 }
 
 iris_code iris_gather(iris_comm* comm, const void* in, void* out, uint64_t count_per_member,
                       iris_dtype dtype, uint32_t root, iris_stream* stream, int32_t variant) {
-  return Run(comm, stream, ccl::Operation::kGather,
-             {in, out, count_per_member, dtype, IRIS_SUM, root, variant});
+  return Run(comm, stream, ccl::Operation::kGather, in, out, count_per_member, dtype, IRIS_SUM,
+             root, variant);
 }
 
 iris_code iris_scatter(iris_comm* comm, const void* in, void* out, uint64_t count_per_member,
                        iris_dtype dtype, uint32_t root, iris_stream* stream, int32_t variant) {
-  return Run(comm, stream, ccl::Operation::kScatter,
-             {in, out, count_per_member, dtype, IRIS_SUM, root, variant});
+  return Run(comm, stream, ccl::Operation::kScatter, in, out, count_per_member, dtype, IRIS_SUM,
+             root, variant);
 }
 
 iris_code iris_all_to_all(iris_comm* comm, const void* in, void* out, uint64_t count_per_member,
                           iris_dtype dtype, iris_stream* stream, int32_t variant) {
-  return Run(comm, stream, ccl::Operation::kAllToAll,
-             {in, out, count_per_member, dtype, IRIS_SUM, 0, variant});
+  return Run(comm, stream, ccl::Operation::kAllToAll, in, out, count_per_member, dtype, IRIS_SUM, 0,
+             variant);
 }
 
 iris_code iris_all_to_all_v(iris_comm* comm, const void* in, const uint64_t* to_counts,
@@ -218,17 +210,20 @@ iris_code iris_all_to_all_v(iris_comm* comm, const void* in, const uint64_t* to_
     if (const size_t n = c.team().ranks.size(); n_members != n) {
       return Invalid("all_to_all_v: ", n_members, " counts or offsets for ", n, " ranks");
     }
-    ccl::Call call = {ccl::Operation::kAllToAllV, in, out, 0, static_cast<DType>(dtype)};
-    call.to = {to_counts, to_offsets};
-    call.from = {from_counts, from_offsets};
-    return c.Run(call, s);
+    return c.Run({{ccl::Operation::kAllToAllV, 0, static_cast<DType>(dtype)},
+                  in,
+                  out,
+                  0,
+                  {to_counts, to_offsets},
+                  {from_counts, from_offsets}},
+                 s);
   });
 }
 
 iris_code iris_broadcast(iris_comm* comm, const void* in, void* out, uint64_t count,
                          iris_dtype dtype, uint32_t root, iris_stream* stream, int32_t variant) {
-  return Run(comm, stream, ccl::Operation::kBroadcast,
-             {in, out, count, dtype, IRIS_SUM, root, variant});
+  return Run(comm, stream, ccl::Operation::kBroadcast, in, out, count, dtype, IRIS_SUM, root,
+             variant);
 }
 
 iris_code iris_send(iris_comm* comm, const void* in, uint64_t count, iris_dtype dtype, uint32_t to,
@@ -278,7 +273,7 @@ iris_code iris_group_end(iris_comm* comm) {
 
 iris_code iris_comm_barrier(iris_comm* comm, iris_stream* stream) {
   return Put(comm, stream, [](auto& c, auto& s) {
-    return c.Run({.operation = ccl::Operation::kBarrier, .type = DType::kNone}, s);
+    return c.Run({{ccl::Operation::kBarrier, 0, DType::kNone}}, s);
   });
 }
 

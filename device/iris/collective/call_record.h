@@ -9,15 +9,20 @@
 
 namespace iris::ccl {
 
-struct CallRecord {
-  static constexpr uint32_t kNobody = ~0u;
+// A call, as far as its plan depends on it; the same on all members, so without its buffers.
+struct Shape {
   Operation operation = Operation::kNone;
-  uint64_t count = 0;  // as in Shape
+  uint64_t count = 0;  // elements of a row; all_to_all_v and barrier: without effect
   DType type = DType::kU8;
-  ReduceOp op = ReduceOp::kSum;
-  uint32_t root = kNobody;           // place in the team; kSendRecv: who sends
-  uint32_t to = kNobody;             // kSendRecv: who receives
-  Variant variant = Variant::kAuto;  // of the plan, as the blocks
+  ReduceOp op = ReduceOp::kSum;      // of reductions
+  Variant variant = Variant::kAuto;  // all_to_all_v and barrier: without effect
+};
+
+// The variant is that of the plan.
+struct CallRecord : Shape {
+  static constexpr uint32_t kNobody = ~0u;
+  uint32_t root = kNobody;  // place in the team; kSendRecv: the sender
+  uint32_t to = kNobody;    // kSendRecv: the receiver
   uint32_t blocks = 0;
   bool check_calls = false;  // Config::check_calls
 };

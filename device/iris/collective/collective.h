@@ -55,22 +55,13 @@
 
 #include "iris/backend/select.h"
 #include "iris/ccl_types.h"
+#include "iris/collective/call_record.h"
 #include "iris/dtype.h"
 #include "iris/rounds/comm.h"
 #include "iris/rounds/errors.h"
 #include "iris/types.h"
 
 namespace iris::ccl {
-
-// A call, as far as its plan depends on it; the same on all members, so without its buffers.
-struct Shape {
-  Operation operation = Operation::kNone;
-  uint64_t count = 0;  // as the operation's function gets it: of a row, where there is one for each
-                       // member. kAllToAllV, kBarrier: without effect
-  DType type = DType::kU8;
-  ReduceOp op = ReduceOp::kSum;
-  Variant variant = Variant::kAuto;
-};
 
 // kInvalidArgument: says what is wrong. *out is unchanged on failure. Loads kernels, which may wait
 // for those that run: no member starts an operation before all have returned from it.
@@ -110,17 +101,12 @@ struct Layout {
 //
 // A buffer that the operation does not use on this member (the others' `out` of reduce and gather,
 // their `in` of scatter and broadcast) may be null.
-struct Call {
-  Operation operation = Operation::kNone;
+struct Call : Shape {
   const void* in = nullptr;
   void* out = nullptr;
-  uint64_t count = 0;  // elements of a row; all_to_all_v and barrier: without effect
-  DType type = DType::kU8;
-  ReduceOp op = ReduceOp::kSum;      // of reductions
-  uint32_t root = 0;                 // place in the team; without effect where there is no root
-  Variant variant = Variant::kAuto;  // all_to_all_v and barrier: without effect
-  Layout to = {};                    // all_to_all_v
-  Layout from = {};                  // all_to_all_v
+  uint32_t root = 0;  // place in the team; without effect where there is no root
+  Layout to = {};     // all_to_all_v
+  Layout from = {};   // all_to_all_v
 };
 
 // kInvalidArgument, kUnimplemented: says what is wrong with the call. kFailedPrecondition: an
@@ -130,51 +116,52 @@ Result Run(const Comm& comm, const Call& call, backend::Stream& stream);
 // Run, with a call's arguments by position.
 inline Result AllReduce(const Comm& comm, const void* in, void* out, uint64_t count, DType type,
                         ReduceOp op, backend::Stream& stream, Variant variant = Variant::kAuto) {
-  return Run(comm, {Operation::kAllReduce, in, out, count, type, op, 0, variant}, stream);
+  return Run(comm, {{Operation::kAllReduce, count, type, op, variant}, in, out}, stream);
 }
 inline Result ReduceScatter(const Comm& comm, const void* in, void* out, uint64_t count_per_member,
                             DType type, ReduceOp op, backend::Stream& stream,
                             Variant variant = Variant::kAuto) {
-  return Run(comm, {Operation::kReduceScatter, in, out, count_per_member, type, op, 0, variant},
+  return Run(comm, {{Operation::kReduceScatter, count_per_member, type, op, variant}, in, out},
              stream);
 }
 inline Result Reduce(const Comm& comm, const void* in, void* out, uint64_t count, DType type,
                      ReduceOp op, uint32_t root_index, backend::Stream& stream,
                      Variant variant = Variant::kAuto) {
-  return Run(comm, {Operation::kReduce, in, out, count, type, op, root_index, variant}, stream);
+  return Run(comm, {{Operation::kReduce, count, type, op, variant}, in, out, root_index}, stream);
 }
 inline Result AllGather(const Comm& comm, const void* in, void* out, uint64_t count_per_member,
                         DType type, backend::Stream& stream, Variant variant = Variant::kAuto) {
-  return Run(comm, {Operation::kAllGather, in, out, count_per_member, type, {}, 0, variant},
-             stream);
+  return Run(comm, {{Operation::kAllGather, count_per_member, type, {}, variant}, in, out}, stream);
 }
 inline Result Gather(const Comm& comm, const void* in, void* out, uint64_t count_per_member,
                      DType type, uint32_t root_index, backend::Stream& stream,
                      Variant variant = Variant::kAuto) {
-  return Run(comm, {Operation::kGather, in, out, count_per_member, type, {}, root_index, variant},
+  return Run(comm, {{Operation::kGather, count_per_member, type, {}, variant}, in, out, root_index},
              stream);
 }
 inline Result Scatter(const Comm& comm, const void* in, void* out, uint64_t count_per_member,
                       DType type, uint32_t root_index, backend::Stream& stream,
                       Variant variant = Variant::kAuto) {
-  return Run(comm, {Operation::kScatter, in, out, count_per_member, type, {}, root_index, variant},
+  return Run(comm,
+             {{Operation::kScatter, count_per_member, type, {}, variant}, in, out, root_index},
              stream);
 }
 inline Result AllToAll(const Comm& comm, const void* in, void* out, uint64_t count_per_member,
                        DType type, backend::Stream& stream, Variant variant = Variant::kAuto) {
-  return Run(comm, {Operation::kAllToAll, in, out, count_per_member, type, {}, 0, variant}, stream);
+  return Run(comm, {{Operation::kAllToAll, count_per_member, type, {}, variant}, in, out}, stream);
 }
 inline Result AllToAllV(const Comm& comm, const void* in, const Layout& to, void* out,
                         const Layout& from, DType type, backend::Stream& stream) {
-  return Run(comm, {Operation::kAllToAllV, in, out, 0, type, {}, 0, {}, to, from}, stream);
+  return Run(comm, {{Operation::kAllToAllV, 0, type}, in, out, 0, to, from}, stream);
 }
 inline Result Broadcast(const Comm& comm, const void* in, void* out, uint64_t count, DType type,
                         uint32_t root_index, backend::Stream& stream,
                         Variant variant = Variant::kAuto) {
-  return Run(comm, {Operation::kBroadcast, in, out, count, type, {}, root_index, variant}, stream);
+  return Run(comm, {{Operation::kBroadcast, count, type, {}, variant}, in, out, root_index},
+             stream);
 }
 inline Result Barrier(const Comm& comm, backend::Stream& stream) {
-  return Run(comm, {Operation::kBarrier}, stream);
+  return Run(comm, {{Operation::kBarrier}}, stream);
 }
 
 // One side of a message between this member and `peer_index`, which may be this one, too.

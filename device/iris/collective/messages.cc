@@ -6,7 +6,6 @@
 #include <cstdint>
 
 #include "iris/collective/collective.h"
-#include "iris/collective/impl/request.h"
 #include "iris/collective/variants/variant.h"
 #include "iris/rounds/layout.h"
 
@@ -21,15 +20,14 @@ bool Sends(const Message& message) { return message.in != nullptr; }
 Request RequestOf(const Comm& comm, const Message& message) {
   const uint32_t me = comm.team.index;
   const bool sends = Sends(message);
-  return {.operation = Operation::kSendRecv,
-          .in = message.in,
-          .out = message.out,
-          .count = message.count,
-          .type = message.type,
-          .in_rows = sends ? 1u : 0u,
-          .out_rows = sends ? 0u : 1u,
-          .root = sends ? me : message.peer_index,
-          .to = sends ? message.peer_index : me};
+  Request request = {{{Operation::kSendRecv, message.count, message.type},
+                      message.in,
+                      message.out,
+                      sends ? me : message.peer_index}};
+  request.in_rows = sends ? 1 : 0;
+  request.out_rows = sends ? 0 : 1;
+  request.receiver = sends ? message.peer_index : me;
+  return request;
 }
 
 const void* BufferOf(const Message& message) { return Sends(message) ? message.in : message.out; }

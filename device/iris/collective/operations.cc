@@ -1,17 +1,152 @@
-// The launchers. The plan decides how an operation goes, its variant what is launched.
+// The launchers: each checks a call, plans it and launches its variant. Plans are made by the rules
+// of the Comm and the rows of the variants, and are final.
 #include <cstdint>
 
 #include "iris/collective/collective.h"
-#include "iris/collective/impl/request.h"
 #include "iris/collective/table.h"
 #include "iris/collective/variants/variant.h"
+#include "iris/rounds/layout.h"
 
 namespace iris::ccl {
+namespace {
+
+using Row = ResolvedRules::Row;
+
+// Bytes of the larger of in and out.
+uint64_t BytesOf(const Shape& shape, uint32_t members) {
+  const uint64_t bytes = shape.count * DTypeBytes(shape.type);
+  switch (shape.operation) {
+    case Operation::kReduceScatter:
+    case Operation::kAllGather:
+    case Operation::kAllToAll:
+    case Operation::kGather:
+    case Operation::kScatter:
+      return bytes * members;
+    case Operation::kAllToAllV:
+      return 4 << 20;  // sizes differ from member to member: the grid must not
+    default:
+      return bytes;
+  }
+}
+
+bool Has(Variant variant, const Shape& shape, uint32_t members) {
+  const impl::VariantRow* row = impl::FindRow(impl::kRows, variant);
+  return row != nullptr && (row->operations & impl::Bit(shape.operation)) != 0 &&
+         (row->supports == nullptr || row->supports(shape, members));
+}
+
+// Returns true if a Comm has the variant for this shape.
+bool Has(const Comm& comm, Variant variant, const Shape& shape) {
+  const bool lines = variant == Variant::kLines || variant == Variant::kTwoLines;
+  return !(lines && comm.config.without_lines) && Has(variant, shape, comm.team.size);
+}
+
+// Returns the variant that supports every call of an operation.
+Variant Usual(Operation operation) {
+  return operation == Operation::kAllReduce || operation == Operation::kReduce ? Variant::kTwoShot
+                                                                               : Variant::kDirect;
+}
+
+// The variant and its rule. Rules of a variant that does not have the call are skipped.
+Plan FollowRules(const Comm& comm, const Shape& shape, uint64_t bytes) {
+  Variant wanted = shape.variant;
+  if (wanted != Variant::kAuto && !Has(comm, wanted, shape)) wanted = Usual(shape.operation);
+  const uint32_t operation = static_cast<uint32_t>(shape.operation);
+  if (operation < kOperationCount) {
+    const uint32_t begin = operation == 0 ? 0 : comm.rules.end[operation - 1];
+    for (uint32_t i = begin; i < comm.rules.end[operation]; ++i) {
+      const Row& row = comm.rules.rows[i];
+      if (bytes > row.max_bytes) continue;
+      if (wanted != Variant::kAuto && row.variant != wanted) continue;
+      if (wanted == Variant::kAuto) {
+        if (row.variant == Variant::kCopyEngine && !comm.config.symmetric) continue;
+        if (!Has(comm, row.variant, shape)) continue;
+      }
+      return {row.variant, row.blocks, row.threads, row.unroll};
+    }
+  }
+  if (wanted == Variant::kAuto) {
+    wanted = Has(comm, Variant::kDirect, shape) ? Variant::kDirect : Usual(shape.operation);
+  }
+  return {wanted, 0, 0, 0};
+}
+
+}  // namespace
+
+bool HasVariant(Operation operation, Variant variant) {
+  if (operation > Operation::kSendRecv || operation == Operation::kBarrier) return false;
+  const impl::VariantRow* row = impl::FindRow(impl::kRows, variant);
+  return row != nullptr && (row->operations & impl::Bit(operation)) != 0;
+}
+
+Plan Choose(const Comm& comm, const Shape& shape) {
+  if (comm.team.size == 1 && shape.operation != Operation::kBarrier) {
+    return {Variant::kCopyEngine, 0, 0};
+  }
+  const Config& config = comm.config;
+  const uint64_t bytes = BytesOf(shape, comm.team.size);
+  Plan plan = FollowRules(comm, shape, bytes);
+  if (config.block_threads != 0) plan.threads = config.block_threads;
+  if (config.blocks != 0) plan.blocks = config.blocks;
+  if (config.unroll != 0) plan.unroll = config.unroll;
+  plan.unroll = plan.unroll == 0 ? 1 : plan.unroll > kMaxUnroll ? kMaxUnroll : plan.unroll;
+  impl::FindRow(impl::kRows, plan.variant)->fit(comm, shape, bytes, &plan);
+  return plan;
+}
+
 namespace impl {
 
+Result CheckRequest(const Comm& comm, Request* request, bool* nothing) {
+  *nothing = false;
+  if (Result result = CheckComm(comm); !result.ok()) return result;
+  const uint64_t element_bytes = DTypeBytes(request->type);
+  if (element_bytes == 0) return Invalid("no such data type");
+  const bool reduces = request->operation == Operation::kAllReduce ||
+                       request->operation == Operation::kReduceScatter ||
+                       request->operation == Operation::kReduce;
+  if (reduces && request->type > DType::kU8) {
+    return {StatusCode::kUnimplemented,
+            "reductions know the types f32, f64, f16, bf16, i32, i64 and u8"};
+  }
+  if (request->op > ReduceOp::kAvg) return Invalid("no such reduce op");
+  if (!IsVariant(static_cast<uint32_t>(request->variant))) return Invalid("no such variant");
+  constexpr uint64_t kLimit = 1ull << 47;
+  if (request->count > kLimit / element_bytes / comm.team.size) {
+    return Invalid("the count is too large");
+  }
+  if (request->count == 0) {
+    *nothing = true;
+    return {};
+  }
+  const uint64_t row_bytes = request->count * element_bytes;
+  // Offsets of what nobody reads or writes do not matter, but are in the heap.
+  request->in_offset_bytes = 0;
+  request->out_offset_bytes = 0;
+  if (request->in_rows != 0) {
+    const Result result = CheckBuffer(comm, request->in, request->in_rows * row_bytes,
+                                      element_bytes, &request->in_offset_bytes);
+    if (!result.ok()) return result;
+  }
+  if (request->out_rows != 0) {
+    const Result result = CheckBuffer(comm, request->out, request->out_rows * row_bytes,
+                                      element_bytes, &request->out_offset_bytes);
+    if (!result.ok()) return result;
+  }
+  if (request->in_rows != 0 && request->out_rows != 0 &&
+      Overlap(request->in, request->in_rows * row_bytes, request->out,
+              request->out_rows * row_bytes)) {
+    const uint64_t in = reinterpret_cast<uint64_t>(request->in);
+    const uint64_t out = reinterpret_cast<uint64_t>(request->out);
+    if (!request->in_place_ok ||
+        in != out + static_cast<uint64_t>(request->in_place_rows) * row_bytes) {
+      return Invalid("in and out overlap otherwise than in place");
+    }
+  }
+  return {};
+}
+
 Result LaunchRequest(const Comm& comm, const Request& request, backend::Stream& stream) {
-  const Plan plan =
-      Choose(comm, {request.operation, request.count, request.type, request.op, request.variant});
+  const Plan plan = Choose(comm, request);
   return FindRow(kRows, plan.variant)->launch({comm, request, plan}, stream);
 }
 
@@ -60,7 +195,7 @@ Result CompleteRequest(const Comm& comm, Request* request) {
       return Invalid("no such collective");
   }
   if (!HasRoot(request->operation)) {
-    request->root = impl::kNoRoot;
+    request->root = CallRecord::kNobody;
   } else if (request->root >= n) {
     return Invalid("the root is not a member");
   }
@@ -101,12 +236,8 @@ Result RunAllToAllV(const Comm& comm, const Call& call, backend::Stream& stream)
     return Invalid("a member sends itself another count than it expects");
   }
   // Counts differ between members, so each pair compares its own.
-  Request request = {.operation = Operation::kAllToAllV,
-                     .in = in,
-                     .out = out,
-                     .count = 0,
-                     .type = call.type,
-                     .vector = &vector};
+  Request request = {{{call.operation, 0, call.type}, in, out, CallRecord::kNobody}};
+  request.vector = &vector;
   if (in_bytes != 0) {
     const Result result =
         impl::CheckBuffer(comm, in, in_bytes, element_bytes, &request.in_offset_bytes);
@@ -142,17 +273,11 @@ Result PrepareKernels() { return impl::PrepareRows(impl::kRows); }
 Result Run(const Comm& comm, const Call& call, backend::Stream& stream) {
   if (Result result = impl::CheckComm(comm); !result.ok()) return result;
   if (call.operation == Operation::kAllToAllV) return RunAllToAllV(comm, call, stream);
-  Request request = {.operation = call.operation,
-                     .in = call.in,
-                     .out = call.out,
-                     .count = call.count,
-                     .type = call.type,
-                     .op = call.op,
-                     .root = call.root,
-                     .variant = call.variant};
   if (call.operation == Operation::kBarrier) {
-    return impl::LaunchRequest(comm, {call.operation, nullptr, nullptr, 0, DType::kU8}, stream);
+    return impl::LaunchRequest(
+        comm, {{{Operation::kBarrier}, nullptr, nullptr, CallRecord::kNobody}}, stream);
   }
+  Request request = {call};
   if (Result result = CompleteRequest(comm, &request); !result.ok()) return result;
   bool nothing = false;
   const Result result = impl::CheckRequest(comm, &request, &nothing);

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "iris/collective/impl/request.h"
+#include "iris/rounds/launch.h"
 #include "iris/rounds/layout.h"
 #include "iris/translate.h"
 

@@ -110,14 +110,14 @@ PairCall PairOf(const Start& start, bool alone) {
   const uint32_t n = comm.team.size;
   const uint32_t me = comm.team.index;
   const bool sends = request.root == me;
-  const uint32_t low = request.root < request.to ? request.root : request.to;
-  const uint32_t high = request.root < request.to ? request.to : request.root;
+  const uint32_t low = request.root < request.receiver ? request.root : request.receiver;
+  const uint32_t high = request.root < request.receiver ? request.receiver : request.root;
   const MessagePlaces places = PlacesOf(comm.config);
   Common common = CommonOf(start);
   common.sync_offset_bytes =
-      comm.workspace_offset_bytes + PairOffset(n, comm.config, request.root, request.to);
+      comm.workspace_offset_bytes + PairOffset(n, comm.config, request.root, request.receiver);
   common.answer_offset_bytes =
-      comm.workspace_offset_bytes + PairOffset(n, comm.config, request.to, request.root);
+      comm.workspace_offset_bytes + PairOffset(n, comm.config, request.receiver, request.root);
   const uint64_t place = (MessageDistance(request, n) - 1) % places.distances;
   common.stage_offset_bytes += place * places.blocks * 2 * comm.config.stage_bytes;
   common.ends = 0;  // not an operation of the team
@@ -167,7 +167,7 @@ Result LaunchPairs(const Comm& comm, const Request* const* requests, uint32_t n,
   PairCalls<N> calls = {};
   Plan all = {Variant::kDirect, 0, 0, 1};
   for (uint32_t k = 0; k < n; ++k) {
-    const Plan plan = Choose(comm, {Operation::kSendRecv, requests[k]->count, requests[k]->type});
+    const Plan plan = Choose(comm, *requests[k]);
     calls.each[k] = PairOf({comm, *requests[k], plan}, false);
     all.blocks += plan.blocks;
     if (plan.threads > all.threads) all.threads = plan.threads;

@@ -1,4 +1,5 @@
-// VariantRow: what the launcher knows of a variant. Each row is in the variant's own file; shared
+// A call on its way from the launcher of its operation to the launch of its variant, and VariantRow:
+// what the launcher knows of a variant. Each row is in the variant's own file; shared
 // code is here. Host code. A new variant needs its line in the list of iris/ccl_types.h, and a file
 // here that defines the row k<Name>Row.
 #pragma once
@@ -8,8 +9,8 @@
 #include "iris/backend/select.h"
 #include "iris/collective/collective.h"
 #include "iris/collective/impl/calls.h"
-#include "iris/collective/impl/request.h"
 #include "iris/rounds/launch.h"
+#include "iris/rounds/layout.h"
 
 namespace iris::ccl::impl {
 
@@ -21,6 +22,28 @@ inline constexpr uint32_t kReduceScatterBit = Bit(Operation::kReduceScatter);
 inline constexpr uint32_t kMovementBits = Bit(Operation::kAllGather) | Bit(Operation::kAllToAll) |
                                           Bit(Operation::kBroadcast) | Bit(Operation::kGather) |
                                           Bit(Operation::kScatter);
+
+// A call on its way to the launch of its variant.
+struct Request : Call {
+  uint32_t in_rows = 1;   // that `in` has here; 0: it is not read here
+  uint32_t out_rows = 1;  // likewise
+  bool in_place_ok = true;
+  int64_t in_place_rows = 0;                // in place: in == out + so many rows
+  uint32_t receiver = CallRecord::kNobody;  // kSendRecv; `root` sends
+  const Vector* vector = nullptr;           // kAllToAllV
+
+  // Where the buffers lie in this member's heap, as CheckRequest finds; kNotInHeap.
+  uint64_t in_offset_bytes = 0;
+  uint64_t out_offset_bytes = 0;
+};
+
+// Places in the team from a message's sender to its receiver, 1 to n - 1.
+inline uint32_t MessageDistance(const Request& message, uint32_t n) {
+  return (message.receiver + n - message.root) % n;
+}
+
+// Checks the arguments of a call and fills in its offsets. *nothing: nothing is to be done.
+Result CheckRequest(const Comm& comm, Request* request, bool* nothing);
 
 // A call with its plan.
 struct Start {
