@@ -213,9 +213,9 @@ absl::Status Communicator::Exchange(const char* what, absl::Span<ccl::Message> m
     group_.Add(messages.front());
     return absl::OkStatus();
   }
-  const Result result =
-      backend_.Exchange(comm_, messages.data(), static_cast<uint32_t>(messages.size()), stream);
-  return result.ok() ? absl::OkStatus() : FromDevice(result, what);
+  return FromDevice(
+      backend_.Exchange(comm_, messages.data(), static_cast<uint32_t>(messages.size()), stream),
+      what);
 }
 
 absl::Status Communicator::GroupStart() {
@@ -229,9 +229,9 @@ absl::Status Communicator::GroupEnd(backend::Stream* stream) {
   if (!status.ok() || stream == nullptr) return status;
   if (status = Usable(); !status.ok()) return Annotate(status, "group_end");
   const absl::Span<const ccl::Message> messages = group_.messages();
-  const Result result =
-      backend_.Exchange(comm_, messages.data(), static_cast<uint32_t>(messages.size()), *stream);
-  return result.ok() ? absl::OkStatus() : FromDevice(result, "group_end");
+  return FromDevice(
+      backend_.Exchange(comm_, messages.data(), static_cast<uint32_t>(messages.size()), *stream),
+      "group_end");
 }
 
 absl::StatusOr<uint64_t> Communicator::MatmulBytes(const HostContext& context,
@@ -270,19 +270,19 @@ absl::Status Communicator::Matmul(const ops::Matmul& call, backend::Stream& stre
   const ops::Problem& problem = call.problem;
   const TraceRecorder::Span span(context_.trace(), TraceHostCall::kLaunch, 0,
                                  static_cast<uint64_t>(problem.operation));
-  const std::string what = CallText(problem);
-  if (absl::Status status = Usable(); !status.ok()) return Annotate(status, what);
+  const auto what = [&] { return CallText(problem); };
+  if (absl::Status status = Usable(); !status.ok()) return Annotate(status, what());
   for (const auto& [name, p] : {std::pair<const char*, const void*>{"A", call.a},
                                 {"B", call.b},
                                 {"D", call.d},
                                 {"the bias", call.bias}}) {
     if (p == nullptr) continue;
     absl::Status status = context_.CheckShared(name, p, team_.ranks);
-    if (!status.ok()) return Annotate(status, what);
+    if (!status.ok()) return Annotate(status, what());
   }
   ops::LaunchPlan plan;
   const Result result = backend_.LaunchMatmul(comm_, call, stream, &plan);
-  if (!result.ok()) return FromDevice(result, what);
+  if (!result.ok()) return FromDevice(result, what());
   // A pair is two operations of the device: the round that compares the calls, and the collective.
   const bool pair = plan.variant == ops::Variant::kPair && team_.ranks.size() > 1;
   for (int i = 0; i < (pair ? 2 : 1); ++i) {
@@ -310,21 +310,21 @@ absl::Status Communicator::PutMoe(ccl::Operation what, const moe::Config& config
                                   uint32_t tokens, DType type, Start start) {
   const TraceRecorder::Span span(context_.trace(), TraceHostCall::kLaunch, 0,
                                  static_cast<uint64_t>(what));
-  const std::string text = CallText(ccl::OperationName(what), config);
-  if (absl::Status status = Usable(); !status.ok()) return Annotate(status, text);
+  const auto text = [&] { return CallText(ccl::OperationName(what), config); };
+  if (absl::Status status = Usable(); !status.ok()) return Annotate(status, text());
   absl::Status status = context_.CheckShared("the workspace", workspace, team_.ranks);
-  if (!status.ok()) return Annotate(status, text);
+  if (!status.ok()) return Annotate(status, text());
   moe::Sizes sizes;
   Result result = backend_.MoeSizesOf(comm_.team.size, comm_.team.index, config, &sizes);
-  if (!result.ok()) return FromDevice(result, text);
+  if (!result.ok()) return FromDevice(result, text());
   // Other members write into it: what is not there would end their processes.
   if (context_.Locate(workspace).ok() && !context_.IsMapped(workspace, sizes.workspace_bytes)) {
     return absl::InvalidArgumentError(absl::StrCat(
-        text, ": the workspace begins in the heap and reaches beyond it: allocate ",
+        text(), ": the workspace begins in the heap and reaches beyond it: allocate ",
         base::SizeText(sizes.workspace_bytes), " for it, as the sizes of the config say"));
   }
   result = start();
-  if (!result.ok()) return FromDevice(result, text);
+  if (!result.ok()) return FromDevice(result, text());
   log_.Put(what, uint64_t{tokens} * config.hidden, static_cast<uint8_t>(type));
   return absl::OkStatus();
 }
@@ -354,8 +354,8 @@ absl::Status Communicator::Norm(const norm::Norm& call, backend::Stream& stream)
   const norm::Problem& problem = call.problem;
   const TraceRecorder::Span span(context_.trace(), TraceHostCall::kLaunch, 0,
                                  static_cast<uint64_t>(problem.operation));
-  const std::string what = CallText(problem);
-  if (absl::Status status = Usable(); !status.ok()) return Annotate(status, what);
+  const auto what = [&] { return CallText(problem); };
+  if (absl::Status status = Usable(); !status.ok()) return Annotate(status, what());
   for (const auto& [name, p] : {std::pair<const char*, const void*>{"in", call.in},
                                 {"the residual", call.residual},
                                 {"residual_out", call.residual_out},
@@ -365,10 +365,10 @@ absl::Status Communicator::Norm(const norm::Norm& call, backend::Stream& stream)
                                 {"the scales", call.scales}}) {
     if (p == nullptr) continue;
     absl::Status status = context_.CheckShared(name, p, team_.ranks);
-    if (!status.ok()) return Annotate(status, what);
+    if (!status.ok()) return Annotate(status, what());
   }
   const Result result = backend_.LaunchNorm(comm_, call, stream);
-  if (!result.ok()) return FromDevice(result, what);
+  if (!result.ok()) return FromDevice(result, what());
   if (problem.rows != 0) {
     log_.Put(problem.operation, problem.rows * problem.hidden, static_cast<uint8_t>(problem.in));
   }
