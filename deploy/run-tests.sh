@@ -64,8 +64,10 @@ run() {
 }
 
 # A test that fails is tried once more: what passes then is named as flaky, which is to be mended.
-test_options=(--test_output=summary --test_summary=none "--local_test_jobs=$(nproc)" --flaky_test_attempts=2
-  --modify_execution_info=TestRunner=+no-cache)
+# One job more than there are CPUs, because many tests wait most of their time. Compilers still get one CPU each.
+jobs=$(($(nproc) + 1))
+test_options=(--test_output=summary --test_summary=none "--jobs=$jobs" "--local_test_jobs=$jobs"
+  --flaky_test_attempts=2 --modify_execution_info=TestRunner=+no-cache)
 
 # Everything as it ships. C++ tests of host code run under AddressSanitizer instead, which is stricter, but for those
 # with cases that sanitizers leave out, and those of irisd's confinement, which it does without there: tag `plain`.

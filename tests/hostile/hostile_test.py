@@ -26,7 +26,7 @@ from tests.python import irisd
 from tests.python import junit
 
 ALICE, BOB = house.ATTACKER_UIDS
-ATTACK_SECONDS = 20.0 if house.LONG else 2.5
+ATTACK_SECONDS = 20.0 if house.LONG else 2.0
 ALLOCATIONS = 27_000 if house.LONG else 6_000
 JOIN_RATIO = 3
 JOIN_SECONDS_MAX = 0.0 if house.LONG else 1.0  # a join that is faster is never wrong

@@ -36,7 +36,7 @@ ATTACKER_UIDS = (61001, 61002)
 HONEST_LINE = re.compile(r'job="?(job|join)-')  # of the log: the names that bystanders give their jobs
 IRISD_UID = 61030  # of an irisd that is not root
 
-IDLE_SECONDS = 3.0 if LONG else 1.0
+IDLE_SECONDS = 3.0 if LONG else 0.4
 RETURN_SECONDS = 30
 RETURN_RATIO = 1.1
 RETURN_BYTES = 1 << 20  # what code that ran for the first time may take
