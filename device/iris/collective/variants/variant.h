@@ -1,7 +1,7 @@
-// A call on its way from the launcher of its operation to the launch of its variant, and VariantRow:
-// what the launcher knows of a variant. Each row is in the variant's own file; shared
-// code is here. Host code. A new variant needs its line in the list of iris/ccl_types.h, and a file
-// here that defines the row k<Name>Row.
+// Request, a call on its way from the launcher to its variant, and VariantRow, what the launcher
+// knows of a variant. Each row is in the variant's own file; shared code is here. Host code. A new
+// variant needs its line in the list of iris/ccl_types.h, and a file here that defines the row
+// k<Name>Row.
 #pragma once
 
 #include <cstdint>
