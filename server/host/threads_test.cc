@@ -18,8 +18,8 @@ TEST(WorkerPoolTest, RunsWhatIsPosted) {
 }
 
 TEST(WorkerPoolTest, OneStuckTaskDoesNotHoldUpAnother) {
-  WorkerPool pool(2);
   absl::Notification release, ran;
+  WorkerPool pool(2);
   pool.Post([&release] { release.WaitForNotification(); });
   pool.Post([&ran] { ran.Notify(); });
   ran.WaitForNotification();
@@ -44,8 +44,8 @@ TEST(WorkerPoolTest, WorkPostedAfterStopIsDestroyed) {
 }
 
 TEST(WorkerPoolTest, TasksMayPostTasks) {
-  WorkerPool pool(1);
   absl::Notification ran;
+  WorkerPool pool(1);
   pool.Post([&pool, &ran] { pool.Post([&ran] { ran.Notify(); }); });
   ran.WaitForNotification();
 }
