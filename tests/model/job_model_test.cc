@@ -1056,7 +1056,7 @@ TEST(JobModel, StaysSoundOverRestarts) {
   Conditions conditions;
   conditions.with_reference = false;
   conditions.restarts = true;
-  RunModel("job_model_test (restarts)", conditions);
+  RunModel("job_model_test (restarts)", conditions, kOps / 2);
 }
 
 TEST(JobModel, StaysSoundWhenEverythingIsScarce) {
@@ -1067,7 +1067,7 @@ TEST(JobModel, StaysSoundWhenEverythingIsScarce) {
   conditions.limits.max_jobs = 3;
   conditions.limits.max_jobs_per_uid = 1;
   conditions.limits.max_heap_bytes_per_uid = 12 * kGranularity;
-  RunModel("job_model_test (scarce)", conditions);
+  RunModel("job_model_test (scarce)", conditions, kOps / 2);
 }
 
 // Another way to say it: from a stuck rank a way along what ranks need comes back to where it was.
