@@ -37,7 +37,7 @@ class HostContext {
   // Collective over the job's ranks. It makes the rank's device that of the calling thread. Errors
   // are those of HeapService.Join in docs/protocol.md; kUnavailable names the socket and says how
   // to start irisd.
-  static absl::StatusOr<Owned> Create(const ContextOptions& options);
+  static absl::StatusOr<Owned> Create(const HostContextOptions& options);
   HostContext(const HostContext&) = delete;
   HostContext& operator=(const HostContext&) = delete;
 
@@ -148,7 +148,7 @@ class HostContext {
   // Warns once for each device on which processes take turns.
   void WarnOfSharedDevice() const;
   absl::Duration TimeOr(absl::Duration timeout) const {
-    return timeout == absl::ZeroDuration() ? membership_->options().timeout : timeout;
+    return timeout == absl::ZeroDuration() ? membership_->timeout() : timeout;
   }
   bool InHeap(uint64_t offset_bytes, uint64_t bytes) const {
     return offset_bytes <= heap_bytes() && bytes <= heap_bytes() - offset_bytes;

@@ -3,6 +3,8 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include <chrono>
+
 #include "absl/strings/str_cat.h"
 #include "client/base/launcher.h"
 #include "client/base/log.h"
@@ -19,7 +21,7 @@ constexpr uint64_t kTraceEvents = ((1 << 20) - sizeof(TraceArea)) / sizeof(Trace
 constexpr uint64_t kTracedHeapBytes = 256ull << 20;
 constexpr uint64_t kTraceEventsMax = 1 << 24;
 
-absl::Status ResolveTrace(const Getter& get, ContextOptions* options) {
+absl::Status ResolveTrace(const Getter& get, HostContextOptions* options) {
   options->trace_file = get("IRIS_TRACE").value_or("");
   options->trace_events =
       !options->trace_file.empty() || options->heap_bytes >= kTracedHeapBytes ? kTraceEvents : 0;
@@ -44,8 +46,9 @@ std::string NameOfLoneJob() {
 
 }  // namespace
 
-absl::StatusOr<ContextOptions> ResolveOptions(const ContextOptions& options, const Getter& get) {
-  ContextOptions resolved = options;
+absl::StatusOr<HostContextOptions> ResolveOptions(const HostContextOptions& options,
+                                                  const Getter& get) {
+  HostContextOptions resolved = options;
   const bool all_given = options.rank >= 0 && options.n_ranks >= 0;
   base::LauncherInfo launcher;
   launcher.launcher = "none";
@@ -82,6 +85,12 @@ absl::StatusOr<ContextOptions> ResolveOptions(const ContextOptions& options, con
         return WrongVariable("IRIS_HEAP_BYTES", *text, base::kBytesGrammar);
       }
     }
+  }
+  for (auto* const timeout : {&resolved.join_timeout, &resolved.timeout}) {
+    if (*timeout == timeout->zero()) *timeout = std::chrono::seconds(60);
+  }
+  if (resolved.connect_timeout == resolved.connect_timeout.zero()) {
+    resolved.connect_timeout = std::chrono::seconds(2);
   }
   if (absl::Status status = ResolveTrace(get, &resolved); !status.ok()) return status;
   if (absl::Status status = CheckVariables(get); !status.ok()) return status;

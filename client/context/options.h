@@ -11,7 +11,7 @@ namespace iris::internal {
 // Fills each field that is left out from the environment, else with its default. The launcher's
 // variables are not looked at if rank and n_ranks are both given. kInvalidArgument names the option
 // or variable that is wrong.
-absl::StatusOr<ContextOptions> ResolveOptions(const ContextOptions& options,
-                                              const Getter& get = Environment);
+absl::StatusOr<HostContextOptions> ResolveOptions(const HostContextOptions& options,
+                                                  const Getter& get = Environment);
 
 }  // namespace iris::internal

@@ -56,9 +56,9 @@ FrameCalls::Answer CallOn(SessionClient& session, wire::CallMethod method,
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<IrisdControlPlane>> IrisdControlPlane::Connect(
-    const Options& options) {
-  std::unique_ptr<IrisdControlPlane> plane(new IrisdControlPlane(options));
-  auto session = plane->OpenSession(options.connect_timeout);
+    SessionOptions options) {
+  std::unique_ptr<IrisdControlPlane> plane(new IrisdControlPlane(std::move(options)));
+  auto session = plane->OpenSession(plane->options_.connect_timeout);
   if (!session.ok()) return session.status();
   plane->UseSession(*session);
   plane->runtime_dir_ = (*session)->runtime_dir();
@@ -144,13 +144,13 @@ absl::StatusOr<T> IrisdControlPlane::Parsed(const FrameCalls::Answer& answer,
 
 absl::StatusOr<JoinedJob> IrisdControlPlane::Join(const ContextOptions& options,
                                                   absl::Time deadline) {
-  const absl::Time give_up = DeadlineIn(options.join_timeout);
-  ContextOptions wanted = options;
+  absl::Duration timeout = absl::FromChrono(options.join_timeout);
+  const absl::Time give_up = DeadlineIn(timeout);
   absl::Duration backoff = kReconnectBackoffMin;
   for (;;) {
     const FrameCalls::Answer answer = CallNow(
         wire::CallMethod::kJoin,
-        [&](uint64_t session_id) { return EncodeJoin(session_id, wanted); }, deadline);
+        [&](uint64_t session_id) { return EncodeJoin(session_id, options, timeout); }, deadline);
     if (answer.status.ok()) return Parsed(answer, DecodeJoinReply);
     // irisd that stops says so before its sessions end.
     const bool gone = !answer.answered && absl::IsUnavailable(answer.status) &&
@@ -161,8 +161,8 @@ absl::StatusOr<JoinedJob> IrisdControlPlane::Join(const ContextOptions& options,
     backoff = std::min(backoff * 2, kReconnectBackoffMax);
     if (absl::Status status = ConnectToNext(answer.status, give_up); !status.ok()) return status;
     log::Warning(answer.status.message(), "; joining again");
-    wanted.join_timeout = give_up - Now();
-    if (wanted.join_timeout <= absl::ZeroDuration()) return answer.status;
+    timeout = give_up - Now();
+    if (timeout <= absl::ZeroDuration()) return answer.status;
   }
 }
 

@@ -13,6 +13,7 @@
 #include "client/base/clock.h"
 #include "client/base/utf8.h"
 #include "device/base/bytes.h"
+#include "iris/dtype.h"
 #include "proto/wire/limits.h"
 
 namespace iris::internal {
@@ -34,6 +35,14 @@ std::string Quoted(const std::string& name) {
 std::string RegisterText(const void* memory, const AllocateOptions& options) {
   return absl::StrCat("register ", base::SizeText(options.bytes), " at 0x",
                       absl::Hex(reinterpret_cast<uint64_t>(memory)), Quoted(options.name));
+}
+
+// Returns the type of the name; kNone for one that this library does not know.
+DType DTypeOfName(absl::string_view name) {
+  for (uint32_t type = 0; type < kDTypeCount; ++type) {
+    if (name == DTypeName(static_cast<DType>(type))) return static_cast<DType>(type);
+  }
+  return DType::kNone;
 }
 
 // Checks the name of a call that a rank makes alone; irisd judges names of the others.
@@ -198,7 +207,6 @@ absl::StatusOr<Allocation> TeamCalls::AllocateLocal(const AllocateOptions& wante
     (void)Free(*allocation);
     return status;
   }
-  allocation->name = wanted.name;
   return allocation;
 }
 
@@ -233,7 +241,7 @@ absl::StatusOr<Allocation> TeamCalls::Register(void* memory, const AllocateOptio
   if (!op.ok()) return Annotate(op.status(), what);
   const auto result = Operate(own_, what, *std::move(op));
   if (!result.ok()) return result.status();
-  return Allocation{result->offset_bytes, options.bytes, memory, own_.id, options.name};
+  return Allocation{result->offset_bytes, options.bytes, memory, own_.id};
 }
 
 absl::StatusOr<Allocation> TeamCalls::RegisterTogether(void* memory, const AllocateOptions& options,
@@ -363,8 +371,7 @@ absl::StatusOr<Allocation> TeamCalls::Allocated(const AllocateOptions& wanted, u
   const uint64_t offset = result->offset_bytes;
   ranges_->Add(offset, wanted.bytes, wanted.name, ranks);
   return Allocation{offset, wanted.bytes,
-                    reinterpret_cast<void*>(window_->address(options_.rank, offset)), team_id,
-                    wanted.name};
+                    reinterpret_cast<void*>(window_->address(options_.rank, offset)), team_id};
 }
 
 absl::Status TeamCalls::Free(const Allocation& allocation) {
@@ -441,9 +448,12 @@ absl::StatusOr<Opened> TeamCalls::OpenedAs(absl::string_view what, uint32_t rank
   const auto address_in = [&](uint32_t heap) {
     return reinterpret_cast<void*>(window_->address(heap, range.offset_bytes));
   };
-  return Opened{
-      rank,       range.offset_bytes, range.bytes, address_in(rank), address_in(options_.rank),
-      range.dtype};
+  return Opened{rank,
+                range.offset_bytes,
+                range.bytes,
+                address_in(rank),
+                address_in(options_.rank),
+                DTypeOfName(range.dtype)};
 }
 
 absl::Status TeamCalls::TakeOpened(uint32_t rank, const OpenedRange& range) {
