@@ -292,7 +292,7 @@ iris_code iris_barrier(iris_context* context, iris_team* team, int64_t timeout_n
   return WithTeam(context, team, [&](ContextObject& object, const iris::Team& members) {
     const absl::Status status = CheckTime(timeout_ns, "barrier: timeout_ns");
     if (!status.ok()) return status;
-    return object.host().Barrier(members, absl::Nanoseconds(timeout_ns));
+    return object.host().teams().Barrier(members, absl::Nanoseconds(timeout_ns));
   });
 }
 
@@ -304,7 +304,7 @@ iris_code iris_broadcast_bytes(iris_context* context, iris_team* team, const voi
     const bool is_root = root == object.host().rank();
     if (is_root && bytes > 0) IRIS_ABI_TRY(NotNull(data, "broadcast: the data"));
     const absl::string_view value(static_cast<const char*>(data), is_root ? bytes : 0);
-    IRIS_ASSIGN_OR_RETURN(auto came, object.host().Broadcast(value, root, members));
+    IRIS_ASSIGN_OR_RETURN(auto came, object.host().teams().Broadcast(value, root, members));
     Texts* const texts = ThreadTexts();
     if (texts == nullptr) return absl::FailedPreconditionError("broadcast: this thread has ended");
     texts->value = std::move(came);

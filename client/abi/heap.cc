@@ -53,7 +53,7 @@ iris_code iris_allocate(iris_context* context, iris_team* team,
                         const iris_allocate_options* options, iris_allocation* out) {
   return WithTeam(context, team, [&](ContextObject& object, const iris::Team& members) {
     return AllocateBy(options, out, [&](const iris::AllocateOptions& wanted) {
-      return object.host().Allocate(wanted, members);
+      return object.host().teams().Allocate(wanted, members);
     });
   });
 }
@@ -109,7 +109,8 @@ iris_code iris_free(iris_context* context, const iris_allocation* allocation) {
   return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {
     IRIS_ASSIGN_OR_RETURN(const auto given,
                           ReadStruct(allocation, kAllocationBytes, "iris_allocation"));
-    return object.host().Free({given.offset_bytes, given.bytes, given.address, given.team_id});
+    return object.host().teams().Free(
+        {given.offset_bytes, given.bytes, given.address, given.team_id});
   });
 }
 
@@ -122,7 +123,7 @@ iris_code iris_open_local(iris_context* context, uint32_t rank, const char* name
     // The place of the answer is known to be right before anything is open.
     IRIS_ABI_TRY(WriteStruct(iris_opened{}, "iris_opened", out));
     IRIS_ASSIGN_OR_RETURN(const auto opened,
-                          object.host().Open(rank, name, absl::Nanoseconds(timeout_ns)));
+                          object.host().teams().Open(rank, name, absl::Nanoseconds(timeout_ns)));
     iris_opened answer = {};
     answer.offset_bytes = opened.offset_bytes;
     answer.bytes = opened.bytes;

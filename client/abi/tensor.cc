@@ -165,7 +165,7 @@ absl::Status Create(ContextObject& object, const Team& team, const iris_tensor_o
   wanted.name = storage->name;
   wanted.dtype = view.dtype;
   wanted.shape.assign(view.shape, view.shape + view.n_dims);
-  auto allocation = object.host().Allocate(wanted, team);
+  auto allocation = object.host().teams().Allocate(wanted, team);
   absl::Status status = allocation.status();
   if (status.ok()) {
     storage->allocation = *std::move(allocation);
@@ -197,7 +197,7 @@ absl::Status Free(TensorObject& object) {
             : absl::StrCat("free: ", n_lent, " objects of other libraries, which DLPack gave ",
                            storage.Name(), ", still use it: end them first"));
   }
-  absl::Status freed = storage.state->host->Free(storage.allocation);
+  absl::Status freed = storage.state->host->teams().Free(storage.allocation);
   if (!freed.ok()) storage.exports.TakeBack();
   return freed;
 }

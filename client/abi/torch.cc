@@ -96,7 +96,7 @@ absl::Status FreeBlock(const Blocks::Block& block, void* stream) {
                      iris::base::SizeText(block.allocation.bytes),
                      " stay until the context ends, since something may use them still"));
   }
-  return held->host().Free(block.allocation);
+  return held->host().teams().Free(block.allocation);
 }
 
 absl::Status Free(void* memory, void* stream) {

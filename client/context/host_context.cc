@@ -109,6 +109,7 @@ absl::Status HostContext::MakeTrace() {
   auto made = TraceRecorder::Make(std::move(trace), &membership_->guard(), &window_.driver());
   if (!made.ok()) return made.status();
   trace_ = *std::move(made);
+  teams_.TraceBy(trace_.get());
   return absl::OkStatus();
 }
 

@@ -181,9 +181,18 @@ absl::StatusOr<OperationResult> TeamCalls::Operate(const Team& team, absl::strin
 
 absl::StatusOr<Allocation> TeamCalls::Allocate(const AllocateOptions& wanted, const Team& team,
                                                std::optional<absl::Duration> timeout) {
+  const TraceRecorder::Span span(trace_, TraceHostCall::kAllocate, wanted.bytes);
   const std::string what =
       absl::StrCat("allocate ", base::SizeText(wanted.bytes), Quoted(wanted.name));
   return Allocated(wanted, team.id, team.ranks, Operate(team, what, wanted, timeout));
+}
+
+template <typename Ask>
+absl::Status TeamCalls::GiveBack(uint64_t offset_bytes, Ask ask) {
+  std::optional<HeapRanges::Range> range = ranges_->Remove(offset_bytes);
+  const absl::Status status = ask();
+  if (!status.ok()) ranges_->Restore(offset_bytes, std::move(range));
+  return status;
 }
 
 absl::StatusOr<Allocation> TeamCalls::AllocateLocal(const AllocateOptions& wanted) {
@@ -204,7 +213,8 @@ absl::StatusOr<Allocation> TeamCalls::AllocateLocal(const AllocateOptions& wante
   }
   if (status.ok()) status = PublishAs(what, allocation->offset_bytes, wanted.bytes, wanted.name);
   if (!status.ok()) {
-    (void)Free(*allocation);
+    const uint64_t offset = allocation->offset_bytes;
+    (void)GiveBack(offset, [&] { return Operate(own_, what, FreeOp{offset}).status(); });
     return status;
   }
   return allocation;
@@ -375,6 +385,7 @@ absl::StatusOr<Allocation> TeamCalls::Allocated(const AllocateOptions& wanted, u
 }
 
 absl::Status TeamCalls::Free(const Allocation& allocation) {
+  const TraceRecorder::Span span(trace_, TraceHostCall::kFree, allocation.bytes);
   const std::string what = absl::StrCat("free the allocation at offset ", allocation.offset_bytes);
   if (absl::Status status = guard_->Usable(); !status.ok()) return Annotate(status, what);
   Team team;
@@ -406,20 +417,13 @@ absl::Status TeamCalls::Free(const Allocation& allocation) {
   return status;
 }
 
-template <typename Ask>
-absl::Status TeamCalls::GiveBack(uint64_t offset_bytes, Ask ask) {
-  std::optional<HeapRanges::Range> range = ranges_->Remove(offset_bytes);
-  const absl::Status status = ask();
-  if (!status.ok()) ranges_->Restore(offset_bytes, std::move(range));
-  return status;
-}
-
 absl::StatusOr<Opened> TeamCalls::Open(uint32_t rank, const std::string& name,
                                        absl::Duration timeout) {
+  const TraceRecorder::Span span(trace_, TraceHostCall::kOpen);
   const std::string what = absl::StrCat("open", Quoted(name), " of rank ", rank);
   if (absl::Status status = CheckName(what, name); !status.ok()) return status;
   const absl::Time start = Now();
-  const absl::Time deadline = DeadlineIn(timeout);
+  const absl::Time deadline = DeadlineIn(TimeOr(timeout));
   absl::Duration pause = kFirstPause;
   while (true) {
     auto result = Operate(own_, what, OpenOp{rank, name});
@@ -509,6 +513,7 @@ absl::Status TeamCalls::Grow(uint64_t bytes, const Team& world) {
 
 absl::StatusOr<std::string> TeamCalls::Broadcast(absl::string_view value, uint32_t root,
                                                  const Team& team) {
+  const TraceRecorder::Span span(trace_, TraceHostCall::kBroadcast, value.size());
   BroadcastOp op;
   op.root = root;
   if (root == options_.rank) op.value = value;
@@ -518,6 +523,7 @@ absl::StatusOr<std::string> TeamCalls::Broadcast(absl::string_view value, uint32
 }
 
 absl::StatusOr<Team> TeamCalls::CreateTeam(absl::Span<const uint32_t> ranks, const Team& parent) {
+  const TraceRecorder::Span span(trace_, TraceHostCall::kTeam);
   Team other;
   other.id = kNoTeam;
   other.ranks.assign(ranks.begin(), ranks.end());
@@ -526,6 +532,7 @@ absl::StatusOr<Team> TeamCalls::CreateTeam(absl::Span<const uint32_t> ranks, con
 }
 
 absl::StatusOr<Team> TeamCalls::SplitTeam(int32_t color, int32_t key, const Team& parent) {
+  const TraceRecorder::Span span(trace_, TraceHostCall::kTeam);
   return NewTeam("split a team", SplitOp{options_.rank, color, key}, parent, Team());
 }
 
@@ -547,6 +554,7 @@ absl::StatusOr<Team> TeamCalls::NewTeam(absl::string_view what, Operation op, co
 }
 
 absl::Status TeamCalls::DestroyTeam(const Team& team) {
+  const TraceRecorder::Span span(trace_, TraceHostCall::kTeam);
   const std::string what = absl::StrCat("destroy team ", team.id);
   auto state = Find(team);
   if (!state.ok()) return Annotate(state.status(), what);
@@ -573,9 +581,10 @@ absl::Status TeamCalls::DestroyTeam(const Team& team) {
 // Barriers.
 
 absl::Status TeamCalls::Barrier(const Team& team, absl::Duration timeout) {
+  const TraceRecorder::Span span(trace_, TraceHostCall::kBarrier);
   auto state = Find(team);
   if (!state.ok()) return Annotate(state.status(), "host barrier");
-  return Meet(**state, timeout);
+  return Meet(**state, TimeOr(timeout));
 }
 
 absl::Status TeamCalls::Meet(State& state, absl::Duration timeout) {
