@@ -1,5 +1,3 @@
-#include "client/context/options.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -7,9 +5,12 @@
 #include <chrono>
 #include <map>
 
-namespace iris::internal {
+#include "client/base/launcher.h"
+
+namespace iris::base {
 namespace {
 
+using internal::HostContextOptions;
 using ::testing::HasSubstr;
 
 absl::StatusOr<HostContextOptions> Resolve(const ContextOptions& options,
@@ -181,4 +182,4 @@ TEST(OptionsTest, MaxHeapBelowHeap) {
 }
 
 }  // namespace
-}  // namespace iris::internal
+}  // namespace iris::base
