@@ -79,11 +79,11 @@ class IrisdControlPlane : public ControlPlane {
   absl::Status ConnectToNext(const absl::Status& ended, absl::Time deadline);
   // CallOn the present session, with what `encode` makes of its id.
   template <typename Encode>
-  FrameCalls::Answer CallNow(wire::CallMethod method, const Encode& encode, absl::Time deadline,
-                             FrameCalls::Caller caller = FrameCalls::Caller::kMember);
+  SessionClient::Answer CallNow(wire::CallMethod method, const Encode& encode, absl::Time deadline,
+                                SessionClient::Caller caller = SessionClient::Caller::kMember);
   // Decodes an answer. An error of `decode` names the irisd.
   template <typename T>
-  absl::StatusOr<T> Parsed(const FrameCalls::Answer& answer,
+  absl::StatusOr<T> Parsed(const SessionClient::Answer& answer,
                            absl::StatusOr<T> (*decode)(absl::string_view)) const;
   void WatchLoop();
   // Reads one watch stream until it ends; says whether its session has ended with it.
