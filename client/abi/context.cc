@@ -1,5 +1,6 @@
 // Errors, versions, the launcher, and contexts; what ranks do together on the host.
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 
 #include "absl/time/time.h"
@@ -31,10 +32,6 @@ Texts::~Texts() { t_ended = true; }
 Texts* ThreadTexts() {
   thread_local Texts texts;
   return t_ended ? nullptr : &texts;
-}
-
-absl::Duration TimeOr(int64_t nanoseconds, absl::Duration otherwise) {
-  return nanoseconds == 0 ? otherwise : absl::Nanoseconds(nanoseconds);
 }
 
 absl::Status CheckVersions(const iris_context_options& options) {
@@ -173,7 +170,7 @@ iris_code iris_context_create(const iris_context_options* options, iris_context*
     IRIS_ABI_TRY(CheckTime(given.join_timeout_ns, "join_timeout_ns"));
     IRIS_ABI_TRY(CheckTime(given.timeout_ns, "timeout_ns"));
     IRIS_ABI_TRY(CheckTime(given.connect_timeout_ns, "connect_timeout_ns"));
-    internal::ContextOptions wanted;
+    internal::HostContextOptions wanted;
     wanted.job = TextOf(given.job);
     wanted.rank = given.rank;
     wanted.n_ranks = given.n_ranks;
@@ -184,9 +181,9 @@ iris_code iris_context_create(const iris_context_options* options, iris_context*
     wanted.device_uuid = TextOf(given.device_uuid);
     wanted.runtime_dir = TextOf(given.runtime_dir);
     wanted.kernels = TextOf(given.kernels);
-    wanted.join_timeout = TimeOr(given.join_timeout_ns, wanted.join_timeout);
-    wanted.timeout = TimeOr(given.timeout_ns, wanted.timeout);
-    wanted.connect_timeout = TimeOr(given.connect_timeout_ns, wanted.connect_timeout);
+    wanted.join_timeout = std::chrono::nanoseconds(given.join_timeout_ns);
+    wanted.timeout = std::chrono::nanoseconds(given.timeout_ns);
+    wanted.connect_timeout = std::chrono::nanoseconds(given.connect_timeout_ns);
     IRIS_ASSIGN_OR_RETURN(auto created, internal::HostContext::Create(wanted));
     auto state = std::make_shared<ContextState>(std::move(created));
     void* const handle =
@@ -292,10 +289,10 @@ iris_code iris_locate(iris_context* context, const void* address, uint32_t* rank
 }
 
 iris_code iris_barrier(iris_context* context, iris_team* team, int64_t timeout_ns) {
-  return WithTeam(context, team, [&](ContextObject& object, const internal::Team& members) {
+  return WithTeam(context, team, [&](ContextObject& object, const iris::Team& members) {
     const absl::Status status = CheckTime(timeout_ns, "barrier: timeout_ns");
     if (!status.ok()) return status;
-    return object.host().Barrier(members, absl::Nanoseconds(timeout_ns));
+    return object.host().teams().Barrier(members, absl::Nanoseconds(timeout_ns));
   });
 }
 
@@ -307,7 +304,7 @@ iris_code iris_broadcast_bytes(iris_context* context, iris_team* team, const voi
     const bool is_root = root == object.host().rank();
     if (is_root && bytes > 0) IRIS_ABI_TRY(NotNull(data, "broadcast: the data"));
     const absl::string_view value(static_cast<const char*>(data), is_root ? bytes : 0);
-    IRIS_ASSIGN_OR_RETURN(auto came, object.host().Broadcast(value, root, members));
+    IRIS_ASSIGN_OR_RETURN(auto came, object.host().teams().Broadcast(value, root, members));
     Texts* const texts = ThreadTexts();
     if (texts == nullptr) return absl::FailedPreconditionError("broadcast: this thread has ended");
     texts->value = std::move(came);

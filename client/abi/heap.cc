@@ -7,11 +7,10 @@
 #include "proto/wire/limits.h"
 
 using namespace iris::abi;  // functions in C have no namespace of their own
-namespace internal = iris::internal;
 
 namespace {
 
-absl::StatusOr<internal::AllocateOptions> ReadOptions(const iris_allocate_options* options) {
+absl::StatusOr<iris::AllocateOptions> ReadOptions(const iris_allocate_options* options) {
   IRIS_ASSIGN_OR_RETURN(const auto given,
                         ReadStruct(options, kAllocateOptionsBytes, "iris_allocate_options"));
   if (given.dtype < 0 || given.dtype >= static_cast<int>(iris::kDTypeCount)) {
@@ -20,11 +19,11 @@ absl::StatusOr<internal::AllocateOptions> ReadOptions(const iris_allocate_option
   if (given.n_dims > 0 && given.shape == nullptr) {
     return Invalid("allocate: a shape of ", given.n_dims, " dimensions is at null");
   }
-  internal::AllocateOptions wanted;
+  iris::AllocateOptions wanted;
   wanted.bytes = given.bytes;
   if (given.alignment_bytes != 0) wanted.alignment_bytes = given.alignment_bytes;
   wanted.name = TextOf(given.name);
-  wanted.dtype = iris::DTypeName(static_cast<iris::DType>(given.dtype));
+  wanted.dtype = static_cast<iris::DType>(given.dtype);
   // One more than irisd allows is enough for it to refuse, on every rank.
   const size_t n_dims = std::min(size_t{given.n_dims}, iris::wire::kMaxDims + 1);
   if (n_dims > 0) wanted.shape.assign(given.shape, given.shape + n_dims);
@@ -48,23 +47,13 @@ absl::Status AllocateBy(const iris_allocate_options* options, iris_allocation* o
   return WriteStruct(answer, "iris_allocation", out);
 }
 
-// The number of a type's name; a name that this library does not know is none.
-iris_dtype DTypeOfName(const std::string& name) {
-  for (size_t type = 0; type < iris::kDTypeCount; ++type) {
-    if (name == iris::DTypeName(static_cast<iris::DType>(type))) {
-      return static_cast<iris_dtype>(type);
-    }
-  }
-  return IRIS_DTYPE_NONE;
-}
-
 }  // namespace
 
 iris_code iris_allocate(iris_context* context, iris_team* team,
                         const iris_allocate_options* options, iris_allocation* out) {
-  return WithTeam(context, team, [&](ContextObject& object, const internal::Team& members) {
-    return AllocateBy(options, out, [&](const internal::AllocateOptions& wanted) {
-      return object.host().Allocate(wanted, members);
+  return WithTeam(context, team, [&](ContextObject& object, const iris::Team& members) {
+    return AllocateBy(options, out, [&](const iris::AllocateOptions& wanted) {
+      return object.host().teams().Allocate(wanted, members);
     });
   });
 }
@@ -72,7 +61,7 @@ iris_code iris_allocate(iris_context* context, iris_team* team,
 iris_code iris_allocate_local(iris_context* context, const iris_allocate_options* options,
                               iris_allocation* out) {
   return With<ContextObject>(context, [&](ContextObject& object) {
-    return AllocateBy(options, out, [&](const internal::AllocateOptions& wanted) {
+    return AllocateBy(options, out, [&](const iris::AllocateOptions& wanted) {
       return object.host().teams().AllocateLocal(wanted);
     });
   });
@@ -81,7 +70,7 @@ iris_code iris_allocate_local(iris_context* context, const iris_allocate_options
 iris_code iris_register(iris_context* context, void* memory, const iris_allocate_options* options,
                         iris_allocation* out) {
   return With<ContextObject>(context, [&](ContextObject& object) {
-    return AllocateBy(options, out, [&](const internal::AllocateOptions& wanted) {
+    return AllocateBy(options, out, [&](const iris::AllocateOptions& wanted) {
       return object.host().teams().Register(memory, wanted);
     });
   });
@@ -89,8 +78,8 @@ iris_code iris_register(iris_context* context, void* memory, const iris_allocate
 
 iris_code iris_register_symmetric(iris_context* context, iris_team* team, void* memory,
                                   const iris_allocate_options* options, iris_allocation* out) {
-  return WithTeam(context, team, [&](ContextObject& object, const internal::Team& members) {
-    return AllocateBy(options, out, [&](const internal::AllocateOptions& wanted) {
+  return WithTeam(context, team, [&](ContextObject& object, const iris::Team& members) {
+    return AllocateBy(options, out, [&](const iris::AllocateOptions& wanted) {
       return object.host().teams().RegisterTogether(memory, wanted, members);
     });
   });
@@ -112,7 +101,7 @@ iris_code iris_publish_local(iris_context* context, const iris_allocation* alloc
     IRIS_ASSIGN_OR_RETURN(const auto given,
                           ReadStruct(allocation, kAllocationBytes, "iris_allocation"));
     IRIS_ABI_TRY(NotNull(name, "publish: the name"));
-    return object.host().teams().Publish({given.offset_bytes, given.bytes, nullptr, 0, ""}, name);
+    return object.host().teams().Publish({given.offset_bytes, given.bytes, nullptr, 0}, name);
   });
 }
 
@@ -120,7 +109,8 @@ iris_code iris_free(iris_context* context, const iris_allocation* allocation) {
   return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {
     IRIS_ASSIGN_OR_RETURN(const auto given,
                           ReadStruct(allocation, kAllocationBytes, "iris_allocation"));
-    return object.host().Free({given.offset_bytes, given.bytes, given.address, given.team_id, ""});
+    return object.host().teams().Free(
+        {given.offset_bytes, given.bytes, given.address, given.team_id});
   });
 }
 
@@ -133,14 +123,14 @@ iris_code iris_open_local(iris_context* context, uint32_t rank, const char* name
     // The place of the answer is known to be right before anything is open.
     IRIS_ABI_TRY(WriteStruct(iris_opened{}, "iris_opened", out));
     IRIS_ASSIGN_OR_RETURN(const auto opened,
-                          object.host().Open(rank, name, absl::Nanoseconds(timeout_ns)));
+                          object.host().teams().Open(rank, name, absl::Nanoseconds(timeout_ns)));
     iris_opened answer = {};
     answer.offset_bytes = opened.offset_bytes;
     answer.bytes = opened.bytes;
     answer.address = opened.address;
-    answer.symmetric = opened.symmetric;
+    answer.symmetric = opened.symmetric_address;
     answer.rank = opened.rank;
-    answer.dtype = DTypeOfName(opened.dtype);
+    answer.dtype = static_cast<iris_dtype>(opened.dtype);
     return WriteStruct(answer, "iris_opened", out);
   });
 }
@@ -148,7 +138,7 @@ iris_code iris_open_local(iris_context* context, uint32_t rank, const char* name
 iris_code iris_close_local(iris_context* context, const iris_opened* opened) {
   return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {
     IRIS_ASSIGN_OR_RETURN(const auto given, ReadStruct(opened, kOpenedBytes, "iris_opened"));
-    internal::Opened range;
+    iris::Opened range;
     range.rank = given.rank;
     range.offset_bytes = given.offset_bytes;
     return object.host().teams().Close(range);

@@ -79,10 +79,9 @@ struct ContextObject : Object {
 
 struct TeamObject : Object {
   static constexpr Kind kKind = Kind::kTeam;
-  TeamObject(std::shared_ptr<ContextState> s, internal::Team t)
-      : state(std::move(s)), team(std::move(t)) {}
+  TeamObject(std::shared_ptr<ContextState> s, Team t) : state(std::move(s)), team(std::move(t)) {}
   const std::shared_ptr<ContextState> state;
-  const internal::Team team;
+  const Team team;
 };
 
 // Something of the backend's that is made and destroyed by it.

@@ -9,8 +9,7 @@ using namespace iris::abi;  // functions in C have no namespace of their own
 namespace {
 
 // A handle of a team that came of an operation.
-absl::Status Give(ContextObject& context, absl::StatusOr<iris::internal::Team> team,
-                  iris_team** out) {
+absl::Status Give(ContextObject& context, absl::StatusOr<iris::Team> team, iris_team** out) {
   if (!team.ok()) return team.status();
   return context.state->Give(std::make_unique<TeamObject>(context.state, *std::move(team)), out);
 }
@@ -49,7 +48,7 @@ iris_code iris_team_create(iris_context* context, iris_team* parent, const uint3
       return Invalid("create a team of ", n_ranks, " ranks: a team has at most ",
                      iris::kMaxTeamRanks);
     }
-    return Give(object, object.host().CreateTeam({ranks, n_ranks}, members), out);
+    return Give(object, object.host().teams().CreateTeam({ranks, n_ranks}, members), out);
   });
 }
 
@@ -57,7 +56,7 @@ iris_code iris_team_split(iris_context* context, iris_team* parent, int32_t colo
                           iris_team** out) {
   return WithTeam(context, parent, [&](auto& object, const auto& members) -> absl::Status {
     IRIS_ABI_TRY(NotNull(out, "split a team: the place for the handle"));
-    return Give(object, object.host().SplitTeam(color, key, members), out);
+    return Give(object, object.host().teams().SplitTeam(color, key, members), out);
   });
 }
 
@@ -68,7 +67,7 @@ iris_code iris_team_destroy(iris_context* context, iris_team* team) {
     }
     IRIS_ABI_TRY(object.host().Usable());
     absl::Status status;
-    if (members.member()) status = object.host().DestroyTeam(members);
+    if (members.member()) status = object.host().teams().DestroyTeam(members);
     if (status.ok()) object.state->Disown(Kind::kTeam, team);
     return status;
   });

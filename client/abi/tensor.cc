@@ -132,8 +132,8 @@ absl::Status FillTensor(const TensorObject& object, const fill::Description& des
       });
 }
 
-absl::Status Create(ContextObject& object, const internal::Team& team,
-                    const iris_tensor_options& given, iris_tensor** out) {
+absl::Status Create(ContextObject& object, const Team& team, const iris_tensor_options& given,
+                    iris_tensor** out) {
   IRIS_ASSIGN_OR_RETURN(const auto shape,
                         ListOf(given.shape, given.n_dims, "create a tensor: the shape"));
   const bool known = given.dtype >= 0 && given.dtype < static_cast<int>(kDTypeCount);
@@ -160,12 +160,12 @@ absl::Status Create(ContextObject& object, const internal::Team& team,
   // The handle comes first, because after the allocation other ranks depend on this one's success.
   iris_tensor* handle = nullptr;
   IRIS_ABI_TRY(GiveTensor(storage, view, object.host().rank(), &handle));
-  internal::AllocateOptions wanted;
+  AllocateOptions wanted;
   wanted.bytes = view.bytes();
   wanted.name = storage->name;
-  wanted.dtype = DTypeName(view.dtype);
+  wanted.dtype = view.dtype;
   wanted.shape.assign(view.shape, view.shape + view.n_dims);
-  auto allocation = object.host().Allocate(wanted, team);
+  auto allocation = object.host().teams().Allocate(wanted, team);
   absl::Status status = allocation.status();
   if (status.ok()) {
     storage->allocation = *std::move(allocation);
@@ -197,7 +197,7 @@ absl::Status Free(TensorObject& object) {
             : absl::StrCat("free: ", n_lent, " objects of other libraries, which DLPack gave ",
                            storage.Name(), ", still use it: end them first"));
   }
-  absl::Status freed = storage.state->host->Free(storage.allocation);
+  absl::Status freed = storage.state->host->teams().Free(storage.allocation);
   if (!freed.ok()) storage.exports.TakeBack();
   return freed;
 }

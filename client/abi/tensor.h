@@ -33,8 +33,8 @@ struct Storage {
   absl::Status Usable() const;
 
   const std::shared_ptr<ContextState> state;
-  internal::Allocation allocation;  // of the heap
-  internal::Team team;              // that allocated it
+  Allocation allocation;  // of the heap
+  Team team;              // that allocated it
   std::string name;
   Loans exports;                       // of DLPack, whose deleters were not called
   DLManagedTensor* foreign = nullptr;  // another library's, whose deleter ends it

@@ -23,7 +23,7 @@ namespace {
 struct Blocks {
   struct Block {
     iris_context* context = nullptr;
-    internal::Allocation allocation;
+    iris::Allocation allocation;
   };
   // The blocks at one address. There is more than one if torch keeps a block of a context that has
   // ended, and a later context has its heap at the same place. A free then does not say which block
@@ -61,7 +61,7 @@ absl::StatusOr<void*> Allocate(int64_t bytes, int32_t device) {
   if (bytes <= 0) return Invalid(bytes, " bytes are no memory");
   const Held<ContextObject> held(context);
   if (!held) return Unknown<ContextObject>(context);
-  internal::AllocateOptions options;
+  iris::AllocateOptions options;
   options.bytes = static_cast<uint64_t>(bytes);
   IRIS_ASSIGN_OR_RETURN(auto allocation, held->host().teams().AllocateLocal(options));
   void* const address = allocation.address;
@@ -96,7 +96,7 @@ absl::Status FreeBlock(const Blocks::Block& block, void* stream) {
                      iris::base::SizeText(block.allocation.bytes),
                      " stay until the context ends, since something may use them still"));
   }
-  return held->host().Free(block.allocation);
+  return held->host().teams().Free(block.allocation);
 }
 
 absl::Status Free(void* memory, void* stream) {

@@ -1,12 +1,13 @@
-// Rank, size and job name from the environment that a launcher made.
+// Rank, size and job name from the environment that a launcher made, and the options of a context
+// that these and other variables fill in.
 #pragma once
 
 #include <functional>
-#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "client/base/environment.h"
+#include "client/base/types.h"
 
 namespace iris::base {
 
@@ -34,7 +35,11 @@ absl::StatusOr<LauncherInfo> ReadLauncher(
     const internal::Getter& get = internal::Environment,
     const std::function<int(const std::string&)>& starter = FindAncestor);
 
-// The name of the job that IRIS_JOB gives; nullopt if it gives none.
-std::optional<std::string> NamedJob(const internal::Getter& get);
+// Fills each field that is left out from the environment, else with its default. The launcher's
+// variables are not looked at if rank and n_ranks are both given. kInvalidArgument names the option
+// or variable that is wrong.
+absl::StatusOr<internal::HostContextOptions> ResolveOptions(
+    const internal::HostContextOptions& options,
+    const internal::Getter& get = internal::Environment);
 
 }  // namespace iris::base

@@ -63,7 +63,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
         absl::StrCat(what, ": an option of the communicator is outside its limits"));
   }
   bytes += options.matmul_bytes;
-  auto workspace = context.Allocate(
+  auto workspace = context.teams().Allocate(
       {.bytes = bytes, .alignment_bytes = ccl::kWorkspaceAlignmentBytes, .name = options.name},
       team);
   if (!workspace.ok()) return Annotate(workspace.status(), what);
@@ -115,7 +115,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
                                 .finished_at = ccl::kWorkspaceFinishedAt,
                                 .waiting_at = ccl::kWorkspaceWaitingAt});
   }
-  const absl::Status prepared = status.ok() ? made->Prepare() : context.Barrier(team);
+  const absl::Status prepared = status.ok() ? made->Prepare() : context.teams().Barrier(team);
   if (status.ok()) status = Annotate(prepared, what);
   if (!status.ok()) return status;
   if (const std::string queues = QueuesText(backend); !queues.empty()) log::Warning(queues);
@@ -138,7 +138,7 @@ absl::Status Communicator::Prepare() {
   if (status.ok()) status = FromDevice(backend_.Synchronize(*stream), "clear the workspace");
   if (stream != nullptr) backend_.DestroyStream(stream);
   log_.Clear();
-  const absl::Status met = context_.Barrier(team_);
+  const absl::Status met = context_.teams().Barrier(team_);
   return status.ok() ? met : status;
 }
 
@@ -157,7 +157,7 @@ absl::Status Communicator::Destroy() {
   destroyed_ = true;
   log_.Close();
   backend_.ReleaseComm(&comm_);
-  return Annotate(context_.Free(workspace_), "destroy the communicator");
+  return Annotate(context_.teams().Free(workspace_), "destroy the communicator");
 }
 
 absl::Status Communicator::ToIndex(uint32_t* rank) const {
@@ -442,7 +442,7 @@ absl::Status Communicator::Reset() {
   if (absl::Status status = Usable(); !status.ok()) return Annotate(status, "reset");
   // Kernels of a member that has not come here yet may still write into the workspaces of others:
   // cleared before, they would have words and packets that look like those of the next operations.
-  absl::Status status = context_.Barrier(team_);
+  absl::Status status = context_.teams().Barrier(team_);
   if (status.ok()) status = Prepare();
   if (!status.ok()) return Annotate(status, "reset the communicator");
   backend_.ResetError(comm_);

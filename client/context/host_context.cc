@@ -12,8 +12,8 @@
 #include "client/base/annotate.h"
 #include "client/base/clock.h"
 #include "client/base/context_guard.h"
+#include "client/base/launcher.h"
 #include "client/base/log.h"
-#include "client/context/options.h"
 #include "device/base/bytes.h"
 #include "device/driver/open.h"
 
@@ -32,8 +32,8 @@ static_assert(kWaitNotes == wire::kKernelWaitSlots && WaitNote::kNoted == wire::
 HostContext::HostContext(std::unique_ptr<Membership> membership)
     : membership_(std::move(membership)),
       window_(membership_->window()),
-      teams_({membership_->job().job_id, rank(), membership_->options().timeout,
-              membership_->options().job, membership_->local_device().indices},
+      teams_({membership_->job().job_id, rank(), membership_->timeout(), membership_->options().job,
+              membership_->local_device().indices},
              &membership_->guard(), &membership_->plane(), &window_, &heap_),
       growth_({membership_->job().job_id, membership_->job().epoch, rank(),
                membership_->local_device().indices},
@@ -43,11 +43,11 @@ HostContext::HostContext(std::unique_ptr<Membership> membership)
   membership_->Watch([this](const WatchEvent& event) { OnEvent(event); });
 }
 
-absl::StatusOr<HostContext::Owned> HostContext::Create(const ContextOptions& options) {
+absl::StatusOr<HostContext::Owned> HostContext::Create(const HostContextOptions& options) {
   if (absl::Status status = ContextGuard::ClaimProcess(); !status.ok()) {
     return Annotate(status, "create a context");
   }
-  auto resolved = ResolveOptions(options);
+  auto resolved = base::ResolveOptions(options);
   if (!resolved.ok()) return Annotate(resolved.status(), "create a context");
   log::SetRank(static_cast<uint32_t>(resolved->rank), static_cast<uint32_t>(resolved->n_ranks));
   auto joined = Membership::Join(*std::move(resolved));
@@ -82,14 +82,14 @@ void HostContext::WarnOfSharedDevice() const {
 }
 
 absl::Status HostContext::MakeTrace() {
-  const ContextOptions& options = membership_->options();
+  const HostContextOptions& options = membership_->options();
   if (options.trace_events == 0) return absl::OkStatus();
   AllocateOptions wanted;
   wanted.bytes = TraceAreaBytes(options.trace_events);
   wanted.alignment_bytes = 4096;
   wanted.name = TraceRecorder::kName;
   // The others may come out of the join later: this is a part of it.
-  const auto area = teams_.Allocate(wanted, world_, options.join_timeout);
+  const auto area = teams_.Allocate(wanted, world_, absl::FromChrono(options.join_timeout));
   if (absl::IsResourceExhausted(area.status()) && options.trace_file.empty()) {
     log::Info("no room for a trace: ", area.status().message());
     return absl::OkStatus();  // the same on all ranks
@@ -109,6 +109,7 @@ absl::Status HostContext::MakeTrace() {
   auto made = TraceRecorder::Make(std::move(trace), &membership_->guard(), &window_.driver());
   if (!made.ok()) return made.status();
   trace_ = *std::move(made);
+  teams_.TraceBy(trace_.get());
   return absl::OkStatus();
 }
 
@@ -157,7 +158,7 @@ DeviceContext HostContext::device_context() const {
   context.base = window_.base();
   context.stride_bytes = stride_bytes();
   context.timeout_ns = static_cast<uint64_t>(
-      absl::ToInt64Nanoseconds(std::min(membership_->options().timeout, kTimeoutMax)));
+      absl::ToInt64Nanoseconds(std::min(membership_->timeout(), kTimeoutMax)));
   context.abort_word = window_.abort_word();
   context.world = world().device;
   context.heap_map = teams_.heap_map();

@@ -37,7 +37,7 @@ class HostContext {
   // Collective over the job's ranks. It makes the rank's device that of the calling thread. Errors
   // are those of HeapService.Join in docs/protocol.md; kUnavailable names the socket and says how
   // to start irisd.
-  static absl::StatusOr<Owned> Create(const ContextOptions& options);
+  static absl::StatusOr<Owned> Create(const HostContextOptions& options);
   HostContext(const HostContext&) = delete;
   HostContext& operator=(const HostContext&) = delete;
 
@@ -63,43 +63,9 @@ class HostContext {
   DeviceContext device_context() const;
   const Team& world() const { return world_; }
 
-  // The calls that the trace of the host does not list.
+  // The calls of teams, and of this rank alone.
   TeamCalls& teams() { return teams_; }
   const TeamCalls& teams() const { return teams_; }
-
-  // The calls that it lists. A timeout of 0 is the context's.
-  absl::StatusOr<Allocation> Allocate(const AllocateOptions& options, const Team& team) {
-    const TraceRecorder::Span span(trace(), TraceHostCall::kAllocate, options.bytes);
-    return teams_.Allocate(options, team);
-  }
-  absl::Status Free(const Allocation& allocation) {
-    const TraceRecorder::Span span(trace(), TraceHostCall::kFree, allocation.bytes);
-    return teams_.Free(allocation);
-  }
-  absl::StatusOr<Opened> Open(uint32_t rank, const std::string& name, absl::Duration timeout) {
-    const TraceRecorder::Span span(trace(), TraceHostCall::kOpen);
-    return teams_.Open(rank, name, TimeOr(timeout));
-  }
-  absl::StatusOr<std::string> Broadcast(absl::string_view value, uint32_t root, const Team& team) {
-    const TraceRecorder::Span span(trace(), TraceHostCall::kBroadcast, value.size());
-    return teams_.Broadcast(value, root, team);
-  }
-  absl::StatusOr<Team> CreateTeam(absl::Span<const uint32_t> ranks, const Team& parent) {
-    const TraceRecorder::Span span(trace(), TraceHostCall::kTeam);
-    return teams_.CreateTeam(ranks, parent);
-  }
-  absl::StatusOr<Team> SplitTeam(int32_t color, int32_t key, const Team& parent) {
-    const TraceRecorder::Span span(trace(), TraceHostCall::kTeam);
-    return teams_.SplitTeam(color, key, parent);
-  }
-  absl::Status DestroyTeam(const Team& team) {
-    const TraceRecorder::Span span(trace(), TraceHostCall::kTeam);
-    return teams_.DestroyTeam(team);
-  }
-  absl::Status Barrier(const Team& team, absl::Duration timeout = absl::ZeroDuration()) {
-    const TraceRecorder::Span span(trace(), TraceHostCall::kBarrier);
-    return teams_.Barrier(team, TimeOr(timeout));
-  }
 
   bool IsSymmetric(const void* address, uint64_t bytes) const;
   // kInvalidArgument: an address of this rank's heap that stands for nothing there which all these
@@ -147,9 +113,6 @@ class HostContext {
   void CloseTrace();
   // Warns once for each device on which processes take turns.
   void WarnOfSharedDevice() const;
-  absl::Duration TimeOr(absl::Duration timeout) const {
-    return timeout == absl::ZeroDuration() ? membership_->options().timeout : timeout;
-  }
   bool InHeap(uint64_t offset_bytes, uint64_t bytes) const {
     return offset_bytes <= heap_bytes() && bytes <= heap_bytes() - offset_bytes;
   }

@@ -19,7 +19,6 @@ namespace iris::ctl {
 namespace {
 
 using internal::Annotate;
-using internal::FrameCalls;
 using internal::SessionClient;
 
 // The segments that irisd has lent, in order of offset, and their descriptors.
@@ -40,9 +39,9 @@ absl::StatusOr<v1::BorrowReply> Ask(SessionClient& session, const HeapPlace& pla
   request.set_offset_bytes(place.offset_bytes);
   request.set_bytes(place.bytes);
   request.set_for_writing(for_writing);
-  const FrameCalls::Answer answer =
-      session.calls().Call(wire::CallMethod::kBorrow, request.SerializeAsString(), deadline,
-                           FrameCalls::Caller::kMember);
+  const SessionClient::Answer answer =
+      session.Call(wire::CallMethod::kBorrow, request.SerializeAsString(), deadline,
+                   SessionClient::Caller::kMember);
   if (!answer.status.ok()) return answer.status;
   *generation = answer.generation;
   v1::BorrowReply reply;

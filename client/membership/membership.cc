@@ -33,16 +33,16 @@ std::map<uint32_t, std::string> DevicesOf(const std::vector<Peer>& peers) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Membership>> Membership::Join(ContextOptions options) {
+absl::StatusOr<std::unique_ptr<Membership>> Membership::Join(HostContextOptions options) {
   const absl::Time start = Now();
-  auto plane =
-      IrisdControlPlane::Connect({RuntimeDirs(options.runtime_dir), options.connect_timeout});
+  auto plane = IrisdControlPlane::Connect(
+      {RuntimeDirs(options.runtime_dir), absl::FromChrono(options.connect_timeout)});
   // The message says all that a user needs; whose context it is would be noise in front of it.
   if (!plane.ok()) return plane.status();
   return Join(std::move(options), *std::move(plane), Now() - start);
 }
 
-absl::StatusOr<std::unique_ptr<Membership>> Membership::Join(ContextOptions options,
+absl::StatusOr<std::unique_ptr<Membership>> Membership::Join(HostContextOptions options,
                                                              std::unique_ptr<ControlPlane> plane,
                                                              absl::Duration connect_time) {
   std::unique_ptr<Membership> made(new Membership(std::move(options), std::move(plane)));
@@ -88,7 +88,8 @@ absl::Status Membership::ChooseDevice() {
 
 absl::Status Membership::JoinJob() {
   const absl::Time start = Now();
-  auto joined = plane_->Join(options_, DeadlineIn(options_.join_timeout) + kJoinSlack);
+  auto joined =
+      plane_->Join(options_, DeadlineIn(absl::FromChrono(options_.join_timeout)) + kJoinSlack);
   if (!joined.ok()) return joined.status();
   job_ = *std::move(joined);
   timings_.join = Now() - start;

@@ -30,9 +30,9 @@ namespace iris::internal {
 class Membership {
  public:
   // Connects to irisd and joins. `options` has no field left that the environment fills.
-  static absl::StatusOr<std::unique_ptr<Membership>> Join(ContextOptions options);
+  static absl::StatusOr<std::unique_ptr<Membership>> Join(HostContextOptions options);
   // Joins over a connection that is there.
-  static absl::StatusOr<std::unique_ptr<Membership>> Join(ContextOptions options,
+  static absl::StatusOr<std::unique_ptr<Membership>> Join(HostContextOptions options,
                                                           std::unique_ptr<ControlPlane> plane,
                                                           absl::Duration connect_time);
   // To irisd, a rank that did not Leave has hung up.
@@ -53,7 +53,8 @@ class Membership {
   // irisd.
   absl::Status Health() const;
 
-  const ContextOptions& options() const { return options_; }
+  const HostContextOptions& options() const { return options_; }
+  absl::Duration timeout() const { return absl::FromChrono(options_.timeout); }
   uint32_t rank() const { return static_cast<uint32_t>(options_.rank); }
   uint32_t n_ranks() const { return static_cast<uint32_t>(options_.n_ranks); }
   // The answer of irisd to the join.
@@ -67,7 +68,7 @@ class Membership {
   Window& window() const { return *window_; }
 
  private:
-  Membership(ContextOptions options, std::unique_ptr<ControlPlane> plane)
+  Membership(HostContextOptions options, std::unique_ptr<ControlPlane> plane)
       : options_(std::move(options)), plane_(std::move(plane)) {}
 
   // The steps of Join.
@@ -81,7 +82,7 @@ class Membership {
   absl::Status ReportMapped(const absl::Status& mapped);
 
   // Set by Join, then constant.
-  ContextOptions options_;
+  HostContextOptions options_;
   ContextGuard guard_;
   std::unique_ptr<ControlPlane> plane_;
   std::shared_ptr<Window> window_;

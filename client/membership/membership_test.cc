@@ -55,7 +55,7 @@ class MembershipTest : public ::testing::Test {
   absl::Status Join(ContextOptions options = {
                         .job = "job", .rank = 0, .n_ranks = 2, .local_rank = 0}) {
     irisd_ = plane_.get();
-    auto joined = Membership::Join(std::move(options), std::move(plane_), absl::ZeroDuration());
+    auto joined = Membership::Join({std::move(options)}, std::move(plane_), absl::ZeroDuration());
     if (!joined.ok()) return joined.status();
     membership_ = *std::move(joined);
     return absl::OkStatus();

@@ -33,11 +33,11 @@ std::vector<int> DescriptorsOf(const Operation& op) {
 constexpr absl::Duration kLastWords = absl::Milliseconds(250);
 
 // `request` names the session's id. An answer that irisd gives because it stops counts as none.
-FrameCalls::Answer CallOn(SessionClient& session, wire::CallMethod method,
-                          const std::string& request, absl::Time deadline,
-                          FrameCalls::Caller caller = FrameCalls::Caller::kMember,
-                          absl::Span<const int> fds = {}) {
-  FrameCalls::Answer answer = session.calls().Call(method, request, deadline, caller, fds);
+SessionClient::Answer CallOn(SessionClient& session, wire::CallMethod method,
+                             const std::string& request, absl::Time deadline,
+                             SessionClient::Caller caller = SessionClient::Caller::kMember,
+                             absl::Span<const int> fds = {}) {
+  SessionClient::Answer answer = session.Call(method, request, deadline, caller, fds);
   if (answer.status.ok()) return answer;
   if (!answer.answered && absl::IsDeadlineExceeded(answer.status)) {
     answer.status = absl::DeadlineExceededError(
@@ -56,9 +56,9 @@ FrameCalls::Answer CallOn(SessionClient& session, wire::CallMethod method,
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<IrisdControlPlane>> IrisdControlPlane::Connect(
-    const Options& options) {
-  std::unique_ptr<IrisdControlPlane> plane(new IrisdControlPlane(options));
-  auto session = plane->OpenSession(options.connect_timeout);
+    SessionOptions options) {
+  std::unique_ptr<IrisdControlPlane> plane(new IrisdControlPlane(std::move(options)));
+  auto session = plane->OpenSession(plane->options_.connect_timeout);
   if (!session.ok()) return session.status();
   plane->UseSession(*session);
   plane->runtime_dir_ = (*session)->runtime_dir();
@@ -125,14 +125,15 @@ absl::StatusOr<std::shared_ptr<SessionClient>> IrisdControlPlane::WaitForSession
 }
 
 template <typename Encode>
-FrameCalls::Answer IrisdControlPlane::CallNow(wire::CallMethod method, const Encode& encode,
-                                              absl::Time deadline, FrameCalls::Caller caller) {
+SessionClient::Answer IrisdControlPlane::CallNow(wire::CallMethod method, const Encode& encode,
+                                                 absl::Time deadline,
+                                                 SessionClient::Caller caller) {
   const std::shared_ptr<SessionClient> session = CurrentSession();
   return CallOn(*session, method, encode(session->session_id()), deadline, caller);
 }
 
 template <typename T>
-absl::StatusOr<T> IrisdControlPlane::Parsed(const FrameCalls::Answer& answer,
+absl::StatusOr<T> IrisdControlPlane::Parsed(const SessionClient::Answer& answer,
                                             absl::StatusOr<T> (*decode)(absl::string_view)) const {
   if (!answer.status.ok()) return answer.status;
   absl::StatusOr<T> decoded = decode(answer.message);
@@ -144,13 +145,13 @@ absl::StatusOr<T> IrisdControlPlane::Parsed(const FrameCalls::Answer& answer,
 
 absl::StatusOr<JoinedJob> IrisdControlPlane::Join(const ContextOptions& options,
                                                   absl::Time deadline) {
-  const absl::Time give_up = DeadlineIn(options.join_timeout);
-  ContextOptions wanted = options;
+  absl::Duration timeout = absl::FromChrono(options.join_timeout);
+  const absl::Time give_up = DeadlineIn(timeout);
   absl::Duration backoff = kReconnectBackoffMin;
   for (;;) {
-    const FrameCalls::Answer answer = CallNow(
+    const SessionClient::Answer answer = CallNow(
         wire::CallMethod::kJoin,
-        [&](uint64_t session_id) { return EncodeJoin(session_id, wanted); }, deadline);
+        [&](uint64_t session_id) { return EncodeJoin(session_id, options, timeout); }, deadline);
     if (answer.status.ok()) return Parsed(answer, DecodeJoinReply);
     // irisd that stops says so before its sessions end.
     const bool gone = !answer.answered && absl::IsUnavailable(answer.status) &&
@@ -161,8 +162,8 @@ absl::StatusOr<JoinedJob> IrisdControlPlane::Join(const ContextOptions& options,
     backoff = std::min(backoff * 2, kReconnectBackoffMax);
     if (absl::Status status = ConnectToNext(answer.status, give_up); !status.ok()) return status;
     log::Warning(answer.status.message(), "; joining again");
-    wanted.join_timeout = give_up - Now();
-    if (wanted.join_timeout <= absl::ZeroDuration()) return answer.status;
+    timeout = give_up - Now();
+    if (timeout <= absl::ZeroDuration()) return answer.status;
   }
 }
 
@@ -195,18 +196,18 @@ absl::StatusOr<CommittedJob> IrisdControlPlane::Mapped(uint64_t job_id, uint64_t
 
 BarrierQuestion IrisdControlPlane::AskOfBarrier(const BarrierWait& wait) {
   std::shared_ptr<SessionClient> session = CurrentSession();
-  auto opened = session->calls().Open(wire::CallMethod::kAwaitBarrier,
-                                      EncodeAwaitBarrier(session->session_id(), wait));
+  auto opened = session->Open(wire::CallMethod::kAwaitBarrier,
+                              EncodeAwaitBarrier(session->session_id(), wait));
   if (!opened.ok()) return nullptr;
   // The call ends before its session, as the members of a pair end in reverse; captures need not.
   return [asked = std::pair(std::move(session),
                             *std::move(opened))]() -> std::optional<absl::StatusOr<BarrierAnswer>> {
     const auto& [from, call] = asked;
-    const FrameCalls::Answer end = from->calls().End(*call);
+    const SessionClient::Answer end = from->End(*call);
     if (!end.status.ok()) return end.status;
     if (!end.answered) return std::nullopt;
     std::string bytes;  // an answer that has ended is there as a whole
-    if (!from->calls().Read(*call, &bytes)) return absl::CancelledError("no answer");
+    if (!from->Read(*call, &bytes)) return absl::CancelledError("no answer");
     return DecodeAwaitBarrierReply(bytes);
   };
 }
@@ -233,7 +234,7 @@ absl::Status IrisdControlPlane::Leave(uint64_t job_id, absl::Time deadline) {
     if (broken_) return lost_.ok() ? session_->status() : lost_;
   }
   const auto encode = [&](uint64_t session_id) { return EncodeLeave({session_id, job_id}); };
-  return CallNow(wire::CallMethod::kLeave, encode, deadline, FrameCalls::Caller::kLeaver).status;
+  return CallNow(wire::CallMethod::kLeave, encode, deadline, SessionClient::Caller::kLeaver).status;
 }
 
 absl::StatusOr<Outcome> IrisdControlPlane::Operate(const OperationCall& call,
@@ -244,10 +245,10 @@ absl::StatusOr<Outcome> IrisdControlPlane::Operate(const OperationCall& call,
   for (;;) {
     auto session = WaitForSession(reach_deadline);
     if (!session.ok()) return session.status();
-    const FrameCalls::Answer answer =
+    const SessionClient::Answer answer =
         CallOn(**session, wire::CallMethod::kOperate,
                EncodeOperate((*session)->session_id(), call, timeout), answer_deadline,
-               FrameCalls::Caller::kMember, DescriptorsOf(call.op));
+               SessionClient::Caller::kMember, DescriptorsOf(call.op));
     if (answer.answered) {
       // A refusal consumes nothing, but says nothing either of the same request sent before.
       absl::StatusOr<Outcome> outcome = Parsed(answer, DecodeOperateReply);
@@ -271,7 +272,7 @@ absl::StatusOr<std::vector<ControlPlane::Lent>> IrisdControlPlane::Borrow(const 
   for (;;) {
     auto session = WaitForSession(deadline);
     if (!session.ok()) return session.status();
-    const FrameCalls::Answer answer =
+    const SessionClient::Answer answer =
         CallOn(**session, wire::CallMethod::kBorrow, EncodeBorrow((*session)->session_id(), part),
                deadline);
     absl::Status status = answer.status;
@@ -388,11 +389,11 @@ void IrisdControlPlane::WatchLoop() {
 }
 
 bool IrisdControlPlane::WatchSession(SessionClient& session) {
-  const auto stream = session.calls().Open(wire::CallMethod::kWatch,
-                                           EncodeWatch({session.session_id(), identity_.job_id}));
+  const auto stream =
+      session.Open(wire::CallMethod::kWatch, EncodeWatch({session.session_id(), identity_.job_id}));
   if (!stream.ok()) return session.WaitForEnd(kLastWords);
   std::string bytes;
-  while (session.calls().Read(**stream, &bytes)) {
+  while (session.Read(**stream, &bytes)) {
     const absl::StatusOr<WatchEvent> event = DecodeWatchEvent(bytes);
     if (event.ok()) {
       handler_(*event);
@@ -405,7 +406,7 @@ bool IrisdControlPlane::WatchSession(SessionClient& session) {
     absl::MutexLock lock(&mu_);
     if (stopping_) return true;
   }
-  const FrameCalls::Answer end = session.calls().End(**stream);
+  const SessionClient::Answer end = session.End(**stream);
   if (end.answered && !end.status.ok() && !absl::IsUnavailable(end.status) &&
       !absl::IsCancelled(end.status)) {
     log::Info("irisd ended the watch stream: ", end.status.message());
@@ -417,7 +418,7 @@ absl::Status IrisdControlPlane::Reconnect() {
   // Calls wait until the rank is resumed: broken_ stays set until then.
   auto session = OpenSession(absl::ZeroDuration());
   if (!session.ok()) return session.status();
-  const FrameCalls::Answer answer =
+  const SessionClient::Answer answer =
       CallOn(**session, wire::CallMethod::kResume,
              EncodeResume((*session)->session_id(), identity_), Now() + kResumeTimeout);
   if (!answer.answered) return answer.status;

@@ -16,6 +16,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -30,13 +31,8 @@ namespace iris::internal {
 
 class IrisdControlPlane : public ControlPlane {
  public:
-  struct Options {
-    std::vector<std::string> runtime_dirs;
-    absl::Duration connect_timeout;
-  };
-
-  // Opens the first session; see SessionClient::Connect.
-  static absl::StatusOr<std::unique_ptr<IrisdControlPlane>> Connect(const Options& options);
+  // Opens the first session; see SessionClient::Connect. `options` says nothing of its end.
+  static absl::StatusOr<std::unique_ptr<IrisdControlPlane>> Connect(SessionOptions options);
   // Stops watching; closes the session. To irisd, a member that did not Leave has hung up.
   ~IrisdControlPlane() override;
   IrisdControlPlane(const IrisdControlPlane&) = delete;
@@ -71,7 +67,7 @@ class IrisdControlPlane : public ControlPlane {
   absl::Status lost() const;
 
  private:
-  explicit IrisdControlPlane(const Options& options) : options_(options) {}
+  explicit IrisdControlPlane(SessionOptions options) : options_(std::move(options)) {}
   absl::StatusOr<std::shared_ptr<SessionClient>> OpenSession(absl::Duration timeout);
   // From now on calls go to `session`.
   void UseSession(std::shared_ptr<SessionClient> session);
@@ -83,11 +79,11 @@ class IrisdControlPlane : public ControlPlane {
   absl::Status ConnectToNext(const absl::Status& ended, absl::Time deadline);
   // CallOn the present session, with what `encode` makes of its id.
   template <typename Encode>
-  FrameCalls::Answer CallNow(wire::CallMethod method, const Encode& encode, absl::Time deadline,
-                             FrameCalls::Caller caller = FrameCalls::Caller::kMember);
+  SessionClient::Answer CallNow(wire::CallMethod method, const Encode& encode, absl::Time deadline,
+                                SessionClient::Caller caller = SessionClient::Caller::kMember);
   // Decodes an answer. An error of `decode` names the irisd.
   template <typename T>
-  absl::StatusOr<T> Parsed(const FrameCalls::Answer& answer,
+  absl::StatusOr<T> Parsed(const SessionClient::Answer& answer,
                            absl::StatusOr<T> (*decode)(absl::string_view)) const;
   void WatchLoop();
   // Reads one watch stream until it ends; says whether its session has ended with it.
@@ -97,7 +93,7 @@ class IrisdControlPlane : public ControlPlane {
   // Sleeps; true if stopping.
   bool SleepOrStop(absl::Duration duration);
 
-  const Options options_;
+  const SessionOptions options_;
   std::string runtime_dir_;
   uint64_t daemon_id_ = 0;
   std::string backend_;

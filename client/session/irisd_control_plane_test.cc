@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -79,7 +80,8 @@ class IrisdControlPlaneTest : public ::testing::Test {
 const absl::Status kBreak = absl::UnavailableError("break");
 
 TEST_F(IrisdControlPlaneTest, CallsCarryTheSession) {
-  auto reply = plane_->Join({}, absl::Now() + absl::Seconds(60));
+  auto reply =
+      plane_->Join({.join_timeout = std::chrono::seconds(60)}, absl::Now() + absl::Seconds(60));
   ASSERT_TRUE(reply.ok()) << reply.status();
   EXPECT_EQ(reply->job_id, 101u);
 }
@@ -91,7 +93,8 @@ TEST_F(IrisdControlPlaneTest, AJoinIsMadeAgainAtTheNextIrisd) {
     irisd_.reset();
     irisd_ = std::make_unique<FakeIrisd>(dir_, /*daemon_id=*/2);
   });
-  const auto reply = plane_->Join({}, absl::Now() + absl::Seconds(60));
+  const auto reply =
+      plane_->Join({.join_timeout = std::chrono::seconds(60)}, absl::Now() + absl::Seconds(60));
   next.join();
   ASSERT_TRUE(reply.ok()) << reply.status();
   EXPECT_EQ(irisd_->joins(), 1);
@@ -100,7 +103,8 @@ TEST_F(IrisdControlPlaneTest, AJoinIsMadeAgainAtTheNextIrisd) {
 
 TEST_F(IrisdControlPlaneTest, AJoinIsNotMadeAgainAtTheSameIrisd) {
   irisd_->BreakJoins(true);
-  const auto reply = plane_->Join({}, absl::Now() + absl::Seconds(60));
+  const auto reply =
+      plane_->Join({.join_timeout = std::chrono::seconds(60)}, absl::Now() + absl::Seconds(60));
   EXPECT_EQ(reply.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(reply.status().message(), HasSubstr("the session with irisd at " + dir_ + " ended"));
   EXPECT_EQ(irisd_->joins(), 1);
@@ -113,7 +117,7 @@ TEST_F(IrisdControlPlaneTest, AJoinWaitsNoLongerThanItsTimeForTheNextIrisd) {
     irisd_.reset();
   });
   ContextOptions options;
-  options.join_timeout = absl::Seconds(1);
+  options.join_timeout = std::chrono::seconds(1);
   const absl::Time start = absl::Now();
   const auto reply = plane_->Join(options, start + absl::Seconds(120));
   gone.join();
@@ -253,7 +257,9 @@ TEST_F(IrisdControlPlaneTest, LastWordsBecomeTheErrorOfWhatWaits) {
   // Not watching yet, as during a join: there is nothing to go back to.
   irisd_->SayLastWords(absl::PermissionDeniedError("this uid is not welcome"));
   irisd_->HangUp();
-  const absl::Status status = plane_->Join({}, absl::Now() + absl::Seconds(60)).status();
+  const absl::Status status =
+      plane_->Join({.join_timeout = std::chrono::seconds(60)}, absl::Now() + absl::Seconds(60))
+          .status();
   EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied);
   EXPECT_THAT(std::string(status.message()), HasSubstr("this uid is not welcome"));
 }

@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
@@ -21,6 +22,7 @@
 #include "client/base/log.h"
 #include "client/base/runtime_dir.h"
 #include "client/base/thread.h"
+#include "device/base/bytes.h"
 #include "device/base/posix.h"
 #include "proto/wire/limits.h"
 #include "proto/wire/version.h"
@@ -65,6 +67,27 @@ DescriptorKey KeyOf(const wire::DescriptorRecord& record) {
 template <size_t n>
 std::string TextOf(const char (&text)[n]) {
   return std::string(text, strnlen(text, n));
+}
+
+// While irisd does not read: look again so often whether the session has ended.
+constexpr int kLookMs = 50;
+// A socket that cannot be written says nothing of why. The session's thread is about to know.
+constexpr absl::Duration kEndShows = absl::Seconds(1);
+
+// A memfd with these bytes, sealed against every change.
+absl::StatusOr<wire::UniqueFd> MakeSealed(const std::string& bytes) {
+  wire::UniqueFd fd(memfd_create("iris-request", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd.valid()) return wire::ErrnoStatus(errno, "make a memfd for a request");
+  for (size_t done = 0; done < bytes.size();) {
+    const ssize_t n =
+        base::Retry([&] { return write(fd.get(), bytes.data() + done, bytes.size() - done); });
+    if (n <= 0) return wire::ErrnoStatus(errno, "write a request to a memfd");
+    done += static_cast<size_t>(n);
+  }
+  if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    return wire::ErrnoStatus(errno, "seal the memfd of a request");
+  }
+  return fd;
 }
 
 }  // namespace
@@ -182,7 +205,6 @@ absl::Status SessionClient::Handshake(absl::Duration patience) {
                            ", makes them by frames: install matching versions"));
         }
         welcome_ = *welcome;
-        calls_.Use(socket_.get());
         return absl::OkStatus();
       }
       case wire::FrameType::kRestarted:
@@ -215,27 +237,33 @@ bool SessionClient::WaitForEnd(absl::Duration timeout) const {
   return mu_.AwaitWithTimeout(absl::Condition(&ended), timeout);
 }
 
-void SessionClient::End(const absl::Status& status) {
+void SessionClient::Ended(const absl::Status& status) {
   {
     absl::MutexLock lock(&mu_);
     status_ = status;
   }
-  calls_.SessionEnded(status);
   if (on_end_) on_end_();
 }
 
 void SessionClient::ReceiveLoop() {
   for (;;) {
-    const short wanted = calls_.owes() ? POLLIN | POLLOUT : POLLIN;
+    short wanted = POLLIN;
+    {
+      absl::MutexLock lock(&mu_);
+      if (owes_seen_ || owes_acks_ > 0) wanted |= POLLOUT;
+    }
     struct pollfd polls[2] = {{socket_.get(), wanted, 0}, {stop_event_.get(), POLLIN, 0}};
     if (poll(polls, 2, -1) < 0) {
       if (errno == EINTR) continue;
-      return End(wire::ErrnoStatus(errno, "wait for irisd's frames"));
+      return Ended(wire::ErrnoStatus(errno, "wait for irisd's frames"));
     }
     if (polls[1].revents != 0) return;
-    if ((polls[0].revents & POLLOUT) != 0) calls_.SendOwed();
+    if ((polls[0].revents & POLLOUT) != 0) {
+      absl::MutexLock lock(&mu_);
+      (void)TrySendOwed();
+    }
     const absl::Status status = Receive();
-    if (!status.ok()) return End(status);
+    if (!status.ok()) return Ended(status);
   }
 }
 
@@ -259,7 +287,7 @@ absl::Status SessionClient::Receive() {
       return TakeIn(*std::move(frame));
     case wire::FrameType::kAnswer:
     case wire::FrameType::kFailure:
-      return calls_.OnFrame(*frame);
+      return OnAnswer(*frame);
     case wire::FrameType::kRestarted:
       return OnRestarted(*frame);
     default:
@@ -275,36 +303,297 @@ absl::Status SessionClient::TakeIn(wire::Frame frame) {
     return absl::InternalError(absl::StrCat("irisd announced ", payload->count,
                                             " descriptors and sent ", frame.fds.size()));
   }
-  {
+  absl::MutexLock lock(&mu_);
+  for (uint32_t i = 0; i < payload->count; ++i) {
+    const wire::DescriptorRecord& record = payload->records[i];
+    // irisd may send one again after a restart: it takes the place of the one that waits.
+    wire::UniqueFd& place = descriptors_[KeyOf(record)];
+    if (descriptors_.size() > kMaxDescriptors) {
+      return absl::ResourceExhaustedError("irisd sent descriptors that nobody asked for");
+    }
+    place = std::move(frame.fds[i]);
+  }
+  owes_acks_ += payload->count;
+  (void)TrySendOwed();
+  return absl::OkStatus();
+}
+
+absl::Status SessionClient::OnAnswer(const wire::Frame& frame) {
+  if (frame.type == wire::FrameType::kFailure) {
+    const absl::StatusOr<wire::FailurePayload> failure = frame.As<wire::FailurePayload>();
+    if (!failure.ok()) return failure.status();
     absl::MutexLock lock(&mu_);
-    for (uint32_t i = 0; i < payload->count; ++i) {
-      const wire::DescriptorRecord& record = payload->records[i];
-      // irisd may send one again after a restart: it takes the place of the one that waits.
-      wire::UniqueFd& place = descriptors_[KeyOf(record)];
-      if (descriptors_.size() > kMaxDescriptors) {
-        return absl::ResourceExhaustedError("irisd sent descriptors that nobody asked for");
-      }
-      place = std::move(frame.fds[i]);
+    const auto it = pending_.find(failure->call);
+    if (it == pending_.end()) return absl::OkStatus();  // nobody waits any more
+    it->second->ended = true;
+    it->second->status = wire::StatusFromErrorPayload(failure->error);
+    pending_.erase(it);
+    return absl::OkStatus();
+  }
+  const auto parts = frame.Split<wire::AnswerPayload>();
+  if (!parts.ok()) return parts.status();
+  const auto& [answer, bytes] = *parts;
+  absl::MutexLock lock(&mu_);
+  const auto it = pending_.find(answer.call);
+  if (it == pending_.end()) return absl::OkStatus();
+  Pending& pending = *it->second;
+  if ((answer.flags & wire::kAnswerMessage) != 0) {
+    if (pending.partial.size() + bytes.size() > wire::kMaxRpcBytes) {
+      return absl::InternalError(
+          absl::StrCat("irisd sent an answer of more than ", base::SizeText(wire::kMaxRpcBytes)));
+    }
+    pending.partial.append(bytes);
+    if ((answer.flags & wire::kAnswerContinues) == 0) {
+      pending.messages.push_back(std::exchange(pending.partial, std::string()));
     }
   }
-  calls_.Acknowledge(payload->count);
+  if ((answer.flags & wire::kAnswerEnds) == 0) return absl::OkStatus();
+  pending.ended = true;
+  if (!pending.streams && pending.messages.empty()) {
+    pending.status = absl::InternalError("irisd has given no answer");
+  }
+  pending_.erase(it);
   return absl::OkStatus();
 }
 
 absl::Status SessionClient::OnRestarted(const wire::Frame& frame) {
   const auto restarted = frame.As<wire::RestartedPayload>();
   if (!restarted.ok()) return restarted.status();
-  absl::Status status = calls_.OnRestarted(restarted->generation);
-  if (!status.ok()) return status;
-  // Calls of this generation are answered on this thread, later.
+  const uint64_t generation = restarted->generation;
   {
     absl::MutexLock lock(&mu_);
-    generation_ = restarted->generation;
+    if (generation <= generation_) {
+      return absl::InternalError(absl::StrCat("irisd said that its generation ", generation,
+                                              " has come after generation ", generation_));
+    }
+    generation_ = generation;
+    for (auto& [number, pending] : pending_) {
+      pending->number = 0;
+      pending->partial.clear();
+      pending->untold = 0;
+      if (!pending->streams) pending->messages.clear();
+      pending->old = pending->messages.size();
+    }
+    pending_.clear();
+    // The irisd before has sent the descriptors that they acknowledge.
+    owes_acks_ = 0;
+    owes_seen_ = true;
+    (void)TrySendOwed();
   }
-  log::Debug("irisd at ", runtime_dir_, " restarted (generation ", restarted->generation,
-             "); calls go on");
+  log::Debug("irisd at ", runtime_dir_, " restarted (generation ", generation, "); calls go on");
   return absl::OkStatus();
 }
+
+// Calls.
+
+absl::Status SessionClient::Over(Caller caller) const {
+  if (!status_.ok()) return status_;
+  if (cancelled_ && caller == Caller::kMember) {
+    return absl::CancelledError("this context has left the job");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<SessionClient::Request> SessionClient::MakeRequest(wire::CallMethod method,
+                                                                  const std::string& bytes,
+                                                                  absl::Span<const int> fds) {
+  if (bytes.size() > wire::kMaxRpcBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("a request to irisd has ",
+                                                   base::SizeText(bytes.size()), "; at most ",
+                                                   base::SizeText(wire::kMaxRpcBytes)));
+  }
+  Request request;
+  request.header.method = static_cast<uint32_t>(method);
+  request.header.bytes = static_cast<uint32_t>(bytes.size());
+  if (bytes.size() <= wire::kMaxCallFrameBytes) {
+    request.bytes = bytes;
+    request.fds = fds;
+    return request;
+  }
+  absl::StatusOr<wire::UniqueFd> sealed = MakeSealed(bytes);
+  if (!sealed.ok()) return sealed.status();
+  request.sealed = *std::move(sealed);
+  return request;
+}
+
+absl::Status SessionClient::TrySendOwed() {
+  if (owes_seen_) {
+    wire::RestartSeenPayload seen;
+    seen.generation = generation_;
+    const absl::Status sent = wire::SendFrame(socket_.get(), wire::FrameType::kRestartSeen, seen);
+    if (!sent.ok()) return sent;
+    owes_seen_ = false;
+  }
+  if (owes_acks_ > 0) {
+    wire::AckPayload ack;
+    ack.count = owes_acks_;
+    const absl::Status sent = wire::SendFrame(socket_.get(), wire::FrameType::kAck, ack);
+    if (!sent.ok()) return sent;
+    owes_acks_ = 0;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SessionClient::TryMake(const Request& request, Pending* pending) {
+  if (absl::Status status = TrySendOwed(); !status.ok()) return status;
+  wire::CallPayload header = request.header;
+  header.call = last_call_ + 1;
+  const int sealed = request.sealed.get();
+  absl::Status sent =
+      wire::SendFrame(socket_.get(), wire::FrameType::kCall, header, request.bytes,
+                      request.sealed.valid() ? absl::MakeConstSpan(&sealed, 1) : request.fds);
+  if (!sent.ok()) return sent;
+  last_call_ = header.call;
+  pending->number = header.call;
+  pending->generation = generation_;
+  pending_[header.call] = pending;
+  return absl::OkStatus();
+}
+
+absl::Status SessionClient::Make(const Request& request, absl::Time deadline, Caller caller,
+                                 Pending* pending) {
+  for (;;) {
+    {
+      absl::MutexLock lock(&mu_);
+      if (absl::Status over = Over(caller); !over.ok()) return over;
+      const absl::Status sent = TryMake(request, pending);
+      if (sent.ok()) return sent;
+      if (!absl::IsResourceExhausted(sent)) {
+        const auto ended = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return !status_.ok(); };
+        mu_.AwaitWithTimeout(absl::Condition(&ended), std::min(kEndShows, deadline - Now()));
+        return status_.ok() ? sent : status_;
+      }
+      if (Now() >= deadline) {
+        return absl::DeadlineExceededError("irisd does not read this session's calls");
+      }
+    }
+    struct pollfd full = {socket_.get(), POLLOUT, 0};
+    (void)poll(&full, 1, kLookMs);
+  }
+}
+
+SessionClient::Answer SessionClient::Call(wire::CallMethod method, const std::string& request,
+                                          absl::Time deadline, Caller caller,
+                                          absl::Span<const int> fds) {
+  Answer answer;
+  const absl::StatusOr<Request> made = MakeRequest(method, request, fds);
+  if (!made.ok()) {
+    answer.status = made.status();
+    return answer;
+  }
+  Pending pending;
+  for (;;) {
+    answer.status = Make(*made, deadline, caller, &pending);
+    if (!answer.status.ok()) return answer;
+    absl::MutexLock lock(&mu_);
+    const auto done = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+      return pending.ended || pending.number == 0 || !Over(caller).ok();
+    };
+    mu_.AwaitWithTimeout(absl::Condition(&done), deadline - Now());
+    answer.status = Over(caller);
+    const bool again = !pending.ended && pending.number == 0;
+    if (again && answer.status.ok() && Now() < deadline) continue;
+    Forget(pending);
+    if (pending.ended) {
+      answer.answered = true;
+      answer.generation = pending.generation;
+      answer.status = pending.status;
+      if (!pending.messages.empty()) answer.message = std::move(pending.messages.front());
+      return answer;
+    }
+    if (answer.status.ok()) answer.status = absl::DeadlineExceededError("irisd has not answered");
+    return answer;
+  }
+}
+
+absl::StatusOr<std::shared_ptr<SessionClient::Stream>> SessionClient::Open(
+    wire::CallMethod method, const std::string& request) {
+  auto stream = std::make_shared<Stream>(this);
+  stream->bytes = request;
+  absl::StatusOr<Request> made = MakeRequest(method, stream->bytes, {});
+  if (!made.ok()) return made.status();
+  stream->request = *std::move(made);
+  stream->pending.streams = true;
+  absl::MutexLock lock(&mu_);
+  if (absl::Status over = Over(Caller::kMember); !over.ok()) return over;
+  TryMake(*stream);
+  return stream;
+}
+
+void SessionClient::TryMake(Stream& stream) {
+  if (stream.pending.number != 0 || !Over(Caller::kMember).ok()) return;
+  // If that fails, it is tried again, or the session is about to end.
+  (void)TryMake(stream.request, &stream.pending);
+}
+
+bool SessionClient::Read(Stream& stream, std::string* message) {
+  absl::MutexLock lock(&mu_);
+  Pending& pending = stream.pending;
+  const auto there = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+    return !pending.messages.empty() || pending.ended || !Over(Caller::kMember).ok();
+  };
+  const auto there_or_lost = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+    return pending.number == 0 || there();
+  };
+  for (;;) {
+    TryMake(stream);
+    TellTaken(pending);
+    if (there()) break;
+    const bool waits_for_room = pending.untold > 0 || pending.number == 0;
+    if (waits_for_room) {
+      mu_.AwaitWithTimeout(absl::Condition(&there), absl::Milliseconds(kLookMs));
+    } else {
+      mu_.Await(absl::Condition(&there_or_lost));
+    }
+  }
+  if (cancelled_ || pending.messages.empty()) return false;
+  *message = std::move(pending.messages.front());
+  pending.messages.pop_front();
+  if (pending.old > 0) {
+    --pending.old;
+  } else {
+    ++pending.untold;
+  }
+  TellTaken(pending);
+  return true;
+}
+
+void SessionClient::TellTaken(Pending& pending) {
+  wire::CallNumberPayload taken;
+  taken.call = pending.number;
+  if (pending.ended || !status_.ok()) pending.untold = 0;
+  while (pending.untold > 0 &&
+         wire::SendFrame(socket_.get(), wire::FrameType::kTaken, taken).ok()) {
+    --pending.untold;
+  }
+}
+
+SessionClient::Answer SessionClient::End(Stream& stream) {
+  absl::MutexLock lock(&mu_);
+  TryMake(stream);
+  Answer answer;
+  answer.answered = stream.pending.ended;
+  answer.generation = stream.pending.generation;
+  answer.status = stream.pending.ended ? stream.pending.status : Over(Caller::kMember);
+  return answer;
+}
+
+SessionClient::Stream::~Stream() {
+  absl::MutexLock lock(&session->mu_);
+  session->Forget(pending);
+}
+
+void SessionClient::Forget(const Pending& pending) {
+  if (pending.number == 0 || pending.ended) return;
+  pending_.erase(pending.number);
+  if (!status_.ok()) return;
+  wire::CallNumberPayload cancel;
+  cancel.call = pending.number;
+  // If irisd does not take this, its answer comes and finds nobody.
+  (void)wire::SendFrame(socket_.get(), wire::FrameType::kCancelCall, cancel);
+}
+
+// Descriptors.
 
 absl::StatusOr<std::vector<wire::UniqueFd>> SessionClient::TakeDescriptors(
     absl::Span<const DescriptorKey> keys, absl::Time deadline, std::optional<uint64_t> generation) {
@@ -316,12 +605,11 @@ absl::StatusOr<std::vector<wire::UniqueFd>> SessionClient::TakeDescriptors(
                        });
   };
   const auto here_or_ended = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
-    return !status_.ok() || takes_cancelled_ || generation.value_or(generation_) != generation_ ||
-           here();
+    return !status_.ok() || cancelled_ || generation.value_or(generation_) != generation_ || here();
   };
   const bool in_time = mu_.AwaitWithTimeout(absl::Condition(&here_or_ended), deadline - Now());
   if (!here()) {
-    if (takes_cancelled_) return absl::CancelledError("this context has left the job");
+    if (cancelled_) return absl::CancelledError("this context has left the job");
     if (!in_time) {
       return absl::DeadlineExceededError(absl::StrCat(
           "irisd at ", runtime_dir_, " did not send all of ", keys.size(), " descriptors in time"));
@@ -342,9 +630,8 @@ absl::StatusOr<std::vector<wire::UniqueFd>> SessionClient::TakeDescriptors(
 }
 
 void SessionClient::CancelWaits() {
-  calls_.Cancel();
   absl::MutexLock lock(&mu_);
-  takes_cancelled_ = true;
+  cancelled_ = true;
 }
 
 void SessionClient::DropDescriptors() {

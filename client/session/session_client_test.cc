@@ -418,9 +418,9 @@ TEST_F(SessionClientTest, DropClosesWhatNobodyTook) {
 
 // Calls.
 
-class FrameCallsTest : public SessionClientTest {
+class CallsTest : public SessionClientTest {
  protected:
-  using Caller = FrameCalls::Caller;
+  using Caller = SessionClient::Caller;
   using CallMethod = wire::CallMethod;
 
   struct Received {
@@ -451,7 +451,7 @@ class FrameCallsTest : public SessionClientTest {
   static constexpr uint32_t kWhole = wire::kAnswerMessage | wire::kAnswerEnds;
 };
 
-TEST_F(FrameCallsTest, ACallHasItsAnswer) {
+TEST_F(CallsTest, ACallHasItsAnswer) {
   auto client = Connected();
   std::thread irisd([&] {
     const Received got = ReceiveCall();
@@ -460,14 +460,14 @@ TEST_F(FrameCallsTest, ACallHasItsAnswer) {
     EXPECT_EQ(got.request, "question");
     Answer(1, kWhole, "answer");
   });
-  const auto answer = client->calls().Call(CallMethod::kLeave, "question", Soon(), Caller::kLeaver);
+  const auto answer = client->Call(CallMethod::kLeave, "question", Soon(), Caller::kLeaver);
   irisd.join();
   EXPECT_TRUE(answer.status.ok()) << answer.status;
   EXPECT_TRUE(answer.answered);
   EXPECT_EQ(answer.message, "answer");
 }
 
-TEST_F(FrameCallsTest, LongRequestsComeAsMemfdsAndLongAnswersInPieces) {
+TEST_F(CallsTest, LongRequestsComeAsMemfdsAndLongAnswersInPieces) {
   auto client = Connected();
   const std::string question(wire::kMaxCallFrameBytes + 1, 'q');
   std::thread irisd([&] {
@@ -476,21 +476,21 @@ TEST_F(FrameCallsTest, LongRequestsComeAsMemfdsAndLongAnswersInPieces) {
     Answer(1, wire::kAnswerMessage | wire::kAnswerContinues, std::string(1000, 'b'));
     Answer(1, kWhole, "c");
   });
-  const auto answer = client->calls().Call(CallMethod::kOperate, question, Soon(), Caller::kMember);
+  const auto answer = client->Call(CallMethod::kOperate, question, Soon(), Caller::kMember);
   irisd.join();
   EXPECT_TRUE(answer.status.ok()) << answer.status;
   EXPECT_EQ(answer.message, std::string(1000, 'a') + std::string(1000, 'b') + "c");
 }
 
-TEST_F(FrameCallsTest, TooLongARequestIsRefusedHere) {
+TEST_F(CallsTest, TooLongARequestIsRefusedHere) {
   auto client = Connected();
-  const auto answer = client->calls().Call(
-      CallMethod::kOperate, std::string(wire::kMaxRpcBytes + 1, 'q'), Soon(), Caller::kMember);
+  const auto answer = client->Call(CallMethod::kOperate, std::string(wire::kMaxRpcBytes + 1, 'q'),
+                                   Soon(), Caller::kMember);
   EXPECT_EQ(answer.status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_FALSE(answer.answered);
 }
 
-TEST_F(FrameCallsTest, AFailureKeepsCodeAndText) {
+TEST_F(CallsTest, AFailureKeepsCodeAndText) {
   auto client = Connected();
   std::thread irisd([&] {
     wire::FailurePayload failure;
@@ -498,13 +498,13 @@ TEST_F(FrameCallsTest, AFailureKeepsCodeAndText) {
     failure.error = wire::MakeErrorPayload(absl::NotFoundError("no such job"));
     EXPECT_TRUE(wire::SendFrame(peer_.get(), FrameType::kFailure, failure).ok());
   });
-  const auto answer = client->calls().Call(CallMethod::kJoin, "", Soon(), Caller::kMember);
+  const auto answer = client->Call(CallMethod::kJoin, "", Soon(), Caller::kMember);
   irisd.join();
   EXPECT_EQ(answer.status, absl::NotFoundError("no such job"));
   EXPECT_TRUE(answer.answered);
 }
 
-TEST_F(FrameCallsTest, CallsOfManyThreadsAreNumberedInTheOrderOfTheirFrames) {
+TEST_F(CallsTest, CallsOfManyThreadsAreNumberedInTheOrderOfTheirFrames) {
   auto client = Connected();
   constexpr int kThreads = 8, kCalls = 50;
   std::vector<std::thread> callers;
@@ -512,9 +512,8 @@ TEST_F(FrameCallsTest, CallsOfManyThreadsAreNumberedInTheOrderOfTheirFrames) {
     callers.emplace_back([&, t] {
       for (int i = 0; i < kCalls; ++i) {
         const std::string question = std::to_string(t * kCalls + i);
-        EXPECT_EQ(
-            client->calls().Call(CallMethod::kOperate, question, Soon(), Caller::kMember).message,
-            "re " + question);
+        EXPECT_EQ(client->Call(CallMethod::kOperate, question, Soon(), Caller::kMember).message,
+                  "re " + question);
       }
     });
   }
@@ -526,10 +525,10 @@ TEST_F(FrameCallsTest, CallsOfManyThreadsAreNumberedInTheOrderOfTheirFrames) {
   for (std::thread& caller : callers) caller.join();
 }
 
-TEST_F(FrameCallsTest, TheDeadlineEndsAndCancelsACallAndItsLateAnswerIsIgnored) {
+TEST_F(CallsTest, TheDeadlineEndsAndCancelsACallAndItsLateAnswerIsIgnored) {
   auto client = Connected();
-  const auto answer = client->calls().Call(CallMethod::kOperate, "",
-                                           absl::Now() + absl::Milliseconds(20), Caller::kMember);
+  const auto answer =
+      client->Call(CallMethod::kOperate, "", absl::Now() + absl::Milliseconds(20), Caller::kMember);
   EXPECT_EQ(answer.status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_FALSE(answer.answered);
   EXPECT_EQ(ReceiveCall().header.call, 1u);
@@ -538,12 +537,11 @@ TEST_F(FrameCallsTest, TheDeadlineEndsAndCancelsACallAndItsLateAnswerIsIgnored) 
   EXPECT_EQ(cancel.As<wire::CallNumberPayload>()->call, 1u);
   Answer(1, kWhole, "late");
   std::thread irisd([&] { Answer(ReceiveCall().header.call, kWhole, "second"); });
-  EXPECT_EQ(client->calls().Call(CallMethod::kOperate, "", Soon(), Caller::kMember).message,
-            "second");
+  EXPECT_EQ(client->Call(CallMethod::kOperate, "", Soon(), Caller::kMember).message, "second");
   irisd.join();
 }
 
-TEST_F(FrameCallsTest, TheEndOfTheSessionEndsACall) {
+TEST_F(CallsTest, TheEndOfTheSessionEndsACall) {
   auto client = Connected();
   std::thread irisd([&] {
     ReceiveCall();
@@ -551,58 +549,57 @@ TEST_F(FrameCallsTest, TheEndOfTheSessionEndsACall) {
                                 wire::MakeErrorPayload(absl::AbortedError("enough")))
                     .ok());
   });
-  const auto answer = client->calls().Call(CallMethod::kJoin, "", Soon(), Caller::kMember);
+  const auto answer = client->Call(CallMethod::kJoin, "", Soon(), Caller::kMember);
   irisd.join();
   EXPECT_FALSE(answer.answered);
   EXPECT_EQ(answer.status.code(), absl::StatusCode::kAborted);
   EXPECT_THAT(std::string(answer.status.message()), HasSubstr("enough"));
-  EXPECT_EQ(client->calls().Call(CallMethod::kJoin, "", Soon(), Caller::kMember).status,
-            answer.status);
+  EXPECT_EQ(client->Call(CallMethod::kJoin, "", Soon(), Caller::kMember).status, answer.status);
 }
 
-TEST_F(FrameCallsTest, CancelConcernsMembersAlone) {
+TEST_F(CallsTest, CancelConcernsMembersAlone) {
   auto client = Connected();
   std::thread irisd([&] {
     ReceiveCall();
     client->CancelWaits();
   });
-  EXPECT_EQ(client->calls().Call(CallMethod::kOperate, "", Soon(), Caller::kMember).status.code(),
+  EXPECT_EQ(client->Call(CallMethod::kOperate, "", Soon(), Caller::kMember).status.code(),
             absl::StatusCode::kCancelled);
   irisd.join();
   EXPECT_EQ(Receive().type, FrameType::kCancelCall);
   irisd = std::thread([&] { Answer(ReceiveCall().header.call, kWhole, ""); });
-  EXPECT_TRUE(client->calls().Call(CallMethod::kLeave, "", Soon(), Caller::kLeaver).status.ok());
+  EXPECT_TRUE(client->Call(CallMethod::kLeave, "", Soon(), Caller::kLeaver).status.ok());
   irisd.join();
 }
 
-TEST_F(FrameCallsTest, AStreamIsReadInOrderAndAcknowledged) {
+TEST_F(CallsTest, AStreamIsReadInOrderAndAcknowledged) {
   auto client = Connected();
-  auto stream = client->calls().Open(CallMethod::kWatch, "");
+  auto stream = client->Open(CallMethod::kWatch, "");
   ASSERT_TRUE(stream.ok()) << stream.status();
   EXPECT_EQ(ReceiveCall().header.call, 1u);
   for (const char* event : {"a", "b", "c"}) Answer(1, wire::kAnswerMessage, event);
   Answer(1, wire::kAnswerEnds, "");
   std::string got, all;
-  while (client->calls().Read(**stream, &got)) all += got;
+  while (client->Read(**stream, &got)) all += got;
   EXPECT_EQ(all, "abc");
-  EXPECT_TRUE(client->calls().End(**stream).answered);
-  EXPECT_TRUE(client->calls().End(**stream).status.ok());
+  EXPECT_TRUE(client->End(**stream).answered);
+  EXPECT_TRUE(client->End(**stream).status.ok());
 }
 
-TEST_F(FrameCallsTest, AStreamThatIsDroppedIsCancelled) {
+TEST_F(CallsTest, AStreamThatIsDroppedIsCancelled) {
   auto client = Connected();
-  auto stream = client->calls().Open(CallMethod::kWatch, "");
+  auto stream = client->Open(CallMethod::kWatch, "");
   ASSERT_TRUE(stream.ok()) << stream.status();
   ReceiveCall();
   Answer(1, wire::kAnswerMessage, "a");
   std::string got;
-  EXPECT_TRUE(client->calls().Read(**stream, &got));
+  EXPECT_TRUE(client->Read(**stream, &got));
   EXPECT_EQ(Receive().type, FrameType::kTaken);
   stream->reset();
   EXPECT_EQ(Receive().type, FrameType::kCancelCall);
 }
 
-TEST_F(FrameCallsTest, AnAnswerWithoutEndEndsTheSession) {
+TEST_F(CallsTest, AnAnswerWithoutEndEndsTheSession) {
   auto client = Connected();
   std::thread irisd([&] {
     const uint64_t call = ReceiveCall().header.call;
@@ -617,16 +614,16 @@ TEST_F(FrameCallsTest, AnAnswerWithoutEndEndsTheSession) {
       }
     }
   });
-  EXPECT_EQ(client->calls().Call(CallMethod::kJoin, "", Soon(), Caller::kMember).status.code(),
+  EXPECT_EQ(client->Call(CallMethod::kJoin, "", Soon(), Caller::kMember).status.code(),
             absl::StatusCode::kInternal);
   irisd.join();
 }
 
 // Another irisd takes the session over. The test's thread plays both of them.
 
-class RestartTest : public FrameCallsTest {
+class RestartTest : public CallsTest {
  protected:
-  using Result = FrameCalls::Answer;
+  using Result = SessionClient::Answer;
 
   void SendRestarted(uint64_t generation) {
     wire::RestartedPayload restarted;
@@ -676,13 +673,13 @@ class RestartTest : public FrameCallsTest {
   std::thread StartCall(SessionClient& client, const std::string& request, Result* result,
                         absl::Time deadline = Soon()) {
     return std::thread([&client, request, result, deadline] {
-      *result = client.calls().Call(CallMethod::kOperate, request, deadline, Caller::kMember);
+      *result = client.Call(CallMethod::kOperate, request, deadline, Caller::kMember);
     });
   }
   // Makes calls that nobody waits for, until irisd's queue is full.
   void FillQueue(SessionClient& client) {
     for (;;) {
-      const auto got = client.calls().Call(CallMethod::kLeave, "old", absl::Now(), Caller::kMember);
+      const auto got = client.Call(CallMethod::kLeave, "old", absl::Now(), Caller::kMember);
       ASSERT_EQ(got.status.code(), absl::StatusCode::kDeadlineExceeded);
       if (got.status.message() == "irisd does not read this session's calls") return;
     }
@@ -789,9 +786,7 @@ TEST_F(RestartTest, DescriptorsAndLongRequestsGoAlongAgain) {
   ASSERT_EQ(ftruncate(memory.get(), 777), 0);
   std::thread caller([&] {
     const int fds[] = {memory.get()};
-    EXPECT_EQ(client->calls()
-                  .Call(CallMethod::kOperate, "register", Soon(), Caller::kMember, fds)
-                  .message,
+    EXPECT_EQ(client->Call(CallMethod::kOperate, "register", Soon(), Caller::kMember, fds).message,
               "registered");
   });
   for (const uint64_t number : {1, 2}) {
@@ -822,13 +817,13 @@ TEST_F(RestartTest, DescriptorsAndLongRequestsGoAlongAgain) {
 
 TEST_F(RestartTest, AStreamThatIsReadIsOpenedAgainAndWhatItHadStaysReadable) {
   auto client = Connected();
-  auto stream = client->calls().Open(CallMethod::kWatch, "watch");
+  auto stream = client->Open(CallMethod::kWatch, "watch");
   ASSERT_TRUE(stream.ok()) << stream.status();
   ReceiveCall();
   for (const char* event : {"a", "b", "c"}) Answer(1, wire::kAnswerMessage, event);
   Answer(1, wire::kAnswerMessage | wire::kAnswerContinues, "half");
   std::string got;
-  ASSERT_TRUE(client->calls().Read(**stream, &got));
+  ASSERT_TRUE(client->Read(**stream, &got));
   EXPECT_EQ(Receive().type, FrameType::kTaken);
   SendRestarted(1);
   ReceiveSeen(1);
@@ -836,14 +831,14 @@ TEST_F(RestartTest, AStreamThatIsReadIsOpenedAgainAndWhatItHadStaysReadable) {
   ExpectSilence();
   std::string all = got;
   for (int i = 0; i < 2; ++i) {
-    ASSERT_TRUE(client->calls().Read(**stream, &got));
+    ASSERT_TRUE(client->Read(**stream, &got));
     all += got;
   }
   const Received again = ReceiveCall();
   EXPECT_EQ(again.header.call, 2u);
   EXPECT_EQ(again.request, "watch");
   Answer(2, wire::kAnswerMessage, "d");
-  ASSERT_TRUE(client->calls().Read(**stream, &got));
+  ASSERT_TRUE(client->Read(**stream, &got));
   EXPECT_EQ(all + got, "abcd");
   // Of "b" and "c" the irisd that reads knows nothing.
   const wire::Frame taken = Receive();
@@ -854,10 +849,10 @@ TEST_F(RestartTest, AStreamThatIsReadIsOpenedAgainAndWhatItHadStaysReadable) {
 
 TEST_F(RestartTest, AStreamWhoseReaderWaitsIsOpenedAgain) {
   auto client = Connected();
-  auto stream = client->calls().Open(CallMethod::kWatch, "watch");
+  auto stream = client->Open(CallMethod::kWatch, "watch");
   ASSERT_TRUE(stream.ok()) << stream.status();
   std::string got;
-  std::thread reader([&] { EXPECT_TRUE(client->calls().Read(**stream, &got)); });
+  std::thread reader([&] { EXPECT_TRUE(client->Read(**stream, &got)); });
   ReceiveCall();
   SendRestarted(1);
   ReceiveSeen(1);
@@ -868,23 +863,23 @@ TEST_F(RestartTest, AStreamWhoseReaderWaitsIsOpenedAgain) {
 
 TEST_F(RestartTest, AStreamThatIsOnlyLookedAtIsOpenedAgainWhenItIs) {
   auto client = Connected();
-  auto stream = client->calls().Open(CallMethod::kAwaitBarrier, "barrier");
+  auto stream = client->Open(CallMethod::kAwaitBarrier, "barrier");
   ASSERT_TRUE(stream.ok()) << stream.status();
   ReceiveCall();
   SendRestarted(1);
   ReceiveSeen(1);
-  EXPECT_FALSE(client->calls().End(**stream).answered);
+  EXPECT_FALSE(client->End(**stream).answered);
   const Received again = ReceiveCall();
   EXPECT_EQ(again.request, "barrier");
-  EXPECT_FALSE(client->calls().End(**stream).answered);
+  EXPECT_FALSE(client->End(**stream).answered);
   ExpectSilence();
   Answer(again.header.call, kWhole, "");
-  while (!client->calls().End(**stream).answered) absl::SleepFor(absl::Milliseconds(1));
+  while (!client->End(**stream).answered) absl::SleepFor(absl::Milliseconds(1));
 }
 
 TEST_F(RestartTest, AStreamThatWasNotOpenedAgainIsNotCancelled) {
   auto client = Connected();
-  auto stream = client->calls().Open(CallMethod::kWatch, "watch");
+  auto stream = client->Open(CallMethod::kWatch, "watch");
   ASSERT_TRUE(stream.ok()) << stream.status();
   ReceiveCall();
   SendRestarted(1);
@@ -922,12 +917,12 @@ TEST_F(RestartTest, AFullQueueKeepsNobodyFromReceivingAndNothingGoesBeforeTheAns
 TEST_F(RestartTest, AStreamThatFindsTheQueueFullIsOpenedLater) {
   auto client = Connected();
   FillQueue(*client);
-  auto stream = client->calls().Open(CallMethod::kAwaitBarrier, "barrier");
+  auto stream = client->Open(CallMethod::kAwaitBarrier, "barrier");
   ASSERT_TRUE(stream.ok()) << stream.status();
-  EXPECT_TRUE(client->calls().End(**stream).status.ok());
+  EXPECT_TRUE(client->End(**stream).status.ok());
   SendRestarted(1);
   DropUntilSeen(1);
-  EXPECT_FALSE(client->calls().End(**stream).answered);
+  EXPECT_FALSE(client->End(**stream).answered);
   EXPECT_EQ(ReceiveCall().request, "barrier");
 }
 

@@ -13,6 +13,7 @@
 #include "client/base/clock.h"
 #include "client/base/utf8.h"
 #include "device/base/bytes.h"
+#include "iris/dtype.h"
 #include "proto/wire/limits.h"
 
 namespace iris::internal {
@@ -34,6 +35,14 @@ std::string Quoted(const std::string& name) {
 std::string RegisterText(const void* memory, const AllocateOptions& options) {
   return absl::StrCat("register ", base::SizeText(options.bytes), " at 0x",
                       absl::Hex(reinterpret_cast<uint64_t>(memory)), Quoted(options.name));
+}
+
+// Returns the type of the name; kNone for one that this library does not know.
+DType DTypeOfName(absl::string_view name) {
+  for (uint32_t type = 0; type < kDTypeCount; ++type) {
+    if (name == DTypeName(static_cast<DType>(type))) return static_cast<DType>(type);
+  }
+  return DType::kNone;
 }
 
 // Checks the name of a call that a rank makes alone; irisd judges names of the others.
@@ -172,9 +181,18 @@ absl::StatusOr<OperationResult> TeamCalls::Operate(const Team& team, absl::strin
 
 absl::StatusOr<Allocation> TeamCalls::Allocate(const AllocateOptions& wanted, const Team& team,
                                                std::optional<absl::Duration> timeout) {
+  const TraceRecorder::Span span(trace_, TraceHostCall::kAllocate, wanted.bytes);
   const std::string what =
       absl::StrCat("allocate ", base::SizeText(wanted.bytes), Quoted(wanted.name));
   return Allocated(wanted, team.id, team.ranks, Operate(team, what, wanted, timeout));
+}
+
+template <typename Ask>
+absl::Status TeamCalls::GiveBack(uint64_t offset_bytes, Ask ask) {
+  std::optional<HeapRanges::Range> range = ranges_->Remove(offset_bytes);
+  const absl::Status status = ask();
+  if (!status.ok()) ranges_->Restore(offset_bytes, std::move(range));
+  return status;
 }
 
 absl::StatusOr<Allocation> TeamCalls::AllocateLocal(const AllocateOptions& wanted) {
@@ -195,10 +213,10 @@ absl::StatusOr<Allocation> TeamCalls::AllocateLocal(const AllocateOptions& wante
   }
   if (status.ok()) status = PublishAs(what, allocation->offset_bytes, wanted.bytes, wanted.name);
   if (!status.ok()) {
-    (void)Free(*allocation);
+    const uint64_t offset = allocation->offset_bytes;
+    (void)GiveBack(offset, [&] { return Operate(own_, what, FreeOp{offset}).status(); });
     return status;
   }
-  allocation->name = wanted.name;
   return allocation;
 }
 
@@ -233,7 +251,7 @@ absl::StatusOr<Allocation> TeamCalls::Register(void* memory, const AllocateOptio
   if (!op.ok()) return Annotate(op.status(), what);
   const auto result = Operate(own_, what, *std::move(op));
   if (!result.ok()) return result.status();
-  return Allocation{result->offset_bytes, options.bytes, memory, own_.id, options.name};
+  return Allocation{result->offset_bytes, options.bytes, memory, own_.id};
 }
 
 absl::StatusOr<Allocation> TeamCalls::RegisterTogether(void* memory, const AllocateOptions& options,
@@ -363,11 +381,11 @@ absl::StatusOr<Allocation> TeamCalls::Allocated(const AllocateOptions& wanted, u
   const uint64_t offset = result->offset_bytes;
   ranges_->Add(offset, wanted.bytes, wanted.name, ranks);
   return Allocation{offset, wanted.bytes,
-                    reinterpret_cast<void*>(window_->address(options_.rank, offset)), team_id,
-                    wanted.name};
+                    reinterpret_cast<void*>(window_->address(options_.rank, offset)), team_id};
 }
 
 absl::Status TeamCalls::Free(const Allocation& allocation) {
+  const TraceRecorder::Span span(trace_, TraceHostCall::kFree, allocation.bytes);
   const std::string what = absl::StrCat("free the allocation at offset ", allocation.offset_bytes);
   if (absl::Status status = guard_->Usable(); !status.ok()) return Annotate(status, what);
   Team team;
@@ -399,20 +417,13 @@ absl::Status TeamCalls::Free(const Allocation& allocation) {
   return status;
 }
 
-template <typename Ask>
-absl::Status TeamCalls::GiveBack(uint64_t offset_bytes, Ask ask) {
-  std::optional<HeapRanges::Range> range = ranges_->Remove(offset_bytes);
-  const absl::Status status = ask();
-  if (!status.ok()) ranges_->Restore(offset_bytes, std::move(range));
-  return status;
-}
-
 absl::StatusOr<Opened> TeamCalls::Open(uint32_t rank, const std::string& name,
                                        absl::Duration timeout) {
+  const TraceRecorder::Span span(trace_, TraceHostCall::kOpen);
   const std::string what = absl::StrCat("open", Quoted(name), " of rank ", rank);
   if (absl::Status status = CheckName(what, name); !status.ok()) return status;
   const absl::Time start = Now();
-  const absl::Time deadline = DeadlineIn(timeout);
+  const absl::Time deadline = DeadlineIn(TimeOr(timeout));
   absl::Duration pause = kFirstPause;
   while (true) {
     auto result = Operate(own_, what, OpenOp{rank, name});
@@ -441,9 +452,12 @@ absl::StatusOr<Opened> TeamCalls::OpenedAs(absl::string_view what, uint32_t rank
   const auto address_in = [&](uint32_t heap) {
     return reinterpret_cast<void*>(window_->address(heap, range.offset_bytes));
   };
-  return Opened{
-      rank,       range.offset_bytes, range.bytes, address_in(rank), address_in(options_.rank),
-      range.dtype};
+  return Opened{rank,
+                range.offset_bytes,
+                range.bytes,
+                address_in(rank),
+                address_in(options_.rank),
+                DTypeOfName(range.dtype)};
 }
 
 absl::Status TeamCalls::TakeOpened(uint32_t rank, const OpenedRange& range) {
@@ -499,6 +513,7 @@ absl::Status TeamCalls::Grow(uint64_t bytes, const Team& world) {
 
 absl::StatusOr<std::string> TeamCalls::Broadcast(absl::string_view value, uint32_t root,
                                                  const Team& team) {
+  const TraceRecorder::Span span(trace_, TraceHostCall::kBroadcast, value.size());
   BroadcastOp op;
   op.root = root;
   if (root == options_.rank) op.value = value;
@@ -508,6 +523,7 @@ absl::StatusOr<std::string> TeamCalls::Broadcast(absl::string_view value, uint32
 }
 
 absl::StatusOr<Team> TeamCalls::CreateTeam(absl::Span<const uint32_t> ranks, const Team& parent) {
+  const TraceRecorder::Span span(trace_, TraceHostCall::kTeam);
   Team other;
   other.id = kNoTeam;
   other.ranks.assign(ranks.begin(), ranks.end());
@@ -516,6 +532,7 @@ absl::StatusOr<Team> TeamCalls::CreateTeam(absl::Span<const uint32_t> ranks, con
 }
 
 absl::StatusOr<Team> TeamCalls::SplitTeam(int32_t color, int32_t key, const Team& parent) {
+  const TraceRecorder::Span span(trace_, TraceHostCall::kTeam);
   return NewTeam("split a team", SplitOp{options_.rank, color, key}, parent, Team());
 }
 
@@ -537,6 +554,7 @@ absl::StatusOr<Team> TeamCalls::NewTeam(absl::string_view what, Operation op, co
 }
 
 absl::Status TeamCalls::DestroyTeam(const Team& team) {
+  const TraceRecorder::Span span(trace_, TraceHostCall::kTeam);
   const std::string what = absl::StrCat("destroy team ", team.id);
   auto state = Find(team);
   if (!state.ok()) return Annotate(state.status(), what);
@@ -563,9 +581,10 @@ absl::Status TeamCalls::DestroyTeam(const Team& team) {
 // Barriers.
 
 absl::Status TeamCalls::Barrier(const Team& team, absl::Duration timeout) {
+  const TraceRecorder::Span span(trace_, TraceHostCall::kBarrier);
   auto state = Find(team);
   if (!state.ok()) return Annotate(state.status(), "host barrier");
-  return Meet(**state, timeout);
+  return Meet(**state, TimeOr(timeout));
 }
 
 absl::Status TeamCalls::Meet(State& state, absl::Duration timeout) {

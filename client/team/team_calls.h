@@ -31,6 +31,7 @@
 #include "client/team/host_barrier.h"
 #include "client/team/operation_sequence.h"
 #include "client/team/timed_lock.h"
+#include "client/trace/trace_recorder.h"
 #include "proto/wire/limits.h"
 
 namespace iris::internal {
@@ -61,10 +62,15 @@ class TeamCalls {
   TeamCalls(const TeamCalls&) = delete;
   TeamCalls& operator=(const TeamCalls&) = delete;
 
+  // Lists calls in the trace of the rank from now on. No other thread may use this meanwhile. The
+  // recorder is borrowed; null: there is no trace.
+  void TraceBy(TraceRecorder* recorder) { trace_ = recorder; }
+
   // Takes note of a team that irisd has made.
   Team AddTeam(const TeamInfo& info);
 
-  // Implement the calls of Context with these names (client/iris/context.h).
+  // Implement the calls of Context with these names (client/iris/context.h). A timeout of 0 is that
+  // of the options.
   absl::StatusOr<Allocation> Allocate(const AllocateOptions& wanted, const Team& team,
                                       std::optional<absl::Duration> timeout = std::nullopt);
   absl::StatusOr<Allocation> AllocateLocal(const AllocateOptions& wanted);
@@ -81,7 +87,7 @@ class TeamCalls {
   absl::StatusOr<Team> CreateTeam(absl::Span<const uint32_t> ranks, const Team& parent);
   absl::StatusOr<Team> SplitTeam(int32_t color, int32_t key, const Team& parent);
   absl::Status DestroyTeam(const Team& team);
-  absl::Status Barrier(const Team& team, absl::Duration timeout);
+  absl::Status Barrier(const Team& team, absl::Duration timeout = absl::ZeroDuration());
 
   // True if the range lies in memory that `owner` has registered and this rank has open.
   bool Borrows(uint32_t owner, uint64_t offset_bytes, uint64_t bytes) const;
@@ -151,8 +157,12 @@ class TeamCalls {
   template <typename Ask>
   absl::Status GiveBack(uint64_t offset_bytes, Ask ask);
   absl::Status Meet(State& state, absl::Duration timeout);
+  absl::Duration TimeOr(absl::Duration timeout) const {
+    return timeout == absl::ZeroDuration() ? options_.timeout : timeout;
+  }
 
   const Options options_;
+  TraceRecorder* trace_ = nullptr;
   const ContextGuard* const guard_;
   ControlPlane* const plane_;
   Window* const window_;

@@ -71,7 +71,9 @@ TEST_F(TeamCallsTest, AllocationIsWhereIrisdPutsIt) {
   EXPECT_EQ(x->offset_bytes, 2048u);
   EXPECT_EQ(x->bytes, 100u);
   EXPECT_EQ(x->address, reinterpret_cast<void*>(window_->address(0, 2048)));
-  EXPECT_EQ(x->name, "x");
+  backend::HeapRange range;
+  ASSERT_TRUE(zero_->heap_map()->nearest(zero_->heap_map(), 0, 2048, &range));
+  EXPECT_EQ(std::string(range.name), "x");
   EXPECT_EQ(x->team_id, 0u);
   EXPECT_EQ(heap_.bytes(), 4096u);
 }
@@ -297,11 +299,13 @@ TEST_F(TeamCallsTest, WhatGetsANameIsClearedBefore) {
       asked.push_back("free");
     }
   };
-  const auto there = Fake::Decided(absl::OkStatus(), {.offset_bytes = 4096});
+  const auto there = Fake::Decided(absl::OkStatus(), {.offset_bytes = 4096, .heap_bytes = 8192});
   plane_.Script({there});
   auto x = one_->AllocateLocal({.bytes = 96, .name = "x"});
   ASSERT_TRUE(x.ok()) << x.status();
-  EXPECT_EQ(x->name, "x");
+  backend::HeapRange range;
+  ASSERT_TRUE(one_->heap_map()->nearest(one_->heap_map(), 1, 4096, &range));
+  EXPECT_EQ(std::string(range.name), "x");
   EXPECT_EQ(words[12], 42u);
   EXPECT_THAT(asked, ElementsAre("allocate ''", "publish 4096 'x' 0"));
   // Without the name it is not kept.
@@ -332,8 +336,8 @@ TEST_F(TeamCallsTest, OpenAsksUntilItIsThere) {
   EXPECT_EQ(x->rank, 1u);
   EXPECT_EQ(x->bytes, 100u);
   EXPECT_EQ(x->address, reinterpret_cast<void*>(window_->address(1, 8192)));
-  EXPECT_EQ(x->symmetric, reinterpret_cast<void*>(window_->address(0, 8192)));
-  EXPECT_EQ(x->dtype, "f32");
+  EXPECT_EQ(x->symmetric_address, reinterpret_cast<void*>(window_->address(0, 8192)));
+  EXPECT_EQ(x->dtype, DType::kF32);
 }
 
 TEST_F(TeamCallsTest, OpenNamesWhatItWaitedFor) {

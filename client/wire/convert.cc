@@ -7,6 +7,7 @@
 #include "client/base/clock.h"
 #include "client/base/utf8.h"
 #include "client/wire/message_fields.h"
+#include "iris/dtype.h"
 #include "proto/status/code.h"
 #include "proto/wire/limits.h"
 #include "proto/wire/pages.h"
@@ -33,9 +34,7 @@ MessageWriter RequestOf(const Asker& asker) {
 // Each Write adds one operation to an OperateRequest.
 
 MessageWriter TensorOf(const AllocateOptions& options) {
-  return MessageWriter()
-      .Text(1, options.dtype, wire::kMaxDtypeBytes)
-      .Uints(2, options.shape, wire::kMaxDims);
+  return MessageWriter().Text(1, DTypeName(options.dtype)).Uints(2, options.shape, wire::kMaxDims);
 }
 void Write(const AllocateOptions& op, MessageWriter* to) {
   to->Message(6, MessageWriter()
@@ -85,7 +84,7 @@ void Write(const SplitOp& op, MessageWriter* to) {
 
 }  // namespace
 
-std::string EncodeJoin(uint64_t session_id, const ContextOptions& options) {
+std::string EncodeJoin(uint64_t session_id, const ContextOptions& options, absl::Duration timeout) {
   return MessageWriter()
       .Fixed64(1, session_id)
       .Text(2, options.job, wire::kMaxJobNameBytes)
@@ -96,7 +95,7 @@ std::string EncodeJoin(uint64_t session_id, const ContextOptions& options) {
       .Text(7, options.device_uuid)
       .Int(8, options.local_rank)
       .Bool(9, options.prealloc)
-      .Uint(10, Milliseconds(options.join_timeout))
+      .Uint(10, Milliseconds(timeout))
       .Uint(11, kSyncAreaBytes)
       .Uint(12, kJoinNumber)
       .bytes();

@@ -32,10 +32,10 @@ struct Asker {
 
 // A session joins once: a second Join of it repeats the first, whose answer was lost.
 inline constexpr uint64_t kJoinNumber = 1;
-std::string EncodeJoin(uint64_t session_id, const ContextOptions& options);
+// irisd is to decide within `timeout`, whatever the own one of the call or of the options is.
+std::string EncodeJoin(uint64_t session_id, const ContextOptions& options, absl::Duration timeout);
 // With the base where everything is mapped, or why it could not be.
 std::string EncodeMapped(const Asker& asker, uint64_t epoch, const absl::StatusOr<uint64_t>& base);
-// irisd is to decide within `timeout`, whatever the call's own is.
 std::string EncodeOperate(uint64_t session_id, const OperationCall& call, absl::Duration timeout);
 std::string EncodeBorrow(uint64_t session_id, const HeapPart& part);
 std::string EncodeGrowMapped(const Asker& asker, uint64_t grow_id, const absl::Status& mapped);

@@ -103,22 +103,21 @@ TEST(ConvertModelTest, RequestsAreProtobufsBytes) {
                                     .heap_bytes = dice.Number(),
                                     .max_heap_bytes = dice.Number(),
                                     .prealloc = dice.OneIn(2),
-                                    .device_uuid = dice.Text(),
-                                    .join_timeout = absl::Milliseconds(dice.Below(1 << 20))};
-    EXPECT_EQ(EncodeJoin(session_id, options),
-              reference::ToProto(session_id, options).SerializeAsString());
+                                    .device_uuid = dice.Text()};
+    const absl::Duration timeout = absl::Milliseconds(dice.Below(1 << 20));
+    EXPECT_EQ(EncodeJoin(session_id, options, timeout),
+              reference::ToProto(session_id, options, timeout).SerializeAsString());
 
     OperationCall call;
     call.job_id = dice.Number();
     call.team_id = static_cast<uint32_t>(dice.Number());
     call.k = dice.Number();
     call.only_thread = dice.OneIn(2);
-    const absl::Duration timeout = absl::Milliseconds(dice.Below(1 << 20));
     const std::string value = dice.Text(3000);
     AllocateOptions allocate = {.bytes = dice.Number(),
                                 .alignment_bytes = dice.Number(),
                                 .name = dice.Text(200),
-                                .dtype = dice.Text(30)};
+                                .dtype = static_cast<DType>(dice.Below(kDTypeCount))};
     for (uint64_t n = dice.Below(30); n > 0; --n) allocate.shape.push_back(dice.Number());
     CreateTeamOp create;
     for (uint64_t n = dice.Below(100); n > 0; --n) {

@@ -21,8 +21,8 @@ Message Parse(const std::string& bytes) {
   EXPECT_TRUE(message.ParseFromString(bytes));
   return message;
 }
-v1::JoinRequest Join(const ContextOptions& options) {
-  return Parse<v1::JoinRequest>(EncodeJoin(77, options));
+v1::JoinRequest Join(const ContextOptions& options, absl::Duration timeout = absl::ZeroDuration()) {
+  return Parse<v1::JoinRequest>(EncodeJoin(77, options, timeout));
 }
 v1::OperateRequest Operate(const OperationCall& call) {
   return Parse<v1::OperateRequest>(EncodeOperate(77, call, call.timeout));
@@ -43,8 +43,8 @@ TEST(ConvertTest, JoinCarriesEveryOption) {
                                         .heap_bytes = 4,
                                         .max_heap_bytes = 5,
                                         .prealloc = true,
-                                        .device_uuid = "uuid",
-                                        .join_timeout = absl::Seconds(6)});
+                                        .device_uuid = "uuid"},
+                                       absl::Seconds(6));
   EXPECT_EQ(request.session_id(), 77u);
   EXPECT_EQ(request.job(), "job");
   EXPECT_EQ(request.rank(), 1);
@@ -71,11 +71,16 @@ TEST(ConvertTest, WhatIsTooLongIsCutJustBeyondItsLimit) {
   const std::string huge(8 << 20, 'x');
   EXPECT_EQ(Join({.job = huge}).job().size(), wire::kMaxJobNameBytes + 1);
   OperationCall call;
-  call.op = AllocateOptions{
-      .name = huge, .dtype = huge, .shape = std::vector<uint64_t>(wire::kMaxDims * 100, 1)};
+  call.op = AllocateOptions{.name = huge,
+                            .dtype = DType::kF8E4M3,
+                            .shape = std::vector<uint64_t>(wire::kMaxDims * 100, 1)};
   const v1::OperateRequest allocate = Operate(call);
   EXPECT_EQ(allocate.allocate().name().size(), wire::kMaxAllocationNameBytes + 1);
-  EXPECT_EQ(allocate.allocate().tensor().dtype().size(), wire::kMaxDtypeBytes + 1);
+  EXPECT_EQ(allocate.allocate().tensor().dtype(), "f8e4m3");
+  for (uint32_t type = 0; type < kDTypeCount; ++type) {
+    const std::string name = DTypeName(static_cast<DType>(type));
+    EXPECT_LE(name.size(), wire::kMaxDtypeBytes) << name;
+  }
   EXPECT_EQ(static_cast<size_t>(allocate.allocate().tensor().shape_size()), wire::kMaxDims + 1);
   call.op = BroadcastOp{0, huge};
   EXPECT_EQ(Operate(call).broadcast().value().size(), wire::kMaxBroadcastBytes + 1);

@@ -13,7 +13,7 @@
 #include "proto/iris/v1/admin.pb.h"
 #include "server/host/daemon.h"
 #include "server/link/incoming_call.h"
-#include "server/rpc/calls.h"
+#include "server/rpc/stream_writer.h"
 
 namespace iris::server {
 

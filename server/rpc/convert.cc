@@ -7,12 +7,6 @@
 
 namespace iris::server {
 
-IRIS_FIELDS(PeerInfo, v1::Peer, rank, pid, device_index);
-// Without what names devices.
-IRIS_FIELDS(JoinResult, v1::JoinReply, (job, job_id), epoch, proposed_base, stride_bytes,
-            granularity_bytes, heap_bytes, segments, peers, (map_timeout, map_timeout_ms, ms));
-IRIS_FIELDS(OpenedInfo, v1::Opened, offset_bytes, bytes, dtype, registered);
-IRIS_FIELDS(OperationResult, v1::OperationResult, offset_bytes, team, heap_bytes, opened);
 IRIS_FIELDS(RankChanged, v1::WatchEvent::RankChanged, rank, state, pid, reason);
 IRIS_FIELDS(SegmentsAdded, v1::WatchEvent::SegmentsAdded, (grow, grow_id), segments, heap_bytes,
             (timeout, timeout_ms, ms));
@@ -39,33 +33,8 @@ IRIS_SAME_STATE(JobState::kReady, v1::JOB_STATE_READY);
 IRIS_SAME_STATE(JobState::kBroken, v1::JOB_STATE_BROKEN);
 #undef IRIS_SAME_STATE
 
-namespace {
-
 std::string UuidOf(absl::Span<const driver::DeviceInfo> devices, uint32_t index) {
   return index < devices.size() ? devices[index].uuid : std::string();
-}
-
-}  // namespace
-
-void ToProto(const JoinResult& from, absl::Span<const driver::DeviceInfo> devices,
-             v1::JoinReply* to) {
-  Write(from, to);
-  for (v1::Peer& peer : *to->mutable_peers()) {
-    peer.set_device_uuid(UuidOf(devices, peer.device_index()));
-  }
-  if (from.device_index < devices.size()) {
-    Write(devices[from.device_index], to->mutable_device());
-  }
-}
-
-void ToProto(const Outcome& from, v1::Outcome* to) {
-  to->set_k(from.k);
-  to->set_code(proto::NumberOf(from.status.code()));
-  if (from.status.ok()) {
-    Write(from.result, to->mutable_result());
-  } else {
-    to->set_text(std::string(from.status.message().substr(0, wire::kMaxErrorTextBytes)));
-  }
 }
 
 void ToProto(const WatchItem& from, v1::WatchEvent* to) {

@@ -32,20 +32,6 @@ IRIS_FIELDS(AwaitBarrierCall, v1::AwaitBarrierRequest, (spec.job, job_id), (spec
             (spec.epoch, epoch), (spec.missing, missing), (spec.only_thread, only_thread),
             (spec.moment, moment), (spec.time_is_up, time_is_up));
 
-// The input of the machine that a request is, from this session. The value of a broadcast is moved,
-// not copied. An error refuses the call.
-template <typename Call, typename Request>
-absl::StatusOr<Input> ToInput(SessionId session, CallId call, Request&& request) {
-  Call input{session, call};
-  Read(request, &input);
-  if constexpr (std::is_same_v<Call, OperateCall>) {
-    absl::StatusOr<Operation> op = OperationOfRequest(std::move(request));
-    if (!op.ok()) return op.status();
-    input.spec.op = *std::move(op);
-  }
-  return input;
-}
-
 // Write fills messages by these.
 IRIS_FIELDS(SegmentInfo, v1::Segment, (id, segment_id), rank, index, offset_bytes, bytes);
 IRIS_FIELDS(TeamInfo, v1::TeamInfo, (id, team_id), ranks, barrier_slot, barrier_start_epoch,
@@ -78,11 +64,9 @@ IRIS_FIELDS(AccountSnapshot, v1::Tenant, jobs, teams, allocations, registered_pi
 IRIS_FIELDS(Daemon::KeptSnapshot, v1::KeptForNext, generation, descriptors, max_descriptors,
             state_bytes, (status.message(), lost_because));
 
-void ToProto(const JoinResult& from, absl::Span<const driver::DeviceInfo> devices,
-             v1::JoinReply* to);
-// Texts are cut to wire::kMaxErrorTextBytes. Leaves the value of a broadcast out: see
-// SerializeOperateReply.
-void ToProto(const Outcome& from, v1::Outcome* to);
+// Returns "" if there is no such device.
+std::string UuidOf(absl::Span<const driver::DeviceInfo> devices, uint32_t index);
+
 void ToProto(const WatchItem& from, v1::WatchEvent* to);
 void ToProto(const JobSnapshot& from, absl::Span<const driver::DeviceInfo> devices, v1::Job* to);
 void ToProto(const RankSnapshot& from, const JobSnapshot& job,

@@ -7,12 +7,25 @@
 
 #include "absl/strings/str_cat.h"
 #include "device/base/bytes.h"
+#include "google/protobuf/io/coded_stream.h"
+#include "google/protobuf/io/zero_copy_stream_impl_lite.h"
+#include "proto/status/code.h"
+#include "proto/wire/limits.h"
 #include "server/host/registered_memory.h"
 #include "server/job/text.h"
 #include "server/rpc/convert.h"
 #include "server/rpc/listings.h"
+#include "server/rpc/message.h"
 
 namespace iris::server {
+
+IRIS_FIELDS(PeerInfo, v1::Peer, rank, pid, device_index);
+// Without what names devices.
+IRIS_FIELDS(JoinResult, v1::JoinReply, (job, job_id), epoch, proposed_base, stride_bytes,
+            granularity_bytes, heap_bytes, segments, peers, (map_timeout, map_timeout_ms, ms));
+IRIS_FIELDS(OpenedInfo, v1::Opened, offset_bytes, bytes, dtype, registered);
+IRIS_FIELDS(OperationResult, v1::OperationResult, offset_bytes, team, heap_bytes, opened);
+
 namespace {
 
 constexpr size_t kMaxWatchQueue = 256;
@@ -61,7 +74,35 @@ class WatchStream : public StreamWriter, public WatchSink {
   const SessionId session_;
 };
 
+using google::protobuf::io::CodedOutputStream;
+
+// A field of messages, texts and bytes on the wire: this tag, a length, then the content.
+constexpr uint32_t LengthDelimited(int field) { return static_cast<uint32_t>(field) << 3 | 2; }
+
+size_t BytesBefore(int field, size_t content_bytes) {
+  return CodedOutputStream::VarintSize32(LengthDelimited(field)) +
+         CodedOutputStream::VarintSize32(static_cast<uint32_t>(content_bytes));
+}
+
+void WriteBefore(int field, size_t content_bytes, CodedOutputStream* out) {
+  out->WriteTag(LengthDelimited(field));
+  out->WriteVarint32(static_cast<uint32_t>(content_bytes));
+}
+
 }  // namespace
+
+absl::StatusOr<SessionId> SessionOf(const IncomingCall& incoming, uint64_t session_id) {
+  if (incoming.session.value == 0) {
+    return absl::PermissionDeniedError(
+        "heap calls need a session: connect to session.sock, and call on the socket that its "
+        "handshake returns");
+  }
+  if (incoming.session.value != session_id) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("the request names session ", session_id, ", which is not this connection's"));
+  }
+  return incoming.session;
+}
 
 absl::StatusOr<HeapPart> FindHeapPart(const Daemon& daemon, const CallerInfo& caller,
                                       const HeapPartQuery& query) {
@@ -119,10 +160,16 @@ absl::StatusOr<HeapPart> FindHeapPart(const Daemon& daemon, const CallerInfo& ca
   return part;
 }
 
-LinkPayload JoinReplyOf(const Daemon& daemon, const Result& result) {
-  const auto& joined = std::get<JoinResult>(result);
+LinkPayload JoinReplyOf(const Daemon& daemon, const JoinResult& joined) {
+  const auto devices = daemon.driver().devices();
   v1::JoinReply message;
-  ToProto(joined, daemon.driver().devices(), &message);
+  Write(joined, &message);
+  for (v1::Peer& peer : *message.mutable_peers()) {
+    peer.set_device_uuid(UuidOf(devices, peer.device_index()));
+  }
+  if (joined.device_index < devices.size()) {
+    Write(devices[joined.device_index], message.mutable_device());
+  }
   message.set_link_bytes(daemon.descriptors().link_bytes());
   driver::CreateTimes times;
   for (const SegmentInfo& segment : joined.segments) {
@@ -134,6 +181,42 @@ LinkPayload JoinReplyOf(const Daemon& daemon, const Result& result) {
   message.set_create_ns(static_cast<uint64_t>(absl::ToInt64Nanoseconds(times.create)));
   message.set_export_ns(static_cast<uint64_t>(absl::ToInt64Nanoseconds(times.export_fd)));
   return SerializeMessage(message);
+}
+
+LinkPayload OperateReplyOf(const Outcome& outcome) {
+  v1::OperateReply reply;
+  v1::Outcome& answer = *reply.mutable_outcome();
+  answer.set_k(outcome.k);
+  answer.set_code(proto::NumberOf(outcome.status.code()));
+  if (!outcome.status.ok()) {
+    answer.set_text(std::string(outcome.status.message().substr(0, wire::kMaxErrorTextBytes)));
+    return SerializeMessage(reply);
+  }
+  Write(outcome.result, answer.mutable_result());
+  const std::shared_ptr<const std::string>& value = outcome.result.value.share();
+  if (value == nullptr || value->empty()) return SerializeMessage(reply);
+
+  // The value comes last in its message, that message last in the outcome, and the outcome last in
+  // the reply, so that everything else stands before it. Protobuf's fields may come in any order.
+  constexpr int kOutcome = v1::OperateReply::kOutcomeFieldNumber;
+  constexpr int kResult = v1::Outcome::kResultFieldNumber;
+  constexpr int kValue = v1::OperationResult::kValueFieldNumber;
+  const std::string result = answer.result().SerializeAsString();
+  answer.clear_result();
+  const std::string rest = answer.SerializeAsString();
+  const size_t result_bytes = result.size() + BytesBefore(kValue, value->size()) + value->size();
+  const size_t outcome_bytes = rest.size() + BytesBefore(kResult, result_bytes) + result_bytes;
+  std::string bytes;
+  {
+    google::protobuf::io::StringOutputStream stream(&bytes);
+    CodedOutputStream out(&stream);
+    WriteBefore(kOutcome, outcome_bytes, &out);
+    out.WriteString(rest);
+    WriteBefore(kResult, result_bytes, &out);
+    out.WriteString(result);
+    WriteBefore(kValue, value->size(), &out);
+  }
+  return {std::move(bytes), value};
 }
 
 absl::StatusOr<Daemon::Registered> TakeRegistered(const Daemon& daemon, const IncomingCall& call,
@@ -149,7 +232,7 @@ absl::StatusOr<Daemon::Registered> TakeRegistered(const Daemon& daemon, const In
 
 absl::Status Borrow(Daemon* daemon, const IncomingCall& call, const v1::BorrowRequest& request,
                     v1::BorrowReply* reply) {
-  const absl::StatusOr<SessionId> session = Calls::SessionOf(call, request.session_id());
+  const absl::StatusOr<SessionId> session = SessionOf(call, request.session_id());
   if (!session.ok()) return session.status();
   const absl::StatusOr<HeapPart> part = FindHeapPart(
       *daemon, call.caller,
@@ -162,10 +245,7 @@ absl::Status Borrow(Daemon* daemon, const IncomingCall& call, const v1::BorrowRe
   if (!sent.ok()) return sent;
   reply->set_job_id(part->job_id.value);
   reply->set_epoch(part->epoch);
-  const auto devices = daemon->driver().devices();
-  if (part->device_index < devices.size()) {
-    reply->set_device_uuid(devices[part->device_index].uuid);
-  }
+  reply->set_device_uuid(UuidOf(daemon->driver().devices(), part->device_index));
   for (const SegmentInfo& segment : part->segments) Write(segment, reply->add_segments());
   return absl::OkStatus();
 }
@@ -173,7 +253,7 @@ absl::Status Borrow(Daemon* daemon, const IncomingCall& call, const v1::BorrowRe
 absl::StatusOr<std::shared_ptr<ActiveCall>> Watch(Daemon* daemon, CallCounter* counter,
                                                   const IncomingCall& call,
                                                   const v1::WatchRequest& request) {
-  const absl::StatusOr<SessionId> session = Calls::SessionOf(call, request.session_id());
+  const absl::StatusOr<SessionId> session = SessionOf(call, request.session_id());
   if (!session.ok()) return session.status();
   auto stream = std::make_shared<WatchStream>(daemon, counter, *session, call.reply);
   daemon->Watch({*session, daemon->NewCall(), JobId{request.job_id()}}, stream);

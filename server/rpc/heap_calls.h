@@ -11,7 +11,7 @@
 #include "proto/iris/v1/heap.pb.h"
 #include "server/host/daemon.h"
 #include "server/link/incoming_call.h"
-#include "server/rpc/calls.h"
+#include "server/rpc/stream_writer.h"
 
 namespace iris::server {
 
@@ -38,7 +38,14 @@ struct HeapPartQuery {
 absl::StatusOr<HeapPart> FindHeapPart(const Daemon& daemon, const CallerInfo& caller,
                                       const HeapPartQuery& query);
 
-LinkPayload JoinReplyOf(const Daemon& daemon, const Result& result);
+// Returns the session of the call's connection. kPermissionDenied: an admin connection, or the
+// request names another session.
+absl::StatusOr<SessionId> SessionOf(const IncomingCall& call, uint64_t session_id);
+
+LinkPayload JoinReplyOf(const Daemon& daemon, const JoinResult& joined);
+// Texts are cut to wire::kMaxErrorTextBytes. The value of a broadcast is not copied: the replies of
+// all members share it, as the tail of each.
+LinkPayload OperateReplyOf(const Outcome& outcome);
 
 // The memory of a register, whose descriptors came with the call. kInvalidArgument: not one for
 // each piece, or descriptors that are for nothing. In a register of several ranks, which wait for

@@ -8,7 +8,6 @@
 
 #include "absl/status/status.h"
 #include "google/protobuf/message_lite.h"
-#include "server/job/results.h"
 #include "server/link/link.h"
 
 namespace iris::server {
@@ -18,9 +17,5 @@ namespace iris::server {
 absl::Status ParseMessage(std::string_view bytes, google::protobuf::MessageLite* message);
 
 LinkPayload SerializeMessage(const google::protobuf::MessageLite& message);
-
-// SerializeMessage of a v1::OperateReply with this outcome, except that the value of a broadcast is
-// not copied: the replies of all members share it, as the tail of each.
-LinkPayload SerializeOperateReply(const Outcome& outcome);
 
 }  // namespace iris::server

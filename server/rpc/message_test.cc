@@ -10,6 +10,7 @@
 
 #include "absl/strings/match.h"
 #include "proto/iris/v1/heap.pb.h"
+#include "server/rpc/heap_calls.h"
 
 namespace iris::server {
 namespace {
@@ -81,7 +82,7 @@ TEST(OperateReplyTest, HoldsTheValueThatItShares) {
   {
     const Outcome outcome = Broadcast(Bytes(1 << 20));
     watch = outcome.result.value.share();
-    payload = SerializeOperateReply(outcome);
+    payload = OperateReplyOf(outcome);
     EXPECT_EQ(payload->tail->data(), outcome.result.value.share()->data());
   }
   EXPECT_FALSE(watch.expired());
@@ -94,7 +95,7 @@ TEST(OperateReplyTest, IsTheMessageThatProtobufWouldWrite) {
   outcome.result.offset_bytes = 4096;
   outcome.result.team.emplace();
   outcome.result.team->ranks = {0, 2};
-  const v1::OperateReply reply = Parsed(SerializeOperateReply(outcome));
+  const v1::OperateReply reply = Parsed(OperateReplyOf(outcome));
   EXPECT_EQ(reply.outcome().k(), 300u);
   EXPECT_EQ(reply.outcome().code(), 0u);
   EXPECT_EQ(reply.outcome().result().value(), Bytes(5000));
@@ -106,7 +107,7 @@ TEST(OperateReplyTest, IsTheMessageThatProtobufWouldWrite) {
 TEST(OperateReplyTest, ValuesOfEverySizeAreWhole) {
   // Around the lengths where a varint grows.
   for (const size_t n : {0, 1, 100, 127, 128, 129, 16'370, 16'383, 16'384, 16'400, 1 << 20}) {
-    const v1::OperateReply reply = Parsed(SerializeOperateReply(Broadcast(Bytes(n))));
+    const v1::OperateReply reply = Parsed(OperateReplyOf(Broadcast(Bytes(n))));
     EXPECT_EQ(reply.outcome().result().value(), Bytes(n)) << n;
     EXPECT_EQ(reply.outcome().k(), 300u) << n;
   }
@@ -118,7 +119,7 @@ TEST(OperateReplyTest, EveryMembersReplySharesTheValue) {
   std::vector<LinkPayload> replies;
   for (int member = 0; member < 8; ++member) {
     const Outcome mine = decided;
-    replies.push_back(SerializeOperateReply(mine));
+    replies.push_back(OperateReplyOf(mine));
   }
   std::set<const char*> addresses;
   for (const LinkPayload& reply : replies) {
@@ -134,7 +135,7 @@ TEST(OperateReplyTest, AFailureHasCodeAndTextAlone) {
   Outcome outcome = Broadcast("");
   outcome.status = absl::AbortedError("rank 3 hung up");
   outcome.result.value = std::string("not to be seen");
-  const v1::OperateReply reply = Parsed(SerializeOperateReply(outcome));
+  const v1::OperateReply reply = Parsed(OperateReplyOf(outcome));
   EXPECT_EQ(reply.outcome().k(), 300u);
   EXPECT_EQ(reply.outcome().code(), 10u);
   EXPECT_EQ(reply.outcome().text(), "rank 3 hung up");

@@ -15,30 +15,48 @@
 #include "server/host/threads.h"
 #include "server/link/incoming_call.h"
 #include "server/rpc/admin_calls.h"
-#include "server/rpc/calls.h"
+#include "server/rpc/stream_writer.h"
 
 namespace iris::server {
 
 class Services {
  public:
-  Services(Daemon* daemon, DaemonFacts facts)
-      : daemon_(daemon), facts_(std::move(facts)), calls_(daemon) {}
+  Services(Daemon* daemon, DaemonFacts facts) : daemon_(daemon), facts_(std::move(facts)) {}
 
   // Answers the call, now or later. Null if it has been answered, or cannot be cancelled.
   std::shared_ptr<ActiveCall> Serve(const IncomingCall& call);
 
   // Waits until every answer is on its way to its worker. Returns false on a timeout.
-  bool Drain(absl::Duration timeout) { return calls_.counter()->WaitForNone(timeout); }
+  bool Drain(absl::Duration timeout) { return counter_.WaitForNone(timeout); }
 
   // Finishes the calls that were read and ends the threads. Idempotent.
   void Stop() { readers_.Stop(); }
 
  private:
+  class Unary;
+
   std::shared_ptr<ActiveCall> Dispatch(const IncomingCall& call);
+  // A call of a session, which the machine answers now or later. `Request` names its session;
+  // `Call` is the input of the machine; `to_reply` makes the LinkPayload of its Result.
+  template <typename Call, typename Request, typename ToReply>
+  std::shared_ptr<ActiveCall> Ask(const IncomingCall& incoming, ToReply to_reply);
+  // A call of any connection, answered at once.
+  //   answer(const Request&, ReplyMessage*) -> absl::Status
+  template <typename Request, typename ReplyMessage, typename Function>
+  std::shared_ptr<ActiveCall> Answer(const IncomingCall& incoming, Function answer);
+  // Makes a call whose caller a function finds by `source`.
+  template <typename Source, typename Request, typename ReplyMessage>
+  std::shared_ptr<ActiveCall> Answer(const IncomingCall& incoming, const Source& source,
+                                     absl::Status (*answer)(const Source&, const CallerInfo&,
+                                                            const Request&, ReplyMessage*));
+  // A call that is answered by a stream.
+  //   start(const Request&) -> absl::StatusOr<std::shared_ptr<ActiveCall>>
+  template <typename Request, typename Start>
+  std::shared_ptr<ActiveCall> Stream(const IncomingCall& incoming, Start start);
 
   Daemon* const daemon_;
   const DaemonFacts facts_;
-  Calls calls_;
+  CallCounter counter_;
   WorkerPool readers_{2};  // for calls that look at jobs
 };
 

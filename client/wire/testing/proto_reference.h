@@ -78,7 +78,7 @@ inline void Fill(const AllocateOptions& from, v1::OperateRequest* to) {
   op.set_bytes(from.bytes);
   op.set_alignment_bytes(from.alignment_bytes);
   op.set_name(CutBeyond(from.name, wire::kMaxAllocationNameBytes));
-  op.mutable_tensor()->set_dtype(CutBeyond(from.dtype, wire::kMaxDtypeBytes));
+  op.mutable_tensor()->set_dtype(DTypeName(from.dtype));
   for (size_t i = 0; i < from.shape.size() && i <= wire::kMaxDims; ++i) {
     op.mutable_tensor()->add_shape(from.shape[i]);
   }
@@ -91,7 +91,7 @@ inline void Fill(const RegisterOp& from, v1::OperateRequest* to) {
   op.set_lead_bytes(from.lead_bytes);
   op.set_bytes(from.options.bytes);
   op.set_name(CutBeyond(from.options.name, wire::kMaxAllocationNameBytes));
-  op.mutable_tensor()->set_dtype(CutBeyond(from.options.dtype, wire::kMaxDtypeBytes));
+  op.mutable_tensor()->set_dtype(DTypeName(from.options.dtype));
   for (size_t i = 0; i < from.options.shape.size() && i <= wire::kMaxDims; ++i) {
     op.mutable_tensor()->add_shape(from.options.shape[i]);
   }
@@ -139,7 +139,8 @@ inline void Fill(const SplitOp& from, v1::OperateRequest* to) {
   wish.set_key(from.key);
 }
 
-inline v1::JoinRequest ToProto(uint64_t session_id, const ContextOptions& options) {
+inline v1::JoinRequest ToProto(uint64_t session_id, const ContextOptions& options,
+                               absl::Duration timeout) {
   v1::JoinRequest request;
   request.set_session_id(session_id);
   request.set_job(CutBeyond(options.job, wire::kMaxJobNameBytes));
@@ -150,7 +151,7 @@ inline v1::JoinRequest ToProto(uint64_t session_id, const ContextOptions& option
   request.set_device_uuid(options.device_uuid);
   request.set_local_rank(options.local_rank);
   request.set_prealloc(options.prealloc);
-  request.set_timeout_ms(Milliseconds(options.join_timeout));
+  request.set_timeout_ms(Milliseconds(timeout));
   request.set_team_sync_bytes(kSyncAreaBytes);
   request.set_number(kJoinNumber);
   return request;

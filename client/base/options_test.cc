@@ -1,26 +1,28 @@
-#include "client/context/options.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <map>
 
-namespace iris::internal {
+#include "client/base/launcher.h"
+
+namespace iris::base {
 namespace {
 
+using internal::HostContextOptions;
 using ::testing::HasSubstr;
 
-absl::StatusOr<ContextOptions> Resolve(const ContextOptions& options,
-                                       std::map<std::string, std::string> variables = {}) {
-  return ResolveOptions(options, [&](const char* name) -> std::optional<std::string> {
+absl::StatusOr<HostContextOptions> Resolve(const ContextOptions& options,
+                                           std::map<std::string, std::string> variables = {}) {
+  return ResolveOptions({options}, [&](const char* name) -> std::optional<std::string> {
     const auto it = variables.find(name);
     if (it == variables.end()) return std::nullopt;
     return it->second;
   });
 }
 
-std::string Refusal(const absl::StatusOr<ContextOptions>& resolved) {
+std::string Refusal(const absl::StatusOr<HostContextOptions>& resolved) {
   EXPECT_EQ(resolved.status().code(), absl::StatusCode::kInvalidArgument) << resolved.status();
   return std::string(resolved.status().message());
 }
@@ -44,6 +46,19 @@ TEST(OptionsTest, NothingGivenIsRankZeroOfOne) {
   EXPECT_EQ(resolved->n_ranks, 1);
   EXPECT_EQ(resolved->local_rank, 0);
   EXPECT_EQ(resolved->heap_bytes, 1ull << 30);
+  EXPECT_EQ(resolved->join_timeout, std::chrono::seconds(60));
+  EXPECT_EQ(resolved->timeout, std::chrono::seconds(60));
+  EXPECT_EQ(resolved->connect_timeout, std::chrono::seconds(2));
+}
+
+TEST(OptionsTest, GivenTimeoutsStand) {
+  using std::chrono::seconds;
+  auto resolved =
+      Resolve({.join_timeout = seconds(1), .timeout = seconds(3), .connect_timeout = seconds(4)});
+  ASSERT_TRUE(resolved.ok()) << resolved.status();
+  EXPECT_EQ(resolved->join_timeout, seconds(1));
+  EXPECT_EQ(resolved->timeout, seconds(3));
+  EXPECT_EQ(resolved->connect_timeout, seconds(4));
 }
 
 TEST(OptionsTest, ProgramsThatNobodyLaunchedDoNotMeet) {
@@ -167,4 +182,4 @@ TEST(OptionsTest, MaxHeapBelowHeap) {
 }
 
 }  // namespace
-}  // namespace iris::internal
+}  // namespace iris::base

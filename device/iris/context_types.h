@@ -1,0 +1,84 @@
+// Options and results of the calls of iris::Context, as plain values: the public headers and the
+// library's inside have them alike. C++17, the standard library alone.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "iris/dtype.h"
+#include "iris/types.h"
+
+struct iris_team;  // a handle of the C API
+
+namespace iris {
+
+// Fields that are left at their default are read from the environment: IRIS_JOB, IRIS_RANK,
+// IRIS_N_RANKS and IRIS_LOCAL_RANK, then the variables of torchrun, Open MPI, MPICH, PMIx and
+// Slurm; IRIS_HEAP_BYTES; IRIS_RUNTIME_DIR. If neither says anything, the process is rank 0 of 1,
+// in a job that no other process can join.
+struct ContextOptions {
+  std::string job{};
+  int rank = -1;
+  int n_ranks = -1;
+  int local_rank = -1;
+  uint64_t heap_bytes = 0;      // per rank; 0: IRIS_HEAP_BYTES, else 1 GiB
+  uint64_t max_heap_bytes = 0;  // address space to grow into, per rank; 0: four times heap_bytes
+  bool prealloc = false;        // reserve all pages now
+  std::string device_uuid{};    // empty: device local_rank mod the number of devices
+  std::string runtime_dir{};  // empty: IRIS_RUNTIME_DIR, else /run/iris, else $XDG_RUNTIME_DIR/iris
+  std::chrono::nanoseconds join_timeout{0};     // 0: 60 s
+  std::chrono::nanoseconds timeout{0};          // of every other wait, on host and device; 0: 60 s
+  std::chrono::nanoseconds connect_timeout{0};  // to retry while no irisd answers; 0: 2 s
+};
+
+struct AllocateOptions {
+  uint64_t bytes = 0;
+  uint64_t alignment_bytes = 1024;  // a power of two
+  // Unique in the job, or empty; shown by iris-ctl. For AllocateLocal, other ranks may use the same
+  // name.
+  std::string name{};
+  DType dtype = DType::kNone;  // shown by iris-ctl, must agree between ranks
+  std::vector<uint64_t> shape{};
+};
+
+// A range of the symmetric heap. It is a plain value: copying it copies no memory, and
+// Context::Free ends it.
+struct Allocation {
+  uint64_t offset_bytes = 0;  // the same on every rank
+  uint64_t bytes = 0;
+  void* address = nullptr;  // of this rank's copy
+  uint32_t team_id = 0;     // that allocated it, and must free it
+
+  template <typename T>
+  T* As() const {
+    return static_cast<T*>(address);
+  }
+};
+
+// An allocation of another rank (Context::AllocateLocal, Context::Register), as opened here. It is
+// a plain value; Context::Close ends it.
+struct Opened {
+  uint32_t rank = 0;          // the owner
+  uint64_t offset_bytes = 0;  // in the owner's heap
+  uint64_t bytes = 0;
+  void* address = nullptr;  // of the owner's memory, for loads and stores of this rank
+  // The same offset in this rank's heap, which is unused there: pass it to Put, Get, signals and
+  // atomics, with `rank` as the peer.
+  void* symmetric_address = nullptr;
+  DType dtype = DType::kNone;  // as the owner said
+};
+
+// An ordered set of ranks. It is a plain value, valid until Context::DestroyTeam or the end of the
+// context. Calls take a default-constructed one, and a team that is left out, for the world.
+struct Team {
+  uint32_t id = 0;
+  std::vector<uint32_t> ranks{};  // world ranks in team order
+  int index = -1;                 // of this rank; -1: not a member
+  DeviceTeam device{};            // for kernels
+  iris_team* handle = nullptr;    // null: the world
+  bool member() const { return index >= 0; }
+};
+
+}  // namespace iris
