@@ -83,7 +83,7 @@ def dlpack_device(context: "Context") -> Tuple[int, int]:
     return _DLPACK_DEVICE[context.backend], 0 if context.on_host else context.device_index
 
 
-def check_device(context: "Context", device: Any) -> None:
+def check_device(context: Any, device: Any) -> None:
     """InvalidArgumentError: `device` is not the rank's. None, and a kind without a number, mean the rank's own. Where
     devices are emulated, programs that ask for "cuda" get the emulated one."""
     if device is None:
@@ -172,10 +172,10 @@ def _memory_of(context: "Context", what: Any, role: str,
                                "numpy where devices are emulated, is wanted")
 
 
-def buffer_of(context: "Context", what: Any, role: str, written: bool = False) -> Buffer:
-    """The memory of a tensor of Iris, torch or cupy, or of an array of numpy. InvalidArgumentError: it is nothing of
-    that kind, not contiguous, on another device, or read-only if it is to be written; `role` says in the text which
-    argument it is."""
+def buffer_of(context: Any, what: Any, role: str, written: bool = False) -> Buffer:
+    """The memory of a tensor of Iris, torch or cupy, or of an array of numpy; a Buffer is its own.
+    InvalidArgumentError: it is nothing of that kind, not contiguous, on another device, or read-only if it is to be
+    written; `role` says in the text which argument it is."""
     if isinstance(what, _IrisTensor) and what.contiguous and what.context is context:
         return Buffer(what.data_ptr(), what.count, what.dtype, what.shape, what)
     torch = loaded_torch()
@@ -183,6 +183,8 @@ def buffer_of(context: "Context", what: Any, role: str, written: bool = False) -
         _check_torch(context, what, role)
         if what.is_contiguous():
             return Buffer(what.data_ptr(), what.numel(), DType.of(what.dtype), tuple(what.shape), what)
+    if isinstance(what, Buffer):
+        return what
     address, dtype, shape, strides = _memory_of(context, what, role, written)
     if not is_contiguous(shape, strides):
         raise InvalidArgumentError(f"{role} has the shape {shape} and the strides {strides}, which is not contiguous: "

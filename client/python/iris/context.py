@@ -220,7 +220,7 @@ class Context(Collectives, Factories):
     def is_symmetric(self, what: Any) -> bool:
         """True if the memory of a tensor or an array lies in this rank's heap, or in what it has registered together
         with others."""
-        return self._is_symmetric(self._buffer(what, "is_symmetric: the argument"))
+        return self._is_symmetric(_foreign.buffer_of(self, what, "is_symmetric: the argument"))
 
     def _is_symmetric(self, buffer: "_foreign.Buffer") -> bool:
         symmetric = _capi.out(ctypes.c_int32, _capi.library().iris_is_symmetric, self.handle, buffer.address,
@@ -319,7 +319,7 @@ class Context(Collectives, Factories):
         GPUs it must be memory that others can map (torch with expandable segments), on emulated devices a shared
         mapping of a memfd; anything else is an InvalidArgumentError that says what to do. The others open it as a
         tensor of one dimension."""
-        buffer = self._buffer(array, "register()")
+        buffer = _foreign.buffer_of(self, array, "register()")
         options = _heap.allocate_options(buffer.shape, buffer.dtype, name)
         return Tensor(self.heap.allocate_local(options, name, buffer), buffer.shape, None, buffer.dtype)
 
@@ -343,7 +343,7 @@ class Context(Collectives, Factories):
         offset: Optional[int] = None
         buffer = None
         try:
-            buffer = self._buffer(array, "the argument")
+            buffer = _foreign.buffer_of(self, array, "the argument")
             if self._is_symmetric(buffer):
                 offset = buffer.address - self.heap_bases[self.rank]
         except Exception as wrong:  # pylint: disable=broad-except  # the others wait for this rank, whatever it is
@@ -513,7 +513,7 @@ class Context(Collectives, Factories):
         """A side of a put or get, which may be a tile."""
         if isinstance(side, Tensor) and not side.contiguous and side.context is self:
             return _foreign.Buffer(side.data_ptr(), side.count, side.dtype, side.shape, side)
-        return self._buffer(side, role, written)
+        return _foreign.buffer_of(self, side, role, written)
 
     def _transfer(self, what: str, remote: Any, local: Any, rank: int, stream: Any, signal: Any) -> None:
         to_remote = what == "put"
