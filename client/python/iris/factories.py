@@ -56,11 +56,7 @@ class Factories:
     """The factories of Context. All take these options: `dtype`, a DType, a name, or a type of numpy or torch; `name`,
     which iris-ctl shows and which is unique in the job; `team`; `device`, which must be the rank's own; and `out`."""
 
-    # Attributes of Context.
-    check: Any
-    heap: Any
-    allocate: Any
-    generator: "Generator"
+    generator: "Generator"  # of Context
 
     def manual_seed(self, seed: int) -> "Generator":
         """Seeds what the random factories use by default. The same seed on all ranks gives the same tensors on all of
@@ -69,16 +65,16 @@ class Factories:
 
     def _make(self, shape: Tuple[int, ...], dtype: DType, *, out: Any = None, name: Optional[str] = None,
               team: "Optional[Team]" = None, device: Any = None) -> Tensor:
-        self.check()
         context: Any = self
+        context.check()
         _foreign.check_device(context, device)
-        bytes_of(shape, dtype)
         if out is None:
-            made: Tensor = self.allocate(shape, dtype, name=name, team=team)
+            made: Tensor = context.heap.allocate(context.team_of(team), shape, dtype, name)
             return made
+        bytes_of(shape, dtype)
         if not isinstance(out, Tensor):
             given = _foreign.buffer_of(context, out, "out")
-            storage = self.heap.find(given.address)
+            storage = context.heap.find(given.address)
             if storage is None:
                 raise InvalidArgumentError("out is not in the symmetric heap: give a tensor that this context has "
                                            "allocated, or none")
@@ -98,19 +94,12 @@ class Factories:
                                        f"the shape {shape} was asked for")
         return out.reshape(shape)
 
-    def _filled(self, kind: str, shape: Tuple[int, ...], dtype: DType, options: Dict[str, Any],
-                **values: Any) -> Tensor:
-        tensor = self._make(shape, dtype, **options)
-        _fill.sequence(tensor, kind, **values)
-        return tensor
-
     def _random(self, kind: str, shape: Tuple[int, ...], dtype: DType, options: Dict[str, Any],
                 **values: Any) -> Tensor:
         generator = generator_of(options.pop("generator", None), self.generator)
         tensor = self._make(shape, dtype, **options)
         seed, call = generator.next_call()
-        _fill.sequence(tensor, kind, seed=seed, call=call, **values)
-        return tensor
+        return tensor._fill(kind, seed=seed, call=call, **values)
 
     def _random_dtype(self, what: str, dtype: Optional[DTypeLike]) -> DType:
         found = _or_default(dtype)
@@ -131,15 +120,15 @@ class Factories:
             dtype = DType.BOOL if isinstance(fill_value, bool) else DType.I64
         dtype, shape = _or_default(dtype), parse_shape((size,))
         values = _fill.value_numbers(fill_value, dtype)  # before anything is allocated
-        return self._filled("value", shape, dtype, options, **values)
+        return self._make(shape, dtype, **options)._fill("value", **values)
 
     def zeros(self, *size: Any, dtype: Optional[DTypeLike] = None, **options: Any) -> Tensor:
         """Every element is 0."""
-        return self.full(parse_shape(size), 0, dtype=_or_default(dtype), **options)
+        return self._make(parse_shape(size), _or_default(dtype), **options).zero_()
 
     def ones(self, *size: Any, dtype: Optional[DTypeLike] = None, **options: Any) -> Tensor:
         """Every element is 1."""
-        return self.full(parse_shape(size), 1, dtype=_or_default(dtype), **options)
+        return self._make(parse_shape(size), _or_default(dtype), **options).fill_(1)
 
     empty_like, zeros_like, ones_like, full_like = map(_like, ("empty", "zeros", "ones", "full"))
 
@@ -159,15 +148,15 @@ class Factories:
             raise InvalidArgumentError(f"arange: a step of {step} leads away from {end} when it begins at {start}")
         count = -((start - end) // step) if whole else math.ceil((end - start) / step)
         if dtype.is_floating_point:
-            return self._filled("arange", (count,), dtype, options, start=float(start),
-                                step=float(step) if count > 1 else 1.0)  # the step of one element is not taken
+            step = float(step) if count > 1 else 1.0  # the step of one element is not taken
+            return self._make((count,), dtype, **options)._fill("arange", start=float(start), step=step)
         first, stride = int(start), int(step)
         if stride == 0:
             raise InvalidArgumentError(f"arange: a step of {step} is 0 as {dtype.long_name}")
         last = first + stride * max(count - 1, 0)
         _fill.check_fits(f"arange: from {first} to {last}", dtype, first, last)
-        return self._filled("arange", (count,), dtype, options, whole_start=first,
-                            whole_step=stride if count > 1 else 1)
+        made = self._make((count,), dtype, **options)
+        return made._fill("arange", whole_start=first, whole_step=stride if count > 1 else 1)
 
     def linspace(self, start: Any, end: Any, steps: int, *, dtype: Optional[DTypeLike] = None,
                  **options: Any) -> Tensor:
@@ -184,7 +173,7 @@ class Factories:
         if not math.isfinite(end - start):
             raise InvalidArgumentError(f"linspace: from {start} to {end} is more than a double holds: give a smaller "
                                        "range")
-        return self._filled("linspace", shape, dtype, options, start=start, end=end, steps=shape[0])
+        return self._make(shape, dtype, **options)._fill("linspace", start=start, end=end, steps=shape[0])
 
     # Random numbers. These take the option `generator`.
 

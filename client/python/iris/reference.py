@@ -7,7 +7,7 @@ on the symmetric heap of a Context, which is `.context` here. `_heap.py` describ
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Tuple
 
 from iris import _foreign, logging, ops
 from iris.context import Context

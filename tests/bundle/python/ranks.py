@@ -945,7 +945,6 @@ def random_numbers(c):
     own = iris.Generator(1000 + c.rank)
     told = c.all_gather_object(c.rand(4, generator=own).tolist())
     assert len({tuple(values) for values in told}) == c.n_ranks
-    from iris import _fill
     for kind, dtype, numbers in fills():
         for first, count in ((0, 37), (3, 1000), (4, 64), (2**33 + 1, 19)):
             if kind == "linspace":
@@ -955,7 +954,7 @@ def random_numbers(c):
                 continue
             wanted = reference(kind, dtype, first, count, **numbers)
             for t in (c.empty(count + 5, dtype=dtype)[3:count + 3], c.empty(count, 2, dtype=dtype)[:, 1]):
-                _fill.sequence(t, kind, first=first, **numbers)
+                t._fill(kind, first=first, **numbers)
                 check(t.to_host(), wanted)
     for dtype in ("f32", "f64", "f16", "bf16"):
         u = np.array(c.rand(200_000, dtype=dtype).tolist(), np.float64)
