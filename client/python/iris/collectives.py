@@ -60,11 +60,9 @@ class Communicator:
         self.team = team
         self.grouped: Optional[List[Any]] = None
         self.closed = False
-        fields = dict(options)
-        for name in ("name", "rules"):
-            fields[name] = _capi.text(fields.get(name))
+        options.update((name, _capi.text(options.get(name))) for name in ("name", "rules"))
         self._handle = out_handle(_capi.library().iris_comm_create, team.context.handle, team.handle,
-                                  ctypes.byref(_capi.iris_comm_options(**fields)))
+                                  ctypes.byref(_capi.iris_comm_options(**options)))
 
     @property
     def handle(self) -> int:

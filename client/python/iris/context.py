@@ -19,14 +19,13 @@ import weakref
 from typing import Any, Deque, Dict, List, Optional, Tuple
 
 from iris import _capi, _foreign, _heap, bench
-from iris.generator import Generator
 from iris.logging import logger
 from iris.collectives import Collectives
 from iris._shapes import common_rows, contiguous_strides, parse_shape
 from iris.dtypes import DType, DTypeLike
 from iris.errors import (DeadlineExceededError, FailedPreconditionError, InvalidArgumentError, IrisError,
                          OutOfRangeError, StatusCode, error_of)
-from iris.factories import Factories
+from iris.factories import Factories, Generator
 from iris.stream import Event, Stream, out_handle
 from iris.team import Team
 from iris.tensor import Tensor

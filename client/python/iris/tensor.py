@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Iterator, Optional, Sequence, Tuple, Unio
 
 import numpy
 
-from iris import _capi, _dlpack, _fill, _foreign
+from iris import _capi, _fill, _foreign
 from iris._shapes import contiguous_strides, is_contiguous, parse_shape
 from iris.dtypes import DType, DTypeLike
 from iris.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError
@@ -51,12 +51,11 @@ class Storage:
         self.freed = False
         self.symm_mem: Any = None  # for rendezvous(), if symm_mem.empty() made it
         self.dropped: Any = None  # the weakref.finalize that records the number
-        self.generation = _capi.generation
 
     def check(self) -> None:
         """FailedPreconditionError: its memory must not be used any more, and why."""
         context = self.context
-        if not self.freed and context._native is not None and self.generation == _capi.generation:
+        if not self.freed and context._native is not None and context._generation == _capi.generation:
             return
         what = f"the tensor '{self.name}'" if self.name else "a tensor"
         if self.freed:
@@ -245,7 +244,7 @@ class Tensor(_foreign.DeviceArrayInterface):
     def __iter__(self) -> Iterator["Tensor"]:
         return (self[i] for i in range(len(self)))
 
-    def _export(self) -> Any:
+    def export(self) -> Any:
         """Keeps the storage of an array of another library, and the mappings, which then outlive Context.close()."""
         return self._storage, self.context.native()
 
@@ -266,7 +265,7 @@ class Tensor(_foreign.DeviceArrayInterface):
             raise FailedPreconditionError(f"the tensor is on {self.device}, which numpy cannot read: use "
                                           "tensor.to_host() for a copy, or torch, or cupy")
         interface = dict(self._array_interface(), version=3)
-        return numpy.asarray(_ArrayBase(interface, self._export()))
+        return numpy.asarray(_ArrayBase(interface, self.export()))
 
     def torch(self) -> Any:
         """The memory itself as a tensor of torch's."""
@@ -279,10 +278,9 @@ class Tensor(_foreign.DeviceArrayInterface):
             raise BufferError(f"the tensor is on {self.device} and stays there: dl_device={dl_device} is not offered")
         if copy:
             raise BufferError("a copy is not offered: copy the array that DLPack gives")
-        address = self.data_ptr()
+        self._storage.check()
         self.context.quiesce_own()
-        return _dlpack.capsule(self._export(), address, self.shape, self.strides, self.dtype,
-                               self.__dlpack_device__())
+        return _foreign.dlpack_capsule(self)
 
     def __dlpack_device__(self) -> Tuple[int, int]:
         return _foreign.dlpack_device(self.context)

@@ -270,11 +270,11 @@ def tensors():
     assert taken.ctypes.data == x[1].data_ptr() and taken.shape == (3, 4)
     assert x.__dlpack_device__() == (1, 0)
     raises(BufferError, lambda: x.__dlpack__(copy=True), "a copy is not offered")
-    from iris import _dlpack
-    before = len(_dlpack._in_use)
+    from iris import _foreign
+    before = len(_foreign._capsules_in_use)
     for _ in range(100):
         x.__dlpack__()  # nobody takes it
-    assert len(_dlpack._in_use) == before, "capsules that nobody took are not given back"
+    assert len(_foreign._capsules_in_use) == before, "capsules that nobody took are not given back"
     if torch is not None:
         t = torch.from_dlpack(x)
         assert t.data_ptr() == x.data_ptr() and t.dtype == torch.int64 and tuple(t.shape) == (2, 3, 4)
