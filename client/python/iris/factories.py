@@ -130,8 +130,12 @@ class Factories:
                                        f"the shape {shape} was asked for")
         return out.reshape(shape)
 
-    def _random(self, kind: str, shape: Tuple[int, ...], dtype: DType, options: Dict[str, Any],
+    def _random(self, kind: str, shape: Tuple[int, ...], dtype: Any, options: Dict[str, Any],
                 **values: Any) -> Tensor:
+        dtype = _foreign.dtype_of(dtype)
+        if kind != "randint" and dtype not in (DType.F32, DType.F64, DType.F16, DType.BF16):
+            raise InvalidArgumentError(f"{kind} has no numbers of {dtype.long_name}: use float32, float64, float16 or "
+                                       "bfloat16" + ("" if dtype.is_floating_point else ", or randint"))
         generator = options.pop("generator", None)
         if generator is None:
             generator = self.generator
@@ -140,13 +144,6 @@ class Factories:
         tensor = self._make(shape, dtype, **options)
         seed, call = generator.next_call()
         return tensor._fill(kind, seed=seed, call=call, **values)
-
-    def _random_dtype(self, what: str, dtype: Optional[DTypeLike]) -> DType:
-        found = _foreign.dtype_of(dtype)
-        if found not in (DType.F32, DType.F64, DType.F16, DType.BF16):
-            raise InvalidArgumentError(f"{what} has no numbers of {found.long_name}: use float32, float64, float16 or "
-                                       "bfloat16" + ("" if found.is_floating_point else ", or randint"))
-        return found
 
     def empty(self, *size: Any, dtype: Optional[DTypeLike] = None, **options: Any) -> Tensor:
         """Memory as it is: fresh heaps are zero, reused memory holds what was there."""
@@ -164,7 +161,7 @@ class Factories:
 
     def zeros(self, *size: Any, dtype: Optional[DTypeLike] = None, **options: Any) -> Tensor:
         """Every element is 0."""
-        return self._make(parse_shape(size), _foreign.dtype_of(dtype), **options).zero_()
+        return self._make(parse_shape(size), _foreign.dtype_of(dtype), **options).fill_(0)
 
     def ones(self, *size: Any, dtype: Optional[DTypeLike] = None, **options: Any) -> Tensor:
         """Every element is 1."""
@@ -219,20 +216,19 @@ class Factories:
 
     def rand(self, *size: Any, dtype: Optional[DTypeLike] = None, **options: Any) -> Tensor:
         """Evenly distributed in [0, 1). The bits are those that <iris/random.h> describes."""
-        return self._random("rand", parse_shape(size), self._random_dtype("rand", dtype), options)
+        return self._random("rand", parse_shape(size), dtype, options)
 
     def uniform(self, size: Any, low: float = 0.0, high: float = 1.0, *, dtype: Optional[DTypeLike] = None,
                 **options: Any) -> Tensor:
         """Evenly distributed in [low, high); all of it low if they are equal."""
         low, high = float(_number(low, "low")), float(_number(high, "high"))
-        dtype = self._random_dtype("uniform", dtype)
         if not low <= high or not math.isfinite(high - low):
             raise InvalidArgumentError(f"uniform: from {low} to {high} is no range: low must not be above high")
         return self._random("uniform", parse_shape((size,)), dtype, options, start=low, end=high)
 
     def randn(self, *size: Any, dtype: Optional[DTypeLike] = None, **options: Any) -> Tensor:
         """Normally distributed, with mean 0 and variance 1."""
-        return self._random("randn", parse_shape(size), self._random_dtype("randn", dtype), options)
+        return self._random("randn", parse_shape(size), dtype, options)
 
     def randint(self, *arguments: Any, dtype: DTypeLike = DType.I64, **options: Any) -> Tensor:
         """randint(high, size) or randint(low, high, size): whole numbers in [low, high)."""
