@@ -21,8 +21,9 @@ class Header:
         self.versions = re.findall(r"#define IRIS_(VERSION_MAJOR|VERSION_MINOR|DEVICE_ABI) (\d+)", text)
         self.numbers = set(re.findall(r"typedef int32_t (\w+);", text))
         self.opaque = set(re.findall(r"typedef struct (\w+) \1;", text))
-        self.constants = [(name, value) for body in re.findall(r"(?<!iris_code;\n)enum \{(.*?)\}", text, re.S)
-                          for name, value in re.findall(r"(IRIS_\w+) = (\d+)", body)]
+        enums = [re.findall(r"IRIS_(\w+) = (\d+)", body) for body in re.findall(r"enum \{(.*?)\}", text, re.S)]
+        (self.codes,) = [body for body in enums if body[0][0] == "OK"]
+        self.constants = [constant for body in enums if body is not self.codes for constant in body]
         self.structs = {name: [self.declaration(part) for part in body.split(";") if part.strip()]
                         for name, body in re.findall(r"typedef struct (\w+) \{(.*?)\} \1;", text, re.S)}
         self.functions = {
@@ -59,12 +60,15 @@ class Header:
 
     def python(self) -> str:
         lines = ['"""Declarations of <iris/c_api.h>, written by client/python/bindings.py."""', "",
-                 "from __future__ import annotations", "", "import ctypes",
+                 "from __future__ import annotations", "", "import ctypes", "import enum",
                  f"from ctypes import POINTER, {', '.join(sorted({'c_char_p', 'c_void_p', *SCALARS.values()}))}",
                  "from typing import Any, Dict, List, Tuple", ""]
         lines += [f"{name} = {value}" for name, value in self.versions]
-        lines += ["", "CONSTANTS: Dict[str, int] = {"]
-        lines += [f'    "{name}": {value},' for name, value in self.constants]
+        lines += ["", "", "class StatusCode(enum.IntEnum):",
+                  '    """Kinds of errors, by the numbers of the C API, which are those of gRPC."""', ""]
+        lines += [f"    {name} = {value}" for name, value in self.codes]
+        lines += ["", "", "CONSTANTS: Dict[str, int] = {"]
+        lines += [f'    "IRIS_{name}": {value},' for name, value in self.constants]
         lines += ["}", "", "", "class Sized(ctypes.Structure):", '    """A struct that begins with its size."""', "",
                   "    def __init__(self, **fields: Any) -> None:",
                   "        super().__init__(size=ctypes.sizeof(type(self)), **fields)"]

@@ -12,7 +12,7 @@ from tests.python import junit  # noqa: E402
 
 try:
     import numpy as np
-    from iris import _fill, generator
+    from iris import _fill, factories
     from iris._shapes import bytes_of, common_rows, contiguous_strides, parse_shape
     from iris.dtypes import DType
     from iris.errors import InvalidArgumentError
@@ -122,7 +122,7 @@ class Philox(unittest.TestCase):
         self.assertEqual([float(x) for x in draw.rand(5, 11, 3)], [(half >> 5) / 2**11 for half in wanted[3:8]])
 
     def test_generators(self):
-        one, other = generator.Generator(7), generator.Generator(7)
+        one, other = factories.Generator(7), factories.Generator(7)
         self.assertEqual(one.next_call(), other.next_call())
         self.assertEqual(one.next_call(), (7, 1))
         state = one.get_state()
@@ -130,9 +130,9 @@ class Philox(unittest.TestCase):
         a = one.next_call()
         one.set_state(state)
         self.assertEqual(one.next_call(), a)
-        self.assertEqual(generator.Generator(-1).initial_seed(), 2**64 - 1)
+        self.assertEqual(factories.Generator(-1).initial_seed(), 2**64 - 1)
         for seed in (2**64, -2**63 - 1):
-            self.assertRaises(InvalidArgumentError, generator.Generator, seed)
+            self.assertRaises(InvalidArgumentError, factories.Generator, seed)
 
 
 # Draw(0, 0).randn(4, 24) and randn(2, 53), as hexadecimal floats.

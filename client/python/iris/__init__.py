@@ -17,8 +17,6 @@ from typing import Any, List
 from iris import moe, norm, ops
 from iris._capi import VERSION_MAJOR, VERSION_MINOR
 from iris._foreign import MemPool
-from iris._heap import Storage
-from iris.generator import Generator
 from iris.bench import do_bench
 from iris.collectives import Communicator, Work
 from iris.context import Context, current_context, mem_pool
@@ -27,11 +25,12 @@ from iris.errors import (AbortedError, AlreadyExistsError, CancelledError, DataL
                          FailedPreconditionError, InternalError, InvalidArgumentError, IrisError, NotFoundError,
                          OutOfRangeError, PermissionDeniedError, ResourceExhaustedError, StatusCode,
                          UnauthenticatedError, UnavailableError, UnimplementedError, UnknownError)
+from iris.factories import Generator
 from iris.logging import DEBUG, ERROR, INFO, WARNING, logger, set_logger_level
 from iris.reference import Iris, iris
 from iris.stream import Event, Graph, Stream
 from iris.team import Team
-from iris.tensor import Tensor
+from iris.tensor import Storage, Tensor
 from iris.tracing import trace
 
 __version__ = f"{VERSION_MAJOR}.{VERSION_MINOR}.0"

@@ -24,6 +24,8 @@ VERSION = VERSION_MAJOR * 1000 + VERSION_MINOR
 
 # Counts the forks that lead to this process, so that what was made before the last one is known. Cheaper than its pid.
 generation = 0
+FORKED = ("{} was used in a forked child, which has no heap: use the start method 'spawn', and make a context in the "
+          "child")
 
 
 def _forked() -> None:

@@ -1,20 +1,14 @@
-"""Values of tensors by iris_fill, which the device that has the memory runs, and conversions for the types that numpy
-lacks."""
+"""Numbers for iris_fill, and conversions for the types that numpy lacks."""
 
 from __future__ import annotations
 
-import ctypes
 import functools
-from typing import TYPE_CHECKING, Any, Dict
+from typing import Any, Dict
 
 import numpy as np
 
-from iris import _capi
 from iris.dtypes import DType
 from iris.errors import InvalidArgumentError
-
-if TYPE_CHECKING:
-    from iris.tensor import Tensor
 
 # Kinds of values: the numbers of iris_fill_kind.
 KINDS: Dict[str, int] = {"value": 0, "arange": 1, "linspace": 2, "rand": 3, "uniform": 4, "randn": 5, "randint": 6}
@@ -80,33 +74,10 @@ def check_fits(what: str, dtype: DType, low: int, high: int) -> None:
 
 
 def value_numbers(value: Any, dtype: DType) -> Dict[str, Any]:
-    """The numbers for sequence() of kind "value". InvalidArgumentError: an integer type does not hold the value."""
+    """The numbers for iris_fill of kind "value". InvalidArgumentError: an integer type does not hold the value."""
     if dtype.is_floating_point:
         return {"start": float(value)}
     if dtype is DType.BOOL:
         return {"whole_start": int(bool(value))}
     check_fits(f"{value}", dtype, int(value), int(value))
     return {"whole_start": int(value)}
-
-
-def sequence(tensor: "Tensor", kind: str, **numbers: Any) -> None:
-    """Element after element in row-major order, by the device; waits until they are there. `numbers` are those of
-    iris_fill_options. InvalidArgumentError: they make no sequence of the tensor's type."""
-    tensor.data_ptr()  # an error after its end
-    context = tensor.context
-    context.quiesce_own()
-    if tensor.numel() == 0:
-        return
-    for name in ("whole_start", "whole_end", "whole_step"):
-        if name in numbers:  # as the bits of an int64
-            numbers[name] = (numbers[name] + 2**63) % 2**64 - 2**63
-    options = _capi.iris_fill_options(kind=KINDS[kind], dtype=int(tensor.dtype), count=tensor.numel(), **numbers)
-    if not tensor.is_contiguous():
-        if tensor.ndim > MAX_DIMS:
-            raise InvalidArgumentError(f"a tensor of shape {tensor.shape} is not contiguous, and of these at most "
-                                       f"{MAX_DIMS} dimensions are filled: fill slices of it")
-        array = ctypes.c_int64 * tensor.ndim
-        options.n_dims, options.shape, options.strides = tensor.ndim, array(*tensor.shape), array(*tensor.strides)
-    stream, _ = context.stream_for(None)
-    _capi.library().iris_fill(context.handle, tensor.data_ptr(), ctypes.byref(options), stream.handle)
-    stream.synchronize()

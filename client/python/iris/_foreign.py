@@ -4,10 +4,12 @@ Nothing here needs torch or cupy.
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 import sys
 import uuid
+from ctypes import c_char_p, c_int32, c_int64, c_uint8, c_uint16, c_uint64, c_void_p
 from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy
@@ -83,7 +85,67 @@ def dlpack_device(context: "Context") -> Tuple[int, int]:
     return _DLPACK_DEVICE[context.backend], 0 if context.on_host else context.device_index
 
 
-def check_device(context: "Context", device: Any) -> None:
+_CAPSULE = b"dltensor"
+# DLPack's codes of types; of the others see dlpack_capsule().
+_DLPACK_CODES = {DType.BF16: 4, DType.BOOL: 6, DType.F8E4M3: 10, DType.F8E5M2: 12}
+_Deleter = ctypes.CFUNCTYPE(None, c_void_p)
+
+
+class _DLManagedTensor(ctypes.Structure):
+    _fields_ = [("data", c_void_p), ("device_type", c_int32), ("device_id", c_int32), ("ndim", c_int32),
+                ("type_code", c_uint8), ("type_bits", c_uint8), ("type_lanes", c_uint16),
+                ("shape", ctypes.POINTER(c_int64)), ("strides", ctypes.POINTER(c_int64)), ("byte_offset", c_uint64),
+                ("manager_ctx", c_void_p), ("deleter", _Deleter)]
+
+
+_Destructor = ctypes.PYFUNCTYPE(None, c_void_p)
+_capsule_new = ctypes.PYFUNCTYPE(ctypes.py_object, c_void_p, c_char_p, _Destructor)(
+    ("PyCapsule_New", ctypes.pythonapi))
+_capsule_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, c_void_p, c_char_p)(("PyCapsule_IsValid", ctypes.pythonapi))
+_capsule_pointer = ctypes.PYFUNCTYPE(c_void_p, c_void_p, c_char_p)(("PyCapsule_GetPointer", ctypes.pythonapi))
+
+# By address, the memory of each capsule whose deleter was not called yet. The consumer calls it, on any thread, or the
+# capsule's destructor if it has none.
+_capsules_in_use: Dict[int, Any] = {}
+
+
+@_Deleter  # type: ignore[misc]  # ctypes makes it an object of its own
+def _delete(managed: int, in_use: Dict[int, Any] = _capsules_in_use) -> None:
+    in_use.pop(managed, None)
+
+
+@_Destructor  # type: ignore[misc]
+def _destroy(capsule: int) -> None:
+    # A consumer renames it, and calls the deleter itself.
+    if _capsule_is_valid(capsule, _CAPSULE):
+        _delete(_capsule_pointer(capsule, _CAPSULE))
+
+
+# Consumers may keep them longer than this module lives.
+for _function in (_delete, _destroy):
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_function))
+
+
+def dlpack_capsule(tensor: Any) -> Any:
+    """A new capsule, which holds the tensor's memory until its consumer is done. The protocol is version 0, which all
+    consumers know."""
+    dtype, dims = tensor.dtype, tensor.ndim
+    code = _DLPACK_CODES.get(dtype, 2 if dtype.is_floating_point else 0 if dtype.is_signed else 1)
+    numbers = (c_int64 * max(2 * dims, 1))(*tensor.shape, *tensor.strides)
+    first = ctypes.cast(numbers, ctypes.POINTER(c_int64))
+    second = ctypes.cast(ctypes.addressof(numbers) + 8 * dims, ctypes.POINTER(c_int64))
+    managed = _DLManagedTensor(tensor.data_ptr(), *tensor.__dlpack_device__(), dims, code, 8 * dtype.itemsize, 1, first,
+                               second, 0, None, _delete)
+    where = ctypes.addressof(managed)
+    _capsules_in_use[where] = (managed, numbers, tensor.export())
+    try:
+        return _capsule_new(where, _CAPSULE, _destroy)
+    except BaseException:
+        del _capsules_in_use[where]
+        raise
+
+
+def check_device(context: Any, device: Any) -> None:
     """InvalidArgumentError: `device` is not the rank's. None, and a kind without a number, mean the rank's own. Where
     devices are emulated, programs that ask for "cuda" get the emulated one."""
     if device is None:
@@ -172,10 +234,10 @@ def _memory_of(context: "Context", what: Any, role: str,
                                "numpy where devices are emulated, is wanted")
 
 
-def buffer_of(context: "Context", what: Any, role: str, written: bool = False) -> Buffer:
-    """The memory of a tensor of Iris, torch or cupy, or of an array of numpy. InvalidArgumentError: it is nothing of
-    that kind, not contiguous, on another device, or read-only if it is to be written; `role` says in the text which
-    argument it is."""
+def buffer_of(context: Any, what: Any, role: str, written: bool = False) -> Buffer:
+    """The memory of a tensor of Iris, torch or cupy, or of an array of numpy; a Buffer is its own.
+    InvalidArgumentError: it is nothing of that kind, not contiguous, on another device, or read-only if it is to be
+    written; `role` says in the text which argument it is."""
     if isinstance(what, _IrisTensor) and what.contiguous and what.context is context:
         return Buffer(what.data_ptr(), what.count, what.dtype, what.shape, what)
     torch = loaded_torch()
@@ -183,6 +245,8 @@ def buffer_of(context: "Context", what: Any, role: str, written: bool = False) -
         _check_torch(context, what, role)
         if what.is_contiguous():
             return Buffer(what.data_ptr(), what.numel(), DType.of(what.dtype), tuple(what.shape), what)
+    if isinstance(what, Buffer):
+        return what
     address, dtype, shape, strides = _memory_of(context, what, role, written)
     if not is_contiguous(shape, strides):
         raise InvalidArgumentError(f"{role} has the shape {shape} and the strides {strides}, which is not contiguous: "
@@ -299,17 +363,19 @@ class MemPool:
         self._entered.pop().__exit__(*what)
 
 
-def default_dtype() -> DType:
-    """torch's, if it is loaded; else float32."""
-    torch = loaded_torch()
-    return DType.F32 if torch is None else DType.of(torch.get_default_dtype())
+def dtype_of(dtype: Any) -> DType:
+    """The DType that an argument means; None means torch's default, or float32 where torch is not loaded."""
+    if dtype is None:
+        torch = loaded_torch()
+        dtype = DType.F32 if torch is None else torch.get_default_dtype()
+    return DType.of(dtype)
 
 
-def seed_from_torch(generator: Any) -> Optional[int]:
-    """A seed drawn from a generator of torch's; None: it is none."""
+def seed_from_torch(generator: Any) -> int:
+    """A seed drawn from a generator of torch's. TypeError: it is none."""
     torch = loaded_torch()
     if torch is None or not isinstance(generator, torch.Generator):
-        return None
+        raise TypeError(f"a generator is an iris.Generator or one of torch's, and not {type(generator).__name__}")
     return int(torch.randint(0, 2**63 - 1, (1,), generator=generator, device=generator.device).item())
 
 

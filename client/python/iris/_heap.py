@@ -1,8 +1,8 @@
 """Storages, and how the heap gets back memory that nothing refers to.
 
-A Storage is one range of the heap. Tensors, their views and arrays of other libraries made of them (an Export) refer to
-it. Freeing a range that iris_allocate gave is collective, and Python drops objects at different times on different
-ranks. So dropping a storage only records its number; the ranks free it together later:
+A Storage is one range of the heap. Tensors, their views and arrays of other libraries made of them refer to it. Freeing
+a range that iris_allocate gave is collective, and Python drops objects at different times on different ranks. So
+dropping a storage only records its number; the ranks free it together later:
 
   * Each team counts its allocations. The count is equal on all members, because they allocate in the same order, and
     so it names a storage on all of them.
@@ -33,7 +33,8 @@ from typing import TYPE_CHECKING, Any, Deque, Dict, List, Optional, Tuple
 from iris import _capi
 from iris._shapes import bytes_of
 from iris.dtypes import DType
-from iris.errors import AlreadyExistsError, FailedPreconditionError, InvalidArgumentError, ResourceExhaustedError
+from iris.errors import AlreadyExistsError, InvalidArgumentError, ResourceExhaustedError
+from iris.tensor import Storage, Tensor
 
 if TYPE_CHECKING:
     from iris.context import Context
@@ -44,10 +45,6 @@ EVERY_ALLOCATIONS = 32
 EVERY_BYTES = 64 << 20
 # The most numbers of one agreement, 8 bytes each: a broadcast has room for 1 MiB.
 NAMED_MAX = 100_000
-
-
-FORKED = ("{} was used in a forked child, which has no heap: use the start method 'spawn', and make a context in the "
-          "child")
 
 
 class Native:
@@ -62,48 +59,6 @@ class Native:
     def _leave(handle: int, pid: int) -> None:
         if os.getpid() == pid:
             _capi.library().iris_context_destroy(handle)
-
-
-class Export:
-    """Keeps the storage of an array of another library, and the mappings, which then outlive Context.close()."""
-
-    def __init__(self, storage: "Storage") -> None:
-        self.storage = storage
-        self.native = storage.context.native()
-
-
-class Storage:
-    """One range of the heap. `address` is for use in this process, `symmetric` stands for it in this rank's heap, and
-    `owner` is the only rank that has it (None: every member of the team). `free` gives back memory of one rank."""
-
-    def __init__(self, context: "Context", team: Optional["Team"], allocation: Any, name: Optional[str],
-                 owner: Optional[int] = None, symmetric: Optional[int] = None, free: str = "iris_free") -> None:
-        self.context = context
-        self.team = team
-        self.allocation = allocation
-        self.name = name
-        self.owner = owner
-        self.address = allocation.address or 0
-        self.symmetric = self.address if symmetric is None else symmetric
-        self.bytes = allocation.bytes
-        self.free = free
-        self.freed = False
-        self.symm_mem: Any = None  # for rendezvous(), if symm_mem.empty() made it
-        self.dropped: Any = None  # the weakref.finalize that records the number
-        self.generation = _capi.generation
-
-    def check(self) -> None:
-        """FailedPreconditionError: its memory must not be used any more, and why."""
-        context = self.context
-        if not self.freed and context._native is not None and self.generation == _capi.generation:
-            return
-        what = f"the tensor '{self.name}'" if self.name else "a tensor"
-        if self.freed:
-            raise FailedPreconditionError(f"{what} of the heap was used after it was freed: allocate another one")
-        if context.closed:
-            raise FailedPreconditionError(f"{what} of the heap was used after its context was closed: copy what you "
-                                          "need before, for instance with tensor.numpy().copy()")
-        raise FailedPreconditionError(FORKED.format(f"{what} of the heap"))
 
 
 class Heap:
@@ -127,52 +82,60 @@ class Heap:
         with self._mutex:
             return self._ledgers.setdefault(team.id, _Ledger(team))
 
-    def allocate(self, team: "Team", options: Any, name: Optional[str], lent: Any = None) -> Storage:
-        """Collective over the team: a range at one offset of every heap, for memory of its own or for a buffer that
-        each member lends."""
+    def allocate(self, team: Optional["Team"], shape: Tuple[int, ...], dtype: DType, name: Optional[str],
+                 alignment_bytes: int = 0, lent: Any = None) -> Tensor:
+        """A new tensor, in memory of its own or in a buffer that each rank lends. Collective over the team: it is at
+        one offset of every heap. Without a team this rank has it alone."""
+        if alignment_bytes < 0 or alignment_bytes & (alignment_bytes - 1):
+            raise InvalidArgumentError(f"an alignment of {alignment_bytes} bytes is no power of two")
+        nbytes = bytes_of(shape, dtype)
+        shown = shape if len(shape) <= 16 else (nbytes,)  # the most dimensions that listings show
+        options = _capi.iris_allocate_options(bytes=nbytes, alignment_bytes=alignment_bytes, name=_capi.text(name),
+                                              dtype=dtype, n_dims=len(shown),
+                                              shape=(ctypes.c_uint64 * max(len(shown), 1))(*shown))
         context, library = self.context, _capi.library()
-        function, place = (library.iris_allocate, ()) if lent is None else (
-            library.iris_register_symmetric, (lent.address,))
+        allocation = _capi.iris_allocation()
+        place = () if lent is None else (lent.address,)
+        arguments = (*place, ctypes.byref(options), ctypes.byref(allocation))
+        # With the allocation, which stays until all members have dropped theirs: others may write until then.
+        allocation.keep = lent and lent.keep
         self.free_own()
+        if team is None:
+            function = library.iris_allocate_local if lent is None else library.iris_register
+            function(context.handle, *arguments)
+            return Tensor(self._alone(allocation, name, context.rank, None if lent is None else 0), shape, None, dtype)
+        function = library.iris_allocate if lent is None else library.iris_register_symmetric
         ledger = self._ledger(team)
         with ledger.mutex:
             if ledger.due():
                 ledger.collect(context)
-            arguments = (_capi.iris_allocation, function, context.handle, team.handle, *place, ctypes.byref(options))
             try:
-                allocation = _capi.out(*arguments)
+                function(context.handle, team.handle, *arguments)
             except (ResourceExhaustedError, AlreadyExistsError):
                 # Every member gets this error, so all of them come here.
                 if not ledger.collect(context):
                     raise
-                allocation = _capi.out(*arguments)
-            # With the allocation, which stays until all members have dropped theirs: others may write until then.
-            allocation.keep = lent and lent.keep
+                function(context.handle, team.handle, *arguments)
             storage = Storage(context, team, allocation, name)
             ledger.add(storage)
             self._storages.add(storage)
-            return storage
+        return Tensor(storage, shape, None, dtype)
 
-    def _alone(self, allocation: Any, name: Optional[str], owner: int, **options: Any) -> Storage:
-        storage = Storage(self.context, None, allocation, name, owner, **options)
-        storage.dropped = weakref.finalize(storage, self._own.append, (storage.free, allocation))
+    def _alone(self, allocation: Any, name: Optional[str], owner: int, symmetric: Optional[int],
+               free: str = "iris_free") -> Storage:
+        storage = Storage(self.context, None, allocation, name, owner, symmetric, free)
+        storage.dropped = weakref.finalize(storage, self._own.append, (free, allocation))
         storage.dropped.atexit = False
         self._storages.add(storage)
         return storage
 
-    def allocate_local(self, options: Any, name: Optional[str], lent: Any = None) -> Storage:
-        """A range of this rank's heap alone, or a buffer of this process for others to open."""
-        context, library = self.context, _capi.library()
-        function, place = (library.iris_allocate_local, ()) if lent is None else (
-            library.iris_register, (lent.address,))
-        self.free_own()
-        allocation = _capi.out(_capi.iris_allocation, function, context.handle, *place, ctypes.byref(options))
-        allocation.keep = lent and lent.keep
-        return self._alone(allocation, name, context.rank, symmetric=None if lent is None else 0)
-
-    def open_local(self, opened: Any, name: str) -> Storage:
-        """Memory that another rank has alone and that iris_open_local has opened."""
-        return self._alone(opened, name, opened.rank, symmetric=opened.symmetric or 0, free="iris_close_local")
+    def open(self, rank: int, name: str, timeout_ns: int) -> Tensor:
+        """A tensor of one dimension, of memory that another rank has alone."""
+        opened = _capi.out(_capi.iris_opened, _capi.library().iris_open_local, self.context.handle, rank,
+                           _capi.text(name), timeout_ns)
+        storage = self._alone(opened, name, opened.rank, opened.symmetric or 0, "iris_close_local")
+        dtype = DType(opened.dtype) or DType.U8
+        return Tensor(storage, (opened.bytes // dtype.itemsize,), None, dtype)
 
     def free(self, storage: Storage) -> None:
         """Collective over the team that allocated, or of this rank alone."""
@@ -228,7 +191,6 @@ class _Ledger:
         self.team = team
         self.mutex = threading.RLock()  # of each team, so that a thread that waits for its members delays no other team
         self.storages: Dict[int, Any] = {}  # number: iris_allocation
-        self._number_of: Dict[int, int] = {}  # by id of the iris_allocation
         self._dropped: Deque[int] = collections.deque()
         self._mine: Dict[int, None] = {}  # dropped here and not agreed on yet, in order
         self._next = 0
@@ -236,18 +198,17 @@ class _Ledger:
         self._bytes_since = 0
 
     def add(self, storage: Storage) -> None:
-        number = self._next
+        number = storage.allocation.number = self._next
         self._next += 1
         self._since += 1
         self._bytes_since += storage.bytes
         self.storages[number] = storage.allocation
-        self._number_of[id(storage.allocation)] = number
         # deque.append is one step for every thread, and may run inside any statement of this one.
         storage.dropped = weakref.finalize(storage, self._dropped.append, number)
         storage.dropped.atexit = False
 
     def forget(self, storage: Storage) -> None:
-        del self.storages[self._number_of.pop(id(storage.allocation))]
+        del self.storages[storage.allocation.number]
 
     def due(self) -> bool:
         """Depends only on the team's allocations, so it is equal on all members."""
@@ -271,18 +232,6 @@ class _Ledger:
                 return 0
         for number in agreed or ():
             allocation = self.storages.pop(number)
-            del self._number_of[id(allocation)]
             del self._mine[number]
             _capi.library().iris_free(context.handle, ctypes.byref(allocation))
         return len(agreed or ())
-
-
-def allocate_options(shape: Tuple[int, ...], dtype: DType, name: Optional[str], alignment_bytes: int = 0) -> Any:
-    """The C struct. Listings show a shape of more than 16 dimensions as the number of bytes."""
-    if alignment_bytes < 0 or alignment_bytes & (alignment_bytes - 1):
-        raise InvalidArgumentError(f"an alignment of {alignment_bytes} bytes is no power of two")
-    nbytes = bytes_of(shape, dtype)
-    shown = shape if len(shape) <= 16 else (nbytes,)
-    return _capi.iris_allocate_options(bytes=nbytes, alignment_bytes=alignment_bytes, name=_capi.text(name),
-                                       dtype=dtype, n_dims=len(shown),
-                                       shape=(ctypes.c_uint64 * max(len(shown), 1))(*shown))

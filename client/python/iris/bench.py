@@ -30,39 +30,6 @@ _MODES: Dict[str, Callable[[Sequence[float]], float]] = {
 Times = Union[float, List[float]]
 
 
-def measure(context: "Context", function: Callable[[], Any], barrier: Callable[[], Any],
-            preamble: Callable[[], Any], n_warmup: int, n_repeat: int, flushed_bytes: Optional[int]) -> List[float]:
-    """Milliseconds of each repetition, of this rank."""
-    library = _capi.library()
-    if flushed_bytes is None:
-        flushed_bytes = FLUSHED_BYTES_ON_HOST if context.on_host else FLUSHED_BYTES
-    barrier()
-    preamble()
-    function()  # compiles what has to be compiled
-    barrier()
-    cache = out_handle(library.iris_malloc_device, context.handle, flushed_bytes) if flushed_bytes else 0
-    try:
-        events = [(context.event(), context.event()) for _ in range(n_repeat)]
-        for i in range(-n_warmup, n_repeat):
-            barrier()
-            preamble()
-            stream, _ = context.stream_for(None)
-            if cache:
-                library.iris_fill_async(cache, i & 0xff, flushed_bytes, stream.handle)
-            barrier()
-            if i >= 0:
-                events[i][0].record(stream)
-            function()
-            if i >= 0:
-                events[i][1].record(stream)
-        barrier()
-        context.quiesce()
-    finally:
-        if cache:
-            library.iris_free_device(context.handle, ctypes.c_void_p(cache))
-    return [first.elapsed(last) * 1e3 for first, last in events]
-
-
 def do_bench(fn: Callable[[], Any], barrier_fn: Callable[[], Any] = lambda: None,
              preamble_fn: Callable[[], Any] = lambda: None, n_warmup: int = 25, n_repeat: int = 100,
              quantiles: Optional[Sequence[float]] = None, return_mode: str = "mean", *,
@@ -92,8 +59,34 @@ def do_bench(fn: Callable[[], Any], barrier_fn: Callable[[], Any] = lambda: None
                                    "more are wanted")
     if any(not 0 <= q <= 1 for q in quantiles or ()):
         raise InvalidArgumentError(f"quantiles={quantiles}: numbers from 0 to 1 are wanted")
-    context = latest_context(context, "do_bench()")
-    times = measure(context, fn, barrier_fn, preamble_fn, n_warmup, n_repeat, flushed_bytes)
+    context, library = latest_context(context, "do_bench()"), _capi.library()
+    if flushed_bytes is None:
+        flushed_bytes = FLUSHED_BYTES_ON_HOST if context.on_host else FLUSHED_BYTES
+    barrier_fn()
+    preamble_fn()
+    fn()  # compiles what has to be compiled
+    barrier_fn()
+    cache = out_handle(library.iris_malloc_device, context.handle, flushed_bytes) if flushed_bytes else 0
+    try:
+        events = [(context.event(), context.event()) for _ in range(n_repeat)]
+        for i in range(-n_warmup, n_repeat):
+            barrier_fn()
+            preamble_fn()
+            stream, _ = context.stream_for(None)
+            if cache:
+                library.iris_fill_async(cache, i & 0xff, flushed_bytes, stream.handle)
+            barrier_fn()
+            if i >= 0:
+                events[i][0].record(stream)
+            fn()
+            if i >= 0:
+                events[i][1].record(stream)
+        barrier_fn()
+        context.quiesce()
+    finally:
+        if cache:
+            library.iris_free_device(context.handle, ctypes.c_void_p(cache))
+    times = [first.elapsed(last) * 1e3 for first, last in events]
     if quantiles is not None:
         found = numpy.quantile(times, quantiles).tolist()
         result: Times = found[0] if len(found) == 1 else found

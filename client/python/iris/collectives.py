@@ -60,11 +60,9 @@ class Communicator:
         self.team = team
         self.grouped: Optional[List[Any]] = None
         self.closed = False
-        fields = dict(options)
-        for name in ("name", "rules"):
-            fields[name] = _capi.text(fields.get(name))
+        options.update((name, _capi.text(options.get(name))) for name in ("name", "rules"))
         self._handle = out_handle(_capi.library().iris_comm_create, team.context.handle, team.handle,
-                                  ctypes.byref(_capi.iris_comm_options(**fields)))
+                                  ctypes.byref(_capi.iris_comm_options(**options)))
 
     @property
     def handle(self) -> int:
@@ -134,16 +132,16 @@ class Collectives:
                                           "let all members call context.prepare() first")
         return communicator
 
-    def _buffer(self, what: Any, role: str, written: bool = False) -> "_foreign.Buffer":
-        return _foreign.buffer_of(self, what, role, written)  # type: ignore[arg-type]
-
-    def _pair(self, input: Any, output: Any, what: str) -> Tuple["_foreign.Buffer", "_foreign.Buffer"]:
-        in_place = output is None or output is input
-        context: Any = self
-        source = _foreign.buffer_of(context, input, what + ": the input", in_place)
-        if in_place:
-            return source, source
-        target = _foreign.buffer_of(context, output, what + ": the output", True)
+    def _pair(self, what: str, input: Any, output: Any) -> Tuple[Any, Any]:
+        """The memory of both sides. Only the root needs both of gather and scatter; without an output all others are in
+        place."""
+        if input is None and what == "scatter":
+            return None, _foreign.buffer_of(self, output, "scatter: the output", True)
+        in_place = output is input or output is None and what != "gather"
+        source = _foreign.buffer_of(self, input, what + ": the input", in_place)
+        if in_place or output is None:
+            return source, source if in_place else None
+        target = _foreign.buffer_of(self, output, what + ": the output", True)
         if source.dtype is not target.dtype:
             raise InvalidArgumentError(f"{what}: the input has elements of {source.dtype.long_name} and the output of "
                                        f"{target.dtype.long_name}: they must be the same")
@@ -155,12 +153,12 @@ class Collectives:
             raise OutOfRangeError(f"{what}: rank {root} is none of the team, which has the ranks {list(ranks)}")
         return root
 
-    def _collective(self, what: str, team: Optional["Team"], buffers: Tuple[Any, Any], parts: str,
+    def _collective(self, what: str, input: Any, output: Any, team: Optional["Team"], parts: str,
                     rest: Tuple[int, ...], variant: int = 0, stream: Any = None, async_op: bool = False) -> Any:
         """Runs a collective. `parts` is the buffer that has a part for each member: "input", "output", "both" or "".
         `rest` follows the type among the arguments of the C function."""
         team = self.team_of(team)
-        source, target = buffers
+        source, target = self._pair(what, input, output)
         larger, smaller = (source, target) if parts == "input" else (target, source)
         members = 1 if not parts or parts == "both" else team.n_ranks
         count = smaller.count
@@ -176,60 +174,51 @@ class Collectives:
             raise InvalidArgumentError(f"variant={variant!r}: the number of a variant is wanted, or 0 for the one "
                                        "that fits")
         communicator = self._communicators.get(team.id) or self.prepare(team)
-        where, waits = self.stream_for(stream)
-        getattr(_capi.library(), "iris_" + what)(
-            communicator.handle if communicator.closed else communicator._handle, source and source.address,
-            target and target.address, count, smaller.dtype, *rest, where._handle, variant)
-        keep = (source and source.keep, target and target.keep)
-        return self._finish(communicator, keep, where, waits, stream, async_op)
+        arguments = source and source.address, target and target.address, count, smaller.dtype, *rest
+        keep = source and source.keep, target and target.keep
+        function = getattr(_capi.library(), "iris_" + what)
+        return self._run(communicator, function, keep, arguments, None, stream, async_op, variant)
 
     def _run(self, communicator: Communicator, function: Any, keep: Sequence[Any], arguments: Sequence[Any],
-             result: Any = None, stream: Any = None, async_op: bool = False) -> Any:
-        """Puts an operation on its stream, which is the last argument. `keep` is what the operation needs, the output
-        last. Returns the output, or `result`."""
+             result: Any = None, stream: Any = None, async_op: bool = False, *variant: int) -> Any:
+        """Puts an operation on its stream, which the C function takes after the arguments. `keep` is what the operation
+        needs, the output last. Returns the output, or `result`."""
         where, waits = self.stream_for(stream)
         handle = communicator.handle if communicator.closed else communicator._handle
-        function(handle, *arguments, where._handle)
-        return self._finish(communicator, keep, where, waits, stream, async_op, result)
-
-    def _finish(self, communicator: Communicator, keep: Sequence[Any], where: Stream, waits: bool, stream: Any,
-                async_op: bool, result: Any = None) -> Any:
+        function(handle, *arguments, where._handle, *variant)
+        if result is None:
+            result = keep[-1]
+        if waits and not async_op and communicator.grouped is None:
+            communicator.synchronize(where)
+            return result
         if waits or stream is not None or self.capturing:
             # Only torch's current stream orders the use of torch's memory by itself.
             where.keep(*keep)
-        if result is None:
-            result = keep[-1]
         if communicator.grouped is not None:
             communicator.grouped.append(where)
             return result
-        if async_op:
-            return Work(communicator, where, result)
-        if waits:
-            communicator.synchronize(where)
-        return result
+        return Work(communicator, where, result) if async_op else result
 
     def all_reduce(self, input: Any, output: Any = None, op: Any = "sum", *, team: Optional["Team"] = None,
                    **how: Any) -> Any:
         """output[i] = op over the members of input[i]; in place without an output. Returns the output."""
-        buffers = self._pair(input, output, "all_reduce")
-        return self._collective("all_reduce", team, buffers, "", (operator_of(op),), **how)
+        return self._collective("all_reduce", input, output, team, "", (operator_of(op),), **how)
 
     def reduce(self, input: Any, output: Any = None, root: int = 0, op: Any = "sum", *, team: Optional["Team"] = None,
                **how: Any) -> Any:
         """As all_reduce, at the root alone. The others' output is not written."""
-        return self._collective("reduce", team, self._pair(input, output, "reduce"), "",
-                                (operator_of(op), self._root(team, root, "reduce")), **how)
+        rest = operator_of(op), self._root(team, root, "reduce")
+        return self._collective("reduce", input, output, team, "", rest, **how)
 
     def reduce_scatter(self, input: Any, output: Any, op: Any = "sum", *, team: Optional["Team"] = None,
                        **how: Any) -> Any:
         """output[i] = op over the members of input[index * n + i], where the output has n elements and the input n for
         each member."""
-        return self._collective("reduce_scatter", team, self._pair(input, output, "reduce_scatter"), "input",
-                                (operator_of(op),), **how)
+        return self._collective("reduce_scatter", input, output, team, "input", (operator_of(op),), **how)
 
     def all_gather(self, input: Any, output: Any, *, team: Optional["Team"] = None, **how: Any) -> Any:
         """output[m * n + i] = input[i] of member m, where the input has n elements."""
-        return self._collective("all_gather", team, self._pair(input, output, "all_gather"), "output", (), **how)
+        return self._collective("all_gather", input, output, team, "output", (), **how)
 
     def gather(self, input: Any, output: Any = None, root: int = 0, *, team: Optional["Team"] = None,
                **how: Any) -> Any:
@@ -237,29 +226,25 @@ class Collectives:
         self._root(team, root, "gather")
         if output is None and self.rank == root:
             raise InvalidArgumentError("gather: the root needs an output")
-        buffers: Any = self._pair(input, output, "gather") if output is not None else (
-            self._buffer(input, "gather: the input"), None)
-        return self._collective("gather", team, buffers, "output", (root,), **how)
+        return self._collective("gather", input, output, team, "output", (root,), **how)
 
     def scatter(self, input: Any, output: Any, root: int = 0, *, team: Optional["Team"] = None, **how: Any) -> Any:
         """output[i] = input[index * n + i] of the root, where the output has n elements. The others need no input."""
         self._root(team, root, "scatter")
         if input is None and self.rank == root:
             raise InvalidArgumentError("scatter: the root needs an input")
-        buffers: Any = self._pair(input, output, "scatter") if input is not None else (
-            None, self._buffer(output, "scatter: the output", True))
-        return self._collective("scatter", team, buffers, "input", (root,), **how)
+        return self._collective("scatter", input, output, team, "input", (root,), **how)
 
     def all_to_all(self, input: Any, output: Any, *, team: Optional["Team"] = None, **how: Any) -> Any:
         """output[m * n + i] = input[index * n + i] of member m. Not in place."""
-        return self._collective("all_to_all", team, self._pair(input, output, "all_to_all"), "both", (), **how)
+        return self._collective("all_to_all", input, output, team, "both", (), **how)
 
     def all_to_all_v(self, input: Any, to_counts: Sequence[int], output: Any, from_counts: Sequence[int], *,
                      team: Optional["Team"] = None, **how: Any) -> Any:
         """Sends to_counts[m] elements of the input to member m, in the order of the members, and receives
         from_counts[m] from it. Not in place."""
         team = self.team_of(team)
-        source, target = self._pair(input, output, "all_to_all_v")
+        source, target = self._pair("all_to_all_v", input, output)
         lists = []
         for counts, buffer, which in ((to_counts, source, "the input"), (from_counts, target, "the output")):
             counts = [int(count) for count in counts]
@@ -275,12 +260,11 @@ class Collectives:
 
     def broadcast(self, tensor: Any, root: int = 0, *, team: Optional["Team"] = None, **how: Any) -> Any:
         """Every member's tensor gets the values of the root's. For values of Python see broadcast_object."""
-        buffer = self._buffer(tensor, "broadcast: the tensor", self.rank != root)
-        root = self._root(team, root, "broadcast")
-        return self._collective("broadcast", team, (buffer, buffer), "", (root,), **how)
+        buffer = _foreign.buffer_of(self, tensor, "broadcast: the tensor", self.rank != root)
+        return self._collective("broadcast", buffer, None, team, "", (self._root(team, root, "broadcast"),), **how)
 
     def _message(self, what: str, tensor: Any, rank: int, team: Any, how: Dict[str, Any]) -> Any:
-        buffer = self._buffer(tensor, what + ": the tensor", what == "recv")
+        buffer = _foreign.buffer_of(self, tensor, what + ": the tensor", what == "recv")
         return self._run(self._existing(team, what), getattr(_capi.library(), "iris_" + what), (tensor,),
                          (buffer.address, buffer.count, buffer.dtype, self._root(team, rank, what)), **how)
 
@@ -295,7 +279,7 @@ class Collectives:
     def send_recv(self, input: Any, to: int, output: Any, source: int, *, team: Optional["Team"] = None,
                   **how: Any) -> Any:
         """send and recv at once, so that all members of a ring may call it first."""
-        sent, received = self._pair(input, output, "send_recv")
+        sent, received = self._pair("send_recv", input, output)
         return self._run(self._existing(team, "send_recv"), _capi.library().iris_send_recv, (sent.keep, received.keep),
                          (sent.address, sent.count, self._root(team, to, "send_recv"), received.address,
                           received.count, self._root(team, source, "send_recv"), sent.dtype), **how)

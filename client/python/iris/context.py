@@ -19,14 +19,13 @@ import weakref
 from typing import Any, Deque, Dict, List, Optional, Tuple
 
 from iris import _capi, _foreign, _heap, bench
-from iris.generator import Generator
 from iris.logging import logger
 from iris.collectives import Collectives
 from iris._shapes import common_rows, contiguous_strides, parse_shape
 from iris.dtypes import DType, DTypeLike
 from iris.errors import (DeadlineExceededError, FailedPreconditionError, InvalidArgumentError, IrisError,
                          OutOfRangeError, StatusCode, error_of)
-from iris.factories import Factories
+from iris.factories import Factories, Generator
 from iris.stream import Event, Stream, out_handle
 from iris.team import Team
 from iris.tensor import Tensor
@@ -135,7 +134,7 @@ class Context(Collectives, Factories):
         if self._native is None:
             raise FailedPreconditionError("the context was used after it was closed: make another one")
         if self._generation != _capi.generation:
-            raise FailedPreconditionError(_heap.FORKED.format("the context"))
+            raise FailedPreconditionError(_capi.FORKED.format("the context"))
 
     def native(self) -> "_heap.Native":
         """The owner of the mappings."""
@@ -220,7 +219,7 @@ class Context(Collectives, Factories):
     def is_symmetric(self, what: Any) -> bool:
         """True if the memory of a tensor or an array lies in this rank's heap, or in what it has registered together
         with others."""
-        return self._is_symmetric(self._buffer(what, "is_symmetric: the argument"))
+        return self._is_symmetric(_foreign.buffer_of(self, what, "is_symmetric: the argument"))
 
     def _is_symmetric(self, buffer: "_foreign.Buffer") -> bool:
         symmetric = _capi.out(ctypes.c_int32, _capi.library().iris_is_symmetric, self.handle, buffer.address,
@@ -301,17 +300,13 @@ class Context(Collectives, Factories):
                  team: Optional[Team] = None, alignment_bytes: int = 0) -> Tensor:
         """Collective over the team: memory at the same offset in every member's heap. It is not cleared.
         InvalidArgumentError: the ranks asked for different things, and who. ResourceExhaustedError: no room."""
-        shape, dtype = parse_shape((shape,)), DType.of(dtype)
-        options = _heap.allocate_options(shape, dtype, name, alignment_bytes)
-        return Tensor(self.heap.allocate(self.team_of(team), options, name), shape, None, dtype)
+        return self.heap.allocate(self.team_of(team), parse_shape((shape,)), DType.of(dtype), name, alignment_bytes)
 
     def allocate_local(self, shape: Any, dtype: DTypeLike = DType.U8, *, name: Optional[str] = None,
                        alignment_bytes: int = 0) -> Tensor:
         """Not collective: memory of this rank's heap alone. With a name it is cleared, and others can open() it;
         without one they can after publish()."""
-        shape, dtype = parse_shape((shape,)), DType.of(dtype)
-        options = _heap.allocate_options(shape, dtype, name, alignment_bytes)
-        return Tensor(self.heap.allocate_local(options, name), shape, None, dtype)
+        return self.heap.allocate(None, parse_shape((shape,)), DType.of(dtype), name, alignment_bytes)
 
     def register(self, array: Any, *, name: Optional[str] = None) -> Tensor:
         """Not collective: memory that another library has allocated, as a tensor that other ranks can open() and put
@@ -319,9 +314,8 @@ class Context(Collectives, Factories):
         GPUs it must be memory that others can map (torch with expandable segments), on emulated devices a shared
         mapping of a memfd; anything else is an InvalidArgumentError that says what to do. The others open it as a
         tensor of one dimension."""
-        buffer = self._buffer(array, "register()")
-        options = _heap.allocate_options(buffer.shape, buffer.dtype, name)
-        return Tensor(self.heap.allocate_local(options, name, buffer), buffer.shape, None, buffer.dtype)
+        buffer = _foreign.buffer_of(self, array, "register()")
+        return self.heap.allocate(None, buffer.shape, buffer.dtype, name, lent=buffer)
 
     def as_symmetric(self, array: Any, *, copy: bool = False, team: Optional[Team] = None,
                      name: Optional[str] = None) -> Any:
@@ -343,7 +337,7 @@ class Context(Collectives, Factories):
         offset: Optional[int] = None
         buffer = None
         try:
-            buffer = self._buffer(array, "the argument")
+            buffer = _foreign.buffer_of(self, array, "the argument")
             if self._is_symmetric(buffer):
                 offset = buffer.address - self.heap_bases[self.rank]
         except Exception as wrong:  # pylint: disable=broad-except  # the others wait for this rank, whatever it is
@@ -368,12 +362,10 @@ class Context(Collectives, Factories):
             if there is not None:
                 raise InvalidArgumentError(f"as_symmetric(): what rank {rank} gives is in its heap already, and that "
                                            "of others is not: give the same kind on all ranks, or copy=True for a copy")
-        options = _heap.allocate_options(buffer.shape, buffer.dtype, name)
         try:
-            storage = self.heap.allocate(team, options, name, buffer)
+            return self.heap.allocate(team, buffer.shape, buffer.dtype, name, lent=buffer)
         except InvalidArgumentError as wrong:
             raise InvalidArgumentError(f"as_symmetric(): {wrong}. With copy=True it makes a copy in the heap") from None
-        return Tensor(storage, buffer.shape, None, buffer.dtype)
 
     def publish(self, tensor: Tensor, name: str) -> None:
         """Not collective: names memory of allocate_local() or register() so that others can open it, with all that was
@@ -391,10 +383,7 @@ class Context(Collectives, Factories):
         """Not collective: memory that another rank allocated alone under this name, as a tensor of one dimension. Waits
         for it; DeadlineExceededError names rank and name. The memory stays as long as the tensor."""
         self.check_rank(rank)
-        opened = _capi.out(_capi.iris_opened, _capi.library().iris_open_local, self.handle, rank, _capi.text(name),
-                           nanoseconds(timeout))
-        dtype = DType(opened.dtype) or DType.U8
-        return Tensor(self.heap.open_local(opened, name), (opened.bytes // dtype.itemsize,), None, dtype)
+        return self.heap.open(rank, name, nanoseconds(timeout))
 
     def grow(self, nbytes: int) -> None:
         """Collective over all ranks: at least so many more bytes in every heap. Nothing moves."""
@@ -513,7 +502,7 @@ class Context(Collectives, Factories):
         """A side of a put or get, which may be a tile."""
         if isinstance(side, Tensor) and not side.contiguous and side.context is self:
             return _foreign.Buffer(side.data_ptr(), side.count, side.dtype, side.shape, side)
-        return self._buffer(side, role, written)
+        return _foreign.buffer_of(self, side, role, written)
 
     def _transfer(self, what: str, remote: Any, local: Any, rank: int, stream: Any, signal: Any) -> None:
         to_remote = what == "put"

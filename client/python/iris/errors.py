@@ -5,31 +5,10 @@ The library's text, with the calls by their names in Python, says what failed, o
 
 from __future__ import annotations
 
-import enum
 import re
 from typing import Dict, Type
 
-
-class StatusCode(enum.IntEnum):
-    """Kinds of errors, by the numbers of the C API, which are those of gRPC."""
-
-    OK = 0
-    CANCELLED = 1
-    UNKNOWN = 2
-    INVALID_ARGUMENT = 3
-    DEADLINE_EXCEEDED = 4
-    NOT_FOUND = 5
-    ALREADY_EXISTS = 6
-    PERMISSION_DENIED = 7
-    RESOURCE_EXHAUSTED = 8
-    FAILED_PRECONDITION = 9
-    ABORTED = 10
-    OUT_OF_RANGE = 11
-    UNIMPLEMENTED = 12
-    INTERNAL = 13
-    UNAVAILABLE = 14
-    DATA_LOSS = 15
-    UNAUTHENTICATED = 16
+from iris._header import StatusCode as StatusCode
 
 
 class IrisError(RuntimeError):

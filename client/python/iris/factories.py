@@ -9,18 +9,58 @@ from __future__ import annotations
 
 import math
 import numbers
+import threading
 from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple
 
 from iris import _fill, _foreign
-from iris.generator import generator_of
 from iris._shapes import bytes_of, contiguous_strides, parse_shape
 from iris.dtypes import DType, DTypeLike
 from iris.errors import InvalidArgumentError
 from iris.tensor import Tensor
 
 if TYPE_CHECKING:
-    from iris.generator import Generator
     from iris.team import Team
+
+
+# torch's generators have it before a program seeds them.
+DEFAULT_SEED = 67280421310721
+
+
+class Generator:
+    """A seeded source of random tensors: equal seeds give equal tensors, on every rank and every backend. Each call of
+    a factory takes the next number of calls; the bits are a function of it, the seed and an element's place.
+    Thread-safe."""
+
+    def __init__(self, seed: int = DEFAULT_SEED) -> None:
+        self._mutex = threading.Lock()
+        self.manual_seed(seed)
+
+    def manual_seed(self, seed: int) -> "Generator":
+        """Starts anew from a seed of 64 bits. Returns itself."""
+        if not -2**63 <= seed < 2**64:
+            raise InvalidArgumentError(f"a seed has 64 bits, and {seed} has more")
+        self.set_state((seed, 0))
+        return self
+
+    def initial_seed(self) -> int:
+        """The seed."""
+        return self._state[0]
+
+    def get_state(self) -> Tuple[int, int]:
+        """(seed, calls so far); set_state takes it."""
+        return self._state
+
+    def set_state(self, state: Tuple[int, int]) -> None:
+        """Continues from a get_state."""
+        with self._mutex:
+            self._state = (int(state[0]) % 2**64, int(state[1]) % 2**64)
+
+    def next_call(self) -> Tuple[int, int]:
+        """The seed, and the number of the call that draws from now on."""
+        with self._mutex:
+            seed, call = self._state
+            self._state = (seed, (call + 1) % 2**64)
+            return seed, call
 
 
 def _number(value: Any, what: str) -> Any:
@@ -32,10 +72,6 @@ def _number(value: Any, what: str) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         raise InvalidArgumentError(f"{what} is {value}: it must be finite")
     return value
-
-
-def _or_default(dtype: Optional[DTypeLike]) -> DType:
-    return _foreign.default_dtype() if dtype is None else DType.of(dtype)
 
 
 def _like(name: str) -> Any:
@@ -56,29 +92,25 @@ class Factories:
     """The factories of Context. All take these options: `dtype`, a DType, a name, or a type of numpy or torch; `name`,
     which iris-ctl shows and which is unique in the job; `team`; `device`, which must be the rank's own; and `out`."""
 
-    # Attributes of Context.
-    check: Any
-    heap: Any
-    allocate: Any
-    generator: "Generator"
+    generator: Generator  # of Context
 
-    def manual_seed(self, seed: int) -> "Generator":
+    def manual_seed(self, seed: int) -> Generator:
         """Seeds what the random factories use by default. The same seed on all ranks gives the same tensors on all of
         them: add the rank to it for different ones."""
         return self.generator.manual_seed(seed)
 
     def _make(self, shape: Tuple[int, ...], dtype: DType, *, out: Any = None, name: Optional[str] = None,
               team: "Optional[Team]" = None, device: Any = None) -> Tensor:
-        self.check()
         context: Any = self
+        context.check()
         _foreign.check_device(context, device)
-        bytes_of(shape, dtype)
         if out is None:
-            made: Tensor = self.allocate(shape, dtype, name=name, team=team)
+            made: Tensor = context.heap.allocate(context.team_of(team), shape, dtype, name)
             return made
+        bytes_of(shape, dtype)
         if not isinstance(out, Tensor):
             given = _foreign.buffer_of(context, out, "out")
-            storage = self.heap.find(given.address)
+            storage = context.heap.find(given.address)
             if storage is None:
                 raise InvalidArgumentError("out is not in the symmetric heap: give a tensor that this context has "
                                            "allocated, or none")
@@ -98,30 +130,24 @@ class Factories:
                                        f"the shape {shape} was asked for")
         return out.reshape(shape)
 
-    def _filled(self, kind: str, shape: Tuple[int, ...], dtype: DType, options: Dict[str, Any],
+    def _random(self, kind: str, shape: Tuple[int, ...], dtype: Any, options: Dict[str, Any],
                 **values: Any) -> Tensor:
-        tensor = self._make(shape, dtype, **options)
-        _fill.sequence(tensor, kind, **values)
-        return tensor
-
-    def _random(self, kind: str, shape: Tuple[int, ...], dtype: DType, options: Dict[str, Any],
-                **values: Any) -> Tensor:
-        generator = generator_of(options.pop("generator", None), self.generator)
+        dtype = _foreign.dtype_of(dtype)
+        if kind != "randint" and dtype not in (DType.F32, DType.F64, DType.F16, DType.BF16):
+            raise InvalidArgumentError(f"{kind} has no numbers of {dtype.long_name}: use float32, float64, float16 or "
+                                       "bfloat16" + ("" if dtype.is_floating_point else ", or randint"))
+        generator = options.pop("generator", None)
+        if generator is None:
+            generator = self.generator
+        elif not isinstance(generator, Generator):
+            generator = Generator(_foreign.seed_from_torch(generator))
         tensor = self._make(shape, dtype, **options)
         seed, call = generator.next_call()
-        _fill.sequence(tensor, kind, seed=seed, call=call, **values)
-        return tensor
-
-    def _random_dtype(self, what: str, dtype: Optional[DTypeLike]) -> DType:
-        found = _or_default(dtype)
-        if found not in (DType.F32, DType.F64, DType.F16, DType.BF16):
-            raise InvalidArgumentError(f"{what} has no numbers of {found.long_name}: use float32, float64, float16 or "
-                                       "bfloat16" + ("" if found.is_floating_point else ", or randint"))
-        return found
+        return tensor._fill(kind, seed=seed, call=call, **values)
 
     def empty(self, *size: Any, dtype: Optional[DTypeLike] = None, **options: Any) -> Tensor:
         """Memory as it is: fresh heaps are zero, reused memory holds what was there."""
-        return self._make(parse_shape(size), _or_default(dtype), **options)
+        return self._make(parse_shape(size), _foreign.dtype_of(dtype), **options)
 
     def full(self, size: Any, fill_value: Any, *, dtype: Optional[DTypeLike] = None, **options: Any) -> Tensor:
         """Every element is the value. Without a dtype: bool of a bool, int64 of an integer, else the default type."""
@@ -129,17 +155,17 @@ class Factories:
             fill_value = fill_value.item()
         if dtype is None and isinstance(fill_value, int):
             dtype = DType.BOOL if isinstance(fill_value, bool) else DType.I64
-        dtype, shape = _or_default(dtype), parse_shape((size,))
+        dtype, shape = _foreign.dtype_of(dtype), parse_shape((size,))
         values = _fill.value_numbers(fill_value, dtype)  # before anything is allocated
-        return self._filled("value", shape, dtype, options, **values)
+        return self._make(shape, dtype, **options)._fill("value", **values)
 
     def zeros(self, *size: Any, dtype: Optional[DTypeLike] = None, **options: Any) -> Tensor:
         """Every element is 0."""
-        return self.full(parse_shape(size), 0, dtype=_or_default(dtype), **options)
+        return self._make(parse_shape(size), _foreign.dtype_of(dtype), **options).fill_(0)
 
     def ones(self, *size: Any, dtype: Optional[DTypeLike] = None, **options: Any) -> Tensor:
         """Every element is 1."""
-        return self.full(parse_shape(size), 1, dtype=_or_default(dtype), **options)
+        return self._make(parse_shape(size), _foreign.dtype_of(dtype), **options).fill_(1)
 
     empty_like, zeros_like, ones_like, full_like = map(_like, ("empty", "zeros", "ones", "full"))
 
@@ -150,7 +176,7 @@ class Factories:
         start, end = (0, start) if end is None else (start, end)
         start, end, step = _number(start, "start"), _number(end, "end"), _number(step, "step")
         whole = all(isinstance(value, numbers.Integral) for value in (start, end, step))
-        dtype = DType.I64 if whole and dtype is None else _or_default(dtype)
+        dtype = DType.I64 if whole and dtype is None else _foreign.dtype_of(dtype)
         if dtype is DType.BOOL:
             raise InvalidArgumentError("arange has no range of bool: use an integer type")
         if step == 0:
@@ -159,22 +185,22 @@ class Factories:
             raise InvalidArgumentError(f"arange: a step of {step} leads away from {end} when it begins at {start}")
         count = -((start - end) // step) if whole else math.ceil((end - start) / step)
         if dtype.is_floating_point:
-            return self._filled("arange", (count,), dtype, options, start=float(start),
-                                step=float(step) if count > 1 else 1.0)  # the step of one element is not taken
+            step = float(step) if count > 1 else 1.0  # the step of one element is not taken
+            return self._make((count,), dtype, **options)._fill("arange", start=float(start), step=step)
         first, stride = int(start), int(step)
         if stride == 0:
             raise InvalidArgumentError(f"arange: a step of {step} is 0 as {dtype.long_name}")
         last = first + stride * max(count - 1, 0)
         _fill.check_fits(f"arange: from {first} to {last}", dtype, first, last)
-        return self._filled("arange", (count,), dtype, options, whole_start=first,
-                            whole_step=stride if count > 1 else 1)
+        made = self._make((count,), dtype, **options)
+        return made._fill("arange", whole_start=first, whole_step=stride if count > 1 else 1)
 
     def linspace(self, start: Any, end: Any, steps: int, *, dtype: Optional[DTypeLike] = None,
                  **options: Any) -> Tensor:
         """`steps` numbers from start to end, both of which are in it, at equal distances. One: the start."""
         start, end = _number(start, "start"), _number(end, "end")
         shape = parse_shape((steps,))
-        dtype = _or_default(dtype)
+        dtype = _foreign.dtype_of(dtype)
         if dtype is DType.BOOL:
             raise InvalidArgumentError("linspace has no range of bool: use another type")
         if not dtype.is_floating_point:
@@ -184,26 +210,25 @@ class Factories:
         if not math.isfinite(end - start):
             raise InvalidArgumentError(f"linspace: from {start} to {end} is more than a double holds: give a smaller "
                                        "range")
-        return self._filled("linspace", shape, dtype, options, start=start, end=end, steps=shape[0])
+        return self._make(shape, dtype, **options)._fill("linspace", start=start, end=end, steps=shape[0])
 
     # Random numbers. These take the option `generator`.
 
     def rand(self, *size: Any, dtype: Optional[DTypeLike] = None, **options: Any) -> Tensor:
         """Evenly distributed in [0, 1). The bits are those that <iris/random.h> describes."""
-        return self._random("rand", parse_shape(size), self._random_dtype("rand", dtype), options)
+        return self._random("rand", parse_shape(size), dtype, options)
 
     def uniform(self, size: Any, low: float = 0.0, high: float = 1.0, *, dtype: Optional[DTypeLike] = None,
                 **options: Any) -> Tensor:
         """Evenly distributed in [low, high); all of it low if they are equal."""
         low, high = float(_number(low, "low")), float(_number(high, "high"))
-        dtype = self._random_dtype("uniform", dtype)
         if not low <= high or not math.isfinite(high - low):
             raise InvalidArgumentError(f"uniform: from {low} to {high} is no range: low must not be above high")
         return self._random("uniform", parse_shape((size,)), dtype, options, start=low, end=high)
 
     def randn(self, *size: Any, dtype: Optional[DTypeLike] = None, **options: Any) -> Tensor:
         """Normally distributed, with mean 0 and variance 1."""
-        return self._random("randn", parse_shape(size), self._random_dtype("randn", dtype), options)
+        return self._random("randn", parse_shape(size), dtype, options)
 
     def randint(self, *arguments: Any, dtype: DTypeLike = DType.I64, **options: Any) -> Tensor:
         """randint(high, size) or randint(low, high, size): whole numbers in [low, high)."""

@@ -80,7 +80,7 @@ class Exchange:
         self._config = _capi.iris_moe_config(
             n_experts=self.n_experts, top_k=self.top_k, hidden=self.hidden, max_tokens=self.max_tokens,
             capacity=self.capacity, in_dtype=self.dtype, row_dtype=self.row_dtype, partial_dtype=partials)
-        own = self._sizes(self.team.ranks.index(context.rank))
+        own = self._sizes(self.team.index)
         self.first_expert: int = own.first_expert
         self.local_experts: int = own.local_experts
         self.max_rows: int = own.max_rows

@@ -84,7 +84,7 @@ class _Call:
         if residual is not None:
             own = rows
             if name == "reduce_scatter_rms_norm_all_gather":
-                own = share_of(rows, team.n_ranks, team.ranks.index(context.rank))[1]
+                own = share_of(rows, team.n_ranks, team.index)[1]
             before = matrix(residual, "the residual", residual_output is None)
             after = before if residual_output is None else matrix(residual_output, "residual_output", True)
             for what, each in (("the residual", before), ("residual_output", after)):

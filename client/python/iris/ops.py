@@ -76,8 +76,11 @@ def variant_of(name: str, variant: Any, variants: Dict[str, int]) -> int:
 class _Call:
     """A call, checked as far as the shapes of its tensors go."""
 
-    def __init__(self, context: "Context", team: "Team", name: str, output: Any, a: Any, b: Any, bias: Any,
+    def __init__(self, shmem: Any, given_team: Optional["Team"], name: str, output: Any, a: Any, b: Any, bias: Any,
                  activation: Any, variant: Any) -> None:
+        self.name = name
+        self.context = context = context_of(shmem)
+        self.team = team = context.team_of(given_team)
         matrix_of = _foreign.matrix_of
         d = matrix_of(context, output, f"{name}: the output", written=True)
         first = matrix_of(context, a, f"{name}: A")
@@ -91,7 +94,7 @@ class _Call:
         if first.shape[1] != second.shape[0]:
             raise InvalidArgumentError(f"{name}: A has {first.shape[1]} columns and B {second.shape[0]} rows: they "
                                        "must be as many")
-        members, index = team.n_ranks, team.ranks.index(context.rank)
+        members, index = team.n_ranks, team.index
         k, columns = second.shape
         m, n = first.shape[0], columns
         shares = []
@@ -124,39 +127,37 @@ class _Call:
             self.call.bias, self.call.bias_dtype = row.address, row.dtype
             self.keep += (bias,)
 
+    def workspace_bytes(self, rules: Optional[str] = None) -> int:
+        """The bytes of workspace that the call needs."""
+        options = None if rules is None else ctypes.byref(_capi.iris_comm_options(rules=_capi.text(rules)))
+        return _capi.out(ctypes.c_uint64, _capi.library().iris_matmul_bytes, self.context.handle, self.team.n_ranks,
+                         options, ctypes.byref(self.call)).value
 
-def _bytes_of(team: "Team", call: _Call, rules: Optional[str] = None) -> int:
-    """The bytes of workspace that a call needs."""
-    options = None if rules is None else ctypes.byref(_capi.iris_comm_options(rules=_capi.text(rules)))
-    return _capi.out(ctypes.c_uint64, _capi.library().iris_matmul_bytes, team.context.handle, team.n_ranks, options,
-                     ctypes.byref(call.call)).value
+    def given(self, workspace: Any) -> Workspace:
+        """A workspace of the caller's, checked."""
+        if not isinstance(workspace, Workspace):
+            raise InvalidArgumentError(f"{self.name}: {type(workspace).__name__} is no workspace: use what a function "
+                                       "..._preamble returned")
+        if workspace.team != self.team:
+            raise InvalidArgumentError(f"{self.name}: the workspace is of the team of the ranks "
+                                       f"{list(workspace.team.ranks)}, and the call of {list(self.team.ranks)}: use "
+                                       "one that was made for this team")
+        return workspace
 
-
-def _given(name: str, team: "Team", workspace: Any) -> Workspace:
-    """A workspace of the caller's, checked."""
-    if not isinstance(workspace, Workspace):
-        raise InvalidArgumentError(f"{name}: {type(workspace).__name__} is no workspace: use what a function "
-                                   "..._preamble returned")
-    if workspace.team != team:
-        raise InvalidArgumentError(f"{name}: the workspace is of the team of the ranks {list(workspace.team.ranks)}, "
-                                   f"and the call of {list(team.ranks)}: use one that was made for this team")
-    return workspace
-
-
-def _workspace_for(name: str, team: "Team", call: _Call) -> Workspace:
-    """The workspace that calls without one share; a new one if it is too small."""
-    context, needed = team.context, _bytes_of(team, call)
-    kept = context.matmul_workspaces.get(team.id)
-    if kept is not None and not kept.closed and kept.matmul_bytes >= needed:
-        return kept
-    if context.capturing:
-        raise FailedPreconditionError(f"{name}: it needs a workspace, which cannot be made while a graph is captured: "
-                                      f"call {name}_preamble() before, and give what it returns")
-    if kept is not None and not kept.closed:
-        context.quiet()
-        kept.release()
-    made = context.matmul_workspaces[team.id] = Workspace(team, needed)
-    return made
+    def shared(self) -> Workspace:
+        """The workspace that calls without one share; a new one if it is too small."""
+        context, team, needed = self.context, self.team, self.workspace_bytes()
+        kept = context.matmul_workspaces.get(team.id)
+        if kept is not None and not kept.closed and kept.matmul_bytes >= needed:
+            return kept
+        if context.capturing:
+            raise FailedPreconditionError(f"{self.name}: it needs a workspace, which cannot be made while a graph is "
+                                          f"captured: call {self.name}_preamble() before, and give what it returns")
+        if kept is not None and not kept.closed:
+            context.quiet()
+            kept.release()
+        made = context.matmul_workspaces[team.id] = Workspace(team, needed)
+        return made
 
 
 def plan(shmem: Any, name: str, output: Any, a: Any, b: Any, bias: Any = None, *, workspace: Workspace,
@@ -164,10 +165,9 @@ def plan(shmem: Any, name: str, output: Any, a: Any, b: Any, bias: Any = None, *
     """The plan of a call: its variant, multiplier, blocks, threads, the tile, bytes of workspace. Matrices
     that are not aligned to 16 bytes, or whose rows are not 8 elements apart or a multiple of that, may take another
     variant than "auto" tells here."""
-    context = context_of(shmem)
     if name not in _NUMBERS:
         raise InvalidArgumentError(f"{name!r} is none of {', '.join(_NUMBERS)}")
-    call = _Call(context, workspace.team, name, output, a, b, bias, activation, variant)
+    call = _Call(shmem, workspace.team, name, output, a, b, bias, activation, variant)
     told = _capi.out(_capi.iris_matmul_plan, _capi.library().iris_matmul_choose, workspace.handle,
                      ctypes.byref(call.call))
     return {"variant": next(text for text, number in VARIANTS.items() if number == told.variant),
@@ -180,11 +180,10 @@ def _operation(name: str, doc: str) -> Any:
     def run(shmem: Any, output_tensor: Any, A: Any, B: Any, bias: Any = None, async_op: bool = False,
             config: Any = None, workspace: Optional[Workspace] = None, *, activation: Any = None,
             variant: Any = "auto", team: Optional["Team"] = None, stream: Any = None) -> Any:
-        context = context_of(shmem)
-        team = context.team_of(workspace.team if team is None and isinstance(workspace, Workspace) else team)
-        call = _Call(context, team, name, output_tensor, A, B, bias, activation, variant)
-        found = _workspace_for(name, team, call) if workspace is None else _given(name, team, workspace)
-        return context._run(found, _capi.library().iris_matmul_launch, call.keep, (ctypes.byref(call.call),),
+        team = workspace.team if team is None and isinstance(workspace, Workspace) else team
+        call = _Call(shmem, team, name, output_tensor, A, B, bias, activation, variant)
+        found = call.shared() if workspace is None else call.given(workspace)
+        return call.context._run(found, _capi.library().iris_matmul_launch, call.keep, (ctypes.byref(call.call),),
                             result=output_tensor, stream=stream, async_op=async_op)
 
     run.__name__ = name
@@ -209,16 +208,14 @@ def _preamble(name: str) -> Any:
     def prepare(shmem: Any, output_tensor: Any, A: Any, B: Any, bias: Any = None, config: Any = None,
                 workspace: Optional[Workspace] = None, *, activation: Any = None, variant: Any = "auto",
                 team: Optional["Team"] = None, rules: Optional[str] = None) -> Workspace:
-        context = context_of(shmem)
-        team = context.team_of(team)
-        call = _Call(context, team, name, output_tensor, A, B, bias, activation, variant)
-        found = None if workspace is None else _given(name, team, workspace)
+        call = _Call(shmem, team, name, output_tensor, A, B, bias, activation, variant)
+        found = None if workspace is None else call.given(workspace)
         if found is not None and rules is None:
             rules = found.rules
-        needed = _bytes_of(team, call, rules)
+        needed = call.workspace_bytes(rules)
         if found is not None and not found.closed and found.rules == rules and found.matmul_bytes >= needed:
             return found
-        return Workspace(team, needed, rules=rules)
+        return Workspace(call.team, needed, rules=rules)
 
     prepare.__name__ = f"{name}_preamble"
     prepare.__doc__ = f"""Collective over the team: the workspace that {name} of these tensors needs. One that is given

@@ -7,7 +7,7 @@ on the symmetric heap of a Context, which is `.context` here. `_heap.py` describ
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Tuple
 
 from iris import _foreign, logging, ops
 from iris.context import Context
@@ -190,29 +190,26 @@ class Ccl:
     current stream on GPUs; on emulated devices they wait, unless async_op is true."""
 
     def __init__(self, owner: Iris) -> None:
-        self._owner = owner
-
-    def _call(self, name: str, output: Any, input: Any, *op: Any, group: Any, async_op: bool) -> Any:
-        owner = self._owner
-        return getattr(owner.context, name)(input, output, *op, team=owner.team_of(group), async_op=async_op)
+        self._context = owner.context
+        self._team = owner.team_of
 
     def all_reduce(self, output_tensor: Any, input_tensor: Any, op: Any = "sum", group: Any = None,
                    async_op: bool = False) -> Any:
         """See Context.all_reduce."""
-        return self._call("all_reduce", output_tensor, input_tensor, op, group=group, async_op=async_op)
+        return self._context.all_reduce(input_tensor, output_tensor, op, team=self._team(group), async_op=async_op)
 
     def all_gather(self, output_tensor: Any, input_tensor: Any, group: Any = None, async_op: bool = False) -> Any:
         """See Context.all_gather."""
-        return self._call("all_gather", output_tensor, input_tensor, group=group, async_op=async_op)
+        return self._context.all_gather(input_tensor, output_tensor, team=self._team(group), async_op=async_op)
 
     def all_to_all(self, output_tensor: Any, input_tensor: Any, group: Any = None, async_op: bool = False) -> Any:
         """See Context.all_to_all."""
-        return self._call("all_to_all", output_tensor, input_tensor, group=group, async_op=async_op)
+        return self._context.all_to_all(input_tensor, output_tensor, team=self._team(group), async_op=async_op)
 
     def reduce_scatter(self, output_tensor: Any, input_tensor: Any, op: Any = "sum", group: Any = None,
                        async_op: bool = False) -> Any:
         """See Context.reduce_scatter."""
-        return self._call("reduce_scatter", output_tensor, input_tensor, op, group=group, async_op=async_op)
+        return self._context.reduce_scatter(input_tensor, output_tensor, op, team=self._team(group), async_op=async_op)
 
 
 def iris(heap_size: int = 1 << 30, **options: Any) -> Iris:

@@ -73,7 +73,7 @@ def empty(*size: Any, dtype: Optional[DTypeLike] = None, device: Any = None) -> 
     context = _context()
     _foreign.check_device(context, device)
     shape = parse_shape(size)
-    kind = DType.of(dtype) if dtype is not None else _foreign.default_dtype()
+    kind = _foreign.dtype_of(dtype)
     nbytes = bytes_of(shape, kind)
     pad_at = _aligned(nbytes)
     whole = context.allocate_local(_aligned(pad_at + _pad_bytes) + 8 * _CHANNELS * context.n_ranks)

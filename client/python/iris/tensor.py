@@ -11,31 +11,65 @@ from __future__ import annotations
 import ctypes
 import math
 import operator
-from typing import TYPE_CHECKING, Any, Iterator, List, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Iterator, Optional, Sequence, Tuple, Union
 
 import numpy
 
-from iris import _dlpack, _fill, _foreign, _heap
+from iris import _capi, _fill, _foreign
 from iris._shapes import contiguous_strides, is_contiguous, parse_shape
 from iris.dtypes import DType, DTypeLike
 from iris.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError
 
 if TYPE_CHECKING:
     from iris.context import Context
+    from iris.team import Team
 
 
 class _ArrayBase:
-    """The base of a numpy array."""
+    """The base of a numpy array, which keeps the memory."""
 
-    def __init__(self, interface: Any, export: "_heap.Export") -> None:
+    def __init__(self, interface: Any, keep: Any) -> None:
         self.__array_interface__ = interface
-        self.export = export
+        self.keep = keep
+
+
+class Storage:
+    """One range of the heap. `address` is for use in this process, `symmetric` stands for it in this rank's heap, and
+    `owner` is the only rank that has it (None: every member of the team). `free` gives back memory of one rank."""
+
+    def __init__(self, context: "Context", team: Optional["Team"], allocation: Any, name: Optional[str],
+                 owner: Optional[int] = None, symmetric: Optional[int] = None, free: str = "iris_free") -> None:
+        self.context = context
+        self.team = team
+        self.allocation = allocation
+        self.name = name
+        self.owner = owner
+        self.address = allocation.address or 0
+        self.symmetric = self.address if symmetric is None else symmetric
+        self.bytes = allocation.bytes
+        self.free = free
+        self.freed = False
+        self.symm_mem: Any = None  # for rendezvous(), if symm_mem.empty() made it
+        self.dropped: Any = None  # the weakref.finalize that records the number
+
+    def check(self) -> None:
+        """FailedPreconditionError: its memory must not be used any more, and why."""
+        context = self.context
+        if not self.freed and context._native is not None and context._generation == _capi.generation:
+            return
+        what = f"the tensor '{self.name}'" if self.name else "a tensor"
+        if self.freed:
+            raise FailedPreconditionError(f"{what} of the heap was used after it was freed: allocate another one")
+        if context.closed:
+            raise FailedPreconditionError(f"{what} of the heap was used after its context was closed: copy what you "
+                                          "need before, for instance with tensor.numpy().copy()")
+        raise FailedPreconditionError(_capi.FORKED.format(f"{what} of the heap"))
 
 
 class Tensor(_foreign.DeviceArrayInterface):
     """Memory of the heap with a shape. Made by the factories of Context; not by its constructor."""
 
-    def __init__(self, storage: "_heap.Storage", shape: Tuple[int, ...], strides: Optional[Tuple[int, ...]],
+    def __init__(self, storage: Storage, shape: Tuple[int, ...], strides: Optional[Tuple[int, ...]],
                  dtype: DType, offset: int = 0, shift: int = 0, rank: Optional[int] = None) -> None:
         self._storage = storage
         self._offset = offset  # bytes from the storage's beginning
@@ -210,6 +244,10 @@ class Tensor(_foreign.DeviceArrayInterface):
     def __iter__(self) -> Iterator["Tensor"]:
         return (self[i] for i in range(len(self)))
 
+    def export(self) -> Any:
+        """Keeps the storage of an array of another library, and the mappings, which then outlive Context.close()."""
+        return self._storage, self.context.native()
+
     def _array_interface(self) -> Any:
         strides = None if self.contiguous else tuple(s * self.dtype.itemsize for s in self.strides)
         # An empty one has no address of its own.
@@ -227,7 +265,7 @@ class Tensor(_foreign.DeviceArrayInterface):
             raise FailedPreconditionError(f"the tensor is on {self.device}, which numpy cannot read: use "
                                           "tensor.to_host() for a copy, or torch, or cupy")
         interface = dict(self._array_interface(), version=3)
-        return numpy.asarray(_ArrayBase(interface, _heap.Export(self._storage)))
+        return numpy.asarray(_ArrayBase(interface, self.export()))
 
     def torch(self) -> Any:
         """The memory itself as a tensor of torch's."""
@@ -240,10 +278,9 @@ class Tensor(_foreign.DeviceArrayInterface):
             raise BufferError(f"the tensor is on {self.device} and stays there: dl_device={dl_device} is not offered")
         if copy:
             raise BufferError("a copy is not offered: copy the array that DLPack gives")
-        address = self.data_ptr()
+        self._storage.check()
         self.context.quiesce_own()
-        return _dlpack.capsule(_heap.Export(self._storage), address, self.shape, self.strides, self.dtype,
-                               self.__dlpack_device__())
+        return _foreign.dlpack_capsule(self)
 
     def __dlpack_device__(self) -> Tuple[int, int]:
         return _foreign.dlpack_device(self.context)
@@ -296,10 +333,31 @@ class Tensor(_foreign.DeviceArrayInterface):
             raise InvalidArgumentError("a tensor that is not contiguous is not filled on a GPU: fill the whole one")
         return self
 
+    def _fill(self, kind: str, **numbers: Any) -> "Tensor":
+        """Fills it in row-major order, by the device, and waits. `numbers` are those of iris_fill_options.
+        InvalidArgumentError: they make no sequence of the tensor's type."""
+        address, context = self.data_ptr(), self.context
+        context.quiesce_own()
+        if self.count == 0:
+            return self
+        for name in ("whole_start", "whole_end", "whole_step"):
+            if name in numbers:  # as the bits of an int64
+                numbers[name] = (numbers[name] + 2**63) % 2**64 - 2**63
+        options = _capi.iris_fill_options(kind=_fill.KINDS[kind], dtype=int(self.dtype), count=self.count, **numbers)
+        if not self.contiguous:
+            if self.ndim > _fill.MAX_DIMS:
+                raise InvalidArgumentError(f"a tensor of shape {self.shape} is not contiguous, and of these at most "
+                                           f"{_fill.MAX_DIMS} dimensions are filled: fill slices of it")
+            array = ctypes.c_int64 * self.ndim
+            options.n_dims, options.shape, options.strides = self.ndim, array(*self.shape), array(*self.strides)
+        stream, _ = context.stream_for(None)
+        _capi.library().iris_fill(context.handle, address, ctypes.byref(options), stream.handle)
+        stream.synchronize()
+        return self
+
     def fill_(self, value: Any) -> "Tensor":
         """Every element gets the value. Returns itself."""
-        _fill.sequence(self, "value", **_fill.value_numbers(value, self.dtype))
-        return self
+        return self._fill("value", **_fill.value_numbers(value, self.dtype))
 
     def zero_(self) -> "Tensor":
         """Every element gets 0. Returns itself."""

@@ -61,12 +61,13 @@ class Span:
 
 
 class Trace:
-    """The class of `iris.trace`. All functions use the context made last, or the given one."""
+    """The class of `iris.trace`. All functions use the context made last, or the given one.
+    FailedPreconditionError: there is none."""
 
     @contextmanager
     def __call__(self, path: Path, *, context: "Optional[Context]" = None) -> Iterator[None]:
         """A `with` that is traced into a file, also when an exception ends it. "%r" in the name becomes the rank."""
-        context = self.of(context)
+        context = latest_context(context, "iris.trace")
         self.start(context=context)
         failed = True
         try:
@@ -81,27 +82,22 @@ class Trace:
                 if not failed:  # the program's own error comes first
                     raise
 
-    @staticmethod
-    def of(context: "Optional[Context]") -> "Context":
-        """The context that an argument means. FailedPreconditionError: there is none."""
-        return latest_context(context, "iris.trace")
-
     def start(self, *, seconds: Optional[float] = None, context: "Optional[Context]" = None) -> None:
         """Clears the trace and switches it on, for so long, or until stop().
         FailedPreconditionError: the job has no room for one (IRIS_TRACE_EVENTS), or one is on already."""
-        _capi.library().iris_trace_start(self.of(context).handle, nanoseconds(seconds))
+        _capi.library().iris_trace_start(latest_context(context, "iris.trace").handle, nanoseconds(seconds))
 
     def stop(self, *, context: "Optional[Context]" = None) -> None:
         """Waits for all streams that the context knows, and switches the trace off. Its events stay until the next
         start(). FailedPreconditionError: this rank has not started it."""
-        context = self.of(context)
+        context = latest_context(context, "iris.trace")
         context.quiesce()
         _capi.library().iris_trace_stop(context.handle)
 
     def save(self, path: Path, *, context: "Optional[Context]" = None) -> None:
         """Writes the events since start(), until stop() or now. "%r" in the name becomes the rank.
         FailedPreconditionError: there was no start()."""
-        _capi.library().iris_trace_write(self.of(context).handle, _bytes(path))
+        _capi.library().iris_trace_write(latest_context(context, "iris.trace").handle, _bytes(path))
 
     def span(self, name: str, *, context: "Optional[Context]" = None) -> Span:
         """A `with` that is a box of this name, at most 256 bytes, in the trace. It costs next to nothing while the

@@ -270,11 +270,11 @@ def tensors():
     assert taken.ctypes.data == x[1].data_ptr() and taken.shape == (3, 4)
     assert x.__dlpack_device__() == (1, 0)
     raises(BufferError, lambda: x.__dlpack__(copy=True), "a copy is not offered")
-    from iris import _dlpack
-    before = len(_dlpack._in_use)
+    from iris import _foreign
+    before = len(_foreign._capsules_in_use)
     for _ in range(100):
         x.__dlpack__()  # nobody takes it
-    assert len(_dlpack._in_use) == before, "capsules that nobody took are not given back"
+    assert len(_foreign._capsules_in_use) == before, "capsules that nobody took are not given back"
     if torch is not None:
         t = torch.from_dlpack(x)
         assert t.data_ptr() == x.data_ptr() and t.dtype == torch.int64 and tuple(t.shape) == (2, 3, 4)
@@ -945,7 +945,6 @@ def random_numbers(c):
     own = iris.Generator(1000 + c.rank)
     told = c.all_gather_object(c.rand(4, generator=own).tolist())
     assert len({tuple(values) for values in told}) == c.n_ranks
-    from iris import _fill
     for kind, dtype, numbers in fills():
         for first, count in ((0, 37), (3, 1000), (4, 64), (2**33 + 1, 19)):
             if kind == "linspace":
@@ -955,7 +954,7 @@ def random_numbers(c):
                 continue
             wanted = reference(kind, dtype, first, count, **numbers)
             for t in (c.empty(count + 5, dtype=dtype)[3:count + 3], c.empty(count, 2, dtype=dtype)[:, 1]):
-                _fill.sequence(t, kind, first=first, **numbers)
+                t._fill(kind, first=first, **numbers)
                 check(t.to_host(), wanted)
     for dtype in ("f32", "f64", "f16", "bf16"):
         u = np.array(c.rand(200_000, dtype=dtype).tolist(), np.float64)
