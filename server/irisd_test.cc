@@ -726,7 +726,7 @@ TEST_F(IrisdTest, AReaderOfEventsThatSleepsIsToldHowManyItLost) {
   context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(60)));
   iris::v1::EventsRequest request;
   request.set_follow(true);
-  // A window that does not grow, so that the queue behind it is soon full.
+  // A fixed flow-control window lets irisd's queue for this client fill up soon.
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   const auto admin = iris::v1::AdminService::NewStub(grpc::CreateCustomChannel(

@@ -144,7 +144,7 @@ class Stream {
     return impl::FromC(iris_prepare_signals(context.get()));
   }
 
-  // Records what is put on the stream, instead of running it, until EndCapture.
+  // Until EndCapture, records work put on the stream instead of running it.
   Status BeginCapture() { return impl::FromC(iris_capture_begin(get())); }
   inline StatusOr<Graph> EndCapture();
 

@@ -525,8 +525,8 @@ absl::StatusOr<Team> TeamCalls::NewTeam(absl::string_view what, Operation op, co
   if (!result.ok()) return result.status();
   if (!result->team.has_value()) return if_in_none;
   const Team team = AddTeam(*result->team);
-  // The team's area may have been another team's: each member clears its own, and nobody goes on
-  // before all have.
+  // The team's area may have been another team's. Each rank clears its own, and the barrier holds
+  // all of them until the last has done so.
   absl::Status status = window_->driver().Fill(
       window_->address(options_.rank, result->team->sync_offset_bytes), 0, kSyncAreaBytes);
   auto state = Find(team);

@@ -16,7 +16,7 @@ struct EmuOptions {
   uint32_t n_devices = 0;  // 0 in clients
   uint64_t memory_bytes_per_device = 0;
   uint64_t link_bytes = 0;
-  // (from, to) without access, for tests: kernels would run all the same.
+  // For tests: pairs (from, to) that CanAccessPeer refuses. Kernels run all the same.
   std::vector<std::pair<uint32_t, uint32_t>> denied;
 };
 

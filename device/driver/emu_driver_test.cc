@@ -32,7 +32,7 @@ int CountFds() {
   return n;
 }
 
-// True if a forked child can read the byte; false if it dies of the attempt.
+// Returns true if a forked child can read the byte.
 bool ChildCanRead(uint64_t address) {
   const pid_t child = fork();
   if (child == 0) {

@@ -69,7 +69,7 @@ class PhysicalMemory {
   PhysicalMemory& operator=(const PhysicalMemory&) = delete;
 
   uint64_t bytes() const { return bytes_; }
-  // Zero for adopted and imported memory.
+  // The times are zero for adopted and imported memory.
   CreateTimes times() const { return times_; }
   void set_times(const CreateTimes& times) { times_ = times; }
 

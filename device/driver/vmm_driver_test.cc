@@ -361,7 +361,7 @@ TEST_P(VmmDriverTest, AnotherDriverAdoptsWhatOneHasCreated) {
             .ok());
     EXPECT_EQ(seen, std::vector<uint8_t>(kBytes, 0x7b)) << "not as it was left";
   }
-  // And once more, as by the irisd after that.
+  // The irisd after that one adopts the memory once more.
   auto fd = (*adopted)->ExportFd(Access::kReadWrite);
   ASSERT_TRUE(fd.ok()) << fd.status();
   EXPECT_EQ(fcntl(*fd, F_GETFD), FD_CLOEXEC);

@@ -274,7 +274,7 @@ struct Job : JobHead {
   HeapAllocations allocations;
   size_t n_pieces = 0;                // of registered memory, with what waits to be registered
   std::vector<SegmentId> given_back;  // pieces that nobody uses any more; none between two inputs
-  // Those of `allocations` that have a name and are not freed. See CheckName.
+  // Finds an allocation that has a name and is not freed. See CheckName.
   absl::btree_set<ByName::Entry, ByName> names;
   Tracked<std::map<TeamId, Team>> teams;  // with the own team of every rank
   Watched<std::deque<Team>> past_teams;

@@ -32,11 +32,11 @@ struct Segments : Registry {
   absl::Status CheckDescriptors(uint64_t n, const Party& party) const;
   // Their number has changed.
   void CountDescriptors(const Party& party, int64_t change);
-  // Accounts for a segment in the ledger and the quota. kResourceExhausted: nothing is booked.
+  // Accounts for a segment in the ledger and the quota. kResourceExhausted books nothing.
   absl::Status Book(uint32_t device_index, uint64_t bytes, const Ledger::Holder& holder);
   void Unbook(uint32_t device_index, uint64_t bytes, const Ledger::Holder& holder);
-  // kResourceExhausted unless Book succeeds once every segment that is being dropped has been, if
-  // no other call is faster.
+  // Books nothing. Returns kResourceExhausted if Book would fail even after all segments being
+  // dropped are gone. Another call may take the room first.
   absl::Status CheckMemory(uint32_t device_index, uint64_t bytes, const Ledger::Holder& holder);
 
   // A segment of the rank, counted, and not created yet.

@@ -143,8 +143,6 @@ TEST_F(AllocateTest, UnnamedAllocationsMayBeMany) {
   EXPECT_TRUE(StatusOf(Ask(job, 0, 1, Bytes(1))).ok());
 }
 
-// One outcome per k.
-
 using OutcomeTest = TeamCallsTest;
 
 TEST_F(OutcomeTest, RetryRepeatsTheOutcomeAndAllocatesNothing) {
@@ -281,8 +279,6 @@ TEST_F(OutcomeTest, UnknownTeamIsNotFound) {
   EXPECT_TRUE(absl::IsNotFound(StatusOf(Ask(job, 0, 0, Bytes(1), 5))));
 }
 
-// After a death or a leave.
-
 using AbortTest = TeamCallsTest;
 
 TEST_F(AbortTest, HangUpAnswersEveryPendingCall) {
@@ -337,8 +333,6 @@ TEST_F(AbortTest, WhoLeavesGetsItsPendingCallsBack) {
   EXPECT_TRUE(absl::IsFailedPrecondition(StatusOf(Ask(job, 1, 1, Bytes(1)))));
 }
 
-// Free.
-
 using FreeTest = TeamCallsTest;
 
 TEST_F(FreeTest, RangeIsReusedOnlyWhenEveryRankHasFreed) {
@@ -382,8 +376,6 @@ TEST_F(FreeTest, RetriedFreeDoesNotFreeTheNextOwner) {
   EXPECT_TRUE(StatusOf(Ask(job, 0, 1, FreeOp{offset})).ok());  // the outcome of k=1
   EXPECT_THAT(TheJob().allocations, SizeIs(2));
 }
-
-// Broadcast.
 
 using BroadcastTest = TeamCallsTest;
 
@@ -442,8 +434,6 @@ TEST_F(BroadcastTest, ValuesThatNobodyFetchesAreBounded) {
   Ask(job, 1, 1, BroadcastOp{1, ""}, teams[0].id);
   EXPECT_FALSE(Answered(Ask(job, 0, 0, BroadcastOp{0, value}, teams[64].id)));
 }
-
-// Teams.
 
 using TeamTest = TeamCallsTest;
 
@@ -655,8 +645,6 @@ TEST_F(TeamTest, NamesOfAreasAreNeverTaken) {
       StatusOf(Ask(job, 0, 1, AllocateOp{.bytes = 1, .name = "iris.sync.2"}))));
   EXPECT_EQ(CreateTeam(job, 2, {0}).id, 2u);
 }
-
-// Memory that irisd is short of.
 
 class RoomTest : public MachineTest {
  protected:

@@ -19,12 +19,12 @@
 
 namespace iris::server {
 
-// The other end of a connection, which stays the same as long as the connection lasts.
+// Identifies the other end of a connection. It does not change while the connection lasts.
 struct RpcPeer {
   Party tenant;
-  SessionId session;  // zero: a connection of irisd.sock
+  SessionId session;  // zero for a connection of irisd.sock
   CallerInfo caller;
-  std::shared_ptr<Account> account;  // of the tenant; null: nothing is counted
+  std::shared_ptr<Account> account;  // the tenant's; null if nothing is counted
 };
 
 class RpcHost {

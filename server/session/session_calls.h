@@ -49,7 +49,7 @@ class SessionCalls : public std::enable_shared_from_this<SessionCalls> {
   static std::shared_ptr<SessionCalls> Create(Setup setup);
   ~SessionCalls();
 
-  // The session thread.
+  // Only the session thread calls these.
 
   // Handles a kCall, kCancelCall or kTaken. kInvalidArgument: the client broke a rule.
   absl::Status OnFrame(const wire::Frame& frame) ABSL_LOCKS_EXCLUDED(mu_);
@@ -87,7 +87,7 @@ class SessionCalls : public std::enable_shared_from_this<SessionCalls> {
   explicit SessionCalls(Setup setup) : setup_(std::move(setup)) {}
   CallShare& share() const { return setup_.peer.account->calls; }
 
-  // The session thread.
+  // Only the session thread calls these.
   absl::Status OnCall(const wire::Frame& frame) ABSL_LOCKS_EXCLUDED(mu_);
   // Passes a checked call to the service. An error refuses the call, and not the client.
   absl::Status Begin(const wire::CallPayload& header, std::string_view request,
@@ -95,7 +95,7 @@ class SessionCalls : public std::enable_shared_from_this<SessionCalls> {
   absl::Status OnCancelOrTaken(uint64_t call, bool taken) ABSL_LOCKS_EXCLUDED(mu_);
   void Refuse(uint64_t call, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Any thread.
+  // Any thread may call these.
   // Puts an answer after the others, and flushes.
   void Queue(Item item) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Pop() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -34,7 +34,7 @@ _capsule_new = ctypes.PYFUNCTYPE(ctypes.py_object, c_void_p, c_char_p, _Destruct
 _capsule_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, c_void_p, c_char_p)(("PyCapsule_IsValid", ctypes.pythonapi))
 _capsule_pointer = ctypes.PYFUNCTYPE(c_void_p, c_void_p, c_char_p)(("PyCapsule_GetPointer", ctypes.pythonapi))
 
-# By address, the memory of each capsule that is in use.
+# Keeps the memory of each capsule that is in use, by the address of its managed tensor.
 _in_use: Dict[int, Any] = {}
 
 

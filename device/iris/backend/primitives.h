@@ -59,7 +59,7 @@ IRIS_DEVICE inline auto Fenced(Access access) {
   return result;
 }
 
-// The part of a 4-byte word that a narrower one is.
+// Locates a narrower word within the aligned 4-byte word that contains it.
 struct Part {
   void* around;
   uint32_t shift;

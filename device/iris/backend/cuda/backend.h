@@ -131,8 +131,6 @@ std::add_lvalue_reference_t<T> OnlyInKernels();
 
 }  // namespace cuda
 
-// Memory.
-
 namespace raw {
 
 // Nobody looks at how a thread goes on.
@@ -357,8 +355,6 @@ IRIS_DEVICE inline void Store16(void* p, Bytes16 value) {
 
 }  // namespace raw
 
-// Threads.
-
 #define IRIS_CUDA_REGISTER(name, ptx)                      \
   IRIS_DEVICE inline uint32_t name() {                     \
     uint32_t value = 0;                                    \
@@ -414,8 +410,6 @@ IRIS_DEVICE inline void* DynamicShared() {
   return iris_dynamic_shared;
 }
 
-// Conversions.
-
 IRIS_HOST_DEVICE inline uint16_t HalfBitsOf(float value) {
 #if defined(__CUDA_ARCH__)
   uint16_t bits;
@@ -445,8 +439,6 @@ IRIS_HOST_DEVICE inline uint16_t BfloatBitsOf(float value) {
   return numeric::BfloatBitsOf(value);
 #endif
 }
-
-// Others.
 
 IRIS_HOST_DEVICE inline uint64_t ClockNanoseconds() {
 #if defined(__CUDA_ARCH__)

@@ -73,7 +73,7 @@ Tile ChooseTile(const Problem& p, Tile wanted) {
   // Sums of a ring that travel as float need twice the staging memory.
   if (ring && p.out == DType::kF32) return Tile::k128x128;
   if (wanted != Tile::kAny) return wanted;
-  // Smaller tiles are sent in smaller bursts, which delay the loads of others less.
+  // Smaller tiles are sent in smaller bursts, which delay the loads of other blocks less.
   if (p.n_ranks > 1 && p.kind != Kind::kAllGather) return Tile::k128x128InTurns;
   const uint64_t rows = (p.m + 127) / 128;
   constexpr uint64_t kMultiprocessors = 132;
