@@ -66,7 +66,7 @@ class IrisdTest : public ::testing::Test {
     Descriptors descriptors;
     absl::Status status;
   };
-  // One rank's part of a join, up to the committed epoch.
+  // Joins as one rank and waits until the first epoch is committed.
   Member JoinAs(const std::string& job, int rank, int n_ranks, uint64_t heap_bytes = 2 << 20) {
     Member m;
     auto session = RawSession::Open(daemon_->session_socket());

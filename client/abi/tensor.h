@@ -58,8 +58,8 @@ struct TensorObject : Object {
 absl::Status GiveTensor(std::shared_ptr<Storage> storage, const View& view, uint32_t rank,
                         iris_tensor** out);
 
-// Runs `body` with a stream of the tensor's context: the caller's, or for a null handle one of the
-// library's own, which is waited for then.
+// Runs `body` with `stream`, or, if that is null, with a stream of the library in the tensor's
+// context, and then waits for it.
 using OnStreamBody =
     absl::FunctionRef<absl::Status(const backend::BackendOperations&, backend::Stream&)>;
 absl::Status OnTensorStream(const TensorObject& tensor, iris_stream* stream, OnStreamBody body);

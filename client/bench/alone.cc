@@ -73,7 +73,7 @@ struct Search {
   bool skip_slow = false;  // block counts that are far too few for a size
 };
 
-// Returns the variants of the search that the operation has. *chosen: they were named one by one.
+// Returns the variants to search that the operation has. Sets `*chosen` if the user named them.
 Names VariantsFor(const std::string& operation, const Names& wanted, bool* chosen) {
   *chosen = false;
   if (operation == kBarrier || (wanted.size() == 1 && wanted[0] == kAuto)) return {kAuto};
@@ -98,7 +98,7 @@ std::vector<CollectiveCase> Cases(const Names& operations, const std::vector<uin
         CollectiveCase what = {operation, bytes, variant, 0, 0, search.as_rules};
         if (!chosen && variant != kAuto && !IsWorthMeasuring(what, ranks)) continue;
         if (search.as_rules) {
-          // Chosen by size; only kernels have blocks.
+          // Copies have no blocks to search, and a rule chooses them by size.
           const bool copies_alone = variant == kCopyEngine && operation != "all_reduce";
           if (copies_alone) what.blocks = 1, what.threads = 32;
           cases.push_back(what);

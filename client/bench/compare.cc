@@ -208,7 +208,7 @@ absl::StatusOr<pid_t> Spawn(const std::string& command, int* output) {
   return pid;
 }
 
-// True if the process has ended. It stays a zombie, so that its number stays its own.
+// Returns true if the process has ended. It stays a zombie, so that no other process gets its pid.
 bool HasEnded(pid_t pid) {
   siginfo_t info = {};
   return waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||

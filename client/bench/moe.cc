@@ -1,4 +1,4 @@
-// moe: dispatch and combine of a mixture of experts, in bf16 and as f8e4m3.
+// Measures dispatch and combine of a mixture of experts, in bf16 and as f8e4m3.
 #include "iris/moe.h"
 
 #include <chrono>

@@ -119,8 +119,8 @@ class HostContext {
   };
   absl::StatusOr<Location> Locate(const void* address) const;
 
-  // The peer's copy of something in this rank's heap. Address arithmetic alone: `mine` must be in
-  // this rank's heap.
+  // Returns the address of the peer's copy of an object in this rank's heap. It is address
+  // arithmetic only: `mine` must be in this rank's heap.
   template <typename T>
   T* Translate(uint32_t to, T* mine) const {
     // Unsigned arithmetic wraps: right for peers below this rank.

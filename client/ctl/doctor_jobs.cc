@@ -58,7 +58,7 @@ absl::Status RunJob(const std::string& name, const std::string& runtime_dir, uin
     ranks.emplace_back([&, r] { statuses[r] = RunRank(options, r, body); });
   }
   for (std::thread& rank : ranks) rank.join();
-  // A rank that lost its peer says less than the peer.
+  // Prefers another rank's error to kAborted, with which a rank reports only that its peer left.
   absl::Status failed;
   for (const absl::Status& status : statuses) {
     if (!status.ok() && (failed.ok() || absl::IsAborted(failed))) failed = status;

@@ -171,8 +171,8 @@ struct Words {
   std::string shell;
 };
 
-// The options that most commands have. They are there twice, before and after the command, so that
-// the help of each command shows those that it has.
+// Adds options that most commands share. Each is added twice, before and after the command, so that
+// the help of a command shows those that apply.
 void AddFormat(CLI::App& app, Words& words) {
   app.add_option("--format", words.format, "How to write it [table]")
       ->option_text("table|json")

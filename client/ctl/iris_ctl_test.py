@@ -664,7 +664,7 @@ class AnotherUser(unittest.TestCase):
     NOBODY = 65534
 
     def setUp(self):
-        # Programs and sockets where that user can reach them.
+        # Programs and sockets have to be in a folder that user `nobody` can reach.
         self.folder = tempfile.mkdtemp(prefix="iris-py-", dir="/tmp")
         self.addCleanup(shutil.rmtree, self.folder)
         os.chmod(self.folder, 0o755)

@@ -646,8 +646,8 @@ class RestartTest : public FrameCallsTest {
     const auto ack = frame.As<wire::AckPayload>();
     return ack.ok() ? ack->count : 0;
   }
-  // The numbers of so many calls, by request. Acknowledgements of so many descriptors come before,
-  // between or after them.
+  // Returns the numbers of `n_calls` calls by request. Acknowledgements of `n_descriptors`
+  // descriptors come before, between or after them.
   std::map<std::string, uint64_t> ReceiveCallsAndAcks(size_t n_calls, uint32_t n_descriptors) {
     std::map<std::string, uint64_t> numbers;
     uint32_t acknowledged = 0;

@@ -40,11 +40,11 @@ class TeamCalls {
   struct Options {
     uint64_t job_id = 0;
     uint32_t rank = 0;
-    absl::Duration timeout;  // of calls that are given no other
+    absl::Duration timeout;  // for calls without their own
     std::string job;
-    std::vector<uint32_t> devices;  // whose kernels use the heap, by this process's numbers
+    std::vector<uint32_t> devices;  // their kernels use the heap, as numbered here
   };
-  // The window's pages are mapped.
+  // The caller has mapped the window's pages.
   TeamCalls(Options options, const ContextGuard* guard, ControlPlane* plane, Window* window,
             HeapSize* heap)
       : options_(std::move(options)),

@@ -14,7 +14,7 @@
 
 namespace iris::internal {
 
-// An event of irisd's.
+// An event of irisd's log.
 struct TraceMark {
   uint64_t host_ns = 0;
   std::string name;

@@ -40,7 +40,7 @@ class TraceRecorderTest : public ::testing::Test {
   std::string Path(const std::string& name) const {
     return absl::StrCat(::testing::TempDir(), "/recorder.", getpid(), ".", name);
   }
-  // The names of the boxes in a file.
+  // Returns the names of the events in a trace file.
   static std::multiset<std::string> Names(const std::string& path) {
     const auto text = ReadFile(path, 1 << 20);
     EXPECT_TRUE(text.ok()) << text.status();

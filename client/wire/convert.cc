@@ -189,7 +189,7 @@ static void Fields(MessageField& field, Peer* to) {
   field.Number(4, &to->device_index);
 }
 
-// The device of the rank that joins.
+// Decodes the device of the rank that joins.
 struct OwnDevice {
   JoinedJob* job;
 };

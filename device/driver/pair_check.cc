@@ -191,7 +191,7 @@ class Child {
     const pid_t parent = getpid();
     const pid_t pid = fork();
     if (pid == 0) {
-      // Only calls that are safe after the fork of a process with threads.
+      // In the fork of a process with threads, only async-signal-safe calls are allowed.
       prctl(PR_SET_PDEATHSIG, SIGKILL);
       if (getppid() != parent) _exit(126);
       sigset_t none;
@@ -374,7 +374,7 @@ class Worker {
     if (!mapping.ok()) return mapping.status();
     const uint64_t address = (*mapping)->address();
 
-    // Both ends of the memory, with what no other pair writes.
+    // Writes both ends of the memory, with a pattern that no other pair writes.
     const uint64_t n = std::min(bytes, kPatternBytes);
     std::vector<uint64_t> pattern(n / sizeof(uint64_t)), back(pattern.size());
     uint64_t word = 0x9e3779b97f4a7c15ull * (1 + request.from * 64ull + request.to);

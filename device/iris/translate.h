@@ -49,13 +49,13 @@ IRIS_HOST_DEVICE inline uint32_t MemberRank(const DeviceTeam& team, uint32_t ind
   return static_cast<uint32_t>(eight >> (index % 8 * 8)) & 0xff;
 }
 
-// The distance of `p` from the beginning of the caller's heap. The same number means the same
-// object on every rank.
+// Returns the distance of `p` from the beginning of the caller's heap. An object has the same one
+// on every rank.
 IRIS_HOST_DEVICE inline uint64_t OffsetBytes(const DeviceContext& ctx, const void* p) {
   return reinterpret_cast<uint64_t>(p) - (ctx.base + ctx.rank * ctx.stride_bytes);
 }
 
-// The address at `offset_bytes` in the heap of `rank`.
+// Returns the address at `offset_bytes` in the heap of `rank`.
 template <typename T>
 IRIS_HOST_DEVICE inline T* AtOffset(const DeviceContext& ctx, uint32_t rank,
                                     uint64_t offset_bytes) {

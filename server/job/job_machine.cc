@@ -163,8 +163,6 @@ void JobMachine::Impl::On(const WatchOpened& in) {
   if (job.growth.has_value() && job.growth->mapping) Emit(NotifyWatch{id, SegmentsAddedBy(job)});
 }
 
-// The public face.
-
 JobMachine::JobMachine(const JobLimits& limits, Ledger ledger, UnusablePairs unusable)
     : impl_(std::make_unique<Impl>(limits, std::move(ledger), std::move(unusable))) {}
 JobMachine::~JobMachine() = default;

@@ -468,8 +468,6 @@ TEST_F(DisagreeTest, JobsAreKeptApartByUid) {
   EXPECT_NE(ResultOf<JoinResult>(mine).job, ResultOf<JoinResult>(theirs).job);
 }
 
-// Waiting in Join.
-
 using JoinWaitTest = MachineTest;
 
 TEST_F(JoinWaitTest, TimeOutNamesTheMissingRanks) {

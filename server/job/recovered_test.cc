@@ -7,7 +7,7 @@ namespace {
 
 class RecoveredTest : public MachineTest {
  protected:
-  // All that there is was kept, but for these.
+  // A restarted irisd finds everything again except these.
   struct Lost {
     std::vector<SessionId> sessions;
     std::vector<SegmentId> memory;

@@ -27,7 +27,7 @@ absl::Status Bad(const LinkHeader& header, std::string_view what) {
                    " bytes: ", absl::string_view(what.data(), what.size())));
 }
 
-// The fields that a message of each type may have.
+// Lists the fields that a message of each type may have.
 struct Shape {
   LinkType type;
   LinkSender sender;

@@ -266,7 +266,7 @@ TEST(LinkTest, AnAnnouncedPayloadTakesNoMemoryBeforeItComes) {
   EXPECT_LT(rss_kib() - before, 16 * 1024);
 }
 
-// Closing them may take long, so they are never this process's.
+// Closing a descriptor may block, so this process never takes one from a worker.
 TEST(LinkTest, DescriptorsOfAWorkerAreRefusedAndLeft) {
   Pair pair;
   Pair other;

@@ -1,6 +1,6 @@
-// SessionRpc: the gRPC socket of one session, and its successors. Losing it ends no session: the
-// client asks for another, and gets it when one is due. Not thread-safe: it belongs to the session
-// thread. Borrows the host.
+// SessionRpc: the gRPC socket of one session, and its successors. A session outlives the loss of
+// its socket: the client asks for another, and gets it when the rate limit allows. Not thread-safe:
+// it belongs to the session thread. Borrows the host.
 #pragma once
 
 #include <functional>

@@ -784,7 +784,7 @@ TEST_F(SupervisorTest, WaitsLongerAndLongerUntilTheProgramIsMended) {
   child = Next();
   ASSERT_NE(child, nullptr);
   EXPECT_EQ(child->Passed(), kept);
-  // It starts anew with short waits.
+  // After a success, the next waits are short again.
   child->Ready();
   child->Kill();
   child = Next();

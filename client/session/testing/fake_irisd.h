@@ -191,7 +191,7 @@ class FakeIrisd {
     failure.error = wire::MakeErrorPayload(status);
     EXPECT_TRUE(wire::SendFrame(fd, wire::FrameType::kFailure, failure).ok());
   }
-  // OK: the reply is the answer.
+  // Answers a call with the reply if `status` is OK, and with a failure otherwise.
   void Conclude(int fd, uint64_t call, const absl::Status& status,
                 const google::protobuf::MessageLite& reply) {
     if (!status.ok()) return Fail(fd, call, status);

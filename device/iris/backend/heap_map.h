@@ -46,7 +46,7 @@ struct HeapView {
   const HeapMap* map = nullptr;  // null: nobody knows the allocations
 };
 
-// A call of the device API that cannot be right.
+// Describes a call of the device API whose arguments are wrong.
 struct BadAccess {
   enum class Why : uint32_t {
     kPeer,        // there is no rank `peer`

@@ -194,7 +194,7 @@ IRIS_DEVICE inline T FetchOp(T* p, T operand) {
   }
 }
 
-// For bulk data: a value that does not tear, ordered by nothing.
+// Loads one value of bulk data. It does not tear, and has no order.
 template <typename T>
 IRIS_DEVICE inline T LoadPlain(const T* p) {
   static_assert(std::is_trivially_copyable_v<T>);

@@ -278,8 +278,6 @@ TEST(PointerAtomicTest, LoadsStoresAndExchangesPointers) {
   EXPECT_EQ(*word, 2);
 }
 
-// Fences
-
 struct Mailbox {
   uint64_t payload[kBlock];
   uint32_t flag;

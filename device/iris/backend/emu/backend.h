@@ -52,7 +52,7 @@
 #else
 #define IRIS_UNROLL(n) IRIS_PRAGMA(GCC unroll n)
 #endif
-// The key tells variables of a kernel apart; the block's arena has the memory.
+// The address of the key identifies the variable; its memory is in the block's arena.
 #define IRIS_SHARED(type, name)       \
   static char iris_shared_key_##name; \
   auto& name = ::iris::backend::emu::SharedVariable<type>(&iris_shared_key_##name)
@@ -67,7 +67,7 @@ struct Traits {
   static constexpr bool kEmulated = true;
   static constexpr uint32_t kWarpThreads = 32;
   static constexpr bool kLaunchPublishes = false;
-  // The limit of DynamicShared alone; IRIS_SHARED has kMaxStaticSharedBytes.
+  // This limits DynamicShared only; IRIS_SHARED has kMaxStaticSharedBytes.
   static constexpr uint32_t kMaxDynamicSharedBytes = 160 * 1024;
   static constexpr bool kNullIsAStream = false;
   static constexpr bool kOrdersByFences = false;

@@ -172,7 +172,7 @@ void AddMistake(Report& report, const BadAccess& access) {
 struct sigaction g_before_segv;
 struct sigaction g_before_bus;
 
-// True for a write, where the processor says so.
+// Returns true if the fault was a write. Only x86-64 reports that.
 bool IsWrite(const void* context) {
 #if defined(__x86_64__)
   return (static_cast<const ucontext_t*>(context)->uc_mcontext.gregs[REG_ERR] & 2) != 0;

@@ -17,14 +17,14 @@ void Fit(const Comm& comm, const Shape& shape, uint64_t bytes, Plan* plan) {
 // Its kernels are those of kDirect.
 Result Prepare() { return {}; }
 
-// Copies `bytes` to the same place in the heap of the member `step` places on.
+// Copies `bytes` to the same offset in the heap of the rank `step` places further in the team.
 Result CopyOver(const Comm& comm, uint32_t step, uint8_t* to, const uint8_t* from, uint64_t bytes,
                 backend::Stream& stream) {
   const uint32_t peer = comm.team.members[(comm.team.index + step) % comm.team.size];
   return backend::CopyAsync(iris::Translate(comm.context, peer, to), from, bytes, stream);
 }
 
-// The kernel makes this member's slice, the copy engine gives it to the others.
+// The kernel makes this rank's slice, and the copy engine sends it to the others.
 Result LaunchAllReduce(const Start& start, backend::Stream& stream) {
   const Comm& comm = start.comm;
   const Request& request = start.request;

@@ -42,7 +42,7 @@ struct Header {
   uint64_t left[2][kMaxRanks];
 };
 static_assert(sizeof(Header) <= kHeaderBytes);
-// product_ledger.h has this word too.
+// backend/product_ledger.h has this word too.
 static_assert(offsetof(Header, failure) == kProductFailureAtBytes);
 static_assert(kProductStopped == static_cast<uint64_t>(Failure::kAborted) &&
               kProductStoppedByShift == 8);  // as Fail writes it
@@ -678,8 +678,8 @@ IRIS_MATMUL_DEVICE void SendPartial(const uint8_t* partial, const uint64_t* barr
   FenceCluster();
   BarrierArriveAt(SharedAddress(barrier), 0);
 }
-// The layout in which the copy engine stores a tile: boxes of 64 x 64, 16-byte pieces swizzled by
-// the row.
+// Stages a tile in the layout from which the copy engine stores it: boxes of 64 x 64, with 16-byte
+// pieces swizzled by the row.
 template <bool kBfloat16, uint32_t kValues>
 IRIS_MATMUL_DEVICE void StageForTile(uint8_t* staging, const float (&d)[kValues]) {
   const uint32_t thread = threadIdx.x % 128;
@@ -753,7 +753,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     if (s.n_ranks > 1) {
       const Header* header = HeaderOf(a, s.rank);
       shared->epoch = *static_cast<const volatile uint32_t*>(&header->epoch) + 1;
-      // Broken: nobody is waited for, and nothing is announced.
+      // After a failure, the kernel neither waits nor signals.
       if (LoadRelaxed(&header->failure) != 0) shared->failed = 1;
     }
   }
@@ -1217,7 +1217,8 @@ __device__ __forceinline__ void Push(const Arguments& a, Shared<C>* shared, uint
   }
 }
 
-// Before copies: all ranks are in this launch, so nobody reads what the last one gathered.
+// Runs before copies, so that all ranks are in this launch and none still reads the last one's
+// rows.
 __global__ void __launch_bounds__(32, 1) MeetKernel(const __grid_constant__ Arguments a) {
   __shared__ uint32_t failed;
   const Schedule& s = a.schedule;

@@ -25,7 +25,8 @@ IRIS_MATMUL_DEVICE uint32_t SharedAddress(const void* p) {
 IRIS_MATMUL_DEVICE void BarrierInit(uint32_t barrier, uint32_t arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" : : "r"(barrier), "r"(arrivals));
 }
-// Lets the copy engine, and the other block of the cluster, see barriers just made.
+// Makes barriers just initialized visible to the copy engine and to the other blocks of the
+// cluster.
 IRIS_MATMUL_DEVICE void BarrierInitFence() {
   asm volatile("fence.mbarrier_init.release.cluster;" : : : "memory");
 }
