@@ -1,6 +1,13 @@
 // SessionCalls: the calls that one session makes by frames of its own socket, and their answers.
 // Frames are hostile until they are checked: if one breaks a rule of proto/wire/frame.h, a function
 // returns an error, with which the owner ends the session.
+//
+// Two kinds of threads call it: the session thread, which owns it and hands it frames; and threads
+// that answer calls, which write without waiting for the session thread. Its owner and the calls
+// under way share it. It borrows the socket until Close.
+//
+// It stops reading from a client that does not read its answers, once kMaxWaitingBytes wait. The
+// session ends when more waits for its tenant than the tenant's share.
 #pragma once
 
 #include <cstdint>

@@ -7,6 +7,10 @@
 // The Door lets clients in, a Handshake opens a session for a new one, and the DescriptorSender
 // sends descriptors. SessionCalls are the calls that a client makes by frames; SessionRpc is the
 // socket that a worker serves (RpcHost) for a client that speaks gRPC.
+//
+// A session ends in two steps. Hang-up: its socket closed, its client broke a rule, or the daemon
+// ended it; both sockets are closed and calls are refused. (The close of the gRPC socket ends
+// nothing.) Gone: the pidfd says that the process has ended; only then is a rank given up.
 #pragma once
 
 #include <atomic>
