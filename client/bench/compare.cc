@@ -342,7 +342,7 @@ Table PeerTable(const PeerWords& words, std::vector<Table::Column> columns,
   }
   if (figures.empty()) {
     table.Note(
-        "No peers: --peers FILE or --peers-command 'CMD {ranks}' puts theirs beside these; see "
+        "No peers: --peers FILE or --peers-command 'CMD {ranks}' adds theirs to the table; see "
         "--help.");
   } else {
     table.Note(absl::StrCat(words.rows_below, " below 1.0: ", below.size(), " of ", n_compared,
@@ -428,8 +428,8 @@ Table ProductTable(const std::vector<ProductFigure>& ours, const std::vector<Pee
          f.wanted == kAuto});
   }
   return PeerTable({"matmul",
-                    "us of products of matrices with their communication in bf16; ratio: to the "
-                    "plain product of one rank; peer ratio: best peer / Iris, in graphs",
+                    "us of GEMMs with their communication in bf16; ratio: to the plain GEMM of one "
+                    "rank; peer ratio: best peer / Iris, in graphs",
                     "peer ratio", 3, "Peer ratio of auto", "shapes"},
                    {{"operation"},
                     {"ranks"},
@@ -441,8 +441,8 @@ Table ProductTable(const std::vector<ProductFigure>& ours, const std::vector<Pee
                     {"multiplier"},
                     {"us", 2},
                     {"graph us", 2},
-                    {"product us", 2},
-                    {"graph product us", 2},
+                    {"GEMM us", 2},
+                    {"graph GEMM us", 2},
                     {"ratio", 3},
                     {"graph ratio", 3},
                     {"communication us", 2},

@@ -143,7 +143,7 @@ class GpuDriver {
   // which lasts as long as the driver. irisd never calls it.
   virtual absl::Status MakeCurrent(uint32_t device_index) = 0;
 
-  // kFailedPrecondition, with the pair and a remedy, if kernels on `from` cannot use memory of `to`.
+  // kFailedPrecondition, with the pair and a remedy, if kernels on `from` cannot use `to`'s memory.
   virtual absl::Status CanAccessPeer(uint32_t from, uint32_t to) = 0;
 
   // Returns the size of the piece of each device that irisd lends to every process, which maps it
