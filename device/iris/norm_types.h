@@ -48,7 +48,7 @@ constexpr const char* ScalingName(Scaling scaling) {
   return number < kScalingCount ? kNames[number] : "unknown";
 }
 
-// Algorithms of an operation. kAuto takes the fastest expected one that supports the call.
+// Algorithms of an operation. kAuto takes the one that is expected to be fastest for the call.
 //
 //   kPackets  one-shot: every rank sends its rows to all, each 8 bytes with flags, and all ranks
 //             norm all rows. all_reduce_rms_norm, few rows.

@@ -30,7 +30,7 @@ constexpr const char* ActivationName(Activation activation) {
   return number < kActivationCount ? kNames[number] : "unknown";
 }
 
-// Algorithms of an operation. kAuto takes the fastest expected one that supports the call.
+// Algorithms of an operation. kAuto takes the one that is expected to be fastest for the call.
 //
 //   kFused  one kernel that multiplies tile by tile, and sends each tile while it computes the next
 //           ones.

@@ -195,7 +195,7 @@ class AllocationLabel {
   TensorInfo tensor() const;
 
  private:
-  // The block begins with the bytes of the name, the bytes of the dtype, and the dimensions.
+  // The block begins with three numbers: bytes of the name, bytes of the dtype, and dimensions.
   static constexpr size_t kHeadBytes = 3;
   size_t head(size_t i) const { return block_ == nullptr ? 0 : block_[i]; }
 

@@ -21,7 +21,7 @@ enum class Attestation {
   kNonce,  // always pidfd_open and a nonce: for tests, and where SO_PEERPIDFD misbehaves
 };
 
-// Returns how clients of `wanted` prove their identity on this kernel: by "peerpidfd" or "nonce".
+// Returns the attestation that `wanted` selects on this kernel: "peerpidfd" or "nonce".
 std::string AttestationInUse(Attestation wanted);
 
 // Returns pid, uid and gid of the process that connected `socket`, without process_start.
