@@ -457,8 +457,6 @@ TEST_F(IrisdTest, ACancelledJoinFreesItsRank) {
   EXPECT_TRUE(session->Join(session->JoinRequest("cancel", 0, 1)).ok());
 }
 
-// What iris-ctl shows.
-
 TEST_F(IrisdTest, StatusIsTrue) {
   auto members = JoinAll("status", 2);
   auto status = daemon_->GetStatus();
@@ -618,7 +616,7 @@ TEST_F(PeekTest, BoundsAreChecked) {
   LeaveAll(members);
 }
 
-// Who looks from outside borrows the memory, and is in no job.
+// A client that looks from outside borrows the memory, and is in no job.
 class BorrowTest : public IrisdTest {
  protected:
   grpc::Status Borrow(RawSession& session, const std::string& job, uint32_t rank, uint64_t offset,
@@ -735,7 +733,7 @@ TEST_F(IrisdTest, AReaderOfEventsThatSleepsIsToldHowManyItLost) {
   iris::v1::Event event;
   ASSERT_TRUE(reader->Read(&event));  // it follows now
   for (int i = 0; i < 800; ++i) refused();
-  // What is on its way, then a hole, of which the event behind it tells.
+  // The events in flight come, then a hole, whose size the event after it has.
   uint64_t last = event.sequence();
   for (int n = 0;; ++n) {
     if (n % 16 == 0) refused();
@@ -939,7 +937,7 @@ TEST_F(IrisdTest, ALogThatNobodyReadsHoldsNothingUp) {
   LeaveAll(members);
   members.clear();
   EXPECT_TRUE(daemon_->GetStatus().ok());
-  // What waited comes when somebody reads.
+  // Waiting data comes once the client reads.
   std::string text;
   char buffer[4096];
   fcntl(reads.get(), F_SETFL, O_NONBLOCK);
@@ -976,7 +974,7 @@ TEST_F(IrisdTest, AWorkerThatIsStoppedIsReplaced) {
   ASSERT_EQ(workers.size(), 1u);
   ASSERT_EQ(kill(workers[0], SIGSTOP), 0);
   const absl::Time stopped = absl::Now();
-  // Whoever calls meanwhile is told that the connection is gone, rather than waits for ever.
+  // A call meanwhile fails because the connection is gone, and does not wait for ever.
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(stopped + absl::Seconds(60)));
   iris::v1::GetStatusReply reply;
@@ -1147,8 +1145,6 @@ TEST_F(ReloadTest, EveryReloadIsInTheRecording) {
   EXPECT_EQ(replayed.exit_code, 0) << replayed.output;
 }
 
-// What is stored for the next irisd.
-
 TEST_F(IrisdTest, TheStoredStateIsReadWhileIrisdRuns) {
   Start({.n_devices = 2, .supervised = true});
   const auto irisd = [this](std::vector<std::string> args) {
@@ -1244,8 +1240,6 @@ TEST(IrisdSelfCheckTest, ProvesItsDevicesBeforeItServes) {
   EXPECT_TRUE(absl::StrContains(log, "\"self-check done\" pairs=4 failed=0")) << log;
   EXPECT_LT(log.find("self-check done"), log.find("irisd serves")) << log;
 }
-
-// What it costs.
 
 TEST_F(IrisdTest, RoundsOfSessionsLeaveNoDescriptor) {
   const auto round = [this] {

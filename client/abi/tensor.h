@@ -1,8 +1,8 @@
-// What the handles of tensors stand for: a view, and the memory that it shares with others. Inside
+// The objects of tensor handles: a view, and the memory that it shares with others. Inside
 // client/abi.
 //
-// Thread-safe. A storage ends with the last of its views; what it has of the heap then stays until
-// the job ends, because giving it back is collective.
+// Thread-safe. A storage ends with its last view. Its memory in the heap stays until the job ends,
+// because freeing it is collective.
 #pragma once
 
 #include <cstdint>

@@ -133,7 +133,7 @@ class Peers {
   const std::map<std::string, double>& Row(const PeerFigure& what) const {
     return rows_.at(KeyOf(what));
   }
-  // Null if no peer has this row.
+  // Returns null if no peer has this row.
   const std::pair<const std::string, double>* Best(const PeerFigure& what) const {
     const std::map<std::string, double>& row = Row(what);
     const auto best = std::min_element(

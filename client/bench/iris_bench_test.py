@@ -231,7 +231,7 @@ class IrisBench(unittest.TestCase):
                                             r"all_reduce on 3, 1 KiB \(0\.000, quick\)\.$")
         self.assertIn("Config::symmetric = true", table["notes"][1])
         with open(svg, encoding="utf-8") as file:
-            # Of each operation ours by 2 and 3, and the peer's.
+            # Each operation has ours with 2 and with 3 ranks, and the peer's.
             self.assertEqual(file.read().count("<polyline"), 8)
 
     def test_compare_with_a_file_or_without_peers(self):
@@ -281,7 +281,7 @@ class IrisBench(unittest.TestCase):
         out = self.tables(run(IRIS_BENCH, "compare", "--rank-counts", "2", "--ops", "all_gather", "--sizes", "1KiB",
                               "--rules", path, "--json", *FEW))
         self.assertEqual(out["tables"]["compare"]["rows"][0]["variant"], "direct")
-        # Of products alone: collectives keep their own table.
+        # The table only has GEMMs: collectives keep their own.
         with open(path, "w", encoding="utf-8") as file:
             file.write("matmul_all_reduce any any any any fused\n")
         self.tables(run(IRIS_BENCH, "compare", "--rank-counts", "2", "--ops", "all_gather", "--sizes", "1KiB",

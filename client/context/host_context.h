@@ -54,7 +54,7 @@ class HostContext {
   }
   // "rank 2 (pid 4711, stopped)": for errors about a rank that did not come.
   std::string MissingName(uint32_t rank) const { return window_.status().MissingNames({rank}); }
-  // Null where the job has no trace. Valid as long as the context.
+  // Returns null if the job has no trace. Valid as long as the context.
   TraceRecorder* trace() const { return trace_.get(); }
   // This rank's own page; mapped as long as the context, in its process.
   wire::ControlPage* control_page() { return window_.control_page(rank()); }
@@ -128,9 +128,9 @@ class HostContext {
                                 (static_cast<uint64_t>(to) - rank()) * stride_bytes());
   }
 
-  // OK while calls are allowed: kFailedPrecondition in a forked child, and after Leave.
+  // Returns OK while calls are allowed: kFailedPrecondition in a forked child, and after Leave.
   absl::Status Usable() const { return membership_->guard().Usable(); }
-  // False in a forked child.
+  // Returns false in a forked child.
   bool OwnProcess() const { return membership_->guard().OwnProcess(); }
   absl::Status Health() const { return membership_->Health(); }
   absl::Status Leave();

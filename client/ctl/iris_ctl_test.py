@@ -726,14 +726,14 @@ class AnotherUser(unittest.TestCase):
         for command in (["peek", "same", "0", "0"], ["jobs", "--job", "same"]):
             result = self.ctl_as(self.NOBODY, daemon, *command)
             self.assertEqual((result.returncode, result.stdout), (4, ""), result.stderr)
-        # The same name is another job.
+        # Another user's job of the same name is another job.
         self.start_rank(daemon, end, user=self.NOBODY, group=self.NOBODY, extra_groups=[])
         own = json.loads(self.ctl_as(self.NOBODY, daemon, "jobs", "--format", "json").stdout)
         self.assertEqual([(job["job"], job["uid"]) for job in own], [("same", self.NOBODY)])
         self.assertEqual(self.ctl_as(self.NOBODY, daemon, "peek", "same", "0", "0").returncode, 0)
         everybody = json.loads(ctl(daemon, "jobs", "--format", "json").stdout)
         self.assertEqual(sorted(job["uid"] for job in everybody), [0, self.NOBODY])
-        # Of two jobs of that name, root must say whose.
+        # With two jobs of that name, root must say whose it wants.
         self.assertEqual(ctl(daemon, "peek", "same", "0", "0").returncode, 1)
 
 

@@ -107,8 +107,8 @@ struct Opened {
   uint64_t offset_bytes = 0;  // in the owner's heap
   uint64_t bytes = 0;
   void* address = nullptr;  // of the owner's memory, for loads and stores of this rank
-  // The same offset in this rank's heap, which is unused there: pass it to Put, Get, signals and
-  // atomics, with `rank` as the peer.
+  // The address at the same offset of this rank's heap, which is unused there: pass it to Put, Get,
+  // signals and atomics, with `rank` as the peer.
   void* symmetric_address = nullptr;
   DType dtype = DType::kNone;  // as the owner said
 };

@@ -50,7 +50,7 @@ class Philox(unittest.TestCase):
             wanted = fill_reference.philox4x32(np.array([[block, 0, 0x13198a2e, 0x03707344]], np.uint64),
                                         (0xa4093822, 0x299f31d0))[0]
             self.assertEqual(list(draw.words(4, 4 * block)), list(wanted))
-        # The same wherever the range begins, also where the block's number needs two words.
+        # A word does not depend on where the range begins, even if the block's number needs two words.
         all_words = draw.words(100)
         for first, count in ((0, 1), (3, 5), (50, 50), (99, 1), (4, 0)):
             self.assertEqual(list(draw.words(count, first)), list(all_words[first:first + count]))

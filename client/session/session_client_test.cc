@@ -845,7 +845,7 @@ TEST_F(RestartTest, AStreamThatIsReadIsOpenedAgainAndWhatItHadStaysReadable) {
   Answer(2, wire::kAnswerMessage, "d");
   ASSERT_TRUE(client->calls().Read(**stream, &got));
   EXPECT_EQ(all + got, "abcd");
-  // Of "b" and "c" the irisd that reads knows nothing.
+  // The irisd that reads does not know "b" and "c".
   const wire::Frame taken = Receive();
   EXPECT_EQ(taken.type, FrameType::kTaken);
   EXPECT_EQ(taken.As<wire::CallNumberPayload>()->call, 2u);
@@ -1031,7 +1031,7 @@ TEST_F(RestartTest, WhatAnIrisdWasToSendIsNotWaitedForOnceAnotherHasCome) {
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("restarted before it had sent all of 2"));
   EXPECT_TRUE(client->status().ok());
-  // What is there can be taken all the same.
+  // Descriptors that have arrived can still be taken.
   EXPECT_TRUE(client->TakeDescriptors({SegmentKey(1)}, Soon(), 0).ok());
   ReceiveSeen(1);
   SendDescriptors({Segment(5, 5)});

@@ -82,8 +82,6 @@ class FakeGpuTest : public ::testing::Test {
   testing::ResetFakeGpu reset_ = nullptr;
 };
 
-// What holds with every vendor and version.
-
 struct Platform {
   const char* name;
   BackendKind kind;

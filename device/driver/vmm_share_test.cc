@@ -1,5 +1,5 @@
-// What a program has created by the platform's own calls, lent by the driver of GPUs, on a fake of
-// the vendors' libraries.
+// Tests the GPU driver's Share with memory that a program has created by the platform's own calls,
+// on a fake of the vendors' libraries.
 #include "device/driver/vmm_share.h"
 
 #include <dirent.h>

@@ -85,7 +85,7 @@ struct alignas(16) TraceArea {
 };
 static_assert(sizeof(TraceArea) == 256);
 
-// The same moment by a device's clock and by the host's monotonic one, with an error of at most
+// A moment by the clock of a device and by the host's monotonic one, with an error of at most
 // `error_ns`.
 struct ClockSample {
   uint64_t device_ns;

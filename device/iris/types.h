@@ -66,7 +66,7 @@ inline constexpr uint32_t kWaitNotes = 8;
 // wrap-safe.
 enum class Compare { kEq, kNe, kGt, kGe, kLt, kLe };
 
-// What a signal does to its word.
+// The effect of a signal on its word.
 enum class SignalOp { kSet, kAdd };
 
 // A signal at a peer, which PutSignal sends once its data has arrived. {word, value} sets.

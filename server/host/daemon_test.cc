@@ -623,7 +623,7 @@ class KeepingTest : public DaemonTest {
                                             [](const Party&, wire::UniqueFd) {});
     EXPECT_TRUE(kept.ok()) << kept;
   }
-  // What the manager is told next; empty: nothing.
+  // Returns the next message to the manager, or an empty text.
   std::string Told() {
     char text[100] = {};
     return recv(manager_.get(), text, sizeof(text) - 1, MSG_DONTWAIT) > 0 ? text : "";

@@ -1038,7 +1038,7 @@ TEST_F(MapTest, FailureFailsEveryRankAndEndsTheJob) {
                 HasSubstr("rank 1 (pid 101) could not map: mmap: ? no room"));
   }
   EXPECT_TRUE(machine_->Jobs().empty());
-  // Who has not reported yet is told when it does.
+  // A rank that has not reported yet gets the error when it does.
   const CallId third = Mapped(job, 2);
   EXPECT_EQ(StatusOf(third), StatusOf(first));
   DropSegments();

@@ -1,4 +1,4 @@
-// What a rank allocates alone, publishes by name, and others open: operations of its own team.
+// Tests operations of a rank's own team: it allocates alone, publishes by name, and others open.
 #include <string>
 #include <vector>
 
@@ -27,7 +27,7 @@ class OwnTeamTest : public MachineTest {
                     uint64_t bytes = 1000) {
     return OffsetOf(Alone(job, rank, AllocateOp{.bytes = bytes, .name = name}));
   }
-  // What rank opens; the test fails if it is not there.
+  // Opens an allocation as `rank`. The test fails if it does not exist.
   OpenedInfo Open(const TestJob& job, size_t rank, Rank owner, const std::string& name) {
     const auto result = ResultOf<OperationResult>(Alone(job, rank, OpenOp{owner, name}));
     EXPECT_TRUE(result.opened.has_value()) << name;
@@ -243,7 +243,7 @@ TEST_F(OwnTeamTest, GrowsTheHeapOfAllWhenItIsFull) {
   const TestJob job = ReadyJob(2);
   const CallId big = Alone(job, 1, AllocateOp{.bytes = kHeap, .name = "big"});
   EXPECT_FALSE(Answered(big));
-  // What others allocate meanwhile, and what they open, does not wait.
+  // Allocations and opens of others do not wait meanwhile.
   EXPECT_TRUE(OneOutcome(AskAll(job, 0, AllocateOp{.bytes = 1})).ok());
   EXPECT_TRUE(StatusOf(Alone(job, 0, OpenOp{1, "big"})).ok());
   CreateSegments();

@@ -1,4 +1,4 @@
-// What counts against a user's quota: memory of ranks that are there, and memory that a process was
+// Tests what counts against a user's quota: memory of present ranks, and memory that a process was
 // sent and may still have mapped, until that process has ended.
 #include <string>
 

@@ -1,4 +1,4 @@
-// What another irisd does first with the state of one that ended.
+// Tests how another irisd starts with the state of one that ended.
 #include "server/job/limits.h"
 #include "server/job/testing/job_machine_testing.h"
 

@@ -60,7 +60,7 @@ absl::StatusOr<std::vector<Got>> ReadAll(LinkReader* reader, int socket) {
   }
 }
 
-// What a reader of a worker's messages says to these bytes.
+// Returns the status of a reader of a worker's messages for these bytes.
 absl::Status Hear(const std::string& bytes) {
   Pair pair;
   EXPECT_EQ(write(pair.a.get(), bytes.data(), bytes.size()), static_cast<ssize_t>(bytes.size()));

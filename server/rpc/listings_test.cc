@@ -25,7 +25,7 @@ namespace {
 constexpr Party kAlice{3001};
 constexpr Party kBob{3002};
 
-// What a listing gave, and what its pages were like.
+// The items of a listing, and its pages.
 template <typename Item>
 struct Listed {
   std::vector<Item> items;

@@ -117,7 +117,7 @@ class SessionCallsTest : public ::testing::Test {
     asked_[i]->call.reply->Finish(absl::OkStatus());
   }
 
-  // What the client has received since it last looked: each call's messages, and its end.
+  // The messages that the client has received for a call since last time, and the call's end.
   struct Got {
     std::vector<std::string> messages;
     std::string partial;

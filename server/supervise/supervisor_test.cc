@@ -114,7 +114,7 @@ class Child {
     return Line();
   }
   void Ready() { EXPECT_EQ(Ask("notify READY=1"), "1"); }
-  // What it was passed.
+  // Returns the names of the descriptors that the child was passed.
   Names Passed() {
     const std::vector<std::string> words = absl::StrSplit(Ask("passed"), ' ');
     EXPECT_EQ(words[0], absl::StrCat(words.size() - 1));
@@ -207,7 +207,7 @@ class SupervisorTest : public ::testing::Test {
         const struct rlimit limit = {options.fd_limit, options.fd_limit};
         setrlimit(RLIMIT_NOFILE, &limit);
       }
-      // What a program must not inherit.
+      // A program must not inherit these.
       for (const char* name : {"LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "NOTIFY_SOCKET",
                                "WATCHDOG_USEC", "WATCHDOG_PID", "FDSTORE"}) {
         setenv(name, "1", 1);
@@ -282,7 +282,7 @@ TEST_F(SupervisorTest, KeepsDescriptorsOverADeath) {
   ASSERT_NE(second, nullptr);
   EXPECT_NE(second->pid(), first->pid());
   EXPECT_EQ(second->Passed(), a + b + c);
-  // What is kept stays kept, also of one that did nothing.
+  // Kept descriptors stay, even if a child did nothing.
   second->Kill();
   std::unique_ptr<Child> third = Next();
   ASSERT_NE(third, nullptr);
@@ -428,8 +428,6 @@ TEST(MostKept, LeavesSomeForTheSupervisor) {
   EXPECT_LT(10'000 * 11 + sizeof("LISTEN_FDNAMES="), 128 << 10);
 }
 
-// What the program gets.
-
 TEST_F(SupervisorTest, PassesWhatSystemdPasses) {
   wire::UniqueFd leaked(fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 50));
   Options options;
@@ -482,8 +480,6 @@ TEST_F(SupervisorTest, LeaksNothingOverManyRestarts) {
   EXPECT_TRUE(Eventually([&] { return base::CountDescriptors(supervisor) == with_five; }));
   EXPECT_EQ(End(supervisor), 0);
 }
-
-// Who may speak, and how badly.
 
 TEST_F(SupervisorTest, HearsNobodyElse) {
   const pid_t supervisor = Start();
@@ -650,7 +646,7 @@ TEST_F(SupervisorTest, KillsWhatDoesNotEnd) {
   child->Ready();
   kill(supervisor, SIGTERM);
   EXPECT_EQ(child->Line(), absl::StrCat("signal ", SIGINT));
-  // What it stores meanwhile does not block it.
+  // Its messages meanwhile do not block the supervisor.
   child->Ask("store a 50");
   EXPECT_EQ(Wait(supervisor), 1);
   EXPECT_EQ(kill(child->pid(), 0), -1);

@@ -247,8 +247,8 @@ TEST_F(WorkerLinkTest, AConnectionThatASlowWorkerHasNotTakenIsWithdrawn) {
   EXPECT_TRUE(ended_.empty());
 }
 
-// What closes slowly is closed by the owner's means: connections that the worker has not been
-// given, what it sent, and the link itself.
+// The owner closes, by its own means, descriptors that may close slowly: connections that the
+// worker has not got, those that it sent, and the link itself.
 TEST_F(WorkerLinkTest, ItsEndHandsOverWhatMayCloseSlowly) {
   Begin();
   constexpr uint64_t kConnections = 2000;

@@ -21,7 +21,7 @@
 namespace iris::server {
 
 struct WorkerSettings {
-  // Empty: "irisd-worker" in the folder of this executable, else in ../libexec/iris beside it.
+  // If empty, this is "irisd-worker" in the folder of this executable, else in ../libexec/iris.
   std::string program;
   // The user that workers become, if this process is root. Empty: they stay who irisd is.
   std::string user = "nobody";

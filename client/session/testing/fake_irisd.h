@@ -77,7 +77,7 @@ class FakeIrisd {
     absl::MutexLock lock(&mu_);
     answers_ = std::move(answers);
   }
-  // What every Operate from now on has, but for its k.
+  // Answers every Operate from now on with this outcome, except for its k.
   void AnswerWithOutcome(const v1::Outcome& outcome) {
     absl::MutexLock lock(&mu_);
     outcome_ = outcome;
@@ -301,7 +301,7 @@ class FakeIrisd {
     EXPECT_TRUE(wire::SendFrame(fd, wire::FrameType::kDescriptors, payload, fds).ok());
   }
 
-  // Whether a frame is for this irisd.
+  // Returns true if a frame is for this irisd.
   bool Concerns(Session& session, const wire::Frame& frame) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (!session.awaits_seen) {
       EXPECT_NE(frame.type, wire::FrameType::kRestartSeen);

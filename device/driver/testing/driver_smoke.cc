@@ -28,14 +28,14 @@ namespace iris::driver {
 namespace {
 
 constexpr uint64_t kWantedBase = 0x400000000000;
-// Of each of two allocations that a client makes itself and lends.
+// The size of each of two allocations that a client makes itself and lends.
 constexpr uint64_t kOwnBytes = 8 << 20;
 
 struct Arguments {
   OpenOptions open;
   uint64_t mib = 1024;
   int rounds = 3;
-  // Of a child.
+  // These are for a child.
   int socket = -1;
   uint32_t rank = 0;
   uint32_t n_ranks = 0;
@@ -102,7 +102,7 @@ absl::StatusOr<OpenedDriver> Open(const Arguments& arguments, bool print) {
   return opened;
 }
 
-// What malloc, cudaMalloc or hipMalloc gave cannot be lent, and the error says so.
+// Memory of malloc, cudaMalloc or hipMalloc cannot be lent, and the error says so.
 bool CheckThatPlainMemoryIsRefused(GpuDriver& driver, const Arguments& arguments, uint32_t device) {
   constexpr size_t kBytes = 4 << 20;
   void* plain = nullptr;

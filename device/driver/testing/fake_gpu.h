@@ -11,7 +11,7 @@
 namespace iris::driver::testing {
 
 struct FakeGpu {
-  // What it pretends to be.
+  // The test sets what the library reports.
   int cuda_version = 13000;
   int hip_version = 70'253'211;
   int n_devices = 2;
@@ -27,7 +27,7 @@ struct FakeGpu {
   bool capturing = false;
   int n_refused_for_capture = 0;
 
-  // What there is now, in this process.
+  // Counts of present objects in this process.
   int n_handles = 0;
   int n_reservations = 0;
   int n_mappings = 0;
@@ -36,7 +36,7 @@ struct FakeGpu {
   std::vector<int> retained;  // primary contexts, by device
   uint64_t calls_needing_context = 0;
   int n_registered_read_only = 0;  // since the beginning
-  // What a real library would have answered with a crash or with wrong data.
+  // Misuses that a real library would have answered with a crash or with wrong data.
   std::vector<std::string> violations;
 };
 

@@ -86,7 +86,7 @@ class Stream {
   // True if nothing of it is left to do. A stream that is being captured counts as idle.
   bool Idle();
 
-  // False for one that is empty.
+  // Returns false for an empty stream.
   bool valid() const { return kind_ != Kind::kEmpty; }
 
   // Returns the handle that the functions of a backend take.

@@ -12,7 +12,7 @@
 namespace iris {
 namespace {
 
-// What a pattern means, by the definition of the format and in double arithmetic.
+// Returns the value of a pattern, by the definition of the format and in double arithmetic.
 double MeaningOf(uint16_t bits, int exponent_bits, int fraction_bits) {
   const int bias = (1 << (exponent_bits - 1)) - 1;
   const double sign = bits & 0x8000 ? -1.0 : 1.0;

@@ -34,7 +34,7 @@
 
 namespace iris::ccl {
 
-// The same as iris::Barrier, for completeness.
+// Calls iris::Barrier. It is here for completeness.
 IRIS_DEVICE inline WaitResult TileBarrier(const DeviceContext& ctx, const DeviceTeam& team,
                                           uint64_t timeout_ns = 0, uint32_t* missing = nullptr) {
   return Barrier(ctx, team, timeout_ns, missing);

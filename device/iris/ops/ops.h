@@ -84,8 +84,8 @@ struct LaunchPlan {
   uint64_t workspace_bytes = 0;  // in addition to that of the collectives
 };
 
-// What the GEMMs of one Comm need on the host: the rules that kAuto follows, the same on all ranks,
-// and a stream for copies during a kernel, which forks from the caller's stream and joins it by two
+// Host resources of the GEMMs of one Comm: the rules that kAuto follows, the same on all ranks, and
+// a stream for copies during a kernel, which forks from the caller's stream and joins it by two
 // events. Without resources, a Comm does not support kCopyEngine. Only launches of that Comm use
 // the resources, one at a time. The destructor waits for the copies.
 struct Resources {

@@ -56,7 +56,7 @@ std::string Passed() {
   return text;
 }
 
-// What is open at the start, numbers alone.
+// Returns the numbers of the descriptors open at the start.
 std::string OpenNumbers() {
   std::vector<int> numbers;
   DIR* const folder = opendir("/proc/self/fd");

@@ -47,7 +47,7 @@ class FakeWorker {
     writer_.Queue({.type = LinkType::kCancel, .call = 1}, {}, wire::UniqueFd(dup(socket_.get())));
     (void)writer_.Flush(socket_.get());
   }
-  // What the socket did not take before. True: all is written.
+  // Sends data that the socket did not take before. Returns true if all is written.
   bool Flush() {
     const auto flushed = writer_.Flush(socket_.get());
     return flushed.ok() && *flushed == LinkWriter::Flushed::kAll;
@@ -59,7 +59,7 @@ class FakeWorker {
     wire::UniqueFd fd;
     LinkType type() const { return header.type; }
   };
-  // What the core has said and nobody has taken yet.
+  // Returns the core's messages that no call has returned yet.
   std::vector<Heard> Hear() {
     std::vector<Heard> heard;
     while (true) {
@@ -75,7 +75,7 @@ class FakeWorker {
       }
     }
   }
-  // Whether Hear has seen the core's end close.
+  // Returns true if Hear has seen the core's end close.
   bool closed() const { return closed_; }
 
  private:

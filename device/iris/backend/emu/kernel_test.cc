@@ -1,4 +1,4 @@
-// What one block's threads see: indices, syncs, shuffles, ballots, shared memory.
+// Tests the view of one block's threads: indices, syncs, shuffles, ballots, shared memory.
 #include <cfenv>
 #include <cstddef>
 #include <cstdint>
@@ -232,7 +232,7 @@ class ShuffleTest : public testing::TestWithParam<uint32_t> {
     down_.resize(40 * n);
     RunKernel({1, n, 0}, &ShuffleAll, indexed_.data(), exchanged_.data(), down_.data());
   }
-  // What thread t must get from lane `lane` of its warp.
+  // Returns the value that thread t must get from lane `lane` of its warp.
   uint32_t From(uint32_t t, uint32_t lane) const {
     const uint32_t source = t / 32 * 32 + lane;
     return 1000 + (lane < 32 && source < GetParam() ? source : t);

@@ -30,7 +30,7 @@ constexpr bool HasFixedKernel(DType type, ReduceOp op, uint32_t members) {
     }                                              \
   }
 
-// Null where the type has no kernels.
+// Returns null if the type has no kernels.
 template <typename Kernels, typename T, typename Op, uint32_t N>
 auto KernelOf() {
   if constexpr (kHasKernels<T>) {

@@ -385,7 +385,7 @@ class TwoLines {
   Bytes16 weights_;
 };
 
-// Empty where the variant is not supported.
+// It is empty if the platform does not support the variant.
 template <typename T, uint32_t N, bool kWhole>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void NormTwoLines(IRIS_PARAM Common common,
                                                                  IRIS_PARAM NormCall call) {
