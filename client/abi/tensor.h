@@ -27,7 +27,7 @@ struct Storage {
 
   // "the tensor 'x'" or "a tensor"; for messages.
   std::string Name() const;
-  // The error of what was freed.
+  // Returns the error for memory that was freed.
   absl::Status Freed() const;
   // kFailedPrecondition: it was freed, or its context is not usable any more.
   absl::Status Usable() const;

@@ -97,8 +97,8 @@ absl::Status WriteAndRead(Context& context) {
   return During("free", context.Free(*words));
 }
 
-// Writes to all ranks of the world and reads what they write. `area` is zero on all of them before
-// any begins; its first bytes are the counts then.
+// Writes to all ranks of the world and reads their writes. `area` is zero on all of them before any
+// begins; afterwards its first bytes are the counts.
 absl::Status SearchOnStream(const backend::BackendOperations& table, const Context& context,
                             void* area, ccl::LinesSeen* seen) {
   const auto driver = internal::ProcessDriver(context.backend());

@@ -41,7 +41,7 @@ struct SessionOptions {
 
 class SessionClient {
  public:
-  // Descriptors that wait for somebody who takes them; more end the session.
+  // Descriptors that wait for a call that takes them. More end the session.
   static constexpr size_t kMaxDescriptors = 16384;
 
   // Connects and does the handshake, with back-off while no irisd answers, or one says

@@ -117,7 +117,7 @@ absl::Status TraceRecorder::StopNow() {
     absl::SleepFor(kLook);
   }
   const absl::StatusOr<ClockSample> last = SampleClocks(options_.backend);
-  // A device that is busy for long does not answer. What it has told is worth having all the same.
+  // A device that is busy for long does not answer. Its earlier events are still worth having.
   if (!last.ok()) {
     log::Warning("the drift of the trace's clock is not known: ", last.status().message());
   }

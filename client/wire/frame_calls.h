@@ -1,10 +1,10 @@
-// FrameCalls: the calls of one session, as frames of its socket. A call is one frame to irisd, and
-// its answer comes back by the session's thread, which hands it to the thread that waits.
+// FrameCalls: the calls of one session, as frames of its socket. A call is one frame to irisd. The
+// session's thread receives the answer, and gives it to the thread that waits.
 //
-// Another irisd may take the session over (kRestarted). It knows nothing of the calls that have no
-// final answer, so each is made again, as a new call with the same contents, by the thread that
-// waits for it or looks at it: the session's thread must go on receiving, whatever irisd reads. Its
-// deadline stays. A stream that nobody reads or looks at is not made again before somebody does.
+// Another irisd may take the session over (kRestarted). It does not know the calls without a final
+// answer, so the thread that waits for such a call, or polls it, makes it again, as a new call with
+// the same contents: the session's thread must go on receiving, whatever irisd reads. The deadline
+// stays. A stream that no thread reads or polls is not made again before one does.
 //
 // Every frame after the handshake is sent under the lock of this class: so numbers of calls are in
 // the order of their frames, and nothing comes between a restart and kRestartSeen.

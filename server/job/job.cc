@@ -255,7 +255,7 @@ void Job::TrimHistory(Team& team) {
   const uint64_t slowest = *std::min_element(team.position.begin(), team.position.end());
   size_t n_forget =
       team.history.size() > kMaxOutcomesPerTeam ? team.history.size() - kMaxOutcomesPerTeam : 0;
-  // A value is big, and of no more use once every member has asked for what comes after it.
+  // A value is big, and useless once every rank has asked for the operation after it.
   for (size_t i = n_forget; i < team.history.size(); ++i) {
     const Outcome& outcome = team.history[i];
     if (outcome.k + 1 < slowest && !outcome.result.value.empty()) n_forget = i + 1;

@@ -1,4 +1,4 @@
-// Text: checks of what comes from clients, and messages of errors. Pure functions.
+// Text: checks of clients' texts, and messages of errors. Pure functions.
 #pragma once
 
 #include <cstddef>

@@ -74,8 +74,8 @@ class DeferredClose {
   void CloseUnknown(const Party& tenant, Fds fds) {
     Add({/*is_memory=*/false, tenant}, std::move(fds.all), /*are_connections=*/false);
   }
-  // Ends a connection of the tenant's at once. The client still reads what was sent to it; what it
-  // has sent is dropped. If that has no descriptors, the socket is also closed at once.
+  // Ends a connection of the tenant at once. The client still reads data sent to it; its own unread
+  // data is dropped. If that has no descriptors, the socket is also closed at once.
   void CloseConnection(const Party& tenant, wire::UniqueFd socket);
 
   // kResourceExhausted if too many wait, memory excluded. The message says whose, and what to do.

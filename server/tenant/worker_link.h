@@ -1,14 +1,14 @@
 // WorkerLink: the core's end of one worker's link. It takes the calls that the worker relays, gives
-// them to the services, and writes the answers. Messages are hostile until they are checked:
-// breaking a rule of server/link/link.h ends the link.
+// them to the services, and writes the answers. Messages are hostile until they are checked: one
+// that breaks a rule of server/link/link.h ends the link.
 //
 // Two kinds of threads call it: the session thread, which owns it and reads; and threads that
 // answer calls, which write without waiting for the session thread. Shared by its owner and by the
 // calls under way. Borrows the poller.
 //
-// A worker that has connections is pinged. One that does not answer, since it is stopped or hangs,
-// ends the link: its clients would wait for ever. The core reads only while little waits for the
-// worker: one that sends calls and takes no answers costs what was answered until then.
+// A worker that has connections is pinged. If it does not answer, since it is stopped or hangs, the
+// link ends: its clients would wait for ever. The core reads only while few answers wait for the
+// worker, so a worker that sends calls and takes no answers costs little.
 #pragma once
 
 #include <cstdint>
@@ -65,7 +65,7 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
   // Has the worker close it, and cancels its calls; `closed` follows. No-op for one that has ended.
   // Returns true if the worker was not given it yet: it is over now, and `closed` does not follow.
   bool Disconnect(uint64_t connection) ABSL_LOCKS_EXCLUDED(mu_);
-  // Has the worker deliver what it has, then exit.
+  // Makes the worker deliver its messages, then exit.
   void Stop() ABSL_LOCKS_EXCLUDED(mu_);
   // Cancels every call and closes. Idempotent.
   void Close() ABSL_LOCKS_EXCLUDED(mu_);

@@ -152,7 +152,7 @@ class Graph {
 Result BeginCapture(Stream& stream);
 Result EndCapture(Stream& stream, Graph* out);
 
-// Runs what was recorded, with the same arguments, in order.
+// Runs the recorded work, with the same arguments, in order.
 Result LaunchGraph(Graph& graph, Stream& stream);
 
 // A moment in the work of a stream. Not thread-safe. It may be destroyed before it happens.

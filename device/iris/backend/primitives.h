@@ -72,7 +72,7 @@ IRIS_DEVICE inline Part PartOf(void* p) {
   return {static_cast<char*>(p) - at, at * 8, ((1u << (8 * sizeof(W))) - 1) << (at * 8)};
 }
 
-// Replaces the word by update(old) and returns what it was. `update` may be called again.
+// Replaces the word by update(old) and returns the old value. `update` may be called again.
 template <Scope S, Order O, typename W, typename Update>
 IRIS_DEVICE inline W UpdateWord(void* p, Update update) {
   if constexpr (Traits::kOrdersByFences && O != Order::kRelaxed) {

@@ -25,7 +25,7 @@
 #define IRIS_PRAGMA(text) _Pragma(#text)
 #if defined(__CUDACC__) || defined(__CUDA__)
 #define IRIS_DEVICE __attribute__((device))
-// For what a kernel seldom calls: out of line, so that what it often does lies close together.
+// Marks seldom called parts of a kernel: out of line, so that the frequent ones lie close together.
 #define IRIS_COLD inline __attribute__((device, noinline))
 // For parts of a kernel that share its registers: calls would pass them through memory.
 #define IRIS_INLINED inline __attribute__((device, always_inline))
@@ -468,7 +468,7 @@ IRIS_DEVICE inline void LetNextBegin() {
 #endif
 }
 
-// Warps take turns anyway, and a sleep would delay who waits for a flag.
+// Warps alternate anyway, and a sleep would delay a warp that waits for a flag.
 IRIS_DEVICE inline void Pause() {}
 
 #if defined(__CUDA_ARCH__)

@@ -209,7 +209,7 @@ void DescribeFault(int signal, const siginfo_t& info, const void* context) {
 }
 
 void OnFault(int signal, siginfo_t* info, void* context) {
-  // A signal that somebody sent is no fault of the kernel.
+  // A signal from another process is no fault of the kernel.
   if (RunningWork() != nullptr && info->si_code > 0) DescribeFault(signal, *info, context);
   const struct sigaction& before = signal == SIGBUS ? g_before_bus : g_before_segv;
   if ((before.sa_flags & SA_SIGINFO) != 0 && before.sa_sigaction != nullptr) {

@@ -49,7 +49,7 @@ auto FixedKernel(uint32_t members) {
   return KernelOf<Kernels, T, Op, 8>();
 }
 
-// The one for a call of which HasFixedKernel is true.
+// Returns the kernel of a call for which HasFixedKernel is true.
 template <typename Kernels>
 auto SelectFixed(DType type, uint32_t members) {
   if (type == DType::kF16) return FixedKernel<Kernels, Half>(members);

@@ -54,7 +54,7 @@ Result LaunchMovement(const Start& start, backend::Stream& stream) {
   const uint64_t row_bytes = request.count * DTypeBytes(request.type);
   const uint8_t* in = static_cast<const uint8_t*>(request.in);
   uint8_t* row = static_cast<uint8_t*>(request.out) + me * row_bytes;
-  // Everybody is there: nobody reads its `out` any more.
+  // All ranks have come, so none reads its `out` any more.
   Result result = LaunchRound(start, /*ends=*/false, stream);
   for (uint32_t step = 1; result.ok() && step <= n; ++step) {
     const uint8_t* from = to_each ? in + (me + step) % n * row_bytes : in;

@@ -95,8 +95,8 @@ struct NormShared {
   uint32_t groups[kMaxGroups];
 };
 
-// Which unit a thread has at its k-th turn: `at` in bytes from the part's begin, of which `bytes`
-// exist. `active`: the warp has one.
+// A thread's unit in its k-th pass: `at` is in bytes from the part's begin, and `bytes` of it
+// exist. `active` says that the warp has one.
 struct UnitPlace {
   uint64_t at;
   uint32_t bytes;
@@ -197,7 +197,7 @@ IRIS_DEVICE inline uint64_t HalvesWord(DType type, const float* values) {
   return word;
 }
 
-// The part of a row that the block has, of which a thread keeps up to kKept units.
+// The block's part of a row. A thread keeps up to kKept units of it.
 template <typename T, typename Units, uint32_t kKept>
 class RowPart {
  public:

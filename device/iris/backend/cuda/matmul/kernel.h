@@ -462,7 +462,7 @@ IRIS_MATMUL_DEVICE bool IsSeeded(const Schedule& s, const Work& work) {
 }
 // The half of the workspace that the rows of A are gathered in.
 IRIS_MATMUL_DEVICE uint32_t HalfOf(const Schedule& s, uint32_t epoch) {
-  // Copies go where the launch's host code told them.
+  // The launch's host code has chosen where copies go.
   return s.copied != 0 ? 0 : epoch & 1;
 }
 // Returns true if the tile's rows of A come through the workspace.
@@ -478,8 +478,9 @@ IRIS_MATMUL_DEVICE bool StoresByTile(const Arguments& a, const Work& work, uint3
   return a.by_tile != 0 && (row + 64 <= work.end || work.end - ShiftOf(a.schedule) == a.m_tensor);
 }
 
-// Small problems: all rows are one tile. Every thread sends other ranks' rows to the thread there
-// that holds the same place, 8 bytes and two flags, and adds what it receives.
+// Adds up small problems, in which all rows are one tile. Every thread sends other ranks' rows to
+// the thread there that has the same place, 8 bytes and two flags, and adds the rows that it
+// receives.
 template <typename C, bool kWide>
 struct Packets {
   static constexpr uint32_t kEach = kWide ? C::kN / 8 : C::kN / 16;  // of a row of a thread
@@ -1237,7 +1238,7 @@ __global__ void __launch_bounds__(32, 1) MeetKernel(const __grid_constant__ Argu
     Await(a, &failed, &header->entered[epoch & 1][threadIdx.x], threadIdx.x, epoch);
   }
   __syncwarp();
-  // If somebody is missing, the copies tell nobody.
+  // If a rank is missing, the copies signal nothing.
   if (threadIdx.x == 0) header->flag = LoadShared(&failed) == 0 ? FlagWord(a, epoch) : 0;
 }
 

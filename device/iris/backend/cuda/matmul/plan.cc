@@ -77,7 +77,7 @@ Tile ChooseTile(const Problem& p, Tile wanted) {
   if (p.n_ranks > 1 && p.kind != Kind::kAllGather) return Tile::k128x128InTurns;
   const uint64_t rows = (p.m + 127) / 128;
   constexpr uint64_t kMultiprocessors = 132;
-  // The larger tile is faster for what it does, the smaller one leaves less undone at the end.
+  // The larger tile is faster per element; the smaller one leaves less idle at the end.
   const uint64_t large = (rows * ((p.n + 255) / 256) + kMultiprocessors - 1) / kMultiprocessors;
   const uint64_t small = (rows * ((p.n + 127) / 128) + kMultiprocessors - 1) / kMultiprocessors;
   return small * 104 < large * 200 ? Tile::k128x128InTurns : Tile::k128x256;
