@@ -238,7 +238,7 @@ TEST_F(IrisdTest, WithoutAcknowledgementsNoMoreThanAWindowIsInFlight) {
   auto joined = session->Join(session->JoinRequest("w", 0, 17));
   ASSERT_TRUE(joined.ok()) << joined.status();
   const uint32_t due = 35 + static_cast<uint32_t>(DevicesOf(*joined).size());
-  // Count what comes while nothing is acknowledged.
+  // Count arrivals while nothing is acknowledged.
   uint32_t received = 0;
   while (received < wire::kDescriptorWindow) {
     auto frame = ReceiveFrameBefore(session->socket(), absl::Now() + absl::Seconds(20));
@@ -916,7 +916,7 @@ TEST_F(IrisdTest, SigintStopsToo) {
   EXPECT_FALSE(std::filesystem::exists(dir));
 }
 
-// Fills a pipe that blocks, whoever writes to it next.
+// Fills a pipe, so that the next writer blocks.
 void Fill(int pipe) {
   const std::string page(4096, 'x');
   const int flags = fcntl(pipe, F_GETFL);

@@ -368,7 +368,7 @@ class WithAJob(unittest.TestCase):
 
     def test_allocations(self):
         allocations = {a["name"]: a for a in self.json("allocations")}
-        # Besides what the ranks asked for, irisd shows what it sets aside itself.
+        # irisd also shows its own areas.
         self.assertEqual({name for name in allocations if not name.startswith("iris.")}, {"weights", ""})
         weights = allocations["weights"]
         self.assertEqual((weights["offset_bytes"], weights["dtype"], weights["shape"], weights["team_id"]),

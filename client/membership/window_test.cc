@@ -119,7 +119,7 @@ TEST_F(WindowTest, MappingAgainIsNoError) {
   EXPECT_EQ(window->n_segments(), 0u);
 }
 
-// irisd has given the place again. Whoever comes late with what was there finds it taken.
+// irisd has given the place again. A late segment finds it taken.
 TEST_F(WindowTest, ANewerSegmentTakesThePlaceOfAnOlderOne) {
   auto window = Window::Acquire(Spec());
   ASSERT_TRUE(window.ok()) << window.status();

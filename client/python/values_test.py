@@ -144,7 +144,7 @@ PINNED_DOUBLES = ["0x1.2d769e93cb51fp+0", "0x1.11fbd69d8e301p-2"]
 class Rounding(unittest.TestCase):
 
     def test_bfloat16_is_rounded_once(self):
-        # One is a tie that only the bits behind float32 decide: rounding twice would give another.
+        # One is a tie that only the bits after float32's decide: rounding twice would give another result.
         for value, bits in ((1.0, 0x3F80), (1.00390625, 0x3F80), (1.01171875, 0x3F82), (-2.0, 0xC000),
                             (1.00390625 + 2**-40, 0x3F81), (float("inf"), 0x7F80), (3.5e38, 0x7F80), (0.0, 0),
                             (1.00390625 - 2**-40, 0x3F80)):

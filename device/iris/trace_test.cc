@@ -22,8 +22,8 @@ using backend::RunKernel;
 
 constexpr uint64_t kForEver = ~uint64_t{0};
 
-// An area with room for `capacity` events, and one that nobody may touch behind them. The context
-// is of two ranks that share one heap.
+// An area with room for `capacity` events, and an event after them that must stay untouched. The
+// context is of two ranks that share one heap.
 class Area {
  public:
   explicit Area(uint64_t capacity)
@@ -81,7 +81,7 @@ IRIS_KERNEL void TellAsWarpsAndThreads(DeviceContext ctx) {
   { const TraceSpan span(ctx, 200 + backend::ThreadIndex(), Thread{}); }
 }
 
-// Calls of the device API: of a block, a warp, and of single threads, which are not told.
+// Calls of the device API, by a block, a warp, and single threads, which are not recorded.
 IRIS_KERNEL void Call(DeviceContext ctx, uint8_t* bytes, uint64_t* signal) {
   Put(ctx, 1, bytes, bytes + 64, 16, Block{});
   backend::BlockSync();

@@ -237,7 +237,8 @@ TEST_F(AdmissionTest, WhoHasMostAdminConnectionsGivesOneToWhoHasFewer) {
   EXPECT_TRUE(absl::StrContains(goes->reason.message(), "3, are of uid 1000")) << goes->reason;
   silent_.erase(goes->key);
   EXPECT_TRUE(HoldAdmin(kEve).ok());
-  // Two, one and one: whoever takes another has more than the one that would lose it.
+  // They have two, one and one: a tenant that took another would have more than the one that lost
+  // it.
   EXPECT_FALSE(admission_.WhoGoesForAdmin(kBob).has_value());
 }
 

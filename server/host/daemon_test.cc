@@ -668,7 +668,7 @@ TEST_F(KeepingTest, AnIdleDaemonStoresItsStateAgain) {
   EXPECT_EQ(MachineState::BytesOf(*stored->state), daemon_->Inspect(MachineState::Encode));
 }
 
-// No input comes: a timer has the manager told what it has not taken.
+// Without an input, a timer sends the manager the messages that it has not taken.
 TEST_F(KeepingTest, AManagerThatTookNothingForAWhileIsToldAll) {
   Inherited inherited;
   Keep(&inherited);

@@ -57,7 +57,7 @@ TEST_F(OwnTeamTest, AllocatesAtOnceAndApartFromEverything) {
   const uint64_t one = Allocate(job, 1, "x");
   const uint64_t two = Allocate(job, 2, "x");
   EXPECT_NE(one, two);
-  // The world's next range is behind both, at the same offset on every rank.
+  // The world's next range is after both, at the same offset on every rank.
   const auto calls = AskAll(job, 0, AllocateOp{.bytes = 10});
   ASSERT_TRUE(OneOutcome(calls).ok()) << OneOutcome(calls);
   EXPECT_NE(OffsetOf(calls[0]), one);
@@ -287,7 +287,7 @@ TEST_F(OwnTeamTest, RegisteredMemoryLiesAboveTheHeap) {
   const RegisterOp one{.piece_bytes = {kGranularity}, .bytes = 1, .name = "x"};
   EXPECT_EQ(OffsetOf(Alone(job, 0, one)), stride - 4 * kGranularity);
 
-  // It stays for who has it open, and its pieces are let go of with the last of them.
+  // Ranks that have it open keep it, and its pieces are dropped with the last of them.
   ASSERT_TRUE(Free(job, 1, offset).ok());
   EXPECT_THAT(to_drop_, IsEmpty());
   ASSERT_TRUE(Free(job, 0, offset).ok());

@@ -226,7 +226,7 @@ TEST_F(QuotaTest, WhatIsWithinTheQuotaIsNotTalkedAbout) {
   EXPECT_THAT(StatusOf(call).message(), Not(HasSubstr("left")));
 }
 
-// Without a quota nothing is followed: whoever makes a thousand contexts is charged for none.
+// Without a quota nothing is counted: a user who makes a thousand contexts is charged for none.
 TEST_F(MachineTest, WithoutAQuotaASessionThatLeftEndsWhenItCloses) {
   const TestJob job = ReadyJob(1);
   Leave(job, 0);

@@ -58,7 +58,7 @@ TEST_F(RecoveredTest, CallsAreForgottenAndMadeAgain) {
   EXPECT_EQ(OffsetOf(again), OffsetOf(other));
   EXPECT_FALSE(Answered(lost));
 
-  // An outcome whose answer was lost is told again.
+  // An outcome whose answer was lost is sent again.
   Recover();
   const CallId third = Ask(job, 1, 0, AllocateOp{.bytes = 100});
   EXPECT_EQ(OffsetOf(third), OffsetOf(other));

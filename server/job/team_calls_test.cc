@@ -245,7 +245,7 @@ TEST_F(OutcomeTest, TheEarliestDeadlineCounts) {
   Ask(job, 1, 0, Bytes(1), kWorldTeam, absl::Seconds(3));
   Advance(absl::Seconds(3));
   EXPECT_TRUE(absl::IsDeadlineExceeded(StatusOf(a)));
-  // Rank 0, which has more time, is told whose it was, and that this rank is not the missing one.
+  // Rank 0, which has more time, learns whose timeout it was, and that this rank is not missing.
   EXPECT_THAT(StatusOf(a).message(),
               HasSubstr("time is up after 3s, the timeout of rank 1 (pid 101), which was over "
                         "first: missing: rank 2 (pid 102)"));
@@ -413,7 +413,7 @@ TEST_F(BroadcastTest, ValueIsKeptForWhoMayStillRetry) {
   AskAll(job, 0, BroadcastOp{0, "value"});
   Ask(job, 0, 1, BroadcastOp{0, "next"});
   EXPECT_EQ(ResultOf<OperationResult>(Ask(job, 1, 0, BroadcastOp{0, ""})).value, "value");
-  // Once every member has asked for what comes after it, it is forgotten.
+  // Once every rank has asked for the next operation, it is forgotten.
   Ask(job, 1, 1, BroadcastOp{0, ""});
   AskAll(job, 2, Bytes(1));
   EXPECT_TRUE(absl::IsOutOfRange(StatusOf(Ask(job, 1, 0, BroadcastOp{0, ""}))));
@@ -663,7 +663,7 @@ TEST_F(RoomTest, AnOperationForWhichThereIsNoneFailsAlikeForAllMembers) {
   const absl::Status told = OutcomeOf(first.call).status;
   EXPECT_TRUE(absl::IsResourceExhausted(told)) << told;
   EXPECT_THAT(std::string(told.message()), HasSubstr("irisd is short of memory"));
-  // The other member may well be served meanwhile: it is told the same.
+  // The other rank may well be served meanwhile, with the same answer.
   EXPECT_EQ(OutcomeOf(Ask(job, 1, 0, AllocateOp{1024, 1024, "a"})).status, told);
 }
 

@@ -351,7 +351,7 @@ TEST_F(ListingsTest, TokensThatNobodyGaveAreRefused) {
 }
 
 TEST_F(ListingsTest, WaitsAreSeenOnceByWhoMaySeeTheJob) {
-  // Jobs of two ranks, of which one has come.
+  // Each job has two ranks, and one of them has joined.
   constexpr int kJobs = 150;  // more than a page looks at
   for (int i = 0; i < kJobs; ++i) {
     JoinSpec spec;

@@ -234,8 +234,8 @@ TEST_F(WaitsTest, ACollectiveThatOnlyTheFirstBlocksOfOthersHaveFinished) {
   EXPECT_THAT(Missing(waits[0]), ElementsAre(2));
 }
 
-// Some blocks of a rank that is stopped had come, and with them all that rank 0 needed: it waits in
-// the next operation already. Both waits are told as they are; the first names who is stopped.
+// Some blocks of a stopped rank had arrived, and with them all that rank 0 needed: it waits in the
+// next operation already. Both waits are listed; the first names the stopped rank.
 TEST_F(WaitsTest, ACollectiveThatAStoppedMemberHasEnteredForSomeOthersOnly) {
   for (const Rank rank : {1, 2, 3}) {
     Put(rank, 18);

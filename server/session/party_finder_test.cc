@@ -84,7 +84,7 @@ class ContainerTest : public ::testing::Test {
   }
 };
 
-// Also user namespaces, which everybody can make, but where the machine forbids it.
+// Also tests user namespaces, which any user can make, unless the machine forbids it.
 class UserNamespaceTest : public ContainerTest {
  protected:
   void SetUp() override {

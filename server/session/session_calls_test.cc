@@ -443,7 +443,7 @@ TEST_F(SessionCallsTest, AnswersComeFromOtherThreadsWhileItCloses) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// Random frames: none of them crashes, waits, or leaves anything behind.
+// No random frame crashes, waits, or leaves anything allocated.
 TEST_F(SessionCallsTest, RandomFramesAreErrorsOrCalls) {
   std::mt19937_64 random(4);
   for (int i = 0; i < 20'000; ++i) {

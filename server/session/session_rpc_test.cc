@@ -21,7 +21,7 @@ using Flushed = Outbox::Flushed;
 
 constexpr absl::Duration kInterval = absl::Milliseconds(wire::kRpcSocketIntervalMs);
 
-// Serves nothing, but notes what it was given.
+// Serves nothing, but records its arguments.
 class FakeHost : public RpcHost {
  public:
   absl::StatusOr<uint64_t> Connect(wire::UniqueFd* socket, const RpcPeer& peer,

@@ -253,7 +253,8 @@ class HostileStateTest : public MachineStateTest {
     ASSERT_TRUE(state_.ParseFromString(MachineState::Encode(*machine_)));
   }
 
-  // Decoding must not abort; what is accepted must be sound, and must bear that everybody dies.
+  // Decoding must not abort. A decoded state must be sound, and must survive the death of all
+  // ranks.
   void Try() {
     auto decoded = Decode(state_.SerializeAsString());
     if (!decoded.ok()) {

@@ -1,4 +1,4 @@
-// The supervisor as a process, over a program that does what the test tells it.
+// Tests the supervisor as a process, over a program that the test controls.
 #include "server/supervise/supervisor.h"
 
 #include <fcntl.h>

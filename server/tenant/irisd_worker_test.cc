@@ -53,7 +53,7 @@ struct Received {
   LinkType type() const { return header.type; }
 };
 
-// A core that says what the test tells it to, and a worker.
+// A core that the test controls, and a worker.
 class FakeCore {
  public:
   explicit FakeCore(uint64_t memory_bytes = 512ull << 20) {
@@ -636,7 +636,7 @@ TEST(WorkerTest, HoldsNothingThatItDoesNotNeed) {
 
 TEST(WorkerTest, DiesRatherThanTakeMoreMemory) {
   if (kSanitized) GTEST_SKIP() << "memory is not bounded in this build";
-  // Less than it needs for what it must keep: many large requests that the core does not read.
+  // The worker has less memory than many large requests need that the core does not read.
   FakeCore core(64ull << 20);
   ASSERT_TRUE(core.ready().has_value());
   std::vector<std::shared_ptr<grpc::Channel>> channels;

@@ -21,7 +21,7 @@
 namespace iris::server {
 namespace {
 
-// A service that answers nothing by itself, and notes what it is asked.
+// A service that answers nothing by itself, and records its calls.
 class Service {
  public:
   struct Asked : ActiveCall {

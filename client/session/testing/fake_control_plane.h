@@ -1,5 +1,5 @@
-// FakeControlPlane: an irisd that a test plays, in this process. It answers at once with what the
-// test put in, and notes what it was asked. For tests only.
+// FakeControlPlane: an irisd that a test plays, in this process. It answers at once with the test's
+// answers, and records its calls. For tests only.
 //
 // Thread-safe, but for the plain members, which a test sets before others use them.
 #pragma once

@@ -109,7 +109,7 @@ class FakeIrisd {
   }
 
   // Another irisd takes every session over, as when this one was killed and its sockets were kept:
-  // calls that have no answer are forgotten, and what comes before kRestartSeen is dropped. While
+  // calls without an answer are forgotten, and frames before kRestartSeen are dropped. While
   // `deaf`, until Hear, it reads nothing.
   void Restart(bool deaf = false) {
     absl::MutexLock lock(&mu_);

@@ -242,7 +242,7 @@ int Client(const Arguments& arguments) {
         arguments.rank, round, static_cast<unsigned long long>((*range)->base()),
         (*range)->base() == kWantedBase ? "" : " (not the wanted one)", Ms(reserved - start),
         Ms(import), Ms(map), Ms(access), Ms(total));
-    // Fresh memory is zero; then each writes its own, and reads everybody's.
+    // Fresh memory is zero. Then each rank writes its own, and reads all others'.
     const uint64_t mine = (*range)->base() + arguments.rank * 2 * bytes;
     std::vector<uint8_t> seen(4096, 1);
     good &= Check(driver.Copy(seen.data(), reinterpret_cast<void*>(mine + bytes - 4096), 4096),

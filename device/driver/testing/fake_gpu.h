@@ -22,8 +22,8 @@ struct FakeGpu {
   std::string fail_call;
   int fail_error = 0;
   int fail_after = 0;
-  // Some thread captures a stream for all threads: calls that could wait for it, or change what it
-  // uses, fail unless the calling thread has said that they do not (relaxed mode), and count.
+  // A thread captures a stream for all threads: calls that could wait for it, or change memory that
+  // it uses, fail unless the calling thread has excluded that (relaxed mode), and count.
   bool capturing = false;
   int n_refused_for_capture = 0;
 
@@ -40,8 +40,8 @@ struct FakeGpu {
   std::vector<std::string> violations;
 };
 
-// Exported by the library as extern "C": fake_gpu(), what it pretends and counts; fake_gpu_reset(),
-// all as at first, for when everything made of it is gone.
+// The library exports these as extern "C": fake_gpu(), its settings and counts; fake_gpu_reset(),
+// which restores the initial state once all its objects are gone.
 using GetFakeGpu = FakeGpu* (*)();
 using ResetFakeGpu = void (*)();
 

@@ -154,7 +154,7 @@ TYPED_TEST(NarrowFloatTest, ArithmeticRoundsOnce) {
   EXPECT_EQ(static_cast<float>(TypeParam(1.5f) * TypeParam(2.5f)), 3.75f);
   EXPECT_TRUE(TypeParam(1.0f) < TypeParam(2.0f));
   EXPECT_FALSE(TypeParam(2.0f) < TypeParam(1.0f));
-  // The unit behind the last place vanishes when it is added alone.
+  // A unit below the last place vanishes when it is added alone.
   const float unit = std::is_same_v<TypeParam, Half> ? 2048.0f : 256.0f;
   EXPECT_EQ(static_cast<float>(TypeParam(unit) + TypeParam(1.0f)), unit);
 }

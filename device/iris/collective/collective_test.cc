@@ -53,7 +53,7 @@ class CollectiveTest : public testing::Test {
         .code;
   }
 
-  // Data behind the workspace.
+  // Returns data after the workspace.
   char* Data(uint64_t offset_bytes = 0) { return At(3 << 20) + offset_bytes; }
 
   std::vector<char> window_;

@@ -123,7 +123,7 @@ TEST(AlikeTest, MembersWithEvenPartsChooseAlike) {
 TEST(AlikeTest, AShapeAloneIsTakenAsAligned) {
   const Matmul call = CallOf(Operation::kMatmulAllReduce, false, Parts::kOwn, 8192, 4, 1);
   EXPECT_TRUE(impl::PartsAreAlignedAlike(call.problem, 4, 1, nullptr));
-  // Columns of which all members know the whole.
+  // All ranks know the whole number of columns.
   Matmul columns = CallOf(Operation::kMatmulAllScatter, false, Parts::kOwn, 8192, 4, 0);
   columns.problem.n = 8192;
   EXPECT_TRUE(impl::PartsAreAlignedAlike(columns.problem, 4, 0, nullptr));

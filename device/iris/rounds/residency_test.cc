@@ -87,9 +87,9 @@ TEST(ResidencyTest, ATeamOfOneTakesRoomOnlyWhereItsBlocksWaitForEachOther) {
 }
 
 // A model of devices and of Comms on streams of their own, that start in another order on each
-// rank. A device starts the blocks of a launch in their order, and those of the next launch behind
-// them, as long as it has a slot. A block ends when the same block of all other members has begun
-// and, where blocks wait for each other, its neighbours have. True if all come to their end.
+// rank. A device starts the blocks of a launch in their order, then those of the next launch, as
+// long as it has a slot. A block ends when the same block of all other ranks has begun and, if
+// blocks wait for each other, its neighbours have. The model returns true if all blocks end.
 struct Call {
   uint32_t blocks;
   uint32_t together;

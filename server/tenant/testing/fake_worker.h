@@ -1,5 +1,4 @@
-// FakeWorker: the worker's end of a link, for tests: it says what it is told to say. Not
-// thread-safe.
+// FakeWorker: the worker's end of a link, for tests, which choose its messages. Not thread-safe.
 #pragma once
 
 #include <gtest/gtest.h>

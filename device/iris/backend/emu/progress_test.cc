@@ -1,5 +1,5 @@
-// No wait starves what it waits for: threads, blocks, launches and streams make progress together,
-// however few workers there are. Run as it is, and again with a single worker.
+// Tests that no wait starves its cause: threads, blocks, launches and streams make progress
+// together, however few workers there are. It runs with the default workers, and with a single one.
 #include <cstdint>
 #include <thread>
 #include <vector>
