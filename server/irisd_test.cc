@@ -127,8 +127,6 @@ class IrisdTest : public ::testing::Test {
   std::unique_ptr<Daemon> daemon_;
 };
 
-// A life.
-
 TEST_F(IrisdTest, AJobOfOneRankLivesAndLeavesNothing) {
   auto members = JoinAll("one", 1);
   auto allocated = members[0].session->Allocate(members[0].joined, 0, 4096, "weights");
@@ -334,8 +332,6 @@ TEST_F(IrisdTest, ANonceFromAnotherProcessIsRefused) {
       wire::StatusFromErrorPayload(*answer->As<wire::ErrorPayload>()).message(), "forked"));
 }
 
-// Identity.
-
 TEST_F(IrisdTest, EachConnectionIsItsOwnIdentity) {
   // gRPC calls a handed-in socket "fd:N": if a release changes that, no call is attributed and this
   // fails.
@@ -355,8 +351,6 @@ TEST_F(IrisdTest, TheChannelOfAnEndedSessionServesNothing) {
   EXPECT_FALSE(session->Join(session->JoinRequest("late", 0, 1)).ok());
   EXPECT_EQ(daemon_->GetStatus()->n_jobs(), 0u);
 }
-
-// Watch.
 
 // A watch stream in a thread of its own is not needed: reads block with the call's deadline.
 class Watcher {
@@ -841,8 +835,6 @@ TEST_F(IrisdTest, OrderlyExitsAreNoWarnings) {
   EXPECT_FALSE(absl::StrContains(log, "level=error")) << log;
 }
 
-// Stopping.
-
 TEST_F(IrisdTest, StopAnswersWhoWaits) {
   auto session = Open();
   auto waiting = std::async(std::launch::async, [&session] {
@@ -1059,8 +1051,6 @@ TEST_F(IrisdTest, StopWithoutJobsWarnsOfNothing) {
   ASSERT_TRUE(daemon_->Stop().ok());
   EXPECT_FALSE(absl::StrContains(daemon_->Log(), "level=warn")) << daemon_->Log();
 }
-
-// Settings that change while irisd runs.
 
 class ReloadTest : public IrisdTest {
  protected:

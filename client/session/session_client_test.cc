@@ -416,8 +416,6 @@ TEST_F(SessionClientTest, DropClosesWhatNobodyTook) {
             absl::StatusCode::kDeadlineExceeded);
 }
 
-// Calls.
-
 class FrameCallsTest : public SessionClientTest {
  protected:
   using Caller = FrameCalls::Caller;

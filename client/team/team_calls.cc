@@ -105,8 +105,6 @@ class HelpOfIrisd : public BarrierHelp {
 
 }  // namespace
 
-// Teams.
-
 Team TeamCalls::AddTeam(const TeamInfo& info) {
   const uint32_t slot = info.barrier_slot % wire::kMaxTeamsPerJob;
   std::vector<const uint32_t*> words;
@@ -157,8 +155,6 @@ absl::StatusOr<std::shared_ptr<TeamCalls::State>> TeamCalls::Find(const Team& te
   }
   return it->second;
 }
-
-// Operations.
 
 absl::StatusOr<OperationResult> TeamCalls::Operate(const Team& team, absl::string_view what,
                                                    Operation op,
@@ -559,8 +555,6 @@ absl::Status TeamCalls::DestroyTeam(const Team& team) {
   teams_.erase(team.id);
   return absl::OkStatus();
 }
-
-// Barriers.
 
 absl::Status TeamCalls::Barrier(const Team& team, absl::Duration timeout) {
   auto state = Find(team);

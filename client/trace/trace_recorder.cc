@@ -60,8 +60,6 @@ absl::StatusOr<std::unique_ptr<TraceRecorder>> TraceRecorder::Make(Options optio
   return made;
 }
 
-// Starting, ending and saving.
-
 absl::Status TraceRecorder::UseDevice(const char* unless) {
   if (absl::Status status = guard_->Usable(); !status.ok()) return status;
   if (closed_) return absl::FailedPreconditionError("the rank has left its job");
@@ -168,8 +166,6 @@ absl::Status TraceRecorder::Close() {
   if (options_.file.empty()) return absl::OkStatus();  // nobody has asked for anything
   return Annotate(status, absl::StrCat("write the trace (IRIS_TRACE=", options_.file, ")"));
 }
-
-// Events of the host.
 
 bool TraceRecorder::On() const {
   const bool own = own_.load(std::memory_order_relaxed);

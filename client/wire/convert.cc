@@ -13,8 +13,6 @@
 
 namespace iris::internal {
 
-// Requests.
-
 namespace {
 
 // At least 1: 0 stands for irisd's own default.

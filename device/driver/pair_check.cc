@@ -145,8 +145,6 @@ bool Receive(int socket, Message* message, base::UniqueFd* fd) {
   return n == static_cast<ssize_t>(sizeof(*message));
 }
 
-// The parent's side of a child.
-
 struct Failure {
   Step step = Step::kStart;
   absl::Status status;
@@ -289,8 +287,6 @@ class Child {
   pid_t pid_ = -1;
   base::UniqueFd socket_;
 };
-
-// The child.
 
 class Worker {
  public:

@@ -490,8 +490,6 @@ TEST_P(VmmDriverTest, SegmentsAreRefusedBeforeDescriptorsRunOut) {
   close(still_free);
 }
 
-// One vendor.
-
 TEST_F(FakeGpuTest, IrisdCreatesAndExportsWithoutAContext) {
   auto irisd = MustOpen();
   auto memory = irisd->Create(1, kBytes, false);
@@ -588,8 +586,6 @@ TEST_F(FakeGpuTest, AMissingOrForeignLibraryIsNamed) {
   EXPECT_EQ(foreign.code(), StatusCode::kFailedPrecondition);
   EXPECT_THAT(Text(foreign), HasSubstr("libm.so.6 has no cuCtxGetDevice"));
 }
-
-// Choosing between backends.
 
 OpenOptions Options(const std::string& backend) {
   OpenOptions options;

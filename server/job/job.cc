@@ -54,15 +54,11 @@ TensorInfo AllocationLabel::tensor() const {
   return tensor;
 }
 
-// Job.
-
 std::vector<std::string> Job::Who(const std::vector<Rank>& several) const {
   std::vector<std::string> all;
   for (const Rank rank : several) all.push_back(Who(rank));
   return all;
 }
-
-// The heap.
 
 absl::StatusOr<uint64_t> Job::Place(HeapAllocation allocation) {
   if (allocations.size() >= wire::kMaxAllocationsPerJob) {
@@ -172,8 +168,6 @@ void Job::CloseAllOf(Rank rank) {
     if (open != here->second.opens->end()) CloseOpened(here->first, rank, open->second);
   }
 }
-
-// Teams.
 
 std::optional<uint32_t> Job::FreeSlot() const {
   for (uint32_t slot = 0; slot < wire::kMaxTeamsPerJob; ++slot) {

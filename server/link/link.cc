@@ -56,8 +56,6 @@ constexpr Shape kShapes[] = {
 
 }  // namespace
 
-// Reading.
-
 absl::StatusOr<LinkReader::Received> LinkReader::Receive(int socket) {
   bytes_.erase(0, std::exchange(begin_, 0));
   if (bytes_.empty() && bytes_.capacity() > kKeptBytes) bytes_.shrink_to_fit();
@@ -125,8 +123,6 @@ absl::StatusOr<std::optional<LinkMessage>> LinkReader::Next() {
   begin_ += sizeof(message.header) + message.header.bytes;
   return message;
 }
-
-// Writing.
 
 void LinkWriter::Queue(LinkHeader header, LinkPayload payload, wire::UniqueFd fd) {
   header.bytes = static_cast<uint32_t>(payload.size());

@@ -199,8 +199,6 @@ TEST(LinkTest, TheEndOfTheOtherSideIsSeenByBoth) {
   EXPECT_TRUE(absl::IsUnavailable(writer.Flush(pair.b.get()).status()));
 }
 
-// Hostile workers.
-
 TEST(LinkTest, WhatAWorkerMayNotSayIsRefused) {
   struct Case {
     const char* what;

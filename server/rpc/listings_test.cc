@@ -394,8 +394,6 @@ TEST_F(ListingsTest, WaitsAreSeenOnceByWhoMaySeeTheJob) {
   EXPECT_TRUE(absl::IsInvalidArgument(ListWaits(*daemon_, Caller(kAlice), request, &reply)));
 }
 
-// Descriptions.
-
 TEST_F(ListingsTest, EachJobOfANameIsDescribedWithItsOwn) {
   OneRank alices = MakeJob(kAlice, "train");
   MakeJob(kAlice, "other");

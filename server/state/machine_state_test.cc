@@ -229,8 +229,6 @@ TEST_F(MachineStateTest, OtherVersionsAndNonsenseAreRefused) {
   EXPECT_THAT(Decode(state.SerializeAsString()).status().message(), HasSubstr("version 2"));
 }
 
-// Hostile states.
-
 TEST_F(MachineStateTest, CountersOfIdsThatEndOrBeginAtZeroAreRefused) {
   state::MachineState good;
   ASSERT_TRUE(good.ParseFromString(MachineState::Encode(*machine_)));

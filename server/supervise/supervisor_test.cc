@@ -260,8 +260,6 @@ class SupervisorTest : public ::testing::Test {
   std::set<pid_t> running_;
 };
 
-// The heart of it.
-
 TEST_F(SupervisorTest, KeepsDescriptorsOverADeath) {
   const pid_t supervisor = Start();
   std::unique_ptr<Child> first = Next();
@@ -559,8 +557,6 @@ TEST_F(SupervisorTest, MakesItsSocketAgain) {
   EXPECT_FALSE(std::filesystem::exists(run_));
 }
 
-// The folder.
-
 TEST_F(SupervisorTest, MakesAndRemovesItsFolder) {
   umask(077);
   const pid_t supervisor = Start();
@@ -621,8 +617,6 @@ TEST_F(SupervisorTest, RefusesAFolderThatIsNotPrivate) {
     EXPECT_TRUE(std::filesystem::exists(folder));
   }
 }
-
-// How it ends.
 
 TEST_F(SupervisorTest, EndsBothWhenAsked) {
   for (const int signal : {SIGTERM, SIGINT}) {
@@ -696,8 +690,6 @@ TEST_F(SupervisorTest, CannotExecuteAtFirst) {
   EXPECT_TRUE(Logged("No such file"));
 }
 
-// Signals.
-
 TEST_F(SupervisorTest, ReloadsOnceItIsReady) {
   const pid_t supervisor = Start();
   std::unique_ptr<Child> child = Next();
@@ -743,8 +735,6 @@ TEST_F(SupervisorTest, ReplacesTheProgramOnDisk) {
   ASSERT_NE(third, nullptr);
   EXPECT_EQ(End(supervisor), 0);
 }
-
-// Trouble.
 
 TEST_F(SupervisorTest, WaitsLongerAndLongerUntilTheProgramIsMended) {
   const std::string path = dir_.path() + "/program";

@@ -57,7 +57,7 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
   static absl::StatusOr<std::shared_ptr<WorkerLink>> Create(wire::UniqueFd socket, Poller* poller,
                                                             ServeCall serve, Owner owner);
 
-  // The session thread.
+  // Only the session thread calls these.
 
   // Hands the worker a connection. Its number is larger than all before.
   void Connect(uint64_t connection, const RpcPeer& peer, wire::UniqueFd socket)
@@ -95,7 +95,7 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
   WorkerLink(Poller* poller, ServeCall serve, Owner owner)
       : poller_(poller), serve_(std::move(serve)), owner_(std::move(owner)) {}
 
-  // The session thread.
+  // Only the session thread calls these.
   void OnEvents(uint32_t events) ABSL_LOCKS_EXCLUDED(mu_);
   // Handles messages that were read, up to a limit.
   void RunMessages() ABSL_LOCKS_EXCLUDED(mu_);
@@ -108,8 +108,7 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
   bool Ping(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void End(const absl::Status& reason) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Any thread.
-  // Writes what the socket takes, and sets the events that are watched.
+  // Any thread may call these. Flush writes as much as the socket takes, and sets the watched events.
   void Flush() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Returns the counter of the method's open calls, if these have a limit of their own; else null.
   uint32_t* CounterOf(Method method) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -121,7 +120,7 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
   const ServeCall serve_;
   const Owner owner_;
 
-  // The session thread's.
+  // Only the session thread uses these.
   LinkReader reader_{LinkSender::kWorker};
   bool ready_ = false;
   bool more_ = false;                 // a message that was read may not be handled yet

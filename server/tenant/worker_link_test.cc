@@ -391,8 +391,6 @@ TEST_F(WorkerLinkTest, CallsOfTheAdminServiceAreLimited) {
   EXPECT_EQ(service_.calls.size(), 34u);
 }
 
-// Hostile workers: every rule.
-
 TEST_F(WorkerLinkTest, MustBeReadyFirst) {
   Connect(1);
   worker_.Call(1, 1, Method::kJoin);
@@ -523,8 +521,6 @@ TEST_F(WorkerLinkTest, RandomMessagesEndItOrAreRelayed) {
   }
   EXPECT_EQ(ended_.size(), 1u);
 }
-
-// A worker that does not answer.
 
 TEST_F(WorkerLinkTest, AWorkerThatAnswersPingsGoesOn) {
   Begin();

@@ -556,8 +556,6 @@ void fake_gpu_reset() {
   initialized = false;
 }
 
-// libcuda.
-
 int cuInit(unsigned) {
   const std::lock_guard<std::recursive_mutex> lock(mu);
   return Init(false);
@@ -783,8 +781,6 @@ NEWER int cuMemGetAddressRange_v2(unsigned long long* base, size_t* bytes,
   if (error == hipSuccess) *base = from;
   return error;
 }
-
-// libamdhip64.
 
 int hipInit(unsigned) {
   const std::lock_guard<std::recursive_mutex> lock(mu);

@@ -133,8 +133,6 @@ IRIS_DEVICE inline T Negated(T value) {
 
 }  // namespace impl
 
-// Memory.
-
 // Reads the word. O: kRelaxed or kAcquire.
 template <Scope S, Order O, typename T>
 IRIS_DEVICE inline T Load(const T* p) {

@@ -51,8 +51,6 @@ class MachineTest : public ::testing::Test {
     machine_ = std::make_unique<JobMachine>(Limits(), Ledger(Devices()), Unusable());
   }
 
-  // Inputs.
-
   Effects Do(const Input& input) {
     Effects effects = machine_->Apply(input, {clock_.Now(), clock_.Wall()});
     for (const Effect& effect : effects) Record(effect);
@@ -142,8 +140,6 @@ class MachineTest : public ::testing::Test {
   void DropSegments() {
     for (const SegmentId id : std::exchange(to_drop_, {})) Do(SegmentDropped{id});
   }
-
-  // Whole jobs.
 
   // Joined, mapped and ready.
   TestJob ReadyJob(int n_ranks, std::optional<JoinSpec> like = std::nullopt) {

@@ -160,8 +160,6 @@ constexpr bool IsFenced() { return false; }
 
 }  // namespace emu
 
-// Memory.
-
 namespace raw {
 
 inline void NotePoll() { emu::CountPoll(); }
@@ -269,8 +267,6 @@ inline void Fence() {
   }
 }
 
-// Threads.
-
 IRIS_EMU_UNSANITIZED inline uint32_t ThreadIndex() { return emu::t_current.thread_index; }
 IRIS_EMU_UNSANITIZED inline uint32_t BlockIndex() { return emu::t_current.block_index; }
 IRIS_EMU_UNSANITIZED inline uint32_t BlockSize() { return emu::t_current.block_size; }
@@ -297,16 +293,12 @@ inline uint16_t HalfBitsOf(float value) { return numeric::HalfBitsOf(value); }
 inline float FloatOfHalf(uint16_t half) { return numeric::FloatOfHalf(half); }
 inline uint16_t BfloatBitsOf(float value) { return numeric::BfloatBitsOf(value); }
 
-// Others.
-
 inline uint32_t MultiprocessorIndex() { return emu::WorkerIndex(); }
 inline uint64_t ClockNanoseconds() { return HostClockNanoseconds(); }
 void Pause();
 inline void AwaitKernelBefore() {}  // the stream has waited for it
 inline void LetNextBegin() {}
 [[noreturn]] inline void Trap(const char* literal) { emu::TrapWith(literal); }
-
-// Host.
 
 namespace emu {
 

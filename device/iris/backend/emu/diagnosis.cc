@@ -167,8 +167,6 @@ void AddMistake(Report& report, const BadAccess& access) {
   }
 }
 
-// Faults.
-
 struct sigaction g_before_segv;
 struct sigaction g_before_bus;
 

@@ -15,8 +15,6 @@ void WaitFor(const uint32_t* word, uint32_t value) {
   while (Load<Scope::kSystem, Order::kAcquire>(word) < value) Pause();
 }
 
-// Within a block
-
 void FirstThreadWaitsForTheLast(uint32_t* flag) {
   if (ThreadIndex() == 0) WaitFor(flag, 1);
   if (ThreadIndex() == BlockSize() - 1) Store<Scope::kBlock, Order::kRelease>(flag, 1u);
@@ -93,8 +91,6 @@ TEST(ThreadProgressTest, ASpinLockOfExchangesLetsItsHolderRun) {
   EXPECT_EQ(counter, 3u * 8 * 20);
 }
 
-// Between blocks
-
 void PingPong(uint32_t rounds, uint32_t* words) {
   const uint32_t me = BlockIndex();
   for (uint32_t round = 1; round <= rounds; ++round) {
@@ -167,8 +163,6 @@ TEST(BlockProgressTest, BlocksThatSpinWithoutPauseLetTheLastOneBegin) {
   RunKernel({10, 1, 0}, &SpinForLastBlock, &flag);
   EXPECT_EQ(flag, 1u);
 }
-
-// Between launches
 
 TEST(StreamProgressTest, KernelsOfTwoStreamsAnswerEachOther) {
   Stream streams[2];
@@ -254,8 +248,6 @@ TEST(StreamProgressTest, RanksAsThreadsMeetInTheirKernels) {
   for (std::thread& rank : ranks) rank.join();
   EXPECT_EQ(arrived, kRanks * 2 * 3);
 }
-
-// With the host
 
 TEST(HostProgressTest, AKernelWaitsForTheHostAndTheHostForTheKernel) {
   Stream stream;

@@ -1,6 +1,6 @@
 // The kernels of Dispatch and Combine, in the order in which a call starts them.
 //
-//   Dispatch   Route    for this rank's choices: the inbox and its row, and the place among the rows
+//   Dispatch   Route    for this rank's choices: the inbox and its row, and the place among rows
 //                       of the expert
 //              Send     after a round of the team: rows, choices and counts to their receivers
 //              Place    from the counts of all ranks: the places of the local experts' rows

@@ -132,8 +132,6 @@ struct Shared {
   uint64_t opened_ns;  // 0: there was none
 };
 
-// Words between ranks.
-
 IRIS_MATMUL_DEVICE uint64_t LoadAcquire(const uint64_t* p) {
   uint64_t value;
   asm volatile("ld.acquire.sys.u64 %0, [%1];" : "=l"(value) : "l"(p) : "memory");
@@ -323,8 +321,6 @@ IRIS_MATMUL_DEVICE void EndLaunch(const Arguments& a, Header* header, uint32_t e
   }
   *static_cast<volatile uint32_t*>(&header->epoch) = epoch;
 }
-
-// Values.
 
 template <bool kBfloat16>
 IRIS_MATMUL_DEVICE uint32_t Pack(float low, float high) {
