@@ -108,7 +108,7 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
   bool Ping(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void End(const absl::Status& reason) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Any thread may call these. Flush writes as much as the socket takes, and sets the watched events.
+  // Any thread may call these. Flush writes all that the socket takes, and sets its events.
   void Flush() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Returns the counter of the method's open calls, if these have a limit of their own; else null.
   uint32_t* CounterOf(Method method) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
