@@ -1,4 +1,5 @@
-// What a running irisd and its worker hold, as /proc shows it: docs/security.md says so.
+// Checks, in /proc, the confinement of a running irisd and its worker that docs/security.md
+// describes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>

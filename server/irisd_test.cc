@@ -66,7 +66,7 @@ class IrisdTest : public ::testing::Test {
     Descriptors descriptors;
     absl::Status status;
   };
-  // One rank's part of a join, up to the committed epoch.
+  // Joins as one rank and waits until the first epoch is committed.
   Member JoinAs(const std::string& job, int rank, int n_ranks, uint64_t heap_bytes = 2 << 20) {
     Member m;
     auto session = RawSession::Open(daemon_->session_socket());
@@ -126,8 +126,6 @@ class IrisdTest : public ::testing::Test {
 
   std::unique_ptr<Daemon> daemon_;
 };
-
-// A life.
 
 TEST_F(IrisdTest, AJobOfOneRankLivesAndLeavesNothing) {
   auto members = JoinAll("one", 1);
@@ -238,7 +236,7 @@ TEST_F(IrisdTest, WithoutAcknowledgementsNoMoreThanAWindowIsInFlight) {
   auto joined = session->Join(session->JoinRequest("w", 0, 17));
   ASSERT_TRUE(joined.ok()) << joined.status();
   const uint32_t due = 35 + static_cast<uint32_t>(DevicesOf(*joined).size());
-  // Count what comes while nothing is acknowledged.
+  // Count arrivals while nothing is acknowledged.
   uint32_t received = 0;
   while (received < wire::kDescriptorWindow) {
     auto frame = ReceiveFrameBefore(session->socket(), absl::Now() + absl::Seconds(20));
@@ -334,8 +332,6 @@ TEST_F(IrisdTest, ANonceFromAnotherProcessIsRefused) {
       wire::StatusFromErrorPayload(*answer->As<wire::ErrorPayload>()).message(), "forked"));
 }
 
-// Identity.
-
 TEST_F(IrisdTest, EachConnectionIsItsOwnIdentity) {
   // gRPC calls a handed-in socket "fd:N": if a release changes that, no call is attributed and this
   // fails.
@@ -355,8 +351,6 @@ TEST_F(IrisdTest, TheChannelOfAnEndedSessionServesNothing) {
   EXPECT_FALSE(session->Join(session->JoinRequest("late", 0, 1)).ok());
   EXPECT_EQ(daemon_->GetStatus()->n_jobs(), 0u);
 }
-
-// Watch.
 
 // A watch stream in a thread of its own is not needed: reads block with the call's deadline.
 class Watcher {
@@ -456,8 +450,6 @@ TEST_F(IrisdTest, ACancelledJoinFreesItsRank) {
   }));
   EXPECT_TRUE(session->Join(session->JoinRequest("cancel", 0, 1)).ok());
 }
-
-// What iris-ctl shows.
 
 TEST_F(IrisdTest, StatusIsTrue) {
   auto members = JoinAll("status", 2);
@@ -618,7 +610,7 @@ TEST_F(PeekTest, BoundsAreChecked) {
   LeaveAll(members);
 }
 
-// Who looks from outside borrows the memory, and is in no job.
+// A client that looks from outside borrows the memory, and is in no job.
 class BorrowTest : public IrisdTest {
  protected:
   grpc::Status Borrow(RawSession& session, const std::string& job, uint32_t rank, uint64_t offset,
@@ -726,7 +718,7 @@ TEST_F(IrisdTest, AReaderOfEventsThatSleepsIsToldHowManyItLost) {
   context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(60)));
   iris::v1::EventsRequest request;
   request.set_follow(true);
-  // A window that does not grow, so that the queue behind it is soon full.
+  // A fixed flow-control window lets irisd's queue for this client fill up soon.
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   const auto admin = iris::v1::AdminService::NewStub(grpc::CreateCustomChannel(
@@ -735,7 +727,7 @@ TEST_F(IrisdTest, AReaderOfEventsThatSleepsIsToldHowManyItLost) {
   iris::v1::Event event;
   ASSERT_TRUE(reader->Read(&event));  // it follows now
   for (int i = 0; i < 800; ++i) refused();
-  // What is on its way, then a hole, of which the event behind it tells.
+  // The events in flight come, then a hole, whose size the event after it has.
   uint64_t last = event.sequence();
   for (int n = 0;; ++n) {
     if (n % 16 == 0) refused();
@@ -843,8 +835,6 @@ TEST_F(IrisdTest, OrderlyExitsAreNoWarnings) {
   EXPECT_FALSE(absl::StrContains(log, "level=error")) << log;
 }
 
-// Stopping.
-
 TEST_F(IrisdTest, StopAnswersWhoWaits) {
   auto session = Open();
   auto waiting = std::async(std::launch::async, [&session] {
@@ -918,7 +908,7 @@ TEST_F(IrisdTest, SigintStopsToo) {
   EXPECT_FALSE(std::filesystem::exists(dir));
 }
 
-// Fills a pipe that blocks, whoever writes to it next.
+// Fills a pipe, so that the next writer blocks.
 void Fill(int pipe) {
   const std::string page(4096, 'x');
   const int flags = fcntl(pipe, F_GETFL);
@@ -939,7 +929,7 @@ TEST_F(IrisdTest, ALogThatNobodyReadsHoldsNothingUp) {
   LeaveAll(members);
   members.clear();
   EXPECT_TRUE(daemon_->GetStatus().ok());
-  // What waited comes when somebody reads.
+  // Waiting data comes once the client reads.
   std::string text;
   char buffer[4096];
   fcntl(reads.get(), F_SETFL, O_NONBLOCK);
@@ -976,7 +966,7 @@ TEST_F(IrisdTest, AWorkerThatIsStoppedIsReplaced) {
   ASSERT_EQ(workers.size(), 1u);
   ASSERT_EQ(kill(workers[0], SIGSTOP), 0);
   const absl::Time stopped = absl::Now();
-  // Whoever calls meanwhile is told that the connection is gone, rather than waits for ever.
+  // A call meanwhile fails because the connection is gone, and does not wait for ever.
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(stopped + absl::Seconds(60)));
   iris::v1::GetStatusReply reply;
@@ -1062,8 +1052,6 @@ TEST_F(IrisdTest, StopWithoutJobsWarnsOfNothing) {
   EXPECT_FALSE(absl::StrContains(daemon_->Log(), "level=warn")) << daemon_->Log();
 }
 
-// Settings that change while irisd runs.
-
 class ReloadTest : public IrisdTest {
  protected:
   void SetUp() override {
@@ -1146,8 +1134,6 @@ TEST_F(ReloadTest, EveryReloadIsInTheRecording) {
       RunProgram({ProgramPath("server/recording/iris-replay"), recording}, absl::Seconds(60));
   EXPECT_EQ(replayed.exit_code, 0) << replayed.output;
 }
-
-// What is stored for the next irisd.
 
 TEST_F(IrisdTest, TheStoredStateIsReadWhileIrisdRuns) {
   Start({.n_devices = 2, .supervised = true});
@@ -1244,8 +1230,6 @@ TEST(IrisdSelfCheckTest, ProvesItsDevicesBeforeItServes) {
   EXPECT_TRUE(absl::StrContains(log, "\"self-check done\" pairs=4 failed=0")) << log;
   EXPECT_LT(log.find("self-check done"), log.find("irisd serves")) << log;
 }
-
-// What it costs.
 
 TEST_F(IrisdTest, RoundsOfSessionsLeaveNoDescriptor) {
   const auto round = [this] {

@@ -1,4 +1,4 @@
-// iris_fill, and what it and tensors check before anything starts.
+// iris_fill, and the checks that it and tensors make before anything starts.
 #include "client/abi/fill.h"
 
 #include <algorithm>

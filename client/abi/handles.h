@@ -52,8 +52,8 @@ class HandleTable {
   const char* Describe(Kind wanted, const void* handle);
 
  private:
-  // Which object of the slot is meant (generation and kind), whether its name is still known, and
-  // how many calls hold it.
+  // `state` packs the generation and kind of the object, whether its handle is still valid, and the
+  // number of calls that use it.
   struct Slot {
     std::atomic<uint64_t> state{0};
     std::unique_ptr<Object> object;  // written while nobody can hold it

@@ -129,7 +129,7 @@ TEST(HandlesTest, RandomBitsAreNoHandles) {
   };
   for (int i = 0; i < 1'000'000; ++i) {
     expect_unknown(random());
-    // Of the right shape: a stream, at any place, of a small or large generation.
+    // These have the right shape: a stream, at any place, of a small or large generation.
     expect_unknown(1 | uint64_t{static_cast<uint8_t>(Kind::kStream)} << 1 |
                    (random() & ((uint64_t{1} << (i % 2 == 0 ? 57 : 27)) - 32)));
   }

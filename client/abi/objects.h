@@ -37,7 +37,7 @@ absl::Status Invalid(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat(parts...));
 }
 
-// A context and what was made with it. Its objects hold it, so that it ends after them.
+// A context and the objects made with it. They hold it, so that it ends after them.
 class ContextState {
  public:
   explicit ContextState(internal::HostContext::Owned context) : host(std::move(context)) {}

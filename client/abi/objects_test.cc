@@ -84,7 +84,7 @@ TEST(StructTest, AnAnswerIsAsLongAsTheCallersStruct) {
   EXPECT_EQ(newer.third, 0u);
 }
 
-// What this library asks for is not more than the first version had: see tests/bundle/previous.
+// The library must not require more than the first version had: see tests/bundle/previous.
 TEST(StructTest, StructsDoNotShrink) {
   EXPECT_GE(sizeof(iris_context_options), kContextOptionsBytes);
   EXPECT_GE(sizeof(iris_allocate_options), kAllocateOptionsBytes);
@@ -120,7 +120,7 @@ TEST(LoansTest, WhatIsLentIsNotFreedAndWhatIsFreedIsNotLent) {
   EXPECT_TRUE(loans.Lend());
 }
 
-// Of a loan and a free on two threads, one is refused, whatever the order: never both succeed.
+// A loan and a free on two threads never both succeed: one is refused, in whatever order.
 TEST(LoansTest, ALoanAndAFreeAtTheSameTime) {
   constexpr int kRounds = 200;
   std::vector<Loans> loans(kRounds);

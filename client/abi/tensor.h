@@ -1,8 +1,8 @@
-// What the handles of tensors stand for: a view, and the memory that it shares with others. Inside
+// The objects of tensor handles: a view, and the memory that it shares with others. Inside
 // client/abi.
 //
-// Thread-safe. A storage ends with the last of its views; what it has of the heap then stays until
-// the job ends, because giving it back is collective.
+// Thread-safe. A storage ends with its last view. Its memory in the heap stays until the job ends,
+// because freeing it is collective.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ struct Storage {
 
   // "the tensor 'x'" or "a tensor"; for messages.
   std::string Name() const;
-  // The error of what was freed.
+  // Returns the error for memory that was freed.
   absl::Status Freed() const;
   // kFailedPrecondition: it was freed, or its context is not usable any more.
   absl::Status Usable() const;
@@ -58,8 +58,8 @@ struct TensorObject : Object {
 absl::Status GiveTensor(std::shared_ptr<Storage> storage, const View& view, uint32_t rank,
                         iris_tensor** out);
 
-// Runs `body` with a stream of the tensor's context: the caller's, or for a null handle one of the
-// library's own, which is waited for then.
+// Runs `body` with `stream`, or, if that is null, with a stream of the library in the tensor's
+// context, and then waits for it.
 using OnStreamBody =
     absl::FunctionRef<absl::Status(const backend::BackendOperations&, backend::Stream&)>;
 absl::Status OnTensorStream(const TensorObject& tensor, iris_stream* stream, OnStreamBody body);

@@ -1,6 +1,6 @@
 // The arithmetic of tensors: shapes, strides and views of them. Pure: it touches no memory.
 //
-// Every function checks what it is given, so that no offset is computed that overflows.
+// Every function checks its arguments, so no offset overflows.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // LoadBackend: the functions of the backend whose memory a heap is.
 //
-// Thread-safe. What was opened stays open until the process ends.
+// Thread-safe. An opened library stays open until the process ends.
 #pragma once
 
 #include "absl/status/statusor.h"

@@ -11,10 +11,10 @@
 
 namespace iris::internal {
 
-// The driver of irisd's backend: one in a process, made when first asked for and kept for its life,
-// because what it sets up on a device is slow and is shared by all ranks of the process.
-// kUnimplemented: this library knows no such backend. kFailedPrecondition: it finds no device of
-// it; the message says why.
+// Returns the driver of irisd's backend. A process makes it when it first asks, and keeps it,
+// because its setup of a device is slow and all ranks of the process share it. kUnimplemented if
+// this library knows no such backend. kFailedPrecondition if it finds no device of it; the message
+// says why.
 absl::StatusOr<std::shared_ptr<driver::GpuDriver>> ProcessDriver(const std::string& backend);
 
 // A rank's device. `indices` is its number in this process: one, or none where irisd alone knows

@@ -1,4 +1,4 @@
-// Annotate: an error with what was attempted in front of it.
+// Annotate: puts the attempted action in front of an error.
 #pragma once
 
 #include "absl/status/status.h"

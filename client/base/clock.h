@@ -13,8 +13,8 @@ namespace iris::internal {
 // Nothing waits longer, whatever it is asked for.
 inline constexpr absl::Duration kTimeoutMax = absl::Hours(24);
 
-// The wall clock as it was when this was first asked, carried on by the steady clock: a deadline is
-// neither stretched nor cut when somebody sets the clock.
+// Returns the wall clock at the first call, continued by the steady clock: setting the clock
+// neither delays nor advances a deadline.
 inline absl::Time Now() {
   const auto steady = [] {
     return absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());

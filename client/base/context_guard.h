@@ -16,10 +16,10 @@ class ContextGuard {
   // that has made one: the threads of its contexts do not survive fork.
   static absl::Status ClaimProcess();
 
-  // False in a forked child of the process that made this.
+  // Returns false in a forked child of the process that made this.
   bool OwnProcess() const { return getpid() == owner_pid_; }
 
-  // OK while calls are allowed. kFailedPrecondition in a forked child, and after Close.
+  // Returns OK while calls are allowed: kFailedPrecondition in a forked child, and after Close.
   absl::Status Usable() const;
 
   // From now on calls fail.

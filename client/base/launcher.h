@@ -29,7 +29,7 @@ int FindAncestor(const std::string& name);
 // SLURM_NTASKS); Slurm SLURM_PROCID/SLURM_NTASKS/SLURM_LOCALID/SLURM_JOB_ID.SLURM_STEP_ID.
 //
 // kInvalidArgument names the variable whose value is not a number, is out of range, or is missing
-// beside its fellows. kUnimplemented: the launcher has started ranks on other nodes, too; Iris
+// while others are set. kUnimplemented if the launcher has started ranks on other nodes, too; Iris
 // connects those of one.
 absl::StatusOr<LauncherInfo> ReadLauncher(
     const internal::Getter& get = internal::Environment,

@@ -19,8 +19,8 @@ Level GetLevel();
 // The level a name stands for, in upper or lower case; `fallback` for any other text.
 Level ParseLevel(absl::string_view name, Level fallback);
 
-// kInvalidArgument: IRIS_LOG_LEVEL is set to something that is no level. Until somebody asks, it
-// counts as not set.
+// kInvalidArgument if IRIS_LOG_LEVEL is set to something that is no level. Without this call, such
+// a value counts as not set.
 absl::Status CheckLevel(const internal::Getter& get);
 
 // The rank in the prefix of what this thread prints. Threads that never call this print the rank

@@ -70,7 +70,7 @@ TEST(OptionsTest, ProgramsThatNobodyLaunchedDoNotMeet) {
   EXPECT_EQ(job({}).rfind("alone-" + std::to_string(getpid()) + "-", 0), 0u) << job({});
   EXPECT_NE(job({}), job({}));
   EXPECT_NE(job({.rank = 0, .n_ranks = 1}), job({.rank = 0, .n_ranks = 1}));
-  // Whoever names a job, or has several ranks, means to meet others.
+  // A process that names a job, or has several ranks, expects others to join.
   EXPECT_EQ(job({}, {{"IRIS_JOB", "mine"}}), "mine");
   EXPECT_EQ(job({}, {{"IRIS_JOB", "default"}}), "default");
   EXPECT_EQ(job({.job = "mine"}), "mine");

@@ -41,7 +41,7 @@ absl::Status WriteFile(const std::string& path, absl::string_view text) {
   if (!way.ok()) return way.status();
   wire::UniqueFd fd(open(path.c_str(), *way, 0666));
   if (!fd.valid()) return Failed(path, errno);
-  // Not before it is known what was opened.
+  // Truncation waits until the kind of the opened file is known.
   struct stat opened = {};
   if (fstat(fd.get(), &opened) != 0) return Failed(path, errno);
   if (S_ISREG(opened.st_mode) && ftruncate(fd.get(), 0) != 0) return Failed(path, errno);

@@ -63,7 +63,7 @@ TEST_F(WholeFileTest, DevicesAndPipesAreWritten) {
   EXPECT_EQ(WriteFile("/dev/full", "text").code(), absl::StatusCode::kUnavailable);
 }
 
-// Links that another user has planted, as in /tmp.
+// In a folder like /tmp another user can plant a link in the file's place.
 TEST_F(WholeFileTest, APlantedLinkIsNotFollowed) {
   const std::string target = folder_ + "/target";
   ASSERT_TRUE(WriteFile(target, "precious").ok());

@@ -73,7 +73,7 @@ struct Search {
   bool skip_slow = false;  // block counts that are far too few for a size
 };
 
-// Returns the variants of the search that the operation has. *chosen: they were named one by one.
+// Returns the variants to search that the operation has. Sets `*chosen` if the user named them.
 Names VariantsFor(const std::string& operation, const Names& wanted, bool* chosen) {
   *chosen = false;
   if (operation == kBarrier || (wanted.size() == 1 && wanted[0] == kAuto)) return {kAuto};
@@ -98,7 +98,7 @@ std::vector<CollectiveCase> Cases(const Names& operations, const std::vector<uin
         CollectiveCase what = {operation, bytes, variant, 0, 0, search.as_rules};
         if (!chosen && variant != kAuto && !IsWorthMeasuring(what, ranks)) continue;
         if (search.as_rules) {
-          // Chosen by size; only kernels have blocks.
+          // No blocks and threads: chosen by size. Copies alone have none to search.
           const bool copies_alone = variant == kCopyEngine && operation != "all_reduce";
           if (copies_alone) what.blocks = 1, what.threads = 32;
           cases.push_back(what);
@@ -210,21 +210,21 @@ absl::StatusOr<std::vector<ProductLine>> TuneProducts(const Alone& alone, const 
   }
   if (variants.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "tune --variants: ", absl::StrJoin(wanted, ","),
-        " has no variant of products: name some of ", absl::StrJoin(ProductVariants(), ", "),
-        " but auto, or leave out ", absl::StrJoin(operations, ", ")));
+        "tune --variants: ", absl::StrJoin(wanted, ","), " has no variant of GEMMs: name some of ",
+        absl::StrJoin(ProductVariants(), ", "), " but auto, or leave out ",
+        absl::StrJoin(operations, ", ")));
   }
   IRIS_ASSIGN_OR_RETURN(
       const auto figures, MeasureEach<ProductFigure>(alone, nullptr, [&](uint32_t ranks) {
         std::cerr << "tune: " << ranks << " ranks, " << shapes.size() << " shapes of "
-                  << operations.size() << " products to try\n";
+                  << operations.size() << " GEMM operations to try\n";
         return MeasureProducts({ranks, alone.settings.samples}, operations, shapes, variants);
       }));
   std::vector<ProductLine> lines = MakeProductLines(figures);
   if (lines.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("tune --variants: ", absl::StrJoin(variants, ","),
-                     " has none of these products on this machine: name others"));
+                     " has none of these GEMMs on this machine: name others"));
   }
   return lines;
 }
@@ -267,7 +267,7 @@ absl::Status Tune(const Alone& alone) {
   }
   if (products.empty() && !settings.shapes.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("tune --shapes is for products: name some with --ops, of ",
+        absl::StrCat("tune --shapes is for GEMMs: name some with --ops, of ",
                      absl::StrJoin(all_products, ", ")));
   }
   if (settings.json) {
@@ -345,9 +345,9 @@ absl::Status Matmul(const Alone& alone) {
   Names behind;
   Table table = ProductTable(figures, peers, &behind);
   table.Note(absl::StrCat("The slowest rank, medians of ", settings.samples,
-                          " batches; the variants, the plain product and the collective alone take "
-                          "turns. TFLOP/s are of one rank, in graphs; hidden: the part of the "
-                          "collective's time that goes beside the product."));
+                          " batches; the variants, the plain GEMM and the collective alone "
+                          "alternate. TFLOP/s are of one rank, in graphs; hidden: the part of the "
+                          "collective's time that overlaps with the GEMM."));
   if (settings.cold) table.Note("Each call has another B than the one before it.");
   if (absl::Status status = WriteReport(alone, std::move(table)); !status.ok()) return status;
   if (!settings.fail_behind || behind.empty()) return absl::OkStatus();

@@ -36,7 +36,7 @@ std::vector<std::string> CollectiveOperations();
 std::vector<std::string> CollectiveVariants(const std::string& operation);
 // True if the unroll of a plan makes a difference to sums of bf16.
 bool IsUnrolled(const std::string& operation, const std::string& variant);
-// False if the size is far from any at which the variant could be the best one.
+// Returns false if the size is far from any at which the variant could be the best one.
 bool IsWorthMeasuring(const CollectiveCase& what, uint32_t ranks);
 
 // Measures sums of bf16 and returns a figure for each case, in their order; of as_rule cases of one

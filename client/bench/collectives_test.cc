@@ -51,8 +51,8 @@ TEST_F(CollectivesTest, EachOperationGivesAFigure) {
     EXPECT_GT(figure.us, 0) << figure.what.operation;
     EXPECT_GT(figure.host_us, 0) << figure.what.operation;
     EXPECT_GE(figure.blocks, 1u) << figure.what.operation;
-    // Of two ranks half the bytes go over a link, of what has no rows all, of all_reduce twice
-    // half.
+    // With two ranks, half the bytes go over a link, all if the operation has no rows, and twice
+    // half for all_reduce.
     const std::string& name = figure.what.operation;
     const bool whole = name == "all_reduce" || name == "broadcast" || name == "reduce";
     const double bytes = name == "barrier" ? 0 : whole ? 3000 : 1500;

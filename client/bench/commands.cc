@@ -33,10 +33,10 @@ collectives and compare: operation, up to members, up to bytes, variant, blocks,
 threads, unroll. A table replaces the built-in one as a whole: an operation without a rule
 goes the direct way.
 
-Products of matrices (--ops matmul_all_reduce and its fellows) have lines of another form:
+GEMMs (--ops matmul_all_reduce and the other fused ones) have lines of another form:
 operation, members, m, n, k, variant. Of the lines of these members whose numbers are within
 4 times those of a call, the nearest decides. CommunicatorOptions::rules takes both forms in
-one text; with lines of products alone, collectives keep the built-in table.
+one text; with only lines of GEMMs, collectives keep the built-in table.
 
 Example:
   iris_bench tune --rank-counts 2,4 --output rules.txt
@@ -48,7 +48,7 @@ Peers print lines of JSON, for each figure one:
   {"lib": "other", "op": "all_reduce", "variant": "tree", "bytes": 1024, "n": 4, "us": 9.5}
 "variant" may be missing. "bytes" is the size of the whole tensor, the larger of in
 and out; "barrier" has none. "n" is the number of ranks. Other lines and other keys
-are passed over. Peers run before the same rank count is measured here, not beside it.
+are passed over. Peers run before the same rank count is measured here.
 
 Example:
   iris_bench compare --peers-command 'mpirun -n {ranks} ./other_bench' --svg us.svg)";
@@ -237,21 +237,21 @@ void AddAloneCommands(CLI::App* app, AloneSettings* settings) {
 
   CLI::App* tune =
       app->add_subcommand(kTune, "Alone, in no job: measures a table of rules for this machine");
-  AddCommonOptions(tune, settings, "2,4",
-                   "Operations, products of matrices too [all collectives but barrier]",
+  AddCommonOptions(tune, settings, "2,4", "Operations, GEMMs too [all collectives but barrier]",
                    "all, or names: those that the operation has [all]");
   AddCollectiveSizes(tune, settings);
   AddList(tune, "--shapes", &settings->shapes,
-          "m, n and k of products, over all ranks [those of matmul, without random ones]");
-  AddSearchOptions(tune, settings,
-                   "Block counts to try, beside what goes by size [1,2,4,8,16,24,32,64,128; on the "
-                   "emulator 1,2,4,8]",
-                   "Threads of a block to try [256,512; on the emulator 64]",
-                   "1, 2 or both: loads that a thread has under way [1,2; on the emulator 1]");
+          "m, n and k of GEMMs, over all ranks [those of matmul, without random ones]");
+  AddSearchOptions(
+      tune, settings,
+      "Block counts to try, with the one for the size [1,2,4,8,16,24,32,64,128; on the "
+      "emulator 1,2,4,8]",
+      "Threads of a block to try [256,512; on the emulator 64]",
+      "1, 2 or both: loads that a thread has under way [1,2; on the emulator 1]");
   tune->footer(kTuneFooter);
 
-  CLI::App* compare = app->add_subcommand(
-      kCompare, "Alone, in no job: collectives beside those of other libraries");
+  CLI::App* compare =
+      app->add_subcommand(kCompare, "Alone, in no job: collectives, with those of other libraries");
   AddCommonOptions(compare, settings, "2,4",
                    "Operations [all_reduce,all_gather,reduce_scatter,all_to_all,barrier]", nullptr);
   AddCollectiveSizes(compare, settings);
@@ -259,8 +259,8 @@ void AddAloneCommands(CLI::App* app, AloneSettings* settings) {
   AddPeersOptions(compare, settings);
   compare->footer(kCompareFooter);
 
-  CLI::App* matmul = app->add_subcommand(
-      kMatmul, "Alone, in no job: products of matrices with their communication");
+  CLI::App* matmul =
+      app->add_subcommand(kMatmul, "Alone, in no job: GEMMs with their communication");
   AddCommonOptions(matmul, settings, "2", "Operations [all]",
                    "Variants [all, and what auto chooses]");
   AddList(matmul, "--shapes", &settings->shapes,

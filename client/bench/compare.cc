@@ -133,7 +133,7 @@ class Peers {
   const std::map<std::string, double>& Row(const PeerFigure& what) const {
     return rows_.at(KeyOf(what));
   }
-  // Null if no peer has this row.
+  // Returns null if no peer has this row.
   const std::pair<const std::string, double>* Best(const PeerFigure& what) const {
     const std::map<std::string, double>& row = Row(what);
     const auto best = std::min_element(
@@ -208,7 +208,7 @@ absl::StatusOr<pid_t> Spawn(const std::string& command, int* output) {
   return pid;
 }
 
-// True if the process has ended. It stays a zombie, so that its number stays its own.
+// Returns true if the process has ended. It stays a zombie, so that no other process gets its pid.
 bool HasEnded(pid_t pid) {
   siginfo_t info = {};
   return waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
@@ -342,7 +342,7 @@ Table PeerTable(const PeerWords& words, std::vector<Table::Column> columns,
   }
   if (figures.empty()) {
     table.Note(
-        "No peers: --peers FILE or --peers-command 'CMD {ranks}' puts theirs beside these; see "
+        "No peers: --peers FILE or --peers-command 'CMD {ranks}' adds theirs to the table; see "
         "--help.");
   } else {
     table.Note(absl::StrCat(words.rows_below, " below 1.0: ", below.size(), " of ", n_compared,
@@ -428,8 +428,8 @@ Table ProductTable(const std::vector<ProductFigure>& ours, const std::vector<Pee
          f.wanted == kAuto});
   }
   return PeerTable({"matmul",
-                    "us of products of matrices with their communication in bf16; ratio: to the "
-                    "plain product of one rank; peer ratio: best peer / Iris, in graphs",
+                    "us of GEMMs with their communication in bf16; ratio: to the plain GEMM of one "
+                    "rank; peer ratio: best peer / Iris, in graphs",
                     "peer ratio", 3, "Peer ratio of auto", "shapes"},
                    {{"operation"},
                     {"ranks"},
@@ -441,8 +441,8 @@ Table ProductTable(const std::vector<ProductFigure>& ours, const std::vector<Pee
                     {"multiplier"},
                     {"us", 2},
                     {"graph us", 2},
-                    {"product us", 2},
-                    {"graph product us", 2},
+                    {"GEMM us", 2},
+                    {"graph GEMM us", 2},
                     {"ratio", 3},
                     {"graph ratio", 3},
                     {"communication us", 2},

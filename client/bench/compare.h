@@ -17,17 +17,16 @@ namespace iris::bench {
 struct PeerFigure {
   std::string name;  // "lib", or "lib variant"
   std::string operation;
-  uint64_t bytes = 0;  // 0: of barrier, and of products
+  uint64_t bytes = 0;  // 0: of barrier, and of GEMMs
   uint32_t ranks = 0;
   double us = 0;
-  ProductShape shape = {};  // of products of matrices
+  ProductShape shape = {};  // of GEMMs
 };
 
-// The lines of `text` that are a figure:
+// Returns the figures in the lines of `text`:
 //   {"lib": "other", "op": "all_reduce", "variant": "tree", "bytes": 1024, "n": 4, "us": 9.5}
-// "variant" may be missing, "bytes" of "barrier" too; products of matrices have "shape": [m, n, k]
-// in its place. Other keys do not matter. Whatever else a
-// peer prints is passed over.
+// "variant" may be missing, "bytes" of "barrier" too; GEMMs have "shape": [m, n, k] instead.
+// Other keys and other lines are ignored.
 std::vector<PeerFigure> ParsePeers(const std::string& text);
 
 // ParsePeers of a file. kInvalidArgument: it has no figure. Other errors say why it cannot be read.

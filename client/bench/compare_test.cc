@@ -176,7 +176,7 @@ TEST(RunPeersTest, EndsWhatTakesTooLong) {
   EXPECT_TRUE(children.HaveEnded());
 }
 
-// It would run beside what is measured next, and holds the pipe open.
+// A leftover process would disturb the next measurement, and holds the pipe open.
 TEST(RunPeersTest, EndsWhatIsLeftBehind) {
   Children children;
   const auto figures =

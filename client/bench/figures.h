@@ -75,13 +75,13 @@ struct ProductFigure {
   uint32_t ranks = 0;
   std::string wanted;      // the variant that was asked for
   std::string variant;     // the one that ran
-  std::string multiplier;  // what made the products
+  std::string multiplier;  // the code that multiplied
   // One after another on a stream, and in a graph.
   struct Times {
     double us = 0;
-    double product_us = 0;        // of the plain product of one rank
+    double product_us = 0;        // of the plain GEMM of one rank
     double communication_us = 0;  // of the collective alone
-    double ratio = 0;             // of the operation to the plain product
+    double ratio = 0;             // of the operation to the plain GEMM
     // The part of the collective's time that overlaps with the GEMM: from 0, one after the other or
     // worse, to 1.
     double hidden = 0;

@@ -82,10 +82,10 @@ constexpr Command kCommands[] = {
     {"create", "From Context::Create to a usable heap", Create, "irisd"},
     {"allocate", "Allocate and free", Allocate, "irisd"},
     {"grow", "Growth of all heaps", Grow, "irisd"},
-    {"fill", "Values of tensors by kind and type, beside the device's fill of bytes", Fill,
+    {"fill", "Values of tensors by kind and type, with the device's fill of bytes", Fill,
      "what a context makes"},
     {"moe", "Dispatch and combine of a mixture of experts", Moe, "what a context makes"},
-    {"norm", "All_reduces with an RMS norm behind each, as two calls and as one", NormSteps,
+    {"norm", "All_reduces with an RMS norm after each, as two calls and as one", NormSteps,
      "what a context makes"},
 };
 

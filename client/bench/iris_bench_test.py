@@ -183,7 +183,7 @@ class IrisBench(unittest.TestCase):
                           ("matmul_all_reduce", 32, 48, 64, "pair", "pair", "quick"),
                           ("matmul_all_gather", 32, 48, 64, "auto", "fused", "slow"),
                           ("matmul_all_gather", 32, 48, 64, "pair", "pair", "slow")])
-        self.assert_positive(table, "us", "graph us", "product us", "graph product us", "ratio", "graph ratio",
+        self.assert_positive(table, "us", "graph us", "GEMM us", "graph GEMM us", "ratio", "graph ratio",
                              "communication us", "TFLOP/s", "peer ratio")
         self.assertTrue(all(0 <= row["hidden"] <= 1 for row in table["rows"]))
         self.assertIn("Peer ratio of auto below 1.0: 1 of 2 rows: matmul_all_reduce on 2, 32x48x64", table["notes"][0])
@@ -231,7 +231,7 @@ class IrisBench(unittest.TestCase):
                                             r"all_reduce on 3, 1 KiB \(0\.000, quick\)\.$")
         self.assertIn("Config::symmetric = true", table["notes"][1])
         with open(svg, encoding="utf-8") as file:
-            # Of each operation ours by 2 and 3, and the peer's.
+            # Each operation has ours with 2 and with 3 ranks, and the peer's.
             self.assertEqual(file.read().count("<polyline"), 8)
 
     def test_compare_with_a_file_or_without_peers(self):
@@ -281,7 +281,7 @@ class IrisBench(unittest.TestCase):
         out = self.tables(run(IRIS_BENCH, "compare", "--rank-counts", "2", "--ops", "all_gather", "--sizes", "1KiB",
                               "--rules", path, "--json", *FEW))
         self.assertEqual(out["tables"]["compare"]["rows"][0]["variant"], "direct")
-        # Of products alone: collectives keep their own table.
+        # The table only has GEMMs: collectives keep their own.
         with open(path, "w", encoding="utf-8") as file:
             file.write("matmul_all_reduce any any any any fused\n")
         self.tables(run(IRIS_BENCH, "compare", "--rank-counts", "2", "--ops", "all_gather", "--sizes", "1KiB",
@@ -312,11 +312,11 @@ class IrisBench(unittest.TestCase):
                 ((*some, "--rules", rules), f"{rules}: line 2 of the rules: no such variant"),
                 ((*some, "--rules", products),
                  f"{products}: line 3 of the rules: members of matmul_all_reduce may differ"),
-                (("tune", "--shapes", "8x8x8"), "tune --shapes is for products: name some with --ops"),
+                (("tune", "--shapes", "8x8x8"), "tune --shapes is for GEMMs: name some with --ops"),
                 (("tune", "--ops", "matmul_all_reduce", "--shapes", "8x8"), "is no shape such as"),
-                (("tune", "--ops", "matmul_all_reduce", "--variants", "direct"), "has no variant of products"),
+                (("tune", "--ops", "matmul_all_reduce", "--variants", "direct"), "has no variant of GEMMs"),
                 (("tune", "--rank-counts", "2", "--ops", "matmul_all_reduce", "--shapes", "8x8x8", "--variants",
-                  "persistent", *FEW), "has none of these products on this machine"),
+                  "persistent", *FEW), "has none of these GEMMs on this machine"),
                 ((*some, "--rules", empty), f"{empty}: there is no rule"),
                 ((*some, "--rules", rules + "x"), f"cannot read: {rules}x: "),
                 ((*some, "--peers", empty), f"no line of {empty} is a peer's figure such as {{"),

@@ -1,4 +1,4 @@
-// moe: dispatch and combine of a mixture of experts, in bf16 and as f8e4m3.
+// Measures dispatch and combine of a mixture of experts, in bf16 and as f8e4m3.
 #include "iris/moe.h"
 
 #include <chrono>
@@ -195,8 +195,8 @@ absl::Status Moe(const Run& run) {
   }
   if (Status freed = comm.Destroy(); !freed.ok()) return ToAbsl(freed);
   table.Note("Sums come back as bf16 in both.");
-  table.Note(compares ? "The peers' rows are not of fp8: theirs stand beside both of ours."
-                      : "No peers: --moe-peers-command puts theirs beside these, such as those of "
+  table.Note(compares ? "The peers' rows are not of fp8: both of ours are compared with theirs."
+                      : "No peers: --moe-peers-command adds theirs to the table, such as those of "
                         "tests/bench/moe_peer.py.");
   run.report->Add(std::move(table));
   return absl::OkStatus();

@@ -87,7 +87,7 @@ absl::Status NormSteps(const Run& run) {
   IRIS_ASSIGN_OR_RETURN(const auto team, ToAbsl(context.Split(static_cast<int>(context.rank()))));
   IRIS_ASSIGN_OR_RETURN(members.alone, ToAbsl(Communicator::Create(context, team)));
   IRIS_ASSIGN_OR_RETURN(Stream stream, ToAbsl(Stream::Create(context)));
-  // Zeros, so that the sums stay what they are, however often they are made.
+  // Areas are zero, so that sums do not change, however often they are computed.
   for (uint8_t* const area : {run.areas.source, run.areas.target}) {
     if (Status status = stream.Fill(area, 0, run.options.bytes); !status.ok()) {
       return ToAbsl(status);

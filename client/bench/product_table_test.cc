@@ -53,7 +53,7 @@ TEST(ProductTableTest, PeersStandBesideAndTheBestDecides) {
   EXPECT_EQ(row["peer ratio"], 0.8);
   EXPECT_EQ(row["k"], 256);
   EXPECT_EQ(table["rows"][1]["peer ratio"], 2.0);
-  // What was asked for by name is no promise.
+  // A variant that was requested by name does not count.
   EXPECT_THAT(behind, ElementsAre("matmul_all_reduce on 4, 64x128x256 (0.800, b two)"));
   EXPECT_THAT(table["notes"].dump(), HasSubstr("below 1.0: 1 of 1 rows"));
   EXPECT_THAT(table["notes"].dump(), HasSubstr("1 figures of peers are of"));

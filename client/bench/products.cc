@@ -341,7 +341,7 @@ absl::StatusOr<std::vector<ProductFigure>> MeasureProducts(
     for (const uint64_t dimension : {shape.m, shape.n, shape.k}) {
       if (dimension < options.ranks || dimension > ops::kMaxDimension) {
         return absl::InvalidArgumentError(absl::StrCat(
-            "a product of ", shape.m, "x", shape.n, "x", shape.k, " on ", options.ranks,
+            "a GEMM of ", shape.m, "x", shape.n, "x", shape.k, " on ", options.ranks,
             " ranks: each dimension is from the number of ranks to ", ops::kMaxDimension));
       }
     }

@@ -37,7 +37,7 @@ class Rank {
   uint32_t rank() const { return device_context().rank; }
   uint32_t n_ranks() const { return device_context().n_ranks; }
 
-  // Collective: what rank 0 says.
+  // Returns rank 0's value on all ranks. Collective.
   absl::StatusOr<bool> Agree(bool value);
 };
 

@@ -15,11 +15,11 @@ namespace iris::bench {
 // copy engine are passed over without Config::symmetric, so those that won without it follow them.
 std::vector<CollectiveRule> MakeRules(const std::vector<CollectiveFigure>& figures);
 
-// Lines of products for all operations, rank counts and shapes that were measured, in the order in
-// which they come; figures of what "auto" chose are not looked at. The time in a graph decides. A
-// line cannot tell apart shapes that differ in the k of a sum or in the n of all_gather_matmul: of
-// these the variant wins that was measured of the most of them, and then the one whose times, each
-// divided by the best of its shape, have the least product.
+// Returns lines for GEMMs of all measured operations, rank counts and shapes, in their order,
+// without figures of "auto". The time in a graph decides. A line cannot distinguish shapes that
+// differ in the k of a sum or in the n of all_gather_matmul: of these the variant wins that was
+// measured for most of them, and then the one whose times, each divided by the best of its shape,
+// have the least product.
 std::vector<ProductLine> MakeProductLines(const std::vector<ProductFigure>& figures);
 
 // A line that internal::ParseRules reads as `line`.

@@ -60,7 +60,7 @@ TEST(MakeRulesTest, OfNearlyEqualOnesTheSmallerWins) {
               ElementsAre("all_reduce 64 any two_shot 8 512"));
 }
 
-// What was launched decides who is smaller, what was asked for becomes the rule.
+// The launched blocks decide between equal times; the requested ones become the rule.
 TEST(MakeRulesTest, ARuleSaysWhatWasAskedFor) {
   CollectiveFigure by_size = AllReduce(1024, "packets", 2, 3);
   by_size.what.blocks = by_size.what.threads = 0;

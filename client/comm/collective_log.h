@@ -1,6 +1,6 @@
-// CollectiveLog: what this rank puts on its streams through one communicator, in its control page:
-// for those who look from outside (iris-ctl waits). Costs a look at the clock and some stores of
-// each operation; what does not fit in the page is not told.
+// CollectiveLog: records, in this rank's control page, the operations that this rank puts on its
+// streams through one communicator, for iris-ctl waits. Each operation costs a read of the clock
+// and some stores; operations that do not fit in the page are not recorded.
 //
 // Not thread-safe: one call at a time, as of its communicator. Others of the same page may be used
 // at the same time. Borrows the page.

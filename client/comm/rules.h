@@ -1,5 +1,4 @@
-// Rules that choose variants, as text, so that what was measured on a machine needs no compiler.
-// One rule a line:
+// Rules that choose variants, as text, so that measured results need no compiler. One rule a line:
 //
 //   # operation          members  bytes             variant     blocks  threads  unroll
 //   all_reduce           4        128KiB            packets     0       0

@@ -302,7 +302,7 @@ TEST(ProductRulesTest, TheNearestLineThatReachesDecides) {
   EXPECT_EQ(Choose(rules, 15, 64, 64), ops::Variant::kAuto);
   EXPECT_EQ(Choose(rules, 0, 64, 64), ops::Variant::kAuto);
   EXPECT_EQ(Choose(rules, ~uint64_t{0}, 64, 64), ops::Variant::kAuto);
-  // Of another operation, or of other members.
+  // No line applies to another operation, or to other ranks.
   EXPECT_EQ(Choose(rules, 64, 64, 64, Operation::kMatmulAllScatter), ops::Variant::kAuto);
   EXPECT_EQ(Choose(rules, 64, 64, 64, Operation::kMatmulAllGather, 4), ops::Variant::kAuto);
 }

@@ -54,7 +54,7 @@ class HostContext {
   }
   // "rank 2 (pid 4711, stopped)": for errors about a rank that did not come.
   std::string MissingName(uint32_t rank) const { return window_.status().MissingNames({rank}); }
-  // Null where the job has no trace. Valid as long as the context.
+  // Returns null if the job has no trace. Valid as long as the context.
   TraceRecorder* trace() const { return trace_.get(); }
   // This rank's own page; mapped as long as the context, in its process.
   wire::ControlPage* control_page() { return window_.control_page(rank()); }
@@ -85,8 +85,8 @@ class HostContext {
   };
   absl::StatusOr<Location> Locate(const void* address) const;
 
-  // The peer's copy of something in this rank's heap. Address arithmetic alone: `mine` must be in
-  // this rank's heap.
+  // Returns the address of the peer's copy of an object in this rank's heap. It is address
+  // arithmetic only: `mine` must be in this rank's heap.
   template <typename T>
   T* Translate(uint32_t to, T* mine) const {
     // Unsigned arithmetic wraps: right for peers below this rank.
@@ -94,9 +94,9 @@ class HostContext {
                                 (static_cast<uint64_t>(to) - rank()) * stride_bytes());
   }
 
-  // OK while calls are allowed: kFailedPrecondition in a forked child, and after Leave.
+  // Returns OK while calls are allowed: kFailedPrecondition in a forked child, and after Leave.
   absl::Status Usable() const { return membership_->guard().Usable(); }
-  // False in a forked child.
+  // Returns false in a forked child.
   bool OwnProcess() const { return membership_->guard().OwnProcess(); }
   absl::Status Health() const { return membership_->Health(); }
   absl::Status Leave();

@@ -46,10 +46,10 @@ class AdminClient {
     return Call(&Stub::GetStatus, v1::GetStatusRequest());
   }
 
-  // A listing comes in pages, each of which is a call. `take` gets one after the other as a Reply&,
-  // until there is none, it returns false, or one fails. `job` limits listings that jobs can limit;
-  // empty: all. kNotFound: no such job. kDataLoss: irisd goes in circles, or the listing is longer
-  // than any can be.
+  // Requests the pages of a listing, one call each. `take` gets each page as a Reply&, until there
+  // is none, it returns false, or a call fails. `job` limits listings that jobs can limit; if
+  // empty, all. kNotFound if there is no such job. kDataLoss if irisd repeats pages, or if the
+  // listing is longer than any can be.
   template <typename Request, typename Reply, typename Take>
   absl::Status List(Method<Request, Reply> method, const std::string& job, Take take) {
     Request request;

@@ -44,11 +44,10 @@ class BorrowedHeap {
   // The address of the part for the driver's copies.
   uint64_t address() const { return address_; }
   driver::GpuDriver& driver() const { return *driver_; }
-  // Makes the device current that the memory is on; see GpuDriver::MakeCurrent.
-  // kFailedPrecondition: this process does not see it, and could use the memory by another one
-  // alone.
+  // Makes the memory's device current, as GpuDriver::MakeCurrent does. kFailedPrecondition if this
+  // process does not see that device.
   absl::Status UseDevice() const;
-  // irisd's name of the devices' kind, and of this one.
+  // Return irisd's name for the kind of devices, and for this one.
   const std::string& backend() const { return backend_; }
   const std::string& device_uuid() const { return device_uuid_; }
 

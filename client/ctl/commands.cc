@@ -25,7 +25,7 @@ using Stub = AdminClient::Stub;
 
 constexpr size_t kMaxCommandBytes = 16 << 10;
 
-// 0 if stdout is no terminal, or if the terminal does not say.
+// Returns 0 if stdout is no terminal, or if the terminal does not report its width.
 size_t TerminalColumns() {
   winsize size = {};
   if (isatty(STDOUT_FILENO) == 0 || ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0) return 0;

@@ -17,7 +17,7 @@ namespace {
 // No machine has more, so the kernel is asked with no larger sets.
 constexpr int kMaxCpus = 1 << 20;
 
-// Returns a number that the kernel has for a CPU, or -1.
+// Returns the number in the CPU's topology file `what`, or -1 if there is none.
 int Topology(int cpu, const char* what) {
   std::ifstream file(absl::StrCat("/sys/devices/system/cpu/cpu", cpu, "/topology/", what));
   int value = -1;

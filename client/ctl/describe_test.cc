@@ -52,7 +52,7 @@ struct Listings {
     AddAllocation("weights", 0);
     AddAllocation("iris.sync.3", 0);
   }
-  // To the last job.
+  // Adds to the last job.
   void AddAllocation(const char* name, uint32_t team_id) {
     v1::Allocation* allocation = reply.mutable_jobs()->rbegin()->add_allocations();
     allocation->set_name(name);

@@ -28,10 +28,9 @@ struct Finding {
   std::optional<driver::PairTable> pairs = std::nullopt;
 };
 
-// The ranks of these two jobs are threads of this process. An error says which step failed.
-//
-// Joins two ranks, allocates, writes and reads through the peer's window, meets at barriers, and
-// leaves. The job takes a few MiB of the first two devices for a few milliseconds.
+// Runs a job of two ranks, threads of this process: they allocate, write and read through the
+// peer's window, meet at barriers, and leave. The job takes a few MiB of the first two devices for
+// a few milliseconds. An error says which step failed.
 absl::Status RoundTrip(const std::string& runtime_dir);
 
 // The sum of what all ranks have seen.

@@ -58,7 +58,7 @@ absl::Status RunJob(const std::string& name, const std::string& runtime_dir, uin
     ranks.emplace_back([&, r] { statuses[r] = RunRank(options, r, body); });
   }
   for (std::thread& rank : ranks) rank.join();
-  // A rank that lost its peer says less than the peer.
+  // Prefers another rank's error to kAborted, with which a rank reports only that its peer left.
   absl::Status failed;
   for (const absl::Status& status : statuses) {
     if (!status.ok() && (failed.ok() || absl::IsAborted(failed))) failed = status;
@@ -97,8 +97,8 @@ absl::Status WriteAndRead(Context& context) {
   return During("free", context.Free(*words));
 }
 
-// Writes to all ranks of the world and reads what they write. `area` is zero on all of them before
-// any begins; its first bytes are the counts then.
+// Writes to all ranks of the world and reads their writes. `area` is zero on all of them before any
+// begins; afterwards its first bytes are the counts.
 absl::Status SearchOnStream(const backend::BackendOperations& table, const Context& context,
                             void* area, ccl::LinesSeen* seen) {
   const auto driver = internal::ProcessDriver(context.backend());

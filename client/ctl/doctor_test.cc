@@ -27,7 +27,7 @@ class DoctorTest : public ::testing::Test {
     dir_ = mkdtemp(name);
   }
   ~DoctorTest() override { std::filesystem::remove_all(dir_); }
-  // Root's rights go with its number. True if this was root.
+  // Gives up root's rights for a while. Returns false if this process has none.
   static bool BecomeNobody() {
     if (geteuid() != 0) return false;
     EXPECT_EQ(seteuid(65534), 0);

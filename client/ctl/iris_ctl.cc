@@ -171,8 +171,8 @@ struct Words {
   std::string shell;
 };
 
-// The options that most commands have. They are there twice, before and after the command, so that
-// the help of each command shows those that it has.
+// Adds options that most commands share. Each is added twice, before and after the command, so that
+// the help of a command shows those that apply.
 void AddFormat(CLI::App& app, Words& words) {
   app.add_option("--format", words.format, "How to write it [table]")
       ->option_text("table|json")
@@ -357,7 +357,7 @@ std::string NotUnderstood(const CLI::App& app, const std::string& word) {
 int RefuseWords(const CLI::App& app, const CLI::ParseError& error) {
   if (error.get_exit_code() == 0) return app.exit(error) == 0 ? kExitOk : kExitUsage;
   const std::vector<std::string> words = app.remaining(/*recurse=*/true);
-  // A value of the wrong kind has an error of its own, which says more.
+  // CLI11's own text says more about a value of the wrong kind.
   const bool of_words = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr ||
                         dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
   if (of_words && !words.empty()) return UsageError(NotUnderstood(app, words.front()));

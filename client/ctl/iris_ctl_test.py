@@ -368,7 +368,7 @@ class WithAJob(unittest.TestCase):
 
     def test_allocations(self):
         allocations = {a["name"]: a for a in self.json("allocations")}
-        # Besides what the ranks asked for, irisd shows what it sets aside itself.
+        # irisd also shows its own areas.
         self.assertEqual({name for name in allocations if not name.startswith("iris.")}, {"weights", ""})
         weights = allocations["weights"]
         self.assertEqual((weights["offset_bytes"], weights["dtype"], weights["shape"], weights["team_id"]),
@@ -664,7 +664,7 @@ class AnotherUser(unittest.TestCase):
     NOBODY = 65534
 
     def setUp(self):
-        # Programs and sockets where that user can reach them.
+        # Programs and sockets have to be in a folder that user `nobody` can reach.
         self.folder = tempfile.mkdtemp(prefix="iris-py-", dir="/tmp")
         self.addCleanup(shutil.rmtree, self.folder)
         os.chmod(self.folder, 0o755)
@@ -726,14 +726,14 @@ class AnotherUser(unittest.TestCase):
         for command in (["peek", "same", "0", "0"], ["jobs", "--job", "same"]):
             result = self.ctl_as(self.NOBODY, daemon, *command)
             self.assertEqual((result.returncode, result.stdout), (4, ""), result.stderr)
-        # The same name is another job.
+        # Another user's job of the same name is another job.
         self.start_rank(daemon, end, user=self.NOBODY, group=self.NOBODY, extra_groups=[])
         own = json.loads(self.ctl_as(self.NOBODY, daemon, "jobs", "--format", "json").stdout)
         self.assertEqual([(job["job"], job["uid"]) for job in own], [("same", self.NOBODY)])
         self.assertEqual(self.ctl_as(self.NOBODY, daemon, "peek", "same", "0", "0").returncode, 0)
         everybody = json.loads(ctl(daemon, "jobs", "--format", "json").stdout)
         self.assertEqual(sorted(job["uid"] for job in everybody), [0, self.NOBODY])
-        # Of two jobs of that name, root must say whose.
+        # With two jobs of that name, root must say whose it wants.
         self.assertEqual(ctl(daemon, "peek", "same", "0", "0").returncode, 1)
 
 

@@ -143,7 +143,7 @@ int Split(const CLI::App& app, int argc, char** argv, std::vector<std::string>* 
       }
       const std::string meant = base::DidYouMean(name, known);
       return UsageError(absl::StrCat("unknown option ", name, meant, meant.empty() ? "." : "",
-                                     " What belongs to the program goes behind --; see --help"));
+                                     " The program's own options follow --; see --help"));
     }
     const bool has_value = is_long ? name.size() < word.size() : word.size() > 2;
     if (option->get_items_expected_max() > 0 && !has_value && i < argc) own->push_back(argv[i++]);
@@ -195,7 +195,7 @@ int Main(int argc, char** argv) {
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   app.add_option("--bind", bind,
-                 "cores: deal the cores that iris-run may use to the ranks,\n"
+                 "cores: distribute the cores of iris-run over the ranks,\n"
                  "neighbours and all threads of a core together [none]")
       ->option_text("none|cores")
       ->check(CLI::IsMember({"none", "cores"}));

@@ -152,7 +152,7 @@ class IrisRun(unittest.TestCase):
         for words in (["-np", "2"], ["--np", "2"], ["--np=2"], ["-n2"], ["--ranks", "2"]):
             result = run(*words, "--", "echo", "x")
             self.assertEqual(sorted(result.stdout.splitlines()), ["[0] x", "[1] x"], words)
-        # Behind the program, words are the program's.
+        # Words after the program belong to the program.
         self.assertEqual(run("-np", "1", "echo", "-np", "3").stdout, "[0] -np 3\n")
 
     def test_two_runs_have_different_jobs_and_ranks_of_one_the_same(self):

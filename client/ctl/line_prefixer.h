@@ -23,7 +23,7 @@ class LinePrefixer {
   explicit LinePrefixer(std::string prefix, size_t max_line_bytes = kMaxLineBytes)
       : prefix_(std::move(prefix)), max_line_bytes_(max_line_bytes) {}
 
-  // Takes the next bytes of the stream; appends the lines that they complete to `out`.
+  // Takes the next bytes of the stream, and appends the completed lines to `out`.
   void Append(absl::string_view bytes, std::string* out) {
     while (!bytes.empty()) {
       const size_t room = max_line_bytes_ - partial_.size();

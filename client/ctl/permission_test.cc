@@ -22,7 +22,7 @@ using ::testing::HasSubstr;
 constexpr uid_t kNobody = 65534;
 constexpr gid_t kOtherGroup = 4711;
 
-// Root becomes nobody for as long as this lives; whoever else runs the test stays who he is.
+// Root becomes nobody for as long as this lives; any other user stays the same.
 class AsNobody {
  public:
   AsNobody() {

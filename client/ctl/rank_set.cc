@@ -101,7 +101,7 @@ void RankSet::HandleSignal(int signal) {
   SignalRunning(signal);
 }
 
-// Finds the ranks that have ended, and keeps their pids.
+// Finds the ranks that have ended, and leaves them zombies to keep their pids.
 void RankSet::ReapEnded() {
   std::vector<std::pair<const Process*, siginfo_t>> failures;
   for (Process& process : processes_) {

@@ -1,10 +1,10 @@
-// RankSet: the processes of one iris-run, started together and ended together.
+// RankSet: the processes of one iris-run, which start and end together.
 //
-// Each rank leads its own process group, so what it starts goes with it; a rank dies when iris-run
-// dies, and a guard process then ends the groups. iris-run adopts what leaves its group
-// (PR_SET_CHILD_SUBREAPER) and ends that, too. Ended ranks stay zombies until everything is over:
-// their process group's number cannot become somebody else's. One thread: Run blocks the signals it
-// forwards and reads them from a descriptor. One RankSet per process.
+// Each rank leads its own process group, so processes that it starts end with it. A rank dies when
+// iris-run dies, and a guard process then ends the groups. iris-run adopts processes that leave
+// their group (PR_SET_CHILD_SUBREAPER) and ends them, too. Ended ranks stay zombies until
+// everything is over, so that no other process gets their group's number. One thread: Run blocks
+// the signals it forwards and reads them from a descriptor. One RankSet per process.
 #pragma once
 
 #include <sys/types.h>

@@ -157,7 +157,7 @@ class Trace(unittest.TestCase):
         trace, boxes = trace_schema.check_file(self.path("again"))
         self.assertEqual(sorted(box["name"] for box in boxes), sorted(before))
         self.assertEqual(before.count("put_signal"), 10)
-        # irisd's events are beside it, on the same clock: it died behind all that it told.
+        # irisd's events are on the same clock: the rank died after all its events.
         died = [event for event in trace["traceEvents"] if event["name"] == "rank_dead"]
         self.assertEqual([event["args"]["rank"] for event in died], [3])
         error_ns = 1000 * trace["otherData"]["irisd_error_us"]

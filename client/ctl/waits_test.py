@@ -131,7 +131,7 @@ class Waits(unittest.TestCase):
         self.check(wait, kind, named)
         self.assertIn(wait["number"], (first["number"], first["number"] + 1))
         self.assertEqual(wait["missing"][0]["pid"], pids[2])
-        # Meanwhile another one may have got ahead.
+        # Another rank may be the first in the list by now.
         line = self.ctl("waits", "--job", job).splitlines()[0]
         self.assertRegex(line, rf"^job {job}  {named} #{wait['number']} of 4 ranks.*  ranks? [013,]+ waits? for rank 2 "
                                rf"\(pid {pids[2]}, stopped.*\) since \d+\.\d s$")

@@ -1,4 +1,4 @@
-// DoBench: how long work on a stream takes, over all ranks.
+// DoBench: measures how long work on a stream takes, over all ranks.
 //
 //   const auto run = [&] { return iris::Launch(all, stream, Kernel, ctx, x); };
 //   IRIS_ASSIGN_OR_RETURN(const auto time, iris::DoBench(context, stream, run, {.n_repeat = 10}));
@@ -22,7 +22,7 @@ namespace iris {
 using Microseconds = std::chrono::duration<double, std::micro>;
 
 struct BenchOptions {
-  uint32_t n_warmup = 25;   // runs that do not count, before
+  uint32_t n_warmup = 25;   // runs before, which do not count
   uint32_t n_repeat = 100;  // runs that count; at least 1
   // Called before each run, and not measured: it prepares what a run needs, for example sets sums
   // to zero. Caches are warm unless it overwrites more memory than they hold.
@@ -40,7 +40,7 @@ struct BenchOptions {
 // options.before(), so runs may reuse memory of the heap. When DoBench returns, the results of the
 // last run are complete on all ranks.
 //
-// Errors are the first one of run(), of options.before() and of the stream. kInvalidArgument:
+// Returns the first error of run(), of options.before() and of the stream. kInvalidArgument if
 // n_repeat is 0. If one rank fails, the barriers of the others fail when it leaves the job, and
 // name it. One thread at a time for a context. `stream` must not be captured meanwhile.
 inline StatusOr<Microseconds> DoBench(Context& context, Stream& stream,

@@ -1,4 +1,4 @@
-/* The C API of Iris: what libiris.so exports, and all that it exports.
+/* The C API of Iris: all that libiris.so exports.
  *
  *   iris_context_options options;
  *   iris_context_options_init(&options);
@@ -15,19 +15,19 @@
  * and document them in full: iris_allocate is Context::Allocate, with IRIS_ABORTED for kAborted.
  *
  * Errors. A function that may fail returns an iris_code; IRIS_OK is 0. iris_error_message() says
- * what failed, on what, and what to do; it is of the calling thread's last call that failed. A call
- * that fails changes nothing of what it was given, and none throws, whatever it is given.
+ * what failed, on what, and what to do, for the calling thread's last call that failed. A call that
+ * fails changes none of its arguments, and no call throws.
  *
  * Handles (iris_context, iris_team, iris_stream, ...) are names and not addresses: one that was
  * destroyed, was never made, or is of another kind gives IRIS_INVALID_ARGUMENT. A handle stays
- * known as long as calls on other threads use it. Objects that belong to a context (teams, streams,
- * communicators) end with it, and are used with objects of the same context alone; only an event
- * may tie streams of two.
+ * valid as long as calls on other threads use it. Objects that belong to a context (teams, streams,
+ * communicators) end with it, and are used only with objects of the same context; only an event
+ * may connect streams of two contexts.
  *
  * Structs begin with their size, as the caller's header knows it: set it to sizeof, or let the
- * function of the struct's name and _init do so. A library that knows more fields takes the missing
- * ones as left out. A library that knows fewer takes the struct if what it does not know is zero,
- * and says so otherwise.
+ * function of the struct's name and _init do so. A library with more fields treats the missing ones
+ * as left out. A library with fewer fields takes the struct if those that it lacks are zero, and
+ * returns an error otherwise.
  *
  * Strings are in UTF-8 and end with a zero; null means left out. Times are nanoseconds. Addresses
  * of the heap are those of this process. Functions are thread-safe unless they say otherwise; those
@@ -50,7 +50,7 @@ extern "C" {
 #define IRIS_VERSION_MINOR 2
 #define IRIS_VERSION (IRIS_VERSION_MAJOR * 1000 + IRIS_VERSION_MINOR)
 
-/* The layout of what the library hands to kernels, which must be compiled with the same one. */
+/* The layout of the structs that kernels get; they must be compiled with the same one. */
 #define IRIS_DEVICE_ABI 1
 
 #define IRIS_EXPORT __attribute__((visibility("default")))
@@ -137,7 +137,7 @@ typedef struct iris_launcher {
 } iris_launcher;
 
 /* Reads the environment. IRIS_INVALID_ARGUMENT names the variable that is wrong or missing;
- * IRIS_UNIMPLEMENTED: the job has ranks on other nodes. */
+ * IRIS_UNIMPLEMENTED if the job has ranks on other nodes. */
 IRIS_EXPORT iris_code iris_launcher_read(iris_launcher* out);
 
 /* Contexts. */
@@ -154,7 +154,7 @@ typedef struct iris_context_options {
   int32_t n_ranks;
   int32_t local_rank;
   int32_t prealloc;        /* not 0: reserve all pages now */
-  uint64_t heap_bytes;     /* per rank; 1 GiB if nobody says */
+  uint64_t heap_bytes;     /* per rank; 1 GiB by default */
   uint64_t max_heap_bytes; /* address space to grow into; 0: four times heap_bytes */
   const char* device_uuid; /* null: device number local_rank mod the number of devices */
   const char* runtime_dir; /* null: IRIS_RUNTIME_DIR, else /run/iris, else $XDG_RUNTIME_DIR/iris */
@@ -169,7 +169,7 @@ IRIS_EXPORT void iris_context_options_init_sized(iris_context_options* options, 
    (void)((options)->header_version = IRIS_VERSION))
 
 /* Joins the job as iris::Context::Create does. Collective over the job's ranks.
- * IRIS_FAILED_PRECONDITION, too: the process is a forked child. */
+ * IRIS_FAILED_PRECONDITION also if the process is a forked child. */
 IRIS_EXPORT iris_code iris_context_create(const iris_context_options* options, iris_context** out);
 /* Leaves the job and unmaps the heaps. Not collective: peers that wait get IRIS_ABORTED. */
 IRIS_EXPORT iris_code iris_context_destroy(iris_context* context);
@@ -220,7 +220,7 @@ IRIS_EXPORT iris_code iris_context_peer_pid(iris_context* context, uint32_t rank
 IRIS_EXPORT iris_code iris_context_get_device(iris_context* context, void* device_context,
                                               size_t bytes);
 
-/* Finds the rank and the offset of an address. IRIS_INVALID_ARGUMENT: it is in no heap. */
+/* Finds the rank and the offset of an address. IRIS_INVALID_ARGUMENT if it is in no heap. */
 IRIS_EXPORT iris_code iris_locate(iris_context* context, const void* address, uint32_t* rank,
                                   uint64_t* offset_bytes);
 
@@ -279,12 +279,12 @@ IRIS_EXPORT iris_code iris_free(iris_context* context, const iris_allocation* al
 /* Adds at least `bytes` bytes to every heap. Collective over all ranks. */
 IRIS_EXPORT iris_code iris_grow(iris_context* context, uint64_t bytes);
 
-/* Allocates a range of this rank's heap alone, as iris::Context::AllocateLocal. Not collective. */
+/* Allocates a range of this rank's heap only, as iris::Context::AllocateLocal. Not collective. */
 IRIS_EXPORT iris_code iris_allocate_local(iris_context* context,
                                           const iris_allocate_options* options,
                                           iris_allocation* out);
 /* Names an allocation that iris_allocate_local or iris_register made without a name, so that others
- * can open it. Not collective. IRIS_FAILED_PRECONDITION: it has a name already. */
+ * can open it. Not collective. IRIS_FAILED_PRECONDITION if it has a name already. */
 IRIS_EXPORT iris_code iris_publish_local(iris_context* context, const iris_allocation* allocation,
                                          const char* name);
 /* Makes options->bytes bytes of this process's own memory, at `memory`, available to other ranks,
@@ -300,8 +300,8 @@ IRIS_EXPORT iris_code iris_register_symmetric(iris_context* context, iris_team* 
 IRIS_EXPORT iris_code iris_is_symmetric(iris_context* context, const void* address, uint64_t bytes,
                                         int32_t* out);
 
-/* Makes iris_torch_malloc take memory from this context's heap from now on; from none if the
- * context is null. `device` is torch's number of the context's device. Not collective. A process
+/* Makes iris_torch_malloc take memory from this context's heap from now on, or from none if it is
+ * null. `device` is torch's number of the context's device. Not collective. A process
  * has one such context, that of the last call. */
 IRIS_EXPORT iris_code iris_torch_use(iris_context* context, int32_t device);
 /* Allocates as iris_allocate_local does without a name, for any thread and any stream. torch's
@@ -360,7 +360,7 @@ IRIS_EXPORT iris_code iris_copy_async(void* to, const void* from, uint64_t bytes
                                       iris_stream* stream);
 IRIS_EXPORT iris_code iris_fill_async(void* to, int32_t byte, uint64_t bytes, iris_stream* stream);
 
-/* Records what is put on the stream, instead of running it, until iris_capture_end. */
+/* Until iris_capture_end, records work put on the stream instead of running it. */
 IRIS_EXPORT iris_code iris_capture_begin(iris_stream* stream);
 IRIS_EXPORT iris_code iris_capture_end(iris_stream* stream, iris_graph** out);
 IRIS_EXPORT iris_code iris_graph_launch(iris_graph* graph, iris_stream* stream);
@@ -376,7 +376,7 @@ IRIS_EXPORT iris_code iris_event_wait(iris_stream* stream, iris_event* event);
 IRIS_EXPORT iris_code iris_event_elapsed(iris_event* from, iris_event* to, uint64_t* out_ns);
 
 /* Memory outside any heap: of the device, or of the host at an address that kernels can use, too.
- * IRIS_RESOURCE_EXHAUSTED: there is not enough. Freeing null does nothing. */
+ * IRIS_RESOURCE_EXHAUSTED if there is not enough. Freeing null does nothing. */
 IRIS_EXPORT iris_code iris_malloc_device(iris_context* context, uint64_t bytes, void** out);
 IRIS_EXPORT iris_code iris_free_device(iris_context* context, void* memory);
 IRIS_EXPORT iris_code iris_malloc_host(iris_context* context, uint64_t bytes, void** out);
@@ -419,7 +419,7 @@ IRIS_EXPORT iris_code iris_prepare_signals(iris_context* context);
 typedef struct iris_comm_options {
   size_t size;
   const char* name; /* null, or as in iris::ccl::CommunicatorOptions, like all fields */
-  uint32_t blocks;  /* 0 everywhere: what suits the device */
+  uint32_t blocks;  /* 0, as below: a value that suits the device */
   uint32_t block_threads;
   uint32_t max_blocks;
   uint32_t packet_blocks;
@@ -435,7 +435,7 @@ typedef struct iris_comm_options {
 /* Makes a communicator, with the errors of iris::ccl::Communicator::Create. Collective. */
 IRIS_EXPORT iris_code iris_comm_create(iris_context* context, iris_team* team,
                                        const iris_comm_options* options, iris_comm** out);
-/* Collective over the team: gives the workspace back. Synchronize streams first. */
+/* Frees the workspace. Collective over the team. Synchronize streams first. */
 IRIS_EXPORT iris_code iris_comm_release(iris_comm* comm);
 /* Not collective: without iris_comm_release before, the workspace stays until the job ends. */
 IRIS_EXPORT iris_code iris_comm_destroy(iris_comm* comm);
@@ -486,7 +486,7 @@ IRIS_EXPORT iris_code iris_all_to_all_v(iris_comm* comm, const void* in, const u
 IRIS_EXPORT iris_code iris_broadcast(iris_comm* comm, const void* in, void* out, uint64_t count,
                                      iris_dtype dtype, uint32_t root, iris_stream* stream,
                                      int32_t variant);
-/* Only the two ranks call. */
+/* Only the sender and the receiver call these. */
 IRIS_EXPORT iris_code iris_send(iris_comm* comm, const void* in, uint64_t count, iris_dtype dtype,
                                 uint32_t to, iris_stream* stream);
 IRIS_EXPORT iris_code iris_recv(iris_comm* comm, void* out, uint64_t count, iris_dtype dtype,
@@ -495,8 +495,8 @@ IRIS_EXPORT iris_code iris_recv(iris_comm* comm, void* out, uint64_t count, iris
 IRIS_EXPORT iris_code iris_send_recv(iris_comm* comm, const void* in, uint64_t count, uint32_t to,
                                      void* out, uint64_t out_count, uint32_t from, iris_dtype dtype,
                                      iris_stream* stream);
-/* Collect iris_send and iris_recv between the two, and start them all at once, as
- * iris::ccl::Communicator::GroupStart says. */
+/* Collect the iris_send and iris_recv calls between the two functions, and start them all at once,
+ * as iris::ccl::Communicator::GroupStart says. */
 IRIS_EXPORT iris_code iris_group_start(iris_comm* comm);
 IRIS_EXPORT iris_code iris_group_end(iris_comm* comm);
 /* Makes the stream wait until the streams of all ranks of the team have reached the barrier. */
@@ -515,25 +515,25 @@ IRIS_EXPORT iris_code iris_comm_reset(iris_comm* comm);
  * Not collective: each rank starts, stops and writes its own trace. */
 
 /* Drops earlier events and starts the trace: for limit_ns, or until iris_trace_stop if that is 0.
- * IRIS_FAILED_PRECONDITION: the job has no room for a trace, or a trace is on already.
- * IRIS_DEADLINE_EXCEEDED: the device is too busy to report its clock; the trace is off then. */
+ * IRIS_FAILED_PRECONDITION if the job has no room for a trace, or if a trace is on already.
+ * IRIS_DEADLINE_EXCEEDED if the device is too busy to report its clock; the trace is off then. */
 IRIS_EXPORT iris_code iris_trace_start(iris_context* context, int64_t limit_ns);
-/* Stops the trace, whose events stay until the next start. IRIS_FAILED_PRECONDITION: none is on. */
+/* Stops the trace. Its events stay until the next start. IRIS_FAILED_PRECONDITION if none is on. */
 IRIS_EXPORT iris_code iris_trace_stop(iris_context* context);
 /* Writes the events from the start to the stop, or to now if the trace is on. Synchronize streams
  * first: kernels that still run are missing in it. "%r" in the path becomes the rank.
- * IRIS_FAILED_PRECONDITION: no trace was started. IRIS_NOT_FOUND and IRIS_UNAVAILABLE name the file
- * and the reason. */
+ * IRIS_FAILED_PRECONDITION if no trace was started. IRIS_NOT_FOUND and IRIS_UNAVAILABLE name the
+ * file and the reason. */
 IRIS_EXPORT iris_code iris_trace_write(iris_context* context, const char* path);
 /* Record a span of the host, as iris::HostSpan: the first call returns its begin, or 0 while no
  * trace is on, and the second records the span until now. A begin of 0 is not recorded. Spans may
- * nest; iris-ctl does not see them. IRIS_INVALID_ARGUMENT: the name is not valid, or the begin is
- * later than now. */
+ * nest; iris-ctl does not see them. IRIS_INVALID_ARGUMENT if the name is not valid, or if the begin
+ * is later than now. */
 IRIS_EXPORT iris_code iris_trace_span_begin(iris_context* context, uint64_t* out);
 IRIS_EXPORT iris_code iris_trace_span_end(iris_context* context, uint64_t begin, const char* name);
 /* Merges `n_paths` files, of ranks of one job, into one file on one clock. It needs no context.
  * IRIS_INVALID_ARGUMENT names the file that is no trace of Iris or does not belong with the others.
- * IRIS_NOT_FOUND, IRIS_UNAVAILABLE: as above. */
+ * IRIS_NOT_FOUND and IRIS_UNAVAILABLE name the file and the reason. */
 IRIS_EXPORT iris_code iris_trace_merge(const char* const* paths, size_t n_paths, const char* out);
 
 /* GEMMs fused with a collective. <iris/ops.h> says what each does, and which memory it takes. */
@@ -583,7 +583,7 @@ typedef struct iris_matmul {
   uint64_t ldd;
 } iris_matmul;
 
-/* How a call runs. */
+/* Says how a call runs. */
 typedef struct iris_matmul_plan {
   size_t size;
   int32_t variant; /* IRIS_MATMUL_FUSED, ... */
@@ -609,7 +609,7 @@ IRIS_EXPORT iris_code iris_matmul_launch(iris_comm* comm, const iris_matmul* cal
                                          iris_stream* stream);
 
 /* MoE dispatch and combine. <iris/moe.h> says what they do, which memory they take, and what each
- * field is. A config is the same on all members. */
+ * field is. A config is the same on all ranks. */
 typedef struct iris_moe_config {
   size_t size;
   uint32_t n_experts;
@@ -625,9 +625,9 @@ typedef struct iris_moe_config {
 /* The memory that a config needs on one rank. */
 typedef struct iris_moe_sizes {
   size_t size;
-  uint64_t workspace_bytes; /* the same on all members */
+  uint64_t workspace_bytes; /* the same on all ranks */
   uint64_t max_rows;
-  uint32_t first_expert; /* of this member */
+  uint32_t first_expert; /* of this rank */
   uint32_t local_experts;
   uint64_t scale_columns; /* of a row; 0 if rows are not of IRIS_F8E4M3 */
   uint64_t rows_at_bytes; /* row sources[i] begins here plus sources[i] * row_stride_bytes */
@@ -637,17 +637,17 @@ typedef struct iris_moe_sizes {
 
 typedef struct iris_moe_dispatch_call {
   size_t size;
-  /* Of the heap, at the same offset on all members; aligned to 256. What was there before may pass
-   * for a dispatch: fill the first 256 bytes with 0 before the first call, so that a combine which
-   * comes too early is told. */
+  /* In the heap, at the same offset on all ranks; aligned to 256. Fill the first 256 bytes with 0
+   * before the first call: old bytes may look like a dispatch, and a combine that comes too early
+   * would then get no error. */
   void* workspace;
-  uint32_t tokens;      /* of this member: 0 to max_tokens */
+  uint32_t tokens;      /* of this rank: 0 to max_tokens */
   int32_t id_dtype;     /* IRIS_I32 or IRIS_I64 */
   const void* x;        /* [tokens, hidden] */
   const void* x_scales; /* [tokens, scale_columns] of float; only if in_dtype is IRIS_F8E4M3 */
   const void* ids;      /* [tokens, top_k]; -1: no expert */
   const void* weights;  /* [tokens, top_k] of float; null: all are 1 */
-  /* What is received. What is null is not written. */
+  /* Outputs. Those that are null are not written. */
   void* rows;    /* [max_rows, hidden] */
   void* scales;  /* [max_rows, scale_columns] of float */
   void* counts;  /* [local_experts] of int32_t */
@@ -667,7 +667,7 @@ typedef struct iris_moe_combine_call {
   void* out;     /* [tokens, hidden] */
 } iris_moe_combine_call;
 
-/* Computes the sizes for the rank with place `index` in a team of n_members. IRIS_INVALID_ARGUMENT
+/* Computes the sizes for the rank at `index` in a team of n_members. IRIS_INVALID_ARGUMENT
  * says what is wrong with the config. */
 IRIS_EXPORT iris_code iris_moe_get_sizes(iris_context* context, uint32_t n_members, uint32_t index,
                                          const iris_moe_config* config, iris_moe_sizes* out);
@@ -735,7 +735,7 @@ typedef struct iris_norm {
   uint64_t out_stride;
 } iris_norm;
 
-/* How a call runs. */
+/* Says how a call runs. */
 typedef struct iris_norm_plan {
   size_t size;
   int32_t variant; /* IRIS_NORM_PACKETS, ... */
@@ -754,11 +754,11 @@ typedef int32_t iris_fill_kind;
 enum {
   IRIS_FILL_VALUE = 0,    /* every element is one value */
   IRIS_FILL_ARANGE = 1,   /* start + i step, as torch's arange: computed in double, rounded once */
-  IRIS_FILL_LINSPACE = 2, /* `steps` numbers from start to end, both of which are in it */
+  IRIS_FILL_LINSPACE = 2, /* `steps` numbers from start to end, both included */
   IRIS_FILL_RAND = 3,     /* evenly distributed in [0, 1) */
   IRIS_FILL_UNIFORM = 4,  /* evenly distributed in [start, end); all start if they are equal */
   IRIS_FILL_RANDN = 5,    /* normally distributed, with mean 0 and variance 1 */
-  IRIS_FILL_RANDINT = 6   /* whole numbers from whole_start to whole_end, both of which are in it */
+  IRIS_FILL_RANDINT = 6   /* whole numbers from whole_start to whole_end, both included */
 };
 
 /* A sequence, and the part of it that is written. Random numbers are a function of (seed, call,
@@ -828,15 +828,15 @@ typedef struct iris_tensor_info {
   uint32_t team_id;      /* that allocated it */
   int32_t contiguous;    /* not 0: elements are consecutive, in row-major order */
   int32_t symmetric;     /* not 0: in the heap; 0: of another library (iris_tensor_from_dlpack) */
-  const char* name;      /* null: none. Valid as long as the handle */
+  const char* name;      /* null if none; valid as long as the handle */
 } iris_tensor_info;
 
 /* Allocates a contiguous tensor in the heap, as iris_allocate does, and fills it if the options say
  * so. Collective over the team. */
 IRIS_EXPORT iris_code iris_tensor_create(iris_context* context, iris_team* team,
                                          const iris_tensor_options* options, iris_tensor** out);
-/* IRIS_FAILED_PRECONDITION, from this and all following functions: the tensor was freed, or its
- * context was left. */
+/* This and all following functions return IRIS_FAILED_PRECONDITION if the tensor was freed, or if
+ * its context was left. */
 IRIS_EXPORT iris_code iris_tensor_get_info(iris_tensor* tensor, iris_tensor_info* out);
 /* Frees the memory of a tensor, given any view of it, as iris::Tensor::Free. Collective over the
  * team that created it. */
@@ -844,17 +844,17 @@ IRIS_EXPORT iris_code iris_tensor_free(iris_tensor* tensor);
 /* Not collective. */
 IRIS_EXPORT iris_code iris_tensor_destroy(iris_tensor* tensor);
 
-/* Views. Not collective, and nothing is copied. Negative indices and ends count from the back, as
- * in Python. */
+/* Views are not collective, and copy nothing. Negative indices and ends count from the back, as in
+ * Python. */
 
-/* Makes a view of another rank's copy. IRIS_OUT_OF_RANGE: no such rank. IRIS_INVALID_ARGUMENT: the
- * rank has no copy of the tensor. */
+/* Makes a view of another rank's copy. IRIS_OUT_OF_RANGE if there is no such rank.
+ * IRIS_INVALID_ARGUMENT if the rank has no copy of the tensor. */
 IRIS_EXPORT iris_code iris_tensor_at(iris_tensor* tensor, uint32_t rank, iris_tensor** out);
 /* Selects the elements start, start + step, ... before stop of one dimension. Ends beyond the
  * dimension are cut to it. The step is at least 1. */
 IRIS_EXPORT iris_code iris_tensor_slice(iris_tensor* tensor, uint32_t dim, int64_t start,
                                         int64_t stop, int64_t step, iris_tensor** out);
-/* Selects one element, and drops the dimension. IRIS_OUT_OF_RANGE: it has no such element. */
+/* Selects one element, and drops the dimension. IRIS_OUT_OF_RANGE if it has no such element. */
 IRIS_EXPORT iris_code iris_tensor_select(iris_tensor* tensor, uint32_t dim, int64_t index,
                                          iris_tensor** out);
 /* Gives a contiguous tensor another shape with as many elements; one size may be -1. */
@@ -871,8 +871,8 @@ IRIS_EXPORT iris_code iris_tensor_permute(iris_tensor* tensor, uint32_t n_dims,
 IRIS_EXPORT iris_code iris_tensor_fill(iris_tensor* tensor, const iris_fill_options* options,
                                        iris_stream* stream);
 /* Copy from and to consecutive elements in host memory, and wait until that is done. Each
- * contiguous row is one copy, so strided elements are slow. IRIS_INVALID_ARGUMENT: another dtype,
- * or another number of bytes, than the tensor has. */
+ * contiguous row is one copy, so strided elements are slow. IRIS_INVALID_ARGUMENT if the tensor has
+ * another dtype, or another number of bytes. */
 IRIS_EXPORT iris_code iris_tensor_from_host(iris_tensor* tensor, const void* data, uint64_t bytes,
                                             iris_dtype dtype, iris_stream* stream);
 IRIS_EXPORT iris_code iris_tensor_to_host(iris_tensor* tensor, void* data, uint64_t bytes,

@@ -50,21 +50,21 @@ namespace iris::ccl {
 // Options, the same on all ranks of the team. 0 means a value that suits the device.
 struct CommunicatorOptions {
   std::string name{};          // of the workspace, as iris-ctl shows it; unique, or empty
-  uint32_t blocks = 0;         // of each operation, instead of what the table says
-  uint32_t block_threads = 0;  // likewise
-  uint32_t max_blocks = 0;     // what the workspace has room for, and of the device at most so many
-  uint32_t packet_blocks = 0;  // of kPackets
-  uint64_t packet_bytes = 0;   // of data, each block and member, at a time; a multiple of 16
+  uint32_t blocks = 0;         // of each operation, instead of the table's
+  uint32_t block_threads = 0;  // of each block, instead of the table's
+  uint32_t max_blocks = 0;     // the most that the workspace has room for, and on the device
+  uint32_t packet_blocks = 0;  // the most for kPackets
+  uint64_t packet_bytes = 0;   // at a time, for each block and rank; a multiple of 16
   uint64_t stage_bytes = 0;    // of each block, twice
   std::chrono::nanoseconds timeout{0};  // 0: the context's
   // Compares the calls of all ranks before any data moves, at the cost of a round, instead of only
   // after a rank has waited for long. IRIS_CCL_CHECK=1 in the environment does so, too.
   bool check_calls = false;
-  bool symmetric = false;  // a promise: buffers in the heap have the same offset on all members
+  bool symmetric = false;  // a promise: buffers in the heap have the same offset on all ranks
   // A table of variants for collectives and GEMMs (iris/ops.h), as iris_bench tune writes it.
   // Collectives use the built-in table if this has no line of them.
   std::string rules{};
-  uint64_t matmul_bytes = 0;  // of workspace for products of matrices: see iris/ops.h
+  uint64_t matmul_bytes = 0;  // of workspace for GEMMs: see iris/ops.h
 };
 
 class Communicator {
@@ -72,10 +72,10 @@ class Communicator {
   // Makes an empty communicator: every call fails.
   Communicator() = default;
 
-  // Collective over the team. kInvalidArgument: options that are not valid. kFailedPrecondition:
-  // this rank is not in the team, or there is no library for irisd's backend. kResourceExhausted:
-  // the other communicators of this process leave no blocks of the device for it; the message lists
-  // them. kDeadlineExceeded: running operations of those wait for another rank, so let all ranks
+  // Collective over the team. kInvalidArgument if the options are not valid. kFailedPrecondition if
+  // this rank is not in the team, or if there is no library for irisd's backend. kResourceExhausted
+  // if the other communicators of this process leave no blocks of the device; the message lists
+  // them. kDeadlineExceeded if running operations of those wait for another rank, so let all ranks
   // make their communicators first. Other errors are those of Context::Allocate.
   static StatusOr<Communicator> Create(const Context& context,
                                        const CommunicatorOptions& options = {}) {
@@ -184,7 +184,7 @@ class Communicator {
     return iris::impl::FromC(
         iris_broadcast(get(), in, out, count, C(type), root, stream.get(), C(variant)));
   }
-  // Only the two ranks call, each the one that names the other. Send waits on its stream for Recv.
+  // Only the sender and the receiver call these. Send waits on its stream for Recv.
   Status Send(const void* in, uint64_t count, DType type, uint32_t to, Stream& stream) {
     return iris::impl::FromC(iris_send(get(), in, count, C(type), to, stream.get()));
   }
@@ -203,8 +203,8 @@ class Communicator {
     return iris::impl::FromC(
         iris_send_recv(get(), in, count, to, out, out_count, from, C(type), stream.get()));
   }
-  // Between the two, Send and Recv on this communicator, all on one stream, are kept. GroupEnd
-  // starts them all at once, so that all members may send first:
+  // Between GroupStart and GroupEnd, Send and Recv on this communicator, all on one stream, are
+  // kept. GroupEnd starts them all at once, so that all ranks may send first:
   //
   //   comm.GroupStart();
   //   for (uint32_t peer : peers) {
@@ -214,8 +214,8 @@ class Communicator {
   //   iris::Status status = comm.GroupEnd();
   //
   // Several messages from one rank to another arrive in the order of the calls. If a call of the
-  // group failed, GroupEnd starts none and gives that error, so that the others need not be looked
-  // at. What is received must not overlap with another buffer of the group. Other operations are
+  // group failed, GroupEnd starts none and returns that error, so the other results need no check.
+  // A receive buffer must not overlap with another buffer of the group. Other operations are
   // refused with kFailedPrecondition until GroupEnd.
   Status GroupStart() { return iris::impl::FromC(iris_group_start(get())); }
   Status GroupEnd() { return iris::impl::FromC(iris_group_end(get())); }
@@ -279,13 +279,13 @@ class Communicator {
     return SendRecv(in, count, to, out, out_count, from, Typed<T>(), stream);
   }
 
-  // The first failure of an operation, as far as the streams have come, with the operation and its
-  // number. kDeadlineExceeded names the ranks that did not come, kAborted names rank and pid of who
-  // died; kInvalidArgument names a rank that called something else than most, and both calls in
-  // full, on all ranks alike. It stays until Reset.
+  // Returns the first failure of an operation, as far as the streams have come, with the operation
+  // and its number. kDeadlineExceeded names the ranks that did not come, kAborted the rank and pid
+  // that died, and kInvalidArgument a rank whose call differs from most others', with both calls in
+  // full. All ranks get the same error, until Reset.
   Status Check() const { return iris::impl::FromC(iris_comm_check(get())); }
   // Returns a word that kernels can read, too. It is not 0 once an operation has failed, so that
-  // later kernels can skip its results. Null if this is empty. Valid as long as the communicator.
+  // later kernels can skip its results. Valid as long as the communicator; null if this is empty.
   const uint64_t* error_word() const {
     const uint64_t* word = nullptr;
     (void)iris_comm_error_word(get(), &word);

@@ -67,8 +67,8 @@ struct OpenedArray : Opened {
   T* symmetric() const { return static_cast<T*>(symmetric_address); }
 };
 
-// Where the time of Create went, for benchmarks and logs. An indented entry is part of the entry
-// above it.
+// Says where the time of Create went, for benchmarks and logs. An indented entry is part of the
+// entry above it.
 struct CreateTimings {
   std::chrono::nanoseconds connect{0};     // session handshake and first answer
   std::chrono::nanoseconds device{0};      // vendor's library and the device's context
@@ -154,9 +154,9 @@ class Context {
 
   // Connects to irisd, joins the job, maps every peer's heap, and makes the rank's device the
   // calling thread's current one. Collective over the job's ranks. kUnavailable names the socket
-  // and says how to start irisd. kFailedPrecondition: this program's kernels or headers do not fit
-  // irisd or libiris.so; the message says which ones do. Leave `kernels` out: its default is that
-  // of the calling program.
+  // and says how to start irisd. kFailedPrecondition if this program's kernels or headers do not
+  // fit irisd or libiris.so; the message says which ones. Leave `kernels` out: its default is the
+  // calling program's backend.
   static StatusOr<Context> Create(const ContextOptions& from = {},
                                   const char* kernels = IRIS_IMPL_KERNELS) {
     iris_context_options options;
@@ -187,8 +187,8 @@ class Context {
     return context;
   }
 
-  // Destroying it leaves the job and unmaps in reverse order, and ends the streams and
-  // communicators that were made with it. Not collective: peers that still wait for this rank get
+  // The destructor leaves the job, unmaps in reverse order, and ends the streams and communicators
+  // that were made with the context. Not collective: peers that still wait for this rank get
   // kAborted.
 
   uint32_t rank() const { return info_.rank; }
@@ -198,9 +198,9 @@ class Context {
   uint64_t epoch() const { return info_.epoch; }
   std::string device_uuid() const { return Text(info_.device_uuid); }
   uint32_t device_index() const { return info_.device_index; }  // irisd's number of it
-  // The number of ranks on the device that most ranks of the job share.
+  // Returns the number of ranks on the device that most ranks of the job share.
   uint32_t ranks_per_device() const { return info_.ranks_per_device; }
-  // The backend of the heap's memory: "emu", or the name of a GPU driver.
+  // Returns the backend of the heap's memory: "emu", or the name of a GPU driver.
   std::string backend() const { return Text(info_.backend); }
   uint64_t heap_bytes() const { return Info().heap_bytes; }  // grows
   uint64_t stride_bytes() const { return info_.stride_bytes; }
@@ -236,15 +236,15 @@ class Context {
     return timings;
   }
 
-  // The value that kernels take. It is valid as long as the context, also when heaps grow.
+  // Returns the value that kernels take. It is valid as long as the context, even if heaps grow.
   const DeviceContext& device_context() const { return device_; }
   const Team& world() const { return world_; }
 
   // Collective over the team. Memory is not cleared: a fresh heap is zero, and a reused range holds
-  // its old bytes. kInvalidArgument: the ranks asked for different things; the message says which
-  // rank asked for what. kResourceExhausted: no room, also after growth. kDeadlineExceeded names
-  // the ranks that did not call. kAborted: a rank died, hung up or left. Each error consumes the
-  // call on every rank, so ranks stay in step.
+  // its old bytes. kInvalidArgument if the ranks asked for different things; the message says which
+  // rank asked for what. kResourceExhausted if there is no room, even after growth.
+  // kDeadlineExceeded names the ranks that did not call. kAborted if a rank died, hung up or left.
+  // Each error consumes the call on every rank, so ranks stay in step.
   StatusOr<Allocation> Allocate(const AllocateOptions& options, const Team& team = {}) {
     return Make(options, [&](const iris_allocate_options* from, iris_allocation* out) {
       return iris_allocate(get(), team.handle, from, out);
@@ -257,10 +257,10 @@ class Context {
                         [&](const AllocateOptions& options) { return Allocate(options, team); });
   }
 
-  // Allocates a range of this rank's heap alone. Not collective. The same offset stays unused in
-  // the other heaps. The range ends with Free, or with the job. With a name, it is cleared and
-  // other ranks can open it; without one, it holds its old bytes, and others can open it after
-  // Publish. kAlreadyExists: this rank, or a team, has a live allocation of that name.
+  // Allocates a range of this rank's heap only. Not collective. The same offset stays unused in the
+  // other heaps. The range ends with Free, or with the job. With a name, it is cleared and other
+  // ranks can open it; without one, it holds its old bytes, and others can open it after Publish.
+  // kAlreadyExists if this rank, or a team, has a live allocation of that name.
   StatusOr<Allocation> AllocateLocal(const AllocateOptions& options) {
     return Make(options, [&](const iris_allocate_options* from, iris_allocation* out) {
       return iris_allocate_local(get(), from, out);
@@ -274,14 +274,14 @@ class Context {
 
   // Makes this process's own memory available to other ranks, which open it and put into it as if
   // AllocateLocal had made it. Not collective. The owner uses the memory where it is: the result
-  // has that address. Other ranks map the whole physical allocations that it lies in. The memory
+  // has that address. Other ranks map the whole physical allocations that contain it. The memory
   // must be mapped from allocations of the platform's virtual memory management on the context's
   // device that can be exported as a POSIX descriptor; on emulated devices, it must be a shared
-  // mapping of a memfd. The programming model names the calls. kInvalidArgument: it is other
-  // memory, such as that of the platform's plain allocation function; the message says what to do.
-  // kResourceExhausted: registered memory takes a range above the heap, in the address space that
-  // the heap may grow into, and that is too small. Free ends the registration; keep the memory
-  // mapped until then. The alignment in `options` is ignored.
+  // mapping of a memfd. The programming model names the calls. kInvalidArgument for other memory,
+  // such as that of the platform's plain allocation function; the message says what to do.
+  // kResourceExhausted if the address space that the heap may grow into is too small, since
+  // registered memory takes a range there. Free ends the registration; keep the memory mapped until
+  // then. The alignment in `options` is ignored.
   StatusOr<Allocation> Register(void* memory, const AllocateOptions& options) {
     return Make(options, [&](const iris_allocate_options* from, iris_allocation* out) {
       return iris_register(get(), memory, from, out);
@@ -293,18 +293,18 @@ class Context {
                         [&](const AllocateOptions& options) { return Register(memory, options); });
   }
 
-  // Makes memory of each rank's own, of the same size, symmetric: it gets one offset on all ranks
-  // of the team, above the heap, as if Allocate had allocated it. Collective over the team. The
-  // result has the address of a second mapping of the same memory: pass it to kernels, Put, Get,
-  // signals, atomics, and collectives of this team or of a part of it. On a GPU, one kernel that
-  // writes through one of the two addresses may read stale bytes through the other: use one address
-  // within a kernel, or the fence that the programming model describes. Later kernels and copies
-  // see every write. The same memory can be shared as for Register; its offset from a multiple of
-  // the device's granularity must be the same on all ranks. An error is the same on all ranks, and
-  // nothing is registered then. kInvalidArgument: the ranks differ, or a rank's memory cannot be
-  // shared; the message names the rank, the reason, and what to do. kResourceExhausted: there is no
-  // room above the heap, or a rank could not map the memory. Free, which is collective, ends the
-  // registration; keep the memory mapped until then.
+  // Makes each rank's own memory, of the same size on all, symmetric: it gets one offset on all
+  // ranks of the team, above the heap, as if Allocate had allocated it. Collective over the team.
+  // The result has the address of a second mapping of the same memory: pass it to kernels, Put,
+  // Get, signals, atomics, and collectives of this team or of a part of it. On a GPU, one kernel
+  // that writes through one of the two addresses may read stale bytes through the other: use one
+  // address within a kernel, or the fence that the programming model describes. Later kernels and
+  // copies see every write. The same kinds of memory can be shared as in Register; the distance
+  // from a multiple of the device's granularity must be the same on all ranks. An error is the same
+  // on all ranks, and nothing is registered then. kInvalidArgument if the ranks differ, or if a
+  // rank's memory cannot be shared; the message names the rank, the reason, and what to do.
+  // kResourceExhausted if there is no room above the heap, or if a rank could not map the memory.
+  // Free, which is collective, ends the registration; keep the memory mapped until then.
   StatusOr<Allocation> RegisterSymmetric(void* memory, const AllocateOptions& options,
                                          const Team& team) {
     return Make(options, [&](const iris_allocate_options* from, iris_allocation* out) {
@@ -320,7 +320,7 @@ class Context {
   }
 
   // Names an allocation that AllocateLocal or Register made without a name, so that others can open
-  // it and find what this rank has written before. Not collective. kFailedPrecondition: it has a
+  // it and see what this rank has written before. Not collective. kFailedPrecondition if it has a
   // name already.
   Status Publish(const Allocation& allocation, const std::string& name) {
     const iris_allocation range = RangeOf(allocation);
@@ -329,8 +329,8 @@ class Context {
 
   // Opens, by name, memory that `rank` has allocated with AllocateLocal or registered. Not
   // collective. Waits until that memory exists, for at most `timeout` (0: the context's):
-  // kDeadlineExceeded names the rank and the name. kAborted: the job is broken, or the rank has
-  // left. The memory stays until Close, even if the owner frees it meanwhile: its range is not
+  // kDeadlineExceeded names the rank and the name. kAborted if the job is broken, or if the rank
+  // has left. The memory stays until Close, even if the owner frees it meanwhile: its range is not
   // reused before, and it cannot be opened again.
   StatusOr<Opened> Open(uint32_t rank, const std::string& name,
                         std::chrono::nanoseconds timeout = {}) {
@@ -340,7 +340,7 @@ class Context {
     return Opened{range.rank,    range.offset_bytes, range.bytes,
                   range.address, range.symmetric,    static_cast<DType>(range.dtype)};
   }
-  // kInvalidArgument: the owner gave another type.
+  // kInvalidArgument if the owner gave another type.
   template <typename T>
   StatusOr<OpenedArray<T>> Open(uint32_t rank, const std::string& name,
                                 std::chrono::nanoseconds timeout = {}) {
@@ -362,8 +362,8 @@ class Context {
     return impl::FromC(iris_close_local(get(), &range));
   }
 
-  // Collective over the team that allocated or registered the range; an allocation of AllocateLocal
-  // or Register is freed by its owner alone. The range is reused after every rank has freed it.
+  // Collective over the team that allocated or registered the range; only the owner frees a range
+  // of AllocateLocal or Register. The range is reused after every rank has freed it.
   Status Free(const Allocation& allocation) {
     const iris_allocation range = RangeOf(allocation);
     return impl::FromC(iris_free(get(), &range));
@@ -374,13 +374,12 @@ class Context {
   Status Grow(uint64_t bytes) { return impl::FromC(iris_grow(get(), bytes)); }
 
   // Returns true if the range lies in any rank's heap, as mapped in this process, or in memory that
-  // such a rank has registered together with this one.
+  // such a rank and this one have registered together.
   bool IsSymmetric(const void* address, uint64_t bytes = 1) const {
     int32_t is = 0;
     return impl::FromC(iris_is_symmetric(get(), address, bytes, &is)).ok() && is != 0;
   }
-  // Finds the rank and the offset of an address inside the window. kInvalidArgument: it lies
-  // outside.
+  // Finds the rank and the offset of an address. kInvalidArgument if it lies outside the window.
   struct Location {
     uint32_t rank = 0;
     uint64_t offset_bytes = 0;
@@ -392,8 +391,8 @@ class Context {
     return location;
   }
 
-  // Returns the address of the peer's copy of `mine`, which must be in this rank's heap: it is
-  // address arithmetic and checks nothing.
+  // Returns the address of the peer's copy of `mine`, which must be in this rank's heap. This is
+  // address arithmetic, and checks nothing.
   template <typename T>
   T* Translate(uint32_t to, T* mine) const {
     // Unsigned arithmetic wraps: right for peers below this rank.
@@ -402,7 +401,7 @@ class Context {
   }
 
   // Waits until all ranks of the team have called it. It goes through shared memory and does not
-  // call irisd. Streams are not waited for: synchronize them first. A timeout of 0 is the
+  // call irisd. It does not wait for streams: synchronize them first. A timeout of 0 is the
   // context's.
   Status Barrier(const Team& team = {}, std::chrono::nanoseconds timeout = {}) {
     return impl::FromC(iris_barrier(get(), team.handle, timeout.count()));
@@ -433,8 +432,8 @@ class Context {
   }
 
   // Makes a team of the listed world ranks, a subset of the parent in the wanted order. Collective
-  // over the parent, with the same list everywhere. A rank that is not listed gets a Team that is
-  // not member().
+  // over the parent, with the same list everywhere. A rank outside the list gets a Team whose
+  // member() is false.
   StatusOr<Team> CreateTeam(const std::vector<uint32_t>& ranks, const Team& parent = {}) {
     iris_team* handle = nullptr;
     IRIS_RETURN_IF_ERROR(impl::FromC(iris_team_create(
@@ -485,7 +484,7 @@ class Context {
     return info;
   }
 
-  // An allocation that the C call `make` makes.
+  // Returns the allocation that the C call `make` makes.
   template <typename MakeInC>
   static StatusOr<Allocation> Make(const AllocateOptions& from, MakeInC make) {
     auto options = impl::Sized<iris_allocate_options>();
@@ -499,7 +498,7 @@ class Context {
     IRIS_RETURN_IF_ERROR(impl::FromC(make(&options, &range)));
     return Allocation{range.offset_bytes, range.bytes, range.address, range.team_id};
   }
-  // `size` elements of T in the allocation that `make` makes of the options for them.
+  // Returns `size` elements of T in the allocation that `make` makes with the options for them.
   template <typename T, typename MakeAllocation>
   static StatusOr<Array<T>> MakeArray(uint64_t size, std::string name, MakeAllocation make) {
     if (size > ~uint64_t{0} / sizeof(T)) {

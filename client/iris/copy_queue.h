@@ -1,4 +1,4 @@
-// iris::CopyQueue: copies to the heaps of peers that kernels ask for and the copy engine makes.
+// iris::CopyQueue: copies to the heaps of peers that kernels request and the copy engine makes.
 // Kernels post descriptors (<iris/copy_ring.h>) into a ring in host memory. A thread of this object
 // takes them in order, and puts each copy on a stream of its own, as Stream::Put with a signal
 // does.
@@ -7,7 +7,7 @@
 //   auto status =
 //       iris::Launch({8, 256}, stream, Kernel, context->device_context(), queue->device());
 //   status = stream.Synchronize();   // the kernel has posted all it wanted to
-//   status = queue->Drain();         // all of it has been copied; or why not
+//   status = queue->Drain();         // all of it has been copied, or this is the error
 //
 // A descriptor that Stream::Put would refuse stops the queue: kernels that post or wait get
 // kAborted, and Drain and status() name the descriptor and what is wrong with it. An error of the
@@ -41,8 +41,8 @@
 namespace iris {
 
 struct CopyQueueOptions {
-  // The most descriptors that can be posted and not yet copied: a kernel that posts more waits. A
-  // power of two from 1 to kMaxCapacity.
+  // The most descriptors that can be posted and not yet copied. A kernel that posts more waits. It
+  // is a power of two from 1 to kMaxCapacity.
   uint64_t capacity = 256;
   // How long the thread sleeps between two polls when nothing has been posted for a while. With 0
   // it never sleeps, and occupies a core.
@@ -54,14 +54,14 @@ struct CopyQueueOptions {
 class CopyQueue {
  public:
   CopyQueue() = default;
-  // Stops the thread once the stream has run the copies that it was given. Descriptors that were
-  // posted and not taken are not copied: call Drain before.
+  // Stops the thread once the stream has run the copies that it was given. Descriptors that the
+  // thread has not taken are not copied: call Drain before.
   ~CopyQueue() = default;
   CopyQueue(CopyQueue&&) noexcept = default;
   CopyQueue& operator=(CopyQueue&&) noexcept = default;
 
-  // Makes a queue. Not collective. Borrows the context. kInvalidArgument: the options are not
-  // valid. kResourceExhausted: no memory, or no thread.
+  // Makes a queue. Not collective. Borrows the context. kInvalidArgument if the options are not
+  // valid. kResourceExhausted if there is no memory, or no thread.
   static StatusOr<CopyQueue> Create(const Context& context, const CopyQueueOptions& options = {}) {
     if (options.capacity == 0 || options.capacity > CopyQueueOptions::kMaxCapacity ||
         (options.capacity & (options.capacity - 1)) != 0) {
@@ -78,7 +78,7 @@ class CopyQueue {
     return StatusOr<CopyQueue>(std::move(queue));
   }
 
-  // The value that kernels take. It is valid as long as this object, and empty if this is empty.
+  // Returns the value that kernels take. It is valid as long as this object, and empty if this is.
   DeviceCopyQueue device() const {
     return state_ == nullptr ? DeviceCopyQueue() : state_->device();
   }
@@ -156,7 +156,7 @@ class CopyQueue {
         IRIS_RETURN_IF_ERROR(looks_.Synchronize());
       }
       for (;;) {
-        // Read in this order: copies made before an error count as made.
+        // Reads completed() before the status: copies made before an error count as made.
         if (completed() >= posted) return Status();
         IRIS_RETURN_IF_ERROR(status());
         if (std::chrono::steady_clock::now() >= deadline) break;
@@ -178,7 +178,7 @@ class CopyQueue {
    private:
     void Run() {
       uint64_t taken = 0, done = 0;
-      uint32_t looks = 0;  // in vain, one after another
+      uint32_t looks = 0;  // consecutive polls without a new descriptor
       while (!stop_.load(std::memory_order_relaxed)) {
         bool moved = false;
         while (!stop_.load(std::memory_order_relaxed)) {
@@ -222,14 +222,14 @@ class CopyQueue {
                                         copies_.get(), &signal));
     }
 
-    // The end of the thread.
+    // Call it at the end of the thread.
     void Fail(Status status) {
       {
         std::lock_guard<std::mutex> lock(mu_);
         status_ = std::move(status);
       }
       __atomic_store_n(&words_->stopped, 1u, __ATOMIC_RELEASE);
-      // Copies on the stream are finished before their sources and the ring may end.
+      // Copies on the stream must finish before their sources and the ring end.
       (void)copies_.Synchronize();
     }
 
@@ -244,7 +244,7 @@ class CopyQueue {
     std::mutex looks_mu_;
     std::atomic<bool> stop_{false};
     std::atomic<uint64_t> taken_{0};
-    mutable std::mutex mu_;  // of what follows
+    mutable std::mutex mu_;  // guards these fields
     Status status_;
     std::thread thread_;
   };

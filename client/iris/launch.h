@@ -27,7 +27,7 @@ inline Status FromDevice(const Result& result) {
 }  // namespace impl
 
 // Runs kernel(args...) on every thread of the grid. There are as many arguments as parameters, and
-// they are converted to the parameters' types. kInvalidArgument: the device does not support this
+// they are converted to the parameters' types. kInvalidArgument if the device does not support this
 // grid or block; see LaunchConfig.
 template <typename... Params, typename... Args>
 Status Launch(const LaunchConfig& config, const Stream& stream, void (*kernel)(Params...),
@@ -36,9 +36,9 @@ Status Launch(const LaunchConfig& config, const Stream& stream, void (*kernel)(P
   return impl::FromDevice(backend::Launch(config, native, kernel, std::forward<Args>(args)...));
 }
 
-// Loads the kernel's code onto the current device now, and allows launches to use that much shared
-// memory. A first launch may wait for running kernels, so prepare a kernel that another, running
-// kernel waits for.
+// Loads the kernel's code onto the current device now, and lets launches use `shared_bytes` of
+// shared memory. A first launch may wait for running kernels, so prepare a kernel that another,
+// running kernel waits for.
 template <typename... Params>
 Status PrepareKernel(void (*kernel)(Params...), uint32_t shared_bytes = 0) {
   return impl::FromDevice(backend::PrepareKernel(kernel, shared_bytes));

@@ -19,7 +19,7 @@ struct LauncherInfo {
 };
 
 // Returns the values that Context::Create uses for options that are left out. kInvalidArgument
-// names the variable that is wrong; kUnimplemented: the job has ranks on other nodes.
+// names the variable that is wrong. kUnimplemented if the job has ranks on other nodes.
 inline StatusOr<LauncherInfo> ReadLauncher() {
   auto from = impl::Sized<iris_launcher>();
   IRIS_RETURN_IF_ERROR(impl::FromC(iris_launcher_read(&from)));

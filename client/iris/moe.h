@@ -64,7 +64,7 @@ inline iris_moe_config C(const Config& from) {
 }  // namespace impl
 
 // Computes the sizes for this rank in `team`. kInvalidArgument says what is wrong with the config.
-// kFailedPrecondition: this rank is not in the team.
+// kFailedPrecondition if this rank is not in the team.
 inline StatusOr<Sizes> SizesOf(const Context& context, const Team& team, const Config& from) {
   if (!team.member()) {
     return Status(StatusCode::kFailedPrecondition, "moe: this rank is not one of the team");
@@ -103,7 +103,7 @@ class Exchange {
     options.bytes = sizes.workspace_bytes;
     options.name = std::move(name);
     IRIS_ASSIGN_OR_RETURN(const Allocation workspace, context.Allocate(options, comm.team()));
-    // Bytes that an earlier exchange left there must not be taken for a dispatch of this one.
+    // Fills with 0, so that bytes of an earlier exchange are not taken for a dispatch of this one.
     IRIS_ASSIGN_OR_RETURN(Stream stream, Stream::Create(context));
     IRIS_RETURN_IF_ERROR(stream.Fill(workspace.address, 0, 256));
     IRIS_RETURN_IF_ERROR(stream.Synchronize());
@@ -117,7 +117,7 @@ class Exchange {
   }
 
   const Sizes& sizes() const { return sizes_; }
-  // The address from which Sizes::rows_at_bytes counts.
+  // Returns the address from which Sizes::rows_at_bytes counts.
   void* workspace() const { return workspace_.address; }
 
   // Puts a dispatch on the stream.

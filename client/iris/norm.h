@@ -59,8 +59,8 @@ inline Status Launch(ccl::Communicator& comm, Operation operation, const Shape& 
 
 }  // namespace impl
 
-// Says how a call of this shape runs. kUnimplemented: the named variant does not support it.
-// kResourceExhausted: rows are too long for the stage_bytes and max_blocks of the communicator.
+// Says how a call of this shape runs. kUnimplemented if the named variant does not support it.
+// kResourceExhausted if rows are too long for the stage_bytes and max_blocks of the communicator.
 inline StatusOr<Plan> Choose(const ccl::Communicator& comm, Operation operation,
                              const Shape& shape) {
   const iris_norm call = impl::NormOf(operation, shape);
@@ -69,21 +69,21 @@ inline StatusOr<Plan> Choose(const ccl::Communicator& comm, Operation operation,
   return Plan{static_cast<Variant>(plan.variant), plan.blocks, plan.threads, plan.parts};
 }
 
-// Computes residual_out = the sum of `in` over the ranks, plus residual; out = its norm. Errors are
-// those of Choose; kInvalidArgument for the buffers; kFailedPrecondition if an earlier operation
-// failed.
+// Computes residual_out, the sum of `in` over the ranks plus the residual, and `out`, its norm.
+// Errors are those of Choose, kInvalidArgument for the buffers, and kFailedPrecondition if an
+// earlier operation failed.
 inline Status AllReduceRmsNorm(ccl::Communicator& comm, const Shape& shape, const Buffers& buffers,
                                Stream& stream) {
   return impl::Launch(comm, Operation::kAllReduceRmsNorm, shape, buffers, stream);
 }
-// Computes the same `out`, but each rank computes its share of the rows (ShareOf) and has the
-// residual of those rows alone.
+// Computes the same `out`, but each rank computes its share of the rows (ShareOf) and only has the
+// residual of those rows.
 inline Status ReduceScatterRmsNormAllGather(ccl::Communicator& comm, const Shape& shape,
                                             const Buffers& buffers, Stream& stream) {
   return impl::Launch(comm, Operation::kReduceScatterRmsNormAllGather, shape, buffers, stream);
 }
 
-// Returns the rows of which a rank has the residual in ReduceScatterRmsNormAllGather.
+// The rows whose residual a rank has in ReduceScatterRmsNormAllGather.
 struct Share {
   uint64_t begin = 0;
   uint64_t count = 0;

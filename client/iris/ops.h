@@ -101,7 +101,7 @@ inline StatusOr<uint64_t> WorkspaceBytes(const Context& context, Operation opera
 
 // Says how a call of this shape runs if A and B of all ranks are aligned to 16 bytes and their rows
 // are a multiple of 8 elements apart; with other matrices, kAuto may take another variant.
-// kResourceExhausted: the matmul_bytes of the communicator are too few.
+// kResourceExhausted if the matmul_bytes of the communicator are too few.
 inline StatusOr<Plan> Choose(const ccl::Communicator& comm, Operation operation,
                              const Shape& shape) {
   const iris_matmul call = impl::MatmulOf(operation, shape);
@@ -116,7 +116,7 @@ inline StatusOr<Plan> Choose(const ccl::Communicator& comm, Operation operation,
               plan.matmul_bytes};
 }
 
-// The operations. `bias` has an element for each column of D that this rank computes.
+// In these operations, `bias` has an element for each column of D that this rank computes.
 
 // A[m, k], B[k, n]; D[m, n], in the heap. Each rank has a part of k; the parts may differ in
 // length.

@@ -112,9 +112,9 @@ class Stream {
   // stay until the stream has run the copy. The signal is changed in the peer's heap once all bytes
   // have arrived (put) or have been read (get), with release order.
   //
-  // kInvalidArgument: a rank or a range outside the job's heaps, ranges that overlap, or a signal
-  // that is not aligned to 8 bytes or lies in the overwritten range. Nothing was put on the stream
-  // then.
+  // kInvalidArgument if a rank or a range is outside the job's heaps, if ranges overlap, or if a
+  // signal is not aligned to 8 bytes or lies in the overwritten range. Nothing was put on the
+  // stream then.
   Status Put(const Context& context, uint32_t to, void* dst, const void* src, uint64_t bytes,
              const SignalOptions& signal = {}) {
     return Put(context, to, dst, src, CopiedRows{1, bytes, bytes, bytes}, signal);
@@ -124,7 +124,8 @@ class Stream {
     return Get(context, from, dst, src, CopiedRows{1, bytes, bytes, bytes}, signal);
   }
   // Put and Get of the rows of a tile. The bytes between rows are neither read nor written, but
-  // belong to the ranges that must not overlap. kInvalidArgument, too: a pitch less than a row.
+  // belong to the ranges that must not overlap. kInvalidArgument also if a pitch is less than a
+  // row.
   Status Put(const Context& context, uint32_t to, void* dst, const void* src,
              const CopiedRows& rows, const SignalOptions& signal = {}) {
     const iris_signal s = ToC(signal);
@@ -144,7 +145,7 @@ class Stream {
     return impl::FromC(iris_prepare_signals(context.get()));
   }
 
-  // Records what is put on the stream, instead of running it, until EndCapture.
+  // Until EndCapture, records work put on the stream instead of running it.
   Status BeginCapture() { return impl::FromC(iris_capture_begin(get())); }
   inline StatusOr<Graph> EndCapture();
 
@@ -210,7 +211,7 @@ class Event {
   Status Record(Stream& stream) {
     return impl::FromC(iris_event_record(handle_.get(), stream.get()));
   }
-  // The time from `start`, once both have happened. Not for events that were captured.
+  // Returns the time from `start`, once both have happened. Not for events that were captured.
   StatusOr<std::chrono::nanoseconds> Since(const Event& start) const {
     uint64_t ns = 0;
     IRIS_RETURN_IF_ERROR(impl::FromC(iris_event_elapsed(start.handle_.get(), handle_.get(), &ns)));
@@ -280,7 +281,7 @@ class OwnedArray {
 
 }  // namespace impl
 
-// Memory of the device: kernels and copies alone read and write it. It is not cleared.
+// Memory of the device, which only kernels and copies read and write. It is not cleared.
 template <typename T>
 class DeviceArray : public impl::OwnedArray<T, iris_malloc_device, iris_free_device> {
  public:
@@ -300,8 +301,8 @@ class DeviceArray : public impl::OwnedArray<T, iris_malloc_device, iris_free_dev
   }
 };
 
-// Memory of the host that kernels can use, too, at the same address, for example for their results.
-// It is zero at first.
+// Memory of the host, zero at first, that kernels can use at the same address, for example for
+// their results.
 template <typename T>
 class HostArray : public impl::OwnedArray<T, iris_malloc_host, iris_free_host> {
  public:

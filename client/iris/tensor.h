@@ -18,9 +18,9 @@
 // generator's seed, the number of its call and the element: the same on every rank and every
 // backend, and the same as Python's; <iris/random.h> documents the bits.
 //
-// Whatever is wrong with the arguments is found before anything starts: kInvalidArgument says what,
-// no memory is allocated, and no peer waits. Without a stream, a call waits until it is done.
-// Thread-safe, but for moves. Header-only over <iris/c_api.h>. C++17.
+// Errors in the arguments are found before anything starts: kInvalidArgument names them, no memory
+// is allocated, and no peer waits. Without a stream, a call waits until it is done. Thread-safe,
+// but for moves. Header-only over <iris/c_api.h>. C++17.
 #pragma once
 
 #include <algorithm>
@@ -59,7 +59,7 @@ class Generator {
 struct TensorOptions {
   std::string name{};          // unique in the job, or empty; shown by iris-ctl
   const Team* team = nullptr;  // null: all ranks
-  Stream* stream = nullptr;    // that makes the values; null: the call waits until they are there
+  Stream* stream = nullptr;    // for the values; null: the call waits until they are there
 };
 
 // T is a type that DTypeOf knows. A tensor is move-only; a moved-from or default-constructed one is
@@ -74,8 +74,8 @@ class Tensor {
 
   Tensor() = default;
 
-  // Factories, collective over the team. kInvalidArgument: a shape with a negative size, with more
-  // than 8 dimensions, or of more bytes than can be counted. Other errors are those of
+  // Factories are collective over the team. kInvalidArgument if the shape has a negative size, more
+  // than 8 dimensions, or more bytes than can be counted. Other errors are those of
   // Context::Allocate.
 
   // Leaves the memory as it is: a fresh heap is zero, and reused memory holds its old bytes.
@@ -96,8 +96,8 @@ class Tensor {
     return Create(context, shape, ValueOf(value), options);
   }
 
-  // Gives start, start + step, ... before end, which is excluded. kInvalidArgument: a step of 0, or
-  // one away from the end; bool has no ranges.
+  // Gives start, start + step, ... before end, which is excluded. kInvalidArgument if the step is 0
+  // or leads away from the end; bool has no ranges.
   template <typename Number>
   static StatusOr<Tensor> Arange(const Context& context, Number start, Number end,
                                  Number step = Number{1}, const TensorOptions& options = {}) {
@@ -158,7 +158,7 @@ class Tensor {
     return Create(context, shape, fill, options);
   }
 
-  // The factories, with the shape of another tensor.
+  // Factories with the shape of another tensor.
   template <typename U>
   static StatusOr<Tensor> EmptyLike(const Context& context, const Tensor<U>& other,
                                     const TensorOptions& options = {}) {
@@ -182,7 +182,7 @@ class Tensor {
 
   // Imports a DLManagedTensor (DLPack 0.x) of another library, without a copy: its deleter is
   // called when the last view of it ends. Its memory is not in the heap: At and Free refuse it.
-  // kInvalidArgument: another device or type; the caller still owns it.
+  // kInvalidArgument for another device or type; the caller still owns it then.
   static StatusOr<Tensor> FromDlpack(const Context& context, void* managed) {
     iris_tensor* handle = nullptr;
     IRIS_RETURN_IF_ERROR(
@@ -190,7 +190,7 @@ class Tensor {
     return Adopt(handle);
   }
 
-  // Properties, as the tensor was made; they stay valid after Free.
+  // These are the tensor's properties when it was made; they stay valid after Free.
 
   const Shape& shape() const { return shape_; }
   const Shape& strides() const { return strides_; }  // in elements
@@ -205,10 +205,10 @@ class Tensor {
   // The handle for the C API; null if this is empty.
   iris_tensor* get() const { return handle_.get(); }
 
-  // Views. Not collective. Negative indices count from the back.
+  // Views are not collective. Negative indices count from the back.
 
-  // Makes a view of another rank's copy. kOutOfRange: no such rank. kInvalidArgument: the rank has
-  // no copy.
+  // Makes a view of another rank's copy. kOutOfRange if there is no such rank. kInvalidArgument if
+  // the rank has no copy.
   StatusOr<Tensor> At(uint32_t of_rank) const {
     return View([&](iris_tensor** out) { return iris_tensor_at(get(), of_rank, out); });
   }
@@ -221,8 +221,8 @@ class Tensor {
   StatusOr<Tensor> Select(uint32_t dim, int64_t index) const {
     return View([&](iris_tensor** out) { return iris_tensor_select(get(), dim, index, out); });
   }
-  // Gives the tensor another shape with as many elements; one size may be -1. kInvalidArgument: the
-  // tensor is not contiguous.
+  // Gives the tensor another shape with as many elements; one size may be -1. kInvalidArgument if
+  // the tensor is not contiguous.
   StatusOr<Tensor> Reshape(const Shape& shape) const {
     return View([&](iris_tensor** out) {
       return iris_tensor_reshape(get(), static_cast<uint32_t>(shape.size()), shape.data(), out);
@@ -235,20 +235,18 @@ class Tensor {
     });
   }
 
-  // Values.
-
   Status Fill(T value, Stream* stream = nullptr) const {
     const iris_fill_options fill = ValueOf(value);
     return impl::FromC(iris_tensor_fill(get(), &fill, HandleOf(stream)));
   }
-  // Copy from and to the host, in row-major order, and wait. kInvalidArgument: another number of
-  // elements.
+  // Copy from and to the host, in row-major order, and wait. kInvalidArgument if `values` has
+  // another number of elements.
   Status CopyFrom(const T* values, uint64_t count, Stream* stream = nullptr) const {
     return impl::FromC(
         iris_tensor_from_host(get(), values, BytesOf(count), kDType, HandleOf(stream)));
   }
   Status CopyFrom(const std::vector<T>& values, Stream* stream = nullptr) const {
-    if constexpr (std::is_same_v<T, bool>) {  // whose vector has no array
+    if constexpr (std::is_same_v<T, bool>) {  // std::vector<bool> has no array
       const std::unique_ptr<T[]> copy(new T[values.size() + 1]);
       std::copy(values.begin(), values.end(), copy.get());
       return CopyFrom(copy.get(), values.size(), stream);
@@ -279,8 +277,8 @@ class Tensor {
   }
 
   // Frees the memory, given any view of it. Collective over the team that made it. Synchronize
-  // streams first. kFailedPrecondition: it was freed before, or the receiver of ToDlpack still uses
-  // it.
+  // streams first. kFailedPrecondition if it was freed before, or if the receiver of ToDlpack still
+  // uses it.
   Status Free() const { return impl::FromC(iris_tensor_free(get())); }
 
  private:
@@ -289,7 +287,7 @@ class Tensor {
   static iris_stream* HandleOf(Stream* stream) {
     return stream == nullptr ? nullptr : stream->get();
   }
-  // A count beyond the limit is passed on as one that every tensor refuses.
+  // Returns the size in bytes, or for too large a count a size that every tensor refuses.
   static uint64_t BytesOf(uint64_t count) {
     return count > ~uint64_t{0} / sizeof(T) ? ~uint64_t{0} : count * sizeof(T);
   }

@@ -34,7 +34,7 @@ class WaitMonitor {
   // Makes an empty monitor: waits report to nobody, and every call fails.
   WaitMonitor() = default;
 
-  // Not collective. kResourceExhausted: no host memory that kernels can write.
+  // Not collective. kResourceExhausted if there is no host memory that kernels can write.
   static StatusOr<WaitMonitor> Create(const Context& context) {
     WaitMonitor monitor;
     IRIS_ASSIGN_OR_RETURN(monitor.failure_, HostArray<WaitFailure>::Create(context));
@@ -47,10 +47,10 @@ class WaitMonitor {
   // A monitor converts to the value that kernels take.
   operator WaitReport() const { return WaitReport{failure_.get()}; }  // NOLINT: stands for it
 
-  // Returns the first failure, as far as the streams have come. kDeadlineExceeded: a signal did not
-  // arrive in time; the message says which rank should have raised it, how long the wait was, and
-  // what to check. kAborted: a rank died, hung up or left; the message names it. The failure stays,
-  // and later waits that report here end at once: make another monitor to go on.
+  // Returns the first failure, as far as the streams have come. kDeadlineExceeded if a signal did
+  // not arrive in time; the message says which rank should have raised it, how long the wait was,
+  // and what to check. kAborted if a rank died, hung up or left; the message names it. The failure
+  // stays, and later waits that report here end at once: make another monitor to continue.
   Status Check() const {
     if (context_ == nullptr) {
       return Status(StatusCode::kFailedPrecondition,

@@ -29,13 +29,13 @@ class Growth {
   Growth(Options options, ControlPlane* plane, Window* window, HeapSize* heap)
       : options_(std::move(options)), plane_(plane), window_(window), heap_(heap) {}
 
-  // Maps the segments, all or none, and tells irisd whether it could. irisd repeats what an earlier
-  // stream of events may have missed, and descriptors that it does not know to be mapped: what is
-  // mapped is only acknowledged again.
+  // Maps the segments, all or none, and reports to irisd whether it could. irisd repeats events
+  // that an earlier stream may have missed, and descriptors that it does not know to be mapped:
+  // segments that are mapped already are only acknowledged again.
   //
-  // Growths come one after the other, in the order of their ids, and irisd tells of each one that
-  // is published before it tells of a later one. So an earlier one of which nothing was heard,
-  // because the stream was away, has failed: it is unmapped.
+  // Growths come one after the other, in the order of their ids, and irisd reports each published
+  // one before a later one. So an earlier growth without a report, because the stream was broken,
+  // has failed: it is unmapped.
   void OnSegmentsAdded(const SegmentsAdded& added);
   // The heap has its new size, or the segments are unmapped again.
   void OnGrowDone(const GrowDone& done);

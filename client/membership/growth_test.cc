@@ -70,7 +70,7 @@ TEST_F(GrowthTest, TakenBackIsUnmapped) {
   growth_->OnGrowDone({1, false, "rank 1 could not map"});
   EXPECT_EQ(window_->n_segments(), 0u);
   EXPECT_EQ(heap_.bytes(), kGranule);
-  // The same place is free for the next one.
+  // The next growth can use the same place.
   growth_->OnSegmentsAdded(AddedAndSent(2));
   EXPECT_TRUE(plane_.grow_mapped.back().second.ok()) << plane_.grow_mapped.back().second;
   growth_->OnGrowDone({2, true, ""});

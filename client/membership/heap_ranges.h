@@ -21,8 +21,8 @@ namespace iris::internal {
 
 class HeapRanges {
  public:
-  // It lives as long as the process: kernels and graphs keep copies of the DeviceContext. What it
-  // knows ends with End. IRIS_CHECK_ACCESS in the environment says which accesses Refusal refuses:
+  // It lives as long as the process: kernels and graphs keep copies of the DeviceContext. End
+  // clears its knowledge. IRIS_CHECK_ACCESS in the environment says which accesses Refusal refuses:
   // 0: none; 1: all that do not lie in one known allocation; else those that touch a known
   // allocation and do not lie in it, which are wrong whatever other teams have allocated.
   static HeapRanges* Make(

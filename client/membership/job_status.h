@@ -17,8 +17,8 @@ class JobStatus {
   JobStatus() = default;
   JobStatus(const wire::StatusPage* page, uint32_t n_ranks) : page_(page), n_ranks_(n_ranks) {}
 
-  // The word that irisd increments and wakes after every change. Acquire: what was written before
-  // it is visible.
+  // Returns the word that irisd increments and wakes after every change. A load of it acquires
+  // irisd's earlier writes.
   const uint32_t* changes_word() const { return &page_->changes; }
   uint32_t changes() const { return __atomic_load_n(&page_->changes, __ATOMIC_ACQUIRE); }
 

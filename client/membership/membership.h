@@ -94,7 +94,7 @@ class Membership {
 
   mutable absl::Mutex mu_;
   bool left_ ABSL_GUARDED_BY(mu_) = false;
-  // Ranks that are no longer there, and why, as irisd told.
+  // Ranks that are no longer there, with irisd's reason.
   std::map<uint32_t, RankChange> gone_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -3,8 +3,8 @@
 // one process share one window (memory mapped twice would cost twice the page tables and hide races
 // from tools).
 //
-// A rank enters with Acquire and holds what it maps; the window unmaps a segment when its last
-// holder has let go, and everything in reverse order when the last WindowRef is gone. Thread-safe.
+// A rank enters with Acquire and holds the segments that it maps. The window unmaps a segment when
+// its last holder has released it, and everything in reverse order at its own end. Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -50,9 +50,9 @@ struct WindowSpec {
 
 class Window {
  public:
-  // The window of `spec.key` in this process: the one that another rank made, or a new one. Makes
-  // reservations only. kUnimplemented: no driver for that backend here. kResourceExhausted: no room
-  // in the address space.
+  // Returns the window of `spec.key` in this process: that of another rank, or a new one. Makes
+  // reservations only. kUnimplemented if this process has no driver for the backend.
+  // kResourceExhausted if the address space has no room.
   static absl::StatusOr<std::shared_ptr<Window>> Acquire(const WindowSpec& spec);
   ~Window();
   Window(const Window&) = delete;
@@ -68,15 +68,15 @@ class Window {
   const std::shared_ptr<driver::GpuDriver>& shared_driver() const { return driver_; }
 
   // Maps a segment for `holder` (a rank of this process), unless it is mapped already: idempotent.
-  // `devices`: whose kernels use it, by this process's numbers. Takes the descriptor. Adds its
-  // times to `times`, if given.
+  // Kernels of `devices`, numbered as in this process, use it. Takes the descriptor. Adds its times
+  // to `times`, if given.
   //
-  // irisd gives a place to one segment at a time, and newer segments have larger ids. So what an
-  // older one has mapped there is stale, whoever still holds it, and is unmapped. kAborted: a newer
-  // one is there.
+  // irisd gives a place to one segment at a time, and newer segments have larger ids. So an older
+  // segment there is stale, even if a rank still holds it, and is unmapped. kAborted if a newer one
+  // is there.
   absl::Status MapSegment(uint32_t holder, const Segment& segment, wire::UniqueFd fd,
                           absl::Span<const uint32_t> devices = {}, CreateTimings* times = nullptr);
-  // `holder` lets go of a segment, or of all that it holds. Unmaps what nobody holds.
+  // Release a segment, or all, for `holder`. Segments without a holder are unmapped.
   void UnmapSegment(uint32_t holder, uint64_t segment_id);
   void UnmapAll(uint32_t holder);
 
@@ -86,10 +86,10 @@ class Window {
   // Maps the status page and makes it readable by kernels.
   absl::Status MapStatusPage(wire::UniqueFd fd);
 
-  // Valid once mapped, as long as the window.
+  // These are valid once mapped, as long as the window.
   wire::ControlPage* control_page(uint32_t rank) const;
   JobStatus status() const;
-  // The abort word of the status page, as kernels address it.
+  // Returns the abort word of the status page, at the address for kernels.
   const uint32_t* abort_word() const;
   // Returns the kernel_waits of the control page of `rank`, as kernels address them, or null if
   // kernels cannot write them.
@@ -110,7 +110,7 @@ class Window {
   };
 
   explicit Window(const WindowSpec& spec) : spec_(spec) {}
-  // Unmaps older segments that lie where this one is to lie.
+  // Unmaps older segments in the range of this one.
   absl::Status MakeWay(const Segment& segment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void* page(uint32_t index) const;
   absl::Status MapPage(uint32_t index, const wire::UniqueFd& fd, bool writable, const char* what);

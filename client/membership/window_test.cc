@@ -119,7 +119,7 @@ TEST_F(WindowTest, MappingAgainIsNoError) {
   EXPECT_EQ(window->n_segments(), 0u);
 }
 
-// irisd has given the place again. Whoever comes late with what was there finds it taken.
+// irisd has given the place again. A late segment finds it taken.
 TEST_F(WindowTest, ANewerSegmentTakesThePlaceOfAnOlderOne) {
   auto window = Window::Acquire(Spec());
   ASSERT_TRUE(window.ok()) << window.status();
@@ -134,7 +134,7 @@ TEST_F(WindowTest, ANewerSegmentTakesThePlaceOfAnOlderOne) {
       (*window)->MapSegment(0, {8, 1, 0, 2 * kGranule}, NewSegment(2 * kGranule));
   EXPECT_EQ(late.code(), absl::StatusCode::kAborted) << late;
   EXPECT_EQ(*byte, 9);
-  // The same place of another rank is another place.
+  // Another rank's heap has its own place at the same offset.
   EXPECT_TRUE((*window)->MapSegment(0, {6, 0, kGranule, kGranule}, NewSegment()).ok());
   EXPECT_EQ((*window)->n_segments(), 2u);
 }

@@ -50,7 +50,7 @@ class Philox(unittest.TestCase):
             wanted = fill_reference.philox4x32(np.array([[block, 0, 0x13198a2e, 0x03707344]], np.uint64),
                                         (0xa4093822, 0x299f31d0))[0]
             self.assertEqual(list(draw.words(4, 4 * block)), list(wanted))
-        # The same wherever the range begins, also where the block's number needs two words.
+        # A word does not depend on where the range begins, even if the block's number needs two words.
         all_words = draw.words(100)
         for first, count in ((0, 1), (3, 5), (50, 50), (99, 1), (4, 0)):
             self.assertEqual(list(draw.words(count, first)), list(all_words[first:first + count]))
@@ -144,7 +144,7 @@ PINNED_DOUBLES = ["0x1.2d769e93cb51fp+0", "0x1.11fbd69d8e301p-2"]
 class Rounding(unittest.TestCase):
 
     def test_bfloat16_is_rounded_once(self):
-        # One is a tie that only the bits behind float32 decide: rounding twice would give another.
+        # One is a tie that only the bits after float32's decide: rounding twice would give another result.
         for value, bits in ((1.0, 0x3F80), (1.00390625, 0x3F80), (1.01171875, 0x3F82), (-2.0, 0xC000),
                             (1.00390625 + 2**-40, 0x3F81), (float("inf"), 0x7F80), (3.5e38, 0x7F80), (0.0, 0),
                             (1.00390625 - 2**-40, 0x3F80)):

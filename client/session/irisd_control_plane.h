@@ -86,11 +86,11 @@ class IrisdControlPlane : public ControlPlane {
   absl::StatusOr<T> Parsed(const SessionClient::Answer& answer,
                            absl::StatusOr<T> (*decode)(absl::string_view)) const;
   void WatchLoop();
-  // Reads one watch stream until it ends; says whether its session has ended with it.
+  // Reads one watch stream until it ends. Returns true if the session has ended, too.
   bool WatchSession(SessionClient& session);
-  // One attempt to connect and resume.
+  // Attempts once to connect and to resume the rank.
   absl::Status Reconnect();
-  // Sleeps; true if stopping.
+  // Sleeps. Returns true if the control plane is stopping.
   bool SleepOrStop(absl::Duration duration);
 
   const SessionOptions options_;

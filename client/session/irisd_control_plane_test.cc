@@ -388,8 +388,6 @@ TEST_F(IrisdControlPlaneTest, AResumeWhoseAnswerIsLostIsRepeatedOnTheNewSession)
   EXPECT_TRUE(plane_->lost().ok());
 }
 
-// Another irisd takes the session over.
-
 TEST_F(IrisdControlPlaneTest, ARestartIsNoEndOfTheSessionAndTheCallIsRepeatedWithItsK) {
   Watch();
   irisd_->AnswerOperations({absl::DataLossError("killed before it has answered")});

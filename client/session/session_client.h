@@ -2,15 +2,15 @@
 // and answers, descriptors and errors come in, by a thread of its own, which hands them to the
 // threads that wait. When the socket hangs up, the session has ended, and never reconnects.
 //
-// Another irisd may take the session over (kRestarted); the socket stays. It knows nothing of the
-// calls that have no final answer, so each is made again, as a new call with the same contents, by
-// the thread that waits for it or looks at it: the session's thread must go on receiving, whatever
-// irisd reads. Its deadline stays. A stream that nobody reads or looks at is not made again before
-// somebody does.
+// Another irisd may take the session over (kRestarted); the socket stays. It does not know the
+// calls without a final answer, so the thread that waits for such a call, or polls it, makes it
+// again, as a new call with the same contents: the session's thread must go on receiving, whatever
+// irisd reads. The deadline stays. A stream that no thread reads or polls is not made again before
+// one does.
 //
-// Every frame after the handshake is sent under the lock of this class: so numbers of calls are in
-// the order of their frames, and nothing comes between a restart and kRestartSeen. Nothing waits
-// without a deadline, a stream's reader apart.
+// Every frame after the handshake is sent under the lock of this class, so the numbers of calls are
+// in the order of their frames, and no frame comes between a restart and kRestartSeen. Only the
+// reader of a stream waits without a deadline.
 //
 // Thread-safe. The destructor closes the socket and joins the thread; it must not run on that
 // thread, nor while a call is under way.
@@ -66,7 +66,7 @@ class SessionClient {
   // A stream that irisd writes. Its reader holds it.
   struct Stream;
 
-  // Descriptors that wait for somebody who takes them; more end the session.
+  // Descriptors that wait for a call that takes them. More end the session.
   static constexpr size_t kMaxDescriptors = 16384;
 
   // Connects and does the handshake, with back-off while no irisd answers, or one says
@@ -159,15 +159,15 @@ class SessionClient {
   // `bytes` and `fds` are borrowed.
   static absl::StatusOr<Request> MakeRequest(wire::CallMethod method, const std::string& bytes,
                                              absl::Span<const int> fds);
-  // Makes a call, whose answer goes to `pending`. Never waits; kResourceExhausted: irisd's queue is
-  // full.
+  // Makes a call, whose answer goes to `pending`. Never waits. kResourceExhausted if irisd's queue
+  // is full.
   absl::Status TryMake(const Request& request, Pending* pending) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Makes a call, and waits for room until the deadline.
   absl::Status Make(const Request& request, absl::Time deadline, Caller caller, Pending* pending)
       ABSL_LOCKS_EXCLUDED(mu_);
   // Makes the stream's call if that is to be done and irisd has room now.
   void TryMake(Stream& stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Sends the frames that go before every other one. kResourceExhausted: irisd's queue is full.
+  // Sends the frames that go before every other one. kResourceExhausted if irisd's queue is full.
   absl::Status TrySendOwed() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Reports to irisd which messages were read, as far as its queue has room.
   void TellTaken(Pending& pending) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -416,8 +416,6 @@ TEST_F(SessionClientTest, DropClosesWhatNobodyTook) {
             absl::StatusCode::kDeadlineExceeded);
 }
 
-// Calls.
-
 class CallsTest : public SessionClientTest {
  protected:
   using Caller = SessionClient::Caller;
@@ -643,8 +641,8 @@ class RestartTest : public CallsTest {
     const auto ack = frame.As<wire::AckPayload>();
     return ack.ok() ? ack->count : 0;
   }
-  // The numbers of so many calls, by request. Acknowledgements of so many descriptors come before,
-  // between or after them.
+  // Returns the numbers of `n_calls` calls by request. Acknowledgements of `n_descriptors`
+  // descriptors come before, between or after them.
   std::map<std::string, uint64_t> ReceiveCallsAndAcks(size_t n_calls, uint32_t n_descriptors) {
     std::map<std::string, uint64_t> numbers;
     uint32_t acknowledged = 0;
@@ -840,7 +838,7 @@ TEST_F(RestartTest, AStreamThatIsReadIsOpenedAgainAndWhatItHadStaysReadable) {
   Answer(2, wire::kAnswerMessage, "d");
   ASSERT_TRUE(client->Read(**stream, &got));
   EXPECT_EQ(all + got, "abcd");
-  // Of "b" and "c" the irisd that reads knows nothing.
+  // The irisd that reads does not know "b" and "c".
   const wire::Frame taken = Receive();
   EXPECT_EQ(taken.type, FrameType::kTaken);
   EXPECT_EQ(taken.As<wire::CallNumberPayload>()->call, 2u);
@@ -1026,7 +1024,7 @@ TEST_F(RestartTest, WhatAnIrisdWasToSendIsNotWaitedForOnceAnotherHasCome) {
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("restarted before it had sent all of 2"));
   EXPECT_TRUE(client->status().ok());
-  // What is there can be taken all the same.
+  // Descriptors that have arrived can still be taken.
   EXPECT_TRUE(client->TakeDescriptors({SegmentKey(1)}, Soon(), 0).ok());
   ReceiveSeen(1);
   SendDescriptors({Segment(5, 5)});

@@ -20,22 +20,23 @@ namespace iris::internal {
 
 class BorrowedMemory {
  public:
-  // The segments of one range of one owner.
+  // The mapped segments of one range of an owner's heap.
   using Segments = std::vector<uint64_t>;
 
-  // `holder`: this rank. `devices`: whose kernels use it, by this process's numbers.
+  // `holder` is this rank. Kernels of `devices`, numbered as in this process, use the memory.
   BorrowedMemory(uint32_t holder, std::vector<uint32_t> devices, Window* window)
       : holder_(holder), devices_(std::move(devices)), window_(window) {}
 
-  // Maps what irisd has lent of `part`, all or nothing; what is mapped already counts once more.
-  // *segments, if given: which they are. kAborted: its place has been given to others meanwhile.
+  // Maps the segments of `part` that irisd has lent, all or nothing, and counts another Map of
+  // those already mapped. Sets `*segments`, if given. kAborted if their place is used by others
+  // meanwhile.
   absl::Status Map(const HeapPart& part, std::vector<ControlPlane::Lent> lent,
                    Segments* segments = nullptr);
-  // Unmaps what begins there, of all owners, if anything does, however often it was mapped.
+  // Unmaps the memory mapped at the offset for every owner, if any, however often it was mapped.
   void Unmap(uint64_t offset_bytes);
-  // Takes back one Map of what begins there, of this owner, if it is still these segments.
+  // Undoes one Map of this owner's memory at the offset, if it is still these segments.
   void Unmap(uint32_t owner, uint64_t offset_bytes, const Segments& segments);
-  // True if these segments of this owner begin there.
+  // Returns true if this owner's memory mapped at the offset is these segments.
   bool Is(uint32_t owner, uint64_t offset_bytes, const Segments& segments) const;
   // True if the range lies in mapped memory of `owner`.
   bool Has(uint32_t owner, uint64_t offset_bytes, uint64_t bytes) const;

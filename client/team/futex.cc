@@ -13,7 +13,7 @@
 namespace iris::internal {
 namespace {
 
-// False once a call has found that the kernel lacks futex_waitv.
+// It becomes false once a call has found that the kernel lacks futex_waitv.
 std::atomic<bool> have_waitv{true};
 std::atomic<bool> force_fallback{false};
 

@@ -16,7 +16,7 @@ struct FutexWord {
 
 inline constexpr uint32_t kMaxFutexWords = 128;
 
-// Wakes everyone who waits on `word`, in any process.
+// Wakes all waits on `word`, in any process.
 void FutexWakeAll(const uint32_t* word);
 
 // Returns when one of `words` (1 to kMaxFutexWords) no longer holds `seen`, when one was woken, or

@@ -31,8 +31,8 @@ bool RefuseWaitv(int error) {
          syscall(SYS_futex_waitv, nullptr, 0, 0, nullptr, 0) < 0 && errno == error;
 }
 
-// The parent adds to the second of two words and wakes; the child, which may not call futex_waitv,
-// waits on both. 0: the child saw it.
+// Forks a child that may not call futex_waitv and waits on two words. The parent adds to the second
+// one and wakes it. Returns 0 if the child saw that.
 int WaitWithout(int error) {
   void* const pages =
       mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

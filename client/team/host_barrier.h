@@ -43,14 +43,14 @@ class HostBarrier {
   HostBarrier(std::vector<uint32_t> ranks, uint32_t start_epoch, std::vector<const uint32_t*> words,
               uint32_t* own_word, JobStatus status);
 
-  // One barrier. A barrier that everyone reached succeeds, even if somebody died or left right
-  // after; but not when the job was broken already as this rank passed the one before: ranks that
-  // meet without the dead one, and never have to wait, learn of it all the same. kAborted: names
-  // who died or left. kDeadlineExceeded: names who is missing. Both also name members that have
-  // come and gave up because their own time was up, and kAborted those that are missing besides.
-  // kFailedPrecondition: `cancelled` became true. kInvalidArgument: `help` says that the barrier
-  // cannot end. Each consumes the barrier: ranks that call equally often stay in step. `help` is
-  // asked by barriers that sleep for long; null: nobody is.
+  // Makes one barrier. A barrier that all ranks reached succeeds, even if one died or left right
+  // after it; but not if the job was broken already when this rank passed the barrier before: ranks
+  // that meet without the dead one, and never have to wait, still get the error. kAborted names the
+  // ranks that died or left, kDeadlineExceeded those that are missing. Both also name ranks that
+  // came and gave up at their own timeout, and kAborted the missing ones besides.
+  // kFailedPrecondition if `cancelled` became true. kInvalidArgument if `help` says that the
+  // barrier cannot end. Each consumes the barrier: ranks that call equally often stay in step.
+  // Barriers that sleep for long ask `help`, unless it is null.
   absl::Status Run(absl::Time deadline, const std::atomic<bool>& cancelled,
                    BarrierHelp* help = nullptr);
 

@@ -424,7 +424,7 @@ TEST_P(HostBarrierTest, ATimeoutTellsThatTheMissingProcessIsStopped) {
   ASSERT_EQ(waitpid(child, &state, 0), child);
 }
 
-// What irisd knows.
+// Stands for irisd's knowledge.
 class Help : public BarrierHelp {
  public:
   std::string WhyItCannotEnd(uint32_t epoch, const std::vector<uint32_t>& missing) override {

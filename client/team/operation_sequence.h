@@ -49,7 +49,7 @@ class OnlyThread {
 
 class OperationSequence {
  public:
-  // `threads` says who has used the context; null: perhaps several threads.
+  // `threads` knows which threads have used the context. If it is null, several may have.
   OperationSequence(ControlPlane* plane, HeapSize* heap, uint64_t job_id, uint32_t team_id,
                     const OnlyThread* threads = nullptr)
       : plane_(plane), heap_(heap), job_id_(job_id), team_id_(team_id), threads_(threads) {}

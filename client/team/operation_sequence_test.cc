@@ -153,7 +153,7 @@ TEST_F(OperationSequenceTest, CallsTakeTurnsUntilTheirDeadline) {
   EXPECT_THAT(plane_.ks(), ElementsAre(0u, 1u));
 }
 
-// What did not stand is taken back before anybody else's call, and only then.
+// The first of two operations is undone before any other call, and only then.
 TEST_F(OperationSequenceTest, OfTwoThatBelongTogetherTheFirstIsUndoneInItsTurn) {
   int n_undone = 0;
   const auto run_both = [&] {

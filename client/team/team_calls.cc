@@ -114,8 +114,6 @@ class HelpOfIrisd : public BarrierHelp {
 
 }  // namespace
 
-// Teams.
-
 Team TeamCalls::AddTeam(const TeamInfo& info) {
   const uint32_t slot = info.barrier_slot % wire::kMaxTeamsPerJob;
   std::vector<const uint32_t*> words;
@@ -166,8 +164,6 @@ absl::StatusOr<std::shared_ptr<TeamCalls::State>> TeamCalls::Find(const Team& te
   }
   return it->second;
 }
-
-// Operations.
 
 absl::StatusOr<OperationResult> TeamCalls::Operate(const Team& team, absl::string_view what,
                                                    Operation op,
@@ -542,8 +538,8 @@ absl::StatusOr<Team> TeamCalls::NewTeam(absl::string_view what, Operation op, co
   if (!result.ok()) return result.status();
   if (!result->team.has_value()) return if_in_none;
   const Team team = AddTeam(*result->team);
-  // The team's area may have been another team's: each member clears its own, and nobody goes on
-  // before all have.
+  // The team's area may have been another team's. Each rank clears its own, and the barrier holds
+  // all of them until the last has done so.
   absl::Status status = window_->driver().Fill(
       window_->address(options_.rank, result->team->sync_offset_bytes), 0, kSyncAreaBytes);
   auto state = Find(team);
@@ -577,8 +573,6 @@ absl::Status TeamCalls::DestroyTeam(const Team& team) {
   teams_.erase(team.id);
   return absl::OkStatus();
 }
-
-// Barriers.
 
 absl::Status TeamCalls::Barrier(const Team& team, absl::Duration timeout) {
   const TraceRecorder::Span span(trace_, TraceHostCall::kBarrier);

@@ -1,5 +1,5 @@
-// TeamCalls: the teams that this rank is in, and the calls that all members of one make together;
-// with those that the rank makes alone, which irisd takes as calls of its own team.
+// TeamCalls: this rank's teams, the calls that all ranks of a team make together, and the calls
+// that the rank makes alone, which irisd takes as calls of its own team.
 //
 // Operations go through irisd, which decides their one outcome; barriers go through shared pages.
 // Every error says first what was attempted. Thread-safe: operations on one team come one after the
@@ -41,11 +41,11 @@ class TeamCalls {
   struct Options {
     uint64_t job_id = 0;
     uint32_t rank = 0;
-    absl::Duration timeout;  // of calls that are given no other
+    absl::Duration timeout;  // for calls without their own
     std::string job;
-    std::vector<uint32_t> devices;  // whose kernels use the heap, by this process's numbers
+    std::vector<uint32_t> devices;  // their kernels use the heap, as numbered here
   };
-  // The window's pages are mapped.
+  // The caller has mapped the window's pages.
   TeamCalls(Options options, const ContextGuard* guard, ControlPlane* plane, Window* window,
             HeapSize* heap)
       : options_(std::move(options)),
@@ -147,7 +147,7 @@ class TeamCalls {
   // Maps every member's part, also the own, all or nothing. If `together` has segments, these.
   // kAborted: others are there by now.
   absl::Status MapTogether(uint64_t offset_bytes, Together* together);
-  // Unmaps what was so mapped there, if it is still the same.
+  // Unmaps the memory that MapTogether mapped there, if it is still the same.
   void UnmapTogether(uint64_t offset_bytes, const Together& together) ABSL_LOCKS_EXCLUDED(mu_);
   // Unmaps what is so mapped there; nothing: there is nothing of that kind.
   std::optional<Together> UnmapTogether(uint64_t offset_bytes) ABSL_LOCKS_EXCLUDED(mu_);

@@ -251,7 +251,7 @@ TEST_F(TeamCallsTest, TeamWhoseDestructionWasRefusedStaysUsable) {
   const Team alone = CreateAlone();
   plane_.Script({Fake::Decided(absl::FailedPreconditionError("1 live allocation"))});
   EXPECT_EQ(zero_->DestroyTeam(alone).code(), absl::StatusCode::kFailedPrecondition);
-  // What irisd asks for: the allocation is freed, and then it can be destroyed.
+  // irisd demands that the allocation is freed first; then the team can be destroyed.
   EXPECT_TRUE(zero_->Free({.offset_bytes = 0, .team_id = alone.id}).ok());
   EXPECT_TRUE(zero_->DestroyTeam(alone).ok());
   EXPECT_THAT(plane_.ks(), ElementsAre(0u, 0u, 1u, 2u));
@@ -374,8 +374,8 @@ TEST_F(TeamCallsTest, WhatIsOpenIsClosedOnceForEachOpen) {
   EXPECT_EQ(plane_.ks().size(), n_asked);
 }
 
-// What a rank has registered is lent by irisd, mapped above the owner's heap, and unmapped with the
-// last close.
+// irisd lends memory that a rank has registered. It is mapped above the owner's heap, and unmapped
+// with the last close.
 TEST_F(TeamCallsTest, OpensWhatIsRegistered) {
   constexpr uint64_t kAt = 3 * FakeMemory::kGranule;
   const auto there = Fake::Decided(
@@ -410,7 +410,7 @@ TEST_F(TeamCallsTest, OpensWhatIsRegistered) {
   EXPECT_EQ(window_->n_segments(), 2u);
   EXPECT_FALSE(zero_->Borrows(1, kAt + 100, 50));
 
-  // What cannot be mapped is closed again.
+  // If the memory cannot be mapped, it is closed again.
   plane_.Script({there});
   plane_.borrow_answer = absl::NotFoundError("the memory is gone");
   EXPECT_EQ(zero_->Open(1, "x", absl::Seconds(60)).status(),
@@ -499,7 +499,8 @@ TEST_F(RegisteredTogetherTest, IsMappedOfAllMembersUntilItIsFreed) {
   EXPECT_FALSE(zero_->HaveTogether(both, kAt + 1, 50));
   EXPECT_FALSE(zero_->HaveTogether(both, kAt - 1, 1));
   EXPECT_FALSE(zero_->HaveTogether(other, kAt, 1));
-  // What is not given back stays, and what is, is not mapped when its place may be another's.
+  // Memory that was not freed stays. Freed memory is not mapped, because its place may be
+  // another's.
   plane_.Script({Fake::Decided(absl::DeadlineExceededError("rank 1 is missing"))});
   EXPECT_EQ(zero_->Free(*x).code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(window_->n_segments(), 4u);
@@ -513,7 +514,7 @@ TEST_F(RegisteredTogetherTest, IsMappedOfAllMembersUntilItIsFreed) {
 }
 
 TEST_F(RegisteredTogetherTest, TellsTheOthersWhatGoesWrongHere) {
-  // What cannot be shared: irisd says so to all.
+  // If memory cannot be shared, irisd reports so to all ranks.
   std::vector<uint8_t> plain(10);
   plane_.Script({Fake::Decided(absl::InvalidArgumentError("rank 0 (pid 5): plain"))});
   EXPECT_THAT(
@@ -523,7 +524,7 @@ TEST_F(RegisteredTogetherTest, TellsTheOthersWhatGoesWrongHere) {
   EXPECT_THAT(asked_[0], HasSubstr("copy it into the heap"));
   EXPECT_THAT(asked_[0], HasSubstr(" of 0"));
   EXPECT_EQ(window_->n_segments(), 2u);
-  // What cannot be mapped.
+  // The memory cannot be mapped here.
   asked_.clear();
   plane_.borrow_answer = absl::NotFoundError("the memory is gone");
   plane_.Script({Placed(), Fake::Decided(absl::ResourceExhaustedError("rank 0: could not"))});
@@ -531,7 +532,7 @@ TEST_F(RegisteredTogetherTest, TellsTheOthersWhatGoesWrongHere) {
   EXPECT_THAT(asked_,
               ElementsAre("register  of 1", "confirm 0 the memory of rank 0: the memory is gone"));
   plane_.borrow_answer = absl::OkStatus();
-  // What another one could not map is not mapped here either.
+  // If another rank could not map the memory, it is not mapped here either.
   plane_.Script({Placed(), Fake::Decided(absl::ResourceExhaustedError("rank 1: could not"))});
   EXPECT_EQ(Register().status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(window_->n_segments(), 2u);

@@ -14,7 +14,7 @@
 namespace iris::internal {
 namespace {
 
-// The word that impl/trace.h writes.
+// Returns the word that impl/trace.h writes last, so that a reader detects an incomplete event.
 uint32_t ReadyWord(const TraceEvent& event, uint32_t generation) {
   uint32_t words[sizeof(TraceEvent) / sizeof(uint32_t)];
   std::memcpy(words, &event, sizeof(words));

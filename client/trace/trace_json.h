@@ -3,7 +3,7 @@
 //
 // A process of the file is a rank; its threads are the host's threads and the blocks of its
 // kernels. All times are the host's monotonic clock, in microseconds since `origin_ns` of the
-// file's otherData, where the error of each rank's clock and what was dropped are, too.
+// file's otherData. That also has the error of each rank's clock, and the number of dropped events.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace iris::internal {
 
-// An event of irisd's.
+// An event of irisd's log.
 struct TraceMark {
   uint64_t host_ns = 0;
   std::string name;

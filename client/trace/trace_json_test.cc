@@ -91,7 +91,7 @@ TEST(TraceJsonTest, ACollectiveHasItsRoundsInside) {
 }
 
 TEST(TraceJsonTest, WhatOverlapsGetsARowOfItsOwn) {
-  // In a block: a, b inside a, c beside b, and d, which begins in a and ends behind it.
+  // In a block: a, b inside a, c next to b, and d, which begins in a and ends after it.
   const std::vector<Json> boxes =
       Boxes({Event(TraceOp::kUser, 2000, 5000), Event(TraceOp::kPut, 2000, 3000),
              Event(TraceOp::kGet, 3000, 5000), Event(TraceOp::kWait, 4000, 6000)});

@@ -34,7 +34,7 @@ absl::Status Wrong(const Parsed& file, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat(*file.name, ": ", what));
 }
 
-// Null if there is none of this type.
+// Returns null if there is no member of this name and type.
 const Json* Member(const Json& of, const char* name, Json::value_t type) {
   const auto found = of.find(name);
   return found != of.end() && found->type() == type ? &*found : nullptr;

@@ -1,4 +1,4 @@
-// Traces of several ranks, each of which wrote its own file, as one file on one clock. Pure.
+// Merges the traces of several ranks, one file each, into one file on one clock. Pure.
 #pragma once
 
 #include <cstddef>

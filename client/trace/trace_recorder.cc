@@ -60,8 +60,6 @@ absl::StatusOr<std::unique_ptr<TraceRecorder>> TraceRecorder::Make(Options optio
   return made;
 }
 
-// Starting, ending and saving.
-
 absl::Status TraceRecorder::UseDevice(const char* unless) {
   if (absl::Status status = guard_->Usable(); !status.ok()) return status;
   if (closed_) return absl::FailedPreconditionError("the rank has left its job");
@@ -117,7 +115,7 @@ absl::Status TraceRecorder::StopNow() {
     absl::SleepFor(kLook);
   }
   const absl::StatusOr<ClockSample> last = SampleClocks(options_.backend);
-  // A device that is busy for long does not answer. What it has told is worth having all the same.
+  // A device that is busy for long does not answer. Its earlier events are still worth having.
   if (!last.ok()) {
     log::Warning("the drift of the trace's clock is not known: ", last.status().message());
   }
@@ -168,8 +166,6 @@ absl::Status TraceRecorder::Close() {
   if (options_.file.empty()) return absl::OkStatus();  // nobody has asked for anything
   return Annotate(status, absl::StrCat("write the trace (IRIS_TRACE=", options_.file, ")"));
 }
-
-// Events of the host.
 
 bool TraceRecorder::On() const {
   const bool own = own_.load(std::memory_order_relaxed);

@@ -1,9 +1,9 @@
-// TraceRecorder: this rank's trace: the area in its heap, which its kernels fill, and what the host
-// library adds to it, its own calls and the program's named spans.
+// TraceRecorder: this rank's trace. It is the area in the heap, which kernels fill, and the host
+// library's own additions: its calls, and the program's named spans.
 //
-// The calls go into the area where the host can store there (emulated devices), whoever has
-// switched it on. Elsewhere they are kept in this process while the trace is the rank's own (Start,
-// IRIS_TRACE), as named spans are everywhere. Thread-safe once it is made. Borrows the driver and
+// The calls go into the area if the host can store there (emulated devices), whichever process has
+// switched it on. Otherwise this process keeps them while the trace is the rank's own (Start,
+// IRIS_TRACE), as it always keeps named spans. Thread-safe once it is made. Borrows the driver and
 // the guard; the area is mapped until Close.
 #pragma once
 
@@ -55,8 +55,8 @@ class TraceRecorder {
   // Switches off what Start or IRIS_TRACE has switched on, and waits a moment for events that are
   // under way. kFailedPrecondition: neither has.
   absl::Status Stop() ABSL_LOCKS_EXCLUDED(mu_);
-  // Writes what was told since Start, until now or until Stop. As TraceFileOfRank names the file,
-  // but a name without %r stays as it is. kFailedPrecondition: there was no Start.
+  // Writes the events since Start, until now or until Stop. TraceFileOfRank names the file, but a
+  // name without %r stays as it is. kFailedPrecondition without a Start.
   absl::Status Save(const std::string& path) ABSL_LOCKS_EXCLUDED(mu_);
 
   // The program's own span: EndSpan tells one from what BeginSpan gave until now. 0 while the trace

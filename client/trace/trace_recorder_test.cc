@@ -1,4 +1,4 @@
-// A rank that traces itself, on emulated devices: what it starts, tells and writes.
+// Tests a rank that traces itself, on emulated devices: start, records and file.
 #include "client/trace/trace_recorder.h"
 
 #include <gtest/gtest.h>
@@ -40,7 +40,7 @@ class TraceRecorderTest : public ::testing::Test {
   std::string Path(const std::string& name) const {
     return absl::StrCat(::testing::TempDir(), "/recorder.", getpid(), ".", name);
   }
-  // The names of the boxes in a file.
+  // Returns the names of the events in a trace file.
   static std::multiset<std::string> Names(const std::string& path) {
     const auto text = ReadFile(path, 1 << 20);
     EXPECT_TRUE(text.ok()) << text.status();
@@ -114,7 +114,7 @@ TEST_F(TraceRecorderTest, ATraceOfAnotherIsNotItsOwn) {
   ASSERT_TRUE(other.SwitchOn(now, now + 600'000'000'000).ok());
   EXPECT_EQ(recorder->Start(absl::ZeroDuration()).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(recorder->Stop().code(), absl::StatusCode::kFailedPrecondition);
-  // Calls are told to whoever traces, and spans, which have names, are not.
+  // A trace that another process started gets calls, but not spans, which have names.
   Tell(recorder.get(), TraceHostCall::kBarrier);
   TellSpan(recorder.get(), "mine");
   const auto read = other.Read();

@@ -14,8 +14,6 @@
 
 namespace iris::internal {
 
-// Requests.
-
 namespace {
 
 // At least 1: 0 stands for irisd's own default.
@@ -188,7 +186,7 @@ static void Fields(MessageField& field, Peer* to) {
   field.Number(4, &to->device_index);
 }
 
-// The device of the rank that joins.
+// Decodes the device of the rank that joins.
 struct OwnDevice {
   JoinedJob* job;
 };

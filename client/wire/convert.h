@@ -43,8 +43,8 @@ std::string EncodeAwaitBarrier(uint64_t session_id, const BarrierWait& wait);
 std::string EncodeLeave(const Asker& asker);
 std::string EncodeResume(uint64_t session_id, const RankIdentity& identity);
 std::string EncodeWatch(const Asker& asker);
-// The text of an error that this rank reports: UTF-8, within the limit, and never empty, which
-// would mean success.
+// Returns the text of an error that this rank reports: UTF-8, within the limit, and never empty,
+// because an empty text means success.
 std::string ToErrorText(const absl::Status& error);
 
 absl::StatusOr<JoinedJob> DecodeJoinReply(absl::string_view bytes);

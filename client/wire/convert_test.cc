@@ -14,7 +14,7 @@ namespace {
 
 namespace v1 = iris::v1;
 
-// What irisd reads of a request.
+// Parses a request as irisd does.
 template <typename Message>
 Message Parse(const std::string& bytes) {
   Message message;

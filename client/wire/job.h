@@ -128,7 +128,6 @@ struct GrowDone {
   std::string reason;
 };
 
-// irisd is about to end.
 struct Stopping {
   std::string reason;
 };

@@ -142,7 +142,7 @@ class MessageField {
     ReadMessage(View(), &**to);
     return true;
   }
-  // One of several messages, of which the last one that comes counts.
+  // Decodes one of several messages. If several come, the last one counts.
   template <typename T, typename... All>
   bool Alternative(FieldNumber number, std::variant<All...>* to) {
     if (!IsBytes(number)) return false;

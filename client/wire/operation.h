@@ -112,7 +112,7 @@ struct OperationResult {
   std::optional<OpenedRange> opened;  // open: absent while there is nothing of that name
 };
 
-// The one outcome of a team's k-th operation, the same on every member.
+// Holds the result of a team's k-th operation, which is the same on all ranks of the team.
 struct Outcome {
   uint64_t k = 0;
   absl::Status status;

@@ -18,7 +18,7 @@ inline constexpr size_t kMaxChanges = 3;
 // The number of letters to put in, leave out, change, or swap with the next one, to make `b` of `a`
 // (Damerau-Levenshtein, each place changed once).
 inline size_t Changes(std::string_view a, std::string_view b) {
-  // Three rows of the table: what is two behind, one behind, and now.
+  // Three rows of the table: the one before the previous, the previous, and the present one.
   std::vector<size_t> two(b.size() + 1), one(b.size() + 1), now(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) one[j] = j;
   for (size_t i = 1; i <= a.size(); ++i) {

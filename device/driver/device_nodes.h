@@ -8,10 +8,10 @@ namespace iris::driver {
 
 struct DeviceNode {
   std::string path;
-  int error = 0;  // errno of opening it for reading and writing; 0: it can be opened
+  int error = 0;  // errno of opening it for reading and writing; 0 if that works
 };
 
-// Opens and closes each node, in order of name. Returns none if no driver has made a device known.
+// Opens and closes each node, in order of name. Returns none if no driver is installed.
 std::vector<DeviceNode> ProbeDeviceNodes(const std::string& dev = "/dev");
 
 }  // namespace iris::driver

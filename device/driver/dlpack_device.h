@@ -1,4 +1,4 @@
-// How DLPack numbers the kinds of devices: DLDeviceType of its header. C++17.
+// DLPack's numbers for kinds of devices: DLDeviceType of its header. C++17.
 #pragma once
 
 #include <cstdint>

@@ -32,7 +32,7 @@ int CountFds() {
   return n;
 }
 
-// True if a forked child can read the byte; false if it dies of the attempt.
+// Returns true if a forked child can read the byte.
 bool ChildCanRead(uint64_t address) {
   const pid_t child = fork();
   if (child == 0) {
@@ -300,7 +300,7 @@ TEST_F(AdoptTest, MemoryOfAnotherProcessIsAsIfCreatedHere) {
   ASSERT_TRUE((*adopted)->Read(4096, absl::MakeSpan(seen)).ok());
   EXPECT_EQ(seen, (std::vector<uint8_t>{1, 2, 3, 4}));
 
-  // A client maps it, and what it writes is seen here; a reader cannot write.
+  // A client maps it, and its writes are seen here; a reader cannot write.
   auto imported = client_->Import(MustExport(**adopted), kBytes);
   ASSERT_TRUE(imported.ok()) << imported.status();
   auto range = client_->Reserve(kBytes, 1, 0);

@@ -140,7 +140,7 @@ class Sharing {
     return absl::OkStatus();
   }
 
-  // Returns a duplicate of this process's descriptor of the file, which has Import's seals.
+  // Duplicates this process's descriptor of the memfd that `line` maps, with Import's seals.
   absl::StatusOr<base::UniqueFd> FindDescriptor(const Line& line, uint64_t address,
                                                 struct stat* info) const {
     const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir("/proc/self/fd"), closedir);

@@ -347,7 +347,7 @@ TEST_F(EmuShareTest, RefusesMappingsThatEndBeforeTheRange) {
   space.Map(0, fd, kBytes);
   space.Map(kBytes, next, kBytes, kBytes);
   EXPECT_THAT(Refused(space, 0, 2 * kBytes), HasSubstr("from its byte 4194304 on"));
-  // Nothing behind it.
+  // Nothing is mapped after it.
   ASSERT_EQ(munmap(space.At(kBytes), kBytes), 0);
   EXPECT_THAT(Refused(space, 0, 2 * kBytes), HasSubstr("nothing is mapped there"));
   space.Map(kBytes, -1, kBytes, 0, MAP_PRIVATE | MAP_ANONYMOUS);
@@ -363,7 +363,7 @@ TEST_F(EmuShareTest, SaysThatDescriptorsHaveRunOut) {
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
   std::vector<absl::StatusCode> codes;
   for (rlim_t spare = 0; spare < 3; ++spare) {
-    // 0: the maps cannot be read; 1: the duplicate has no place beside the list of descriptors.
+    // With 0, the maps cannot be read; with 1, there is no descriptor for the duplicate.
     const int lowest = open("/dev/null", O_RDONLY | O_CLOEXEC);
     close(lowest);
     struct rlimit few = before;

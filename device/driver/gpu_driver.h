@@ -1,5 +1,5 @@
-// GpuDriver is the one seam to a platform's virtual memory management. irisd creates and exports;
-// clients import and map.
+// GpuDriver is the only interface to a platform's virtual memory management. irisd creates and
+// exports memory; clients import and map it.
 //
 // Memory goes through the same steps on every platform: Create, ExportFd (duplicates of one
 // descriptor), Import in another process, Map into a Reservation, use, then destroy the Mapping and
@@ -30,7 +30,7 @@ namespace iris::driver {
 struct DeviceInfo {
   std::string uuid;
   std::string name;
-  std::string backend;  // the name of the driver's kind
+  std::string backend;  // the name of kind()
   uint32_t index = 0;   // in this driver's order
   uint64_t memory_bytes = 0;
   uint64_t granularity_bytes = 0;  // sizes and offsets of mappings are multiples of it
@@ -39,7 +39,7 @@ struct DeviceInfo {
 enum class Access { kReadWrite, kReadOnly };
 
 struct MemoryInfo {
-  uint64_t free_bytes = 0;  // of the platform's own count, other programs' memory included; a hint
+  uint64_t free_bytes = 0;  // as the platform counts, other programs included; a hint
   uint64_t total_bytes = 0;
 };
 
@@ -52,11 +52,11 @@ struct MapTimes {
   absl::Duration access;
 };
 
-// One physical allocation of this process that another one may Import, and where it is mapped here.
+// A physical allocation of this process that another one may Import, with its mapping here.
 struct SharedPiece {
-  int fd = -1;           // what Import takes; the caller of Share owns it
-  uint64_t address = 0;  // where this process has it mapped, from its first byte on
-  uint64_t bytes = 0;    // all of the allocation: a multiple of the granularity
+  int fd = -1;           // for Import; the caller of Share owns it
+  uint64_t address = 0;  // of the first byte, as mapped in this process
+  uint64_t bytes = 0;    // of the whole allocation: a multiple of the granularity
 };
 
 // One physical allocation. The last holder anywhere frees it, which blocks for 140-190 ms per
@@ -69,16 +69,16 @@ class PhysicalMemory {
   PhysicalMemory& operator=(const PhysicalMemory&) = delete;
 
   uint64_t bytes() const { return bytes_; }
-  // Zero for adopted and imported memory.
+  // The times are zero for adopted and imported memory.
   CreateTimes times() const { return times_; }
   void set_times(const CreateTimes& times) { times_ = times; }
 
   // Returns a descriptor for Import in any process, and for Adopt if it is kReadWrite. The caller
-  // owns it. Imported memory cannot be exported. kReadOnly binds importers where the platform can
+  // owns it. Imported memory cannot be exported. kReadOnly restricts importers if the platform can
   // (emu: callers whose uid is neither the creator's nor root).
   virtual absl::StatusOr<int> ExportFd(Access access) = 0;
 
-  // kUnimplemented if this process has no context on the memory's device.
+  // Fails with kUnimplemented if this process has no context on the memory's device.
   virtual absl::Status Read(uint64_t offset_bytes, absl::Span<uint8_t> out) = 0;
 
  private:
@@ -135,58 +135,58 @@ class GpuDriver {
   // The name of kind().
   std::string_view backend() const { return NameOf(kind()); }
 
-  // Devices that this process sees, in index order; constant. Empty in a client of emu.
+  // Returns the devices that this process sees, in index order; constant. Empty in a client of emu.
   virtual absl::Span<const DeviceInfo> devices() const = 0;
 
   // Makes the device the calling thread's, for Fill, Copy and RegisterHost and for the platform's
-  // run-time library. The first call for a GPU sets up its context (0.2 s, and device memory),
+  // run-time library. The first call for a GPU creates its context (0.2 s, and device memory),
   // which lasts as long as the driver. irisd never calls it.
   virtual absl::Status MakeCurrent(uint32_t device_index) = 0;
 
-  // kFailedPrecondition, with the pair and a remedy: kernels on `from` cannot use memory of `to`.
+  // kFailedPrecondition, with the pair and a remedy, if kernels on `from` cannot use `to`'s memory.
   virtual absl::Status CanAccessPeer(uint32_t from, uint32_t to) = 0;
 
-  // Returns the size of a piece of each device that irisd lends to every process, which maps it
+  // Returns the size of the piece of each device that irisd lends to every process, which maps it
   // read-only and keeps it: the first mapping of another device's memory is slow, and later ones
   // are fast while one exists. Returns 0 if none is needed.
   virtual uint64_t link_bytes() const { return 0; }
 
-  // kUnimplemented where the platform needs a context for the answer.
+  // Fails with kUnimplemented if the platform needs a context for the answer.
   virtual absl::StatusOr<MemoryInfo> DeviceMemory(uint32_t device_index) = 0;
 
   // Creates zeroed physical memory on a device. May block for long. `bytes` is a multiple of the
-  // granularity. prealloc: reserve every page now. kResourceExhausted: out of device memory or
-  // descriptors. kInvalidArgument: bad size or device.
+  // granularity. `prealloc` reserves every page now. kResourceExhausted if device memory or
+  // descriptors run out. kInvalidArgument for a bad size or device.
   virtual absl::StatusOr<std::unique_ptr<PhysicalMemory>> Create(uint32_t device_index,
                                                                  uint64_t bytes, bool prealloc) = 0;
 
   // Takes back memory that an earlier driver of this platform created on that device, as if this
   // driver had created it. Takes ownership of `fd`, a descriptor from ExportFd(kReadWrite), also on
-  // failure. May block: the memory is mapped for a moment where only that shows its size.
-  // kInvalidArgument: not such a descriptor, not of `bytes` bytes, not as Create left it, or no
-  // such device. kResourceExhausted: out of descriptors or address space.
+  // failure. May block: if nothing else shows the memory's size, it is mapped for a moment.
+  // kInvalidArgument if `fd` is not such a descriptor, not of `bytes` bytes, or not as Create left
+  // it, or if there is no such device. kResourceExhausted if descriptors or address space run out.
   virtual absl::StatusOr<std::unique_ptr<PhysicalMemory>> Adopt(uint32_t device_index, int fd,
                                                                 uint64_t bytes) = 0;
 
   // Takes memory that another process exported, and ownership of `fd`, also on failure.
-  // kInvalidArgument: not such a descriptor, not of `bytes` bytes, or one that its holder could
-  // still resize.
+  // kInvalidArgument if it is not such a descriptor, not of `bytes` bytes, or can still be resized
+  // by its holder.
   virtual absl::StatusOr<std::unique_ptr<PhysicalMemory>> Import(int fd, uint64_t bytes) = 0;
 
-  // Returns descriptors of the allocations that back [address, address + bytes), which a program
-  // has created and mapped without Iris: by address and without holes; the first and the last may
-  // reach beyond the range. On error nothing stays open. On a GPU the caller has a context on the
-  // device. kInvalidArgument, with the address and a remedy: no such memory (host memory, the
+  // Returns descriptors of the allocations behind [address, address + bytes), which a program has
+  // created and mapped without Iris, by address and without holes; the first and the last may
+  // extend beyond the range. On error nothing stays open. On a GPU the caller has a context on the
+  // device. kInvalidArgument, with the address and a remedy, for other memory (host memory, the
   // platform's plain allocations, nothing mapped), another device than `device_index` (unless emu),
-  // no shareable descriptor, a size or place that is no multiple of the granularity, a file that
-  // could still be resized. kResourceExhausted: more than `max_pieces`, or out of descriptors.
-  // kUnimplemented: the platform's library is too old.
+  // no shareable descriptor, a size or place that is no multiple of the granularity, or a file that
+  // could still be resized. kResourceExhausted if there are more than `max_pieces`, or if
+  // descriptors run out. kUnimplemented if the platform's library is too old.
   virtual absl::StatusOr<std::vector<SharedPiece>> Share(uint32_t device_index, uint64_t address,
                                                          uint64_t bytes, size_t max_pieces) = 0;
 
   // Reserves n_pieces * piece_bytes at `wanted_base` if that is free (nothing is ever replaced),
-  // else anywhere. wanted_base 0: anywhere. No mapping may cross from one piece to the next. The
-  // range is not inherited by forked children.
+  // else anywhere; also anywhere if wanted_base is 0. No mapping may cross from one piece to the
+  // next. Forked children do not inherit the range.
   virtual absl::StatusOr<std::unique_ptr<Reservation>> Reserve(uint64_t piece_bytes,
                                                                uint32_t n_pieces,
                                                                uint64_t wanted_base) = 0;
@@ -199,7 +199,7 @@ class GpuDriver {
                                                        absl::Span<const uint32_t> devices) = 0;
 
   // Set mapped bytes, or copy between any two of host memory and mapped memory; return when done.
-  // They do not wait for kernels. On a GPU the calling thread's device does them, else the one
+  // They do not wait for kernels. On a GPU the calling thread's device does the work, else the one
   // first made current; kFailedPrecondition if there is none.
   virtual absl::Status Fill(uint64_t address, uint8_t value, uint64_t bytes) = 0;
   virtual absl::Status Copy(void* to, const void* from, uint64_t bytes) = 0;

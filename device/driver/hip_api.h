@@ -1,5 +1,5 @@
-// HIP as this folder uses it: types, constants and entry points declared here, so that no vendor's
-// header or toolkit is needed to build.
+// The part of HIP that this folder uses: types, constants and entry points are declared here, so
+// that a build needs no vendor's header or toolkit.
 //
 // Names, arguments and numbers are HIP's. Both vendors use the same numbers for errors and flags,
 // and the same layout for the structs below; vendor_headers_test.py compares them with the vendors'
@@ -23,7 +23,7 @@ class Library;
 
 using hipError_t = int;
 using hipStream_t = void*;
-// A pointer or a number: of 8 bytes in both libraries.
+// This is a pointer or a number, of 8 bytes in both libraries.
 using hipMemGenericAllocationHandle_t = uint64_t;
 
 inline constexpr hipError_t hipSuccess = 0;
@@ -92,8 +92,8 @@ hipError_t NotSupported(Parameters...) {
   return hipErrorNotSupported;
 }
 
-// The entry points that are alike in both libraries. What is an address in HIP and a number of the
-// same size in CUDA is passed in the same way, so libcuda's are called by these types, too.
+// Entry points that are alike in both libraries. Where HIP has an address and CUDA a number of the
+// same size, both are passed in the same way, so libcuda's are called by these types, too.
 struct HipFunctions {
   hipError_t (*hipDeviceCanAccessPeer)(int* can, int device, int peer) = nullptr;
   hipError_t (*hipDeviceGetName)(char* name, int bytes, int device) = nullptr;
@@ -113,7 +113,7 @@ struct HipFunctions {
                                               int type, unsigned long long flags) = nullptr;
   hipError_t (*hipMemGetAllocationGranularity)(size_t*, const hipMemAllocationProp*,
                                                int option) = nullptr;
-  // The current device's.
+  // Applies to the current device.
   hipError_t (*hipMemGetInfo)(size_t* free_bytes, size_t* total_bytes) = nullptr;
   hipError_t (*hipMemImportFromShareableHandle)(hipMemGenericAllocationHandle_t*, void* os_handle,
                                                 int type) = nullptr;
@@ -125,23 +125,23 @@ struct HipFunctions {
   hipError_t (*hipMemUnmap)(void*, size_t bytes) = nullptr;
   // hip: major * 10'000'000 + minor * 100'000 + patch; cuda: major * 1000 + minor * 10.
   hipError_t (*hipRuntimeGetVersion)(int*) = nullptr;
-  // Streams belong to the current device, and are used with it current.
+  // Streams belong to the current device, which must be current when they are used.
   hipError_t (*hipStreamCreateWithFlags)(hipStream_t*, unsigned flags) = nullptr;
   hipError_t (*hipStreamDestroy)(hipStream_t) = nullptr;
   hipError_t (*hipStreamSynchronize)(hipStream_t) = nullptr;
 
   // Libraries may lack these.
 
-  // The one allocation of hipMemCreate that has the address, where it is mapped.
+  // Finds the allocation of hipMemCreate that is mapped at the address.
   hipError_t (*hipMemGetAddressRange)(void** base, size_t* bytes, void*) = &NotSupported;
   hipError_t (*hipMemGetAllocationPropertiesFromHandle)(
       hipMemAllocationProp*, hipMemGenericAllocationHandle_t) = &NotSupported;
   hipError_t (*hipMemRetainAllocationHandle)(hipMemGenericAllocationHandle_t*,
                                              void*) = &NotSupported;
-  // Exchanges *mode, a hipStreamCaptureMode, for the calling thread's.
+  // Exchanges `*mode`, a hipStreamCaptureMode, for the calling thread's.
   hipError_t (*hipThreadExchangeStreamCaptureMode)(int* mode) = &NotSupported;
 
-  // Looks all of them up by the names that a library of this kind exports.
+  // Looks up all entry points by the names that a library of this kind exports.
   void Load(Library& library, BackendKind kind);
 };
 
@@ -154,7 +154,7 @@ class HipApi : public HipFunctions {
   // Writes the UUID in the form of the vendor's tools: "GPU-…".
   virtual hipError_t DeviceUuid(int device, std::string* text) = 0;
 
-  // The calling thread's device, or -1; cuda: its primary context, kept until the destructor.
+  // Set and get the calling thread's device, or -1; cuda keeps its primary context until the end.
   virtual hipError_t SetDevice(int device) = 0;
   virtual hipError_t GetDevice(int* device) = 0;
   // Sets the device until PopDevice, which takes the previous one that PushDevice returned.
@@ -166,7 +166,7 @@ class HipApi : public HipFunctions {
   // Returns false if the library says that no memory of the device can be mapped and exported.
   virtual bool HasExportableMemory(int device) = 0;
 
-  // Gives the handle of the memory at an address: one more hold, to be released, unless
+  // Gives the handle of the memory at an address. This takes a hold that must be released, unless
   // Quirks::retain_is_not_counted. Returns hipErrorInvalidValue if hipMemCreate did not make it.
   virtual hipError_t RetainHandle(hipMemGenericAllocationHandle_t* handle, void* address) = 0;
 
@@ -185,7 +185,7 @@ class HipApi : public HipFunctions {
   }
 };
 
-// The entry points of libamdhip64 alone.
+// The entry points that only libamdhip64 has.
 struct HipOnlyFunctions {
   hipError_t (*hipGetDevice)(int*) = nullptr;
   const char* (*hipGetErrorName)(hipError_t) = nullptr;
@@ -193,11 +193,11 @@ struct HipOnlyFunctions {
   hipError_t (*hipMemcpyAsync)(void*, const void*, size_t, int kind, hipStream_t) = nullptr;
   hipError_t (*hipMemsetAsync)(void*, int value, size_t, hipStream_t) = nullptr;
   hipError_t (*hipSetDevice)(int) = nullptr;
-  // Null where the library has none.
+  // It is null if the library lacks it.
   hipError_t (*hipMemGetAccess)(unsigned long long*, const hipMemLocation*, void*) = nullptr;
 };
 
-// The entry points of libcuda alone.
+// The entry points that only libcuda has.
 using CUresult = int;
 using CUdevice = int;  // the device's number
 using CUcontext = void*;
@@ -220,26 +220,27 @@ struct CudaOnlyFunctions {
   CUresult (*cuMemsetD8Async)(CUdeviceptr, unsigned char, size_t, hipStream_t) = nullptr;
 };
 
-// HIP by libamdhip64 (hip_native.cc), or translated to libcuda (hip_on_cuda.cc). `library_path`:
-// empty for the system's. kNotFound: no such library, or no such GPU. kFailedPrecondition: too old.
+// Open HIP by libamdhip64 (hip_native.cc), or translated to libcuda (hip_on_cuda.cc). With an empty
+// `library_path` they open the system's. kNotFound if there is no such library, or no such GPU.
+// kFailedPrecondition if it is too old.
 absl::StatusOr<std::unique_ptr<HipApi>> OpenHipNative(const std::string& library_path);
 absl::StatusOr<std::unique_ptr<HipApi>> OpenHipOnCuda(const std::string& library_path);
 
-// "<what>: <NAME> (<number>: <text>); <what to do>". OK for hipSuccess.
+// Returns "<what>: <NAME> (<number>: <text>); <what to do>", or OK for hipSuccess.
 //
-// kResourceExhausted: memory (or descriptors, which some versions report so). kUnavailable: the
-// device or this process's context on it is lost. kFailedPrecondition: no device, or an
-// installation that does not fit together. kPermissionDenied, kUnimplemented, kInvalidArgument: as
-// the vendor says. kInternal: the rest.
+// kResourceExhausted if memory runs out (or descriptors, which some versions report so).
+// kUnavailable if the device or this process's context on it is lost. kFailedPrecondition if there
+// is no device, or if an installation does not fit together. kPermissionDenied, kUnimplemented and
+// kInvalidArgument as the vendor says. kInternal for all other errors.
 absl::Status HipStatus(HipApi& api, hipError_t error, absl::string_view what);
 
-// "NAME (number: text)".
+// Returns "NAME (number: text)".
 std::string HipErrorText(HipApi& api, hipError_t error);
 
 // While a program captures a stream for all threads, the library refuses calls of any thread that
-// could wait for what is captured or change what it uses, such as mapping memory, and the capture
-// fails. The driver's own calls touch nothing that is captured, and say so while one of these
-// lives, on one thread.
+// could wait for captured work or change memory that it uses, such as mapping memory, and the
+// capture fails. The driver's own calls touch nothing that is captured. An object of this class
+// states that on its thread, while it lives.
 class OutsideCaptures {
  public:
   explicit OutsideCaptures(HipApi& api) : api_(api) {
@@ -250,7 +251,7 @@ class OutsideCaptures {
   }
   OutsideCaptures(const OutsideCaptures&) = delete;
   OutsideCaptures& operator=(const OutsideCaptures&) = delete;
-  // For one call: see CaptureSafeApi.
+  // Makes one call: see CaptureSafeApi.
   HipApi* operator->() { return &api_; }
 
  private:
@@ -259,7 +260,7 @@ class OutsideCaptures {
   bool exchanged_ = false;
 };
 
-// Owns a HipApi; each call through `->` is one of OutsideCaptures. `*` gives the bare one.
+// Owns a HipApi. Each call through `->` is one of OutsideCaptures; `*` gives the plain one.
 class CaptureSafeApi {
  public:
   explicit CaptureSafeApi(std::unique_ptr<HipApi> api) : api_(std::move(api)) {}

@@ -1,4 +1,4 @@
-// The one translation of a vendor's error into absl::Status.
+// Translates errors of CUDA and HIP into absl::Status, with advice for the user.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"

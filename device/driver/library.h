@@ -15,7 +15,7 @@ class Library {
  public:
   // Opens the first of `names` that is loaded already (a program must not get two copies of a
   // run-time library), else the first that can be loaded. It is never closed: vendors' libraries do
-  // not survive that. kNotFound: none; the message names them.
+  // not survive that. kNotFound if there is none; the message has the names.
   static absl::StatusOr<Library> Open(const std::vector<std::string>& names);
 
   const std::string& name() const { return name_; }

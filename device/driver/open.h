@@ -17,10 +17,10 @@ inline constexpr const char* kBackendChoices[] = {"auto", "emu", "cuda", "hip"};
 struct OpenOptions {
   std::string backend = "auto";  // one of kBackendChoices
   EmuOptions emu;
-  std::string library_path;  // of the vendor's library; empty: where the system's loader finds it
+  std::string library_path;  // of the vendor's library; empty: the system's loader finds it
 };
 
-// Why a backend is available or not.
+// Says whether and why a backend is available.
 struct BackendReport {
   std::string backend;
   bool available = false;
@@ -32,8 +32,8 @@ struct OpenedDriver {
   std::vector<BackendReport> reports;  // of every backend: "cuda", "hip", "emu"
 };
 
-// "auto": cuda if it has a device, else hip, else emu. kFailedPrecondition, with what is missing:
-// the named backend has no device. kInvalidArgument: no such backend.
+// "auto" means cuda if it has a device, else hip, else emu. kFailedPrecondition, with the missing
+// part, if the named backend has no device. kInvalidArgument if there is no such backend.
 absl::StatusOr<OpenedDriver> OpenDriver(const OpenOptions& options);
 
 // Returns a warning if the environment says that a device of this backend runs one process at a

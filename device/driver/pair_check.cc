@@ -145,8 +145,6 @@ bool Receive(int socket, Message* message, base::UniqueFd* fd) {
   return n == static_cast<ssize_t>(sizeof(*message));
 }
 
-// The parent's side of a child.
-
 struct Failure {
   Step step = Step::kStart;
   absl::Status status;
@@ -191,7 +189,7 @@ class Child {
     const pid_t parent = getpid();
     const pid_t pid = fork();
     if (pid == 0) {
-      // Only calls that are safe after the fork of a process with threads.
+      // In the fork of a process with threads, only async-signal-safe calls are allowed.
       prctl(PR_SET_PDEATHSIG, SIGKILL);
       if (getppid() != parent) _exit(126);
       sigset_t none;
@@ -290,8 +288,6 @@ class Child {
   base::UniqueFd socket_;
 };
 
-// The child.
-
 class Worker {
  public:
   Worker(int socket, std::unique_ptr<GpuDriver> driver)
@@ -374,7 +370,7 @@ class Worker {
     if (!mapping.ok()) return mapping.status();
     const uint64_t address = (*mapping)->address();
 
-    // Both ends of the memory, with what no other pair writes.
+    // Writes both ends of the memory, with a pattern that no other pair writes.
     const uint64_t n = std::min(bytes, kPatternBytes);
     std::vector<uint64_t> pattern(n / sizeof(uint64_t)), back(pattern.size());
     uint64_t word = 0x9e3779b97f4a7c15ull * (1 + request.from * 64ull + request.to);

@@ -23,23 +23,23 @@
 namespace iris::driver {
 
 struct PairCheckOptions {
-  OpenOptions open;  // how the children open the driver; the backend that the driver has
+  OpenOptions open;  // how the children open the driver; the backend is the driver's
   std::string program = "/proc/self/exe";
   uint32_t max_devices = 16;  // the first ones
   uint64_t bytes = 0;         // of each segment; 0: 2 MiB of emulated memory, 128 MiB of a GPU's
-  absl::Duration start_timeout = absl::Seconds(60);  // a child has opened the driver
+  absl::Duration start_timeout = absl::Seconds(60);  // until a child has opened the driver
   absl::Duration step_timeout = absl::Seconds(20);   // of each step; the first makes a context
-  absl::Duration timeout = absl::Minutes(3);         // of all: later pairs are not tried
-  std::function<bool()> stop;                        // asked before each pair, if set
+  absl::Duration timeout = absl::Minutes(3);  // of the whole check: later pairs are not tried
+  std::function<bool()> stop;                 // asked before each pair, if set
 };
 
 struct PairResult {
   uint32_t from = 0;
   uint32_t to = 0;
   bool ok = false;
-  bool conclusive = false;  // failed for another reason than want of time, memory or a process
-  std::string step;         // the one that failed: "import", "map", ...
-  std::string cause;        // empty if ok, as are the two around it
+  bool conclusive = false;  // failed, but not for lack of time, memory or a process
+  std::string step;         // the step that failed: "import", "map", ...
+  std::string cause;        // empty if ok, as are step and remedy
   std::string remedy;       // what to do
   double bytes_per_second = 0;
 };
@@ -52,7 +52,7 @@ struct PairTable {
 
 PairTable CheckPairs(GpuDriver& driver, const PairCheckOptions& options);
 
-// GB/s as a matrix, a row for each `from`; "fail" where a pair failed.
+// Returns a matrix of GB/s with a row for each `from`, and "fail" for pairs that failed.
 std::string PairTableText(const PairTable& table);
 
 bool IsPairCheckChild(int argc, char** argv);

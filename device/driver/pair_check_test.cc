@@ -15,7 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 
-// Emulated memory begins here: a child that is told to hangs in it, as in a driver.
+// Emulated memory begins here: a child hangs in it if the test says so, as in a driver.
 extern "C" int memfd_create(const char* name, unsigned int flags) noexcept {
   if (getenv("PAIR_CHECK_TEST_HANGS") != nullptr) pause();
   return static_cast<int>(syscall(SYS_memfd_create, name, flags));

@@ -15,16 +15,16 @@ struct Quirks {
   // Setting access reads the descriptor of imported memory, so it stays open as long as the memory.
   bool keep_imported_fd = false;
   // Setting access must begin at the start of a reservation and cover whole mappings. So each piece
-  // of a Reservation is a reservation of the vendor's.
+  // of a Reservation is a vendor's reservation of its own.
   bool access_from_base = false;
   bool reservation_per_piece = false;
-  // Granting a peer after the owning device breaks the mapping: the owner comes last.
+  // Granting access to a peer after the owning device breaks the mapping: the owner comes last.
   bool grant_owner_last = false;
-  // Creating and importing take the calling thread's device into account.
+  // The calling thread's device affects creation and import.
   bool uses_current_device = false;
-  // Releasing the handle of mapped memory would take the hold of the program that created it.
+  // Releasing the handle of mapped memory would release the creating program's hold.
   bool retain_is_not_counted = false;
-  // Fresh memory holds what its last owner wrote.
+  // Fresh memory has the bytes of its last owner.
   bool zero_new_memory = false;
   // Host pages mapped without write permission must be registered as read-only.
   bool register_read_only = false;
@@ -32,15 +32,16 @@ struct Quirks {
   int allocation_type = 0;
   // The first mapping of another device's memory is slow: see GpuDriver::link_bytes.
   bool links = false;
-  // Smaller ones are reported, but do not work.
+  // Smaller granularities are reported, but do not work.
   uint64_t granularity_floor_bytes = 0;
 };
 
-// `version` is from hipRuntimeGetVersion. kFailedPrecondition, with both versions: too old.
+// `version` is from hipRuntimeGetVersion. kFailedPrecondition, with both versions, if it is too
+// old.
 absl::Status CheckVersion(BackendKind kind, int version);
 Quirks QuirksOf(BackendKind kind, int version);
 
-// "13.0", "7.2".
+// Returns "13.0" or "7.2".
 std::string VersionText(BackendKind kind, int version);
 
 }  // namespace iris::driver

@@ -20,7 +20,8 @@ struct OpenedVmm {
   std::string detail;  // "8 x NVIDIA H200, driver 13.0"
 };
 
-// kNotFound: no library. kFailedPrecondition: too old, or no device. Else what the library says.
+// kNotFound if there is no library. kFailedPrecondition if it is too old, or if there is no device.
+// Other errors are the library's.
 absl::StatusOr<OpenedVmm> OpenVmmDriver(const VmmOptions& options);
 
 }  // namespace iris::driver

@@ -82,8 +82,6 @@ class FakeGpuTest : public ::testing::Test {
   testing::ResetFakeGpu reset_ = nullptr;
 };
 
-// What holds with every vendor and version.
-
 struct Platform {
   const char* name;
   BackendKind kind;
@@ -361,7 +359,7 @@ TEST_P(VmmDriverTest, AnotherDriverAdoptsWhatOneHasCreated) {
             .ok());
     EXPECT_EQ(seen, std::vector<uint8_t>(kBytes, 0x7b)) << "not as it was left";
   }
-  // And once more, as by the irisd after that.
+  // The irisd after that one adopts the memory once more.
   auto fd = (*adopted)->ExportFd(Access::kReadWrite);
   ASSERT_TRUE(fd.ok()) << fd.status();
   EXPECT_EQ(fcntl(*fd, F_GETFD), FD_CLOEXEC);
@@ -492,8 +490,6 @@ TEST_P(VmmDriverTest, SegmentsAreRefusedBeforeDescriptorsRunOut) {
   close(still_free);
 }
 
-// One vendor.
-
 TEST_F(FakeGpuTest, IrisdCreatesAndExportsWithoutAContext) {
   auto irisd = MustOpen();
   auto memory = irisd->Create(1, kBytes, false);
@@ -590,8 +586,6 @@ TEST_F(FakeGpuTest, AMissingOrForeignLibraryIsNamed) {
   EXPECT_EQ(foreign.code(), StatusCode::kFailedPrecondition);
   EXPECT_THAT(Text(foreign), HasSubstr("libm.so.6 has no cuCtxGetDevice"));
 }
-
-// Choosing between backends.
 
 OpenOptions Options(const std::string& backend) {
   OpenOptions options;

@@ -160,7 +160,7 @@ class Sharing {
                            piece.address);
   }
 
-  // The library does not know the address, or not as what was asked for.
+  // Returns true if the library does not know the address, or not as the requested kind.
   static bool IsUnknown(hipError_t error) {
     return error == hipErrorInvalidValue || error == hipErrorInvalidDevicePointer ||
            error == hipErrorInvalidHandle || error == hipErrorNotFound;

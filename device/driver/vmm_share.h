@@ -19,12 +19,12 @@ struct SharePlatform {
   HipApi& api;
   const Quirks& quirks;
   BackendKind kind = BackendKind::kCuda;
-  int device = 0;  // whose memory it must be; the calling thread's
+  int device = 0;  // the calling thread's device, whose memory it must be
   uint64_t granularity_bytes = 0;
 };
 
-// kResourceExhausted, with the limit, where so few descriptors are left that a vendor's library
-// could run out of them. `any_fd`: an open one, or -1.
+// Returns kResourceExhausted, with the limit, if so few descriptors are left that a vendor's
+// library could run out of them. `any_fd` is an open one, or -1.
 absl::Status CheckDescriptors(int any_fd, absl::string_view what);
 
 // Implements GpuDriver::Share.

@@ -1,5 +1,5 @@
-// What a program has created by the platform's own calls, lent by the driver of GPUs, on a fake of
-// the vendors' libraries.
+// Tests the GPU driver's Share with memory that a program has created by the platform's own calls,
+// on a fake of the vendors' libraries.
 #include "device/driver/vmm_share.h"
 
 #include <dirent.h>
@@ -71,8 +71,8 @@ hipMemAllocationProp Shareable(int device = 0) {
   return prop;
 }
 
-// A range of a program's own, with what it maps there by the platform's calls. It keeps a handle of
-// each allocation until the end.
+// A range of a program's own, with mappings made by the platform's calls. It keeps a handle of each
+// allocation until the end.
 class UserRange {
  public:
   UserRange(HipApi& api, uint64_t bytes) : api_(api), bytes_(bytes) {
@@ -280,7 +280,7 @@ TEST_P(VmmShareTest, RefusesWhatIsNotMappedMemoryOfADevice) {
   UserRange mine(*user_, 4 * kBytes);
   EXPECT_THAT(Refused(mine.base(), 1, StatusCode::kInvalidArgument),
               HasSubstr("nothing is mapped there"));
-  // A hole behind the first allocation.
+  // There is a hole after the first allocation.
   mine.Map(0, kBytes);
   mine.Allow(0, kBytes);
   mine.Map(2 * kBytes, kBytes);

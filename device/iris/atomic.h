@@ -1,11 +1,11 @@
 // Atomic operations on any rank's heap. T: int32_t, uint32_t, int64_t, uint64_t, float, double;
 // AtomicAdd also takes Half and Bfloat16. The pointer is an address in the caller's heap, aligned
-// to sizeof(T). The first argument is the DeviceContext, or HeapBases (heap_bases.h). Those with a
-// mask are in mask.h. All return the old value. Floats: sub, min and max work on values, exchange
-// and compare on bits.
+// to sizeof(T). The first argument is the DeviceContext, or HeapBases (heap_bases.h). mask.h has
+// those with a mask. All return the old value. For floats, sub, min and max use their values, and
+// exchange and compare their bits.
 //
-// Scope and order are template arguments; left out, they are kSystem and kAcqRel. A narrower scope
-// is right only if every thread that touches the word meanwhile is inside it.
+// Scope and order are template arguments, by default kSystem and kAcqRel. A narrower scope is right
+// only if it contains every thread that accesses the word meanwhile.
 //
 //   // Acquires and releases, for all ranks:
 //   AtomicAdd(ctx, peer, counter, 1u);
@@ -27,7 +27,7 @@ namespace iris {
 
 namespace impl {
 
-// The types of atomic operations.
+// True for the types of atomic operations.
 template <typename T>
 inline constexpr bool kIsAtomic = std::is_same_v<T, float> || std::is_same_v<T, double> ||
                                   (std::is_integral_v<T> && !std::is_same_v<T, bool> &&
@@ -35,7 +35,7 @@ inline constexpr bool kIsAtomic = std::is_same_v<T, float> || std::is_same_v<T, 
 
 using backend::kIsNarrowFloat;
 
-// `T` in a place where it must not be deduced, so that literals convert.
+// T where the compiler must not deduce it, so that literals convert.
 template <typename T>
 struct Identity {
   using Type = T;
@@ -45,7 +45,7 @@ using Value = typename Identity<T>::Type;
 
 }  // namespace impl
 
-// Reads the word. O: kRelaxed or kAcquire.
+// Reads the word. O is kRelaxed or kAcquire.
 template <Scope S = Scope::kSystem, Order O = Order::kAcquire, typename T, typename Heaps,
           typename = impl::IfHeaps<Heaps>>
 IRIS_DEVICE inline T AtomicLoad(const Heaps& ctx, uint32_t peer, const T* p) {
@@ -53,7 +53,7 @@ IRIS_DEVICE inline T AtomicLoad(const Heaps& ctx, uint32_t peer, const T* p) {
   return backend::Load<S, O>(impl::OfPeer<sizeof(T)>(ctx, peer, p, sizeof(T), "AtomicLoad"));
 }
 
-// Writes the word. O: kRelaxed or kRelease.
+// Writes the word. O is kRelaxed or kRelease.
 template <Scope S = Scope::kSystem, Order O = Order::kRelease, typename T, typename Heaps,
           typename = impl::IfHeaps<Heaps>>
 IRIS_DEVICE inline void AtomicStore(const Heaps& ctx, uint32_t peer, T* p, impl::Value<T> value) {
@@ -81,7 +81,7 @@ IRIS_DEVICE inline void AtomicStore(const Heaps& ctx, uint32_t peer, T* p, impl:
 IRIS_ATOMICS(IRIS_DEFINE)
 #undef IRIS_DEFINE
 
-// Writes `desired` if the word is `expected`, floats compared by their bits.
+// Writes `desired` if the word is `expected`. Floats are compared by their bits.
 template <Scope S = Scope::kSystem, Order O = Order::kAcqRel, typename T, typename Heaps,
           typename = impl::IfHeaps<Heaps>>
 IRIS_DEVICE inline T AtomicCompareExchange(const Heaps& ctx, uint32_t peer, T* p,

@@ -1,4 +1,4 @@
-// The barrier of a team, made by one block of each member. docs/memory_model.md has the proof.
+// The barrier of a team: one block of each rank takes part. docs/memory_model.md has the proof.
 #pragma once
 
 #include <cstdint>
@@ -14,16 +14,16 @@
 
 namespace iris {
 
-// Waits until the block of the same index has called it on every member of `team`. All threads of
-// the block call it and get the same answer. On kOk, everything that those blocks wrote before, in
-// any heap, is visible to this block.
+// Waits until the block of the same index has called it on every rank of `team`. All threads of the
+// block call it and get the same answer. On kOk, everything that those blocks wrote before, in any
+// heap, is visible to this block.
 //
-// Blocks of different index are not ordered: data is shared between blocks of the same index. All
-// members launch the same number of blocks, at most SyncArea::kMaxBlocks. Two kernels that run at
-// the same time on one rank must not use the same team.
+// Blocks of different index are not ordered: only blocks of the same index can share data. All
+// ranks launch the same number of blocks, at most SyncArea::kMaxBlocks. Two kernels that run at the
+// same time on one rank must not use the same team.
 //
-// kTimeout, kAborted: `*missing`, if given, is the index in the team of a member that had not come.
-// The call counts: this rank has arrived, and the next call belongs to the next round.
+// On kTimeout or kAborted, `*missing`, if given, is the index in the team of a rank that did not
+// come. This rank has arrived nevertheless, and its next call belongs to the next round.
 IRIS_DEVICE inline WaitResult Barrier(const DeviceContext& ctx, const DeviceTeam& team,
                                       uint64_t timeout_ns = 0, uint32_t* missing = nullptr) {
   impl::CheckMembership(ctx, team);
@@ -41,20 +41,19 @@ IRIS_DEVICE inline WaitResult Barrier(const DeviceContext& ctx, const DeviceTeam
 // Waits until all blocks of this rank's grid have called it. All threads of all blocks call it and
 // get the same answer. On kOk, everything that the grid wrote before is visible to all of it.
 //
-// The launch must have all blocks on the device at once; emulated devices have room for any number.
-// Two kernels that run at the same time on one rank must not both call it. kTimeout, kAborted: this
-// block no longer counts as arrived, and the kernel should end.
+// All blocks of the launch must be on the device at once; emulated devices have room for any
+// number. Two kernels that run at the same time on one rank must not both call it. After kTimeout
+// or kAborted this block no longer counts as arrived, and the kernel should end.
 IRIS_DEVICE inline WaitResult GridBarrier(const DeviceContext& ctx, uint64_t timeout_ns = 0) {
   const impl::SpanOf<Block> span(ctx, TraceOp::kGridBarrier, kNoTracePeer, 0, ctx.world.id,
                                  Block{});
   return impl::MeetGrid(ctx, ctx.world, timeout_ns);
 }
 
-// As GridBarrier and Barrier together: waits until all blocks of the grids of all members of
-// `team`, which may differ in number, have called it. On kOk, everything that they wrote before, in
-// any heap, is visible to all. kTimeout, kAborted: on all blocks of this rank; `*missing` as
-// Barrier, on the first block alone, and not written where a block of this rank's own grid had not
-// come.
+// Does GridBarrier and Barrier: waits until all blocks of the grids of all ranks of `team`, which
+// may differ in number, have called it. On kOk, everything that they wrote before, in any heap, is
+// visible to all. All blocks of this rank get kTimeout or kAborted. Barrier's `*missing` is only
+// set on the first block, and not if a block of this rank's own grid did not come.
 IRIS_DEVICE inline WaitResult GridBarrier(const DeviceContext& ctx, const DeviceTeam& team,
                                           uint64_t timeout_ns = 0, uint32_t* missing = nullptr) {
   const impl::SpanOf<Block> span(ctx, TraceOp::kGridBarrier, kNoTracePeer, 0, team.id, Block{});
@@ -75,8 +74,8 @@ IRIS_DEVICE inline WaitResult GridBarrier(const DeviceContext& ctx, const Device
 }
 
 // Many barriers of one kernel, faster than Barrier: the block keeps the epoch in a register. All
-// threads of the block make and destroy it together; meanwhile they call no other barrier of that
-// team. Borrows both arguments.
+// threads of the block construct and destroy it together, and call no other barrier of that team
+// meanwhile. Borrows both arguments.
 //
 //   BarrierSeries barriers(ctx, ctx.world);
 //   for (...) {
@@ -93,7 +92,7 @@ class BarrierSeries {
     impl::CheckMembership(ctx, team);
     first_epoch_ = epoch_ = backend::LoadPlain(Epoch());
   }
-  // Wait has a sync behind the reads of the epoch; the next barrier or series reads it at once.
+  // Wait has synced after the reads of the epoch; the next barrier or series reads it at once.
   IRIS_DEVICE ~BarrierSeries() {
     if (epoch_ == first_epoch_) return;
     if (backend::ThreadIndex() == 0) backend::StorePlain(Epoch(), epoch_);
@@ -102,7 +101,7 @@ class BarrierSeries {
   BarrierSeries(const BarrierSeries&) = delete;
   BarrierSeries& operator=(const BarrierSeries&) = delete;
 
-  // As Barrier.
+  // Waits as Barrier does.
   IRIS_DEVICE WaitResult Wait(uint64_t timeout_ns = 0, uint32_t* missing = nullptr) {
     const impl::SpanOf<Block> span(ctx_, TraceOp::kBarrier, kNoTracePeer, 0, team_.id, Block{});
     impl::SyncBeforePublish();

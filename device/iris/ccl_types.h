@@ -20,16 +20,16 @@ enum class Operation : uint8_t {
   kScatter = 9,
   kSendRecv = 10,
   kAllToAllV = 11,
-  // Products of matrices; see iris/ops_types.h.
+  // GEMMs fused with a collective; see iris/ops_types.h.
   kMatmulAllReduce = 12,
   kMatmulReduceScatter = 13,
   kAllGatherMatmul = 14,
   kMatmulAllGather = 15,
   kMatmulAllScatter = 16,
-  // Norms of sums; see iris/norm_types.h.
+  // Norms of sums over ranks; see iris/norm_types.h.
   kAllReduceRmsNorm = 17,
   kReduceScatterRmsNormAllGather = 18,
-  // Of a mixture of experts; see iris/moe/moe.h.
+  // Operations of a mixture of experts; see iris/moe/moe.h.
   kMoeDispatch = 19,
   kMoeCombine = 20,
 };
@@ -50,7 +50,7 @@ constexpr bool IsMoe(Operation operation) {
   return operation == Operation::kMoeDispatch || operation == Operation::kMoeCombine;
 }
 
-// "all_reduce", as errors and tables of rules have it. "unknown": numbers that are no operation.
+// Returns "all_reduce", as in errors and tables of rules; "unknown" for other numbers.
 constexpr const char* OperationName(Operation operation) {
   constexpr const char* kNames[] = {"none",
                                     "all_reduce",
@@ -85,34 +85,33 @@ constexpr const char* ReduceOpName(ReduceOp op) {
   return op <= ReduceOp::kAvg ? kNames[static_cast<int>(op)] : "unknown";
 }
 
-// How an operation goes. kAuto: as the table of rules says. A variant that does not have a call is
-// replaced: by kTwoShot in all_reduce and reduce, by kDirect in everything else. Choose says so.
+// Algorithms. kAuto takes the one that the table of rules names. A variant that does not support a
+// call is replaced: by kTwoShot in all_reduce and reduce, else by kDirect. Choose says so.
 //
-//   kPackets     each 8 bytes travel with flags that say they are there ("LL"): one way through the
-//                links and no round; twice the bytes. Small sizes; buffers anywhere. One-shot.
+//   kPackets     each 8 bytes carry flags that mark them as arrived ("LL"): one trip over the links
+//                and no round; twice the bytes. Small sizes; buffers anywhere. One-shot.
 //   kDirect      one-shot by load or store: reductions pull everything, movements push it. Not for
 //                reduce.
-//   kTwoShot     all_reduce, reduce, broadcast to two and more: each member reduces (broadcast:
+//   kTwoShot     all_reduce, reduce, broadcast to two and more: each rank reduces (broadcast:
 //                fetches) its slice and stores it to all.
-//   kTwoPackets  all_reduce, for sums and averages of f32, f16 and bf16 on 2, 4 or 8 members:
-//                slices, as packets, and then what each member made of its slice.
+//   kTwoPackets  all_reduce, for sums and averages of f32, f16 and bf16 on 2, 4 or 8 ranks: first
+//                the slices travel as packets, then each rank's reduced slice does.
 //   kTwoPhase    all_reduce: as kTwoShot, but all is read before anything is stored.
-//   kCopyEngine  all_reduce, all_gather, all_to_all: what a member gives the others is copied by
-//                the copy engine. `in` and `out` must lie in the heap, at the same offset on all
-//                members: nothing can check that in time. kAuto takes it only with
-//                Config::symmetric.
+//   kCopyEngine  all_reduce, all_gather, all_to_all: the copy engine copies from each rank to the
+//                others. `in` and `out` must lie in the heap, at the same offset on all ranks:
+//                nothing can check that in time. kAuto takes it only with Config::symmetric.
 //   kRing        all_reduce, but for averages of u8: slices go around from neighbour to neighbour,
-//                through the workspace. For links between neighbours alone.
-//   kAtomic      all_reduce: everybody adds to the sums in their owners' workspace by atomics.
-//   kSpinlock    all_reduce: the same, one member at a time, under a lock that goes by their order.
+//                through the workspace. For links that only connect neighbours.
+//   kAtomic      all_reduce: all ranks add to the sums in their owners' workspace by atomics.
+//   kSpinlock    all_reduce: the same, one rank at a time in order, under a lock.
 //   kLines       all_reduce and reduce_scatter, for sums and averages of f32, f16 and bf16 on 2, 4
-//                or 8 members, and all_gather, for up to 8: as kPackets, by lines of 120 bytes and
-//                a flag of 8 ("LL128"). Where the platform stores whole lines, and in emulation.
+//                or 8 ranks, and all_gather, for up to 8: as kPackets, by lines of 120 bytes and a
+//                flag of 8 ("LL128"). Where the platform stores whole lines, and in emulation.
 //   kTwoLines    all_reduce: as kTwoPackets, by lines.
-//   kPush        all_reduce and reduce_scatter: members put chunks of their rows into each other's
-//                workspace, each warp for one peer, while they reduce those before and one warp
-//                tells of them. No wait for a first round. For much. An all_reduce whose `out` is
-//                not in the heap of all members goes as kTwoShot.
+//   kPush        all_reduce and reduce_scatter: ranks put chunks of their rows into each other's
+//                workspace, each warp for one peer; meanwhile they reduce the chunks before, and
+//                one warp sends the signals. No wait for a first round. For large sizes. An
+//                all_reduce whose `out` is not in the heap of all ranks runs as kTwoShot.
 //
 // The list has a line for each variant: its name, its number and its name in texts. The numbers 4
 // (pipeline) and 14 (bulk_pull) were variants that no rule took. They are not used again, because
@@ -138,7 +137,7 @@ enum class Variant : uint8_t {
   IRIS_CCL_VARIANTS(IRIS_ENUMERATOR)
 #undef IRIS_ENUMERATOR
 };
-// Numbers that are used or reserved.
+// Returns how many numbers are used or reserved.
 constexpr uint32_t CountVariants() {
   uint32_t most = 14;
 #define IRIS_MOST(Name, number, text) most = most < number ? number : most;
@@ -148,7 +147,7 @@ constexpr uint32_t CountVariants() {
 }
 inline constexpr uint32_t kVariantCount = CountVariants();
 
-// "two_shot", as errors and tables of rules have it. "unknown": numbers that are no variant.
+// Returns "two_shot", as in errors and tables of rules; "unknown" for other numbers.
 constexpr const char* VariantName(Variant variant) {
   if (variant == Variant::kAuto) return "auto";
 #define IRIS_NAME(Name, number, text) \
@@ -158,7 +157,7 @@ constexpr const char* VariantName(Variant variant) {
   return "unknown";
 }
 
-// Whether a number is that of a variant, kAuto included.
+// Returns true if a number is that of a variant, kAuto included.
 constexpr bool IsVariant(uint32_t number) {
 #define IRIS_IS(Name, its_number, text) || number == its_number
   return number == 0 IRIS_CCL_VARIANTS(IRIS_IS);

@@ -1,4 +1,4 @@
-// What the emulator says of a kernel that gives the device API a wrong peer, address or alignment.
+// Tests the emulator's report for a wrong peer, address or alignment in the device API.
 #include "iris/impl/check.h"
 
 #include <sys/mman.h>
@@ -263,7 +263,7 @@ TEST_F(CheckTest, ByATable) {
   EXPECT_DEATH(Run(&AddByTable, heaps, 0u, mine_ + kStride + 16), "in the heap of another rank");
   EXPECT_DEATH(Run(&AddByTable, heaps, 0u, mine_ + 2), "must be a multiple of 4");
   EXPECT_DEATH((void)Translate(heaps, 3, mine_), "Translate at 0x[0-9a-f]+ for rank 3");
-  // What is not known is not checked; the alignment is.
+  // Without a heap size the range is not checked; the alignment is.
   EXPECT_DEATH(Run(&AddByTable, HeapBases{bases, 1}, 0u, mine_ + 2), "must be a multiple of 4");
   Run(&AddByTable, HeapBases{bases, 1}, 0u, mine_ + 64);
   EXPECT_EQ(*reinterpret_cast<uint32_t*>(mine_ - kStride + 64), 1u);

@@ -1,6 +1,6 @@
-// Copies that a kernel asks for and the copy engine makes: the kernel posts descriptors into a ring
-// in memory of the host, and a thread of the host (iris::CopyQueue of <iris/copy_queue.h>) puts
-// them on a stream. The kernel's multiprocessors then have nothing to do with the bytes.
+// Copies that a kernel requests and the copy engine makes: the kernel posts descriptors into a ring
+// in host memory, and a host thread (iris::CopyQueue of <iris/copy_queue.h>) puts the copies on a
+// stream. The multiprocessors then spend no time on the bytes.
 //
 //   // One thread, once the data is complete:
 //   CopyRequest request;
@@ -32,16 +32,16 @@ namespace iris {
 // A copy from memory of this rank to the heap of a rank.
 struct CopyRequest {
   uint32_t to = 0;            // world rank; may be the caller's own
-  void* dst = nullptr;        // an address in the caller's heap: means the same place of `to`
+  void* dst = nullptr;        // an address in the caller's heap: stands for the copy of `to`
   const void* src = nullptr;  // device memory that does not change until the copy has been made
   uint64_t bytes = 0;
-  // What the peer is told when all bytes are there. `word` null: nothing.
+  // The signal to the peer once all bytes are there. There is none if `word` is null.
   SignalTo signal = {nullptr, 0, SignalOp::kSet};
 };
 
 namespace impl {
 
-// Whether the host has stopped taking descriptors.
+// Returns true if the host has stopped taking descriptors.
 IRIS_DEVICE inline bool CopyQueueStopped(const DeviceCopyQueue& queue) {
   return backend::Load<Scope::kSystem, Order::kAcquire>(&queue.host->stopped) != 0;
 }
@@ -52,17 +52,17 @@ IRIS_DEVICE inline uint64_t CopiesDone(const DeviceCopyQueue& queue) {
 
 }  // namespace impl
 
-// Posts a copy; does not wait for it. By the calling thread, which releases what it wrote before,
-// and behind a BlockSync what its block wrote. `*number`, if given, is what AwaitCopy takes.
+// Posts a copy, without waiting for it. The calling thread releases what it wrote before, and after
+// a BlockSync what its block wrote. Pass `*number`, if given, to AwaitCopy.
 //
-// Waits only while the ring is full. kTimeout: it stayed full. kAborted: a rank has died, or the
-// host has stopped the queue, whose Drain says why. Then nothing was posted.
+// Waits only while the ring is full. On an error nothing was posted: kTimeout if the ring stayed
+// full, kAborted if a rank has died, or if the host has stopped the queue, whose Drain says why.
 IRIS_DEVICE inline WaitResult PostCopy(const DeviceContext& ctx, const DeviceCopyQueue& queue,
                                        const CopyRequest& request, uint64_t* number = nullptr,
                                        uint64_t timeout_ns = 0) {
   if (impl::CopyQueueStopped(queue)) return WaitResult::kAborted;
   uint64_t ticket = 0;
-  // A place is taken only when it is free, so that who gives up leaves no gap.
+  // Takes a place only when it is free, so a thread that gives up leaves no gap.
   const WaitResult result = impl::BoundedWait(
       ctx, timeout_ns,
       [&] {
@@ -96,13 +96,14 @@ IRIS_DEVICE inline WaitResult PostCopy(const DeviceContext& ctx, const DeviceCop
   return WaitResult::kOk;
 }
 
-// True if the copy of this number has been made, and all before it: `src` may be overwritten.
+// Returns true if the copy of this number, and all before it, have been made: `src` may then be
+// overwritten.
 IRIS_DEVICE inline bool TestCopy(const DeviceCopyQueue& queue, uint64_t number) {
   return impl::CopiesDone(queue) > number;
 }
 
-// Waits until the copy of this number has been made, and all before it. kTimeout, kAborted: as
-// PostCopy; the copy may still be made.
+// Waits until the copy of this number, and all before it, have been made. Fails as PostCopy does;
+// the copy may still be made then.
 template <typename Coop = Thread, typename = impl::IfCoop<Coop>>
 IRIS_DEVICE inline WaitResult AwaitCopy(const DeviceContext& ctx, const DeviceCopyQueue& queue,
                                         uint64_t number, Coop coop = Coop{},

@@ -1,4 +1,4 @@
-// What a kernel and the host share of a queue of copies: see copy_ring.h.
+// The memory that a kernel and the host share for a queue of copies: see copy_ring.h.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 
 namespace iris {
 
-// A posted copy. In memory of the host that the device can write.
+// A posted copy, in host memory that the device can write.
 struct CopyDescriptor {
   uint64_t dst;
   uint64_t src;
@@ -19,18 +19,18 @@ struct CopyDescriptor {
 };
 static_assert(sizeof(CopyDescriptor) == 64);
 
-// What the host tells kernels, in memory of the host.
+// Words that the host writes for kernels, in host memory.
 struct CopyQueueWords {
-  uint64_t completed;  // copies that have been made, from the first on
-  uint32_t stopped;    // not 0: no descriptor is taken any more
+  uint64_t completed;  // the number of copies made, which are the first ones
+  uint32_t stopped;    // not 0: the host takes no more descriptors
   uint32_t reserved;
 };
 
-// A kernel's view of a queue; a parameter of the kernel. Made by iris::CopyQueue.
+// A kernel's view of a queue, to be passed as a parameter. iris::CopyQueue makes it.
 struct DeviceCopyQueue {
   CopyDescriptor* slots = nullptr;
   CopyQueueWords* host = nullptr;
-  uint64_t* posted = nullptr;  // in memory of the device: how many places were taken
+  uint64_t* posted = nullptr;  // in device memory: how many places were taken
   uint64_t capacity = 0;       // slots
 };
 static_assert(std::is_trivially_copyable_v<DeviceCopyQueue>);

@@ -1,4 +1,4 @@
-// The device API of Iris: what a kernel calls to reach the symmetric heaps of its peers.
+// The device API of Iris: functions with which a kernel reaches the symmetric heaps of its peers.
 // Header-only, C++17.
 //
 //   IRIS_KERNEL void Hello(iris::DeviceContext ctx, int* x) {   // x: the same offset in every heap

@@ -27,7 +27,7 @@ enum class DType : uint8_t {
 };
 inline constexpr uint32_t kDTypeCount = 16;
 
-// Bytes of an element. 0: kNone, and numbers that are no type.
+// Returns the bytes of an element, or 0 for kNone and unknown numbers.
 constexpr uint64_t DTypeBytes(DType type) {
   constexpr uint8_t kBytes[] = {0, 4, 8, 2, 2, 4, 8, 1, 1, 2, 2, 4, 8, 1, 1, 1};
   static_assert(sizeof(kBytes) == kDTypeCount);
@@ -35,7 +35,7 @@ constexpr uint64_t DTypeBytes(DType type) {
   return number < kDTypeCount ? kBytes[number] : 0;
 }
 
-// "f32", as listings show it. "": kNone. "unknown": numbers that are no type.
+// Returns "f32", as in listings; "" for kNone, and "unknown" for other numbers.
 constexpr const char* DTypeName(DType type) {
   constexpr const char* kNames[] = {"",   "f32", "f64", "f16", "bf16", "i32",  "i64",    "u8",
                                     "i8", "i16", "u16", "u32", "u64",  "bool", "f8e4m3", "f8e5m2"};
@@ -47,7 +47,7 @@ constexpr const char* DTypeName(DType type) {
 struct Half;
 struct Bfloat16;
 
-// The DType of a C++ type; kNone for a type of the program's own. It is of `const T`, too.
+// The DType of a C++ type, also if it is const; kNone for a type of the program's own.
 template <typename T>
 constexpr DType DTypeOf() {
   using U = std::remove_cv_t<T>;

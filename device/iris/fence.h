@@ -1,6 +1,6 @@
-// Order of the calling thread's accesses, with the meanings of OpenSHMEM. A block that wrote
-// together calls BlockSync first, then one thread fences and signals. On mapped memory a put is a
-// series of stores, so only their order as others see it remains.
+// Fences order the calling thread's accesses, with the meanings of OpenSHMEM. If a block wrote
+// together, it calls BlockSync first, then one thread fences and signals. On mapped memory a put is
+// a series of stores, so a fence only has to order these.
 #pragma once
 
 #include "iris/backend/select.h"
@@ -8,12 +8,13 @@
 
 namespace iris {
 
-// Orders what this thread put, stored or read before every later atomic store, signal or
-// read-modify-write of it, for all devices and the host. Pairs with an acquire of that store.
+// Orders this thread's earlier puts, stores and reads before its later atomic stores, signals and
+// read-modify-writes, for all devices and the host. Pairs with an acquire of those.
 IRIS_DEVICE inline void Fence() { backend::Fence<Scope::kSystem, Order::kAcqRel>(); }
 
-// Fence, and this thread's earlier stores are visible to all ranks before its later accesses, loads
-// included (one total order of all such fences), as store buffering and shmem_quiet need.
+// Does what Fence does, and makes this thread's earlier stores visible to all ranks before its
+// later accesses, loads included (one total order of all such fences), as store buffering and
+// shmem_quiet need.
 IRIS_DEVICE inline void Quiet() { backend::Fence<Scope::kSystem, Order::kSeqCst>(); }
 
 }  // namespace iris

@@ -1,4 +1,4 @@
-// Masks: loads, stores, copies and atomics that a condition leaves out.
+// Masks: loads, stores, copies and atomics under a condition.
 //
 //   // The last block has threads beyond the end:
 //   const float value = Load(ctx, peer, x + i, Mask{i < n}, 0.0f);
@@ -6,7 +6,7 @@
 //   // A block copies a tile of 1,024 elements of which the matrix has fewer:
 //   Put(ctx, peer, y + first, x + first, 1024, Tail{first, n}, Block{});
 //
-// What is masked off touches no memory: its addresses may be anything, and so may its peer.
+// A masked access touches no memory: its addresses and its peer may be anything.
 #pragma once
 
 #include <cstdint>
@@ -22,13 +22,13 @@
 
 namespace iris {
 
-// The call takes place if `on`. In a cooperative call all threads give the same.
+// The call takes place if `on`. All threads of a cooperative call pass the same.
 struct Mask {
   bool on;
 };
 
-// The elements before index `end`, of `count` that begin at index `first`. All threads of a
-// cooperative call give the same.
+// Selects, of `count` elements that begin at index `first`, those before index `end`. All threads
+// of a cooperative call pass the same.
 struct Tail {
   uint64_t first;
   uint64_t end;
@@ -39,7 +39,7 @@ namespace impl {
 template <typename M>
 using IfMask = std::enable_if_t<std::is_same_v<M, Mask> || std::is_same_v<M, Tail>>;
 
-// How many of `count` elements a mask leaves.
+// Returns how many of `count` elements a mask selects.
 IRIS_HOST_DEVICE constexpr uint64_t Masked(uint64_t count, Mask mask) {
   return mask.on ? count : 0;
 }
@@ -50,7 +50,7 @@ IRIS_HOST_DEVICE constexpr uint64_t Masked(uint64_t count, Tail tail) {
 
 }  // namespace impl
 
-// As Load of memory.h; `other` where the mask is off.
+// Reads as Load of memory.h does. Returns `other` if the mask is off.
 template <CacheHint H = CacheHint::kDefault, typename T, typename Heaps,
           typename = impl::IfHeaps<Heaps>>
 IRIS_DEVICE inline T Load(const Heaps& heaps, uint32_t peer, const T* src, Mask mask,
@@ -58,7 +58,7 @@ IRIS_DEVICE inline T Load(const Heaps& heaps, uint32_t peer, const T* src, Mask 
   return mask.on ? Load<H>(heaps, peer, src) : other;
 }
 
-// As Store.
+// Writes as Store does.
 template <CacheHint H = CacheHint::kDefault, typename T, typename Heaps,
           typename = impl::IfHeaps<Heaps>>
 IRIS_DEVICE inline void Store(const Heaps& heaps, uint32_t peer, T* dst,
@@ -66,7 +66,7 @@ IRIS_DEVICE inline void Store(const Heaps& heaps, uint32_t peer, T* dst,
   if (mask.on) Store<H>(heaps, peer, dst, value);
 }
 
-// As Put, Get and Copy, of the elements that a Mask or a Tail leaves: those at the beginning.
+// Copy as Put, Get and Copy do, but only the first elements, which a Mask or a Tail selects.
 template <CacheHint H = CacheHint::kDefault, typename T, typename M, typename Coop = Thread,
           typename Heaps, typename = impl::IfHeaps<Heaps>, typename = impl::IfMask<M>>
 IRIS_DEVICE inline void Put(const Heaps& heaps, uint32_t peer, T* dst,
@@ -94,7 +94,7 @@ IRIS_DEVICE inline void Copy(const Heaps& heaps, uint32_t dst_peer, T* dst, uint
   if (count > 0) Copy<H>(heaps, dst_peer, dst, src_peer, src, count, coop);
 }
 
-// As the atomics of atomic.h. They return the old value, and `other` where the mask is off.
+// Work as the atomics of atomic.h. They return the old value, or `other` if the mask is off.
 #define IRIS_DEFINE(name, op, allowed)                                                       \
   template <Scope S = Scope::kSystem, Order O = Order::kAcqRel, typename T, typename Heaps,  \
             typename = impl::IfHeaps<Heaps>>                                                 \
@@ -106,7 +106,7 @@ IRIS_ATOMICS(IRIS_DEFINE)
 #undef IRIS_DEFINE
 #undef IRIS_ATOMICS
 
-// As AtomicCompareExchange; `other` where the mask is off.
+// Works as AtomicCompareExchange. Returns `other` if the mask is off.
 template <Scope S = Scope::kSystem, Order O = Order::kAcqRel, typename T, typename Heaps,
           typename = impl::IfHeaps<Heaps>>
 IRIS_DEVICE inline T AtomicCompareExchange(const Heaps& heaps, uint32_t peer, T* p,

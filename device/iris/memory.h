@@ -1,9 +1,10 @@
-// Plain data to and from the heaps of peers: single values and ranges. They are not ordered: a
-// barrier, a signal or an atomic says when others may read. To poll, use signal.h; a plain load in
-// a loop may never see a change.
+// Plain data to and from the heaps of peers: single values and ranges. These accesses have no
+// order: a barrier, a signal or an atomic says when others may read. To poll, use signal.h; a plain
+// load in a loop may never see a change.
 //
 // The first argument is the DeviceContext, or HeapBases (heap_bases.h). Every call has a cache hint
-// as its first template argument. mask.h has conditions, tile.h tiles of a matrix.
+// as its first template argument. mask.h has calls with conditions, tile.h those for tiles of a
+// matrix.
 #pragma once
 
 #include <cstdint>
@@ -19,15 +20,15 @@
 namespace iris {
 
 // Reads a T (trivially copyable; 1, 2, 4, 8 or 16 bytes, aligned) from the heap of `peer`, which
-// may be the caller. Up to 8 bytes do not tear. kVolatile also sees what a peer wrote since an
-// earlier load.
+// may be the caller. Up to 8 bytes do not tear. With kVolatile a load also sees what a peer wrote
+// since an earlier load.
 template <CacheHint H = CacheHint::kDefault, typename T, typename Heaps,
           typename = impl::IfHeaps<Heaps>>
 IRIS_DEVICE inline T Load(const Heaps& ctx, uint32_t peer, const T* src) {
   return impl::LoadValue<H>(impl::OfPeer<sizeof(T)>(ctx, peer, src, sizeof(T), "Load"));
 }
 
-// Writes a T into the heap of `peer`. The same types and promises as Load.
+// Writes a T into the heap of `peer`, with the types and guarantees of Load.
 template <CacheHint H = CacheHint::kDefault, typename T, typename Heaps,
           typename = impl::IfHeaps<Heaps>>
 IRIS_DEVICE inline void Store(const Heaps& ctx, uint32_t peer, T* dst,
@@ -37,12 +38,12 @@ IRIS_DEVICE inline void Store(const Heaps& ctx, uint32_t peer, T* dst,
 }
 
 // Copies `count` elements between any two addresses; elements of void are bytes. All threads of
-// `coop` call it with the same arguments and share the work. Any alignment: 16 bytes at a time
-// where both sides allow it, else 8, 4, 2 or 1; never a byte outside the ranges is read or written.
-// The ranges must not overlap, unless they are the same.
+// `coop` call it with the same arguments and share the work. Any alignment is allowed: it moves 16
+// bytes at a time if both sides allow that, else 8, 4, 2 or 1, and never accesses a byte outside
+// the ranges. The ranges must not overlap, unless they are the same.
 //
-// No barrier: each thread has copied its part when it returns. Before another thread reads the
-// result, or overwrites the source: BlockSync, WarpSync, or a signal.
+// There is no barrier: each thread has copied its part when it returns. Use BlockSync, WarpSync or
+// a signal before another thread reads the result or overwrites the source.
 template <CacheHint H = CacheHint::kDefault, typename T, typename Coop = Thread,
           typename = impl::IfCoop<Coop>>
 IRIS_DEVICE inline void Copy(T* dst, const typename impl::NotDeduced<T>::Type* src, uint64_t count,
@@ -50,7 +51,7 @@ IRIS_DEVICE inline void Copy(T* dst, const typename impl::NotDeduced<T>::Type* s
   impl::CopyBytes<H>(dst, src, impl::BytesOf<T>(count), coop);
 }
 
-// As above, from the heap of `src_peer` to that of `dst_peer`, by addresses in the caller's heap.
+// Copies from the heap of `src_peer` to that of `dst_peer`, by addresses in the caller's heap.
 template <CacheHint H = CacheHint::kDefault, typename T, typename Coop = Thread, typename Heaps,
           typename = impl::IfHeaps<Heaps>, typename = impl::IfCoop<Coop>>
 IRIS_DEVICE inline void Copy(const Heaps& ctx, uint32_t dst_peer, T* dst, uint32_t src_peer,
@@ -61,7 +62,7 @@ IRIS_DEVICE inline void Copy(const Heaps& ctx, uint32_t dst_peer, T* dst, uint32
                      impl::OfPeer<1>(ctx, src_peer, src, bytes, "Copy"), bytes, coop);
 }
 
-// Copies from `src`, any address that the caller can read, to `dst` in the heap of `peer`. As Copy.
+// Copies as Copy does, from `src`, any address that the caller can read, to the heap of `peer`.
 template <CacheHint H = CacheHint::kDefault, typename T, typename Coop = Thread, typename Heaps,
           typename = impl::IfHeaps<Heaps>, typename = impl::IfCoop<Coop>>
 IRIS_DEVICE inline void Put(const Heaps& ctx, uint32_t peer, T* dst,
@@ -73,7 +74,7 @@ IRIS_DEVICE inline void Put(const Heaps& ctx, uint32_t peer, T* dst,
                      impl::AnyAddress(ctx, src, bytes, "Put"), bytes, coop);
 }
 
-// Copies from `src` in the heap of `peer` to `dst`, any address that the caller can write. As Copy.
+// Copies as Copy does, from the heap of `peer` to `dst`, any address that the caller can write.
 template <CacheHint H = CacheHint::kDefault, typename T, typename Coop = Thread, typename Heaps,
           typename = impl::IfHeaps<Heaps>, typename = impl::IfCoop<Coop>>
 IRIS_DEVICE inline void Get(const Heaps& ctx, uint32_t peer, T* dst,
@@ -85,7 +86,7 @@ IRIS_DEVICE inline void Get(const Heaps& ctx, uint32_t peer, T* dst,
                      impl::OfPeer<1>(ctx, peer, src, bytes, "Get"), bytes, coop);
 }
 
-// The same for rows of a matrix, none of which may overlap with another:
+// These copy rows of a matrix, none of which may overlap with another:
 //
 //   Put(ctx, peer, column, matrix + 3, Strided{n_rows, 1, 1, n_columns}, Block{});  // column 3
 template <CacheHint H = CacheHint::kDefault, typename T, typename Coop = Thread, typename Heaps,

@@ -1,23 +1,23 @@
-// What a call of iris::norm says beside its buffers: how it is scaled to fp8, and the variant.
-// C++17, the standard library alone. The numbers are those of the C API.
+// Arguments of iris::norm other than its buffers: the scaling to fp8, and the variant. C++17, the
+// standard library alone. The numbers are those of the C API.
 //
-// RMS norms of sums. With W members, in[rows, hidden] of each, and an optional residual:
+// RMS norms of sums over W ranks, each with its in[rows, hidden], and with an optional residual:
 //
-//   r[i, j]   = sum over the members of in[i, j] + residual[i, j]       rounded to the type of `in`
+//   r[i, j]   = sum over the ranks of in[i, j] + residual[i, j]         rounded to the type of `in`
 //   out[i, j] = r[i, j] / sqrt(mean over j of r[i, j]^2 + epsilon) * (weight[j] + weight_offset)
 //
-// r is residual_out, where there is a residual: what the next layer adds is what was normed here.
+// If there is a residual, residual_out is r, which the next layer adds.
 //
-//   all_reduce_rms_norm      every member has all rows of the residual, in and out.
+//   all_reduce_rms_norm      every rank has all rows of the residual, in and out.
 //   reduce_scatter_rms_norm_all_gather
-//                            each member has its share of the residual's rows, in and out, and all
+//                            each rank has its share of the residual's rows, in and out, and all
 //                            get all rows of `out`. The shares are even: the first (rows mod W)
-//                            members have one row more.
+//                            ranks have one row more.
 //
 // `in` is of f32, f16 or bf16, and so is the residual. `out` has the same type, or f8e4m3 or
-// f8e5m2, or for an `in` of f32 also f16 or bf16. Sums go in the order of the members, then comes
+// f8e5m2, or for an `in` of f32 also f16 or bf16. Sums go in the order of the ranks, and then add
 // the residual, all in f32, with one rounding to r. The mean is of the rounded r, in f32, in an
-// order that depends on the plan alone. All members get the same bits.
+// order that depends only on the plan. All ranks get the same bits.
 #pragma once
 
 #include <cstdint>
@@ -26,15 +26,14 @@
 
 namespace iris::norm {
 
-// How fp8 is made of a normed value y: out = y / scale, rounded to nearest and to even; what is too
-// large becomes the largest number of the type, and a NaN stays one. Scales are f32.
+// How a normed value y becomes fp8: out = y / scale, rounded to nearest even. Values that are too
+// large become the largest number of the type, and a NaN stays one. Scales are f32.
 //
 //   kNone      `out` is not of fp8.
-//   kStatic    one scale, which the caller gives: in device memory, so that a graph can replay with
-//              another one.
-//   kPerRow    a scale for each row, written: its largest magnitude / the largest number of the
-//              type.
-//   kPerGroup  likewise for each kGroupColumns columns of a row, the last ones of which may be
+//   kStatic    one scale from the caller, in device memory, so that a graph can replay with another
+//              one.
+//   kPerRow    writes a scale for each row: its largest magnitude / the largest number of the type.
+//   kPerGroup  writes one for each kGroupColumns columns of a row, the last ones of which may be
 //              fewer: scales[rows, ceil(hidden / kGroupColumns)].
 //
 // A row or group whose largest magnitude is less than 2^-100 has the scale 1.
@@ -49,21 +48,20 @@ constexpr const char* ScalingName(Scaling scaling) {
   return number < kScalingCount ? kNames[number] : "unknown";
 }
 
-// How an operation goes. kAuto: what is expected to be the fastest of those that have the call.
+// Algorithms of an operation. kAuto takes the one that is expected to be fastest for the call.
 //
-//   kPackets  one-shot: every member sends its rows to all, each 8 bytes with flags beside them,
-//             and all norm all rows. all_reduce_rms_norm, few rows.
-//   kLines    the same by lines of 120 bytes and a flag, up to 8 members; where the platform has
+//   kPackets  one-shot: every rank sends its rows to all, each 8 bytes with flags, and all ranks
+//             norm all rows. all_reduce_rms_norm, few rows.
+//   kLines    the same by lines of 120 bytes and a flag, up to 8 ranks; where the platform has
 //             whole lines (iris/ccl_types.h).
-//   kTwoShot  each member reduces its share of the rows, and gives all members what came of it: the
-//             sums, where all have to write them to residual_out, or else the normed rows.
-//   kTwoLines each member reduces its share of the rows, which it gets as lines, and gives all the
-//             sums as lines, and all norm all rows. Up to 8 members; no scales that the operation
-//             writes.
-//   kAlone    a team of one member, which has nothing to send: both operations, rows of up to
-//             32 KiB.
+//   kTwoShot  each rank reduces its share of the rows, and sends all ranks the sums, if all have to
+//             write them to residual_out, or else the normed rows.
+//   kTwoLines each rank reduces its share of the rows, which it gets as lines, and sends all ranks
+//             the sums as lines, and all norm all rows. Up to 8 ranks; not if the operation writes
+//             scales.
+//   kAlone    a team of one rank, which has nothing to send: both operations, rows of up to 32 KiB.
 //
-// kAuto takes the first of this list that has a call if the one that it prefers has not.
+// If kAuto's preferred variant does not support a call, it takes the first of this list that does.
 #define IRIS_NORM_VARIANTS(X) \
   X(TwoShot, 3, "two_shot")   \
   X(Lines, 2, "lines")        \
@@ -103,21 +101,22 @@ struct Shape {
 };
 
 struct Buffers {
-  const void* in = nullptr;        // [rows, hidden]: what is summed
+  const void* in = nullptr;        // [rows, hidden]: the partial sums
   void* out = nullptr;             // [rows, hidden]
   const void* weight = nullptr;    // [hidden]
-  const void* residual = nullptr;  // [rows, hidden], or this member's share of the rows
-  void* residual_out = nullptr;    // likewise
+  const void* residual = nullptr;  // [rows, hidden], or this rank's share of the rows
+  void* residual_out = nullptr;    // like `residual`
   const float* scale = nullptr;    // Scaling::kStatic: one
   float* scales = nullptr;         // kPerRow: [rows]; kPerGroup: [rows, ceil(hidden / 128)]
-  // Elements from one row to the next, at least `hidden`; 0: `hidden`. Ranks may differ in them.
+  // Elements from one row to the next, at least `hidden`; 0 means `hidden`. Ranks may differ in
+  // them.
   uint64_t in_stride = 0;
   uint64_t out_stride = 0;
   uint64_t residual_stride = 0;
   uint64_t residual_out_stride = 0;
 };
 
-// How a call runs.
+// Says how a call runs.
 struct Plan {
   Variant variant = Variant::kAuto;
   uint32_t blocks = 0;

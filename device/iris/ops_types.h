@@ -1,16 +1,16 @@
-// What a call of iris::ops says beside its matrices: the activation and the variant. C++17, the
+// Arguments of iris::ops other than its matrices: the activation and the variant. C++17, the
 // standard library alone. The numbers are those of the C API.
 //
-// D = act(A B + bias), with A and B of f16 or bf16, sums in f32, and D of f16, bf16 or f32. W
-// members; the shares of a dimension are even: the first (dimension mod W) members have one more.
+// D = act(A B + bias), with A and B of f16 or bf16, sums in f32, and D of f16, bf16 or f32, on W
+// ranks. The shares of a dimension are even: the first (dimension mod W) ranks have one more.
 //
-//   matmul_all_reduce      D[m, n] = act(sum over the members of A[m, k] B[k, n] + bias[n]), on
-//                          all. k may differ from member to member.
-//   matmul_reduce_scatter  the same; each member gets its share of the rows.
-//   all_gather_matmul      D[m, n] = act(A B + bias[n]), where A's m rows are the members' shares,
-//                          one after another. n may differ from member to member.
-//   matmul_all_gather      each member makes its share of the rows of D[m, n], and all get all.
-//   matmul_all_scatter     each member makes its share of the columns, and all get all.
+//   matmul_all_reduce      D[m, n] = act(sum over the ranks of A[m, k] B[k, n] + bias[n]), on all
+//                          ranks, which may differ in k.
+//   matmul_reduce_scatter  the same; each rank gets its share of the rows.
+//   all_gather_matmul      D[m, n] = act(A B + bias[n]), where A's m rows are the ranks' shares in
+//                          order. n may differ from rank to rank.
+//   matmul_all_gather      each rank makes its share of the rows of D[m, n], and all get all.
+//   matmul_all_scatter     each rank makes its share of the columns, and all get all.
 #pragma once
 
 #include <cstdint>
@@ -30,23 +30,23 @@ constexpr const char* ActivationName(Activation activation) {
   return number < kActivationCount ? kNames[number] : "unknown";
 }
 
-// How an operation goes. kAuto: what is expected to be the fastest of those that have the call.
+// Algorithms of an operation. kAuto takes the one that is expected to be fastest for the call.
 //
-//   kFused  one kernel that multiplies tile by tile, and gives away each tile while it makes the
-//           next ones.
-//   kPair   a product, then a collective: the product by the vendor's library where there is one,
-//           else by the kernel of kFused on this member alone.
+//   kFused  one kernel that multiplies tile by tile, and sends each tile while it computes the next
+//           ones.
+//   kPair   a GEMM, then a collective: the GEMM by the vendor's library if there is one, else by
+//           the kernel of kFused on this rank alone.
 //   kPersistent
-//           one kernel written for one kind of device, for 2 to 16 members: Hopper GPUs. A and B
-//           are aligned to 16 bytes, lda and ldb are multiples of 8, D has the type of A or f32,
-//           m and n are not less than the members where they are dealt out, and D lies at the
-//           same offset in the heaps of all members where all write it.
+//           one kernel written for one kind of device, for 2 to 16 ranks: Hopper GPUs. A and B are
+//           aligned to 16 bytes, lda and ldb are multiples of 8, D has the type of A or f32, m and
+//           n are not less than the number of ranks if they are partitioned, and D lies at the same
+//           offset in all heaps if all ranks write it.
 //   kCopyEngine
-//           all_gather_matmul alone: the copy engine brings A's rows while a kernel multiplies
-//           those that are there: that of kPersistent where it has the call and m is above 64,
-//           else that of kFused. No block of the kernel is spent on sending.
+//           only all_gather_matmul: the copy engine copies A's rows while a kernel multiplies rows
+//           that have arrived: that of kPersistent if it supports the call and m is above 64, else
+//           that of kFused. No block of the kernel is spent on sending.
 //
-// In all, sums go in a fixed order: the bits are the same on all members, run after run.
+// In all of them sums have a fixed order: the bits are the same on all ranks, in every run.
 #define IRIS_OPS_VARIANTS(X)     \
   X(Fused, 1, "fused")           \
   X(Pair, 2, "pair")             \
@@ -70,7 +70,7 @@ constexpr const char* VariantName(Variant variant) {
   return "unknown";
 }
 
-// The shape of a call. The same on all ranks of the team, but for what is said above.
+// The shape of a call. It is the same on all ranks of the team, except as said above.
 struct Shape {
   uint64_t m = 0;
   uint64_t n = 0;
@@ -83,13 +83,13 @@ struct Shape {
   Variant variant = Variant::kAuto;
 };
 
-// The matrices of a call, by rows, with the elements from one row to the next.
+// The matrices of a call, stored by rows. A leading dimension counts elements from row to row.
 struct Operands {
   const void* a = nullptr;
   uint64_t lda = 0;
   const void* b = nullptr;
   uint64_t ldb = 0;
-  const void* bias = nullptr;  // one element for each column that this member makes; or null
+  const void* bias = nullptr;  // one element for each column that this rank computes; or null
   void* d = nullptr;
   uint64_t ldd = 0;
 };

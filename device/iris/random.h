@@ -10,8 +10,8 @@
 // of the call c has the counter (b low, b high, c low, c high) and gives four words. A program
 // numbers its calls.
 //
-// RandomNormal and InverseNormal have the documented bits where the compiler does not join a
-// product and a sum into one operation (-ffp-contract=off). C++17.
+// RandomNormal and InverseNormal have the documented bits if the compiler does not contract a
+// multiplication and an addition (-ffp-contract=off). C++17.
 #pragma once
 
 #include <math.h>
@@ -26,7 +26,7 @@ struct PhiloxBlock {
   uint32_t words[4] = {0, 0, 0, 0};
 };
 
-// The block of a counter, by a key of two words.
+// Returns the block of a counter, with a key of two words.
 IRIS_HOST_DEVICE inline PhiloxBlock Philox4x32(PhiloxBlock counter, uint32_t key_low,
                                                uint32_t key_high) {
   uint32_t c0 = counter.words[0], c1 = counter.words[1];
@@ -49,12 +49,12 @@ IRIS_HOST_DEVICE inline PhiloxBlock Philox4x32(PhiloxBlock counter, uint32_t key
   return block;
 }
 
-// The bits of one call.
+// Draws the random bits of one call.
 struct RandomDraw {
   uint64_t seed = 0;
   uint64_t call = 0;
 
-  // Words 4 b to 4 b + 3.
+  // Returns words 4 b to 4 b + 3.
   IRIS_HOST_DEVICE PhiloxBlock Block(uint64_t b) const {
     PhiloxBlock counter;
     counter.words[0] = static_cast<uint32_t>(b);
@@ -64,9 +64,9 @@ struct RandomDraw {
     return Philox4x32(counter, static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));
   }
   IRIS_HOST_DEVICE uint32_t Word(uint64_t i) const { return Block(i / 4).words[i % 4]; }
-  // 16 bits of element i: the low half of word i / 2 for an even i, the high half for an odd one.
+  // Returns 16 bits of element i: the low half of word i / 2 for an even i, else the high half.
   IRIS_HOST_DEVICE uint32_t Half(uint64_t i) const { return Word(i / 2) >> (i % 2 * 16) & 0xffffu; }
-  // 64 bits of element i: word 2 i, and above it word 2 i + 1.
+  // Returns 64 bits of element i: word 2 i, and above it word 2 i + 1.
   IRIS_HOST_DEVICE uint64_t Long(uint64_t i) const {
     const PhiloxBlock block = Block(i / 2);
     const uint32_t at = static_cast<uint32_t>(i % 2) * 2;
@@ -74,7 +74,7 @@ struct RandomDraw {
   }
 };
 
-// Evenly distributed in [0, 1), with 24 and 53 random bits. Exact.
+// Return a number uniform in [0, 1), with 24 and 53 random bits. Exact.
 IRIS_HOST_DEVICE inline float RandomUnit(uint32_t word) {
   return static_cast<float>(word >> 8) * 5.9604644775390625e-08f;
 }
@@ -82,7 +82,7 @@ IRIS_HOST_DEVICE inline double RandomUnit(uint64_t bits) {
   return static_cast<double>(bits >> 11) * 1.1102230246251565e-16;
 }
 
-// One of `span` whole numbers from 0, by 64 bits: bits * span div 2^64. A span of 0 means 2^64.
+// Returns a whole number from 0 below `span`: bits * span div 2^64. A span of 0 means 2^64.
 IRIS_HOST_DEVICE inline uint64_t RandomBelow(uint64_t bits, uint64_t span) {
   if (span == 0) return bits;
   const uint64_t w0 = bits & 0xffffffffu, w1 = bits >> 32;
@@ -94,7 +94,7 @@ IRIS_HOST_DEVICE inline uint64_t RandomBelow(uint64_t bits, uint64_t span) {
 
 namespace impl {
 
-// first r^n + ... + the last of `rest`, by Horner's rule. T: float or double.
+// Returns first r^n + ... + the last of `rest`, by Horner's rule. T is float or double.
 template <typename T, typename... Rest>
 IRIS_HOST_DEVICE inline T Polynomial(T r, T first, Rest... rest) {
   T value = first;
@@ -102,9 +102,9 @@ IRIS_HOST_DEVICE inline T Polynomial(T r, T first, Rest... rest) {
   return value;
 }
 
-// The natural logarithm of a positive normal double, by exactly rounded operations alone:
-// x = m 2^e with m in [sqrt(1/2), sqrt(2)), s = (m - 1) / (m + 1), z = s s; the sum of
-// z^k / (2 k + 1) for k from 10 down to 0, times 2 s, plus e log(2).
+// Returns the natural logarithm of a positive normal double, by exactly rounded operations only: x
+// = m 2^e with m in [sqrt(1/2), sqrt(2)), s = (m - 1) / (m + 1), z = s s; the sum of z^k / (2 k +
+// 1) for k from 10 down to 0, times 2 s, plus e log(2).
 IRIS_HOST_DEVICE inline double Logarithm(double x) {
   const uint64_t bits = backend::BitCast<uint64_t>(x);
   int64_t exponent = static_cast<int64_t>(bits >> 52) - 1022;
@@ -122,8 +122,8 @@ IRIS_HOST_DEVICE inline double Logarithm(double x) {
 
 }  // namespace impl
 
-// The number below which a normally distributed one is with probability p, 0 < p < 1: AS 241,
-// PPND16 (Wichura, 1988).
+// Returns the p-quantile of the normal distribution, for 0 < p < 1, by AS 241, PPND16 (Wichura,
+// 1988).
 IRIS_HOST_DEVICE inline double InverseNormal(double p) {
   using impl::Polynomial;
   const double q = p - 0.5;
@@ -166,17 +166,16 @@ IRIS_HOST_DEVICE inline double InverseNormal(double p) {
   return q < 0.0 ? -x : x;
 }
 
-// p of InverseNormal, of 52 random bits: an odd multiple of 2^-53, so above 0 and below 1.
+// Returns p for InverseNormal from 52 random bits: an odd multiple of 2^-53, so that 0 < p < 1.
 IRIS_HOST_DEVICE inline double NormalChance(uint64_t bits) {
   return (static_cast<double>(bits >> 12) + 0.5) * 2.220446049250313e-16;
 }
 
-// A normally distributed number of 32 random bits, in operations on floats: the number below which
-// one is with probability (word + 1/2) / 2^32, with a relative error below 5e-7. It is at most 6.34
-// away from 0.
+// Returns a normally distributed number of 32 random bits, in operations on floats: the quantile at
+// (word + 1/2) / 2^32, with a relative error below 5e-7. It is at most 6.34 away from 0.
 //
-// Of the probability t of the nearer tail come z = 1 - 2 t and w = -log2(1 - z z), and the number
-// is z P(w), which is smooth: P is a polynomial of w below 8, and of the root of w in the tails
+// With t, the probability of the nearer tail, z = 1 - 2 t and w = -log2(1 - z z), the number is z
+// P(w), which is smooth: P is a polynomial in w below 8, and in sqrt(w) above, in the tails.
 // above.
 IRIS_HOST_DEVICE inline float RandomNormal(uint32_t word) {
   using impl::Polynomial;
@@ -185,7 +184,7 @@ IRIS_HOST_DEVICE inline float RandomNormal(uint32_t word) {
   const float twice_t = static_cast<float>(2 * tail + 1) * 2.3283064365386963e-10f;
   const float z = static_cast<float>(0xffffffffu - 2 * tail) * 2.3283064365386963e-10f;
   const uint32_t bits = backend::BitCast<uint32_t>(twice_t * (1.0f + z));
-  // As 2^exponent (1 + f), with 1 + f in [sqrt(1/2), sqrt(2)).
+  // Splits the value into 2^exponent (1 + f), with 1 + f in [sqrt(1/2), sqrt(2)).
   const int32_t exponent = static_cast<int32_t>(bits - 0x3f3504f3u) >> 23;
   const float f = backend::BitCast<float>(bits - (static_cast<uint32_t>(exponent) << 23)) - 1.0f;
   const float log2_of_it = Polynomial(f, 1.7162238e-1f, -2.6931942e-1f, 2.956998e-1f,
@@ -196,7 +195,7 @@ IRIS_HOST_DEVICE inline float RandomNormal(uint32_t word) {
     over_z = Polynomial(w - 4.0f, 8.907055e-10f, 3.8384055e-8f, -4.1959927e-7f, -2.0643e-6f,
                         6.810961e-5f, -4.8094612e-4f, -3.469732e-3f, 2.3928294e-1f, 2.21792e0f);
   } else {
-    // The root of floats, rounded once: of that function, it depends on a compiler's flags.
+    // Rounds the root of doubles once, because the bits of sqrtf depend on a compiler's flags.
     const float root = static_cast<float>(::sqrt(static_cast<double>(w)));
     over_z = Polynomial(root - 4.25f, 3.0948754e-6f, -7.4939075e-5f, 2.256801e-4f, -3.4262796e-4f,
                         6.171721e-4f, -1.5491679e-3f, 3.001461e-3f, 1.1863711e0f, 4.77174e0f);

@@ -15,14 +15,14 @@
 //     });
 //   }
 //
-// Items are numbered from 0 and go through the slots in turn: item i through slot i mod kSlots. A
-// slot is full when `producers` sets of threads have committed the item, and empty again when
-// `consumers` sets have released it. So several warps may make one item together (producers = their
-// number), one of several may make each (producers = 1), and likewise for consumers. Every item is
-// committed and released by so many; a set takes its items in ascending order.
+// Items are numbered from 0 and use the slots round robin: item i uses slot i mod kSlots. A slot is
+// full once `producers` sets of threads have committed the item, and empty again once `consumers`
+// sets have released it. So several warps may make one item together (producers = their number), or
+// one of several may make each (producers = 1), and likewise for consumers. Every item is committed
+// and released by that many sets; a set takes its items in ascending order.
 //
 // Waits are bounded by the timeout of the context and by its abort word. A set that fails, or that
-// calls Cancel, ends the waits of all others with kAborted: nobody waits for who has given up.
+// calls Cancel, ends the waits of all others with kAborted.
 #pragma once
 
 #include <cstdint>
@@ -36,17 +36,17 @@
 
 namespace iris {
 
-// What is known of the slots, in shared memory of the block. Counts only grow, and wrap.
+// The state of the slots, in shared memory of the block. Counts only grow, and wrap.
 template <uint32_t kSlots>
 struct RingWords {
   static_assert(kSlots >= 1 && kSlots <= 64 && (kSlots & (kSlots - 1)) == 0,
                 "a ring has 1 to 64 slots, a power of two");
-  uint32_t full[kSlots];   // how often a set has committed what is in it
+  uint32_t full[kSlots];   // how often a set has committed the slot's item
   uint32_t empty[kSlots];  // how often a set has released it
-  uint32_t cancelled;      // not 0: somebody has given up
+  uint32_t cancelled;      // not 0: a set has given up
 };
 
-// Makes the words of an empty ring, and syncs. All threads of the block call it.
+// Initializes the words of an empty ring, and syncs. All threads of the block call it.
 template <uint32_t kSlots>
 IRIS_DEVICE inline void InitRing(RingWords<kSlots>* words) {
   for (uint32_t i = backend::ThreadIndex(); i < kSlots; i += backend::BlockSize()) {
@@ -57,12 +57,12 @@ IRIS_DEVICE inline void InitRing(RingWords<kSlots>* words) {
   impl::SyncInsideBlock();
 }
 
-// A view of a ring, for each thread its own. All threads of a set (Thread or Warp; a Block would
-// wait for itself) make each call together, with the same arguments.
+// A view of a ring, which each thread has for itself. All threads of a set (Thread or Warp; a Block
+// would wait for itself) make each call together, with the same arguments.
 template <uint32_t kSlots>
 class Ring {
  public:
-  // `producers`, `consumers`: how many sets commit, and release, each item. Borrows both.
+  // `producers` sets commit each item, and `consumers` sets release it. Borrows both pointers.
   IRIS_DEVICE Ring(const DeviceContext& ctx, RingWords<kSlots>* words, uint32_t producers = 1,
                    uint32_t consumers = 1)
       : ctx_(ctx), words_(words), producers_(producers), consumers_(consumers) {}
@@ -76,7 +76,7 @@ class Ring {
   IRIS_DEVICE WaitResult ProducerAcquire(uint64_t item, Coop coop, uint64_t timeout_ns = 0) {
     return Await(&words_->empty[SlotOf(item)], RoundOf(item) * consumers_, coop, timeout_ns);
   }
-  // Says that this set has written its part of the item: releases what it wrote.
+  // Signals that this set has written its part of the item, and releases its writes.
   template <typename Coop>
   IRIS_DEVICE void ProducerCommit(uint64_t item, Coop coop) {
     Count(&words_->full[SlotOf(item)], coop);
@@ -87,13 +87,13 @@ class Ring {
   IRIS_DEVICE WaitResult ConsumerWait(uint64_t item, Coop coop, uint64_t timeout_ns = 0) {
     return Await(&words_->full[SlotOf(item)], (RoundOf(item) + 1) * producers_, coop, timeout_ns);
   }
-  // Says that this set has read what it wants of the item.
+  // Signals that this set no longer reads the item.
   template <typename Coop>
   IRIS_DEVICE void ConsumerRelease(uint64_t item, Coop coop) {
     Count(&words_->empty[SlotOf(item)], coop);
   }
 
-  // Ends all waits at this ring with kAborted, now and later. By any thread.
+  // Ends all waits at this ring with kAborted, now and later. Any thread may call it.
   IRIS_DEVICE void Cancel() {
     backend::Store<Scope::kBlock, Order::kRelaxed>(&words_->cancelled, 1u);
   }

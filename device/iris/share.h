@@ -1,4 +1,4 @@
-// ShareOf partitions work evenly, also where the number of workers does not divide it.
+// ShareOf partitions work evenly, even if the number of workers does not divide it.
 //
 //   // This block's share of n floats. That of a rank would be ShareOf(n, ctx.n_ranks, ctx.rank).
 //   const Share mine = ShareOf(n, backend::GridSize(), backend::BlockIndex());
@@ -19,7 +19,7 @@ struct Share {
   IRIS_HOST_DEVICE constexpr uint64_t end() const { return begin + count; }
 };
 
-// The share of part `part`, from 0, of at least one. Shares follow each other, and the first (n mod
+// Returns share `part`, from 0, of at least one. Shares follow each other, and the first (n mod
 // parts) have one element more, so that later ones may be empty.
 IRIS_HOST_DEVICE constexpr Share ShareOf(uint64_t n, uint32_t parts, uint32_t part) {
   const uint64_t each = n / parts;

@@ -1,8 +1,7 @@
-// Signals: words in the heap through which one rank tells another that something happened, and the
-// waits on them.
+// Signals: words in the heap by which one rank reports to another, and the waits on them.
 //
 // A signal is a uint64_t, aligned to 8 bytes, that starts at 0. Setting it releases; waits and
-// tests acquire. PutSignal does data and signal in one.
+// tests acquire. PutSignal sends data and then a signal.
 //
 //   producer:  PutSignal(ctx, peer, dst, src, count, {ready, round}, Block{});
 //   consumer:  if (!AwaitSignal(ctx, producer, ready, round, report, Block{})) return;
@@ -26,8 +25,8 @@
 
 namespace iris {
 
-// Sets the signal in the heap of `peer`. Releases this thread's earlier accesses; after a
-// BlockSync, the block's.
+// Sets the signal in the heap of `peer`. Releases this thread's earlier accesses, and after a
+// BlockSync those of the block.
 template <typename Heaps, typename = impl::IfHeaps<Heaps>>
 IRIS_DEVICE inline void SignalSet(const Heaps& ctx, uint32_t peer, uint64_t* signal,
                                   uint64_t value) {
@@ -35,7 +34,7 @@ IRIS_DEVICE inline void SignalSet(const Heaps& ctx, uint32_t peer, uint64_t* sig
       impl::OfPeer<8>(ctx, peer, signal, 8, "SignalSet"), value);
 }
 
-// Adds to it, likewise. Seeing the sum of several setters acquires from all of them.
+// Adds to it, with the same release. Seeing the sum of several setters acquires from all of them.
 template <typename Heaps, typename = impl::IfHeaps<Heaps>>
 IRIS_DEVICE inline void SignalAdd(const Heaps& ctx, uint32_t peer, uint64_t* signal,
                                   uint64_t value) {
@@ -43,7 +42,7 @@ IRIS_DEVICE inline void SignalAdd(const Heaps& ctx, uint32_t peer, uint64_t* sig
       impl::OfPeer<8>(ctx, peer, signal, 8, "SignalAdd"), value);
 }
 
-// Put, then signal. All threads of `coop` call it; afterwards all have copied, and `src` may be
+// Puts, then signals. All threads of `coop` call it; afterwards all have copied, and `src` may be
 // used again. {word, value} sets the word, {word, value, SignalOp::kAdd} adds to it.
 template <CacheHint H = CacheHint::kDefault, typename T, typename Coop = Thread, typename Heaps,
           typename = impl::IfHeaps<Heaps>>
@@ -65,7 +64,7 @@ IRIS_DEVICE inline void PutSignal(const Heaps& ctx, uint32_t peer, T* dst,
 
 namespace impl {
 
-// Signed types compare signed.
+// Compares signed types as signed.
 template <typename T>
 IRIS_HOST_DEVICE constexpr bool Holds(T seen, Compare compare, T value) {
   switch (compare) {
@@ -97,7 +96,7 @@ IRIS_DEVICE inline bool HasFailed(const WaitReport& report) {
                                           &report.failure->state) != WaitFailure::kNone;
 }
 
-// By one thread of those that waited. Who comes first tells the rest, and says so at the end.
+// Called by one of the waiting threads. Stores only the first failure; `state` is written last.
 IRIS_DEVICE inline void ReportWait(const DeviceContext& ctx, const WaitReport& report,
                                    WaitResult result, uint32_t from, uint64_t timeout_ns,
                                    uint64_t wanted, uint64_t seen) {
@@ -119,15 +118,15 @@ IRIS_DEVICE inline void ReportWait(const DeviceContext& ctx, const WaitReport& r
 
 }  // namespace impl
 
-// True if the word compares so now. Acquires. T: a signal, or any 4- or 8-byte integer.
+// Returns true if the comparison holds now. Acquires. T is any 4- or 8-byte integer.
 template <typename T>
 IRIS_DEVICE inline bool Test(const T* word, Compare compare,
                              typename impl::NotDeduced<T>::Type value) {
   return impl::Holds(impl::LoadSignal(word), compare, value);
 }
 
-// Waits until `*word`, an address that the caller can read, compares so. All threads of `coop` call
-// it, one polls, and all get the same answer and acquire.
+// Waits until the comparison of `*word`, an address that the caller can read, holds. All threads of
+// `coop` call it, one polls, and all get the same answer and acquire.
 template <typename T, typename Coop, typename = impl::IfCoop<Coop>>
 IRIS_DEVICE inline WaitResult WaitUntil(const DeviceContext& ctx, const T* word, Compare compare,
                                         typename impl::NotDeduced<T>::Type value, Coop coop,
@@ -141,7 +140,7 @@ IRIS_DEVICE inline WaitResult WaitUntil(const DeviceContext& ctx, const T* word,
   return static_cast<WaitResult>(impl::CoopBroadcast(coop, static_cast<uint32_t>(result)));
 }
 
-// The same for the calling thread alone.
+// Waits in the calling thread only.
 template <typename T>
 IRIS_DEVICE inline WaitResult WaitUntil(const DeviceContext& ctx, const T* word, Compare compare,
                                         typename impl::NotDeduced<T>::Type value,
@@ -149,11 +148,11 @@ IRIS_DEVICE inline WaitResult WaitUntil(const DeviceContext& ctx, const T* word,
   return WaitUntil(ctx, word, compare, value, Thread{}, timeout_ns);
 }
 
-// Waits until `*signal`, in the own heap and raised by rank `from`, is at least `value`. All
-// threads of `coop` call it, one polls, and all get the same answer. True: they acquire. False: the
-// kernel cleans up and returns.
+// Waits until `*signal`, in this rank's heap and raised by rank `from`, is at least `value`. All
+// threads of `coop` call it, one polls, and all get the same answer. On true they acquire; on false
+// the kernel should clean up and return.
 //
-// The first failure is reported, and the host's WaitMonitor makes an error of it that names the
+// The first failure is reported to the host, whose WaitMonitor returns an error that names the
 // rank. From then on all waits that report to the same monitor give up after a moment. iris-ctl
 // waits lists a wait that has lasted a second.
 template <typename Coop = Thread, typename = impl::IfCoop<Coop>>
@@ -178,8 +177,8 @@ IRIS_DEVICE inline bool AwaitSignal(const DeviceContext& ctx, uint32_t from, con
          static_cast<uint32_t>(WaitResult::kOk);
 }
 
-// Waits until the unsigned counter has reached `epoch`, wrap-safe while less than half its range
-// away.
+// Waits until the unsigned counter has reached `epoch`. This is wrap-safe while the two differ by
+// less than half the range.
 template <typename T, typename Coop, typename = impl::IfCoop<Coop>>
 IRIS_DEVICE inline WaitResult WaitEpoch(const DeviceContext& ctx, const T* word,
                                         typename impl::NotDeduced<T>::Type epoch, Coop coop,
@@ -201,23 +200,23 @@ IRIS_DEVICE inline WaitResult WaitEpoch(const DeviceContext& ctx, const T* word,
   return WaitEpoch(ctx, word, epoch, Thread{}, timeout_ns);
 }
 
-// True if the counter at `word` has reached `epoch`. Acquires.
+// Returns true if the counter at `word` has reached `epoch`. Acquires.
 template <typename T>
 IRIS_DEVICE inline bool TestEpoch(const T* word, typename impl::NotDeduced<T>::Type epoch) {
   static_assert(std::is_unsigned_v<T>, "epochs are unsigned");
   return impl::Reached<T>(impl::LoadSignal(word), epoch);
 }
 
-// The three below wait on `n` words, by single threads. A word whose skip[i] is not 0 takes no part
-// (`skip` may be null). With no word to wait for they return kOk at once.
+// A single thread waits by the three functions below on `n` words. They ignore words whose skip[i]
+// is not 0 (`skip` may be null). With no word to wait for they return kOk at once.
 
-// Waits until each word compares so, each at some moment of the call.
+// Waits until the comparison has held for each word, each at some moment of the call.
 template <typename T>
 IRIS_DEVICE inline WaitResult WaitAll(const DeviceContext& ctx, const T* words, uint64_t n,
                                       const uint8_t* skip, Compare compare,
                                       typename impl::NotDeduced<T>::Type value,
                                       uint64_t timeout_ns = 0) {
-  uint64_t next = 0;  // all before it have compared so
+  uint64_t next = 0;  // the comparison has held for all words before it
   return impl::BoundedWait(ctx, timeout_ns, [&] {
     while (next < n &&
            ((skip != nullptr && skip[next] != 0) || Test(words + next, compare, value))) {
@@ -227,8 +226,8 @@ IRIS_DEVICE inline WaitResult WaitAll(const DeviceContext& ctx, const T* words, 
   });
 }
 
-// Waits until one word compares so, and writes which to `*index`: n if there is none, or on
-// failure. The search starts after the given `*index`, so that a loop is fair to all words.
+// Waits until the comparison holds for one word, and writes its index (n if none, or on failure) to
+// `*index`. The search starts after the given `*index`, so that a loop is fair to all words.
 template <typename T>
 IRIS_DEVICE inline WaitResult WaitAny(const DeviceContext& ctx, const T* words, uint64_t n,
                                       const uint8_t* skip, Compare compare,
@@ -251,8 +250,9 @@ IRIS_DEVICE inline WaitResult WaitAny(const DeviceContext& ctx, const T* words, 
   });
 }
 
-// Waits until a word compares so, and writes all that do to indices[0 .. *count), ascending. *count
-// is 0 if there is none to wait for, or on failure. `indices` has room for n.
+// Waits until the comparison holds for some word, and writes all such indices to indices[0 ..
+// *count), ascending. `*count` is 0 if there is none to wait for, or on failure. `indices` has room
+// for n.
 template <typename T>
 IRIS_DEVICE inline WaitResult WaitSome(const DeviceContext& ctx, const T* words, uint64_t n,
                                        const uint8_t* skip, Compare compare,

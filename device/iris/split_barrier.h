@@ -1,21 +1,21 @@
-// A barrier of ranks in two halves: arrive at a slot, do what needs nothing of the others, wait.
+// A barrier of ranks in two halves: arrive at a slot, do independent work, wait.
 //
 //   const BarrierToken token = BarrierArrive(ctx, ctx.world, /*slot=*/0, Block{});
 //   ... work that reads nothing of what the others wrote ...
 //   if (BarrierWait(ctx, ctx.world, token, Block{}) != WaitResult::kOk) return;
 //
-// A team has SyncArea::kMaxBlocks slots, of which block i of Barrier (barrier.h) uses slot i; both
-// kinds of calls may use a slot in turn. Slots are independent: a block may have arrived at
-// several, and wait in any order, so warps of one block can meet other ranks' at slots of their own
+// A team has SyncArea::kMaxBlocks slots. Block i of Barrier (barrier.h) uses slot i; both kinds of
+// calls may alternate at a slot. Slots are independent: a block may have arrived at several, and
+// wait in any order, so that warps of one block can meet those of other ranks at their own slots
 // (Warp{}).
 //
-// On every member, one set of threads at a time uses a slot: a thread, a warp or a block. It
-// arrives and waits in turn, and all members arrive equally often, in whatever sets. A wait may be
-// left out, as after a BarrierTest that was true, if another sync of the set stands before its next
-// arrival there.
+// On every rank, one set of threads at a time uses a slot: a thread, a warp or a block. It
+// alternately arrives and waits, and all ranks arrive equally often, with sets of any kind. A wait
+// may be left out, as after a BarrierTest that returned true, if the set syncs otherwise before its
+// next arrival there.
 //
-// What the set wrote before it arrived, in any heap, is visible to the other members' sets after
-// their wait. Later writes may be seen at any time.
+// Everything that the set wrote before it arrived, in any heap, is visible to the other ranks' sets
+// after their wait. Later writes may become visible at any time.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@
 
 namespace iris {
 
-// An arrival: what to wait for. A plain value; all threads of the set have the same.
+// An arrival, for which BarrierWait waits. A plain value, the same in all threads of the set.
 struct BarrierToken {
   uint32_t slot = 0;
   uint32_t epoch = 0;
@@ -41,7 +41,7 @@ struct BarrierToken {
 
 namespace impl {
 
-// Of a member that did not come: its index times kWaitResults, plus the WaitResult.
+// Encodes a rank that did not come: its index times kWaitResults, plus the WaitResult.
 inline constexpr uint32_t kWaitResults = 4;
 inline constexpr uint32_t kNoFailure = ~0u;
 
@@ -51,11 +51,11 @@ IRIS_DEVICE inline SyncArea::Slot* SlotOfRank(const DeviceContext& ctx, const De
                                   team.sync_offset_bytes + slot * sizeof(SyncArea::Slot));
 }
 
-// One answer for all threads of a set: the least of `failures`, each kNoFailure if all came. Orders
-// what each thread has acquired before what all of them do after it.
+// Returns the least of `failures` (kNoFailure if a thread saw all ranks come) to all threads of a
+// set. Orders what each thread has acquired before what all of them do after it.
 IRIS_DEVICE inline uint32_t LeastFailure(Thread, uint32_t failure) { return failure; }
 
-// Lane 0 also gets all others' in a short warp: a lane without a partner keeps its own.
+// In a short warp, lane 0 gets the values of all others: a lane without a partner keeps its own.
 IRIS_DEVICE inline uint32_t LeastFailure(Warp, uint32_t failure) {
   const uint32_t n = CoopSize(Warp{});
   for (uint32_t delta = 1; delta < backend::WarpSize(); delta *= 2) {
@@ -74,7 +74,7 @@ IRIS_DEVICE inline void CheckSlot(uint32_t slot) {
   }
 }
 
-// Waits of the calling thread for its share of the members: a missing one, or kNoFailure.
+// Waits in the calling thread for its share of the ranks. Returns a missing one, or kNoFailure.
 template <typename Coop>
 IRIS_DEVICE inline uint32_t AwaitArrivals(const DeviceContext& ctx, const DeviceTeam& team,
                                           const BarrierToken& token, Coop coop,
@@ -87,14 +87,14 @@ IRIS_DEVICE inline uint32_t AwaitArrivals(const DeviceContext& ctx, const Device
     const WaitResult result = BoundedWait(ctx, timeout_ns, [word, epoch] {
       return Reached<uint32_t>(backend::Load<Scope::kSystem, kConsumeOrder>(word), epoch);
     });
-    // Then do not wait another full time for the next member.
+    // After a failure, do not wait another full time for the next rank.
     if (result != WaitResult::kOk) return p * kWaitResults + static_cast<uint32_t>(result);
   }
   return kNoFailure;
 }
 
-// The same by a block, in two syncs. One word has the epoch of a failure, since reading each
-// thread's result takes longer than a sync; the results decide, whatever the word held.
+// Waits by a block, with two syncs. One word has the epoch of a failure, because reading each
+// thread's result takes longer than a sync; the results decide, whatever the word holds.
 IRIS_DEVICE inline uint32_t AwaitArrivalsOfBlock(const DeviceContext& ctx, const DeviceTeam& team,
                                                  const BarrierToken& token, uint64_t timeout_ns) {
   IRIS_SHARED(uint32_t[kMaxTeamRanks], failures);
@@ -117,8 +117,8 @@ IRIS_DEVICE inline uint32_t AwaitArrivalsOfBlock(const DeviceContext& ctx, const
 
 }  // namespace impl
 
-// Signals to all members of `team` that this set has arrived at `slot`, below SyncArea::kMaxBlocks,
-// and returns. All threads of `coop` call it with the same arguments. Releases what they wrote.
+// Signals to all ranks of `team` that this set has arrived at `slot`, below SyncArea::kMaxBlocks,
+// and returns. All threads of `coop` call it with the same arguments. Releases their writes.
 template <typename Coop, typename = impl::IfCoop<Coop>>
 IRIS_DEVICE inline BarrierToken BarrierArrive(const DeviceContext& ctx, const DeviceTeam& team,
                                               uint32_t slot, Coop coop) {
@@ -137,9 +137,9 @@ IRIS_DEVICE inline BarrierToken BarrierArrive(const DeviceContext& ctx, const De
   return {slot, epoch};
 }
 
-// Waits until all members have made the arrival of `token`. All threads of `coop`, the set that has
-// arrived, call it and get the same answer. kTimeout, kAborted: `*missing`, if given, is the index
-// of a missing member. The wait may be repeated; the next arrival belongs to the next round.
+// Waits until all ranks have made the arrival of `token`. All threads of `coop`, the set that has
+// arrived, call it and get the same answer. On kTimeout or kAborted, `*missing`, if given, is the
+// index of a missing rank. The wait may be repeated; the next arrival belongs to the next round.
 template <typename Coop, typename = impl::IfCoop<Coop>>
 IRIS_DEVICE inline WaitResult BarrierWait(const DeviceContext& ctx, const DeviceTeam& team,
                                           const BarrierToken& token, Coop coop,
@@ -156,7 +156,7 @@ IRIS_DEVICE inline WaitResult BarrierWait(const DeviceContext& ctx, const Device
   return static_cast<WaitResult>(failure % impl::kWaitResults);
 }
 
-// True if all members have made the arrival of `token`. Acquires, for the calling thread alone.
+// Returns true if all ranks have made the arrival of `token`. Only the calling thread acquires.
 IRIS_DEVICE inline bool BarrierTest(const DeviceContext& ctx, const DeviceTeam& team,
                                     const BarrierToken& token) {
   const SyncArea::Slot* mine = impl::SlotOfRank(ctx, team, ctx.rank, token.slot);

@@ -1,4 +1,4 @@
-// Status and StatusOr: how every host call of Iris says whether it worked.
+// Status and StatusOr: the results of all host calls of Iris.
 //
 //   iris::StatusOr<iris::Context> context = iris::Context::Create();
 //   if (!context.ok()) {
@@ -31,9 +31,9 @@ namespace iris {
 
 class IRIS_NODISCARD Status {
  public:
-  // OK.
+  // Makes an OK status.
   Status() = default;
-  // kOk makes an OK status, and the text is dropped.
+  // With kOk, makes an OK status and ignores the message.
   Status(StatusCode code, std::string message) {
     if (code != StatusCode::kOk) {
       error_ = std::make_shared<const Error>(Error{code, std::move(message)});
@@ -42,12 +42,12 @@ class IRIS_NODISCARD Status {
 
   bool ok() const { return error_ == nullptr; }
   StatusCode code() const { return ok() ? StatusCode::kOk : error_->code; }
-  // What failed, on what, and what to do. Empty if ok().
+  // Returns what failed, on what, and what to do. Empty if ok().
   const std::string& message() const {
     static const std::string* const none = new std::string();
     return ok() ? *none : error_->message;
   }
-  // "OK", or "INVALID_ARGUMENT: the text".
+  // Returns "OK", or the code and the message: "INVALID_ARGUMENT: the text".
   std::string ToString() const {
     return ok() ? "OK" : std::string(StatusCodeName(code())) + ": " + error_->message;
   }
@@ -80,7 +80,7 @@ namespace impl {
 
 }  // namespace impl
 
-// A T, or an error. Taking the value of an error ends the process with the error's text.
+// Holds a T, or an error. Taking the value of an error ends the process with the error's text.
 template <typename T>
 class IRIS_NODISCARD StatusOr {
  public:

@@ -1,4 +1,4 @@
-// StatusCode: what kind of error it is. The numbers are those of gRPC and of the C API. C++17.
+// StatusCode: the kind of an error. The numbers are those of gRPC and of the C API. C++17.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,14 @@ enum class StatusCode : int32_t {
   kOk = 0,
   kCancelled = 1,
   kUnknown = 2,
-  kInvalidArgument = 3,     // what was asked for is wrong; asking again does not help
-  kDeadlineExceeded = 4,    // somebody did not come in time; the text names who
+  kInvalidArgument = 3,     // the arguments are wrong; a retry does not help
+  kDeadlineExceeded = 4,    // a rank did not come in time; the text names it
   kNotFound = 5,            // there is nothing of that name or number
   kAlreadyExists = 6,       // the name or rank is taken
   kPermissionDenied = 7,    // this user may not
   kResourceExhausted = 8,   // no memory, or a limit is reached; the text names whose
   kFailedPrecondition = 9,  // not now, or not with this object: destroyed, forked, not a member
-  kAborted = 10,            // a peer died, hung up or left; the text names who
+  kAborted = 10,            // a peer died, hung up or left; the text names it
   kOutOfRange = 11,
   kUnimplemented = 12,  // this version, machine or backend cannot
   kInternal = 13,       // a mistake in Iris, or a failure of the driver
@@ -25,7 +25,7 @@ enum class StatusCode : int32_t {
   kUnauthenticated = 16,
 };
 
-// "DEADLINE_EXCEEDED"; "UNKNOWN" for numbers that are none of these.
+// Returns "DEADLINE_EXCEEDED" and so on, or "UNKNOWN" for other numbers.
 constexpr const char* StatusCodeName(StatusCode code) {
   switch (code) {
     case StatusCode::kOk:

@@ -6,13 +6,13 @@
 //   backend::BlockSync();
 //
 // Elements outside of the valid rows and columns are masked: never read or written in the heap.
-// Where strides and addresses allow, 16 bytes move at a time, also if both sides are column-major
-// (row_stride 1); a transposition moves element by element.
+// If strides and addresses allow, 16 bytes move at a time, also if both sides are column-major
+// (row_stride 1). A transposition moves element by element.
 //
 // T: trivially copyable, 1, 2, 4, 8 or 16 bytes; all pointers are aligned to sizeof(T). The first
-// argument is the DeviceContext or HeapBases. A hint is for the peer's side. As Copy, the calls
-// have no barrier: before another thread reads what was moved, BlockSync, WarpSync or a signal. The
-// sides must not overlap. collective/tile.h has collectives.
+// argument is the DeviceContext or HeapBases. A cache hint applies to the peer's side. As Copy, the
+// calls have no barrier: use BlockSync, WarpSync or a signal before another thread reads the tile.
+// The two sides must not overlap. collective/tile.h has collectives.
 #pragma once
 
 #include <cstdint>
@@ -26,19 +26,19 @@
 
 namespace iris {
 
-// A rectangle of a matrix, which begins where the pointer beside it points to.
+// A rectangle of a matrix, which begins at the pointer passed with it.
 struct Tile {
   uint64_t rows = 0;
   uint64_t columns = 0;
   uint64_t row_stride = 0;     // elements from a row to the next
   uint64_t column_stride = 1;  // elements from a column to the next
-  // Rows and columns of the matrix from the tile's beginning on: the others are masked.
+  // Rows and columns that the matrix has from the tile's beginning on: all others are masked.
   uint64_t valid_rows = ~uint64_t{0};
   uint64_t valid_columns = ~uint64_t{0};
 };
 
-// Elements from a row to the next, and from a column to the next, of GetTile's and PutTile's
-// memory.
+// Elements from a row to the next, and from a column to the next, in the memory that GetTile writes
+// and PutTile reads.
 struct TileStrides {
   uint64_t row;
   uint64_t column = 1;
@@ -59,8 +59,8 @@ IRIS_DEVICE inline void LoadTile(const Heaps& heaps, uint32_t peer, const T* src
   impl::FillRest(local, tile.rows, tile.columns, rows, columns, other, coop);
 }
 
-// The same into registers of the calling thread; what is beyond the tile becomes `other`, too. At
-// most 32 rows, 32 columns and 256 bytes, where an element counts at least 4, since the compiler
+// Reads a tile into registers of the calling thread. Elements beyond the tile become `other`, too.
+// At most 32 rows, 32 columns and 256 bytes, where an element counts at least 4, since the compiler
 // unrolls all loops. The kernel must use the values by constant indices.
 template <CacheHint H = CacheHint::kDefault, typename T, typename Heaps, uint32_t kRows,
           uint32_t kColumns, typename = impl::IfHeaps<Heaps>>
@@ -86,7 +86,7 @@ IRIS_DEVICE inline void StoreTile(const Heaps& heaps, uint32_t peer, T* dst, con
                                          coop);
 }
 
-// The same from registers of the calling thread.
+// Writes a tile from registers of the calling thread.
 template <CacheHint H = CacheHint::kDefault, typename T, typename Heaps, uint32_t kRows,
           uint32_t kColumns, typename = impl::IfHeaps<Heaps>>
 IRIS_DEVICE inline void StoreTile(const Heaps& heaps, uint32_t peer, T* dst, const Tile& tile,

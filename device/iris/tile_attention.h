@@ -1,5 +1,5 @@
 // Attention to keys and values, by a block: of one query (RowAttention) or of a tile of queries
-// (TileAttention). Softmax is computed as it goes, so that tokens may come in parts, from anywhere.
+// (TileAttention). Softmax is computed online, so tokens may come in parts, from anywhere.
 //
 //   using Attention = iris::TileAttention<iris::Bfloat16, 128>;
 //   // A block of Attention::kThreads threads, launched with Attention::kSharedBytes.
@@ -9,13 +9,13 @@
 //   attention.Store({o, m, l}, /*divide=*/true);
 //
 // T is Half or Bfloat16; sums are float. Lines of queries, keys and values are kDim elements, one
-// behind the other, that begin at multiples of 16 bytes; they may be in any memory that the block
-// can load from, a peer's heap (Translate) included. Scores are divided by the root of kDim. Sums
-// are added in one order: the bits are the same in every run.
+// after another, and begin at multiples of 16 bytes; they may be in any memory from which the block
+// can load, a peer's heap (Translate) included. Scores are divided by the root of kDim. Sums have a
+// fixed order: the bits are the same in every run.
 //
-// What attention to a part of the tokens gives is (o, m, l): the weighted sum of the values, the
-// largest score in units of log2(e), and the sum of exp2(score - m). Parts can be merged; o / l of
-// all of them together is the result.
+// Attention to a part of the tokens gives (o, m, l): the weighted sum of the values, the largest
+// score in units of log2(e), and the sum of exp2(score - m). Parts can be merged; the result is o /
+// l of all of them together.
 //
 // All threads of the block make all calls together, with the same arguments.
 #pragma once
@@ -33,7 +33,7 @@ namespace impl {
 inline constexpr uint32_t kAttentionPack = 8;  // elements of f16 or bf16 in 16 bytes
 inline constexpr float kNoScore = -1e30f;      // less than any score
 
-// The factor of a score that makes exp2 of exp.
+// The factor by which exp2 of a score becomes exp.
 template <uint32_t kDim>
 IRIS_DEVICE inline float ScoreScale() {
   return 1.44269504f / sqrtf(static_cast<float>(kDim));
@@ -58,7 +58,7 @@ struct alignas(16) AttentionPart {
   float m, l;
 };
 
-// Merges `n` parts in order. The block has kDim threads at least; `result` is there after
+// Merges `n` parts in order. The block has at least kDim threads; `result` is valid after
 // BlockSync.
 template <uint32_t kDim>
 IRIS_DEVICE inline void MergeParts(const AttentionPart<kDim>* parts, uint32_t n,
@@ -77,20 +77,20 @@ IRIS_DEVICE inline void MergeParts(const AttentionPart<kDim>* parts, uint32_t n,
   if (d == 0) result->l = l;
 }
 
-// Attention of one query, as when tokens are generated: its time is that of loading.
+// Attention of one query, as when tokens are generated. Its time is that of the loads.
 template <typename T, uint32_t kDim>
 class RowAttention {
   static constexpr uint32_t kPack = impl::kAttentionPack;
   static constexpr uint32_t kLanes = kDim / kPack;  // threads that share a token
-  static constexpr uint32_t kUnroll = 4;            // tokens that a thread has under way
+  static constexpr uint32_t kUnroll = 4;            // tokens that a thread loads at once
 
  public:
   static constexpr uint32_t kThreads = 128;
   static constexpr uint32_t kGroups = kThreads / kLanes;  // tokens that the block works on at once
   static_assert(kDim == 64 || kDim == 128, "heads of 64 or 128 elements");
 
-  // The attention of `query` to n_tokens tokens; no token gives o = 0 and l = 0. `shared`: kGroups
-  // parts of the block, in use until the next BlockSync, after which `result` is there.
+  // Computes the attention of `query` to n_tokens tokens; without tokens, o = 0 and l = 0. `shared`
+  // has kGroups parts of the block, in use until the next BlockSync. After that, `result` is valid.
   IRIS_DEVICE static void Attend(const T* query, const T* keys, const T* values, uint64_t n_tokens,
                                  AttentionPart<kDim>* shared, AttentionPart<kDim>* result) {
     const uint32_t group = backend::ThreadIndex() / kLanes;
@@ -143,7 +143,7 @@ class RowAttention {
   }
 };
 
-// Attention of a tile of queries, by the matrix instruction of the device.
+// Attention of a tile of queries, by the device's matrix instruction.
 template <typename T, uint32_t kDim>
 class TileAttention {
   using Unit = backend::MatrixUnit<T>;
@@ -154,7 +154,7 @@ class TileAttention {
 
  public:
   static constexpr uint32_t kRows = 64;  // queries of a tile
-  static constexpr uint32_t kKeys = 32;  // that it works on at once
+  static constexpr uint32_t kKeys = 32;  // keys that the block works on at once
   static constexpr uint32_t kThreads = kRows / kWarpRows * backend::Traits::kWarpThreads;
 
  private:
@@ -172,17 +172,17 @@ class TileAttention {
   static constexpr uint32_t kKeysAcross = kKeys / Unit::kColumns;
 
  public:
-  // What a block needs of dynamic shared memory, aligned to 16.
+  // The bytes of dynamic shared memory that a block needs, aligned to 16.
   static constexpr uint32_t kSharedBytes = sizeof(Shared);
 
-  // What a tile has found so far, in memory: of its first row, and of the rows behind.
+  // The state of a tile in memory. Each pointer is to the tile's first row; other rows follow.
   struct State {
     float* o;  // [rows][kDim]
     float* m;  // [rows]
     float* l;  // [rows]
   };
 
-  // Only this uses `shared` while it lives.
+  // No other code uses `shared` while this lives.
   IRIS_DEVICE explicit TileAttention(void* shared) : shared_(*static_cast<Shared*>(shared)) {}
 
   // Begins with up to kRows lines of `queries`, after a BlockSync, so that Resume sees stores.
@@ -202,7 +202,7 @@ class TileAttention {
     }
   }
 
-  // Goes on from what Store has written, without dividing.
+  // Continues from a state that Store has written without dividing.
   IRIS_DEVICE void Resume(const State& state) {
     if (MyRow() < n_rows_) {
       m_ = state.m[MyRow()];
@@ -222,7 +222,7 @@ class TileAttention {
   IRIS_DEVICE void Add(const T* keys, const T* values, uint32_t n_keys, uint32_t seen) {
     const uint32_t end = seen < n_keys && seen + kRows - 1 < n_keys ? seen + kRows - 1 : n_keys;
     for (uint32_t key = 0; key < end; key += kKeys) {
-      backend::BlockSync();  // what was there has been read
+      backend::BlockSync();  // the keys and values before have been read
       for (uint32_t i = backend::ThreadIndex(); i < kKeys * kDim / kPack; i += kThreads) {
         const uint32_t row = i * kPack / kDim, at = i * kPack % kDim;
         LoadPack(keys, key + row, n_keys, at, &shared_.k[row][at]);
@@ -239,7 +239,7 @@ class TileAttention {
     }
   }
 
-  // Writes the state; `divide`: o divided by l, the result. Zeros for a row that has seen nothing.
+  // Writes the state; with `divide`, o / l, the result. A row without tokens gets zeros.
   IRIS_DEVICE void Store(const State& state, bool divide) {
     const bool first_lane = backend::LaneIndex() % kLanes == 0;
     backend::WarpSync();  // the scales have been read
@@ -260,15 +260,15 @@ class TileAttention {
 
  private:
   IRIS_DEVICE static uint32_t WarpRow() { return backend::WarpIndex() * kWarpRows; }
-  // The row whose scores this thread has a part of.
+  // Returns the row for which this thread has a part of the scores.
   IRIS_DEVICE static uint32_t MyRow() { return WarpRow() + backend::LaneIndex() / kLanes; }
-  // The row of value v of o, and where element (j, v) of it is in the tile.
+  // Return the row of value v of o, and the index of its element (j, v) in the tile.
   IRIS_DEVICE static uint32_t RowOf(uint32_t v) { return WarpRow() + Unit::RowOf(v); }
   IRIS_DEVICE static uint64_t AtOf(uint32_t j, uint32_t v) {
     return uint64_t{RowOf(v)} * kDim + j * Unit::kColumns + Unit::ColumnOf(v);
   }
 
-  // Element `at` of a line, and the 7 behind it, as the unit reads them; zeros behind the end.
+  // Loads element `at` of a line and the 7 after it for the unit, with zeros past the end.
   IRIS_DEVICE static void LoadPack(const T* lines, uint32_t line, uint32_t end, uint32_t at,
                                    Entry* to) {
     if (line < end) {
@@ -280,7 +280,7 @@ class TileAttention {
     }
   }
 
-  // The products of this warp's queries with the keys.
+  // Multiplies this warp's queries with the keys.
   IRIS_DEVICE void Score() {
     float product[kKeysAcross][Unit::kValues] = {};
     for (uint32_t d = 0; d < kDim; d += Unit::kDepth) {
@@ -301,7 +301,7 @@ class TileAttention {
     backend::WarpSync();
   }
 
-  // Makes weights of the scores, in their place. `key`: the first; this thread's row sees `seen`.
+  // Replaces scores by weights. `key` is the first one; this thread's row sees `seen` of them.
   IRIS_DEVICE void Weigh(uint32_t key, uint32_t seen, uint32_t n_keys) {
     const uint32_t row = MyRow(), first = backend::LaneIndex() % kLanes * kEach;
     float score[kEach], most = m_, sum = 0;

@@ -1,4 +1,4 @@
-// TileGrid: a matrix as a grid of tiles, of which the last ones may reach beyond its edges.
+// TileGrid: a matrix as a grid of tiles, of which the last ones may extend beyond its edges.
 //
 //   // Blocks take the tiles of D[m, n] in turn:
 //   const TileGrid tiles(m, n, /*tile_rows=*/128, /*tile_columns=*/128);
@@ -8,8 +8,8 @@
 //     StoreTile(ctx, peer, d + tile.Offset(0, n), tile.Rows(0, 128, n), shared, Block{});
 //   }
 //
-// Arithmetic alone, on hosts and in kernels. TileProduct makes such tiles, StoreTile and its
-// fellows (tile.h) move them.
+// It only does arithmetic, on hosts and in kernels. TileProduct makes such tiles; StoreTile and
+// others of tile.h move them.
 #pragma once
 
 #include <cstdint>
@@ -21,19 +21,19 @@ namespace iris {
 
 // A tile of a TileGrid. Numbers are of elements; rows and columns count from 0.
 struct GridTile {
-  uint32_t row = 0;           // of the matrix, where the tile begins
-  uint32_t column = 0;        // likewise
-  uint32_t rows = 0;          // that the matrix has of the tile: fewer at its lower edge
-  uint32_t columns = 0;       // likewise, at its right edge
+  uint32_t row = 0;           // of the matrix, at which the tile begins
+  uint32_t column = 0;        // of the matrix, at which the tile begins
+  uint32_t rows = 0;          // of the tile inside the matrix: fewer at its lower edge
+  uint32_t columns = 0;       // of the tile inside the matrix: fewer at its right edge
   uint32_t full_columns = 0;  // of a tile that no edge cuts
 
-  // From the matrix's first element to row `below` of the tile, with rows `row_stride` apart.
+  // Returns the offset of row `below` of the tile in a matrix whose rows are `row_stride` apart.
   IRIS_HOST_DEVICE constexpr uint64_t Offset(uint32_t below, uint64_t row_stride) const {
     return (uint64_t{row} + below) * row_stride + column;
   }
 
-  // `n` rows of the tile, from row `below` on, for tile.h; the rest is masked. The other side has
-  // rows of full_columns elements.
+  // Returns `n` rows of the tile, from row `below` on, for tile.h; the rest is masked. The other
+  // side has rows of full_columns elements.
   IRIS_HOST_DEVICE constexpr Tile Rows(uint32_t below, uint32_t n, uint64_t row_stride) const {
     return {n, full_columns, row_stride, 1, below < rows ? rows - below : 0u, columns};
   }
@@ -43,7 +43,7 @@ struct GridTile {
 // copyable value. At most 2^32 - 1 tiles.
 class TileGrid {
  public:
-  // Without tiles.
+  // Makes a grid without tiles.
   TileGrid() = default;
   // A matrix of rows x columns in tiles of tile_rows x tile_columns, both at least 1.
   IRIS_HOST_DEVICE constexpr TileGrid(uint32_t rows, uint32_t columns, uint32_t tile_rows,

@@ -36,7 +36,7 @@ TEST(TileGridTest, NoRowsOrNoColumnsAreNoTiles) {
   EXPECT_EQ(TileGrid(5, 0, 4, 4).size(), 0u);
 }
 
-// Of rows that a product has, for instance: some may lie below the matrix.
+// Some rows of a GEMM's tile may lie below the matrix, for instance.
 TEST(TileGridTest, RowsOutsideAreMasked) {
   const GridTile tile = TileGrid(70, 100, 64, 48)[1];  // of which 6 rows exist
   const Tile inside = tile.Rows(4, 32, 1000);

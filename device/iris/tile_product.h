@@ -1,9 +1,9 @@
-// TileProduct: a block multiplies a tile of two matrices, by the matrix instruction of the device.
+// TileProduct: a block multiplies a tile of two matrices, by the device's matrix instruction.
 //
 //   using Product = iris::TileProduct<iris::Bfloat16>;
 //
 //   // A block of Product::kThreads threads makes one tile of D[m, n] = A[m, k] B[k, n]; all rows
-//   // are contiguous. The tile begins at row r and column c, and may end behind the matrix.
+//   // are contiguous. The tile begins at row r and column c, and may end past the matrix.
 //   IRIS_SHARED(Product::Shared, shared);
 //   Product product(shared);
 //   product.Multiply({a + r * k, k, m - r}, {b + c, n, k}, false, n - c, k);
@@ -13,16 +13,16 @@
 //   });
 //
 // T is Half or Bfloat16; sums are float. The instruction and the size of the tile are the
-// backend's: emulated devices multiply by plain loops. The matrices may be in any memory that the
-// block can load from, a peer's heap (Translate) included, and of any size: what a tile would have
-// outside of them counts as zeros and is not read. They are read fastest where a row begins at a
-// multiple of 16 bytes. Sums are added in the order of k: the bits are the same in every run.
+// backend's: emulated devices multiply by plain loops. The matrices may be in any memory from which
+// the block can load, a peer's heap (Translate) included, and of any size: elements of a tile
+// outside of them count as zeros and are not read. Reads are fastest if rows begin at multiples of
+// 16 bytes. Sums are added in the order of k: the bits are the same in every run.
 //
-// It is a plain product for kernels that fuse it with something: loads go through registers into
-// shared memory, one slice ahead. Where a product alone is wanted, iris::ops is faster.
+// It is a plain GEMM for kernels that fuse it with other work: loads go through registers into
+// shared memory, one slice ahead. For a GEMM alone, iris::ops is faster.
 //
 // The threads 0 to kThreads - 1 of the block make all calls together, with the same arguments. The
-// block may have more warps than those: they call Accompany meanwhile, and do other work.
+// block may have more warps: they call Accompany meanwhile, and do other work.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@
 
 namespace iris {
 
-// A matrix that is read, or the rest of one: lines of contiguous elements.
+// An input matrix, or the rest of one: lines of contiguous elements.
 template <typename T>
 struct ProductOperand {
   const T* first;
@@ -53,7 +53,7 @@ namespace impl {
 
 inline constexpr uint32_t kProductPack = 8;  // elements of f16 or bf16 in 16 bytes
 
-// kProductPack elements of a line, of which `count` exist.
+// Loads kProductPack elements of a line, of which `count` exist.
 template <typename T>
 IRIS_DEVICE inline Bytes16 LoadPack(const ProductOperand<T>& source, uint32_t line, uint64_t at,
                                     uint64_t count) {
@@ -85,7 +85,7 @@ class TileProduct {
   using Element = typename Unit::Element;
 
  public:
-  // The rows and columns of a tile, and the threads that make it.
+  // The rows and columns of a tile, and the threads that compute it.
   static constexpr uint32_t kRows = Unit::kTileRows;
   static constexpr uint32_t kColumns = Unit::kTileColumns;
   static constexpr uint32_t kThreads =
@@ -110,26 +110,26 @@ class TileProduct {
   // Rows that ForEachStrip has in shared memory at once.
   static constexpr uint32_t kStripRows = 32;
   static_assert(kRows % kStripRows == 0);
-  // What a block needs in shared memory: kSharedBytes, aligned to 16. IRIS_SHARED declares a
-  // Shared; LaunchConfig::shared_bytes takes the number, for a kernel that has it in DynamicShared.
+  // A block needs kSharedBytes of shared memory, aligned to 16. IRIS_SHARED declares a Shared;
+  // LaunchConfig::shared_bytes takes the number, for a kernel that has it in DynamicShared.
   static constexpr uint32_t kSharedBytes = (kSliceA + kSliceB) * sizeof(Element);
   static_assert(kSharedBytes >= kStripRows * kColumns * sizeof(float));
   static_assert(kSharedBytes % sizeof(Bytes16) == 0);
   using Shared = Bytes16[kSharedBytes / sizeof(Bytes16)];
 
-  // `shared`: a Shared of the block, or as many bytes of DynamicShared, for this product alone.
+  // Only this object uses `shared`: a Shared of the block, or as much DynamicShared.
   IRIS_DEVICE explicit TileProduct(void* shared) : shared_(static_cast<uint8_t*>(shared)) {}
 
-  // Makes the sums of a tile over all k >= 1. The lines of `a` are the rows of A from the tile's
-  // first on. Those of `b` are the rows of B, from the tile's first column on, `columns` of which
-  // exist; or, if it is transposed, the columns of B from the tile's first on. More may exist than
-  // the tile has.
+  // Computes the sums of a tile over all k >= 1. The lines of `a` are the rows of A from the tile's
+  // first on. The lines of `b` are the rows of B, from the tile's first column on, `columns` of
+  // which exist; or, if it is transposed, the columns of B from the tile's first on. More may exist
+  // than the tile has.
   IRIS_DEVICE void Multiply(const ProductOperand<T>& a, const ProductOperand<T>& b, bool transposed,
                             uint32_t columns, uint32_t k) {
     Clear();
     Fetch(a, b, transposed, columns, k, 0);
     for (uint32_t at = 0; at < k; at += kDepth) {
-      impl::SyncInsideBlock();  // what was there has been read
+      impl::SyncInsideBlock();  // the previous contents have been read
       Keep(transposed);
       impl::SyncInsideBlock();
       if (k - at > kDepth) Fetch(a, b, transposed, columns, k, at + kDepth);
@@ -143,8 +143,8 @@ class TileProduct {
     for (uint32_t v = 0; v < kValues; ++v) Value(v) = 0;
   }
 
-  // The sums as the registers have them, for another block of the same kind: StoreSums writes kRows
-  // * kColumns floats to `slot`, AddSums adds them. Aligned to 16; in any memory.
+  // Pass sums, as the registers have them, to another block of the same kind: StoreSums writes
+  // kRows * kColumns floats to `slot`, AddSums adds them. `slot` is in any memory, aligned to 16.
   IRIS_DEVICE void StoreSums(void* slot) const {
     IRIS_UNROLL(16)
     for (uint32_t v = 0; v < kValues; v += 4) {
@@ -166,14 +166,14 @@ class TileProduct {
   }
 
   // Calls use(first_row, strip) for each dense strip of kStripRows rows of kColumns sums in shared
-  // memory, as Out: float, Half or Bfloat16. `use` reads it, and does not sync the block.
+  // memory, as Out: float, Half or Bfloat16. `use` reads the strip, and does not sync the block.
   template <typename Out = float, typename Use>
   IRIS_DEVICE void ForEachStrip(Use use) const {
     Out* const strip = reinterpret_cast<Out*>(shared_);
     const uint32_t warp_row = WarpRow();
     const uint32_t warp_column = WarpColumn();
     for (uint32_t first = 0; first < kRows; first += kStripRows) {
-      impl::SyncInsideBlock();  // what was there has been read
+      impl::SyncInsideBlock();  // the previous contents have been read
       IRIS_UNROLL(16)
       for (uint32_t i = 0; i < kDown; ++i) {
         const uint32_t rows = warp_row + i * Unit::kRows;
@@ -192,9 +192,9 @@ class TileProduct {
     }
   }
 
-  // For warps that do not multiply: makes the syncs of one Multiply over `k` and one ForEachStrip,
-  // and calls work(step, steps) between them. What one side writes meanwhile, the other reads after
-  // the next BlockSync. `work` does not sync the block.
+  // Makes, in warps that do not multiply, the syncs of one Multiply over `k` and one ForEachStrip,
+  // and calls work(step, steps) between them. Each side can read the other's writes after the next
+  // BlockSync. `work` does not sync the block.
   template <typename Work>
   IRIS_DEVICE static void Accompany(uint32_t k, Work work) {
     const uint32_t steps = (k + kDepth - 1) / kDepth + kRows / kStripRows;
@@ -225,7 +225,7 @@ class TileProduct {
   IRIS_DEVICE Element* SliceA() const { return reinterpret_cast<Element*>(shared_); }
   IRIS_DEVICE Element* SliceB() const { return SliceA() + kSliceA; }
 
-  // Where pack i of this thread is: the line, and the element in it.
+  // Return the line and the element of this thread's pack i.
   IRIS_DEVICE static uint32_t LineOf(uint32_t i) {
     return (i * kThreads + backend::ThreadIndex()) / (kDepth / impl::kProductPack);
   }
@@ -233,7 +233,7 @@ class TileProduct {
     return (i * kThreads + backend::ThreadIndex()) % (kDepth / impl::kProductPack) *
            impl::kProductPack;
   }
-  // The same of B by rows: lanes have neighbouring k, and so store to different banks.
+  // Return the same for B by rows: lanes have neighbouring k, and so store to different banks.
   IRIS_DEVICE static uint32_t DepthOf(uint32_t i) {
     return (i * kThreads + backend::ThreadIndex()) % kDepth;
   }

@@ -1,16 +1,16 @@
-// Tiles with a signal behind them: what a kernel that makes tiles gives to another rank.
+// Tiles with a signal after them, which a kernel sends to another rank.
 //
-//   // A block has made a tile of a product in shared memory, and tells the peer:
+//   // A block has made a tile of a GEMM in shared memory, and signals the peer:
 //   backend::BlockSync();
 //   StoreTileSignal(ctx, peer, d + row * n + column, tile, &shared[0], {ready, 1, SignalOp::kAdd},
 //                   Block{});
 //
-// The signal releases: who waits for it (signal.h) sees the whole tile, and what the caller saw or
-// wrote before. T, Tile, strides, masks and hints are those of tile.h. The first argument is the
-// DeviceContext or HeapBases.
+// The signal releases: a thread that waits for it (signal.h) sees the whole tile, and everything
+// that the caller saw or wrote before. T, Tile, strides, masks and hints are those of tile.h. The
+// first argument is the DeviceContext or HeapBases.
 //
-// BulkStoreTile and BulkTileQueue take tiles from shared memory by the device's copy unit where it
-// has one (backend/bulk.h), and leave the threads free meanwhile.
+// BulkStoreTileSignal and BulkTileQueue send tiles from shared memory by the device's copy unit, if
+// it has one (backend/bulk.h), so that the threads are free meanwhile.
 #pragma once
 
 #include <cstdint>
@@ -43,13 +43,13 @@ IRIS_DEVICE inline void TellBehind(const Heaps& heaps, uint32_t peer, const Sign
   }
 }
 
-// The bytes that a tile moves: of what is not masked.
+// Returns the bytes that a tile moves, without masked elements.
 template <typename T>
 IRIS_HOST_DEVICE constexpr uint64_t MovedBytes(const Tile& tile) {
   return Least(tile.rows, tile.valid_rows) * Least(tile.columns, tile.valid_columns) * sizeof(T);
 }
 
-// Starts bulk copies of a dense tile's rows. False: the tile does not allow it.
+// Starts bulk copies of a dense tile's rows. Returns false if the tile does not allow them.
 template <typename T, typename Coop>
 IRIS_DEVICE inline bool StartBulkRows(T* theirs, const Tile& tile, const T* shared, Coop coop) {
   const uint64_t rows = Least(tile.rows, tile.valid_rows);
@@ -80,8 +80,8 @@ IRIS_DEVICE inline bool StartBulkRows(T* theirs, const Tile& tile, const T* shar
 
 }  // namespace impl
 
-// StoreTile, then the signal: a dense tile at `local`, in any memory. All threads of `coop` call it
-// with the same arguments; the tile may be overwritten after a sync of theirs.
+// Does StoreTile, then signals: a dense tile at `local`, in any memory. All threads of `coop` call
+// it with the same arguments; the tile may be overwritten once they have synced.
 template <CacheHint H = CacheHint::kDefault, typename T, typename Coop = Thread, typename Heaps,
           typename = impl::IfHeaps<Heaps>, typename = impl::IfCoop<Coop>>
 IRIS_DEVICE inline void StoreTileSignal(const Heaps& heaps, uint32_t peer, T* dst, const Tile& tile,
@@ -93,7 +93,7 @@ IRIS_DEVICE inline void StoreTileSignal(const Heaps& heaps, uint32_t peer, T* ds
   impl::TellBehind(heaps, peer, signal, coop);
 }
 
-// PutTile, then the signal: from any memory with strides of its own.
+// Does PutTile, then signals: a tile in any memory, with its own strides.
 template <CacheHint H = CacheHint::kDefault, typename T, typename Coop = Thread, typename Heaps,
           typename = impl::IfHeaps<Heaps>, typename = impl::IfCoop<Coop>>
 IRIS_DEVICE inline void PutTileSignal(const Heaps& heaps, uint32_t peer, T* dst,
@@ -107,13 +107,13 @@ IRIS_DEVICE inline void PutTileSignal(const Heaps& heaps, uint32_t peer, T* dst,
   impl::TellBehind(heaps, peer, signal, coop);
 }
 
-// As StoreTileSignal, from shared memory, by bulk copies where the device has them and the tile can
-// go like this: its rows are contiguous on both sides, and both addresses, the strides and the
-// bytes of a (valid) row are multiples of 16. Elsewhere by 16-byte or shorter stores.
+// Does StoreTileSignal from shared memory, by bulk copies if the device has them and the tile
+// allows them: rows are contiguous on both sides, and both addresses, the strides and the bytes of
+// a (valid) row are multiples of 16. Otherwise it uses 16-byte or shorter stores.
 //
 // The threads that have written the tile call backend::BulkPublishShared and sync before; those of
-// `coop` may be others. When the call returns in a thread, what that thread had to send has left
-// shared memory and is at the peer; the others of `coop` may overwrite the tile behind a sync.
+// `coop` may be others. When the call returns in a thread, the thread's part of the tile has left
+// shared memory and is at the peer; the others of `coop` may overwrite the tile after a sync.
 template <typename T, typename Coop = Thread, typename Heaps, typename = impl::IfHeaps<Heaps>,
           typename = impl::IfCoop<Coop>>
 IRIS_DEVICE inline void BulkStoreTileSignal(const Heaps& heaps, uint32_t peer, T* dst,
@@ -141,21 +141,21 @@ IRIS_DEVICE inline void BulkStoreTileSignal(const Heaps& heaps, uint32_t peer, T
   impl::TellBehind(heaps, peer, signal, coop);
 }
 
-// Tiles that one thread sends one after another by bulk copies, with up to kInFlight of them under
-// way. It waits for a tile, and tells the peer of it, when the kInFlight-th one behind it is given
-// to Store, or in Finish. For a thread that only sends, while others make tiles (see ring.h).
+// One thread sends tiles one after another by bulk copies, with up to kInFlight of them in flight.
+// It waits for a tile, and signals it to the peer, in Store of the kInFlight-th tile after it, or
+// in Finish. For a thread that only sends, while others make tiles (see ring.h).
 //
 //   BulkTileQueue<2> queue;                                     // one thread
 //   for (...) {
 //     ... a tile is complete in shared memory ...
 //     queue.Store(ctx, peer, dst, tile, shared, {ready, 1, SignalOp::kAdd});
-//     // The tile that was given kInFlight calls ago is at the peer: its place may be given back.
+//     // The tile of the call kInFlight calls ago is at the peer: its memory may be used again.
 //   }
 //   queue.Finish(ctx);
 //
-// As for BulkStoreTileSignal, who has written a tile calls backend::BulkPublishShared and syncs
-// before. A tile that bulk copies cannot take is stored by the thread, in its turn. One `Heaps` for
-// all calls.
+// As for BulkStoreTileSignal, the threads that have written a tile call backend::BulkPublishShared
+// and sync before. The thread itself stores, in order, a tile that bulk copies cannot move. All
+// calls use the same `Heaps`.
 template <uint32_t kInFlight>
 class BulkTileQueue {
   static_assert(kInFlight >= 1 && kInFlight <= 8, "1 to 8 tiles under way");
@@ -163,7 +163,7 @@ class BulkTileQueue {
  public:
   BulkTileQueue() = default;
 
-  // Starts to send the tile; before, tells of the oldest one if kInFlight are under way.
+  // Starts to send the tile; if kInFlight are in flight, first waits for the oldest, and signals.
   template <typename T, typename Heaps, typename = impl::IfHeaps<Heaps>>
   IRIS_DEVICE void Store(const Heaps& heaps, uint32_t peer, T* dst, const Tile& tile,
                          const typename impl::NotDeduced<T>::Type* shared, const SignalTo& signal) {
@@ -180,8 +180,8 @@ class BulkTileQueue {
       started = impl::StartBulkRows(theirs, tile, shared, Thread{});
     }
     if (!started) StoreTile(heaps, peer, dst, tile, shared);
-    backend::BulkCommit();  // also of nothing: a group for each tile
-    // By moving them all: an index that varies would put the array into memory.
+    backend::BulkCommit();  // even without copies: there is a group for each tile
+    // Moves all of them, because a variable index would put the array into memory.
     IRIS_UNROLL(8)
     for (uint32_t i = kInFlight; i > 1; --i) told_[i - 1] = told_[i - 2];
     told_[0] = {signal, peer};
@@ -191,7 +191,7 @@ class BulkTileQueue {
   // Waits until the last tile that was given to Store, and all before it, have left shared memory.
   IRIS_DEVICE void AwaitRead() { backend::BulkAwaitRead(); }
 
-  // Waits for what is under way, and tells of it.
+  // Waits for all tiles in flight, and signals them.
   template <typename Heaps, typename = impl::IfHeaps<Heaps>>
   IRIS_DEVICE void Finish(const Heaps& heaps) {
     while (n_ != 0) Tell(heaps);
@@ -203,8 +203,8 @@ class BulkTileQueue {
     uint32_t peer;
   };
 
-  // Of the oldest one. To wait for it is to wait for all but the n_ - 1 groups behind it; the
-  // instruction takes a constant, and so all cases stand here.
+  // Waits for the oldest tile, which means for all but the n_ - 1 groups after it, and signals it.
+  // The instruction takes a constant, so all cases are written out.
   template <typename Heaps>
   IRIS_DEVICE void Tell(const Heaps& heaps) {
     IRIS_UNROLL(8)

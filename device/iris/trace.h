@@ -1,5 +1,5 @@
-// Spans of a program's own in the trace of its rank, beside those of the device API and of the
-// collectives. docs/tracing.md tells how a trace is taken and read.
+// A program's own spans in the trace of its rank, next to those of the device API and of the
+// collectives. docs/tracing.md says how to take and read a trace.
 #pragma once
 
 #include <cstdint>
@@ -9,17 +9,17 @@
 
 namespace iris {
 
-// What the calling threads do from here to the end of the scope:
+// Records the calling threads' span from here to the end of the scope:
 //
 //   {
 //     iris::TraceSpan span(ctx, kLoadTile, iris::Block{});   // "user 7" in the trace, for tag 7
 //     ...
 //   }
 //
-// The first thread of `coop` tells its times; the others do nothing. While no trace is on, or the
-// job has none, it costs a load that nobody waits for and a look at the clock. No sync: what the
-// other threads do may begin earlier and end later. `peer`: the world rank that it is about, if
-// any; `bytes`: how much, likewise. Spans of the same threads nest.
+// The first thread of `coop` records its times; the others do nothing. Without a trace, the span
+// costs a load for which nothing waits, and a read of the clock. It does not sync: the other
+// threads' work may begin earlier and end later. `peer` is the world rank that the span concerns,
+// if any, and `bytes` the amount of data. Spans of the same threads nest.
 template <typename Coop>
 class TraceSpan {
  public:

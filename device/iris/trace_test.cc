@@ -22,8 +22,8 @@ using backend::RunKernel;
 
 constexpr uint64_t kForEver = ~uint64_t{0};
 
-// An area with room for `capacity` events, and one that nobody may touch behind them. The context
-// is of two ranks that share one heap.
+// An area with room for `capacity` events, and an event after them that must stay untouched. The
+// context is of two ranks that share one heap.
 class Area {
  public:
   explicit Area(uint64_t capacity)
@@ -44,7 +44,7 @@ class Area {
                 sizeof(event));
     return event;
   }
-  // Of the trace that an event is of, if it is whole.
+  // Returns the generation of an event's trace, if the event is complete.
   static uint32_t GenerationOf(const TraceEvent& event) {
     uint32_t words[sizeof(event) / sizeof(uint32_t)];
     std::memcpy(words, &event, sizeof(words));
@@ -52,7 +52,7 @@ class Area {
     for (const uint32_t word : words) folded ^= word;
     return folded;
   }
-  // Those that are there.
+  // Returns the complete events.
   std::vector<TraceEvent> Events() const {
     std::vector<TraceEvent> events;
     for (uint64_t slot = 0; slot < area_->capacity; ++slot) {
@@ -81,7 +81,7 @@ IRIS_KERNEL void TellAsWarpsAndThreads(DeviceContext ctx) {
   { const TraceSpan span(ctx, 200 + backend::ThreadIndex(), Thread{}); }
 }
 
-// Calls of the device API: of a block, a warp, and of single threads, which are not told.
+// Calls of the device API, by a block, a warp, and single threads, which are not recorded.
 IRIS_KERNEL void Call(DeviceContext ctx, uint8_t* bytes, uint64_t* signal) {
   Put(ctx, 1, bytes, bytes + 64, 16, Block{});
   backend::BlockSync();
@@ -234,7 +234,7 @@ TEST(TraceTest, LongTimesAreToldAsTheLongest) {
   EXPECT_EQ(impl::TraceTimeBetween(5, kForEver), ~0u);
 }
 
-// Of one rank, whose heap has the barrier area in front.
+// Runs on one rank, whose heap has the barrier area in front.
 IRIS_KERNEL void MeetAll(DeviceContext ctx) {
   (void)GridBarrier(ctx);
   (void)GridBarrier(ctx, ctx.world);
@@ -257,7 +257,7 @@ TEST(TraceTest, BarriersOfGridsAndTeams) {
     seen.emplace(static_cast<TraceOp>(event.op), event.block);
     EXPECT_EQ(event.detail, 3u);
   }
-  // Of the grid's barrier of a team, the first block meets the other members.
+  // In the grid's barrier of a team, the first block meets the other ranks.
   EXPECT_EQ(seen, (std::multiset<std::pair<TraceOp, uint32_t>>{{TraceOp::kBarrier, 0},
                                                                {TraceOp::kBarrier, 0},
                                                                {TraceOp::kGridBarrier, 0},

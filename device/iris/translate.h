@@ -1,5 +1,5 @@
-// From a pointer into one heap to the same place in another. Pure arithmetic: no table, no memory
-// access. Device and host.
+// Translates a pointer into one heap to the same offset in another, by arithmetic only: no table,
+// no memory access. Device and host.
 #pragma once
 
 #include <cstddef>
@@ -11,32 +11,32 @@
 
 namespace iris {
 
-// True if `p` lies in the heap that rank `rank` has in this process's window.
+// Returns true if `p` lies in the heap that rank `rank` has in this process's window.
 IRIS_HOST_DEVICE inline bool InHeapOf(const DeviceContext& ctx, uint32_t rank, const void* p) {
   const uint64_t offset = reinterpret_cast<uint64_t>(p) - (ctx.base + rank * ctx.stride_bytes);
   return offset < ctx.stride_bytes;
 }
 
-// True if `p` lies in the caller's own heap.
+// Returns true if `p` lies in the caller's own heap.
 IRIS_HOST_DEVICE inline bool InHeap(const DeviceContext& ctx, const void* p) {
   return InHeapOf(ctx, ctx.rank, p);
 }
 
-// Where `p`, an address in the heap of `from`, lies in the heap of `to`.
+// Returns the address in the heap of `to` that corresponds to `p` in the heap of `from`.
 template <typename T>
 IRIS_HOST_DEVICE inline T* Translate(const DeviceContext& ctx, uint32_t from, uint32_t to, T* p) {
   impl::CheckTranslation(ctx, from, to, p);
   return impl::Moved(ctx, from, to, p);
 }
 
-// Where `p`, an address in the caller's own heap, lies in the heap of `to`.
+// Returns the address in the heap of `to` that corresponds to `p` in the caller's own heap.
 template <typename T>
 IRIS_HOST_DEVICE inline T* Translate(const DeviceContext& ctx, uint32_t to, T* p) {
   return Translate(ctx, ctx.rank, to, p);
 }
 
-// The world rank of member `index` of the team. For an index that is not constant, better than
-// members[index]: that would make every thread of a GPU keep a copy of the team in memory.
+// Returns the world rank at `index` of the team. For an index that is not constant, this is better
+// than members[index], which would make every thread of a GPU keep a copy of the team in memory.
 IRIS_HOST_DEVICE inline uint32_t MemberRank(const DeviceTeam& team, uint32_t index) {
   static_assert(offsetof(DeviceTeam, members) % 8 == 0 && kMaxTeamRanks % 8 == 0);
   impl::CheckMember(team, index);
@@ -49,13 +49,13 @@ IRIS_HOST_DEVICE inline uint32_t MemberRank(const DeviceTeam& team, uint32_t ind
   return static_cast<uint32_t>(eight >> (index % 8 * 8)) & 0xff;
 }
 
-// The distance of `p` from the beginning of the caller's heap. The same number means the same
-// object on every rank.
+// Returns the distance of `p` from the beginning of the caller's heap. An object has the same one
+// on every rank.
 IRIS_HOST_DEVICE inline uint64_t OffsetBytes(const DeviceContext& ctx, const void* p) {
   return reinterpret_cast<uint64_t>(p) - (ctx.base + ctx.rank * ctx.stride_bytes);
 }
 
-// The address at `offset_bytes` in the heap of `rank`.
+// Returns the address at `offset_bytes` in the heap of `rank`.
 template <typename T>
 IRIS_HOST_DEVICE inline T* AtOffset(const DeviceContext& ctx, uint32_t rank,
                                     uint64_t offset_bytes) {

@@ -296,7 +296,7 @@ TEST_F(FrameTest, AFullQueueDoesNotBlock) {
     if (status.ok()) ++sent;
   }
   EXPECT_EQ(status.code(), StatusCode::kResourceExhausted) << status;
-  // Nothing of the refused frame was sent; what was accepted arrives whole.
+  // Nothing of the refused frame was sent; accepted ones arrive whole.
   for (int i = 0; i < sent; ++i) ASSERT_TRUE(ReceiveFrame(b_.get()).ok());
   EXPECT_TRUE(IsNoFrameYet(ReceiveFrame(b_.get()).status()));
 }

@@ -75,8 +75,8 @@ struct ControlPage {
   uint32_t waits_since_ms[kMaxTeamsPerJob];
   CollectiveRecord collectives[kCollectiveRecords];  // other communicators are not listed
   KernelWait kernel_waits[kKernelWaitSlots];
-  // Per team slot: 0, or the milliseconds, at least 1, after which this rank gave up the barrier of
-  // its word at its own timeout. Only for errors of others.
+  // Has for each team slot 0, or the milliseconds (at least 1) after which this rank's barrier
+  // timed out. Only the errors of other ranks use it.
   uint32_t gave_up_ms[kMaxTeamsPerJob];
 };
 static_assert(sizeof(ControlPage) == kPageBytes);

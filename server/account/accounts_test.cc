@@ -83,7 +83,7 @@ TEST(AccountsTest, WhatACallTookBeyondARoundIsMissingInTheNext) {
   }
   accounts.NextRound();
   EXPECT_TRUE(busy->MayRun());
-  // Who has waited long has no more than one round's time.
+  // A long wait gives no more than one round's time.
   for (int round = 0; round < 1000; ++round) accounts.NextRound();
   EXPECT_TRUE(other->MayRun());
   other->Ran(Account::kQuantum);

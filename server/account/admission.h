@@ -1,6 +1,6 @@
 // Admission: decides which clients may connect. It counts the handshakes, the sessions and the
 // connections on irisd.sock of each tenant, and of all tenants together, against limits, and says
-// which client makes room for another. It knows no socket. Pure; not thread-safe.
+// which client makes room for another. It uses no socket. Pure; not thread-safe.
 //
 // A handshake has a place of its own, which becomes a session's when it is finished, so silent
 // clients take no sessions. A waiting handshake can be ended at any time, so no number of silent
@@ -10,9 +10,9 @@
 //   the limit of all is reached      the oldest of the tenant that has most goes; never one of a
 //                                    tenant that has fewer than the newcomer's
 //
-// A connection on irisd.sock goes only for a tenant that then has no more of them than the one that
-// lost it. A session is never ended for another one. A few places of each kind are kept for the
-// operator (PartyFinder::IsOperator).
+// A connection on irisd.sock is ended only for a tenant that then has no more of them than the
+// tenant that lost it. A session is never ended for another one. A few places of each kind are kept
+// for the operator (PartyFinder::IsOperator).
 #pragma once
 
 #include <cstdint>
@@ -72,10 +72,10 @@ class Admission {
     Place& operator=(const Place&) = delete;
     ~Place();
 
-    // Makes the handshake's place a session's. kResourceExhausted: the text says which limit is
-    // reached, and whose; the place is unchanged.
+    // Makes the handshake's place a session's. kResourceExhausted if a limit is reached; the
+    // message says which one, and whose. The place is unchanged then.
     absl::Status Attested();
-    // Notes that the client of this handshake has spoken: others count as silent for longer.
+    // Notes that the client of this handshake sent a frame: others count as silent for longer.
     void Heard();
 
    private:
@@ -92,7 +92,7 @@ class Admission {
     TenantQueue::Ticket ticket_ = 0;
   };
 
-  // A client that has to go before there is room.
+  // A client that must be ended before there is room.
   struct Evicted {
     uint64_t key = 0;     // as it was admitted
     absl::Status reason;  // for the client: kUnavailable, with the limit and whose it is
@@ -102,17 +102,17 @@ class Admission {
   Admission(const Admission&) = delete;
   Admission& operator=(const Admission&) = delete;
 
-  // Return the client that has to go first; nothing if none has to, or none may. Ask again when it
-  // has gone, or has finished its handshake meanwhile, or Heard.
+  // Return the client that must be ended first, or nothing if none must be, or none may be. Ask
+  // again when it has gone, has finished its handshake meanwhile, or was Heard.
   std::optional<Evicted> WhoGoesForHandshake(const Applicant& applicant) const;
   std::optional<Evicted> WhoGoesForAdmin(const Applicant& applicant) const;
 
-  // Admit a client, which `key` names to WhoGoes. kResourceExhausted: the text says which limit is
-  // reached, and whose.
+  // Admit a client; the two functions above call it `key`. kResourceExhausted if a limit is
+  // reached; the message says which one, and whose.
   absl::StatusOr<Place> AdmitHandshake(const Applicant& applicant, uint64_t key);
   absl::StatusOr<Place> AdmitAdmin(const Applicant& applicant, uint64_t key);
 
-  // Lower limits take no place away.
+  // Lower limits do not end sessions and connections that were already admitted.
   void SetLimits(const AdmissionLimits& limits) { limits_ = limits; }
 
   uint64_t n_sessions() const { return sessions_.total(); }

@@ -68,8 +68,6 @@ class AdmissionTest : public ::testing::Test {
   std::string last_reason_;
 };
 
-// Sessions.
-
 TEST_F(AdmissionTest, ALimitOfOneTenantLeavesRoomForOthers) {
   for (int i = 0; i < 3; ++i) Hold(kAnn);
   ExpectRefused(admission_.AdmitHandshake(kAnn, 99).status(), "uid 1000 has 3 sessions");
@@ -116,8 +114,6 @@ TEST_F(AdmissionTest, AMovedPlaceIsHeldOnce) {
   // Assignment swaps: the old place went with the temporary.
   EXPECT_EQ(admission_.n_sessions(), 0u);
 }
-
-// Handshakes.
 
 TEST_F(AdmissionTest, SilentHandshakesTakeNobodysSession) {
   for (const Applicant& each : {kAnn, kAnn, kBob, kBob}) Connect(each);
@@ -178,8 +174,6 @@ TEST_F(AdmissionTest, ALimitOfOneHandshakeStillLetsAnybodyIn) {
   ExpectRefused(admission.AdmitHandshake(kBob, 2).status(), "connect again");
 }
 
-// The operator.
-
 TEST(OperatorTest, HasPlacesThatNobodyElseMayTake) {
   AdmissionLimits limits;
   limits.max_sessions = limits.max_unattested = limits.max_admin_connections = 16;
@@ -217,8 +211,6 @@ TEST(OperatorTest, AVerySmallLimitKeepsNothingAndALargeOneEight) {
   EXPECT_EQ(KeptForOperator(4096), 8u);
 }
 
-// irisd.sock.
-
 TEST_F(AdmissionTest, AdminConnectionsHaveLimitsOfTheirOwn) {
   for (int i = 0; i < 3; ++i) Hold(kAnn);
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(HoldAdmin(kAnn).ok());
@@ -237,7 +229,8 @@ TEST_F(AdmissionTest, WhoHasMostAdminConnectionsGivesOneToWhoHasFewer) {
   EXPECT_TRUE(absl::StrContains(goes->reason.message(), "3, are of uid 1000")) << goes->reason;
   silent_.erase(goes->key);
   EXPECT_TRUE(HoldAdmin(kEve).ok());
-  // Two, one and one: whoever takes another has more than the one that would lose it.
+  // They have two, one and one: a tenant that took another would have more than the one that lost
+  // it.
   EXPECT_FALSE(admission_.WhoGoesForAdmin(kBob).has_value());
 }
 

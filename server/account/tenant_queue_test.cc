@@ -34,7 +34,7 @@ TEST(TenantQueueTest, AmongTenantsWithAsManyTheOldestOfAllComesFirst) {
   EXPECT_EQ(crowd.total(), 3u);
 }
 
-// The same in the plainest words: one list, in order, and everything is counted when it is asked.
+// A simple model: one list, in order, and everything is counted when a test asks.
 struct Model {
   struct One {
     Party tenant;

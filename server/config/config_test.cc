@@ -453,7 +453,7 @@ TEST(SampleConfigTest, ParsesAndSaysTheDefaults) {
   EXPECT_EQ(sample.jobs.map_timeout, defaults.jobs.map_timeout);
 }
 
-// Every line that is commented out in the sample must also be right when somebody uncomments it.
+// Every commented line in the sample must also be right when it is uncommented.
 TEST(SampleConfigTest, ParsesWithEverySettingUncommented) {
   std::ifstream in("deploy/irisd.toml");
   ASSERT_TRUE(in.good());

@@ -34,7 +34,7 @@ class Ledger {
     friend auto operator<=>(const Holder&, const Holder&) = default;
   };
 
-  // Callers with `operator_uid`, like root, see everybody's jobs.
+  // Callers with `operator_uid`, like root, see all users' jobs.
   explicit Ledger(std::vector<DeviceAccount> devices, uint32_t operator_uid = 0);
 
   // Books `bytes` of a device. kResourceExhausted: nothing is booked; the message ends with

@@ -55,8 +55,8 @@ class WatchSink {
   virtual void Close(const absl::Status& status) = 0;
 };
 
-// Each session's watch stream, and those that the machine has not accepted yet. Not thread-safe:
-// the daemon locks.
+// Holds each session's watch stream, and streams that the machine has not accepted yet. Not
+// thread-safe: the daemon locks.
 class WatchStreams {
  public:
   using Sink = std::shared_ptr<WatchSink>;
@@ -78,7 +78,7 @@ class WatchStreams {
     const auto it = streams_.find(session);
     return it == streams_.end() ? nullptr : it->second;
   }
-  // Removes the session's stream; null if it has none.
+  // Removes and returns the session's stream, or null if it has none.
   Sink Take(SessionId session) {
     auto found = streams_.extract(session);
     return found.empty() ? nullptr : std::move(found.mapped());
@@ -89,13 +89,13 @@ class WatchStreams {
   std::map<SessionId, Sink> streams_;
 };
 
-// Implementations queue, and never call back into the daemon from here.
+// Carries the daemon's commands to sessions. Implementations only queue them, and never call back.
 class SessionOutput {
  public:
   virtual ~SessionOutput() = default;
   virtual void SendDescriptors(SessionId session, std::vector<OutgoingDescriptor> descriptors) = 0;
   virtual void EndSession(SessionId session, const absl::Status& reason) = 0;
-  // The session has hung up, or its process has ended, and no input names it any more.
+  // Frees a session that has hung up, or whose process has ended. No later input may name it.
   virtual void ReleaseSession(SessionId session) = 0;
 };
 
@@ -104,12 +104,12 @@ struct DaemonOptions {
   UnusablePairs unusable;  // from the self-check; pairs that the driver denies are added
   uint64_t core_memory_bytes = 1ull << 30;
   int n_workers = 2;
-  std::unique_ptr<Recorder> recorder;  // null: nothing is recorded
-  // The machine of an earlier irisd: see MachineOf. Null: the daemon begins with nothing.
+  std::unique_ptr<Recorder> recorder;  // null if nothing is recorded
+  // The machine of an earlier irisd (see MachineOf), or null to begin with nothing.
   std::unique_ptr<JobMachine> machine;
 };
 
-// Where state and descriptors are kept for the next irisd.
+// Says where state and descriptors are kept for the next irisd.
 struct Keeping {
   DescriptorKeeper* keeper = nullptr;  // outlives the daemon
   std::string directory;               // of the journal
@@ -124,18 +124,17 @@ class Daemon {
   Daemon(const Daemon&) = delete;
   Daemon& operator=(const Daemon&) = delete;
 
-  // The machine of a stored state. Errors as of MachineState::Decode.
+  // Returns the machine of a stored state, or the error of MachineState::Decode.
   static absl::StatusOr<std::unique_ptr<JobMachine>> MachineOf(const state::MachineState& state,
                                                                const DaemonOptions& options,
                                                                driver::GpuDriver* driver);
 
-  // From now on the state is stored before a change is reported, and descriptors are kept. A
-  // machine of an earlier irisd takes its memory and pages out of `inherited`; sessions without a
-  // socket there are lost. `close` closes descriptors of clients. Memory and pages that the machine
-  // does not know are closed first, so that nothing new has their names. Once, before the first
-  // session, with an output. On an error nothing else has happened, and a stored state stays.
-  // kResourceExhausted: also if this process lacks what it takes to adopt memory, which is then not
-  // lost.
+  // From now on, stores the state before a change is reported, and keeps descriptors. The machine
+  // of an earlier irisd takes its memory and pages from `inherited`; sessions without a socket
+  // there are lost. Memory and pages that the machine does not know are closed first, so that their
+  // names are free; `close` closes descriptors of clients. Call it once, before the first session,
+  // after SetSessionOutput. On an error nothing else has happened, and a stored state stays. It is
+  // kResourceExhausted, too, if this process cannot adopt memory now; that memory is not lost.
   using CloseOf = std::function<void(const Party& tenant, wire::UniqueFd fd)>;
   absl::Status Keep(const Keeping& keeping, Inherited* inherited, const CloseOf& close)
       ABSL_LOCKS_EXCLUDED(mu_);
@@ -144,15 +143,15 @@ class Daemon {
     uint64_t descriptors = 0;
     uint64_t max_descriptors = 0;
     uint64_t state_bytes = 0;
-    absl::Status status;  // not OK: not all is kept
+    absl::Status status;  // an error if something is not kept
   };
   std::optional<KeptSnapshot> Kept() const ABSL_LOCKS_EXCLUDED(mu_);
-  // Closes and reports what was not taken, and stops keeping it. After Keep.
+  // Closes and reports what is left in `inherited` after Keep, and has `keeper` drop it.
   void CloseOrphans(DescriptorKeeper* keeper, Inherited* inherited) ABSL_LOCKS_EXCLUDED(mu_);
   // Makes the next irisd begin with nothing.
   void StopKeeping() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Before the first session. Null: descriptors are dropped.
+  // Call it before the first session. With null, descriptors are dropped.
   void SetSessionOutput(SessionOutput* output) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Gives the machine an input that has no answer, and carries out its effects.
@@ -162,7 +161,7 @@ class Daemon {
   // held, perhaps before Call returns; never after Cancel returned true.
   using Answer = std::function<void(const Reply&)>;
   CallId NewCall();
-  // A Join or an operation is given the room in irisd's memory for the thread's account.
+  // Call fills in a Join's or an operation's `room`, from the account for which this thread works.
   // AdoptSegment names elements of `registered`, memory that came with the call, by index; the
   // others are dropped.
   using Registered = std::vector<std::unique_ptr<driver::PhysicalMemory>>;
@@ -178,7 +177,7 @@ class Daemon {
   // Forgets a stream that has ended by itself.
   void Unwatch(SessionId session, const WatchSink* sink) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Runs `look` on the machine, under the mutex: for snapshots.
+  // Runs `look` on the machine under the mutex, to take snapshots.
   template <typename F>
   auto Inspect(F&& look) const ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
@@ -187,12 +186,12 @@ class Daemon {
 
   absl::Time SteadyNow() const { return clock_->Now(); }
 
-  // One page per rank; none if the job has no pages.
+  // Returns one page per rank, or none if the job has no pages.
   std::vector<std::shared_ptr<const PageFile>> ControlPages(JobId job) const
       ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Sends descriptors of these segments to a session, which need not be in the job. kNotFound: the
-  // memory is gone.
+  // Sends descriptors of these segments to a session, which need not be in the job. kNotFound if
+  // the memory is gone.
   absl::Status Lend(SessionId session, JobId job, uint64_t epoch,
                     const std::vector<SegmentInfo>& segments, driver::Access access)
       ABSL_LOCKS_EXCLUDED(mu_);
@@ -205,7 +204,7 @@ class Daemon {
   EventLog& events() { return events_; }
   const EventLog& events() const { return events_; }
 
-  // Returns free memory to the system, on a worker; for after the end of sessions.
+  // Returns free memory to the system, on a worker. Call it after sessions have ended.
   void TrimMemory();
 
   // Stops the machine, and ends the readers of events. Idempotent.
@@ -213,7 +212,7 @@ class Daemon {
   bool stopping() const { return stopping_.load(std::memory_order_relaxed); }
 
  private:
-  // Runs after the mutex is released.
+  // Holds work that runs after the mutex is released.
   struct Deferred {
     std::vector<std::pair<Answer, Reply>> answers;
     std::vector<std::shared_ptr<WatchSink>> kicks;
@@ -227,7 +226,7 @@ class Daemon {
   void Apply(const Input& input, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Effects Decide(const Input& input) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void CarryOut(Effects* effects, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Stores the change by the last input.
+  // Stores the change that the last input made.
   void StoreChange() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Logs the first failure after a success, and the first success after a failure.
   void Tell(const absl::Status& status, bool* fails, const char* failing, const char* again) const;
@@ -270,8 +269,8 @@ class Daemon {
   SessionOutput* output_ ABSL_GUARDED_BY(mu_) = nullptr;
   const std::unique_ptr<JobMachine> machine_ ABSL_PT_GUARDED_BY(mu_);
   const std::unique_ptr<Recorder> recorder_ ABSL_PT_GUARDED_BY(mu_);  // null: none
-  DescriptorKeeper* keeper_ ABSL_GUARDED_BY(mu_) = nullptr;           // null: nothing is kept
-  std::unique_ptr<Journal> journal_ ABSL_GUARDED_BY(mu_);  // null: the state is not stored
+  DescriptorKeeper* keeper_ ABSL_GUARDED_BY(mu_) = nullptr;           // null if nothing is kept
+  std::unique_ptr<Journal> journal_ ABSL_GUARDED_BY(mu_);  // null if the state is not stored
   bool journal_fails_ ABSL_GUARDED_BY(mu_) = false;
   bool keeper_waits_ ABSL_GUARDED_BY(mu_) = false;  // for its manager
   // Time of the next attempt to store or keep, with or without an input.

@@ -623,7 +623,7 @@ class KeepingTest : public DaemonTest {
                                             [](const Party&, wire::UniqueFd) {});
     EXPECT_TRUE(kept.ok()) << kept;
   }
-  // What the manager is told next; empty: nothing.
+  // Returns the next message to the manager, or an empty text.
   std::string Told() {
     char text[100] = {};
     return recv(manager_.get(), text, sizeof(text) - 1, MSG_DONTWAIT) > 0 ? text : "";
@@ -668,7 +668,7 @@ TEST_F(KeepingTest, AnIdleDaemonStoresItsStateAgain) {
   EXPECT_EQ(MachineState::BytesOf(*stored->state), daemon_->Inspect(MachineState::Encode));
 }
 
-// No input comes: a timer has the manager told what it has not taken.
+// Without an input, a timer sends the manager the messages that it has not taken.
 TEST_F(KeepingTest, AManagerThatTookNothingForAWhileIsToldAll) {
   Inherited inherited;
   Keep(&inherited);

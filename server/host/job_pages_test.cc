@@ -118,7 +118,7 @@ TEST_F(JobPagesTest, EveryRankHasAPageOfItsOwn) {
   EXPECT_EQ(other, 0);
 }
 
-// What an earlier irisd left in the hands of others.
+// Pages that an earlier irisd made, and that others still have.
 class AdoptPagesTest : public JobPagesTest {
  protected:
   void SetUp() override {

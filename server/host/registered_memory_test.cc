@@ -80,7 +80,7 @@ TEST(RegisteredMemoryTest, WhatCouldChangeOrWaitIsRefused) {
   refused(Memfd(kBytes - 4096), "has 2.00 MiB (2093056 bytes), and the request says 2 MiB");
 }
 
-// irisd cannot look into a GPU's memory: whoever imports it finds out what it is.
+// irisd cannot look into a GPU's memory: only importing shows what it is.
 TEST(RegisteredMemoryTest, OfGpusIsLentAsItIs) {
   const wire::UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
   auto memory = KeepRegistered(driver::kBackendKinds[1], null, kBytes, CountClosed());

@@ -18,7 +18,7 @@ namespace iris::server {
 class WorkerPool {
  public:
   explicit WorkerPool(int n_threads);
-  // Finishes what was posted.
+  // Finishes the posted work.
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
@@ -26,7 +26,7 @@ class WorkerPool {
   // Runs `work` soon on a worker. Never blocks. After Stop, `work` is destroyed and not run.
   void Post(std::function<void()> work) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Finishes what was posted and ends the threads. Idempotent.
+  // Finishes the posted work and ends the threads. Idempotent.
   void Stop() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:

@@ -1,4 +1,4 @@
-// What irisd's memory has for an allocation: its operator new counts here as in irisd.
+// Measures irisd's memory for an allocation: its operator new counts here as in irisd.
 #include <string>
 #include <vector>
 

@@ -1,7 +1,7 @@
 // Clock: the source of irisd's time; tests move their own (testing/fake_clock.h). Thread-safe.
 //
-// Deadlines count on Now, which never jumps; what people read is stamped with Wall, which does when
-// somebody sets the clock.
+// Deadlines use Now, which never jumps. Timestamps for people use Wall, which jumps when somebody
+// sets the clock.
 #pragma once
 
 #include <chrono>
@@ -15,10 +15,10 @@ class Clock {
  public:
   virtual ~Clock() = default;
   virtual absl::Time Now() const = 0;   // since some fixed point in the past
-  virtual absl::Time Wall() const = 0;  // of day
+  virtual absl::Time Wall() const = 0;  // the time of day
 };
 
-// A time of the steady clock: meaningful only in comparison with other such times.
+// Returns the time of the steady clock. It can only be compared with other such times.
 inline absl::Time SteadyNow() {
   return absl::UnixEpoch() + absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
 }

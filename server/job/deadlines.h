@@ -1,5 +1,4 @@
-// DeadlineQueue: when something must be looked at next. At most one deadline per key. Not
-// thread-safe; pure.
+// DeadlineQueue: the next deadline of each key. Not thread-safe; pure.
 #pragma once
 
 #include <compare>

@@ -15,19 +15,18 @@
 
 namespace iris::server {
 
-// Answers a call. `status` not ok: the call is refused, and `result` means nothing. An operation
-// that fails is no refusal: the call is answered with its Outcome.
+// Answers a call. If `status` is not OK, the call is refused, and `result` means nothing. An
+// operation that fails is not refused: its Outcome answers the call.
 struct Reply {
   CallId call;
   absl::Status status;
   Result result;
 };
-// Forgets the session: nothing that is of consequence can come of it any more.
+// Forgets a session that can no longer affect any job.
 struct ReleaseSession {
   SessionId session;
 };
-// Makes the status page of the job and a control page for each rank. Always precedes any use of
-// them.
+// Makes the job's status page and a control page for each rank. Always precedes their use.
 struct CreatePages {
   JobId job;
   uint32_t n_ranks = 0;
@@ -36,8 +35,8 @@ struct CreatePages {
 struct DropPages {
   JobId job;
 };
-// Creates physical memory on a worker thread, then reports SegmentCreated. Already accounted in the
-// ledger.
+// Creates physical memory on a worker thread, then reports SegmentCreated. The ledger already
+// counts it.
 struct CreateSegment {
   SegmentId id;
   JobId job;
@@ -45,17 +44,16 @@ struct CreateSegment {
   uint64_t bytes = 0;
   bool prealloc = false;
 };
-// Keeps the descriptor number `index` of those that came with the call that is being applied, as
-// memory of `bytes` bytes that a rank has registered. Others are closed when the call has been
-// applied.
+// Keeps descriptor number `index` of those that came with the present call, as `bytes` bytes of
+// memory that a rank has registered. The others are closed after the call.
 struct AdoptSegment {
   SegmentId id;
   uint32_t device_index = 0;
   uint64_t bytes = 0;
   uint32_t index = 0;
 };
-// Lets go of the memory on a worker thread, then reports SegmentDropped. May name a segment whose
-// creation is still under way or failed: the daemon then drops it once that has ended.
+// Frees the memory on a worker thread, then reports SegmentDropped. The segment's creation may have
+// failed, or still be under way; in that case the daemon drops it when that ends.
 struct DropSegment {
   SegmentId id;
 };
@@ -79,7 +77,7 @@ struct SetRankState {
   bool abort = false;
 };
 
-// Items of a watch stream.
+// Items of a watch stream are of these types.
 struct WatchEstablished {};
 struct RankChanged {
   Rank rank = 0;
@@ -104,17 +102,18 @@ struct WatchStopping {
 using WatchItem =
     std::variant<WatchEstablished, RankChanged, SegmentsAdded, GrowDone, WatchStopping>;
 
-// For the session's watch stream; dropped if it has none (WatchOpened repeats what still matters).
+// Queues an item on the session's watch stream. Without a stream it is dropped; WatchOpened repeats
+// items that still matter.
 struct NotifyWatch {
   SessionId session;
   WatchItem event;
 };
-// Ends the session's watch stream, if it has one, after what was said.
+// Ends the session's watch stream, if it has one, after the queued items.
 struct EndWatch {
   SessionId session;
   absl::Status status;
 };
-// For logs and `iris-ctl events`.
+// Reports an event to logs and to `iris-ctl events`.
 struct EmitEvent {
   Event event;
 };

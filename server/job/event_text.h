@@ -8,10 +8,10 @@
 
 namespace iris::server {
 
-// The word that names the kind of event, such as "job_forming".
+// Returns the word that names the kind of event, such as "job_forming".
 absl::string_view KindOf(const Event& event);
 Severity SeverityOf(const Event& event);
-// The details of the event besides job, rank, pid and uid.
+// Returns the details of the event besides job, rank, pid and uid.
 std::string TextOf(const Event& event);
 
 }  // namespace iris::server

@@ -1,4 +1,4 @@
-// Events: what happened, as typed values. The log, `iris-ctl events` and counters of events read
+// Events: typed values that report changes. The log, `iris-ctl events` and counters of events read
 // them; event_text.h turns them into words. Plain data.
 //
 // Each kind of event has a word (docs/protocol.md lists them) and a severity: frequent events are
@@ -29,12 +29,12 @@ struct SessionOpened {
   static constexpr EventKind kKind{"session_opened", Severity::kDebug};
   SessionId session;
 };
-// Its socket closed; the process may still run.
+// The session's socket closed; its process may still run.
 struct SessionHungUp {
   static constexpr EventKind kKind{"session_hung_up", Severity::kDebug};
   SessionId session;
 };
-// Its process is gone, or it hung up without a rank.
+// The session's process is gone, or it hung up without a rank.
 struct SessionClosed {
   static constexpr EventKind kKind{"session_closed", Severity::kDebug};
   SessionId session;
@@ -57,7 +57,7 @@ struct JoinFailed {
   static constexpr EventKind kKind{"join_failed", Severity::kInfo};
   std::string reason;
 };
-// All memory exists, every rank maps it.
+// All memory exists, and every rank now maps it.
 struct JobMapping {
   static constexpr EventKind kKind{"job_mapping", Severity::kInfo};
   uint64_t epoch = 0;
@@ -79,7 +79,7 @@ struct JobReady {
   uint64_t epoch = 0;
   bool same_address = false;
 };
-// It ended before it was ready.
+// The job ended before it was ready.
 struct JobFailed {
   static constexpr EventKind kKind{"job_failed", Severity::kInfo};
   std::string reason;
@@ -145,7 +145,7 @@ struct TeamDestroyed {
   static constexpr EventKind kKind{"team_destroyed", Severity::kInfo};
   TeamId team = kWorldTeam;
 };
-// Ranks asked for different things, or one for nonsense.
+// Ranks asked for different operations, or one rank for an invalid one.
 struct OperationMismatch {
   static constexpr EventKind kKind{"operation_mismatch", Severity::kInfo};
   std::string reason;
@@ -154,7 +154,7 @@ struct OperationTimeout {
   static constexpr EventKind kKind{"operation_timeout", Severity::kInfo};
   std::string reason;
 };
-// Any other outcome that is not ok.
+// An operation had any other outcome that is not OK.
 struct OperationFailed {
   static constexpr EventKind kKind{"operation_failed", Severity::kInfo};
   std::string reason;
@@ -167,24 +167,24 @@ struct Recovered {
   uint32_t n_sessions = 0;
   uint32_t n_lost = 0;
 };
-// It found no memory where a rank of the job has some.
+// The new irisd did not inherit memory that a rank of the job has.
 struct MemoryLost {
   static constexpr EventKind kKind{"memory_lost", Severity::kWarning};
   std::string reason;
 };
-// It was given a descriptor that belongs to nothing, and closed it.
+// The new irisd inherited a descriptor that belongs to nothing, and closed it.
 struct OrphanClosed {
   static constexpr EventKind kKind{"orphan_closed", Severity::kInfo};
   std::string what;
 };
-// The recording of inputs has reached its size limit, or cannot be written: what comes is not in
-// it.
+// The recording of inputs has reached its size limit, or cannot be written: later inputs are
+// missing.
 struct RecordingFull {
   static constexpr EventKind kKind{"recording_full", Severity::kWarning};
   std::string file;
   uint64_t bytes = 0;
 };
-// A worker ended that was not asked to: a tenant's connections for gRPC are gone with it.
+// A worker ended without being asked to, and a tenant's gRPC connections with it.
 struct WorkerEnded {
   static constexpr EventKind kKind{"worker_ended", Severity::kWarning};
   std::string tenant;
@@ -203,9 +203,9 @@ using EventDetail = std::variant<
     event::MemoryLost, event::OrphanClosed, event::RecordingFull, event::WorkerEnded>;
 
 struct Event {
-  std::string job;    // empty: to none
-  int32_t rank = -1;  // -1: to none of it
-  int64_t pid = 0;    // 0: to no process
+  std::string job;    // empty if of no job
+  int32_t rank = -1;  // -1 if of no rank
+  int64_t pid = 0;    // 0 if of no process
   Party party;        // whose job or session it is
   EventDetail detail;
 };

@@ -1,4 +1,4 @@
-// Growth of the heap: two phases, one outcome, nothing left behind when it fails.
+// Growth of the heap: two phases, one outcome, and no leftovers after a failure.
 #include <string>
 #include <vector>
 

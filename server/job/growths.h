@@ -1,6 +1,6 @@
-// Growths: growth of a job's heap, inside its reserved stride, in two phases: every rank's new
-// segment is created; then every rank maps all of them and says so; only then is the new size
-// published. A failure of one rank fails the growth for all. A job has one growth at a time;
+// Growths: growth of a job's heap, inside its reserved stride, in two phases. First every rank's
+// new segment is created; then every rank maps all of them and reports so. After that the new size
+// is published. A failure of one rank fails the growth for all. A job has one growth at a time;
 // operations that need another wait in a queue.
 #pragma once
 

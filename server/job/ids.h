@@ -23,16 +23,15 @@ using SessionId = Id<struct SessionTag>;
 using JobId = Id<struct JobTag>;
 using SegmentId = Id<struct SegmentTag>;
 using GrowId = Id<struct GrowTag>;
-// One pending RPC, to be answered exactly once.
+// Names a pending RPC, which is answered exactly once.
 using CallId = Id<struct CallTag>;
 using Rank = uint32_t;
 using TeamId = uint32_t;
 inline constexpr TeamId kWorldTeam = 0;
-// The team that the rank alone is a member of, from the job's first epoch to its end. It has no
-// barrier and no area, and is not one of the teams that are counted and listed.
+// Returns the team of which the rank is the only member, from the job's first epoch to its end. It
+// has no barrier and no area, and is neither counted nor listed.
 constexpr TeamId OwnTeam(Rank rank) { return wire::kFirstOwnTeam + rank; }
 constexpr bool IsOwnTeam(TeamId team) { return team >= wire::kFirstOwnTeam; }
-// The rank of an own team.
 constexpr Rank OwnerOf(TeamId team) { return team - wire::kFirstOwnTeam; }
 
 }  // namespace iris::server

@@ -1,5 +1,5 @@
-// Inputs of the JobMachine: everything that can happen to it, each with all that it says. Plain
-// data, so that inputs can be recorded and replayed (server/state).
+// Inputs of the JobMachine: everything that can happen to it, as plain data, so that inputs can be
+// recorded and replayed (server/state).
 //
 // Input is hostile until the machine has checked it (sizes, names, ranks, sequence numbers); only
 // the ids of sessions and calls are irisd's own.
@@ -20,21 +20,21 @@
 
 namespace iris::server {
 
-// When an input happens. Deadlines count on `steady`, which never jumps; what people read is
-// stamped with `wall`, which does when somebody sets the clock.
+// The time of an input. Deadlines use `steady`, which never jumps. Timestamps for people use
+// `wall`, which jumps when somebody sets the clock.
 struct Time {
   absl::Time steady;
   absl::Time wall;
 };
 
-// Sessions. SessionOpened precedes every other use of the id; the effect ReleaseSession ends it.
+// SessionOpened precedes every other use of a session's id; the effect ReleaseSession ends it.
 
 struct SessionOpened {
   SessionId session;
   CallerInfo caller;
   absl::Duration process_age;  // how long the caller's process has run
 };
-// The session's sockets are closed; its process may still run. May come never, or after
+// The session's sockets are closed; its process may still run. This input may come never, or after
 // ProcessGone.
 struct SessionHungUp {
   SessionId session;
@@ -45,8 +45,8 @@ struct ProcessGone {
   SessionId session;
 };
 
-// Calls. Each is answered by exactly one Reply with its CallId, now or later, unless it is
-// cancelled first.
+// Each call is answered by exactly one Reply with its CallId, now or later, unless it is cancelled
+// first.
 
 struct JoinSpec {
   std::string job;
@@ -59,15 +59,16 @@ struct JoinSpec {
   bool prealloc = false;
   absl::Duration timeout;  // zero: the default of JobLimits
   uint64_t team_sync_bytes = 0;
-  // The client's own number of this Join in its session: a second one with the number is the same
-  // Join again, whose answer was lost. Zero: it has none, and is never a repetition.
+  // The client's number of this Join in its session. A second Join with the number repeats the
+  // first, whose answer was lost. 0 means no number: such a Join is never a repetition.
   uint64_t number = 0;
-  // Not OK if irisd must keep nothing more for the caller's user; the text says why.
+  // An error, with the reason, if irisd must keep nothing more for the caller's user.
   absl::Status room;
 };
-// A repetition of a Join that still waits takes the place of the earlier call, which is answered
-// kCancelled, and its timeout counts anew. Of one that was answered it gets the answer again, until
-// the job is ready. Of one that was withdrawn because its caller was gone it is a new Join.
+// A repetition of a Join that still waits replaces the earlier call, which is answered kCancelled,
+// and starts the timeout again. If the Join was answered, the repetition gets the same answer,
+// until the job is ready. If it was withdrawn because its caller was gone, the repetition is a new
+// Join.
 struct JoinCall {
   SessionId session;
   CallId call;
@@ -81,13 +82,13 @@ struct MappedCall {
   uint64_t base = 0;
   std::string error;  // empty: the rank has mapped everything
 };
-// Each (team, k) has exactly one Outcome, the same status and message for every member, repeated on
-// retry: success, malformed, mismatch, timeout and abort alike. A member's k is consumed exactly
-// when an Outcome answers it; a member that comes so late that the outcome is no longer kept gets
-// one that says so (kOutOfRange). A refusal of the call consumes nothing: kPermissionDenied,
-// kNotFound (no such team), kFailedPrecondition (the job is not ready; k is ahead of the rank's own
-// position), kResourceExhausted (too many retries wait; too many broadcast values are held),
-// kUnavailable (irisd stops).
+// Each (team, k) has exactly one Outcome, with the same status and message for every rank and every
+// retry: success, malformed, mismatch, timeout and abort alike. A rank's k is consumed exactly when
+// an Outcome answers it. A rank that is so late that the outcome is no longer kept gets kOutOfRange
+// as its Outcome. A refusal of the call consumes nothing: kPermissionDenied, kNotFound (no such
+// team), kFailedPrecondition (the job is not ready; k is ahead of the rank's own position),
+// kResourceExhausted (too many retries wait; too many broadcast values are held), kUnavailable
+// (irisd stops).
 struct OperateCall {
   SessionId session;
   CallId call;
@@ -101,17 +102,17 @@ struct GrowMappedCall {
   GrowId grow;
   std::string error;  // empty: the rank has mapped the new segments
 };
-// This rank waits in a host barrier, and has done so for a while. The call stands until irisd knows
-// more (BarrierAnswer); the rank cancels it when the barrier ends.
+// This rank has waited in a host barrier for a while. The call is pending until irisd knows more
+// (BarrierAnswer); the rank cancels it when the barrier ends.
 struct AwaitBarrierSpec {
   JobId job;
   TeamId team = kWorldTeam;
   uint32_t epoch = 0;
   std::vector<Rank> missing;  // members that had not come when the rank looked
   bool only_thread = false;   // no other thread of the rank has used its context
-  // The moment of the last BarrierAnswer in the same barrier; 0: the rank has had none.
+  // The moment of the last BarrierAnswer in the same barrier, or 0 if the rank has had none.
   uint64_t moment = 0;
-  bool time_is_up = false;  // answered at once: where the missing are
+  bool time_is_up = false;  // answer at once where the missing ranks are
 };
 struct AwaitBarrierCall {
   SessionId session;
@@ -125,7 +126,7 @@ struct LeaveCall {
 };
 // Moves a rank to a new session of the same process (pid, uid, start time), once the old one has
 // hung up (kUnavailable before: retry). In a broken job the rank moves too, so that it can leave,
-// but the call answers kAborted: the peers were told.
+// but the call answers kAborted, as its peers were notified.
 struct ResumeCall {
   SessionId session;
   CallId call;
@@ -134,14 +135,13 @@ struct ResumeCall {
   int32_t rank = 0;
   uint64_t epoch = 0;
 };
-// The caller of a call is gone (its RPC was cancelled): no Reply was or will be delivered.
+// The caller of a call is gone (its RPC was cancelled), and gets no Reply.
 //
-// A pending Join is withdrawn a moment later (kWithdrawAfter), unless it is repeated: its
-// connection may be lost and come back, and when a process dies, its calls can be cancelled before
-// its session hangs up, and then its peers are to hear of the death. If the job's last rank joins
-// meanwhile, the job fails at that moment, unless the rank maps. A Join without a number that was
-// answered already fails the job at once, if its rank has not mapped: it will not. A pending
-// operation stays asked for.
+// A pending Join is withdrawn after kWithdrawAfter, unless it is repeated: the client may reconnect
+// and repeat it. If the client's process is dying, its session will hang up by then, and its peers
+// learn of the death. If the job's last rank joins meanwhile, the job fails when that time is over,
+// unless the rank has mapped. A Join without a number that was already answered fails the job at
+// once if its rank has not mapped, because it never will. A pending operation stays pending.
 struct CallCancelled {
   CallId call;
 };
@@ -154,10 +154,8 @@ struct WatchOpened {
   JobId job;
 };
 
-// Reports of the daemon.
-
-// A creation that failed needs no DropSegment; one that was told to drop meanwhile is released by
-// SegmentDropped alone.
+// The creation of a segment has ended. After a failure it needs no DropSegment. If DropSegment came
+// meanwhile, SegmentDropped alone releases it.
 struct SegmentCreated {
   SegmentId segment;
   absl::Status status;
@@ -170,24 +168,24 @@ struct DriverFree {
   uint32_t device_index = 0;
   uint64_t free_bytes = 0;
 };
-// The operator has changed what the machine allows. It counts for every decision from now on; what
-// was decided stays: a pending call keeps its deadline, and a user with more than a new limit keeps
-// it. The account of memory that was given back (KeptMemory) begins with the first quota, with the
-// processes that are ranks then, and ends with the last.
+// The operator has changed the machine's limits. They apply to later decisions only: a pending call
+// keeps its deadline, and a user keeps what is beyond a new limit. The first quota starts the
+// account of memory that was given back (KeptMemory), with the processes that are ranks then. The
+// end of the last quota ends it.
 struct LimitsChanged {
   JobLimits limits;
 };
-// Something that happened outside the machine, for the list of events.
+// Something happened outside the machine, and is added to the list of events.
 struct Noted {
   Event event;
 };
-// Another irisd goes on with this state, of which these things were kept while there was none.
+// Another irisd continues with this state. The input lists what was kept from the one before.
 //
-// Calls that waited are forgotten without a Reply: their callers make them again, and no
-// deadline passes within kRepeatsWithin. Of a session that was not kept, a rank of a ready job can
-// be resumed within kResumesWithin. A job of which memory was lost breaks. Whatever the daemon may
-// not have carried out is asked of it again: states of ranks, descriptors of what is being mapped,
-// creations and drops.
+// Waiting calls are forgotten without a Reply: their callers repeat them, and no deadline passes
+// within kRepeatsWithin. If a rank's session was not kept and its job is ready, the rank can resume
+// within kResumesWithin. A job that lost memory breaks. Effects that the earlier daemon may not
+// have carried out are repeated: states of ranks, descriptors of segments being mapped, creations
+// and drops.
 struct Recovered {
   uint64_t generation = 0;  // counts the irisds of this state
   std::vector<SessionId> sessions;
@@ -196,8 +194,9 @@ struct Recovered {
 };
 // A deadline has passed: see JobMachine::NextDeadline.
 struct Tick {};
-// irisd stops: every pending and later call is answered kUnavailable, every watch stream is told
-// and ended. Status pages are left alone: the ranks live on, and their barriers must not end.
+// irisd stops: every pending and later call is answered kUnavailable, and every watch stream is
+// notified and ended. Status pages stay as they are: the ranks live on, and their barriers must not
+// end.
 struct StopRequested {
   std::string reason;
 };

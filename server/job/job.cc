@@ -54,15 +54,11 @@ TensorInfo AllocationLabel::tensor() const {
   return tensor;
 }
 
-// Job.
-
 std::vector<std::string> Job::Who(const std::vector<Rank>& several) const {
   std::vector<std::string> all;
   for (const Rank rank : several) all.push_back(Who(rank));
   return all;
 }
-
-// The heap.
 
 absl::StatusOr<uint64_t> Job::Place(HeapAllocation allocation) {
   if (allocations.size() >= wire::kMaxAllocationsPerJob) {
@@ -173,8 +169,6 @@ void Job::CloseAllOf(Rank rank) {
   }
 }
 
-// Teams.
-
 std::optional<uint32_t> Job::FreeSlot() const {
   for (uint32_t slot = 0; slot < wire::kMaxTeamsPerJob; ++slot) {
     const auto used = slot_epochs.find(slot);
@@ -255,7 +249,7 @@ void Job::TrimHistory(Team& team) {
   const uint64_t slowest = *std::min_element(team.position.begin(), team.position.end());
   size_t n_forget =
       team.history.size() > kMaxOutcomesPerTeam ? team.history.size() - kMaxOutcomesPerTeam : 0;
-  // A value is big, and of no more use once every member has asked for what comes after it.
+  // A value is big, and useless once every rank has asked for the operation after it.
   for (size_t i = n_forget; i < team.history.size(); ++i) {
     const Outcome& outcome = team.history[i];
     if (outcome.k + 1 < slowest && !outcome.result.value.empty()) n_forget = i + 1;

@@ -1,6 +1,6 @@
-// Job: the state of one job: its ranks, heap, teams and their operations. Its functions keep
-// in step what depends on each other: ranges, names and counts of the heap; teams, slots and areas;
-// outcomes and the bytes of their values. invariants.cc says what always holds. Not thread-safe:
+// Job: the state of one job: its ranks, heap, teams and their operations. Its functions keep fields
+// consistent that depend on each other: ranges, names and counts of the heap; teams, slots and
+// areas; outcomes and the bytes of their values. invariants.cc has the invariants. Not thread-safe:
 // inside the JobMachine.
 #pragma once
 
@@ -40,8 +40,8 @@ inline constexpr size_t kMaxOutcomesPerTeam = 64;
 inline constexpr size_t kMaxPastTeams = 16;
 // Broadcast values that irisd holds for a job: of operations that wait, or kept for retries.
 inline constexpr uint64_t kMaxValueBytesPerJob = 64ull << 20;
-// A team slot whose epochs have come this far is not used again: stale words could look like the
-// future.
+// A team slot whose epochs have come this far is not used again, because stale words could look
+// like later epochs.
 inline constexpr uint64_t kMaxSlotEpoch = 1ull << 31;
 
 // A host barrier that a rank waits in and has reported (awaited_barriers.cc).
@@ -49,13 +49,12 @@ struct AwaitedBarrier {
   CallId call;
   TeamId team = kWorldTeam;
   uint32_t epoch = 0;
-  std::vector<Rank> missing;  // as of its look
+  std::vector<Rank> missing;  // when the rank looked
   bool only_thread = false;   // no other thread of the rank has used its context
   uint64_t entered = 0;       // the rank has been in it since this moment of the job, or longer
-  uint64_t looked = 0;        // it looked for the missing after this moment; 0: nobody knows
+  uint64_t looked = 0;        // it looked for the missing after this moment; 0 if unknown
 };
 
-// One rank.
 struct Member {
   RankState state = RankState::kAbsent;
   Lease lease;
@@ -63,8 +62,8 @@ struct Member {
   bool prealloc = false;
   uint64_t base = 0;
   absl::Time joined;  // when its lease was granted
-  // Its process was sent descriptors of the job's memory and has not ended, so it may have that
-  // mapped, also after it has left. Followed where users have a quota (KeptMemory).
+  // True if the rank's process was sent descriptors of the job's memory and has not ended: it may
+  // have that mapped even after it left. Only maintained while users have a quota (KeptMemory).
   bool keeps_memory = false;
   CallId join_call;      // zero if none waits
   CallId answered_join;  // its successor, once the job maps
@@ -92,16 +91,17 @@ inline constexpr absl::Duration kAbandonedJobKept = absl::Minutes(10);
 
 // A rank was refused while its job formed. Kept for ranks that come later (Rendezvous::RefuseJob).
 struct RefusedJoin {
-  absl::Status told;      // the error of every other rank of the job
+  absl::Status told;      // the error that every other rank gets
   Rank rank = 0;          // the refused one
   absl::Time when;        // processes that began later are of a new attempt
   absl::Time until;       // when the refused rank would have stopped waiting
-  std::set<Rank> untold;  // ranks that have not been told
+  std::set<Rank> untold;  // ranks that have not had that error
 };
-// Beyond these the oldest is forgotten: its job's ranks then wait for the refused one in vain.
+// Beyond this number the oldest is forgotten: its job's ranks then wait for the refused one in
+// vain.
 inline constexpr size_t kMaxRefusedJoins = 256;
 
-// Memory that a rank gives to be registered, until the operation of its team has an outcome.
+// Memory that a rank wants to register, until the operation of its team has an outcome.
 struct GivenMemory {
   uint64_t lead_bytes = 0;
   std::vector<SegmentId> pieces;
@@ -115,7 +115,7 @@ struct PendingOp {
   std::vector<bool> asked;
   std::vector<std::vector<CallId>> calls;  // that wait, per member
   std::vector<GivenMemory> given;          // per member; of a register that several make together
-  // Per member: the job's moment at which it asked, if no other thread of the rank has used its
+  // Per rank: the job's moment at which it asked, if no other thread of the rank has used its
   // context; else 0.
   std::vector<uint64_t> asked_alone;
   bool grown = false;  // the growth that it needed is published
@@ -143,7 +143,7 @@ struct Team {
     if (history.empty() || k < history.front().k || k > history.back().k) return nullptr;
     return &history[k - history.front().k];
   }
-  // The ranks that have not asked for the operation that is pending.
+  // Returns the ranks that have not asked for the pending operation.
   std::vector<Rank> Missing() const {
     std::vector<Rank> missing;
     for (size_t i = 0; i < info.ranks.size(); ++i) {
@@ -153,7 +153,7 @@ struct Team {
   }
 };
 
-// A T that most of its owners leave as it is made: it takes a pointer's room until it is changed.
+// Holds a T that rarely changes from its default, and takes a pointer's room until then.
 template <typename T>
 class Rare {
  public:
@@ -174,28 +174,28 @@ class Rare {
   std::unique_ptr<T> value_;
 };
 
-// Memory of a rank's own above the heap.
+// Registered memory, which ranks allocated themselves, and which lies above the heap.
 struct RegisteredMemory {
-  // The allocations that it lies in, one after the other, of each member of the team.
+  // For each rank of the team, the consecutive allocations that contain its range.
   std::vector<SegmentId> pieces;
-  uint64_t lead_bytes = 0;   // how far the first of any member reach before it
-  uint64_t piece_bytes = 0;  // how long the room is in which all of them are
+  uint64_t lead_bytes = 0;   // the most that a rank's first allocation has before the range
+  uint64_t piece_bytes = 0;  // the size of the room in which all of them fit
 };
 
 // AllocationLabel: the name, dtype and shape of an allocation, in one block of memory, since a job
 // has up to a million. Immutable, and movable alone.
 class AllocationLabel {
  public:
-  AllocationLabel() = default;  // of an allocation that has nothing of that
+  AllocationLabel() = default;  // no name, dtype or shape
   // At most as long as CheckAllocationName and CheckTensor allow.
   AllocationLabel(absl::string_view name, const TensorInfo& tensor);
 
-  // Valid as long as the label, also after a move of it.
+  // Views stay valid as long as the label, even if it is moved.
   absl::string_view name() const;
   TensorInfo tensor() const;
 
  private:
-  // Bytes of the name, bytes of the dtype, dimensions; then these.
+  // The block begins with three numbers: bytes of the name, bytes of the dtype, and dimensions.
   static constexpr size_t kHeadBytes = 3;
   size_t head(size_t i) const { return block_ == nullptr ? 0 : block_[i]; }
 
@@ -204,15 +204,15 @@ class AllocationLabel {
 
 constexpr uint8_t Log2(uint64_t power) { return static_cast<uint8_t>(std::countr_zero(power)); }
 
-// A job has up to a million: with a usual name, and what is kept elsewhere for it, one takes at
-// most 300 bytes of irisd's memory (allocation_bytes_test).
+// A job has up to a million of these. One with a usual name takes at most 300 bytes of irisd's
+// memory, indexes included (allocation_bytes_test).
 struct HeapAllocation {
   uint64_t bytes = 0;
   uint64_t k = 0;
   absl::Time created;
   AllocationLabel label;
-  // How often each other rank has open an allocation of a rank's own team. Its room is given back
-  // when neither the owner nor another rank uses it: see `freed`.
+  // Counts, for an allocation of a rank's own team, how often each other rank has it open. Its
+  // range is freed when neither its owner nor another rank uses it: see `freed`.
   Rare<std::map<Rank, uint64_t>> opens;
   Rare<RegisteredMemory> registered;
   TeamId team = kWorldTeam;
@@ -225,8 +225,8 @@ struct HeapAllocation {
 };
 using HeapAllocations = Tracked<std::map<uint64_t, HeapAllocation>>;  // by offset
 
-// Orders allocations by name, and those of one name by the own team that allocated them; the world
-// stands for all that several ranks allocated.
+// Orders allocations by name, then by the own team that allocated them. Allocations of several
+// ranks count as the world's.
 struct ByName {
   using is_transparent = void;
   using Key = std::pair<absl::string_view, TeamId>;
@@ -252,7 +252,7 @@ struct Growth {
   std::vector<bool> created;
   std::vector<bool> mapped;
 
-  // The ranks for which the present phase has not ended.
+  // Returns the ranks for which the present phase has not ended.
   std::vector<Rank> Missing() const {
     const std::vector<bool>& done = mapping ? mapped : created;
     std::vector<Rank> missing;
@@ -274,7 +274,7 @@ struct Job : JobHead {
   HeapAllocations allocations;
   size_t n_pieces = 0;                // of registered memory, with what waits to be registered
   std::vector<SegmentId> given_back;  // pieces that nobody uses any more; none between two inputs
-  // Those of `allocations` that have a name and are not freed. See CheckName.
+  // Finds an allocation that has a name and is not freed. See CheckName.
   absl::btree_set<ByName::Entry, ByName> names;
   Tracked<std::map<TeamId, Team>> teams;  // with the own team of every rank
   Watched<std::deque<Team>> past_teams;
@@ -288,62 +288,57 @@ struct Job : JobHead {
   std::optional<Growth> growth;
   std::deque<TeamId> growth_queue;  // teams whose operation waits for the next growth
   GrowDone last_growth;
-  // The last one that was published: every rank has mapped it, so nobody can have missed an earlier
-  // one.
+  // The last growth that was published. Every rank has mapped it, so none missed an earlier one.
   GrowId last_published;
 
   uint32_t n_ranks() const { return static_cast<uint32_t>(ranks.size()); }
-  // Without the own teams.
+  // Excludes the ranks' own teams.
   size_t n_teams() const { return teams.empty() ? 0 : teams.size() - ranks.size(); }
-  // Ranks that are held.
+  // Counts the ranks that a process holds.
   size_t n_held() const {
     return std::count_if(ranks.begin(), ranks.end(), [](const Member& m) { return m.lease.held; });
   }
-  // Not every rank has mapped the memory of the others yet.
+  // Returns true until every rank has mapped the memory of the others.
   bool is_starting() const { return state == JobState::kForming || state == JobState::kMapping; }
   std::string Who(Rank rank) const {
     return absl::StrCat("rank ", rank, " (pid ", ranks[rank].lease.process.pid, ")");
   }
   std::vector<std::string> Who(const std::vector<Rank>& several) const;
 
-  // The heap.
-
   // Finds room for a client's range or an area of irisd's own, and returns its offset.
   // kResourceExhausted may be cured by growth: OffsetAllocator::ShortfallBytes says so. The
   // allocation's name, if any, is not in use.
   absl::StatusOr<uint64_t> Place(HeapAllocation allocation);
-  // Keeps an allocation whose room is taken: in the heap, or above it if it is registered memory,
-  // whose pieces are counted.
+  // Keeps an allocation whose range is reserved: in the heap, or above it if it is registered
+  // memory, whose pieces are counted.
   void Keep(uint64_t offset_bytes, HeapAllocation allocation);
-  // Gives back what Keep kept, and its name.
+  // Undoes Keep: frees the range and its name.
   void Unplace(uint64_t offset_bytes);
 
-  // Where so many bytes of registered memory can lie: above the heap, also above what it is growing
-  // to, below other registered memory.
+  // Returns an offset at which `bytes` bytes of registered memory fit: above the heap and above a
+  // growth under way, below other registered memory.
   std::optional<uint64_t> RoomAboveHeap(uint64_t bytes) const;
-  // How far the heap may grow: up to the lowest registered memory, or to its stride.
+  // Returns how far the heap may grow: up to the lowest registered memory, or to its stride.
   uint64_t GrowthLimitBytes() const;
-  // True if the allocation at the offset is memory that the team has registered.
+  // Returns true if the allocation at the offset is memory that the team has registered.
   bool RegisteredBy(TeamId team, uint64_t offset_bytes) const;
 
-  // Returns kAlreadyExists if the team may not give `wanted` to an allocation: an allocation of
-  // several ranks has a name that no other has; names that single ranks gave are apart from those
-  // of other ranks.
+  // Returns kAlreadyExists if the team may not give `wanted` to an allocation. The name of an
+  // allocation of several ranks is unique in the job; different ranks may use the same name for
+  // allocations of their own.
   absl::Status CheckName(TeamId team, const std::string& wanted) const;
   // Gives a name that is not taken to an allocation that has none.
   void SetName(uint64_t offset_bytes, const std::string& wanted);
 
-  // The owner gives its range back. Ranks that have it open keep it until they give it back too,
-  // and no rank can open it any more.
+  // Frees a range for its owner. Ranks that have it open keep it until they close it, and no rank
+  // can open it any more.
   void FreeOwn(uint64_t offset_bytes);
-  // A rank that has it open does not any more, `n` times.
+  // Closes, `n` times, a range that the rank has open.
   void CloseOpened(uint64_t offset_bytes, Rank rank, uint64_t n);
-  // The rank has left: it has nothing open any more.
+  // Closes everything that a rank has open, after it left.
   void CloseAllOf(Rank rank);
 
-  // Teams.
-
-  // A barrier slot for a new team: no team has it, and it is not worn out.
+  // Returns a barrier slot that no team has, and that is not worn out.
   std::optional<uint32_t> FreeSlot() const;
   // Makes the job's next team, with a free slot. An error leaves the job as it was: there is no
   // room for the team's area (see Place).
@@ -353,13 +348,13 @@ struct Job : JobHead {
   void UnmakeLastTeam();
   // Frees the barrier slot and the area of a team that ends.
   void GiveBackSlotAndArea(const TeamInfo& team);
-  // After the team's last operation. Its last outcome can still be asked for.
+  // Ends a team after its last operation, whose outcome can still be asked for.
   void EndTeam(Team& team);
-  // Not ok if no operation of this team can succeed any more.
+  // Returns an error if no operation of this team can succeed any more.
   absl::Status CheckAlive(const Team& team) const;
 
   void AddOutcome(Team& team, Outcome outcome);
-  // Forgets outcomes beyond the limit, and values for which every member has asked.
+  // Forgets outcomes beyond the limit, and values for which every rank has asked.
   void TrimHistory(Team& team);
 
   // Every rank has mapped every heap, and the job starts to run: its first epoch, or a later one.

@@ -154,16 +154,14 @@ void JobMachine::Impl::On(const WatchOpened& in) {
     Emit(NotifyWatch{id, RankChanged{rank, peer.state, peer.lease.process.pid,
                                      absl::StrCat(job.Who(rank), " ", reason)}});
   }
-  // However long the stream was away, two growths tell all: one before the last of these that is
-  // neither was not published, for that takes every rank.
+  // However long the stream was broken, two growths are enough: an earlier one that is neither was
+  // not published, for that takes every rank.
   if (job.last_published.value != 0 && job.last_published != job.last_growth.grow) {
     Emit(NotifyWatch{id, GrowDone{job.last_published, true, ""}});
   }
   if (job.last_growth.grow.value != 0) Emit(NotifyWatch{id, job.last_growth});
   if (job.growth.has_value() && job.growth->mapping) Emit(NotifyWatch{id, SegmentsAddedBy(job)});
 }
-
-// The public face.
 
 JobMachine::JobMachine(const JobLimits& limits, Ledger ledger, UnusablePairs unusable)
     : impl_(std::make_unique<Impl>(limits, std::move(ledger), std::move(unusable))) {}

@@ -1,5 +1,5 @@
-// JobMachine: which process is which rank of which job, and the outcome of every operation of a
-// team. It is the whole of irisd's membership logic, without sockets, memory, threads or clock:
+// JobMachine: decides which process is which rank of which job, and the outcome of every operation
+// of a team. It is all of irisd's membership logic, without sockets, memory, threads or clock:
 // every input returns the effects that the daemon must carry out, in order. The same inputs at the
 // same times give the same effects. docs/architecture.md has the life of a job.
 //
@@ -8,9 +8,9 @@
 // (sizes, names, ranks, sequence numbers).
 //
 // A rank that leaves breaks nothing, but operations of its teams fail with kAborted. The last rank
-// of a job breaks nothing by hanging up: no peer was told, so it may Resume. SessionHungUp refuses
-// calls and reports to peers; only ProcessGone, by the pidfd, or Leave lets go of the rank. A job's
-// segments are dropped when it ends; its name is free again at once.
+// of a job breaks nothing by hanging up: no peer was notified, so it may Resume. SessionHungUp
+// refuses calls and reports to peers; only ProcessGone, by the pidfd, or Leave frees the rank. A
+// job's segments are dropped when it ends; its name is free again at once.
 #pragma once
 
 #include <cstddef>
@@ -31,13 +31,13 @@ namespace iris::server {
 
 class JobMachine {
  public:
-  // `ledger` knows the devices; nothing of them is booked yet.
+  // `ledger` has the devices, of which nothing is booked yet.
   JobMachine(const JobLimits& limits, Ledger ledger, UnusablePairs unusable = {});
   ~JobMachine();
   JobMachine(const JobMachine&) = delete;
   JobMachine& operator=(const JobMachine&) = delete;
 
-  // The only way in. `now` never runs backwards on its steady side.
+  // Handles one input. `now.steady` never decreases.
   Effects Apply(const Input& input, Time now);
 
   // Returns when a Tick is due next; InfiniteFuture if never.
@@ -55,15 +55,16 @@ class JobMachine {
   std::vector<SessionSnapshot> Sessions() const;
   std::vector<Segment> Segments() const;  // in order of id
 
-  // Listings: each thing after `after`, in order, until `visit` returns false. They cost what was
-  // visited; a query of one party passes over the jobs and sessions of others without looking.
+  // Each lists the things that follow `after`, in order, until `visit` returns false. The cost
+  // depends on the number of visits only; a query of one party does not look at jobs and sessions
+  // of others.
   using VisitJob = absl::FunctionRef<bool(const JobSnapshot&)>;
-  // Jobs come without allocations and without the segments of their ranks; for the two below, also
-  // without ranks.
+  // Jobs come without allocations and without their ranks' segments. The two functions for ranks
+  // and allocations get them without ranks, too.
   using VisitRank = absl::FunctionRef<bool(const JobSnapshot&, const RankSnapshot&)>;
   using VisitAllocation = absl::FunctionRef<bool(const JobSnapshot&, const AllocationSnapshot&)>;
   using VisitSession = absl::FunctionRef<bool(const SessionSnapshot&)>;
-  // The job that is entered comes again. Ranks have their segments.
+  // The job that has the id of `after` is visited again. Ranks have their segments.
   using VisitWait = absl::FunctionRef<bool(const JobSnapshot&, const WaitsSnapshot&)>;
   void VisitJobs(const JobQuery& query, ListPosition after, VisitJob visit) const;
   void VisitWaits(const JobQuery& query, ListPosition after, VisitWait visit) const;
@@ -72,8 +73,8 @@ class JobMachine {
   void VisitSessions(const std::optional<Party>& party, ListPosition after,
                      VisitSession visit) const;
 
-  // For tests and debug builds: every internal invariant; a message naming the first that does not
-  // hold.
+  // For tests and debug builds: checks every internal invariant. The message names the first one
+  // that does not hold.
   absl::Status CheckInvariants() const;
 
   struct Impl;

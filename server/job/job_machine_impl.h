@@ -1,4 +1,4 @@
-// JobMachine's inside: the top of its layers (registry.h), which act on its inputs by On.
+// The implementation of JobMachine: the top layer (registry.h), whose functions On handle inputs.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ namespace iris::server {
 struct JobMachine::Impl final : Rendezvous {
   using Rendezvous::Rendezvous;
 
-  // Before an input: what it changes is marked (tracked.h).
+  // Call it before an input: entries that the input changes are then marked (tracked.h).
   void ClearMarks();
 
   using Rendezvous::On;
@@ -27,14 +27,13 @@ struct JobMachine::Impl final : Rendezvous {
 
  private:
   void Expire(Job& job, const DeadlineKey& due);
-  // Takes a waiting call out of whatever waits with it.
+  // Removes a waiting call from the list in which it waits.
   void Unlist(CallId call, const WaitingCall& waiting);
 
   void ForgetCalls();
-  // Pages that no rank has yet are made again if they were not kept; otherwise the job has lost
-  // them.
+  // Makes pages again that were not kept, if no rank has them yet. Otherwise the job has lost them.
   void RestorePages(Job& job, bool kept);
-  // KeptMemory follows the quota that there is now.
+  // Makes KeptMemory agree with the present quota.
   void RestoreAccount(Job& job);
   // Breaks the job, or fails it if it is not ready yet.
   void LoseMemory(Job& job, Rank rank, const std::string& what);

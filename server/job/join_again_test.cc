@@ -1,5 +1,5 @@
-// Joins that are repeated because their answer was lost, and what a watch stream that was away is
-// told.
+// Tests Joins that are repeated because their answer was lost, and the items for a watch stream
+// that was broken.
 #include <string>
 
 #include "server/job/testing/job_machine_testing.h"

@@ -1,9 +1,9 @@
-// KeptMemory: what processes may still have mapped of memory that irisd has given back. irisd can
-// take its own descriptor away, and no process's mapping: so memory that a process was sent stays
-// on the account of its user until every process that may have it has ended.
+// KeptMemory: memory that irisd has given back, and that processes may still have mapped. irisd can
+// close its own descriptor, but cannot undo a process's mapping, so such memory stays on the
+// account of its user until every process that may have it has ended.
 //
-// It is known by user: each part of it with the processes that may have it. A user's parts are
-// bounded; beyond that, parts are put together, and count until the processes of both have ended.
+// Each user's memory is in parts, and each part has its set of processes. The number of parts is
+// bounded: beyond it, two are merged, and count until the processes of both have ended.
 //
 // Not thread-safe: inside the JobMachine.
 #pragma once
@@ -23,13 +23,12 @@ class KeptMemory {
  public:
   static constexpr size_t kMaxPartsPerUid = 64;
 
-  // A process of a user.
   struct Process {
     int64_t pid = 0;
     uint64_t start = 0;
     friend auto operator<=>(const Process&, const Process&) = default;
   };
-  // Bytes, by the processes that may have them. Neither is ever empty or 0.
+  // Maps sets of processes to the bytes that they may have. No set is empty, and no number is 0.
   using Parts = std::map<std::set<Process>, uint64_t>;
 
   static Process ProcessOf(const CallerInfo& caller) { return {caller.pid, caller.process_start}; }
@@ -40,7 +39,7 @@ class KeptMemory {
 
   bool Holds(const Party& party, const Process& process) const;
   uint64_t bytes(const Party& party) const;
-  // "pid 12, pid 13 and 5 more", of those that hold the user's; for an error.
+  // Returns the processes that hold the user's memory, for an error: "pid 12, pid 13 and 5 more".
   std::string Holders(const Party& party) const;
 
   const std::map<Party, Parts>& all() const { return parts_; }

@@ -56,7 +56,7 @@ void Leases::HangUp(Session& session) {
   if (job == nullptr) return;
   const Rank rank = session.lease->rank;
   const std::string reason = absl::StrCat(job->Who(rank), " ", kHungUp);
-  // A rank that has no peers left breaks nothing: nobody was told, so it may resume.
+  // A rank without peers breaks nothing by hanging up: no peer was notified, so it may resume.
   const bool resumes = job->state == JobState::kReady && job->n_held() == 1;
   Note(*job, rank, event::RankHungUp{});
   SetState(*job, rank, RankState::kEnding, !resumes);
@@ -131,7 +131,7 @@ void Leases::On(const ResumeCall& in) {
   member.lease.session = session.id;
   session.lease = LeaseRef{job->id, rank};
   if (job->state == JobState::kBroken) {
-    // The peers were told, so the job stays broken; but the rank can now leave it.
+    // The peers were notified, so the job stays broken; but the rank can now leave it.
     return Refuse(call, Code::kAborted, what, "the job is broken: ", job->broken_reason,
                   ": leave it and join a new one");
   }

@@ -1,5 +1,5 @@
-// Leases: which process holds a rank and which session speaks for it, and what becomes of a job
-// whose rank hangs up, dies or resumes.
+// Leases: records which process holds a rank and which session speaks for it, and handles ranks
+// that hang up, die or resume.
 #pragma once
 
 #include <string>
@@ -13,9 +13,9 @@ struct Leases : Growths {
   using Growths::Growths;
   using Growths::On;
 
-  // The rank belongs to the session's process, and the session speaks for it.
+  // Gives the rank to the session's process; from now on the session speaks for it.
   void GrantLease(Job& job, Rank rank, Session& session);
-  // No process holds the rank. Calls of the session that still name the job get `told`.
+  // Frees the rank. Calls of its session that still name the job get `told`.
   void EndLease(Job& job, Rank rank, const absl::Status& told);
 
   void On(const SessionHungUp& in);
@@ -30,8 +30,8 @@ struct Leases : Growths {
 
  private:
   void Gone(SessionId session);
-  // The session speaks for its lease no longer. Its calls that still name the job, and those of its
-  // barriers, get `told`; a rank that resumes asks for its barriers again.
+  // Makes the session speak for its lease no longer. Its calls that still name the job, and those
+  // of its barriers, get `told`; a rank that resumes asks for its barriers again.
   void Release(Job& job, Rank rank, const absl::Status& told);
 };
 

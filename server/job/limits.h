@@ -24,8 +24,8 @@ struct JobLimits {
 };
 
 // How long a session has, after its Join was cancelled, to repeat it on a new connection or to hang
-// up, before the cancellation counts as its wish. A client on a busy machine needs most of a second
-// to get a connection and to come back.
+// up, before irisd withdraws the Join. A client on a busy machine needs most of a second to get a
+// connection and to come back.
 inline constexpr absl::Duration kWithdrawAfter = absl::Seconds(2);
 
 // After another irisd has taken over: how long clients have to make their calls again, and those
@@ -33,8 +33,8 @@ inline constexpr absl::Duration kWithdrawAfter = absl::Seconds(2);
 inline constexpr absl::Duration kRepeatsWithin = absl::Seconds(10);
 inline constexpr absl::Duration kResumesWithin = absl::Seconds(30);
 
-// Pairs of devices (from, to) of which kernels of the one cannot use memory of the other, and why.
-// (d, d): the device itself is of no use.
+// Pairs of devices (from, to) for which kernels on `from` cannot use memory of `to`, with the
+// reason. A pair (d, d) means that device d itself is unusable.
 using UnusablePairs = std::map<std::pair<uint32_t, uint32_t>, absl::Status>;
 
 }  // namespace iris::server

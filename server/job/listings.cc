@@ -57,7 +57,6 @@ JobSnapshot WithRanks(const Job& job) {
   return shot;
 }
 
-// The job with its ranks and their segments.
 JobSnapshot WithSegments(const Impl& impl, const Job& job) {
   JobSnapshot shot = WithRanks(job);
   for (RankSnapshot& rank : shot.ranks) rank.segments = impl.InfosOf(job.ranks[rank.rank].segments);

@@ -109,8 +109,6 @@ TEST_F(JoinTest, PreallocReachesTheWorker) {
   EXPECT_TRUE(to_create_[0].prealloc);
 }
 
-// Bad input.
-
 TEST_F(JoinTest, EmptyNameIsRefused) {
   JoinSpec spec = Spec(0, 1);
   spec.job = "";
@@ -378,8 +376,6 @@ TEST_F(JoinTest, SessionJoinsOnceAtATime) {
   EXPECT_TRUE(absl::IsFailedPrecondition(StatusOf(Join(session, Spec(1, 2)))));
 }
 
-// Ranks that disagree.
-
 class DisagreeTest : public MachineTest {
  protected:
   void ExpectOddOneFails(const JoinSpec& odd, const std::string& text) {
@@ -467,8 +463,6 @@ TEST_F(DisagreeTest, JobsAreKeptApartByUid) {
   CreateSegments();
   EXPECT_NE(ResultOf<JoinResult>(mine).job, ResultOf<JoinResult>(theirs).job);
 }
-
-// Waiting in Join.
 
 using JoinWaitTest = MachineTest;
 
@@ -771,7 +765,6 @@ TEST_F(JoinWaitTest, SegmentThatFailsTooLateIsReleasedOnce) {
   Do(SegmentDropped{segment});
   EXPECT_EQ(machine_->ledger().used_bytes_total(), 0u);
 }
-// A rank that is refused.
 
 class RefusedTest : public MachineTest {
  protected:
@@ -888,8 +881,6 @@ TEST_F(JoinWaitTest, LeaveWhileFormingWithdraws) {
   EXPECT_TRUE(machine_->Jobs().empty());
 }
 
-// Memory that is on its way back.
-
 using StarvedTest = MachineTest;
 
 TEST_F(StarvedTest, JoinWaitsForMemoryThatIsBeingDropped) {
@@ -933,8 +924,6 @@ TEST_F(StarvedTest, WhoGivesUpWaitingLeavesNothing) {
   EXPECT_THAT(to_create_, IsEmpty());
   EXPECT_EQ(machine_->ledger().used_bytes_total(), 0u);
 }
-
-// Limits.
 
 class LimitTest : public MachineTest {
  protected:
@@ -991,8 +980,6 @@ TEST_F(LimitTest, EndedJobsDoNotCount) {
   EXPECT_FALSE(Answered(JoinNamed("a", {1})));
 }
 
-// Mapping.
-
 using MapTest = MachineTest;
 
 TEST_F(MapTest, CommitsWhenEveryRankHasMapped) {
@@ -1040,7 +1027,7 @@ TEST_F(MapTest, FailureFailsEveryRankAndEndsTheJob) {
                 HasSubstr("rank 1 (pid 101) could not map: mmap: ? no room"));
   }
   EXPECT_TRUE(machine_->Jobs().empty());
-  // Who has not reported yet is told when it does.
+  // A rank that has not reported yet gets the error when it does.
   const CallId third = Mapped(job, 2);
   EXPECT_EQ(StatusOf(third), StatusOf(first));
   DropSegments();
@@ -1116,8 +1103,6 @@ TEST_F(MapTest, AnotherSessionsJobIsRefused) {
   Do(MappedCall{Open(200), call, job.id, 1, 0, ""});
   EXPECT_TRUE(absl::IsPermissionDenied(StatusOf(call)));
 }
-
-// Leave, death.
 
 using LifeTest = MachineTest;
 
@@ -1289,8 +1274,6 @@ TEST_F(LifeTest, DeathAtEveryStepOfAJoinLeavesNothing) {
   }
 }
 
-// Watch.
-
 using WatchTest = MachineTest;
 
 TEST_F(WatchTest, RepeatsWhoIsNoLongerThere) {
@@ -1335,8 +1318,6 @@ TEST_F(WatchTest, AnothersJobIsRefused) {
   EXPECT_TRUE(absl::IsPermissionDenied(StatusOf(Watch(Open(200), job.id))));
   EXPECT_TRUE(absl::IsPermissionDenied(StatusOf(Watch(job.sessions[0], JobId{99}))));
 }
-
-// Resume.
 
 class ResumeTest : public MachineTest {
  protected:
@@ -1425,8 +1406,6 @@ TEST_F(ResumeTest, MemberOfAnotherJobIsRefused) {
   Join(fresh, other);
   EXPECT_TRUE(absl::IsFailedPrecondition(StatusOf(Resume(fresh, job, 0))));
 }
-
-// Stop, snapshots.
 
 using StopTest = MachineTest;
 

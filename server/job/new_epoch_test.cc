@@ -1,5 +1,4 @@
-// What a new epoch resets and what it carries over: a test for each line of the table in
-// Job::NewEpoch.
+// Tests each line of the table in Job::NewEpoch: what a new epoch resets, and what it carries over.
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/wire/limits.h"

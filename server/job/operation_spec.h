@@ -67,7 +67,7 @@ struct AllocateOp {
   friend bool operator==(const AllocateOp&, const AllocateOp&) = default;
 };
 
-// Gives back what the same team allocated. A rank's own team also gives back what it has opened.
+// Frees an allocation of the same team, or closes one that a rank's own team has opened.
 struct FreeOp {
   static constexpr char kName[] = "free";
   static constexpr bool kOfOneRank = true;
@@ -79,7 +79,7 @@ struct FreeOp {
   friend bool operator==(const FreeOp&, const FreeOp&) = default;
 };
 
-// The root's value goes to every rank. It is shared, never copied, from the root's request to the
+// Sends the root's value to every rank. It is shared, never copied, from the root's request to the
 // answers.
 struct BroadcastOp {
   static constexpr char kName[] = "broadcast";
@@ -95,7 +95,7 @@ struct BroadcastOp {
   Executed Execute(Run& run) const;
 };
 
-// Some ranks of a team, in an order of their own, become a team.
+// Makes a team of some ranks of a team, in an order of their own.
 struct CreateTeamOp {
   static constexpr char kName[] = "create_team";
   std::vector<Rank> ranks;
@@ -106,11 +106,11 @@ struct CreateTeamOp {
   friend bool operator==(const CreateTeamOp&, const CreateTeamOp&) = default;
 };
 
-// The last operation of a team. Its barrier slot and its area become free.
+// Ends a team, as its last operation, and frees its barrier slot and its area.
 struct DestroyTeamOp {
   static constexpr char kName[] = "destroy_team";
   static constexpr bool kKeepsNothing = true;
-  // How far the rank's epoch word has come. Ranks may differ: the furthest counts.
+  // The rank's epoch word. Ranks may differ: the largest counts.
   uint32_t last_barrier_epoch = 0;
 
   bool Same(const DestroyTeamOp& /*other*/) const { return true; }
@@ -119,7 +119,7 @@ struct DestroyTeamOp {
   Executed Execute(Run& run) const;
 };
 
-// At least so many more bytes in every rank's heap, within the stride.
+// Grows every rank's heap by at least `bytes`, within the stride.
 struct GrowOp {
   static constexpr char kName[] = "grow";
   uint64_t bytes = 0;
@@ -130,8 +130,8 @@ struct GrowOp {
   friend bool operator==(const GrowOp&, const GrowOp&) = default;
 };
 
-// A rank looks for what another rank has allocated alone, by its name, and asks its own team. The
-// call never waits: no such name yet is not an error, and the rank asks again.
+// Opens, by name, an allocation that another rank made alone. The rank asks its own team. The call
+// never waits: without such a name it succeeds, too, and the rank asks again.
 struct OpenOp {
   static constexpr char kName[] = "open";
   static constexpr bool kOfOneRank = true;
@@ -144,7 +144,7 @@ struct OpenOp {
   friend bool operator==(const OpenOp&, const OpenOp&) = default;
 };
 
-// Gives a name to what a rank has allocated alone without one, so that others can open it. The rank
+// Names an allocation that a rank made alone without a name, so that others can open it. The rank
 // asks its own team.
 struct PublishOp {
   static constexpr char kName[] = "publish";
@@ -158,24 +158,24 @@ struct PublishOp {
   friend bool operator==(const PublishOp&, const PublishOp&) = default;
 };
 
-// Memory that a rank has allocated itself becomes part of its heap, by the descriptors that came
-// with the call. It lies above the heap, in the room that the heap has not grown into, and irisd
-// neither counts nor makes it: it only lends it on. A rank asks its own team, or every rank of
-// another team gives memory of its own: then all have it at one offset.
+// Adds memory that a rank allocated itself to its heap, by the descriptors that came with the call.
+// It lies above the heap, where the heap has not grown. irisd neither makes nor counts it, and only
+// lends it. A rank asks its own team, or every rank of another team gives memory of its own: then
+// all have it at one offset.
 struct RegisterOp {
   static constexpr char kName[] = "register";
   static constexpr bool kOfOneRank = true;
-  // Bytes of each allocation of which the call has a descriptor; they follow each other.
+  // Bytes of each allocation for which the call has a descriptor. They are contiguous.
   std::vector<uint64_t> piece_bytes;
-  uint64_t lead_bytes = 0;  // of the first one, which are before the range
-  uint64_t bytes = 0;       // of the range, which ends in the last one
+  uint64_t lead_bytes = 0;  // of the first allocation, before the range
+  uint64_t bytes = 0;       // of the range, which ends in the last allocation
   std::string name;         // unique (Job::CheckName), or empty
   TensorInfo tensor;
-  // Not empty: why this rank's memory cannot be shared. Nothing else of the rank counts.
+  // Says why this rank's memory cannot be shared. If it is not empty, the rest is ignored.
   std::string error;
 
   std::string Arguments() const;
-  // The allocations around the range are each rank's own.
+  // Ranks may differ in the allocations around the range.
   bool Same(const RegisterOp& other) const {
     return bytes == other.bytes && name == other.name && tensor == other.tensor;
   }
@@ -183,8 +183,8 @@ struct RegisterOp {
   Executed Execute(Run& run) const;
 };
 
-// Every rank has mapped what the team has registered together, or says why it could not. If the
-// operation fails, the memory is registered no more: either all ranks can use it, or none has it.
+// Reports that a rank has mapped memory which the team registered together, or why it could not. If
+// the operation fails, the memory is no longer registered: all ranks can use it, or none.
 struct ConfirmOp {
   static constexpr char kName[] = "confirm";
   static constexpr bool kKeepsNothing = true;
@@ -217,7 +217,7 @@ struct SplitOp {
   Executed Execute(Run& run) const;
 };
 
-// The order is that of recorded states: a new operation comes last.
+// Recorded states have the index of the type: a new operation comes last.
 using Operation = std::variant<AllocateOp, FreeOp, BroadcastOp, CreateTeamOp, DestroyTeamOp, GrowOp,
                                OpenOp, PublishOp, RegisterOp, ConfirmOp, SplitOp>;
 
@@ -228,7 +228,7 @@ struct OperationSpec {
   absl::Duration timeout;  // zero: the default
   Operation op;
   bool only_thread = false;  // no other thread of the rank has used its context
-  absl::Status room;         // not OK: why irisd is to keep nothing more for the user
+  absl::Status room;         // an error if irisd must keep nothing more for the user
 };
 
 }  // namespace iris::server

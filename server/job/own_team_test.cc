@@ -1,4 +1,4 @@
-// What a rank allocates alone, publishes by name, and others open: operations of its own team.
+// Tests operations of a rank's own team: it allocates alone, publishes by name, and others open.
 #include <string>
 #include <vector>
 
@@ -27,7 +27,7 @@ class OwnTeamTest : public MachineTest {
                     uint64_t bytes = 1000) {
     return OffsetOf(Alone(job, rank, AllocateOp{.bytes = bytes, .name = name}));
   }
-  // What rank opens; the test fails if it is not there.
+  // Opens an allocation as `rank`. The test fails if it does not exist.
   OpenedInfo Open(const TestJob& job, size_t rank, Rank owner, const std::string& name) {
     const auto result = ResultOf<OperationResult>(Alone(job, rank, OpenOp{owner, name}));
     EXPECT_TRUE(result.opened.has_value()) << name;
@@ -57,7 +57,7 @@ TEST_F(OwnTeamTest, AllocatesAtOnceAndApartFromEverything) {
   const uint64_t one = Allocate(job, 1, "x");
   const uint64_t two = Allocate(job, 2, "x");
   EXPECT_NE(one, two);
-  // The world's next range is behind both, at the same offset on every rank.
+  // The world's next range is after both, at the same offset on every rank.
   const auto calls = AskAll(job, 0, AllocateOp{.bytes = 10});
   ASSERT_TRUE(OneOutcome(calls).ok()) << OneOutcome(calls);
   EXPECT_NE(OffsetOf(calls[0]), one);
@@ -243,7 +243,7 @@ TEST_F(OwnTeamTest, GrowsTheHeapOfAllWhenItIsFull) {
   const TestJob job = ReadyJob(2);
   const CallId big = Alone(job, 1, AllocateOp{.bytes = kHeap, .name = "big"});
   EXPECT_FALSE(Answered(big));
-  // What others allocate meanwhile, and what they open, does not wait.
+  // Allocations and opens of others do not wait meanwhile.
   EXPECT_TRUE(OneOutcome(AskAll(job, 0, AllocateOp{.bytes = 1})).ok());
   EXPECT_TRUE(StatusOf(Alone(job, 0, OpenOp{1, "big"})).ok());
   CreateSegments();
@@ -287,7 +287,7 @@ TEST_F(OwnTeamTest, RegisteredMemoryLiesAboveTheHeap) {
   const RegisterOp one{.piece_bytes = {kGranularity}, .bytes = 1, .name = "x"};
   EXPECT_EQ(OffsetOf(Alone(job, 0, one)), stride - 4 * kGranularity);
 
-  // It stays for who has it open, and its pieces are let go of with the last of them.
+  // Ranks that have it open keep it, and its pieces are dropped with the last of them.
   ASSERT_TRUE(Free(job, 1, offset).ok());
   EXPECT_THAT(to_drop_, IsEmpty());
   ASSERT_TRUE(Free(job, 0, offset).ok());

@@ -1,4 +1,4 @@
-// Who waits for whom in the control plane.
+// Tests the snapshots of waits in the control plane.
 #include <string>
 #include <utility>
 #include <vector>

@@ -1,4 +1,4 @@
-// What counts against a user's quota: memory of ranks that are there, and memory that a process was
+// Tests what counts against a user's quota: memory of present ranks, and memory that a process was
 // sent and may still have mapped, until that process has ended.
 #include <string>
 
@@ -226,7 +226,7 @@ TEST_F(QuotaTest, WhatIsWithinTheQuotaIsNotTalkedAbout) {
   EXPECT_THAT(StatusOf(call).message(), Not(HasSubstr("left")));
 }
 
-// Without a quota nothing is followed: whoever makes a thousand contexts is charged for none.
+// Without a quota nothing is counted: a user who makes a thousand contexts is charged for none.
 TEST_F(MachineTest, WithoutAQuotaASessionThatLeftEndsWhenItCloses) {
   const TestJob job = ReadyJob(1);
   Leave(job, 0);

@@ -1,4 +1,4 @@
-// What another irisd does first with the state of one that ended.
+// Tests how another irisd starts with the state of one that ended.
 #include "server/job/limits.h"
 #include "server/job/testing/job_machine_testing.h"
 
@@ -7,7 +7,7 @@ namespace {
 
 class RecoveredTest : public MachineTest {
  protected:
-  // All that there is was kept, but for these.
+  // A restarted irisd finds everything again except these.
   struct Lost {
     std::vector<SessionId> sessions;
     std::vector<SegmentId> memory;
@@ -58,7 +58,7 @@ TEST_F(RecoveredTest, CallsAreForgottenAndMadeAgain) {
   EXPECT_EQ(OffsetOf(again), OffsetOf(other));
   EXPECT_FALSE(Answered(lost));
 
-  // An outcome whose answer was lost is told again.
+  // An outcome whose answer was lost is sent again.
   Recover();
   const CallId third = Ask(job, 1, 0, AllocateOp{.bytes = 100});
   EXPECT_EQ(OffsetOf(third), OffsetOf(other));

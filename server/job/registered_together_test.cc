@@ -186,7 +186,7 @@ TEST_F(RegisteredTogetherTest, StaysOnlyIfAllHaveMappedIt) {
                 "missing: rank 1 (pid 101)");
   ExpectNothingIsLeft();
 
-  // Whoever asks first.
+  // Either rank may ask first.
   for (const size_t first : {0, 1}) {
     offset = Registered(job, k++);
     std::vector<CallId> calls(2);

@@ -1,5 +1,5 @@
-// Registry: the sessions and jobs of a JobMachine, the calls that wait for a Reply, what is due
-// when, and the effects that the present input has caused so far, in order.
+// Registry: the sessions and jobs of a JobMachine, the calls that wait for a Reply, the deadlines,
+// and the effects that the present input has caused so far, in order.
 //
 // The machine is made of layers, each of which uses those below it: Registry, Segments, Teams,
 // Growths, Leases, Rendezvous, JobMachine::Impl. Their fields are open to MachineState
@@ -39,7 +39,8 @@ struct Registry {
     // The job to which it belonged last, and the answer to calls that still name it.
     JobId past_job;
     absl::Status past_status;
-    // Number of the Join that made it a rank of its job, or of its past one. 0: none, or withdrawn.
+    // Number of the Join that made it a rank of its job, or of its past one; 0 if none or
+    // withdrawn.
     uint64_t join_number = 0;
   };
 
@@ -60,7 +61,6 @@ struct Registry {
 
   explicit Registry(const JobLimits& limits) : limits_(limits) {}
 
-  // Effects.
   template <typename T>
   void Emit(T effect) {
     out_.push_back(std::move(effect));
@@ -70,7 +70,7 @@ struct Registry {
   void Refuse(CallId call, Code code, const Parts&... parts) {
     Answer(call, Error(code, parts...));
   }
-  // An error of the job in what `verb` says: "join job 'train': ".
+  // Returns an error that begins with the verb and the job: "join job 'train': ".
   template <typename... Parts>
   static absl::Status ErrorOf(const Job& job, Code code, absl::string_view verb,
                               const Parts&... parts) {
@@ -80,7 +80,7 @@ struct Registry {
   void Note(const Job& job, EventDetail detail);
   void Note(const Job& job, Rank rank, EventDetail detail);
   void NoteSession(const Session& session, EventDetail detail);
-  // Also changes the member's state.
+  // Changes the rank's state, here and on the status page.
   void SetState(Job& job, Rank rank, RankState state, bool abort);
   // Reports to the other ranks what became of this one.
   void NotifyPeers(const Job& job, Rank rank, const std::string& reason);

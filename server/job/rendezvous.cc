@@ -9,8 +9,6 @@
 
 namespace iris::server {
 
-// Join.
-
 void Rendezvous::On(const JoinCall& in) {
   const auto& [id, call, spec] = in;
   const auto calling = CallingSession(id);
@@ -143,8 +141,6 @@ void Rendezvous::WithdrawJoin(Job& job, Rank rank, const absl::Status& status) {
   EndJob(job);
 }
 
-// A Join that was cancelled.
-
 void Rendezvous::CancelJoin(Job& job, Rank rank) {
   Member& member = job.ranks[rank];
   member.answered_join = std::exchange(member.join_call, CallId());
@@ -178,8 +174,6 @@ void Rendezvous::AnsweredJoinCancelled(CallId call) {
     }
   }
 }
-
-// Memory.
 
 void Rendezvous::On(const SegmentCreated& in) {
   const auto& [id, status] = in;
@@ -240,8 +234,6 @@ void Rendezvous::ServeStarved() {
     }
   }
 }
-
-// Mapping.
 
 JoinResult Rendezvous::JoinResultOf(const Job& job, Rank rank) const {
   JoinResult result{.job = job.id,

@@ -1,5 +1,5 @@
-// Rendezvous: ranks join a job, wait until all are there and have memory, and map it; until the
-// epoch is committed. It remembers attempts that failed, for ranks that come late.
+// Rendezvous: ranks join a job, wait until all are there and have memory, and map it, until the
+// epoch is committed. It remembers failed attempts, for ranks that come late.
 #pragma once
 
 #include <map>
@@ -25,12 +25,12 @@ struct Rendezvous : Leases {
   void MapTimedOut(Job& job);
   // Removes a rank that waits in Join.
   void WithdrawJoin(Job& job, Rank rank, const absl::Status& status);
-  // The caller of a Join is gone. Withdraws it a moment later.
+  // Withdraws, a moment later, a Join whose caller is gone.
   void CancelJoin(Job& job, Rank rank);
   void WithdrawCancelled(Job& job, Rank rank);
   void AnsweredJoinCancelled(CallId call);
 
-  // Memory may be free for ranks that wait for it.
+  // Serves ranks that wait for memory, after some may have become free.
   void ServeStarved();
 
   const UnusablePairs unusable_;
@@ -45,14 +45,14 @@ struct Rendezvous : Leases {
   // Returns the answer for a rank of a job that is being mapped.
   JoinResult JoinResultOf(const Job& job, Rank rank) const;
   void StartMappingIfComplete(Job& job);
-  // No caller got the answer of that rank's Join: it will not map.
+  // Handles a Join whose answer no caller got: the rank will not map.
   void JoinUndelivered(Job& job, Rank rank);
   Job& NewJob(const Name& name, const JoinSpec& spec);
   void ReportSharedDevices(const Job& job);
 
-  // join_checks.cc.
-  // The spec with every default filled in and every size rounded, if nothing is wrong with it that
-  // needs no job to see: max_heap_bytes is the stride, device_uuid names the device.
+  // join_checks.cc defines these.
+  // Returns the spec with defaults filled in and sizes rounded, or an error that shows without a
+  // job. In the result, max_heap_bytes is the stride, and device_uuid names the device.
   absl::StatusOr<JoinSpec> CheckJoin(JoinSpec spec) const;
   absl::Duration JoinTimeout(const JoinSpec& spec) const;
   absl::Status CheckSizes(JoinSpec& spec) const;
@@ -65,20 +65,20 @@ struct Rendezvous : Leases {
   // that cannot use each other's memory. `job` is null if no other rank has joined.
   absl::Status CheckPeers(const Job* job, const JoinSpec& spec, uint32_t device_index) const;
 
-  // failed_joins.cc.
+  // failed_joins.cc defines these.
   // Fails the join of a whole job because one of its ranks was refused.
   void RefuseJob(const Session& session, const JoinSpec& spec, const absl::Status& why);
   void RefuseRank(const CallerInfo& caller, const JoinSpec& spec, const absl::Status& why);
-  // Fails the job of the name, if there is one, and remembers the refusal for its other ranks;
-  // without a job, for those of a job of `n_ranks`.
+  // Fails the job `name`, if there is one, and remembers the refusal for its other ranks; without a
+  // job, for the ranks of one of `n_ranks`.
   void FailAllJoins(const Name& name, uint32_t n_ranks, RefusedJoin refused);
-  // The rank has joined a job of the name.
+  // Notes that a rank has joined a job whose name had a refusal.
   void ForgetRefused(const Job& job, Rank joined);
   // Returns the error that RefuseJob has left for a rank that comes after the refused one, or OK if
   // the rank may join.
   absl::Status RefusedBefore(const Session& session, const JoinSpec& spec);
-  // Remembers the ranks that gave up, for a rank that comes after all of them; and gives them to a
-  // new job of the name.
+  // Remembers the ranks that gave up, for a rank that comes after all of them. RecallAbandoned
+  // gives them to a new job of the same name.
   void RememberAbandoned(const Job& job);
   void RecallAbandoned(Job& job);
 };

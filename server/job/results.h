@@ -42,8 +42,8 @@ struct Segment {
   Ledger::Holder holder;
   bool created = false;
   bool dropping = false;
-  // A rank has registered it: irisd keeps a descriptor and has no memory of its own behind it, so
-  // it is on no account.
+  // True if a rank has registered it: irisd only keeps a descriptor of the rank's own memory, and
+  // counts it on no account.
   bool registered = false;
 };
 struct PeerInfo {
@@ -81,15 +81,15 @@ struct OpenedInfo {
   uint64_t offset_bytes = 0;
   uint64_t bytes = 0;
   std::string dtype;
-  bool registered = false;  // memory of that rank's own, which is borrowed and mapped by itself
+  bool registered = false;  // memory of that rank's own, to be borrowed and mapped separately
 };
 struct OperationResult {
   uint64_t offset_bytes = 0;
   SharedBytes value;
-  std::vector<TeamInfo> teams;   // of an outcome that irisd keeps: all that were made
-  std::optional<TeamInfo> team;  // of an answer: the one of them that the rank is in
+  std::vector<TeamInfo> teams;   // of an outcome that irisd keeps: all new ones
+  std::optional<TeamInfo> team;  // of an answer: the new one that has the rank
   uint64_t heap_bytes = 0;
-  std::optional<OpenedInfo> opened;  // of an open; absent: there is nothing of that name yet
+  std::optional<OpenedInfo> opened;  // of an open; absent if nothing has the name yet
 };
 // The outcome of the k-th operation of a team. `result` is meaningful if `status` is ok.
 struct Outcome {
@@ -100,8 +100,8 @@ struct Outcome {
 struct ResumeResult {
   RankState state = RankState::kAbsent;
 };
-// The answer about a host barrier: why it cannot end; or its rank must look again which ranks are
-// missing; or, for a rank whose time is up, where the missing ranks are.
+// Answers a call about a host barrier. It says why the barrier cannot end; or tells the rank to
+// look again for missing ranks; or, if the rank's time is up, says where the missing ranks are.
 struct BarrierAnswer {
   uint64_t moment = 0;
   bool cannot_end = false;

@@ -16,7 +16,7 @@
 
 namespace iris::server {
 
-// The value of a key; 0 if there is none.
+// Returns the value of a key, or 0 if there is none.
 template <typename Map>
 uint64_t ValueOf(const Map& map, const typename Map::key_type& key) {
   const auto found = map.find(key);
@@ -28,36 +28,36 @@ struct Segments : Registry {
 
   Segments(const JobLimits& limits, Ledger ledger);
 
-  // An error if irisd may not hold `n` more descriptors of segments and pages for the user.
+  // Returns an error if irisd may not hold `n` more descriptors of segments and pages for the user.
   absl::Status CheckDescriptors(uint64_t n, const Party& party) const;
-  // Their number has changed.
+  // Adds `change` to the number of the user's descriptors.
   void CountDescriptors(const Party& party, int64_t change);
-  // Accounts for a segment in the ledger and the quota. kResourceExhausted: nothing is booked.
+  // Accounts for a segment in the ledger and the quota. kResourceExhausted books nothing.
   absl::Status Book(uint32_t device_index, uint64_t bytes, const Ledger::Holder& holder);
   void Unbook(uint32_t device_index, uint64_t bytes, const Ledger::Holder& holder);
-  // kResourceExhausted unless Book succeeds once every segment that is being dropped has been, if
-  // no other call is faster.
+  // Books nothing. Returns kResourceExhausted if Book would fail even after all segments being
+  // dropped are gone. Another call may take the room first.
   absl::Status CheckMemory(uint32_t device_index, uint64_t bytes, const Ledger::Holder& holder);
 
-  // A segment of the rank, counted, and not created yet.
+  // Adds a segment of the rank, which is counted, and not created yet.
   Segment& NewSegment(const Job& job, Rank rank, uint32_t index, uint64_t bytes);
   // Starts to create a segment that is booked.
   SegmentId CreateBooked(const Job& job, Rank rank, uint64_t offset_bytes, uint64_t bytes);
-  // For a rank in Join, after CheckMemory: now, or as soon as memory is free.
+  // Creates the segment of a rank in Join, after CheckMemory: now, or once memory is free.
   void CreateFirstSegment(Job& job, Rank rank);
   // Forgets a segment that could not be created, or was dropped, with its account.
   Segment Forget(SegmentId segment);
   void Drop(SegmentId segment);
-  // Those that there are.
+  // Drops those of the segments that still exist.
   void DropAll(const std::vector<SegmentId>& segments);
 
-  // The segments of `job` that were sent to its ranks, `bytes` together, are about to be dropped:
-  // they stay on the user's account while a process of the job lives.
+  // Keeps `bytes`, of segments of `job` that were sent to its ranks and are about to be dropped, on
+  // the user's account while a process of the job lives.
   void KeepAccountOf(const Job& job, uint64_t bytes);
-  // True if the session must be kept, although it speaks for nothing: only by it irisd learns when
-  // its process, which may have memory, ends.
+  // Returns true if a session without a rank must be kept: only by it irisd learns of the end of
+  // its process, which may have memory mapped.
   bool WatchesKeeper(const Session& session) const;
-  // The process has ended, and with it what it had mapped.
+  // Notes that a process has ended, and with it its mappings.
   void ForgetKeeper(const CallerInfo& process);
 
   std::vector<SegmentInfo> InfosOf(const std::vector<SegmentId>& segments) const;
@@ -65,7 +65,7 @@ struct Segments : Registry {
   std::vector<SegmentId> SortedSegments() const;
 
   Ledger ledger_;
-  bool driver_free_changed_ = false;                  // of a device of the ledger, by this input
+  bool driver_free_changed_ = false;                  // for a device of the ledger, by this input
   uint64_t n_descriptors_ = 0;                        // of segments and pages, of every job
   std::map<Party, uint64_t> descriptors_by_account_;  // no zeros
   uint64_t granularity_bytes_ = 0;                    // of every device's memory

@@ -33,9 +33,9 @@ struct AllocationSnapshot {
   TeamId team = kWorldTeam;
   uint64_t k = 0;
   absl::Time created;
-  uint32_t n_open = 0;      // ranks that have open what a rank's own team allocated
-  bool freed = false;       // only they still use it
-  bool registered = false;  // memory of the rank's own
+  uint32_t n_open = 0;      // ranks that have an own team's allocation open
+  bool freed = false;       // by its owner; only those ranks still use it
+  bool registered = false;  // a rank's own memory
 };
 struct JobSnapshot : JobHead {
   uint32_t n_ranks = 0;
@@ -71,17 +71,17 @@ struct AccountSnapshot {
   uint64_t registered_pieces = 0;
   uint64_t value_bytes = 0;
   uint64_t descriptors = 0;
-  uint64_t heap_bytes = 0;  // with what is kept on the account of a quota
+  uint64_t heap_bytes = 0;  // with KeptMemory
 };
-// Selects jobs, and says how much of them is wanted.
+// Selects jobs, and whether their allocations come with them.
 struct JobQuery {
   std::optional<Party> party;  // absent: jobs of all parties
   std::string name;            // empty: any
   bool allocations = false;    // a job may have a million of them
 };
-// How far a listing has come: to what follows `id`, and in `id` itself to what follows `item`. No
-// thing changes its place in that order, so what is there during the whole listing is seen exactly
-// once. Any value is harmless.
+// Says where a listing continues: after `item` in job or session `id`, then with larger ids.
+// Nothing changes its place in that order, so a thing that exists during the whole listing is
+// listed exactly once. Any value is harmless.
 struct ListPosition {
   uint64_t id = 0;    // of a job or a session; zero: the listing begins
   uint64_t item = 0;  // a rank of the job, or the offset of an allocation

@@ -26,13 +26,13 @@ struct CallerInfo {
   uint32_t gid = 0;
   uint64_t process_start = 0;  // start time of the pid, so that a recycled pid is another process
 
-  // True if both are the same process. A pid alone may have been used again.
+  // Returns true if both are the same process. A pid alone may have been used again.
   bool SameProcess(const CallerInfo& other) const {
     return pid == other.pid && party == other.party && process_start == other.process_start;
   }
 };
 
-// In messages, after a rank whose session hung up: its process may live.
+// Follows a rank in messages, if its session hung up.
 inline constexpr char kHungUp[] = "hung up (its process may still run)";
 
 // Lease: the hold of a process on a rank. It ends when the process is gone or leaves. A session is

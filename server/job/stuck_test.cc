@@ -47,7 +47,7 @@ class StuckTest : public MachineTest {
                         {job.id, team, /*epoch=*/3, std::move(missing), true, moment, false}});
     return call;
   }
-  // The rank is told to look again, and does, with what it then sees.
+  // The rank is asked to look again, and reports the ranks that it then misses.
   CallId LookAgain(const TestJob& job, size_t rank, CallId asked, std::vector<Rank> missing,
                    TeamId team = kWorldTeam) {
     const auto answer = ResultOf<BarrierAnswer>(asked);

@@ -37,8 +37,6 @@ absl::Status CheckPosition(const Team& team, size_t index, uint64_t k, bool dest
 
 }  // namespace
 
-// Asking.
-
 void Teams::On(const OperateCall& in) {
   const auto& [id, call, spec] = in;
   const auto membership = FindMembership(id, spec.job);
@@ -162,8 +160,6 @@ void Teams::WaitFor(Job& job, Team& team, size_t index, CallId call) {
   AddWaiting(call, {WaitingCall::Kind::kOperation, job.id, team.info.ranks[index], team.info.id});
 }
 
-// Outcomes.
-
 void Teams::Conclude(Job& job, Team& team, absl::Status status, OperationResult result) {
   PendingOp op = std::move(*team.op);
   team.op.reset();
@@ -220,8 +216,6 @@ void Teams::ConcludeDeadTeams(Job& job) {
   }
   AnswerBarriersOfDeadTeams(job);
 }
-
-// Executing.
 
 void Teams::Execute(Job& job, Team& team) {
   Run run{.job = job,

@@ -143,8 +143,6 @@ TEST_F(AllocateTest, UnnamedAllocationsMayBeMany) {
   EXPECT_TRUE(StatusOf(Ask(job, 0, 1, Bytes(1))).ok());
 }
 
-// One outcome per k.
-
 using OutcomeTest = TeamCallsTest;
 
 TEST_F(OutcomeTest, RetryRepeatsTheOutcomeAndAllocatesNothing) {
@@ -247,7 +245,7 @@ TEST_F(OutcomeTest, TheEarliestDeadlineCounts) {
   Ask(job, 1, 0, Bytes(1), kWorldTeam, absl::Seconds(3));
   Advance(absl::Seconds(3));
   EXPECT_TRUE(absl::IsDeadlineExceeded(StatusOf(a)));
-  // Rank 0, which has more time, is told whose it was, and that this rank is not the missing one.
+  // Rank 0, which has more time, learns whose timeout it was, and that this rank is not missing.
   EXPECT_THAT(StatusOf(a).message(),
               HasSubstr("time is up after 3s, the timeout of rank 1 (pid 101), which was over "
                         "first: missing: rank 2 (pid 102)"));
@@ -280,8 +278,6 @@ TEST_F(OutcomeTest, UnknownTeamIsNotFound) {
   const TestJob job = ReadyJob(1);
   EXPECT_TRUE(absl::IsNotFound(StatusOf(Ask(job, 0, 0, Bytes(1), 5))));
 }
-
-// After a death or a leave.
 
 using AbortTest = TeamCallsTest;
 
@@ -337,8 +333,6 @@ TEST_F(AbortTest, WhoLeavesGetsItsPendingCallsBack) {
   EXPECT_TRUE(absl::IsFailedPrecondition(StatusOf(Ask(job, 1, 1, Bytes(1)))));
 }
 
-// Free.
-
 using FreeTest = TeamCallsTest;
 
 TEST_F(FreeTest, RangeIsReusedOnlyWhenEveryRankHasFreed) {
@@ -383,8 +377,6 @@ TEST_F(FreeTest, RetriedFreeDoesNotFreeTheNextOwner) {
   EXPECT_THAT(TheJob().allocations, SizeIs(2));
 }
 
-// Broadcast.
-
 using BroadcastTest = TeamCallsTest;
 
 TEST_F(BroadcastTest, EveryRankGetsTheRootsValue) {
@@ -421,7 +413,7 @@ TEST_F(BroadcastTest, ValueIsKeptForWhoMayStillRetry) {
   AskAll(job, 0, BroadcastOp{0, "value"});
   Ask(job, 0, 1, BroadcastOp{0, "next"});
   EXPECT_EQ(ResultOf<OperationResult>(Ask(job, 1, 0, BroadcastOp{0, ""})).value, "value");
-  // Once every member has asked for what comes after it, it is forgotten.
+  // Once every rank has asked for the next operation, it is forgotten.
   Ask(job, 1, 1, BroadcastOp{0, ""});
   AskAll(job, 2, Bytes(1));
   EXPECT_TRUE(absl::IsOutOfRange(StatusOf(Ask(job, 1, 0, BroadcastOp{0, ""}))));
@@ -442,8 +434,6 @@ TEST_F(BroadcastTest, ValuesThatNobodyFetchesAreBounded) {
   Ask(job, 1, 1, BroadcastOp{1, ""}, teams[0].id);
   EXPECT_FALSE(Answered(Ask(job, 0, 0, BroadcastOp{0, value}, teams[64].id)));
 }
-
-// Teams.
 
 using TeamTest = TeamCallsTest;
 
@@ -656,8 +646,6 @@ TEST_F(TeamTest, NamesOfAreasAreNeverTaken) {
   EXPECT_EQ(CreateTeam(job, 2, {0}).id, 2u);
 }
 
-// Memory that irisd is short of.
-
 class RoomTest : public MachineTest {
  protected:
   const absl::Status short_ = absl::ResourceExhaustedError("irisd is short of memory");
@@ -675,7 +663,7 @@ TEST_F(RoomTest, AnOperationForWhichThereIsNoneFailsAlikeForAllMembers) {
   const absl::Status told = OutcomeOf(first.call).status;
   EXPECT_TRUE(absl::IsResourceExhausted(told)) << told;
   EXPECT_THAT(std::string(told.message()), HasSubstr("irisd is short of memory"));
-  // The other member may well be served meanwhile: it is told the same.
+  // The other rank may well be served meanwhile, with the same answer.
   EXPECT_EQ(OutcomeOf(Ask(job, 1, 0, AllocateOp{1024, 1024, "a"})).status, told);
 }
 

@@ -12,8 +12,8 @@
 
 namespace iris::server {
 
-// A rank that makes no other call before the one that it waits in has ended: one thread alone has
-// used its context, and this thread is in one call that needs other ranks.
+// A rank that makes no other call before its present one has ended: a single thread has used its
+// context, and waits in a call that needs other ranks.
 struct Blocked {
   Rank rank = 0;
   std::vector<Rank> needs;  // ranks that have not come to its call; all of them must
@@ -31,19 +31,19 @@ struct Teams : Segments {
   using Segments::Segments;
   virtual ~Teams() = default;
 
-  // team_calls.cc.
+  // team_calls.cc defines these.
   void On(const OperateCall& in);
   void OperationTimedOut(Job& job, Team& team);
-  // All have asked, or the growth that the operation needed is published.
+  // Called when all ranks have asked, or when the growth that the operation needed is published.
   void Execute(Job& job, Team& team);
   void Conclude(Job& job, Team& team, absl::Status status, OperationResult result = {});
   // Concludes every operation of the job that can no longer succeed, and answers the questions
   // about barriers that cannot.
   void ConcludeDeadTeams(Job& job);
-  // The team's operation needs more heap (Growths).
+  // Starts the growth that the team's operation needs (Growths).
   virtual void RequestGrowth(Job& job, Team& team, const NeedsGrowth& needs) = 0;
 
-  // awaited_barriers.cc.
+  // awaited_barriers.cc defines these.
   void On(const AwaitBarrierCall& in);
   // Answers the calls of a session that no longer speaks for the rank.
   void RefuseBarriers(Job& job, Rank rank, const absl::Status& why);
@@ -62,15 +62,15 @@ struct Teams : Segments {
   // Fails calls that wait for each other without end.
   void LookForStuck(Job& job);
 
-  // registered.cc.
-  // Carries out what a register came to, and concludes it.
+  // registered.cc defines these.
+  // Carries out the result of a register operation, and concludes it.
   void Adopt(Job& job, Team& team, Adopts adopts);
-  // Keeps the descriptors that come with the call that is being applied. They have no place yet.
+  // Keeps the descriptors that came with the present call. They have no place in the heap yet.
   absl::StatusOr<GivenMemory> TakePieces(Job& job, Rank rank, const RegisterOp& op);
-  // Takes the pieces of a register that several ranks make together; nothing of other operations.
+  // Takes the pieces of a register that several ranks make together. Other operations have none.
   absl::Status TakeGiven(Job& job, Team& team, size_t index, const Operation& op);
   std::vector<Given> GivenBy(const Team& team) const;
-  // Gives back what must not outlast an operation that fails.
+  // Frees memory that must not outlast an operation that fails.
   void FreeFailed(Job& job, Team& team, const Operation& op);
 };
 

@@ -1,4 +1,4 @@
-// Text: checks of what comes from clients, and messages of errors. Pure functions.
+// Text: checks of clients' texts, and messages of errors. Pure functions.
 #pragma once
 
 #include <cstddef>
@@ -12,23 +12,24 @@
 
 namespace iris::server {
 
-// True if `text` is UTF-8 without control characters, and without format characters, which nobody
-// sees.
+// Returns true if `text` is UTF-8 without control characters, and without format characters, which
+// nobody sees.
 bool IsPrintable(absl::string_view text);
 
-// kInvalidArgument, naming `what`, unless `text` has min_bytes to max_bytes bytes, is printable
-// and, if it is not empty, has a visible character. The message never repeats text that is not.
+// Returns kInvalidArgument, naming `what`, unless `text` has min_bytes to max_bytes bytes, is
+// printable and, if not empty, has a visible character. The message never has unprintable text.
 absl::Status CheckText(absl::string_view what, absl::string_view text, size_t min_bytes,
                        size_t max_bytes);
 
-// `text` cut to max_bytes, every byte that is not printable ASCII or part of printable UTF-8
-// replaced by '?'.
+// Returns `text` cut to max_bytes, with every byte that is not printable ASCII or part of printable
+// UTF-8 replaced by '?'.
 std::string CleanText(absl::string_view text, size_t max_bytes);
 
 // Also refuses names of allocations that are irisd's own.
 absl::Status CheckAllocationName(absl::string_view name, size_t min_bytes);
 
-// kInvalidArgument: what a client says that an allocation is has no such dtype or shape.
+// Returns kInvalidArgument if a client's description of an allocation has an impossible dtype or
+// shape.
 absl::Status CheckTensor(const TensorInfo& tensor);
 
 using Code = absl::StatusCode;
@@ -39,7 +40,7 @@ absl::Status Error(Code code, const Parts&... parts) {
 // Returns the error with `what` before its message.
 absl::Status WithPrefix(absl::string_view what, const absl::Status& why);
 
-// "team 3"; of a rank's own team "rank 1 alone".
+// Returns "team 3", or "rank 1 alone" for a rank's own team.
 std::string TeamText(TeamId team);
 
 }  // namespace iris::server

@@ -1,7 +1,7 @@
-// Containers that know which of their entries one input may have changed, so that no change of the
-// machine's state can be left out of what is stored (server/state). Whoever can write to an entry
-// has marked it: an entry is reachable for writing by its key alone, and every other access is
-// const. An entry may be marked and not have changed.
+// Containers that mark the entries which an input may have changed, so that no change of the
+// machine's state is missing from the stored one (server/state). An entry can only be changed
+// through access by its key, which marks it; every other access is const. A marked entry need not
+// have changed.
 //
 // Not thread-safe: inside the JobMachine, which clears the marks before each input.
 #pragma once
@@ -15,14 +15,14 @@
 
 namespace iris::server {
 
-// The keys that were marked.
+// Collects the keys of marked entries.
 template <typename Key>
 class Marks {
  public:
   void Add(const Key& key) {
     if (keys_.empty() || keys_.back() != key) keys_.push_back(key);
   }
-  // Each once, in order.
+  // Returns each key once, in order.
   std::vector<Key> All() const {
     std::vector<Key> all = keys_;
     std::sort(all.begin(), all.end());
@@ -49,7 +49,7 @@ class Tracked {
   using value_type = typename Map::value_type;
   using const_iterator = typename Map::const_iterator;
 
-  // To read.
+  // These only read.
   const_iterator begin() const { return map_.begin(); }
   const_iterator end() const { return map_.end(); }
   auto rbegin() const { return map_.rbegin(); }
@@ -66,7 +66,7 @@ class Tracked {
     return found == map_.end() ? nullptr : &found->second;
   }
 
-  // To write.
+  // These mark the entry, for the caller may write to it.
   mapped_type& at(const key_type& key) {
     marks_.Add(key);
     return map_.at(key);
@@ -82,12 +82,12 @@ class Tracked {
     marks_.Add(key);
     return &found->second;
   }
-  // Returns false if there is one already, which then stays as it is.
+  // Returns false if the key has an entry already, which then stays as it is.
   std::pair<const_iterator, bool> emplace(const key_type& key, mapped_type value) {
     marks_.Add(key);
     return map_.emplace(key, std::move(value));
   }
-  // By value: the key may lie in the entry.
+  // The key is a copy, because the argument may lie in the entry.
   size_t erase(key_type key) {
     marks_.Add(key);
     return map_.erase(key);
@@ -101,7 +101,7 @@ class Tracked {
   Marks<key_type> marks_;
 };
 
-// A vector whose entries are known by their places.
+// A vector that marks entries by their index.
 template <typename T>
 class TrackedVector {
  public:
@@ -118,7 +118,7 @@ class TrackedVector {
     marks_.Add(values_.size());
     values_.push_back(std::move(value));
   }
-  // Only ever longer.
+  // Never makes the vector shorter.
   void resize(size_t n) {
     for (size_t i = values_.size(); i < n; ++i) marks_.Add(i);
     values_.resize(n);
@@ -156,7 +156,7 @@ class TrackedQueue {
     n_new_ = 0;
   }
 
-  // So many at the end are new. size() shows how many are missing at the front.
+  // The last n_new() entries are new. The change of size() shows how many were removed in front.
   size_t n_new() const { return n_new_; }
   void ClearMarks() { n_new_ = 0; }
 
@@ -165,7 +165,7 @@ class TrackedQueue {
   size_t n_new_ = 0;
 };
 
-// A value as a whole. New ones are marked.
+// Marks a value as a whole. A new one is marked.
 template <typename T>
 class Watched {
  public:
@@ -188,7 +188,7 @@ class Watched {
   bool changed_ = true;
 };
 
-// A unique_ptr through which what is const stays const.
+// A unique_ptr that gives const access to its object where it is const itself.
 template <typename T>
 class Box {
  public:

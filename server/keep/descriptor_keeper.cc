@@ -20,7 +20,7 @@ namespace {
 
 constexpr char kGiveDescriptor[] = "give the service manager a descriptor to keep";
 
-// Returns whether the same message may be sent later.
+// Returns true if a later attempt to send the same message may succeed.
 bool IsOfNow(int error) {
   return error == EAGAIN || error == ENOBUFS || error == ENOMEM || error == ETOOMANYREFS;
 }

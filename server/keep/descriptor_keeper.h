@@ -68,12 +68,12 @@ class DescriptorKeeper {
   // A message that the manager has not taken yet.
   struct Waiting {
     std::string name;
-    std::vector<wire::UniqueFd> fds;  // none: all of that name are to be given up
+    std::vector<wire::UniqueFd> fds;  // empty: the manager is asked to drop all of that name
   };
-  // Sends a message after those that wait, or has it wait, too.
+  // Sends a message after those already waiting, or queues it.
   void Tell(absl::string_view name, absl::Span<const int> fds) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void SendWaiting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Returns errno; 0: it was sent.
+  // Returns 0 if the message was sent, or errno.
   int Send(absl::string_view name, absl::Span<const int> fds, int flags)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void GiveUp(const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

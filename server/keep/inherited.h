@@ -1,6 +1,5 @@
-// The descriptors that the irisd before had kept, each under its name. Whoever starts irisd can
-// pass it anything, so irisd believes nothing but that these are descriptors; their users check
-// them.
+// The descriptors that the previous irisd kept, each under its name. The starter of irisd can pass
+// it anything, so irisd assumes only that these are descriptors; their users check them.
 #pragma once
 
 #include <map>

@@ -127,7 +127,7 @@ TEST_F(DescriptorKeeperTest, GivesUpAManagerThatIsGone) {
   EXPECT_FALSE(DescriptorKeeper::Connect(path_, 3).ok());
 }
 
-// What the manager has not taken waits, in order, and nobody waits for it again.
+// Messages that the manager has not taken wait, in order, and block nobody again.
 TEST_F(DescriptorKeeperTest, AManagerThatTakesNothingForAWhileIsToldLater) {
   const wire::UniqueFd file = SomeFile();
   auto connected = DescriptorKeeper::Connect(path_, 1'000'000);

@@ -33,8 +33,8 @@ bool HasUnread(int socket);
 // holds.
 void DropPlain(int socket);
 
-// Drops everything, so that the peer reads what was sent to it before it learns of the close. Takes
-// as long as it takes: only for processes and threads that may hang.
+// Drops everything, so that the peer reads what was sent to it before it sees the close. It may
+// block for ever: only for processes and threads that may hang.
 void DropAll(int socket);
 
 }  // namespace iris::server

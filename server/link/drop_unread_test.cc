@@ -45,7 +45,7 @@ TEST(NextOfTest, TellsWhatAReceiveWouldBring) {
   EXPECT_FALSE(HasUnread(pair.ours.get()));
 }
 
-// Whoever closes with something unread resets the connection, which a peek is told of first.
+// Closing with unread data resets the connection, and a peek gets that error first.
 TEST(NextOfTest, LooksBehindAReset) {
   for (const bool plain : {false, true}) {
     Pair pair = Connect(SOCK_SEQPACKET);

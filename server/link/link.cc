@@ -27,7 +27,7 @@ absl::Status Bad(const LinkHeader& header, std::string_view what) {
                    " bytes: ", absl::string_view(what.data(), what.size())));
 }
 
-// The fields that a message of each type may have.
+// Lists the fields that a message of each type may have.
 struct Shape {
   LinkType type;
   LinkSender sender;
@@ -55,8 +55,6 @@ constexpr Shape kShapes[] = {
 };
 
 }  // namespace
-
-// Reading.
 
 absl::StatusOr<LinkReader::Received> LinkReader::Receive(int socket) {
   bytes_.erase(0, std::exchange(begin_, 0));
@@ -125,8 +123,6 @@ absl::StatusOr<std::optional<LinkMessage>> LinkReader::Next() {
   begin_ += sizeof(message.header) + message.header.bytes;
   return message;
 }
-
-// Writing.
 
 void LinkWriter::Queue(LinkHeader header, LinkPayload payload, wire::UniqueFd fd) {
   header.bytes = static_cast<uint32_t>(payload.size());

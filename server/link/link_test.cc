@@ -60,7 +60,7 @@ absl::StatusOr<std::vector<Got>> ReadAll(LinkReader* reader, int socket) {
   }
 }
 
-// What a reader of a worker's messages says to these bytes.
+// Returns the status of a reader of a worker's messages for these bytes.
 absl::Status Hear(const std::string& bytes) {
   Pair pair;
   EXPECT_EQ(write(pair.a.get(), bytes.data(), bytes.size()), static_cast<ssize_t>(bytes.size()));
@@ -199,8 +199,6 @@ TEST(LinkTest, TheEndOfTheOtherSideIsSeenByBoth) {
   EXPECT_TRUE(absl::IsUnavailable(writer.Flush(pair.b.get()).status()));
 }
 
-// Hostile workers.
-
 TEST(LinkTest, WhatAWorkerMayNotSayIsRefused) {
   struct Case {
     const char* what;
@@ -266,7 +264,7 @@ TEST(LinkTest, AnAnnouncedPayloadTakesNoMemoryBeforeItComes) {
   EXPECT_LT(rss_kib() - before, 16 * 1024);
 }
 
-// Closing them may take long, so they are never this process's.
+// Closing a descriptor may block, so this process never takes one from a worker.
 TEST(LinkTest, DescriptorsOfAWorkerAreRefusedAndLeft) {
   Pair pair;
   Pair other;

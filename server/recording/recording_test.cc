@@ -29,7 +29,7 @@ class RecordingTest : public ::testing::Test {
  protected:
   RecordingTest() { unlink(file_.c_str()); }
 
-  // A machine that is recorded. One rank joins, says what it likes, and dies.
+  // Records a machine. One rank joins, makes some calls, and dies.
   void RecordALife(uint64_t max_bytes = Recorder::kMaxBytes) {
     auto recorder = Recorder::Create(file_, max_bytes);
     ASSERT_TRUE(recorder.ok()) << recorder.status();

@@ -52,7 +52,7 @@ class EventStream : public StreamWriter, public EventFollower {
   EventStream(EventLog* log, CallCounter* calls, const Party& party, std::shared_ptr<Replier> reply)
       : StreamWriter(calls, std::move(reply)), log_(log), party_(party) {}
 
-  // Reads the log: all that is kept, then, if `follow`, what comes.
+  // Streams all events that the log still has, then, if `follow`, each new one.
   void Start(bool follow) {
     log_->Read(std::static_pointer_cast<EventStream>(shared_from_this()), follow);
     max_queued_.store(kEventsQueuedPerFollower, std::memory_order_relaxed);

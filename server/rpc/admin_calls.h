@@ -54,7 +54,7 @@ absl::Status ListTenants(const AdminSources& from, const CallerInfo& caller,
 absl::Status Peek(const Daemon& daemon, const CallerInfo& caller, const v1::PeekRequest& request,
                   v1::PeekReply* reply);
 
-// A stream of what is in the log, and, if the request says so, of what comes.
+// Makes a stream of the events in the log and, if the request says so, of later ones.
 std::shared_ptr<ActiveCall> Events(EventLog* log, CallCounter* counter, const IncomingCall& call,
                                    const v1::EventsRequest& request);
 

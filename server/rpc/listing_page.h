@@ -14,9 +14,9 @@
 
 namespace iris::server {
 
-// A token is a position and no right: a client that invents one sees only what it may list anyway.
-// `listing` names the listing and `filter` what the request filters by: another listing, or the
-// same one with another filter, does not take the token.
+// A token is a position and no right: a client that invents one sees only entries that it may list
+// anyway. `listing` names the listing and `filter` the request's filter: another listing, or the
+// same one with another filter, does not accept the token.
 std::string MakePageToken(absl::string_view listing, absl::string_view filter, ListPosition last);
 
 // The position that MakePageToken was given; the beginning, if the token is empty.

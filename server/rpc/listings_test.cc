@@ -25,7 +25,7 @@ namespace {
 constexpr Party kAlice{3001};
 constexpr Party kBob{3002};
 
-// What a listing gave, and what its pages were like.
+// The items of a listing, and its pages.
 template <typename Item>
 struct Listed {
   std::vector<Item> items;
@@ -351,7 +351,7 @@ TEST_F(ListingsTest, TokensThatNobodyGaveAreRefused) {
 }
 
 TEST_F(ListingsTest, WaitsAreSeenOnceByWhoMaySeeTheJob) {
-  // Jobs of two ranks, of which one has come.
+  // Each job has two ranks, and one of them has joined.
   constexpr int kJobs = 150;  // more than a page looks at
   for (int i = 0; i < kJobs; ++i) {
     JoinSpec spec;
@@ -393,8 +393,6 @@ TEST_F(ListingsTest, WaitsAreSeenOnceByWhoMaySeeTheJob) {
   request.set_page_token("nonsense");
   EXPECT_TRUE(absl::IsInvalidArgument(ListWaits(*daemon_, Caller(kAlice), request, &reply)));
 }
-
-// Descriptions.
 
 TEST_F(ListingsTest, EachJobOfANameIsDescribedWithItsOwn) {
   OneRank alices = MakeJob(kAlice, "train");

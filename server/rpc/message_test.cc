@@ -114,7 +114,7 @@ TEST(OperateReplyTest, ValuesOfEverySizeAreWhole) {
 }
 
 TEST(OperateReplyTest, EveryMembersReplySharesTheValue) {
-  // What the machine answers each member with: an Outcome of its own, copied from one.
+  // The machine answers each rank with an Outcome of its own, copied from one.
   const Outcome decided = Broadcast(Bytes(1 << 20));
   std::vector<LinkPayload> replies;
   for (int member = 0; member < 8; ++member) {

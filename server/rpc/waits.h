@@ -34,13 +34,13 @@ struct FoundWait {
 };
 std::vector<FoundWait> FindWaits(const WaitSources& from);
 
-// The parts of FindWaits.
+// FindWaits calls these.
 std::vector<FoundWait> FindPendingOperations(const WaitSources& from);
 std::vector<FoundWait> FindHostBarriers(const WaitSources& from);
 std::vector<FoundWait> FindCollectives(const WaitSources& from);  // collective_waits.cc
 std::vector<FoundWait> FindKernelWaits(const WaitSources& from);
 
-// Shared by them.
+// These are used by all of them.
 enum class WaitKey : uint64_t {
   kJob = 1,
   kOperation = 2,

@@ -44,7 +44,7 @@ class WaitsTest : public testing::Test {
     waits_.teams.push_back(world);
   }
 
-  // What a rank has put on its streams: so many operations, of 256 f32 each.
+  // Sets how many operations, of 256 f32 each, a rank has put on its streams.
   void Put(Rank rank, uint32_t n_put, uint32_t put_ms = kSecondAgo) {
     wire::CollectiveRecord& record = pages_[rank].collectives[rank % 2];  // whichever it took
     record = {.n_members = kRanks, .n_put = n_put};
@@ -234,8 +234,8 @@ TEST_F(WaitsTest, ACollectiveThatOnlyTheFirstBlocksOfOthersHaveFinished) {
   EXPECT_THAT(Missing(waits[0]), ElementsAre(2));
 }
 
-// Some blocks of a rank that is stopped had come, and with them all that rank 0 needed: it waits in
-// the next operation already. Both waits are told as they are; the first names who is stopped.
+// Some blocks of a stopped rank had arrived, and with them all that rank 0 needed: it waits in the
+// next operation already. Both waits are listed; the first names the stopped rank.
 TEST_F(WaitsTest, ACollectiveThatAStoppedMemberHasEnteredForSomeOthersOnly) {
   for (const Rank rank : {1, 2, 3}) {
     Put(rank, 18);
@@ -327,7 +327,7 @@ TEST_F(WaitsTest, WhereDevicesCannotBeReadTheStreamsTell) {
   // To be ahead for a moment is nothing to tell; nor, where nothing is known, to be equal.
   for (const Rank rank : {0, 1, 3}) Put(rank, 18, kNowMs - 10);
   EXPECT_THAT(Find(), IsEmpty());
-  // Who is stopped is told at once.
+  // A stopped rank is reported at once.
   stopped_ = {102};
   waits = Find();
   ASSERT_THAT(waits, SizeIs(1));
@@ -406,7 +406,7 @@ TEST_F(WaitsTest, PagesOfNonsense) {
     for (Rank rank = 0; rank < kRanks; ++rank) {
       wire::ControlPage& page = pages_[rank];
       noise(&page, sizeof(page));
-      // What is compared before anything else is looked at is mostly right.
+      // Fields that are compared first are mostly right.
       for (wire::CollectiveRecord& record : page.collectives) {
         if (!one_in(4)) record.version &= ~1u;
         if (!one_in(4)) record.n_members = kRanks;

@@ -207,8 +207,6 @@ TEST_F(SandboxTest, TablesWithoutAProgramExecuteNone) {
       EPERM);
 }
 
-// Of any build.
-
 TEST(FilterTest, FitsTheKernel) {
   EXPECT_LE(AssembleFilter(WorkerSyscalls(1)).size(), 4096u);  // BPF_MAXINSNS
   EXPECT_LE(AssembleFilter(CoreSyscalls(3)).size(), 4096u);

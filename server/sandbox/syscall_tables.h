@@ -18,7 +18,7 @@ SyscallTable CoreSyscalls(int worker_program);
 // signal its own threads (abort) and nobody else.
 SyscallTable WorkerSyscalls(pid_t pid);
 
-// Also allows the process that inspects descriptors to ask the kernel what they are.
+// Also allows the process that inspects descriptors to ask the kernel for their kind.
 SyscallTable LookingSyscalls(pid_t pid);
 
 }  // namespace iris::server

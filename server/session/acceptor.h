@@ -2,8 +2,8 @@
 // to the session thread. Borrows the poller.
 //
 // It keeps one descriptor in reserve. When none is left, it gives that up for a moment, so that a
-// caller is told instead of left waiting. If even that does not help, because the whole machine has
-// run out, it stops listening for a while instead of spinning.
+// caller is refused instead of left waiting. If even that does not help, because the whole machine
+// has run out, it stops listening for a while instead of spinning.
 #pragma once
 
 #include <functional>
@@ -20,7 +20,7 @@ class Acceptor {
  public:
   using TakeSocket = std::function<void(wire::UniqueFd socket)>;
 
-  // `refuse` gets a connection for which there are no descriptors: it tells the client and closes.
+  // `refuse` sends an error on a connection that gets no descriptor, and closes it.
   Acceptor(Poller* poller, TakeSocket refuse);
 
   // Accepts from `listener`, which is listening and does not block. Accepted sockets do not block.
@@ -35,7 +35,7 @@ class Acceptor {
 
  private:
   struct Listener {
-    wire::UniqueFd paused;  // one of the two holds the socket
+    wire::UniqueFd paused;  // holds the socket unless `watched` does
     Poller::Watched watched;
     TakeSocket accept;
   };

@@ -17,12 +17,11 @@ class ConnectionLog {
  public:
   explicit ConnectionLog(const Logger* logger) : logger_(logger), budget_(kConnectionLogRates) {}
 
-  // Says what happened to a connection of `caller`, and why.
+  // Writes what happened to a connection of `caller`, with the reason.
   void Write(LogLevel level, std::string_view text, const Party& tenant, const CallerInfo& caller,
              uint64_t session, const absl::Status& reason, absl::Time now);
 
-  // Reports lines that were left out of tenants that have been quiet since; to be called now and
-  // then.
+  // Reports omitted lines of tenants that have been quiet since. Call it now and then.
   void Settle(absl::Time now);
   bool settled() const { return budget_.settled(); }
 

@@ -1,22 +1,22 @@
 // DeferredClose: closes descriptors that clients gave, and connections to them, without waiting.
-// The kernel may take as long over a close as the maker of the descriptor likes: for a connection
-// that lingers, a file of a file system that does not answer, or a socket in whose queue such are.
+// A client can make the close of its descriptor block for as long as it likes: a connection that
+// lingers, a file of a file system that does not answer, or a socket with such ones in its queue.
 //
 // A connection that has descriptors in its queue is handed over to a process that may hang
-// (HelperProcesses), if there is one: these descriptors have never been irisd's own, and this
-// socket is none any more, so their number does not matter.
+// (HelperProcesses), if there is one. Neither those descriptors nor the socket are irisd's then, so
+// their number does not matter.
 //
 // All else is closed on threads: a tenant has one for memory and one for the rest, while there is
 // something to close. There are at most kMaxThreads, and none where the system gives no thread:
 // descriptors without a thread wait for one that has nothing left to do, or for the next call.
 //
 // Each descriptor that waits is one of irisd's. There are two kinds, counted apart:
-// - Memory that was looked at (decision 45). Its close always ends, but may take a while: pages are
-//   freed, or the driver is slow. RoomForMemory says when to wait before more is received.
+// - Inspected memory (decision 45). Its close always ends, but may take a while: pages are freed,
+//   or the driver is slow. RoomForMemory says when to wait before more is received.
 // - All else. Its close may never end. Room says when a tenant has too much of it: take nothing
 //   more from that tenant then.
-// If all tenants together have as many as they may, there is no room for a tenant that has its
-// equal part of them: one that has nothing to close is held up by nobody.
+// If all tenants together have as many as they may, a tenant that has its equal part of them has no
+// room; a tenant without descriptors to close still has.
 //
 // Thread-safe, and never blocks. Threads that hang end with the process: a DeferredClose may be
 // destroyed before they do. Copies share their state.
@@ -66,7 +66,7 @@ class DeferredClose {
   // Without a function, or with null, connections are closed on threads.
   void SetHandOver(HandOver hand_over);
 
-  // Closes memory of the tenant's that was looked at: the close cannot wait for its maker.
+  // Closes inspected memory of the tenant. Such a close never waits for the descriptor's maker.
   void Close(const Party& tenant, Fds fds) {
     Add({/*is_memory=*/true, tenant}, std::move(fds.all), /*are_connections=*/false);
   }
@@ -74,19 +74,19 @@ class DeferredClose {
   void CloseUnknown(const Party& tenant, Fds fds) {
     Add({/*is_memory=*/false, tenant}, std::move(fds.all), /*are_connections=*/false);
   }
-  // Ends a connection of the tenant's at once. The client still reads what was sent to it; what it
-  // has sent is dropped. If that has no descriptors, the socket is also closed at once.
+  // Ends a connection of the tenant at once. The client still reads data sent to it; its own unread
+  // data is dropped. If that has no descriptors, the socket is also closed at once.
   void CloseConnection(const Party& tenant, wire::UniqueFd socket);
 
-  // kResourceExhausted: as many wait as may, without memory; the text says whose, and what to do.
+  // kResourceExhausted if too many wait, memory excluded. The message says whose, and what to do.
   absl::Status Room(const Party& tenant) const;
   bool IsFull(const Party& tenant) const { return !Room(tenant).ok(); }
-  // kResourceExhausted: so much memory of the tenant waits that no more is to be received yet. That
+  // kResourceExhausted if so much memory of the tenant waits that no more may be received yet. That
   // passes, unless the devices' driver hangs.
   absl::Status RoomForMemory(const Party& tenant) const;
 
-  // Returns whether something waits for which no thread could be started; Retry tries again, as do
-  // later closes.
+  // Returns true if descriptors wait for which no thread could be started. Retry and later closes
+  // try again.
   bool needs_thread() const;
   void Retry() { StartThreadFor(std::nullopt); }
 
@@ -133,7 +133,7 @@ class DeferredClose {
   // Returns a queue that is not empty and has no thread.
   static std::optional<Key> NextWithoutThread(const State& state)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mu);
-  // kResourceExhausted: the queue has as many as it may, when `n_waiting` wait in all.
+  // kResourceExhausted if the queue has as many as it may, when `n_waiting` wait in all.
   static absl::Status RoomIn(const State& state, const Key& key, size_t n_waiting,
                              absl::string_view what_they_are)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mu);

@@ -66,7 +66,7 @@ TEST(DeferredCloseTest, AConnectionWithNothingInItIsClosedAtOnce) {
   }
 }
 
-// What the client has sent, and nobody has read, is let go of by the close.
+// The close drops the client's unread data.
 TEST(DeferredCloseTest, AConnectionWithSomethingInItEndsAtOnceAndIsClosedElsewhere) {
   DeferredClose closer;
   int pair[2];
@@ -244,7 +244,7 @@ TEST(DeferredCloseTest, AllTenantsTogetherHaveALimit) {
   EXPECT_TRUE(closer.IsFull(Party{3}));
 }
 
-// What has descriptors in it goes to who may hang; where that fails, to a thread.
+// A connection with descriptors in it goes to a process that may hang, or else to a thread.
 TEST(DeferredCloseTest, AConnectionWithDescriptorsIsHandedOver) {
   DeferredClose closer({}, [](const std::function<void()>&) { return false; });
   bool takes = true;

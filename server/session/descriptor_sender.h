@@ -1,6 +1,6 @@
-// DescriptorSender: sends sessions their descriptors, and what precedes these. It retries sessions
-// that are blocked, and looks which descriptors were received, which makes room for others of their
-// tenants. Not thread-safe: it belongs to the session thread. Borrows the closer.
+// DescriptorSender: sends sessions their descriptors, and the frames before these. It retries
+// blocked sessions, and checks which descriptors were received, which makes room for others of
+// their tenants. Not thread-safe: it belongs to the session thread. Borrows the closer.
 #pragma once
 
 #include <cstdint>
@@ -41,15 +41,15 @@ class DescriptorSender {
                        absl::Span<const int> rpc_socket);
   // Sends what the socket takes now, and tries again later with the rest.
   absl::Status Flush(Session& session);
-  // Tells the client `told`, unless it is OK, and ends the session's connection. Keeps its share
-  // until the client has received everything.
+  // Sends the client the error `told`, unless it is OK, and ends the session's connection. Keeps
+  // its share until the client has received everything.
   void Close(Session& session, const absl::Status& told);
 
   absl::Time deadline() const { return retries_.empty() ? absl::InfiniteFuture() : retry_at_; }
   void RunDeadlines(absl::Time now);
-  // Looks which descriptors were received since the last look, at most 50 times a second.
+  // Checks which descriptors were received since last time, at most 50 times a second.
   void LookForReceived(absl::Time now);
-  // Returns false if LookForReceived is to be called now and then.
+  // Returns false if LookForReceived must still be called now and then.
   bool settled() const { return unread_.empty() && ended_.empty(); }
 
   uint64_t in_flight_of(const Party& tenant) const { return in_flight_.of(tenant); }
@@ -67,9 +67,9 @@ class DescriptorSender {
   };
 
   static Outbox::Socket SocketOf(const Session& session);
-  // Has LookForReceived look at the session, if something is unread.
+  // Has LookForReceived check the session, if something is unread.
   void WatchUnread(Session& session);
-  // Tells the client of the restart, if it needs that. Returns false if its queue is full.
+  // Reports the restart to the client, if it needs that. Returns false if its queue is full.
   absl::StatusOr<bool> Announce(Session& session);
   void RetryLater(Session& session, absl::Time now);
 

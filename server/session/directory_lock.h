@@ -17,9 +17,9 @@ inline constexpr char kLockName[] = "lock";
 // others may have opened is replaced. The lock lasts as long as the descriptor; its holder removes
 // the file before.
 //
-// kAlreadyExists: another process holds it; the message has the pid that it wrote. If that process
-// has ended, this first waits for up to a second for children of it that still hold the lock.
-// kPermissionDenied: the file there is not this user's; the message says what to remove.
+// kAlreadyExists if another process holds it; the message has the pid that it wrote. If that
+// process has ended, this first waits for up to a second for children of it that still hold the
+// lock. kPermissionDenied if the file there is not this user's; the message says what to remove.
 absl::StatusOr<wire::UniqueFd> LockDirectory(const std::string& directory);
 
 }  // namespace iris::server

@@ -130,7 +130,7 @@ TEST_F(DirectoryLockTest, AFileThatOthersMayHaveOpenIsReplaced) {
     const wire::UniqueFd theirs(open(path_.c_str(), O_RDONLY));
     const wire::UniqueFd lock = MustLock();
     EXPECT_EQ(Look().st_mode & 07777, 0600u);
-    // What they hold is not what the next irisd asks for.
+    // Their locks are not the one for which the next irisd asks.
     EXPECT_EQ(flock(theirs.get(), LOCK_SH | LOCK_NB), 0);
     Refusal(StatusCode::kAlreadyExists);
     unlink(path_.c_str());

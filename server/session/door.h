@@ -1,7 +1,7 @@
-// Door: takes connections on both sockets, says who is there, and admits or refuses them. It has
-// the connections on irisd.sock, whose calls a worker relays; a client of session.sock begins a
-// handshake. Not thread-safe, except n_refused: it belongs to the session thread. Borrows what its
-// setup names.
+// Door: accepts connections on both sockets, identifies their clients, and admits or refuses them.
+// It has the connections on irisd.sock, whose calls a worker relays; a client of session.sock
+// begins a handshake. Not thread-safe, except n_refused: it belongs to the session thread. Borrows
+// what its setup names.
 #pragma once
 
 #include <atomic>
@@ -34,9 +34,9 @@ class Door {
     RpcHost* host = nullptr;
     DeferredClose* closer = nullptr;
     ConnectionLog* log = nullptr;
-    // Runs before a client is looked at, on behalf of nobody.
+    // Runs before a client is identified, when memory is charged to no account.
     std::function<void()> prepare;
-    // Begins a handshake. Takes *peer and the socket only on success; an error is for the client.
+    // Begins a handshake. Takes `*peer` and the socket only on success; the client gets an error.
     std::function<absl::Status(Peer* peer, wire::UniqueFd* socket)> begin;
   };
   explicit Door(Setup setup);
@@ -64,9 +64,9 @@ class Door {
   };
 
   void Take(wire::UniqueFd socket, bool admin);
-  // Takes the socket only on success. Otherwise the status is for the client.
+  // Takes the socket only on success. The client gets an error.
   absl::Status AddAdmin(const Peer& peer, wire::UniqueFd* socket);
-  // For a client whose party is unknown.
+  // Refuses a client whose party is unknown.
   void Refuse(wire::UniqueFd socket, const absl::Status& reason);
   void Refuse(wire::UniqueFd socket, const Party& tenant, const CallerInfo& caller,
               const absl::Status& reason);

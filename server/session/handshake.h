@@ -4,8 +4,7 @@
 //   a client whose pidfd the kernel gave    kHello -> open
 //   any other client                        kHello -> challenge; kChallengeReply -> open
 //
-// Anything else refuses the client, with the reason that it is told. After the end nothing more may
-// go in.
+// Anything else refuses the client, which gets the reason. OnFrame is not called after the end.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +18,9 @@
 
 namespace iris::server {
 
-// Checks a frame of the handshake, or of an open session. kPermissionDenied: another process than
-// `pid` sent it. kInvalidArgument: it brings descriptors (a kCall may bring one), or its type is
-// not legal now.
+// Checks a frame of the handshake, or of an open session. kPermissionDenied if another process than
+// `pid` sent it. kInvalidArgument if it brings descriptors (a kCall may bring one), or if its type
+// is not legal now.
 absl::Status CheckFrame(const wire::Frame& frame, int64_t pid,
                         std::initializer_list<wire::FrameType> legal);
 
@@ -35,8 +34,8 @@ class Handshake {
 
   struct Start {
     int64_t pid = 0;  // of the process that connected, as the kernel says
-    // The pidfd came with the connection. Otherwise it was opened by number before this machine was
-    // made, and the client proves, by sending the nonce back, that the number is still its own.
+    // True if the pidfd came with the connection. Otherwise it was opened by number earlier, and
+    // the client proves, by sending the nonce back, that the number is still its own.
     bool attested = false;
     wire::NoncePayload nonce;  // random; ignored if attested
     absl::Time now;
@@ -44,17 +43,17 @@ class Handshake {
   };
   explicit Handshake(const Start& start) : start_(start) {}
 
-  // An error refuses the client: the caller sends it the error, and hangs up.
+  // An error refuses the client: the caller sends the error, and hangs up.
   absl::StatusOr<Step> OnFrame(const wire::Frame& frame);
   const wire::NoncePayload& nonce() const { return start_.nonce; }
 
-  // Return when the client is to be refused, and the error then.
+  // Return the time at which to refuse the client, and the error for it.
   absl::Time deadline() const { return start_.now + start_.timeout; }
   absl::Status OnDeadline() const;
 
-  // Valid once it has opened: the client calls by frames, and needs no gRPC socket.
+  // Valid once it has opened: true if the client calls by frames, and needs no gRPC socket.
   bool calls_by_frames() const { return calls_by_frames_; }
-  // Valid once it has opened: the client knows kRestarted, so its session can outlive this irisd.
+  // Valid once it has opened: true if the client knows kRestarted, and can outlive this irisd.
   bool outlives_irisd() const { return outlives_irisd_; }
 
  private:
@@ -67,8 +66,8 @@ class Handshake {
   bool outlives_irisd_ = false;
 };
 
-// Return the payload for a client whose session opens, and for one with which another irisd goes
-// on. Texts that are too long are cut.
+// Return the payload for a client whose session opens, and for one with which another irisd
+// continues. Texts that are too long are cut.
 wire::WelcomePayload MakeWelcome(uint64_t session_id, uint64_t daemon_id, std::string_view backend);
 wire::RestartedPayload MakeRestarted(uint64_t generation);
 

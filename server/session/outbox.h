@@ -1,9 +1,9 @@
-// Outbox: the descriptors on their way to one session. It queues them, keeps at most
+// Outbox: the descriptors on their way to one session. It queues them, and keeps at most
 // kDescriptorWindow in flight, and no more than the share of the session's tenant (InFlight). Not
 // thread-safe; it owns the queue, and sends through functions that its owner gives.
 //
-// A client acknowledges descriptors, but its word is not enough: a descriptor counts as received
-// when the kernel says that nothing which was sent is unread.
+// A client's acknowledgement of a descriptor is not enough: a descriptor counts as received once
+// the kernel says that nothing sent is unread.
 #pragma once
 
 #include <algorithm>
@@ -25,8 +25,8 @@
 
 namespace iris::server {
 
-// Returns whether the peer has received everything that was sent on this socket, or has thrown it
-// away by closing. The kernel says so: no peer can claim it.
+// Returns true if the peer has received everything that was sent on this socket, or has thrown it
+// away by closing. The kernel says so: no peer can fake it.
 bool AllReceived(int socket);
 
 // A descriptor for a session. It is opened when it is sent, so a queue costs no descriptors.
@@ -37,7 +37,7 @@ struct OutgoingDescriptor {
 
 class Outbox {
  public:
-  // The session's socket. Its functions are called only during a call of the Outbox.
+  // Accesses the session's socket. Its functions are called only during a call of the Outbox.
   struct Socket {
     // Sends one frame with descriptors, which are borrowed. As wire::SendFrame.
     std::function<absl::Status(const wire::DescriptorsPayload& payload, absl::Span<const int>)>
@@ -52,24 +52,24 @@ class Outbox {
   // `share` counts what this outbox has in flight.
   explicit Outbox(InFlight::Hold share) : share_(std::move(share)) {}
 
-  // kResourceExhausted: the queue would be longer than kMaxQueued; it is unchanged.
+  // kResourceExhausted if the queue would be longer than kMaxQueued; it is unchanged then.
   absl::Status Queue(std::vector<OutgoingDescriptor> descriptors);
 
-  // Notes that the client says that it has received `count` more. kInvalidArgument: fewer are on
-  // their way.
+  // Counts the client's acknowledgement of `count` more. kInvalidArgument if fewer are on their
+  // way.
   absl::Status Acknowledge(uint32_t count);
 
-  // Say whether a descriptor that does not come from the queue may be sent, and that it was. The
-  // client acknowledges it like the others, except the one of kWelcome.
+  // HasRoom returns true if a descriptor from outside the queue may be sent, and CountSent counts
+  // it. The client acknowledges it like the others, except the one of kWelcome.
   bool HasRoom() const { return n_in_flight() < wire::kDescriptorWindow && share_.Room() > 0; }
   void CountSent() {
     ++n_unacknowledged_;
     share_.Add(1);
   }
   void CountWelcome() { share_.Add(1); }
-  // Counts the most that an earlier irisd may have sent, while something is unread.
+  // Assumes the most that an earlier irisd may have sent, until nothing is unread.
   void CountEarlier() { share_.Add(wire::kDescriptorWindow); }
-  // Looks whether everything sent was received. Returns true if that made room in the share.
+  // Checks whether everything sent was received. Returns true if that made room in the share.
   bool Look(const Socket& socket);
 
   enum class Flushed {
@@ -80,7 +80,7 @@ class Outbox {
   };
   // Sends what fits. A peer that is gone is no error here: its hang-up is on its way. Any other
   // failure of `send`, or of opening a descriptor, is returned, and the descriptor stays queued.
-  // kResourceExhausted: it was blocked for `patience`; the text says by what.
+  // kResourceExhausted if the outbox was blocked for `patience`; the message names the cause.
   absl::StatusOr<Flushed> Flush(const Socket& socket, absl::Time now, absl::Duration patience);
 
   // Empties the queue, and returns the share, since descriptors in flight outlive the session.

@@ -27,7 +27,7 @@ AdmissionLimits Limits() {
   return limits;
 }
 
-// What stands for the session's socket: takes `room` frames, then answers as it was told.
+// Stands for the session's socket: takes `room` frames, then gives the answers that the test sets.
 class FakeSocket {
  public:
   Outbox::Socket socket() {
@@ -53,7 +53,7 @@ class FakeSocket {
     room_ = room;
     full_ = std::move(full);
   }
-  // What the kernel says of what was sent.
+  // Sets the kernel's answer about received data.
   void set_all_received(bool all_received) { all_received_ = all_received; }
   const std::vector<uint32_t>& frame_sizes() const { return frame_sizes_; }
   const std::vector<uint64_t>& segments() const { return segments_; }

@@ -22,8 +22,8 @@ class PartyFinder {
   PartyFinder();
 
   // Returns the party of a process of the user `uid`. `pidfd` is of the process that has this pid,
-  // or had it: Find notices that the pid belongs to another process now. kAborted: the process has
-  // ended.
+  // or had it: Find detects that the pid belongs to another process now. kAborted if the process
+  // has ended.
   absl::StatusOr<Party> Find(int64_t pid, uint32_t uid, int pidfd) const;
 
   bool IsOperator(const Party& party) const { return party.IsOperator(own_uid_); }

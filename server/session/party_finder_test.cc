@@ -84,7 +84,7 @@ class ContainerTest : public ::testing::Test {
   }
 };
 
-// Also user namespaces, which everybody can make, but where the machine forbids it.
+// Also tests user namespaces, which any user can make, unless the machine forbids it.
 class UserNamespaceTest : public ContainerTest {
  protected:
   void SetUp() override {
@@ -163,8 +163,7 @@ TEST_F(UserNamespaceTest, NamespacesThatAUserMadeForHimselfGiveHimNoFurtherShare
       0, [] { return BecomeStranger() && unshare(CLONE_NEWUSER | CLONE_NEWPID) == 0; });
   ASSERT_TRUE(child.valid());
   EXPECT_EQ(Find(child, kStranger), (Party{kStranger}));
-  // Of another user of that namespace: he has no access to what is the maker's, and no share
-  // beside it.
+  // Another user of that namespace has no access to the maker's things, and no share of his own.
   const Party sub = Find(child, 165536);
   EXPECT_EQ(sub, (Party{165536, 0, kStranger}));
   EXPECT_EQ(sub.Account(), (Party{kStranger}));

@@ -21,28 +21,28 @@ enum class Attestation {
   kNonce,  // always pidfd_open and a nonce: for tests, and where SO_PEERPIDFD misbehaves
 };
 
-// Returns what `wanted` means on this kernel: "peerpidfd" or "nonce".
+// Returns the attestation that `wanted` selects on this kernel: "peerpidfd" or "nonce".
 std::string AttestationInUse(Attestation wanted);
 
 // Returns pid, uid and gid of the process that connected `socket`, without process_start.
-// kPermissionDenied: the kernel does not tell (the peer is in another pid namespace).
+// kPermissionDenied if the kernel does not say (the peer is in another pid namespace).
 absl::StatusOr<CallerInfo> PeerCaller(int socket);
 
-// Returns the pidfd of the process that connected `socket`, from the kernel. kUnimplemented: it
-// cannot say (Linux < 6.5).
+// Returns the pidfd of the process that connected `socket`, from the kernel. kUnimplemented if the
+// kernel cannot say (Linux < 6.5).
 absl::StatusOr<wire::UniqueFd> PeerPidfd(int socket);
 
 // Returns a pidfd of the process that has this pid now, which proves nothing until the nonce has
 // come back.
 absl::StatusOr<wire::UniqueFd> OpenPidfd(int64_t pid);
 
-// Calls PeerPidfd and sets *attested where `wanted` and the kernel allow it, else OpenPidfd.
+// Calls PeerPidfd and sets `*attested` if `wanted` and the kernel allow it, else OpenPidfd.
 absl::StatusOr<wire::UniqueFd> PidfdOf(int socket, Attestation wanted, int64_t pid, bool* attested);
 
 bool ProcessHasEnded(int pidfd);
 
-// Returns the start time of a process in clock ticks since boot, from /proc/PID/stat. Check
-// ProcessHasEnded afterwards: a live pidfd says that the number was still the same process.
+// Returns the start time of a process in clock ticks since boot, from /proc/PID/stat. Call
+// ProcessHasEnded afterwards: if the pidfd is still live, the number was still the same process.
 absl::StatusOr<uint64_t> ProcessStart(int64_t pid);
 
 absl::Duration ProcessAge(uint64_t start);
@@ -52,13 +52,13 @@ struct Peer {
   Applicant applicant;
   std::shared_ptr<Account> account;  // the applicant's; filled in by the Door
   wire::UniqueFd pidfd;
-  // The pidfd came with the connection. Otherwise it is of the process that has the pid now, and
-  // the client has yet to prove that it is that one.
+  // True if the pidfd came with the connection. Otherwise the pidfd is of the process that has the
+  // pid now, and the client has yet to prove that it is that one.
   bool attested = false;
 };
 
-// kPermissionDenied: the process is in another PID namespace, and not below irisd's. kAborted: it
-// has ended.
+// kPermissionDenied if the process is in another PID namespace that is not below irisd's. kAborted
+// if it has ended.
 absl::StatusOr<Peer> IdentifyPeer(int socket, Attestation attestation, const PartyFinder& parties);
 
 }  // namespace iris::server

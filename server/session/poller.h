@@ -18,7 +18,7 @@ namespace iris::server {
 
 class Poller {
  public:
-  // `events` as epoll reports them. A handler may destroy what it watches.
+  // `events` are those that epoll reports. A handler may destroy what it watches.
   using Handler = std::function<void(uint32_t events)>;
 
   // Owns a descriptor that is watched. Its destructor ends the watching, then closes: closing alone
@@ -61,11 +61,11 @@ class Poller {
   // Takes the descriptor from *fd only on success. `events` as for epoll_ctl.
   absl::StatusOr<Watched> Watch(wire::UniqueFd* fd, uint32_t events, Handler handler);
 
-  // Waits until something happens, `timeout` is over (InfiniteDuration: never), or Wake was called,
-  // then runs the handlers. Runs none of a descriptor that an earlier handler has released.
+  // Waits until something happens, `timeout` is over (never if it is InfiniteDuration), or Wake was
+  // called, then runs the handlers. Runs none of a descriptor that an earlier handler has released.
   void Wait(absl::Duration timeout);
 
-  // Ends the wait under way, or the next one. Any thread.
+  // Ends the wait under way, or the next one. Any thread may call it.
   void Wake();
 
  private:

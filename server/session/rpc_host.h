@@ -1,6 +1,6 @@
-// RpcHost: irisd's other processes, as the session side uses them: workers, which serve gRPC, and
-// the one that looks at descriptors before irisd receives them. RpcSocket holds a connection of it.
-// Both belong to the session thread, as all that is called here.
+// RpcHost: the session side's interface to irisd's other processes: workers, which serve gRPC, and
+// helpers, which inspect descriptors before irisd receives them. RpcSocket holds one connection to
+// a worker. Both belong to the session thread, and so do all calls here.
 #pragma once
 
 #include <cstdint>
@@ -19,12 +19,12 @@
 
 namespace iris::server {
 
-// The other end of a connection, which stays the same as long as the connection lasts.
+// Identifies the other end of a connection. It does not change while the connection lasts.
 struct RpcPeer {
   Party tenant;
-  SessionId session;  // zero: a connection of irisd.sock
+  SessionId session;  // zero for a connection of irisd.sock
   CallerInfo caller;
-  std::shared_ptr<Account> account;  // of the tenant; null: nothing is counted
+  std::shared_ptr<Account> account;  // the tenant's; null if nothing is counted
 };
 
 class RpcHost {
@@ -33,9 +33,9 @@ class RpcHost {
 
   // Serves gRPC on a connected socket: calls on it are the peer's. Returns the connection's number,
   // which is never reused. `closed` runs when the connection has ended by itself, or with the
-  // worker that served it: once, later, and not after Disconnect. kResourceExhausted,
-  // kUnavailable: it cannot be served; the text says why. Takes the socket only on success: the
-  // owner closes it, which may take long.
+  // worker that served it: once, later, and not after Disconnect. kResourceExhausted or
+  // kUnavailable if it cannot be served; the message says why. Takes the socket only on success:
+  // the owner closes it, which may take long.
   virtual absl::StatusOr<uint64_t> Connect(wire::UniqueFd* socket, const RpcPeer& peer,
                                            std::function<void()> closed) = 0;
   // Ends the connection and cancels its calls. No-op for one that has ended.
@@ -44,7 +44,7 @@ class RpcHost {
   // Starts an inspection of the descriptors in the next packet of a session's socket, and returns
   // its number. `answer` runs once, later, unless Forget comes first; the socket is borrowed until
   // then. The answer is OK if no descriptor can make its receiver wait; otherwise the packet must
-  // not be received, and the text says why.
+  // not be received, and the message says why.
   virtual uint64_t Look(int socket, const Party& tenant,
                         std::function<void(const absl::Status&)> answer) = 0;
   // Drops the answer of an inspection. No-op for one that has been answered.

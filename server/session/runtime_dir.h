@@ -24,12 +24,12 @@ struct RuntimeDirOptions {
   std::optional<gid_t> socket_group;  // owner group of both sockets; default: irisd's own
 };
 
-// /run/iris for root, else $XDG_RUNTIME_DIR/iris. kFailedPrecondition, saying what to do, if there
-// is neither.
+// Returns /run/iris for root, else $XDG_RUNTIME_DIR/iris, or kFailedPrecondition, with advice, if
+// there is neither.
 absl::StatusOr<std::string> DefaultRuntimeDir();
 
 // Makes the directory (not its parents), or checks the one that is there: kPermissionDenied if
-// others could replace its files, as RuntimeDir::Create says. Returns whether it was made.
+// others could replace its files, as RuntimeDir::Create says. Returns true if it was made.
 absl::StatusOr<bool> MakeRuntimeDirectory(const std::string& path);
 
 class RuntimeDir {
@@ -42,18 +42,18 @@ class RuntimeDir {
 
   struct Listener {
     wire::UniqueFd fd;
-    bool made = false;  // it is a new one; else the earlier irisd's
+    bool made = false;  // false: the earlier irisd's
   };
 
   // Makes the directory (not its parents), takes its lock, and opens both sockets for listening,
-  // the session socket with SO_PASSCRED. kAlreadyExists: another irisd serves it; the message has
-  // its pid. kInvalidArgument: the path is too long or relative. kPermissionDenied,
-  // kResourceExhausted: the directory cannot be written, others could replace its files (all
-  // others, another group than irisd's own, an owner who is neither irisd nor root), or its lock is
-  // another user's.
+  // the session socket with SO_PASSCRED. kAlreadyExists if another irisd serves it; the message has
+  // its pid. kInvalidArgument if the path is too long or relative. kPermissionDenied or
+  // kResourceExhausted if the directory cannot be written, if others could replace its files (all
+  // others, another group than irisd's own, an owner who is neither irisd nor root), or if its lock
+  // is another user's.
   //
-  // Sockets of `earlier` are used instead of new ones, if they are such, and are still in place.
-  // `leave`: all stays for the next irisd when this is destroyed, or cannot be made.
+  // Sockets of `earlier` are used instead of new ones if they are listening, and still in place.
+  // With `leave`, all stays for the next irisd when this is destroyed, or cannot be made.
   static absl::StatusOr<std::unique_ptr<RuntimeDir>> Create(const RuntimeDirOptions& options,
                                                             Listeners earlier = {},
                                                             bool leave = false);

@@ -210,7 +210,7 @@ TEST_F(RuntimeDirTest, RefusesADirectoryThatAnotherGroupCanWrite) {
   ExpectRefused(StatusCode::kPermissionDenied, "writable by group 4242");
   ExpectRefused(StatusCode::kPermissionDenied, absl::StrCat("chmod go-w ", options_.path));
   EXPECT_TRUE(fs::is_empty(options_.path));
-  // What that group may only read is fine.
+  // A group that may only read is fine.
   fs::permissions(options_.path, fs::perms::group_write, fs::perm_options::remove);
   EXPECT_NE(MustCreate(), nullptr);
 }

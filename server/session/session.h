@@ -1,4 +1,4 @@
-// Session: what irisd has of one session, or of a handshake that may become one. Data of the
+// Session: the data of one session, or of a handshake that may become one. It belongs to the
 // session thread.
 #pragma once
 
@@ -33,11 +33,11 @@ struct Session {
   std::optional<SessionRpc> rpc;        // from open until the hang-up
   std::shared_ptr<SessionCalls> calls;  // from open until the hang-up
   Outbox outbox;
-  uint64_t look = 0;                     // the look at the next packet whose answer is awaited
-  bool looked = false;                   // the next packet may be received
+  uint64_t look = 0;    // the inspection of the next packet whose answer is awaited
+  bool looked = false;  // the next packet may be received
   bool retries = false, unread = false;  // it is in the lists of the DescriptorSender
-  // Another irisd had the session: frames are dropped until the client has seen this generation.
-  // 0: the client has, or there was none.
+  // If another irisd had the session, frames are dropped until the client has seen this generation.
+  // 0 if the client has, or if there was none.
   uint64_t awaits = 0;
   bool announced = true;  // the client was sent kRestarted, if it needs that
 };

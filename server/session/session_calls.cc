@@ -83,8 +83,6 @@ void SessionCalls::Close() {
   for (const auto& call : cancelled) call->OnCancel();
 }
 
-// Reading.
-
 absl::Status SessionCalls::OnFrame(const wire::Frame& frame) {
   if (frame.type == wire::FrameType::kCall) return OnCall(frame);
   const absl::StatusOr<wire::CallNumberPayload> number = frame.As<wire::CallNumberPayload>();
@@ -201,8 +199,6 @@ void SessionCalls::Refuse(uint64_t call, const absl::Status& why) {
   absl::MutexLock lock(&mu_);
   if (!closed_) Queue({.call = call, .failure = why});
 }
-
-// Writing.
 
 void SessionCalls::OnWritable() {
   absl::MutexLock lock(&mu_);

@@ -1,10 +1,10 @@
 // SessionCalls: the calls that one session makes by frames of its own socket, and their answers.
-// Frames are hostile until they are checked: breaking a rule of proto/wire/frame.h is an error,
-// with which the owner ends the session.
+// Frames are hostile until they are checked: if one breaks a rule of proto/wire/frame.h, a function
+// returns an error, with which the owner ends the session.
 //
 // Two kinds of threads call it: the session thread, which owns it and hands it frames; and threads
-// that answer calls, which write without waiting for the session thread. Shared by its owner and by
-// the calls under way. It borrows the socket until Close.
+// that answer calls, which write without waiting for the session thread. Its owner and the calls
+// under way share it. It borrows the socket until Close.
 //
 // It stops reading from a client that does not read its answers, once kMaxWaitingBytes wait. The
 // session ends when more waits for its tenant than the tenant's share.
@@ -33,7 +33,7 @@ namespace iris::server {
 
 class SessionCalls : public std::enable_shared_from_this<SessionCalls> {
  public:
-  // Beyond this, no more is read from the client.
+  // Beyond this, SessionCalls reads no more from the client.
   static constexpr size_t kMaxWaitingBytes = 256 << 10;
 
   // `socket` is the session's, watched for EPOLLIN and EPOLLRDHUP. `end` ends the session, later;
@@ -43,24 +43,24 @@ class SessionCalls : public std::enable_shared_from_this<SessionCalls> {
     RpcPeer peer;  // with an account
     const ServeCall* serve = nullptr;
     std::function<void(const absl::Status&)> end;
-    // Closes a descriptor that the client gave; any thread, also after the session.
+    // Closes a descriptor that the client gave. Any thread calls it, also after the session.
     std::function<void(wire::UniqueFd)> close;
   };
   static std::shared_ptr<SessionCalls> Create(Setup setup);
   ~SessionCalls();
 
-  // The session thread.
+  // Only the session thread calls these.
 
-  // Handles a kCall, kCancelCall or kTaken. kInvalidArgument: the client broke a rule.
+  // Handles a kCall, kCancelCall or kTaken. kInvalidArgument if the client broke a rule.
   absl::Status OnFrame(const wire::Frame& frame) ABSL_LOCKS_EXCLUDED(mu_);
-  // The socket may take more.
+  // Call it when the socket may take more.
   void OnWritable() ABSL_LOCKS_EXCLUDED(mu_);
-  // Sets whether the socket is left unread, whatever is in it.
+  // If `held`, leaves the socket unread, whatever is in it.
   void SetHeld(bool held) ABSL_LOCKS_EXCLUDED(mu_);
   // Cancels every call, and forgets the socket. Idempotent.
   void Close() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Any thread, for repliers.
+  // Any thread may call these, to reply.
   void Send(uint64_t call, LinkPayload message) ABSL_LOCKS_EXCLUDED(mu_);
   void Finish(uint64_t call, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -87,7 +87,7 @@ class SessionCalls : public std::enable_shared_from_this<SessionCalls> {
   explicit SessionCalls(Setup setup) : setup_(std::move(setup)) {}
   CallShare& share() const { return setup_.peer.account->calls; }
 
-  // The session thread.
+  // Only the session thread calls these.
   absl::Status OnCall(const wire::Frame& frame) ABSL_LOCKS_EXCLUDED(mu_);
   // Passes a checked call to the service. An error refuses the call, and not the client.
   absl::Status Begin(const wire::CallPayload& header, std::string_view request,
@@ -95,8 +95,7 @@ class SessionCalls : public std::enable_shared_from_this<SessionCalls> {
   absl::Status OnCancelOrTaken(uint64_t call, bool taken) ABSL_LOCKS_EXCLUDED(mu_);
   void Refuse(uint64_t call, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Any thread.
-  // Puts an answer after the others, and flushes.
+  // Any thread may call these. Queue puts an answer after the others, and flushes.
   void Queue(Item item) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Pop() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Writes what the socket takes, and sets the events that are watched.
@@ -118,7 +117,7 @@ class SessionCalls : public std::enable_shared_from_this<SessionCalls> {
 };
 
 // Reads a request that came as a descriptor: a memfd of `bytes` bytes, sealed against writing and
-// shrinking, so that reading it neither waits nor changes. kInvalidArgument: it is no such memfd.
+// shrinking, so that reading it neither waits nor changes. kInvalidArgument if it is no such memfd.
 absl::StatusOr<std::string> ReadSealed(int fd, size_t bytes);
 
 }  // namespace iris::server

@@ -117,7 +117,7 @@ class SessionCallsTest : public ::testing::Test {
     asked_[i]->call.reply->Finish(absl::OkStatus());
   }
 
-  // What the client has received since it last looked: each call's messages, and its end.
+  // The messages that the client has received for a call since last time, and the call's end.
   struct Got {
     std::vector<std::string> messages;
     std::string partial;
@@ -443,7 +443,7 @@ TEST_F(SessionCallsTest, AnswersComeFromOtherThreadsWhileItCloses) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// Random frames: none of them crashes, waits, or leaves anything behind.
+// No random frame crashes, waits, or leaves anything allocated.
 TEST_F(SessionCallsTest, RandomFramesAreErrorsOrCalls) {
   std::mt19937_64 random(4);
   for (int i = 0; i < 20'000; ++i) {

@@ -21,7 +21,7 @@ using Flushed = Outbox::Flushed;
 
 constexpr absl::Duration kInterval = absl::Milliseconds(wire::kRpcSocketIntervalMs);
 
-// Serves nothing, but notes what it was given.
+// Serves nothing, but records its arguments.
 class FakeHost : public RpcHost {
  public:
   absl::StatusOr<uint64_t> Connect(wire::UniqueFd* socket, const RpcPeer& peer,
@@ -70,7 +70,7 @@ class SessionRpcTest : public ::testing::Test {
     ASSERT_TRUE(rpc_->Ask(Request()).ok());
     EXPECT_EQ(Flush().value(), Flushed::kIdle);
   }
-  // Whether what `fd` was the other end of is closed.
+  // Returns true if the other end of `fd` is closed.
   static bool HungUp(const wire::UniqueFd& fd) {
     char byte;
     return recv(fd.get(), &byte, 1, MSG_DONTWAIT) == 0;

@@ -170,8 +170,6 @@ DoorUse SessionServer::LimitsOfAll() const {
           .descriptors_in_flight = limits.max_in_flight};
 }
 
-// The thread.
-
 void SessionServer::Run() {
   if (options_.heartbeat_every > absl::ZeroDuration()) heartbeat_at_ = SteadyNow();
   while (true) {
@@ -256,8 +254,6 @@ void SessionServer::CloseAll() {
   sender_.Clear();
   door_.Clear();
 }
-
-// Sessions begin.
 
 absl::Status SessionServer::Begin(Peer* peer, wire::UniqueFd* socket) {
   const absl::Status closes = closer_.Room(peer->applicant.tenant);
@@ -366,8 +362,6 @@ void SessionServer::MakeOpen(Session& session, InFlight::Hold share) {
          closer.Close(tenant, std::move(fd));
        }});
 }
-
-// Frames.
 
 void SessionServer::OnSocket(Session& session, uint32_t events) {
   const uint64_t key = session.key;
@@ -484,8 +478,6 @@ absl::Status SessionServer::OnRestartSeen(Session& session, const wire::Frame& f
   return absl::OkStatus();
 }
 
-// Sessions end.
-
 void SessionServer::EndIfFailed(Session& session, const absl::Status& status) {
   if (!status.ok()) HangUp(session, status, std::string(status.message()));
 }
@@ -544,8 +536,6 @@ Session* SessionServer::FindOpen(SessionId id) {
   Session* const session = it == key_by_id_.end() ? nullptr : FindKey(it->second);
   return session != nullptr && session->state == State::kOpen ? session : nullptr;
 }
-
-// Sessions outlive their irisd.
 
 void SessionServer::Keep(const Session& session) {
   if (options_.keeper == nullptr) return;

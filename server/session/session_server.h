@@ -4,7 +4,7 @@
 // thread blocks: a slow, silent or hostile client delays only itself. Borrows the daemon and the
 // logger.
 //
-// The Door lets clients in, Handshake decides what a new one is told, and the DescriptorSender
+// The Door lets clients in, a Handshake opens a session for a new one, and the DescriptorSender
 // sends descriptors. SessionCalls are the calls that a client makes by frames; SessionRpc is the
 // socket that a worker serves (RpcHost) for a client that speaks gRPC.
 //
@@ -49,16 +49,16 @@ namespace iris::server {
 struct SessionOptions {
   Attestation attestation = Attestation::kAuto;
   absl::Duration handshake_timeout = absl::Seconds(5);
-  // A session whose descriptors cannot be sent for so long is ended.
+  // A session is ended if its descriptors cannot be sent for this long.
   absl::Duration send_timeout = absl::Seconds(30);
   AdmissionLimits limits;
-  // Clients know irisd by this number; 0: a new one.
+  // Clients know irisd by this number. If it is 0, the server chooses a new one.
   uint64_t daemon_id = 0;
   // Counts the irisds that have had these sessions.
   uint64_t generation = 1;
   // Keeps the sockets of sessions for the next irisd, unless it is null. Outlives the server.
   DescriptorKeeper* keeper = nullptr;
-  // Runs on the server's thread at this interval. Zero: never.
+  // `heartbeat` runs on the server's thread at this interval, or never if that is zero.
   absl::Duration heartbeat_every;
   std::function<void()> heartbeat;
 };
@@ -76,13 +76,13 @@ class SessionServer : public SessionOutput {
   // Stops.
   ~SessionServer() override;
 
-  // Takes out of `sockets` those that are no connection of the client of their session, and has
-  // them kept no longer. Once, before Daemon::Keep, to which they are then lost.
+  // Removes from `sockets` those that are not connected to their session's client, and stops
+  // keeping them. Call it once, before Daemon::Keep, which then takes their sessions for lost.
   void DropForeign(std::map<SessionId, wire::UniqueFd>* sockets);
-  // Goes on with sessions of an earlier irisd, as the daemon's machine has them, and takes the
-  // sockets that were kept for these out of `sockets`. Once, before Start, with this as the
-  // daemon's output. On an error this process lacks something that it needs to go on with a
-  // session. The client is told nothing: the next irisd may have the session.
+  // Continues sessions of an earlier irisd, as the daemon's machine has them, and takes their kept
+  // sockets out of `sockets`. Call it once, before Start, with this as the daemon's output. It
+  // fails if this process lacks something that it needs to continue a session. The client gets no
+  // report then: the next irisd may have the session.
   absl::Status Restore(std::map<SessionId, wire::UniqueFd>* sockets);
   // Returns a function that closes descriptors of clients and never waits. It may outlive the
   // server.
@@ -93,28 +93,28 @@ class SessionServer : public SessionOutput {
   }
   // Returns a number that is not zero and that nobody can guess.
   static uint64_t RandomNumber();
-  // Starts the thread. Once.
+  // Starts the thread. Call it once.
   void Start();
-  // Ends the thread; closes every socket, and tells every client. Idempotent.
+  // Ends the thread, closes every socket, and notifies every client. Idempotent.
   void Stop();
 
   // Changes how many sessions, handshakes and connections on irisd.sock there may be, a moment
-  // later; the other limits stay as at the start. Any thread.
+  // later; the other limits stay as at the start. Any thread may call it.
   void SetLimits(const AdmissionLimits& limits) ABSL_LOCKS_EXCLUDED(inbox_mu_);
 
-  // SessionOutput. Any thread; they only queue.
+  // SessionOutput. Any thread may call these; they only queue.
   void SendDescriptors(SessionId id, std::vector<OutgoingDescriptor> descriptors) override
       ABSL_LOCKS_EXCLUDED(inbox_mu_);
   void EndSession(SessionId id, const absl::Status& reason) override ABSL_LOCKS_EXCLUDED(inbox_mu_);
   void ReleaseSession(SessionId id) override ABSL_LOCKS_EXCLUDED(inbox_mu_);
 
-  // Return what a tenant has, and what it and all together may have. On the server's thread, which
-  // answers calls.
+  // Return the use of one tenant, its limits, and the limits of all tenants together. Only the
+  // server's thread, which answers calls, may call these.
   DoorUse UseOf(const Account& account) const;
   DoorUse LimitsOfOne() const;
   DoorUse LimitsOfAll() const;
 
-  // Since start. Any thread.
+  // Count since the start. Any thread may call them.
   uint64_t sessions_total() const { return sessions_total_.load(std::memory_order_relaxed); }
   uint64_t sessions_refused() const { return door_.n_refused(); }
   // Counts descriptors of clients that wait to be closed.
@@ -142,19 +142,19 @@ class SessionServer : public SessionOutput {
   SessionServer(const SessionOptions& options, std::unique_ptr<Poller> poller, Daemon* daemon,
                 const MakeHost& make_host, ServeCall serve, const Logger* logger);
 
-  // `start` is the start of the process that has the session's pid now; 0: none has. Returns false
-  // if the session's process is gone.
+  // `start` is the start of the process that has the session's pid now, or 0 if none has. Returns
+  // false if the session's process is gone.
   absl::StatusOr<bool> RestoreOne(const SessionSnapshot& from, uint64_t start,
                                   wire::UniqueFd socket);
-  // Has the socket kept, or kept no longer.
+  // Keep the session's socket for the next irisd, or stop keeping it.
   void Keep(const Session& session);
   void ForgetKept(const Session& session);
   // Runs `command` on the thread.
   void Post(Command command) ABSL_LOCKS_EXCLUDED(inbox_mu_);
 
-  // The thread.
+  // The server's thread runs these functions, and all below.
   void Run();
-  // Runs those that were posted. Returns false if the server is to stop.
+  // Runs posted commands. Returns false if the server is to stop.
   bool RunCommands() ABSL_LOCKS_EXCLUDED(inbox_mu_);
   absl::Duration UntilNextDeadline() const;
   void RunDeadlines();
@@ -169,20 +169,20 @@ class SessionServer : public SessionOutput {
   absl::Status WatchProcess(Session& session, wire::UniqueFd* pidfd);
 
   void OnSocket(Session& session, uint32_t events);
-  // Returns whether the next packet may be received now. If it brings descriptors, another process
-  // looks at them first. `closed`: nothing more can come than what is there. If it returns false,
-  // the session may have ended.
+  // Returns true if the next packet may be received now. If it brings descriptors, another process
+  // inspects them first. `closed` says that nothing more can come. After false, the session may
+  // have ended.
   bool MayReceive(Session& session, bool closed);
   void OnLooked(uint64_t key, const absl::Status& status);
-  // Not OK if the client broke the protocol, or could not be served.
+  // Returns an error if the client broke the protocol, or could not be served.
   absl::Status OnFrame(Session& session, const wire::Frame& frame);
   absl::Status OnRestartSeen(Session& session, const wire::Frame& frame);
   // Ends the handshake.
   absl::Status Open(Session& session);
-  // Makes an attested session of it.
+  // Makes an open session of an attested client.
   void MakeOpen(Session& session, InFlight::Hold share);
 
-  // Ends what the client sees of the session; `told` (if not OK) is sent first. May destroy
+  // Ends the client's side of the session, after sending it `told` if that is not OK. May destroy
   // `session`.
   void HangUp(Session& session, const absl::Status& told, const std::string& reason);
   // Hangs up because of an error; nothing if `status` is OK.
@@ -210,7 +210,7 @@ class SessionServer : public SessionOutput {
 
   DeferredClose closer_;
 
-  // The rest belongs to the thread.
+  // Only the server's thread uses these.
   ConnectionLog log_;
   const std::unique_ptr<RpcHost> host_;
   Door door_;

@@ -1,5 +1,5 @@
-// MachineState::Decode. This file checks what indexes something, and what the machine's code takes
-// for granted; CheckInvariants checks the rest.
+// MachineState::Decode. It checks indexes, and all that the machine's code takes for granted.
+// CheckInvariants checks the rest.
 #include <algorithm>
 #include <bit>
 #include <numeric>

@@ -545,7 +545,7 @@ TEST_F(JournalTest, ALinkOpenToOthersOrAnothersIsRefused) {
     const absl::Status made = Create().status();
     EXPECT_TRUE(absl::IsPermissionDenied(made)) << made;
   };
-  // The folder.
+  // The folder may be open to others, or a link.
   for (const fs::perms open : {fs::perms::group_read, fs::perms::others_exec}) {
     fs::permissions(folder(), open, fs::perm_options::add);
     expect_refused(true);
@@ -561,7 +561,7 @@ TEST_F(JournalTest, ALinkOpenToOthersOrAnothersIsRefused) {
   fs::rename(directory_ + "/elsewhere", folder());
   ExpectStored(states_.back());
 
-  // The file.
+  // The file may be open to others, a link, or no file.
   fs::permissions(path(), fs::perms::others_read, fs::perm_options::add);
   expect_refused(false);
   fs::permissions(path(), fs::perms::owner_read | fs::perms::owner_write);

@@ -229,8 +229,6 @@ TEST_F(MachineStateTest, OtherVersionsAndNonsenseAreRefused) {
   EXPECT_THAT(Decode(state.SerializeAsString()).status().message(), HasSubstr("version 2"));
 }
 
-// Hostile states.
-
 TEST_F(MachineStateTest, CountersOfIdsThatEndOrBeginAtZeroAreRefused) {
   state::MachineState good;
   ASSERT_TRUE(good.ParseFromString(MachineState::Encode(*machine_)));
@@ -253,7 +251,8 @@ class HostileStateTest : public MachineStateTest {
     ASSERT_TRUE(state_.ParseFromString(MachineState::Encode(*machine_)));
   }
 
-  // Decoding must not abort; what is accepted must be sound, and must bear that everybody dies.
+  // Decoding must not abort. A decoded state must be sound, and must survive the death of all
+  // ranks.
   void Try() {
     auto decoded = Decode(state_.SerializeAsString());
     if (!decoded.ok()) {

@@ -116,7 +116,7 @@ TEST_F(ReleasedStatesTest, CanBeRead) {
     effects_.clear();
     Do(Recovered{2, sessions, memory, pages});
     EXPECT_TRUE(Events<event::MemoryLost>().empty());
-    // An outcome that is kept for whoever has not heard it.
+    // A kept outcome is for ranks that have not received it.
     for (const JobSnapshot& job : machine_->Jobs()) {
       if (job.name != "train") continue;
       const TestJob train{job.id,
@@ -135,7 +135,7 @@ TEST_F(ReleasedStatesTest, ChangesHaveTheSameBytes) {
   if (const char* const path = std::getenv("IRIS_TEST_WRITE_STATE")) {
     std::filesystem::copy_file(written, path, std::filesystem::copy_options::overwrite_existing);
   }
-  // Behind the head, which says who wrote it in which boot.
+  // The head comes first, with the writer and its boot.
   constexpr size_t kHeadBytes = 112;
   EXPECT_EQ(Read(written).substr(kHeadBytes),
             Read(absl::StrCat(kFolder, "/0.2.0.journal")).substr(kHeadBytes));

@@ -1,4 +1,4 @@
-// What operators are told about stored states: whole ones, damaged ones, and none.
+// Tests the command's reports on stored states: whole ones, damaged ones, and none.
 #include "server/state/state_command.h"
 
 #include <stdlib.h>

@@ -85,7 +85,7 @@ TEST(IrisdSuperviseTest, SaysWhatIsWrongAndEnds) {
   const auto alone = Daemon::Start(options);
   ASSERT_TRUE(alone.ok()) << alone.status();
   options.supervised = true;
-  // What serves there answers, so that the start seems to succeed.
+  // Another irisd answers there, so that the start seems to succeed.
   const auto second = Daemon::Start(options);
   if (second.ok()) {
     EXPECT_TRUE(Eventually([&] { return !(*second)->alive(); }));

@@ -1,4 +1,4 @@
-// What the supervisor reads of a message, and what it keeps.
+// Tests how the supervisor parses a message, and which descriptors it keeps.
 #include "server/supervise/keeping.h"
 
 #include <fcntl.h>

@@ -32,15 +32,15 @@ struct SupervisorOptions {
 // Returns how many descriptors a process can keep that may have `fd_limit`, and needs some itself.
 size_t MostKept(uint64_t fd_limit);
 
-// Supervises until it is told to end, or the program ends in a way that is not to be repeated.
-// Returns the exit code for this process:
+// Supervises until a signal asks it to end, or the program ends in a way that is not to be
+// repeated. Returns the exit code for this process:
 //   after SIGTERM or SIGINT, for which the program is sent SIGINT: the program's exit code; 0 if
 //     that signal ended it, or if it did not run; 1 if another did, or it does not end at all
 //   0 or 2: the program exited so without being asked
 //   1: this process could not do its work, or the program exited so, or could not be executed,
 //     before it was ready for the first time
 // SIGHUP reaches the program once it is ready. After SIGUSR1 it is sent SIGTERM, which asks it to
-// hand over: it exits with 75, and what lies at the path then is started with what it stored. Both
+// hand over: it exits with 75, and the file then at the path is started with the stored state. Both
 // end a wait before the next start.
 //
 // For a process that does nothing else: it changes the handling of signals and reaps all children.

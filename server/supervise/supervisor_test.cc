@@ -1,4 +1,4 @@
-// The supervisor as a process, over a program that does what the test tells it.
+// Tests the supervisor as a process, over a program that the test controls.
 #include "server/supervise/supervisor.h"
 
 #include <fcntl.h>
@@ -114,7 +114,7 @@ class Child {
     return Line();
   }
   void Ready() { EXPECT_EQ(Ask("notify READY=1"), "1"); }
-  // What it was passed.
+  // Returns the names of the descriptors that the child was passed.
   Names Passed() {
     const std::vector<std::string> words = absl::StrSplit(Ask("passed"), ' ');
     EXPECT_EQ(words[0], absl::StrCat(words.size() - 1));
@@ -207,7 +207,7 @@ class SupervisorTest : public ::testing::Test {
         const struct rlimit limit = {options.fd_limit, options.fd_limit};
         setrlimit(RLIMIT_NOFILE, &limit);
       }
-      // What a program must not inherit.
+      // A program must not inherit these.
       for (const char* name : {"LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "NOTIFY_SOCKET",
                                "WATCHDOG_USEC", "WATCHDOG_PID", "FDSTORE"}) {
         setenv(name, "1", 1);
@@ -260,8 +260,6 @@ class SupervisorTest : public ::testing::Test {
   std::set<pid_t> running_;
 };
 
-// The heart of it.
-
 TEST_F(SupervisorTest, KeepsDescriptorsOverADeath) {
   const pid_t supervisor = Start();
   std::unique_ptr<Child> first = Next();
@@ -282,7 +280,7 @@ TEST_F(SupervisorTest, KeepsDescriptorsOverADeath) {
   ASSERT_NE(second, nullptr);
   EXPECT_NE(second->pid(), first->pid());
   EXPECT_EQ(second->Passed(), a + b + c);
-  // What is kept stays kept, also of one that did nothing.
+  // Kept descriptors stay, even if a child did nothing.
   second->Kill();
   std::unique_ptr<Child> third = Next();
   ASSERT_NE(third, nullptr);
@@ -428,8 +426,6 @@ TEST(MostKept, LeavesSomeForTheSupervisor) {
   EXPECT_LT(10'000 * 11 + sizeof("LISTEN_FDNAMES="), 128 << 10);
 }
 
-// What the program gets.
-
 TEST_F(SupervisorTest, PassesWhatSystemdPasses) {
   wire::UniqueFd leaked(fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 50));
   Options options;
@@ -482,8 +478,6 @@ TEST_F(SupervisorTest, LeaksNothingOverManyRestarts) {
   EXPECT_TRUE(Eventually([&] { return base::CountDescriptors(supervisor) == with_five; }));
   EXPECT_EQ(End(supervisor), 0);
 }
-
-// Who may speak, and how badly.
 
 TEST_F(SupervisorTest, HearsNobodyElse) {
   const pid_t supervisor = Start();
@@ -563,8 +557,6 @@ TEST_F(SupervisorTest, MakesItsSocketAgain) {
   EXPECT_FALSE(std::filesystem::exists(run_));
 }
 
-// The folder.
-
 TEST_F(SupervisorTest, MakesAndRemovesItsFolder) {
   umask(077);
   const pid_t supervisor = Start();
@@ -626,8 +618,6 @@ TEST_F(SupervisorTest, RefusesAFolderThatIsNotPrivate) {
   }
 }
 
-// How it ends.
-
 TEST_F(SupervisorTest, EndsBothWhenAsked) {
   for (const int signal : {SIGTERM, SIGINT}) {
     const pid_t supervisor = Start();
@@ -650,7 +640,7 @@ TEST_F(SupervisorTest, KillsWhatDoesNotEnd) {
   child->Ready();
   kill(supervisor, SIGTERM);
   EXPECT_EQ(child->Line(), absl::StrCat("signal ", SIGINT));
-  // What it stores meanwhile does not block it.
+  // Its messages meanwhile do not block the supervisor.
   child->Ask("store a 50");
   EXPECT_EQ(Wait(supervisor), 1);
   EXPECT_EQ(kill(child->pid(), 0), -1);
@@ -700,8 +690,6 @@ TEST_F(SupervisorTest, CannotExecuteAtFirst) {
   EXPECT_TRUE(Logged("No such file"));
 }
 
-// Signals.
-
 TEST_F(SupervisorTest, ReloadsOnceItIsReady) {
   const pid_t supervisor = Start();
   std::unique_ptr<Child> child = Next();
@@ -748,8 +736,6 @@ TEST_F(SupervisorTest, ReplacesTheProgramOnDisk) {
   EXPECT_EQ(End(supervisor), 0);
 }
 
-// Trouble.
-
 TEST_F(SupervisorTest, WaitsLongerAndLongerUntilTheProgramIsMended) {
   const std::string path = dir_.path() + "/program";
   const std::string mended = dir_.path() + "/mended";
@@ -784,7 +770,7 @@ TEST_F(SupervisorTest, WaitsLongerAndLongerUntilTheProgramIsMended) {
   child = Next();
   ASSERT_NE(child, nullptr);
   EXPECT_EQ(child->Passed(), kept);
-  // It starts anew with short waits.
+  // After a success, the next waits are short again.
   child->Ready();
   child->Kill();
   child = Next();

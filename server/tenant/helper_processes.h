@@ -42,16 +42,17 @@ class HelperProcesses {
   HelperProcesses(const HelperProcesses&) = delete;
   HelperProcesses& operator=(const HelperProcesses&) = delete;
 
-  // Starts one if none works, and sets *link to its link, which stays its own; *made if it was
-  // started now. Reports an error as trouble.
+  // Starts a helper if none is usable. Sets `*link` to its link, which it keeps, and `*made` to
+  // whether it was started now. Reports an error as trouble.
   absl::Status Work(int* link, bool* made = nullptr);
-  // Gives the one that works nothing more: it has ended, or hangs, which is trouble.
+  // Stops giving work to the current helper: it has ended or, if `hangs`, does not answer, which is
+  // trouble.
   void Drop(bool hangs);
 
-  // Has the socket, which the caller still closes, closed by one that takes a descriptor with each
-  // byte of its link. It hangs there in irisd's place: what it was handed is no descriptor of
-  // irisd's. If it is killed, it does not linger over connections, and descriptors on their way to
-  // it were never in its table, so no file system is asked. Returns false if that fails now.
+  // Has a helper close the socket, which the caller still closes, too. The helper receives a
+  // descriptor with each byte of its link, and if the close hangs, it hangs there. A killed helper
+  // does not linger over connections, and descriptors still on their way were never in its table,
+  // so no file system is asked. Returns false if that fails now.
   bool HandOver(int socket);
 
   // Counts those that have not ended. For tests.

@@ -54,8 +54,8 @@ class HelperProcessesTest : public ::testing::Test {
     closer_.CloseConnection(Party{1000}, wire::UniqueFd(pair[0]));
     return theirs;
   }
-  // Whether the descriptor that a client has sent is closed wherever it was; `peer` is its other
-  // end.
+  // Returns true if the descriptor that a client has sent, the other end of `peer`, is closed
+  // everywhere.
   static bool IsClosed(int peer) {
     char byte;
     for (const absl::Time end = absl::Now() + absl::Seconds(60); absl::Now() < end;) {

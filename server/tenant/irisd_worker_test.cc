@@ -53,7 +53,7 @@ struct Received {
   LinkType type() const { return header.type; }
 };
 
-// A core that says what the test tells it to, and a worker.
+// A core that the test controls, and a worker.
 class FakeCore {
  public:
   explicit FakeCore(uint64_t memory_bytes = 512ull << 20) {
@@ -374,7 +374,7 @@ TEST(WorkerTest, RefusesMoreCallsThanAConnectionMayHave) {
   const grpc::Status refused = CallRaw(channel, kOperate, "").result.get().first;
   EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_THAT(refused.error_message(), HasSubstr("this connection has 272 calls open"));
-  // What is said before the other connection's answer has been heard when that has come.
+  // The answer on another connection shows that all earlier messages have arrived.
   const auto other = core.Connect(2);
   RawCall call = CallRaw(other, kOperate, "");
   const uint64_t number = core.Expect(LinkType::kCall).header.call;
@@ -588,7 +588,7 @@ TEST(WorkerTest, EndsWhenItsLinkDoes) {
   EXPECT_EQ(core.End(), "exited with 0");
 }
 
-// What /proc says of the process: "Name: value" lines, by name.
+// Returns the lines "Name: value" of the process's status in /proc, by name.
 std::map<std::string, std::string> ReadStatus(pid_t pid) {
   std::ifstream file(absl::StrCat("/proc/", pid, "/status"));
   std::map<std::string, std::string> found;
@@ -636,7 +636,7 @@ TEST(WorkerTest, HoldsNothingThatItDoesNotNeed) {
 
 TEST(WorkerTest, DiesRatherThanTakeMoreMemory) {
   if (kSanitized) GTEST_SKIP() << "memory is not bounded in this build";
-  // Less than it needs for what it must keep: many large requests that the core does not read.
+  // The worker has less memory than many large requests need that the core does not read.
   FakeCore core(64ull << 20);
   ASSERT_TRUE(core.ready().has_value());
   std::vector<std::shared_ptr<grpc::Channel>> channels;

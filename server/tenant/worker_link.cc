@@ -116,8 +116,6 @@ void WorkerLink::End(const absl::Status& reason) {
   owner_.ended(reason);
 }
 
-// Reading.
-
 void WorkerLink::OnEvents(uint32_t events) {
   const auto self = shared_from_this();
   // The worker is gone, and its last messages do not matter.
@@ -346,8 +344,6 @@ std::vector<std::shared_ptr<ActiveCall>> WorkerLink::TakeCalls(Connection* conne
   connection->calls.clear();
   return taken;
 }
-
-// Writing.
 
 void WorkerLink::Send(uint64_t number, LinkPayload message) {
   absl::MutexLock lock(&mu_);

@@ -1,14 +1,14 @@
 // WorkerLink: the core's end of one worker's link. It takes the calls that the worker relays, gives
-// them to the services, and writes the answers. Messages are hostile until they are checked:
-// breaking a rule of server/link/link.h ends the link.
+// them to the services, and writes the answers. Messages are hostile until they are checked: one
+// that breaks a rule of server/link/link.h ends the link.
 //
 // Two kinds of threads call it: the session thread, which owns it and reads; and threads that
 // answer calls, which write without waiting for the session thread. Shared by its owner and by the
 // calls under way. Borrows the poller.
 //
-// A worker that has connections is pinged. One that does not answer, since it is stopped or hangs,
-// ends the link: its clients would wait for ever. The core reads only while little waits for the
-// worker: one that sends calls and takes no answers costs what was answered until then.
+// A worker that has connections is pinged. If it does not answer, since it is stopped or hangs, the
+// link ends: its clients would wait for ever. The core reads only while few answers wait for the
+// worker, so a worker that sends calls and takes no answers costs little.
 #pragma once
 
 #include <cstdint>
@@ -57,7 +57,7 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
   static absl::StatusOr<std::shared_ptr<WorkerLink>> Create(wire::UniqueFd socket, Poller* poller,
                                                             ServeCall serve, Owner owner);
 
-  // The session thread.
+  // Only the session thread calls these.
 
   // Hands the worker a connection. Its number is larger than all before.
   void Connect(uint64_t connection, const RpcPeer& peer, wire::UniqueFd socket)
@@ -65,7 +65,7 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
   // Has the worker close it, and cancels its calls; `closed` follows. No-op for one that has ended.
   // Returns true if the worker was not given it yet: it is over now, and `closed` does not follow.
   bool Disconnect(uint64_t connection) ABSL_LOCKS_EXCLUDED(mu_);
-  // Has the worker deliver what it has, then exit.
+  // Makes the worker deliver its messages, then exit.
   void Stop() ABSL_LOCKS_EXCLUDED(mu_);
   // Cancels every call and closes. Idempotent.
   void Close() ABSL_LOCKS_EXCLUDED(mu_);
@@ -95,7 +95,7 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
   WorkerLink(Poller* poller, ServeCall serve, Owner owner)
       : poller_(poller), serve_(std::move(serve)), owner_(std::move(owner)) {}
 
-  // The session thread.
+  // Only the session thread calls these.
   void OnEvents(uint32_t events) ABSL_LOCKS_EXCLUDED(mu_);
   // Handles messages that were read, up to a limit.
   void RunMessages() ABSL_LOCKS_EXCLUDED(mu_);
@@ -108,8 +108,7 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
   bool Ping(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void End(const absl::Status& reason) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Any thread.
-  // Writes what the socket takes, and sets the events that are watched.
+  // Any thread may call these. Flush writes all that the socket takes, and sets its events.
   void Flush() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Returns the counter of the method's open calls, if these have a limit of their own; else null.
   uint32_t* CounterOf(Method method) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -121,7 +120,7 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
   const ServeCall serve_;
   const Owner owner_;
 
-  // The session thread's.
+  // Only the session thread uses these.
   LinkReader reader_{LinkSender::kWorker};
   bool ready_ = false;
   bool more_ = false;                 // a message that was read may not be handled yet

@@ -21,7 +21,7 @@
 namespace iris::server {
 namespace {
 
-// A service that answers nothing by itself, and notes what it is asked.
+// A service that answers nothing by itself, and records its calls.
 class Service {
  public:
   struct Asked : ActiveCall {
@@ -247,8 +247,8 @@ TEST_F(WorkerLinkTest, AConnectionThatASlowWorkerHasNotTakenIsWithdrawn) {
   EXPECT_TRUE(ended_.empty());
 }
 
-// What closes slowly is closed by the owner's means: connections that the worker has not been
-// given, what it sent, and the link itself.
+// The owner closes, by its own means, descriptors that may close slowly: connections that the
+// worker has not got, those that it sent, and the link itself.
 TEST_F(WorkerLinkTest, ItsEndHandsOverWhatMayCloseSlowly) {
   Begin();
   constexpr uint64_t kConnections = 2000;
@@ -391,8 +391,6 @@ TEST_F(WorkerLinkTest, CallsOfTheAdminServiceAreLimited) {
   EXPECT_EQ(service_.calls.size(), 34u);
 }
 
-// Hostile workers: every rule.
-
 TEST_F(WorkerLinkTest, MustBeReadyFirst) {
   Connect(1);
   worker_.Call(1, 1, Method::kJoin);
@@ -523,8 +521,6 @@ TEST_F(WorkerLinkTest, RandomMessagesEndItOrAreRelayed) {
   }
   EXPECT_EQ(ended_.size(), 1u);
 }
-
-// A worker that does not answer.
 
 TEST_F(WorkerLinkTest, AWorkerThatAnswersPingsGoesOn) {
   Begin();

@@ -21,7 +21,7 @@
 namespace iris::server {
 
 struct WorkerSettings {
-  // Empty: "irisd-worker" in the folder of this executable, else in ../libexec/iris beside it.
+  // If empty, this is "irisd-worker" in the folder of this executable, else in ../libexec/iris.
   std::string program;
   // The user that workers become, if this process is root. Empty: they stay who irisd is.
   std::string user = "nobody";
@@ -65,7 +65,7 @@ class WorkerProgram {
   // calling *thread* ends, so call it on one that lives as long as irisd serves.
   // kResourceExhausted: no process or descriptor is left; try again in a moment.
   Started Start(absl::string_view tenant) const;
-  // Starts one that closes what comes over its link (server/worker/helper_work.h).
+  // Starts a helper that closes the connections sent over its link (server/worker/helper_work.h).
   Started StartClosing() const;
   // Starts one that looks at descriptors (server/worker/helper_work.h).
   Started StartLooking(const LookingLimits& limits) const;

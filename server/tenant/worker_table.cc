@@ -74,7 +74,7 @@ void WorkerTable::Disconnect(uint64_t connection) {
   if (it == by_connection_.end()) return;
   Worker* const worker = it->second;
   if (worker != nullptr) {
-    // Its entry stays until the worker has closed it too, but nobody is told.
+    // Its entry stays until the worker has closed it too, but no callback runs.
     worker->closed[connection] = nullptr;
     if (worker->link->Disconnect(connection)) OnClosed(worker, connection);
     return;

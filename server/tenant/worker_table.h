@@ -2,12 +2,12 @@
 // after a worker's death, and ends one that has had no connection for a while. It also has the
 // processes that close connections and that look at descriptors.
 //
-// Not thread-safe: it belongs to the session thread. Borrows the poller and whatever its functions
-// name.
+// Not thread-safe: it belongs to the session thread. Borrows the poller and the objects that its
+// functions name.
 //
-// A worker that dies takes its connections with it, and nothing else: their calls are cancelled,
-// and their holders are told. How often a tenant's workers are started is bounded; new connections
-// wait meanwhile, up to a limit.
+// A worker's death ends its connections, and nothing else: their calls are cancelled, and their
+// holders are notified. How often a tenant's workers are started is bounded; new connections wait
+// meanwhile, up to a limit.
 #pragma once
 
 #include <sys/types.h>
@@ -70,7 +70,7 @@ class WorkerTable : public RpcHost {
     FdInspector::Setup looking;
   };
   WorkerTable(Poller* poller, Setup setup);
-  // Kills workers that still run; tells nobody.
+  // Kills workers that still run. No callback runs.
   ~WorkerTable() override;
 
   // RpcHost.

@@ -114,7 +114,7 @@ class WorkerTableTest : public ::testing::Test {
     wire::UniqueFd socket(pair[0]);
     return table().Connect(&socket, peer, std::move(closed));
   }
-  // Whether the core and its workers have closed the other end.
+  // Returns true if the core and its workers have closed the other end.
   bool IsClosed(const wire::UniqueFd& client) {
     char byte;
     return recv(client.get(), &byte, 1, MSG_DONTWAIT) == 0;
@@ -149,7 +149,8 @@ TEST_F(WorkerTableTest, StartsOneWorkerForATenantAndAnotherForAnother) {
   EXPECT_EQ(workers_.size(), 2u);
 }
 
-// What a client has sent may take long to close: who brings the socket has means for that.
+// Closing a client's socket may take long, so a refused one stays with the caller, which has means
+// for that.
 TEST_F(WorkerTableTest, ASocketThatIsRefusedIsLeftToTheCaller) {
   start_fails_ = absl::ResourceExhaustedError("no process is left");
   int pair[2];
@@ -189,7 +190,7 @@ TEST_F(WorkerTableTest, AWorkersDeathTellsItsOwnConnectionsAlone) {
   EXPECT_EQ(died_[0], "uid 1000 100 killed by signal 9 (Killed)");
   EXPECT_EQ(workers_.size(), 2u) << "nobody waits for another";
   EXPECT_TRUE(workers_[0]->gone);
-  // Who comes next has another started.
+  // The next connection has another worker started.
   const uint64_t next = *Connect(1000);
   ASSERT_EQ(workers_.size(), 3u);
   workers_[2]->worker.Ready();
@@ -306,7 +307,7 @@ TEST_F(WorkerTableTest, AnIdleWorkerIsToldToStopAndEnds) {
   const auto heard = workers_[0]->worker.Hear();
   ASSERT_EQ(heard.size(), 1u);
   EXPECT_EQ(heard[0].type(), LinkType::kStop);
-  // Who comes meanwhile gets another.
+  // A connection meanwhile gets another worker.
   ASSERT_TRUE(Connect(1000).ok());
   EXPECT_EQ(workers_.size(), 2u);
   workers_[0]->End("exited with 0");

@@ -45,7 +45,7 @@ void BeFirstToDie() {
   if (file.valid()) (void)!write(file.get(), kFirst, sizeof(kFirst) - 1);
 }
 
-// A client that floods a worker must not take time from the core, which serves everybody, nor from
+// A client that floods a worker must not take time from the core, which serves all users, nor from
 // ranks that compute.
 void LeaveTheCpuToOthers() {
   constexpr int kNice = 10;

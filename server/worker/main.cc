@@ -1,8 +1,8 @@
 // irisd-worker: speaks gRPC with the clients of one tenant, for irisd, which starts it. It gives up
-// what it does not need, tells irisd that it is ready, and relays until irisd ends or stops it.
-// With --closing=1 it closes what irisd hands it instead, with --looking=1 it looks at descriptors.
-// Exit codes: 0 stopped as asked, or irisd has ended; 1 could not run; 2 not started by irisd; 3
-// has used up its memory.
+// rights that it does not need, reports to irisd that it is ready, and relays until irisd ends or
+// stops it. With --closing=1 it closes connections for irisd instead, with --looking=1 it inspects
+// descriptors. Exit codes: 0 stopped as asked, or irisd has ended; 1 could not run; 2 not started
+// by irisd; 3 has used up its memory.
 #include <grpc/support/log.h>
 #include <malloc.h>
 #include <signal.h>

@@ -45,7 +45,7 @@ class Relay {
   static constexpr uint64_t kLinkToken = 0;
   Relay(int link, int epoll, const Limits& limits);
 
-  // For gRPC's threads.
+  // gRPC's threads call these.
 
   // Returns the number of the connection that gRPC calls `peer`; 0 if it has ended.
   uint64_t ConnectionOf(std::string_view peer) const ABSL_LOCKS_EXCLUDED(mu_);
@@ -64,7 +64,7 @@ class Relay {
   absl::Status HoldUnread(uint64_t connection, size_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
   void ReleaseUnread(uint64_t connection, size_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // For the worker's thread.
+  // The worker's thread calls these.
 
   // Takes a connection. Returns a duplicate of its socket for gRPC, whose number was not used
   // lately.

@@ -103,7 +103,7 @@ class UnaryCall final : public SharedReactor<grpc::ServerUnaryReactor> {
     End(Cancelled());
   }
 
-  // Gives gRPC the end. The first counts.
+  // Ends the gRPC call. Only the first call of End counts.
   void End(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_) {
     {
       absl::MutexLock lock(&mu_);

@@ -22,7 +22,7 @@ from iris.errors import UnavailableError, UnimplementedError, error_of
 
 VERSION = VERSION_MAJOR * 1000 + VERSION_MINOR
 
-# Counts the forks that lead to this process, so that what was made before the last one is known. Cheaper than its pid.
+# Counts the forks that lead to this process, to detect objects made before the last one. Cheaper than its pid.
 generation = 0
 FORKED = ("{} was used in a forked child, which has no heap: use the start method 'spawn', and make a context in the "
           "child")

@@ -1,5 +1,5 @@
-// FakeControlPlane: an irisd that a test plays, in this process. It answers at once with what the
-// test put in, and notes what it was asked. For tests only.
+// FakeControlPlane: an irisd that a test plays, in this process. It answers at once with the test's
+// answers, and records its calls. For tests only.
 //
 // Thread-safe, but for the plain members, which a test sets before others use them.
 #pragma once
@@ -25,7 +25,7 @@
 
 namespace iris::internal {
 
-// What irisd makes for one job: segments of emulated memory and sealed pages.
+// The memory that irisd makes for one job: segments of emulated memory and sealed pages.
 class FakeMemory {
  public:
   static constexpr uint64_t kGranule = driver::kEmuGranularityBytes;
@@ -56,7 +56,7 @@ class FakeControlPlane : public ControlPlane {
   std::function<void()> on_destroy = [] {};
   ~FakeControlPlane() override { on_destroy(); }
 
-  // What one Operate gives, and what becomes of `unanswered`.
+  // The result of one Operate, and what becomes of `unanswered`.
   struct Answer {
     absl::StatusOr<Outcome> outcome;
     bool unanswered = false;
@@ -95,7 +95,7 @@ class FakeControlPlane : public ControlPlane {
   std::vector<Lent> lent;                                  // what the next Borrow gives
   std::function<std::vector<Lent>(const HeapPart&)> lend;  // in its place, if set
   absl::Status borrow_answer;
-  // What they were given.
+  // The arguments of all calls.
   std::vector<ContextOptions> joins;
   std::vector<absl::StatusOr<uint64_t>> mapped;
   std::vector<std::pair<uint64_t, absl::Status>> grow_mapped;

@@ -77,7 +77,7 @@ class FakeIrisd {
     absl::MutexLock lock(&mu_);
     answers_ = std::move(answers);
   }
-  // What every Operate from now on has, but for its k.
+  // Answers every Operate from now on with this outcome, except for its k.
   void AnswerWithOutcome(const v1::Outcome& outcome) {
     absl::MutexLock lock(&mu_);
     outcome_ = outcome;
@@ -109,7 +109,7 @@ class FakeIrisd {
   }
 
   // Another irisd takes every session over, as when this one was killed and its sockets were kept:
-  // calls that have no answer are forgotten, and what comes before kRestartSeen is dropped. While
+  // calls without an answer are forgotten, and frames before kRestartSeen are dropped. While
   // `deaf`, until Hear, it reads nothing.
   void Restart(bool deaf = false) {
     absl::MutexLock lock(&mu_);
@@ -191,7 +191,7 @@ class FakeIrisd {
     failure.error = wire::MakeErrorPayload(status);
     EXPECT_TRUE(wire::SendFrame(fd, wire::FrameType::kFailure, failure).ok());
   }
-  // OK: the reply is the answer.
+  // Answers a call with the reply if `status` is OK, and with a failure otherwise.
   void Conclude(int fd, uint64_t call, const absl::Status& status,
                 const google::protobuf::MessageLite& reply) {
     if (!status.ok()) return Fail(fd, call, status);
@@ -301,7 +301,7 @@ class FakeIrisd {
     EXPECT_TRUE(wire::SendFrame(fd, wire::FrameType::kDescriptors, payload, fds).ok());
   }
 
-  // Whether a frame is for this irisd.
+  // Returns true if a frame is for this irisd.
   bool Concerns(Session& session, const wire::Frame& frame) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (!session.awaits_seen) {
       EXPECT_NE(frame.type, wire::FrameType::kRestartSeen);

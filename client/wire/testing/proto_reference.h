@@ -1,5 +1,5 @@
-// The same translation as convert.h, by protobuf's generated classes: the model that the client's
-// own is compared with. For tests only. Pure functions; thread-safe.
+// Converts as convert.h does, by protobuf's generated classes: a model with which the client's own
+// conversion is compared. For tests only. Pure functions; thread-safe.
 #pragma once
 
 #include <algorithm>

@@ -28,14 +28,14 @@ namespace iris::driver {
 namespace {
 
 constexpr uint64_t kWantedBase = 0x400000000000;
-// Of each of two allocations that a client makes itself and lends.
+// The size of each of two allocations that a client makes itself and lends.
 constexpr uint64_t kOwnBytes = 8 << 20;
 
 struct Arguments {
   OpenOptions open;
   uint64_t mib = 1024;
   int rounds = 3;
-  // Of a child.
+  // These are for a child.
   int socket = -1;
   uint32_t rank = 0;
   uint32_t n_ranks = 0;
@@ -102,7 +102,7 @@ absl::StatusOr<OpenedDriver> Open(const Arguments& arguments, bool print) {
   return opened;
 }
 
-// What malloc, cudaMalloc or hipMalloc gave cannot be lent, and the error says so.
+// Memory of malloc, cudaMalloc or hipMalloc cannot be lent, and the error says so.
 bool CheckThatPlainMemoryIsRefused(GpuDriver& driver, const Arguments& arguments, uint32_t device) {
   constexpr size_t kBytes = 4 << 20;
   void* plain = nullptr;
@@ -242,7 +242,7 @@ int Client(const Arguments& arguments) {
         arguments.rank, round, static_cast<unsigned long long>((*range)->base()),
         (*range)->base() == kWantedBase ? "" : " (not the wanted one)", Ms(reserved - start),
         Ms(import), Ms(map), Ms(access), Ms(total));
-    // Fresh memory is zero; then each writes its own, and reads everybody's.
+    // Fresh memory is zero. Then each rank writes its own, and reads all others'.
     const uint64_t mine = (*range)->base() + arguments.rank * 2 * bytes;
     std::vector<uint8_t> seen(4096, 1);
     good &= Check(driver.Copy(seen.data(), reinterpret_cast<void*>(mine + bytes - 4096), 4096),

@@ -24,7 +24,7 @@
 #define MAP_FIXED_NOREPLACE 0x100000
 #endif
 
-// What libraries may lack: in the old one it is not to be found.
+// Hides entry points that libraries may lack from the old one.
 #ifdef IRIS_FAKE_GPU_IS_OLD
 #define NEWER __attribute__((visibility("hidden")))
 #else
@@ -82,7 +82,7 @@ thread_local std::vector<int> current;  // a stack, as libcuda has
 thread_local int hip_current = 0;
 thread_local int capture_mode = 0;  // of this thread: global, as at first, thread-local or relaxed
 
-// Whether the call could wait for what is captured, or change what it uses.
+// Returns true if the call could wait for captured work, or change memory that it uses.
 bool EndsCaptures(const std::string& name) {
   for (const char* part : {"Mem", "Stream", "Host", "Malloc", "Free"}) {
     if (name.find(part) != std::string::npos) return name.find("Async") == std::string::npos;
@@ -161,7 +161,7 @@ int Create(uint64_t* out, uint64_t bytes, const hipMemAllocationProp* prop) {
     return hipErrorOutOfMemory;
   }
   if (is_hip) {
-    // What the last owner left.
+    // The memory has bytes of its last owner.
     const std::vector<char> dirt(4096, 0x5a);
     for (uint64_t at = 0; at < bytes; at += kGranule / 2) {
       if (pwrite(handle.fd, dirt.data(), dirt.size(), static_cast<off_t>(at)) < 0) return kUnknown;
@@ -357,7 +357,7 @@ int SetAccess(uint64_t address, uint64_t bytes, const hipMemAccessDesc* descs, s
   return hipSuccess;
 }
 
-// What is mapped at an address, with where it begins; null: nothing.
+// Returns the mapping at an address, with its begin, or null if there is none.
 const std::pair<const uint64_t, Mapped>* MappedAt(uint64_t address) {
   auto it = mapped.upper_bound(address);
   if (it == mapped.begin()) return nullptr;
@@ -389,7 +389,7 @@ int Properties(hipMemAllocationProp* prop, uint64_t number) {
   if (it == handles.end()) return hipErrorInvalidValue;
   const auto device = std::find(visible.begin(), visible.end(), it->second.device);
   prop->type = hipMemAllocationTypePinned;
-  // Of imported memory nothing, as cuda says, and the current device, as hip says.
+  // For imported memory, cuda gives nothing, and hip the current device.
   prop->requestedHandleTypes = it->second.imported && !is_hip ? 0 : it->second.requested_types;
   prop->location = {it->second.location_type, it->second.imported
                                                   ? std::max(CurrentDevice(), 0)
@@ -555,8 +555,6 @@ void fake_gpu_reset() {
   hip_current = 0;
   initialized = false;
 }
-
-// libcuda.
 
 int cuInit(unsigned) {
   const std::lock_guard<std::recursive_mutex> lock(mu);
@@ -783,8 +781,6 @@ NEWER int cuMemGetAddressRange_v2(unsigned long long* base, size_t* bytes,
   if (error == hipSuccess) *base = from;
   return error;
 }
-
-// libamdhip64.
 
 int hipInit(unsigned) {
   const std::lock_guard<std::recursive_mutex> lock(mu);

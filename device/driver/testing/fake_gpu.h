@@ -11,7 +11,7 @@
 namespace iris::driver::testing {
 
 struct FakeGpu {
-  // What it pretends to be.
+  // The test sets what the library reports.
   int cuda_version = 13000;
   int hip_version = 70'253'211;
   int n_devices = 2;
@@ -22,12 +22,12 @@ struct FakeGpu {
   std::string fail_call;
   int fail_error = 0;
   int fail_after = 0;
-  // Some thread captures a stream for all threads: calls that could wait for it, or change what it
-  // uses, fail unless the calling thread has said that they do not (relaxed mode), and count.
+  // A thread captures a stream for all threads: calls that could wait for it, or change memory that
+  // it uses, fail unless the calling thread has excluded that (relaxed mode), and count.
   bool capturing = false;
   int n_refused_for_capture = 0;
 
-  // What there is now, in this process.
+  // Counts of present objects in this process.
   int n_handles = 0;
   int n_reservations = 0;
   int n_mappings = 0;
@@ -36,12 +36,12 @@ struct FakeGpu {
   std::vector<int> retained;  // primary contexts, by device
   uint64_t calls_needing_context = 0;
   int n_registered_read_only = 0;  // since the beginning
-  // What a real library would have answered with a crash or with wrong data.
+  // Misuses that a real library would have answered with a crash or with wrong data.
   std::vector<std::string> violations;
 };
 
-// Exported by the library as extern "C": fake_gpu(), what it pretends and counts; fake_gpu_reset(),
-// all as at first, for when everything made of it is gone.
+// The library exports these as extern "C": fake_gpu(), its settings and counts; fake_gpu_reset(),
+// which restores the initial state once all its objects are gone.
 using GetFakeGpu = FakeGpu* (*)();
 using ResetFakeGpu = void (*)();
 

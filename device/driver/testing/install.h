@@ -18,7 +18,7 @@ extern const char kOtherBackend[];
 // loaded; says why on stderr.
 FakeGpu* InstallFakeGpu(const std::string& folder);
 
-// What this process will see of the devices, in which order: "1,0".
+// Sets which devices this process sees, and in which order: "1,0".
 void SetVisibleDevices(const std::string& list);
 
 }  // namespace iris::driver::testing

@@ -1,8 +1,8 @@
 // OwnMemory: memory that a program has allocated itself, by its platform's own calls, as
-// GpuDriver::Share takes it: on emulated devices shared mappings of sealed memfds, on GPUs what
-// hipMemCreate or cuMemCreate gave with a shareable descriptor. For tests.
+// GpuDriver::Share takes it: on emulated devices shared mappings of sealed memfds, on GPUs
+// allocations of hipMemCreate or cuMemCreate with a shareable descriptor. For tests.
 //
-// Several allocations, one behind the other. Not thread-safe.
+// It has several allocations, one after another. Not thread-safe.
 #pragma once
 
 #include <cstdint>

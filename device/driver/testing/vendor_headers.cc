@@ -34,7 +34,7 @@ constexpr bool kSameParameter = (std::is_pointer_v<A> && std::is_pointer_v<B>) |
                                                        std::is_integral_v<B> ||
                                                        std::is_enum_v<B>)&&sizeof(A) == sizeof(B));
 
-// What pointers point to must be of one size, too, or void, or of unknown size.
+// The targets of pointers must also have one size, or be void, or of unknown size.
 template <typename T, typename = void>
 constexpr size_t kSizeBehind = 0;
 template <typename T>
@@ -162,7 +162,7 @@ IRIS_SAME_NUMBER(kCudaVirtualMemoryManagementSupported,
 IRIS_SAME_NUMBER(kCudaHandleTypePosixFileDescriptorSupported,
                  CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);
 
-// Those that hip_status.cc has as bare numbers.
+// hip_status.cc has these as bare numbers.
 static_assert(CUDA_ERROR_STUB_LIBRARY == 34);
 static_assert(CUDA_ERROR_CALL_REQUIRES_NEWER_DRIVER == 36);
 static_assert(CUDA_ERROR_DEVICE_UNAVAILABLE == 46);

@@ -1,6 +1,6 @@
-// Bulk copies: a thread hands ranges of its block's shared memory to the device's copy unit, which
-// writes them to global memory, also that of a peer, while the thread goes on; and the other way. A
-// thread copies by itself on devices that have no such unit.
+// Bulk copies: a thread gives ranges of its block's shared memory to the device's copy unit, which
+// writes them to global memory, also a peer's, while the thread continues; and the other way. On
+// devices without such a unit a thread copies by itself.
 //
 //   ... the threads write `part` in shared memory ...
 //   BulkPublishShared();                  // each thread that has written
@@ -11,18 +11,18 @@
 //   BulkAwait();                          // all is written: a release of this thread publishes it
 //
 //   BulkGateInit(gate);                   // one thread; then a sync
-//   BulkSeeOthers();                      // who loads, behind its acquire of what others wrote
+//   BulkSeeOthers();                      // the loading thread, after it acquired others' writes
 //   BulkExpect(gate, bytes);              // that thread: of all loads of a phase of the gate
 //   BulkLoad(part, from, bytes, gate);    // that thread, once or several times; more than 0 bytes
-//   while (!BulkArrived(gate, parity));   // whoever reads `part`: 0 for the first phase, 1, 0, ...
+//   while (!BulkArrived(gate, parity));   // a reader of `part`: 0 for the first phase, 1, 0, ...
 //
-// A gate is eight aligned bytes of shared memory. A sync of the block stands between the reads of a
-// part, also the looks at its gate, and the next loads into it.
+// A gate is eight aligned bytes of shared memory. The block syncs between the reads of a part,
+// polls of its gate included, and the next loads into it.
 //
-// The bytes, and both addresses, are multiples of 16. A range is at most kBulkMaxBytes. What a
-// thread commits together is a group; waits are for the groups of the calling thread alone. To be
-// done is not to be visible to others: that takes a release (a fence, or a store with an order) of
-// system scope by the thread that has waited, or by one that it has told. A relaxed flag behind
+// The bytes, and both addresses, are multiples of 16. A range is at most kBulkMaxBytes. The copies
+// that a thread commits together are a group; a thread waits only for its own groups. A finished
+// copy is not yet visible to others: that takes a release (a fence, or a store with an order) of
+// system scope by the thread that has waited, or by one that it has signalled. A relaxed flag after
 // BulkAwait was seen to overtake the data.
 #pragma once
 
@@ -49,7 +49,7 @@ IRIS_DEVICE void BulkPublishShared();
 // Makes a group of what this thread has started since the last.
 IRIS_DEVICE void BulkCommit();
 
-// Waits until all groups of this thread but the newest kPending have read what they copy; until
+// Waits until all groups of this thread but the newest kPending have read their sources; and until
 // they are complete.
 template <uint32_t kPending = 0>
 IRIS_DEVICE void BulkAwaitRead();
@@ -58,7 +58,7 @@ IRIS_DEVICE void BulkAwait();
 
 IRIS_DEVICE void BulkGateInit(uint64_t* gate);
 
-// Orders what this thread sees, in global memory, before what it loads from now on.
+// Orders everything that this thread sees, in global memory, before its later bulk loads.
 IRIS_DEVICE void BulkSeeOthers();
 
 // Begins a phase, which ends when so many bytes have arrived; 0 bytes: at once.

@@ -110,8 +110,6 @@ uint32_t MultiprocessorCount() {
   return ResultOf(error).ok() ? static_cast<uint32_t>(count) : 0;
 }
 
-// Streams and launches.
-
 Result raw::CreateStream(StreamHandle* out) {
   const OutsideCaptures outside;
   int device = 0;
@@ -180,8 +178,6 @@ Result raw::FillAsync(void* to, uint8_t value, uint64_t bytes, const StreamHandl
   return ResultOf(hipMemsetAsync(to, value, bytes, NativeOf(stream)));
 }
 
-// Graphs.
-
 bool raw::IsCapturing(const StreamHandle& stream) {
   hipStreamCaptureStatus status = hipStreamCaptureStatusNone;
   Ignore(hipStreamIsCapturing(NativeOf(stream), &status));
@@ -202,8 +198,6 @@ Result raw::EndCapture(const StreamHandle& stream, void** graph) {
   Ignore(hipGraphDestroy(captured));
   return result;
 }
-
-// Events.
 
 Result raw::CreateEvent(void** out) {
   const OutsideCaptures outside;
@@ -235,8 +229,6 @@ Result raw::ElapsedNanoseconds(void* from, void* to, uint64_t* out) {
   if (error == hipSuccess) *out = raw::NanosecondsOf(milliseconds);
   return ResultOf(error);
 }
-
-// Memory.
 
 void* raw::MallocDevice(uint64_t bytes) {
   const OutsideCaptures outside;

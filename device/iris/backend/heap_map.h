@@ -26,13 +26,13 @@ struct HeapMap {
   // False if none is known. Any thread.
   bool (*nearest)(const HeapMap* map, uint32_t rank, uint64_t offset_bytes,
                   HeapRange* out) = nullptr;
-  // False if it is known that not all of these bytes of the heap of `rank`, or of what is
-  // registered above it, are mapped. Null: nobody can say. Any thread of the host.
+  // Returns false if not all of these bytes, of the heap of `rank` or of memory registered above
+  // it, are known to be mapped. Null if nothing is known. Any thread of the host calls it.
   bool (*mapped)(const HeapMap* map, uint32_t rank, uint64_t offset_bytes,
                  uint64_t bytes) = nullptr;
-  // False if no call may access these bytes of the heap of `rank`, by what is known of its
-  // allocations and by IRIS_CHECK_ACCESS; `why`, if not null, is then set to a sentence without an
-  // end, cut to `why_bytes`. Null: nothing is checked. Any thread.
+  // Returns false if no call may access these bytes of the heap of `rank`, by its known allocations
+  // and by IRIS_CHECK_ACCESS. It then sets `why`, if not null, to a sentence without an end, cut to
+  // `why_bytes`. Null if nothing is checked. Any thread calls it.
   bool (*allowed)(const HeapMap* map, uint32_t rank, uint64_t offset_bytes, uint64_t bytes,
                   char* why, uint64_t why_bytes) = nullptr;
 };
@@ -46,7 +46,7 @@ struct HeapView {
   const HeapMap* map = nullptr;  // null: nobody knows the allocations
 };
 
-// A call of the device API that cannot be right.
+// Describes a call of the device API whose arguments are wrong.
 struct BadAccess {
   enum class Why : uint32_t {
     kPeer,        // there is no rank `peer`

@@ -79,8 +79,6 @@ Result AwaitIdle(uint64_t timeout_ns) {
           "and may wait for another rank"};
 }
 
-// Streams and launches.
-
 Stream::Stream(Stream&& other) noexcept
     : handle_(std::exchange(other.handle_, {})), kind_(std::exchange(other.kind_, Kind::kEmpty)) {}
 
@@ -179,8 +177,6 @@ Result FillAsync(void* to, uint8_t value, uint64_t bytes, Stream& stream) {
   return raw::FillAsync(to, value, bytes, stream.handle());
 }
 
-// Graphs.
-
 Graph::~Graph() {
   if (native_ != nullptr) raw::DestroyGraph(native_);
 }
@@ -219,8 +215,6 @@ Result LaunchGraph(Graph& graph, Stream& stream) {
   }
   return raw::LaunchGraph(graph.native_, stream.handle());
 }
-
-// Events.
 
 Event::~Event() {
   if (native_ != nullptr) raw::DestroyEvent(native_);
@@ -263,8 +257,6 @@ Result ElapsedNanoseconds(const Event& from, const Event& to, uint64_t* out) {
   }
   return raw::ElapsedNanoseconds(from.native_, to.native_, out);
 }
-
-// Memory.
 
 void* MallocDevice(uint64_t bytes) { return raw::MallocDevice(AtLeastOne(bytes)); }
 

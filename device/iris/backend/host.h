@@ -86,7 +86,7 @@ class Stream {
   // True if nothing of it is left to do. A stream that is being captured counts as idle.
   bool Idle();
 
-  // False for one that is empty.
+  // Returns false for an empty stream.
   bool valid() const { return kind_ != Kind::kEmpty; }
 
   // Returns the handle that the functions of a backend take.
@@ -152,7 +152,7 @@ class Graph {
 Result BeginCapture(Stream& stream);
 Result EndCapture(Stream& stream, Graph* out);
 
-// Runs what was recorded, with the same arguments, in order.
+// Runs the recorded work, with the same arguments, in order.
 Result LaunchGraph(Graph& graph, Stream& stream);
 
 // A moment in the work of a stream. Not thread-safe. It may be destroyed before it happens.

@@ -12,7 +12,7 @@
 namespace iris {
 namespace {
 
-// What a pattern means, by the definition of the format and in double arithmetic.
+// Returns the value of a pattern, by the definition of the format and in double arithmetic.
 double MeaningOf(uint16_t bits, int exponent_bits, int fraction_bits) {
   const int bias = (1 << (exponent_bits - 1)) - 1;
   const double sign = bits & 0x8000 ? -1.0 : 1.0;
@@ -154,7 +154,7 @@ TYPED_TEST(NarrowFloatTest, ArithmeticRoundsOnce) {
   EXPECT_EQ(static_cast<float>(TypeParam(1.5f) * TypeParam(2.5f)), 3.75f);
   EXPECT_TRUE(TypeParam(1.0f) < TypeParam(2.0f));
   EXPECT_FALSE(TypeParam(2.0f) < TypeParam(1.0f));
-  // The unit behind the last place vanishes when it is added alone.
+  // A unit below the last place vanishes when it is added alone.
   const float unit = std::is_same_v<TypeParam, Half> ? 2048.0f : 256.0f;
   EXPECT_EQ(static_cast<float>(TypeParam(unit) + TypeParam(1.0f)), unit);
 }

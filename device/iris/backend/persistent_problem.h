@@ -9,7 +9,7 @@
 
 namespace iris::backend {
 
-// What each rank computes, of A [m, k] and B [k, n], by rows, with f the activation:
+// Each rank computes from A [m, k] and B [k, n], by rows, with f the activation:
 //   kReduceScatter  D = its rows of f(sum over ranks of A_r B_r + bias).
 //   kAllReduce      D = f(sum over ranks of A_r B_r + bias), the same bits on all ranks.
 //   kAllGather      D = f(A B + bias); A's rows lie with the ranks, one share after another.

@@ -59,7 +59,7 @@ IRIS_DEVICE inline auto Fenced(Access access) {
   return result;
 }
 
-// The part of a 4-byte word that a narrower one is.
+// Locates a narrower word within the aligned 4-byte word that contains it.
 struct Part {
   void* around;
   uint32_t shift;
@@ -72,7 +72,7 @@ IRIS_DEVICE inline Part PartOf(void* p) {
   return {static_cast<char*>(p) - at, at * 8, ((1u << (8 * sizeof(W))) - 1) << (at * 8)};
 }
 
-// Replaces the word by update(old) and returns what it was. `update` may be called again.
+// Replaces the word by update(old) and returns the old value. `update` may be called again.
 template <Scope S, Order O, typename W, typename Update>
 IRIS_DEVICE inline W UpdateWord(void* p, Update update) {
   if constexpr (Traits::kOrdersByFences && O != Order::kRelaxed) {
@@ -133,8 +133,6 @@ IRIS_DEVICE inline T Negated(T value) {
 
 }  // namespace impl
 
-// Memory.
-
 // Reads the word. O: kRelaxed or kAcquire.
 template <Scope S, Order O, typename T>
 IRIS_DEVICE inline T Load(const T* p) {
@@ -194,7 +192,7 @@ IRIS_DEVICE inline T FetchOp(T* p, T operand) {
   }
 }
 
-// For bulk data: a value that does not tear, ordered by nothing.
+// Loads one value of bulk data. It does not tear, and has no order.
 template <typename T>
 IRIS_DEVICE inline T LoadPlain(const T* p) {
   static_assert(std::is_trivially_copyable_v<T>);

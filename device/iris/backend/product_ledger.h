@@ -10,23 +10,23 @@ struct TraceArea;
 
 namespace iris::backend {
 
-// All words are this rank's, on its device but for the report. None is set: the launch has no
-// opening, and tells nobody.
+// All words are this rank's, on its device except the report. If none is set, the launch has no
+// opening, and signals no rank.
 struct ProductLedger {
-  // Not 0 when the kernel before the launch is over: the ranks have not met. Nothing is then sent
-  // and nobody is waited for. A launch that fails sets it.
+  // Not 0, after the kernel before the launch, if the ranks have not met. The launch then neither
+  // sends nor waits. A launch that fails sets it.
   uint32_t* failed = nullptr;
   uint32_t* finished = nullptr;  // operations; a launch that succeeds counts itself
   uint64_t* missing = nullptr;   // a bit for each rank that did not come
-  uint64_t* report = nullptr;    // the first failure of all, in words that follow
+  uint64_t* report = nullptr;    // the first failure of all, in the words below
   uint64_t timeout_word = 0;     // with the rank added above bit 16, and `finished` above bit 32
   uint64_t aborted_word = 0;
-  // Words that say `failed` again, so many, so many bytes apart.
+  // `n_blocks` words that repeat `failed`, `block_bytes` apart.
   uint32_t n_blocks = 0;
   uint8_t* blocks = nullptr;
   uint64_t block_bytes = 0;
-  // Where blocks tell what they did while a trace is on (iris/trace_area.h), and what they say of
-  // the operation: TraceEvent's fields of these names. `finished` is the number. Null: nowhere.
+  // Blocks record their work here while a trace is on (iris/trace_area.h), with these fields of
+  // TraceEvent for the operation. `finished` is the number. Null if there is no trace.
   TraceArea* trace = nullptr;
   uint64_t trace_bytes = 0;
   uint64_t trace_detail = 0;

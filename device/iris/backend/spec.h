@@ -59,8 +59,6 @@
 
 namespace iris::backend::spec {
 
-// Constants.
-
 static_assert(std::is_same_v<decltype(Traits::kName), const char* const>);
 static_assert(std::is_same_v<decltype(Traits::kEmulated), const bool>);
 static_assert(std::is_same_v<decltype(Traits::kLaunchPublishes), const bool>);
@@ -73,8 +71,6 @@ static_assert(Traits::kWarpThreads > 0 && Traits::kWarpThreads <= 64 &&
                   (Traits::kWarpThreads & (Traits::kWarpThreads - 1)) == 0,
               "a warp has a power of two of threads, at most as many as Ballot has bits");
 static_assert(Traits::kNarrowestExchangeBytes == 1 || Traits::kNarrowestExchangeBytes == 4);
-
-// Words of memory.
 
 template <typename W>
 constexpr bool SuppliesWord() {

@@ -1,5 +1,5 @@
-// What the launchers check on the host, and how a workspace is laid out. The operations:
-// tests/conformance.
+// Tests the launchers' checks on the host, and a workspace's layout. tests/conformance has the
+// operations.
 #include "iris/collective/collective.h"
 
 #include <cstdint>
@@ -53,7 +53,7 @@ class CollectiveTest : public testing::Test {
         .code;
   }
 
-  // Data behind the workspace.
+  // Returns data after the workspace.
   char* Data(uint64_t offset_bytes = 0) { return At(3 << 20) + offset_bytes; }
 
   std::vector<char> window_;
@@ -354,7 +354,7 @@ TEST(ConfigTest, FewBlocksHaveRulesOfTheirOwn) {
   const impl::Table all = impl::BuiltInTable(/*emulated=*/false);
   for (uint32_t blocks : {8u, impl::kFewBlocks}) {
     const impl::Table few = impl::FewBlocksTable(blocks);
-    // The others hold behind them, but for those of kPush.
+    // After these come the usual rules, except those of kPush.
     std::vector<Rule> others;
     for (uint32_t k = 0; k < all.n_rules; ++k) {
       if (all.rules[k].variant != Variant::kPush) others.push_back(all.rules[k]);

@@ -33,8 +33,8 @@ Request RequestOf(const Comm& comm, const Message& message) {
 const void* BufferOf(const Message& message) { return Sends(message) ? message.in : message.out; }
 uint64_t BytesOf(const Message& message) { return message.count * DTypeBytes(message.type); }
 
-// The number of earlier messages of the call between the same members in the same direction. Of()
-// is given all messages of the call, in order.
+// Numbers the messages between two ranks in one direction, from 0. Of() takes all messages of the
+// call in order and returns the number of each.
 class Turns {
  public:
   uint32_t Of(const Message& message) {
@@ -45,8 +45,8 @@ class Turns {
   uint32_t n_[kMaxTeamRanks][2] = {};
 };
 
-// Returns the counterpart of message i of this member to itself: the one of the other side with the
-// same turn.
+// Returns the counterpart of message i, which this rank sends to itself or receives from itself:
+// the k-th receive for the k-th send, and conversely. Returns null if there is none.
 const Message* AnswerOf(const Message* messages, uint32_t n, uint32_t i) {
   const auto has_way = [&](uint32_t k, bool sends) {
     return messages[k].count != 0 && messages[k].peer_index == messages[i].peer_index &&
@@ -60,7 +60,7 @@ const Message* AnswerOf(const Message* messages, uint32_t n, uint32_t i) {
   return nullptr;
 }
 
-// *more: some message has a later turn than `turn`.
+// Sets `*more` if some message has a later turn than `turn`.
 Result LaunchTurn(const Comm& comm, const Message* messages, uint32_t n_messages, uint32_t turn,
                   bool* more, backend::Stream& stream) {
   const uint32_t n = comm.team.size;

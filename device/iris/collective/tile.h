@@ -1,4 +1,4 @@
-// Collectives of a tile, called by a block inside a kernel: what the fused kernels are built of.
+// Collectives of a tile, which a block calls inside a kernel; fused kernels are built of them.
 //
 //   IRIS_KERNEL void Step(iris::DeviceContext ctx, iris::DeviceTeam team, float* tiles) {
 //     // The same offset in each heap:
@@ -11,14 +11,14 @@
 //     ... every thread reads the sum ...
 //   }
 //
-// All threads of the block call it, on every member the block of the same index, with the same
-// arguments; what the block wrote before is seen by the others, and all see the result behind it.
-// Buffers lie in the heap, at the same offset on all members, aligned to the element (fast if to 16
-// bytes). `out` may be `in`; otherwise they do not overlap.
+// All threads of the block call it, and on every rank the block of the same index, with the same
+// arguments. The others see the block's earlier writes, and all see the result afterwards. Buffers
+// lie in the heap, at the same offset on all ranks, aligned to the element (fast if to 16 bytes).
+// `out` may be `in`; otherwise they do not overlap.
 //
 // Rounds go through the team's own area, as iris::Barrier, whose rules hold: at most
 // SyncArea::kMaxBlocks blocks, one kernel at a time on a team. Any number of teams. There is no
-// workspace. Not kOk: see iris::Barrier; the buffers are then undefined.
+// workspace. iris::Barrier lists the results other than kOk; the buffers are then undefined.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@
 
 namespace iris::ccl {
 
-// The same as iris::Barrier, for completeness.
+// Calls iris::Barrier. It is here for completeness.
 IRIS_DEVICE inline WaitResult TileBarrier(const DeviceContext& ctx, const DeviceTeam& team,
                                           uint64_t timeout_ns = 0, uint32_t* missing = nullptr) {
   return Barrier(ctx, team, timeout_ns, missing);
@@ -42,7 +42,7 @@ IRIS_DEVICE inline WaitResult TileBarrier(const DeviceContext& ctx, const Device
 
 namespace impl {
 
-// Fills the block's table with where `in` is on every member, and `out` on all or on this one.
+// Fills the block's table with the addresses of `in` on every rank, and of `out` on all or here.
 template <typename T>
 IRIS_DEVICE inline uint8_t** TileTable(const DeviceContext& ctx, const DeviceTeam& team,
                                        const T* in, T* out, bool to_all) {

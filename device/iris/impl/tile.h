@@ -83,7 +83,7 @@ IRIS_DEVICE inline void CopyTile(T* dst, Steps to, const T* src, Steps from, Ste
   CopyRows<L, S>(dst, src, lines, coop);
 }
 
-// Sets what is not in the first `rows` rows and `columns` columns of a dense tile.
+// Fills a dense tile with `value` outside of its first `rows` rows and `columns` columns.
 template <typename T, typename Coop>
 IRIS_DEVICE inline void FillRest(T* tile, uint64_t tile_rows, uint64_t tile_columns, uint64_t rows,
                                  uint64_t columns, T value, Coop coop) {

@@ -31,7 +31,7 @@
 //
 // A workspace connects a Combine to the Dispatch before it. It need not be cleared; but if it was
 // part of another workspace, zero its first 256 bytes, so that a Combine without a Dispatch is
-// detected. Combine reuses its rows: received rows may be read there until Combine. Another
+// detected. Received rows may be read there until Combine, which reuses their memory. Another
 // Dispatch may run at the same time in a workspace of its own.
 #pragma once
 
@@ -52,13 +52,12 @@ inline constexpr uint64_t kWorkspaceAlignmentBytes = 256;
 // Checks a config for a team of n_members. kInvalidArgument says what is wrong with it.
 Result CheckConfig(uint32_t n_members, const Config& config);
 
-// Computes the sizes for a member. kInvalidArgument: as CheckConfig, or there is no such member.
+// Computes the sizes for a rank. kInvalidArgument as in CheckConfig, or if there is no such rank.
 Result SizesOf(uint32_t n_members, uint32_t index, const Config& config, Sizes* out);
 
-// Puts a dispatch on the stream. `workspace` has Sizes::workspace_bytes in this rank's
-// heap, at the same offset on all ranks, aligned to kWorkspaceAlignmentBytes. kInvalidArgument: the
-// parameters or an argument are not valid. kFailedPrecondition: an earlier operation of the Comm
-// failed.
+// Puts a dispatch on the stream. `workspace` has Sizes::workspace_bytes in this rank's heap, at the
+// same offset on all ranks, aligned to kWorkspaceAlignmentBytes. kInvalidArgument if the parameters
+// or an argument are not valid. kFailedPrecondition if an earlier operation of the Comm failed.
 Result LaunchDispatch(const ccl::Comm& comm, const Config& config, void* workspace,
                       const Dispatch& call, backend::Stream& stream);
 // Puts a combine on the stream, after a Dispatch of the same parameters in this workspace;
@@ -67,7 +66,7 @@ Result LaunchCombine(const ccl::Comm& comm, const Config& config, void* workspac
                      const Combine& call, backend::Stream& stream);
 
 // Loads all kernels of this library onto the current device. As ccl::CreateComm, it may wait for
-// kernels that run: all members call it before one of them starts an operation.
+// running kernels: all ranks call it before one of them starts an operation.
 Result Prepare();
 
 }  // namespace iris::moe

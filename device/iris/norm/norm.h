@@ -1,5 +1,5 @@
-// iris::norm: RMS norms of sums over the members of a team, in one operation with the sums, on a
-// stream, over the symmetric heap. What each computes: iris/norm_types.h.
+// iris::norm: RMS norms of sums over the ranks of a team, in one operation with the sums, on a
+// stream, over the symmetric heap. iris/norm_types.h says what each operation computes.
 //
 //   Norm call;
 //   call.problem = {ccl::Operation::kAllReduceRmsNorm, {rows, hidden}};  // of bf16
@@ -11,23 +11,22 @@
 //   stream.Synchronize();
 //   ccl::CheckError(comm);
 //
-// Any Comm will do: no workspace beside that of the collectives. All rules of collectives
-// (iris/collective/collective.h) hold here: the same calls in the same order on all members, with
-// the same problem; one stream at a time; a launcher checks, starts a kernel and returns, allocates
-// nothing, and may be captured in a graph; what fails, and calls that differ, are told by
-// ccl::CheckError, with both calls. A call of zero rows does nothing at all: it is not compared.
+// Any Comm will do: there is no workspace other than that of the collectives. All rules of
+// collectives (iris/collective/collective.h) hold here: the same calls in the same order on all
+// ranks, with the same problem; one stream at a time; a launcher checks, starts a kernel and
+// returns, allocates nothing, and may be captured in a graph. ccl::CheckError reports failures, and
+// calls that differ, with both calls. A call of zero rows does nothing, and is not compared.
 //
-// Rows lie one behind the other, or a stride apart, which each member chooses for itself. All
-// buffers are any memory that the device can read and write, aligned to their elements; fastest
-// where rows are multiples of 16 bytes and aligned to 16. `out` may be `in` if they have the same
-// type, and residual_out may be the residual, with the same strides; otherwise what is written
-// overlaps with no other buffer, nor with the workspace. Buffers may lie in the gaps of others that
-// have the same bytes from row to row.
+// Rows are consecutive, or a stride apart, which each rank chooses for itself. Buffers are any
+// memory that the device can read and write, aligned to their elements. Calls are fastest if rows
+// are multiples of 16 bytes and aligned to 16. `out` may be `in` if they have the same type, and
+// residual_out may be the residual, with the same strides; otherwise a written buffer overlaps with
+// no other, nor with the workspace. Buffers may lie in the gaps of others that have the same bytes
+// from row to row.
 //
-// A member alone has rows of up to 32 KiB in one block (kAlone). Otherwise a row is shared out to
-// up to kMaxParts blocks, 32 KiB to one. kTwoShot also keeps a row of each
-// member in a block's stage: rows of more than kMaxParts * stage_bytes / members bytes need a Comm
-// with more ccl::Config::stage_bytes.
+// A single rank has rows of up to 32 KiB in one block (kAlone). Otherwise up to kMaxParts blocks
+// share a row, 32 KiB each. kTwoShot also keeps a row of each rank in a block's stage: rows of more
+// than kMaxParts * stage_bytes / members bytes need a Comm with more ccl::Config::stage_bytes.
 #pragma once
 
 #include <cstdint>

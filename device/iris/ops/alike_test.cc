@@ -1,5 +1,5 @@
-// Whether all members of a team choose a persistent product, or none does, by what each of them
-// alone sees: beside what such a kernel asks of addresses and leading dimensions.
+// Tests that either all ranks of a team choose the persistent kernel, or none does, by what each of
+// them sees alone: addresses and leading dimensions matter to that kernel, too.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -70,7 +70,7 @@ Matmul CallOf(Operation operation, bool transposed, Parts parts, uint64_t whole,
   return call;
 }
 
-// Whether a persistent product has the call, as far as its matrices go (Variant::kPersistent).
+// Returns true if the matrices' addresses and leading dimensions suit Variant::kPersistent.
 bool IsAligned(const Matmul& call) {
   return (reinterpret_cast<uintptr_t>(call.a) | reinterpret_cast<uintptr_t>(call.b)) % 16 == 0 &&
          call.lda % 8 == 0 && call.ldb % 8 == 0;
@@ -123,7 +123,7 @@ TEST(AlikeTest, MembersWithEvenPartsChooseAlike) {
 TEST(AlikeTest, AShapeAloneIsTakenAsAligned) {
   const Matmul call = CallOf(Operation::kMatmulAllReduce, false, Parts::kOwn, 8192, 4, 1);
   EXPECT_TRUE(impl::PartsAreAlignedAlike(call.problem, 4, 1, nullptr));
-  // Columns of which all members know the whole.
+  // All ranks know the whole number of columns.
   Matmul columns = CallOf(Operation::kMatmulAllScatter, false, Parts::kOwn, 8192, 4, 0);
   columns.problem.n = 8192;
   EXPECT_TRUE(impl::PartsAreAlignedAlike(columns.problem, 4, 0, nullptr));

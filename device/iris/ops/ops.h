@@ -1,5 +1,5 @@
-// iris::ops: products of matrices and their communication in one operation, on a stream, over the
-// symmetric heap. What each computes: iris/ops_types.h.
+// iris::ops: GEMMs fused with their communication, on a stream, over the symmetric heap.
+// iris/ops_types.h says what each operation computes.
 //
 //   ccl::CommOptions options;                 // as for collectives, with a larger workspace:
 //   options.workspace_bytes = ops::WorkspaceBytes(team.size, config, problem);
@@ -13,24 +13,23 @@
 //   ccl::CheckError(comm);
 //
 // A Comm whose workspace is larger than collectives need serves both. All rules of collectives
-// (iris/collective/collective.h) hold here: the same calls in the same order on all members, with
-// the same problem but for what iris/ops_types.h excepts; one stream at a time; a launcher checks,
-// starts kernels and returns, allocates nothing, and may be captured in a graph; what fails, and
-// calls that differ, are told by ccl::CheckError, with both calls.
+// (iris/collective/collective.h) hold here: the same calls in the same order on all ranks, with the
+// same problem except as iris/ops_types.h says; one stream at a time; a launcher checks, starts
+// kernels and returns, allocates nothing, and may be captured in a graph. ccl::CheckError reports
+// failures, and calls that differ, with both calls.
 //
-// kPair is two operations of a Comm in its numbers: a round that compares the calls, and the
-// collective behind it.
+// kPair counts as two operations of a Comm: a round that compares the calls, and the collective
+// after it.
 //
 // Matrices are stored by rows, `ld` elements from one to the next; B may be given transposed. They
-// are any memory that the device can read, aligned to their element. D of matmul_all_reduce,
-// matmul_all_gather and matmul_all_scatter is written by all members: it lies in the heap, with the
-// same ldd, and at the same offset on all members; kFused and kPair, named, take it at whatever
-// offset each member has it. D must not overlap with what is read, nor
-// any of them with the workspace. m, n and k are at least 1.
+// are in any memory that the device can read, aligned to their element. All ranks write D of
+// matmul_all_reduce, matmul_all_gather and matmul_all_scatter: it lies in the heap, with the same
+// ldd, and at the same offset on all ranks; kFused and kPair, if named, take any offset. D must not
+// overlap with an input, nor any matrix with the workspace. m, n and k are at least 1.
 //
-// Order of sums: in f32, over k in steps that the backend's matrix instructions have, and then over
-// the members: each row of tiles begins with another one, always the same. Sums travel between
-// members as f32 in kFused, and rounded to the type of D in the others.
+// Sums are in f32, over k in steps that the backend's matrix instructions have, and then over the
+// ranks: each row of tiles begins with another rank, always the same. Sums travel between ranks as
+// f32 in kFused, and rounded to the type of D in the others.
 #pragma once
 
 #include <cstddef>
@@ -84,8 +83,8 @@ struct LaunchPlan {
   uint64_t workspace_bytes = 0;  // in addition to that of the collectives
 };
 
-// What the GEMMs of one Comm need on the host: the rules that kAuto follows, the same on all ranks,
-// and a stream for copies during a kernel, which forks from the caller's stream and joins it by two
+// Host resources of the GEMMs of one Comm: the rules that kAuto follows, the same on all ranks, and
+// a stream for copies during a kernel, which forks from the caller's stream and joins it by two
 // events. Without resources, a Comm does not support kCopyEngine. Only launches of that Comm use
 // the resources, one at a time. The destructor waits for the copies.
 struct Resources {

@@ -76,9 +76,9 @@ ccl::impl::Common CommonOf(const ccl::Comm& comm, const Matmul& call, const Laun
 // previous kernel ends; it waits for that end before it touches memory.
 Result LaunchOpening(ccl::impl::Common common, bool ends, bool early, backend::Stream& stream);
 
-// Launches the opening of a call after which this member's copies go to the others in any case. If
-// the members do not meet, it first warns all others that what they read for an earlier call may be
-// overwritten. See LaunchEndOfReads.
+// Launches the opening of a call after which this rank's copies go to the others in any case. If
+// the ranks do not meet, it first warns all others that buffers which they read for an earlier call
+// may be overwritten. See LaunchEndOfReads.
 Result LaunchOpeningOfCopies(const ccl::Comm& comm, ccl::impl::Common common,
                              backend::Stream& stream);
 

@@ -35,8 +35,8 @@ bool IsValid(const Config& config) {
          config.stage_bytes <= kMaxBytes && config.stage_bytes % (16 * kMaxTeamRanks) == 0;
 }
 
-// Which ranks of which heaps this process has made Comms of. An entry for each range of heaps that
-// was ever at another place: a few.
+// The ranks and heaps for which this process has made Comms. There is an entry for each range of
+// heaps that was ever at another place: a few.
 class RanksHere {
  public:
   static RanksHere& Get() {

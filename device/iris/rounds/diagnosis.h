@@ -1,14 +1,14 @@
-// When members call differently: who called what, in the same words on every member.
+// When ranks call differently: finds the ranks and their calls, with the same result on every rank.
 //
-// A member finds it out in the first round of an operation (protocol.h). Its kernel then ends, and
-// its last act is Diagnose, by one thread: it writes down what this member called, and tells all
-// others that the operation is called off, so that their waits end and they come here, too. One
-// member, the judge, waits until all have written down what they called, for a second at most;
-// compares; and gives every member the same verdict, which each puts into its host's report. Who
-// comes later still finds it.
+// A rank detects the difference in the first round of an operation (protocol.h). At the end of its
+// kernel, one thread calls Diagnose: it records this rank's call, and marks the operation as called
+// off for all others, so that their waits end and they call Diagnose, too. One rank, the judge,
+// waits until all have recorded their calls, for a second at most; compares them; and sends every
+// rank the same verdict, which each puts into its host's report. A rank that comes later still
+// finds it.
 //
-// All words are relaxed and carry the operation's number, the tag, so that nothing has to be
-// ordered but the verdict. None of this is ever reached by an operation that all call alike.
+// All words are relaxed and carry the operation's number, the tag, so that only the verdict has to
+// be ordered. An operation that all ranks call alike never gets here.
 #pragma once
 
 #include <cstdint>
@@ -19,11 +19,11 @@
 
 namespace iris::ccl::impl {
 
-// The judge waits so long for the members' calls, or half of the timeout if that is less. Others
-// wait twice as long for the judge.
+// The judge waits for the ranks' calls for this long, or half of the timeout if that is less.
+// Others wait twice as long for the judge.
 inline constexpr uint64_t kJudgeWaitNs = 1000ull * 1000 * 1000;
 
-// A row of AllToAllV on which its two members disagree, as in Verdict.
+// A row of AllToAllV on which its two ranks disagree, as in Verdict.
 struct DisputedRow {
   uint64_t code;
   uint64_t sent;
@@ -31,17 +31,17 @@ struct DisputedRow {
 };
 
 // Returns the tag of an operation. It is never 0, which unwritten words contain. Numbers wrap: the
-// last one before that shares the tag of an operation long past.
+// last one before the wrap shares its tag with an operation long past.
 IRIS_HOST_DEVICE constexpr uint32_t TagOf(uint32_t sequence) {
   return sequence == ~0u ? 1u << 31 : sequence + 1;
 }
 
-// Returns the index in the team of a member, which kSendRecv counts among two.
+// Returns the index in the team of a rank. A kSendRecv numbers its two ranks 0 and 1.
 IRIS_DEVICE inline uint32_t PlaceInTeam(const Common& common, uint32_t member) {
   return common.operation == Operation::kSendRecv ? common.pair[member] : member;
 }
 
-// Records the first failure for the host. `place`: index in the team; ~0u: not known.
+// Records the first failure for the host. `place` is an index in the team, or ~0u if unknown.
 IRIS_DEVICE inline void RecordError(const Common& common, StatusCode code, Operation operation,
                                     uint32_t place, uint32_t sequence) {
   (void)backend::CompareExchange<Scope::kSystem, Order::kAcqRel>(
@@ -52,7 +52,7 @@ IRIS_DEVICE inline Header* HeaderAt(const Common& common, uint32_t member) {
   return iris::AtOffset<Header>(common.context, common.members[member], common.header_offset_bytes);
 }
 
-// Reads a word that member m has recorded. False if it is not of this operation.
+// Reads a word that rank m has recorded. Returns false if it is not of this operation.
 IRIS_DEVICE inline bool Written(const Common& common, uint32_t m, uint32_t k, uint32_t tag,
                                 uint32_t* word) {
   const uint64_t value =
@@ -66,8 +66,7 @@ IRIS_DEVICE inline uint32_t SignatureOf(const Common& common, uint32_t m, uint32
   return signature;
 }
 
-// Returns the members of `come` that made the same call as member m, as a mask of indexes in
-// `common`.
+// Returns those of `come` that made the same call as rank m, as a mask of indexes in `common`.
 IRIS_DEVICE inline uint64_t SameCall(const Common& common, uint64_t come, uint32_t m,
                                      uint32_t tag) {
   const uint32_t signature = SignatureOf(common, m, tag);
@@ -95,14 +94,14 @@ IRIS_DEVICE inline uint64_t InTeam(const Common& common, uint64_t mask) {
   return (mask & 1) << common.pair[0] | (mask >> 1 & 1) << common.pair[1];
 }
 
-// Sends word k of the verdict to every member.
+// Sends word k of the verdict to every rank.
 IRIS_DEVICE inline void Announce(const Common& common, uint32_t k, uint64_t value) {
   for (uint32_t m = 0; m < common.size; ++m) {
     backend::Store<Scope::kSystem, Order::kRelaxed>(&HeaderAt(common, m)->verdict[k], value);
   }
 }
 
-// Compares the calls and sends the verdict to every member.
+// Compares the calls and sends the verdict to every rank.
 IRIS_DEVICE inline void Judge(const Common& common, uint32_t tag, uint64_t wait_ns,
                               const DisputedRow& disputed) {
   const uint64_t start = backend::ClockNanoseconds();
@@ -122,7 +121,7 @@ IRIS_DEVICE inline void Judge(const Common& common, uint32_t tag, uint64_t wait_
       backend::Pause();
     }
   }
-  // If two calls are equally frequent, that of the first member counts as the most frequent.
+  // If two calls are equally frequent, that of the first rank counts as the most frequent.
   uint64_t most = 0;
   for (uint32_t m = 0; m < common.size; ++m) {
     if ((come >> m & 1) == 0) continue;
@@ -152,8 +151,8 @@ IRIS_DEVICE inline void Judge(const Common& common, uint32_t tag, uint64_t wait_
   }
 }
 
-// Runs the protocol at the top of this file. `found`: this member has seen a word of another call
-// in the round, so both members are in the same kind of operation. If a member of a pair has not,
+// Runs the protocol at the top of this file. `found` says that this rank has seen a word of another
+// call in the round, so both ranks are in the same kind of operation. If a rank of a pair has not,
 // the other one is in an operation of the team, and that team judges.
 IRIS_COLD void Diagnose(const Common& common, uint32_t sequence, bool found, DisputedRow disputed) {
   Header* mine = HeaderAt(common, common.index);

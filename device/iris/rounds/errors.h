@@ -17,26 +17,25 @@ struct ErrorReport {
   uint64_t mismatch[kMismatchWords] = {};
 };
 
-// A call of one member, packed by its family of operations: see each family's call_record.h. The
-// low eight bits of the first word are the operation; traces have the first three words.
+// A call of one rank, packed by its family of operations: see each family's call_record.h. The low
+// eight bits of the first word are the operation; traces have the first three words.
 struct PackedCall {
   static constexpr uint32_t kWords = 6;
   uint32_t words[kWords] = {};
   constexpr Operation operation() const { return static_cast<Operation>(words[0] & 0xff); }
 };
-// Added to the number of blocks in a word: the member has Config::check_calls.
+// Added to the number of blocks in a word if the rank has Config::check_calls.
 inline constexpr uint32_t kChecksCalls = 1u << 15;
 
-// Members that made different calls, as masks of their indexes in the team. The same on every
-// member.
+// The ranks that made different calls, as masks of their indexes in the team, equal on all ranks.
 struct Mismatch {
-  uint64_t most = 0;    // made the most frequent call; if there are two, that of the first member
-  uint64_t other = 0;   // made `other_call`, that of the first member that differs
+  uint64_t most = 0;    // made the most frequent call; of two equally frequent, the first rank's
+  uint64_t other = 0;   // made `other_call`, the first rank's that differs
   uint64_t rest = 0;    // made further calls
   uint64_t absent = 0;  // had not come when the calls were compared
   PackedCall most_call;
   PackedCall other_call;
-  // If all made the same call of kAllToAllV: a row whose size its receiver does not expect.
+  // If all made the same call of kAllToAllV, this is a row whose size its receiver does not expect.
   bool rows_differ = false;
   uint32_t sender = 0;
   uint32_t receiver = 0;
@@ -44,9 +43,9 @@ struct Mismatch {
   uint64_t expected_bytes = 0;  // the lower 32 bits
 };
 
-// The first failure. member_index: the member that was missing or made another call, as its index
-// in the team, or kNoMember. sequence: the number of the operation of the whole team, from 0; Send
-// and Recv do not count. mismatch: of kInvalidArgument.
+// The first failure. `member_index` is the rank that was missing or made another call, as its index
+// in the team, or kNoMember. `sequence` numbers the operations of the whole team, from 0; Send and
+// Recv do not count. `mismatch` is set for kInvalidArgument.
 struct ErrorInfo {
   Operation operation = Operation::kNone;
   uint32_t member_index = kNoMember;
@@ -58,15 +57,15 @@ struct ErrorInfo {
 };
 
 // Returns the first failure of an operation since CreateComm, as far as the stream has come, and
-// keeps it: kDeadlineExceeded, kAborted, or kInvalidArgument if members made different calls; for
-// some families also kOutOfRange and kFailedPrecondition. `info` may be null. For a Comm that
-// CreateComm has not made: kInvalidArgument, with an empty `info`.
+// keeps it: kDeadlineExceeded, kAborted, or kInvalidArgument if ranks made different calls; for
+// some families also kOutOfRange and kFailedPrecondition. `info` may be null. Returns
+// kInvalidArgument, with an empty `info`, for a Comm that CreateComm has not made.
 Result CheckError(const Comm& comm, ErrorInfo* info = nullptr);
 
-// Clears the report. Call it only after PrepareWorkspace on all members.
+// Clears the report. Call it only after PrepareWorkspace on all ranks.
 void ResetError(const Comm& comm);
 
-// Enqueues a copy of the members that had not come, one bit each, to `*mask` in host memory.
+// Enqueues a copy of the ranks that had not come, one bit each, to `*mask` in host memory.
 Result CopyMissing(const Comm& comm, uint64_t* mask, backend::Stream& stream);
 
 }  // namespace iris::ccl

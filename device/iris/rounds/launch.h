@@ -1,5 +1,5 @@
-// Launches kernels that meet those of other members: argument checks, the arguments that all such
-// kernels share, and pieces for which a Comm has room. Host code.
+// Launches kernels that synchronize with those of other ranks: argument checks, the arguments that
+// all such kernels share, and pieces for which a Comm has room. Host code.
 #pragma once
 
 #include <cstdint>
@@ -19,16 +19,17 @@ inline Result Invalid(const char* what) { return {StatusCode::kInvalidArgument, 
 // Returns the config with all fields set but the rules.
 Config Complete(Config config);
 
-// Checks that a Comm can be used. kFailedPrecondition: an earlier operation failed.
+// Checks that a Comm can be used. kFailedPrecondition if an earlier operation failed.
 Result CheckComm(const Comm& comm);
 
-// Checks a buffer of a call. *offset_bytes: its offset in the caller's heap, or kNotInHeap.
+// Checks a buffer of a call. Sets `*offset_bytes` to its offset in the caller's heap, or
+// kNotInHeap.
 Result CheckBuffer(const Comm& comm, const void* p, uint64_t bytes, uint64_t element_bytes,
                    uint64_t* offset_bytes);
 bool Overlap(const void* a, uint64_t a_bytes, const void* b, uint64_t b_bytes);
 
-// Returns true if the kernels of a call with so many blocks begin early. At most two calls are then
-// on the device at once, and have room there together, with those of other ranks that share it
+// Returns true if the kernels of a call of `blocks` blocks begin early. At most two calls are then
+// on the device at once, and fit there together, with those of other ranks that share it
 // (Config::max_blocks). Not between copies, which do not let the next kernel begin.
 inline bool BeginsEarly(const Comm& comm, uint32_t blocks) {
   return comm.config.early && 2 * blocks <= comm.config.max_blocks;
@@ -50,9 +51,10 @@ inline void Note(const Comm& comm, const LaunchNote& note) {
   ++trace->n;
 }
 
-// Launches all blocks of a kernel that meets other members, by launch(config, common), in pieces
-// for which the Comm has room on the device (residency.h). A piece is a multiple of `together`, the
-// number of blocks of this member that wait for each other. Kernels number their blocks by BlockOf.
+// Launches all blocks of a kernel that synchronizes with other ranks, by launch(config, common), in
+// pieces for which the Comm has room on the device (residency.h). A piece is a multiple of
+// `together`, the number of this rank's blocks that wait for each other. Kernels number their
+// blocks by BlockOf.
 template <typename Launch>
 Result InPieces(const Comm& comm, const LaunchConfig& whole, uint32_t together, Common common,
                 const backend::Stream& stream, Launch launch) {
@@ -62,7 +64,7 @@ Result InPieces(const Comm& comm, const LaunchConfig& whole, uint32_t together, 
   Result result = comm.share->Begin(whole.grid, together, whole.early, stream, &room);
   if (!result.ok()) return result;
   LaunchConfig piece = whole;
-  // Two kernels of a stream are then on the device at once.
+  // If it is early, two kernels of a stream are on the device at once.
   piece.early = whole.early && 2 * room.piece <= room.all;
   if (!piece.early) common.early = 0;
   const uint8_t ends = common.ends;
@@ -79,7 +81,7 @@ Result InPieces(const Comm& comm, const LaunchConfig& whole, uint32_t together, 
 // The table of a family's variants has pointers to rows with a `variant`, and `prepare`, which
 // loads the kernels of the row onto the current device.
 
-// Returns the row of a variant; null for kAuto and for numbers that are no variant.
+// Returns the row of a variant, or null for kAuto and for unknown numbers.
 template <typename Row, size_t N, typename Variant>
 const Row* FindRow(const Row* const (&rows)[N], Variant variant) {
   for (const Row* row : rows) {

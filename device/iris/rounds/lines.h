@@ -1,13 +1,13 @@
-// Lines: 120 bytes travel with a flag of eight that says that they are there, in a
-// line of 128 that eight lanes of a warp store at once.
+// Lines carry 120 bytes with a flag of eight that marks them as arrived, in a line of 128 that
+// eight lanes of a warp store at once.
 //
-// There are two protocols. Where the platform stores whole lines, all lanes of a warp store a line
-// by one instruction and load it by one, so that a load that has the flag has the data too. A warp
-// whose lanes with flags have waited alone may stay diverged, and no sync converges it. So each
-// access asks whether the warp is converged. If it is not, a send takes the second protocol: every
-// lane stores its data, the warp syncs, and the lanes with flags release them; and a look loads
-// nothing, so that the receiver waits for the flags, fences, and then loads the data. In emulation
-// the second protocol is the only one.
+// There are two protocols. If the platform stores whole lines, all lanes of a warp store a line by
+// one instruction and load it by one, so a load that has the flag has the data too. A warp whose
+// lanes with flags have waited alone may stay diverged, and no sync converges it, so each access
+// asks if the warp is converged. If it is not, a send takes the second protocol: every lane stores
+// its data, the warp syncs, and the lanes with flags release them. A look then loads nothing, so
+// that the receiver waits for the flags, fences, and loads the data afterwards. In emulation there
+// is only the second protocol.
 #pragma once
 
 #include <cstdint>
@@ -21,11 +21,12 @@
 namespace iris::ccl::impl {
 
 inline constexpr bool kWholeLines = backend::Traits::kStoresWholeLines;
-// With a release for each line, lines would be slower than packets: useful in emulation alone.
+// With a release for each line, lines would be slower than packets, and only useful in emulation.
 inline constexpr bool kHasLines = kWholeLines || backend::Traits::kEmulated;
 
-// A step is what a warp sends one member at once: one line by every eight lanes. The lanes with
-// flags have the last bytes of the step, eight each, so that all loads are aligned if the row is.
+// A step is the data that a warp sends one rank at once: one line by every eight lanes. The lanes
+// with flags have the last bytes of the step, eight each, so that all loads are aligned if the row
+// is.
 struct LineLane {
   static constexpr uint32_t kLines = backend::Traits::kWarpThreads / kLineLanes;
   static constexpr uint32_t kStepBytes = kLines * kLineDataBytes;
@@ -45,7 +46,7 @@ struct LineLane {
     stored_bytes = lane * 16;
   }
 
-  // Loads this lane's part of the step at byte `at` of a row; zeros after the end of the row.
+  // Loads this lane's part of the step at byte `at` of a row, with zeros past the row's end.
   template <typename T>
   IRIS_DEVICE Bytes16 Load(const uint8_t* row, uint64_t at, uint64_t row_bytes) const {
     const uint64_t begin = at + offset_bytes;
@@ -72,7 +73,7 @@ struct LineLane {
     if (!has_flag && left > 8) StoreWord<T>(p + 8, left - 8, value.hi);
   }
 
-  // Stores this lane's part of a step into an inbox. Called by all lanes of the warp.
+  // Stores this lane's part of a step into an inbox. All lanes of the warp call it.
   IRIS_DEVICE void Send(uint8_t* lines, Bytes16 value, uint64_t flag) const {
     uint8_t* p = lines + stored_bytes;
     if constexpr (kWholeLines) {
@@ -89,8 +90,8 @@ struct LineLane {
     if (has_flag) backend::Store<Scope::kSystem, iris::impl::kPublishOrder>(words + 1, flag);
   }
 
-  // Loads this lane's part of a step's lines, which may not have come yet. Zeros, which are no
-  // flag, if the warp is diverged. Called by all lanes of the warp.
+  // Loads this lane's part of a step's lines, which may not have come yet. Returns zeros, which are
+  // no flag, if the warp is diverged. All lanes of the warp call it.
   IRIS_DEVICE Bytes16 Look(const uint8_t* lines) const {
     if constexpr (kWholeLines) {
       // The load depends on the answer: otherwise the compiler would move it before the question,
@@ -102,8 +103,8 @@ struct LineLane {
     return {};
   }
 
-  // Waits for the lines from `from`. Called by all lanes of the warp. `*value` has the result of
-  // Look, and gets this lane's part. False on failure, which is recorded; the same in all lanes.
+  // Waits for the lines from `from`. All lanes of the warp call it. `*value` has the result of
+  // Look, and gets this lane's part. Returns false, in all lanes, on failure, which is recorded.
   IRIS_DEVICE bool Receive(Rounds* rounds, const uint8_t* lines, uint32_t from,
                            Bytes16* value) const {
     const uint64_t flag = rounds->LineFlag();
@@ -129,7 +130,7 @@ struct LineLane {
   }
 
   // Orders the loads of flags by some lanes before the loads of data by all lanes of the warp.
-  // AwaitFlag does not acquire where lines are whole; without this fence a GPU has read data older
+  // AwaitFlag does not acquire if lines are whole; without this fence a GPU has read data older
   // than the flags.
   IRIS_DEVICE static void FenceBehindFlags() {
     if constexpr (kWholeLines) backend::Fence<Scope::kSystem, iris::impl::kConsumeOrder>();
@@ -149,11 +150,11 @@ struct LineLane {
   }
 };
 
-// Waits for a step's lines from several members. Called by all lanes of the warp. got[k] becomes
-// this lane's part of the step from member `first + k`, for each k for which `waits(k)`; others are
+// Waits for a step's lines from several ranks. All lanes of the warp call it. got[k] becomes this
+// lane's part of the step from rank `first + k`, for each k for which `waits(k)`; others are
 // unchanged. All are polled together, since one after another would each add the latency of a load.
 // For a warp with nothing else to do: collectives, whose warps go through many steps, are slower
-// with it. `box`: the lines of member `first`. False as in Receive.
+// with it. `box` has the lines of rank `first`. Fails as Receive does.
 template <Polls kPolls = Polls::kFast, uint32_t kCount, typename Waits>
 IRIS_INLINED bool ReceiveTogether(const LineLane& lane, Rounds* rounds, const uint8_t* box,
                                   uint64_t line_bytes, uint32_t first, Waits waits,
@@ -198,7 +199,7 @@ IRIS_INLINED bool ReceiveTogether(const LineLane& lane, Rounds* rounds, const ui
   return true;
 }
 
-// The steps of rows of `row_bytes` that this block has, at_once at a time.
+// The steps of rows of `row_bytes` that this block sends, `at_once` at a time.
 struct LineSteps {
   uint64_t begin;
   uint64_t end;

@@ -1,21 +1,18 @@
-// The part that all collective kernels share: rounds between the blocks of the same index, and
-// failure.
+// The part that all collective kernels share: rounds between blocks of the same index, and failure.
 //
-// A round e of a block: it stores words that carry e to the block of the same index of each member,
-// and waits for theirs. Passed means that all have arrived at e, so have finished everything before
-// their round e. Hence:
-// - What alternates by the parity of e (calls, packets) may be written for e by whoever has passed
-//   e - 1: its last reader, of e - 2, is done. So words are compared for equality, and packets need
-//   no second round. A kernel of packets is a round too: it waits for a word of every member.
-// - What does not alternate (stages, the user's buffers) is written only after a round that its
-//   readers arrive at when they are done.
+// A round e of a block: it stores words that carry e to the block of the same index of each rank,
+// and waits for theirs. After that, all of them have finished everything before their round e.
+// - Memory that alternates by the parity of e (calls, packets) may be written for e by a block that
+//   has passed e - 1: its last reader, of e - 2, is done. So words are compared for equality, and
+//   packets need no second round. A kernel of packets is a round, too: it waits for all ranks.
+// - Memory that does not alternate (stages, the user's buffers) is written only after a round at
+//   which its readers arrive when they are done.
 // The epoch skips 0 and 1 when it wraps, keeping its parity: fresh workspace has zeros.
 //
-// The first round of an operation is passed only if all members made the same call: words carry the
-// call's signature, and so does one of the two flags of a packet. Where calls differ, some member
-// finds another's signature in a round, or waits for what will not come. Whoever has waited for
-// long puts its signature into its header and looks at those of the others. What then happens:
-// diagnosis.h.
+// The first round of an operation is passed only if all ranks made the same call: words carry the
+// call's signature, and so does one of the two flags of a packet. If calls differ, some rank finds
+// another signature in a round, or waits for words that never come. A rank that has waited for long
+// puts its signature into its header and reads those of the others. diagnosis.h says what follows.
 #pragma once
 
 #include <cstdint>
@@ -30,13 +27,13 @@
 
 namespace iris::ccl::impl {
 
-// Announces that earlier operations of the stream have written and read this member's memory. It
-// does not publish their stores to other members: the round of a barrier does, whose words are
-// released.
+// The order of words which announce that earlier operations of the stream have written and read
+// this rank's memory. It does not publish their stores to other ranks: the round of a barrier does,
+// whose words are released.
 inline constexpr Order kArriveOrder =
     backend::Traits::kLaunchPublishes ? Order::kRelaxed : iris::impl::kPublishOrder;
 
-// Polls before the clock, which is slow on GPUs, is read: some microseconds.
+// The polls before a read of the clock, which is slow on GPUs: some microseconds.
 inline constexpr uint32_t kEagerPolls = backend::Traits::kLaunchPublishes ? 32 : 1;
 
 IRIS_HOST_DEVICE constexpr uint32_t NextEpoch(uint32_t epoch) {
@@ -52,15 +49,15 @@ IRIS_DEVICE inline void Enter(const Common& call) {
   if (call.early != 0) backend::LetNextBegin();
 }
 
-// Why a wait ended early, if not by the abort word or for lack of time.
+// Says why a wait ended early, if not by the abort word or the timeout.
 enum class Trouble : uint32_t {
   kNone,
-  kFailedElsewhere,  // another thread of this member has recorded the failure
+  kFailedElsewhere,  // another thread of this rank has recorded the failure
   kCallsDiffer,
-  kCrossed,  // two members wait for each other to receive, or to send
+  kCrossed,  // two ranks wait for each other to receive, or to send
 };
 
-// Looks for a reason why a thread waits for long. `looks`: at the others' calls, too.
+// Looks for a reason why a thread waits for long; with `looks`, in the others' calls, too.
 IRIS_COLD Trouble LookAround(const Common& call, uint32_t sequence, bool looks) {
   Header* mine = HeaderAt(call, call.index);
   const uint32_t tag = TagOf(sequence);
@@ -71,7 +68,7 @@ IRIS_COLD Trouble LookAround(const Common& call, uint32_t sequence, bool looks) 
     return Trouble::kFailedElsewhere;
   }
   if (!looks) return Trouble::kNone;
-  // A member in an operation of the team announces it. A member in one of a pair checks whether the
+  // A rank in an operation of the team announces it. A rank in one of a pair checks whether the
   // other is in one of the team, which then cannot end.
   const bool pair = call.operation == Operation::kSendRecv;
   const uint64_t own = static_cast<uint64_t>(call.signature) << 32 | tag;
@@ -83,9 +80,8 @@ IRIS_COLD Trouble LookAround(const Common& call, uint32_t sequence, bool looks) 
     if (static_cast<uint32_t>(seen) == tag && (pair || seen != own)) return Trouble::kCallsDiffer;
   }
   if (!pair || call.alone == 0) return Trouble::kNone;
-  // The other member waits, with a single message too, for a message that this member has not begun
-  // and will not begin, because it waits here. Epochs never repeat, so no word has to be taken
-  // back.
+  // The other rank waits, with a single message too, for a message that this rank has not begun and
+  // will not begin, because it waits here. Epochs never repeat, so no word has to be reset.
   const auto state = [&call](uint32_t m, uint64_t offset_bytes) {
     return iris::AtOffset<BlockState>(call.context, call.members[m], offset_bytes);
   };
@@ -99,16 +95,16 @@ IRIS_COLD Trouble LookAround(const Common& call, uint32_t sequence, bool looks) 
   return awaited == next ? Trouble::kCrossed : Trouble::kNone;
 }
 
-// Shared by the threads of a block.
+// The threads of a block share this state.
 struct SharedState {
-  uint32_t failure;   // 0, or code | member << 8
-  uint32_t in_apart;  // 1: some member's `in` is not in the heap
+  uint32_t failure;   // 0, or code | rank << 8
+  uint32_t in_apart;  // 1: some rank's `in` is not in the heap
   uint32_t out_apart;
-  uint32_t more;  // the epoch of the last MeetMore at which a member had more
+  uint32_t more;  // the epoch of the last MeetMore at which a rank had more
   uint32_t words[kMaxTeamRanks * CallWords::kCount];
 };
 
-// Kept by a block's first thread for the trace of its operation; see TraceEvent. It is in
+// A block's first thread keeps this for the trace of its operation; see TraceEvent. It is in
 // registers, because shared memory would need a wait.
 struct BlockTrace {
   bool on = false;  // the operation is traced
@@ -119,8 +115,8 @@ struct BlockTrace {
   uint32_t wait_ns = 0;
 };
 
-// Ends this operation and all later ones of the stream at this member: `member` is missing, or made
-// another call. `code`: the failure to record; kOk if somebody else records it.
+// Ends this operation and all later ones of the stream at this rank, because `member` is missing,
+// or made another call. Records `code`, unless it is kOk, which means that another thread does.
 IRIS_COLD void EndOperation(const Common& call, StatusCode code, uint32_t member, uint32_t sequence,
                             BlockState* state, SharedState* shared) {
   const uint32_t place = PlaceInTeam(call, member);
@@ -133,9 +129,9 @@ IRIS_COLD void EndOperation(const Common& call, StatusCode code, uint32_t member
   backend::Store<Scope::kBlock, Order::kRelaxed>(&shared->failure, 1u);
 }
 
-// Writes what a block did in an operation to the trace. `last_ns`: when its last round began; 0: it
-// had none. Not IRIS_COLD: a function placed elsewhere is fetched from memory when it is called,
-// and the end of the kernel would wait for that longer than for everything else.
+// Writes a block's part of an operation to the trace. `last_ns` is the begin of its last round, or
+// 0 if it had none. Not IRIS_COLD: a function placed elsewhere is fetched from memory when it is
+// called, and the end of the kernel would wait for that longer than for everything else.
 IRIS_DEVICE inline void TellTrace(const Common& call, const BlockTrace& trace, uint32_t block,
                                   uint32_t sequence, uint64_t last_ns) {
   TraceEvent event = {};
@@ -175,8 +171,8 @@ class Rounds {
     if (tells) trace_.head = iris::impl::ReadTraceHead(call.context);
     epoch_ = backend::LoadPlain(&State()->epoch);
     const Header* header = HeaderOf();
-    // The block's own word and not the header's: no thread of the block sets it before all have
-    // read it here, so all take the same path.
+    // Reads the block's own word and not the header's: no thread of the block sets it before all
+    // have read it here, so all take the same path.
     broken_ = backend::Load<Scope::kDevice, Order::kRelaxed>(&State()->failed) != 0;
     sequence_ = backend::Load<Scope::kDevice, Order::kRelaxed>(&header->sequence);
     if (backend::ThreadIndex() == 0) {
@@ -188,22 +184,23 @@ class Rounds {
     if (tells) BeginTrace();
   }
 
-  // True if an earlier operation failed: the kernel returns at once.
+  // Returns true if an earlier operation failed: the kernel then returns at once.
   IRIS_DEVICE bool broken() const { return broken_; }
   IRIS_DEVICE uint32_t epoch() const { return epoch_; }
   IRIS_DEVICE uint32_t size() const { return call_->size; }
   IRIS_DEVICE uint32_t index() const { return call_->index; }
 
-  // Returns the member `step` places after this one: each member begins with another.
+  // Returns the rank `step` places after this one, so that each rank begins with another.
   IRIS_DEVICE uint32_t Rotated(uint32_t step) const {
     const uint32_t member = call_->index + step;
     return member < call_->size ? member : member - call_->size;
   }
 
-  // The first round of an operation: sends this member's call to the others and receives theirs.
-  // `wrote`: this block has written data that the others will read, or earlier operations of the
-  // stream have stored data to other members that must be visible after this round. False on
-  // failure, which is recorded; the same in all threads. The kernel then returns.
+  // Makes the first round of an operation: sends this rank's call to the others and receives
+  // theirs. `wrote` says that this block has written data that the others will read, or that
+  // earlier operations of the stream have stored data to other ranks that must be visible after
+  // this round. Returns false, in all threads, on failure, which is recorded. The kernel then
+  // returns.
   IRIS_DEVICE bool Exchange(bool wrote) {
     Advance();
     iris::impl::SyncBeforePublish();  // shared_ is cleared
@@ -254,7 +251,7 @@ class Rounds {
       if (w == CallWords::kSignature) {
         if (payload != call_->signature) Differ(peer);
       } else if (w == CallWords::kIn && vector_ != nullptr) {
-        // The bytes that it expects. 32 bits are enough to notice a mistake.
+        // This is the size that the peer expects. 32 bits are enough to detect a mistake.
         if (payload != static_cast<uint32_t>(vector_->send_bytes[peer])) Differ(peer);
       } else if (w == CallWords::kHigh) {
         if ((payload & 0xffff) == 0xffff) Set(&shared_->in_apart);
@@ -266,8 +263,8 @@ class Rounds {
     return Settle();
   }
 
-  // Another round: data that all members' blocks wrote before it is visible after it. False as in
-  // Exchange.
+  // Makes another round: data that all ranks' blocks wrote before it is visible after it. Fails as
+  // Exchange does.
   IRIS_DEVICE bool Meet() {
     Advance();
     iris::impl::SyncBeforePublish();
@@ -278,7 +275,7 @@ class Rounds {
     return Settle();
   }
 
-  // Meet, which also finds out if any member has more to do. The same answer on all members.
+  // Makes a round, and finds out if any rank has more to do, with the same answer on all ranks.
   IRIS_DEVICE bool MeetMore(bool more, bool* any) {
     Advance();
     iris::impl::SyncBeforePublish();
@@ -290,9 +287,9 @@ class Rounds {
     return Settle();
   }
 
-  // Overlapping rounds: a member may signal again before all have waited for its earlier signal.
+  // In overlapping rounds, a rank may signal again before all have waited for its earlier signal.
   // Signals are counted in 64 bits, which never wrap. The calling thread signals after a sync of
-  // the block, and waits for itself alone. Call KeepSignals after the last signal.
+  // the block, and waits only for itself. Call KeepSignals after the last signal.
   IRIS_DEVICE uint64_t Signals() const { return backend::LoadPlain(&State()->signals); }
   IRIS_DEVICE void SignalTo(uint32_t member, uint64_t value) {
     backend::Store<Scope::kSystem, iris::impl::kPublishOrder>(SignalsOf(member) + call_->index,
@@ -304,7 +301,7 @@ class Rounds {
       return backend::Load<Scope::kSystem, iris::impl::kConsumeOrder>(word) >= value;
     });
   }
-  // Lets the calling thread wait for something else that `member` does. `done` acquires it.
+  // Waits in the calling thread for another action of `member`, which `done` acquires.
   template <Polls kPolls = Polls::kFast, typename Done>
   IRIS_DEVICE bool Await(uint32_t member, Done done) {
     const WaitResult result = Poll<kPolls>(false, done);
@@ -316,7 +313,7 @@ class Rounds {
     if (backend::ThreadIndex() == 0) backend::StorePlain(&State()->signals, value);
   }
 
-  // A lock that the members take in turn: a ticket lock whose tickets are their indexes. Turns are
+  // A lock that the ranks take in order: a ticket lock whose tickets are their indexes. Turns are
   // counted in 64 bits. Call Turns() after all earlier operations and before the first round. One
   // thread calls AwaitTurn, followed by a block sync, and PassTurn, preceded by one.
   IRIS_DEVICE uint64_t Turns() const {
@@ -331,7 +328,7 @@ class Rounds {
       return seen == mine;
     });
     if (result == WaitResult::kOk) return true;
-    Fail(result, static_cast<uint32_t>(seen - turns) % call_->size);  // the member with the turn
+    Fail(result, static_cast<uint32_t>(seen - turns) % call_->size);  // the rank that has the lock
     return false;
   }
   IRIS_DEVICE void PassTurn(uint32_t owner, uint64_t turns) {
@@ -339,8 +336,8 @@ class Rounds {
                                                               turns + call_->index + 1);
   }
 
-  // The last round. `wrote`: this block wrote data that the others will read; otherwise it only
-  // read. The answer is the calling thread's own.
+  // Makes the last round. `wrote` says that this block wrote data that the others will read;
+  // otherwise it only read.
   IRIS_DEVICE void MeetLast(bool wrote) {
     Advance();
     iris::impl::SyncBeforePublish();
@@ -364,11 +361,11 @@ class Rounds {
     }
   }
 
-  // Returns true if every member's buffer is in the heap. Call it after Exchange.
+  // Return true if every rank's buffer is in the heap. Call them after Exchange.
   IRIS_DEVICE bool in_direct() const { return shared_->in_apart == 0; }
   IRIS_DEVICE bool out_direct() const { return shared_->out_apart == 0; }
 
-  // Returns member m's buffer; null if it is not in the heap. Valid after Exchange, until the next
+  // Returns rank m's buffer, or null if it is not in the heap. Valid after Exchange, until the next
   // one.
   IRIS_DEVICE uint8_t* In(uint32_t m) const {
     const uint32_t* words = shared_->words + m * CallWords::kCount;
@@ -379,20 +376,20 @@ class Rounds {
     return Buffer(m, words[CallWords::kOut], words[CallWords::kHigh] >> 16);
   }
 
-  // Return this block's stages in the heap of member m.
+  // Return this block's stages in the heap of rank m.
   IRIS_DEVICE uint8_t* StageIn(uint32_t m) const {
     return At<uint8_t>(m, call_->stage_offset_bytes + 2 * block_ * call_->stage_bytes);
   }
   IRIS_DEVICE uint8_t* StageOut(uint32_t m) const { return StageIn(m) + call_->stage_bytes; }
 
-  // Returns the inbox of member m for packets of `from` in this block and epoch.
+  // Returns the inbox of rank m for packets of `from` in this block and epoch.
   IRIS_DEVICE Bytes16* Inbox(uint32_t m, uint32_t from) const {
     return At<Bytes16>(m, call_->packet_offset_bytes +
                               block_ * PacketBytes(call_->size, call_->packet_bytes) +
                               ((epoch_ & 1) * call_->size + from) * 2 * call_->packet_bytes);
   }
 
-  // Polls for the packet of this epoch and reads its 8 bytes. False on failure, which is recorded.
+  // Polls for the packet of this epoch and reads its 8 bytes. Returns false on recorded failure.
   IRIS_DEVICE bool Receive(const Bytes16* slot, Bytes16 first, uint32_t from, uint64_t* data) {
     if (!Arrived(first)) {
       const uint64_t trace_ns = TraceTime();
@@ -423,14 +420,14 @@ class Rounds {
     return {data << 32 | epoch_, (data >> 32) << 32 | HighFlag()};
   }
 
-  // Return the inbox of member m for lines of `from` in this block and epoch, and the flag of each
+  // Return the inbox of rank m for lines of `from` in this block and epoch, and the flag of each
   // line. As with packets, lines of another call never match.
   IRIS_DEVICE uint8_t* LineBox(uint32_t m, uint32_t from) const {
     const uint64_t inbox = (block_ * 2 + (epoch_ & 1)) * call_->size + from;
     return At<uint8_t>(m, call_->line_offset_bytes + inbox * call_->line_bytes);
   }
-  // Called before the first lines of an operation. Their inboxes were read two rounds ago, and a
-  // member that has passed the round between knows that. After a round of packets it knows it by
+  // Call it before the first lines of an operation. Their inboxes were read two rounds ago, and a
+  // rank that has passed the round between knows that. After a round of packets it knows it by
   // relaxed loads only. Emulation needs more, because its lines are plain memory (see lines.h), and
   // C++ requires an acquire between a plain load and a plain store. The word that is acquired was
   // stored before the packets that this block has received.
@@ -442,14 +439,14 @@ class Rounds {
     }
   }
   IRIS_DEVICE uint64_t LineFlag() const { return static_cast<uint64_t>(HighFlag()) << 32 | epoch_; }
-  // Returns the inbox of member m for chunk `chunk` of `from`, another member, for this block.
+  // Returns the inbox of rank m for chunk `chunk` of `from`, another rank, for this block.
   IRIS_DEVICE uint8_t* PushBox(uint32_t m, uint64_t chunk, uint32_t from) const {
     const uint64_t slot = chunk % kPushSlots * (call_->size - 1) + (from < m ? from : from - 1);
     return At<uint8_t>(
         m, call_->push_offset_bytes + block_ * call_->push_block_bytes + slot * call_->push_bytes);
   }
-  // Polls for the flag of a line from `from`. False on failure, which is recorded. watches: as in
-  // Poll; true in one thread of a block.
+  // Polls for the flag of a line from `from`. Returns false on failure, which is recorded.
+  // `watches` is as in Poll, and true in one thread of a block.
   template <Polls kPolls = Polls::kFast>
   IRIS_DEVICE bool AwaitFlag(const uint64_t* word, uint32_t from, bool watches) {
     const uint64_t flag = LineFlag();
@@ -462,7 +459,7 @@ class Rounds {
     Fail(result, from);
     return false;
   }
-  // For the trace: called around waits by other means.
+  // Record waits by other means for the trace: call them before and after such a wait.
   IRIS_DEVICE uint64_t WaitBegins() const { return TraceTime(); }
   IRIS_DEVICE void WaitEnds(uint64_t since_ns) { TraceWait(since_ns); }
 
@@ -471,7 +468,7 @@ class Rounds {
     return backend::Load<Scope::kBlock, Order::kRelaxed>(&shared_->failure) == 0;
   }
 
-  // Called last by a kernel: completes the trace and, if members made different calls, finds out
+  // Call it last in a kernel: it completes the trace and, if ranks made different calls, finds out
   // which.
   IRIS_DEVICE void Conclude() {
     if (trace_.on) EndTrace(0);
@@ -500,17 +497,17 @@ class Rounds {
   IRIS_DEVICE BlockState* StateOf(uint32_t m) const {
     return At<BlockState>(m, sync_offset_bytes_);
   }
-  // Returns the words in which member m receives the calls of this epoch.
+  // Returns the words in which rank m receives the calls of this epoch.
   IRIS_DEVICE CallWords* Calls(uint32_t m) const {
     return At<CallWords>(m, sync_offset_bytes_ + sizeof(BlockState)) + (epoch_ & 1) * call_->size;
   }
-  // Returns the signals of the members to member m.
+  // Returns the signals of the ranks to rank m.
   IRIS_DEVICE uint64_t* SignalsOf(uint32_t m) const {
     return At<uint64_t>(
         m, sync_offset_bytes_ + sizeof(BlockState) + 2 * call_->size * sizeof(CallWords));
   }
 
-  // Returns a word of this member's call for `peer`.
+  // Returns a word of this rank's call for `peer`.
   IRIS_DEVICE uint32_t Payload(uint32_t word, uint32_t peer) const {
     uint64_t in = call_->in_offset_bytes;
     uint64_t out = call_->out_offset_bytes;
@@ -537,11 +534,11 @@ class Rounds {
   }
 
   // The flag in the upper half of a packet. The lower half identifies the epoch; this one also
-  // matches only if both members made the same call.
+  // matches only if both ranks made the same call.
   IRIS_DEVICE uint32_t HighFlag() const { return epoch_ ^ call_->signature; }
 
-  // Waits as iris::impl::BoundedWait. `watches`: this thread also looks for calls that differ; for
-  // waits of the first round.
+  // Waits as iris::impl::BoundedWait does. With `watches`, in waits of the first round, this thread
+  // also looks for calls that differ.
   template <Polls kPolls = Polls::kFast, typename Done>
   IRIS_DEVICE WaitResult Poll(bool watches, Done done) {
     if (iris::impl::PollSome<kPolls, kEagerPolls>(done)) return WaitResult::kOk;
@@ -608,8 +605,8 @@ class Rounds {
     EndOperation(*call_, StatusCode::kOk, peer, sequence_, State(), shared_);
   }
 
-  // The trace. Times are 0 in all threads but the first, and everywhere if no trace is on. The load
-  // of the slot is in flight during the whole operation, so nothing waits for it at the end.
+  // Times of the trace are 0 in all threads but the first, and everywhere if no trace is on. The
+  // load of the slot is in flight during the whole operation, so nothing waits for it at the end.
   IRIS_DEVICE void BeginTrace() {
     if (trace_.head.until_ns == 0) return;
     trace_.start_ns = backend::ClockNanoseconds();
@@ -644,7 +641,7 @@ class Rounds {
   uint32_t sequence_;  // number of earlier operations
   bool broken_;
   Trouble trouble_;
-  uint32_t suspect_;  // 1 + the member whose words in the first round were unexpected
+  uint32_t suspect_;  // 1 + the rank whose words in the first round were unexpected
   BlockTrace trace_;  // only in the first thread
 };
 

@@ -98,7 +98,7 @@ Residency::Device* Residency::Find(uint32_t index) {
 
 bool Residency::Divide(Device* device, bool* busy) {
   *busy = false;
-  // Held while all are looked at, so that no launch begins with what was there before.
+  // These are held while all shares are read, so that no launch begins with an old share.
   std::vector<std::unique_lock<std::mutex>> locks;
   std::vector<Claim> claims;
   for (DeviceShare* share : device->shares) {

@@ -1,12 +1,12 @@
 // Residency: how many blocks the kernels of each Comm may have on a device at once, so that Comms
 // on different streams never stop each other.
 //
-// A block of a collective holds its place on the device while it waits for other members. Where the
-// blocks of some Comms fill a device, and those of another Comm fill the device of a peer, neither
-// goes on. So each Comm of this process has a share of its device; what a call has more than that
-// is launched in pieces, one after another on the stream. A share is this rank's own matter: pieces
-// change neither the plan of a call, nor what members tell each other. Shares become smaller when a
-// Comm is made, and larger when one is released. docs/decisions/043 has the proof.
+// A block of a collective stays on the device while it waits for other ranks. If the blocks of some
+// Comms fill a device, and those of another Comm fill the device of a peer, neither can continue.
+// So each Comm of this process has a share of its device, and a call with more blocks is launched
+// in pieces, one after another on the stream. A share only concerns this rank: pieces change
+// neither the plan of a call, nor the words that ranks exchange. Shares become smaller when a Comm
+// is made, and larger when one is released. docs/decisions/043 has the proof.
 //
 // Thread-safe. Host code, C++17.
 #pragma once
@@ -20,10 +20,10 @@
 
 namespace iris::ccl {
 
-// What a Comm needs of a device, in blocks that each fill a multiprocessor.
+// The room that a Comm needs on a device, in blocks that each fill a multiprocessor.
 struct Claim {
   uint32_t most = 1;  // blocks of its largest launch
-  // Blocks that wait for each other: a piece must have all of them. 0: none was launched yet.
+  // The blocks that wait for each other, all in one piece; 0 before the first launch.
   uint32_t together = 1;
   uint32_t kept = 0;   // blocks captured in graphs, which may run again at any time
   bool whole = false;  // blocks of a launch wait for each other in any order
@@ -34,8 +34,8 @@ struct Claim {
 
 // Divides `slots` among claims. `*share` is the largest number that all of them can have, each at
 // most its `most` and at least its `together`, so that each has room for `together` blocks whatever
-// the others do. `spare` slots stay free if possible. False if there is no such number. Proof:
-// docs/decisions/043.
+// the others do. `spare` slots stay free if possible. Returns false if there is no such number.
+// docs/decisions/043 has the proof.
 bool DivideSlots(uint32_t slots, uint32_t spare, const std::vector<Claim>& claims, uint32_t* share);
 
 // Returns the blocks of a claim for this share.
@@ -52,11 +52,11 @@ class DeviceShare {
   };
 
   // Admits a call of `blocks` to the stream, in pieces that are multiples of `together`, the number
-  // of blocks that wait for each other. together == 0: all blocks wait for each other, so there is
-  // one piece; if blocks == 0 too, it has as many blocks as there is room for. `early`: a launch
-  // may begin before the previous one ends. The share does not change until End.
-  // kResourceExhausted: the device has no room for so many blocks that wait for each other; End is
-  // not called then.
+  // of blocks that wait for each other. If `together` is 0, all blocks wait for each other, so
+  // there is one piece; if `blocks` is 0, too, it has as many blocks as there is room for. With
+  // `early`, a launch may begin before the previous one ends. The share does not change until End.
+  // kResourceExhausted if the device has no room for so many blocks that wait for each other; do
+  // not call End then.
   Result Begin(uint32_t blocks, uint32_t together, bool early, const backend::Stream& stream,
                Room* room);
   void End() { mu_.unlock(); }
@@ -79,12 +79,12 @@ class DeviceShare {
 
 class Residency {
  public:
-  // Returns the one of the process.
+  // Returns the process's Residency.
   static Residency& Get();
 
   // Makes a share of the current device, which runs `slots` blocks at once. If other Comms have
-  // more blocks in flight than they keep, waits until the device is idle. kResourceExhausted:
-  // nothing is left. kDeadlineExceeded: the device was not idle for `timeout_ns`. After an error
+  // more blocks in flight than they keep, waits until the device is idle. kResourceExhausted if
+  // nothing is left. kDeadlineExceeded if the device was not idle for `timeout_ns`. After an error
   // the shares of the others are unchanged.
   Result Make(const Claim& claim, const ShareInfo& info, uint32_t slots, uint64_t timeout_ns,
               DeviceShare** out);
@@ -99,11 +99,11 @@ class Residency {
     uint32_t slots = 0;
     std::vector<DeviceShare*> shares;
   };
-  // Makes room for launches in which so many blocks wait for each other.
+  // Makes room for launches in which `together` blocks wait for each other.
   Result Raise(DeviceShare* share, uint32_t together);
   Device* Find(uint32_t index);
-  // Divides the device among its shares. False, with nothing changed, if there is not enough room.
-  // *busy: some may have more blocks in flight than they keep.
+  // Divides the device among its shares. Returns false, with nothing changed, if there is not
+  // enough room. Sets `*busy` if some may have more blocks in flight than they keep.
   static bool Divide(Device* device, bool* busy);
   static Result Await(Device* device, uint64_t timeout_ns);
 

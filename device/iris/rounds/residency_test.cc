@@ -27,7 +27,7 @@ Claim Whole(uint32_t most) {
   return claim;
 }
 
-// What a GPU of 132 multiprocessors gives: one and two Comms lose nothing.
+// On a GPU of 132 multiprocessors, one and two Comms lose nothing.
 TEST(ResidencyTest, OneAndTwoHaveAll) {
   EXPECT_EQ(ShareOfEach(132, {Plain(128)}), 128u);
   EXPECT_EQ(ShareOfEach(132, {Plain(128), Plain(128)}), 128u);
@@ -87,9 +87,9 @@ TEST(ResidencyTest, ATeamOfOneTakesRoomOnlyWhereItsBlocksWaitForEachOther) {
 }
 
 // A model of devices and of Comms on streams of their own, that start in another order on each
-// rank. A device starts the blocks of a launch in their order, and those of the next launch behind
-// them, as long as it has a slot. A block ends when the same block of all other members has begun
-// and, where blocks wait for each other, its neighbours have. True if all come to their end.
+// rank. A device starts the blocks of a launch in their order, then those of the next launch, as
+// long as it has a slot. A block ends when the same block of all other ranks has begun and, if
+// blocks wait for each other, its neighbours have. The model returns true if all blocks end.
 struct Call {
   uint32_t blocks;
   uint32_t together;
@@ -97,7 +97,7 @@ struct Call {
 bool AllEnd(uint32_t n_ranks, uint32_t slots, const std::vector<Call>& calls,
             const std::vector<uint32_t>& pieces, const std::vector<std::vector<uint32_t>>& orders) {
   const size_t n = calls.size();
-  // Of each rank and Comm: blocks that have begun, and that have ended.
+  // Counts, for each rank and Comm, the blocks that have begun, and those that have ended.
   std::vector<std::vector<uint32_t>> begun(n_ranks, std::vector<uint32_t>(n));
   std::vector<std::vector<uint32_t>> ended = begun;
   for (;;) {

@@ -38,8 +38,8 @@ struct Sum {
   typename Accumulator<T>::Type values[K];
 };
 
-// Threads that share a range: this one is number `index` of `n`. unroll: 1, or 2 for twice as many
-// loads at a time.
+// Threads that share a range: this one is number `index` of `n`. `unroll` is 1, or 2 for twice as
+// many loads at a time.
 struct Share {
   uint64_t index;
   uint64_t n;

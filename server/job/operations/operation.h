@@ -28,8 +28,8 @@ struct NeedsGrowth {
   uint64_t wanted_bytes = 0;
   absl::Status unfit;  // its outcome if the heap cannot grow; the reason is appended
 };
-// The caller, who has the descriptors, carries it out: the pieces become segments of the ranks'
-// heaps, and the range at `offset_bytes`, which is free for them, an allocation of the team.
+// The caller, which has the descriptors, carries this out: the pieces become segments of the ranks'
+// heaps, and the free range at `offset_bytes` becomes an allocation of the team.
 struct Adopts {
   uint64_t offset_bytes = 0;
   HeapAllocation allocation;

@@ -1,4 +1,4 @@
-// What the tests of the job machine share: a machine with a fake clock whose effects are recorded,
+// Shared by the tests of the job machine: a machine with a fake clock whose effects are recorded,
 // and whose invariants are checked after every input. Not thread-safe.
 #pragma once
 
@@ -50,8 +50,6 @@ class MachineTest : public ::testing::Test {
     machine_.reset();
     machine_ = std::make_unique<JobMachine>(Limits(), Ledger(Devices()), Unusable());
   }
-
-  // Inputs.
 
   Effects Do(const Input& input) {
     Effects effects = machine_->Apply(input, {clock_.Now(), clock_.Wall()});
@@ -127,7 +125,7 @@ class MachineTest : public ::testing::Test {
     Do(Tick{});
   }
 
-  // What the workers would do.
+  // These stand for the workers.
 
   void CreateSegments() {
     for (const CreateSegment& create : std::exchange(to_create_, {})) {
@@ -142,8 +140,6 @@ class MachineTest : public ::testing::Test {
   void DropSegments() {
     for (const SegmentId id : std::exchange(to_drop_, {})) Do(SegmentDropped{id});
   }
-
-  // Whole jobs.
 
   // Joined, mapped and ready.
   TestJob ReadyJob(int n_ranks, std::optional<JoinSpec> like = std::nullopt) {
@@ -188,10 +184,11 @@ class MachineTest : public ::testing::Test {
     EXPECT_EQ(machine_->NextDeadline(), absl::InfiniteFuture());
   }
 
-  // What came of it.
+  // These return results.
 
   bool Answered(CallId call) const { return replies_.contains(call); }
-  // Of the call if it was refused, else of the operation that it asked for, if any.
+  // Returns the call's status if it was refused, else that of the operation that it asked for, if
+  // any.
   absl::Status StatusOf(CallId call) const {
     const auto found = replies_.find(call);
     if (found == replies_.end()) return absl::UnknownError("not answered yet");

@@ -1,6 +1,6 @@
-// A program for a supervisor, which does what a test tells it. It connects to the socket of its
-// first argument, says there what it has got, and takes commands, a line each, that it answers with
-// a line each. Signals that it gets it tells as lines that begin with "signal".
+// A program for a supervisor, which a test controls. It connects to the socket of its first
+// argument, reports its descriptors and environment there, and takes commands, a line each, that it
+// answers with a line each. It reports signals as lines that begin with "signal".
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -56,7 +56,7 @@ std::string Passed() {
   return text;
 }
 
-// What is open at the start, numbers alone.
+// Returns the numbers of the descriptors open at the start.
 std::string OpenNumbers() {
   std::vector<int> numbers;
   DIR* const folder = opendir("/proc/self/fd");

@@ -1,5 +1,4 @@
-// FakeWorker: the worker's end of a link, for tests: it says what it is told to say. Not
-// thread-safe.
+// FakeWorker: the worker's end of a link, for tests, which choose its messages. Not thread-safe.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -47,7 +46,7 @@ class FakeWorker {
     writer_.Queue({.type = LinkType::kCancel, .call = 1}, {}, wire::UniqueFd(dup(socket_.get())));
     (void)writer_.Flush(socket_.get());
   }
-  // What the socket did not take before. True: all is written.
+  // Sends data that the socket did not take before. Returns true if all is written.
   bool Flush() {
     const auto flushed = writer_.Flush(socket_.get());
     return flushed.ok() && *flushed == LinkWriter::Flushed::kAll;
@@ -59,7 +58,7 @@ class FakeWorker {
     wire::UniqueFd fd;
     LinkType type() const { return header.type; }
   };
-  // What the core has said and nobody has taken yet.
+  // Returns the core's messages that no call has returned yet.
   std::vector<Heard> Hear() {
     std::vector<Heard> heard;
     while (true) {
@@ -75,7 +74,7 @@ class FakeWorker {
       }
     }
   }
-  // Whether Hear has seen the core's end close.
+  // Returns true if Hear has seen the core's end close.
   bool closed() const { return closed_; }
 
  private:

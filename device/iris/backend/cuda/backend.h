@@ -25,7 +25,7 @@
 #define IRIS_PRAGMA(text) _Pragma(#text)
 #if defined(__CUDACC__) || defined(__CUDA__)
 #define IRIS_DEVICE __attribute__((device))
-// For what a kernel seldom calls: out of line, so that what it often does lies close together.
+// Marks seldom called parts of a kernel: out of line, so that the frequent ones lie close together.
 #define IRIS_COLD inline __attribute__((device, noinline))
 // For parts of a kernel that share its registers: calls would pass them through memory.
 #define IRIS_INLINED inline __attribute__((device, always_inline))
@@ -130,8 +130,6 @@ std::add_lvalue_reference_t<T> OnlyInKernels();
            : "memory")
 
 }  // namespace cuda
-
-// Memory.
 
 namespace raw {
 
@@ -357,8 +355,6 @@ IRIS_DEVICE inline void Store16(void* p, Bytes16 value) {
 
 }  // namespace raw
 
-// Threads.
-
 #define IRIS_CUDA_REGISTER(name, ptx)                      \
   IRIS_DEVICE inline uint32_t name() {                     \
     uint32_t value = 0;                                    \
@@ -414,8 +410,6 @@ IRIS_DEVICE inline void* DynamicShared() {
   return iris_dynamic_shared;
 }
 
-// Conversions.
-
 IRIS_HOST_DEVICE inline uint16_t HalfBitsOf(float value) {
 #if defined(__CUDA_ARCH__)
   uint16_t bits;
@@ -446,8 +440,6 @@ IRIS_HOST_DEVICE inline uint16_t BfloatBitsOf(float value) {
 #endif
 }
 
-// Others.
-
 IRIS_HOST_DEVICE inline uint64_t ClockNanoseconds() {
 #if defined(__CUDA_ARCH__)
   uint64_t now;
@@ -476,7 +468,7 @@ IRIS_DEVICE inline void LetNextBegin() {
 #endif
 }
 
-// Warps take turns anyway, and a sleep would delay who waits for a flag.
+// Warps alternate anyway, and a sleep would delay a warp that waits for a flag.
 IRIS_DEVICE inline void Pause() {}
 
 #if defined(__CUDA_ARCH__)

@@ -62,7 +62,7 @@ class Library {
 
   const Functions* functions() const { return open_ ? &functions_ : nullptr; }
 
-  // Null: it could not be made.
+  // Returns null if the library makes no handle for the device.
   void* HandleOf(int device) {
     if (device < 0 || device >= static_cast<int>(kMaxDevices)) return nullptr;
     const std::lock_guard<std::mutex> lock(mu_);

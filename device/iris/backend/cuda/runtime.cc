@@ -19,8 +19,8 @@ Result MakeGraph(hipGraph_t captured, const raw::StreamHandle&, void** graph) {
   return ResultOf(error);
 }
 
-// Shared memory that a kernel may have without asking, declared and launched together; and what a
-// launch may add without preparation, beside declarations of up to the difference.
+// A kernel's shared memory needs no preparation up to the first number, declared and dynamic
+// together; its dynamic part up to the second, if the declared one is at most the difference.
 constexpr uint32_t kSharedBytesAlways = 48 * 1024;
 constexpr uint32_t kSharedBytesUnprepared = 32 * 1024;
 

@@ -203,8 +203,6 @@ TYPED_TEST(AtomicTest, PlainAccessesMoveTheValue) {
   EXPECT_EQ(LoadPlain(&word), static_cast<TypeParam>(77));
 }
 
-// Half and Bfloat16
-
 template <typename T>
 class NarrowAtomicTest : public testing::Test {};
 using NarrowTypes = testing::Types<Half, Bfloat16>;
@@ -239,8 +237,6 @@ TYPED_TEST(NarrowAtomicTest, TheOtherOperationsWork) {
   Store<Scope::kSystem, Order::kRelease>(&word, TypeParam(9.0f));
   EXPECT_EQ(value(), 9.0f);
 }
-
-// Edges
 
 TEST(FloatAtomicTest, CompareExchangeComparesBits) {
   float zero = 0.0f;
@@ -277,8 +273,6 @@ TEST(PointerAtomicTest, LoadsStoresAndExchangesPointers) {
             &targets[0]);
   EXPECT_EQ(*word, 2);
 }
-
-// Fences
 
 struct Mailbox {
   uint64_t payload[kBlock];
@@ -331,8 +325,6 @@ TEST(FenceTest, SequentialConsistencyForbidsStoreBuffering) {
     ASSERT_NE(seen[0] + seen[1], 0u) << "round " << i;
   }
 }
-
-// Bulk accesses
 
 template <CacheHint H>
 void CopyUnits(Bytes16* to, const Bytes16* from, uint32_t n) {

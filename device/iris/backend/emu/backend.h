@@ -52,7 +52,7 @@
 #else
 #define IRIS_UNROLL(n) IRIS_PRAGMA(GCC unroll n)
 #endif
-// The key tells variables of a kernel apart; the block's arena has the memory.
+// The address of the key identifies the variable; its memory is in the block's arena.
 #define IRIS_SHARED(type, name)       \
   static char iris_shared_key_##name; \
   auto& name = ::iris::backend::emu::SharedVariable<type>(&iris_shared_key_##name)
@@ -67,7 +67,7 @@ struct Traits {
   static constexpr bool kEmulated = true;
   static constexpr uint32_t kWarpThreads = 32;
   static constexpr bool kLaunchPublishes = false;
-  // The limit of DynamicShared alone; IRIS_SHARED has kMaxStaticSharedBytes.
+  // This limits DynamicShared only; IRIS_SHARED has kMaxStaticSharedBytes.
   static constexpr uint32_t kMaxDynamicSharedBytes = 160 * 1024;
   static constexpr bool kNullIsAStream = false;
   static constexpr bool kOrdersByFences = false;
@@ -159,8 +159,6 @@ constexpr bool IsFenced() { return false; }
 #endif
 
 }  // namespace emu
-
-// Memory.
 
 namespace raw {
 
@@ -269,8 +267,6 @@ inline void Fence() {
   }
 }
 
-// Threads.
-
 IRIS_EMU_UNSANITIZED inline uint32_t ThreadIndex() { return emu::t_current.thread_index; }
 IRIS_EMU_UNSANITIZED inline uint32_t BlockIndex() { return emu::t_current.block_index; }
 IRIS_EMU_UNSANITIZED inline uint32_t BlockSize() { return emu::t_current.block_size; }
@@ -297,16 +293,12 @@ inline uint16_t HalfBitsOf(float value) { return numeric::HalfBitsOf(value); }
 inline float FloatOfHalf(uint16_t half) { return numeric::FloatOfHalf(half); }
 inline uint16_t BfloatBitsOf(float value) { return numeric::BfloatBitsOf(value); }
 
-// Others.
-
 inline uint32_t MultiprocessorIndex() { return emu::WorkerIndex(); }
 inline uint64_t ClockNanoseconds() { return HostClockNanoseconds(); }
 void Pause();
 inline void AwaitKernelBefore() {}  // the stream has waited for it
 inline void LetNextBegin() {}
 [[noreturn]] inline void Trap(const char* literal) { emu::TrapWith(literal); }
-
-// Host.
 
 namespace emu {
 

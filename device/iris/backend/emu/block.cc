@@ -299,8 +299,6 @@ void Block::TrapDeadlock() {
   Die("iris: block %u, thread %u: no thread of the block can go on: %s\n", index_, example, what);
 }
 
-// The running thread's side of backend.h
-
 void SwitchAfterPolls() {
   t_current.polls = 0;
   t_current.stored = 1;  // many loads may also be work: no reason to sleep

@@ -167,12 +167,10 @@ void AddMistake(Report& report, const BadAccess& access) {
   }
 }
 
-// Faults.
-
 struct sigaction g_before_segv;
 struct sigaction g_before_bus;
 
-// True for a write, where the processor says so.
+// Returns true if the fault was a write. Only x86-64 reports that.
 bool IsWrite(const void* context) {
 #if defined(__x86_64__)
   return (static_cast<const ucontext_t*>(context)->uc_mcontext.gregs[REG_ERR] & 2) != 0;
@@ -209,7 +207,7 @@ void DescribeFault(int signal, const siginfo_t& info, const void* context) {
 }
 
 void OnFault(int signal, siginfo_t* info, void* context) {
-  // A signal that somebody sent is no fault of the kernel.
+  // A signal from another process is no fault of the kernel.
   if (RunningWork() != nullptr && info->si_code > 0) DescribeFault(signal, *info, context);
   const struct sigaction& before = signal == SIGBUS ? g_before_bus : g_before_segv;
   if ((before.sa_flags & SA_SIGINFO) != 0 && before.sa_sigaction != nullptr) {

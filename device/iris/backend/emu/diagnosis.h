@@ -1,5 +1,5 @@
-// Diagnoses of a kernel that cannot go on: which kernel, rank, block and thread, what it did, and
-// what lies near the address. Then the process ends, and irisd informs the other ranks.
+// Diagnoses a kernel that cannot continue: names the kernel, rank, block and thread, its access,
+// and the memory near the address. Then the process ends, and irisd informs the other ranks.
 //
 // Callers are RefuseAccess (heap_map.h) and a worker's SIGSEGV and SIGBUS. Nothing here allocates
 // memory: the kernel may have damaged the heap of the program.

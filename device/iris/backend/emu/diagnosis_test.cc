@@ -1,4 +1,4 @@
-// What is said of a kernel that touches memory which is not there, and who hears of the signal.
+// Tests the report for a kernel that touches missing memory, and which handler gets the signal.
 #include "iris/backend/emu/diagnosis.h"
 
 #include <sys/mman.h>
@@ -37,7 +37,7 @@ TEST(NameOfFunctionTest, FindsStaticFunctionsInTheFile) {
   char cut[8];
   NameOfFunction(reinterpret_cast<const void*>(&ExportedNowhere), cut, sizeof(cut));
   EXPECT_LT(strlen(cut), sizeof(cut));
-  // Of a library.
+  // This function is a library's.
   NameOfFunction(reinterpret_cast<const void*>(&malloc), name, sizeof(name));
   EXPECT_THAT(name, testing::HasSubstr("malloc"));
 }
@@ -50,7 +50,7 @@ class FaultTest : public testing::Test {
   void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
 };
 
-// What the emulator takes for a DeviceContext.
+// Has the fields that the emulator needs of a DeviceContext.
 struct Context {
   uint32_t rank = 3;
   uint32_t n_ranks = 4;

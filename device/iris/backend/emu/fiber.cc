@@ -23,7 +23,7 @@ constexpr int kGuardInstall = MADV_GUARD_INSTALL;
 // Counted for the whole process, because its mappings are limited.
 std::atomic<size_t> g_guarded_slabs{0};
 
-// Makes the lowest page of each stack untouchable, if the system can. False: not even one.
+// Makes the lowest page of each stack inaccessible. Returns false if not even one could be.
 bool GuardStacks(uint8_t* slab, bool by_mapping) {
   for (size_t i = 0; i < kStacksPerSlab; ++i) {
     uint8_t* guard = slab + i * kStackBytes;

@@ -67,10 +67,10 @@ class Fiber {
 
   bool finished() const { return finished_; }
 
-  // False if the fiber, which is switched out, has written below its stack, or stands below it.
+  // Returns false if the fiber, which is switched out, has written, or is now, below its stack.
   inline bool StackIsWhole() const;
 
-  // True if the address is in the page below the stack.
+  // Returns true if the address is in the page below the stack.
   bool IsGuard(const void* address) const {
     const uint8_t* const byte = static_cast<const uint8_t*>(address);
     return stack_ != nullptr && byte >= stack_ && byte < stack_ + kGuardBytes;

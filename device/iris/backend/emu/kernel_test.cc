@@ -1,4 +1,4 @@
-// What one block's threads see: indices, syncs, shuffles, ballots, shared memory.
+// Tests the view of one block's threads: indices, syncs, shuffles, ballots, shared memory.
 #include <cfenv>
 #include <cstddef>
 #include <cstdint>
@@ -10,8 +10,6 @@
 
 namespace iris::backend {
 namespace {
-
-// Indices.
 
 struct Indices {
   uint32_t runs, thread, block, block_size, grid, lane, warp, warp_size;
@@ -77,8 +75,6 @@ TEST(IndexTest, HostIsTheOnlyThreadOfAGridOfOne) {
   EXPECT_EQ(BlockSize(), 1u);
   EXPECT_EQ(GridSize(), 1u);
 }
-
-// Block sync.
 
 // Each round, each thread reads what its right neighbour has just written.
 void PassAround(uint32_t rounds, uint32_t* wrong) {
@@ -156,8 +152,6 @@ TEST(BlockSyncTest, TheFirstThreadMayReturnBeforeTheOthersBegin) {
   EXPECT_EQ(passed, 1023u);
 }
 
-// Warp sync.
-
 void PassAroundWarp(uint32_t* wrong) {
   IRIS_SHARED(uint32_t[1024], words);
   const uint32_t t = ThreadIndex();
@@ -211,8 +205,6 @@ TEST(WarpSyncTest, DoesNotWaitForThreadsThatHaveReturned) {
   EXPECT_EQ(passed, 16u + 16 + 6);
 }
 
-// Shuffles.
-
 void ShuffleAll(uint32_t* indexed, uint32_t* exchanged, uint32_t* down) {
   const uint32_t t = ThreadIndex();
   const uint32_t value = 1000 + t;
@@ -232,7 +224,7 @@ class ShuffleTest : public testing::TestWithParam<uint32_t> {
     down_.resize(40 * n);
     RunKernel({1, n, 0}, &ShuffleAll, indexed_.data(), exchanged_.data(), down_.data());
   }
-  // What thread t must get from lane `lane` of its warp.
+  // Returns the value that thread t must get from lane `lane` of its warp.
   uint32_t From(uint32_t t, uint32_t lane) const {
     const uint32_t source = t / 32 * 32 + lane;
     return 1000 + (lane < 32 && source < GetParam() ? source : t);
@@ -328,8 +320,6 @@ TEST(ShuffleEdgeTest, ALaneThatHasReturnedGivesNothing) {
   }
 }
 
-// Ballots.
-
 void Vote(uint64_t* ballots, uint32_t* any, uint32_t* all) {
   const uint32_t t = ThreadIndex();
   ballots[t] = Ballot(t % 3 == 0);
@@ -367,8 +357,6 @@ TEST(BallotTest, ThreadsThatHaveReturnedDoNotVote) {
   RunKernel({1, 32, 0}, &VoteWithoutReturned, ballots.data());
   EXPECT_EQ(ballots[31], 0xfffffff0u);
 }
-
-// Shared memory.
 
 void OwnCopy(uint32_t* wrong) {
   IRIS_SHARED(uint32_t[64], words);
@@ -467,8 +455,6 @@ TEST_P(DynamicSharedTest, HasTheBytesOfTheLaunchForEachBlock) {
   RunKernel({4, 32, GetParam() * 4}, &Dynamic, GetParam(), &wrong);
   EXPECT_EQ(wrong, 0u);
 }
-
-// Others.
 
 void Rounding(uint32_t* wrong) {
   // Each thread begins with the default, whatever the ones before it on this stack have set.

@@ -1,5 +1,5 @@
-// No wait starves what it waits for: threads, blocks, launches and streams make progress together,
-// however few workers there are. Run as it is, and again with a single worker.
+// Tests that no wait starves its cause: threads, blocks, launches and streams make progress
+// together, however few workers there are. It runs with the default workers, and with a single one.
 #include <cstdint>
 #include <thread>
 #include <vector>
@@ -14,8 +14,6 @@ namespace {
 void WaitFor(const uint32_t* word, uint32_t value) {
   while (Load<Scope::kSystem, Order::kAcquire>(word) < value) Pause();
 }
-
-// Within a block
 
 void FirstThreadWaitsForTheLast(uint32_t* flag) {
   if (ThreadIndex() == 0) WaitFor(flag, 1);
@@ -93,8 +91,6 @@ TEST(ThreadProgressTest, ASpinLockOfExchangesLetsItsHolderRun) {
   EXPECT_EQ(counter, 3u * 8 * 20);
 }
 
-// Between blocks
-
 void PingPong(uint32_t rounds, uint32_t* words) {
   const uint32_t me = BlockIndex();
   for (uint32_t round = 1; round <= rounds; ++round) {
@@ -167,8 +163,6 @@ TEST(BlockProgressTest, BlocksThatSpinWithoutPauseLetTheLastOneBegin) {
   RunKernel({10, 1, 0}, &SpinForLastBlock, &flag);
   EXPECT_EQ(flag, 1u);
 }
-
-// Between launches
 
 TEST(StreamProgressTest, KernelsOfTwoStreamsAnswerEachOther) {
   Stream streams[2];
@@ -254,8 +248,6 @@ TEST(StreamProgressTest, RanksAsThreadsMeetInTheirKernels) {
   for (std::thread& rank : ranks) rank.join();
   EXPECT_EQ(arrived, kRanks * 2 * 3);
 }
-
-// With the host
 
 TEST(HostProgressTest, AKernelWaitsForTheHostAndTheHostForTheKernel) {
   Stream stream;

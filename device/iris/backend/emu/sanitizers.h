@@ -1,8 +1,8 @@
-// Calls into the sanitizers; empty in other builds.
+// Calls the sanitizers. These functions are empty in builds without one.
 //
-// ThreadSanitizer: each thread of a kernel is one of its fibers, and switching orders nothing.
-// Launch, block sync, warp sync and the end of a launch order. The runtime itself is not
-// instrumented, so that the order in which blocks happen to be scheduled hides no race.
+// ThreadSanitizer sees each thread of a kernel as a fiber, whose switches order nothing. Launch,
+// block sync, warp sync and the end of a launch do. The runtime itself is not instrumented, so the
+// order in which blocks happen to be scheduled hides no race.
 #pragma once
 
 #include <cstddef>

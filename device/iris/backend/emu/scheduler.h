@@ -52,7 +52,7 @@ class StreamState {
 
  private:
   friend class Scheduler;
-  // All guarded by the scheduler's lock.
+  // The scheduler's lock guards all of these.
   std::deque<std::unique_ptr<Operation>> queue_;  // the first one runs
   uint64_t submitted_ = 0;
   uint64_t finished_ = 0;

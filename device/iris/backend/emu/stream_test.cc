@@ -26,8 +26,6 @@ Stream NewStream() {
   return stream;
 }
 
-// Launch errors
-
 void ExpectRefused(const LaunchConfig& config, const char* reason) {
   Stream stream = NewStream();
   const Result result = Launch(config, stream, &Nothing);
@@ -122,8 +120,6 @@ TEST(LaunchErrorTest, InAForkedChild) {
   RunKernel({2, 2, 0}, &Nothing);  // the parent goes on
 }
 #endif
-
-// Order
 
 void Append(uint32_t value, uint32_t* log, uint32_t* n) {
   if (BlockIndex() == 0 && ThreadIndex() == 0) log[(*n)++] = value;
@@ -298,8 +294,6 @@ TEST(StreamTest, ManyStreamsAtOnce) {
   EXPECT_EQ(counted, kStreams * 18u);
 }
 
-// Copies
-
 class CopyTest : public testing::TestWithParam<uint64_t> {};
 INSTANTIATE_TEST_SUITE_P(Bytes, CopyTest,
                          testing::Values(0, 1, 7, 4096, 262143, 262144, 262145, 3000001));
@@ -336,8 +330,6 @@ TEST(CopyErrorTest, NullPointers) {
   EXPECT_TRUE(CopyAsync(nullptr, nullptr, 0, stream).ok());
 }
 
-// Memory
-
 TEST(MemoryTest, DeviceAndHostMemoryAreAlignedAndWritable) {
   for (uint64_t bytes : {uint64_t{1}, uint64_t{100}, uint64_t{1} << 20}) {
     void* device = MallocDevice(bytes);
@@ -367,8 +359,6 @@ TEST(MemoryTest, NullMayBeFreed) {
   FreeDevice(nullptr);
   FreeHost(nullptr);
 }
-
-// Leaks
 
 size_t CountLines(const char* path) {
   std::ifstream file(path);

@@ -60,7 +60,7 @@ void Overflow(int depth, volatile char* from_caller) {
   frame[1] = frame[511];
 }
 
-// The only thread that is left: nobody else stumbles over what it does to the stacks below.
+// Only this thread is left, so no other uses the stacks that it overwrites below.
 void OverflowAndReturn(int depth) {
   if (ThreadIndex() != 40) return;
   volatile char first[1] = {1};

@@ -73,8 +73,6 @@ IRIS_DEVICE inline auto Address(const void* p) {
 
 }  // namespace hip
 
-// Memory.
-
 namespace hip {
 
 // Everything that this wave has loaded, stored or written back is done. See the top of this file.
@@ -205,8 +203,6 @@ IRIS_DEVICE inline void Store16(void* p, Bytes16 value) {
 
 }  // namespace raw
 
-// Threads.
-
 IRIS_DEVICE inline uint32_t ThreadIndex() { return __builtin_amdgcn_workitem_id_x(); }
 IRIS_DEVICE inline uint32_t BlockIndex() { return __builtin_amdgcn_workgroup_id_x(); }
 IRIS_DEVICE inline uint32_t BlockSize() { return __builtin_amdgcn_workgroup_size_x(); }
@@ -257,8 +253,6 @@ IRIS_DEVICE inline void* DynamicShared() {
   extern __attribute__((shared)) uint64_t iris_dynamic_shared[] __attribute__((aligned(16)));
   return iris_dynamic_shared;
 }
-
-// Others.
 
 // Kernels of a stream run one after another.
 IRIS_DEVICE inline void AwaitKernelBefore() {}

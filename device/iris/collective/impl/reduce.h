@@ -151,8 +151,8 @@ IRIS_DEVICE inline void ReduceUnit(const Op& op, uint8_t* const* table, uint32_t
   }
 }
 
-// While kUnroll units, `step` apart from byte *at on, are left for this thread: all their loads go
-// before the first addition.
+// Handles batches of kUnroll units, `step` apart from byte `*at` on, while a whole batch is left
+// for this thread. All loads of a batch come before its first addition.
 template <typename T, typename Op, uint32_t N, uint32_t kUnroll>
 IRIS_DEVICE inline void ReduceUnrolled(const Op& op, uint8_t* const* table, uint32_t n_to,
                                        uint64_t* at, uint64_t end, uint64_t step) {

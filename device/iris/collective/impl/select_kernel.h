@@ -30,7 +30,7 @@ constexpr bool HasFixedKernel(DType type, ReduceOp op, uint32_t members) {
     }                                              \
   }
 
-// Null where the type has no kernels.
+// Returns null if the type has no kernels.
 template <typename Kernels, typename T, typename Op, uint32_t N>
 auto KernelOf() {
   if constexpr (kHasKernels<T>) {
@@ -49,7 +49,7 @@ auto FixedKernel(uint32_t members) {
   return KernelOf<Kernels, T, Op, 8>();
 }
 
-// The one for a call of which HasFixedKernel is true.
+// Returns the kernel of a call for which HasFixedKernel is true.
 template <typename Kernels>
 auto SelectFixed(DType type, uint32_t members) {
   if (type == DType::kF16) return FixedKernel<Kernels, Half>(members);

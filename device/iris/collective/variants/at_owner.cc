@@ -1,5 +1,5 @@
-// Everybody adds to the sums in their owners' workspace. kAtomic: by atomics, in any order.
-// kSpinlock: one member at a time, under a lock that goes by their order.
+// All ranks add to the sums in their owners' workspace. kAtomic: by atomics, in any order.
+// kSpinlock: one rank at a time, in order, under a lock.
 #include <cstdint>
 
 #include "iris/collective/impl/reduce_at_owner.h"

@@ -17,14 +17,14 @@ void Fit(const Comm& comm, const Shape& shape, uint64_t bytes, Plan* plan) {
 // Its kernels are those of kDirect.
 Result Prepare() { return {}; }
 
-// Copies `bytes` to the same place in the heap of the member `step` places on.
+// Copies `bytes` to the same offset in the heap of the rank `step` places further in the team.
 Result CopyOver(const Comm& comm, uint32_t step, uint8_t* to, const uint8_t* from, uint64_t bytes,
                 backend::Stream& stream) {
   const uint32_t peer = comm.team.members[(comm.team.index + step) % comm.team.size];
   return backend::CopyAsync(iris::Translate(comm.context, peer, to), from, bytes, stream);
 }
 
-// The kernel makes this member's slice, the copy engine gives it to the others.
+// The kernel makes this rank's slice, and the copy engine sends it to the others.
 Result LaunchAllReduce(const Start& start, backend::Stream& stream) {
   const Comm& comm = start.comm;
   const Request& request = start.request;
@@ -54,7 +54,7 @@ Result LaunchMovement(const Start& start, backend::Stream& stream) {
   const uint64_t row_bytes = request.count * DTypeBytes(request.type);
   const uint8_t* in = static_cast<const uint8_t*>(request.in);
   uint8_t* row = static_cast<uint8_t*>(request.out) + me * row_bytes;
-  // Everybody is there: nobody reads its `out` any more.
+  // All ranks have come, so none reads its `out` any more.
   Result result = LaunchRound(start, /*ends=*/false, stream);
   for (uint32_t step = 1; result.ok() && step <= n; ++step) {
     const uint8_t* from = to_each ? in + (me + step) % n * row_bytes : in;

@@ -38,7 +38,7 @@ IRIS_DEVICE inline bool SumLines(const LineLane& lane, const Op& op, Rounds* rou
   return true;
 }
 
-// Like ReduceByPackets, by lines; in every call, each member sends each other a row.
+// Like ReduceByPackets, but by lines. In each call every rank sends one row to each other rank.
 template <typename T, typename Op, uint32_t N>
 IRIS_DEVICE inline void ReduceByLines(const Common& common, const ReduceCall& call,
                                       Rounds& rounds) {

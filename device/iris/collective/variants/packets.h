@@ -13,7 +13,7 @@
 
 namespace iris::ccl::impl {
 
-// Every member sends its rows as packets, and reduces what it gets in the order of the members.
+// Every rank sends its rows as packets, and reduces the received rows in the order of the ranks.
 template <typename T, typename Op, uint32_t N>
 IRIS_DEVICE inline void ReduceByPackets(const Common& common, const ReduceCall& call,
                                         Rounds& rounds) {

@@ -1,18 +1,18 @@
-// kPush: members put what they have to give into each other's inboxes, one warp for one peer, while
-// another warp fences and tells of what has gone before.
+// kPush: each warp puts a rank's chunks into the inbox of one peer, while another warp fences and
+// signals the chunks put before.
 //
 // The rows of a block go by chunks. Iteration i of the loop below puts chunk i + 1 of each peer's
-// row, then what has come of chunk i - 2; a sync; the last warp tells of chunk i + 1, the others
-// wait for chunk i of all and reduce it. So no wait is for what is not a chunk old.
+// row, then the result of chunk i - 2; a sync; the last warp signals chunk i + 1, the others wait
+// for chunk i of all and reduce it. So every wait is for a chunk that was put an iteration before.
 //
-// Inboxes: chunk c of a block, counted by BlockState::signals over all operations, goes where
-// c - kPushSlots was. Whoever tells of chunk c has reduced c - 2. So:
-// - Chunk c of an operation is put behind a wait for c - 2 of it, and thus c - 4 has been read.
-// - The first chunk is put before anything is waited for. The operation before has waited for all
-//   its chunks, or its first round, behind which everybody is done with what came earlier: at most
-//   its last two chunks are unread, and this one's place is neither's.
-// - The second is put behind the first round: everybody is done with all operations before.
-// So the first round costs nothing, and where nobody reads what others have there is no last one.
+// Inboxes: chunk c of a block, counted by BlockState::signals over all operations, replaces chunk
+// c - kPushSlots. A rank that signals chunk c has reduced c - 2. So:
+// - Chunk c of an operation is put after a wait for c - 2 of it, and thus c - 4 has been read.
+// - The first chunk is put before any wait. The operation before has waited for all its chunks, or
+//   its first round, after which all ranks have read all earlier chunks: at most its last two
+//   chunks are unread, and this one has the place of neither.
+// - The second is put after the first round: all ranks have ended all operations before.
+// So the first round costs nothing, and if no rank reads others' buffers there is no last one.
 #pragma once
 
 #include <cstdint>

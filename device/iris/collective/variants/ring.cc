@@ -10,15 +10,15 @@
 
 namespace iris::ccl::impl {
 
-// An all-reduce around a ring: each row begins at the member of its number, goes on from neighbour
-// to neighbour, each of which adds its own, and the whole sum once more around to all. Each member
-// stores into the stage of the next one alone, so buffers may be anywhere. Patarasuk and Yuan,
+// An all-reduce around a ring. Each row begins at the rank of its number, and goes from neighbour
+// to neighbour, each of which adds its own; then the whole sum goes around once more to all. Each
+// rank only stores into the stage of the next one, so buffers may be anywhere. Patarasuk and Yuan,
 // "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.
 //
-// Step s of a chunk takes what step s - 1 of the member before has stored, and stores for the next.
-// Slots: step s goes where s - kRingSlots was, after the next member has taken that. Steps are
-// counted through all chunks, and signalled to both neighbours: to the next one that data is there,
-// to the one before that its slot is free.
+// Step s of a chunk takes the result that step s - 1 of the previous rank has stored, and stores
+// for the next. Slots: step s uses the slot of s - kRingSlots, after the next rank has read that.
+// Steps are counted through all chunks, and signalled to both neighbours: to the next one that data
+// is there, to the previous one that its slot is free.
 inline constexpr uint32_t kRingSlots = 4;
 
 template <typename T, typename Op>

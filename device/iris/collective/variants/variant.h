@@ -133,12 +133,12 @@ Result LaunchReduceDirect(const Start& start, const Common& common, const Reduce
                           bool two_phases, backend::Stream& stream);
 // A round of the team as the variant's own.
 Result LaunchRound(const Start& start, bool ends, backend::Stream& stream);
-// Rows pushed to where they belong; see impl/move_direct.h.
+// Pushes each row to its place on the receiving rank; see impl/move_direct.h.
 Result LaunchMoveDirect(const Start& start, const Common& common, const MoveCall& call,
                         backend::Stream& stream);
 // Plans a call that was checked, for a team of several members or a barrier, and launches it.
 Result LaunchRequest(const Comm& comm, const Request& request, backend::Stream& stream);
-// Several messages at once, of at most kMaxMessages: their requests, which are checked.
+// Launches at most kMaxMessages messages at once. Their requests have been checked.
 Result LaunchMessages(const Comm& comm, const Request* const* requests, uint32_t n,
                       backend::Stream& stream);
 

@@ -187,7 +187,7 @@ IRIS_HOST_DEVICE inline uint64_t ValueOf(const Sequence& s, Kind kind, DType typ
   return 0;
 }
 
-// Returns one value, with the random bits of that element alone.
+// Returns one value. It draws the random bits of that element only.
 IRIS_HOST_DEVICE inline uint64_t ValueAt(const Sequence& s, uint64_t i) {
   uint64_t random = 0;
   if (IsRandom(s.kind)) {

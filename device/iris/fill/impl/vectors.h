@@ -115,7 +115,7 @@ Result LaunchFloats(const Sequence& s, const Vectors& v, backend::Stream& stream
 template <Kind kKind>
 Result LaunchAll(const Sequence& s, const Vectors& v, backend::Stream& stream) {
   if (IsFloat(s.dtype)) return LaunchFloats<kKind>(s, v, stream);
-  // Numbers of 64 bits differ from unsigned ones where they are made of doubles.
+  // Values that are computed as doubles convert differently to i64 and to u64.
   if (s.dtype == DType::kI64) return LaunchVectors<kKind, DType::kI64>(s, v, stream);
   switch (DTypeBytes(s.dtype)) {
     case 1:

@@ -1,18 +1,18 @@
 // The kernels of Dispatch and Combine, in the order in which a call starts them.
 //
-//   Dispatch   Route    of this member's choices: which row of whose inbox, and which place among
-//                       the rows of its expert
-//              Send     behind a round of the team: rows, choices and counts to their receivers
-//              Place    what the counts of all members say of the local experts' rows
+//   Dispatch   Route    for this rank's choices: the inbox and its row, and the place among rows
+//                       of the expert
+//              Send     after a round of the team: rows, choices and counts to their receivers
+//              Place    from the counts of all ranks: the places of the local experts' rows
 //              Expand   from the inboxes to rows by expert
-//   Combine    Return   behind a round: sums of the local experts' rows, to other members
-//              Gather   sums of this member's own rows, and of what came back
+//   Combine    Return   after a round: sums of the local experts' rows, to other ranks
+//              Gather   sums of this rank's own rows, and of the sums that came back
 //
-// What a member has for itself does not go through its inbox, if nobody asks where it lies there:
-// Expand takes those rows of x, and Gather those of y.
+// Rows from a rank to itself do not go through its inbox, unless the caller asks where they lie
+// there: Expand takes them from x, and Gather from y.
 //
-// Send and Return alone meet other members. The others begin when all blocks of the kernel before
-// have passed its last round, and do nothing if one did not.
+// Only Send and Return synchronize with other ranks. The others begin when all blocks of the kernel
+// before have passed its last round, and do nothing if one did not.
 #pragma once
 
 #include <cstdint>
@@ -687,7 +687,7 @@ IRIS_DEVICE inline Terms TermsOf(const MoeCall& call, uint64_t slot) {
 }
 
 // Sums the terms in their order for up to eight columns from `column` on, of which this lane has
-// `count`, rounded to the type that travels.
+// `count`, rounded to the type that is sent.
 template <Rows kRows>
 IRIS_DEVICE inline void SumTerms(const MoeCall& call, const Terms& terms, uint32_t column,
                                  uint32_t count, float (&sums)[8]) {

@@ -1,26 +1,25 @@
-// How a workspace of moe is laid out, and what its kernels are given.
+// The layout of a workspace of moe, and the arguments of its kernels.
 //
-//   head      what the last Dispatch of this member was, and what its routing found
-//   told      [members]: what each member told this one in Dispatch: Told, and its rows for each
+//   head      the last Dispatch of this rank, and the result of its routing
+//   told      [members]: each rank's message to this one in Dispatch: Told, and its rows for each
 //             expert of all
-//   own       its rows for each expert, as this member tells them; behind it how many rows it sends
-//             to each member
-//   checks    of so many tokens each: the first one that chooses what is no expert
-//   taken     [experts]: with a capacity: rows that the members before have for each expert of all
-//   bases     [members][experts]: of local expert e, the rows of the members before
+//   own       this rank's rows for each expert, as it sends them; then how many rows it sends to
+//             each rank
+//   checks    for each group of tokens: the first one that chooses an invalid expert
+//   taken     [experts]: with a capacity: rows that the ranks before have for each expert of all
+//   bases     [members][experts]: for each local expert, the rows of the ranks before
 //   firsts    [experts + 1]: the first row of each local expert
-//   places    [members][max_tokens]: which row of a member's inbox token t is; -1: it does not go
-//             there
-//   orders    [max_tokens][top_k]: the number of a choice among this member's rows for its expert
-//   entries   [members][max_tokens][top_k]: of what came: each choice of a row's token
-//   targets   [members][max_tokens][top_k]: the row by expert of each choice that is this member's;
+//   places    [members][max_tokens]: the row of token t in a rank's inbox; -1: it is not sent there
+//   orders    [max_tokens][top_k]: the number of a choice among this rank's rows for its expert
+//   entries   [members][max_tokens][top_k]: for received rows: each choice of the row's token
+//   targets   [members][max_tokens][top_k]: the row by expert of each choice of a local expert;
 //             -1: it was dropped
-//   rows      [members][max_tokens][row_stride]: the rows that came from each member; in Combine
-//             the sums that came back from each
+//   rows      [members][max_tokens][row_stride]: the rows received from each rank; in Combine the
+//             sums that each sent back
 //
-// `told`, `entries` and `rows` are written by other members, and only behind the first round of an
-// operation: all members have come to it then, so that nobody reads what was there before. The
-// kernels behind the last round read them.
+// Other ranks write `told`, `entries` and `rows`, and only after the first round of an operation:
+// all ranks have come to it then, so that none reads the old values any more. The kernels after the
+// last round read them.
 #pragma once
 
 #include <cstdint>

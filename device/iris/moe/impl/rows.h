@@ -10,7 +10,7 @@
 
 namespace iris::moe::impl {
 
-// A thread stores what it has read to up to this many members or rows.
+// A thread stores a value that it has read to up to this many ranks or rows.
 inline constexpr uint32_t kFan = 8;
 
 IRIS_HOST_DEVICE constexpr uint32_t ElementBytes(DType type) {

@@ -45,7 +45,7 @@ static_assert(AloneShared::kWarps <= backend::Traits::kWarpThreads, "a lane take
 static_assert(kGroupColumns * sizeof(float) / 16 <= backend::Traits::kWarpThreads,
               "a group of columns is in a warp");
 
-// The rows of which the calling thread has units, up to kKept units of each.
+// The calling thread's units of its rows, up to kKept of each.
 template <typename T, uint32_t kKept, bool kScaled>
 class AloneRows {
  public:

@@ -197,7 +197,7 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void NormPackets(IRIS_PARAM Commo
   rounds.Conclude();
 }
 
-// Empty where the variant is not supported.
+// It is empty if the platform does not support the variant.
 template <typename T>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void NormLines(IRIS_PARAM Common common,
                                                               IRIS_PARAM NormCall call) {

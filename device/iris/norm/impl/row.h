@@ -1,13 +1,13 @@
-// The norm of a row, of which the calling block has a part: what the kernels of all variants share.
+// The norm of a row, of which the calling block has a part. The kernels of all variants share this.
 //
 // The units of a part are 16 bytes each, at most, and a thread keeps what it has of them in
 // registers from the sums to the stores. A kernel goes through a part in three steps: Prefetch;
 // Add, for each unit whose sum it has made; and Finish.
 //
-// What is done with a unit is many instructions, so that a loop over a thread's units has them once
-// and not as often as there are units. Registers have no index: such a loop works on the first one,
-// and turns all of them by one place each time (Turn). Loads alone are unrolled: they are under way
-// at once.
+// The work on a unit is many instructions, so a loop over a thread's units has them once instead of
+// once per unit. Registers cannot be indexed: the loop works on the first one, and rotates all of
+// them by one place each time (Turn). Only loads are unrolled, so that all of them are in flight at
+// once.
 #pragma once
 
 #include <cmath>
@@ -95,8 +95,8 @@ struct NormShared {
   uint32_t groups[kMaxGroups];
 };
 
-// Which unit a thread has at its k-th turn: `at` in bytes from the part's begin, of which `bytes`
-// exist. `active`: the warp has one.
+// A thread's unit in its k-th pass: `at` is in bytes from the part's begin, and `bytes` of it
+// exist. `active` says that the warp has one.
 struct UnitPlace {
   uint64_t at;
   uint32_t bytes;
@@ -197,7 +197,7 @@ IRIS_DEVICE inline uint64_t HalvesWord(DType type, const float* values) {
   return word;
 }
 
-// The part of a row that the block has, of which a thread keeps up to kKept units.
+// The block's part of a row. A thread keeps up to kKept units of it.
 template <typename T, typename Units, uint32_t kKept>
 class RowPart {
  public:

@@ -1,9 +1,9 @@
-// kTwoLines: each member reduces its share of the rows and gives all others r of them, as lines;
-// all norm all rows. It stands between the one-shot variants, which send each row to everybody, and
-// kTwoShot, whose rounds wait for all that a block sends.
+// kTwoLines: each rank reduces its share of the rows and sends r of them to all others, as lines;
+// all norm all rows. It is between the one-shot variants, which send each row to all, and kTwoShot,
+// whose rounds wait for everything that a block sends.
 //
-// The l-th rows of all members' shares go through the blocks of a group at once. Of them a thread
-// has one unit each:
+// The l-th rows of all ranks' shares go through the blocks of a group at once. A thread has one
+// unit of each:
 //
 //   its unit of the others' rows            -> the lines of their owners
 //   the others' units of its own row        -> sum, residual: r -> the lines of all
@@ -12,13 +12,12 @@
 //     r of the rows                         -> residual_out
 //   the factors, the weights                -> out
 //
-// Each member sends lines to each other in both rounds, also where there is no l-th row any more:
-// so a round is passed when all have arrived at it (see protocol.h), and whoever is missing is
-// missed by everybody.
+// Each rank sends lines to each other in both rounds, even if it has no l-th row any more: so a
+// round is passed when all have arrived at it (see protocol.h), and all ranks detect a missing one.
 //
-// Such a kernel goes through its code once, and that is fetched from memory: it takes longer the
-// more there is. So calls whose units are whole and aligned have kernels of their own, and in the
-// others what is done with the unit of each row is a loop whose registers turn, as in row.h.
+// Such a kernel runs through its code once and fetches it from memory, so more code takes longer.
+// So calls whose units are whole and aligned have kernels of their own, and in the others the work
+// on the unit of each row is a loop whose registers rotate, as in row.h.
 #pragma once
 
 #include <cmath>
@@ -385,7 +384,7 @@ class TwoLines {
   Bytes16 weights_;
 };
 
-// Empty where the variant is not supported.
+// It is empty if the platform does not support the variant.
 template <typename T, uint32_t N, bool kWhole>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void NormTwoLines(IRIS_PARAM Common common,
                                                                  IRIS_PARAM NormCall call) {

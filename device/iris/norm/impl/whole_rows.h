@@ -321,7 +321,7 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void NormWholePackets(IRIS_PARAM 
   NormWholeRows<T, WholePackets>(common, call, &shared, &norm_shared);
 }
 
-// Empty where the variant is not supported.
+// It is empty if the platform does not support the variant.
 template <typename T>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void NormWholeLines(IRIS_PARAM Common common,
                                                                    IRIS_PARAM NormCall call) {

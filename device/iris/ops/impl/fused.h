@@ -1,22 +1,21 @@
-// The kernel of all fused products. What is common to them: tile_at (which tile a block makes
-// next), what it waits for, accumulate (impl/product.h), the seed that comes from another member,
-// and where it emits what it has.
+// The kernel of all fused GEMMs. They share tile_at (which tile a block makes next), the waits,
+// accumulate (impl/product.h), the seed from another rank, and the output of a result.
 //
-//   reduce_scatter, all_reduce   A ring. In step s a member makes the tile that belongs to the
-//                                member s + 1 places before it, adds what came from the member
-//                                before it, and gives it to the one behind; the last step is of its
-//                                own tile, which it finishes and stores: to itself, or to all.
-//   all_gather_matmul            Each block pushes panels of its rows to all members, and then
-//                                makes tiles: those of its own rows first, the others as they come.
-//                                Or copies beside the kernel bring the rows (MatmulCall::copied).
+//   reduce_scatter, all_reduce   A ring. In step s a rank makes the tile that belongs to the rank
+//                                s + 1 places before it, adds the sums from the previous rank, and
+//                                sends the result to the next one; the last step is for its own
+//                                tile, which it finishes and stores: to itself, or to all.
+//   all_gather_matmul            Each block pushes panels of its rows to all ranks, and then makes
+//                                tiles: those of its own rows first, the others as they arrive.
+//                                Or copies during the kernel bring the rows (MatmulCall::copied).
 //   matmul_all_gather, _scatter  Each tile is stored to all as it is made.
 //
-// The ring's slots. A group is kGroup tiles of each member. What a block gives in step s of a group
-// has a slot of its own at the receiver, and groups alternate between two sets. A member that has
-// what it waits for in its last step of a group knows that the member behind it has begun that
-// group: what came to it began its way there. So that one has read all of the group before, whose
-// slots the next group takes. Signals count tiles, those included that a member with fewer of them
-// does not have.
+// The ring's slots. A group is kGroup tiles of each rank. The tile that a block sends in step s of
+// a group has a slot of its own at the receiver, and groups alternate between two sets of slots.
+// When a rank has received the data for its last step of a group, the next rank has begun that
+// group, because the data started there. So the next rank has read all of the group before, whose
+// slots the following group uses. Signals count tiles, including those that a rank with fewer
+// tiles does not have.
 #pragma once
 
 #include <cstdint>

@@ -1,17 +1,17 @@
-// What kernels of products are given, how D is cut into tiles, and how the workspace is laid out.
+// Arguments of GEMM kernels, the tiles of D, and the layout of the workspace.
 //
 // The workspace begins where that of the collectives ends:
 //
-//   arrivals  [kArrivals]: of all_gather_matmul: which panel of a member's rows has come; a word
-//             has the number of the operation, from 1. Behind them the number of the last one, and
-//             what this member's copies tell: that number, or 0 where the members have not met.
+//   arrivals  [kArrivals]: of all_gather_matmul: which panel of a rank's rows has arrived; a word
+//             has the number of the operation, from 1. After them the number of the last one, and
+//             the value that this rank's copies signal: that number, or 0 if ranks did not meet.
 //   then one of
 //   slots     [blocks][2][members - 1][kGroup]: tiles of sums on their way around the ring
-//   gathered  [m, k rounded up to kPack]: the rows of all members but the own ones
-//   parts     what kPair has between its product and its collective; see pair.cc
+//   gathered  [m, k rounded up to kPack]: the rows of all other ranks
+//   parts     the results of kPair between its GEMM and its collective; see pair.cc
 //
-// Nobody writes into it for an operation before all members have come to it: each of its kernels
-// begins with a round, and kernels of a member do not overlap.
+// No rank writes into it for an operation before all ranks have come to it: each of its kernels
+// begins with a round, and kernels of a rank do not overlap.
 #pragma once
 
 #include <cstdint>

@@ -1,13 +1,13 @@
 // kCopyEngine: all_gather_matmul in which the copy engine brings rows of A while a kernel
 // multiplies those that have arrived.
 //
-// The members first meet and compare their calls in an opening. Then the stream forks: one branch
+// The ranks first meet and compare their calls in an opening. Then the stream forks: one branch
 // copies, and writes a word after each piece; the kernel on the other branch waits for these words.
 // The kernel is that of kPersistent or kFused.
 //
-// The copies go out even if the members do not meet. A slower member may then still read what they
-// overwrite, for an earlier call. It is warned first, and checks for the warning after it has read:
-// either it read everything before the copies came, or that earlier call fails there too.
+// The copies go out even if the ranks do not meet. A slower rank may then still read, for an
+// earlier call, memory that they overwrite. It is warned first, and checks for the warning after it
+// has read: either it read everything before the copies came, or that earlier call fails there too.
 #include <cstdint>
 #include <memory>
 #include <new>

@@ -42,7 +42,7 @@ struct Header {
   uint64_t left[2][kMaxRanks];
 };
 static_assert(sizeof(Header) <= kHeaderBytes);
-// product_ledger.h has this word too.
+// backend/product_ledger.h has this word too.
 static_assert(offsetof(Header, failure) == kProductFailureAtBytes);
 static_assert(kProductStopped == static_cast<uint64_t>(Failure::kAborted) &&
               kProductStoppedByShift == 8);  // as Fail writes it
@@ -131,8 +131,6 @@ struct Shared {
   uint64_t began_ns;   // for the trace: when the block did, and when it was behind the opening
   uint64_t opened_ns;  // 0: there was none
 };
-
-// Words between ranks.
 
 IRIS_MATMUL_DEVICE uint64_t LoadAcquire(const uint64_t* p) {
   uint64_t value;
@@ -324,8 +322,6 @@ IRIS_MATMUL_DEVICE void EndLaunch(const Arguments& a, Header* header, uint32_t e
   *static_cast<volatile uint32_t*>(&header->epoch) = epoch;
 }
 
-// Values.
-
 template <bool kBfloat16>
 IRIS_MATMUL_DEVICE uint32_t Pack(float low, float high) {
   uint32_t word;
@@ -462,7 +458,7 @@ IRIS_MATMUL_DEVICE bool IsSeeded(const Schedule& s, const Work& work) {
 }
 // The half of the workspace that the rows of A are gathered in.
 IRIS_MATMUL_DEVICE uint32_t HalfOf(const Schedule& s, uint32_t epoch) {
-  // Copies go where the launch's host code told them.
+  // The launch's host code has chosen where copies go.
   return s.copied != 0 ? 0 : epoch & 1;
 }
 // Returns true if the tile's rows of A come through the workspace.
@@ -478,8 +474,9 @@ IRIS_MATMUL_DEVICE bool StoresByTile(const Arguments& a, const Work& work, uint3
   return a.by_tile != 0 && (row + 64 <= work.end || work.end - ShiftOf(a.schedule) == a.m_tensor);
 }
 
-// Small problems: all rows are one tile. Every thread sends other ranks' rows to the thread there
-// that holds the same place, 8 bytes and two flags, and adds what it receives.
+// Adds up small problems, in which all rows are one tile. Every thread sends other ranks' rows to
+// the thread there that has the same place, 8 bytes and two flags, and adds the rows that it
+// receives.
 template <typename C, bool kWide>
 struct Packets {
   static constexpr uint32_t kEach = kWide ? C::kN / 8 : C::kN / 16;  // of a row of a thread
@@ -678,8 +675,8 @@ IRIS_MATMUL_DEVICE void SendPartial(const uint8_t* partial, const uint64_t* barr
   FenceCluster();
   BarrierArriveAt(SharedAddress(barrier), 0);
 }
-// The layout in which the copy engine stores a tile: boxes of 64 x 64, 16-byte pieces swizzled by
-// the row.
+// Stages a tile in the layout from which the copy engine stores it: boxes of 64 x 64, with 16-byte
+// pieces swizzled by the row.
 template <bool kBfloat16, uint32_t kValues>
 IRIS_MATMUL_DEVICE void StageForTile(uint8_t* staging, const float (&d)[kValues]) {
   const uint32_t thread = threadIdx.x % 128;
@@ -753,7 +750,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     if (s.n_ranks > 1) {
       const Header* header = HeaderOf(a, s.rank);
       shared->epoch = *static_cast<const volatile uint32_t*>(&header->epoch) + 1;
-      // Broken: nobody is waited for, and nothing is announced.
+      // After a failure, the kernel neither waits nor signals.
       if (LoadRelaxed(&header->failure) != 0) shared->failed = 1;
     }
   }
@@ -1217,7 +1214,8 @@ __device__ __forceinline__ void Push(const Arguments& a, Shared<C>* shared, uint
   }
 }
 
-// Before copies: all ranks are in this launch, so nobody reads what the last one gathered.
+// Runs before copies, so that all ranks are in this launch and none still reads the last one's
+// rows.
 __global__ void __launch_bounds__(32, 1) MeetKernel(const __grid_constant__ Arguments a) {
   __shared__ uint32_t failed;
   const Schedule& s = a.schedule;
@@ -1236,7 +1234,7 @@ __global__ void __launch_bounds__(32, 1) MeetKernel(const __grid_constant__ Argu
     Await(a, &failed, &header->entered[epoch & 1][threadIdx.x], threadIdx.x, epoch);
   }
   __syncwarp();
-  // If somebody is missing, the copies tell nobody.
+  // If a rank is missing, the copies signal nothing.
   if (threadIdx.x == 0) header->flag = LoadShared(&failed) == 0 ? FlagWord(a, epoch) : 0;
 }
 

@@ -49,7 +49,7 @@ bool Encode(EncodeTiled encode, DType type, const void* base, uint64_t rows, uin
 
 // Longer than any program runs, and far from overflow.
 constexpr uint64_t kForeverNs = uint64_t{1} << 62;
-// Blocks that send A's rows.
+// The number of blocks that send rows of A to peers, for large and for small problems.
 constexpr uint32_t kPushBlocks = 16;
 constexpr uint32_t kSmallPushBlocks = 4;
 

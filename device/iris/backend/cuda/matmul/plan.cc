@@ -73,11 +73,11 @@ Tile ChooseTile(const Problem& p, Tile wanted) {
   // Sums of a ring that travel as float need twice the staging memory.
   if (ring && p.out == DType::kF32) return Tile::k128x128;
   if (wanted != Tile::kAny) return wanted;
-  // Smaller tiles are sent in smaller bursts, which delay the loads of others less.
+  // Smaller tiles are sent in smaller bursts, which delay the loads of other blocks less.
   if (p.n_ranks > 1 && p.kind != Kind::kAllGather) return Tile::k128x128InTurns;
   const uint64_t rows = (p.m + 127) / 128;
   constexpr uint64_t kMultiprocessors = 132;
-  // The larger tile is faster for what it does, the smaller one leaves less undone at the end.
+  // The larger tile is faster per element; the smaller one leaves less idle at the end.
   const uint64_t large = (rows * ((p.n + 255) / 256) + kMultiprocessors - 1) / kMultiprocessors;
   const uint64_t small = (rows * ((p.n + 127) / 128) + kMultiprocessors - 1) / kMultiprocessors;
   return small * 104 < large * 200 ? Tile::k128x128InTurns : Tile::k128x256;

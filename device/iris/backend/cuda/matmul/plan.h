@@ -23,7 +23,7 @@ struct Plan {
 // Null, or why the problem, workspace aside, cannot be done. `tile`: for tests.
 const char* MakePlan(const Problem& problem, Plan* plan, Tile tile = Tile::kAny);
 
-// MakePlan and Supports at once: null and the plan, or the reason. A pure function.
+// Does the work of MakePlan and Supports, and returns null or the reason. A pure function.
 const char* CheckAndPlan(const Problem& problem, Plan* plan);
 
 // Returns the word that flags carry with the epoch: ranks whose calls differ do not accept each

@@ -240,7 +240,7 @@ TEST(PlanTest, WhatOtherOperationsLeaveIsNoFlagOfAnotherCall) {
   constexpr uint64_t kLeft = uint64_t{0x3f80} << 32 | 0x3f80;
   static_assert(static_cast<uint32_t>(kLeft) == kEpoch);
   EXPECT_FALSE(IsOfAnotherCall(static_cast<uint32_t>(kLeft), kEpoch, true));
-  // Where there are none, it is what a rank has told that called something else.
+  // Without these, a flag is of a rank with another call.
   const uint64_t other = FlagOf(0x1234567, kEpoch);
   EXPECT_TRUE(IsOfAnotherCall(static_cast<uint32_t>(other), kEpoch, false));
   EXPECT_FALSE(IsOfAnotherCall(static_cast<uint32_t>(other), kEpoch + 1, false));

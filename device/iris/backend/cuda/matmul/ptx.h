@@ -20,12 +20,11 @@ IRIS_MATMUL_DEVICE uint32_t SharedAddress(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
-// Barriers of shared memory.
-
 IRIS_MATMUL_DEVICE void BarrierInit(uint32_t barrier, uint32_t arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" : : "r"(barrier), "r"(arrivals));
 }
-// Lets the copy engine, and the other block of the cluster, see barriers just made.
+// Makes barriers just initialized visible to the copy engine and to the other blocks of the
+// cluster.
 IRIS_MATMUL_DEVICE void BarrierInitFence() {
   asm volatile("fence.mbarrier_init.release.cluster;" : : : "memory");
 }
@@ -166,8 +165,6 @@ IRIS_MATMUL_DEVICE void ProxyFence() { asm volatile("fence.proxy.async;" : : : "
 IRIS_MATMUL_DEVICE void ProxyFenceShared() {
   asm volatile("fence.proxy.async.shared::cta;" : : : "memory");
 }
-
-// Matrix instructions.
 
 IRIS_MATMUL_DEVICE void MatrixFence() { asm volatile("wgmma.fence.sync.aligned;" : : : "memory"); }
 IRIS_MATMUL_DEVICE void MatrixCommit() {

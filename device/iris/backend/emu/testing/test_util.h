@@ -1,4 +1,4 @@
-// What the tests of the emulator share.
+// Shared code of the emulator's tests.
 #pragma once
 
 #include <cstdint>
