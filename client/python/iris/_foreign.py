@@ -104,8 +104,8 @@ _capsule_new = ctypes.PYFUNCTYPE(ctypes.py_object, c_void_p, c_char_p, _Destruct
 _capsule_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, c_void_p, c_char_p)(("PyCapsule_IsValid", ctypes.pythonapi))
 _capsule_pointer = ctypes.PYFUNCTYPE(c_void_p, c_void_p, c_char_p)(("PyCapsule_GetPointer", ctypes.pythonapi))
 
-# Keeps, by its address, the memory of each capsule whose deleter was not called yet. The consumer calls it, on any thread, or the
-# capsule's destructor if it has none.
+# Keeps, by its address, the memory of each capsule whose deleter was not called yet. The consumer calls the deleter, on
+# any thread, or the capsule's destructor does if there is no consumer.
 _capsules_in_use: Dict[int, Any] = {}
 
 
