@@ -111,15 +111,15 @@ class FrameCalls {
   // `bytes` and `fds` are borrowed.
   static absl::StatusOr<Request> MakeRequest(wire::CallMethod method, const std::string& bytes,
                                              absl::Span<const int> fds);
-  // Makes a call, whose answer goes to `pending`. Never waits; kResourceExhausted: irisd's queue is
-  // full.
+  // Makes a call, whose answer goes to `pending`. Never waits. kResourceExhausted if irisd's queue
+  // is full.
   absl::Status TryMake(const Request& request, Pending* pending) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Makes a call, and waits for room until the deadline.
   absl::Status Make(const Request& request, absl::Time deadline, Caller caller, Pending* pending)
       ABSL_LOCKS_EXCLUDED(mu_);
   // Makes the stream's call if that is to be done and irisd has room now.
   void TryMake(Stream& stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Sends the frames that go before every other one. kResourceExhausted: irisd's queue is full.
+  // Sends the frames that go before every other one. kResourceExhausted if irisd's queue is full.
   absl::Status TrySendOwed() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Reports to irisd which messages were read, as far as its queue has room.
   void TellTaken(Pending& pending) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

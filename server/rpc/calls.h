@@ -150,8 +150,8 @@ class Calls {
     return nullptr;
   }
 
-  // The session of the call's connection. kPermissionDenied: an admin connection, or the
-  // request names another session.
+  // Returns the session of the call's connection. kPermissionDenied for an admin connection, or if
+  // the request names another session.
   static absl::StatusOr<SessionId> SessionOf(const IncomingCall& incoming, uint64_t session_id);
   CallCounter* counter() { return &counter_; }
 
