@@ -11,8 +11,8 @@
 
 namespace iris::abi {
 
-// The description of `count` elements from `options.first` on, with the options' kind and dtype.
-// kInvalidArgument: see iris_fill; nothing has started.
+// Returns the description of `count` elements from `options.first` on, with the options' kind and
+// dtype. kInvalidArgument is as in iris_fill; nothing has started.
 absl::StatusOr<fill::Description> DescribeFill(const iris_fill_options& options, uint64_t count);
 
 // Where the elements of a view are, whose first is at `address`.

@@ -29,7 +29,7 @@ struct Storage {
   std::string Name() const;
   // Returns the error for memory that was freed.
   absl::Status Freed() const;
-  // kFailedPrecondition: it was freed, or its context is not usable any more.
+  // Returns kFailedPrecondition if it was freed, or if its context is not usable any more.
   absl::Status Usable() const;
 
   const std::shared_ptr<ContextState> state;

@@ -35,8 +35,8 @@ struct View {
 std::string ShapeText(const View& view);
 std::string ShapeText(absl::Span<const int64_t> shape);
 
-// A contiguous view of a whole memory. kInvalidArgument: no dtype, too many dimensions, a negative
-// size, or more bytes than 2^63 - 1, counted as if no size were 0.
+// Returns a contiguous view of a whole memory. kInvalidArgument for no dtype, too many dimensions,
+// a negative size, or more bytes than 2^63 - 1, counted as if no size were 0.
 absl::StatusOr<View> MakeView(DType dtype, absl::Span<const int64_t> shape);
 
 // Makes a view with the caller's strides. kInvalidArgument also: they overflow.

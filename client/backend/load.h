@@ -10,8 +10,8 @@
 namespace iris::backend {
 
 // Returns the table of the backend that irisd calls `name`: the one linked into this program, else
-// that of libiris_NAME.so in the folder of the host library. kFailedPrecondition: there is none, or
-// it has another version; the message names the file and the remedy.
+// that of libiris_NAME.so in the folder of the host library. kFailedPrecondition if there is none,
+// or if it has another version; the message names the file and the remedy.
 absl::StatusOr<const BackendOperations*> LoadBackend(absl::string_view name);
 
 }  // namespace iris::backend

@@ -24,8 +24,8 @@ struct LocalDevice {
   std::vector<uint32_t> indices;
 };
 
-// The device of that UUID, or if none is asked for, number `local_rank` modulo those that this
-// process sees: what is visible may be fewer than irisd has, in another order. kInvalidArgument: it
+// Returns the device of that UUID, or without one, number `local_rank` modulo the number of devices
+// that this process sees. These may be fewer than irisd's, in another order. kInvalidArgument if it
 // does not see that device.
 absl::StatusOr<LocalDevice> ChooseDevice(const driver::GpuDriver& driver,
                                          const std::string& wanted_uuid, int local_rank);

@@ -112,7 +112,7 @@ struct BackendOperations {
   // Loads the other kernels of the host library: fills, signals, and that of the clock.
   Result (*PrepareHelpers)();
   // Compares the clock of the current device with the host's, by a kernel that answers the host
-  // some times: the best answer. kDeadlineExceeded: the device was busy for seconds.
+  // some times: the best answer. kDeadlineExceeded if the device was busy for seconds.
   Result (*SampleClock)(ClockSample* out);
 };
 

@@ -35,7 +35,7 @@ inline std::optional<std::string> Environment(const char* variable) {
 absl::Status WrongVariable(absl::string_view variable, absl::string_view text,
                            absl::string_view wanted);
 
-// The number from `min` to `max` that the variable has. kInvalidArgument: it is set to something
+// Returns the variable's number from `min` to `max`. kInvalidArgument if it is set to something
 // else.
 absl::StatusOr<std::optional<uint64_t>> ReadNumber(const Getter& get, const char* variable,
                                                    uint64_t min, uint64_t max);
@@ -48,8 +48,8 @@ struct Switches {
 };
 absl::StatusOr<Switches> ReadSwitches(const Getter& get);
 
-// kInvalidArgument: one of the variables that are read where no error can be given back (the
-// emulator's), or of the switches, has a value that it cannot have.
+// Returns kInvalidArgument if a variable has an invalid value: a switch, or one that is read where
+// no error can be returned (the emulator's).
 absl::Status CheckVariables(const Getter& get);
 
 }  // namespace iris::internal

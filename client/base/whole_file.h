@@ -10,9 +10,9 @@
 
 namespace iris::internal {
 
-// Replaces what the file holds; makes it if there is none. A link is followed if this user or root
-// has made it, and not if another one may have planted it. kPermissionDenied, kNotFound,
-// kUnavailable: names the file and why; it may then hold a part.
+// Replaces the file's contents; makes it if there is none. A link is followed if this user or root
+// has made it, and not if another one may have planted it. An error names the file and the reason;
+// the file may then hold a part.
 absl::Status WriteFile(const std::string& path, absl::string_view text);
 
 // All of a file of at most `bytes_max` bytes. kNotFound, kInvalidArgument (larger), kUnavailable:

@@ -47,7 +47,7 @@ bool IsWorthMeasuring(const CollectiveCase& what, uint32_t ranks);
 absl::StatusOr<std::vector<CollectiveFigure>> MeasureCollectives(
     const CollectiveOptions& options, const std::vector<CollectiveCase>& cases);
 
-// Writes a line of a table of rules. kInvalidArgument: no table could have it.
+// Writes a line of a table of rules. kInvalidArgument if no table could have it.
 absl::StatusOr<std::string> RuleText(const CollectiveRule& rule);
 // Checks the text of a table. kInvalidArgument names the line.
 absl::Status CheckRules(const std::string& text);

@@ -29,12 +29,14 @@ struct PeerFigure {
 // Other keys and other lines are ignored.
 std::vector<PeerFigure> ParsePeers(const std::string& text);
 
-// ParsePeers of a file. kInvalidArgument: it has no figure. Other errors say why it cannot be read.
+// Applies ParsePeers to a file. kInvalidArgument if it has no figure. Other errors say why it
+// cannot be read.
 absl::StatusOr<std::vector<PeerFigure>> ReadPeers(const std::string& path);
 
-// ParsePeers of what `command` prints, by /bin/sh, "{ranks}" replaced. Its stderr is this
-// process's. When the call returns, every process of its process group has ended. kInvalidArgument:
-// it has no figure; kAborted: it failed; kDeadlineExceeded. Messages quote the command.
+// Applies ParsePeers to the output of `command`, run by /bin/sh with "{ranks}" replaced. Its stderr
+// is this process's. When the call returns, every process of its process group has ended.
+// kInvalidArgument if there is no figure, kAborted if the command failed, kDeadlineExceeded.
+// Messages quote the command.
 absl::StatusOr<std::vector<PeerFigure>> RunPeers(const std::string& command, uint32_t ranks,
                                                  absl::Duration timeout);
 
@@ -65,8 +67,8 @@ Table PeerTable(const PeerWords& words, std::vector<Table::Column> columns,
 // The table: a row for each of `ours`, a column for each peer that has figures of such rows.
 Table CompareTable(const std::vector<CollectiveFigure>& ours, const std::vector<PeerFigure>& peers);
 
-// "8192x4096x14336": m, n and k. kInvalidArgument: it is no such text, or a dimension is not from 1
-// to 2^31 - 1.
+// Parses m, n and k from "8192x4096x14336". kInvalidArgument if it is no such text, or if a
+// dimension is not from 1 to 2^31 - 1.
 absl::StatusOr<ProductShape> ParseShape(const std::string& text);
 std::string ShapeText(const ProductShape& shape);
 

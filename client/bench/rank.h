@@ -44,9 +44,9 @@ class Rank {
 // A rank of a job: joins with the launcher's rank and size. `timeout` is that of all its waits.
 absl::StatusOr<std::unique_ptr<Rank>> JoinAsProcess(uint64_t heap_bytes, absl::Duration timeout);
 
-// n ranks as threads of this process, each with a heap of `heap_bytes`: calls `body` for each. If a
-// rank fails, the process ends: nobody could tell the others, which wait for it.
-// kFailedPrecondition: no device.
+// Runs n ranks as threads of this process, each with a heap of `heap_bytes`: calls `body` for each.
+// If a rank fails, the process ends, because the others wait for it. kFailedPrecondition if there
+// is no device.
 absl::Status RunAsThreads(uint32_t n_ranks, uint64_t heap_bytes,
                           const std::function<absl::Status(Rank&)>& body);
 

@@ -18,10 +18,10 @@ struct SignalOptions {
   SignalOp op = SignalOp::kSet;
 };
 
-// Copies rows, each side with a pitch of its own. What lies between them is neither read nor
-// written, but counts as part of the range. Returns at once. kInvalidArgument: a rank or a range
+// Copies rows, each side with a pitch of its own. The bytes between them are neither read nor
+// written, but count as part of the range. Returns at once. kInvalidArgument for a rank or a range
 // outside the job's heaps, ranges that overlap, a pitch less than a row, a signal that is not
-// aligned to 8 bytes or lies in what the copy overwrites. Nothing was put on the stream then.
+// aligned to 8 bytes or lies in the overwritten range. Nothing was put on the stream then.
 // Thread-safe.
 absl::Status CopyAsync(const HostContext& context, const backend::BackendOperations& backend,
                        CopyKind kind, void* dst, const void* src, const RowsToCopy& rows,

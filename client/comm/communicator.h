@@ -34,9 +34,9 @@ struct CommunicatorOptions {
 
 class Communicator {
  public:
-  // Collective over the team. Borrows the context, which must outlive it. kInvalidArgument: bad
-  // config. kFailedPrecondition: not a member. kResourceExhausted, kDeadlineExceeded: as
-  // ccl::CreateComm. Otherwise see HostContext::Allocate and Barrier.
+  // Collective over the team. Borrows the context, which must outlive it. kInvalidArgument for a
+  // bad config. kFailedPrecondition if this rank is not in the team. Other errors are those of
+  // ccl::CreateComm, HostContext::Allocate and Barrier.
   static absl::StatusOr<std::unique_ptr<Communicator>> Create(
       HostContext& context, const backend::BackendOperations& backend, const Team& team,
       const CommunicatorOptions& options = {});
@@ -120,7 +120,7 @@ class Communicator {
       : context_(context), backend_(backend), team_(std::move(team)) {}
   // kFailedPrecondition after Destroy or in a forked child.
   absl::Status Usable() const;
-  // Turns a world rank into its place in the team. kInvalidArgument: it has none.
+  // Converts a world rank to its index in the team. kInvalidArgument if it is not in the team.
   absl::Status ToIndex(uint32_t* rank) const;
   // Puts an operation of MoE on the stream by `start`.
   template <typename Start>

@@ -47,8 +47,8 @@ ccl::Variant VariantNamed(absl::string_view name);
 // Returns true if a collective has the variant: ccl::HasVariant, of the backend.
 using HasVariant = bool (*)(ccl::Operation operation, ccl::Variant variant);
 
-// Reads a text, which may have any bytes. kInvalidArgument: the number of a line, what is wrong
-// with it, and what is right.
+// Reads a text, which may have any bytes. kInvalidArgument names a line, its mistake, and the
+// remedy.
 absl::StatusOr<Rules> ParseRules(absl::string_view text, HasVariant has_variant);
 
 // Returns the line that ParseRules reads as `rule`, without a line feed; nothing if there is none.

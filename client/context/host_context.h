@@ -68,8 +68,8 @@ class HostContext {
   const TeamCalls& teams() const { return teams_; }
 
   bool IsSymmetric(const void* address, uint64_t bytes) const;
-  // kInvalidArgument: an address of this rank's heap that stands for nothing there which all these
-  // ranks have: one of them has registered it alone, or together with others.
+  // Returns kInvalidArgument for an address of this rank's heap at whose offset not all these ranks
+  // have memory: one of them has registered it alone, or together with others.
   absl::Status CheckShared(const char* role, const void* mine,
                            absl::Span<const uint32_t> ranks) const;
   // Returns true if the range lies in any rank's heap as mapped here, or in what that rank has

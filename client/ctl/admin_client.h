@@ -28,9 +28,9 @@ namespace iris::ctl {
 
 class AdminClient {
  public:
-  // Tries irisd.sock of each directory in turn, again for `wait` where there is none or nobody
-  // listens: irisd may be starting. kUnavailable, kPermissionDenied: see internal::CannotReach.
-  // `timeout` bounds each call except a followed stream.
+  // Tries irisd.sock of each directory in turn, again for `wait` if there is none, or if no process
+  // listens: irisd may be starting. internal::CannotReach describes kUnavailable and
+  // kPermissionDenied. `timeout` bounds each call except a followed stream.
   static absl::StatusOr<std::unique_ptr<AdminClient>> Connect(
       const std::vector<std::string>& runtime_dirs, absl::Duration timeout = absl::Seconds(5),
       absl::Duration wait = absl::Seconds(2));
@@ -83,7 +83,8 @@ class AdminClient {
     if (!listed.ok()) return listed;
     return all;
   }
-  // All allocations of the job. kFailedPrecondition: several users have a job of that name.
+  // Returns all allocations of the job. kFailedPrecondition if several users have a job of that
+  // name.
   absl::StatusOr<v1::ListAllocationsReply> AllocationsOfOne(const std::string& job);
 
   // Calls `take` for each event until the stream ends, or `take` returns false.

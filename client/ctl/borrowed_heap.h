@@ -23,8 +23,8 @@ struct HeapPlace {
 };
 
 // Reads the bytes as they are now; the ranks may change them meanwhile. Nothing stays mapped.
-// Thread-safe. `timeout` bounds irisd's answers. kNotFound: no such job, rank or memory.
-// kFailedPrecondition: this process finds no device of irisd's kind. Else see
+// Thread-safe. `timeout` bounds irisd's answers. kNotFound if there is no such job, rank or memory.
+// kFailedPrecondition if this process finds no device of irisd's kind. Other errors are those of
 // internal::SessionClient::Connect.
 absl::StatusOr<std::string> ReadHeap(const std::string& runtime_dir, const HeapPlace& place,
                                      absl::Duration timeout = absl::Seconds(10));

@@ -56,8 +56,8 @@ struct PeekPlan {
 // True if the place of a wish is the name of an allocation.
 bool NamesAllocation(const PeekWish& wish);
 
-// `allocations` has all of the job, if the place names one. kNotFound: none of that name; the text
-// has names that are like it. kFailedPrecondition: several of that name. kInvalidArgument: the wish
+// `allocations` has all of the job, if the place names one. kNotFound if none has that name; the
+// message has similar names. kFailedPrecondition if several have it. kInvalidArgument if the wish
 // contradicts itself, or goes beyond the allocation.
 absl::StatusOr<PeekPlan> PlanPeek(const PeekWish& wish,
                                   const v1::ListAllocationsReply& allocations);

@@ -23,8 +23,8 @@ struct TraceWish {
 
 // Takes the trace, writes the file, and returns a summary. `over` is asked some times a second and
 // ends the trace early. `say` gets a line once all traces are on. If this process dies meanwhile,
-// the traces end by themselves at about the same time. kNotFound: no such job or rank.
-// kFailedPrecondition: the job has no room for a trace, or one is on already; says what to do.
+// the traces end by themselves at about the same time. kNotFound if there is no such job or rank.
+// kFailedPrecondition, with a remedy, if the job has no room for a trace, or if one is on already.
 absl::StatusOr<std::string> TakeTrace(const TraceWish& wish, AdminClient& client,
                                       absl::FunctionRef<bool()> over,
                                       absl::FunctionRef<void(const std::string&)> say);

@@ -65,8 +65,8 @@ class ControlPlane {
   virtual absl::StatusOr<Outcome> Operate(const OperationCall& call, absl::Time reach_deadline,
                                           absl::Time answer_deadline, bool* unanswered) = 0;
 
-  // The memory of a part of a heap, and its descriptors, in order. Tried until the deadline, also
-  // on a session that comes back. kNotFound: nothing is there.
+  // Gets the memory of a part of a heap, and its descriptors, in order. It tries until the
+  // deadline, also on a session that comes back. kNotFound if nothing is there.
   struct Lent {
     Segment segment;
     wire::UniqueFd fd;

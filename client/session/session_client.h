@@ -69,8 +69,8 @@ class SessionClient {
   // Descriptors that wait for a call that takes them. More end the session.
   static constexpr size_t kMaxDescriptors = 16384;
 
-  // Connects and does the handshake, with back-off while no irisd answers, or one says
-  // kUnavailable. kUnavailable: see CannotReach. Otherwise the status that irisd refused with.
+  // Connects and does the handshake, with back-off while no irisd answers, or one answers
+  // kUnavailable. CannotReach describes kUnavailable. Other errors are irisd's refusals.
   static absl::StatusOr<std::shared_ptr<SessionClient>> Connect(SessionOptions options);
   ~SessionClient();
   SessionClient(const SessionClient&) = delete;

@@ -117,7 +117,8 @@ class TeamCalls {
   };
 
   void MakeState(const Team& team, HostBarrier barrier) ABSL_LOCKS_EXCLUDED(mu_);
-  // kFailedPrecondition: not a member, no such team any more, or the context may not be used.
+  // Returns kFailedPrecondition if this rank is not in the team, or if the team is gone or the
+  // context may not be used.
   absl::StatusOr<std::shared_ptr<State>> Find(const Team& team) const;
   // The team's next operation; `what` is put in front of errors.
   absl::StatusOr<OperationResult> Operate(const Team& team, absl::string_view what, Operation op,
@@ -142,10 +143,11 @@ class TeamCalls {
     // team registers at the same place after this one is undone.
     std::vector<BorrowedMemory::Segments> segments;
   };
-  // The operation that registers `memory`. kInvalidArgument: the memory cannot be shared, and why.
+  // Returns the operation that registers `memory`. kInvalidArgument, with the reason, if it cannot
+  // be shared.
   absl::StatusOr<RegisterOp> Shared(void* memory, const AllocateOptions& options) const;
-  // Maps every member's part, also the own, all or nothing. If `together` has segments, these.
-  // kAborted: others are there by now.
+  // Maps the parts of all ranks, this one's too, all or nothing: those of `together`, if it has
+  // segments. kAborted if others are there by now.
   absl::Status MapTogether(uint64_t offset_bytes, Together* together);
   // Unmaps the memory that MapTogether mapped there, if it is still the same.
   void UnmapTogether(uint64_t offset_bytes, const Together& together) ABSL_LOCKS_EXCLUDED(mu_);

@@ -47,8 +47,8 @@ class MappedTrace {
   // Makes an empty one of what memory there is.
   absl::Status Make(uint32_t rank, int64_t pid);
 
-  // Empties it and switches it on until then, by the device's clock. kFailedPrecondition: it is on
-  // already, until later than `now_ns`, or it is no trace that this build knows.
+  // Empties it and switches it on until then, by the device's clock. kFailedPrecondition if it is
+  // on already, until later than `now_ns`, or if this build does not know its format.
   absl::Status SwitchOn(uint64_t now_ns, uint64_t until_ns);
   // Events that have begun may still come, for a moment.
   absl::Status SwitchOff();

@@ -50,10 +50,10 @@ class TraceRecorder {
   TraceArea* area() const { return mapped_.area(); }
 
   // Empties the trace and switches it on, for `limit`, or until Stop if that is zero.
-  // kFailedPrecondition: it is on already, and whose it is.
+  // kFailedPrecondition, with the owner, if it is on already.
   absl::Status Start(absl::Duration limit) ABSL_LOCKS_EXCLUDED(mu_);
-  // Switches off what Start or IRIS_TRACE has switched on, and waits a moment for events that are
-  // under way. kFailedPrecondition: neither has.
+  // Switches off a trace of Start or IRIS_TRACE, and waits a moment for events that are under way.
+  // kFailedPrecondition if there is none.
   absl::Status Stop() ABSL_LOCKS_EXCLUDED(mu_);
   // Writes the events since Start, until now or until Stop. TraceFileOfRank names the file, but a
   // name without %r stays as it is. kFailedPrecondition without a Start.

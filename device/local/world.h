@@ -99,8 +99,8 @@ class World {
   ~World();
 
   // Calls `body` for every rank, each on a thread, and joins them. Heaps and allocations stay.
-  // kAborted: a rank returned while another one waited for it at a host barrier. kDeadlineExceeded:
-  // one did not come for minutes. Other errors say that nothing ran.
+  // kAborted if a rank returned while another one waited for it at a host barrier.
+  // kDeadlineExceeded if one did not come for minutes. Other errors say that nothing ran.
   absl::Status Run(const std::function<void(Rank&)>& body);
 
   Rank& rank(uint32_t r) { return *ranks_[r]; }

@@ -197,8 +197,8 @@ struct Frame {
 };
 
 // Sends one frame, whose payload is `head` and `tail`; never blocks. `fds` are borrowed: the kernel
-// duplicates them. kUnavailable: the peer is gone. kResourceExhausted: its queue is full, or too
-// many descriptors are in flight; nothing was sent. Thread-safe in so far as the kernel orders
+// duplicates them. kUnavailable if the peer is gone. kResourceExhausted if its queue is full, or if
+// too many descriptors are in flight; nothing was sent. Thread-safe in so far as the kernel orders
 // packets.
 absl::Status SendFrame(int socket, FrameType type, absl::Span<const uint8_t> head,
                        std::string_view tail = {}, absl::Span<const int> fds = {});
@@ -224,9 +224,9 @@ inline absl::Status SendEmptyFrame(int socket, FrameType type, absl::Span<const 
 }
 
 // Receives one frame; never blocks. The frame owns its descriptors; on an error they are in
-// *refused, or closed if that is null. kUnavailable: the peer closed, and all its frames have been
-// received. kInvalidArgument: it is no frame. kFailedPrecondition: another version, or
-// IsNoFrameYet.
+// *refused, or closed if that is null. kUnavailable if the peer closed, and all its frames have
+// been received. kInvalidArgument if it is no frame. kFailedPrecondition if it is of another
+// version, or IsNoFrameYet.
 absl::StatusOr<Frame> ReceiveFrame(int socket, std::vector<UniqueFd>* refused = nullptr);
 
 // True if ReceiveFrame found the socket empty.

@@ -148,8 +148,8 @@ class Accounts {
   // it.
   std::shared_ptr<Account> Open(const Party& tenant, bool is_operator) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Returns whether irisd may keep more for the account that the calling thread acts for.
-  // kResourceExhausted: irisd is short of memory, and the account has its part or more.
+  // Returns OK if irisd may keep more for the account of the calling thread. kResourceExhausted if
+  // irisd is short of memory, and the account has its part or more.
   absl::Status Room() const ABSL_LOCKS_EXCLUDED(mu_);
 
   void SetLimit(uint64_t core_memory_bytes) {

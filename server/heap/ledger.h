@@ -37,8 +37,7 @@ class Ledger {
   // Callers with `operator_uid`, like root, see all users' jobs.
   explicit Ledger(std::vector<DeviceAccount> devices, uint32_t operator_uid = 0);
 
-  // Books `bytes` of a device. kResourceExhausted: nothing is booked; the message ends with
-  // Describe.
+  // Books `bytes` of a device. kResourceExhausted books nothing; its message ends with Describe.
   absl::Status Reserve(uint32_t device_index, uint64_t bytes, const Holder& holder);
 
   // Takes back what Reserve booked. Checks (fatally) that it was.

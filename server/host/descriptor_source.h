@@ -24,7 +24,8 @@ class DescriptorSource {
   // `pages` are the job's; their error is returned if they are wanted.
   absl::StatusOr<std::vector<OutgoingDescriptor>> Build(
       const SendDescriptors& wanted, const absl::StatusOr<JobPages*>& pages) const;
-  // Only of segments: kReadWrite for ranks of the job. kNotFound: one of them has no memory now.
+  // Returns descriptors of segments only, kReadWrite for ranks of the job. kNotFound if one of them
+  // has no memory now.
   absl::StatusOr<std::vector<OutgoingDescriptor>> BuildSegments(const SendDescriptors& wanted,
                                                                 driver::Access access) const;
 

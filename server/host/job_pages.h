@@ -26,7 +26,7 @@ class PageFile {
   };
 
   static absl::StatusOr<std::shared_ptr<const PageFile>> Create(Kind kind);
-  // Takes the descriptor of a page that an earlier irisd created. kInvalidArgument: it is no such
+  // Takes the descriptor of a page that an earlier irisd created. kInvalidArgument if it is no such
   // page; it is then closed.
   static absl::StatusOr<std::shared_ptr<const PageFile>> Adopt(wire::UniqueFd fd);
   PageFile(wire::UniqueFd fd, Kind kind, uint64_t inode)
@@ -53,8 +53,8 @@ class JobPages {
                                                           uint64_t epoch);
 
   // Takes the descriptors of pages that an earlier irisd created for this job, in any order. On an
-  // error all are closed. kInvalidArgument: a page is missing, or the status page is another job's,
-  // or of another epoch or number of ranks. kResourceExhausted: no memory.
+  // error all are closed. kInvalidArgument if a page is missing, or if the status page is another
+  // job's, or of another epoch or number of ranks. kResourceExhausted if there is no memory.
   static absl::StatusOr<std::unique_ptr<JobPages>> Adopt(JobId job, uint64_t epoch,
                                                          uint32_t n_ranks,
                                                          std::vector<wire::UniqueFd> all);

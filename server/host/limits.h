@@ -14,7 +14,8 @@ namespace iris::server {
 // Raises the limit of descriptors as far as possible, and returns it.
 uint64_t RaiseDescriptorLimit();
 
-// kResourceExhausted: irisd cannot serve with so few descriptors, or so little address space.
+// Returns kResourceExhausted if irisd cannot serve with so few descriptors, or so little address
+// space.
 absl::Status CheckLimits(uint64_t fd_limit);
 
 // For std::set_terminate: want of memory, and any std::system_error, ends the process with one line
@@ -43,8 +44,9 @@ class HostMemory {
   HostMemory(const HostMemory&) = delete;
   HostMemory& operator=(const HostMemory&) = delete;
 
-  // Promises `bytes` to the caller, who takes them and then calls Taken. May wait for others who
-  // are about to take theirs. kResourceExhausted: there are not so many; Taken must not be called.
+  // Promises `bytes` to the caller, which takes them and then calls Taken. May wait for other
+  // callers that are about to take theirs. kResourceExhausted if there are not so many; do not call
+  // Taken then.
   absl::Status Promise(uint64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
   // Also if the bytes will not be taken.
   void Taken(uint64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);

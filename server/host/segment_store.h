@@ -76,7 +76,7 @@ class SegmentStore {
   // Returns null if the segment does not exist, does not exist yet, or is dropped.
   std::shared_ptr<Held> Find(SegmentId segment) const ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Copies bytes of a segment. kNotFound: no such segment.
+  // Copies bytes of a segment. kNotFound if there is no such segment.
   absl::Status Read(SegmentId segment, uint64_t offset_bytes, absl::Span<uint8_t> out) const
       ABSL_LOCKS_EXCLUDED(mu_);
 

@@ -145,8 +145,8 @@ struct ResumeCall {
 struct CallCancelled {
   CallId call;
 };
-// A watch stream was opened. Answered by a Reply (kPermissionDenied: the session is not a member of
-// the job); on success NotifyWatch repeats what its reader may have missed, and the session's
+// A watch stream was opened. A Reply answers it (kPermissionDenied if the session is not in the
+// job). On success NotifyWatch repeats items that its reader may have missed, and the session's
 // earlier stream is ended.
 struct WatchOpened {
   SessionId session;

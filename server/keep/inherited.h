@@ -18,10 +18,10 @@ struct NamedDescriptor {
   wire::UniqueFd fd;
 };
 
-// Takes those of the environment (sd_listen_fds_with_names(3)), and removes its variables. They are
-// closed when a program is executed. Once, before other threads run. kInvalidArgument: the
-// environment is wrong, or one of them is not open; `*lost` then gets all of them, under the names
-// that there are.
+// Takes the descriptors of the environment (sd_listen_fds_with_names(3)), and removes its
+// variables. They are closed when a program is executed. Call it once, before other threads run.
+// kInvalidArgument if the environment is wrong, or if one of them is not open; `*lost` then gets
+// all of them, with the names found.
 absl::StatusOr<std::vector<NamedDescriptor>> TakeInherited(std::vector<NamedDescriptor>* lost);
 
 struct Inherited {

@@ -103,12 +103,12 @@ class LinkReader {
 
   enum class Received { kSome, kNothingYet };
   // Takes bytes from a socket that does not block, once; from the core, descriptors too.
-  // kUnavailable: the other end has closed. kInvalidArgument: a worker sent descriptors, which stay
-  // in the socket, since closing them may take long.
+  // kUnavailable if the other end has closed. kInvalidArgument if a worker sent descriptors, which
+  // stay in the socket, since closing them may take long.
   absl::StatusOr<Received> Receive(int socket);
 
-  // Returns the next whole message; nothing if more has to be received first. kInvalidArgument: the
-  // bytes are no message of this sender; the text says why. Then nothing more can be read.
+  // Returns the next whole message, or nothing if more has to be received first. kInvalidArgument,
+  // with the reason, if the bytes are no message of this sender. Then nothing more can be read.
   absl::StatusOr<std::optional<LinkMessage>> Next();
 
  private:
@@ -137,7 +137,7 @@ class LinkWriter {
     kBlocked,        // until the socket can be written
     kNoDescriptors,  // too many descriptors are in flight: again in a moment
   };
-  // Writes to a socket that does not block. kUnavailable: the other end has closed. Descriptors
+  // Writes to a socket that does not block. kUnavailable if the other end has closed. Descriptors
   // that were sent are closed, or moved to *sent: if the receiver has closed its duplicate already,
   // the last close is here, and may take as long as a client likes.
   absl::StatusOr<Flushed> Flush(int socket, std::vector<wire::UniqueFd>* sent = nullptr);

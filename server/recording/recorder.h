@@ -37,7 +37,7 @@ class Recorder {
   static constexpr int kEarlierFiles = 3;  // recordings that stay: FILE.1 is the latest
 
   // Makes the file (mode 0600). A regular file of this user with that name is renamed to FILE.1.
-  // kAlreadyExists: something else has the name, and stays.
+  // kAlreadyExists if something else has the name, and stays.
   static absl::StatusOr<std::unique_ptr<Recorder>> Create(const std::string& file,
                                                           uint64_t max_bytes = kMaxBytes);
 

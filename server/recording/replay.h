@@ -23,9 +23,9 @@ struct ReplayReport {
 using AfterInput =
     std::function<absl::Status(const MachineSetup& setup, std::unique_ptr<JobMachine>* machine)>;
 
-// kDataLoss: an input had other effects than recorded (the message names it and shows both), or
-// broke an invariant of the machine. kFailedPrecondition: another build of irisd wrote the file.
-// kInvalidArgument: it is no recording.
+// kDataLoss if an input had other effects than recorded (the message names it and shows both), or
+// broke an invariant of the machine. kFailedPrecondition if another build of irisd wrote the file.
+// kInvalidArgument if it is no recording.
 absl::StatusOr<ReplayReport> Replay(const std::string& file, const AfterInput& after = nullptr);
 
 }  // namespace iris::server

@@ -32,9 +32,9 @@ struct HeapPartQuery {
   uint64_t bytes = 0;
 };
 
-// kNotFound: no such job that the caller may see, no such rank with memory, or a hole.
-// kFailedPrecondition: several users have a job of that name. kInvalidArgument: the part is empty,
-// or leaves the heap.
+// kNotFound if the caller may see no such job, if there is no such rank with memory, or if the part
+// has a hole. kFailedPrecondition if several users have a job of that name. kInvalidArgument if the
+// part is empty, or leaves the heap.
 absl::StatusOr<HeapPart> FindHeapPart(const Daemon& daemon, const CallerInfo& caller,
                                       const HeapPartQuery& query);
 
@@ -47,9 +47,9 @@ LinkPayload JoinReplyOf(const Daemon& daemon, const JoinResult& joined);
 // all members share it, as the tail of each.
 LinkPayload OperateReplyOf(const Outcome& outcome);
 
-// The memory of a register, whose descriptors came with the call. kInvalidArgument: not one for
-// each piece, or descriptors that are for nothing. In a register of several ranks, which wait for
-// this one, `request` then names the error.
+// Returns the memory of a register, whose descriptors came with the call. kInvalidArgument if there
+// is not one for each piece, or if one is for nothing. In a register of several ranks, which wait
+// for this one, `request` then names the error.
 absl::StatusOr<Daemon::Registered> TakeRegistered(const Daemon& daemon, const IncomingCall& call,
                                                   v1::OperateRequest* request);
 

@@ -19,8 +19,8 @@ namespace iris::server {
 // same one with another filter, does not accept the token.
 std::string MakePageToken(absl::string_view listing, absl::string_view filter, ListPosition last);
 
-// The position that MakePageToken was given; the beginning, if the token is empty.
-// kInvalidArgument: it is no such token.
+// Returns the position in a token of MakePageToken, or the beginning if it is empty.
+// kInvalidArgument if it is no such token.
 absl::StatusOr<ListPosition> ReadPageToken(absl::string_view listing, absl::string_view filter,
                                            absl::string_view token);
 

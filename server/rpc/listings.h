@@ -19,8 +19,9 @@ JobQuery QueryOf(const CallerInfo& caller, const std::string& name);
 // The error of a job that is not there, or that the caller may not see.
 absl::Status NoSuchJob(const CallerInfo& caller, const std::string& name);
 
-// One page each; the reply is empty at the start. kInvalidArgument: the token is none of this
-// listing. kNotFound: a first page, of a job that is not there or that the caller may not see.
+// Fill in one page each; the reply is empty at the start. kInvalidArgument if the token is of
+// another listing. kNotFound for a first page of a job that does not exist, or that the caller may
+// not see.
 absl::Status ListDevices(const Daemon& daemon, const CallerInfo& caller,
                          const v1::ListDevicesRequest& request, v1::ListDevicesReply* reply);
 absl::Status ListJobs(const Daemon& daemon, const CallerInfo& caller,

@@ -12,7 +12,7 @@
 
 namespace iris::server {
 
-// Reads `bytes`; fields of type bytes are copied out of them, once. kInvalidArgument: they are no
+// Reads `bytes`; fields of type bytes are copied out of them, once. kInvalidArgument if they are no
 // such message.
 absl::Status ParseMessage(std::string_view bytes, google::protobuf::MessageLite* message);
 

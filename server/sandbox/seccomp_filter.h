@@ -60,8 +60,8 @@ struct SyscallTable {
 std::vector<sock_filter> AssembleFilter(const SyscallTable& table);
 
 // Makes the table hold for every thread of this process, from now on, and gives up the right to
-// gain privileges by executing a program, which the kernel demands.
-// kUnavailable: the kernel takes no such filter; the text says what to do. Nothing is changed then.
+// gain privileges by executing a program, which the kernel demands. kUnavailable, with advice, if
+// the kernel takes no such filter. Nothing is changed then.
 absl::Status InstallFilter(const SyscallTable& table);
 
 }  // namespace iris::server

@@ -20,12 +20,12 @@ class ChangeTable {
   ChangeTable(const ChangeTable&) = delete;
   ChangeTable& operator=(const ChangeTable&) = delete;
 
-  // Begins with the bytes of MachineState::Encode. kDataLoss: they are no such state.
-  // kFailedPrecondition: they are a state of another version.
+  // Begins with the bytes of MachineState::Encode. kDataLoss if they are no such state.
+  // kFailedPrecondition if they are a state of another version.
   absl::Status Begin(absl::string_view state);
 
-  // kDataLoss: the bytes are no change, or change something that is not there. The table must then
-  // begin again.
+  // kDataLoss if the bytes are no change, or change something that is not there. The table must
+  // then begin again.
   absl::Status Apply(absl::string_view change);
 
   // The whole state, for MachineState::Decode. The table is empty afterwards.

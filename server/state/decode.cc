@@ -258,7 +258,7 @@ absl::Status TakeDevices(const state::MachineState& from, Ledger* ledger) {
   return absl::OkStatus();
 }
 
-// A ledger of the devices that the state names. kDataLoss: no heap could be made of them.
+// Returns a ledger of the devices that the state names. kDataLoss if no heap could be made of them.
 absl::StatusOr<Ledger> LedgerOf(const state::MachineState& from) {
   constexpr uint64_t kMaxGranularityBytes = 1ull << 40;
   std::vector<Ledger::DeviceAccount> devices;

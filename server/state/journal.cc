@@ -90,7 +90,7 @@ int WriteAll(int fd, absl::string_view bytes) {
   return 0;
 }
 
-// kPermissionDenied: the folder is a link, another user's, or open to others.
+// Returns kPermissionDenied if the folder is a link, another user's, or open to others.
 absl::StatusOr<wire::UniqueFd> OpenFolder(const std::string& folder) {
   wire::UniqueFd opened(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   // A link is ELOOP or ENOTDIR, depending on the kernel's version.

@@ -40,10 +40,11 @@ class Journal {
   using Whole = std::function<std::string()>;
 
   // Makes the folder `directory`/state (0700) if it is missing, and replaces any journal in it.
-  // kPermissionDenied: the folder is a link, another user's, or open to others. kResourceExhausted:
-  // the file system is full, or the process lacks something. On an error, an earlier journal stays.
+  // kPermissionDenied if the folder is a link, another user's, or open to others.
+  // kResourceExhausted if the file system is full, or if the process lacks something. On an error,
+  // an earlier journal stays.
   //
-  // `goes_on`: this irisd has the state of the earlier journal, and also serves on a full file
+  // With `goes_on`, this irisd has the state of the earlier journal, and also serves on a full file
   // system: the earlier journal is then removed to make room. If that is not enough, stored() is
   // false, and Append tries again.
   static absl::StatusOr<std::unique_ptr<Journal>> Create(const std::string& directory,
@@ -99,10 +100,10 @@ struct StoredState {
   uint64_t torn_bytes = 0;  // of an incomplete last change
 };
 
-// Reads the journal under `directory`, also while irisd writes it. kNotFound: there is none.
-// kPermissionDenied: it or its folder is a link, another user's, or open to others.
-// kFailedPrecondition: its format, or the version of the state, is not this irisd's. kDataLoss: it
-// is damaged; the message says what is wrong, and where.
+// Reads the journal under `directory`, also while irisd writes it. kNotFound if there is none.
+// kPermissionDenied if it or its folder is a link, another user's, or open to others.
+// kFailedPrecondition if its format, or the version of the state, is not this irisd's. kDataLoss if
+// it is damaged; the message says what is wrong, and where.
 absl::StatusOr<StoredState> ReadJournal(const std::string& directory);
 
 // Reads a journal from bytes, for tests. The bytes may be hostile.

@@ -23,11 +23,11 @@ class MachineState {
   // Appends what the machine's last input has changed: a message state::Change, for ChangeTable.
   static void EncodeChange(const JobMachine& machine, std::string* to);
 
-  // A machine in the state that Encode wrote: to the same inputs it has the same effects. Limits
+  // Returns a machine in the state that Encode wrote: the same inputs have the same effects. Limits
   // and unusable pairs are configuration and not part of the state. `devices` is a ledger with
-  // nothing booked, of the same devices in the same order. kFailedPrecondition: other devices.
-  // kDataLoss, with the place: the bytes are no state. Every invariant is checked, so they may be
-  // hostile.
+  // nothing booked, of the same devices in the same order. kFailedPrecondition for other devices.
+  // kDataLoss, with the place, if the bytes are no state. Every invariant is checked, so they may
+  // be hostile.
   static absl::StatusOr<std::unique_ptr<JobMachine>> Decode(absl::string_view bytes,
                                                             const JobLimits& limits, Ledger devices,
                                                             UnusablePairs unusable = {});

@@ -10,8 +10,8 @@ namespace iris::server {
 
 IRIS_FIELDS(TensorInfo, v1::TensorInfo, dtype, shape);
 
-// kInvalidArgument: no operation that irisd knows is set. Arguments are not checked here. The value
-// of a broadcast is moved out of `request`.
+// kInvalidArgument if no operation that irisd knows is set. Arguments are not checked here. The
+// value of a broadcast is moved out of `request`.
 absl::StatusOr<Operation> OperationOfRequest(v1::OperateRequest request);
 
 // Sets the operation, and nothing else of the request.

@@ -25,8 +25,8 @@ struct NotifyDatagram {
 class NotifySocket {
  public:
   // Makes the runtime directory, unless it is there, and in it the private folder, its lock and the
-  // socket. kAlreadyExists: another supervisor has the folder, and nothing of it was touched.
-  // kPermissionDenied: the folder is another user's, or others may look into it.
+  // socket. kAlreadyExists if another supervisor has the folder, and nothing of it was touched.
+  // kPermissionDenied if the folder is another user's, or if others may look into it.
   static absl::StatusOr<std::unique_ptr<NotifySocket>> Open(const std::string& runtime_dir);
   // Removes the socket, the folder, and the runtime directory if Open made it and it is empty.
   ~NotifySocket();

@@ -43,7 +43,8 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
     std::function<void()> ready;
     // The worker has released the connection.
     std::function<void(uint64_t connection)> closed;
-    // kUnavailable: the worker has closed the link. Else it broke a rule, and the text says which.
+    // kUnavailable if the worker has closed the link. Otherwise it broke a rule, which the message
+    // names.
     std::function<void(const absl::Status&)> ended;
     // Closes a socket that a client or the worker may have filled with descriptors, so that it may
     // take long.

@@ -50,20 +50,21 @@ class RunningWorker {
 
 class WorkerProgram {
  public:
-  // Finds and opens the program, and the user that workers become. kNotFound: there is no program,
-  // or no such user. kFailedPrecondition: this process is root but may not become that user. The
-  // text says what to do.
+  // Finds and opens the program, and the user that workers become. kNotFound if there is no
+  // program, or no such user. kFailedPrecondition if this process is root but may not become that
+  // user. The message says what to do.
   static absl::StatusOr<WorkerProgram> Open(const WorkerSettings& settings);
 
-  // Starts a worker and ends it once it says that it is ready. kDeadlineExceeded: it did not say so
-  // in time, as on a slow machine. Any other error: no worker can run; the text says what to do.
+  // Starts a worker and ends it once it says that it is ready. kDeadlineExceeded if it did not say
+  // so in time, as on a slow machine. Any other error means that no worker can run; the message
+  // says what to do.
   absl::Status Try(absl::Duration within) const;
 
   using Started = absl::StatusOr<std::unique_ptr<RunningWorker>>;
   // Starts a worker. `tenant` is for logs and lists of processes. Takes about as long as the kernel
   // needs to load a program; it does not wait for kReady. The kernel ends the worker when the
-  // calling *thread* ends, so call it on one that lives as long as irisd serves.
-  // kResourceExhausted: no process or descriptor is left; try again in a moment.
+  // calling *thread* ends, so call it on one that lives as long as irisd serves. kResourceExhausted
+  // if no process or descriptor is left; try again in a moment.
   Started Start(absl::string_view tenant) const;
   // Starts a helper that closes the connections sent over its link (server/worker/helper_work.h).
   Started StartClosing() const;

@@ -9,7 +9,7 @@
 namespace iris::server {
 
 // Does all but the filter of system calls, which comes when the threads run (WorkerSyscalls).
-// kUnavailable, kPermissionDenied: something could not be given up; the worker must not go on.
+// kUnavailable or kPermissionDenied if something could not be given up; the worker must not go on.
 absl::Status Confine(const WorkerOptions& options);
 
 }  // namespace iris::server

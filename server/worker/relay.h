@@ -60,7 +60,7 @@ class Relay {
   void Sent(uint64_t call) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Counts bytes of an answer that gRPC keeps until its reader takes them, and no longer.
-  // kResourceExhausted: the reader leaves too much unread; nothing is counted.
+  // kResourceExhausted, with nothing counted, if the reader leaves too much unread.
   absl::Status HoldUnread(uint64_t connection, size_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
   void ReleaseUnread(uint64_t connection, size_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
 

@@ -24,15 +24,16 @@ class Worker {
                                                         const Logger* logger);
   ~Worker();
 
-  // Tells the core that it is ready, and serves until the core says stop, or closes the link. OK
-  // after a stop. kUnavailable: the core is gone. Anything else: the core sent what is no message.
+  // Reports to the core that it is ready, and serves until the core stops it, or closes the link.
+  // Returns OK after a stop, kUnavailable if the core is gone, and any other error if the core sent
+  // no valid message.
   absl::Status Run();
 
  private:
   Worker(wire::UniqueFd link, wire::UniqueFd epoll, const Relay::Limits& limits,
          const Logger* logger);
 
-  // Handles what the link has. kCancelled: the core says stop.
+  // Handles the link's messages. kCancelled if the core stops the worker.
   absl::Status ReadLink();
   absl::Status OnMessage(LinkMessage message);
   void Connect(uint64_t connection, wire::UniqueFd socket);

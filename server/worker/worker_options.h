@@ -54,7 +54,8 @@ struct WorkerOptions {
   std::optional<WorkerIds> ids;  // none: it stays who irisd is
 };
 
-// Return the arguments after argv[0], and the options of such. kInvalidArgument: they are not such.
+// Return the arguments after argv[0], and the options in such arguments. kInvalidArgument if they
+// are not such.
 std::vector<std::string> ToArguments(const WorkerOptions& options);
 absl::StatusOr<WorkerOptions> FromArguments(const std::vector<std::string>& arguments);
 

@@ -1,6 +1,6 @@
 // The host's side of the device layer: streams, launches, copies, graphs, events and memory, over
 // what a backend supplies (raw_host.h). They are made on the host thread's current device. On
-// failure nothing changes. kFailedPrecondition: a stream, graph or event that was not created or
+// failure nothing changes. kFailedPrecondition for a stream, graph or event that was not created or
 // was moved from. C++17.
 #pragma once
 

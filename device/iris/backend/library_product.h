@@ -31,7 +31,8 @@ inline constexpr uint64_t kLibraryWorkspaceBytes = 32 << 20;
 const char* LibraryProductName();
 
 // Allocates no device memory, and may be captured. A first shape may load a kernel, which waits for
-// what runs on the device. kUnimplemented: the library does not have it. kUnavailable: no library.
+// the device's running work. kUnimplemented if the library does not support it. kUnavailable if
+// there is no library.
 Result MultiplyByLibrary(const LibraryProduct& product, Stream& stream);
 
 }  // namespace iris::backend

@@ -42,7 +42,7 @@ Result FillAsync(void* to, uint8_t value, uint64_t bytes, const StreamHandle& st
 bool IsCapturing(const StreamHandle& stream);
 // The stream must not be in a capture.
 Result BeginCapture(const StreamHandle& stream);
-// The stream must be in a capture. kFailedPrecondition: the capture began on another stream.
+// The stream must be in a capture. kFailedPrecondition if the capture began on another stream.
 Result EndCapture(const StreamHandle& stream, void** graph);
 // On a stream that is not being captured.
 Result LaunchGraph(void* graph, const StreamHandle& stream);

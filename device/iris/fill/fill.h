@@ -71,8 +71,8 @@ constexpr bool Fits(Kind kind, DType type) {
   }
 }
 
-// kInvalidArgument: the type has no such numbers, or the description no sequence. The caller checks
-// that numbers fit the type.
+// Returns kInvalidArgument if the type has no such numbers, or if the description is no sequence.
+// The caller checks that numbers fit the type.
 Result MakeSequence(const Description& from, Sequence* out);
 
 // Element i of a sequence, in the low bits. The kernels give the same.
@@ -90,7 +90,7 @@ struct Place {
 };
 
 // Puts the elements of the sequence from `first` on, in row-major order. Asynchronous.
-// kInvalidArgument: more than kMaxDims dimensions, or an address that is not aligned.
+// kInvalidArgument for more than kMaxDims dimensions, or an address that is not aligned.
 Result Fill(const Sequence& sequence, uint64_t first, const Place& place, backend::Stream& stream);
 
 // Loads all kernels of this library onto the current device, which may wait for kernels that run.

@@ -58,9 +58,9 @@ struct Norm : Buffers {
 // Checks a problem. kInvalidArgument says what is wrong with it.
 Result CheckProblem(const Problem& problem);
 
-// Says how Launch runs the problem; the same on all members. kInvalidArgument: as CheckProblem.
-// kUnimplemented: the named variant does not support it. kResourceExhausted: no variant supports
-// rows so long with the Comm's stage_bytes and max_blocks.
+// Says how Launch runs the problem; the same on all ranks. kInvalidArgument is as in CheckProblem.
+// kUnimplemented if the named variant does not support it. kResourceExhausted if no variant
+// supports such long rows with the Comm's stage_bytes and max_blocks.
 Result Choose(const ccl::Comm& comm, const Problem& problem, Plan* out);
 
 // Puts the operation on the stream. Errors are those of Choose; kInvalidArgument for the buffers;

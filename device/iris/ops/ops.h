@@ -94,8 +94,8 @@ struct Resources {
   backend::Event copies_end;
 };
 
-// Makes resources on the current device. kResourceExhausted: no memory. Other errors are the
-// platform's.
+// Makes resources on the current device. kResourceExhausted if there is no memory. Other errors are
+// the platform's.
 Result CreateResources(std::unique_ptr<Resources>* out);
 
 using iris::Share;
@@ -112,8 +112,8 @@ uint64_t WorkspaceBytes(uint32_t n_members, const ccl::Config& config, const Pro
 
 // Says how Launch runs the call; the same on all ranks. If a, b and d are null, only the shape is
 // known, and the plan is that for matrices that are aligned to 16 bytes on all ranks, with leading
-// dimensions that are multiples of 8. kInvalidArgument, kUnimplemented: as CheckProblem.
-// kResourceExhausted: the workspace of the Comm is too small.
+// dimensions that are multiples of 8. kInvalidArgument and kUnimplemented are as in CheckProblem.
+// kResourceExhausted if the workspace of the Comm is too small.
 Result Choose(const ccl::Comm& comm, const Matmul& call, LaunchPlan* out);
 inline Result Choose(const ccl::Comm& comm, const Problem& problem, LaunchPlan* out) {
   Matmul call;

@@ -15,7 +15,7 @@
 namespace iris::server {
 namespace {
 
-// kInvalidArgument: a rank is not in the team, or is named twice.
+// Returns kInvalidArgument if a rank is not in the team, or is named twice.
 absl::Status CheckRanksOf(const std::vector<Rank>& ranks, const Team& team) {
   std::set<Rank> seen;
   for (const Rank rank : ranks) {

@@ -89,7 +89,7 @@ Result LaunchVectors(const Sequence& s, const Vectors& v, backend::Stream& strea
   return backend::Launch(ConfigFor(v.units), stream, FillVectors<kKind, kType>, s, v);
 }
 
-// Chooses by the sequence's type, for integers by width. kUnimplemented: such elements are filled
+// Chooses by the sequence's type, for integers by width. kUnimplemented if such elements are filled
 // one by one.
 Result FillRange(const Sequence& s, const Vectors& v, backend::Stream& stream);
 Result FillUniform(const Sequence& s, const Vectors& v, backend::Stream& stream);

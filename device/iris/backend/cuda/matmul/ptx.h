@@ -151,7 +151,8 @@ IRIS_MATMUL_DEVICE void StoreBulk(void* to, uint32_t from, uint32_t bytes) {
 IRIS_MATMUL_DEVICE void CommitCopies() {
   asm volatile("cp.async.bulk.commit_group;" : : : "memory");
 }
-// All groups of this thread but the newest kPending: have read shared memory; are complete.
+// Wait until all groups of this thread but the newest kPending have read shared memory, or are
+// complete.
 template <uint32_t kPending>
 IRIS_MATMUL_DEVICE void WaitCopiesRead() {
   asm volatile("cp.async.bulk.wait_group.read %0;" : : "n"(kPending) : "memory");
