@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "server/job/event_text.h"
+#include "server/job/events.h"
 
 namespace iris::server {
 namespace {

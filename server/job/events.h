@@ -1,5 +1,5 @@
 // Events: typed values that report changes. The log, `iris-ctl events` and counters of events read
-// them; event_text.h turns them into words. Plain data.
+// them. Plain data, and pure functions that turn it into words.
 //
 // Each kind of event has a word (docs/protocol.md lists them) and a severity: frequent events are
 // kept for `iris-ctl events`, and logged at debug level only. The orderly end of a rank or session
@@ -11,6 +11,7 @@
 #include <variant>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "server/account/party.h"
 #include "server/job/ids.h"
 
@@ -209,5 +210,11 @@ struct Event {
   Party party;        // whose job or session it is
   EventDetail detail;
 };
+
+// Returns the word that names the kind of event, such as "job_forming".
+absl::string_view KindOf(const Event& event);
+Severity SeverityOf(const Event& event);
+// Returns the details of the event besides job, rank, pid and uid.
+std::string TextOf(const Event& event);
 
 }  // namespace iris::server

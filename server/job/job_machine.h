@@ -23,7 +23,6 @@
 #include "server/heap/ledger.h"
 #include "server/job/effects.h"
 #include "server/job/inputs.h"
-#include "server/job/limits.h"
 #include "server/job/snapshots.h"
 #include "server/job/tracked.h"
 

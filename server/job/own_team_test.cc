@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "device/base/bytes.h"
-#include "server/job/event_text.h"
+#include "server/job/events.h"
 #include "server/job/testing/job_machine_testing.h"
 
 namespace iris::server {

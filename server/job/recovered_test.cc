@@ -1,5 +1,5 @@
 // Tests how another irisd starts with the state of one that ended.
-#include "server/job/limits.h"
+#include "server/job/inputs.h"
 #include "server/job/testing/job_machine_testing.h"
 
 namespace iris::server {

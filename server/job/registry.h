@@ -19,7 +19,6 @@
 #include "server/job/effects.h"
 #include "server/job/inputs.h"
 #include "server/job/job.h"
-#include "server/job/limits.h"
 #include "server/job/text.h"
 #include "server/job/tracked.h"
 

@@ -15,7 +15,6 @@
 #include "server/heap/ledger.h"
 #include "server/job/effects.h"
 #include "server/job/inputs.h"
-#include "server/job/limits.h"
 
 namespace iris::server {
 

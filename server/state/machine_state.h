@@ -8,8 +8,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "server/heap/ledger.h"
+#include "server/job/inputs.h"
 #include "server/job/job_machine.h"
-#include "server/job/limits.h"
 
 namespace iris::server {
 namespace state {

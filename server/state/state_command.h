@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "server/job/limits.h"
+#include "server/job/inputs.h"
 
 namespace iris::server {
 

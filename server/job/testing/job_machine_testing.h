@@ -17,7 +17,7 @@
 #include "gtest/gtest.h"
 #include "proto/wire/limits.h"
 #include "server/heap/ledger.h"
-#include "server/job/event_text.h"
+#include "server/job/events.h"
 #include "server/job/job_machine.h"
 #include "server/job/testing/fake_clock.h"
 

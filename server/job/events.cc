@@ -1,4 +1,4 @@
-#include "server/job/event_text.h"
+#include "server/job/events.h"
 
 #include <type_traits>
 #include <variant>
