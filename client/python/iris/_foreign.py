@@ -137,7 +137,7 @@ def dlpack_capsule(tensor: Any) -> Any:
     managed = _DLManagedTensor(tensor.data_ptr(), *tensor.__dlpack_device__(), dims, code, 8 * dtype.itemsize, 1, first,
                                second, 0, None, _delete)
     where = ctypes.addressof(managed)
-    _capsules_in_use[where] = (managed, numbers, tensor.export())
+    _capsules_in_use[where] = (managed, numbers, tensor._export())
     try:
         return _capsule_new(where, _CAPSULE, _destroy)
     except BaseException:

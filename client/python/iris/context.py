@@ -362,6 +362,7 @@ class Context(Collectives, Factories):
             if there is not None:
                 raise InvalidArgumentError(f"as_symmetric(): what rank {rank} gives is in its heap already, and that "
                                            "of others is not: give the same kind on all ranks, or copy=True for a copy")
+        _capi.text(name)  # a wrong name is no fault of the memory
         try:
             return self.heap.allocate(team, buffer.shape, buffer.dtype, name, lent=buffer)
         except InvalidArgumentError as wrong:

@@ -244,7 +244,7 @@ class Tensor(_foreign.DeviceArrayInterface):
     def __iter__(self) -> Iterator["Tensor"]:
         return (self[i] for i in range(len(self)))
 
-    def export(self) -> Any:
+    def _export(self) -> Any:
         """Keeps the storage of an array of another library, and the mappings, which then outlive Context.close()."""
         return self._storage, self.context.native()
 
@@ -265,7 +265,7 @@ class Tensor(_foreign.DeviceArrayInterface):
             raise FailedPreconditionError(f"the tensor is on {self.device}, which numpy cannot read: use "
                                           "tensor.to_host() for a copy, or torch, or cupy")
         interface = dict(self._array_interface(), version=3)
-        return numpy.asarray(_ArrayBase(interface, self.export()))
+        return numpy.asarray(_ArrayBase(interface, self._export()))
 
     def torch(self) -> Any:
         """The memory itself as a tensor of torch's."""
