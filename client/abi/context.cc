@@ -234,18 +234,18 @@ iris_code iris_context_get_info(iris_context* context, iris_context_info* out) {
 
 iris_code iris_context_get_timings(iris_context* context, iris_create_timings* out) {
   return With<ContextObject>(context, [&](ContextObject& object) {
-    const internal::CreateTimings& from = object.host().membership().timings();
+    const iris::CreateTimings& from = object.host().membership().timings();
     iris_create_timings timings = {};
-    timings.connect_ns = absl::ToInt64Nanoseconds(from.connect);
-    timings.device_ns = absl::ToInt64Nanoseconds(from.device);
-    timings.join_ns = absl::ToInt64Nanoseconds(from.join);
-    timings.create_ns = absl::ToInt64Nanoseconds(from.create);
-    timings.export_ns = absl::ToInt64Nanoseconds(from.export_fds);
-    timings.map_ns = absl::ToInt64Nanoseconds(from.map);
-    timings.import_ns = absl::ToInt64Nanoseconds(from.import);
-    timings.map_memory_ns = absl::ToInt64Nanoseconds(from.map_memory);
-    timings.set_access_ns = absl::ToInt64Nanoseconds(from.set_access);
-    timings.commit_ns = absl::ToInt64Nanoseconds(from.commit);
+    timings.connect_ns = from.connect.count();
+    timings.device_ns = from.device.count();
+    timings.join_ns = from.join.count();
+    timings.create_ns = from.create.count();
+    timings.export_ns = from.export_fds.count();
+    timings.map_ns = from.map.count();
+    timings.import_ns = from.import.count();
+    timings.map_memory_ns = from.map_memory.count();
+    timings.set_access_ns = from.set_access.count();
+    timings.commit_ns = from.commit.count();
     return WriteStruct(timings, "iris_create_timings", out);
   });
 }

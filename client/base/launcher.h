@@ -2,12 +2,26 @@
 // that these and other variables fill in.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "client/base/environment.h"
-#include "client/base/types.h"
+#include "iris/context_types.h"
+
+namespace iris::internal {
+
+// The options of a context, with those that no caller of C++ gives.
+struct HostContextOptions : ContextOptions {
+  std::string kernels;  // the backend of the program's own kernels; empty: none
+  // Filled in by ResolveOptions from IRIS_TRACE_EVENTS and IRIS_TRACE: how many events the trace of
+  // a rank has room for, 0: no trace; and where each rank writes its own when it leaves.
+  uint64_t trace_events = 0;
+  std::string trace_file;
+};
+
+}  // namespace iris::internal
 
 namespace iris::base {
 

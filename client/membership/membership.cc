@@ -46,7 +46,7 @@ absl::StatusOr<std::unique_ptr<Membership>> Membership::Join(HostContextOptions 
                                                              std::unique_ptr<ControlPlane> plane,
                                                              absl::Duration connect_time) {
   std::unique_ptr<Membership> made(new Membership(std::move(options), std::move(plane)));
-  made->timings_.connect = connect_time;
+  made->timings_.connect = absl::ToChronoNanoseconds(connect_time);
   absl::Status joined = made->ChooseDevice();
   if (joined.ok()) joined = made->JoinJob();
   if (joined.ok()) joined = made->ReportMapped(made->MapAll());
@@ -82,7 +82,7 @@ absl::Status Membership::ChooseDevice() {
   for (const uint32_t index : local_device_.indices) {
     if (absl::Status status = (*driver)->MakeCurrent(index); !status.ok()) return status;
   }
-  timings_.device = Now() - start;
+  timings_.device = absl::ToChronoNanoseconds(Now() - start);
   return absl::OkStatus();
 }
 
@@ -92,9 +92,9 @@ absl::Status Membership::JoinJob() {
       plane_->Join(options_, DeadlineIn(absl::FromChrono(options_.join_timeout)) + kJoinSlack);
   if (!joined.ok()) return joined.status();
   job_ = *std::move(joined);
-  timings_.join = Now() - start;
-  timings_.create = job_.create;
-  timings_.export_fds = job_.export_fds;
+  timings_.join = absl::ToChronoNanoseconds(Now() - start);
+  timings_.create = absl::ToChronoNanoseconds(job_.create);
+  timings_.export_fds = absl::ToChronoNanoseconds(job_.export_fds);
   std::map<std::string, uint32_t> ranks_of;
   for (const Peer& peer : job_.peers) {
     ranks_per_device_ = std::max(ranks_per_device_, ++ranks_of[peer.device_uuid]);
@@ -152,7 +152,7 @@ absl::Status Membership::MapAll() {
     if (!status.ok()) return status;
   }
   absl::Status status = window_->MapStatusPage(std::move((*fds)[next]));
-  timings_.map = Now() - start;
+  timings_.map = absl::ToChronoNanoseconds(Now() - start);
   return status;
 }
 
@@ -185,7 +185,7 @@ absl::Status Membership::ReportMapped(const absl::Status& mapped) {
   // An irisd that took over meanwhile has sent them again. Those of a growth stay.
   plane_->DropDescriptors(KeysOfJoin());
   committed_ = *std::move(committed);
-  timings_.commit = Now() - start;
+  timings_.commit = absl::ToChronoNanoseconds(Now() - start);
   return absl::OkStatus();
 }
 

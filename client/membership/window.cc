@@ -127,9 +127,9 @@ absl::Status Window::MapSegment(uint32_t holder, const Segment& segment, wire::U
   if (!mapping.ok()) return annotate(mapping.status());
   mapped.mapping = *std::move(mapping);
   if (times != nullptr) {
-    times->import += import;
-    times->map_memory += mapped.mapping->times().map;
-    times->set_access += mapped.mapping->times().access;
+    times->import += absl::ToChronoNanoseconds(import);
+    times->map_memory += absl::ToChronoNanoseconds(mapped.mapping->times().map);
+    times->set_access += absl::ToChronoNanoseconds(mapped.mapping->times().access);
   }
   mapped.holders.insert(holder);
   segments_.emplace(segment.segment_id, std::move(mapped));

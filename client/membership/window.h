@@ -21,10 +21,10 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "client/base/types.h"
 #include "client/membership/job_status.h"
 #include "client/wire/job.h"
 #include "device/driver/gpu_driver.h"
+#include "iris/context_types.h"
 #include "proto/wire/pages.h"
 #include "proto/wire/unique_fd.h"
 

@@ -15,9 +15,9 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "client/base/types.h"
 #include "client/wire/job.h"
 #include "client/wire/operation.h"
+#include "iris/context_types.h"
 #include "proto/wire/unique_fd.h"
 
 namespace iris::internal {

@@ -22,7 +22,6 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "client/base/context_guard.h"
-#include "client/base/types.h"
 #include "client/membership/heap_ranges.h"
 #include "client/membership/heap_size.h"
 #include "client/membership/window.h"
@@ -32,6 +31,7 @@
 #include "client/team/operation_sequence.h"
 #include "client/team/timed_lock.h"
 #include "client/trace/trace_recorder.h"
+#include "iris/context_types.h"
 #include "proto/wire/limits.h"
 
 namespace iris::internal {

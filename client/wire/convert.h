@@ -18,9 +18,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "client/base/types.h"
 #include "client/wire/job.h"
 #include "client/wire/operation.h"
+#include "iris/context_types.h"
 
 namespace iris::internal {
 

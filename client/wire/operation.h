@@ -12,8 +12,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "client/base/types.h"
 #include "client/wire/job.h"
+#include "iris/context_types.h"
 #include "proto/wire/unique_fd.h"
 
 namespace iris::internal {

@@ -81,4 +81,19 @@ struct Team {
   bool member() const { return index >= 0; }
 };
 
+// Where the time of Create went, for benchmarks and logs. An indented entry is part of the entry
+// above it.
+struct CreateTimings {
+  std::chrono::nanoseconds connect{0};     // session handshake and first answer
+  std::chrono::nanoseconds device{0};      // vendor's library and the device's context
+  std::chrono::nanoseconds join{0};        // until every rank has joined and all memory is there
+  std::chrono::nanoseconds create{0};      //   irisd: to create this rank's memory
+  std::chrono::nanoseconds export_fds{0};  //   irisd: to make descriptors of it
+  std::chrono::nanoseconds map{0};         // descriptors, import, map
+  std::chrono::nanoseconds import{0};      //   of all segments
+  std::chrono::nanoseconds map_memory{0};  //   the same
+  std::chrono::nanoseconds set_access{0};  //   the same
+  std::chrono::nanoseconds commit{0};      // until every rank has mapped
+};
+
 }  // namespace iris
