@@ -81,8 +81,8 @@ struct Team {
   bool member() const { return index >= 0; }
 };
 
-// Where the time of Create went, for benchmarks and logs. An indented entry is part of the entry
-// above it.
+// Says where the time of Create went, for benchmarks and logs. An indented entry is part of the
+// entry above it.
 struct CreateTimings {
   std::chrono::nanoseconds connect{0};     // session handshake and first answer
   std::chrono::nanoseconds device{0};      // vendor's library and the device's context
