@@ -250,9 +250,9 @@ IRIS_DEVICE inline WaitResult WaitAny(const DeviceContext& ctx, const T* words, 
   });
 }
 
-// Waits until the comparison holds for some word, and writes all such indices to indices[0 ..
-// *count), ascending. `*count` is 0 if there is none to wait for, or on failure. `indices` has room
-// for n.
+// Waits until the comparison holds for some word. Writes the indices of all such words, ascending,
+// to `indices`, which has room for n, and their number to `count`: 0 if there is none to wait for,
+// or on failure.
 template <typename T>
 IRIS_DEVICE inline WaitResult WaitSome(const DeviceContext& ctx, const T* words, uint64_t n,
                                        const uint8_t* skip, Compare compare,
