@@ -23,17 +23,14 @@ ErrorInfo Differs() {
   info.sequence = 5;
   info.mismatch.most = 0b1011;
   info.mismatch.other = 0b0100;
-  info.mismatch.most_call = ccl::Pack({.operation = Operation::kAllReduce,
-                                       .count = 1024,
-                                       .type = DType::kI32,
-                                       .op = ReduceOp::kMax,
-                                       .variant = Variant::kPackets,
-                                       .blocks = 2});
-  info.mismatch.other_call = ccl::Pack({.operation = Operation::kAllGather,
-                                        .count = 512,
-                                        .type = DType::kF32,
-                                        .variant = Variant::kDirect,
-                                        .blocks = 1});
+  ccl::CallRecord most = {
+      {Operation::kAllReduce, 1024, DType::kI32, ReduceOp::kMax, Variant::kPackets}};
+  most.blocks = 2;
+  info.mismatch.most_call = ccl::Pack(most);
+  ccl::CallRecord other = {
+      {Operation::kAllGather, 512, DType::kF32, ReduceOp::kSum, Variant::kDirect}};
+  other.blocks = 1;
+  info.mismatch.other_call = ccl::Pack(other);
   return info;
 }
 
@@ -49,7 +46,7 @@ TEST(MismatchTextTest, NamesWhoElseAndWhoWasAbsent) {
   info.mismatch.most = 0b0001;
   info.mismatch.rest = 0b0010;
   info.mismatch.absent = 0b1000;
-  info.mismatch.other_call = ccl::Pack({.operation = Operation::kBarrier});
+  info.mismatch.other_call = ccl::Pack({{Operation::kBarrier}});
   EXPECT_EQ(MismatchText(info, kRanks),
             "all_reduce #5: rank 2 called barrier(), rank 0 called all_reduce(count=1024, "
             "type=i32, op=max, variant=packets, blocks=2); rank 1 called something else again; "
