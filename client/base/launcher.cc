@@ -1,29 +1,19 @@
 #include "client/base/launcher.h"
 
-#include <sys/random.h>
 #include <unistd.h>
-
-#include <chrono>
-#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "client/base/log.h"
-#include "device/base/bytes.h"
 #include "device/base/process.h"
-#include "iris/trace_area.h"
 #include "proto/wire/limits.h"
 
 namespace iris::base {
 namespace {
 
 using internal::Getter;
-using internal::HostContextOptions;
 using Starter = std::function<int(const std::string&)>;
-
-constexpr char kDefaultJob[] = "default";
 
 // MPICH and Intel MPI start the ranks of a node by a process whose name begins so.
 constexpr char kHydra[] = "hydra_";
@@ -116,9 +106,6 @@ absl::Status OneNode(const Getter& get, const Variables& v, const LauncherInfo& 
   return absl::OkStatus();
 }
 
-// The name of the job that IRIS_JOB gives; nullopt if it gives none.
-std::optional<std::string> NamedJob(const Getter& get) { return NonEmpty(get, "IRIS_JOB"); }
-
 std::string JobName(const Getter& get, const Starter& starter, const std::string& launcher) {
   if (auto job = NamedJob(get)) return *job;
   if (launcher == "torchrun") {
@@ -145,38 +132,12 @@ std::string JobName(const Getter& get, const Starter& starter, const std::string
       return Clip(absl::StrCat("slurm-", *job, step.has_value() ? "." : "", step.value_or("")));
     }
   }
-  return kDefaultJob;
-}
-
-// A trace of 1 MiB, where that is no more than 1/256 of the heap, or is asked for.
-constexpr uint64_t kTraceEvents = ((1 << 20) - sizeof(TraceArea)) / sizeof(TraceEvent);
-constexpr uint64_t kTracedHeapBytes = 256ull << 20;
-constexpr uint64_t kTraceEventsMax = 1 << 24;
-
-absl::Status ResolveTrace(const Getter& get, HostContextOptions* options) {
-  options->trace_file = get("IRIS_TRACE").value_or("");
-  options->trace_events =
-      !options->trace_file.empty() || options->heap_bytes >= kTracedHeapBytes ? kTraceEvents : 0;
-  const auto events = internal::ReadNumber(get, "IRIS_TRACE_EVENTS", 0, kTraceEventsMax);
-  if (!events.ok()) return events.status();
-  options->trace_events = events->value_or(options->trace_events);
-  if (options->trace_events == 0 && !options->trace_file.empty()) {
-    return absl::InvalidArgumentError(
-        "environment variables: IRIS_TRACE names a file for the trace, and IRIS_TRACE_EVENTS=0 "
-        "leaves no room for one: set one of the two");
-  }
-  return absl::OkStatus();
-}
-
-// The name of a job of one rank that nobody has named: two such programs have nothing to do with
-// each other.
-std::string NameOfLoneJob() {
-  uint32_t number = 0;
-  (void)!getrandom(&number, sizeof(number), 0);  // the pid alone is not enough in containers
-  return absl::StrCat("alone-", getpid(), "-", absl::Hex(number & 0xffffff, absl::kZeroPad6));
+  return LauncherInfo().job;
 }
 
 }  // namespace
+
+std::optional<std::string> NamedJob(const Getter& get) { return NonEmpty(get, "IRIS_JOB"); }
 
 absl::StatusOr<LauncherInfo> ReadLauncher(const Getter& get, const Starter& starter) {
   for (const Variables& v : kLaunchers) {
@@ -223,7 +184,6 @@ absl::StatusOr<LauncherInfo> ReadLauncher(const Getter& get, const Starter& star
     return info;
   }
   LauncherInfo alone;
-  alone.launcher = "none";
   alone.job = JobName(get, starter, alone.launcher);
   return alone;
 }
@@ -237,63 +197,6 @@ int FindAncestor(const std::string& name) {
     pid = process->parent;
   }
   return 0;
-}
-
-absl::StatusOr<HostContextOptions> ResolveOptions(const HostContextOptions& options,
-                                                  const Getter& get) {
-  HostContextOptions resolved = options;
-  const bool all_given = options.rank >= 0 && options.n_ranks >= 0;
-  LauncherInfo launcher;
-  launcher.launcher = "none";
-  launcher.job = kDefaultJob;
-  if (all_given) {
-    launcher.job = NamedJob(get).value_or(launcher.job);
-  } else {
-    auto read = ReadLauncher(get, FindAncestor);
-    if (!read.ok()) return read.status();
-    launcher = *std::move(read);
-  }
-  if (resolved.rank < -1 || resolved.n_ranks < -1 || resolved.local_rank < -1) {
-    return absl::InvalidArgumentError(
-        "options rank, n_ranks and local_rank must not be negative; -1 means from the environment");
-  }
-  if (resolved.rank == -1) resolved.rank = launcher.rank;
-  if (resolved.n_ranks == -1) resolved.n_ranks = launcher.n_ranks;
-  if (resolved.local_rank == -1) {
-    resolved.local_rank = options.rank >= 0 ? options.rank : launcher.local_rank;
-  }
-  if (resolved.n_ranks == 0 || resolved.rank >= resolved.n_ranks) {
-    return absl::InvalidArgumentError(absl::StrCat("rank ", resolved.rank, " of ", resolved.n_ranks,
-                                                   " ranks: ranks go from 0 to n_ranks - 1"));
-  }
-  if (resolved.job.empty()) {
-    const bool alone =
-        resolved.n_ranks == 1 && launcher.launcher == "none" && !NamedJob(get).has_value();
-    resolved.job = alone ? NameOfLoneJob() : launcher.job;
-  }
-  if (options.heap_bytes == 0) {
-    resolved.heap_bytes = 1ull << 30;
-    if (const auto text = get("IRIS_HEAP_BYTES"); text.has_value() && !text->empty()) {
-      if (!ParseBytes(*text, &resolved.heap_bytes)) {
-        return internal::WrongVariable("IRIS_HEAP_BYTES", *text, kBytesGrammar);
-      }
-    }
-  }
-  for (auto* const timeout : {&resolved.join_timeout, &resolved.timeout}) {
-    if (*timeout == timeout->zero()) *timeout = std::chrono::seconds(60);
-  }
-  if (resolved.connect_timeout == resolved.connect_timeout.zero()) {
-    resolved.connect_timeout = std::chrono::seconds(2);
-  }
-  if (absl::Status status = ResolveTrace(get, &resolved); !status.ok()) return status;
-  if (absl::Status status = internal::CheckVariables(get); !status.ok()) return status;
-  if (absl::Status status = log::CheckLevel(get); !status.ok()) return status;
-  if (resolved.max_heap_bytes != 0 && resolved.max_heap_bytes < resolved.heap_bytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("max_heap_bytes=", SizeText(resolved.max_heap_bytes),
-                     " is less than heap_bytes=", SizeText(resolved.heap_bytes)));
-  }
-  return resolved;
 }
 
 }  // namespace iris::base

@@ -1,33 +1,20 @@
-// Rank, size and job name from the environment that a launcher made, and the options of a context
-// that these and other variables fill in.
+// Rank, size and job name from the environment that a launcher made.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "client/base/environment.h"
-#include "iris/context_types.h"
-
-namespace iris::internal {
-
-// The options of a context, with those that no caller of C++ gives.
-struct HostContextOptions : ContextOptions {
-  std::string kernels;  // the backend of the program's own kernels; empty: none
-  // Filled in by ResolveOptions from IRIS_TRACE_EVENTS and IRIS_TRACE: how many events the trace of
-  // a rank has room for, 0: no trace; and where each rank writes its own when it leaves.
-  uint64_t trace_events = 0;
-  std::string trace_file;
-};
-
-}  // namespace iris::internal
 
 namespace iris::base {
 
 struct LauncherInfo {
-  std::string launcher;  // "iris", "torchrun", "openmpi", "mpich", "pmix", "slurm", "none"
-  std::string job;
+  // "iris", "torchrun", "openmpi", "mpich", "pmix" or "slurm"
+  std::string launcher = "none";
+  std::string job = "default";
   int rank = 0;
   int n_ranks = 1;
   int local_rank = 0;
@@ -35,6 +22,9 @@ struct LauncherInfo {
 
 // The nearest ancestor of this process whose name begins with `name`, or 0.
 int FindAncestor(const std::string& name);
+
+// Returns the name of the job that IRIS_JOB gives; nullopt if it gives none.
+std::optional<std::string> NamedJob(const internal::Getter& get);
 
 // Reads, first match wins: IRIS_RANK/IRIS_N_RANKS/IRIS_LOCAL_RANK/IRIS_JOB; torchrun
 // RANK/WORLD_SIZE/LOCAL_RANK/TORCHELASTIC_RUN_ID (or MASTER_ADDR and MASTER_PORT); Open MPI
@@ -48,12 +38,5 @@ int FindAncestor(const std::string& name);
 absl::StatusOr<LauncherInfo> ReadLauncher(
     const internal::Getter& get = internal::Environment,
     const std::function<int(const std::string&)>& starter = FindAncestor);
-
-// Fills each field that is left out from the environment, else with its default. The launcher's
-// variables are not looked at if rank and n_ranks are both given. kInvalidArgument names the option
-// or variable that is wrong.
-absl::StatusOr<internal::HostContextOptions> ResolveOptions(
-    const internal::HostContextOptions& options,
-    const internal::Getter& get = internal::Environment);
 
 }  // namespace iris::base

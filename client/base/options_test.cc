@@ -1,3 +1,5 @@
+#include "client/base/options.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -5,12 +7,9 @@
 #include <chrono>
 #include <map>
 
-#include "client/base/launcher.h"
-
-namespace iris::base {
+namespace iris::internal {
 namespace {
 
-using internal::HostContextOptions;
 using ::testing::HasSubstr;
 
 absl::StatusOr<HostContextOptions> Resolve(const ContextOptions& options,
@@ -79,24 +78,24 @@ TEST(OptionsTest, ProgramsThatNobodyLaunchedDoNotMeet) {
   EXPECT_EQ(job({}, {{"IRIS_RANK", "0"}, {"IRIS_N_RANKS", "1"}}), "default");
 }
 
-TEST(OptionsTest, EnvironmentFillsWhatIsLeftOut) {
-  auto resolved =
-      Resolve({.job = "mine"}, {{"RANK", "2"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "1"}});
+void ExpectPlace(const absl::StatusOr<HostContextOptions>& resolved, int rank, int n_ranks,
+                 int local_rank) {
   ASSERT_TRUE(resolved.ok()) << resolved.status();
   EXPECT_EQ(resolved->job, "mine");
-  EXPECT_EQ(resolved->rank, 2);
-  EXPECT_EQ(resolved->n_ranks, 4);
-  EXPECT_EQ(resolved->local_rank, 1);
+  EXPECT_EQ(resolved->rank, rank);
+  EXPECT_EQ(resolved->n_ranks, n_ranks);
+  EXPECT_EQ(resolved->local_rank, local_rank);
+}
+
+TEST(OptionsTest, EnvironmentFillsWhatIsLeftOut) {
+  ExpectPlace(Resolve({.job = "mine"}, {{"RANK", "2"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "1"}}),
+              2, 4, 1);
 }
 
 TEST(OptionsTest, OptionsOverrideTheEnvironment) {
-  auto resolved = Resolve({.job = "mine", .rank = 1, .n_ranks = 2, .local_rank = 0},
-                          {{"IRIS_RANK", "5"}, {"IRIS_N_RANKS", "8"}, {"IRIS_JOB", "other"}});
-  ASSERT_TRUE(resolved.ok()) << resolved.status();
-  EXPECT_EQ(resolved->job, "mine");
-  EXPECT_EQ(resolved->rank, 1);
-  EXPECT_EQ(resolved->n_ranks, 2);
-  EXPECT_EQ(resolved->local_rank, 0);
+  ExpectPlace(Resolve({.job = "mine", .rank = 1, .n_ranks = 2, .local_rank = 0},
+                      {{"IRIS_RANK", "5"}, {"IRIS_N_RANKS", "8"}, {"IRIS_JOB", "other"}}),
+              1, 2, 0);
 }
 
 TEST(OptionsTest, BadVariablesDoNotMatterWhenRankAndSizeAreGiven) {
@@ -182,4 +181,4 @@ TEST(OptionsTest, MaxHeapBelowHeap) {
 }
 
 }  // namespace
-}  // namespace iris::base
+}  // namespace iris::internal

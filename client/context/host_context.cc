@@ -12,8 +12,8 @@
 #include "client/base/annotate.h"
 #include "client/base/clock.h"
 #include "client/base/context_guard.h"
-#include "client/base/launcher.h"
 #include "client/base/log.h"
+#include "client/base/options.h"
 #include "device/base/bytes.h"
 #include "device/driver/open.h"
 
@@ -47,7 +47,7 @@ absl::StatusOr<HostContext::Owned> HostContext::Create(const HostContextOptions&
   if (absl::Status status = ContextGuard::ClaimProcess(); !status.ok()) {
     return Annotate(status, "create a context");
   }
-  auto resolved = base::ResolveOptions(options);
+  auto resolved = ResolveOptions(options);
   if (!resolved.ok()) return Annotate(resolved.status(), "create a context");
   log::SetRank(static_cast<uint32_t>(resolved->rank), static_cast<uint32_t>(resolved->n_ranks));
   auto joined = Membership::Join(*std::move(resolved));

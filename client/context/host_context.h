@@ -15,7 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "client/base/launcher.h"
+#include "client/base/options.h"
 #include "client/membership/growth.h"
 #include "client/membership/heap_size.h"
 #include "client/membership/membership.h"

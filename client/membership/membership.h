@@ -20,7 +20,7 @@
 #include "absl/types/span.h"
 #include "client/backend/local_devices.h"
 #include "client/base/context_guard.h"
-#include "client/base/launcher.h"
+#include "client/base/options.h"
 #include "client/membership/window.h"
 #include "client/session/control_plane.h"
 #include "client/wire/job.h"
