@@ -116,7 +116,7 @@ class Hostile(unittest.TestCase):
                                              *[(f, user) for user in users for f in functions])
             operator = seen.pop("operator_looks")
             joins = place.stop_joins(joining)
-            after, took, down = place.wait_for_memory(before)
+            after, took, down = place.wait_for_memory(before, peak)
             code = place.daemon.process.poll()
             log_bytes = place.log_bytes() - log_before
             wrong, slowest, rounds = place.end_jobs()
@@ -631,4 +631,4 @@ class Lock(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    junit.main()
+    junit.main(1 if house.LONG else 2)
