@@ -243,21 +243,19 @@ class Attacker:
         self.name = attack.__name__
         self.seen = None
         self._end = end
-        self._answer, mine = os.pipe()
+        self._answer = tempfile.TemporaryFile()  # not a pipe, which holds 64 KiB
         sys.stdout.flush()
         self._pid = os.fork()
         if self._pid == 0:
-            os.close(self._answer)
             code = 1
             warnings.simplefilter("ignore")  # of sockets that are left open, which is the point of some attacks
             try:
                 _user(who).become()
-                os.write(mine, json.dumps(attack(runtime_dir, end)).encode())
+                os.write(self._answer.fileno(), json.dumps(attack(runtime_dir, end)).encode())
                 code = 0
             except BaseException:  # the parent reads why
-                os.write(mine, json.dumps({"error": traceback.format_exc()}).encode())
+                os.write(self._answer.fileno(), json.dumps({"error": traceback.format_exc()}).encode())
             os._exit(code)
-        os.close(mine)
 
     def over(self):
         """True once the process has ended. One that goes on for too long is killed."""
@@ -267,8 +265,9 @@ class Attacker:
             self.kill()
         if os.waitpid(self._pid, os.WNOHANG)[0] == 0:
             return False
-        with os.fdopen(self._answer, "rb") as file:
-            text = file.read()
+        with self._answer:
+            self._answer.seek(0)
+            text = self._answer.read()
         self.seen = json.loads(text) if text else {"killed": "it did not end by itself"}
         self._pid = None
         return True
