@@ -170,6 +170,7 @@ def _iris_bundle_impl(ctx):
         archives = device_libraries,
         link_flags = link_flags,
         linked_packages = ctx.attr.linked_packages,
+        effort = 0 if ctx.attr.testonly else 6,  # what is unpacked once is not worth a minute of xz
     ).to_json())
     ctx.actions.run_shell(
         inputs = inputs + [spec, ctx.file._packer],

@@ -199,7 +199,7 @@ endif()
 """)
 
 
-def pack(tree, name, archive):
+def pack(tree, name, archive, effort):
     """The same tree gives the same bytes. What programs have in common is packed once: the window spans all of them."""
 
     def plain(info):
@@ -207,7 +207,7 @@ def pack(tree, name, archive):
         info.uname = info.gname = "root"
         return info
 
-    filters = [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 64 << 20}]
+    filters = [{"id": lzma.FILTER_LZMA2, "preset": effort, "dict_size": 64 << 20}]
     with lzma.open(archive, "wb", filters=filters) as packed, tarfile.open(fileobj=packed, mode="w") as tar:
         for path, inside in tree.files():
             tar.add(path, arcname=f"{name}/{inside}", filter=plain)
@@ -244,9 +244,9 @@ def main(spec_path, archive, for_users):
         notes = spec["notes"] + "\n" if spec["notes"] else ""
         tree.write("share/doc/iris/CONTENTS",
                    f"Iris {version} for Linux on x86-64, device backends: {', '.join(flags)}.\n{notes}")
-        pack(tree, spec["name"], archive)
+        pack(tree, spec["name"], archive, spec["effort"])
         remove_tests(tree)
-        pack(tree, spec["name"], for_users)
+        pack(tree, spec["name"], for_users, spec["effort"])
 
 
 if __name__ == "__main__":

@@ -42,11 +42,13 @@ trim_build_cache() {
     tr '\n' '\0' | xargs -0 -r rm -f
 }
 
-# A name for the files of which the bundle's kernels are made.
+# A name for the files of which the bundle's kernels are made, and for the tests of what compilers make of them.
 kernels_key() {
-  find client deploy device examples tests/conformance tests/multi_gpu third_party -type f \
-    -regex '.*\(\.cc\|\.h\|\.bzl\|\.bazel\|\.lds\)' ! -path 'client/*_test.cc' ! -path 'device/*_test.cc' -print0 |
-    sort -z | xargs -0 sha256sum | sha256sum | cut -c 1-32
+  {
+    find client deploy device examples tests/conformance tests/multi_gpu third_party -type f \
+      -regex '.*\(\.cc\|\.h\|\.bzl\|\.bazel\|\.lds\)' ! -path 'client/*_test.cc' ! -path 'device/*_test.cc' -print0
+    find tests/isa docs/memory_model.md -type f -print0
+  } | sort -z | xargs -0 sha256sum | sha256sum | cut -c 1-32
 }
 
 # Bazel says little, and makes no bazel-* links in the source tree.

@@ -7,8 +7,9 @@
 #   deploy/run-tests.sh                     all runs
 #   deploy/run-tests.sh gcc asan            only these: gcc, kernels, asan, tsan
 #
-# The run `kernels` compiles the bundle's kernels for GPUs, which takes long. If it is not named, it is only done where
-# there is nvcc, and a file of theirs is not as it was when they last compiled (deploy/kernels.stamp: commit it).
+# The run `kernels` compiles the bundle's kernels for GPUs where there is nvcc, and looks at what compilers make of them
+# (tests/isa), which takes long. If it is not named, it is only done if a file of theirs is not as it was when both last
+# passed (deploy/kernels.stamp: commit it).
 #
 # It can be run again: only what changed is built and run. What was compiled is kept for all checkouts of this user
 # (common.sh: IRIS_BUILD_CACHE); tests run again in each.
@@ -29,11 +30,6 @@ for argument in "$@"; do
       ;;
   esac
 done
-
-if [[ " $* " == *" kernels "* ]] && ! nvcc_path >/dev/null; then
-  echo "run-tests.sh: kernels: there is no nvcc here" >&2
-  exit 2
-fi
 
 # 3: all but the packages of the Python Package Index. The few cases that want them are skipped.
 deploy/setup.sh || [ $? -eq 3 ]
@@ -69,29 +65,35 @@ jobs=$(($(nproc) + 1))
 test_options=(--test_output=summary --test_summary=none "--jobs=$jobs" "--local_test_jobs=$jobs"
   --flaky_test_attempts=2 --modify_execution_info=TestRunner=+no-cache)
 
+kernels=(//tests/isa:cuda_sources_test //tests/isa:isa_test //tests/isa:matmul_test)
+
 # Everything as it ships. C++ tests of host code run under AddressSanitizer instead, which is stricter, but for those
-# with cases that sanitizers leave out, and those of irisd's confinement, which it does without there: tag `plain`.
+# with cases that sanitizers leave out or shorten, and those of irisd's confinement, which it does without there: tag
+# `plain`.
 {
-  echo //...
+  printf '%s\n' //... "${kernels[@]/#/-}"
   bazel_ query --ui_event_filters=-info --noshow_progress "kind(cc_test,
       //client/... + //server/... + //proto/... + //device/base/... + //device/driver/... + //device/local/... +
-      //tests/integration/... + //tests/model/...) except attr(tags, plain, //...)" |
+      //tests/fault/... + //tests/integration/... + //tests/model/... + //tests/restart/...)
+      except attr(tags, plain, //...)" |
     sed 's/^/-/'
 } >"$folder/plain"
 run gcc --config=plain "${test_options[@]}" --target_pattern_file="$folder/plain"
-# What nvcc compiles, as the bundle has it.
 key=$(kernels_key)
-if [[ " ${wanted[*]} " == *" kernels "* ]] || { nvcc_path >/dev/null && ! cmp -s deploy/kernels.stamp <<<"$key"; }; then
-  run kernels "${test_options[@]}" //deploy:gpu_kernels_test
-  if [[ " ${results[*]} " == *" kernels=$folder/kernels.json=0 "* ]]; then echo "$key" >deploy/kernels.stamp; fi
+if [[ " ${wanted[*]} " == *" kernels "* ]] || ! cmp -s deploy/kernels.stamp <<<"$key"; then
+  if nvcc_path >/dev/null; then kernels+=(//deploy:gpu_kernels_test); fi
+  run kernels "${test_options[@]}" "${kernels[@]}"
+  if [[ " ${results[*]} " == *" kernels=$folder/kernels.json=0 "* ]] && nvcc_path >/dev/null; then
+    echo "$key" >deploy/kernels.stamp
+  fi
 fi
 # AddressSanitizer and UndefinedBehaviorSanitizer: every test of C++ code, but for tests/hostile, which measures memory,
-# tests/systemd, whose unit lets irisd make no system calls but its own, and tests/conformance: AddressSanitizer does
-# not know where memory in a mapped heap ends.
+# tests/systemd, whose unit lets irisd make no system calls but its own, tests/launchers, which is about other programs,
+# and tests/conformance: AddressSanitizer does not know where memory in a mapped heap ends.
 # It is built by the second compiler, with -Wthread-safety.
 run asan --config=asan "${test_options[@]}" --build_tests_only -- \
   //... -//tests/bench/... -//tests/conformance/... -//tests/mutation/... -//tests/tidy/... -//examples/... \
-  -//deploy/... -//tests/bundle/... -//tests/isa/... -//tests/hostile/... -//tests/systemd/...
+  -//deploy/... -//tests/bundle/... -//tests/isa/... -//tests/hostile/... -//tests/launchers/... -//tests/systemd/...
 # ThreadSanitizer and UndefinedBehaviorSanitizer: device code and its protocols, with ranks as threads.
 run tsan --config=tsan "${test_options[@]}" --build_tests_only -- \
   //device/iris/... //tests/conformance/...

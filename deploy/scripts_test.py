@@ -73,8 +73,8 @@ class BuildCache(unittest.TestCase):
         self.common("trim_build_cache", IRIS_BUILD_CACHE=f"{self.folder}/none")
 
     def test_a_key_of_the_kernels_files(self):
-        for name in ("client", "deploy", "device/iris", "examples", "tests/conformance", "tests/multi_gpu",
-                     "third_party"):
+        for name in ("client", "deploy", "device/iris", "docs", "examples", "tests/conformance", "tests/isa",
+                     "tests/multi_gpu", "third_party"):
             os.makedirs(f"{self.folder}/{name}")
 
         def key(name, content):
@@ -82,13 +82,15 @@ class BuildCache(unittest.TestCase):
                 file.write(content)
             return self.common(f"cd {self.folder}; kernels_key").strip()
 
+        key("docs/memory_model.md", "one")
         first = key("device/iris/put.h", "one")
         self.assertRegex(first, "^[0-9a-f]{32}$")
         for name in ("device/README.md", "device/iris/put_test.cc", "deploy/bundle.py", "deploy/kernels.stamp"):
             self.assertEqual(first, key(name, "x"), name)
-        keys = {first, key("device/iris/put.h", "two"), key("examples/a b.cc", ""), key("third_party/gpu.bzl", "")}
-        self.assertEqual(4, len(keys))
-        self.assertEqual(4, len(keys | {key("third_party/gpu.bzl", "")}), "the same files have the same key")
+        keys = {first, key("device/iris/put.h", "two"), key("examples/a b.cc", ""), key("third_party/gpu.bzl", ""),
+                key("tests/isa/isa_test.py", "")}
+        self.assertEqual(5, len(keys))
+        self.assertEqual(5, len(keys | {key("third_party/gpu.bzl", "")}), "the same files have the same key")
 
 
 if __name__ == "__main__":

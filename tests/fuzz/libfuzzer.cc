@@ -54,8 +54,8 @@ extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
       "-timeout=20",
       "-rss_limit_mb=2048",
       "-malloc_limit_mb=64",
-      // Names of new functions come from a process of its own, whose pipes would take the numbers of
-      // the descriptors that given_fuzzer hands over.
+      // libFuzzer would start a process that names new functions. Its pipes would take the numbers
+      // of the descriptors that given_fuzzer hands over.
       "-print_funcs=0",
       "-print_final_stats=1",
       absl::StrCat("-artifact_prefix=", failed, "/"),

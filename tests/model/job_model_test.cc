@@ -32,6 +32,7 @@
 #include "server/recording/codec.h"
 #include "server/recording/recorder.h"
 #include "server/recording/replay.h"
+#include "server/sandbox/sanitizers.h"
 #include "server/state/change_table.h"
 #include "server/state/journal.h"
 #include "server/state/machine_state.h"
@@ -70,7 +71,8 @@ using server::SessionHungUp;
 using server::SessionOpened;
 using server::WatchOpened;
 
-constexpr uint64_t kOps = 100000;
+// Under sanitizers an operation takes ten times as long.
+constexpr uint64_t kOps = server::kSanitized ? 20000 : 100000;
 constexpr uint64_t kGranularity = 16384;
 constexpr size_t kMaxSessions = 14;
 constexpr uint64_t kJournalEvery = 1000;  // the journal is read after so many inputs
