@@ -42,7 +42,9 @@ IRISD_UID = FIRST_UID + 30  # of an irisd that is not root
 IDLE_SECONDS = 3.0 if LONG else 0.4
 RETURN_SECONDS = 30
 RETURN_RATIO = 1.1
-RETURN_BYTES = 1 << 20  # what code that ran for the first time may take
+# What code that ran for the first time may take, and the events that irisd keeps. Less of the code has run before an
+# attack if other cases run at the same time.
+RETURN_BYTES = 1 << 20 if LONG else 2 << 20
 RETURN_PEAK_RATIO = 0.05  # of what an attack took: pages that blocks of living jobs share with freed ones
 SAMPLE_SECONDS = 0.05
 FUSE_BYTES = 1 << 30  # an attack that has come so far has won: it is ended, before the machine suffers
