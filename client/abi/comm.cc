@@ -1,14 +1,18 @@
-// Collectives.
+// Calls of a communicator: collectives, products of matrices, norms, and the communication of a
+// mixture of experts.
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
-#include "client/abi/comm_calls.h"
+#include "absl/cleanup/cleanup.h"
 #include "client/abi/objects.h"
-#include "client/abi/read_call.h"
 #include "client/base/annotate.h"
 #include "client/comm/rules.h"
 #include "iris/dtype.h"
+#include "iris/fields.h"
+#include "iris/moe/moe.h"
 #include "iris/norm/norm.h"
 #include "iris/ops/ops.h"
 
@@ -18,10 +22,78 @@ using iris::internal::Annotate;
 using iris::internal::ParseRules;
 using iris::internal::Rules;
 namespace ccl = iris::ccl;
+namespace moe = iris::moe;
 namespace norm = iris::norm;
 namespace ops = iris::ops;
 
 namespace {
+
+// Calls body() unless another call on the communicator is under way.
+template <typename Body>
+absl::Status InTurn(CommObject& object, Body body) {
+  if (object.busy.exchange(true, std::memory_order_acquire)) {
+    return absl::FailedPreconditionError(
+        "another thread is in a call of this communicator: make one call at a time, or a "
+        "communicator for each thread");
+  }
+  const absl::Cleanup end = [&object] { object.busy.store(false, std::memory_order_release); };
+  IRIS_ABI_TRY(object.state->host->Usable());
+  return body();
+}
+
+template <typename Body>
+iris_code OnComm(iris_comm* comm, Body body) noexcept {
+  return With<CommObject>(
+      comm, [&](CommObject& object) { return InTurn(object, [&] { return body(*object.comm); }); });
+}
+
+// Calls body(communicator, stream), with both locked for this call.
+template <typename Body>
+iris_code Put(iris_comm* comm, iris_stream* stream, Body body) noexcept {
+  return WithStream<CommObject>(comm, stream, [&](CommObject& object, StreamObject& on) {
+    return InTurn(object, [&] { return body(*object.comm, *on); });
+  });
+}
+
+// How many enumerators a type has.
+constexpr uint32_t CountOf(DType) { return iris::kDTypeCount; }
+constexpr uint32_t CountOf(ops::Activation) { return ops::kActivationCount; }
+constexpr uint32_t CountOf(ops::Variant) { return ops::kVariantCount; }
+constexpr uint32_t CountOf(norm::Scaling) { return norm::kScalingCount; }
+constexpr uint32_t CountOf(norm::Variant) { return norm::kVariantCount; }
+
+// Copies fields of C, after a check of the numbers that are enumerators in C++. Keeps the first
+// error, which names `what` and the field.
+class FieldReader {
+ public:
+  explicit FieldReader(const char* what) : what_(what) {}
+
+  template <typename C, typename Cpp>
+  void operator()(const C& c, Cpp& cpp, const char* field) {
+    if constexpr (std::is_enum_v<Cpp>) {
+      if (c < 0 || static_cast<uint32_t>(c) >= CountOf(Cpp())) {
+        if (status_.ok()) status_ = Unknown<Cpp>(c, field);
+        return;
+      }
+    }
+    cpp = static_cast<Cpp>(c);
+  }
+  const absl::Status& status() const { return status_; }
+
+ private:
+  template <typename Cpp>
+  absl::Status Unknown(int32_t number, const char* field) const {
+    if constexpr (std::is_same_v<Cpp, DType>) {
+      return Invalid(what_, ": ", field, " is ", number, ", which is no iris_dtype");
+    }
+    const bool variant = absl::string_view(field) == "variant";
+    return Invalid(what_, ": ", number, " is no ", field, variant ? "; 0 is automatic" : " of ",
+                   variant ? "" : what_);
+  }
+
+  const char* what_;
+  absl::Status status_;
+};
 
 // Checks the numbers of a caller, which are enumerators in the library.
 absl::Status CheckNumbers(iris_dtype dtype, iris_reduce_op op = IRIS_SUM, int32_t variant = 0) {
@@ -112,6 +184,24 @@ absl::StatusOr<norm::Norm> ReadCall(const iris_norm* call) {
   norm::impl::ForFields(given, out.problem, out, read);
   IRIS_ABI_TRY(read.status());
   return out;
+}
+
+absl::StatusOr<moe::Config> ReadConfig(const iris_moe_config* config) {
+  IRIS_ASSIGN_OR_RETURN(const auto given, ReadStruct(config, kMoeConfigBytes, "iris_moe_config"));
+  moe::Config out;
+  FieldReader read("moe");
+  moe::impl::ForConfigFields(given, out, read);
+  IRIS_ABI_TRY(read.status());
+  return out;
+}
+
+template <typename Body>
+iris_code Put(iris_comm* comm, const iris_moe_config* config, iris_stream* stream,
+              Body body) noexcept {
+  return Put(comm, stream, [&](auto& c, auto& s) -> absl::Status {
+    IRIS_ASSIGN_OR_RETURN(const moe::Config read, ReadConfig(config));
+    return body(c, read, s);
+  });
 }
 
 }  // namespace
@@ -361,5 +451,49 @@ iris_code iris_norm_launch(iris_comm* comm, const iris_norm* call, iris_stream* 
   return Put(comm, stream, [&](auto& c, auto& s) -> absl::Status {
     IRIS_ASSIGN_OR_RETURN(const auto read, ReadCall(call));
     return c.Norm(read, s);
+  });
+}
+
+iris_code iris_moe_get_sizes(iris_context* context, uint32_t n_members, uint32_t index,
+                             const iris_moe_config* config, iris_moe_sizes* out) {
+  return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {
+    IRIS_ABI_TRY(object.host().Usable());
+    IRIS_ASSIGN_OR_RETURN(const auto read, ReadConfig(config));
+    IRIS_ASSIGN_OR_RETURN(const auto table, object.state->Backend());
+    IRIS_ASSIGN_OR_RETURN(const auto sizes,
+                          iris::internal::Communicator::MoeSizes(*table, n_members, index, read));
+    iris_moe_sizes told = {};
+    moe::impl::ForSizesFields(told, sizes, iris::impl::ToC);
+    return WriteStruct(told, "iris_moe_sizes", out);
+  });
+}
+
+iris_code iris_moe_prepare(iris_comm* comm) {
+  return OnComm(comm, [](auto& c) { return c.PrepareMoe(); });
+}
+
+iris_code iris_moe_dispatch(iris_comm* comm, const iris_moe_config* config,
+                            const iris_moe_dispatch_call* call, iris_stream* stream) {
+  return Put(comm, config, stream, [&](auto& c, const moe::Config& read, auto& s) -> absl::Status {
+    IRIS_ASSIGN_OR_RETURN(const auto given,
+                          ReadStruct(call, kMoeDispatchCallBytes, "iris_moe_dispatch_call"));
+    moe::Dispatch dispatch;
+    FieldReader fields("moe");
+    moe::impl::ForDispatchFields(given, dispatch, fields);
+    IRIS_ABI_TRY(fields.status());
+    return c.MoeDispatch(read, given.workspace, dispatch, s);
+  });
+}
+
+iris_code iris_moe_combine(iris_comm* comm, const iris_moe_config* config,
+                           const iris_moe_combine_call* call, iris_stream* stream) {
+  return Put(comm, config, stream, [&](auto& c, const moe::Config& read, auto& s) -> absl::Status {
+    IRIS_ASSIGN_OR_RETURN(const auto given,
+                          ReadStruct(call, kMoeCombineCallBytes, "iris_moe_combine_call"));
+    moe::Combine combine;
+    FieldReader fields("moe");
+    moe::impl::ForCombineFields(given, combine, fields);
+    IRIS_ABI_TRY(fields.status());
+    return c.MoeCombine(read, given.workspace, combine, s);
   });
 }
