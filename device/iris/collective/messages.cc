@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "iris/collective/collective.h"
-#include "iris/collective/variants/variant.h"
+#include "iris/collective/operations.h"
 #include "iris/rounds/layout.h"
 
 namespace iris::ccl {

@@ -1,7 +1,7 @@
 // kCopyEngine: the copy engine copies what a member gives the others, between rounds.
 #include <cstdint>
 
-#include "iris/collective/variants/variant.h"
+#include "iris/collective/operations.h"
 #include "iris/translate.h"
 
 namespace iris::ccl::impl {

@@ -1,11 +1,20 @@
-// kDirect: one-shot by load or store. Reductions pull everything, movements push it. Its kernels,
-// which others share, are in impl/, and that of AllToAllV here.
+// Variants that load and store the buffers themselves. Kernels that others share are in impl/.
+//
+// kDirect: one-shot. Reductions pull everything, movements push it.
+// kTwoShot: each member reduces its slice and stores it to all, or to the root; in a broadcast it
+// fetches its slice from the root and stores it to the others.
+// kTwoPhase: the same of an all-reduce, but each thread reads all that it needs before it gives the
+// others anything.
 #include <cstdint>
 
 #include "iris/collective/impl/move_direct.h"
+#include "iris/collective/impl/patterns.h"
+#include "iris/collective/impl/reduce.h"
 #include "iris/collective/impl/reduce_direct.h"
 #include "iris/collective/impl/select_kernel.h"
-#include "iris/collective/variants/variant.h"
+#include "iris/collective/operations.h"
+#include "iris/memory.h"
+#include "iris/rounds/protocol.h"
 
 namespace iris::ccl::impl {
 
@@ -69,6 +78,76 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void MoveVector(IRIS_PARAM Common
   IRIS_SHARED(SharedState, shared);
   Rounds rounds(common, &shared, BlockOf(common), &call.rows);
   PushRowsOfAnyLength(common, call, rounds);
+  rounds.Conclude();
+}
+
+// A large broadcast: each member but the root fetches a slice from it and gives it to the others,
+// so that no link carries more than the whole once. For buffers outside the heap: by chunks, from
+// the root to all.
+IRIS_DEVICE inline void BroadcastBySlices(const Common& common, const MoveCall& call,
+                                          Rounds& rounds) {
+  IRIS_SHARED(uint8_t* [kMaxTeamRanks], table);
+  if (rounds.broken()) return;
+  const uint32_t n = common.size;
+  const uint32_t me = common.index;
+  const uint32_t block = BlockOf(common);
+  const uint32_t grid = GridOf(common);
+  const bool root = me == call.root;
+  if (!rounds.Exchange(false)) return;
+  if (rounds.in_direct() && rounds.out_direct()) {
+    const Share share = {block * uint64_t{backend::BlockSize()} + backend::ThreadIndex(),
+                         uint64_t{grid} * backend::BlockSize(), call.unroll};
+    if (root) {
+      if (call.out != call.in) {
+        iris::impl::CopyBytes<CacheHint::kDefault>(call.out, call.in, call.count, share);
+      }
+    } else {
+      const uint64_t slice = RoundUp((call.count + n - 2) / (n - 1), 16);
+      const uint32_t place = (me + n - call.root) % n - 1;  // among the others
+      const uint64_t begin = Min(call.count, place * slice);
+      const uint64_t bytes = Min(call.count - begin, slice);
+      uint8_t* from = rounds.In(call.root) + begin;
+      for (uint32_t k = backend::ThreadIndex(); k + 1 < n; k += backend::BlockSize()) {
+        // The others in turn, without the root: this member first.
+        const uint32_t other = (call.root + 1 + (place + k) % (n - 1)) % n;
+        table[k] = rounds.Out(other) + begin;
+      }
+      iris::impl::SyncInsideBlock();
+      CopyToAll(table, n - 1, from, bytes, share);
+    }
+    rounds.MeetLast(true);
+    return;
+  }
+  // Broadcasts in chunks through the stages of members that need them.
+  for (uint64_t base = 0; base < call.count; base += grid * common.stage_bytes) {
+    const uint64_t j = base + block * common.stage_bytes;
+    const uint64_t bytes = j < call.count ? Min(common.stage_bytes, call.count - j) : 0;
+    if (base != 0 && !rounds.Meet()) return;
+    if (root) {
+      for (uint32_t k = backend::ThreadIndex(); k < n; k += backend::BlockSize()) {
+        const uint32_t peer = rounds.Rotated(k);
+        uint8_t* out = peer == me ? call.out : rounds.Out(peer);
+        table[k] = out != nullptr ? out + j : rounds.StageOut(peer);
+      }
+      iris::impl::SyncInsideBlock();
+      CopyToAll(table, n, call.in + j, bytes,
+                Share{backend::ThreadIndex(), backend::BlockSize(), call.unroll});
+    }
+    if (!rounds.Meet()) return;
+    if (!root && common.out_offset_bytes == kNotInHeap) {
+      Copy(call.out + j, rounds.StageOut(me), bytes, Block{});
+    }
+  }
+  iris::impl::SyncInsideBlock();
+  rounds.Finish();
+}
+
+template <uint32_t = 0>
+IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void BroadcastSlices(IRIS_PARAM Common common,
+                                                                    IRIS_PARAM MoveCall call) {
+  IRIS_SHARED(SharedState, shared);
+  Rounds rounds(common, &shared, BlockOf(common));
+  BroadcastBySlices(common, call, rounds);
   rounds.Conclude();
 }
 
@@ -186,16 +265,34 @@ Result Launch(const Start& start, backend::Stream& stream) {
       return LaunchRound(start, /*ends=*/true, stream);
     case Operation::kSendRecv: {
       const PairCall pair = PairOf(start, true);
-      return LaunchMoveDirect(start, pair.common, pair.move, stream);
+      return LaunchEarly(start, "MoveDirect", stream, &MoveDirect<>, pair.common, pair.move);
     }
     case Operation::kAllToAllV:
       return LaunchKernel(start, "MoveVector", stream, &MoveVector<>, CommonOf(start),
                           VectorCall{static_cast<const uint8_t*>(request.in),
                                      static_cast<uint8_t*>(request.out), *request.vector});
     default:
-      return LaunchMoveDirect(start, CommonOf(start), Rows(start), stream);
+      return LaunchEarly(start, "MoveDirect", stream, &MoveDirect<>, CommonOf(start), Rows(start));
   }
 }
+
+bool HasSlices(const Shape& shape, uint32_t members) {
+  return shape.operation != Operation::kBroadcast || members > 2;
+}
+
+// The reductions' kernels are those of kDirect.
+Result PrepareSlices() { return backend::PrepareKernel(&BroadcastSlices<>); }
+
+Result LaunchSlices(const Start& start, backend::Stream& stream) {
+  if (start.request.operation == Operation::kBroadcast) {
+    return LaunchKernel(start, "BroadcastSlices", stream, &BroadcastSlices<>, CommonOf(start),
+                        Rows(start));
+  }
+  return LaunchReduceDirect(start, CommonOf(start), Slices(start),
+                            start.plan.variant == Variant::kTwoPhase, stream);
+}
+
+Result PrepareNothing() { return {}; }
 
 }  // namespace
 
@@ -204,11 +301,6 @@ Result LaunchReduceDirect(const Start& start, const Common& common, const Reduce
   return LaunchEarly(start, "ReduceDirect", stream,
                      Select<Kernels>(start.request.type, start.request.op, common.size), common,
                      call, uint32_t{two_phases});
-}
-
-Result LaunchMoveDirect(const Start& start, const Common& common, const MoveCall& call,
-                        backend::Stream& stream) {
-  return LaunchEarly(start, "MoveDirect", stream, &MoveDirect<>, common, call);
 }
 
 Result LaunchMessages(const Comm& comm, const Request* const* requests, uint32_t n,
@@ -236,6 +328,14 @@ const VariantRow kDirectRow = {
     &Fit,
     &Prepare,
     &Launch,
+};
+const VariantRow kTwoShotRow = {
+    Variant::kTwoShot, kAllReduceBit | kReduceBit | Bit(Operation::kBroadcast),
+    &HasSlices,        &FitUnits,
+    &PrepareSlices,    &LaunchSlices,
+};
+const VariantRow kTwoPhaseRow = {
+    Variant::kTwoPhase, kAllReduceBit, nullptr, &FitUnits, &PrepareNothing, &LaunchSlices,
 };
 
 }  // namespace iris::ccl::impl

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "iris/collective/impl/select_kernel.h"
-#include "iris/collective/variants/variant.h"
+#include "iris/collective/operations.h"
 
 namespace iris::ccl::impl {
 

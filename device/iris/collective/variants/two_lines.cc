@@ -2,8 +2,8 @@
 #include <cstdint>
 
 #include "iris/collective/impl/select_kernel.h"
+#include "iris/collective/operations.h"
 #include "iris/collective/variants/lines.h"
-#include "iris/collective/variants/variant.h"
 
 namespace iris::ccl::impl {
 

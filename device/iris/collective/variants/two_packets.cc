@@ -3,7 +3,7 @@
 
 #include "iris/collective/impl/reduce.h"
 #include "iris/collective/impl/select_kernel.h"
-#include "iris/collective/variants/variant.h"
+#include "iris/collective/operations.h"
 #include "iris/rounds/protocol.h"
 #include "iris/rounds/words.h"
 

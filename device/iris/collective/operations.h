@@ -1,6 +1,6 @@
-// Request, a call on its way from the launcher to its variant, and VariantRow, what the launcher
-// knows of a variant. Each row is in the variant's own file; shared code is here. Host code. A new
-// variant needs its line in the list of iris/ccl_types.h, and a file here that defines the row
+// The launcher of collectives as its variants see it. A Request is a call on its way to its
+// variant, and a VariantRow is what the launcher knows of a variant. Host code. A new variant needs
+// its line in the list of iris/ccl_types.h, and a file in variants/ that defines the row
 // k<Name>Row.
 #pragma once
 
@@ -133,9 +133,6 @@ Result LaunchReduceDirect(const Start& start, const Common& common, const Reduce
                           bool two_phases, backend::Stream& stream);
 // A round of the team as the variant's own.
 Result LaunchRound(const Start& start, bool ends, backend::Stream& stream);
-// Pushes each row to its place on the receiving rank; see impl/move_direct.h.
-Result LaunchMoveDirect(const Start& start, const Common& common, const MoveCall& call,
-                        backend::Stream& stream);
 // Plans a call that was checked, for a team of several members or a barrier, and launches it.
 Result LaunchRequest(const Comm& comm, const Request& request, backend::Stream& stream);
 // Launches at most kMaxMessages messages at once. Their requests have been checked.
