@@ -1,4 +1,4 @@
-// The launcher: checks and plans.
+// The launcher: checks, plans and openings.
 #include "iris/ops/ops.h"
 
 #include <cstdint>
@@ -9,6 +9,7 @@
 #include "iris/ops/rules.h"
 #include "iris/ops/variant.h"
 #include "iris/rounds/launch.h"
+#include "iris/rounds/protocol.h"
 #include "iris/translate.h"
 
 namespace iris::ops {
@@ -93,6 +94,26 @@ Common CommonOf(const ccl::Comm& comm, const Matmul& call, const LaunchPlan& pla
                                       ccl::impl::BeginsEarly(comm, plan.blocks));
   common.out_offset_bytes = d_offset_bytes;
   return common;
+}
+
+// The round that compares calls, in one block. It announces that this member's buffers may be used,
+// and publishes no stores: the later kernels announce what members read of each other's memory.
+template <uint32_t = 0>
+IRIS_KERNEL IRIS_KERNEL_BOUNDS(ccl::kMaxThreads, 1) void CompareCalls(IRIS_PARAM Common common) {
+  IRIS_SHARED(ccl::impl::SharedState, shared);
+  ccl::impl::Enter(common);
+  ccl::impl::Rounds rounds(common, &shared, backend::BlockIndex());
+  if (!rounds.broken() && rounds.Exchange(false)) rounds.Finish();
+  rounds.Conclude();
+}
+
+Result LaunchOpening(Common common, bool ends, bool early, backend::Stream& stream) {
+  common.ends = ends ? 1 : 0;
+  // If the operation goes on, the next kernel waits for this one.
+  common.early = ends ? 0 : 1;
+  LaunchConfig config = {1, backend::Traits::kWarpThreads, 0};
+  config.early = early;
+  return backend::Launch(config, stream, &CompareCalls<>, common);
 }
 
 }  // namespace impl
@@ -342,6 +363,9 @@ Result Launch(const ccl::Comm& comm, const Matmul& call, backend::Stream& stream
   return FindRow(kRows, plan.variant)->launch(comm, call, plan, stream);
 }
 
-Result Prepare() { return ccl::impl::PrepareRows(kRows); }
+Result Prepare() {
+  if (Result result = backend::PrepareKernel(&impl::CompareCalls<>); !result.ok()) return result;
+  return ccl::impl::PrepareRows(kRows);
+}
 
 }  // namespace iris::ops

@@ -29,7 +29,8 @@ struct VariantRow {
                               const Problem& problem);
   // Completes a plan whose variant is set. `call` is null if only the shape is known.
   void (*plan)(const ccl::Comm& comm, const Problem& problem, const Matmul* call, LaunchPlan* plan);
-  // Puts a checked call on the stream.
+  // Puts a checked call on the stream. kCopyEngine launches by the rows of kFused and kPersistent:
+  // if the plan's variant is kCopyEngine, the copy engine sends the rows of A.
   Result (*launch)(const ccl::Comm& comm, const Matmul& call, const LaunchPlan& plan,
                    backend::Stream& stream);
   Result (*prepare)();
@@ -45,13 +46,6 @@ inline constexpr const VariantRow* kRows[] = {
     IRIS_OPS_VARIANTS(IRIS_ROW)
 #undef IRIS_ROW
 };
-
-// Launch kFused and kPersistent. If `copies`, the copy engine sends the rows of A; it must be
-// available, and the plan is that of kCopyEngine.
-Result LaunchFused(const ccl::Comm& comm, const Matmul& call, const LaunchPlan& plan, bool copies,
-                   backend::Stream& stream);
-Result LaunchPersistent(const ccl::Comm& comm, const Matmul& call, const LaunchPlan& plan,
-                        bool copies, backend::Stream& stream);
 
 // Returns true if either the matrices of all members are aligned to 16 bytes or none are, as far as
 // `member`, which makes this call, can know. Persistent products need that alignment, so all

@@ -137,10 +137,8 @@ void Complete(const ccl::Comm& comm, const Problem& problem, const Matmul* call,
 
 Result Launch(const ccl::Comm& comm, const Matmul& call, const LaunchPlan& plan,
               backend::Stream& stream) {
-  if (ByPersistent(comm, call.problem, &call)) {
-    return LaunchPersistent(comm, call, plan, true, stream);
-  }
-  return LaunchFused(comm, call, plan, comm.team.size > 1, stream);
+  const VariantRow& row = ByPersistent(comm, call.problem, &call) ? kPersistentRow : kFusedRow;
+  return row.launch(comm, call, plan, stream);
 }
 
 // The other kernels belong to kFused and kPersistent.

@@ -88,11 +88,10 @@ Result StartCopies(const ccl::Comm& comm, const Common& common, const Matmul& ca
   return result.ok() ? ended : result;
 }
 
-}  // namespace
-
-Result LaunchFused(const ccl::Comm& comm, const Matmul& call, const LaunchPlan& plan, bool copies,
-                   backend::Stream& stream) {
+Result Launch(const ccl::Comm& comm, const Matmul& call, const LaunchPlan& plan,
+              backend::Stream& stream) {
   const Problem& problem = call.problem;
+  const bool copies = plan.variant == Variant::kCopyEngine && comm.team.size > 1;
   const Operation operation = problem.operation;
   const Common common = CommonOf(comm, call, plan);
   MatmulCall matmul = {};
@@ -137,13 +136,6 @@ Result LaunchFused(const ccl::Comm& comm, const Matmul& call, const LaunchPlan& 
   }
   const bool reads = IsSum(operation) || operation == Operation::kAllGatherMatmul;
   return result.ok() && reads ? LaunchEndOfReads(comm, common, stream) : result;
-}
-
-namespace {
-
-Result Launch(const ccl::Comm& comm, const Matmul& call, const LaunchPlan& plan,
-              backend::Stream& stream) {
-  return LaunchFused(comm, call, plan, false, stream);
 }
 
 Result PrepareFused() {

@@ -20,17 +20,6 @@
 
 namespace iris::ops::impl {
 
-// The round that compares calls, in one block. It announces that this member's buffers may be used,
-// and publishes no stores: the later kernels announce what members read of each other's memory.
-template <uint32_t = 0>
-IRIS_KERNEL IRIS_KERNEL_BOUNDS(ccl::kMaxThreads, 1) void CompareCalls(IRIS_PARAM Common common) {
-  IRIS_SHARED(ccl::impl::SharedState, shared);
-  ccl::impl::Enter(common);
-  Rounds rounds(common, &shared, backend::BlockIndex());
-  if (!rounds.broken() && rounds.Exchange(false)) rounds.Finish();
-  rounds.Conclude();
-}
-
 // The product of kFused, for one member.
 template <typename T>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(Product<T>::kThreads,
@@ -382,19 +371,6 @@ class Pair {
   uint8_t* library_workspace_;
 };
 
-}  // namespace
-
-Result LaunchOpening(Common common, bool ends, bool early, backend::Stream& stream) {
-  common.ends = ends ? 1 : 0;
-  // If the operation goes on, the next kernel waits for this one.
-  common.early = ends ? 0 : 1;
-  LaunchConfig config = {1, backend::Traits::kWarpThreads, 0};
-  config.early = early;
-  return backend::Launch(config, stream, &CompareCalls<>, common);
-}
-
-namespace {
-
 Result LaunchPair(const ccl::Comm& comm, const Matmul& call, const LaunchPlan& plan,
                   backend::Stream& stream) {
   if (comm.team.size > 1) {
@@ -414,7 +390,6 @@ Result LaunchPair(const ccl::Comm& comm, const Matmul& call, const LaunchPlan& p
 }
 
 Result PreparePair() {
-  if (Result result = backend::PrepareKernel(&CompareCalls<>); !result.ok()) return result;
   if (Result result = backend::PrepareKernel(&FinishRows<>); !result.ok()) return result;
   if (Result result = backend::PrepareKernel(&LocalMatmul<Half>); !result.ok()) return result;
   return backend::PrepareKernel(&LocalMatmul<Bfloat16>);

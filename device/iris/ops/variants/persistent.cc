@@ -159,10 +159,9 @@ void Complete(const ccl::Comm&, const Problem&, const Matmul*, LaunchPlan* plan)
   plan->threads = backend::Traits::kWarpThreads;
 }
 
-}  // namespace
-
-Result LaunchPersistent(const ccl::Comm& comm, const Matmul& call, const LaunchPlan& plan,
-                        bool copies, backend::Stream& stream) {
+Result Launch(const ccl::Comm& comm, const Matmul& call, const LaunchPlan& plan,
+              backend::Stream& stream) {
+  const bool copies = plan.variant == Variant::kCopyEngine;
   const Common common = CommonOf(comm, call, plan);
   PersistentProduct product = ProductOf(comm, call, copies);
   // All blocks wait for blocks of other members, so they need room on the device at the same time.
@@ -211,13 +210,6 @@ Result LaunchPersistent(const ccl::Comm& comm, const Matmul& call, const LaunchP
   ledger.trace_bytes = common.call.words[1] | static_cast<uint64_t>(common.call.words[2]) << 32;
   ledger.trace_detail = common.call.words[0];
   return backend::LaunchPersistentProduct(product, stream);
-}
-
-namespace {
-
-Result Launch(const ccl::Comm& comm, const Matmul& call, const LaunchPlan& plan,
-              backend::Stream& stream) {
-  return LaunchPersistent(comm, call, plan, false, stream);
 }
 
 }  // namespace
