@@ -24,7 +24,7 @@ bool SupportsPersistentProduct(const PersistentProduct&, const char** why) {
 
 uint64_t PersistentProductBytes(const PersistentProduct&) { return 0; }
 
-Result LaunchPersistentProduct(const PersistentProduct&, Stream&) {
+Result LaunchPersistentProduct(const PersistentProduct&, const raw::StreamHandle&) {
   return {StatusCode::kUnimplemented, kNone};
 }
 

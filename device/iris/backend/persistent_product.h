@@ -5,7 +5,8 @@
 #include <cstdint>
 
 #include "iris/backend/persistent_problem.h"
-#include "iris/backend/select.h"
+#include "iris/backend/raw_host.h"
+#include "iris/backend/types.h"
 
 namespace iris::backend {
 
@@ -20,7 +21,7 @@ uint64_t PersistentProductBytes(const PersistentProduct& product);
 
 // The kernel right before it on the stream is the opening. The launch may begin early, but sends,
 // and writes D, only after the opening's end. Allocates nothing, and may be captured.
-Result LaunchPersistentProduct(const PersistentProduct& product, Stream& stream);
+Result LaunchPersistentProduct(const PersistentProduct& product, const raw::StreamHandle& stream);
 
 // Loads the kernels onto the current device.
 Result PreparePersistentProduct();

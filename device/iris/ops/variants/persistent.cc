@@ -209,7 +209,7 @@ Result Launch(const ccl::Comm& comm, const Matmul& call, const LaunchPlan& plan,
   ledger.trace_op = common.traced & 0xffff;
   ledger.trace_bytes = common.call.words[1] | static_cast<uint64_t>(common.call.words[2]) << 32;
   ledger.trace_detail = common.call.words[0];
-  return backend::LaunchPersistentProduct(product, stream);
+  return backend::LaunchPersistentProduct(product, stream.handle());
 }
 
 }  // namespace

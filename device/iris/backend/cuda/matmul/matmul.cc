@@ -1,6 +1,5 @@
-// Launches: maps for the copy engine, arguments, and the choice among the kernels there are.
-#include "iris/backend/cuda/matmul/matmul.h"
-
+// The persistent product of Hopper GPUs: maps for the copy engine, arguments, the choice among the
+// kernels there are, and the launch.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -9,6 +8,9 @@
 
 #include "iris/backend/cuda/matmul/kernel.h"
 #include "iris/backend/cuda/matmul/plan.h"
+#include "iris/backend/cuda/matmul/schedule.h"
+#include "iris/backend/gpu_runtime.h"
+#include "iris/backend/persistent_product.h"
 
 namespace iris::backend::cuda::matmul {
 namespace {
@@ -242,9 +244,9 @@ const char* StartCopies(const Problem& p, const Plan& plan, Arguments& a, cudaSt
   return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
 }
 
-}  // namespace
-
-const char* Launch(const Problem& problem, void* stream) {
+// Returns null or an error, as a static string. The problem is supported, and the current device is
+// that of the stream.
+const char* Launch(const Problem& problem, cudaStream_t stream) {
   Plan plan;
   const char* why = CheckAndPlan(problem, &plan);
   if (why != nullptr) return why;
@@ -307,7 +309,7 @@ const char* Launch(const Problem& problem, void* stream) {
   config.gridDim = dim3(blocks);
   config.blockDim = dim3(variant.threads);
   config.dynamicSmemBytes = variant.shared_bytes;
-  config.stream = static_cast<cudaStream_t>(stream);
+  config.stream = stream;
   cudaLaunchAttribute attributes[] = {ClusterOf(width), {}};
   attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[1].val.programmaticStreamSerializationAllowed = 1;
@@ -327,7 +329,8 @@ const char* Launch(const Problem& problem, void* stream) {
   return why == nullptr && error != cudaSuccess ? cudaGetErrorString(error) : why;
 }
 
-const char* Prepare() {
+// Loads all kernels onto the current device.
+cudaError_t Prepare() {
   constexpr Tile kTiles[] = {Tile::k128x256, Tile::k128x128, Tile::k64x64, Tile::k128x128InTurns};
   cudaFuncAttributes attributes;  // asking for them loads the code
   cudaError_t error =
@@ -340,7 +343,57 @@ const char* Prepare() {
       error = cudaFuncGetAttributes(&attributes, VariantFor(problem, tile).kernel);
     }
   }
-  return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
+  return error;
 }
 
+// Fills in the fields of a shape without matrices as if these were aligned.
+void Align(Problem* problem) {
+  const auto up = [](uint64_t x) { return (x + 7) / 8 * 8; };
+  problem->lda = up(problem->k);
+  problem->ldb = up(problem->transposed_b ? problem->k : problem->n);
+  problem->ldd = up(problem->n);
+}
+
+Result ResultOf(const char* why) {
+  return why == nullptr ? Result{} : Result{StatusCode::kInternal, why};
+}
+
+}  // namespace
 }  // namespace iris::backend::cuda::matmul
+
+namespace iris::backend {
+
+namespace matmul = cuda::matmul;
+
+static_assert(kPersistentKeptBytes == matmul::kHeaderBytes);
+
+bool HasPersistentProduct() {
+  int device = 0;
+  int major = 0;
+  return cudaGetDevice(&device) == cudaSuccess &&
+         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
+         major == 9;
+}
+
+bool SupportsPersistentProduct(const PersistentProduct& product, const char** why) {
+  return matmul::Supports(product, why);
+}
+
+uint64_t PersistentProductBytes(const PersistentProduct& product) {
+  PersistentProduct aligned = product;
+  matmul::Align(&aligned);
+  return matmul::WorkspaceBytes(aligned);
+}
+
+Result LaunchPersistentProduct(const PersistentProduct& product, const raw::StreamHandle& stream) {
+  const raw::CurrentDevice device_scope(stream.device);
+  return matmul::ResultOf(matmul::Launch(product, static_cast<cudaStream_t>(stream.native)));
+}
+
+Result PreparePersistentProduct() {
+  if (!HasPersistentProduct()) return {};
+  const cudaError_t error = matmul::Prepare();
+  return matmul::ResultOf(error == cudaSuccess ? nullptr : cudaGetErrorString(error));
+}
+
+}  // namespace iris::backend

@@ -26,17 +26,4 @@ inline constexpr uint32_t kMaxRanks = PersistentProduct::kMaxRanks;
 // low half of the launch's number above bit 32.
 enum class Failure : uint32_t { kNone, kTimeout, kAborted, kCallsDiffer };
 
-// If Launch cannot do it, `*why` is the reason, as a static string. A pure function.
-bool Supports(const Problem& problem, const char** why);
-
-// The least `workspace_bytes`. 0: there is one rank, or Supports refuses the problem.
-uint64_t WorkspaceBytes(const Problem& problem);
-
-// `problem` is one that Supports accepts, `stream` a cudaStream_t, and the current device a Hopper
-// GPU. Returns null or an error, as a static string.
-const char* Launch(const Problem& problem, void* stream);
-
-// Loads all kernels onto the current device, a Hopper GPU. Returns null or an error.
-const char* Prepare();
-
 }  // namespace iris::backend::cuda::matmul

@@ -23,6 +23,12 @@ struct Plan {
 // Null, or why the problem, workspace aside, cannot be done. `tile`: for tests.
 const char* MakePlan(const Problem& problem, Plan* plan, Tile tile = Tile::kAny);
 
+// If a launch cannot do the problem, `*why` is the reason, as a static string. A pure function.
+bool Supports(const Problem& problem, const char** why);
+
+// The least `workspace_bytes`. 0: there is one rank, or Supports refuses the problem.
+uint64_t WorkspaceBytes(const Problem& problem);
+
 // Does the work of MakePlan and Supports, and returns null or the reason. A pure function.
 const char* CheckAndPlan(const Problem& problem, Plan* plan);
 
