@@ -24,11 +24,8 @@ if TYPE_CHECKING:
 OPERATORS: Dict[str, int] = {"sum": 0, "prod": 1, "product": 1, "min": 2, "max": 3, "avg": 4, "mean": 4}
 
 
-def operator_of(op: Any) -> int:
-    """The number of "sum", "prod", "min", "max" or "avg", or of torch's ReduceOp of that name."""
-    number = OPERATORS.get(op) if isinstance(op, str) else None
-    if number is not None:
-        return number
+def _operator_like(op: Any) -> int:
+    """The number of an operator that is not named as in OPERATORS, as torch's ReduceOp."""
     name = str(getattr(op, "name", op)).rpartition(".")[2].lower()
     if name not in OPERATORS:
         raise InvalidArgumentError(f"{op!r} is no operator of reductions: one of sum, prod, min, max, avg")
@@ -153,11 +150,17 @@ class Collectives:
             raise OutOfRangeError(f"{what}: rank {root} is none of the team, which has the ranks {list(ranks)}")
         return root
 
-    def _collective(self, what: str, input: Any, output: Any, team: Optional["Team"], parts: str,
-                    rest: Tuple[int, ...], variant: int = 0, stream: Any = None, async_op: bool = False) -> Any:
+    def _collective(self, what: str, input: Any, output: Any, team: Optional["Team"], parts: str, op: Any, root: Any,
+                    /, variant: int = 0, stream: Any = None, async_op: bool = False) -> Any:
         """Runs a collective. `parts` is the buffer that has a part for each member: "input", "output", "both" or "".
-        `rest` follows the type among the arguments of the C function."""
+        The C function takes the operator and the root after the type; `...` is that of collectives without one."""
+        rest: List[int] = []
+        if op is not ...:
+            number = OPERATORS.get(op) if isinstance(op, str) else None
+            rest.append(_operator_like(op) if number is None else number)
         team = self.team_of(team)
+        if root is not ...:
+            rest.append(self._root(team, root, what))
         source, target = self._pair(what, input, output)
         larger, smaller = (source, target) if parts == "input" else (target, source)
         members = 1 if not parts or parts == "both" else team.n_ranks
@@ -202,42 +205,39 @@ class Collectives:
     def all_reduce(self, input: Any, output: Any = None, op: Any = "sum", *, team: Optional["Team"] = None,
                    **how: Any) -> Any:
         """output[i] = op over the members of input[i]; in place without an output. Returns the output."""
-        return self._collective("all_reduce", input, output, team, "", (operator_of(op),), **how)
+        return self._collective("all_reduce", input, output, team, "", op, ..., **how)
 
     def reduce(self, input: Any, output: Any = None, root: int = 0, op: Any = "sum", *, team: Optional["Team"] = None,
                **how: Any) -> Any:
         """As all_reduce, at the root alone. The others' output is not written."""
-        rest = operator_of(op), self._root(team, root, "reduce")
-        return self._collective("reduce", input, output, team, "", rest, **how)
+        return self._collective("reduce", input, output, team, "", op, root, **how)
 
     def reduce_scatter(self, input: Any, output: Any, op: Any = "sum", *, team: Optional["Team"] = None,
                        **how: Any) -> Any:
         """output[i] = op over the members of input[index * n + i], where the output has n elements and the input n for
         each member."""
-        return self._collective("reduce_scatter", input, output, team, "input", (operator_of(op),), **how)
+        return self._collective("reduce_scatter", input, output, team, "input", op, ..., **how)
 
     def all_gather(self, input: Any, output: Any, *, team: Optional["Team"] = None, **how: Any) -> Any:
         """output[m * n + i] = input[i] of member m, where the input has n elements."""
-        return self._collective("all_gather", input, output, team, "output", (), **how)
+        return self._collective("all_gather", input, output, team, "output", ..., ..., **how)
 
     def gather(self, input: Any, output: Any = None, root: int = 0, *, team: Optional["Team"] = None,
                **how: Any) -> Any:
         """As all_gather, at the root alone. The others need no output."""
-        self._root(team, root, "gather")
         if output is None and self.rank == root:
             raise InvalidArgumentError("gather: the root needs an output")
-        return self._collective("gather", input, output, team, "output", (root,), **how)
+        return self._collective("gather", input, output, team, "output", ..., root, **how)
 
     def scatter(self, input: Any, output: Any, root: int = 0, *, team: Optional["Team"] = None, **how: Any) -> Any:
         """output[i] = input[index * n + i] of the root, where the output has n elements. The others need no input."""
-        self._root(team, root, "scatter")
         if input is None and self.rank == root:
             raise InvalidArgumentError("scatter: the root needs an input")
-        return self._collective("scatter", input, output, team, "input", (root,), **how)
+        return self._collective("scatter", input, output, team, "input", ..., root, **how)
 
     def all_to_all(self, input: Any, output: Any, *, team: Optional["Team"] = None, **how: Any) -> Any:
         """output[m * n + i] = input[index * n + i] of member m. Not in place."""
-        return self._collective("all_to_all", input, output, team, "both", (), **how)
+        return self._collective("all_to_all", input, output, team, "both", ..., ..., **how)
 
     def all_to_all_v(self, input: Any, to_counts: Sequence[int], output: Any, from_counts: Sequence[int], *,
                      team: Optional["Team"] = None, **how: Any) -> Any:
@@ -261,7 +261,7 @@ class Collectives:
     def broadcast(self, tensor: Any, root: int = 0, *, team: Optional["Team"] = None, **how: Any) -> Any:
         """Every member's tensor gets the values of the root's. For values of Python see broadcast_object."""
         buffer = _foreign.buffer_of(self, tensor, "broadcast: the tensor", self.rank != root)
-        return self._collective("broadcast", buffer, None, team, "", (self._root(team, root, "broadcast"),), **how)
+        return self._collective("broadcast", buffer, None, team, "", ..., root, **how)
 
     def _message(self, what: str, tensor: Any, rank: int, team: Any, how: Dict[str, Any]) -> Any:
         buffer = _foreign.buffer_of(self, tensor, what + ": the tensor", what == "recv")

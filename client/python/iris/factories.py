@@ -161,11 +161,13 @@ class Factories:
 
     def zeros(self, *size: Any, dtype: Optional[DTypeLike] = None, **options: Any) -> Tensor:
         """Every element is 0."""
-        return self._make(parse_shape(size), _foreign.dtype_of(dtype), **options).fill_(0)
+        made = self._make(parse_shape(size), _foreign.dtype_of(dtype), **options)
+        return made._fill("value", start=0, whole_start=0)
 
     def ones(self, *size: Any, dtype: Optional[DTypeLike] = None, **options: Any) -> Tensor:
         """Every element is 1."""
-        return self._make(parse_shape(size), _foreign.dtype_of(dtype), **options).fill_(1)
+        made = self._make(parse_shape(size), _foreign.dtype_of(dtype), **options)
+        return made._fill("value", start=1, whole_start=1)
 
     empty_like, zeros_like, ones_like, full_like = map(_like, ("empty", "zeros", "ones", "full"))
 
