@@ -80,7 +80,10 @@ class Heap:
 
     def _ledger(self, team: "Team") -> "_Ledger":
         with self._mutex:
-            return self._ledgers.setdefault(team.id, _Ledger(team))
+            ledger = self._ledgers.get(team.id)
+            if ledger is None:
+                ledger = self._ledgers[team.id] = _Ledger(team)
+            return ledger
 
     def allocate(self, team: Optional["Team"], shape: Tuple[int, ...], dtype: DType, name: Optional[str],
                  alignment_bytes: int = 0, lent: Any = None) -> Tensor:
