@@ -101,7 +101,7 @@ LinkPayload JoinReplyOf(const Daemon& daemon, const JoinResult& joined) {
   if (joined.device_index < devices.size()) {
     Write(devices[joined.device_index], message.mutable_device());
   }
-  message.set_link_bytes(daemon.descriptors().link_bytes());
+  message.set_link_bytes(daemon.segments().link_bytes());
   driver::CreateTimes times;
   for (const SegmentInfo& segment : joined.segments) {
     if (segment.rank != joined.rank) continue;
