@@ -7,17 +7,38 @@
 #include <variant>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/base/annotate.h"
 #include "client/base/clock.h"
-#include "client/base/context_guard.h"
 #include "client/base/log.h"
-#include "client/base/options.h"
+#include "client/base/runtime_dir.h"
+#include "client/membership/device_warmup.h"
+#include "client/session/irisd_control_plane.h"
 #include "device/base/bytes.h"
 #include "device/driver/open.h"
+#include "proto/wire/limits.h"
 
 namespace iris::internal {
+namespace {
+
+using wire::DescriptorKind;
+
+// Memory is created after the last rank has joined: a Join may be answered so long after its own
+// deadline.
+constexpr absl::Duration kJoinSlack = absl::Minutes(2);
+// An irisd that hangs is ended after 20 s by what manages it, and the next one answers.
+constexpr absl::Duration kLeaveTimeout = absl::Seconds(30);
+
+// The job's devices, by irisd's number.
+std::map<uint32_t, std::string> DevicesOf(const std::vector<Peer>& peers) {
+  std::map<uint32_t, std::string> devices;
+  for (const Peer& peer : peers) devices[peer.device_index] = peer.device_uuid;
+  return devices;
+}
+
+}  // namespace
 
 // Kernels write what irisd reads, and neither includes the header of the other.
 static_assert(sizeof(WaitNote) == sizeof(wire::KernelWait) &&
@@ -29,20 +50,6 @@ static_assert(sizeof(WaitNote) == sizeof(wire::KernelWait) &&
               offsetof(WaitNote, seen) == offsetof(wire::KernelWait, seen));
 static_assert(kWaitNotes == wire::kKernelWaitSlots && WaitNote::kNoted == wire::kKernelWaitNoted);
 
-HostContext::HostContext(std::unique_ptr<Membership> membership)
-    : membership_(std::move(membership)),
-      window_(membership_->window()),
-      teams_({membership_->job().job_id, rank(), membership_->timeout(), membership_->options().job,
-              membership_->local_device().indices},
-             &membership_->guard(), &membership_->plane(), &window_, &heap_),
-      growth_({membership_->job().job_id, membership_->job().epoch, rank(),
-               membership_->local_device().indices},
-              &membership_->plane(), &window_, &heap_),
-      world_(teams_.AddTeam(membership_->committed().world)) {
-  heap_.AtLeast(membership_->job().heap_bytes);
-  membership_->Watch([this](const WatchEvent& event) { OnEvent(event); });
-}
-
 absl::StatusOr<HostContext::Owned> HostContext::Create(const HostContextOptions& options) {
   if (absl::Status status = ContextGuard::ClaimProcess(); !status.ok()) {
     return Annotate(status, "create a context");
@@ -50,27 +57,192 @@ absl::StatusOr<HostContext::Owned> HostContext::Create(const HostContextOptions&
   auto resolved = ResolveOptions(options);
   if (!resolved.ok()) return Annotate(resolved.status(), "create a context");
   log::SetRank(static_cast<uint32_t>(resolved->rank), static_cast<uint32_t>(resolved->n_ranks));
-  auto joined = Membership::Join(*std::move(resolved));
-  if (!joined.ok()) return joined.status();
-  Owned context(new HostContext(*std::move(joined)));
-  const Membership& membership = context->membership();
-  log::Info("joined job \"", membership.options().job, "\" as rank ", context->rank(), " of ",
-            context->n_ranks(), " on device ", membership.job().device_uuid, ", epoch ",
-            membership.job().epoch,
-            ", same_address=", membership.committed().same_address ? "true" : "false");
-  context->WarnOfSharedDevice();
+  const absl::Time start = Now();
+  auto plane = IrisdControlPlane::Connect(
+      {RuntimeDirs(resolved->runtime_dir), absl::FromChrono(resolved->connect_timeout)});
+  // The message says all that a user needs; whose context it is would be noise in front of it.
+  if (!plane.ok()) return plane.status();
+  return Create(*std::move(resolved), *std::move(plane), Now() - start);
+}
+
+absl::StatusOr<HostContext::Owned> HostContext::Create(HostContextOptions options,
+                                                       std::unique_ptr<ControlPlane> plane,
+                                                       absl::Duration connect_time) {
+  Owned context(new HostContext(std::move(options), std::move(plane)));
+  context->timings_.connect = absl::ToChronoNanoseconds(connect_time);
+  absl::Status joined = context->ChooseDevice();
+  if (joined.ok()) joined = context->JoinJob();
+  if (joined.ok()) joined = context->ReportMapped(context->MapAll());
+  if (!joined.ok()) {
+    // irisd's own errors name the job already, and the rank where it matters.
+    if (absl::StartsWith(joined.message(), "join job '")) {
+      return Annotate(joined, "create a context");
+    }
+    return Annotate(
+        joined,
+        absl::StrCat("create a context (rank ", context->rank(), " of ", context->n_ranks(),
+                     ", job \"", context->options_.job.substr(0, wire::kMaxJobNameBytes), "\")"));
+  }
+  context->Begin();
   if (absl::Status status = context->MakeTrace(); !status.ok()) {
     return Annotate(status, "create a context");
   }
   return context;
 }
 
-void HostContext::WarnOfSharedDevice() const {
-  const std::vector<Peer>& peers = membership_->job().peers;
-  // The first rank of a device says it, where another process has one there.
-  const auto on_device = [this](const Peer& peer) {
-    return peer.device_uuid == membership_->job().device_uuid;
+HostContext::~HostContext() {
+  plane_->StopWatching();
+  if (window_ != nullptr) window_->UnmapAll(rank());
+}
+
+absl::Status HostContext::ChooseDevice() {
+  const absl::Time start = Now();
+  const std::string& kernels = options_.kernels;
+  if (!kernels.empty() && kernels != plane_->backend()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the kernels of this program are built for the backend '", kernels, "', but irisd's heaps ",
+        "are memory of '", plane_->backend(), "'. Build the program for '", plane_->backend(),
+        "' (link iris-device-", plane_->backend(), "), or start irisd with --backend ", kernels));
+  }
+  auto driver = ProcessDriver(plane_->backend());
+  if (!driver.ok()) return driver.status();
+  auto chosen = internal::ChooseDevice(**driver, options_.device_uuid, options_.local_rank);
+  if (!chosen.ok()) return chosen.status();
+  local_device_ = *std::move(chosen);
+  options_.device_uuid = local_device_.uuid;
+  for (const uint32_t index : local_device_.indices) {
+    if (absl::Status status = (*driver)->MakeCurrent(index); !status.ok()) return status;
+  }
+  timings_.device = absl::ToChronoNanoseconds(Now() - start);
+  return absl::OkStatus();
+}
+
+absl::Status HostContext::JoinJob() {
+  const absl::Time start = Now();
+  auto joined =
+      plane_->Join(options_, DeadlineIn(absl::FromChrono(options_.join_timeout)) + kJoinSlack);
+  if (!joined.ok()) return joined.status();
+  job_ = *std::move(joined);
+  timings_.join = absl::ToChronoNanoseconds(Now() - start);
+  timings_.create = absl::ToChronoNanoseconds(job_.create);
+  timings_.export_fds = absl::ToChronoNanoseconds(job_.export_fds);
+  std::map<std::string, uint32_t> ranks_of;
+  for (const Peer& peer : job_.peers) {
+    ranks_per_device_ = std::max(ranks_per_device_, ++ranks_of[peer.device_uuid]);
+  }
+  if (job_.peers.size() != n_ranks()) {
+    return absl::InternalError("irisd answered the join without all peers");
+  }
+  return absl::OkStatus();
+}
+
+std::vector<DescriptorKey> HostContext::KeysOfJoin() const {
+  const auto key = [this](DescriptorKind kind, uint32_t r) {
+    return DescriptorKey{kind, job_.job_id, job_.epoch, r, 0};
   };
+  std::vector<DescriptorKey> keys = KeysOf(job_.job_id, job_.epoch, job_.segments);
+  for (uint32_t r = 0; r < n_ranks(); ++r) keys.push_back(key(DescriptorKind::kControlPage, r));
+  keys.push_back(key(DescriptorKind::kStatusPage, 0));
+  if (job_.link_bytes > 0) {
+    for (const auto& [index, uuid] : DevicesOf(job_.peers)) {
+      keys.push_back(key(DescriptorKind::kLink, index));
+    }
+  }
+  return keys;
+}
+
+absl::Status HostContext::MapAll() {
+  const absl::Time start = Now();
+  if (n_ranks() > wire::kMaxRanks || job_.stride_bytes == 0 ||
+      job_.stride_bytes > wire::kMaxWindowBytes / n_ranks()) {
+    return absl::InternalError("irisd answered the join with a window beyond the protocol's limit");
+  }
+  auto acquired = Window::Acquire({{plane_->daemon_id(), job_.job_id, job_.epoch},
+                                   job_.backend,
+                                   n_ranks(),
+                                   job_.stride_bytes,
+                                   job_.proposed_base});
+  if (!acquired.ok()) return acquired.status();
+  window_ = *std::move(acquired);
+
+  auto fds =
+      plane_->TakeDescriptors(KeysOfJoin(), DeadlineIn(std::max(job_.map_timeout, kMapTimeMin)));
+  if (!fds.ok()) return fds.status();
+  const size_t first_link = job_.segments.size() + n_ranks() + 1;
+  // First: what is mapped after them is mapped faster.
+  KeepLinks(absl::MakeSpan(*fds).subspan(first_link));
+  size_t next = 0;
+  for (const Segment& segment : job_.segments) {
+    absl::Status status = window_->MapSegment(rank(), segment, std::move((*fds)[next++]),
+                                              local_device_.indices, &timings_);
+    if (!status.ok()) return status;
+  }
+  for (uint32_t r = 0; r < n_ranks(); ++r) {
+    absl::Status status =
+        window_->MapControlPage(r, std::move((*fds)[next++]), /*writable=*/r == rank());
+    if (!status.ok()) return status;
+  }
+  absl::Status status = window_->MapStatusPage(std::move((*fds)[next]));
+  timings_.map = absl::ToChronoNanoseconds(Now() - start);
+  return status;
+}
+
+void HostContext::KeepLinks(absl::Span<wire::UniqueFd> fds) {
+  if (fds.empty()) return;
+  size_t next = 0;
+  for (const auto& [index, uuid] : DevicesOf(job_.peers)) {
+    wire::UniqueFd fd = std::move(fds[next++]);
+    if (uuid == job_.device_uuid) continue;
+    const absl::Status status = KeepLink(window_->shared_driver(), uuid, job_.link_bytes,
+                                         std::move(fd), local_device_.indices);
+    // A link makes mapping fast; without it mapping still works, or says itself why not.
+    if (!status.ok()) log::Warning(status.message(), "; mapping heaps of that device is slow");
+  }
+}
+
+absl::Status HostContext::ReportMapped(const absl::Status& mapped) {
+  const absl::Time start = Now();
+  if (!mapped.ok()) {
+    // So that the peers learn why; what irisd answers is this very error.
+    (void)plane_->Mapped(job_.job_id, job_.epoch, mapped, start + kLeaveTimeout);
+    return mapped;
+  }
+  // Before Mapped: once all have called it, the heap may grow, and descriptors of that may come at
+  // once.
+  plane_->DropDescriptors();
+  auto committed = plane_->Mapped(job_.job_id, job_.epoch, window_->base(),
+                                  DeadlineIn(job_.map_timeout) + kAnswerSlack);
+  if (!committed.ok()) return committed.status();
+  // An irisd that took over meanwhile has sent them again. Those of a growth stay.
+  plane_->DropDescriptors(KeysOfJoin());
+  committed_ = *std::move(committed);
+  timings_.commit = absl::ToChronoNanoseconds(Now() - start);
+  return absl::OkStatus();
+}
+
+void HostContext::Begin() {
+  const std::vector<uint32_t>& devices = local_device_.indices;
+  heap_.AtLeast(job_.heap_bytes);
+  teams_.emplace(TeamCalls::Options{job_.job_id, rank(), absl::FromChrono(options_.timeout),
+                                    options_.job, devices},
+                 &guard_, plane_.get(), window_.get(), &heap_);
+  growth_.emplace(Growth::Options{job_.job_id, job_.epoch, rank(), devices}, plane_.get(),
+                  window_.get(), &heap_);
+  world_ = teams_->AddTeam(committed_.world);
+  plane_->StartWatching(
+      {job_.job_id, job_.epoch, options_.job, rank()},
+      [this](const WatchEvent& event) { OnEvent(event); },
+      [r = rank(), n = n_ranks()] { log::SetRank(r, n); });
+  log::Info("joined job \"", options_.job, "\" as rank ", rank(), " of ", n_ranks(), " on device ",
+            job_.device_uuid, ", epoch ", job_.epoch,
+            ", same_address=", committed_.same_address ? "true" : "false");
+  WarnOfSharedDevice();
+}
+
+void HostContext::WarnOfSharedDevice() const {
+  const std::vector<Peer>& peers = job_.peers;
+  // The first rank of a device says it, where another process has one there.
+  const auto on_device = [this](const Peer& peer) { return peer.device_uuid == job_.device_uuid; };
   const auto first = std::find_if(peers.begin(), peers.end(), on_device);
   if (first - peers.begin() != rank()) return;
   const bool shared = std::any_of(first, peers.end(), [&](const Peer& peer) {
@@ -82,15 +254,14 @@ void HostContext::WarnOfSharedDevice() const {
 }
 
 absl::Status HostContext::MakeTrace() {
-  const HostContextOptions& options = membership_->options();
-  if (options.trace_events == 0) return absl::OkStatus();
+  if (options_.trace_events == 0) return absl::OkStatus();
   AllocateOptions wanted;
-  wanted.bytes = TraceAreaBytes(options.trace_events);
+  wanted.bytes = TraceAreaBytes(options_.trace_events);
   wanted.alignment_bytes = 4096;
   wanted.name = TraceRecorder::kName;
   // The others may come out of the join later: this is a part of it.
-  const auto area = teams_.Allocate(wanted, world_, absl::FromChrono(options.join_timeout));
-  if (absl::IsResourceExhausted(area.status()) && options.trace_file.empty()) {
+  const auto area = teams_->Allocate(wanted, world_, absl::FromChrono(options_.join_timeout));
+  if (absl::IsResourceExhausted(area.status()) && options_.trace_file.empty()) {
     log::Info("no room for a trace: ", area.status().message());
     return absl::OkStatus();  // the same on all ranks
   }
@@ -99,17 +270,17 @@ absl::Status HostContext::MakeTrace() {
                     "make room for the trace (IRIS_TRACE_EVENTS must be the same on all ranks)");
   }
   TraceRecorder::Options trace;
-  trace.job = options.job;
+  trace.job = options_.job;
   trace.rank = rank();
   trace.backend = backend();
-  trace.devices = membership_->local_device().indices;
+  trace.devices = local_device_.indices;
   trace.address = reinterpret_cast<uint64_t>(area->address);
   trace.bytes = wanted.bytes;
-  trace.file = options.trace_file;
-  auto made = TraceRecorder::Make(std::move(trace), &membership_->guard(), &window_.driver());
+  trace.file = options_.trace_file;
+  auto made = TraceRecorder::Make(std::move(trace), &guard_, &window_->driver());
   if (!made.ok()) return made.status();
   trace_ = *std::move(made);
-  teams_.TraceBy(trace_.get());
+  teams_->TraceBy(trace_.get());
   return absl::OkStatus();
 }
 
@@ -121,10 +292,10 @@ void HostContext::Ender::operator()(HostContext* context) const {
     kept->push_back(context);
     return;
   }
-  context->CloseTrace();
-  const absl::Status status = context->membership_->Leave();
-  if (!status.ok()) {
-    log::Info("leave job \"", context->membership_->options().job, "\": ", status.message());
+  if (context->teams_.has_value()) {  // it has joined
+    context->CloseTrace();
+    const absl::Status status = context->LeaveOnce();
+    if (!status.ok()) log::Info("leave job \"", context->options_.job, "\": ", status.message());
   }
   delete context;
 }
@@ -132,7 +303,21 @@ void HostContext::Ender::operator()(HostContext* context) const {
 absl::Status HostContext::Leave() {
   if (absl::Status status = Usable(); !status.ok()) return status;
   CloseTrace();
-  return membership_->Leave();
+  return LeaveOnce();
+}
+
+absl::Status HostContext::LeaveOnce() {
+  {
+    absl::MutexLock lock(&mu_);
+    if (left_) return absl::OkStatus();
+    left_ = true;
+  }
+  guard_.Close();
+  plane_->StopWatching();
+  // Unmapped before irisd is asked: it counts the memory as free from then on. The pages of
+  // barriers stay until the end, for threads that are in one.
+  window_->UnmapAll(rank());
+  return Annotate(plane_->Leave(job_.job_id, Now() + kLeaveTimeout), "leave the job");
 }
 
 void HostContext::CloseTrace() {
@@ -142,12 +327,58 @@ void HostContext::CloseTrace() {
 }
 
 void HostContext::OnEvent(const WatchEvent& event) {
-  if (const auto* change = std::get_if<RankChange>(&event)) membership_->OnRankChange(*change);
-  if (const auto* added = std::get_if<SegmentsAdded>(&event)) growth_.OnSegmentsAdded(*added);
-  if (const auto* done = std::get_if<GrowDone>(&event)) growth_.OnGrowDone(*done);
+  if (const auto* change = std::get_if<RankChange>(&event)) OnRankChange(*change);
+  if (const auto* added = std::get_if<SegmentsAdded>(&event)) growth_->OnSegmentsAdded(*added);
+  if (const auto* done = std::get_if<GrowDone>(&event)) growth_->OnGrowDone(*done);
   if (const auto* stopping = std::get_if<Stopping>(&event)) {
     log::Info("irisd is stopping: ", stopping->reason);
   }
+}
+
+void HostContext::OnRankChange(const RankChange& change) {
+  const bool ending = change.state == wire::PageRankState::kEnding;
+  const bool dead = change.state == wire::PageRankState::kDead;
+  if (!ending && !dead && change.state != wire::PageRankState::kLeft) return;
+  {
+    absl::MutexLock lock(&mu_);
+    RankChange& known = gone_[change.rank];
+    if (known.state == change.state) return;  // a new watch stream repeats it
+    known = change;
+  }
+  if (ending || dead) {
+    const std::string what =
+        absl::StrCat("rank ", change.rank, " (pid ", change.pid, ") ", dead ? "died" : "hung up");
+    if (absl::StartsWith(change.reason, what)) {
+      log::Warning(change.reason);  // irisd's own words
+    } else {
+      log::Warning(what, ": ", change.reason);
+    }
+  } else {
+    log::Debug("rank ", change.rank, " (pid ", change.pid, ") left");
+  }
+}
+
+absl::Status HostContext::Health() const {
+  if (absl::Status status = guard_.Usable(); !status.ok()) return status;
+  const JobStatus status = window_->status();
+  absl::Status health = status.Broken();
+  if (health.ok()) {
+    std::vector<uint32_t> all(n_ranks());
+    for (uint32_t r = 0; r < n_ranks(); ++r) all[r] = r;
+    health = status.Left(all);
+  }
+  if (health.ok()) return health;
+  const std::optional<uint32_t> culprit = status.broken_by();
+  if (!culprit.has_value()) return health;
+  absl::MutexLock lock(&mu_);
+  const auto change = gone_.find(*culprit);
+  // irisd's own words begin with the name, which is there already.
+  if (change == gone_.end() || change->second.reason.empty() ||
+      absl::StartsWith(change->second.reason, absl::StrCat("rank ", *culprit, " "))) {
+    return health;
+  }
+  return absl::Status(health.code(),
+                      absl::StrCat(health.message(), " (", change->second.reason, ")"));
 }
 
 DeviceContext HostContext::device_context() const {
@@ -155,21 +386,21 @@ DeviceContext HostContext::device_context() const {
   context.size_bytes = sizeof(context);
   context.rank = rank();
   context.n_ranks = n_ranks();
-  context.base = window_.base();
+  context.base = window_->base();
   context.stride_bytes = stride_bytes();
   context.timeout_ns = static_cast<uint64_t>(
-      absl::ToInt64Nanoseconds(std::min(membership_->timeout(), kTimeoutMax)));
-  context.abort_word = window_.abort_word();
+      absl::ToInt64Nanoseconds(std::min(absl::FromChrono(options_.timeout), kTimeoutMax)));
+  context.abort_word = window_->abort_word();
   context.world = world().device;
-  context.heap_map = teams_.heap_map();
+  context.heap_map = teams_->heap_map();
   if (trace_ != nullptr) context.trace = trace_->area();
-  context.wait_notes = reinterpret_cast<WaitNote*>(window_.kernel_waits(rank()));
+  context.wait_notes = reinterpret_cast<WaitNote*>(window_->kernel_waits(rank()));
   return context;
 }
 
 absl::StatusOr<HostContext::Location> HostContext::Locate(const void* address) const {
   const uint64_t at = reinterpret_cast<uint64_t>(address);
-  const uint64_t base = window_.base();
+  const uint64_t base = window_->base();
   const uint64_t stride = stride_bytes();
   if (at < base || (at - base) / stride >= n_ranks()) {
     return absl::InvalidArgumentError(
@@ -182,15 +413,15 @@ absl::StatusOr<HostContext::Location> HostContext::Locate(const void* address) c
 bool HostContext::IsSymmetric(const void* address, uint64_t bytes) const {
   const auto location = Locate(address);
   return location.ok() && (InHeap(location->offset_bytes, bytes) ||
-                           teams_.HaveTogether({location->rank}, location->offset_bytes, bytes));
+                           teams_->HaveTogether({location->rank}, location->offset_bytes, bytes));
 }
 
 absl::Status HostContext::CheckShared(const char* role, const void* mine,
                                       absl::Span<const uint32_t> ranks) const {
-  const uint64_t offset = reinterpret_cast<uint64_t>(mine) - window_.address(rank(), 0);
+  const uint64_t offset = reinterpret_cast<uint64_t>(mine) - window_->address(rank(), 0);
   // Outside of it all, or in the heap itself: nearly always.
   if (offset >= stride_bytes() || offset < heap_bytes()) return absl::OkStatus();
-  if (teams_.HaveTogether(ranks, offset, 1)) return absl::OkStatus();
+  if (teams_->HaveTogether(ranks, offset, 1)) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "`", role, "` is at offset ", offset, " above the heap of ", base::SizeText(heap_bytes()),
       ", where the ranks ", absl::StrJoin(ranks, ","),

@@ -1,24 +1,34 @@
-// HostContext: what an iris::Context stands for: a process's membership in a job, its window onto
-// every peer's heap, and the calls that ranks make together. client/iris/context.h says what each
-// call does, and what its errors mean.
+// HostContext: what an iris::Context stands for: a rank's place in a job from the first connection
+// until it leaves, its window onto every peer's heap, and the calls that ranks make together.
+// client/iris/context.h says what each call does, and what its errors mean.
 //
-// Thread-safe. In a forked child every call fails with kFailedPrecondition, and the windows are not
-// mapped.
+//   Create: connect ──► choose the device ──► join ──► map ──► mapped: the epoch is committed
+//
+// A failure at any step undoes those before it. Thread-safe. In a forked child every call fails
+// with kFailedPrecondition, and the windows are not mapped.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "client/backend/local_devices.h"
+#include "client/base/context_guard.h"
 #include "client/base/options.h"
 #include "client/membership/growth.h"
 #include "client/membership/heap_size.h"
-#include "client/membership/membership.h"
+#include "client/membership/window.h"
+#include "client/session/control_plane.h"
 #include "client/team/team_calls.h"
 #include "client/trace/trace_recorder.h"
 #include "iris/types.h"
@@ -38,34 +48,43 @@ class HostContext {
   // are those of HeapService.Join in docs/protocol.md; kUnavailable names the socket and says how
   // to start irisd.
   static absl::StatusOr<Owned> Create(const HostContextOptions& options);
+  // Joins over a connection that is there, which took `connect_time`. `options` has no field left
+  // that the environment fills.
+  static absl::StatusOr<Owned> Create(HostContextOptions options,
+                                      std::unique_ptr<ControlPlane> plane,
+                                      absl::Duration connect_time);
   HostContext(const HostContext&) = delete;
   HostContext& operator=(const HostContext&) = delete;
 
-  const Membership& membership() const { return *membership_; }
-  uint32_t rank() const { return membership_->rank(); }
-  uint32_t n_ranks() const { return membership_->n_ranks(); }
-  uint32_t ranks_per_device() const { return membership_->ranks_per_device(); }
-  const std::string& backend() const { return membership_->plane().backend(); }
+  const HostContextOptions& options() const { return options_; }
+  uint32_t rank() const { return static_cast<uint32_t>(options_.rank); }
+  uint32_t n_ranks() const { return static_cast<uint32_t>(options_.n_ranks); }
+  // The answers of irisd to the join.
+  const JoinedJob& job() const { return job_; }
+  const CommittedJob& committed() const { return committed_; }
+  const HostContext& membership() const { return *this; }  // as client/abi calls it
+  uint32_t ranks_per_device() const { return ranks_per_device_; }
+  const CreateTimings& timings() const { return timings_; }
+  const std::string& backend() const { return plane_->backend(); }
   uint64_t heap_bytes() const { return heap_.bytes(); }
-  uint64_t stride_bytes() const { return window_.stride_bytes(); }
+  uint64_t stride_bytes() const { return window_->stride_bytes(); }
   // Returns 0 if there is no such rank.
-  int64_t peer_pid(uint32_t rank) const {
-    return rank < n_ranks() ? membership_->job().peers[rank].pid : 0;
-  }
+  int64_t peer_pid(uint32_t rank) const { return rank < n_ranks() ? job_.peers[rank].pid : 0; }
   // "rank 2 (pid 4711, stopped)": for errors about a rank that did not come.
-  std::string MissingName(uint32_t rank) const { return window_.status().MissingNames({rank}); }
+  std::string MissingName(uint32_t rank) const { return window_->status().MissingNames({rank}); }
   // Returns null if the job has no trace. Valid as long as the context.
   TraceRecorder* trace() const { return trace_.get(); }
   // This rank's own page; mapped as long as the context, in its process.
-  wire::ControlPage* control_page() { return window_.control_page(rank()); }
+  wire::ControlPage* control_page() { return window_->control_page(rank()); }
 
+  const Window& window() const { return *window_; }
   // The value that kernels take. Valid as long as the context, also under growth.
   DeviceContext device_context() const;
   const Team& world() const { return world_; }
 
   // The calls of teams, and of this rank alone.
-  TeamCalls& teams() { return teams_; }
-  const TeamCalls& teams() const { return teams_; }
+  TeamCalls& teams() { return *teams_; }
+  const TeamCalls& teams() const { return *teams_; }
 
   bool IsSymmetric(const void* address, uint64_t bytes) const;
   // Returns kInvalidArgument for an address of this rank's heap at whose offset not all these ranks
@@ -95,18 +114,39 @@ class HostContext {
   }
 
   // Returns OK while calls are allowed: kFailedPrecondition in a forked child, and after Leave.
-  absl::Status Usable() const { return membership_->guard().Usable(); }
+  absl::Status Usable() const { return guard_.Usable(); }
   // Returns false in a forked child.
-  bool OwnProcess() const { return membership_->guard().OwnProcess(); }
-  absl::Status Health() const { return membership_->Health(); }
+  bool OwnProcess() const { return guard_.OwnProcess(); }
+  // Returns OK while every rank is alive and none has left; else kAborted naming who and why. No
+  // call to irisd.
+  absl::Status Health() const;
+  // Ends the membership: no call goes out any more, nothing is mapped any more but the pages of
+  // barriers, for threads that are in one.
   absl::Status Leave();
 
- private:
-  explicit HostContext(std::unique_ptr<Membership> membership);
-  ~HostContext() = default;
-
-  // The watch thread calls it, from the end of the constructor until Leave.
+  // An event of irisd. The watch thread calls it, from the end of Create until Leave.
   void OnEvent(const WatchEvent& event);
+
+ private:
+  HostContext(HostContextOptions options, std::unique_ptr<ControlPlane> plane)
+      : options_(std::move(options)), plane_(std::move(plane)) {}
+  // To irisd, a rank that did not leave has hung up.
+  ~HostContext();
+
+  // The steps of Create.
+  absl::Status ChooseDevice();
+  absl::Status JoinJob();
+  absl::Status MapAll();
+  // The keys of a join's descriptors: segments, control pages, the status page, links.
+  std::vector<DescriptorKey> KeysOfJoin() const;
+  // Keeps a link to each device of the job; `fds` are of all of them in irisd's order, or none.
+  void KeepLinks(absl::Span<wire::UniqueFd> fds);
+  absl::Status ReportMapped(const absl::Status& mapped);
+  void Begin();
+
+  void OnRankChange(const RankChange& change);
+  // Leaves, unless it has left before.
+  absl::Status LeaveOnce();
 
   // Makes the area of the rank's trace, if there is to be one. Collective.
   absl::Status MakeTrace();
@@ -118,16 +158,31 @@ class HostContext {
   }
   // True if these bytes of the rank's heap, or of memory above it, are mapped here.
   bool Has(uint32_t owner, uint64_t offset_bytes, uint64_t bytes) const {
-    return InHeap(offset_bytes, bytes) || teams_.Borrows(owner, offset_bytes, bytes);
+    return InHeap(offset_bytes, bytes) || teams_->Borrows(owner, offset_bytes, bytes);
   }
 
-  const std::unique_ptr<Membership> membership_;
-  Window& window_;
+  // Set by Create, then constant.
+  HostContextOptions options_;
+  ContextGuard guard_;
+  std::unique_ptr<ControlPlane> plane_;
+  std::shared_ptr<Window> window_;
+  LocalDevice local_device_;
+  JoinedJob job_;
+  CommittedJob committed_;
+  uint32_t ranks_per_device_ = 1;
+  CreateTimings timings_;
   HeapSize heap_;
-  TeamCalls teams_;
-  Growth growth_;
-  const Team world_;
-  std::unique_ptr<TraceRecorder> trace_;  // set by Create, then constant
+  std::optional<TeamCalls> teams_;
+  std::optional<Growth> growth_;
+  Team world_;
+  std::unique_ptr<TraceRecorder> trace_;  // null: none
+
+  mutable absl::Mutex mu_;
+  bool left_ ABSL_GUARDED_BY(mu_) = false;
+  // Ranks that are no longer there, with irisd's reason.
+  std::map<uint32_t, RankChange> gone_ ABSL_GUARDED_BY(mu_);
 };
+
+using Membership = HostContext;  // as client/abi calls it
 
 }  // namespace iris::internal

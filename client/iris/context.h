@@ -22,6 +22,7 @@
 // Header-only over <iris/c_api.h>, which libiris.so exports. C++17, the standard library alone.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstring>
@@ -231,15 +232,12 @@ class Context {
   // kDeadlineExceeded names the ranks that did not call. kAborted if a rank died, hung up or left.
   // Each error consumes the call on every rank, so ranks stay in step.
   StatusOr<Allocation> Allocate(const AllocateOptions& options, const Team& team = {}) {
-    return Make(options, [&](const iris_allocate_options* from, iris_allocation* out) {
-      return iris_allocate(get(), team.handle, from, out);
-    });
+    return Make(InC(options), iris_allocate, team.handle);
   }
   // Allocates `size` elements of T, which iris-ctl shows with their type.
   template <typename T>
-  StatusOr<Array<T>> Allocate(uint64_t size, std::string name = {}, const Team& team = {}) {
-    return MakeArray<T>(size, std::move(name),
-                        [&](const AllocateOptions& options) { return Allocate(options, team); });
+  StatusOr<Array<T>> Allocate(uint64_t size, const std::string& name = {}, const Team& team = {}) {
+    return MakeArray<T>(size, name, iris_allocate, team.handle);
   }
 
   // Allocates a range of this rank's heap only. Not collective. The same offset stays unused in the
@@ -247,14 +245,11 @@ class Context {
   // ranks can open it; without one, it holds its old bytes, and others can open it after Publish.
   // kAlreadyExists if this rank, or a team, has a live allocation of that name.
   StatusOr<Allocation> AllocateLocal(const AllocateOptions& options) {
-    return Make(options, [&](const iris_allocate_options* from, iris_allocation* out) {
-      return iris_allocate_local(get(), from, out);
-    });
+    return Make(InC(options), iris_allocate_local);
   }
   template <typename T>
-  StatusOr<Array<T>> AllocateLocal(uint64_t size, std::string name = {}) {
-    return MakeArray<T>(size, std::move(name),
-                        [&](const AllocateOptions& options) { return AllocateLocal(options); });
+  StatusOr<Array<T>> AllocateLocal(uint64_t size, const std::string& name = {}) {
+    return MakeArray<T>(size, name, iris_allocate_local);
   }
 
   // Makes this process's own memory available to other ranks, which open it and put into it as if
@@ -268,14 +263,11 @@ class Context {
   // registered memory takes a range there. Free ends the registration; keep the memory mapped until
   // then. The alignment in `options` is ignored.
   StatusOr<Allocation> Register(void* memory, const AllocateOptions& options) {
-    return Make(options, [&](const iris_allocate_options* from, iris_allocation* out) {
-      return iris_register(get(), memory, from, out);
-    });
+    return Make(InC(options), iris_register, memory);
   }
   template <typename T>
-  StatusOr<Array<T>> Register(T* memory, uint64_t size, std::string name = {}) {
-    return MakeArray<T>(size, std::move(name),
-                        [&](const AllocateOptions& options) { return Register(memory, options); });
+  StatusOr<Array<T>> Register(T* memory, uint64_t size, const std::string& name = {}) {
+    return MakeArray<T>(size, name, iris_register, memory);
   }
 
   // Makes each rank's own memory, of the same size on all, symmetric: it gets one offset on all
@@ -292,16 +284,12 @@ class Context {
   // Free, which is collective, ends the registration; keep the memory mapped until then.
   StatusOr<Allocation> RegisterSymmetric(void* memory, const AllocateOptions& options,
                                          const Team& team) {
-    return Make(options, [&](const iris_allocate_options* from, iris_allocation* out) {
-      return iris_register_symmetric(get(), team.handle, memory, from, out);
-    });
+    return Make(InC(options), iris_register_symmetric, team.handle, memory);
   }
   template <typename T>
-  StatusOr<Array<T>> RegisterSymmetric(T* memory, uint64_t size, std::string name = {},
+  StatusOr<Array<T>> RegisterSymmetric(T* memory, uint64_t size, const std::string& name = {},
                                        const Team& team = {}) {
-    return MakeArray<T>(size, std::move(name), [&](const AllocateOptions& options) {
-      return RegisterSymmetric(memory, options, team);
-    });
+    return MakeArray<T>(size, name, iris_register_symmetric, team.handle, memory);
   }
 
   // Names an allocation that AllocateLocal or Register made without a name, so that others can open
@@ -469,9 +457,8 @@ class Context {
     return info;
   }
 
-  // Returns the allocation that the C call `make` makes.
-  template <typename MakeInC>
-  static StatusOr<Allocation> Make(const AllocateOptions& from, MakeInC make) {
+  // Borrows from `from`.
+  static iris_allocate_options InC(const AllocateOptions& from) {
     auto options = impl::Sized<iris_allocate_options>();
     options.bytes = from.bytes;
     options.alignment_bytes = from.alignment_bytes;
@@ -479,23 +466,29 @@ class Context {
     options.dtype = static_cast<iris_dtype>(from.dtype);
     options.n_dims = static_cast<uint32_t>(from.shape.size());
     options.shape = from.shape.data();
+    return options;
+  }
+  // Returns the allocation that `make(context, args..., options, out)` makes, a call in C.
+  template <typename MakeInC, typename... Args>
+  StatusOr<Allocation> Make(const iris_allocate_options& options, MakeInC make, Args... args) {
     auto range = impl::Sized<iris_allocation>();
-    IRIS_RETURN_IF_ERROR(impl::FromC(make(&options, &range)));
+    IRIS_RETURN_IF_ERROR(impl::FromC(make(get(), args..., &options, &range)));
     return Allocation{range.offset_bytes, range.bytes, range.address, range.team_id};
   }
-  // Returns `size` elements of T in the allocation that `make` makes with the options for them.
-  template <typename T, typename MakeAllocation>
-  static StatusOr<Array<T>> MakeArray(uint64_t size, std::string name, MakeAllocation make) {
+  // Returns `size` elements of T in the allocation that it makes.
+  template <typename T, typename MakeInC, typename... Args>
+  StatusOr<Array<T>> MakeArray(uint64_t size, const std::string& name, MakeInC make, Args... args) {
     if (size > ~uint64_t{0} / sizeof(T)) {
       return Status(StatusCode::kInvalidArgument, "allocate: so many elements have no size");
     }
-    AllocateOptions options;
+    auto options = impl::Sized<iris_allocate_options>();
     options.bytes = size * sizeof(T);
-    options.name = std::move(name);
-    options.dtype = DTypeOf<T>();
-    options.shape = {size};
-    if (alignof(T) > options.alignment_bytes) options.alignment_bytes = alignof(T);
-    IRIS_ASSIGN_OR_RETURN(const Allocation made, make(options));
+    options.alignment_bytes = std::max<uint64_t>(alignof(T), AllocateOptions().alignment_bytes);
+    options.name = name.c_str();
+    options.dtype = static_cast<iris_dtype>(DTypeOf<T>());
+    options.n_dims = 1;
+    options.shape = &size;
+    IRIS_ASSIGN_OR_RETURN(const Allocation made, Make(options, make, args...));
     return Array<T>{made, size};
   }
 

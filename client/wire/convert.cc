@@ -240,14 +240,12 @@ static void Fields(MessageField& field, OperationResult* to) {
   field.Message(5, &to->opened);
 }
 
-// An outcome whose code and text are apart.
-struct OutcomeFields {
-  uint64_t k = 0;
+// An outcome whose code and text come apart.
+struct OutcomeMessage : Outcome {
   uint32_t code = 0;
   std::string text;
-  OperationResult result;
 };
-static void Fields(MessageField& field, OutcomeFields* to) {
+static void Fields(MessageField& field, OutcomeMessage* to) {
   field.Number(1, &to->k);
   field.Number(2, &to->code);
   field.Text(3, &to->text);
@@ -255,7 +253,7 @@ static void Fields(MessageField& field, OutcomeFields* to) {
 }
 
 struct OperateReply {
-  OutcomeFields outcome;
+  OutcomeMessage outcome;
 };
 static void Fields(MessageField& field, OperateReply* to) { field.Message(1, &to->outcome); }
 
@@ -333,10 +331,10 @@ absl::StatusOr<BarrierAnswer> DecodeAwaitBarrierReply(absl::string_view bytes) {
 absl::StatusOr<Outcome> DecodeOperateReply(absl::string_view bytes) {
   auto reply = Decode<OperateReply>(bytes, "OperateReply");
   if (!reply.ok()) return reply.status();
-  OutcomeFields& fields = reply->outcome;
-  Outcome outcome = {fields.k, absl::Status(proto::CodeOf(fields.code), fields.text), {}};
-  if (outcome.status.ok()) outcome.result = std::move(fields.result);
-  return outcome;
+  OutcomeMessage& outcome = reply->outcome;
+  outcome.status = absl::Status(proto::CodeOf(outcome.code), outcome.text);
+  if (!outcome.status.ok()) outcome.result = {};
+  return Outcome(std::move(outcome));
 }
 absl::StatusOr<WatchEvent> DecodeWatchEvent(absl::string_view bytes) {
   return Decode<WatchEvent>(bytes, "WatchEvent");

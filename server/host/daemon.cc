@@ -61,7 +61,6 @@ Daemon::Daemon(MachineSetup setup, DaemonOptions options, driver::GpuDriver* dri
       segments_(
           driver, &host_memory_, &creator_, &workers_,
           [this](const Input& input) { Submit(input); }, logger),
-      descriptors_(driver, &segments_, logger),
       machine_(options.machine != nullptr ? std::move(options.machine)
                                           : std::make_unique<JobMachine>(
                                                 setup.limits, setup.MakeLedger(), setup.unusable)),
@@ -283,7 +282,7 @@ void Daemon::Watch(const WatchOpened& input, std::shared_ptr<WatchSink> sink) {
 
 absl::Status Daemon::Lend(SessionId session, JobId job, uint64_t epoch,
                           const std::vector<SegmentInfo>& segments, driver::Access access) {
-  absl::StatusOr<std::vector<OutgoingDescriptor>> descriptors = descriptors_.BuildSegments(
+  absl::StatusOr<std::vector<OutgoingDescriptor>> descriptors = segments_.ExportSegments(
       {.session = session, .job = job, .epoch = epoch, .segments = segments}, access);
   if (!descriptors.ok()) return descriptors.status();
   absl::MutexLock lock(&mu_);
@@ -457,7 +456,7 @@ void Daemon::Perform(DropSegment& effect, Deferred* /*deferred*/) { segments_.Dr
 void Daemon::Perform(SendDescriptors& effect, Deferred* /*deferred*/) {
   if (output_ == nullptr) return;
   absl::StatusOr<std::vector<OutgoingDescriptor>> descriptors =
-      descriptors_.Build(effect, PagesOf(effect.job));
+      segments_.Export(effect, PagesOf(effect.job));
   if (descriptors.ok()) {
     output_->SendDescriptors(effect.session, *std::move(descriptors));
   } else {

@@ -26,7 +26,6 @@
 #include "server/account/accounts.h"
 #include "server/events/event_log.h"
 #include "server/events/log.h"
-#include "server/host/descriptor_source.h"
 #include "server/host/job_pages.h"
 #include "server/host/limits.h"
 #include "server/host/segment_store.h"
@@ -198,7 +197,6 @@ class Daemon {
 
   const driver::GpuDriver& driver() const { return *driver_; }
   const SegmentStore& segments() const { return segments_; }
-  const DescriptorSource& descriptors() const { return descriptors_; }
   Accounts& accounts() { return accounts_; }
   const Accounts& accounts() const { return accounts_; }
   EventLog& events() { return events_; }
@@ -263,7 +261,6 @@ class Daemon {
   WorkerPool creator_;  // creates without reserving: quick, and must not wait for the others
   HostMemory host_memory_;
   SegmentStore segments_;
-  DescriptorSource descriptors_;
 
   mutable absl::Mutex mu_;
   SessionOutput* output_ ABSL_GUARDED_BY(mu_) = nullptr;

@@ -1,8 +1,12 @@
 #include "server/host/segment_store.h"
 
+#include <algorithm>
+#include <iterator>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/wire/pages.h"
 #include "proto/wire/unique_fd.h"
 #include "server/keep/kept_name.h"
 
@@ -17,6 +21,29 @@ absl::Status OfDevice(const driver::DeviceInfo& device, const absl::Status& stat
   return absl::UnavailableError(absl::StrCat(
       "device ", device.index, " (", device.uuid, ", ", device.name, ") does not work: ",
       status.message(), ": look at the kernel's log, then restart irisd; until then use others"));
+}
+
+wire::DescriptorRecord Record(const SendDescriptors& wanted, wire::DescriptorKind kind, Rank rank,
+                              uint64_t bytes) {
+  wire::DescriptorRecord record;
+  record.job_id = wanted.job.value;
+  record.epoch = wanted.epoch;
+  record.bytes = bytes;
+  record.rank = rank;
+  record.kind = static_cast<uint32_t>(kind);
+  return record;
+}
+
+void AddPages(const SendDescriptors& wanted, const JobPages& pages,
+              std::vector<OutgoingDescriptor>* out) {
+  out->push_back({Record(wanted, wire::DescriptorKind::kStatusPage, 0, wire::kPageBytes),
+                  [file = pages.status_page()] { return file->Open(/*read_only=*/true); }});
+  for (Rank rank = 0; rank < pages.n_ranks(); ++rank) {
+    const bool read_only = rank != wanted.receiver;
+    out->push_back(
+        {Record(wanted, wire::DescriptorKind::kControlPage, rank, wire::kPageBytes),
+         [file = pages.control_page(rank), read_only] { return file->Open(read_only); }});
+  }
 }
 
 }  // namespace
@@ -34,7 +61,19 @@ SegmentStore::SegmentStore(driver::GpuDriver* driver, HostMemory* host_memory, W
       quick_(quick),
       slow_(slow),
       report_(std::move(report)),
-      logger_(logger) {}
+      logger_(logger) {
+  if (driver_->link_bytes() == 0) return;
+  for (const driver::DeviceInfo& device : driver_->devices()) {
+    auto link = driver_->Create(device.index, driver_->link_bytes(), /*prealloc=*/false);
+    if (!link.ok()) {
+      logger_->Warn("no links between devices: joins will be slower",
+                    {{"device", device.uuid}, {"error", link.status().ToString()}});
+      links_.clear();
+      return;
+    }
+    links_.push_back(*std::move(link));
+  }
+}
 
 void SegmentStore::Create(const CreateSegment& wanted) {
   {
@@ -118,6 +157,47 @@ absl::Status SegmentStore::Read(SegmentId segment, uint64_t offset_bytes,
 driver::CreateTimes SegmentStore::TimesOf(SegmentId segment) const {
   const std::shared_ptr<Held> held = Find(segment);
   return held == nullptr ? driver::CreateTimes() : held->memory().times();
+}
+
+absl::StatusOr<std::vector<OutgoingDescriptor>> SegmentStore::Export(
+    const SendDescriptors& wanted, const absl::StatusOr<JobPages*>& pages) const {
+  std::vector<OutgoingDescriptor> out;
+  if (wanted.pages) {
+    if (!pages.ok()) return pages.status();
+    AddPages(wanted, **pages, &out);
+  }
+  absl::StatusOr<std::vector<OutgoingDescriptor>> segments =
+      ExportSegments(wanted, driver::Access::kReadWrite);
+  if (!segments.ok()) return absl::InternalError(segments.status().message());
+  std::move(segments->begin(), segments->end(), std::back_inserter(out));
+  if (!wanted.pages || links_.empty()) return out;
+  std::set<uint32_t> devices;
+  for (const SegmentInfo& segment : wanted.segments) {
+    const std::shared_ptr<Held> held = Find(segment.id);
+    if (held != nullptr) devices.insert(held->device_index());
+  }
+  for (const uint32_t device : devices) {
+    out.push_back({Record(wanted, wire::DescriptorKind::kLink, device, driver_->link_bytes()),
+                   [link = links_[device]] { return link->ExportFd(driver::Access::kReadOnly); }});
+  }
+  return out;
+}
+
+absl::StatusOr<std::vector<OutgoingDescriptor>> SegmentStore::ExportSegments(
+    const SendDescriptors& wanted, driver::Access access) const {
+  std::vector<OutgoingDescriptor> out;
+  for (const SegmentInfo& segment : wanted.segments) {
+    std::shared_ptr<Held> held = Find(segment.id);
+    if (held == nullptr) {
+      return absl::NotFoundError(absl::StrCat("segment ", segment.id.value, " has no memory"));
+    }
+    OutgoingDescriptor item;
+    item.record = Record(wanted, wire::DescriptorKind::kSegment, segment.rank, segment.bytes);
+    item.record.segment_id = segment.id.value;
+    item.open = [held = std::move(held), access] { return held->memory().ExportFd(access); };
+    out.push_back(std::move(item));
+  }
+  return out;
 }
 
 absl::StatusOr<std::unique_ptr<driver::PhysicalMemory>> SegmentStore::Make(

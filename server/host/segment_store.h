@@ -1,6 +1,7 @@
-// SegmentStore: the physical memory of the jobs' segments. It creates and frees memory on worker
-// threads, since the kernel takes long for both. Pages that are reserved on emulated devices are
-// charged to this process, so HostMemory is asked first.
+// SegmentStore: the physical memory of the jobs' segments, and of the links between devices. It
+// creates and frees memory of segments on worker threads, since the kernel takes long for both, and
+// makes descriptors for sessions. Pages that are reserved on emulated devices are charged to this
+// process, so HostMemory is asked first.
 //
 // Thread-safe. Borrows the driver, the host's memory, the worker pools and the logger. Reports come
 // from worker threads, with no lock held; a drop takes as long as others hold the memory.
@@ -10,18 +11,22 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "device/driver/gpu_driver.h"
 #include "server/events/log.h"
+#include "server/host/job_pages.h"
 #include "server/host/limits.h"
 #include "server/host/threads.h"
 #include "server/job/effects.h"
 #include "server/job/inputs.h"
 #include "server/keep/descriptor_keeper.h"
+#include "server/session/outbox.h"
 
 namespace iris::server {
 
@@ -54,7 +59,8 @@ class SegmentStore {
   void SetKeeper(DescriptorKeeper* keeper) ABSL_LOCKS_EXCLUDED(mu_);
 
   // `quick` creates without reserving, and must not wait for the others; `slow` reserves pages, and
-  // frees. Both are stopped before the store is destroyed.
+  // frees. Both are stopped before the store is destroyed. Makes a link of each device, if the
+  // driver wants links; without them joins are slower.
   SegmentStore(driver::GpuDriver* driver, HostMemory* host_memory, WorkerPool* quick,
                WorkerPool* slow, Report report, const Logger* logger);
   SegmentStore(const SegmentStore&) = delete;
@@ -80,6 +86,19 @@ class SegmentStore {
   absl::Status Read(SegmentId segment, uint64_t offset_bytes, absl::Span<uint8_t> out) const
       ABSL_LOCKS_EXCLUDED(mu_);
 
+  // Makes the descriptors of the effect: of the pages, which are the job's and whose error is
+  // returned if they are wanted, of the segments, and of links between their devices.
+  absl::StatusOr<std::vector<OutgoingDescriptor>> Export(
+      const SendDescriptors& wanted, const absl::StatusOr<JobPages*>& pages) const
+      ABSL_LOCKS_EXCLUDED(mu_);
+  // Makes descriptors of the segments only, kReadWrite for ranks of the job. kNotFound if one of
+  // them has no memory now.
+  absl::StatusOr<std::vector<OutgoingDescriptor>> ExportSegments(const SendDescriptors& wanted,
+                                                                 driver::Access access) const
+      ABSL_LOCKS_EXCLUDED(mu_);
+  // Size of the piece of each device that a Join sends; 0: it sends none.
+  uint64_t link_bytes() const { return links_.empty() ? 0 : driver_->link_bytes(); }
+
   // Zeros if the segment does not exist.
   driver::CreateTimes TimesOf(SegmentId segment) const ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -104,6 +123,8 @@ class SegmentStore {
   WorkerPool* const slow_;
   const Report report_;
   const Logger* const logger_;
+  // One per device, for as long as irisd runs; empty where the driver needs none.
+  std::vector<std::shared_ptr<driver::PhysicalMemory>> links_;
 
   mutable absl::Mutex mu_;
   DescriptorKeeper* keeper_ ABSL_GUARDED_BY(mu_) = nullptr;

@@ -50,7 +50,7 @@ struct Rendezvous : Leases {
   Job& NewJob(const Name& name, const JoinSpec& spec);
   void ReportSharedDevices(const Job& job);
 
-  // join_checks.cc defines these.
+  // Checks of a Join, before anything changes.
   // Returns the spec with defaults filled in and sizes rounded, or an error that shows without a
   // job. In the result, max_heap_bytes is the stride, and device_uuid names the device.
   absl::StatusOr<JoinSpec> CheckJoin(JoinSpec spec) const;

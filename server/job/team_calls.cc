@@ -1,6 +1,7 @@
 // The sequence of a team's operations (OperateCall says what a call of it gets).
 #include <algorithm>
 #include <optional>
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,6 +11,49 @@
 
 namespace iris::server {
 namespace {
+
+bool Same(const Operation& a, const Operation& b) {
+  if (a.index() != b.index()) return false;
+  return std::visit(
+      [&b](const auto& args) {
+        using Args = std::decay_t<decltype(args)>;
+        const Args& others = std::get<Args>(b);
+        if constexpr (requires { &Args::Same; }) {
+          return args.Same(others);
+        } else {
+          return args == others;
+        }
+      },
+      a);
+}
+
+void Prepare(Operation& op, const Team& team, size_t index) {
+  std::visit(
+      [&](auto& args) {
+        if constexpr (requires { &std::decay_t<decltype(args)>::Prepare; }) {
+          args.Prepare(team, index);
+        }
+      },
+      op);
+}
+
+// `asked` is the Same as `pending`.
+void Merge(Operation& pending, const Operation& asked, const Team& team) {
+  std::visit(
+      [&](auto& args) {
+        using Args = std::decay_t<decltype(args)>;
+        if constexpr (requires { &Args::Merge; }) args.Merge(std::get<Args>(asked), team);
+      },
+      pending);
+}
+
+bool KeepsNothing(const Operation& op) {
+  return std::visit(
+      [](const auto& args) {
+        return requires { args.kKeepsNothing; };
+      },
+      op);
+}
 
 Team* FindPastTeam(Job& job, TeamId id) {
   const auto is = [id](const Team& team) { return team.info.id == id; };
@@ -36,6 +80,45 @@ absl::Status CheckPosition(const Team& team, size_t index, uint64_t k, bool dest
 }
 
 }  // namespace
+
+std::string What(const Operation& op, const Team& team) {
+  const char* const name = std::visit([](const auto& args) { return args.kName; }, op);
+  return absl::StrCat(name, " #", team.next_k, " (", TeamText(team.info.id), "): ");
+}
+
+std::string Describe(const Operation& op) {
+  return std::visit(
+      [](const auto& args) {
+        if constexpr (requires { args.Arguments(); }) return args.kName + args.Arguments();
+        return std::string(args.kName);
+      },
+      op);
+}
+
+absl::Status Check(const Operation& op, const Team& team) {
+  return std::visit(
+      [&team](const auto& args) -> absl::Status {
+        if constexpr (!requires { args.kOfOneRank; }) {
+          if (IsOwnTeam(team.info.id)) {
+            return absl::InvalidArgumentError(
+                "a rank alone allocates, registers, publishes, opens and frees, and nothing else: "
+                "ask a team");
+          }
+        }
+        if constexpr (requires { args.Check(team); }) return args.Check(team);
+        return absl::OkStatus();
+      },
+      op);
+}
+
+uint64_t HeldBytes(const Operation& op) {
+  return std::visit(
+      [](const auto& args) -> uint64_t {
+        if constexpr (requires { args.HeldBytes(); }) return args.HeldBytes();
+        return 0;
+      },
+      op);
+}
 
 void Teams::On(const OperateCall& in) {
   const auto& [id, call, spec] = in;
@@ -224,7 +307,8 @@ void Teams::Execute(Job& job, Team& team) {
           .grown = team.op->grown,
           .granularity_bytes = granularity_bytes_,
           .given = GivenBy(team)};
-  Executed executed = server::Execute(team.op->op, run);
+  const Operation& op = team.op->op;
+  Executed executed = std::visit([&run](const auto& args) { return args.Execute(run); }, op);
   for (EventDetail& event : run.events) Note(job, std::move(event));
   if (!executed.ok()) {
     return Conclude(job, team, WithPrefix(What(team.op->op, team), executed.status()));

@@ -12,6 +12,13 @@
 
 namespace iris::server {
 
+// Functions of any operation: each calls that of the operation itself, or has the default
+// (operation_spec.h).
+std::string What(const Operation& op, const Team& team);  // "allocate #3 (team 0): "
+std::string Describe(const Operation& op);
+absl::Status Check(const Operation& op, const Team& team);
+uint64_t HeldBytes(const Operation& op);
+
 // A rank that makes no other call before its present one has ended: a single thread has used its
 // context, and waits in a call that needs other ranks.
 struct Blocked {

@@ -15,7 +15,7 @@
 #include "proto/wire/limits.h"
 #include "proto/wire/version.h"
 #include "server/rpc/convert.h"
-#include "server/rpc/heap_calls.h"
+#include "server/rpc/heap_part.h"
 #include "server/rpc/listing_page.h"
 #include "server/rpc/listings.h"
 

@@ -2,6 +2,7 @@
 
 #include <type_traits>
 
+#include "absl/strings/str_cat.h"
 #include "proto/status/code.h"
 #include "proto/wire/limits.h"
 
@@ -32,6 +33,18 @@ IRIS_SAME_STATE(JobState::kMapping, v1::JOB_STATE_MAPPING);
 IRIS_SAME_STATE(JobState::kReady, v1::JOB_STATE_READY);
 IRIS_SAME_STATE(JobState::kBroken, v1::JOB_STATE_BROKEN);
 #undef IRIS_SAME_STATE
+
+absl::Status ParseMessage(std::string_view bytes, google::protobuf::MessageLite* message) {
+  if (message->ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the request of ", bytes.size(), " bytes is not a message of type ", message->GetTypeName()));
+}
+
+LinkPayload SerializeMessage(const google::protobuf::MessageLite& message) {
+  return {message.SerializeAsString(), nullptr};
+}
 
 std::string UuidOf(absl::Span<const driver::DeviceInfo> devices, uint32_t index) {
   return index < devices.size() ? devices[index].uuid : std::string();

@@ -1,20 +1,32 @@
-// Protocol buffers to the server's own types and back. The only place that knows both. Pure.
+// Messages of protocol buffers: from and to the bytes that workers and sessions relay, and from and
+// to the server's own types. The only place that knows both. Pure.
+//
+// A service takes and gives bytes, for two reasons: a request that does not parse is answered with
+// a text, and a large value of a reply is shared instead of copied.
 #pragma once
 
-#include <type_traits>
-#include <utility>
+#include <string>
+#include <string_view>
 
-#include "absl/status/statusor.h"
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "google/protobuf/message_lite.h"
 #include "proto/iris/v1/admin.pb.h"
 #include "proto/iris/v1/heap.pb.h"
 #include "server/account/accounts.h"
 #include "server/events/event_log.h"
 #include "server/host/daemon.h"
 #include "server/job/job_machine.h"
+#include "server/link/link.h"
 #include "server/state/message_fields.h"
 #include "server/state/operation_proto.h"
 
 namespace iris::server {
+
+// Reads `bytes`; fields of type bytes are copied out of them, once. kInvalidArgument if they are no
+// such message.
+absl::Status ParseMessage(std::string_view bytes, google::protobuf::MessageLite* message);
+LinkPayload SerializeMessage(const google::protobuf::MessageLite& message);
 
 IRIS_FIELDS(JoinCall, v1::JoinRequest, (spec.job, job), (spec.rank, rank), (spec.n_ranks, n_ranks),
             (spec.heap_bytes, heap_bytes), (spec.max_heap_bytes, max_heap_bytes),
@@ -41,6 +53,12 @@ IRIS_FIELDS(driver::DeviceInfo, v1::Device, uuid, index, backend, name, memory_b
             granularity_bytes);
 IRIS_FIELDS(Done, v1::GrowMappedReply);
 IRIS_FIELDS(Done, v1::LeaveReply);
+IRIS_FIELDS(PeerInfo, v1::Peer, rank, pid, device_index);
+// Without what names devices.
+IRIS_FIELDS(JoinResult, v1::JoinReply, (job, job_id), epoch, proposed_base, stride_bytes,
+            granularity_bytes, heap_bytes, segments, peers, (map_timeout, map_timeout_ms, ms));
+IRIS_FIELDS(OpenedInfo, v1::Opened, offset_bytes, bytes, dtype, registered);
+IRIS_FIELDS(OperationResult, v1::OperationResult, offset_bytes, team, heap_bytes, opened);
 IRIS_FIELDS(MappedResult, v1::MappedReply, same_address, world);
 IRIS_FIELDS(ResumeResult, v1::ResumeReply, state);
 

@@ -19,6 +19,10 @@
 
 namespace iris::server {
 
+// The reply of an operation. Texts are cut to wire::kMaxErrorTextBytes. The value of a broadcast is
+// not copied: the replies of all members share it, as the tail of each.
+LinkPayload OperateReplyOf(const Outcome& outcome);
+
 class Services {
  public:
   Services(Daemon* daemon, DaemonFacts facts) : daemon_(daemon), facts_(std::move(facts)) {}

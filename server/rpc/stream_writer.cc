@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "server/rpc/message.h"
+#include "server/rpc/convert.h"
 
 namespace iris::server {
 

@@ -12,7 +12,7 @@
 #include "google/protobuf/arena.h"
 #include "proto/wire/limits.h"
 #include "server/job/job_machine_impl.h"
-#include "server/job/operations/operation.h"
+#include "server/job/teams.h"
 #include "server/job/text.h"
 #include "server/state/machine_state.h"
 #include "server/state/machine_state.pb.h"

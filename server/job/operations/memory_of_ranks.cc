@@ -22,6 +22,15 @@ uint64_t TotalBytes(const std::vector<uint64_t>& piece_bytes) {
   return sum;
 }
 
+std::optional<uint64_t> FreesIfItFails(const Operation& op) {
+  return std::visit(
+      [](const auto& args) -> std::optional<uint64_t> {
+        if constexpr (requires { args.FreesIfItFails(); }) return args.FreesIfItFails();
+        return std::nullopt;
+      },
+      op);
+}
+
 }  // namespace
 
 std::string RegisterOp::Arguments() const {

@@ -1,5 +1,5 @@
-// Operations of the control plane, whichever they are: each function calls that of the operation
-// itself, or has the default (operation_spec.h). Not thread-safe: inside the JobMachine.
+// What the functions of an operation (operation_spec.h) are given, and what they give. Inside the
+// JobMachine.
 #pragma once
 
 #include <cstddef>
@@ -53,18 +53,5 @@ struct Run {
   std::vector<Given> given;         // by every rank, of a register
   std::vector<EventDetail> events;  // they precede its outcome
 };
-
-// "allocate #3 (team 0): "
-std::string What(const Operation& op, const Team& team);
-std::string Describe(const Operation& op);
-bool Same(const Operation& a, const Operation& b);
-absl::Status Check(const Operation& op, const Team& team);
-void Prepare(Operation& op, const Team& team, size_t index);
-// `asked` is the Same as `pending`.
-void Merge(Operation& pending, const Operation& asked, const Team& team);
-uint64_t HeldBytes(const Operation& op);
-std::optional<uint64_t> FreesIfItFails(const Operation& op);
-bool KeepsNothing(const Operation& op);
-Executed Execute(const Operation& op, Run& run);
 
 }  // namespace iris::server

@@ -1,4 +1,4 @@
-#include "client/membership/membership.h"
+#include "client/context/host_context.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ using wire::PageRankState;
 constexpr uint64_t kGranule = FakeMemory::kGranule;
 
 // Rank 0 of 2; the test plays irisd.
-class MembershipTest : public ::testing::Test {
+class HostContextTest : public ::testing::Test {
  protected:
   void SetUp() override {
     plane_ = std::make_unique<FakeControlPlane>();
@@ -51,13 +51,13 @@ class MembershipTest : public ::testing::Test {
   DescriptorKey Key(DescriptorKind kind, uint32_t rank, uint64_t segment_id = 0) const {
     return {kind, job_id_, 3, rank, segment_id};
   }
-  // From here on `irisd_` is the plane that the membership owns.
+  // From here on `irisd_` is the plane that the context owns.
   absl::Status Join(ContextOptions options = {
                         .job = "job", .rank = 0, .n_ranks = 2, .local_rank = 0}) {
     irisd_ = plane_.get();
-    auto joined = Membership::Join({std::move(options)}, std::move(plane_), absl::ZeroDuration());
-    if (!joined.ok()) return joined.status();
-    membership_ = *std::move(joined);
+    auto made = HostContext::Create({std::move(options)}, std::move(plane_), absl::ZeroDuration());
+    if (!made.ok()) return made.status();
+    context_ = *std::move(made);
     return absl::OkStatus();
   }
   void SetState(uint32_t rank, PageRankState state, bool abort) {
@@ -70,24 +70,24 @@ class MembershipTest : public ::testing::Test {
   FakeMemory memory_;
   std::unique_ptr<FakeControlPlane> plane_;
   FakeControlPlane* irisd_ = nullptr;
-  std::unique_ptr<Membership> membership_;
+  HostContext::Owned context_;
   wire::StatusPage* status_page_ = nullptr;
   static inline uint64_t job_id_ = 3000;
 };
 
-TEST_F(MembershipTest, JoinsMapsAndReports) {
+TEST_F(HostContextTest, JoinsMapsAndReports) {
   ASSERT_TRUE(Join().ok());
   ASSERT_THAT(irisd_->joins, SizeIs(1));
   EXPECT_EQ(irisd_->joins[0].job, "job");
   ASSERT_THAT(irisd_->mapped, SizeIs(1));
-  EXPECT_EQ(*irisd_->mapped[0], membership_->window().base());
-  EXPECT_EQ(membership_->window().n_segments(), 2u);
-  EXPECT_TRUE(membership_->committed().same_address);
-  EXPECT_EQ(membership_->ranks_per_device(), 2u);
-  EXPECT_TRUE(membership_->Health().ok());
+  EXPECT_EQ(*irisd_->mapped[0], context_->window().base());
+  EXPECT_EQ(context_->window().n_segments(), 2u);
+  EXPECT_TRUE(context_->committed().same_address);
+  EXPECT_EQ(context_->ranks_per_device(), 2u);
+  EXPECT_TRUE(context_->Health().ok());
 }
 
-TEST_F(MembershipTest, DescriptorsThatComeAgainBeforeAllHaveMappedAreDropped) {
+TEST_F(HostContextTest, DescriptorsThatComeAgainBeforeAllHaveMappedAreDropped) {
   plane_->on_mapped = [plane = plane_.get(), again = Key(DescriptorKind::kSegment, 0, 2),
                        grown = Key(DescriptorKind::kSegment, 0, 3)] {
     plane->descriptors[again] = FakeMemory::NewPage();
@@ -98,7 +98,7 @@ TEST_F(MembershipTest, DescriptorsThatComeAgainBeforeAllHaveMappedAreDropped) {
   EXPECT_EQ(irisd_->descriptors.begin()->first.segment_id, 3u);
 }
 
-TEST_F(MembershipTest, RankThatCannotMapTellsItsPeersWhy) {
+TEST_F(HostContextTest, RankThatCannotMapTellsItsPeersWhy) {
   plane_->descriptors[Key(DescriptorKind::kSegment, 0, 2)] = FakeMemory::NewPage();
   std::vector<absl::StatusOr<uint64_t>>* mapped = &plane_->mapped;
   std::vector<absl::StatusOr<uint64_t>> seen;
@@ -111,53 +111,53 @@ TEST_F(MembershipTest, RankThatCannotMapTellsItsPeersWhy) {
   EXPECT_THAT(std::string(seen[0].status().message()), HasSubstr("map segment 2"));
 }
 
-TEST_F(MembershipTest, ARefusalThatNamesTheJobNamesItOnce) {
+TEST_F(HostContextTest, ARefusalThatNamesTheJobNamesItOnce) {
   plane_->join_answer = absl::AlreadyExistsError("join job 'job' as rank 0: it is taken");
   EXPECT_EQ(Join().message(), "create a context: join job 'job' as rank 0: it is taken");
 }
 
-TEST_F(MembershipTest, AnswerWithoutAllPeersIsRefused) {
+TEST_F(HostContextTest, AnswerWithoutAllPeersIsRefused) {
   plane_->joined.peers.pop_back();
   EXPECT_EQ(Join().code(), absl::StatusCode::kInternal);
 }
 
-TEST_F(MembershipTest, WindowBeyondTheProtocolIsRefused) {
+TEST_F(HostContextTest, WindowBeyondTheProtocolIsRefused) {
   plane_->joined.stride_bytes = wire::kMaxWindowBytes;
   EXPECT_EQ(Join().code(), absl::StatusCode::kInternal);
 }
 
-TEST_F(MembershipTest, WhoHungUpIsNotSaidToHaveDied) {
+TEST_F(HostContextTest, WhoHungUpIsNotSaidToHaveDied) {
   ASSERT_TRUE(Join().ok());
   SetState(1, PageRankState::kEnding, true);
-  membership_->OnRankChange({1, PageRankState::kEnding, 101, "its session hung up"});
-  const absl::Status hung_up = membership_->Health();
+  context_->OnEvent(RankChange{1, PageRankState::kEnding, 101, "its session hung up"});
+  const absl::Status hung_up = context_->Health();
   EXPECT_EQ(hung_up.code(), absl::StatusCode::kAborted);
   EXPECT_THAT(std::string(hung_up.message()), HasSubstr("rank 1 (pid 101) hung up"));
   EXPECT_THAT(std::string(hung_up.message()), HasSubstr("(its session hung up)"));
   EXPECT_THAT(std::string(hung_up.message()), Not(HasSubstr("died")));
   SetState(1, PageRankState::kDead, true);
-  membership_->OnRankChange({1, PageRankState::kDead, 101, "its process is gone"});
-  const absl::Status died = membership_->Health();
+  context_->OnEvent(RankChange{1, PageRankState::kDead, 101, "its process is gone"});
+  const absl::Status died = context_->Health();
   EXPECT_THAT(std::string(died.message()), HasSubstr("rank 1 (pid 101) died"));
   EXPECT_THAT(std::string(died.message()), HasSubstr("(its process is gone)"));
 }
 
-TEST_F(MembershipTest, LogTellsHangingUpFromDying) {
+TEST_F(HostContextTest, LogTellsHangingUpFromDying) {
   ASSERT_TRUE(Join().ok());
   ::testing::internal::CaptureStderr();
-  membership_->OnRankChange({1, PageRankState::kEnding, 101, "a"});
-  membership_->OnRankChange({1, PageRankState::kDead, 101, "b"});
+  context_->OnEvent(RankChange{1, PageRankState::kEnding, 101, "a"});
+  context_->OnEvent(RankChange{1, PageRankState::kDead, 101, "b"});
   const std::string printed = ::testing::internal::GetCapturedStderr();
   EXPECT_THAT(printed, HasSubstr("rank 1 (pid 101) hung up: a\n"));
   EXPECT_THAT(printed, HasSubstr("rank 1 (pid 101) died: b\n"));
 }
 
-TEST_F(MembershipTest, LogSaysWhoIsGoneOnce) {
+TEST_F(HostContextTest, LogSaysWhoIsGoneOnce) {
   ASSERT_TRUE(Join().ok());
   ::testing::internal::CaptureStderr();
-  membership_->OnRankChange(
-      {1, PageRankState::kEnding, 101, "rank 1 (pid 101) hung up (by force)"});
-  membership_->OnRankChange({1, PageRankState::kDead, 101, "rank 1 (pid 101) died"});
+  context_->OnEvent(
+      RankChange{1, PageRankState::kEnding, 101, "rank 1 (pid 101) hung up (by force)"});
+  context_->OnEvent(RankChange{1, PageRankState::kDead, 101, "rank 1 (pid 101) died"});
   const std::string printed = ::testing::internal::GetCapturedStderr();
   EXPECT_THAT(printed, HasSubstr(": rank 1 (pid 101) hung up (by force)\n"));
   EXPECT_THAT(printed, HasSubstr(": rank 1 (pid 101) died\n"));
@@ -165,28 +165,33 @@ TEST_F(MembershipTest, LogSaysWhoIsGoneOnce) {
   EXPECT_THAT(printed, Not(HasSubstr("hung up: ")));
 }
 
-TEST_F(MembershipTest, WhatANewWatchStreamRepeatsIsNoNews) {
+TEST_F(HostContextTest, WhatANewWatchStreamRepeatsIsNoNews) {
   ASSERT_TRUE(Join().ok());
   SetState(1, PageRankState::kDead, true);
   ::testing::internal::CaptureStderr();
-  membership_->OnRankChange({1, PageRankState::kDead, 101, "first"});
-  membership_->OnRankChange({1, PageRankState::kDead, 101, "again"});
+  context_->OnEvent(RankChange{1, PageRankState::kDead, 101, "first"});
+  context_->OnEvent(RankChange{1, PageRankState::kDead, 101, "again"});
   const std::string printed = ::testing::internal::GetCapturedStderr();
   EXPECT_THAT(printed, HasSubstr("first"));
   EXPECT_THAT(printed, Not(HasSubstr("again")));
-  EXPECT_THAT(std::string(membership_->Health().message()), HasSubstr("(first)"));
+  EXPECT_THAT(std::string(context_->Health().message()), HasSubstr("(first)"));
 }
 
-TEST_F(MembershipTest, LeavingUnmapsBeforeIrisdIsToldAndEndsOnce) {
+TEST_F(HostContextTest, LeavingUnmapsBeforeIrisdIsToldAndEndsOnce) {
   ASSERT_TRUE(Join().ok());
-  EXPECT_TRUE(membership_->guard().Usable().ok());
-  EXPECT_TRUE(membership_->Leave().ok());
-  EXPECT_EQ(membership_->window().n_segments(), 0u);
-  EXPECT_EQ(membership_->guard().Usable().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(membership_->Health().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_TRUE(membership_->Leave().ok());
-  EXPECT_EQ(irisd_->leaves, 1);
-  EXPECT_GE(irisd_->stops, 1);
+  EXPECT_TRUE(context_->Usable().ok());
+  EXPECT_TRUE(context_->Leave().ok());
+  EXPECT_EQ(context_->window().n_segments(), 0u);
+  EXPECT_EQ(context_->Usable().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(context_->Health().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(context_->Leave().code(), absl::StatusCode::kFailedPrecondition);
+  int leaves = 0;
+  irisd_->on_destroy = [irisd = irisd_, &leaves] {
+    leaves = irisd->leaves;
+    EXPECT_GE(irisd->stops, 1);
+  };
+  context_.reset();
+  EXPECT_EQ(leaves, 1);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "server/rpc/message.h"
+#include "server/rpc/services.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 
 #include "absl/strings/match.h"
 #include "proto/iris/v1/heap.pb.h"
-#include "server/rpc/heap_calls.h"
+#include "server/rpc/convert.h"
 
 namespace iris::server {
 namespace {
