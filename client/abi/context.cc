@@ -212,8 +212,7 @@ iris_code iris_context_leave(iris_context* context) {
 iris_code iris_context_get_info(iris_context* context, iris_context_info* out) {
   return With<ContextObject>(context, [&](ContextObject& object) {
     const internal::HostContext& host = object.host();
-    const internal::Membership& membership = host.membership();
-    const internal::JoinedJob& job = membership.job();
+    const internal::JoinedJob& job = host.job();
     iris_context_info info = {};
     info.rank = host.rank();
     info.n_ranks = host.n_ranks();
@@ -224,8 +223,8 @@ iris_code iris_context_get_info(iris_context* context, iris_context_info* out) {
     info.heap_bytes = host.heap_bytes();
     info.stride_bytes = host.stride_bytes();
     info.base = host.device_context().base;
-    info.same_address = membership.committed().same_address ? 1 : 0;
-    info.job = membership.options().job.c_str();
+    info.same_address = host.committed().same_address ? 1 : 0;
+    info.job = host.options().job.c_str();
     info.device_uuid = job.device_uuid.c_str();
     info.backend = host.backend().c_str();
     return WriteStruct(info, "iris_context_info", out);
@@ -234,7 +233,7 @@ iris_code iris_context_get_info(iris_context* context, iris_context_info* out) {
 
 iris_code iris_context_get_timings(iris_context* context, iris_create_timings* out) {
   return With<ContextObject>(context, [&](ContextObject& object) {
-    const iris::CreateTimings& from = object.host().membership().timings();
+    const iris::CreateTimings& from = object.host().timings();
     iris_create_timings timings = {};
     timings.connect_ns = from.connect.count();
     timings.device_ns = from.device.count();

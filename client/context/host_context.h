@@ -62,7 +62,6 @@ class HostContext {
   // The answers of irisd to the join.
   const JoinedJob& job() const { return job_; }
   const CommittedJob& committed() const { return committed_; }
-  const HostContext& membership() const { return *this; }  // as client/abi calls it
   uint32_t ranks_per_device() const { return ranks_per_device_; }
   const CreateTimings& timings() const { return timings_; }
   const std::string& backend() const { return plane_->backend(); }
@@ -182,7 +181,5 @@ class HostContext {
   // Ranks that are no longer there, with irisd's reason.
   std::map<uint32_t, RankChange> gone_ ABSL_GUARDED_BY(mu_);
 };
-
-using Membership = HostContext;  // as client/abi calls it
 
 }  // namespace iris::internal
