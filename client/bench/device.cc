@@ -31,7 +31,8 @@ IRIS_DEVICE inline Part PartAt(uint64_t begin, uint64_t bytes, uint64_t chunk_by
   return {begin, rest < chunk_bytes ? rest : chunk_bytes, chunk_bytes};
 }
 
-// chunk_bytes 0: as many chunks as blocks. Never fewer.
+// Returns the first part of this block. A block gets one chunk if `chunk_bytes` is 0 or more than
+// an even share of the range. Otherwise the blocks take chunks in turn.
 IRIS_DEVICE inline Part MyPart(uint64_t bytes, uint64_t chunk_bytes = 0) {
   const uint64_t units = bytes / sizeof(Bytes16);
   const uint64_t each = (units + backend::GridSize() - 1) / backend::GridSize() * sizeof(Bytes16);

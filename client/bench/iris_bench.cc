@@ -89,7 +89,7 @@ constexpr Command kCommands[] = {
      "what a context makes"},
 };
 
-// Adds the names of the devices and their driver.
+// Adds the names of the host, the devices and their driver.
 void AddMachine(BenchReport* report) {
   char host[256] = {};
   gethostname(host, sizeof(host) - 1);

@@ -41,7 +41,7 @@ class Rank {
   absl::StatusOr<bool> Agree(bool value);
 };
 
-// A rank of a job: joins with the launcher's rank and size. `timeout` is that of all its waits.
+// Joins the job as the rank that the launcher chose. `timeout` limits every wait of the rank.
 absl::StatusOr<std::unique_ptr<Rank>> JoinAsProcess(uint64_t heap_bytes, absl::Duration timeout);
 
 // Runs n ranks as threads of this process, each with a heap of `heap_bytes`: calls `body` for each.

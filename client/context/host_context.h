@@ -48,8 +48,8 @@ class HostContext {
   // are those of HeapService.Join in docs/protocol.md; kUnavailable names the socket and says how
   // to start irisd.
   static absl::StatusOr<Owned> Create(const HostContextOptions& options);
-  // Joins over a connection that is there, which took `connect_time`. `options` has no field left
-  // that the environment fills.
+  // Joins over `plane`, which is already connected; connecting took `connect_time`. The caller has
+  // filled the fields of `options` that may come from the environment.
   static absl::StatusOr<Owned> Create(HostContextOptions options,
                                       std::unique_ptr<ControlPlane> plane,
                                       absl::Duration connect_time);

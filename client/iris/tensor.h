@@ -180,9 +180,10 @@ class Tensor {
     return Full(context, other.shape(), value, options);
   }
 
-  // Imports a DLManagedTensor (DLPack 0.x) of another library, without a copy: its deleter is
-  // called when the last view of it ends. Its memory is not in the heap: At and Free refuse it.
-  // kInvalidArgument for another device or type; the caller still owns it then.
+  // Imports a DLManagedTensor (DLPack 0.x) of another library without a copy. The deleter of
+  // `managed` is called when the last view of the tensor ends. At and Free refuse the tensor, for
+  // its memory is not in the heap. kInvalidArgument if the device is not that of `context` or the
+  // type is not T; the caller then still owns `managed`.
   static StatusOr<Tensor> FromDlpack(const Context& context, void* managed) {
     iris_tensor* handle = nullptr;
     IRIS_RETURN_IF_ERROR(

@@ -522,7 +522,7 @@ absl::StatusOr<std::shared_ptr<SessionClient::Stream>> SessionClient::Open(
 
 void SessionClient::TryMake(Stream& stream) {
   if (stream.pending.number != 0 || !Over(Caller::kMember).ok()) return;
-  // If that fails, it is tried again, or the session is about to end.
+  // The error is ignored: Read calls TryMake again, unless the session is about to end.
   (void)TryMake(stream.request, &stream.pending);
 }
 

@@ -76,7 +76,7 @@ class Sharing {
   Sharing(const SharePlatform& platform, std::string what)
       : platform_(platform), words_(WordsOf(platform.kind)), what_(std::move(what)) {}
 
-  // The piece that has `address`, without a descriptor yet.
+  // Returns the piece that contains `address`, without a descriptor yet.
   absl::StatusOr<SharedPiece> PieceAt(uint64_t address) const {
     void* base = nullptr;
     size_t bytes = 0;

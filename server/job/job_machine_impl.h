@@ -1,4 +1,5 @@
-// The implementation of JobMachine: the top layer (registry.h), whose functions On handle inputs.
+// The implementation of JobMachine. Impl is the top one of the layers that registry.h lists, and
+// its functions named On handle inputs.
 #pragma once
 
 #include <string>

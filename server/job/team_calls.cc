@@ -1,4 +1,4 @@
-// The sequence of a team's operations (OperateCall says what a call of it gets).
+// The sequence of a team's operations. OperateCall (inputs.h) documents the outcome of a call.
 #include <algorithm>
 #include <optional>
 #include <type_traits>

@@ -40,8 +40,8 @@ class Services {
   class Unary;
 
   std::shared_ptr<ActiveCall> Dispatch(const IncomingCall& call);
-  // A call of a session, which the machine answers now or later. `Request` names its session;
-  // `Call` is the input of the machine; `to_reply` makes the LinkPayload of its Result.
+  // Passes a session's call to the machine, which answers it now or later. `Request` names the
+  // session, `Call` is the input of the machine, and `to_reply` makes the LinkPayload of a Result.
   template <typename Call, typename Request, typename ToReply>
   std::shared_ptr<ActiveCall> Ask(const IncomingCall& incoming, ToReply to_reply);
   // A call of any connection, answered at once.

@@ -47,16 +47,16 @@ class Generator:
         return self._state[0]
 
     def get_state(self) -> Tuple[int, int]:
-        """(seed, calls so far); set_state takes it."""
+        """Returns (seed, calls so far), which set_state accepts."""
         return self._state
 
     def set_state(self, state: Tuple[int, int]) -> None:
-        """Continues from a get_state."""
+        """Continues from what get_state returned."""
         with self._mutex:
             self._state = (int(state[0]) % 2**64, int(state[1]) % 2**64)
 
     def next_call(self) -> Tuple[int, int]:
-        """The seed, and the number of the call that draws from now on."""
+        """Returns the seed and the number of the call that draws next."""
         with self._mutex:
             seed, call = self._state
             self._state = (seed, (call + 1) % 2**64)

@@ -39,7 +39,8 @@ struct PersistentProduct {
   uint32_t n_ranks = 1;
   // d[rank] is this rank's D; the others are for kAllReduce and kAllScatter.
   void* d[kMaxRanks] = {};
-  // Each has workspace_bytes, zeros before the first launch. Its launches are in one order.
+  // Each workspace has workspace_bytes and is zeroed before the first launch. Launches that use the
+  // same workspace run one after another.
   void* workspace[kMaxRanks] = {};
   uint64_t workspace_bytes = 0;
 

@@ -81,10 +81,10 @@ inline constexpr const VariantRow* kRows[] = {
 // member's share.
 void FitWords(const Comm& comm, uint64_t words, Plan* plan);
 void FitUnits(const Comm& comm, const Shape& shape, uint64_t bytes, Plan* plan);
-// Completes a plan by lines, for `row_bytes` to each member: a warp has the lines that it stores at
-// once.
+// Completes a plan for lines, with `row_bytes` to each rank. Blocks have whole warps, and no block
+// is without data unless `row_bytes` is 0.
 void FitLines(const Comm& comm, uint64_t row_bytes, Plan* plan);
-// One block that makes a round of the team.
+// Completes a plan for one block that makes a round of the team.
 void FitRound(const Comm& comm, Plan* plan);
 
 inline bool BeginsEarly(const Start& start) {

@@ -129,7 +129,8 @@ constexpr Rule kGpuRules[] = {
     {Operation::kScatter, kMany, kAny, Variant::kDirect, 64, 256},
 };
 
-// Measured on two of these GPUs with 16 blocks, and with 8, before the rules above.
+// Rules for few blocks, measured on two of the GPUs of kGpuRules: with 16 blocks here, and with 8
+// in kRulesOf8. They have precedence over kGpuRules.
 constexpr Rule kRulesOf16[] = {
     {Operation::kAllReduce, 2, 24 * kKiB, Variant::kPackets, 0, 0},
     {Operation::kAllReduce, 2, 96 * kKiB, Variant::kPackets, 16, 512},

@@ -12,14 +12,14 @@ struct Table {
   uint32_t n_rules;
 };
 
-// For emulated devices or for GPUs.
+// Returns the built-in rules for emulated devices if `emulated`, otherwise for GPUs.
 Table BuiltInTable(bool emulated);
 
-// For GPUs, where a Comm has kFewBlocks or fewer.
+// Returns the rules for GPUs of a Comm that has kFewBlocks blocks or fewer.
 inline constexpr uint32_t kFewBlocks = 16;
 Table FewBlocksTable(uint32_t max_blocks);
 
-// A complete config, with the built-in rules where it has none.
+// Returns `config` with the built-in rules if it has none.
 Config WithRules(Config config);
 
 }  // namespace iris::ccl::impl

@@ -590,7 +590,7 @@ class Rounds {
     backend::Store<Scope::kBlock, Order::kRelaxed>(word, 1u);
   }
 
-  // Handles a wait for `member` that ended early.
+  // Ends the operation because a wait for `member` ended early.
   IRIS_DEVICE void Fail(WaitResult result, uint32_t member) {
     StatusCode code = StatusCode::kOk;
     if (trouble_ == Trouble::kNone) {

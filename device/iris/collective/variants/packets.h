@@ -29,7 +29,8 @@ IRIS_DEVICE inline void ReduceByPackets(const Common& common, const ReduceCall& 
   const uint64_t end = Min(words, begin + per_block);
   const bool gets =
       call.target == ReduceCall::kAll || call.target == ReduceCall::kSelf || call.target == me;
-  // Only where nobody but the root gets anything does a round not show that all have come.
+  // A round of packets shows that all ranks have come only if every rank receives rows. With a
+  // root, the other ranks receive none, so the calls are exchanged too.
   const bool calls = common.check != 0 || call.target < n;
 
   for (uint64_t base = begin; base < end; base += capacity) {
@@ -129,7 +130,8 @@ IRIS_DEVICE inline void MoveByPackets(const Common& common, const MoveCall& call
   const uint64_t per_block = (words + GridOf(common) - 1) / GridOf(common);
   const uint64_t begin = Min(words, BlockOf(common) * per_block);
   const uint64_t end = Min(words, begin + per_block);
-  // Where some send nothing, a round does not show that all have come.
+  // If some ranks send nothing, a round of packets does not show that all have come, so the calls
+  // are exchanged too.
   const bool calls = common.check != 0 ||
                      (call.pattern != Pattern::kAllGather && call.pattern != Pattern::kAllToAll);
   const bool one_row = call.pattern != Pattern::kAllToAll && call.pattern != Pattern::kScatter;

@@ -831,7 +831,8 @@ IRIS_DEVICE inline void GatherToken(const MoeCall& call, uint64_t t) {
       if (members > 1) {
         IRIS_UNROLL(4)
         for (uint32_t u = 0; u < kAtOnce; ++u) {
-          // For a member without a sum, loads the first row of all; the value is not used.
+          // If a rank has no sum for the token, slot 0 is loaded and not used, so that no load
+          // depends on a branch.
           const uint64_t slot =
               places[u] < 0 ? 0 : SlotOf(call, base + u, static_cast<uint32_t>(places[u]));
           raw[u] =

@@ -306,7 +306,7 @@ inline bool HasWholeUnits(const NormCall& call, DType in) {
   return bits % 16 == 0;
 }
 
-// Returns true if this member may run the call by the kernels of this file.
+// Returns true if this rank may run the call with the kernels of this file.
 inline bool HasWholeRows(const Common& common, const NormCall& call, DType in, uint64_t unit_bytes,
                          uint32_t threads) {
   const uint64_t part_bytes = Min(call.part_columns, call.hidden) * DTypeBytes(in);
