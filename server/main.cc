@@ -1,6 +1,6 @@
-// irisd: builds its parts, runs until SIGTERM or SIGINT, and stops them in an order in which every
-// client gets an answer. SIGHUP reloads the settings that can change. Exit codes: 0 stopped as
-// asked, 1 could not run, 2 bad flags or configuration.
+// irisd: builds its parts, runs until SIGTERM or SIGINT, and stops the parts in an order in which
+// every client gets an answer. SIGHUP reloads the settings that can change. Exit codes: 0 stopped
+// as requested, 1 could not run, 2 bad flags or configuration.
 #include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
@@ -62,7 +62,7 @@ constexpr auto kCallsEndWithin = absl::Seconds(2);
 constexpr auto kLogLeavesWithin = absl::Seconds(1);
 constexpr auto kWorkerReadyWithin = absl::Seconds(10);
 constexpr auto kTellTroubleEvery = absl::Seconds(10);
-// More than one input of the job machine can take.
+// More memory than one input of the job machine can take.
 constexpr size_t kReserveBytes = 32 << 20;
 
 int Fail(const Logger& logger, const absl::Status& status) {
@@ -71,8 +71,8 @@ int Fail(const Logger& logger, const absl::Status& status) {
   return 1;
 }
 
-// Pairs of devices that Iris cannot use; empty without self_check. Emulated devices are all alike,
-// so only the first two are checked.
+// Returns pairs of devices that Iris cannot use; none without self_check. Emulated devices are all
+// alike, so only the first two are checked.
 UnusablePairs SelfCheck(const Config& config, const driver::OpenOptions& open,
                         driver::GpuDriver& driver, const Logger& logger) {
   UnusablePairs unusable;
@@ -108,7 +108,7 @@ UnusablePairs SelfCheck(const Config& config, const driver::OpenOptions& open,
   return unusable;
 }
 
-// Counts for the status. Thread-safe.
+// Counts and texts for GetStatus. Thread-safe.
 struct SharedCounts {
   void NoteWorkerTrouble(absl::string_view what) {
     absl::MutexLock lock(&mu);
@@ -124,7 +124,7 @@ struct SharedCounts {
   DaemonFacts::Counts counts ABSL_GUARDED_BY(mu);
 };
 
-// Counts troubles, and logs one of them in each kTellTroubleEvery.
+// Returns a function that counts troubles, and logs one in each kTellTroubleEvery.
 std::function<void(uint64_t, const absl::Status&)> Trouble(std::string_view text,
                                                            SharedCounts* shared,
                                                            const Logger* logger) {
@@ -141,8 +141,8 @@ std::function<void(uint64_t, const absl::Status&)> Trouble(std::string_view text
   };
 }
 
-// The kind of file of device memory, which has no seals. Nothing on emulated devices, whose memory
-// is in memfds.
+// Returns the kind of file of device memory, which has no seals. Returns nothing for emulated
+// devices, whose memory is in memfds.
 absl::StatusOr<std::optional<FileKind>> KindOfDeviceMemory(driver::GpuDriver& driver) {
   if (driver.kind() == driver::BackendKind::kEmu || driver.devices().empty()) return std::nullopt;
   absl::StatusOr<std::unique_ptr<driver::PhysicalMemory>> memory =
@@ -225,13 +225,14 @@ struct FittedLimits {
   JobLimits jobs;
 };
 
-// The part of core.memory that this process can have. Half of the free memory is not for the heap.
+// Returns the part of core.memory that this process can have. Half of the free memory is left for
+// uses other than the heap.
 uint64_t FittingCoreMemory(const Config& config) {
   return CoreMemory::Fitting(
       std::min<uint64_t>(config.core_memory_bytes, TightestMemory().left_bytes / 2));
 }
 
-// Reads the settings as at start and changes those that can change. On a mistake none changes.
+// Reads the settings as at the start, and applies those that can change. On a mistake applies none.
 void ReloadSettings(const std::vector<std::string>& args, uint64_t fd_limit,
                     const DescriptorKeeper* keeper, Config* running, Daemon* daemon,
                     SessionServer* sessions, const Logger& logger) {
@@ -277,9 +278,9 @@ void WarnOfJobs(const Daemon& daemon, const Logger& logger) {
 constexpr char kBeginsWithNothing[] =
     "irisd begins with nothing: what an earlier irisd had is lost";
 
-// Returns the state of an earlier irisd if the file shows that this one can go on with it.
-// `goes_on` says that its descriptors were kept, `had_jobs` that some of them were of jobs. An
-// error means that another irisd may be able to read the file.
+// Returns the state of an earlier irisd if this one can continue with it. `goes_on` means that its
+// descriptors were kept, `had_jobs` that some of them belonged to jobs. An error means that another
+// irisd may be able to read the file.
 absl::StatusOr<std::optional<StoredState>> ReadStoredState(bool goes_on, bool had_jobs,
                                                            const std::string& directory,
                                                            const Logger& logger) {
@@ -304,7 +305,7 @@ absl::StatusOr<std::optional<StoredState>> ReadStoredState(bool goes_on, bool ha
 }
 
 // Makes the daemon begin with the stored state, unless it is damaged. An error means that another
-// irisd, or this one with other devices, may be able to.
+// irisd, or this one with other devices, may be able to continue with it.
 absl::Status GoOnWith(const StoredState& stored, const std::string& directory,
                       driver::GpuDriver* driver, const Logger& logger, DaemonOptions* options) {
   absl::StatusOr<std::unique_ptr<JobMachine>> machine =
@@ -349,7 +350,7 @@ void KeepListeners(RuntimeDir& directory, const Inherited& inherited, Descriptor
     keeper->Count(name, 1);
     const auto& twice = inherited.twice;
     if (!listener.made && std::find(twice.begin(), twice.end(), name) == twice.end()) return;
-    keeper->Remove(name);  // others, of an earlier irisd
+    keeper->Remove(name);  // descriptors of an earlier irisd
     (void)keeper->Store(name, {listener.fd.get()});
   };
   keep(kKeptSessionListener, directory.session_listener());
@@ -357,7 +358,7 @@ void KeepListeners(RuntimeDir& directory, const Inherited& inherited, Descriptor
 }
 
 int Run(const std::vector<std::string>& args, Config config) {
-  // Threads inherit the mask, so that only sigwait below receives these.
+  // Threads inherit the mask, so only sigwait below receives these signals.
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
@@ -374,7 +375,7 @@ int Run(const std::vector<std::string>& args, Config config) {
   const absl::Status limited = CheckLimits(fd_limit);
   if (!limited.ok()) return Fail(logger, limited);
 
-  // Before any program is started that would inherit them.
+  // Call this before any program is started that would inherit the descriptors.
   std::vector<NamedDescriptor> lost;
   absl::StatusOr<std::vector<NamedDescriptor>> given = TakeInherited(&lost);
   if (!given.ok()) {
@@ -418,7 +419,7 @@ int Run(const std::vector<std::string>& args, Config config) {
   if (!stored.ok()) return Fail(logger, stored.status());
 
   const bool daemon_goes_on = stored->has_value();
-  // An irisd that goes on tries a worker later, since clients wait for it.
+  // An irisd that continues tries a worker later, since clients wait for irisd.
   SharedCounts shared;
   const auto try_worker = [&] {
     absl::Status tried = worker_program->Try(kWorkerReadyWithin);
@@ -491,10 +492,10 @@ int Run(const std::vector<std::string>& args, Config config) {
     session_options.daemon_id = keeping.owner.daemon_id;
     session_options.generation = keeping.owner.generation;
   }
-  std::unique_ptr<Services> services;  // the daemon's answers use it to the last
+  std::unique_ptr<Services> services;  // the daemon's answers use it until the end
   Daemon daemon(std::move(daemon_options), driver, &clock, &logger);
-  // From now on the daemon has jobs. If this irisd cannot go on, the next one may: leave everything
-  // as it is.
+  // From now on the daemon has jobs. If this irisd cannot continue, the next one may: leave
+  // everything in place.
   const auto cannot_go_on = [&](const absl::Status& why) {
     const int code = Fail(logger, why);
     if (goes_on) {
@@ -506,7 +507,7 @@ int Run(const std::vector<std::string>& args, Config config) {
   };
   if (uint64_t watchdog_us = 0; sd_watchdog_enabled(0, &watchdog_us) > 0) {
     session_options.heartbeat_every = absl::Microseconds(watchdog_us) / 4;
-    // The session thread sends it after locking the machine: neither hangs.
+    // The session thread sends it after locking the machine, which shows that neither hangs.
     session_options.heartbeat = [&daemon] {
       daemon.Inspect([](const JobMachine& /*machine*/) {});
       sd_notify(0, "WATCHDOG=1");
@@ -584,7 +585,7 @@ int Run(const std::vector<std::string>& args, Config config) {
   }
   sd_notify(0, "STOPPING=1");
   if (number == SIGTERM && keeper != nullptr && keeper->Retry().ok()) {
-    // Nothing is closed or reported: the next irisd goes on.
+    // Nothing is closed or reported: the next irisd continues.
     logger.Info("irisd hands over to the next irisd", {{"kept", keeper->n_kept()}});
     (void)logger.Flush(kLogLeavesWithin);
     _exit(EX_TEMPFAIL);
@@ -596,7 +597,7 @@ int Run(const std::vector<std::string>& args, Config config) {
   (*runtime_dir)->Leave(false);
   daemon.StopKeeping();
   daemon.Stop(reason);
-  // Answers leave first, then the connections: a client that does not read cannot delay this.
+  // Delivers answers first, then ends connections: a client that does not read cannot delay this.
   services->Drain(kCallsEndWithin);
   session_server->Stop();
   services->Stop();
@@ -605,8 +606,8 @@ int Run(const std::vector<std::string>& args, Config config) {
   return 0;
 }
 
-// Sets the tunable that disables malloc's caches of threads in programs started from now on. False:
-// it was already set.
+// Sets the tunable that disables malloc's thread caches in programs started from now on. Returns
+// false if it was already set.
 bool WantNoThreadCaches() {
   constexpr char kName[] = "GLIBC_TUNABLES";
   constexpr absl::string_view kTunable = "glibc.malloc.tcache_count";
@@ -617,10 +618,10 @@ bool WantNoThreadCaches() {
   return true;
 }
 
-// Executes this program again, with the same arguments, if malloc has caches of threads: each would
-// hold up to 230 KiB that clients made irisd allocate, and pages around it. They can be disabled
-// only before a program starts. Returns if there are none, or if this fails: irisd then takes more
-// memory.
+// Executes this program again, with the same arguments, if malloc has thread caches: each would
+// hold up to 230 KiB that clients made irisd allocate, and the pages around it. They can be
+// disabled only before a program starts. Returns if there are none, or if the execution fails:
+// irisd then takes more memory.
 void LeaveOutThreadCaches(char** argv) {
   // The C library ignores tunables in a program whose file gives it privileges.
   if (kSanitized || getauxval(AT_SECURE) != 0 || !WantNoThreadCaches()) return;
@@ -637,7 +638,7 @@ absl::StatusOr<std::string> RuntimeDirOf(const Config& config) {
   return DefaultRuntimeDir();
 }
 
-// irisd state COMMAND, and irisd --check-state.
+// Runs `irisd state COMMAND` or `irisd --check-state`.
 int LookAtState(const CommandLine& line) {
   const auto look = [&line]() -> absl::StatusOr<std::string> {
     const absl::StatusOr<std::string> runtime_dir = RuntimeDirOf(line.config);
@@ -657,7 +658,7 @@ int LookAtState(const CommandLine& line) {
   return 1;
 }
 
-// irisd --supervise: starts irisd with the other flags, and again when it dies.
+// Runs `irisd --supervise`: starts irisd with the other flags, and restarts it when it dies.
 int SuperviseIrisd(const std::string& argv0, std::vector<std::string> args, const Config& config) {
   const Logger logger(config.log_level, config.log_format);
   SupervisorOptions options;

@@ -1,5 +1,4 @@
-// Calls of a communicator: collectives, products of matrices, norms, and the communication of a
-// mixture of experts.
+// Calls of a communicator: collectives, GEMMs, norms, and MoE dispatch and combine.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -55,7 +54,7 @@ iris_code Put(iris_comm* comm, iris_stream* stream, Body body) noexcept {
   });
 }
 
-// How many enumerators a type has.
+// Return the number of enumerators of a type.
 constexpr uint32_t CountOf(DType) { return iris::kDTypeCount; }
 constexpr uint32_t CountOf(ops::Activation) { return ops::kActivationCount; }
 constexpr uint32_t CountOf(ops::Variant) { return ops::kVariantCount; }
@@ -123,7 +122,7 @@ iris_code Run(iris_comm* comm, iris_stream* stream, ccl::Operation operation, co
   });
 }
 
-// A send or a receive, which an open group keeps. All calls of a group name one stream.
+// Runs a send or a receive, which an open group keeps. All calls of a group name the same stream.
 iris_code RunMessage(iris_comm* comm, iris_stream* stream, const char* what, iris_dtype dtype,
                      ccl::Message message) noexcept {
   return WithStream<CommObject>(comm, stream, [&](CommObject& object, StreamObject& on) {
@@ -144,7 +143,7 @@ iris_code RunMessage(iris_comm* comm, iris_stream* stream, const char* what, iri
   });
 }
 
-// The config that options ask for, but for their rules.
+// Returns the config of the options, without their rules.
 ccl::Config ConfigOf(const iris_comm_options& given) {
   ccl::Config config;
   config.blocks = given.blocks;
@@ -159,7 +158,7 @@ ccl::Config ConfigOf(const iris_comm_options& given) {
   return config;
 }
 
-// A call as its struct says it, whose numbers become enumerators.
+// Returns the call of a struct, whose numbers become enumerators.
 absl::StatusOr<ops::Matmul> ReadCall(const iris_matmul* call) {
   IRIS_ASSIGN_OR_RETURN(const auto given, ReadStruct(call, kMatmulBytes, "iris_matmul"));
   if (given.operation < IRIS_MATMUL_ALL_REDUCE || given.operation > IRIS_MATMUL_ALL_SCATTER) {
@@ -226,7 +225,7 @@ iris_code iris_comm_create(iris_context* context, iris_team* team, const iris_co
       rules = ParseRules(given.rules, table->HasVariant);
       if (!rules.ok()) return Annotate(rules.status(), "create a communicator");
       wanted.gemm_rules = rules->gemms;
-      // Collectives keep the built-in table if the text has rules of GEMMs alone.
+      // Collectives keep the built-in table if the text has only rules for GEMMs.
       if (!rules->collectives.empty() || rules->gemms.empty()) {
         wanted.config.rules = rules->collectives.data();
         wanted.config.n_rules = static_cast<uint32_t>(rules->collectives.size());

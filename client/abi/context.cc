@@ -19,13 +19,14 @@ namespace {
 static_assert(IRIS_DEVICE_ABI == kDeviceAbi);
 static_assert(IRIS_F8E5M2 == static_cast<int>(DType::kF8E5M2));
 
-// The text of the calling thread's last error, and the value that it was last given.
+// The text of the calling thread's last error, and the last value returned to that thread.
 struct Texts {
   ~Texts();
   std::string message;
   std::string value;
 };
-// Destructors of statics may call when the main thread's texts have gone: then nothing is kept.
+// Destructors of statics may make calls after the main thread's texts have gone: nothing is kept
+// then.
 thread_local bool t_ended = false;
 Texts::~Texts() { t_ended = true; }
 
@@ -51,7 +52,7 @@ absl::Status CheckVersions(const iris_context_options& options) {
   return absl::OkStatus();
 }
 
-// Fixed-size fields: the text is cut where it does not fit.
+// Copies a text into a field of fixed size, and cuts it if it does not fit.
 template <size_t kBytes>
 void CopyText(const std::string& from, char (&to)[kBytes]) {
   std::snprintf(to, kBytes, "%s", from.c_str());
@@ -115,7 +116,7 @@ void ContextState::DisownAll() {
     objects.swap(objects_);
     numbers_.clear();
   }
-  // An object may use those that were made before it.
+  // In reverse order, because an object may use earlier ones.
   for (auto it = objects.rbegin(); it != objects.rend(); ++it) {
     HandleTable::Get().Remove(it->second.first, it->second.second);
   }

@@ -23,7 +23,7 @@ constexpr TypeRow kTypes[] = {
     {DType::kBool, 6}, {DType::kF8E4M3, 10}, {DType::kF8E5M2, 12},
 };
 
-// The rank's device, by this process's numbers.
+// Returns the rank's device, with the number that it has in this process.
 absl::StatusOr<DLDevice> DeviceOf(ContextState& state) {
   const int32_t kind = driver::DlpackDevice(state.host->backend());
   if (kind == driver::kDlpackHost) return DLDevice{kind, 0};
@@ -35,7 +35,7 @@ absl::StatusOr<DLDevice> DeviceOf(ContextState& state) {
   return DLDevice{kind, number};
 }
 
-// The receiver of an export owns it.
+// An exported tensor, owned by its receiver.
 struct Export {
   DLManagedTensor managed = {};
   std::shared_ptr<Storage> storage;
@@ -50,7 +50,7 @@ void EndExport(DLManagedTensor* managed) {
 
 absl::Status Wrong(absl::string_view what) { return Invalid("a tensor of DLPack: ", what); }
 
-// The view of what another library lends, checked.
+// Checks a tensor that another library lends, and returns its view.
 absl::StatusOr<View> ViewOfForeign(const DLTensor& from) {
   if (from.ndim < 0 || from.ndim > static_cast<int32_t>(kMaxDims)) {
     return Wrong(
@@ -101,7 +101,7 @@ iris_code iris_tensor_to_dlpack(iris_tensor* tensor, void** out) {
     to.strides = made->view.strides;
     made->managed.manager_ctx = made.get();
     made->managed.deleter = EndExport;
-    // The last thing that can fail: another thread may have freed the tensor meanwhile.
+    // This comes last, because it can fail: another thread may have freed the tensor meanwhile.
     if (!made->storage->exports.Lend()) return object.storage->Freed();
     *out = &made.release()->managed;
     return absl::OkStatus();
@@ -137,7 +137,7 @@ iris_code iris_tensor_from_dlpack(iris_context* context, void* managed, iris_dty
     }
     auto storage = std::make_shared<Storage>(object.state);
     storage->foreign = given;
-    // On failure the caller keeps it.
+    // On failure the caller keeps the DLPack tensor.
     auto keep = absl::MakeCleanup([storage] { storage->foreign = nullptr; });
     IRIS_ABI_TRY(GiveTensor(storage, view, object.host().rank(), out));
     std::move(keep).Cancel();

@@ -1,5 +1,5 @@
-// DLPack 0.x (https://github.com/dmlc/dlpack): how libraries lend tensors to each other. The part
-// that Iris uses, in this library's own words; the layout is the standard's.
+// DLPack 0.x (https://github.com/dmlc/dlpack), with which libraries lend tensors to each other.
+// This file declares the part that Iris uses, with the layout of the standard.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ struct DLTensor {
 struct DLManagedTensor {
   DLTensor dl_tensor;
   void* manager_ctx;
-  void (*deleter)(DLManagedTensor* self);  // null: nothing is to be done
+  void (*deleter)(DLManagedTensor* self);  // null: there is nothing to delete
 };
 
 static_assert(sizeof(DLTensor) == 48 && sizeof(DLManagedTensor) == 64);

@@ -34,7 +34,7 @@ bool IsSigned(DType type) {
   return type == DType::kI8 || type == DType::kI16 || type == DType::kI32 || type == DType::kI64;
 }
 
-// The whole numbers that a type holds; for floats, those that doubles count.
+// The integers that a type holds; for floats, those that doubles hold exactly.
 struct Range {
   absl::int128 low, high;
 };
@@ -47,7 +47,7 @@ Range RangeOf(DType type) {
   return {0, (absl::int128(1) << bits) - 1};
 }
 
-// kU64 has its numbers as the bits of an int64_t.
+// Returns the integer of an option. Numbers of kU64 are given as the bits of an int64_t.
 absl::int128 WholeOf(int64_t bits, DType type) {
   return type == DType::kU64 ? absl::int128(static_cast<uint64_t>(bits)) : absl::int128(bits);
 }
@@ -58,7 +58,7 @@ std::string Text(absl::int128 value) {
   return text.str();
 }
 
-// One call's checks.
+// The checks of one call.
 class Check {
  public:
   Check(const iris_fill_options& options, uint64_t count)
@@ -104,7 +104,7 @@ class Check {
                               " does not fit ", DTypeName(type_), ", which holds ", Text(range.low),
                               " to ", Text(range.high)));
   }
-  // From start to end.
+  // Checks the range from start to end.
   absl::Status FiniteRange() const {
     IRIS_ABI_TRY(Finite(options_.start, "start"));
     IRIS_ABI_TRY(Finite(options_.end, "end"));
@@ -189,7 +189,7 @@ absl::StatusOr<fill::Description> DescribeFill(const iris_fill_options& options,
   out.whole_start = options.whole_start;
   out.whole_end = options.whole_end;
   out.whole_step = options.whole_step;
-  // Without elements any sequence will do.
+  // Without elements any sequence is valid.
   out.steps = options.steps == 0 ? 1 : options.steps;
   out.seed = options.seed;
   out.call = options.call;
@@ -209,7 +209,7 @@ fill::Place PlaceOf(const View& view, void* address) {
 
 namespace {
 
-// The elements that iris_fill is to fill.
+// Returns the view of the elements that iris_fill must fill.
 absl::StatusOr<View> ViewOf(const iris_fill_options& given) {
   const auto type = static_cast<DType>(given.dtype);
   if (given.n_dims == 0) {
@@ -239,7 +239,7 @@ absl::Status CheckMemory(const internal::HostContext& host, const View& view, vo
   const ByteSpan span = SpanOf(view);
   const uint64_t low = at + static_cast<uint64_t>(span.low);
   const uint64_t bytes = static_cast<uint64_t>(span.high - span.low);
-  // Locate refuses what is in no heap: that memory is the caller's.
+  // Locate refuses memory outside of heaps, which is the caller's.
   const auto begin = host.Locate(reinterpret_cast<void*>(low));
   const auto end = host.Locate(reinterpret_cast<void*>(low + bytes - 1));
   if (!begin.ok() && !end.ok() && !host.Locate(address).ok()) return absl::OkStatus();

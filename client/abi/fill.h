@@ -1,4 +1,4 @@
-// Converts a fill of the C API, checked, for the backend. Thread-safe.
+// Checks a fill of the C API and converts it for the backend. Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,10 @@
 namespace iris::abi {
 
 // Returns the description of `count` elements from `options.first` on, with the options' kind and
-// dtype. kInvalidArgument is as in iris_fill; nothing has started.
+// dtype. kInvalidArgument as iris_fill; nothing has started then.
 absl::StatusOr<fill::Description> DescribeFill(const iris_fill_options& options, uint64_t count);
 
-// Where the elements of a view are, whose first is at `address`.
+// Returns the places of the elements of a view whose first element is at `address`.
 fill::Place PlaceOf(const View& view, void* address);
 
 }  // namespace iris::abi

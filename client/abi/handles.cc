@@ -64,7 +64,7 @@ void* HandleTable::Add(Kind kind, std::unique_ptr<Object> object) {
   {
     absl::MutexLock lock(&mu_);
     if (free_ == nullptr) free_ = std::make_unique<uint32_t[]>(kMaxObjects);
-    // A slot that was used before comes last, so that a stale handle stays a stale one for long.
+    // New slots are preferred to used ones, so that a stale handle is detected for a long time.
     if (n_slots_ < kMaxObjects && (n_slots_ % kChunkSlots != 0 || n_free_ < kChunkSlots / 2)) {
       name.index = n_slots_;
       std::atomic<Chunk*>& chunk = chunks_[name.index / kChunkSlots];

@@ -1,12 +1,12 @@
-// Handles: names of objects for programs that may have forgotten, freed, or never had them.
+// Handles: numbers that name objects, for programs that may pass invalid ones.
 //
-// A handle is a number and never an address: the place of a slot, how often that slot was used
-// before, and the kind of object. So a handle of an object that is gone, of another kind, or made
-// of random bytes is found out, and nothing is read through it. An object stays alive as long as a
-// call holds it, also if another thread gives up the handle meanwhile.
+// A handle is a number and never an address: the place of a slot, the number of earlier uses of the
+// slot, and the kind of object. So a handle of an object that is gone, of another kind, or made of
+// random bytes is detected, and nothing is read through it. An object stays alive as long as a call
+// holds it, even if another thread removes the handle meanwhile.
 //
-// Thread-safe and, once an object is there, without a lock. One table for the process: handles mean
-// the same on every thread. It is never destroyed, for calls may come from destructors of statics.
+// Thread-safe and, once an object exists, without a lock. The process has one table: handles mean
+// the same on every thread. It is never destroyed, because destructors of statics may make calls.
 #pragma once
 
 #include <atomic>
@@ -21,10 +21,10 @@ namespace iris::abi {
 
 enum class Kind : uint8_t { kNone, kContext, kTeam, kStream, kEvent, kGraph, kComm, kTensor };
 
-// "context"; for messages.
+// Returns the name of a kind for messages, such as "context".
 const char* KindName(Kind kind);
 
-// The base of what handles stand for.
+// The base class of the objects that have handles.
 class Object {
  public:
   virtual ~Object() = default;
@@ -36,19 +36,19 @@ class HandleTable {
 
   static HandleTable& Get();
 
-  // Returns null if there are kMaxObjects already.
+  // Adds an object and returns its handle, or null if there are kMaxObjects already.
   void* Add(Kind kind, std::unique_ptr<Object> object) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Returns the object for the length of a call, or null if there is none of that kind. Every
-  // Acquire that gave one is followed by a Release.
+  // Returns the object for the duration of a call, or null if there is none of that kind. Every
+  // Acquire that returned an object is followed by a Release.
   Object* Acquire(Kind kind, const void* handle);
   void Release(const void* handle);
 
-  // Takes the name away; the object ends once no call holds it any more. Returns false if there is
-  // none.
+  // Removes the handle; the object ends once no call holds it any more. Returns false if there is
+  // no such object.
   bool Remove(Kind kind, const void* handle) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Says for messages what a handle of no object is: "is null", "was destroyed, or never made", ...
+  // Says for messages why a handle is invalid: "is null", "was destroyed, or never made", ...
   const char* Describe(Kind wanted, const void* handle);
 
  private:
@@ -71,7 +71,7 @@ class HandleTable {
   std::atomic<Chunk*> chunks_[kMaxObjects / kChunkSlots] = {};
   absl::Mutex mu_;
   uint32_t n_slots_ ABSL_GUARDED_BY(mu_) = 0;
-  // Slots that are free, as a ring: one that was freed comes again last.
+  // A ring of the free slots: the slot that was freed last is reused last.
   uint32_t first_free_ ABSL_GUARDED_BY(mu_) = 0;
   uint32_t n_free_ ABSL_GUARDED_BY(mu_) = 0;
   std::unique_ptr<uint32_t[]> free_ ABSL_GUARDED_BY(mu_);

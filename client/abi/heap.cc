@@ -1,4 +1,4 @@
-// The heap: what the members of a team allocate together, and what a rank allocates alone.
+// The heap: allocations that the ranks of a team make together, and those of one rank.
 #include <algorithm>
 #include <string>
 
@@ -24,19 +24,19 @@ absl::StatusOr<iris::AllocateOptions> ReadOptions(const iris_allocate_options* o
   if (given.alignment_bytes != 0) wanted.alignment_bytes = given.alignment_bytes;
   wanted.name = TextOf(given.name);
   wanted.dtype = static_cast<iris::DType>(given.dtype);
-  // One more than irisd allows is enough for it to refuse, on every rank.
+  // One dimension more than irisd allows is enough for irisd to refuse, on every rank.
   const size_t n_dims = std::min(size_t{given.n_dims}, iris::wire::kMaxDims + 1);
   if (n_dims > 0) wanted.shape.assign(given.shape, given.shape + n_dims);
   return wanted;
 }
 
-// Reads the options, lets `allocate` do it, and tells where.
+// Reads the options, calls `allocate` and writes the allocation to *out.
 template <typename Allocate>
 absl::Status AllocateBy(const iris_allocate_options* options, iris_allocation* out,
                         Allocate allocate) {
   IRIS_ABI_TRY(NotNull(out, "allocate: iris_allocation"));
   IRIS_ASSIGN_OR_RETURN(const auto wanted, ReadOptions(options));
-  // The place of the answer is known to be right before the others are bound by it.
+  // `out` is checked before the allocation, which binds the other ranks.
   IRIS_ABI_TRY(WriteStruct(iris_allocation{}, "iris_allocation", out));
   IRIS_ASSIGN_OR_RETURN(const auto allocation, allocate(wanted));
   iris_allocation answer = {};
@@ -120,7 +120,7 @@ iris_code iris_open_local(iris_context* context, uint32_t rank, const char* name
     IRIS_ABI_TRY(NotNull(name, "open: the name"));
     IRIS_ABI_TRY(NotNull(out, "open: iris_opened"));
     IRIS_ABI_TRY(CheckTime(timeout_ns, "open: timeout_ns"));
-    // The place of the answer is known to be right before anything is open.
+    // `out` is checked before anything is opened.
     IRIS_ABI_TRY(WriteStruct(iris_opened{}, "iris_opened", out));
     IRIS_ASSIGN_OR_RETURN(const auto opened,
                           object.host().teams().Open(rank, name, absl::Nanoseconds(timeout_ns)));

@@ -1,6 +1,6 @@
-// Loans: how many have borrowed something that is freed once. Inside client/abi.
+// Loans: counts the borrowers of memory that is freed once. Inside client/abi.
 //
-// Thread-safe: of a loan and a free at the same time, one is refused.
+// Thread-safe: if a loan and a free come at the same time, one is refused.
 #pragma once
 
 #include <atomic>
@@ -10,7 +10,7 @@ namespace iris::abi {
 
 class Loans {
  public:
-  // Returns false if it is freed.
+  // Begins a loan. Returns false if the memory is freed.
   bool Lend() {
     uint64_t seen = word_.load(std::memory_order_relaxed);
     do {
@@ -19,11 +19,11 @@ class Loans {
                                           std::memory_order_relaxed));
     return true;
   }
-  // The end of a loan, by any thread.
+  // Ends a loan. Any thread may call it.
   void Return() { word_.fetch_sub(1, std::memory_order_acq_rel); }
 
-  // Returns true if the caller has freed it now. Returns false if it was freed before, when *n_lent
-  // is 0, or if *n_lent loans have not ended.
+  // Returns true if this call frees the memory. Returns false if it was freed before (*n_lent is
+  // 0), or if *n_lent loans have not ended.
   bool Free(uint64_t* n_lent) {
     uint64_t seen = 0;
     const bool freed = word_.compare_exchange_strong(seen, kFreed, std::memory_order_acq_rel,
@@ -31,7 +31,7 @@ class Loans {
     *n_lent = freed ? 0 : seen & ~kFreed;
     return freed;
   }
-  // The caller's Free could not be carried out.
+  // Undoes a Free of the caller that could not be carried out.
   void TakeBack() { word_.store(0, std::memory_order_release); }
 
   bool freed() const { return (word_.load(std::memory_order_acquire) & kFreed) != 0; }

@@ -1,7 +1,7 @@
-// The objects behind the handles of the C API, and the frame of its functions. Inside client/abi.
+// The objects of the handles of the C API, and the frame of its functions. Inside client/abi.
 //
-// Thread-safe as the objects themselves: a context and a stream are, a communicator takes one call
-// at a time and refuses a second.
+// Contexts and streams are thread-safe; a communicator takes one call at a time and refuses a
+// second.
 #pragma once
 
 #include <algorithm>
@@ -25,24 +25,24 @@
 #include "iris/c_api.h"
 #include "iris/status.h"
 
-// Leaves the function with the error of `expression`, if it is one.
+// Returns from the function with the error of `expression`, if it has one.
 #define IRIS_ABI_TRY(expression) \
   if (absl::Status iris_abi_status = (expression); !iris_abi_status.ok()) return iris_abi_status
 
 namespace iris::abi {
 
-// The error kInvalidArgument, whose message is the parts put together.
+// Returns kInvalidArgument with the concatenated parts as message.
 template <typename... Parts>
 absl::Status Invalid(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat(parts...));
 }
 
-// A context and the objects made with it. They hold it, so that it ends after them.
+// A context and the objects made with it. The objects hold the context, so that it ends after them.
 class ContextState {
  public:
   explicit ContextState(internal::HostContext::Owned context) : host(std::move(context)) {}
 
-  // The backend's functions, which are looked for when they are first needed.
+  // Returns the backend's functions, which the first call loads.
   absl::StatusOr<const backend::BackendOperations*> Backend() ABSL_LOCKS_EXCLUDED(mu_);
 
   // Makes a handle of an object that ends with the context.
@@ -53,7 +53,7 @@ class ContextState {
     return absl::OkStatus();
   }
   absl::StatusOr<void*> Adopt(Kind kind, std::unique_ptr<Object> object) ABSL_LOCKS_EXCLUDED(mu_);
-  // Takes the handle's name away. Returns false if the context has none.
+  // Removes the handle. Returns false if the context has no such handle.
   bool Disown(Kind kind, const void* handle) ABSL_LOCKS_EXCLUDED(mu_);
   // Ends all objects.
   void DisownAll() ABSL_LOCKS_EXCLUDED(mu_);
@@ -84,7 +84,7 @@ struct TeamObject : Object {
   const Team team;
 };
 
-// Something of the backend's that is made and destroyed by it.
+// An object that the backend makes and destroys.
 template <typename T, Kind kOf>
 struct BackendObject : Object {
   static constexpr Kind kKind = kOf;
@@ -93,12 +93,12 @@ struct BackendObject : Object {
                 Destroy d)
       : state(std::move(s)), backend(b), object(o), destroy(d) {}
   ~BackendObject() override {
-    // A forked child has not the threads that an end may wait for.
+    // A forked child lacks the threads for which `destroy` may wait.
     if (state->host->OwnProcess()) destroy(object);
   }
   T& operator*() const { return *object; }
 
-  // For events and graphs, which take one call at a time; streams take several.
+  // Held during calls on events and graphs, which take one call at a time; streams take several.
   absl::Mutex turn;
   const std::shared_ptr<ContextState> state;
   const backend::BackendOperations* const backend;
@@ -115,15 +115,16 @@ struct CommObject : Object {
   const std::shared_ptr<ContextState> state;
   std::unique_ptr<internal::Communicator> comm;
   std::atomic<bool> busy{false};  // a call is under way
-  // The stream of the open group, as its first call named it. Used by the call that is under way.
+  // The stream of the open group, given by the group's first call. Used by the call under way.
   iris_stream* group_stream = nullptr;
 };
 
-// How a function of the API ends: keeps the text of an error for iris_error_message, as
-// base::Printable writes it. Parts of it may come from the environment and from irisd.
+// Returns the code of a status at the end of an API function, and keeps the text of an error for
+// iris_error_message. base::Printable escapes it, because parts may come from the environment and
+// from irisd.
 iris_code Tell(const absl::Status& status) noexcept;
 
-// Runs the body of a function of the API, which gives a status. Nothing is thrown out of it.
+// Runs the body of an API function, which returns a status. No exception leaves Run.
 template <typename Body>
 iris_code Run(Body body) noexcept {
   try {
@@ -152,17 +153,18 @@ iris_code With(const void* handle, Body body) noexcept {
   });
 }
 
-// Gives up the handle of an object that belongs to a context.
+// Removes the handle of an object that belongs to a context.
 template <typename T>
 iris_code Destroy(const void* handle) noexcept {
   return With<T>(handle, [&](T& object) -> absl::Status {
-    if (!object.state->host->OwnProcess()) return absl::OkStatus();  // the parent's
+    if (!object.state->host->OwnProcess()) return absl::OkStatus();  // belongs to the parent
     return object.state->Disown(T::kKind, handle) ? absl::OkStatus() : Unknown<T>(handle);
   });
 }
 
-// Like With, with an object and a stream. Work on the heap goes to a stream of the same context,
-// which waits for its streams before it unmaps the heap; events connect any two streams.
+// Like With, with an object and a stream. Work on the heap uses a stream of the same context,
+// because a context waits for its own streams before it unmaps the heap; events connect any two
+// streams.
 template <typename T, typename Body>
 iris_code WithStream(const void* handle, const void* stream, Body body) noexcept {
   return With<T>(handle, [&](T& object) -> absl::Status {
@@ -178,7 +180,7 @@ iris_code WithStream(const void* handle, const void* stream, Body body) noexcept
   });
 }
 
-// Like With, with a context and a team of it, or the world for a null team.
+// Like With, with a context and one of its teams, or the world for a null team.
 template <typename Body>
 iris_code WithTeam(const void* context, const iris_team* team, Body body) noexcept {
   return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {
@@ -190,8 +192,8 @@ iris_code WithTeam(const void* context, const iris_team* team, Body body) noexce
   });
 }
 
-// The sizes of structs in 0.2, the first version of the C API. Headers of later versions know more
-// of them and none knows less, so these numbers stay as they are whatever the structs become.
+// The sizes of structs in 0.2, the first version of the C API. Headers of later versions only add
+// fields, so these numbers never change.
 inline constexpr size_t kContextOptionsBytes = 104;
 inline constexpr size_t kAllocateOptionsBytes = 48;
 inline constexpr size_t kAllocationBytes = 40;
@@ -216,7 +218,7 @@ inline absl::Status NotNull(const void* p, absl::string_view name) {
 // first version of the C API that has this struct.
 template <typename T>
 absl::StatusOr<T> ReadStruct(const T* given, size_t least, absl::string_view name) {
-  constexpr size_t kMostBytes = 1 << 16;  // more is no struct
+  constexpr size_t kMostBytes = 1 << 16;  // larger sizes are errors
   IRIS_ABI_TRY(NotNull(given, name));
   size_t size = 0;
   std::memcpy(&size, given, sizeof(size));
@@ -237,7 +239,7 @@ absl::StatusOr<T> ReadStruct(const T* given, size_t least, absl::string_view nam
   return out;
 }
 
-// Fills in a struct of the caller's, as far as its header knows it.
+// Fills in the fields of the caller's struct that the caller's header has.
 template <typename T>
 absl::Status WriteStruct(T from, absl::string_view name, T* to) {
   IRIS_ABI_TRY(NotNull(to, name));

@@ -72,7 +72,7 @@ absl::Status OnTensorStream(const TensorObject& tensor, iris_stream* stream, OnS
 
 namespace {
 
-// Calls on a tensor that may be used.
+// Calls body on a usable tensor.
 template <typename Body>
 iris_code OnTensor(const iris_tensor* tensor, Body body) noexcept {
   return With<TensorObject>(tensor, [&](TensorObject& object) -> absl::Status {
@@ -81,7 +81,7 @@ iris_code OnTensor(const iris_tensor* tensor, Body body) noexcept {
   });
 }
 
-// A view of the same copy, by `make`.
+// Makes a view of the same copy by `make`.
 template <typename Make>
 iris_code ViewOf(const iris_tensor* tensor, iris_tensor** out, Make make) noexcept {
   return OnTensor(tensor, [&](TensorObject& object) -> absl::Status {
@@ -91,15 +91,15 @@ iris_code ViewOf(const iris_tensor* tensor, iris_tensor** out, Make make) noexce
   });
 }
 
-// A list of the caller's with `n` numbers.
+// Returns the caller's list of `n` numbers.
 template <typename T>
 absl::StatusOr<absl::Span<const T>> ListOf(const T* list, uint32_t n, const char* what) {
   if (n > 0) IRIS_ABI_TRY(NotNull(list, what));
-  // One more than is allowed is enough to be refused.
+  // One number more than the limit is enough for a refusal.
   return absl::Span<const T>(list, std::min(n, kMaxDims + 1));
 }
 
-// Describes a fill of all elements of a view, checked.
+// Checks and describes a fill of all elements of a view.
 absl::StatusOr<fill::Description> DescribeFillOf(const View& view, iris_fill_options given) {
   if (given.dtype == IRIS_DTYPE_NONE) given.dtype = static_cast<iris_dtype>(view.dtype);
   if (given.dtype != static_cast<iris_dtype>(view.dtype)) {

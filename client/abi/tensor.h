@@ -25,19 +25,19 @@ struct Storage {
   explicit Storage(std::shared_ptr<ContextState> s) : state(std::move(s)) {}
   ~Storage();
 
-  // "the tensor 'x'" or "a tensor"; for messages.
+  // Returns "the tensor 'x'" or "a tensor" for messages.
   std::string Name() const;
   // Returns the error for memory that was freed.
   absl::Status Freed() const;
-  // Returns kFailedPrecondition if it was freed, or if its context is not usable any more.
+  // Returns kFailedPrecondition if the memory was freed, or if its context is not usable any more.
   absl::Status Usable() const;
 
   const std::shared_ptr<ContextState> state;
   Allocation allocation;  // of the heap
   Team team;              // that allocated it
   std::string name;
-  Loans exports;                       // of DLPack, whose deleters were not called
-  DLManagedTensor* foreign = nullptr;  // another library's, whose deleter ends it
+  Loans exports;                       // DLPack tensors whose deleters were not called
+  DLManagedTensor* foreign = nullptr;  // of another library; the destructor calls its deleter
 };
 
 struct TensorObject : Object {
@@ -51,15 +51,15 @@ struct TensorObject : Object {
   const std::shared_ptr<ContextState> state;
   const std::shared_ptr<Storage> storage;
   const View view;
-  const uint32_t rank;  // whose copy it is
+  const uint32_t rank;  // that has this copy
 };
 
 // Makes a handle of a view.
 absl::Status GiveTensor(std::shared_ptr<Storage> storage, const View& view, uint32_t rank,
                         iris_tensor** out);
 
-// Runs `body` with `stream`, or, if that is null, with a stream of the library in the tensor's
-// context, and then waits for it.
+// Runs `body` with `stream`. If `stream` is null, uses a stream of the library in the tensor's
+// context, and then waits for the stream.
 using OnStreamBody =
     absl::FunctionRef<absl::Status(const backend::BackendOperations&, backend::Stream&)>;
 absl::Status OnTensorStream(const TensorObject& tensor, iris_stream* stream, OnStreamBody body);

@@ -33,7 +33,7 @@ absl::Status ForEachRow(const Side& to, const Side& from, const Rows& rows, Body
   }
 }
 
-// `to` and `from` have the same shape.
+// Copies between `from` and `to`, which have the same shape.
 absl::Status Copy(const backend::BackendOperations& backend, const Side& to, const Side& from,
                   backend::Stream& stream) {
   if (to.view.count() == 0) return absl::OkStatus();

@@ -1,5 +1,5 @@
-// Memory of a context's heap for torch's own tensors: the two functions that an allocator of
-// torch's is made of, and the call that says whose heap is meant.
+// Memory of a context's heap for torch's own tensors: the two functions of a pluggable allocator of
+// torch, and the call that chooses the heap.
 #include <cstdint>
 #include <map>
 #include <utility>
@@ -19,7 +19,8 @@ namespace internal = iris::internal;
 
 namespace {
 
-// torch asks by address alone, from any thread, also after a context has ended. Never destroyed.
+// The allocated blocks by address, which is all that torch passes, from any thread, also after a
+// context has ended. Never destroyed.
 struct Blocks {
   struct Block {
     iris_context* context = nullptr;
@@ -70,8 +71,8 @@ absl::StatusOr<void*> Allocate(int64_t bytes, int32_t device) {
   return address;
 }
 
-// Waits for what the stream does with memory that torch gives back, as the platform's own free
-// does, which this stands for. A null stream is none where the platform has no default one.
+// Waits for the stream's work on memory that torch frees, as the platform's own free does. A null
+// stream means no stream if the platform has no default one.
 absl::Status AwaitStream(ContextObject& context, void* stream) {
   IRIS_ASSIGN_OR_RETURN(const auto table, context.state->Backend());
   backend::Stream* const on = table->BorrowStream(stream);
@@ -87,7 +88,7 @@ absl::Status AwaitStream(ContextObject& context, void* stream) {
 
 absl::Status FreeBlock(const Blocks::Block& block, void* stream) {
   const Held<ContextObject> held(block.context);
-  // With its context all memory has ended.
+  // All memory has ended with its context.
   if (!held || !held->host().Usable().ok()) return absl::OkStatus();
   if (const absl::Status waited = AwaitStream(*held, stream); !waited.ok()) {
     return absl::Status(
@@ -117,7 +118,7 @@ absl::Status Free(void* memory, void* stream) {
   return status;
 }
 
-// torch has no place for a text.
+// Logs an error, because torch cannot take its text.
 absl::Status Said(const absl::Status& status) {
   if (!status.ok()) iris::log::Warning(status.message());
   return status;

@@ -29,7 +29,7 @@ absl::Status CheckDim(const View& view, uint32_t dim) {
                                             ShapeText(view), ", which has ", view.n_dims));
 }
 
-// Where dimension `dim` was, `from` has one less.
+// Removes dimension `dim`.
 void Drop(View* view, uint32_t dim) {
   for (uint32_t i = dim; i + 1 < view->n_dims; ++i) {
     view->shape[i] = view->shape[i + 1];
@@ -137,7 +137,7 @@ absl::StatusOr<View> Slice(const View& view, uint32_t dim, int64_t start, int64_
   View out = view;
   out.shape[dim] = start < stop ? (stop - start - 1) / step + 1 : 0;
   if (out.shape[dim] > 0) out.offset_bytes += BytesOf(view, dim, start);
-  // A dimension with one element takes no step, which may then be any number.
+  // A dimension with one element has no step, and its stride may stay as it is.
   if (out.shape[dim] > 1) out.strides[dim] *= step;
   return out;
 }

@@ -18,7 +18,7 @@ namespace iris::abi {
 inline constexpr uint32_t kMaxDims = IRIS_MAX_DIMS;
 static_assert(kMaxDims == fill::kMaxDims);
 
-// Where the elements of a view are in its memory. Sizes are 0 or more.
+// The places of the elements of a view in its memory. Sizes are 0 or more.
 struct View {
   DType dtype = DType::kNone;
   uint32_t n_dims = 0;
@@ -31,15 +31,15 @@ struct View {
   bool contiguous() const;
 };
 
-// "(2, 3)", as Python writes it; for messages.
+// Returns a shape as Python writes it, "(2, 3)", for messages.
 std::string ShapeText(const View& view);
 std::string ShapeText(absl::Span<const int64_t> shape);
 
-// Returns a contiguous view of a whole memory. kInvalidArgument for no dtype, too many dimensions,
-// a negative size, or more bytes than 2^63 - 1, counted as if no size were 0.
+// Returns a contiguous view. kInvalidArgument for no dtype, too many dimensions, a negative size,
+// or more than 2^63 - 1 bytes, where a size of 0 counts as 1.
 absl::StatusOr<View> MakeView(DType dtype, absl::Span<const int64_t> shape);
 
-// Makes a view with the caller's strides. kInvalidArgument also: they overflow.
+// Makes a view with the caller's strides. kInvalidArgument also if the strides overflow.
 absl::StatusOr<View> MakeStridedView(DType dtype, absl::Span<const int64_t> shape,
                                      absl::Span<const int64_t> strides);
 
@@ -49,15 +49,15 @@ struct ByteSpan {
 };
 ByteSpan SpanOf(const View& view);
 
-// Implement the functions of the C API with these names.
+// These functions implement those of the C API with the same names.
 absl::StatusOr<View> Slice(const View& view, uint32_t dim, int64_t start, int64_t stop,
                            int64_t step);
 absl::StatusOr<View> Select(const View& view, uint32_t dim, int64_t index);
 absl::StatusOr<View> Reshape(const View& view, absl::Span<const int64_t> shape);
 absl::StatusOr<View> Permute(const View& view, absl::Span<const uint32_t> dims);
 
-// The last dimensions in which the elements of two views of one shape are consecutive, as one row
-// of so many elements, and the number of dimensions before them.
+// The last dimensions, in which the elements of two views of one shape are consecutive, as one row
+// of `row` elements, and the number of dimensions before them.
 struct Rows {
   uint32_t n_outer = 0;
   uint64_t row = 1;  // elements

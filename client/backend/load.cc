@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "proto/wire/version.h"
 
-// Not null where a backend is linked into the program.
+// Not null if a backend is linked into the program.
 extern "C" __attribute__((weak)) const iris::backend::BackendOperations* iris_backend_operations();
 
 namespace iris::backend {
@@ -24,8 +24,8 @@ bool GoodName(absl::string_view name) {
          std::all_of(name.begin(), name.end(), [](char c) { return absl::ascii_isalnum(c); });
 }
 
-// The folder of the library or program that this function is in, with a slash; empty if the loader
-// does not know.
+// Returns the folder of the library or program that contains this function, with a slash; empty if
+// the loader does not know it.
 std::string OwnFolder() {
   Dl_info info = {};
   if (dladdr(reinterpret_cast<const void*>(&LoadBackend), &info) == 0 ||

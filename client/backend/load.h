@@ -1,4 +1,4 @@
-// LoadBackend: the functions of the backend whose memory a heap is.
+// LoadBackend: loads the functions of the backend that allocated the heap.
 //
 // Thread-safe. An opened library stays open until the process ends.
 #pragma once
@@ -10,8 +10,8 @@
 namespace iris::backend {
 
 // Returns the table of the backend that irisd calls `name`: the one linked into this program, else
-// that of libiris_NAME.so in the folder of the host library. kFailedPrecondition if there is none,
-// or if it has another version; the message names the file and the remedy.
+// that of libiris_NAME.so in the folder of the host library. kFailedPrecondition if there is no
+// such library, or if it has another version; the message names the file and the remedy.
 absl::StatusOr<const BackendOperations*> LoadBackend(absl::string_view name);
 
 }  // namespace iris::backend

@@ -14,7 +14,7 @@
 namespace iris::internal {
 namespace {
 
-// Never destroyed: kernels may use what hangs on a driver until the process ends.
+// Never destroyed: kernels may use objects of a driver until the process ends.
 struct Registry {
   absl::Mutex mu;
   std::map<std::string, std::shared_ptr<driver::GpuDriver>> drivers ABSL_GUARDED_BY(mu);

@@ -30,7 +30,7 @@ IRIS_KERNEL void ChangeWord(uint64_t* word, uint64_t value, SignalOp op) {
 
 constexpr Result kNoMemory = {StatusCode::kResourceExhausted, "no host memory"};
 
-// A new T, made by `make`; nothing is left of one that fails.
+// Makes a new T by `make`. A failure leaves no object.
 template <typename T, typename Make>
 Result MakeNew(T** out, Make make) {
   T* const made = new (std::nothrow) T();
@@ -85,7 +85,7 @@ IRIS_KERNEL void AnswerClock(ClockWords* words) {
   }
 }
 
-// Asks the kernel, which runs or will; true if it has answered each time.
+// Asks the kernel, which runs or is going to run. Returns true if it has answered each time.
 bool AskClock(ClockWords* words, ClockSample* best) {
   const uint64_t begun = HostClockNanoseconds();
   best->error_ns = ~uint64_t{0};
@@ -178,7 +178,7 @@ Result SampleClock(ClockSample* out) {
   if (result.ok() && AskClock(question.words, out)) {
     result = question.stream->Synchronize();  // the kernel has given its last answer
   } else if (result.ok()) {
-    // Should it begin to run some day, it ends at once.
+    // If the kernel begins to run later, it ends at once.
     __atomic_store_n(&question.words->asked, kClockAnswers, __ATOMIC_RELEASE);
     result = ClockQuestions::kBusy;
   }

@@ -1,10 +1,10 @@
-// BackendOperations: the functions of a backend that the host library calls. Each backend is a
-// library of its own (libiris_emu.so, ...), which the host library opens to fit irisd, or it is
-// linked into the program; see load.h.
+// BackendOperations: the functions of a backend that the host library calls. A backend is a
+// separate library (libiris_emu.so, ...), which the host library opens if irisd has that backend,
+// or it is linked into the program; see load.h.
 //
-// Constant, thread-safe as the functions that it names (iris/backend/host.h,
-// iris/collective/collective.h). The host library and its backends are built together, and say so
-// to each other by `version` and the sizes.
+// Constant, and as thread-safe as the listed functions (iris/backend/host.h,
+// iris/collective/collective.h). The host library and its backends are built together, and check
+// this by `version` and the sizes.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ struct BackendOperations {
   const char* version;  // of Iris
   const char* name;     // backend::BackendName()
 
-  // Streams are made and destroyed by the backend; between, the host library only passes them on.
+  // The backend makes and destroys streams; the host library only passes them on.
   Result (*CreateStream)(Stream** out);
   Stream* (*BorrowStream)(void* native);
   void (*DestroyStream)(Stream* stream);
@@ -54,7 +54,7 @@ struct BackendOperations {
   void* (*MallocHost)(uint64_t bytes);
   void (*FreeHost)(void* p);
 
-  // Changes the word when the stream comes there, and releases what the stream did before.
+  // Changes the word when the stream reaches this point, and releases the stream's earlier writes.
   Result (*SignalAfter)(uint64_t* word, uint64_t value, SignalOp op, Stream& stream);
   Result (*PrepareSignals)();
 
@@ -75,11 +75,11 @@ struct BackendOperations {
   Result (*CopyMissing)(const ccl::Comm& comm, uint64_t* mask, Stream& stream);
   bool (*HasVariant)(ccl::Operation operation, ccl::Variant variant);
 
-  // For the doctor, as the functions of these names.
+  // The functions of these names, for iris-ctl doctor.
   uint64_t (*LineSearchBytes)(uint32_t n_members);
   Result (*SearchTornLines)(const ccl::LineSearch& search, Stream& stream);
 
-  // Products of matrices: as ops::WorkspaceBytes, Choose, Launch and Prepare.
+  // GEMMs: ops::WorkspaceBytes, Choose, Launch and Prepare.
   uint64_t (*MatmulWorkspaceBytes)(uint32_t n_members, const ccl::Config& config,
                                    const ops::Problem& problem, const ops::Rule* rules,
                                    size_t n_rules);
@@ -91,7 +91,7 @@ struct BackendOperations {
   void (*DestroyResources)(ops::Resources* resources);
   Result (*CheckMatmul)(const ops::Problem& problem);
 
-  // A mixture of experts: as moe::SizesOf, Dispatch, Combine and Prepare.
+  // MoE: moe::SizesOf, Dispatch, Combine and Prepare.
   Result (*MoeSizesOf)(uint32_t n_members, uint32_t index, const moe::Config& config,
                        moe::Sizes* out);
   Result (*MoeDispatch)(const ccl::Comm& comm, const moe::Config& config, void* workspace,
@@ -100,7 +100,7 @@ struct BackendOperations {
                        const moe::Combine& call, Stream& stream);
   Result (*PrepareMoe)();
 
-  // Norms of sums: as norm::Choose, Launch and Prepare.
+  // Norms of sums: norm::Choose, Launch and Prepare.
   Result (*ChooseNorm)(const ccl::Comm& comm, const norm::Problem& problem, norm::Plan* out);
   Result (*LaunchNorm)(const ccl::Comm& comm, const norm::Norm& call, Stream& stream);
   Result (*PrepareNorm)();
@@ -109,10 +109,10 @@ struct BackendOperations {
   Result (*MakeSequence)(const fill::Description& from, fill::Sequence* out);
   Result (*Fill)(const fill::Sequence& sequence, uint64_t first, const fill::Place& place,
                  Stream& stream);
-  // Loads the other kernels of the host library: fills, signals, and that of the clock.
+  // Loads the other kernels of the host library: those of fills, of signals and of the clock.
   Result (*PrepareHelpers)();
-  // Compares the clock of the current device with the host's, by a kernel that answers the host
-  // some times: the best answer. kDeadlineExceeded if the device was busy for seconds.
+  // Compares the clock of the current device with the host's. A kernel answers the host several
+  // times, and the best answer counts. kDeadlineExceeded if the device was busy for seconds.
   Result (*SampleClock)(ClockSample* out);
 };
 

@@ -1,5 +1,5 @@
-// Converts iris::Status, which programs see, to absl::Status, which our own programs and tests use
-// inside. Pure functions.
+// Converts iris::Status, the type of the public API, to absl::Status, which our own programs and
+// tests use. Pure functions.
 #pragma once
 
 #include <utility>

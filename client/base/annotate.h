@@ -7,7 +7,7 @@
 
 namespace iris::internal {
 
-// "<what>: <message>" with the same code; OK stays OK.
+// Returns "<what>: <message>" with the same code; OK stays OK.
 inline absl::Status Annotate(const absl::Status& status, absl::string_view what) {
   if (status.ok()) return status;
   return absl::Status(status.code(), absl::StrCat(what, ": ", status.message()));

@@ -10,7 +10,7 @@
 
 namespace iris::internal {
 
-// Nothing waits longer, whatever it is asked for.
+// The longest wait, also if a caller asks for more.
 inline constexpr absl::Duration kTimeoutMax = absl::Hours(24);
 
 // Returns the wall clock at the first call, continued by the steady clock: setting the clock
@@ -23,14 +23,14 @@ inline absl::Time Now() {
   return zero + steady();
 }
 
-// Now() as pages hold it.
+// Returns Now() in the format of shared pages.
 inline uint32_t PageNow() {
   return wire::PageMilliseconds(std::chrono::duration_cast<std::chrono::milliseconds>(
                                     std::chrono::steady_clock::now().time_since_epoch())
                                     .count());
 }
 
-// The end of a wait that begins now.
+// Returns the end of a wait that begins now.
 inline absl::Time DeadlineIn(absl::Duration timeout) {
   return Now() + std::min(timeout, kTimeoutMax);
 }

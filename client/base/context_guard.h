@@ -1,4 +1,4 @@
-// ContextGuard: whether a context may still be used, and by this process. Thread-safe.
+// ContextGuard: knows if a context may still be used, and by this process. Thread-safe.
 #pragma once
 
 #include <sys/types.h>
@@ -13,7 +13,7 @@ namespace iris::internal {
 class ContextGuard {
  public:
   // Call before a context is made. kFailedPrecondition in a child that was forked from a process
-  // that has made one: the threads of its contexts do not survive fork.
+  // with a context, because the threads of contexts do not survive fork.
   static absl::Status ClaimProcess();
 
   // Returns false in a forked child of the process that made this.
@@ -22,9 +22,9 @@ class ContextGuard {
   // Returns OK while calls are allowed: kFailedPrecondition in a forked child, and after Close.
   absl::Status Usable() const;
 
-  // From now on calls fail.
+  // Makes later calls fail.
   void Close() { closed_.store(true, std::memory_order_release); }
-  // For waits that end when it becomes true.
+  // Becomes true at Close, which ends waits.
   const std::atomic<bool>& closed() const { return closed_; }
 
  private:

@@ -1,8 +1,8 @@
-// Environment: the variables of this process, and how those of Iris are read. Code that reads
-// variables takes a Getter, so that tests bring their own.
+// Environment: the variables of this process, and functions that read those of Iris. Code that
+// reads variables takes a Getter, so that tests can pass their own.
 //
-// Thread-safe while nobody changes the environment. A variable that is set to nothing counts as not
-// set.
+// Thread-safe while no thread changes the environment. A variable that is set to nothing counts as
+// not set.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +17,11 @@
 
 namespace iris::internal {
 
-// The value of a variable; nullopt if it is not set.
+// Returns the value of a variable, or nullopt if it is not set.
 using Getter = std::function<std::optional<std::string>(const char* variable)>;
 
-// Which accesses are compared with the allocations that a rank knows: see HeapRanges::Make.
+// The variable that chooses which accesses are checked against known allocations; see
+// HeapRanges::Make.
 inline constexpr char kCheckAccess[] = "IRIS_CHECK_ACCESS";
 
 // The Getter of this process.
@@ -30,13 +31,13 @@ inline std::optional<std::string> Environment(const char* variable) {
   return std::string(value);
 }
 
-// kInvalidArgument: `environment variable NAME="text" is not WANTED`, with the text on one line, no
-// longer than anybody wants to read.
+// Returns kInvalidArgument with the text `environment variable NAME="text" is not WANTED`, on one
+// line of bounded length.
 absl::Status WrongVariable(absl::string_view variable, absl::string_view text,
                            absl::string_view wanted);
 
-// Returns the variable's number from `min` to `max`. kInvalidArgument if it is set to something
-// else.
+// Returns the number, from `min` to `max`, to which the variable is set. kInvalidArgument if it is
+// set to something else.
 absl::StatusOr<std::optional<uint64_t>> ReadNumber(const Getter& get, const char* variable,
                                                    uint64_t min, uint64_t max);
 

@@ -30,7 +30,7 @@ struct Variables {
   bool size_alone_is_an_error;
 };
 
-// A process further up has started something else.
+// The limit of the search: more distant ancestors are not the launcher's.
 constexpr int kMaxAncestors = 64;
 
 constexpr Variables kLaunchers[] = {
@@ -61,7 +61,7 @@ absl::Status Missing(const char* variable, const char* fellow) {
       "environment variable ", variable, " is missing beside ", fellow, "; set both, or neither"));
 }
 
-// A job name that irisd accepts: what launchers call a job may be long.
+// Cuts a job name to the length that irisd accepts, because names of launchers may be long.
 std::string Clip(std::string name) {
   if (name.size() > wire::kMaxJobNameBytes) name.resize(wire::kMaxJobNameBytes);
   return name;
@@ -73,7 +73,7 @@ std::optional<std::string> NonEmpty(const Getter& get, const char* variable) {
   return value;
 }
 
-// Ranks of other nodes: an error that says so, and not a job that waits for them in vain.
+// Returns an error if there are ranks on other nodes, for which the job would wait until it fails.
 absl::Status OneNode(const Getter& get, const Variables& v, const LauncherInfo& info) {
   const auto refuse = [&](absl::string_view what) {
     return absl::UnimplementedError(absl::StrCat(

@@ -51,7 +51,7 @@ Level GetLevel() { return static_cast<Level>(CurrentLevel().load(std::memory_ord
 
 absl::Status CheckLevel(const internal::Getter& get) {
   const std::string name = get(kLevelVariable).value_or("");
-  // A name gives the same level with any fallback if it is one.
+  // A valid name gives the same level with any fallback.
   if (name.empty() || ParseLevel(name, Level::kOff) == ParseLevel(name, Level::kDebug)) {
     return absl::OkStatus();
   }

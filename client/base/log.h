@@ -1,4 +1,4 @@
-// Log lines of the client library, and of programs that want theirs to look the same: `[iris] [2/4]
+// Log lines of the client library, and of programs that use the same format: `[iris] [2/4]
 // warning: text` on stderr, where 2/4 is the rank. The level comes from IRIS_LOG_LEVEL (debug,
 // info, warning, error, off); default warning. Thread-safe.
 #pragma once
@@ -16,18 +16,18 @@ enum class Level { kDebug = 0, kInfo = 1, kWarning = 2, kError = 3, kOff = 4 };
 void SetLevel(Level level);
 Level GetLevel();
 
-// The level a name stands for, in upper or lower case; `fallback` for any other text.
+// Returns the level with this name, in upper or lower case; `fallback` for any other text.
 Level ParseLevel(absl::string_view name, Level fallback);
 
-// kInvalidArgument if IRIS_LOG_LEVEL is set to something that is no level. Without this call, such
-// a value counts as not set.
+// Returns kInvalidArgument if IRIS_LOG_LEVEL is set to something that is no level. Without this
+// call, such a value counts as not set.
 absl::Status CheckLevel(const internal::Getter& get);
 
-// The rank in the prefix of what this thread prints. Threads that never call this print the rank
-// that was set first in the process. Context::Create calls it on its thread.
+// Sets the rank in the prefix of this thread's lines. Threads that never call SetRank print the
+// rank that was set first in the process. Context::Create calls it on its thread.
 void SetRank(uint32_t rank, uint32_t n_ranks);
 
-// Prints one line, as base::Printable writes the text.
+// Prints one line. base::Printable escapes the text.
 void Write(Level level, absl::string_view text);
 
 template <typename... Parts>

@@ -15,7 +15,7 @@
 namespace iris::internal {
 namespace {
 
-// A trace of 1 MiB, where that is no more than 1/256 of the heap, or is asked for.
+// A trace of 1 MiB, the default for heaps of at least kTracedHeapBytes, or if IRIS_TRACE is set.
 constexpr uint64_t kTraceEvents = ((1 << 20) - sizeof(TraceArea)) / sizeof(TraceEvent);
 constexpr uint64_t kTracedHeapBytes = 256ull << 20;
 constexpr uint64_t kTraceEventsMax = 1 << 24;
@@ -35,8 +35,8 @@ absl::Status ResolveTrace(const Getter& get, HostContextOptions* options) {
   return absl::OkStatus();
 }
 
-// The name of a job of one rank that nobody has named: two such programs have nothing to do with
-// each other.
+// Returns a unique name for a job of one rank without a name, because two such programs must not
+// meet in one job.
 std::string NameOfLoneJob() {
   uint32_t number = 0;
   (void)!getrandom(&number, sizeof(number), 0);  // the pid alone is not enough in containers

@@ -10,15 +10,15 @@
 
 namespace iris::internal {
 
-// The runtime directories to try, in order: `explicit_dir` alone if it is not empty, else
-// IRIS_RUNTIME_DIR alone, else /run/iris and then $XDG_RUNTIME_DIR/iris. Never empty.
+// Returns the runtime directories to try, in order: only `explicit_dir` if it is not empty, else
+// only IRIS_RUNTIME_DIR, else /run/iris and then $XDG_RUNTIME_DIR/iris. Never empty.
 std::vector<std::string> RuntimeDirs(absl::string_view explicit_dir,
                                      const Getter& get = Environment);
 
-// "cannot reach irisd at DIR/session.sock: No such file or directory. Start it with `irisd
+// Returns "cannot reach irisd at DIR/session.sock: No such file or directory. Start it with `irisd
 // --runtime-dir DIR` (or systemctl start irisd), or set IRIS_RUNTIME_DIR". `dirs` has every
-// directory tried, the first is the one meant. kUnavailable, or kPermissionDenied where the socket
-// is there and refuses this user.
+// directory that was tried, the intended one first. The code is kUnavailable, or kPermissionDenied
+// if the socket exists and refuses this user.
 absl::Status CannotReach(const std::vector<std::string>& dirs, absl::string_view socket_name,
                          int error);
 

@@ -1,5 +1,5 @@
-// StartThread: a std::thread that takes none of the application's signals: its handlers run on its
-// own threads. Signals that a thread brings upon itself stay as they are.
+// StartThread: starts a std::thread that receives none of the application's signals, so that the
+// application's handlers run on its own threads. A thread still gets signals that it causes.
 #pragma once
 
 #include <pthread.h>

@@ -11,12 +11,12 @@
 namespace iris::internal {
 
 struct Utf8Character {
-  size_t bytes = 0;  // 0: there is none
+  size_t bytes = 0;  // 0: no character
   uint32_t number = 0;
 };
 
-// The character that `text` begins with. Neither surrogates nor numbers above 0x10FFFF are
-// characters, and each has one form alone.
+// Returns the character with which `text` begins. Surrogates, numbers above 0x10FFFF and overlong
+// forms are no characters.
 inline Utf8Character ReadUtf8(absl::string_view text) {
   const auto at = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
   if (text.empty()) return {};
@@ -44,8 +44,8 @@ inline bool IsUtf8(absl::string_view text) {
   return true;
 }
 
-// The text with a question mark in place of each byte that belongs to no character, and as many
-// whole characters of it as fit into `max_bytes`.
+// Returns the text with a question mark in place of each byte that belongs to no character, cut
+// after the last character that fits into `max_bytes`.
 inline std::string ToUtf8(absl::string_view text, size_t max_bytes) {
   std::string result;
   while (!text.empty()) {

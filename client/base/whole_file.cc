@@ -22,8 +22,8 @@ absl::Status Failed(const std::string& path, int error) {
   return error == ENOENT ? absl::NotFoundError(text) : absl::UnavailableError(text);
 }
 
-// How to open a file to write it. A link, a pipe or a device has to be of this user or of root
-// (/dev/stdout): in /tmp, anybody may have given it the name.
+// Returns the flags to open a file for writing. A link, a pipe or a device must belong to this user
+// or to root (/dev/stdout), because in /tmp any user may have made it.
 absl::StatusOr<int> WayToOpen(const std::string& path) {
   constexpr int kWay = O_WRONLY | O_CREAT | O_CLOEXEC | O_NOCTTY;
   struct stat there = {};

@@ -1,4 +1,4 @@
-// Reading and writing a file as a whole.
+// Functions that read and write entire files.
 #pragma once
 
 #include <cstddef>
@@ -10,13 +10,13 @@
 
 namespace iris::internal {
 
-// Replaces the file's contents; makes it if there is none. A link is followed if this user or root
-// has made it, and not if another one may have planted it. An error names the file and the reason;
-// the file may then hold a part.
+// Replaces the file's contents, or makes the file. A link is followed only if this user or root has
+// made it, because other users may plant links. An error names the file and the reason; the file
+// may then hold a part.
 absl::Status WriteFile(const std::string& path, absl::string_view text);
 
-// All of a file of at most `bytes_max` bytes. kNotFound, kInvalidArgument (larger), kUnavailable:
-// names the file.
+// Returns the contents of a file of at most `bytes_max` bytes. kNotFound, kInvalidArgument (the
+// file is larger) and kUnavailable name the file.
 absl::StatusOr<std::string> ReadFile(const std::string& path, size_t bytes_max);
 
 }  // namespace iris::internal

@@ -27,7 +27,7 @@ constexpr uint64_t kSizes[] = {kKiB,     8 * kKiB,  64 * kKiB,  256 * kKiB, kMiB
 constexpr uint64_t kMaxEmulatedBytes = kMiB;  // by default
 // More than this for a block is far from the best, and takes seconds.
 constexpr uint64_t kMaxBytesOfABlock = 32 * kMiB;
-// A line of a table of rules may have some more.
+// Below the limit of a line in a table of rules.
 constexpr size_t kMaxCommentBytes = 200;
 constexpr size_t kMaxRulesBytes = 1 << 20;
 // Layers of language models, one of them of a few rows.
@@ -98,7 +98,7 @@ std::vector<CollectiveCase> Cases(const Names& operations, const std::vector<uin
         CollectiveCase what = {operation, bytes, variant, 0, 0, search.as_rules};
         if (!chosen && variant != kAuto && !IsWorthMeasuring(what, ranks)) continue;
         if (search.as_rules) {
-          // No blocks and threads: chosen by size. Copies alone have none to search.
+          // Without blocks and threads, the size chooses them. Pure copies have none to search.
           const bool copies_alone = variant == kCopyEngine && operation != "all_reduce";
           if (copies_alone) what.blocks = 1, what.threads = 32;
           cases.push_back(what);
@@ -185,7 +185,7 @@ std::string HowMeasured(const AloneSettings& settings) {
                                                   : absl::StrCat("rules of ", settings.rules_path));
 }
 
-// Makes comments of the facts, no longer than a line may be.
+// Makes comments of the facts, within the limit of a line.
 std::string Comments(const std::string& facts) {
   std::string out, line;
   for (const char c : facts + "\n") {
@@ -199,7 +199,7 @@ std::string Comments(const std::string& facts) {
   return out;
 }
 
-// The part of tune that measures products.
+// Runs the part of tune that measures GEMMs.
 absl::StatusOr<std::vector<ProductLine>> TuneProducts(const Alone& alone, const Names& operations,
                                                       const Names& wanted) {
   if (operations.empty()) return std::vector<ProductLine>();

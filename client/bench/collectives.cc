@@ -110,20 +110,20 @@ Result Start(local::Rank& rank, const Comm& comm, const Case& c, uint8_t* in, ui
   }
 }
 
-// Elements of `out` that the operation writes at this rank.
+// Returns the number of elements of `out` that the operation writes at this rank.
 uint64_t OutCount(const local::Rank& rank, const Case& c) {
   if (c.traits.operation == Operation::kBarrier || (c.traits.at_root && rank.rank() != 0)) return 0;
   if (c.traits.whole) return c.count();
   return c.row(rank.n_ranks()) * (c.traits.all_rows ? rank.n_ranks() : 1);
 }
 
-// The trace of a rank has 1 MiB, as jobs have, or enough room for a run.
+// Returns the events of a trace: 1 MiB as in jobs, or enough for all measurements if it is on.
 constexpr uint32_t TraceEvents(bool on) {
   return on ? (backend::Traits::kEmulated ? 1 << 17 : 1 << 22) : 1 << 14;
 }
 constexpr uint64_t TraceBytes(bool on) { return TraceAreaBytes(TraceEvents(on)) + 4096; }
 
-// Takes one rank through the cases.
+// Runs the cases for one rank.
 class RankRun : public LocalRun {
  public:
   RankRun(World* world, local::Rank* rank, Failure* failure)
@@ -132,7 +132,7 @@ class RankRun : public LocalRun {
   // Returns false, on all ranks alike, if nothing can be measured.
   bool Prepare(uint64_t room_bytes, const ccl::Config& config, const std::string& trace) {
     if (trace != "none") MakeTrace(trace == "on");
-    // Not by Do: all ranks meet in it, after a failure too.
+    // Not by Do, because NewComm is collective: all ranks call it, also after a failure.
     const Result made = rank_.NewComm(rank_.ctx.world, config, &comm_);
     if (!made.ok()) Fail("make a communicator", made);
     in_ = rank_.New<uint8_t>(room_bytes);
@@ -147,7 +147,7 @@ class RankRun : public LocalRun {
     return good;
   }
 
-  // A trace that all that is measured fits into, if it is on.
+  // Makes the rank's trace, which has room for all measurements if it is on.
   void MakeTrace(bool on) {
     auto* const area = static_cast<TraceArea*>(
         static_cast<void*>(rank_.New<uint8_t>(TraceBytes(on), /*alignment_bytes=*/4096)));
@@ -242,7 +242,7 @@ class RankRun : public LocalRun {
   uint8_t* out_ = nullptr;
 };
 
-// The part of the bytes of the larger of in and out that each link carries.
+// Returns the bytes that each link carries, relative to the larger of in and out.
 double BusFactor(Operation operation, double n) {
   switch (operation) {
     case Operation::kBarrier:

@@ -1,5 +1,5 @@
-// The sub-commands of iris_bench that make ranks of their own, one after another for each rank
-// count: collectives, tune, compare, matmul. They run in no job.
+// The sub-commands of iris_bench that run their own ranks, for one rank count after another,
+// without a job: collectives, tune, compare, matmul.
 #pragma once
 
 #include <algorithm>
@@ -63,7 +63,7 @@ struct Alone {
   BenchReport* report;
 };
 
-// Each measures for each rank count and writes the report or, in Tune, the table of rules.
+// These commands measure for each rank count and write the report or, in Tune, the table of rules.
 absl::Status Collectives(const Alone& alone);
 absl::Status Tune(const Alone& alone);
 absl::Status Compare(const Alone& alone);
@@ -73,7 +73,8 @@ void AddAloneCommands(CLI::App* app, AloneSettings* settings);
 bool IsAloneCommand(const std::string& name);
 
 // Runs a command and writes its report with the facts of the run, or its table of rules.
-// kFailedPrecondition, after the report: --fail-behind, and a row is slower than its best peer.
+// kFailedPrecondition, after the report, if --fail-behind is given and a row is slower than its
+// best peer.
 absl::Status RunAloneCommand(const std::string& name, const AloneSettings& settings,
                              BenchReport* report);
 
@@ -83,8 +84,8 @@ absl::Status WriteText(const std::string& text, const std::string& path);
 // Adds an option that takes a size such as 64KiB.
 CLI::Option* AddSize(CLI::App* app, const std::string& name, uint64_t* bytes,
                      const std::string& help);
-// Adds an option that takes sizes with commas. `what` is "size such as 64KiB", with
-// the limits.
+// Adds an option that takes sizes separated by commas. `what` is "size such as 64KiB", with the
+// limits.
 CLI::Option* AddSizes(CLI::App* app, const std::string& name, std::vector<uint64_t>* sizes,
                       uint64_t least, uint64_t most, const std::string& what,
                       const std::string& help);

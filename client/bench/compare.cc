@@ -41,7 +41,7 @@ constexpr size_t kMaxPeersBytes = 64 << 20;
 constexpr char kFigureHelp[] =
     R"({"lib": "other", "op": "all_reduce", "bytes": 1024, "n": 4, "us": 9.5})";
 
-// A name that may stand in a table: not empty, not long, no control characters.
+// Returns a name that is valid in a table: not empty, not long, without control characters.
 std::optional<std::string> NameOf(const nlohmann::json& object, const char* key) {
   const auto it = object.find(key);
   if (it == object.end() || !it->is_string()) return std::nullopt;
@@ -107,11 +107,11 @@ PeerFigure WhatOf(const CollectiveFigure& figure) {
   return {"", figure.what.operation, figure.what.bytes, figure.ranks, figure.us};
 }
 
-// Figures of peers by row and name. The least of several counts, in favour of the peer.
+// Figures of peers by row and name. Of several figures the smallest counts, in favour of the peer.
 class Peers {
  public:
   void AddRow(const PeerFigure& what) { rows_[KeyOf(what)]; }
-  // Follows AddRow of all rows.
+  // Adds figures to the rows. Call it after AddRow of all rows.
   void AddFigures(const std::vector<PeerFigure>& figures) {
     for (const PeerFigure& figure : figures) {
       const auto row = rows_.find(KeyOf(figure));
@@ -147,8 +147,8 @@ class Peers {
   size_t n_elsewhere_ = 0;
 };
 
-// The process group of the command that runs. It is not the terminal's, so a signal that ends this
-// process must end it.
+// The process group of the running command. It is not the terminal's foreground group, so a signal
+// that ends this process must end the group, too.
 std::atomic<pid_t> g_group{0};
 
 void EndGroup(int signal_number) {
@@ -215,8 +215,7 @@ bool HasEnded(pid_t pid) {
          info.si_pid == pid;
 }
 
-// Appends the bytes that have come. Returns false if there are none now, or none will come any
-// more.
+// Appends the bytes that have arrived. Returns false if there are none now, or at the end.
 bool ReadSome(int fd, std::string* text) {
   char buffer[65536];
   const ssize_t n = read(fd, buffer, sizeof(buffer));
@@ -268,7 +267,7 @@ absl::StatusOr<std::vector<PeerFigure>> RunPeers(const std::string& command, uin
     late = absl::Now() > deadline;
     long_winded = text.size() > kMaxPeersBytes;
   }
-  // None of its processes may run during the next measurement.
+  // No process of the command may run during the next measurement.
   kill(-*pid, SIGKILL);
   int status = 0;
   base::Retry([&] { return waitpid(*pid, &status, 0); });

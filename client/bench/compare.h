@@ -1,5 +1,5 @@
-// Iris's collectives and GEMMs and those of other libraries: reads figures that peers print, and
-// makes tables of both. Host only; not thread-safe.
+// Compares Iris's collectives and GEMMs with those of other libraries (peers): reads figures that
+// peers print, and makes tables of both. Host only; not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -29,7 +29,7 @@ struct PeerFigure {
 // Other keys and other lines are ignored.
 std::vector<PeerFigure> ParsePeers(const std::string& text);
 
-// Applies ParsePeers to a file. kInvalidArgument if it has no figure. Other errors say why it
+// Applies ParsePeers to a file. kInvalidArgument if the file has no figure. Other errors say why it
 // cannot be read.
 absl::StatusOr<std::vector<PeerFigure>> ReadPeers(const std::string& path);
 
@@ -64,7 +64,8 @@ Table PeerTable(const PeerWords& words, std::vector<Table::Column> columns,
                 const std::vector<OurRow>& ours, const std::vector<PeerFigure>& peers,
                 std::vector<std::string>* slower);
 
-// The table: a row for each of `ours`, a column for each peer that has figures of such rows.
+// Makes a table with a row for each of `ours`, and a column for each peer with figures of such
+// rows.
 Table CompareTable(const std::vector<CollectiveFigure>& ours, const std::vector<PeerFigure>& peers);
 
 // Parses m, n and k from "8192x4096x14336". kInvalidArgument if it is no such text, or if a
@@ -72,8 +73,8 @@ Table CompareTable(const std::vector<CollectiveFigure>& ours, const std::vector<
 absl::StatusOr<ProductShape> ParseShape(const std::string& text);
 std::string ShapeText(const ProductShape& shape);
 
-// `count` shapes as of layers, always the same for a seed: multiples of 64 (`largest` at least 64)
-// whose logarithms are spread evenly from 64 to `largest`.
+// Returns `count` shapes such as layers have, always the same for a seed: multiples of 64
+// (`largest` at least 64) whose logarithms are spread evenly from 64 to `largest`.
 std::vector<ProductShape> RandomShapes(uint32_t count, uint64_t seed, uint64_t largest);
 
 // Makes a table with a row for each of `ours`, and a column for each peer with figures of such
@@ -82,7 +83,7 @@ std::vector<ProductShape> RandomShapes(uint32_t count, uint64_t seed, uint64_t l
 Table ProductTable(const std::vector<ProductFigure>& ours, const std::vector<PeerFigure>& peers,
                    std::vector<std::string>* behind);
 
-// Time against size, ours and the best peer's: a plot for each operation.
+// Plots time against size, ours and the best peer's, for each operation.
 std::vector<Plot> ComparePlots(const std::vector<CollectiveFigure>& ours,
                                const std::vector<PeerFigure>& peers);
 

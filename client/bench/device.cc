@@ -90,7 +90,7 @@ IRIS_KERNEL void LoadRange(DeviceContext ctx, uint32_t peer, const uint8_t* src,
     const Bytes16 unit = Load(ctx, peer, from + i);
     sum += unit.lo ^ unit.hi;
   }
-  // Never so, but the compiler cannot know: the loads stay.
+  // Never true, but the compiler does not know this and keeps the loads.
   if (sum == 0x9e3779b97f4a7c15ull) *sink = sum;
 }
 
@@ -121,7 +121,7 @@ IRIS_KERNEL void UpdateWords(DeviceContext ctx, uint32_t peer, uint64_t* words, 
 
 constexpr uint32_t kWarmUpRounds = 20;
 
-// Thread 0 has the clock: every round ends for it when the peer's signal is there.
+// Thread 0 measures the time: a round ends for it when the peer's signal has arrived.
 IRIS_KERNEL void PingPongRoundTrips(DeviceContext ctx, uint32_t peer, uint32_t first,
                                     uint64_t* flag, uint64_t base, uint8_t* payload,
                                     uint64_t payload_bytes, uint32_t rounds, Answer* answer) {
@@ -230,8 +230,8 @@ struct Device::Impl {
     return absl::OkStatus();
   }
 
-  // Time between two points of the stream, `samples` times, divided by `per_sample`. More than one
-  // operation a sample: recorded into a graph, so that what is timed is not the host.
+  // Returns `samples` times between two points of the stream, divided by `per_sample`. Several
+  // operations per sample are recorded into a graph, so that the host is not measured.
   template <typename Enqueue>
   absl::StatusOr<std::vector<double>> Time(uint32_t samples, uint32_t per_sample,
                                            const Enqueue& enqueue) {
@@ -273,7 +273,8 @@ struct Device::Impl {
     return FromDevice(backend::CopyAsync(to, from, bytes, stream), "copy");
   }
 
-  // The mean time of a round for each sample, by the clock of the kernel that `start` launches.
+  // Returns the mean time of a round for each sample, by the clock of the kernel that `start`
+  // launches.
   template <typename StartKernel>
   absl::StatusOr<std::vector<double>> TimeInKernel(const KernelSpec& spec, absl::string_view what,
                                                    const StartKernel& start) {

@@ -1,10 +1,10 @@
-// A Device launches and times kernels on one rank's device, written on the device API as a user
-// writes them. Compiled for one backend; this header is of none, so that the rest of iris_bench
-// needs no device compiler.
+// A Device launches and times kernels on one rank's device. The kernels use the device API as those
+// of a user do. The code is compiled for one backend; this header needs none, so that the rest of
+// iris_bench needs no device compiler.
 //
 // A Device belongs to one thread, on which its device is current. Calls that involve a peer say
-// what the peer does meanwhile. Every call returns samples: nanoseconds of one operation each, or
-// what it says. A wait inside a kernel that fails is kDeadlineExceeded or kAborted.
+// what the peer does meanwhile. Every call returns samples, in nanoseconds of one operation unless
+// it says otherwise. A wait inside a kernel that fails is kDeadlineExceeded or kAborted.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,9 @@ class Context;
 
 namespace iris::bench {
 
-// Kernels: kLoad and kStore access the peer's memory alone, kGet and kPut copy between it and this
-// rank's. The copy engine: kCopyPut and kCopyGet, by Stream::Put and Get.
+// kLoad and kStore are kernels that access only the peer's memory, kGet and kPut kernels that copy
+// between the peer's memory and this rank's. kCopyPut and kCopyGet use the copy engine, by
+// Stream::Put and Get.
 enum class Transfer { kLoad, kStore, kGet, kPut, kCopyGet, kCopyPut };
 inline constexpr const char* kTransferNames[] = {"load", "store",    "get",
                                                  "put",  "copy get", "copy put"};
@@ -41,10 +42,10 @@ struct KernelSpec {
 
 struct TransferSpec : KernelSpec {
   Transfer transfer = Transfer::kPut;
-  uint8_t* remote = nullptr;  // address in this rank's heap; means the peer's
+  uint8_t* remote = nullptr;  // address in this rank's heap; stands for the peer's
   uint8_t* local = nullptr;
   uint64_t bytes = 0;        // a multiple of 16
-  uint64_t chunk_bytes = 0;  // of get and put: what a block does at a time; 0: its whole part
+  uint64_t chunk_bytes = 0;  // of get and put: bytes of a block at a time; 0: all of its part
   uint32_t per_sample = 1;   // operations, one after another; more than one: as a graph
 };
 
@@ -65,8 +66,8 @@ struct PingPongSpec : KernelSpec {
 
 class Device {
  public:
-  // Makes a stream, and loads all kernels. `context` may be null: then copies are made by the
-  // backend's stream copy; it outlives this.
+  // Makes a stream, and loads all kernels. `context`, which outlives this, may be null; then copies
+  // use the backend's stream copy.
   static absl::StatusOr<std::unique_ptr<Device>> Create(const DeviceContext& device_context,
                                                         Context* context);
   ~Device();
@@ -77,16 +78,18 @@ class Device {
   static bool Emulated();
   static uint32_t MultiprocessorCount();
 
-  // The peer does nothing.
+  // Runs transfers. The peer does nothing.
   absl::StatusOr<std::vector<double>> RunTransfer(const TransferSpec& spec);
-  // The peer does nothing, or calls it too. A sample is the time of all operations of one launch.
+  // Runs atomics. The peer does nothing, or makes the same call. A sample is the time of all
+  // operations of one launch.
   absl::StatusOr<std::vector<double>> RunAtomics(const AtomicSpec& spec);
-  // The peer calls it too, with the other `first`. Round trips, the mean of a sample's rounds.
+  // Runs round trips; a sample is the mean of its rounds. The peer makes the same call, with the
+  // other `first`.
   absl::StatusOr<std::vector<double>> RunPingPong(const PingPongSpec& spec);
-  static uint64_t PingPongRounds(const PingPongSpec& spec);  // by how much the flag grows
-  // All ranks call it. In the kernel: the mean of a sample's rounds.
+  static uint64_t PingPongRounds(const PingPongSpec& spec);  // the increase of the flag
+  // Runs barriers inside a kernel; a sample is the mean of its rounds. All ranks call it.
   absl::StatusOr<std::vector<double>> RunBarriersInKernel(const KernelSpec& spec);
-  // All ranks call it. Each barrier is a kernel of a graph with `rounds` of them.
+  // Runs a graph of `rounds` kernels, of which each is a barrier. All ranks call it.
   absl::StatusOr<std::vector<double>> RunBarrierKernels(const KernelSpec& spec);
 
  private:

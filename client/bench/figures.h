@@ -18,8 +18,8 @@ struct CollectiveCase {
   std::string variant = "auto";
   uint32_t blocks = 0;  // 0: as the plan says
   uint32_t threads = 0;
-  // Measure what a table makes that has this as its only rule, rather than override the plan: at a
-  // small size a rule is not followed to the letter.
+  // Measure the plan of a table with this case as its only rule, rather than override the plan,
+  // because at a small size the plan may deviate from the rule.
   bool as_rule = false;
   uint32_t unroll = 0;  // as blocks and threads
 };
@@ -50,7 +50,7 @@ struct CollectiveRule {
   static constexpr uint64_t kAnyBytes = ~uint64_t{0};
 };
 
-// A product of matrices, all ranks together: D[m, n] of A[m, k] and B[k, n].
+// A GEMM over all ranks: D[m, n] of A[m, k] and B[k, n].
 struct ProductShape {
   uint64_t m = 0;
   uint64_t n = 0;
@@ -76,7 +76,7 @@ struct ProductFigure {
   std::string wanted;      // the variant that was asked for
   std::string variant;     // the one that ran
   std::string multiplier;  // the code that multiplied
-  // One after another on a stream, and in a graph.
+  // Times of calls on a stream, or in a graph.
   struct Times {
     double us = 0;
     double product_us = 0;        // of the plain GEMM of one rank

@@ -1,4 +1,4 @@
-// create, allocate and grow: what costs time on the way through irisd.
+// create, allocate and grow: measures operations that go through irisd.
 #include <time.h>
 
 #include <algorithm>

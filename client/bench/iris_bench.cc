@@ -1,4 +1,4 @@
-// iris_bench: what Iris does on this machine's devices. See --help.
+// iris_bench: measures Iris on this machine's devices. See --help.
 #include <unistd.h>
 
 #include <algorithm>
@@ -41,7 +41,7 @@ Examples:
 // The last measurement that begins within the budget may take this long.
 constexpr absl::Duration kLongestMeasurement = absl::Minutes(10);
 
-// Transfers, waits and barriers together take a few seconds on two busy CPUs.
+// Returns options with which transfers, waits and barriers take a few seconds on two busy CPUs.
 BenchOptions EmulatedDefaults() {
   BenchOptions options;
   options.bytes = 4 << 20;

@@ -1,8 +1,7 @@
-// LocalRun takes a rank, a thread of this process, through the measurements of collectives and
-// matmul. After a failure of any rank it only meets the others, since no rank may stay away from a
-// barrier.
+// LocalRun runs the measurements of collectives and matmul for one rank, a thread of this process.
+// After a failure of any rank it only takes part in barriers, because no rank may miss one.
 //
-// Used by one thread, that of its rank. Borrows all that it is made of.
+// Used by the thread of its rank only. Borrows the arguments of its constructor.
 #pragma once
 
 #include <algorithm>
@@ -38,7 +37,7 @@ class LocalRun {
   LocalRun& operator=(const LocalRun&) = delete;
 
  protected:
-  // `what` completes "rank 3 cannot ...".
+  // Calls f unless a rank has failed. A failure is recorded as "rank 3 cannot" with `what`.
   template <typename F>
   void Do(const char* what, const F& f) {
     if (failure_.any.load()) return;
@@ -52,7 +51,7 @@ class LocalRun {
       failure_.status.Update(absl::InternalError(
           absl::StrCat(context_, ": rank ", rank_.rank(), " cannot ", what, ": ", result.what)));
     }
-    world_.Abort();  // those that wait for this rank in a kernel
+    world_.Abort();  // ends waits for this rank in kernels
   }
 
   void Synchronize() {
@@ -68,13 +67,13 @@ class LocalRun {
     Synchronize();
   }
 
-  // An old result must not be taken for a new one.
+  // Clears an output, so that an old result is not taken for a new one.
   void Clear(uint8_t* out, uint64_t bytes) {
     Do("clear", [&] { return backend::FillAsync(out, 0, bytes, rank_.stream); });
     Synchronize();
   }
 
-  // Looks at both ends and the middle. `tolerance` is a part of what is wanted.
+  // Checks both ends and the middle of an output. `tolerance` is relative to `wanted`.
   Result CheckOut(const uint8_t* out, uint64_t count, float wanted, float tolerance) {
     const uint64_t some = std::min<uint64_t>(count, 4096);
     std::vector<Bfloat16> values(some);
@@ -93,7 +92,7 @@ class LocalRun {
     return {};
   }
 
-  // A graph of `n` calls of `start`.
+  // Captures `n` calls of `start` in a graph.
   template <typename F>
   void Capture(uint64_t n, backend::Graph* graph, const F& start) {
     bool capturing = false;
@@ -108,7 +107,7 @@ class LocalRun {
     Do("end a capture", [&] { return result; });
   }
 
-  // µs of what `put` puts on the stream. Ranks begin together.
+  // Returns the time, in µs, of the work that `put` puts on the stream. Ranks begin together.
   template <typename F>
   double Time(const F& put) {
     if (!has_events_) {

@@ -1,4 +1,4 @@
-// Measures dispatch and combine of a mixture of experts, in bf16 and as f8e4m3.
+// Measures MoE dispatch and combine, in bf16 and as f8e4m3.
 #include "iris/moe.h"
 
 #include <chrono>
@@ -26,7 +26,7 @@ uint32_t Mix(uint32_t x) {
   return x ^ x >> 16;
 }
 
-// Every token takes `top_k` experts at random; tests/bench/moe_peer.py takes the same.
+// Returns `top_k` random experts for each token, the same as in tests/bench/moe_peer.py.
 std::vector<int32_t> Choices(uint32_t rank, uint32_t tokens, uint32_t n_experts, uint32_t top_k) {
   std::vector<int32_t> ids;
   std::vector<int32_t> all(n_experts);
@@ -65,7 +65,7 @@ struct Layer {
     IRIS_ASSIGN_OR_RETURN(ids, DeviceArray<int32_t>::Create(context, chosen, stream));
     IRIS_ASSIGN_OR_RETURN(weights, DeviceArray<float>::Create(
                                        context, std::vector<float>(chosen.size(), 0.125f), stream));
-    // Numbers of bf16 that are neither zeros nor all alike.
+    // The bytes give numbers of bf16 other than zero, different in x and y.
     IRIS_RETURN_IF_ERROR(stream.Fill(x, 0x3e, x.bytes()));
     IRIS_RETURN_IF_ERROR(stream.Fill(y, 0x3d, y.bytes()));
     return stream.Synchronize();

@@ -36,7 +36,7 @@ bool IsSum(Operation operation) {
   return operation == Operation::kMatmulAllReduce || operation == Operation::kMatmulReduceScatter;
 }
 
-// Returns the problem of a rank in the whole.
+// Returns a rank's problem in the GEMM over all ranks.
 Problem ProblemOf(Operation operation, const ProductShape& shape, uint32_t ranks, Variant variant) {
   Problem problem = {operation, {shape.m, shape.n, shape.k, DType::kBf16, DType::kBf16}};
   if (IsSum(operation)) problem.k /= ranks;
@@ -54,12 +54,12 @@ Problem AloneOf(Operation operation, const ProductShape& shape, uint32_t ranks) 
   return problem;
 }
 
-// Elements that a rank multiplies of each matrix, at most.
+// Returns the largest number of elements of a matrix.
 uint64_t Largest(const ProductShape& shape) {
   return std::max({shape.m * shape.k, shape.n * shape.k, shape.m * shape.n});
 }
 
-// A way to spend a batch.
+// The calls of a batch.
 struct Way {
   enum class Kind { kProduct, kCommunication, kOperation } kind = Kind::kOperation;
   Problem problem;
@@ -149,7 +149,7 @@ class RankRun : public LocalRun {
     return plan;
   }
 
-  // Adds this rank's times of all ways, in turn, to those of the others.
+  // Measures all ways alternately, and adds this rank's times to those of the others.
   void Measure(const std::vector<Way>& ways, uint32_t samples, bool in_graph, Samples* times) {
     context_ = in_graph ? "matmul, in graphs" : "matmul, outside of graphs";
     constexpr uint64_t kCalls = Emulated() ? 2 : 10;
@@ -196,7 +196,7 @@ class RankRun : public LocalRun {
     Do("make a communicator", [&] { return ccl::CreateComm(options, comm); });
   }
 
-  // The collective that moves what the operation moves.
+  // Starts the collective that moves the same data as the operation.
   Result Communicate(const Problem& p) {
     const uint32_t n = rank_.n_ranks();
     const DType type = DType::kBf16;

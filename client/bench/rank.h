@@ -23,14 +23,14 @@ class Rank {
 
   virtual DeviceContext device_context() const = 0;
   virtual Device& device() = 0;
-  // Returns null where ranks are threads, which have no irisd.
+  // Returns null if ranks are threads, which have no irisd.
   virtual Context* context() { return nullptr; }
 
-  // Collective: so many zeroed bytes at the same place of every heap.
+  // Allocates zeroed bytes at the same place of every heap. Collective.
   virtual absl::StatusOr<uint8_t*> Allocate(uint64_t bytes) = 0;
-  // Collective, on the host.
+  // Waits on the host for all ranks. Collective.
   virtual absl::Status Barrier() = 0;
-  // Collective: the values of every rank, by rank.
+  // Returns the values of every rank, by rank. Collective.
   virtual absl::StatusOr<std::vector<std::vector<double>>> AllGather(
       const std::vector<double>& values) = 0;
 

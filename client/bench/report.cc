@@ -24,7 +24,7 @@ std::string FactText(const std::string& name, const nlohmann::json& value) {
   return absl::StrCat(name, ": ", CellText(value, 1), "\n");
 }
 
-// The next of 1, 2, 5, 10, 20, 50 ... that is not below `value`.
+// Returns the first of 1, 2, 5, 10, 20, 50 ... that is not below `value`.
 double NiceStep(double value) {
   const double power = std::pow(10.0, std::floor(std::log10(value)));
   for (const double factor : {1.0, 2.0, 5.0}) {
@@ -82,7 +82,7 @@ void AppendPlot(const Plot& plot, double x_offset, std::string* out) {
                           kLeft, at_y(y), kLeft + width, at_y(y), kLeft - 6, at_y(y) + 4,
                           plot.log_y ? std::pow(10.0, y) : y);
   }
-  // A label each factor of 16, so that they do not touch.
+  // One label for each factor of 16, so that labels do not touch.
   for (uint64_t bytes = low; bytes <= high; bytes *= 16) {
     absl::StrAppendFormat(out, "<text x=\"%.1f\" y=\"%.1f\" class=\"middle\">%s</text>\n",
                           x_of(bytes), kTop + height + 18, BytesText(bytes));

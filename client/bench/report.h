@@ -19,17 +19,17 @@ struct Spread {
 };
 Spread SpreadOf(const std::vector<double>& samples);  // not empty
 
-// 4096 -> "4 KiB": the largest unit that divides it.
+// Returns bytes in the largest unit that divides them: "4 KiB" for 4096.
 std::string BytesText(uint64_t bytes);
 
-// A cell that is empty unless `there`.
+// Returns a cell with the value, or an empty one unless `there`.
 template <typename T>
 nlohmann::json CellIf(bool there, const T& value) {
   return there ? nlohmann::json(value) : nlohmann::json();
 }
 
 // Named columns, and rows of cells: null, integers, floating point numbers or strings. Numbers are
-// printed with the column's decimals; JSON has them whole, by the column's name.
+// printed with the column's decimals; JSON has all their digits, by the column's name.
 class Table {
  public:
   struct Column {
@@ -42,7 +42,7 @@ class Table {
 
   // Adds a row, which has as many cells as there are columns.
   void Add(std::vector<nlohmann::json> cells);
-  // A sentence below the table.
+  // Adds a sentence below the table.
   void Note(std::string text) { notes_.push_back(std::move(text)); }
 
   const std::string& name() const { return name_; }
@@ -56,14 +56,14 @@ class Table {
   std::vector<std::string> notes_;
 };
 
-// Everything of one run.
+// The facts and tables of one run.
 class BenchReport {
  public:
   void Fact(std::string name, nlohmann::json value);
   void Add(Table table);
 
-  // Writes facts and tables to `file` from now on, and flushes it, so that Text is there when the
-  // run ends, and the measurements if it fails. Borrows the file.
+  // Writes facts and tables to `file` from now on, and flushes it, so that the finished
+  // measurements are printed even if the run fails. Borrows the file.
   void PrintTo(std::FILE* file);
 
   std::string Text() const;
@@ -89,7 +89,7 @@ struct Plot {
   bool log_y = false;  // from one power of ten to another; values not above 0 are left out
 };
 
-// Plots side by side with one legend each. Lines with no points are left out.
+// Draws plots next to each other with one legend each. Lines with no points are left out.
 std::string Svg(const std::vector<Plot>& plots);
 
 }  // namespace iris::bench

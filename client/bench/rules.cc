@@ -38,8 +38,7 @@ const CollectiveFigure* Best(const Figures& figures, bool without_copy_engine) {
   return best;
 }
 
-// Adds what `figure` decides up to `max_bytes`. A rule that is as the one before extends it: it
-// reaches at least as far.
+// Adds a rule for `figure` up to `max_bytes`. If it equals the rule before, that rule is extended.
 void AddRule(const CollectiveFigure& figure, uint32_t max_members, uint64_t max_bytes,
              std::vector<CollectiveRule>* rules) {
   const CollectiveRule rule = {figure.what.operation, max_members,        max_bytes,
@@ -89,7 +88,7 @@ std::vector<CollectiveRule> MakeRules(const std::vector<CollectiveFigure>& figur
         const bool copies = best->variant == kCopyEngine;
         sizes.push_back({best, copies ? Best(it->second, true) : nullptr, max_bytes});
       }
-      // The copy engine's rules of neighbouring sizes, and then what takes their place.
+      // The copy engine's rules of neighbouring sizes, and then their fallbacks.
       for (size_t i = 0; i < sizes.size();) {
         size_t end = i;
         while (end < sizes.size() && sizes[end].best->variant == kCopyEngine) ++end;

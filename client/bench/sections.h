@@ -1,5 +1,5 @@
-// The sub-commands of iris_bench. Each is called by all ranks alike and adds its tables to the
-// report, the same on every rank.
+// The sub-commands of iris_bench. All ranks call the same ones. A sub-command adds its tables to
+// the report, the same on every rank.
 #pragma once
 
 #include <cstdint>
@@ -25,15 +25,15 @@ struct BenchOptions {
                                   // `sweep`
   uint32_t grid = 0;              // blocks of `bandwidth` and `atomics`; 0: a power of two
   uint32_t block = 512;           // threads of a block
-  uint64_t chunk_bytes = 0;       // blocks take turns at get and put; 0: a part each
+  uint64_t chunk_bytes = 0;       // size for which blocks alternate in get and put; 0: a part each
   std::vector<uint32_t> grids = {1, 2, 4, 8, 16, 32, 64, 128};  // of `sweep`
   uint32_t samples = 10;
   uint32_t rounds = 1000;       // of pingpong and barrier, in a kernel
   std::string pairs = "first";  // of pingpong: "first" (0 with each), "all", or "0-1,2-3"
   std::vector<uint64_t> heaps = {1ull << 30};  // of `create`
   uint64_t grow_bytes = 64ull << 20;
-  uint32_t moe_tokens = 0;  // of each rank; 0: 4,096, and 16 where devices are emulated
-  uint32_t moe_hidden = 0;  // 0: 7,168, and 256
+  uint32_t moe_tokens = 0;  // of each rank; 0: 4,096, or 16 on emulated devices
+  uint32_t moe_hidden = 0;  // 0: 7,168, or 256 on emulated devices
   uint32_t moe_experts = 64;
   uint32_t moe_top_k = 8;
   std::string moe_peers_command;  // empty: no peers
@@ -62,7 +62,7 @@ struct Run {
   Rank& rank;
   const BenchOptions& options;
   const Areas& areas;
-  absl::Time end;  // of measurements; the report says what is left out after it
+  absl::Time end;  // of measurements; the report lists the rest as omitted
   BenchReport* report;
 
   // Returns false, on all ranks alike, if the time for measurements is over. Collective.
@@ -93,7 +93,7 @@ absl::Status Fill(const Run& run);
 absl::Status Moe(const Run& run);
 absl::Status NormSteps(const Run& run);
 
-// "first", "all" or "0-1,2-3" into pairs of ranks. kInvalidArgument says what is wrong.
+// Parses "first", "all" or "0-1,2-3" into pairs of ranks. kInvalidArgument says what is wrong.
 absl::StatusOr<std::vector<std::pair<uint32_t, uint32_t>>> ParsePairs(const std::string& text,
                                                                       uint32_t n_ranks);
 

@@ -18,8 +18,8 @@ double GbPerSecond(uint64_t bytes, double nanoseconds) {
   return nanoseconds > 0 ? static_cast<double>(bytes) / nanoseconds : 0;
 }
 
-// A power of two divides the bytes: with a few blocks more, some threads need one round more, and
-// all wait for them.
+// Returns the number of blocks, by default a power of two that divides the bytes: with a few
+// blocks more, some threads would need one more round, for which all wait.
 uint32_t DefaultGrid(const BenchOptions& options) {
   if (options.grid != 0) return options.grid;
   uint32_t grid = 1;
@@ -83,7 +83,7 @@ absl::Status Bandwidth(const Run& run) {
                  {"best GB/s", 1},
                  {"of copy engine, worst", 3},
                  {"of copy engine, median", 3}});
-  // The link's rate is what the copy engine puts over it, in this run, on the same pair.
+  // The link's rate is that of the copy engine in this run, on the same pair.
   const size_t reference = kNTransfers - 1;
   for (size_t t = 0; t < kNTransfers; ++t) {
     std::vector<double> rates, fractions;

@@ -26,7 +26,7 @@ std::string Amount(const RowsToCopy& rows) {
   return absl::StrCat(rows.rows, " rows of ", base::SizeText(rows.row_bytes));
 }
 
-// One call: its checks first, then its work.
+// One call, which makes its checks first, then its work.
 class AsyncCopy {
  public:
   AsyncCopy(const HostContext& context, const backend::BackendOperations& backend, std::string what,
@@ -70,7 +70,7 @@ class AsyncCopy {
     return status_.ok() ? context_.Translate(peer_, mine) : nullptr;
   }
 
-  // The other side: memory of any kind, but no hole of the window.
+  // Checks the other side, which is memory of any kind, but no hole of the window.
   void CheckLocal(absl::string_view name, const void* at, uint64_t bytes) {
     if (bytes == 0 || !status_.ok()) return;
     if (at == nullptr) return Fail(absl::StrCat(name, " is null"));
@@ -89,7 +89,7 @@ class AsyncCopy {
                       Range(dst, dst_bytes_), ") overlap"));
   }
 
-  // The word in the peer's heap; null without a signal.
+  // Returns the word in the peer's heap; null without a signal.
   uint64_t* CheckSignal(const SignalOptions& options) {
     if (!status_.ok() || options.signal == nullptr) return nullptr;
     if (reinterpret_cast<uint64_t>(options.signal) % sizeof(uint64_t) != 0) {
@@ -120,7 +120,8 @@ class AsyncCopy {
     return status_;
   }
 
-  // Left, or a forked child. A peer's death is no reason: its heap stays readable.
+  // Returns false after Leave and in a forked child. A peer's death does not matter: its heap stays
+  // readable.
   bool Usable() {
     const absl::Status health = context_.Health();
     if (health.code() == absl::StatusCode::kFailedPrecondition) {

@@ -1,5 +1,5 @@
-// CopyAsync: copies by the device's copy engine between this rank and a peer, in the order of a
-// stream, with a signal after them. Stream::Put in client/iris/stream.h says what they do.
+// CopyAsync: copies between this rank and a peer by the device's copy engine, in stream order, with
+// a signal after the bytes. Stream::Put in client/iris/stream.h has the contract.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +13,13 @@ namespace iris::internal {
 enum class CopyKind { kPut, kGet };
 
 struct SignalOptions {
-  uint64_t* signal = nullptr;  // in this rank's heap; means its copy in the peer's. Null: no signal
+  uint64_t* signal = nullptr;  // in this rank's heap; stands for the peer's word. Null: no signal
   uint64_t value = 1;
   SignalOp op = SignalOp::kSet;
 };
 
-// Copies rows, each side with a pitch of its own. The bytes between them are neither read nor
-// written, but count as part of the range. Returns at once. kInvalidArgument for a rank or a range
+// Copies rows; each side has its own pitch. The bytes between rows are neither read nor written,
+// but count as part of the range. Returns at once. kInvalidArgument for a rank or a range
 // outside the job's heaps, ranges that overlap, a pitch less than a row, a signal that is not
 // aligned to 8 bytes or lies in the overwritten range. Nothing was put on the stream then.
 // Thread-safe.

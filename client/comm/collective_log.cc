@@ -14,7 +14,7 @@ void Store(T* word, T value) {
   __atomic_store_n(word, value, __ATOMIC_RELAXED);
 }
 
-// While it is there, readers know that the record is being written.
+// While this object exists, readers know that the record is being written.
 class Writing {
  public:
   explicit Writing(wire::CollectiveRecord* record) : record_(record) {

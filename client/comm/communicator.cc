@@ -26,7 +26,7 @@ using ccl::ErrorReport;
 
 namespace {
 
-// The config of a communicator of this process, from what its caller asks for.
+// Returns the config of a communicator of this process for the config that its caller wants.
 absl::StatusOr<Config> ConfigOf(const HostContext& context,
                                 const backend::BackendOperations& backend, Config config) {
   const auto switches = ReadSwitches(Environment);
@@ -69,8 +69,8 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
   if (!workspace.ok()) return Annotate(workspace.status(), what);
   made->workspace_ = *std::move(workspace);
 
-  // From here on every member goes on to the barrier of Prepare, whatever fails, so that no member
-  // waits in vain.
+  // From here on every rank continues to the barrier of Prepare, also after a failure, so that no
+  // rank waits for nothing.
   made->report_ = static_cast<ErrorReport*>(backend.MallocHost(sizeof(ErrorReport)));
   absl::Status status;
   if (made->report_ == nullptr) {
@@ -103,8 +103,8 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
       status = FromDevice(backend.PrepareMatmul(), what);
     }
     if (status.ok()) status = FromDevice(backend.PrepareNorm(), what);
-    // Whatever this rank launches later must not wait for an operation of another rank of the
-    // process, which may wait for this one.
+    // Later launches of this rank must not wait for an operation of another rank of the process,
+    // which may wait for this rank.
     if (status.ok()) status = FromDevice(backend.PrepareHelpers(), what);
   }
   if (status.ok()) {
@@ -317,7 +317,7 @@ absl::Status Communicator::PutMoe(ccl::Operation what, const moe::Config& config
   moe::Sizes sizes;
   Result result = backend_.MoeSizesOf(comm_.team.size, comm_.team.index, config, &sizes);
   if (!result.ok()) return FromDevice(result, text());
-  // Other members write into it: what is not there would end their processes.
+  // Other ranks write into the workspace: an unmapped address would end their processes.
   if (context_.Locate(workspace).ok() && !context_.IsMapped(workspace, sizes.workspace_bytes)) {
     return absl::InvalidArgumentError(absl::StrCat(
         text(), ": the workspace begins in the heap and reaches beyond it: allocate ",
@@ -401,7 +401,7 @@ absl::Status Communicator::Check() const {
     const absl::Status health = context_.Health();
     if (!health.ok()) absl::StrAppend(&text, "; ", health.message());
   } else {
-    // All whom a thread of the kernel found missing; else the one of the error word.
+    // All ranks that a thread of the kernel found missing; else the one of the error word.
     uint64_t missing = 0;
     backend::Stream* stream = nullptr;
     const bool copied = backend_.CreateStream(&stream).ok() &&
@@ -440,8 +440,8 @@ absl::Status Communicator::Synchronize(backend::Stream& stream) {
 
 absl::Status Communicator::Reset() {
   if (absl::Status status = Usable(); !status.ok()) return Annotate(status, "reset");
-  // Kernels of a member that has not come here yet may still write into the workspaces of others:
-  // cleared before, they would have words and packets that look like those of the next operations.
+  // Kernels of a rank that has not called Reset yet may still write into the workspaces of others.
+  // If these were cleared earlier, old words and packets would look like those of later operations.
   absl::Status status = context_.teams().Barrier(team_);
   if (status.ok()) status = Prepare();
   if (!status.ok()) return Annotate(status, "reset the communicator");

@@ -1,6 +1,6 @@
 // Communicator: the implementation of iris::ccl::Communicator. It allocates the workspace, launches
-// the operations of a backend on a stream, and reports in a status what failed, which rank was
-// missing and its process.
+// the operations of a backend on a stream, and reports the failed operation, the missing rank and
+// its process in a status.
 //
 // iris/collective/collective.h says what the operations do, and which memory they take. One call at
 // a time per Communicator. Borrows the context and the backend's table.
@@ -28,15 +28,15 @@ namespace iris::internal {
 struct CommunicatorOptions {
   ccl::Config config;  // the same on all members. IRIS_CCL_CHECK=1 in the environment: check_calls
   std::string name;    // of the workspace, as iris-ctl shows it; unique in the job, or empty
-  uint64_t matmul_bytes = 0;          // of workspace for products of matrices; see MatmulBytes
+  uint64_t matmul_bytes = 0;          // of workspace for GEMMs; see MatmulBytes
   std::vector<ops::Rule> gemm_rules;  // for GEMMs whose variant is kAuto; the same on all ranks
 };
 
 class Communicator {
  public:
-  // Collective over the team. Borrows the context, which must outlive it. kInvalidArgument for a
-  // bad config. kFailedPrecondition if this rank is not in the team. Other errors are those of
-  // ccl::CreateComm, HostContext::Allocate and Barrier.
+  // Makes a communicator. Collective over the team. Borrows the context, which must outlive it.
+  // kInvalidArgument for a bad config. kFailedPrecondition if this rank is not in the team. Other
+  // errors are those of ccl::CreateComm, HostContext::Allocate and Barrier.
   static absl::StatusOr<std::unique_ptr<Communicator>> Create(
       HostContext& context, const backend::BackendOperations& backend, const Team& team,
       const CommunicatorOptions& options = {});
@@ -49,14 +49,14 @@ class Communicator {
                                               const ops::Problem& problem,
                                               const std::vector<ops::Rule>& rules = {});
 
-  // Frees nothing in the heap: giving the workspace back is collective, and a destructor that waits
-  // for peers would hang on an error path. Without Destroy the workspace stays until the job ends.
+  // Frees nothing in the heap: freeing the workspace is collective, and a destructor that waits for
+  // peers would hang on an error path. Without Destroy the workspace stays until the job ends.
   // Synchronize streams first.
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
-  // Collective over the team: gives the workspace back. Synchronize streams first. Every later call
+  // Frees the workspace. Collective over the team. Synchronize streams first. Every later call
   // fails.
   absl::Status Destroy();
 
@@ -69,12 +69,12 @@ class Communicator {
   absl::Status Exchange(const char* what, absl::Span<ccl::Message> messages,
                         backend::Stream& stream);
 
-  // Between the two, single messages are kept, and GroupEnd puts them on its stream, all at once,
-  // if none failed; otherwise it returns the first error and puts nothing there. Other operations
-  // fail. The stream of a kept message is ignored: the caller gives all of them the same one. Check
-  // and Destroy may be called; Destroy drops the group.
+  // Single messages between GroupStart and GroupEnd are kept. GroupEnd puts them on its stream, all
+  // at once, if none failed; otherwise it returns the first error and puts nothing on the stream.
+  // Other operations fail. The stream of a kept message is ignored: the caller gives all messages
+  // the same one. Check and Destroy may be called; Destroy drops the group.
   absl::Status GroupStart();
-  // A null stream: nothing was kept, or the group is ended for its error.
+  // A null stream means that nothing was kept, or that the group is ended for its error.
   absl::Status GroupEnd(backend::Stream* stream);
   bool in_group() const { return group_.open(); }
   // Records an error of the group that the caller found, and returns it.
@@ -89,36 +89,36 @@ class Communicator {
   static absl::StatusOr<moe::Sizes> MoeSizes(const backend::BackendOperations& backend,
                                              uint32_t n_members, uint32_t index,
                                              const moe::Config& config);
-  // Loads the kernels: as moe::Prepare.
+  // Loads the kernels by moe::Prepare.
   absl::Status PrepareMoe();
   absl::Status MoeDispatch(const moe::Config& config, void* workspace, const moe::Dispatch& call,
                            backend::Stream& stream);
   absl::Status MoeCombine(const moe::Config& config, void* workspace, const moe::Combine& call,
                           backend::Stream& stream);
-  // A norm of sums. Errors of the arguments name the problem.
+  // Puts a norm of sums on the stream. Errors of the arguments name the problem.
   absl::Status Norm(const norm::Norm& call, backend::Stream& stream);
   // Says how Norm runs this problem.
   absl::StatusOr<norm::Plan> ChooseNorm(const norm::Problem& problem) const;
 
-  // The first failure of an operation, as far as the streams have come, with the operation and its
-  // number. kDeadlineExceeded names the ranks that did not come, kAborted names rank and pid of who
-  // died; kInvalidArgument names a rank that called something else than most, and both calls in
-  // full, on all ranks alike; kOutOfRange names a token of a rank that chose no expert, likewise.
-  // It stays until Reset.
+  // Returns the first failure among the operations that the streams have run, with the operation
+  // and its number. kDeadlineExceeded names the missing ranks, kAborted rank and pid of a dead one.
+  // On all ranks, kInvalidArgument names a rank whose call differs from most others', with both
+  // calls in full, and kOutOfRange a rank's token that chose no valid expert. The failure stays
+  // until Reset.
   absl::Status Check() const;
-  // A word in host memory that kernels can read: not 0 once an operation has failed.
+  // Returns a word in host memory that kernels can read. It is not 0 once an operation has failed.
   const uint64_t* error_word() const { return &report_->word; }
-  // Waits for the stream, then Check.
+  // Waits for the stream, then returns Check().
   absl::Status Synchronize(backend::Stream& stream);
 
-  // Collective over the team: makes a Communicator that failed usable again. All members
-  // synchronize their streams first.
+  // Makes a Communicator that failed usable again. Collective over the team. All ranks synchronize
+  // their streams first.
   absl::Status Reset();
 
  private:
   Communicator(HostContext& context, const backend::BackendOperations& backend, Team team)
       : context_(context), backend_(backend), team_(std::move(team)) {}
-  // kFailedPrecondition after Destroy or in a forked child.
+  // Returns kFailedPrecondition after Destroy or in a forked child.
   absl::Status Usable() const;
   // Converts a world rank to its index in the team. kInvalidArgument if it is not in the team.
   absl::Status ToIndex(uint32_t* rank) const;
@@ -126,7 +126,7 @@ class Communicator {
   template <typename Start>
   absl::Status PutMoe(ccl::Operation what, const moe::Config& config, void* workspace,
                       uint32_t tokens, DType type, Start start);
-  // Zeroes this member's workspace, then meets the others.
+  // Zeroes this rank's workspace, then waits for the other ranks.
   absl::Status Prepare();
 
   HostContext& context_;

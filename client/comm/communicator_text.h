@@ -17,11 +17,11 @@ std::string CallText(const ops::Problem& problem);
 std::string CallText(const norm::Problem& problem);
 std::string CallText(const char* name, const moe::Config& config);
 
-// Describes what a kernel of MoE found wrong at a rank: kOutOfRange, kFailedPrecondition.
+// Describes an error that a kernel of MoE found at a rank: kOutOfRange, kFailedPrecondition.
 std::string MoeFailureText(const ccl::ErrorInfo& info, StatusCode code, uint32_t rank);
 
-// Warns that the communicators of this process may have more streams than the device has queues;
-// empty if they do not.
+// Returns a warning if the communicators of this process may have more streams than the device has
+// queues; otherwise an empty text.
 std::string QueuesText(const backend::BackendOperations& backend);
 
 // Lists the communicators of this process that have blocks of the device.

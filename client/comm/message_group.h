@@ -26,7 +26,7 @@ class MessageGroup {
     if (status_.ok()) status_ = status;
     return status;
   }
-  // Closes the group. kFailedPrecondition if it is not open; otherwise its first error.
+  // Closes the group and returns its first error. kFailedPrecondition if it is not open.
   absl::Status End() {
     if (!open_) {
       return absl::FailedPreconditionError(

@@ -27,7 +27,7 @@ std::string RankText(uint32_t member, absl::Span<const uint32_t> ranks) {
   return absl::StrCat(ranks[member]);
 }
 
-// "rank 2", "ranks 0, 1 and 3".
+// Returns "rank 2", or "ranks 0, 1 and 3".
 std::string RanksText(uint64_t members, absl::Span<const uint32_t> ranks) {
   std::vector<uint32_t> these;
   for (uint32_t m = 0; m < ranks.size() && m < 64; ++m) {
@@ -85,7 +85,7 @@ std::string Text(const norm::CallRecord& call) {
                       ", blocks=", call.plan.blocks, ", parts=", call.plan.parts, ")");
 }
 
-// A call as `members` made it.
+// Returns the text of the call that `members` made.
 std::string CallText(const PackedCall& packed, uint64_t members, absl::Span<const uint32_t> ranks) {
   const std::string name = ccl::OperationName(packed.operation());
   if (ccl::IsMatmul(packed.operation())) return name + Text(ops::Unpack(packed));

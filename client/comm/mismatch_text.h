@@ -1,4 +1,4 @@
-// The message for members that made different calls. Pure functions.
+// The message for ranks that made different calls. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace iris::internal {
 
-// One sentence about a failure of kInvalidArgument that CheckError gave: the same text on every
-// member. ranks[m]: the world rank of the team's member m.
+// Returns one sentence about a kInvalidArgument of CheckError, the same text on every rank.
+// ranks[m] is the world rank of the team's member m.
 //
 //   all_reduce #5: rank 2 called all_gather(count=1024, type=f32, variant=packets, blocks=1), ranks
 //   0, 1 and 3 called all_reduce(count=1024, type=i32, op=max, variant=packets, blocks=1)

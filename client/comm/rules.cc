@@ -23,7 +23,7 @@ static_assert(kMaxRules == 1024 && kMaxRuleLineBytes == 256 && kMaxTeamRanks == 
 
 using Words = std::vector<absl::string_view>;
 
-// A word of the text for a message, whatever bytes it has.
+// Returns a word of the text, which may have any bytes, for a message.
 std::string Quoted(absl::string_view word) {
   constexpr size_t kMost = 32;
   std::string quoted = "\"";

@@ -1,4 +1,4 @@
-// Rules that choose variants, as text, so that measured results need no compiler. One rule a line:
+// Rules that choose variants, as text, so that measured results need no compiler. A line is a rule:
 //
 //   # operation          members  bytes             variant     blocks  threads  unroll
 //   all_reduce           4        128KiB            packets     0       0
@@ -8,8 +8,8 @@
 //   all_gather_matmul    any      8192  any   any   fused
 //
 // Collectives: the first rule decides whose members and bytes are not less than those of the call.
-// `any` stands for no limit, and bytes are as device/base/bytes.h reads them. blocks, threads: 0
-// means by size. unroll, as in ccl::Config, may be missing or 0: the default.
+// `any` stands for no limit, and device/base/bytes.h reads the bytes. If blocks or threads are 0,
+// the size decides. unroll, as in ccl::Config, may be missing or 0: the default.
 //
 // GEMMs: ops::ChooseByRules (iris/ops/rules.h) says which rule decides. `any` stands for every
 // number. All ranks must choose alike, so a number in which they may differ (k of matmul_all_reduce

@@ -25,13 +25,13 @@ namespace {
 
 using wire::DescriptorKind;
 
-// Memory is created after the last rank has joined: a Join may be answered so long after its own
-// deadline.
+// The time that irisd may take to answer a Join after its deadline, because memory is created after
+// the last rank has joined.
 constexpr absl::Duration kJoinSlack = absl::Minutes(2);
-// An irisd that hangs is ended after 20 s by what manages it, and the next one answers.
+// The service manager ends an irisd that hangs after 20 s, and the next one answers.
 constexpr absl::Duration kLeaveTimeout = absl::Seconds(30);
 
-// The job's devices, by irisd's number.
+// Returns the job's devices, by irisd's number.
 std::map<uint32_t, std::string> DevicesOf(const std::vector<Peer>& peers) {
   std::map<uint32_t, std::string> devices;
   for (const Peer& peer : peers) devices[peer.device_index] = peer.device_uuid;
@@ -169,7 +169,7 @@ absl::Status HostContext::MapAll() {
       plane_->TakeDescriptors(KeysOfJoin(), DeadlineIn(std::max(job_.map_timeout, kMapTimeMin)));
   if (!fds.ok()) return fds.status();
   const size_t first_link = job_.segments.size() + n_ranks() + 1;
-  // First: what is mapped after them is mapped faster.
+  // Links come first, because they make later mappings faster.
   KeepLinks(absl::MakeSpan(*fds).subspan(first_link));
   size_t next = 0;
   for (const Segment& segment : job_.segments) {
@@ -203,12 +203,12 @@ void HostContext::KeepLinks(absl::Span<wire::UniqueFd> fds) {
 absl::Status HostContext::ReportMapped(const absl::Status& mapped) {
   const absl::Time start = Now();
   if (!mapped.ok()) {
-    // So that the peers learn why; what irisd answers is this very error.
+    // Reports the reason to the peers; irisd's answer is the same error.
     (void)plane_->Mapped(job_.job_id, job_.epoch, mapped, start + kLeaveTimeout);
     return mapped;
   }
-  // Before Mapped: once all have called it, the heap may grow, and descriptors of that may come at
-  // once.
+  // Before Mapped, because once all ranks have called it, the heap may grow, and descriptors of the
+  // growth may arrive at once.
   plane_->DropDescriptors();
   auto committed = plane_->Mapped(job_.job_id, job_.epoch, window_->base(),
                                   DeadlineIn(job_.map_timeout) + kAnswerSlack);
@@ -259,7 +259,7 @@ absl::Status HostContext::MakeTrace() {
   wanted.bytes = TraceAreaBytes(options_.trace_events);
   wanted.alignment_bytes = 4096;
   wanted.name = TraceRecorder::kName;
-  // The others may come out of the join later: this is a part of it.
+  // Other ranks may return from the join later, so this wait also has the join's timeout.
   const auto area = teams_->Allocate(wanted, world_, absl::FromChrono(options_.join_timeout));
   if (absl::IsResourceExhausted(area.status()) && options_.trace_file.empty()) {
     log::Info("no room for a trace: ", area.status().message());
@@ -419,7 +419,7 @@ bool HostContext::IsSymmetric(const void* address, uint64_t bytes) const {
 absl::Status HostContext::CheckShared(const char* role, const void* mine,
                                       absl::Span<const uint32_t> ranks) const {
   const uint64_t offset = reinterpret_cast<uint64_t>(mine) - window_->address(rank(), 0);
-  // Outside of it all, or in the heap itself: nearly always.
+  // Nearly always the address is in the heap itself, or outside of all memory of the rank.
   if (offset >= stride_bytes() || offset < heap_bytes()) return absl::OkStatus();
   if (teams_->HaveTogether(ranks, offset, 1)) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(

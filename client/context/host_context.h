@@ -1,10 +1,10 @@
-// HostContext: what an iris::Context stands for: a rank's place in a job from the first connection
-// until it leaves, its window onto every peer's heap, and the calls that ranks make together.
-// client/iris/context.h says what each call does, and what its errors mean.
+// HostContext: the implementation of iris::Context: a rank's place in a job from the first
+// connection until the rank leaves, its window onto every peer's heap, and the calls that ranks
+// make together. client/iris/context.h has the contracts of the calls.
 //
 //   Create: connect ──► choose the device ──► join ──► map ──► mapped: the epoch is committed
 //
-// A failure at any step undoes those before it. Thread-safe. In a forked child every call fails
+// A failure at any step undoes the earlier steps. Thread-safe. In a forked child every call fails
 // with kFailedPrecondition, and the windows are not mapped.
 #pragma once
 
@@ -44,12 +44,12 @@ class HostContext {
   };
   using Owned = std::unique_ptr<HostContext, Ender>;
 
-  // Collective over the job's ranks. It makes the rank's device that of the calling thread. Errors
-  // are those of HeapService.Join in docs/protocol.md; kUnavailable names the socket and says how
-  // to start irisd.
+  // Joins the job, and makes the rank's device the calling thread's current one. Collective over
+  // the job's ranks. Errors are those of HeapService.Join in docs/protocol.md; kUnavailable names
+  // the socket and says how to start irisd.
   static absl::StatusOr<Owned> Create(const HostContextOptions& options);
-  // Joins over `plane`, which is already connected; connecting took `connect_time`. The caller has
-  // filled the fields of `options` that may come from the environment.
+  // Joins over `plane`, which is already connected; the connection took `connect_time`. The caller
+  // has filled the fields of `options` that may come from the environment.
   static absl::StatusOr<Owned> Create(HostContextOptions options,
                                       std::unique_ptr<ControlPlane> plane,
                                       absl::Duration connect_time);
@@ -67,9 +67,9 @@ class HostContext {
   const std::string& backend() const { return plane_->backend(); }
   uint64_t heap_bytes() const { return heap_.bytes(); }
   uint64_t stride_bytes() const { return window_->stride_bytes(); }
-  // Returns 0 if there is no such rank.
+  // Returns the process id of a rank, or 0 if there is no such rank.
   int64_t peer_pid(uint32_t rank) const { return rank < n_ranks() ? job_.peers[rank].pid : 0; }
-  // "rank 2 (pid 4711, stopped)": for errors about a rank that did not come.
+  // Returns "rank 2 (pid 4711, stopped)" for errors about a missing rank.
   std::string MissingName(uint32_t rank) const { return window_->status().MissingNames({rank}); }
   // Returns null if the job has no trace. Valid as long as the context.
   TraceRecorder* trace() const { return trace_.get(); }
@@ -77,7 +77,7 @@ class HostContext {
   wire::ControlPage* control_page() { return window_->control_page(rank()); }
 
   const Window& window() const { return *window_; }
-  // The value that kernels take. Valid as long as the context, also under growth.
+  // Returns the value that kernels take, which is valid as long as the context, even if heaps grow.
   DeviceContext device_context() const;
   const Team& world() const { return world_; }
 
@@ -86,17 +86,17 @@ class HostContext {
   const TeamCalls& teams() const { return *teams_; }
 
   bool IsSymmetric(const void* address, uint64_t bytes) const;
-  // Returns kInvalidArgument for an address of this rank's heap at whose offset not all these ranks
-  // have memory: one of them has registered it alone, or together with others.
+  // Returns kInvalidArgument for an address of this rank's heap if some of `ranks` have no memory
+  // at its offset, because one of them has registered it alone, or together with others.
   absl::Status CheckShared(const char* role, const void* mine,
                            absl::Span<const uint32_t> ranks) const;
-  // Returns true if the range lies in any rank's heap as mapped here, or in what that rank has
-  // registered and this one has open.
+  // Returns true if the range lies in any rank's heap as mapped here, or in memory that the rank
+  // has registered and this one has open.
   bool IsMapped(const void* address, uint64_t bytes) const;
   // Returns true if calls with this peer may take the range: it is in this rank's heap, or stands
-  // for what the peer has registered and this rank has open.
+  // for memory that the peer has registered and this rank has open.
   bool Reaches(uint32_t peer, const void* mine, uint64_t bytes) const;
-  // Rank and offset of an address inside the window; kInvalidArgument outside.
+  // Finds rank and offset of an address. kInvalidArgument if it is outside the window.
   struct Location {
     uint32_t rank = 0;
     uint64_t offset_bytes = 0;
@@ -116,46 +116,47 @@ class HostContext {
   absl::Status Usable() const { return guard_.Usable(); }
   // Returns false in a forked child.
   bool OwnProcess() const { return guard_.OwnProcess(); }
-  // Returns OK while every rank is alive and none has left; else kAborted naming who and why. No
-  // call to irisd.
+  // Returns OK while every rank is alive and none has left; else kAborted, which names the rank and
+  // the reason. Does not call irisd.
   absl::Status Health() const;
-  // Ends the membership: no call goes out any more, nothing is mapped any more but the pages of
-  // barriers, for threads that are in one.
+  // Leaves the job: no more calls are made, and everything is unmapped except the pages of
+  // barriers, for threads that are in a barrier.
   absl::Status Leave();
 
-  // An event of irisd. The watch thread calls it, from the end of Create until Leave.
+  // Handles an event of irisd. The watch thread calls it, from the end of Create until Leave.
   void OnEvent(const WatchEvent& event);
 
  private:
   HostContext(HostContextOptions options, std::unique_ptr<ControlPlane> plane)
       : options_(std::move(options)), plane_(std::move(plane)) {}
-  // To irisd, a rank that did not leave has hung up.
+  // If the rank has not left, irisd reports that it hung up.
   ~HostContext();
 
   // The steps of Create.
   absl::Status ChooseDevice();
   absl::Status JoinJob();
   absl::Status MapAll();
-  // The keys of a join's descriptors: segments, control pages, the status page, links.
+  // Returns the keys of a join's descriptors: segments, control pages, the status page, links.
   std::vector<DescriptorKey> KeysOfJoin() const;
-  // Keeps a link to each device of the job; `fds` are of all of them in irisd's order, or none.
+  // Keeps a link to each device of the job. `fds` has one for each device in irisd's order, or
+  // none.
   void KeepLinks(absl::Span<wire::UniqueFd> fds);
   absl::Status ReportMapped(const absl::Status& mapped);
   void Begin();
 
   void OnRankChange(const RankChange& change);
-  // Leaves, unless it has left before.
+  // Leaves the job, unless the rank has left before.
   absl::Status LeaveOnce();
 
-  // Makes the area of the rank's trace, if there is to be one. Collective.
+  // Makes the area of the rank's trace, if the options want one. Collective.
   absl::Status MakeTrace();
   void CloseTrace();
-  // Warns once for each device on which processes take turns.
+  // Warns once for each device that time-slices between processes.
   void WarnOfSharedDevice() const;
   bool InHeap(uint64_t offset_bytes, uint64_t bytes) const {
     return offset_bytes <= heap_bytes() && bytes <= heap_bytes() - offset_bytes;
   }
-  // True if these bytes of the rank's heap, or of memory above it, are mapped here.
+  // Returns true if these bytes of the rank's heap, or of memory above it, are mapped here.
   bool Has(uint32_t owner, uint64_t offset_bytes, uint64_t bytes) const {
     return InHeap(offset_bytes, bytes) || teams_->Borrows(owner, offset_bytes, bytes);
   }
@@ -178,7 +179,7 @@ class HostContext {
 
   mutable absl::Mutex mu_;
   bool left_ ABSL_GUARDED_BY(mu_) = false;
-  // Ranks that are no longer there, with irisd's reason.
+  // Ranks that are gone, with irisd's reason.
   std::map<uint32_t, RankChange> gone_ ABSL_GUARDED_BY(mu_);
 };
 

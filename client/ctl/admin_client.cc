@@ -24,7 +24,7 @@ namespace {
 constexpr char kSocketName[] = "irisd.sock";
 constexpr absl::Duration kTryEvery = absl::Milliseconds(20);
 
-// An error says what to do about a silent irisd.
+// Converts a status. The error for a silent irisd says what to do.
 absl::Status FromGrpc(const grpc::Status& grpc_status) {
   const absl::Status status = proto::FromGrpc(grpc_status);
   if (absl::IsDeadlineExceeded(status)) {
@@ -39,7 +39,7 @@ absl::Status FromGrpc(const grpc::Status& grpc_status) {
   return status;
 }
 
-// A connected socket, or invalid with errno.
+// Returns a connected socket, or an invalid one with errno.
 wire::UniqueFd ConnectSocket(const std::string& path) {
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;

@@ -1,8 +1,8 @@
 // AdminClient: one connection to irisd's admin service. Thread-safe after Connect.
 //
-// It connects by itself and hands the socket to gRPC, so a missing irisd is one clear error at
-// once. A call whose connection is lost is made once more on a new one: every call only reads.
-// Streams of events that have begun are not.
+// AdminClient connects by itself and passes the socket to gRPC, so that a missing irisd gives one
+// clear error at once. A call whose connection is lost is repeated once on a new one, because every
+// call only reads. Streams of events that have begun are not repeated.
 #pragma once
 
 #include <functional>
@@ -28,9 +28,10 @@ namespace iris::ctl {
 
 class AdminClient {
  public:
-  // Tries irisd.sock of each directory in turn, again for `wait` if there is none, or if no process
-  // listens: irisd may be starting. internal::CannotReach describes kUnavailable and
-  // kPermissionDenied. `timeout` bounds each call except a followed stream.
+  // Tries irisd.sock of each directory, one after another. Repeats this for `wait` if there is no
+  // socket, or if no process listens, because irisd may be starting. internal::CannotReach
+  // describes kUnavailable and kPermissionDenied. `timeout` bounds each call except a followed
+  // stream.
   static absl::StatusOr<std::unique_ptr<AdminClient>> Connect(
       const std::vector<std::string>& runtime_dirs, absl::Duration timeout = absl::Seconds(5),
       absl::Duration wait = absl::Seconds(2));
@@ -47,9 +48,9 @@ class AdminClient {
   }
 
   // Requests the pages of a listing, one call each. `take` gets each page as a Reply&, until there
-  // is none, it returns false, or a call fails. `job` limits listings that jobs can limit; if
-  // empty, all. kNotFound if there is no such job. kDataLoss if irisd repeats pages, or if the
-  // listing is longer than any can be.
+  // is none, `take` returns false, or a call fails. `job` limits the listing to a job if it is not
+  // empty. kNotFound if there is no such job. kDataLoss if irisd repeats pages, or if the listing
+  // is longer than any can be.
   template <typename Request, typename Reply, typename Take>
   absl::Status List(Method<Request, Reply> method, const std::string& job, Take take) {
     Request request;
@@ -72,7 +73,7 @@ class AdminClient {
                                             " pages of ", base::SizeText(bytes),
                                             " together, the rest is not asked for"));
   }
-  // All pages as one.
+  // Returns all pages as one.
   template <typename Request, typename Reply>
   absl::StatusOr<Reply> All(Method<Request, Reply> method, const std::string& job = "") {
     Reply all;
@@ -90,11 +91,11 @@ class AdminClient {
   // Calls `take` for each event until the stream ends, or `take` returns false.
   absl::Status Events(bool follow, const std::function<bool(const v1::Event&)>& take);
 
-  // True if the standard health service says SERVING.
+  // Returns true if the standard health service says SERVING.
   absl::StatusOr<bool> IsServing();
 
  private:
-  // A page has 64 KiB. So much describes some five million allocations.
+  // A page has 64 KiB. These limits suffice for some five million allocations.
   static constexpr size_t kListPagesMax = 16384;
   static constexpr size_t kListBytesMax = kListPagesMax * wire::kMaxListBytes;
 

@@ -29,7 +29,7 @@ struct Loan {
   std::shared_ptr<driver::GpuDriver> driver;
 };
 
-// *generation is that of the irisd that has answered.
+// Asks irisd for the memory. *generation becomes that of the irisd that has answered.
 absl::StatusOr<v1::BorrowReply> Ask(SessionClient& session, const HeapPlace& place,
                                     bool for_writing, absl::Time deadline, uint64_t* generation) {
   v1::BorrowRequest request;

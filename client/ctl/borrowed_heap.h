@@ -1,6 +1,6 @@
-// A rank's heap from outside its job, with this process's own means: irisd lends the memory
-// (Borrow), and the driver of its devices reads it, or maps it here. On GPUs this is what irisd
-// cannot do, because it keeps no context there.
+// Access to a rank's heap from outside its job: irisd lends the memory (Borrow), and the driver of
+// irisd's devices reads it, or maps it in this process. On GPUs irisd cannot read memory itself,
+// because it keeps no context.
 #pragma once
 
 #include <cstdint>
@@ -29,19 +29,19 @@ struct HeapPlace {
 absl::StatusOr<std::string> ReadHeap(const std::string& runtime_dir, const HeapPlace& place,
                                      absl::Duration timeout = absl::Seconds(10));
 
-// A part of a rank's heap, mapped here for reading and writing until this is destroyed. The
-// segments that it lies in are held as long, also after irisd or the ranks have gone.
+// A part of a rank's heap, mapped here for reading and writing until this object is destroyed. Its
+// segments are held until then, also after irisd or the ranks have gone.
 class BorrowedHeap {
  public:
-  // Errors are those of ReadHeap; kPermissionDenied, or the system's own error: an irisd that lends
-  // nothing for writing.
+  // Maps the part. Errors are those of ReadHeap, and kPermissionDenied, or the system's own error,
+  // if irisd lends nothing for writing.
   static absl::StatusOr<BorrowedHeap> Map(const std::string& runtime_dir, const HeapPlace& place,
                                           absl::Duration timeout = absl::Seconds(10));
   BorrowedHeap(BorrowedHeap&&) = default;
   BorrowedHeap& operator=(BorrowedHeap&&) = delete;
   ~BorrowedHeap();
 
-  // The address of the part for the driver's copies.
+  // Returns the address of the part for the driver's copies.
   uint64_t address() const { return address_; }
   driver::GpuDriver& driver() const { return *driver_; }
   // Makes the memory's device current, as GpuDriver::MakeCurrent does. kFailedPrecondition if this

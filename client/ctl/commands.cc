@@ -39,7 +39,7 @@ absl::Status ShowStatus(const Options& options, AdminClient& client, Output writ
   return absl::OkStatus();
 }
 
-// The completion offers the names that need no quotes, one a line.
+// Returns the names that need no quotes, one per line, for the shell's completion.
 std::string PlainNames(const v1::ListJobsReply& page) {
   std::string names;
   for (const auto& job : page.jobs()) {

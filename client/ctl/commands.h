@@ -21,7 +21,7 @@ struct Options {
   PeekWish peek;
 };
 
-// Takes a part of the answer. Returns false if nobody reads it any more.
+// Takes a part of the answer. Returns false if the output is closed.
 using Output = absl::FunctionRef<bool(const std::string&)>;
 
 struct Command {
@@ -35,8 +35,8 @@ struct Command {
 };
 absl::Span<const Command> Commands();
 
-// Returns the status of a command. If no job has the name that was asked for, the text names those
-// that have one like it.
+// Returns the status of a command. If no job has the requested name, the text lists jobs with
+// similar names.
 absl::Status WithNearJobs(const Options& options, AdminClient& client, const absl::Status& status);
 
 }  // namespace iris::ctl

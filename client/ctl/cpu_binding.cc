@@ -14,7 +14,7 @@
 namespace iris::ctl {
 namespace {
 
-// No machine has more, so the kernel is asked with no larger sets.
+// The limit of the set's size in requests to the kernel. No machine has more CPUs.
 constexpr int kMaxCpus = 1 << 20;
 
 // Returns the number in the CPU's topology file `what`, or -1 if there is none.

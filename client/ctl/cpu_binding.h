@@ -12,15 +12,15 @@ namespace iris::ctl {
 using Core = std::vector<int>;
 
 // Returns the cores whose CPUs this process may use, those of one socket next to each other. A CPU
-// without a known core is one by itself.
+// without a known core counts as a core.
 absl::StatusOr<std::vector<Core>> AllowedCores();
 
-// Partitions `cores`, which are not empty, and returns the CPUs of each rank, ascending: each rank
-// gets neighbours, as many as the others or one more. With fewer cores than ranks, each rank gets
-// one, and neighbours share it.
+// Partitions `cores`, which are not empty, and returns the CPUs of each rank, ascending. Each rank
+// gets neighbouring cores, as many as the others or one more. With fewer cores than ranks, each
+// rank gets one core, which it shares with neighbouring ranks.
 std::vector<std::vector<int>> SpreadCores(const std::vector<Core>& cores, int n_ranks);
 
-// "0-3,8": as the kernel writes it.
+// Returns a list of CPUs as the kernel writes it: "0-3,8".
 std::string CpuList(const std::vector<int>& cpus);
 
 }  // namespace iris::ctl

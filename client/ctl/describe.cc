@@ -34,7 +34,7 @@ const v1::Session* SessionOf(const JobDescription& description, const v1::JobRan
   return nullptr;
 }
 
-// "2: team 0 with 5 allocations, team 3 with 1, rank 2 alone with 1".
+// Returns "2: team 0 with 5 allocations, team 3 with 1, rank 2 alone with 1".
 std::string TeamsOf(const JobDescription& description) {
   std::map<uint32_t, int> teams, ranks;
   for (const v1::Allocation& allocation : description.at.allocations()) {

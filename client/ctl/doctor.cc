@@ -84,7 +84,7 @@ Finding CheckDescriptorsOfIrisd(const v1::GetStatusReply& status) {
   return Ok("irisd's open files", found);
 }
 
-// Checks the devices of irisd, as this process sees them; without irisd, those that it sees.
+// Checks irisd's devices as this process sees them, or without irisd all that this process sees.
 void CheckDevicePairs(const v1::ListDevicesReply& of_irisd, std::vector<Finding>& findings) {
   driver::PairCheckOptions options;
   if (!of_irisd.devices().empty()) {
@@ -114,7 +114,7 @@ std::optional<Finding> Closed(const std::string& check, const std::string& path)
   return Fail(check, absl::StrCat("permission denied: ", problem->what), problem->remedy);
 }
 
-// Returns Ok with the mode and the owner of the file, if it is there and open to this user.
+// Returns Ok with the mode and the owner of the file, if it exists and is open to this user.
 Finding CheckFile(const std::string& check, const std::string& path, const std::string& start,
                   struct stat* info) {
   if (auto closed = Closed(check, path); closed.has_value()) return *std::move(closed);
@@ -135,7 +135,7 @@ Finding NoAnswer(const std::string& runtime_dir, const absl::Status& status) {
               "start irisd, then ask again; its log says why it ended");
 }
 
-// *emulated becomes true if irisd says that its devices are.
+// Checks irisd. *emulated becomes true if irisd reports emulated devices.
 void CheckIrisd(const absl::StatusOr<std::unique_ptr<AdminClient>>& client,
                 const std::string& runtime_dir, std::vector<Finding>& findings, bool* emulated) {
   absl::StatusOr<v1::GetStatusReply> status =
@@ -198,7 +198,7 @@ Finding WorkersFinding(const v1::GetStatusReply& status) {
 
 Finding LineFinding(const absl::StatusOr<TornLines>& found) {
   const char* check = "whole lines";
-  // Without them collectives of middle sizes are slower, and as right as before.
+  // Without lines, collectives of middle sizes are slower, but correct.
   const char* remedy =
       "set IRIS_CCL_LINES=0 for all ranks of every job: collectives then do without lines";
   if (!found.ok()) {
@@ -254,7 +254,7 @@ Finding CheckOpenFileLimit() {
   return Ok(check, found);
 }
 
-// With nothing to wait for, the call that exists says EINVAL.
+// Checks that the kernel has futex_waitv, which returns EINVAL if there is nothing to wait for.
 Finding CheckFutexWaitv() {
   const long result = syscall(SYS_futex_waitv, nullptr, 0, 0, nullptr, CLOCK_MONOTONIC);
   if (result < 0 && errno == ENOSYS) {
@@ -341,7 +341,7 @@ Finding CheckDeviceNodes(const std::string& dev, bool emulated) {
 }
 
 std::vector<Finding> RunDoctor(const std::vector<std::string>& runtime_dirs) {
-  // First of all, so that every check sees an irisd that has just been started.
+  // Connects first, so that every check sees an irisd that has just been started.
   const absl::StatusOr<std::unique_ptr<AdminClient>> client = AdminClient::Connect(runtime_dirs);
   // The first that has a socket, else the first that is closed to this user: it may have one.
   std::string dir = runtime_dirs.front();

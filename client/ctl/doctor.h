@@ -1,7 +1,6 @@
-// iris-ctl doctor: looks at everything that must be right for a job to run, from the socket's
-// permissions and every pair of devices to a small real job, and says for each thing that is not
-// what to do. Checks are independent; one thread. The program's main must serve
-// driver::IsPairCheckChild.
+// iris-ctl doctor: checks the requirements of a job, from the socket's permissions and every pair
+// of devices to a small real job, and gives a remedy for each one that is not met. Checks are
+// independent; one thread. The program's main must serve driver::IsPairCheckChild.
 #pragma once
 
 #include <cstdint>
@@ -28,26 +27,26 @@ struct Finding {
   std::optional<driver::PairTable> pairs = std::nullopt;
 };
 
-// Runs a job of two ranks, threads of this process: they allocate, write and read through the
-// peer's window, meet at barriers, and leave. The job takes a few MiB of the first two devices for
-// a few milliseconds. An error says which step failed.
+// Runs a job of two ranks, threads of this process, which allocate, write and read through the
+// peer's window, call barriers, and leave. The job takes a few MiB of the first two devices for a
+// few milliseconds. An error says which step failed.
 absl::Status RoundTrip(const std::string& runtime_dir);
 
-// The sum of what all ranks have seen.
+// The sums of the counts of all ranks.
 struct TornLines {
   uint32_t n_devices = 0;
   ccl::LinesSeen seen;
 };
 
-// Finds out whether the devices of this machine store lines of 128 bytes whole in each other's
-// memory: a rank on each of `n_devices` devices, at most eight, writes to all others for about a
-// second. See iris/collective/whole_lines.h.
+// Checks that the devices of this machine store lines of 128 bytes in each other's memory without
+// tearing them: a rank on each of `n_devices` devices, at most eight, writes to all others for
+// about a second. See iris/collective/whole_lines.h.
 absl::StatusOr<TornLines> SearchTornLines(const std::string& runtime_dir, uint32_t n_devices);
 
 // Runs all checks against irisd in the first of `runtime_dirs` that has one.
 std::vector<Finding> RunDoctor(const std::vector<std::string>& runtime_dirs);
 
-// Tests call these checks of the machine one by one.
+// The checks of the machine, which tests call separately.
 Finding CheckOpenFileLimit();
 Finding CheckFutexWaitv();
 Finding CheckMemfdSeals();
@@ -55,14 +54,14 @@ Finding CheckPidfd();
 Finding CheckProc();
 Finding CheckRuntimeDir(const std::string& dir);
 Finding CheckSocket(const std::string& path);
-// Checks that this process may open the device nodes in the folder `dev`. Where irisd's devices are
-// emulated, it need not: a failure is then a warning.
+// Checks that this process may open the device nodes in the folder `dev`. If irisd's devices are
+// emulated, a failure is only a warning.
 Finding CheckDeviceNodes(const std::string& dev, bool emulated);
 
-// These are the findings of what irisd says of its workers, and of a search for torn lines.
+// Return the findings for irisd's report about its workers, and for a search for torn lines.
 Finding WorkersFinding(const v1::GetStatusReply& status);
 Finding LineFinding(const absl::StatusOr<TornLines>& found);
-// One finding with the table, then one for each cause of failures.
+// Returns one finding with the table, then one for each cause of failures.
 std::vector<Finding> PairFindings(const driver::PairTable& table);
 
 std::string FindingsText(const std::vector<Finding>& findings);

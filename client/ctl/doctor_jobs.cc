@@ -72,7 +72,7 @@ absl::Status WriteAndRead(Context& context) {
   const uint32_t peer = 1 - context.rank();
   uint64_t* mine = words->get();
   uint64_t* theirs = context.Translate(peer, mine);
-  // The device copies: the memory of a GPU is none of the host's.
+  // The device copies, because the host cannot access a GPU's memory.
   const auto driver = internal::ProcessDriver(context.backend());
   if (!driver.ok()) return During("open the device driver", driver.status());
   std::vector<uint64_t> sent(kWords), here(kWords), there(kWords);
@@ -97,8 +97,8 @@ absl::Status WriteAndRead(Context& context) {
   return During("free", context.Free(*words));
 }
 
-// Writes to all ranks of the world and reads their writes. `area` is zero on all of them before any
-// begins; afterwards its first bytes are the counts.
+// Writes to all ranks of the world and reads their writes. `area` is zero on all ranks before any
+// of them begins; afterwards its first bytes are the counts.
 absl::Status SearchOnStream(const backend::BackendOperations& table, const Context& context,
                             void* area, ccl::LinesSeen* seen) {
   const auto driver = internal::ProcessDriver(context.backend());
@@ -141,7 +141,7 @@ absl::Status Search(Context& context, ccl::LinesSeen* seen) {
       context.Allocate<uint8_t>((*table)->LineSearchBytes(context.n_ranks()), "lines");
   if (!area.ok()) return During("allocate", area.status());
   if (Status status = context.Barrier(); !status.ok()) return During("barrier", status);
-  // The others come to the next barrier, whatever fails here.
+  // The other ranks call the next barrier, so this rank calls it also after a failure.
   const absl::Status searched = SearchOnStream(**table, context, area->get(), seen);
   if (Status status = context.Barrier(); !status.ok()) return During("barrier", status);
   if (!searched.ok()) return During("search", searched);

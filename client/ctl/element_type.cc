@@ -30,9 +30,9 @@ Json IntegerJson(const char* data) {
   return Load<T>(data);
 }
 
-// A binary floating-point number in a T, with so many bits of exponent. Besides what kernels
-// compute with it has the numbers of 8 bits, which they only move. kOnlyNan: the greatest exponent
-// is one more of finite numbers, but for the one with all bits set, which is NaN.
+// Loads a binary floating-point number in a T, with kExponentBits bits of exponent. It includes the
+// 8-bit types, which kernels only move. With kOnlyNan, numbers with the greatest exponent are
+// finite too, except the one with all bits set, which is NaN.
 template <typename T, int kExponentBits, bool kOnlyNan = false>
 double LoadNarrow(const char* data) {
   constexpr int kFractionBits = int{sizeof(T)} * 8 - 1 - kExponentBits;
@@ -63,7 +63,7 @@ std::string SpecialText(double value) {
   return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
 }
 
-// The shortest text that is read back as the same value.
+// Returns the shortest text that is read back as the same value.
 template <typename T>
 std::string FloatText(const char* data) {
   const T value = Load<T>(data);
@@ -123,7 +123,7 @@ constexpr ElementType kTypes[] = {Float<float>(),
                                   Narrow<LoadNarrow<uint8_t, 5>, 3>(DType::kF8E5M2)};
 static_assert(std::size(kTypes) == kDTypeCount - 1, "every DType but kNone");
 
-// "bfloat16" is bf16, and so on. "half", "float" and "double" are names by themselves.
+// Prefixes in other software: "bfloat16" is bf16. "half", "float" and "double" are separate names.
 constexpr std::pair<const char*, const char*> kBeginnings[] = {
     {"bfloat", "bf"}, {"float", "f"}, {"uint", "u"}, {"int", "i"}};
 constexpr std::pair<const char*, const char*> kOtherNames[] = {{"half", "f16"},

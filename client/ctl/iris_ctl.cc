@@ -92,7 +92,7 @@ int Report(const absl::Status& status) {
   return ExitCodeOf(status);
 }
 
-// Flushes at once for a reader of a pipe. Returns false if the reader is gone.
+// Writes and flushes, for the reader of a pipe. Returns false if the reader is gone.
 bool Write(const std::string& text) {
   return std::fwrite(text.data(), 1, text.size(), stdout) == text.size() &&
          std::fflush(stdout) == 0;
@@ -134,7 +134,8 @@ int RunTrace(const Options& options, const TraceWish& wish) {
   return Write(*taken) ? kExitOk : kExitError;
 }
 
-// Each round makes its own connection: irisd may come, go and be replaced meanwhile.
+// Runs a command, again and again with --watch. Each round makes its own connection, because irisd
+// may start, stop or be replaced meanwhile.
 int Run(const Options& options, const Command& command) {
   for (;;) {
     std::string head;
@@ -314,7 +315,7 @@ int UsageError(const std::string& text) {
   return kExitUsage;
 }
 
-// Every error is one of the files: this asks no irisd.
+// Merges traces. It needs no irisd, so every error is about the files.
 int MergeTraces(const TraceWish& wish) {
   const absl::Status merged = internal::MergeTraceFiles(wish.merge, wish.file);
   if (!merged.ok()) return UsageError(std::string(merged.message()));

@@ -51,8 +51,8 @@ constexpr std::pair<const char*, const char*> kOwnVariables[] = {
     {"IRIS_JOB=", "--job"},
     {"IRIS_RUNTIME_DIR=", "--runtime-dir"}};
 
-// Unique among the jobs of this node: the pid, and something random because pid namespaces count
-// alike.
+// Returns a name that is unique on this node: the pid, and a random number because pid namespaces
+// reuse pids.
 std::string UniqueJobName() {
   std::random_device random;
   return absl::StrFormat("run-%d-%04x", getpid(), random() & 0xffff);
@@ -63,7 +63,7 @@ bool WantsColour(int fd) {
   return isatty(fd) != 0 && (no_colour == nullptr || *no_colour == '\0');
 }
 
-// Returns what is wrong with an argument of --env, or nothing.
+// Returns the error of an argument of --env, or an empty text.
 std::string CheckVariable(const std::string& variable) {
   const size_t end = variable.find('=');
   if (end == std::string::npos) {

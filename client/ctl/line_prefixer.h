@@ -1,9 +1,8 @@
-// LinePrefixer: turns a stream of bytes into whole lines that begin with a prefix. Pure; not
+// LinePrefixer: splits a stream of bytes into lines and puts a prefix before them. Pure; not
 // thread-safe.
 //
-// A line is given out only when its line feed has come, so lines of several ranks never mix. A line
-// that grows beyond a limit is cut into pieces, so a rank that writes no line feed costs bounded
-// memory.
+// A line is output only after its line feed has arrived, so lines of several ranks never mix. A
+// line beyond a limit is cut into pieces, so a rank that writes no line feed costs bounded memory.
 #pragma once
 
 #include <algorithm>
@@ -36,7 +35,7 @@ class LinePrefixer {
     }
   }
 
-  // The stream has ended: appends what is left, with the line feed that it lacks.
+  // Appends the rest at the end of the stream, with the missing line feed.
   void Finish(std::string* out) {
     if (!partial_.empty()) Emit(out);
   }

@@ -1,4 +1,5 @@
-// iris-ctl peek: finds the bytes of a heap that a user means, and shows them. Pure functions.
+// iris-ctl peek: finds the bytes of a heap that a user wants to see, and shows them. Pure
+// functions.
 #pragma once
 
 #include <cstddef>
@@ -20,18 +21,18 @@ struct ElementType {
   size_t bytes;
   // The value whose bytes are at `data`, which need not be aligned.
   std::string (*text)(const char* data);
-  // A number; for what JSON has no number, "nan", "inf" or "-inf".
+  // The value as a number, or, because JSON has no such numbers, as "nan", "inf" or "-inf".
   nlohmann::ordered_json (*json)(const char* data);
 };
 
-// Finds a type by its name, or by that of other software ("float32", "int8", "bfloat16"). Null if
-// none is known.
+// Finds a type by its name, or by its name in other software ("float32", "int8", "bfloat16").
+// Returns null if none is known.
 const ElementType* FindElementType(absl::string_view name);
 
 std::vector<std::string> ElementTypeNames();
 
-// Lines of values, each with the index of its first one. `bytes` has a whole number of elements, of
-// which the first has the index `first`. A line that repeats the one before is shown as "*", once.
+// Returns lines of values, each after the index of its first value. `bytes` has complete elements,
+// and the first one has the index `first`. Lines that repeat the line before are shown as one "*".
 std::string ValueDump(const ElementType& type, absl::string_view bytes, uint64_t first);
 
 struct PeekWish {
@@ -53,12 +54,12 @@ struct PeekPlan {
   std::string what;  // of the allocation: "f32 64x64, 16 KiB"
 };
 
-// True if the place of a wish is the name of an allocation.
+// Returns true if the place of a wish is the name of an allocation.
 bool NamesAllocation(const PeekWish& wish);
 
-// `allocations` has all of the job, if the place names one. kNotFound if none has that name; the
-// message has similar names. kFailedPrecondition if several have it. kInvalidArgument if the wish
-// contradicts itself, or goes beyond the allocation.
+// Finds the bytes of a wish. `allocations` has all of the job if the place names an allocation.
+// kNotFound if none has that name; the message has similar names. kFailedPrecondition if several
+// have it. kInvalidArgument if the wish contradicts itself, or goes beyond the allocation.
 absl::StatusOr<PeekPlan> PlanPeek(const PeekWish& wish,
                                   const v1::ListAllocationsReply& allocations);
 

@@ -28,7 +28,7 @@ std::vector<gid_t> OwnGroups() {
   return groups;
 }
 
-// True if the database has this user in the group, whatever this process was given.
+// Returns true if the database lists this user in the group, even if this process is not in it.
 bool IsListedIn(gid_t gid) {
   const passwd* const user = getpwuid(geteuid());
   if (user == nullptr) return false;
@@ -56,7 +56,7 @@ std::string Remedy(const std::string& path, const struct stat& info, mode_t grou
   const std::string group = GroupName(info.st_gid);
   const std::vector<gid_t> own = OwnGroups();
   const bool in_group = std::find(own.begin(), own.end(), info.st_gid) != own.end();
-  // Nobody should be put into root's group for this.
+  // Root's group is never suggested.
   if ((info.st_mode & group_bits) == group_bits && info.st_gid != 0 && !in_group) {
     if (IsListedIn(info.st_gid)) {
       return absl::StrCat("this user has been put into the group ", group,

@@ -1,5 +1,5 @@
-// Explains why this process may not use a file, and how that can be changed. Reads the file system
-// and the databases of users and groups; keeps nothing; not thread-safe (getpwuid, getgrgid).
+// Explains why this process may not use a file, and gives a remedy. Reads the file system and the
+// databases of users and groups; keeps nothing; not thread-safe (getpwuid, getgrgid).
 #pragma once
 
 #include <optional>
@@ -9,20 +9,20 @@
 
 namespace iris::ctl {
 
-// Callers escape the texts, which have names of files and users as they are.
+// A problem and its remedy. The names of files and users in the texts are unescaped: callers escape
+// the texts.
 struct AccessProblem {
   std::string what;    // "/run/iris/irisd.sock (mode 0660, owner root, group gpu) is closed to ..."
   std::string remedy;  // what to do, as a sentence without a full stop
 };
 
-// Looks at each folder on the way to `path`, and then at `path`, which this process wants to read
-// and to write. The first that the modes close to it is the problem. `otherwise` is what to do
-// where no group lets anybody in. Returns nullopt if they let it in, or if something on the way is
-// not there.
+// Checks each folder on the way to `path`, and then `path`, which this process wants to read and to
+// write, and returns the first one whose mode refuses the process. `otherwise` is the remedy if no
+// group gives access. Returns nullopt if no mode refuses, or if something on the way is missing.
 std::optional<AccessProblem> FindAccessProblem(const std::string& path,
                                                absl::string_view otherwise);
 
-// "root", or the number of a user or a group without a name.
+// Return the name of a user or a group, such as "root", or the number if it has no name.
 std::string UserName(unsigned uid);
 std::string GroupName(unsigned gid);
 

@@ -50,7 +50,7 @@ std::string DescribeWaitStatus(int code, int status) {
                       code == CLD_DUMPED ? ", core dumped" : "");
 }
 
-// Written line by line and whole: a reader that is gone ends the run, as it would for one process.
+// Writes complete lines. If the reader is gone, the run ends, as a single process would.
 void RankSet::Write(int fd, const std::string& text) {
   size_t done = 0;
   while (done < text.size()) {
@@ -188,8 +188,8 @@ void RankSet::ReadOutput(Output& output) {
   Write(output.to, lines);
 }
 
-// Waits for outputs and for `other_fd`, if it is not negative, and passes on what has come. Returns
-// how many outputs are open, or -1 with errno.
+// Waits for outputs and for `other_fd`, if it is not negative, and passes on the output. Returns
+// the number of open outputs, or -1 with errno.
 int RankSet::PollOutputs(int other_fd, int timeout_ms) {
   std::vector<pollfd> polled = {{other_fd, POLLIN, 0}};
   std::vector<Output*> open;

@@ -1,10 +1,10 @@
 // RankSet: the processes of one iris-run, which start and end together.
 //
-// Each rank leads its own process group, so processes that it starts end with it. A rank dies when
-// iris-run dies, and a guard process then ends the groups. iris-run adopts processes that leave
-// their group (PR_SET_CHILD_SUBREAPER) and ends them, too. Ended ranks stay zombies until
-// everything is over, so that no other process gets their group's number. One thread: Run blocks
-// the signals it forwards and reads them from a descriptor. One RankSet per process.
+// A rank leads its own process group, so processes that the rank starts end with it. A rank dies
+// when iris-run dies, and a guard process then ends the groups. iris-run adopts processes that
+// leave their group (PR_SET_CHILD_SUBREAPER) and ends them, too. Ended ranks stay zombies until all
+// ranks have ended, so that no other process gets their group's number. One thread: Run blocks the
+// signals that it forwards and reads them from a descriptor. One RankSet per process.
 #pragma once
 
 #include <sys/types.h>
@@ -38,13 +38,13 @@ struct RunOptions {
   absl::Duration kill_after = absl::Seconds(5);  // between SIGTERM and SIGKILL
 };
 
-// Exit codes of iris-run that are no rank's own.
+// Exit codes of iris-run that do not come from a rank.
 inline constexpr int kExitUsage = 2;
 inline constexpr int kExitTimeout = 124;
 inline constexpr int kExitCannotExecute = 126;
 inline constexpr int kExitNotFound = 127;
 
-// "exited with code 3", "was ended by SIGKILL (killed)".
+// Returns texts such as "exited with code 3" and "was ended by SIGKILL (killed)".
 std::string DescribeWaitStatus(int code, int status);
 
 class RankSet {
@@ -87,13 +87,13 @@ class RankSet {
 
   const RunOptions options_;
   wire::UniqueFd signal_fd_;
-  wire::UniqueFd guard_pipe_;  // the guard acts when this closes without a word
+  wire::UniqueFd guard_pipe_;  // the guard acts if this closes without a message
   pid_t guard_pid_ = -1;
   std::vector<Process> processes_;
   std::vector<std::unique_ptr<Output>> outputs_;
   int exit_code_ = 0;
   bool ending_ = false;                           // SIGTERM has been sent
-  bool stopping_ = false;                         // the user asked for the end
+  bool stopping_ = false;                         // the user has requested the end
   absl::Time end_time_ = absl::InfiniteFuture();  // of SIGTERM to the survivors
   absl::Time kill_time_ = absl::InfiniteFuture();
   absl::Time timeout_time_ = absl::InfiniteFuture();

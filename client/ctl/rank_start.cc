@@ -62,7 +62,7 @@ absl::Status CannotExecute(const std::string& program, int error) {
   return absl::ErrnoToStatus(error, text);
 }
 
-// iris-run's own environment and the variables of the rank; the last of several wins.
+// Returns iris-run's own environment with the variables of the rank; the last of several wins.
 std::vector<std::string> RankEnvironment(const RunOptions& options, int rank) {
   std::vector<std::string> variables;
   for (char** each = environ; *each != nullptr; ++each) variables.emplace_back(*each);

@@ -11,7 +11,7 @@
 namespace iris::ctl {
 namespace {
 
-// The columns of a text on a terminal: its characters, not its bytes.
+// Returns the columns of a text on a terminal, which are its characters and not its bytes.
 size_t Width(absl::string_view text) {
   return static_cast<size_t>(
       std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));

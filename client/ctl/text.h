@@ -14,7 +14,7 @@ namespace iris::ctl {
 
 using base::HumanBytes;
 
-// "3s", "4m 5s", "2h 3m", "5d 6h". Negative times count as 0.
+// Returns texts such as "3s", "4m 5s", "2h 3m", "5d 6h". Negative times count as 0.
 std::string HumanDuration(absl::Duration duration);
 
 // Reads a time that a user wrote: a number of seconds ("5", "0.5"), or numbers with units ("500ms",
@@ -22,13 +22,13 @@ std::string HumanDuration(absl::Duration duration);
 // time.
 bool ReadDuration(absl::string_view text, absl::Duration* duration);
 
-// A name from outside as base::Printable writes it, and with \\ for a backslash: no name can steer
-// a terminal, break a table or look like another one.
+// Returns a name from outside as base::Printable writes it, and with \\ for a backslash, so that no
+// name can control a terminal, break a table or look like another one.
 std::string EscapeName(absl::string_view name);
 
 // Rows of cells under headings, columns as wide as their widest cell and two blanks apart. A long
-// table can be shown part by part: columns then become wider on the way, never narrower. Nothing is
-// cut, but the last column on a terminal, if it is one that may be.
+// table can be shown in parts: columns then become wider from part to part, never narrower. Only
+// the last column is cut, on a terminal, if it has may_be_cut.
 class Table {
  public:
   enum class Align { kLeft, kRight };
@@ -42,9 +42,9 @@ class Table {
   // `cells` has one for each column; an empty one becomes "-".
   void Add(std::vector<std::string> cells);
   size_t rows() const { return n_rows_; }
-  // The columns that a line may have on the terminal; 0, as at first: any number.
+  // Sets the limit of a line's columns on the terminal; 0, the initial value, means no limit.
   void set_max_width(size_t columns) { max_width_ = columns; }
-  // Returns the rows that were added since the last Take, the first time below the headings.
+  // Returns the rows that were added since the last Take. The first Take also returns the headings.
   std::string Take();
 
  private:
@@ -58,13 +58,14 @@ class Table {
   size_t max_width_ = 0;
 };
 
-// Cuts `bytes` into lines of `line_bytes`, whose texts `line_text` makes. A line that repeats the
-// one before is shown as "*", once.
+// Splits `bytes` into lines of `line_bytes`, whose texts `line_text` makes. Lines that repeat the
+// line before are shown as one "*".
 std::string DumpLines(
     absl::string_view bytes, size_t line_bytes,
     absl::FunctionRef<std::string(size_t offset, absl::string_view line)> line_text);
 
-// DumpLines of 16 bytes: offset, hex, ASCII. The offset after the last byte ends the dump.
+// Calls DumpLines for lines of 16 bytes: offset, hex, ASCII. The offset after the last byte ends
+// the dump.
 std::string HexDump(absl::string_view bytes, uint64_t first_offset_bytes);
 
 }  // namespace iris::ctl

@@ -30,9 +30,9 @@ using internal::TraceMark;
 using internal::TraceRecorder;
 
 constexpr absl::Duration kLook = absl::Milliseconds(20);
-// Events that have begun while the trace was on have been written by then.
+// The time after which events that began while the trace was on have been written.
 constexpr absl::Duration kSettle = absl::Milliseconds(50);
-// The traces outlast their time by this, if nobody switches them off.
+// The time by which traces last longer if they are not switched off.
 constexpr absl::Duration kLonger = absl::Milliseconds(500);
 constexpr int64_t kEventResolutionNs = 1000 * 1000;
 

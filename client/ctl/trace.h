@@ -1,5 +1,5 @@
-// iris-ctl trace: switches the traces of a running job's ranks on for a while, from outside, and
-// writes their events as one file. One thread.
+// iris-ctl trace: switches on the traces of a running job's ranks for a while, and writes their
+// events into one file. One thread.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +15,16 @@ namespace iris::ctl {
 
 struct TraceWish {
   std::string job;
-  double seconds = 5;  // 0: what is there from before is read, and nothing switched on
+  double seconds = 5;  // 0: existing traces are read, and nothing is switched on
   std::string file = "trace.json";
-  std::optional<uint32_t> rank;    // that alone
-  std::vector<std::string> merge;  // files that become one, instead of all that
+  std::optional<uint32_t> rank;    // only this rank
+  std::vector<std::string> merge;  // files to merge, instead of taking a trace
 };
 
-// Takes the trace, writes the file, and returns a summary. `over` is asked some times a second and
-// ends the trace early. `say` gets a line once all traces are on. If this process dies meanwhile,
-// the traces end by themselves at about the same time. kNotFound if there is no such job or rank.
+// Takes the trace, writes the file, and returns a summary. `over` is called several times a second
+// and ends the trace early if it returns true. `say` gets a line once all traces are on. If this
+// process dies, the traces still end at about the same time. kNotFound if there is no such job or
+// rank.
 // kFailedPrecondition, with a remedy, if the job has no room for a trace, or if one is on already.
 absl::StatusOr<std::string> TakeTrace(const TraceWish& wish, AdminClient& client,
                                       absl::FunctionRef<bool()> over,

@@ -80,7 +80,7 @@ std::string FieldText(const Message& message, const FieldDescriptor* field, absl
   return value.dump();
 }
 
-// "4 ready" if all ranks are alike, else the states.
+// Returns "4 ready" if all ranks have one state, else the number in each state.
 std::string RanksOf(const v1::Job& job) {
   const auto& ranks = job.ranks();
   const bool alike = !ranks.empty() && ranks.size() == static_cast<int>(job.n_ranks()) &&
@@ -102,8 +102,8 @@ std::string DevicesOf(const v1::Job& job) {
   return absl::StrCat(devices.size(), shared ? " shared" : "");
 }
 
-// Puts \uNNNN in place of characters that could steer a terminal. JSON itself demands that only of
-// those below U+0020.
+// Puts \uNNNN in place of characters that could control a terminal. JSON itself requires this only
+// for those below U+0020.
 std::string PrintableJson(absl::string_view json) {
   std::string result;
   while (!json.empty()) {
@@ -187,7 +187,7 @@ std::string Age(int64_t unix_ms, absl::Time now) {
   return unix_ms == 0 ? "" : HumanDuration(now - absl::FromUnixMillis(unix_ms));
 }
 
-// Says what becomes of the heaps when irisd ends.
+// Says if the heaps are kept when irisd ends.
 std::string KeptText(const v1::GetStatusReply& status) {
   const v1::KeptForNext& kept = status.kept_for_next();
   if (!status.has_kept_for_next()) return "heaps are lost: nobody keeps its descriptors";

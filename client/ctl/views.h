@@ -2,8 +2,8 @@
 //
 // JSON: one object per message, with the fields of proto/iris/v1/admin.proto. Numbers are numbers,
 // ids (fixed64) are strings because JavaScript's numbers end at 2^53, states are words ("ready"),
-// and an optional field that is not set is null. The fields of a tensor stand in its allocation,
-// and the name of a tenant is "tenant".
+// and an optional field that is not set is null. The fields of a tensor are those of its
+// allocation, and the name of a tenant is "tenant".
 #pragma once
 
 #include <string>
@@ -30,24 +30,25 @@ Json ArrayJson(const Messages& messages) {
   return array;
 }
 
-// Text of a JSON value; bytes that are not UTF-8 become U+FFFD. `indent` < 0: one line.
+// Returns the text of a JSON value, in which bytes that are not UTF-8 become U+FFFD. A negative
+// `indent` gives one line.
 std::string Dump(const Json& json, int indent);
 
-// "ready", "dead", ...; "unknown" for a number of a newer irisd.
+// Return "ready", "dead", ...; "unknown" for a number of a newer irisd.
 std::string StateWord(v1::RankState state);
 std::string StateWord(v1::JobState state);
 
 std::string StatusText(const v1::GetStatusReply& status, absl::Time now);
 std::string EventText(const v1::Event& event, absl::TimeZone zone);  // one line
-// "job train  all_reduce #17 of 4 ranks (1 MiB, f32)  ranks 0,1,3 wait for rank 2 (pid 4711,
-// stopped) since 12.3 s". One line, whatever names are in it.
+// Returns "job train  all_reduce #17 of 4 ranks (1 MiB, f32)  ranks 0,1,3 wait for rank 2 (pid
+// 4711, stopped) since 12.3 s". It is always one line.
 std::string WaitText(const v1::Wait& wait);
-// "4: 1 dead, 3 ready".
+// Returns the number of ranks in each state: "4: 1 dead, 3 ready".
 std::string RankStates(const v1::Job& job);
 // Says how long ago `unix_ms` was; empty for 0, which stands for no time.
 std::string Age(int64_t unix_ms, absl::Time now);
 
-// A view shows each thing of a listing as a row of a table, or as a line.
+// A view shows the things of a listing as rows of a table, or as lines.
 struct View {
   struct Column {
     const char* heading;
@@ -73,11 +74,12 @@ View AllocationsView();
 View SessionsView();
 View TenantsView();
 View WaitsView();
-// The limits of one tenant and of all together; lines.
+// Returns lines with the limits of one tenant and of all tenants together.
 std::string TenantLimitsText(const v1::ListTenantsReply& reply);
 
-// Prints one listing as text or as JSON, page by page. All JSON together is what Dump gives of all
-// things. JSON that was not ended is none, so that nobody takes a part of a listing for the whole.
+// Prints one listing as text or as JSON, page by page. The JSON of all pages together is that of
+// Dump for all things. Without End it is invalid JSON, so that a part of a listing is not taken for
+// all of it.
 class ListPrinter {
  public:
   // `max_width`: see Table::set_max_width.
@@ -85,7 +87,7 @@ class ListPrinter {
 
   // Returns the text that a page adds.
   std::string Page(const Message& page, absl::Time now);
-  // After the last page.
+  // Returns the text after the last page.
   std::string End() const;
 
  private:
@@ -101,19 +103,19 @@ struct JobDescription {
   std::vector<v1::Event> events;  // the oldest first
 };
 
-// Picks for each job its own of `events`: those of its name that are not older than the job, nor
-// later than the moment of its description. Several users may have a job of that name.
+// Selects the events of each job: those of its name that are neither older than the job nor later
+// than its description. Several users may have a job of that name.
 std::vector<JobDescription> Describe(const v1::DescribeJobsReply& reply,
                                      const std::vector<v1::Event>& events);
 
-// The text has the last of the events, JSON all of them.
+// The number of events in the text, which has the last ones. JSON has all events.
 inline constexpr size_t kDescribedEvents = 20;
 
 // `max_width`: see Table::set_max_width.
 std::string DescriptionText(const JobDescription& description, absl::Time now, size_t max_width);
 
-// The job with the fields of its heap and the process's command in each rank; "allocations" and
-// "events" are lists.
+// Returns the job, with the fields of its heap, and with the command of its process in each rank;
+// "allocations" and "events" are lists.
 Json DescriptionJson(const JobDescription& description);
 
 }  // namespace iris::ctl

@@ -12,7 +12,7 @@
 namespace iris::ctl {
 namespace {
 
-// "rank 2", "ranks 0,1,3".
+// Returns "rank 2", or "ranks 0,1,3".
 template <typename Members>
 std::string Ranks(const Members& members) {
   return absl::StrCat(members.size() == 1 ? "rank " : "ranks ",
@@ -21,7 +21,7 @@ std::string Ranks(const Members& members) {
                       }));
 }
 
-// "rank 2 (pid 4711, stopped)".
+// Returns "rank 2 (pid 4711, stopped)".
 std::string Missing(const v1::Wait& wait, const v1::WaitMember& member) {
   std::vector<std::string> facts;
   facts.push_back(member.pid() == 0 ? "no process" : absl::StrCat("pid ", member.pid()));
@@ -39,7 +39,7 @@ std::string WhatIsCalled(const v1::Wait& wait) {
     return absl::StrCat(EscapeName(wait.call()), " (block ", wait.block(), ", has to be ",
                         wait.wanted(), " and was ", wait.seen(), ")");
   }
-  // irisd says an operation with its arguments: "allocate(bytes=8)".
+  // irisd names an operation with its arguments: "allocate(bytes=8)".
   const absl::string_view call = wait.call();
   const absl::string_view arguments = call.substr(std::min(call.find('('), call.size()));
   std::string text = EscapeName(call.substr(0, call.size() - arguments.size()));

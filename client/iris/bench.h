@@ -41,8 +41,8 @@ struct BenchOptions {
 // last run are complete on all ranks.
 //
 // Returns the first error of run(), of options.before() and of the stream. kInvalidArgument if
-// n_repeat is 0. If one rank fails, the barriers of the others fail when it leaves the job, and
-// name it. One thread at a time for a context. `stream` must not be captured meanwhile.
+// n_repeat is 0. If one rank fails, the barriers of the others fail when that rank leaves the job,
+// and name it. One thread at a time for a context. `stream` must not be captured meanwhile.
 inline StatusOr<Microseconds> DoBench(Context& context, Stream& stream,
                                       const std::function<Status()>& run,
                                       const BenchOptions& options = {}) {

@@ -11,30 +11,31 @@
  *   iris_barrier(context, NULL, 0);
  *   iris_context_destroy(context);
  *
- * Programs in C++ include <iris/context.h> and its fellows, which are written over these functions
+ * Programs in C++ include <iris/context.h> and the other headers in C++, which call these functions
  * and document them in full: iris_allocate is Context::Allocate, with IRIS_ABORTED for kAborted.
  *
  * Errors. A function that may fail returns an iris_code; IRIS_OK is 0. iris_error_message() says
  * what failed, on what, and what to do, for the calling thread's last call that failed. A call that
  * fails changes none of its arguments, and no call throws.
  *
- * Handles (iris_context, iris_team, iris_stream, ...) are names and not addresses: one that was
- * destroyed, was never made, or is of another kind gives IRIS_INVALID_ARGUMENT. A handle stays
- * valid as long as calls on other threads use it. Objects that belong to a context (teams, streams,
- * communicators) end with it, and are used only with objects of the same context; only an event
- * may connect streams of two contexts.
+ * Handles (iris_context, iris_team, iris_stream, ...) are numbers and not addresses: a call with a
+ * handle that was destroyed, was never made, or is of another kind returns IRIS_INVALID_ARGUMENT. A
+ * handle stays valid as long as calls on other threads use it. Objects that belong to a context
+ * (teams, streams, communicators) end with the context, and are used only with objects of the same
+ * context; only an event may connect streams of two contexts.
  *
- * Structs begin with their size, as the caller's header knows it: set it to sizeof, or let the
- * function of the struct's name and _init do so. A library with more fields treats the missing ones
- * as left out. A library with fewer fields takes the struct if those that it lacks are zero, and
- * returns an error otherwise.
+ * Structs begin with their size in the caller's header: set it to sizeof, or call the function that
+ * is named after the struct and ends in _init. A library with more fields treats the missing ones
+ * as left out. A library with fewer fields accepts the struct if the fields that it lacks are zero,
+ * and returns an error otherwise.
  *
  * Strings are in UTF-8 and end with a zero; null means left out. Times are nanoseconds. Addresses
  * of the heap are those of this process. Functions are thread-safe unless they say otherwise; those
- * marked collective are called by all members of the team, in the same order.
+ * marked collective are called by all ranks of the team, in the same order.
  *
- * Versions. IRIS_VERSION is of this header. A program that was built with an older header of the
- * same major version works with a newer library; iris_context_create says if it does not.
+ * Versions. IRIS_VERSION is the version of this header. A program that was built with an older
+ * header of the same major version works with a newer library; iris_context_create returns an error
+ * if the two do not fit.
  */
 #ifndef IRIS_C_API_H_
 #define IRIS_C_API_H_
@@ -50,12 +51,12 @@ extern "C" {
 #define IRIS_VERSION_MINOR 2
 #define IRIS_VERSION (IRIS_VERSION_MAJOR * 1000 + IRIS_VERSION_MINOR)
 
-/* The layout of the structs that kernels get; they must be compiled with the same one. */
+/* Version of the layout of the structs that kernels get. Kernels are compiled with the same one. */
 #define IRIS_DEVICE_ABI 1
 
 #define IRIS_EXPORT __attribute__((visibility("default")))
 
-/* Kinds of errors: the numbers of gRPC, as iris::StatusCode in <iris/status_code.h>. */
+/* Kinds of errors, with the numbers of gRPC and of iris::StatusCode in <iris/status_code.h>. */
 typedef int32_t iris_code;
 enum {
   IRIS_OK = 0,
@@ -77,7 +78,7 @@ enum {
   IRIS_UNAUTHENTICATED = 16
 };
 
-/* Types of elements: the numbers of iris::DType in <iris/dtype.h>. */
+/* Types of elements, with the numbers of iris::DType in <iris/dtype.h>. */
 typedef int32_t iris_dtype;
 enum {
   IRIS_DTYPE_NONE = 0,
@@ -101,7 +102,7 @@ enum {
 typedef int32_t iris_reduce_op;
 enum { IRIS_SUM = 0, IRIS_PROD = 1, IRIS_MIN = 2, IRIS_MAX = 3, IRIS_AVG = 4 };
 
-/* What a signal does to its word. */
+/* The change that a signal makes to its word. */
 typedef int32_t iris_signal_op;
 enum { IRIS_SIGNAL_SET = 0, IRIS_SIGNAL_ADD = 1 };
 
@@ -116,7 +117,7 @@ typedef struct iris_comm iris_comm;
 
 /* Returns the message of this thread's last failed call; "" if none has failed. The text is valid
  * until the thread's next call. It names functions as this header does, with parentheses, so that
- * bindings for other languages can put their own names there. */
+ * bindings for other languages can replace these names by their own. */
 IRIS_EXPORT const char* iris_error_message(void);
 /* Returns "DEADLINE_EXCEEDED" and so on; "UNKNOWN" for other numbers. */
 IRIS_EXPORT const char* iris_code_name(iris_code code);
@@ -173,7 +174,7 @@ IRIS_EXPORT void iris_context_options_init_sized(iris_context_options* options, 
 IRIS_EXPORT iris_code iris_context_create(const iris_context_options* options, iris_context** out);
 /* Leaves the job and unmaps the heaps. Not collective: peers that wait get IRIS_ABORTED. */
 IRIS_EXPORT iris_code iris_context_destroy(iris_context* context);
-/* Leaves the job as iris::Context::Leave does, and keeps the handle known: later calls fail. */
+/* Leaves the job as iris::Context::Leave does. The handle stays, and later calls with it fail. */
 IRIS_EXPORT iris_code iris_context_leave(iris_context* context);
 
 typedef struct iris_context_info {
@@ -182,20 +183,20 @@ typedef struct iris_context_info {
   uint32_t n_ranks;
   uint64_t job_id;
   uint64_t epoch;
-  uint32_t device_index;     /* irisd's number of it; another one in this process */
-  uint32_t ranks_per_device; /* of the device that most ranks of the job share */
+  uint32_t device_index;     /* irisd's number of the device; this process has another */
+  uint32_t ranks_per_device; /* on the device that most ranks of the job share */
   uint64_t heap_bytes;       /* grows */
   uint64_t stride_bytes;
   uint64_t base;        /* address of rank 0's heap in this process */
   int32_t same_address; /* not 0: addresses mean the same on every rank */
   uint32_t reserved;
-  const char* job; /* as the other texts, valid until the context is destroyed */
+  const char* job; /* like the other strings, valid until the context is destroyed */
   const char* device_uuid;
   const char* backend; /* of the heap's memory: "emu", or the name of a GPU driver */
 } iris_context_info;
 IRIS_EXPORT iris_code iris_context_get_info(iris_context* context, iris_context_info* out);
 
-/* Where the time of iris_context_create went, as iris::CreateTimings says. */
+/* Durations of the steps of iris_context_create, as in iris::CreateTimings. */
 typedef struct iris_create_timings {
   size_t size;
   int64_t connect_ns;
@@ -215,8 +216,8 @@ IRIS_EXPORT iris_code iris_context_get_timings(iris_context* context, iris_creat
 IRIS_EXPORT iris_code iris_context_health(iris_context* context);
 IRIS_EXPORT iris_code iris_context_peer_pid(iris_context* context, uint32_t rank, int64_t* out);
 
-/* Writes the first `bytes` bytes of an iris::DeviceContext (<iris/types.h>), for kernels: as many
- * as the caller's header knows. */
+/* Writes the first `bytes` bytes of an iris::DeviceContext (<iris/types.h>), for kernels. `bytes`
+ * is the size of the struct in the caller's header. */
 IRIS_EXPORT iris_code iris_context_get_device(iris_context* context, void* device_context,
                                               size_t bytes);
 
@@ -245,7 +246,7 @@ IRIS_EXPORT iris_code iris_team_create(iris_context* context, iris_team* parent,
 /* Makes a team of the ranks that give the same color, as iris::Context::Split. */
 IRIS_EXPORT iris_code iris_team_split(iris_context* context, iris_team* parent, int32_t color,
                                       int32_t key, iris_team** out);
-/* Collective over the team. A rank that is not in the team only gives up its handle. */
+/* Destroys a team. Collective over the team. A rank outside the team only releases its handle. */
 IRIS_EXPORT iris_code iris_team_destroy(iris_context* context, iris_team* team);
 
 /* The symmetric heap. */
@@ -260,7 +261,7 @@ typedef struct iris_allocate_options {
   const uint64_t* shape; /* n_dims numbers */
 } iris_allocate_options;
 
-/* A range of the heap. It is a plain value; iris_free ends it. */
+/* A range of the heap. It is a plain value; iris_free frees the range. */
 typedef struct iris_allocation {
   size_t size;
   uint64_t offset_bytes; /* the same on every rank that allocated it */
@@ -283,8 +284,8 @@ IRIS_EXPORT iris_code iris_grow(iris_context* context, uint64_t bytes);
 IRIS_EXPORT iris_code iris_allocate_local(iris_context* context,
                                           const iris_allocate_options* options,
                                           iris_allocation* out);
-/* Names an allocation that iris_allocate_local or iris_register made without a name, so that others
- * can open it. Not collective. IRIS_FAILED_PRECONDITION if it has a name already. */
+/* Names an allocation that iris_allocate_local or iris_register made without a name, so that other
+ * ranks can open it. Not collective. IRIS_FAILED_PRECONDITION if it has a name already. */
 IRIS_EXPORT iris_code iris_publish_local(iris_context* context, const iris_allocation* allocation,
                                          const char* name);
 /* Makes options->bytes bytes of this process's own memory, at `memory`, available to other ranks,
@@ -300,9 +301,9 @@ IRIS_EXPORT iris_code iris_register_symmetric(iris_context* context, iris_team* 
 IRIS_EXPORT iris_code iris_is_symmetric(iris_context* context, const void* address, uint64_t bytes,
                                         int32_t* out);
 
-/* Makes iris_torch_malloc take memory from this context's heap from now on, or from none if it is
- * null. `device` is torch's number of the context's device. Not collective. A process
- * has one such context, that of the last call. */
+/* Makes iris_torch_malloc take memory from this context's heap from now on, or from no heap if
+ * `context` is null. `device` is torch's number of the context's device. Not collective. A process
+ * has one such context, which is that of the last call. */
 IRIS_EXPORT iris_code iris_torch_use(iris_context* context, int32_t device);
 /* Allocates as iris_allocate_local does without a name, for any thread and any stream. torch's
  * pluggable allocators load this function and iris_torch_free by name. Returns null on failure;
@@ -310,10 +311,10 @@ IRIS_EXPORT iris_code iris_torch_use(iris_context* context, int32_t device);
 IRIS_EXPORT void* iris_torch_malloc(int64_t bytes, int32_t device, void* stream);
 /* Frees memory of iris_torch_malloc after the work of `stream`, on which torch has used it. While
  * the stream is capturing, the memory stays until the context ends instead, and the log says so. If
- * its context has ended, nothing happens. */
+ * the memory's context has ended, nothing happens. */
 IRIS_EXPORT void iris_torch_free(void* memory, int64_t bytes, int32_t device, void* stream);
 
-/* An opened allocation of another rank. It is a plain value; iris_close_local ends it. */
+/* An opened allocation of another rank. It is a plain value; iris_close_local closes it. */
 typedef struct iris_opened {
   size_t size;
   uint64_t offset_bytes; /* in the owner's heap */
@@ -328,15 +329,17 @@ typedef struct iris_opened {
  * iris::Context::Open. Not collective. timeout_ns 0: the context's timeout. */
 IRIS_EXPORT iris_code iris_open_local(iris_context* context, uint32_t rank, const char* name,
                                       int64_t timeout_ns, iris_opened* out);
-/* Ends an iris_open_local; call it once for each. No kernel may still use the memory. */
+/* Closes the memory; call it once for each iris_open_local. No kernel may still use the memory. */
 IRIS_EXPORT iris_code iris_close_local(iris_context* context, const iris_opened* opened);
 
 /* Barriers and broadcasts of the host. */
 
-/* Waits until all ranks of the team have called it. timeout_ns 0: the context's timeout. */
+/* Waits until all ranks of the team have called iris_barrier. timeout_ns 0: the context's
+ * timeout. */
 IRIS_EXPORT iris_code iris_barrier(iris_context* context, iris_team* team, int64_t timeout_ns);
-/* Gives every rank of the team the root's bytes, at most 1 MiB. Collective over the team. `root` is
- * a world rank, and only its `data` is read. *out is valid until this thread's next call. */
+/* Sends the root's bytes, at most 1 MiB, to every rank of the team. Collective over the team.
+ * `root` is a world rank; only the root's `data` is read. *out is valid until this thread's next
+ * call. */
 IRIS_EXPORT iris_code iris_broadcast_bytes(iris_context* context, iris_team* team, const void* data,
                                            size_t bytes, uint32_t root, const void** out,
                                            size_t* out_bytes);
@@ -346,9 +349,9 @@ IRIS_EXPORT iris_code iris_broadcast_bytes(iris_context* context, iris_team* tea
 IRIS_EXPORT iris_code iris_stream_create(iris_context* context, iris_stream** out);
 /* Makes a handle for a stream of the device's platform, which must outlive the handle. */
 IRIS_EXPORT iris_code iris_stream_wrap(iris_context* context, void* native, iris_stream** out);
-/* Destroys the handle, and a stream of iris_stream_create after its work. */
+/* Destroys the handle. A stream that iris_stream_create made is destroyed too, after its work. */
 IRIS_EXPORT iris_code iris_stream_destroy(iris_stream* stream);
-/* Waits for all work that was put on the stream before, and returns its first error, once. */
+/* Waits for all earlier work on the stream. Returns the first error of that work, only once. */
 IRIS_EXPORT iris_code iris_stream_synchronize(iris_stream* stream);
 /* Sets *out to 1 if the stream has no work left, else to 0. */
 IRIS_EXPORT iris_code iris_stream_idle(iris_stream* stream, int32_t* out);
@@ -375,8 +378,9 @@ IRIS_EXPORT iris_code iris_event_wait(iris_stream* stream, iris_event* event);
 /* Returns the time between two events that have happened. */
 IRIS_EXPORT iris_code iris_event_elapsed(iris_event* from, iris_event* to, uint64_t* out_ns);
 
-/* Memory outside any heap: of the device, or of the host at an address that kernels can use, too.
- * IRIS_RESOURCE_EXHAUSTED if there is not enough. Freeing null does nothing. */
+/* Allocate and free memory outside any heap: of the device, or of the host at an address that
+ * kernels can use, too. IRIS_RESOURCE_EXHAUSTED if there is not enough. Freeing null does
+ * nothing. */
 IRIS_EXPORT iris_code iris_malloc_device(iris_context* context, uint64_t bytes, void** out);
 IRIS_EXPORT iris_code iris_free_device(iris_context* context, void* memory);
 IRIS_EXPORT iris_code iris_malloc_host(iris_context* context, uint64_t bytes, void** out);
@@ -410,7 +414,7 @@ IRIS_EXPORT iris_code iris_put_rows_async(iris_context* context, void* dst, cons
 IRIS_EXPORT iris_code iris_get_rows_async(iris_context* context, void* dst, const void* src,
                                           const iris_rows* rows, uint32_t from, iris_stream* stream,
                                           const iris_signal* signal);
-/* Loads the kernel that changes signals, which may wait until running kernels have ended. */
+/* Loads the kernel that changes signals. The call may wait until running kernels have ended. */
 IRIS_EXPORT iris_code iris_prepare_signals(iris_context* context);
 
 /* Collectives of a team on a stream. <iris/ccl.h> says what each does, and which memory it takes.
@@ -437,7 +441,8 @@ IRIS_EXPORT iris_code iris_comm_create(iris_context* context, iris_team* team,
                                        const iris_comm_options* options, iris_comm** out);
 /* Frees the workspace. Collective over the team. Synchronize streams first. */
 IRIS_EXPORT iris_code iris_comm_release(iris_comm* comm);
-/* Not collective: without iris_comm_release before, the workspace stays until the job ends. */
+/* Destroys the handle. Not collective. The workspace stays until the job ends, unless
+ * iris_comm_release has freed it. */
 IRIS_EXPORT iris_code iris_comm_destroy(iris_comm* comm);
 
 /* Algorithms of collectives; see iris::ccl::Variant (<iris/ccl_types.h>). 4 and 14 are reserved. */
@@ -502,7 +507,7 @@ IRIS_EXPORT iris_code iris_group_end(iris_comm* comm);
 /* Makes the stream wait until the streams of all ranks of the team have reached the barrier. */
 IRIS_EXPORT iris_code iris_comm_barrier(iris_comm* comm, iris_stream* stream);
 
-/* Returns the first failure of an operation since the reset, as far as the streams have come. */
+/* Returns the first failure since the reset, among the operations that the streams have run. */
 IRIS_EXPORT iris_code iris_comm_check(iris_comm* comm);
 /* Returns a word that kernels can read, too. It is not 0 once an operation has failed. */
 IRIS_EXPORT iris_code iris_comm_error_word(iris_comm* comm, const uint64_t** out);
@@ -514,21 +519,21 @@ IRIS_EXPORT iris_code iris_comm_reset(iris_comm* comm);
 /* Tracing of this rank's kernels and calls, into a file for Perfetto. docs/tracing.md describes it.
  * Not collective: each rank starts, stops and writes its own trace. */
 
-/* Drops earlier events and starts the trace: for limit_ns, or until iris_trace_stop if that is 0.
+/* Drops earlier events and starts the trace, for limit_ns, or until iris_trace_stop if it is 0.
  * IRIS_FAILED_PRECONDITION if the job has no room for a trace, or if a trace is on already.
  * IRIS_DEADLINE_EXCEEDED if the device is too busy to report its clock; the trace is off then. */
 IRIS_EXPORT iris_code iris_trace_start(iris_context* context, int64_t limit_ns);
 /* Stops the trace. Its events stay until the next start. IRIS_FAILED_PRECONDITION if none is on. */
 IRIS_EXPORT iris_code iris_trace_stop(iris_context* context);
 /* Writes the events from the start to the stop, or to now if the trace is on. Synchronize streams
- * first: kernels that still run are missing in it. "%r" in the path becomes the rank.
+ * first: kernels that still run are missing in the file. "%r" in the path becomes the rank.
  * IRIS_FAILED_PRECONDITION if no trace was started. IRIS_NOT_FOUND and IRIS_UNAVAILABLE name the
  * file and the reason. */
 IRIS_EXPORT iris_code iris_trace_write(iris_context* context, const char* path);
 /* Record a span of the host, as iris::HostSpan: the first call returns its begin, or 0 while no
  * trace is on, and the second records the span until now. A begin of 0 is not recorded. Spans may
- * nest; iris-ctl does not see them. IRIS_INVALID_ARGUMENT if the name is not valid, or if the begin
- * is later than now. */
+ * nest; iris-ctl does not show them. IRIS_INVALID_ARGUMENT if the name is not valid, or if the
+ * begin is later than now. */
 IRIS_EXPORT iris_code iris_trace_span_begin(iris_context* context, uint64_t* out);
 IRIS_EXPORT iris_code iris_trace_span_end(iris_context* context, uint64_t begin, const char* name);
 /* Merges `n_paths` files, of ranks of one job, into one file on one clock. It needs no context.
@@ -592,17 +597,17 @@ typedef struct iris_matmul_plan {
   uint32_t tile_rows;
   uint32_t tile_columns;
   uint32_t reserved;
-  uint64_t matmul_bytes; /* of workspace that it needs */
+  uint64_t matmul_bytes; /* of workspace that the call needs */
   char multiplier[32];   /* the code that multiplies: "iris", or the vendor's library */
 } iris_matmul_plan;
 
-/* Computes iris_comm_options.matmul_bytes for such a call in a team of n_members ranks, as
+/* Computes iris_comm_options.matmul_bytes for `call` in a team of n_members ranks, as
  * <iris/ops.h> says. `options` may be null; its matmul_bytes is ignored. */
 IRIS_EXPORT iris_code iris_matmul_bytes(iris_context* context, uint32_t n_members,
                                         const iris_comm_options* options, const iris_matmul* call,
                                         uint64_t* out);
-/* Says how iris_matmul_launch runs this call. If a, b and d are null, only its shape counts, and
- * the plan is that for aligned matrices. */
+/* Says how iris_matmul_launch runs this call. If a, b and d are null, only the shape counts, and
+ * the plan is for aligned matrices. */
 IRIS_EXPORT iris_code iris_matmul_choose(iris_comm* comm, const iris_matmul* call,
                                          iris_matmul_plan* out);
 IRIS_EXPORT iris_code iris_matmul_launch(iris_comm* comm, const iris_matmul* call,
@@ -715,8 +720,8 @@ typedef struct iris_norm {
   int32_t in_dtype; /* IRIS_F32, IRIS_F16 or IRIS_BF16 */
   /* As in_dtype; IRIS_F8E4M3 or IRIS_F8E5M2; for IRIS_F32 also IRIS_F16 and IRIS_BF16. */
   int32_t out_dtype;
-  int32_t weight_dtype; /* as in_dtype can be; IRIS_DTYPE_NONE: there is none, all are 1 */
-  int32_t scaling;      /* IRIS_NO_SCALING, ...; others than that for an `out` of fp8 */
+  int32_t weight_dtype; /* a type that in_dtype can be; IRIS_DTYPE_NONE: all weights are 1 */
+  int32_t scaling;      /* IRIS_NO_SCALING, or for an `out` of fp8 another one */
   float epsilon;
   float weight_offset;  /* added to each weight */
   int32_t has_residual; /* not 0: residual and residual_out are used */
@@ -726,7 +731,7 @@ typedef struct iris_norm {
   void* residual_out; /* may be the residual */
   const void* weight;
   void* out;         /* may be `in` */
-  const void* scale; /* of f32, as the scales */
+  const void* scale; /* of f32, like `scales` */
   void* scales;
   /* Elements from one row to the next, at least `hidden`; 0: `hidden`. Ranks may differ in them. */
   uint64_t in_stride;
@@ -744,7 +749,7 @@ typedef struct iris_norm_plan {
   uint32_t parts; /* blocks that share a row */
 } iris_norm_plan;
 
-/* Says how iris_norm_launch runs this call. Its buffers are ignored. */
+/* Says how iris_norm_launch runs this call. The buffers of the call are ignored. */
 IRIS_EXPORT iris_code iris_norm_choose(iris_comm* comm, const iris_norm* call, iris_norm_plan* out);
 IRIS_EXPORT iris_code iris_norm_launch(iris_comm* comm, const iris_norm* call, iris_stream* stream);
 
@@ -788,8 +793,8 @@ typedef struct iris_fill_options {
   const int64_t* strides;
 } iris_fill_options;
 
-/* Writes elements first to first + count - 1 of the sequence to `address`, in row-major order and
- * in stream order. The memory is of the heap, or any other that the device can write.
+/* Writes elements `first` to `first + count - 1` of the sequence to `address`, in row-major order
+ * and in stream order. The memory is in the heap, or any other that the device can write.
  * IRIS_INVALID_ARGUMENT, before anything starts, says what is wrong: an address that is null, not
  * aligned to the element, or only partly in the heap; numbers that the type cannot hold, that are
  * not finite, or that are no range; counts that overflow. */
@@ -797,8 +802,8 @@ IRIS_EXPORT iris_code iris_fill(iris_context* context, void* address,
                                 const iris_fill_options* options, iris_stream* stream);
 
 /* Tensors: memory with a shape, strides, a type and perhaps a name. A handle is a view, as an
- * iris::Tensor in <iris/tensor.h>. iris_tensor_free frees the memory, and iris_tensor_destroy gives
- * up one handle. With a null stream, a call waits until it is done. */
+ * iris::Tensor in <iris/tensor.h>. iris_tensor_free frees the memory, and iris_tensor_destroy
+ * releases one handle. With a null stream, a call waits until its work is done. */
 
 #define IRIS_MAX_DIMS 8
 
@@ -824,8 +829,8 @@ typedef struct iris_tensor_info {
   uint64_t bytes;        /* of all elements */
   void* address;         /* of the first element, in this process and its kernels */
   uint64_t offset_bytes; /* of the first element in the heap; the same on all ranks of the team */
-  uint32_t rank;         /* whose copy it is */
-  uint32_t team_id;      /* that allocated it */
+  uint32_t rank;         /* that has this copy */
+  uint32_t team_id;      /* team that allocated it */
   int32_t contiguous;    /* not 0: elements are consecutive, in row-major order */
   int32_t symmetric;     /* not 0: in the heap; 0: of another library (iris_tensor_from_dlpack) */
   const char* name;      /* null if none; valid as long as the handle */
@@ -841,10 +846,10 @@ IRIS_EXPORT iris_code iris_tensor_get_info(iris_tensor* tensor, iris_tensor_info
 /* Frees the memory of a tensor, given any view of it, as iris::Tensor::Free. Collective over the
  * team that created it. */
 IRIS_EXPORT iris_code iris_tensor_free(iris_tensor* tensor);
-/* Not collective. */
+/* Releases the handle; the memory stays. Not collective. */
 IRIS_EXPORT iris_code iris_tensor_destroy(iris_tensor* tensor);
 
-/* Views are not collective, and copy nothing. Negative indices and ends count from the back, as in
+/* Views are not collective, and copy nothing. Negative indices and ends count from the end, as in
  * Python. */
 
 /* Makes a view of another rank's copy. IRIS_OUT_OF_RANGE if there is no such rank.
@@ -854,10 +859,11 @@ IRIS_EXPORT iris_code iris_tensor_at(iris_tensor* tensor, uint32_t rank, iris_te
  * dimension are cut to it. The step is at least 1. */
 IRIS_EXPORT iris_code iris_tensor_slice(iris_tensor* tensor, uint32_t dim, int64_t start,
                                         int64_t stop, int64_t step, iris_tensor** out);
-/* Selects one element, and drops the dimension. IRIS_OUT_OF_RANGE if it has no such element. */
+/* Selects one element of a dimension, and drops that dimension. IRIS_OUT_OF_RANGE if there is no
+ * such element. */
 IRIS_EXPORT iris_code iris_tensor_select(iris_tensor* tensor, uint32_t dim, int64_t index,
                                          iris_tensor** out);
-/* Gives a contiguous tensor another shape with as many elements; one size may be -1. */
+/* Views a contiguous tensor in another shape of equally many elements; one size may be -1. */
 IRIS_EXPORT iris_code iris_tensor_reshape(iris_tensor* tensor, uint32_t n_dims,
                                           const int64_t* shape, iris_tensor** out);
 /* Puts the dimensions into another order: dimension i of *out is dimension dims[i]. */
@@ -881,11 +887,11 @@ IRIS_EXPORT iris_code iris_tensor_to_host(iris_tensor* tensor, void* data, uint6
  * not overlap; one of them may be a peer's (iris_tensor_at). */
 IRIS_EXPORT iris_code iris_tensor_copy(iris_tensor* to, iris_tensor* from, iris_stream* stream);
 
-/* Exports the tensor as a DLManagedTensor (DLPack 0.x). Until its deleter is called, on any thread,
- * its context does not end; iris_context_leave unmaps the memory all the same. */
+/* Exports the tensor as a DLManagedTensor (DLPack 0.x). The context does not end until the deleter
+ * of *out is called, on any thread; but iris_context_leave unmaps the memory at once. */
 IRIS_EXPORT iris_code iris_tensor_to_dlpack(iris_tensor* tensor, void** out);
 /* Imports a DLManagedTensor, as iris::Tensor::FromDlpack. `dtype` is the expected type, or
- * IRIS_DTYPE_NONE. On an error, the caller still owns it. */
+ * IRIS_DTYPE_NONE. On an error, the caller still owns `managed`. */
 IRIS_EXPORT iris_code iris_tensor_from_dlpack(iris_context* context, void* managed,
                                               iris_dtype dtype, iris_tensor** out);
 

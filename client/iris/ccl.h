@@ -4,8 +4,8 @@
 //
 //   auto comm = iris::ccl::Communicator::Create(context);              // collective
 //   iris::Status status = comm->AllReduce(x, x, n, iris::ccl::ReduceOp::kSum, stream);
-//   status = comm->Synchronize(stream);  // waits; names who was missing
-//   status = comm->Destroy();            // collective: gives the workspace back
+//   status = comm->Synchronize(stream);  // waits; names the missing ranks
+//   status = comm->Destroy();            // collective: frees the workspace
 //
 // Every rank of the team calls the same operations in the same order, with the same count, type,
 // operator and root, on a communicator with the same options. The device notices a difference
@@ -28,7 +28,7 @@
 // NaN.
 //
 // Counts are elements. `root`, `to` and `from` are world ranks. One thread at a time may call a
-// communicator: another one's call is refused with kFailedPrecondition. Header-only over
+// communicator: a call of a second thread is refused with kFailedPrecondition. Header-only over
 // <iris/c_api.h>. C++17.
 #pragma once
 
@@ -52,7 +52,7 @@ struct CommunicatorOptions {
   std::string name{};          // of the workspace, as iris-ctl shows it; unique, or empty
   uint32_t blocks = 0;         // of each operation, instead of the table's
   uint32_t block_threads = 0;  // of each block, instead of the table's
-  uint32_t max_blocks = 0;     // the most that the workspace has room for, and on the device
+  uint32_t max_blocks = 0;     // the most blocks, reserved in the workspace and on the device
   uint32_t packet_blocks = 0;  // the most for kPackets
   uint64_t packet_bytes = 0;   // at a time, for each block and rank; a multiple of 16
   uint64_t stage_bytes = 0;    // of each block, twice
@@ -62,7 +62,7 @@ struct CommunicatorOptions {
   bool check_calls = false;
   bool symmetric = false;  // a promise: buffers in the heap have the same offset on all ranks
   // A table of variants for collectives and GEMMs (iris/ops.h), as iris_bench tune writes it.
-  // Collectives use the built-in table if this has no line of them.
+  // Collectives use the built-in table if this one has no lines for collectives.
   std::string rules{};
   uint64_t matmul_bytes = 0;  // of workspace for GEMMs: see iris/ops.h
 };
@@ -72,11 +72,12 @@ class Communicator {
   // Makes an empty communicator: every call fails.
   Communicator() = default;
 
-  // Collective over the team. kInvalidArgument if the options are not valid. kFailedPrecondition if
-  // this rank is not in the team, or if there is no library for irisd's backend. kResourceExhausted
-  // if the other communicators of this process leave no blocks of the device; the message lists
-  // them. kDeadlineExceeded if running operations of those wait for another rank, so let all ranks
-  // make their communicators first. Other errors are those of Context::Allocate.
+  // Makes a communicator. Collective over the team. kInvalidArgument if the options are not valid.
+  // kFailedPrecondition if this rank is not in the team, or if there is no library for irisd's
+  // backend. kResourceExhausted if the other communicators of this process leave no blocks of the
+  // device; the message lists those communicators. kDeadlineExceeded if their running operations
+  // wait for another rank, so let all ranks make their communicators first. Other errors are those
+  // of Context::Allocate.
   static StatusOr<Communicator> Create(const Context& context,
                                        const CommunicatorOptions& options = {}) {
     return Create(context, context.world(), options);
@@ -191,20 +192,20 @@ class Communicator {
   Status Recv(void* out, uint64_t count, DType type, uint32_t from, Stream& stream) {
     return iris::impl::FromC(iris_recv(get(), out, count, C(type), from, stream.get()));
   }
-  // Send and Recv at once, so that all members of a ring may call it first:
+  // Sends and receives at once, so that all ranks of a ring may call SendRecv first:
   //
   //   comm.SendRecv(in, n, next, out, n, previous, stream);
   //
-  // The rank `to` receives as many elements from here as go to it. `to` and `from` may be the same
-  // rank, also this one. With a count of 0 nothing goes there, or comes from there.
-  // `in` and `out` must not overlap.
+  // The rank `to` must receive as many elements from this rank as `count`. `to` and `from` may be
+  // the same rank, also this one. A count of 0 leaves out that message. `in` and `out` must not
+  // overlap.
   Status SendRecv(const void* in, uint64_t count, uint32_t to, void* out, uint64_t out_count,
                   uint32_t from, DType type, Stream& stream) {
     return iris::impl::FromC(
         iris_send_recv(get(), in, count, to, out, out_count, from, C(type), stream.get()));
   }
-  // Between GroupStart and GroupEnd, Send and Recv on this communicator, all on one stream, are
-  // kept. GroupEnd starts them all at once, so that all ranks may send first:
+  // Calls of Send and Recv between GroupStart and GroupEnd, all on one stream of this communicator,
+  // are collected. GroupEnd starts them all at once, so that all ranks may send first:
   //
   //   comm.GroupStart();
   //   for (uint32_t peer : peers) {
@@ -224,7 +225,7 @@ class Communicator {
     return iris::impl::FromC(iris_comm_barrier(get(), stream.get()));
   }
 
-  // Each calls the operation of its name above with the element type of the pointers.
+  // These overloads call the operations above with the element type of the pointers.
   template <typename T>
   Status AllReduce(const T* in, T* out, uint64_t count, ReduceOp op, Stream& stream,
                    Variant variant = Variant::kAuto) {
@@ -279,8 +280,8 @@ class Communicator {
     return SendRecv(in, count, to, out, out_count, from, Typed<T>(), stream);
   }
 
-  // Returns the first failure of an operation, as far as the streams have come, with the operation
-  // and its number. kDeadlineExceeded names the ranks that did not come, kAborted the rank and pid
+  // Returns the first failure among the operations that the streams have run. The message gives the
+  // operation and its number. kDeadlineExceeded names the missing ranks, kAborted the rank and pid
   // that died, and kInvalidArgument a rank whose call differs from most others', with both calls in
   // full. All ranks get the same error, until Reset.
   Status Check() const { return iris::impl::FromC(iris_comm_check(get())); }
@@ -296,7 +297,7 @@ class Communicator {
     return iris::impl::FromC(iris_comm_synchronize(get(), stream.get()));
   }
   // Makes a communicator that failed usable again. Collective over the team: each rank synchronizes
-  // its own streams first, and Reset waits until all have called it.
+  // its own streams first, and Reset waits until all ranks have called it.
   Status Reset() { return iris::impl::FromC(iris_comm_reset(get())); }
 
   // The handle for the C API; null if this is empty.

@@ -10,16 +10,16 @@
 //   float* theirs = context->Translate(/*peer=*/1, mine);
 //   iris::Status status = context->Barrier();
 //
-// Needs irisd on this node. Every call that waits has a deadline and, when it expires or a peer is
-// gone, says which ranks are missing or which rank (and pid) left, hung up or died: a rank that
-// hung up has lost its session with irisd, and its process may still run.
+// A context needs irisd on this node. Every call that waits has a deadline. If it expires or a peer
+// is gone, the error says which ranks are missing or which rank (and pid) left, hung up or died: a
+// rank that hung up has lost its session with irisd, and its process may still run.
 //
 // Thread-safe, but for moves; calls that are collective (marked so) must be made by all ranks of
 // the team in the same order. In a forked child every call fails with kFailedPrecondition, and the
-// windows are not mapped. After irisd has gone, mapped memory, barriers and kernels go on; calls
-// that need irisd retry with back-off until their deadline, then fail with kUnavailable.
+// windows are not mapped. Mapped memory, barriers and kernels still work after irisd has gone;
+// calls that need irisd retry with back-off until their deadline, then fail with kUnavailable.
 //
-// Header-only over <iris/c_api.h>, which libiris.so exports. C++17, the standard library alone.
+// Header-only over <iris/c_api.h>, which libiris.so exports. C++17; uses only the standard library.
 #pragma once
 
 #include <algorithm>
@@ -183,14 +183,14 @@ class Context {
   uint64_t job_id() const { return info_.job_id; }
   uint64_t epoch() const { return info_.epoch; }
   std::string device_uuid() const { return Text(info_.device_uuid); }
-  uint32_t device_index() const { return info_.device_index; }  // irisd's number of it
+  uint32_t device_index() const { return info_.device_index; }  // irisd's number
   // Returns the number of ranks on the device that most ranks of the job share.
   uint32_t ranks_per_device() const { return info_.ranks_per_device; }
   // Returns the backend of the heap's memory: "emu", or the name of a GPU driver.
   std::string backend() const { return Text(info_.backend); }
   uint64_t heap_bytes() const { return Info().heap_bytes; }  // grows
   uint64_t stride_bytes() const { return info_.stride_bytes; }
-  // Returns true if pointers mean the same everywhere.
+  // Returns true if pointers mean the same on every rank.
   bool same_address() const { return info_.same_address != 0; }
   std::vector<void*> heap_bases() const {  // one per rank
     std::vector<void*> bases;
@@ -199,7 +199,7 @@ class Context {
     }
     return bases;
   }
-  // Returns 0 if there is no such rank.
+  // Returns the process id of a rank, or 0 if there is no such rank.
   int64_t peer_pid(uint32_t rank) const {
     int64_t pid = 0;
     return iris_context_peer_pid(get(), rank, &pid) == IRIS_OK ? pid : 0;
@@ -226,9 +226,10 @@ class Context {
   const DeviceContext& device_context() const { return device_; }
   const Team& world() const { return world_; }
 
-  // Collective over the team. Memory is not cleared: a fresh heap is zero, and a reused range holds
-  // its old bytes. kInvalidArgument if the ranks asked for different things; the message says which
-  // rank asked for what. kResourceExhausted if there is no room, even after growth.
+  // Allocates a range at one offset of all heaps. Collective over the team. Memory is not cleared:
+  // a fresh heap is zero, and a reused range holds its old bytes. kInvalidArgument if the options
+  // of the ranks differ; the message says which rank asked for what. kResourceExhausted if there is
+  // no room, even after growth.
   // kDeadlineExceeded names the ranks that did not call. kAborted if a rank died, hung up or left.
   // Each error consumes the call on every rank, so ranks stay in step.
   StatusOr<Allocation> Allocate(const AllocateOptions& options, const Team& team = {}) {
@@ -241,8 +242,8 @@ class Context {
   }
 
   // Allocates a range of this rank's heap only. Not collective. The same offset stays unused in the
-  // other heaps. The range ends with Free, or with the job. With a name, it is cleared and other
-  // ranks can open it; without one, it holds its old bytes, and others can open it after Publish.
+  // other heaps. The range ends with Free, or with the job. A range with a name is cleared, and
+  // other ranks can open it; one without holds old bytes, and others can open it after Publish.
   // kAlreadyExists if this rank, or a team, has a live allocation of that name.
   StatusOr<Allocation> AllocateLocal(const AllocateOptions& options) {
     return Make(InC(options), iris_allocate_local);
@@ -292,9 +293,9 @@ class Context {
     return MakeArray<T>(size, name, iris_register_symmetric, team.handle, memory);
   }
 
-  // Names an allocation that AllocateLocal or Register made without a name, so that others can open
-  // it and see what this rank has written before. Not collective. kFailedPrecondition if it has a
-  // name already.
+  // Names an allocation that AllocateLocal or Register made without a name, so that other ranks can
+  // open it and see what this rank has written before. Not collective. kFailedPrecondition if the
+  // allocation has a name already.
   Status Publish(const Allocation& allocation, const std::string& name) {
     const iris_allocation range = RangeOf(allocation);
     return impl::FromC(iris_publish_local(get(), &range, name.c_str()));
@@ -313,7 +314,7 @@ class Context {
     return Opened{range.rank,    range.offset_bytes, range.bytes,
                   range.address, range.symmetric,    static_cast<DType>(range.dtype)};
   }
-  // kInvalidArgument if the owner gave another type.
+  // Opens an array of T. kInvalidArgument if the owner gave another type.
   template <typename T>
   StatusOr<OpenedArray<T>> Open(uint32_t rank, const std::string& name,
                                 std::chrono::nanoseconds timeout = {}) {
@@ -327,7 +328,7 @@ class Context {
                   "open \"" + name + "\" of rank " + std::to_string(rank) + ": it is of " +
                       DTypeName(opened.dtype) + ", and opened as " + DTypeName(wanted));
   }
-  // Ends an Open; call it once for each. Not collective. No kernel may still use the memory.
+  // Closes the memory; call it once for each Open. Not collective. No kernel may still use it.
   Status Close(const Opened& opened) {
     auto range = impl::Sized<iris_opened>();
     range.offset_bytes = opened.offset_bytes;
@@ -335,8 +336,8 @@ class Context {
     return impl::FromC(iris_close_local(get(), &range));
   }
 
-  // Collective over the team that allocated or registered the range; only the owner frees a range
-  // of AllocateLocal or Register. The range is reused after every rank has freed it.
+  // Frees a range. Collective over the team that allocated or registered it; only the owner frees a
+  // range of AllocateLocal or Register. The range is reused after every rank has freed it.
   Status Free(const Allocation& allocation) {
     const iris_allocation range = RangeOf(allocation);
     return impl::FromC(iris_free(get(), &range));
@@ -373,14 +374,13 @@ class Context {
                                 (static_cast<uint64_t>(to) - info_.rank) * info_.stride_bytes);
   }
 
-  // Waits until all ranks of the team have called it. It goes through shared memory and does not
-  // call irisd. It does not wait for streams: synchronize them first. A timeout of 0 is the
-  // context's.
+  // Waits in shared memory, without irisd, until all ranks of the team have called Barrier. It does
+  // not wait for streams: synchronize them first. A timeout of 0 is the context's.
   Status Barrier(const Team& team = {}, std::chrono::nanoseconds timeout = {}) {
     return impl::FromC(iris_barrier(get(), team.handle, timeout.count()));
   }
 
-  // Gives every rank of the team the root's value, of at most 1 MiB. Collective over the team.
+  // Sends the root's value, of at most 1 MiB, to every rank of the team. Collective over the team.
   // `root` is a world rank.
   StatusOr<std::string> Broadcast(std::string_view value, uint32_t root, const Team& team = {}) {
     const void* bytes = nullptr;
@@ -420,7 +420,7 @@ class Context {
     IRIS_RETURN_IF_ERROR(impl::FromC(iris_team_split(get(), parent.handle, color, key, &handle)));
     return TeamOf(handle);
   }
-  // Collective over the team.
+  // Destroys a team. Collective over the team.
   Status DestroyTeam(const Team& team) {
     return impl::FromC(iris_team_destroy(get(), team.handle));
   }
@@ -457,7 +457,7 @@ class Context {
     return info;
   }
 
-  // Borrows from `from`.
+  // Returns the options for the C API, which borrow from `from`.
   static iris_allocate_options InC(const AllocateOptions& from) {
     auto options = impl::Sized<iris_allocate_options>();
     options.bytes = from.bytes;
@@ -468,14 +468,14 @@ class Context {
     options.shape = from.shape.data();
     return options;
   }
-  // Returns the allocation that `make(context, args..., options, out)` makes, a call in C.
+  // Calls `make(context, args..., options, out)` of the C API, and returns the allocation.
   template <typename MakeInC, typename... Args>
   StatusOr<Allocation> Make(const iris_allocate_options& options, MakeInC make, Args... args) {
     auto range = impl::Sized<iris_allocation>();
     IRIS_RETURN_IF_ERROR(impl::FromC(make(get(), args..., &options, &range)));
     return Allocation{range.offset_bytes, range.bytes, range.address, range.team_id};
   }
-  // Returns `size` elements of T in the allocation that it makes.
+  // Returns `size` elements of T, in the allocation that `make` returns.
   template <typename T, typename MakeInC, typename... Args>
   StatusOr<Array<T>> MakeArray(uint64_t size, const std::string& name, MakeInC make, Args... args) {
     if (size > ~uint64_t{0} / sizeof(T)) {

@@ -6,8 +6,8 @@
 //   auto queue = iris::CopyQueue::Create(*context);
 //   auto status =
 //       iris::Launch({8, 256}, stream, Kernel, context->device_context(), queue->device());
-//   status = stream.Synchronize();   // the kernel has posted all it wanted to
-//   status = queue->Drain();         // all of it has been copied, or this is the error
+//   status = stream.Synchronize();   // all descriptors are posted
+//   status = queue->Drain();         // all are copied, or `status` is the error
 //
 // A descriptor that Stream::Put would refuse stops the queue: kernels that post or wait get
 // kAborted, and Drain and status() name the descriptor and what is wrong with it. An error of the
@@ -18,7 +18,7 @@
 // with a signal, the device needs room for a kernel of one thread next to the kernels that wait for
 // the signal: see Stream::PrepareSignals, which Create calls.
 //
-// Thread-safe, but for moves. It ends before its context, and after the kernels that use it.
+// Thread-safe, but for moves. A queue ends before its context, and after the kernels that use it.
 // Header-only over <iris/c_api.h>, with a std::thread. C++17.
 #pragma once
 
@@ -41,11 +41,11 @@
 namespace iris {
 
 struct CopyQueueOptions {
-  // The most descriptors that can be posted and not yet copied. A kernel that posts more waits. It
-  // is a power of two from 1 to kMaxCapacity.
+  // The most descriptors that can be posted and not yet copied: a power of two from 1 to
+  // kMaxCapacity. A kernel that posts more waits.
   uint64_t capacity = 256;
-  // How long the thread sleeps between two polls when nothing has been posted for a while. With 0
-  // it never sleeps, and occupies a core.
+  // The sleep of the thread between two polls when nothing has been posted for a while. With 0 the
+  // thread never sleeps, and occupies a core.
   std::chrono::microseconds pause{50};
 
   static constexpr uint64_t kMaxCapacity = 1 << 16;
@@ -78,14 +78,15 @@ class CopyQueue {
     return StatusOr<CopyQueue>(std::move(queue));
   }
 
-  // Returns the value that kernels take. It is valid as long as this object, and empty if this is.
+  // Returns the value that kernels take, which is valid as long as this object. An empty queue
+  // returns an empty value.
   DeviceCopyQueue device() const {
     return state_ == nullptr ? DeviceCopyQueue() : state_->device();
   }
 
   // Waits until all descriptors that were posted before have been copied; call it after the kernels
   // that post have ended, or once you know that they have posted. Returns the first error of the
-  // queue, or kDeadlineExceeded after `timeout`, with what is missing.
+  // queue, or kDeadlineExceeded after `timeout`, which says what is missing.
   Status Drain(std::chrono::nanoseconds timeout = std::chrono::seconds(60)) {
     return state_ == nullptr ? Empty() : state_->Drain(timeout);
   }
@@ -150,7 +151,7 @@ class CopyQueue {
       const auto deadline = std::chrono::steady_clock::now() + timeout;
       uint64_t posted = 0;
       {
-        // One thread at a time, because an error of the stream is reported once.
+        // Only one thread looks at a time, because an error of the stream is reported only once.
         std::lock_guard<std::mutex> lock(looks_mu_);
         IRIS_RETURN_IF_ERROR(looks_.Copy(&posted, posted_.get(), sizeof(posted)));
         IRIS_RETURN_IF_ERROR(looks_.Synchronize());
@@ -222,7 +223,7 @@ class CopyQueue {
                                         copies_.get(), &signal));
     }
 
-    // Call it at the end of the thread.
+    // Stops the queue with an error. The thread calls it last.
     void Fail(Status status) {
       {
         std::lock_guard<std::mutex> lock(mu_);

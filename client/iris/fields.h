@@ -1,8 +1,8 @@
 // Maps the fields of structs of the C API to fields in C++. The C++ headers fill in the C structs
 // by these lists, and the library reads and writes them by the same lists. Internal.
 //
-// Each function calls each(field in C, field in C++, its name in C) for all fields of its structs,
-// but for the sizes, the operations and the workspaces. C++17.
+// A function calls each(field in C, field in C++, name in C) for all fields of its two structs
+// except sizes, operations and workspaces. C++17.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 namespace iris {
 namespace impl {
 
-// Copy a field to the C struct, and from it.
+// Copy a field to the C struct, and from the C struct.
 inline constexpr auto ToC = [](auto& c, const auto& cpp, const char*) {
   c = static_cast<std::decay_t<decltype(c)>>(cpp);
 };

@@ -1,5 +1,5 @@
-// Launch: starts a kernel of this program on a stream. The program is compiled for one backend, and
-// Context::Create says if irisd has another.
+// Launch: starts a kernel of this program on a stream. The program is compiled for one backend;
+// Context::Create returns an error if irisd has another.
 //
 //   IRIS_KERNEL void Scale(float* x, float factor) {
 //     x[iris::backend::ThreadOfGrid()] *= factor;

@@ -6,7 +6,7 @@
 // rank.
 //
 //   namespace moe = iris::moe;
-//   moe::Config config;                                   // the same on all members
+//   moe::Config config;                                   // the same on all ranks
 //   config.n_experts = 64; config.top_k = 8; config.hidden = 7168; config.max_tokens = 4096;
 //   auto exchange = moe::Exchange::Create(context, *comm, config);        // collective, once
 //   const moe::Sizes& sizes = exchange->sizes();          // how large the buffers are
@@ -16,7 +16,7 @@
 //   IRIS_RETURN_IF_ERROR(exchange->Dispatch(there, stream));
 //   ...                                                   // y = the local experts, on `rows`
 //   IRIS_RETURN_IF_ERROR(exchange->Combine({tokens, y, kBf16, out, kBf16}, stream));
-//   IRIS_RETURN_IF_ERROR(comm->Synchronize(stream));      // names who was missing
+//   IRIS_RETURN_IF_ERROR(comm->Synchronize(stream));      // names the missing ranks
 //
 // The rules of a Communicator hold here: all ranks of the team make the same calls in the same
 // order, with the same config, on one stream at a time. A call checks its arguments, starts kernels
@@ -25,9 +25,9 @@
 // tokens that do not exist choose -1. Check and Synchronize of the communicator report failures on
 // the device, and calls that differ between ranks, with both calls.
 //
-// A row is sent once to each rank, however many of its experts the token has chosen. There it
-// becomes a row for each (token, expert), ordered by expert, then by the place of the token's rank
-// in the team, then by token. For the way back, a rank first sums weight * y of its own experts, in
+// A row is sent once to each rank, however many of its experts the token has chosen. The receiver
+// makes a row for each (token, expert), ordered by expert, then by the place of the token's rank in
+// the team, then by token. For the way back, a rank first sums weight * y of its own experts, in
 // f32 and in the order of the token's choices, and sends that sum, rounded to Config::partials. The
 // token's rank adds these sums in the order of the team, in f32, and rounds once. The bits are the
 // same in every run.
@@ -96,14 +96,14 @@ class Exchange {
   static StatusOr<Exchange> Create(Context& context, ccl::Communicator& comm, const Config& config,
                                    std::string name = {}) {
     IRIS_ASSIGN_OR_RETURN(const Sizes sizes, SizesOf(context, comm.team(), config));
-    // Loading kernels may wait for running ones, so it comes before the collective allocation: all
-    // ranks have then loaded them when any of them goes on.
+    // Loading kernels may wait for running ones. The collective allocation follows, so that all
+    // ranks have loaded the kernels when any rank continues.
     IRIS_RETURN_IF_ERROR(iris::impl::FromC(iris_moe_prepare(comm.get())));
     AllocateOptions options;
     options.bytes = sizes.workspace_bytes;
     options.name = std::move(name);
     IRIS_ASSIGN_OR_RETURN(const Allocation workspace, context.Allocate(options, comm.team()));
-    // Fills with 0, so that bytes of an earlier exchange are not taken for a dispatch of this one.
+    // Zero, so that bytes of an earlier exchange are not taken for a dispatch of this one.
     IRIS_ASSIGN_OR_RETURN(Stream stream, Stream::Create(context));
     IRIS_RETURN_IF_ERROR(stream.Fill(workspace.address, 0, 256));
     IRIS_RETURN_IF_ERROR(stream.Synchronize());

@@ -9,7 +9,7 @@
 //   buffers.weight = weight;
 //   buffers.residual = buffers.residual_out = residual;               // in place
 //   iris::Status status = norm::AllReduceRmsNorm(comm, shape, buffers, stream);
-//   status = comm.Synchronize(stream);                                // names who was missing
+//   status = comm.Synchronize(stream);                                // names the missing ranks
 //
 // The rules of a Communicator hold here: all ranks of the team make the same calls in the same
 // order, with the same shape, on one stream at a time. A call checks its arguments, starts a kernel
@@ -76,8 +76,8 @@ inline Status AllReduceRmsNorm(ccl::Communicator& comm, const Shape& shape, cons
                                Stream& stream) {
   return impl::Launch(comm, Operation::kAllReduceRmsNorm, shape, buffers, stream);
 }
-// Computes the same `out`, but each rank computes its share of the rows (ShareOf) and only has the
-// residual of those rows.
+// Computes the `out` of AllReduceRmsNorm, but each rank computes its share of the rows (ShareOf)
+// and has the residual of those rows only.
 inline Status ReduceScatterRmsNormAllGather(ccl::Communicator& comm, const Shape& shape,
                                             const Buffers& buffers, Stream& stream) {
   return impl::Launch(comm, Operation::kReduceScatterRmsNormAllGather, shape, buffers, stream);

@@ -7,7 +7,7 @@
 //   options.matmul_bytes = *ops::WorkspaceBytes(context, ops::Operation::kMatmulAllReduce, shape);
 //   auto comm = iris::ccl::Communicator::Create(context, options);        // collective, once
 //   iris::Status status = ops::MatmulAllReduce(*comm, shape, {a, k}, {b, n}, {d, n}, stream);
-//   status = comm->Synchronize(stream);                                   // names who was missing
+//   status = comm->Synchronize(stream);                                  // names the missing ranks
 //
 // The rules of a Communicator hold here: all ranks of the team make the same calls in the same
 // order, with the same shape (iris/ops_types.h has the exceptions), on one stream at a time. A call
@@ -15,8 +15,8 @@
 // graph. Check and Synchronize report failures on the device, and calls that differ between ranks,
 // with both calls.
 //
-// m, n and k, at least 1, are those of the whole GEMM: a rank that has a share of the rows or
-// columns gives the number that all ranks have together. Matrices are stored by rows, `ld` elements
+// m, n and k, at least 1, are the sizes of the entire GEMM: a rank that has a share of the rows or
+// columns gives the number that all ranks have together. Matrices are row-major, with `ld` elements
 // from one row to the next, aligned to their elements. D of MatmulAllReduce, MatmulAllGather and
 // MatmulAllScatter lies in the symmetric heap, with the same ld and at the same offset on all ranks
 // (if a call names Variant::kFused or kPair, at any offset); other matrices are any memory that the
@@ -83,9 +83,10 @@ inline Status Launch(ccl::Communicator& comm, Operation operation, const Shape& 
 }  // namespace impl
 
 // Computes CommunicatorOptions::matmul_bytes for this operation, in a team of `n_members` ranks (0:
-// the world). The largest of several serves all of them. Pass CommunicatorOptions::rules as `rules`
-// if they have lines of GEMMs; otherwise a line whose variant needs more bytes than kAuto without
-// rules is skipped. kInvalidArgument says what is wrong with the shape.
+// the world). The largest value of several operations serves all of them. Pass
+// CommunicatorOptions::rules as `rules` if they have lines for GEMMs; otherwise a line whose
+// variant needs more bytes than kAuto without rules is skipped. kInvalidArgument says what is wrong
+// with the shape.
 inline StatusOr<uint64_t> WorkspaceBytes(const Context& context, Operation operation,
                                          const Shape& shape, uint32_t n_members = 0,
                                          const std::string& rules = {}) {
@@ -116,7 +117,8 @@ inline StatusOr<Plan> Choose(const ccl::Communicator& comm, Operation operation,
               plan.matmul_bytes};
 }
 
-// In these operations, `bias` has an element for each column of D that this rank computes.
+// The comment of an operation gives the shapes of its matrices on this rank. `bias` has an element
+// for each column of D that this rank computes.
 
 // A[m, k], B[k, n]; D[m, n], in the heap. Each rank has a part of k; the parts may differ in
 // length.

@@ -10,8 +10,7 @@
 // a stream of its platform by Stream::Wrap.
 //
 // Thread-safe, but for moves. A moved-from or default-constructed object is empty: every call
-// fails. Objects end before their context, or with it. Header-only over <iris/c_api.h>.
-// C++17.
+// fails. Objects end before their context, or with it. Header-only over <iris/c_api.h>. C++17.
 #pragma once
 
 #include <chrono>
@@ -28,8 +27,8 @@
 
 namespace iris {
 
-// The signal that a copy on a stream sends to the peer when it is done. Device code waits for it as
-// for any signal.
+// The signal that a copy on a stream sends to the peer when the copy is done. Device code waits for
+// it as for any signal.
 struct SignalOptions {
   uint64_t* signal = nullptr;  // in this rank's heap; stands for the peer's word. Null: no signal
   uint64_t value = 1;
@@ -67,10 +66,10 @@ class Stream {
     return Adopt(handle);
   }
 
-  // Waits for all work that was put on the stream before, and returns its first error, once.
+  // Waits for all earlier work on the stream. Returns the first error of that work, only once.
   // kFailedPrecondition while the stream is being captured.
   Status Synchronize() { return impl::FromC(iris_stream_synchronize(get())); }
-  // Returns true if the stream has no work left, or if this is empty.
+  // Returns true if the stream has no work left, or if this object is empty.
   bool Idle() const {
     int32_t idle = 1;
     return iris_stream_idle(get(), &idle) != IRIS_OK || idle != 0;
@@ -123,9 +122,8 @@ class Stream {
              const SignalOptions& signal = {}) {
     return Get(context, from, dst, src, CopiedRows{1, bytes, bytes, bytes}, signal);
   }
-  // Put and Get of the rows of a tile. The bytes between rows are neither read nor written, but
-  // belong to the ranges that must not overlap. kInvalidArgument also if a pitch is less than a
-  // row.
+  // Put and get the rows of a tile. The bytes between rows are neither read nor written, but belong
+  // to the ranges that must not overlap. kInvalidArgument also if a pitch is less than a row.
   Status Put(const Context& context, uint32_t to, void* dst, const void* src,
              const CopiedRows& rows, const SignalOptions& signal = {}) {
     const iris_signal s = ToC(signal);
@@ -211,7 +209,7 @@ class Event {
   Status Record(Stream& stream) {
     return impl::FromC(iris_event_record(handle_.get(), stream.get()));
   }
-  // Returns the time from `start`, once both have happened. Not for events that were captured.
+  // Returns the time from `start`, once both events have happened. Captured events have no time.
   StatusOr<std::chrono::nanoseconds> Since(const Event& start) const {
     uint64_t ns = 0;
     IRIS_RETURN_IF_ERROR(impl::FromC(iris_event_elapsed(start.handle_.get(), handle_.get(), &ns)));

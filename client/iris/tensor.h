@@ -5,14 +5,14 @@
 //   iris::StatusOr<iris::Tensor<float>> x = iris::Tensor<float>::Rand(*context, {2, 3}, generator);
 //   iris::StatusOr<iris::Tensor<float>> row = x->Select(0, 1);  // a view: nothing is copied
 //   iris::StatusOr<std::vector<float>> values = row->ToHost();
-//   iris::StatusOr<iris::Tensor<float>> theirs = x->At(/*rank=*/1);  // the same place in its heap
+//   iris::StatusOr<iris::Tensor<float>> theirs = x->At(/*rank=*/1);  // the same place on rank 1
 //   iris::Status status = x->Free();  // collective
 //
 // A Tensor is a view; slices, reshapes and peers' copies are views of the same memory. Factories
-// and Free are collective over the team: all members call them in the same order, with the same
-// shape and type. A destructor gives up this view and nothing else: it waits for nobody, and memory
-// that nobody frees stays until the job ends (decision 30). After Free, or after the context's end,
-// every use of any view fails.
+// and Free are collective over the team: all ranks call them in the same order, with the same shape
+// and type. A destructor only releases its view: it does not wait, and memory that is not freed
+// stays until the job ends (decision 30). After Free, or after the context's end, every use of any
+// view fails.
 //
 // Values are computed by the device that has the memory. Random numbers are a function of the
 // generator's seed, the number of its call and the element: the same on every rank and every
@@ -59,7 +59,7 @@ class Generator {
 struct TensorOptions {
   std::string name{};          // unique in the job, or empty; shown by iris-ctl
   const Team* team = nullptr;  // null: all ranks
-  Stream* stream = nullptr;    // for the values; null: the call waits until they are there
+  Stream* stream = nullptr;    // for the values; null: the call waits until they are complete
 };
 
 // T is a type that DTypeOf knows. A tensor is move-only; a moved-from or default-constructed one is
@@ -198,7 +198,7 @@ class Tensor {
   uint64_t size() const { return info_.n_elements; }
   uint64_t bytes() const { return info_.bytes; }
   uint64_t offset_bytes() const { return info_.offset_bytes; }  // the same on every rank
-  uint32_t rank() const { return info_.rank; }                  // whose copy it is
+  uint32_t rank() const { return info_.rank; }                  // that has this copy
   bool contiguous() const { return info_.contiguous != 0; }
   bool symmetric() const { return info_.symmetric != 0; }  // false: another library's
   // The address of the first element in this process, for kernels and copies.
@@ -206,7 +206,7 @@ class Tensor {
   // The handle for the C API; null if this is empty.
   iris_tensor* get() const { return handle_.get(); }
 
-  // Views are not collective. Negative indices count from the back.
+  // Views are not collective. Negative indices count from the end.
 
   // Makes a view of another rank's copy. kOutOfRange if there is no such rank. kInvalidArgument if
   // the rank has no copy.
@@ -222,8 +222,8 @@ class Tensor {
   StatusOr<Tensor> Select(uint32_t dim, int64_t index) const {
     return View([&](iris_tensor** out) { return iris_tensor_select(get(), dim, index, out); });
   }
-  // Gives the tensor another shape with as many elements; one size may be -1. kInvalidArgument if
-  // the tensor is not contiguous.
+  // Views the tensor in another shape of equally many elements; one size may be -1.
+  // kInvalidArgument if the tensor is not contiguous.
   StatusOr<Tensor> Reshape(const Shape& shape) const {
     return View([&](iris_tensor** out) {
       return iris_tensor_reshape(get(), static_cast<uint32_t>(shape.size()), shape.data(), out);
@@ -277,9 +277,9 @@ class Tensor {
     return managed;
   }
 
-  // Frees the memory, given any view of it. Collective over the team that made it. Synchronize
-  // streams first. kFailedPrecondition if it was freed before, or if the receiver of ToDlpack still
-  // uses it.
+  // Frees the memory, given any view of it. Collective over the team that made the tensor.
+  // Synchronize streams first. kFailedPrecondition if the memory was freed before, or if a receiver
+  // of ToDlpack still uses it.
   Status Free() const { return impl::FromC(iris_tensor_free(get())); }
 
  private:
@@ -288,7 +288,8 @@ class Tensor {
   static iris_stream* HandleOf(Stream* stream) {
     return stream == nullptr ? nullptr : stream->get();
   }
-  // Returns the size in bytes, or for too large a count a size that every tensor refuses.
+  // Returns the size in bytes. For a count that is too large, it is a size that every tensor
+  // refuses.
   static uint64_t BytesOf(uint64_t count) {
     return count > ~uint64_t{0} / sizeof(T) ? ~uint64_t{0} : count * sizeof(T);
   }
@@ -345,7 +346,7 @@ class Tensor {
         *out = 0;
         return Status();
       }
-      // Unsigned arithmetic, which wraps to the right distance.
+      // Unsigned arithmetic wraps to the right distance.
       const uint64_t from = static_cast<uint64_t>(start), to = static_cast<uint64_t>(end);
       const uint64_t by = static_cast<uint64_t>(step);
       const uint64_t count = down ? (from - to - 1) / (0 - by) + 1 : (to - from - 1) / by + 1;

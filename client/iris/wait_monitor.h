@@ -8,10 +8,10 @@
 //
 //   IRIS_ASSIGN_OR_RETURN(const auto monitor, iris::WaitMonitor::Create(context));
 //   IRIS_RETURN_IF_ERROR(iris::Launch(all, stream, Consume, ctx, previous, ready, monitor));
-//   IRIS_RETURN_IF_ERROR(monitor.Synchronize(stream));  // waits; names a rank that did not come
+//   IRIS_RETURN_IF_ERROR(monitor.Synchronize(stream));  // waits; names a missing rank
 //
-// Collectives of iris::ccl need none: their Communicator says the same. Header-only over
-// <iris/c_api.h>. C++17.
+// Collectives of iris::ccl need no monitor: their Communicator reports the same failures.
+// Header-only over <iris/c_api.h>. C++17.
 #pragma once
 
 #include <cinttypes>
@@ -31,10 +31,11 @@ namespace iris {
 // and end before its context. Move-only; thread-safe, but for moves.
 class WaitMonitor {
  public:
-  // Makes an empty monitor: waits report to nobody, and every call fails.
+  // Makes an empty monitor: failed waits are not reported, and every call fails.
   WaitMonitor() = default;
 
-  // Not collective. kResourceExhausted if there is no host memory that kernels can write.
+  // Makes a monitor. Not collective. kResourceExhausted if there is no host memory that kernels can
+  // write.
   static StatusOr<WaitMonitor> Create(const Context& context) {
     WaitMonitor monitor;
     IRIS_ASSIGN_OR_RETURN(monitor.failure_, HostArray<WaitFailure>::Create(context));
@@ -47,10 +48,10 @@ class WaitMonitor {
   // A monitor converts to the value that kernels take.
   operator WaitReport() const { return WaitReport{failure_.get()}; }  // NOLINT: stands for it
 
-  // Returns the first failure, as far as the streams have come. kDeadlineExceeded if a signal did
+  // Returns the first failure that a kernel has reported so far. kDeadlineExceeded if a signal did
   // not arrive in time; the message says which rank should have raised it, how long the wait was,
   // and what to check. kAborted if a rank died, hung up or left; the message names it. The failure
-  // stays, and later waits that report here end at once: make another monitor to continue.
+  // stays, and later waits with this monitor end at once: make another monitor to continue.
   Status Check() const {
     if (context_ == nullptr) {
       return Status(StatusCode::kFailedPrecondition,
@@ -86,7 +87,7 @@ class WaitMonitor {
     return Status(StatusCode::kDeadlineExceeded, message);
   }
 
-  // Waits for the stream, then returns what Check returns, or else an error of the stream.
+  // Waits for the stream. Returns the error of Check, or if there is none, that of the stream.
   Status Synchronize(Stream& stream) const {
     const Status status = stream.Synchronize();
     const Status check = Check();

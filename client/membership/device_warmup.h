@@ -1,5 +1,5 @@
-// KeepLink: one small mapping of every device that this process has peers on, kept for its life.
-// While it exists, mapping more of that device's memory is cheap
+// KeepLink: keeps one small mapping of every device that has peers, until the process ends. While
+// the mapping exists, mapping more memory of its device is fast
 // (docs/decisions/010-links-between-devices.md).
 #pragma once
 
@@ -19,7 +19,7 @@ namespace iris::internal {
 absl::Status KeepLink(std::shared_ptr<driver::GpuDriver> driver, const std::string& uuid,
                       uint64_t bytes, wire::UniqueFd fd, absl::Span<const uint32_t> devices);
 
-// How many devices this process is linked to.
+// Returns the number of devices to which this process is linked.
 size_t LinkCount();
 
 }  // namespace iris::internal

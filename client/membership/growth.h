@@ -1,8 +1,9 @@
-// Growth: this rank's part in making the heap larger. irisd announces segments, every rank maps its
-// peers' and says so, and then irisd publishes the larger heap, or takes it back for all.
+// Growth: this rank's part in making the heap larger. irisd announces segments, every rank maps
+// them and reports to irisd, and then irisd publishes the larger heap, or withdraws it for all
+// ranks.
 //
-// Not thread-safe: the watch thread's own. Borrows the control plane, the window and the heap's
-// size.
+// Not thread-safe: only the watch thread uses it. Borrows the control plane, the window and the
+// heap's size.
 #pragma once
 
 #include <cstdint>
@@ -29,15 +30,15 @@ class Growth {
   Growth(Options options, ControlPlane* plane, Window* window, HeapSize* heap)
       : options_(std::move(options)), plane_(plane), window_(window), heap_(heap) {}
 
-  // Maps the segments, all or none, and reports to irisd whether it could. irisd repeats events
-  // that an earlier stream may have missed, and descriptors that it does not know to be mapped:
-  // segments that are mapped already are only acknowledged again.
+  // Maps the segments, all or none, and reports the result to irisd. irisd repeats events that an
+  // earlier stream may have missed, and descriptors without a report, so segments that are mapped
+  // already are only acknowledged again.
   //
   // Growths come one after the other, in the order of their ids, and irisd reports each published
   // one before a later one. So an earlier growth without a report, because the stream was broken,
-  // has failed: it is unmapped.
+  // has failed, and is unmapped.
   void OnSegmentsAdded(const SegmentsAdded& added);
-  // The heap has its new size, or the segments are unmapped again.
+  // Publishes the heap's new size, or unmaps the segments again.
   void OnGrowDone(const GrowDone& done);
 
  private:
@@ -56,7 +57,7 @@ class Growth {
   Window* const window_;
   HeapSize* const heap_;
   std::map<uint64_t, Mapped> growths_;  // under way, by grow id
-  uint64_t published_ = 0;              // the last grow id that was, of those mapped here
+  uint64_t published_ = 0;              // the last published grow id of those mapped here
 };
 
 }  // namespace iris::internal

@@ -116,8 +116,8 @@ HeapRanges::Around HeapRanges::Look(uint32_t rank, uint64_t offset_bytes) const 
   Around around;
   around.end = after == ranges_.end() ? ~uint64_t{0} : after->first;
   if (before == ranges_.rend()) return around;
-  // Every allocation begins at a multiple of the least alignment, so the bytes up to the next one
-  // are nobody's.
+  // Every allocation begins at a multiple of the least alignment, so the bytes up to the next
+  // multiple belong to no allocation.
   const uint64_t end = before->first + before->second.bytes;
   const uint64_t room = (end + wire::kMinAlignmentBytes - 1) & ~(wire::kMinAlignmentBytes - 1);
   if (offset_bytes < room) return {before->first, end, &before->second, before->first};
@@ -128,8 +128,8 @@ HeapRanges::Around HeapRanges::Look(uint32_t rank, uint64_t offset_bytes) const 
 std::optional<std::string> HeapRanges::Refusal(uint32_t rank, uint64_t offset_bytes,
                                                uint64_t bytes) {
   if (check_ == Check::kNone || bytes == 0 || rank >= 64) return std::nullopt;
-  // The thread remembers where it was last allowed. The fields are atomic because the fibers of an
-  // emulated block share them, which ThreadSanitizer takes for threads.
+  // The last allowed range of the thread. The fields are atomic because the fibers of an emulated
+  // block, which ThreadSanitizer takes for threads, share them.
   struct Last {
     std::atomic<const HeapRanges*> of{nullptr};
     std::atomic<uint64_t> changes{0}, ranks{0}, begin{0}, end{0};

@@ -1,6 +1,6 @@
-// HeapRanges: the allocations that this process knows, with which the emulator explains a wrong
-// address of a kernel, and how much of the heaps is mapped, with which the launchers of collectives
-// refuse buffers. TeamCalls fills it; both find it in their DeviceContext. Thread-safe.
+// HeapRanges: the allocations that this process knows, and the mapped size of the heaps. With them
+// the emulator explains a wrong address of a kernel, and the launchers of collectives refuse
+// buffers. TeamCalls fills it; both users find it in their DeviceContext. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -21,21 +21,22 @@ namespace iris::internal {
 
 class HeapRanges {
  public:
-  // It lives as long as the process: kernels and graphs keep copies of the DeviceContext. End
-  // clears its knowledge. IRIS_CHECK_ACCESS in the environment says which accesses Refusal refuses:
-  // 0: none; 1: all that do not lie in one known allocation; else those that touch a known
-  // allocation and do not lie in it, which are wrong whatever other teams have allocated.
+  // Makes an object that lives as long as the process, because kernels and graphs keep copies of
+  // the DeviceContext; End clears it. IRIS_CHECK_ACCESS in the environment says which accesses
+  // Refusal refuses: 0: none; 1: all that do not lie in one known allocation; else those that touch
+  // a known allocation and do not lie in it, which are wrong independently of other teams'
+  // allocations.
   static HeapRanges* Make(
       std::optional<std::string> (*environment)(const char* variable) = &Environment);
   HeapRanges(const HeapRanges&) = delete;
   HeapRanges& operator=(const HeapRanges&) = delete;
 
-  // The bytes at `offset_bytes` in the heaps of `ranks`. Replaces what began there. `internal`: it
-  // is memory of Iris itself, which kernels access through the calls of Iris alone.
+  // Adds the bytes at `offset_bytes` in the heaps of `ranks`, and replaces a range that began
+  // there. `internal` memory belongs to Iris: kernels access it only through calls of Iris.
   void Add(uint64_t offset_bytes, uint64_t bytes, absl::string_view name,
            absl::Span<const uint32_t> ranks, bool internal = false);
-  // Forgets what begins there, while irisd is asked to free it; Restore is for a refusal. Not
-  // afterwards: by then another thread may have been given the same place.
+  // Removes the range that begins at an offset, before irisd is asked to free it; Restore is for a
+  // refusal. After the request would be too late: another thread may have got the same place.
   struct Range {
     uint64_t bytes = 0;
     uint64_t ranks = 0;  // a bit for each
@@ -45,23 +46,22 @@ class HeapRanges {
   std::optional<Range> Remove(uint64_t offset_bytes);
   void Restore(uint64_t offset_bytes, std::optional<Range> removed);
 
-  // The context has ended: forgets all. Does nothing in a forked child, where another thread of the
-  // parent may have held the lock.
+  // Removes everything at the end of the context. Does nothing in a forked child, where another
+  // thread of the parent may have held the lock.
   void End();
 
-  // Borrows it until End: so much of every heap is mapped.
+  // Reads the mapped size of every heap from `heap`, which is borrowed until End.
   void Follow(const HeapSize* heap);
 
-  // The reason why no call may access these bytes of the heap of `rank`: "x has 256 bytes, the call
-  // 400". Nothing if calls may. Cheap where the same thread accesses one allocation again and
-  // again.
+  // Returns the reason why no call may access these bytes of the heap of `rank`: "x has 256 bytes,
+  // the call 400"; nullopt if calls may. It is fast if a thread repeatedly accesses one allocation.
   std::optional<std::string> Refusal(uint32_t rank, uint64_t offset_bytes, uint64_t bytes);
 
   // For DeviceContext::heap_map.
   const backend::HeapMap* map() const { return &shared_; }
 
  private:
-  // The map that kernels point to, with a pointer back.
+  // The map that kernels point to, with a pointer to this object.
   struct Shared : backend::HeapMap {
     HeapRanges* ranges = nullptr;
   };
@@ -88,7 +88,7 @@ class HeapRanges {
 
   Shared shared_;
   const Check check_;
-  std::atomic<uint64_t> changes_{1};  // of ranges_: what threads remember is of one state
+  std::atomic<uint64_t> changes_{1};  // of ranges_; threads remember ranges of one state
   absl::Mutex mu_;
   const HeapSize* heap_ ABSL_GUARDED_BY(mu_) = nullptr;  // null: not known
   Ranges ranges_ ABSL_GUARDED_BY(mu_);

@@ -1,4 +1,4 @@
-// HeapSize: how large every rank's heap is, as far as this rank knows. It only grows. Thread-safe.
+// HeapSize: the size of every rank's heap that this rank knows. It only grows. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -10,7 +10,7 @@ class HeapSize {
  public:
   uint64_t bytes() const { return bytes_.load(); }
 
-  // Answers of irisd may arrive out of order, so the largest counts.
+  // Takes a size if it is the largest so far, because answers of irisd may arrive out of order.
   void AtLeast(uint64_t bytes) {
     uint64_t before = bytes_.load();
     while (bytes > before && !bytes_.compare_exchange_weak(before, bytes)) {

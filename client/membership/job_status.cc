@@ -44,7 +44,7 @@ absl::Status JobStatus::Broken() const {
   if (!culprit.has_value()) return absl::AbortedError("the job was aborted by irisd");
   bool died = state(*culprit) == wire::PageRankState::kDead;
   if (!died && ProcReadable()) {
-    // irisd knows of the death when the process has gone, which takes a driver's work on GPUs.
+    // irisd learns of the death once the process is gone, which on GPUs includes the driver's work.
     const auto process = base::ReadProcess(pid(*culprit));
     died = !process.has_value() || process->exiting();
   }

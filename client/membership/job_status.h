@@ -30,33 +30,33 @@ class JobStatus {
     return __atomic_load_n(&page_->rank_pid[rank], __ATOMIC_RELAXED);
   }
   bool aborted() const { return __atomic_load_n(&page_->abort, __ATOMIC_ACQUIRE) != 0; }
-  // The rank whose end broke the job. Nothing while it is whole.
+  // Returns the rank whose end broke the job, or nullopt while the job is not broken.
   std::optional<uint32_t> broken_by() const {
     const uint32_t one_more = __atomic_load_n(&page_->broken_by, __ATOMIC_RELAXED);
     if (one_more == 0 || one_more > n_ranks_) return std::nullopt;
     return one_more - 1;
   }
 
-  // "rank 2 (pid 4711)".
+  // Returns "rank 2 (pid 4711)".
   std::string Name(uint32_t rank) const;
-  // "rank 1 (pid 4710), rank 3 (pid 4712)".
+  // Returns "rank 1 (pid 4710), rank 3 (pid 4712)".
   std::string Names(absl::Span<const uint32_t> ranks) const;
 
-  // Names of ranks that are waited for: "rank 3 (pid 4712, stopped)" if a signal or a debugger has
+  // Returns names of missing ranks: "rank 3 (pid 4712, stopped)" if a signal or a debugger has
   // stopped the process.
   std::string MissingNames(absl::Span<const uint32_t> ranks) const;
 
-  // OK while the job is whole. kAborted once irisd has set the abort word, naming the rank alone
-  // that broke the job. It died, or it hung up: its session with irisd has ended, and its process
-  // may still run.
+  // Returns OK, or kAborted once irisd has set the abort word. The message names only the rank that
+  // broke the job: it died, or it hung up, that is, its session with irisd has ended, and its
+  // process may still run.
   absl::Status Broken() const;
 
-  // kAborted if one of `ranks` has left.
+  // Returns kAborted if one of `ranks` has left.
   absl::Status Left(absl::Span<const uint32_t> ranks) const;
 
  private:
-  // True if the ranks' pids, which are irisd's, are those of this process's /proc: its own is
-  // there.
+  // Returns true if the pids from irisd are valid in this process's /proc: its own pid is among
+  // them.
   bool ProcReadable() const;
 
   const wire::StatusPage* page_ = nullptr;

@@ -72,7 +72,7 @@ absl::StatusOr<std::shared_ptr<Window>> Window::Acquire(const WindowSpec& spec) 
     window->mapped_.resize(spec.n_ranks + 1);
   }
   entry = window;
-  // Entries of windows that are gone: few, but they must not pile up.
+  // Erases entries of destroyed windows, so that they do not accumulate.
   for (auto it = registry.windows.begin(); it != registry.windows.end();) {
     it = it->second.expired() ? registry.windows.erase(it) : std::next(it);
   }
@@ -92,7 +92,7 @@ Window::~Window() {
 
 absl::Status Window::MapSegment(uint32_t holder, const Segment& segment, wire::UniqueFd fd,
                                 absl::Span<const uint32_t> devices, CreateTimings* times) {
-  // irisd is trusted with addresses, but a mistake there must not map over a neighbour's heap.
+  // irisd is trusted with addresses, but a bug of irisd must not map over a neighbour's heap.
   if (segment.rank >= spec_.n_ranks || segment.offset_bytes > spec_.stride_bytes ||
       segment.bytes > spec_.stride_bytes - segment.offset_bytes) {
     return absl::InternalError(absl::StrCat("irisd announced segment ", segment.segment_id,

@@ -30,7 +30,7 @@
 
 namespace iris::internal {
 
-// Ranks of one process with one key share a window.
+// Ranks of one process with the same key share a window.
 struct WindowKey {
   uint64_t daemon_id = 0;
   uint64_t job_id = 0;
@@ -72,8 +72,8 @@ class Window {
   // to `times`, if given.
   //
   // irisd gives a place to one segment at a time, and newer segments have larger ids. So an older
-  // segment there is stale, even if a rank still holds it, and is unmapped. kAborted if a newer one
-  // is there.
+  // segment at this place is stale, even if a rank still holds it, and is unmapped. kAborted if a
+  // newer one is at this place.
   absl::Status MapSegment(uint32_t holder, const Segment& segment, wire::UniqueFd fd,
                           absl::Span<const uint32_t> devices = {}, CreateTimings* times = nullptr);
   // Release a segment, or all, for `holder`. Segments without a holder are unmapped.
@@ -86,7 +86,7 @@ class Window {
   // Maps the status page and makes it readable by kernels.
   absl::Status MapStatusPage(wire::UniqueFd fd);
 
-  // These are valid once mapped, as long as the window.
+  // Return mapped pages, which are valid as long as the window.
   wire::ControlPage* control_page(uint32_t rank) const;
   JobStatus status() const;
   // Returns the abort word of the status page, at the address for kernels.

@@ -35,14 +35,14 @@ class Header:
 
     @staticmethod
     def declaration(text: str) -> tuple[str, str, str]:
-        """The type, the name and the length of an array ("" for none) of a field or parameter."""
+        """Returns the type, the name and the array length ("" for none) of a field or parameter."""
         match = re.fullmatch(r"\s*(.*?)\s*(\w+)(?:\[(\d+)\])?\s*", text, re.S)
         if match is None:
             raise SystemExit(f"bindings.py: cannot read {text!r}")
         return match.group(1), match.group(2), match.group(3) or ""
 
     def ctype(self, kind: str) -> str:
-        """The type of ctypes for a type of C. Handles and memory are c_void_p."""
+        """Returns the ctypes type for a type of C. Handles and memory are c_void_p."""
         bare = re.sub(r"\bconst\b|\s", "", kind)
         if bare in self.numbers:
             return "c_int32"

@@ -1,5 +1,5 @@
-// ControlPlane: the calls of a rank to irisd, and its events, in plain values.
-// irisd_control_plane.h implements it; tests bring their own.
+// ControlPlane: the calls of a rank to irisd, and irisd's events, in plain values.
+// irisd_control_plane.h implements it; tests have their own implementation.
 //
 // Thread-safe. Nothing waits without a deadline.
 #pragma once
@@ -22,9 +22,9 @@
 
 namespace iris::internal {
 
-// irisd decides at the deadline that a call carries; its answer may take so much longer to arrive.
+// The time that an answer may take to arrive after the deadline of a call, at which irisd decides.
 inline constexpr absl::Duration kAnswerSlack = absl::Seconds(5);
-// A rank waits at least so long for descriptors to map: they may be on their way when the time that
+// The shortest wait of a rank for descriptors to map. They may be on their way when the time that
 // irisd gives is nearly over.
 inline constexpr absl::Duration kMapTimeMin = absl::Seconds(1);
 
@@ -32,63 +32,66 @@ inline constexpr absl::Duration kMapTimeMin = absl::Seconds(1);
 // StopWatching has returned.
 using WatchHandler = std::function<void(const WatchEvent&)>;
 
-// A question to irisd about a host barrier, which its destructor takes back. A call never waits,
-// and gives the answer; nothing: none has come yet; an error: none will.
+// A question to irisd about a host barrier, which its destructor cancels. A call never waits. It
+// returns the answer, nullopt if none has arrived yet, or an error if none will arrive.
 using BarrierQuestion = std::function<std::optional<absl::StatusOr<BarrierAnswer>>()>;
 
 class ControlPlane {
  public:
   virtual ~ControlPlane() = default;
 
-  // The number of the irisd that the rank joins, which a Join may change, and the backend of its
-  // devices.
+  // Return the number of the irisd that the rank joins, which a Join may change, and the backend of
+  // irisd's devices.
   virtual uint64_t daemon_id() const = 0;
   virtual const std::string& backend() const = 0;
 
-  // Returns when every rank has joined. `options` has no field left that the environment fills.
-  // If irisd ends meanwhile, the rank joins at the next one while its join_timeout lasts.
+  // Joins the job, and returns when every rank has joined. Fields of `options` that the environment
+  // fills are filled. If irisd ends meanwhile, the rank joins at the next one until its
+  // join_timeout.
   virtual absl::StatusOr<JoinedJob> Join(const ContextOptions& options, absl::Time deadline) = 0;
-  // Says that everything is mapped at `base`, or why it could not be; returns when every rank has.
+  // Reports that everything is mapped at `base`, or the error; returns when every rank has
+  // reported.
   virtual absl::StatusOr<CommittedJob> Mapped(uint64_t job_id, uint64_t epoch,
                                               const absl::StatusOr<uint64_t>& base,
                                               absl::Time deadline) = 0;
-  // Tried once, on the present session.
+  // Leaves the job. Tries once, on the present session.
   virtual absl::Status Leave(uint64_t job_id, absl::Time deadline) = 0;
 
-  // The outcome of the call's k. An error means that there is none here: irisd refused the call
-  // (its code and text), no session came until `reach_deadline` (kUnavailable), or irisd did not
-  // answer until `answer_deadline` (kDeadlineExceeded). While the session breaks and comes back,
-  // the request is repeated with the same k.
+  // Returns the outcome of the call's k. An error means that no outcome is known: irisd refused the
+  // call (its code and text), there was no session until `reach_deadline` (kUnavailable), or irisd
+  // did not answer until `answer_deadline` (kDeadlineExceeded). If the session breaks and comes
+  // back, the request is repeated with the same k.
   //
-  // `unanswered`, in and out: irisd may have taken this call, and no outcome of it has come back.
-  // Then its k is this call's and no other's: ask again, with the same call.
+  // `unanswered`, in and out, is true if irisd may have taken this call, and no outcome of it has
+  // come back. The k then belongs to this call: repeat the same call.
   virtual absl::StatusOr<Outcome> Operate(const OperationCall& call, absl::Time reach_deadline,
                                           absl::Time answer_deadline, bool* unanswered) = 0;
 
-  // Gets the memory of a part of a heap, and its descriptors, in order. It tries until the
-  // deadline, also on a session that comes back. kNotFound if nothing is there.
+  // Borrows the memory of a part of a heap, with its descriptors, in order. It tries until the
+  // deadline, also on a session that comes back. kNotFound if there is no such memory.
   struct Lent {
     Segment segment;
     wire::UniqueFd fd;
   };
   virtual absl::StatusOr<std::vector<Lent>> Borrow(const HeapPart& part, absl::Time deadline) = 0;
 
-  // Asks about a host barrier that lasts. Never waits. Returns null if irisd cannot be asked now.
+  // Asks about a host barrier that takes long. Never waits. Returns null if irisd cannot be asked
+  // now.
   virtual BarrierQuestion AskOfBarrier(const BarrierWait& wait) = 0;
   // Asks about a barrier whose time is up, and waits for the answer until the deadline.
   virtual absl::StatusOr<BarrierAnswer> WhereAreMissing(const BarrierWait& wait,
                                                         absl::Time deadline) = 0;
 
-  // Says whether the segments of a growth are mapped.
+  // Reports the result of mapping the segments of a growth.
   virtual absl::Status GrowMapped(uint64_t job_id, uint64_t grow_id, const absl::Status& mapped,
                                   absl::Time deadline) = 0;
 
   // Waits for descriptors of the present session and takes them, in the order of `keys`.
   virtual absl::StatusOr<std::vector<wire::UniqueFd>> TakeDescriptors(
       absl::Span<const DescriptorKey> keys, absl::Time deadline) = 0;
-  // Closes all that nobody has taken.
+  // Closes all descriptors that were not taken.
   virtual void DropDescriptors() = 0;
-  // Closes these alone. An irisd that took over from another may have sent them again.
+  // Closes only these descriptors. An irisd that took over from another may have sent them again.
   virtual void DropDescriptors(absl::Span<const DescriptorKey> keys) = 0;
 
   // Starts the watch thread, which first calls `name_thread`.

@@ -20,7 +20,7 @@ constexpr absl::Duration kResumeTimeout = absl::Seconds(5);
 // How long an irisd that stops may take to end its sessions.
 constexpr absl::Duration kStopTime = absl::Seconds(5);
 
-// The descriptors that go along with a call.
+// Returns the descriptors that are sent with a call.
 std::vector<int> DescriptorsOf(const Operation& op) {
   std::vector<int> fds;
   if (const auto* registers = std::get_if<RegisterOp>(&op)) {
@@ -29,10 +29,11 @@ std::vector<int> DescriptorsOf(const Operation& op) {
   return fds;
 }
 
-// irisd's answer that it stops comes before its last words: wait so long for these.
+// The wait for the final error of an irisd that stops, which follows its answer that it stops.
 constexpr absl::Duration kLastWords = absl::Milliseconds(250);
 
-// `request` names the session's id. An answer that irisd gives because it stops counts as none.
+// Makes a call. `request` has the session's id. An answer that irisd gives because it stops counts
+// as none.
 SessionClient::Answer CallOn(SessionClient& session, wire::CallMethod method,
                              const std::string& request, absl::Time deadline,
                              SessionClient::Caller caller = SessionClient::Caller::kMember,
@@ -45,7 +46,7 @@ SessionClient::Answer CallOn(SessionClient& session, wire::CallMethod method,
                      " did not answer in time; is it stopped? (", answer.status.message(), ")"));
     return answer;
   }
-  // It stops, or the call was cancelled there: the session's end says more, and comes at once.
+  // irisd stops, or has cancelled the call: the session ends at once, and its status says more.
   if (answer.answered && (absl::IsUnavailable(answer.status) || absl::IsCancelled(answer.status))) {
     answer.answered = false;
     if (session.WaitForEnd(kLastWords)) answer.status = session.status();
@@ -81,11 +82,11 @@ absl::StatusOr<std::shared_ptr<SessionClient>> IrisdControlPlane::OpenSession(
     absl::Duration timeout) {
   const auto on_end = [this] {
     absl::MutexLock lock(&mu_);
-    // Whichever session it was: the one in use counts. One that ends before it is in use is noticed
-    // when it is taken.
+    // Only the session in use counts, even if another one has ended. A session that ends before it
+    // is in use is noticed when it is taken.
     if (session_ != nullptr && !session_->status().ok()) broken_ = true;
   };
-  // A session is resumed where it was.
+  // A rank is resumed in the runtime directory of its first session.
   return SessionClient::Connect(
       {runtime_dir_.empty() ? options_.runtime_dirs : std::vector<std::string>{runtime_dir_},
        timeout, on_end});
@@ -173,7 +174,7 @@ absl::Status IrisdControlPlane::ConnectToNext(const absl::Status& ended, absl::T
     return absl::Status(session.status().code(),
                         absl::StrCat(ended.message(), "; then: ", session.status().message()));
   }
-  // An irisd that lives has ended the session for a reason, and may still count the rank as its.
+  // The same irisd has ended the session for a reason, and may still count the rank as a member.
   if ((*session)->daemon_id() == daemon_id_) return ended;
   if ((*session)->backend() != backend_) {
     return absl::FailedPreconditionError(absl::StrCat(
@@ -257,7 +258,7 @@ absl::StatusOr<Outcome> IrisdControlPlane::Operate(const OperationCall& call,
     }
     *unanswered = true;
     if (answer.status.code() == absl::StatusCode::kDeadlineExceeded) return answer.status;
-    // The session broke, or irisd says that it stops: again, on a new session, with the same k.
+    // The session broke, or irisd stops: repeat the call on a new session, with the same k.
     if (Now() + backoff > reach_deadline) {
       return absl::UnavailableError(answer.status.message());
     }
@@ -291,8 +292,8 @@ absl::StatusOr<std::vector<ControlPlane::Lent>> IrisdControlPlane::Borrow(const 
       status = fds.status();
       if ((*session)->status().ok() && !absl::IsUnavailable(status)) return status;
     }
-    // The session broke, or another irisd has taken it over, which knows nothing of this loan:
-    // again.
+    // The session broke, or another irisd has taken it over and does not know this loan: repeat the
+    // call.
     if (absl::IsDeadlineExceeded(status) || Now() + kReconnectBackoffMin > deadline) return status;
     absl::SleepFor(kReconnectBackoffMin);
   }
@@ -366,8 +367,7 @@ void IrisdControlPlane::WatchLoop() {
     } else {
       const absl::Time start = Now();
       const bool ended = WatchSession(*session);
-      // A stream that lasted was healthy; one that irisd keeps refusing is asked for ever more
-      // rarely.
+      // A stream that lasted was healthy. If irisd keeps refusing one, the back-off grows.
       if (Now() - start > kReconnectBackoffMax) backoff = kReconnectBackoffMin;
       {
         absl::MutexLock lock(&mu_);
@@ -436,8 +436,8 @@ absl::Status IrisdControlPlane::Reconnect() {
   absl::MutexLock lock(&mu_);
   lost_ =
       absl::AbortedError(absl::StrCat(why, "; mapped memory stays valid, create a new Context"));
-  // The job broke meanwhile: the rank is this session's, but nothing is left to do except to leave.
-  // In one step with lost_, or a call that waits would go out on the new session.
+  // The job broke meanwhile: the rank belongs to this session, but can only leave. The session and
+  // lost_ change in one step, or a waiting call would use the new session.
   if (answer.status.code() == absl::StatusCode::kAborted) {
     session_.swap(*session);
     broken_ = !session_->status().ok();

@@ -1,14 +1,14 @@
-// IrisdControlPlane: a rank's calls to irisd, over a session that is made anew when it breaks.
+// IrisdControlPlane: a rank's calls to irisd, over a session that is replaced when it breaks.
 //
-// Until StartWatching, a broken session ends every call. After it a thread of its own (the watch
-// thread) reads the watch stream, and when the session breaks it connects with back-off and resumes
-// the rank; calls wait for that, until their deadline:
+// Until StartWatching, a broken session ends every call. After StartWatching the watch thread reads
+// the watch stream, and when the session breaks it connects with back-off and resumes the rank;
+// calls wait for the new session, until their deadline:
 //   connected ──session ends──► broken ──resumed──► connected
 //                                  └──irisd does not know the job any more──► lost (final: calls
 //                                  fail at once)
-// A session that another irisd has taken over is not broken: calls on it go on.
+// A session that another irisd has taken over is not broken: calls on it continue.
 //
-// Thread-safe. Nothing waits without a deadline, the watch thread's back-off apart.
+// Thread-safe. Nothing waits without a deadline except the watch thread in its back-off.
 #pragma once
 
 #include <cstdint>
@@ -31,9 +31,10 @@ namespace iris::internal {
 
 class IrisdControlPlane : public ControlPlane {
  public:
-  // Opens the first session; see SessionClient::Connect. `options` says nothing of its end.
+  // Opens the first session; see SessionClient::Connect. `options` has no on_end.
   static absl::StatusOr<std::unique_ptr<IrisdControlPlane>> Connect(SessionOptions options);
-  // Stops watching; closes the session. To irisd, a member that did not Leave has hung up.
+  // Stops watching and closes the session. If the rank did not Leave, irisd reports that it hung
+  // up.
   ~IrisdControlPlane() override;
   IrisdControlPlane(const IrisdControlPlane&) = delete;
   IrisdControlPlane& operator=(const IrisdControlPlane&) = delete;
@@ -63,21 +64,22 @@ class IrisdControlPlane : public ControlPlane {
                      std::function<void()> name_thread) override;
   void StopWatching() override;
 
-  // OK while irisd knows the rank, also while the session is broken; then why not.
+  // Returns OK while irisd knows the rank, also while the session is broken; afterwards the reason.
   absl::Status lost() const;
 
  private:
   explicit IrisdControlPlane(SessionOptions options) : options_(std::move(options)) {}
   absl::StatusOr<std::shared_ptr<SessionClient>> OpenSession(absl::Duration timeout);
-  // From now on calls go to `session`.
+  // Makes later calls use `session`.
   void UseSession(std::shared_ptr<SessionClient> session);
   std::shared_ptr<SessionClient> CurrentSession() const;
   // Waits for a session that has not ended.
   absl::StatusOr<std::shared_ptr<SessionClient>> WaitForSession(absl::Time deadline);
-  // For a rank that has not joined: a session, until `deadline`, with the irisd that comes after
-  // the one whose session `ended`. Otherwise why there is none.
+  // Connects a rank that has not joined to the irisd that follows the one whose session `ended`, or
+  // returns the reason why there is none until `deadline`.
   absl::Status ConnectToNext(const absl::Status& ended, absl::Time deadline);
-  // CallOn the present session, with what `encode` makes of its id.
+  // Calls CallOn on the present session, with the request that `encode` makes from the session's
+  // id.
   template <typename Encode>
   SessionClient::Answer CallNow(wire::CallMethod method, const Encode& encode, absl::Time deadline,
                                 SessionClient::Caller caller = SessionClient::Caller::kMember);

@@ -32,12 +32,12 @@ namespace {
 
 constexpr char kSocketName[] = "session.sock";
 
-// How long irisd may take at least to answer a handshake, once it has accepted.
+// The least time that irisd has to answer a handshake, once it has accepted.
 constexpr absl::Duration kHandshakeTimeout = absl::Seconds(5);
 constexpr absl::Duration kBackoffMin = absl::Milliseconds(5);
 constexpr absl::Duration kBackoffMax = absl::Milliseconds(200);
 
-// True once `fd` has one of `events` (or an error, or a hang-up); false when the deadline has
+// Waits for one of `events`, an error or a hang-up of `fd`. Returns false if the deadline has
 // passed.
 bool PollUntil(int fd, short events, absl::Time deadline) {
   for (;;) {
@@ -63,18 +63,18 @@ DescriptorKey KeyOf(const wire::DescriptorRecord& record) {
   return key;
 }
 
-// The text of a field that may have no zero at its end.
+// Returns the text of a field that may have no zero at its end.
 template <size_t n>
 std::string TextOf(const char (&text)[n]) {
   return std::string(text, strnlen(text, n));
 }
 
-// While irisd does not read: look again so often whether the session has ended.
+// The interval of checks for the session's end while irisd does not read.
 constexpr int kLookMs = 50;
-// A socket that cannot be written says nothing of why. The session's thread is about to know.
+// The wait for the reason after a failed write, which the session's thread is about to receive.
 constexpr absl::Duration kEndShows = absl::Seconds(1);
 
-// A memfd with these bytes, sealed against every change.
+// Makes a memfd with these bytes, sealed against every change.
 absl::StatusOr<wire::UniqueFd> MakeSealed(const std::string& bytes) {
   wire::UniqueFd fd(memfd_create("iris-request", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.valid()) return wire::ErrnoStatus(errno, "make a memfd for a request");
@@ -99,8 +99,8 @@ int SessionClient::TryConnect(const std::string& path, absl::Time give_up, wire:
   std::memcpy(address.sun_path, path.data(), path.size());
   wire::UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   if (!fd.valid()) return errno;
-  // If many connect, the kernel admits those that wait in connect() in order, and a client that
-  // only tries now and then would find the queue full. EAGAIN says that the time is over.
+  // If many clients connect, the kernel admits those that wait in connect() in order, and a client
+  // that only polls would find the queue full. EAGAIN means that the time is over.
   const absl::Duration wait = std::max(give_up - Now(), absl::Milliseconds(1));
   const struct timeval timeout = absl::ToTimeval(wait);
   const bool bounded =
@@ -166,7 +166,7 @@ absl::Status SessionClient::Handshake(absl::Duration patience) {
   hello.version_max = wire::kVersionRestarts;
   hello.flags = wire::kCallsByFrames;
   std::strncpy(hello.client_version, wire::kIrisVersion, sizeof(hello.client_version) - 1);
-  // irisd may have refused and closed already: its reason is then there to be read.
+  // irisd may have refused and closed already: then its reason can be read.
   absl::Status sent = wire::SendFrame(socket_.get(), wire::FrameType::kHello, hello);
   for (;;) {
     absl::StatusOr<wire::Frame> frame = wire::ReceiveFrame(socket_.get());
@@ -306,7 +306,7 @@ absl::Status SessionClient::TakeIn(wire::Frame frame) {
   absl::MutexLock lock(&mu_);
   for (uint32_t i = 0; i < payload->count; ++i) {
     const wire::DescriptorRecord& record = payload->records[i];
-    // irisd may send one again after a restart: it takes the place of the one that waits.
+    // irisd may send a descriptor again after a restart: it replaces the waiting one.
     wire::UniqueFd& place = descriptors_[KeyOf(record)];
     if (descriptors_.size() > kMaxDescriptors) {
       return absl::ResourceExhaustedError("irisd sent descriptors that nobody asked for");
@@ -324,7 +324,7 @@ absl::Status SessionClient::OnAnswer(const wire::Frame& frame) {
     if (!failure.ok()) return failure.status();
     absl::MutexLock lock(&mu_);
     const auto it = pending_.find(failure->call);
-    if (it == pending_.end()) return absl::OkStatus();  // nobody waits any more
+    if (it == pending_.end()) return absl::OkStatus();  // no thread waits any more
     it->second->ended = true;
     it->second->status = wire::StatusFromErrorPayload(failure->error);
     pending_.erase(it);
@@ -375,7 +375,7 @@ absl::Status SessionClient::OnRestarted(const wire::Frame& frame) {
       pending->old = pending->messages.size();
     }
     pending_.clear();
-    // The irisd before has sent the descriptors that they acknowledge.
+    // The previous irisd has sent the descriptors that the owed frames acknowledge.
     owes_acks_ = 0;
     owes_seen_ = true;
     (void)TrySendOwed();
@@ -589,7 +589,7 @@ void SessionClient::Forget(const Pending& pending) {
   if (!status_.ok()) return;
   wire::CallNumberPayload cancel;
   cancel.call = pending.number;
-  // If irisd does not take this, its answer comes and finds nobody.
+  // If irisd does not take this frame, its later answer is ignored.
   (void)wire::SendFrame(socket_.get(), wire::FrameType::kCancelCall, cancel);
 }
 
@@ -623,7 +623,7 @@ absl::StatusOr<std::vector<wire::UniqueFd>> SessionClient::TakeDescriptors(
   fds.reserve(keys.size());
   for (const DescriptorKey& key : keys) {
     auto node = descriptors_.extract(key);
-    // A key given twice has its descriptor the first time alone.
+    // If a key is given twice, only the first has the descriptor.
     fds.push_back(node.empty() ? wire::UniqueFd() : std::move(node.mapped()));
   }
   return fds;

@@ -47,7 +47,7 @@ absl::Status BorrowedMemory::Map(const HeapPart& part, std::vector<ControlPlane:
     for (size_t i = 0; i < n_mapped; ++i) window_->UnmapSegment(holder_, mapped.segments[i]);
     return status;
   }
-  // The window has unmapped what lay there before.
+  // The window has unmapped earlier segments at this place.
   for (auto it = all.begin(); it != all.end();) {
     const bool is_stale = it->second.segments != mapped.segments &&
                           it->second.begin_bytes < mapped.end_bytes &&

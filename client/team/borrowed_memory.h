@@ -1,8 +1,9 @@
 // BorrowedMemory: registered memory that this rank has open, or has registered with others, mapped
-// into the window where irisd has put it: above the owner's heap.
+// into the window at the place that irisd has chosen, above the owner's heap.
 //
-// irisd may give a place again before this rank has unmapped it, if a registration failed. So a
-// mapping is known by its segments: one with other segments is stale, and is replaced.
+// If a registration failed, irisd may give its place to another one before this rank has unmapped
+// it. So a mapping is identified by its segments: one with other segments is stale, and is
+// replaced.
 //
 // Not thread-safe: its owner locks. Borrows the control plane and the window.
 #pragma once
@@ -27,18 +28,18 @@ class BorrowedMemory {
   BorrowedMemory(uint32_t holder, std::vector<uint32_t> devices, Window* window)
       : holder_(holder), devices_(std::move(devices)), window_(window) {}
 
-  // Maps the segments of `part` that irisd has lent, all or nothing, and counts another Map of
-  // those already mapped. Sets `*segments`, if given. kAborted if their place is used by others
+  // Maps the segments of `part` that irisd has lent, all or nothing. If they are mapped already,
+  // only counts another Map. Sets `*segments`, if given. kAborted if other segments use their place
   // meanwhile.
   absl::Status Map(const HeapPart& part, std::vector<ControlPlane::Lent> lent,
                    Segments* segments = nullptr);
-  // Unmaps the memory mapped at the offset for every owner, if any, however often it was mapped.
+  // Unmaps the memory at the offset of every owner, if any, even if it was mapped several times.
   void Unmap(uint64_t offset_bytes);
   // Undoes one Map of this owner's memory at the offset, if it is still these segments.
   void Unmap(uint32_t owner, uint64_t offset_bytes, const Segments& segments);
   // Returns true if this owner's memory mapped at the offset is these segments.
   bool Is(uint32_t owner, uint64_t offset_bytes, const Segments& segments) const;
-  // True if the range lies in mapped memory of `owner`.
+  // Returns true if the range lies in mapped memory of `owner`.
   bool Has(uint32_t owner, uint64_t offset_bytes, uint64_t bytes) const;
 
  private:

@@ -13,7 +13,7 @@
 namespace iris::internal {
 namespace {
 
-// It becomes false once a call has found that the kernel lacks futex_waitv.
+// Becomes false once a call has found that the kernel lacks futex_waitv.
 std::atomic<bool> have_waitv{true};
 std::atomic<bool> force_fallback{false};
 

@@ -21,11 +21,11 @@ void FutexWakeAll(const uint32_t* word);
 
 // Returns when one of `words` (1 to kMaxFutexWords) no longer holds `seen`, when one was woken, or
 // after `timeout`: the caller looks again in any case. Works on words that this process can only
-// read. Kernels without futex_waitv (before 5.16): waits on the first word alone, for at most a
+// read. On kernels without futex_waitv (before 5.16), waits only on the first word, for at most a
 // millisecond.
 void FutexWaitAny(absl::Span<const FutexWord> words, absl::Duration timeout);
 
-// Makes FutexWaitAny do without futex_waitv, as on an old kernel.
+// Makes FutexWaitAny work without futex_waitv, as on an old kernel.
 void ForceFutexFallbackForTesting(bool force);
 
 }  // namespace iris::internal

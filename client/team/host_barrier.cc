@@ -12,14 +12,14 @@
 namespace iris::internal {
 namespace {
 
-// How often a waiter offers its CPU to others before it sleeps: peers that share the CPU then
-// arrive without a wake-up.
+// The number of times that a waiter yields its CPU before it sleeps, so that peers that share the
+// CPU arrive without a wake-up.
 constexpr int kYields = 3;
 
 // Longest sleep: `cancelled` has no futex.
 constexpr absl::Duration kSleepMax = absl::Milliseconds(100);
 
-// A barrier that lasts so long asks for help. Most that wait for a rank that is busy do not.
+// The duration after which a barrier asks for help. Most waits for a busy rank are shorter.
 constexpr absl::Duration kAskAfter = absl::Milliseconds(200);
 
 }  // namespace
@@ -104,8 +104,8 @@ absl::Status HostBarrier::Await(absl::Time deadline, const std::atomic<bool>& ca
       continue;
     }
 
-    // The page is read before the words are read again: a rank that arrived and then died or left
-    // has arrived.
+    // The page is read before the words are read again, because a rank that arrived and then died
+    // or left counts as arrived.
     const uint32_t changes = status_.changes();
     absl::Status gone = status_.Broken();
     if (gone.ok()) gone = status_.Left(MissingRanks());
@@ -141,7 +141,8 @@ absl::Status HostBarrier::Await(absl::Time deadline, const std::atomic<bool>& ca
       return status;
     }
     if (!*slept) {
-      // A barrier that does not sleep costs nothing for iris-ctl.
+      // The time for iris-ctl is written only before a sleep, so that fast barriers do not pay for
+      // it.
       *slept = true;
       __atomic_store_n(own_word_ + wire::kWordsToWaitsSince, PageNow(), __ATOMIC_RELAXED);
     }

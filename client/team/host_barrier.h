@@ -1,6 +1,6 @@
-// HostBarrier: the barrier between the processes of a team, through control pages and futexes. No
-// call to irisd, no lock that a dying rank could keep: each rank writes one word of its own page
-// and reads its peers'.
+// HostBarrier: the barrier between the processes of a team, through control pages and futexes. It
+// needs no call to irisd and no lock that a dying rank could keep: each rank writes one word of its
+// own page and reads those of its peers.
 //
 // Arrive: own word := epoch (release), wake. Wait: until every member's word has reached the epoch
 // (acquire, pairs with the peers' releases), or the status page says that a rank is gone, or the
@@ -21,18 +21,18 @@
 
 namespace iris::internal {
 
-// irisd, as far as it knows more of a barrier that lasts than its pages tell. Called by the thread
-// that waits.
+// Asks irisd about a barrier that takes long, of which irisd knows more than the pages show. Called
+// by the thread that waits.
 class BarrierHelp {
  public:
   virtual ~BarrierHelp() = default;
-  // The barrier has lasted for a while, and lacks these ranks, as of now. Never waits. Not empty:
-  // the barrier cannot end, and why.
+  // Returns the reason why the barrier, which now lacks these ranks, cannot end, or an empty text.
+  // Called after the barrier has taken a while. Never waits.
   virtual std::string WhyItCannotEnd(uint32_t epoch, const std::vector<uint32_t>& missing) = 0;
-  // The reason why a barrier could not end in which a rank has left or died. Ranks that irisd
-  // refused leave, and must not take the reason with them. May take a moment.
+  // Returns the reason why a barrier in which a rank has left or died could not end. Ranks that
+  // irisd refused leave, and the reason must not be lost. May take a moment.
   virtual std::string WhyItCouldNotEnd() = 0;
-  // Says for an error where these ranks are; may take a moment.
+  // Returns a text for an error that says where these ranks are. May take a moment.
   virtual std::string WhereAre(uint32_t epoch, const std::vector<uint32_t>& missing) = 0;
 };
 
@@ -43,14 +43,14 @@ class HostBarrier {
   HostBarrier(std::vector<uint32_t> ranks, uint32_t start_epoch, std::vector<const uint32_t*> words,
               uint32_t* own_word, JobStatus status);
 
-  // Makes one barrier. A barrier that all ranks reached succeeds, even if one died or left right
-  // after it; but not if the job was broken already when this rank passed the barrier before: ranks
-  // that meet without the dead one, and never have to wait, still get the error. kAborted names the
-  // ranks that died or left, kDeadlineExceeded those that are missing. Both also name ranks that
-  // came and gave up at their own timeout, and kAborted the missing ones besides.
+  // Runs one barrier. A barrier that all ranks reached succeeds, even if one died or left right
+  // after it, unless the job was broken already when this rank passed the barrier before: so the
+  // other ranks of a team without the dead one, which never have to wait, still get the error.
+  // kAborted names the ranks that died or left, and the missing ones; kDeadlineExceeded names the
+  // missing ones. Both also name ranks that arrived and gave up at their own timeout.
   // kFailedPrecondition if `cancelled` became true. kInvalidArgument if `help` says that the
-  // barrier cannot end. Each consumes the barrier: ranks that call equally often stay in step.
-  // Barriers that sleep for long ask `help`, unless it is null.
+  // barrier cannot end. Each error consumes the barrier: ranks that call equally often stay in
+  // step. Barriers that sleep for long ask `help`, unless it is null.
   absl::Status Run(absl::Time deadline, const std::atomic<bool>& cancelled,
                    BarrierHelp* help = nullptr);
 
@@ -58,15 +58,16 @@ class HostBarrier {
   uint32_t epoch() const { return epoch_; }
 
  private:
-  // Run, after the arrival. `*slept`: this rank's page says since when it waits.
+  // Does the part of Run after the arrival. Sets `*slept` if this rank's page has the start of its
+  // wait.
   absl::Status Await(absl::Time deadline, const std::atomic<bool>& cancelled, BarrierHelp* help,
                      bool* slept);
-  // Drops the members that have arrived from missing_. Writes the words of the others to `waits`,
+  // Removes the ranks that have arrived from missing_. Writes the words of the others to `waits`,
   // and returns their number.
   size_t Look(FutexWord* waits);
   std::vector<uint32_t> MissingRanks() const;
-  // Lists members that came to this barrier and gave up, with their times. Begins with "; ", or is
-  // empty.
+  // Lists ranks that arrived at this barrier and gave up, with their times. The text begins with
+  // "; ", or is empty.
   std::string WhoGaveUp() const;
 
   const std::vector<uint32_t> ranks_;

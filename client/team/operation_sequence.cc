@@ -44,7 +44,7 @@ absl::StatusOr<OperationResult> OperationSequence::RunNext(Operation op, absl::D
   const bool only_thread = threads_ != nullptr && threads_->alone();
   if (unanswered_.has_value()) {
     unanswered_->call.only_thread = only_thread;
-    // Other ranks may have its outcome already: it comes first, then this one is the next.
+    // Other ranks may have the outcome of the unanswered call already, so it is repeated first.
     const absl::StatusOr<Outcome> earlier = Ask(unanswered_->call, reach_deadline);
     if (!earlier.ok()) {
       return Annotate(earlier.status(), "the outcome of an earlier call is still unknown");

@@ -1,9 +1,9 @@
 // OperationSequence: this rank's operations on one team, numbered k = 0, 1, 2, ... as every member
 // numbers them.
 //
-// A k is used up exactly when an outcome of it has come back, whatever the outcome says. A call
-// that irisd refuses uses up nothing. A call whose answer never came keeps its k: it is asked
-// again, word for word, before anything else of the team.
+// A k is consumed exactly when its outcome, a failure included, has come back. A call that irisd
+// refuses consumes nothing. A call whose answer never came keeps its k: the same call is repeated
+// before any other call of the team.
 //
 // Thread-safe: calls come one after the other. Borrows the control plane and the heap's size.
 #pragma once
@@ -23,11 +23,11 @@
 
 namespace iris::internal {
 
-// OnlyThread: whether one thread alone has used a context. irisd judges the calls of such a rank
+// OnlyThread: knows if only one thread has used a context. irisd judges the calls of such a rank
 // (docs/protocol.md, "Calls that wait for each other"). Thread-safe.
 class OnlyThread {
  public:
-  // The first thread is the one that makes the context.
+  // The constructor runs on the thread that makes the context, which counts as the first one.
   OnlyThread() : first_(Self()) {}
 
   // Notes that the calling thread uses the context.
@@ -54,8 +54,9 @@ class OperationSequence {
                     const OnlyThread* threads = nullptr)
       : plane_(plane), heap_(heap), job_id_(job_id), team_id_(team_id), threads_(threads) {}
 
-  // Asks irisd for the team's next operation and waits for its outcome. An error is the outcome's,
-  // or irisd's refusal of the call, or says that irisd was not reached or did not answer in time.
+  // Requests the team's next operation from irisd and waits for its outcome. An error is that of
+  // the outcome, or irisd's refusal of the call, or says that irisd was not reached or did not
+  // answer in time.
   absl::StatusOr<OperationResult> Run(Operation op, absl::Duration timeout);
   // Runs two operations with no other call on the team between them. `then`, which runs if the
   // first one succeeds, gives the second one. The result is that of the first one. If the second
@@ -65,17 +66,17 @@ class OperationSequence {
                                           absl::FunctionRef<void(const OperationResult&)> undo);
 
  private:
-  // A call that irisd may have taken and whose outcome is not known here. `value` is what its
-  // broadcast borrows.
+  // A call that irisd may have taken and whose outcome is not known here. Its broadcast borrows
+  // `value`.
   struct Unanswered {
     OperationCall call;
     std::string value;
   };
 
-  // Run, called by the thread that holds the lock.
+  // Does the work of Run for the thread that holds the lock.
   absl::StatusOr<OperationResult> RunNext(Operation op, absl::Duration timeout,
                                           absl::Time reach_deadline);
-  // Sends the call, and notes what came of it.
+  // Sends the call, and records its outcome, or that it is unanswered.
   absl::StatusOr<Outcome> Ask(const OperationCall& call, absl::Time reach_deadline);
 
   ControlPlane* const plane_;

@@ -26,7 +26,7 @@ constexpr uint32_t kNoTeam = std::numeric_limits<uint32_t>::max();
 constexpr absl::Duration kFirstPause = absl::Microseconds(200);
 constexpr absl::Duration kLongestPause = absl::Milliseconds(20);
 
-// A name for messages: enough of it to see that it is too long. Nothing of an empty one.
+// Returns a name for messages, cut so that a too long one is recognized; "" for an empty name.
 std::string Quoted(const std::string& name) {
   if (name.empty()) return "";
   return absl::StrCat(" \"", name.substr(0, wire::kMaxAllocationNameBytes + 1), "\"");
@@ -37,7 +37,7 @@ std::string RegisterText(const void* memory, const AllocateOptions& options) {
                       absl::Hex(reinterpret_cast<uint64_t>(memory)), Quoted(options.name));
 }
 
-// Returns the type of the name; kNone for one that this library does not know.
+// Returns the type with this name; kNone if this library does not know it.
 DType DTypeOfName(absl::string_view name) {
   for (uint32_t type = 0; type < kDTypeCount; ++type) {
     if (name == DTypeName(static_cast<DType>(type))) return static_cast<DType>(type);
@@ -45,7 +45,7 @@ DType DTypeOfName(absl::string_view name) {
   return DType::kNone;
 }
 
-// Checks the name of a call that a rank makes alone; irisd judges names of the others.
+// Checks the name of a call that a rank makes alone; irisd checks the names of other calls.
 absl::Status CheckName(absl::string_view what, absl::string_view name) {
   if (!IsUtf8(name)) {
     return absl::InvalidArgumentError(absl::StrCat(what, ": the name is not UTF-8"));
@@ -55,10 +55,10 @@ absl::Status CheckName(absl::string_view what, absl::string_view name) {
                                                  wire::kMaxAllocationNameBytes, " are allowed"));
 }
 
-// How long an error waits for what irisd knows.
+// The time that an error waits for irisd's answer.
 constexpr absl::Duration kWhereTimeout = absl::Milliseconds(250);
 
-// Asks irisd about one barrier. It knows in which calls the other ranks are.
+// Asks irisd about one barrier. irisd knows in which calls the other ranks are.
 class HelpOfIrisd : public BarrierHelp {
  public:
   HelpOfIrisd(ControlPlane* plane, BarrierWait wait, const OnlyThread* threads)
@@ -86,7 +86,7 @@ class HelpOfIrisd : public BarrierHelp {
   }
 
   std::string WhyItCouldNotEnd() override {
-    // irisd answers every question when a rank goes, so this ends soon.
+    // irisd answers every question when a rank leaves or dies, so this ends soon.
     for (const absl::Time deadline = DeadlineIn(kWhereTimeout);
          question_ != nullptr && Now() < deadline;) {
       const std::string why = WhyItCannotEnd(wait_.epoch, {});
@@ -195,7 +195,7 @@ absl::StatusOr<Allocation> TeamCalls::AllocateLocal(const AllocateOptions& wante
   const std::string what = absl::StrCat("allocate ", base::SizeText(wanted.bytes),
                                         Quoted(wanted.name), " in its own heap");
   if (absl::Status status = CheckName(what, wanted.name); !status.ok()) return status;
-  // Ranks that open it by its name find it cleared, so the name comes last.
+  // The name is published last, so that ranks that open the memory by name find it cleared.
   AllocateOptions unnamed = wanted;
   unnamed.name.clear();
   auto allocation = Allocated(unnamed, own_.id, {options_.rank}, Operate(own_, what, unnamed));
@@ -258,7 +258,7 @@ absl::StatusOr<Allocation> TeamCalls::RegisterTogether(void* memory, const Alloc
   absl::StatusOr<RegisterOp> op = Shared(memory, options);
   if (!IsUtf8(options.name)) op = absl::InvalidArgumentError("the name is not UTF-8");
   if (!op.ok()) {
-    // This call binds the others, to which irisd reports it.
+    // The call is made even so: other ranks wait for it, and irisd reports the error to them.
     const absl::Status error = op.status();
     op = RegisterOp();
     op->error = error;
@@ -297,14 +297,14 @@ absl::Status TeamCalls::MapTogether(uint64_t offset_bytes, Together* together) {
     }
   }
   absl::MutexLock lock(&mu_);
-  // Another team may have registered something there since irisd has undone this.
+  // Another team may have registered memory at this place since irisd has undone this registration.
   for (size_t i = 0; status.ok() && i < together->ranks.size(); ++i) {
     if (borrowed_.Is(together->ranks[i], offset_bytes, together->segments[i])) continue;
     status = absl::AbortedError(absl::StrCat("the memory of rank ", together->ranks[i],
                                              ": its place has been given to others meanwhile"));
   }
   if (status.ok()) {
-    // Another entry there is stale: its members have unmapped it, or are about to.
+    // Another entry at this offset is stale: its ranks have unmapped it, or are about to.
     together_[offset_bytes] = *together;
     return status;
   }
@@ -395,8 +395,8 @@ absl::Status TeamCalls::Free(const Allocation& allocation) {
     }
     team = it->second->team;
   }
-  // Memory that they have registered together is unmapped first: its place may be another's as soon
-  // as all have asked.
+  // Memory that the team has registered is unmapped first: its place may be reused as soon as all
+  // ranks have called.
   const uint64_t offset = allocation.offset_bytes;
   std::optional<Together> together;
   if (team.id != own_.id) together = UnmapTogether(offset);
@@ -465,7 +465,7 @@ absl::Status TeamCalls::TakeOpened(uint32_t rank, const OpenedRange& range) {
   const HeapPart part = {options_.job, rank, range.offset_bytes, range.bytes};
   auto lent = plane_->Borrow(part, DeadlineIn(options_.timeout));
   if (!lent.ok()) return lent.status();
-  // Mapped and counted together, so that nobody who closes meanwhile unmaps it.
+  // Mapped and counted under one lock, so that a Close on another thread does not unmap it.
   absl::MutexLock lock(&mu_);
   absl::Status status = borrowed_.Map(part, *std::move(lent));
   if (status.ok()) ++n_opened_[range.offset_bytes];

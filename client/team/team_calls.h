@@ -2,8 +2,8 @@
 // that the rank makes alone, which irisd takes as calls of its own team.
 //
 // Operations go through irisd, which decides their one outcome; barriers go through shared pages.
-// Every error says first what was attempted. Thread-safe: operations on one team come one after the
-// other, and so do barriers. Borrows all that it is given.
+// Every error says first what was attempted. Thread-safe: operations on one team run one after the
+// other, and so do barriers. Borrows the arguments of its constructor.
 #pragma once
 
 #include <cstdint>
@@ -62,11 +62,11 @@ class TeamCalls {
   TeamCalls(const TeamCalls&) = delete;
   TeamCalls& operator=(const TeamCalls&) = delete;
 
-  // Lists calls in the trace of the rank from now on. No other thread may use this meanwhile. The
-  // recorder is borrowed; null: there is no trace.
+  // Records calls in the trace of the rank from now on. No other thread may use this object
+  // meanwhile. The recorder is borrowed; null: there is no trace.
   void TraceBy(TraceRecorder* recorder) { trace_ = recorder; }
 
-  // Takes note of a team that irisd has made.
+  // Adds a team that irisd has made.
   Team AddTeam(const TeamInfo& info);
 
   // Implement the calls of Context with these names (client/iris/context.h). A timeout of 0 is that
@@ -89,17 +89,17 @@ class TeamCalls {
   absl::Status DestroyTeam(const Team& team);
   absl::Status Barrier(const Team& team, absl::Duration timeout = absl::ZeroDuration());
 
-  // True if the range lies in memory that `owner` has registered and this rank has open.
+  // Returns true if the range lies in memory that `owner` has registered and this rank has open.
   bool Borrows(uint32_t owner, uint64_t offset_bytes, uint64_t bytes) const;
 
-  // True if the range lies in memory that a team with all these members has registered together.
+  // Returns true if the range lies in memory that a team with all these ranks has registered.
   bool HaveTogether(absl::Span<const uint32_t> ranks, uint64_t offset_bytes, uint64_t bytes) const;
 
   // Calls HeapRanges::Refusal.
   std::optional<std::string> Refusal(uint32_t rank, uint64_t offset_bytes, uint64_t bytes) const {
     return ranges_->Refusal(rank, offset_bytes, bytes);
   }
-  // The allocations of these teams, for DeviceContext::heap_map.
+  // Returns the allocations of these teams, for DeviceContext::heap_map.
   const backend::HeapMap* heap_map() const { return ranges_->map(); }
 
  private:
@@ -120,10 +120,10 @@ class TeamCalls {
   // Returns kFailedPrecondition if this rank is not in the team, or if the team is gone or the
   // context may not be used.
   absl::StatusOr<std::shared_ptr<State>> Find(const Team& team) const;
-  // The team's next operation; `what` is put in front of errors.
+  // Runs the team's next operation; `what` is put in front of errors.
   absl::StatusOr<OperationResult> Operate(const Team& team, absl::string_view what, Operation op,
                                           std::optional<absl::Duration> timeout = std::nullopt);
-  // Asks `parent` for an operation that makes teams. A rank that comes into none gets `if_in_none`.
+  // Runs an operation of `parent` that makes teams. A rank that is in none gets `if_in_none`.
   absl::StatusOr<Team> NewTeam(absl::string_view what, Operation op, const Team& parent,
                                const Team& if_in_none);
   absl::Status PublishAs(absl::string_view what, uint64_t offset_bytes, uint64_t bytes,
@@ -133,7 +133,7 @@ class TeamCalls {
                                        absl::StatusOr<OperationResult> result);
   absl::StatusOr<Opened> OpenedAs(absl::string_view what, uint32_t rank, const std::string& name,
                                   const OpenedRange& range);
-  // Counts that it is open, and maps what has to be mapped for that.
+  // Counts an opened range, and maps it if it is registered memory.
   absl::Status TakeOpened(uint32_t rank, const OpenedRange& range);
   // Memory that a team has registered together.
   struct Together {
@@ -146,16 +146,17 @@ class TeamCalls {
   // Returns the operation that registers `memory`. kInvalidArgument, with the reason, if it cannot
   // be shared.
   absl::StatusOr<RegisterOp> Shared(void* memory, const AllocateOptions& options) const;
-  // Maps the parts of all ranks, this one's too, all or nothing: those of `together`, if it has
-  // segments. kAborted if others are there by now.
+  // Maps the parts of all ranks, this rank's included, all or nothing. If `together` has segments,
+  // maps only these; kAborted if others are at their place by now.
   absl::Status MapTogether(uint64_t offset_bytes, Together* together);
-  // Unmaps the memory that MapTogether mapped there, if it is still the same.
+  // Unmaps the memory that MapTogether mapped at the offset, if it is still the same.
   void UnmapTogether(uint64_t offset_bytes, const Together& together) ABSL_LOCKS_EXCLUDED(mu_);
-  // Unmaps what is so mapped there; nothing: there is nothing of that kind.
+  // Unmaps and returns the memory that MapTogether mapped at the offset, or returns nullopt if
+  // there is none.
   std::optional<Together> UnmapTogether(uint64_t offset_bytes) ABSL_LOCKS_EXCLUDED(mu_);
   void UnmapParts(uint64_t offset_bytes, const Together& together)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Gives back a range that begins at the offset, by `ask`.
+  // Frees a range that begins at the offset, by the call `ask`.
   template <typename Ask>
   absl::Status GiveBack(uint64_t offset_bytes, Ask ask);
   absl::Status Meet(State& state, absl::Duration timeout);
@@ -175,7 +176,7 @@ class TeamCalls {
 
   mutable absl::Mutex mu_;
   std::map<uint32_t, std::shared_ptr<State>> teams_ ABSL_GUARDED_BY(mu_);
-  // How often this context has open what other ranks have, by offset, which is nobody else's.
+  // How often this context has opened the memory of other ranks, by offset, which is unique.
   std::map<uint64_t, uint64_t> n_opened_ ABSL_GUARDED_BY(mu_);
   BorrowedMemory borrowed_ ABSL_GUARDED_BY(mu_);
   std::map<uint64_t, Together> together_ ABSL_GUARDED_BY(mu_);  // by offset

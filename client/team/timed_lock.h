@@ -13,7 +13,7 @@ namespace iris::internal {
 
 class TimedMutex {
  public:
-  // Waits until nobody holds it. Returns false if the deadline came first.
+  // Waits for the lock and takes it. Returns false if the deadline came first.
   bool Lock(absl::Time deadline) {
     absl::MutexLock lock(&mu_);
     const auto is_free = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return !held_; };

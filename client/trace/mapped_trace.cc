@@ -23,7 +23,7 @@ uint32_t ReadyWord(const TraceEvent& event, uint32_t generation) {
   return ready;
 }
 
-// More than 32 bits count has no trace.
+// Returns the number of events that fit, at most what 32 bits count.
 uint32_t CapacityOf(uint64_t bytes) {
   return static_cast<uint32_t>(
       std::min<uint64_t>((bytes - sizeof(TraceArea)) / sizeof(TraceEvent), ~uint32_t{0}));

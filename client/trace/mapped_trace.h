@@ -1,5 +1,5 @@
 // MappedTrace: a rank's trace as mapped in this process, which is the rank's own or has borrowed
-// the memory. It is read and written by the driver's copies, so that it may be a GPU's.
+// the memory. It is read and written by the driver's copies, because it may be in a GPU's memory.
 //
 // Not thread-safe. Borrows the driver and the memory.
 #pragma once
@@ -34,7 +34,7 @@ struct RankTrace {
   std::vector<std::string> names;  // of the spans: TraceEvent::detail is a place here
 };
 
-// Writes the word that tells readers that an event is whole and of this trace.
+// Writes the word with which readers check that an event is complete and belongs to this trace.
 void MakeReady(uint32_t generation, TraceEvent* event);
 
 class MappedTrace {
@@ -44,17 +44,18 @@ class MappedTrace {
 
   TraceArea* area() const { return reinterpret_cast<TraceArea*>(address_); }
 
-  // Makes an empty one of what memory there is.
+  // Makes an empty trace in the memory.
   absl::Status Make(uint32_t rank, int64_t pid);
 
-  // Empties it and switches it on until then, by the device's clock. kFailedPrecondition if it is
-  // on already, until later than `now_ns`, or if this build does not know its format.
+  // Empties the trace and switches it on until `until_ns` of the device's clock.
+  // kFailedPrecondition if it is on already, until later than `now_ns`, or if this build does not
+  // know its format.
   absl::Status SwitchOn(uint64_t now_ns, uint64_t until_ns);
-  // Events that have begun may still come, for a moment.
+  // Switches the trace off. Events that have begun may still arrive, for a moment.
   absl::Status SwitchOff();
-  // All but the clocks and what the host keeps.
+  // Returns the trace without the clocks and without the events that the host keeps.
   absl::StatusOr<RankTrace> Read();
-  // How many events are under way, or will never come.
+  // Returns the number of events that are under way, or will never arrive.
   absl::StatusOr<uint64_t> Unfinished();
 
  private:
@@ -67,8 +68,8 @@ class MappedTrace {
   const uint64_t bytes_;
 };
 
-// The clocks of `backend` at this moment. The device is the calling thread's. On emulated devices
-// they are one.
+// Returns the present times of the host's clock and of the clock of the calling thread's device. On
+// emulated devices they are one clock.
 absl::StatusOr<ClockSample> SampleClocks(const std::string& backend);
 
 }  // namespace iris::internal

@@ -22,7 +22,7 @@ using Json = nlohmann::ordered_json;
 constexpr const char* kHostCalls[kTraceHostCalls] = {
     "allocate", "free", "barrier", "broadcast", "team", "launch", "synchronize", "open", "span"};
 
-// A byte that is of no character stands for the character of its number.
+// Returns valid UTF-8: a byte that belongs to no character becomes the character of its number.
 std::string TextOf(absl::string_view text) {
   std::string out;
   while (!text.empty()) {
@@ -125,7 +125,7 @@ Json ArgumentsOf(const TraceEvent& event) {
   return out;
 }
 
-// One box.
+// One box of the trace.
 struct Slice {
   uint64_t start_ns = 0;
   uint64_t end_ns = 0;
@@ -203,7 +203,7 @@ std::string PlaceName(const Place& place, size_t row) {
   return name;
 }
 
-// The file's list of events, one a line.
+// The file's list of events, one per line.
 class Lines {
  public:
   explicit Lines(uint64_t origin_ns) : origin_ns_(origin_ns) {}
@@ -263,7 +263,7 @@ uint64_t HostTime(uint64_t device_ns, const ClockSample& first, const ClockSampl
   const auto since = static_cast<int64_t>(device_ns - first.device_ns);
   const auto device = static_cast<int64_t>(last.device_ns - first.device_ns);
   const auto host = static_cast<int64_t>(last.host_ns - first.host_ns);
-  // Samples that are close together say nothing of how the clocks drift.
+  // Samples that are close together do not show the drift of the clocks.
   constexpr int64_t kApartNs = 1000 * 1000;
   if (device < kApartNs || host < kApartNs) return first.host_ns + static_cast<uint64_t>(since);
   const auto drift =

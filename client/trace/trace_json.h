@@ -3,7 +3,7 @@
 //
 // A process of the file is a rank; its threads are the host's threads and the blocks of its
 // kernels. All times are the host's monotonic clock, in microseconds since `origin_ns` of the
-// file's otherData. That also has the error of each rank's clock, and the number of dropped events.
+// file's otherData, which also has the error of each rank's clock and the number of dropped events.
 #pragma once
 
 #include <cstdint>
@@ -31,13 +31,13 @@ struct TraceFile {
   uint64_t marks_error_ns = 0;
 };
 
-// irisd's process in the file: no rank has this number. And what its events are.
+// The number of irisd's process in the file, which no rank has, and the category of its events.
 inline constexpr uint32_t kIrisdProcess = 1000;
 inline constexpr char kIrisdCategory[] = "irisd";
 
 std::string TraceJson(const TraceFile& file);
 
-// A name of this boot of this machine; "" if the kernel has none.
+// Returns a name of this boot of this machine; "" if the kernel has none.
 std::string HostId();
 
 // Converts a time of the device's clock to the host's, by the straight line through the samples.

@@ -45,7 +45,7 @@ bool Whole(const Json& of, const char* name) {
   return found != of.end() && found->is_number_integer();
 }
 
-// All that the merging relies on.
+// Checks everything on which the merge relies.
 absl::Status Check(Parsed* file) {
   const auto no_trace = [file] { return Wrong(*file, "this is no trace that Iris wrote"); };
   if (!file->json.is_object()) return no_trace();
@@ -83,13 +83,13 @@ absl::StatusOr<Parsed> Parse(const TraceText& text) {
   return file;
 }
 
-// True if irisd's process has the event.
+// Returns true if the event belongs to irisd's process.
 bool IsIrisds(const Json& event) { return event["pid"] == kIrisdProcess; }
 
 // Writes ASCII, like TraceJson.
 std::string Dump(const Json& json) { return json.dump(-1, ' ', /*ensure_ascii=*/true); }
 
-// A line for each event, as TraceJson writes them.
+// Returns a line for each event, as TraceJson writes them.
 std::string Lines(const Json& events) {
   return absl::StrJoin(events, ",\n",
                        [](std::string* out, const Json& event) { out->append(Dump(event)); });

@@ -14,13 +14,13 @@ inline constexpr size_t kMergedFilesMax = 4096;
 
 struct TraceText {
   std::string name;  // of its file, for errors
-  std::string json;  // what TraceJson or MergeTraces gave
+  std::string json;  // the result of TraceJson or MergeTraces
 };
 
-// The clock is the host's monotonic one in all of them, so that each is moved by the distance
+// Merges traces. All of them use the host's monotonic clock, so each is moved by the distance
 // between its origin and the earliest one. irisd's events are taken from the file that has the most
-// of them. kInvalidArgument names the file: it is no trace of Iris's, is of another job or of
-// another boot or machine than the first one, or has a rank that another file has, too.
+// of them. kInvalidArgument names a file that is no trace of Iris, is of another job, boot or
+// machine than the first one, or has a rank that another file has, too.
 absl::StatusOr<std::string> MergeTraces(const std::vector<TraceText>& traces);
 
 // Reads the files `paths`, and writes the merged one to `out`.

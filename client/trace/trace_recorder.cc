@@ -23,7 +23,7 @@
 namespace iris::internal {
 namespace {
 
-// The process keeps at most 4 MiB of events, and so many names of spans.
+// The limits of the events that the process keeps (4 MiB), and of its names of spans.
 constexpr size_t kKeptMax = 1 << 16;
 constexpr size_t kNamesMax = 1 << 12;
 constexpr char kRankMark[] = "%r";
@@ -115,7 +115,7 @@ absl::Status TraceRecorder::StopNow() {
     absl::SleepFor(kLook);
   }
   const absl::StatusOr<ClockSample> last = SampleClocks(options_.backend);
-  // A device that is busy for long does not answer. Its earlier events are still worth having.
+  // A device that is busy for long does not answer, but its earlier events are still useful.
   if (!last.ok()) {
     log::Warning("the drift of the trace's clock is not known: ", last.status().message());
   }
@@ -140,7 +140,7 @@ absl::Status TraceRecorder::SaveNow(const std::string& path) {
     const absl::StatusOr<ClockSample> now = SampleClocks(options_.backend);
     trace->last = now.ok() ? *now : first_;
   }
-  // On emulated devices the clocks are one, which no two samples have to tell.
+  // Emulated devices have one clock, so the drift is known without two samples.
   trace->drift_known = stores_ || trace->last.device_ns != first_.device_ns;
   trace->host_events = kept_;
   trace->host_dropped = n_lost_;
@@ -163,7 +163,7 @@ absl::Status TraceRecorder::Close() {
   }
   closed_ = true;
   own_.store(false, std::memory_order_relaxed);
-  if (options_.file.empty()) return absl::OkStatus();  // nobody has asked for anything
+  if (options_.file.empty()) return absl::OkStatus();  // no file was requested
   return Annotate(status, absl::StrCat("write the trace (IRIS_TRACE=", options_.file, ")"));
 }
 

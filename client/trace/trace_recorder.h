@@ -1,10 +1,10 @@
-// TraceRecorder: this rank's trace. It is the area in the heap, which kernels fill, and the host
-// library's own additions: its calls, and the program's named spans.
+// TraceRecorder: this rank's trace: the area in the heap, which kernels fill, and the additions of
+// the host library, which are its calls and the program's named spans.
 //
-// The calls go into the area if the host can store there (emulated devices), whichever process has
-// switched it on. Otherwise this process keeps them while the trace is the rank's own (Start,
-// IRIS_TRACE), as it always keeps named spans. Thread-safe once it is made. Borrows the driver and
-// the guard; the area is mapped until Close.
+// If the host can store in the area (emulated devices), calls go there, no matter which process has
+// switched the trace on. Otherwise this process keeps the calls while the trace is the rank's own
+// (Start, IRIS_TRACE), as it always keeps named spans. Thread-safe once it is made. Borrows the
+// driver and the guard; the area is mapped until Close.
 #pragma once
 
 #include <atomic>
@@ -30,7 +30,7 @@ namespace iris::internal {
 
 class TraceRecorder {
  public:
-  // The name of the area among the allocations of the job. What begins with "iris." is irisd's.
+  // The name of the area's allocation in the job. Names that begin with "iris." belong to irisd.
   static constexpr char kName[] = "iris-trace";
 
   struct Options {
@@ -50,7 +50,7 @@ class TraceRecorder {
   TraceArea* area() const { return mapped_.area(); }
 
   // Empties the trace and switches it on, for `limit`, or until Stop if that is zero.
-  // kFailedPrecondition, with the owner, if it is on already.
+  // kFailedPrecondition, which names the owner, if it is on already.
   absl::Status Start(absl::Duration limit) ABSL_LOCKS_EXCLUDED(mu_);
   // Switches off a trace of Start or IRIS_TRACE, and waits a moment for events that are under way.
   // kFailedPrecondition if there is none.
@@ -59,20 +59,20 @@ class TraceRecorder {
   // name without %r stays as it is. kFailedPrecondition without a Start.
   absl::Status Save(const std::string& path) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // The program's own span: EndSpan tells one from what BeginSpan gave until now. 0 while the trace
-  // is not the rank's own, and then EndSpan does nothing.
+  // Begins a span of the program, which EndSpan records from BeginSpan's result until now. Returns
+  // 0 while the trace is not the rank's own, and then EndSpan does nothing.
   uint64_t BeginSpan() const;
-  // kInvalidArgument: CheckSpanName's (the name is empty, longer than kSpanNameBytes or not UTF-8),
-  // or `begun` is later than now.
+  // Ends a span. kInvalidArgument if CheckSpanName refuses the name (empty, longer than
+  // kSpanNameBytes or not UTF-8), or if `begun` is later than now.
   absl::Status EndSpan(uint64_t begun, absl::string_view name) ABSL_LOCKS_EXCLUDED(mu_);
   static absl::Status CheckSpanName(absl::string_view name);
   static constexpr size_t kSpanNameBytes = 256;
 
-  // Before the area is unmapped: writes the file of IRIS_TRACE, if there is one to write. Nothing
-  // is recorded any more.
+  // Writes the file of IRIS_TRACE, if there is one to write, and stops recording. Call it before
+  // the area is unmapped.
   absl::Status Close() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // A call of the host library, until the end of the scope. `recorder` may be null.
+  // Records a call of the host library, until the end of the scope. `recorder` may be null.
   class Span {
    public:
     Span(TraceRecorder* recorder, TraceHostCall call, uint64_t bytes = 0, uint64_t detail = 0)
@@ -100,8 +100,8 @@ class TraceRecorder {
   absl::Status StartNow(uint64_t limit_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status StopNow() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status SaveNow(const std::string& path) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Makes the rank's device, whose clock counts, that of the calling thread. kFailedPrecondition:
-  // the context has ended, or `unless` says what else is wrong.
+  // Makes the rank's device, whose clock counts, the calling thread's current one.
+  // kFailedPrecondition if the context has ended, or with the text `unless` if it is not null.
   absl::Status UseDevice(const char* unless = nullptr) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const Options options_;
@@ -110,7 +110,7 @@ class TraceRecorder {
   const bool stores_;  // the host can store in the area
   MappedTrace mapped_;
 
-  // The trace is this rank's own and on. Looked at before anything that costs more.
+  // True while the trace is this rank's own and on. Checked before anything that costs more.
   std::atomic<bool> own_{false};
 
   mutable absl::Mutex mu_;  // held while the area is used, so that Close comes between
@@ -124,8 +124,8 @@ class TraceRecorder {
   std::map<std::string, uint64_t, std::less<>> names_ ABSL_GUARDED_BY(mu_);
 };
 
-// The file to which rank `rank` writes its trace if IRIS_TRACE is `file`: "%r" becomes the rank.
-// Without one "x.json" gives "x.rank3.json".
+// Returns the file to which `rank` writes its trace if IRIS_TRACE is `file`. "%r" becomes the rank;
+// without "%r", "x.json" gives "x.rank3.json".
 std::string TraceFileOfRank(const std::string& file, uint32_t rank);
 
 }  // namespace iris::internal

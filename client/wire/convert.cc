@@ -16,7 +16,7 @@ namespace iris::internal {
 
 namespace {
 
-// At least 1: 0 stands for irisd's own default.
+// Returns at least 1, because 0 stands for irisd's own default.
 uint64_t Milliseconds(absl::Duration timeout) {
   return static_cast<uint64_t>(
       std::max<int64_t>(1, absl::ToInt64Milliseconds(std::min(timeout, kTimeoutMax))));
@@ -24,7 +24,7 @@ uint64_t Milliseconds(absl::Duration timeout) {
 
 std::string ErrorOf(const absl::Status& status) { return status.ok() ? "" : ToErrorText(status); }
 
-// With the fields that all requests about a job begin with.
+// Returns a request with the first fields of all requests about a job.
 MessageWriter RequestOf(const Asker& asker) {
   return MessageWriter().Fixed64(1, asker.session_id).Fixed64(2, asker.job_id);
 }
@@ -240,7 +240,7 @@ static void Fields(MessageField& field, OperationResult* to) {
   field.Message(5, &to->opened);
 }
 
-// An outcome whose code and text come apart.
+// An outcome whose code and text are separate fields.
 struct OutcomeMessage : Outcome {
   uint32_t code = 0;
   std::string text;

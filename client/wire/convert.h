@@ -1,14 +1,15 @@
 // The one translation between the messages of the control plane and the client's plain values.
 //
 // The messages are those of proto/iris/v1/heap.proto, written and read by protozero: the client
-// library has no protobuf, so that a process may have any. Pure functions; thread-safe. What a
-// program gave is not judged here: irisd does that, the same on every rank. Text and lists that are
-// too long are cut just beyond the limit, so that irisd gets to see them and says so.
+// library has no protobuf, so that a process may have any version of it. Pure functions;
+// thread-safe. Arguments of a program are not checked here: irisd checks them, with the same result
+// on every rank. Text and lists that are too long are cut just beyond the limit, so that irisd
+// refuses them.
 //
 // Bytes from irisd are not trusted. A Decode function gives kInternal, with a text that says what
-// is wrong, for bytes that are not such a message, for text that is not UTF-8, and for lists longer
-// than the limits of proto/wire/limits.h. Unknown fields are skipped, and an unknown state is
-// kUnspecified: a newer irisd may have them.
+// is wrong, for bytes that are no such message, for text that is not UTF-8, and for lists longer
+// than the limits of proto/wire/limits.h. Unknown fields are skipped, and an unknown state becomes
+// kUnspecified, because a newer irisd may send them.
 #pragma once
 
 #include <cstdint>
@@ -24,17 +25,18 @@
 
 namespace iris::internal {
 
-// The session that asks, and the job that it asks about.
+// The session that makes a call, and the job that the call concerns.
 struct Asker {
   uint64_t session_id = 0;
   uint64_t job_id = 0;
 };
 
-// A session joins once: a second Join of it repeats the first, whose answer was lost.
+// The number of a Join. A session joins once: a second Join repeats the first, whose answer was
+// lost.
 inline constexpr uint64_t kJoinNumber = 1;
-// irisd is to decide within `timeout`, whatever the own one of the call or of the options is.
+// irisd must decide within `timeout`; the timeout of the call or of the options is ignored.
 std::string EncodeJoin(uint64_t session_id, const ContextOptions& options, absl::Duration timeout);
-// With the base where everything is mapped, or why it could not be.
+// Encodes the base at which everything is mapped, or the error.
 std::string EncodeMapped(const Asker& asker, uint64_t epoch, const absl::StatusOr<uint64_t>& base);
 std::string EncodeOperate(uint64_t session_id, const OperationCall& call, absl::Duration timeout);
 std::string EncodeBorrow(uint64_t session_id, const HeapPart& part);

@@ -1,4 +1,4 @@
-// Jobs and teams as irisd describes them, in plain values. convert.h alone makes them of messages.
+// Jobs and teams as irisd describes them, in plain values. Only convert.h makes them from messages.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace iris::internal {
 
-// The name of one descriptor that irisd sends over the session socket.
+// The key of one descriptor that irisd sends over the session socket.
 struct DescriptorKey {
   wire::DescriptorKind kind = wire::DescriptorKind::kSegment;
   uint64_t job_id = 0;
@@ -29,12 +29,12 @@ struct DescriptorKey {
 // One physical allocation: the unit of export and of mapping.
 struct Segment {
   uint64_t segment_id = 0;
-  uint32_t rank = 0;          // whose heap it belongs to
-  uint64_t offset_bytes = 0;  // where it starts in that heap
+  uint32_t rank = 0;          // that has it in its heap
+  uint64_t offset_bytes = 0;  // of its start in that heap
   uint64_t bytes = 0;
 };
 
-// The names of segments' descriptors, in order.
+// Returns the keys of the segments' descriptors, in order.
 inline std::vector<DescriptorKey> KeysOf(uint64_t job_id, uint64_t epoch,
                                          const std::vector<Segment>& segments) {
   std::vector<DescriptorKey> keys;
@@ -47,10 +47,10 @@ inline std::vector<DescriptorKey> KeysOf(uint64_t job_id, uint64_t epoch,
 struct Peer {
   int64_t pid = 0;
   std::string device_uuid;
-  uint32_t device_index = 0;  // irisd's number of it
+  uint32_t device_index = 0;  // irisd's number of the device
 };
 
-// A rank's identity, by which a new session resumes it.
+// A rank's identity, with which a new session resumes the rank.
 struct RankIdentity {
   uint64_t job_id = 0;
   uint64_t epoch = 0;
@@ -58,7 +58,7 @@ struct RankIdentity {
   uint32_t rank = 0;
 };
 
-// Answer of Join: every rank has joined, and this is what to map.
+// Answer of Join, once every rank has joined: the memory to map.
 struct JoinedJob {
   uint64_t job_id = 0;
   uint64_t epoch = 0;
@@ -71,7 +71,7 @@ struct JoinedJob {
   std::string device_uuid;        // the same
   uint32_t device_index = 0;      // the same
   absl::Duration map_timeout;     // Mapped must be called within this time
-  // If not 0, a link (device_warmup.h) to every device of the job comes along.
+  // If not 0, irisd also sends a link (device_warmup.h) to every device of the job.
   uint64_t link_bytes = 0;
   absl::Duration create;      // irisd: to create this rank's memory
   absl::Duration export_fds;  // irisd: to make descriptors of it
@@ -85,7 +85,7 @@ struct TeamInfo {
   uint64_t sync_offset_bytes = 0;    // the team's area for device barriers
 };
 
-// Answer of Mapped: every rank has mapped, the epoch is committed.
+// Answer of Mapped, once every rank has mapped and the epoch is committed.
 struct CommittedJob {
   bool same_address = false;
   TeamInfo world;
@@ -113,7 +113,7 @@ struct Borrowed {
   std::vector<Segment> segments;
 };
 
-// Growth of the heap, first phase: map these and say so.
+// First phase of a growth of the heap: the rank maps these segments and reports it.
 struct SegmentsAdded {
   uint64_t grow_id = 0;
   std::vector<Segment> segments;  // of all ranks
@@ -121,7 +121,7 @@ struct SegmentsAdded {
   absl::Duration timeout;
 };
 
-// Second phase.
+// Second phase of a growth.
 struct GrowDone {
   uint64_t grow_id = 0;
   bool published = false;  // false: the segments are to be unmapped again
@@ -132,7 +132,7 @@ struct Stopping {
   std::string reason;
 };
 
-// One event of the watch stream; monostate: nothing that a rank acts on.
+// One event of the watch stream; monostate: an event that ranks ignore.
 using WatchEvent = std::variant<std::monostate, RankChange, SegmentsAdded, GrowDone, Stopping>;
 
 }  // namespace iris::internal

@@ -2,7 +2,7 @@
 //
 //   std::string bytes = MessageWriter().Uint(2, pid).Text(3, uuid, kMaxUuidBytes).bytes();
 //
-//   void Fields(MessageField& field, Peer* to) {  // is called for each field that has come
+//   void Fields(MessageField& field, Peer* to) {  // is called for each field of the message
 //     field.Number(2, &to->pid);
 //     field.Text(3, &to->device_uuid);
 //   }
@@ -38,12 +38,12 @@ class MessageWriter {
     if (value != 0) Out().add_uint64(number, value);
     return *this;
   }
-  // A negative number takes ten bytes.
+  // Adds an int64. A negative number takes ten bytes.
   MessageWriter& Int(FieldNumber number, int64_t value) {
     if (value != 0) Out().add_int64(number, value);
     return *this;
   }
-  // Takes more bytes the farther the number is from zero.
+  // Adds a sint32, which takes more bytes the farther the number is from zero.
   MessageWriter& Sint(FieldNumber number, int32_t value) {
     if (value != 0) Out().add_sint32(number, value);
     return *this;
@@ -53,21 +53,22 @@ class MessageWriter {
     if (value != 0) Out().add_fixed64(number, value);
     return *this;
   }
-  // Cuts a text that is longer than `limit_bytes` just beyond it, so that irisd sees that it is.
+  // Adds a text. One longer than `limit_bytes` is cut just beyond the limit, so that irisd refuses
+  // it.
   MessageWriter& Text(FieldNumber number, absl::string_view value,
                       size_t limit_bytes = absl::string_view::npos - 1) {
     value = value.substr(0, limit_bytes + 1);
     if (!value.empty()) Out().add_bytes(number, value.data(), value.size());
     return *this;
   }
-  // Cuts a list in the same way.
+  // Adds a list, which is cut just beyond `limit` in the same way.
   template <typename T>
   MessageWriter& Uints(FieldNumber number, const std::vector<T>& values, size_t limit) {
     const auto n = static_cast<ptrdiff_t>(std::min(values.size(), limit + 1));
     Out().add_packed_uint64(number, values.begin(), values.begin() + n);
     return *this;
   }
-  // An empty message is written, too: its presence has a meaning.
+  // Adds a message, also an empty one, because its presence has a meaning.
   MessageWriter& Message(FieldNumber number, const MessageWriter& message) {
     Out().add_message(number, message.bytes_);
     return *this;
@@ -92,22 +93,22 @@ class Malformed : public protozero::exception {
 template <typename T>
 void ReadMessage(absl::string_view bytes, T* to);
 
-// The field of a message that has come. Each function reads it if it has this number and the wire
-// type that goes with the function, and says whether it did. A field that comes again takes the
-// place of the first, a message that comes again adds to it.
+// A field of a received message. A function reads the field if it has the given number and the wire
+// type of the function, and returns true if so. A repeated field replaces the first one, a repeated
+// message is merged into it.
 class MessageField {
  public:
   explicit MessageField(protozero::pbf_reader* message)
       : message_(message), tag_and_type_(message->tag_and_type()) {}
 
-  // Any integer or a bool.
+  // Reads any integer or a bool.
   template <typename T>
   bool Number(FieldNumber number, T* to) {
     if (!Is(number, protozero::pbf_wire_type::varint)) return false;
     *to = static_cast<T>(message_->get_uint64());
     return true;
   }
-  // No time is negative, however large the number.
+  // Reads a time. It is never negative, even for a very large number.
   bool Time(FieldNumber number, absl::Duration unit, absl::Duration* to) {
     uint64_t n = 0;
     if (!Number(number, &n)) return false;
@@ -150,14 +151,14 @@ class MessageField {
     ReadMessage(View(), &std::get<T>(*to));
     return true;
   }
-  // One element of a list, which has `limit` at most; `too_many` is the error.
+  // Reads one element of a list, which has at most `limit`; `too_many` is the error.
   template <typename T>
   bool Element(FieldNumber number, std::vector<T>* to, size_t limit, const char* too_many) {
     if (!IsBytes(number)) return false;
     ReadMessage(View(), &Add(to, limit, too_many));
     return true;
   }
-  // A list of numbers comes as one field or as many.
+  // Reads a list of numbers, which may be one field or many.
   bool Uints(FieldNumber number, std::vector<uint32_t>* to, size_t limit, const char* too_many) {
     if (Is(number, protozero::pbf_wire_type::varint)) {
       Add(to, limit, too_many) = message_->get_uint32();
@@ -195,8 +196,8 @@ class MessageField {
   bool read_ = false;
 };
 
-// Reads a message into a value that is there. A field that Fields does not know is skipped, and so
-// is one of another wire type than it has there.
+// Reads a message into an existing value. A field that Fields does not know, or that has another
+// wire type than in Fields, is skipped.
 template <typename T>
 void ReadMessage(absl::string_view bytes, T* to) {
   protozero::pbf_reader message(bytes.data(), bytes.size());

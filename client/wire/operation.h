@@ -21,7 +21,8 @@ namespace iris::internal {
 struct FreeOp {
   uint64_t offset_bytes = 0;
 };
-// Root's value goes to every member. Only root has a value, which is borrowed: it may be large.
+// Sends root's value to every rank. Only root has a value, which is borrowed because it may be
+// large.
 struct BroadcastOp {
   uint32_t root = 0;  // world rank
   absl::string_view value;
@@ -35,7 +36,7 @@ struct DestroyTeamOp {
 struct GrowOp {
   uint64_t bytes = 0;
 };
-// Opens the allocation of `rank` alone that has this name. For this rank's own team.
+// Opens an allocation of one rank by its name. For this rank's own team.
 struct OpenOp {
   uint32_t rank = 0;
   std::string name;
@@ -49,9 +50,9 @@ struct PublishOp {
 // other member, for another one. `options` has its bytes, name, dtype and shape.
 struct RegisterOp {
   AllocateOptions options;
-  std::vector<uint64_t> piece_bytes;  // of the allocations that it lies in
-  uint64_t lead_bytes = 0;            // of the first of them, before it
-  // One of each allocation. Shared, because a call that was not answered is made again.
+  std::vector<uint64_t> piece_bytes;  // of the allocations that contain it
+  uint64_t lead_bytes = 0;            // of the first allocation, before it
+  // One for each allocation. Shared, because a call that was not answered is repeated.
   std::vector<std::shared_ptr<const wire::UniqueFd>> descriptors;
   absl::Status error;  // not OK: it cannot be shared, so that the others need not wait for it
 };
@@ -60,10 +61,10 @@ struct ConfirmOp {
   uint64_t offset_bytes = 0;
   absl::Status mapped;
 };
-// The ranks of the team with one color become a team, in the order of their keys.
+// Makes teams of the ranks with the same color, in the order of their keys.
 struct SplitOp {
   uint32_t rank = 0;  // the caller
-  int32_t color = 0;  // negative: the caller comes into no team
+  int32_t color = 0;  // negative: the caller is in no team
   int32_t key = 0;
 };
 using Operation = std::variant<AllocateOptions, FreeOp, BroadcastOp, CreateTeamOp, DestroyTeamOp,
@@ -86,7 +87,7 @@ struct BarrierWait {
   uint32_t epoch = 0;
   std::vector<uint32_t> missing;  // world ranks
   bool only_thread = false;
-  uint64_t moment = 0;      // of the answer before this look; 0: there is none
+  uint64_t moment = 0;      // of the previous answer; 0: there is none
   bool time_is_up = false;  // answered at once
 };
 // The answer of irisd about a barrier.

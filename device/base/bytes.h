@@ -1,4 +1,4 @@
-// ParseBytes is the one grammar of a number of bytes, for configuration files, flags, environment
+// ParseBytes parses a number of bytes, with one grammar for configuration files, flags, environment
 // variables and rules; HumanBytes and SizeText write one for people. Thread-safe.
 //
 //   size   = number [" "] [unit]
@@ -56,7 +56,7 @@ inline bool ParseBytes(std::string_view text, uint64_t* bytes) {
   return true;
 }
 
-// For tables: three digits, or all of a whole number: "8 MiB", "1.50 KiB", "400 B".
+// Returns a size for tables: three digits, or all of a whole number: "8 MiB", "1.50 KiB", "400 B".
 inline std::string HumanBytes(uint64_t bytes) {
   constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
   size_t unit = 0;
@@ -69,7 +69,7 @@ inline std::string HumanBytes(uint64_t bytes) {
   return text;
 }
 
-// For sentences, always exact: "8 MiB", "1.50 KiB (1536 bytes)", "400 bytes".
+// Returns an exact size for sentences: "8 MiB", "1.50 KiB (1536 bytes)", "400 bytes".
 inline std::string SizeText(uint64_t bytes) {
   const std::string exact = std::to_string(bytes) + (bytes == 1 ? " byte" : " bytes");
   if (bytes < 1024) return exact;

@@ -7,8 +7,8 @@
 
 namespace iris::base {
 
-// `pid` 0 is the caller, not counting the count's own descriptor. Returns -1 if /proc cannot be
-// read.
+// Returns the number of open descriptors of `pid`; 0 is the caller, without the descriptor that the
+// count needs. Returns -1 if /proc cannot be read.
 inline int CountDescriptors(int pid = 0) {
   const std::string process = pid == 0 ? "self" : std::to_string(pid);
   DIR* const folder = opendir(("/proc/" + process + "/fd").c_str());

@@ -16,13 +16,13 @@ struct Process {
   uint32_t flags = 0;             // PF_* of the kernel
   std::optional<uint64_t> start;  // in clock ticks since boot
 
-  // A signal or a debugger has stopped it.
+  // Returns true if a signal or a debugger has stopped the process.
   bool stopped() const { return state == 'T' || state == 't'; }
-  // Its first thread has ended or is about to (PF_EXITING): true before its pidfd fires.
+  // Returns true if the first thread has ended or is about to (PF_EXITING), before the pidfd fires.
   bool exiting() const { return state == 'Z' || state == 'X' || (flags & 0x4u) != 0; }
 };
 
-// "PID (NAME) STATE PARENT GROUP ...". A name may contain brackets, so the last one ends it.
+// Parses "PID (NAME) STATE PARENT GROUP ...". A name may contain brackets.
 inline std::optional<Process> ParseProcess(const std::string& stat) {
   const size_t begin = stat.find('('), end = stat.rfind(')');
   if (begin == std::string::npos || end == std::string::npos || end < begin) return std::nullopt;
@@ -40,7 +40,7 @@ inline std::optional<Process> ParseProcess(const std::string& stat) {
   return process;
 }
 
-// Reads such a file; returns nothing if `path` is none, or cannot be read.
+// Reads a file such as /proc/PID/stat; returns nothing if `path` is none, or cannot be read.
 inline std::optional<Process> ReadProcessFile(const std::string& path) {
   std::ifstream file(path);
   std::string stat;

@@ -15,8 +15,8 @@ namespace suggest {
 inline constexpr size_t kMaxCompared = 256;
 inline constexpr size_t kMaxChanges = 3;
 
-// The number of letters to put in, leave out, change, or swap with the next one, to make `b` of `a`
-// (Damerau-Levenshtein, each place changed once).
+// Returns the number of letters to insert, remove, change, or swap with the next one, to turn `a`
+// into `b` (Damerau-Levenshtein, each place changed once).
 inline size_t Changes(std::string_view a, std::string_view b) {
   // Three rows of the table: the one before the previous, the previous, and the present one.
   std::vector<size_t> two(b.size() + 1), one(b.size() + 1), now(b.size() + 1);
@@ -35,8 +35,8 @@ inline size_t Changes(std::string_view a, std::string_view b) {
   return one[b.size()];
 }
 
-// The less, the nearer. One change is nearer than a name that goes on, two are farther; farthest is
-// a name that has the word inside.
+// Values of Unlikeness; less is nearer. One change (2) is nearer than a name that begins with the
+// word, two changes (4) are farther; a name that contains the word elsewhere is the farthest.
 inline constexpr size_t kGoesOn = 3;
 inline constexpr size_t kHasIt = 2 * kMaxChanges + 1;
 inline constexpr size_t kUnlike = kHasIt + 1;
@@ -60,10 +60,9 @@ inline std::string Lower(std::string_view text) {
 
 }  // namespace suggest
 
-// The names of `known` that are like `word`, nearest first, at most `max` of them: those that a few
-// letters more, fewer, changed or swapped make of it (one of three letters, at most three), and
-// those that begin with it or that it is a part of, if it has at least three letters. Case does not
-// count.
+// Returns at most `max` names of `known` that are like `word`, nearest first: names that differ by
+// a few inserted, removed, changed or swapped letters (one for a word of three letters, at most
+// three), and, if `word` has at least three letters, names that contain it. Case does not count.
 inline std::vector<std::string> NearNames(std::string_view word,
                                           const std::vector<std::string>& known, size_t max) {
   std::vector<std::pair<size_t, size_t>> ranked;  // unlikeness, index
@@ -80,7 +79,7 @@ inline std::vector<std::string> NearNames(std::string_view word,
   return near;
 }
 
-// "; did you mean 'jobs'?", or nothing. The name is as it is known: the caller escapes the text.
+// Returns "; did you mean 'jobs'?", or nothing. The caller escapes the name.
 inline std::string DidYouMean(std::string_view word, const std::vector<std::string>& known,
                               const std::string& quote = "'") {
   const std::vector<std::string> near = NearNames(word, known, 1);

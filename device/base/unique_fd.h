@@ -26,7 +26,7 @@ class UniqueFd {
   // Gives up ownership: the caller closes.
   int Release() { return std::exchange(fd_, -1); }
 
-  // Closes what is owned, then owns `fd` (-1: nothing).
+  // Closes the owned descriptor, then owns `fd` (-1: nothing).
   void Reset(int fd = -1) {
     if (fd_ >= 0) ::close(fd_);
     fd_ = fd;

@@ -19,7 +19,8 @@ bool IsNumber(std::string_view text) {
                                       [](char digit) { return digit >= '0' && digit <= '9'; });
 }
 
-// NVIDIA has a node a GPU, and two that every process opens; AMD one for all, and dri's.
+// Returns true for NVIDIA's nodes, one for each GPU and two that every process opens, and for AMD's
+// node of all GPUs. AMD's other nodes are in dri.
 bool IsOfADriver(std::string_view name) {
   if (name == "nvidiactl" || name == "nvidia-uvm" || name == "kfd") return true;
   return name.substr(0, 6) == "nvidia" && IsNumber(name.substr(6));
@@ -52,7 +53,7 @@ std::vector<DeviceNode> ProbeDeviceNodes(const std::string& dev) {
     has_kfd = has_kfd || name == "kfd";
     nodes.push_back(Probe(dev + "/" + name));
   }
-  // Every graphics card has a node there; they matter where the driver is that computes.
+  // Every graphics card has a node in dri, which matters only if AMD's compute driver is present.
   if (!has_kfd) return nodes;
   for (const std::string& name : Names(dev + "/dri")) {
     if (name.rfind("renderD", 0) == 0) nodes.push_back(Probe(dev + "/dri/" + name));

@@ -8,7 +8,7 @@ namespace iris::driver {
 
 struct DeviceNode {
   std::string path;
-  int error = 0;  // errno of opening it for reading and writing; 0 if that works
+  int error = 0;  // errno of opening the node for reading and writing; 0 on success
 };
 
 // Opens and closes each node, in order of name. Returns none if no driver is installed.

@@ -1,4 +1,4 @@
-"""driver_smoke, as it is run by hand: on emulated devices, and on a fake of each vendor's library."""
+"""Runs driver_smoke as users do: on emulated devices, and on a fake of each vendor's library."""
 
 import subprocess
 import unittest

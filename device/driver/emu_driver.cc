@@ -24,7 +24,7 @@
 namespace iris::driver {
 namespace {
 
-// This folder depends on nothing else of Iris, so it translates errno itself.
+// Translates errno here, because this folder depends on nothing else of Iris.
 absl::Status SystemError(int error, absl::string_view what) {
   absl::StatusCode code = absl::ErrnoToStatusCode(error);
   if (error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOSPC) {
@@ -49,7 +49,7 @@ class EmuMemory : public PhysicalMemory {
       if (fd < 0) return SystemError(errno, "duplicate the descriptor of emulated memory");
       return fd;
     }
-    // A duplicate would share the file's read-write mode: only a fresh open makes it read-only.
+    // A duplicate would share the descriptor's read-write mode; only a new open makes it read-only.
     const std::string path = absl::StrCat("/proc/self/fd/", fd_.get());
     const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
     if (fd >= 0) return fd;
@@ -88,7 +88,7 @@ class EmuMemory : public PhysicalMemory {
 
 class EmuReservation : public Reservation {
  public:
-  // [map, map + map_bytes) is what mmap gave; base is its first aligned address.
+  // mmap returned [map, map + map_bytes); `base` is the first aligned address in it.
   EmuReservation(void* map, uint64_t map_bytes, uint64_t base, uint64_t bytes, uint64_t piece_bytes)
       : Reservation(base, bytes, piece_bytes), map_(map), map_bytes_(map_bytes) {}
   ~EmuReservation() override { munmap(map_, map_bytes_); }
@@ -104,14 +104,14 @@ class EmuMapping : public Mapping {
     set_times({time, absl::ZeroDuration()});
   }
   ~EmuMapping() override {
-    // Replace the memory by the empty reservation: no other thread's mmap can get the range.
+    // Replace the memory with an empty reservation, so that no other thread's mmap gets the range.
     void* const at = reinterpret_cast<void*>(address());
     void* const back = mmap(at, bytes(), PROT_NONE,
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
     if (back != MAP_FAILED) {
       madvise(at, bytes(), MADV_DONTFORK);
     } else {
-      // Out of map entries: at least let go of the memory's pages and make a use of them fail.
+      // The process has too many mappings. At least release the pages and make accesses fail.
       mprotect(at, bytes(), PROT_NONE);
     }
   }
@@ -138,7 +138,7 @@ class EmuDriver : public GpuDriver {
   absl::Span<const DeviceInfo> devices() const override { return devices_; }
   uint64_t link_bytes() const override { return link_bytes_; }
 
-  // Kernels of this process run on its CPU, whatever the device.
+  // Does nothing: kernels of this process run on the CPU, whatever the device.
   absl::Status MakeCurrent(uint32_t device_index) override { return absl::OkStatus(); }
 
   absl::Status CanAccessPeer(uint32_t from, uint32_t to) override {
@@ -170,7 +170,7 @@ class EmuDriver : public GpuDriver {
     const int fd = memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0) return SystemError(errno, "create a memfd for emulated memory");
     auto memory = std::make_unique<EmuMemory>(fd, bytes, /*created=*/true);
-    // A memfd is born 0777: any uid could reopen a read-only descriptor writable.
+    // A new memfd has mode 0777: any uid could reopen a read-only descriptor for writing.
     if (fchmod(fd, 0600) != 0) return SystemError(errno, "set the mode of emulated memory");
     if (ftruncate(fd, static_cast<off_t>(bytes)) != 0) {
       return SystemError(errno, absl::StrCat("size emulated memory to ", base::SizeText(bytes)));
@@ -201,7 +201,7 @@ class EmuDriver : public GpuDriver {
     }
     const absl::StatusOr<struct stat> info = CheckMemory(fd, bytes, kWhat);
     if (!info.ok()) return info.status();
-    // The seals must be those that Create set: nobody can add one, and none keeps writers out.
+    // The seals must be those that Create set: no seal can be added, and none prevents writes.
     const int seals = fcntl(fd, F_GET_SEALS);
     if ((seals & F_SEAL_SEAL) == 0 || (seals & kWriteSeals) != 0) {
       return absl::InvalidArgumentError(absl::StrFormat(
@@ -250,10 +250,10 @@ class EmuDriver : public GpuDriver {
       void* const wanted = reinterpret_cast<void*>(wanted_base);
       void* const got = mmap(wanted, bytes, PROT_NONE, kFlags | MAP_FIXED_NOREPLACE, -1, 0);
       if (got == wanted) return Reserved(got, bytes, bytes, piece_bytes);
-      // A kernel before 4.17 takes the address for a hint.
+      // Linux before 4.17 treats the address as a hint.
       if (got != MAP_FAILED) munmap(got, bytes);
     }
-    // Anywhere: one granule more, so that an aligned range lies inside.
+    // At any address, with one granule more, so that the mapping contains an aligned range.
     const uint64_t map_bytes = bytes + kEmuGranularityBytes;
     void* const got = mmap(nullptr, map_bytes, PROT_NONE, kFlags, -1, 0);
     if (got == MAP_FAILED) {
@@ -316,7 +316,7 @@ class EmuDriver : public GpuDriver {
   }
 
  private:
-  // kInvalidArgument unless `fd` is a memfd of `bytes` bytes that cannot be resized.
+  // Returns kInvalidArgument unless `fd` is a memfd of `bytes` bytes that cannot be resized.
   static absl::StatusOr<struct stat> CheckMemory(int fd, uint64_t bytes, absl::string_view what) {
     if (fd < 0) return absl::InvalidArgumentError(absl::StrCat(what, ": not a descriptor"));
     struct stat info = {};

@@ -16,13 +16,14 @@ struct EmuOptions {
   uint32_t n_devices = 0;  // 0 in clients
   uint64_t memory_bytes_per_device = 0;
   uint64_t link_bytes = 0;
-  // For tests: pairs (from, to) that CanAccessPeer refuses. Kernels run all the same.
+  // For tests: pairs (from, to) that CanAccessPeer refuses. Kernels are not affected.
   std::vector<std::pair<uint32_t, uint32_t>> denied;
 };
 
 inline constexpr uint64_t kEmuGranularityBytes = 2 << 20;
 
-// UUIDs are "EMU-00000000-0000-0000-0000-%012x" of the index. The driver does not limit memory.
+// Creates the driver. UUIDs are "EMU-00000000-0000-0000-0000-%012x" of the index. The driver does
+// not limit memory.
 std::unique_ptr<GpuDriver> CreateEmuDriver(const EmuOptions& options);
 
 }  // namespace iris::driver

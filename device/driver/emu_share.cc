@@ -47,7 +47,7 @@ struct Line {
     return inode == other.inode && device_major == other.device_major &&
            device_minor == other.device_minor;
   }
-  // Where the first byte of the file would be. Only meaningful if from >= offset_bytes.
+  // Returns the address of the file's first byte. Only meaningful if from >= offset_bytes.
   uint64_t first() const { return from - offset_bytes; }
 };
 
@@ -119,7 +119,7 @@ class Sharing {
                            error == EMFILE ? "; raise this process's limit (ulimit -n)" : ""));
   }
 
-  // OK if this mapping can be of a memfd that others see.
+  // Returns an error unless this mapping can be a shared one of a memfd.
   absl::Status CheckLine(const Line& line, uint64_t address) const {
     if (line.inode == 0) {
       return Refuse(address, absl::StrCat("there is private memory of this process (malloc, stack, "
@@ -156,7 +156,7 @@ class Sharing {
       if (absl::Status s = CheckSeals(fd, line, address); !s.ok()) return s;
       base::UniqueFd duplicate(fcntl(fd, F_DUPFD_CLOEXEC, 3));
       if (!duplicate.valid()) return Failed(errno, absl::StrCat("duplicate descriptor ", fd));
-      // Another thread may have closed that number and opened something else meanwhile.
+      // Another thread may have closed that descriptor and opened another file with its number.
       if (IsOf(duplicate.get(), line, info)) return duplicate;
     }
     if (found_read_only) {
@@ -208,7 +208,7 @@ class Sharing {
     return absl::OkStatus();
   }
 
-  // `line` has `address`, and maps the piece.
+  // Checks the size, place and mapping of the piece. `line` contains `address` and maps the piece.
   absl::Status CheckPlace(const SharedPiece& piece, const Line& line, uint64_t address,
                           uint64_t end) const {
     if (piece.bytes == 0 || piece.bytes % kEmuGranularityBytes != 0) {
@@ -221,7 +221,7 @@ class Sharing {
                                              "byte would lie before address 0: map all of it",
                                              line.path));
     }
-    // Several lines where the mapping was made or protected in parts.
+    // The piece has several lines if it was mapped or protected in parts.
     const uint64_t until = std::min(end, piece.address + piece.bytes);
     for (uint64_t at = address; at < until;) {
       const Line* const next = LineOf(at);

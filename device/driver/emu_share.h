@@ -1,5 +1,5 @@
 // GpuDriver::Share on the emulated platform. It reads /proc/self, and keeps nothing between calls.
-// Thread-safe, but it may or may not see what the program maps or closes meanwhile.
+// Thread-safe, but it may miss mappings and descriptors that the program makes or closes meanwhile.
 #pragma once
 
 #include <fcntl.h>
@@ -13,11 +13,11 @@
 
 namespace iris::driver {
 
-// A file with these seals cannot be truncated, which would kill users of its mappings by SIGBUS.
+// Seals against truncation of a file, which would kill users of the file's mappings by SIGBUS.
 inline constexpr int kResizeSeals = F_SEAL_SHRINK | F_SEAL_GROW;
 inline constexpr int kWriteSeals = F_SEAL_WRITE | F_SEAL_FUTURE_WRITE;
 
-// Implements GpuDriver::Share. Each piece is the whole file of a mapping.
+// Implements GpuDriver::Share. Each piece is the complete file of a mapping.
 absl::StatusOr<std::vector<SharedPiece>> ShareMemfds(uint64_t address, uint64_t bytes,
                                                      size_t max_pieces);
 

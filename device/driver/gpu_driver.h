@@ -3,13 +3,13 @@
 //
 // Memory goes through the same steps on every platform: Create, ExportFd (duplicates of one
 // descriptor), Import in another process, Map into a Reservation, use, then destroy the Mapping and
-// the PhysicalMemory. Adopt continues with memory whose creator has ended. Share gives descriptors
-// of memory that a program has allocated itself, for Import. Objects undo their step in the
-// destructor.
+// the PhysicalMemory. Adopt takes over memory whose creator has ended. Share returns descriptors,
+// for Import, of memory that a program has allocated itself. Each object's destructor undoes its
+// step.
 //
-// Implementations are thread-safe; objects they return are not, but several threads may Map
-// disjoint ranges of one Reservation at a time. A driver outlives all that it made. File
-// descriptors are plain ints; each function states their owner.
+// Implementations are thread-safe; the objects that they return are not, but several threads may
+// Map disjoint ranges of one Reservation at a time. A driver outlives all objects that it made.
+// File descriptors are plain ints; each function states their owner.
 #pragma once
 
 #include <cstddef>
@@ -56,11 +56,11 @@ struct MapTimes {
 struct SharedPiece {
   int fd = -1;           // for Import; the caller of Share owns it
   uint64_t address = 0;  // of the first byte, as mapped in this process
-  uint64_t bytes = 0;    // of the whole allocation: a multiple of the granularity
+  uint64_t bytes = 0;    // of the complete allocation: a multiple of the granularity
 };
 
-// One physical allocation. The last holder anywhere frees it, which blocks for 140-190 ms per
-// touched GiB on emu.
+// One physical allocation. Its last holder in any process frees the memory, which on emu blocks for
+// 140-190 ms per touched GiB.
 class PhysicalMemory {
  public:
   explicit PhysicalMemory(uint64_t bytes) : bytes_(bytes) {}
@@ -69,7 +69,7 @@ class PhysicalMemory {
   PhysicalMemory& operator=(const PhysicalMemory&) = delete;
 
   uint64_t bytes() const { return bytes_; }
-  // The times are zero for adopted and imported memory.
+  // Returns how long Create took; zeros for adopted and imported memory.
   CreateTimes times() const { return times_; }
   void set_times(const CreateTimes& times) { times_ = times; }
 
@@ -118,7 +118,7 @@ class Mapping {
   MapTimes times() const { return times_; }
   void set_times(const MapTimes& times) { times_ = times; }
 
-  // Lets kernels of one more local device use it. Idempotent.
+  // Lets kernels of one more local device use the memory. Idempotent.
   virtual absl::Status Allow(uint32_t device_index) = 0;
 
  private:
@@ -132,26 +132,27 @@ class GpuDriver {
   virtual ~GpuDriver() = default;
 
   virtual BackendKind kind() const = 0;
-  // The name of kind().
+  // Returns the name of kind().
   std::string_view backend() const { return NameOf(kind()); }
 
   // Returns the devices that this process sees, in index order; constant. Empty in a client of emu.
   virtual absl::Span<const DeviceInfo> devices() const = 0;
 
-  // Makes the device the calling thread's, for Fill, Copy and RegisterHost and for the platform's
-  // run-time library. The first call for a GPU creates its context (0.2 s, and device memory),
-  // which lasts as long as the driver. irisd never calls it.
+  // Makes the device current on the calling thread, for Fill, Copy and RegisterHost and for the
+  // platform's run-time library. The first call for a GPU creates its context (0.2 s, and device
+  // memory), which lasts as long as the driver. irisd never calls this function.
   virtual absl::Status MakeCurrent(uint32_t device_index) = 0;
 
-  // kFailedPrecondition, with the pair and a remedy, if kernels on `from` cannot use `to`'s memory.
+  // Returns kFailedPrecondition, with the pair and a remedy, if kernels on `from` cannot use `to`'s
+  // memory.
   virtual absl::Status CanAccessPeer(uint32_t from, uint32_t to) = 0;
 
-  // Returns the size of the piece of each device that irisd lends to every process, which maps it
-  // read-only and keeps it: the first mapping of another device's memory is slow, and later ones
-  // are fast while one exists. Returns 0 if none is needed.
+  // Returns the size of the piece of each device's memory that irisd lends to every process, which
+  // keeps the piece mapped read-only. The first mapping of another device's memory is slow, and
+  // later ones are fast while one exists. Returns 0 if no such piece is needed.
   virtual uint64_t link_bytes() const { return 0; }
 
-  // Fails with kUnimplemented if the platform needs a context for the answer.
+  // Returns the memory of the device. kUnimplemented if the platform needs a context for this.
   virtual absl::StatusOr<MemoryInfo> DeviceMemory(uint32_t device_index) = 0;
 
   // Creates zeroed physical memory on a device. May block for long. `bytes` is a multiple of the
@@ -162,31 +163,32 @@ class GpuDriver {
 
   // Takes back memory that an earlier driver of this platform created on that device, as if this
   // driver had created it. Takes ownership of `fd`, a descriptor from ExportFd(kReadWrite), also on
-  // failure. May block: if nothing else shows the memory's size, it is mapped for a moment.
-  // kInvalidArgument if `fd` is not such a descriptor, not of `bytes` bytes, or not as Create left
-  // it, or if there is no such device. kResourceExhausted if descriptors or address space run out.
+  // failure. May block: where only a mapping shows the memory's size, the memory is mapped briefly.
+  // kInvalidArgument if `fd` is not such a descriptor, if the memory has not `bytes` bytes or not
+  // the properties that Create gave it, or if there is no such device. kResourceExhausted if
+  // descriptors or address space run out.
   virtual absl::StatusOr<std::unique_ptr<PhysicalMemory>> Adopt(uint32_t device_index, int fd,
                                                                 uint64_t bytes) = 0;
 
   // Takes memory that another process exported, and ownership of `fd`, also on failure.
-  // kInvalidArgument if it is not such a descriptor, not of `bytes` bytes, or can still be resized
-  // by its holder.
+  // kInvalidArgument if `fd` is not such a descriptor, or if the memory has not `bytes` bytes or
+  // can still be resized by another holder.
   virtual absl::StatusOr<std::unique_ptr<PhysicalMemory>> Import(int fd, uint64_t bytes) = 0;
 
-  // Returns descriptors of the allocations behind [address, address + bytes), which a program has
-  // created and mapped without Iris, by address and without holes; the first and the last may
-  // extend beyond the range. On error nothing stays open. On a GPU the caller has a context on the
-  // device. kInvalidArgument, with the address and a remedy, for other memory (host memory, the
-  // platform's plain allocations, nothing mapped), another device than `device_index` (unless emu),
-  // no shareable descriptor, a size or place that is no multiple of the granularity, or a file that
-  // could still be resized. kResourceExhausted if there are more than `max_pieces`, or if
-  // descriptors run out. kUnimplemented if the platform's library is too old.
+  // Returns descriptors of the allocations mapped at [address, address + bytes), which a program
+  // has created and mapped without Iris. They are ordered by address, without holes; the first and
+  // the last may extend beyond the range. On error nothing stays open. On a GPU the caller has a
+  // context on the device. kInvalidArgument, with the address and a remedy, for other memory (host
+  // memory, the platform's plain allocations, nothing mapped), another device than `device_index`
+  // (unless emu), no shareable descriptor, a size or place that is no multiple of the granularity,
+  // or a file that could still be resized. kResourceExhausted if there are more than `max_pieces`,
+  // or if descriptors run out. kUnimplemented if the platform's library is too old.
   virtual absl::StatusOr<std::vector<SharedPiece>> Share(uint32_t device_index, uint64_t address,
                                                          uint64_t bytes, size_t max_pieces) = 0;
 
-  // Reserves n_pieces * piece_bytes at `wanted_base` if that is free (nothing is ever replaced),
-  // else anywhere; also anywhere if wanted_base is 0. No mapping may cross from one piece to the
-  // next. Forked children do not inherit the range.
+  // Reserves n_pieces * piece_bytes at `wanted_base` if that range is free and wanted_base is not
+  // 0, otherwise at any address; never replaces a mapping. No mapping may cross from one piece to
+  // the next. Forked children do not inherit the range.
   virtual absl::StatusOr<std::unique_ptr<Reservation>> Reserve(uint64_t piece_bytes,
                                                                uint32_t n_pieces,
                                                                uint64_t wanted_base) = 0;
@@ -198,9 +200,10 @@ class GpuDriver {
                                                        PhysicalMemory& memory, Access access,
                                                        absl::Span<const uint32_t> devices) = 0;
 
-  // Set mapped bytes, or copy between any two of host memory and mapped memory; return when done.
-  // They do not wait for kernels. On a GPU the calling thread's device does the work, else the one
-  // first made current; kFailedPrecondition if there is none.
+  // Fill sets mapped bytes; Copy copies between any two of host memory and mapped memory. They
+  // return when they are done, and do not wait for kernels. On a GPU the work is done by the
+  // calling thread's device, or by the device that was first made current if the thread has none;
+  // kFailedPrecondition if no device was made current.
   virtual absl::Status Fill(uint64_t address, uint8_t value, uint64_t bytes) = 0;
   virtual absl::Status Copy(void* to, const void* from, uint64_t bytes) = 0;
 

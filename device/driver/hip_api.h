@@ -23,7 +23,7 @@ class Library;
 
 using hipError_t = int;
 using hipStream_t = void*;
-// This is a pointer or a number, of 8 bytes in both libraries.
+// In both libraries this is a pointer or a number of 8 bytes.
 using hipMemGenericAllocationHandle_t = uint64_t;
 
 inline constexpr hipError_t hipSuccess = 0;
@@ -92,8 +92,8 @@ hipError_t NotSupported(Parameters...) {
   return hipErrorNotSupported;
 }
 
-// Entry points that are alike in both libraries. Where HIP has an address and CUDA a number of the
-// same size, both are passed in the same way, so libcuda's are called by these types, too.
+// Entry points that have the same form in both libraries. An address of HIP and a number of the
+// same size of CUDA are passed in the same way, so these types also fit libcuda's functions.
 struct HipFunctions {
   hipError_t (*hipDeviceCanAccessPeer)(int* can, int device, int peer) = nullptr;
   hipError_t (*hipDeviceGetName)(char* name, int bytes, int device) = nullptr;
@@ -113,7 +113,7 @@ struct HipFunctions {
                                               int type, unsigned long long flags) = nullptr;
   hipError_t (*hipMemGetAllocationGranularity)(size_t*, const hipMemAllocationProp*,
                                                int option) = nullptr;
-  // Applies to the current device.
+  // Returns the memory of the current device.
   hipError_t (*hipMemGetInfo)(size_t* free_bytes, size_t* total_bytes) = nullptr;
   hipError_t (*hipMemImportFromShareableHandle)(hipMemGenericAllocationHandle_t*, void* os_handle,
                                                 int type) = nullptr;
@@ -123,7 +123,8 @@ struct HipFunctions {
   hipError_t (*hipMemSetAccess)(void*, size_t bytes, const hipMemAccessDesc*,
                                 size_t count) = nullptr;
   hipError_t (*hipMemUnmap)(void*, size_t bytes) = nullptr;
-  // hip: major * 10'000'000 + minor * 100'000 + patch; cuda: major * 1000 + minor * 10.
+  // The version is major * 10'000'000 + minor * 100'000 + patch for hip, major * 1000 + minor * 10
+  // for cuda.
   hipError_t (*hipRuntimeGetVersion)(int*) = nullptr;
   // Streams belong to the current device, which must be current when they are used.
   hipError_t (*hipStreamCreateWithFlags)(hipStream_t*, unsigned flags) = nullptr;
@@ -154,7 +155,7 @@ class HipApi : public HipFunctions {
   // Writes the UUID in the form of the vendor's tools: "GPU-…".
   virtual hipError_t DeviceUuid(int device, std::string* text) = 0;
 
-  // Set and get the calling thread's device, or -1; cuda keeps its primary context until the end.
+  // Set and get the calling thread's device, or -1. cuda keeps a primary context until the end.
   virtual hipError_t SetDevice(int device) = 0;
   virtual hipError_t GetDevice(int* device) = 0;
   // Sets the device until PopDevice, which takes the previous one that PushDevice returned.
@@ -166,8 +167,9 @@ class HipApi : public HipFunctions {
   // Returns false if the library says that no memory of the device can be mapped and exported.
   virtual bool HasExportableMemory(int device) = 0;
 
-  // Gives the handle of the memory at an address. This takes a hold that must be released, unless
-  // Quirks::retain_is_not_counted. Returns hipErrorInvalidValue if hipMemCreate did not make it.
+  // Finds the handle of the memory at an address, and takes a hold that must be released, unless
+  // Quirks::retain_is_not_counted. Returns hipErrorInvalidValue if hipMemCreate did not make the
+  // memory.
   virtual hipError_t RetainHandle(hipMemGenericAllocationHandle_t* handle, void* address) = 0;
 
   // Copies between any two kinds of memory.
@@ -193,7 +195,7 @@ struct HipOnlyFunctions {
   hipError_t (*hipMemcpyAsync)(void*, const void*, size_t, int kind, hipStream_t) = nullptr;
   hipError_t (*hipMemsetAsync)(void*, int value, size_t, hipStream_t) = nullptr;
   hipError_t (*hipSetDevice)(int) = nullptr;
-  // It is null if the library lacks it.
+  // Null if the library lacks this function.
   hipError_t (*hipMemGetAccess)(unsigned long long*, const hipMemLocation*, void*) = nullptr;
 };
 
@@ -220,9 +222,9 @@ struct CudaOnlyFunctions {
   CUresult (*cuMemsetD8Async)(CUdeviceptr, unsigned char, size_t, hipStream_t) = nullptr;
 };
 
-// Open HIP by libamdhip64 (hip_native.cc), or translated to libcuda (hip_on_cuda.cc). With an empty
-// `library_path` they open the system's. kNotFound if there is no such library, or no such GPU.
-// kFailedPrecondition if it is too old.
+// OpenHipNative opens HIP by libamdhip64 (hip_native.cc), OpenHipOnCuda translated to libcuda
+// (hip_on_cuda.cc). With an empty `library_path` they open the system's library. kNotFound if there
+// is no such library, or no such GPU. kFailedPrecondition if the library is too old.
 absl::StatusOr<std::unique_ptr<HipApi>> OpenHipNative(const std::string& library_path);
 absl::StatusOr<std::unique_ptr<HipApi>> OpenHipOnCuda(const std::string& library_path);
 
@@ -238,9 +240,9 @@ absl::Status HipStatus(HipApi& api, hipError_t error, absl::string_view what);
 std::string HipErrorText(HipApi& api, hipError_t error);
 
 // While a program captures a stream for all threads, the library refuses calls of any thread that
-// could wait for captured work or change memory that it uses, such as mapping memory, and the
-// capture fails. The driver's own calls touch nothing that is captured. An object of this class
-// states that on its thread, while it lives.
+// could wait for captured work or change memory that the work uses, such as mapping memory, and the
+// capture fails. The driver's own calls never touch captured work. An object of this class declares
+// this to the library for its thread, while it lives.
 class OutsideCaptures {
  public:
   explicit OutsideCaptures(HipApi& api) : api_(api) {
@@ -260,7 +262,7 @@ class OutsideCaptures {
   bool exchanged_ = false;
 };
 
-// Owns a HipApi. Each call through `->` is one of OutsideCaptures; `*` gives the plain one.
+// Owns a HipApi. Each call through `->` is made within OutsideCaptures; calls through `*` are not.
 class CaptureSafeApi {
  public:
   explicit CaptureSafeApi(std::unique_ptr<HipApi> api) : api_(std::move(api)) {}

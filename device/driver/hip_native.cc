@@ -34,7 +34,8 @@ class HipNative final : public HipApi, private HipOnlyFunctions {
     hipUUID uuid = {};
     const hipError_t error = hipDeviceGetUuid(&uuid, device);
     if (error != hipSuccess) return error;
-    // Sixteen hexadecimal digits as text, as the vendor's tools print them; else the bytes.
+    // If the UUID is sixteen hexadecimal digits as text, print it like the vendor's tools,
+    // otherwise its bytes.
     const absl::string_view bytes(uuid.bytes, sizeof(uuid.bytes));
     const bool digits = std::all_of(bytes.begin(), bytes.end(), [](char c) {
       return absl::ascii_isxdigit(static_cast<unsigned char>(c));
@@ -53,7 +54,7 @@ class HipNative final : public HipApi, private HipOnlyFunctions {
   hipError_t DeviceMemGetInfo(int device, size_t* free_bytes, size_t* total_bytes) override {
     return InfoOfPushed(device, free_bytes, total_bytes);
   }
-  // Every version that is taken has it; a device that has not makes hipMemCreate fail.
+  // All accepted versions support it; for a device without support, hipMemCreate fails.
   bool HasExportableMemory(int device) override { return true; }
 
   hipError_t RetainHandle(hipMemGenericAllocationHandle_t* handle, void* address) override {
@@ -83,7 +84,7 @@ class HipNative final : public HipApi, private HipOnlyFunctions {
 absl::StatusOr<std::unique_ptr<HipApi>> OpenHipNative(const std::string& library_path) {
   std::vector<std::string> names = {library_path};
   if (library_path.empty()) {
-    // The library brings a compiler along: do not load 100 MB where there is no GPU.
+    // The library contains a compiler, so these 100 MB are not loaded if there is no GPU.
     if (access("/dev/kfd", F_OK) != 0) {
       return absl::NotFoundError(
           "no GPU with a loaded amdgpu driver here: /dev/kfd does not exist");

@@ -1,8 +1,8 @@
 // HIP by the CUDA driver API of libcuda.so.1. Entry points are looked up by the names that the
 // library exports, version suffixes included.
 //
-// Contexts: the primary context of a device is retained by the first SetDevice or PushDevice for it
-// and released by the destructor. Creating, exporting, importing and mapping memory need none.
+// The first SetDevice or PushDevice for a device retains the device's primary context, and the
+// destructor releases it. Creating, exporting, importing and mapping memory need no context.
 #include <array>
 #include <utility>
 #include <vector>
@@ -17,7 +17,7 @@
 namespace iris::driver {
 namespace {
 
-// The management library, which tells of a device's memory without a context on it.
+// The management library, which reports a device's memory without a context on the device.
 struct Management {
   struct Memory {
     unsigned long long total = 0;
@@ -171,7 +171,7 @@ class HipOnCuda final : public HipApi, private CudaOnlyFunctions {
 
 absl::StatusOr<std::unique_ptr<HipApi>> OpenHipOnCuda(const std::string& library_path) {
   std::vector<std::string> names = {library_path};
-  // Where container runtimes put it; the loader does not look there by itself.
+  // Container runtimes put the library into the latter folder, which the loader does not search.
   if (library_path.empty()) names = {"libcuda.so.1", "/usr/local/nvidia/lib64/libcuda.so.1"};
   absl::StatusOr<Library> library = Library::Open(names);
   if (!library.ok()) return library.status();

@@ -13,7 +13,7 @@ struct Translation {
   hipError_t first;
   StatusCode code;
   const char* advice;
-  hipError_t last = first;  // numbers of one meaning
+  hipError_t last = first;  // numbers from `first` to `last` have one meaning
 };
 
 constexpr char kLost[] =

@@ -1,4 +1,4 @@
-// Library: a vendor's shared library, opened at run time and kept for good. Thread-safe once open.
+// Library: a vendor's shared library, opened at run time and never closed. Thread-safe once open.
 #pragma once
 
 #include <string>
@@ -13,9 +13,9 @@ namespace iris::driver {
 
 class Library {
  public:
-  // Opens the first of `names` that is loaded already (a program must not get two copies of a
-  // run-time library), else the first that can be loaded. It is never closed: vendors' libraries do
-  // not survive that. kNotFound if there is none; the message has the names.
+  // Opens the first of `names` that is already loaded, because a program must not have two copies
+  // of a run-time library, otherwise the first that can be loaded. The library is never closed:
+  // vendors' libraries do not survive that. kNotFound, with the names, if none can be opened.
   static absl::StatusOr<Library> Open(const std::vector<std::string>& names);
 
   const std::string& name() const { return name_; }
@@ -29,7 +29,7 @@ class Library {
   void LoadOptional(F** function, const char* symbol) {
     if (void* const found = FindOptional(symbol)) *function = reinterpret_cast<F*>(found);
   }
-  // OK if every Load found its entry point.
+  // Returns kFailedPrecondition, with the missing names, unless every Load found its entry point.
   absl::Status missing() const;
 
  private:

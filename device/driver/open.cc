@@ -20,7 +20,7 @@ absl::StatusOr<OpenedDriver> OpenDriver(const OpenOptions& options) {
     return absl::InvalidArgumentError(absl::StrCat("no backend \"", options.backend, "\": choose ",
                                                    absl::StrJoin(kBackendChoices, ", ")));
   }
-  // Without a wanted kind, the first that is found is taken.
+  // If no kind is requested, the first available one is opened.
   const std::optional<BackendKind> wanted = KindOf(options.backend);
   OpenedDriver opened;
   for (const BackendKind kind : {BackendKind::kCuda, BackendKind::kHip}) {

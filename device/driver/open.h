@@ -20,7 +20,7 @@ struct OpenOptions {
   std::string library_path;  // of the vendor's library; empty: the system's loader finds it
 };
 
-// Says whether and why a backend is available.
+// The availability of a backend, and the reason, for the user.
 struct BackendReport {
   std::string backend;
   bool available = false;
@@ -32,8 +32,9 @@ struct OpenedDriver {
   std::vector<BackendReport> reports;  // of every backend: "cuda", "hip", "emu"
 };
 
-// "auto" means cuda if it has a device, else hip, else emu. kFailedPrecondition, with the missing
-// part, if the named backend has no device. kInvalidArgument if there is no such backend.
+// Opens the driver of options.backend. "auto" means cuda if it has a device, else hip, else emu.
+// kFailedPrecondition, with the missing part, if the named backend has no device. kInvalidArgument
+// if there is no such backend.
 absl::StatusOr<OpenedDriver> OpenDriver(const OpenOptions& options);
 
 // Returns a warning if the environment says that a device of this backend runs one process at a

@@ -48,7 +48,7 @@ std::string ErrnoText(int error) { return std::generic_category().message(error)
 
 enum class Kind : uint32_t { kCreate, kUse, kStep, kDone };
 enum class Step : uint32_t {
-  // Without these two, a child is of no use.
+  // A child that fails in one of these two steps is useless.
   kStart,
   kOpen,
   kCreate,
@@ -63,7 +63,7 @@ enum class Step : uint32_t {
 
 struct Message {
   Kind kind = Kind::kDone;
-  Step step = Step::kStart;  // of kStep: which begins; of a kDone that failed: which did
+  Step step = Step::kStart;  // in kStep the step that begins, in kDone the step that failed
   uint32_t from = 0;
   uint32_t to = 0;
   uint64_t bytes = 0;
@@ -123,8 +123,8 @@ bool Send(int socket, const Message& message, int fd = -1) {
   return n == static_cast<ssize_t>(sizeof(message));
 }
 
-// Blocks. Returns false if the other end is gone, or sent something else. *fd owns nothing if no
-// descriptor came.
+// Receives a message; blocks. Returns false if the other end is closed, or sent something else. *fd
+// is empty if the message had no descriptor.
 bool Receive(int socket, Message* message, base::UniqueFd* fd) {
   iovec data = {message, sizeof(*message)};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
@@ -157,7 +157,7 @@ class Child {
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
 
-  // Runs a request to its end, in a new child if there is none. A child that fails is ended.
+  // Runs a request until it is done, in a new child if there is none. Ends a useless child.
   std::optional<Failure> Do(const Message& request, int request_fd, Message* done,
                             base::UniqueFd* done_fd) {
     if (pid_ < 0) {
@@ -215,7 +215,7 @@ class Child {
     return Await(Step::kStart, options_.start_timeout, &opened, &fd);
   }
 
-  // Waits for kDone; each step that begins has `timeout`.
+  // Waits for kDone. Each step that begins has `timeout`.
   std::optional<Failure> Await(Step step, absl::Duration timeout, Message* done,
                                base::UniqueFd* done_fd) {
     SteadyTime deadline = After(timeout);
@@ -241,13 +241,13 @@ class Child {
       }
       if (done->code == absl::StatusCode::kOk) return std::nullopt;
       const Failure failed{done->step, absl::Status(done->code, done->text)};
-      // A child that could not open the driver is of no use to the next request.
+      // A child that could not open the driver is useless for the next request.
       if (failed.step == Step::kOpen) End();
       return failed;
     }
   }
 
-  // The child has closed its end.
+  // Ends a child that has closed its socket, and returns the failure.
   std::optional<Failure> Lost(Step step) {
     const int status = End(kMercy);
     std::string how = "the process that did it has closed its socket";
@@ -262,13 +262,13 @@ class Child {
     return Failure{step, absl::UnavailableError(how)};
   }
 
-  // Closes its socket and kills it after `mercy`. Returns its wait status; SIGKILL if it does not
-  // end.
+  // Closes the child's socket and kills the child after `mercy`. Returns the wait status; SIGKILL
+  // if the child does not end.
   int End(absl::Duration mercy = absl::ZeroDuration()) {
     if (pid_ < 0) return SIGKILL;
     socket_.Reset();
     const pid_t pid = std::exchange(pid_, -1);
-    int status = SIGKILL;  // as waitpid tells of it
+    int status = SIGKILL;  // as a status of waitpid
     const SteadyTime kill_at = After(mercy);
     bool killed = false;
     const SteadyTime deadline = After(kReapTimeout);
@@ -333,7 +333,7 @@ class Worker {
     return absl::OkStatus();
   }
 
-  // Memory of `device` for this process alone, to copy from.
+  // Returns the address of memory of `device` that only this process uses, to copy from.
   absl::StatusOr<uint64_t> Source(uint32_t device, uint64_t bytes) {
     Local& local = sources_[device];
     if (local.mapping == nullptr) {
@@ -370,7 +370,7 @@ class Worker {
     if (!mapping.ok()) return mapping.status();
     const uint64_t address = (*mapping)->address();
 
-    // Writes both ends of the memory, with a pattern that no other pair writes.
+    // Write a pattern that no other pair writes to both ends of the memory.
     const uint64_t n = std::min(bytes, kPatternBytes);
     std::vector<uint64_t> pattern(n / sizeof(uint64_t)), back(pattern.size());
     uint64_t word = 0x9e3779b97f4a7c15ull * (1 + request.from * 64ull + request.to);
@@ -446,7 +446,7 @@ PairTable CheckPairs(GpuDriver& driver, const PairCheckOptions& options) {
   table.pairs.resize(n * n);
   const SteadyTime deadline = After(options.timeout);
   Child owner(options), user(options);
-  // A child that cannot be started, or open the driver, will not for the next pair.
+  // A child that cannot be started, or cannot open the driver, would fail for the next pairs, too.
   std::optional<Failure> hopeless;
   for (const DeviceInfo& to : table.devices) {
     const uint64_t granularity = std::max<uint64_t>(to.granularity_bytes, 1);

@@ -2,9 +2,9 @@
 // one process creates and exports memory of `to`; another imports and maps it, writes it by device
 // `from`, reads it back by device `to`, and measures copies by `from`.
 //
-// Both are children of the caller. Every step has a deadline at which the child is killed, so a
-// driver that hangs or crashes costs a child. They run the caller's own program, whose main begins
-// with this line:
+// Both processes are children of the caller. Every step has a deadline at which the child is
+// killed, so a driver that hangs or crashes costs only a child. The children run the caller's own
+// program, whose main begins with this line:
 //
 //   if (iris::driver::IsPairCheckChild(argc, argv)) return iris::driver::RunPairCheckChild(argv);
 //
@@ -29,15 +29,15 @@ struct PairCheckOptions {
   uint64_t bytes = 0;         // of each segment; 0: 2 MiB of emulated memory, 128 MiB of a GPU's
   absl::Duration start_timeout = absl::Seconds(60);  // until a child has opened the driver
   absl::Duration step_timeout = absl::Seconds(20);   // of each step; the first makes a context
-  absl::Duration timeout = absl::Minutes(3);  // of the whole check: later pairs are not tried
-  std::function<bool()> stop;                 // asked before each pair, if set
+  absl::Duration timeout = absl::Minutes(3);  // of all pairs together: later pairs are not tried
+  std::function<bool()> stop;                 // called before each pair; true ends the check
 };
 
 struct PairResult {
   uint32_t from = 0;
   uint32_t to = 0;
   bool ok = false;
-  bool conclusive = false;  // failed, but not for lack of time, memory or a process
+  bool conclusive = false;  // the failure is not due to a lack of time, memory or a process
   std::string step;         // the step that failed: "import", "map", ...
   std::string cause;        // empty if ok, as are step and remedy
   std::string remedy;       // what to do

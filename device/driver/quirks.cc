@@ -9,9 +9,9 @@ namespace {
 constexpr int Rocm(int major, int minor) { return major * 10'000'000 + minor * 100'000; }
 constexpr int Cuda(int major, int minor) { return major * 1'000 + minor * 10; }
 
-// Older libcudas name devices differently in partitions and may not register read-only pages.
+// Earlier versions name devices in partitions differently, or do not register read-only pages.
 constexpr int kCudaMinimum = Cuda(11, 4);
-// Below it, hipMemAllocationProp has another layout, or memory cannot be exported.
+// In earlier versions hipMemAllocationProp has another layout, or memory cannot be exported.
 constexpr int kRocmMinimum = Rocm(6, 1);
 
 constexpr uint64_t kMiB = 1 << 20;
@@ -38,28 +38,29 @@ Quirks QuirksOf(BackendKind kind, int version) {
   q.granularity_floor_bytes = 2 * kMiB;
   if (kind == BackendKind::kCuda) {
     q.register_read_only = true;
-    // 13.0, eight devices: the first peer takes 10 ms, further ones 1 ms, 0.1 ms once mapped.
+    // With 13.0 and eight devices, mapping memory of the first peer takes 10 ms, of further peers
+    // 1 ms, and 0.1 ms once other memory of the peer is mapped.
     q.links = true;
     return q;
   }
-  // Pointer until 7.0, value from 7.1: the wrong one is a crash, not an error.
+  // A pointer until 7.0, a value from 7.1 on. The wrong form crashes instead of an error.
   q.import_takes_pointer = version < Rocm(7, 1);
-  // Import only notes the descriptor; the first hipMemSetAccess looks up its memory.
+  // Import only stores the descriptor; the first hipMemSetAccess looks up its memory.
   q.keep_imported_fd = true;
   // 7.0 to 7.2 check the range against the mappings from the start of the reservation.
   q.access_from_base = version >= Rocm(7, 0) && version < Rocm(7, 14);
-  // Memory stays taken while its range is reserved. access_from_base needs it, too.
+  // Memory is not freed while its address range is reserved. access_from_base needs this, too.
   q.reservation_per_piece = true;
-  // Seen with 7.14; harmless before.
+  // Needed with 7.14, and harmless with earlier versions.
   q.grant_owner_last = true;
   q.uses_current_device = true;
-  // The first build that counts it.
+  // Builds from this one on count holds of hipMemRetainAllocationHandle.
   q.retain_is_not_counted = version < Rocm(7, 12) + 60'540;
   // Some versions of the kernel driver do not clear memory between processes.
   q.zero_new_memory = true;
   // CUDA's read-only bit means coarse-grained here, which would hide the abort word.
   q.register_read_only = false;
-  // Until 7.1 pinned memory is fine-grained enough for flags; from 7.2 it must be asked for.
+  // Until 7.1 pinned memory is fine-grained enough for flags; from 7.2 on it must be requested.
   if (version >= Rocm(7, 2)) q.allocation_type = hipMemAllocationTypeUncached;
   return q;
 }

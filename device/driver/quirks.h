@@ -12,19 +12,19 @@ namespace iris::driver {
 struct Quirks {
   // The import takes a pointer to the descriptor, not its value.
   bool import_takes_pointer = false;
-  // Setting access reads the descriptor of imported memory, so it stays open as long as the memory.
+  // Setting access reads the descriptor of imported memory, which therefore stays open.
   bool keep_imported_fd = false;
-  // Setting access must begin at the start of a reservation and cover whole mappings. So each piece
-  // of a Reservation is a vendor's reservation of its own.
+  // Setting access must begin at the start of a reservation and cover complete mappings. So each
+  // piece of a Reservation is a separate reservation of the vendor.
   bool access_from_base = false;
   bool reservation_per_piece = false;
-  // Granting access to a peer after the owning device breaks the mapping: the owner comes last.
+  // Granting access to a peer after the owning device breaks the mapping, so the owner comes last.
   bool grant_owner_last = false;
   // The calling thread's device affects creation and import.
   bool uses_current_device = false;
   // Releasing the handle of mapped memory would release the creating program's hold.
   bool retain_is_not_counted = false;
-  // Fresh memory has the bytes of its last owner.
+  // New memory has the bytes of its previous owner.
   bool zero_new_memory = false;
   // Host pages mapped without write permission must be registered as read-only.
   bool register_read_only = false;
@@ -36,8 +36,8 @@ struct Quirks {
   uint64_t granularity_floor_bytes = 0;
 };
 
-// `version` is from hipRuntimeGetVersion. kFailedPrecondition, with both versions, if it is too
-// old.
+// Checks `version`, which is from hipRuntimeGetVersion. kFailedPrecondition, with it and the least
+// supported version, if it is too old.
 absl::Status CheckVersion(BackendKind kind, int version);
 Quirks QuirksOf(BackendKind kind, int version);
 

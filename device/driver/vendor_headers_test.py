@@ -1,4 +1,4 @@
-"""What the drivers declare of the vendors' libraries is what installed headers of the vendors say."""
+"""Compares the drivers' declarations of the vendors' libraries with the vendors' headers, if installed."""
 
 import glob
 import os
@@ -45,7 +45,7 @@ class VendorHeadersTest(unittest.TestCase):
         self.assertEqual(compile_errors(self.hip_flags()), "")
 
     def expect_found(self, flags, header, right, wrong, named):
-        """Our header with one mistake in it must not compile."""
+        """Checks that our header does not compile with one mistake in it."""
         with tempfile.TemporaryDirectory() as root:
             folder = os.path.join(root, "device", "driver")
             os.makedirs(folder)

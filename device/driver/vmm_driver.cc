@@ -26,7 +26,7 @@
 namespace iris::driver {
 namespace {
 
-// Tries to get the pieces of a reservation side by side while other threads reserve, too.
+// The number of attempts to reserve adjacent pieces while other threads reserve memory, too.
 constexpr int kReserveTries = 4;
 
 void* Address(uint64_t address) { return reinterpret_cast<void*>(address); }
@@ -57,7 +57,7 @@ class VmmPlatform {
 
 class VmmMemory : public PhysicalMemory {
  public:
-  // device: -1 if not known (imported memory).
+  // `device` is -1 if not known (imported memory).
   VmmMemory(VmmPlatform* driver, hipMemGenericAllocationHandle_t handle, int device, uint64_t bytes)
       : PhysicalMemory(bytes), driver_(driver), handle_(handle), device_(device) {}
   ~VmmMemory() override { driver_->api()->hipMemRelease(handle_); }
@@ -79,7 +79,8 @@ class VmmMemory : public PhysicalMemory {
   VmmPlatform* driver() const { return driver_; }
   hipMemGenericAllocationHandle_t handle() const { return handle_; }
   int device() const { return device_; }
-  // ExportFd duplicates it if `exportable`. For imported memory the library still reads it.
+  // Keeps a descriptor of the memory. ExportFd duplicates the descriptor if `exportable`; for
+  // imported memory the library still reads it.
   void set_fd(base::UniqueFd fd, bool exportable) {
     fd_ = std::move(fd);
     exportable_ = exportable;
@@ -130,7 +131,7 @@ class VmmMapping : public Mapping {
     }
     std::vector<uint32_t> all = devices_;
     all.push_back(device_index);
-    // All again where the order matters, else the new one alone.
+    // If the order matters, access is granted again to all devices, otherwise only to the new one.
     const absl::Span<const uint32_t> granted = driver_->quirks().grant_owner_last
                                                    ? absl::MakeConstSpan(all)
                                                    : absl::MakeConstSpan(all).last(1);
@@ -139,7 +140,7 @@ class VmmMapping : public Mapping {
     return absl::OkStatus();
   }
 
-  // Once, after it is mapped.
+  // Grants access to `devices`. Called once, after the memory was mapped.
   absl::Status GrantFirst(absl::Span<const uint32_t> devices) {
     devices_.assign(devices.begin(), devices.end());
     return Grant(devices);
@@ -168,7 +169,7 @@ class VmmMapping : public Mapping {
 
   VmmPlatform* const driver_;
   const uint64_t access_from_;  // address(), or the start of the vendor's reservation
-  const int owner_;             // device that has the memory, -1: not known
+  const int owner_;             // the device that has the memory; -1: not known
   const int flags_;
   std::vector<uint32_t> devices_;
 };
@@ -219,7 +220,7 @@ class VmmDriver : public GpuDriver, public VmmPlatform {
       info.granularity_bytes = std::max<uint64_t>(granularity, quirks_.granularity_floor_bytes);
       devices_.push_back(std::move(info));
     }
-    // One value for all, so that a heap has the same shape wherever it lies.
+    // All devices get the same granularity, so that a heap has the same layout on each of them.
     uint64_t largest = 0;
     for (const DeviceInfo& info : devices_) largest = std::max(largest, info.granularity_bytes);
     for (DeviceInfo& info : devices_) info.granularity_bytes = largest;
@@ -241,7 +242,7 @@ class VmmDriver : public GpuDriver, public VmmPlatform {
     }
     absl::MutexLock lock(&mu_);
     if (streams_[device_index] == nullptr) {
-      // A stream of our own: the default one would wait for kernels that spin.
+      // Create a separate stream, because the default one would wait for kernels that spin.
       const hipError_t error =
           api_->hipStreamCreateWithFlags(&streams_[device_index], hipStreamNonBlocking);
       if (error != hipSuccess) {
@@ -316,7 +317,8 @@ class VmmDriver : public GpuDriver, public VmmPlatform {
     auto memory = std::make_unique<VmmMemory>(this, handle, device, bytes);
     const absl::Time created = absl::Now();
     times.create = created - start;
-    // Once, and kept: exporting again costs milliseconds, and fails with some versions.
+    // Export once and keep the descriptor: each export costs milliseconds, and a second one fails
+    // with some versions.
     int fd = -1;
     const hipError_t exported =
         api_->hipMemExportToShareableHandle(&fd, handle, hipMemHandleTypePosixFileDescriptor, 0);
@@ -358,7 +360,7 @@ class VmmDriver : public GpuDriver, public VmmPlatform {
     const auto handle = ImportHandle(fd, what);
     if (!handle.ok()) return handle.status();
     auto memory = std::make_unique<VmmMemory>(this, *handle, static_cast<int>(device_index), bytes);
-    // ExportFd duplicates it: some versions of the library cannot export imported memory.
+    // ExportFd duplicates this descriptor, because some versions cannot export imported memory.
     memory->set_fd(std::move(owned), /*exportable=*/true);
     if (absl::Status s = CheckThatItMaps(*memory, what); !s.ok()) return s;
     return memory;
@@ -372,7 +374,7 @@ class VmmDriver : public GpuDriver, public VmmPlatform {
         ImportHandle(fd, absl::StrCat("import ", base::SizeText(bytes), " of device memory"));
     if (!handle.ok()) return handle.status();
     auto memory = std::make_unique<VmmMemory>(this, *handle, -1, bytes);
-    // Elsewhere an open descriptor would only pin the memory.
+    // Without this quirk an open descriptor would only keep the memory allocated.
     if (quirks_.keep_imported_fd) memory->set_fd(std::move(owned), /*exportable=*/false);
     return memory;
   }
@@ -400,13 +402,13 @@ class VmmDriver : public GpuDriver, public VmmPlatform {
     if (wanted_base % granularity() != 0) wanted_base = 0;
     if (!quirks_.reservation_per_piece || n_pieces == 1) {
       absl::StatusOr<uint64_t> base = ReserveOnce(bytes, wanted_base);
-      // A range that is taken is mostly answered with another one; some versions fail instead.
+      // If the wanted range is in use, most versions reserve another one, but some fail.
       if (!base.ok() && wanted_base != 0) base = ReserveOnce(bytes, 0);
       if (!base.ok()) return base.status();
       return std::make_unique<VmmReservation>(this, *base, piece_bytes, n_pieces, bytes);
     }
     for (int i = 0; i < kReserveTries; ++i) {
-      // Where the whole range fits; then its pieces one by one.
+      // Find an address at which the complete range fits, then reserve its pieces one by one.
       absl::StatusOr<uint64_t> base = ReserveOnce(bytes, i == 0 ? wanted_base : 0);
       if (!base.ok() && i == 0 && wanted_base != 0) continue;
       if (!base.ok()) return base.status();
@@ -528,7 +530,7 @@ class VmmDriver : public GpuDriver, public VmmPlatform {
     return error == hipSuccess ? absl::OkStatus() : Error(error, kWhat);
   }
 
-  // Reads memory through a mapping of its own, by the thread's device.
+  // Reads memory through a temporary mapping, by the thread's device.
   absl::Status ReadMemory(VmmMemory& memory, uint64_t offset_bytes, absl::Span<uint8_t> out)
       ABSL_LOCKS_EXCLUDED(mu_) {
     const absl::StatusOr<Worker> worker = FindWorker("read device memory");
@@ -548,7 +550,7 @@ class VmmDriver : public GpuDriver, public VmmPlatform {
   }
 
  private:
-  // The calling thread has `device` as long as this lives.
+  // Makes `device` current on the calling thread while the object lives.
   class DeviceScope {
    public:
     DeviceScope(HipApi& api, int device) : api_(api), error_(api.PushDevice(device, &previous_)) {}
@@ -586,7 +588,8 @@ class VmmDriver : public GpuDriver, public VmmPlatform {
         "%s: %d bytes is not a positive multiple of %d", what, bytes, granularity()));
   }
 
-  // Returns the thread's own device and its stream if it was made current, else the first that was.
+  // Returns the thread's device and that device's stream if MakeCurrent was called for it,
+  // otherwise those of the device that was first made current.
   absl::StatusOr<Worker> FindWorker(absl::string_view what) ABSL_LOCKS_EXCLUDED(mu_) {
     int own = -1;
     if (api_->GetDevice(&own) != hipSuccess) own = -1;
@@ -621,7 +624,7 @@ class VmmDriver : public GpuDriver, public VmmPlatform {
   }
 
   absl::Status Zero(VmmMemory& memory) {
-    // Done by the device itself; the range is given back so that nothing stays of it.
+    // The device itself does this. The range is released, so that nothing of it remains.
     const uint32_t device = static_cast<uint32_t>(memory.device());
     absl::StatusOr<std::unique_ptr<Reservation>> range = Reserve(memory.bytes(), 1, 0);
     if (!range.ok()) return range.status();
@@ -657,7 +660,7 @@ class VmmDriver : public GpuDriver, public VmmPlatform {
     }
     if (error == hipSuccess) return handle;
     const absl::Status status = Error(error, what);
-    // A descriptor of something else is mostly answered with an error that says nothing.
+    // For a descriptor of another kind the library mostly returns an unspecific error.
     if (status.code() != absl::StatusCode::kInternal &&
         status.code() != absl::StatusCode::kInvalidArgument) {
       return status;
@@ -668,13 +671,13 @@ class VmmDriver : public GpuDriver, public VmmPlatform {
         "cannot reach (container, partition, peer-to-peer path)"));
   }
 
-  // OK if all bytes can be mapped: importing does not check the size.
+  // Returns an error unless all bytes can be mapped, because importing does not check the size.
   absl::Status CheckThatItMaps(VmmMemory& memory, absl::string_view what) {
     absl::StatusOr<std::unique_ptr<Reservation>> range = Reserve(memory.bytes(), 1, 0);
     if (!range.ok()) return range.status();
     absl::Status status;
     if (quirks_.keep_imported_fd) {
-      // The descriptor is looked at when access is set.
+      // The library uses the descriptor only when access is set.
       const uint32_t device = static_cast<uint32_t>(memory.device());
       status = Map(**range, 0, memory, Access::kReadOnly, {device}).status();
     } else {

@@ -18,8 +18,8 @@
 namespace iris::driver {
 namespace {
 
-// Segments are refused when fewer descriptors than these are left: the vendors' libraries need some
-// for themselves, and report running out of them as something else.
+// Segments are refused if fewer descriptors than this remain: the vendors' libraries need some, and
+// report a lack of descriptors as another error.
 constexpr int kSpareDescriptors = 32;
 
 constexpr int kFabricHandleType = 8;  // CU_MEM_HANDLE_TYPE_FABRIC, hipMemHandleTypeFabric
@@ -82,7 +82,7 @@ class Sharing {
     size_t bytes = 0;
     hipError_t error =
         platform_.api.hipMemGetAddressRange(&base, &bytes, reinterpret_cast<void*>(address));
-    // Libraries know the bounds of what a device may use alone.
+    // The libraries know only the bounds of memory that a device may use.
     if (IsUnknown(error) && RetainedHandle(platform_, address).error() == hipSuccess) {
       return Refuse(absl::StrFormat(
           "the memory at %#x is mapped, but no device may use it yet: call %s first", address,
@@ -106,7 +106,7 @@ class Sharing {
     const std::string memory = Describe(piece, address);
     const RetainedHandle handle(platform_, address);
     if (IsUnknown(handle.error())) {
-      // There the answer is the same.
+      // With HIP, memory that the device may not use has the same error.
       const std::string no_access =
           platform_.kind == BackendKind::kCuda
               ? ""
@@ -160,7 +160,7 @@ class Sharing {
                            piece.address);
   }
 
-  // Returns true if the library does not know the address, or not as the requested kind.
+  // Returns true if the library does not know the address, or not as memory of the requested kind.
   static bool IsUnknown(hipError_t error) {
     return error == hipErrorInvalidValue || error == hipErrorInvalidDevicePointer ||
            error == hipErrorInvalidHandle || error == hipErrorNotFound;
@@ -204,7 +204,7 @@ class Sharing {
 
 }  // namespace
 
-// The kernel gives the lowest free number, so a number near the limit means that few are left.
+// The kernel returns the lowest free number, so a number near the limit means that few remain.
 absl::Status CheckDescriptors(int any_fd, absl::string_view what) {
   struct rlimit limit = {};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return absl::OkStatus();
@@ -247,7 +247,7 @@ absl::StatusOr<std::vector<SharedPiece>> ShareMappedMemory(const SharePlatform& 
     pieces.push_back(*piece);
     at = piece->address + piece->bytes;
   }
-  // After all of it is known to be good: some versions export an allocation only once.
+  // Export after all pieces were checked, because some versions export an allocation only once.
   for (const SharedPiece& piece : pieces) {
     absl::StatusOr<base::UniqueFd> fd = sharing.Export(piece);
     if (!fd.ok()) return fd.status();

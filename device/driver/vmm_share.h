@@ -1,4 +1,4 @@
-// GpuDriver::Share on GPUs. Keeps nothing between calls; thread-safe as the library is.
+// GpuDriver::Share on GPUs. It keeps nothing between calls, and is thread-safe if the library is.
 #pragma once
 
 #include <cstddef>
@@ -19,12 +19,12 @@ struct SharePlatform {
   HipApi& api;
   const Quirks& quirks;
   BackendKind kind = BackendKind::kCuda;
-  int device = 0;  // the calling thread's device, whose memory it must be
+  int device = 0;  // the calling thread's device, which must have the memory
   uint64_t granularity_bytes = 0;
 };
 
 // Returns kResourceExhausted, with the limit, if so few descriptors are left that a vendor's
-// library could run out of them. `any_fd` is an open one, or -1.
+// library could run out of them. `any_fd` is an open descriptor, or -1.
 absl::Status CheckDescriptors(int any_fd, absl::string_view what);
 
 // Implements GpuDriver::Share.

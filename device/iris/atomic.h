@@ -1,8 +1,8 @@
 // Atomic operations on any rank's heap. T: int32_t, uint32_t, int64_t, uint64_t, float, double;
 // AtomicAdd also takes Half and Bfloat16. The pointer is an address in the caller's heap, aligned
 // to sizeof(T). The first argument is the DeviceContext, or HeapBases (heap_bases.h). mask.h has
-// those with a mask. All return the old value. For floats, sub, min and max use their values, and
-// exchange and compare their bits.
+// atomics with a mask. Read-modify-writes return the old value. For floats, sub, min and max use
+// the values; exchange and compare-exchange use the bits.
 //
 // Scope and order are template arguments, by default kSystem and kAcqRel. A narrower scope is right
 // only if it contains every thread that accesses the word meanwhile.
@@ -27,7 +27,7 @@ namespace iris {
 
 namespace impl {
 
-// True for the types of atomic operations.
+// True if T is a type of atomic operations.
 template <typename T>
 inline constexpr bool kIsAtomic = std::is_same_v<T, float> || std::is_same_v<T, double> ||
                                   (std::is_integral_v<T> && !std::is_same_v<T, bool> &&
@@ -61,7 +61,7 @@ IRIS_DEVICE inline void AtomicStore(const Heaps& ctx, uint32_t peer, T* p, impl:
   backend::Store<S, O>(impl::OfPeer<sizeof(T)>(ctx, peer, p, sizeof(T), "AtomicStore"), value);
 }
 
-// T Atomic...(ctx, peer, T* p, T operand), and in mask.h the same with a mask.
+// The functions T Atomic...(ctx, peer, T* p, T operand), and in mask.h those with a mask.
 #define IRIS_ATOMICS(define)                                                                     \
   define(AtomicAdd, kAdd, impl::kIsAtomic<T> || impl::kIsNarrowFloat<T>) define(                 \
       AtomicSub, kSub, impl::kIsAtomic<T>) define(AtomicExchange, kExchange, impl::kIsAtomic<T>) \
@@ -81,7 +81,7 @@ IRIS_DEVICE inline void AtomicStore(const Heaps& ctx, uint32_t peer, T* p, impl:
 IRIS_ATOMICS(IRIS_DEFINE)
 #undef IRIS_DEFINE
 
-// Writes `desired` if the word is `expected`. Floats are compared by their bits.
+// Writes `desired` if the word is `expected`, and returns the old value. Floats compare by bits.
 template <Scope S = Scope::kSystem, Order O = Order::kAcqRel, typename T, typename Heaps,
           typename = impl::IfHeaps<Heaps>>
 IRIS_DEVICE inline T AtomicCompareExchange(const Heaps& ctx, uint32_t peer, T* p,

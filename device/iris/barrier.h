@@ -14,9 +14,9 @@
 
 namespace iris {
 
-// Waits until the block of the same index has called it on every rank of `team`. All threads of the
-// block call it and get the same answer. On kOk, everything that those blocks wrote before, in any
-// heap, is visible to this block.
+// Waits until the block of the same index has called Barrier on every rank of `team`. All threads
+// of the block call it and get the same answer. On kOk, everything that those blocks wrote before,
+// in any heap, is visible to this block.
 //
 // Blocks of different index are not ordered: only blocks of the same index can share data. All
 // ranks launch the same number of blocks, at most SyncArea::kMaxBlocks. Two kernels that run at the
@@ -38,12 +38,12 @@ IRIS_DEVICE inline WaitResult Barrier(const DeviceContext& ctx, const DeviceTeam
                            mine);
 }
 
-// Waits until all blocks of this rank's grid have called it. All threads of all blocks call it and
-// get the same answer. On kOk, everything that the grid wrote before is visible to all of it.
+// Waits until all blocks of this rank's grid have called GridBarrier, with all threads, which get
+// the same answer. On kOk, everything that the grid wrote before is visible to all blocks.
 //
 // All blocks of the launch must be on the device at once; emulated devices have room for any
-// number. Two kernels that run at the same time on one rank must not both call it. After kTimeout
-// or kAborted this block no longer counts as arrived, and the kernel should end.
+// number. Two kernels that run at the same time on one rank must not both call GridBarrier. After
+// kTimeout or kAborted this block no longer counts as arrived, and the kernel should end.
 IRIS_DEVICE inline WaitResult GridBarrier(const DeviceContext& ctx, uint64_t timeout_ns = 0) {
   const impl::SpanOf<Block> span(ctx, TraceOp::kGridBarrier, kNoTracePeer, 0, ctx.world.id,
                                  Block{});
@@ -51,9 +51,9 @@ IRIS_DEVICE inline WaitResult GridBarrier(const DeviceContext& ctx, uint64_t tim
 }
 
 // Does GridBarrier and Barrier: waits until all blocks of the grids of all ranks of `team`, which
-// may differ in number, have called it. On kOk, everything that they wrote before, in any heap, is
-// visible to all. All blocks of this rank get kTimeout or kAborted. Barrier's `*missing` is only
-// set on the first block, and not if a block of this rank's own grid did not come.
+// may differ in number, have called this function. On kOk, everything that they wrote before, in
+// any heap, is visible to all. After a failure all blocks of this rank get kTimeout or kAborted.
+// `*missing` is only set on the first block, and not if a block of this rank's own grid is missing.
 IRIS_DEVICE inline WaitResult GridBarrier(const DeviceContext& ctx, const DeviceTeam& team,
                                           uint64_t timeout_ns = 0, uint32_t* missing = nullptr) {
   const impl::SpanOf<Block> span(ctx, TraceOp::kGridBarrier, kNoTracePeer, 0, team.id, Block{});
@@ -66,16 +66,16 @@ IRIS_DEVICE inline WaitResult GridBarrier(const DeviceContext& ctx, const Device
       backend::Store<Scope::kDevice, Order::kRelaxed>(met, static_cast<uint32_t>(result));
     }
   }
-  // A grid waits for its first block as long as that waits for the others, and a moment more.
+  // The grid waits for its first block longer than that block waits for the other ranks.
   const uint64_t longer_ns = 2 * impl::TimeoutOf(ctx, timeout_ns);
   const WaitResult again = impl::MeetGrid(ctx, team, longer_ns);
   if (again != WaitResult::kOk) return again;
   return static_cast<WaitResult>(backend::Load<Scope::kDevice, Order::kRelaxed>(met));
 }
 
-// Many barriers of one kernel, faster than Barrier: the block keeps the epoch in a register. All
-// threads of the block construct and destroy it together, and call no other barrier of that team
-// meanwhile. Borrows both arguments.
+// A series of barriers in one kernel, faster than Barrier: the block keeps the epoch in a register.
+// All threads of the block construct and destroy it together, and call no other barrier of that
+// team meanwhile. Borrows both arguments.
 //
 //   BarrierSeries barriers(ctx, ctx.world);
 //   for (...) {
@@ -92,7 +92,8 @@ class BarrierSeries {
     impl::CheckMembership(ctx, team);
     first_epoch_ = epoch_ = backend::LoadPlain(Epoch());
   }
-  // Wait has synced after the reads of the epoch; the next barrier or series reads it at once.
+  // Stores the epoch, after Wait has synced all reads of it. Syncs, because the next barrier or
+  // series reads it at once.
   IRIS_DEVICE ~BarrierSeries() {
     if (epoch_ == first_epoch_) return;
     if (backend::ThreadIndex() == 0) backend::StorePlain(Epoch(), epoch_);
@@ -101,7 +102,7 @@ class BarrierSeries {
   BarrierSeries(const BarrierSeries&) = delete;
   BarrierSeries& operator=(const BarrierSeries&) = delete;
 
-  // Waits as Barrier does.
+  // Waits as Barrier does, with the same results.
   IRIS_DEVICE WaitResult Wait(uint64_t timeout_ns = 0, uint32_t* missing = nullptr) {
     const impl::SpanOf<Block> span(ctx_, TraceOp::kBarrier, kNoTracePeer, 0, team_.id, Block{});
     impl::SyncBeforePublish();

@@ -29,7 +29,7 @@ enum class Operation : uint8_t {
   // Norms of sums over ranks; see iris/norm_types.h.
   kAllReduceRmsNorm = 17,
   kReduceScatterRmsNormAllGather = 18,
-  // Operations of a mixture of experts; see iris/moe/moe.h.
+  // MoE operations; see iris/moe/moe.h.
   kMoeDispatch = 19,
   kMoeCombine = 20,
 };
@@ -86,7 +86,7 @@ constexpr const char* ReduceOpName(ReduceOp op) {
 }
 
 // Algorithms. kAuto takes the one that the table of rules names. A variant that does not support a
-// call is replaced: by kTwoShot in all_reduce and reduce, else by kDirect. Choose says so.
+// call is replaced by kTwoShot in all_reduce and reduce, otherwise by kDirect; see Choose.
 //
 //   kPackets     each 8 bytes carry flags that mark them as arrived ("LL"): one trip over the links
 //                and no round; twice the bytes. Small sizes; buffers anywhere. One-shot.

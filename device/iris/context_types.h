@@ -1,5 +1,5 @@
-// Options and results of the calls of iris::Context, as plain values: the public headers and the
-// library's inside have them alike. C++17, the standard library alone.
+// Options and results of the calls of iris::Context, as plain values that the public headers and
+// the library's implementation share. C++17, the standard library alone.
 #pragma once
 
 #include <chrono>
@@ -14,10 +14,10 @@ struct iris_team;  // a handle of the C API
 
 namespace iris {
 
-// Fields that are left at their default are read from the environment: IRIS_JOB, IRIS_RANK,
-// IRIS_N_RANKS and IRIS_LOCAL_RANK, then the variables of torchrun, Open MPI, MPICH, PMIx and
-// Slurm; IRIS_HEAP_BYTES; IRIS_RUNTIME_DIR. If neither says anything, the process is rank 0 of 1,
-// in a job that no other process can join.
+// A field left at its default is read from the environment: IRIS_JOB, IRIS_RANK, IRIS_N_RANKS and
+// IRIS_LOCAL_RANK, then the variables of torchrun, Open MPI, MPICH, PMIx and Slurm;
+// IRIS_HEAP_BYTES; IRIS_RUNTIME_DIR. If neither the options nor the environment name a job or
+// ranks, the process is rank 0 of 1, in a job that no other process can join.
 struct ContextOptions {
   std::string job{};
   int rank = -1;
@@ -49,7 +49,7 @@ struct Allocation {
   uint64_t offset_bytes = 0;  // the same on every rank
   uint64_t bytes = 0;
   void* address = nullptr;  // of this rank's copy
-  uint32_t team_id = 0;     // that allocated it, and must free it
+  uint32_t team_id = 0;     // of the team that allocated it, and must free it
 
   template <typename T>
   T* As() const {
@@ -64,14 +64,14 @@ struct Opened {
   uint64_t offset_bytes = 0;  // in the owner's heap
   uint64_t bytes = 0;
   void* address = nullptr;  // of the owner's memory, for loads and stores of this rank
-  // The same offset in this rank's heap, which is unused there: pass it to Put, Get, signals and
-  // atomics, with `rank` as the peer.
+  // The address at the same offset in this rank's heap, which is unused. Pass it to Put, Get,
+  // signals and atomics, with `rank` as the peer.
   void* symmetric_address = nullptr;
-  DType dtype = DType::kNone;  // as the owner said
+  DType dtype = DType::kNone;  // given by the owner
 };
 
 // An ordered set of ranks. It is a plain value, valid until Context::DestroyTeam or the end of the
-// context. Calls take a default-constructed one, and a team that is left out, for the world.
+// context. To calls, a default-constructed or omitted Team means the world.
 struct Team {
   uint32_t id = 0;
   std::vector<uint32_t> ranks{};  // world ranks in team order

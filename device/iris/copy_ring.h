@@ -35,7 +35,7 @@ struct CopyRequest {
   void* dst = nullptr;        // an address in the caller's heap: stands for the copy of `to`
   const void* src = nullptr;  // device memory that does not change until the copy has been made
   uint64_t bytes = 0;
-  // The signal to the peer once all bytes are there. There is none if `word` is null.
+  // The signal sent to the peer after all bytes have arrived. A null `word` means no signal.
   SignalTo signal = {nullptr, 0, SignalOp::kSet};
 };
 
@@ -56,13 +56,14 @@ IRIS_DEVICE inline uint64_t CopiesDone(const DeviceCopyQueue& queue) {
 // a BlockSync what its block wrote. Pass `*number`, if given, to AwaitCopy.
 //
 // Waits only while the ring is full. On an error nothing was posted: kTimeout if the ring stayed
-// full, kAborted if a rank has died, or if the host has stopped the queue, whose Drain says why.
+// full, kAborted if a rank has died, or if the host has stopped the queue; CopyQueue::Drain then
+// returns the error.
 IRIS_DEVICE inline WaitResult PostCopy(const DeviceContext& ctx, const DeviceCopyQueue& queue,
                                        const CopyRequest& request, uint64_t* number = nullptr,
                                        uint64_t timeout_ns = 0) {
   if (impl::CopyQueueStopped(queue)) return WaitResult::kAborted;
   uint64_t ticket = 0;
-  // Takes a place only when it is free, so a thread that gives up leaves no gap.
+  // PostCopy takes a place only when it is free, so a thread that gives up leaves no gap.
   const WaitResult result = impl::BoundedWait(
       ctx, timeout_ns,
       [&] {
@@ -81,7 +82,7 @@ IRIS_DEVICE inline WaitResult PostCopy(const DeviceContext& ctx, const DeviceCop
       [&] { return impl::CopyQueueStopped(queue); });
   if (result != WaitResult::kOk) return result;
   CopyDescriptor* const slot = queue.slots + ticket % queue.capacity;
-  // Relaxed stores, since the host reads the words while others are written.
+  // The stores are relaxed, since the host reads the words while others are written.
   const auto set = [](uint64_t* word, uint64_t value) {
     backend::Store<Scope::kSystem, Order::kRelaxed>(word, value);
   };
@@ -103,7 +104,7 @@ IRIS_DEVICE inline bool TestCopy(const DeviceCopyQueue& queue, uint64_t number) 
 }
 
 // Waits until the copy of this number, and all before it, have been made. Fails as PostCopy does;
-// the copy may still be made then.
+// after a failure the copy may still be made.
 template <typename Coop = Thread, typename = impl::IfCoop<Coop>>
 IRIS_DEVICE inline WaitResult AwaitCopy(const DeviceContext& ctx, const DeviceCopyQueue& queue,
                                         uint64_t number, Coop coop = Coop{},

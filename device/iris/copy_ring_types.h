@@ -21,7 +21,7 @@ static_assert(sizeof(CopyDescriptor) == 64);
 
 // Words that the host writes for kernels, in host memory.
 struct CopyQueueWords {
-  uint64_t completed;  // the number of copies made, which are the first ones
+  uint64_t completed;  // how many copies have been made, in order of their numbers
   uint32_t stopped;    // not 0: the host takes no more descriptors
   uint32_t reserved;
 };
@@ -30,7 +30,7 @@ struct CopyQueueWords {
 struct DeviceCopyQueue {
   CopyDescriptor* slots = nullptr;
   CopyQueueWords* host = nullptr;
-  uint64_t* posted = nullptr;  // in device memory: how many places were taken
+  uint64_t* posted = nullptr;  // in device memory: number of places taken
   uint64_t capacity = 0;       // slots
 };
 static_assert(std::is_trivially_copyable_v<DeviceCopyQueue>);

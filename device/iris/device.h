@@ -7,12 +7,12 @@
 //     iris::Barrier(ctx, ctx.world);                            // all see each other's stores
 //   }
 //
-// Style of the calls: functions whose first arguments are the context and, where one is meant, the
-// peer's world rank. A pointer always is an address in the caller's own heap; the call translates
-// it. A team of threads that makes one call together is named by a last argument: Thread{} (the
-// default), Warp{} or Block{}.
+// Style of the calls: the first arguments of a function are the context and, for an access to a
+// peer, the peer's world rank. A pointer always is an address in the caller's own heap; the call
+// translates it. The last argument names the team of threads that makes the call together: Thread{}
+// (the default), Warp{} or Block{}.
 //
-// docs/memory_model.md says what is visible when, docs/programming_model.md how to write kernels.
+// docs/memory_model.md defines visibility; docs/programming_model.md shows how to write kernels.
 #pragma once
 
 #include "iris/atomic.h"

@@ -6,7 +6,7 @@
 
 namespace iris {
 
-// All can be allocated and moved. Reductions know kF32 to kU8. The numbers are those of the C API.
+// All can be allocated and moved, and kF32 to kU8 reduced. The numbers are those of the C API.
 enum class DType : uint8_t {
   kNone = 0,  // bytes of no type
   kF32 = 1,
@@ -47,7 +47,7 @@ constexpr const char* DTypeName(DType type) {
 struct Half;
 struct Bfloat16;
 
-// The DType of a C++ type, also if it is const; kNone for a type of the program's own.
+// Returns the DType of a C++ type, const or not; kNone for a type of the program's own.
 template <typename T>
 constexpr DType DTypeOf() {
   using U = std::remove_cv_t<T>;

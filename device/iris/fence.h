@@ -9,11 +9,11 @@
 namespace iris {
 
 // Orders this thread's earlier puts, stores and reads before its later atomic stores, signals and
-// read-modify-writes, for all devices and the host. Pairs with an acquire of those.
+// read-modify-writes, for all devices and the host. Pairs with an acquire of the latter.
 IRIS_DEVICE inline void Fence() { backend::Fence<Scope::kSystem, Order::kAcqRel>(); }
 
 // Does what Fence does, and makes this thread's earlier stores visible to all ranks before its
-// later accesses, loads included (one total order of all such fences), as store buffering and
+// later accesses, loads included. All such fences have one total order, as store buffering and
 // shmem_quiet need.
 IRIS_DEVICE inline void Quiet() { backend::Fence<Scope::kSystem, Order::kSeqCst>(); }
 

@@ -1,4 +1,4 @@
-// HeapBases replace a DeviceContext in kernels that are not Iris's own, and have a table of the
+// HeapBases replaces a DeviceContext in kernels that are not Iris's own and get a table of the
 // heaps' addresses from Iris for Python (`heap_bases`) or Context::heap_bases().
 //
 //   IRIS_KERNEL void Foreign(const uint64_t* heap_bases, uint32_t rank, uint32_t to, int* x) {

@@ -1,9 +1,9 @@
-// Plain data to and from the heaps of peers: single values and ranges. These accesses have no
-// order: a barrier, a signal or an atomic says when others may read. To poll, use signal.h; a plain
+// Loads, stores and copies of plain data in the heaps of peers. These accesses have no order: after
+// a barrier, a signal or an atomic, other ranks may read the data. To poll, use signal.h; a plain
 // load in a loop may never see a change.
 //
 // The first argument is the DeviceContext, or HeapBases (heap_bases.h). Every call has a cache hint
-// as its first template argument. mask.h has calls with conditions, tile.h those for tiles of a
+// as its first template argument. mask.h has calls with conditions, tile.h has calls for tiles of a
 // matrix.
 #pragma once
 
@@ -38,12 +38,12 @@ IRIS_DEVICE inline void Store(const Heaps& ctx, uint32_t peer, T* dst,
 }
 
 // Copies `count` elements between any two addresses; elements of void are bytes. All threads of
-// `coop` call it with the same arguments and share the work. Any alignment is allowed: it moves 16
-// bytes at a time if both sides allow that, else 8, 4, 2 or 1, and never accesses a byte outside
+// `coop` call it with the same arguments and share the work. Any alignment is allowed: Copy moves
+// 16 bytes at a time if both sides allow that, else 8, 4, 2 or 1, and never accesses a byte outside
 // the ranges. The ranges must not overlap, unless they are the same.
 //
-// There is no barrier: each thread has copied its part when it returns. Use BlockSync, WarpSync or
-// a signal before another thread reads the result or overwrites the source.
+// There is no barrier: when Copy returns in a thread, that thread has copied its part. Use
+// BlockSync, WarpSync or a signal before another thread reads the result or overwrites the source.
 template <CacheHint H = CacheHint::kDefault, typename T, typename Coop = Thread,
           typename = impl::IfCoop<Coop>>
 IRIS_DEVICE inline void Copy(T* dst, const typename impl::NotDeduced<T>::Type* src, uint64_t count,
@@ -86,7 +86,7 @@ IRIS_DEVICE inline void Get(const Heaps& ctx, uint32_t peer, T* dst,
                      impl::OfPeer<1>(ctx, peer, src, bytes, "Get"), bytes, coop);
 }
 
-// These copy rows of a matrix, none of which may overlap with another:
+// Put and Get copy the rows of a matrix, which must not overlap:
 //
 //   Put(ctx, peer, column, matrix + 3, Strided{n_rows, 1, 1, n_columns}, Block{});  // column 3
 template <CacheHint H = CacheHint::kDefault, typename T, typename Coop = Thread, typename Heaps,

@@ -51,11 +51,11 @@ constexpr const char* ScalingName(Scaling scaling) {
 // Algorithms of an operation. kAuto takes the one that is expected to be fastest for the call.
 //
 //   kPackets  one-shot: every rank sends its rows to all, each 8 bytes with flags, and all ranks
-//             norm all rows. all_reduce_rms_norm, few rows.
-//   kLines    the same by lines of 120 bytes and a flag, up to 8 ranks; where the platform has
-//             whole lines (iris/ccl_types.h).
-//   kTwoShot  each rank reduces its share of the rows, and sends all ranks the sums, if all have to
-//             write them to residual_out, or else the normed rows.
+//             norm all rows. For all_reduce_rms_norm with few rows.
+//   kLines    as kPackets, but with lines of 120 bytes and a flag, for up to 8 ranks, if the
+//             platform has whole lines (iris/ccl_types.h).
+//   kTwoShot  each rank reduces its share of the rows. It sends all ranks the sums if they have to
+//             write them to residual_out, otherwise the normed rows.
 //   kTwoLines each rank reduces its share of the rows, which it gets as lines, and sends all ranks
 //             the sums as lines, and all norm all rows. Up to 8 ranks; not if the operation writes
 //             scales.
@@ -88,13 +88,13 @@ constexpr const char* VariantName(Variant variant) {
 
 // The shape of a call, the same on all ranks of the team.
 struct Shape {
-  uint64_t rows = 0;            // all members together
+  uint64_t rows = 0;            // of `in`, on every rank
   uint64_t hidden = 0;          // columns, at least 1
   DType in = DType::kBf16;      // kF32, kF16 or kBf16; also of the residual
   DType out = DType::kBf16;     // as `in`; kF8E4M3 or kF8E5M2; for an `in` of kF32 also kF16, kBf16
   DType weight = DType::kNone;  // kF32, kF16 or kBf16; kNone: there is none, all are 1
   bool residual = false;        // Buffers::residual and residual_out are used
-  Scaling scaling = Scaling::kNone;  // of an `out` of fp8, which has one
+  Scaling scaling = Scaling::kNone;  // not kNone if, and only if, `out` is of fp8
   float epsilon = 1e-6f;
   float weight_offset = 0;  // is added to each weight
   Variant variant = Variant::kAuto;

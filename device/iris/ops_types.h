@@ -9,8 +9,8 @@
 //   matmul_reduce_scatter  the same; each rank gets its share of the rows.
 //   all_gather_matmul      D[m, n] = act(A B + bias[n]), where A's m rows are the ranks' shares in
 //                          order. n may differ from rank to rank.
-//   matmul_all_gather      each rank makes its share of the rows of D[m, n], and all get all.
-//   matmul_all_scatter     each rank makes its share of the columns, and all get all.
+//   matmul_all_gather      each rank computes its share of the rows of D[m, n] and sends it to all.
+//   matmul_all_scatter     each rank computes its share of the columns and sends it to all.
 #pragma once
 
 #include <cstdint>
@@ -77,7 +77,7 @@ struct Shape {
   uint64_t k = 0;
   DType in = DType::kBf16;    // of A and B: kF16 or kBf16
   DType out = DType::kBf16;   // of D: kF16, kBf16 or kF32
-  DType bias = DType::kNone;  // of the bias, one of those; kNone: there is none
+  DType bias = DType::kNone;  // of the bias: kF16, kBf16 or kF32; kNone: no bias
   bool transposed_b = false;  // B is stored as [n, k]
   Activation activation = Activation::kNone;
   Variant variant = Variant::kAuto;

@@ -82,7 +82,7 @@ IRIS_HOST_DEVICE inline double RandomUnit(uint64_t bits) {
   return static_cast<double>(bits >> 11) * 1.1102230246251565e-16;
 }
 
-// Returns a whole number from 0 below `span`: bits * span div 2^64. A span of 0 means 2^64.
+// Returns an integer in [0, span): bits * span div 2^64. A span of 0 means 2^64.
 IRIS_HOST_DEVICE inline uint64_t RandomBelow(uint64_t bits, uint64_t span) {
   if (span == 0) return bits;
   const uint64_t w0 = bits & 0xffffffffu, w1 = bits >> 32;
@@ -171,12 +171,11 @@ IRIS_HOST_DEVICE inline double NormalChance(uint64_t bits) {
   return (static_cast<double>(bits >> 12) + 0.5) * 2.220446049250313e-16;
 }
 
-// Returns a normally distributed number of 32 random bits, in operations on floats: the quantile at
-// (word + 1/2) / 2^32, with a relative error below 5e-7. It is at most 6.34 away from 0.
+// Returns a normally distributed number from 32 random bits, in operations on floats: the quantile
+// at (word + 1/2) / 2^32, with a relative error below 5e-7. Its magnitude is at most 6.34.
 //
 // With t, the probability of the nearer tail, z = 1 - 2 t and w = -log2(1 - z z), the number is z
-// P(w), which is smooth: P is a polynomial in w below 8, and in sqrt(w) above, in the tails.
-// above.
+// P(w), which is smooth: P is a polynomial in w below 8, and in sqrt(w) above 8, in the tails.
 IRIS_HOST_DEVICE inline float RandomNormal(uint32_t word) {
   using impl::Polynomial;
   const bool negative = word < 0x80000000u;

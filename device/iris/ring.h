@@ -57,8 +57,8 @@ IRIS_DEVICE inline void InitRing(RingWords<kSlots>* words) {
   impl::SyncInsideBlock();
 }
 
-// A view of a ring, which each thread has for itself. All threads of a set (Thread or Warp; a Block
-// would wait for itself) make each call together, with the same arguments.
+// A thread's own view of a ring. All threads of a set (Thread or Warp; a Block would wait for
+// itself) make each call together, with the same arguments.
 template <uint32_t kSlots>
 class Ring {
  public:

@@ -34,7 +34,8 @@ IRIS_DEVICE inline void SignalSet(const Heaps& ctx, uint32_t peer, uint64_t* sig
       impl::OfPeer<8>(ctx, peer, signal, 8, "SignalSet"), value);
 }
 
-// Adds to it, with the same release. Seeing the sum of several setters acquires from all of them.
+// Adds to the signal in the heap of `peer`, with the release of SignalSet. Seeing the sum of
+// several ranks acquires from all of them.
 template <typename Heaps, typename = impl::IfHeaps<Heaps>>
 IRIS_DEVICE inline void SignalAdd(const Heaps& ctx, uint32_t peer, uint64_t* signal,
                                   uint64_t value) {
@@ -42,8 +43,8 @@ IRIS_DEVICE inline void SignalAdd(const Heaps& ctx, uint32_t peer, uint64_t* sig
       impl::OfPeer<8>(ctx, peer, signal, 8, "SignalAdd"), value);
 }
 
-// Puts, then signals. All threads of `coop` call it; afterwards all have copied, and `src` may be
-// used again. {word, value} sets the word, {word, value, SignalOp::kAdd} adds to it.
+// Puts, then signals. All threads of `coop` call it. After the return all threads have copied, and
+// `src` may be used again. {word, value} sets the word, {word, value, SignalOp::kAdd} adds to it.
 template <CacheHint H = CacheHint::kDefault, typename T, typename Coop = Thread, typename Heaps,
           typename = impl::IfHeaps<Heaps>>
 IRIS_DEVICE inline void PutSignal(const Heaps& ctx, uint32_t peer, T* dst,
@@ -64,7 +65,7 @@ IRIS_DEVICE inline void PutSignal(const Heaps& ctx, uint32_t peer, T* dst,
 
 namespace impl {
 
-// Compares signed types as signed.
+// Returns the result of the comparison. Signed types are compared as signed.
 template <typename T>
 IRIS_HOST_DEVICE constexpr bool Holds(T seen, Compare compare, T value) {
   switch (compare) {
@@ -96,7 +97,7 @@ IRIS_DEVICE inline bool HasFailed(const WaitReport& report) {
                                           &report.failure->state) != WaitFailure::kNone;
 }
 
-// Called by one of the waiting threads. Stores only the first failure; `state` is written last.
+// Reports a failed wait from one waiting thread. Stores only the first failure, `state` last.
 IRIS_DEVICE inline void ReportWait(const DeviceContext& ctx, const WaitReport& report,
                                    WaitResult result, uint32_t from, uint64_t timeout_ns,
                                    uint64_t wanted, uint64_t seen) {
@@ -207,8 +208,8 @@ IRIS_DEVICE inline bool TestEpoch(const T* word, typename impl::NotDeduced<T>::T
   return impl::Reached<T>(impl::LoadSignal(word), epoch);
 }
 
-// A single thread waits by the three functions below on `n` words. They ignore words whose skip[i]
-// is not 0 (`skip` may be null). With no word to wait for they return kOk at once.
+// The three functions below wait in the calling thread on `n` words. They ignore words whose
+// skip[i] is not 0 (`skip` may be null). With no word to wait for they return kOk at once.
 
 // Waits until the comparison has held for each word, each at some moment of the call.
 template <typename T>

@@ -51,8 +51,8 @@ IRIS_DEVICE inline SyncArea::Slot* SlotOfRank(const DeviceContext& ctx, const De
                                   team.sync_offset_bytes + slot * sizeof(SyncArea::Slot));
 }
 
-// Returns the least of `failures` (kNoFailure if a thread saw all ranks come) to all threads of a
-// set. Orders what each thread has acquired before what all of them do after it.
+// Returns the least `failure` of a set's threads (kNoFailure if a thread saw all ranks come) to all
+// of them. Orders what each thread has acquired before what all of them do after it.
 IRIS_DEVICE inline uint32_t LeastFailure(Thread, uint32_t failure) { return failure; }
 
 // In a short warp, lane 0 gets the values of all others: a lane without a partner keeps its own.
@@ -94,7 +94,7 @@ IRIS_DEVICE inline uint32_t AwaitArrivals(const DeviceContext& ctx, const Device
 }
 
 // Waits by a block, with two syncs. One word has the epoch of a failure, because reading each
-// thread's result takes longer than a sync; the results decide, whatever the word holds.
+// thread's result takes longer than a sync. The word may match by chance, so the results decide.
 IRIS_DEVICE inline uint32_t AwaitArrivalsOfBlock(const DeviceContext& ctx, const DeviceTeam& team,
                                                  const BarrierToken& token, uint64_t timeout_ns) {
   IRIS_SHARED(uint32_t[kMaxTeamRanks], failures);
@@ -118,7 +118,7 @@ IRIS_DEVICE inline uint32_t AwaitArrivalsOfBlock(const DeviceContext& ctx, const
 }  // namespace impl
 
 // Signals to all ranks of `team` that this set has arrived at `slot`, below SyncArea::kMaxBlocks,
-// and returns. All threads of `coop` call it with the same arguments. Releases their writes.
+// and does not wait. All threads of `coop` call it with the same arguments. Releases their writes.
 template <typename Coop, typename = impl::IfCoop<Coop>>
 IRIS_DEVICE inline BarrierToken BarrierArrive(const DeviceContext& ctx, const DeviceTeam& team,
                                               uint32_t slot, Coop coop) {

@@ -42,7 +42,7 @@ class IRIS_NODISCARD Status {
 
   bool ok() const { return error_ == nullptr; }
   StatusCode code() const { return ok() ? StatusCode::kOk : error_->code; }
-  // Returns what failed, on what, and what to do. Empty if ok().
+  // Returns the text: what failed, the object, and the remedy. Empty if ok().
   const std::string& message() const {
     static const std::string* const none = new std::string();
     return ok() ? *none : error_->message;
@@ -86,7 +86,7 @@ class IRIS_NODISCARD StatusOr {
  public:
   using value_type = T;
 
-  // `status` is an error; OK would be a value that is missing, and becomes kInternal.
+  // `status` must be an error. An OK status would leave no value, so it becomes kInternal.
   StatusOr(Status status) : status_(std::move(status)) {  // NOLINT: stands for either
     if (status_.ok()) status_ = Status(StatusCode::kInternal, "an OK status in place of a value");
   }

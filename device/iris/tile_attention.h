@@ -33,7 +33,7 @@ namespace impl {
 inline constexpr uint32_t kAttentionPack = 8;  // elements of f16 or bf16 in 16 bytes
 inline constexpr float kNoScore = -1e30f;      // less than any score
 
-// The factor by which exp2 of a score becomes exp.
+// Returns the factor for a score, so that exp2 of the product is exp(score / sqrt(kDim)).
 template <uint32_t kDim>
 IRIS_DEVICE inline float ScoreScale() {
   return 1.44269504f / sqrtf(static_cast<float>(kDim));
@@ -77,7 +77,7 @@ IRIS_DEVICE inline void MergeParts(const AttentionPart<kDim>* parts, uint32_t n,
   if (d == 0) result->l = l;
 }
 
-// Attention of one query, as when tokens are generated. Its time is that of the loads.
+// The attention of one query, as for generating tokens. Its time is that of the loads.
 template <typename T, uint32_t kDim>
 class RowAttention {
   static constexpr uint32_t kPack = impl::kAttentionPack;
@@ -182,10 +182,11 @@ class TileAttention {
     float* l;  // [rows]
   };
 
-  // No other code uses `shared` while this lives.
+  // Uses `shared`, which no other code may use while the object lives.
   IRIS_DEVICE explicit TileAttention(void* shared) : shared_(*static_cast<Shared*>(shared)) {}
 
-  // Begins with up to kRows lines of `queries`, after a BlockSync, so that Resume sees stores.
+  // Begins a tile of up to kRows lines of `queries`. Syncs the block first, so that Resume sees the
+  // state that Store wrote.
   IRIS_DEVICE void SetQueries(const T* queries, uint32_t n_rows) {
     backend::BlockSync();  // the queries before have been read
     n_rows_ = n_rows;
@@ -217,8 +218,8 @@ class TileAttention {
     }
   }
 
-  // Adds n_keys tokens. Row r sees the first `seen` + r (a causal diagonal), or all if `seen` is
-  // n_keys.
+  // Adds n_keys tokens. Row r of the queries sees the first `seen` + r tokens (a causal diagonal),
+  // or all tokens if `seen` is n_keys.
   IRIS_DEVICE void Add(const T* keys, const T* values, uint32_t n_keys, uint32_t seen) {
     const uint32_t end = seen < n_keys && seen + kRows - 1 < n_keys ? seen + kRows - 1 : n_keys;
     for (uint32_t key = 0; key < end; key += kKeys) {
@@ -239,7 +240,7 @@ class TileAttention {
     }
   }
 
-  // Writes the state; with `divide`, o / l, the result. A row without tokens gets zeros.
+  // Writes the state; with `divide`, writes the result o / l. A row without tokens gets zeros.
   IRIS_DEVICE void Store(const State& state, bool divide) {
     const bool first_lane = backend::LaneIndex() % kLanes == 0;
     backend::WarpSync();  // the scales have been read
@@ -301,7 +302,7 @@ class TileAttention {
     backend::WarpSync();
   }
 
-  // Replaces scores by weights. `key` is the first one; this thread's row sees `seen` of them.
+  // Replaces scores by weights. This thread's row sees the keys from `key` on, before `seen`.
   IRIS_DEVICE void Weigh(uint32_t key, uint32_t seen, uint32_t n_keys) {
     const uint32_t row = MyRow(), first = backend::LaneIndex() % kLanes * kEach;
     float score[kEach], most = m_, sum = 0;
@@ -331,7 +332,7 @@ class TileAttention {
     backend::WarpSync();
   }
 
-  // o = o * scale + weights * values.
+  // Computes o = o * scale + weights * values.
   IRIS_DEVICE void AddValues() {
     constexpr uint32_t kStride = sizeof(shared_.scores[0]) / sizeof(Entry);
     const Entry* const weights = reinterpret_cast<const Entry*>(shared_.scores[WarpRow()]);

@@ -1,6 +1,6 @@
 // TileGrid: a matrix as a grid of tiles, of which the last ones may extend beyond its edges.
 //
-//   // Blocks take the tiles of D[m, n] in turn:
+//   // Blocks take the tiles of D[m, n] round robin:
 //   const TileGrid tiles(m, n, /*tile_rows=*/128, /*tile_columns=*/128);
 //   for (uint32_t t = backend::BlockIndex(); t < tiles.size(); t += backend::GridSize()) {
 //     const GridTile tile = tiles[t];
@@ -8,8 +8,8 @@
 //     StoreTile(ctx, peer, d + tile.Offset(0, n), tile.Rows(0, 128, n), shared, Block{});
 //   }
 //
-// It only does arithmetic, on hosts and in kernels. TileProduct makes such tiles; StoreTile and
-// others of tile.h move them.
+// A TileGrid only does arithmetic, on hosts and in kernels. TileProduct makes such tiles; StoreTile
+// and others of tile.h move them.
 #pragma once
 
 #include <cstdint>
@@ -32,8 +32,8 @@ struct GridTile {
     return (uint64_t{row} + below) * row_stride + column;
   }
 
-  // Returns `n` rows of the tile, from row `below` on, for tile.h; the rest is masked. The other
-  // side has rows of full_columns elements.
+  // Returns `n` rows of the tile, from row `below` on, as a Tile for tile.h; rows and columns past
+  // the tile are masked. The local side has rows of full_columns elements.
   IRIS_HOST_DEVICE constexpr Tile Rows(uint32_t below, uint32_t n, uint64_t row_stride) const {
     return {n, full_columns, row_stride, 1, below < rows ? rows - below : 0u, columns};
   }
@@ -45,7 +45,7 @@ class TileGrid {
  public:
   // Makes a grid without tiles.
   TileGrid() = default;
-  // A matrix of rows x columns in tiles of tile_rows x tile_columns, both at least 1.
+  // Makes a grid of rows x columns elements in tiles of tile_rows x tile_columns, both at least 1.
   IRIS_HOST_DEVICE constexpr TileGrid(uint32_t rows, uint32_t columns, uint32_t tile_rows,
                                       uint32_t tile_columns)
       : rows_(rows),
@@ -58,7 +58,7 @@ class TileGrid {
   IRIS_HOST_DEVICE constexpr uint32_t size() const { return size_; }
   IRIS_HOST_DEVICE constexpr uint32_t down() const { return down_; }  // tiles in a column
 
-  // `t` is less than size().
+  // Returns tile `t`, which is less than size().
   IRIS_HOST_DEVICE constexpr GridTile operator[](uint32_t t) const {
     const uint32_t row = t % down_ * tile_rows_, column = t / down_ * tile_columns_;
     return {row, column, Least(rows_ - row, tile_rows_), Least(columns_ - column, tile_columns_),

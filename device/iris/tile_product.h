@@ -18,8 +18,8 @@
 // outside of them count as zeros and are not read. Reads are fastest if rows begin at multiples of
 // 16 bytes. Sums are added in the order of k: the bits are the same in every run.
 //
-// It is a plain GEMM for kernels that fuse it with other work: loads go through registers into
-// shared memory, one slice ahead. For a GEMM alone, iris::ops is faster.
+// TileProduct is a plain GEMM for kernels that fuse it with other work: loads go through registers
+// into shared memory, one slice ahead. For a GEMM alone, iris::ops is faster.
 //
 // The threads 0 to kThreads - 1 of the block make all calls together, with the same arguments. The
 // block may have more warps: they call Accompany meanwhile, and do other work.
@@ -110,20 +110,20 @@ class TileProduct {
   // Rows that ForEachStrip has in shared memory at once.
   static constexpr uint32_t kStripRows = 32;
   static_assert(kRows % kStripRows == 0);
-  // A block needs kSharedBytes of shared memory, aligned to 16. IRIS_SHARED declares a Shared;
-  // LaunchConfig::shared_bytes takes the number, for a kernel that has it in DynamicShared.
+  // A block needs kSharedBytes of shared memory, aligned to 16. Declare a Shared with IRIS_SHARED,
+  // or launch with LaunchConfig::shared_bytes = kSharedBytes and use DynamicShared.
   static constexpr uint32_t kSharedBytes = (kSliceA + kSliceB) * sizeof(Element);
   static_assert(kSharedBytes >= kStripRows * kColumns * sizeof(float));
   static_assert(kSharedBytes % sizeof(Bytes16) == 0);
   using Shared = Bytes16[kSharedBytes / sizeof(Bytes16)];
 
-  // Only this object uses `shared`: a Shared of the block, or as much DynamicShared.
+  // Only this object uses `shared`: a Shared of the block, or kSharedBytes of DynamicShared.
   IRIS_DEVICE explicit TileProduct(void* shared) : shared_(static_cast<uint8_t*>(shared)) {}
 
   // Computes the sums of a tile over all k >= 1. The lines of `a` are the rows of A from the tile's
   // first on. The lines of `b` are the rows of B, from the tile's first column on, `columns` of
-  // which exist; or, if it is transposed, the columns of B from the tile's first on. More may exist
-  // than the tile has.
+  // which exist; or, if B is transposed, the columns of B from the tile's first on. Both may have
+  // more lines and columns than the tile.
   IRIS_DEVICE void Multiply(const ProductOperand<T>& a, const ProductOperand<T>& b, bool transposed,
                             uint32_t columns, uint32_t k) {
     Clear();
@@ -233,7 +233,7 @@ class TileProduct {
     return (i * kThreads + backend::ThreadIndex()) % (kDepth / impl::kProductPack) *
            impl::kProductPack;
   }
-  // Return the same for B by rows: lanes have neighbouring k, and so store to different banks.
+  // Return these for B by rows: lanes have neighbouring k, and so store to different banks.
   IRIS_DEVICE static uint32_t DepthOf(uint32_t i) {
     return (i * kThreads + backend::ThreadIndex()) % kDepth;
   }

@@ -30,7 +30,7 @@ namespace iris {
 
 namespace impl {
 
-// Signals after the data of a set of threads, by one of them.
+// Syncs the set of threads, and signals from one of them, so that the signal follows their data.
 template <typename Heaps, typename Coop>
 IRIS_DEVICE inline void TellBehind(const Heaps& heaps, uint32_t peer, const SignalTo& signal,
                                    Coop coop) {
@@ -80,8 +80,8 @@ IRIS_DEVICE inline bool StartBulkRows(T* theirs, const Tile& tile, const T* shar
 
 }  // namespace impl
 
-// Does StoreTile, then signals: a dense tile at `local`, in any memory. All threads of `coop` call
-// it with the same arguments; the tile may be overwritten once they have synced.
+// Does StoreTile of a dense tile at `local`, in any memory, then signals. All threads of `coop`
+// call it with the same arguments; the tile may be overwritten once they have synced.
 template <CacheHint H = CacheHint::kDefault, typename T, typename Coop = Thread, typename Heaps,
           typename = impl::IfHeaps<Heaps>, typename = impl::IfCoop<Coop>>
 IRIS_DEVICE inline void StoreTileSignal(const Heaps& heaps, uint32_t peer, T* dst, const Tile& tile,
@@ -93,7 +93,7 @@ IRIS_DEVICE inline void StoreTileSignal(const Heaps& heaps, uint32_t peer, T* ds
   impl::TellBehind(heaps, peer, signal, coop);
 }
 
-// Does PutTile, then signals: a tile in any memory, with its own strides.
+// Does PutTile of a tile in any memory, with its own strides, then signals.
 template <CacheHint H = CacheHint::kDefault, typename T, typename Coop = Thread, typename Heaps,
           typename = impl::IfHeaps<Heaps>, typename = impl::IfCoop<Coop>>
 IRIS_DEVICE inline void PutTileSignal(const Heaps& heaps, uint32_t peer, T* dst,
@@ -163,7 +163,7 @@ class BulkTileQueue {
  public:
   BulkTileQueue() = default;
 
-  // Starts to send the tile; if kInFlight are in flight, first waits for the oldest, and signals.
+  // Starts to send the tile. If kInFlight are in flight, first waits for the oldest and signals it.
   template <typename T, typename Heaps, typename = impl::IfHeaps<Heaps>>
   IRIS_DEVICE void Store(const Heaps& heaps, uint32_t peer, T* dst, const Tile& tile,
                          const typename impl::NotDeduced<T>::Type* shared, const SignalTo& signal) {
@@ -181,7 +181,7 @@ class BulkTileQueue {
     }
     if (!started) StoreTile(heaps, peer, dst, tile, shared);
     backend::BulkCommit();  // even without copies: there is a group for each tile
-    // Moves all of them, because a variable index would put the array into memory.
+    // The loop moves all entries, because a variable index would put the array into memory.
     IRIS_UNROLL(8)
     for (uint32_t i = kInFlight; i > 1; --i) told_[i - 1] = told_[i - 2];
     told_[0] = {signal, peer};
@@ -203,8 +203,8 @@ class BulkTileQueue {
     uint32_t peer;
   };
 
-  // Waits for the oldest tile, which means for all but the n_ - 1 groups after it, and signals it.
-  // The instruction takes a constant, so all cases are written out.
+  // Waits for the oldest tile, and thus for all groups but the n_ - 1 after it, and signals it. The
+  // instruction takes a constant, so all cases are written out.
   template <typename Heaps>
   IRIS_DEVICE void Tell(const Heaps& heaps) {
     IRIS_UNROLL(8)

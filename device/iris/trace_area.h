@@ -51,7 +51,7 @@ struct TraceEvent {
   // kUser: the tag; signals and waits: the value; barriers: the team; kLaunch: the operation;
   // kSpan: the number of its name; collectives: the first word of the PackedCall.
   uint64_t detail;
-  // These are for collectives. A time beyond 32 bits, 4.29 s, is recorded as the largest number.
+  // The three times are for collectives. A time beyond 32 bits (4.29 s) becomes the largest number.
   uint32_t first_ns;  // from the start until the first round was passed; 0: no round
   uint32_t last_ns;   // from the start until the last round began; 0: no such round
   uint32_t wait_ns;   // time that the first thread spent in these rounds, or waiting for packets
@@ -75,7 +75,7 @@ struct alignas(16) TraceArea {
   // Readers need both of these words.
   uint64_t until_ns;    // 0: off
   uint32_t generation;  // of the present trace, or of the last one
-  uint32_t capacity;    // events that there is room for
+  uint32_t capacity;    // room, in events
   uint32_t rank;
   uint32_t reserved;
   int64_t pid;

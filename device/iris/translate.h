@@ -49,8 +49,8 @@ IRIS_HOST_DEVICE inline uint32_t MemberRank(const DeviceTeam& team, uint32_t ind
   return static_cast<uint32_t>(eight >> (index % 8 * 8)) & 0xff;
 }
 
-// Returns the distance of `p` from the beginning of the caller's heap. An object has the same one
-// on every rank.
+// Returns the distance of `p` from the beginning of the caller's heap. A symmetric object has the
+// same offset on every rank.
 IRIS_HOST_DEVICE inline uint64_t OffsetBytes(const DeviceContext& ctx, const void* p) {
   return reinterpret_cast<uint64_t>(p) - (ctx.base + ctx.rank * ctx.stride_bytes);
 }

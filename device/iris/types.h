@@ -39,8 +39,8 @@ struct WaitFailure {
   uint64_t seen = 0;       // its value
 };
 
-// Tells the waits of a kernel where to report a failure. A WaitMonitor gives it to kernels by
-// value. With WaitReport{}, they report to nobody.
+// The place to which the waits of a kernel report a failure. A WaitMonitor passes it to kernels by
+// value. With WaitReport{}, waits do not report.
 struct WaitReport {
   WaitFailure* failure = nullptr;
 };
@@ -48,7 +48,7 @@ struct WaitReport {
 // A wait that has lasted for a second, as its kernel reports it to other processes (iris-ctl
 // waits). A part of the rank's control page: host memory that kernels can write.
 struct WaitNote {
-  // kNoted differs from what older clients had at this place of the page.
+  // kNoted differs from the values that older clients had at this place of the page.
   enum State : uint32_t { kFree = 0, kClaimed = 1, kNoted = 0x77616974 };
   uint32_t state = kFree;  // kNoted: the rest is complete
   uint32_t from = 0;       // as in WaitFailure
@@ -95,7 +95,7 @@ struct SyncArea {
     uint32_t epoch;                 // of this rank
     uint32_t met;                   // slot 0: the result of GridBarrier's barrier of the ranks
     uint64_t grid;                  // slot 0: blocks of this rank's grid that have arrived, and
-                                    // in the upper half how often all of them had
+                                    // in the upper half how often all have
     uint32_t reserved[12];
   };
   Slot slots[kMaxBlocks];
@@ -117,8 +117,8 @@ struct DeviceTeam {
 // IRIS_DEVICE_ABI of <iris/c_api.h>.
 inline constexpr uint32_t kDeviceAbi = 1;
 
-// A kernel reaches its peers by this. Rank r's heap begins at base + r * stride_bytes, so a pointer
-// into one heap becomes a pointer into another by adding (to - from) * stride_bytes.
+// The data by which a kernel reaches its peers. Rank r's heap begins at base + r * stride_bytes, so
+// a pointer into one heap becomes a pointer into another by adding (to - from) * stride_bytes.
 struct DeviceContext {
   uint32_t size_bytes = 0;  // of this struct, as the library knows it
   uint32_t abi = kDeviceAbi;

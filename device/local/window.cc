@@ -10,7 +10,7 @@
 namespace iris::local {
 namespace {
 
-// One for the process, for its life, as devices are.
+// Returns the driver of the process, which lives as long as the process, as devices do.
 absl::StatusOr<driver::GpuDriver*> DriverOf(const std::string& backend) {
   static absl::StatusOr<driver::OpenedDriver>* const opened = [&backend] {
     driver::OpenOptions options;
@@ -21,7 +21,7 @@ absl::StatusOr<driver::GpuDriver*> DriverOf(const std::string& backend) {
   return (*opened)->driver.get();
 }
 
-// Members go in reverse: mappings before the memory and the range that they connect.
+// Members are destroyed in reverse: mappings before the memory and the range that they connect.
 struct Parts {
   std::unique_ptr<driver::Reservation> reservation;
   std::vector<std::unique_ptr<driver::PhysicalMemory>> memory;

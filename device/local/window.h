@@ -15,7 +15,7 @@ struct Window {
   std::shared_ptr<void> memory;  // holds all of the window
 };
 
-// Rank r's heap lies on device r modulo n_devices. Rounds `stride_bytes` up for the devices.
+// Puts rank r's heap on device r modulo n_devices. Rounds `stride_bytes` up for the devices.
 absl::StatusOr<Window> MakeWindow(const std::string& backend, uint32_t n_ranks,
                                   uint64_t stride_bytes, uint32_t n_devices);
 

@@ -12,13 +12,13 @@ namespace iris::local {
 namespace {
 
 constexpr uint64_t kReports = 1024;
-constexpr uint64_t kReportBytes = 256;  // room for one, whatever it holds
+constexpr uint64_t kReportBytes = 256;  // of one report
 constexpr uint64_t kBounceBytes = 1 << 20;
 constexpr uint64_t kPageBytes = 4096;
-// Longer than what a rank waits for on its device.
+// Longer than any wait of a rank on its device.
 constexpr std::chrono::seconds kHostBarrierPatience(240);
 
-// Thrown by HostBarrier and caught by Run: ends the body of a rank whom another one has failed.
+// Thrown by HostBarrier and caught by Run: ends the body of a rank that another rank has failed.
 struct Forsaken {
   absl::Status status;
 };

@@ -1,8 +1,8 @@
 // World: ranks that are threads of one process, without irisd. Each has a stream and a heap, and
 // all heaps lie in one window, so device code reaches every peer as it does in a job.
 //
-// Rank r is on device r modulo the number of devices. It uses the seam alone, so every backend
-// compiles it; heaps are written and read by copies on streams.
+// Rank r is on device r modulo the number of devices. World only uses the seam (iris/backend), so
+// every backend compiles it; heaps are written and read by copies on streams.
 //
 //   absl::StatusOr<std::unique_ptr<local::World>> world = local::World::Create({.n_ranks = 4});
 //   if (!world.ok()) return world.status();
@@ -47,26 +47,26 @@ class Rank {
   uint32_t device() const { return device_; }
   uint32_t n_ranks() const { return ctx.n_ranks; }
 
-  // Returns null if the symmetric heap is full. All ranks call it in the same order, with the same
-  // arguments.
+  // Returns zeroed memory, or null if the symmetric heap is full. All ranks call it in the same
+  // order, with the same arguments.
   template <typename T>
   T* New(uint64_t count, uint64_t alignment_bytes = 256) {
     return static_cast<T*>(NewBytes(count * sizeof(T), alignment_bytes));
   }
 
-  // Copies between device memory and the host's, once the stream has come here; done on return.
+  // Copy between device and host memory, after the earlier work of the stream; wait for the copy.
   Result ReadBytes(void* to, const void* from, uint64_t bytes);
   Result WriteBytes(void* to, const void* from, uint64_t bytes);
 
-  // Waits for all ranks of the world, on the host. If one has returned from its body, or does not
-  // come for minutes, this rank's body ends by an exception that Run catches.
+  // Waits for all ranks of the world, on the host. If some rank has returned from its body, or does
+  // not come for minutes, this rank's body ends by an exception that Run catches.
   void HostBarrier();
 
-  // Makes a team with a barrier area of its own. Called by all ranks alike; only members have an
-  // index. kInvalidArgument if the heap has no room for the area.
+  // Makes a team with its own barrier area. All ranks call it with the same arguments; only ranks
+  // of the team get an index. kInvalidArgument if the heap has no room for the area.
   Result NewTeam(const std::vector<uint32_t>& ranks, DeviceTeam* team);
 
-  // Makes a communicator over `team`. Called by all ranks alike. For targets that link :comm.
+  // Makes a communicator over `team`. All its ranks call it alike. For targets that link :comm.
   Result NewComm(const DeviceTeam& team, const ccl::Config& config, ccl::Comm* comm);
 
  private:
@@ -75,7 +75,7 @@ class Rank {
 
   World* world_ = nullptr;
   uint32_t device_ = 0;
-  // Memory of the device, too: ranks' threads must not hold up each other's launches.
+  // Pinned host memory, so that copies of a rank's thread do not hold up other ranks' launches.
   void* bounce_ = nullptr;
   uint64_t used_bytes_ = 0;
   uint32_t n_teams_ = 0;
@@ -86,13 +86,13 @@ struct WorldOptions {
   uint64_t heap_bytes = 1 << 20;
   // The limit of waits on the device, which only a hang reaches, even on a busy machine.
   uint64_t timeout_ns = 120ull * 1000 * 1000 * 1000;
-  // The first so many devices are used; 0 or more than there are: all of them.
+  // The number of devices to use, from the first on; 0 or too many: all of them.
   uint32_t n_devices = 0;
 };
 
 class World {
  public:
-  // kFailedPrecondition if there is no device of the backend, kResourceExhausted without memory.
+  // Creates the ranks. kFailedPrecondition without a device, kResourceExhausted without memory.
   static absl::StatusOr<std::unique_ptr<World>> Create(const WorldOptions& options);
   World(const World&) = delete;
   World& operator=(const World&) = delete;
@@ -100,15 +100,15 @@ class World {
 
   // Calls `body` for every rank, each on a thread, and joins them. Heaps and allocations stay.
   // kAborted if a rank returned while another one waited for it at a host barrier.
-  // kDeadlineExceeded if one did not come for minutes. Other errors say that nothing ran.
+  // kDeadlineExceeded if a rank did not come for minutes. Other errors mean that nothing ran.
   absl::Status Run(const std::function<void(Rank&)>& body);
 
   Rank& rank(uint32_t r) { return *ranks_[r]; }
   uint32_t n_ranks() const { return static_cast<uint32_t>(ranks_.size()); }
-  // Returns the ranks of the first device, which has the most.
+  // Returns the number of ranks on the first device, which has the most.
   uint32_t ranks_per_device() const;
 
-  // Sets what DeviceContext::abort_word points to. Any thread.
+  // Sets the word of DeviceContext::abort_word. Any thread may call it.
   void Abort(uint32_t value = 1) { __atomic_store_n(abort_word_, value, __ATOMIC_RELEASE); }
 
  private:
@@ -119,8 +119,8 @@ class World {
   void HostBarrier(uint32_t rank);
   // Lets the World call `end` when it is destroyed and its streams are idle.
   void AtEnd(std::function<void()> end);
-  // Returns zeroed host memory for what one Comm reports, or null if all are given or it is too
-  // large.
+  // Returns zeroed host memory for the report of one Comm, or null if none is left or `bytes` is
+  // too large.
   void* NewReport(uint64_t bytes);
 
   std::mutex mu_;
@@ -128,7 +128,7 @@ class World {
   // Guarded by mu_.
   uint32_t n_arrived_ = 0;
   uint64_t n_rounds_ = 0;
-  std::vector<uint32_t> ended_;  // the ranks whose bodies have, in this Run
+  std::vector<uint32_t> ended_;  // the ranks whose bodies have ended in this Run
 
   Window window_;
   void* malloced_ = nullptr;

@@ -7,7 +7,7 @@
 
 namespace iris::proto {
 
-// kUnknown for a number that is no code.
+// Returns the code with this number; kUnknown for a number that is no code.
 constexpr absl::StatusCode CodeOf(uint32_t number) {
   return number <= static_cast<uint32_t>(absl::StatusCode::kUnauthenticated)
              ? static_cast<absl::StatusCode>(number)

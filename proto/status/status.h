@@ -1,5 +1,5 @@
-// gRPC's statuses to ours and back. The codes are the same numbers, as assertions check. Pure;
-// thread-safe.
+// Converts statuses of gRPC to ours and back. Assertions check that the codes are the same numbers.
+// Pure; thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace iris::proto {
 
-// The text is cut to `max_text_bytes`.
+// Returns gRPC's status, whose text is cut to `max_text_bytes`.
 inline grpc::Status ToGrpc(const absl::Status& status, size_t max_text_bytes = SIZE_MAX) {
   if (status.ok()) return grpc::Status::OK;
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()),

@@ -142,7 +142,7 @@ ErrorPayload MakeErrorPayload(const absl::Status& status) {
 
 absl::Status StatusFromErrorPayload(const ErrorPayload& payload) {
   const size_t n = std::min<size_t>(payload.text_bytes, kMaxErrorTextBytes);
-  // An error is never OK, whatever it says.
+  // An error is never OK, even with a code of 0.
   const absl::StatusCode code =
       payload.code != 0 ? proto::CodeOf(payload.code) : absl::StatusCode::kUnknown;
   return absl::Status(code, absl::string_view(payload.text, n));

@@ -1,6 +1,6 @@
 // The session socket's frames. One SOCK_SEQPACKET packet is one frame: a FrameHeader, then the
 // payload struct of its type, as in memory (both ends are on one machine), with descriptors
-// (SCM_RIGHTS). docs/protocol.md has the order of frames, and the rules for calls and restarts.
+// (SCM_RIGHTS). docs/protocol.md has the order of frames and the rules for calls and restarts.
 #pragma once
 
 #include <sys/socket.h>
@@ -23,8 +23,8 @@ namespace iris::wire {
 
 inline constexpr uint32_t kMagic = 0x53495249;  // "IRIS"
 inline constexpr uint16_t kVersion = 1;         // of every frame; the only one this code speaks
-// A client whose hello has at least this version_max knows kRestarted and kRestartSeen. The header
-// of a frame has kVersion all the same.
+// A client whose hello has at least this version_max knows kRestarted and kRestartSeen. Headers of
+// frames still have kVersion.
 inline constexpr uint16_t kVersionRestarts = 2;
 
 enum class FrameType : uint16_t {
@@ -55,7 +55,7 @@ struct FrameHeader {
 };
 static_assert(sizeof(FrameHeader) == 16);
 
-// In HelloPayload: the client calls by kCall, and needs no gRPC socket.
+// A flag of HelloPayload: the client calls by kCall, and needs no gRPC socket.
 inline constexpr uint32_t kCallsByFrames = 1;
 
 struct HelloPayload {
@@ -99,7 +99,7 @@ struct DescriptorRecord {
 };
 
 struct DescriptorsPayload {
-  uint32_t count = 0;  // also the number of descriptors that ride along, in this order
+  uint32_t count = 0;  // also the number of descriptors of the frame, in this order
   uint32_t reserved = 0;
   DescriptorRecord records[kMaxDescriptorsPerFrame] = {};
 };
@@ -135,7 +135,7 @@ struct CallNumberPayload {  // kCancelCall and kTaken
 };
 
 inline constexpr uint32_t kAnswerMessage = 1;    // a message follows, or a piece of one
-inline constexpr uint32_t kAnswerContinues = 2;  // the message goes on in the next kAnswer
+inline constexpr uint32_t kAnswerContinues = 2;  // the message continues in the next kAnswer
 inline constexpr uint32_t kAnswerEnds = 4;       // the call has ended, and it succeeded
 
 struct AnswerPayload {
@@ -170,8 +170,8 @@ struct Frame {
   std::vector<UniqueFd> fds;
   struct ucred sender = {};
 
-  // The payload as struct P and the bytes after it, which are valid as long as the frame.
-  // kInvalidArgument if it is shorter than P.
+  // Returns the payload as struct P and the bytes after it, which are valid as long as the frame.
+  // kInvalidArgument if the payload is shorter than P.
   template <typename P>
   absl::StatusOr<std::pair<P, std::string_view>> Split() const {
     static_assert(std::is_trivially_copyable_v<P>);
@@ -183,7 +183,7 @@ struct Frame {
     return parts;
   }
 
-  // The payload as struct P. kInvalidArgument if its length is not sizeof(P).
+  // Returns the payload as struct P. kInvalidArgument if its length is not sizeof(P).
   template <typename P>
   absl::StatusOr<P> As() const {
     if (payload.size() != sizeof(P)) return WrongLength();
@@ -198,12 +198,12 @@ struct Frame {
 
 // Sends one frame, whose payload is `head` and `tail`; never blocks. `fds` are borrowed: the kernel
 // duplicates them. kUnavailable if the peer is gone. kResourceExhausted if its queue is full, or if
-// too many descriptors are in flight; nothing was sent. Thread-safe in so far as the kernel orders
+// too many descriptors are in flight; nothing was sent. Thread-safe, since the kernel orders
 // packets.
 absl::Status SendFrame(int socket, FrameType type, absl::Span<const uint8_t> head,
                        std::string_view tail = {}, absl::Span<const int> fds = {});
 
-// A struct, and the bytes that follow it.
+// Sends a frame of a struct and the bytes that follow it.
 template <typename P>
 absl::Status SendFrame(int socket, FrameType type, const P& payload, std::string_view bytes,
                        absl::Span<const int> fds = {}) {
@@ -224,21 +224,22 @@ inline absl::Status SendEmptyFrame(int socket, FrameType type, absl::Span<const 
 }
 
 // Receives one frame; never blocks. The frame owns its descriptors; on an error they are in
-// *refused, or closed if that is null. kUnavailable if the peer closed, and all its frames have
-// been received. kInvalidArgument if it is no frame. kFailedPrecondition if it is of another
-// version, or IsNoFrameYet.
+// `*refused`, or closed if `refused` is null. kUnavailable if the peer closed, and all its frames
+// have been received. kInvalidArgument if the packet is no frame. kFailedPrecondition if it has
+// another version, or if the socket is empty (IsNoFrameYet).
 absl::StatusOr<Frame> ReceiveFrame(int socket, std::vector<UniqueFd>* refused = nullptr);
 
-// True if ReceiveFrame found the socket empty.
+// Returns true if ReceiveFrame found the socket empty.
 bool IsNoFrameYet(const absl::Status& status);
 
 // Builds an error payload; text beyond the limit is cut.
 ErrorPayload MakeErrorPayload(const absl::Status& status);
 
-// The status that an error payload carries; hostile lengths and codes are bounded.
+// Returns the status of an error payload; hostile lengths and codes are bounded.
 absl::Status StatusFromErrorPayload(const ErrorPayload& payload);
 
-// "<what>: <strerror>", with the code that fits the number. All code translates errno by this.
+// Returns "<what>: <strerror>", with the code that fits the number. All code translates errno by
+// it.
 absl::Status ErrnoStatus(int error, std::string_view what);
 
 }  // namespace iris::wire

@@ -27,7 +27,7 @@ inline constexpr uint64_t kMinAlignmentBytes = 1024;
 inline constexpr uint64_t kMaxAlignmentBytes = 1ull << 30;
 inline constexpr uint64_t kMaxHeapBytes = 1ull << 40;     // 1 TiB per rank
 inline constexpr uint64_t kMaxWindowBytes = 16ull << 40;  // n_ranks * stride
-// Where the first rank's heap is mapped if nothing else is there. AddressSanitizer leaves it free.
+// The address of the first rank's heap if it is free. AddressSanitizer does not use it.
 inline constexpr uint64_t kProposedBase = 0x400000000000ull;
 inline constexpr uint64_t kMaxTeamSyncBytes = 16ull << 20;
 inline constexpr uint32_t kMaxDescriptorsPerFrame = 16;  // that irisd sends

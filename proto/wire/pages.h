@@ -49,8 +49,8 @@ static_assert(sizeof(CollectiveRecord) == 128);
 
 inline constexpr uint32_t kCollectiveRecords = 6;
 
-// A wait for a signal, which the waiting kernel writes after a second. The same as iris::WaitNote
-// of device/iris.
+// A wait for a signal, which the waiting kernel writes after a second. The layout is that of
+// iris::WaitNote of device/iris.
 struct KernelWait {
   uint32_t state;      // kKernelWaitNoted: the rest is valid
   uint32_t from;       // rank that raises the signal
@@ -61,11 +61,11 @@ struct KernelWait {
 };
 static_assert(sizeof(KernelWait) == 32);
 
-// Value of KernelWait::state. Older clients have records of communicators there, whose first word,
-// `version`, does not become so large.
+// Value of KernelWait::state. Older clients have records of communicators at this place, whose
+// first word, `version`, never becomes this large.
 inline constexpr uint32_t kKernelWaitNoted = 0x77616974;
 
-// Slots are by the awaited rank modulo this. Other waits are not listed.
+// A wait uses the slot of the awaited rank modulo this number. Further waits are not listed.
 inline constexpr uint32_t kKernelWaitSlots = 8;
 
 struct ControlPage {
@@ -75,8 +75,8 @@ struct ControlPage {
   uint32_t waits_since_ms[kMaxTeamsPerJob];
   CollectiveRecord collectives[kCollectiveRecords];  // other communicators are not listed
   KernelWait kernel_waits[kKernelWaitSlots];
-  // Has for each team slot 0, or the milliseconds (at least 1) after which this rank's barrier
-  // timed out. Only the errors of other ranks use it.
+  // Per team slot: 0, or the milliseconds (at least 1) after which this rank's barrier timed out.
+  // Only the errors of other ranks use it.
   uint32_t gave_up_ms[kMaxTeamsPerJob];
 };
 static_assert(sizeof(ControlPage) == kPageBytes);
@@ -119,7 +119,7 @@ constexpr uint32_t PageMilliseconds(int64_t steady_ms) {
   return ms == 0 ? 1 : ms;
 }
 
-// True if `seen` is `wanted` or later, for epochs less than 2^31 apart.
+// Returns true if `seen` is `wanted` or later, for epochs less than 2^31 apart.
 constexpr bool EpochReached(uint32_t seen, uint32_t wanted) {
   return static_cast<int32_t>(seen - wanted) >= 0;
 }

@@ -33,8 +33,8 @@ void Accounts::Close(Account* account) {
   delete account;
 }
 
-// A slot that still counts bytes is not used again: irisd may keep a little of a tenant that is
-// gone, for instance events for the operator.
+// Returns a slot for a new account. A slot that still counts bytes is not used again: irisd may
+// keep a little data of a tenant that is gone, such as events for the operator.
 MemorySlot Accounts::FreeSlot() {
   for (size_t tried = kOthersSlot + 1; tried < kMemorySlots; ++tried) {
     last_slot_ = last_slot_ + 1 < static_cast<int>(kMemorySlots)
@@ -49,7 +49,7 @@ absl::Status Accounts::Room() const {
   const uint64_t limit = limit_bytes();
   const uint64_t usable = limit / 5 * 4;
   const uint64_t total = CoreMemory::Total();
-  CoreMemory::RestoreReserve();  // nobody is refused for a shortage that is over
+  CoreMemory::RestoreReserve();  // a shortage that is over refuses no tenant
   if (total < usable && !CoreMemory::InReserve()) return absl::OkStatus();
   const MemorySlot slot = OnBehalfOf::Current();
   const uint64_t mine = CoreMemory::Of(slot);

@@ -1,13 +1,13 @@
 // Accounts: one for each tenant that is connected, with its share of irisd's memory and of the
 // core's time.
 //
-// Memory. All of irisd's heap is to stay within `core.memory`. From four fifths of that on irisd is
-// short: a tenant that has more than an equal part of the four fifths is refused calls that would
-// make irisd keep more, and the last twentieth is the operator's.
+// Memory. irisd's heap stays within `core.memory`. Above four fifths of that, irisd is short of
+// memory: calls that would keep more memory are refused if their tenant has an equal part of the
+// four fifths or more. The last twentieth is reserved for the operator.
 //
 // Time. Tenants share the core by deficit round robin (M. Shreedhar, G. Varghese: Efficient Fair
 // Queueing Using Deficit Round Robin, 1995): in each round of the session thread an account may
-// spend its credit, and the time that a call took beyond it is missing in later rounds.
+// spend its credit. Time that a call took beyond the credit is deducted from later rounds.
 //
 // Accounts is thread-safe, except for the rounds, which belong to the session thread.
 #pragma once
@@ -31,7 +31,7 @@
 
 namespace iris::server {
 
-// The calls of one tenant's sessions: how many are under way, and how many bytes of answers wait
+// Counts the calls of one tenant's sessions that are under way, and the bytes of answers that wait
 // for a reader. Thread-safe.
 class CallShare {
  public:
@@ -46,7 +46,7 @@ class CallShare {
 
   const Limits& limits() const { return limits_; }
 
-  // Counts one more call. Returns false if there are as many as there may be.
+  // Counts one more call. Returns false, and counts nothing, if max_calls are under way.
   bool AddCall() ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
     if (calls_ >= limits_.max_calls) return false;
@@ -58,8 +58,9 @@ class CallShare {
     calls_ -= n;
   }
 
-  // Counts more bytes that wait, and those of `tail`, if any, once however many answers share it.
-  // Returns false if these are more than may wait; they count all the same.
+  // Counts `bytes` more unread bytes, and the bytes of `tail`, if any, once even if several answers
+  // share the tail. Returns false if more bytes than max_unread_bytes wait; they are counted all
+  // the same.
   bool AddUnread(size_t bytes, const std::string* tail) ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
     unread_bytes_ += bytes;
@@ -89,7 +90,7 @@ class CallShare {
   uint32_t calls_ ABSL_GUARDED_BY(mu_) = 0;
   size_t unread_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   std::map<const std::string*, uint32_t> tails_
-      ABSL_GUARDED_BY(mu_);  // in how many answers each is
+      ABSL_GUARDED_BY(mu_);  // the number of answers that share each tail
 };
 
 // The connections and calls that a tenant has, or may have.
@@ -105,9 +106,9 @@ class Accounts;
 
 class Account {
  public:
-  // The core's time in each round; nobody saves up more.
+  // The core's time that an account may spend in each round. Unspent time does not accumulate.
   static constexpr absl::Duration kQuantum = absl::Microseconds(100);
-  // The most that a call counts: a thread that had no CPU meanwhile has spent nothing.
+  // The most time that one call counts: a thread that waited for a CPU did not spend that time.
   static constexpr absl::Duration kMostOfOneCall = absl::Milliseconds(20);
 
   const Party tenant;
@@ -117,7 +118,7 @@ class Account {
   CallShare calls;
 
   uint64_t core_bytes() const { return CoreMemory::Of(slot); }
-  // Returns the core's time that its calls took since it was opened.
+  // Returns the core's time that the account's calls took since the account was opened.
   absl::Duration core_time() const {
     return absl::Nanoseconds(spent_ns_.load(std::memory_order_relaxed));
   }
@@ -132,7 +133,7 @@ class Account {
 
   const Accounts* const all_;
   std::atomic<int64_t> spent_ns_{0};
-  // The session thread's.
+  // Only the session thread uses the fields below.
   uint64_t round_ = 0;  // the last round in which MayRun was called
   absl::Duration credit_;
 };
@@ -144,12 +145,12 @@ class Accounts {
   Accounts(const Accounts&) = delete;
   Accounts& operator=(const Accounts&) = delete;
 
-  // Returns the tenant's account, which is open as long as anybody holds it. The Accounts outlive
-  // it.
+  // Returns the tenant's account, which stays open while a pointer to it exists. The Accounts
+  // outlive it.
   std::shared_ptr<Account> Open(const Party& tenant, bool is_operator) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Returns OK if irisd may keep more for the account of the calling thread. kResourceExhausted if
-  // irisd is short of memory, and the account has its part or more.
+  // Returns OK if irisd may keep more for the account of the calling thread. Returns
+  // kResourceExhausted if irisd is short of memory, and the account has its part or more.
   absl::Status Room() const ABSL_LOCKS_EXCLUDED(mu_);
 
   void SetLimit(uint64_t core_memory_bytes) {
@@ -162,7 +163,7 @@ class Accounts {
   void NextRound() { ++round_; }
   uint64_t round() const { return round_; }
 
-  // Returns the open ones in order of their numbers.
+  // Returns the open accounts in order of their numbers.
   std::vector<std::shared_ptr<const Account>> List() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
@@ -171,7 +172,7 @@ class Accounts {
 
   const CallShare::Limits of_calls_;
   std::atomic<uint64_t> limit_bytes_;
-  uint64_t round_ = 1;  // the session thread's
+  uint64_t round_ = 1;  // only the session thread uses it
   mutable absl::Mutex mu_;
   std::map<Party, std::weak_ptr<Account>> by_tenant_ ABSL_GUARDED_BY(mu_);
   std::map<MemorySlot, const Account*> by_slot_ ABSL_GUARDED_BY(mu_);
@@ -179,9 +180,9 @@ class Accounts {
   MemorySlot last_slot_ ABSL_GUARDED_BY(mu_) = kOthersSlot;
 };
 
-// While it lives, the thread that made it acts for the account: its memory and time are the
-// account's. The time counts once where the thread acts for the account already. With null it does
-// nothing.
+// While an AtWork lives, the memory and time that the constructing thread takes count for
+// `account`. If the thread acts for this account already, the time counts once. With null, AtWork
+// does nothing.
 class AtWork {
  public:
   explicit AtWork(Account* account);

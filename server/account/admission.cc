@@ -8,10 +8,10 @@
 namespace iris::server {
 namespace {
 
-// 64 descriptors are irisd's own. A session costs three (its socket, its pidfd, and its gRPC socket
-// until a worker has it), a handshake two, an admin connection one until a worker has it. A
-// descriptor in flight costs one, if its session has ended: its socket is kept until it is
-// received.
+// irisd needs 64 descriptors itself. A session needs three (its socket, its pidfd, and its gRPC
+// socket until a worker has it), a handshake two, and an admin connection one until a worker has
+// it. A descriptor in flight needs one if its session has ended, whose socket is kept until the
+// descriptor is received.
 constexpr uint64_t kOwn = 64, kPerSession = 3, kPerHandshake = 2, kPerAdmin = 1;
 
 uint64_t TakenWithoutSessions(const AdmissionLimits& limits) {
@@ -19,7 +19,7 @@ uint64_t TakenWithoutSessions(const AdmissionLimits& limits) {
          limits.max_in_flight + limits.max_closing;
 }
 
-// Returns how many of `limit` may be taken when the applicant still gets one.
+// Returns the number of taken places of `limit` from which on the applicant gets none.
 uint64_t Usable(uint32_t limit, const Applicant& applicant) {
   return applicant.is_operator ? limit : limit - KeptForOperator(limit);
 }
@@ -44,7 +44,7 @@ absl::Status Room(const TenantQueue& taken, const Applicant& applicant, uint32_t
 }  // namespace
 
 AdmissionLimits FitToDescriptors(AdmissionLimits limits, uint64_t fd_limit) {
-  // A quarter of all is kept for segments and pages.
+  // A quarter of all descriptors is kept for segments and pages.
   const auto fit = [](uint32_t wanted, uint64_t room) {
     return static_cast<uint32_t>(std::max<uint64_t>(1, std::min<uint64_t>(wanted, room)));
   };
@@ -55,7 +55,7 @@ AdmissionLimits FitToDescriptors(AdmissionLimits limits, uint64_t fd_limit) {
   const uint64_t taken = fd_limit / 4 + TakenWithoutSessions(limits);
   const uint64_t room = fd_limit > taken ? (fd_limit - taken) / kPerSession : 0;
   limits.max_sessions = fit(limits.max_sessions, room);
-  // One tenant may not take the places of all.
+  // One tenant may not take all places.
   limits.max_unattested_per_tenant =
       fit(limits.max_unattested_per_tenant, (limits.max_unattested + 1) / 2);
   limits.max_closing_per_tenant = fit(limits.max_closing_per_tenant, (limits.max_closing + 1) / 2);
@@ -112,7 +112,7 @@ std::optional<Admission::Evicted> Admission::WhoGoesForHandshake(const Applicant
 
 absl::StatusOr<Admission::Place> Admission::AdmitHandshake(const Applicant& applicant,
                                                            uint64_t key) {
-  // A client that could not become a session need not begin.
+  // A client that could not become a session need not begin a handshake.
   absl::Status status = RoomForSession(applicant);
   if (!status.ok()) return status;
   if (const auto evicted = WhoGoesForHandshake(applicant); evicted.has_value()) {

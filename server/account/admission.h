@@ -1,18 +1,18 @@
 // Admission: decides which clients may connect. It counts the handshakes, the sessions and the
-// connections on irisd.sock of each tenant, and of all tenants together, against limits, and says
-// which client makes room for another. It uses no socket. Pure; not thread-safe.
+// connections on irisd.sock of each tenant, and of all tenants together, against limits, and names
+// the client that must make room for another. It uses no socket. Pure; not thread-safe.
 //
-// A handshake has a place of its own, which becomes a session's when it is finished, so silent
-// clients take no sessions. A waiting handshake can be ended at any time, so no number of silent
-// ones can lock others out:
+// A handshake has a place of its own, which becomes a session's place when the handshake is
+// finished, so silent clients take no sessions. A waiting handshake can be ended at any time, so
+// silent clients cannot lock others out:
 //
 //   the tenant's limit is reached    its own oldest goes
 //   the limit of all is reached      the oldest of the tenant that has most goes; never one of a
 //                                    tenant that has fewer than the newcomer's
 //
-// A connection on irisd.sock is ended only for a tenant that then has no more of them than the
-// tenant that lost it. A session is never ended for another one. A few places of each kind are kept
-// for the operator (PartyFinder::IsOperator).
+// A connection on irisd.sock is ended only for a tenant that then has no more connections than the
+// tenant that lost one. A session is never ended for another one. A few places of each kind are
+// reserved for the operator (PartyFinder::IsOperator).
 #pragma once
 
 #include <cstdint>
@@ -39,13 +39,13 @@ struct AdmissionLimits {
   uint32_t max_closing_per_tenant = 2048;
 };
 
-// Returns as much of `limits` as a limit of `fd_limit` descriptors allows, with room left for
+// Returns `limits` reduced to what a limit of `fd_limit` descriptors allows, with room left for
 // segments and pages.
 AdmissionLimits FitToDescriptors(AdmissionLimits limits, uint64_t fd_limit);
-// Returns how many descriptors `fitted`, of FitToDescriptors, leaves for segments and pages.
+// Returns how many descriptors are left for segments and pages with `fitted` limits.
 uint64_t DescriptorsForMemory(const AdmissionLimits& fitted, uint64_t fd_limit);
 
-// Returns how many places of `limit` only the operator may take: none of a very small limit.
+// Returns how many places of `limit` are reserved for the operator: none of a very small limit.
 constexpr uint32_t KeptForOperator(uint32_t limit) { return limit < 64 ? limit / 8 : 8; }
 
 // A client that asks for a place.
@@ -56,7 +56,7 @@ struct Applicant {
 
 class Admission {
  public:
-  // One place, released by the destructor. Move-only. The Admission outlives it.
+  // One place, which the destructor releases. Move-only. The Admission outlives it.
   class Place {
    public:
     Place() = default;
@@ -72,10 +72,10 @@ class Admission {
     Place& operator=(const Place&) = delete;
     ~Place();
 
-    // Makes the handshake's place a session's. kResourceExhausted if a limit is reached; the
-    // message says which one, and whose. The place is unchanged then.
+    // Turns the handshake's place into a session's. Returns kResourceExhausted if a limit is
+    // reached; the message names the limit and its tenant. The place is unchanged then.
     absl::Status Attested();
-    // Notes that the client of this handshake sent a frame: others count as silent for longer.
+    // Notes that this handshake's client sent a frame: others have now been silent for longer.
     void Heard();
 
    private:
@@ -94,25 +94,25 @@ class Admission {
 
   // A client that must be ended before there is room.
   struct Evicted {
-    uint64_t key = 0;     // as it was admitted
-    absl::Status reason;  // for the client: kUnavailable, with the limit and whose it is
+    uint64_t key = 0;     // the key with which it was admitted
+    absl::Status reason;  // for the client: kUnavailable, with the limit and its tenant
   };
 
   explicit Admission(const AdmissionLimits& limits) : limits_(limits) {}
   Admission(const Admission&) = delete;
   Admission& operator=(const Admission&) = delete;
 
-  // Return the client that must be ended first, or nothing if none must be, or none may be. Ask
-  // again when it has gone, has finished its handshake meanwhile, or was Heard.
+  // Return the client that must be ended first. Return nothing if no client must be ended, or none
+  // may be. Ask again when that client has gone, has finished its handshake, or was Heard.
   std::optional<Evicted> WhoGoesForHandshake(const Applicant& applicant) const;
   std::optional<Evicted> WhoGoesForAdmin(const Applicant& applicant) const;
 
-  // Admit a client; the two functions above call it `key`. kResourceExhausted if a limit is
-  // reached; the message says which one, and whose.
+  // Admit a client, which the two functions above then name by `key`. Return kResourceExhausted if
+  // a limit is reached; the message names the limit and its tenant.
   absl::StatusOr<Place> AdmitHandshake(const Applicant& applicant, uint64_t key);
   absl::StatusOr<Place> AdmitAdmin(const Applicant& applicant, uint64_t key);
 
-  // Lower limits do not end sessions and connections that were already admitted.
+  // Changes the limits. Lower ones do not end sessions and connections that were admitted.
   void SetLimits(const AdmissionLimits& limits) { limits_ = limits; }
 
   uint64_t n_sessions() const { return sessions_.total(); }

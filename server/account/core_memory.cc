@@ -12,7 +12,7 @@
 namespace iris::server {
 namespace {
 
-// Constant-initialised: the first allocations come before any constructor runs.
+// Constant-initialised, because the first allocations precede any constructor.
 constinit std::atomic<int64_t> g_bytes[kMemorySlots];
 constinit std::atomic<int64_t> g_total{0};
 
@@ -27,8 +27,7 @@ void* MapReserve(size_t bytes) {
   return pages == MAP_FAILED ? nullptr : pages;
 }
 
-// operator new calls this when the system has no memory. Frees the reserve, or throws if there is
-// none.
+// Frees the reserve, or throws if there is none. operator new calls this if memory ran out.
 void GiveUpReserve() {
   void* const reserve = g_reserve.exchange(nullptr);
   if (reserve == nullptr) throw std::bad_alloc();
@@ -60,7 +59,7 @@ uint64_t CoreMemory::Fitting(uint64_t wanted_bytes) {
   fclose(statm);
   const uint64_t taken = pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   const uint64_t left = limit.rlim_cur > taken ? limit.rlim_cur - taken : 0;
-  // A third is for other memory than the heap, and for gaps of the heap.
+  // A third is left for memory outside the heap, and for gaps of the heap.
   return read ? std::min(wanted_bytes, left / 3 * 2) : wanted_bytes;
 }
 

@@ -1,7 +1,7 @@
 // CoreMemory: the heap of irisd's core, counted for the account on whose behalf it was allocated.
-// core_new.cc, which irisd links, counts; without it all is zero. A thread acts on behalf of one
-// account at a time (OnBehalfOf), else of irisd itself. A block counts for its account until it is
-// freed, by whichever thread. Thread-safe.
+// core_new.cc, which irisd links, counts; without it all counts are zero. A thread acts on behalf
+// of one account at a time (OnBehalfOf), otherwise of irisd. A block counts for its account until
+// any thread frees it. Thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -13,13 +13,13 @@ namespace iris::server {
 // The place of an account in the table of counters.
 using MemorySlot = uint16_t;
 inline constexpr MemorySlot kIrisdsSlot = 0;
-// Shared by accounts that come when every other one is taken.
+// Accounts that are opened when all other slots are taken share this slot.
 inline constexpr MemorySlot kOthersSlot = 1;
 inline constexpr size_t kMemorySlots = 8192;
 
 class CoreMemory {
  public:
-  // Return bytes on the heap now, with those that the allocator adds.
+  // Return the bytes now on the heap, with the allocator's overhead.
   static uint64_t Of(MemorySlot slot);
   static uint64_t Total();
 
@@ -33,11 +33,11 @@ class CoreMemory {
   // failing, and InReserve is true until as much is free again.
   static void KeepReserve(size_t bytes);
   static bool InReserve();
-  // Takes the reserve again if it was given up; to be called now and then.
+  // Reserves the address space again if it was given up. Call it now and then.
   static void RestoreReserve();
 };
 
-// While it lives, the thread that made it allocates for this account.
+// While it lives, the constructing thread allocates for the account of `slot`.
 class OnBehalfOf {
  public:
   explicit OnBehalfOf(MemorySlot slot) : before_(std::exchange(current_, slot)) {}

@@ -1,7 +1,7 @@
 // operator new and delete of irisd, which count for CoreMemory.
 //
-// The last two bytes of a block hold the slot that it counts for, so blocks stay aligned as the C
-// library makes them, and the thread that frees one need not know its account.
+// The last two bytes of a block hold the slot that it counts for, so blocks keep the alignment of
+// the C library, and the thread that frees one need not know its account.
 #include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +17,7 @@ using iris::server::CoreMemory;
 using iris::server::MemorySlot;
 using iris::server::OnBehalfOf;
 
-// The C library's own, before each block.
+// Bytes of the C library's header before each block.
 constexpr size_t kBlockHeaderBytes = sizeof(size_t);
 
 char* SlotOf(void* block, size_t usable) {
@@ -68,7 +68,7 @@ size_t Of(std::align_val_t alignment) { return static_cast<size_t>(alignment); }
 
 }  // namespace
 
-// All forms are here, since a sanitizer's library would otherwise bring some of its own.
+// All forms are defined here, since a sanitizer's library would otherwise provide some.
 void* operator new(size_t n) { return Take(n); }
 void* operator new[](size_t n) { return Take(n); }
 void* operator new(size_t n, std::align_val_t a) { return Take(n, Of(a)); }

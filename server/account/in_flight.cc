@@ -34,7 +34,7 @@ uint32_t InFlight::Room(const Applicant& applicant) const {
   const uint64_t own_free = limits_.max_in_flight_per_tenant - own;
   if (applicant.is_operator) return static_cast<uint32_t>(std::min(free, own_free));
   if (own >= free) return 0;
-  // With these, it has as many as it leaves, or one more.
+  // After these, the tenant has as many as it leaves for others, or one more.
   return static_cast<uint32_t>(std::min((free - own + 1) / 2, own_free));
 }
 

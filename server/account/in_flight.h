@@ -1,10 +1,10 @@
-// InFlight: the descriptors that clients were sent and have not received yet, of each tenant and of
-// all. Pure; not thread-safe.
+// InFlight: counts the descriptors that clients were sent and have not received yet, of each tenant
+// and of all tenants. Pure; not thread-safe.
 //
-// The kernel charges them to irisd's user. An irisd without privileges may have no more of them
-// than RLIMIT_NOFILE says; beyond that, nobody is sent one (ETOOMANYREFS). So irisd stays below,
-// and a tenant may take more only as long as it leaves as many for others as it has itself: however
-// much some clients leave unread, another tenant gets its own.
+// The kernel charges these descriptors to irisd's user. If an irisd without privileges has more of
+// them than RLIMIT_NOFILE, the kernel refuses to send any (ETOOMANYREFS). So irisd stays below
+// that, and a tenant may take more only while it leaves as many for others as it has. Clients that
+// leave descriptors unread thus do not prevent another tenant from getting its own.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ namespace iris::server {
 
 class InFlight {
  public:
-  // Counts those on one socket until it is destroyed. Move-only. The InFlight outlives it. A
-  // default one is of no InFlight: it counts, and always has room.
+  // Counts the descriptors sent on one socket, until it is destroyed. Move-only. The InFlight
+  // outlives it. A default-constructed Hold has no InFlight: it counts, and always has room.
   class Hold {
    public:
     Hold() = default;
@@ -36,12 +36,13 @@ class InFlight {
     Hold& operator=(const Hold&) = delete;
     ~Hold() { Clear(); }
 
-    // Returns how many more may be sent now. Zero: the share is used up, and Why says whose.
+    // Returns how many more descriptors may be sent now. If it is zero, the share is used up, and
+    // Why names its tenant.
     uint32_t Room() const { return of_ == nullptr ? ~0u : of_->Room(applicant_); }
     std::string Why() const { return of_ == nullptr ? "" : of_->Why(applicant_); }
-    // Counts `n` more that were sent.
+    // Counts `n` more descriptors as sent.
     void Add(uint32_t n);
-    // Counts all as received, or thrown away.
+    // Counts all descriptors as received, or dropped by the client.
     void Clear();
     uint32_t count() const { return count_; }
 

@@ -1,7 +1,6 @@
-// LogBudget: decides which lines may go to the log when clients cause them. A line costs an event
-// of its tenant's budget, and of the budget of all tenants. Lines left out are counted, and
-// reported with the tenant's next line, or when the tenant has been quiet for a while. Pure; not
-// thread-safe.
+// LogBudget: decides which lines that clients cause may go to the log. A line costs an event of its
+// tenant's budget, and of the budget of all tenants. Omitted lines are counted, and reported with
+// the tenant's next line, or when the tenant has been quiet for a while. Pure; not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -20,33 +19,33 @@ struct LogRates {
   RateBudget total;
 };
 
-// For refused and ended connections.
+// Rates for refused and ended connections.
 inline constexpr LogRates kConnectionLogRates = {{10, absl::Seconds(10)}, {100, absl::Seconds(1)}};
-// For events. A job of 64 ranks that comes and goes in order makes about 140.
+// Rates for events. A job of 64 ranks that joins and leaves in order makes about 140.
 inline constexpr LogRates kEventLogRates = {{2000, absl::Milliseconds(200)},
                                             {10000, absl::Milliseconds(20)}};
 
 class LogBudget {
  public:
-  // No line is written of tenants beyond so many that were all active lately.
+  // If this many tenants were active lately, no line of any other tenant is written.
   static constexpr size_t kMaxTenants = 1024;
 
   struct LeftOut {
     uint64_t lines = 0;
     uint64_t n_tenants = 0;
-    Party one;  // of these tenants
+    Party one;  // one of these tenants
   };
 
   explicit LogBudget(const LogRates& rates) : rates_(rates), total_(rates.total) {}
 
-  // Returns nothing if the line is to be left out; else how many of the tenant were left out since
-  // its last line.
+  // Returns nothing if the line is to be omitted. Otherwise returns how many of the tenant's lines
+  // were omitted since its last line.
   std::optional<uint64_t> Take(const Party& tenant, absl::Time now);
 
-  // Forgets the tenants that have been quiet until their budget was full again. Returns which of
-  // their lines were left out without a report. To be called now and then.
+  // Forgets tenants that have been quiet until their budget was full again. Returns how many of
+  // their lines were omitted without a report. Call it now and then.
   LeftOut Settle(absl::Time now);
-  // True if Settle has nothing to do.
+  // Returns true if Settle has nothing to do.
   bool settled() const { return tenants_.empty() && others_left_out_ == 0; }
 
  private:

@@ -1,5 +1,6 @@
-// TenantQueue: the holders of places of one kind, in the order in which they came, and which tenant
-// has most of them. By it an Admission decides which one has to go. Pure; not thread-safe.
+// TenantQueue: the holders of places of one kind, in the order in which they came, and the tenant
+// that has most of them. An Admission uses it to decide which holder must leave. Pure; not
+// thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -14,20 +15,20 @@ namespace iris::server {
 
 class TenantQueue {
  public:
-  // Identifies a holder. Never reused; a smaller one has come earlier.
+  // Identifies a holder. Never reused; a smaller ticket is older.
   using Ticket = uint64_t;
 
   struct Oldest {
     Party tenant;
-    uint64_t count = 0;  // how many the tenant has
-    uint64_t key = 0;    // of its oldest
+    uint64_t count = 0;  // number of the tenant's holders
+    uint64_t key = 0;    // key of the tenant's oldest holder
   };
 
-  // Allocates from `memory`, which outlives it.
+  // The queue allocates from `memory`, which outlives it.
   explicit TenantQueue(std::pmr::memory_resource* memory = std::pmr::get_default_resource())
       : members_(memory), by_size_(memory) {}
 
-  // Adds a holder, which the caller knows by `key`. O(log n), as the others.
+  // Adds a holder, which the caller knows by `key`. O(log n), as all functions here.
   Ticket Add(const Party& tenant, uint64_t key);
   void Remove(const Party& tenant, Ticket ticket);
   // Makes a holder the youngest one; returns its new ticket.
@@ -36,9 +37,10 @@ class TenantQueue {
   uint64_t total() const { return total_; }
   uint64_t of(const Party& tenant) const;
 
-  // Returns the oldest of one tenant; nothing if it has none.
+  // Returns the tenant's oldest holder, or nothing if the tenant has none.
   std::optional<Oldest> OldestOf(const Party& tenant) const;
-  // Returns the oldest of the tenant that has most; among several such tenants, the oldest of all.
+  // Returns the oldest holder of the tenant with most; among several such tenants, the oldest of
+  // all.
   std::optional<Oldest> OldestOfMost() const;
 
  private:
@@ -56,13 +58,13 @@ class TenantQueue {
   static Size SizeOf(const Party& tenant, const Members& members) {
     return {members.size(), members.begin()->first, tenant};
   }
-  // Changes one tenant's holders by `change`, and keeps by_size_ true.
+  // Changes one tenant's holders by `change`, and updates by_size_.
   template <typename F>
   void Change(const Party& tenant, F change);
 
   Ticket next_ = 1;
   uint64_t total_ = 0;
-  std::pmr::map<Party, Members> members_;  // no empty ones
+  std::pmr::map<Party, Members> members_;  // no value is empty
   std::pmr::set<Size> by_size_;
 };
 

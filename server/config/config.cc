@@ -45,7 +45,7 @@ struct Setting {
   std::function<bool(const Config& from, Config* to)> copy;
 };
 
-// True if a running irisd can change the setting.
+// Returns true if a running irisd can change the setting.
 bool Reloads(const std::string& key) {
   static const std::set<std::string> kKeys = {"log.level",
                                               "core.memory",
@@ -60,7 +60,7 @@ absl::Status Bad(const std::string& text, const std::string& want) {
   return absl::InvalidArgumentError(absl::StrCat("\"", EscapeForLog(text, 64), "\" is not ", want));
 }
 
-// A setting whose value is at `field(config)`.
+// Returns a setting whose value is at `field(config)`.
 template <typename T>
 Setting Make(const char* key, const char* flag, Kind kind, const std::string& help,
              std::function<absl::StatusOr<T>(const std::string&)> parse,
@@ -159,7 +159,7 @@ absl::StatusOr<std::optional<uint32_t>> SocketGroup(const std::string& text) {
   return group->gr_gid;
 }
 
-// Where a value is.
+// Makes a function that returns the address of a value.
 #define IRIS_AT(path) [](Config* c) { return &c->path; }
 
 std::vector<Setting> MakeSettings() {
@@ -288,7 +288,7 @@ std::vector<Setting> MakeSettings() {
 
 #undef IRIS_AT
 
-// A value of the file, as text for its setting.
+// Returns a value of the file as text for its setting.
 absl::StatusOr<std::string> TextOf(const toml::node& node, Kind kind) {
   if (kind == Kind::kNumber || kind == Kind::kBytes) {
     if (const auto* number = node.as_integer()) return absl::StrCat(number->get());
@@ -305,7 +305,7 @@ absl::StatusOr<std::string> TextOf(const toml::node& node, Kind kind) {
   }
 }
 
-// By line of the file.
+// Messages, by line of the file.
 using Mistakes = std::multimap<uint32_t, std::string>;
 
 void ApplyTable(const toml::table& table, const std::string& prefix, const std::string& file,
@@ -350,7 +350,7 @@ void ApplyTable(const toml::table& table, const std::string& prefix, const std::
   }
 }
 
-// Reads a file, or a pipe whose writer does not pause. kInvalidArgument names it.
+// Reads a file, or a pipe whose writer does not pause. kInvalidArgument names the file.
 absl::StatusOr<std::string> ReadConfigFile(const std::string& path) {
   constexpr size_t kMaxBytes = 1 << 20;
   constexpr int kPauseMs = 5000;

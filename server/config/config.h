@@ -1,5 +1,5 @@
-// Config: irisd's settings, from a TOML file and flags; a flag wins. Values are checked as they are
-// read, so that an error names the place and the valid values.
+// Config: irisd's settings, from a TOML file and flags; a flag overrides the file. Values are
+// checked when they are read, so that an error names the place and the valid values.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ struct Config {
   RuntimeDirOptions runtime_dir;
   std::string backend = "auto";  // one of driver::kBackendChoices
   uint32_t emu_devices = 8;
-  uint64_t emu_memory_bytes = 4ull << 30;   // of each device; pages are taken when they are touched
-  uint64_t core_memory_bytes = 1ull << 30;  // what irisd keeps for all users
+  uint64_t emu_memory_bytes = 4ull << 30;   // per device; touching a page allocates it
+  uint64_t core_memory_bytes = 1ull << 30;  // for what irisd keeps, of all users
   LogLevel log_level = LogLevel::kInfo;
   LogFormat log_format = LogFormat::kKeyValue;
   SessionOptions sessions;
@@ -34,27 +34,27 @@ struct Config {
 
 struct CommandLine {
   Config config;
-  bool supervise = false;    // run under a supervisor, which starts irisd with the other flags
-  std::string state;         // `irisd state COMMAND`: check, dump or stat; nothing is served
-  bool check_state = false;  // look whether this irisd can go on with what is stored, and exit
+  bool supervise = false;    // start a supervisor, which starts irisd with the other flags
+  std::string state;         // `irisd state COMMAND`: check, dump or stat; serves nothing
+  bool check_state = false;  // check if this irisd can continue with the stored state, and exit
   bool exit = false;         // --help, --version, --check-config: print `output` and exit with 0
   std::string output;        // for stdout
 };
 
 // Reads flags (without argv[0]), the file that --config names, and IRIS_RUNTIME_DIR if neither
-// names the runtime directory. kInvalidArgument: the message has a line for each mistake, with the
+// names the runtime directory. Returns kInvalidArgument with a line for each mistake, which has the
 // flag or file:line, and the nearest name for an unknown one. TOML that does not parse is one
 // mistake.
 absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& args);
 
-// Applies the TOML text of `file` (a name for messages) to `config`. kInvalidArgument as above;
-// the settings without a mistake are then set.
+// Applies the TOML text of `file` (a name for messages) to `config`. Returns kInvalidArgument as
+// above; settings without a mistake are then set.
 absl::Status ApplyToml(const std::string& text, const std::string& file, Config* config);
 
 struct Reload {
-  Config config;                     // `next` as far as a running irisd can change, else `running`
+  Config config;                     // `running`, with what can change of `next`
   std::vector<std::string> changed;  // keys of the settings that change
-  std::vector<std::string> kept;     // keys of those that differ and need a restart
+  std::vector<std::string> kept;     // keys of settings that differ and need a restart
 };
 Reload PlanReload(const Config& running, const Config& next);
 

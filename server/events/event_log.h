@@ -1,7 +1,7 @@
 // EventLog: the last events of irisd, and their followers. Thread-safe.
 //
-// When it is full, it drops the oldest event of the user who has most. A follower that reads slowly
-// loses events, and learns how many; it never delays others.
+// When the log is full, it drops the oldest event of the user who has most. A follower that reads
+// slowly loses events, and gets their number; it never delays others.
 #pragma once
 
 #include <sys/mman.h>
@@ -27,8 +27,8 @@
 
 namespace iris::server {
 
-// Whole pages from the kernel, as upstream of a pool. Long-lived objects among many short-lived
-// ones would hold pages of the heap that are otherwise free. Thread-safe.
+// A memory resource that gets pages from the kernel, as upstream of a pool. Long-lived objects
+// among many short-lived ones would hold pages of the heap that are otherwise free. Thread-safe.
 class PageResource : public std::pmr::memory_resource {
  private:
   static size_t Round(size_t bytes) {
@@ -67,39 +67,39 @@ struct EventRecord {
 
 EventRecord Render(const Event& event, absl::Time time);
 
-// One reader's queue. The log calls Push in order of sequence, from any thread, with its lock held:
-// it only queues.
+// One reader's queue. The log calls Push in order of sequence, from any thread, with its lock held,
+// so Push only queues.
 class EventFollower {
  public:
   virtual ~EventFollower() = default;
   virtual void Push(const EventRecord& event) = 0;
-  // irisd is stopping. Called like Push.
+  // Reports that irisd is stopping. Called like Push.
   virtual void End() = 0;
 };
 
 class EventLog {
  public:
-  // Gives the event its sequence number, keeps it, and passes it to the followers.
+  // Numbers the event, keeps it, and passes it to the followers.
   void Add(EventRecord event) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Passes the kept events to `follower`; if `follow`, it is held and gets later ones until
-  // Unfollow.
+  // Passes the kept events to `follower`. If `follow`, the log holds `follower` and passes it later
+  // events until Unfollow.
   void Read(const std::shared_ptr<EventFollower>& follower, bool follow) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // The sequence number of the last event; 0: there was none.
+  // Returns the sequence number of the last event, or 0 if there was none.
   uint64_t last() const ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Ends every follower, and later ones at once.
+  // Ends every follower, and each later one immediately.
   void Close() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // After it has returned, `follower` is not called any more. No-op for one that does not follow.
+  // After it has returned, `follower` is not called any more. No-op if `follower` does not follow.
   void Unfollow(const EventFollower* follower) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   mutable absl::Mutex mu_;
   uint64_t next_sequence_ ABSL_GUARDED_BY(mu_) = 1;
-  // A record, with its texts one after another. All have one size, so that a new one fits in the
-  // memory of an old one.
+  // A record with its texts one after another. All records have one size, so that a new one fits in
+  // the memory of an old one.
   struct Kept {
     Kept(const EventRecord& event, TenantQueue::Ticket whose);
 
@@ -113,16 +113,16 @@ class EventLog {
     Severity severity;
     uint32_t kind_bytes, job_bytes, text_bytes;
     char texts[384];
-    std::string rest;  // of texts, if they are longer
+    std::string rest;  // the end of texts that do not fit
   };
-  // Kept events are not on the heap: among the short-lived memory of many clients, each of them
-  // would hold a page.
+  // Kept events are not on the heap: among the short-lived memory of many clients, each event would
+  // hold a page.
   PageResource pages_;
   std::pmr::unsynchronized_pool_resource memory_ ABSL_GUARDED_BY(mu_){
       std::pmr::pool_options{.max_blocks_per_chunk = 32, .largest_required_pool_block = 1024},
       &pages_};
   std::pmr::map<uint64_t, Kept> events_ ABSL_GUARDED_BY(mu_){&memory_};  // by sequence number
-  TenantQueue users_ ABSL_GUARDED_BY(mu_){&memory_};                     // whose they are
+  TenantQueue users_ ABSL_GUARDED_BY(mu_){&memory_};                     // the users of the events
   std::vector<std::shared_ptr<EventFollower>> followers_ ABSL_GUARDED_BY(mu_);
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
 };
@@ -133,10 +133,10 @@ class EventPrinter {
  public:
   explicit EventPrinter(const Logger* logger) : logger_(logger) {}
 
-  // Queues; never waits for the log.
+  // Queues the event, and never waits for the log.
   void Push(EventRecord event) ABSL_LOCKS_EXCLUDED(queue_mu_);
 
-  // Passes the queue to the logger, which has all earlier events when Print returns.
+  // Passes the queue to the logger. When Print returns, the logger has all earlier events.
   void Print() ABSL_LOCKS_EXCLUDED(print_mu_, queue_mu_);
 
  private:
@@ -144,7 +144,7 @@ class EventPrinter {
   void Settle(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(print_mu_);
 
   const Logger* const logger_;
-  absl::Mutex print_mu_ ABSL_ACQUIRED_BEFORE(queue_mu_);  // one writes at a time: so order is kept
+  absl::Mutex print_mu_ ABSL_ACQUIRED_BEFORE(queue_mu_);  // one thread at a time, to keep order
   LogBudget budget_ ABSL_GUARDED_BY(print_mu_){kEventLogRates};
   absl::Time settled_ ABSL_GUARDED_BY(print_mu_) = absl::InfinitePast();
   absl::Mutex queue_mu_;

@@ -103,7 +103,7 @@ struct LineWriter::Shared {
   absl::Mutex mu;
   std::vector<std::string> lines ABSL_GUARDED_BY(mu);
   size_t queued_bytes ABSL_GUARDED_BY(mu) = 0;
-  uint64_t n_unsaid ABSL_GUARDED_BY(mu) = 0;  // left out, and in no line yet
+  uint64_t n_unsaid ABSL_GUARDED_BY(mu) = 0;  // left out, and not yet reported
   uint64_t n_left_out ABSL_GUARDED_BY(mu) = 0;
   std::thread thread ABSL_GUARDED_BY(mu);
   bool writing ABSL_GUARDED_BY(mu) = false;
@@ -117,7 +117,7 @@ struct LineWriter::Shared {
   bool IsDone() const ABSL_SHARED_LOCKS_REQUIRED(mu) { return lines.empty() && !writing; }
 
   void Run() ABSL_LOCKS_EXCLUDED(mu);
-  // Returns false if not all was written. Waits while the descriptor takes nothing.
+  // Writes a line; waits while the descriptor takes nothing. Returns false if bytes are missing.
   bool WriteAll(const std::string& line) const;
 };
 
@@ -127,7 +127,7 @@ bool LineWriter::Shared::WriteAll(const std::string& line) const {
     if (n > 0) {
       written += static_cast<size_t>(n);
     } else if (n < 0 && errno == EAGAIN) {
-      struct pollfd takes = {fd, POLLOUT, 0};  // another process has made it not block
+      struct pollfd takes = {fd, POLLOUT, 0};  // another process may have made it non-blocking
       (void)poll(&takes, 1, -1);
     } else if (n == 0 || errno != EINTR) {
       return false;
@@ -184,7 +184,7 @@ void LineWriter::Write(std::string line) {
     try {
       shared_->thread = std::thread([shared = shared_] { shared->Run(); });
     } catch (const std::system_error&) {
-      // Without a thread, what the descriptor takes at once. The next line tries again.
+      // Without a thread, writes only if the descriptor takes bytes now. The next line tries again.
       struct pollfd takes = {shared_->fd, POLLOUT, 0};
       if (poll(&takes, 1, 0) != 1 || !shared_->WriteAll(line)) shared_->LeaveOut(1);
       return;

@@ -1,8 +1,8 @@
-// Logger: writes one line per event to stderr, as key=value pairs or as JSON. Thread-safe. Never
-// waits for a reader of stderr.
+// Logger: writes one line per event to stderr, as key=value pairs or as JSON. Thread-safe. Logger
+// never waits for a reader of stderr.
 //
-// Texts are constants; values go into fields. Values may come from clients, so they are escaped:
-// none can start another line or another field.
+// Texts are constants; values go into fields. Values may come from clients, so they are escaped: a
+// value cannot start another line or another field.
 #pragma once
 
 #include <atomic>
@@ -29,17 +29,17 @@ namespace iris::server {
 class LineWriter {
  public:
   static constexpr size_t kMaxQueuedBytes = 1 << 20;
-  // The destructor waits for lines to be written. Later ones are lost.
+  // The destructor waits at most this long for lines to be written. Later lines are lost.
   static constexpr absl::Duration kEndWithin = absl::Seconds(1);
 
   // `left_out` makes the line that stands for `lines` missing ones. It is called on the writer's
-  // thread, which may outlive *this: it must own what it uses.
+  // thread, which may outlive *this, so it must own what it uses.
   LineWriter(int fd, std::function<std::string(uint64_t lines)> left_out);
   ~LineWriter();
   LineWriter(const LineWriter&) = delete;
   LineWriter& operator=(const LineWriter&) = delete;
 
-  // Queues a line, which ends with '\n'. Never waits for the descriptor.
+  // Queues a line that ends with '\n'. Never waits for the descriptor.
   void Write(std::string line);
 
   // Waits until all lines are written. Returns false if that takes longer than `within`.
@@ -49,7 +49,7 @@ class LineWriter {
 
  private:
   struct Shared;
-  // Shared with the thread, which stays in write(2) while nobody reads.
+  // The writer shares this with its thread, which stays in write(2) while nobody reads.
   const std::shared_ptr<Shared> shared_;
 };
 
@@ -71,9 +71,9 @@ struct LogField {
 
 class Logger {
  public:
-  // Borrows `fd`, which is stderr but in tests.
+  // Borrows `fd`, which is stderr except in tests.
   Logger(LogLevel level, LogFormat format, int fd = 2);
-  // Waits for lines to be written, at most LineWriter::kEndWithin.
+  // Waits at most LineWriter::kEndWithin for lines to be written.
   ~Logger() = default;
   Logger(const Logger&) = delete;
   Logger& operator=(const Logger&) = delete;
@@ -82,7 +82,7 @@ class Logger {
   bool WouldLog(LogLevel level) const { return level >= level_.load(std::memory_order_relaxed); }
   // Waits until all lines are written. Returns false if that takes longer than `within`.
   bool Flush(absl::Duration within) const { return writer_->Flush(within); }
-  // Counts lines that nobody read in time.
+  // Returns the number of lines that were dropped because nobody read them in time.
   uint64_t lines_left_out() const { return writer_->n_left_out(); }
   // Writes a line for people who start irisd by hand: without time, level and fields.
   void Plain(std::string_view text) const { writer_->Write(std::string(text) + "\n"); }
@@ -103,12 +103,12 @@ class Logger {
   const std::unique_ptr<LineWriter> writer_;
 };
 
-// The part of a line after time and level. Pure; for Logger and its test.
+// Returns the part of a line after time and level. Pure; for Logger and its test.
 std::string FormatLogBody(LogFormat format, std::string_view text,
                           std::initializer_list<LogField> fields);
 
-// `text` with control characters, quotes, backslashes and bytes beyond ASCII as \xNN; at most
-// `max_bytes` of it.
+// Returns at most `max_bytes` of `text`, with control characters, quotes, backslashes and bytes
+// beyond ASCII as \xNN.
 std::string EscapeForLog(std::string_view text, size_t max_bytes = 512);
 
 }  // namespace iris::server

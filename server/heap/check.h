@@ -1,4 +1,4 @@
-// IRIS_CHECK: stops the process on a bug of our own, naming it. Never for input from outside.
+// IRIS_CHECK: stops the process on a bug of our own, naming it. Never use it for outside input.
 #pragma once
 
 #include <cstdio>

@@ -10,7 +10,7 @@
 namespace iris::server {
 namespace {
 
-// More jobs than these are summed up.
+// More jobs than these are reported as a sum.
 constexpr size_t kJobsNamed = 8;
 
 }  // namespace
@@ -74,7 +74,7 @@ std::string Ledger::Describe(uint32_t device_index, const Party& viewer) const {
         job.second == viewer ? std::string() : absl::StrCat(" of ", job.second.Text());
     held.emplace_back(bytes, absl::StrCat("job '", job.first, "'", whose));
   }
-  // The largest first; those of one size by name.
+  // Sorts by size, the largest first, then by name.
   std::sort(held.begin(), held.end(), [](const auto& a, const auto& b) {
     return a.first != b.first ? a.first > b.first : a.second < b.second;
   });

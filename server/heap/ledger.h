@@ -1,5 +1,6 @@
-// Ledger: how much physical memory of each device is created, and for whom. irisd's own account,
-// because drivers over-report what is free. Pure; not thread-safe: the JobMachine holds it.
+// Ledger: counts how much physical memory of each device is created, and for which ranks. irisd
+// counts itself, because drivers over-report free memory. Pure; not thread-safe: the JobMachine
+// holds it.
 #pragma once
 
 #include <compare>
@@ -22,8 +23,7 @@ class Ledger {
     uint64_t memory_bytes = 0;
     uint64_t granularity_bytes = 0;
     uint64_t used_bytes = 0;
-    // The free memory that the driver reported last, which other programs share; absent: it reports
-    // none.
+    // The free memory that the driver last reported, which other programs share; absent if none.
     std::optional<uint64_t> driver_free_bytes = std::nullopt;
   };
   // A rank's part of a device.
@@ -34,17 +34,17 @@ class Ledger {
     friend auto operator<=>(const Holder&, const Holder&) = default;
   };
 
-  // Callers with `operator_uid`, like root, see all users' jobs.
+  // Callers with `operator_uid`, like root, see the jobs of all users.
   explicit Ledger(std::vector<DeviceAccount> devices, uint32_t operator_uid = 0);
 
   // Books `bytes` of a device. kResourceExhausted books nothing; its message ends with Describe.
   absl::Status Reserve(uint32_t device_index, uint64_t bytes, const Holder& holder);
 
-  // Takes back what Reserve booked. Checks (fatally) that it was.
+  // Releases what Reserve booked. Checks (fatally) that it was booked.
   void Release(uint32_t device_index, uint64_t bytes, const Holder& holder);
 
-  // Says how much of the device is free and which jobs hold the rest, for a message to `viewer`:
-  // jobs of others come as a sum.
+  // Returns text for a message to `viewer`: how much of the device is free, and which jobs hold the
+  // rest. Jobs of other users appear as a sum.
   std::string Describe(uint32_t device_index, const Party& viewer) const;
 
   void SetDriverFree(uint32_t device_index, uint64_t bytes);

@@ -15,13 +15,13 @@ namespace {
 
 constexpr uint64_t kMax = std::numeric_limits<uint64_t>::max();
 
-// kMax if there is no such number.
+// Returns kMax if there is no such number.
 uint64_t AlignUp(uint64_t value, uint64_t alignment) {
   if (value > kMax - (alignment - 1)) return kMax;
   return (value + alignment - 1) & ~(alignment - 1);
 }
 
-// Bytes of [begin, end) from its first aligned byte on.
+// Returns the size of [begin, end) from its first aligned byte on.
 uint64_t UsableBytes(uint64_t begin, uint64_t end, uint64_t alignment) {
   const uint64_t start = AlignUp(begin, alignment);
   return start < end ? end - start : 0;

@@ -125,8 +125,8 @@ absl::Status Daemon::Keep(const Keeping& keeping, Inherited* inherited, const Cl
 
 absl::Status Daemon::RestoreMemory(const Keeping& keeping, const CloseOf& close,
                                    Inherited* inherited, Recovered* recovered) {
-  // Returns OK if it is lost because it is invalid, and an error if this process lacks something
-  // that the next irisd may have.
+  // Handles memory or pages that cannot be adopted. Returns OK if they are lost because they are
+  // invalid, and an error if this process lacks something that the next irisd may have.
   const auto lost = [this, &keeping](const std::string& what, const std::string& name,
                                      const absl::Status& why) {
     if (absl::IsResourceExhausted(why)) {
@@ -214,7 +214,7 @@ void Daemon::CloseOrphans(DescriptorKeeper* keeper, Inherited* inherited) {
     GiveUp(keeper, name, 1,
            absl::StrCat("a descriptor named '", CleanText(name, 64), "', which no irisd gives"));
   }
-  // The keeper knows both by one name, so they cannot be removed.
+  // The keeper has both descriptors under one name, so neither can be removed alone.
   for (const std::string& name : std::exchange(inherited->twice, {})) {
     Submit(
         Noted{{.detail = event::OrphanClosed{absl::StrCat("a second descriptor named ", name)}}});
@@ -408,7 +408,7 @@ void Daemon::Perform(CreatePages& effect, Deferred* /*deferred*/) {
   absl::StatusOr<std::unique_ptr<JobPages>> pages =
       JobPages::Create(effect.job, effect.n_ranks, effect.epoch);
   if (!pages.ok()) {
-    // SendDescriptors reports it to the ranks.
+    // SendDescriptors reports the error to the ranks.
     logger_->Error("cannot create the pages of a job",
                    {{"job_id", effect.job.value}, {"error", pages.status().ToString()}});
   } else if (keeper_ != nullptr) {

@@ -3,7 +3,7 @@
 //
 // Thread-safe. Borrows the driver, the clock, the logger and the session output; all outlive it.
 // Effects are queued in order under the mutex; answers, stream writes and log lines, which may call
-// foreign code, run after it is released.
+// foreign code, run after the mutex is released.
 #pragma once
 
 #include <atomic>
@@ -50,7 +50,7 @@ class WatchSink {
   // Returns false if the queue is full because the reader is too slow.
   virtual bool Push(const WatchItem& item) = 0;
   virtual void Kick() = 0;
-  // Ends the stream after what is queued. Idempotent.
+  // Ends the stream after the queued items. Idempotent.
   virtual void Close(const absl::Status& status) = 0;
 };
 
@@ -60,11 +60,12 @@ class WatchStreams {
  public:
   using Sink = std::shared_ptr<WatchSink>;
 
-  // Offers a stream to the session: the reply to `call` accepts or refuses it.
+  // Adds a stream that waits for the reply to `call`, which accepts or refuses it.
   void Offer(CallId call, SessionId session, Sink sink) {
     offered_[call] = {session, std::move(sink)};
   }
-  // Returns null if `call` is not a watch. If it was accepted, the stream becomes its session's.
+  // Returns the stream that `call` offered, or null if `call` is not a watch. An accepted stream
+  // becomes its session's.
   Sink Answer(CallId call, bool accepted) {
     const auto found = offered_.extract(call);
     if (found.empty()) return nullptr;
@@ -72,7 +73,7 @@ class WatchStreams {
     if (accepted) streams_[session] = sink;
     return sink;
   }
-  // Returns null if the session has none.
+  // Returns the session's stream, or null if it has none.
   Sink Find(SessionId session) const {
     const auto it = streams_.find(session);
     return it == streams_.end() ? nullptr : it->second;
@@ -104,11 +105,11 @@ struct DaemonOptions {
   uint64_t core_memory_bytes = 1ull << 30;
   int n_workers = 2;
   std::unique_ptr<Recorder> recorder;  // null if nothing is recorded
-  // The machine of an earlier irisd (see MachineOf), or null to begin with nothing.
+  // The machine of an earlier irisd (see MachineOf). If it is null, the daemon begins with nothing.
   std::unique_ptr<JobMachine> machine;
 };
 
-// Says where state and descriptors are kept for the next irisd.
+// Where state and descriptors are kept for the next irisd.
 struct Keeping {
   DescriptorKeeper* keeper = nullptr;  // outlives the daemon
   std::string directory;               // of the journal
@@ -129,11 +130,12 @@ class Daemon {
                                                                driver::GpuDriver* driver);
 
   // From now on, stores the state before a change is reported, and keeps descriptors. The machine
-  // of an earlier irisd takes its memory and pages from `inherited`; sessions without a socket
-  // there are lost. Memory and pages that the machine does not know are closed first, so that their
-  // names are free; `close` closes descriptors of clients. Call it once, before the first session,
-  // after SetSessionOutput. On an error nothing else has happened, and a stored state stays. It is
-  // kResourceExhausted, too, if this process cannot adopt memory now; that memory is not lost.
+  // of an earlier irisd takes its memory and pages from `inherited`; sessions without a socket in
+  // it are lost. Memory and pages that the machine does not know are closed first, so that their
+  // names are free; `close` closes descriptors of clients. Call Keep once, before the first
+  // session, after SetSessionOutput. On an error nothing else has happened, and a stored state
+  // stays. The error is kResourceExhausted also if this process cannot adopt memory now; that
+  // memory is not lost.
   using CloseOf = std::function<void(const Party& tenant, wire::UniqueFd fd)>;
   absl::Status Keep(const Keeping& keeping, Inherited* inherited, const CloseOf& close)
       ABSL_LOCKS_EXCLUDED(mu_);
@@ -145,35 +147,35 @@ class Daemon {
     absl::Status status;  // an error if something is not kept
   };
   std::optional<KeptSnapshot> Kept() const ABSL_LOCKS_EXCLUDED(mu_);
-  // Closes and reports what is left in `inherited` after Keep, and has `keeper` drop it.
+  // Closes and reports what remains in `inherited` after Keep, and has `keeper` drop it.
   void CloseOrphans(DescriptorKeeper* keeper, Inherited* inherited) ABSL_LOCKS_EXCLUDED(mu_);
   // Makes the next irisd begin with nothing.
   void StopKeeping() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Call it before the first session. With null, descriptors are dropped.
+  // Sets the output. Call it before the first session. With null, descriptors are dropped.
   void SetSessionOutput(SessionOutput* output) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Gives the machine an input that has no answer, and carries out its effects.
   void Submit(const Input& input) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Gives the machine a call, whose id `input` names too. `answer` runs exactly once, with no lock
+  // Gives the machine a call, whose id `input` also has. `answer` runs exactly once, with no lock
   // held, perhaps before Call returns; never after Cancel returned true.
   using Answer = std::function<void(const Reply&)>;
   CallId NewCall();
-  // Call fills in a Join's or an operation's `room`, from the account for which this thread works.
-  // AdoptSegment names elements of `registered`, memory that came with the call, by index; the
-  // others are dropped.
+  // Call fills in the `room` of a Join or an operation, for the account on whose behalf this thread
+  // works. AdoptSegment refers by index to elements of `registered`, memory that came with the
+  // call; the daemon drops the others.
   using Registered = std::vector<std::unique_ptr<driver::PhysicalMemory>>;
   void Call(CallId call, Input input, Answer answer, Registered registered = {})
       ABSL_LOCKS_EXCLUDED(mu_);
-  // Returns true if the call was pending: its answer will not run. Returns false if it was or is
-  // being answered.
+  // Returns true if the call was pending: its answer will not run. Returns false if the call was
+  // answered or is being answered.
   bool Cancel(CallId call) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Offers `sink` as the session's watch stream. If the machine accepts, the first event queued is
-  // WatchEstablished; if it refuses, the sink is closed with the reason.
+  // Offers `sink` as the session's watch stream. If the machine accepts, the first queued event is
+  // WatchEstablished. If it refuses, the sink is closed with the reason.
   void Watch(const WatchOpened& input, std::shared_ptr<WatchSink> sink) ABSL_LOCKS_EXCLUDED(mu_);
-  // Forgets a stream that has ended by itself.
+  // Forgets a stream that has already ended.
   void Unwatch(SessionId session, const WatchSink* sink) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Runs `look` on the machine under the mutex, to take snapshots.
@@ -189,8 +191,8 @@ class Daemon {
   std::vector<std::shared_ptr<const PageFile>> ControlPages(JobId job) const
       ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Sends descriptors of these segments to a session, which need not be in the job. kNotFound if
-  // the memory is gone.
+  // Sends descriptors of these segments to a session, which need not be in the job. Returns
+  // kNotFound if the memory is gone.
   absl::Status Lend(SessionId session, JobId job, uint64_t epoch,
                     const std::vector<SegmentInfo>& segments, driver::Access access)
       ABSL_LOCKS_EXCLUDED(mu_);
@@ -202,7 +204,7 @@ class Daemon {
   EventLog& events() { return events_; }
   const EventLog& events() const { return events_; }
 
-  // Returns free memory to the system, on a worker. Call it after sessions have ended.
+  // Returns free memory to the kernel, on a worker thread. Call it after sessions have ended.
   void TrimMemory();
 
   // Stops the machine, and ends the readers of events. Idempotent.
@@ -210,12 +212,12 @@ class Daemon {
   bool stopping() const { return stopping_.load(std::memory_order_relaxed); }
 
  private:
-  // Holds work that runs after the mutex is released.
+  // Work that runs after the mutex is released.
   struct Deferred {
     std::vector<std::pair<Answer, Reply>> answers;
     std::vector<std::shared_ptr<WatchSink>> kicks;
     std::vector<std::pair<std::shared_ptr<WatchSink>, absl::Status>> closes;
-    Registered registered;  // of the call
+    Registered registered;  // memory that came with the call
   };
 
   Daemon(MachineSetup setup, DaemonOptions options, driver::GpuDriver* driver, const Clock* clock,
@@ -257,8 +259,8 @@ class Daemon {
   EventPrinter printer_;
   std::atomic<uint64_t> next_call_{1};
   std::atomic<bool> stopping_{false};
-  WorkerPool workers_;  // for slow work: reserving pages, freeing
-  WorkerPool creator_;  // creates without reserving: quick, and must not wait for the others
+  WorkerPool workers_;  // for slow work: to reserve pages, and to free memory
+  WorkerPool creator_;  // creates without reserving: quick, and must not wait for slow work
   HostMemory host_memory_;
   SegmentStore segments_;
 
@@ -269,8 +271,8 @@ class Daemon {
   DescriptorKeeper* keeper_ ABSL_GUARDED_BY(mu_) = nullptr;           // null if nothing is kept
   std::unique_ptr<Journal> journal_ ABSL_GUARDED_BY(mu_);  // null if the state is not stored
   bool journal_fails_ ABSL_GUARDED_BY(mu_) = false;
-  bool keeper_waits_ ABSL_GUARDED_BY(mu_) = false;  // for its manager
-  // Time of the next attempt to store or keep, with or without an input.
+  bool keeper_waits_ ABSL_GUARDED_BY(mu_) = false;  // until its manager takes messages
+  // Time of the next attempt to store or keep after a failure, even without an input.
   absl::Time store_again_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();
   uint64_t generation_ ABSL_GUARDED_BY(mu_) = 0;
   std::string change_ ABSL_GUARDED_BY(mu_);   // reused

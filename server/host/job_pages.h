@@ -1,4 +1,4 @@
-// The shared pages of one job (proto/wire/pages.h): irisd creates them, or adopts those of an
+// The shared pages of one job (proto/wire/pages.h). irisd creates them, or adopts those of an
 // earlier irisd, sends their descriptors, and writes the status page.
 //
 // Not thread-safe: the daemon locks. PageFile objects are shared with queued descriptors and are
@@ -17,7 +17,7 @@
 
 namespace iris::server {
 
-// A page in a sealed memfd, whose mode is its kind.
+// A page in a sealed memfd. The memfd's mode shows the kind of the page.
 class PageFile {
  public:
   enum class Kind : uint32_t {
@@ -26,8 +26,8 @@ class PageFile {
   };
 
   static absl::StatusOr<std::shared_ptr<const PageFile>> Create(Kind kind);
-  // Takes the descriptor of a page that an earlier irisd created. kInvalidArgument if it is no such
-  // page; it is then closed.
+  // Takes the descriptor of a page that an earlier irisd created. Returns kInvalidArgument, and
+  // closes the descriptor, if it is no such page.
   static absl::StatusOr<std::shared_ptr<const PageFile>> Adopt(wire::UniqueFd fd);
   PageFile(wire::UniqueFd fd, Kind kind, uint64_t inode)
       : fd_(std::move(fd)), kind_(kind), inode_(inode) {}
@@ -37,7 +37,7 @@ class PageFile {
   uint64_t inode() const { return inode_; }
   // Returns a descriptor that the caller owns. A read-only one cannot be mapped writable.
   absl::StatusOr<int> Open(bool read_only) const;
-  // Copies a page that others may be writing.
+  // Copies the page, which other processes may be writing.
   absl::Status Copy(wire::ControlPage* page) const;
 
  private:
@@ -48,13 +48,13 @@ class PageFile {
 
 class JobPages {
  public:
-  // kResourceExhausted: no descriptors or memory.
+  // Returns kResourceExhausted if descriptors or memory ran out.
   static absl::StatusOr<std::unique_ptr<JobPages>> Create(JobId job, uint32_t n_ranks,
                                                           uint64_t epoch);
 
   // Takes the descriptors of pages that an earlier irisd created for this job, in any order. On an
-  // error all are closed. kInvalidArgument if a page is missing, or if the status page is another
-  // job's, or of another epoch or number of ranks. kResourceExhausted if there is no memory.
+  // error all are closed. Returns kInvalidArgument if a page is missing, or if the status page has
+  // another job, epoch or number of ranks. Returns kResourceExhausted if there is no memory.
   static absl::StatusOr<std::unique_ptr<JobPages>> Adopt(JobId job, uint64_t epoch,
                                                          uint32_t n_ranks,
                                                          std::vector<wire::UniqueFd> all);
@@ -67,7 +67,7 @@ class JobPages {
   uint32_t n_ranks() const { return static_cast<uint32_t>(control_.size()); }
   std::vector<int> fds() const;  // of all pages; borrowed
 
-  // Publishes the rank's state (and the abort word), then increments `changes` and wakes its
+  // Publishes the rank's state (and the abort word), then increments `changes` and wakes the
   // waiters.
   void SetRankState(Rank rank, RankState state, int64_t pid, bool abort);
 
@@ -76,7 +76,7 @@ class JobPages {
   absl::Status MapStatusPage();
 
   std::shared_ptr<const PageFile> status_file_;
-  wire::StatusPage* status_ = nullptr;  // mapped by irisd alone for writing
+  wire::StatusPage* status_ = nullptr;  // only irisd maps it for writing
   std::vector<std::shared_ptr<const PageFile>> control_;
 };
 

@@ -28,7 +28,7 @@ namespace {
 struct CgroupFiles {
   const char* limit;
   const char* usage;
-  const char* cache[2];  // keys of memory.stat: pages of files, which can go
+  const char* cache[2];  // keys of memory.stat: file pages, which can be dropped
 };
 constexpr CgroupFiles kVersion1 = {
     "memory.limit_in_bytes", "memory.usage_in_bytes", {"total_inactive_file", "total_active_file"}};
@@ -36,8 +36,8 @@ constexpr CgroupFiles kVersion2 = {
     "memory.max", "memory.current", {"inactive_file", "active_file"}};
 
 struct Mount {
-  std::string root;   // what of the file system is mounted
-  std::string point;  // where
+  std::string root;   // the mounted part of the file system
+  std::string point;  // the path where it is mounted
 };
 
 std::vector<std::string> LinesOf(const std::string& path) {
@@ -55,7 +55,7 @@ std::optional<uint64_t> NumberIn(const std::string& path) {
   return std::nullopt;
 }
 
-// The number after the key in a file of lines "key number" or "key: number kB".
+// Returns the number after the key in a file with lines "key number" or "key: number kB".
 std::optional<uint64_t> NumberOf(const std::string& path, absl::string_view key) {
   for (const std::string& line : LinesOf(path)) {
     std::istringstream in(line);
@@ -90,7 +90,7 @@ void LookAtCgroups(const std::string& root, absl::string_view path, bool version
                    MemoryLeft* tightest) {
   const std::optional<Mount> mount = FindMount(root, version2);
   if (!mount.has_value()) return;
-  // A container may see its own cgroup alone, mounted as if it were the topmost.
+  // A container may see only its own cgroup, mounted as if it were the root.
   if (mount->root != "/" && !absl::ConsumePrefix(&path, mount->root)) path = "";
   if (absl::StrContains(path, "..")) path = "";
   const CgroupFiles& files = version2 ? kVersion2 : kVersion1;
@@ -128,8 +128,8 @@ uint64_t RaiseDescriptorLimit() {
 }
 
 absl::Status CheckLimits(uint64_t fd_limit) {
-  // Below 176 descriptors no two ranks have a session each, nor does a worker have a connection;
-  // below 72 MiB of address space threads cannot be started.
+  // With fewer than 176 descriptors no two ranks can have a session each, nor can a worker have a
+  // connection; with less than 72 MiB of address space threads cannot be started.
   constexpr uint64_t kMinDescriptors = 192, kMinAddressSpaceBytes = 128 << 20;
   if (fd_limit < kMinDescriptors) {
     return absl::ResourceExhaustedError(absl::StrCat(
@@ -202,7 +202,7 @@ absl::Status HostMemory::Promise(uint64_t bytes) {
   };
   MemoryLeft memory = TightestMemory(root_);
   if (!fits(memory) && promised_bytes_ > 0) {
-    // Promises to others may count twice, until all of them are taken.
+    // Memory of other promises may count twice, until all of it is taken.
     const auto all_taken = [this]()
                                ABSL_SHARED_LOCKS_REQUIRED(mu_) { return promised_bytes_ == 0; };
     mu_.Await(absl::Condition(&all_taken));

@@ -60,7 +60,7 @@ class RegisteredMemory : public driver::PhysicalMemory {
   const std::function<void(wire::UniqueFd)> close_;
 };
 
-// Checks that it is a memfd that cannot be resized. Only files in memory have seals, so the calls
+// Checks that `fd` is a memfd that cannot be resized. Only files in memory have seals, so the calls
 // after F_GET_SEALS wait for no file server.
 absl::Status CheckEmulated(int fd, uint64_t bytes) {
   const int seals = fcntl(fd, F_GET_SEALS);

@@ -1,6 +1,6 @@
 // Memory that a rank has allocated itself and registered: irisd keeps its descriptor and lends it
-// to others. A client's descriptor is hostile until it is checked. Thread-safe, as PhysicalMemory
-// says.
+// to other ranks. A client's descriptor is hostile until it is checked. As thread-safe as
+// PhysicalMemory.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +14,12 @@
 
 namespace iris::server {
 
-// Duplicates `fd`, which stays the caller's. The duplicate is passed to `close` when the memory is
-// destroyed, because the kernel may take long to close it.
+// Duplicates `fd`, which the caller still owns. When the memory is destroyed, the duplicate is
+// passed to `close`, because the kernel may take long to close it.
 //
 // Errors: kInvalidArgument if, on emulated devices, the memory has another size than `bytes` or
-// could shrink while others have it mapped (on GPUs the import checks this); kResourceExhausted if
-// irisd has no descriptor left.
+// could shrink while other processes have it mapped (on GPUs the import checks this);
+// kResourceExhausted if irisd has no descriptor left.
 absl::StatusOr<std::unique_ptr<driver::PhysicalMemory>> KeepRegistered(
     driver::BackendKind kind, const wire::UniqueFd& fd, uint64_t bytes,
     std::function<void(wire::UniqueFd)> close);

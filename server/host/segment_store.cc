@@ -13,7 +13,7 @@
 namespace iris::server {
 namespace {
 
-// An error other than want of memory means that the device does not work.
+// Adds the device to an error. Errors other than lack of memory mean that it does not work.
 absl::Status OfDevice(const driver::DeviceInfo& device, const absl::Status& status) {
   if (status.ok() || absl::IsResourceExhausted(status) || absl::IsInvalidArgument(status)) {
     return status;
@@ -104,7 +104,7 @@ void SegmentStore::Keep(SegmentId segment, driver::PhysicalMemory& memory) {
     return;
   }
   const wire::UniqueFd fd(*exported);
-  // The keeper remembers what went wrong.
+  // The keeper remembers an error.
   (void)keeper->Store(KeptName{KeptName::Kind::kSegment, segment.value}.Text(), {fd.get()});
 }
 
@@ -135,7 +135,7 @@ void SegmentStore::Drop(SegmentId segment) {
       segments_.erase(it);
     }
   }
-  // Its creation failed, or an earlier irisd lost it: the drop must be reported all the same.
+  // The segment's creation failed, or an earlier irisd lost it: the drop must be reported anyway.
   if (held == nullptr) Retire(segment, nullptr);
 }
 
@@ -202,7 +202,7 @@ absl::StatusOr<std::vector<OutgoingDescriptor>> SegmentStore::ExportSegments(
 
 absl::StatusOr<std::unique_ptr<driver::PhysicalMemory>> SegmentStore::Make(
     const CreateSegment& wanted) {
-  // Pages that are not reserved are charged to the process that touches them first, never irisd.
+  // Pages that are not reserved are charged to the first process that touches them, never irisd.
   const bool of_host = wanted.prealloc && driver_->kind() == driver::BackendKind::kEmu;
   if (of_host) {
     const absl::Status promised = host_memory_->Promise(wanted.bytes);
@@ -218,7 +218,7 @@ void SegmentStore::CreateOnWorker(const CreateSegment& wanted) {
   absl::StatusOr<std::unique_ptr<driver::PhysicalMemory>> memory = Make(wanted);
   const absl::Status status = OfDevice(driver_->devices()[wanted.device_index], memory.status());
   if (!status.ok()) {
-    AskDriverForFree(wanted.device_index);  // before the report: its message says it
+    AskDriverForFree(wanted.device_index);  // before the report, whose message has the number
     logger_->Warn("cannot create a segment", {{"segment", wanted.id.value},
                                               {"bytes", wanted.bytes},
                                               {"device", wanted.device_index},
@@ -250,7 +250,7 @@ void SegmentStore::CreateOnWorker(const CreateSegment& wanted) {
       segments_.erase(wanted.id);  // after a reported failure there is no Drop
     }
   }
-  held.reset();  // the last hold if it is to be dropped
+  held.reset();  // releases the last hold if the segment is to be dropped
   if (status.ok()) AskDriverForFree(wanted.device_index);
 }
 

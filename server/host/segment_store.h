@@ -1,10 +1,10 @@
 // SegmentStore: the physical memory of the jobs' segments, and of the links between devices. It
-// creates and frees memory of segments on worker threads, since the kernel takes long for both, and
-// makes descriptors for sessions. Pages that are reserved on emulated devices are charged to this
-// process, so HostMemory is asked first.
+// creates and frees memory of segments on worker threads, since both take the kernel long, and
+// makes descriptors for sessions. The kernel charges reserved pages of emulated devices to this
+// process, so the store asks HostMemory first.
 //
 // Thread-safe. Borrows the driver, the host's memory, the worker pools and the logger. Reports come
-// from worker threads, with no lock held; a drop takes as long as others hold the memory.
+// from worker threads, with no lock held. A drop lasts until the last holder releases the memory.
 #pragma once
 
 #include <cstdint>
@@ -51,16 +51,16 @@ class SegmentStore {
     std::unique_ptr<driver::PhysicalMemory> memory_;
   };
 
-  // Takes SegmentCreated, SegmentDropped and DriverFree.
+  // Receives SegmentCreated, SegmentDropped and DriverFree.
   using Report = std::function<void(const Input&)>;
 
-  // `keeper` (null: none) keeps each segment's memory for a later irisd, from before it is reported
-  // created until it is dropped.
+  // Makes `keeper` (null: none) keep each segment's memory for a later irisd, from before
+  // SegmentCreated until the segment is dropped.
   void SetKeeper(DescriptorKeeper* keeper) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // `quick` creates without reserving, and must not wait for the others; `slow` reserves pages, and
-  // frees. Both are stopped before the store is destroyed. Makes a link of each device, if the
-  // driver wants links; without them joins are slower.
+  // `quick` creates memory without reserving, and must not wait for the slow work; `slow` reserves
+  // pages, and frees memory. Both are stopped before the store is destroyed. The constructor makes
+  // a link of each device, if the driver wants links; without links joins are slower.
   SegmentStore(driver::GpuDriver* driver, HostMemory* host_memory, WorkerPool* quick,
                WorkerPool* slow, Report report, const Logger* logger);
   SegmentStore(const SegmentStore&) = delete;
@@ -69,43 +69,43 @@ class SegmentStore {
   // Starts to create a segment. Reports SegmentCreated.
   void Create(const CreateSegment& wanted) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Takes memory that exists, as a segment.
+  // Adds existing memory as a segment.
   void Adopt(const AdoptSegment& wanted, std::unique_ptr<driver::PhysicalMemory> memory)
       ABSL_LOCKS_EXCLUDED(mu_);
   // Restores a segment whose memory an earlier irisd has kept.
   void Restore(const AdoptSegment& wanted, std::unique_ptr<driver::PhysicalMemory> memory)
       ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Drops the segment, once its creation has ended. Reports SegmentDropped after it is freed.
+  // Drops the segment after its creation has ended. Reports SegmentDropped once it is freed.
   void Drop(SegmentId segment) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Returns null if the segment does not exist, does not exist yet, or is dropped.
+  // Returns null if the segment does not exist, is not created yet, or is dropped.
   std::shared_ptr<Held> Find(SegmentId segment) const ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Copies bytes of a segment. kNotFound if there is no such segment.
+  // Copies bytes of a segment into `out`. Returns kNotFound if there is no such segment.
   absl::Status Read(SegmentId segment, uint64_t offset_bytes, absl::Span<uint8_t> out) const
       ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Makes the descriptors of the effect: of the pages, which are the job's and whose error is
-  // returned if they are wanted, of the segments, and of links between their devices.
+  // Makes the descriptors of the effect: of the job's pages if they are wanted (an error in `pages`
+  // is then returned), of the segments, and of links between their devices.
   absl::StatusOr<std::vector<OutgoingDescriptor>> Export(
       const SendDescriptors& wanted, const absl::StatusOr<JobPages*>& pages) const
       ABSL_LOCKS_EXCLUDED(mu_);
-  // Makes descriptors of the segments only, kReadWrite for ranks of the job. kNotFound if one of
-  // them has no memory now.
+  // Makes descriptors of the segments only. Ranks of the job get kReadWrite. Returns kNotFound if a
+  // segment has no memory now.
   absl::StatusOr<std::vector<OutgoingDescriptor>> ExportSegments(const SendDescriptors& wanted,
                                                                  driver::Access access) const
       ABSL_LOCKS_EXCLUDED(mu_);
-  // Size of the piece of each device that a Join sends; 0: it sends none.
+  // Returns the size of each device's piece that a Join sends, or 0 if a Join sends none.
   uint64_t link_bytes() const { return links_.empty() ? 0 : driver_->link_bytes(); }
 
-  // Zeros if the segment does not exist.
+  // Returns zeros if the segment does not exist.
   driver::CreateTimes TimesOf(SegmentId segment) const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   struct Segment {
     bool creating = true;
-    bool drop = false;  // asked for while creating
+    bool drop = false;  // requested during the creation
     std::shared_ptr<Held> held;
   };
 
@@ -114,7 +114,7 @@ class SegmentStore {
   DescriptorKeeper* keeper() const ABSL_LOCKS_EXCLUDED(mu_);
   void CreateOnWorker(const CreateSegment& wanted) ABSL_LOCKS_EXCLUDED(mu_);
   void Retire(SegmentId segment, std::unique_ptr<driver::PhysicalMemory> memory);
-  // Reports the driver's count of a device's free memory. Not on a thread that serves sessions.
+  // Reports the driver's count of a device's free memory. Not for threads that serve sessions.
   void AskDriverForFree(uint32_t device_index);
 
   driver::GpuDriver* const driver_;
@@ -123,7 +123,7 @@ class SegmentStore {
   WorkerPool* const slow_;
   const Report report_;
   const Logger* const logger_;
-  // One per device, for as long as irisd runs; empty where the driver needs none.
+  // One per device while irisd runs; empty if the driver needs none.
   std::vector<std::shared_ptr<driver::PhysicalMemory>> links_;
 
   mutable absl::Mutex mu_;

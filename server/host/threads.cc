@@ -61,7 +61,7 @@ DeadlineTimer::~DeadlineTimer() { Stop(); }
 
 void DeadlineTimer::Set(absl::Time deadline) {
   absl::MutexLock lock(&mu_);
-  // The thread sleeps until the deadline that it knows.
+  // The thread sleeps at most until the previous deadline, so only an earlier one must wake it.
   const bool earlier = deadline < std::exchange(deadline_, deadline);
   if (earlier) Wake();
 }
@@ -77,7 +77,7 @@ void DeadlineTimer::Stop() {
 
 void DeadlineTimer::Wake() {
   const uint64_t one = 1;
-  (void)!write(wake_.get(), &one, sizeof(one));  // full: it wakes anyway
+  (void)!write(wake_.get(), &one, sizeof(one));  // if it is full, the thread wakes anyway
 }
 
 void DeadlineTimer::Run() {
@@ -92,8 +92,8 @@ void DeadlineTimer::Run() {
       due_();
       continue;
     }
-    // poll counts on the steady clock, unlike a condition variable. Bounded, because the clock of a
-    // test jumps.
+    // poll counts on the steady clock, unlike a condition variable. The wait is bounded, because
+    // the clock of a test jumps.
     pollfd wake = {wake_.get(), POLLIN, 0};
     wait = std::min(wait, absl::Seconds(10));
     (void)poll(&wake, 1, static_cast<int>(absl::ToInt64Milliseconds(wait)) + 1);

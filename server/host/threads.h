@@ -18,7 +18,7 @@ namespace iris::server {
 class WorkerPool {
  public:
   explicit WorkerPool(int n_threads);
-  // Finishes the posted work.
+  // Finishes the posted work, and ends the threads.
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
@@ -42,17 +42,16 @@ class WorkerPool {
 class DeadlineTimer {
  public:
   // `due` runs with no lock held, repeatedly until Set moves the deadline into the future. Throws
-  // std::system_error, as std::thread does, if this process can have no more descriptors or
-  // threads.
+  // std::system_error, as std::thread does, if this process has no descriptor or thread left.
   DeadlineTimer(const Clock* clock, std::function<void()> due);
   ~DeadlineTimer();
   DeadlineTimer(const DeadlineTimer&) = delete;
   DeadlineTimer& operator=(const DeadlineTimer&) = delete;
 
-  // Replaces the deadline; InfiniteFuture: none.
+  // Replaces the deadline. InfiniteFuture means none.
   void Set(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // After it has returned, `due` does not run any more. Idempotent.
+  // After Stop has returned, `due` does not run any more. Idempotent.
   void Stop() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
@@ -64,7 +63,7 @@ class DeadlineTimer {
   absl::Mutex mu_;
   absl::Time deadline_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();
   bool ends_ ABSL_GUARDED_BY(mu_) = false;
-  wire::UniqueFd wake_;  // an eventfd: the thread looks at its deadline again
+  wire::UniqueFd wake_;  // an eventfd: makes the thread read its deadline again
   std::thread thread_;
 };
 

@@ -1,10 +1,11 @@
 // Host barriers that ranks wait in for long, and calls that wait for each other without end.
 //
-// Host barriers do not go through irisd. A rank whose barrier lasts says which ranks it lacks, and
-// its call stands until the barrier ends. With the operations that ranks have asked for, this tells
-// where every rank is (FindStuck). What a rank lacks is true as of its look, and a rank that came
-// after the look may be in another call by now. So a look counts only for calls that irisd knew
-// before it: the rank is asked to look again, and gives back the job's moment of that answer.
+// Host barriers do not go through irisd. A rank that waits long in a barrier reports which ranks
+// are missing, and its call stays pending until the barrier ends. With the operations that ranks
+// have asked for, these calls show where every rank is (FindStuck). The missing ranks are those at
+// the time of the rank's look, and a rank that entered the barrier after the look may be in another
+// call by now. So a look counts only for calls that irisd knew before it: irisd asks the rank to
+// look again, and the rank returns the job's moment of that answer.
 #include <algorithm>
 #include <map>
 #include <string>
@@ -20,14 +21,14 @@ namespace {
 
 // One call that a rank waits in.
 struct Standing {
-  const Team* team = nullptr;               // of an operation
-  const AwaitedBarrier* barrier = nullptr;  // else
+  const Team* team = nullptr;               // of an operation, or null
+  const AwaitedBarrier* barrier = nullptr;  // otherwise
   bool only_thread = false;
   uint64_t entered = 0;
 };
 
-// Errors are cut at wire::kMaxErrorTextBytes: they name so many ranks at most, and so many calls of
-// a rank.
+// Errors are cut at wire::kMaxErrorTextBytes, so they name at most this many ranks, and this many
+// calls of a rank.
 constexpr size_t kRanksNamed = 6;
 constexpr size_t kCallsNamed = 2;
 
@@ -44,7 +45,7 @@ std::string OfTeam(TeamId team) {
   return team == kWorldTeam ? "" : absl::StrCat(" of ", TeamText(team));
 }
 
-// "allocate #3".
+// Returns for example "allocate #3".
 std::string TextOf(const Standing& call) {
   if (call.barrier != nullptr) {
     return absl::StrCat("host barrier #", call.barrier->epoch, OfTeam(call.barrier->team));
@@ -54,7 +55,7 @@ std::string TextOf(const Standing& call) {
                       OfTeam(call.team->info.id));
 }
 
-// The calls that each rank waits in.
+// Returns the calls that each rank waits in.
 std::vector<std::vector<Standing>> StandingCalls(const Job& job) {
   std::vector<std::vector<Standing>> calls(job.n_ranks());
   for (const auto& [id, team] : job.teams) {
@@ -82,7 +83,7 @@ std::vector<Rank> NeededBy(const Standing& call) {
 std::vector<Rank> FindStuck(const std::vector<Blocked>& blocked) {
   std::map<Rank, const Blocked*> stuck;
   for (const Blocked& each : blocked) stuck[each.rank] = &each;
-  // The ranks that are left when no more can be removed wait for each other.
+  // Removes ranks whose call may end. The remaining ranks wait for each other.
   const auto may_end = [&stuck](const auto& entry) {
     const std::vector<Rank>& needs = entry.second->needs;
     return std::none_of(needs.begin(), needs.end(),
@@ -141,7 +142,7 @@ void Teams::On(const AwaitBarrierCall& in) {
   if (member.barriers.size() >= kMaxWaitingCallsPerRank) {
     return Refuse(call, Code::kResourceExhausted, what, "too many calls wait already");
   }
-  // A rank that looked again has been in the barrier all the time.
+  // A rank that looks again has stayed in the barrier since that moment.
   const uint64_t looked = std::min(spec.moment, job.moment);
   const uint64_t entered = looked != 0 ? looked : ++job.moment;
   member.barriers.push_back(
@@ -196,7 +197,7 @@ void Teams::LookForStuck(Job& job) {
     fresh = false;
     AnswerBarrier(job, rank, barrier->call, {job.moment, false, ""});
   }
-  if (!fresh) return;  // those that have looked again come again
+  if (!fresh) return;  // the ranks that look again call again
 
   const std::string text = absl::StrCat(
       "it cannot end, because ranks wait for each other: ",
@@ -208,7 +209,7 @@ void Teams::LookForStuck(Job& job) {
     const Standing& call = all[rank][0];
     if (call.barrier != nullptr) {
       AnswerBarrier(job, rank, call.barrier->call, {job.moment, true, text});
-    } else if (call.team->op.has_value()) {  // else concluded for another rank
+    } else if (call.team->op.has_value()) {  // otherwise concluded for another rank
       Team& team = job.teams.at(call.team->info.id);
       Conclude(job, team, Error(Code::kInvalidArgument, What(team.op->op, team), text));
     }

@@ -1,4 +1,4 @@
-// DeadlineQueue: the next deadline of each key. Not thread-safe; pure.
+// DeadlineQueue: holds the next deadline of each key. Not thread-safe; pure.
 #pragma once
 
 #include <compare>
@@ -49,7 +49,7 @@ class DeadlineQueue {
     return by_time_.empty() ? absl::InfiniteFuture() : by_time_.begin()->first;
   }
 
-  // Takes out the earliest deadline that is not after `now`.
+  // Removes and returns the earliest deadline that is not after `now`, if there is one.
   std::optional<DeadlineKey> PopDue(absl::Time now) {
     if (by_time_.empty() || by_time_.begin()->first > now) return std::nullopt;
     const DeadlineKey key = by_time_.begin()->second;

@@ -15,7 +15,7 @@
 
 namespace iris::server {
 
-// Answers a call. If `status` is not OK, the call is refused, and `result` means nothing. An
+// Answers a call. If `status` is not OK, the call is refused, and `result` is unspecified. An
 // operation that fails is not refused: its Outcome answers the call.
 struct Reply {
   CallId call;
@@ -26,7 +26,7 @@ struct Reply {
 struct ReleaseSession {
   SessionId session;
 };
-// Makes the job's status page and a control page for each rank. Always precedes their use.
+// Makes the job's status page and a control page for each rank. Precedes every use of the pages.
 struct CreatePages {
   JobId job;
   uint32_t n_ranks = 0;
@@ -52,8 +52,9 @@ struct AdoptSegment {
   uint64_t bytes = 0;
   uint32_t index = 0;
 };
-// Frees the memory on a worker thread, then reports SegmentDropped. The segment's creation may have
-// failed, or still be under way; in that case the daemon drops it when that ends.
+// Frees the memory on a worker thread, then reports SegmentDropped. If the segment's creation is
+// still under way, the daemon drops the segment when the creation ends. The creation may also have
+// failed.
 struct DropSegment {
   SegmentId id;
 };
@@ -68,7 +69,8 @@ struct SendDescriptors {
   std::vector<SegmentInfo> segments;
   bool pages = false;
 };
-// Writes the status page: state and pid of the rank, the abort word, then `changes` + 1 and a wake.
+// Writes the status page: state and pid of the rank, and the abort word; then increments `changes`
+// and wakes the waiters.
 struct SetRankState {
   JobId job;
   Rank rank = 0;
@@ -102,8 +104,8 @@ struct WatchStopping {
 using WatchItem =
     std::variant<WatchEstablished, RankChanged, SegmentsAdded, GrowDone, WatchStopping>;
 
-// Queues an item on the session's watch stream. Without a stream it is dropped; WatchOpened repeats
-// items that still matter.
+// Queues an item on the session's watch stream. Without a stream the item is dropped; WatchOpened
+// repeats items that still matter.
 struct NotifyWatch {
   SessionId session;
   WatchItem event;

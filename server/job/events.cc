@@ -14,13 +14,13 @@ std::string Who(const Event& event) {
   return absl::StrCat("rank ", event.rank, " (pid ", event.pid, ")");
 }
 
-// Names the team, or the rank, that asked.
+// Returns the team, or the rank, that asked.
 std::string By(TeamId team) {
   return IsOwnTeam(team) ? absl::StrCat("rank=", OwnerOf(team)) : absl::StrCat("team=", team);
 }
 
-// Each kind of event has its text here. Kinds that have only a reason, a session or nothing to say
-// share the first one.
+// Each kind of event has its text here. Kinds that have only a reason, a session or nothing to
+// report share the first function.
 
 template <typename Detail>
 std::string Text(const Event&, const Detail& e) {

@@ -1,5 +1,5 @@
 // Events: typed values that report changes. The log, `iris-ctl events` and counters of events read
-// them. Plain data, and pure functions that turn it into words.
+// them. Plain data, and pure functions that turn events into words.
 //
 // Each kind of event has a word (docs/protocol.md lists them) and a severity: frequent events are
 // kept for `iris-ctl events`, and logged at debug level only. The orderly end of a rank or session
@@ -35,7 +35,7 @@ struct SessionHungUp {
   static constexpr EventKind kKind{"session_hung_up", Severity::kDebug};
   SessionId session;
 };
-// The session's process is gone, or it hung up without a rank.
+// The session's process has ended, or the session hung up without a rank.
 struct SessionClosed {
   static constexpr EventKind kKind{"session_closed", Severity::kDebug};
   SessionId session;
@@ -58,7 +58,7 @@ struct JoinFailed {
   static constexpr EventKind kKind{"join_failed", Severity::kInfo};
   std::string reason;
 };
-// All memory exists, and every rank now maps it.
+// All memory exists, and every rank maps it next.
 struct JobMapping {
   static constexpr EventKind kKind{"job_mapping", Severity::kInfo};
   uint64_t epoch = 0;
@@ -146,7 +146,7 @@ struct TeamDestroyed {
   static constexpr EventKind kKind{"team_destroyed", Severity::kInfo};
   TeamId team = kWorldTeam;
 };
-// Ranks asked for different operations, or one rank for an invalid one.
+// Ranks asked for different operations, or one rank asked for an invalid one.
 struct OperationMismatch {
   static constexpr EventKind kKind{"operation_mismatch", Severity::kInfo};
   std::string reason;
@@ -160,7 +160,7 @@ struct OperationFailed {
   static constexpr EventKind kKind{"operation_failed", Severity::kInfo};
   std::string reason;
 };
-// Another irisd has taken over. `n_lost` of the sessions had no connection any more.
+// Another irisd has taken over. `n_lost` of the sessions had lost their connection.
 struct Recovered {
   static constexpr EventKind kKind{"recovered", Severity::kInfo};
   uint64_t generation = 0;
@@ -204,10 +204,10 @@ using EventDetail = std::variant<
     event::MemoryLost, event::OrphanClosed, event::RecordingFull, event::WorkerEnded>;
 
 struct Event {
-  std::string job;    // empty if of no job
-  int32_t rank = -1;  // -1 if of no rank
-  int64_t pid = 0;    // 0 if of no process
-  Party party;        // whose job or session it is
+  std::string job;    // empty if the event concerns no job
+  int32_t rank = -1;  // -1 if it concerns no rank
+  int64_t pid = 0;    // 0 if it concerns no process
+  Party party;        // that has the job or session
   EventDetail detail;
 };
 

@@ -1,4 +1,4 @@
-// Joins that were refused or given up, and what ranks that come later are to know of them.
+// Joins that were refused or given up, and their errors for ranks that join later.
 #include <algorithm>
 #include <utility>
 
@@ -11,18 +11,18 @@
 namespace iris::server {
 namespace {
 
-// Rounds a time that was measured.
+// Returns a measured time, rounded, as text.
 std::string Readable(absl::Duration time) {
   return absl::FormatDuration(absl::Trunc(time, absl::Milliseconds(1)));
 }
 
-// "rank 1 (pid 4711) after 5s (its own timeout)".
+// Returns for example "rank 1 (pid 4711) after 5s (its own timeout)".
 std::string WhoGaveUp(Rank rank, const GaveUp& gave_up) {
   return absl::StrCat("rank ", rank, " (pid ", gave_up.pid, ") after ", Readable(gave_up.waited),
                       gave_up.timed_out ? " (its own timeout)" : "");
 }
 
-// Forgets the oldest of so many, before another comes.
+// Removes the oldest entry if the map has n_max, before another is added.
 template <typename Map>
 void LimitTo(size_t n_max, Map* map) {
   if (map->size() < n_max) return;
@@ -33,11 +33,11 @@ void LimitTo(size_t n_max, Map* map) {
 
 }  // namespace
 
-// A refusal ends the join of the others only if it is of a rank that the job cannot form without:
-// the caller is of the job's party (to which the name belongs), names one of the job's ranks, that
-// rank is free, and the job forms or does not exist yet. Every other refusal concerns its caller
-// alone: another user, another name, a number that is no rank of the job, a second claim to a rank
-// that has joined, a session that holds a rank, a job that runs or is broken.
+// A refusal ends the join of the other ranks only if the job cannot form without the refused rank:
+// the caller belongs to the job's party (to which the name belongs), and names one of the job's
+// ranks, which is free, and the job forms or does not exist yet. Every other refusal concerns only
+// its caller: another user, another name, a number that is no rank of the job, a second claim to a
+// rank that has joined, a session that holds a rank, a job that runs or is broken.
 void Rendezvous::RefuseJob(const Session& session, const JoinSpec& spec, const absl::Status& why) {
   if (session.lease.has_value()) return;
   if (!CheckText("the name", spec.job, 1, wire::kMaxJobNameBytes).ok()) return;
@@ -92,7 +92,7 @@ absl::Status Rendezvous::RefusedBefore(const Session& session, const JoinSpec& s
     refused_.erase(name);
     return absl::OkStatus();
   }
-  // A process that began later belongs to another attempt, which may well succeed.
+  // A process that began later belongs to another attempt, which may succeed.
   if (session.process_began > refused.when) return absl::OkStatus();
   if (refused.untold.erase(static_cast<Rank>(spec.rank)) == 0) return absl::OkStatus();
   absl::Status told = refused.told;
@@ -121,9 +121,9 @@ void Rendezvous::RecallAbandoned(Job& job) {
   abandoned_.erase({job.party, job.name});
 }
 
-// A rank that was here while this one waited did come, even if its own time was up first: ranks
-// whose time is up together must not report each other. One that came and gave up earlier is
-// missing, but not for want of trying.
+// Withdraws a Join, with the reason. A rank that was present while this one waited counts as
+// joined, even if its own time was up first: ranks whose timeouts end together must not report each
+// other. A rank that joined and gave up earlier counts as missing, and is listed with its attempt.
 void Rendezvous::JoinTimedOut(Job& job, Rank rank) {
   std::vector<std::string> missing, gave_up, came_before, slow;
   const absl::Time joined = job.ranks[rank].joined;

@@ -45,8 +45,8 @@ absl::Status Growths::StartGrowth(Job& job, Team& team, uint64_t needed_bytes,
     return Error(Code::kResourceExhausted, "it has ", wire::kMaxSegmentsPerHeap,
                  " segments, the limit");
   }
-  // Room and needed are below the stride, so rounding cannot overflow; the stride is a multiple of
-  // the granularity.
+  // `room` and `needed` are below the stride, so rounding cannot overflow; the stride is a multiple
+  // of the granularity.
   const auto rounded = [&](uint64_t bytes) {
     return (std::min(bytes, room) + granularity_bytes_ - 1) / granularity_bytes_ *
            granularity_bytes_;

@@ -1,7 +1,7 @@
-// Growths: growth of a job's heap, inside its reserved stride, in two phases. First every rank's
-// new segment is created; then every rank maps all of them and reports so. After that the new size
-// is published. A failure of one rank fails the growth for all. A job has one growth at a time;
-// operations that need another wait in a queue.
+// Growths: the growth of a job's heap, inside its reserved stride, in two phases. First every
+// rank's new segment is created. Then every rank maps all new segments and reports that; the new
+// size is published after the last report. A failure of one rank fails the growth for all ranks. A
+// job has one growth at a time; operations that need another one wait in a queue.
 #pragma once
 
 #include "absl/status/status.h"
@@ -13,7 +13,7 @@ struct Growths : Teams {
   using Teams::On;
   using Teams::Teams;
 
-  // Starts a growth, or queues, or concludes the operation because growth is impossible.
+  // Starts a growth, queues it, or concludes the operation because growth is impossible.
   void RequestGrowth(Job& job, Team& team, const NeedsGrowth& needs) override;
   void GrowthSegmentCreated(Job& job, SegmentId segment, const absl::Status& status);
   void On(const GrowMappedCall& in);
@@ -21,8 +21,7 @@ struct Growths : Teams {
   // Fails the growth that is under way, if there is one.
   void FailGrowth(Job& job, const absl::Status& why);
   SegmentsAdded SegmentsAddedBy(const Job& job) const;
-  // Sends the growth that is being mapped, if there is one, to a rank that has not reported it
-  // mapped.
+  // If a growth is being mapped, sends it to a rank that has not reported it mapped.
   void SendGrowthAgain(const Job& job, Rank rank);
 
   uint64_t next_grow_ = 1;

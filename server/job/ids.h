@@ -28,8 +28,8 @@ using CallId = Id<struct CallTag>;
 using Rank = uint32_t;
 using TeamId = uint32_t;
 inline constexpr TeamId kWorldTeam = 0;
-// Returns the team of which the rank is the only member, from the job's first epoch to its end. It
-// has no barrier and no area, and is neither counted nor listed.
+// Returns the rank's own team, of which the rank is the only member. It exists from the job's first
+// epoch to the job's end. It has no barrier and no area, and is neither counted nor listed.
 constexpr TeamId OwnTeam(Rank rank) { return wire::kFirstOwnTeam + rank; }
 constexpr bool IsOwnTeam(TeamId team) { return team >= wire::kFirstOwnTeam; }
 constexpr Rank OwnerOf(TeamId team) { return team - wire::kFirstOwnTeam; }

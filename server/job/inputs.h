@@ -35,13 +35,13 @@ struct JobLimits {
   absl::Duration grow_timeout = absl::Seconds(30);
 };
 
-// How long a session has, after its Join was cancelled, to repeat it on a new connection or to hang
-// up, before irisd withdraws the Join. A client on a busy machine needs most of a second to get a
-// connection and to come back.
+// After a Join was cancelled, its session has this long to repeat the Join on a new connection, or
+// to hang up; then irisd withdraws the Join. A client on a busy machine needs most of a second to
+// get a connection and to come back.
 inline constexpr absl::Duration kWithdrawAfter = absl::Seconds(2);
 
-// After another irisd has taken over: how long clients have to make their calls again, and those
-// whose session was not kept to resume their ranks.
+// After another irisd has taken over, clients must repeat their calls within kRepeatsWithin, and
+// clients whose session was not kept must resume their ranks within kResumesWithin.
 inline constexpr absl::Duration kRepeatsWithin = absl::Seconds(10);
 inline constexpr absl::Duration kResumesWithin = absl::Seconds(30);
 
@@ -63,7 +63,7 @@ struct SessionOpened {
   CallerInfo caller;
   absl::Duration process_age;  // how long the caller's process has run
 };
-// The session's sockets are closed; its process may still run. This input may come never, or after
+// The session's sockets are closed; its process may still run. May never come, or after
 // ProcessGone.
 struct SessionHungUp {
   SessionId session;
@@ -88,15 +88,15 @@ struct JoinSpec {
   bool prealloc = false;
   absl::Duration timeout;  // zero: the default of JobLimits
   uint64_t team_sync_bytes = 0;
-  // The client's number of this Join in its session. A second Join with the number repeats the
+  // The client's number of this Join in its session. A second Join with the same number repeats the
   // first, whose answer was lost. 0 means no number: such a Join is never a repetition.
   uint64_t number = 0;
-  // An error, with the reason, if irisd must keep nothing more for the caller's user.
+  // An error, with the reason, if irisd must not keep more for the caller's user.
   absl::Status room;
 };
 // A repetition of a Join that still waits replaces the earlier call, which is answered kCancelled,
-// and starts the timeout again. If the Join was answered, the repetition gets the same answer,
-// until the job is ready. If it was withdrawn because its caller was gone, the repetition is a new
+// and restarts the timeout. If the Join was answered, the repetition gets the same answer, until
+// the job is ready. If the Join was withdrawn because its caller was gone, the repetition is a new
 // Join.
 struct JoinCall {
   SessionId session;
@@ -123,7 +123,8 @@ struct OperateCall {
   CallId call;
   OperationSpec spec;
 };
-// Answered at once; the growth itself ends with GrowDone.
+// Reports that a rank has mapped the new segments, or why it could not. It is answered at once; the
+// growth itself ends with GrowDone.
 struct GrowMappedCall {
   SessionId session;
   CallId call;
@@ -131,8 +132,8 @@ struct GrowMappedCall {
   GrowId grow;
   std::string error;  // empty: the rank has mapped the new segments
 };
-// This rank has waited in a host barrier for a while. The call is pending until irisd knows more
-// (BarrierAnswer); the rank cancels it when the barrier ends.
+// This rank has waited in a host barrier for a while. The call stays pending until irisd knows more
+// (BarrierAnswer); the rank cancels the call when the barrier ends.
 struct AwaitBarrierSpec {
   JobId job;
   TeamId team = kWorldTeam;
@@ -141,7 +142,7 @@ struct AwaitBarrierSpec {
   bool only_thread = false;   // no other thread of the rank has used its context
   // The moment of the last BarrierAnswer in the same barrier, or 0 if the rank has had none.
   uint64_t moment = 0;
-  bool time_is_up = false;  // answer at once where the missing ranks are
+  bool time_is_up = false;  // report at once where the missing ranks are
 };
 struct AwaitBarrierCall {
   SessionId session;
@@ -153,9 +154,9 @@ struct LeaveCall {
   CallId call;
   JobId job;
 };
-// Moves a rank to a new session of the same process (pid, uid, start time), once the old one has
-// hung up (kUnavailable before: retry). In a broken job the rank moves too, so that it can leave,
-// but the call answers kAborted, as its peers were notified.
+// Moves a rank to a new session of the same process (pid, uid, start time), once the old session
+// has hung up (kUnavailable before: retry). In a broken job the rank moves too, so that it can
+// leave, but the call is answered kAborted, as its peers were notified.
 struct ResumeCall {
   SessionId session;
   CallId call;
@@ -166,11 +167,11 @@ struct ResumeCall {
 };
 // The caller of a call is gone (its RPC was cancelled), and gets no Reply.
 //
-// A pending Join is withdrawn after kWithdrawAfter, unless it is repeated: the client may reconnect
-// and repeat it. If the client's process is dying, its session will hang up by then, and its peers
-// learn of the death. If the job's last rank joins meanwhile, the job fails when that time is over,
-// unless the rank has mapped. A Join without a number that was already answered fails the job at
-// once if its rank has not mapped, because it never will. A pending operation stays pending.
+// A pending Join is withdrawn after kWithdrawAfter, unless the client reconnects and repeats it. If
+// the client's process is dying, its session hangs up within that time, and the peers are notified
+// of the death. If the job's last rank joins meanwhile, the job fails after that time, unless the
+// rank has mapped. A Join without a number that was already answered fails the job at once if its
+// rank has not mapped, because the rank never will. A pending operation stays pending.
 struct CallCancelled {
   CallId call;
 };
@@ -183,8 +184,8 @@ struct WatchOpened {
   JobId job;
 };
 
-// The creation of a segment has ended. After a failure it needs no DropSegment. If DropSegment came
-// meanwhile, SegmentDropped alone releases it.
+// The creation of a segment has ended. After a failure the segment needs no DropSegment. If
+// DropSegment came during the creation, only SegmentDropped releases the segment.
 struct SegmentCreated {
   SegmentId segment;
   absl::Status status;
@@ -198,9 +199,9 @@ struct DriverFree {
   uint64_t free_bytes = 0;
 };
 // The operator has changed the machine's limits. They apply to later decisions only: a pending call
-// keeps its deadline, and a user keeps what is beyond a new limit. The first quota starts the
-// account of memory that was given back (KeptMemory), with the processes that are ranks then. The
-// end of the last quota ends it.
+// keeps its deadline, and a user keeps what exceeds a new limit. The first quota starts the account
+// of memory that was given back (KeptMemory), for the processes that are ranks at that time. The
+// end of the last quota ends the account.
 struct LimitsChanged {
   JobLimits limits;
 };
@@ -208,7 +209,8 @@ struct LimitsChanged {
 struct Noted {
   Event event;
 };
-// Another irisd continues with this state. The input lists what was kept from the one before.
+// Another irisd continues with this state. The input lists the sessions and memory that the earlier
+// irisd kept for it.
 //
 // Waiting calls are forgotten without a Reply: their callers repeat them, and no deadline passes
 // within kRepeatsWithin. If a rank's session was not kept and its job is ready, the rank can resume
@@ -224,7 +226,7 @@ struct Recovered {
 // A deadline has passed: see JobMachine::NextDeadline.
 struct Tick {};
 // irisd stops: every pending and later call is answered kUnavailable, and every watch stream is
-// notified and ended. Status pages stay as they are: the ranks live on, and their barriers must not
+// notified and ended. Status pages stay unchanged: the ranks live on, and their barriers must not
 // end.
 struct StopRequested {
   std::string reason;

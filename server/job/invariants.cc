@@ -1,5 +1,5 @@
-// The invariants of the machine between two inputs: for tests, and for states that were read. Each
-// check names what is broken.
+// The invariants of the machine between two inputs, for tests, and for states that were read. Each
+// check names the broken invariant.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -37,7 +37,7 @@ class Invariants {
   }
 
  private:
-  // Each of these returns whether the condition holds, and remembers the first one that does not.
+  // Each of these returns true if the condition holds, and remembers the first one that does not.
   template <typename... Parts>
   bool Hold(bool holds, const Parts&... parts) {
     if (!holds && broken_.ok()) broken_ = absl::InternalError(absl::StrCat(parts...));
@@ -48,7 +48,7 @@ class Invariants {
     return holds || Hold(holds, "job ", job.id.value, " '", job.name, "': ", parts...);
   }
 
-  // Returns null if it is gone or going.
+  // Returns null if the segment does not exist, or is being dropped.
   const Segment* Live(SegmentId id) const {
     const Segment* const segment = impl_.segments_.Find(id);
     return segment == nullptr || segment->dropping ? nullptr : segment;
@@ -270,7 +270,7 @@ class Invariants {
          "barrier areas do not add up");
   }
 
-  // Ranks that have open what a rank allocated alone, and its end.
+  // Checks which ranks have an allocation of another rank open, and whether it is freed.
   void Opens(const Job& job, const HeapAllocation& allocation) {
     if (!IsOwnTeam(allocation.team)) {
       Hold(job, allocation.opens->empty() && !allocation.freed,
@@ -291,7 +291,7 @@ class Invariants {
                   const HeapAllocation& allocation) {
     const uint64_t start = offset_bytes - allocation.registered->lead_bytes;
     const uint64_t end = start + allocation.registered->piece_bytes;
-    // The range of each member's pieces.
+    // The range of each rank's pieces.
     std::map<Rank, std::pair<uint64_t, uint64_t>> reach;
     for (const SegmentId id : allocation.registered->pieces) {
       const Segment* const piece = Live(id);

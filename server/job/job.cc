@@ -94,12 +94,12 @@ void Job::Unplace(uint64_t offset_bytes) {
 }
 
 std::optional<uint64_t> Job::RoomAboveHeap(uint64_t bytes) const {
-  // Allocated from the top downwards, so that the heap can grow for as long as possible.
+  // Allocated from the top downwards, so that the heap can grow as long as possible.
   const uint64_t floor = heap_bytes + (growth.has_value() ? growth->bytes : uint64_t{0});
   uint64_t end = stride_bytes;
   for (auto next = allocations.rbegin(); next != allocations.rend(); ++next) {
     const HeapAllocation& other = next->second;
-    if (!other.is_registered()) break;  // of the heap, as all are that come now
+    if (!other.is_registered()) break;  // this one and all further ones belong to the heap
     const uint64_t start = next->first - other.registered->lead_bytes;
     if (end - (start + other.registered->piece_bytes) >= bytes) return end - bytes;
     end = start;
@@ -249,7 +249,7 @@ void Job::TrimHistory(Team& team) {
   const uint64_t slowest = *std::min_element(team.position.begin(), team.position.end());
   size_t n_forget =
       team.history.size() > kMaxOutcomesPerTeam ? team.history.size() - kMaxOutcomesPerTeam : 0;
-  // A value is big, and useless once every rank has asked for the operation after it.
+  // A value is large, and useless once every rank has asked for the next operation.
   for (size_t i = n_forget; i < team.history.size(); ++i) {
     const Outcome& outcome = team.history[i];
     if (outcome.k + 1 < slowest && !outcome.result.value.empty()) n_forget = i + 1;

@@ -1,7 +1,7 @@
-// Job: the state of one job: its ranks, heap, teams and their operations. Its functions keep fields
-// consistent that depend on each other: ranges, names and counts of the heap; teams, slots and
-// areas; outcomes and the bytes of their values. invariants.cc has the invariants. Not thread-safe:
-// inside the JobMachine.
+// Job: the state of one job: its ranks, heap, teams and their operations. Its functions keep
+// dependent fields consistent: ranges, names and counts of the heap; teams, slots and areas;
+// outcomes and the bytes of their values. invariants.cc has the invariants. Not thread-safe: inside
+// the JobMachine.
 #pragma once
 
 #include <algorithm>
@@ -32,16 +32,17 @@
 
 namespace iris::server {
 
-// A retried call waits together with the first one; more than this many at once are refused.
+// The most calls of a rank that wait at once. A retried call waits together with the first one;
+// more calls are refused.
 inline constexpr size_t kMaxWaitingCallsPerRank = 8;
-// Outcomes kept per team for retries and for ranks that come late.
+// Outcomes kept per team, for retries and for ranks that ask late.
 inline constexpr size_t kMaxOutcomesPerTeam = 64;
 // Destroyed teams kept per job, so that a retried destroy finds its outcome.
 inline constexpr size_t kMaxPastTeams = 16;
-// Broadcast values that irisd holds for a job: of operations that wait, or kept for retries.
+// Bytes of broadcast values that irisd holds for a job: of pending operations, or kept for retries.
 inline constexpr uint64_t kMaxValueBytesPerJob = 64ull << 20;
-// A team slot whose epochs have come this far is not used again, because stale words could look
-// like later epochs.
+// A team slot whose epochs have reached this number is not used again, because stale words could
+// look like later epochs.
 inline constexpr uint64_t kMaxSlotEpoch = 1ull << 31;
 
 // A host barrier that a rank waits in and has reported (awaited_barriers.cc).
@@ -51,8 +52,8 @@ struct AwaitedBarrier {
   uint32_t epoch = 0;
   std::vector<Rank> missing;  // when the rank looked
   bool only_thread = false;   // no other thread of the rank has used its context
-  uint64_t entered = 0;       // the rank has been in it since this moment of the job, or longer
-  uint64_t looked = 0;        // it looked for the missing after this moment; 0 if unknown
+  uint64_t entered = 0;       // the rank entered it at or before this moment of the job
+  uint64_t looked = 0;        // the rank looked for `missing` after this moment; 0: unknown
 };
 
 struct Member {
@@ -63,21 +64,22 @@ struct Member {
   uint64_t base = 0;
   absl::Time joined;  // when its lease was granted
   // True if the rank's process was sent descriptors of the job's memory and has not ended: it may
-  // have that mapped even after it left. Only maintained while users have a quota (KeptMemory).
+  // have the memory mapped even after it left. Maintained only while users have a quota
+  // (KeptMemory).
   bool keeps_memory = false;
   CallId join_call;      // zero if none waits
-  CallId answered_join;  // its successor, once the job maps
+  CallId answered_join;  // the call that was answered, once the job maps
   std::vector<CallId> mapped_calls;
   std::vector<SegmentId> segments;  // in order of growth
   std::vector<AwaitedBarrier> barriers;
 };
 
-// A rank that joined and was gone again before the job was complete.
+// A rank that joined and left again before the job was complete.
 struct GaveUp {
   int64_t pid = 0;
   absl::Time when;
   absl::Duration waited;
-  bool timed_out = false;  // its own time was up; else its call was cancelled, or failed
+  bool timed_out = false;  // its timeout was over; else its call was cancelled, or failed
 };
 
 // A job whose ranks all gave up before it was complete, for the error of a rank that comes late.
@@ -89,37 +91,38 @@ struct AbandonedJob {
 inline constexpr size_t kMaxAbandonedJobs = 64;
 inline constexpr absl::Duration kAbandonedJobKept = absl::Minutes(10);
 
-// A rank was refused while its job formed. Kept for ranks that come later (Rendezvous::RefuseJob).
+// A Join that was refused while its job formed. Kept for ranks that join later
+// (Rendezvous::RefuseJob).
 struct RefusedJoin {
   absl::Status told;      // the error that every other rank gets
   Rank rank = 0;          // the refused one
   absl::Time when;        // processes that began later are of a new attempt
-  absl::Time until;       // when the refused rank would have stopped waiting
-  std::set<Rank> untold;  // ranks that have not had that error
+  absl::Time until;       // the timeout of the refused rank
+  std::set<Rank> untold;  // ranks that have not received the error
 };
-// Beyond this number the oldest is forgotten: its job's ranks then wait for the refused one in
-// vain.
+// If more Joins are refused, the oldest one is forgotten: its job's ranks then wait for the refused
+// rank until they time out.
 inline constexpr size_t kMaxRefusedJoins = 256;
 
-// Memory that a rank wants to register, until the operation of its team has an outcome.
+// Memory that a rank registers, until the operation of its team has an outcome.
 struct GivenMemory {
   uint64_t lead_bytes = 0;
   std::vector<SegmentId> pieces;
 };
 
-// An operation that some members have asked for.
+// An operation that some ranks of the team have asked for.
 struct PendingOp {
-  Watched<Operation> op;  // as the first rank asked, with what others brought along (Merge)
+  Watched<Operation> op;  // of the first rank, with arguments of the others merged in (Merge)
   size_t first = 0;       // that rank's index in the team
-  absl::Time since;       // when that was, on the steady clock
+  absl::Time since;       // when the first rank asked, on the steady clock
   std::vector<bool> asked;
-  std::vector<std::vector<CallId>> calls;  // that wait, per member
-  std::vector<GivenMemory> given;          // per member; of a register that several make together
-  // Per rank: the job's moment at which it asked, if no other thread of the rank has used its
-  // context; else 0.
+  std::vector<std::vector<CallId>> calls;  // waiting calls, per member
+  std::vector<GivenMemory> given;          // per member; of a register operation of several ranks
+  // Per rank: the job's moment at which the rank asked, if no other thread of the rank has used its
+  // context; otherwise 0.
   std::vector<uint64_t> asked_alone;
-  bool grown = false;  // the growth that it needed is published
-  size_t hurried = 0;  // index of the rank whose timeout is over first
+  bool grown = false;  // the growth that the operation needed is published
+  size_t hurried = 0;  // index of the rank whose timeout ends first
   absl::Duration hurried_timeout;
 
   bool AllAsked() const { return std::find(asked.begin(), asked.end(), false) == asked.end(); }
@@ -127,11 +130,11 @@ struct PendingOp {
 
 struct Team {
   TeamInfo info;
-  std::vector<uint64_t> position;  // per member: the k that it asks next
+  std::vector<uint64_t> position;  // per member: the k of its next call
   uint64_t next_k = 0;             // of the pending operation, or of the next one
   std::optional<PendingOp> op;
   TrackedQueue<Outcome> history;  // consecutive k, up to next_k - 1
-  size_t n_allocations = 0;       // live ones of its members
+  size_t n_allocations = 0;       // the members' live allocations
 
   // Returns -1 if the rank is not in the team.
   int IndexOf(Rank rank) const {
@@ -153,7 +156,7 @@ struct Team {
   }
 };
 
-// Holds a T that rarely changes from its default, and takes a pointer's room until then.
+// Holds a T that rarely changes from its default. Takes only a pointer's room until it changes.
 template <typename T>
 class Rare {
  public:
@@ -174,23 +177,23 @@ class Rare {
   std::unique_ptr<T> value_;
 };
 
-// Registered memory, which ranks allocated themselves, and which lies above the heap.
+// Memory that ranks allocated themselves and registered. It lies above the heap.
 struct RegisteredMemory {
   // For each rank of the team, the consecutive allocations that contain its range.
   std::vector<SegmentId> pieces;
   uint64_t lead_bytes = 0;   // the most that a rank's first allocation has before the range
-  uint64_t piece_bytes = 0;  // the size of the room in which all of them fit
+  uint64_t piece_bytes = 0;  // the size into which each rank's pieces fit
 };
 
 // AllocationLabel: the name, dtype and shape of an allocation, in one block of memory, since a job
-// has up to a million. Immutable, and movable alone.
+// has up to a million allocations. Immutable, but movable.
 class AllocationLabel {
  public:
   AllocationLabel() = default;  // no name, dtype or shape
-  // At most as long as CheckAllocationName and CheckTensor allow.
+  // The name and tensor are at most as long as CheckAllocationName and CheckTensor allow.
   AllocationLabel(absl::string_view name, const TensorInfo& tensor);
 
-  // Views stay valid as long as the label, even if it is moved.
+  // Views stay valid as long as the label's contents, even if the label is moved.
   absl::string_view name() const;
   TensorInfo tensor() const;
 
@@ -204,21 +207,21 @@ class AllocationLabel {
 
 constexpr uint8_t Log2(uint64_t power) { return static_cast<uint8_t>(std::countr_zero(power)); }
 
-// A job has up to a million of these. One with a usual name takes at most 300 bytes of irisd's
-// memory, indexes included (allocation_bytes_test).
+// A range of the heap. A job has up to a million of these. An allocation with a usual name takes at
+// most 300 bytes of irisd's memory, indexes included (allocation_bytes_test).
 struct HeapAllocation {
   uint64_t bytes = 0;
   uint64_t k = 0;
   absl::Time created;
   AllocationLabel label;
-  // Counts, for an allocation of a rank's own team, how often each other rank has it open. Its
-  // range is freed when neither its owner nor another rank uses it: see `freed`.
+  // For an allocation of a rank's own team: how often each other rank has it open. The range is
+  // freed when neither the owner nor another rank uses it: see `freed`.
   Rare<std::map<Rank, uint64_t>> opens;
   Rare<RegisteredMemory> registered;
   TeamId team = kWorldTeam;
   uint8_t alignment_log2 = 0;
-  bool sync = false;   // a team's barrier area: irisd's own, no client frees it
-  bool freed = false;  // by its owner, and still open
+  bool sync = false;   // a team's barrier area, which no client can free
+  bool freed = false;  // the owner freed it, and other ranks have it open
 
   uint64_t alignment_bytes() const { return uint64_t{1} << alignment_log2; }
   bool is_registered() const { return !registered->pieces.empty(); }
@@ -226,7 +229,7 @@ struct HeapAllocation {
 using HeapAllocations = Tracked<std::map<uint64_t, HeapAllocation>>;  // by offset
 
 // Orders allocations by name, then by the own team that allocated them. Allocations of several
-// ranks count as the world's.
+// ranks count as the world team's.
 struct ByName {
   using is_transparent = void;
   using Key = std::pair<absl::string_view, TeamId>;
@@ -268,15 +271,15 @@ struct Job : JobHead {
   uint64_t heap_bytes_initial = 0;
   uint64_t team_sync_bytes = 0;
   TrackedVector<Member> ranks;
-  std::map<Rank, GaveUp> gave_up;  // while it forms: the last of each rank
+  std::map<Rank, GaveUp> gave_up;  // while the job forms: the last of each rank
 
   OffsetAllocator allocator{0};  // since the epoch was committed
   HeapAllocations allocations;
   size_t n_pieces = 0;                // of registered memory, with what waits to be registered
-  std::vector<SegmentId> given_back;  // pieces that nobody uses any more; none between two inputs
-  // Finds an allocation that has a name and is not freed. See CheckName.
+  std::vector<SegmentId> given_back;  // unused pieces; none between two inputs
+  // Finds an allocation that has a name and is not freed, by name. See CheckName.
   absl::btree_set<ByName::Entry, ByName> names;
-  Tracked<std::map<TeamId, Team>> teams;  // with the own team of every rank
+  Tracked<std::map<TeamId, Team>> teams;  // includes every rank's own team
   Watched<std::deque<Team>> past_teams;
   TeamId next_team = 0;
   std::map<uint32_t, uint64_t> slot_epochs;  // where a slot's next team starts; absent: never used
@@ -286,7 +289,7 @@ struct Job : JobHead {
   uint64_t moment = 0;
 
   std::optional<Growth> growth;
-  std::deque<TeamId> growth_queue;  // teams whose operation waits for the next growth
+  std::deque<TeamId> growth_queue;  // teams whose operation waits for another growth
   GrowDone last_growth;
   // The last growth that was published. Every rank has mapped it, so none missed an earlier one.
   GrowId last_published;
@@ -298,21 +301,21 @@ struct Job : JobHead {
   size_t n_held() const {
     return std::count_if(ranks.begin(), ranks.end(), [](const Member& m) { return m.lease.held; });
   }
-  // Returns true until every rank has mapped the memory of the others.
+  // Returns true until every rank has mapped the memory of all other ranks.
   bool is_starting() const { return state == JobState::kForming || state == JobState::kMapping; }
   std::string Who(Rank rank) const {
     return absl::StrCat("rank ", rank, " (pid ", ranks[rank].lease.process.pid, ")");
   }
   std::vector<std::string> Who(const std::vector<Rank>& several) const;
 
-  // Finds room for a client's range or an area of irisd's own, and returns its offset.
-  // kResourceExhausted may be cured by growth: OffsetAllocator::ShortfallBytes says so. The
-  // allocation's name, if any, is not in use.
+  // Finds room for a client's range or an area of irisd's own, and returns its offset. Growth may
+  // cure kResourceExhausted: see OffsetAllocator::ShortfallBytes. The allocation's name, if any,
+  // must not be in use.
   absl::StatusOr<uint64_t> Place(HeapAllocation allocation);
-  // Keeps an allocation whose range is reserved: in the heap, or above it if it is registered
-  // memory, whose pieces are counted.
+  // Adds an allocation whose range is reserved: in the heap, or above it if it is registered
+  // memory. The pieces of registered memory are counted.
   void Keep(uint64_t offset_bytes, HeapAllocation allocation);
-  // Undoes Keep: frees the range and its name.
+  // Reverts Keep: frees the range and its name.
   void Unplace(uint64_t offset_bytes);
 
   // Returns an offset at which `bytes` bytes of registered memory fit: above the heap and above a
@@ -323,53 +326,53 @@ struct Job : JobHead {
   // Returns true if the allocation at the offset is memory that the team has registered.
   bool RegisteredBy(TeamId team, uint64_t offset_bytes) const;
 
-  // Returns kAlreadyExists if the team may not give `wanted` to an allocation. The name of an
-  // allocation of several ranks is unique in the job; different ranks may use the same name for
+  // Returns kAlreadyExists if `team` may not use the name `wanted` for an allocation. The name of
+  // an allocation of several ranks is unique in the job; different ranks may use one name for
   // allocations of their own.
   absl::Status CheckName(TeamId team, const std::string& wanted) const;
-  // Gives a name that is not taken to an allocation that has none.
+  // Names an allocation that has no name. The name must not be in use.
   void SetName(uint64_t offset_bytes, const std::string& wanted);
 
-  // Frees a range for its owner. Ranks that have it open keep it until they close it, and no rank
-  // can open it any more.
+  // Frees a range on behalf of its owner. Ranks that have the range open keep it until they close
+  // it, and no rank can open it any more.
   void FreeOwn(uint64_t offset_bytes);
-  // Closes, `n` times, a range that the rank has open.
+  // Closes a range `n` times that the rank has open.
   void CloseOpened(uint64_t offset_bytes, Rank rank, uint64_t n);
-  // Closes everything that a rank has open, after it left.
+  // Closes everything that a rank has open, after the rank left.
   void CloseAllOf(Rank rank);
 
-  // Returns a barrier slot that no team has, and that is not worn out.
+  // Returns a barrier slot that no team uses, and that is not worn out, if there is one.
   std::optional<uint32_t> FreeSlot() const;
-  // Makes the job's next team, with a free slot. An error leaves the job as it was: there is no
+  // Makes the job's next team, with a free slot. An error leaves the job unchanged: there is no
   // room for the team's area (see Place).
   absl::StatusOr<TeamInfo> MakeTeam(const std::vector<Rank>& members, uint32_t slot,
                                     absl::Time wall);
-  // Takes back the team that MakeTeam made last, before any rank knows of it.
+  // Removes the team that MakeTeam made last, before any rank knows of it.
   void UnmakeLastTeam();
   // Frees the barrier slot and the area of a team that ends.
   void GiveBackSlotAndArea(const TeamInfo& team);
-  // Ends a team after its last operation, whose outcome can still be asked for.
+  // Ends a team after its last operation. Ranks can still ask for the outcome of that operation.
   void EndTeam(Team& team);
   // Returns an error if no operation of this team can succeed any more.
   absl::Status CheckAlive(const Team& team) const;
 
   void AddOutcome(Team& team, Outcome outcome);
-  // Forgets outcomes beyond the limit, and values for which every rank has asked.
+  // Forgets outcomes beyond the limit, and values that every rank has asked for.
   void TrimHistory(Team& team);
 
-  // Every rank has mapped every heap, and the job starts to run: its first epoch, or a later one.
-  // The caller sets the ranks' states, and writes them to the status page. A new counter of a job
-  // gets a line here:
+  // Starts an epoch of the job, the first one or a later one, after every rank has mapped every
+  // heap. The caller sets the ranks' states, and writes them to the status page. A new counter of a
+  // job gets a line here:
   //
-  //   what                          at a new epoch
+  //   state                         at a new epoch
   //   number of the epoch           carried over: the ranks have mapped under it already
-  //   ranges of the heap            carried over, with names and what is in them: nothing that is
+  //   ranges of the heap            carried over, with names and contents: nothing that is
   //                                 mapped moves. The first epoch begins with an empty heap.
   //   teams: ids, ranks, areas      carried over. The first epoch makes the world's, and the own
   //                                 team of every rank. Ids are never used again within a job.
-  //   who has what open             carried over: nothing that is mapped moves
+  //   open allocations              carried over: nothing that is mapped moves
   //   a team's k                    carried over: the next operation has the next number
-  //   a member's k                  the team's: a call of an earlier epoch is not retried
+  //   a rank's k                    the team's: a call of an earlier epoch is not retried
   //   outcomes and values kept      forgotten, and so are destroyed teams: nobody can retry them
   //   where a barrier starts        at 0 for every team, and no slot is worn out: the epoch has
   //                                 control pages of its own (CreatePages), whose words are 0

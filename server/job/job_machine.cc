@@ -1,4 +1,4 @@
-// The way of an input to the layer that acts on it. Watches, deadlines, stop.
+// Passes each input to the layer that handles it. Watches, deadlines, stop.
 #include "server/job/job_machine.h"
 
 #include <algorithm>
@@ -112,7 +112,7 @@ void JobMachine::Impl::On(const StopRequested& in) {
   for (const CallId call : calls) {
     const WaitingCall waiting = waiting_.at(call);
     if (waiting.kind == WaitingCall::Kind::kJoin) {
-      WithdrawJoin(*FindJob(waiting.job), waiting.rank, told);  // answers it
+      WithdrawJoin(*FindJob(waiting.job), waiting.rank, told);  // answers the call
     } else {
       Unlist(call, waiting);
       Answer(call, told);
@@ -154,8 +154,8 @@ void JobMachine::Impl::On(const WatchOpened& in) {
     Emit(NotifyWatch{id, RankChanged{rank, peer.state, peer.lease.process.pid,
                                      absl::StrCat(job.Who(rank), " ", reason)}});
   }
-  // However long the stream was broken, two growths are enough: an earlier one that is neither was
-  // not published, for that takes every rank.
+  // Two growths are enough, however long the stream was broken: an earlier growth that is neither
+  // of them was not published, since each publication takes every rank.
   if (job.last_published.value != 0 && job.last_published != job.last_growth.grow) {
     Emit(NotifyWatch{id, GrowDone{job.last_published, true, ""}});
   }

@@ -1,16 +1,16 @@
 // JobMachine: decides which process is which rank of which job, and the outcome of every operation
 // of a team. It is all of irisd's membership logic, without sockets, memory, threads or clock:
 // every input returns the effects that the daemon must carry out, in order. The same inputs at the
-// same times give the same effects. docs/architecture.md has the life of a job.
+// same times have the same effects. docs/architecture.md describes the life of a job.
 //
 // Not thread-safe: the daemon holds one mutex around it. Owns the Ledger. Inputs never block and
-// never fail: a refusal is a Reply effect with a status. Input is hostile until checked here
-// (sizes, names, ranks, sequence numbers).
+// never fail: a refusal is a Reply effect with a status. Input is hostile until the machine has
+// checked it (sizes, names, ranks, sequence numbers).
 //
-// A rank that leaves breaks nothing, but operations of its teams fail with kAborted. The last rank
-// of a job breaks nothing by hanging up: no peer was notified, so it may Resume. SessionHungUp
-// refuses calls and reports to peers; only ProcessGone, by the pidfd, or Leave frees the rank. A
-// job's segments are dropped when it ends; its name is free again at once.
+// A rank that leaves breaks no job, but operations of its teams fail with kAborted. If the last
+// rank of a job hangs up, the job does not break: no peer was notified, so the rank may Resume.
+// SessionHungUp refuses calls and reports to peers; only ProcessGone, by the pidfd, or Leave frees
+// the rank. A job's segments are dropped when the job ends; its name is free again at once.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +30,7 @@ namespace iris::server {
 
 class JobMachine {
  public:
-  // `ledger` has the devices, of which nothing is booked yet.
+  // `ledger` has the devices, and nothing is booked in it.
   JobMachine(const JobLimits& limits, Ledger ledger, UnusablePairs unusable = {});
   ~JobMachine();
   JobMachine(const JobMachine&) = delete;
@@ -39,7 +39,7 @@ class JobMachine {
   // Handles one input. `now.steady` never decreases.
   Effects Apply(const Input& input, Time now);
 
-  // Returns when a Tick is due next; InfiniteFuture if never.
+  // Returns when the next Tick is due, or InfiniteFuture if none is.
   absl::Time NextDeadline() const;
 
   const Ledger& ledger() const;
@@ -48,22 +48,22 @@ class JobMachine {
   const JobLimits& limits() const;
   size_t n_jobs() const;
   size_t n_sessions() const;
-  // Counts memory that was given back, and stays on the accounts of users whose processes may have
-  // it mapped.
+  // Returns the bytes of memory that was given back, but stays on the accounts of users whose
+  // processes may have it mapped.
   uint64_t kept_bytes() const;
   std::vector<SessionSnapshot> Sessions() const;
   std::vector<Segment> Segments() const;  // in order of id
 
-  // Each lists the things that follow `after`, in order, until `visit` returns false. The cost
-  // depends on the number of visits only; a query of one party does not look at jobs and sessions
-  // of others.
+  // Each function visits the entries that follow `after`, in order, until `visit` returns false.
+  // The cost depends only on the number of visits; a query of one party does not look at jobs and
+  // sessions of other parties.
   using VisitJob = absl::FunctionRef<bool(const JobSnapshot&)>;
-  // Jobs come without allocations and without their ranks' segments. The two functions for ranks
-  // and allocations get them without ranks, too.
+  // JobSnapshots have neither allocations nor their ranks' segments. Those that VisitRank and
+  // VisitAllocation get have no ranks, either.
   using VisitRank = absl::FunctionRef<bool(const JobSnapshot&, const RankSnapshot&)>;
   using VisitAllocation = absl::FunctionRef<bool(const JobSnapshot&, const AllocationSnapshot&)>;
   using VisitSession = absl::FunctionRef<bool(const SessionSnapshot&)>;
-  // The job that has the id of `after` is visited again. Ranks have their segments.
+  // The job with the id of `after` is visited again. Ranks have their segments.
   using VisitWait = absl::FunctionRef<bool(const JobSnapshot&, const WaitsSnapshot&)>;
   void VisitJobs(const JobQuery& query, ListPosition after, VisitJob visit) const;
   void VisitWaits(const JobQuery& query, ListPosition after, VisitWait visit) const;
@@ -79,7 +79,7 @@ class JobMachine {
   struct Impl;
 
  private:
-  friend class MachineState;  // writes and reads all of it (server/state)
+  friend class MachineState;  // writes and reads all fields (server/state)
   Box<Impl> impl_;
 };
 

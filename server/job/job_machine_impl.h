@@ -1,5 +1,5 @@
-// The implementation of JobMachine. Impl is the top one of the layers that registry.h lists, and
-// its functions named On handle inputs.
+// The implementation of JobMachine. Impl is the top layer of those that registry.h lists. Its
+// functions named On handle inputs.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ namespace iris::server {
 struct JobMachine::Impl final : Rendezvous {
   using Rendezvous::Rendezvous;
 
-  // Call it before an input: entries that the input changes are then marked (tracked.h).
+  // Clears the marks of changed entries (tracked.h). Call it before each input.
   void ClearMarks();
 
   using Rendezvous::On;
@@ -32,9 +32,9 @@ struct JobMachine::Impl final : Rendezvous {
   void Unlist(CallId call, const WaitingCall& waiting);
 
   void ForgetCalls();
-  // Makes pages again that were not kept, if no rank has them yet. Otherwise the job has lost them.
+  // If the pages were not kept, makes new ones if the job is forming; otherwise they are lost.
   void RestorePages(Job& job, bool kept);
-  // Makes KeptMemory agree with the present quota.
+  // Makes KeptMemory consistent with the present quota.
   void RestoreAccount(Job& job);
   // Breaks the job, or fails it if it is not ready yet.
   void LoseMemory(Job& job, Rank rank, const std::string& what);

@@ -1,9 +1,10 @@
-// KeptMemory: memory that irisd has given back, and that processes may still have mapped. irisd can
-// close its own descriptor, but cannot undo a process's mapping, so such memory stays on the
-// account of its user until every process that may have it has ended.
+// KeptMemory: counts memory that irisd has given back, but that processes may still have mapped.
+// irisd can close its own descriptor, but cannot undo a process's mapping, so such memory stays on
+// its user's account until every process that may have it mapped has ended.
 //
-// Each user's memory is in parts, and each part has its set of processes. The number of parts is
-// bounded: beyond it, two are merged, and count until the processes of both have ended.
+// Each user's memory is divided into parts, each with a set of processes. The number of parts is
+// bounded: beyond the bound, two parts are merged, and count until the processes of both have
+// ended.
 //
 // Not thread-safe: inside the JobMachine.
 #pragma once
@@ -33,7 +34,7 @@ class KeptMemory {
 
   static Process ProcessOf(const CallerInfo& caller) { return {caller.pid, caller.process_start}; }
 
-  // Does nothing if there are no holders or no bytes.
+  // Adds a part. Does nothing if there are no holders or no bytes.
   void Add(const Party& party, std::set<Process> holders, uint64_t bytes);
   void ProcessGone(const Party& party, const Process& process);
 

@@ -38,7 +38,7 @@ void Leases::On(const SessionHungUp& in) {
   if (session == nullptr || session->ending) return;
   Emit(EndWatch{in.session, Error(Code::kAborted, "the session ended: ", in.reason)});
   HangUp(*session);
-  // Otherwise nothing is left that its process could be asked about.
+  // Without a lease or kept memory, irisd need not wait for the end of the process.
   if (!session->lease.has_value() && !WatchesKeeper(*session)) Gone(in.session);
 }
 

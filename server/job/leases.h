@@ -13,9 +13,9 @@ struct Leases : Growths {
   using Growths::Growths;
   using Growths::On;
 
-  // Gives the rank to the session's process; from now on the session speaks for it.
+  // Gives the rank to the session's process, and makes the session speak for it.
   void GrantLease(Job& job, Rank rank, Session& session);
-  // Frees the rank. Calls of its session that still name the job get `told`.
+  // Frees the rank. Pending calls of its session that name the job are answered `told`.
   void EndLease(Job& job, Rank rank, const absl::Status& told);
 
   void On(const SessionHungUp& in);
@@ -24,14 +24,14 @@ struct Leases : Growths {
   void HangUp(Session& session);
 
   void Break(Job& job, std::string reason);
-  // Ends a job that is not ready yet: every rank gets the error.
+  // Ends a job that is not ready yet. Every rank gets the error.
   void FailJob(Job& job, const absl::Status& status);
   void EndJob(Job& job);
 
  private:
   void Gone(SessionId session);
-  // Makes the session speak for its lease no longer. Its calls that still name the job, and those
-  // of its barriers, get `told`; a rank that resumes asks for its barriers again.
+  // Ends the session's right to speak for its lease. Its pending calls that name the job, and those
+  // about barriers, are answered `told`; a rank that resumes asks about its barriers again.
   void Release(Job& job, Rank rank, const absl::Status& told);
 };
 

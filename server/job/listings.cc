@@ -11,7 +11,7 @@ namespace {
 using Impl = JobMachine::Impl;
 using Kind = PendingSnapshot::Kind;
 
-// The job without its ranks and allocations.
+// Returns the job without its ranks and allocations.
 JobSnapshot HeadOf(const Job& job) {
   JobSnapshot head{job};
   head.n_ranks = job.n_ranks();
@@ -50,7 +50,7 @@ RankSnapshot SnapshotOf(const Job& job, Rank rank) {
           {}};
 }
 
-// The job with its ranks.
+// Returns the job with its ranks.
 JobSnapshot WithRanks(const Job& job) {
   JobSnapshot shot = HeadOf(job);
   for (Rank rank = 0; rank < job.n_ranks(); ++rank) shot.ranks.push_back(SnapshotOf(job, rank));
@@ -75,7 +75,7 @@ SessionSnapshot SnapshotOf(const Impl& impl, const Impl::Session& session) {
   return shot;
 }
 
-// Visits the jobs that the query asks for, from `from` on, in order; bool visit(const Job&).
+// Visits the jobs that the query selects, from `from` on, in order; bool visit(const Job&).
 template <typename Visit>
 void ForJobs(const Impl& impl, const JobQuery& query, JobId from, Visit visit) {
   if (query.party.has_value()) {
@@ -98,7 +98,7 @@ void ForJobs(const Impl& impl, const JobQuery& query, JobId from, Visit visit) {
   }
 }
 
-// A job that is not ready: the ranks that have done a step wait for those that have not.
+// Describes a job that is not ready: the ranks that have done a step wait for those that have not.
 PendingSnapshot PendingOf(const Job& job, Kind kind) {
   PendingSnapshot pending{.kind = kind, .n_members = job.n_ranks()};
   pending.call = kind == Kind::kJoin ? "join" : "map the peers' memory";
@@ -127,7 +127,7 @@ PendingSnapshot PendingOf(const Job& job, const Team& team) {
     (op.asked[index] ? pending.waiting : pending.missing).push_back(team.info.ranks[index]);
   }
   if (!pending.missing.empty()) return pending;
-  // All have asked, so it waits for a growth: its own, or that of another team before it.
+  // All ranks have asked, so the operation waits for its own growth or an earlier team's.
   pending.kind = Kind::kGrowth;
   if (job.growth.has_value()) pending.missing = job.growth->Missing();
   return pending;

@@ -7,17 +7,17 @@
 //
 // Each operation has:
 //   kName                 the word for messages and events
-//   Execute(run)          carries it out; every rank has asked, and for the same (operation.h)
+//   Execute(run)          carries it out, after every rank has asked for the same (operation.h)
 // and, where the default does not fit:
 //   Arguments()           the arguments for messages, in parentheses; Check has passed
-//   Check(team)           an error that the arguments of one rank alone show
-//   kOfOneRank            a rank's own team can be asked for it: it concerns no other rank
-//   kKeepsNothing         irisd has no more to remember once it has succeeded
+//   Check(team)           returns an error that is evident from one rank's arguments
+//   kOfOneRank            a rank can ask its own team for it: it concerns no other rank
+//   kKeepsNothing         irisd keeps nothing of it once it has succeeded
 //   Same(other)           true if two ranks ask for the same; by default they are compared by ==
-//   Prepare(team, index)  makes equal what means the same to the rank with this index in the team,
-//                         and drops what is not this rank's to say
-//   Merge(asked, team)    adds what another rank brings along to the arguments of the first one
-//   HeldBytes()           bytes of a value, which irisd holds until the outcome
+//   Prepare(team, index)  normalizes the arguments of the rank with this index in the team, and
+//                         drops those that the rank may not give
+//   Merge(asked, team)    adds another rank's arguments to those of the first rank
+//   HeldBytes()           bytes of the value that irisd holds until the outcome
 //   FreesIfItFails()      offset of registered memory that the team loses if the operation fails
 #pragma once
 
@@ -40,23 +40,23 @@ struct Run;
 struct Concluded;
 struct NeedsGrowth;
 struct Adopts;
-// An error is the operation's outcome; the caller says before it which operation this was.
+// An error is the operation's outcome; the caller prepends the name of the operation.
 using Executed = absl::StatusOr<std::variant<Concluded, NeedsGrowth, Adopts>>;
 
-// The type and shape of an allocation as its client names them, for people to read.
+// The type and shape of an allocation, as its client describes them to people.
 struct TensorInfo {
   std::string dtype;
   std::vector<uint64_t> shape;
   friend bool operator==(const TensorInfo&, const TensorInfo&) = default;
 };
 
-// A range of the heap, at the same offset for every rank of the team. A range that a rank's own
-// team allocates is that rank's alone, and no other heap has anything at its offset.
+// Allocates a range of the heap, at the same offset for every rank of the team. A range that a
+// rank's own team allocates belongs to that rank only, and no other heap uses its offset.
 struct AllocateOp {
   static constexpr char kName[] = "allocate";
   static constexpr bool kOfOneRank = true;
   uint64_t bytes = 0;
-  uint64_t alignment_bytes = 0;  // raised to the smallest that irisd has
+  uint64_t alignment_bytes = 0;  // raised to irisd's smallest alignment
   std::string name;              // unique (Job::CheckName), or empty
   TensorInfo tensor;
 
@@ -79,8 +79,8 @@ struct FreeOp {
   friend bool operator==(const FreeOp&, const FreeOp&) = default;
 };
 
-// Sends the root's value to every rank. It is shared, never copied, from the root's request to the
-// answers.
+// Sends the root's value to every rank. The value is shared, never copied, from the root's request
+// to the answers.
 struct BroadcastOp {
   static constexpr char kName[] = "broadcast";
   Rank root = 0;
@@ -95,7 +95,7 @@ struct BroadcastOp {
   Executed Execute(Run& run) const;
 };
 
-// Makes a team of some ranks of a team, in an order of their own.
+// Makes a team of some ranks of this team, in the order of `ranks`.
 struct CreateTeamOp {
   static constexpr char kName[] = "create_team";
   std::vector<Rank> ranks;
@@ -110,7 +110,7 @@ struct CreateTeamOp {
 struct DestroyTeamOp {
   static constexpr char kName[] = "destroy_team";
   static constexpr bool kKeepsNothing = true;
-  // The rank's epoch word. Ranks may differ: the largest counts.
+  // The rank's epoch word. Ranks may differ: the largest one is used.
   uint32_t last_barrier_epoch = 0;
 
   bool Same(const DestroyTeamOp& /*other*/) const { return true; }
@@ -119,7 +119,7 @@ struct DestroyTeamOp {
   Executed Execute(Run& run) const;
 };
 
-// Grows every rank's heap by at least `bytes`, within the stride.
+// Grows every rank's heap by at least `bytes`, within its stride.
 struct GrowOp {
   static constexpr char kName[] = "grow";
   uint64_t bytes = 0;
@@ -131,7 +131,7 @@ struct GrowOp {
 };
 
 // Opens, by name, an allocation that another rank made alone. The rank asks its own team. The call
-// never waits: without such a name it succeeds, too, and the rank asks again.
+// never waits: it succeeds even if no allocation has the name, and the rank asks again.
 struct OpenOp {
   static constexpr char kName[] = "open";
   static constexpr bool kOfOneRank = true;
@@ -144,8 +144,8 @@ struct OpenOp {
   friend bool operator==(const OpenOp&, const OpenOp&) = default;
 };
 
-// Names an allocation that a rank made alone without a name, so that others can open it. The rank
-// asks its own team.
+// Names an allocation that a rank made alone and without a name, so that other ranks can open it.
+// The rank asks its own team.
 struct PublishOp {
   static constexpr char kName[] = "publish";
   static constexpr bool kOfOneRank = true;
@@ -158,20 +158,20 @@ struct PublishOp {
   friend bool operator==(const PublishOp&, const PublishOp&) = default;
 };
 
-// Adds memory that a rank allocated itself to its heap, by the descriptors that came with the call.
-// It lies above the heap, where the heap has not grown. irisd neither makes nor counts it, and only
-// lends it. A rank asks its own team, or every rank of another team gives memory of its own: then
-// all have it at one offset.
+// Adds memory that a rank allocated itself to its heap, through the descriptors that came with the
+// call. The memory lies above the heap, in a part of the stride that the heap has not reached.
+// irisd neither creates nor counts the memory, and only lends it. A rank asks its own team; or
+// every rank of another team registers memory of its own, and all get the same offset.
 struct RegisterOp {
   static constexpr char kName[] = "register";
   static constexpr bool kOfOneRank = true;
-  // Bytes of each allocation for which the call has a descriptor. They are contiguous.
+  // Sizes of the allocations whose descriptors came with the call. They are contiguous.
   std::vector<uint64_t> piece_bytes;
-  uint64_t lead_bytes = 0;  // of the first allocation, before the range
+  uint64_t lead_bytes = 0;  // in the first allocation, before the range
   uint64_t bytes = 0;       // of the range, which ends in the last allocation
   std::string name;         // unique (Job::CheckName), or empty
   TensorInfo tensor;
-  // Says why this rank's memory cannot be shared. If it is not empty, the rest is ignored.
+  // Why this rank's memory cannot be shared. If it is not empty, other fields are ignored.
   std::string error;
 
   std::string Arguments() const;
@@ -183,8 +183,8 @@ struct RegisterOp {
   Executed Execute(Run& run) const;
 };
 
-// Reports that a rank has mapped memory which the team registered together, or why it could not. If
-// the operation fails, the memory is no longer registered: all ranks can use it, or none.
+// Reports that a rank has mapped memory that the team registered together, or why it could not. If
+// the operation fails, the memory is no longer registered: either all ranks can use it, or none.
 struct ConfirmOp {
   static constexpr char kName[] = "confirm";
   static constexpr bool kKeepsNothing = true;
@@ -198,17 +198,16 @@ struct ConfirmOp {
   Executed Execute(Run& run) const;
 };
 
-// Every rank names a color and a key. The ranks with one color become a team, in the order of their
-// keys.
+// Every rank gives a color and a key. Ranks of one color become a team, in the order of their keys.
 struct SplitOp {
   static constexpr char kName[] = "split";
   struct Wish {
     Rank rank = 0;
-    int32_t color = 0;  // negative: the rank comes into no team
+    int32_t color = 0;  // negative: the rank joins no team
     int32_t key = 0;
     friend bool operator==(const Wish&, const Wish&) = default;
   };
-  std::vector<Wish> wishes;  // a rank asks with its own; those of the others are merged in
+  std::vector<Wish> wishes;  // a rank asks with its own wish; the other ranks' wishes are merged in
 
   bool Same(const SplitOp& /*other*/) const { return true; }
   absl::Status Check(const Team& team) const;

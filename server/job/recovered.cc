@@ -1,4 +1,4 @@
-// Another irisd goes on with the state of one that ended.
+// Another irisd continues with the state of one that ended.
 #include <algorithm>
 #include <set>
 #include <vector>
@@ -27,7 +27,7 @@ void JobMachine::Impl::On(const Recovered& in) {
     if (Job* const job = FindJob(id); job != nullptr) RestoreAccount(*job);
   }
   if (limits_.max_heap_bytes_per_uid == 0) kept_.Change() = KeptMemory();
-  // Lost memory comes first, so that none of it is sent.
+  // Handles lost memory first, so that none of it is sent.
   const std::set<SegmentId> memory = SetOf(in.memory);
   const std::vector<SegmentId> segments = SortedSegments();
   for (const SegmentId id : segments) {
@@ -75,7 +75,7 @@ void JobMachine::Impl::On(const Recovered& in) {
 void JobMachine::Impl::ForgetCalls() {
   waiting_.clear();
   const absl::Time not_before = now_.steady + kRepeatsWithin;
-  // A copy: Set changes the queue.
+  // Makes a copy, since Set changes the queue.
   const std::map<DeadlineKey, absl::Time> deadlines(deadlines_.all().begin(),
                                                     deadlines_.all().end());
   for (const auto& [key, when] : deadlines) {
@@ -135,7 +135,7 @@ void JobMachine::Impl::LoseMemory(Job& job, Rank rank, const std::string& what) 
     case JobState::kMapping:
       return FailJob(job, ErrorOf(job, Code::kAborted, "join", reason));
     case JobState::kReady: {
-      // One that has left keeps its state; its memory is the others' all the same.
+      // A rank that has left keeps its state; the others still use its memory.
       const Member& lost = job.ranks[rank];
       SetState(job, rank, lost.lease.held ? RankState::kEnding : lost.state, true);
       deadlines_.Clear({job.id, Due::kResume, rank});

@@ -1,9 +1,9 @@
 // Registry: the sessions and jobs of a JobMachine, the calls that wait for a Reply, the deadlines,
 // and the effects that the present input has caused so far, in order.
 //
-// The machine is made of layers, each of which uses those below it: Registry, Segments, Teams,
-// Growths, Leases, Rendezvous, JobMachine::Impl. Their fields are open to MachineState
-// (server/state), which writes and reads all of them. None is thread-safe: the daemon locks.
+// The machine consists of layers, each of which uses those below it: Registry, Segments, Teams,
+// Growths, Leases, Rendezvous, JobMachine::Impl. Their fields are accessible to MachineState
+// (server/state), which writes and reads all of them. No layer is thread-safe: the daemon locks.
 #pragma once
 
 #include <map>
@@ -26,20 +26,20 @@ namespace iris::server {
 
 struct Registry {
   using Due = DeadlineKey::Kind;
-  using Name = std::pair<Party, std::string>;  // of a job: its party, its name
+  using Name = std::pair<Party, std::string>;  // of a job: its party and its name
 
   struct Session {
     SessionId id;
     CallerInfo caller;
     bool ending = false;
-    std::optional<LeaseRef> lease;  // for which it speaks
+    std::optional<LeaseRef> lease;  // that the session speaks for
     absl::Time created;
     absl::Time process_began;  // on the steady clock
-    // The job to which it belonged last, and the answer to calls that still name it.
+    // The last job to which the session belonged, and the answer to calls that still name it.
     JobId past_job;
     absl::Status past_status;
-    // Number of the Join that made it a rank of its job, or of its past one; 0 if none or
-    // withdrawn.
+    // Number of the Join that made the session a rank of its present or past job; 0 if there was
+    // none, or if it was withdrawn.
     uint64_t join_number = 0;
   };
 
@@ -79,26 +79,26 @@ struct Registry {
   void Note(const Job& job, EventDetail detail);
   void Note(const Job& job, Rank rank, EventDetail detail);
   void NoteSession(const Session& session, EventDetail detail);
-  // Changes the rank's state, here and on the status page.
+  // Changes the rank's state in the machine and on the status page.
   void SetState(Job& job, Rank rank, RankState state, bool abort);
-  // Reports to the other ranks what became of this one.
+  // Notifies the other ranks of this rank's end, with the reason.
   void NotifyPeers(const Job& job, Rank rank, const std::string& reason);
 
   Session* FindSession(SessionId session) { return sessions_.Find(session); }
   Job* FindJob(JobId job);
-  // Returns null if there is none.
+  // Returns null if there is no such job.
   Job* FindJob(const Name& name);
   const std::set<JobId>& JobsOf(const Party& account) const;
-  // Returns the job of the lease for which the session speaks, or null if it speaks for none.
+  // Returns the job that the session speaks for, or null if there is none.
   Job* JobOf(const Session& session);
-  // Returns an error if the session may not call at all now.
+  // Returns an error if the session may make no calls now.
   absl::StatusOr<const Session*> CallingSession(SessionId session) const;
   absl::StatusOr<Membership> FindMembership(SessionId session, JobId job);
   void AddWaiting(CallId call, const WaitingCall& waiting) { waiting_[call] = waiting; }
 
   JobLimits limits_;
   bool stopping_ = false;
-  Time now_;  // of the input that is being applied
+  Time now_;  // time of the input that is being applied
   Tracked<std::map<SessionId, Session>> sessions_;
   Tracked<std::map<JobId, Box<Job>>> jobs_;
   std::map<Name, JobId> jobs_by_name_;

@@ -24,7 +24,7 @@ void Rendezvous::On(const JoinCall& in) {
   Session* const session = FindSession(id);
   if (JoinAgain(*session, call, spec)) return;
   if (Job* job = JobOf(*session); job != nullptr) {
-    // One that the session cancelled just now is over at last.
+    // Ends a Join that the session cancelled and that is about to be withdrawn.
     const Rank rank = session->lease->rank;
     if (deadlines_.Get({job->id, Due::kWithdraw, rank}).has_value()) {
       WithdrawCancelled(*job, rank);
@@ -236,7 +236,7 @@ absl::Status Rendezvous::CheckPeers(const Job* job, const JoinSpec& spec, uint32
 bool Rendezvous::JoinAgain(Session& session, CallId call, const JoinSpec& asked) {
   if (asked.number == 0 || asked.number != session.join_number) return false;
   Job* const job = JobOf(session);
-  if (job == nullptr) {  // it is over: its caller was not there to hear how it ended
+  if (job == nullptr) {  // the job has ended: its caller did not get the outcome
     Answer(call, session.past_status);
     return true;
   }
@@ -248,7 +248,7 @@ bool Rendezvous::JoinAgain(Session& session, CallId call, const JoinSpec& asked)
   Member& member = job->ranks[rank];
   deadlines_.Clear({job->id, Due::kWithdraw, rank});
   if (job->state == JobState::kMapping) {
-    // Its descriptors are on their way, or there.
+    // The rank's descriptors have been sent, or are being sent.
     Answer(call, absl::OkStatus(), JoinResultOf(*job, rank));
     return true;
   }
@@ -311,7 +311,7 @@ void Rendezvous::CancelJoin(Job& job, Rank rank) {
 void Rendezvous::WithdrawCancelled(Job& job, Rank rank) {
   deadlines_.Clear({job.id, Due::kWithdraw, rank});
   if (job.state == JobState::kForming) {
-    // A repetition that comes after this is a new Join.
+    // A repetition that arrives later is a new Join.
     FindSession(job.ranks[rank].lease.session)->join_number = 0;
     WithdrawJoin(job, rank, absl::CancelledError("the call was cancelled"));
   } else {
@@ -430,7 +430,7 @@ void Rendezvous::StartMappingIfComplete(Job& job) {
     result.rank = rank;
     result.device_index = member.device_index;
     if (member.join_call.value == 0) continue;  // cancelled a moment ago
-    // A Join that has a number can be repeated: that its answer was lost means nothing.
+    // A Join that has a number can be repeated, so a lost answer does not mean a lost rank.
     const bool repeatable = FindSession(member.lease.session)->join_number != 0;
     member.answered_join = repeatable ? CallId() : member.join_call;
     Answer(std::exchange(member.join_call, CallId()), absl::OkStatus(), result);
@@ -440,7 +440,7 @@ void Rendezvous::StartMappingIfComplete(Job& job) {
   ReportSharedDevices(job);
 }
 
-// More ranks than devices is no mistake, but shows in every figure.
+// Reports ranks that share a device, which is no mistake, but affects every measurement.
 void Rendezvous::ReportSharedDevices(const Job& job) {
   std::map<uint32_t, std::vector<Rank>> ranks;
   for (Rank rank = 0; rank < job.n_ranks(); ++rank) {

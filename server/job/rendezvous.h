@@ -1,5 +1,6 @@
-// Rendezvous: ranks join a job, wait until all are there and have memory, and map it, until the
-// epoch is committed. It remembers failed attempts, for ranks that come late.
+// Rendezvous: ranks join a job, wait until all ranks have joined and have memory, and map the
+// memory; then the epoch is committed. Rendezvous remembers failed attempts, for ranks that join
+// late.
 #pragma once
 
 #include <map>
@@ -25,12 +26,12 @@ struct Rendezvous : Leases {
   void MapTimedOut(Job& job);
   // Removes a rank that waits in Join.
   void WithdrawJoin(Job& job, Rank rank, const absl::Status& status);
-  // Withdraws, a moment later, a Join whose caller is gone.
+  // Withdraws a Join whose caller is gone, after kWithdrawAfter.
   void CancelJoin(Job& job, Rank rank);
   void WithdrawCancelled(Job& job, Rank rank);
   void AnsweredJoinCancelled(CallId call);
 
-  // Serves ranks that wait for memory, after some may have become free.
+  // Creates segments of ranks that wait for memory, if memory has become free.
   void ServeStarved();
 
   const UnusablePairs unusable_;
@@ -45,40 +46,40 @@ struct Rendezvous : Leases {
   // Returns the answer for a rank of a job that is being mapped.
   JoinResult JoinResultOf(const Job& job, Rank rank) const;
   void StartMappingIfComplete(Job& job);
-  // Handles a Join whose answer no caller got: the rank will not map.
+  // Handles a Join whose answer was not delivered: the rank will not map.
   void JoinUndelivered(Job& job, Rank rank);
   Job& NewJob(const Name& name, const JoinSpec& spec);
   void ReportSharedDevices(const Job& job);
 
-  // Checks of a Join, before anything changes.
-  // Returns the spec with defaults filled in and sizes rounded, or an error that shows without a
-  // job. In the result, max_heap_bytes is the stride, and device_uuid names the device.
+  // These functions check a Join before anything changes. CheckJoin returns the spec with defaults
+  // filled in and sizes rounded, or an error that is evident without a job. In the result,
+  // max_heap_bytes is the stride, and device_uuid names the device.
   absl::StatusOr<JoinSpec> CheckJoin(JoinSpec spec) const;
   absl::Duration JoinTimeout(const JoinSpec& spec) const;
   absl::Status CheckSizes(JoinSpec& spec) const;
   absl::StatusOr<uint32_t> ChooseDevice(const JoinSpec& spec) const;
-  // These get a spec that CheckJoin has passed.
+  // These functions take a spec that CheckJoin has passed.
   absl::Status CheckMayJoin(const Job& job, const JoinSpec& spec) const;
   absl::Status CheckAgreement(const Job& job, const std::string& what, const JoinSpec& spec) const;
   absl::Status CheckJobLimits(const Party& party) const;
-  // Returns the error of the first pair of devices, of this rank and of the ranks that have joined,
-  // that cannot use each other's memory. `job` is null if no other rank has joined.
+  // Returns the error of the first pair of devices that cannot use each other's memory, among this
+  // rank's device and those of ranks that have joined. `job` is null if no other rank has joined.
   absl::Status CheckPeers(const Job* job, const JoinSpec& spec, uint32_t device_index) const;
 
-  // failed_joins.cc defines these.
+  // failed_joins.cc defines the following functions.
   // Fails the join of a whole job because one of its ranks was refused.
   void RefuseJob(const Session& session, const JoinSpec& spec, const absl::Status& why);
   void RefuseRank(const CallerInfo& caller, const JoinSpec& spec, const absl::Status& why);
-  // Fails the job `name`, if there is one, and remembers the refusal for its other ranks; without a
-  // job, for the ranks of one of `n_ranks`.
+  // Fails the job `name` if it exists, and remembers the refusal for its other ranks; if it does
+  // not, for the ranks of a job of `n_ranks`.
   void FailAllJoins(const Name& name, uint32_t n_ranks, RefusedJoin refused);
   // Notes that a rank has joined a job whose name had a refusal.
   void ForgetRefused(const Job& job, Rank joined);
-  // Returns the error that RefuseJob has left for a rank that comes after the refused one, or OK if
-  // the rank may join.
+  // Returns the error that RefuseJob stored for ranks that join after the refused one, or OK if the
+  // rank may join.
   absl::Status RefusedBefore(const Session& session, const JoinSpec& spec);
-  // Remembers the ranks that gave up, for a rank that comes after all of them. RecallAbandoned
-  // gives them to a new job of the same name.
+  // Remembers the ranks that gave up, for a rank that joins after all of them. RecallAbandoned adds
+  // them to a new job of the same name.
   void RememberAbandoned(const Job& job);
   void RecallAbandoned(Job& job);
 };

@@ -42,8 +42,8 @@ struct Segment {
   Ledger::Holder holder;
   bool created = false;
   bool dropping = false;
-  // True if a rank has registered it: irisd only keeps a descriptor of the rank's own memory, and
-  // counts it on no account.
+  // True if a rank has registered the segment: irisd only keeps a descriptor of the rank's own
+  // memory, and counts it on no account.
   bool registered = false;
 };
 struct PeerInfo {
@@ -81,15 +81,15 @@ struct OpenedInfo {
   uint64_t offset_bytes = 0;
   uint64_t bytes = 0;
   std::string dtype;
-  bool registered = false;  // memory of that rank's own, to be borrowed and mapped separately
+  bool registered = false;  // that rank's own memory; the opener maps it separately
 };
 struct OperationResult {
   uint64_t offset_bytes = 0;
   SharedBytes value;
-  std::vector<TeamInfo> teams;   // of an outcome that irisd keeps: all new ones
-  std::optional<TeamInfo> team;  // of an answer: the new one that has the rank
+  std::vector<TeamInfo> teams;   // in an outcome that irisd keeps: all new teams
+  std::optional<TeamInfo> team;  // in an answer: the new team that has the rank
   uint64_t heap_bytes = 0;
-  std::optional<OpenedInfo> opened;  // of an open; absent if nothing has the name yet
+  std::optional<OpenedInfo> opened;  // for an open; absent if nothing has the name yet
 };
 // The outcome of the k-th operation of a team. `result` is meaningful if `status` is ok.
 struct Outcome {
@@ -100,14 +100,14 @@ struct Outcome {
 struct ResumeResult {
   RankState state = RankState::kAbsent;
 };
-// Answers a call about a host barrier. It says why the barrier cannot end; or tells the rank to
-// look again for missing ranks; or, if the rank's time is up, says where the missing ranks are.
+// Answers a call about a host barrier: the barrier cannot end, with the reason; or the rank must
+// look for missing ranks again; or the rank's time is up, with the places of the missing ranks.
 struct BarrierAnswer {
   uint64_t moment = 0;
   bool cannot_end = false;
   std::string text;
 };
-struct Done {};  // of calls whose success says everything: GrowMapped, Leave, a watch
+struct Done {};  // for calls without a result: GrowMapped, Leave, a watch
 
 using Result = std::variant<Done, JoinResult, MappedResult, Outcome, ResumeResult, BarrierAnswer>;
 

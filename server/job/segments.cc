@@ -10,8 +10,8 @@
 namespace iris::server {
 namespace {
 
-// Heaps are a multiple of every device's granularity, so that offsets are the same whatever the
-// device.
+// Returns the unit of heap sizes, a multiple of every device's granularity, so that offsets do not
+// depend on the device.
 uint64_t CommonGranularity(const Ledger& ledger) {
   uint64_t common = wire::kMinAlignmentBytes;
   for (const auto& device : ledger.devices()) {
@@ -20,7 +20,7 @@ uint64_t CommonGranularity(const Ledger& ledger) {
   return common;
 }
 
-// No value stays at 0.
+// Subtracts `bytes`, and removes a value that becomes 0.
 template <typename Map>
 void Subtract(Map& map, const typename Map::key_type& key, uint64_t bytes) {
   const auto found = map.find(key);
@@ -47,8 +47,8 @@ absl::Status Segments::CheckDescriptors(uint64_t n, const Party& party) const {
   const uint64_t max = limits_.max_descriptors;
   if (max == 0) return absl::OkStatus();
   const uint64_t of_user = ValueOf(descriptors_by_account_, party.Account());
-  // A user may have more as long as a third as many stay free as he has: whatever some take,
-  // another user finds some.
+  // A user may take more while the free descriptors are at least a third of the user's own, so
+  // another user always finds some.
   const auto fits = [n, max](uint64_t of_all, uint64_t mine) {
     return of_all + n <= max && mine + n <= 3 * (max - of_all - n);
   };
@@ -188,7 +188,7 @@ bool Segments::WatchesKeeper(const Session& session) const {
             });
   }
   if (!keeps) return false;
-  // One session of a process is enough.
+  // One session per process suffices.
   const auto& sessions = sessions_by_account_.at(process.party.Account());
   return std::none_of(sessions.begin(), sessions.end(), [&](SessionId id) {
     return id != session.id && sessions_.at(id).caller.SameProcess(process);

@@ -1,5 +1,5 @@
 // Segments: the physical memory of the jobs. It books memory in the ledger and against the quota,
-// counts descriptors, and has segments created and dropped.
+// counts descriptors, and orders the creation and the drop of segments.
 #pragma once
 
 #include <map>
@@ -32,32 +32,32 @@ struct Segments : Registry {
   absl::Status CheckDescriptors(uint64_t n, const Party& party) const;
   // Adds `change` to the number of the user's descriptors.
   void CountDescriptors(const Party& party, int64_t change);
-  // Accounts for a segment in the ledger and the quota. kResourceExhausted books nothing.
+  // Counts a segment in the ledger and in the quota. On kResourceExhausted nothing is booked.
   absl::Status Book(uint32_t device_index, uint64_t bytes, const Ledger::Holder& holder);
   void Unbook(uint32_t device_index, uint64_t bytes, const Ledger::Holder& holder);
-  // Books nothing. Returns kResourceExhausted if Book would fail even after all segments being
-  // dropped are gone. Another call may take the room first.
+  // Books nothing. Returns kResourceExhausted if Book would fail even after all segments that are
+  // being dropped are gone. Another call may take the room first.
   absl::Status CheckMemory(uint32_t device_index, uint64_t bytes, const Ledger::Holder& holder);
 
-  // Adds a segment of the rank, which is counted, and not created yet.
+  // Adds a segment of the rank, which is booked, but not created yet.
   Segment& NewSegment(const Job& job, Rank rank, uint32_t index, uint64_t bytes);
-  // Starts to create a segment that is booked.
+  // Starts the creation of a booked segment.
   SegmentId CreateBooked(const Job& job, Rank rank, uint64_t offset_bytes, uint64_t bytes);
-  // Creates the segment of a rank in Join, after CheckMemory: now, or once memory is free.
+  // Creates the segment of a rank in Join, after CheckMemory: now, or once memory is freed.
   void CreateFirstSegment(Job& job, Rank rank);
-  // Forgets a segment that could not be created, or was dropped, with its account.
+  // Forgets a segment that could not be created, or was dropped, and takes it off its account.
   Segment Forget(SegmentId segment);
   void Drop(SegmentId segment);
   // Drops those of the segments that still exist.
   void DropAll(const std::vector<SegmentId>& segments);
 
-  // Keeps `bytes`, of segments of `job` that were sent to its ranks and are about to be dropped, on
-  // the user's account while a process of the job lives.
+  // Keeps `bytes` on the user's account while a process of the job lives. They are the bytes of
+  // segments of `job` that were sent to its ranks and are about to be dropped.
   void KeepAccountOf(const Job& job, uint64_t bytes);
-  // Returns true if a session without a rank must be kept: only by it irisd learns of the end of
+  // Returns true if a session without a rank must be kept: only through it irisd detects the end of
   // its process, which may have memory mapped.
   bool WatchesKeeper(const Session& session) const;
-  // Notes that a process has ended, and with it its mappings.
+  // Notes that a process, and with it its mappings, has ended.
   void ForgetKeeper(const CallerInfo& process);
 
   std::vector<SegmentInfo> InfosOf(const std::vector<SegmentId>& segments) const;
@@ -73,7 +73,7 @@ struct Segments : Registry {
   std::map<Party, uint64_t> dropping_bytes_by_account_;
   std::map<uint32_t, uint64_t> dropping_bytes_by_device_;
   Watched<KeptMemory> kept_;                  // empty unless users have a quota
-  std::set<std::pair<JobId, Rank>> starved_;  // in Join, waiting for memory that is being dropped
+  std::set<std::pair<JobId, Rank>> starved_;  // ranks in Join that wait for memory being dropped
   Tracked<absl::flat_hash_map<SegmentId, Segment>> segments_;
   uint64_t next_segment_ = 1;
 };

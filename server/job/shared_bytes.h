@@ -1,5 +1,5 @@
-// SharedBytes: immutable bytes with several holders, as the value of a broadcast: copying them
-// copies a pointer. Thread-safe as a shared_ptr is: each holder has its own.
+// SharedBytes: immutable bytes with several holders, for example the value of a broadcast. A copy
+// copies only a pointer. As thread-safe as a shared_ptr: each holder has its own object.
 #pragma once
 
 #include <cstddef>
@@ -17,11 +17,11 @@ class SharedBytes {
   SharedBytes(std::string bytes) : bytes_(std::make_shared<const std::string>(std::move(bytes))) {}
   SharedBytes(const char* text) : SharedBytes(std::string(text)) {}
 
-  // Valid as long as any holder of the same bytes.
+  // The view is valid while a holder of the same bytes lives.
   absl::string_view view() const { return bytes_ == nullptr ? absl::string_view() : *bytes_; }
   size_t size() const { return view().size(); }
   bool empty() const { return view().empty(); }
-  // Returns them for holders that keep them alive by other means; null if they are empty.
+  // Returns the shared bytes, for holders other than SharedBytes; null if there are none.
   const std::shared_ptr<const std::string>& share() const { return bytes_; }
 
   friend bool operator==(const SharedBytes& a, const SharedBytes& b) {

@@ -1,4 +1,4 @@
-// Snapshots of the JobMachine's state: what iris-ctl shows. Plain data.
+// Snapshots of the JobMachine's state, which iris-ctl shows. Plain data.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ struct RankSnapshot {
   SessionId session;
   uint32_t device_index = 0;
   uint64_t base = 0;
-  std::vector<SegmentInfo> segments;    // of its heap, in order
-  std::vector<SegmentInfo> registered;  // above it, in order
+  std::vector<SegmentInfo> segments;    // of the heap, in order
+  std::vector<SegmentInfo> registered;  // above the heap, in order
 };
 struct AllocationSnapshot {
   uint64_t offset_bytes = 0;
@@ -34,7 +34,7 @@ struct AllocationSnapshot {
   uint64_t k = 0;
   absl::Time created;
   uint32_t n_open = 0;      // ranks that have an own team's allocation open
-  bool freed = false;       // by its owner; only those ranks still use it
+  bool freed = false;       // the owner freed it; only those ranks still use it
   bool registered = false;  // a rank's own memory
 };
 struct JobSnapshot : JobHead {
@@ -58,12 +58,12 @@ struct PendingSnapshot {
   std::vector<Rank> waiting;
   std::vector<Rank> missing;
 };
-// Shows which ranks of a job wait for which.
+// The pending operations and teams that show which ranks of a job wait for which.
 struct WaitsSnapshot {
   std::vector<PendingSnapshot> pending;
   std::vector<TeamInfo> teams;
 };
-// Counts what the machine keeps for an account.
+// Counts of what the machine keeps for an account.
 struct AccountSnapshot {
   uint64_t jobs = 0;
   uint64_t teams = 0;
@@ -73,15 +73,15 @@ struct AccountSnapshot {
   uint64_t descriptors = 0;
   uint64_t heap_bytes = 0;  // with KeptMemory
 };
-// Selects jobs, and whether their allocations come with them.
+// Selects jobs, and with `allocations` includes their allocations.
 struct JobQuery {
   std::optional<Party> party;  // absent: jobs of all parties
   std::string name;            // empty: any
   bool allocations = false;    // a job may have a million of them
 };
-// Says where a listing continues: after `item` in job or session `id`, then with larger ids.
-// Nothing changes its place in that order, so a thing that exists during the whole listing is
-// listed exactly once. Any value is harmless.
+// The position at which a listing continues: after `item` in job or session `id`, then with larger
+// ids. An entry never changes its place in that order, so an entry that exists during the entire
+// listing is listed exactly once. Any value is harmless.
 struct ListPosition {
   uint64_t id = 0;    // of a job or a session; zero: the listing begins
   uint64_t item = 0;  // a rank of the job, or the offset of an allocation

@@ -24,22 +24,22 @@ struct CallerInfo {
   int64_t pid = 0;
   Party party;
   uint32_t gid = 0;
-  uint64_t process_start = 0;  // start time of the pid, so that a recycled pid is another process
+  uint64_t process_start = 0;  // start time, to detect that the pid was reused
 
-  // Returns true if both are the same process. A pid alone may have been used again.
+  // Returns true if both are the same process. The pid does not suffice, since pids are reused.
   bool SameProcess(const CallerInfo& other) const {
     return pid == other.pid && party == other.party && process_start == other.process_start;
   }
 };
 
-// Follows a rank in messages, if its session hung up.
+// Appended to a rank in messages, if its session hung up.
 inline constexpr char kHungUp[] = "hung up (its process may still run)";
 
-// Lease: the hold of a process on a rank. It ends when the process is gone or leaves. A session is
-// a connection that speaks for it: the session may break and another of the same process take its
-// place (Resume), while the lease stays.
+// Lease: the hold of a process on a rank. It ends when the process ends or leaves. A session is a
+// connection that speaks for the lease: it may break and be replaced by another session of the same
+// process (Resume), while the lease stays.
 struct Lease {
-  CallerInfo process;  // that holds the rank, or held it last
+  CallerInfo process;  // the process that holds the rank, or held it last
   bool held = false;   // false: the rank is free
   SessionId session;   // speaks for it, or did so until it hung up; zero unless held
 

@@ -37,7 +37,7 @@ void Prepare(Operation& op, const Team& team, size_t index) {
       op);
 }
 
-// `asked` is the Same as `pending`.
+// Merges `asked`, which is the Same as `pending`, into `pending`.
 void Merge(Operation& pending, const Operation& asked, const Team& team) {
   std::visit(
       [&](auto& args) {
@@ -146,7 +146,7 @@ void Teams::On(const OperateCall& in) {
   }
   if (spec.k == team->next_k) return Ask(job, *team, index, call, spec);
   const Outcome* const kept = team->FindOutcome(spec.k);
-  // A copy: trimming may drop it.
+  // Makes a copy, since trimming may drop the outcome.
   const Outcome outcome =
       kept != nullptr
           ? *kept
@@ -196,7 +196,7 @@ void Teams::Ask(Job& job, Team& team, size_t index, CallId call, const Operation
   if (absl::Status s = Check(op, team); !s.ok()) {
     return fail(WithPrefix(absl::StrCat(What(op, team), job.Who(rank), ": "), s));
   }
-  // Ranks that come later only complete what is kept already.
+  // Later ranks only complete what irisd already keeps, so `room` counts for the first rank only.
   if (index == pending.first && !KeepsNothing(op) && !spec.room.ok()) {
     return fail(WithPrefix(What(op, team), spec.room));
   }
@@ -207,7 +207,7 @@ void Teams::Ask(Job& job, Team& team, size_t index, CallId call, const Operation
   }
   if (index != pending.first) {
     job.value_bytes -= HeldBytes(pending.op);
-    // A value that is here already is not marked as changed by ranks that bring none.
+    // A rank without a value does not mark a value that was already received as changed.
     if (HeldBytes(op) > 0 || HeldBytes(pending.op) == 0) Merge(pending.op.Change(), op, team);
     job.value_bytes += HeldBytes(pending.op);
   }

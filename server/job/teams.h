@@ -1,5 +1,5 @@
 // Teams: the sequence of operations of each team, and the host barriers in which ranks wait. Each
-// (team, k) has exactly one outcome, the same for every rank, kept for retries.
+// (team, k) has exactly one outcome, which is the same for every rank and is kept for retries.
 #pragma once
 
 #include <string>
@@ -12,45 +12,45 @@
 
 namespace iris::server {
 
-// Functions of any operation: each calls that of the operation itself, or has the default
+// Functions of any operation: each calls the operation's own function, or uses the default
 // (operation_spec.h).
 std::string What(const Operation& op, const Team& team);  // "allocate #3 (team 0): "
 std::string Describe(const Operation& op);
 absl::Status Check(const Operation& op, const Team& team);
 uint64_t HeldBytes(const Operation& op);
 
-// A rank that makes no other call before its present one has ended: a single thread has used its
+// A rank that makes no other call before its present one ends: a single thread has used its
 // context, and waits in a call that needs other ranks.
 struct Blocked {
   Rank rank = 0;
-  std::vector<Rank> needs;  // ranks that have not come to its call; all of them must
+  std::vector<Rank> needs;  // ranks that have yet to make the same call; it needs all of them
 };
 
-// Returns the ranks among `blocked` that wait for each other without end, in order. Each rank
-// appears there once. Pure.
+// Returns, in order and once each, the ranks among `blocked` that wait for each other without end.
+// Pure.
 //
-// The rule never fails a rank that may still come: a blocked rank is stuck if a rank that it needs
-// is stuck. A rank that needs only ranks that compute, have several threads, or are in calls that
-// can end, may be served by them.
+// The rule never fails a rank whose call may still end: a blocked rank is stuck if a rank that it
+// needs is stuck. A rank is not stuck if all ranks that it needs are computing, have several
+// threads, or are in calls that can end.
 std::vector<Rank> FindStuck(const std::vector<Blocked>& blocked);
 
 struct Teams : Segments {
   using Segments::Segments;
   virtual ~Teams() = default;
 
-  // team_calls.cc defines these.
+  // team_calls.cc defines the following functions.
   void On(const OperateCall& in);
   void OperationTimedOut(Job& job, Team& team);
   // Called when all ranks have asked, or when the growth that the operation needed is published.
   void Execute(Job& job, Team& team);
   void Conclude(Job& job, Team& team, absl::Status status, OperationResult result = {});
-  // Concludes every operation of the job that can no longer succeed, and answers the questions
-  // about barriers that cannot.
+  // Concludes every operation of the job that can no longer succeed, and answers the calls about
+  // barriers that can no longer end.
   void ConcludeDeadTeams(Job& job);
   // Starts the growth that the team's operation needs (Growths).
   virtual void RequestGrowth(Job& job, Team& team, const NeedsGrowth& needs) = 0;
 
-  // awaited_barriers.cc defines these.
+  // awaited_barriers.cc defines the following functions.
   void On(const AwaitBarrierCall& in);
   // Answers the calls of a session that no longer speaks for the rank.
   void RefuseBarriers(Job& job, Rank rank, const absl::Status& why);
@@ -61,23 +61,23 @@ struct Teams : Segments {
   void ReplyWith(const Team& team, size_t index, CallId call, const Outcome& outcome);
 
   void AnswerBarrier(Job& job, Rank rank, CallId call, BarrierAnswer answer);
-  // Called after the loss of a rank. The status page says what happened to these barriers, and the
-  // answer says that no earlier one is on its way (client/team/host_barrier.h).
+  // Called after the loss of a rank. The answer means that the status page has the state of these
+  // barriers, and that no earlier answer is on its way (client/team/host_barrier.h).
   void AnswerBarriersOfDeadTeams(Job& job);
-  // Describes the calls in which the ranks are, as far as irisd knows; for errors.
+  // Describes, for error messages, the calls that the ranks are in, if irisd knows.
   static std::string WhereAre(const Job& job, const std::vector<Rank>& ranks);
-  // Fails calls that wait for each other without end.
+  // Finds calls that wait for each other without end, and fails them.
   void LookForStuck(Job& job);
 
-  // registered.cc defines these.
+  // registered.cc defines the following functions.
   // Carries out the result of a register operation, and concludes it.
   void Adopt(Job& job, Team& team, Adopts adopts);
-  // Keeps the descriptors that came with the present call. They have no place in the heap yet.
+  // Keeps the descriptors that came with the present call. They have no range of the heap yet.
   absl::StatusOr<GivenMemory> TakePieces(Job& job, Rank rank, const RegisterOp& op);
-  // Takes the pieces of a register that several ranks make together. Other operations have none.
+  // Takes the pieces of a register operation of several ranks. Other operations have none.
   absl::Status TakeGiven(Job& job, Team& team, size_t index, const Operation& op);
   std::vector<Given> GivenBy(const Team& team) const;
-  // Frees memory that must not outlast an operation that fails.
+  // Frees memory that must not outlast a failed operation.
   void FreeFailed(Job& job, Team& team, const Operation& op);
 };
 

@@ -23,21 +23,21 @@ bool IsIn(const Range (&ranges)[n], uint32_t code) {
   });
 }
 
-// Format characters (Unicode's category Cf) that show nothing, or only change what is around them:
-// with them, two names that differ look the same. Separators of lines are here, too.
+// Format characters (Unicode's category Cf) that are invisible, or only change adjacent characters:
+// with them, two different names look the same. Line separators are included.
 constexpr Range kInvisible[] = {{0xad, 0xad},       {0x61c, 0x61c},    {0x180e, 0x180e},
                                 {0x200b, 0x200f},   {0x2028, 0x202e},  {0x2060, 0x206f},
                                 {0xfeff, 0xfeff},   {0xfff9, 0xfffb},  {0x1bca0, 0x1bca3},
                                 {0x1d173, 0x1d17a}, {0xe0000, 0xe007f}};
-// Blanks, fillers and selectors of variants: a name may have them, and has something else as well.
+// Blanks, fillers and variation selectors. A name that has them needs other characters, too.
 constexpr Range kBlank[] = {
     {0x20, 0x20},     {0xa0, 0xa0},     {0x34f, 0x34f},   {0x115f, 0x1160},
     {0x1680, 0x1680}, {0x17b4, 0x17b5}, {0x180b, 0x180f}, {0x2000, 0x200a},
     {0x202f, 0x202f}, {0x205f, 0x205f}, {0x2800, 0x2800}, {0x3000, 0x3000},
     {0x3164, 0x3164}, {0xfe00, 0xfe0f}, {0xffa0, 0xffa0}, {0xe0100, 0xe01ef}};
 
-// Bytes of the printable character that `text` begins with, and its number; 0 if it begins with
-// none.
+// Returns the size in bytes of the printable character at the start of `text`, and sets `*number`
+// to its code point; 0 if there is none.
 size_t PrintableLength(absl::string_view text, uint32_t* number = nullptr) {
   const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
   if (text.empty()) return 0;

@@ -1,4 +1,4 @@
-// Text: checks of clients' texts, and messages of errors. Pure functions.
+// Text: checks of texts from clients, and helpers for error messages. Pure functions.
 #pragma once
 
 #include <cstddef>
@@ -12,12 +12,11 @@
 
 namespace iris::server {
 
-// Returns true if `text` is UTF-8 without control characters, and without format characters, which
-// nobody sees.
+// Returns true if `text` is UTF-8 without control characters and (invisible) format characters.
 bool IsPrintable(absl::string_view text);
 
 // Returns kInvalidArgument, naming `what`, unless `text` has min_bytes to max_bytes bytes, is
-// printable and, if not empty, has a visible character. The message never has unprintable text.
+// printable and, if not empty, has a visible character. The message has no unprintable text.
 absl::Status CheckText(absl::string_view what, absl::string_view text, size_t min_bytes,
                        size_t max_bytes);
 
@@ -25,7 +24,7 @@ absl::Status CheckText(absl::string_view what, absl::string_view text, size_t mi
 // UTF-8 replaced by '?'.
 std::string CleanText(absl::string_view text, size_t max_bytes);
 
-// Also refuses names of allocations that are irisd's own.
+// Calls CheckText, and also refuses names that are reserved for irisd's own allocations.
 absl::Status CheckAllocationName(absl::string_view name, size_t min_bytes);
 
 // Returns kInvalidArgument if a client's description of an allocation has an impossible dtype or
@@ -37,7 +36,7 @@ template <typename... Parts>
 absl::Status Error(Code code, const Parts&... parts) {
   return absl::Status(code, absl::StrCat(parts...));
 }
-// Returns the error with `what` before its message.
+// Returns the error with `what` prepended to its message.
 absl::Status WithPrefix(absl::string_view what, const absl::Status& why);
 
 // Returns "team 3", or "rank 1 alone" for a rank's own team.

@@ -1,7 +1,6 @@
-// Containers that mark the entries which an input may have changed, so that no change of the
-// machine's state is missing from the stored one (server/state). An entry can only be changed
-// through access by its key, which marks it; every other access is const. A marked entry need not
-// have changed.
+// Containers that mark each entry that an input may have changed, so that every change of the
+// machine's state gets into the stored one (server/state). An entry can only be changed through
+// access by its key, which marks it; every other access is const. A marked entry may be unchanged.
 //
 // Not thread-safe: inside the JobMachine, which clears the marks before each input.
 #pragma once
@@ -30,7 +29,7 @@ class Marks {
     return all;
   }
   bool empty() const { return keys_.empty(); }
-  // Keeps no more memory than a few marks take: there are many of these.
+  // Clears the marks, and frees memory beyond a few marks, because there are many Marks objects.
   void Clear() {
     if (keys_.capacity() > 8) keys_ = {};
     keys_.clear();
@@ -40,7 +39,7 @@ class Marks {
   std::vector<Key> keys_;
 };
 
-// A map of std or abseil.
+// A map of std or abseil, with marks.
 template <typename Map>
 class Tracked {
  public:
@@ -49,7 +48,7 @@ class Tracked {
   using value_type = typename Map::value_type;
   using const_iterator = typename Map::const_iterator;
 
-  // These only read.
+  // These functions only read.
   const_iterator begin() const { return map_.begin(); }
   const_iterator end() const { return map_.end(); }
   auto rbegin() const { return map_.rbegin(); }
@@ -66,7 +65,7 @@ class Tracked {
     return found == map_.end() ? nullptr : &found->second;
   }
 
-  // These mark the entry, for the caller may write to it.
+  // These functions mark the entry, because the caller may write to it.
   mapped_type& at(const key_type& key) {
     marks_.Add(key);
     return map_.at(key);
@@ -75,19 +74,19 @@ class Tracked {
     marks_.Add(key);
     return map_[key];
   }
-  // Returns null if there is none.
+  // Returns null if the key has no entry.
   mapped_type* Find(const key_type& key) {
     const auto found = map_.find(key);
     if (found == map_.end()) return nullptr;
     marks_.Add(key);
     return &found->second;
   }
-  // Returns false if the key has an entry already, which then stays as it is.
+  // Returns false if the key already has an entry, which is then unchanged.
   std::pair<const_iterator, bool> emplace(const key_type& key, mapped_type value) {
     marks_.Add(key);
     return map_.emplace(key, std::move(value));
   }
-  // The key is a copy, because the argument may lie in the entry.
+  // `key` is a copy, because the argument may lie in the erased entry.
   size_t erase(key_type key) {
     marks_.Add(key);
     return map_.erase(key);
@@ -118,7 +117,7 @@ class TrackedVector {
     marks_.Add(values_.size());
     values_.push_back(std::move(value));
   }
-  // Never makes the vector shorter.
+  // Extends the vector. It never shortens it.
   void resize(size_t n) {
     for (size_t i = values_.size(); i < n; ++i) marks_.Add(i);
     values_.resize(n);
@@ -156,7 +155,7 @@ class TrackedQueue {
     n_new_ = 0;
   }
 
-  // The last n_new() entries are new. The change of size() shows how many were removed in front.
+  // Returns the number of new entries at the end. size() shows how many were removed in front.
   size_t n_new() const { return n_new_; }
   void ClearMarks() { n_new_ = 0; }
 
@@ -165,7 +164,7 @@ class TrackedQueue {
   size_t n_new_ = 0;
 };
 
-// Marks a value as a whole. A new one is marked.
+// Marks the entire value when it may have changed. A new value is marked.
 template <typename T>
 class Watched {
  public:

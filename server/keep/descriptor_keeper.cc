@@ -25,7 +25,7 @@ bool IsOfNow(int error) {
   return error == EAGAIN || error == ENOBUFS || error == ENOMEM || error == ETOOMANYREFS;
 }
 
-// Returns whether a manager keeps descriptors under the name: systemd's rule for FDNAME.
+// Returns true if a manager keeps descriptors under the name, by systemd's rule for FDNAME.
 bool CanBeKept(absl::string_view name) {
   constexpr size_t kMaxNameBytes = 255;
   return name.size() <= kMaxNameBytes && std::all_of(name.begin(), name.end(), [](char each) {
@@ -144,7 +144,7 @@ void DescriptorKeeper::Remove(absl::string_view name) {
   absl::MutexLock lock(&mu_);
   const auto found = by_name_.find(name);
   if (found == by_name_.end()) return;
-  size_t n_known = found->second;  // to the manager
+  size_t n_known = found->second;  // descriptors that the manager has
   n_kept_ -= found->second;
   by_name_.erase(found);
   std::erase_if(waiting_, [name, &n_known](const Waiting& each) {

@@ -1,7 +1,8 @@
-// DescriptorKeeper: has descriptors kept for the next irisd by the manager of this process:
-// systemd's service manager, or `irisd --supervise`, which speaks its protocol (sd_notify(3),
-// FDSTORE=1). The manager answers nothing and silently drops what is too much, so this counts.
-// Messages that a busy manager does not take are sent later, in order.
+// DescriptorKeeper: has the manager of this process keep descriptors for the next irisd. The
+// manager is systemd's service manager, or `irisd --supervise`, which speaks the same protocol
+// (sd_notify(3), FDSTORE=1). The manager does not answer and silently drops descriptors beyond its
+// limit, so DescriptorKeeper counts them. Messages that a busy manager does not take are sent
+// later, in order.
 //
 // Thread-safe. Owns the socket to the manager.
 #pragma once
@@ -27,14 +28,15 @@ namespace iris::server {
 
 class DescriptorKeeper {
  public:
-  // The longest wait for a manager that takes nothing.
+  // The longest time for which the keeper waits for a manager that takes nothing.
   static constexpr absl::Duration kPatience = absl::Seconds(2);
   static constexpr size_t kMaxAtOnce = 253;
 
   // Connects to the socket named by NOTIFY_SOCKET in the environment. FDSTORE in the environment is
   // the number of descriptors that the manager keeps: systemd sets it from version 254 on; with
-  // older ones, the unit has to. Returns null if nobody keeps descriptors for this process.
-  // Errors: kInvalidArgument if FDSTORE is not a number, kUnavailable if nobody is at the socket.
+  // older versions, the unit must set it. Returns null if no manager keeps descriptors for this
+  // process. Errors: kInvalidArgument if FDSTORE is not a number, kUnavailable if nothing listens
+  // on the socket.
   static absl::StatusOr<std::unique_ptr<DescriptorKeeper>> FromEnvironment();
   // `path` is the manager's datagram socket; one that begins with '@' is abstract.
   static absl::StatusOr<std::unique_ptr<DescriptorKeeper>> Connect(const std::string& path,
@@ -42,8 +44,8 @@ class DescriptorKeeper {
   DescriptorKeeper(const DescriptorKeeper&) = delete;
   DescriptorKeeper& operator=(const DescriptorKeeper&) = delete;
 
-  // Stores `fds`, which are borrowed, besides others of that name. After an error some descriptors
-  // are not kept, and status() says so from then on.
+  // Stores `fds`, which are borrowed, in addition to others of that name. After an error some
+  // descriptors are not kept, and status() returns an error from then on.
   absl::Status Store(absl::string_view name, absl::Span<const int> fds) ABSL_LOCKS_EXCLUDED(mu_);
   // Removes all descriptors of that name. No-op if there are none.
   void Remove(absl::string_view name) ABSL_LOCKS_EXCLUDED(mu_);
@@ -53,11 +55,11 @@ class DescriptorKeeper {
   // Removes all descriptors; nothing is stored afterwards.
   void RemoveAll() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // OK if everything that was stored and not removed is kept; otherwise says why not.
+  // Returns OK if everything that was stored and not removed is kept; otherwise the reason why not.
   absl::Status status() const ABSL_LOCKS_EXCLUDED(mu_);
-  // Sends messages that wait, as far as the manager takes them now; returns status() after that.
+  // Sends waiting messages until the manager takes no more; returns status() after that.
   absl::Status Retry() ABSL_LOCKS_EXCLUDED(mu_);
-  // Returns whether no Retry will help: nothing more is kept.
+  // Returns true if Retry cannot help: nothing more is kept.
   bool gave_up() const ABSL_LOCKS_EXCLUDED(mu_);
   size_t capacity() const { return capacity_; }
   size_t n_kept() const ABSL_LOCKS_EXCLUDED(mu_);
@@ -68,9 +70,9 @@ class DescriptorKeeper {
   // A message that the manager has not taken yet.
   struct Waiting {
     std::string name;
-    std::vector<wire::UniqueFd> fds;  // empty: the manager is asked to drop all of that name
+    std::vector<wire::UniqueFd> fds;  // empty: asks the manager to drop all of that name
   };
-  // Sends a message after those already waiting, or queues it.
+  // Sends a message after those that wait, or queues it.
   void Tell(absl::string_view name, absl::Span<const int> fds) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void SendWaiting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Returns 0 if the message was sent, or errno.

@@ -18,15 +18,15 @@ namespace iris::server {
 
 namespace {
 
-constexpr int kMost = 100'000;  // more than a process is given
+constexpr int kMost = 100'000;  // more descriptors than a process is given
 
 struct Announced {
-  std::string name;  // empty: it has none
-  int fd = -1;       // -1: it is not open
+  std::string name;  // empty: no name
+  int fd = -1;       // -1: not open
 };
 
-// Returns all that the environment names, right or wrong. Descriptors that this program has opened
-// have FD_CLOEXEC, and those that were passed to it have not.
+// Returns all that the environment names, valid or not. Descriptors that this program has opened
+// have FD_CLOEXEC; those that were passed to it have not.
 std::vector<Announced> LookAtEnvironment() {
   const char* const count = getenv("LISTEN_FDS");
   const char* const text = getenv("LISTEN_FDNAMES");

@@ -1,5 +1,6 @@
-// The descriptors that the previous irisd kept, each under its name. The starter of irisd can pass
-// it anything, so irisd assumes only that these are descriptors; their users check them.
+// The descriptors that the previous irisd kept, each under its name. The process that starts irisd
+// can pass anything, so irisd assumes only that these are descriptors; the code that uses them
+// checks them.
 #pragma once
 
 #include <map>
@@ -18,10 +19,10 @@ struct NamedDescriptor {
   wire::UniqueFd fd;
 };
 
-// Takes the descriptors of the environment (sd_listen_fds_with_names(3)), and removes its
-// variables. They are closed when a program is executed. Call it once, before other threads run.
-// kInvalidArgument if the environment is wrong, or if one of them is not open; `*lost` then gets
-// all of them, with the names found.
+// Takes the descriptors named by the environment (sd_listen_fds_with_names(3)), and removes their
+// variables. They get close-on-exec. Call it once, before other threads run. Returns
+// kInvalidArgument if the environment is wrong, or if a descriptor is not open; `*lost` then gets
+// all descriptors, with the names found.
 absl::StatusOr<std::vector<NamedDescriptor>> TakeInherited(std::vector<NamedDescriptor>* lost);
 
 struct Inherited {
@@ -30,7 +31,8 @@ struct Inherited {
   std::map<SegmentId, wire::UniqueFd> segments;
   std::map<JobId, std::vector<wire::UniqueFd>> pages;
   std::map<SessionId, wire::UniqueFd> sessions;
-  // These were closed: names that irisd does not give, and second ones of names that stand for one.
+  // Names of descriptors that were closed: names that irisd does not use, and repeated names of
+  // which irisd uses one.
   std::vector<std::string> unknown;
   std::vector<std::string> twice;
 
@@ -42,8 +44,8 @@ struct Inherited {
 
 Inherited SortInherited(std::vector<NamedDescriptor> all);
 
-// Closes descriptors that are not used, and gives them up at `keeper`, unless that is null. A
-// client at the other end of one notices at once, although the manager may still have it.
+// Closes unused descriptors, and has `keeper` drop them, unless it is null. A client at the other
+// end of a socket notices at once, although the manager may still have the descriptor.
 void GiveUp(std::vector<NamedDescriptor> all, DescriptorKeeper* keeper);
 
 }  // namespace iris::server

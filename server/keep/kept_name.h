@@ -13,7 +13,7 @@ namespace iris::server {
 struct KeptName {
   enum class Kind : char {
     kSegment = 'g',  // memory of the segment `id`
-    kPages = 'p',    // the pages of the job `id`: several descriptors, which say what they are
+    kPages = 'p',    // the pages of the job `id`: several descriptors, whose contents identify them
     kSession = 's',  // the socket of the session `id`
   };
   static constexpr uint64_t kMaxId = (uint64_t{1} << 54) - 1;
@@ -21,15 +21,15 @@ struct KeptName {
   Kind kind = Kind::kSegment;
   uint64_t id = 0;  // 1 to kMaxId
 
-  // At most 10 of [A-Za-z0-9_-].
+  // Returns at most 10 characters of [A-Za-z0-9_-].
   std::string Text() const;
-  // Parses what Text returns, and nothing else.
+  // Parses a result of Text. Returns nothing for other texts.
   static std::optional<KeptName> Parse(absl::string_view text);
 
   friend bool operator==(const KeptName&, const KeptName&) = default;
 };
 
-// Names of the listening sockets. No KeptName is alike.
+// Names of the listening sockets. No KeptName has the same text.
 inline constexpr char kKeptSessionListener[] = "lsession";
 inline constexpr char kKeptAdminListener[] = "ladmin";
 

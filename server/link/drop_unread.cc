@@ -10,8 +10,8 @@
 namespace iris::server {
 namespace {
 
-constexpr int kMost = 1024;               // more packets than a queue holds, as systems are set
-constexpr size_t kPieceBytes = 16 << 10;  // of what is dropped at once
+constexpr int kMost = 1024;               // more packets than a queue holds on common systems
+constexpr size_t kPieceBytes = 16 << 10;  // bytes that are dropped at once
 
 }  // namespace
 
@@ -21,7 +21,7 @@ Next NextOf(int socket) {
   return NextOf(socket, &byte, &n_bytes);
 }
 
-// Copies no descriptors: closing a copy may wait, too.
+// Copies no descriptors, since the close of a copy may block, too.
 Next NextOf(int socket, void* buffer, size_t* n_bytes) {
   int credentials = 0;
   socklen_t bytes = sizeof(credentials);
@@ -30,15 +30,15 @@ Next NextOf(int socket, void* buffer, size_t* n_bytes) {
   alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(struct ucred))];
   struct msghdr message;
   ssize_t n;
-  // A peer that closes with something of ours unread resets the connection. The kernel reports that
-  // once, also to a peek, and before the peer's last messages.
+  // If a peer closes with unread data from this end, the connection is reset. The kernel reports
+  // that once, even to a peek, and before the peer's last messages.
   bool reset = false;
   for (;;) {
     message = {};
     message.msg_iov = &part;
     message.msg_iovlen = 1;
     message.msg_control = control;
-    // There is room for the credentials of every packet of this socket, and for no descriptor.
+    // There is room for the credentials of every packet of this socket, but not for descriptors.
     message.msg_controllen = credentials != 0 ? sizeof(control) : CMSG_LEN(0);
     n = recvmsg(socket, &message, MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (n >= 0 || (errno != EINTR && (errno != ECONNRESET || reset))) break;
@@ -47,7 +47,7 @@ Next NextOf(int socket, void* buffer, size_t* n_bytes) {
   if (n < 0) return errno == EAGAIN || errno == EWOULDBLOCK ? Next::kNothing : Next::kFailed;
   *n_bytes = static_cast<size_t>(n);
   if ((message.msg_flags & MSG_CTRUNC) != 0) return Next::kDescriptors;
-  // An empty packet comes with its sender's credentials, the end of a connection without.
+  // An empty packet has its sender's credentials; the end of a connection has none.
   return n > 0 || message.msg_controllen > 0 ? Next::kPlain : Next::kEnd;
 }
 
@@ -59,8 +59,8 @@ bool HasUnread(int socket) {
 void DropPlain(int socket) {
   char buffer[kPieceBytes];
   for (int i = 0; i < kMost; ++i) {
-    // A look at a stream ends at the first descriptor, or where its room ends. Reading as much
-    // takes no more.
+    // A peek at a stream ends at the first descriptor, or at the end of the buffer. Reading as many
+    // bytes takes no descriptor.
     size_t n_bytes = sizeof(buffer);
     if (NextOf(socket, buffer, &n_bytes) != Next::kPlain) return;
     if (recv(socket, buffer, std::max<size_t>(n_bytes, 1), MSG_DONTWAIT) < 0) return;
@@ -76,7 +76,7 @@ void DropAll(int socket) {
     message.msg_iovlen = 1;
     // There is no room for descriptors, so the kernel closes them.
     const ssize_t n = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    // An empty packet may be followed by others, and so may one that came with descriptors alone.
+    // Other packets may follow an empty packet, or one that has only descriptors.
     if (n < 0 || (n == 0 && !HasUnread(socket))) return;
   }
 }

@@ -1,40 +1,39 @@
-// Looks at unread input of a socket of AF_UNIX, and drops it. The kernel may take as long over the
-// close of a descriptor in it as the maker of the descriptor likes, also if it closes one together
-// with the socket. Thread-safe.
+// Inspects unread input of an AF_UNIX socket, and drops it. A descriptor in the input can block the
+// kernel in close(2) for as long as the maker of the descriptor likes, even if the kernel closes it
+// together with the socket. Thread-safe.
 #pragma once
 
 #include <stddef.h>
 
 namespace iris::server {
 
-// The result of the next receive.
+// What the next receive would return.
 enum class Next {
-  kNothing,      // yet
+  kNothing,      // nothing yet
   kPlain,        // a packet without descriptors
-  kDescriptors,  // a packet with some
-  kEnd,          // the peer said no more, and cannot any more
-  kFailed,       // the kernel did not say
+  kDescriptors,  // a packet with descriptors
+  kEnd,          // the peer has ended its input
+  kFailed,       // the kernel returned an error
 };
 
-// Says what comes first in a socket of packets. Only this process takes anything out of it, so
-// kPlain, kDescriptors and kEnd stay true until it does. kNothing may be untrue at once: a caller
-// that wants no descriptors receives nothing then. Costs one system call.
+// Returns what comes first in a socket of packets. Only this process takes packets out of the
+// socket, so kPlain, kDescriptors and kEnd stay true until it does. kNothing may be outdated at
+// once: a caller that wants no descriptors must then receive nothing. Costs one system call.
 Next NextOf(int socket);
 
-// Looks at up to *n_bytes bytes of a stream, and copies them to `buffer`. kPlain: *n_bytes come
-// before the first descriptor, so receiving as many brings none.
+// Inspects up to *n_bytes bytes of a stream, and copies them to `buffer`. After kPlain, the bytes
+// before the first descriptor number *n_bytes, so receiving that many brings no descriptor.
 Next NextOf(int socket, void* buffer, size_t* n_bytes);
 
-// The following are for a socket that is shut down, so that its peer can send nothing more.
+// The functions below are for a socket that is shut down, so that its peer can send nothing more.
 
 bool HasUnread(int socket);
 
-// Drops input before the first descriptor, which never waits; at most as many packets as a queue
-// holds.
+// Drops input before the first descriptor, at most as many packets as a queue holds. Never waits.
 void DropPlain(int socket);
 
-// Drops everything, so that the peer reads what was sent to it before it sees the close. It may
-// block for ever: only for processes and threads that may hang.
+// Drops all input, so that the peer reads what was sent to it before it sees the close. May block
+// for ever, so call it only in processes and threads that may hang.
 void DropAll(int socket);
 
 }  // namespace iris::server

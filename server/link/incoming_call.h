@@ -1,5 +1,5 @@
-// IncomingCall: one call as a worker or a session relays it, and how it is answered. The caller was
-// identified by the connection, before: nothing in the request can change it.
+// IncomingCall: one call as a worker or a session relays it, with the object that takes its answer.
+// The connection has already identified the caller: nothing in the request can change the caller.
 //
 // The relaying side holds the ActiveCall until the call has ended; the answering side holds the
 // Replier.
@@ -21,17 +21,17 @@
 namespace iris::server {
 
 // Takes the answer of one call. Thread-safe. Never blocks, and never calls back into the call, but
-// may release the ActiveCall in Finish. Ignores everything after the call has ended.
+// may release the ActiveCall in Finish. Ignores everything after the end of the call.
 class Replier {
  public:
   virtual ~Replier() = default;
-  // Sends one message of the answer: at most wire::kMaxRpcBytes.
+  // Sends one message of the answer, of at most wire::kMaxRpcBytes.
   virtual void Send(LinkPayload message) = 0;
-  // Ends the call. Once.
+  // Ends the call. Call it once.
   virtual void Finish(const absl::Status& status) = 0;
 };
 
-// Passes the answer of one call to its owner, which knows the call by its number.
+// Passes the answer of one call to its owner, which identifies the call by a number.
 template <typename Owner>
 class NumberedReplier : public Replier {
  public:
@@ -49,26 +49,26 @@ class NumberedReplier : public Replier {
 class ActiveCall {
  public:
   virtual ~ActiveCall() = default;
-  // The caller is gone. The call ends soon, if it has not ended already.
+  // Called when the caller is gone. The call ends soon, if it has not yet ended.
   virtual void OnCancel() = 0;
-  // The caller has taken one message of a stream.
+  // Called when the caller has taken one message of a stream.
   virtual void OnSent() {}
 };
 
 struct IncomingCall {
   Method method = Method::kJoin;
-  SessionId session;  // zero: of an admin connection
+  SessionId session;  // zero: for an admin connection
   CallerInfo caller;
-  std::string_view request;  // until the service returns
+  std::string_view request;  // valid until the service returns
   // Descriptors of memory to be registered, borrowed until the service returns.
   absl::Span<const wire::UniqueFd> descriptors;
-  // Closes a duplicate of one of them, which may take as long as the client likes. Any thread, at
-  // any time. Null where no call has any.
+  // Closes a duplicate of one of `descriptors`, which may take as long as the client likes. Any
+  // thread may call it at any time. Null if calls cannot have descriptors.
   std::function<void(wire::UniqueFd)> close;
   std::shared_ptr<Replier> reply;
 };
 
-// Answers a call, now or later. Returns null if it is answered. See Services::Serve.
+// Answers a call, now or later. Returns null if it is already answered. See Services::Serve.
 using ServeCall = std::function<std::shared_ptr<ActiveCall>(const IncomingCall&)>;
 
 }  // namespace iris::server

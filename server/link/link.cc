@@ -18,7 +18,7 @@ namespace iris::server {
 namespace {
 
 constexpr size_t kReceiveBytes = 64 << 10;  // at a time
-constexpr size_t kKeptBytes = 16 << 10;     // of the buffer, while nothing is in it
+constexpr size_t kKeptBytes = 16 << 10;     // size that an empty buffer keeps
 constexpr int kMaxPieces = 48;              // of one writev
 
 absl::Status Bad(const LinkHeader& header, std::string_view what) {
@@ -132,7 +132,7 @@ void LinkWriter::Queue(LinkHeader header, LinkPayload payload, wire::UniqueFd fd
 
 bool LinkWriter::Withdraw(uint64_t connection, wire::UniqueFd* fd) {
   const auto begin = queue_.begin() + (written_ > 0 && !queue_.empty() ? 1 : 0);
-  // The youngest is at the back, and what is withdrawn is often young.
+  // Searches from the back, because withdrawn connections are often recent.
   for (auto it = queue_.end(); it != begin;) {
     --it;
     if (it->header.type != LinkType::kConnect || it->header.connection != connection) {

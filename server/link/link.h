@@ -1,6 +1,6 @@
 // The link between irisd's core and a worker: messages on a SOCK_STREAM socket pair. The worker
-// speaks gRPC with a tenant's clients; the core decides. A message is a LinkHeader, as it lies in
-// memory (both ends are one build on one machine), then `bytes` bytes of payload.
+// speaks gRPC with a tenant's clients; the core decides. A message is a LinkHeader in its memory
+// layout (both ends are one build on one machine), then `bytes` bytes of payload.
 //
 //   core → worker   kConnect{connection}          with the descriptor of a connected socket
 //                   kDisconnect{connection}       close it; its calls are over, without kFinish
@@ -16,13 +16,13 @@
 //                   kPong                         once for each kPing
 //
 // The rules. The core numbers connections and the worker numbers calls, both upwards from 1 in the
-// life of a worker. Every call gets exactly one kFinish, after a kCancel too, unless its connection
-// ends first. A unary call that succeeds gets one kMessage before its kFinish. Every connection
-// gets exactly one kClosed, after a kDisconnect too; nothing names it afterwards. A receiver
-// ignores messages of a call or a connection that has ended. A stream has at most kStreamCredits
-// messages on their way without their kSent. The worker refuses calls beyond the limits below by
-// itself. Each end goes on reading while it cannot write, but the core only while little waits for
-// the worker.
+// life of a worker. Every call gets exactly one kFinish, even after a kCancel, unless its
+// connection ends first. A unary call that succeeds gets one kMessage before its kFinish. Every
+// connection gets exactly one kClosed, even after a kDisconnect; no later message names it. A
+// receiver ignores messages of a call or a connection that has ended. A stream has at most
+// kStreamCredits messages that were sent and have no kSent yet. The worker itself refuses calls
+// beyond the limits below. Each end continues to read while it cannot write, but the core reads
+// only while few bytes wait for the worker.
 //
 // Nothing here is thread-safe: the owner of a reader or a writer locks.
 #pragma once
@@ -58,7 +58,7 @@ enum class LinkType : uint16_t {
 };
 
 struct LinkHeader {
-  uint32_t bytes = 0;  // of the payload; at most wire::kMaxRpcBytes
+  uint32_t bytes = 0;  // size of the payload; at most wire::kMaxRpcBytes
   LinkType type{};
   uint16_t method = 0;
   uint32_t code = 0;  // absl::StatusCode
@@ -71,11 +71,11 @@ static_assert(sizeof(LinkHeader) == 32);
 using wire::kMaxCallsPerConnection;
 inline constexpr uint32_t kMaxCallsPerWorker = wire::kMaxCallsPerTenant;
 using wire::kStreamCredits;
-// The payload of kReady is at most this long.
+// The longest payload of kReady.
 inline constexpr size_t kMaxReadyBytes = 64;
 
-// A payload that is written: `head`, then what `tail` points at, if anything. The tail is shared,
-// not copied: the value of a broadcast goes out to all ranks from one place.
+// A payload to be written: `head`, then the string at `tail`, if any. The tail is shared, not
+// copied: all ranks get the value of a broadcast from one place.
 struct LinkPayload {
   std::string head;
   std::shared_ptr<const std::string> tail;
@@ -87,62 +87,63 @@ struct LinkPayload {
 struct LinkMessage {
   LinkHeader header;
   std::string_view payload;
-  wire::UniqueFd fd;  // kConnect's
+  wire::UniqueFd fd;  // of kConnect
 
   LinkType type() const { return header.type; }
 };
 
-// The sender of what a reader reads.
+// The end that sends what a reader reads.
 enum class LinkSender { kCore, kWorker };
 
-// Reads messages as their bytes come. It holds at most one message and the bytes of one Receive,
-// and takes memory only for bytes that have come, whatever a header announces.
+// Reads messages as their bytes arrive. It holds at most one message and the bytes of one Receive,
+// and allocates memory only for bytes that have arrived, whatever size a header announces.
 class LinkReader {
  public:
   explicit LinkReader(LinkSender sender) : sender_(sender) {}
 
   enum class Received { kSome, kNothingYet };
-  // Takes bytes from a socket that does not block, once; from the core, descriptors too.
-  // kUnavailable if the other end has closed. kInvalidArgument if a worker sent descriptors, which
-  // stay in the socket, since closing them may take long.
+  // Receives bytes, once, from a socket that does not block; from the core, descriptors too.
+  // Returns kUnavailable if the other end has closed, and kInvalidArgument if a worker sent
+  // descriptors, which stay in the socket, since their close may take long.
   absl::StatusOr<Received> Receive(int socket);
 
-  // Returns the next whole message, or nothing if more has to be received first. kInvalidArgument,
-  // with the reason, if the bytes are no message of this sender. Then nothing more can be read.
+  // Returns the next complete message, or nothing if more must be received first. Returns
+  // kInvalidArgument, with the reason, if the bytes are no message of this sender; nothing more can
+  // be read then.
   absl::StatusOr<std::optional<LinkMessage>> Next();
 
  private:
   absl::Status Check(const LinkHeader& header) const;
 
   const LinkSender sender_;
-  std::string bytes_;  // from `begin_` on, they were not given out yet
+  std::string bytes_;  // bytes from `begin_` on are not returned yet
   size_t begin_ = 0;
   std::vector<wire::UniqueFd> fds_;
 };
 
-// Writes messages in order as far as the socket takes them, and keeps the rest.
+// Writes messages in order until the socket takes no more, and keeps the rest.
 class LinkWriter {
  public:
-  // Sets `header.bytes`. A payload has at most wire::kMaxRpcBytes. `fd` goes with a kConnect.
+  // Queues a message. Sets `header.bytes`, at most wire::kMaxRpcBytes. `fd` goes with a kConnect.
   void Queue(LinkHeader header, LinkPayload payload = {}, wire::UniqueFd fd = {});
 
-  // Removes the kConnect of this connection, of which no byte was written, from the queue, and
-  // moves its descriptor to *fd. Returns false if there is none.
+  // Removes the connection's kConnect, if no byte of it was written, from the queue, and moves its
+  // descriptor to *fd. Returns false if there is none.
   bool Withdraw(uint64_t connection, wire::UniqueFd* fd);
   // Empties the queue; returns its descriptors.
   std::vector<wire::UniqueFd> Clear();
 
   enum class Flushed {
     kAll,
-    kBlocked,        // until the socket can be written
-    kNoDescriptors,  // too many descriptors are in flight: again in a moment
+    kBlocked,        // continue when the socket can be written
+    kNoDescriptors,  // too many descriptors are in flight: retry in a moment
   };
-  // Writes to a socket that does not block. kUnavailable if the other end has closed. Descriptors
-  // that were sent are closed, or moved to *sent: if the receiver has closed its duplicate already,
-  // the last close is here, and may take as long as a client likes.
+  // Writes to a socket that does not block. Returns kUnavailable if the other end has closed.
+  // Descriptors that were sent are closed, or moved to *sent: if the receiver has already closed
+  // its duplicate, this close is the last one, and may take as long as a client likes.
   absl::StatusOr<Flushed> Flush(int socket, std::vector<wire::UniqueFd>* sent = nullptr);
 
-  // Counts headers too, and shared tails as if they were not shared.
+  // Returns the queued bytes, with headers. A shared tail counts once for each message.
   size_t queued_bytes() const { return queued_bytes_; }
   bool empty() const { return queue_.empty(); }
 
@@ -159,7 +160,7 @@ class LinkWriter {
   void Written(size_t n);
 
   std::deque<Item> queue_;
-  size_t written_ = 0;  // of the front
+  size_t written_ = 0;  // bytes of the front
   size_t queued_bytes_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// Methods: every rpc of proto/iris/v1 by a number, by which core and workers name it to each other.
+// Methods: every rpc of proto/iris/v1 with a number that identifies it between core and workers.
 // Sessions call the first nine by the same numbers. Pure; thread-safe.
 #pragma once
 
@@ -37,7 +37,7 @@ enum class Method : uint16_t {
 
 struct MethodInfo {
   Method method;
-  std::string_view name;  // as gRPC has it in a call's path
+  std::string_view name;  // as in the path of a gRPC call
   bool streams = false;   // the answer is a stream; otherwise it is one message, or a failure
 };
 

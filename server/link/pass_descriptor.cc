@@ -12,7 +12,7 @@ namespace iris::server {
 Passed PassDescriptor(int link, const void* data, size_t n_bytes, int fd) {
   const struct iovec part = {const_cast<void*>(data), n_bytes};
   const ssize_t n = wire::SendRights(link, {&part, 1}, {&fd, 1}, MSG_DONTWAIT | MSG_NOSIGNAL);
-  if (n >= 0) return Passed::kYes;  // so few bytes go all at once
+  if (n >= 0) return Passed::kYes;  // so few bytes are sent at once
   if (errno == EAGAIN || errno == EWOULDBLOCK) return Passed::kFull;
   if (errno == EPIPE || errno == ECONNRESET) return Passed::kHasEnded;
   return Passed::kNotNow;

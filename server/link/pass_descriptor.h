@@ -1,5 +1,6 @@
-// Passes descriptors from irisd to a process that may hang in its place, each with a few bytes. The
-// link between them is a stream of AF_UNIX; neither end ever waits. Each end belongs to one thread.
+// Passes descriptors from irisd to a process that may hang in irisd's place, each descriptor with a
+// few bytes. The link between the processes is an AF_UNIX stream; neither end ever waits. Each end
+// belongs to one thread.
 #pragma once
 
 #include <cstddef>
@@ -20,8 +21,8 @@ Passed PassDescriptor(int link, const void* data, size_t n_bytes, int fd);
 
 enum class Taken { kOne, kNoneYet, kHasEnded };
 
-// Takes the next one. *fd is not valid if the descriptor did not arrive, because this process has
-// none left. kHasEnded also if the bytes are not of that length.
+// Takes the next descriptor. *fd is not valid if the descriptor did not arrive because this process
+// has none left. Returns kHasEnded also if the bytes have another length.
 Taken TakeDescriptor(int link, void* data, size_t n_bytes, wire::UniqueFd* fd);
 
 }  // namespace iris::server

@@ -1,8 +1,8 @@
-// Codec: plain values as bytes and back, as text, and the layout of their types. Visit lists the
-// parts of a value; an archive says what becomes of each.
+// Codec: converts plain values to bytes and back, to text, and describes the layout of their types.
+// Visit lists the parts of a value; an archive processes each part.
 //
-// Bytes have no names: lengths come before lists, numbers are little-endian. Only the build that
-// wrote them reads them (Replay compares the layout). Pure. Bytes to be read may be hostile.
+// Bytes have no names: lengths precede lists, and numbers are little-endian. Only the build that
+// wrote the bytes reads them (Replay compares the layout). Pure. Bytes to be read may be hostile.
 #pragma once
 
 #include <bit>
@@ -55,8 +55,8 @@ constexpr size_t CountFields() {
 
 }  // namespace internal
 
-// References to the fields of a plain struct, in order. The compiler counts them, so a new field
-// needs nothing here.
+// Returns references to the fields of a plain struct, in order. The compiler counts the fields, so
+// a new field needs no change here.
 template <typename T>
 auto Fields(T& x) {
   constexpr size_t n = internal::CountFields<std::remove_const_t<T>>();
@@ -82,7 +82,7 @@ auto Fields(T& x) {
 #undef IRIS_FIELDS_IF
 }
 
-// The name of a type, without its namespaces and template arguments.
+// Returns the name of a type, without its namespaces and template arguments.
 template <typename T>
 constexpr std::string_view TypeName() {
   std::string_view name = __PRETTY_FUNCTION__;  // "... [with T = iris::server::Reply; ...]"
@@ -288,7 +288,8 @@ class Decoder {
   absl::string_view bytes_;
 };
 
-// One line of text: of a value, for comparing; or of how its type lies in bytes.
+// Writes one line of text: a value, for comparisons; or, if `of_types`, how its type is laid out in
+// bytes.
 template <bool of_types>
 class TextWriter {
  public:
@@ -333,7 +334,7 @@ std::string ValueText(const T& value) {
   return writer.Take();
 }
 
-// Types of one layout have one text.
+// Returns a text that is equal for types of one layout.
 template <typename T>
 std::string LayoutText() {
   TextWriter</*of_types=*/true> writer;

@@ -1,5 +1,5 @@
-// A recording is a header, then a record for each input; each follows its length (32 bits) in the
-// file. Plain data.
+// A recording is a header, then a record for each input; each is preceded in the file by its length
+// (32 bits). Plain data.
 #pragma once
 
 #include <string>
@@ -15,14 +15,14 @@ inline constexpr char kMagic[] = "iris recording 1";
 
 struct Header {
   std::string magic;
-  std::string layout;  // of everything that is in the file, by the build that wrote it
+  std::string layout;  // of all types in the file, in the build that wrote it
   MachineSetup setup;
 };
 
 struct Record {
   Time now;
   Input input;
-  std::string effects;  // as ValueText
+  std::string effects;  // text from ValueText
 };
 
 inline std::string FileLayout() {

@@ -18,7 +18,7 @@ namespace iris::server {
 namespace {
 
 // Renames earlier recordings, so that none has the name `file`: the recording of a killed irisd
-// must stay when it is started again. Files that this user cannot have recorded are not renamed.
+// must stay when irisd is started again. Files that this user cannot have recorded are not renamed.
 absl::Status MakeWay(const std::string& file) {
   struct stat there = {};
   if (lstat(file.c_str(), &there) != 0) {
@@ -73,7 +73,7 @@ bool Recorder::Append(const std::string& payload) {
   length.Put(static_cast<uint32_t>(payload.size()));
   const std::string record = length.Take() + payload;
   if (record.size() > max_bytes_ - bytes_) return false;
-  // One write: only the last record of a killed process can be incomplete.
+  // Writes once, so that only the last record of a killed process can be incomplete.
   const ssize_t n = base::Retry([&] { return write(fd_.get(), record.data(), record.size()); });
   if (n < 0 || static_cast<size_t>(n) != record.size()) return false;
   bytes_ += record.size();

@@ -1,8 +1,8 @@
-// Recorder: writes every input of a JobMachine, its time and its effects to one file, for Replay:
+// Recorder: writes every input of a JobMachine, with its time and effects, to one file for Replay,
 // to find out why irisd did something, and for tests.
 //
-// Not thread-safe: the machine's owner locks. Owns the file. A recording holds all data of clients'
-// calls, also broadcast values: the file is new and private.
+// Not thread-safe: the machine's owner locks. Owns the file. A recording contains all data of
+// clients' calls, including broadcast values, so the file is new and private.
 #pragma once
 
 #include <cstdint>
@@ -18,13 +18,13 @@
 
 namespace iris::server {
 
-// The arguments of a JobMachine: with these and the same inputs it has the same effects.
+// The arguments of a JobMachine. With equal arguments and inputs it has equal effects.
 struct MachineSetup {
   JobLimits limits;
   std::vector<Ledger::DeviceAccount> devices;
   uint32_t operator_uid = 0;
   UnusablePairs unusable;
-  std::string state;  // MachineState::Encode of the machine at its start; empty: it had none
+  std::string state;  // MachineState::Encode of the machine at its start; empty: no state
 
   Ledger MakeLedger() const { return Ledger(devices, operator_uid); }
 };
@@ -33,18 +33,18 @@ class Recorder {
  public:
   static constexpr uint64_t kMaxBytes = 1ull << 30;
 
-  static constexpr int kEarlierFiles = 3;  // recordings that stay: FILE.1 is the latest
+  static constexpr int kEarlierFiles = 3;  // earlier recordings that are kept: FILE.1 is the latest
 
-  // Makes the file (mode 0600). A regular file of this user with that name is renamed to FILE.1.
-  // kAlreadyExists if something else has the name, and stays.
+  // Makes the file (mode 0600). An existing regular file of this user with that name is renamed to
+  // FILE.1. Returns kAlreadyExists if something else, which stays, has the name.
   static absl::StatusOr<std::unique_ptr<Recorder>> Create(const std::string& file,
                                                           uint64_t max_bytes = kMaxBytes);
 
-  // Once, before the first Record.
+  // Writes the header. Call it once, before the first Record.
   void Begin(const MachineSetup& setup);
 
-  // Appends. False, once: the record found no room, or could not be written; it and all later ones
-  // are dropped and counted, so that the file has no gap.
+  // Appends a record. Returns false once: when a record does not fit or cannot be written. That
+  // record and all later ones are dropped and counted, so that the file has no gap.
   bool Record(const Input& input, const Time& now, const Effects& effects);
 
   const std::string& file() const { return file_; }

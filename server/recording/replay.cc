@@ -19,14 +19,15 @@ struct FileCloser {
   void operator()(FILE* file) const { fclose(file); }
 };
 
-// Reads a length and that many bytes. False at the end of the file; `*cut` if it ends within them.
+// Reads a length and that many bytes. Returns false at the end of the file; sets `*cut` if the file
+// ends within them.
 bool ReadPayload(FILE* file, std::string* payload, bool* cut) {
   uint32_t n = 0;
   const size_t got = fread(&n, 1, sizeof(n), file);
   *cut = got != 0 && got != sizeof(n);
   if (got != sizeof(n)) return false;
   payload->clear();
-  // The length may be hostile: take no more memory than the file has bytes.
+  // The length may be hostile, so this allocates no more memory than the file has bytes.
   char chunk[1 << 16];
   while (payload->size() < n) {
     const size_t want = std::min<size_t>(sizeof(chunk), n - payload->size());

@@ -1,5 +1,5 @@
-// Replay: feeds a recording to a new JobMachine, and compares the effects. Pure but for reading the
-// file.
+// Replay: feeds a recording to a new JobMachine, and compares the effects. Pure, except that it
+// reads the file.
 #pragma once
 
 #include <cstdint>
@@ -19,13 +19,13 @@ struct ReplayReport {
   bool cut = false;             // the last record is incomplete: its writer was killed
 };
 
-// Runs after each input; may replace the machine.
+// Runs after each input, and may replace the machine.
 using AfterInput =
     std::function<absl::Status(const MachineSetup& setup, std::unique_ptr<JobMachine>* machine)>;
 
-// kDataLoss if an input had other effects than recorded (the message names it and shows both), or
-// broke an invariant of the machine. kFailedPrecondition if another build of irisd wrote the file.
-// kInvalidArgument if it is no recording.
+// Returns kDataLoss if an input had other effects than recorded (the message names the input and
+// shows both), or broke an invariant of the machine. Returns kFailedPrecondition if another build
+// of irisd wrote the file, and kInvalidArgument if it is no recording.
 absl::StatusOr<ReplayReport> Replay(const std::string& file, const AfterInput& after = nullptr);
 
 }  // namespace iris::server

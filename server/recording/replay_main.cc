@@ -1,4 +1,4 @@
-// iris-replay: replays recordings of irisd (--record) and says whether the machine does the same.
+// iris-replay: replays recordings of irisd (--record) and reports whether effects are the same.
 #include <cinttypes>
 #include <cstdio>
 

@@ -59,7 +59,7 @@ class EventStream : public StreamWriter, public EventFollower {
     if (!follow) Finish(absl::OkStatus());
   }
 
-  // The log calls it for one event at a time.
+  // The log calls Push for one event at a time.
   void Push(const EventRecord& event) override {
     if (!SeesAll(party_) && event.party != party_) return;
     v1::Event message;
@@ -80,9 +80,9 @@ class EventStream : public StreamWriter, public EventFollower {
 
   EventLog* const log_;
   const Party party_;
-  // All that is kept comes at once at first: the queue takes it.
+  // At first all kept events come at once, so the queue has room for them.
   std::atomic<size_t> max_queued_{kEventsKept};
-  uint64_t dropped_ = 0;  // since the last event that was queued; Push's alone
+  uint64_t dropped_ = 0;  // since the last event that was queued; only Push uses it
 };
 
 }  // namespace

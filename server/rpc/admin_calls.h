@@ -17,7 +17,7 @@
 
 namespace iris::server {
 
-// Facts for GetStatus and ListTenants that the daemon does not have.
+// Data for GetStatus and ListTenants that the daemon does not have.
 struct DaemonFacts {
   std::string runtime_dir;
   std::string attestation;
@@ -38,7 +38,7 @@ struct DaemonFacts {
     std::string last_worker_trouble;
   };
   std::function<Counts()> counts;
-  // As SessionServer counts.
+  // Returns the counts of SessionServer.
   std::function<DoorUse(const Account&)> door_use;
   std::function<DoorUse()> door_limits_of_one, door_limits_of_all;
 };

@@ -1,9 +1,10 @@
-// Finds waits on the devices, from the operations that each rank has put on its streams through a
-// communicator, and the progress of its device.
+// Finds waits on the devices, from the operations that each rank has enqueued on its streams
+// through a communicator, and from the progress of its device.
 //
-// A rank is in operation N if it has put it on a stream and has finished N operations. It waits for
-// ranks that have finished fewer, or have not put it on a stream. If there are none, it waits for
-// those whose process is stopped; else for those whose device is not seen waiting, if others' are.
+// A rank is in operation N if it has enqueued N and has finished N operations. It waits for ranks
+// that have finished fewer, or have not enqueued N. If there are none, it waits for ranks whose
+// process is stopped; if there are none either, for those whose device is not seen waiting, if
+// other devices are.
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -19,18 +20,18 @@ namespace iris::server {
 namespace {
 
 // Ranks always run ahead of each other. If it is unknown whether a device waits, a shorter delay is
-// not reported unless a process is stopped, nor is an operation that all ranks are in.
+// not reported unless a process is stopped; nor is an operation that all ranks are in.
 constexpr int64_t kNewsMs = 1000;
 
-// Stands for an operation that has left its rank's page, or has no valid number there.
+// The name for an operation that has left its rank's page, or has no valid number in it.
 constexpr char kLongAgo[] = "collective";
 
 struct Place {
   Rank rank = 0;
-  const wire::CollectiveRecord* record = nullptr;  // null: it has none yet
-  bool known = false;                              // what follows
+  const wire::CollectiveRecord* record = nullptr;  // null: the rank has none yet
+  bool known = false;                              // the following fields are known
   uint32_t finished = 0;                           // operations
-  uint32_t waited_long_in = 0;                     // 1 + its number; 0: in none
+  uint32_t waited_long_in = 0;                     // 1 + the operation's number; 0: none
   uint32_t n_put() const { return record == nullptr ? 0 : record->n_put; }
 };
 
@@ -68,7 +69,7 @@ std::vector<Place> PlacesOf(const WaitSources& from, const TeamInfo& team,
   return places;
 }
 
-// The wait of `waiting` for `missing`, members of `places`, in that operation.
+// Describes the wait of `waiting` for `missing`, ranks of `places`, in operation `number`.
 v1::Wait Describe(const WaitSources& from, const TeamInfo& team, const std::vector<Place>& places,
                   uint32_t number, const std::set<Rank>& waiting, const std::set<Rank>& missing) {
   v1::Wait wait = NewWait(from, v1::WAIT_KIND_COLLECTIVE, team.id, team.ranks.size());
@@ -101,7 +102,7 @@ v1::Wait Describe(const WaitSources& from, const TeamInfo& team, const std::vect
   return wait;
 }
 
-// The wait in operation `number`, which some ranks are in; none if it is not worth reporting.
+// Returns the wait in operation `number`, which some ranks are in, if it is worth reporting.
 std::optional<v1::Wait> WaitIn(const WaitSources& from, const TeamInfo& team,
                                const std::vector<Place>& places, uint32_t number) {
   std::set<Rank> inside;
@@ -127,7 +128,7 @@ std::optional<v1::Wait> WaitIn(const WaitSources& from, const TeamInfo& team,
     }
   }
   for (const Rank rank : missing) inside.erase(rank);
-  // A device counts by its first block; its other blocks may wait for a stopped rank.
+  // A device's progress is that of its first block; other blocks may wait for a stopped rank.
   for (const Place& place : places) {
     if (stopped && place.finished == number + 1 && place.n_put() == number + 1) {
       inside.insert(place.rank);
@@ -140,7 +141,7 @@ std::optional<v1::Wait> WaitIn(const WaitSources& from, const TeamInfo& team,
   return wait;
 }
 
-// Describes a wait where the host cannot read the progress of devices.
+// Describes a wait if the host cannot read the progress of devices.
 std::optional<v1::Wait> PutWait(const WaitSources& from, const TeamInfo& team,
                                 const std::vector<Place>& places) {
   uint32_t number = places.front().n_put();

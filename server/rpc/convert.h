@@ -1,8 +1,8 @@
-// Messages of protocol buffers: from and to the bytes that workers and sessions relay, and from and
-// to the server's own types. The only place that knows both. Pure.
+// Messages of protocol buffers: converts them from and to the bytes that workers and sessions
+// relay, and from and to the server's own types. Only this file knows both. Pure.
 //
-// A service takes and gives bytes, for two reasons: a request that does not parse is answered with
-// a text, and a large value of a reply is shared instead of copied.
+// A service takes and returns bytes, for two reasons: a request that does not parse is answered
+// with an error text, and a large value of a reply is shared instead of copied.
 #pragma once
 
 #include <string>
@@ -23,7 +23,7 @@
 
 namespace iris::server {
 
-// Reads `bytes`; fields of type bytes are copied out of them, once. kInvalidArgument if they are no
+// Parses `bytes`, and copies fields of type bytes once. Returns kInvalidArgument if they are no
 // such message.
 absl::Status ParseMessage(std::string_view bytes, google::protobuf::MessageLite* message);
 LinkPayload SerializeMessage(const google::protobuf::MessageLite& message);
@@ -34,7 +34,7 @@ IRIS_FIELDS(JoinCall, v1::JoinRequest, (spec.job, job), (spec.rank, rank), (spec
             (spec.prealloc, prealloc), (spec.timeout, timeout_ms, ms),
             (spec.team_sync_bytes, team_sync_bytes), (spec.number, number));
 IRIS_FIELDS(MappedCall, v1::MappedRequest, (job, job_id), epoch, base, error);
-// Without the operation.
+// The rows exclude the operation.
 IRIS_FIELDS(OperateCall, v1::OperateRequest, (spec.job, job_id), (spec.team, team_id), (spec.k, k),
             (spec.timeout, timeout_ms, ms), (spec.only_thread, only_thread));
 IRIS_FIELDS(GrowMappedCall, v1::GrowMappedRequest, (job, job_id), (grow, grow_id), error);
@@ -44,17 +44,17 @@ IRIS_FIELDS(AwaitBarrierCall, v1::AwaitBarrierRequest, (spec.job, job_id), (spec
             (spec.epoch, epoch), (spec.missing, missing), (spec.only_thread, only_thread),
             (spec.moment, moment), (spec.time_is_up, time_is_up));
 
-// Write fills messages by these.
+// Write fills messages from the following tables.
 IRIS_FIELDS(SegmentInfo, v1::Segment, (id, segment_id), rank, index, offset_bytes, bytes);
 IRIS_FIELDS(TeamInfo, v1::TeamInfo, (id, team_id), ranks, barrier_slot, barrier_start_epoch,
             sync_offset_bytes);
-// Without `used_bytes`.
+// The row excludes `used_bytes`.
 IRIS_FIELDS(driver::DeviceInfo, v1::Device, uuid, index, backend, name, memory_bytes,
             granularity_bytes);
 IRIS_FIELDS(Done, v1::GrowMappedReply);
 IRIS_FIELDS(Done, v1::LeaveReply);
 IRIS_FIELDS(PeerInfo, v1::Peer, rank, pid, device_index);
-// Without what names devices.
+// The rows exclude fields that name devices.
 IRIS_FIELDS(JoinResult, v1::JoinReply, (job, job_id), epoch, proposed_base, stride_bytes,
             granularity_bytes, heap_bytes, segments, peers, (map_timeout, map_timeout_ms, ms));
 IRIS_FIELDS(OpenedInfo, v1::Opened, offset_bytes, bytes, dtype, registered);
@@ -65,14 +65,14 @@ IRIS_FIELDS(ResumeResult, v1::ResumeReply, state);
 IRIS_FIELDS(BarrierAnswer, v1::AwaitBarrierReply, moment, cannot_end,
             (text.substr(0, wire::kMaxErrorTextBytes), text));
 IRIS_FIELDS(EventRecord, v1::Event, sequence, (time, time_unix_ms, ms), kind, job, rank, pid, text);
-// Without the command and the state.
+// The rows exclude the command and the state.
 IRIS_FIELDS(SessionSnapshot, v1::Session, (id, session_id), (caller.pid, pid),
             (caller.party.uid, uid), (caller.gid, gid), job, rank, (created, created_unix_ms, ms));
-// Whose a heap, an allocation or a wait is.
+// Fields that identify the job of a heap, an allocation or a wait.
 IRIS_FIELDS(JobSnapshot, v1::Heap, (id, job_id), (name, job), (party.uid, uid),
             (stride_bytes, max_heap_bytes), allocated_bytes, largest_free_bytes);
 IRIS_FIELDS(JobSnapshot, v1::Allocation, (id, job_id), (name, job), (party.uid, uid));
-// Without the job.
+// The rows exclude the job.
 IRIS_FIELDS(AllocationSnapshot, v1::Allocation, offset_bytes, bytes, alignment_bytes, name, tensor,
             (team, team_id), k, (created, created_unix_ms, ms), n_open, freed, registered);
 IRIS_FIELDS(DoorUse, v1::Tenant, sessions, admin_connections, calls, unread_bytes,
@@ -82,7 +82,7 @@ IRIS_FIELDS(AccountSnapshot, v1::Tenant, jobs, teams, allocations, registered_pi
 IRIS_FIELDS(Daemon::KeptSnapshot, v1::KeptForNext, generation, descriptors, max_descriptors,
             state_bytes, (status.message(), lost_because));
 
-// Returns "" if there is no such device.
+// Returns "" if the device does not exist.
 std::string UuidOf(absl::Span<const driver::DeviceInfo> devices, uint32_t index);
 
 void ToProto(const WatchItem& from, v1::WatchEvent* to);

@@ -15,7 +15,7 @@ struct HeapPart {
   JobId job_id;
   uint64_t epoch = 0;
   uint32_t device_index = 0;
-  std::vector<SegmentInfo> segments;  // that hold the part, in order and without holes
+  std::vector<SegmentInfo> segments;  // segments that contain the part, in order and without holes
   bool of_member = false;             // the caller's process has a rank of that job
 };
 
@@ -27,9 +27,9 @@ struct HeapPartQuery {
   uint64_t bytes = 0;
 };
 
-// kNotFound if the caller may see no such job, if there is no such rank with memory, or if the part
-// has a hole. kFailedPrecondition if several users have a job of that name. kInvalidArgument if the
-// part is empty, or leaves the heap.
+// Returns kNotFound if the caller may see no such job, if no such rank has memory, or if the part
+// has a hole. Returns kFailedPrecondition if several users have a job of that name, and
+// kInvalidArgument if the part is empty, or not within the heap.
 absl::StatusOr<HeapPart> FindHeapPart(const Daemon& daemon, const CallerInfo& caller,
                                       const HeapPartQuery& query);
 

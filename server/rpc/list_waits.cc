@@ -1,4 +1,4 @@
-// ListWaits. It looks at one job after the other.
+// Implements ListWaits, which looks at one job after the other.
 #include <map>
 #include <memory>
 #include <optional>
@@ -12,7 +12,7 @@
 namespace iris::server {
 namespace {
 
-constexpr int kJobsLookedAt = 64;  // by one page at most
+constexpr int kJobsLookedAt = 64;  // at most, by one page
 
 struct LookedAt {
   JobSnapshot job;
@@ -46,7 +46,7 @@ std::vector<FoundWait> WaitsOf(const Daemon& daemon, const LookedAt& at) {
     }
     return false;
   };
-  std::map<int64_t, bool> stopped;  // each process is looked at once
+  std::map<int64_t, bool> stopped;  // each process is checked once
   const auto is_stopped = [&](int64_t pid) {
     const auto [known, is_new] = stopped.try_emplace(pid, false);
     if (is_new) {
@@ -70,7 +70,7 @@ absl::Status ListWaits(const Daemon& daemon, const CallerInfo& caller,
   for (int looked_at = 0;; ++looked_at) {
     const std::optional<LookedAt> next = NextJob(daemon, query, at);
     if (!next.has_value()) {
-      // On a later page, a job that has ended is the end of the listing.
+      // On a later page, the end of a job is the end of the listing.
       const bool any = looked_at > 0 || query.name.empty() || !request.page_token().empty();
       return any ? absl::OkStatus() : NoSuchJob(caller, query.name);
     }

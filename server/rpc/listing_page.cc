@@ -7,7 +7,7 @@
 namespace iris::server {
 
 std::string MakePageToken(absl::string_view listing, absl::string_view filter, ListPosition last) {
-  // FNV-1a, 64 bits. The check finds mistakes; a forged token does no harm.
+  // FNV-1a, 64 bits. The check detects mistakes; a forged token does no harm.
   uint64_t check = 0xcbf29ce484222325;
   for (const char c : absl::StrCat(listing, "\n", last.id, "\n", last.item, "\n", filter)) {
     check = (check ^ static_cast<uint8_t>(c)) * 0x100000001b3;

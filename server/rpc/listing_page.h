@@ -1,4 +1,4 @@
-// Pages of listings, and the tokens by which the next page is asked for. Pure; not thread-safe.
+// Pages of listings, and the tokens that request the next page. Pure; not thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -14,12 +14,12 @@
 
 namespace iris::server {
 
-// A token is a position and no right: a client that invents one sees only entries that it may list
-// anyway. `listing` names the listing and `filter` the request's filter: another listing, or the
-// same one with another filter, does not accept the token.
+// Returns the token of a position. A token gives no rights: a client that invents one sees only
+// entries that it may list anyway. `listing` is the name of the listing and `filter` the request's
+// filter: another listing, or the same one with another filter, does not accept the token.
 std::string MakePageToken(absl::string_view listing, absl::string_view filter, ListPosition last);
 
-// Returns the position in a token of MakePageToken, or the beginning if it is empty.
+// Returns the position in a token of MakePageToken, or the beginning if `token` is empty. Returns
 // kInvalidArgument if it is no such token.
 absl::StatusOr<ListPosition> ReadPageToken(absl::string_view listing, absl::string_view filter,
                                            absl::string_view token);
@@ -31,14 +31,14 @@ inline uint32_t PageSize(uint32_t asked) {
   return asked == 0 ? wire::kListPageDefault : std::min(asked, wire::kListPageMax);
 }
 
-// A page as it fills. `Items` is the repeated field of the reply that the things go into.
+// A page that is being filled. `Items` is the repeated field of the reply.
 template <typename Items>
 class Page {
  public:
   Page(uint32_t page_size, Items* items) : room_(PageSize(page_size)), items_(*items) {}
 
-  // Adds the message of the thing at `at`, which `fill(message)` sets. Returns false if the page
-  // is full: the next page begins with this thing. A page has room for any one thing.
+  // Adds a message for the entry at `at`; `fill(message)` sets the message. Returns false if the
+  // page is full: the next page begins with this entry. A page has room for any single entry.
   template <typename Fill>
   bool Add(ListPosition at, Fill fill) {
     if (room_ == 0) return Full();
@@ -55,7 +55,7 @@ class Page {
     return true;
   }
 
-  // Returns the token of the next page; empty if nothing follows.
+  // Returns the token of the next page, or an empty one if there is no next page.
   std::string NextToken(absl::string_view listing, absl::string_view filter) const {
     return more_ ? MakePageToken(listing, filter, last_) : std::string();
   }
@@ -73,7 +73,7 @@ class Page {
   bool more_ = false;
 };
 
-// Answers a request for a page. `fill(after, &page)` adds the things after `after`.
+// Answers a request for a page. `fill(after, &page)` adds the entries after `after`.
 template <typename Request, typename Reply, typename Items, typename Fill>
 absl::Status FillPage(absl::string_view listing, absl::string_view filter, const Request& request,
                       Reply* reply, Items* items, Fill fill) {

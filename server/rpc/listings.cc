@@ -17,14 +17,14 @@
 namespace iris::server {
 namespace {
 
-// The kernel's name of a process, printable; empty if it is gone. The command line is in the
-// process's own memory, which can be made so that its reader waits.
+// Returns the kernel's name of a process, printable; empty if the process is gone. The command line
+// is not used: it is in the process's own memory, and the process can make its reader wait.
 std::string CommandOf(int64_t pid) {
   const std::optional<base::Process> process = base::ReadProcess(pid);
   return process.has_value() ? EscapeForLog(process->name) : "";
 }
 
-// Offsets of the workspaces of a job's communicators, from its ranks' pages.
+// Returns offsets of the workspaces of a job's communicators, from its ranks' pages.
 std::set<uint64_t> WorkspacesOf(const Daemon& daemon, JobId job) {
   std::set<uint64_t> offsets;
   const auto page = std::make_unique<wire::ControlPage>();
@@ -37,7 +37,7 @@ std::set<uint64_t> WorkspacesOf(const Daemon& daemon, JobId job) {
   return offsets;
 }
 
-// Names the allocations of communicators. It reads the ranks' pages, so the machine must not be
+// Sets the names of communicators' allocations. Reads the ranks' pages, so the machine must not be
 // locked.
 void NameWorkspaces(const Daemon& daemon,
                     google::protobuf::RepeatedPtrField<v1::Allocation>* allocations) {
@@ -52,7 +52,7 @@ void NameWorkspaces(const Daemon& daemon,
   }
 }
 
-// Answers with a page of what jobs have. `visit(machine, query, after, &page)` adds to it.
+// Answers with a page of things of jobs. `visit(machine, query, after, &page)` adds to the page.
 template <typename Request, typename Reply, typename Items, typename Visit>
 absl::Status PageOfJobs(absl::string_view listing, const Daemon& daemon, const CallerInfo& caller,
                         const Request& request, Reply* reply, Items* items, Visit visit) {
@@ -60,7 +60,7 @@ absl::Status PageOfJobs(absl::string_view listing, const Daemon& daemon, const C
   const auto fill = [&](ListPosition after, auto* page) {
     const bool found = daemon.Inspect([&](const JobMachine& machine) {
       visit(machine, query, after, page);
-      // On a later page, a job that has ended is the end of the listing.
+      // On a later page, the end of a job is the end of the listing.
       bool any = items->size() > 0 || query.name.empty() || !request.page_token().empty();
       if (!any) machine.VisitJobs(query, {}, [&any](const JobSnapshot&) { return !(any = true); });
       return any;
@@ -70,7 +70,7 @@ absl::Status PageOfJobs(absl::string_view listing, const Daemon& daemon, const C
   return FillPage(listing, request.job(), request, reply, items, fill);
 }
 
-// One job, without the commands of its sessions.
+// Describes one job, without the commands of its sessions.
 void Describe(const Daemon& daemon, const JobMachine& machine, const JobSnapshot& job,
               v1::JobDescription* to) {
   const auto& devices = daemon.driver().devices();
@@ -177,7 +177,7 @@ absl::Status ListSessions(const Daemon& daemon, const CallerInfo& caller,
   std::optional<Party> party;
   if (!SeesAll(caller.party)) party = caller.party;
   const auto fill = [&](ListPosition after, auto* page) {
-    // One more than fit, so that the page knows whether anything follows.
+    // Collects one more than fits, so that the page knows if anything follows.
     std::vector<SessionSnapshot> sessions;
     daemon.Inspect([&](const JobMachine& machine) {
       machine.VisitSessions(party, after, [&](const SessionSnapshot& session) {

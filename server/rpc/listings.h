@@ -1,6 +1,6 @@
-// Listings, as docs/protocol.md describes them. The cost of a page depends on the page, at most
-// wire::kMaxListBytes, and not on how much irisd has. Each except ListWaits holds the daemon's
-// mutex once. Commands of sessions are read from /proc after that. Thread-safe.
+// Listings, which docs/protocol.md describes. The cost of a page depends on the page, of at most
+// wire::kMaxListBytes, and not on how much irisd has. Each function except ListWaits holds the
+// daemon's mutex once, and reads commands of sessions from /proc after that. Thread-safe.
 #pragma once
 
 #include "absl/status/status.h"
@@ -10,18 +10,18 @@
 
 namespace iris::server {
 
-// Root and irisd's own user see everything; others only their own party's.
+// Returns true for root and irisd's own user. Others see only what belongs to their own party.
 bool SeesAll(const Party& party);
 
-// Selects the jobs that the caller may see, of that name if one is given.
+// Selects the jobs that the caller may see; if `name` is not empty, only those of that name.
 JobQuery QueryOf(const CallerInfo& caller, const std::string& name);
 
-// The error of a job that is not there, or that the caller may not see.
+// Returns the error for a job that does not exist, or that the caller may not see.
 absl::Status NoSuchJob(const CallerInfo& caller, const std::string& name);
 
-// Fill in one page each; the reply is empty at the start. kInvalidArgument if the token is of
-// another listing. kNotFound for a first page of a job that does not exist, or that the caller may
-// not see.
+// Fill one page each, in a reply that is empty. Return kInvalidArgument if the token belongs to
+// another listing. Return kNotFound for the first page of a job that does not exist, or that the
+// caller may not see.
 absl::Status ListDevices(const Daemon& daemon, const CallerInfo& caller,
                          const v1::ListDevicesRequest& request, v1::ListDevicesReply* reply);
 absl::Status ListJobs(const Daemon& daemon, const CallerInfo& caller,
@@ -33,11 +33,11 @@ absl::Status ListAllocations(const Daemon& daemon, const CallerInfo& caller,
                              v1::ListAllocationsReply* reply);
 absl::Status ListSessions(const Daemon& daemon, const CallerInfo& caller,
                           const v1::ListSessionsRequest& request, v1::ListSessionsReply* reply);
-// Each page holds jobs as they were at one moment.
+// Fills a page with jobs as they were at one moment.
 absl::Status DescribeJobs(const Daemon& daemon, const CallerInfo& caller,
                           const v1::DescribeJobsRequest& request, v1::DescribeJobsReply* reply);
-// Locks the daemon once per job. Copies control pages, reads /proc and (where the host can) words
-// of heaps without the lock.
+// Locks the daemon once per job. Without the lock it copies control pages, and reads /proc and (if
+// the host can) words of heaps.
 absl::Status ListWaits(const Daemon& daemon, const CallerInfo& caller,
                        const v1::ListWaitsRequest& request, v1::ListWaitsReply* reply);
 

@@ -20,20 +20,20 @@ namespace iris::server {
 
 namespace {
 
-// Enough for names, numbers and page tokens.
+// Large enough for names, numbers and page tokens.
 constexpr size_t kMaxLookRequestBytes = 16 << 10;
 
 constexpr size_t kMaxWatchQueue = 256;
 
-// True if the call copies data of jobs, so that it must not run on the session thread. kListTenants
-// must: the figures of connections are that thread's own.
+// Returns true if the call copies data of jobs, so that it must not run on the session thread.
+// kListTenants must run on it: only that thread may read the counts of connections.
 bool Looks(Method method) {
   return (IsAdmin(method) && method != Method::kEvents && method != Method::kListTenants) ||
          method == Method::kBorrow;
 }
 
-// Returns the session of the call's connection. kPermissionDenied: an admin connection, or the
-// request names another session.
+// Returns the session of the call's connection. Returns kPermissionDenied on an admin connection,
+// or if the request names another session.
 absl::StatusOr<SessionId> SessionOf(const IncomingCall& incoming, uint64_t session_id) {
   if (incoming.session.value == 0) {
     return absl::PermissionDeniedError(
@@ -70,9 +70,9 @@ absl::StatusOr<Daemon::Registered> KeepAll(driver::BackendKind kind,
   return registered;
 }
 
-// Returns the memory of a register, whose descriptors came with the call. kInvalidArgument if there
-// is not one for each piece, or if one is for nothing. In a register of several ranks, which wait
-// for this one, `request` then names the error.
+// Returns the memory of a register operation, whose descriptors came with the call. Returns
+// kInvalidArgument unless each piece has exactly one descriptor. For a register of several ranks,
+// which wait for this one, puts the error into `request` instead.
 absl::StatusOr<Daemon::Registered> TakeRegistered(const Daemon& daemon, const IncomingCall& call,
                                                   v1::OperateRequest* request) {
   auto registered = KeepAll(daemon.driver().kind(), *request, call);
@@ -116,7 +116,8 @@ LinkPayload JoinReplyOf(const Daemon& daemon, const JoinResult& joined) {
 
 using google::protobuf::io::CodedOutputStream;
 
-// A field of messages, texts and bytes on the wire: this tag, a length, then the content.
+// Returns the tag of a field with a message, text or bytes; a length and the content follow it on
+// the wire.
 constexpr uint32_t LengthDelimited(int field) { return static_cast<uint32_t>(field) << 3 | 2; }
 
 size_t BytesBefore(int field, size_t content_bytes) {
@@ -129,7 +130,7 @@ void WriteBefore(int field, size_t content_bytes, CodedOutputStream* out) {
   out->WriteVarint32(static_cast<uint32_t>(content_bytes));
 }
 
-// A session's watch stream. The daemon shares it until it is closed.
+// Writes a session's watch stream. The daemon shares it until the stream is closed.
 class WatchStream : public StreamWriter, public WatchSink {
  public:
   WatchStream(Daemon* daemon, CallCounter* calls, SessionId session, std::shared_ptr<Replier> reply)
@@ -196,7 +197,7 @@ LinkPayload OperateReplyOf(const Outcome& outcome) {
   if (value == nullptr || value->empty()) return SerializeMessage(reply);
 
   // The value comes last in its message, that message last in the outcome, and the outcome last in
-  // the reply, so that everything else stands before it. Protobuf's fields may come in any order.
+  // the reply, so that everything else precedes the value. Protobuf's fields may come in any order.
   constexpr int kOutcome = v1::OperateReply::kOutcomeFieldNumber;
   constexpr int kResult = v1::Outcome::kResultFieldNumber;
   constexpr int kValue = v1::OperationResult::kValueFieldNumber;
@@ -218,15 +219,15 @@ LinkPayload OperateReplyOf(const Outcome& outcome) {
   return {std::move(bytes), value};
 }
 
-// One call that is answered by one message. Either its answer or its cancellation finishes it: the
-// daemon decides.
+// One call that is answered by one message. Either its answer or its cancellation finishes the
+// call, as the daemon decides.
 class Services::Unary : public ActiveCall {
  public:
   Unary(Daemon* daemon, CallCounter* counter, std::shared_ptr<Replier> reply)
       : hold_(counter), daemon_(daemon), id_(daemon->NewCall()), reply_(std::move(reply)) {}
   CallId id() const { return id_; }
 
-  // One of these, once.
+  // Either Succeed or Fail is called, once.
   void Succeed(LinkPayload reply) {
     if (reply.size() > wire::kMaxRpcBytes) {
       return Fail(absl::ResourceExhaustedError(absl::StrCat(

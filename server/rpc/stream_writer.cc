@@ -14,7 +14,7 @@ bool StreamWriter::Queue(const google::protobuf::MessageLite& message, size_t ma
   return true;
 }
 
-// The end of a stream drops a reference to it: `self` keeps it alive until the lock is released.
+// The end of a stream drops a reference to it; `self` keeps it alive until the lock is released.
 
 void StreamWriter::Flush() {
   const auto self = weak_from_this().lock();

@@ -1,5 +1,5 @@
-// StreamWriter: the messages of one call that is answered by a stream. CallCounter: how many calls
-// are under way. No thread waits for an answer. Thread-safe.
+// StreamWriter: writes the messages of one call that is answered by a stream. CallCounter: counts
+// the calls that are under way. No thread waits for an answer. Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ namespace iris::server {
 // Counts the calls that are under way, so that a stopping irisd can let them finish. Thread-safe.
 class CallCounter {
  public:
-  // Counts for as long as it lives.
+  // Counts one call while it lives.
   class Hold {
    public:
     explicit Hold(CallCounter* counter) : counter_(counter) { counter_->Change(1); }
@@ -31,7 +31,7 @@ class CallCounter {
     CallCounter* const counter_;
   };
 
-  // Returns true once there is none, and false on a timeout.
+  // Waits until no call is under way. Returns false on a timeout.
   bool WaitForNone(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
     const auto none = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return n_ == 0; };
@@ -48,24 +48,25 @@ class CallCounter {
   int n_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
-// One stream that irisd writes: a queue of messages, a few of them on their way, and an end that
-// comes after everything queued. Thread-safe. It is shared by the relay, until it ends, and by its
-// writer, which derives from it. kStreamCredits bounds what is on its way, Queue the rest.
+// One stream that irisd writes: a queue of messages, a few of which are being sent, and an end
+// after all queued messages. Thread-safe. The relay shares it, until the stream ends, with the
+// stream's writer, which derives from this class. kStreamCredits bounds the messages being sent,
+// and `max_queued` of Queue the others.
 class StreamWriter : public ActiveCall, public std::enable_shared_from_this<StreamWriter> {
  public:
   StreamWriter(CallCounter* calls, std::shared_ptr<Replier> reply)
       : hold_(calls), reply_(std::move(reply)) {}
 
-  // Queues; sends nothing yet. Returns false if `max_queued` messages wait already. A stream that
-  // has ended ignores everything.
+  // Queues a message, and sends nothing yet. Returns false if `max_queued` messages already wait. A
+  // stream that has ended ignores all calls.
   bool Queue(const google::protobuf::MessageLite& message, size_t max_queued)
       ABSL_LOCKS_EXCLUDED(mu_);
   void Flush() ABSL_LOCKS_EXCLUDED(mu_);
-  // Ends the stream after what is queued. Idempotent: the first status counts.
+  // Ends the stream after the queued messages. Idempotent: the first status is used.
   void Finish(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
 
  protected:
-  // The reader is gone. Called with no lock held.
+  // Called, with no lock held, when the reader is gone.
   virtual void OnReaderGone() = 0;
 
  private:

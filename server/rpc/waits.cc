@@ -83,7 +83,7 @@ std::vector<FoundWait> FindHostBarriers(const WaitSources& from) {
   if (from.pages.empty()) return found;
   for (const TeamInfo& team : from.waits.teams) {
     const uint32_t slot = team.barrier_slot % wire::kMaxTeamsPerJob;
-    // The latest barrier that a rank is in: one that gave a barrier up may be in the next.
+    // Uses the latest barrier that a rank is in: a rank that gave one up may be in the next.
     bool any = false;
     uint32_t epoch = 0;
     for (const Rank rank : team.ranks) {
@@ -107,7 +107,7 @@ std::vector<FoundWait> FindHostBarriers(const WaitSources& from) {
             std::max(wait.waited_ms(), AgeOfPageTime(page.waits_since_ms[slot], from.now)));
       }
     }
-    // All ranks have come: the sleeping ones are about to wake.
+    // All ranks have entered: the sleeping ones are about to wake.
     if (wait.missing().empty()) continue;
     found.push_back({MakeWaitKey(WaitKey::kBarrier, team.id), std::move(wait)});
   }

@@ -1,6 +1,6 @@
 // Finds which ranks of a job wait for which, from the job machine, the ranks' control pages and, if
 // the host can read device memory, the progress of the devices (docs/decisions/025). Pure
-// functions. Ranks write pages and heaps meanwhile; hostile ones can only falsify a bounded answer
+// functions. Ranks write pages and heaps meanwhile; hostile ranks can only falsify a bounded answer
 // about their own job.
 #pragma once
 
@@ -19,28 +19,28 @@ namespace iris::server {
 struct WaitSources {
   const JobSnapshot& job;
   const WaitsSnapshot& waits;
-  absl::Span<const wire::ControlPage> pages;  // one per rank; empty: there are none
+  absl::Span<const wire::ControlPage> pages;  // one per rank; empty: the job has none
   absl::Time now;                             // on the steady clock
-  // Copies bytes of a rank's heap. Returns false if the host cannot, or there is no memory.
+  // Copies bytes of a rank's heap. Returns false if the host cannot, or if there is no memory.
   absl::FunctionRef<bool(Rank, uint64_t offset_bytes, absl::Span<uint8_t>)> read_heap;
-  // True if a signal or a debugger has stopped the process.
+  // Returns true if a signal or a debugger has stopped the process.
   absl::FunctionRef<bool(int64_t pid)> is_stopped;
 };
 
-// `key` stays the same while the wait lasts; the waits of a job come in its order. Never 0.
+// `key` stays the same while the wait lasts, and is never 0. A job's waits are ordered by key.
 struct FoundWait {
   uint64_t key = 0;
   v1::Wait wait;
 };
 std::vector<FoundWait> FindWaits(const WaitSources& from);
 
-// FindWaits calls these.
+// FindWaits calls the following functions.
 std::vector<FoundWait> FindPendingOperations(const WaitSources& from);
 std::vector<FoundWait> FindHostBarriers(const WaitSources& from);
 std::vector<FoundWait> FindCollectives(const WaitSources& from);  // collective_waits.cc
 std::vector<FoundWait> FindKernelWaits(const WaitSources& from);
 
-// These are used by all of them.
+// All functions above use the following declarations.
 enum class WaitKey : uint64_t {
   kJob = 1,
   kOperation = 2,
@@ -55,10 +55,11 @@ v1::Wait NewWait(const WaitSources& from, v1::WaitKind kind, uint32_t team, size
 void AddMember(const WaitSources& from, Rank rank, v1::WaitPlace place,
                google::protobuf::RepeatedPtrField<v1::WaitMember>* members);
 bool IsStopped(const WaitSources& from, Rank rank);
-// True if the rank is in the job and lives. Pages of other ranks are out of date.
+// Returns true if the rank is in the job and alive. Pages of other ranks are outdated.
 bool IsHere(const WaitSources& from, Rank rank);
-// Milliseconds since a time in a page; at most 49 days, after which page times wrap. 0: the time is
-// at most a minute ahead, since its writer read the clock later. -1: the page has no time.
+// Returns the milliseconds since a time in a page, at most 49 days, after which page times wrap.
+// Returns 0 if the time is at most a minute ahead, since its writer read the clock later, and -1 if
+// the page has no time.
 int64_t AgeOfPageTime(uint32_t page_ms, absl::Time now);
 
 }  // namespace iris::server

@@ -1,7 +1,7 @@
-// kSanitized: this build runs under a sanitizer, and so without the sandbox. Sanitizers map
-// terabytes of address space, open files, start threads, and look for leaks by ptrace. So irisd and
-// its workers install no filter of system calls, bound no memory and stay dumpable; all else is the
-// same.
+// kSanitized: this build runs under a sanitizer, and therefore without the sandbox. Sanitizers map
+// terabytes of address space, open files, start threads, and search for leaks with ptrace. So irisd
+// and its workers install no system call filter, bound no memory and stay dumpable; nothing else
+// differs.
 #pragma once
 
 namespace iris::server {

@@ -16,7 +16,7 @@ namespace {
 
 #if defined(__x86_64__)
 constexpr uint32_t kArchitecture = AUDIT_ARCH_X86_64;
-// Numbers from here on are those of the x32 interface, whose pointers have 32 bits.
+// Numbers from here on belong to the x32 interface, whose pointers have 32 bits.
 constexpr uint32_t kFirstForeignNumber = 0x40000000;
 #elif defined(__aarch64__)
 constexpr uint32_t kArchitecture = AUDIT_ARCH_AARCH64;
@@ -28,7 +28,7 @@ constexpr uint32_t kFirstForeignNumber = 0x80000000;
 constexpr uint32_t kNumberAt = offsetof(struct seccomp_data, nr);
 constexpr uint32_t kArchitectureAt = offsetof(struct seccomp_data, arch);
 
-// Where half of an argument lies. Both architectures are little-endian.
+// Returns the offset of half of an argument. Both architectures are little-endian.
 uint32_t AddressOf(const ArgumentCheck& check) {
   return static_cast<uint32_t>(offsetof(struct seccomp_data, args)) + 8u * check.argument +
          (check.high_half ? 4u : 0u);
@@ -54,8 +54,8 @@ std::vector<sock_filter> AssembleFilter(const SyscallTable& table) {
       Return(SyscallAction::kKillProcess),
   };
   for (const SyscallRule& rule : table.rules) {
-    // A check is three statements. After the checks come the verdict and, for the rules that
-    // follow, the number again.
+    // A check has three statements. After the checks come the verdict and, for the following rules,
+    // a statement that loads the number again.
     const size_t n_checks = rule.checks.size();
     const size_t reload = n_checks > 0 ? 1 : 0;
     program.push_back(

@@ -10,7 +10,7 @@
 namespace iris::server {
 namespace {
 
-// A new thread of this process, never a process, and in no namespace of its own.
+// The flags of a new thread of this process: not a process, and in no new namespace.
 constexpr uint32_t kThreadFlags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD;
 constexpr uint32_t kNamespaceFlags = CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC |
                                      CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET;
@@ -34,19 +34,19 @@ SyscallTable CoreSyscalls(int worker_program) {
   const auto forbid = [&table](std::initializer_list<Syscall> calls) {
     table.Add(calls, SyscallAction::kNoPermission);
   };
-  // Other processes' memory and descriptors.
+  // Calls for other processes' memory and descriptors.
   forbid({CALL(ptrace), CALL(process_vm_readv), CALL(process_vm_writev), CALL(pidfd_getfd),
           CALL(process_madvise), CALL(kcmp), CALL(userfaultfd)});
-  // Programs, except the workers'.
+  // Calls that execute programs, except the workers' program.
   table.Add({CALL(execveat)}, SyscallAction::kAllow,
             {Equals(0, static_cast<uint32_t>(worker_program)), Equals(4, AT_EMPTY_PATH)});
   forbid({CALL(execveat), CALL(execve)});
-  // File systems and namespaces.
+  // Calls for file systems and namespaces.
   forbid({CALL(mount), CALL(umount2), CALL(move_mount), CALL(open_tree), CALL(fsopen),
           CALL(fsconfig), CALL(fsmount), CALL(fspick), CALL(mount_setattr), CALL(pivot_root),
           CALL(chroot), CALL(setns), CALL(unshare), CALL(name_to_handle_at),
           CALL(open_by_handle_at), CALL(fanotify_init), CALL(quotactl), CALL(quotactl_fd)});
-  // The kernel and the machine.
+  // Calls for the kernel and the machine.
   forbid({CALL(init_module),
           CALL(finit_module),
           CALL(delete_module),
@@ -72,7 +72,7 @@ SyscallTable CoreSyscalls(int worker_program) {
 #if defined(__NR_iopl)
   forbid({CALL(iopl), CALL(ioperm), CALL(modify_ldt)});
 #endif
-  // Keys: the core keeps its own.
+  // Calls for keys: the core keeps its own.
   forbid({CALL(add_key), CALL(request_key), CALL(keyctl)});
   return table;
 }
@@ -83,16 +83,16 @@ SyscallTable WorkerSyscalls(pid_t pid) {
                               const std::vector<ArgumentCheck>& checks = {}) {
     table.Add(calls, SyscallAction::kAllow, checks);
   };
-  // Bytes on descriptors that are open.
+  // Reads and writes on open descriptors.
   allow({CALL(read), CALL(write), CALL(readv), CALL(writev), CALL(recvmsg), CALL(sendmsg),
          CALL(recvfrom), CALL(close), CALL(shutdown), CALL(getsockopt), CALL(setsockopt),
          CALL(getsockname), CALL(getpeername)});
-  // With an address it would connect.
+  // With an address, sendto would connect.
   allow({CALL(sendto)}, {Equals(4, 0), {4, ~0u, 0, /*high_half=*/true}});
   for (const int command : {F_GETFL, F_SETFL, F_GETFD, F_SETFD, F_DUPFD_CLOEXEC}) {
     allow({CALL(fcntl)}, {Equals(1, static_cast<uint32_t>(command))});
   }
-  // Waiting. A mutex may ask for the priority of the thread that waits.
+  // Calls that wait. A mutex may ask for the priority of the waiting thread.
   allow({CALL(futex), CALL(epoll_ctl), CALL(epoll_pwait), CALL(epoll_create1), CALL(eventfd2),
          CALL(ppoll), CALL(nanosleep), CALL(clock_nanosleep), CALL(clock_gettime),
          CALL(clock_getres), CALL(gettimeofday), CALL(sched_yield), CALL(sched_getaffinity),
@@ -100,20 +100,20 @@ SyscallTable WorkerSyscalls(pid_t pid) {
 #if defined(__NR_epoll_wait)
   allow({CALL(epoll_wait), CALL(poll), CALL(time)});
 #endif
-  // Memory, but none that can be executed.
+  // Allows memory that cannot be executed.
   allow({CALL(mmap), CALL(mprotect)}, {Without(2, PROT_EXEC)});
   allow({CALL(munmap), CALL(mremap), CALL(madvise), CALL(brk), CALL(getrandom)});
-  // Threads and signals of its own. The flags of clone3 are out of sight; without it the C library
-  // takes clone.
+  // The worker's own threads and signals. The filter cannot see the flags of clone3; without clone3
+  // the C library uses clone.
   allow({CALL(clone)}, {{0, kThreadFlags, kThreadFlags, false}, Without(0, kNamespaceFlags)});
   table.Add({CALL(clone3)}, SyscallAction::kNoSuchCall);
   allow({CALL(prctl)}, {Equals(0, PR_SET_NAME)});
   allow({CALL(tgkill)}, {Equals(0, static_cast<uint32_t>(pid))});
-  // gRPC asks by uname what the kernel can do.
+  // gRPC calls uname to detect what the kernel can do.
   allow({CALL(set_robust_list), CALL(rseq), CALL(rt_sigaction), CALL(rt_sigprocmask),
          CALL(rt_sigreturn), CALL(sigaltstack), CALL(uname), CALL(getpid), CALL(gettid),
          CALL(getuid), CALL(geteuid), CALL(getgid), CALL(getegid), CALL(exit), CALL(exit_group)});
-  // Libraries try these and can do without.
+  // Libraries try these calls and can do without them.
   table.Add({CALL(openat)}, SyscallAction::kNoAccess, {Without(2, kOpensToWrite)});
   table.Add({CALL(newfstatat), CALL(faccessat), CALL(readlinkat)}, SyscallAction::kNoAccess);
 #if defined(__NR_access)
@@ -126,7 +126,7 @@ SyscallTable WorkerSyscalls(pid_t pid) {
 
 SyscallTable LookingSyscalls(pid_t pid) {
   SyscallTable table = WorkerSyscalls(pid);
-  // The kernel answers both without asking the file system.
+  // The kernel answers both calls without asking the file system.
   constexpr uint32_t kStatx = AT_EMPTY_PATH | AT_STATX_DONT_SYNC;
   table.Add({CALL(fcntl)}, SyscallAction::kAllow, {Equals(1, F_GET_SEALS)});
   table.Add({CALL(statx)}, SyscallAction::kAllow, {{2, kStatx, kStatx, false}});

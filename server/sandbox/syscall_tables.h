@@ -1,4 +1,4 @@
-// The tables of system calls: what irisd's core gives up, and what its other processes may do.
+// The tables of system calls that irisd's core gives up, and that its other processes may use.
 // docs/security.md shows them. Thread-safe.
 #pragma once
 
@@ -8,17 +8,18 @@
 
 namespace iris::server {
 
-// Forbids calls to the core, before it serves anybody: it is unknown which ones a GPU vendor's
-// library makes. `worker_program` is the descriptor of the one program that the core may still
-// execute; -1: none.
+// Returns the calls that the core gives up before it serves clients. They are a list of forbidden
+// calls, because a GPU vendor's library makes unknown ones. `worker_program` is the descriptor of
+// the one program that the core may still execute; -1: none.
 SyscallTable CoreSyscalls(int worker_program);
 
-// Allows a worker, once its gRPC server runs, to move bytes on sockets that it was given, to wait,
-// and to manage its own memory and threads. Any other call ends it. `pid` is the worker's: it may
-// signal its own threads (abort) and nobody else.
+// Returns the calls that a worker may make once its gRPC server runs: to move bytes on its sockets,
+// to wait, and to manage its own memory and threads. Any other call ends it. `pid` is the worker's:
+// it may signal (abort) only its own threads.
 SyscallTable WorkerSyscalls(pid_t pid);
 
-// Also allows the process that inspects descriptors to ask the kernel for their kind.
+// Returns WorkerSyscalls, plus calls with which the process that inspects descriptors asks the
+// kernel for their kind.
 SyscallTable LookingSyscalls(pid_t pid);
 
 }  // namespace iris::server

@@ -12,7 +12,7 @@
 namespace iris::server {
 namespace {
 
-constexpr int kAcceptsAtOnce = 4;  // of one listener, before others have theirs
+constexpr int kAcceptsAtOnce = 4;  // of one listener, before other descriptors are served
 constexpr auto kListenAgainAfter = absl::Milliseconds(100);
 
 wire::UniqueFd AcceptOne(int listener) {

@@ -1,9 +1,9 @@
-// Acceptor: accepts connections, also after descriptors have run out. Not thread-safe: it belongs
+// Acceptor: accepts connections, even after descriptors have run out. Not thread-safe: it belongs
 // to the session thread. Borrows the poller.
 //
-// It keeps one descriptor in reserve. When none is left, it gives that up for a moment, so that a
-// caller is refused instead of left waiting. If even that does not help, because the whole machine
-// has run out, it stops listening for a while instead of spinning.
+// Acceptor keeps one descriptor in reserve. When no other is left, it gives the reserve up for a
+// moment, so that a caller is refused instead of left waiting. If that does not help, because the
+// whole machine has run out, it stops listening for a while instead of spinning.
 #pragma once
 
 #include <functional>
@@ -20,10 +20,11 @@ class Acceptor {
  public:
   using TakeSocket = std::function<void(wire::UniqueFd socket)>;
 
-  // `refuse` sends an error on a connection that gets no descriptor, and closes it.
+  // `refuse` sends an error on a connection that gets no descriptor, and closes the connection.
   Acceptor(Poller* poller, TakeSocket refuse);
 
-  // Accepts from `listener`, which is listening and does not block. Accepted sockets do not block.
+  // Accepts connections from `listener`, a listening socket that does not block. Accepted sockets
+  // do not block, either.
   absl::Status Listen(wire::UniqueFd listener, TakeSocket accept);
 
   // Returns when RunDeadlines is to be called next.
@@ -35,7 +36,7 @@ class Acceptor {
 
  private:
   struct Listener {
-    wire::UniqueFd paused;  // holds the socket unless `watched` does
+    wire::UniqueFd paused;  // has the socket while `watched` has not
     Poller::Watched watched;
     TakeSocket accept;
   };

@@ -7,7 +7,7 @@ namespace iris::server {
 void ConnectionLog::Write(LogLevel level, std::string_view text, const Party& tenant,
                           const CallerInfo& caller, uint64_t session, const absl::Status& reason,
                           absl::Time now) {
-  // Lines that nobody reads must not use up the budget.
+  // A line below the log level must not use up the budget.
   if (!logger_->WouldLog(level)) return;
   const std::optional<uint64_t> left_out = budget_.Take(tenant, now);
   if (!left_out.has_value()) return;

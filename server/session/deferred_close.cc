@@ -13,7 +13,8 @@
 namespace iris::server {
 namespace {
 
-// irisd must not end because a user has taken all threads of the machine.
+// Returns false without a thread: irisd must not end because a user has taken all threads of the
+// machine.
 bool StartDetached(std::function<void()> body) {
   try {
     std::thread(std::move(body)).detach();
@@ -65,7 +66,7 @@ void DeferredClose::Run(const std::shared_ptr<State>& state, Key key) {
       --(key.is_memory ? state->n_memory_waiting : state->n_waiting);
       if (!key.is_memory) ++state->n_being_closed;
     }
-    // This may take as long as it likes.
+    // This may block for as long as the client likes.
     if (next.is_connection) DropAll(next.fd.get());
     next.fd.Reset();
     if (key.is_memory) continue;
@@ -90,7 +91,7 @@ void DeferredClose::StartThreadFor(const std::optional<Key>& wanted) {
   std::optional<Key> key = wanted;
   {
     absl::MutexLock lock(&state_->mu);
-    // Others may wait because no thread could be started for them.
+    // Other queues may wait because no thread could be started for them.
     if (!key.has_value() || state_->queues[*key].has_thread) key = NextWithoutThread(*state_);
     if (!key.has_value() || state_->n_threads >= kMaxThreads) return;
     ++state_->n_threads;
@@ -109,7 +110,7 @@ bool DeferredClose::needs_thread() const {
 
 void DeferredClose::CloseConnection(const Party& tenant, wire::UniqueFd socket) {
   if (!socket.valid()) return;
-  // The peer can still read what it has not read yet.
+  // The peer can still read data that was sent to it.
   shutdown(socket.get(), SHUT_RDWR);
   DropPlain(socket.get());
   if (!HasUnread(socket.get())) return;

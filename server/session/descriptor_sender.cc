@@ -52,7 +52,7 @@ absl::StatusOr<bool> DescriptorSender::Announce(Session& session) {
   const absl::Status sent = wire::SendFrame(session.socket.get(), wire::FrameType::kRestarted,
                                             MakeRestarted(session.awaits));
   if (absl::IsResourceExhausted(sent)) return false;
-  // The hang-up of a peer that is gone is on its way.
+  // The hang-up of a peer that is gone will be reported.
   if (!sent.ok() && !absl::IsUnavailable(sent)) return sent;
   session.announced = true;
   return true;
@@ -73,7 +73,7 @@ absl::Status DescriptorSender::Flush(Session& session) {
     return absl::OkStatus();
   }
   const Outbox::Socket socket = SocketOf(session);
-  // A session that has received something makes room for the next one of its tenant.
+  // A session that has received descriptors makes room for the next session of its tenant.
   if (session.outbox.Look(socket)) retry_at_ = std::min(retry_at_, now + kRetryAfterRoom);
   // The gRPC socket precedes the descriptors, since calls of the client wait for it.
   const absl::StatusOr<Outbox::Flushed> given =
@@ -90,7 +90,7 @@ absl::Status DescriptorSender::Flush(Session& session) {
 }
 
 void DescriptorSender::Close(Session& session, const absl::Status& told) {
-  session.outbox.Look(SocketOf(session));  // before the error, which will be unread, too
+  session.outbox.Look(SocketOf(session));  // before the error is sent, which will be unread, too
   InFlight::Hold unread = session.outbox.Close();
   if (!told.ok()) {
     (void)wire::SendFrame(session.socket.get(), wire::FrameType::kError,
@@ -98,7 +98,7 @@ void DescriptorSender::Close(Session& session, const absl::Status& told) {
   }
   wire::UniqueFd socket = session.socket.Release();
   if (unread.count() == 0) return closer_->CloseConnection(session.tenant(), std::move(socket));
-  shutdown(socket.get(), SHUT_RDWR);  // the peer still reads what was sent, and then the end
+  shutdown(socket.get(), SHUT_RDWR);  // the peer still reads sent data, and then the end
   ended_.push_back({session.tenant(), std::move(socket), std::move(unread)});
 }
 

@@ -1,6 +1,6 @@
 // DescriptorSender: sends sessions their descriptors, and the frames before these. It retries
-// blocked sessions, and checks which descriptors were received, which makes room for others of
-// their tenants. Not thread-safe: it belongs to the session thread. Borrows the closer.
+// blocked sessions, and checks which descriptors were received, which makes room for others of the
+// same tenants. Not thread-safe: it belongs to the session thread. Borrows the closer.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ namespace iris::server {
 
 class DescriptorSender {
  public:
-  // Returns null if there is no session with the key any more.
+  // Returns null if no session has the key any more.
   using Find = std::function<Session*(uint64_t key)>;
   using End = std::function<void(Session&, const absl::Status&)>;
 
@@ -33,33 +33,35 @@ class DescriptorSender {
         end_(std::move(end)),
         in_flight_(limits) {}
 
-  // Returns the share of one session, or kResourceExhausted if it has no room for `n_needed`.
+  // Returns the share of one session, or kResourceExhausted if the tenant has no room for
+  // `n_needed` descriptors.
   absl::StatusOr<InFlight::Hold> Share(const Applicant& applicant, uint32_t n_needed);
 
-  // Sends kWelcome, with the client's end of a gRPC socket if it wants one, which is borrowed.
+  // Sends kWelcome, with the client's end of a gRPC socket if the client wants one. The socket is
+  // borrowed.
   absl::Status Welcome(Session& session, const wire::WelcomePayload& welcome,
                        absl::Span<const int> rpc_socket);
-  // Sends what the socket takes now, and tries again later with the rest.
+  // Sends the frames that the socket takes now, and sends the rest later.
   absl::Status Flush(Session& session);
   // Sends the client the error `told`, unless it is OK, and ends the session's connection. Keeps
-  // its share until the client has received everything.
+  // the session's share until the client has received everything.
   void Close(Session& session, const absl::Status& told);
 
   absl::Time deadline() const { return retries_.empty() ? absl::InfiniteFuture() : retry_at_; }
   void RunDeadlines(absl::Time now);
-  // Checks which descriptors were received since last time, at most 50 times a second.
+  // Checks which descriptors were received since the last check, at most 50 times a second.
   void LookForReceived(absl::Time now);
   // Returns false if LookForReceived must still be called now and then.
   bool settled() const { return unread_.empty() && ended_.empty(); }
 
   uint64_t in_flight_of(const Party& tenant) const { return in_flight_.of(tenant); }
-  // Closes the connections that Close has left.
+  // Closes the connections that remain after Close.
   void Clear();
 
  private:
   // The connection of an ended session whose client has not yet received every descriptor. The
-  // kernel charges these to irisd's user until the client reads them or closes its end, so they
-  // count in their tenant's share until then.
+  // kernel charges the descriptors to irisd's user until the client reads them or closes its end,
+  // so they count in their tenant's share until then.
   struct UnreadSocket {
     Party tenant;
     wire::UniqueFd socket;
@@ -67,9 +69,9 @@ class DescriptorSender {
   };
 
   static Outbox::Socket SocketOf(const Session& session);
-  // Has LookForReceived check the session, if something is unread.
+  // Has LookForReceived check the session, if the session has unread descriptors.
   void WatchUnread(Session& session);
-  // Reports the restart to the client, if it needs that. Returns false if its queue is full.
+  // Reports the restart to a client that needs it. Returns false if the client's queue is full.
   absl::StatusOr<bool> Announce(Session& session);
   void RetryLater(Session& session, absl::Time now);
 

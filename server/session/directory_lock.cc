@@ -20,15 +20,15 @@ constexpr int kAttempts = 100;
 constexpr int kWaitsMost = 1000;
 constexpr useconds_t kWaitUs = 1000;
 
-// Returns the pid that the holder of a lock file wrote into it; 0 if it cannot be read.
+// Returns the pid that the holder of a lock file wrote into the file; 0 if it cannot be read.
 long LockHolder(int fd) {
   char text[32] = {};
   const ssize_t n = pread(fd, text, sizeof(text) - 1, 0);
   return n > 0 ? strtol(text, nullptr, 10) : 0;
 }
 
-// A lock outlives its process while a child that the process had just forked has not come to its
-// exec, which closes the descriptor.
+// Returns true if the holder has ended. Its lock remains while a child that it had just forked has
+// not reached its exec, which closes the descriptor.
 bool HolderIsGone(long holder) {
   return holder > 0 && kill(static_cast<pid_t>(holder), 0) != 0 && errno == ESRCH;
 }
@@ -44,19 +44,20 @@ absl::Status NotOurs(const std::string& path, const struct stat& info) {
       "lock ", path, " ", what, ": make sure that no irisd serves this directory, and remove it"));
 }
 
-// Opens the file, and makes it if there is none. An invalid descriptor: it was removed just now.
+// Opens the file, or makes it if it does not exist. Returns an invalid descriptor if the file was
+// removed meanwhile.
 absl::StatusOr<wire::UniqueFd> OpenLock(const std::string& path) {
   wire::UniqueFd made(
       open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, kMode));
   if (made.valid()) {
-    // A umask can only take away, also from the owner.
+    // A umask can remove rights, even the owner's.
     if (fchmod(made.get(), kMode) != 0) {
       return wire::ErrnoStatus(errno, absl::StrCat("set the mode of ", path));
     }
     return made;
   }
   if (errno != EEXIST) return wire::ErrnoStatus(errno, absl::StrCat("make ", path));
-  // Opening a device or a pipe could do more than open it, so look before.
+  // To open a device or a pipe may have side effects, so check the type first.
   struct stat info = {};
   if (lstat(path.c_str(), &info) != 0) {
     if (errno == ENOENT) return wire::UniqueFd();
@@ -89,7 +90,7 @@ absl::Status HeldByAnother(const std::string& directory, int fd, const struct st
 
 absl::StatusOr<wire::UniqueFd> LockDirectory(const std::string& directory) {
   const std::string path = absl::StrCat(directory, "/", kLockName);
-  // The holder removes the file when it ends. A lock on a removed file locks nothing: look again.
+  // The holder removes the file when it ends. A lock on a removed file is useless: check again.
   int waits = 0;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     absl::StatusOr<wire::UniqueFd> fd = OpenLock(path);
@@ -114,18 +115,18 @@ absl::StatusOr<wire::UniqueFd> LockDirectory(const std::string& directory) {
       continue;
     }
     if (OpenToOthers(locked)) {
-      // Another process may have the file open and could lock it after this irisd. While it is
-      // locked here, no other irisd takes it.
+      // Another process may have the file open and could lock it after this irisd. While this irisd
+      // has it locked, no other irisd takes it.
       if (unlink(path.c_str()) != 0) {
         return wire::ErrnoStatus(errno, absl::StrCat("replace ", path));
       }
       continue;
     }
-    // The pid is only for messages, so a full file system may keep it out.
+    // The pid is only for messages, so a full file system may prevent the write.
     const std::string pid = absl::StrCat(getpid(), "\n");
     if (pwrite(fd->get(), pid.data(), pid.size(), 0) != static_cast<ssize_t>(pid.size()) ||
         ftruncate(fd->get(), static_cast<off_t>(pid.size())) != 0) {
-      (void)!ftruncate(fd->get(), 0);  // perhaps another's is left
+      (void)!ftruncate(fd->get(), 0);  // another process's pid may remain
     }
     return fd;
   }

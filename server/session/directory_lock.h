@@ -1,5 +1,5 @@
-// The lock of irisd's directory: a file that the one irisd that serves the directory holds with
-// flock. It is irisd's own and of mode 0600 whatever the umask, so nobody else can open and hold
+// The lock of irisd's directory: a file on which the irisd that serves the directory holds flock.
+// The file is irisd's own and has mode 0600 whatever the umask, so no other user can open and hold
 // it. Not thread-safe.
 #pragma once
 
@@ -12,14 +12,15 @@ namespace iris::server {
 
 inline constexpr char kLockName[] = "lock";
 
-// Takes the lock of `directory`, in which nobody but this user and root can make files, and writes
-// this process's pid into the file. A file that an earlier irisd left is used again; one that
+// Takes the lock of `directory`, in which only this user and root can make files, and writes this
+// process's pid into the lock file. A file that an earlier irisd left is used again; a file that
 // others may have opened is replaced. The lock lasts as long as the descriptor; its holder removes
-// the file before.
+// the file first.
 //
-// kAlreadyExists if another process holds it; the message has the pid that it wrote. If that
-// process has ended, this first waits for up to a second for children of it that still hold the
-// lock. kPermissionDenied if the file there is not this user's; the message says what to remove.
+// Returns kAlreadyExists if another process holds the lock; the message has the pid that it wrote.
+// If that process has ended, LockDirectory first waits for up to a second for children of it that
+// still hold the lock. Returns kPermissionDenied if the file is not this user's; the message names
+// what to remove.
 absl::StatusOr<wire::UniqueFd> LockDirectory(const std::string& directory);
 
 }  // namespace iris::server

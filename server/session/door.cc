@@ -65,8 +65,8 @@ void Door::Refuse(wire::UniqueFd socket, const Party& tenant, const CallerInfo& 
                   const absl::Status& reason) {
   CountRefused();
   setup_.log->Write(LogLevel::kWarn, "connection refused", tenant, caller, 0, reason, SteadyNow());
-  // Unread input would turn the close into a reset, which the peer sees before this frame: the
-  // closer drops it.
+  // Unread input would turn the close into a reset, which the peer sees before this frame, so the
+  // closer drops the input.
   (void)wire::SendFrame(socket.get(), wire::FrameType::kError, wire::MakeErrorPayload(reason));
   setup_.closer->CloseConnection(tenant, std::move(socket));
 }

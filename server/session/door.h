@@ -1,7 +1,7 @@
 // Door: accepts connections on both sockets, identifies their clients, and admits or refuses them.
-// It has the connections on irisd.sock, whose calls a worker relays; a client of session.sock
+// It owns the connections on irisd.sock, whose calls a worker relays; a client of session.sock
 // begins a handshake. Not thread-safe, except n_refused: it belongs to the session thread. Borrows
-// what its setup names.
+// the objects that its setup names.
 #pragma once
 
 #include <atomic>
@@ -34,14 +34,15 @@ class Door {
     RpcHost* host = nullptr;
     DeferredClose* closer = nullptr;
     ConnectionLog* log = nullptr;
-    // Runs before a client is identified, when memory is charged to no account.
+    // Runs before a client is identified, while memory is charged to no account.
     std::function<void()> prepare;
-    // Begins a handshake. Takes `*peer` and the socket only on success; the client gets an error.
+    // Begins a handshake. Takes `*peer` and the socket only on success; otherwise the client gets
+    // the error.
     std::function<absl::Status(Peer* peer, wire::UniqueFd* socket)> begin;
   };
   explicit Door(Setup setup);
 
-  // Both listen and do not block.
+  // Accepts from both listeners, which listen and do not block.
   absl::Status Open(wire::UniqueFd session_listener, wire::UniqueFd admin_listener);
   // Closes the listeners. Clear also ends the connections on irisd.sock.
   void Close() { acceptor_.Close(); }
@@ -54,7 +55,7 @@ class Door {
   Admission& admission() { return admission_; }
   const Admission& admission() const { return admission_; }
   void CountRefused() { n_refused_.fetch_add(1, std::memory_order_relaxed); }
-  // Since start. Any thread.
+  // Returns the number of clients refused since the start. Any thread may call it.
   uint64_t n_refused() const { return n_refused_.load(std::memory_order_relaxed); }
 
  private:
@@ -64,7 +65,7 @@ class Door {
   };
 
   void Take(wire::UniqueFd socket, bool admin);
-  // Takes the socket only on success. The client gets an error.
+  // Adds a connection on irisd.sock. Takes the socket only on success. The client gets an error.
   absl::Status AddAdmin(const Peer& peer, wire::UniqueFd* socket);
   // Refuses a client whose party is unknown.
   void Refuse(wire::UniqueFd socket, const absl::Status& reason);

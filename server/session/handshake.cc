@@ -24,7 +24,7 @@ absl::Status CheckFrame(const wire::Frame& frame, int64_t pid,
         absl::StrCat("a message of process ", frame.sender.pid, " on the session of process ", pid,
                      ": a forked child must open a session of its own"));
   }
-  // SessionCalls checks those of a kCall.
+  // SessionCalls checks the descriptors of a kCall.
   if (!frame.fds.empty() && frame.type != wire::FrameType::kCall) {
     return absl::InvalidArgumentError("descriptors came that nobody asked for");
   }
@@ -74,8 +74,8 @@ absl::StatusOr<Handshake::Step> Handshake::OnReply(const wire::Frame& frame) {
   if (std::memcmp(reply->nonce, start_.nonce.nonce, sizeof(reply->nonce)) != 0) {
     return absl::PermissionDeniedError("the challenge came back changed");
   }
-  // CheckFrame has compared the sender's pid. It sent after the pidfd was opened, so if the pidfd's
-  // process still runs, it is the sender.
+  // CheckFrame has compared the sender's pid. The frame was sent after the pidfd was opened, so if
+  // the pidfd's process still runs, it is the sender.
   return Step::kOpen;
 }
 

@@ -25,17 +25,17 @@ namespace {
 
 constexpr int kDeepestNamespace = 32;  // as the kernel allows
 
-// Remembers that a look failed because this process, or the system, lacks something now.
+// Remembers that a call failed because this process, or the system, lacks something now.
 class Lacks {
  public:
-  // Returns `value`, or `otherwise` if the call that gave it has failed with errno.
+  // Returns `value`, or `otherwise` if the call that returned it has failed with errno.
   template <typename T>
   T Look(bool failed, T value, T otherwise) {
     if (!failed) return value;
     if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == EIO) error_ = errno;
     return otherwise;
   }
-  int error() const { return error_; }  // 0: nothing
+  int error() const { return error_; }  // 0: no error
 
  private:
   int error_ = 0;
@@ -65,7 +65,7 @@ uint64_t InodeOf(const wire::UniqueFd& fd) {
   return fd.valid() && fstat(fd.get(), &info) == 0 ? info.st_ino : 0;
 }
 
-// irisd's own namespaces are read once, and have to be right.
+// Reads a property of irisd's own namespaces, once. Throws if it cannot.
 template <typename T>
 T Own(T (*look)(const std::string&, Lacks*), const char* path) {
   Lacks lacks;
@@ -74,18 +74,18 @@ T Own(T (*look)(const std::string&, Lacks*), const char* path) {
   throw std::system_error(lacks.error(), std::generic_category(), absl::StrCat("look at ", path));
 }
 
-// Returns the owner of a user namespace; nothing if irisd may not look.
+// Returns the owner of a user namespace, or nothing if irisd may not read it.
 std::optional<uint32_t> OwnerOf(const wire::UniqueFd& user_namespace) {
   uid_t owner = 0;
   if (ioctl(user_namespace.get(), NS_GET_OWNER_UID, &owner) != 0) return std::nullopt;
   return owner;
 }
 
-// Goes from the namespace at `path` outwards until irisd's own, and calls `visit(const
-// wire::UniqueFd&, inode)` for each. Returns false if irisd may not look at all of them.
+// Walks from the namespace at `path` outwards to irisd's own, and calls `visit(const
+// wire::UniqueFd&, inode)` for each. Returns false if irisd may not inspect all of them.
 template <typename Visit>
 bool Outwards(const std::string& path, uint64_t own, Lacks* lacks, Visit visit) {
-  if (InodeOf(path, lacks) == own) return true;  // as for nearly all
+  if (InodeOf(path, lacks) == own) return true;  // as for nearly all processes
   wire::UniqueFd fd = Open(path, lacks);
   for (int depth = 0; depth < kDeepestNamespace && fd.valid(); ++depth) {
     const uint64_t at = InodeOf(fd);
@@ -97,8 +97,8 @@ bool Outwards(const std::string& path, uint64_t own, Lacks* lacks, Visit visit) 
   return false;
 }
 
-// Returns whether the process is in a PID namespace below that of our /proc, even if irisd may not
-// look closer: its status then lists one number for each.
+// Returns true if the process is in a PID namespace below that of this /proc, even if irisd may not
+// inspect the namespace: the process's status then lists one pid for each namespace.
 bool InNestedPidNamespace(int64_t pid, Lacks* lacks) {
   const std::string status = ReadText(absl::StrCat("/proc/", pid, "/status"), lacks);
   for (absl::string_view line : absl::StrSplit(status, '\n')) {
@@ -121,7 +121,7 @@ PartyFinder::PartyFinder()
 absl::StatusOr<Party> PartyFinder::Find(int64_t pid, uint32_t uid, int pidfd) const {
   const std::string process = absl::StrCat("/proc/", pid);
   Party party{uid};
-  // Making a PID namespace takes the capability in the user namespace that owns it.
+  // To make a PID namespace, a process needs the capability in the user namespace that owns it.
   uint64_t pid_container = 0, user_container = 0;
   Lacks lacks;
   const bool pid_known = Outwards(
@@ -135,7 +135,8 @@ absl::StatusOr<Party> PartyFinder::Find(int64_t pid, uint32_t uid, int pidfd) co
                                    [&](const wire::UniqueFd& fd, uint64_t at) {
                                      const std::optional<uint32_t> owner = OwnerOf(fd);
                                      if (owner == 0u) user_container = at;
-                                     // The outermost of those inside the innermost that root made.
+                                     // The outermost of the namespaces inside the innermost one
+                                     // that root made.
                                      if (owner.value_or(0) != 0 && user_container == 0) {
                                        party.maker = *owner;
                                      }
@@ -143,14 +144,14 @@ absl::StatusOr<Party> PartyFinder::Find(int64_t pid, uint32_t uid, int pidfd) co
   if (party.maker == uid) party.maker = 0;
   party.container = pid_container != 0 ? pid_container : user_container;
   // Another user's namespaces may be hidden from an irisd without CAP_SYS_PTRACE. Files that
-  // everybody may read still say whether they are irisd's own.
+  // everybody may read still show whether they are irisd's own.
   const bool hidden = (!pid_known && InNestedPidNamespace(pid, &lacks)) ||
                       (!user_known && ReadText(process + "/uid_map", &lacks) != own_uid_map_);
   if (lacks.error() != 0) {
     return wire::ErrnoStatus(lacks.error(), absl::StrCat("look whose process ", pid, " is"));
   }
   if (party.container == 0 && hidden) party.container = Party::kUnknownContainer;
-  // If the process still runs, everything read by its number was its own.
+  // If the process still runs, everything read by its pid was its own.
   if (ProcessHasEnded(pidfd)) {
     return absl::AbortedError(
         absl::StrCat("process ", pid, ", which connected, has ended: connect again"));

@@ -95,7 +95,7 @@ absl::StatusOr<uint64_t> ProcessStart(int64_t pid) {
 
 absl::Duration ProcessAge(uint64_t start) {
   struct timespec now = {};
-  clock_gettime(CLOCK_BOOTTIME, &now);  // start times count from there
+  clock_gettime(CLOCK_BOOTTIME, &now);  // start times count from boot
   const absl::Duration age =
       absl::DurationFromTimespec(now) -
       static_cast<int64_t>(start) * absl::Seconds(1) / static_cast<int64_t>(sysconf(_SC_CLK_TCK));

@@ -75,14 +75,14 @@ void Poller::Wait(absl::Duration timeout) {
     }
     const auto it = handlers_.find(id);
     if (it == handlers_.end()) continue;
-    const std::shared_ptr<Handler> handler = it->second;  // it may release itself
+    const std::shared_ptr<Handler> handler = it->second;  // the handler may release itself
     (*handler)(events[i].events);
   }
 }
 
 void Poller::Wake() {
   const uint64_t one = 1;
-  // If it is full, a wake is pending.
+  // If the eventfd is full, a wake is pending.
   [[maybe_unused]] const ssize_t n = write(wake_.get(), &one, sizeof(one));
 }
 

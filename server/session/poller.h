@@ -1,7 +1,7 @@
-// Poller: one thread's wait for many descriptors (epoll). Each watched descriptor has a handler of
-// its own, which runs on the thread that waits.
+// Poller: waits on one thread for many descriptors (epoll). Each watched descriptor has its own
+// handler, which runs on the waiting thread.
 //
-// Not thread-safe, but for Wake and Watched::SetEvents. The Poller outlives what it watches.
+// Not thread-safe, except for Wake and Watched::SetEvents. The Poller outlives what it watches.
 #pragma once
 
 #include <cstdint>
@@ -18,11 +18,12 @@ namespace iris::server {
 
 class Poller {
  public:
-  // `events` are those that epoll reports. A handler may destroy what it watches.
+  // `events` are those that epoll reports. A handler may destroy the Watched that it handles.
   using Handler = std::function<void(uint32_t events)>;
 
-  // Owns a descriptor that is watched. Its destructor ends the watching, then closes: closing alone
-  // would not do, since a duplicate elsewhere would keep epoll's registration alive.
+  // Owns a descriptor that is watched. Its destructor ends the watching, then closes the
+  // descriptor: a close alone would not end it, since a duplicate elsewhere would keep epoll's
+  // registration alive.
   class Watched {
    public:
     Watched() = default;
@@ -37,11 +38,11 @@ class Poller {
 
     int get() const { return fd_.get(); }
     bool valid() const { return fd_.valid(); }
-    // Sets the events to watch for, as for epoll_ctl; those that are there already are reported
-    // too. Any thread, while the descriptor is watched.
+    // Sets the events to watch for, as for epoll_ctl; events that are already pending are reported
+    // too. Any thread may call it while the descriptor is watched.
     void SetEvents(uint32_t events);
     void Reset() { Release().Reset(); }
-    // Ends the watching without closing.
+    // Ends the watching, and returns the open descriptor.
     wire::UniqueFd Release();
 
    private:
@@ -58,11 +59,12 @@ class Poller {
   Poller(const Poller&) = delete;
   Poller& operator=(const Poller&) = delete;
 
-  // Takes the descriptor from *fd only on success. `events` as for epoll_ctl.
+  // Watches the descriptor, and takes it from *fd only on success. `events` as for epoll_ctl.
   absl::StatusOr<Watched> Watch(wire::UniqueFd* fd, uint32_t events, Handler handler);
 
-  // Waits until something happens, `timeout` is over (never if it is InfiniteDuration), or Wake was
-  // called, then runs the handlers. Runs none of a descriptor that an earlier handler has released.
+  // Waits until a descriptor has an event, `timeout` is over (never if it is InfiniteDuration), or
+  // Wake was called, then runs the handlers. Does not run a handler whose descriptor an earlier
+  // handler has released.
   void Wait(absl::Duration timeout);
 
   // Ends the wait under way, or the next one. Any thread may call it.

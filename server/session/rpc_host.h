@@ -31,14 +31,14 @@ class RpcHost {
  public:
   virtual ~RpcHost() = default;
 
-  // Serves gRPC on a connected socket: calls on it are the peer's. Returns the connection's number,
-  // which is never reused. `closed` runs when the connection has ended by itself, or with the
-  // worker that served it: once, later, and not after Disconnect. kResourceExhausted or
-  // kUnavailable if it cannot be served; the message says why. Takes the socket only on success:
-  // the owner closes it, which may take long.
+  // Serves gRPC on a connected socket, on which calls are the peer's. Returns the connection's
+  // number, which is never reused. `closed` runs later, once, when the connection has ended by
+  // itself, or with the worker that served it; not after Disconnect. Returns kResourceExhausted or
+  // kUnavailable if the connection cannot be served, with the reason. Takes the socket only on
+  // success; otherwise the caller closes it, which may take long.
   virtual absl::StatusOr<uint64_t> Connect(wire::UniqueFd* socket, const RpcPeer& peer,
                                            std::function<void()> closed) = 0;
-  // Ends the connection and cancels its calls. No-op for one that has ended.
+  // Ends the connection and cancels its calls. No-op if it has ended.
   virtual void Disconnect(uint64_t connection) = 0;
 
   // Starts an inspection of the descriptors in the next packet of a session's socket, and returns
@@ -47,19 +47,19 @@ class RpcHost {
   // not be received, and the message says why.
   virtual uint64_t Look(int socket, const Party& tenant,
                         std::function<void(const absl::Status&)> answer) = 0;
-  // Drops the answer of an inspection. No-op for one that has been answered.
+  // Drops the answer of an inspection. No-op if it has been answered.
   virtual void Forget(uint64_t look) = 0;
 
-  // Returns when RunDeadlines is to be called next.
+  // Returns when to call RunDeadlines next.
   virtual absl::Time deadline() const = 0;
   virtual void RunDeadlines(absl::Time now) = 0;
 
-  // Lets answers reach their clients, then ends every connection. Takes no longer than `within`,
-  // and blocks meanwhile. Nothing is served afterwards.
+  // Delivers answers to clients, then ends every connection. Takes at most `within`, and blocks
+  // meanwhile. Nothing is served afterwards.
   virtual void Stop(absl::Duration within) = 0;
 };
 
-// Ends its connection when it is destroyed. Borrows the host.
+// Holds a connection, and ends it in the destructor. Borrows the host.
 class RpcSocket {
  public:
   RpcSocket() = default;

@@ -19,12 +19,13 @@ namespace iris::server {
 namespace {
 
 constexpr char kPrivate[] = "/.irisd";
-// A client that connects to session.sock waits after those in its queue. The queue is short, so a
-// flood of connects waits in connect(), each thread once. irisd takes thousands a second.
+// A client that connects to session.sock waits for those before it in the queue. The queue is
+// short, so a flood of connects waits in connect(), each thread once. irisd takes thousands per
+// second.
 constexpr int kSessionBacklog = 256;
 constexpr size_t kMaxSocketPathBytes = sizeof(sockaddr_un::sun_path) - 1;  // 107
 
-// Lets only users connect whom the options admit. The socket is at `file` now.
+// Allows only users that the options admit to connect. The socket is at `file` now.
 absl::Status SetAccess(const std::string& file, const std::string& path,
                        const RuntimeDirOptions& options) {
   if (options.socket_group.has_value() &&
@@ -45,7 +46,7 @@ absl::StatusOr<bool> IsSocket(const std::string& path) {
   return wire::ErrnoStatus(errno, absl::StrCat("look at ", path));
 }
 
-// Returns whether `fd` is a socket of that type which listens, and was bound to `bound_to`.
+// Returns true if `fd` is a listening socket of that type, bound to `bound_to`.
 bool IsListening(int fd, int type, const std::string& bound_to) {
   const auto is = [fd](int option, int wanted) {
     int value = 0;
@@ -177,7 +178,7 @@ absl::StatusOr<RuntimeDir::Listener> RuntimeDir::Listen(const char* name, int ty
     if (absl::Status s = SetAccess(path, path, options); !s.ok()) return s;
     return Listener{std::move(earlier), /*made=*/false};
   }
-  unlink(hidden.c_str());  // left by an irisd that died here
+  unlink(hidden.c_str());  // remains of an irisd that died here
   wire::UniqueFd fd(socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd.valid()) return wire::ErrnoStatus(errno, absl::StrCat("make a socket for ", path));
   struct sockaddr_un address = {};
@@ -187,7 +188,7 @@ absl::StatusOr<RuntimeDir::Listener> RuntimeDir::Listen(const char* name, int ty
     return wire::ErrnoStatus(errno, absl::StrCat("bind ", hidden));
   }
   if (absl::Status s = SetAccess(hidden, path, options); !s.ok()) return s;
-  // Before the first connection can come: every frame of a session names its sender.
+  // Set before the first connection can arrive, so that every frame of a session names its sender.
   const int on = type == SOCK_SEQPACKET ? 1 : 0;
   if (setsockopt(fd.get(), SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)) != 0) {
     return wire::ErrnoStatus(errno, absl::StrCat("turn on SO_PASSCRED of ", path));
@@ -214,8 +215,8 @@ RuntimeDir::~RuntimeDir() {
   if (lock_.valid()) {
     RemoveSockets();
     if (made_private_) rmdir((path_ + kPrivate).c_str());
-    // Removed while still locked: a process that waits for it finds another file under the name,
-    // and tries again.
+    // Remove the lock file while it is still locked: a process that waits for the lock then finds
+    // another file under the name, and tries again.
     unlink(absl::StrCat(path_, "/", kLockName).c_str());
   }
   if (made_directory_) rmdir(path_.c_str());

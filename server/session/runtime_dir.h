@@ -1,7 +1,7 @@
 // RuntimeDir: irisd's directory, its lock and its two sockets. At most one irisd serves a
-// directory, and it leaves nothing there. Sockets are bound inside a private (0700) subdirectory,
-// given their mode and group, then renamed into place: at no time can anybody connect whom the mode
-// would keep out. Not thread-safe.
+// directory, and it leaves nothing in it. Sockets are bound inside a private (0700) subdirectory,
+// given their mode and group, then renamed into place, so nobody excluded by the mode can ever
+// connect. Not thread-safe.
 #pragma once
 
 #include <sys/types.h>
@@ -24,12 +24,12 @@ struct RuntimeDirOptions {
   std::optional<gid_t> socket_group;  // owner group of both sockets; default: irisd's own
 };
 
-// Returns /run/iris for root, else $XDG_RUNTIME_DIR/iris, or kFailedPrecondition, with advice, if
-// there is neither.
+// Returns /run/iris for root, otherwise $XDG_RUNTIME_DIR/iris. Returns kFailedPrecondition, with
+// advice, if there is neither.
 absl::StatusOr<std::string> DefaultRuntimeDir();
 
-// Makes the directory (not its parents), or checks the one that is there: kPermissionDenied if
-// others could replace its files, as RuntimeDir::Create says. Returns true if it was made.
+// Makes the directory (not its parents), or checks an existing one: kPermissionDenied if others
+// could replace its files, as for RuntimeDir::Create. Returns true if it was made.
 absl::StatusOr<bool> MakeRuntimeDirectory(const std::string& path);
 
 class RuntimeDir {
@@ -42,18 +42,19 @@ class RuntimeDir {
 
   struct Listener {
     wire::UniqueFd fd;
-    bool made = false;  // false: the earlier irisd's
+    bool made = false;  // false: an earlier irisd made it
   };
 
   // Makes the directory (not its parents), takes its lock, and opens both sockets for listening,
-  // the session socket with SO_PASSCRED. kAlreadyExists if another irisd serves it; the message has
-  // its pid. kInvalidArgument if the path is too long or relative. kPermissionDenied or
-  // kResourceExhausted if the directory cannot be written, if others could replace its files (all
-  // others, another group than irisd's own, an owner who is neither irisd nor root), or if its lock
-  // is another user's.
+  // the session socket with SO_PASSCRED. Returns kAlreadyExists if another irisd serves it; the
+  // message has its pid. Returns kInvalidArgument if the path is too long or relative. Returns
+  // kPermissionDenied or kResourceExhausted if the directory cannot be written, if others could
+  // replace its files (if it is writable by all, or by another group than irisd's own, or if its
+  // owner is neither irisd nor root), or if its lock is another user's.
   //
   // Sockets of `earlier` are used instead of new ones if they are listening, and still in place.
-  // With `leave`, all stays for the next irisd when this is destroyed, or cannot be made.
+  // With `leave`, everything stays for the next irisd when this object is destroyed, or cannot be
+  // made.
   static absl::StatusOr<std::unique_ptr<RuntimeDir>> Create(const RuntimeDirOptions& options,
                                                             Listeners earlier = {},
                                                             bool leave = false);
@@ -63,10 +64,10 @@ class RuntimeDir {
   RuntimeDir& operator=(const RuntimeDir&) = delete;
 
   const std::string& path() const { return path_; }
-  // The descriptors may be moved away.
+  // Returns a listener, whose descriptor the caller may move away.
   Listener& session_listener() { return session_listener_; }
   Listener& admin_listener() { return admin_listener_; }
-  // Changes `leave` of Create.
+  // Changes the argument `leave` of Create.
   void Leave(bool leave) { leave_ = leave; }
 
   // Removes the sockets now, so that nobody connects to an irisd that is stopping. The lock stays
@@ -75,7 +76,7 @@ class RuntimeDir {
 
  private:
   RuntimeDir() = default;
-  // Closes `earlier` if it makes a new one.
+  // Uses `earlier`, or closes it and makes a new listener.
   absl::StatusOr<Listener> Listen(const char* name, int type, const RuntimeDirOptions& options,
                                   wire::UniqueFd earlier);
 

@@ -37,9 +37,9 @@ struct Session {
   bool looked = false;  // the next packet may be received
   bool retries = false, unread = false;  // it is in the lists of the DescriptorSender
   // If another irisd had the session, frames are dropped until the client has seen this generation.
-  // 0 if the client has, or if there was none.
+  // 0 if the client has seen it, or if no other irisd had the session.
   uint64_t awaits = 0;
-  bool announced = true;  // the client was sent kRestarted, if it needs that
+  bool announced = true;  // kRestarted was sent, if the client needs it
 };
 
 }  // namespace iris::server

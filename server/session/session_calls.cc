@@ -106,7 +106,7 @@ absl::Status SessionCalls::OnCall(const wire::Frame& frame) {
                                                    base::SizeText(wire::kMaxRpcBytes)));
   }
   const bool in_frame = header.bytes <= wire::kMaxCallFrameBytes;
-  // Memory that is to be registered comes with a request in the frame.
+  // Memory to be registered comes with a request in the frame.
   const bool registers =
       in_frame && header.method == static_cast<uint32_t>(wire::CallMethod::kOperate);
   if (inline_bytes.size() != (in_frame ? header.bytes : 0) ||
@@ -169,7 +169,7 @@ absl::Status SessionCalls::Begin(const wire::CallPayload& header, std::string_vi
   if (active == nullptr) return absl::OkStatus();
   absl::MutexLock lock(&mu_);
   const auto it = calls_.find(header.call);
-  if (it != calls_.end()) it->second.active = std::move(active);  // else it has ended meanwhile
+  if (it != calls_.end()) it->second.active = std::move(active);  // else the call has ended
   return absl::OkStatus();
 }
 
@@ -216,7 +216,7 @@ void SessionCalls::Send(uint64_t number, LinkPayload message) {
   const auto it = calls_.find(number);
   if (it == calls_.end()) return;
   if (!it->second.streams) {
-    it->second.answer = std::move(message);  // its end follows, and takes it along
+    it->second.answer = std::move(message);  // the end of the call sends it
     return;
   }
   ++it->second.on_their_way;
@@ -224,7 +224,7 @@ void SessionCalls::Send(uint64_t number, LinkPayload message) {
 }
 
 void SessionCalls::Finish(uint64_t number, const absl::Status& status) {
-  std::shared_ptr<ActiveCall> ended;  // released after the lock
+  std::shared_ptr<ActiveCall> ended;  // destroyed after the lock is released
   absl::MutexLock lock(&mu_);
   const auto it = calls_.find(number);
   if (it == calls_.end()) return;
@@ -303,7 +303,7 @@ void SessionCalls::Flush() {
       blocked = true;
       break;
     }
-    // A client that is gone: its hang-up is on its way, and ends all that waits.
+    // If the client is gone, its hang-up will be reported, and ends all waiting answers.
     if (!sent.ok()) break;
     if (written_ > 0) continue;  // the rest of the same message
     Pop();

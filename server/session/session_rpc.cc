@@ -15,7 +15,7 @@ absl::StatusOr<wire::UniqueFd> SessionRpc::Make() {
   }
   wire::UniqueFd ours(pair[0]);
   wire::UniqueFd theirs(pair[1]);
-  // Its end alone ends nothing: the client asks for another one.
+  // The end of this socket alone does not end the session: the client asks for another one.
   absl::StatusOr<RpcSocket> made = RpcSocket::Create(host_, &ours, peer_, nullptr);
   if (!made.ok()) return made.status();
   socket_ = *std::move(made);
@@ -46,7 +46,7 @@ absl::StatusOr<Outbox::Flushed> SessionRpc::Flush(absl::Time now, Outbox& outbox
   if (!theirs.ok()) return theirs.status();
   const absl::Status sent = send(theirs->get());
   if (absl::IsResourceExhausted(sent)) return Outbox::Flushed::kBlocked;
-  if (absl::IsUnavailable(sent)) return Outbox::Flushed::kIdle;  // its hang-up is on its way
+  if (absl::IsUnavailable(sent)) return Outbox::Flushed::kIdle;  // its hang-up will be reported
   if (!sent.ok()) return sent;
   asked_ = false;
   budget_.Spend(now);

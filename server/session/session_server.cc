@@ -17,20 +17,20 @@
 namespace iris::server {
 namespace {
 
-// After a session has ended, free memory goes back to the kernel at these times: what the session
-// made irisd take becomes free bit by bit.
+// After a session has ended, free memory is returned to the kernel at these times, because memory
+// that the session used is freed gradually.
 constexpr auto kTrimAfter = absl::Milliseconds(100);
 constexpr auto kTrimEvery = absl::Seconds(2);
 constexpr int kTrimsMore = 5;
 constexpr auto kSettleEvery = absl::Seconds(1);
 constexpr auto kAnswersLeaveWithin = absl::Seconds(2);
-// A process that dies closes its socket a moment before its pidfd fires. Peers hear of its death
-// rather than of a hang-up if the pidfd fires so soon.
+// A dying process closes its socket a moment before its pidfd fires. If the pidfd fires within this
+// time, peers are notified of a death rather than of a hang-up.
 constexpr auto kDeathShowsWithin = absl::Milliseconds(100);
 
 constexpr char kSocketClosed[] = "its socket closed";
 
-// Returns whether that process has connected the socket.
+// Returns true if that process has connected the socket.
 bool IsConnectionOf(int socket, int64_t pid) {
   const auto is = [socket](int option, int wanted) {
     int value = 0;
@@ -241,7 +241,7 @@ void SessionServer::RunDeadlines() {
 }
 
 void SessionServer::CloseAll() {
-  // Answers leave first, then the connections: a client that does not read cannot hold this up.
+  // Delivers answers first, then ends connections: a client that does not read cannot delay this.
   door_.Close();
   host_->Stop(kAnswersLeaveWithin);
   const auto stopping = wire::MakeErrorPayload(absl::UnavailableError("irisd is stopping"));
@@ -281,7 +281,7 @@ absl::Status SessionServer::Begin(Peer* peer, wire::UniqueFd* socket) {
   self->peer = std::move(*peer);
   handshakes_.push_back({self->handshake->deadline(), self->key});
   sessions_.emplace(self->key, std::move(session));
-  OnSocket(*self, 0);  // a client that speaks at once need not wait for others
+  OnSocket(*self, 0);  // serves a client that sends at once without waiting for others
   return absl::OkStatus();
 }
 
@@ -293,7 +293,7 @@ void SessionServer::MakeRoom(const Applicant& applicant) {
       EndIfFailed(session, goes->reason);
       continue;
     }
-    // Its client may have spoken without being heard yet: then it is not a silent one.
+    // Its client may have sent a frame that was not read yet; then the client is not silent.
     asked = goes->key;
     OnSocket(session, 0);
   }
@@ -334,7 +334,8 @@ absl::Status SessionServer::Open(Session& session) {
   do {
     session.id = SessionId{RandomNumber() & KeptName::kMaxId};
   } while (session.id.value == 0 || key_by_id_.contains(session.id.value));
-  // Before the machine knows of it: an irisd that finds it in the state has its socket.
+  // Keep the socket before the machine knows the session: an irisd that finds the session in the
+  // state then has its socket.
   if (session.handshake->outlives_irisd()) Keep(session);
   session.handshake.reset();
   sessions_total_.fetch_add(1, std::memory_order_relaxed);
@@ -370,12 +371,12 @@ void SessionServer::OnSocket(Session& session, uint32_t events) {
   if ((events & EPOLLOUT) != 0 && session.calls != nullptr) session.calls->OnWritable();
   const Party tenant = session.tenant();
   const std::shared_ptr<Account> account = session.peer.account;
-  // Frames that are left in the socket are reported again at the next wait. A handshake needs no
-  // time slice: a client that has spoken is not to be ended for a newer one.
+  // Frames that remain in the socket are reported again at the next wait. A handshake needs no time
+  // slice: a client that has sent a frame must not be ended for a newer one.
   const auto may_run = [&] { return session.state == State::kHandshake || account->MayRun(); };
   for (int i = 0; i < kFramesAtOnce && may_run(); ++i) {
     const AtWork at_work(account.get());
-    // irisd reads nothing more from a tenant of whose descriptors too many do not close.
+    // If too many descriptors of a tenant do not close, irisd reads nothing more from that tenant.
     const absl::Status closes = closer_.Room(tenant);
     if (!closes.ok()) return EndIfFailed(session, closes);
     if (!MayReceive(session, closed)) return;
@@ -405,7 +406,7 @@ bool SessionServer::MayReceive(Session& session, bool closed) {
     case Next::kEnd:
       return true;
     case Next::kNothing:
-      // Packets that come from now on were not looked at.
+      // Packets that arrive from now on were not inspected.
       if (closed) HangUp(session, absl::OkStatus(), kSocketClosed);
       return false;
     case Next::kFailed:
@@ -515,7 +516,7 @@ void SessionServer::Gone(Session& session) {
   HangUp(session, absl::OkStatus(), "its process ended");
   if (FindKey(key) == nullptr) return;
   std::erase_if(dying_, [key](const Dying& dying) { return dying.key == key; });
-  session.process.Reset();  // once is enough
+  session.process.Reset();  // one report is enough
   daemon_->Submit(ProcessGone{session.id});
 }
 
@@ -566,8 +567,8 @@ void SessionServer::DropForeign(std::map<SessionId, wire::UniqueFd>* sockets) {
 absl::Status SessionServer::Restore(std::map<SessionId, wire::UniqueFd>* sockets) {
   const std::vector<SessionSnapshot> sessions =
       daemon_->Inspect([](const JobMachine& machine) { return machine.Sessions(); });
-  // By pid: a process may have many sessions, and the kernel takes long to tell the start of one
-  // that has many threads.
+  // By pid: a process may have many sessions, and the kernel takes long to report the start of a
+  // process that has many threads.
   std::map<int64_t, uint64_t> starts;
   for (const SessionSnapshot& session : sessions) {
     const auto [start, is_new] = starts.try_emplace(session.caller.pid, 0);
@@ -607,7 +608,7 @@ absl::StatusOr<bool> SessionServer::RestoreOne(const SessionSnapshot& from, uint
               from.caller.pid, &session.peer.attested);
   if (absl::IsResourceExhausted(pidfd.status())) return pidfd.status();
   // The pid was this process's when its start was read, if the process still runs. Otherwise the
-  // number is another process's, or nobody's.
+  // pid belongs to another process, or to none.
   if (!pidfd.ok() || start != from.caller.process_start || ProcessHasEnded(pidfd->get())) {
     if (has_socket) {
       ForgetKept(session);
@@ -615,7 +616,7 @@ absl::StatusOr<bool> SessionServer::RestoreOne(const SessionSnapshot& from, uint
     }
     return false;
   }
-  // A client that came in while limits were higher is not ended for it, and then has no place.
+  // A client that was admitted under higher limits is not ended; it then has no place.
   absl::StatusOr<Admission::Place> place = door_.admission().AdmitHandshake(applicant, session.key);
   if (place.ok() && place->Attested().ok()) session.place = *std::move(place);
   absl::Status status = WatchProcess(session, &*pidfd);

@@ -10,7 +10,7 @@
 //
 // A session ends in two steps. Hang-up: its socket closed, its client broke a rule, or the daemon
 // ended it; both sockets are closed and calls are refused. (The close of the gRPC socket ends
-// nothing.) Gone: the pidfd says that the process has ended; only then is a rank given up.
+// nothing.) Gone: the pidfd reports that the process has ended; only then is a rank released.
 #pragma once
 
 #include <atomic>
@@ -52,11 +52,11 @@ struct SessionOptions {
   // A session is ended if its descriptors cannot be sent for this long.
   absl::Duration send_timeout = absl::Seconds(30);
   AdmissionLimits limits;
-  // Clients know irisd by this number. If it is 0, the server chooses a new one.
+  // The number by which clients know irisd. If it is 0, the server chooses a new one.
   uint64_t daemon_id = 0;
   // Counts the irisds that have had these sessions.
   uint64_t generation = 1;
-  // Keeps the sockets of sessions for the next irisd, unless it is null. Outlives the server.
+  // If not null, keeps the sockets of sessions for the next irisd. Outlives the server.
   DescriptorKeeper* keeper = nullptr;
   // `heartbeat` runs on the server's thread at this interval, or never if that is zero.
   absl::Duration heartbeat_every;
@@ -66,20 +66,20 @@ struct SessionOptions {
 class SessionServer : public SessionOutput {
  public:
   // Both listeners are listening, non-blocking sockets. The session listener has SO_PASSCRED on, so
-  // that no message comes without its sender. `make_host` makes the server of gRPC, on the poller
-  // of the server's thread, with the server's closer; `serve` answers the calls that sessions make
-  // by frames.
+  // that every message has its sender. `make_host` makes the server of gRPC, on the poller of the
+  // server's thread, with the server's closer; `serve` answers the calls that sessions make by
+  // frames.
   using MakeHost = std::function<std::unique_ptr<RpcHost>(Poller*, const DeferredClose&)>;
   static absl::StatusOr<std::unique_ptr<SessionServer>> Create(
       const SessionOptions& options, wire::UniqueFd session_listener, wire::UniqueFd admin_listener,
       Daemon* daemon, const MakeHost& make_host, ServeCall serve, const Logger* logger);
-  // Stops.
+  // Calls Stop.
   ~SessionServer() override;
 
   // Removes from `sockets` those that are not connected to their session's client, and stops
-  // keeping them. Call it once, before Daemon::Keep, which then takes their sessions for lost.
+  // keeping them. Call it once, before Daemon::Keep, which then treats their sessions as lost.
   void DropForeign(std::map<SessionId, wire::UniqueFd>* sockets);
-  // Continues sessions of an earlier irisd, as the daemon's machine has them, and takes their kept
+  // Continues sessions of an earlier irisd, which the daemon's machine has, and takes their kept
   // sockets out of `sockets`. Call it once, before Start, with this as the daemon's output. It
   // fails if this process lacks something that it needs to continue a session. The client gets no
   // report then: the next irisd may have the session.
@@ -98,11 +98,11 @@ class SessionServer : public SessionOutput {
   // Ends the thread, closes every socket, and notifies every client. Idempotent.
   void Stop();
 
-  // Changes how many sessions, handshakes and connections on irisd.sock there may be, a moment
-  // later; the other limits stay as at the start. Any thread may call it.
+  // Changes the limits of sessions, handshakes and connections on irisd.sock, a moment later; the
+  // other limits stay as at the start. Any thread may call it.
   void SetLimits(const AdmissionLimits& limits) ABSL_LOCKS_EXCLUDED(inbox_mu_);
 
-  // SessionOutput. Any thread may call these; they only queue.
+  // Implements SessionOutput. Any thread may call these functions; they only queue.
   void SendDescriptors(SessionId id, std::vector<OutgoingDescriptor> descriptors) override
       ABSL_LOCKS_EXCLUDED(inbox_mu_);
   void EndSession(SessionId id, const absl::Status& reason) override ABSL_LOCKS_EXCLUDED(inbox_mu_);
@@ -114,10 +114,10 @@ class SessionServer : public SessionOutput {
   DoorUse LimitsOfOne() const;
   DoorUse LimitsOfAll() const;
 
-  // Count since the start. Any thread may call them.
+  // Return counts since the start. Any thread may call them.
   uint64_t sessions_total() const { return sessions_total_.load(std::memory_order_relaxed); }
   uint64_t sessions_refused() const { return door_.n_refused(); }
-  // Counts descriptors of clients that wait to be closed.
+  // Returns the number of clients' descriptors that wait to be closed.
   uint64_t n_closing() const { return closer_.n_waiting(); }
   const std::string& attestation_in_use() const { return attestation_in_use_; }
   const SessionOptions& options() const { return options_; }
@@ -142,8 +142,8 @@ class SessionServer : public SessionOutput {
   SessionServer(const SessionOptions& options, std::unique_ptr<Poller> poller, Daemon* daemon,
                 const MakeHost& make_host, ServeCall serve, const Logger* logger);
 
-  // `start` is the start of the process that has the session's pid now, or 0 if none has. Returns
-  // false if the session's process is gone.
+  // Continues one session. `start` is the start time of the process that has the session's pid now,
+  // or 0 if none has. Returns false if the session's process is gone.
   absl::StatusOr<bool> RestoreOne(const SessionSnapshot& from, uint64_t start,
                                   wire::UniqueFd socket);
   // Keep the session's socket for the next irisd, or stop keeping it.
@@ -152,7 +152,7 @@ class SessionServer : public SessionOutput {
   // Runs `command` on the thread.
   void Post(Command command) ABSL_LOCKS_EXCLUDED(inbox_mu_);
 
-  // The server's thread runs these functions, and all below.
+  // Only the server's thread runs the following functions.
   void Run();
   // Runs posted commands. Returns false if the server is to stop.
   bool RunCommands() ABSL_LOCKS_EXCLUDED(inbox_mu_);
@@ -160,7 +160,7 @@ class SessionServer : public SessionOutput {
   void RunDeadlines();
   void CloseAll();
 
-  // Begins a handshake, as Door::Setup says.
+  // Begins a handshake, as Door::Setup describes.
   absl::Status Begin(Peer* peer, wire::UniqueFd* socket);
   // Ends handshakes until there is room for the applicant's.
   void MakeRoom(const Applicant& applicant);
@@ -169,27 +169,27 @@ class SessionServer : public SessionOutput {
   absl::Status WatchProcess(Session& session, wire::UniqueFd* pidfd);
 
   void OnSocket(Session& session, uint32_t events);
-  // Returns true if the next packet may be received now. If it brings descriptors, another process
-  // inspects them first. `closed` says that nothing more can come. After false, the session may
-  // have ended.
+  // Returns true if the next packet may be received now. If the packet has descriptors, another
+  // process inspects them first. `closed` means that nothing more can come. If false is returned,
+  // the session may have ended.
   bool MayReceive(Session& session, bool closed);
   void OnLooked(uint64_t key, const absl::Status& status);
-  // Returns an error if the client broke the protocol, or could not be served.
+  // Handles a frame. Returns an error if the client broke the protocol, or could not be served.
   absl::Status OnFrame(Session& session, const wire::Frame& frame);
   absl::Status OnRestartSeen(Session& session, const wire::Frame& frame);
   // Ends the handshake.
   absl::Status Open(Session& session);
-  // Makes an open session of an attested client.
+  // Opens the session of an attested client.
   void MakeOpen(Session& session, InFlight::Hold share);
 
   // Ends the client's side of the session, after sending it `told` if that is not OK. May destroy
   // `session`.
   void HangUp(Session& session, const absl::Status& told, const std::string& reason);
-  // Hangs up because of an error; nothing if `status` is OK.
+  // Hangs up because of an error; does nothing if `status` is OK.
   void EndIfFailed(Session& session, const absl::Status& status);
   void Gone(Session& session);
   void Erase(Session& session);
-  // Return null if there is none with this key, or none with this id that is open.
+  // Return null if no session has this key, or if no open session has this id.
   Session* FindKey(uint64_t key);
   Session* FindOpen(SessionId id);
 
@@ -220,7 +220,7 @@ class SessionServer : public SessionOutput {
   std::unordered_map<uint64_t, uint64_t> key_by_id_;
   std::deque<HandshakeDeadline> handshakes_;
   std::deque<Dying> dying_;
-  absl::Time settle_at_ = absl::InfiniteFuture();  // when to look without being asked
+  absl::Time settle_at_ = absl::InfiniteFuture();  // when to check without an event
   absl::Time heartbeat_at_ = absl::InfiniteFuture();
   absl::Time trim_at_ = absl::InfiniteFuture();
   int trims_left_ = 0;  // after that one

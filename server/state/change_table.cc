@@ -20,14 +20,14 @@ using google::protobuf::RepeatedPtrField;
 
 constexpr uint32_t kVersion = 1;  // of state::MachineState
 
-// All messages are in the arena of the tables, and stay there until these end.
+// All messages are in the arena of the tables, and stay in it until the tables are destroyed.
 struct TeamTable {
   state::Team* head = nullptr;  // without its history
   std::deque<state::Outcome*> outcomes;
 };
 
 struct JobTable {
-  state::Job* head = nullptr;  // without what is in tables of its own
+  state::Job* head = nullptr;  // without the entries of the tables below
   std::vector<state::Member*> ranks;
   std::map<uint64_t, state::Allocation*> allocations;
   std::map<uint32_t, TeamTable> teams;
@@ -58,7 +58,7 @@ void CopyCounters(const From& from, To* to) {
   to->set_stopping(from.stopping());
 }
 
-// Takes the elements out of a field, and leaves them in their arena.
+// Removes the elements from a field, and leaves them in their arena.
 template <typename T>
 std::vector<T*> Extract(RepeatedPtrField<T>* field) {
   std::vector<T*> all(static_cast<size_t>(field->size()));
@@ -112,7 +112,7 @@ struct ChangeTable::Tables {
     job->head = change->mutable_job();
     for (state::RankChange& rank : *change->mutable_ranks()) {
       if (rank.rank() >= wire::kMaxRanks) return Bad("a rank beyond the most that a job has");
-      // Ranks come in order. A gap would be filled with many times the bytes that say so.
+      // Ranks come in order. To fill a gap would take much more memory than the bytes that name it.
       if (rank.rank() > job->ranks.size()) return Bad("a rank without those before it");
       if (rank.rank() == job->ranks.size()) job->ranks.push_back(nullptr);
       job->ranks[rank.rank()] = rank.mutable_member();

@@ -1,5 +1,5 @@
-// ChangeTable: a MachineState after a series of changes (MachineState::EncodeChange), for reading a
-// journal. It refuses bytes that are no change; MachineState::Decode checks the state itself. Not
+// ChangeTable: applies a series of changes (MachineState::EncodeChange) to a MachineState, to read
+// a journal. It refuses bytes that are no change; MachineState::Decode checks the state itself. Not
 // thread-safe.
 #pragma once
 
@@ -20,15 +20,15 @@ class ChangeTable {
   ChangeTable(const ChangeTable&) = delete;
   ChangeTable& operator=(const ChangeTable&) = delete;
 
-  // Begins with the bytes of MachineState::Encode. kDataLoss if they are no such state.
-  // kFailedPrecondition if they are a state of another version.
+  // Begins with a result of MachineState::Encode. Returns kDataLoss if the bytes are no such state,
+  // and kFailedPrecondition if they are a state of another version.
   absl::Status Begin(absl::string_view state);
 
-  // kDataLoss if the bytes are no change, or change something that is not there. The table must
-  // then begin again.
+  // Applies a change. Returns kDataLoss if the bytes are no change, or change something that does
+  // not exist. The table must then begin again.
   absl::Status Apply(absl::string_view change);
 
-  // The whole state, for MachineState::Decode. The table is empty afterwards.
+  // Returns the entire state, for MachineState::Decode. The table is empty afterwards.
   std::shared_ptr<const state::MachineState> Take();
 
  private:

@@ -1,4 +1,4 @@
-// MachineState::Decode. It checks indexes, and all that the machine's code takes for granted.
+// MachineState::Decode. It checks indexes, and everything that the machine's code assumes.
 // CheckInvariants checks the rest.
 #include <algorithm>
 #include <bit>
@@ -28,7 +28,7 @@ absl::Status Bad(const Parts&... parts) {
 }
 
 constexpr uint64_t kMaxKeptBytes = 1ull << 60;  // of a user
-constexpr uint64_t kMaxNextId = 1ull << 53;     // of a job, a segment or a growth
+constexpr uint64_t kMaxNextId = 1ull << 53;     // id of a job, a segment or a growth
 
 bool IsMemberState(uint32_t state) {
   return state >= static_cast<uint32_t>(RankState::kAbsent) &&
@@ -236,7 +236,7 @@ class JobDecoder {
   Job& job_;
 };
 
-// Compares the devices with those of the state, and takes over the driver's figures.
+// Compares the devices with those of the state, and copies the driver's numbers.
 absl::Status TakeDevices(const state::MachineState& from, Ledger* ledger) {
   if (static_cast<size_t>(from.devices_size()) != ledger->devices().size()) {
     return absl::FailedPreconditionError(
@@ -258,14 +258,15 @@ absl::Status TakeDevices(const state::MachineState& from, Ledger* ledger) {
   return absl::OkStatus();
 }
 
-// Returns a ledger of the devices that the state names. kDataLoss if no heap could be made of them.
+// Returns a ledger of the devices that the state names. Returns kDataLoss if they are impossible
+// for a heap.
 absl::StatusOr<Ledger> LedgerOf(const state::MachineState& from) {
   constexpr uint64_t kMaxGranularityBytes = 1ull << 40;
   std::vector<Ledger::DeviceAccount> devices;
   uint64_t common = 1;
   for (const state::Device& device : from.devices()) {
     const uint64_t granularity = std::max<uint64_t>(device.granularity_bytes(), 1);
-    // In this order, so that the multiple cannot overflow.
+    // Checked in this order, so that the multiple cannot overflow.
     if (granularity > kMaxGranularityBytes ||
         common / std::gcd(common, granularity) > kMaxGranularityBytes / granularity) {
       return Bad("the granularity of a device");
@@ -402,7 +403,7 @@ class MachineState::Decoder {
     segment.holder.rank = segment.info.rank;
     if (from.id() == 0 || from.id() >= impl_.next_segment_) return Bad("the id of a segment");
     if (segment.device_index >= impl_.ledger_.devices().size()) return Bad("a segment's device");
-    // An empty segment would leave no entry in its account, which dropping it needs.
+    // An empty segment would leave no entry in its account, but the drop of the segment needs one.
     if (from.bytes() == 0 || from.bytes() > wire::kMaxWindowBytes ||
         from.offset_bytes() > wire::kMaxWindowBytes - from.bytes()) {
       return Bad("segment ", from.id(), " has ", from.bytes(), " bytes");
@@ -414,7 +415,7 @@ class MachineState::Decoder {
     const bool is_new = impl_.segments_.emplace(segment.info.id, segment).second;
     if (!is_new) return Bad("segment ", from.id(), " is there twice");
     impl_.CountDescriptors(segment.holder.party, 1);
-    if (segment.registered) return absl::OkStatus();  // on no account
+    if (segment.registered) return absl::OkStatus();  // counts on no account
     const absl::Status booked =
         impl_.ledger_.Reserve(segment.device_index, segment.info.bytes, segment.holder);
     if (!booked.ok()) return Bad("segment ", from.id(), ": ", booked.message());
@@ -426,7 +427,7 @@ class MachineState::Decoder {
     return absl::OkStatus();
   }
 
-  // Each segment of a rank or a growth belongs to that rank alone.
+  // Checks that each segment of a rank or a growth belongs only to that rank.
   absl::Status Owners() const {
     std::set<SegmentId> owned;
     for (const auto& [id, job] : impl_.jobs_) {
@@ -455,7 +456,8 @@ class MachineState::Decoder {
     return absl::OkStatus();
   }
 
-  // Pieces that its ranks have registered or are registering. CheckInvariants compares their ranks.
+  // Returns pieces that the job's ranks have registered or are registering. CheckInvariants
+  // compares their ranks.
   static std::vector<SegmentId> Registered(const Job& job) {
     std::vector<SegmentId> all;
     for (const auto& [offset, allocation] : job.allocations) {

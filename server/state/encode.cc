@@ -1,4 +1,4 @@
-// MachineState::Encode, and EncodeChange of what one input has changed.
+// MachineState::Encode, and EncodeChange for the changes of one input.
 
 #include "google/protobuf/arena.h"
 #include "server/job/job_machine_impl.h"
@@ -16,7 +16,7 @@ void WriteArguments(const PendingOp& from, state::PendingOp* to) {
   to->set_op(op.SerializeAsString());
 }
 
-// Without outcomes and the arguments of the operation.
+// Writes a team without outcomes and the arguments of its operation.
 void WriteHead(const Team& from, state::Team* to) {
   Write(from, to);
   if (!from.op.has_value()) return;
@@ -58,7 +58,7 @@ void WriteAllocation(const HeapAllocations::value_type& from, state::Allocation*
   for (const auto& opens : *allocation.opens) Write(opens, to->add_opens());
 }
 
-// Without ranks, allocations, teams and past teams.
+// Writes a job without ranks, allocations, teams and past teams.
 void WriteHead(const Job& from, state::Job* to) {
   Write(from, to);
   if (from.last_growth.grow.value != 0) Write(from.last_growth, to->mutable_last_growth());
@@ -174,12 +174,12 @@ std::string MachineState::Encode(const JobMachine& machine) {
   google::protobuf::Arena arena;
   auto* const to = google::protobuf::Arena::CreateMessage<state::MachineState>(&arena);
   Encoder(*machine.impl_).Run(to);
-  // There is no map in the message, so its bytes are the same each time.
+  // The message has no map, so its bytes are the same each time.
   return to->SerializeAsString();
 }
 
 void MachineState::EncodeChange(const JobMachine& machine, std::string* to) {
-  // The first block is enough for most changes.
+  // The first block suffices for most changes.
   char block[4096];
   google::protobuf::ArenaOptions options;
   options.initial_block = block;

@@ -26,14 +26,14 @@ namespace {
 
 constexpr uint32_t kFormat = 1;
 constexpr auto kRetryEvery = absl::Seconds(1);
-// Protocol buffers cannot be longer.
+// The longest protocol buffer.
 constexpr uint64_t kMaxRecordBytes = 0x7fffffff;
 constexpr char kNextFile[] = "journal.next";
 
 struct Head {
   char magic[8] = {'I', 'R', 'I', 'S', 'T', 'A', 'T', 'E'};
   uint32_t format = kFormat;
-  uint32_t crc = 0;  // of what follows
+  uint32_t crc = 0;  // of the rest
   uint64_t daemon_id = 0;
   uint64_t generation = 0;
   uint64_t flags = 0;
@@ -47,11 +47,11 @@ constexpr uint64_t kPairsChecked = 1;
 enum class RecordType : uint32_t { kWhole = 1, kChange = 2 };
 
 struct RecordHead {
-  uint32_t bytes = 0;  // after this head
+  uint32_t bytes = 0;  // size of the bytes after this head
   uint32_t type = 0;
   uint64_t sequence = 0;  // from 0 on
   uint32_t crc_bytes = 0;
-  uint32_t crc_head = 0;  // of this, up to here
+  uint32_t crc_head = 0;  // of this head, up to here
 };
 static_assert(sizeof(RecordHead) == 24);
 constexpr size_t kRecordChecked = 20;
@@ -80,7 +80,7 @@ RecordHead MakeRecord(RecordType type, uint64_t sequence, absl::string_view byte
   return head;
 }
 
-// errno; 0: all was written.
+// Returns errno, or 0 if all was written.
 int WriteAll(int fd, absl::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t n = base::Retry([&] { return write(fd, bytes.data(), bytes.size()); });
@@ -93,7 +93,7 @@ int WriteAll(int fd, absl::string_view bytes) {
 // Returns kPermissionDenied if the folder is a link, another user's, or open to others.
 absl::StatusOr<wire::UniqueFd> OpenFolder(const std::string& folder) {
   wire::UniqueFd opened(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  // A link is ELOOP or ENOTDIR, depending on the kernel's version.
+  // A link fails with ELOOP or ENOTDIR, depending on the kernel's version.
   const bool is_other = !opened.valid() && (errno == ELOOP || errno == ENOTDIR);
   if (!opened.valid() && !is_other) {
     return wire::ErrnoStatus(errno, absl::StrCat("open ", folder));
@@ -146,7 +146,7 @@ absl::StatusOr<std::unique_ptr<Journal>> Journal::Create(const std::string& dire
 }
 
 absl::Status Journal::Failed(absl::Status why) {
-  rmdir(folder_.c_str());  // if Rewrite has made it
+  rmdir(folder_.c_str());  // in case Rewrite has made it
   failure_ = std::string(why.message());
   return why;
 }
@@ -170,7 +170,7 @@ absl::Status Journal::Rewrite() {
   }
   const absl::StatusOr<wire::UniqueFd> folder = OpenFolder(folder_);
   if (!folder.ok()) return Failed(folder.status());
-  unlinkat(folder->get(), kNextFile, 0);  // left by an irisd that died here
+  unlinkat(folder->get(), kNextFile, 0);  // remains of an irisd that died here
   wire::UniqueFd file(openat(folder->get(), kNextFile,
                              O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC | O_NOFOLLOW,
                              0600));
@@ -217,7 +217,7 @@ absl::Status Journal::Append(absl::string_view change) {
       if (written.ok()) return written;
       retry_ns_ = now + absl::ToInt64Nanoseconds(kRetryEvery);
     }
-    // Without room for both files, the present one still takes changes.
+    // Without room for both files, the present file still takes changes.
     if (!file_.valid()) return written;
     if (!fits) {
       Remove();
@@ -227,7 +227,7 @@ absl::Status Journal::Append(absl::string_view change) {
   const RecordHead head = MakeRecord(RecordType::kChange, sequence_, change);
   record_.assign(reinterpret_cast<const char*>(&head), sizeof(head));
   record_.append(change.data(), change.size());
-  // One write: other records follow only after a complete one.
+  // Writes once, so that other records follow only a complete one.
   const ssize_t n = base::Retry([&] { return write(file_.get(), record_.data(), record_.size()); });
   if (n == static_cast<ssize_t>(record_.size())) {
     ++sequence_;
@@ -238,7 +238,7 @@ absl::Status Journal::Append(absl::string_view change) {
       wire::ErrnoStatus(n < 0 ? errno : ENOSPC, absl::StrCat("write ", folder_, "/", kFile));
   failure_ = std::string(failed.message());
   Remove();
-  // Now there may be room for the state. An idle irisd would not try again by itself.
+  // There may be room for the state now. An idle irisd would not try again by itself.
   const int64_t now = absl::ToUnixNanos(SteadyNow());
   if (now < retry_ns_) return failed;
   retry_ns_ = now + absl::ToInt64Nanoseconds(kRetryEvery);

@@ -1,5 +1,6 @@
-// MachineState: the whole state of a JobMachine as bytes (machine_state.proto), and back, for an
-// irisd that starts where another one stopped. Pure. Not thread-safe: the machine's owner locks.
+// MachineState: converts the entire state of a JobMachine to bytes (machine_state.proto) and back,
+// for an irisd that starts where another one stopped. Pure. Not thread-safe: the machine's owner
+// locks.
 #pragma once
 
 #include <memory>
@@ -18,16 +19,16 @@ class MachineState;
 
 class MachineState {
  public:
-  // Between two inputs. Equal states give equal bytes.
+  // Returns the state. Call it between two inputs. Equal states give equal bytes.
   static std::string Encode(const JobMachine& machine);
-  // Appends what the machine's last input has changed: a message state::Change, for ChangeTable.
+  // Appends the changes of the machine's last input: a message state::Change, for ChangeTable.
   static void EncodeChange(const JobMachine& machine, std::string* to);
 
   // Returns a machine in the state that Encode wrote: the same inputs have the same effects. Limits
   // and unusable pairs are configuration and not part of the state. `devices` is a ledger with
-  // nothing booked, of the same devices in the same order. kFailedPrecondition for other devices.
-  // kDataLoss, with the place, if the bytes are no state. Every invariant is checked, so they may
-  // be hostile.
+  // nothing booked, of the same devices in the same order. Returns kFailedPrecondition for other
+  // devices. Returns kDataLoss, with the place, if the bytes are no state. The bytes may be
+  // hostile: every invariant is checked.
   static absl::StatusOr<std::unique_ptr<JobMachine>> Decode(absl::string_view bytes,
                                                             const JobLimits& limits, Ledger devices,
                                                             UnusablePairs unusable = {});
@@ -36,8 +37,8 @@ class MachineState {
                                                             UnusablePairs unusable = {});
   static std::string BytesOf(const state::MachineState& state);
 
-  // Returns the error that Decode would have with the devices that the state names, for programs
-  // that open none. kDataLoss also for impossible devices.
+  // Returns the error that Decode would return with the devices that the state names, for programs
+  // that open no devices. Returns kDataLoss also for impossible devices.
   static absl::Status Check(const state::MachineState& from, const JobLimits& limits);
 
  private:

@@ -1,12 +1,12 @@
-// Tables of fields: a struct and its message are described once, and written and read by that.
+// Tables of fields: a table describes a struct and its message once, for reading and writing.
 //
 //   IRIS_FIELDS(TeamInfo, state::TeamInfo, id, ranks, (barrier_slot, slot));
 //   Write(team, &message);
 //   Read(message, &team);
 //
 // A row is a name that member and field share, or (member, field), or (member, field, ms) for times
-// and durations in milliseconds instead of nanoseconds. For Write, `member` may be an expression,
-// as info.id or label.name(); for Read, a path.
+// and durations in milliseconds instead of nanoseconds. `member` may be an expression for Write,
+// such as info.id or label.name(), and a path for Read.
 //
 // A field may be a scalar, a text, a message with a table of its own, or a list of these. Its
 // member is then a scalar, an enum, an Id, a time or a duration; a text or SharedBytes; a struct,
@@ -28,7 +28,7 @@
 #include "server/job/ids.h"
 #include "server/job/shared_bytes.h"
 
-// The functions that protobuf generates for a field, as one function.
+// Combines the functions that protobuf generates for a field into one function.
 #define IRIS_ACCESS(field)                                                 \
   [](auto use, auto& message, auto&&... value) -> decltype(auto) {         \
     if constexpr (use == ::iris::server::FieldUse::kHas) {                 \
@@ -44,7 +44,7 @@
     }                                                                      \
   }
 
-// Expected in namespace iris::server.
+// Use it in namespace iris::server.
 #define IRIS_FIELDS(Struct, Message, ...)                                      \
   template <>                                                                  \
   struct FieldsOf<Struct, Message> {                                           \
@@ -61,7 +61,7 @@
 #define IRIS_EXPAND1(...) IRIS_EXPAND0(IRIS_EXPAND0(IRIS_EXPAND0(IRIS_EXPAND0(__VA_ARGS__))))
 #define IRIS_EXPAND0(...) __VA_ARGS__
 
-// A row in parentheses makes IRIS_PAIR_OR expand, so that IRIS_OF_PAIR comes second.
+// If the row is in parentheses, IRIS_PAIR_OR expands, and IRIS_OF_PAIR becomes the second argument.
 #define IRIS_ROW(row) IRIS_SECOND(IRIS_PAIR_OR row, IRIS_OF_NAME, ~)(row)
 #define IRIS_PAIR_OR(...) ~, IRIS_OF_PAIR
 #define IRIS_SECOND(...) IRIS_SECOND_(__VA_ARGS__)
@@ -92,7 +92,7 @@ constexpr Field<ms, Member, Access> MakeField(Member member, Access access) {
   return {member, access};
 }
 
-// A request's duration of more than a year is one of a year.
+// Returns the duration, and at most one year, for a request.
 inline absl::Duration DurationOfMs(uint64_t ms) {
   constexpr uint64_t kYearMs = 365ull * 24 * 3600 * 1000;
   return absl::Milliseconds(static_cast<int64_t>(std::min(ms, kYearMs)));
@@ -108,13 +108,13 @@ template <typename T>
 inline constexpr bool kIsOptional<std::optional<T>> = true;
 template <typename T>
 concept IsMessage = std::is_base_of_v<google::protobuf::MessageLite, T>;
-// A repeated field.
+// True for the type of a repeated field.
 template <typename T>
 concept IsRepeated = !std::is_same_v<T, std::string> && requires {
   typename T::value_type;
 };
 
-// The entries of a map have the table of std::pair<Key, Value>.
+// The table for entries of a map is that of std::pair<Key, Value>.
 template <typename T>
 struct Described {
   using Type = T;
@@ -232,7 +232,7 @@ void Write(const Struct& from, Message* to) {
       FieldsOf<typename Described<Struct>::Type, Message>::All());
 }
 
-// `to` is as it was made.
+// Reads the fields of the table. `to` is default-constructed.
 template <typename Struct, typename Message>
 void Read(const Message& from, Struct* to) {
   std::apply(

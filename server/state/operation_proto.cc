@@ -21,7 +21,7 @@ IRIS_FIELDS(SplitOp, v1::SplitOp, wishes);
 
 namespace {
 
-// Which field of a request an operation is.
+// Maps an operation to a field of the request.
 template <typename Op, typename Access>
 struct Choice {
   Access access;

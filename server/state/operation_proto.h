@@ -1,4 +1,4 @@
-// Operations of teams to v1::OperateRequest and back, for the service and the stored state. Pure.
+// Converts operations to v1::OperateRequest and back, for the service and the stored state. Pure.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -10,8 +10,8 @@ namespace iris::server {
 
 IRIS_FIELDS(TensorInfo, v1::TensorInfo, dtype, shape);
 
-// kInvalidArgument if no operation that irisd knows is set. Arguments are not checked here. The
-// value of a broadcast is moved out of `request`.
+// Returns kInvalidArgument if the request has no operation that irisd knows. Does not check
+// arguments. Moves the value of a broadcast out of `request`.
 absl::StatusOr<Operation> OperationOfRequest(v1::OperateRequest request);
 
 // Sets the operation, and nothing else of the request.

@@ -67,7 +67,7 @@ absl::StatusOr<std::string> RunStateCommand(absl::string_view command,
   const absl::StatusOr<StoredState> stored = ReadJournal(directory);
   if (!stored.ok()) return stored.status();
   if (command == "check") {
-    // With a quota, released memory that may still be mapped is checked, too.
+    // With a quota, Check also checks released memory that may still be mapped.
     JobLimits limits;
     limits.max_heap_bytes_per_uid = 1ull << 60;
     if (absl::Status s = MachineState::Check(*stored->state, limits); !s.ok()) {

@@ -1,4 +1,4 @@
-// The fields of machine_state.proto: which member of the machine each of them is.
+// The fields of machine_state.proto, with the member of the machine that each one stores.
 #pragma once
 
 #include <string>
@@ -49,13 +49,13 @@ IRIS_FIELDS(RefusedEntry, state::RefusedJoin, (first.first, party), (first.secon
 IRIS_FIELDS(Lease, state::Lease, process, held, session);
 IRIS_FIELDS(AwaitedBarrier, state::AwaitedBarrier, call, team, epoch, missing, only_thread, entered,
             looked);
-// Without `starved`.
+// The row excludes `starved`.
 IRIS_FIELDS(Member, state::Member, state, lease, device_index, prealloc, base, join_call,
             answered_join, mapped_calls, segments, (joined, joined_ns), keeps_memory, barriers);
 
 IRIS_FIELDS(TensorInfo, state::Tensor, dtype, shape);
 IRIS_FIELDS(OpensEntry, state::Opens, (first, rank), (second, n));
-// Without offset, alignment, label, `opens` and registered memory.
+// The row excludes offset, alignment, label, `opens` and registered memory.
 IRIS_FIELDS(HeapAllocation, state::Allocation, bytes, team, k, (created, created_ns), sync, freed);
 IRIS_FIELDS(RegisteredMemory, state::Allocation, pieces, lead_bytes, piece_bytes);
 
@@ -65,17 +65,17 @@ IRIS_FIELDS(OpenedInfo, state::Opened, offset_bytes, bytes, dtype, registered);
 IRIS_FIELDS(Outcome, state::Outcome, k, status, (result.offset_bytes, offset_bytes),
             (result.value, value), (result.teams, teams), (result.heap_bytes, heap_bytes),
             (result.opened, opened));
-// Without its arguments and members.
+// The row excludes its arguments and ranks.
 IRIS_FIELDS(PendingOp, state::PendingOp, first, grown, hurried,
             (hurried_timeout, hurried_timeout_ns), (since, since_ns));
 IRIS_FIELDS(GivenMemory, state::PendingOp::Asked, lead_bytes, pieces);
-// Without its operation and history.
+// The row excludes its operation and history.
 IRIS_FIELDS(Team, state::Team, info, position, next_k);
 
 IRIS_FIELDS(Growth, state::Growth, id, team, bytes, mapping, segments, created, mapped);
 IRIS_FIELDS(GrowDone, state::GrowDone, grow, published, reason);
 IRIS_FIELDS(SlotEntry, state::SlotEpoch, (first, slot), (second, epoch));
-// Without ranks, allocations, teams, past teams and the last growth.
+// The row excludes ranks, allocations, teams, past teams and the last growth.
 IRIS_FIELDS(Job, state::Job, id, name, party, state, broken_reason, epoch, heap_bytes_initial,
             heap_bytes, stride_bytes, team_sync_bytes, same_address, (created, created_ns),
             next_team, slot_epochs, growth, growth_queue, gave_up,

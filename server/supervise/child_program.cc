@@ -24,20 +24,20 @@ extern char** environ;
 namespace iris::server {
 namespace {
 
-constexpr int kFirstKept = 3;  // where sd_listen_fds(3) looks for them
+constexpr int kFirstKept = 3;  // where sd_listen_fds(3) expects them
 constexpr size_t kPidDigits = 10;
 
-// These name the manager of this process. The child's manager is this process.
+// These variables name the manager of this process. The child's manager is this process.
 constexpr absl::string_view kOurOwn[] = {
     "LISTEN_PID=",    "LISTEN_FDS=",    "LISTEN_FDNAMES=", "LISTEN_PIDFDID=",
     "NOTIFY_SOCKET=", "WATCHDOG_USEC=", "WATCHDOG_PID=",   "FDSTORE="};
 
-// The parent makes this before the fork, during which another thread may be allocating.
+// The parent makes the plan before the fork, during which another thread may be allocating.
 struct Plan {
   const char* path;
   char* const* arguments;
   char* const* environment;
-  // Its pid is written here, as digits, unless they are null.
+  // The child's pid is written here, as digits, unless the pointers are null.
   char* listen_pid;
   char* watchdog_pid;
   const KeptDescriptors::Entry* kept;
@@ -59,8 +59,8 @@ int Execute(const Plan& plan) {
   const pid_t pid = getpid();
   if (plan.listen_pid != nullptr) WriteNumber(pid, plan.listen_pid);
   if (plan.watchdog_pid != nullptr) WriteNumber(pid, plan.watchdog_pid);
-  // In ascending order each moves down, or stays, so none takes the number of one that has yet to
-  // be moved.
+  // In ascending order each descriptor moves down, or stays, so none takes the number of a
+  // descriptor that has yet to be moved.
   for (int i = 0; i < plan.n_kept; ++i) {
     const int from = plan.kept[i].fd, to = kFirstKept + i;
     if (from == to ? fcntl(from, F_SETFD, 0) != 0 : dup2(from, to) < 0) return errno;

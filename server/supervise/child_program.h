@@ -1,5 +1,5 @@
-// ChildProgram: the supervised program, and how it is started, with the environment and the
-// descriptors that systemd's service manager would give it. Not thread-safe.
+// ChildProgram: the supervised program. It is started with the environment and the descriptors that
+// systemd's service manager would give it. Not thread-safe.
 #pragma once
 
 #include <sys/types.h>
@@ -29,12 +29,12 @@ class ChildProgram {
   ChildProgram(const ChildProgram&) = delete;
   ChildProgram& operator=(const ChildProgram&) = delete;
 
-  // Forks, and has the child execute the file that is at the path now. The child has stdin, stdout
-  // and stderr, the environment, and duplicates of `kept`, which are sorted and above stderr, and
-  // default handlers of signals. Returns its pid.
+  // Forks, and has the child execute the file that is now at the path. The child has stdin, stdout
+  // and stderr, the environment, duplicates of `kept`, which are sorted and above stderr, and
+  // default signal handlers. Returns the child's pid.
   absl::StatusOr<pid_t> Start(const std::vector<KeptDescriptors::Entry>& kept);
 
-  // Returns errno if the last child could not execute the program; 0: it could.
+  // Returns the errno with which the last child failed to execute the program, or 0.
   int execute_error() const { return *execute_error_; }
   const std::string& path() const { return options_.path; }
 
@@ -43,8 +43,8 @@ class ChildProgram {
   volatile int* execute_error_ = nullptr;  // in memory that is shared with children
 };
 
-// Returns the absolute path of the program that was started as `argv0`, as a shell would have found
-// it. It may be a link, which is followed anew at each start. `path` is the environment's PATH.
+// Returns the absolute path of the program that was started as `argv0`, as a shell would find it.
+// The path may be a link, which is followed anew at each start. `path` is the environment's PATH.
 absl::StatusOr<std::string> FindProgram(const std::string& argv0, absl::string_view path);
 
 }  // namespace iris::server

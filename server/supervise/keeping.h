@@ -1,5 +1,5 @@
-// The messages of a supervised irisd by sd_notify(3), and the descriptors that are kept for it. Not
-// thread-safe.
+// The messages that a supervised irisd sends with sd_notify(3), and the descriptors that are kept
+// for it. Not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -12,30 +12,30 @@
 
 namespace iris::server {
 
-// The part of the protocol that the supervisor acts on. It ignores other assignments, such as
-// STATUS=, MAINPID= and RELOADING=1, after which READY=1 comes, and BARRIER=1, whose descriptor is
-// closed like every other that is not to be kept.
+// The part of the protocol that the supervisor uses. It ignores other assignments: STATUS=,
+// MAINPID=, RELOADING=1, after which READY=1 comes, and BARRIER=1, whose descriptor is closed like
+// every other that is not to be kept.
 struct NotifyMessage {
   bool ready = false;
   bool stopping = false;
   bool alive = false;     // WATCHDOG=1
   bool store = false;     // FDSTORE=1
   bool remove = false;    // FDSTOREREMOVE=1
-  std::string_view name;  // the first FDNAME=; in the text that was parsed
+  std::string_view name;  // the first FDNAME=; a view of the parsed text
 };
 
-// Ignores lines of `text` that are no assignments.
+// Parses `text`, and ignores lines that are no assignments.
 NotifyMessage ParseNotifyMessage(std::string_view text);
 
-// All names travel in one string of the child's environment, of at most 128 KiB.
+// The longest name. All names are in one string of the child's environment, of at most 128 KiB.
 inline constexpr size_t kMaxKeptNameBytes = 10;
-// Returns whether descriptors can be kept under `name`: 1 to 10 characters of [A-Za-z0-9_-].
+// Returns true if descriptors can be kept under `name`: 1 to 10 characters of [A-Za-z0-9_-].
 bool IsKeptName(std::string_view name);
 
-// Descriptors under names, as systemd's service manager keeps them for a service. Neither storing
-// nor removing costs by the number that is kept. A name may stand for many descriptors. They are
-// not compared: one open file that is stored twice is kept twice, which systemd would notice. The
-// owner of the names prevents that.
+// Descriptors under names, as systemd's service manager keeps them for a service. The cost of
+// storing and removing does not depend on the number of kept descriptors. A name may stand for many
+// descriptors. They are not compared: one open file that is stored twice is kept twice, while
+// systemd would keep it once. The owner of the names prevents that.
 class KeptDescriptors {
  public:
   struct Entry {
@@ -45,14 +45,14 @@ class KeptDescriptors {
 
   explicit KeptDescriptors(size_t most) : most_(most) {}
 
-  // Takes all of *fds; or none, and returns false, if there would be more than may be kept.
+  // Takes all of *fds, or takes none and returns false if the limit would be exceeded.
   bool Store(std::string_view name, std::vector<wire::UniqueFd>* fds);
-  // Closes all of that name; returns their number.
+  // Closes all descriptors of that name, and returns their number.
   size_t Remove(std::string_view name);
 
   size_t size() const { return n_; }
   size_t most() const { return most_; }
-  // Returns all of them, the lowest number first.
+  // Returns all descriptors, the lowest number first.
   std::vector<Entry> Sorted() const;
 
  private:

@@ -52,7 +52,7 @@ absl::Status NotifySocket::OpenFolder() {
   made_runtime_dir_ = made_runtime_dir_ || *made;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     if (mkdir(folder_.c_str(), 0700) == 0) {
-      // The umask may have taken rights from the owner, too.
+      // The umask may have removed rights, even the owner's.
       if (chmod(folder_.c_str(), 0700) != 0 && errno != ENOENT) {
         return wire::ErrnoStatus(errno, absl::StrCat("set the mode of ", folder_));
       }
@@ -61,7 +61,7 @@ absl::Status NotifySocket::OpenFolder() {
     }
     struct stat info = {};
     if (lstat(folder_.c_str(), &info) != 0) {
-      if (errno == ENOENT) continue;  // its supervisor ended just now
+      if (errno == ENOENT) continue;  // its supervisor has just ended
       return wire::ErrnoStatus(errno, absl::StrCat("look at ", folder_));
     }
     if (!S_ISDIR(info.st_mode) || info.st_uid != geteuid() || (info.st_mode & 07777) != 0700) {
@@ -79,10 +79,10 @@ absl::Status NotifySocket::OpenFolder() {
 }
 
 absl::Status NotifySocket::Bind() {
-  unlink(path_.c_str());  // left by a supervisor that died here
+  unlink(path_.c_str());  // remains of a supervisor that died here
   wire::UniqueFd fd(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd.valid()) return wire::ErrnoStatus(errno, absl::StrCat("make a socket for ", path_));
-  // Before the first message can come: every one names its sender.
+  // Set before the first message can arrive, so that every message names its sender.
   const int on = 1;
   if (setsockopt(fd.get(), SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)) != 0) {
     return wire::ErrnoStatus(errno, absl::StrCat("turn on SO_PASSCRED of ", path_));
@@ -104,7 +104,8 @@ absl::Status NotifySocket::Bind() {
 NotifySocket::~NotifySocket() {
   if (HoldsFolder()) {
     unlink(path_.c_str());
-    // Removed while still locked: a process that waits for it finds another file under the name.
+    // Remove the lock file while it is still locked: a process that waits for the lock then finds
+    // another file under the name.
     unlink(absl::StrCat(folder_, "/", kLockName).c_str());
     rmdir(folder_.c_str());
   }
@@ -137,7 +138,7 @@ bool NotifySocket::HoldsFolder() const {
 
 absl::Status NotifySocket::OpenAgain() {
   if (!HoldsFolder()) {
-    // A supervisor that has the folder now has a lock of another file.
+    // If another supervisor has the folder now, its lock is on another file.
     wire::UniqueFd old = std::move(lock_);
     const absl::Status opened = OpenFolder();
     if (!opened.ok()) {

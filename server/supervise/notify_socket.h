@@ -1,5 +1,6 @@
-// NotifySocket: the datagram socket by which a supervised irisd speaks to its supervisor. It is in
-// a private folder of the runtime directory, which one supervisor at a time has. Not thread-safe.
+// NotifySocket: the datagram socket on which a supervised irisd sends messages to its supervisor.
+// It is in a private folder of the runtime directory, which belongs to one supervisor at a time.
+// Not thread-safe.
 #pragma once
 
 #include <sys/types.h>
@@ -24,9 +25,9 @@ struct NotifyDatagram {
 
 class NotifySocket {
  public:
-  // Makes the runtime directory, unless it is there, and in it the private folder, its lock and the
-  // socket. kAlreadyExists if another supervisor has the folder, and nothing of it was touched.
-  // kPermissionDenied if the folder is another user's, or if others may look into it.
+  // Makes the runtime directory, unless it exists, and in it the private folder, its lock and the
+  // socket. Returns kAlreadyExists, and changes nothing, if another supervisor has the folder.
+  // Returns kPermissionDenied if the folder is another user's, or if others may look into it.
   static absl::StatusOr<std::unique_ptr<NotifySocket>> Open(const std::string& runtime_dir);
   // Removes the socket, the folder, and the runtime directory if Open made it and it is empty.
   ~NotifySocket();
@@ -39,16 +40,16 @@ class NotifySocket {
   // Takes the next message. Returns false if there is none now. Never waits.
   bool Receive(NotifyDatagram* datagram);
 
-  // Returns whether messages that are sent to path() come here.
+  // Returns true if messages that are sent to path() arrive here.
   bool IsInPlace() const;
-  // Makes a new socket in place, and whatever else was removed. Loses messages of the old one.
+  // Makes a new socket in place, and all else that was removed. Loses messages to the old one.
   absl::Status OpenAgain();
 
  private:
   NotifySocket() = default;
   absl::Status OpenFolder();
   absl::Status Bind();
-  // Returns whether the folder's lock is still the one that this process took.
+  // Returns true if the folder's lock is still the one that this process took.
   bool HoldsFolder() const;
 
   std::string runtime_dir_;

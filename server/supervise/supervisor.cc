@@ -29,21 +29,21 @@
 namespace iris::server {
 namespace {
 
-// This process needs these besides those that it keeps: its own, and those of a message.
+// Descriptors that this process needs besides those that it keeps: its own, and those of a message.
 constexpr uint64_t kReservedDescriptors = 64;
-// With their names they fit into one string of the environment.
+// With their names, this many descriptors fit into one string of the environment.
 constexpr uint64_t kMostKept = 10'000;
 
 // Messages that are read before signals and deadlines are checked.
 constexpr int kMessagesAtOnce = 1000;
-// More than the kernel queues for a socket. Later messages are not of the dead program.
+// More than the kernel queues for a socket. Later messages are not from the dead program.
 constexpr int kMessagesOfTheDead = 100'000;
 
 constexpr absl::Duration kFirstWait = absl::Milliseconds(100);
 constexpr absl::Duration kLongestWait = absl::Seconds(5);
-// A killed program that takes longer to end is not waited for.
+// The supervisor does not wait for a killed program that takes longer to end.
 constexpr absl::Duration kKilledEndsWithin = absl::Seconds(10);
-// A deadline that is seen so late has passed while nothing ran, perhaps not even the program.
+// A deadline that is noticed this late passed while nothing ran, perhaps not even the program.
 constexpr absl::Duration kLate = absl::Seconds(1);
 
 constexpr int kTaken[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1};
@@ -56,8 +56,8 @@ struct End {
     return absl::StrCat("signal ", WTERMSIG(status), " (", strsignal(WTERMSIG(status)), ")");
   }
 
-  int status = 0;            // as waitpid tells
-  std::string cannot_start;  // why the program was not executed at all; empty: it was
+  int status = 0;            // as waitpid returns it
+  std::string cannot_start;  // why the program was not executed; empty if it was
 };
 
 class Supervisor {
@@ -69,7 +69,7 @@ class Supervisor {
 
  private:
   absl::Status Prepare();
-  // These return the exit code of this process, if it is to end.
+  // The following functions return the exit code of this process, if it must end.
   std::optional<int> Start();
   std::optional<int> WaitOnce();
   void ReadSignals();
@@ -94,7 +94,7 @@ class Supervisor {
   wire::UniqueFd signals_;
   NotifyDatagram datagram_;
 
-  bool was_ready_ = false;  // ever
+  bool was_ready_ = false;  // since the supervisor's start
   bool asked_to_end_ = false;
   int n_failures_ = 0;  // starts in a row that did not become ready
 
@@ -114,7 +114,7 @@ class Supervisor {
 };
 
 absl::Status Supervisor::Prepare() {
-  // Descriptors that are kept lie above these.
+  // Opens these, so that descriptors that are kept lie above them.
   for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
     if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) < 0) {
       return wire::ErrnoStatus(errno, "open /dev/null");
@@ -126,11 +126,11 @@ absl::Status Supervisor::Prepare() {
   for (const int signal : kTaken) sigaddset(&set, signal);
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
   signal(SIGPIPE, SIG_IGN);
-  signal(SIGCHLD, SIG_DFL);  // if it is ignored, waitid does not tell how children end
+  signal(SIGCHLD, SIG_DFL);  // if it is ignored, waitid does not return how children end
   signals_.Reset(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!signals_.valid()) return wire::ErrnoStatus(errno, "make a signalfd");
-  // Grow the kernel's table of descriptors now. Later, with the thread that writes the log, each
-  // growth would take milliseconds.
+  // Grows the kernel's table of descriptors now. Later, while the thread that writes the log
+  // exists, each growth would take milliseconds.
   wire::UniqueFd(fcntl(signals_.get(), F_DUPFD_CLOEXEC, static_cast<int>(kept_.most())));
 
   absl::StatusOr<std::unique_ptr<NotifySocket>> socket = NotifySocket::Open(options_.runtime_dir);
@@ -219,12 +219,12 @@ void Supervisor::Forward(int signal) {
     deadline_ = SteadyNow();  // the wait is over
     return;
   }
-  // Its default action would end a program that does not handle it yet.
+  // The default action of SIGHUP would end a program that does not handle it yet.
   if (signal == SIGHUP && !ready_) {
     reload_when_ready_ = true;
     return;
   }
-  // To irisd SIGTERM means that another irisd goes on: a service manager restarts it so.
+  // For irisd SIGTERM means that another irisd continues: service managers restart it that way.
   (void)kill(child_, signal == SIGTERM ? SIGINT : signal == SIGUSR1 ? SIGTERM : signal);
 }
 
@@ -254,7 +254,7 @@ void Supervisor::Take(NotifyDatagram* datagram) {
     n_failures_ = 0;
     if (std::exchange(reload_when_ready_, false)) (void)kill(child_, SIGHUP);
   }
-  if (asked_to_end_ || killed_) return;  // the deadline is that of its end
+  if (asked_to_end_ || killed_) return;  // the deadline is for its end
   if (message.stopping && !stopping_) {
     stopping_ = true;
     deadline_ = SteadyNow() + options_.stop_within;
@@ -281,7 +281,7 @@ void Supervisor::Keep(const NotifyMessage& message, std::vector<wire::UniqueFd>*
 std::optional<int> Supervisor::ReapChildren() {
   while (true) {
     siginfo_t info = {};
-    // It is reaped after its messages are read: no other process can have its pid before that.
+    // A child is reaped after its messages are read: until then no other process can have its pid.
     if (base::Retry([&] { return waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT); }) != 0 ||
         info.si_pid == 0) {
       return std::nullopt;
@@ -312,7 +312,7 @@ std::optional<int> Supervisor::Ended(const End& end) {
   }
   const bool exited = end.cannot_start.empty() && WIFEXITED(end.status);
   const int code = exited ? WEXITSTATUS(end.status) : 1;
-  // An end by a signal is worth another try, even of a program that was never ready.
+  // A program that a signal ended is started again, even if it was never ready.
   const bool could_not_run = !was_ready_ && (!end.cannot_start.empty() || end.Exited(1));
   if ((exited && (code == 0 || code == 2)) || could_not_run) {
     logger_.Log(code == 0 ? LogLevel::kInfo : LogLevel::kError,
@@ -365,7 +365,7 @@ std::optional<int> Supervisor::LookAtDeadline() {
     return std::nullopt;
   }
   if (SteadyNow() - deadline_ > kLate || !socket_->IsInPlace()) {
-    // It may have spoken, or had no chance to.
+    // The program may have sent a message, or had no chance to.
     RestoreSocket();
     deadline_ = SteadyNow() + options_.watchdog;
     return std::nullopt;

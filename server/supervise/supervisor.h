@@ -1,8 +1,8 @@
 // The supervisor: a small parent process of irisd. It starts irisd, keeps descriptors for it while
-// it is dead, and starts it again with them. To irisd it acts as systemd's service manager:
+// it is dead, and restarts it with them. It acts as systemd's service manager for irisd:
 // sd_notify(3) with FDSTORE=1, sd_listen_fds(3), sd_watchdog_enabled(3).
 //
-// One thread, which waits only for signals and messages. Descriptors must be of a kind whose
+// It has one thread, which waits only for signals and messages. Descriptors must be of a kind whose
 // close(2) does not wait, since that thread closes them.
 #pragma once
 
@@ -21,15 +21,16 @@ struct SupervisorOptions {
   std::vector<std::string> arguments;  // of the program, without its name
   std::string runtime_dir;             // absolute
   size_t most_kept = 0;                // descriptors: see MostKept
-  // The program is killed if it does not say WATCHDOG=1 within this time, from READY=1 on. Zero: it
-  // may be silent.
+  // The program is killed if it does not send WATCHDOG=1 within this time, from READY=1 on. Zero
+  // means no limit.
   absl::Duration watchdog = absl::Seconds(20);
-  // It is killed if it is not ready after this time, or does not end within that time.
+  // The program is killed if it is not ready, or does not end, within these times.
   absl::Duration start_within = absl::Seconds(90);
   absl::Duration stop_within = absl::Seconds(30);
 };
 
-// Returns how many descriptors a process can keep that may have `fd_limit`, and needs some itself.
+// Returns how many descriptors a process with the limit `fd_limit` can keep, besides those that it
+// needs itself.
 size_t MostKept(uint64_t fd_limit);
 
 // Supervises until a signal asks it to end, or the program ends in a way that is not to be
@@ -39,11 +40,11 @@ size_t MostKept(uint64_t fd_limit);
 //   0 or 2: the program exited so without being asked
 //   1: this process could not do its work, or the program exited so, or could not be executed,
 //     before it was ready for the first time
-// SIGHUP reaches the program once it is ready. After SIGUSR1 it is sent SIGTERM, which asks it to
-// hand over: it exits with 75, and the file then at the path is started with the stored state. Both
-// end a wait before the next start.
+// SIGHUP is passed to the program once it is ready. On SIGUSR1 the program is sent SIGTERM, which
+// asks it to hand over: it exits with 75, and the file that is then at the path is started with the
+// stored state. Both signals end a wait before the next start.
 //
-// For a process that does nothing else: it changes the handling of signals and reaps all children.
+// For a process that does nothing else: Supervise changes signal handling and reaps all children.
 int Supervise(const SupervisorOptions& options, const Logger& logger);
 
 }  // namespace iris::server

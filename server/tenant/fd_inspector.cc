@@ -63,7 +63,7 @@ absl::StatusOr<int> FdInspector::LinkToPassOn() {
   if (!works.ok()) return works;
   if (!made && link_.valid()) return link;
   link_.Reset();
-  Unanswered();  // the process before may have ended unseen
+  Unanswered();  // the previous process may have ended unnoticed
   wire::UniqueFd own(fcntl(link, F_DUPFD_CLOEXEC, 0));
   absl::StatusOr<Poller::Watched> watched =
       poller_->Watch(&own, EPOLLIN, [this](uint32_t) { OnLink(); });
@@ -87,7 +87,7 @@ void FdInspector::PassOn() {
       case Passed::kYes:
         pending.hangs_at = now + setup_.answers_within;
         break;
-      case Passed::kHasEnded:  // as when it has had nothing to do
+      case Passed::kHasEnded:  // for example, because it had no work
         return Drop(/*hangs=*/false);
       case Passed::kFull:
       case Passed::kNotNow:
@@ -102,7 +102,7 @@ void FdInspector::Drop(bool hangs) {
   processes_.Drop(hangs);
   if (setup_.closing != nullptr) setup_.closing(0);
   Unanswered();
-  // Later, since one that ends as soon as it has started must not keep this thread busy.
+  // Continues later, since processes that end as soon as they start must not keep this thread busy.
   if (!looks_.empty()) pass_on_at_ = SteadyNow() + absl::Milliseconds(1);
 }
 
@@ -116,7 +116,7 @@ void FdInspector::OnLink() {
     return recv(link_.get(), answers.data(), answers.size() * sizeof(LookAnswer), MSG_DONTWAIT);
   });
   if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
-  // The process writes whole answers.
+  // The process writes only complete answers.
   if (n <= 0 || static_cast<size_t>(n) % sizeof(LookAnswer) != 0) return Drop(/*hangs=*/false);
   answers.resize(static_cast<size_t>(n) / sizeof(LookAnswer));
   if (setup_.closing != nullptr) setup_.closing(answers.back().n_closing);
@@ -143,7 +143,7 @@ void FdInspector::AnswerGood() {
     if (it->second.good && RoomFor(it->second.tenant).ok()) {
       const Pending pending = std::move(it->second);
       looks_.erase(it);
-      // This has irisd receive them at once, and may add and remove looks.
+      // The answer makes irisd receive the descriptors at once, and may add and remove looks.
       pending.answer(absl::OkStatus());
     } else if (it->second.good) {
       ask_for_room_at_ = SteadyNow() + kAskForRoomEvery;

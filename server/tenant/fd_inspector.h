@@ -1,7 +1,7 @@
-// FdInspector: has a process look at descriptors that sessions have sent, before irisd receives
-// them (server/worker/helper_work.h). The process may hang over them; irisd never has one that
-// could. If it ends or hangs, another one is asked again, since none takes anything out of a
-// socket.
+// FdInspector: has another process inspect descriptors that sessions have sent, before irisd
+// receives them (server/worker/helper_work.h). That process may hang on them; irisd never receives
+// one that can hang. If the process ends or hangs, another one inspects again, since no process
+// takes anything out of a socket.
 //
 // Not thread-safe: it belongs to the session thread. Borrows the poller.
 #pragma once
@@ -25,12 +25,12 @@ class FdInspector {
  public:
   struct Setup {
     HelperProcesses::Setup processes;
-    // Hears how many descriptors, of all tenants, the process has not closed yet. May be null.
+    // Gets the number of all tenants' descriptors that the process has not closed yet. May be null.
     std::function<void(uint32_t n_closing)> closing;
-    // OK if irisd may receive more memory of the tenant's; good answers wait for that. Null:
-    // always.
+    // Returns OK if irisd may receive more memory of the tenant; good answers are delayed until
+    // then. Null means always.
     std::function<absl::Status(const Party&)> room;
-    absl::Duration answers_within = absl::Seconds(5);  // else it hangs
+    absl::Duration answers_within = absl::Seconds(5);  // otherwise it counts as hung
     absl::Duration gives_up_after = absl::Seconds(15);
     absl::Duration room_within = absl::Seconds(60);
   };
@@ -39,18 +39,18 @@ class FdInspector {
         setup_(std::move(setup)),
         processes_(poller, setup_.processes, "looks at descriptors") {}
 
-  // Called with OK if the descriptors of the next packet may be received. Runs once, later, on this
+  // Receives OK if irisd may receive the descriptors of the next packet. Runs once, later, on this
   // thread, and may call Look.
   using Answer = std::function<void(const absl::Status&)>;
   // Starts an inspection of the next packet of a session's socket, and returns its number. Borrows
   // the socket until the answer, or until Forget. The answer is kInvalidArgument if irisd may not
-  // receive them; kResourceExhausted if too many of the tenant's do not close, or irisd had no room
-  // in time; kUnavailable if no process looks, or it did not get them all.
+  // receive the descriptors; kResourceExhausted if too many of the tenant's do not close, or irisd
+  // had no room in time; kUnavailable if no process inspects, or it did not get all descriptors.
   uint64_t Look(int socket, const Party& tenant, Answer answer);
-  // Drops its answer. No-op for one that has been answered.
+  // Drops the answer of an inspection. No-op if it has been answered.
   void Forget(uint64_t look) { looks_.erase(look); }
 
-  // Returns when RunDeadlines is to be called next.
+  // Returns when to call RunDeadlines next.
   absl::Time deadline() const;
   void RunDeadlines(absl::Time now);
 
@@ -60,13 +60,13 @@ class FdInspector {
     Party tenant;
     Answer answer;
     absl::Time give_up_at;
-    absl::Time hangs_at = absl::InfiniteFuture();  // set when it is passed on
-    bool good = false;                             // it lacks only room
+    absl::Time hangs_at = absl::InfiniteFuture();  // set when the look is passed on
+    bool good = false;                             // only room is missing
   };
 
-  // Returns the link of the process that works; starts one if none does.
+  // Returns the link of the working process; starts one if there is none.
   absl::StatusOr<int> LinkToPassOn();
-  // Passes on all looks that were not.
+  // Passes on all looks that were not passed on.
   void PassOn();
   void OnLink();
   absl::Status RoomFor(const Party& tenant) const {
@@ -74,9 +74,9 @@ class FdInspector {
   }
   // Answers the looks that are good and have room, the oldest first.
   void AnswerGood();
-  // Has all looks passed on again.
+  // Marks all looks to be passed on again.
   void Unanswered();
-  // Gives up the process, and asks another one.
+  // Stops using the process, and asks another one.
   void Drop(bool hangs);
 
   Poller* const poller_;

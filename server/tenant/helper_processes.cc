@@ -61,7 +61,7 @@ absl::Status HelperProcesses::Start() {
 }
 
 bool HelperProcesses::HandOver(int socket) {
-  // One that has ended, or hangs, is followed by another; that one has room.
+  // If the helper has ended, or hangs, another one follows, which has room.
   for (int i = 0; i < 2; ++i) {
     int link = -1;
     if (!Work(&link).ok()) return false;

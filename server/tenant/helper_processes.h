@@ -1,7 +1,7 @@
-// HelperProcesses: processes of one kind, which do for irisd what the kernel may take as long over
-// as clients like. One of them works. It is started when there is work, and ends by itself when
-// there was none for a while. One that hangs is killed, and another follows. irisd waits for none
-// that the kernel does not let end; at most kMaxProcesses have not ended.
+// HelperProcesses: processes of one kind that do work for irisd which clients can block in the
+// kernel for as long as they like. One of them works. It is started when there is work, and ends by
+// itself after a while without work. A process that hangs is killed and replaced. irisd does not
+// wait for processes that the kernel does not let end; at most kMaxProcesses have not ended.
 //
 // Not thread-safe: it belongs to the session thread. Borrows the poller.
 #pragma once
@@ -22,7 +22,7 @@
 
 namespace iris::server {
 
-// Runs `on_exit` each time that the poller sees the process ended.
+// Runs `on_exit` each time that the poller reports the end of the process.
 absl::StatusOr<Poller::Watched> WatchExit(Poller* poller, const RunningWorker& process,
                                           std::function<void()> on_exit);
 
@@ -32,37 +32,37 @@ class HelperProcesses {
 
   struct Setup {
     std::function<absl::StatusOr<std::unique_ptr<RunningWorker>>()> start;
-    // Called when one hung and was killed, or none could be started. `times` counts since irisd has
-    // started.
+    // Called when a process hung and was killed, or when none could be started. `times` counts such
+    // calls since irisd's start.
     std::function<void(uint64_t times, const absl::Status& why)> trouble;
   };
-  // `work` says in messages what one does ("closes connections").
+  // `work` is what a process does, for messages ("closes connections").
   HelperProcesses(Poller* poller, Setup setup, std::string work)
       : poller_(poller), setup_(std::move(setup)), work_(std::move(work)) {}
   HelperProcesses(const HelperProcesses&) = delete;
   HelperProcesses& operator=(const HelperProcesses&) = delete;
 
   // Starts a helper if none is usable. Sets `*link` to its link, which it keeps, and `*made` to
-  // whether it was started now. Reports an error as trouble.
+  // true if it was started now. Reports an error to `trouble`.
   absl::Status Work(int* link, bool* made = nullptr);
-  // Stops giving work to the current helper: it has ended or, if `hangs`, does not answer, which is
-  // trouble.
+  // Stops using the current helper. It has ended or, if `hangs`, does not answer, which is reported
+  // to `trouble`.
   void Drop(bool hangs);
 
-  // Has a helper close the socket, which the caller still closes, too. The helper receives a
-  // descriptor with each byte of its link, and if the close hangs, it hangs there. A killed helper
-  // does not linger over connections, and descriptors still on their way were never in its table,
-  // so no file system is asked. Returns false if that fails now.
+  // Has a helper close the socket, which the caller also closes. The helper receives a descriptor
+  // with each byte of its link, so a close that hangs does so before the next descriptor. A killed
+  // helper does not linger over connections, and descriptors still in its link were never in its
+  // table, so no file system is asked. Returns false if the handover fails now.
   bool HandOver(int socket);
 
-  // Counts those that have not ended. For tests.
+  // Returns the number of processes that have not ended. For tests.
   size_t n_processes() const { return processes_.size(); }
 
  private:
   struct Process {
     std::unique_ptr<RunningWorker> running;
     Poller::Watched exit;  // a duplicate of its pidfd
-    wire::UniqueFd link;   // until it takes nothing any more
+    wire::UniqueFd link;   // valid until the process takes nothing any more
   };
 
   absl::Status Start();

@@ -14,13 +14,13 @@
 namespace iris::server {
 namespace {
 
-constexpr int kMessagesAtOnce = 32;  // of one worker, before others have theirs
-// Beyond this, the core stops reading from the worker.
+constexpr int kMessagesAtOnce = 32;  // of one worker, before other descriptors are served
+// If more bytes wait for the worker, the core stops reading from it.
 constexpr size_t kMaxWaitingBytes = 4 << 20;
-// A worker that takes nothing for so long, while something waits for it, is ended.
+// A worker that takes nothing for this long, while data waits for it, is ended.
 constexpr auto kStallTimeout = absl::Seconds(30);
 constexpr auto kRetryEvery = absl::Milliseconds(20);
-// Each stream may hold a queue of events for a reader that does not read.
+// Each stream may hold a queue of events for a reader that does not read, so they are few.
 constexpr uint32_t kMaxEventStreams = 32;
 // Calls of all tenants to the admin service wait for the same threads.
 constexpr uint32_t kMaxAdminCalls = 32;
@@ -61,7 +61,7 @@ bool WorkerLink::Disconnect(uint64_t connection) {
     absl::MutexLock lock(&mu_);
     const auto it = connections_.find(connection);
     if (closed_ || it == connections_.end() || it->second.closing) return false;
-    // A slow worker may not have been given it yet.
+    // A slow worker may not have been given the connection yet.
     if (writer_.Withdraw(connection, &withdrawn)) {
       connections_.erase(it);
     } else {
@@ -118,7 +118,7 @@ void WorkerLink::End(const absl::Status& reason) {
 
 void WorkerLink::OnEvents(uint32_t events) {
   const auto self = shared_from_this();
-  // The worker is gone, and its last messages do not matter.
+  // The worker is gone, so its last messages do not matter.
   if ((events & (EPOLLHUP | EPOLLERR)) != 0) {
     return End(absl::UnavailableError("the worker has closed its link"));
   }
@@ -167,8 +167,8 @@ void WorkerLink::Continue(absl::Time now) {
 }
 
 bool WorkerLink::Ping(absl::Time now) {
-  // A tick that comes late, after this machine or irisd was stopped, counts once: a worker that was
-  // stopped together with irisd has kPingEvery to answer.
+  // A tick that comes late, because this machine or irisd was stopped, counts once: a worker that
+  // was stopped together with irisd has kPingEvery to answer.
   ping_at_ = now + kPingEvery;
   // The answer may be among bytes that were not read yet. Messages that wait for the worker have
   // their own timeout.
@@ -244,7 +244,7 @@ absl::Status WorkerLink::OnCall(const LinkMessage& message) {
       return Broken("relays a call of an unknown connection,", header.connection);
     }
     Connection& connection = it->second;
-    if (connection.closing) return absl::OkStatus();  // it will hear of that
+    if (connection.closing) return absl::OkStatus();  // the worker will receive the kDisconnect
     if (connection.calls.size() >= kMaxCallsPerConnection) {
       return Broken("relays more calls of a connection than its limit,", kMaxCallsPerConnection);
     }
@@ -280,7 +280,7 @@ absl::Status WorkerLink::OnCall(const LinkMessage& message) {
   if (active == nullptr) return absl::OkStatus();
   absl::MutexLock lock(&mu_);
   const auto it = calls_.find(header.call);
-  if (it != calls_.end()) it->second.active = std::move(active);  // else it has ended meanwhile
+  if (it != calls_.end()) it->second.active = std::move(active);  // else the call has ended
   return absl::OkStatus();
 }
 
@@ -350,13 +350,13 @@ void WorkerLink::Send(uint64_t number, LinkPayload message) {
   const auto it = calls_.find(number);
   if (it == calls_.end()) return;
   writer_.Queue({.type = LinkType::kMessage, .call = number}, std::move(message));
-  if (!it->second.streams) return;  // its end follows, and takes it along
+  if (!it->second.streams) return;  // the end of the call follows and sends it
   ++it->second.on_their_way;
   Flush();
 }
 
 void WorkerLink::Finish(uint64_t number, const absl::Status& status) {
-  std::shared_ptr<ActiveCall> ended;  // released after the lock
+  std::shared_ptr<ActiveCall> ended;  // destroyed after the lock is released
   absl::MutexLock lock(&mu_);
   const auto it = calls_.find(number);
   if (it == calls_.end()) return;
@@ -376,7 +376,7 @@ void WorkerLink::Flush() {
   std::vector<wire::UniqueFd> given;
   const absl::StatusOr<LinkWriter::Flushed> flushed = writer_.Flush(socket_.get(), &given);
   for (wire::UniqueFd& fd : given) owner_.close_given(std::move(fd));
-  // If that failed, the worker is gone, which OnEvents handles.
+  // If the write failed, the worker is gone, which OnEvents handles.
   const bool blocked = flushed.ok() && *flushed == LinkWriter::Flushed::kBlocked;
   const bool retry = flushed.ok() && *flushed == LinkWriter::Flushed::kNoDescriptors;
   if (writer_.empty()) {
@@ -388,7 +388,7 @@ void WorkerLink::Flush() {
   const bool was_paused = std::exchange(paused_, writer_.queued_bytes() > kMaxWaitingBytes);
   const uint32_t wanted = (paused_ ? 0u : uint32_t{EPOLLIN}) | (blocked ? uint32_t{EPOLLOUT} : 0u);
   if (wanted != std::exchange(events_, wanted)) socket_.SetEvents(wanted);
-  // The session thread looks at its deadlines again.
+  // Wakes the session thread, which then checks its deadlines again.
   if (retry || was_paused != paused_) poller_->Wake();
 }
 

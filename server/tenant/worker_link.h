@@ -1,14 +1,14 @@
-// WorkerLink: the core's end of one worker's link. It takes the calls that the worker relays, gives
-// them to the services, and writes the answers. Messages are hostile until they are checked: one
-// that breaks a rule of server/link/link.h ends the link.
+// WorkerLink: the core's end of one worker's link. It receives the calls that the worker relays,
+// passes them to the services, and writes the answers. Messages are hostile until they are checked:
+// a message that breaks a rule of server/link/link.h ends the link.
 //
-// Two kinds of threads call it: the session thread, which owns it and reads; and threads that
-// answer calls, which write without waiting for the session thread. Shared by its owner and by the
-// calls under way. Borrows the poller.
+// Two kinds of threads call WorkerLink: the session thread, which owns it and reads; and threads
+// that answer calls, which write without waiting for the session thread. The owner and the calls
+// under way share the object. Borrows the poller.
 //
-// A worker that has connections is pinged. If it does not answer, since it is stopped or hangs, the
-// link ends: its clients would wait for ever. The core reads only while few answers wait for the
-// worker, so a worker that sends calls and takes no answers costs little.
+// A worker that has connections is pinged. If it does not answer, because it is stopped or hangs,
+// the link ends, since its clients would wait for ever. The core reads only while few bytes of
+// answers wait for the worker, so a worker that sends calls and takes no answers costs little.
 #pragma once
 
 #include <cstdint>
@@ -33,24 +33,24 @@ namespace iris::server {
 
 class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
  public:
-  // A worker that answers nothing is ended after at most kPingEvery * (kPingsMissed + 1).
+  // A worker that answers no ping is ended after at most kPingEvery * (kPingsMissed + 1).
   static constexpr absl::Duration kPingEvery = absl::Seconds(5);
   static constexpr int kPingsMissed = 2;
 
-  // Its owner hears these on the session thread. The last one is `ended`, once, after all calls
-  // were cancelled; not after Close.
+  // Callbacks to the owner on the session thread. The last one is `ended`, once, after all calls
+  // were cancelled; it does not run after Close.
   struct Owner {
     std::function<void()> ready;
-    // The worker has released the connection.
+    // Called when the worker has released the connection.
     std::function<void(uint64_t connection)> closed;
-    // kUnavailable if the worker has closed the link. Otherwise it broke a rule, which the message
-    // names.
+    // Gets kUnavailable if the worker has closed the link. Otherwise the worker broke a rule, which
+    // the message names.
     std::function<void(const absl::Status&)> ended;
-    // Closes a socket that a client or the worker may have filled with descriptors, so that it may
-    // take long.
+    // Closes a socket that a client or the worker may have filled with descriptors, so that the
+    // close may take long.
     std::function<void(wire::UniqueFd socket)> close_socket;
-    // Closes irisd's descriptor of a socket that the worker has been given, and that goes on there.
-    // Any thread; calls nothing of the link's.
+    // Closes irisd's descriptor of a socket that the worker was given and still uses. Any thread
+    // may call it; it calls nothing of the link.
     std::function<void(wire::UniqueFd given)> close_given;
   };
 
@@ -58,24 +58,25 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
   static absl::StatusOr<std::shared_ptr<WorkerLink>> Create(wire::UniqueFd socket, Poller* poller,
                                                             ServeCall serve, Owner owner);
 
-  // Only the session thread calls these.
+  // Only the session thread calls the following functions.
 
-  // Hands the worker a connection. Its number is larger than all before.
+  // Passes the worker a connection, whose number is larger than all before.
   void Connect(uint64_t connection, const RpcPeer& peer, wire::UniqueFd socket)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // Has the worker close it, and cancels its calls; `closed` follows. No-op for one that has ended.
-  // Returns true if the worker was not given it yet: it is over now, and `closed` does not follow.
+  // Has the worker close the connection, and cancels its calls; `closed` follows. No-op if the
+  // connection has ended. Returns true if the worker was not given it yet: it has then ended, and
+  // `closed` does not follow.
   bool Disconnect(uint64_t connection) ABSL_LOCKS_EXCLUDED(mu_);
-  // Makes the worker deliver its messages, then exit.
+  // Asks the worker to deliver its messages, then exit.
   void Stop() ABSL_LOCKS_EXCLUDED(mu_);
-  // Cancels every call and closes. Idempotent.
+  // Cancels every call, and closes the link. Idempotent.
   void Close() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Returns when Continue is to be called.
+  // Returns when to call Continue.
   absl::Time deadline() const ABSL_LOCKS_EXCLUDED(mu_);
   void Continue(absl::Time now) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Any thread, for repliers.
+  // For repliers. Any thread may call the following functions.
   void Send(uint64_t call, LinkPayload message) ABSL_LOCKS_EXCLUDED(mu_);
   void Finish(uint64_t call, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -96,7 +97,7 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
   WorkerLink(Poller* poller, ServeCall serve, Owner owner)
       : poller_(poller), serve_(std::move(serve)), owner_(std::move(owner)) {}
 
-  // Only the session thread calls these.
+  // Only the session thread calls the following functions.
   void OnEvents(uint32_t events) ABSL_LOCKS_EXCLUDED(mu_);
   // Handles messages that were read, up to a limit.
   void RunMessages() ABSL_LOCKS_EXCLUDED(mu_);
@@ -105,15 +106,16 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
   absl::Status OnCancelOrSent(uint64_t call, bool sent) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status OnClosed(uint64_t connection) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status OnPong() ABSL_LOCKS_EXCLUDED(mu_);
-  // Pings the worker, or counts that it has not answered. Returns false if it is to be ended.
+  // Pings the worker, or counts a missing answer. Returns false if the worker must be ended.
   bool Ping(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void End(const absl::Status& reason) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Any thread may call these. Flush writes all that the socket takes, and sets its events.
+  // Any thread may call the following functions. Flush writes what the socket takes, and sets the
+  // events to watch for.
   void Flush() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Returns the counter of the method's open calls, if these have a limit of their own; else null.
   uint32_t* CounterOf(Method method) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Takes the connection's calls out; the caller cancels them without the lock.
+  // Removes and returns the connection's calls; the caller cancels them without the lock.
   std::vector<std::shared_ptr<ActiveCall>> TakeCalls(Connection* connection)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
@@ -137,10 +139,10 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
   absl::Time retry_at_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();
   absl::Time stalled_since_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();
   absl::Time ping_at_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();
-  bool pinged_ ABSL_GUARDED_BY(mu_) = false;  // its answer has not come
+  bool pinged_ ABSL_GUARDED_BY(mu_) = false;  // the answer to the ping is missing
   int pings_missed_ ABSL_GUARDED_BY(mu_) = 0;
   uint32_t n_event_streams_ ABSL_GUARDED_BY(mu_) = 0;
-  uint32_t n_admin_calls_ ABSL_GUARDED_BY(mu_) = 0;  // others of the admin service
+  uint32_t n_admin_calls_ ABSL_GUARDED_BY(mu_) = 0;  // other calls of the admin service
   std::unordered_map<uint64_t, Connection> connections_ ABSL_GUARDED_BY(mu_);
   std::unordered_map<uint64_t, Call> calls_ ABSL_GUARDED_BY(mu_);
 };

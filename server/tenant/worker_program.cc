@@ -29,9 +29,9 @@ namespace iris::server {
 namespace {
 
 constexpr char kProgramName[] = "irisd-worker";
-// Descriptors that a child needs stay clear of those that it gives a meaning to.
+// Descriptors that a child needs have numbers above those that it assigns.
 constexpr int kFirstFreeFd = 10;
-// A killed worker that takes longer to end is not waited for.
+// The destructor does not wait for a killed worker that takes longer to end.
 constexpr int kEndsWithinMs = 1000;
 
 // Workers get these variables of irisd's environment.
@@ -53,11 +53,11 @@ absl::StatusOr<std::string> FolderOfThisProgram() {
   return self.substr(0, self.rfind('/') + 1);
 }
 
-// Opens the first of `paths` that is there; sets *path to it.
+// Opens the first of `paths` that exists, and sets *path to it.
 absl::StatusOr<wire::UniqueFd> OpenFirst(const std::vector<std::string>& paths, std::string* path) {
   std::string tried;
   for (const std::string& each : paths) {
-    // Executing needs no right to read, and neither does this.
+    // Neither the execution of a file nor O_PATH needs the right to read it.
     wire::UniqueFd fd(open(each.c_str(), O_PATH | O_CLOEXEC));
     if (fd.valid() && faccessat(AT_FDCWD, each.c_str(), X_OK, AT_EACCESS) == 0) {
       *path = each;
@@ -77,15 +77,15 @@ bool HasCapability(int capability) {
   return (data[capability / 32].effective & (1u << (capability % 32))) != 0;
 }
 
-// Returns whether this process's user namespace has `id`: a container may have few users.
+// Returns true if this process's user namespace has `id`: a container may have few users.
 bool IsMapped(const char* map_path, uint64_t id) {
   std::ifstream map(map_path);
-  if (!map) return true;  // no namespaces, or no /proc: the kernel will say
+  if (!map) return true;  // no namespaces, or no /proc: the kernel decides
   uint64_t first = 0, outside = 0, n = 0;
   while (map >> first >> outside >> n) {
     if (id >= first && id - first < n) return true;
   }
-  return map.bad();  // it cannot be read: the kernel will say
+  return map.bad();  // if it cannot be read, the kernel decides
 }
 
 absl::StatusOr<std::optional<WorkerIds>> FindUser(const std::string& name) {
@@ -120,7 +120,7 @@ absl::StatusOr<std::optional<WorkerIds>> FindUser(const std::string& name) {
   return WorkerIds{found->pw_uid, found->pw_gid};
 }
 
-// The parent makes this before the child, which may not allocate.
+// The parent makes the plan before it starts the child, which may not allocate.
 struct ChildPlan {
   int program;
   int null;
@@ -136,9 +136,9 @@ int ExecuteAsChild(const ChildPlan& plan) {
       dup3(plan.link, kLinkFd, 0) < 0) {
     return errno;
   }
-  // All other descriptors close at the exec.
+  // All other descriptors are closed at the exec.
   if (syscall(SYS_close_range, kLinkFd + 1, ~0u, CLOSE_RANGE_CLOEXEC) != 0) return errno;
-  // The parent's handlers are of another program. The mask passes to the worker, empty.
+  // The handlers belong to the parent's program. The worker inherits the mask, which is empty.
   struct sigaction standard = {};
   standard.sa_handler = SIG_DFL;
   for (int signal = 1; signal < NSIG; ++signal) (void)sigaction(signal, &standard, nullptr);
@@ -174,7 +174,7 @@ class WorkerProcess : public RunningWorker {
     if (pid_ < 0) return;
     Kill();
     if (pidfd_.valid()) WaitForEnd(pidfd_.get());
-    const int flags = pidfd_.valid() ? WNOHANG : 0;  // without one it has not executed anything
+    const int flags = pidfd_.valid() ? WNOHANG : 0;  // no pidfd: the child executed nothing
     (void)base::Retry([this, flags] { return waitpid(pid_, nullptr, flags); });
   }
 
@@ -308,7 +308,7 @@ WorkerProgram::Started WorkerProgram::StartWith(const WorkerOptions& options) co
   const ChildPlan plan = {program_.get(), null_.get(), theirs->get(), argument_pointers.data(),
                           environment_pointers.data()};
 
-  // No signal's handler may run in the child, whose memory is ours.
+  // No signal handler may run in the child, which shares the parent's memory.
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -321,7 +321,7 @@ WorkerProgram::Started WorkerProgram::StartWith(const WorkerOptions& options) co
   const int fork_error = errno;
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (pid < 0) return wire::ErrnoStatus(fork_error, "start a worker");
-  // The pid is the worker's until it is reaped, which nobody else does.
+  // Only this process reaps the worker, so the pid is the worker's until then.
   auto made = std::make_unique<WorkerProcess>(pid, std::move(link));
   if (error != 0) return wire::ErrnoStatus(error, absl::StrCat("start a worker: execute ", path_));
   if (made->pidfd() < 0) return wire::ErrnoStatus(errno, "open the pidfd of a worker");

@@ -1,7 +1,7 @@
-// WorkerProgram: the executable of workers, and how one is started.
+// WorkerProgram: the executable of workers, and functions that start it.
 //
-// irisd opens the program once, when it starts, and every worker executes that file: when another
-// version is installed over it meanwhile, core and workers stay of one version. Thread-safe.
+// irisd opens the program once, when it starts, and every worker executes that file. If another
+// version is installed over it meanwhile, core and workers still have one version. Thread-safe.
 #pragma once
 
 #include <sys/types.h>
@@ -21,60 +21,61 @@
 namespace iris::server {
 
 struct WorkerSettings {
-  // If empty, this is "irisd-worker" in the folder of this executable, else in ../libexec/iris.
+  // If empty: "irisd-worker" in the folder of this executable, or else in ../libexec/iris.
   std::string program;
-  // The user that workers become, if this process is root. Empty: they stay who irisd is.
+  // The user that workers become if this process is root. If empty, workers keep irisd's user.
   std::string user = "nobody";
   uint64_t memory_bytes = 512ull << 20;
-  bool seccomp = true;  // irisd's core goes by it, too
+  bool seccomp = true;  // also for irisd's core
   bool json_log = false;
 };
 
-// A process that irisd has started, as its owner sees it. Belongs to one thread. The destructor
-// kills it if it runs, and reaps it. A process that the kernel does not let end,
-// because it hangs over a descriptor, is left after a second to the reaper of orphans.
+// A process that irisd has started. Belongs to one thread. The destructor kills the process if it
+// runs, and reaps it. A process that the kernel does not let end, because it hangs on a descriptor,
+// is left after a second to the reaper of orphans.
 class RunningWorker {
  public:
   virtual ~RunningWorker() = default;
   virtual pid_t pid() const = 0;
-  // Readable once it has ended.
+  // Returns a descriptor that is readable after the process has ended.
   virtual int pidfd() const = 0;
-  // Gives away the core's end of its link: SOCK_STREAM, does not block. Once.
+  // Returns the core's end of the process's link, a SOCK_STREAM socket that does not block. Call it
+  // once.
   virtual wire::UniqueFd TakeLink() = 0;
-  // Ends it now. Idempotent; does not wait.
+  // Kills the process. Idempotent; does not wait.
   virtual void Kill() = 0;
-  // Reaps it. Returns how it has ended, as text ("exited with 0", "killed by signal 9 (Killed)");
-  // nothing if it runs, or was reaped before.
+  // Reaps the process. Returns how it has ended, as text ("exited with 0", "killed by signal 9
+  // (Killed)"); nothing if it still runs, or was reaped before.
   virtual std::optional<std::string> Reap() = 0;
 };
 
 class WorkerProgram {
  public:
-  // Finds and opens the program, and the user that workers become. kNotFound if there is no
-  // program, or no such user. kFailedPrecondition if this process is root but may not become that
-  // user. The message says what to do.
+  // Finds and opens the program, and finds the user that workers become. Returns kNotFound if there
+  // is no program, or no such user, and kFailedPrecondition if this process is root but may not
+  // become that user. The message advises.
   static absl::StatusOr<WorkerProgram> Open(const WorkerSettings& settings);
 
-  // Starts a worker and ends it once it says that it is ready. kDeadlineExceeded if it did not say
-  // so in time, as on a slow machine. Any other error means that no worker can run; the message
-  // says what to do.
+  // Starts a worker and ends it once it reports that it is ready. Returns kDeadlineExceeded if it
+  // did not report in time, as on a slow machine. Any other error means that no worker can run; the
+  // message advises.
   absl::Status Try(absl::Duration within) const;
 
   using Started = absl::StatusOr<std::unique_ptr<RunningWorker>>;
   // Starts a worker. `tenant` is for logs and lists of processes. Takes about as long as the kernel
   // needs to load a program; it does not wait for kReady. The kernel ends the worker when the
-  // calling *thread* ends, so call it on one that lives as long as irisd serves. kResourceExhausted
-  // if no process or descriptor is left; try again in a moment.
+  // calling *thread* ends, so call it on one that lives as long as irisd serves. Returns
+  // kResourceExhausted if no process or descriptor is left; retry in a moment.
   Started Start(absl::string_view tenant) const;
   // Starts a helper that closes the connections sent over its link (server/worker/helper_work.h).
   Started StartClosing() const;
-  // Starts one that looks at descriptors (server/worker/helper_work.h).
+  // Starts a helper that inspects descriptors (server/worker/helper_work.h).
   Started StartLooking(const LookingLimits& limits) const;
 
-  // The descriptor that is executed, for CoreSyscalls.
+  // Returns the descriptor that is executed, for CoreSyscalls.
   int fd() const { return program_.get(); }
   const std::string& path() const { return path_; }
-  // The user that workers become; none: they stay who irisd is.
+  // Returns the user that workers become, or none if they keep irisd's user.
   const std::optional<WorkerIds>& ids() const { return options_.ids; }
 
  private:

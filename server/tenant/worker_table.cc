@@ -74,7 +74,7 @@ void WorkerTable::Disconnect(uint64_t connection) {
   if (it == by_connection_.end()) return;
   Worker* const worker = it->second;
   if (worker != nullptr) {
-    // Its entry stays until the worker has closed it too, but no callback runs.
+    // The entry stays until the worker has closed the connection too, but no callback runs.
     worker->closed[connection] = nullptr;
     if (worker->link->Disconnect(connection)) OnClosed(worker, connection);
     return;
@@ -141,7 +141,7 @@ absl::Status WorkerTable::Start(const Party& tenant, TenantState* state) {
 
 void WorkerTable::StartAgain(const Party& tenant, TenantState* state) {
   if (state->failures >= setup_.limits.max_failures) {
-    // The close of their sockets tells the clients.
+    // The close of their sockets notifies the clients.
     auto given_up = std::exchange(state->waiting, {});
     state->failures = 0;
     for (Waiting& waiting : given_up) {
@@ -192,7 +192,7 @@ void WorkerTable::Kill(Worker* worker, const absl::Status& reason) {
   if (state != tenants_.end() && state->second.worker == worker) {
     state->second.worker = nullptr;
     if (!worker->ready) ++state->second.failures;
-    StartAgain(tenant, &state->second);  // later connections start one
+    StartAgain(tenant, &state->second);  // later connections start a worker
   }
   const auto told = std::exchange(worker->closed, {});
   for (const auto& [connection, closed] : told) by_connection_.erase(connection);
@@ -209,7 +209,7 @@ void WorkerTable::OnExit(Worker* worker) {
   const pid_t pid = worker->pid;
   Kill(worker, ended);
   if (!worker->stopping) {
-    // The end of the process says more than the close of its link.
+    // The end of the process has more information than the close of its link.
     setup_.died(worker->tenant, pid, absl::IsUnavailable(worker->reason) ? ended : worker->reason);
   }
   workers_.remove_if([worker](const Worker& w) { return &w == worker; });
@@ -232,14 +232,14 @@ void WorkerTable::Act(Worker* worker) {
          absl::DeadlineExceededError(absl::StrCat(
              "it was not ready within ", absl::FormatDuration(setup_.limits.ready_timeout))));
   } else {
-    AskToStop(worker);  // nobody is connected
+    AskToStop(worker);  // no client is connected
   }
 }
 
 void WorkerTable::Forget(const Party& tenant) {
   const auto it = tenants_.find(tenant);
   if (it == tenants_.end() || it->second.worker != nullptr || !it->second.waiting.empty()) return;
-  // Its budget is remembered until it may start all again.
+  // The tenant's budget is remembered until it is full again.
   if (it->second.starts.full(SteadyNow())) tenants_.erase(it);
 }
 

@@ -18,14 +18,14 @@
 namespace iris::server {
 namespace {
 
-// A connection has two: gRPC's, and the one that notices the end.
+// A connection has two descriptors: gRPC's, and one that reports its end.
 constexpr rlim_t kMaxDescriptors = 16384;
-// The kernel counts all workers of a user together. This keeps one worker from taking every thread
-// of the machine.
+// The kernel counts all workers of a user together. The limit keeps one worker from taking every
+// thread of the machine.
 constexpr rlim_t kMaxThreadsOfUser = 8192;
 // A worker also maps its code, libraries, and the stacks of threads.
 constexpr rlim_t kMappedBytes = 512 << 20;
-// Few functions of gRPC need much, and a default stack would count 8 MiB a thread.
+// Few functions of gRPC need a large stack, and a default stack would count 8 MiB per thread.
 constexpr size_t kStackBytes = 1 << 20;
 
 absl::Status Limit(__rlimit_resource resource, const char* name, rlim_t value) {
@@ -41,12 +41,12 @@ absl::Status Limit(__rlimit_resource resource, const char* name, rlim_t value) {
 void BeFirstToDie() {
   const wire::UniqueFd file(open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC));
   constexpr char kFirst[] = "1000";
-  // Where there is no /proc, nothing else here needs it.
+  // Without /proc, nothing else here needs the file.
   if (file.valid()) (void)!write(file.get(), kFirst, sizeof(kFirst) - 1);
 }
 
-// A client that floods a worker must not take time from the core, which serves all users, nor from
-// ranks that compute.
+// Lowers the worker's priority. A client that floods a worker must not take time from the core,
+// which serves all users, nor from ranks that compute.
 void LeaveTheCpuToOthers() {
   constexpr int kNice = 10;
   if (getpriority(PRIO_PROCESS, 0) < kNice) (void)setpriority(PRIO_PROCESS, 0, kNice);
@@ -54,7 +54,7 @@ void LeaveTheCpuToOthers() {
 
 absl::Status BecomeUser(const WorkerIds& ids) {
   // The bounding set comes first: dropping from it needs a capability. Without that capability the
-  // set stays, and means nothing once no program can gain from it.
+  // set stays, which has no effect once no program can gain capabilities from it.
   for (int capability = 0; prctl(PR_CAPBSET_READ, capability, 0, 0, 0) >= 0; ++capability) {
     (void)prctl(PR_CAPBSET_DROP, capability, 0, 0, 0);
   }
@@ -76,8 +76,8 @@ absl::Status BecomeUser(const WorkerIds& ids) {
 
 absl::Status Confine(const WorkerOptions& options) {
   prctl(PR_SET_NAME, "irisd-worker", 0, 0, 0);  // the kernel knows only a descriptor's number
-  // A group of its own is out of reach of a terminal's signals. (A session of its own would also
-  // have a share of the CPU, where the kernel groups processes by session.)
+  // A process group of its own receives no signals from a terminal. (A session of its own would
+  // also have a share of the CPU, if the kernel groups processes by session.)
   (void)setpgid(0, 0);
   LeaveTheCpuToOthers();
   umask(077);
@@ -89,11 +89,11 @@ absl::Status Confine(const WorkerOptions& options) {
   if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) {
     status.Update(wire::ErrnoStatus(errno, "give up gaining privileges (PR_SET_NO_NEW_PRIVS)"));
   }
-  // A change of the user forgets this, so it comes after. It ends even a worker that is stopped.
+  // A change of the user resets it, so this comes later. SIGKILL ends even a stopped worker.
   if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) != 0) {
     status.Update(wire::ErrnoStatus(errno, "end together with irisd (PR_SET_PDEATHSIG)"));
   }
-  // A sanitizer that looks for leaks traces its own process.
+  // A sanitizer that searches for leaks traces its own process.
   if (prctl(PR_SET_DUMPABLE, kSanitized ? 1 : 0, 0, 0, 0) != 0) {
     status.Update(wire::ErrnoStatus(errno, "hide the memory from its user (PR_SET_DUMPABLE)"));
   }

@@ -1,4 +1,4 @@
-// Confinement of a worker before it reads a byte of anybody's: it gives up its user, its
+// Confinement of a worker before it reads any input: the worker gives up its user, its
 // capabilities, the right to gain new ones, and memory, descriptors and processes beyond a limit.
 // For main; the process must have one thread.
 #pragma once
@@ -8,8 +8,9 @@
 
 namespace iris::server {
 
-// Does all but the filter of system calls, which comes when the threads run (WorkerSyscalls).
-// kUnavailable or kPermissionDenied if something could not be given up; the worker must not go on.
+// Gives up everything except for system calls, whose filter is installed when the threads run
+// (WorkerSyscalls). Returns kUnavailable or kPermissionDenied if something could not be given up;
+// the worker must then exit.
 absl::Status Confine(const WorkerOptions& options);
 
 }  // namespace iris::server

@@ -20,10 +20,10 @@ namespace iris::server {
 namespace {
 
 constexpr int kIdleMs = 3000;
-constexpr int kReportEveryMs = 200;  // how many wait to be closed, while some do
+constexpr int kReportEveryMs = 200;  // the interval of reports while descriptors wait to be closed
 
-// Copies the descriptors of the socket's next packet, which stay in it. Returns false if these are
-// not all.
+// Copies the descriptors of the socket's next packet, which remain in the packet. Returns false if
+// some are missing.
 bool Peek(int socket, std::vector<wire::UniqueFd>* fds) {
   // As in drop_unread.cc: the end of a connection may be reported once before its last messages.
   for (bool reset = false;; reset = true) {
@@ -32,7 +32,7 @@ bool Peek(int socket, std::vector<wire::UniqueFd>* fds) {
     const ssize_t n = wire::ReceiveRights(socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT, &rights);
     if (n < 0 && errno == ECONNRESET && !reset) continue;
     *fds = std::move(rights.fds);
-    // irisd saw a packet here: if there is none, it is not received unseen.
+    // irisd saw a packet here: if there is none, irisd does not receive it uninspected.
     return n >= 0 && (rights.flags & MSG_CTRUNC) == 0;
   }
 }
@@ -53,7 +53,7 @@ void CloseConnections(wire::UniqueFd link) {
 
 std::optional<FileKind> KindOf(int fd) {
   struct statx info = {};
-  // The kernel answers without asking the file system again.
+  // With these flags, the kernel answers without asking the file system again.
   if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &info) != 0) {
     return std::nullopt;
   }
@@ -77,7 +77,7 @@ void LookAtDescriptors(wire::UniqueFd link, const LookingLimits& limits, size_t 
     if (closer.IsFull(request.tenant)) return LookVerdict::kFull;
     std::vector<wire::UniqueFd> fds;
     const bool all = Peek(socket, &fds);
-    // Closes the good copies, which waits for nobody.
+    // Closes the good copies, which does not block.
     std::erase_if(fds, is_good);
     if (fds.empty()) return all ? LookVerdict::kGood : LookVerdict::kUnseen;
     closer.CloseUnknown(request.tenant, std::move(fds));
@@ -96,14 +96,14 @@ void LookAtDescriptors(wire::UniqueFd link, const LookingLimits& limits, size_t 
       if (taken == Taken::kHasEnded) return;
       if (taken == Taken::kNoneYet) continue;
       answer.look = request.look;
-      // Without the socket this process has no descriptor left.
+      // If the socket is missing, this process has no descriptor left.
       answer.verdict = socket.valid() ? look(request, socket.get()) : LookVerdict::kUnseen;
     }
     answer.n_closing = static_cast<uint32_t>(closer.n_unclosed());
     if (n <= 0 && answer.n_closing == 0 && reported == 0) return;
     if (n <= 0 && answer.n_closing == reported) continue;
     reported = answer.n_closing;
-    // irisd reads at once. If it does not, it has ended, or ends this process.
+    // irisd reads at once. If it does not, it has ended, or is about to end this process.
     struct pollfd room = {link.get(), POLLOUT, 0};
     if (poll(&room, 1, kIdleMs) <= 0) return;
     if (send(link.get(), &answer, sizeof(answer), MSG_DONTWAIT | MSG_NOSIGNAL) !=

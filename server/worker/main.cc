@@ -1,8 +1,8 @@
-// irisd-worker: speaks gRPC with the clients of one tenant, for irisd, which starts it. It gives up
-// rights that it does not need, reports to irisd that it is ready, and relays until irisd ends or
-// stops it. With --closing=1 it closes connections for irisd instead, with --looking=1 it inspects
-// descriptors. Exit codes: 0 stopped as asked, or irisd has ended; 1 could not run; 2 not started
-// by irisd; 3 has used up its memory.
+// irisd-worker: speaks gRPC with the clients of one tenant, on behalf of irisd, which starts it. It
+// gives up rights that it does not need, reports to irisd that it is ready, and relays until irisd
+// ends or stops it. With --closing=1 it closes connections for irisd instead, with --looking=1 it
+// inspects descriptors. Exit codes: 0 stopped as requested, or irisd has ended; 1 could not run; 2
+// not started by irisd; 3 has used up its memory.
 #include <grpc/support/log.h>
 #include <malloc.h>
 #include <signal.h>
@@ -38,7 +38,7 @@
 namespace iris::server {
 namespace {
 
-// gRPC logs what clients do wrong, so they decide how much that is. The rest of a minute is
+// gRPC logs clients' mistakes, so clients determine the number of lines. More lines in a minute are
 // dropped.
 constexpr int kLinesPerMinute = 3;
 
@@ -60,7 +60,7 @@ void LogForGrpc(gpr_log_func_args* line) {
   }
 }
 
-// Returns whether irisd has started this program: then its link is in place.
+// Returns true if irisd has started this program: then its link is in place.
 bool HasLink() {
   int type = 0, domain = 0;
   socklen_t length = sizeof(int);
@@ -77,11 +77,11 @@ int Run(const WorkerOptions& options) {
   const Logger logger(LogLevel::kInfo, options.json_log ? LogFormat::kJson : LogFormat::kKeyValue);
   grpc_logger = &logger;
   grpc_options = &options;
-  // irisd says why, in one line.
+  // irisd reports the reason, in one line.
   std::set_new_handler([] { _exit(kOutOfMemoryExit); });
   gpr_set_log_function(LogForGrpc);
   signal(SIGPIPE, SIG_IGN);
-  tzset();  // its file can be read now, and not later
+  tzset();  // reads its file now, since it cannot be read later
   absl::Status status = Confine(options);
   if (!status.ok()) return Fail(logger, options, status);
   if (options.closing || options.looking.has_value()) {
@@ -103,7 +103,7 @@ int Run(const WorkerOptions& options) {
   absl::StatusOr<std::unique_ptr<Worker>> worker =
       Worker::Create(wire::UniqueFd(kLinkFd), options.memory_bytes, &logger);
   if (!worker.ok()) return Fail(logger, options, worker.status());
-  // gRPC's threads run, but nobody is connected yet.
+  // gRPC's threads run, but no client is connected yet.
   if (options.seccomp && !kSanitized) {
     status = InstallFilter(WorkerSyscalls(getpid()));
     if (!status.ok()) return Fail(logger, options, status);
@@ -114,9 +114,9 @@ int Run(const WorkerOptions& options) {
 }
 
 int Main(int argc, char** argv) {
-  // Few threads allocate: an arena for each would cost memory that no other can use.
+  // Few threads allocate: an arena for each would cost memory that no other thread can use.
   mallopt(M_ARENA_MAX, 1);
-  // It would take time, and memory that never comes back.
+  // Abseil's search for deadlocks would take time, and memory that is never freed.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   if (argc == 2 && strcmp(argv[1], "--version") == 0) {
     printf("irisd-worker %s\n", wire::kIrisVersion);

@@ -17,8 +17,8 @@
 namespace iris::server {
 namespace {
 
-// gRPC's numbers roll through [kFirstFd, kLastFd), so that a call that comes late is not taken for
-// one of a connection that has got the number since.
+// gRPC's descriptor numbers cycle through [kFirstFd, kLastFd), so that a late call is not
+// attributed to a newer connection with the same number.
 constexpr int kFirstFd = 64;
 constexpr int kLastFd = 16000;
 
@@ -73,7 +73,7 @@ absl::StatusOr<uint64_t> Relay::Open(uint64_t connection, Method method,
 }
 
 void Relay::Cancel(uint64_t call) {
-  std::shared_ptr<RelayedCall> listener;  // released after the lock
+  std::shared_ptr<RelayedCall> listener;  // destroyed after the lock is released
   absl::MutexLock lock(&mu_);
   const auto it = calls_.find(call);
   if (it == calls_.end() || it->second.listener == nullptr) return;
@@ -130,7 +130,7 @@ absl::StatusOr<int> Relay::Connect(uint64_t connection, wire::UniqueFd socket) {
   absl::MutexLock lock(&mu_);
   if (next_fd_ < kFirstFd || next_fd_ >= kLastFd) next_fd_ = kFirstFd;
   int for_rpc = fcntl(socket.get(), F_DUPFD_CLOEXEC, next_fd_);
-  // Nothing is free above: start over from the bottom.
+  // If no number above is free, starts again from the bottom.
   if (for_rpc < 0) for_rpc = fcntl(socket.get(), F_DUPFD_CLOEXEC, kFirstFd);
   if (for_rpc < 0) return wire::ErrnoStatus(errno, "duplicate the socket of a connection");
   next_fd_ = for_rpc + 1;
@@ -150,7 +150,7 @@ absl::StatusOr<int> Relay::Connect(uint64_t connection, wire::UniqueFd socket) {
 }
 
 void Relay::Disconnect(uint64_t connection) {
-  std::vector<std::shared_ptr<RelayedCall>> listeners;  // released after the lock
+  std::vector<std::shared_ptr<RelayedCall>> listeners;  // destroyed after the lock is released
   wire::UniqueFd socket;
   absl::MutexLock lock(&mu_);
   const auto it = connections_.find(connection);
@@ -158,7 +158,7 @@ void Relay::Disconnect(uint64_t connection) {
   socket = std::move(it->second.socket);
   (void)epoll_ctl(epoll_, EPOLL_CTL_DEL, socket.get(), nullptr);
   shutdown(socket.get(), SHUT_RDWR);
-  // gRPC may have closed its duplicate, and another connection may have the number since.
+  // gRPC may have closed its duplicate, and another connection may have the number now.
   const auto by_fd = connection_by_fd_.find(it->second.rpc_fd);
   if (by_fd != connection_by_fd_.end() && by_fd->second == connection)
     connection_by_fd_.erase(by_fd);
@@ -240,7 +240,7 @@ void Relay::Queue(LinkHeader header, std::string payload) {
 void Relay::Flush() {
   if (broken_) return;
   const absl::StatusOr<LinkWriter::Flushed> flushed = writer_.Flush(link_);
-  broken_ = !flushed.ok();  // the worker's thread finds the end of the link by itself
+  broken_ = !flushed.ok();  // the worker's thread detects the end of the link itself
   const bool wait = flushed.ok() && *flushed != LinkWriter::Flushed::kAll;
   if (wait == waits_for_link_) return;
   waits_for_link_ = wait;

@@ -37,12 +37,12 @@ grpc::Status ToGrpc(const absl::Status& status) {
 
 absl::Status Cancelled() { return absl::CancelledError("the caller is gone"); }
 
-// One call, of gRPC's on one side and of the relay's on the other. It is shared: by gRPC until
-// OnDone, and by the relay while the call is open. Threads of both call it at the same time.
+// One call, between gRPC on one side and the relay on the other. gRPC shares it until OnDone, and
+// the relay while the call is open. Threads of both call it at the same time.
 template <typename Reactor>
 class SharedReactor : public Reactor, public RelayedCall {
  public:
-  // Starts to relay; returns `call`, for gRPC, which calls it back only after that.
+  // Starts to relay. Returns `call` for gRPC, which calls it back only after that.
   static Reactor* Start(std::shared_ptr<SharedReactor> call, Method method,
                         const ByteBuffer* request) {
     SharedReactor* const started = call.get();
@@ -61,21 +61,21 @@ class SharedReactor : public Reactor, public RelayedCall {
   SharedReactor(Relay* relay, const CallbackServerContext& context)
       : relay_(relay), connection_(relay->ConnectionOf(context.peer())) {}
 
-  // May destroy this as it returns.
+  // May destroy this object when it returns.
   void OnDone() final { const std::shared_ptr<SharedReactor> self = std::move(self_); }
 
   Relay* const relay_;
   const uint64_t connection_;
-  uint64_t number_ = 0;  // the relay's; 0: not asked; set before gRPC has the reactor
+  uint64_t number_ = 0;  // the relay's; 0: not opened; set before gRPC has the reactor
 
  private:
   std::shared_ptr<SharedReactor> self_;  // until OnDone
 };
 
-// Gives gRPC one message, or a failure.
+// Passes gRPC one message, or a failure.
 class UnaryCall final : public SharedReactor<grpc::ServerUnaryReactor> {
  public:
-  // `reply` is gRPC's, until OnDone.
+  // gRPC owns `reply`, which is valid until OnDone.
   UnaryCall(Relay* relay, const CallbackServerContext& context, ByteBuffer* reply)
       : SharedReactor(relay, context), reply_(reply) {}
   ~UnaryCall() override { relay_->ReleaseUnread(connection_, unread_bytes_); }
@@ -118,10 +118,10 @@ class UnaryCall final : public SharedReactor<grpc::ServerUnaryReactor> {
   absl::Mutex mu_;
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
   ByteBuffer answer_ ABSL_GUARDED_BY(mu_);
-  size_t unread_bytes_ ABSL_GUARDED_BY(mu_) = 0;  // until this is destroyed
+  size_t unread_bytes_ ABSL_GUARDED_BY(mu_) = 0;  // released by the destructor
 };
 
-// Gives gRPC messages, one write at a time, then the end.
+// Passes gRPC messages, one write at a time, then the end.
 class StreamCall final : public SharedReactor<grpc::ServerWriteReactor<ByteBuffer>> {
  public:
   StreamCall(Relay* relay, const CallbackServerContext& context) : SharedReactor(relay, context) {}
@@ -150,7 +150,7 @@ class StreamCall final : public SharedReactor<grpc::ServerWriteReactor<ByteBuffe
       writing_ = false;
       if (ok) {
         queue_.pop_front();
-      } else {  // the reader is gone: OnCancel tells the core
+      } else {  // the reader is gone: OnCancel notifies the core
         queue_.clear();
         EndWith(Cancelled());
       }
@@ -169,13 +169,13 @@ class StreamCall final : public SharedReactor<grpc::ServerWriteReactor<ByteBuffe
     Advance();
   }
 
-  // The first end counts.
+  // Records the end. Only the first call counts.
   void EndWith(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (!std::exchange(ending_, true)) status_ = status;
   }
 
-  // Starts the next write, or gives gRPC the end when all is written. Holds no lock meanwhile; the
-  // thread that finds something to do is the only one that does it.
+  // Starts the next write, or passes gRPC the end after the last write. Holds no lock while it
+  // calls gRPC; only the thread that finds something to do does it.
   void Advance() ABSL_LOCKS_EXCLUDED(mu_) {
     const ByteBuffer* message = nullptr;
     grpc::Status end;
@@ -198,7 +198,7 @@ class StreamCall final : public SharedReactor<grpc::ServerWriteReactor<ByteBuffe
   }
 
   absl::Mutex mu_;
-  std::deque<ByteBuffer> queue_ ABSL_GUARDED_BY(mu_);  // its front is being written
+  std::deque<ByteBuffer> queue_ ABSL_GUARDED_BY(mu_);  // the front is being written
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   bool ending_ ABSL_GUARDED_BY(mu_) = false;
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
@@ -209,7 +209,7 @@ class StreamCall final : public SharedReactor<grpc::ServerWriteReactor<ByteBuffe
 
 RelayService::RelayService(Relay* relay, bool admin) {
   using grpc::internal::RpcMethod;
-  // Reflection finds the files of the messages only if they are linked.
+  // Reflection finds the files of the messages only if the messages are linked.
   google::protobuf::LinkMessageReflection<v1::EventsRequest>();
   google::protobuf::LinkMessageReflection<v1::JoinRequest>();
   int index = 0;

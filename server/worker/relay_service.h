@@ -1,4 +1,4 @@
-// RelayService: one service of proto/iris/v1. It relays each method as it comes, as bytes. gRPC
+// RelayService: one service of proto/iris/v1. It relays the bytes of each method unchanged. gRPC
 // knows the methods by name, so reflection lists the service. Thread-safe. Borrows the relay.
 #pragma once
 
@@ -9,7 +9,7 @@ namespace iris::server {
 
 class RelayService final : public grpc::Service {
  public:
-  // Serves the admin service, or the heap service.
+  // Serves the admin service if `admin`, otherwise the heap service.
   RelayService(Relay* relay, bool admin);
 };
 

@@ -26,15 +26,15 @@
 namespace iris::server {
 namespace {
 
-// The reflection service alone needs threads of its own.
+// Only the reflection service needs these threads.
 constexpr int kMaxSyncThreads = 4;
 constexpr int kEventsAtOnce = 64;
 constexpr auto kStopWithin = absl::Seconds(1);
 constexpr auto kEndWithin = absl::Milliseconds(200);
-// gRPC goes on freeing for a while after the last event.
+// gRPC continues to free memory for a while after the last event.
 constexpr auto kTrimEvery = absl::Seconds(3);
 constexpr int kTrims = 8;
-constexpr size_t kTrimBytes = 4 << 20;  // less is not worth the walk through the heap
+constexpr size_t kTrimBytes = 4 << 20;  // less is not worth a pass through the heap
 
 Relay::Limits LimitsFor(uint64_t memory_bytes) {
   Relay::Limits limits;
@@ -75,7 +75,7 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Create(wire::UniqueFd link, uint
   builder.AddChannelArgument(GRPC_ARG_TCP_READ_CHUNK_SIZE, 4096);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   builder.AddChannelArgument(GRPC_ARG_ENABLE_CHANNELZ, 0);
-  // Bounds messages of all connections that gRPC has half received.
+  // Limits the memory of partly received messages, over all connections.
   grpc::ResourceQuota quota("irisd-worker");
   quota.SetMaxThreads(kMaxSyncThreads);
   quota.Resize(memory_bytes / 2);
@@ -163,7 +163,7 @@ absl::Status Worker::OnMessage(LinkMessage message) {
 }
 
 void Worker::Connect(uint64_t connection, wire::UniqueFd socket) {
-  // gRPC wants sockets that do not block, and this one may have come from anywhere.
+  // gRPC needs sockets that do not block, which is not certain for this one.
   const int flags = fcntl(socket.get(), F_GETFL);
   (void)fcntl(socket.get(), F_SETFL, flags | O_NONBLOCK);
   const absl::StatusOr<int> for_rpc = relay_.Connect(connection, std::move(socket));
@@ -178,10 +178,10 @@ void Worker::Connect(uint64_t connection, wire::UniqueFd socket) {
 
 void Worker::End(const absl::Status& why, absl::Duration timeout) {
   if (server_ == nullptr) return;
-  // Finished answers are with gRPC, or in a stream's queue; nothing else can come.
+  // Finished answers are in gRPC, or in a stream's queue; no others can come.
   relay_.FinishAll(why);
-  // gRPC ends each connection once all is written. It waits for those that do not read, though, so
-  // their sockets are shut down when the time is up.
+  // gRPC ends each connection after all data is written. It also waits for connections that do not
+  // read, so their sockets are shut down when the time is up.
   absl::Notification done;
   std::thread ending([&] {
     server_->Shutdown(absl::ToChronoTime(absl::Now() + timeout));

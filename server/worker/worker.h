@@ -1,6 +1,6 @@
 // Worker: gRPC's server without a listening socket, a relay, and the thread that reads the link. It
 // serves the connections that the core sends it, and relays their calls; it answers health and
-// reflection by itself. One thread calls it; gRPC has threads of its own. Owns the link.
+// reflection calls itself. One thread calls it; gRPC has threads of its own. Owns the link.
 #pragma once
 
 #include <memory>
@@ -19,28 +19,28 @@ namespace iris::server {
 
 class Worker {
  public:
-  // Starts gRPC's threads. `memory_bytes` is what the process may take in all.
+  // Starts gRPC's threads. `memory_bytes` is the limit of the entire process.
   static absl::StatusOr<std::unique_ptr<Worker>> Create(wire::UniqueFd link, uint64_t memory_bytes,
                                                         const Logger* logger);
   ~Worker();
 
-  // Reports to the core that it is ready, and serves until the core stops it, or closes the link.
-  // Returns OK after a stop, kUnavailable if the core is gone, and any other error if the core sent
-  // no valid message.
+  // Reports to the core that the worker is ready, and serves until the core stops it, or closes the
+  // link. Returns OK after a stop, kUnavailable if the core is gone, and any other error if the
+  // core sent an invalid message.
   absl::Status Run();
 
  private:
   Worker(wire::UniqueFd link, wire::UniqueFd epoll, const Relay::Limits& limits,
          const Logger* logger);
 
-  // Handles the link's messages. kCancelled if the core stops the worker.
+  // Handles the link's messages. Returns kCancelled if the core stops the worker.
   absl::Status ReadLink();
   absl::Status OnMessage(LinkMessage message);
   void Connect(uint64_t connection, wire::UniqueFd socket);
-  // Delivers what is queued within `timeout`, then ends gRPC's server.
+  // Delivers queued messages within `timeout`, then ends gRPC's server.
   void End(const absl::Status& why, absl::Duration timeout);
-  // Gives free memory back to the kernel, if it is time. Returns the milliseconds until the next
-  // time; -1 if nothing has happened for long.
+  // Returns free memory to the kernel, if it is time. Returns the milliseconds until the next time;
+  // -1 if nothing has happened for long.
   int TrimMemory();
 
   const Logger* const logger_;

@@ -7,8 +7,8 @@
         context.all_reduce(x)
         print(context.rank, x.numpy()[0])
 
-`Context` has everything of a rank, `Tensor` is memory of the heap, `iris()` gives the host API of the reference system,
-and `iris.symm_mem` that of torch.distributed._symmetric_memory. docs/python.md is the way through them.
+`Context` is a rank with all its operations, `Tensor` is memory of the heap, `iris()` gives the host API of the
+reference system, and `iris.symm_mem` that of torch.distributed._symmetric_memory. docs/python.md describes them.
 """
 
 import importlib
@@ -35,7 +35,7 @@ from iris.tracing import trace
 
 __version__ = f"{VERSION_MAJOR}.{VERSION_MINOR}.0"
 
-# For kernels of Triton, which is imported when one of them is used first.
+# Names for kernels of Triton. The first use of one of them imports Triton.
 _IN_KERNELS = frozenset((
     "DeviceContext", "atomic_add", "atomic_and", "atomic_cas", "atomic_max", "atomic_min", "atomic_or", "atomic_sub",
     "atomic_xchg", "atomic_xor", "copy", "get", "load", "put", "put_signal", "signal", "store", "translate",
@@ -48,7 +48,7 @@ def __getattr__(name: str) -> Any:
     try:
         module = importlib.import_module("iris.x" if name == "x" else "iris._triton")
     except ImportError as error:
-        # So that hasattr says that it is not there, as everywhere.
+        # With an AttributeError, hasattr returns False, as for any missing name.
         raise AttributeError(f"iris.{name} is for kernels of Triton, which cannot be used here ({error}): install the "
                              "package triton") from error
     found = globals()[name] = module if name == "x" else getattr(module, name)
@@ -56,7 +56,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> List[str]:
-    """The API: what this module and its functions import is no part of it."""
+    """Returns the names of the API, without the names that this module and its functions import."""
     return sorted([*__all__, *_IN_KERNELS, "__version__"])
 
 

@@ -22,7 +22,7 @@ from iris.errors import UnavailableError, UnimplementedError, error_of
 
 VERSION = VERSION_MAJOR * 1000 + VERSION_MINOR
 
-# Counts the forks that lead to this process, to detect objects made before the last one. Cheaper than its pid.
+# Counts the forks that lead to this process, to detect objects made before the last fork. It is cheaper than the pid.
 generation = 0
 FORKED = ("{} was used in a forked child, which has no heap: use the start method 'spawn', and make a context in the "
           "child")
@@ -37,15 +37,15 @@ os.register_at_fork(after_in_child=_forked)
 
 
 def in_python(message: str) -> str:
-    """A text of the library with the calls by their names here: reset() for iris_comm_reset()."""
+    """Replaces names of the C API in a text of the library by those of Python: reset() for iris_comm_reset()."""
     return re.sub(r"\biris_(?:comm_)?([a-z_]+)\(\)", r"\1()", message)
 
 
 @functools.lru_cache(None)
 def library() -> Any:
-    """The library, opened once: of IRIS_LIBRARY alone if it is set; else inside the package, as in the wheel, or above
-    it, as in the bundle; else by the loader's own rules. UnavailableError: it is nowhere. UnimplementedError: it is too
-    old."""
+    """Returns the library, opened once. If IRIS_LIBRARY is set, only that file is tried; otherwise a file inside the
+    package, as in the wheel, or above it, as in the bundle, and then the loader's own rules. Raises UnavailableError if
+    there is no library, and UnimplementedError if it is too old."""
     package = os.path.dirname(os.path.abspath(__file__))
     paths = [path for path in (os.path.join(package, "_bundle", "lib", "libiris.so"),
                                os.path.join(os.path.dirname(os.path.dirname(package)), "libiris.so"))
@@ -84,14 +84,14 @@ def library() -> Any:
 
 
 def out(kind: Any, function: Any, *arguments: Any) -> Any:
-    """The object of a ctypes type to which the function's last parameter points."""
+    """Calls a function whose last parameter points to an object of a ctypes type, and returns that object."""
     made = kind()
     function(*arguments, ctypes.byref(made))
     return made
 
 
 def text(value: Optional[str]) -> Optional[bytes]:
-    """A string for C; None stays what is left out."""
+    """Returns a string for C; None, an argument that is left out, stays None."""
     if value is None:
         return None
     if not isinstance(value, str):

@@ -10,14 +10,14 @@ import numpy as np
 from iris.dtypes import DType
 from iris.errors import InvalidArgumentError
 
-# Kinds of values: the numbers of iris_fill_kind.
+# Kinds of values, with the numbers of iris_fill_kind.
 KINDS: Dict[str, int] = {"value": 0, "arange": 1, "linspace": 2, "rand": 3, "uniform": 4, "randn": 5, "randint": 6}
 MAX_DIMS = 8  # IRIS_MAX_DIMS
 
 
 @functools.lru_cache(None)
 def _values(dtype: DType) -> Any:
-    """The values of all codes of a floating-point type that numpy lacks, as float32."""
+    """Returns the values of all codes of a floating-point type that numpy lacks, as float32."""
     if dtype is DType.BF16:
         return (np.arange(1 << 16, dtype=np.uint32) << np.uint32(16)).view(np.float32)
     exponent_bits, mantissa_bits, bias = (4, 3, 7) if dtype is DType.F8E4M3 else (5, 2, 15)
@@ -34,8 +34,8 @@ def _values(dtype: DType) -> Any:
 
 
 def round_to(values: Any, dtype: DType) -> Any:
-    """Numbers as elements of the type, each rounded once, to the nearest and to even. Types that numpy lacks are given
-    by their bits; E4M3 has NaN for numbers that are too large."""
+    """Returns numbers as elements of the type, each rounded once, to the nearest and to even. Elements of types that
+    numpy lacks are returned as their bits; E4M3 has NaN for numbers that are too large."""
     if dtype.numpy_name is not None:
         with np.errstate(over="ignore", invalid="ignore"):
             return np.asarray(values).astype(dtype.numpy_name)
@@ -62,19 +62,20 @@ def round_to(values: Any, dtype: DType) -> Any:
 
 
 def as_numbers(array: Any, dtype: DType) -> Any:
-    """The inverse: bits of types that numpy lacks, as float32."""
+    """Reverses round_to(): returns float32 numbers for the bits of types that numpy lacks."""
     return array if dtype.numpy_name is not None else _values(dtype)[array]
 
 
 def check_fits(what: str, dtype: DType, low: int, high: int) -> None:
-    """InvalidArgumentError: a type does not hold the whole numbers from low to high. Floats count to 2^53."""
+    """Raises InvalidArgumentError if a type does not hold all integers from low to high. Floats hold them to 2^53."""
     least, greatest = (-2**53, 2**53) if dtype.is_floating_point else (0, 1) if dtype is DType.BOOL else dtype.limits
     if not (least <= low <= greatest and least <= high <= greatest):
         raise InvalidArgumentError(f"{what} does not fit {dtype.long_name}, which holds {least} to {greatest}")
 
 
 def value_numbers(value: Any, dtype: DType) -> Dict[str, Any]:
-    """The numbers for iris_fill of kind "value". InvalidArgumentError: an integer type does not hold the value."""
+    """Returns the numbers for iris_fill of kind "value". Raises InvalidArgumentError if an integer type does not hold
+    the value."""
     if dtype.is_floating_point:
         return {"start": float(value)}
     if dtype is DType.BOOL:

@@ -1,5 +1,5 @@
-"""All uses of other array libraries and of the vendors' platforms, whose names stand only in this file of the package.
-Nothing here needs torch or cupy.
+"""All uses of other array libraries and of the vendors' platforms. No other file of the package has their names.
+Nothing in this file needs torch or cupy.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from iris.errors import FailedPreconditionError, InvalidArgumentError
 if TYPE_CHECKING:
     from iris.context import Context
 
-# DLPack's kinds of devices, by Iris's backend.
+# DLPack's kinds of devices, by backend of Iris.
 _DLPACK_DEVICE = {"emu": 1, "cuda": 2, "hip": 10}
 _DTYPE_OF_TYPESTR = {numpy.dtype(dtype.numpy_name).str[1:]: dtype for dtype in DType if dtype.numpy_name}
 
@@ -38,7 +38,7 @@ class Buffer(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all elements."""
+        """The size of all elements in bytes."""
         return self.count * self.dtype.itemsize
 
 
@@ -46,7 +46,7 @@ _torch: Any = None
 
 
 def loaded_torch() -> Optional[Any]:
-    """torch, if this process has imported it."""
+    """Returns torch if this process has imported it."""
     global _torch
     if _torch is None:
         torch = sys.modules.get("torch")
@@ -55,19 +55,19 @@ def loaded_torch() -> Optional[Any]:
 
 
 def is_torch_tensor(what: Any) -> bool:
-    """True for tensors of torch's."""
+    """Returns True for tensors of torch."""
     torch = loaded_torch()
     return torch is not None and isinstance(what, torch.Tensor)
 
 
 def torch_on_gpu(context: "Context") -> Optional[Any]:
-    """torch, if this process has imported it and the rank's device is a GPU that it can use."""
+    """Returns torch if this process has imported it and the rank's device is a GPU that torch can use."""
     torch = loaded_torch()
     return None if context.on_host or torch is None or not torch.cuda.is_available() else torch
 
 
 def importable_torch() -> Optional[Any]:
-    """torch, if it is installed."""
+    """Returns torch if it is installed."""
     try:
         import torch
     except ImportError:
@@ -76,17 +76,17 @@ def importable_torch() -> Optional[Any]:
 
 
 def device_name(context: "Context") -> str:
-    """The rank's device as torch calls it: "cuda:0"; "cpu" where devices are emulated."""
+    """Returns torch's name of the rank's device: "cuda:0", or "cpu" if devices are emulated."""
     return "cpu" if context.on_host else f"cuda:{context.device_index}"
 
 
 def dlpack_device(context: "Context") -> Tuple[int, int]:
-    """The result of `__dlpack_device__`."""
+    """Returns the result of `__dlpack_device__`."""
     return _DLPACK_DEVICE[context.backend], 0 if context.on_host else context.device_index
 
 
 _CAPSULE = b"dltensor"
-# DLPack's codes of types; of the others see dlpack_capsule().
+# DLPack's codes of these types; dlpack_capsule() computes those of the other types.
 _DLPACK_CODES = {DType.BF16: 4, DType.BOOL: 6, DType.F8E4M3: 10, DType.F8E5M2: 12}
 _Deleter = ctypes.CFUNCTYPE(None, c_void_p)
 
@@ -116,19 +116,19 @@ def _delete(managed: int, in_use: Dict[int, Any] = _capsules_in_use) -> None:
 
 @_Destructor  # type: ignore[misc]
 def _destroy(capsule: int) -> None:
-    # A consumer renames it, and calls the deleter itself.
+    # A consumer renames the capsule, and calls the deleter itself.
     if _capsule_is_valid(capsule, _CAPSULE):
         _delete(_capsule_pointer(capsule, _CAPSULE))
 
 
-# Consumers may keep them longer than this module lives.
+# Consumers may keep these functions longer than this module lives.
 for _function in (_delete, _destroy):
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(_function))
 
 
 def dlpack_capsule(tensor: Any) -> Any:
-    """A new capsule, which holds the tensor's memory until its consumer is done. The protocol is version 0, which all
-    consumers know."""
+    """Returns a new capsule, which holds the tensor's memory until the capsule's consumer is done. The protocol is
+    version 0, which all consumers know."""
     dtype, dims = tensor.dtype, tensor.ndim
     code = _DLPACK_CODES.get(dtype, 2 if dtype.is_floating_point else 0 if dtype.is_signed else 1)
     numbers = (c_int64 * max(2 * dims, 1))(*tensor.shape, *tensor.strides)
@@ -146,8 +146,8 @@ def dlpack_capsule(tensor: Any) -> Any:
 
 
 def check_device(context: Any, device: Any) -> None:
-    """InvalidArgumentError: `device` is not the rank's. None, and a kind without a number, mean the rank's own. Where
-    devices are emulated, programs that ask for "cuda" get the emulated one."""
+    """Raises InvalidArgumentError if `device` is not the rank's device. None, and a kind without a number, mean the
+    rank's own. If devices are emulated, programs that ask for "cuda" get the emulated device."""
     if device is None:
         return
     kind, _, number = str(device).partition(":")
@@ -158,13 +158,14 @@ def check_device(context: Any, device: Any) -> None:
 
 
 class DeviceArrayInterface:
-    """Gives tensors on GPUs the attribute by which cupy, numba and others use them without a copy."""
+    """Gives tensors on GPUs the attribute with which cupy, numba and others use them without a copy."""
 
     @property
     def __cuda_array_interface__(self: Any) -> Any:
         if self.context.on_host:
             raise AttributeError("this tensor is in the memory of the host: use __array_interface__")
-        # The legacy default stream, for which all others that block wait. Users order what Iris puts elsewhere.
+        # 1 is the legacy default stream, with which all blocking streams synchronize. Users must order work of Iris on
+        # other streams themselves.
         return dict(self._array_interface(), version=3, stream=1)
 
 
@@ -172,7 +173,7 @@ _IrisTensor: Any = DeviceArrayInterface
 
 
 def _array(interface: Any, written: bool) -> Tuple[int, DType, Tuple[int, ...], Tuple[int, ...]]:
-    """The address, type, shape and strides in elements of an array interface."""
+    """Returns the address, type, shape and strides (in elements) of an array interface."""
     dtype = _DTYPE_OF_TYPESTR.get(interface["typestr"][1:])
     if dtype is None or interface["typestr"][0] == ">":
         raise InvalidArgumentError(f"elements of the type {interface['typestr']} are none that Iris knows")
@@ -189,7 +190,7 @@ def _array(interface: Any, written: bool) -> Tuple[int, DType, Tuple[int, ...], 
 
 
 def _check_torch(context: "Context", what: Any, role: str) -> None:
-    """InvalidArgumentError: the values of a tensor of torch's do not lie in the memory of the rank's device."""
+    """Raises InvalidArgumentError if the values of a tensor of torch are not in the memory of the rank's device."""
     if not (what.device.type == "cpu" if context.on_host else
             what.is_cuda and what.get_device() == context.device_index):
         raise InvalidArgumentError(f"{role}: it is on {what.device}, and the device of this rank is "
@@ -202,8 +203,8 @@ def _check_torch(context: "Context", what: Any, role: str) -> None:
 
 
 def check_no_gradient(what: Any, role: str) -> None:
-    """InvalidArgumentError: the gradient of a tensor of torch's would be lost. torch's own functions with `out=` refuse
-    it alike."""
+    """Raises InvalidArgumentError if the gradient of a tensor of torch would be lost. torch's own functions with `out=`
+    refuse such tensors, too."""
     if is_torch_tensor(what) and what.requires_grad and _torch.is_grad_enabled():
         raise InvalidArgumentError(f"{role} requires a gradient, which this operation does not have: call it under "
                                    "torch.no_grad(), or give detach() of the tensor")
@@ -211,7 +212,8 @@ def check_no_gradient(what: Any, role: str) -> None:
 
 def _memory_of(context: "Context", what: Any, role: str,
                written: bool) -> Tuple[int, DType, Tuple[int, ...], Tuple[int, ...]]:
-    """The address, type, shape and strides of a tensor or an array. InvalidArgumentError: see buffer_of()."""
+    """Returns the address, type, shape and strides of a tensor or an array. Raises InvalidArgumentError as buffer_of()
+    does."""
     if isinstance(what, _IrisTensor):
         if what.context is not context:
             raise InvalidArgumentError(f"{role} is a tensor of another context: use tensors with the context that made "
@@ -235,9 +237,9 @@ def _memory_of(context: "Context", what: Any, role: str,
 
 
 def buffer_of(context: Any, what: Any, role: str, written: bool = False) -> Buffer:
-    """The memory of a tensor of Iris, torch or cupy, or of an array of numpy; a Buffer is its own.
-    InvalidArgumentError: it is nothing of that kind, not contiguous, on another device, or read-only if it is to be
-    written; `role` says in the text which argument it is."""
+    """Returns the memory of a tensor of Iris, torch or cupy, or of an array of numpy. A Buffer is returned as it is.
+    Raises InvalidArgumentError if `what` is nothing of that kind, not contiguous, on another device, or read-only
+    although it is to be written; the text names the argument by `role`."""
     if isinstance(what, _IrisTensor) and what.contiguous and what.context is context:
         return Buffer(what.data_ptr(), what.count, what.dtype, what.shape, what)
     torch = loaded_torch()
@@ -255,7 +257,7 @@ def buffer_of(context: Any, what: Any, role: str, written: bool = False) -> Buff
 
 
 class Matrix(NamedTuple):
-    """A matrix that a call reads or writes: rows of `shape[1]` elements, `ld` elements apart; kept by `keep`."""
+    """A matrix that a call reads or writes: rows of `shape[1]` elements, `ld` elements apart; `keep` owns it."""
 
     address: int
     shape: Tuple[int, int]
@@ -267,9 +269,9 @@ class Matrix(NamedTuple):
 
 def matrix_of(context: "Context", what: Any, role: str, may_be_transposed: bool = False,
               written: bool = False) -> Matrix:
-    """A tensor of two dimensions, of Iris, torch or cupy, or an array of numpy. `transposed`: its columns, and not its
-    rows, are contiguous, and are `ld` elements apart. InvalidArgumentError: as buffer_of, or it is stored in another
-    way, or its gradient would be lost."""
+    """Returns the matrix in a two-dimensional tensor of Iris, torch or cupy, or array of numpy. It is `transposed` if
+    the columns, and not the rows, are contiguous, `ld` elements apart. Raises InvalidArgumentError as buffer_of() does,
+    or if the tensor is stored in another way, or its gradient would be lost."""
     check_no_gradient(what, role)
     address, dtype, shape, strides = _memory_of(context, what, role, written)
     if len(shape) != 2:
@@ -289,8 +291,8 @@ def matrix_of(context: "Context", what: Any, role: str, may_be_transposed: bool 
 
 
 def native_stream(context: "Context", stream: Any) -> int:
-    """The number of the platform's stream that a number, or an object of torch or cupy, stands for.
-    InvalidArgumentError: it is no stream, or one of another device."""
+    """Returns the number of the platform's stream for a number, or for a stream of torch or cupy. Raises
+    InvalidArgumentError if the argument is no stream, or a stream of another device."""
     index = getattr(getattr(stream, "device", None), "index", getattr(stream, "device_id", None))
     if isinstance(index, int) and index >= 0 and not context.on_host and index != context.device_index:
         raise InvalidArgumentError(f"the stream is of device {index}, and this rank's is {device_name(context)}: use a "
@@ -303,18 +305,19 @@ def native_stream(context: "Context", stream: Any) -> int:
 
 
 def current_torch_stream(context: "Context") -> Optional[int]:
-    """torch's current stream on the rank's device; None where torch, or its GPU, is not in use."""
+    """Returns torch's current stream on the rank's device, or None if torch, or its GPU, is not in use."""
     if context.on_host:
         return None
     torch = loaded_torch()
     if torch is None or not torch.cuda.is_initialized():
         return None
-    context.raw_stream = torch._C._cuda_getCurrentRawStream  # from now on it is asked alone
+    context.raw_stream = torch._C._cuda_getCurrentRawStream  # the only call that is needed from now on
     return context.raw_stream(context.device_index)
 
 
 def synchronize_torch(context: "Context") -> bool:
-    """Waits for all that torch has put on the rank's device. False: a graph is being recorded, and one must not."""
+    """Waits for all work that torch has put on the rank's device. Returns False, without waiting, if a graph is being
+    recorded."""
     torch = torch_on_gpu(context)
     if torch is None:
         return True
@@ -328,8 +331,8 @@ class MemPool:
     """Memory of this rank's heap for torch: inside `with pool:`, on this thread, torch allocates on the rank's GPU from
     the heap, at offsets of the rank's own. docs/python.md says what that means for gradients, put, get and signals.
 
-    Keep it as long as its tensors: it keeps their memory mapped, also after the context's close(). One thread uses it
-    at a time, and not inside itself."""
+    Keep the pool as long as its tensors: it keeps their memory mapped, also after the context's close(). Only one
+    thread uses it at a time, and `with` blocks of one pool do not nest."""
 
     def __init__(self, context: "Context") -> None:
         context.check()
@@ -354,7 +357,7 @@ class MemPool:
 
     def __enter__(self) -> "MemPool":
         self._use()
-        torch: Any = loaded_torch()  # which may be loaded only since __init__
+        torch: Any = loaded_torch()  # which may have been loaded after __init__
         self._entered.append(torch.cuda.use_mem_pool(self.pool, self.context.device_index))
         self._entered[-1].__enter__()
         return self
@@ -364,7 +367,7 @@ class MemPool:
 
 
 def dtype_of(dtype: Any) -> DType:
-    """The DType that an argument means; None means torch's default, or float32 where torch is not loaded."""
+    """Returns the DType that an argument means. None means torch's default, or float32 if torch is not loaded."""
     if dtype is None:
         torch = loaded_torch()
         dtype = DType.F32 if torch is None else torch.get_default_dtype()
@@ -372,7 +375,7 @@ def dtype_of(dtype: Any) -> DType:
 
 
 def seed_from_torch(generator: Any) -> int:
-    """A seed drawn from a generator of torch's. TypeError: it is none."""
+    """Draws a seed from a generator of torch. Raises TypeError if the argument is no generator."""
     torch = loaded_torch()
     if torch is None or not isinstance(generator, torch.Generator):
         raise TypeError(f"a generator is an iris.Generator or one of torch's, and not {type(generator).__name__}")
@@ -380,7 +383,7 @@ def seed_from_torch(generator: Any) -> int:
 
 
 def torch_view(tensor: Any) -> Any:
-    """Shares the memory with a tensor of torch's."""
+    """Returns a tensor of torch that shares the memory."""
     torch = importable_torch()
     if torch is None:
         raise FailedPreconditionError("torch is not installed: use tensor.numpy(), or install torch")
@@ -388,13 +391,13 @@ def torch_view(tensor: Any) -> Any:
     if tensor.numel() == 0:
         return torch.empty(tensor.shape, dtype=kind, device=device_name(tensor.context))
     if tensor.dtype in (DType.BOOL, DType.F8E4M3, DType.F8E5M2):
-        # Older ones do not know these types in DLPack: by way of their bits.
+        # Older releases of torch do not know these types in DLPack, so their bits are passed.
         return torch.from_dlpack(tensor.view_dtype(DType.U8)).view(kind)
     return torch.from_dlpack(tensor)
 
 
 def copy_from_torch(tensor: Any, values: Any) -> None:
-    """Fills a tensor of the heap with the values of one of torch's, of any type and on any device. Waits."""
+    """Fills a tensor of the heap with the values of a tensor of torch, of any type and on any device, and waits."""
     if not all(a in (1, b) for a, b in zip(reversed(values.shape), reversed(tensor.shape))) or (
             values.ndim > tensor.ndim):
         raise InvalidArgumentError(f"values of shape {tuple(values.shape)} do not fill a tensor of shape "
@@ -405,8 +408,8 @@ def copy_from_torch(tensor: Any, values: Any) -> None:
 
 
 def torch_world() -> Dict[str, Any]:
-    """The place of this process in torch's default group, as options of Context; empty: there is none. Collective over
-    that group: rank 0 names the job."""
+    """Returns the place of this process in torch's default group, as options of Context, or an empty dictionary if
+    there is no such group. Collective over that group: rank 0 names the job."""
     torch = loaded_torch()
     distributed = getattr(torch, "distributed", None)
     if torch is None or distributed is None or not distributed.is_available() or not distributed.is_initialized():
@@ -421,8 +424,8 @@ def torch_world() -> Dict[str, Any]:
 
 
 def _local_rank(torch: Any, rank: int) -> int:
-    """Which GPU a rank uses: the one that its group is bound to, else the current one if the program has chosen
-    another than the first, else that of LOCAL_RANK, else that of the rank."""
+    """Returns the number of the rank's GPU: the one that its group is bound to, else the current one if the program has
+    chosen another than the first, else LOCAL_RANK, else the rank."""
     wanted = int(os.environ.get("LOCAL_RANK", rank))
     if not torch.cuda.is_available():
         return wanted
@@ -433,7 +436,8 @@ def _local_rank(torch: Any, rank: int) -> int:
 
 
 def compute_units(context: "Context") -> int:
-    """Multiprocessors of the rank's device; where devices are emulated, the CPUs that this process may use."""
+    """Returns the number of multiprocessors of the rank's device, or, if devices are emulated, of the CPUs that this
+    process may use."""
     if context.on_host:
         return len(os.sched_getaffinity(0))
     torch = importable_torch()
@@ -444,7 +448,7 @@ def compute_units(context: "Context") -> int:
 
 
 def ranks_of_group(group: Any) -> Tuple[int, ...]:
-    """The world ranks of a process group of torch's, in its order. TypeError: it is none."""
+    """Returns the world ranks of a process group of torch, in its order. Raises TypeError if it is no such group."""
     torch = loaded_torch()
     distributed = getattr(torch, "distributed", None)
     kind = getattr(distributed, "ProcessGroup", None)
@@ -458,28 +462,29 @@ def ranks_of_group(group: Any) -> Tuple[int, ...]:
 
 
 def words_on_device(context: "Context", words: Sequence[int]) -> Any:
-    """Words of 64 bits as one array for kernels: torch's on the device, where torch is there; else numpy's."""
+    """Returns words of 64 bits as one array for kernels: a tensor of torch on the device, or an array of numpy if torch
+    is not installed."""
     array = numpy.array(words, dtype=numpy.uint64)
     torch = importable_torch()
     if torch is None:
         return array
-    # Older ones have no uint64: the same bits.
+    # Older releases of torch have no uint64 and get the same bits as int64.
     signed = torch.from_numpy(array.view(numpy.int64)).to(device_name(context))
     kind = getattr(torch, "uint64", None)
     return signed if kind is None else signed.view(kind)
 
 
 def use_device(context: "Context") -> None:
-    """Makes the rank's GPU torch's current one, where torch is used: kernels of Triton go there."""
+    """Makes the rank's GPU torch's current one, if torch is used, because Triton launches kernels on that GPU."""
     torch = torch_on_gpu(context)
     if torch is not None:
         torch.cuda.set_device(context.device_index)
 
 
 def store_fence(target: Any) -> str:
-    """For Triton's inline assembly: what each wave does so that its stores are visible to other GPUs before a barrier
-    ends. The release that follows the barrier waits for the stores of one wave alone, and some releases of Triton do
-    not wait for the write-back that it begins. "": nothing is needed, or the target is not known."""
+    """Returns inline assembly with which each wave makes its stores visible to other GPUs before a barrier ends: the
+    release after the barrier waits for the stores of one wave only, and some versions of Triton do not wait for the
+    write-back that the release begins. Returns "" if nothing is needed, or if the target is not known."""
     if target is None or target.backend != "hip":
         return ""
     wait = "s_waitcnt vmcnt(0)"

@@ -1,4 +1,4 @@
-"""Storages, and how the heap gets back memory that nothing refers to.
+"""Storages, and how the heap frees memory that nothing refers to.
 
 A Storage is one range of the heap. Tensors, their views and arrays of other libraries made of them refer to it. Freeing
 a range that iris_allocate gave is collective, and Python drops objects at different times on different ranks. So
@@ -10,14 +10,16 @@ dropping a storage only records its number; the ranks free it together later:
     happen on any thread, inside any statement.
   * Every member takes part in an agreement at the same places of the program: in the allocation that follows
     EVERY_ALLOCATIONS others, or EVERY_BYTES; in an allocation that found no room, or its name taken, which is reported
-    to every member; and in Context.collect(). Member after member, in the order of the team, broadcasts those of the
-    numbers dropped by all before it that it has dropped, too. All members free the numbers of the last broadcast, in
-    their order, with iris_free. An empty broadcast ends the agreement.
+    to every member; and in Context.collect(). The first member broadcasts the numbers that it has dropped. Each next
+    member, in the order of the team, broadcasts those numbers of the broadcast before that it has dropped, too. All
+    members free the numbers of the last broadcast, in their order, with iris_free. An empty broadcast ends the
+    agreement.
   * Before a member names a storage as dropped, it waits for the work on its streams. So when all have named it, no
     rank's kernel or copy uses it.
 
-A member that has not dropped a storage keeps it for all, since it can still reach the others' copies. The rest ends
-with the context. Memory that one rank has allocated or opened alone is freed by its next allocation or collect().
+A member that has not dropped a storage keeps it for all, since it can still reach the others' copies. Storages that are
+not freed end with the context. Memory that one rank has allocated or opened alone is freed by that rank's next
+allocation or collect().
 """
 
 from __future__ import annotations
@@ -40,16 +42,16 @@ if TYPE_CHECKING:
     from iris.context import Context
     from iris.team import Team
 
-# These are constants, so that they are equal on all ranks.
+# Constants are equal on all ranks.
 EVERY_ALLOCATIONS = 32
 EVERY_BYTES = 64 << 20
-# The most numbers of one agreement, 8 bytes each: a broadcast has room for 1 MiB.
+# Limit of the numbers in one agreement, 8 bytes each: a broadcast has room for 1 MiB.
 NAMED_MAX = 100_000
 
 
 class Native:
-    """The C context, as long as something needs its mappings. It ends with the last reference, since leaving a job is
-    not collective, or with the interpreter, so that peers get a report."""
+    """Owns the C context as long as something needs its mappings. The context ends with the last reference, which is
+    possible because leaving a job is not collective, or with the interpreter, so that peers get a report."""
 
     def __init__(self, handle: int) -> None:
         self.handle = handle
@@ -66,10 +68,10 @@ class Heap:
 
     def __init__(self, context: "Context") -> None:
         self._context = weakref.ref(context)
-        self._mutex = threading.RLock()  # never held while other ranks are waited for
+        self._mutex = threading.RLock()  # never held during a wait for other ranks
         self._ledgers: Dict[int, _Ledger] = {}
         self._storages: "weakref.WeakSet[Storage]" = weakref.WeakSet()
-        self._own: Deque[Tuple[str, Any]] = collections.deque()  # (function, argument) to free what one rank has alone
+        self._own: Deque[Tuple[str, Any]] = collections.deque()  # (function, argument) to free memory of one rank alone
 
     @property
     def context(self) -> "Context":
@@ -87,8 +89,8 @@ class Heap:
 
     def allocate(self, team: Optional["Team"], shape: Tuple[int, ...], dtype: DType, name: Optional[str],
                  alignment_bytes: int = 0, lent: Any = None) -> Tensor:
-        """A new tensor, in memory of its own or in a buffer that each rank lends. Collective over the team: it is at
-        one offset of every heap. Without a team this rank has it alone."""
+        """Returns a new tensor, in newly allocated memory or in a buffer that each rank lends. Collective over the
+        team: the tensor is at one offset of every heap. Without a team only this rank has the tensor."""
         if alignment_bytes < 0 or alignment_bytes & (alignment_bytes - 1):
             raise InvalidArgumentError(f"an alignment of {alignment_bytes} bytes is no power of two")
         nbytes = bytes_of(shape, dtype)
@@ -100,7 +102,7 @@ class Heap:
         allocation = _capi.iris_allocation()
         place = () if lent is None else (lent.address,)
         arguments = (*place, ctypes.byref(options), ctypes.byref(allocation))
-        # With the allocation, which stays until all members have dropped theirs: others may write until then.
+        # Kept with the allocation, which stays until all members have dropped theirs: others may write until then.
         allocation.keep = lent and lent.keep
         self.free_own()
         if team is None:
@@ -133,7 +135,7 @@ class Heap:
         return storage
 
     def open(self, rank: int, name: str, timeout_ns: int) -> Tensor:
-        """A tensor of one dimension, of memory that another rank has alone."""
+        """Returns a tensor of one dimension, of memory that another rank has alone."""
         opened = _capi.out(_capi.iris_opened, _capi.library().iris_open_local, self.context.handle, rank,
                            _capi.text(name), timeout_ns)
         storage = self._alone(opened, name, opened.rank, opened.symmetric or 0, "iris_close_local")
@@ -141,7 +143,7 @@ class Heap:
         return Tensor(storage, (opened.bytes // dtype.itemsize,), None, dtype)
 
     def free(self, storage: Storage) -> None:
-        """Collective over the team that allocated, or of this rank alone."""
+        """Frees a storage. Collective over the team that allocated it; not collective if this rank has it alone."""
         storage.check()
         ledger = None if storage.team is None else self._ledger(storage.team)
         with self._mutex if ledger is None else ledger.mutex:
@@ -153,20 +155,21 @@ class Heap:
             getattr(_capi.library(), storage.free)(self.context.handle, ctypes.byref(storage.allocation))
 
     def collect(self, team: "Team") -> int:
-        """Collective over the team: frees the storages that all its members have dropped. Returns how many."""
+        """Frees the storages that all ranks of the team have dropped, and returns their number. Collective over the
+        team."""
         self.free_own()
         ledger = self._ledger(team)
         with ledger.mutex:
             return ledger.collect(self.context)
 
     def forget_team(self, team: "Team") -> None:
-        """The storages of a team that has ended stay until the context ends."""
+        """Forgets the storages of a team that has ended: they stay until the context ends."""
         with self._mutex:
             self._ledgers.pop(team.id, None)
 
     def free_own(self) -> None:
         """Frees the storages that this rank had alone and has dropped."""
-        count = len(self._own)  # work that is not waited for may use storages that are dropped from now on
+        count = len(self._own)  # storages that are dropped later may be in use by work that this call does not wait for
         context = self.context
         if not count or not context.quiet():
             return
@@ -176,14 +179,14 @@ class Heap:
                 getattr(_capi.library(), function)(context.handle, ctypes.byref(argument))
 
     def find(self, address: int) -> Optional[Storage]:
-        """The storage in which the address lies."""
+        """Returns the storage in which the address lies."""
         for storage in list(self._storages):
             if not storage.freed and storage.address <= address < storage.address + max(storage.bytes, 1):
                 return storage
         return None
 
     def live(self) -> int:
-        """Returns how many storages of teams this process has not freed."""
+        """Returns the number of storages of teams that this process has not freed."""
         return sum(len(ledger.storages) for ledger in list(self._ledgers.values()))
 
 
@@ -192,7 +195,7 @@ class _Ledger:
 
     def __init__(self, team: "Team") -> None:
         self.team = team
-        self.mutex = threading.RLock()  # of each team, so that a thread that waits for its members delays no other team
+        self.mutex = threading.RLock()  # one per team, so that a thread that waits for a team delays no other team
         self.storages: Dict[int, Any] = {}  # number: iris_allocation
         self._dropped: Deque[int] = collections.deque()
         self._mine: Dict[int, None] = {}  # dropped here and not agreed on yet, in order
@@ -214,7 +217,8 @@ class _Ledger:
         del self.storages[storage.allocation.number]
 
     def due(self) -> bool:
-        """Depends only on the team's allocations, so it is equal on all members."""
+        """Returns True if the next allocation begins an agreement. The result depends only on the team's allocations,
+        so it is equal on all members."""
         return self._since >= EVERY_ALLOCATIONS or self._bytes_since >= EVERY_BYTES
 
     def collect(self, context: "Context") -> int:

@@ -13,8 +13,8 @@ _BYTES_MAX = 2**63 - 1
 
 
 def parse_shape(size: Sequence[Any]) -> Tuple[int, ...]:
-    """The shape that the arguments of zeros(2, 3), zeros((2, 3)) or zeros([2, 3]) mean. TypeError: no integers.
-    InvalidArgumentError: a negative one."""
+    """Returns the shape that the arguments of zeros(2, 3), zeros((2, 3)) or zeros([2, 3]) mean. Raises TypeError if
+    they are not integers, and InvalidArgumentError if one is negative."""
     if len(size) == 1 and not hasattr(size[0], "__index__"):
         (size,) = size
     try:
@@ -27,11 +27,11 @@ def parse_shape(size: Sequence[Any]) -> Tuple[int, ...]:
 
 
 def bytes_of(shape: Sequence[int], dtype: DType) -> int:
-    """InvalidArgumentError: more than an address space has."""
+    """Returns the size in bytes. Raises InvalidArgumentError if it exceeds an address space."""
     if dtype is DType.NONE:
         raise InvalidArgumentError("a tensor needs a type of elements: DType.NONE is that of plain bytes, for which "
                                    "DType.U8 serves")
-    # As if no extent were 0: an empty tensor of huge sizes is a mistake, too.
+    # An extent of 0 counts as 1, because an empty tensor of huge sizes is a mistake, too.
     nbytes = math.prod(max(extent, 1) for extent in shape) * dtype.itemsize
     if nbytes > _BYTES_MAX:
         raise InvalidArgumentError(f"a tensor of shape {tuple(shape)} and {dtype.long_name} has {nbytes} bytes, which "
@@ -40,7 +40,7 @@ def bytes_of(shape: Sequence[int], dtype: DType) -> int:
 
 
 def contiguous_strides(shape: Sequence[int]) -> Tuple[int, ...]:
-    """The strides of a contiguous tensor."""
+    """Returns the strides of a contiguous tensor."""
     strides = []
     step = 1
     for extent in reversed(shape):
@@ -50,7 +50,7 @@ def contiguous_strides(shape: Sequence[int]) -> Tuple[int, ...]:
 
 
 def is_contiguous(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """True if elements follow each other without a gap, the last dimension first."""
+    """Returns True if elements are consecutive in row-major order, without a gap."""
     if 0 in shape:
         return True
     expected = 1
@@ -63,8 +63,8 @@ def is_contiguous(shape: Sequence[int], strides: Sequence[int]) -> bool:
 
 def common_rows(shape: Sequence[int], first: Sequence[int],
                 second: Sequence[int]) -> Optional[Tuple[int, int, int, int]]:
-    """Two layouts of a shape as rows: how many, the elements of each, and how many elements lie between the beginnings
-    of two rows in the first and in the second. None: they are no such rows, or rows that overlap."""
+    """Returns two layouts of a shape as rows: the number of rows, the elements of a row, and the distances of two rows,
+    in elements, in the first and in the second layout. Returns None if they are no such rows, or if rows overlap."""
     dims = [dim for dim in zip(shape, first, second) if dim[0] != 1]
     length = 1
     while dims and dims[-1][1] == dims[-1][2] == length:

@@ -7,9 +7,9 @@ order of their arguments are those of the reference system. In all of them:
   function finds the same place in the other rank's heap. `heap_bases` is the result of the host's get_heap_bases().
 - The device checks nothing: a pointer outside the heap, or an invalid rank, is undefined behaviour.
 - Elements whose `mask` is false are neither read nor written; a load gives `other` for them.
-- `hint` is an integer, or one for each dimension: so many elements are contiguous, and the first lies on a multiple of
-  so many bytes. It helps only where Triton cannot see this in the caller's pointers, since the translation keeps
-  Triton's knowledge of them: blocks that are wide accesses locally are wide accesses remotely.
+- `hint` is an integer N, or one for each dimension: N elements are contiguous, and the first lies on a multiple of N
+  bytes. It helps only if Triton cannot see this in the caller's pointers, since the translation keeps Triton's
+  knowledge of them: blocks that are wide accesses locally are wide accesses remotely.
 - Cache modifiers are Triton's: ".ca", ".cg", ".cv" for loads, ".wb", ".cg", ".cs", ".wt" for stores; None is the
   default of the GPU. Triton ignores those that it does not know for a GPU; not all releases know ".cv" or volatile for
   every vendor. To wait for a value, use wait_until().
@@ -28,7 +28,7 @@ try:
 except ImportError:  # before 3.5
     _target_info = None
 
-# Heaps are a multiple of 2 to this many elements away from each other, of any type.
+# The distance of two heaps is a multiple of 2 ** _ALIGNED_BITS elements of any type.
 _ALIGNED_BITS = tl.constexpr(10)
 DEFAULT_POLLS = tl.constexpr(1 << 24)  # of wait_until: some seconds on today's GPUs
 
@@ -40,8 +40,8 @@ if _aggregate is None or _constexpr_function is None:
 
 @_constexpr_function
 def _store_fence():
-    """Assembly that waits until this thread's stores are where other GPUs see them; "": the release that follows a
-    barrier does it."""
+    """Returns assembly that waits until other GPUs can see this thread's stores, or "" if the release after a barrier
+    does so."""
     if _target_info is None or not _COMPILED:
         return ""
     return _foreign.store_fence(_target_info.current_target())
@@ -56,8 +56,8 @@ def _system(scope):
 def translate(pointer, from_rank, to_rank, heap_bases, hint: tl.constexpr = None):
     """Moves a pointer from from_rank's heap to the same place in to_rank's, by two loads of 8 bytes from heap_bases."""
     distance = (tl.load(heap_bases + to_rank) - tl.load(heap_bases + from_rank)).to(tl.int64)
-    # Counted in elements, so that Triton's knowledge of the block's contiguity and alignment stays. Exact: the distance
-    # is a multiple of the heaps' stride, which is one of 2 MiB.
+    # The distance is in elements, so that Triton keeps its knowledge of the block's contiguity and alignment. It is
+    # exact, because it is a multiple of the heaps' stride, which is a multiple of 2 MiB.
     bits: tl.constexpr = pointer.dtype.element_ty.primitive_bitwidth
     if bits == 16:
         distance = distance >> 1
@@ -65,7 +65,7 @@ def translate(pointer, from_rank, to_rank, heap_bases, hint: tl.constexpr = None
         distance = distance >> 2
     elif bits == 64:
         distance = distance >> 3
-    # No bit is lost: this says what the distance is a multiple of in a way that Triton does not drop.
+    # The shifts lose no bit. They tell Triton of which power of two the distance is a multiple.
     there = pointer + ((distance >> _ALIGNED_BITS) << _ALIGNED_BITS)
     if hint is not None:
         there = tl.max_contiguous(tl.multiple_of(there, hint), hint)
@@ -75,22 +75,22 @@ def translate(pointer, from_rank, to_rank, heap_bases, hint: tl.constexpr = None
 @triton.jit
 def load(pointer, to_rank, from_rank, heap_bases, mask=None, other=None, cache_modifier=None, volatile=False,
          hint: tl.constexpr = None):
-    """Reads from_rank's heap. to_rank is the rank that calls."""
+    """Reads from_rank's heap. to_rank is the calling rank."""
     return tl.load(translate(pointer, to_rank, from_rank, heap_bases, hint), mask=mask, other=other,
                    cache_modifier=cache_modifier, volatile=volatile)
 
 
 @triton.jit
 def store(pointer, value, from_rank, to_rank, heap_bases, mask=None, hint: tl.constexpr = None, cache_modifier=None):
-    """Writes into to_rank's heap. from_rank is the rank that calls."""
+    """Writes into to_rank's heap. from_rank is the calling rank."""
     tl.store(translate(pointer, from_rank, to_rank, heap_bases, hint), value, mask=mask, cache_modifier=cache_modifier)
 
 
 @triton.jit
 def copy(src_ptr, dst_ptr, from_rank, to_rank, cur_rank, heap_bases, mask=None, other=None, load_cache_modifier=None,
          store_cache_modifier=None, hint: tl.constexpr = None):
-    """From from_rank's heap into to_rank's. Both pointers are to the heap of cur_rank, which calls; unlike in the
-    reference, it may be a third rank."""
+    """Copies from from_rank's heap into to_rank's. Both pointers are to the heap of the calling rank cur_rank, which,
+    unlike in the reference, may be a third rank."""
     data = load(src_ptr, cur_rank, from_rank, heap_bases, mask, other, load_cache_modifier, False, hint)
     store(dst_ptr, data, cur_rank, to_rank, heap_bases, mask, hint, store_cache_modifier)
 
@@ -98,9 +98,9 @@ def copy(src_ptr, dst_ptr, from_rank, to_rank, cur_rank, heap_bases, mask=None, 
 @triton.jit
 def get(from_ptr, to_ptr, from_rank, to_rank, heap_bases, mask=None, other=None, load_cache_modifier=None,
         store_cache_modifier=None, hint: tl.constexpr = None):
-    """Copies what lies at from_ptr in the heap of to_rank to to_ptr, which is memory of the rank that calls. from_rank
-    is that rank: `get(theirs, mine, cur_rank, peer, heap_bases)`, as programs of the reference call it. Its page names
-    the two ranks the other way round; that order reads outside the heaps, there and here."""
+    """Copies from from_ptr in to_rank's heap to to_ptr, memory of the calling rank, which is from_rank:
+    `get(theirs, mine, cur_rank, peer, heap_bases)`, as programs of the reference call it. The reference's documentation
+    names the two ranks the other way round; that order reads outside the heaps, in the reference and here."""
     data = load(from_ptr, from_rank, to_rank, heap_bases, mask, other, load_cache_modifier, False, hint)
     tl.store(to_ptr, data, mask=mask, cache_modifier=store_cache_modifier)
 
@@ -108,7 +108,7 @@ def get(from_ptr, to_ptr, from_rank, to_rank, heap_bases, mask=None, other=None,
 @triton.jit
 def put(from_ptr, to_ptr, from_rank, to_rank, heap_bases, mask=None, other=None, load_cache_modifier=None,
         store_cache_modifier=None, hint: tl.constexpr = None):
-    """Copies from from_ptr, memory of from_rank, which calls, to to_ptr in to_rank's heap."""
+    """Copies from from_ptr, memory of the calling rank from_rank, to to_ptr in to_rank's heap."""
     data = tl.load(from_ptr, mask=mask, other=other, cache_modifier=load_cache_modifier)
     store(to_ptr, data, from_rank, to_rank, heap_bases, mask, hint, store_cache_modifier)
 
@@ -116,21 +116,21 @@ def put(from_ptr, to_ptr, from_rank, to_rank, heap_bases, mask=None, other=None,
 @triton.jit
 def atomic_add(pointer, val, from_rank, to_rank, heap_bases, mask=None, sem: tl.constexpr = None,
                scope: tl.constexpr = None, hint: tl.constexpr = None):
-    """Adds in to_rank's heap."""
+    """Adds val to elements in to_rank's heap."""
     return tl.atomic_add(translate(pointer, from_rank, to_rank, heap_bases, hint), val, mask, sem, _system(scope))
 
 
 @triton.jit
 def atomic_sub(pointer, val, from_rank, to_rank, heap_bases, mask=None, sem: tl.constexpr = None,
                scope: tl.constexpr = None, hint: tl.constexpr = None):
-    """Subtracts in to_rank's heap."""
+    """Subtracts val from elements in to_rank's heap."""
     return atomic_add(pointer, -val, from_rank, to_rank, heap_bases, mask, sem, scope, hint)
 
 
 @triton.jit
 def atomic_cas(pointer, cmp, val, from_rank, to_rank, heap_bases, sem: tl.constexpr = None,
                scope: tl.constexpr = None, hint: tl.constexpr = None):
-    """Writes val into to_rank's heap where cmp stands there. It takes no mask, as Triton's."""
+    """Writes val to the elements in to_rank's heap that are equal to cmp. Like Triton's, it takes no mask."""
     there = translate(pointer, from_rank, to_rank, heap_bases, hint)
     kind: tl.constexpr = pointer.dtype.element_ty
     return tl.atomic_cas(there, tl.cast(cmp, kind), tl.cast(val, kind), sem, _system(scope))
@@ -139,57 +139,57 @@ def atomic_cas(pointer, cmp, val, from_rank, to_rank, heap_bases, sem: tl.conste
 @triton.jit
 def atomic_xchg(pointer, val, from_rank, to_rank, heap_bases, mask=None, sem: tl.constexpr = None,
                 scope: tl.constexpr = None, hint: tl.constexpr = None):
-    """Exchanges what stands in to_rank's heap for val."""
+    """Replaces elements in to_rank's heap by val."""
     return tl.atomic_xchg(translate(pointer, from_rank, to_rank, heap_bases, hint), val, mask, sem, _system(scope))
 
 
 @triton.jit
 def atomic_xor(pointer, val, from_rank, to_rank, heap_bases, mask=None, sem: tl.constexpr = None,
                scope: tl.constexpr = None, hint: tl.constexpr = None):
-    """Bitwise exclusive or in to_rank's heap."""
+    """Combines elements in to_rank's heap with val by a bitwise exclusive or."""
     return tl.atomic_xor(translate(pointer, from_rank, to_rank, heap_bases, hint), val, mask, sem, _system(scope))
 
 
 @triton.jit
 def atomic_and(pointer, val, from_rank, to_rank, heap_bases, mask=None, sem: tl.constexpr = None,
                scope: tl.constexpr = None, hint: tl.constexpr = None):
-    """Bitwise and in to_rank's heap."""
+    """Combines elements in to_rank's heap with val by a bitwise and."""
     return tl.atomic_and(translate(pointer, from_rank, to_rank, heap_bases, hint), val, mask, sem, _system(scope))
 
 
 @triton.jit
 def atomic_or(pointer, val, from_rank, to_rank, heap_bases, mask=None, sem: tl.constexpr = None,
               scope: tl.constexpr = None, hint: tl.constexpr = None):
-    """Bitwise or in to_rank's heap."""
+    """Combines elements in to_rank's heap with val by a bitwise or."""
     return tl.atomic_or(translate(pointer, from_rank, to_rank, heap_bases, hint), val, mask, sem, _system(scope))
 
 
 @triton.jit
 def atomic_min(pointer, val, from_rank, to_rank, heap_bases, mask=None, sem: tl.constexpr = None,
                scope: tl.constexpr = None, hint: tl.constexpr = None):
-    """The smaller value stays in to_rank's heap."""
+    """Replaces elements in to_rank's heap by the smaller one of the element and val."""
     return tl.atomic_min(translate(pointer, from_rank, to_rank, heap_bases, hint), val, mask, sem, _system(scope))
 
 
 @triton.jit
 def atomic_max(pointer, val, from_rank, to_rank, heap_bases, mask=None, sem: tl.constexpr = None,
                scope: tl.constexpr = None, hint: tl.constexpr = None):
-    """The larger value stays in to_rank's heap."""
+    """Replaces elements in to_rank's heap by the larger one of the element and val."""
     return tl.atomic_max(translate(pointer, from_rank, to_rank, heap_bases, hint), val, mask, sem, _system(scope))
 
 
-# Signals: words of 32 or 64 bits in the heap, for which one rank waits and another one writes them.
+# Signals are words of 32 or 64 bits in the heap. One rank waits for a word, and another rank writes it.
 
 
 @triton.jit
 def signal(pointer, value, from_rank, to_rank, heap_bases, op: tl.constexpr = None):
     """Sets the word at `pointer`, one pointer, in to_rank's heap to value (op="set", the default), or adds to it
-    (op="add"). A rank that sees it by wait_until() sees all earlier stores of this program of the grid."""
+    (op="add"). A rank that sees the change with wait_until() sees all earlier stores of this program of the grid."""
     tl.static_assert(op is None or op == "set" or op == "add", "op is set or add")
     fence: tl.constexpr = _store_fence()
     if fence != "":
         tl.inline_asm_elementwise(fence, "=v,v,~{memory}", [0], dtype=tl.int32, is_pure=False, pack=1)
-    tl.debug_barrier()  # of the program: what its other threads have stored comes before, too
+    tl.debug_barrier()  # so that stores of the program's other threads come before, too
     if op == "add":
         atomic_add(pointer, value, from_rank, to_rank, heap_bases, sem="release", scope="sys")
     else:
@@ -200,7 +200,7 @@ def signal(pointer, value, from_rank, to_rank, heap_bases, op: tl.constexpr = No
 def put_signal(from_ptr, to_ptr, signal_ptr, value, from_rank, to_rank, heap_bases, mask=None,
                op: tl.constexpr = None, load_cache_modifier=None, store_cache_modifier=None,
                hint: tl.constexpr = None):
-    """put(), then signal(): the word at signal_ptr changes when the block is there."""
+    """Calls put(), then signal(): the word at signal_ptr changes when the block has arrived."""
     put(from_ptr, to_ptr, from_rank, to_rank, heap_bases, mask, None, load_cache_modifier, store_cache_modifier, hint)
     signal(signal_ptr, value, from_rank, to_rank, heap_bases, op)
 
@@ -227,11 +227,11 @@ def _holds(seen, value, compare: tl.constexpr):
 @triton.jit
 def wait_until(pointer, value, compare: tl.constexpr = None, max_polls=DEFAULT_POLLS):
     """Waits until the word at `pointer`, one pointer to this rank's own heap, is eq, ne, gt, ge (the default), lt or le
-    `value`. Returns false after max_polls reads, so that the kernel ends even if a rank died. If true, all later loads
-    of this program see what the word's writer released."""
+    `value`. Returns false after max_polls reads, so that the kernel ends even if a rank died. After true, all later
+    loads of this program see the stores that the word's writer released."""
     how: tl.constexpr = "ge" if compare is None else compare
-    # A loop of volatile loads will not do: compilers for some GPUs take it out. An atomic that adds 0 becomes a load
-    # that acquires where there is one, and gives all threads one answer.
+    # Compilers for some GPUs remove a loop of volatile loads. An atomic that adds 0 becomes an acquiring load if the
+    # GPU has one, and gives all threads the same answer.
     polls = 0
     seen = tl.atomic_add(pointer, 0, sem="acquire", scope="sys")
     while (polls < max_polls) & (_holds(seen, value, how) == 0):
@@ -245,13 +245,13 @@ _COMPILED = isinstance(translate, triton.runtime.jit.JITFunction)  # and not int
 
 
 def _constructor(function):
-    """An aggregate's __init__: Triton 3.6 wants it marked, older ones do not take it so."""
+    """Marks an aggregate's __init__: Triton 3.6 requires the mark, older versions do not accept it."""
     release = tuple(int(number) for number in triton.__version__.split(".")[:2])
     return triton.constexpr_function(function) if release >= (3, 6) and _COMPILED else function
 
 
 def _aggregate_or_class(cls):
-    """In Triton's interpreter, which knows no aggregates, an ordinary class with the same methods."""
+    """Makes an aggregate, or in Triton's interpreter, which knows none, an ordinary class with the same methods."""
     if _COMPILED:
         return _aggregate(cls)
     for name, member in list(vars(cls).items()):
@@ -263,8 +263,8 @@ def _aggregate_or_class(cls):
 
 @_aggregate_or_class
 class DeviceContext:
-    """A rank in a kernel, so that heap_bases need not be passed on: the functions above as methods, without the
-    calling rank and heap_bases among their arguments.
+    """A rank in a kernel. Its methods are the functions above, without the calling rank and heap_bases among their
+    arguments.
 
         @triton.jit
         def kernel(context_tensor, buffer, rank: tl.constexpr, world_size: tl.constexpr):
@@ -288,7 +288,7 @@ class DeviceContext:
     @staticmethod
     @triton.jit
     def initialize(context_tensor, rank: tl.constexpr, world_size: tl.constexpr):
-        """The context of the rank that calls, of so many."""
+        """Returns the context of the calling rank `rank` of `world_size` ranks."""
         return DeviceContext(rank, world_size, context_tensor + 2)
 
     @triton.jit

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from iris.context import Context
     from iris.team import Team
 
-# Larger than the caches of today's GPUs; of emulated devices, than what a CPU's core has to itself.
+# Larger than the caches of today's GPUs. On emulated devices it need only be larger than the private caches of a core.
 FLUSHED_BYTES = 256 << 20
 FLUSHED_BYTES_ON_HOST = 8 << 20
 
@@ -39,17 +39,18 @@ def do_bench(fn: Callable[[], Any], barrier_fn: Callable[[], Any] = lambda: None
 
     Args:
       fn: puts its work on the current stream, or works on the host.
-      barrier_fn: called between the repetitions; `context.barrier` where other ranks take part.
+      barrier_fn: called between the repetitions; `context.barrier` if other ranks take part.
       preamble_fn: called before each repetition, and not measured.
       n_warmup, n_repeat: repetitions that do not count, and that do.
       quantiles: numbers from 0 to 1. Then the result is one time for each, or a number for a single one.
       return_mode: else "mean", "median", "min", "max", or "all" for the times of all repetitions.
-      context: whose device; the context that was made last.
-      over_ranks: collective over the team (the world): the largest of the ranks' results, number by number, on all of
-        them. Without it the result is this rank's own, as the reference's.
+      context: the context whose device is measured; by default the context that was made last.
+      over_ranks: if true, all ranks of the team (the world) return the largest of the ranks' results, number by number.
+        Collective over the team. Otherwise the result is this rank's own, as in the reference.
       flushed_bytes: how much memory is written between repetitions; 0: none.
 
-    Not collective unless over_ranks is true or barrier_fn is. FailedPreconditionError: there is no context.
+    Not collective unless over_ranks is true or barrier_fn is collective. Raises FailedPreconditionError if there is no
+    context.
     """
     from iris.context import latest_context
     if return_mode != "all" and return_mode not in _MODES:
@@ -64,7 +65,7 @@ def do_bench(fn: Callable[[], Any], barrier_fn: Callable[[], Any] = lambda: None
         flushed_bytes = FLUSHED_BYTES_ON_HOST if context.on_host else FLUSHED_BYTES
     barrier_fn()
     preamble_fn()
-    fn()  # compiles what has to be compiled
+    fn()  # compiles kernels
     barrier_fn()
     cache = out_handle(library.iris_malloc_device, context.handle, flushed_bytes) if flushed_bytes else 0
     try:

@@ -1,10 +1,10 @@
-"""Collectives on tensors: the methods that a Context has of them, and Work.
+"""Collectives on tensors: the methods of Context for them, and Work.
 
-All members of a team call the same ones in the same order. Tensors are those of Iris, torch and cupy, and, where
-devices are emulated, arrays of numpy; they are contiguous. Memory of the heap is used where it lies.
+All members of a team call the same collectives in the same order. Tensors are those of Iris, torch and cupy, and, if
+devices are emulated, arrays of numpy; they are contiguous. Memory of the heap is used in place.
 
-With a stream of the caller's, or torch's current stream where torch uses the rank's GPU, a call returns once the work
-is on that stream, as torch's own operations do. Otherwise it uses a stream of the context and waits for the result,
+With a stream of the caller, or torch's current stream if torch uses the rank's GPU, a call returns once the work is on
+that stream, as torch's own operations do. Otherwise the call uses a stream of the context and waits for the result,
 unless async_op is true: then it returns a Work.
 """
 
@@ -25,7 +25,8 @@ OPERATORS: Dict[str, int] = {"sum": 0, "prod": 1, "product": 1, "min": 2, "max":
 
 
 def _operator_like(op: Any) -> int:
-    """The number of an operator that is not named as in OPERATORS, as torch's ReduceOp."""
+    """Returns the number of an operator that is given in another way than by a name of OPERATORS, such as torch's
+    ReduceOp."""
     name = str(getattr(op, "name", op)).rpartition(".")[2].lower()
     if name not in OPERATORS:
         raise InvalidArgumentError(f"{op!r} is no operator of reductions: one of sum, prod, min, max, avg")
@@ -41,17 +42,17 @@ class Work:
         self._result = result
 
     def wait(self) -> Any:
-        """Waits until it is done. Returns the output. An error names the ranks that did not come."""
+        """Waits until the operation is done, and returns its output. An error names the missing ranks."""
         self._communicator.synchronize(self._stream)
         return self._result
 
     def is_completed(self) -> bool:
-        """True if the stream has passed it."""
+        """Returns True if the operation is done."""
         return self._stream.idle()
 
 
 class Communicator:
-    """A team's workspace for collectives. One for each team, made by the first collective of all its members."""
+    """A team's workspace for collectives. Each team has one, which the first collective of all its members makes."""
 
     def __init__(self, team: "Team", **options: Any) -> None:
         self.team = team
@@ -71,30 +72,31 @@ class Communicator:
         return self._handle
 
     def synchronize(self, stream: Stream) -> None:
-        """Waits for the stream, then raises the first failure of an operation, which names who was missing."""
+        """Waits for the stream, then raises the first failure of an operation, which names the missing ranks."""
         try:
             _capi.library().iris_comm_synchronize(self.handle, stream.handle)
         finally:
             stream._pending.clear()
 
     def check(self) -> None:
-        """Raises the first failure of an operation, as far as the streams have come."""
+        """Raises the first failure among the operations that the streams have run."""
         _capi.library().iris_comm_check(self.handle)
 
     def reset(self) -> None:
-        """Collective over the team: makes it usable again after a failure. Synchronize the streams first."""
+        """Makes the communicator usable again after a failure. Collective over the team. Synchronize the streams
+        first."""
         _capi.library().iris_comm_reset(self.handle)
 
     def release(self) -> None:
-        """Collective over the team: gives the workspace back. Synchronize the streams first."""
+        """Frees the workspace. Collective over the team. Synchronize the streams first."""
         _capi.library().iris_comm_release(self.handle)
         self.closed = True
 
 
 class Collectives:
-    """The collectives of Context. `team` is the world if it is left out; ranks are world ranks. All but device_barrier
-    and group take the options `stream` and `async_op`; those without counts and pairs of ranks also `variant`, the
-    number of a variant, or 0 for the one that fits."""
+    """The collectives of Context. `team` is the world if it is left out; ranks are world ranks. All methods but
+    device_barrier and group take the options `stream` and `async_op`. Those without counts and pairs of ranks also take
+    `variant`, the number of a variant, or 0 for an automatic choice."""
 
     # Attributes of Context.
     rank: int
@@ -105,9 +107,10 @@ class Collectives:
     _communicators: Dict[int, Communicator]
 
     def prepare(self, team: Optional["Team"] = None, **options: Any) -> Communicator:
-        """Collective over the team: makes its communicator now, with the options of iris_comm_options by name
-        (`timeout_ns=...`, `check_calls=1`). Without it, the first collective makes one; send and recv, which not all
-        members call, need one that is there. InvalidArgumentError: there is one already, and options were given."""
+        """Makes the team's communicator now, with the options of iris_comm_options by name (`timeout_ns=...`,
+        `check_calls=1`). Collective over the team. Without this call, the first collective makes a communicator; send
+        and recv, which not all members call, need an existing one. Raises InvalidArgumentError if options are given
+        and there is a communicator already."""
         team = self.team_of(team)
         communicator = self._communicators.get(team.id)
         if communicator is None:
@@ -117,7 +120,7 @@ class Collectives:
         return communicator
 
     def release_communicator(self, team: Optional["Team"] = None) -> None:
-        """Collective over the team: gives the memory of its communicator back, if it has one."""
+        """Frees the memory of the team's communicator, if it has one. Collective over the team."""
         communicator = self._communicators.pop(self.team_of(team).id, None)
         if communicator is not None:
             communicator.release()
@@ -130,8 +133,8 @@ class Collectives:
         return communicator
 
     def _pair(self, what: str, input: Any, output: Any) -> Tuple[Any, Any]:
-        """The memory of both sides. Only the root needs both of gather and scatter; without an output all others are in
-        place."""
+        """Returns the memory of the input and of the output. Of gather and scatter only the root needs both; the other
+        operations are in place without an output."""
         if input is None and what == "scatter":
             return None, _foreign.buffer_of(self, output, "scatter: the output", True)
         in_place = output is input or output is None and what != "gather"
@@ -152,8 +155,8 @@ class Collectives:
 
     def _collective(self, what: str, input: Any, output: Any, team: Optional["Team"], parts: str, op: Any, root: Any,
                     /, variant: int = 0, stream: Any = None, async_op: bool = False) -> Any:
-        """Runs a collective. `parts` is the buffer that has a part for each member: "input", "output", "both" or "".
-        The C function takes the operator and the root after the type; `...` is that of collectives without one."""
+        """Runs a collective. `parts` names the buffer that has a part for each member: "input", "output", "both" or "".
+        The C function takes the operator and the root after the type; `...` means that it takes none."""
         rest: List[int] = []
         if op is not ...:
             number = OPERATORS.get(op) if isinstance(op, str) else None
@@ -184,8 +187,8 @@ class Collectives:
 
     def _run(self, communicator: Communicator, function: Any, keep: Sequence[Any], arguments: Sequence[Any],
              result: Any = None, stream: Any = None, async_op: bool = False, *variant: int) -> Any:
-        """Puts an operation on its stream, which the C function takes after the arguments. `keep` is what the operation
-        needs, the output last. Returns the output, or `result`."""
+        """Puts an operation on its stream, which the C function takes after the arguments. `keep` has the objects that
+        the operation needs, the output last. Returns the output, or `result`."""
         where, waits = self.stream_for(stream)
         handle = communicator.handle if communicator.closed else communicator._handle
         function(handle, *arguments, where._handle, *variant)
@@ -209,7 +212,7 @@ class Collectives:
 
     def reduce(self, input: Any, output: Any = None, root: int = 0, op: Any = "sum", *, team: Optional["Team"] = None,
                **how: Any) -> Any:
-        """As all_reduce, at the root alone. The others' output is not written."""
+        """Works as all_reduce, with the result only at the root. The output of other ranks is not written."""
         return self._collective("reduce", input, output, team, "", op, root, **how)
 
     def reduce_scatter(self, input: Any, output: Any, op: Any = "sum", *, team: Optional["Team"] = None,
@@ -224,13 +227,13 @@ class Collectives:
 
     def gather(self, input: Any, output: Any = None, root: int = 0, *, team: Optional["Team"] = None,
                **how: Any) -> Any:
-        """As all_gather, at the root alone. The others need no output."""
+        """Works as all_gather, with the result only at the root. Other ranks need no output."""
         if output is None and self.rank == root:
             raise InvalidArgumentError("gather: the root needs an output")
         return self._collective("gather", input, output, team, "output", ..., root, **how)
 
     def scatter(self, input: Any, output: Any, root: int = 0, *, team: Optional["Team"] = None, **how: Any) -> Any:
-        """output[i] = input[index * n + i] of the root, where the output has n elements. The others need no input."""
+        """output[i] = input[index * n + i] of the root, where the output has n elements. Other ranks need no input."""
         if input is None and self.rank == root:
             raise InvalidArgumentError("scatter: the root needs an input")
         return self._collective("scatter", input, output, team, "input", ..., root, **how)
@@ -242,7 +245,7 @@ class Collectives:
     def all_to_all_v(self, input: Any, to_counts: Sequence[int], output: Any, from_counts: Sequence[int], *,
                      team: Optional["Team"] = None, **how: Any) -> Any:
         """Sends to_counts[m] elements of the input to member m, in the order of the members, and receives
-        from_counts[m] from it. Not in place."""
+        from_counts[m] elements from member m. Not in place."""
         team = self.team_of(team)
         source, target = self._pair("all_to_all_v", input, output)
         lists = []
@@ -259,7 +262,7 @@ class Collectives:
                          (source.address, *lists[:2], target.address, *lists[2:], team.n_ranks, source.dtype), **how)
 
     def broadcast(self, tensor: Any, root: int = 0, *, team: Optional["Team"] = None, **how: Any) -> Any:
-        """Every member's tensor gets the values of the root's. For values of Python see broadcast_object."""
+        """Copies the values of the root's tensor to every member's. For values of Python see broadcast_object."""
         buffer = _foreign.buffer_of(self, tensor, "broadcast: the tensor", self.rank != root)
         return self._collective("broadcast", buffer, None, team, "", ..., root, **how)
 
@@ -269,16 +272,16 @@ class Collectives:
                          (buffer.address, buffer.count, buffer.dtype, self._root(team, rank, what)), **how)
 
     def send(self, tensor: Any, to: int, *, team: Optional["Team"] = None, **how: Any) -> Any:
-        """To one rank, which calls recv. Only the two call."""
+        """Sends to one rank, which calls recv. Only these two ranks call."""
         return self._message("send", tensor, to, team, how)
 
     def recv(self, tensor: Any, source: int, *, team: Optional["Team"] = None, **how: Any) -> Any:
-        """From one rank, which calls send. Only the two call."""
+        """Receives from one rank, which calls send. Only these two ranks call."""
         return self._message("recv", tensor, source, team, how)
 
     def send_recv(self, input: Any, to: int, output: Any, source: int, *, team: Optional["Team"] = None,
                   **how: Any) -> Any:
-        """send and recv at once, so that all members of a ring may call it first."""
+        """Sends and receives at once, so that all members of a ring may call send_recv first."""
         sent, received = self._pair("send_recv", input, output)
         return self._run(self._existing(team, "send_recv"), _capi.library().iris_send_recv, (sent.keep, received.keep),
                          (sent.address, sent.count, self._root(team, to, "send_recv"), received.address,
@@ -286,8 +289,8 @@ class Collectives:
 
     @contextmanager
     def group(self, team: Optional["Team"] = None) -> Iterator[None]:
-        """`with context.group():` keeps send and recv, all on one stream, and starts them at once at its end, so that
-        their order among different ranks is of no matter. Waits then as they would have."""
+        """Collects the send and recv calls of a `with context.group():`, all on one stream, and starts them at once at
+        its end, so that their order among different ranks does not matter. Waits at the end as the calls would have."""
         communicator = self._existing(team, "group")
         _capi.library().iris_group_start(communicator.handle)
         communicator.grouped = []
@@ -297,7 +300,7 @@ class Collectives:
             communicator.grouped = None
             try:
                 _capi.library().iris_group_end(communicator.handle)
-            except Exception:  # the first error is the one to tell
+            except Exception:  # only the first error is reported
                 pass
             raise
         streams, communicator.grouped = communicator.grouped, None
@@ -307,5 +310,6 @@ class Collectives:
                 communicator.synchronize(stream)
 
     def device_barrier(self, team: Optional["Team"] = None, *, stream: Any = None) -> None:
-        """On a stream: when it has passed, the streams of all members have reached it. It may be captured."""
+        """Puts a barrier on a stream: when the stream has passed it, the streams of all members have reached it. The
+        call may be captured."""
         self._run(self.prepare(team), _capi.library().iris_comm_barrier, (None,), (), stream=stream)

@@ -4,7 +4,7 @@
         x = context.ones(1024)
         context.all_reduce(x)
 
-Thread-safe as the C API is. All members of the team make calls that are marked collective, in the same order.
+Thread-safe as the C API is. All ranks of the team make calls that are marked collective, in the same order.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _latest: "Optional[weakref.ref[Context]]" = None
 
 
 def nanoseconds(seconds: Optional[float]) -> int:
-    """A time for the C API, where 0 means the default."""
+    """Returns a time for the C API, where 0 means the default."""
     if seconds is None:
         return 0
     if not seconds > 0:
@@ -48,19 +48,22 @@ def nanoseconds(seconds: Optional[float]) -> int:
 
 class Context(Collectives, Factories):
     """This process's rank in a job. Arguments that are left out come from the launcher's environment (iris-run,
-    torchrun, Open MPI, MPICH, PMIx, Slurm); without any, it is rank 0 of 1. Making one is collective over the job.
+    torchrun, Open MPI, MPICH, PMIx, Slurm). Without a launcher, the process is rank 0 of 1. Creation is collective over
+    the job.
 
     Args:
-      heap_bytes: of each rank's heap; IRIS_HEAP_BYTES, else 1 GiB. max_heap_bytes: its limit; four times that.
-      job: the job's name. rank, n_ranks, local_rank: the place in it.
+      heap_bytes: size of each rank's heap; by default IRIS_HEAP_BYTES, else 1 GiB.
+      max_heap_bytes: limit of that size; by default four times heap_bytes.
+      job: the job's name.
+      rank, n_ranks, local_rank: the place in the job.
       prealloc: reserve all memory now.
-      device_uuid: the device; number local_rank mod the number of devices.
+      device_uuid: the device; by default number local_rank mod the number of devices.
       runtime_dir: irisd's directory.
-      join_timeout, timeout: seconds to wait here for the other ranks, and in each later wait; 60.
-      connect_timeout: seconds to try while no irisd answers; 2.
+      join_timeout, timeout: limits, in seconds, of this call's wait for the other ranks, and of each later wait; 60.
+      connect_timeout: seconds to retry while no irisd answers; 2.
 
-    UnavailableError: no irisd, and how to start it. DeadlineExceededError names the ranks that did not come. A rank
-    that irisd refuses (its quota, its options) fails this call on all ranks, with its reason.
+    Raises UnavailableError, which says how to start irisd, if there is none, and DeadlineExceededError, which names the
+    missing ranks. If irisd refuses a rank (its quota, its options), the call fails on all ranks, with the reason.
     """
 
     def __init__(self, heap_bytes: Optional[int] = None, *, job: Optional[str] = None, rank: Optional[int] = None,
@@ -126,11 +129,11 @@ class Context(Collectives, Factories):
 
     @property
     def closed(self) -> bool:
-        """True after close()."""
+        """Returns True after close()."""
         return self._native is None
 
     def check(self) -> None:
-        """FailedPreconditionError: the context is closed, or this is a forked child of its process."""
+        """Raises FailedPreconditionError if the context is closed, or in a forked child of its process."""
         if self._native is None:
             raise FailedPreconditionError("the context was used after it was closed: make another one")
         if self._generation != _capi.generation:
@@ -175,11 +178,11 @@ class Context(Collectives, Factories):
                 f"device={_foreign.device_name(self)!r})")
 
     def health(self) -> None:
-        """AbortedError: a rank has died or left, and which."""
+        """Raises AbortedError, which names the rank, if a rank has died or left."""
         _capi.library().iris_context_health(self.handle)
 
     def peer_pid(self, rank: int) -> int:
-        """The process of a rank."""
+        """Returns the process id of a rank."""
         return _capi.out(ctypes.c_int64, _capi.library().iris_context_peer_pid, self.handle, rank).value
 
     def _info(self) -> Any:
@@ -187,7 +190,7 @@ class Context(Collectives, Factories):
 
     @property
     def device(self) -> str:
-        """The rank's device as torch calls it; "cpu" where devices are emulated."""
+        """torch's name of the rank's device; "cpu" if devices are emulated."""
         return _foreign.device_name(self)
 
     @property
@@ -206,19 +209,19 @@ class Context(Collectives, Factories):
         return tuple(self.base + rank * self.stride_bytes for rank in range(self.n_ranks))
 
     def timings(self) -> Dict[str, float]:
-        """Durations of the steps that made the context, in seconds, by the names of iris_create_timings."""
+        """Returns the durations of the steps that made the context, in seconds, by the names of iris_create_timings."""
         times = _capi.out(_capi.iris_create_timings, _capi.library().iris_context_get_timings, self.handle)
         return {name[:-3]: getattr(times, name) / 1e9 for name, _ in times._fields_ if name.endswith("_ns")}
 
     def locate(self, address: int) -> Tuple[int, int]:
-        """The (rank, offset) of an address in any rank's heap. InvalidArgumentError: it is in none."""
+        """Returns the (rank, offset) of an address in any rank's heap. Raises InvalidArgumentError if it is in none."""
         rank, offset = ctypes.c_uint32(), ctypes.c_uint64()
         _capi.library().iris_locate(self.handle, address, ctypes.byref(rank), ctypes.byref(offset))
         return rank.value, offset.value
 
     def is_symmetric(self, what: Any) -> bool:
-        """True if the memory of a tensor or an array lies in this rank's heap, or in what it has registered together
-        with others."""
+        """Returns True if the memory of a tensor or an array lies in this rank's heap, or in memory that this rank has
+        registered together with others."""
         return self._is_symmetric(_foreign.buffer_of(self, what, "is_symmetric: the argument"))
 
     def _is_symmetric(self, buffer: "_foreign.Buffer") -> bool:
@@ -227,12 +230,13 @@ class Context(Collectives, Factories):
         return bool(symmetric) and 0 <= buffer.address - self.heap_bases[self.rank] < self.stride_bytes
 
     def check_rank(self, rank: int, what: str = "") -> None:
-        """OutOfRangeError: there is no such rank; `what` begins the text."""
+        """Raises OutOfRangeError, whose text begins with `what`, if there is no such rank."""
         if not 0 <= rank < self.n_ranks:
             raise OutOfRangeError(f"{what}rank {rank} is none of this job, which has ranks 0 to {self.n_ranks - 1}")
 
     def team_of(self, team: Optional[Team]) -> Team:
-        """The team that an argument means. InvalidArgumentError: another context's, or this rank is no member."""
+        """Returns the team that an argument means. Raises InvalidArgumentError if it belongs to another context, or if
+        this rank is not in it."""
         self.check()
         if team is None:
             return self.world
@@ -245,8 +249,8 @@ class Context(Collectives, Factories):
         return team
 
     def team(self, ranks: Any, *, parent: Optional[Team] = None) -> Team:
-        """Collective over the parent (the world), with the same list of world ranks: they become a team, in this
-        order. Other ranks get a team of which they are no members."""
+        """Makes a team of the listed world ranks, in this order. Collective over the parent (the world), with the same
+        list on all its ranks. Ranks outside the list get a team whose is_member is false."""
         ranks = [int(rank) for rank in ranks]
         if any(not 0 <= rank < self.n_ranks for rank in ranks):
             raise OutOfRangeError(f"the ranks {ranks} are not all of this job, which has 0 to {self.n_ranks - 1}")
@@ -254,14 +258,14 @@ class Context(Collectives, Factories):
                                      (ctypes.c_uint32 * max(len(ranks), 1))(*ranks), len(ranks)))
 
     def split(self, color: int, key: int = 0, *, team: Optional[Team] = None) -> Team:
-        """Collective over the team (the world): members with the same color become a team, ordered by key, then by
-        their place in this one. With a negative color a rank is in none."""
+        """Makes a team of the ranks with the same color, ordered by key, then by their place in `team`. Collective over
+        `team` (the world). A rank with a negative color is in no team."""
         return Team(self, out_handle(_capi.library().iris_team_split, self.handle, self.team_of(team).handle,
                                      color, key))
 
     def barrier(self, team: Optional[Team] = None, *, stream: Any = None, timeout: Optional[float] = None) -> None:
-        """Collective over the team: waits for the stream, or for all streams that the context knows, then for the
-        members. DeadlineExceededError names ranks that did not come, AbortedError ranks that died."""
+        """Waits for the stream, or for all streams that the context knows, then for all ranks of the team. Collective
+        over the team. DeadlineExceededError names missing ranks, AbortedError ranks that died."""
         team = self.team_of(team)
         if stream is None:
             self.quiesce()
@@ -270,7 +274,8 @@ class Context(Collectives, Factories):
         _capi.library().iris_barrier(self.handle, team.handle, nanoseconds(timeout))
 
     def broadcast_bytes(self, data: bytes, root: int, *, team: Optional[Team] = None) -> bytes:
-        """Collective over the team: the root's bytes, at most 1 MiB, on every member. The others' are not read."""
+        """Returns the root's bytes, at most 1 MiB, on every rank. Collective over the team. The `data` of other ranks
+        is not read."""
         team = self.team_of(team)
         out, length = ctypes.c_void_p(), ctypes.c_size_t()
         _capi.library().iris_broadcast_bytes(self.handle, team.handle, data, len(data), root, ctypes.byref(out),
@@ -278,8 +283,8 @@ class Context(Collectives, Factories):
         return ctypes.string_at(out, length.value) if length.value else b""
 
     def broadcast_object(self, value: Any, root: int = 0, *, team: Optional[Team] = None) -> Any:
-        """Collective over the team: the root's value on every member, by pickle: numbers, strings, arrays, anything
-        that pickle takes. Ranks of a job trust each other. The others' value is not read."""
+        """Returns the root's value on every rank, by pickle: numbers, strings, arrays, anything that pickle accepts.
+        Collective over the team. Ranks of a job trust each other. The value of other ranks is not read."""
         team = self.team_of(team)
         self._root(team, root, "broadcast_object")
         data = pickle.dumps(value, protocol=4) if self.rank == root else b""
@@ -292,46 +297,50 @@ class Context(Collectives, Factories):
         return pickle.loads(b"".join(parts))
 
     def all_gather_object(self, value: Any, *, team: Optional[Team] = None) -> List[Any]:
-        """Collective over the team: every member's value, in the team's order, by pickle."""
+        """Returns the values of all ranks, in the team's order, by pickle. Collective over the team."""
         team = self.team_of(team)
         return [self.broadcast_object(value, root, team=team) for root in team.ranks]
 
     def allocate(self, shape: Any, dtype: DTypeLike = DType.U8, *, name: Optional[str] = None,
                  team: Optional[Team] = None, alignment_bytes: int = 0) -> Tensor:
-        """Collective over the team: memory at the same offset in every member's heap. It is not cleared.
-        InvalidArgumentError: the ranks asked for different things, and who. ResourceExhaustedError: no room."""
+        """Allocates memory at the same offset in the heap of every rank of the team, and does not clear it. Collective
+        over the team. Raises InvalidArgumentError, which names the ranks, if they asked for different things, and
+        ResourceExhaustedError if there is no room."""
         return self.heap.allocate(self.team_of(team), parse_shape((shape,)), DType.of(dtype), name, alignment_bytes)
 
     def allocate_local(self, shape: Any, dtype: DTypeLike = DType.U8, *, name: Optional[str] = None,
                        alignment_bytes: int = 0) -> Tensor:
-        """Not collective: memory of this rank's heap alone. With a name it is cleared, and others can open() it;
-        without one they can after publish()."""
+        """Allocates memory in this rank's heap only. Not collective. Memory with a name is cleared, and other ranks can
+        open() it; without a name they can after publish()."""
         return self.heap.allocate(None, parse_shape((shape,)), DType.of(dtype), name, alignment_bytes)
 
     def register(self, array: Any, *, name: Optional[str] = None) -> Tensor:
-        """Not collective: memory that another library has allocated, as a tensor that other ranks can open() and put
-        into. Nothing is copied: it is the array's own memory, which is kept until the tensor is freed or dropped. On
-        GPUs it must be memory that others can map (torch with expandable segments), on emulated devices a shared
-        mapping of a memfd; anything else is an InvalidArgumentError that says what to do. The others open it as a
+        """Returns a tensor on memory that another library has allocated, which other ranks can open() and put into. Not
+        collective. Nothing is copied: it is the array's own memory, which is kept until the tensor is freed or dropped.
+        On GPUs it must be memory that others can map (torch with expandable segments), on emulated devices a shared
+        mapping of a memfd; other memory raises InvalidArgumentError, which says what to do. Other ranks open it as a
         tensor of one dimension."""
         buffer = _foreign.buffer_of(self, array, "register()")
         return self.heap.allocate(None, buffer.shape, buffer.dtype, name, lent=buffer)
 
     def as_symmetric(self, array: Any, *, copy: bool = False, team: Optional[Team] = None,
                      name: Optional[str] = None) -> Any:
-        """Collective over the team: a tensor at one offset on all members, as if allocate() had made it, of a tensor or
-        an array of each, of one shape and type. Memory that lies in the heaps at one offset already is returned as it
-        is; memory that members allocated alone there (allocate_local(), mem_pool()) can only be copied.
+        """Returns a tensor at one offset on all ranks, as if allocate() had made it, for a tensor or an array of each
+        rank, of one shape and type. Collective over the team. An array that lies in the heaps at one offset already is
+        returned as it is; memory that ranks allocated alone in the heap (allocate_local(), mem_pool()) can only be
+        copied.
 
-        The tensor shares the array's memory, which is kept until all free or drop it. On GPUs that must be memory that
-        others can map (torch with expandable segments), at the same place of its allocation on all members; on emulated
-        devices a shared mapping of a memfd. With copy=True the tensor is a copy in the heap, of any array.
+        The tensor shares the array's memory, which is kept until all ranks free or drop the tensor. On GPUs that must
+        be memory that others can map (torch with expandable segments), at the same place of its allocation on all
+        ranks; on emulated devices a shared mapping of a memfd. With copy=True the tensor is a copy in the heap, of any
+        array.
 
-        On a GPU the tensor is another address of the array's memory. A kernel that writes one and reads the other may
-        not see what it wrote: use one of them in a kernel. Later kernels see everything.
+        On a GPU the tensor has another address of the array's memory. A kernel that writes through one address and
+        reads through the other may read old values: use only one of them in a kernel. Later kernels see all writes.
 
-        InvalidArgumentError, the same on all members: the memory of one cannot be shared, whose, why, and what to do;
-        or they differ. ResourceExhaustedError: the address space above the heap is too small."""
+        Raises InvalidArgumentError on all ranks if the memory of a rank cannot be shared, with the rank, the reason and
+        what to do, or if the ranks differ. Raises ResourceExhaustedError if the address space above the heap is too
+        small."""
         team = self.team_of(team)
         error: Optional[Tuple[int, str]] = None
         offset: Optional[int] = None
@@ -340,7 +349,7 @@ class Context(Collectives, Factories):
             buffer = _foreign.buffer_of(self, array, "the argument")
             if self._is_symmetric(buffer):
                 offset = buffer.address - self.heap_bases[self.rank]
-        except Exception as wrong:  # pylint: disable=broad-except  # the others wait for this rank, whatever it is
+        except Exception as wrong:  # pylint: disable=broad-except  # the others wait for this rank after any error
             code = wrong.code if isinstance(wrong, IrisError) else StatusCode.INVALID_ARGUMENT
             error = (int(code), str(wrong) or type(wrong).__name__)
         told = self.all_gather_object((offset, bool(copy), error), team=team)
@@ -362,15 +371,15 @@ class Context(Collectives, Factories):
             if there is not None:
                 raise InvalidArgumentError(f"as_symmetric(): what rank {rank} gives is in its heap already, and that "
                                            "of others is not: give the same kind on all ranks, or copy=True for a copy")
-        _capi.text(name)  # a wrong name is no fault of the memory
+        _capi.text(name)  # a wrong name is not an error of the memory
         try:
             return self.heap.allocate(team, buffer.shape, buffer.dtype, name, lent=buffer)
         except InvalidArgumentError as wrong:
             raise InvalidArgumentError(f"as_symmetric(): {wrong}. With copy=True it makes a copy in the heap") from None
 
     def publish(self, tensor: Tensor, name: str) -> None:
-        """Not collective: names memory of allocate_local() or register() so that others can open it, with all that was
-        written."""
+        """Names memory of allocate_local() or register() so that other ranks can open it, with all earlier writes. Not
+        collective."""
         storage = tensor._storage
         storage.check()
         if storage.team is not None or storage.owner != self.rank:
@@ -381,33 +390,34 @@ class Context(Collectives, Factories):
         storage.name = name
 
     def open(self, rank: int, name: str, *, timeout: Optional[float] = None) -> Tensor:
-        """Not collective: memory that another rank allocated alone under this name, as a tensor of one dimension. Waits
-        for it; DeadlineExceededError names rank and name. The memory stays as long as the tensor."""
+        """Returns memory that another rank allocated alone under this name, as a tensor of one dimension. Not
+        collective. Waits until the memory exists; DeadlineExceededError names rank and name. The memory stays as long
+        as the tensor."""
         self.check_rank(rank)
         return self.heap.open(rank, name, nanoseconds(timeout))
 
     def grow(self, nbytes: int) -> None:
-        """Collective over all ranks: at least so many more bytes in every heap. Nothing moves."""
+        """Adds at least `nbytes` bytes to every heap. Collective over all ranks. Mapped memory does not move."""
         if nbytes < 0:
             raise InvalidArgumentError(f"a heap does not grow by {nbytes} bytes")
         _capi.library().iris_grow(self.handle, nbytes)
 
     def collect(self, team: Optional[Team] = None) -> int:
-        """Collective over the team: frees the tensors that all its members have dropped, as allocations do from time to
-        time, and when there is no room. Returns how many."""
+        """Frees the tensors that all ranks of the team have dropped, as allocations do from time to time and when there
+        is no room, and returns their number. Collective over the team."""
         return self.heap.collect(self.team_of(team))
 
     def stream(self, native: Any = None) -> Stream:
-        """A new stream of the rank's device; or one that stands for the platform's: a number, or an object of torch or
-        cupy."""
+        """Returns a new stream of the rank's device, or one that stands for `native`, a stream of the platform (a
+        number, or an object of torch or cupy)."""
         return Stream(self, native)
 
     def event(self) -> Event:
-        """A new event."""
+        """Returns a new event."""
         return Event(self)
 
     def stream_for(self, stream: Any) -> Tuple[Stream, bool]:
-        """The stream that an argument means, and true if a call without async_op waits for its result."""
+        """Returns the stream that an argument means, and True if a call without async_op waits for its result."""
         if stream is None:
             stream = self.raw_stream(self.device_index) if self.raw_stream else _foreign.current_torch_stream(self)
             if stream is None:
@@ -426,7 +436,7 @@ class Context(Collectives, Factories):
         return self._wrapped[native], False
 
     def reusable_stream(self) -> Optional[Any]:
-        """The record of a dropped stream that another may use."""
+        """Returns the record of a dropped stream, for use by a new one."""
         for _ in range(len(self.dropped_streams)):
             record = self.dropped_streams.popleft()
             if record[2]:
@@ -441,8 +451,8 @@ class Context(Collectives, Factories):
             stream.synchronize()
 
     def quiesce(self) -> bool:
-        """Waits for all streams that the context knows, and for torch's on the rank's device. False: work is being
-        recorded, so that nothing can be waited for."""
+        """Waits for all streams that the context knows, and for torch's on the rank's device. Returns False if work is
+        being recorded, because a wait is then impossible."""
         if self.capturing or not _foreign.synchronize_torch(self):
             return False
         for stream in list(self.streams):
@@ -457,7 +467,7 @@ class Context(Collectives, Factories):
         return True
 
     def quiet(self) -> bool:
-        """As quiesce(); on a failure of a stream it logs it and returns false. For places where others wait for this
+        """Works as quiesce(), but logs a failure of a stream and returns False. Used when other ranks wait for this
         rank."""
         try:
             return self.quiesce()
@@ -466,8 +476,8 @@ class Context(Collectives, Factories):
             return False
 
     def synchronize(self, stream: Any = None, *, team: Optional[Team] = None) -> None:
-        """Waits for the stream, by default that of calls without one. Raises the failure of the team's collectives on
-        it, which names the ranks that did not come."""
+        """Waits for the stream, by default that of calls without a stream. Raises the failure of the team's collectives
+        on it, which names the missing ranks."""
         where, _ = self.stream_for(stream)
         communicator = self._communicators.get(self.team_of(team).id)
         if communicator is None:
@@ -476,15 +486,15 @@ class Context(Collectives, Factories):
             communicator.synchronize(where)
 
     def copy_now(self, to: int, source: int, nbytes: int) -> None:
-        """Copies between addresses after the work on the calling program's stream, and waits."""
+        """Copies between addresses, after the work on the calling program's stream, and waits for the copy."""
         if nbytes:
             stream, _ = self.stream_for(None)
             _capi.library().iris_copy_async(to, source, nbytes, stream.handle)
             stream.synchronize()
 
     def do_bench(self, function: Any, *, team: Optional[Team] = None, **options: Any) -> Any:
-        """Collective over the team: iris.do_bench with barriers of its ranks, and the largest of their results on all
-        of them. In milliseconds."""
+        """Calls iris.do_bench with barriers of the team's ranks, and returns the largest of their results, in
+        milliseconds, on all of them. Collective over the team."""
         team = self.team_of(team)
         options.setdefault("barrier_fn", lambda: self.barrier(team))
         return bench.do_bench(function, context=self, over_ranks=True, team=team, **options)
@@ -500,7 +510,7 @@ class Context(Collectives, Factories):
         return ctypes.byref(_capi.iris_signal(word=self._check_word(word), value=value % 2**64, op=_SIGNAL_OPS[op]))
 
     def _side(self, side: Any, role: str, written: bool) -> "_foreign.Buffer":
-        """A side of a put or get, which may be a tile."""
+        """Returns the memory of one side of a put or get, which may be a tile."""
         if isinstance(side, Tensor) and not side.contiguous and side.context is self:
             return _foreign.Buffer(side.data_ptr(), side.count, side.dtype, side.shape, side)
         return _foreign.buffer_of(self, side, role, written)
@@ -544,9 +554,9 @@ class Context(Collectives, Factories):
 
     def put(self, dst: Tensor, src: Any, to: int, *, stream: Any = None, signal: Any = None) -> None:
         """Copies `src` into rank `to`'s copy of `dst`, by the device's copy engine. Either may be a tile of a tensor of
-        Iris: a view whose rows are contiguous; what lies between the rows stays as it is. A signal (word, value, "set"
-        or "add") changes that rank's copy of the word once all bytes are there. Without a stream it waits until it is
-        done; see collectives."""
+        Iris: a view whose rows are contiguous; memory between the rows stays as it is. A signal (word, value, "set" or
+        "add") changes that rank's copy of the word once all bytes have arrived. Without a stream the call waits until
+        the copy is done; see collectives."""
         self._transfer("put", dst, src, to, stream, signal)
 
     def get(self, dst: Any, src: Tensor, source: int, *, stream: Any = None, signal: Any = None) -> None:
@@ -577,7 +587,7 @@ class Context(Collectives, Factories):
         _capi.library().iris_prepare_signals(self.handle)
 
     def read_word(self, word: Tensor) -> int:
-        """The present value of a 64-bit word of the heap, read by the host."""
+        """Returns the present value of a 64-bit word of the heap, read by the host."""
         self._check_word(word)
         if self.on_host:
             return ctypes.cast(word.data_ptr(), ctypes.POINTER(ctypes.c_uint64))[0]
@@ -589,8 +599,8 @@ class Context(Collectives, Factories):
         return value.value
 
     def wait_signal(self, word: Tensor, value: int, compare: str = "ge", *, timeout: Optional[float] = None) -> int:
-        """Waits on the host until this rank's word is eq, ne, gt, ge, lt or le `value`, and returns the word.
-        DeadlineExceededError: it did not come to that. AbortedError: a rank has died or left meanwhile."""
+        """Waits on the host until this rank's word is eq, ne, gt, ge, lt or le `value`, and returns the word. Raises
+        DeadlineExceededError if that does not happen in time, and AbortedError if a rank dies or leaves meanwhile."""
         if compare not in _COMPARISONS:
             raise InvalidArgumentError(f"compare={compare!r}: one of {', '.join(_COMPARISONS)} is wanted")
         limit = self.timeout if timeout is None else timeout
@@ -612,7 +622,7 @@ class Context(Collectives, Factories):
             pause = min(pause + 1e-6, 1e-3)
 
     def log(self, level: int, message: Any) -> None:
-        """Logs one line; its record has iris_rank and iris_num_ranks for formatters of the program's own."""
+        """Logs one line. The log record has iris_rank and iris_num_ranks for the program's own formatters."""
         if logger.isEnabledFor(level):
             record = logger.makeRecord("iris", level, "", 0, "%s", (message,), None)
             record.iris_rank, record.iris_num_ranks = self.rank, self.n_ranks
@@ -620,13 +630,14 @@ class Context(Collectives, Factories):
 
 
 def current_context() -> Optional[Context]:
-    """The context that was made last, if it is not closed."""
+    """Returns the context that was made last, if it is not closed."""
     context = _latest() if _latest is not None else None
     return context if context is not None and not context.closed else None
 
 
 def latest_context(context: Optional[Context], what: str) -> Context:
-    """The context that an argument means: the one made last for None. FailedPreconditionError: there is none."""
+    """Returns the context that an argument means; None means the one made last. Raises FailedPreconditionError if there
+    is none."""
     found = context or current_context()
     if found is None:
         raise FailedPreconditionError(f"{what}: there is no context: make one first")
@@ -634,6 +645,6 @@ def latest_context(context: Optional[Context], what: str) -> Context:
 
 
 def mem_pool(context: Optional[Context] = None) -> "_foreign.MemPool":
-    """A pool of torch's in the heap of the context, or of the one made last. Not collective. FailedPreconditionError:
-    no context, emulated devices, or a torch older than 2.5."""
+    """Returns a memory pool for torch in the heap of the context, or of the one made last. Not collective. Raises
+    FailedPreconditionError without a context, on emulated devices, or if torch is older than 2.5."""
     return _foreign.MemPool(latest_context(context, "mem_pool()"))

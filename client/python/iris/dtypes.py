@@ -1,4 +1,4 @@
-"""DType: the type of an element, by the numbers of the C API, and how other libraries call it."""
+"""DType: the type of an element, with the numbers of the C API and the names of other libraries."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from iris.errors import InvalidArgumentError
 
 
 class DType(enum.IntEnum):
-    """The type of an element. `DType.of(x)` makes one of a name ("float32", "f32"), of numpy's, or of torch's."""
+    """The type of an element. `DType.of(x)` returns it for a name ("float32", "f32") or a type of numpy or torch."""
 
     long_name: str
     """As torch and numpy call it: "float32"."""
@@ -49,13 +49,13 @@ class DType(enum.IntEnum):
 
     @property
     def limits(self) -> Tuple[int, int]:
-        """The least and the greatest number of an integer type."""
+        """The smallest and the largest number of an integer type."""
         bits = 8 * self.itemsize
         return (-2**(bits - 1), 2**(bits - 1) - 1) if self.is_signed else (0, 2**bits - 1)
 
     @property
     def numpy_name(self) -> Optional[str]:
-        """The name of numpy's type of the same bits; None where numpy has none (BF16 and the 8-bit floats)."""
+        """The name of numpy's type; None if numpy has no such type (BF16 and the 8-bit floats)."""
         return None if self in (DType.NONE, DType.BF16, DType.F8E4M3, DType.F8E5M2) else self.long_name
 
     @property
@@ -65,7 +65,7 @@ class DType(enum.IntEnum):
 
     @property
     def torch(self) -> Any:
-        """torch's type. InvalidArgumentError: the torch that is installed has none."""
+        """torch's type. Raises InvalidArgumentError if the installed torch has none."""
         import torch
         found = getattr(torch, self.long_name, None)
         if not isinstance(found, torch.dtype):
@@ -75,7 +75,7 @@ class DType(enum.IntEnum):
 
     @classmethod
     def of(cls, value: "DTypeLike") -> "DType":
-        """The DType that `value` means. InvalidArgumentError: none."""
+        """Returns the DType that `value` means. Raises InvalidArgumentError if it means none."""
         if isinstance(value, cls):
             return value
         torch = sys.modules.get("torch")
@@ -88,7 +88,7 @@ class DType(enum.IntEnum):
         elif value is float or value is int or value is bool:
             found = cls.F32 if value is float else cls.I64 if value is int else cls.BOOL
         else:
-            # numpy.float32 and numpy.dtype("float32") alike. In another byte order it is another type.
+            # Accepts numpy.float32 and numpy.dtype("float32"). A type in another byte order is another type.
             name = getattr(value, "name", None) if getattr(value, "isnative", True) else None
             found = _BY_NAME.get(name if isinstance(name, str) else getattr(value, "__name__", None))
         if found is None:
@@ -99,7 +99,7 @@ class DType(enum.IntEnum):
 
 DTypeLike = Union[DType, str, Any]
 
-_OF_TORCH: Dict[Any, DType] = {}  # those that were asked for, because text takes long
+_OF_TORCH: Dict[Any, DType] = {}  # a cache, because conversion to text is slow
 _BY_NAME: Dict[Optional[str], DType] = {
     **{name: dtype for dtype in DType if dtype for name in (dtype.long_name, dtype.name.lower())},
     "bool_": DType.BOOL, "float": DType.F32, "double": DType.F64, "half": DType.F16, "int": DType.I32,

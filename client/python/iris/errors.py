@@ -23,7 +23,7 @@ class IrisError(RuntimeError):
 
 
 class CancelledError(IrisError):
-    """The call was given up before it was done."""
+    """The call was cancelled before it was done."""
 
 
 class UnknownError(IrisError):
@@ -35,7 +35,7 @@ class InvalidArgumentError(IrisError, ValueError):
 
 
 class DeadlineExceededError(IrisError):
-    """Peers did not come in time. The text names them."""
+    """Ranks did not arrive in time. The text names them."""
 
 
 class NotFoundError(IrisError):
@@ -47,7 +47,7 @@ class AlreadyExistsError(IrisError):
 
 
 class PermissionDeniedError(IrisError):
-    """irisd's policy forbids it."""
+    """irisd's policy forbids the call."""
 
 
 class ResourceExhaustedError(IrisError, MemoryError):
@@ -55,11 +55,11 @@ class ResourceExhaustedError(IrisError, MemoryError):
 
 
 class FailedPreconditionError(IrisError):
-    """It cannot be done now: after the end of something, in a forked child, with another backend's kernels."""
+    """The call is not possible now: after the end of an object, in a forked child, with another backend's kernels."""
 
 
 class AbortedError(IrisError):
-    """A rank has died or has left. The text says which; the job has to start again."""
+    """A rank has died or has left. The text names the rank; the job has to start again."""
 
 
 class OutOfRangeError(IrisError, IndexError):
@@ -67,7 +67,7 @@ class OutOfRangeError(IrisError, IndexError):
 
 
 class UnimplementedError(IrisError, NotImplementedError):
-    """This backend, or this version, cannot do it."""
+    """This backend, or this version, does not support the call."""
 
 
 class InternalError(IrisError):
@@ -75,15 +75,15 @@ class InternalError(IrisError):
 
 
 class UnavailableError(IrisError):
-    """irisd cannot be reached. The text says where it was looked for and how to start it."""
+    """irisd cannot be reached. The text gives the path that was tried and says how to start irisd."""
 
 
 class DataLossError(IrisError):
-    """Data that cannot be got back."""
+    """Data is lost."""
 
 
 class UnauthenticatedError(IrisError):
-    """irisd does not know who calls."""
+    """irisd cannot identify the caller."""
 
 
 CLASS_OF_CODE: Dict[int, Type[IrisError]] = {}
@@ -93,5 +93,5 @@ for _kind in IrisError.__subclasses__():  # InvalidArgumentError has the code IN
 
 
 def error_of(code: int, text: str) -> IrisError:
-    """The exception of a code that the library returned."""
+    """Returns the exception for a code that the library returned."""
     return CLASS_OF_CODE.get(code, UnknownError)(text)

@@ -1,8 +1,8 @@
 """Factories: zeros, ones, arange, rand and others, with torch's semantics of shapes, types and ends.
 
-They are collective over the team: every member calls them in the same order, with the same shape and type. The values
-may differ. Tensors are contiguous. A factory with `out`, a tensor of the heap, fills it, allocates nothing and is not
-collective. They return when the values are there.
+Factories are collective over the team: every member calls them in the same order, with the same shape and type. The
+values may differ. Tensors are contiguous. A factory with `out`, a tensor of the heap, fills it, allocates nothing and
+is not collective. Factories return when the values are complete.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from iris.team import Team
 
 
-# torch's generators have it before a program seeds them.
+# The default seed of torch's generators.
 DEFAULT_SEED = 67280421310721
 
 
 class Generator:
     """A seeded source of random tensors: equal seeds give equal tensors, on every rank and every backend. Each call of
-    a factory takes the next number of calls; the bits are a function of it, the seed and an element's place.
+    a factory takes the next call number; the bits are a function of this number, the seed and an element's place.
     Thread-safe."""
 
     def __init__(self, seed: int = DEFAULT_SEED) -> None:
@@ -36,14 +36,14 @@ class Generator:
         self.manual_seed(seed)
 
     def manual_seed(self, seed: int) -> "Generator":
-        """Starts anew from a seed of 64 bits. Returns itself."""
+        """Restarts from a seed of 64 bits. Returns the generator."""
         if not -2**63 <= seed < 2**64:
             raise InvalidArgumentError(f"a seed has 64 bits, and {seed} has more")
         self.set_state((seed, 0))
         return self
 
     def initial_seed(self) -> int:
-        """The seed."""
+        """Returns the seed."""
         return self._state[0]
 
     def get_state(self) -> Tuple[int, int]:
@@ -64,7 +64,7 @@ class Generator:
 
 
 def _number(value: Any, what: str) -> Any:
-    """A finite number of Python, also of one of numpy's, or TypeError."""
+    """Returns a finite Python number for a number of Python or numpy. Raises TypeError for other values."""
     if hasattr(value, "item") and not isinstance(value, (int, float)):
         value = value.item()
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
@@ -89,14 +89,15 @@ def _like(name: str) -> Any:
 
 
 class Factories:
-    """The factories of Context. All take these options: `dtype`, a DType, a name, or a type of numpy or torch; `name`,
-    which iris-ctl shows and which is unique in the job; `team`; `device`, which must be the rank's own; and `out`."""
+    """The factories of Context. All of them take these options: `dtype`, a DType, a name, or a type of numpy or torch;
+    `name`, which iris-ctl shows and which is unique in the job; `team`; `device`, which must be the rank's own; and
+    `out`."""
 
     generator: Generator  # of Context
 
     def manual_seed(self, seed: int) -> Generator:
-        """Seeds what the random factories use by default. The same seed on all ranks gives the same tensors on all of
-        them: add the rank to it for different ones."""
+        """Seeds the default generator of the random factories. The same seed on all ranks gives the same tensors on all
+        ranks: add the rank to the seed for different tensors."""
         return self.generator.manual_seed(seed)
 
     def _make(self, shape: Tuple[int, ...], dtype: DType, *, out: Any = None, name: Optional[str] = None,
@@ -146,26 +147,27 @@ class Factories:
         return tensor._fill(kind, seed=seed, call=call, **values)
 
     def empty(self, *size: Any, dtype: Optional[DTypeLike] = None, **options: Any) -> Tensor:
-        """Memory as it is: fresh heaps are zero, reused memory holds what was there."""
+        """Leaves the memory as it is: fresh heaps are zero, reused memory holds its old bytes."""
         return self._make(parse_shape(size), _foreign.dtype_of(dtype), **options)
 
     def full(self, size: Any, fill_value: Any, *, dtype: Optional[DTypeLike] = None, **options: Any) -> Tensor:
-        """Every element is the value. Without a dtype: bool of a bool, int64 of an integer, else the default type."""
+        """Sets every element to the value. Without a dtype, the type is bool for a bool, int64 for an integer, and the
+        default type otherwise."""
         if hasattr(fill_value, "item"):
             fill_value = fill_value.item()
         if dtype is None and isinstance(fill_value, int):
             dtype = DType.BOOL if isinstance(fill_value, bool) else DType.I64
         dtype, shape = _foreign.dtype_of(dtype), parse_shape((size,))
-        values = _fill.value_numbers(fill_value, dtype)  # before anything is allocated
+        values = _fill.value_numbers(fill_value, dtype)  # checked before the allocation
         return self._make(shape, dtype, **options)._fill("value", **values)
 
     def zeros(self, *size: Any, dtype: Optional[DTypeLike] = None, **options: Any) -> Tensor:
-        """Every element is 0."""
+        """Sets every element to 0."""
         made = self._make(parse_shape(size), _foreign.dtype_of(dtype), **options)
         return made._fill("value", start=0, whole_start=0)
 
     def ones(self, *size: Any, dtype: Optional[DTypeLike] = None, **options: Any) -> Tensor:
-        """Every element is 1."""
+        """Sets every element to 1."""
         made = self._make(parse_shape(size), _foreign.dtype_of(dtype), **options)
         return made._fill("value", start=1, whole_start=1)
 
@@ -173,8 +175,9 @@ class Factories:
 
     def arange(self, start: Any = 0, end: Any = None, step: Any = 1, *, dtype: Optional[DTypeLike] = None,
                **options: Any) -> Tensor:
-        """start, start + step, ... as long as it is before end, which is not in it. `arange(end)` begins at 0. int64
-        if all are integers, else the default type. InvalidArgumentError: a step of 0, or away from the end."""
+        """Gives start, start + step, ... before end, which is excluded. `arange(end)` begins at 0. The type is int64 if
+        all arguments are integers, else the default type. Raises InvalidArgumentError if the step is 0, or leads away
+        from the end."""
         start, end = (0, start) if end is None else (start, end)
         start, end, step = _number(start, "start"), _number(end, "end"), _number(step, "step")
         whole = all(isinstance(value, numbers.Integral) for value in (start, end, step))
@@ -187,7 +190,7 @@ class Factories:
             raise InvalidArgumentError(f"arange: a step of {step} leads away from {end} when it begins at {start}")
         count = -((start - end) // step) if whole else math.ceil((end - start) / step)
         if dtype.is_floating_point:
-            step = float(step) if count > 1 else 1.0  # the step of one element is not taken
+            step = float(step) if count > 1 else 1.0  # one element needs no step
             return self._make((count,), dtype, **options)._fill("arange", start=float(start), step=step)
         first, stride = int(start), int(step)
         if stride == 0:
@@ -199,7 +202,7 @@ class Factories:
 
     def linspace(self, start: Any, end: Any, steps: int, *, dtype: Optional[DTypeLike] = None,
                  **options: Any) -> Tensor:
-        """`steps` numbers from start to end, both of which are in it, at equal distances. One: the start."""
+        """Gives `steps` numbers at equal distances from start to end, both included. One step gives the start."""
         start, end = _number(start, "start"), _number(end, "end")
         shape = parse_shape((steps,))
         dtype = _foreign.dtype_of(dtype)
@@ -214,26 +217,26 @@ class Factories:
                                        "range")
         return self._make(shape, dtype, **options)._fill("linspace", start=start, end=end, steps=shape[0])
 
-    # Random numbers. These take the option `generator`.
+    # The factories of random numbers also take the option `generator`.
 
     def rand(self, *size: Any, dtype: Optional[DTypeLike] = None, **options: Any) -> Tensor:
-        """Evenly distributed in [0, 1). The bits are those that <iris/random.h> describes."""
+        """Draws from the uniform distribution over [0, 1). <iris/random.h> describes the bits."""
         return self._random("rand", parse_shape(size), dtype, options)
 
     def uniform(self, size: Any, low: float = 0.0, high: float = 1.0, *, dtype: Optional[DTypeLike] = None,
                 **options: Any) -> Tensor:
-        """Evenly distributed in [low, high); all of it low if they are equal."""
+        """Draws from the uniform distribution over [low, high); every element is low if the two are equal."""
         low, high = float(_number(low, "low")), float(_number(high, "high"))
         if not low <= high or not math.isfinite(high - low):
             raise InvalidArgumentError(f"uniform: from {low} to {high} is no range: low must not be above high")
         return self._random("uniform", parse_shape((size,)), dtype, options, start=low, end=high)
 
     def randn(self, *size: Any, dtype: Optional[DTypeLike] = None, **options: Any) -> Tensor:
-        """Normally distributed, with mean 0 and variance 1."""
+        """Draws from the normal distribution with mean 0 and variance 1."""
         return self._random("randn", parse_shape(size), dtype, options)
 
     def randint(self, *arguments: Any, dtype: DTypeLike = DType.I64, **options: Any) -> Tensor:
-        """randint(high, size) or randint(low, high, size): whole numbers in [low, high)."""
+        """Draws integers from [low, high): randint(high, size) or randint(low, high, size)."""
         given = list(arguments)
         named = [options.pop(name, None) for name in ("size", "high", "low")]
         size, high, low = (given.pop() if value is None and given else value for value in named)

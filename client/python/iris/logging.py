@@ -1,7 +1,7 @@
 """The log of the package: standard logging under the name "iris", with lines `[iris] [rank/n] message`.
 
 IRIS_LOG_LEVEL (debug, info, warning, error, off) is the level, as for the library; warning by default. A context
-refuses other values. The log goes to standard error, until a program gives the logger a handler of its own.
+refuses other values. The log goes to standard error until a program gives the logger its own handler.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class _Formatter(logging.Formatter):
 
 
 class _StandardError(logging.StreamHandler):  # type: ignore[type-arg]  # a generic of the stubs alone
-    """The sys.stderr at the time of logging."""
+    """Logs to sys.stderr as it is at the time of logging."""
 
     def emit(self, record: logging.LogRecord) -> None:
         self.stream = sys.stderr

@@ -1,16 +1,16 @@
-"""The communication of a mixture of experts: `iris.moe`.
+"""MoE dispatch and combine: `iris.moe`.
 
     exchange = iris.moe.Exchange(context, n_experts=64, top_k=8, hidden=7168, max_tokens=4096)   # collective, once
     got = exchange.dispatch(x, ids, weights)          # x[tokens, hidden], ids[tokens, top_k], weights[tokens, top_k]
     ...                                               # y = the local experts, on got.rows
     exchange.combine(y, out)                          # out[tokens, hidden] = sum of weight * y
 
-The first (n_experts mod members) members of a team have one expert more than the others. `dispatch` brings each token's
+The first (n_experts mod members) members of a team have one expert more than the others. `dispatch` sends each token's
 row to the members whose experts it chose: `rows` has a row for each (token, expert), ordered by expert, by member and
-by token. `offsets[e]` is the first row of local expert e, and `counts[e]` their number. `combine` sums in float32 and
-in a fixed order. docs/moe.md has the details.
+by token. `offsets[e]` is the first row of local expert e, and `counts[e]` its number of rows. `combine` sums in float32
+and in a fixed order. docs/moe.md has the details.
 
-x, y and out are contiguous tensors of Iris, torch and cupy, or arrays of numpy where devices are emulated. Members may
+x, y and out are contiguous tensors of Iris, torch and cupy, or arrays of numpy if devices are emulated. Members may
 have different numbers of tokens. Both calls allocate nothing, may be captured, and return as collectives do (see
 iris.collectives). A token that chooses no valid expert raises OutOfRangeError on all ranks.
 """
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from iris.team import Team
     from iris.tensor import Tensor
 
-SCALE_COLUMNS = 128  # that share a scale where rows are of float8_e4m3fn
+SCALE_COLUMNS = 128  # columns that share a scale in rows of float8_e4m3fn
 
 
 class Received(NamedTuple):
@@ -59,11 +59,12 @@ def _whole(what: str, value: Any) -> int:
 
 
 class Exchange:
-    """A config, its workspace and the buffers of what is received. Collective over the team to make, and to release.
+    """A config, its workspace and the buffers for received rows. Creation and release are collective over the team.
 
-    `capacity`: rows of each expert, of which later ones are dropped; 0: none is. `dtype`: of x. `row_dtype`: of what
-    travels: None, as x; or "float8_e4m3fn", which dispatch makes on its way, with a float32 scale for each 128 columns.
-    `partial_dtype`: of the members' sums on their way back; None: as x, and bfloat16 for float8_e4m3fn."""
+    `capacity` is the limit of the rows of each expert; later rows are dropped; 0: no limit. `dtype` is the type of x.
+    `row_dtype` is the type of the rows that are sent: None, that of x; or "float8_e4m3fn", into which dispatch converts
+    them, with a float32 scale for each 128 columns. `partial_dtype` is the type of the members' sums that are sent
+    back: None, that of x, and bfloat16 for float8_e4m3fn."""
 
     def __init__(self, shmem: Any, n_experts: int, top_k: int, hidden: int, max_tokens: int, *, capacity: int = 0,
                  dtype: Any = "bfloat16", row_dtype: Any = None, partial_dtype: Any = None,
@@ -86,7 +87,7 @@ class Exchange:
         self.max_rows: int = own.max_rows
         self._communicator = context.prepare(self.team)
         _capi.library().iris_moe_prepare(self._communicator.handle)
-        # All members allocate as the first one, which has the most experts.
+        # All members allocate the size of the first member, which has the most experts.
         most = self._sizes(0)
         make: Any = context.empty
         self._workspace: "Tensor" = make(most.workspace_bytes, dtype="uint8", name=name, team=self.team)
@@ -112,7 +113,7 @@ class Exchange:
 
     def _buffer(self, what: Any, role: str, shape: Tuple[Optional[int], ...], dtypes: Tuple[DType, ...],
                 written: bool = False) -> "_foreign.Buffer":
-        """The memory of an argument of this shape, in which None is the number of tokens."""
+        """Returns the memory of an argument of this shape, in which None stands for the number of tokens."""
         _foreign.check_no_gradient(what, role)
         buffer = _foreign.buffer_of(self.context, what, role, written)
         if len(buffer.shape) != 2 or any(wanted not in (None, got) for got, wanted in zip(buffer.shape, shape)):
@@ -125,7 +126,7 @@ class Exchange:
 
     def dispatch(self, x: Any, ids: Any, weights: Any = None, *, x_scales: Any = None, stream: Any = None,
                  async_op: bool = False) -> Any:
-        """Brings the rows of x to the experts that `ids` (int32 or int64; -1: none) names. Returns the rows that this
+        """Sends the rows of x to the experts that `ids` (int32 or int64; -1: none) names. Returns the rows that this
         member received, or with async_op a Work. `weights` (float32) are 1 by default. An x of float8_e4m3fn needs
         `x_scales` (float32)."""
         self._check("dispatch")
@@ -154,8 +155,8 @@ class Exchange:
                             async_op=async_op)
 
     def combine(self, y: Any, out: Any, *, stream: Any = None, async_op: bool = False) -> Any:
-        """out[t] = the sum over the choices of token t of weight * y[the row that dispatch made of it]. y[max_rows,
-        hidden]: what the experts made of `rows`; float32, float16 or bfloat16, as out. Returns out."""
+        """out[t] = the sum over the choices of token t of weight * y[the row of this choice]. y[max_rows, hidden] has
+        the results of the experts for `rows`; y and out are float32, float16 or bfloat16. Returns out."""
         self._check("combine")
         floats = (DType.F32, DType.F16, DType.BF16)
         made = self._buffer(y, "combine: y", (self.max_rows, self.hidden), floats)
@@ -167,7 +168,7 @@ class Exchange:
                                  (ctypes.byref(self._config), ctypes.byref(call)), stream=stream, async_op=async_op)
 
     def release(self) -> None:
-        """Collective over the team: gives the memory back. Synchronize the streams first."""
+        """Frees the memory. Collective over the team. Synchronize the streams first."""
         self._check("release")
         while self._kept:
             self._kept.pop(0).free()

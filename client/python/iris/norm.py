@@ -12,10 +12,10 @@ becomes r, and the output have its type. The output of a float32 input may be fl
 float8 (DType.F8E4M3, DType.F8E5M2): then it is divided by `scale`, a float32 tensor of yours, or by `scales`, [rows] or
 [rows, ceil(hidden / 128)], which are written: the largest magnitude of each row, or of 128 columns of it, divided by
 the largest number of the type. In reduce_scatter_rms_norm_all_gather the residual has this member's share of the rows
-alone (`iris.ops.share_of`), and the output is whole.
+only (`iris.ops.share_of`), and the output has all rows.
 
 `shmem` is a Context, or the result of iris.iris(). Calls use the communicator of collectives (`Context.prepare`) and
-return as collectives do, see iris.collectives. docs/norm.md has the details.
+return as collectives do (see iris.collectives). docs/norm.md has the details.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NO_SCALING, _STATIC, _PER_ROW, _PER_GROUP = range(4)
 
 
 class _Call:
-    """A call, checked as far as the shapes of its tensors go."""
+    """A call. Its constructor checks the shapes of the tensors."""
 
     def __init__(self, shmem: Any, name: str, input: Any, weight: Any, given_team: Optional["Team"], *,
                  residual: Any = None, output: Any = None, residual_output: Any = None, scale: Any = None,
@@ -147,8 +147,8 @@ reduce_scatter_rms_norm_all_gather = _norm(
 
 def plan(shmem: Any, name: str, input: Any, weight: Any = None, *, team: Optional["Team"] = None,
          **options: Any) -> Dict[str, Any]:
-    """The plan of a call: its variant, blocks, threads, and how many blocks share a row. Collective if the team has no
-    communicator yet."""
+    """Returns the plan of a call: its variant, blocks, threads, and the number of blocks that share a row. Collective
+    if the team has no communicator yet."""
     if name not in _NUMBERS:
         raise InvalidArgumentError(f"{name!r} is none of {', '.join(_NUMBERS)}")
     call = _Call(shmem, name, input, weight, team, **options)

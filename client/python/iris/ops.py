@@ -1,24 +1,24 @@
-"""Products of matrices and their communication in one operation: `iris.ops`, with the names and the order of arguments
-of the reference system.
+"""GEMMs fused with a collective: `iris.ops`, with the names and the order of arguments of the reference system.
 
     workspace = iris.ops.matmul_all_reduce_preamble(context, C, A, B)     # collective, once
     iris.ops.matmul_all_reduce(context, C, A, B, bias, workspace=workspace)
 
-Of W members; the shares of a dimension are even, the first (dimension mod W) members have one more:
+With W members. The shares of a dimension are even; the first (dimension mod W) members have one more:
 
     matmul_all_reduce      C[m, n] = sum over the members of A[m, k] @ B[k, n] + bias, on all; k may differ
     matmul_reduce_scatter  the same; each member gets its share of the rows: C[share of m, n]
     all_gather_matmul      C[m, n] = A @ B + bias, where A is the members' A[share of m, k] one after another
-    matmul_all_gather      C[m, n]: each member makes its rows, from A[share of m, k], and all get all
-    matmul_all_scatter     C[m, n]: each member makes its columns, from B[k, share of n], and all get all
+    matmul_all_gather      C[m, n]: each member computes its rows, from A[share of m, k], and all get all rows
+    matmul_all_scatter     C[m, n]: each member computes its columns, from B[k, share of n], and all get all columns
 
 A and B have elements of float16 or bfloat16, C of these or float32; sums are made in float32. Rows are contiguous; B
-may be a transposed view, as `weight.t()` is. C of the operations whose results all get lies in the symmetric heap.
-`bias` has an element for each column that this member makes. `activation` is None, "relu", "gelu" (tanh) or "silu".
+may be a transposed view, as `weight.t()` is. C of matmul_all_reduce, matmul_all_gather and matmul_all_scatter lies in
+the symmetric heap. `bias` has an element for each column that this member computes. `activation` is None, "relu",
+"gelu" (tanh) or "silu".
 
 `shmem` is a Context, or the result of iris.iris(). A call without a workspace makes one for the team if it needs a
 larger one, which is collective; with a prepared one it allocates nothing and may be captured. Calls return as
-collectives do, see iris.collectives. docs/ops.md has the details.
+collectives do (see iris.collectives). docs/ops.md has the details.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ _NUMBERS = {"matmul_all_reduce": 12, "matmul_reduce_scatter": 13, "all_gather_ma
 
 
 def share_of(dimension: int, members: int, member: int) -> Tuple[int, int]:
-    """The begin and the length of a member's share."""
+    """Returns the begin and the length of a member's share."""
     each, longer = divmod(dimension, members)
     return member * each + min(member, longer), each + (member < longer)
 
 
 class Workspace(Communicator):
-    """Memory of a team for these operations. Collective over the team to make, and to release."""
+    """Memory of a team for these operations. Creation and release are collective over the team."""
 
     def __init__(self, team: "Team", matmul_bytes: int, **options: Any) -> None:
         self.rules: Optional[str] = options.get("rules")
@@ -57,7 +57,8 @@ class Workspace(Communicator):
 
 
 def context_of(shmem: Any) -> "Context":
-    """The context that the first argument of an operation means. InvalidArgumentError: none."""
+    """Returns the context that the first argument of an operation means. Raises InvalidArgumentError if it means
+    none."""
     context = getattr(shmem, "context", shmem)
     if not hasattr(context, "team_of"):
         raise InvalidArgumentError(f"{type(shmem).__name__} is no context: give an iris.Context, or what iris.iris() "
@@ -66,7 +67,7 @@ def context_of(shmem: Any) -> "Context":
 
 
 def variant_of(name: str, variant: Any, variants: Dict[str, int]) -> int:
-    """The number of a variant that is given by its name or number. InvalidArgumentError: there is none."""
+    """Returns the number of a variant that is given by name or number. Raises InvalidArgumentError if there is none."""
     number = variants.get(variant) if isinstance(variant, str) else variant if isinstance(variant, int) else None
     if number is None or number not in variants.values():
         raise InvalidArgumentError(f"{name}: variant={variant!r} is none of {', '.join(variants)}")
@@ -74,7 +75,7 @@ def variant_of(name: str, variant: Any, variants: Dict[str, int]) -> int:
 
 
 class _Call:
-    """A call, checked as far as the shapes of its tensors go."""
+    """A call. Its constructor checks the shapes of the tensors."""
 
     def __init__(self, shmem: Any, given_team: Optional["Team"], name: str, output: Any, a: Any, b: Any, bias: Any,
                  activation: Any, variant: Any) -> None:
@@ -128,13 +129,13 @@ class _Call:
             self.keep += (bias,)
 
     def workspace_bytes(self, rules: Optional[str] = None) -> int:
-        """The bytes of workspace that the call needs."""
+        """Returns the size of the workspace, in bytes, that the call needs."""
         options = None if rules is None else ctypes.byref(_capi.iris_comm_options(rules=_capi.text(rules)))
         return _capi.out(ctypes.c_uint64, _capi.library().iris_matmul_bytes, self.context.handle, self.team.n_ranks,
                          options, ctypes.byref(self.call)).value
 
     def given(self, workspace: Any) -> Workspace:
-        """A workspace of the caller's, checked."""
+        """Checks and returns a workspace of the caller."""
         if not isinstance(workspace, Workspace):
             raise InvalidArgumentError(f"{self.name}: {type(workspace).__name__} is no workspace: use what a function "
                                        "..._preamble returned")
@@ -145,7 +146,7 @@ class _Call:
         return workspace
 
     def shared(self) -> Workspace:
-        """The workspace that calls without one share; a new one if it is too small."""
+        """Returns the workspace that calls without one share. Replaces it if it is too small."""
         context, team, needed = self.context, self.team, self.workspace_bytes()
         kept = context.matmul_workspaces.get(team.id)
         if kept is not None and not kept.closed and kept.matmul_bytes >= needed:
@@ -162,9 +163,9 @@ class _Call:
 
 def plan(shmem: Any, name: str, output: Any, a: Any, b: Any, bias: Any = None, *, workspace: Workspace,
          activation: Any = None, variant: Any = "auto") -> Dict[str, Any]:
-    """The plan of a call: its variant, multiplier, blocks, threads, the tile, bytes of workspace. Matrices
-    that are not aligned to 16 bytes, or whose rows are not 8 elements apart or a multiple of that, may take another
-    variant than "auto" tells here."""
+    """Returns the plan of a call: its variant, multiplier, blocks, threads, the tile, bytes of workspace. With "auto",
+    the call may use another variant if matrices are not aligned to 16 bytes, or if the distance of their rows is not a
+    multiple of 8 elements."""
     if name not in _NUMBERS:
         raise InvalidArgumentError(f"{name!r} is none of {', '.join(_NUMBERS)}")
     call = _Call(shmem, workspace.team, name, output, a, b, bias, activation, variant)
@@ -232,7 +233,7 @@ matmul_all_scatter_preamble = _preamble("matmul_all_scatter")
 
 
 class Ops:
-    """`iris_ctx.ops`: the operations without their first argument."""
+    """The class of `iris_ctx.ops`: the operations without their first argument."""
 
     def __init__(self, owner: Any) -> None:
         self._owner = owner

@@ -1,7 +1,7 @@
 """`iris.iris(heap_size)`: the host API of the reference system's Python package, name for name.
 
-A program that was written for that package keeps its import line: tensors are torch's where torch is installed, made
-on the symmetric heap of a Context, which is `.context` here. `_heap.py` describes how dropped tensors are freed.
+A program that was written for that package keeps its import line: tensors are torch's if torch is installed, made on
+the symmetric heap of a Context, which is the attribute `context`. `_heap.py` describes how dropped tensors are freed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def _log(level: int) -> Any:
 
     def log(self: "Iris", message: Any) -> None:
-        """Logs `[iris] [rank/n] message`; IRIS_LOG_LEVEL and set_logger_level say from which level on."""
+        """Logs `[iris] [rank/n] message` if the level of IRIS_LOG_LEVEL and set_logger_level includes it."""
         self.context.log(level, message)
 
     return log
@@ -42,7 +42,7 @@ def _factory(name: str) -> Any:
 
 
 class Iris:
-    """A rank with its symmetric heap, in the words of the reference. See iris()."""
+    """A rank with its symmetric heap, with the API of the reference. See iris()."""
 
     def __init__(self, heap_size: int = 1 << 30, **options: Any) -> None:
         without_meaning = [name for name in ("allocator_type", "copy_engine") if options.pop(name, None) is not None]
@@ -63,29 +63,29 @@ class Iris:
             self.debug(f"rank {rank}: heap at {base:#x}")
 
     def get_rank(self) -> int:
-        """This rank."""
+        """Returns the number of this rank."""
         return self.cur_rank
 
     def get_num_ranks(self) -> int:
-        """The number of ranks of the job."""
+        """Returns the number of ranks of the job."""
         return self.num_ranks
 
     def get_device(self) -> Any:
-        """The rank's device, as torch.device where torch is installed."""
+        """Returns the rank's device, as a torch.device if torch is installed."""
         torch = _foreign.importable_torch()
         return self.device if torch is None else torch.device(self.device)
 
     def get_device_id(self) -> int:
-        """Its number in this process."""
+        """Returns the number of the rank's device in this process."""
         return self.gpu_id
 
     def get_cu_count(self) -> int:
-        """Its compute units."""
+        """Returns the number of compute units of the rank's device."""
         return _foreign.compute_units(self.context)
 
     @functools.cached_property
     def heap_bases(self) -> Any:
-        """The address of each rank's heap in this process, as a tensor for kernels. It stays the same."""
+        """The address of each rank's heap in this process, as a tensor for kernels. The addresses do not change."""
         return _foreign.words_on_device(self.context, self.context.heap_bases)
 
     @functools.cached_property
@@ -93,19 +93,19 @@ class Iris:
         return _foreign.words_on_device(self.context, (self.cur_rank, self.num_ranks) + self.context.heap_bases)
 
     def get_heap_bases(self) -> Any:
-        """As heap_bases."""
+        """Returns heap_bases."""
         return self.heap_bases
 
     def get_device_context(self) -> Any:
-        """The tensor for DeviceContext.initialize() in a kernel: this rank, the number of ranks, and then the
+        """Returns the tensor for DeviceContext.initialize() in a kernel: this rank, the number of ranks, and then the
         address of each rank's heap, each a word of 64 bits."""
         return self._device_context
 
     debug, info, warning, error = map(_log, (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR))
 
     def use_group(self, group: Any) -> Team:
-        """Collective over all ranks: makes the team of a process group of torch's. Calls with `group=` need it once
-        before, because a team is made by all ranks. Ranks outside the group give the list of its ranks."""
+        """Makes the team of a process group of torch. Collective over all ranks. Call it once before calls with
+        `group=`, because all ranks take part in making a team. Ranks outside the group pass the list of its ranks."""
         ranks = tuple(map(int, group)) if isinstance(group, (list, tuple, range)) else (
             group.ranks if isinstance(group, Team) else _foreign.ranks_of_group(group))
         if ranks not in self._teams:
@@ -113,7 +113,8 @@ class Iris:
         return self._teams[ranks]
 
     def team_of(self, group: Any) -> Team:
-        """The team that an argument `group` means. FailedPreconditionError: there is none of these ranks yet."""
+        """Returns the team that an argument `group` means. Raises FailedPreconditionError if there is no team of these
+        ranks yet."""
         if group is None:
             return self.context.world
         if isinstance(group, Team):
@@ -130,29 +131,30 @@ class Iris:
         self.context.barrier(self.team_of(group), stream=stream)
 
     def device_barrier(self, group: Any = None, stream: Any = None) -> None:
-        """A barrier on a stream. It may be captured in a graph."""
+        """Puts a barrier on a stream. The call may be captured in a graph."""
         self.context.device_barrier(self.team_of(group), stream=stream)
 
     def broadcast(self, value: Any, source_rank: int = 0) -> Any:
-        """The source's value on all ranks: numbers, strings, arrays, tensors of torch's, whatever pickle takes."""
+        """Returns the source's value on all ranks: numbers, strings, arrays, tensors of torch, or anything that pickle
+        accepts."""
         if _foreign.is_torch_tensor(value):
             value = value.cpu()
         value = self.context.broadcast_object(value, source_rank)
         return value.to(self.device) if _foreign.is_torch_tensor(value) else value
 
     def do_bench(self, fn: Any, preamble_fn: Any = lambda: None, group: Any = None, **options: Any) -> Any:
-        """Collective over the group: iris.do_bench with barriers of its ranks, and the largest of their results on all
-        of them."""
+        """Calls iris.do_bench with barriers of the group's ranks, and returns the largest of their results on all of
+        them. Collective over the group."""
         return self.context.do_bench(fn, team=self.team_of(group), preamble_fn=preamble_fn, **options)
 
     def is_symmetric(self, tensor: Any) -> bool:
-        """True if its memory lies in the symmetric heap."""
+        """Returns True if the tensor's memory lies in the symmetric heap."""
         return self.context.is_symmetric(tensor)
 
     def as_symmetric(self, external_tensor: Any, *, copy: bool = False) -> Any:
-        """Collective: a symmetric tensor that shares the memory of this one, or, with copy=True, is a copy on the heap.
-        One that is symmetric already is returned as it is. InvalidArgumentError, on all ranks: the memory of one cannot
-        be shared, why, and that copy=True makes a copy. See Context.as_symmetric."""
+        """Returns a symmetric tensor that shares the memory of external_tensor, or, with copy=True, is a copy on the
+        heap. A tensor that is symmetric already is returned as it is. Collective. Raises InvalidArgumentError, with the
+        reason, on all ranks if the memory of a rank cannot be shared. See Context.as_symmetric."""
         tensor = self.context.as_symmetric(external_tensor, copy=copy)
         return tensor if tensor is external_tensor else self._give(tensor, False)
 
@@ -186,8 +188,8 @@ class Iris:
 
 
 class Ccl:
-    """`iris_ctx.ccl`: collectives with the arguments of torch and the reference, the output first. They go to torch's
-    current stream on GPUs; on emulated devices they wait, unless async_op is true."""
+    """The class of `iris_ctx.ccl`: collectives with the arguments of torch and the reference, the output first. They
+    run on torch's current stream on GPUs; on emulated devices they wait, unless async_op is true."""
 
     def __init__(self, owner: Iris) -> None:
         self._context = owner.context
@@ -216,5 +218,5 @@ def iris(heap_size: int = 1 << 30, **options: Any) -> Iris:
     """Joins the job and makes the symmetric heap, as the reference's function of this name. Collective over all ranks.
 
     Rank and size are those of torch.distributed, if it has a default group; else the launcher's. The rank's GPU becomes
-    torch's current one. Options are Context's; the reference's allocator_type and copy_engine have no meaning."""
+    torch's current one. Options are those of Context; the reference's allocator_type and copy_engine have no effect."""
     return Iris(heap_size, **options)

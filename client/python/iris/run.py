@@ -1,7 +1,7 @@
 """`python -m iris.run -n 4 program.py ...`: starts ranks of a Python program on this node, by iris-run.
 
-What stands before the program is for iris-run; see `python -m iris.run --help`. The ranks use this interpreter.
-`-m module` names a module instead of a file. After `--`, a name that does not end in `.py` is a program of its own.
+Arguments before the program are for iris-run; see `python -m iris.run --help`. The ranks use this interpreter.
+`-m module` names a module instead of a file. After `--`, a name that does not end in `.py` is an executable program.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ TAKES_ONE = ("-n", "--ranks", "--np", "-np", "--job", "--runtime-dir", "--env", 
 
 
 def program(name: str) -> str:
-    """The file of a program of the bundle: inside the package, above it in an unpacked bundle, or in the PATH.
-    SystemExit: it is nowhere."""
+    """Returns the file of a program of the bundle: inside the package, above it in an unpacked bundle, or in the PATH.
+    Raises SystemExit if there is none."""
     package = os.path.dirname(os.path.abspath(__file__))
     beside = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(package))), "bin", name)
     for path in (os.path.join(package, "_bundle", "bin", name), beside):
@@ -32,7 +32,7 @@ def program(name: str) -> str:
 
 
 def split(arguments: List[str]) -> Tuple[List[str], Optional[List[str]]]:
-    """(what is for iris-run, the command of a rank; None: there is none)."""
+    """Returns the arguments for iris-run, and the command of a rank, or None if there is no command."""
     at = 0
     while at < len(arguments):
         argument = arguments[at]
@@ -47,20 +47,20 @@ def split(arguments: List[str]) -> Tuple[List[str], Optional[List[str]]]:
 
 
 def main() -> None:
-    """Becomes iris-run."""
+    """Replaces this process by iris-run."""
     options, command = split(sys.argv[1:])
     path = program("iris-run")
     os.execv(path, [path, *options] + (["--", *command] if command else []))
 
 
 def irisd() -> None:
-    """Becomes irisd."""
+    """Replaces this process by irisd."""
     path = program("irisd")
     os.execv(path, [path, *sys.argv[1:]])
 
 
 def iris_ctl() -> None:
-    """Becomes iris-ctl."""
+    """Replaces this process by iris-ctl."""
     path = program("iris-ctl")
     os.execv(path, [path, *sys.argv[1:]])
 

@@ -1,7 +1,7 @@
 """Streams, events and graphs of the rank's device.
 
-A stream that Python drops is not ended, because ending one waits for its work: its handle goes back to its context and
-serves the next Stream. Events likewise. A graph lasts until close(), or as long as its context.
+A stream that Python drops is not destroyed, because its destruction waits for its work: the next Stream of the context
+reuses the handle. The same holds for events. A graph lasts until close(), or as long as its context.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from iris.errors import FailedPreconditionError, InvalidArgumentError
 if TYPE_CHECKING:
     from iris.context import Context
 
-# Objects that a stream keeps before it looks whether it still has to.
+# The number of objects that a stream keeps before it checks whether it is idle and can drop them.
 _PENDING_MAX = 256
 
 
 def out_handle(function: Any, *arguments: Any) -> int:
-    """The handle that a function of the C API makes."""
+    """Returns the handle that a function of the C API makes."""
     return _capi.out(ctypes.c_void_p, function, *arguments).value or 0
 
 
@@ -33,14 +33,14 @@ class _Made:
 
     @property
     def handle(self) -> int:
-        """The handle for the C API. FailedPreconditionError: the context is closed."""
+        """The handle for the C API. Raises FailedPreconditionError if the context is closed."""
         self.context.check()
         return self._handle
 
 
 class Stream(_Made):
-    """An order of work on the device. `Stream(context)` makes one; `Stream(context, native)` stands for a stream of
-    the platform, by its number or as an object of torch or cupy."""
+    """A sequence of work on the device. `Stream(context)` makes a stream; `Stream(context, native)` stands for a stream
+    of the platform, by its number or as an object of torch or cupy."""
 
     def __init__(self, context: "Context", native: Any = None) -> None:
         context.check()
@@ -48,7 +48,7 @@ class Stream(_Made):
         library = _capi.library()
         if native is None:
             again = context.reusable_stream()
-            # The handle, the objects to keep until the stream has passed them, and True if it may serve again.
+            # The handle, the objects to keep until the stream has passed them, and True if the handle can be reused.
             self._record: Any = again or (out_handle(library.iris_stream_create, context.handle), [], True)
         else:
             if isinstance(native, Stream):
@@ -84,22 +84,22 @@ class Stream(_Made):
         del self._pending[:count]
 
     def idle(self) -> bool:
-        """True if the stream has no work left."""
+        """Returns True if the stream has no work left."""
         return bool(_capi.out(ctypes.c_int32, _capi.library().iris_stream_idle, self.handle).value)
 
     def wait(self, event: "Event") -> None:
-        """Later work on the stream waits for the event's last record."""
+        """Makes later work on the stream wait for the event's last record."""
         _capi.library().iris_event_wait(self.handle, event.handle)
 
     def record(self, event: Optional["Event"] = None) -> "Event":
-        """An event that happens after all earlier work."""
+        """Records an event, which happens after all earlier work of the stream, and returns it."""
         event = event or Event(self.context)
         event.record(self)
         return event
 
     def capture(self) -> "Graph":
-        """`with stream.capture() as graph:` records what is put on the stream instead of running it;
-        graph.launch(stream) runs it afterwards, as often as wanted."""
+        """Records work put on the stream in a `with stream.capture() as graph:` instead of running it.
+        graph.launch(stream) runs it afterwards, any number of times."""
         return Graph(self)
 
 
@@ -114,11 +114,11 @@ class Event(_Made):
         weakref.finalize(self, context.dropped_events.append, self._handle).atexit = False
 
     def record(self, stream: Stream) -> None:
-        """It happens after all earlier work of the stream."""
+        """Records the event: it happens after all earlier work of the stream."""
         _capi.library().iris_event_record(self.handle, stream.handle)
 
     def elapsed(self, later: "Event") -> float:
-        """Seconds from this event to a later one, which have both happened."""
+        """Returns the seconds from this event to a later one. Both must have happened."""
         return _capi.out(ctypes.c_uint64, _capi.library().iris_event_elapsed, self.handle, later.handle).value / 1e9
 
 
@@ -139,7 +139,7 @@ class Graph:
 
     def __exit__(self, kind: Any, *unused: Any) -> None:
         self._stream.context.capturing -= 1
-        self._keep = list(self._stream._pending)  # its memory must exist at each launch
+        self._keep = list(self._stream._pending)  # the recorded work's memory must exist at each launch
         self._stream._pending.clear()
         try:
             self._handle = out_handle(_capi.library().iris_capture_end, self._stream.handle)
@@ -148,13 +148,13 @@ class Graph:
                 raise
 
     def launch(self, stream: Optional[Stream] = None) -> None:
-        """Puts all of it on a stream; on the one it was recorded on if none is given."""
+        """Puts the recorded work on a stream, by default on the one on which it was recorded."""
         if self._handle is None:
             raise FailedPreconditionError("nothing was recorded: this graph is empty, or it was closed")
         _capi.library().iris_graph_launch(self._handle, (stream or self._stream).handle)
 
     def close(self) -> None:
-        """Gives it up. Synchronize the streams that it was launched on first."""
+        """Destroys the graph. Synchronize the streams on which it was launched first."""
         if self._handle is not None and not self._stream.context.closed:
             _capi.library().iris_graph_destroy(self._handle)
         self._handle = None

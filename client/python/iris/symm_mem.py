@@ -9,8 +9,8 @@
     handle.wait_signal(src_rank=0)                          # on rank 1
 
 empty() allocates in this rank's heap alone, with room for signals after the buffer, and rendezvous() opens the buffers
-of the others. So ranks may drop their buffers in any order, without waiting. Tensors are torch's where torch is
-installed. The context is the one made last; without any, one is made from the environment.
+of the others. So ranks may drop their buffers in any order, without waiting. Tensors are torch's if torch is installed.
+The context is the one made last; without any, one is made from the environment.
 
 A group is None (all ranks), a team of Iris, or a process group of torch's whose team Iris.use_group() has made.
 Ranks in calls of a handle are places in its group, as in torch.
@@ -36,12 +36,12 @@ _pad_bytes = 2048
 
 
 def get_signal_pad_size() -> int:
-    """Bytes of the signal pad of buffers that empty() will make."""
+    """Returns the size, in bytes, of the signal pad of buffers that empty() will make."""
     return _pad_bytes
 
 
 def set_signal_pad_size(size: int) -> None:
-    """Sets it, equally on all ranks, before empty()."""
+    """Sets the size of the signal pad. All ranks set the same size, before empty()."""
     global _pad_bytes
     if size < 4 or size % 4:
         raise InvalidArgumentError(f"a signal pad of {size} bytes: it is of 4-byte words, at least one")
@@ -69,7 +69,7 @@ def _whole(storage: Any) -> Tensor:
 
 
 def empty(*size: Any, dtype: Optional[DTypeLike] = None, device: Any = None) -> Any:
-    """Memory for a rendezvous, of this rank alone: not collective. Only the signals after it are cleared."""
+    """Allocates memory for a rendezvous in this rank's heap. Not collective. Only the signals after it are cleared."""
     context = _context()
     _foreign.check_device(context, device)
     shape = parse_shape(size)
@@ -83,7 +83,7 @@ def empty(*size: Any, dtype: Optional[DTypeLike] = None, device: Any = None) -> 
 
 
 def _storage_of(context: Context, tensor: Any) -> Any:
-    """The storage of a tensor that empty() made; None: it made no such tensor."""
+    """Returns the storage of a tensor that empty() made, or None for other tensors."""
     storage = tensor._storage if isinstance(tensor, Tensor) else (
         context.heap.find(_foreign.buffer_of(context, tensor, "the tensor").address))
     return None if storage is None or storage.symm_mem is None else storage
@@ -93,9 +93,9 @@ _serial = 0
 
 
 def rendezvous(tensor: Any, group: Any = None) -> "SymmetricMemory":
-    """Collective over the group: every member's buffer, from empty(), becomes reachable for all. Buffers must have the
-    same number of bytes. A second rendezvous of the same buffer with the same group gives the same handle, without
-    the others."""
+    """Makes every member's buffer, from empty(), reachable for all members. Collective over the group. Buffers must
+    have the same number of bytes. A second rendezvous of the same buffer with the same group returns the same handle,
+    without waiting for the other members."""
     global _serial
     context = _context()
     storage = _storage_of(context, tensor)
@@ -115,11 +115,11 @@ def rendezvous(tensor: Any, group: Any = None) -> "SymmetricMemory":
                 raise InvalidArgumentError(f"rendezvous: rank {context.rank} has a buffer of {made[0]} bytes with a "
                                            f"signal pad of {made[1]}, and rank {member} one of {theirs[0]} with "
                                            f"{theirs[1]}: they must be the same")
-        # Without its own storage, which refers to the handle: a cycle would wait for Python's collector.
+        # None stands for the own storage, which refers to the handle: a cycle would wait for Python's collector.
         opened = [None if rank == context.rank else context.open(rank, name)
                   for rank, (name, _) in zip(team.ranks, told)]
         handle = SymmetricMemory(context, team, opened, weakref.ref(storage), *made)
-        context.barrier(team)  # all have opened before one may drop
+        context.barrier(team)  # all members have opened before one may drop
         handles[team.id] = handle
     return handles[team.id]
 
@@ -195,16 +195,17 @@ class SymmetricMemory:
         return _give(Tensor(base._storage, shape, None, dtype, begin + first, rank=base.rank))
 
     def get_buffer(self, rank: int, sizes: Sequence[int], dtype: DTypeLike, storage_offset: int = 0) -> Any:
-        """A member's buffer, from an element on, as a tensor."""
+        """Returns a member's buffer, from element storage_offset on, as a tensor."""
         return self._view(rank, 0, self.buffer_size, sizes, dtype, storage_offset, "get_buffer")
 
     def get_remote_tensor(self, peer: int, sizes: Sequence[int], dtype: DTypeLike) -> Any:
-        """As get_buffer(), from the beginning."""
+        """Works as get_buffer(), from the first element on."""
         return self.get_buffer(peer, sizes, dtype)
 
     def get_signal_pad(self, rank: int, sizes: Sequence[int] = (), dtype: Optional[DTypeLike] = None,
                        storage_offset: int = 0) -> Any:
-        """A member's signal pad, all of it without sizes; uint32 without a type (int32 where torch has no uint32)."""
+        """Returns a member's signal pad: all of it without sizes, as uint32 without a type (int32 if torch has no
+        uint32)."""
         if dtype is None:
             torch = _foreign.importable_torch()
             dtype = DType.U32 if torch is None or hasattr(torch, "uint32") else DType.I32
@@ -229,8 +230,8 @@ class SymmetricMemory:
         self._context.barrier(self._team, timeout=timeout_ms / 1000 if timeout_ms else None)
 
     def put_signal(self, dst_rank: int, channel: int = 0, timeout_ms: int = 0) -> None:
-        """One more signal for a member on a channel, once what was put on the device before is done. It waits for
-        nobody, however many signals the other has not yet taken."""
+        """Sends one more signal to a member on a channel, after earlier work on the device. The call waits for no rank,
+        even if the member has not yet waited for earlier signals."""
         del timeout_ms
         key = (dst_rank, self._channel(channel))
         word = self._word(dst_rank, channel, self.rank)
@@ -239,7 +240,7 @@ class SymmetricMemory:
         self._context.signal(word, self._sent[key], self._team.ranks[dst_rank])
 
     def wait_signal(self, src_rank: int, channel: int = 0, timeout_ms: int = 0) -> None:
-        """Waits for the next signal of a member on a channel. DeadlineExceededError: it did not come."""
+        """Waits for the next signal of a member on a channel. Raises DeadlineExceededError if it does not arrive."""
         key = (src_rank, self._channel(channel))
         self._bytes_of(src_rank)  # an error if there is no such place
         self._context.wait_signal(self._word(self.rank, channel, src_rank), self._seen.get(key, 0) + 1, "ge",
@@ -248,7 +249,7 @@ class SymmetricMemory:
 
 
 def is_symm_mem_tensor(tensor: Any) -> bool:
-    """True if the tensor is from empty()."""
+    """Returns True if empty() made the tensor."""
     context = current_context()
     return context is not None and _storage_of(context, tensor) is not None
 

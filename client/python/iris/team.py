@@ -15,7 +15,7 @@ class Team:
     """Some of the job's ranks, in an order of their own. Made by Context.team(), Context.split() and Team.split(),
     which are collective; Context.world is all of them.
 
-    A team that Python drops lasts until the context ends: ending one is collective. destroy() ends it.
+    A team that Python drops lasts until the context ends, because ending a team is collective. destroy() ends it.
     """
 
     def __init__(self, context: "Context", handle: Optional[int]) -> None:
@@ -31,7 +31,8 @@ class Team:
 
     @property
     def handle(self) -> Optional[int]:
-        """The handle for the C API; None is the world. FailedPreconditionError: the team or the context has ended."""
+        """The handle for the C API; None is the world. Raises FailedPreconditionError if the team or the context has
+        ended."""
         self.context.check()
         if self.destroyed:
             raise FailedPreconditionError(f"the team of the ranks {list(self.ranks)} was used after destroy(): make "
@@ -57,8 +58,8 @@ class Team:
         self.context.barrier(self, timeout=timeout)
 
     def destroy(self) -> None:
-        """Collective over the team: frees its communicator and the tensors that all members dropped, and ends it.
-        FailedPreconditionError: it is the world."""
+        """Frees the team's communicator and the tensors that all members dropped, and ends the team. Collective over
+        the team. Raises FailedPreconditionError for the world."""
         context = self.context
         handle = self.handle
         if handle is None:

@@ -34,8 +34,9 @@ class _ArrayBase:
 
 
 class Storage:
-    """One range of the heap. `address` is for use in this process, `symmetric` stands for it in this rank's heap, and
-    `owner` is the only rank that has it (None: every member of the team). `free` gives back memory of one rank."""
+    """One range of the heap. `address` is for use in this process, `symmetric` is the same offset in this rank's heap,
+    and `owner` is the only rank that has the range (None: every member of the team). `free` frees memory of one
+    rank."""
 
     def __init__(self, context: "Context", team: Optional["Team"], allocation: Any, name: Optional[str],
                  owner: Optional[int] = None, symmetric: Optional[int] = None, free: str = "iris_free") -> None:
@@ -53,7 +54,7 @@ class Storage:
         self.dropped: Any = None  # the weakref.finalize that records the number
 
     def check(self) -> None:
-        """FailedPreconditionError: its memory must not be used any more, and why."""
+        """Raises FailedPreconditionError, with the reason, if the memory must not be used any more."""
         context = self.context
         if not self.freed and context._native is not None and context._generation == _capi.generation:
             return
@@ -73,7 +74,7 @@ class Tensor(_foreign.DeviceArrayInterface):
                  dtype: DType, offset: int = 0, shift: int = 0, rank: Optional[int] = None) -> None:
         self._storage = storage
         self._offset = offset  # bytes from the storage's beginning
-        self._shift = shift  # bytes from this rank's copy to the one that is meant
+        self._shift = shift  # bytes from this rank's copy to the viewed copy
         self.shape = shape
         self.strides = contiguous_strides(shape) if strides is None else strides
         self.dtype = dtype
@@ -87,7 +88,7 @@ class Tensor(_foreign.DeviceArrayInterface):
 
     @property
     def context(self) -> "Context":
-        """The context of its heap."""
+        """The context of the tensor's heap."""
         return self._storage.context
 
     @property
@@ -97,7 +98,7 @@ class Tensor(_foreign.DeviceArrayInterface):
 
     @property
     def device(self) -> str:
-        """torch's name of the device; "cpu" where devices are emulated."""
+        """torch's name of the device; "cpu" if devices are emulated."""
         return _foreign.device_name(self.context)
 
     @property
@@ -112,38 +113,38 @@ class Tensor(_foreign.DeviceArrayInterface):
 
     @property
     def offset_bytes(self) -> int:
-        """Its place in the heap: the same on every rank that allocated it."""
+        """The tensor's offset in the heap, the same on every rank that allocated it."""
         self._storage.check()
         return self._storage.allocation.offset_bytes + self._offset
 
     def numel(self) -> int:
-        """The number of elements."""
+        """Returns the number of elements."""
         return self.count
 
     def element_size(self) -> int:
-        """Bytes of one element."""
+        """Returns the size of one element in bytes."""
         return self.dtype.itemsize
 
     def size(self, dim: Optional[int] = None) -> Union[int, Tuple[int, ...]]:
-        """The shape, or one extent of it."""
+        """Returns the shape, or one extent of it."""
         return self.shape if dim is None else self.shape[dim]
 
     def stride(self, dim: Optional[int] = None) -> Union[int, Tuple[int, ...]]:
-        """The strides in elements, or one of them."""
+        """Returns the strides in elements, or one of them."""
         return self.strides if dim is None else self.strides[dim]
 
     def is_contiguous(self) -> bool:
-        """See `contiguous`."""
+        """Returns `contiguous`."""
         return self.contiguous
 
     def data_ptr(self) -> int:
-        """The address of the first element in this process, for kernels and copies."""
+        """Returns the address of the first element in this process, for kernels and copies."""
         self._storage.check()
         return self._storage.address + self._offset + self._shift
 
     def symmetric_ptr(self) -> int:
-        """The address in this rank's heap that stands for it in put, get and signals. It is data_ptr() for what all
-        ranks have; memory that a peer has alone is reached by this one, with the peer's number."""
+        """The address in this rank's heap that stands for the tensor in put, get and signals. It is data_ptr() for
+        memory that all ranks have. Memory that only a peer has is reached with this address and the peer's number."""
         self._storage.check()
         return self._storage.symmetric + self._offset
 
@@ -159,8 +160,9 @@ class Tensor(_foreign.DeviceArrayInterface):
                       self._offset if offset is None else offset, self._shift, self.rank)
 
     def at(self, rank: int) -> "Tensor":
-        """A view of the same place in another rank's heap: on GPUs for kernels and copies, on emulated devices also
-        for numpy. OutOfRangeError: no such rank. InvalidArgumentError: the rank has no copy of it."""
+        """Returns a view of the same place in another rank's heap: on GPUs for kernels and copies, on emulated devices
+        also for numpy. Raises OutOfRangeError if there is no such rank, and InvalidArgumentError if the rank has no
+        copy of the tensor."""
         storage, context = self._storage, self.context
         storage.check()
         rank = operator.index(rank)
@@ -174,7 +176,7 @@ class Tensor(_foreign.DeviceArrayInterface):
                       (rank - context.rank) * context.stride_bytes, rank)
 
     def view_dtype(self, dtype: DTypeLike) -> "Tensor":
-        """Views the bits as another type of the same size. InvalidArgumentError: its size differs."""
+        """Views the bits as another type of the same size. Raises InvalidArgumentError if the sizes differ."""
         dtype = DType.of(dtype)
         if dtype.itemsize != self.dtype.itemsize:
             raise InvalidArgumentError(f"elements of {self.dtype.long_name} have {self.dtype.itemsize} bytes and those "
@@ -182,8 +184,8 @@ class Tensor(_foreign.DeviceArrayInterface):
         return self._view(self.shape, self.strides, dtype)
 
     def reshape(self, *shape: Any) -> "Tensor":
-        """Views the elements in another shape; one extent may be -1. InvalidArgumentError: another number of elements,
-        or not contiguous."""
+        """Views the elements in another shape; one extent may be -1. Raises InvalidArgumentError if the shape has
+        another number of elements, or if the tensor is not contiguous."""
         if len(shape) == 1 and not hasattr(shape[0], "__index__"):
             (shape,) = shape
         wanted = [operator.index(extent) for extent in shape]
@@ -203,7 +205,7 @@ class Tensor(_foreign.DeviceArrayInterface):
     view = reshape
 
     def __getitem__(self, index: Any) -> "Tensor":
-        """A view: integers, slices of positive step, and one ellipsis."""
+        """Returns a view. The index has integers, slices of positive step, and one ellipsis."""
         items = list(index) if isinstance(index, tuple) else [index]
         if items.count(Ellipsis) > 1 or sum(item is not Ellipsis for item in items) > self.ndim:
             raise OutOfRangeError(f"{index!r} has more parts than the shape {self.shape} has dimensions")
@@ -229,7 +231,7 @@ class Tensor(_foreign.DeviceArrayInterface):
         return self._view(shape, strides, offset=offset)
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        """A number for all of a view, or values that fit it."""
+        """Sets all elements of a view to a number, or to values that fit the view."""
         view = self[index]
         if hasattr(value, "shape") or isinstance(value, (list, tuple)):
             view.copy_(value)
@@ -245,12 +247,13 @@ class Tensor(_foreign.DeviceArrayInterface):
         return (self[i] for i in range(len(self)))
 
     def _export(self) -> Any:
-        """Keeps the storage of an array of another library, and the mappings, which then outlive Context.close()."""
+        """Returns an owner, for an array of another library, of the storage and of the mappings, which then outlive
+        Context.close()."""
         return self._storage, self.context.native()
 
     def _array_interface(self) -> Any:
         strides = None if self.contiguous else tuple(s * self.dtype.itemsize for s in self.strides)
-        # An empty one has no address of its own.
+        # An empty tensor has no address.
         return {"shape": self.shape, "typestr": numpy.dtype(self.dtype.numpy_storage).str, "strides": strides,
                 "data": (self.data_ptr(), False)}
 
@@ -259,8 +262,9 @@ class Tensor(_foreign.DeviceArrayInterface):
         return array if dtype is None else array.astype(dtype, copy=bool(copy))
 
     def numpy(self) -> Any:
-        """The memory itself as an array of numpy, where devices are emulated. bfloat16 and 8-bit floats come as the
-        unsigned integers of their bits. FailedPreconditionError: it is in a GPU's memory; see to_host()."""
+        """Returns the memory itself as an array of numpy, if devices are emulated. bfloat16 and 8-bit floats are
+        returned as the unsigned integers of their bits. Raises FailedPreconditionError for a GPU's memory; see
+        to_host()."""
         if not self.context.on_host:
             raise FailedPreconditionError(f"the tensor is on {self.device}, which numpy cannot read: use "
                                           "tensor.to_host() for a copy, or torch, or cupy")
@@ -268,12 +272,12 @@ class Tensor(_foreign.DeviceArrayInterface):
         return numpy.asarray(_ArrayBase(interface, self._export()))
 
     def torch(self) -> Any:
-        """The memory itself as a tensor of torch's."""
+        """Returns the memory itself as a tensor of torch."""
         return _foreign.torch_view(self)
 
     def __dlpack__(self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None,
                    copy: Optional[bool] = None) -> Any:
-        """DLPack without a copy. What the context has put on its own stream is waited for."""
+        """Exports the memory by DLPack, without a copy. Waits for the work on the context's own stream."""
         if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
             raise BufferError(f"the tensor is on {self.device} and stays there: dl_device={dl_device} is not offered")
         if copy:
@@ -286,7 +290,7 @@ class Tensor(_foreign.DeviceArrayInterface):
         return _foreign.dlpack_device(self.context)
 
     def to_host(self) -> Any:
-        """A copy of the values as an array of numpy. Waits until it is there."""
+        """Returns a copy of the values as an array of numpy, after waiting for it."""
         self._storage.check()
         self.context.quiesce_own()
         if self.context.on_host:
@@ -298,8 +302,8 @@ class Tensor(_foreign.DeviceArrayInterface):
         return array
 
     def copy_(self, values: Any) -> "Tensor":
-        """Fills it with values that numpy can read, a tensor of torch's, or another tensor of the heap, of the same
-        shape or one that broadcasts to it. Returns itself."""
+        """Fills the tensor with values that numpy can read, a tensor of torch, or another tensor of the heap, of the
+        same shape or one that broadcasts to it. Returns the tensor."""
         self._storage.check()
         context = self.context
         context.quiesce_own()
@@ -334,8 +338,8 @@ class Tensor(_foreign.DeviceArrayInterface):
         return self
 
     def _fill(self, kind: str, **numbers: Any) -> "Tensor":
-        """Fills it in row-major order, by the device, and waits. `numbers` are those of iris_fill_options.
-        InvalidArgumentError: they make no sequence of the tensor's type."""
+        """Fills the tensor in row-major order, by the device, and waits. `numbers` are those of iris_fill_options.
+        Raises InvalidArgumentError if they make no sequence of the tensor's type."""
         address, context = self.data_ptr(), self.context
         context.quiesce_own()
         if self.count == 0:
@@ -356,27 +360,27 @@ class Tensor(_foreign.DeviceArrayInterface):
         return self
 
     def fill_(self, value: Any) -> "Tensor":
-        """Every element gets the value. Returns itself."""
+        """Sets every element to the value. Returns the tensor."""
         return self._fill("value", **_fill.value_numbers(value, self.dtype))
 
     def zero_(self) -> "Tensor":
-        """Every element gets 0. Returns itself."""
+        """Sets every element to 0. Returns the tensor."""
         return self.fill_(0)
 
     def item(self) -> Any:
-        """The value of the only element. InvalidArgumentError: it has more, or none."""
+        """Returns the value of the only element. Raises InvalidArgumentError if there are more, or none."""
         if self.count != 1:
             raise InvalidArgumentError(f"item() is for one element, and a tensor of shape {self.shape} has "
                                        f"{self.count}")
         return self.tolist() if not self.shape else self.reshape(()).tolist()
 
     def tolist(self) -> Any:
-        """The values as lists of Python's numbers."""
+        """Returns the values as lists of Python's numbers."""
         return _fill.as_numbers(self.to_host(), self.dtype).tolist()
 
     def free(self) -> None:
-        """Collective over the ranks that allocated it: gives the memory back now, for all its views. What one rank
-        allocated alone, it frees alone. FailedPreconditionError: it was freed already."""
+        """Frees the memory now, for all its views. Collective over the ranks that allocated it; memory that one rank
+        allocated alone is freed by that rank alone. Raises FailedPreconditionError if it was freed already."""
         self._storage.check()
         self.context.quiet()
         self.context.heap.free(self._storage)

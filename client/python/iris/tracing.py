@@ -6,7 +6,7 @@
         context.all_reduce(y)
     iris.trace.merge(["step.0.json", "step.1.json"], "step.json")   # once all ranks have written theirs
 
-Not collective: each rank starts, stops and writes its own. Thread-safe as the C API is.
+Not collective: each rank starts, stops and writes its own trace. Thread-safe as the C API is.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _bytes(path: Path) -> bytes:
 
 
 class Span:
-    """The result of Trace.span(). It may be used again, but not inside itself."""
+    """The result of Trace.span(). It may be used again, but not nested in itself."""
 
     def __init__(self, name: str, context: "Optional[Context]") -> None:
         self._name = _capi.text(name) or b""
@@ -61,12 +61,12 @@ class Span:
 
 
 class Trace:
-    """The class of `iris.trace`. All functions use the context made last, or the given one.
-    FailedPreconditionError: there is none."""
+    """The class of `iris.trace`. All functions use the context made last, or the given one. They raise
+    FailedPreconditionError if there is none."""
 
     @contextmanager
     def __call__(self, path: Path, *, context: "Optional[Context]" = None) -> Iterator[None]:
-        """A `with` that is traced into a file, also when an exception ends it. "%r" in the name becomes the rank."""
+        """Traces a `with` block into a file, also if an exception ends it. "%r" in the name becomes the rank."""
         context = latest_context(context, "iris.trace")
         self.start(context=context)
         failed = True
@@ -83,30 +83,30 @@ class Trace:
                     raise
 
     def start(self, *, seconds: Optional[float] = None, context: "Optional[Context]" = None) -> None:
-        """Clears the trace and switches it on, for so long, or until stop().
-        FailedPreconditionError: the job has no room for one (IRIS_TRACE_EVENTS), or one is on already."""
+        """Clears the trace and switches it on, for `seconds`, or until stop(). Raises FailedPreconditionError if the
+        job has no room for a trace (IRIS_TRACE_EVENTS), or if a trace is on already."""
         _capi.library().iris_trace_start(latest_context(context, "iris.trace").handle, nanoseconds(seconds))
 
     def stop(self, *, context: "Optional[Context]" = None) -> None:
         """Waits for all streams that the context knows, and switches the trace off. Its events stay until the next
-        start(). FailedPreconditionError: this rank has not started it."""
+        start(). Raises FailedPreconditionError if this rank has not started the trace."""
         context = latest_context(context, "iris.trace")
         context.quiesce()
         _capi.library().iris_trace_stop(context.handle)
 
     def save(self, path: Path, *, context: "Optional[Context]" = None) -> None:
         """Writes the events since start(), until stop() or now. "%r" in the name becomes the rank.
-        FailedPreconditionError: there was no start()."""
+        Raises FailedPreconditionError if there was no start()."""
         _capi.library().iris_trace_write(latest_context(context, "iris.trace").handle, _bytes(path))
 
     def span(self, name: str, *, context: "Optional[Context]" = None) -> Span:
-        """A `with` that is a box of this name, at most 256 bytes, in the trace. It costs next to nothing while the
-        trace is off or there is no context."""
+        """Records a `with` block as a box of this name, at most 256 bytes, in the trace. It costs almost nothing while
+        the trace is off or there is no context."""
         return Span(name, context)
 
     def merge(self, paths: Sequence[Path], out: Path) -> None:
         """Merges files of several ranks of one job on one clock. Needs no context. InvalidArgumentError names the file
-        that does not belong to the others, or is no trace."""
+        that does not belong to the others, or that is no trace."""
         encoded = [_bytes(path) for path in paths]
         pointers = (ctypes.POINTER(ctypes.c_char) * max(len(encoded), 1))(
             *(ctypes.cast(ctypes.c_char_p(path), ctypes.POINTER(ctypes.c_char)) for path in encoded))

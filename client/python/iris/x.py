@@ -1,15 +1,16 @@
 """Collectives of one tile, called from kernels of Triton: `iris.x`.
 
-A kernel goes over the tiles of a matrix itself, and calls these for each: they have the names of the reference's, and
-its classes Tile and TensorView. All ranks call the same one for the same tile, with matrices of the symmetric heap.
+A kernel iterates over the tiles of a matrix, and calls these functions for each tile. The functions and the classes
+Tile and TensorView have the names of the reference. All ranks call the same function for the same tile, with matrices
+of the symmetric heap.
 
     view = iris.x.TensorView(source, M, N, N, 1)
     tile = iris.x.Tile(tl.program_id(0), tl.program_id(1), 64, 64)
     iris.x.all_gather(tile, view, iris.x.TensorView(target, n * M, N, N, 1), 0, ctx)
 
 Sizes, strides and blocks are tl.constexpr; blocks are powers of 2, and a tile may exceed the matrix. Other ranks' data
-must be ready: after a barrier, or, with `locks`, once the other rank's word of this tile is 1 or more, for which they
-wait. Locks stay set: zero them before they are used again, between two barriers. Sums of 16-bit floats are made in
+must be ready: after a barrier, or, in functions with `locks`, once the other rank's word of this tile is 1 or more; the
+functions wait for it. Locks stay set: zero them between two barriers before the next use. Sums of 16-bit floats are in
 float32, in the order of the ranks, so that all ranks that sum get the same bits.
 """
 
@@ -21,7 +22,7 @@ from iris._triton import _aggregate_or_class, _constructor, atomic_add, load, si
 
 @_aggregate_or_class
 class Tile:
-    """A tile's place, (pid_m, pid_n) counted in tiles, its size, and its values if a function takes them."""
+    """A tile: its place (pid_m, pid_n), counted in tiles, its size, and its values if a function takes them."""
 
     pid_m: tl.tensor
     pid_n: tl.tensor
@@ -59,7 +60,7 @@ class TensorView:
 
 @triton.jit
 def tile_ptr(view, tile, offset_m=0, offset_n=0):
-    """(the pointers of a tile's elements, whether each is inside the matrix). The offsets are rows and columns."""
+    """Returns the pointers of a tile's elements, and a mask of those inside the matrix. Offsets: rows and columns."""
     rows = tile.pid_m * tile.block_m + tl.arange(0, tile.block_m) + offset_m
     columns = tile.pid_n * tile.block_n + tl.arange(0, tile.block_n) + offset_n
     mask = (rows[:, None] < view.M) & (columns[None, :] < view.N)
@@ -69,13 +70,13 @@ def tile_ptr(view, tile, offset_m=0, offset_n=0):
 
 @triton.jit
 def tile_id(view, tile):
-    """The tile's number, row by row: its word among `locks`."""
+    """Returns the tile's number, row by row, which is the index of its word in `locks`."""
     return tile.pid_m * tl.cdiv(view.N, tile.block_n) + tile.pid_n
 
 
 @triton.jit
 def publish(tile, view, locks, ctx):
-    """Stores the tile's values into this rank's own matrix, and sets its lock to 1: others may read it."""
+    """Stores the tile's values into this rank's own matrix, and sets the tile's lock to 1: other ranks may read it."""
     places, mask = tile_ptr(view, tile)
     tl.store(places, tile.data, mask=mask)
     signal(locks + tile_id(view, tile), 1, ctx.rank, ctx.rank, ctx.heap_bases)
@@ -83,8 +84,8 @@ def publish(tile, view, locks, ctx):
 
 @triton.jit
 def all_gather(tile, src_view, dst_view, dim: tl.constexpr, ctx):
-    """The tile of every rank's src_view goes into this rank's dst_view: those of rank r stand r * M rows (dim 0) or
-    r * N columns (dim 1) further on, where src_view is M x N."""
+    """Copies the tile of every rank's src_view into this rank's dst_view: that of rank r is placed r * M rows (dim 0)
+    or r * N columns (dim 1) further on, where src_view is M x N."""
     source, mask = tile_ptr(src_view, tile)
     for r in range(ctx.world_size):
         if dim == 0:
@@ -96,7 +97,7 @@ def all_gather(tile, src_view, dst_view, dim: tl.constexpr, ctx):
 
 @triton.jit
 def all_to_all(tile, src_view, dst_view, N_per_rank: tl.constexpr, ctx):
-    """A tile of dst_view: its columns r * N_per_rank and following are the columns rank() * N_per_rank and following of
+    """Fills a tile of dst_view, whose columns from r * N_per_rank on are the columns from rank() * N_per_rank on of
     rank r's src_view. Both have N_per_rank columns for each rank."""
     target, inside = tile_ptr(dst_view, tile)
     columns = tile.pid_n * tile.block_n + tl.arange(0, tile.block_n)
@@ -110,7 +111,7 @@ def all_to_all(tile, src_view, dst_view, N_per_rank: tl.constexpr, ctx):
 
 @triton.jit
 def _summed(tile, src_view, locks, ctx):
-    """(the sum over the ranks of their tiles, whether all of them came)."""
+    """Returns the sum of the ranks' tiles, and true if all of them arrived."""
     source, mask = tile_ptr(src_view, tile)
     narrow: tl.constexpr = src_view.ptr.dtype.element_ty.primitive_bitwidth == 16
     kind: tl.constexpr = tl.float32 if narrow else src_view.ptr.dtype.element_ty
@@ -126,8 +127,8 @@ def _summed(tile, src_view, locks, ctx):
 
 @triton.jit
 def all_reduce_one_shot(tile, src_view, dst_view, locks, ctx):
-    """The sum of all ranks' tiles of src_view into this rank's dst_view, which is another matrix. Waits for each rank's
-    lock of the tile: publish() sets it. Returns false if one did not come."""
+    """Stores the sum of all ranks' tiles of src_view in this rank's dst_view, which is another matrix. Waits for each
+    rank's lock of the tile, which publish() sets. Returns false if one was not set in time."""
     total, came = _summed(tile, src_view, locks, ctx)
     target, mask = tile_ptr(dst_view, tile)
     tl.store(target, total.to(dst_view.ptr.dtype.element_ty), mask=mask)
@@ -136,8 +137,8 @@ def all_reduce_one_shot(tile, src_view, dst_view, locks, ctx):
 
 @triton.jit
 def reduce_scatter(tile, src_view, dst_view, locks, ctx):
-    """As all_reduce_one_shot, but each tile on one rank alone: in equal parts, the first tiles on rank 0, and what is
-    left over on the last. The others do nothing, and return true."""
+    """Works as all_reduce_one_shot, but only one rank sums each tile: ranks have equal parts of the tiles, the first on
+    rank 0, and the last rank has the remainder, too. Other ranks do nothing, and return true."""
     tiles: tl.constexpr = (-(-dst_view.M // tile.block_m)) * (-(-dst_view.N // tile.block_n))
     part: tl.constexpr = tiles // ctx.world_size
     number = tile_id(dst_view, tile)
@@ -150,8 +151,8 @@ def reduce_scatter(tile, src_view, dst_view, locks, ctx):
 
 @triton.jit
 def all_reduce_atomic(tile, dst_view, ctx):
-    """Adds the tile's values to every rank's dst_view. When all ranks have done it, and met, the sum is there; its
-    last bits depend on who came first."""
+    """Adds the tile's values to every rank's dst_view. The sum is complete after all ranks have called this and passed
+    a barrier; its last bits depend on the order of the ranks' additions."""
     target, mask = tile_ptr(dst_view, tile)
     for r in range(ctx.world_size):
         atomic_add(target, tile.data, ctx.rank, r, ctx.heap_bases, mask=mask, sem="relaxed")

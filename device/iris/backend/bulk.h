@@ -1,6 +1,6 @@
-// Bulk copies: a thread gives ranges of its block's shared memory to the device's copy unit, which
-// writes them to global memory, also a peer's, while the thread continues; and the other way. On
-// devices without such a unit a thread copies by itself.
+// Bulk copies: a thread passes ranges to the device's copy unit, which copies them from its block's
+// shared memory to global memory (a peer's, too), or back, while the thread continues. On devices
+// without such a unit the thread copies the ranges itself.
 //
 //   ... the threads write `part` in shared memory ...
 //   BulkPublishShared();                  // each thread that has written
@@ -8,11 +8,11 @@
 //   BulkStore(to, part, bytes);           // one thread, or several with a range each
 //   BulkCommit();                         // that thread
 //   BulkAwaitRead();                      // `part` may be overwritten by this thread
-//   BulkAwait();                          // all is written: a release of this thread publishes it
+//   BulkAwait();                          // the copies are complete; a release publishes them
 //
 //   BulkGateInit(gate);                   // one thread; then a sync
 //   BulkSeeOthers();                      // the loading thread, after it acquired others' writes
-//   BulkExpect(gate, bytes);              // that thread: of all loads of a phase of the gate
+//   BulkExpect(gate, bytes);              // that thread: the bytes of all loads of this phase
 //   BulkLoad(part, from, bytes, gate);    // that thread, once or several times; more than 0 bytes
 //   while (!BulkArrived(gate, parity));   // a reader of `part`: 0 for the first phase, 1, 0, ...
 //
@@ -36,8 +36,8 @@ namespace iris::backend {
 inline constexpr uint32_t kBulkAlignmentBytes = 16;
 inline constexpr uint32_t kBulkMaxBytes = 1u << 20;
 
-// True: the copy unit copies any number of bytes for one thread. False: the threads of a block copy
-// faster together. A constant in kernels.
+// Returns true if a copy unit copies any number of bytes for one thread, false if the threads of a
+// block copy faster together. A constant in kernels.
 IRIS_DEVICE constexpr bool HasBulkCopies();
 
 // Starts to write `bytes` bytes at `from`, in shared memory, to `to`.
@@ -46,11 +46,11 @@ IRIS_DEVICE void BulkStore(void* to, const void* from, uint32_t bytes);
 // Orders this thread's writes to shared memory before copies that start after the next sync.
 IRIS_DEVICE void BulkPublishShared();
 
-// Makes a group of what this thread has started since the last.
+// Makes a group of the stores that this thread has started since its last group.
 IRIS_DEVICE void BulkCommit();
 
-// Waits until all groups of this thread but the newest kPending have read their sources; and until
-// they are complete.
+// BulkAwaitRead waits until all groups of this thread except the newest kPending have read their
+// sources, BulkAwait until they are complete.
 template <uint32_t kPending = 0>
 IRIS_DEVICE void BulkAwaitRead();
 template <uint32_t kPending = 0>
@@ -58,16 +58,16 @@ IRIS_DEVICE void BulkAwait();
 
 IRIS_DEVICE void BulkGateInit(uint64_t* gate);
 
-// Orders everything that this thread sees, in global memory, before its later bulk loads.
+// Orders all writes to global memory that this thread has acquired before its later bulk loads.
 IRIS_DEVICE void BulkSeeOthers();
 
-// Begins a phase, which ends when so many bytes have arrived; 0 bytes: at once.
+// Begins a phase of the gate, which ends when `bytes` bytes have arrived, at once if it is 0.
 IRIS_DEVICE void BulkExpect(uint64_t* gate, uint32_t bytes);
 
 // Starts to read `bytes` bytes at `from` to `to`, in shared memory.
 IRIS_DEVICE void BulkLoad(void* to, const void* from, uint32_t bytes, uint64_t* gate);
 
-// True once the phase of this parity, the newest or the one before it, has ended. Acquires.
+// Returns true if the phase of this parity, the newest or the previous one, has ended. Acquires.
 IRIS_DEVICE bool BulkArrived(const uint64_t* gate, uint32_t parity);
 
 }  // namespace iris::backend

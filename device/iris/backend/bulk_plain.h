@@ -1,5 +1,5 @@
-// Bulk copies by the thread itself, at once. bulk.h has the contracts. A gate is the bytes still to
-// come, doubled, and the parity of the phases that are over. One thread changes it.
+// Bulk copies by the thread itself, at once. bulk.h has the contracts. A gate is twice the number
+// of missing bytes, plus the parity of the number of finished phases. One thread changes a gate.
 #pragma once
 
 #include <cstdint>

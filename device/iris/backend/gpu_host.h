@@ -1,6 +1,7 @@
-// The host half of the backends on GPUs, in HIP's words: raw_host.h has the contracts. A backend's
-// host source includes HIP's header or cuda/hip_on_cuda.h before it, and defines what differs. A
-// failed call becomes a Result at once, and leaves no "last error" to the application. C++17.
+// The host half of the GPU backends, with HIP's names. raw_host.h has the contracts. A backend's
+// host source includes HIP's header or cuda/hip_on_cuda.h before this one, and defines the
+// functions that differ. A failed call becomes a Result at once, and leaves no "last error" to the
+// application. C++17.
 #pragma once
 
 #include <cstdlib>
@@ -13,11 +14,11 @@ namespace {
 
 // Each backend defines these three.
 
-// Returns the code of an error that CodeOf does not know.
+// Returns the status code of an error that CodeOf does not translate.
 StatusCode RareCodeOf(hipError_t error);
-// Makes what raw::LaunchGraph takes; `captured` stays the caller's.
+// Makes the graph that raw::LaunchGraph takes. The caller keeps `captured`.
 Result MakeGraph(hipGraph_t captured, const raw::StreamHandle& stream, void** graph);
-// Lets launches of a kernel, which was loaded, ask for `bytes` of dynamic shared memory.
+// Allows launches of a loaded kernel to use `bytes` of dynamic shared memory.
 Result AllowSharedBytes(const void* kernel, const hipFuncAttributes& attributes, uint32_t bytes);
 
 StatusCode CodeOf(hipError_t error) {
@@ -46,7 +47,7 @@ StatusCode CodeOf(hipError_t error) {
   }
 }
 
-// The runtime's own text, which is static.
+// Translates an error and clears the "last error". The text is the runtime's own, which is static.
 Result ResultOf(hipError_t error) {
   if (error == hipSuccess) return {};
   (void)hipGetLastError();
@@ -61,8 +62,9 @@ hipEvent_t EventOf(void* event) { return static_cast<hipEvent_t>(event); }
 // Drops an error that cannot be returned.
 void Ignore(hipError_t error) { (void)ResultOf(error); }
 
-// While a stream is being captured, the runtime refuses waits, queries and allocations, and the
-// capture fails. This library's own never touch what is captured, and say so while this lives.
+// Allows waits, queries and allocations on this thread while it lives. While a stream is being
+// captured, the runtime otherwise refuses them, and the capture fails; but this library's own calls
+// never touch captured work.
 class OutsideCaptures {
  public:
   OutsideCaptures() { Ignore(hipThreadExchangeStreamCaptureMode(&mode_)); }
@@ -115,7 +117,7 @@ Result raw::CreateStream(StreamHandle* out) {
   int device = 0;
   hipStream_t native = nullptr;
   hipError_t error = hipGetDevice(&device);
-  // Non-blocking: nothing of the application on the default stream holds it up.
+  // Non-blocking, so that work of the application on the default stream does not delay this stream.
   if (error == hipSuccess) error = hipStreamCreateWithFlags(&native, hipStreamNonBlocking);
   if (error == hipSuccess) *out = {native, device};
   return ResultOf(error);
@@ -141,12 +143,12 @@ bool raw::IsIdle(const StreamHandle& stream) {
   const OutsideCaptures outside;
   const hipError_t error = hipStreamQuery(NativeOf(stream));
   Ignore(error);
-  return error != hipErrorNotReady;  // a stream that failed does nothing any more
+  return error != hipErrorNotReady;  // a stream that failed has no more work
 }
 
 Result raw::PrepareKernel(const void* kernel, uint32_t shared_bytes) {
   const OutsideCaptures outside;
-  hipFuncAttributes attributes;  // asking for them loads the code
+  hipFuncAttributes attributes;  // the query loads the code
   const hipError_t error = hipFuncGetAttributes(&attributes, kernel);
   if (error != hipSuccess) return ResultOf(error);
   return AllowSharedBytes(kernel, attributes, shared_bytes);
@@ -185,7 +187,7 @@ bool raw::IsCapturing(const StreamHandle& stream) {
 }
 
 Result raw::BeginCapture(const StreamHandle& stream) {
-  // Thread-local: what other threads do meanwhile neither fails nor spoils the capture.
+  // Thread-local, so that calls of other threads meanwhile neither fail nor invalidate the capture.
   return ResultOf(hipStreamBeginCapture(NativeOf(stream), hipStreamCaptureModeThreadLocal));
 }
 
@@ -241,7 +243,7 @@ void raw::FreeDevice(void* p) {
   Ignore(hipFree(p));
 }
 
-// Coherent: words in it are signals between the host and kernels.
+// Coherent, because the host and kernels signal each other by words in this memory.
 void* raw::MallocHost(uint64_t bytes) {
   const OutsideCaptures outside;
   void* p = nullptr;

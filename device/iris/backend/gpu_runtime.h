@@ -9,7 +9,7 @@
 
 namespace iris::backend::raw {
 
-// `arguments`: a pointer to each argument of the kernel, and a null one.
+// Launches a kernel. `arguments` has a pointer to each argument of the kernel, and a null pointer.
 Result LaunchKernel(const LaunchConfig& config, const StreamHandle& stream, const void* kernel,
                     void** arguments);
 
@@ -24,12 +24,12 @@ Result Launch(const LaunchConfig& config, const StreamHandle& stream, void (*ker
       values);
 }
 
-// The runtimes measure time in milliseconds.
+// Converts a time of the runtimes, which measure in milliseconds. Negative times become 0.
 inline uint64_t NanosecondsOf(float milliseconds) {
   return milliseconds > 0 ? static_cast<uint64_t>(static_cast<double>(milliseconds) * 1e6) : 0;
 }
 
-// Makes a device current on this thread while it lives. -1: leaves it as it is.
+// Makes a device current on this thread while the object lives. -1 does not change the device.
 class CurrentDevice {
  public:
   explicit CurrentDevice(int device);

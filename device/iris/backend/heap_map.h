@@ -1,5 +1,5 @@
-// The heaps that a kernel works on: launchers of collectives ask whether a buffer is mapped, and
-// the emulator what lies near a wrong access. Kernels on GPUs call nothing of it. C++17.
+// The heaps that a kernel uses. Launchers of collectives check whether a buffer is mapped, and the
+// emulator describes the memory near a wrong access. Kernels on GPUs do not use this file. C++17.
 #pragma once
 
 #include <cstdint>
@@ -10,29 +10,29 @@ namespace iris::backend {
 struct HeapRange {
   uint64_t offset_bytes = 0;
   uint64_t bytes = 0;
-  // Not 0: memory of Iris itself, a team's barrier area, which no kernel uses by its own calls.
+  // Nonzero for memory of Iris itself, a team's barrier area, which kernels do not access directly.
   uint32_t internal = 0;
-  char name[132] = {};  // empty: it has none. Longer ones are cut
+  char name[132] = {};  // empty: the range has no name. Longer names are truncated
 };
 
-// The host library makes one for each context. It lives as long as the process, since kernels and
-// graphs keep copies of the DeviceContext.
+// A description of a context's heaps, made by the host library. It lives as long as the process,
+// because kernels and graphs keep copies of the DeviceContext.
 struct HeapMap {
   uint32_t struct_bytes = sizeof(HeapMap);
   uint32_t reserved = 0;
-  // The process that made it, whose forked children do not have the heaps mapped. 0: any process.
+  // The process that made the map; forked children do not have the heaps mapped. 0: any process.
   int64_t pid = 0;
-  // The range of the heap of `rank` that has the byte at `offset_bytes`, or else the nearest one.
-  // False if none is known. Any thread.
+  // Finds the range of the heap of `rank` that contains the byte at `offset_bytes`, otherwise the
+  // nearest one. Returns false if no range is known. Any thread calls it.
   bool (*nearest)(const HeapMap* map, uint32_t rank, uint64_t offset_bytes,
                   HeapRange* out) = nullptr;
-  // Returns false if not all of these bytes, of the heap of `rank` or of memory registered above
-  // it, are known to be mapped. Null if nothing is known. Any thread of the host calls it.
+  // Returns true if all of these bytes of the heap of `rank`, or of memory registered above that
+  // heap, are known to be mapped. Null if nothing is known. Any host thread calls it.
   bool (*mapped)(const HeapMap* map, uint32_t rank, uint64_t offset_bytes,
                  uint64_t bytes) = nullptr;
   // Returns false if no call may access these bytes of the heap of `rank`, by its known allocations
-  // and by IRIS_CHECK_ACCESS. It then sets `why`, if not null, to a sentence without an end, cut to
-  // `why_bytes`. Null if nothing is checked. Any thread calls it.
+  // and by IRIS_CHECK_ACCESS. It then sets `why`, if not null, to a sentence without a full stop,
+  // truncated to `why_bytes`. Null if nothing is checked. Any thread calls it.
   bool (*allowed)(const HeapMap* map, uint32_t rank, uint64_t offset_bytes, uint64_t bytes,
                   char* why, uint64_t why_bytes) = nullptr;
 };
@@ -43,7 +43,7 @@ struct HeapView {
   uint32_t n_ranks = 0;
   uint64_t base = 0;
   uint64_t stride_bytes = 0;
-  const HeapMap* map = nullptr;  // null: nobody knows the allocations
+  const HeapMap* map = nullptr;  // null: the allocations are not known
 };
 
 // Describes a call of the device API whose arguments are wrong.
@@ -51,15 +51,15 @@ struct BadAccess {
   enum class Why : uint32_t {
     kPeer,        // there is no rank `peer`
     kTeamIndex,   // the team has no member `peer`
-    kNotAMember,  // of the team whose barrier it called
-    kAddress,     // not `bytes` bytes in the heap of rank `owner`
+    kNotAMember,  // the rank is not in the team whose barrier it called
+    kAddress,     // the `bytes` bytes are not all in the heap of rank `owner`
     kAllocation,  // HeapMap::allowed refuses it
-    kAlignment,   // not a multiple of `alignment_bytes`
+    kAlignment,   // the address is no multiple of `alignment_bytes`
   };
   Why why = Why::kPeer;
   const char* call = "";
   uint32_t peer = 0;
-  uint32_t owner = 0;      // in whose heap `address` should lie
+  uint32_t owner = 0;      // the rank whose heap should contain `address`
   uint32_t team_size = 0;  // for kTeamIndex
   uint64_t address = 0;    // as the kernel gave it
   uint64_t bytes = 0;
@@ -67,7 +67,7 @@ struct BadAccess {
   HeapView heaps;
 };
 
-// Prints which kernel, what is wrong and what lies near it; ends the process. Emulator alone.
+// Prints the kernel, the error and the memory near the address; ends the process. Emulator only.
 [[noreturn]] void RefuseAccess(const BadAccess& access);
 
 }  // namespace iris::backend

@@ -1,4 +1,4 @@
-// Argument checks and object lives of host.h, for every backend.
+// Checks of arguments and lifetimes of objects of host.h, for every backend.
 #include "iris/backend/host.h"
 
 #include <pthread.h>
@@ -28,7 +28,7 @@ std::atomic<bool> forked{false};
 void WatchForks() {
   static const int watching =
       pthread_atfork(nullptr, nullptr, [] { forked.store(true, std::memory_order_relaxed); });
-  (void)watching;  // without memory for it, the vendor's runtime says what it can
+  (void)watching;  // if memory runs out, the vendor's runtime reports uses after a fork, if it can
 }
 
 // Checks that the calling thread may use the device.
@@ -37,7 +37,7 @@ Result CheckUse() {
   return raw::CheckCaller();
 }
 
-// Checks also that it may use the stream.
+// Checks that the stream exists, and that the calling thread may use it.
 Result CheckUse(const Stream& stream) { return stream.valid() ? CheckUse() : kNoStream; }
 
 uint64_t AtLeastOne(uint64_t bytes) { return bytes > 0 ? bytes : 1; }
@@ -53,7 +53,8 @@ Result CheckProcess() {
 
 Result AwaitIdle(uint64_t timeout_ns) {
   if (Result result = CheckUse(); !result.ok()) return result;
-  // No platform waits for a device with a time limit, so a thread waits, and may be left waiting.
+  // No platform has a wait for a device with a time limit, so another thread waits, and may
+  // continue to wait after the time limit.
   struct Answer {
     std::mutex mu;
     std::condition_variable come;

@@ -1,5 +1,5 @@
 // The host's side of the device layer: streams, launches, copies, graphs, events and memory, over
-// what a backend supplies (raw_host.h). They are made on the host thread's current device. On
+// the functions of a backend (raw_host.h). Objects are made on the host thread's current device. On
 // failure nothing changes. kFailedPrecondition for a stream, graph or event that was not created or
 // was moved from. C++17.
 #pragma once
@@ -18,40 +18,40 @@ namespace iris::backend {
 class Event;
 class Graph;
 
-// A field that keeps a const row of host functions out of device code, where it would not link.
+// A field that keeps constant rows of host functions out of device code, where they do not link.
 struct HostOnly {
 #if defined(__HIP_DEVICE_COMPILE__)
   HostOnly();  // not defined
 #endif
 };
 
-// "emu", or the name of the vendor's platform: for messages. Traits say what a backend is like.
+// Returns "emu" or the name of the vendor's platform, for messages. For properties see Traits.
 constexpr const char* BackendName() { return Traits::kName; }
 
-// 0 where the machine has none.
+// Returns the number of devices, 0 if the machine has none.
 uint32_t DeviceCount();
 
-// Makes it current on the calling thread. On emu, any index will do.
+// Makes the device current on the calling thread. Emu accepts any index.
 Result SetDevice(uint32_t index);
 
-// kFailedPrecondition in a forked child of a process that has made a stream. Functions that return
-// a Result check it themselves.
+// Returns kFailedPrecondition in a forked child of a process that has made a stream. Functions that
+// return a Result call it themselves.
 Result CheckProcess();
 
-// The one that is current on the calling thread. 0 if the machine has none.
+// Returns the calling thread's current device, 0 if the machine has none.
 uint32_t CurrentDevice();
 
-// How many blocks of a normal size run truly at once on the current device.
+// Returns how many blocks of a usual size the current device runs in parallel.
 uint32_t MultiprocessorCount();
 
-// How many blocks of any size the current device certainly runs at once. 0: any number.
+// Returns how many blocks of any size surely run together on the current device. 0: any number.
 uint32_t ResidentBlocks();
 
-// How many streams of this process run independently on a device. More share queues and wait for
-// each other.
+// The number of streams of this process that run independently on a device. Further streams share
+// queues with others, and wait for these.
 struct StreamQueues {
   uint32_t count = 0;       // 0: any number
-  const char* remedy = "";  // how a program gets more
+  const char* remedy = "";  // tells the user how to get more queues
 };
 StreamQueues CountQueues();
 
@@ -59,31 +59,34 @@ StreamQueues CountQueues();
 // `timeout_ns`; 0 is half a minute.
 Result AwaitIdle(uint64_t timeout_ns);
 
-// An ordered, asynchronous queue of work. Thread-safe, but for moves.
+// An ordered, asynchronous queue of work. Thread-safe, except for moves.
 class Stream {
  public:
   Stream() = default;
-  // Waits for its work, unless borrowed.
+  // Waits for the stream's work, unless the stream is borrowed.
   ~Stream();
   Stream(Stream&& other) noexcept;
-  // Waits for the work of the stream that was here.
+  // First waits for the work of this stream, like the destructor.
   Stream& operator=(Stream&& other) noexcept;
 
-  // On the current device, independent of the application's streams, the default one included.
+  // Makes a stream on the current device, independent of the application's streams, the default one
+  // included.
   static Result Create(Stream* out);
 
-  // A stream of the application, which outlives this. Null: the default stream, if there is one.
+  // Borrows a stream of the application, which must outlive the result. Null is the default stream,
+  // if the platform has one.
   static Stream Borrow(void* native);
-  // Borrows a stream of this device, to which launches go. -1: not known.
+  // Also takes the stream's device, on which launches run; -1 if not known.
   static Stream Borrow(void* native, int32_t device);
 
   // Returns the handle that Borrow takes.
   void* native() const { return handle_.native; }
 
-  // Returns the first error of its work, once. kFailedPrecondition while it is being captured.
+  // Waits for the stream's work, and returns the work's first error, once. kFailedPrecondition
+  // while the stream is being captured.
   Result Synchronize();
 
-  // True if nothing of it is left to do. A stream that is being captured counts as idle.
+  // Returns true if all work of the stream is done, or if the stream is being captured.
   bool Idle();
 
   // Returns false for an empty stream.
@@ -119,21 +122,22 @@ Result Launch(const LaunchConfig& config, Stream& stream, void (*kernel)(Params.
   return raw::Launch(config, stream.handle(), kernel, values);
 }
 
-// Loads the kernel's code onto the current device, and allows that much shared memory. A first
-// launch without it may wait for running kernels.
+// Loads the kernel's code onto the current device, and allows launches with `shared_bytes` of
+// dynamic shared memory. The first launch of an unprepared kernel may wait for running kernels.
 template <typename... Params>
 Result PrepareKernel(void (*kernel)(Params...), uint32_t shared_bytes = 0) {
   if (kernel == nullptr) return {StatusCode::kInvalidArgument, "preparation of a null kernel"};
   return raw::PrepareKernel(reinterpret_cast<const void*>(kernel), shared_bytes);
 }
 
-// Between any two kinds of memory. The ranges must not overlap.
+// Copies between any two kinds of memory. The ranges must not overlap.
 Result CopyAsync(void* to, const void* from, uint64_t bytes, Stream& stream);
-// Bytes between rows are not touched. A pitch is at least a row; the whole ranges do not overlap.
+// Copies rows, but not the bytes between them. A pitch is at least a row. The ranges from the first
+// row to the last must not overlap.
 Result CopyRowsAsync(void* to, const void* from, const RowsToCopy& rows, Stream& stream);
 Result FillAsync(void* to, uint8_t value, uint64_t bytes, Stream& stream);
 
-// Recorded work. Not thread-safe; its launches do not overlap. It may be destroyed while it runs.
+// Recorded work. Not thread-safe; its launches do not overlap. May be destroyed while it runs.
 class Graph {
  public:
   Graph() = default;
@@ -148,7 +152,8 @@ class Graph {
   void* native_ = nullptr;
 };
 
-// Until EndCapture, launches, copies and fills on the stream are recorded. Other threads may go on.
+// Records launches, copies and fills on the stream until EndCapture, instead of running them. Other
+// threads may continue meanwhile.
 Result BeginCapture(Stream& stream);
 Result EndCapture(Stream& stream, Graph* out);
 
@@ -179,22 +184,22 @@ class Event {
   bool recorded_ = false;
 };
 
-// The event happens when the stream comes here.
+// Records the event: it happens when the stream has finished its work before this call.
 Result Record(Event& event, Stream& stream);
 
-// The stream waits for the last Record before this call; if there was none, for nothing. For an
-// event that was recorded on a stream that captures, this stream is captured too, as a branch: its
-// work must come back to the first stream by an event before EndCapture.
+// Makes the stream wait for the last Record of the event before this call, if there was one. If the
+// event was recorded on a stream that is being captured, this stream is captured too, as a branch;
+// the first stream must wait for an event of the branch before EndCapture.
 Result WaitEvent(Stream& stream, const Event& event);
 
-// The time between two events, once both have happened. Not for events that were captured.
+// Computes the time between two events, once both have happened. Not for events that were captured.
 Result ElapsedNanoseconds(const Event& from, const Event& to, uint64_t* out);
 
-// Device memory outside any heap. Null if there is not so much. Freeing null does nothing.
+// Allocates device memory outside any heap. Null if memory runs out. Freeing null does nothing.
 void* MallocDevice(uint64_t bytes);
 void FreeDevice(void* p);
 
-// Host memory that kernels of all devices can read and write, at the same address.
+// Allocates host memory that kernels of all devices can read and write at the same address.
 void* MallocHost(uint64_t bytes);
 void FreeHost(void* p);
 

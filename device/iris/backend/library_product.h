@@ -1,4 +1,4 @@
-// The vendor's library of matrix products, opened at run time where it is installed. Host code.
+// GEMMs by the vendor's library, which is opened at run time if it is installed. Host code.
 // Thread-safe. C++17.
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace iris::backend {
 
-// D[m, n] = A[m, k] B[k, n], stored by rows, leading dimensions in elements; sums in f32.
+// A GEMM: D[m, n] = A[m, k] B[k, n], stored by rows, leading dimensions in elements; sums in f32.
 struct LibraryProduct {
   uint64_t m;
   uint64_t n;
@@ -27,12 +27,12 @@ struct LibraryProduct {
 };
 inline constexpr uint64_t kLibraryWorkspaceBytes = 32 << 20;
 
-// Its name, for messages; null: there is none on this machine. The first call opens it.
+// Returns the library's name, for messages; null if this machine has none. The first call opens it.
 const char* LibraryProductName();
 
-// Allocates no device memory, and may be captured. A first shape may load a kernel, which waits for
-// the device's running work. kUnimplemented if the library does not support it. kUnavailable if
-// there is no library.
+// Puts the GEMM on the stream. Allocates no device memory, and may be captured. The first call for
+// a shape may load a kernel, which waits for the device's running work. kUnimplemented if the
+// library does not support the GEMM. kUnavailable if there is no library.
 Result MultiplyByLibrary(const LibraryProduct& product, Stream& stream);
 
 }  // namespace iris::backend

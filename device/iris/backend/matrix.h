@@ -2,9 +2,9 @@
 // devices.
 //
 // All threads of a warp multiply together: sum[kRows, kCols] += A[kRows, kDepth] B[kDepth, kCols].
-// The pieces lie in shared memory as Elements, A by rows and B by columns, `stride` elements from
-// one to the next; both begin at a multiple of 16 bytes, and so does every row or column. Each
-// thread holds kValues values of the sum; RowOf and ColumnOf say which.
+// A and B lie in shared memory as Elements, A by rows and B by columns, `stride` elements from one
+// row or column to the next. Each row or column begins at a multiple of 16 bytes. Each thread holds
+// kValues values of the sum; RowOf and ColumnOf return their indices.
 #pragma once
 
 #include <cstdint>

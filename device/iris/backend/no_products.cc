@@ -1,4 +1,4 @@
-// For backends without a library of products, and without a persistent product.
+// Defines the functions for backends without a GEMM library and without a persistent GEMM.
 #include "iris/backend/library_product.h"
 #include "iris/backend/persistent_product.h"
 

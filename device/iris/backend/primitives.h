@@ -1,7 +1,7 @@
-// The primitives of kernels: what everything above the seam calls, with their contracts, over what
-// each backend supplies (spec.h). C++17.
+// The primitives of kernels, with their contracts: all code outside the backends calls these. They
+// use the functions that each backend supplies (spec.h). C++17.
 //
-// T of the operations on memory: 1, 2, 4 or 8 bytes, trivially copyable: integers, floats,
+// In operations on memory, T is trivially copyable and has 1, 2, 4 or 8 bytes: integers, floats,
 // pointers, Half, Bfloat16. Pointers are aligned to sizeof(T).
 #pragma once
 
@@ -14,8 +14,8 @@
 
 namespace iris::backend {
 
-// Orders this thread's earlier accesses before later ones. kSeqCst: also stores before loads, and
-// all such fences have one order.
+// Orders this thread's earlier accesses before its later ones. kSeqCst also orders stores before
+// loads, and all such fences have one order.
 template <Scope S, Order O>
 IRIS_DEVICE void Fence();
 
@@ -50,7 +50,7 @@ IRIS_HOST_DEVICE inline T Apply(T old, T operand) {
   }
 }
 
-// Where an order is made of fences around a relaxed access: calls `access`, which is relaxed.
+// Calls `access`, which is relaxed, between the fences that give it the order.
 template <Scope S, Order O, typename Access>
 IRIS_DEVICE inline auto Fenced(Access access) {
   if constexpr (Releases(O)) Fence<S, Order::kRelease>();
@@ -72,7 +72,7 @@ IRIS_DEVICE inline Part PartOf(void* p) {
   return {static_cast<char*>(p) - at, at * 8, ((1u << (8 * sizeof(W))) - 1) << (at * 8)};
 }
 
-// Replaces the word by update(old) and returns the old value. `update` may be called again.
+// Replaces the word by update(old) and returns the old value. May call `update` several times.
 template <Scope S, Order O, typename W, typename Update>
 IRIS_DEVICE inline W UpdateWord(void* p, Update update) {
   if constexpr (Traits::kOrdersByFences && O != Order::kRelaxed) {
@@ -156,7 +156,7 @@ IRIS_DEVICE inline void Store(T* p, T value) {
   }
 }
 
-// Writes `desired` if the word is `expected`, floats compared by their bits. Returns the old value.
+// Writes `desired` if the word is `expected`, compared by bits. Returns the old value.
 template <Scope S, Order O, typename T>
 IRIS_DEVICE inline T CompareExchange(T* p, T expected, T desired) {
   impl::CheckAtomicType<T>();
@@ -167,8 +167,9 @@ IRIS_DEVICE inline T CompareExchange(T* p, T expected, T desired) {
   return BitCast<T>(seen);
 }
 
-// Returns the old value. Integers: all operations; floating, Half and Bfloat16: add, sub, exchange,
-// min and max; other types: exchange. Min and max ignore a NaN operand and keep a NaN in memory.
+// Applies Op to the word and returns the old value. Integers have all operations; floats, Half and
+// Bfloat16 add, sub, exchange, min and max; other types exchange. Min and max ignore a NaN operand
+// and keep a NaN in memory.
 template <AtomicOp Op, Scope S, Order O, typename T>
 IRIS_DEVICE inline T FetchOp(T* p, T operand) {
   impl::CheckAtomicType<T>();
@@ -192,7 +193,7 @@ IRIS_DEVICE inline T FetchOp(T* p, T operand) {
   }
 }
 
-// Loads one value of bulk data. It does not tear, and has no order.
+// Loads one value of bulk data, without tearing and without an order.
 template <typename T>
 IRIS_DEVICE inline T LoadPlain(const T* p) {
   static_assert(std::is_trivially_copyable_v<T>);
@@ -205,7 +206,7 @@ IRIS_DEVICE inline void StorePlain(T* p, T value) {
   raw::StorePlain(p, value);
 }
 
-// Accesses a word of 1, 2, 4 or 8 bytes that is used once: CacheHint::kStreaming.
+// Loads or stores a word of 1, 2, 4 or 8 bytes that is used once (CacheHint::kStreaming).
 template <typename W>
 IRIS_DEVICE inline W LoadStreaming(const W* p) {
   static_assert(std::is_unsigned_v<W>);
@@ -218,7 +219,7 @@ IRIS_DEVICE inline void StoreStreaming(W* p, W word) {
   raw::StoreStreaming<W>(p, word);
 }
 
-// 16 bytes, aligned. kVolatile: relaxed at system scope; neither half of 8 bytes tears.
+// Loads or stores 16 aligned bytes. kVolatile: relaxed at system scope, no half of 8 bytes tears.
 template <CacheHint H>
 IRIS_DEVICE inline Bytes16 Load16(const void* p) {
   if constexpr (H == CacheHint::kVolatile && !Traits::kHasVolatile16) {
@@ -253,7 +254,8 @@ IRIS_HOST_DEVICE constexpr uint32_t WarpSize() { return Traits::kWarpThreads; }
 IRIS_DEVICE inline uint32_t LaneIndex() { return ThreadIndex() % Traits::kWarpThreads; }
 IRIS_DEVICE inline uint32_t WarpIndex() { return ThreadIndex() / Traits::kWarpThreads; }
 
-// For loops in which each thread takes every ThreadsOfGrid()-th element from ThreadOfGrid() on.
+// Return the thread's index in the grid and the grid's threads, for loops in which each thread
+// takes every ThreadsOfGrid()-th element from ThreadOfGrid() on.
 IRIS_DEVICE inline uint64_t ThreadOfGrid() {
   return uint64_t{BlockIndex()} * BlockSize() + ThreadIndex();
 }
@@ -262,11 +264,11 @@ IRIS_DEVICE inline uint64_t ThreadsOfGrid() { return uint64_t{GridSize()} * Bloc
 // Waits for all threads of the block; also orders their memory accesses at block scope.
 IRIS_DEVICE void BlockSync();
 
-// Waits for all live threads of the warp; the same at the level of the warp.
+// Waits for all live threads of the warp; also orders their memory accesses within the warp.
 IRIS_DEVICE void WarpSync();
 
-// The value of that lane's thread. T has 1 to 16 bytes. All threads of the warp call it together. A
-// source outside the warp gives the own value.
+// Returns the value that the thread of `lane` passed. T has 1 to 16 bytes. All threads of the warp
+// call it together. If `lane` is outside the warp, returns the caller's value.
 template <typename T>
 IRIS_DEVICE inline T Shuffle(T value, uint32_t lane) {
   static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= 16);
@@ -281,7 +283,7 @@ IRIS_DEVICE inline T Shuffle(T value, uint32_t lane) {
   return value;
 }
 
-// Shuffle from the lane whose number is the caller's xor `mask`, or plus `delta`.
+// Shuffles from the lane whose number is the caller's xor `mask`, or the caller's plus `delta`.
 template <typename T>
 IRIS_DEVICE inline T ShuffleXor(T value, uint32_t mask) {
   return Shuffle(value, LaneIndex() ^ mask);
@@ -293,38 +295,39 @@ IRIS_DEVICE inline T ShuffleDown(T value, uint32_t delta) {
   return Shuffle(value, delta < Traits::kWarpThreads - lane ? lane + delta : Traits::kWarpThreads);
 }
 
-// A bit for each lane whose thread gave true. All threads of the warp call it together.
+// Returns a bit for each lane whose thread passed true. All threads of the warp call it together.
 IRIS_DEVICE uint64_t Ballot(bool value);
 IRIS_DEVICE inline bool WarpAny(bool value) { return Ballot(value) != 0; }
 IRIS_DEVICE inline bool WarpAll(bool value) { return Ballot(!value) == 0; }
 
-// True if all threads of the warp are known to make this call at one time, so that the next
-// instruction is one for all. Not the same in all lanes. No sync brings it about.
+// Returns true if all threads of the warp certainly make this call together, so that the warp
+// executes the next instruction once. Lanes may differ in the result. No sync ensures true.
 IRIS_DEVICE bool WarpIsTogether();
 
-// The block's LaunchConfig::shared_bytes, aligned to 16.
+// Returns the block's LaunchConfig::shared_bytes of shared memory, aligned to 16.
 IRIS_DEVICE void* DynamicShared();
 
-// For kernels launched with LaunchConfig::early. AwaitKernelBefore waits until the kernel before
-// this one on the stream has ended and its writes are visible: no memory of other kernels is
-// touched before it. LetNextBegin, by all blocks, lets the next kernel begin. Both do nothing where
-// kernels of a stream run one after another.
+// These are for kernels with LaunchConfig::early. AwaitKernelBefore waits until the kernel before
+// this one on the stream has ended and its writes are visible; a kernel calls it before it accesses
+// memory of other kernels. LetNextBegin, called by all blocks, lets the next kernel begin. Both do
+// nothing where kernels of a stream run one after another.
 IRIS_DEVICE void AwaitKernelBefore();
 IRIS_DEVICE void LetNextBegin();
 
-// Inside a polling loop: lets others run.
+// Lets other threads run; for polling loops.
 IRIS_DEVICE void Pause();
 
-// The calling thread's multiprocessor, for a trace; numbers may have gaps. emu: its worker.
+// Returns the thread's multiprocessor, on emu its worker, for a trace. Numbers may have gaps.
 IRIS_DEVICE uint32_t MultiprocessorIndex();
 
-// Monotonic; comparable between devices of a node as far as the platform allows. Also on the host.
+// Returns a monotonic time, which devices of a node share if the platform allows. Also on the host.
 IRIS_HOST_DEVICE uint64_t ClockNanoseconds();
 
-// Ends the kernel, on emu and on the host the process, as a bug. `literal` says which.
+// Ends the kernel because of a bug; on emu and on the host, ends the process. `literal` describes
+// the bug.
 [[noreturn]] IRIS_HOST_DEVICE void Trap(const char* literal);
 
-// The conversions that Half and Bfloat16 are made of (numeric.h). Also on the host.
+// Convert for Half and Bfloat16 (numeric.h). Also on the host.
 IRIS_HOST_DEVICE uint16_t HalfBitsOf(float value);
 IRIS_HOST_DEVICE float FloatOfHalf(uint16_t half);
 IRIS_HOST_DEVICE uint16_t BfloatBitsOf(float value);

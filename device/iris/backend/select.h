@@ -1,6 +1,6 @@
-// Chooses the backend: the only place in the tree that depends on which one is built. Bazel sets
-// exactly one macro, through //device/iris/backend. What kernels call is in primitives.h, what
-// hosts call in host.h, and what a backend supplies for both in spec.h.
+// Chooses the backend; no other place in the tree depends on the backend that is built. Bazel sets
+// exactly one macro, through //device/iris/backend. primitives.h declares the functions for
+// kernels, host.h those for hosts, and spec.h those that a backend supplies for both.
 #pragma once
 
 #if defined(IRIS_BACKEND_EMU)

@@ -1,6 +1,6 @@
-// The compiler checks here what a backend supplies, in a source of each backend and in host.cc. A
-// new backend is a header that select.h chooses, and one source for the host; it is whole when
-// these compile and //tests/conformance passes.
+// Checks at compile time that a backend is complete. A source of each backend and host.cc include
+// this file. A new backend is a header that select.h chooses, and one source for the host; it is
+// complete when these compile and //tests/conformance passes.
 //
 // Macros (the only ones of the seam):
 //
@@ -8,40 +8,41 @@
 //   IRIS_HOST_DEVICE   qualifies one that runs in kernels and on the host.
 //   IRIS_KERNEL        qualifies a kernel: IRIS_KERNEL void F(arguments by value).
 //   IRIS_KERNEL_BOUNDS(max_threads, min_blocks)
-//                      between IRIS_KERNEL and void: the most threads a block, and the blocks whose
-//                      registers fit on a multiprocessor.
-//   IRIS_PARAM         before a struct that is a parameter of a kernel: it is constant, and read
-//                      where the launch put it. Otherwise an array inside that is indexed by a
-//                      variable makes each thread copy the struct.
+//                      stands between IRIS_KERNEL and void: the most threads of a block, and the
+//                      number of blocks whose registers must fit on a multiprocessor.
+//   IRIS_PARAM         stands before a struct that is a parameter of a kernel: the struct is
+//                      constant, and read where the launch put it. Without it each thread copies
+//                      the struct if an array in it is indexed by a variable.
 //   IRIS_SHARED(T[N], name)
 //                      declares `name` as N elements of T that the block shares, uninitialised.
 //   IRIS_UNROLL(n)     stands before a loop.
 //
-// Traits: the constants of a backend. Code above the seam asks these, and never for a name.
+// Traits: the constants of a backend. Code outside the backends uses these, never a backend's name.
 //
 //   kName              for messages.
 //   kEmulated          kernels run on the CPUs of this process, in its memory.
 //   kWarpThreads       a power of two, at most 64.
-//   kLaunchPublishes   what earlier operations of a stream wrote to the memory of their own device
-//                      is visible to all devices before a kernel of that stream begins, so that a
-//                      relaxed system store may announce it. What they stored to other devices was
-//                      seen to arrive after such a store: only a release announces that.
+//   kLaunchPublishes   data that earlier operations of a stream wrote to the memory of their own
+//                      device is visible to all devices before a kernel of that stream begins, so a
+//                      relaxed system store may announce it. Data that they stored to other devices
+//                      was seen to arrive after such a store: only a release announces that data.
 //   kStoresWholeLines  when eight neighbouring lanes store 16 bytes each, kVolatile, to a line of
 //                      128 aligned bytes in one call, lanes that load the line in one call see all
-//                      of it or nothing, in the heap of a peer, too. No platform promises it: it
-//                      is true where long searches never saw a line torn, and the doctor searches.
+//                      of it or nothing, in the heap of a peer, too. No platform promises this: the
+//                      constant is true where long searches never saw a torn line, and the doctor
+//                      searches, too.
 //   kMaxDynamicSharedBytes
-//                      of LaunchConfig::shared_bytes, on every device.
-//   kNullIsAStream     the platform has a default stream, which is called null.
-//   kOrdersByFences    an order of a store or of a read-modify-write is made of fences around a
-//                      relaxed one. StoreWord, CompareExchangeWord and Fetch then are relaxed.
+//                      the limit of LaunchConfig::shared_bytes on every device.
+//   kNullIsAStream     the platform has a default stream, whose handle is null.
+//   kOrdersByFences    fences around a relaxed store or read-modify-write give it an order. The
+//                      backend's StoreWord, CompareExchangeWord and Fetch then are only relaxed.
 //   kNarrowestExchangeBytes
 //                      the smallest word that CompareExchangeWord takes: 1 or 4.
 //   kHasVolatile16     Load16 and Store16 take kVolatile, too.
 //
-// For kernels, a backend defines in namespace iris::backend what primitives.h declares without a
-// body, and in iris::backend::raw what is checked below. For hosts, it defines what raw_host.h
-// declares, the functions about devices of host.h, and raw::Launch. C++17.
+// For kernels, a backend defines in namespace iris::backend the functions that primitives.h
+// declares without a body, and in iris::backend::raw those that are checked below. For hosts, it
+// defines the functions of raw_host.h, those of host.h about devices, and raw::Launch. C++17.
 #pragma once
 
 #include <cstdint>
@@ -87,7 +88,7 @@ constexpr bool SuppliesWord() {
                                         std::declval<void*>(), W(), W()))>,
                   "CompareExchangeWord<S, O, W>(void*, W expected, W desired) gives the old W");
   }
-  // True: FetchOp is one instruction. Else it is a loop over CompareExchangeWord.
+  // If kHasFetch is true, FetchOp is one instruction, otherwise a loop over CompareExchangeWord.
   static_assert(std::is_same_v<decltype(raw::kHasFetch<AtomicOp::kMax, W>), const bool>,
                 "kHasFetch<Op, T> is a bool");
   if constexpr (raw::kHasFetch<AtomicOp::kAdd, W>) {
@@ -100,7 +101,7 @@ constexpr bool SuppliesWord() {
 static_assert(SuppliesWord<uint8_t>() && SuppliesWord<uint16_t>() && SuppliesWord<uint32_t>() &&
               SuppliesWord<uint64_t>());
 
-// Bulk data: each value whole, at least up to 8 bytes.
+// Bulk data. Values of up to 8 bytes do not tear.
 static_assert(std::is_same_v<float, decltype(raw::LoadPlain(std::declval<const float*>()))>);
 static_assert(std::is_void_v<decltype(raw::StorePlain(std::declval<float*>(), 0.0f))>);
 static_assert(
@@ -112,18 +113,18 @@ static_assert(std::is_same_v<
 static_assert(std::is_void_v<decltype(raw::Store16<CacheHint::kStreaming>(std::declval<void*>(),
                                                                           Bytes16()))>);
 
-// Called before each load that may be part of a poll, and with each write that others may wait for.
+// Called before each load that may be part of a poll, and with each write that others may await.
 static_assert(std::is_void_v<decltype(raw::NotePoll())>);
 static_assert(std::is_void_v<decltype(raw::NoteStore())>);
 
-// Lanes: a value is shuffled in units. ShuffleSource gives the lane to take from: the own one if
-// `lane` is outside the warp, unless ShuffleOne sees to that.
+// Lanes. A value is shuffled in units. ShuffleSource returns the lane whose value to take: the
+// caller's own if `lane` is outside the warp, unless ShuffleOne already ensures that.
 static_assert(sizeof(raw::ShuffleUnit) == 4 || sizeof(raw::ShuffleUnit) == 16);
 static_assert(std::is_same_v<uint32_t, decltype(raw::ShuffleSource(uint32_t()))>);
 static_assert(
     std::is_same_v<raw::ShuffleUnit, decltype(raw::ShuffleOne(raw::ShuffleUnit(), uint32_t()))>);
 
-// Launches. The tuple has the arguments, which the launch may move from.
+// Launches. The tuple has the arguments; the launch may move them out.
 static_assert(std::is_same_v<
               Result, decltype(raw::Launch(std::declval<const LaunchConfig&>(),
                                            std::declval<const raw::StreamHandle&>(),

@@ -1,6 +1,6 @@
-"""A backend that lacks something, or has it with another shape, does not compile.
+"""Checks that a backend does not compile if a declaration is missing or has another type.
 
-spec.h, primitives.h and raw_host.h see it.
+spec.h, primitives.h and raw_host.h detect this.
 """
 
 import os
@@ -13,7 +13,7 @@ from tests.python import junit
 
 HEADER = "device/iris/backend/emu/backend.h"
 COMMON = "device/iris/backend/host.cc"
-# (file, what stands there, what is planted, which source then must not compile, part of the error)
+# (file, its text, the text that replaces it, the source that then must not compile, part of the error)
 MISTAKES = (
     (HEADER, "#define IRIS_PARAM const\n", "", COMMON, "defines each macro"),
     (HEADER, "kWarpThreads = 32;", "kWarpThreads = 33;", COMMON, "a power of two"),
@@ -36,7 +36,7 @@ class SpecTest(unittest.TestCase):
         shutil.copy("device/iris/status_code.h", os.path.join(self.folder, "device/iris"))
 
     def compile(self, source):
-        """The errors: none if it compiles."""
+        """Returns the compiler's errors, or "" if the source compiles."""
         command = ["/usr/bin/g++", "-std=c++20", "-fsyntax-only", "-DIRIS_BACKEND_EMU=1", "-I.", "-Idevice", source]
         done = subprocess.run(
             command, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)

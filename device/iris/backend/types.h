@@ -1,4 +1,4 @@
-// Types that every backend and everything above the seam share. C++17.
+// Types that all backends and the code that uses them share. C++17.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,8 @@
 
 namespace iris {
 
-// The threads that surely see an operation: of a block, a device, or all devices and the host.
+// The threads that are certain to see an operation: those of a block, of a device, or of all
+// devices and the host.
 enum class Scope { kBlock, kDevice, kSystem };
 
 // Memory order of one operation, with the meaning of C++20. kSeqCst is for Fence.
@@ -16,7 +17,8 @@ enum class Order { kRelaxed, kAcquire, kRelease, kAcqRel, kSeqCst };
 
 enum class AtomicOp { kAdd, kSub, kExchange, kAnd, kOr, kXor, kMin, kMax };
 
-// Cache use of a bulk access. kStreaming: touched once. kVolatile: from where the owner wrote it.
+// Cache use of a bulk access. kStreaming: the data is used once. kVolatile: reads the data as its
+// owner wrote it, not an older copy of a cache.
 enum class CacheHint { kDefault, kStreaming, kVolatile };
 
 // The unit of bulk copies, aligned to 16 bytes. It is not single-copy atomic.
@@ -25,7 +27,7 @@ struct alignas(16) Bytes16 {
   uint64_t hi = 0;
 };
 
-// Rows of one length to copy, `*_pitch_bytes` from the beginning of each to that of the next.
+// Rows of equal length to copy. `*_pitch_bytes` is the distance between the beginnings of two rows.
 struct RowsToCopy {
   uint64_t rows = 0;
   uint64_t row_bytes = 0;
@@ -33,20 +35,20 @@ struct RowsToCopy {
   uint64_t src_pitch_bytes = 0;
 };
 
-// Answer of the device layer's host functions: needs no library. `what` is a string literal.
+// The result of the device layer's host functions. It needs no library. `what` is a string literal.
 struct [[nodiscard]] Result {
   StatusCode code = StatusCode::kOk;
   const char* what = "";
   bool ok() const { return code == StatusCode::kOk; }
 };
 
-// Shape of a launch. One dimension: kernels that need more divide.
+// Shape of a launch. It has one dimension; kernels that need more divide the index.
 struct LaunchConfig {
   uint32_t grid = 1;          // blocks; all of them are co-resident
   uint32_t block = 1;         // threads a block, 1 to 1,024
   uint32_t shared_bytes = 0;  // for DynamicShared()
-  // The kernel, which was prepared, may begin while the one before it on the stream runs, and calls
-  // AwaitKernelBefore() first.
+  // The kernel may begin while the previous one on the stream runs. It must have been prepared, and
+  // must call AwaitKernelBefore() first.
   bool early = false;
 };
 

@@ -1,4 +1,4 @@
-// A collective as its member called it, and its words for the other members. Host code.
+// A collective as its rank called it, and its packed words for the other ranks. Host code.
 #pragma once
 
 #include <cstdint>
@@ -9,16 +9,16 @@
 
 namespace iris::ccl {
 
-// A call, as far as its plan depends on it; the same on all members, so without its buffers.
+// The part of a call on which its plan depends. It is the same on all ranks, so it has no buffers.
 struct Shape {
   Operation operation = Operation::kNone;
-  uint64_t count = 0;  // elements of a row; all_to_all_v and barrier: without effect
+  uint64_t count = 0;  // elements of a row; ignored by all_to_all_v and barrier
   DType type = DType::kU8;
   ReduceOp op = ReduceOp::kSum;      // of reductions
-  Variant variant = Variant::kAuto;  // all_to_all_v and barrier: without effect
+  Variant variant = Variant::kAuto;  // ignored by all_to_all_v and barrier
 };
 
-// The variant is that of the plan.
+// A call as the ranks compare it. The variant is that of the plan.
 struct CallRecord : Shape {
   static constexpr uint32_t kNobody = ~0u;
   uint32_t root = kNobody;  // place in the team; kSendRecv: the sender

@@ -1,7 +1,7 @@
-// iris::ccl: operations that all members of a team make together, on a stream, over the symmetric
+// iris::ccl: operations that all ranks of a team make together, on a stream, over the symmetric
 // heap.
 //
-//   CommOptions options;                      // once, on every member
+//   CommOptions options;                      // once, on every rank
 //   options.context = ctx;
 //   options.team = ctx.world;
 //   options.workspace = workspace;            // in the heap, WorkspaceBytes() of it
@@ -12,40 +12,39 @@
 //
 //   AllReduce(comm, x, x, n, DType::kF32, ReduceOp::kSum, stream);   // asynchronous
 //   stream.Synchronize();
-//   CheckError(comm);                         // a member that did not come shows here
+//   CheckError(comm);                         // reports a rank that did not come
 //
 // Rules of all operations
 //
-// Every member of the team calls the same operations in the same order, with the same count, type,
-// op and root, on a Comm with the same Config. What differs is noticed on the device within a
-// fraction of a second and ends as kInvalidArgument in CheckError, on every member, with both calls
-// in full. A call of zero elements does nothing at all: it is not counted and not compared.
+// Every rank of the team calls the same operations in the same order, with the same count, type, op
+// and root, on a Comm with the same Config. The device detects calls that differ within a fraction
+// of a second; CheckError then returns kInvalidArgument, on every rank, with both calls in full. A
+// call of zero elements does nothing: it is neither counted nor compared.
 //
-// `in` and `out` are any memory that the device can read and write, aligned to the element. What
-// lies in the symmetric heap is used where it lies, at whatever offset each member has it; anything
-// else goes through the workspace, in chunks. `out` may be `in` ("in place", see each operation);
-// otherwise the two must not overlap, nor touch the workspace.
+// `in` and `out` are any memory that the device can read and write, aligned to the element. A
+// buffer in the symmetric heap is used in place, at any offset on each rank; any other buffer goes
+// through the workspace, in chunks. `out` may be `in` ("in place", see each operation); otherwise
+// the two must not overlap, nor touch the workspace.
 //
-// A launcher checks its arguments, starts kernels on the stream and returns: no allocation, no
-// waiting; it may be captured in a graph and replayed for ever. When the stream has passed the
-// operation, `out` is complete and `in` may be changed; a member that has finished says nothing
-// about the others' `out`. Operations of one Comm follow each other on one stream at a time. Any
-// number of Comms over overlapping teams may be in use, each with its own workspace, also at the
-// same time on different streams, in any order on any member: each has a share of the device's room
-// for blocks, and what needs more is launched in pieces.
+// A launcher checks its arguments, starts kernels on the stream and returns. It neither allocates
+// nor waits; it may be captured in a graph and replayed without limit. When the stream has passed
+// the operation, `out` is complete on this rank, but perhaps not on others, and `in` may be
+// changed. Operations of one Comm follow each other on one stream at a time. Any number of Comms
+// over overlapping teams may be in use, each with its own workspace, also at the same time on
+// different streams, in any order on any rank: each has a share of the device's room for blocks,
+// and larger launches go in pieces.
 //
-// Sums go in the order of the team's members, f16 and bf16 in fp32 with one rounding at the end:
-// the bits are the same on all members, run after run, in each variant. Two variants are not like
-// this: kRing begins slice m with member m, and rounds at each member; kAtomic adds floats in any
-// order, so that its sums and products are the same on all members, but not run after run. Integers
-// wrap. kAvg is the sum divided by the number of members (integers: towards zero; u8: of the sum
-// that does not wrap). kMin and kMax give NaN if any element is NaN. Zero elements are legal and do
-// nothing.
+// Sums go in the order of the team's ranks, f16 and bf16 in fp32 with one rounding at the end: the
+// bits are the same on all ranks, in every run, in each variant. Two variants are exceptions: kRing
+// begins slice m with rank m, and rounds at each rank; kAtomic adds floats in any order, so that
+// its sums and products are the same on all ranks, but not in every run. Integers wrap. kAvg is the
+// sum divided by the number of ranks (integers: towards zero; u8: of the sum that does not wrap).
+// kMin and kMax give NaN if any element is NaN.
 //
-// Failure: a member that does not come within the timeout, or the abort word, ends the kernel and
-// is recorded in the report. `out` is then undefined. The Comm has failed for good: later
-// operations fail at once, also those already on the stream. To go on, let all members synchronize,
-// PrepareWorkspace, synchronize, a host barrier, and ResetError.
+// A rank that does not come within the timeout, or the abort word, ends the kernel and is recorded
+// in the report. `out` is then undefined. The Comm has failed for good: later operations fail at
+// once, also those already on the stream. To recover, let all ranks synchronize, PrepareWorkspace,
+// synchronize, make a host barrier, and ResetError.
 //
 // Thread-safety: a Comm is a plain value; the launchers may be called from any thread, one at a
 // time per Comm.
@@ -63,27 +62,28 @@
 
 namespace iris::ccl {
 
-// kInvalidArgument: says what is wrong. *out is unchanged on failure. Loads kernels, which may wait
-// for those that run: no member starts an operation before all have returned from it.
+// Makes a Comm. kInvalidArgument says what is wrong. *out is unchanged on failure. Loads kernels,
+// which may wait for running kernels: no rank starts an operation before all have returned from it.
 //
 // The Comm has a share of the current device, and the shares of this process's other Comms shrink.
-// If more of theirs is under way, this waits until the device is idle. kResourceExhausted: the
-// others leave nothing. kDeadlineExceeded: the device was not idle within the timeout, since it
-// waits for a rank that has not launched; so let all ranks make their Comms first, or synchronize.
+// If those have more blocks in flight, this waits until the device is idle. kResourceExhausted: the
+// other Comms leave no room. kDeadlineExceeded: the device was not idle within the timeout, because
+// it waits for a rank that has not launched. So let all ranks make their Comms first, or
+// synchronize.
 Result CreateComm(const CommOptions& options, Comm* out);
 
-// Loads all kernels of this library onto the current device, as CreateComm does for its thread's.
+// Loads all kernels of this library onto the current device, as CreateComm does.
 Result PrepareKernels();
 
-// counts[m] elements from offsets[m] on for each member, in host memory, read before the call
-// returns.
+// The rows of AllToAllV: counts[m] elements from offsets[m] on for each rank m, in host memory,
+// read before the call returns.
 struct Layout {
   const uint64_t* counts;
   const uint64_t* offsets;
 };
 
-// A collective, as each rank of the team calls it. `row` is count * DTypeBytes(type) bytes, n the
-// size of the team, and m and index places in it.
+// A collective, as each rank of the team calls it. `row` is count * DTypeBytes(type) bytes, n is
+// the size of the team, m is the index of a rank in the team, and `index` is this rank's.
 //
 //   operation       result                              in       out      in place
 //   all_reduce      out[i] = op over m of in[i]         row      row      out == in
@@ -97,23 +97,23 @@ struct Layout {
 //   all_to_all_v    as all_to_all, with a count and an offset for each rank: to.counts[m] elements
 //                   from in + to.offsets[m] go to m, and from.counts[m] from m go to out +
 //                   from.offsets[m]. m must send as many as this rank expects. Not in place.
-//   barrier         when the stream has passed it, the streams of all members have reached it
+//   barrier         when the stream has passed it, the streams of all ranks have reached it
 //
-// A buffer that the operation does not use on this member (the others' `out` of reduce and gather,
-// their `in` of scatter and broadcast) may be null.
+// A buffer that the operation does not use on this rank may be null: on ranks other than the root,
+// `out` of reduce and gather, and `in` of scatter and broadcast.
 struct Call : Shape {
   const void* in = nullptr;
   void* out = nullptr;
-  uint32_t root = 0;  // place in the team; without effect where there is no root
+  uint32_t root = 0;  // index in the team; ignored by operations without a root
   Layout to = {};     // all_to_all_v
   Layout from = {};   // all_to_all_v
 };
 
-// kInvalidArgument, kUnimplemented: says what is wrong with the call. kFailedPrecondition: an
-// earlier operation of this Comm failed.
+// Checks a call and puts it on the stream. kInvalidArgument and kUnimplemented say what is wrong
+// with it. kFailedPrecondition: an earlier operation of this Comm failed.
 Result Run(const Comm& comm, const Call& call, backend::Stream& stream);
 
-// Run, with a call's arguments by position.
+// The functions below call Run with the fields of a call as arguments.
 inline Result AllReduce(const Comm& comm, const void* in, void* out, uint64_t count, DType type,
                         ReduceOp op, backend::Stream& stream, Variant variant = Variant::kAuto) {
   return Run(comm, {{Operation::kAllReduce, count, type, op, variant}, in, out}, stream);
@@ -164,24 +164,25 @@ inline Result Barrier(const Comm& comm, backend::Stream& stream) {
   return Run(comm, {{Operation::kBarrier}}, stream);
 }
 
-// One side of a message between this member and `peer_index`, which may be this one, too.
+// One side of a message between this rank and `peer_index`, which may be this rank, too.
 struct Message {
-  const void* in = nullptr;  // what is sent; null: it is received
-  void* out = nullptr;       // where to; null: it is sent
+  const void* in = nullptr;  // the data to send; null: this side receives
+  void* out = nullptr;       // the buffer to receive into; null: this side sends
   uint64_t count = 0;
   DType type = DType::kU8;
   uint32_t peer_index = 0;
 };
 
-// Any number of messages. A message waits only for its other side, and for earlier ones between the
-// same members in the same direction. All members may send first if each does all its messages in
-// one Exchange. Otherwise, as with Send and Recv, no calls may wait in a circle. Nothing that is
-// received may overlap with another buffer of the call.
+// Sends and receives any number of messages. A message waits only for its other side, and for
+// earlier ones between the same ranks in the same direction. All ranks may send first if each makes
+// all its messages in one Exchange. Otherwise, as with Send and Recv, calls must not wait in a
+// circle. No receive buffer may overlap with another buffer of the call.
 Result Exchange(const Comm& comm, const Message* messages, uint32_t n_messages,
                 backend::Stream& stream);
 
-// Exchange by position. Only the two ranks call Send and Recv. Send waits on its stream for Recv,
-// so two ranks that both begin with Send fail. Messages arrive in the order in which they are sent.
+// Send and Recv exchange one message. Only its two ranks call them. Send waits on its stream for
+// Recv, so two ranks that both begin with Send fail. Messages arrive in the order in which they are
+// sent.
 inline Result Send(const Comm& comm, const void* in, uint64_t count, DType type, uint32_t to_index,
                    backend::Stream& stream) {
   const Message message = {in, nullptr, count, type, to_index};
@@ -203,7 +204,7 @@ inline Result SendRecv(const Comm& comm, const void* in, uint64_t count, uint32_
   return Exchange(comm, messages, 2, stream);
 }
 
-// Says what the launcher of this call launches; for calls that the launcher accepts.
+// Returns the plan that the launcher uses for this call, if it accepts the call.
 Plan Choose(const Comm& comm, const Shape& shape);
 
 // Returns true if a rule can name this variant for the operation.

@@ -1,8 +1,8 @@
 // Messages: Send, Recv, SendRecv and Exchange.
 //
-// Each launch of Exchange has messages that wait only for each other: the k-th between two members
-// in a direction is in round k, and rounds go by the distance from sender to receiver in the team.
-// Both sides find this alike, so members never wait in a circle.
+// Each launch of Exchange has messages that wait only for each other: the k-th message between two
+// ranks in one direction is in round k, and rounds go by the distance from sender to receiver in
+// the team. Both sides compute the same rounds, so ranks never wait in a circle.
 #include <cstdint>
 
 #include "iris/collective/collective.h"
@@ -46,7 +46,7 @@ class Turns {
 };
 
 // Returns the counterpart of message i, which this rank sends to itself or receives from itself:
-// the k-th receive for the k-th send, and conversely. Returns null if there is none.
+// the k-th receive for the k-th send, and vice versa. Returns null if there is none.
 const Message* AnswerOf(const Message* messages, uint32_t n, uint32_t i) {
   const auto has_way = [&](uint32_t k, bool sends) {
     return messages[k].count != 0 && messages[k].peer_index == messages[i].peer_index &&
@@ -60,7 +60,7 @@ const Message* AnswerOf(const Message* messages, uint32_t n, uint32_t i) {
   return nullptr;
 }
 
-// Sets `*more` if some message has a later turn than `turn`.
+// Launches the messages of number `turn`. Sets `*more` if some message has a higher number.
 Result LaunchTurn(const Comm& comm, const Message* messages, uint32_t n_messages, uint32_t turn,
                   bool* more, backend::Stream& stream) {
   const uint32_t n = comm.team.size;
@@ -80,7 +80,7 @@ Result LaunchTurn(const Comm& comm, const Message* messages, uint32_t n_messages
       if (own > turn) *more = true;
       if (own != turn) continue;
       bool nothing = false;
-      // For its offsets: it was checked before.
+      // The request was checked before; this call sets its offsets.
       if (Result result = impl::CheckRequest(comm, &request, &nothing); !result.ok()) return result;
       requests[n_launched] = request;
       launched[n_launched] = &requests[n_launched];

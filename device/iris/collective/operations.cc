@@ -13,7 +13,7 @@ namespace {
 
 using Row = ResolvedRules::Row;
 
-// Bytes of the larger of in and out.
+// Returns the bytes of the larger of in and out.
 uint64_t BytesOf(const Shape& shape, uint32_t members) {
   const uint64_t bytes = shape.count * DTypeBytes(shape.type);
   switch (shape.operation) {
@@ -24,7 +24,7 @@ uint64_t BytesOf(const Shape& shape, uint32_t members) {
     case Operation::kScatter:
       return bytes * members;
     case Operation::kAllToAllV:
-      return 4 << 20;  // sizes differ from member to member: the grid must not
+      return 4 << 20;  // sizes differ between ranks, but the grid must not
     default:
       return bytes;
   }
@@ -36,7 +36,7 @@ bool Has(Variant variant, const Shape& shape, uint32_t members) {
          (row->supports == nullptr || row->supports(shape, members));
 }
 
-// Returns true if a Comm has the variant for this shape.
+// Returns true if a Comm supports the variant for this shape.
 bool Has(const Comm& comm, Variant variant, const Shape& shape) {
   const bool lines = variant == Variant::kLines || variant == Variant::kTwoLines;
   return !(lines && comm.config.without_lines) && Has(variant, shape, comm.team.size);
@@ -48,7 +48,7 @@ Variant Usual(Operation operation) {
                                                                                : Variant::kDirect;
 }
 
-// The variant and its rule. Rules of a variant that does not have the call are skipped.
+// Returns the variant and its rule. Skips rules of variants that do not support the call.
 Plan FollowRules(const Comm& comm, const Shape& shape, uint64_t bytes) {
   Variant wanted = shape.variant;
   if (wanted != Variant::kAuto && !Has(comm, wanted, shape)) wanted = Usual(shape.operation);
@@ -147,14 +147,14 @@ void FitWords(const Comm& comm, uint64_t words, Plan* plan) {
   }
   if (plan->blocks > config.packet_blocks) plan->blocks = config.packet_blocks;
   if (words == 0) return;
-  // No thread without a word, as far as whole warps allow.
+  // Leave no thread without a word, except to fill a warp.
   if (config.blocks == 0) {
     const uint64_t threads = RoundUp(words, 32);
     if (plan->threads > threads) plan->threads = static_cast<uint32_t>(threads);
     const uint64_t blocks = (words + plan->threads - 1) / plan->threads;
     if (plan->blocks > blocks) plan->blocks = static_cast<uint32_t>(blocks);
   }
-  // No block without a word.
+  // Leave no block without a word.
   if (plan->blocks > words) plan->blocks = static_cast<uint32_t>(words);
   const uint64_t per_block = (words + plan->blocks - 1) / plan->blocks;
   plan->blocks = static_cast<uint32_t>((words + per_block - 1) / per_block);
@@ -165,7 +165,7 @@ void FitLines(const Comm& comm, uint64_t row_bytes, Plan* plan) {
   const uint32_t lanes = backend::WarpSize();
   const uint64_t step_bytes = lanes / kLineLanes * kLineDataBytes;
   const uint64_t steps = (row_bytes + step_bytes - 1) / step_bytes;
-  // Whole warps.
+  // Use full warps.
   if (plan->threads == 0) plan->threads = backend::Traits::kEmulated ? 64 : 256;
   plan->threads = static_cast<uint32_t>(RoundUp(plan->threads, lanes));
   const uint64_t most_blocks = plan->blocks == 0 ? config.line_blocks : plan->blocks;
@@ -178,7 +178,7 @@ void FitLines(const Comm& comm, uint64_t row_bytes, Plan* plan) {
   plan->blocks = static_cast<uint32_t>(
       Clamp(plan->blocks, 1, most_blocks < config.line_blocks ? most_blocks : config.line_blocks));
   if (steps == 0) return;
-  // No block without a step.
+  // Leave no block without a step.
   const uint64_t per_block = (steps + plan->blocks - 1) / plan->blocks;
   plan->blocks = static_cast<uint32_t>((steps + per_block - 1) / per_block);
 }
@@ -270,7 +270,7 @@ Result CheckRequest(const Comm& comm, Request* request, bool* nothing) {
     return {};
   }
   const uint64_t row_bytes = request->count * element_bytes;
-  // Offsets of what nobody reads or writes do not matter, but are in the heap.
+  // An unused buffer counts as one in the heap, at any offset.
   request->in_offset_bytes = 0;
   request->out_offset_bytes = 0;
   if (request->in_rows != 0) {
@@ -307,7 +307,7 @@ namespace {
 using impl::Invalid;
 using impl::Request;
 
-// Fills in which rows of the buffers this member uses, and where they lie if the call is in place.
+// Sets the rows of the buffers that this rank uses, and the distance of `in` and `out` in place.
 Result CompleteRequest(const Comm& comm, Request* request) {
   const uint32_t n = comm.team.size;
   const int64_t index = comm.team.index;
@@ -386,7 +386,7 @@ Result RunAllToAllV(const Comm& comm, const Call& call, backend::Stream& stream)
   if (vector.send_bytes[comm.team.index] != vector.receive_bytes[comm.team.index]) {
     return Invalid("a member sends itself another count than it expects");
   }
-  // Counts differ between members, so each pair compares its own.
+  // Counts differ between ranks, so each pair of ranks compares its own.
   Request request = {{{call.operation, 0, call.type}, in, out, CallRecord::kNobody}};
   request.vector = &vector;
   if (in_bytes != 0) {
@@ -402,7 +402,7 @@ Result RunAllToAllV(const Comm& comm, const Call& call, backend::Stream& stream)
   if (in_bytes != 0 && out_bytes != 0 && impl::Overlap(in, in_bytes, out, out_bytes)) {
     return Invalid("in and out overlap");
   }
-  request.in_offset_bytes = 0;  // nobody else reads it
+  request.in_offset_bytes = 0;  // no other rank reads `in`
   if (n != 1) return impl::LaunchRequest(comm, request, stream);
   if (vector.send_bytes[0] == 0) return {};
   return backend::CopyAsync(static_cast<uint8_t*>(out) + vector.receive_offset_bytes[0],

@@ -1,7 +1,7 @@
-// The launcher of collectives as its variants see it. A Request is a call on its way to its
-// variant, and a VariantRow is what the launcher knows of a variant. Host code. A new variant needs
-// its line in the list of iris/ccl_types.h, and a file in variants/ that defines the row
-// k<Name>Row.
+// The interface between the launcher of collectives and its variants. A Request is a call on its
+// way to its variant, and a VariantRow describes a variant to the launcher. Host code. A new
+// variant needs its line in the list of iris/ccl_types.h, and a file in variants/ that defines the
+// row k<Name>Row.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace iris::ccl::impl {
 
-// A set of operations.
+// Returns a set of one operation.
 constexpr uint32_t Bit(Operation operation) { return 1u << static_cast<uint32_t>(operation); }
 inline constexpr uint32_t kAllReduceBit = Bit(Operation::kAllReduce);
 inline constexpr uint32_t kReduceBit = Bit(Operation::kReduce);
@@ -25,24 +25,24 @@ inline constexpr uint32_t kMovementBits = Bit(Operation::kAllGather) | Bit(Opera
 
 // A call on its way to the launch of its variant.
 struct Request : Call {
-  uint32_t in_rows = 1;   // that `in` has here; 0: it is not read here
+  uint32_t in_rows = 1;   // of `in` on this rank; 0: it is not read here
   uint32_t out_rows = 1;  // likewise
   bool in_place_ok = true;
-  int64_t in_place_rows = 0;                // in place: in == out + so many rows
+  int64_t in_place_rows = 0;                // in place: in == out + this many rows
   uint32_t receiver = CallRecord::kNobody;  // kSendRecv; `root` sends
   const Vector* vector = nullptr;           // kAllToAllV
 
-  // Where the buffers lie in this member's heap, as CheckRequest finds; kNotInHeap.
+  // Offsets of the buffers in this rank's heap, set by CheckRequest; or kNotInHeap.
   uint64_t in_offset_bytes = 0;
   uint64_t out_offset_bytes = 0;
 };
 
-// Places in the team from a message's sender to its receiver, 1 to n - 1.
+// Returns the distance in the team from a message's sender to its receiver, 1 to n - 1.
 inline uint32_t MessageDistance(const Request& message, uint32_t n) {
   return (message.receiver + n - message.root) % n;
 }
 
-// Checks the arguments of a call and fills in its offsets. *nothing: nothing is to be done.
+// Checks the arguments of a call and sets its offsets. Sets `*nothing` if there is nothing to do.
 Result CheckRequest(const Comm& comm, Request* request, bool* nothing);
 
 // A call with its plan.
@@ -54,15 +54,15 @@ struct Start {
 
 struct VariantRow {
   Variant variant;
-  // The operations that it has for some type, op and team.
+  // The operations that the variant supports for some type, op and team.
   uint32_t operations;
   // Returns true if the variant supports a call of one of these operations. Null: it supports all.
   bool (*supports)(const Shape& shape, uint32_t members);
   // Completes a plan whose blocks and threads may be 0. `bytes`: of the larger of in and out.
   void (*fit)(const Comm& comm, const Shape& shape, uint64_t bytes, Plan* plan);
-  // Loads its kernels onto the current device.
+  // Loads the variant's kernels onto the current device.
   Result (*prepare)();
-  // Puts a call that it has on the stream, as the plan says.
+  // Puts a call that the variant supports on the stream, as the plan says.
   Result (*launch)(const Start& start, backend::Stream& stream);
   backend::HostOnly host_only = {};
 };
@@ -77,11 +77,11 @@ inline constexpr const VariantRow* kRows[] = {
 #undef IRIS_ROW
 };
 
-// Complete a plan by words of eight bytes, a thread's to one member, or by units of 16 bytes of a
-// member's share.
+// Complete a plan: FitWords for `words` words of eight bytes to each rank, one of each thread,
+// FitUnits for units of 16 bytes of a rank's share.
 void FitWords(const Comm& comm, uint64_t words, Plan* plan);
 void FitUnits(const Comm& comm, const Shape& shape, uint64_t bytes, Plan* plan);
-// Completes a plan for lines, with `row_bytes` to each rank. Blocks have whole warps, and no block
+// Completes a plan for lines, with `row_bytes` to each rank. Blocks have full warps, and no block
 // is without data unless `row_bytes` is 0.
 void FitLines(const Comm& comm, uint64_t row_bytes, Plan* plan);
 // Completes a plan for one block that makes a round of the team.
@@ -91,10 +91,10 @@ inline bool BeginsEarly(const Start& start) {
   return start.plan.variant != Variant::kCopyEngine && BeginsEarly(start.comm, start.plan.blocks);
 }
 
-// The parts of kernels' arguments.
+// Return parts of the arguments of kernels.
 Common CommonOf(const Start& start);
-ReduceCall WholeRows(const Start& start);  // rows as they are called
-ReduceCall Slices(const Start& start);     // of one row, a slice for each member
+ReduceCall WholeRows(const Start& start);  // the rows of the call
+ReduceCall Slices(const Start& start);     // one row as a slice for each rank
 MoveCall Rows(const Start& start);
 
 inline uint32_t UnrollOf(const ReduceCall& call) { return call.unroll; }
@@ -104,7 +104,7 @@ uint32_t UnrollOf(const T&) {
   return 0;
 }
 
-// Launches a kernel as the plan says, and notes it. `early`: it begins with impl::Enter.
+// Launches a kernel as the plan says, and notes it. An `early` one begins with impl::Enter.
 template <typename... Params, typename... Args>
 Result LaunchPlanned(const Start& start, bool early, const char* name, backend::Stream& stream,
                      void (*kernel)(Params...), const Common& common, const Args&... args) {
@@ -128,12 +128,12 @@ Result LaunchEarly(const Start& start, const char* name, backend::Stream& stream
   return LaunchPlanned(start, BeginsEarly(start), name, stream, args...);
 }
 
-// Reductions of a slice or row by ReduceDirect; see impl/reduce_direct.h.
+// Launches a reduction of a slice or row by ReduceDirect; see impl/reduce_direct.h.
 Result LaunchReduceDirect(const Start& start, const Common& common, const ReduceCall& call,
                           bool two_phases, backend::Stream& stream);
-// A round of the team as the variant's own.
+// Launches a round of the team on behalf of the plan's variant.
 Result LaunchRound(const Start& start, bool ends, backend::Stream& stream);
-// Plans a call that was checked, for a team of several members or a barrier, and launches it.
+// Plans a checked call, of a team of several ranks or a barrier, and launches it.
 Result LaunchRequest(const Comm& comm, const Request& request, backend::Stream& stream);
 // Launches at most kMaxMessages messages at once. Their requests have been checked.
 Result LaunchMessages(const Comm& comm, const Request* const* requests, uint32_t n,

@@ -13,7 +13,7 @@ constexpr uint64_t kMiB = 1024 * kKiB;
 constexpr uint64_t kAny = ~0ull;
 constexpr uint32_t kMany = kMaxTeamRanks;
 
-// Operation, up to members, up to bytes, variant, blocks, threads (0: by size), unroll (1).
+// Rules: operation, most ranks, most bytes, variant, blocks, threads (0: by size), unroll (1).
 constexpr Rule kEmuRules[] = {
     {Operation::kAllReduce, kMany, 16 * kKiB, Variant::kPackets, 0, 0},
     {Operation::kAllReduce, kMany, kAny, Variant::kTwoShot, 0, 0},
@@ -33,9 +33,9 @@ constexpr Rule kEmuRules[] = {
 // Measured by `iris_bench tune`, and again for close calls, on two and four GPUs of 4.8 TB/s of one
 // host with a switch (docs/benchmarks.md). The results for four ranks stand for more. Among rules
 // within 2 %, the one with the fewest threads was taken. Rules for lines precede those that apply
-// without lines. Lines were measured on two GPUs; on four, they and kPush follow prototypes of
-// these kernels, where a prototype won by more than 2 %. The rules for three members were not
-// measured again.
+// without lines. Lines were measured on two GPUs; on four, the rules for lines and kPush follow
+// prototypes of these kernels, if a prototype won by more than 2 %. The rules for three ranks were
+// not measured again.
 constexpr Rule kGpuRules[] = {
     {Operation::kAllReduce, 2, 48 * kKiB, Variant::kPackets, 0, 0},
     {Operation::kAllReduce, 2, 192 * kKiB, Variant::kLines, 64, 256},
@@ -129,8 +129,8 @@ constexpr Rule kGpuRules[] = {
     {Operation::kScatter, kMany, kAny, Variant::kDirect, 64, 256},
 };
 
-// Rules for few blocks, measured on two of the GPUs of kGpuRules: with 16 blocks here, and with 8
-// in kRulesOf8. They have precedence over kGpuRules.
+// The rules for few blocks, measured on two of the GPUs of kGpuRules: with 16 blocks here, and with
+// 8 in kRulesOf8. They have precedence over kGpuRules.
 constexpr Rule kRulesOf16[] = {
     {Operation::kAllReduce, 2, 24 * kKiB, Variant::kPackets, 0, 0},
     {Operation::kAllReduce, 2, 96 * kKiB, Variant::kPackets, 16, 512},
@@ -162,7 +162,7 @@ constexpr Rule kRulesOf8[] = {
     {Operation::kAllGather, 2, kAny, Variant::kDirect, 8, 512},
 };
 
-// The rules of kPush are for many blocks: no prototype ran it by fewer than 24.
+// The rules of kPush are for many blocks: no prototype ran it with fewer than 24.
 constexpr bool IsForFewBlocks(const Rule& rule) { return rule.variant != Variant::kPush; }
 constexpr size_t CountForFewBlocks() {
   size_t n = 0;

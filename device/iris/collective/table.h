@@ -1,4 +1,4 @@
-// The built-in tables of rules: what kAuto takes. Measured; see docs/benchmarks.md.
+// The built-in tables of rules for kAuto, from measurements; see docs/benchmarks.md.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ struct Table {
 // Returns the built-in rules for emulated devices if `emulated`, otherwise for GPUs.
 Table BuiltInTable(bool emulated);
 
-// Returns the rules for GPUs of a Comm that has kFewBlocks blocks or fewer.
+// Returns the rules for GPUs of a Comm that has `max_blocks` blocks, at most kFewBlocks.
 inline constexpr uint32_t kFewBlocks = 16;
 Table FewBlocksTable(uint32_t max_blocks);
 

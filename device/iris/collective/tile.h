@@ -12,11 +12,11 @@
 //   }
 //
 // All threads of the block call it, and on every rank the block of the same index, with the same
-// arguments. The others see the block's earlier writes, and all see the result afterwards. Buffers
-// lie in the heap, at the same offset on all ranks, aligned to the element (fast if to 16 bytes).
-// `out` may be `in`; otherwise they do not overlap.
+// arguments. The other blocks see the block's earlier writes, and all see the result afterwards.
+// Buffers lie in the heap, at the same offset on all ranks, aligned to the element (fast if to 16
+// bytes). `out` may be `in`; otherwise they do not overlap.
 //
-// Rounds go through the team's own area, as iris::Barrier, whose rules hold: at most
+// Rounds go through the team's own barrier area, with the rules of iris::Barrier: at most
 // SyncArea::kMaxBlocks blocks, one kernel at a time on a team. Any number of teams. There is no
 // workspace. iris::Barrier lists the results other than kOk; the buffers are then undefined.
 #pragma once
@@ -63,7 +63,7 @@ IRIS_DEVICE inline uint8_t** TileTable(const DeviceContext& ctx, const DeviceTea
 
 }  // namespace impl
 
-// out[i] = op over the members of in[i].
+// Computes out[i] = op over the ranks of in[i].
 template <typename T>
 IRIS_DEVICE inline WaitResult TileAllReduce(const DeviceContext& ctx, const DeviceTeam& team,
                                             const T* in, T* out, uint64_t count, ReduceOp op,
@@ -80,7 +80,7 @@ IRIS_DEVICE inline WaitResult TileAllReduce(const DeviceContext& ctx, const Devi
   return Barrier(ctx, team, timeout_ns);
 }
 
-// out[i] = op over the members of in[index * count_per_member + i].
+// Computes out[i] = op over the ranks of in[index * count_per_member + i].
 template <typename T>
 IRIS_DEVICE inline WaitResult TileReduceScatter(const DeviceContext& ctx, const DeviceTeam& team,
                                                 const T* in, T* out, uint64_t count_per_member,
@@ -94,12 +94,12 @@ IRIS_DEVICE inline WaitResult TileReduceScatter(const DeviceContext& ctx, const 
   return Barrier(ctx, team, timeout_ns);
 }
 
-// out[m * count_per_member + i] = in[i] of m. In place: in == out + index * count_per_member.
+// Sets out[m * count_per_member + i] = in[i] of m. In place: in == out + index * count_per_member.
 template <typename T>
 IRIS_DEVICE inline WaitResult TileAllGather(const DeviceContext& ctx, const DeviceTeam& team,
                                             const T* in, T* out, uint64_t count_per_member,
                                             uint64_t timeout_ns = 0) {
-  // Nobody reads its `out` any more.
+  // After this barrier no rank reads its `out` any more.
   WaitResult result = Barrier(ctx, team, timeout_ns);
   if (result != WaitResult::kOk) return result;
   T* row = out + team.index * count_per_member;

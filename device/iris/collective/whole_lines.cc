@@ -17,7 +17,7 @@ constexpr uint64_t kCountersBytes = 256;
 constexpr uint32_t kStepsPerClock = backend::Traits::kEmulated ? 4 : 256;
 static_assert(sizeof(LinesSeen) <= kCountersBytes);
 
-// Where member `to` has the lines of warp `warp` of member `from`.
+// Returns the address at rank `to` of the lines of warp `warp` of rank `from`.
 IRIS_DEVICE inline uint8_t* LinesAt(const LineSearch& search, uint32_t to, uint32_t from,
                                     uint32_t warp) {
   uint8_t* area =
@@ -64,7 +64,7 @@ IRIS_DEVICE inline void ReadLines(const LineSearch& search, uint32_t warp, Lines
       for (uint32_t k = 0; k < kStepsPerClock; ++k) {
         const Bytes16 part = backend::Load16<CacheHint::kVolatile>(lines);
         const uint64_t number = backend::Shuffle(part.lo, last_lane);
-        // Fresh memory has zeros.
+        // A line of fresh memory, which has zeros, fits too.
         const bool fits = part.lo == number && (part.hi == ~number || (part.hi | number) == 0);
         const uint64_t misfits = ~backend::Ballot(fits);
         const uint32_t first = lane / impl::kLineLanes * impl::kLineLanes;

@@ -12,7 +12,7 @@ namespace {
 using impl::ConfigFor;
 using impl::Vectors;
 
-// One value, whose bytes repeat every 16. `bytes` from `to` on, which is aligned to the element.
+// A value whose bytes repeat every 16, for `bytes` bytes from `to`, aligned to the element.
 struct Pattern {
   char* to = nullptr;
   uint64_t bytes = 0;
@@ -30,7 +30,7 @@ IRIS_KERNEL void FillPattern(IRIS_PARAM Pattern p) {
   for (uint64_t unit = thread; unit < units; unit += threads) {
     backend::Store16<CacheHint::kDefault>(middle + unit * 16, p.pattern);
   }
-  // The pattern begins at every multiple of 16.
+  // One thread stores the bytes before and after the units. The pattern begins at multiples of 16.
   if (thread != 0) return;
   const auto byte = [&p](uint64_t at) {
     return static_cast<char>((at < 8 ? p.pattern.lo : p.pattern.hi) >> (at % 8 * 8));
@@ -41,7 +41,7 @@ IRIS_KERNEL void FillPattern(IRIS_PARAM Pattern p) {
   for (uint64_t i = 0; i < tail; ++i) backend::StorePlain(middle + units * 16 + i, byte(i));
 }
 
-// Any elements anywhere, one by one. The last dimension is the fastest.
+// Elements to fill one by one, at any place. The last dimension is the fastest.
 struct Elements {
   Place place;
   uint64_t first = 0;
@@ -89,7 +89,7 @@ Result LaunchElements(const Sequence& s, uint64_t first, const Place& place, uin
   return backend::Launch(ConfigFor(count), stream, FillElements, s, elements);
 }
 
-// `count` elements in a row.
+// Returns the place of `count` consecutive elements.
 Place Row(void* address, uint64_t count) {
   Place row;
   row.address = address;
@@ -142,7 +142,7 @@ Result FillRow(const Sequence& s, uint64_t first, char* to, uint64_t count,
   const uint64_t head = (16 - reinterpret_cast<uint64_t>(to) % 16) % 16 / width;
   const bool one_by_one = (DTypeBytes(s.dtype) == 1 && impl::IsFloat(s.dtype)) ||
                           (s.kind == Kind::kUniform && width == 2 && !s.in_floats);
-  // A unit begins with a whole block of random words.
+  // A unit begins with a complete block of random words.
   const bool aligned =
       !impl::IsRandom(s.kind) || (first + head) % impl::ElementsOfABlock(s.kind, s.dtype) == 0;
   if (head >= count || one_by_one || !aligned) {
@@ -163,7 +163,7 @@ Result FillRow(const Sequence& s, uint64_t first, char* to, uint64_t count,
                         stream);
 }
 
-// The largest number of the type below `high`, itself rounded to the type.
+// Returns the largest number of the type that is less than `high`.
 double LargestBelow(double high, DType type) {
   const uint64_t sign = uint64_t{1} << (8 * DTypeBytes(type) - 1);
   uint64_t bits = impl::RoundTo(high, type);

@@ -18,15 +18,15 @@ enum class Kind : uint8_t {
   kRand = 3,      // evenly distributed in [0, 1)
   kUniform = 4,   // evenly distributed in [start, end)
   kRandn = 5,     // normally distributed
-  kRandint = 6,   // whole numbers, evenly distributed
+  kRandint = 6,   // integers, evenly distributed
 };
 inline constexpr uint32_t kKindCount = 7;
 
-// A sequence: what its element i is follows from this alone. Made by MakeSequence.
+// A sequence, from which alone each element follows. MakeSequence makes it.
 struct Sequence {
   Kind kind = Kind::kValue;
   DType dtype = DType::kNone;
-  uint64_t bits = 0;  // kValue: of the element. kUniform: of the largest number of the type below
+  uint64_t bits = 0;  // bits of kValue's element, or of kUniform's largest number of the type below
                       // `end`
   double start = 0, end = 0;
   double step = 0;  // kUniform: end - start
@@ -34,12 +34,12 @@ struct Sequence {
   float float_start = 0, float_step = 0, float_cap = 0;
   bool in_floats = false;
   uint64_t whole_start = 0;  // of integers, modulo 2^64
-  uint64_t whole_step = 0;   // kRandint: how many numbers there are; 0: 2^64
+  uint64_t whole_step = 0;   // kRandint: the number of possible values; 0: 2^64
   uint64_t steps = 0;
   uint64_t seed = 0, call = 0;
 };
 
-// The description of a Sequence. Integer types take the whole numbers, others the doubles. kU64 has
+// The description of a Sequence. Integer types use the int64s, other types the doubles. kU64 has
 // the bits of its numbers in the int64s.
 struct Description {
   Kind kind = Kind::kValue;
@@ -47,14 +47,14 @@ struct Description {
   // kValue: start. kArange: start, step. kLinspace: start, end, of all types. kUniform: start, end.
   double start = 0, end = 0, step = 0;
   // kValue: start; kBool 0 or 1. kArange: start, step. kRandint, of all types: the lowest and the
-  // highest, which is one of them.
+  // highest number, both included.
   int64_t whole_start = 0, whole_end = 0, whole_step = 0;
-  uint64_t steps = 0;  // kLinspace: of the whole sequence
+  uint64_t steps = 0;  // kLinspace: of all of the sequence
   uint64_t seed = 0, call = 0;
 };
 
-// kRand, kUniform and kRandn are of floats with 16 bits and more; kArange and kLinspace of all
-// types but kBool.
+// Returns true if a kind has numbers of a type: kRand, kUniform and kRandn of floats with 16 bits
+// and more; kArange and kLinspace of all types but kBool.
 constexpr bool Fits(Kind kind, DType type) {
   if (DTypeBytes(type) == 0 || static_cast<uint32_t>(kind) >= kKindCount) return false;
   switch (kind) {
@@ -71,17 +71,17 @@ constexpr bool Fits(Kind kind, DType type) {
   }
 }
 
-// Returns kInvalidArgument if the type has no such numbers, or if the description is no sequence.
-// The caller checks that numbers fit the type.
+// Makes a Sequence. kInvalidArgument if the kind has no numbers of the type, or if the description
+// is not valid. The caller checks that numbers fit the type.
 Result MakeSequence(const Description& from, Sequence* out);
 
-// Element i of a sequence, in the low bits. The kernels give the same.
+// Returns element i of a sequence, in the low bits. The kernels compute the same.
 uint64_t ElementAt(const Sequence& sequence, uint64_t i);
 
 inline constexpr uint32_t kMaxDims = 8;
 
-// `shape` elements, with strides in elements. `address` is aligned to the element; elements do not
-// overlap.
+// The memory of `shape` elements, with strides in elements. `address` is aligned to the element;
+// elements do not overlap.
 struct Place {
   void* address = nullptr;
   uint32_t n_dims = 0;
@@ -89,7 +89,7 @@ struct Place {
   int64_t strides[kMaxDims] = {};
 };
 
-// Puts the elements of the sequence from `first` on, in row-major order. Asynchronous.
+// Writes the elements of the sequence from `first` on, in row-major order. Asynchronous.
 // kInvalidArgument for more than kMaxDims dimensions, or an address that is not aligned.
 Result Fill(const Sequence& sequence, uint64_t first, const Place& place, backend::Stream& stream);
 

@@ -1,5 +1,5 @@
-// A call of iris::moe as one member made it, its packed form for the other members, and the details
-// of failures that its kernels report. Host code.
+// CallRecord: a call of iris::moe by one rank, and its packed form for the other ranks. Also the
+// details of failures that the kernels report. Host code.
 #pragma once
 
 #include <cstdint>
@@ -49,7 +49,7 @@ inline CallRecord Unpack(const ccl::PackedCall& packed) {
 enum class BadExpert : uint32_t { kNone, kNoSuchExpert, kRepeated };
 struct BadChoice {
   BadExpert why;
-  uint32_t token;  // of that member
+  uint32_t token;  // index among the tokens of the rank that ErrorInfo names
   int64_t value;   // the token's choice
 };
 inline BadChoice BadChoiceOf(const ccl::ErrorInfo& info) {
@@ -57,8 +57,8 @@ inline BadChoice BadChoiceOf(const ccl::ErrorInfo& info) {
           static_cast<uint32_t>(info.detail[0] >> 32), static_cast<int64_t>(info.detail[1])};
 }
 
-// Detail of kFailedPrecondition: the member's dispatch in the workspace had another number of
-// tokens than its combine, or (`differ` is false) there was no dispatch of this config.
+// Detail of kFailedPrecondition: the rank's dispatch in the workspace had another number of tokens
+// than its combine, or (`differ` is false) there was no dispatch of this config.
 struct OtherTokens {
   bool differ;
   uint64_t dispatched;

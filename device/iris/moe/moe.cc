@@ -1,4 +1,4 @@
-// The launcher: checks a call and launches its kernels.
+// The launcher of iris::moe: checks a call and launches its kernels.
 #include "iris/moe/moe.h"
 
 #include <cstdint>
@@ -94,8 +94,8 @@ Result CheckRanges(const ccl::Comm& comm, const Range (&ranges)[N], const void* 
   return {};
 }
 
-// Makes the checks that both operations share, and fills in the arguments of their kernels without
-// the buffers. `out`: the output's type; `travels`: that of rows between members.
+// Makes the checks that both operations share, and fills in the arguments of their kernels except
+// for the buffers. `out` is the output's type, `travels` the type of rows between members.
 Result Begin(const ccl::Comm& comm, Operation operation, const Config& config, uint32_t tokens,
              const void* workspace, DType in, DType travels, DType out, MoeCall* call) {
   if (comm.team.size == 0) return Invalid("the Comm was not made by CreateComm");
@@ -162,7 +162,8 @@ Result LaunchTeam(const ccl::Comm& comm, backend::Stream& stream, void (*kernel)
                                return backend::Launch(piece, stream, kernel, *call);
                              });
 }
-// Returns the launch of a kernel of this member alone, with one block for each unit of `work`.
+// Returns the launch of a kernel that waits for no other member, with a block for each unit of
+// `work` up to a limit.
 LaunchConfig Local(uint64_t work) {
   const uint64_t most = backend::Traits::kEmulated ? 4 : 2 * backend::MultiprocessorCount();
   const uint64_t blocks = ccl::impl::Min(work < 1 ? 1 : work, most < 1 ? 1 : most);

@@ -19,20 +19,20 @@
 // in a graph, because the host reads no counts. ccl::CheckError reports failures, and calls that
 // differ, with both calls. Ranks may differ in their number of tokens.
 //
-// A row is sent once to each rank, however many of its experts the token has chosen. The receiver
-// writes one row for each (token, expert), ordered by expert, then by the place of the token's rank
-// in the team, then by token. In Combine a rank first sums, in f32 and in the order of the token's
-// choices, the results of its own experts, and sends that sum, rounded to Config::partials. The
-// token's rank adds these in the order of the team, in f32, and rounds once, so the bits are the
-// same in every run.
+// A row is sent once to each rank, however many of that rank's experts the token chose. The
+// receiver writes one row for each (token, expert), ordered by expert, then by the place of the
+// token's rank in the team, then by token. In Combine a rank first sums, in f32 and in the order of
+// the token's choices, the results of its own experts, and sends that sum, rounded to
+// Config::partials. The token's rank adds the received sums in the order of the team, in f32, and
+// rounds once, so the bits are the same in every run.
 //
 // With a capacity, an expert takes the first `capacity` of its rows, in the order above. Further
 // rows are dropped, and add nothing to their tokens.
 //
-// A workspace connects a Combine to the Dispatch before it. It need not be cleared; but if it was
-// part of another workspace, zero its first 256 bytes, so that a Combine without a Dispatch is
-// detected. Received rows may be read there until Combine, which reuses their memory. Another
-// Dispatch may run at the same time in a workspace of its own.
+// A workspace connects a Combine to the Dispatch before it. A workspace need not be cleared; but if
+// its memory was part of another workspace, zero its first 256 bytes, so that a Combine without a
+// Dispatch is detected. Received rows may be read in the workspace until Combine, which reuses
+// their memory. Another Dispatch may run at the same time in a workspace of its own.
 #pragma once
 
 #include <cstdint>
@@ -49,10 +49,10 @@ inline constexpr uint32_t kMaxExperts = 4096;
 inline constexpr uint32_t kMaxTopK = 32;
 inline constexpr uint64_t kWorkspaceAlignmentBytes = 256;
 
-// Checks a config for a team of n_members. kInvalidArgument says what is wrong with it.
+// Checks a config for a team of n_members. kInvalidArgument, with the reason, if it is not valid.
 Result CheckConfig(uint32_t n_members, const Config& config);
 
-// Computes the sizes for a rank. kInvalidArgument as in CheckConfig, or if there is no such rank.
+// Computes the sizes for rank `index`. kInvalidArgument as in CheckConfig, or without such a rank.
 Result SizesOf(uint32_t n_members, uint32_t index, const Config& config, Sizes* out);
 
 // Puts a dispatch on the stream. `workspace` has Sizes::workspace_bytes in this rank's heap, at the
@@ -65,8 +65,8 @@ Result LaunchDispatch(const ccl::Comm& comm, const Config& config, void* workspa
 Result LaunchCombine(const ccl::Comm& comm, const Config& config, void* workspace,
                      const Combine& call, backend::Stream& stream);
 
-// Loads all kernels of this library onto the current device. As ccl::CreateComm, it may wait for
-// running kernels: all ranks call it before one of them starts an operation.
+// Loads all kernels of this library onto the current device. Like ccl::CreateComm, it may wait for
+// running kernels, so all ranks call it before one of them starts an operation.
 Result Prepare();
 
 }  // namespace iris::moe

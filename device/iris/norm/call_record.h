@@ -1,4 +1,4 @@
-// A call of a norm as one member made it, and its packed form for the other members. Host code.
+// CallRecord: a norm call of one rank, and its packed form for the other ranks. Host code.
 #pragma once
 
 #include <cstdint>

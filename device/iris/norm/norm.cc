@@ -1,4 +1,4 @@
-// The launcher: checks and plans.
+// The launcher of norms: checks and plans.
 #include "iris/norm/norm.h"
 
 #include <cstdint>
@@ -26,8 +26,8 @@ uint64_t Least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 uint64_t Most(uint64_t a, uint64_t b) { return a < b ? b : a; }
 uint64_t Ceil(uint64_t a, uint64_t b) { return (a + b - 1) / b; }
 
-// Returns the threads of a block that has part_bytes of a row, if a thread has unit_bytes at a
-// time, and at most `kept` times. At most `most` threads, if that is enough.
+// Returns the threads of a block that has part_bytes of a row, if a thread has at most `kept` units
+// of unit_bytes. Returns at most `most` if that many suffice.
 uint32_t ThreadsFor(uint64_t part_bytes, uint64_t unit_bytes, uint64_t most, uint32_t kept) {
   const uint64_t warp = backend::WarpSize();
   const uint64_t units = Ceil(part_bytes, unit_bytes);
@@ -35,8 +35,8 @@ uint32_t ThreadsFor(uint64_t part_bytes, uint64_t unit_bytes, uint64_t most, uin
   return static_cast<uint32_t>(ccl::impl::RoundUp(wanted, warp));
 }
 
-// Makes the plan of a problem for one variant. False: the variant does not support it, and `*why`
-// says why.
+// Makes the plan of a problem for one variant. Returns false and sets `*why` if the variant does
+// not support the problem.
 bool PlanBy(const VariantRow* row, const ccl::Comm& comm, const Problem& problem, Plan* plan,
             const char** why) {
   if (row->plan != nullptr) return row->plan(comm, problem, plan, why);
@@ -84,13 +84,13 @@ bool PlanBy(const VariantRow* row, const ccl::Comm& comm, const Problem& problem
   return true;
 }
 
-// One-shot variants are expected to be the fastest if a member sends at most so many bytes.
+// One-shot variants are expected to be the fastest if a member sends at most this many bytes.
 constexpr uint64_t kPacketBytes = backend::Traits::kEmulated ? 8 << 10 : 96 << 10;
 constexpr uint64_t kLineBytes = backend::Traits::kEmulated ? 64 << 10 : 3 << 20;
 
-// On GPUs: the bytes for which a second transfer pays; the size from which it pays that each member
-// reduces only its share; and the size up to which sums are expected to travel faster as lines than
-// by the rounds of kTwoShot.
+// Thresholds on GPUs: the saved bytes that are worth a second transfer; the size from which it is
+// faster that each member reduces only its share; and the size up to which sums are expected to
+// travel faster as lines than by the rounds of kTwoShot.
 constexpr uint64_t kSecondWayBytes = 1 << 20;
 constexpr uint64_t kShareBytes = 1 << 20;
 constexpr uint64_t kTwoLinesBytes = 6 << 20;
@@ -100,8 +100,8 @@ Variant Preferred(const ccl::Comm& comm, const Problem& problem) {
   if (n == 1) return Variant::kAlone;
   const uint64_t all_bytes = problem.rows * problem.hidden * DTypeBytes(problem.in);
   const uint64_t bytes = all_bytes * (n - 1);
-  // GPUs with lines use them for a few rows too: a unit is one store and one load as a line, and
-  // two as packets.
+  // GPUs with lines use them even for a few rows: a unit takes one store and one load as a line,
+  // but two of each as packets.
   const bool takes_lines = !backend::Traits::kEmulated && impl::HasLines(comm);
   if (bytes <= kPacketBytes && !takes_lines) return Variant::kPackets;
   const bool has_sums_as_lines =
@@ -282,7 +282,8 @@ Result Choose(const ccl::Comm& comm, const Problem& problem, Plan* out) {
     *out = plan;
     return {};
   }
-  // Several members: kTwoShot supports the longest rows. One member: kPackets does, the last one.
+  // The reason of the variant that supports the longest rows: kTwoShot for several members,
+  // kPackets, the last one that is tried, for one member.
   const char* longest_why = nullptr;
   for (const VariantRow* row : kRows) {
     if (PlanBy(row, comm, problem, &plan, &why)) {
@@ -300,7 +301,7 @@ Result Launch(const ccl::Comm& comm, const Norm& given, backend::Stream& stream)
   if (Result result = Choose(comm, problem, &plan); !result.ok()) return result;
   if (Result result = ccl::impl::CheckComm(comm); !result.ok()) return result;
   if (problem.rows == 0) return {};
-  // A buffer that the problem does not mention would silently be ignored.
+  // Otherwise a buffer that the problem does not mention would be ignored silently.
   if (!problem.residual && (given.residual != nullptr || given.residual_out != nullptr)) {
     return Invalid(
         "a residual is given, and the call says that it has none: set `residual` of the shape "

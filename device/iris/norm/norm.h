@@ -1,5 +1,5 @@
 // iris::norm: RMS norms of sums over the ranks of a team, in one operation with the sums, on a
-// stream, over the symmetric heap. iris/norm_types.h says what each operation computes.
+// stream, over the symmetric heap. iris/norm_types.h defines the operations.
 //
 //   Norm call;
 //   call.problem = {ccl::Operation::kAllReduceRmsNorm, {rows, hidden}};  // of bf16
@@ -21,12 +21,13 @@
 // memory that the device can read and write, aligned to their elements. Calls are fastest if rows
 // are multiples of 16 bytes and aligned to 16. `out` may be `in` if they have the same type, and
 // residual_out may be the residual, with the same strides; otherwise a written buffer overlaps with
-// no other, nor with the workspace. Buffers may lie in the gaps of others that have the same bytes
-// from row to row.
+// no other, nor with the workspace. The rows of a buffer may lie in the gaps of another one that
+// has the same stride in bytes.
 //
-// A single rank has rows of up to 32 KiB in one block (kAlone). Otherwise up to kMaxParts blocks
-// share a row, 32 KiB each. kTwoShot also keeps a row of each rank in a block's stage: rows of more
-// than kMaxParts * stage_bytes / members bytes need a Comm with more ccl::Config::stage_bytes.
+// In a team of one rank, a block norms a row of up to 32 KiB (kAlone). Otherwise up to kMaxParts
+// blocks share a row, 32 KiB each. kTwoShot also keeps a row of each rank in a block's stage: rows
+// of more than kMaxParts * stage_bytes / members bytes need a Comm with more
+// ccl::Config::stage_bytes.
 #pragma once
 
 #include <cstdint>
@@ -49,26 +50,27 @@ struct Problem : Shape {
 };
 inline constexpr uint64_t kMaxDimension = (1ull << 31) - 1;  // of rows, columns and strides
 
-// In kTwoShot, rows that others read or write go through the stages if they have gaps on any
-// member: those of `in`, and of residual_out or `out`.
+// The arguments of Launch. In kTwoShot, other ranks read rows of `in` and write rows of
+// residual_out or `out`; these go through the stages if any rank's buffer has gaps between rows.
 struct Norm : Buffers {
   Problem problem;
 };
 
-// Checks a problem. kInvalidArgument says what is wrong with it.
+// Checks a problem. kInvalidArgument, with the reason, if it is not valid.
 Result CheckProblem(const Problem& problem);
 
-// Says how Launch runs the problem; the same on all ranks. kInvalidArgument is as in CheckProblem.
-// kUnimplemented if the named variant does not support it. kResourceExhausted if no variant
-// supports such long rows with the Comm's stage_bytes and max_blocks.
+// Determines how Launch runs the problem; all ranks get the same plan. kInvalidArgument is as in
+// CheckProblem. kUnimplemented if the named variant does not support the problem.
+// kResourceExhausted if no variant supports such long rows with the Comm's stage_bytes and
+// max_blocks.
 Result Choose(const ccl::Comm& comm, const Problem& problem, Plan* out);
 
 // Puts the operation on the stream. Errors are those of Choose; kInvalidArgument for the buffers;
 // kFailedPrecondition if an earlier operation of the Comm failed.
 Result Launch(const ccl::Comm& comm, const Norm& call, backend::Stream& stream);
 
-// Loads all kernels of this library onto the current device. As ccl::CreateComm, it may wait for
-// kernels that run: all members call it before one of them starts an operation.
+// Loads all kernels of this library onto the current device. Like ccl::CreateComm, it may wait for
+// running kernels, so all ranks call it before one of them starts an operation.
 Result Prepare();
 
 }  // namespace iris::norm

@@ -1,5 +1,4 @@
-// VariantRow: what the launcher knows of a variant. Each row is in the variant's own file. Host
-// code.
+// VariantRow describes a variant to the launcher. Each row is in the variant's own file. Host code.
 //
 // A new variant needs a line in the list of iris/norm_types.h, and a file that defines the row
 // k<Name>Row.
@@ -22,8 +21,8 @@ using ccl::impl::Invalid;
 struct VariantRow {
   Variant variant;
   uint32_t kept;  // the most units of 16 bytes of a row that a thread has
-  // Returns the bytes of a row of `in` that a block can have, for a valid problem. 0: the variant
-  // does not support the problem, and `*why` says why.
+  // Returns the most bytes of a row of `in` that a block can have, for a valid problem. Returns 0
+  // and sets `*why` if the variant does not support the problem.
   uint64_t (*part_bytes)(const ccl::Comm& comm, const Problem& problem, const char** why);
   // Returns the most blocks of a launch.
   uint32_t (*max_blocks)(const ccl::Comm& comm);
@@ -32,9 +31,9 @@ struct VariantRow {
   Result (*launch)(const Common& common, const NormCall& call, DType in, const LaunchConfig& config,
                    backend::Stream& stream);
   Result (*prepare)();
-  // Makes the plan of a valid problem, instead of the fields between `variant` and `launch`, which
-  // are then absent. False: the variant does not support the problem, and `*why` says why. Blocks
-  // of such a plan wait for no other block, so there may be more of them than fit on the device.
+  // Makes the plan of a valid problem. If this function is set, the fields between `variant` and
+  // `launch` are not. Returns false and sets `*why` if the variant does not support the problem.
+  // Blocks of such a plan wait for no other block, so not all of them must fit on the device.
   bool (*plan)(const ccl::Comm& comm, const Problem& problem, Plan* plan,
                const char** why) = nullptr;
   backend::HostOnly host_only = {};
@@ -69,7 +68,8 @@ Result LaunchOf(const Common& common, const NormCall& call, DType in, const Laun
       return backend::Launch(config, stream, Kernels::template Of<Bfloat16>(), common, call);
   }
 }
-// Launches a kernel of `Whole` for calls whose units are whole, and of `Kernels` for others.
+// Launches a kernel of `Whole` if `whole`, for calls whose units all have 16 bytes, otherwise one
+// of `Kernels`.
 template <typename Whole, typename Kernels>
 Result LaunchOfEither(bool whole, const Common& common, const NormCall& call, DType in,
                       const LaunchConfig& config, backend::Stream& stream) {

@@ -1,4 +1,4 @@
-// A call of a GEMM as one member made it, and its packed form for the other members. Host code.
+// CallRecord: a GEMM call of one rank, and its packed form for the other ranks. Host code.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +15,10 @@ struct CallRecord {
   DType type = DType::kNone;  // of A and B
   DType out_type = DType::kNone;
   uint32_t m = 0;
-  uint32_t n = 0;  // 0: members may differ in it
-  uint32_t k = 0;  // as n
+  uint32_t n = 0;  // 0: ranks may differ in n
+  uint32_t k = 0;  // 0: ranks may differ in k
   uint32_t ldd = 0;
-  uint32_t d_place = 0;  // low bits of D's offset in the heap / 2; 0: members may differ
+  uint32_t d_place = 0;  // low bits of D's offset in the heap / 2; 0: ranks may differ
   bool bias = false;
   bool transposed_b = false;
   Activation activation = Activation::kNone;

@@ -1,4 +1,4 @@
-// The launcher: checks, plans and openings.
+// The launcher of GEMMs: checks, plans and openings.
 #include "iris/ops/ops.h"
 
 #include <cstdint>
@@ -57,7 +57,8 @@ bool PartsAreAlignedAlike(const Problem& problem, uint32_t members, uint32_t mem
     // may have one element less.
     const uint64_t behind = members - 1 - member;
     if (ld < length * members - behind) return true;  // a row has no room for other parts
-    // Slices: if one has such a length, the next ones are aligned, and all have the same length.
+    // Slices of one matrix: if one slice has such a length, the next slices are aligned, and all
+    // have the same length.
     return length % aligned == 0 && ld >= length * members;
   };
   return (!IsSum(problem.operation) || fits(call->lda)) &&
@@ -68,7 +69,7 @@ Common CommonOf(const ccl::Comm& comm, const Matmul& call, const LaunchPlan& pla
   const Problem& problem = call.problem;
   const Operation operation = problem.operation;
   const bool to_all = IsToAll(operation);
-  const bool own_product = operation == Operation::kAllGatherMatmul;  // each member has its own
+  const bool own_product = operation == Operation::kAllGatherMatmul;  // each rank has its own D
   const uint64_t d_offset_bytes =
       to_all && comm.team.size > 1 ? OffsetBytes(comm.context, call.d) : 0;
   CallRecord record;
@@ -96,8 +97,8 @@ Common CommonOf(const ccl::Comm& comm, const Matmul& call, const LaunchPlan& pla
   return common;
 }
 
-// The round that compares calls, in one block. It announces that this member's buffers may be used,
-// and publishes no stores: the later kernels announce what members read of each other's memory.
+// Compares calls in a round, in one block. It announces that this member's buffers may be used, but
+// publishes no stores: the later kernels announce the data that members read from each other.
 template <uint32_t = 0>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(ccl::kMaxThreads, 1) void CompareCalls(IRIS_PARAM Common common) {
   IRIS_SHARED(ccl::impl::SharedState, shared);
@@ -109,7 +110,7 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(ccl::kMaxThreads, 1) void CompareCalls(IRIS_PARAM
 
 Result LaunchOpening(Common common, bool ends, bool early, backend::Stream& stream) {
   common.ends = ends ? 1 : 0;
-  // If the operation goes on, the next kernel waits for this one.
+  // If the operation continues, the next kernel waits for this one.
   common.early = ends ? 0 : 1;
   LaunchConfig config = {1, backend::Traits::kWarpThreads, 0};
   config.early = early;
@@ -136,16 +137,16 @@ bool IsAutomatic(const VariantRow* row) {
   return row->variant == usual;
 }
 
-// Returns true if a persistent product, where there is one, is expected to be faster than the pair
-// of the vendor's library, by the figures of docs/ops.md.
+// Returns true if a persistent GEMM, if the device has one, is expected to be faster than kPair
+// with the vendor's library, by the figures of docs/ops.md.
 constexpr uint64_t kFewRows = 64;
 bool PersistentIsFaster(const Problem& problem) {
   return problem.m > kFewRows || problem.operation == Operation::kAllGatherMatmul ||
          problem.operation == Operation::kMatmulAllScatter;
 }
 
-// Returns true if the copy engine is expected to bring rows to a persistent product faster than its
-// blocks do, by the same figures. Smaller shares, and copies within a device, were not measured.
+// Returns true if the copy engine is expected to send rows to a persistent GEMM faster than the
+// GEMM's blocks do, by these figures. Smaller shares and copies within a device are unmeasured.
 bool CopyEngineIsFaster(const ccl::Comm* comm, uint32_t members, const Problem& problem) {
   constexpr uint64_t kLeastShareBytes = 14 << 20;
   if (problem.operation != Operation::kAllGatherMatmul || problem.m <= kFewRows) return false;
@@ -163,8 +164,8 @@ bool HasWorkspace(const ccl::Comm& comm, uint64_t bytes) {
   return comm.workspace_bytes >= begin && comm.workspace_bytes - begin >= bytes;
 }
 
-// Returns the row that the rules of the Comm name; null if they name none, or one that some rank
-// may not be able to use.
+// Returns the row that the rules of the Comm name; null if the rules name none, or one that some
+// rank may not support.
 const VariantRow* RowByRules(const ccl::Comm& comm, const Problem& problem, const Matmul* call) {
   if (comm.products == nullptr) return nullptr;
   const std::vector<Rule>& rules = comm.products->rules;
@@ -200,7 +201,7 @@ const VariantRow* RowOf(const ccl::Comm& comm, const Problem& problem, const Mat
     }
     return &impl::kPersistentRow;
   }
-  // The products of the vendor's library are faster than ours by more than fusing them gains.
+  // The vendor's library is faster than our kernels by more than fusion gains.
   return library ? &impl::kPairRow : &impl::kFusedRow;
 }
 
@@ -222,7 +223,7 @@ Result CheckMatrix(const ccl::Comm& comm, const Matrix& matrix, const char* too_
   if (matrix.ld < matrix.columns) return Invalid(too_narrow);
   if (matrix.ld > kMaxDimension) return Invalid("a leading dimension is larger than 2^31 - 1");
   // No overflow: dimensions are below 2^31.
-  if (matrix.bytes() == 0 && !to_all) return {};  // this member has none of it
+  if (matrix.bytes() == 0 && !to_all) return {};  // this member has no part of the matrix
   uint64_t offset_bytes = 0;
   const uint64_t bytes = matrix.bytes() == 0 ? matrix.element_bytes : matrix.bytes();
   const Result result =
@@ -281,7 +282,7 @@ Result CheckProblem(const Problem& problem) {
   if (problem.m > kMaxDimension || problem.n > kMaxDimension || problem.k > kMaxDimension) {
     return Invalid("m, n and k are at most 2^31 - 1");
   }
-  // Keeps all sizes and numbers of tiles far from overflow.
+  // With this limit, sizes and numbers of tiles are far from overflow.
   constexpr uint64_t kMaxElements = 1ull << 42;
   if (problem.m * problem.n > kMaxElements || problem.m * problem.k > kMaxElements ||
       problem.k * problem.n > kMaxElements) {
@@ -305,7 +306,7 @@ uint64_t WorkspaceBytes(uint32_t n_members, const ccl::Config& config, const Pro
                         const Rule* rules, size_t n_rules) {
   const uint64_t base = ccl::WorkspaceBytes(n_members, config);
   if (base == 0 || !CheckProblem(problem).ok()) return 0;
-  // Matrices that are not aligned may need another variant than the shape alone.
+  // Covers unaligned matrices, too, which may need another variant than aligned ones.
   uint64_t most = 0;
   bool any = false;
   const bool automatic = problem.variant == Variant::kAuto;

@@ -1,5 +1,5 @@
 // iris::ops: GEMMs fused with their communication, on a stream, over the symmetric heap.
-// iris/ops_types.h says what each operation computes.
+// iris/ops_types.h defines the operations.
 //
 //   ccl::CommOptions options;                 // as for collectives, with a larger workspace:
 //   options.workspace_bytes = ops::WorkspaceBytes(team.size, config, problem);
@@ -12,7 +12,7 @@
 //   stream.Synchronize();
 //   ccl::CheckError(comm);
 //
-// A Comm whose workspace is larger than collectives need serves both. All rules of collectives
+// A Comm serves GEMMs, too, if its workspace has room for both. All rules of collectives
 // (iris/collective/collective.h) hold here: the same calls in the same order on all ranks, with the
 // same problem except as iris/ops_types.h says; one stream at a time; a launcher checks, starts
 // kernels and returns, allocates nothing, and may be captured in a graph. ccl::CheckError reports
@@ -21,15 +21,15 @@
 // kPair counts as two operations of a Comm: a round that compares the calls, and the collective
 // after it.
 //
-// Matrices are stored by rows, `ld` elements from one to the next; B may be given transposed. They
-// are in any memory that the device can read, aligned to their element. All ranks write D of
-// matmul_all_reduce, matmul_all_gather and matmul_all_scatter: it lies in the heap, with the same
-// ldd, and at the same offset on all ranks; kFused and kPair, if named, take any offset. D must not
-// overlap with an input, nor any matrix with the workspace. m, n and k are at least 1.
+// Matrices are stored by rows, `ld` elements from one row to the next; B may be given transposed.
+// Matrices are in any memory that the device can read, aligned to their element. All ranks write D
+// of matmul_all_reduce, matmul_all_gather and matmul_all_scatter, so this D lies in the heap, with
+// the same ldd and at the same offset on all ranks; kFused and kPair, if named, take any offset. D
+// must not overlap with an input, nor any matrix with the workspace. m, n and k are at least 1.
 //
-// Sums are in f32, over k in steps that the backend's matrix instructions have, and then over the
-// ranks: each row of tiles begins with another rank, always the same. Sums travel between ranks as
-// f32 in kFused, and rounded to the type of D in the others.
+// Sums are in f32: first over k, in the steps of the backend's matrix instructions, then over the
+// ranks. Each row of tiles starts with a different rank, the same one in every run. Sums travel
+// between ranks as f32 in kFused, and rounded to the type of D in the other variants.
 #pragma once
 
 #include <cstddef>
@@ -46,7 +46,7 @@
 
 namespace iris::ops {
 
-// A call, as far as its plan depends on it.
+// The part of a call on which its plan depends.
 struct Problem : Shape {
   Problem() = default;
   Problem(ccl::Operation its_operation, const Shape& shape)
@@ -61,9 +61,9 @@ struct Matmul : Operands {
   Problem problem;
 };
 
-// A line of a table that kAuto follows: calls of this operation, on this many ranks, whose m, n and
-// k are near these numbers (see rules.h) go by this variant, if it supports them and the workspace
-// suffices. 0: any.
+// A line of a table that kAuto follows. It selects `variant` for calls of this operation, on this
+// many ranks, whose m, n and k are near these numbers (see rules.h), if the variant supports the
+// call and the workspace suffices. 0 matches any number.
 struct Rule {
   ccl::Operation operation = ccl::Operation::kNone;
   uint32_t members = 0;
@@ -101,19 +101,19 @@ Result CreateResources(std::unique_ptr<Resources>* out);
 using iris::Share;
 using iris::ShareOf;
 
-// Checks a problem. kInvalidArgument says what is wrong with it.
+// Checks a problem. kInvalidArgument, with the reason, if it is not valid.
 Result CheckProblem(const Problem& problem);
 
 // Returns the bytes of workspace with which a Comm of this config supports the problem, the
-// collectives' included: for kAuto, also the variant that the rules name. 0 if an argument is not
-// valid.
+// collectives' included. For kAuto they also suffice for the variant that the rules name. Returns 0
+// if an argument is not valid.
 uint64_t WorkspaceBytes(uint32_t n_members, const ccl::Config& config, const Problem& problem,
                         const Rule* rules = nullptr, size_t n_rules = 0);
 
-// Says how Launch runs the call; the same on all ranks. If a, b and d are null, only the shape is
-// known, and the plan is that for matrices that are aligned to 16 bytes on all ranks, with leading
-// dimensions that are multiples of 8. kInvalidArgument and kUnimplemented are as in CheckProblem.
-// kResourceExhausted if the workspace of the Comm is too small.
+// Determines how Launch runs the call; all ranks get the same plan. If a, b and d are null, only
+// the shape is known, and the plan is for matrices that are aligned to 16 bytes on all ranks, with
+// leading dimensions that are multiples of 8. kInvalidArgument and kUnimplemented are as in
+// CheckProblem. kResourceExhausted if the workspace of the Comm is too small.
 Result Choose(const ccl::Comm& comm, const Matmul& call, LaunchPlan* out);
 inline Result Choose(const ccl::Comm& comm, const Problem& problem, LaunchPlan* out) {
   Matmul call;
@@ -122,13 +122,13 @@ inline Result Choose(const ccl::Comm& comm, const Problem& problem, LaunchPlan* 
 }
 
 // Puts the operation on the stream. Errors are those of Choose; kInvalidArgument for the matrices;
-// kFailedPrecondition if an earlier operation of the Comm failed. If `ran` is not null, it gets the
-// plan, as Choose gives it for this call.
+// kFailedPrecondition if an earlier operation of the Comm failed. If `ran` is not null, `*ran`
+// becomes the plan that Choose returns for this call.
 Result Launch(const ccl::Comm& comm, const Matmul& call, backend::Stream& stream,
               LaunchPlan* ran = nullptr);
 
-// Loads all kernels of this library onto the current device. As ccl::CreateComm, it may wait for
-// kernels that run: all members call it before one of them starts an operation.
+// Loads all kernels of this library onto the current device. Like ccl::CreateComm, it may wait for
+// running kernels, so all ranks call it before one of them starts an operation.
 Result Prepare();
 
 }  // namespace iris::ops

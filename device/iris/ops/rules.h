@@ -1,4 +1,4 @@
-// Rules that choose variants of GEMMs, as lines of a table that was measured on a machine
+// Chooses variants of GEMMs by rules, the lines of a table that was measured on a machine
 // (client/comm/rules.h reads them from text). Pure functions of the host.
 #pragma once
 
@@ -9,8 +9,8 @@
 
 namespace iris::ops {
 
-// A rule applies to a call if each of its numbers is at most kRuleReach times the call's, and the
-// call's at most kRuleReach times the rule's.
+// A rule applies to a call if each number of the rule is at most kRuleReach times the call's, and
+// the call's is at most kRuleReach times the rule's.
 inline constexpr uint64_t kRuleReach = 4;
 
 namespace impl {
@@ -28,9 +28,9 @@ inline double RatioOf(uint64_t rule, uint64_t call) {
 
 }  // namespace impl
 
-// Returns the variant that the rules name for a problem (its own variant is ignored); kAuto if no
-// rule applies. Of the rules that apply, one with more numbers among m, n and k goes before others;
-// of these the nearest decides, which has the least product of ratios; of equal ones the first.
+// Returns the variant that the rules name for a problem, whose own variant is ignored; kAuto if no
+// rule applies. Among the rules that apply, those that give the most numbers of m, n and k are
+// preferred; among those, the one with the least product of ratios; among equal ones, the first.
 inline Variant ChooseByRules(const Rule* rules, size_t n_rules, const Problem& problem,
                              uint32_t n_members) {
   const Rule* best = nullptr;

@@ -1,5 +1,4 @@
-// VariantRow: what the launcher knows of a variant. Each row is in the variant's own file. Host
-// code.
+// VariantRow describes a variant to the launcher. Each row is in the variant's own file. Host code.
 //
 // A new variant needs a line in the list of iris/ops_types.h, and a file that defines the row
 // k<Name>Row.
@@ -20,7 +19,7 @@ using ccl::impl::Invalid;
 struct VariantRow {
   Variant variant;
   // Returns true if the variant supports this valid problem on n_members members; if not, sets
-  // `*why`. `comm` and `call` may be null: then the workspace and the matrices are not looked at.
+  // `*why`. A null `comm` or `call` omits the checks of the workspace or of the matrices.
   bool (*supports)(const ccl::Comm* comm, const Problem& problem, uint32_t n_members,
                    const Matmul* call, const char** why);
   // Returns the bytes of workspace for a complete config, without the arrivals (impl/layout.h). All
@@ -29,8 +28,8 @@ struct VariantRow {
                               const Problem& problem);
   // Completes a plan whose variant is set. `call` is null if only the shape is known.
   void (*plan)(const ccl::Comm& comm, const Problem& problem, const Matmul* call, LaunchPlan* plan);
-  // Puts a checked call on the stream. kCopyEngine launches by the rows of kFused and kPersistent:
-  // if the plan's variant is kCopyEngine, the copy engine sends the rows of A.
+  // Puts a checked call on the stream. kCopyEngine calls this function of kFused or kPersistent: if
+  // the plan's variant is kCopyEngine, the copy engine sends the rows of A.
   Result (*launch)(const ccl::Comm& comm, const Matmul& call, const LaunchPlan& plan,
                    backend::Stream& stream);
   Result (*prepare)();
@@ -47,18 +46,18 @@ inline constexpr const VariantRow* kRows[] = {
 #undef IRIS_ROW
 };
 
-// Returns true if either the matrices of all members are aligned to 16 bytes or none are, as far as
-// `member`, which makes this call, can know. Persistent products need that alignment, so all
-// members must agree before they choose one. Where members have parts of one matrix, side by side,
-// each of them knows the length of its own part only: k of sums, n of all_gather_matmul. If the
-// leading dimension leaves room for other parts, they may be slices of a larger matrix; then the
-// length must be a multiple of 16 bytes and no part may be shorter. `call` is null if only the
+// Returns true if `member`, which makes this call, can conclude that the matrices of all members
+// are aligned to 16 bytes, or that none are. Persistent products need that alignment, so all
+// members must agree before they choose one. Where each member has a part of the columns of one
+// matrix, it knows only the length of its own part: k of sums, n of all_gather_matmul. If the
+// leading dimension leaves room for other parts, the parts may be slices of a larger matrix; then
+// the length must be a multiple of 16 bytes and no part may be shorter. `call` is null if only the
 // shape is known.
 //
 // For even shares whose first elements are all at multiples of 16 bytes, members disagree in one
 // case: the shares differ in length, and either the shorter or the longer ones are multiples of 16
 // bytes. They agree even then if each matrix has its rows padded to 16 bytes, or if the parts are
-// slices of a matrix that has nothing else and there are at most 8 members.
+// slices of a matrix that contains only them and there are at most 8 members.
 bool PartsAreAlignedAlike(const Problem& problem, uint32_t members, uint32_t member,
                           const Matmul* call);
 
@@ -70,15 +69,15 @@ ccl::impl::Common CommonOf(const ccl::Comm& comm, const Matmul& call, const Laun
 // previous kernel ends; it waits for that end before it touches memory.
 Result LaunchOpening(ccl::impl::Common common, bool ends, bool early, backend::Stream& stream);
 
-// Launches the opening of a call after which this rank's copies go to the others in any case. If
-// the ranks do not meet, it first warns all others that buffers which they read for an earlier call
-// may be overwritten. See LaunchEndOfReads.
+// Launches the opening of a call whose copies to other ranks start even if the ranks do not meet.
+// In that case the opening warns all others that buffers which they read for an earlier call may be
+// overwritten. See LaunchEndOfReads.
 Result LaunchOpeningOfCopies(const ccl::Comm& comm, ccl::impl::Common common,
                              backend::Stream& stream);
 
-// Launched after the kernels that read this member's workspace: records a failure of the last
-// counted operation if another member has warned that it may have overwritten that workspace. Does
-// nothing for a Comm without copies. Persistent products check this themselves.
+// Launches a check after the kernels that read this member's workspace: it records a failure of the
+// last counted operation if another member has warned that it may have overwritten that workspace.
+// Does nothing for a Comm without copies. Persistent products check this themselves.
 Result LaunchEndOfReads(const ccl::Comm& comm, const ccl::impl::Common& common,
                         backend::Stream& stream);
 

@@ -16,7 +16,7 @@ namespace {
 
 using impl::Invalid;
 
-// Checks a complete config.
+// Returns true if a complete config is valid.
 bool IsValid(const Config& config) {
   constexpr uint64_t kMaxBytes = 1ull << 36;  // keeps every sum of sizes far from overflow
   constexpr uint64_t kPushUnitBytes = 16 * kMaxTeamRanks * impl::kPushSlots;
@@ -35,8 +35,8 @@ bool IsValid(const Config& config) {
          config.stage_bytes <= kMaxBytes && config.stage_bytes % (16 * kMaxTeamRanks) == 0;
 }
 
-// The ranks and heaps for which this process has made Comms. There is an entry for each range of
-// heaps that was ever at another place: a few.
+// The ranks and heaps for which this process has made Comms. There is an entry for each base
+// address of heaps, so there are few.
 class RanksHere {
  public:
   static RanksHere& Get() {
@@ -78,7 +78,7 @@ Result TakeShare(const char* name, Comm* comm) {
   if (slots == 0) return {};
   Claim claim;
   claim.most = comm->config.max_blocks;
-  // Room for more than collectives is for products of matrices. Their kernels take what there is.
+  // A workspace larger than collectives need is for GEMMs, whose kernels use all free slots.
   if (comm->team.size == 1) {
     claim.own = true;
     claim.most = claim.together = 0;
@@ -164,7 +164,7 @@ Result UseRules(const Rule* rules, uint32_t n_rules, Comm* comm) {
       const Rule& rule = rules[i];
       if (static_cast<uint32_t>(rule.operation) != operation) continue;
       if (comm->team.size > rule.max_members) continue;
-      // A rule that an earlier one of the variant covers never applies.
+      // A rule never applies if an earlier rule of the same variant covers it.
       bool covered = false;
       for (uint32_t k = begin; k < n; ++k) {
         covered = covered || (resolved.rows[k].variant == rule.variant &&

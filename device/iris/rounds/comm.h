@@ -49,7 +49,8 @@ struct Config {
   // MaxBlocksWhenShared.
   uint32_t max_blocks = 0;
   // The most multiprocessors of a device that kernels of this Comm use at once. It limits
-  // max_blocks, because a block is on one. A table of its own applies to 16 and fewer. 0: all.
+  // max_blocks, because a block runs on one multiprocessor. With 16 or fewer, a separate table
+  // applies. 0: all.
   uint32_t max_multiprocessors = 0;
   uint32_t packet_blocks = 0;  // up to max_blocks: the most for kPackets
   uint64_t packet_bytes = 0;   // at a time, for each block and rank; a multiple of 16
@@ -82,7 +83,7 @@ struct Config {
 uint32_t MaxBlocksWhenShared(uint32_t ranks_per_device, uint32_t multiprocessors = 0);
 
 // A launch: the kernel of this variant, with these blocks and threads. A team of one rank launches
-// only barriers: its other calls are copies, which are kCopyEngine with no blocks.
+// only barriers: its other calls are copies, with kCopyEngine and no blocks.
 struct Plan {
   Variant variant = Variant::kAuto;
   uint32_t blocks = 0;
@@ -161,23 +162,23 @@ struct CommOptions {
 };
 
 namespace impl {
-// The part of CreateComm (iris/collective/collective.h) that neither loads kernels nor adds the
-// built-in rules.
+// Does the part of CreateComm (iris/collective/collective.h) that neither loads kernels nor adds
+// the built-in rules.
 Result MakeComm(const CommOptions& options, Comm* out);
 }  // namespace impl
 
 // Returns the Comm's share of the device. The Comm and graphs that captured it must not be used any
-// more, and its streams must have been synchronized. Does nothing for a Comm that was not made, or
-// was released.
+// more, and its streams must have been synchronized. Does nothing for a Comm that was never made,
+// or was released.
 void ReleaseComm(Comm* comm);
 
 // The share that a Comm of this process has of the current device.
 struct ShareInfo {
   char name[48] = {};     // the beginning of CommOptions::name
   uint32_t rank = 0;      // the owner
-  uint32_t members = 0;   // of its team
-  uint32_t blocks = 0;    // which it may use
-  uint32_t captured = 0;  // which launches in graphs keep
+  uint32_t members = 0;   // ranks of its team
+  uint32_t blocks = 0;    // that it may use
+  uint32_t captured = 0;  // kept by launches in graphs
   bool products = false;  // it has workspace for GEMMs
 };
 // Fills in up to `capacity` shares and returns how many there are.
@@ -187,8 +188,8 @@ uint32_t ListShares(ShareInfo* out, uint32_t capacity);
 // threads. All Comms of a process must be made before an operation starts: see CreateComm.
 bool SharesProcess(const Comm& comm);
 
-// Replaces the rules, which are the same on all ranks, and are not used after the return.
-// kInvalidArgument if a Comm has no room for so many; `*comm` is unchanged then.
+// Replaces the rules of the Comm by a copy of `rules`, the same on all ranks. kInvalidArgument if a
+// Comm has no room for that many; `*comm` is unchanged then.
 Result UseRules(const Rule* rules, uint32_t n_rules, Comm* comm);
 
 // Enqueues the zeroing of this rank's workspace.

@@ -1,11 +1,11 @@
-// When ranks call differently: finds the ranks and their calls, with the same result on every rank.
+// Diagnoses calls that differ between ranks, with the same result on every rank.
 //
 // A rank detects the difference in the first round of an operation (protocol.h). At the end of its
-// kernel, one thread calls Diagnose: it records this rank's call, and marks the operation as called
-// off for all others, so that their waits end and they call Diagnose, too. One rank, the judge,
-// waits until all have recorded their calls, for a second at most; compares them; and sends every
-// rank the same verdict, which each puts into its host's report. A rank that comes later still
-// finds it.
+// kernel, one thread calls Diagnose. Diagnose records this rank's call, and marks the operation as
+// called off for all others, so that their waits end and they call Diagnose, too. One rank, the
+// judge, waits until all have recorded their calls, for a second at most; compares the calls; and
+// sends every rank the same verdict. Each rank puts the verdict into its host's report, even if it
+// comes later.
 //
 // All words are relaxed and carry the operation's number, the tag, so that only the verdict has to
 // be ordered. An operation that all ranks call alike never gets here.
@@ -52,7 +52,7 @@ IRIS_DEVICE inline Header* HeaderAt(const Common& common, uint32_t member) {
   return iris::AtOffset<Header>(common.context, common.members[member], common.header_offset_bytes);
 }
 
-// Reads a word that rank m has recorded. Returns false if it is not of this operation.
+// Reads a word that rank m has recorded. Returns false if the word is not of this operation.
 IRIS_DEVICE inline bool Written(const Common& common, uint32_t m, uint32_t k, uint32_t tag,
                                 uint32_t* word) {
   const uint64_t value =
@@ -152,8 +152,8 @@ IRIS_DEVICE inline void Judge(const Common& common, uint32_t tag, uint64_t wait_
 }
 
 // Runs the protocol at the top of this file. `found` says that this rank has seen a word of another
-// call in the round, so both ranks are in the same kind of operation. If a rank of a pair has not,
-// the other one is in an operation of the team, and that team judges.
+// call in the round, so both ranks are in the same kind of operation. If a rank of a pair has seen
+// none, the other rank is in an operation of the team, and that team judges.
 IRIS_COLD void Diagnose(const Common& common, uint32_t sequence, bool found, DisputedRow disputed) {
   Header* mine = HeaderAt(common, common.index);
   if (backend::CompareExchange<Scope::kDevice, Order::kRelaxed>(&mine->diagnosing, 0u, 1u) != 0) {

@@ -56,10 +56,10 @@ struct ErrorInfo {
   static constexpr uint32_t kNoMember = ~0u;
 };
 
-// Returns the first failure of an operation since CreateComm, as far as the stream has come, and
-// keeps it: kDeadlineExceeded, kAborted, or kInvalidArgument if ranks made different calls; for
-// some families also kOutOfRange and kFailedPrecondition. `info` may be null. Returns
-// kInvalidArgument, with an empty `info`, for a Comm that CreateComm has not made.
+// Returns the first failure of an operation since CreateComm that the stream has reached, and keeps
+// it: kDeadlineExceeded, kAborted, or kInvalidArgument if ranks made different calls; for some
+// families also kOutOfRange and kFailedPrecondition. `info` may be null. Returns kInvalidArgument,
+// with an empty `info`, for a Comm that CreateComm has not made.
 Result CheckError(const Comm& comm, ErrorInfo* info = nullptr);
 
 // Clears the report. Call it only after PrepareWorkspace on all ranks.

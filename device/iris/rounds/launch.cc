@@ -97,7 +97,8 @@ Config Complete(Config config) {
   Default(&config.line_bytes, uint64_t{emu ? 16u : 64u} << 10);
   const uint32_t push_blocks = emu ? 4 : kMaxBlocks;
   Default(&config.push_blocks, push_blocks < config.max_blocks ? push_blocks : config.max_blocks);
-  // On GPUs chunks of 16 KiB from each of four members: the prototype's 2 MiB of a row at once.
+  // On GPUs a chunk is 16 KiB for four ranks, so that 128 blocks have 2 MiB of a slice in flight,
+  // as the prototype had.
   Default(&config.push_bytes, uint64_t{emu ? 16u : 192u} << 10);
   Default(&config.stage_bytes, uint64_t{64} << 10);
   return config;

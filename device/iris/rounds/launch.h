@@ -30,7 +30,8 @@ bool Overlap(const void* a, uint64_t a_bytes, const void* b, uint64_t b_bytes);
 
 // Returns true if the kernels of a call of `blocks` blocks begin early. At most two calls are then
 // on the device at once, and fit there together, with those of other ranks that share it
-// (Config::max_blocks). Not between copies, which do not let the next kernel begin.
+// (Config::max_blocks). Kernels between copies do not, since copies do not let the next kernel
+// begin.
 inline bool BeginsEarly(const Comm& comm, uint32_t blocks) {
   return comm.config.early && 2 * blocks <= comm.config.max_blocks;
 }
@@ -64,7 +65,7 @@ Result InPieces(const Comm& comm, const LaunchConfig& whole, uint32_t together, 
   Result result = comm.share->Begin(whole.grid, together, whole.early, stream, &room);
   if (!result.ok()) return result;
   LaunchConfig piece = whole;
-  // If it is early, two kernels of a stream are on the device at once.
+  // If the piece is early, two kernels of a stream are on the device at once.
   piece.early = whole.early && 2 * room.piece <= room.all;
   if (!piece.early) common.early = 0;
   const uint8_t ends = common.ends;

@@ -32,12 +32,12 @@ inline constexpr uint32_t kMaxLineMembers = 8;
 inline constexpr uint32_t kLineBytes = 128;
 inline constexpr uint32_t kLineDataBytes = 120;
 inline constexpr uint32_t kLineLanes = kLineBytes / 16;
-// The bytes that the largest warp stores at once; an inbox is a multiple of these.
+// The bytes that the largest warp stores at once; the size of an inbox is a multiple of them.
 inline constexpr uint32_t kLineUnitBytes = 64 / kLineLanes * kLineBytes;
 // Chunks of a block in its inboxes: see variants/push.h.
 inline constexpr uint32_t kPushSlots = 4;
 
-// The most blocks of a rank that work on one row.
+// The most blocks of a rank that work on one row together.
 inline constexpr uint32_t kMaxPartners = 32;
 inline constexpr uint64_t kPartnerBytes = 2 * kMaxPartners * sizeof(uint32_t);
 static_assert(kPartnerBytes % kWorkspaceAlignmentBytes == 0);
@@ -82,7 +82,7 @@ struct BlockState {
   uint32_t failed;   // not 0: an operation of this block failed, and it makes no more rounds
   uint64_t signals;  // chunks that this block has pushed
   uint64_t
-      turns;  // kSpinlock: the lock of this member's slice, as the number of its holders so far
+      turns;  // kSpinlock: the lock of this rank's slice, as the number of its holders up to now
   uint32_t awaited;  // for a message alone in its launch: the epoch for which it has waited long
   uint32_t begun;    // in emulation: the current epoch; see Rounds::AwaitReadersOfLines
   uint32_t reserved[8];
@@ -198,8 +198,8 @@ struct Common {
 
 static_assert(kMaxBlocks <= 255);
 
-// Return the index of the calling thread's block in the call, and the number of its blocks, for any
-// pieces in which they are launched. Kernels of several messages use PairCall instead.
+// Return the index of the calling thread's block in the call, and the number of the call's blocks,
+// in whatever pieces they are launched. Kernels of several messages use PairCall instead.
 IRIS_DEVICE inline uint32_t BlockOf(const Common& common) {
   return common.first_block + backend::BlockIndex();
 }

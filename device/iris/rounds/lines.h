@@ -1,13 +1,13 @@
-// Lines carry 120 bytes with a flag of eight that marks them as arrived, in a line of 128 that
-// eight lanes of a warp store at once.
+// A line is 128 bytes that eight lanes of a warp store at once: 120 bytes of data, and a flag of
+// eight that marks the data as arrived.
 //
 // There are two protocols. If the platform stores whole lines, all lanes of a warp store a line by
 // one instruction and load it by one, so a load that has the flag has the data too. A warp whose
 // lanes with flags have waited alone may stay diverged, and no sync converges it, so each access
-// asks if the warp is converged. If it is not, a send takes the second protocol: every lane stores
-// its data, the warp syncs, and the lanes with flags release them. A look then loads nothing, so
-// that the receiver waits for the flags, fences, and loads the data afterwards. In emulation there
-// is only the second protocol.
+// asks if the warp is converged. If it is not, Send takes the second protocol: every lane stores
+// its data, the warp syncs, and the lanes with flags release them; and Look loads nothing, so that
+// the receiver waits for the flags, fences, and loads the data afterwards. Emulation only has the
+// second protocol.
 #pragma once
 
 #include <cstdint>
@@ -90,8 +90,8 @@ struct LineLane {
     if (has_flag) backend::Store<Scope::kSystem, iris::impl::kPublishOrder>(words + 1, flag);
   }
 
-  // Loads this lane's part of a step's lines, which may not have come yet. Returns zeros, which are
-  // no flag, if the warp is diverged. All lanes of the warp call it.
+  // Loads this lane's part of a step's lines, which may not have come yet. If the warp is diverged,
+  // returns zeros, which are no flag. All lanes of the warp call it.
   IRIS_DEVICE Bytes16 Look(const uint8_t* lines) const {
     if constexpr (kWholeLines) {
       // The load depends on the answer: otherwise the compiler would move it before the question,
@@ -151,10 +151,10 @@ struct LineLane {
 };
 
 // Waits for a step's lines from several ranks. All lanes of the warp call it. got[k] becomes this
-// lane's part of the step from rank `first + k`, for each k for which `waits(k)`; others are
-// unchanged. All are polled together, since one after another would each add the latency of a load.
-// For a warp with nothing else to do: collectives, whose warps go through many steps, are slower
-// with it. `box` has the lines of rank `first`. Fails as Receive does.
+// lane's part of the step from rank `first + k` if `waits(k)`, and is unchanged otherwise. All
+// ranks are polled together, since one after another would each add the latency of a load. For a
+// warp with nothing else to do; collectives, whose warps go through many steps, are slower with it.
+// `box` has the lines of rank `first`. Fails as Receive does.
 template <Polls kPolls = Polls::kFast, uint32_t kCount, typename Waits>
 IRIS_INLINED bool ReceiveTogether(const LineLane& lane, Rounds* rounds, const uint8_t* box,
                                   uint64_t line_bytes, uint32_t first, Waits waits,

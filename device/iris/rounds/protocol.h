@@ -12,7 +12,7 @@
 // The first round of an operation is passed only if all ranks made the same call: words carry the
 // call's signature, and so does one of the two flags of a packet. If calls differ, some rank finds
 // another signature in a round, or waits for words that never come. A rank that has waited for long
-// puts its signature into its header and reads those of the others. diagnosis.h says what follows.
+// puts its signature into its header and reads the other ranks' signatures; see diagnosis.h.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +28,8 @@
 namespace iris::ccl::impl {
 
 // The order of words which announce that earlier operations of the stream have written and read
-// this rank's memory. It does not publish their stores to other ranks: the round of a barrier does,
-// whose words are released.
+// this rank's memory. It does not publish the stores of these operations to other ranks: the round
+// of a barrier does, whose words are released.
 inline constexpr Order kArriveOrder =
     backend::Traits::kLaunchPublishes ? Order::kRelaxed : iris::impl::kPublishOrder;
 
@@ -42,8 +42,8 @@ IRIS_HOST_DEVICE constexpr uint32_t NextEpoch(uint32_t epoch) {
 
 using iris::impl::Polls;
 
-// Called first in a kernel that is launched early. It lets the next kernel begin only now, so at
-// most two kernels of a stream are on the device, however short they are.
+// Call it first in a kernel that is launched early. It waits for the previous kernel and only then
+// lets the next one begin, so at most two of a stream are on the device, however short they are.
 IRIS_DEVICE inline void Enter(const Common& call) {
   backend::AwaitKernelBefore();
   if (call.early != 0) backend::LetNextBegin();
@@ -57,7 +57,7 @@ enum class Trouble : uint32_t {
   kCrossed,  // two ranks wait for each other to receive, or to send
 };
 
-// Looks for a reason why a thread waits for long; with `looks`, in the others' calls, too.
+// Returns why a thread waits for long, if known. With `looks`, also compares the ranks' calls.
 IRIS_COLD Trouble LookAround(const Common& call, uint32_t sequence, bool looks) {
   Header* mine = HeaderAt(call, call.index);
   const uint32_t tag = TagOf(sequence);
@@ -68,8 +68,8 @@ IRIS_COLD Trouble LookAround(const Common& call, uint32_t sequence, bool looks) 
     return Trouble::kFailedElsewhere;
   }
   if (!looks) return Trouble::kNone;
-  // A rank in an operation of the team announces it. A rank in one of a pair checks whether the
-  // other is in one of the team, which then cannot end.
+  // A rank in an operation of the team announces its call. A rank in a message checks whether the
+  // other rank is in an operation of the team, which then cannot end.
   const bool pair = call.operation == Operation::kSendRecv;
   const uint64_t own = static_cast<uint64_t>(call.signature) << 32 | tag;
   if (!pair) backend::Store<Scope::kSystem, Order::kRelaxed>(&mine->calling, own);
@@ -80,8 +80,8 @@ IRIS_COLD Trouble LookAround(const Common& call, uint32_t sequence, bool looks) 
     if (static_cast<uint32_t>(seen) == tag && (pair || seen != own)) return Trouble::kCallsDiffer;
   }
   if (!pair || call.alone == 0) return Trouble::kNone;
-  // The other rank waits, with a single message too, for a message that this rank has not begun and
-  // will not begin, because it waits here. Epochs never repeat, so no word has to be reset.
+  // Detects that the other rank waits, also for a single message, for a message that this rank will
+  // not begin, because it waits here. Epochs never repeat, so no word has to be reset.
   const auto state = [&call](uint32_t m, uint64_t offset_bytes) {
     return iris::AtOffset<BlockState>(call.context, call.members[m], offset_bytes);
   };
@@ -104,8 +104,8 @@ struct SharedState {
   uint32_t words[kMaxTeamRanks * CallWords::kCount];
 };
 
-// A block's first thread keeps this for the trace of its operation; see TraceEvent. It is in
-// registers, because shared memory would need a wait.
+// The state that a block's first thread keeps for the trace of its operation; see TraceEvent. It is
+// in registers, because shared memory would need a wait.
 struct BlockTrace {
   bool on = false;  // the operation is traced
   iris::impl::TraceHead head;
@@ -129,7 +129,7 @@ IRIS_COLD void EndOperation(const Common& call, StatusCode code, uint32_t member
   backend::Store<Scope::kBlock, Order::kRelaxed>(&shared->failure, 1u);
 }
 
-// Writes a block's part of an operation to the trace. `last_ns` is the begin of its last round, or
+// Writes a block's part of an operation to the trace. `last_ns` is the start of its last round, or
 // 0 if it had none. Not IRIS_COLD: a function placed elsewhere is fetched from memory when it is
 // called, and the end of the kernel would wait for that longer than for everything else.
 IRIS_DEVICE inline void TellTrace(const Common& call, const BlockTrace& trace, uint32_t block,
@@ -156,7 +156,7 @@ IRIS_DEVICE inline void TellTrace(const Common& call, const BlockTrace& trace, u
 // The state of one block in one operation. All threads have the same state, but for `trace_`.
 class Rounds {
  public:
-  // `shared` belongs to the block; `block` is its index.
+  // Makes the rounds of block `block` of a call. The block owns `shared`.
   IRIS_DEVICE Rounds(const Common& call, SharedState* shared, uint32_t block,
                      const Vector* vector = nullptr)
       : call_(&call),
@@ -171,8 +171,8 @@ class Rounds {
     if (tells) trace_.head = iris::impl::ReadTraceHead(call.context);
     epoch_ = backend::LoadPlain(&State()->epoch);
     const Header* header = HeaderOf();
-    // Reads the block's own word and not the header's: no thread of the block sets it before all
-    // have read it here, so all take the same path.
+    // The block reads its own word, not the header's, which another block may set at any time: no
+    // thread of this block sets the word before all have read it here, so all take the same path.
     broken_ = backend::Load<Scope::kDevice, Order::kRelaxed>(&State()->failed) != 0;
     sequence_ = backend::Load<Scope::kDevice, Order::kRelaxed>(&header->sequence);
     if (backend::ThreadIndex() == 0) {
@@ -190,7 +190,7 @@ class Rounds {
   IRIS_DEVICE uint32_t size() const { return call_->size; }
   IRIS_DEVICE uint32_t index() const { return call_->index; }
 
-  // Returns the rank `step` places after this one, so that each rank begins with another.
+  // Returns the rank `step` places after this one, so that ranks begin with different ones.
   IRIS_DEVICE uint32_t Rotated(uint32_t step) const {
     const uint32_t member = call_->index + step;
     return member < call_->size ? member : member - call_->size;
@@ -208,8 +208,8 @@ class Rounds {
     return ReceiveCalls();
   }
 
-  // The halves of Exchange, for kernels that send something in between. Call Advance() and a block
-  // sync first.
+  // Begins a round. After it and a block sync, call SendCalls and ReceiveCalls, the halves of
+  // Exchange, in kernels that send something in between.
   IRIS_DEVICE void Advance() {
     epoch_ = NextEpoch(epoch_);
     if constexpr (backend::Traits::kEmulated) {
@@ -241,8 +241,8 @@ class Rounds {
       const uint32_t peer = i / CallWords::kCount;
       const uint32_t w = i % CallWords::kCount;
       uint64_t value = 0;
-      // Threads that wait for a signature watch for trouble, unless threads alternate between
-      // words.
+      // Only threads that wait for a signature watch for trouble; if threads alternate between
+      // words, all do.
       const bool watches =
           w == CallWords::kSignature || backend::BlockSize() % CallWords::kCount != 0;
       if (!Wait<kPolls>(&mine[peer].words[w], peer, watches, &value)) break;
@@ -275,7 +275,7 @@ class Rounds {
     return Settle();
   }
 
-  // Makes a round, and finds out if any rank has more to do, with the same answer on all ranks.
+  // Makes a round. `*any` becomes true, on all ranks, if any rank has `more` to do.
   IRIS_DEVICE bool MeetMore(bool more, bool* any) {
     Advance();
     iris::impl::SyncBeforePublish();
@@ -287,9 +287,10 @@ class Rounds {
     return Settle();
   }
 
-  // In overlapping rounds, a rank may signal again before all have waited for its earlier signal.
-  // Signals are counted in 64 bits, which never wrap. The calling thread signals after a sync of
-  // the block, and waits only for itself. Call KeepSignals after the last signal.
+  // Returns the signals so far. Signals are for overlapping rounds, in which a rank may signal
+  // again before all have waited for its earlier signal. They are counted in 64 bits, which never
+  // wrap. A thread signals after a sync of the block, and waits only for itself. End with
+  // KeepSignals.
   IRIS_DEVICE uint64_t Signals() const { return backend::LoadPlain(&State()->signals); }
   IRIS_DEVICE void SignalTo(uint32_t member, uint64_t value) {
     backend::Store<Scope::kSystem, iris::impl::kPublishOrder>(SignalsOf(member) + call_->index,
@@ -301,7 +302,7 @@ class Rounds {
       return backend::Load<Scope::kSystem, iris::impl::kConsumeOrder>(word) >= value;
     });
   }
-  // Waits in the calling thread for another action of `member`, which `done` acquires.
+  // Waits in the calling thread until `done`, which acquires, sees another action of `member`.
   template <Polls kPolls = Polls::kFast, typename Done>
   IRIS_DEVICE bool Await(uint32_t member, Done done) {
     const WaitResult result = Poll<kPolls>(false, done);
@@ -313,9 +314,10 @@ class Rounds {
     if (backend::ThreadIndex() == 0) backend::StorePlain(&State()->signals, value);
   }
 
-  // A lock that the ranks take in order: a ticket lock whose tickets are their indexes. Turns are
-  // counted in 64 bits. Call Turns() after all earlier operations and before the first round. One
-  // thread calls AwaitTurn, followed by a block sync, and PassTurn, preceded by one.
+  // Returns the number of turns of a lock that the ranks take in order: a ticket lock whose tickets
+  // are their indexes. Turns are counted in 64 bits. Call Turns() after all earlier operations and
+  // before the first round. One thread calls AwaitTurn, then the block syncs; it syncs again before
+  // PassTurn.
   IRIS_DEVICE uint64_t Turns() const {
     return backend::Load<Scope::kSystem, Order::kRelaxed>(&StateOf(call_->index)->turns);
   }
@@ -351,8 +353,8 @@ class Rounds {
     if (trace_.on) EndTrace(trace_ns);
   }
 
-  // Called after a block sync of this operation: keeps the epoch for the next one. In the last
-  // launch, the first block counts the operation.
+  // Stores the epoch for the next operation. Call it after a block sync. In the last launch of the
+  // operation, the first block counts the operation.
   IRIS_DEVICE void Finish() {
     if (backend::ThreadIndex() != 0) return;
     backend::StorePlain(&State()->epoch, epoch_);
@@ -361,7 +363,7 @@ class Rounds {
     }
   }
 
-  // Return true if every rank's buffer is in the heap. Call them after Exchange.
+  // Return true if every rank's buffer is in the heap. Valid after Exchange.
   IRIS_DEVICE bool in_direct() const { return shared_->in_apart == 0; }
   IRIS_DEVICE bool out_direct() const { return shared_->out_apart == 0; }
 
@@ -426,11 +428,11 @@ class Rounds {
     const uint64_t inbox = (block_ * 2 + (epoch_ & 1)) * call_->size + from;
     return At<uint8_t>(m, call_->line_offset_bytes + inbox * call_->line_bytes);
   }
-  // Call it before the first lines of an operation. Their inboxes were read two rounds ago, and a
-  // rank that has passed the round between knows that. After a round of packets it knows it by
-  // relaxed loads only. Emulation needs more, because its lines are plain memory (see lines.h), and
-  // C++ requires an acquire between a plain load and a plain store. The word that is acquired was
-  // stored before the packets that this block has received.
+  // Makes sure that the inboxes of lines were read before they are written again. Call it before
+  // the first lines of an operation. The inboxes were read two rounds ago, and a rank that has
+  // passed the round between knows that, after a round of packets by relaxed loads only. In
+  // emulation lines are plain memory (see lines.h), for which C++ requires an acquire between a
+  // load and a store. The acquired word was stored before the packets that this block has received.
   IRIS_DEVICE void AwaitReadersOfLines() const {
     if constexpr (backend::Traits::kEmulated) {
       for (uint32_t m = 0; m < call_->size; ++m) {
@@ -468,8 +470,8 @@ class Rounds {
     return backend::Load<Scope::kBlock, Order::kRelaxed>(&shared_->failure) == 0;
   }
 
-  // Call it last in a kernel: it completes the trace and, if ranks made different calls, finds out
-  // which.
+  // Completes the trace and, if ranks made different calls, diagnoses them. Call it last in a
+  // kernel.
   IRIS_DEVICE void Conclude() {
     if (trace_.on) EndTrace(0);
     if (trouble_ != Trouble::kCallsDiffer) return;
@@ -533,8 +535,8 @@ class Rounds {
     return At<uint8_t>(m, static_cast<uint64_t>(high) << 32 | low);
   }
 
-  // The flag in the upper half of a packet. The lower half identifies the epoch; this one also
-  // matches only if both ranks made the same call.
+  // Returns the flag in the upper half of a packet. The lower half identifies the epoch; the upper
+  // one also matches only if both ranks made the same call.
   IRIS_DEVICE uint32_t HighFlag() const { return epoch_ ^ call_->signature; }
 
   // Waits as iris::impl::BoundedWait does. With `watches`, in waits of the first round, this thread
@@ -605,8 +607,8 @@ class Rounds {
     EndOperation(*call_, StatusCode::kOk, peer, sequence_, State(), shared_);
   }
 
-  // Times of the trace are 0 in all threads but the first, and everywhere if no trace is on. The
-  // load of the slot is in flight during the whole operation, so nothing waits for it at the end.
+  // Begins the trace. Its times are 0 in all threads but the first, and everywhere without a trace.
+  // The load of the slot is in flight during the operation, so nothing waits for it at the end.
   IRIS_DEVICE void BeginTrace() {
     if (trace_.head.until_ns == 0) return;
     trace_.start_ns = backend::ClockNanoseconds();

@@ -14,10 +14,10 @@ constexpr Result kNoRoom = {
     "blocks that wait for each other have no room on the device beside what its other "
     "communicators may have there: destroy communicators that are not needed, make them with fewer "
     "max_blocks, and make all of them before graphs are captured"};
-// One of so many slots is kept free for blocks that wait for each other: it costs nothing where two
-// Comms have as many blocks as possible.
+// One of this many slots is kept free for blocks that wait for each other. That costs nothing if
+// two Comms have as many blocks as possible.
 constexpr uint32_t kSlotsForOne = 32;
-// The limit for a launcher's wait for room.
+// The limit of a launcher's wait for room.
 constexpr uint64_t kRaiseTimeoutNs = 30ull * 1000 * 1000 * 1000;
 
 }  // namespace
@@ -98,7 +98,7 @@ Residency::Device* Residency::Find(uint32_t index) {
 
 bool Residency::Divide(Device* device, bool* busy) {
   *busy = false;
-  // These are held while all shares are read, so that no launch begins with an old share.
+  // The locks are held while all shares are read, so that no launch begins with an old share.
   std::vector<std::unique_lock<std::mutex>> locks;
   std::vector<Claim> claims;
   for (DeviceShare* share : device->shares) {

@@ -53,9 +53,9 @@ class DeviceShare {
 
   // Admits a call of `blocks` to the stream, in pieces that are multiples of `together`, the number
   // of blocks that wait for each other. If `together` is 0, all blocks wait for each other, so
-  // there is one piece; if `blocks` is 0, too, it has as many blocks as there is room for. With
-  // `early`, a launch may begin before the previous one ends. The share does not change until End.
-  // kResourceExhausted if the device has no room for so many blocks that wait for each other; do
+  // there is one piece; if `blocks` is 0, too, the piece has as many blocks as there is room for.
+  // With `early`, a launch may begin before the previous one ends. The share does not change until
+  // End. kResourceExhausted if the device has no room for the blocks that wait for each other; do
   // not call End then.
   Result Begin(uint32_t blocks, uint32_t together, bool early, const backend::Stream& stream,
                Room* room);
@@ -83,9 +83,9 @@ class Residency {
   static Residency& Get();
 
   // Makes a share of the current device, which runs `slots` blocks at once. If other Comms have
-  // more blocks in flight than they keep, waits until the device is idle. kResourceExhausted if
-  // nothing is left. kDeadlineExceeded if the device was not idle for `timeout_ns`. After an error
-  // the shares of the others are unchanged.
+  // more blocks in flight than they keep, waits until the device is idle. kResourceExhausted if no
+  // blocks are left. kDeadlineExceeded if the device was not idle for `timeout_ns`. After an error
+  // the shares of the other Comms are unchanged.
   Result Make(const Claim& claim, const ShareInfo& info, uint32_t slots, uint64_t timeout_ns,
               DeviceShare** out);
   void Release(DeviceShare* share);
@@ -103,7 +103,7 @@ class Residency {
   Result Raise(DeviceShare* share, uint32_t together);
   Device* Find(uint32_t index);
   // Divides the device among its shares. Returns false, with nothing changed, if there is not
-  // enough room. Sets `*busy` if some may have more blocks in flight than they keep.
+  // enough room. Sets `*busy` if some shares may have more blocks in flight than they keep.
   static bool Divide(Device* device, bool* busy);
   static Result Await(Device* device, uint64_t timeout_ns);
 

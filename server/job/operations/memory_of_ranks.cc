@@ -15,7 +15,7 @@
 namespace iris::server {
 namespace {
 
-// The sum does not overflow for pieces that Check has passed.
+// Returns the sum, which does not overflow for pieces that Check has passed.
 uint64_t TotalBytes(const std::vector<uint64_t>& piece_bytes) {
   uint64_t sum = 0;
   for (const uint64_t bytes : piece_bytes) sum += bytes;
@@ -69,7 +69,7 @@ Executed RegisterOp::Execute(Run& run) const {
   const Job& job = run.job;
   const TeamId team = run.team.info.id;
   const uint64_t granularity = run.granularity_bytes;
-  // How far the allocations of any rank reach before the begin of the range, and after it.
+  // The most bytes that a rank's allocations have before the begin of the range, and after it.
   uint64_t before = 0, behind = 0;
   for (const Given& given : run.given) {
     for (const uint64_t one : given.piece_bytes) {
@@ -91,7 +91,7 @@ Executed RegisterOp::Execute(Run& run) const {
     behind = std::max(behind, TotalBytes(given.piece_bytes) - given.lead_bytes);
   }
   if (absl::Status s = job.CheckName(team, name); !s.ok()) return s;
-  // No overflow: 128 allocations of at most 1 TiB each.
+  // The sum cannot overflow: 128 allocations of at most 1 TiB each.
   const uint64_t total = before + behind;
   const std::optional<uint64_t> start = job.RoomAboveHeap(total);
   if (!start.has_value()) {
@@ -123,9 +123,9 @@ Executed ConfirmOp::Execute(Run& run) const {
                " has registered nothing at offset ", offset_bytes);
 }
 
-// Memory that ranks have registered: descriptors of theirs, which irisd keeps and lends on. What
-// several ranks register together waits with the operation, member by member, and is given back
-// with it unless it succeeds.
+// The functions below keep the descriptors of memory that ranks register, for irisd to lend. Memory
+// that several ranks register together waits with the operation, per rank, and is released with it
+// unless the operation succeeds.
 
 absl::StatusOr<GivenMemory> Teams::TakePieces(Job& job, Rank rank, const RegisterOp& op) {
   const size_t n = op.piece_bytes.size();
@@ -200,7 +200,7 @@ void Teams::Adopt(Job& job, Team& team, Adopts adopts) {
 
 void Teams::FreeFailed(Job& job, Team& team, const Operation& op) {
   const std::optional<uint64_t> offset_bytes = FreesIfItFails(op);
-  // Memory that a rank registered alone is not confirmed, and others may have it open.
+  // Memory that a rank registered alone is not confirmed, and other ranks may have it open.
   if (!offset_bytes.has_value() || IsOwnTeam(team.info.id) ||
       !job.RegisteredBy(team.info.id, *offset_bytes)) {
     return;

@@ -1,4 +1,4 @@
-// Names of what a rank allocated alone: publish, open.
+// Names of allocations that a rank made alone: publish, open.
 #include "absl/strings/str_cat.h"
 #include "proto/wire/limits.h"
 #include "server/job/operations/operation.h"

@@ -1,4 +1,4 @@
-// What the functions of an operation (operation_spec.h) are given, and what they give. Inside the
+// The types that the functions of an operation (operation_spec.h) take and return. Inside the
 // JobMachine.
 #pragma once
 
@@ -20,23 +20,23 @@ namespace iris::server {
 // The operation has succeeded; the caller fills in the heap size of its outcome.
 struct Concluded {
   OperationResult result;
-  bool ends_team = false;  // it was the team's last
+  bool ends_team = false;  // it was the team's last operation
 };
-// It must be executed again once the heap has grown.
+// The operation must be executed again after the heap has grown.
 struct NeedsGrowth {
   uint64_t needed_bytes = 0;
   uint64_t wanted_bytes = 0;
-  absl::Status unfit;  // its outcome if the heap cannot grow; the reason is appended
+  absl::Status unfit;  // the outcome if the heap cannot grow; the reason is appended
 };
-// The caller, which has the descriptors, carries this out: the pieces become segments of the ranks'
-// heaps, and the free range at `offset_bytes` becomes an allocation of the team.
+// Memory that the caller, which has the descriptors, adopts: the pieces become segments of the
+// ranks' heaps, and the free range at `offset_bytes` becomes an allocation of the team.
 struct Adopts {
   uint64_t offset_bytes = 0;
   HeapAllocation allocation;
 };
 
-// Memory that a rank gives to be registered: allocations that follow each other, and how many bytes
-// of the first are before the range.
+// Memory that a rank registers: consecutive allocations, and how many bytes of the first one
+// precede the range.
 struct Given {
   Rank rank = 0;
   uint64_t lead_bytes = 0;
@@ -48,10 +48,10 @@ struct Run {
   Job& job;
   Team& team;
   absl::Time wall;
-  bool grown = false;               // the growth that it needed has been published
+  bool grown = false;               // the growth that the operation needed is published
   uint64_t granularity_bytes = 0;   // of every device's memory
-  std::vector<Given> given;         // by every rank, of a register
-  std::vector<EventDetail> events;  // they precede its outcome
+  std::vector<Given> given;         // from every rank, for a register operation
+  std::vector<EventDetail> events;  // reported before the outcome
 };
 
 }  // namespace iris::server

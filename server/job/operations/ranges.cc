@@ -48,7 +48,7 @@ Executed AllocateOp::Execute(Run& run) const {
     return Concluded{{.offset_bytes = *offset}};
   }
   const uint64_t needed = job.allocator.ShortfallBytes(bytes, alignment_bytes);
-  if (needed == 0) return offset.status();  // not for want of room
+  if (needed == 0) return offset.status();  // not for lack of room
   return NeedsGrowth{needed, std::max(needed, job.heap_bytes_initial), offset.status()};
 }
 

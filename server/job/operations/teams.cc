@@ -30,7 +30,7 @@ absl::Status CheckRanksOf(const std::vector<Rank>& ranks, const Team& team) {
   return absl::OkStatus();
 }
 
-// Makes a team of each list of ranks, or none.
+// Makes a team of each list of ranks, or makes none.
 Executed MakeTeams(const std::vector<std::vector<Rank>>& teams, Run& run) {
   Job& job = run.job;
   const size_t n_teams = job.n_teams();
@@ -61,11 +61,11 @@ Executed MakeTeams(const std::vector<std::vector<Rank>>& teams, Run& run) {
                         wire::kMinAlignmentBytes * wire::kMinAlignmentBytes;
   const uint64_t needed =
       has_slots ? job.allocator.ShortfallBytes(teams.size() * area, wire::kMinAlignmentBytes) : 0;
-  if (needed == 0) return status;  // not for want of room
+  if (needed == 0) return status;  // not for lack of room
   return NeedsGrowth{needed, std::max(needed, job.heap_bytes_initial), status};
 }
 
-// Returns by how many epochs the word has advanced since the team began; 0 if it is earlier.
+// Returns by how many epochs the word has advanced since the team began; 0 if the word is earlier.
 uint64_t Ahead(uint32_t epoch, const Team& team) {
   const int32_t ahead = static_cast<int32_t>(epoch - team.info.barrier_start_epoch);
   return static_cast<uint64_t>(std::max(ahead, 0));
@@ -106,7 +106,7 @@ void SplitOp::Merge(const SplitOp& asked, const Team& /*team*/) {
 
 Executed SplitOp::Execute(Run& run) const {
   std::vector<Wish> sorted = wishes;
-  // Equal keys: the order is that of the team.
+  // For equal keys, uses the order of the team.
   std::sort(sorted.begin(), sorted.end(), [&](const Wish& a, const Wish& b) {
     return std::tuple(a.key, run.team.IndexOf(a.rank)) <
            std::tuple(b.key, run.team.IndexOf(b.rank));

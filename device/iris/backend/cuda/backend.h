@@ -1,9 +1,8 @@
 // The cuda backend: kernels on NVIDIA GPUs. primitives.h and host.h have the contracts.
 //
-// Scopes and orders are those of PTX: block .cta, device .gpu, system .sys. What peers write is
-// never read through the non-coherent path. The device half is inline PTX, so that a compiler
-// without the toolkit's headers translates it; a host compiler cannot call it. The host half is in
-// runtime.cc.
+// Scopes and orders are those of PTX: block .cta, device .gpu, system .sys. Data that peers write
+// is never read through the non-coherent path. The device half is inline PTX, so it compiles
+// without the toolkit's headers; a host compiler cannot call it. The host half is in runtime.cc.
 //
 // Beyond the contracts, on cuda:
 //   - A thread that has returned no longer counts for syncs, shuffles and ballots.
@@ -25,9 +24,9 @@
 #define IRIS_PRAGMA(text) _Pragma(#text)
 #if defined(__CUDACC__) || defined(__CUDA__)
 #define IRIS_DEVICE __attribute__((device))
-// Marks seldom called parts of a kernel: out of line, so that the frequent ones lie close together.
+// Marks rarely called parts of a kernel: out of line, so that the frequent parts are contiguous.
 #define IRIS_COLD inline __attribute__((device, noinline))
-// For parts of a kernel that share its registers: calls would pass them through memory.
+// Marks parts of a kernel that share its registers. Calls would pass these through memory.
 #define IRIS_INLINED inline __attribute__((device, always_inline))
 #define IRIS_HOST_DEVICE __attribute__((host)) __attribute__((device))
 #define IRIS_KERNEL __attribute__((global))
@@ -39,7 +38,7 @@
 #define IRIS_PARAM const __grid_constant__
 #endif
 #define IRIS_UNROLL(n) IRIS_PRAGMA(unroll n)
-// Bytes, because a shared variable must not be initialised, and some types initialise themselves.
+// Declares bytes: shared variables must not be initialised, and some types have constructors.
 #define IRIS_SHARED(type, name)                                                                \
   __attribute__((                                                                              \
       shared)) unsigned char iris_shared_##name[sizeof(::iris::backend::cuda::Identity<type>)] \
@@ -75,7 +74,7 @@ struct Traits {
   static constexpr bool kEmulated = false;
   static constexpr uint32_t kWarpThreads = 32;
   static constexpr bool kLaunchPublishes = true;
-  // IRIS_SHARED and DynamicShared together: the limit of every supported GPU.
+  // The limit of IRIS_SHARED and DynamicShared together, on every supported GPU.
   static constexpr uint32_t kMaxDynamicSharedBytes = 160 * 1024;
   static constexpr bool kNullIsAStream = true;
   static constexpr bool kOrdersByFences = false;
@@ -89,7 +88,7 @@ namespace cuda {
 template <typename T>
 using Identity = T;
 
-// Not defined: a kernel that a host compiler translated does not link.
+// Not defined, so that a kernel compiled by a host compiler does not link.
 template <typename T>
 std::add_lvalue_reference_t<T> OnlyInKernels();
 
@@ -133,11 +132,11 @@ std::add_lvalue_reference_t<T> OnlyInKernels();
 
 namespace raw {
 
-// Nobody looks at how a thread goes on.
+// Empty, because no scheduler watches a thread's progress.
 IRIS_DEVICE inline void NotePoll() {}
 IRIS_DEVICE inline void NoteStore() {}
 
-// A register has at least 32 bits here: the narrow forms of ld and st take the low ones.
+// Registers have at least 32 bits, of which the narrow forms of ld and st use the low ones.
 template <Scope S, Order O, typename W>
 IRIS_DEVICE inline W LoadWord(const void* p) {
   if constexpr (sizeof(W) == 8) {
@@ -271,7 +270,7 @@ IRIS_DEVICE inline void Fence() {
 
 namespace raw {
 
-// Copies by the type itself: nvcc copies byte by byte in a memcpy, whatever is known of the
+// Copies by assignment, because nvcc copies byte by byte in a memcpy, even if it knows the
 // alignment.
 template <typename T>
 IRIS_DEVICE inline T LoadPlain(const T* p) {
@@ -283,7 +282,7 @@ IRIS_DEVICE inline void StorePlain(T* p, T value) {
   *p = value;
 }
 
-// .cs and not L1::no_allocate: neighbouring lanes and the next load have more of the same line.
+// Uses .cs, not L1::no_allocate, because neighbouring lanes and the next load use the same line.
 template <typename W>
 IRIS_DEVICE inline W LoadStreaming(const void* p) {
   if constexpr (sizeof(W) == 8) {
@@ -369,14 +368,14 @@ IRIS_CUDA_REGISTER(GridSize, "nctaid.x")
 
 IRIS_DEVICE inline void BlockSync() { IRIS_PTX("bar.sync 0;" : : : "memory"); }
 
-// The masks of all warp operations name every lane: absent lanes are not waited for.
+// The masks of all warp operations contain every lane; absent lanes are not waited for.
 IRIS_DEVICE inline void WarpSync() { IRIS_PTX("bar.warp.sync 0xffffffff;" : : : "memory"); }
 
 namespace raw {
 
 using ShuffleUnit = uint32_t;
 
-// A lane that a short warp never had is outside.
+// A lane that a short warp does not have counts as outside the warp.
 IRIS_DEVICE inline uint32_t ShuffleSource(uint32_t lane) {
   const uint32_t own = ThreadIndex() % Traits::kWarpThreads;
   const uint32_t thread = ThreadIndex() / Traits::kWarpThreads * Traits::kWarpThreads + lane;
@@ -456,7 +455,7 @@ IRIS_DEVICE inline uint32_t MultiprocessorIndex() {
   return index;
 }
 
-// The compiler moves no access of memory over it. Code for older GPUs never launches early.
+// The compiler moves no memory access across this call. Code for older GPUs never launches early.
 IRIS_DEVICE inline void AwaitKernelBefore() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   IRIS_PTX("griddepcontrol.wait;" : : : "memory");
@@ -468,7 +467,7 @@ IRIS_DEVICE inline void LetNextBegin() {
 #endif
 }
 
-// Warps alternate anyway, and a sleep would delay a warp that waits for a flag.
+// Empty: warps alternate anyway, and a sleep would delay a warp that waits for a flag.
 IRIS_DEVICE inline void Pause() {}
 
 #if defined(__CUDA_ARCH__)
@@ -477,7 +476,7 @@ extern "C" IRIS_DEVICE void __assertfail(const char* message, const char* file, 
     __attribute__((noreturn));
 #endif
 
-// Reported as a failed assertion, which ends all kernels of the device.
+// Reports a failed assertion, which ends all kernels of the device.
 [[noreturn]] IRIS_HOST_DEVICE inline void Trap(const char* literal) {
 #if defined(__CUDA_ARCH__)
   __assertfail(literal, "iris", 0, "Trap", 1);

@@ -13,7 +13,8 @@ namespace iris::backend {
 
 IRIS_DEVICE constexpr bool HasBulkCopies() { return true; }
 
-// Addresses of shared memory have 32 bits there: the low ones of a generic address would be wrong.
+// The instruction takes 32-bit addresses of shared memory, which are not the low bits of generic
+// addresses.
 IRIS_DEVICE inline void BulkStore(void* to, const void* from, uint32_t bytes) {
   IRIS_PTX(
       "{ .reg .u64 shared; .reg .u32 from;\n"
@@ -28,7 +29,8 @@ IRIS_DEVICE inline void BulkStore(void* to, const void* from, uint32_t bytes) {
   (void)bytes;
 }
 
-// The threads write by the generic proxy, the copy reads by the async one.
+// Orders writes of the threads, which use the generic proxy, before reads of the copy, which uses
+// the async proxy.
 IRIS_DEVICE inline void BulkPublishShared() {
   IRIS_PTX("fence.proxy.async.shared::cta;" : : : "memory");
 }
@@ -55,7 +57,7 @@ IRIS_DEVICE inline void BulkGateInit(uint64_t* gate) {
   (void)gate;
 }
 // Makes data that the thread has acquired by the generic proxy visible to copies, which read by the
-// async one.
+// async proxy.
 IRIS_DEVICE inline void BulkSeeOthers() { IRIS_PTX("fence.proxy.async;" : : : "memory"); }
 IRIS_DEVICE inline void BulkExpect(uint64_t* gate, uint32_t bytes) {
   IRIS_PTX(

@@ -1,4 +1,4 @@
-// This header gives the names of HIP that gpu_host.h uses their meaning on the CUDA runtime.
+// Defines the names of HIP that gpu_host.h uses, by those of the CUDA runtime.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,5 +1,5 @@
-// Products by cuBLASLt, opened at run time. Its interface, stable since version 11, is declared
-// here.
+// GEMMs by cuBLASLt, which is opened at run time. The library's interface, stable since version 11,
+// is declared here.
 #include "iris/backend/library_product.h"
 
 #include <cuda_runtime_api.h>
@@ -52,7 +52,7 @@ bool Find(void* library, const char* name, F* out) {
   return *out != nullptr;
 }
 
-// The functions, and a handle for each device. Opened once, never closed.
+// The library's functions, and a handle for each device. Opened once, never closed.
 class Library {
  public:
   static Library& Get() {
@@ -100,7 +100,7 @@ class Library {
 
 int TypeOf(DType type) { return type == DType::kF32 ? 0 : type == DType::kF16 ? 2 : 14; }
 
-// The alignment that an address has, as far as the library asks.
+// Returns the alignment of an address, at most 256, which the library needs for its choice.
 uint32_t AlignmentOf(const void* p) {
   const uint64_t address = reinterpret_cast<uint64_t>(p);
   uint32_t alignment = 256;
@@ -108,7 +108,7 @@ uint32_t AlignmentOf(const void* p) {
   return alignment;
 }
 
-// The objects that a call makes and has to destroy.
+// Owns the library's objects of one call.
 struct Objects {
   explicit Objects(const Functions& from) : f(from) {}
   ~Objects() {
@@ -129,7 +129,8 @@ struct Objects {
   void* preference = nullptr;
 };
 
-// The library has matrices by columns: it makes the transposed D of the transposed B and A.
+// Multiplies. The library stores matrices by columns, so it computes the transposed D from the
+// transposed B and A.
 Result Multiply(const Functions& f, void* handle, const LibraryProduct& p, cudaStream_t stream) {
   constexpr Result kFailed = {StatusCode::kInternal, "the library of products failed"};
   Objects made(f);

@@ -1,4 +1,4 @@
-// The matrix unit of NVIDIA GPUs: mma.sync of 16 x 8 x 16, which all from sm_80 on have.
+// The matrix unit of NVIDIA GPUs: mma.sync of 16 x 8 x 16, which all GPUs from sm_80 on have.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ struct MatrixUnit {
   static constexpr uint32_t kColumns = 8;
   static constexpr uint32_t kDepth = 16;
   static constexpr uint32_t kValues = 4;
-  // Blocks of a product that suit this unit; see iris/ops/impl/product.h.
+  // Tile sizes of a GEMM that suit this unit; see iris/ops/impl/product.h.
   static constexpr uint32_t kTileRows = 128;
   static constexpr uint32_t kTileColumns = 128;
   static constexpr uint32_t kTileDepth = 32;
@@ -31,7 +31,8 @@ struct MatrixUnit {
 
   IRIS_DEVICE static Element Convert(T value) { return value.bits; }
 
-  // Lane l has of rows l / 4 and l / 4 + 8 the elements 2 (l % 4) and next, and those 8 further.
+  // Loads A. Lane l has elements c, c + 1, c + 8 and c + 9 of rows l / 4 and l / 4 + 8, where c is
+  // 2 (l % 4).
   IRIS_DEVICE static A LoadA(const Element* rows, uint32_t stride) {
     const Element* p = rows + Lane() / 4 * stride + Lane() % 4 * 2;
     return {{Pair(p), Pair(p + 8 * stride), Pair(p + 8), Pair(p + 8 * stride + 8)}};

@@ -19,12 +19,14 @@ Result MakeGraph(hipGraph_t captured, const raw::StreamHandle&, void** graph) {
   return ResultOf(error);
 }
 
-// A kernel's shared memory needs no preparation up to the first number, declared and dynamic
-// together; its dynamic part up to the second, if the declared one is at most the difference.
+// A kernel needs no preparation if its declared and dynamic shared memory are at most
+// kSharedBytesAlways together; so if the declared part is at most the difference of the two
+// numbers, none for a dynamic part of up to kSharedBytesUnprepared.
 constexpr uint32_t kSharedBytesAlways = 48 * 1024;
 constexpr uint32_t kSharedBytesUnprepared = 32 * 1024;
 
-// Devices whose prepared kernels can all begin early. Code for older GPUs cannot wait for that.
+// For each device, whether all its prepared kernels can begin early. Code for GPUs before
+// kEarlyVersion has no instruction to wait for the previous kernel.
 constexpr int kMaxDevices = 64;
 constexpr int kEarlyVersion = 90;
 enum Early : uint8_t { kNotKnown, kCan, kCannot };
@@ -57,7 +59,7 @@ Result AllowSharedBytes(const void* kernel, const hipFuncAttributes& attributes,
 }  // namespace
 
 StreamQueues CountQueues() {
-  // The driver reads it when the process first uses a device.
+  // Cached, because the driver reads the variable only when the process first uses a device.
   static const uint32_t count = [] {
     constexpr int kUsual = 8;
     constexpr int kMost = 32;

@@ -1,5 +1,5 @@
-// Sets the environment of the CUDA runtime where it is not set: all code is loaded at once, since
-// tests launch kernels while others wait for them, and each stream has its own queue.
+// Sets environment variables of the CUDA runtime that are not set: all code is loaded at once,
+// because tests launch kernels for which others already wait, and each stream has its own queue.
 #include <cstdlib>
 
 namespace {

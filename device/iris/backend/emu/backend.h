@@ -2,18 +2,18 @@
 //
 // Worker threads of one process-wide pool take the blocks of launches; a block stays on its worker.
 // The threads of a block are fibers, which run until they sync, shuffle, pause, or have polled
-// kPollsPerTurn times. When nothing in a worker's blocks moves, the worker starts another block,
-// then yields to the OS: all blocks of all launches are co-resident, and no kernel that spins
-// starves another, in this process or beside it.
+// kPollsPerTurn times. When no thread of a worker's blocks makes progress, the worker starts
+// another block, then yields to the OS. So all blocks of all launches are co-resident, and a kernel
+// that spins does not starve another one in this process or in others.
 //
 // Beyond the contracts, on emu:
 //   - A thread that has returned no longer counts for syncs, shuffles and ballots. A shuffle from
-//     its lane gives back the own value. Returning orders no memory.
+//     its lane returns the caller's value. Returning orders no memory.
 //   - If some threads wait in BlockSync and the others in WarpSync or a shuffle: Trap.
 //   - A stack has 64 KiB (256 under a sanitizer). Overflowing it ends the process: with a
 //     message at its guard page, or at the next switch of the thread.
-//   - A wrong peer or address, or an access to memory that is not there, ends the process with a
-//     text that says which kernel, where, and what is near (diagnosis.h).
+//   - A wrong peer or address, or an access to unmapped memory, ends the process with a message
+//     that names the kernel, the place, and the memory near the address (diagnosis.h).
 //   - Exceptions do not leave a kernel (std::terminate), and no thread may sync, pause or load
 //     while it handles one: the OS thread has one stack of exceptions for all its fibers.
 //   - Each thread has its own floating point environment (rounding, masks), fresh at its start.
@@ -22,8 +22,8 @@
 //   - Branches of a graph run one after another, in the order of their calls: kernels of different
 //     branches must not wait for each other.
 //   - IRIS_EMU_WORKERS sets the number of worker threads (default: the cores).
-//   - IRIS_EMU_RESIDENT_BLOCKS=N lets no more than N blocks of the process run at once (default:
-//     any number), so that blocks hold up others as on a GPU.
+//   - IRIS_EMU_RESIDENT_BLOCKS=N limits the process to N running blocks at once (default: no
+//     limit), so that blocks delay others as on a GPU.
 #pragma once
 
 #include <cstddef>
@@ -89,22 +89,23 @@ struct Current {
   uint32_t block_size;
   uint32_t grid_size;
   uint32_t polls;      // since the last switch
-  uint32_t stored;     // not 0: has done more than poll: no reason to sleep
+  uint32_t stored;     // nonzero: has done more than poll, so the worker does not sleep
   uint32_t fenced;     // ThreadSanitizer builds: this thread has fenced (see Fence)
   uint32_t in_kernel;  // 0 on host threads
 };
-// __thread and not thread_local: no wrapper function. A block never leaves its worker, so an
-// address of it that the compiler keeps over a switch stays right.
+// __thread, not thread_local, avoids a wrapper function. A block never leaves its worker, so an
+// address of t_current that the compiler keeps over a switch remains valid.
 extern __thread Current t_current __attribute__((tls_model("initial-exec")));
 
-// Threads of a kernel share t_current, which ThreadSanitizer must not see: for its only users.
+// For the functions that use t_current. Threads of a kernel share this variable, and
+// ThreadSanitizer must not see that.
 #ifdef IRIS_TSAN
 #define IRIS_EMU_UNSANITIZED __attribute__((no_sanitize("thread"), noinline))
 #else
 #define IRIS_EMU_UNSANITIZED
 #endif
 
-// The running thread's other half, in the uninstrumented part of the runtime.
+// The parts of the running thread's operations that are in the uninstrumented runtime.
 void SwitchAfterPolls();
 void SyncBlock();
 void SyncWarp();
@@ -149,7 +150,7 @@ IRIS_EMU_UNSANITIZED inline void CountPoll() {
 
 IRIS_EMU_UNSANITIZED inline void MarkStored() { t_current.stored = 1; }
 
-// ThreadSanitizer does not model fences: its builds turn relaxed stores after them into releases.
+// ThreadSanitizer does not model fences. In its builds relaxed stores after a fence are releases.
 #ifdef IRIS_TSAN
 IRIS_EMU_UNSANITIZED inline void NoteFence() { t_current.fenced = 1; }
 IRIS_EMU_UNSANITIZED inline bool IsFenced() { return t_current.fenced != 0; }
@@ -220,7 +221,7 @@ inline T Fetch(void* p, T operand) {
   }
 }
 
-// memcpy of a constant size is one move, and assumes nothing about the type of the memory.
+// memcpy of a constant size compiles to one move, and assumes nothing about the memory's type.
 template <typename T>
 inline T LoadPlain(const T* p) {
   T value;
@@ -284,7 +285,7 @@ inline Bytes16 ShuffleOne(Bytes16 unit, uint32_t source) { return emu::ShuffleBy
 }  // namespace raw
 
 inline uint64_t Ballot(bool value) { return emu::BallotBits(value); }
-// Each thread is a fiber.
+// Returns false because each thread is a fiber.
 inline bool WarpIsTogether() { return false; }
 
 inline void* DynamicShared() { return emu::DynamicSharedBytes(); }
@@ -296,7 +297,7 @@ inline uint16_t BfloatBitsOf(float value) { return numeric::BfloatBitsOf(value);
 inline uint32_t MultiprocessorIndex() { return emu::WorkerIndex(); }
 inline uint64_t ClockNanoseconds() { return HostClockNanoseconds(); }
 void Pause();
-inline void AwaitKernelBefore() {}  // the stream has waited for it
+inline void AwaitKernelBefore() {}  // the stream has already waited for that kernel
 inline void LetNextBegin() {}
 [[noreturn]] inline void Trap(const char* literal) { emu::TrapWith(literal); }
 
@@ -308,14 +309,15 @@ class StreamState;
 class Work {
  public:
   virtual ~Work() = default;
-  // Called once by each thread of the grid.
+  // Runs the kernel in the calling thread; called once by each thread of the grid.
   virtual void Run() const noexcept = 0;
-  // For diagnoses: the kernel's address or null, and its heaps. False: it has no DeviceContext.
+  // For diagnoses: Kernel returns the kernel's address or null; Heaps returns false if the kernel
+  // has no DeviceContext.
   virtual const void* Kernel() const noexcept { return nullptr; }
   virtual bool Heaps(HeapView*) const noexcept { return false; }
 };
 
-// Detects by its fields a DeviceContext, which is defined above the seam, or a field `context`.
+// Detects by its fields a DeviceContext, which is defined elsewhere, or a field `context`.
 template <typename T, typename = void>
 struct IsContext : std::false_type {};
 template <typename T>
@@ -326,7 +328,7 @@ template <typename T>
 struct HasContext<T, std::void_t<decltype(std::declval<const T&>().context)>>
     : IsContext<std::decay_t<decltype(std::declval<const T&>().context)>> {};
 
-// The heaps that an argument of a kernel tells of. False: of none.
+// Finds the heaps that an argument of a kernel describes. Returns false if it describes none.
 template <typename T>
 bool HeapsOf(const T& argument, HeapView* out) {
   if constexpr (IsContext<T>::value) {
@@ -353,7 +355,7 @@ class KernelWork final : public Work {
   bool Heaps(HeapView* out) const noexcept override {
     return std::apply(
         [out](const auto&... argument) {
-          (void)out;  // of a kernel without arguments
+          (void)out;  // unused for a kernel without arguments
           return (HeapsOf(argument, out) || ...);
         },
         arguments_);

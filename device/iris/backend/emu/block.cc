@@ -17,16 +17,16 @@ __thread Current t_current = {0, 0, 1, 1, 0, 0, 0, 0};
 
 namespace {
 
-// The block whose thread runs on this worker now.
+// The block whose thread currently runs on this worker.
 __thread Block* t_block = nullptr;
 
 constexpr uint64_t kArenaAlignmentBytes = 128;
-// Between variables, so that AddressSanitizer sees an overrun.
+// The gap between variables, by which AddressSanitizer detects an overrun.
 constexpr uint64_t kSharedGapBytes = 32;
 #ifdef NDEBUG
 constexpr bool kFillShared = false;
 #else
-// ThreadSanitizer would take the fill for an access of the thread that comes first.
+// ThreadSanitizer would treat the fill as an access of the first thread that uses the variable.
 constexpr bool kFillShared = !kTsan;
 #endif
 
@@ -95,7 +95,7 @@ Block::Block(const Operation* operation, StackPool* stacks, uint32_t block_index
     warp.present[0] = warp.present[1] = 0;
     warp.ballot[0] = warp.ballot[1] = 0;
   }
-  // All of it is one allocation, made before any thread runs: only touched pages cost memory.
+  // Allocates all shared memory at once before any thread runs: only touched pages cost memory.
   const uint64_t dynamic_bytes =
       (operation->config.shared_bytes + kArenaAlignmentBytes - 1) & ~(kArenaAlignmentBytes - 1);
   arena_bytes_ = dynamic_bytes + kSharedGapBytes + kMaxStaticSharedBytes;
@@ -301,7 +301,7 @@ void Block::TrapDeadlock() {
 
 void SwitchAfterPolls() {
   t_current.polls = 0;
-  t_current.stored = 1;  // many loads may also be work: no reason to sleep
+  t_current.stored = 1;  // many loads may also be work, so the worker does not sleep
   if (t_block != nullptr) t_block->Yield();
 }
 

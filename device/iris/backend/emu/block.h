@@ -1,5 +1,5 @@
-// Block: one running block of a kernel: its threads as fibers, their syncs, and their shared
-// memory. It belongs to one worker thread. The kernel reaches it through backend.h's functions.
+// Block: one running block of a kernel, with its threads as fibers, their syncs, and their shared
+// memory. A block belongs to one worker thread. The kernel uses it through backend.h's functions.
 #pragma once
 
 #include <cstddef>
@@ -21,13 +21,13 @@ struct DeviceThread {
 
   Fiber fiber;
   Block* block;
-  DeviceThread* next;  // in the queue or the list of waiters that it is in
+  DeviceThread* next;  // in the queue or the list of waiters that contains this thread
   uint32_t index;
   uint32_t fenced;
   State state;
 };
 
-// First in, first out; the links are in the threads.
+// A first-in, first-out queue. The links are in the threads.
 struct ThreadQueue {
   DeviceThread* head = nullptr;
   DeviceThread* tail = nullptr;
@@ -51,18 +51,18 @@ class Block {
     bool stored;  // a thread has written an atomic: others may wait for it
   };
 
-  // True if it is in the guard of the running thread's stack.
+  // Returns true if `address` is in the guard of the running thread's stack.
   bool IsStackGuard(const void* address) const {
     return running_ != nullptr && running_->fiber.IsGuard(address);
   }
 
-  // Lets each thread that can run go on once.
+  // Resumes each ready thread once.
   Progress Turn();
 
   bool finished() const { return live_ == 0; }
   const Operation* operation() const { return operation_; }
 
-  // The running thread.
+  // Operations of the running thread.
   void Yield();
   void ArriveAtBlockSync();
   void ArriveAtWarpSync();
@@ -72,7 +72,8 @@ class Block {
   void* dynamic_shared() { return dynamic_shared_; }
 
  private:
-  // Values pass through slots[phase]: a thread that goes on early uses the other ones.
+  // Values pass through slots[phase]. A thread that continues early with the next operation uses
+  // the other slots.
   struct WarpState {
     uint32_t live;
     uint32_t arrived;
@@ -122,8 +123,8 @@ class Block {
   SharedSlot shared_slots_[kMaxSharedSlots];
 };
 
-// For diagnoses on a worker: its running block's work, or null outside of kernels; and true if the
-// address is in the guard of the running thread's stack.
+// For diagnoses on a worker. RunningWork returns the running block's work, or null outside of
+// kernels; IsStackGuard returns true if the address is in the guard of the running thread's stack.
 const Work* RunningWork();
 bool IsStackGuard(const void* address);
 

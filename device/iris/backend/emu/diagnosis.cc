@@ -29,7 +29,7 @@ constexpr bool kSanitized = false;
 
 using Number = unsigned long long;
 
-// A few lines of text on the stack, written at once.
+// Collects a few lines of text on the stack, and writes them at once.
 class Report {
  public:
   __attribute__((format(printf, 2, 3))) void Add(const char* format, ...) {
@@ -53,7 +53,7 @@ class Report {
   size_t used_ = 0;
 };
 
-// "iris: rank 1: kernel RingStep, block 2, thread 5: ".
+// Adds "iris: rank 1: kernel RingStep, block 2, thread 5: ".
 void AddWho(Report& report, const HeapView& heaps) {
   report.Add("iris: ");
   if (heaps.n_ranks > 0) report.Add("rank %u: ", heaps.rank);
@@ -68,7 +68,7 @@ void AddWho(Report& report, const HeapView& heaps) {
              t_current.thread_index);
 }
 
-// "\"x\" (offset 512 to 1024)".
+// Adds "\"x\" (offset 512 to 1024)".
 void AddRange(Report& report, const HeapRange& range) {
   if (range.name[0] != '\0') {
     report.Add("%s%s%s", range.internal != 0 ? "" : "\"", range.name,
@@ -97,7 +97,7 @@ void AddNearest(Report& report, const HeapView& heaps, uint32_t rank, uint64_t o
   AddRange(report, range);
 }
 
-// Where an address is, as seen from the heaps of the window.
+// Describes the place of an address relative to the heaps.
 void AddPlace(Report& report, const HeapView& heaps, uint64_t address) {
   if (heaps.n_ranks == 0 || heaps.stride_bytes == 0) return;
   const uint64_t window_bytes = heaps.n_ranks * heaps.stride_bytes;
@@ -207,7 +207,7 @@ void DescribeFault(int signal, const siginfo_t& info, const void* context) {
 }
 
 void OnFault(int signal, siginfo_t* info, void* context) {
-  // A signal from another process is no fault of the kernel.
+  // Signals with si_code <= 0 were sent by a process, and are no faults of the kernel.
   if (RunningWork() != nullptr && info->si_code > 0) DescribeFault(signal, *info, context);
   const struct sigaction& before = signal == SIGBUS ? g_before_bus : g_before_segv;
   if ((before.sa_flags & SA_SIGINFO) != 0 && before.sa_sigaction != nullptr) {
@@ -216,7 +216,7 @@ void OnFault(int signal, siginfo_t* info, void* context) {
   if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) {
     return before.sa_handler(signal);
   }
-  // The default action: of the instruction that faults again, or of the signal sent again.
+  // The default action follows when the instruction faults again or the signal is raised again.
   struct sigaction standard = {};
   standard.sa_handler = SIG_DFL;
   sigaction(signal, &standard, nullptr);
@@ -227,7 +227,7 @@ void OnFault(int signal, siginfo_t* info, void* context) {
 
 void NameOfFunction(const void* function, char* out, size_t bytes) {
   if (absl::Symbolize(function, out, static_cast<int>(bytes))) {
-    // Unnamed namespaces and parameters are of no use to a reader.
+    // Remove unnamed namespaces and parameters, which do not help a reader.
     constexpr char kUnnamed[] = "(anonymous namespace)::";
     while (char* const unnamed = strstr(out, kUnnamed)) {
       char* const rest = unnamed + sizeof(kUnnamed) - 1;
@@ -258,10 +258,10 @@ void InstallFaultHandler() {
 
 void AcceptFaults() {
   if (kSanitized) return;
-  constexpr size_t kBytes = 128 * 1024;  // a handler of the program may run on it, too
+  constexpr size_t kBytes = 128 * 1024;  // handlers of the program may run on this stack, too
   void* const memory =
       mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
-  if (memory == MAP_FAILED) return;  // then a fault ends the process without a word
+  if (memory == MAP_FAILED) return;  // then a fault ends the process without a message
   stack_t stack = {};
   stack.ss_sp = memory;
   stack.ss_size = kBytes;
@@ -280,7 +280,7 @@ namespace iris::backend {
 void RefuseAccess(const BadAccess& given) {
   using emu::Number;
   BadAccess access = given;
-  // A check that has no context at hand gets that of the kernel.
+  // If the check does not have the heaps, use those of the running kernel.
   const emu::Work* const work = emu::RunningWork();
   if (access.heaps.n_ranks == 0 && work != nullptr) (void)work->Heaps(&access.heaps);
   emu::Report report;

@@ -1,5 +1,5 @@
-// Diagnoses a kernel that cannot continue: names the kernel, rank, block and thread, its access,
-// and the memory near the address. Then the process ends, and irisd informs the other ranks.
+// Diagnoses a kernel that cannot continue: prints the kernel, rank, block, thread and access, and
+// describes the memory near the address. Then the process ends, and irisd informs the other ranks.
 //
 // Callers are RefuseAccess (heap_map.h) and a worker's SIGSEGV and SIGBUS. Nothing here allocates
 // memory: the kernel may have damaged the heap of the program.
@@ -11,14 +11,16 @@
 namespace iris::backend::emu {
 
 // Installs a handler of SIGSEGV and SIGBUS, once for the process. It reports faults inside kernels
-// and passes every signal on to the earlier handler or the default action. Not under a sanitizer.
+// and passes every signal on to the earlier handler or the default action. Does nothing under a
+// sanitizer.
 void InstallFaultHandler();
 
-// Lets the calling worker take these signals on a stack of their own. Not under a sanitizer.
+// Gives the calling worker a separate stack for these signals. Does nothing under a sanitizer.
 void AcceptFaults();
 
-// The name of the function at `function` without parameters, from the symbols of its program or
-// library, static functions included. "kernel at FILE+0x123" if those were stripped.
+// Writes the name of the function at `function`, without parameters, from the symbols of its
+// program or library, static functions included; "kernel at FILE+0x123" if the symbols were
+// stripped.
 void NameOfFunction(const void* function, char* out, size_t bytes);
 
 }  // namespace iris::backend::emu

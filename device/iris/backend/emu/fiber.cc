@@ -20,10 +20,10 @@ constexpr int kGuardInstall = 102;  // since Linux 6.13
 constexpr int kGuardInstall = MADV_GUARD_INSTALL;
 #endif
 
-// Counted for the whole process, because its mappings are limited.
+// The number of slabs in this process whose guards are mappings, which are limited.
 std::atomic<size_t> g_guarded_slabs{0};
 
-// Makes the lowest page of each stack inaccessible. Returns false if not even one could be.
+// Makes the lowest page of each stack inaccessible. Returns false if this failed for all stacks.
 bool GuardStacks(uint8_t* slab, bool by_mapping) {
   for (size_t i = 0; i < kStacksPerSlab; ++i) {
     uint8_t* guard = slab + i * kStackBytes;
@@ -49,7 +49,7 @@ uint8_t* StackPool::Take() {
     void* slab = mmap(nullptr, kSlabBytes, PROT_READ | PROT_WRITE, kMapFlags, -1, 0);
     if (slab == MAP_FAILED) return nullptr;
     uint8_t* bytes = static_cast<uint8_t*>(slab);
-    // Without this a touched page may become a huge one: 32 stacks.
+    // Otherwise a touched page may become a huge page, which covers 32 stacks.
     madvise(slab, kSlabBytes, MADV_NOHUGEPAGE);
     if (!GuardStacks(bytes, guard_by_mapping_)) {
       munmap(slab, kSlabBytes);
@@ -69,7 +69,7 @@ void StackPool::Give(uint8_t* stack) {
     // A new mapping makes ThreadSanitizer forget the earlier writer.
     if (mmap(stack + kGuardBytes, kUsableStackBytes, PROT_READ | PROT_WRITE, kMapFlags | MAP_FIXED,
              -1, 0) == MAP_FAILED) {
-      return;  // lost to the pool: an old stack would give false reports
+      return;  // drop the stack: reusing it would give false reports
     }
     madvise(stack + kGuardBytes, kUsableStackBytes, MADV_NOHUGEPAGE);
   } else if (free_.size() >= kWarmStacks) {

@@ -12,34 +12,36 @@
 
 namespace iris::backend::emu {
 
-// Virtual, guard included; a modest kernel touches one page. Sanitizers have larger frames.
+// The address space of a stack, with its guard. A modest kernel touches one page. Sanitizers have
+// larger frames.
 #if defined(IRIS_ASAN) || defined(IRIS_TSAN)
 inline constexpr size_t kStackBytes = 260 * 1024;
 #else
 inline constexpr size_t kStackBytes = 68 * 1024;
 #endif
-// The lowest page of a stack may not be touched. Linux 6.13 keeps such pages without mappings.
-// Older kernels have room for those of kGuardedSlabs; further stacks check the lowest word above.
+// The lowest page of a stack is an inaccessible guard. Linux 6.13 needs no mappings for guards.
+// Earlier versions have room for the mappings of kGuardedSlabs slabs; stacks of further slabs are
+// checked by the lowest word above the guard.
 inline constexpr size_t kGuardBytes = 4096;
 inline constexpr size_t kUsableStackBytes = kStackBytes - kGuardBytes;
 inline constexpr size_t kStacksPerSlab = 256;
 inline constexpr size_t kGuardedSlabs = 16;
-// An odd number of pages, and tops some cache lines apart, so that the threads of a block do not
-// compete for the same few sets of the caches.
+// Stacks have an odd number of pages, and their tops are offset by some cache lines, so that the
+// threads of a block do not compete for a few sets of the caches.
 inline constexpr size_t kColours = 16;
 inline constexpr size_t kColourBytes = 64;
-// Free stacks beyond this many give their pages back.
+// The number of free stacks that keep their pages.
 inline constexpr size_t kWarmStacks = 2048;
 
 class StackPool {
  public:
-  // `guard_by_mapping`: as on kernels before 6.13.
+  // If `guard_by_mapping`, guards are mappings even on Linux 6.13 and later.
   explicit StackPool(bool guard_by_mapping = false) : guard_by_mapping_(guard_by_mapping) {}
   ~StackPool();
   StackPool(const StackPool&) = delete;
   StackPool& operator=(const StackPool&) = delete;
 
-  // The lowest address of kStackBytes, the guard. Null if the system has no memory.
+  // Returns the lowest address of kStackBytes, that of the guard. Null if memory runs out.
   uint8_t* Take();
   void Give(uint8_t* stack);
 
@@ -56,18 +58,18 @@ class Fiber {
  public:
   using Entry = void (*)(void* argument) noexcept;
 
-  // Makes the fiber ready to run `entry(argument)` on `stack`. It is finished when that returns.
+  // Prepares the fiber to run `entry(argument)` on `stack`. It is finished when `entry` returns.
   void Prepare(uint8_t* stack, Entry entry, void* argument);
 
-  // Runs it until it switches out or finishes. Called from outside of any fiber.
+  // Runs the fiber until it switches out or finishes. Called from outside of any fiber.
   inline void SwitchIn();
 
-  // Called inside it: SwitchIn returns, and this returns in the next SwitchIn.
+  // Switches out, from inside the fiber: SwitchIn returns, and the next SwitchIn continues here.
   inline void SwitchOut();
 
   bool finished() const { return finished_; }
 
-  // Returns false if the fiber, which is switched out, has written, or is now, below its stack.
+  // Returns false if the fiber, which is switched out, has written below its stack or is below it.
   inline bool StackIsWhole() const;
 
   // Returns true if the address is in the page below the stack.
@@ -76,17 +78,17 @@ class Fiber {
     return stack_ != nullptr && byte >= stack_ && byte < stack_ + kGuardBytes;
   }
 
-  // After it has finished: gives back the stack.
+  // Returns the stack of a finished fiber to the caller.
   uint8_t* Release();
 
-  // For ThreadSanitizer's reports.
+  // Sets the name that ThreadSanitizer's reports show.
   void SetName(const char* name);
 
  private:
   struct Trampoline;
 
-  void* context_ = nullptr;  // where it stands while switched out
-  void* caller_ = nullptr;   // where SwitchIn stands while it runs
+  void* context_ = nullptr;  // of the fiber while it is switched out
+  void* caller_ = nullptr;   // of SwitchIn's caller while the fiber runs
   uint8_t* stack_ = nullptr;
   Entry entry_ = nullptr;
   void* argument_ = nullptr;
@@ -121,7 +123,7 @@ inline bool Fiber::StackIsWhole() const {
   const uint8_t* top = static_cast<const uint8_t*>(context_);
   const uint8_t* lowest = stack_ + kGuardBytes;
   if (top < lowest + sizeof(uint64_t) || top > stack_ + kStackBytes) return false;
-  // Reading an untouched page maps the shared page of zeros: no memory.
+  // Reading an untouched page maps the shared page of zeros, so it costs no memory.
   return __atomic_load_n(reinterpret_cast<const uint64_t*>(lowest), __ATOMIC_RELAXED) == 0;
 }
 

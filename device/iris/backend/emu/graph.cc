@@ -12,7 +12,8 @@ namespace iris::backend {
 
 namespace emu {
 
-// `recorded` and `capture` are the host's; a launch of record n stores the time and then n.
+// The state of an event. The host uses `recorded` and `capture`. The launch of record n stores the
+// time, and then n in `done`.
 struct EventState {
   uint64_t recorded = 0;
   std::shared_ptr<Capture> capture;  // the event was recorded into this one
@@ -52,7 +53,7 @@ class WaitWork final : public Work {
   uint64_t record_;
 };
 
-// The time of the event, once it is there.
+// Waits for the event, and returns its time.
 uint64_t WaitOnHost(const EventState& event) {
   uint64_t done;
   while ((done = event.done.load(std::memory_order_acquire)) < event.recorded) {
@@ -61,8 +62,7 @@ uint64_t WaitOnHost(const EventState& event) {
   return event.nanoseconds.load(std::memory_order_relaxed);
 }
 
-// Handles point to these: graphs and events outlive their handles in the work that was made of
-// them.
+// Handles point to these holders: work that uses a graph or an event may outlive the handle.
 using GraphHolder = std::shared_ptr<const Capture>;
 using EventHolder = std::shared_ptr<EventState>;
 
@@ -97,7 +97,8 @@ Result raw::CreateEvent(void** out) {
 
 void raw::DestroyEvent(void* event) {
   auto* const holder = static_cast<emu::EventHolder*>(event);
-  // A launch may have released it just before: ThreadSanitizer does not see a worker's counts.
+  // A launch may have released its reference just before, and ThreadSanitizer does not see a
+  // worker's reference counts.
   emu::TsanAcquire(holder->get());
   delete holder;
 }

@@ -14,7 +14,7 @@ struct MatrixUnit {
   static constexpr uint32_t kColumns = 16;
   static constexpr uint32_t kDepth = 16;
   static constexpr uint32_t kValues = 8;
-  // Blocks of a product that suit this unit; see iris/ops/impl/product.h.
+  // Tile sizes of a GEMM that suit this unit; see iris/ops/impl/product.h.
   static constexpr uint32_t kTileRows = 32;
   static constexpr uint32_t kTileColumns = 32;
   static constexpr uint32_t kTileDepth = 32;

@@ -9,7 +9,7 @@
 namespace iris::backend {
 namespace {
 
-constexpr uint64_t kChunkBytes = 256 * 1024;  // between two looks at the other blocks of the worker
+constexpr uint64_t kChunkBytes = 256 * 1024;  // the worker runs its other blocks between chunks
 constexpr uint64_t kAlignmentBytes = 256;
 
 void CopyKernel(uint8_t* to, const uint8_t* from, uint64_t bytes) {
@@ -20,7 +20,7 @@ void CopyKernel(uint8_t* to, const uint8_t* from, uint64_t bytes) {
   }
 }
 
-// A chunk is of one row.
+// Copies rows in chunks, each of one row.
 void CopyRowsKernel(uint8_t* to, const uint8_t* from, RowsToCopy rows) {
   const uint64_t chunks = (rows.row_bytes + kChunkBytes - 1) / kChunkBytes;
   for (uint64_t i = BlockIndex(); i < rows.rows * chunks; i += GridSize()) {
@@ -82,7 +82,7 @@ Result raw::FillAsync(void* to, uint8_t value, uint64_t bytes, const StreamHandl
 }
 
 void* raw::MallocDevice(uint64_t bytes) {
-  // The C++ library would round it up to 0.
+  // The C++ library would round such a size up to 0.
   if (bytes > ~uint64_t{0} - kAlignmentBytes) return nullptr;
   return ::operator new(bytes, std::align_val_t(kAlignmentBytes), std::nothrow);
 }

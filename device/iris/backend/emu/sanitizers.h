@@ -72,7 +72,8 @@ inline void TsanIgnoreBegin() {}
 inline void TsanIgnoreEnd() {}
 #endif
 
-// The accesses of the runtime on a host thread, which its own lock orders, while this lives.
+// Hides accesses of the runtime on a host thread, which the runtime's lock orders, from
+// ThreadSanitizer while this object lives.
 class TsanIgnoreScope {
  public:
   TsanIgnoreScope() { TsanIgnoreBegin(); }

@@ -18,13 +18,13 @@ namespace iris::backend::emu {
 namespace {
 
 constexpr uint32_t kMaxWorkers = 64;
-// A worker whose blocks move without ending still starts another block after so many rounds.
+// A worker whose blocks make progress but do not end starts another block after this many rounds.
 constexpr uint32_t kRoundsPerStart = 16;
-// A worker whose blocks only poll yields, and after this long sleeps between rounds.
+// A worker whose blocks only poll yields. After kYieldNs it sleeps for kSleepNs between rounds.
 constexpr uint64_t kYieldNs = 2 * 1000 * 1000;
 constexpr long kSleepNs = 50 * 1000;
 
-// Returns the number in the environment; 0 if there is none.
+// Returns IRIS_EMU_RESIDENT_BLOCKS; 0 if the variable is not set.
 uint32_t CountResidentBlocks() {
   const char* wanted = getenv("IRIS_EMU_RESIDENT_BLOCKS");
   const unsigned long n = wanted != nullptr ? strtoul(wanted, nullptr, 10) : 0;
@@ -49,7 +49,7 @@ class Scheduler::Worker {
 
   [[noreturn]] void Loop() {
     uint32_t rounds = 0;       // since a block was started
-    uint64_t still_since = 0;  // when the blocks began to do nothing but poll; 0: they do more
+    uint64_t still_since = 0;  // when the blocks began to only poll; 0: they do more
     for (;;) {
       if (blocks_.empty()) Start(scheduler_->WaitForBlock());
       const Block::Progress progress = Round();
@@ -90,7 +90,7 @@ class Scheduler::Worker {
     blocks_.push_back(std::make_unique<Block>(taken.operation, &stacks_, taken.block_index));
   }
 
-  // A turn for each block.
+  // Resumes the threads of each block once, and removes finished blocks.
   Block::Progress Round() {
     Block::Progress sum = {false, false};
     size_t kept = 0;
@@ -133,7 +133,7 @@ uint32_t WorkerIndex() { return t_worker_index; }
 
 void* Scheduler::WorkerMain(void* scheduler) {
   t_worker_index = g_workers_begun.fetch_add(1, std::memory_order_relaxed);
-  // For good: a worker's own accesses are the runtime's; the fibers have a state of their own.
+  // Never undone: a worker's own accesses are the runtime's, and fibers have a separate state.
   TsanIgnoreBegin();
   AcceptFaults();
   Worker worker(static_cast<Scheduler*>(scheduler));
@@ -143,7 +143,8 @@ void* Scheduler::WorkerMain(void* scheduler) {
 Result Scheduler::StartWorkers() {
   if (started_) return {};
   InstallFaultHandler();
-  // A handler would run on a kernel thread's small stack. Workers allow faults again, on their own.
+  // Block signals, whose handlers would run on a kernel thread's small stack. Workers then allow
+  // faults, with a separate stack.
   sigset_t all, old;
   sigfillset(&all);
   if (pthread_sigmask(SIG_SETMASK, &all, &old) != 0) {
@@ -293,8 +294,9 @@ void Scheduler::Enqueue(Operation* operation) {
   for (uint32_t i = 0; i < blocks && i < idle_workers_; ++i) work_.Signal();
 }
 
-// Launches alternate, so that a large one does not hold up others. Where there is room for few
-// blocks, all of a launch begin before one of the next does, as on GPUs.
+// Takes a block of the launches alternately, so that a large launch does not delay others. If the
+// number of resident blocks is limited, all blocks of a launch begin before one of the next launch
+// does, as on GPUs.
 Scheduler::Taken Scheduler::TakeBlock() {
   if (pending_.empty() || !HasRoom()) return {};
   ++running_blocks_;
@@ -326,7 +328,7 @@ Scheduler::Taken Scheduler::WaitForBlock() {
 }
 
 void Scheduler::BlockFinished(const Operation* operation) {
-  std::unique_ptr<Operation> finished;  // destroyed after the lock is given back
+  std::unique_ptr<Operation> finished;  // destroyed after the lock is released
   absl::MutexLock lock(&mu_);
   StreamState* stream = operation->stream;
   Operation* mine = stream->queue_.front().get();
@@ -338,7 +340,7 @@ void Scheduler::BlockFinished(const Operation* operation) {
   stream->queue_.pop_front();
   ++stream->finished_;
   if (!stream->queue_.empty()) Enqueue(stream->queue_.front().get());
-  stream->changed_.SignalAll();  // the last look at the stream: its owner may destroy it now
+  stream->changed_.SignalAll();  // the last access to the stream, which its owner may now destroy
 }
 
 Result Submit(const LaunchConfig& config, StreamState* stream, std::shared_ptr<const Work> work) {

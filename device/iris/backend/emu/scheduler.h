@@ -1,5 +1,5 @@
-// Scheduler: streams, the queue of blocks that wait for a worker, and the workers. One per process,
-// never destroyed: its threads may outlive main. Thread-safe, by one lock.
+// Scheduler: streams, the queue of blocks that wait for a worker, and the workers. A process has
+// one scheduler, which is never destroyed: its threads may outlive main. Thread-safe, by one lock.
 #pragma once
 
 #include <pthread.h>
@@ -22,8 +22,8 @@ struct Operation {
   LaunchConfig config;
   std::shared_ptr<const Work> work;
   StreamState* stream = nullptr;
-  // For ThreadSanitizer: its threads acquire `begin` and release `end`, which alternate in a
-  // stream, so that two threads of one launch do not seem ordered.
+  // For ThreadSanitizer: threads of the launch acquire `begin` and release `end`. The two addresses
+  // alternate in a stream, so that two threads of one launch do not seem ordered.
   char* begin = nullptr;
   char* end = nullptr;
   char launched = 0;
@@ -33,7 +33,7 @@ struct Operation {
   uint32_t unfinished_blocks = 0;
 };
 
-// The work that is recorded while a stream captures; later, unchanged, the graph.
+// The work that is recorded while a stream is captured, and then is the graph, unchanged.
 struct Capture {
   struct Node {
     LaunchConfig config;
@@ -57,7 +57,7 @@ class StreamState {
   uint64_t submitted_ = 0;
   uint64_t finished_ = 0;
   absl::CondVar changed_;
-  std::shared_ptr<Capture> capture_;  // its own, or that of a stream it has waited for
+  std::shared_ptr<Capture> capture_;  // of this stream, or of one for which it has waited
   char sync_[2];                      // addresses for ThreadSanitizer
 };
 
@@ -78,16 +78,17 @@ class Scheduler {
   bool IsCapturing(StreamState* stream) ABSL_LOCKS_EXCLUDED(mu_);
   // Returns the capture of `stream`, or null.
   std::shared_ptr<Capture> CaptureOf(StreamState* stream) ABSL_LOCKS_EXCLUDED(mu_);
-  // `stream` becomes a branch of `capture`. False if it belongs to another.
+  // Makes `stream` a branch of `capture`. Returns false if `stream` belongs to another capture, or
+  // if `capture` has ended.
   bool JoinCapture(StreamState* stream, const std::shared_ptr<Capture>& capture)
       ABSL_LOCKS_EXCLUDED(mu_);
   void Synchronize(StreamState* stream) ABSL_LOCKS_EXCLUDED(mu_);
   bool Idle(StreamState* stream) ABSL_LOCKS_EXCLUDED(mu_);
 
   uint32_t worker_count() const { return worker_count_; }
-  // Blocks that run at once, at most; 0: any number.
+  // Returns the most blocks that run at once; 0: any number.
   uint32_t resident_blocks() const { return resident_blocks_; }
-  // Waits until nothing runs or waits for its turn.
+  // Waits until no operation runs or is queued.
   void SynchronizeAll() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
@@ -114,7 +115,7 @@ class Scheduler {
 
   const uint32_t worker_count_;
   const uint32_t resident_blocks_;
-  std::atomic<uint32_t> pending_count_{0};  // of pending_, for a look without the lock
+  std::atomic<uint32_t> pending_count_{0};  // size of pending_, to read without the lock
 
   absl::Mutex mu_;
   absl::CondVar work_ ABSL_GUARDED_BY(mu_);

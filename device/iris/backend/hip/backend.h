@@ -5,7 +5,7 @@
 // a device library. A host compiler cannot call it. The half for the host is in host.cc.
 //
 // Beyond the contracts, on hip:
-//   - A thread that has returned no longer counts; a shuffle from its lane gives the own value.
+//   - A thread that has returned no longer counts; shuffles from its lane give the caller's value.
 //   - 8- and 16-bit read-modify-writes go through the 32-bit word around them.
 //   - Nothing checks that a grid is co-resident: see docs/programming_model.md.
 //   - The destructor of a graph waits for its last launch.
@@ -36,7 +36,7 @@
       amdgpu_waves_per_eu(::iris::backend::hip::WavesPerSimd(max_threads, min_blocks))))
 #define IRIS_PARAM const
 #define IRIS_UNROLL(n) IRIS_PRAGMA(unroll n)
-// Bytes, because a shared variable must not be initialised, and some types initialise themselves.
+// Declares bytes: shared variables must not be initialised, and some types have constructors.
 #define IRIS_SHARED(type, name)                                                                \
   alignas(::iris::backend::hip::Identity<type>) static __attribute__((                         \
       shared)) unsigned char iris_shared_##name[sizeof(::iris::backend::hip::Identity<type>)]; \
@@ -64,7 +64,7 @@ struct Traits {
   static constexpr const char* kName = "hip";
   static constexpr bool kEmulated = false;
   static constexpr uint32_t kWarpThreads = 64;
-  // Between kernels of a stream the runtime makes writes visible to their device alone.
+  // Between kernels of a stream the runtime makes writes visible only to their own device.
   static constexpr bool kLaunchPublishes = false;
   // The limit of IRIS_SHARED and DynamicShared together.
   static constexpr uint32_t kMaxDynamicSharedBytes = 64 * 1024;
@@ -80,11 +80,12 @@ namespace hip {
 template <typename T>
 using Identity = T;
 
-// Not defined: a kernel that a host compiler translated does not link.
+// Not defined, so that a kernel compiled by a host compiler does not link.
 template <typename T>
 std::add_lvalue_reference_t<T> OnlyInKernels();
 
-// Waves a SIMD must hold so that `min_blocks` blocks are on a compute unit's four; at most eight.
+// Returns the waves that a SIMD must hold so that a compute unit, which has four, runs `min_blocks`
+// blocks; at most eight.
 constexpr uint32_t WavesPerSimd(uint32_t max_threads, uint32_t min_blocks) {
   const uint32_t waves =
       (max_threads + Traits::kWarpThreads - 1) / Traits::kWarpThreads * min_blocks;
@@ -114,7 +115,7 @@ IRIS_HOST_DEVICE inline uint16_t BfloatBitsOf(float value) { return numeric::Bfl
 
 #if !defined(__HIP__)
 
-// For host compilers: what device.h defines.
+// Declarations, for host compilers, of the functions that device.h defines.
 namespace raw {
 
 void NotePoll();
@@ -153,7 +154,7 @@ namespace hip {
 inline constexpr uint64_t kClockPeriodNs = 10;  // the constant clock of these devices: 100 MHz
 }  // namespace hip
 
-// Each device counts from its own start: comparable on one device.
+// Each device counts from its own start, so times are comparable only on one device.
 IRIS_HOST_DEVICE inline uint64_t ClockNanoseconds() {
 #if defined(__HIP_DEVICE_COMPILE__)
   return __builtin_amdgcn_s_memrealtime() * hip::kClockPeriodNs;

@@ -1,17 +1,18 @@
-// The kernels' half of the hip backend. Included by backend.h alone.
+// The kernels' half of the hip backend. Only backend.h includes it.
 //
 // Choices that a reader of the assembly will ask about (tests/isa asserts them):
 //   - A release is a fence, a wait for all memory accesses of the wave, and a relaxed store. The
-//     compiler's own releases are not enough. At block scope they do not wait, since the waves of a
-//     block share a cache: but when another wave later releases to the device or the system, it
-//     waits for its own accesses alone, and ours must have arrived by then. At system scope, LLVM
-//     up to 22 drops the wait behind the write-back of the L2 (its pull request 178316).
+//     compiler's own releases do not suffice. At block scope they do not wait, since the waves of a
+//     block share a cache. But when another wave of the block later releases to the device or the
+//     system, it waits only for its own accesses, and those of this wave must have arrived by then.
+//     At system scope, LLVM up to 22 omits the wait after the write-back of the L2 (LLVM's pull
+//     request 178316).
 //   - Words of scope kDevice and kSystem lie in global memory, never in shared memory of a block:
 //     the accesses are global_*, which wait for one counter, not flat_*, which wait for two.
 //   - Of the read-modify-writes only add, subtract, exchange and compare-exchange are single
-//     instructions. Links between devices and to the host carry no other, and drop them in
-//     silence; floats additionally are added by the memory only where it is coarse-grained, which a
-//     symmetric heap is not. All others are loops over compare-exchange.
+//     instructions. Links between devices and to the host carry no others, and drop them silently.
+//     Also, memory adds floats only if it is coarse-grained, which a symmetric heap is not. All
+//     other operations are loops over compare-exchange.
 //   - kVolatile accesses of 16 bytes are two of 8, each single-copy atomic: a volatile access of 16
 //     would wait for each load before the next.
 #pragma once
@@ -50,7 +51,7 @@ constexpr int BuiltinScope(Scope scope) {
   return __HIP_MEMORY_SCOPE_SYSTEM;
 }
 
-// A word as the atomics take it.
+// Returns a pointer to a word in the form that the atomics take.
 template <Scope S, typename W>
 IRIS_DEVICE inline auto Address(void* p) {
   typedef W Aliasing __attribute__((may_alias));
@@ -75,10 +76,10 @@ IRIS_DEVICE inline auto Address(const void* p) {
 
 namespace hip {
 
-// Everything that this wave has loaded, stored or written back is done. See the top of this file.
+// Waits until all loads, stores and write-backs of this wave are done. See the top of this file.
 IRIS_DEVICE inline void WaitForMemory() { asm volatile("s_waitcnt vmcnt(0)" ::: "memory"); }
 
-// The first fence makes a later relaxed access a release; the second makes an earlier one an
+// ReleaseFence makes a later relaxed access a release; AcquireFence makes an earlier one an
 // acquire.
 template <Scope S>
 IRIS_DEVICE inline void ReleaseFence() {
@@ -105,7 +106,7 @@ IRIS_DEVICE inline void AcquireFence() {
 
 }  // namespace hip
 
-// kSeqCst: the wait between the two halves keeps later loads after earlier stores.
+// For kSeqCst, the wait between the two fences keeps later loads after earlier stores.
 template <Scope S, Order O>
 IRIS_DEVICE inline void Fence() {
   if constexpr (Releases(O)) hip::ReleaseFence<S>();
@@ -114,7 +115,7 @@ IRIS_DEVICE inline void Fence() {
 
 namespace raw {
 
-// Nobody looks at how a thread goes on.
+// Empty, because no scheduler watches a thread's progress.
 IRIS_DEVICE inline void NotePoll() {}
 IRIS_DEVICE inline void NoteStore() {}
 
@@ -216,7 +217,7 @@ IRIS_DEVICE inline void BlockSync() {
   Fence<Scope::kBlock, Order::kAcquire>();
 }
 
-// The lanes run in step; what remains is to keep the compiler from moving accesses.
+// The lanes run in lockstep, so this only keeps the compiler from moving accesses.
 IRIS_DEVICE inline void WarpSync() {
   __builtin_amdgcn_fence(__ATOMIC_RELEASE, "wavefront");
   __builtin_amdgcn_wave_barrier();
@@ -235,7 +236,7 @@ namespace raw {
 
 using ShuffleUnit = uint32_t;
 
-// A lane whose thread has returned is outside.
+// A lane whose thread has returned counts as outside the warp.
 IRIS_DEVICE inline uint32_t ShuffleSource(uint32_t lane) {
   const uint64_t live = Ballot(true);
   const bool inside = lane < Traits::kWarpThreads && (live >> lane & 1) != 0;
@@ -254,14 +255,14 @@ IRIS_DEVICE inline void* DynamicShared() {
   return iris_dynamic_shared;
 }
 
-// Kernels of a stream run one after another.
+// Empty, because kernels of a stream run one after another.
 IRIS_DEVICE inline void AwaitKernelBefore() {}
 IRIS_DEVICE inline void LetNextBegin() {}
 
 IRIS_DEVICE inline void Pause() { __builtin_amdgcn_s_sleep(1); }
 
-// Bits of HW_ID: the compute unit, shader array and shader engine; and the die, if there are
-// several.
+// Returns bits of HW_ID: the compute unit, shader array and shader engine; also the die, if a
+// device has several.
 IRIS_DEVICE inline uint32_t MultiprocessorIndex() {
   constexpr int kHwId = 4 | 8 << 6 | (8 - 1) << 11;
   uint32_t index = static_cast<uint32_t>(__builtin_amdgcn_s_getreg(kHwId));

@@ -22,7 +22,7 @@ StatusCode RareCodeOf(hipError_t error) {
   }
 }
 
-// A graph, and an event after its last launch.
+// A graph, and an event that happens after the graph's last launch.
 struct LaunchableGraph {
   hipGraphExec_t executable = nullptr;
   hipEvent_t launched = nullptr;

@@ -1,4 +1,4 @@
-// The matrix unit of AMD GPUs: v_mfma of 16 x 16 x 16, which all from gfx90a on have.
+// The matrix unit of AMD GPUs: v_mfma of 16 x 16 x 16, which all GPUs from gfx90a on have.
 #pragma once
 
 #include <cstdint>
@@ -15,14 +15,14 @@ struct MatrixUnit {
   static constexpr uint32_t kColumns = 16;
   static constexpr uint32_t kDepth = 16;
   static constexpr uint32_t kValues = 4;
-  // Blocks of a product that suit this unit; see iris/ops/impl/product.h.
+  // Tile sizes of a GEMM that suit this unit; see iris/ops/impl/product.h.
   static constexpr uint32_t kTileRows = 128;
   static constexpr uint32_t kTileColumns = 128;
   static constexpr uint32_t kTileDepth = 32;
   static constexpr uint32_t kWarpRows = 2;
   static constexpr uint32_t kWarpColumns = 2;
 
-  // Four elements: lane l has those from 4 (l / 16) on of row, or column, l % 16.
+  // Four elements. Lane l has those from 4 (l / 16) on of row, or column, l % 16.
   struct Piece {
     uint64_t word;
   };

@@ -8,11 +8,11 @@
 
 namespace iris::ccl::impl {
 
-// Messages that a launch moves at once.
+// The most messages that a launch moves at once.
 inline constexpr uint32_t kMaxMessages = 8;
 
-// How messages share the blocks and stages of a Comm: a launch has messages of so many distances in
-// the team, one from and one to each member. The same on all members.
+// The partition of a Comm's blocks and stages among messages, the same on all ranks. A launch has
+// messages of `distances` distances in the team, one from and one to each rank at each distance.
 struct MessagePlaces {
   uint32_t blocks;     // of a message, at most
   uint32_t distances;  // in a launch
@@ -24,11 +24,11 @@ constexpr MessagePlaces PlacesOf(const Config& config) {
   return {blocks, distances < kMaxMessages / 2 ? distances : kMaxMessages / 2};
 }
 
-// The pattern of rows that members send. A row is the data of one member for one other.
+// The pattern of rows that ranks send. A row is the data of one rank for one other.
 enum class Pattern : uint32_t { kAllGather, kAllToAll, kBroadcast, kGather, kScatter };
 
-// A reduction. Row r of `in` begins at element r * count and ends before `limit`. This member
-// reduces row `row` and gives it to itself (kSelf), to all (kAll), or to a member.
+// A reduction. Row r of `in` begins at element r * count and ends before `limit`. This rank reduces
+// row `row` and stores it to itself (kSelf), to all (kAll), or to rank `target`.
 struct ReduceCall {
   const uint8_t* in;
   uint8_t* out;
@@ -37,7 +37,7 @@ struct ReduceCall {
   uint32_t rows;
   uint32_t row;
   uint32_t target;
-  uint32_t divide;  // the result, by this
+  uint32_t divide;  // the divisor of the result
   uint32_t unroll;  // of the plan
   ReduceOp op;
   static constexpr uint32_t kAll = ~0u;
@@ -54,7 +54,7 @@ struct MoveCall {
   uint32_t unroll;
 };
 
-// Messages of one launch, which has `count` blocks of each from `first` on.
+// A message of a launch, which has blocks `first` to `first + count` - 1 of its `blocks` blocks.
 struct PairCall {
   Common common;
   MoveCall move;

@@ -1,4 +1,4 @@
-// All element types have kernels of reductions. A test replaces this header to compile few.
+// All element types have kernels of reductions. A test replaces this header to compile only a few.
 #pragma once
 
 namespace iris::ccl::impl {

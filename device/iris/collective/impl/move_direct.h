@@ -12,7 +12,7 @@
 
 namespace iris::ccl::impl {
 
-// Pushes rows to their places, or to the workspace of members with `out` elsewhere.
+// Pushes rows to their places, or to the workspace of ranks whose `out` is outside the heap.
 IRIS_DEVICE inline void PushRows(const Common& common, const MoveCall& call, Rounds& rounds,
                                  uint32_t block, uint32_t grid) {
   IRIS_SHARED(uint8_t* [kMaxTeamRanks], table);
@@ -32,7 +32,7 @@ IRIS_DEVICE inline void PushRows(const Common& common, const MoveCall& call, Rou
     for (uint32_t k = backend::ThreadIndex(); k < n; k += backend::BlockSize()) {
       const uint32_t peer = rounds.Rotated(k);
       uint8_t* const out = peer == me ? call.out : rounds.Out(peer);
-      // A member that gets nothing may have no `out`, and then puts nothing to itself, either.
+      // A rank that receives nothing may have no `out`; then it does not store to itself, either.
       if (out != nullptr) {
         table[k] = out + RowReceived(call, me) * call.count + j;
       } else {
@@ -49,7 +49,7 @@ IRIS_DEVICE inline void PushRows(const Common& common, const MoveCall& call, Rou
         CopyToAll(table, n, call.in + j, bytes, share);
       }
     } else {
-      // Gather: one job; otherwise one for each member, this one included.
+      // A gather is one job; other patterns have one job for each rank, this one included.
       const bool one = call.pattern == Pattern::kGather;
       const uint32_t n_jobs = one ? 1 : n;
       Jobs jobs = direct ? JobsOf(block, grid, n_jobs) : JobsOf(0, 1, n_jobs);
@@ -91,7 +91,7 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void MoveDirect(IRIS_PARAM Common
   rounds.Conclude();
 }
 
-// Up to N messages, none of which waits for another.
+// Moves up to N messages, none of which waits for another.
 template <uint32_t N>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void MovePairs(IRIS_PARAM PairCalls<N> calls) {
   IRIS_SHARED(SharedState, shared);
@@ -105,8 +105,8 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void MovePairs(IRIS_PARAM PairCal
   rounds.Conclude();
 }
 
-// A round that publishes earlier puts of kernels and copies of the stream, at other members, too.
-// So its words are released, whatever a launch publishes.
+// Makes a round that publishes earlier puts of kernels and copies of the stream, at other ranks,
+// too. So its words are released, whatever a launch publishes.
 template <uint32_t = 0>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void BarrierKernel(IRIS_PARAM Common common) {
   IRIS_SHARED(SharedState, shared);

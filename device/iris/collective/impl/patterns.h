@@ -1,4 +1,4 @@
-// Which member gives which row to whom, and how the threads of a block share that out.
+// The rows that each rank sends to each other rank, and their partition among threads.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,8 @@
 
 namespace iris::ccl::impl {
 
-// Which rows of `in` go where, and where in `out` they arrive.
+// Returns true if rank `from` sends a row to rank `to`. RowSent is the index of the row in the
+// sender's `in`, RowReceived in the receiver's `out`.
 IRIS_DEVICE inline bool Sends(const MoveCall& call, uint32_t from, uint32_t to) {
   switch (call.pattern) {
     case Pattern::kBroadcast:
@@ -28,15 +29,15 @@ IRIS_DEVICE inline uint64_t RowReceived(const MoveCall& call, uint32_t from) {
   return call.pattern == Pattern::kBroadcast || call.pattern == Pattern::kScatter ? 0 : from;
 }
 
-// Thread set of this thread among all warps of `blocks` blocks, when they divide among `n_jobs`:
-// neighbouring warps do different jobs, so that all links are busy. Jobs job, job + n_warps, ...
+// The jobs of a thread: job, job + step, ... `share` is the thread's part of each. Neighbouring
+// warps do different jobs, so that all links are busy.
 struct Jobs {
   uint32_t job;
   uint32_t step;
   Share share;
 };
-// Divides jobs among whole warps: this one is `warp` of `warps`. It has several jobs if there are
-// fewer warps.
+// Divides jobs among whole warps. Warp number `warp` of `warps` has several jobs if there are fewer
+// warps than jobs.
 IRIS_DEVICE inline Jobs WarpJobs(uint32_t warp, uint32_t warps, uint32_t n_jobs) {
   const uint32_t lanes = backend::WarpSize();
   if (warps < n_jobs) return {warp, warps, {backend::LaneIndex(), lanes}};
@@ -49,7 +50,7 @@ IRIS_DEVICE inline Jobs WarpJobs(uint32_t warp, uint32_t warps, uint32_t n_jobs)
 IRIS_DEVICE inline Jobs JobsOf(uint32_t block, uint32_t blocks, uint32_t n_jobs) {
   const uint32_t lanes = backend::WarpSize();
   const uint32_t per_block = (backend::BlockSize() + lanes - 1) / lanes;
-  // The last warp of a block may be short; then warps do not divide evenly, and threads do.
+  // If the last warp of a block is short, or warps are few, all threads share each job.
   if (backend::BlockSize() % lanes != 0 || per_block * blocks < n_jobs) {
     return {0,
             1,

@@ -1,4 +1,4 @@
-// Element types and operators of reductions, and the inner loop over what n members have.
+// Element types and operators of reductions, and the inner loop over the parts of n ranks.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +39,7 @@ IRIS_DEVICE inline void AddPack(Sum<T, K>* sum, const Pack<T, K>& pack) {
   }
 }
 
-// For one operator and 2, 4 or 8 members, so that a multiplication divides exactly.
+// One operator, for 2, 4 or 8 ranks, where a multiplication divides exactly.
 template <typename T, ReduceOp Op>
 struct FixedOp {
   using A = typename Accumulator<T>::Type;
@@ -60,14 +60,14 @@ struct FixedOp {
   }
 };
 
-// Any operator, any number of members.
+// Any operator, for any number of ranks.
 template <typename T>
 struct AnyOp {
   using A = typename Accumulator<T>::Type;
   ReduceOp op;
   uint32_t divide;
   IRIS_DEVICE explicit AnyOp(const ReduceCall& call) : op(call.op), divide(call.divide) {}
-  // `members`: of the team, for kAvg.
+  // `members` is the size of the team, for kAvg.
   IRIS_DEVICE AnyOp(ReduceOp reduce_op, uint32_t members)
       : op(reduce_op), divide(reduce_op == ReduceOp::kAvg ? members : 1) {}
 
@@ -109,16 +109,16 @@ IRIS_DEVICE inline Sum<T, K> Begin(const Pack<T, K>& pack) {
   return sum;
 }
 
-// Elements of row r.
+// Returns the number of elements of row r.
 template <typename C>
 IRIS_DEVICE inline uint64_t RowCount(const C& call, uint32_t r) {
   const uint64_t begin = r * call.count;
   return begin < call.limit ? Min(call.count, call.limit - begin) : 0;
 }
 
-// A table in shared memory has the addresses of element 0 of the sources, by member, and then of
-// the destinations. Reduces one unit of type U at byte `at`. All loads go before the first
-// addition.
+// Reduces one unit of type U at byte `at`. The table, in shared memory, has the addresses of
+// element 0 of the n sources, by rank, and then of the n_to destinations. All loads precede the
+// first addition.
 template <typename T, typename Op, typename U>
 IRIS_DEVICE inline void ReduceUnit(const Op& op, uint8_t* const* table, uint32_t n, uint32_t n_to,
                                    uint64_t at) {
@@ -151,7 +151,7 @@ IRIS_DEVICE inline void ReduceUnit(const Op& op, uint8_t* const* table, uint32_t
   }
 }
 
-// Handles batches of kUnroll units, `step` apart from byte `*at` on, while a whole batch is left
+// Handles batches of kUnroll units, `step` apart from byte `*at` on, while a full batch is left
 // for this thread. All loads of a batch come before its first addition.
 template <typename T, typename Op, uint32_t N, uint32_t kUnroll>
 IRIS_DEVICE inline void ReduceUnrolled(const Op& op, uint8_t* const* table, uint32_t n_to,
@@ -187,7 +187,7 @@ IRIS_DEVICE inline void ReduceUnrolled(const Op& op, uint8_t* const* table, uint
   }
 }
 
-// Units of 16 bytes in [begin, end), a multiple of 16, both counted from the table's addresses.
+// Reduces units of 16 bytes at offsets [begin, end), a multiple of 16, of the table's addresses.
 template <typename T, typename Op, uint32_t N>
 IRIS_DEVICE inline void ReduceUnits(const Op& op, uint8_t* const* table, uint32_t n, uint32_t n_to,
                                     uint64_t begin, uint64_t end, Share share) {
@@ -214,8 +214,8 @@ IRIS_DEVICE inline bool Straight(uint8_t* const* table, uint32_t n) {
   return (differ & 15) == 0;
 }
 
-// Elements [0, count): by units of 16 bytes where all addresses agree modulo 16, else singly. One
-// thread reads and writes an element, so a destination may be a source.
+// Reduces elements [0, count): by units of 16 bytes if all addresses agree modulo 16, else singly.
+// One thread reads and writes an element, so a destination may be a source.
 template <typename T, typename Op, uint32_t N>
 IRIS_DEVICE inline void ReduceRange(const Op& op, uint8_t* const* table, uint32_t n, uint32_t n_to,
                                     uint64_t count, Share share) {
@@ -236,7 +236,7 @@ IRIS_DEVICE inline void ReduceRange(const Op& op, uint8_t* const* table, uint32_
   }
 }
 
-// Like ReduceUnrolled: copies units from `from` to each of table[0..n).
+// Like ReduceUnrolled, but copies units from `from` to each of table[0..n).
 template <uint32_t kUnroll>
 IRIS_DEVICE inline void CopyUnrolled(uint8_t* const* table, uint32_t n, const uint8_t* from,
                                      uint64_t* at, uint64_t end, uint64_t step) {
@@ -257,7 +257,7 @@ IRIS_DEVICE inline void CopyUnrolled(uint8_t* const* table, uint32_t n, const ui
   }
 }
 
-// `bytes` bytes from `from` to each of table[0..n): loaded once.
+// Copies `bytes` bytes from `from`, loaded once, to each of table[0..n).
 IRIS_DEVICE inline void CopyToAll(uint8_t* const* table, uint32_t n, const uint8_t* from,
                                   uint64_t bytes, Share share) {
   uint64_t differ = 0;

@@ -35,9 +35,9 @@ IRIS_DEVICE inline void CombineAtomic(ReduceOp op, A* p, A value) {
   }
 }
 
-// An all-reduce in the heaps of the owners: member r keeps the sum of row r in its stage, in the
-// accumulator's type; all add theirs there, and fetch the result. Buffers may be anywhere. kLocked:
-// one member at a time, in order, under a lock of the block's row; else by atomics.
+// Does an all-reduce in the heaps of the owners: rank r keeps the sum of row r in its stage, in the
+// accumulator's type; all add their parts, and fetch the result. Buffers may be anywhere. kLocked:
+// one rank at a time, in order, under a lock of the block's row; else by atomics.
 template <typename T, typename Op, bool kLocked>
 IRIS_DEVICE inline void SumAtOwner(const Common& common, const ReduceCall& call, Rounds& rounds) {
   if (rounds.broken()) return;
@@ -48,7 +48,7 @@ IRIS_DEVICE inline void SumAtOwner(const Common& common, const ReduceCall& call,
   const uint64_t room = 2 * common.stage_bytes / sizeof(A);
   const uint64_t span = GridOf(common) * room;
   uint64_t turns = rounds.Turns();
-  // Elements of a row that this block works on, of those from j on.
+  // Returns how many elements of a row, from j on, this block works on.
   const auto in_window = [&](uint32_t row, uint64_t j) {
     const uint64_t all = RowCount(call, row);
     return j < all ? Min(room, all - j) : 0;
@@ -58,7 +58,7 @@ IRIS_DEVICE inline void SumAtOwner(const Common& common, const ReduceCall& call,
                                                       row * call.count + i);
   };
   const auto sums = [&](uint32_t owner) { return reinterpret_cast<A*>(rounds.StageIn(owner)); };
-  // This member's row begins with its own.
+  // Sets the sum of this rank's row to this rank's part.
   const auto seed = [&](uint64_t j) {
     const uint64_t count = in_window(me, j);
     for (uint64_t i = backend::ThreadIndex(); i < count; i += backend::BlockSize()) {
@@ -71,7 +71,7 @@ IRIS_DEVICE inline void SumAtOwner(const Common& common, const ReduceCall& call,
   for (uint64_t base = 0; base < call.count; base += span) {
     const uint64_t j = base + BlockOf(common) * room;
     if (base != 0) {
-      if (!rounds.Meet()) return;  // all have fetched what the stages had
+      if (!rounds.Meet()) return;  // all have fetched the sums in the stages
       if (!kLocked) {
         seed(j);
         if (!rounds.Meet()) return;

@@ -1,4 +1,4 @@
-// Reductions by loads from all members. N: members (2, 4, 8), or 0 for any number.
+// Reductions by loads from all ranks. N: number of ranks (2, 4, 8), or 0 for any number.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +12,10 @@
 
 namespace iris::ccl::impl {
 
-// Pulls this member's row from all, reduces it and stores it to its target. Rows of the workspace
-// stand for buffers outside the heap. two_phases: a thread reads all before it gives the others
-// anything, if addresses allow. otherwise(op, table): true if it did all after the first round.
+// Pulls this rank's row from all, reduces it and stores it to its target. Rows of the workspace
+// stand for buffers outside the heap. With two_phases, a thread reads all its data before it stores
+// to other ranks, if addresses allow. otherwise(op, table) runs after the first round, and returns
+// true if it has done the rest.
 template <typename T, typename Op, uint32_t N, typename Otherwise>
 IRIS_DEVICE inline void PullAndReduce(const Common& common, const ReduceCall& call, bool two_phases,
                                       Rounds& rounds, Otherwise otherwise) {
@@ -46,7 +47,7 @@ IRIS_DEVICE inline void PullAndReduce(const Common& common, const ReduceCall& ca
   const bool direct = rounds.in_direct() && (to_self || rounds.out_direct());
   const uint64_t span = direct ? call.count : GridOf(common) * room;
   for (uint64_t base = 0; base < call.count; base += span) {
-    // Which elements of a row this block works on now.
+    // This block now works on elements j to j + room - 1 of a row, or on its share of all.
     const uint64_t j = direct ? 0 : base + block * room;
     if (base != 0) {
       if (in_staged) stage_in(j);
@@ -75,17 +76,17 @@ IRIS_DEVICE inline void PullAndReduce(const Common& common, const ReduceCall& ca
                          uint64_t{GridOf(common)} * backend::BlockSize(), call.unroll}
                  : Share{backend::ThreadIndex(), backend::BlockSize(), call.unroll};
       const uint64_t count = direct ? row_count : Min(room, row_count - j);
-      // This member's own row first; each thread then gives the others what it has made.
+      // If `gives`, a thread stores to this rank first, and then its results to the others.
       const bool gives = direct && to_all && two_phases && Straight(table, n + n_to) &&
                          ((reinterpret_cast<uint64_t>(table[0]) | count * sizeof(T)) & 15) == 0;
-      // One call of it, because it is inlined and most of what the kernel takes to compile.
+      // The only call, because it is inlined and takes most of the kernel's time to compile.
       ReduceRange<T, Op, N>(op, table, n, gives ? 1 : n_to, count, share);
       if (gives) CopyToAll(table + n + 1, n - 1, table[n], count * sizeof(T), share);
     }
     if (direct) break;
     if (!rounds.Meet()) return;
     if (common.out_offset_bytes == kNotInHeap && !to_self && (to_all || call.target == me)) {
-      // All rows but this member's own, which it has stored where it belongs.
+      // Copies all rows but this rank's own, which is in `out` already.
       for (uint32_t r = 0; r < call.rows; ++r) {
         const uint64_t count = RowCount(call, r);
         if (j >= count) break;
@@ -103,7 +104,7 @@ IRIS_DEVICE inline void PullAndReduce(const Common& common, const ReduceCall& ca
   }
 }
 
-// kDirect, kTwoShot and kTwoPhase, and the sums of kCopyEngine.
+// The kernel of kDirect, kTwoShot and kTwoPhase, and of the sums of kCopyEngine.
 template <typename T, typename Op, uint32_t N>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void ReduceDirect(IRIS_PARAM Common common,
                                                                  IRIS_PARAM ReduceCall call,

@@ -1,5 +1,5 @@
-// The kernels of reductions: for sums and averages of the common float types on 2, 4 and 8 members
-// specific ones, else general ones. Host code of the variants.
+// Selects the kernels of reductions: specific ones for sums and averages of the common float types
+// on 2, 4 and 8 ranks, else general ones. Host code of the variants.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ constexpr bool HasFixedKernel(DType type, ReduceOp op, uint32_t members) {
          (members == 2 || members == 4 || members == 8);
 }
 
-// Defines `Kernels`, whose Of<T, Op, N>() is the kernel that the other argument names. N: 0 for any
-// number of members and operator.
+// Defines `Kernels`, whose Of<T, Op, N>() is the kernel named by the other argument. N is 0 for any
+// number of ranks and operator.
 #define IRIS_REDUCTION_KERNELS(Kernels, ...)       \
   struct Kernels {                                 \
     template <typename T, typename Op, uint32_t N> \
@@ -57,7 +57,7 @@ auto SelectFixed(DType type, uint32_t members) {
   return FixedKernel<Kernels, float>(members);
 }
 
-// The one for any operator and number of members.
+// Returns the kernel for any operator and number of ranks.
 template <typename Kernels>
 auto SelectGeneral(DType type) {
   switch (type) {

@@ -1,4 +1,4 @@
-// kCopyEngine: the copy engine copies what a member gives the others, between rounds.
+// kCopyEngine: the copy engine copies a rank's data to the others, between rounds.
 #include <cstdint>
 
 #include "iris/collective/operations.h"
@@ -9,12 +9,12 @@ namespace iris::ccl::impl {
 namespace {
 
 void Fit(const Comm& comm, const Shape& shape, uint64_t bytes, Plan* plan) {
-  // Movements launch nothing but rounds.
+  // Movements launch only rounds, no other kernels.
   if (shape.operation != Operation::kAllReduce) return FitRound(comm, plan);
   FitUnits(comm, shape, bytes, plan);
 }
 
-// Its kernels are those of kDirect.
+// Loads nothing: the variant uses the kernels of kDirect.
 Result Prepare() { return {}; }
 
 // Copies `bytes` to the same offset in the heap of the rank `step` places further in the team.
@@ -44,7 +44,7 @@ Result LaunchAllReduce(const Start& start, backend::Stream& stream) {
   return result.ok() ? LaunchRound(start, /*ends=*/true, stream) : result;
 }
 
-// Row m of `in`, or all of it, to row `index` of `out` of member m.
+// Copies row m of `in`, or all of it, to row `index` of `out` of each rank m.
 Result LaunchMovement(const Start& start, backend::Stream& stream) {
   const Comm& comm = start.comm;
   const Request& request = start.request;
@@ -54,7 +54,7 @@ Result LaunchMovement(const Start& start, backend::Stream& stream) {
   const uint64_t row_bytes = request.count * DTypeBytes(request.type);
   const uint8_t* in = static_cast<const uint8_t*>(request.in);
   uint8_t* row = static_cast<uint8_t*>(request.out) + me * row_bytes;
-  // All ranks have come, so none reads its `out` any more.
+  // After this round all ranks have come, so none reads its `out` any more.
   Result result = LaunchRound(start, /*ends=*/false, stream);
   for (uint32_t step = 1; result.ok() && step <= n; ++step) {
     const uint8_t* from = to_each ? in + (me + step) % n * row_bytes : in;

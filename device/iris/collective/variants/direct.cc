@@ -1,10 +1,10 @@
-// Variants that load and store the buffers themselves. Kernels that others share are in impl/.
+// Variants that load and store the buffers themselves. impl/ has the kernels that others share.
 //
 // kDirect: one-shot. Reductions pull everything, movements push it.
-// kTwoShot: each member reduces its slice and stores it to all, or to the root; in a broadcast it
+// kTwoShot: each rank reduces its slice and stores it to all, or to the root; in a broadcast it
 // fetches its slice from the root and stores it to the others.
-// kTwoPhase: the same of an all-reduce, but each thread reads all that it needs before it gives the
-// others anything.
+// kTwoPhase: all-reduces as kTwoShot, but each thread reads all its data before it stores to other
+// ranks.
 #include <cstdint>
 
 #include "iris/collective/impl/move_direct.h"
@@ -18,7 +18,7 @@
 
 namespace iris::ccl::impl {
 
-// Like MoveDirect, with rows of any length.
+// Does what PushRows does, with rows of any length.
 IRIS_DEVICE inline void PushRowsOfAnyLength(const Common& common, const VectorCall& call,
                                             Rounds& rounds) {
   const Vector& vector = call.rows;
@@ -30,7 +30,7 @@ IRIS_DEVICE inline void PushRowsOfAnyLength(const Common& common, const VectorCa
   const uint32_t grid = GridOf(common);
   const uint64_t room = common.stage_bytes / n / 16 * 16;
   if (!rounds.Exchange(false)) return;
-  // Where each member wants what comes from here; its own stage if that is not in the heap.
+  // Sets the place for this rank's row at each rank; null if the row goes to that rank's stage.
   for (uint32_t m = backend::ThreadIndex(); m < n; m += backend::BlockSize()) {
     outs[m] = m == me ? call.out + vector.receive_offset_bytes[me] : rounds.Out(m);
   }
@@ -81,9 +81,9 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void MoveVector(IRIS_PARAM Common
   rounds.Conclude();
 }
 
-// A large broadcast: each member but the root fetches a slice from it and gives it to the others,
-// so that no link carries more than the whole once. For buffers outside the heap: by chunks, from
-// the root to all.
+// Makes a large broadcast: each rank but the root fetches a slice from the root and stores it to
+// the others, so that no link carries more than all data once. Buffers outside the heap get chunks
+// from the root.
 IRIS_DEVICE inline void BroadcastBySlices(const Common& common, const MoveCall& call,
                                           Rounds& rounds) {
   IRIS_SHARED(uint8_t* [kMaxTeamRanks], table);
@@ -103,12 +103,12 @@ IRIS_DEVICE inline void BroadcastBySlices(const Common& common, const MoveCall& 
       }
     } else {
       const uint64_t slice = RoundUp((call.count + n - 2) / (n - 1), 16);
-      const uint32_t place = (me + n - call.root) % n - 1;  // among the others
+      const uint32_t place = (me + n - call.root) % n - 1;  // among the ranks without the root
       const uint64_t begin = Min(call.count, place * slice);
       const uint64_t bytes = Min(call.count - begin, slice);
       uint8_t* from = rounds.In(call.root) + begin;
       for (uint32_t k = backend::ThreadIndex(); k + 1 < n; k += backend::BlockSize()) {
-        // The others in turn, without the root: this member first.
+        // All ranks but the root in a cycle, this rank first.
         const uint32_t other = (call.root + 1 + (place + k) % (n - 1)) % n;
         table[k] = rounds.Out(other) + begin;
       }
@@ -118,7 +118,7 @@ IRIS_DEVICE inline void BroadcastBySlices(const Common& common, const MoveCall& 
     rounds.MeetLast(true);
     return;
   }
-  // Broadcasts in chunks through the stages of members that need them.
+  // Broadcasts in chunks through the stages of the ranks whose buffers are outside the heap.
   for (uint64_t base = 0; base < call.count; base += grid * common.stage_bytes) {
     const uint64_t j = base + block * common.stage_bytes;
     const uint64_t bytes = j < call.count ? Min(common.stage_bytes, call.count - j) : 0;
@@ -158,7 +158,7 @@ IRIS_REDUCTION_KERNELS(Kernels, ReduceDirect<T, Op, N>);
 void Fit(const Comm& comm, const Shape& shape, uint64_t bytes, Plan* plan) {
   if (shape.operation == Operation::kBarrier) return FitRound(comm, plan);
   FitUnits(comm, shape, bytes, plan);
-  // A message has no more places for rounds of its own.
+  // A message has only this many places for its rounds.
   const uint32_t places = PlacesOf(comm.config).blocks;
   if (shape.operation == Operation::kSendRecv && plan->blocks > places) plan->blocks = places;
 }
@@ -175,14 +175,14 @@ Result Prepare() {
 Result LaunchReduction(const Start& start, backend::Stream& stream) {
   const Request& request = start.request;
   Common common = CommonOf(start);
-  // In place, a member overwrites data that others may not have read yet, so they read a copy.
+  // In place, a rank overwrites data that others may not have read yet, so they read a copy.
   if (request.operation == Operation::kAllReduce && request.in == request.out) {
     common.in_offset_bytes = kNotInHeap;
   }
   return LaunchReduceDirect(start, common, WholeRows(start), false, stream);
 }
 
-// A message is a broadcast in the team of its sender and receiver, with its own rounds and stages.
+// Returns a message as a broadcast of its two ranks, with its own rounds and stages.
 PairCall PairOf(const Start& start, bool alone) {
   const Comm& comm = start.comm;
   const Request& request = start.request;
@@ -210,12 +210,12 @@ PairCall PairOf(const Start& start, bool alone) {
   common.traced = TracedAs(request.operation, common.members[1 - common.index]);
   MoveCall call = Rows(start);
   call.root = sends ? common.index : 1 - common.index;
-  if (sends) call.out = const_cast<uint8_t*>(call.in);  // it keeps what it has
+  if (sends) call.out = const_cast<uint8_t*>(call.in);  // the sender's data stays in place
   const auto blocks = static_cast<uint8_t>(start.plan.blocks);
   return {common, call, blocks, 0, blocks};
 }
 
-// Blocks of the same index of all messages wait for each other: a piece has all of them or none.
+// Blocks of the same index of all messages wait for each other: a piece has all of these or none.
 template <uint32_t N>
 Result LaunchPairPieces(const Comm& comm, const LaunchConfig& whole, uint32_t n,
                         PairCalls<N>* calls, backend::Stream& stream) {
@@ -280,7 +280,7 @@ bool HasSlices(const Shape& shape, uint32_t members) {
   return shape.operation != Operation::kBroadcast || members > 2;
 }
 
-// The reductions' kernels are those of kDirect.
+// The reductions use the kernels of kDirect.
 Result PrepareSlices() { return backend::PrepareKernel(&BroadcastSlices<>); }
 
 Result LaunchSlices(const Start& start, backend::Stream& stream) {

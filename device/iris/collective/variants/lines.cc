@@ -1,4 +1,4 @@
-// The row of kLines. Its kernels: lines.h.
+// The row of kLines. lines.h has its kernels.
 #include "iris/collective/variants/lines.h"
 
 #include <cstdint>
@@ -18,7 +18,7 @@ bool Supports(const Shape& shape, uint32_t members) {
 }
 
 void Fit(const Comm& comm, const Shape& shape, uint64_t bytes, Plan* plan) {
-  // A block sends one member all data, or that member's row.
+  // A block sends each rank all data, or only the row of that rank.
   FitLines(comm, shape.operation == Operation::kAllReduce ? bytes : bytes / comm.team.size, plan);
 }
 

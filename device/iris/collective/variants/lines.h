@@ -1,4 +1,4 @@
-// kLines and kTwoLines: collectives by lines.
+// kLines and kTwoLines: collectives with lines.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace iris::ccl::impl {
 
-// Takes the lines of a step from the others: *result is the sum of all parts, with this member's
-// `own`, in the order of the members. False as Receive.
+// Receives the lines of a step from the other ranks. *result is the sum of all parts, with this
+// rank's `own`, in the order of the ranks. Fails as Receive does.
 template <typename T, typename Op, uint32_t N>
 IRIS_DEVICE inline bool SumLines(const LineLane& lane, const Op& op, Rounds* rounds, uint64_t step,
                                  uint64_t line_bytes, Bytes16 own, Bytes16* result) {
@@ -38,7 +38,7 @@ IRIS_DEVICE inline bool SumLines(const LineLane& lane, const Op& op, Rounds* rou
   return true;
 }
 
-// Like ReduceByPackets, but by lines. In each call every rank sends one row to each other rank.
+// Like ReduceByPackets, but with lines. In each call every rank sends one row to each other rank.
 template <typename T, typename Op, uint32_t N>
 IRIS_DEVICE inline void ReduceByLines(const Common& common, const ReduceCall& call,
                                       Rounds& rounds) {
@@ -94,7 +94,7 @@ IRIS_DEVICE inline void ReduceByLines(const Common& common, const ReduceCall& ca
   rounds.Finish();
 }
 
-// All-gather: this member's row to all.
+// Does an all-gather: sends this rank's row to all.
 IRIS_DEVICE inline void GatherByLines(const Common& common, const MoveCall& call, Rounds& rounds) {
   if (rounds.broken()) return;
   const LineLane lane;
@@ -145,7 +145,7 @@ IRIS_DEVICE inline void GatherByLines(const Common& common, const MoveCall& call
   rounds.Finish();
 }
 
-// An all-reduce in two rounds of lines, as ReduceByTwoPackets.
+// Does an all-reduce in two rounds of lines, as ReduceByTwoPackets does with packets.
 template <typename T, typename Op, uint32_t N>
 IRIS_DEVICE inline void ReduceByTwoLines(const Common& common, const ReduceCall& call,
                                          Rounds& rounds) {
@@ -156,7 +156,7 @@ IRIS_DEVICE inline void ReduceByTwoLines(const Common& common, const ReduceCall&
   const uint64_t row_bytes = call.count * sizeof(T);  // a multiple of 16
   const uint64_t limit = call.limit * sizeof(T);
   const LineSteps steps(common, row_bytes);
-  // How many bytes of a row there are.
+  // Returns the number of bytes of row `row`.
   const auto bytes_of = [&](uint32_t row) {
     const uint64_t from = row * row_bytes;
     return from < limit ? Min(row_bytes, limit - from) : 0;
@@ -225,7 +225,7 @@ IRIS_DEVICE inline void ReduceByTwoLines(const Common& common, const ReduceCall&
   rounds.Finish();
 }
 
-// The kernels have nothing in them where the variant is not there.
+// The kernels are empty on platforms without the variant.
 template <typename T, typename Op, uint32_t N>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void ReduceLines(IRIS_PARAM Common common,
                                                                 IRIS_PARAM ReduceCall call) {
@@ -252,7 +252,7 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void ReduceTwoLines(IRIS_PARAM Co
   }
 }
 
-// A template of nothing, since a kernel cannot be inline everywhere.
+// A template without parameters, since a kernel cannot be inline on every platform.
 template <uint32_t = 0>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void GatherLines(IRIS_PARAM Common common,
                                                                 IRIS_PARAM MoveCall call) {

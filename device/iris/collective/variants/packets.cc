@@ -1,4 +1,4 @@
-// The row of kPackets. Its kernels: packets.h.
+// The row of kPackets. packets.h has its kernels.
 #include "iris/collective/variants/packets.h"
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace {
 IRIS_REDUCTION_KERNELS(Kernels, ReducePackets<T, Op, N>);
 
 void Fit(const Comm& comm, const Shape& shape, uint64_t bytes, Plan* plan) {
-  // A block sends one member all data, or that member's row.
+  // A block sends each rank all data, or only the row of that rank.
   const bool one_row = shape.operation == Operation::kAllReduce ||
                        shape.operation == Operation::kReduce ||
                        shape.operation == Operation::kBroadcast;

@@ -1,4 +1,4 @@
-// kPackets: each 8 bytes travel with two flags. N: members (2, 4, 8), or 0 for any number.
+// kPackets: each 8 bytes travel with two flags. N: number of ranks (2, 4, 8), or 0 for any number.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace iris::ccl::impl {
 
-// Every rank sends its rows as packets, and reduces the received rows in the order of the ranks.
+// Sends this rank's rows as packets, and reduces the received rows in the order of the ranks.
 template <typename T, typename Op, uint32_t N>
 IRIS_DEVICE inline void ReduceByPackets(const Common& common, const ReduceCall& call,
                                         Rounds& rounds) {
@@ -50,7 +50,7 @@ IRIS_DEVICE inline void ReduceByPackets(const Common& common, const ReduceCall& 
     }
     // All have read the epoch, shared words are clear, and the last round's packets have been read.
     iris::impl::SyncInsideBlock();
-    // Calls that differ must be noticed before waiting for packets that will not come.
+    // Compare the calls before the wait: a rank with another call never sends these packets.
     if (calls) {
       rounds.SendCalls(false);
       if (!rounds.ReceiveCalls()) return;
@@ -161,8 +161,8 @@ IRIS_DEVICE inline void MoveByPackets(const Common& common, const MoveCall& call
         }
       }
     }
-    iris::impl::SyncInsideBlock();  // as in ReducePackets
-    // Calls that differ must be noticed before waiting for packets that will not come.
+    iris::impl::SyncInsideBlock();  // as in ReduceByPackets
+    // Compare the calls before the wait: a rank with another call never sends these packets.
     if (calls) {
       rounds.SendCalls(false);
       if (!rounds.ReceiveCalls()) return;

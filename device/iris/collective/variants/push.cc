@@ -1,4 +1,4 @@
-// The row of kPush. Its kernels: push.h.
+// The row of kPush. push.h has its kernels.
 #include "iris/collective/variants/push.h"
 
 #include <cstdint>
@@ -14,7 +14,7 @@ IRIS_REDUCTION_KERNELS(Kernels, ReducePush<T, Op, N>);
 
 void Fit(const Comm& comm, const Shape& shape, uint64_t bytes, Plan* plan) {
   FitUnits(comm, shape, bytes, plan);
-  // Whole warps, and no more blocks than have inboxes.
+  // Use full warps, and no more blocks than have inboxes.
   plan->threads = static_cast<uint32_t>(RoundUp(plan->threads, backend::WarpSize()));
   if (plan->blocks > comm.config.push_blocks) plan->blocks = comm.config.push_blocks;
 }

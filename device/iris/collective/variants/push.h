@@ -1,18 +1,19 @@
 // kPush: each warp puts a rank's chunks into the inbox of one peer, while another warp fences and
 // signals the chunks put before.
 //
-// The rows of a block go by chunks. Iteration i of the loop below puts chunk i + 1 of each peer's
-// row, then the result of chunk i - 2; a sync; the last warp signals chunk i + 1, the others wait
-// for chunk i of all and reduce it. So every wait is for a chunk that was put an iteration before.
+// The rows of a block are split into chunks. Iteration i of the loop below puts chunk i + 1 of each
+// peer's row, then the result of chunk i - 2, and syncs. Then the last warp signals chunk i + 1;
+// the others wait for chunk i of all ranks and reduce it. So every wait is for a chunk that was put
+// an iteration before.
 //
-// Inboxes: chunk c of a block, counted by BlockState::signals over all operations, replaces chunk
-// c - kPushSlots. A rank that signals chunk c has reduced c - 2. So:
-// - Chunk c of an operation is put after a wait for c - 2 of it, and thus c - 4 has been read.
-// - The first chunk is put before any wait. The operation before has waited for all its chunks, or
-//   its first round, after which all ranks have read all earlier chunks: at most its last two
-//   chunks are unread, and this one has the place of neither.
-// - The second is put after the first round: all ranks have ended all operations before.
-// So the first round costs nothing, and if no rank reads others' buffers there is no last one.
+// Chunk c of a block, counted by BlockState::signals over all operations, has the inbox that chunk
+// c - kPushSlots had. A rank that signals chunk c has reduced c - 2. So:
+// - Chunk c of an operation is put after a wait for its chunk c - 2, so c - 4 has been read.
+// - The first chunk is put before any wait. The previous operation has waited for all its chunks,
+//   or for its first round, after which all ranks have read all earlier chunks. At most its last
+//   two chunks are unread, and they are in other inboxes.
+// - The second chunk is put after the first round: all ranks have ended all earlier operations.
+// So the first round costs nothing, and if no rank reads others' buffers there is no last round.
 #pragma once
 
 #include <cstdint>
@@ -29,10 +30,10 @@
 
 namespace iris::ccl::impl {
 
-// The roles of a block's warps. A single warp has both.
+// The roles of a block's warps: to put chunks, or to signal. A single warp does both.
 struct PushWarps {
   uint32_t warp;
-  uint32_t putting;  // the first so many
+  uint32_t putting;  // this many warps put, the first ones
   bool puts;
   bool tells;
 
@@ -45,7 +46,7 @@ struct PushWarps {
   }
 };
 
-// The bytes of every row of this block, by chunks: one is put while another is reduced.
+// The part of every row for this block, in chunks: one is put while another is reduced.
 struct PushChunks {
   uint64_t begin;
   uint64_t end;
@@ -62,7 +63,7 @@ struct PushChunks {
     chunk = count == 0 ? most : Min(most, RoundUp((per_block + count - 1) / count, kStep));
   }
   IRIS_DEVICE uint64_t At(uint64_t i) const { return begin + i * chunk; }
-  // Bytes of chunk i in a row of `bytes`.
+  // Returns the bytes of chunk i in a row of `bytes`.
   IRIS_DEVICE uint64_t BytesIn(uint64_t i, uint64_t bytes) const {
     const uint64_t at = At(i);
     const uint64_t to = Min(Min(end, bytes), at + chunk);
@@ -70,13 +71,13 @@ struct PushChunks {
   }
 };
 
-// This member's row, to be reduced, and those of the others, as far as they exist.
+// Puts the rows of the other ranks into their inboxes, and reduces this rank's row.
 template <typename T, typename Op, uint32_t N>
 IRIS_DEVICE inline void ReduceByPush(const Common& common, const ReduceCall& call, Rounds& rounds) {
   // Addresses of the parts and the sum, for alternating chunks: one is written while one is read.
   IRIS_SHARED(uint8_t * [2 * (kMaxTeamRanks + 1)], tables);
-  // 1 + the chunk whose wait failed in a warp. It is the same chunk for all that is reported
-  // between two syncs.
+  // 1 + the chunk whose wait failed in a warp. All warps that fail between two syncs store the same
+  // chunk.
   IRIS_SHARED(uint64_t[1], missed);
   if (rounds.broken()) return;
   const Op op(call);
@@ -88,7 +89,7 @@ IRIS_DEVICE inline void ReduceByPush(const Common& common, const ReduceCall& cal
   const PushChunks chunks(common, row_bytes);
   const uint64_t signals = rounds.Signals();  // so far
   const auto row_of = [&](uint32_t r) { return RowCount(call, r) * sizeof(T); };
-  // Each of these warps does jobs of one peer: job k is for the one k + 1 places further.
+  // Each of these warps does jobs of one peer: job k is for the rank k + 1 places further.
   const Jobs jobs = WarpJobs(warps.warp, warps.putting, n - 1);
   const auto put = [&](uint64_t i) {
     if (!warps.puts) return;
@@ -108,7 +109,7 @@ IRIS_DEVICE inline void ReduceByPush(const Common& common, const ReduceCall& cal
                                                  chunks.BytesIn(i, row_of(call.row)), jobs.share);
     }
   };
-  // Called by the last warp after a sync: reports that chunk i is in the inboxes, and i - 2 is
+  // Called by the last warp after a sync: signals that chunk i is in the inboxes, and i - 2 is
   // reduced.
   const auto tell = [&](uint64_t i) {
     if (!warps.tells || i >= chunks.count) return;
@@ -127,7 +128,7 @@ IRIS_DEVICE inline void ReduceByPush(const Common& common, const ReduceCall& cal
     tell(0);
   }
   if (!rounds.ReceiveCalls()) return;
-  // A member that stores to all must reach their buffers. All members come to the same answer.
+  // If the result goes to all, but not every `out` is in the heap, pull. All ranks decide alike.
   if (to_all && !rounds.out_direct()) {
     if (chunks.count != 0) rounds.KeepSignals(signals + 1);
     PullAndReduce<T, Op, N>(common, call, false, rounds,

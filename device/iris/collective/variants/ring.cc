@@ -10,15 +10,15 @@
 
 namespace iris::ccl::impl {
 
-// An all-reduce around a ring. Each row begins at the rank of its number, and goes from neighbour
-// to neighbour, each of which adds its own; then the whole sum goes around once more to all. Each
-// rank only stores into the stage of the next one, so buffers may be anywhere. Patarasuk and Yuan,
+// Makes an all-reduce around a ring. Row r begins at rank r and goes from neighbour to neighbour,
+// each of which adds its own part; then the complete sum goes around once more to all. Each rank
+// only stores into the stage of the next one, so buffers may be anywhere. Patarasuk and Yuan,
 // "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.
 //
 // Step s of a chunk takes the result that step s - 1 of the previous rank has stored, and stores
-// for the next. Slots: step s uses the slot of s - kRingSlots, after the next rank has read that.
-// Steps are counted through all chunks, and signalled to both neighbours: to the next one that data
-// is there, to the previous one that its slot is free.
+// its result for the next rank. It uses the slot of step s - kRingSlots, after the next rank has
+// read that. Steps are counted through all chunks. A step signals to the next rank that data has
+// arrived, and to the previous rank that its slot is free.
 inline constexpr uint32_t kRingSlots = 4;
 
 template <typename T, typename Op>
@@ -53,7 +53,8 @@ IRIS_DEVICE inline void ReduceAroundRing(const Common& common, const ReduceCall&
       uint8_t* const to = rounds.StageIn(next) + sent % kRingSlots * chunk;
       uint8_t* const own = const_cast<uint8_t*>(call.in) + at;
       uint8_t* const out = call.out + at;
-      // Reduced: from and own, to `to`, in the end to `out` as well. Copied: to `out` and `to`.
+      // A reducing step sums `from` and `own` to `to`, the last one also to `out`. A copying step
+      // copies `from` to `out` and `to`.
       for (uint32_t i = backend::ThreadIndex(); i < 4; i += backend::BlockSize()) {
         const bool reduces = s < n;
         table[i] = i == 0   ? (reduces ? from : out)
@@ -105,7 +106,7 @@ namespace {
 IRIS_REDUCTION_KERNELS(Kernels, ReduceRing<T, Op>);
 
 bool Supports(const Shape& shape, uint32_t) {
-  // Partial sums travel as elements, and the average of bytes is that of a sum that does not wrap.
+  // Partial sums travel as elements, so sums of u8 may wrap, but their average must not.
   return shape.type != DType::kU8 || shape.op != ReduceOp::kAvg;
 }
 

@@ -1,4 +1,4 @@
-// The row of kTwoLines: slices, as lines, and then their results. Its kernels: lines.h.
+// The row of kTwoLines: slices as lines, and then their results. lines.h has its kernels.
 #include <cstdint>
 
 #include "iris/collective/impl/select_kernel.h"
@@ -16,7 +16,7 @@ bool Supports(const Shape& shape, uint32_t members) {
 }
 
 void Fit(const Comm& comm, const Shape& shape, uint64_t bytes, Plan* plan) {
-  // A slice is whole units of 16 bytes.
+  // A slice consists of full units of 16 bytes.
   const uint64_t element_bytes = DTypeBytes(shape.type);
   const uint64_t count = (bytes / element_bytes + comm.team.size - 1) / comm.team.size;
   FitLines(comm, RoundUp(count * element_bytes, 16), plan);

@@ -1,4 +1,4 @@
-// kTwoPackets: slices, as packets, and then what each member made of its slice.
+// kTwoPackets: slices as packets, and then each rank's reduced slice as packets.
 #include <cstdint>
 
 #include "iris/collective/impl/reduce.h"
@@ -9,8 +9,9 @@
 
 namespace iris::ccl::impl {
 
-// An all-reduce in two rounds of packets: each member receives the words of its slice, and then all
-// slices' results. Slices are sent as if whole, so every block hears of every member in both.
+// Makes an all-reduce in two rounds of packets: each rank receives its slice from all ranks, and
+// then all reduced slices. Slices are sent with full length, so every block receives from all ranks
+// in both rounds.
 template <typename T, typename Op, uint32_t N>
 IRIS_DEVICE inline void ReduceByTwoPackets(const Common& common, const ReduceCall& call,
                                            Rounds& rounds) {
@@ -46,7 +47,7 @@ IRIS_DEVICE inline void ReduceByTwoPackets(const Common& common, const ReduceCal
                                                rounds.Packet(values[k]));
       }
     }
-    iris::impl::SyncInsideBlock();  // as in ReducePackets
+    iris::impl::SyncInsideBlock();  // as in ReduceByPackets
     if (common.check != 0) {
       rounds.SendCalls(false);
       if (!rounds.ReceiveCalls()) return;

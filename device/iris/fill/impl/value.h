@@ -10,7 +10,7 @@
 
 namespace iris::fill::impl {
 
-// Cuts a double to float, with a last bit for lost bits, so that rounding it again is exact.
+// Cuts a double to float; the last bit shows lost bits, so that rounding it again is exact.
 IRIS_HOST_DEVICE inline float ToFloatOdd(double x) {
   const float near = static_cast<float>(x);
   uint32_t bits = backend::BitCast<uint32_t>(near);
@@ -20,8 +20,8 @@ IRIS_HOST_DEVICE inline float ToFloatOdd(double x) {
   return backend::BitCast<float>(bits | 1u);
 }
 
-// Rounds to the nearest 8-bit float, ties to even. Too large: NaN (E4M3, which has no infinity) or
-// infinite.
+// Rounds to the nearest 8-bit float, ties to even. A number that is too large becomes NaN (E4M3,
+// which has no infinity) or infinite.
 IRIS_HOST_DEVICE inline uint8_t Float8Bits(double x, bool e4m3) {
   const uint32_t mantissa_bits = e4m3 ? 3 : 2, bias = e4m3 ? 7 : 15;
   const uint32_t bits = backend::BitCast<uint32_t>(ToFloatOdd(x));
@@ -42,7 +42,7 @@ IRIS_HOST_DEVICE inline uint8_t Float8Bits(double x, bool e4m3) {
     const uint32_t code = (rebased + (1u << (shift - 1)) - 1 + odd) >> shift;
     return static_cast<uint8_t>(sign | (code < largest ? code : largest));
   }
-  // Denormal: the significand with its leading one, in units of the smallest number.
+  // The result is denormal: the significand with its leading one, in units of the smallest number.
   const uint32_t shift = 151 - bias - mantissa_bits - exponent;
   if (shift > 25) return static_cast<uint8_t>(sign);
   const uint32_t significand = (magnitude & 0x7fffffu) | 0x800000u;
@@ -53,7 +53,7 @@ IRIS_HOST_DEVICE inline uint8_t Float8Bits(double x, bool e4m3) {
   return static_cast<uint8_t>(sign | (floor + up));
 }
 
-// Towards 0; what does not fit 64 bits becomes the nearest number that does.
+// Cuts a number towards 0; one that does not fit 64 bits becomes the nearest that does.
 IRIS_HOST_DEVICE inline uint64_t WholeOf(double x, DType type) {
   constexpr double kTwoTo63 = 9223372036854775808.0;
   if (type == DType::kU64) {
@@ -66,7 +66,7 @@ IRIS_HOST_DEVICE inline uint64_t WholeOf(double x, DType type) {
   return static_cast<uint64_t>(static_cast<int64_t>(x));
 }
 
-// The bits of a number as an element of the type, rounded once; of integers, cut.
+// Returns the bits of a number as an element of the type: rounded once, or cut for integers.
 IRIS_HOST_DEVICE inline uint64_t RoundTo(double x, DType type) {
   switch (type) {
     case DType::kF64:
@@ -86,7 +86,7 @@ IRIS_HOST_DEVICE inline uint64_t RoundTo(double x, DType type) {
   }
 }
 
-// The other way, of the floats with 16 bits and more.
+// Returns the number of an element of a float type with 16 bits and more.
 IRIS_HOST_DEVICE inline double NumberOf(uint64_t bits, DType type) {
   switch (type) {
     case DType::kF64:
@@ -128,19 +128,20 @@ IRIS_HOST_DEVICE inline double UnitOf(uint64_t random, DType type) {
   return static_cast<double>(type == DType::kF32 ? RandomUnit(bits) : UnitOfHalf(bits, type));
 }
 
-// A float as an element of a type with 16 bits.
+// Returns the bits of a float as an element of a type with 16 bits.
 IRIS_HOST_DEVICE inline uint16_t ShortBitsOf(float x, DType type) {
   return type == DType::kF16 ? backend::HalfBitsOf(x) : backend::BfloatBitsOf(x);
 }
 
-// kUniform of 16-bit types. The least of what rounds to `end` is above the largest below it.
+// Returns an element of kUniform of a 16-bit type. A float that would round to `end` is above
+// `float_cap`.
 IRIS_HOST_DEVICE inline uint16_t UniformInFloats(const Sequence& s, DType type, uint32_t half) {
   const float x = s.float_start + UnitOfHalf(half, type) * s.float_step;
   return ShortBitsOf(x < s.float_cap ? x : s.float_cap, type);
 }
 
-// Element i of the sequence, with its random bits. `kind` and `type` are its, as constants if
-// known.
+// Returns element i of the sequence, from its random bits. `kind` and `type` are the sequence's, as
+// constants if known.
 IRIS_HOST_DEVICE inline uint64_t ValueOf(const Sequence& s, Kind kind, DType type, uint64_t i,
                                          uint64_t random) {
   switch (kind) {
@@ -151,13 +152,13 @@ IRIS_HOST_DEVICE inline uint64_t ValueOf(const Sequence& s, Kind kind, DType typ
       return RoundTo(s.start + static_cast<double>(i) * s.step, type);
     case Kind::kLinspace: {
       if (s.steps == 1) return RoundTo(s.start, type);
-      // Computed from both ends, so that both are exact.
+      // Each half is computed from its end, so that both ends are exact.
       const double x = i < s.steps - i ? s.start + s.step * static_cast<double>(i)
                                        : s.end - s.step * static_cast<double>(s.steps - 1 - i);
       return RoundTo(x, type);
     }
     case Kind::kRand:
-      // Exact in the type.
+      // The numbers of kRand are exact in the type.
       if (type == DType::kF64) return backend::BitCast<uint64_t>(UnitOf(random, type));
       if (type == DType::kF32) {
         return backend::BitCast<uint32_t>(RandomUnit(static_cast<uint32_t>(random)));
@@ -187,7 +188,7 @@ IRIS_HOST_DEVICE inline uint64_t ValueOf(const Sequence& s, Kind kind, DType typ
   return 0;
 }
 
-// Returns one value. It draws the random bits of that element only.
+// Returns element i. It draws the random bits of this element only.
 IRIS_HOST_DEVICE inline uint64_t ValueAt(const Sequence& s, uint64_t i) {
   uint64_t random = 0;
   if (IsRandom(s.kind)) {

@@ -1,4 +1,4 @@
-// Kernels that fill 16 bytes at a time, of random numbers with all words of each Philox block.
+// Kernels that fill 16 bytes at a time. Random kinds use all words of each Philox block.
 #pragma once
 
 #include <cstdint>
@@ -8,22 +8,22 @@
 
 namespace iris::fill::impl {
 
-// Units of 16 bytes from element `first` on, of random kinds a multiple of ElementsOfABlock. to ==
-// nullptr: the kernel is loaded, and nothing is launched.
+// Units of 16 bytes to fill, from element `first` on, for random kinds a multiple of
+// ElementsOfABlock. If `to` is null, the kernel is loaded, and nothing is launched.
 struct Vectors {
   void* to = nullptr;
   uint64_t first = 0;
   uint64_t units = 0;
 };
 
-// Elements that one Philox block makes.
+// Returns the number of elements that one Philox block makes.
 IRIS_HOST_DEVICE constexpr uint32_t ElementsOfABlock(Kind kind, DType type) {
   return 128 / RandomBits(kind, type);
 }
 
-// How a launch is shaped for so many units of work.
+// Returns the launch for this many units of work.
 inline LaunchConfig ConfigFor(uint64_t units) {
-  // A thread of the emulator is dear, and one is as fast as many.
+  // A thread of the emulator is expensive, and one is as fast as many.
   constexpr uint32_t kBlock = backend::Traits::kEmulated ? 8 : 256;
   constexpr uint64_t kUnitsEach = backend::Traits::kEmulated ? 512 : 1;
   const uint64_t blocks_max =
@@ -89,8 +89,8 @@ Result LaunchVectors(const Sequence& s, const Vectors& v, backend::Stream& strea
   return backend::Launch(ConfigFor(v.units), stream, FillVectors<kKind, kType>, s, v);
 }
 
-// Chooses by the sequence's type, for integers by width. kUnimplemented if such elements are filled
-// one by one.
+// Launch the kernel of the sequence's type; integers have one for each width. kUnimplemented if
+// elements of the type are filled one by one.
 Result FillRange(const Sequence& s, const Vectors& v, backend::Stream& stream);
 Result FillUniform(const Sequence& s, const Vectors& v, backend::Stream& stream);
 Result FillNormal(const Sequence& s, const Vectors& v, backend::Stream& stream);

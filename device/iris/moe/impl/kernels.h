@@ -1,18 +1,18 @@
 // The kernels of Dispatch and Combine, in the order in which a call starts them.
 //
-//   Dispatch   Route    for this rank's choices: the inbox and its row, and the place among rows
-//                       of the expert
-//              Send     after a round of the team: rows, choices and counts to their receivers
-//              Place    from the counts of all ranks: the places of the local experts' rows
-//              Expand   from the inboxes to rows by expert
-//   Combine    Return   after a round: sums of the local experts' rows, to other ranks
-//              Gather   sums of this rank's own rows, and of the sums that came back
+//   Dispatch   Route    numbers this rank's choices: the row in the receiver's inbox, and the place
+//                       among the rows for the expert
+//              Send     after a round of the team, sends rows, choices and counts to the receivers
+//              Place    from the counts of all ranks, places the local experts' rows
+//              Expand   copies rows from the inboxes to `rows`, ordered by expert
+//   Combine    Return   after a round, sends sums of the local experts' rows to other ranks
+//              Gather   sums the results for this rank's own rows, and the sums that came back
 //
-// Rows from a rank to itself do not go through its inbox, unless the caller asks where they lie
-// there: Expand takes them from x, and Gather from y.
+// Rows from a rank to itself do not go through its inbox, unless the caller asks for the place of
+// each row in the inbox: Expand takes them from x, and Gather from y.
 //
-// Only Send and Return synchronize with other ranks. The others begin when all blocks of the kernel
-// before have passed its last round, and do nothing if one did not.
+// Only Send and Return synchronize with other ranks. The other kernels begin when all blocks of the
+// kernel before have passed its last round, and do nothing if one block did not pass it.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ namespace iris::moe::impl {
 
 using ccl::impl::Rounds;
 
-inline constexpr uint32_t kMaxThreads = 512;  // a block of these kernels
+inline constexpr uint32_t kMaxThreads = 512;  // of a block of these kernels
 inline constexpr uint32_t kMaxWarps = kMaxThreads / 32;
 
 template <typename T>
@@ -40,7 +40,7 @@ IRIS_DEVICE inline T* Mine(const MoeCall& call, uint64_t offset_bytes) {
   return At<T>(call, call.common.index, offset_bytes);
 }
 
-// Returns what member `from` announced to member `to`; it is followed by its rows for each expert.
+// Returns the message of member `from` to member `to`; `from`'s rows for each expert follow it.
 IRIS_DEVICE inline Told* ToldBy(const MoeCall& call, uint32_t to, uint32_t from) {
   return At<Told>(call, to, call.at.told_bytes + from * call.at.told_stride_bytes);
 }
@@ -75,8 +75,8 @@ IRIS_DEVICE inline int64_t IdAt(const MoeCall& call, uint64_t i) {
   }
   return backend::LoadPlain(reinterpret_cast<const int32_t*>(call.ids) + i);
 }
-// Returns choice j of token t, or -1 if it is no expert or an earlier choice of the token names the
-// same.
+// Returns choice j of token t, or -1 if there is no such expert or an earlier choice of the token
+// is the same.
 IRIS_DEVICE inline int64_t ChoiceOf(const MoeCall& call, uint32_t t, uint32_t j) {
   const uint64_t first = uint64_t{t} * call.top_k;
   const int64_t id = IdAt(call, first + j);
@@ -93,7 +93,7 @@ IRIS_DEVICE inline bool Failed(const MoeCall& call) {
   return backend::Load<Scope::kDevice, Order::kRelaxed>(&header->failed) != 0;
 }
 
-// Fails this operation and all later ones of the stream at this member, for a reason of its own.
+// Fails this operation and all later ones of the Comm at this member, with an error of iris::moe.
 IRIS_COLD void FailHere(const MoeCall& call, StatusCode code, uint32_t member, uint64_t detail,
                         uint64_t value, uint32_t sequence) {
   ccl::ErrorReport* const report = call.common.report;
@@ -125,7 +125,7 @@ IRIS_DEVICE inline Warps WarpsOf(uint32_t block, uint32_t blocks) {
 IRIS_DEVICE inline Warps WarpsOfGrid() {
   return WarpsOf(backend::BlockIndex(), backend::GridSize());
 }
-// Warps of a kernel that meets other members, in whatever pieces it is launched.
+// Divides the work of a kernel that meets other members, also if it is launched in pieces.
 IRIS_DEVICE inline Warps WarpsOfTeam(const MoeCall& call) {
   return WarpsOf(ccl::impl::BlockOf(call.common), ccl::impl::GridOf(call.common));
 }
@@ -142,7 +142,7 @@ IRIS_DEVICE inline uint32_t CountOf(uint64_t ballot) {
 }
 
 // Numbers the tokens for which `wanted(t)` is true, in their order: calls take(t, number) for each
-// token, with ~0u for the others. Returns their count in all threads. Called by a whole block.
+// token, with ~0u for the others. Returns the count in all threads. All threads of a block call it.
 template <typename Wanted, typename Take>
 IRIS_DEVICE inline uint32_t NumberTokens(uint32_t tokens, uint32_t* sums, Wanted wanted,
                                          Take take) {
@@ -152,7 +152,7 @@ IRIS_DEVICE inline uint32_t NumberTokens(uint32_t tokens, uint32_t* sums, Wanted
     const uint32_t t = base + backend::ThreadIndex();
     const bool is = t < tokens && wanted(t);
     const uint64_t ballot = backend::Ballot(is);
-    iris::impl::SyncInsideBlock();  // the sums of the turn before have been read
+    iris::impl::SyncInsideBlock();  // the sums of the previous iteration have been read
     if (backend::LaneIndex() == 0) sums[backend::WarpIndex()] = CountOf(ballot);
     iris::impl::SyncInsideBlock();
     uint32_t mine = before;
@@ -184,14 +184,14 @@ IRIS_DEVICE inline void ForChoices(const MoeCall& call, uint32_t t, Look look) {
   }
 }
 
-// Returns how many groups of tokens the blocks check for choices that are no expert.
+// Returns how many groups of tokens the blocks check for invalid experts.
 IRIS_DEVICE inline uint32_t Checks(const MoeCall& call) {
   const uint32_t checks = (call.tokens + backend::BlockSize() - 1) / backend::BlockSize();
   return checks == 0 ? 1 : checks;
 }
 
-// A block numbers the tokens of one expert or of one receiver at a time, or checks the choices of
-// as many tokens as it has threads.
+// Routes the tokens. A block numbers the tokens of one expert or of one receiver at a time, or
+// checks the choices of as many tokens as it has threads.
 template <uint32_t = 0>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void Route(IRIS_PARAM MoeCall call) {
   IRIS_SHARED(uint32_t[kMaxWarps], sums);
@@ -262,7 +262,7 @@ struct Fan {
   uint8_t* to[kFan];
 };
 
-// Copies a row to all destinations. Called by a warp. `whole`: bytes after the row, up to a
+// Copies a row to all destinations. Called by a warp. If `whole`, bytes after the row, up to a
 // multiple of 16, may be written.
 IRIS_DEVICE inline void CopyRow(const uint8_t* from, uint32_t bytes, uint32_t element_bytes,
                                 const Fan& fan, bool whole) {
@@ -302,7 +302,7 @@ IRIS_DEVICE inline void CopyRow(const uint8_t* from, uint32_t bytes, uint32_t el
   }
 }
 
-// Copies a row as f8e4m3 with scales. Eight lanes share 128 columns, 16 each.
+// Copies a row as f8e4m3 with scales to all destinations. Eight lanes share 128 columns, 16 each.
 IRIS_DEVICE inline void QuantizeRow(const MoeCall& call, const uint8_t* from, const Fan& fan) {
   constexpr uint32_t kLanes = kScaleColumns / 16;
   const uint32_t element_bytes = ElementBytes(call.in);
@@ -320,7 +320,7 @@ IRIS_DEVICE inline void QuantizeRow(const MoeCall& call, const uint8_t* from, co
     const uint8_t* const p = from + uint64_t{column} * element_bytes;
     if (count > 0) LoadFloats(p, call.in, count < 8 ? count : 8, low);
     if (count > 8) LoadFloats(p + 8 * element_bytes, call.in, count - 8, high);
-    // Compared as bits, so that a NaN is the largest.
+    // Magnitudes are compared as bits, so that a NaN is the largest.
     uint32_t largest = 0;
     IRIS_UNROLL(8)
     for (uint32_t e = 0; e < 8; ++e) {
@@ -356,8 +356,8 @@ IRIS_DEVICE inline void QuantizeRow(const MoeCall& call, const uint8_t* from, co
   }
 }
 
-// Sends member `to` the token's choices. Called by a warp. With a capacity, those over it are for
-// nobody. False: none is left.
+// Sends member `to` the token's choices. Called by a warp. With a capacity, choices over it are
+// sent like those of other members' experts. Returns false if no expert of `to` remains.
 IRIS_DEVICE inline bool TellEntries(const MoeCall& call, uint32_t t, uint32_t to, uint64_t slot) {
   const Experts experts = ExpertsOf(call.n_experts, call.common.size, to);
   const uint32_t* const taken = Mine<uint32_t>(call, call.at.taken_bytes);
@@ -392,7 +392,7 @@ IRIS_DEVICE inline void SendToken(const MoeCall& call, uint32_t t) {
     IRIS_UNROLL(8)
     for (uint32_t f = 0; f < kFan; ++f) fan.to[f] = nullptr;
     for (uint32_t f = 0; f < kFan && base + f < members; ++f) {
-      // Each member begins with another one.
+      // Each member begins with itself, so that members send to different receivers.
       uint32_t to = me + base + f;
       if (to >= members) to -= members;
       int32_t* const place = PlacesTo(call, to) + t;
@@ -400,7 +400,7 @@ IRIS_DEVICE inline void SendToken(const MoeCall& call, uint32_t t) {
       if (row < 0) continue;
       const uint64_t slot = SlotOf(call, me, static_cast<uint32_t>(row));
       if (!TellEntries(call, t, to, slot)) {
-        // All lanes have read it. Nothing comes back for this token from that member.
+        // All lanes have read `*place`. That member returns nothing for this token.
         backend::WarpSync();
         if (backend::LaneIndex() == 0) *place = -1;
         continue;
@@ -432,7 +432,7 @@ IRIS_DEVICE inline void SendToken(const MoeCall& call, uint32_t t) {
   }
 }
 
-// Returns the first token of this member with an invalid choice, or ~0u. Called by a whole warp.
+// Returns the first token of this member with an invalid choice, or ~0u. Called by a full warp.
 IRIS_DEVICE inline uint32_t FirstBadToken(const MoeCall& call) {
   const uint32_t* const checks = Mine<uint32_t>(call, call.at.checks_bytes);
   uint32_t first = ~0u;
@@ -471,10 +471,11 @@ IRIS_DEVICE inline void TellCounts(const MoeCall& call, uint32_t first, uint32_t
   }
 }
 
-// With a capacity, a row must not be sent before the number of earlier members' rows for its expert
-// is known. The first block of the call sends this member's counts; after another round it sums
-// those of the others for all blocks. They wait for it alone, which is in the first piece. False on
-// failure, which is recorded; the same in all threads.
+// Computes, with a capacity, the number of earlier members' rows for each expert, which must be
+// known before a row is sent. The first block of the call sends this member's counts; after another
+// round it sums the other members' counts for all blocks. The others wait only for that block,
+// which is in the first piece of the launch. Returns false on failure, which is recorded; the same
+// in all threads.
 IRIS_DEVICE inline bool LearnWhatIsTaken(const MoeCall& call, Rounds* rounds) {
   const bool counts = ccl::impl::BlockOf(call.common) == 0;
   if (counts) TellCounts(call, 0, 1);
@@ -519,8 +520,8 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void Send(IRIS_PARAM MoeCall call
   rounds.Conclude();
 }
 
-// Returns the sum of the values of the preceding threads, and that of all in `*total`. Called by a
-// whole block.
+// Returns the sum of the values of the preceding threads; `*total` becomes the sum over all
+// threads. Called by all threads of a block.
 IRIS_DEVICE inline uint32_t SumBefore(uint32_t value, uint32_t* sums, uint32_t* total) {
   const uint32_t lane = backend::LaneIndex();
   uint32_t sum = value;
@@ -528,7 +529,7 @@ IRIS_DEVICE inline uint32_t SumBefore(uint32_t value, uint32_t* sums, uint32_t* 
     const uint32_t other = backend::Shuffle(sum, lane >= d ? lane - d : lane);
     if (lane >= d) sum += other;
   }
-  iris::impl::SyncInsideBlock();  // the sums of the turn before have been read
+  iris::impl::SyncInsideBlock();  // the sums of the previous call have been read
   if (lane == backend::WarpSize() - 1) sums[backend::WarpIndex()] = sum;
   iris::impl::SyncInsideBlock();
   uint32_t before = sum - value;
@@ -541,7 +542,7 @@ IRIS_DEVICE inline uint32_t SumBefore(uint32_t value, uint32_t* sums, uint32_t* 
   return before;
 }
 
-// Runs in one block.
+// Places the local experts' rows, in one block.
 template <uint32_t = 0>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void Place(IRIS_PARAM MoeCall call) {
   IRIS_SHARED(uint32_t[kMaxWarps], sums);
@@ -634,7 +635,7 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void Expand(IRIS_PARAM MoeCall ca
       const Entry entry = backend::BitCast<Entry>(
           backend::Load16<CacheHint::kDefault>(EntriesAt(call, me, slot) + lane));
       token = entry.token;
-      // With a capacity, the sending member has left out the rows over it.
+      // With a capacity, the sending member has omitted the rows over it.
       if (entry.expert >= 0) {
         to = int64_t{firsts[entry.expert]} + entry.order +
              bases[uint64_t{from} * experts.count + static_cast<uint32_t>(entry.expert)];
@@ -686,14 +687,14 @@ IRIS_DEVICE inline Terms TermsOf(const MoeCall& call, uint64_t slot) {
   return Gathered(call, row >= 0, row, weight);
 }
 
-// Sums the terms in their order for up to eight columns from `column` on, of which this lane has
-// `count`, rounded to the type that is sent.
+// Sums the terms in their order for the `count` columns, at most eight, that this lane has from
+// `column` on, and rounds the sums to the type that is sent.
 template <Rows kRows>
 IRIS_DEVICE inline void SumTerms(const MoeCall& call, const Terms& terms, uint32_t column,
                                  uint32_t count, float (&sums)[8]) {
   constexpr uint32_t kAtOnce = kRowsAtOnce<kRows>;
   const uint64_t y_bytes = ElementBytes(call.y_type);
-  if (count == 0) column = 0;  // loads unused data
+  if (count == 0) column = 0;  // the loads are valid, but not used
   IRIS_UNROLL(8)
   for (uint32_t e = 0; e < 8; ++e) sums[e] = 0;
   IRIS_UNROLL(1)
@@ -721,8 +722,8 @@ IRIS_DEVICE inline void SumTerms(const MoeCall& call, const Terms& terms, uint32
   for (uint32_t e = 0; e < 8; ++e) sums[e] = RoundedTo(call.partials, sums[e]);
 }
 
-// Calls each(column, count) for this lane's eight columns, of which `count` exist, until all are
-// done. All lanes call it equally often, some with a count of 0.
+// Calls each(column, count) for every group of eight columns of this lane, of which `count` exist.
+// All lanes call it equally often, some with a count of 0.
 template <typename Each>
 IRIS_DEVICE inline void ForColumns(const MoeCall& call, Each each) {
   for (uint32_t first = 0; first < call.hidden; first += backend::WarpSize() * 8) {
@@ -732,7 +733,7 @@ IRIS_DEVICE inline void ForColumns(const MoeCall& call, Each each) {
   }
 }
 
-// Sums the local experts' results for a row. Called by a warp.
+// Sums the local experts' results for a row and stores the sum at `to`. Called by a warp.
 template <Rows kRows>
 IRIS_DEVICE inline void ReturnRow(const MoeCall& call, const Terms& terms, uint8_t* to) {
   const uint32_t to_bytes = ElementBytes(call.partials);
@@ -760,12 +761,12 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void Return(IRIS_PARAM MoeCall ca
   const uint32_t members = call.common.size;
   const uint32_t me = call.common.index;
   if (!rounds.broken() && rounds.Exchange(false)) {
-    // All blocks get the same answer, since nobody changes it now.
+    // All blocks get the same result, because no kernel changes the head at this time.
     const Head* const head = Mine<Head>(call, 0);
     const Fit fit = head->tag != call.tag         ? Fit::kNoDispatch
                     : head->tokens != call.tokens ? Fit::kOtherTokens
                                                   : Fit::kFits;
-    // All members get it, so that all fail alike.
+    // All members receive the result, so that all fail in the same way.
     for (uint32_t to = ccl::impl::BlockOf(call.common); to < members;
          to += ccl::impl::GridOf(call.common)) {
       if (backend::ThreadIndex() != 0) continue;
@@ -861,7 +862,7 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void Gather(IRIS_PARAM MoeCall ca
   if (Failed(call)) return;
   const uint32_t members = call.common.size;
   const uint32_t me = call.common.index;
-  // Finds the first member whose Combine belongs to no Dispatch, the same on all members.
+  // Finds the first member whose Combine belongs to no Dispatch. All members find the same one.
   for (uint32_t base = 0; base < members; base += backend::WarpSize()) {
     const uint32_t m = base + backend::LaneIndex();
     const uint64_t ballot = backend::Ballot(m < members && ToldBy(call, me, m)->fit != Fit::kFits);

@@ -1,25 +1,25 @@
 // The layout of a workspace of moe, and the arguments of its kernels.
 //
 //   head      the last Dispatch of this rank, and the result of its routing
-//   told      [members]: each rank's message to this one in Dispatch: Told, and its rows for each
-//             expert of all
-//   own       this rank's rows for each expert, as it sends them; then how many rows it sends to
-//             each rank
-//   checks    for each group of tokens: the first one that chooses an invalid expert
-//   taken     [experts]: with a capacity: rows that the ranks before have for each expert of all
-//   bases     [members][experts]: for each local expert, the rows of the ranks before
+//   told      [members]: each rank's message to this one in Dispatch: Told, and the number of that
+//             rank's rows for each of all experts
+//   own       the number of this rank's rows for each of all experts; then the number of rows that
+//             it sends to each rank
+//   checks    for each group of tokens: the first token that chooses an invalid expert
+//   taken     [experts]: with a capacity: the rows that earlier ranks have for each of all experts
+//   bases     [members][experts]: the rows that earlier ranks have for each local expert
 //   firsts    [experts + 1]: the first row of each local expert
 //   places    [members][max_tokens]: the row of token t in a rank's inbox; -1: it is not sent there
 //   orders    [max_tokens][top_k]: the number of a choice among this rank's rows for its expert
 //   entries   [members][max_tokens][top_k]: for received rows: each choice of the row's token
-//   targets   [members][max_tokens][top_k]: the row by expert of each choice of a local expert;
-//             -1: it was dropped
+//   targets   [members][max_tokens][top_k]: the row, in order of experts, of each choice of a local
+//             expert; -1: it was dropped
 //   rows      [members][max_tokens][row_stride]: the rows received from each rank; in Combine the
-//             sums that each sent back
+//             sums that each rank sent back
 //
-// Other ranks write `told`, `entries` and `rows`, and only after the first round of an operation:
-// all ranks have come to it then, so that none reads the old values any more. The kernels after the
-// last round read them.
+// Other ranks write `told`, `entries` and `rows` only after the first round of an operation: then
+// all ranks have reached the operation, so that none still reads the old values. The kernels after
+// the last round read the new values.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +40,7 @@ enum class Fit : uint32_t { kFits, kOtherTokens, kNoDispatch };
 
 struct Head {
   uint64_t tag;      // of the complete Dispatch in this workspace; 0: none
-  uint32_t tokens;   // that this member dispatched
+  uint32_t tokens;   // the number that this member dispatched
   uint32_t counted;  // 1: `taken` is complete
   uint32_t reserved[12];
 };
@@ -95,7 +95,7 @@ constexpr uint64_t ScaleColumnsOf(const Config& config) {
              : 0;
 }
 
-// The config has all types set.
+// Computes the layout for a config whose types are all set.
 constexpr Offsets OffsetsOf(uint32_t members, const Config& config) {
   using ccl::impl::RoundUp;
   constexpr uint64_t kAlign = kWorkspaceAlignmentBytes;

@@ -63,18 +63,18 @@ IRIS_DEVICE inline void StorePart(uint8_t* p, uint32_t count, uint32_t element_b
   }
 }
 
-// Eight elements as in memory. `high` is used for kF32 alone.
+// Eight elements as in memory. `high` is used only for kF32.
 struct Raw {
   Bytes16 low;
   Bytes16 high;
 };
 
-// How rows are loaded. kAny: any type and alignment. Otherwise eight elements always exist and are
-// aligned, of two bytes (kNarrow) or four (kWide). That avoids a test with each load, whose
-// branches would wait for smaller loads.
+// How rows are loaded. kAny: any type and alignment. kNarrow, kWide: all eight elements exist, are
+// aligned, and have two or four bytes. So no load needs a test, whose branches would wait for
+// smaller loads.
 enum class Rows { kAny, kNarrow, kWide };
 
-// Loads eight elements of kF32, kF16 or kBf16 at `p`. kAny: `count` of them (1 to 8) exist.
+// Loads eight elements of kF32, kF16 or kBf16 at `p`, of which with kAny `count` (1 to 8) exist.
 template <Rows kRows>
 IRIS_DEVICE inline Raw LoadRaw(const uint8_t* p, DType type, uint32_t count) {
   if constexpr (kRows == Rows::kNarrow) return {backend::Load16<CacheHint::kDefault>(p), {}};

@@ -1,6 +1,6 @@
-// kAlone: a team of one member. Nothing is sent: a thread loads all its units of a row, of the
-// residual and of the weights at once, and keeps them in registers. A block norms a row, or a warp
-// if the row is short.
+// kAlone: the variant for a team of one member, which sends nothing. A thread loads all its units
+// of a row, of the residual and of the weights at once, and keeps them in registers. A row is
+// normed by a block, or by a warp if the row is short.
 #pragma once
 
 #include <cmath>
@@ -17,23 +17,23 @@ namespace iris::norm::impl {
 
 // The most units of a thread.
 inline constexpr uint32_t kKeptAlone = 4;
-// Returns the threads of a block. Threads with more units need more registers each. Several such
-// blocks are on a multiprocessor, so that some load while others compute.
+// Returns the most threads of a block. Threads with more units need more registers each. Several
+// such blocks are on a multiprocessor, so that some load while others compute.
 constexpr uint32_t MaxAloneThreads(uint32_t kept) {
   return kept < kKeptAlone ? kMaxBlockThreads : kMaxBlockThreads / 4;
 }
 constexpr uint32_t AloneBlocks(uint32_t kept) { return kept < kKeptAlone ? 1 : 2; }
 
-// Returns the threads that share a row of `units` units, in blocks of `threads`. If there are few
-// rows, each has more threads than a warp.
+// Returns the threads that share a row of `units` units: a warp if its threads then have at most
+// kKeptAlone units each (one, if there are few rows), otherwise all `threads` of a block.
 IRIS_HOST_DEVICE constexpr uint32_t RowThreads(uint64_t units, uint64_t rows, uint32_t threads) {
   constexpr uint64_t kFewRows = 512;
   const uint64_t kept = rows <= kFewRows ? 1 : kKeptAlone;
   return units <= kept * backend::WarpSize() ? backend::WarpSize() : threads;
 }
 
-// Shared by the threads of a block: one number of each warp, for two turns, and what the first
-// thread keeps from the beginning to the end.
+// Shared by the threads of a block: two alternating sets of one number for each warp, and the
+// values that the first thread keeps from the beginning to the end.
 struct AloneShared {
   static constexpr uint32_t kWarps = kMaxBlockThreads / backend::Traits::kWarpThreads;
   uint32_t warps[2][kWarps];
@@ -72,8 +72,8 @@ class AloneRows {
     whole_ = bits % 16 == 0;
   }
 
-  // Norms each row of block `block`. `broken`: an earlier operation failed, so nothing is written;
-  // it is read after the first loads were issued. Then begun() is called.
+  // Norms each row of block `block`. Writes nothing if `broken`, that is, if an earlier operation
+  // failed. `broken` is read after the first loads were issued; then begun() is called.
   template <typename Begun>
   IRIS_DEVICE void Run(uint32_t block, uint32_t broken, Begun begun) {
     if (whole_) {
@@ -84,8 +84,9 @@ class AloneRows {
   }
 
  private:
-  // kWhole: all units are whole and aligned, and the work on them is unrolled. Otherwise that would
-  // be many instructions: a loop has them once, and registers rotate (see row.h).
+  // Norms the rows. kWhole: all units have 16 bytes and are aligned, and the work on them is
+  // unrolled. Otherwise unrolling would make many instructions, so a loop has them once, and
+  // registers rotate (see row.h).
   template <bool kWhole, typename Begun>
   IRIS_DEVICE void RunAs(uint32_t block, uint32_t broken, Begun begun) {
     const uint32_t at_once = backend::BlockSize() / row_threads_;
@@ -123,15 +124,16 @@ class AloneRows {
     }
   }
 
-  // Returns the byte at which the thread's k-th unit is in a row. It has 0 to 16 bytes.
+  // Returns the byte of a row at which the thread's k-th unit begins; Bytes returns the unit's
+  // size, 0 to 16 bytes.
   IRIS_DEVICE uint32_t At(uint32_t k) const { return (thread_ + k * row_threads_) * 16; }
   IRIS_DEVICE uint32_t Bytes(uint32_t at) const {
     return at < row_bytes_ ? static_cast<uint32_t>(Min(row_bytes_ - at, 16)) : 0;
   }
 
-  // Loads the thread's units of the data at `row`; zeros past its end. With whole units, no load is
-  // conditional: a thread without a unit loads the first one, which its owner may be storing to at
-  // the same time if the result replaces its input. That value is not used; but C++ allows no such
+  // Loads the thread's units of the data at `row`, with zeros past the end. If kWhole, no load is
+  // conditional: a thread without a unit loads the row's first unit, to which another thread may be
+  // storing if the result replaces the input. The loaded value is not used; but C++ allows no such
   // load, so emulation omits it.
   template <bool kWhole>
   IRIS_DEVICE void Load(const uint8_t* row, Bytes16 (&units)[kKept]) const {
@@ -161,8 +163,8 @@ class AloneRows {
     }
   }
 
-  // Computes r for the thread's units of `in` and of the residual, stores it where there is a
-  // residual, and returns the sum of its squares.
+  // Computes r for the thread's units of `in` and of the residual, stores r if there is a residual,
+  // and returns the sum of the squares of r.
   template <bool kWhole>
   IRIS_DEVICE float Take(uint32_t row, Bytes16 (&units)[kKept], Bytes16 (&others)[kKept]) const {
     float squares = 0;
@@ -233,8 +235,9 @@ class AloneRows {
     }
     return most;
   }
-  // Gives each lane the number that the warp with its index passed, or 0. The words are written
-  // again two turns later, when all threads have passed the sync between and no longer read them.
+  // Returns in lane i the number that warp i passed, or 0. Calls alternate between two sets of
+  // words: when a set is written again, all threads have passed the sync of the call between, so
+  // none reads it.
   IRIS_DEVICE uint32_t OfWarps(uint32_t mine) {
     uint32_t* const words = shared_->warps[turn_];
     turn_ ^= 1;
@@ -321,7 +324,7 @@ class AloneRows {
     }
   }
 
-  // Stores as fp8, in a loop whose registers rotate. All lanes run it, also those without a unit.
+  // Stores a row as fp8, in a loop whose registers rotate. Lanes without a unit run it, too.
   IRIS_DEVICE void PutScaled(uint32_t row, float factor, float scale, Bytes16 (&units)[kKept],
                              Bytes16 (&weights)[kKept]) {
     if (call_.scaling == Scaling::kPerRow) {
@@ -390,7 +393,7 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(MaxAloneThreads(kKept),
   const uint32_t block = ccl::impl::BlockOf(common);
   AloneRows<T, kKept, kScaled> rows(call, &shared);
   backend::AwaitKernelBefore();
-  // No block of this kernel waits for another one, so the next kernel cannot be in the way.
+  // The next kernel cannot block this one, because no block of this kernel waits for another one.
   if (call.lets_next_begin) backend::LetNextBegin();
   ccl::impl::Header* const header = ccl::impl::HeaderAt(common, common.index);
   const bool tells = backend::ThreadIndex() == 0;

@@ -1,4 +1,4 @@
-// Floats as fp8.
+// Conversion of floats to fp8.
 #pragma once
 
 #include <cstdint>
@@ -9,13 +9,12 @@
 
 namespace iris::norm::impl {
 
-// The largest number of the type.
 IRIS_HOST_DEVICE constexpr float LargestOf(DType type) {
   return type == DType::kF8E4M3 ? 448.0f : 57344.0f;
 }
 
 // Converts with rounding to nearest even. Values that are too large become the largest number; a
-// NaN stays one.
+// NaN stays a NaN.
 IRIS_HOST_DEVICE inline uint32_t Fp8Bits(DType type, float value) {
   const bool e4m3 = type == DType::kF8E4M3;
   const uint32_t mantissa = e4m3 ? 3 : 2;

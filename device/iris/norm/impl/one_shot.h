@@ -1,5 +1,5 @@
-// kPackets and kLines: every member sends its rows to all, and all norm all rows. Each part of a
-// row takes one epoch of its block.
+// kPackets and kLines: every member sends its rows to all members, and every member norms all rows.
+// Each part of a row takes one epoch of its block.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 
 namespace iris::norm::impl {
 
-// A thread loads the packets or lines of this many members before it waits for the first. There are
-// not enough registers for more.
+// A thread loads the packets or lines of this many members before it waits for the first one.
+// Registers do not suffice for more.
 inline constexpr uint32_t kAhead = 4;
 
 // A unit as two packets; the second may be empty.
@@ -42,7 +42,7 @@ struct Packets {
     const uint64_t stride = common.packet_bytes / 8;
     for (uint32_t half = 0; half < (place.bytes > 8 ? 2u : 1u); ++half) {
       const Bytes16* const inbox = rounds->Inbox(me, 0) + place.at / 8 + half;
-      // A separate array: the whole sum, indexed at run time, would be in memory.
+      // A separate array, because the compiler would put `sum`, indexed at run time, into memory.
       float values[kHalf] = {};
       for (uint32_t first = 0; first < common.size; first += kAhead) {
         Bytes16 packets[kAhead];
@@ -197,7 +197,7 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void NormPackets(IRIS_PARAM Commo
   rounds.Conclude();
 }
 
-// It is empty if the platform does not support the variant.
+// The kernel of kLines. It is empty if the platform does not support the variant.
 template <typename T>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void NormLines(IRIS_PARAM Common common,
                                                               IRIS_PARAM NormCall call) {

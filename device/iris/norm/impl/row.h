@@ -1,13 +1,14 @@
-// The norm of a row, of which the calling block has a part. The kernels of all variants share this.
+// RowPart: the norm of the part of a row that the calling block has. Kernels of several variants
+// share it.
 //
-// The units of a part are 16 bytes each, at most, and a thread keeps what it has of them in
-// registers from the sums to the stores. A kernel goes through a part in three steps: Prefetch;
-// Add, for each unit whose sum it has made; and Finish.
+// The units of a part are 16 bytes each, at most, and a thread keeps its units in registers from
+// the sums to the stores. A kernel goes through a part in three steps: Prefetch; Add, for each unit
+// whose sum it has made; and Finish.
 //
 // The work on a unit is many instructions, so a loop over a thread's units has them once instead of
-// once per unit. Registers cannot be indexed: the loop works on the first one, and rotates all of
-// them by one place each time (Turn). Only loads are unrolled, so that all of them are in flight at
-// once.
+// once per unit. Registers cannot be indexed, so the loop works on the first register, and rotates
+// all of them by one place in each iteration (Turn). Only loads are unrolled, so that all of them
+// are in flight at once.
 #pragma once
 
 #include <cmath>
@@ -32,8 +33,8 @@ using ccl::impl::Min;
 using ccl::impl::Rounds;
 using ccl::impl::RoundUp;
 
-// The units of a thread. Receiving packets and lines needs many registers, and such calls have few
-// rows, which many blocks share anyway.
+// The most units that a thread keeps. Receiving packets and lines needs many registers, and such
+// calls have few rows, which many blocks share anyway.
 inline constexpr uint32_t kKeptOneShot = 2;
 inline constexpr uint32_t kKeptTwoShot = 4;
 inline constexpr uint32_t kMaxParts = ccl::impl::kMaxPartners;
@@ -41,7 +42,7 @@ inline constexpr uint32_t kMaxThreads = ccl::kMaxThreads;
 // Returns the most bytes of a row that a block has.
 constexpr uint32_t MaxPartBytes(uint32_t kept) { return kept * kMaxThreads * 16; }
 inline constexpr uint32_t kMaxGroups = MaxPartBytes(kKeptTwoShot) / 2 / kGroupColumns;
-// Less than this is not scaled.
+// Rows or groups whose largest magnitude is below this are not scaled.
 inline constexpr float kLeastScaled = 0x1p-100f;
 
 struct NormCall {
@@ -60,7 +61,7 @@ struct NormCall {
   uint64_t out_stride;
   uint32_t rows;
   uint32_t hidden;
-  uint32_t blocks;  // of the whole call; of kAlone there may be more than Common can count
+  uint32_t blocks;  // of the call; kAlone may have more than Common can count
   uint32_t parts;
   uint32_t part_columns;
   float epsilon;
@@ -68,14 +69,14 @@ struct NormCall {
   DType out_type;
   DType weight_type;
   Scaling scaling;
-  bool lets_next_begin;  // kAlone: the next kernel may begin beside this one
+  bool lets_next_begin;  // kAlone: the next kernel may begin while this one runs
 };
 
-// Columns of a part but the last, so that groups of columns lie in one part.
+// Returns the columns of each part except the last. No group of columns is in two parts.
 IRIS_HOST_DEVICE constexpr uint64_t PartColumns(uint64_t hidden, uint32_t parts) {
   return RoundUp((hidden + parts - 1) / parts, kGroupColumns);
 }
-// The bytes of a part in a stage: its columns, or the data that is sent to others, with its scales.
+// SlotBytes returns the bytes of a part in a stage: its columns, and its scales (ScaleBytes).
 IRIS_HOST_DEVICE constexpr uint64_t ScaleBytes(uint64_t columns) {
   return RoundUp((columns + kGroupColumns - 1) / kGroupColumns * sizeof(float), 16);
 }
@@ -95,15 +96,15 @@ struct NormShared {
   uint32_t groups[kMaxGroups];
 };
 
-// A thread's unit in its k-th pass: `at` is in bytes from the part's begin, and `bytes` of it
-// exist. `active` says that the warp has one.
+// A thread's unit in its k-th pass. It begins `at` bytes after the part's beginning, and `bytes` of
+// its bytes exist. `active` is true if the thread, or in lines any thread of the warp, has a unit.
 struct UnitPlace {
   uint64_t at;
   uint32_t bytes;
   bool active;
 };
 struct PlainUnits {
-  static constexpr bool kWhole = true;  // but for the last one, all have 16 bytes
+  static constexpr bool kWhole = true;  // all units except the last have 16 bytes
   IRIS_DEVICE UnitPlace operator()(uint32_t k, uint64_t part_bytes) const {
     const uint64_t at = (backend::ThreadIndex() + uint64_t{k} * backend::BlockSize()) * 16;
     const uint64_t left = at < part_bytes ? part_bytes - at : 0;
@@ -154,7 +155,7 @@ IRIS_DEVICE inline void Turn(Bytes16 (&units)[kKept]) {
   units[kKept - 1] = first;
 }
 
-// Up to eight numbers of one byte.
+// Stores up to eight numbers of one byte.
 IRIS_DEVICE inline void StoreNarrow(uint8_t* p, uint32_t bytes, uint64_t word) {
   if (bytes == 4 && (reinterpret_cast<uint64_t>(p) & 3) == 0) {
     backend::StorePlain(reinterpret_cast<uint32_t*>(p), static_cast<uint32_t>(word));
@@ -175,7 +176,8 @@ IRIS_DEVICE inline float LoadWeight(const uint8_t* p, DType type, uint64_t i) {
 IRIS_DEVICE inline float ScaleOf(DType out_type, float magnitude) {
   return magnitude < kLeastScaled ? 1.0f : magnitude / LargestOf(out_type);
 }
-// Values in fp8, the first one in the lowest byte; values of f32 in f16 or bf16.
+// Fp8Word returns values as fp8, the first one in the lowest byte; HalvesWord returns values of f32
+// as f16 or bf16.
 template <uint32_t kCount>
 IRIS_DEVICE inline uint64_t Fp8Word(DType type, const float* values, float inverse) {
   static_assert(kCount <= 8);
@@ -230,11 +232,13 @@ class RowPart {
   IRIS_DEVICE uint64_t columns() const { return columns_; }
   IRIS_DEVICE uint64_t bytes() const { return columns_ * sizeof(T); }
   IRIS_DEVICE UnitPlace Place(uint32_t k) const { return units_(k, bytes()); }
-  // Where this part of a row begins, in an array whose rows are `stride` columns apart.
+  // Returns the byte at which this part of a row begins, in an array whose rows are `stride`
+  // columns apart.
   IRIS_DEVICE uint64_t At(uint64_t row, uint64_t stride, uint64_t element_bytes) const {
     return (row * stride + first_column_) * element_bytes;
   }
-  // Scales of a row, and the first one that is this part's.
+  // Groups and OwnGroups return how many scales a row and this part of it have; ScaleAt returns the
+  // index of this part's first one.
   IRIS_DEVICE uint64_t Groups() const {
     return call_.scaling == Scaling::kPerGroup ? (call_.hidden + kGroupColumns - 1) / kGroupColumns
                                                : 1;
@@ -253,8 +257,8 @@ class RowPart {
     return call_.scaling != Scaling::kNone ? 1 : call_.out_type == kType ? sizeof(T) : 2;
   }
 
-  // Calls each(k, place) for each of this thread's units of the part. Add, Take and Unit are of the
-  // one that it is called for.
+  // Calls each(k, place) for each of this thread's units of the part. During that call, Add, Take
+  // and Unit refer to the k-th unit.
   template <typename Each>
   IRIS_DEVICE void ForUnits(Each each) {
     IRIS_UNROLL(1)
@@ -266,21 +270,21 @@ class RowPart {
     }
   }
 
-  // Loads the inputs of Add early. `residual`: this part of the row's; null: none.
+  // Loads the inputs of Add early. `residual` is this part of the row's residual, or null.
   IRIS_DEVICE void Prefetch(const uint8_t* residual) {
     squares_ = 0;
     has_residual_ = residual != nullptr;
     if (has_residual_) Load(residual, kept_, nullptr, nullptr);
   }
-  // Also loads this thread's units of this part of `in`.
+  // Like the above, but also loads this thread's units of this part of `in` to `own`.
   IRIS_DEVICE void Prefetch(const uint8_t* residual, const uint8_t* in, Bytes16 (&own)[kKept]) {
     squares_ = 0;
     has_residual_ = residual != nullptr;
     Load(in, own, residual, kept_);
   }
 
-  // The unit of the row is this sum, before the residual. `residual_out`: this part of the row's;
-  // null: none.
+  // Adds the residual to `sum`, the sum of the unit over the ranks, and passes the result to Take.
+  // Also stores it to `residual_out`, this part of the row's residual_out, unless that is null.
   IRIS_DEVICE void Add(const UnitPlace& place, Sum sum, uint8_t* residual_out) {
     if (has_residual_) {
       const Pack more = iris::impl::BitCast<Pack>(kept_[0]);
@@ -295,7 +299,7 @@ class RowPart {
     Take(place, iris::impl::BitCast<Bytes16>(pack));
     if (residual_out != nullptr) StoreUnit<T>(residual_out + place.at, place.bytes, kept_[0]);
   }
-  // The unit of r is this.
+  // Sets the unit of r, and adds the squares of its values to the sum.
   IRIS_DEVICE void Take(const UnitPlace& place, Bytes16 unit) {
     kept_[0] = unit;
     const Pack pack = iris::impl::BitCast<Pack>(unit);
@@ -307,9 +311,9 @@ class RowPart {
   }
   IRIS_DEVICE Bytes16 Unit() const { return kept_[0]; }
 
-  // Norms the row, which all threads have added, and puts it to each of `n_places` places:
-  // out_at(p) is where this part of the row goes, scales_at(p) where its scales do. False on
-  // failure, which is recorded; the same in all threads. A block sync is in it.
+  // Norms the row after all threads have called Add or Take for their units, and stores this part
+  // to out_at(p) and its scales to scales_at(p) for each p below `n_places`. Returns false on
+  // failure, which is recorded; the same in all threads. Contains a block sync.
   template <typename OutAt, typename ScalesAt>
   IRIS_DEVICE bool Finish(uint32_t n_places, OutAt out_at, ScalesAt scales_at) {
     float squares = 0;
@@ -351,7 +355,7 @@ class RowPart {
   }
 
  private:
-  // The unit's values in fp8.
+  // Stores the unit's values as fp8.
   template <typename OutAt>
   IRIS_DEVICE void StoreScaled(const UnitPlace& place, const float* values, float scale,
                                uint32_t n_places, OutAt out_at) const {
@@ -363,7 +367,7 @@ class RowPart {
       StoreNarrow(out_at(p) + place.at / sizeof(T), place.bytes / sizeof(T), word);
     }
   }
-  // The unit's four values of f32 in f16 or bf16.
+  // Stores the unit's four values of f32 as f16 or bf16.
   template <typename OutAt>
   IRIS_DEVICE void StoreHalves(const UnitPlace& place, const float* values, uint32_t n_places,
                                OutAt out_at) const {
@@ -373,10 +377,10 @@ class RowPart {
     }
   }
 
-  // Loads this thread's units of a part of a row, and of another one, which may be null. If all
-  // units are whole, one condition covers all loads, which are then consecutive in the machine
-  // code. Otherwise each unit is loaded as a whole or by words, in branches of its own; words are
-  // assembled there, and thus waited for, before the next unit's branches begin.
+  // Loads this thread's units of a part of a row, and of another row unless `other` is null. If all
+  // units have 16 bytes, one condition covers all loads, which are then consecutive in the machine
+  // code. Otherwise each unit has branches of its own, which load it at once or by words; the words
+  // are assembled, and thus awaited, before the next unit's branches begin.
   IRIS_DEVICE void Load(const uint8_t* row, Bytes16 (&units)[kKept], const uint8_t* other,
                         Bytes16* others) const {
     const uint64_t bits =
@@ -411,7 +415,7 @@ class RowPart {
     if (!has_weights_ || place.bytes == 0) return {};
     return LoadUnit<T>(call_.weight + first_column_ * sizeof(T) + place.at, place.bytes);
   }
-  // The unit, normed.
+  // Computes the normed values of the unit.
   IRIS_DEVICE void Normed(const UnitPlace& place, float factor, float* values) const {
     const Pack pack = iris::impl::BitCast<Pack>(kept_[0]);
     const Pack weights = iris::impl::BitCast<Pack>(kKeepsWeights ? weights_[0] : WeightUnit(place));
@@ -435,8 +439,8 @@ class RowPart {
         numeric::FloatOf(backend::Load<Scope::kBlock, Order::kRelaxed>(&shared_->groups[group])));
   }
 
-  // The largest magnitudes, of the row or of each group. Bits of numbers that are not negative are
-  // in their order, and those of a NaN come last.
+  // Finds the largest magnitude of the row, for `*scale`, or of each group of columns. Magnitudes
+  // are compared as integers, by their bits: a NaN exceeds all numbers.
   IRIS_DEVICE bool Magnitudes(float factor, float* scale) {
     const bool row = call_.scaling == Scaling::kPerRow;
     const uint64_t n = row ? 1 : OwnGroups();
@@ -475,8 +479,8 @@ class RowPart {
                                                                            bits);
   }
 
-  // The block's sum of squares, in a fixed order: the lanes of each warp, then the warps. Only the
-  // whole warps of a block have values.
+  // Returns the block's sum of squares, added in a fixed order: the lanes of each warp, then the
+  // warps. Only full warps have values.
   IRIS_DEVICE float SumOfBlock() {
     float sum = squares_;
     for (uint32_t mask = backend::WarpSize() / 2; mask != 0; mask /= 2) {
@@ -490,14 +494,15 @@ class RowPart {
     return total;
   }
 
-  // The sum, or the largest, of what the blocks have that share the row. A word that is not zero
-  // has come; who takes it zeroes it. It is used again after the partner has come to the turn
-  // between, so when this block is done with it. False on failure, which is recorded.
+  // Computes the sum, or the largest, of the numbers of the blocks that share the row. A word is
+  // nonzero once its number has arrived; its reader zeroes it. Calls alternate between two sets of
+  // words: a partner writes a word again only after the call between, to which this block came
+  // after it had zeroed the word. Returns false on failure, which is recorded.
   template <bool kLargest>
   IRIS_DEVICE bool Combine(float mine, float* result) {
     *result = mine;
     if (call_.parts == 1) {
-      iris::impl::SyncInsideBlock();  // nobody still reads what the block shares
+      iris::impl::SyncInsideBlock();  // no thread still reads shared memory
       return rounds_->Settle();
     }
     const auto words = [this](uint32_t part) {
@@ -547,7 +552,7 @@ class RowPart {
   const Common& common_;
   Rounds* rounds_;
   NormShared* shared_;
-  const Units units_;  // no reference: what holds both would not be in registers
+  const Units units_;  // a copy: with a reference the two objects would not be in registers
   uint64_t group_;
   uint32_t part_;
   uint64_t first_column_;
@@ -557,7 +562,7 @@ class RowPart {
   bool has_weights_ = false;
   float squares_ = 0;
   Bytes16 kept_[kKept];
-  // With more units there are no registers for the weights.
+  // Registers do not suffice for the weights of more units.
   static constexpr bool kKeepsWeights = kKept <= kKeptOneShot;
   Bytes16 weights_[kKeepsWeights ? kKept : 1] = {};
 };

@@ -1,23 +1,23 @@
-// kTwoLines: each rank reduces its share of the rows and sends r of them to all others, as lines;
-// all norm all rows. It is between the one-shot variants, which send each row to all, and kTwoShot,
-// whose rounds wait for everything that a block sends.
+// kTwoLines: each rank reduces its share of the rows and sends r of them to all other ranks, as
+// lines; every rank norms all rows. It is between the one-shot variants, which send each row to all
+// ranks, and kTwoShot, whose rounds wait for everything that a block sends.
 //
 // The l-th rows of all ranks' shares go through the blocks of a group at once. A thread has one
-// unit of each:
+// unit of each of these rows, in these steps:
 //
-//   its unit of the others' rows            -> the lines of their owners
-//   the others' units of its own row        -> sum, residual: r -> the lines of all
-//   the owners' units of r of their rows
-//   the sums of squares, of all these rows at once, by the block and by those that share the rows;
-//     r of the rows                         -> residual_out
-//   the factors, the weights                -> out
+//   send its unit of the others' rows       -> the lines of the rows' owners
+//   receive the others' units of its row    -> sum, residual: r -> the lines of all ranks
+//   receive r of the others' rows
+//   add the squares of all these rows at once, in the block, then over the blocks that share the
+//     rows; meanwhile store r of the rows   -> residual_out
+//   apply the factors and the weights       -> out
 //
-// Each rank sends lines to each other in both rounds, even if it has no l-th row any more: so a
-// round is passed when all have arrived at it (see protocol.h), and all ranks detect a missing one.
+// Each rank sends lines to each other rank in both rounds, even if its share has no l-th row. So a
+// round ends when all ranks have arrived at it (see protocol.h), and all detect a missing rank.
 //
 // Such a kernel runs through its code once and fetches it from memory, so more code takes longer.
-// So calls whose units are whole and aligned have kernels of their own, and in the others the work
-// on the unit of each row is a loop whose registers rotate, as in row.h.
+// So calls whose units have 16 bytes and are aligned have kernels of their own. In the other
+// kernels the work on the unit of each row is a loop whose registers rotate, as in row.h.
 #pragma once
 
 #include <cmath>
@@ -33,7 +33,7 @@
 
 namespace iris::norm::impl {
 
-// Shared by the threads of a block, which has one row of each member at a time.
+// Shared by the threads of a block, which works on one row of each member at a time.
 struct TwoLinesShared {
   float warps[ccl::impl::kMaxLineMembers][kMaxThreads / backend::Traits::kWarpThreads];
   float partners[kMaxParts];  // of each part of each row
@@ -66,7 +66,7 @@ class TwoLines {
   IRIS_INLINED void Run(ccl::impl::SharedState* state) {
     const uint32_t most = each_ + (longer_ != 0 ? 1 : 0);
     uint32_t l = group_;
-    // The first loads are issued together with that of the epoch.
+    // The first loads are issued together with the load of the epoch.
     LoadRows(l);
     LoadWeights();
     Rounds rounds(common_, state, ccl::impl::BlockOf(common_));
@@ -106,7 +106,7 @@ class TwoLines {
     const uint32_t member = common_.index + step;
     return member < common_.size ? member : member - common_.size;
   }
-  // Finds the l-th row of a member's share. False: the share has none.
+  // Finds the l-th row of member m's share. Returns false if the share has fewer rows.
   IRIS_INLINED bool RowOf(uint32_t m, uint32_t l, uint64_t* row) const {
     *row = m * each_ + (m < longer_ ? m : longer_) + l;
     return m < common_.size && l < each_ + (m < longer_ ? 1 : 0);
@@ -142,7 +142,8 @@ class TwoLines {
     }
   }
 
-  // Unit k belongs to the row of the member k places after this one.
+  // Loads a unit of the l-th row of each member's share. Unit k is of the member k places after
+  // this one.
   IRIS_INLINED void LoadRows(uint32_t l) {
     ForRows([&](uint32_t k, Bytes16& unit) {
       uint64_t row = 0;
@@ -177,7 +178,7 @@ class TwoLines {
   IRIS_INLINED void Send(const Rounds& rounds, uint32_t k, Bytes16 value) const {
     units_.lane.Send(rounds.LineBox(Rotated(k), common_.index) + Box(), value, rounds.LineFlag());
   }
-  // Receives got[m] from each other member m. False on failure, which is recorded.
+  // Receives got[m] from each other member m. Returns false on failure, which is recorded.
   IRIS_INLINED bool Receive(Rounds* rounds, Bytes16 (&got)[N]) const {
     const uint32_t me = common_.index;
     const auto waits = [n = common_.size, me](uint32_t m) { return m < n && m != me; };
@@ -233,8 +234,8 @@ class TwoLines {
 
   // Computes the factors of the rows from their sums of squares: first those of the block, in the
   // order of RowPart, then those of the blocks that share the rows, by the words and rules of
-  // RowPart::Combine. Stores r to residual_out meanwhile. Contains block syncs. False if a thread
-  // of the block has failed; the same in all threads.
+  // RowPart::Combine. Stores r to residual_out meanwhile. Contains block syncs. Returns false if a
+  // thread of the block has failed; the same in all threads.
   IRIS_INLINED bool Factors(Rounds* rounds, bool whole, uint32_t l) {
     float squares[N] = {};
     if (whole) {
@@ -276,7 +277,7 @@ class TwoLines {
             unit);
     });
   }
-  // Called by one warp.
+  // Computes the factors in one warp.
   IRIS_INLINED void MakeFactors(Rounds* rounds) {
     constexpr uint32_t kEach = ccl::impl::kPartnerBytes / sizeof(uint32_t);
     uint32_t* const words =
@@ -327,7 +328,8 @@ class TwoLines {
     return total;
   }
 
-  // `scale` multiplies the values before they become fp8.
+  // Norms this thread's units of the rows and stores them to `out`. `scale` multiplies the values
+  // before they become fp8.
   IRIS_INLINED void Norm(uint32_t l, float scale) {
     if (!place_.active) return;
     const Pack weights = iris::impl::BitCast<Pack>(weights_);
@@ -376,7 +378,7 @@ class TwoLines {
   uint32_t groups_;
   uint32_t first_column_;
   uint32_t each_;    // rows that every member has
-  uint32_t longer_;  // the first so many members have one more
+  uint32_t longer_;  // the number of members, from the first on, that have one more
   uint32_t turn_ = 0;
   Bytes16 rows_[N];
   Bytes16 more_;  // of the residual
@@ -384,7 +386,7 @@ class TwoLines {
   Bytes16 weights_;
 };
 
-// It is empty if the platform does not support the variant.
+// The kernel of kTwoLines. It is empty if the platform does not support the variant.
 template <typename T, uint32_t N, bool kWhole>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void NormTwoLines(IRIS_PARAM Common common,
                                                                  IRIS_PARAM NormCall call) {

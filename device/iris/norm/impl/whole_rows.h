@@ -1,11 +1,12 @@
-// kPackets and kLines for the few rows of inference: a thread has one whole, aligned unit of a row,
-// and `out` has the type of `in`. The protocol and the bits are those of one_shot.h, so a member
-// whose buffers are not aligned may run that one while others run this.
+// kPackets and kLines for the few rows of inference: a thread has one aligned unit of a row, of the
+// full size, and `out` has the type of `in`. The protocol and the bits of the result are those of
+// one_shot.h, so a member whose buffers are not aligned may run the kernels of one_shot.h while
+// others run those of this file.
 //
 // Such a call takes as long as one word needs: from memory to the peers, from the inbox into the
-// sum of squares, from there to the blocks that share the row, and out. So all loads are issued as
-// soon as the kernel may touch memory, before anything is known of the operation; all words that
-// are waited for are polled together; and all other work comes after that path.
+// sum of squares, from there to the blocks that share the row, and to `out`. So all loads are
+// issued as soon as the kernel may touch memory, before the state of the operation is read; all
+// awaited words are polled together; and all other work comes after that path.
 #pragma once
 
 #include <cmath>
@@ -21,7 +22,7 @@
 
 namespace iris::norm::impl {
 
-// Loads up to 16 bytes of a unit that is aligned as far as it goes; zeros after them.
+// Loads a unit of 8 or 16 bytes, aligned to its size, or of 0 bytes, with zeros after it.
 IRIS_DEVICE inline Bytes16 LoadWhole(const uint8_t* p, uint32_t bytes) {
   if (bytes == 16) return backend::Load16<CacheHint::kDefault>(p);
   Bytes16 value;
@@ -36,8 +37,8 @@ IRIS_DEVICE inline void StoreWhole(uint8_t* p, uint32_t bytes, Bytes16 value) {
   }
 }
 
-// Receives the thread's unit from up to kAhead members, beginning with `first`. False on failure,
-// which is recorded.
+// Take receives the thread's unit from up to kAhead members, beginning with `first`. It returns
+// false on failure, which is recorded.
 struct WholePackets : Packets {
   static constexpr bool kSendsLines = false;
   IRIS_DEVICE bool Take(Rounds* rounds, const Common& common, uint32_t first,
@@ -52,8 +53,8 @@ struct WholePackets : Packets {
     Bytes16 packets[kAhead][2];
     const uint64_t since_ns = rounds->WaitBegins();
     for (uint32_t look = 0;; ++look) {
-      // All are loaded again until all are there: one after another, each would add the latency of
-      // a load.
+      // All packets are loaded again until all have arrived: one after another, each would add the
+      // latency of a load.
       IRIS_UNROLL(4)
       for (uint32_t k = 0; k < kAhead; ++k) {
         if (!waits(k)) continue;
@@ -128,8 +129,8 @@ IRIS_DEVICE inline float SumOfWholeBlock(float mine, NormShared* shared) {
 }
 
 // Sums over the blocks that share the row, in the order of the parts, by the words and rules of
-// RowPart::Combine. `words` are those of the row's first block. Shared memory is free again after
-// the next block sync. False on failure, which is recorded; the same in all threads.
+// RowPart::Combine. `words` are those of the row's first block. Shared memory may be reused after
+// the next block sync. Returns false on failure, which is recorded; the same in all threads.
 IRIS_DEVICE inline bool SumOfParts(Rounds* rounds, const Common& common, const NormCall& call,
                                    uint32_t part, uint32_t turn, uint32_t* words,
                                    NormShared* shared, float* sum) {
@@ -290,7 +291,7 @@ IRIS_DEVICE inline void NormWholeRows(const Common& common, const NormCall& call
 }
 
 // Returns true if all buffers of a call have the type of `in`, are aligned to 16 bytes, and have
-// rows of whole units.
+// rows whose bytes are a multiple of a unit's.
 inline bool HasWholeUnits(const NormCall& call, DType in) {
   if (call.scaling != Scaling::kNone || call.out_type != in) return false;
   if (call.weight != nullptr && call.weight_type != in) return false;
@@ -321,7 +322,7 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void NormWholePackets(IRIS_PARAM 
   NormWholeRows<T, WholePackets>(common, call, &shared, &norm_shared);
 }
 
-// It is empty if the platform does not support the variant.
+// The kernel of kLines for such rows. It is empty if the platform does not support the variant.
 template <typename T>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void NormWholeLines(IRIS_PARAM Common common,
                                                                    IRIS_PARAM NormCall call) {

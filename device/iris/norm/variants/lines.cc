@@ -1,4 +1,4 @@
-// The row of kLines. Its kernels: impl/one_shot.h.
+// The row of kLines, whose kernels are in impl/one_shot.h.
 #include <cstdint>
 
 #include "iris/norm/impl/one_shot.h"

@@ -1,5 +1,5 @@
-// The row of kPackets. Its kernels: impl/one_shot.h. A team of one member has it for both
-// operations.
+// The row of kPackets, whose kernels are in impl/one_shot.h. It supports both operations in a team
+// of one member.
 #include <cstdint>
 
 #include "iris/norm/impl/one_shot.h"

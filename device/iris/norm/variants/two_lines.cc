@@ -1,4 +1,4 @@
-// The row of kTwoLines. Its kernels: impl/two_lines.h.
+// The row of kTwoLines, whose kernels are in impl/two_lines.h.
 #include "iris/norm/impl/two_lines.h"
 
 #include <cstdint>
@@ -21,7 +21,8 @@ struct Kernels {
   }
 };
 
-// The kernel for the most members supports all calls; the others are faster.
+// Launches the fastest kernel that supports the call. The kernel for the most members supports all
+// calls; the others are faster.
 Result LaunchIt(const Common& common, const NormCall& call, DType in, const LaunchConfig& config,
                 backend::Stream& stream) {
   const uint32_t rows = RowsOfTwoLines(common.size);

@@ -1,16 +1,16 @@
-// kTwoShot: each member reduces its share of the rows, and gives all what came of it.
+// kTwoShot: each member reduces its share of the rows, and gives sums or normed rows to all.
 //
-// Rows go chunk by chunk through a block, as many of each member's share as the block's stage has
-// room for; all at once if nothing is staged. Of a chunk:
+// Rows go chunk by chunk through a block. A chunk has as many rows of each member's share as the
+// block's stage has room for; all rows if nothing is staged. The steps for a chunk:
 //
-//   rows of `in`, all members'  -> the stage, where some member's are not in the heap; a round
-//   own rows: sums, residual    -> r
-//     sums are given away       -> residual_out, or the stages, of all; a round; all norm all rows
-//     normed rows are           -> out, or the stages, of all; a round
-//   the stage                   -> residual_out and out, where they were staged
+//   rows of `in`, for all members -> the stage, if any member's are not in the heap; a round
+//   own rows: sums, residual      -> r
+//     if sums are given: r        -> residual_out, or stages, of all; a round; all norm all rows
+//     otherwise: normed rows      -> out, or stages, of all; a round
+//   the stage                     -> residual_out and out, if they were staged
 //
-// Sums are given where each member has to write r of all rows. Normed rows go through the stages,
-// too, where scales are written: the members do not tell each other where those are.
+// Sums are given if each member has to write r of all rows. Normed rows also go through the stages
+// if scales are written, because the members do not know the addresses of each other's scales.
 #include <cstdint>
 
 #include "iris/norm/impl/row.h"
@@ -50,7 +50,7 @@ class TwoShot {
       begin_ = begin;
       count_ = Min(at_once, (most - begin + part_.groups() - 1) / part_.groups());
       if (staged_in_) StageIn();
-      // After this round the members' rows are there, and nobody reads a stage of the last chunk.
+      // After this round all members' rows have arrived, and none reads a stage of the last chunk.
       if ((staged_in_ || !first) && !rounds_->Meet()) return;
       first = false;
       if (!ReduceOwn()) return;
@@ -65,7 +65,8 @@ class TwoShot {
   }
 
  private:
-  // Returns the number of row c of the chunk of `owner`, and its index in the owner's share.
+  // Finds the number of row c of the chunk of `owner`, and the row's index in the owner's share.
+  // Returns false if there is no such row.
   IRIS_DEVICE bool RowOf(uint64_t c, uint32_t owner, uint64_t* row, uint64_t* local) const {
     const iris::Share own = iris::ShareOf(call_.rows, common_.size, owner);
     *local = begin_ + c * part_.groups();
@@ -115,7 +116,7 @@ class TwoShot {
           gives_sums_ || call_.residual_out == nullptr
               ? nullptr
               : call_.residual_out + part_.At(residual_row, call_.residual_out_stride, sizeof(T));
-      // Rows that other members reach have no gaps: see norm.cc.
+      // Rows that other members read or write have no gaps: see norm.cc.
       const uint64_t in_at = part_.At(row, call_.hidden, sizeof(T));
       part_.ForUnits([&](uint32_t, const UnitPlace& place) {
         if (place.bytes != 0) part_.Add(place, SumOf(place, slot, in_at), residual_out);
@@ -191,7 +192,7 @@ class TwoShot {
       uint8_t* const r = call_.residual_out + part_.At(row, call_.residual_out_stride, sizeof(T));
       const uint8_t* const from =
           staged_out_ ? rounds_->StageOut(common_.index) + Slot(i / common_.size, owner) : r;
-      // As for a residual alone, so that all of it is loaded at once.
+      // Prefetched like a residual, so that all units are loaded at once.
       part_.Prefetch(from);
       part_.ForUnits([&](uint32_t, const UnitPlace& place) {
         if (place.bytes == 0) return;
@@ -269,7 +270,7 @@ struct Kernels {
   }
 };
 
-// A block's stage must have room for one row of each member.
+// Returns the most bytes of a row for a block: its stage must hold one row of each member.
 uint64_t PartBytes(const ccl::Comm& comm, const Problem& problem, const char** why) {
   if (comm.team.size == 1) {
     *why = "a team of one member has the variants alone and packets";

@@ -1,4 +1,4 @@
-// The last step of a GEMM: bias, activation, conversion, and the stores to all that get the result.
+// The last step of a GEMM: bias, activation, conversion, and the stores to all D's.
 #pragma once
 
 #include <cstdint>

@@ -6,16 +6,16 @@
 //                                sends the result to the next one; the last step is for its own
 //                                tile, which it finishes and stores: to itself, or to all.
 //   all_gather_matmul            Each block pushes panels of its rows to all ranks, and then makes
-//                                tiles: those of its own rows first, the others as they arrive.
-//                                Or copies during the kernel bring the rows (MatmulCall::copied).
-//   matmul_all_gather, _scatter  Each tile is stored to all as it is made.
+//                                tiles: first of its own rank's rows, then of others as these
+//                                arrive. Or copies bring the rows (MatmulCall::copied).
+//   matmul_all_gather, _scatter  Each tile is stored to all ranks as soon as it is made.
 //
 // The ring's slots. A group is kGroup tiles of each rank. The tile that a block sends in step s of
 // a group has a slot of its own at the receiver, and groups alternate between two sets of slots.
 // When a rank has received the data for its last step of a group, the next rank has begun that
-// group, because the data started there. So the next rank has read all of the group before, whose
-// slots the following group uses. Signals count tiles, including those that a rank with fewer
-// tiles does not have.
+// group, because the data started at that next rank. So the next rank has read all of the previous
+// group, and the following group may overwrite its slots. Signals count tiles, including those that
+// a rank with fewer tiles does not have.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ namespace iris::ops::impl {
 
 using ccl::impl::Rounds;
 
-// Where finished tiles go: the first elements of these D's.
+// The first elements of the D's to which finished tiles are stored.
 struct Places {
   uint8_t* d[kMaxTeamRanks];
 };
@@ -43,7 +43,7 @@ class Maker {
 
   IRIS_DEVICE Product<T>& product() { return product_; }
 
-  // Multiplies. `a` is the first element of the A that has the tile's a_row.
+  // Multiplies a tile. `a` is the first element of the A that contains row tile.a_row.
   IRIS_DEVICE void Make(const T* a, uint64_t lda, const Area& tile) {
     const Source<T> rows(a + tile.a_row * lda, lda, tile.rows);
     const T* const b = reinterpret_cast<const T*>(call_->b);
@@ -94,8 +94,8 @@ IRIS_DEVICE inline T* AtWorkspace(const Common& common, const MatmulCall& call, 
                            call.workspace_offset_bytes + offset_bytes);
 }
 
-// Finds D on all members: this member's first, then those of the members after it. Called after
-// Exchange. A product syncs the block before a tile is stored.
+// Finds D on all members: this member's first, then those of the members after it. It is called
+// after Exchange. The multiplication of a tile syncs the block before `places` is read.
 IRIS_DEVICE inline void FindPlaces(const Rounds& rounds, const MatmulCall& call, Places* places) {
   for (uint32_t step = backend::ThreadIndex(); step < rounds.size(); step += backend::BlockSize()) {
     places->d[step] = step == 0 ? call.d : rounds.Out(rounds.Rotated(step));
@@ -248,8 +248,8 @@ IRIS_DEVICE inline void MultiplyGathered(const Common& common, const MatmulCall&
   }
   iris::impl::SyncInsideBlock();
   if (call.copied != 0) {
-    // Copies of the next call go out even if the members do not meet for it. By then nobody may
-    // still read the rows that these copies have brought.
+    // Copies of the next call start even if the members do not meet for it. They overwrite the rows
+    // of this call, so this round waits until no member reads them any more.
     rounds.MeetLast(false);
   } else {
     rounds.Finish();
@@ -271,9 +271,9 @@ IRIS_DEVICE inline void MultiplyForAll(const Common& common, const MatmulCall& c
   rounds.MeetLast(true);
 }
 
-// Runs before all_gather_matmul, in one thread: numbers the operation. All blocks of the next
-// kernel then have the same number, however late they begin. After an opening it also sets the
-// number that copies report.
+// Numbers the operation before all_gather_matmul, in one thread, so that all blocks of the next
+// kernel get the same number, however late they begin. After an opening it also sets the number
+// that copies report.
 template <uint32_t = 0>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(1, 1) void CountGather(IRIS_PARAM Common common,
                                                       IRIS_PARAM MatmulCall call) {
@@ -286,8 +286,8 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(1, 1) void CountGather(IRIS_PARAM Common common,
   backend::StorePlain(number + 1, met ? next : 0);
 }
 
-// Runs after a copy on its stream, in one warp: reports to `member` that the panels of this
-// member's rows from `first` on are there.
+// Follows a copy on its stream, in one warp, and signals `member` that `count` panels of this
+// member's rows, from `first` on, have arrived.
 template <uint32_t = 0>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(backend::Traits::kWarpThreads,
                                1) void TellPanels(IRIS_PARAM Common common,

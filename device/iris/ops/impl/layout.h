@@ -2,16 +2,17 @@
 //
 // The workspace begins where that of the collectives ends:
 //
-//   arrivals  [kArrivals]: of all_gather_matmul: which panel of a rank's rows has arrived; a word
-//             has the number of the operation, from 1. After them the number of the last one, and
-//             the value that this rank's copies signal: that number, or 0 if ranks did not meet.
+//   arrivals  [kArrivals]: a word for each panel of a rank's rows in all_gather_matmul: the number
+//             of the operation in which it last arrived, from 1. Then the number of the last
+//             operation, and the value that this rank's copies signal: that number, or 0 if the
+//             ranks did not meet.
 //   then one of
 //   slots     [blocks][2][members - 1][kGroup]: tiles of sums on their way around the ring
 //   gathered  [m, k rounded up to kPack]: the rows of all other ranks
 //   parts     the results of kPair between its GEMM and its collective; see pair.cc
 //
-// No rank writes into it for an operation before all ranks have come to it: each of its kernels
-// begins with a round, and kernels of a rank do not overlap.
+// No rank writes into the workspace for an operation before all ranks have reached that operation:
+// each kernel begins with a round, and kernels of a rank do not overlap.
 #pragma once
 
 #include <cstdint>
@@ -31,10 +32,10 @@ inline constexpr uint32_t kPack = 8;  // elements of f16 or bf16 in 16 bytes
 inline constexpr uint64_t kArrivals = 8192;
 // A word after the arrivals: see LaunchEndOfReads.
 inline constexpr uint64_t kDisturber = kArrivals + 2;
-// After these words, a persistent product keeps state from one launch to the next.
+// The offset after these words, where a persistent GEMM keeps state from one launch to the next.
 inline constexpr uint64_t kKeptAtBytes = kArrivals * sizeof(uint64_t) + 256;
 inline constexpr uint64_t kArrivalBytes = kKeptAtBytes + backend::kPersistentKeptBytes;
-// The most pieces in which a member's rows are copied: copy engines are efficient with large ones.
+// The most pieces in which a member's rows are copied. Copy engines are fast with large pieces.
 inline constexpr uint32_t kCopiedPieces = 3;
 // Tiles that a block sends around the ring before it waits for the result of the first one.
 inline constexpr uint32_t kGroup = 2;
@@ -58,7 +59,7 @@ static_assert(kTile.rows == TileShapeOf<Bfloat16>().rows &&
 
 inline constexpr uint64_t kSlotBytes = uint64_t{kTile.rows} * kTile.columns * sizeof(float);
 
-// IsSum: members' products are summed. IsToAll: a member's tiles go to all members.
+// IsSum: members' results are summed. IsToAll: a member's tiles go to all members.
 IRIS_HOST_DEVICE constexpr bool IsSum(Operation operation) {
   return operation == Operation::kMatmulAllReduce || operation == Operation::kMatmulReduceScatter;
 }
@@ -100,8 +101,8 @@ IRIS_HOST_DEVICE constexpr uint32_t CountTiles(const Area& area) {
          ((area.columns + kTile.columns - 1) / kTile.columns);
 }
 
-// Returns tile t of an area. Tiles go down first, so that blocks at the same time share columns of
-// B.
+// Returns tile t of an area. Tiles are numbered down the columns, so that blocks that run at the
+// same time share columns of B.
 IRIS_HOST_DEVICE constexpr Area TileOf(const Area& area, uint32_t t) {
   const uint32_t down = (area.rows + kTile.rows - 1) / kTile.rows;
   const uint32_t row = t % down * kTile.rows;
@@ -116,7 +117,8 @@ IRIS_HOST_DEVICE constexpr Area TileOf(const Area& area, uint32_t t) {
           area.d_column + column};
 }
 
-// Returns the part of D that `owner` has, as member `index` computes it.
+// Returns the part of D that belongs to `owner`, in terms of the A and B of the member that
+// computes it.
 IRIS_HOST_DEVICE constexpr Area AreaOf(Operation operation, uint32_t m, uint32_t n,
                                        uint32_t members, uint32_t owner) {
   const bool by_columns = operation == Operation::kMatmulAllScatter;
@@ -150,8 +152,8 @@ IRIS_HOST_DEVICE constexpr Area OwnedTile(Operation operation, uint32_t m, uint3
   return TileOf(AreaOf(operation, m, n, members, owner), t);
 }
 
-// Returns the rows that all_gather_matmul sends at once: whole tiles, in at most as many panels as
-// there are words for.
+// Returns the rows of a panel, which all_gather_matmul sends at once: full tiles, and enough of
+// them that the arrival words suffice for all panels.
 IRIS_HOST_DEVICE constexpr uint32_t PanelRows(uint32_t m, uint32_t members) {
   const uint64_t share = ShareOf(m, members, 0).count;
   const uint64_t tiles = (share + kTile.rows - 1) / kTile.rows;

@@ -1,13 +1,14 @@
-// kCopyEngine: all_gather_matmul in which the copy engine brings rows of A while a kernel
-// multiplies those that have arrived.
+// kCopyEngine: all_gather_matmul in which the copy engine sends rows of A while a kernel multiplies
+// the rows that have arrived.
 //
 // The ranks first meet and compare their calls in an opening. Then the stream forks: one branch
 // copies, and writes a word after each piece; the kernel on the other branch waits for these words.
 // The kernel is that of kPersistent or kFused.
 //
-// The copies go out even if the ranks do not meet. A slower rank may then still read, for an
-// earlier call, memory that they overwrite. It is warned first, and checks for the warning after it
-// has read: either it read everything before the copies came, or that earlier call fails there too.
+// The copies start even if the ranks do not meet. A slower rank may then still read, for an earlier
+// call, memory that the copies overwrite. So that rank is warned first, and checks for the warning
+// after its reads: either it has read everything before the copies came, or that earlier call fails
+// there, too.
 #include <cstdint>
 #include <memory>
 #include <new>
@@ -34,7 +35,8 @@ Result CreateResources(std::unique_ptr<Resources>* out) {
 
 namespace impl {
 
-// Runs in one warp. `workspace_offset_bytes` is that of GEMMs, in every heap.
+// The opening of LaunchOpeningOfCopies, in one warp. `workspace_offset_bytes` is the offset of the
+// GEMMs' workspace in every heap.
 template <uint32_t = 0>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(backend::Traits::kWarpThreads,
                                1) void OpenForCopies(IRIS_PARAM Common common,
@@ -91,10 +93,10 @@ Result LaunchEndOfReads(const ccl::Comm& comm, const Common& common, backend::St
 
 namespace {
 
-// One of this many blocks leaves its place on a shared device to the kernels that copy.
+// One of this many blocks is omitted on a shared device, so that kernels that copy have room.
 constexpr uint32_t kLeftToCopies = 8;
 
-// With fewer rows a persistent product has one row of tiles, and its blocks send.
+// With fewer rows a persistent GEMM has one row of tiles, and its own blocks send the rows.
 constexpr uint64_t kLeastRows = 65;
 
 bool HasPersistent(const ccl::Comm* comm, const Problem& problem, uint32_t members,
@@ -103,7 +105,7 @@ bool HasPersistent(const ccl::Comm* comm, const Problem& problem, uint32_t membe
   return problem.m >= kLeastRows && kPersistentRow.supports(comm, problem, members, call, &why);
 }
 
-// Returns true if the persistent product makes this call. All members need the same answer.
+// Returns true if the persistent GEMM runs this call; the same on all members.
 bool ByPersistent(const ccl::Comm& comm, const Problem& problem, const Matmul* call) {
   return PartsAreAlignedAlike(problem, comm.team.size, comm.team.index, call) &&
          HasPersistent(&comm, problem, comm.team.size, call);
@@ -141,7 +143,7 @@ Result Launch(const ccl::Comm& comm, const Matmul& call, const LaunchPlan& plan,
   return row.launch(comm, call, plan, stream);
 }
 
-// The other kernels belong to kFused and kPersistent.
+// Loads this variant's kernels. The others that it uses belong to kFused and kPersistent.
 Result Prepare() {
   if (Result result = backend::PrepareKernel(&OpenForCopies<>); !result.ok()) return result;
   return backend::PrepareKernel(&EndReads<>);

@@ -46,12 +46,12 @@ void Complete(const ccl::Comm& comm, const Problem& problem, const Matmul*, Laun
 }
 
 // Copies this member's rows of A to the others on a separate stream that forks from `stream`. Each
-// piece goes to one member after another, because simultaneous copies to several are slower. The
-// branch ends with copies_end, also after a failure.
+// piece goes to one member after another, because simultaneous copies to several members are
+// slower. The branch ends with copies_end, also after a failure.
 //
-// Copies wait only for work that precedes them on `stream`. So even a device that executes
-// everything in the order in which it was enqueued finishes: nothing hangs where the hardware has
-// fewer queues than the program has streams.
+// Copies wait only for work that precedes them on `stream`. So even a device that executes all work
+// in the order in which it was enqueued finishes, and nothing hangs where the hardware has fewer
+// queues than the program has streams.
 Result StartCopies(const ccl::Comm& comm, const Common& common, const Matmul& call,
                    const MatmulCall& matmul, backend::Stream& stream) {
   backend::Stream& copies = comm.products->copies;

@@ -1,7 +1,7 @@
-// kPair: a product and a collective, one after the other.
+// kPair: a GEMM and a collective, one after the other.
 //
-// First a round of the team compares the calls. Then, with R the rows, or columns, of the member
-// that has most of them:
+// First a round of the team compares the calls. Then it runs these steps, where R is the number of
+// rows, or columns, of the member that has most of them, and "product" is a GEMM:
 //
 //   all_reduce      product -> part[m, n]; all_reduce of the part; finish -> D
 //   reduce_scatter  products -> parts[members][R, n]; reduce_scatter; finish -> D
@@ -9,7 +9,7 @@
 //   _all_gather     product, finish -> parts[members][R, n]; all_gather; copies -> D
 //   _all_scatter    product, finish -> parts[members][m, R]; all_gather; copies -> D
 //
-// Where D is laid out like the parts, it takes their place. Parts of sums have the type of D.
+// If D has the layout of the parts, it replaces them. Parts of sums have the type of D.
 #include <cstdint>
 
 #include "iris/backend/library_product.h"
@@ -20,7 +20,7 @@
 
 namespace iris::ops::impl {
 
-// The product of kFused, for one member.
+// A GEMM by the tiles of kFused, without communication.
 template <typename T>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(Product<T>::kThreads,
                                1) void LocalMatmul(IRIS_PARAM MatmulCall call) {
@@ -37,7 +37,8 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(Product<T>::kThreads,
   }
 }
 
-// Copies rows, with bias and activation. Source and destination may be the same.
+// The arguments of a kernel that copies rows and adds bias and activation. Source and destination
+// may be the same.
 struct FinishCall {
   const uint8_t* from;
   uint8_t* to;
@@ -132,10 +133,10 @@ uint32_t BlocksFor(uint64_t work) {
   return static_cast<uint32_t>(work < 1 ? 1 : ccl::impl::Min(work, most < 1 ? 1 : most));
 }
 
-// Returns the vendor's library if it makes the products of this Comm. Null: Iris's own kernel makes
-// them, which was loaded when the Comm was made. The library loads kernels shape by shape, whatever
-// the environment says, and that waits for what this process runs on the device: it must not happen
-// while a collective of another rank of this process waits for this rank.
+// Returns the name of the vendor's library if this Comm's GEMMs use it; null if they use Iris's own
+// kernel, which was loaded when the Comm was made. The library loads a kernel at the first call of
+// each shape, whatever the environment says, and loading waits for this process's work on the
+// device: not allowed while a collective of another rank of this process waits for this rank.
 const char* LibraryFor(const ccl::Comm& comm) {
   return ccl::SharesProcess(comm) ? nullptr : backend::LibraryProductName();
 }
@@ -159,7 +160,7 @@ class Pair {
         problem_(call.problem),
         stream_(stream),
         library_(LibraryFor(comm) != nullptr) {
-    // The collectives get a workspace that ends before the parts, which are their buffers.
+    // The workspace of the collectives ends before the parts, which are the collectives' buffers.
     const uint64_t begin = WorkspaceOffset(comm);
     plain_ = comm;
     plain_.workspace_bytes = begin - comm.workspace_offset_bytes;
@@ -195,7 +196,8 @@ class Pair {
     return problem_.bias != DType::kNone || problem_.activation != Activation::kNone;
   }
 
-  // Multiplies `a`, with call_.lda, by B. If `whole`, adds bias and activation.
+  // Multiplies `a` by B. If `whole`, Iris's kernel also applies bias and activation; the library
+  // does not. `*finished` is false if they are still to be applied.
   Result Multiply(const void* a, uint64_t lda, void* d, uint64_t ldd, uint64_t rows,
                   uint64_t columns, bool whole, bool* finished) {
     *finished = true;
@@ -239,7 +241,7 @@ class Pair {
     return Move(d, ldd, problem_.out, d, ldd, rows, columns, true);
   }
 
-  // Copies rows of type `type` to a D. If `whole`, adds bias and activation.
+  // Copies rows of type `type` to a D, and if `whole`, applies bias and activation.
   Result Move(const void* from, uint64_t from_ld, DType type, void* to, uint64_t to_ld,
               uint64_t rows, uint64_t columns, bool whole) {
     if (rows == 0 || columns == 0) return {};
@@ -374,13 +376,13 @@ class Pair {
 Result LaunchPair(const ccl::Comm& comm, const Matmul& call, const LaunchPlan& plan,
                   backend::Stream& stream) {
   if (comm.team.size > 1) {
-    // The round is an operation with a number of its own: a member that waits long shows its call
-    // with that number, and the collective that follows is another call.
+    // The round counts as an operation: a member that waits long shows its call with the
+    // operation's number, and the collective that follows is another call.
     const Result result = LaunchOpening(CommonOf(comm, call, plan), true, false, stream);
     if (!result.ok()) return result;
   }
   Result result = Pair(comm, call, stream).Run();
-  // The product reads the rows, after the collective that brought them.
+  // The GEMM reads rows in the workspace after the last round, that of the collective.
   if (result.ok() && call.problem.operation == Operation::kAllGatherMatmul) {
     result = LaunchEndOfReads(comm, CommonOf(comm, call, plan), stream);
   }

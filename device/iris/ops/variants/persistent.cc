@@ -1,7 +1,6 @@
 // kPersistent: an opening, in which the members meet and compare their calls, and the backend's own
-// kernel. That kernel may begin while the opening runs, and waits for its end before it sends
-// anything. It begins after the opening has waited for the previous kernel, so its inputs are
-// complete.
+// kernel. That kernel may begin while the opening runs, but sends nothing before the opening's end.
+// It begins after the opening has waited for the previous kernel, so its inputs are complete.
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
@@ -60,13 +59,13 @@ PersistentProduct ShapeOf(const Problem& problem, uint32_t members, uint32_t mem
   return product;
 }
 
-// Returns how many of `blocks` leave their places to copies, which are kernels where ranks share a
-// device.
+// Returns how many of `blocks` blocks to omit so that copies have room. Where ranks share a device,
+// copies are kernels.
 uint32_t LeftToCopies(const ccl::Comm& comm, uint32_t blocks) {
   return IsOnSharedDevice(comm) ? (blocks + 7) / 8 : 0;
 }
 
-// Returns the bytes of a Comm's workspace that a persistent product may use.
+// Returns the bytes of a Comm's workspace that a persistent GEMM may use.
 uint64_t RoomOf(const ccl::Comm& comm) {
   const uint64_t used = WorkspaceOffset(comm) - comm.workspace_offset_bytes + kKeptAtBytes;
   return comm.workspace_bytes < used ? 0 : comm.workspace_bytes - used;
@@ -182,9 +181,9 @@ Result Launch(const ccl::Comm& comm, const Matmul& call, const LaunchPlan& plan,
       if (product.max_blocks == 0 || product.max_blocks > most) product.max_blocks = most;
     }
   }
-  // The opening's block has room together with a kernel that lets the next one begin: such a kernel
-  // has at most half of the Comm's room on the device, which is at least kLeastBlocks. This holds
-  // for all operations; only gathers have been compared this way on GPUs.
+  // The opening's block fits on the device together with a kernel that lets the next one begin,
+  // because such a kernel has at most half of the Comm's room, which is at least kLeastBlocks. This
+  // holds for all operations, but only gathers have been measured this way on GPUs.
   const bool early =
       comm.config.early && call.problem.operation == ccl::Operation::kAllGatherMatmul;
   const Result opened = copies ? LaunchOpeningOfCopies(comm, common, stream)
@@ -204,7 +203,7 @@ Result Launch(const ccl::Comm& comm, const Matmul& call, const LaunchPlan& plan,
   ledger.blocks = here(common.sync_offset_bytes) + offsetof(BlockState, failed);
   ledger.n_blocks = comm.config.max_blocks;
   ledger.block_bytes = ccl::impl::SyncBytes(comm.team.size);
-  // Traced as kernels of collectives are: rounds/protocol.h.
+  // The trace has the same fields as for kernels of collectives: see rounds/protocol.h.
   ledger.trace = comm.context.trace;
   ledger.trace_op = common.traced & 0xffff;
   ledger.trace_bytes = common.call.words[1] | static_cast<uint64_t>(common.call.words[2]) << 32;

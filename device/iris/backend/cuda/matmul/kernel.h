@@ -1,22 +1,22 @@
 // The matrix kernel of Hopper: one persistent grid whose warps have roles.
 //
-//   load warp      brings tiles of A and B into a ring of stages by TMA
-//   matrix groups  accumulate 64 rows of each tile, or whole tiles in turns, by wgmma; add the
-//                  seed, which came from the rank before; put the result into staging memory
-//   store warps    one a group. seed: takes what the rank before sent into the staging memory.
-//                  emit: sends the staged tile on, or stores it into D
-//   poll warp      looks ahead for rows of A that others send (kAllGather)
+//   load warp      loads tiles of A and B into a ring of stages by TMA
+//   matrix groups  accumulate 64 rows of each tile, or full tiles alternately, by wgmma; add the
+//                  seed, which the previous rank sent; put the result into staging memory
+//   store warps    one for each group. seed: loads the previous rank's data into staging memory.
+//                  emit: sends the staged tile to the next rank, or stores it into D
+//   poll warp      polls in advance for rows of A that others send (kAllGather)
 //
-// What travels around a ring lies as the registers of a group hold it, so staging needs no layout
-// and hits no bank twice, and a tile is one piece of the workspace.
+// Data that travels around a ring has the order in which the registers of a group hold it. So
+// staging needs no layout and has no bank conflicts, and a tile is one piece of the workspace.
 //
 // Launches on a workspace are numbered (the epoch, kept in the workspace). A flag is the epoch and
-// a signature of the call, in one word. Flags and data are doubled by the parity of the epoch: a
-// rank that has finished epoch e - 1 has heard from every rank in e - 1, so that all have finished
-// e - 2, whose half it may overwrite without a barrier.
+// a signature of the call, in one word. Flags and data have two halves, for even and odd epochs: a
+// rank that has finished epoch e - 1 has received from every rank in e - 1, so all have finished
+// e - 2, and the rank may overwrite the half of e - 2 without a barrier.
 //
-// Waits between the roles of a block are unbounded: waits for other ranks are bounded, and a role
-// that has given up waits for nobody.
+// Waits between the roles of a block are unbounded, because waits for other ranks are bounded, and
+// a role that has given up waits for no rank.
 #pragma once
 
 #include <cuda.h>
@@ -36,13 +36,13 @@ namespace iris::backend::cuda::matmul {
 struct Header {
   uint32_t epoch;     // launches finished
   uint32_t finished;  // store warps that are done with this launch
-  uint64_t failure;   // why the rank gave up; not 0: broken
-  uint64_t flag;      // what the copy engine puts behind what it has copied
+  uint64_t failure;   // why the rank gave up; nonzero: the workspace is broken
+  uint64_t flag;      // the copy engine copies this word after each piece
   uint64_t entered[2][kMaxRanks];
   uint64_t left[2][kMaxRanks];
 };
 static_assert(sizeof(Header) <= kHeaderBytes);
-// backend/product_ledger.h has this word too.
+// backend/product_ledger.h also defines this offset.
 static_assert(offsetof(Header, failure) == kProductFailureAtBytes);
 static_assert(kProductStopped == static_cast<uint64_t>(Failure::kAborted) &&
               kProductStoppedByShift == 8);  // as Fail writes it
@@ -57,7 +57,7 @@ struct Arguments {
   Schedule schedule;
   Half half[2];
   uint8_t* workspace[kMaxRanks];  // by rank
-  uint8_t* out[kMaxRanks];        // D of this rank first, then of the ranks behind it
+  uint8_t* out[kMaxRanks];        // D of this rank first, then of the ranks after it
   const void* bias;
   const uint32_t* abort;
   uint64_t ldd;
@@ -69,14 +69,14 @@ struct Arguments {
   uint32_t push_blocks;
   uint32_t bias_type;
   uint32_t activation;
-  uint32_t wide;         // sums travel, and leave, as float
+  uint32_t wide;         // sums travel, and are stored, as float
   uint32_t by_tile;      // D is stored by the copy engine
   uint32_t pairs_align;  // two elements of D are one aligned word
   uint32_t opened;       // the kernel before this one is an opening
   ProductLedger ledger;
 };
 
-// Blocks that share a small tile's k, at most.
+// The most blocks that share a small tile's k.
 inline constexpr uint32_t kMostSplit = 4;
 
 #if defined(__CUDACC__)
@@ -94,7 +94,8 @@ struct Config {
   static constexpr uint32_t kThreads = (kGroups + 1) * 128;
   static constexpr uint32_t kABytes = kM * 128;
   static constexpr uint32_t kBBytes = kN * 128;
-  // The groups do whole tiles in turns, one multiplies while the other finishes; else 64 rows each.
+  // True: the groups alternate, and one multiplies a tile while the other finishes one. False: each
+  // has 64 rows of a tile.
   static constexpr bool kAlternates = kTurns;
   static constexpr uint32_t kHalves = kAlternates ? 2 : 1;  // 64 rows each, of a group
   static constexpr uint32_t kStagingBytes = kHalves * 64 * kN * kStagingElementBytes;
@@ -107,13 +108,13 @@ struct Config {
 
 #if !defined(__CUDA_ARCH__) || defined(IRIS_MATMUL_HOPPER)
 
-// One look around of so many is at the abort word, too.
+// One of this many polls also reads the abort word.
 inline constexpr uint32_t kAbortLooks = 16;
 
 // The bytes that a store warp sends at a time.
 inline constexpr uint32_t kSendBytes = 2048;
 
-// Boxes of A that a sending block has under way.
+// The most boxes of A that a sending block has in flight.
 inline constexpr uint32_t kPushStages = 12;
 
 template <typename C>
@@ -128,8 +129,8 @@ struct Shared {
   uint32_t failed;
   uint32_t arrived;
   uint32_t epoch;
-  uint64_t began_ns;   // for the trace: when the block did, and when it was behind the opening
-  uint64_t opened_ns;  // 0: there was none
+  uint64_t began_ns;   // for the trace: when the block began
+  uint64_t opened_ns;  // for the trace: when the block had passed the opening; 0: there was none
 };
 
 IRIS_MATMUL_DEVICE uint64_t LoadAcquire(const uint64_t* p) {
@@ -137,7 +138,8 @@ IRIS_MATMUL_DEVICE uint64_t LoadAcquire(const uint64_t* p) {
   asm volatile("ld.acquire.sys.u64 %0, [%1];" : "=l"(value) : "l"(p) : "memory");
   return value;
 }
-// After FenceSystem, it publishes what came before. A release would fence for every receiver.
+// Stores a flag, which publishes all stores before the preceding FenceSystem. A release would fence
+// again for every receiver.
 IRIS_MATMUL_DEVICE void StoreFlag(uint64_t* p, uint64_t value) {
   asm volatile("st.relaxed.sys.u64 [%0], %1;" : : "l"(p), "l"(value) : "memory");
 }
@@ -183,7 +185,7 @@ IRIS_MATMUL_DEVICE void Fail(const Arguments& a, Failure why, uint32_t member, u
             static_cast<unsigned long long>(word));
 }
 
-// Checks now and then whether a wait for `member` has to end, which it records.
+// Ends returns true if a wait for `member` has to end, and records the reason.
 struct Patience {
   uint64_t since_ns = 0;
   uint32_t looks = 0;
@@ -192,7 +194,7 @@ struct Patience {
     const uint64_t now = Nanoseconds();
     if (since_ns == 0) since_ns = now;
     if (LoadRelaxed(&HeaderOf(a, a.schedule.rank)->failure) != 0) return true;
-    // It may lie in the memory of the host, where a look takes as long as a message.
+    // The abort word may be in host memory, where a read takes as long as a message.
     if (++looks % kAbortLooks == 0 && a.abort != nullptr && LoadRelaxed(a.abort) != 0) {
       Fail(a, Failure::kAborted, member, epoch);
       return true;
@@ -272,7 +274,7 @@ IRIS_MATMUL_DEVICE void TellTrace(const Arguments& a, const S* shared) {
   StorePair(to + 6, words[6], blockIdx.x | static_cast<uint64_t>(ready) << 32);
 }
 
-// Waits until `*flag` has this launch's word. False: the block has given up, now or before.
+// Waits until `*flag` has this launch's word. Returns false if the block has given up.
 IRIS_MATMUL_DEVICE bool Await(const Arguments& a, uint32_t* failed, const uint64_t* flag,
                               uint32_t member, uint32_t epoch) {
   if (LoadShared(failed) != 0) return false;
@@ -291,7 +293,7 @@ IRIS_MATMUL_DEVICE bool Await(const Arguments& a, uint32_t* failed, const uint64
   return false;
 }
 
-// Tells the ledger that the launch has failed.
+// Reports to the ledger that the launch has failed.
 IRIS_MATMUL_DEVICE void TellFailure(const ProductLedger& ledger, uint64_t failure) {
   const uint64_t member = failure >> 8 & 0xff;
   const uint64_t number = *static_cast<const volatile uint32_t*>(ledger.finished);
@@ -308,7 +310,7 @@ IRIS_MATMUL_DEVICE void TellFailure(const ProductLedger& ledger, uint64_t failur
   *static_cast<volatile uint32_t*>(ledger.failed) = 1;
 }
 
-// Called by the last thread of the grid.
+// Ends the launch; called by the last thread of the grid.
 IRIS_MATMUL_DEVICE void EndLaunch(const Arguments& a, Header* header, uint32_t epoch) {
   if (a.opened != 0 && LoadRelaxed(a.ledger.failed) == 0) {
     const uint64_t failure = LoadRelaxed(&header->failure);
@@ -361,7 +363,7 @@ IRIS_MATMUL_DEVICE float BiasAt(const Arguments& a, uint32_t column) {
   }
 }
 
-// Bias and activation of what a thread holds of 64 rows. `column`: its first one.
+// Applies bias and activation to a thread's values of 64 rows, in columns from `column` on.
 template <uint32_t kValues>
 IRIS_MATMUL_DEVICE void Finish(const Arguments& a, uint32_t column, float (&d)[kValues]) {
   if (a.bias != nullptr) {
@@ -387,7 +389,7 @@ IRIS_MATMUL_DEVICE void Finish(const Arguments& a, uint32_t column, float (&d)[k
     case Activation::kGelu:
 #pragma unroll
       for (uint32_t i = 0; i < kValues; ++i) {
-        // The form with tanh, as iris/ops_types.h has it. Far out the exponential is 0 or infinite.
+        // The form with tanh of iris/ops_types.h. For large |x| the exponential is 0 or infinite.
         const float cube = 0.044715f * d[i] * d[i] * d[i];
         const float scale = 1.0f + __expf(-1.5957691216057308f * (d[i] + cube));
         d[i] = fabsf(d[i]) > 16.0f ? fmaxf(d[i], 0.0f) : __fdividef(d[i], scale);
@@ -400,7 +402,7 @@ IRIS_MATMUL_DEVICE void Finish(const Arguments& a, uint32_t column, float (&d)[k
   }
 }
 
-// Two values of one row of D, from a thread.
+// Stores two values of one row of D.
 template <bool kBfloat16>
 IRIS_MATMUL_DEVICE void StorePair(const Arguments& a, uint8_t* out, uint64_t row, uint32_t column,
                                   float first, float second) {
@@ -427,7 +429,7 @@ IRIS_MATMUL_DEVICE void StorePair(const Arguments& a, uint8_t* out, uint64_t row
   }
 }
 
-// The part of 64 rows of D, from `row` on, that a thread holds. Rows from `end` on do not exist.
+// Stores a thread's values of the 64 rows of D from `row` on. Rows from `end` on do not exist.
 template <bool kBfloat16, uint32_t kValues>
 IRIS_MATMUL_DEVICE void StoreDirect(const Arguments& a, uint8_t* out, uint32_t row, uint32_t end,
                                     uint32_t shift, uint32_t column, const float (&d)[kValues]) {
@@ -444,9 +446,9 @@ IRIS_MATMUL_DEVICE void StoreDirect(const Arguments& a, uint8_t* out, uint32_t r
   }
 }
 
-// The steps of the roles, in words that another backend could fill in.
+// The steps of the roles, as functions that another backend could define.
 
-// D's row 0 is row `shift` of the whole result.
+// Returns the row of the complete result that is row 0 of D.
 IRIS_MATMUL_DEVICE uint32_t ShiftOf(const Schedule& s) {
   return s.kind == Kind::kReduceScatter ? SliceBegin(s.m, s.n_ranks, s.rank) : 0;
 }
@@ -456,9 +458,9 @@ IRIS_MATMUL_DEVICE bool IsLastStep(const Schedule& s, const Work& work) {
 IRIS_MATMUL_DEVICE bool IsSeeded(const Schedule& s, const Work& work) {
   return IsRing(s) && work.step != 0;
 }
-// The half of the workspace that the rows of A are gathered in.
+// Returns the half of the workspace in which the rows of A are gathered.
 IRIS_MATMUL_DEVICE uint32_t HalfOf(const Schedule& s, uint32_t epoch) {
-  // The launch's host code has chosen where copies go.
+  // The launch's host code, which does not know the epoch, copies to half 0.
   return s.copied != 0 ? 0 : epoch & 1;
 }
 // Returns true if the tile's rows of A come through the workspace.
@@ -469,19 +471,19 @@ IRIS_MATMUL_DEVICE bool IsGathered(const Schedule& s, const Work& work) {
 IRIS_MATMUL_DEVICE uint32_t Receivers(const Schedule& s) {
   return s.kind == Kind::kAllReduce || s.kind == Kind::kAllScatter ? s.n_ranks : 1;
 }
-// True if the copy engine can store the group's rows: it knows D's end, not a slice's.
+// Returns true if the copy engine can store the group's rows: its map ends with D, not a slice.
 IRIS_MATMUL_DEVICE bool StoresByTile(const Arguments& a, const Work& work, uint32_t row) {
   return a.by_tile != 0 && (row + 64 <= work.end || work.end - ShiftOf(a.schedule) == a.m_tensor);
 }
 
-// Adds up small problems, in which all rows are one tile. Every thread sends other ranks' rows to
-// the thread there that has the same place, 8 bytes and two flags, and adds the rows that it
-// receives.
+// Sums small problems, in which all rows are one tile. Every thread sends its values of another
+// rank's rows to the corresponding thread of that rank, as packets of 8 bytes and two flags, and
+// adds the values that it receives.
 template <typename C, bool kWide>
 struct Packets {
-  static constexpr uint32_t kEach = kWide ? C::kN / 8 : C::kN / 16;  // of a row of a thread
+  static constexpr uint32_t kEach = kWide ? C::kN / 8 : C::kN / 16;  // packets of a thread and row
 
-  // The sums of ranks, followed by the results.
+  // Returns the place of a packet. The results follow the sums of the ranks.
   IRIS_MATMUL_DEVICE static ulonglong2* At(const Arguments& a, uint32_t to, uint32_t from,
                                            uint32_t tile, uint32_t h, uint32_t epoch) {
     const uint64_t place = (static_cast<uint64_t>(from) * a.schedule.tiles_n + tile) * 2 + h;
@@ -508,7 +510,7 @@ struct Packets {
                    : "memory");
     }
   }
-  // Into `d`, or added to it.
+  // Receives values into `d`, or adds them to `d` if `adds`. Returns false on failure.
   IRIS_MATMUL_DEVICE static bool Receive(const Arguments& a, uint32_t* failed,
                                          const ulonglong2* from, uint32_t member, float* d,
                                          uint32_t h, bool adds, uint32_t epoch) {
@@ -577,7 +579,7 @@ struct Packets {
         Send(a, At(a, owner[h], s.rank, tile, h, epoch), d, h, epoch);
       }
     }
-    // This rank's values first, then those of the next ranks: the owner has one order.
+    // The owner has one order: this rank's values first, then those of the next ranks.
     bool ok = true;
 #pragma unroll
     for (uint32_t h = 0; h < 2; ++h) {
@@ -595,7 +597,7 @@ struct Packets {
       const uint32_t row = first + 8 * h;
       if (row >= s.m) continue;
       if (s.kind == Kind::kAllReduce) {
-        // A row's result comes from one rank, after the sums.
+        // The owner of a row sends the result, to the place after the sums.
         if (owner[h] == s.rank) {
           for (uint32_t p = 1; ok && p < s.n_ranks; ++p) {
             const uint32_t to = (s.rank + p) % s.n_ranks;
@@ -617,7 +619,7 @@ struct Packets {
   }
 };
 
-// The staged values of a thread are 16 bytes each, those of a group's threads side by side.
+// Adds the staged values to `d`. Pieces of 16 bytes of a group's threads are next to each other.
 template <bool kBfloat16, uint32_t kValues>
 IRIS_MATMUL_DEVICE void AddSeed(const uint8_t* staging, bool wide, float (&d)[kValues]) {
   const uint4* from = reinterpret_cast<const uint4*>(staging) + threadIdx.x % 128;
@@ -663,7 +665,7 @@ IRIS_MATMUL_DEVICE void StageForRing(uint8_t* staging, bool wide, const float (&
     }
   }
 }
-// Sums of a part of k, to the block of the cluster that finishes the tile.
+// Sends sums of a part of k to the block of the cluster that finishes the tile.
 template <uint32_t kValues>
 IRIS_MATMUL_DEVICE void SendPartial(const uint8_t* partial, const uint64_t* barrier,
                                     const float (&d)[kValues]) {
@@ -692,15 +694,16 @@ IRIS_MATMUL_DEVICE void StageForTile(uint8_t* staging, const float (&d)[kValues]
   }
 }
 
-// Keeps matrix instructions under way, unknown to the compiler, apart from their registers' uses.
+// Keeps the compiler from moving uses of `d` across asynchronous matrix instructions, of which it
+// does not know.
 template <uint32_t kValues>
 IRIS_MATMUL_DEVICE void Pin(float (&d)[kValues]) {
 #pragma unroll
   for (uint32_t i = 0; i < kValues; ++i) asm volatile("" : "+f"(d[i]) : : "memory");
 }
 
-// A tile of shared memory with rows of 128 bytes, swizzled, as wgmma reads it. `leading_bytes`:
-// from 64 columns to the next, where columns are contiguous.
+// Returns wgmma's descriptor of a tile in shared memory with swizzled rows of 128 bytes. If columns
+// are contiguous, `leading_bytes` is the distance from 64 columns to the next 64.
 IRIS_MATMUL_DEVICE uint64_t MatrixAt(uint32_t address, uint32_t leading_bytes) {
   return static_cast<uint64_t>((address & 0x3ffff) >> 4) |
          static_cast<uint64_t>(leading_bytes >> 4) << 16 | static_cast<uint64_t>(1024 >> 4) << 32 |
@@ -725,7 +728,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   const Schedule& s = a.schedule;
   const uint32_t place = C::kCluster > 1 ? PlaceInCluster() : 0;
   const uint32_t split = C::kPackets ? s.split : 1;
-  const uint32_t share = split > 1 ? PlaceInCluster() : 0;  // of k; 0 finishes the tile
+  const uint32_t share = split > 1 ? PlaceInCluster() : 0;  // of k; block 0 finishes the tile
   const uint32_t warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
 
   if (threadIdx.x == 0) {
@@ -785,7 +788,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
         Work work;
         if (!WorkAt(s, t, place, &work)) continue;
         const bool remote = IsGathered(s, work);
-        // The map of a rank's own share of A begins at that.
+        // The map of the rank's own share of A begins at the share's first row.
         const uint32_t row = s.kind == Kind::kAllGather && !remote
                                  ? work.row - SliceBegin(s.m, s.slices, work.slice)
                                  : work.row;
@@ -816,7 +819,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
             }
           }
         };
-        // Where A may be long in coming, B is fetched ahead, once.
+        // B is loaded in advance for the first tile whose A may arrive late.
         uint32_t ahead = first_step;
         if (remote && t == worker) {
           ahead = first_step + C::kStages < last_step ? first_step + C::kStages : last_step;
@@ -859,7 +862,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
       uint32_t turn = 0;
       AwaitOpening(a, &shared->failed);
       if (group == 0) NoteOpened(a, shared);
-      // Where there is an opening, all have entered.
+      // After an opening, all ranks have entered.
       bool entered = s.kind != Kind::kAllScatter || s.n_ranks == 1 || a.opened != 0;
       if (!entered && blockIdx.x == 0 && group == 0 && LoadShared(&shared->failed) == 0) {
         FenceSystem();
@@ -880,7 +883,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
         };
         WaitCopiesRead<0>();
         if (!entered) {
-          // D is another rank's: its launch must have begun.
+          // The tile goes to other ranks' D's, so their launches must have begun.
           for (uint32_t r = 0; r < s.n_ranks; ++r) {
             Await(a, &shared->failed, &HeaderOf(a, s.rank)->entered[epoch & 1][r], r, epoch);
           }
@@ -919,7 +922,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
           if (!IsLastStep(s, work)) {
             const uint64_t slot = slot_of(work.step + 1, h);
             uint8_t* to = a.workspace[next] + a.half[epoch & 1].data_offset_bytes + slot * bytes;
-            // Sent in parts: otherwise the loads of this multiprocessor would wait for all of it.
+            // Sends in parts, otherwise the loads of this multiprocessor would wait for all of it.
             for (uint32_t i = 0; i < bytes; i += kSendBytes) {
               StoreBulk(to + i, half + i, kSendBytes);
               CommitCopies();
@@ -945,7 +948,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
       WaitCopies<0>();
       if (group == 0) TellTrace(a, shared);
       if (s.n_ranks > 1) {
-        // The last one of the grid ends the launch.
+        // The last finisher of the grid ends the launch.
         Header* header = HeaderOf(a, s.rank);
         ProxyFence();
         FenceSystem();
@@ -954,7 +957,8 @@ __global__ void __launch_bounds__(C::kThreads, 1)
           header->finished = 0;
           if (s.kind == Kind::kAllScatter || s.copied != 0 ||
               (s.kind == Kind::kAllReduce && !C::kPackets)) {
-            // Ranks have stored into each other's D; or copies lie in one half, whatever the epoch.
+            // Ranks must leave the launch together: they stored into each other's D, or copies
+            // always go to half 0.
             if (LoadRelaxed(&header->failure) == 0) {
               for (uint32_t r = 0; r < s.n_ranks; ++r) {
                 StoreFlag(&HeaderOf(a, r)->left[epoch & 1][s.rank], FlagWord(a, epoch));
@@ -968,7 +972,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
         }
       }
     } else if (role == 3 && s.kind == Kind::kAllGather) {
-      // Poll. A thread for each rank whose rows the tile has.
+      // Poll, with a thread for each rank whose rows the tile has.
       AwaitOpening(a, &shared->failed);
       constexpr uint32_t kSteps = kPushK / kTileK;
       const uint32_t lane = threadIdx.x % 32;
@@ -978,7 +982,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
         if (!WorkAt(s, t, place, &work) || !IsGathered(s, work)) continue;
         const uint32_t begin = SliceBegin(s.m, s.slices, work.slice);
         const uint32_t block = (work.row - begin) / s.tile_m;
-        // One slice has the rows of all ranks, in one tile.
+        // If there is one slice, its tile has the rows of all ranks.
         const uint32_t from = s.slices == 1 ? lane : work.slice;
         const bool waits = work.row < work.end && (s.slices == 1 ? lane < s.n_ranks : lane == 0);
         for (uint32_t part = first_step / kSteps; part * kSteps < last_step; ++part) {
@@ -1007,7 +1011,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     uint32_t seed_phase = 0;
     uint32_t turn = 0;
     float d[C::kHalves][C::kN / 2];
-    // A block leaves a stage to all that load into it.
+    // Releases a stage to all blocks that load into it.
     const auto release = [&](uint32_t of) {
       if (lane < C::kCluster) {
         if constexpr (C::kCluster > 1) {
@@ -1021,7 +1025,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
       Work work;
       if (!WorkAt(s, t, place, &work)) continue;
       if constexpr (C::kAlternates) {
-        const uint32_t own = turn / 2;  // tiles of this group before
+        const uint32_t own = turn / 2;  // the number of earlier tiles of this group
         if (turn++ % 2 != group) {
           // Skips the stages of the other group.
           stage += last_step - first_step;
@@ -1088,7 +1092,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
         }
       }
 
-      // The staging memory is the group's now, and has the seed if there is one.
+      // Now the group owns the staging memory, which has the seed if there is one.
       BarrierWait(SharedAddress(&shared->seeded[group]), seed_phase);
       seed_phase ^= 1;
       const uint32_t column = work.column + threadIdx.x % 4 * 2;
@@ -1116,7 +1120,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
         } else {
           Finish(a, column, d[h]);
           if (StoresByTile(a, work, row)) {
-            // The others of the group have read their seeds.
+            // Waits until the other threads of the group have read their seeds.
             if (IsSeeded(s, work)) GroupSync(1 + group);
             StageForTile<C::kBfloat16>(half, d[h]);
           } else if (LoadShared(&shared->failed) == 0) {
@@ -1131,7 +1135,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
       BarrierArrive(SharedAddress(&shared->staged[group]));
     }
   }
-  // Nobody leaves while another block of the cluster may still write to its memory.
+  // No block ends while another block of the cluster may still write to its memory.
   if (C::kCluster > 1 || split > 1) ClusterSync();
 }
 
@@ -1194,7 +1198,7 @@ __device__ __forceinline__ void Push(const Arguments& a, Shared<C>* shared, uint
         StoreTile3(&a.peers[p], x, y, epoch & 1, SharedAddress(stages + stage * C::kABytes));
       }
     }
-    // A group for each box, empty ones too, so that counting groups is counting boxes.
+    // Each box has a group, also a skipped one, so that the number of groups is that of boxes.
     CommitCopies();
     WaitCopiesRead<kPushStages - kAhead - 1>();
     load(i + kAhead);
@@ -1214,8 +1218,8 @@ __device__ __forceinline__ void Push(const Arguments& a, Shared<C>* shared, uint
   }
 }
 
-// Runs before copies, so that all ranks are in this launch and none still reads the last one's
-// rows.
+// Waits before the copies until all ranks are in this launch, so that none still reads the rows of
+// the last one.
 __global__ void __launch_bounds__(32, 1) MeetKernel(const __grid_constant__ Arguments a) {
   __shared__ uint32_t failed;
   const Schedule& s = a.schedule;

@@ -1,5 +1,5 @@
-// The persistent product of Hopper GPUs: maps for the copy engine, arguments, the choice among the
-// kernels there are, and the launch.
+// The host half of the persistent GEMM of Hopper GPUs: maps for the copy engine, arguments, the
+// choice of the kernel, and the launch.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ using EncodeTiled = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, 
                                  const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle,
                                  CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
-// The driver's function, which has no library to link. Null: the driver has none.
+// Returns the driver's function, without linking its library; null if the driver has none.
 EncodeTiled FindEncodeTiled() {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
@@ -32,8 +32,9 @@ EncodeTiled FindEncodeTiled() {
   return reinterpret_cast<EncodeTiled>(function);
 }
 
-// A matrix of elements of 2 bytes, `leading` apart; boxes of 64 columns. `apart_bytes`, if not 0,
-// is from it to a second one, the map's third dimension.
+// Makes a map of a matrix of elements of 2 bytes, with `leading` elements from row to row and boxes
+// of 64 columns. If `apart_bytes` is not 0, the map has a third dimension: a second matrix, this
+// far from the first.
 bool Encode(EncodeTiled encode, DType type, const void* base, uint64_t rows, uint64_t columns,
             uint64_t leading, uint32_t box_rows, CUtensorMap* map, uint64_t apart_bytes = 0) {
   const cuuint64_t sizes[] = {columns, rows, 2};
@@ -98,9 +99,9 @@ cudaLaunchAttribute ClusterOf(uint32_t width) {
   return cluster;
 }
 
-// How many blocks of clusters of `width` the device runs at the same time. 0: none, or unknown.
+// Returns how many blocks in clusters of `width` the device runs at once, 0 if none or unknown.
 uint32_t ResidentBlocks(const Variant& variant, int device, uint32_t width) {
-  // The answer takes some microseconds to find, and is always the same.
+  // Cached, because the query takes some microseconds, and its result never changes.
   constexpr int kDevices = 32;
   static std::atomic<uint32_t> known[kDevices][kVariants][3];
   std::atomic<uint32_t>* place = nullptr;
@@ -147,9 +148,9 @@ const char* Fill(const Problem& p, const Plan& plan, EncodeTiled encode, Argumen
   a->bias_type = static_cast<uint32_t>(p.bias_type);
   a->activation = static_cast<uint32_t>(p.activation);
   a->wide = p.out == DType::kF32 ? 1 : 0;
-  // Packets are stored by the threads that get them.
+  // The threads that receive packets store them.
   const bool packets = Sums(s) && !IsRing(s);
-  // The copy engine stores whole pieces of 16 bytes, also where the map ends within one.
+  // The copy engine stores pieces of 16 bytes, also if the map ends within one.
   a->by_tile = a->wide == 0 && !packets && AreAligned(p, 16) && p.n % 8 == 0 ? 1 : 0;
   a->pairs_align = AreAligned(p, a->wide != 0 ? 8 : 4) ? 1 : 0;
   const auto rows_of = [&](uint32_t rank) {
@@ -195,12 +196,12 @@ const char* Fill(const Problem& p, const Plan& plan, EncodeTiled encode, Argumen
   return nullptr;
 }
 
-// All ranks meet, unless they have; then this one's rows of A go to the others, on the copy stream.
+// Lets all ranks meet, unless an opening did, and then copies this rank's rows of A to the others
+// on the copy stream.
 //
 // Copies wait only for work before them on `stream`, which waits for nothing after the copies of
-// its rank. So a device that ran all its streams in this order would finish: nothing hangs where
-// hardware has few queues. The flag is one more put after them, so that none needs a
-// multiprocessor.
+// its rank. So even a device that runs all its streams in this order finishes: nothing hangs if the
+// hardware has few queues. The flag is copied, too, so that no copy needs a multiprocessor.
 const char* StartCopies(const Problem& p, const Plan& plan, Arguments& a, cudaStream_t stream) {
   const Schedule& s = plan.schedule;
   const cudaStream_t copies = static_cast<cudaStream_t>(p.copy_stream);
@@ -238,7 +239,7 @@ const char* StartCopies(const Problem& p, const Plan& plan, Arguments& a, cudaSt
       }
     }
   }
-  // Recorded after a failure too: a capture of the stream has to get its branch back.
+  // Also recorded after a failure, because a branch of a captured stream must join it again.
   const cudaError_t ended = cudaEventRecord(copied, copies);
   if (error == cudaSuccess) error = ended;
   return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
@@ -269,7 +270,7 @@ const char* Launch(const Problem& problem, cudaStream_t stream) {
   error = cudaFuncSetAttribute(variant.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                static_cast<int>(variant.shared_bytes));
   if (error != cudaSuccess) return cudaGetErrorString(error);
-  // Ranks wait for each other's blocks: all have to run at the same time.
+  // Ranks wait for each other's blocks, so all blocks must run at the same time.
   const auto resident = [&](uint32_t width) {
     const uint32_t most = ResidentBlocks(variant, device, width);
     return problem.max_blocks != 0 ? std::min(most, problem.max_blocks) : most;
@@ -285,9 +286,9 @@ const char* Launch(const Problem& problem, cudaStream_t stream) {
   uint32_t blocks = resident(width);
   uint32_t pushers = pushers_of(blocks, width);
   if (small) {
-    // Few small tiles would leave multiprocessors, and with them memory's bandwidth, unused.
+    // Without a split, few small tiles would leave multiprocessors and memory bandwidth unused.
     const uint32_t steps = CeilDiv(s.k, kTileK);
-    // The rest of a shared device has pairs of multiprocessors, and perhaps no larger clusters: see
+    // A shared device has pairs of free multiprocessors, but may have no larger groups of them: see
     // ops/variants/persistent.cc.
     const uint32_t most_split = problem.max_blocks != 0 ? 2 : kMostSplit;
     for (uint32_t split = 2; split <= most_split && 8 * split <= 2 * steps; split *= 2) {
@@ -314,7 +315,7 @@ const char* Launch(const Problem& problem, cudaStream_t stream) {
   attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[1].val.programmaticStreamSerializationAllowed = 1;
   config.attrs = attributes;
-  // Copies are begun between the opening and this kernel.
+  // With copies the kernel may not begin early, because they are started after the opening.
   config.numAttrs = arguments.opened != 0 && s.copied == 0 ? 2 : 1;
   void* pointers[] = {&arguments};
   if (s.copied != 0) {
@@ -332,7 +333,7 @@ const char* Launch(const Problem& problem, cudaStream_t stream) {
 // Loads all kernels onto the current device.
 cudaError_t Prepare() {
   constexpr Tile kTiles[] = {Tile::k128x256, Tile::k128x128, Tile::k64x64, Tile::k128x128InTurns};
-  cudaFuncAttributes attributes;  // asking for them loads the code
+  cudaFuncAttributes attributes;  // the query loads the code
   cudaError_t error =
       cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(&MeetKernel));
   for (const Tile tile : kTiles) {

@@ -10,9 +10,10 @@ bool IsAligned(const void* p, uint64_t bytes) {
   return reinterpret_cast<uintptr_t>(p) % bytes == 0;
 }
 
-// Rows of tiles that are done together, so that the cache holds them.
+// Rows of tiles that are processed together, so that the cache holds them.
 constexpr uint32_t kGroup = 8;
-// The pieces in which the copy engine sends a rank's rows of A, whole rows if they are large.
+// The number of pieces in which the copy engine sends a rank's rows of A, and the least bytes of
+// these rows for which a piece has complete rows.
 constexpr uint32_t kPieces = 3;
 constexpr uint64_t kLeastRowsBytes = uint64_t{24} << 20;
 
@@ -105,7 +106,7 @@ const char* MakePlan(const Problem& p, Plan* plan, Tile tile) {
   const bool packets = plan->tile == Tile::k64x64 && Sums(s);
   const bool dealt =
       p.kind == Kind::kReduceScatter || p.kind == Kind::kAllReduce || p.kind == Kind::kAllGather;
-  // So is a small A that is gathered: B is read once.
+  // A small A that is gathered is one slice, too, so that B is read once.
   s.slices = dealt && plan->tile != Tile::k64x64 ? p.n_ranks : 1;
   const uint32_t rows_max = CeilDiv(s.m, s.slices);
   s.pairs_m = CeilDiv(rows_max, s.tile_m * s.cluster);
@@ -119,14 +120,15 @@ const char* MakePlan(const Problem& p, Plan* plan, Tile tile) {
     s.segments = CeilDiv(s.pairs_m, s.group);
   } else {
     if (p.kind == Kind::kAllReduce && IsRing(s)) {
-      // Two waves or so of tiles: less, and ranks wait for each other.
+      // About two waves of tiles: with fewer, ranks wait for each other.
       s.segments = std::clamp<uint32_t>(pairs / 132, 1, std::min(kMaxSegments, pairs));
     }
     s.per_segment = CeilDiv(pairs, s.segments);
   }
   uint32_t items = s.segments * s.slices;
   if (IsRing(s)) {
-    // Diagonals: between a segment's steps there are steps of others, while its sums travel.
+    // Diagonal order: while a segment's sums travel between two of its steps, the rank makes steps
+    // of other segments.
     uint32_t at = 0;
     for (uint32_t diagonal = 0; diagonal < s.segments + s.n_ranks - 1; ++diagonal) {
       for (uint32_t segment = 0; segment < s.segments; ++segment) {
@@ -151,7 +153,7 @@ const char* MakePlan(const Problem& p, Plan* plan, Tile tile) {
     s.piece_parts = 1;
     const bool whole = s.slices == 1;
     if (p.copy_stream != nullptr && !whole) {
-      // Large pieces suit copy engines. A small share is cut along k: its tiles run together.
+      // Large pieces suit copy engines. A small share is cut along k, as its tiles run together.
       s.copied = 1;
       const uint32_t rows = s.pairs_m * s.cluster;
       const uint32_t parts = CeilDiv(s.k, kPushK);
@@ -162,7 +164,7 @@ const char* MakePlan(const Problem& p, Plan* plan, Tile tile) {
     plan->flags = PieceOf(s, p.n_ranks, 0, 0);
     plan->data_bytes = p.m * ((p.k + 7) / 8 * 16);
   }
-  // Beyond all memory, and far enough from where sums of bytes would wrap.
+  // More than any memory, and small enough that sums of bytes do not overflow.
   constexpr uint64_t kMostBytes = uint64_t{1} << 46;
   if (plan->data_bytes > kMostBytes || plan->packets_bytes > kMostBytes) {
     return "the workspace would be above 64 TiB";

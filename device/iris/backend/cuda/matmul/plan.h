@@ -1,4 +1,4 @@
-// How a problem is done: the checks and the arithmetic before a launch. Host only, pure.
+// Plans a launch: checks the problem, chooses tiles, computes the schedule. Pure host functions.
 #pragma once
 
 #include <cstdint>
@@ -8,35 +8,36 @@
 
 namespace iris::backend::cuda::matmul {
 
-// Tiles of D that a thread block makes, rows x columns. In turns: two at a time, one multiplied
-// while the other is finished; not for sums that travel as float32.
+// The tile of D that a block makes, rows x columns. InTurns: a block works on two tiles, and
+// multiplies one while it finishes the other; not for sums that travel as float32.
 enum class Tile : uint32_t { kAny, k128x256, k128x128, k64x64, k128x128InTurns };
 
 struct Plan {
   Tile tile = Tile::kAny;
   Schedule schedule = {};
-  uint64_t flags = 0;  // what a half of the workspace has to hold
+  uint64_t flags = 0;  // this and the next fields: sizes of the contents of half a workspace
   uint64_t data_bytes = 0;
   uint64_t packets_bytes = 0;
 };
 
-// Null, or why the problem, workspace aside, cannot be done. `tile`: for tests.
+// Plans the problem. Returns null, or the reason why it cannot be done; does not check the
+// workspace. `tile` is for tests.
 const char* MakePlan(const Problem& problem, Plan* plan, Tile tile = Tile::kAny);
 
-// If a launch cannot do the problem, `*why` is the reason, as a static string. A pure function.
+// Returns true if a launch supports the problem; if not, `*why` is the reason, as a static string.
 bool Supports(const Problem& problem, const char** why);
 
-// The least `workspace_bytes`. 0: there is one rank, or Supports refuses the problem.
+// Returns the least `workspace_bytes`, 0 if there is one rank or Supports refuses the problem.
 uint64_t WorkspaceBytes(const Problem& problem);
 
-// Does the work of MakePlan and Supports, and returns null or the reason. A pure function.
+// Does the work of MakePlan and Supports, and returns null or the reason.
 const char* CheckAndPlan(const Problem& problem, Plan* plan);
 
-// Returns the word that flags carry with the epoch: ranks whose calls differ do not accept each
-// other's flags.
+// Returns the word that flags carry with the epoch, so that ranks whose calls differ do not accept
+// each other's flags.
 uint32_t SignatureOf(const Problem& problem, const Plan& plan);
 
-// The least workspace of a plan.
+// Returns the least bytes of workspace for a plan.
 uint64_t WorkspaceBytesOf(const Problem& problem, const Plan& plan);
 
 }  // namespace iris::backend::cuda::matmul

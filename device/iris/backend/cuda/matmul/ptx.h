@@ -1,11 +1,11 @@
-// Instructions of Hopper, one function each. Addresses of shared memory are 32 bits, in the window
-// of the block's cluster. Forms of mbarrier are the default ones (release and acquire of the
-// block): wider ones cost a third of the speed.
+// Instructions of Hopper, one function each. Addresses of shared memory have 32 bits, in the window
+// of the block's cluster. mbarrier instructions have their default order, release and acquire at
+// block scope: wider scopes cost a third of the speed.
 #pragma once
 
 #include <cstdint>
 
-// Compiled for the GPU that has them all (sm_90a); for others the kernel is empty.
+// Defined for the GPU that has all these instructions (sm_90a); for others the kernel is empty.
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define IRIS_MATMUL_HOPPER 1
 #endif
@@ -31,7 +31,7 @@ IRIS_MATMUL_DEVICE void BarrierInitFence() {
 IRIS_MATMUL_DEVICE void BarrierArrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" : : "r"(barrier) : "memory");
 }
-// At the barrier of block `place` of the cluster that lies as this block's.
+// Arrives at the barrier at the address `barrier` of block `place` of the cluster.
 IRIS_MATMUL_DEVICE void BarrierArriveAt(uint32_t barrier, uint32_t place) {
   asm volatile(
       "{ .reg .b32 there; mapa.shared::cluster.u32 there, %0, %1;\n"
@@ -40,7 +40,7 @@ IRIS_MATMUL_DEVICE void BarrierArriveAt(uint32_t barrier, uint32_t place) {
       : "r"(barrier), "r"(place)
       : "memory");
 }
-// Arrives, and lets the phase wait for `bytes` more of copies.
+// Arrives, and makes the phase wait for `bytes` more bytes of copies.
 IRIS_MATMUL_DEVICE void BarrierExpect(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
                :
@@ -57,7 +57,7 @@ IRIS_MATMUL_DEVICE void BarrierWait(uint32_t barrier, uint32_t parity) {
       : "memory");
 }
 
-// The address in block `place` of the cluster that is as this one here.
+// Returns the address in block `place` of the cluster that corresponds to `address` in this block.
 IRIS_MATMUL_DEVICE uint32_t AddressAt(uint32_t address, uint32_t place) {
   uint32_t there;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(place));
@@ -71,7 +71,7 @@ IRIS_MATMUL_DEVICE void StoreAt(uint32_t there, float x, float y, float z, float
 }
 IRIS_MATMUL_DEVICE void FenceCluster() { asm volatile("fence.acq_rel.cluster;" : : : "memory"); }
 
-// All threads of the cluster.
+// Syncs all threads of the cluster.
 IRIS_MATMUL_DEVICE void ClusterSync() {
   asm volatile("barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;"
                :
@@ -83,7 +83,7 @@ IRIS_MATMUL_DEVICE uint32_t PlaceInCluster() {
   asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(place));
   return place;
 }
-// 128 threads.
+// Syncs the 128 threads of a group.
 IRIS_MATMUL_DEVICE void GroupSync(uint32_t id) {
   asm volatile("bar.sync %0, 128;" : : "r"(id) : "memory");
 }
@@ -151,8 +151,8 @@ IRIS_MATMUL_DEVICE void StoreBulk(void* to, uint32_t from, uint32_t bytes) {
 IRIS_MATMUL_DEVICE void CommitCopies() {
   asm volatile("cp.async.bulk.commit_group;" : : : "memory");
 }
-// Wait until all groups of this thread but the newest kPending have read shared memory, or are
-// complete.
+// WaitCopiesRead waits until all groups of this thread except the newest kPending have read shared
+// memory, WaitCopies until they are complete.
 template <uint32_t kPending>
 IRIS_MATMUL_DEVICE void WaitCopiesRead() {
   asm volatile("cp.async.bulk.wait_group.read %0;" : : "n"(kPending) : "memory");
@@ -161,7 +161,7 @@ template <uint32_t kPending>
 IRIS_MATMUL_DEVICE void WaitCopies() {
   asm volatile("cp.async.bulk.wait_group %0;" : : "n"(kPending) : "memory");
 }
-// Between accesses by the threads and by the copy engine.
+// Orders accesses by the threads with accesses by the copy engine.
 IRIS_MATMUL_DEVICE void ProxyFence() { asm volatile("fence.proxy.async;" : : : "memory"); }
 IRIS_MATMUL_DEVICE void ProxyFenceShared() {
   asm volatile("fence.proxy.async.shared::cta;" : : : "memory");

@@ -1,8 +1,8 @@
 // The order of tiles, and the places in the workspace: arithmetic that all ranks share.
 //
-// Rows of D are cut into slices, one a rank, where the ranks partition rows; else there is one
+// If the ranks partition the rows of D, each rank has a slice of rows, otherwise there is one
 // slice. Tiles of a slice come in pairs for the two blocks of a cluster; with clusters of one block
-// a pair is one tile. Every rank goes through its items in order: an item is a segment of a slice,
+// a pair is one tile. Every rank goes through its items in order. An item is a segment of a slice,
 // `per_segment` pairs. C++17, host and device.
 #pragma once
 
@@ -19,7 +19,7 @@
 namespace iris::backend::cuda::matmul {
 
 inline constexpr uint32_t kMaxSegments = 8;
-// Elements of k in a tile's step, and in what kAllGather sends and waits for at a time.
+// The elements of k in a step of a tile, and in a part that kAllGather sends and waits for at once.
 inline constexpr uint32_t kTileK = 64;
 inline constexpr uint32_t kPushK = 1024;
 // The bytes that a rank keeps at the beginning of its workspace.
@@ -39,26 +39,26 @@ struct Schedule {
   uint32_t tiles_n;
   uint32_t slices;
   uint32_t pairs_m;      // rows of pairs in the largest slice
-  uint32_t group;        // rows of pairs that are gone through together, column by column
+  uint32_t group;        // rows of pairs that are processed together, column by column
   uint32_t segments;     // of a slice
   uint32_t per_segment;  // pairs
   uint32_t total;        // pairs, those of all items together
-  // kAllGather: rows of tiles, and parts of kPushK elements, at a time. `copied`: by the copy
-  // engine.
+  // For kAllGather: the rows of tiles, and the parts of kPushK elements, in a piece that is sent at
+  // once. `copied` is 1 if the copy engine sends them.
   uint32_t piece_rows;
   uint32_t piece_parts;
   uint32_t copied;
   uint8_t order[kMaxSegments * kMaxRanks];  // of a ring: segment << 4 | step
 };
 
-// One tile, as a block has to do it.
+// The work of a block on one tile.
 struct Work {
   uint32_t slice;
-  uint32_t step;  // of the slice's way around the ring; else 0 for the rank's own slice
+  uint32_t step;  // the slice's step around the ring; without a ring, 0 for the rank's own slice
   uint32_t row;   // of D, the first
   uint32_t end;   // the slice's end: the tile's rows from here on are another slice's
   uint32_t column;
-  uint32_t index;  // in its slice, the same at all ranks
+  uint32_t index;  // of the tile in its slice, the same at all ranks
 };
 
 IRIS_MATMUL_FUNCTION uint32_t SliceBegin(uint32_t m, uint32_t slices, uint32_t slice) {
@@ -68,15 +68,15 @@ IRIS_MATMUL_FUNCTION uint32_t SliceBegin(uint32_t m, uint32_t slices, uint32_t s
 
 IRIS_MATMUL_FUNCTION constexpr uint32_t CeilDiv(uint32_t a, uint32_t b) { return (a + b - 1) / b; }
 
-// True if ranks add up: by a ring, whose last step is at the slice's owner, or by packets, where
-// all rows are one tile and every rank sends each row to its owner.
+// Returns true if the ranks' results are summed: by a ring, whose last step is at the slice's
+// owner, or, if all rows are one tile, by packets: every rank sends each row to the row's owner.
 IRIS_MATMUL_FUNCTION bool Sums(const Schedule& s) {
   return (s.kind == Kind::kReduceScatter || s.kind == Kind::kAllReduce) && s.n_ranks > 1;
 }
 IRIS_MATMUL_FUNCTION bool IsRing(const Schedule& s) { return Sums(s) && s.slices > 1; }
 
-// The pair number `t` of this rank, as the block at place `in_cluster` does it. False: there is no
-// such tile, for all blocks of the cluster. A tile may lie below the slice's end.
+// Finds the work on pair `t` of this rank for the block at place `in_cluster`. Returns false, in
+// all blocks of the cluster, if there is no such pair. A tile may be past the slice's last row.
 IRIS_MATMUL_FUNCTION bool WorkAt(const Schedule& s, uint32_t t, uint32_t in_cluster, Work* work) {
   const uint32_t item = t / s.per_segment;
   uint32_t segment = item;
@@ -87,7 +87,7 @@ IRIS_MATMUL_FUNCTION bool WorkAt(const Schedule& s, uint32_t t, uint32_t in_clus
     step = s.order[item] & 15;
     slice = (s.rank + 2 * s.n_ranks - 1 - step) % s.n_ranks;
   } else if (s.slices > 1) {
-    // The rank's own slice, then the others', side by side, as they arrive.
+    // First the rank's own slice, then the others' slices, alternately, as they arrive.
     if (item >= s.segments) {
       const uint32_t later = item - s.segments;
       segment = later / (s.slices - 1);
@@ -113,7 +113,8 @@ IRIS_MATMUL_FUNCTION bool WorkAt(const Schedule& s, uint32_t t, uint32_t in_clus
   return true;
 }
 
-// The number of the flag that tells of a row of tiles of a rank's share of A, and a part.
+// Returns the number of the flag for the piece that has this row of tiles of a rank's share of A,
+// and this part.
 IRIS_MATMUL_FUNCTION uint64_t PieceOf(const Schedule& s, uint32_t rank, uint32_t row_of_tiles,
                                       uint32_t part) {
   const uint64_t rows = CeilDiv(s.pairs_m * s.cluster, s.piece_rows);
@@ -121,13 +122,13 @@ IRIS_MATMUL_FUNCTION uint64_t PieceOf(const Schedule& s, uint32_t rank, uint32_t
   return (rank * rows + row_of_tiles / s.piece_rows) * parts + part / s.piece_parts;
 }
 
-// The tiles of the largest slice, as Work::index counts them.
+// Returns the number of tiles of the largest slice, as counted by Work::index.
 IRIS_MATMUL_FUNCTION uint32_t TilesOfSlice(const Schedule& s) {
   return s.pairs_m * s.tiles_n * s.cluster;
 }
 
-// Launches alternate between the halves of a workspace, whose layout never changes, because ranks
-// may be one launch apart: flags, then data, then packets.
+// Half of a workspace: flags, then data, then packets. Ranks may be one launch apart, so launches
+// alternate between the halves, and the layout of the halves never changes.
 struct Half {
   uint64_t flags_offset_bytes;
   uint64_t flags;
@@ -153,9 +154,9 @@ IRIS_MATMUL_FUNCTION uint64_t FlagOf(uint32_t signature, uint32_t epoch) {
   return static_cast<uint64_t>(signature) << 32 | epoch;
 }
 
-// True if a word in place of an awaited flag is the flag of a call that differs. The number alone
-// says so, but only without an opening: otherwise others may use the workspace between launches,
-// and calls have been compared.
+// Returns true if a word in place of an awaited flag is the flag of a call that differs, which its
+// number shows. Never true with an opening: then calls have been compared, and the word may be
+// anything, because other kernels may use the workspace between launches.
 IRIS_MATMUL_FUNCTION bool IsOfAnotherCall(uint32_t number, uint32_t epoch, bool opened) {
   return !opened && number == epoch;
 }

@@ -44,7 +44,7 @@ namespace iris::backend::cuda::matmul {
                : list(d, 0)                                                                       \
                : "l"(a), "l"(b), "r"(adds), "n"(kColumnMajor))
 
-// kColumnMajor: B's rows lie one after another (n is what is contiguous). `adds`: 0 begins a sum.
+// If kColumnMajor is 1, n is contiguous in B (B is stored by rows). `adds` is 0 to begin a sum.
 template <uint32_t kN, bool kBfloat16, uint32_t kColumnMajor>
 __device__ __forceinline__ void Wgmma(float (&d)[kN / 2], uint64_t a, uint64_t b, uint32_t adds) {
 #if defined(IRIS_MATMUL_HOPPER)
