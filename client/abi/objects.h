@@ -64,7 +64,7 @@ class ContextState {
   absl::Mutex mu_;
   const backend::BackendOperations* backend_ ABSL_GUARDED_BY(mu_) = nullptr;
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
-  // Ordered by creation, and by handle.
+  // `objects_` is ordered by creation number; `numbers_` maps each handle to that number.
   std::map<uint64_t, std::pair<Kind, const void*>> objects_ ABSL_GUARDED_BY(mu_);
   std::map<const void*, uint64_t> numbers_ ABSL_GUARDED_BY(mu_);
   uint64_t n_made_ ABSL_GUARDED_BY(mu_) = 0;

@@ -22,7 +22,7 @@ Spread SpreadOf(const std::vector<double>& samples);  // not empty
 // Returns bytes in the largest unit that divides them: "4 KiB" for 4096.
 std::string BytesText(uint64_t bytes);
 
-// Returns a cell with the value, or an empty one unless `there`.
+// Returns a cell with the value if `there`, otherwise an empty cell.
 template <typename T>
 nlohmann::json CellIf(bool there, const T& value) {
   return there ? nlohmann::json(value) : nlohmann::json();

@@ -47,9 +47,9 @@ class MappedTrace {
   // Makes an empty trace in the memory.
   absl::Status Make(uint32_t rank, int64_t pid);
 
-  // Empties the trace and switches it on until `until_ns` of the device's clock.
-  // kFailedPrecondition if it is on already, until later than `now_ns`, or if this build does not
-  // know its format.
+  // Empties the trace and switches it on until the device's clock reaches `until_ns`.
+  // kFailedPrecondition if the trace is still on at `now_ns`, or if this build does not know the
+  // trace's format.
   absl::Status SwitchOn(uint64_t now_ns, uint64_t until_ns);
   // Switches the trace off. Events that have begun may still arrive, for a moment.
   absl::Status SwitchOff();

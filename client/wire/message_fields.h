@@ -61,7 +61,8 @@ class MessageWriter {
     if (!value.empty()) Out().add_bytes(number, value.data(), value.size());
     return *this;
   }
-  // Adds a list, which is cut just beyond `limit` in the same way.
+  // Adds a list. One with more than `limit` numbers is cut to `limit` + 1 of them, so that irisd
+  // refuses the list.
   template <typename T>
   MessageWriter& Uints(FieldNumber number, const std::vector<T>& values, size_t limit) {
     const auto n = static_cast<ptrdiff_t>(std::min(values.size(), limit + 1));

@@ -147,7 +147,8 @@ class Daemon {
     absl::Status status;  // an error if something is not kept
   };
   std::optional<KeptSnapshot> Kept() const ABSL_LOCKS_EXCLUDED(mu_);
-  // Closes and reports what remains in `inherited` after Keep, and has `keeper` drop it.
+  // Closes and reports the descriptors that remain in `inherited` after Keep, and makes `keeper`
+  // drop them, except those with repeated names.
   void CloseOrphans(DescriptorKeeper* keeper, Inherited* inherited) ABSL_LOCKS_EXCLUDED(mu_);
   // Makes the next irisd begin with nothing.
   void StopKeeping() ABSL_LOCKS_EXCLUDED(mu_);

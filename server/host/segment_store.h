@@ -58,9 +58,10 @@ class SegmentStore {
   // SegmentCreated until the segment is dropped.
   void SetKeeper(DescriptorKeeper* keeper) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // `quick` creates memory without reserving, and must not wait for the slow work; `slow` reserves
-  // pages, and frees memory. Both are stopped before the store is destroyed. The constructor makes
-  // a link of each device, if the driver wants links; without links joins are slower.
+  // `quick` creates memory without reserving pages, and must not wait for slow work. `slow`
+  // reserves pages and frees memory. Stop both pools before the store is destroyed. If link_bytes()
+  // of the driver is not 0, the constructor creates a piece of that size on each device; a failure
+  // only makes joins slower.
   SegmentStore(driver::GpuDriver* driver, HostMemory* host_memory, WorkerPool* quick,
                WorkerPool* slow, Report report, const Logger* logger);
   SegmentStore(const SegmentStore&) = delete;

@@ -151,7 +151,8 @@ absl::StatusOr<Party> PartyFinder::Find(int64_t pid, uint32_t uid, int pidfd) co
     return wire::ErrnoStatus(lacks.error(), absl::StrCat("look whose process ", pid, " is"));
   }
   if (party.container == 0 && hidden) party.container = Party::kUnknownContainer;
-  // If the process still runs, everything read by its pid was its own.
+  // If the process still runs, its pid was not reused, so all files read under /proc/<pid> were its
+  // own.
   if (ProcessHasEnded(pidfd)) {
     return absl::AbortedError(
         absl::StrCat("process ", pid, ", which connected, has ended: connect again"));

@@ -1,5 +1,6 @@
-// Bulk copies by the thread itself, at once. bulk.h has the contracts. A gate is twice the number
-// of missing bytes, plus the parity of the number of finished phases. One thread changes a gate.
+// Implements bulk.h without a copy unit: each call copies before it returns. A gate's value is
+// twice the number of bytes still to arrive, plus the parity of the number of finished phases. Only
+// one thread changes a gate, so loads and stores suffice.
 #pragma once
 
 #include <cstdint>

@@ -16,9 +16,9 @@ namespace iris::ccl::impl {
 // "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.
 //
 // Step s of a chunk takes the result that step s - 1 of the previous rank has stored, and stores
-// its result for the next rank. It uses the slot of step s - kRingSlots, after the next rank has
-// read that. Steps are counted through all chunks. A step signals to the next rank that data has
-// arrived, and to the previous rank that its slot is free.
+// its result for the next rank in the slot that step s - kRingSlots used, once the next rank has
+// read that slot. The count of steps continues from chunk to chunk. A step signals to the next rank
+// that data has arrived, and to the previous rank that its slot is free.
 inline constexpr uint32_t kRingSlots = 4;
 
 template <typename T, typename Op>
