@@ -18,6 +18,7 @@
 using iris::DType;
 using namespace iris::abi;  // functions in C have no namespace of their own
 using iris::internal::Annotate;
+using iris::internal::Communicator;
 using iris::internal::ParseRules;
 using iris::internal::Rules;
 namespace ccl = iris::ccl;
@@ -194,12 +195,19 @@ absl::StatusOr<moe::Config> ReadConfig(const iris_moe_config* config) {
   return out;
 }
 
-template <typename Body>
-iris_code Put(iris_comm* comm, const iris_moe_config* config, iris_stream* stream,
-              Body body) noexcept {
+// Reads a call of a mixture of experts into a Cpp, and calls `put` of the communicator with it.
+template <typename Cpp, typename C, typename ForFields, typename PutCall>
+iris_code PutMoe(iris_comm* comm, const iris_moe_config* config, const C* call, size_t least_bytes,
+                 const char* name, iris_stream* stream, ForFields for_fields,
+                 PutCall put) noexcept {
   return Put(comm, stream, [&](auto& c, auto& s) -> absl::Status {
     IRIS_ASSIGN_OR_RETURN(const moe::Config read, ReadConfig(config));
-    return body(c, read, s);
+    IRIS_ASSIGN_OR_RETURN(const auto given, ReadStruct(call, least_bytes, name));
+    Cpp out;
+    FieldReader fields("moe");
+    for_fields(given, out, fields);
+    IRIS_ABI_TRY(fields.status());
+    return (c.*put)(read, given.workspace, out, s);
   });
 }
 
@@ -232,8 +240,8 @@ iris_code iris_comm_create(iris_context* context, iris_team* team, const iris_co
       }
     }
     auto made = std::make_unique<CommObject>(object.state);
-    IRIS_ASSIGN_OR_RETURN(
-        auto created, iris::internal::Communicator::Create(object.host(), *table, members, wanted));
+    IRIS_ASSIGN_OR_RETURN(auto created,
+                          Communicator::Create(object.host(), *table, members, wanted));
     made->comm = std::move(created);
     return object.state->Give(std::move(made), out);
   });
@@ -401,9 +409,9 @@ iris_code iris_matmul_bytes(iris_context* context, uint32_t n_members,
     absl::StatusOr<Rules> rules = Rules();
     if (given.rules != nullptr) rules = ParseRules(given.rules, table->HasVariant);
     if (!rules.ok()) return rules.status();
-    IRIS_ASSIGN_OR_RETURN(const auto bytes, iris::internal::Communicator::MatmulBytes(
-                                                object.host(), *table, n_members, ConfigOf(given),
-                                                matmul.problem, rules->gemms));
+    IRIS_ASSIGN_OR_RETURN(const auto bytes,
+                          Communicator::MatmulBytes(object.host(), *table, n_members,
+                                                    ConfigOf(given), matmul.problem, rules->gemms));
     *out = bytes;
     return absl::OkStatus();
   });
@@ -459,8 +467,7 @@ iris_code iris_moe_get_sizes(iris_context* context, uint32_t n_members, uint32_t
     IRIS_ABI_TRY(object.host().Usable());
     IRIS_ASSIGN_OR_RETURN(const auto read, ReadConfig(config));
     IRIS_ASSIGN_OR_RETURN(const auto table, object.state->Backend());
-    IRIS_ASSIGN_OR_RETURN(const auto sizes,
-                          iris::internal::Communicator::MoeSizes(*table, n_members, index, read));
+    IRIS_ASSIGN_OR_RETURN(const auto sizes, Communicator::MoeSizes(*table, n_members, index, read));
     iris_moe_sizes told = {};
     moe::impl::ForSizesFields(told, sizes, iris::impl::ToC);
     return WriteStruct(told, "iris_moe_sizes", out);
@@ -473,26 +480,14 @@ iris_code iris_moe_prepare(iris_comm* comm) {
 
 iris_code iris_moe_dispatch(iris_comm* comm, const iris_moe_config* config,
                             const iris_moe_dispatch_call* call, iris_stream* stream) {
-  return Put(comm, config, stream, [&](auto& c, const moe::Config& read, auto& s) -> absl::Status {
-    IRIS_ASSIGN_OR_RETURN(const auto given,
-                          ReadStruct(call, kMoeDispatchCallBytes, "iris_moe_dispatch_call"));
-    moe::Dispatch dispatch;
-    FieldReader fields("moe");
-    moe::impl::ForDispatchFields(given, dispatch, fields);
-    IRIS_ABI_TRY(fields.status());
-    return c.MoeDispatch(read, given.workspace, dispatch, s);
-  });
+  return PutMoe<moe::Dispatch>(
+      comm, config, call, kMoeDispatchCallBytes, "iris_moe_dispatch_call", stream,
+      [](auto&... each) { moe::impl::ForDispatchFields(each...); }, &Communicator::MoeDispatch);
 }
 
 iris_code iris_moe_combine(iris_comm* comm, const iris_moe_config* config,
                            const iris_moe_combine_call* call, iris_stream* stream) {
-  return Put(comm, config, stream, [&](auto& c, const moe::Config& read, auto& s) -> absl::Status {
-    IRIS_ASSIGN_OR_RETURN(const auto given,
-                          ReadStruct(call, kMoeCombineCallBytes, "iris_moe_combine_call"));
-    moe::Combine combine;
-    FieldReader fields("moe");
-    moe::impl::ForCombineFields(given, combine, fields);
-    IRIS_ABI_TRY(fields.status());
-    return c.MoeCombine(read, given.workspace, combine, s);
-  });
+  return PutMoe<moe::Combine>(
+      comm, config, call, kMoeCombineCallBytes, "iris_moe_combine_call", stream,
+      [](auto&... each) { moe::impl::ForCombineFields(each...); }, &Communicator::MoeCombine);
 }

@@ -67,15 +67,7 @@ struct VariantRow {
   backend::HostOnly host_only = {};
 };
 
-#define IRIS_ROW(Name, number, text) extern const VariantRow k##Name##Row;
-IRIS_CCL_VARIANTS(IRIS_ROW)
-#undef IRIS_ROW
-
-inline constexpr const VariantRow* kRows[] = {
-#define IRIS_ROW(Name, number, text) &k##Name##Row,
-    IRIS_CCL_VARIANTS(IRIS_ROW)
-#undef IRIS_ROW
-};
+IRIS_VARIANT_ROWS(IRIS_CCL_VARIANTS);
 
 // Complete a plan: FitWords for `words` words of eight bytes to each rank, one of each thread,
 // FitUnits for units of 16 bytes of a rank's share.

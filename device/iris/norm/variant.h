@@ -39,15 +39,7 @@ struct VariantRow {
   backend::HostOnly host_only = {};
 };
 
-#define IRIS_ROW(Name, number, text) extern const VariantRow k##Name##Row;
-IRIS_NORM_VARIANTS(IRIS_ROW)
-#undef IRIS_ROW
-
-inline constexpr const VariantRow* kRows[] = {
-#define IRIS_ROW(Name, number, text) &k##Name##Row,
-    IRIS_NORM_VARIANTS(IRIS_ROW)
-#undef IRIS_ROW
-};
+IRIS_VARIANT_ROWS(IRIS_NORM_VARIANTS);
 
 // Returns true if the Comm supports kLines and kTwoLines.
 inline bool HasLines(const ccl::Comm& comm) {

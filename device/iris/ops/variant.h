@@ -36,15 +36,7 @@ struct VariantRow {
   backend::HostOnly host_only = {};
 };
 
-#define IRIS_ROW(Name, number, text) extern const VariantRow k##Name##Row;
-IRIS_OPS_VARIANTS(IRIS_ROW)
-#undef IRIS_ROW
-
-inline constexpr const VariantRow* kRows[] = {
-#define IRIS_ROW(Name, number, text) &k##Name##Row,
-    IRIS_OPS_VARIANTS(IRIS_ROW)
-#undef IRIS_ROW
-};
+IRIS_VARIANT_ROWS(IRIS_OPS_VARIANTS);
 
 // Returns true if `member`, which makes this call, can conclude that the matrices of all members
 // are aligned to 16 bytes, or that none are. Persistent products need that alignment, so all

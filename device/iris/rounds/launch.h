@@ -82,6 +82,13 @@ Result InPieces(const Comm& comm, const LaunchConfig& whole, uint32_t together, 
 // The table of a family's variants has pointers to rows with a `variant`, and `prepare`, which
 // loads the kernels of the row onto the current device.
 
+// Declares the VariantRow of each variant in LIST, and kRows, which has the addresses of them all.
+#define IRIS_VARIANT_ROWS(LIST) \
+  LIST(IRIS_DECLARE_ROW)        \
+  inline constexpr const VariantRow* kRows[] = {LIST(IRIS_ROW_ADDRESS)}
+#define IRIS_DECLARE_ROW(Name, number, text) extern const VariantRow k##Name##Row;
+#define IRIS_ROW_ADDRESS(Name, number, text) &k##Name##Row,
+
 // Returns the row of a variant, or null for kAuto and for unknown numbers.
 template <typename Row, size_t N, typename Variant>
 const Row* FindRow(const Row* const (&rows)[N], Variant variant) {
