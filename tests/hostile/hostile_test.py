@@ -110,13 +110,13 @@ class Hostile(unittest.TestCase):
                 joining = place.start_joins()
                 place.attack(house.IDLE_SECONDS, *[(compute, user) for user in users for _ in functions])
                 allowed.append(place.stop_joins(joining).p99)
-            before, log_before = place.memory(), place.log_bytes()
+            before, log_before, counted = place.memory(), place.log_bytes(), place.counted_bytes()
             joining = place.start_joins()
             seen, peak, blown = place.attack(seconds, (operator_looks, 0),
                                              *[(f, user) for user in users for f in functions])
             operator = seen.pop("operator_looks")
             joins = place.stop_joins(joining)
-            after, took, down = place.wait_for_memory(before, peak)
+            after, counts, took, down = place.wait_for_memory(before, peak, counted)
             code = place.daemon.process.poll()
             log_bytes = place.log_bytes() - log_before
             wrong, slowest, rounds = place.end_jobs()
@@ -124,7 +124,7 @@ class Hostile(unittest.TestCase):
             print(f"\n  {self._testMethodName}: {seen}\n"
                   f"  core {house.mib(before[0])}, at most {house.mib(peak[0])}, after {took:.1f} s "
                   f"{house.mib(after[0])}; workers {house.mib(before[1])}, {house.mib(peak[1])}, "
-                  f"{house.mib(after[1])}; log {log_bytes} bytes\n"
+                  f"{house.mib(after[1])}; the core counts {counted} and {counts} bytes; log {log_bytes} bytes\n"
                   f"  join p99 {idle.p99 * 1e3:.1f} ms idle ({len(idle.seconds)}), {joins.p99 * 1e3:.1f} ms attacked "
                   f"({len(joins.seconds)}, allowed {bound * 1e3:.1f}), {len(joins.failures)} failed; "
                   f"jobs: {rounds} rounds, slowest {slowest[0]} {slowest[1] * 1e3:.1f} ms; "
@@ -138,7 +138,8 @@ class Hostile(unittest.TestCase):
                     wrong.append(f"the core grew from {house.mib(before[0])} to {house.mib(peak[0])}")
                 if not down:
                     wrong.append(f"memory is not back after {took:.0f} s: (core, workers) had "
-                                 f"{[house.mib(b) for b in before]}, have {[house.mib(a) for a in after]}")
+                                 f"{[house.mib(b) for b in before]}, have {[house.mib(a) for a in after]}; the core "
+                                 f"counts {counted} and {counts} bytes")
             if not operator.get("answers") or operator["failures"]:
                 wrong.append(f"the operator was not served: {operator}")
             for name, what in seen.items():

@@ -20,6 +20,7 @@ import traceback
 import unittest
 import warnings
 
+from tests.hostile import doors
 from tests.hostile import unit
 from tests.python import irisd
 
@@ -42,6 +43,7 @@ IRISD_UID = FIRST_UID + 30  # of an irisd that is not root
 IDLE_SECONDS = 3.0 if LONG else 0.4
 RETURN_SECONDS = 30
 RETURN_RATIO = 1.1
+COUNTED_BYTES = 1 << 20
 # What code that ran for the first time may take, and the events that irisd keeps. Less of the code has run before an
 # attack if other cases run at the same time.
 RETURN_BYTES = 1 << 20 if LONG else 2 << 20
@@ -477,6 +479,14 @@ class House:
         """(bytes of the core, bytes of all workers)."""
         return (_rss_bytes(self.daemon.process.pid), sum(_rss_bytes(pid) for pid in self.worker_pids()))
 
+    def counted_bytes(self):
+        """Bytes that the core has on its heap, by its own count."""
+        with doors.connect(os.path.join(self.runtime_dir, "irisd.sock")) as sock:
+            code, text, reply = doors.Channel(sock).call(doors.ADMIN + "ListTenants", doors.field(1, 1))
+        if code:
+            raise doors.Refused(f"ListTenants: {code} {text}")
+        return doors.fields(reply)[5]
+
     def start_joins(self):
         """A user that joins and leaves, until stop_joins()."""
         bystander = Bystander(self, JOINING_UID, "join")
@@ -524,17 +534,22 @@ class House:
             seen[f"{attacker.name} {same + 1}" if same else attacker.name] = attacker.seen
         return seen, (core, workers), blown
 
-    def wait_for_memory(self, before, peak):
-        """Waits until the core has at most RETURN_RATIO times what it had before, or RETURN_BYTES or RETURN_PEAK_RATIO
-        of its growth more, and so have all workers together; at most RETURN_SECONDS. Returns (memory, seconds it took,
-        whether it came down)."""
+    def wait_for_memory(self, before, peak, counted):
+        """Waits until the core counts at most COUNTED_BYTES more than `counted`, and until the core has at most
+        RETURN_RATIO times what it had before, or RETURN_BYTES or RETURN_PEAK_RATIO of its growth more, and so have all
+        workers together; at most RETURN_SECONDS. Returns (memory, bytes that the core counts, seconds it took, whether
+        it came down)."""
         start = time.monotonic()
         while True:
             now, took = self.memory(), time.monotonic() - start
+            if self.daemon.process.poll() is not None:
+                return now, 0, took, False
             down = all(a <= max(b * RETURN_RATIO, b + RETURN_BYTES, b + (p - b) * RETURN_PEAK_RATIO)
                        for a, b, p in zip(now, before, peak))
-            if down or took > RETURN_SECONDS or self.daemon.process.poll() is not None:
-                return now, took, down
+            counts = self.counted_bytes()
+            down = down and counts <= counted + COUNTED_BYTES
+            if down or took > RETURN_SECONDS:
+                return now, counts, took, down
             time.sleep(0.1)
 
     def end_jobs(self):
