@@ -225,8 +225,7 @@ struct FittedLimits {
   JobLimits jobs;
 };
 
-// Returns the part of core.memory that this process can have. Half of the free memory is left for
-// uses other than the heap.
+// Returns the part of core.memory that fits. Half of the free memory is for other uses than heap.
 uint64_t FittingCoreMemory(const Config& config) {
   return CoreMemory::Fitting(
       std::min<uint64_t>(config.core_memory_bytes, TightestMemory().left_bytes / 2));
@@ -375,7 +374,7 @@ int Run(const std::vector<std::string>& args, Config config) {
   const absl::Status limited = CheckLimits(fd_limit);
   if (!limited.ok()) return Fail(logger, limited);
 
-  // Call this before any program is started that would inherit the descriptors.
+  // This precedes the start of any program, which would inherit the descriptors.
   std::vector<NamedDescriptor> lost;
   absl::StatusOr<std::vector<NamedDescriptor>> given = TakeInherited(&lost);
   if (!given.ok()) {

@@ -55,7 +55,6 @@ iris_code Put(iris_comm* comm, iris_stream* stream, Body body) noexcept {
   });
 }
 
-// Return the number of enumerators of a type.
 constexpr uint32_t CountOf(DType) { return iris::kDTypeCount; }
 constexpr uint32_t CountOf(ops::Activation) { return ops::kActivationCount; }
 constexpr uint32_t CountOf(ops::Variant) { return ops::kVariantCount; }
@@ -159,7 +158,6 @@ ccl::Config ConfigOf(const iris_comm_options& given) {
   return config;
 }
 
-// Returns the call of a struct, whose numbers become enumerators.
 absl::StatusOr<ops::Matmul> ReadCall(const iris_matmul* call) {
   IRIS_ASSIGN_OR_RETURN(const auto given, ReadStruct(call, kMatmulBytes, "iris_matmul"));
   if (given.operation < IRIS_MATMUL_ALL_REDUCE || given.operation > IRIS_MATMUL_ALL_SCATTER) {

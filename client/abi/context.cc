@@ -25,8 +25,7 @@ struct Texts {
   std::string message;
   std::string value;
 };
-// Destructors of statics may make calls after the main thread's texts have gone: nothing is kept
-// then.
+// Destructors of statics may call when the main thread's texts have gone; nothing is kept then.
 thread_local bool t_ended = false;
 Texts::~Texts() { t_ended = true; }
 

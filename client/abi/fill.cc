@@ -58,7 +58,6 @@ std::string Text(absl::int128 value) {
   return text.str();
 }
 
-// The checks of one call.
 class Check {
  public:
   Check(const iris_fill_options& options, uint64_t count)
@@ -104,7 +103,6 @@ class Check {
                               " does not fit ", DTypeName(type_), ", which holds ", Text(range.low),
                               " to ", Text(range.high)));
   }
-  // Checks the range from start to end.
   absl::Status FiniteRange() const {
     IRIS_ABI_TRY(Finite(options_.start, "start"));
     IRIS_ABI_TRY(Finite(options_.end, "end"));
@@ -209,7 +207,6 @@ fill::Place PlaceOf(const View& view, void* address) {
 
 namespace {
 
-// Returns the view of the elements that iris_fill must fill.
 absl::StatusOr<View> ViewOf(const iris_fill_options& given) {
   const auto type = static_cast<DType>(given.dtype);
   if (given.n_dims == 0) {

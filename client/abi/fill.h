@@ -12,7 +12,7 @@
 namespace iris::abi {
 
 // Returns the description of `count` elements from `options.first` on, with the options' kind and
-// dtype. kInvalidArgument as iris_fill; nothing has started then.
+// dtype. kInvalidArgument is as in iris_fill; nothing has started.
 absl::StatusOr<fill::Description> DescribeFill(const iris_fill_options& options, uint64_t count);
 
 // Returns the places of the elements of a view whose first element is at `address`.

@@ -55,7 +55,6 @@ class ContextState {
   absl::StatusOr<void*> Adopt(Kind kind, std::unique_ptr<Object> object) ABSL_LOCKS_EXCLUDED(mu_);
   // Removes the handle. Returns false if the context has no such handle.
   bool Disown(Kind kind, const void* handle) ABSL_LOCKS_EXCLUDED(mu_);
-  // Ends all objects.
   void DisownAll() ABSL_LOCKS_EXCLUDED(mu_);
 
   const internal::HostContext::Owned host;
@@ -119,9 +118,8 @@ struct CommObject : Object {
   iris_stream* group_stream = nullptr;
 };
 
-// Returns the code of a status at the end of an API function, and keeps the text of an error for
-// iris_error_message. base::Printable escapes it, because parts may come from the environment and
-// from irisd.
+// Returns the code of a status, and keeps the text of an error for iris_error_message, escaped by
+// base::Printable because parts may come from the environment and from irisd.
 iris_code Tell(const absl::Status& status) noexcept;
 
 // Runs the body of an API function, which returns a status. No exception leaves Run.
@@ -162,9 +160,8 @@ iris_code Destroy(const void* handle) noexcept {
   });
 }
 
-// Like With, with an object and a stream. Work on the heap uses a stream of the same context,
-// because a context waits for its own streams before it unmaps the heap; events connect any two
-// streams.
+// Like With, with an object and a stream. Work on the heap uses a stream of the same context, which
+// waits for its streams before it unmaps the heap; events connect any two streams.
 template <typename T, typename Body>
 iris_code WithStream(const void* handle, const void* stream, Body body) noexcept {
   return With<T>(handle, [&](T& object) -> absl::Status {
@@ -254,7 +251,6 @@ absl::Status WriteStruct(T from, absl::string_view name, T* to) {
   return absl::OkStatus();
 }
 
-// Checks a time that a struct or a call gives.
 inline absl::Status CheckTime(int64_t nanoseconds, absl::string_view name) {
   if (nanoseconds >= 0) return absl::OkStatus();
   return Invalid(name, "=", nanoseconds, " is negative");

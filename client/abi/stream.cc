@@ -24,14 +24,12 @@ iris_code WithBackend(const void* context, Body body) noexcept {
   });
 }
 
-// Makes a handle of an object of the backend.
 template <typename ObjectOf, typename T, typename Handle>
 absl::Status Give(std::shared_ptr<ContextState> state, const backend::BackendOperations& table,
                   T* made, void (*destroy)(T*), Handle** out) {
   return state->Give(std::make_unique<ObjectOf>(state, &table, made, destroy), out);
 }
 
-// Calls body on a stream whose context is usable.
 template <typename Body>
 iris_code OnStream(const iris_stream* stream, Body body) noexcept {
   return With<StreamObject>(stream, [&](StreamObject& object) -> absl::Status {
@@ -40,7 +38,6 @@ iris_code OnStream(const iris_stream* stream, Body body) noexcept {
   });
 }
 
-// Allocates memory of the device or of the host, by `make`.
 iris_code Malloc(iris_context* context, uint64_t bytes, void** out, const char* what,
                  void* (*backend::BackendOperations::*make)(uint64_t)) noexcept {
   return WithBackend(context, [&](ContextObject&, const auto& table) -> absl::Status {

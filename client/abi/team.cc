@@ -8,7 +8,6 @@ using namespace iris::abi;  // functions in C have no namespace of their own
 
 namespace {
 
-// Makes a handle of a team that an operation returned.
 absl::Status Give(ContextObject& context, absl::StatusOr<iris::Team> team, iris_team** out) {
   if (!team.ok()) return team.status();
   return context.state->Give(std::make_unique<TeamObject>(context.state, *std::move(team)), out);

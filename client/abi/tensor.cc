@@ -72,7 +72,6 @@ absl::Status OnTensorStream(const TensorObject& tensor, iris_stream* stream, OnS
 
 namespace {
 
-// Calls body on a usable tensor.
 template <typename Body>
 iris_code OnTensor(const iris_tensor* tensor, Body body) noexcept {
   return With<TensorObject>(tensor, [&](TensorObject& object) -> absl::Status {
@@ -91,7 +90,6 @@ iris_code ViewOf(const iris_tensor* tensor, iris_tensor** out, Make make) noexce
   });
 }
 
-// Returns the caller's list of `n` numbers.
 template <typename T>
 absl::StatusOr<absl::Span<const T>> ListOf(const T* list, uint32_t n, const char* what) {
   if (n > 0) IRIS_ABI_TRY(NotNull(list, what));
@@ -99,7 +97,6 @@ absl::StatusOr<absl::Span<const T>> ListOf(const T* list, uint32_t n, const char
   return absl::Span<const T>(list, std::min(n, kMaxDims + 1));
 }
 
-// Checks and describes a fill of all elements of a view.
 absl::StatusOr<fill::Description> DescribeFillOf(const View& view, iris_fill_options given) {
   if (given.dtype == IRIS_DTYPE_NONE) given.dtype = static_cast<iris_dtype>(view.dtype);
   if (given.dtype != static_cast<iris_dtype>(view.dtype)) {

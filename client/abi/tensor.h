@@ -54,7 +54,6 @@ struct TensorObject : Object {
   const uint32_t rank;  // that has this copy
 };
 
-// Makes a handle of a view.
 absl::Status GiveTensor(std::shared_ptr<Storage> storage, const View& view, uint32_t rank,
                         iris_tensor** out);
 

@@ -9,7 +9,6 @@
 namespace iris::abi {
 namespace {
 
-// One side of a copy.
 struct Side {
   char* address;  // of the first element
   View view;

@@ -11,7 +11,6 @@ namespace internal = iris::internal;
 
 namespace {
 
-// Returns the trace of a context, which must be usable and have one.
 absl::StatusOr<internal::TraceRecorder*> TraceOf(const ContextObject& object) {
   IRIS_ABI_TRY(object.host().Usable());
   internal::TraceRecorder* const trace = object.host().trace();

@@ -29,7 +29,6 @@ absl::Status CheckDim(const View& view, uint32_t dim) {
                                             ShapeText(view), ", which has ", view.n_dims));
 }
 
-// Removes dimension `dim`.
 void Drop(View* view, uint32_t dim) {
   for (uint32_t i = dim; i + 1 < view->n_dims; ++i) {
     view->shape[i] = view->shape[i + 1];

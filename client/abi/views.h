@@ -56,7 +56,7 @@ absl::StatusOr<View> Select(const View& view, uint32_t dim, int64_t index);
 absl::StatusOr<View> Reshape(const View& view, absl::Span<const int64_t> shape);
 absl::StatusOr<View> Permute(const View& view, absl::Span<const uint32_t> dims);
 
-// The last dimensions, in which the elements of two views of one shape are consecutive, as one row
+// The last dimensions in which the elements of two views of one shape are consecutive, as one row
 // of `row` elements, and the number of dimensions before them.
 struct Rows {
   uint32_t n_outer = 0;

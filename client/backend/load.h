@@ -1,4 +1,4 @@
-// LoadBackend: loads the functions of the backend that allocated the heap.
+// LoadBackend: loads the functions of the backend of the heap's memory.
 //
 // Thread-safe. An opened library stays open until the process ends.
 #pragma once

@@ -30,7 +30,6 @@ inline uint32_t PageNow() {
                                     .count());
 }
 
-// Returns the end of a wait that begins now.
 inline absl::Time DeadlineIn(absl::Duration timeout) {
   return Now() + std::min(timeout, kTimeoutMax);
 }

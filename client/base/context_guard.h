@@ -13,7 +13,7 @@ namespace iris::internal {
 class ContextGuard {
  public:
   // Call before a context is made. kFailedPrecondition in a child that was forked from a process
-  // with a context, because the threads of contexts do not survive fork.
+  // that has made one: the threads of its contexts do not survive fork.
   static absl::Status ClaimProcess();
 
   // Returns false in a forked child of the process that made this.

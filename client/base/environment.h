@@ -20,8 +20,7 @@ namespace iris::internal {
 // Returns the value of a variable, or nullopt if it is not set.
 using Getter = std::function<std::optional<std::string>(const char* variable)>;
 
-// The variable that chooses which accesses are checked against known allocations; see
-// HeapRanges::Make.
+// Chooses which accesses are checked against known allocations; see HeapRanges::Make.
 inline constexpr char kCheckAccess[] = "IRIS_CHECK_ACCESS";
 
 // The Getter of this process.

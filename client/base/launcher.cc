@@ -30,7 +30,7 @@ struct Variables {
   bool size_alone_is_an_error;
 };
 
-// The limit of the search: more distant ancestors are not the launcher's.
+// The limit of the search. More distant ancestors have started something else.
 constexpr int kMaxAncestors = 64;
 
 constexpr Variables kLaunchers[] = {

@@ -199,7 +199,6 @@ std::string Comments(const std::string& facts) {
   return out;
 }
 
-// Runs the part of tune that measures GEMMs.
 absl::StatusOr<std::vector<ProductLine>> TuneProducts(const Alone& alone, const Names& operations,
                                                       const Names& wanted) {
   if (operations.empty()) return std::vector<ProductLine>();

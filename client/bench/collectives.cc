@@ -123,7 +123,6 @@ constexpr uint32_t TraceEvents(bool on) {
 }
 constexpr uint64_t TraceBytes(bool on) { return TraceAreaBytes(TraceEvents(on)) + 4096; }
 
-// Runs the cases for one rank.
 class RankRun : public LocalRun {
  public:
   RankRun(World* world, local::Rank* rank, Failure* failure)

@@ -73,8 +73,7 @@ void AddAloneCommands(CLI::App* app, AloneSettings* settings);
 bool IsAloneCommand(const std::string& name);
 
 // Runs a command and writes its report with the facts of the run, or its table of rules.
-// kFailedPrecondition, after the report, if --fail-behind is given and a row is slower than its
-// best peer.
+// kFailedPrecondition, after the report: with --fail-behind, a row is slower than its best peer.
 absl::Status RunAloneCommand(const std::string& name, const AloneSettings& settings,
                              BenchReport* report);
 

@@ -64,8 +64,7 @@ Table PeerTable(const PeerWords& words, std::vector<Table::Column> columns,
                 const std::vector<OurRow>& ours, const std::vector<PeerFigure>& peers,
                 std::vector<std::string>* slower);
 
-// Makes a table with a row for each of `ours`, and a column for each peer with figures of such
-// rows.
+// Makes a table: a row for each of `ours`, a column for each peer that has figures of such rows.
 Table CompareTable(const std::vector<CollectiveFigure>& ours, const std::vector<PeerFigure>& peers);
 
 // Parses m, n and k from "8192x4096x14336". kInvalidArgument if it is no such text, or if a

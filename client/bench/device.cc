@@ -31,8 +31,7 @@ IRIS_DEVICE inline Part PartAt(uint64_t begin, uint64_t bytes, uint64_t chunk_by
   return {begin, rest < chunk_bytes ? rest : chunk_bytes, chunk_bytes};
 }
 
-// Returns the first part of this block. A block gets one chunk if `chunk_bytes` is 0 or more than
-// an even share of the range. Otherwise the blocks take chunks in turn.
+// Returns this block's first part. chunk_bytes 0: there are as many chunks as blocks. Never fewer.
 IRIS_DEVICE inline Part MyPart(uint64_t bytes, uint64_t chunk_bytes = 0) {
   const uint64_t units = bytes / sizeof(Bytes16);
   const uint64_t each = (units + backend::GridSize() - 1) / backend::GridSize() * sizeof(Bytes16);
@@ -273,8 +272,7 @@ struct Device::Impl {
     return FromDevice(backend::CopyAsync(to, from, bytes, stream), "copy");
   }
 
-  // Returns the mean time of a round for each sample, by the clock of the kernel that `start`
-  // launches.
+  // Returns the mean time of a round per sample, by the clock of the kernel that `start` launches.
   template <typename StartKernel>
   absl::StatusOr<std::vector<double>> TimeInKernel(const KernelSpec& spec, absl::string_view what,
                                                    const StartKernel& start) {

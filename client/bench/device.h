@@ -22,9 +22,8 @@ class Context;
 
 namespace iris::bench {
 
-// kLoad and kStore are kernels that access only the peer's memory, kGet and kPut kernels that copy
-// between the peer's memory and this rank's. kCopyPut and kCopyGet use the copy engine, by
-// Stream::Put and Get.
+// kLoad and kStore are kernels that access only the peer's memory; kGet and kPut copy between
+// it and this rank's. kCopyPut and kCopyGet use the copy engine, by Stream::Put and Get.
 enum class Transfer { kLoad, kStore, kGet, kPut, kCopyGet, kCopyPut };
 inline constexpr const char* kTransferNames[] = {"load", "store",    "get",
                                                  "put",  "copy get", "copy put"};
@@ -78,13 +77,11 @@ class Device {
   static bool Emulated();
   static uint32_t MultiprocessorCount();
 
-  // Runs transfers. The peer does nothing.
+  // The peer does nothing.
   absl::StatusOr<std::vector<double>> RunTransfer(const TransferSpec& spec);
-  // Runs atomics. The peer does nothing, or makes the same call. A sample is the time of all
-  // operations of one launch.
+  // The peer does nothing, or calls it too. A sample is the time of all operations of one launch.
   absl::StatusOr<std::vector<double>> RunAtomics(const AtomicSpec& spec);
-  // Runs round trips; a sample is the mean of its rounds. The peer makes the same call, with the
-  // other `first`.
+  // The peer calls it too, with the other `first`. A sample is the mean round trip of its rounds.
   absl::StatusOr<std::vector<double>> RunPingPong(const PingPongSpec& spec);
   static uint64_t PingPongRounds(const PingPongSpec& spec);  // the increase of the flag
   // Runs barriers inside a kernel; a sample is the mean of its rounds. All ranks call it.

@@ -89,7 +89,6 @@ constexpr Command kCommands[] = {
      "what a context makes"},
 };
 
-// Adds the names of the host, the devices and their driver.
 void AddMachine(BenchReport* report) {
   char host[256] = {};
   gethostname(host, sizeof(host) - 1);

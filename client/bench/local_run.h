@@ -92,7 +92,6 @@ class LocalRun {
     return {};
   }
 
-  // Captures `n` calls of `start` in a graph.
   template <typename F>
   void Capture(uint64_t n, backend::Graph* graph, const F& start) {
     bool capturing = false;

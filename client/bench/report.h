@@ -56,7 +56,6 @@ class Table {
   std::vector<std::string> notes_;
 };
 
-// The facts and tables of one run.
 class BenchReport {
  public:
   void Fact(std::string name, nlohmann::json value);

@@ -25,7 +25,7 @@ struct BenchOptions {
                                   // `sweep`
   uint32_t grid = 0;              // blocks of `bandwidth` and `atomics`; 0: a power of two
   uint32_t block = 512;           // threads of a block
-  uint64_t chunk_bytes = 0;       // size for which blocks alternate in get and put; 0: a part each
+  uint64_t chunk_bytes = 0;       // blocks of get and put take chunks alternately; 0: a part each
   std::vector<uint32_t> grids = {1, 2, 4, 8, 16, 32, 64, 128};  // of `sweep`
   uint32_t samples = 10;
   uint32_t rounds = 1000;       // of pingpong and barrier, in a kernel

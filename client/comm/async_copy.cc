@@ -120,8 +120,7 @@ class AsyncCopy {
     return status_;
   }
 
-  // Returns false after Leave and in a forked child. A peer's death does not matter: its heap stays
-  // readable.
+  // Returns false after Leave and in a forked child. A dead peer's heap stays readable.
   bool Usable() {
     const absl::Status health = context_.Health();
     if (health.code() == absl::StatusCode::kFailedPrecondition) {

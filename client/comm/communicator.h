@@ -89,7 +89,6 @@ class Communicator {
   static absl::StatusOr<moe::Sizes> MoeSizes(const backend::BackendOperations& backend,
                                              uint32_t n_members, uint32_t index,
                                              const moe::Config& config);
-  // Loads the kernels by moe::Prepare.
   absl::Status PrepareMoe();
   absl::Status MoeDispatch(const moe::Config& config, void* workspace, const moe::Dispatch& call,
                            backend::Stream& stream);
@@ -122,7 +121,6 @@ class Communicator {
   absl::Status Usable() const;
   // Converts a world rank to its index in the team. kInvalidArgument if it is not in the team.
   absl::Status ToIndex(uint32_t* rank) const;
-  // Puts an operation of MoE on the stream by `start`.
   template <typename Start>
   absl::Status PutMoe(ccl::Operation what, const moe::Config& config, void* workspace,
                       uint32_t tokens, DType type, Start start);

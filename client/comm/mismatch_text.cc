@@ -85,7 +85,6 @@ std::string Text(const norm::CallRecord& call) {
                       ", blocks=", call.plan.blocks, ", parts=", call.plan.parts, ")");
 }
 
-// Returns the text of the call that `members` made.
 std::string CallText(const PackedCall& packed, uint64_t members, absl::Span<const uint32_t> ranks) {
   const std::string name = ccl::OperationName(packed.operation());
   if (ccl::IsMatmul(packed.operation())) return name + Text(ops::Unpack(packed));

@@ -126,7 +126,6 @@ absl::Status ReadGemm(const Words& words, ops::Rule* rule) {
   return absl::OkStatus();
 }
 
-// Adds `rule` to the rules of its kind.
 template <typename Rule>
 absl::Status Add(const absl::Status& status, const Rule& rule, const char* kind,
                  std::vector<Rule>* rules) {

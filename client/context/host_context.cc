@@ -31,7 +31,6 @@ constexpr absl::Duration kJoinSlack = absl::Minutes(2);
 // The service manager ends an irisd that hangs after 20 s, and the next one answers.
 constexpr absl::Duration kLeaveTimeout = absl::Seconds(30);
 
-// Returns the job's devices, by irisd's number.
 std::map<uint32_t, std::string> DevicesOf(const std::vector<Peer>& peers) {
   std::map<uint32_t, std::string> devices;
   for (const Peer& peer : peers) devices[peer.device_index] = peer.device_uuid;

@@ -138,14 +138,12 @@ class HostContext {
   absl::Status MapAll();
   // Returns the keys of a join's descriptors: segments, control pages, the status page, links.
   std::vector<DescriptorKey> KeysOfJoin() const;
-  // Keeps a link to each device of the job. `fds` has one for each device in irisd's order, or
-  // none.
+  // Keeps a link to each device of the job. `fds` has one per device in irisd's order, or none.
   void KeepLinks(absl::Span<wire::UniqueFd> fds);
   absl::Status ReportMapped(const absl::Status& mapped);
   void Begin();
 
   void OnRankChange(const RankChange& change);
-  // Leaves the job, unless the rank has left before.
   absl::Status LeaveOnce();
 
   // Makes the area of the rank's trace, if the options want one. Collective.

@@ -28,10 +28,9 @@ namespace iris::ctl {
 
 class AdminClient {
  public:
-  // Tries irisd.sock of each directory, one after another. Repeats this for `wait` if there is no
-  // socket, or if no process listens, because irisd may be starting. internal::CannotReach
-  // describes kUnavailable and kPermissionDenied. `timeout` bounds each call except a followed
-  // stream.
+  // Tries irisd.sock of each directory in order, and again for `wait` if there is no socket, or if
+  // no process listens: irisd may be starting. internal::CannotReach describes kUnavailable and
+  // kPermissionDenied. `timeout` bounds each call except a followed stream.
   static absl::StatusOr<std::unique_ptr<AdminClient>> Connect(
       const std::vector<std::string>& runtime_dirs, absl::Duration timeout = absl::Seconds(5),
       absl::Duration wait = absl::Seconds(2));
@@ -109,7 +108,6 @@ class AdminClient {
   // Makes `attempt` on the present connection, and, if it answers UNAVAILABLE and irisd can be
   // reached again, once more on a new one.
   grpc::Status Try(const std::function<grpc::Status(Connection&)>& attempt);
-  // Makes one call with the timeout.
   absl::Status CallInTime(
       absl::FunctionRef<grpc::Status(Connection&, grpc::ClientContext*)> attempt);
   template <typename Request, typename Reply>

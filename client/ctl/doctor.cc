@@ -343,8 +343,7 @@ Finding CheckDeviceNodes(const std::string& dev, bool emulated) {
 std::vector<Finding> RunDoctor(const std::vector<std::string>& runtime_dirs) {
   // Connects first, so that every check sees an irisd that has just been started.
   const absl::StatusOr<std::unique_ptr<AdminClient>> client = AdminClient::Connect(runtime_dirs);
-  // Takes the first directory that has a socket, or else the first directory that this user may not
-  // search, because that one may have a socket.
+  // The first directory with a socket, else the first that is closed to this user: it may have one.
   std::string dir = runtime_dirs.front();
   bool is_closed = false;
   for (const std::string& each : runtime_dirs) {

@@ -134,8 +134,7 @@ int RunTrace(const Options& options, const TraceWish& wish) {
   return Write(*taken) ? kExitOk : kExitError;
 }
 
-// Runs a command, again and again with --watch. Each round makes its own connection, because irisd
-// may start, stop or be replaced meanwhile.
+// With --watch each round makes its own connection: irisd may start or be replaced meanwhile.
 int Run(const Options& options, const Command& command) {
   for (;;) {
     std::string head;

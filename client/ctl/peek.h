@@ -1,5 +1,4 @@
-// iris-ctl peek: finds the bytes of a heap that a user wants to see, and shows them. Pure
-// functions.
+// iris-ctl peek: finds the bytes of a heap that a user asks for, and shows them. Pure functions.
 #pragma once
 
 #include <cstddef>

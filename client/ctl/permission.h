@@ -9,8 +9,7 @@
 
 namespace iris::ctl {
 
-// A problem and its remedy. The names of files and users in the texts are unescaped: callers escape
-// the texts.
+// The names of files and users in the texts are unescaped: callers escape the texts.
 struct AccessProblem {
   std::string what;    // "/run/iris/irisd.sock (mode 0660, owner root, group gpu) is closed to ..."
   std::string remedy;  // what to do, as a sentence without a full stop

@@ -64,8 +64,7 @@ std::string DumpLines(
     absl::string_view bytes, size_t line_bytes,
     absl::FunctionRef<std::string(size_t offset, absl::string_view line)> line_text);
 
-// Calls DumpLines for lines of 16 bytes: offset, hex, ASCII. The offset after the last byte ends
-// the dump.
+// Dumps lines of 16 bytes: offset, hex, ASCII. The offset after the last byte ends the dump.
 std::string HexDump(absl::string_view bytes, uint64_t first_offset_bytes);
 
 }  // namespace iris::ctl

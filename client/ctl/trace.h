@@ -23,8 +23,7 @@ struct TraceWish {
 
 // Takes the trace, writes the file, and returns a summary. `over` is called several times a second
 // and ends the trace early if it returns true. `say` gets a line once all traces are on. If this
-// process dies, the traces still end at about the same time. kNotFound if there is no such job or
-// rank.
+// process dies, the traces still end at about the same time. kNotFound for no such job or rank.
 // kFailedPrecondition, with a remedy, if the job has no room for a trace, or if one is on already.
 absl::StatusOr<std::string> TakeTrace(const TraceWish& wish, AdminClient& client,
                                       absl::FunctionRef<bool()> over,

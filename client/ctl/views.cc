@@ -187,7 +187,6 @@ std::string Age(int64_t unix_ms, absl::Time now) {
   return unix_ms == 0 ? "" : HumanDuration(now - absl::FromUnixMillis(unix_ms));
 }
 
-// Says if the heaps are kept when irisd ends.
 std::string KeptText(const v1::GetStatusReply& status) {
   const v1::KeptForNext& kept = status.kept_for_next();
   if (!status.has_kept_for_next()) return "heaps are lost: nobody keeps its descriptors";

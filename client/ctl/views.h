@@ -30,8 +30,7 @@ Json ArrayJson(const Messages& messages) {
   return array;
 }
 
-// Returns the text of a JSON value, in which bytes that are not UTF-8 become U+FFFD. A negative
-// `indent` gives one line.
+// Returns the text of a JSON value; bytes that are not UTF-8 become U+FFFD. `indent` < 0: one line.
 std::string Dump(const Json& json, int indent);
 
 // Return "ready", "dead", ...; "unknown" for a number of a newer irisd.
@@ -78,8 +77,7 @@ View WaitsView();
 std::string TenantLimitsText(const v1::ListTenantsReply& reply);
 
 // Prints one listing as text or as JSON, page by page. The JSON of all pages together is that of
-// Dump for all things. Without End it is invalid JSON, so that a part of a listing is not taken for
-// all of it.
+// Dump for all things. Without End it is invalid, so that a part is not taken for the listing.
 class ListPrinter {
  public:
   // `max_width`: see Table::set_max_width.

@@ -33,9 +33,8 @@
  * of the heap are those of this process. Functions are thread-safe unless they say otherwise; those
  * marked collective are called by all ranks of the team, in the same order.
  *
- * Versions. IRIS_VERSION is the version of this header. A program that was built with an older
- * header of the same major version works with a newer library; iris_context_create returns an error
- * if the two do not fit.
+ * Versions. IRIS_VERSION is this header's. A program that was built with an older header of the
+ * same major version works with a newer library; otherwise iris_context_create returns an error.
  */
 #ifndef IRIS_C_API_H_
 #define IRIS_C_API_H_
@@ -183,7 +182,7 @@ typedef struct iris_context_info {
   uint32_t n_ranks;
   uint64_t job_id;
   uint64_t epoch;
-  uint32_t device_index;     /* irisd's number of the device; this process has another */
+  uint32_t device_index;     /* irisd's number of the device; this process may have another */
   uint32_t ranks_per_device; /* on the device that most ranks of the job share */
   uint64_t heap_bytes;       /* grows */
   uint64_t stride_bytes;
@@ -261,7 +260,7 @@ typedef struct iris_allocate_options {
   const uint64_t* shape; /* n_dims numbers */
 } iris_allocate_options;
 
-/* A range of the heap. It is a plain value; iris_free frees the range. */
+/* A range of the heap, as a plain value. iris_free frees the range. */
 typedef struct iris_allocation {
   size_t size;
   uint64_t offset_bytes; /* the same on every rank that allocated it */
@@ -303,7 +302,7 @@ IRIS_EXPORT iris_code iris_is_symmetric(iris_context* context, const void* addre
 
 /* Makes iris_torch_malloc take memory from this context's heap from now on, or from no heap if
  * `context` is null. `device` is torch's number of the context's device. Not collective. A process
- * has one such context, which is that of the last call. */
+ * has one such context, that of the last call. */
 IRIS_EXPORT iris_code iris_torch_use(iris_context* context, int32_t device);
 /* Allocates as iris_allocate_local does without a name, for any thread and any stream. torch's
  * pluggable allocators load this function and iris_torch_free by name. Returns null on failure;
@@ -334,12 +333,10 @@ IRIS_EXPORT iris_code iris_close_local(iris_context* context, const iris_opened*
 
 /* Barriers and broadcasts of the host. */
 
-/* Waits until all ranks of the team have called iris_barrier. timeout_ns 0: the context's
- * timeout. */
+/* Waits until all ranks of the team have called it. timeout_ns 0: the context's timeout. */
 IRIS_EXPORT iris_code iris_barrier(iris_context* context, iris_team* team, int64_t timeout_ns);
-/* Sends the root's bytes, at most 1 MiB, to every rank of the team. Collective over the team.
- * `root` is a world rank; only the root's `data` is read. *out is valid until this thread's next
- * call. */
+/* Sends the root's bytes, at most 1 MiB, to all ranks of the team. Collective over the team. `root`
+ * is a world rank, and only its `data` is read. *out is valid until this thread's next call. */
 IRIS_EXPORT iris_code iris_broadcast_bytes(iris_context* context, iris_team* team, const void* data,
                                            size_t bytes, uint32_t root, const void** out,
                                            size_t* out_bytes);
@@ -378,9 +375,8 @@ IRIS_EXPORT iris_code iris_event_wait(iris_stream* stream, iris_event* event);
 /* Returns the time between two events that have happened. */
 IRIS_EXPORT iris_code iris_event_elapsed(iris_event* from, iris_event* to, uint64_t* out_ns);
 
-/* Allocate and free memory outside any heap: of the device, or of the host at an address that
- * kernels can use, too. IRIS_RESOURCE_EXHAUSTED if there is not enough. Freeing null does
- * nothing. */
+/* Allocate and free memory outside any heap: of the device, or of the host for use by kernels, too.
+ * IRIS_RESOURCE_EXHAUSTED if there is not enough. Freeing null does nothing. */
 IRIS_EXPORT iris_code iris_malloc_device(iris_context* context, uint64_t bytes, void** out);
 IRIS_EXPORT iris_code iris_free_device(iris_context* context, void* memory);
 IRIS_EXPORT iris_code iris_malloc_host(iris_context* context, uint64_t bytes, void** out);
@@ -441,8 +437,7 @@ IRIS_EXPORT iris_code iris_comm_create(iris_context* context, iris_team* team,
                                        const iris_comm_options* options, iris_comm** out);
 /* Frees the workspace. Collective over the team. Synchronize streams first. */
 IRIS_EXPORT iris_code iris_comm_release(iris_comm* comm);
-/* Destroys the handle. Not collective. The workspace stays until the job ends, unless
- * iris_comm_release has freed it. */
+/* Not collective. Without iris_comm_release before, the workspace stays until the job ends. */
 IRIS_EXPORT iris_code iris_comm_destroy(iris_comm* comm);
 
 /* Algorithms of collectives; see iris::ccl::Variant (<iris/ccl_types.h>). 4 and 14 are reserved. */
@@ -519,7 +514,7 @@ IRIS_EXPORT iris_code iris_comm_reset(iris_comm* comm);
 /* Tracing of this rank's kernels and calls, into a file for Perfetto. docs/tracing.md describes it.
  * Not collective: each rank starts, stops and writes its own trace. */
 
-/* Drops earlier events and starts the trace, for limit_ns, or until iris_trace_stop if it is 0.
+/* Drops earlier events and starts the trace, for limit_ns, or until iris_trace_stop if that is 0.
  * IRIS_FAILED_PRECONDITION if the job has no room for a trace, or if a trace is on already.
  * IRIS_DEADLINE_EXCEEDED if the device is too busy to report its clock; the trace is off then. */
 IRIS_EXPORT iris_code iris_trace_start(iris_context* context, int64_t limit_ns);
@@ -859,8 +854,7 @@ IRIS_EXPORT iris_code iris_tensor_at(iris_tensor* tensor, uint32_t rank, iris_te
  * dimension are cut to it. The step is at least 1. */
 IRIS_EXPORT iris_code iris_tensor_slice(iris_tensor* tensor, uint32_t dim, int64_t start,
                                         int64_t stop, int64_t step, iris_tensor** out);
-/* Selects one element of a dimension, and drops that dimension. IRIS_OUT_OF_RANGE if there is no
- * such element. */
+/* Selects one element, and drops the dimension. IRIS_OUT_OF_RANGE if there is no such element. */
 IRIS_EXPORT iris_code iris_tensor_select(iris_tensor* tensor, uint32_t dim, int64_t index,
                                          iris_tensor** out);
 /* Views a contiguous tensor in another shape of equally many elements; one size may be -1. */
@@ -888,7 +882,7 @@ IRIS_EXPORT iris_code iris_tensor_to_host(iris_tensor* tensor, void* data, uint6
 IRIS_EXPORT iris_code iris_tensor_copy(iris_tensor* to, iris_tensor* from, iris_stream* stream);
 
 /* Exports the tensor as a DLManagedTensor (DLPack 0.x). The context does not end until the deleter
- * of *out is called, on any thread; but iris_context_leave unmaps the memory at once. */
+ * of *out is called, on any thread; but iris_context_leave still unmaps the memory. */
 IRIS_EXPORT iris_code iris_tensor_to_dlpack(iris_tensor* tensor, void** out);
 /* Imports a DLManagedTensor, as iris::Tensor::FromDlpack. `dtype` is the expected type, or
  * IRIS_DTYPE_NONE. On an error, the caller still owns `managed`. */

@@ -204,7 +204,7 @@ class Communicator {
     return iris::impl::FromC(
         iris_send_recv(get(), in, count, to, out, out_count, from, C(type), stream.get()));
   }
-  // Calls of Send and Recv between GroupStart and GroupEnd, all on one stream of this communicator,
+  // Calls of Send and Recv on this communicator between GroupStart and GroupEnd, all on one stream,
   // are collected. GroupEnd starts them all at once, so that all ranks may send first:
   //
   //   comm.GroupStart();

@@ -226,12 +226,12 @@ class Context {
   const DeviceContext& device_context() const { return device_; }
   const Team& world() const { return world_; }
 
-  // Allocates a range at one offset of all heaps. Collective over the team. Memory is not cleared:
-  // a fresh heap is zero, and a reused range holds its old bytes. kInvalidArgument if the options
-  // of the ranks differ; the message says which rank asked for what. kResourceExhausted if there is
-  // no room, even after growth.
-  // kDeadlineExceeded names the ranks that did not call. kAborted if a rank died, hung up or left.
-  // Each error consumes the call on every rank, so ranks stay in step.
+  // Allocates a range at one offset of the team's heaps. Collective over the team. Memory is not
+  // cleared: a fresh heap is zero, and a reused range holds its old bytes. kInvalidArgument if the
+  // options of the ranks differ; the message says which rank asked for what. kResourceExhausted if
+  // there is no room, even after growth. kDeadlineExceeded names the ranks that did not call.
+  // kAborted if a rank died, hung up or left. Each error consumes the call on every rank, so ranks
+  // stay in step.
   StatusOr<Allocation> Allocate(const AllocateOptions& options, const Team& team = {}) {
     return Make(InC(options), iris_allocate, team.handle);
   }

@@ -78,8 +78,7 @@ class CopyQueue {
     return StatusOr<CopyQueue>(std::move(queue));
   }
 
-  // Returns the value that kernels take, which is valid as long as this object. An empty queue
-  // returns an empty value.
+  // Returns the value that kernels take, valid as long as this object; empty if this is empty.
   DeviceCopyQueue device() const {
     return state_ == nullptr ? DeviceCopyQueue() : state_->device();
   }

@@ -11,7 +11,7 @@
 namespace iris {
 namespace impl {
 
-// Copy a field to the C struct, and from the C struct.
+// Copy a field to the C struct, and from it.
 inline constexpr auto ToC = [](auto& c, const auto& cpp, const char*) {
   c = static_cast<std::decay_t<decltype(c)>>(cpp);
 };

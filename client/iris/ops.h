@@ -7,7 +7,7 @@
 //   options.matmul_bytes = *ops::WorkspaceBytes(context, ops::Operation::kMatmulAllReduce, shape);
 //   auto comm = iris::ccl::Communicator::Create(context, options);        // collective, once
 //   iris::Status status = ops::MatmulAllReduce(*comm, shape, {a, k}, {b, n}, {d, n}, stream);
-//   status = comm->Synchronize(stream);                                  // names the missing ranks
+//   status = comm->Synchronize(stream);                                   // names missing ranks
 //
 // The rules of a Communicator hold here: all ranks of the team make the same calls in the same
 // order, with the same shape (iris/ops_types.h has the exceptions), on one stream at a time. A call
@@ -83,10 +83,9 @@ inline Status Launch(ccl::Communicator& comm, Operation operation, const Shape& 
 }  // namespace impl
 
 // Computes CommunicatorOptions::matmul_bytes for this operation, in a team of `n_members` ranks (0:
-// the world). The largest value of several operations serves all of them. Pass
-// CommunicatorOptions::rules as `rules` if they have lines for GEMMs; otherwise a line whose
-// variant needs more bytes than kAuto without rules is skipped. kInvalidArgument says what is wrong
-// with the shape.
+// the world). The largest of several results serves all calls. Pass CommunicatorOptions::rules as
+// `rules` if they have lines for GEMMs; otherwise a line whose variant needs more bytes than kAuto
+// without rules is skipped. kInvalidArgument says what is wrong with the shape.
 inline StatusOr<uint64_t> WorkspaceBytes(const Context& context, Operation operation,
                                          const Shape& shape, uint32_t n_members = 0,
                                          const std::string& rules = {}) {
@@ -117,8 +116,7 @@ inline StatusOr<Plan> Choose(const ccl::Communicator& comm, Operation operation,
               plan.matmul_bytes};
 }
 
-// The comment of an operation gives the shapes of its matrices on this rank. `bias` has an element
-// for each column of D that this rank computes.
+// Shapes below are this rank's. `bias` has an element for each column of D that this rank computes.
 
 // A[m, k], B[k, n]; D[m, n], in the heap. Each rank has a part of k; the parts may differ in
 // length.

@@ -180,10 +180,9 @@ class Tensor {
     return Full(context, other.shape(), value, options);
   }
 
-  // Imports a DLManagedTensor (DLPack 0.x) of another library without a copy. The deleter of
-  // `managed` is called when the last view of the tensor ends. At and Free refuse the tensor, for
-  // its memory is not in the heap. kInvalidArgument if the device is not that of `context` or the
-  // type is not T; the caller then still owns `managed`.
+  // Imports a DLManagedTensor (DLPack 0.x) of another library without a copy. Its deleter is called
+  // when the last view of the tensor ends. At and Free refuse the tensor, which is not in the heap.
+  // kInvalidArgument for another device or type; the caller then still owns `managed`.
   static StatusOr<Tensor> FromDlpack(const Context& context, void* managed) {
     iris_tensor* handle = nullptr;
     IRIS_RETURN_IF_ERROR(
@@ -288,8 +287,7 @@ class Tensor {
   static iris_stream* HandleOf(Stream* stream) {
     return stream == nullptr ? nullptr : stream->get();
   }
-  // Returns the size in bytes. For a count that is too large, it is a size that every tensor
-  // refuses.
+  // Returns the size in bytes, or if that overflows, a size that every tensor refuses.
   static uint64_t BytesOf(uint64_t count) {
     return count > ~uint64_t{0} / sizeof(T) ? ~uint64_t{0} : count * sizeof(T);
   }

@@ -34,8 +34,7 @@ class WaitMonitor {
   // Makes an empty monitor: failed waits are not reported, and every call fails.
   WaitMonitor() = default;
 
-  // Makes a monitor. Not collective. kResourceExhausted if there is no host memory that kernels can
-  // write.
+  // Makes a monitor. Not collective. kResourceExhausted without host memory that kernels can write.
   static StatusOr<WaitMonitor> Create(const Context& context) {
     WaitMonitor monitor;
     IRIS_ASSIGN_OR_RETURN(monitor.failure_, HostArray<WaitFailure>::Create(context));

@@ -1,6 +1,5 @@
 // Growth: this rank's part in making the heap larger. irisd announces segments, every rank maps
-// them and reports to irisd, and then irisd publishes the larger heap, or withdraws it for all
-// ranks.
+// them and reports it, and then irisd publishes the larger heap, or withdraws it for all ranks.
 //
 // Not thread-safe: only the watch thread uses it. Borrows the control plane, the window and the
 // heap's size.

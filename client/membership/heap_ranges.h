@@ -24,8 +24,7 @@ class HeapRanges {
   // Makes an object that lives as long as the process, because kernels and graphs keep copies of
   // the DeviceContext; End clears it. IRIS_CHECK_ACCESS in the environment says which accesses
   // Refusal refuses: 0: none; 1: all that do not lie in one known allocation; else those that touch
-  // a known allocation and do not lie in it, which are wrong independently of other teams'
-  // allocations.
+  // a known allocation and do not lie in it, which are wrong whatever other teams have allocated.
   static HeapRanges* Make(
       std::optional<std::string> (*environment)(const char* variable) = &Environment);
   HeapRanges(const HeapRanges&) = delete;

@@ -1,4 +1,4 @@
-// HeapSize: the size of every rank's heap that this rank knows. It only grows. Thread-safe.
+// HeapSize: the size of every rank's heap, as this rank knows it. It only grows. Thread-safe.
 #pragma once
 
 #include <atomic>

@@ -45,12 +45,10 @@ class ControlPlane {
   virtual uint64_t daemon_id() const = 0;
   virtual const std::string& backend() const = 0;
 
-  // Joins the job, and returns when every rank has joined. Fields of `options` that the environment
-  // fills are filled. If irisd ends meanwhile, the rank joins at the next one until its
-  // join_timeout.
+  // Joins the job, and returns when every rank has joined. `options` are those of ResolveOptions.
+  // If irisd ends meanwhile, the rank joins at the next one until its join_timeout.
   virtual absl::StatusOr<JoinedJob> Join(const ContextOptions& options, absl::Time deadline) = 0;
-  // Reports that everything is mapped at `base`, or the error; returns when every rank has
-  // reported.
+  // Reports that everything is mapped at `base`, or the error. Returns when every rank has done so.
   virtual absl::StatusOr<CommittedJob> Mapped(uint64_t job_id, uint64_t epoch,
                                               const absl::StatusOr<uint64_t>& base,
                                               absl::Time deadline) = 0;
@@ -75,8 +73,7 @@ class ControlPlane {
   };
   virtual absl::StatusOr<std::vector<Lent>> Borrow(const HeapPart& part, absl::Time deadline) = 0;
 
-  // Asks about a host barrier that takes long. Never waits. Returns null if irisd cannot be asked
-  // now.
+  // Asks about a host barrier that takes long. Never waits. Returns null if it cannot ask now.
   virtual BarrierQuestion AskOfBarrier(const BarrierWait& wait) = 0;
   // Asks about a barrier whose time is up, and waits for the answer until the deadline.
   virtual absl::StatusOr<BarrierAnswer> WhereAreMissing(const BarrierWait& wait,

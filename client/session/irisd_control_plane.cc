@@ -20,7 +20,6 @@ constexpr absl::Duration kResumeTimeout = absl::Seconds(5);
 // How long an irisd that stops may take to end its sessions.
 constexpr absl::Duration kStopTime = absl::Seconds(5);
 
-// Returns the descriptors that are sent with a call.
 std::vector<int> DescriptorsOf(const Operation& op) {
   std::vector<int> fds;
   if (const auto* registers = std::get_if<RegisterOp>(&op)) {
@@ -32,8 +31,7 @@ std::vector<int> DescriptorsOf(const Operation& op) {
 // The wait for the final error of an irisd that stops, which follows its answer that it stops.
 constexpr absl::Duration kLastWords = absl::Milliseconds(250);
 
-// Makes a call. `request` has the session's id. An answer that irisd gives because it stops counts
-// as none.
+// `request` has the session's id. An answer that irisd gives because it stops counts as none.
 SessionClient::Answer CallOn(SessionClient& session, wire::CallMethod method,
                              const std::string& request, absl::Time deadline,
                              SessionClient::Caller caller = SessionClient::Caller::kMember,

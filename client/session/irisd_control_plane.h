@@ -33,8 +33,7 @@ class IrisdControlPlane : public ControlPlane {
  public:
   // Opens the first session; see SessionClient::Connect. `options` has no on_end.
   static absl::StatusOr<std::unique_ptr<IrisdControlPlane>> Connect(SessionOptions options);
-  // Stops watching and closes the session. If the rank did not Leave, irisd reports that it hung
-  // up.
+  // Stops watching and closes the session. To irisd, a rank that did not Leave has hung up.
   ~IrisdControlPlane() override;
   IrisdControlPlane(const IrisdControlPlane&) = delete;
   IrisdControlPlane& operator=(const IrisdControlPlane&) = delete;
@@ -70,7 +69,6 @@ class IrisdControlPlane : public ControlPlane {
  private:
   explicit IrisdControlPlane(SessionOptions options) : options_(std::move(options)) {}
   absl::StatusOr<std::shared_ptr<SessionClient>> OpenSession(absl::Duration timeout);
-  // Makes later calls use `session`.
   void UseSession(std::shared_ptr<SessionClient> session);
   std::shared_ptr<SessionClient> CurrentSession() const;
   // Waits for a session that has not ended.
@@ -78,8 +76,7 @@ class IrisdControlPlane : public ControlPlane {
   // Connects a rank that has not joined to the irisd that follows the one whose session `ended`, or
   // returns the reason why there is none until `deadline`.
   absl::Status ConnectToNext(const absl::Status& ended, absl::Time deadline);
-  // Calls CallOn on the present session, with the request that `encode` makes from the session's
-  // id.
+  // Calls CallOn on the present session, with the request that `encode` makes from its id.
   template <typename Encode>
   SessionClient::Answer CallNow(wire::CallMethod method, const Encode& encode, absl::Time deadline,
                                 SessionClient::Caller caller = SessionClient::Caller::kMember);

@@ -88,10 +88,9 @@ class SessionClient {
   // Waits until the session has ended. Returns true if it has.
   bool WaitForEnd(absl::Duration timeout) const;
 
-  // Makes a call and waits for its answer. Without an answer, returns the session's status if the
-  // session has ended, kCancelled, or kDeadlineExceeded, after which the call is cancelled at
-  // irisd. `fds`, which are borrowed, are sent with each repetition of a request that fits in a
-  // frame.
+  // Makes a call and waits for its answer. Without an answer, returns the session's status if that
+  // has ended, kCancelled, or kDeadlineExceeded, after which the call is cancelled at irisd. `fds`
+  // go along with a request that fits in a frame; they are borrowed, and sent again with it.
   Answer Call(wire::CallMethod method, const std::string& request, absl::Time deadline,
               Caller caller, absl::Span<const int> fds = {}) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -117,9 +116,8 @@ class SessionClient {
   // Ends every wait of TakeDescriptors, and of a kMember for an answer, now and later, with
   // kCancelled.
   void CancelWaits();
-  // Closes all descriptors that were not taken.
+  // Closes all descriptors that were not taken, or only those of `keys`.
   void DropDescriptors();
-  // Closes only these descriptors.
   void DropDescriptors(absl::Span<const DescriptorKey> keys);
 
  private:

@@ -1,9 +1,8 @@
 // BorrowedMemory: registered memory that this rank has open, or has registered with others, mapped
 // into the window at the place that irisd has chosen, above the owner's heap.
 //
-// If a registration failed, irisd may give its place to another one before this rank has unmapped
-// it. So a mapping is identified by its segments: one with other segments is stale, and is
-// replaced.
+// If a registration failed, irisd may reuse its place before this rank has unmapped it. So segments
+// identify a mapping: one with other segments is stale, and is replaced.
 //
 // Not thread-safe: its owner locks. Borrows the control plane and the window.
 #pragma once

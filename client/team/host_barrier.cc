@@ -141,8 +141,7 @@ absl::Status HostBarrier::Await(absl::Time deadline, const std::atomic<bool>& ca
       return status;
     }
     if (!*slept) {
-      // The time for iris-ctl is written only before a sleep, so that fast barriers do not pay for
-      // it.
+      // Written for iris-ctl only before a sleep, so that fast barriers do not pay for it.
       *slept = true;
       __atomic_store_n(own_word_ + wire::kWordsToWaitsSince, PageNow(), __ATOMIC_RELAXED);
     }

@@ -54,9 +54,8 @@ class OperationSequence {
                     const OnlyThread* threads = nullptr)
       : plane_(plane), heap_(heap), job_id_(job_id), team_id_(team_id), threads_(threads) {}
 
-  // Requests the team's next operation from irisd and waits for its outcome. An error is that of
-  // the outcome, or irisd's refusal of the call, or says that irisd was not reached or did not
-  // answer in time.
+  // Requests the team's next operation and waits for its outcome. An error is the outcome's, or
+  // irisd's refusal of the call, or says that irisd was not reached or did not answer in time.
   absl::StatusOr<OperationResult> Run(Operation op, absl::Duration timeout);
   // Runs two operations with no other call on the team between them. `then`, which runs if the
   // first one succeeds, gives the second one. The result is that of the first one. If the second

@@ -95,7 +95,6 @@ class TeamCalls {
   // Returns true if the range lies in memory that a team with all these ranks has registered.
   bool HaveTogether(absl::Span<const uint32_t> ranks, uint64_t offset_bytes, uint64_t bytes) const;
 
-  // Calls HeapRanges::Refusal.
   std::optional<std::string> Refusal(uint32_t rank, uint64_t offset_bytes, uint64_t bytes) const {
     return ranges_->Refusal(rank, offset_bytes, bytes);
   }
@@ -151,8 +150,7 @@ class TeamCalls {
   absl::Status MapTogether(uint64_t offset_bytes, Together* together);
   // Unmaps the memory that MapTogether mapped at the offset, if it is still the same.
   void UnmapTogether(uint64_t offset_bytes, const Together& together) ABSL_LOCKS_EXCLUDED(mu_);
-  // Unmaps and returns the memory that MapTogether mapped at the offset, or returns nullopt if
-  // there is none.
+  // Unmaps and returns the memory that MapTogether mapped at the offset; nullopt if there is none.
   std::optional<Together> UnmapTogether(uint64_t offset_bytes) ABSL_LOCKS_EXCLUDED(mu_);
   void UnmapParts(uint64_t offset_bytes, const Together& together)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

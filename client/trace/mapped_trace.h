@@ -48,8 +48,7 @@ class MappedTrace {
   absl::Status Make(uint32_t rank, int64_t pid);
 
   // Empties the trace and switches it on until the device's clock reaches `until_ns`.
-  // kFailedPrecondition if the trace is still on at `now_ns`, or if this build does not know the
-  // trace's format.
+  // kFailedPrecondition if it is still on at `now_ns`, or if this build does not know its format.
   absl::Status SwitchOn(uint64_t now_ns, uint64_t until_ns);
   // Switches the trace off. Events that have begun may still arrive, for a moment.
   absl::Status SwitchOff();

@@ -83,7 +83,6 @@ absl::StatusOr<Parsed> Parse(const TraceText& text) {
   return file;
 }
 
-// Returns true if the event belongs to irisd's process.
 bool IsIrisds(const Json& event) { return event["pid"] == kIrisdProcess; }
 
 // Writes ASCII, like TraceJson.

@@ -1,10 +1,9 @@
 // The one translation between the messages of the control plane and the client's plain values.
 //
 // The messages are those of proto/iris/v1/heap.proto, written and read by protozero: the client
-// library has no protobuf, so that a process may have any version of it. Pure functions;
-// thread-safe. Arguments of a program are not checked here: irisd checks them, with the same result
-// on every rank. Text and lists that are too long are cut just beyond the limit, so that irisd
-// refuses them.
+// library has no protobuf, so that a process may have any. Pure functions; thread-safe. Only irisd
+// checks the arguments of a program, with the same result on every rank. Text and lists that are
+// too long are cut just beyond the limit, so that irisd refuses them.
 //
 // Bytes from irisd are not trusted. A Decode function gives kInternal, with a text that says what
 // is wrong, for bytes that are no such message, for text that is not UTF-8, and for lists longer
@@ -31,8 +30,7 @@ struct Asker {
   uint64_t job_id = 0;
 };
 
-// The number of a Join. A session joins once: a second Join repeats the first, whose answer was
-// lost.
+// A session joins once: a second Join of it repeats the first, whose answer was lost.
 inline constexpr uint64_t kJoinNumber = 1;
 // irisd must decide within `timeout`; the timeout of the call or of the options is ignored.
 std::string EncodeJoin(uint64_t session_id, const ContextOptions& options, absl::Duration timeout);

@@ -34,7 +34,6 @@ struct Segment {
   uint64_t bytes = 0;
 };
 
-// Returns the keys of the segments' descriptors, in order.
 inline std::vector<DescriptorKey> KeysOf(uint64_t job_id, uint64_t epoch,
                                          const std::vector<Segment>& segments) {
   std::vector<DescriptorKey> keys;

@@ -53,16 +53,14 @@ class MessageWriter {
     if (value != 0) Out().add_fixed64(number, value);
     return *this;
   }
-  // Adds a text. One longer than `limit_bytes` is cut just beyond the limit, so that irisd refuses
-  // it.
+  // Adds a text, cut just beyond `limit_bytes` if it is longer, so that irisd refuses it.
   MessageWriter& Text(FieldNumber number, absl::string_view value,
                       size_t limit_bytes = absl::string_view::npos - 1) {
     value = value.substr(0, limit_bytes + 1);
     if (!value.empty()) Out().add_bytes(number, value.data(), value.size());
     return *this;
   }
-  // Adds a list. One with more than `limit` numbers is cut to `limit` + 1 of them, so that irisd
-  // refuses the list.
+  // Adds a list, cut in the same way.
   template <typename T>
   MessageWriter& Uints(FieldNumber number, const std::vector<T>& values, size_t limit) {
     const auto n = static_cast<ptrdiff_t>(std::min(values.size(), limit + 1));

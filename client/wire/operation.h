@@ -21,8 +21,7 @@ namespace iris::internal {
 struct FreeOp {
   uint64_t offset_bytes = 0;
 };
-// Sends root's value to every rank. Only root has a value, which is borrowed because it may be
-// large.
+// Sends root's value to every rank. Only root has a value, which is borrowed: it may be large.
 struct BroadcastOp {
   uint32_t root = 0;  // world rank
   absl::string_view value;

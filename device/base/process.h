@@ -18,11 +18,11 @@ struct Process {
 
   // Returns true if a signal or a debugger has stopped the process.
   bool stopped() const { return state == 'T' || state == 't'; }
-  // Returns true if the first thread has ended or is about to (PF_EXITING), before the pidfd fires.
+  // Returns true once the first thread is ending (PF_EXITING), which is before the pidfd fires.
   bool exiting() const { return state == 'Z' || state == 'X' || (flags & 0x4u) != 0; }
 };
 
-// Parses "PID (NAME) STATE PARENT GROUP ...". A name may contain brackets.
+// Parses "PID (NAME) STATE PARENT GROUP ...". A name may contain brackets: the last one ends it.
 inline std::optional<Process> ParseProcess(const std::string& stat) {
   const size_t begin = stat.find('('), end = stat.rfind(')');
   if (begin == std::string::npos || end == std::string::npos || end < begin) return std::nullopt;
@@ -40,7 +40,7 @@ inline std::optional<Process> ParseProcess(const std::string& stat) {
   return process;
 }
 
-// Reads a file such as /proc/PID/stat; returns nothing if `path` is none, or cannot be read.
+// Reads a file such as /proc/PID/stat; returns nothing if `path` is no such file, or unreadable.
 inline std::optional<Process> ReadProcessFile(const std::string& path) {
   std::ifstream file(path);
   std::string stat;

@@ -79,7 +79,7 @@ inline std::vector<std::string> NearNames(std::string_view word,
   return near;
 }
 
-// Returns "; did you mean 'jobs'?", or nothing. The caller escapes the name.
+// Returns "; did you mean 'jobs'?", or nothing. The caller escapes the text.
 inline std::string DidYouMean(std::string_view word, const std::vector<std::string>& known,
                               const std::string& quote = "'") {
   const std::vector<std::string> near = NearNames(word, known, 1);

@@ -19,8 +19,7 @@ bool IsNumber(std::string_view text) {
                                       [](char digit) { return digit >= '0' && digit <= '9'; });
 }
 
-// Returns true for NVIDIA's nodes, one for each GPU and two that every process opens, and for AMD's
-// node of all GPUs. AMD's other nodes are in dri.
+// NVIDIA has a node for each GPU and two that every process opens; AMD has kfd, and nodes in dri.
 bool IsOfADriver(std::string_view name) {
   if (name == "nvidiactl" || name == "nvidia-uvm" || name == "kfd") return true;
   return name.substr(0, 6) == "nvidia" && IsNumber(name.substr(6));

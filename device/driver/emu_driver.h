@@ -22,8 +22,7 @@ struct EmuOptions {
 
 inline constexpr uint64_t kEmuGranularityBytes = 2 << 20;
 
-// Creates the driver. UUIDs are "EMU-00000000-0000-0000-0000-%012x" of the index. The driver does
-// not limit memory.
+// UUIDs are "EMU-00000000-0000-0000-0000-%012x" of the index. The driver does not limit memory.
 std::unique_ptr<GpuDriver> CreateEmuDriver(const EmuOptions& options);
 
 }  // namespace iris::driver

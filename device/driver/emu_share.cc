@@ -208,7 +208,7 @@ class Sharing {
     return absl::OkStatus();
   }
 
-  // Checks the size, place and mapping of the piece. `line` contains `address` and maps the piece.
+  // `line` contains `address` and maps the piece.
   absl::Status CheckPlace(const SharedPiece& piece, const Line& line, uint64_t address,
                           uint64_t end) const {
     if (piece.bytes == 0 || piece.bytes % kEmuGranularityBytes != 0) {

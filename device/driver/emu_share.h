@@ -1,5 +1,5 @@
 // GpuDriver::Share on the emulated platform. It reads /proc/self, and keeps nothing between calls.
-// Thread-safe, but it may miss mappings and descriptors that the program makes or closes meanwhile.
+// Thread-safe, but it may or may not see what the program maps or closes meanwhile.
 #pragma once
 
 #include <fcntl.h>

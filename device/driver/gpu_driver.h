@@ -132,7 +132,6 @@ class GpuDriver {
   virtual ~GpuDriver() = default;
 
   virtual BackendKind kind() const = 0;
-  // Returns the name of kind().
   std::string_view backend() const { return NameOf(kind()); }
 
   // Returns the devices that this process sees, in index order; constant. Empty in a client of emu.
@@ -143,8 +142,7 @@ class GpuDriver {
   // memory), which lasts as long as the driver. irisd never calls this function.
   virtual absl::Status MakeCurrent(uint32_t device_index) = 0;
 
-  // Returns kFailedPrecondition, with the pair and a remedy, if kernels on `from` cannot use `to`'s
-  // memory.
+  // kFailedPrecondition, with the pair and a remedy, if kernels on `from` cannot use `to`'s memory.
   virtual absl::Status CanAccessPeer(uint32_t from, uint32_t to) = 0;
 
   // Returns the size of the piece of each device's memory that irisd lends to every process, which
@@ -152,7 +150,7 @@ class GpuDriver {
   // later ones are fast while one exists. Returns 0 if no such piece is needed.
   virtual uint64_t link_bytes() const { return 0; }
 
-  // Returns the memory of the device. kUnimplemented if the platform needs a context for this.
+  // kUnimplemented if the platform needs a context for the answer.
   virtual absl::StatusOr<MemoryInfo> DeviceMemory(uint32_t device_index) = 0;
 
   // Creates zeroed physical memory on a device. May block for long. `bytes` is a multiple of the
@@ -164,15 +162,14 @@ class GpuDriver {
   // Takes back memory that an earlier driver of this platform created on that device, as if this
   // driver had created it. Takes ownership of `fd`, a descriptor from ExportFd(kReadWrite), also on
   // failure. May block: where only a mapping shows the memory's size, the memory is mapped briefly.
-  // kInvalidArgument if `fd` is not such a descriptor, if the memory has not `bytes` bytes or not
-  // the properties that Create gave it, or if there is no such device. kResourceExhausted if
-  // descriptors or address space run out.
+  // kInvalidArgument if `fd` is not such a descriptor, not of `bytes` bytes, or not as Create left
+  // it, or if there is no such device. kResourceExhausted if descriptors or address space run out.
   virtual absl::StatusOr<std::unique_ptr<PhysicalMemory>> Adopt(uint32_t device_index, int fd,
                                                                 uint64_t bytes) = 0;
 
   // Takes memory that another process exported, and ownership of `fd`, also on failure.
-  // kInvalidArgument if `fd` is not such a descriptor, or if the memory has not `bytes` bytes or
-  // can still be resized by another holder.
+  // kInvalidArgument if `fd` is not such a descriptor, or if its memory is not of `bytes` bytes or
+  // can still be resized.
   virtual absl::StatusOr<std::unique_ptr<PhysicalMemory>> Import(int fd, uint64_t bytes) = 0;
 
   // Returns descriptors of the allocations mapped at [address, address + bytes), which a program
@@ -200,10 +197,9 @@ class GpuDriver {
                                                        PhysicalMemory& memory, Access access,
                                                        absl::Span<const uint32_t> devices) = 0;
 
-  // Fill sets mapped bytes; Copy copies between any two of host memory and mapped memory. They
-  // return when they are done, and do not wait for kernels. On a GPU the work is done by the
-  // calling thread's device, or by the device that was first made current if the thread has none;
-  // kFailedPrecondition if no device was made current.
+  // Set mapped bytes, or copy between any two of host memory and mapped memory; return when done,
+  // and do not wait for kernels. On a GPU the calling thread's device does this, or if it has none
+  // the device first made current; kFailedPrecondition if there is none.
   virtual absl::Status Fill(uint64_t address, uint8_t value, uint64_t bytes) = 0;
   virtual absl::Status Copy(void* to, const void* from, uint64_t bytes) = 0;
 

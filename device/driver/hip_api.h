@@ -113,7 +113,7 @@ struct HipFunctions {
                                               int type, unsigned long long flags) = nullptr;
   hipError_t (*hipMemGetAllocationGranularity)(size_t*, const hipMemAllocationProp*,
                                                int option) = nullptr;
-  // Returns the memory of the current device.
+  // Applies to the current device.
   hipError_t (*hipMemGetInfo)(size_t* free_bytes, size_t* total_bytes) = nullptr;
   hipError_t (*hipMemImportFromShareableHandle)(hipMemGenericAllocationHandle_t*, void* os_handle,
                                                 int type) = nullptr;
@@ -123,8 +123,7 @@ struct HipFunctions {
   hipError_t (*hipMemSetAccess)(void*, size_t bytes, const hipMemAccessDesc*,
                                 size_t count) = nullptr;
   hipError_t (*hipMemUnmap)(void*, size_t bytes) = nullptr;
-  // The version is major * 10'000'000 + minor * 100'000 + patch for hip, major * 1000 + minor * 10
-  // for cuda.
+  // hip: major * 10'000'000 + minor * 100'000 + patch; cuda: major * 1000 + minor * 10.
   hipError_t (*hipRuntimeGetVersion)(int*) = nullptr;
   // Streams belong to the current device, which must be current when they are used.
   hipError_t (*hipStreamCreateWithFlags)(hipStream_t*, unsigned flags) = nullptr;
@@ -168,8 +167,7 @@ class HipApi : public HipFunctions {
   virtual bool HasExportableMemory(int device) = 0;
 
   // Finds the handle of the memory at an address, and takes a hold that must be released, unless
-  // Quirks::retain_is_not_counted. Returns hipErrorInvalidValue if hipMemCreate did not make the
-  // memory.
+  // Quirks::retain_is_not_counted. hipErrorInvalidValue if hipMemCreate did not make the memory.
   virtual hipError_t RetainHandle(hipMemGenericAllocationHandle_t* handle, void* address) = 0;
 
   // Copies between any two kinds of memory.

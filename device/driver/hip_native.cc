@@ -34,8 +34,7 @@ class HipNative final : public HipApi, private HipOnlyFunctions {
     hipUUID uuid = {};
     const hipError_t error = hipDeviceGetUuid(&uuid, device);
     if (error != hipSuccess) return error;
-    // If the UUID is sixteen hexadecimal digits as text, print it like the vendor's tools,
-    // otherwise its bytes.
+    // Print sixteen hexadecimal digits as text, like the vendor's tools, and other UUIDs as bytes.
     const absl::string_view bytes(uuid.bytes, sizeof(uuid.bytes));
     const bool digits = std::all_of(bytes.begin(), bytes.end(), [](char c) {
       return absl::ascii_isxdigit(static_cast<unsigned char>(c));

@@ -32,9 +32,8 @@ struct OpenedDriver {
   std::vector<BackendReport> reports;  // of every backend: "cuda", "hip", "emu"
 };
 
-// Opens the driver of options.backend. "auto" means cuda if it has a device, else hip, else emu.
-// kFailedPrecondition, with the missing part, if the named backend has no device. kInvalidArgument
-// if there is no such backend.
+// "auto" means cuda if it has a device, else hip, else emu. kFailedPrecondition, with the missing
+// part, if the named backend has no device. kInvalidArgument if there is no such backend.
 absl::StatusOr<OpenedDriver> OpenDriver(const OpenOptions& options);
 
 // Returns a warning if the environment says that a device of this backend runs one process at a

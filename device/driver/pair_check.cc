@@ -123,8 +123,8 @@ bool Send(int socket, const Message& message, int fd = -1) {
   return n == static_cast<ssize_t>(sizeof(message));
 }
 
-// Receives a message; blocks. Returns false if the other end is closed, or sent something else. *fd
-// is empty if the message had no descriptor.
+// Blocks. Returns false if the other end is closed, or sent something else. *fd is empty if the
+// message had no descriptor.
 bool Receive(int socket, Message* message, base::UniqueFd* fd) {
   iovec data = {message, sizeof(*message)};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
@@ -157,7 +157,7 @@ class Child {
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
 
-  // Runs a request until it is done, in a new child if there is none. Ends a useless child.
+  // Runs a request, in a new child if needed. Ends a child that hangs, is lost, or has no driver.
   std::optional<Failure> Do(const Message& request, int request_fd, Message* done,
                             base::UniqueFd* done_fd) {
     if (pid_ < 0) {
@@ -247,7 +247,7 @@ class Child {
     }
   }
 
-  // Ends a child that has closed its socket, and returns the failure.
+  // Ends a child whose socket has failed, and returns the failure.
   std::optional<Failure> Lost(Step step) {
     const int status = End(kMercy);
     std::string how = "the process that did it has closed its socket";

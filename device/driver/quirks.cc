@@ -43,7 +43,7 @@ Quirks QuirksOf(BackendKind kind, int version) {
     q.links = true;
     return q;
   }
-  // A pointer until 7.0, a value from 7.1 on. The wrong form crashes instead of an error.
+  // A pointer until 7.0, a value from 7.1 on. The wrong one is a crash, not an error.
   q.import_takes_pointer = version < Rocm(7, 1);
   // Import only stores the descriptor; the first hipMemSetAccess looks up its memory.
   q.keep_imported_fd = true;

@@ -36,8 +36,7 @@ struct Quirks {
   uint64_t granularity_floor_bytes = 0;
 };
 
-// Checks `version`, which is from hipRuntimeGetVersion. kFailedPrecondition, with it and the least
-// supported version, if it is too old.
+// `version` is from hipRuntimeGetVersion. kFailedPrecondition, with the minimum, if it is too old.
 absl::Status CheckVersion(BackendKind kind, int version);
 Quirks QuirksOf(BackendKind kind, int version);
 

@@ -79,8 +79,7 @@ class VmmMemory : public PhysicalMemory {
   VmmPlatform* driver() const { return driver_; }
   hipMemGenericAllocationHandle_t handle() const { return handle_; }
   int device() const { return device_; }
-  // Keeps a descriptor of the memory. ExportFd duplicates the descriptor if `exportable`; for
-  // imported memory the library still reads it.
+  // ExportFd duplicates the descriptor if `exportable`; for imported memory the library reads it.
   void set_fd(base::UniqueFd fd, bool exportable) {
     fd_ = std::move(fd);
     exportable_ = exportable;
@@ -317,8 +316,7 @@ class VmmDriver : public GpuDriver, public VmmPlatform {
     auto memory = std::make_unique<VmmMemory>(this, handle, device, bytes);
     const absl::Time created = absl::Now();
     times.create = created - start;
-    // Export once and keep the descriptor: each export costs milliseconds, and a second one fails
-    // with some versions.
+    // Exported once and kept: another export costs milliseconds, and fails with some versions.
     int fd = -1;
     const hipError_t exported =
         api_->hipMemExportToShareableHandle(&fd, handle, hipMemHandleTypePosixFileDescriptor, 0);

@@ -20,8 +20,8 @@ struct OpenedVmm {
   std::string detail;  // "8 x NVIDIA H200, driver 13.0"
 };
 
-// Opens the driver. kNotFound if there is no library. kFailedPrecondition if the library is too
-// old, or if there is no device. Other errors are the library's.
+// kNotFound if there is no library. kFailedPrecondition if it is too old, or if there is no device.
+// Other errors are the library's.
 absl::StatusOr<OpenedVmm> OpenVmmDriver(const VmmOptions& options);
 
 }  // namespace iris::driver

@@ -27,7 +27,6 @@ namespace iris {
 
 namespace impl {
 
-// True if T is a type of atomic operations.
 template <typename T>
 inline constexpr bool kIsAtomic = std::is_same_v<T, float> || std::is_same_v<T, double> ||
                                   (std::is_integral_v<T> && !std::is_same_v<T, bool> &&

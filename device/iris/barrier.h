@@ -38,7 +38,7 @@ IRIS_DEVICE inline WaitResult Barrier(const DeviceContext& ctx, const DeviceTeam
                            mine);
 }
 
-// Waits until all blocks of this rank's grid have called GridBarrier, with all threads, which get
+// Waits until all blocks of this rank's grid have called GridBarrier. All threads call it and get
 // the same answer. On kOk, everything that the grid wrote before is visible to all blocks.
 //
 // All blocks of the launch must be on the device at once; emulated devices have room for any
@@ -92,8 +92,7 @@ class BarrierSeries {
     impl::CheckMembership(ctx, team);
     first_epoch_ = epoch_ = backend::LoadPlain(Epoch());
   }
-  // Stores the epoch, after Wait has synced all reads of it. Syncs, because the next barrier or
-  // series reads it at once.
+  // Wait has synced all reads of the epoch; the next barrier or series reads it at once.
   IRIS_DEVICE ~BarrierSeries() {
     if (epoch_ == first_epoch_) return;
     if (backend::ThreadIndex() == 0) backend::StorePlain(Epoch(), epoch_);
@@ -102,7 +101,7 @@ class BarrierSeries {
   BarrierSeries(const BarrierSeries&) = delete;
   BarrierSeries& operator=(const BarrierSeries&) = delete;
 
-  // Waits as Barrier does, with the same results.
+  // Waits as Barrier does.
   IRIS_DEVICE WaitResult Wait(uint64_t timeout_ns = 0, uint32_t* missing = nullptr) {
     const impl::SpanOf<Block> span(ctx_, TraceOp::kBarrier, kNoTracePeer, 0, team_.id, Block{});
     impl::SyncBeforePublish();

@@ -64,14 +64,14 @@ struct Opened {
   uint64_t offset_bytes = 0;  // in the owner's heap
   uint64_t bytes = 0;
   void* address = nullptr;  // of the owner's memory, for loads and stores of this rank
-  // The address at the same offset in this rank's heap, which is unused. Pass it to Put, Get,
-  // signals and atomics, with `rank` as the peer.
+  // The address at that offset in this rank's heap, unused there. Pass it to Put, Get, signals and
+  // atomics, with `rank` as the peer.
   void* symmetric_address = nullptr;
   DType dtype = DType::kNone;  // given by the owner
 };
 
 // An ordered set of ranks. It is a plain value, valid until Context::DestroyTeam or the end of the
-// context. To calls, a default-constructed or omitted Team means the world.
+// context. In a call, a default-constructed or omitted Team means the world.
 struct Team {
   uint32_t id = 0;
   std::vector<uint32_t> ranks{};  // world ranks in team order

@@ -56,14 +56,13 @@ IRIS_DEVICE inline uint64_t CopiesDone(const DeviceCopyQueue& queue) {
 // a BlockSync what its block wrote. Pass `*number`, if given, to AwaitCopy.
 //
 // Waits only while the ring is full. On an error nothing was posted: kTimeout if the ring stayed
-// full, kAborted if a rank has died, or if the host has stopped the queue; CopyQueue::Drain then
-// returns the error.
+// full, kAborted if a rank has died, or if the host has stopped the queue: see CopyQueue::Drain.
 IRIS_DEVICE inline WaitResult PostCopy(const DeviceContext& ctx, const DeviceCopyQueue& queue,
                                        const CopyRequest& request, uint64_t* number = nullptr,
                                        uint64_t timeout_ns = 0) {
   if (impl::CopyQueueStopped(queue)) return WaitResult::kAborted;
   uint64_t ticket = 0;
-  // PostCopy takes a place only when it is free, so a thread that gives up leaves no gap.
+  // Takes a place only when it is free, so a thread that gives up leaves no gap.
   const WaitResult result = impl::BoundedWait(
       ctx, timeout_ns,
       [&] {

@@ -86,7 +86,7 @@ IRIS_DEVICE inline void Get(const Heaps& ctx, uint32_t peer, T* dst,
                      impl::OfPeer<1>(ctx, peer, src, bytes, "Get"), bytes, coop);
 }
 
-// Put and Get copy the rows of a matrix, which must not overlap:
+// With Strided, Put and Get copy rows of a matrix, which must not overlap:
 //
 //   Put(ctx, peer, column, matrix + 3, Strided{n_rows, 1, 1, n_columns}, Block{});  // column 3
 template <CacheHint H = CacheHint::kDefault, typename T, typename Coop = Thread, typename Heaps,

@@ -19,8 +19,8 @@ struct Share {
   IRIS_HOST_DEVICE constexpr uint64_t end() const { return begin + count; }
 };
 
-// Returns share number `part`, from 0, of `parts` shares of n elements, at least one. Shares follow
-// each other; the first (n mod parts) have one element more, so later ones may be empty.
+// Returns share `part`, from 0, of n elements in parts >= 1 shares. Shares follow each other; the
+// first (n mod parts) have one element more, so later ones may be empty.
 IRIS_HOST_DEVICE constexpr Share ShareOf(uint64_t n, uint32_t parts, uint32_t part) {
   const uint64_t each = n / parts;
   const uint64_t longer = n % parts;

@@ -34,8 +34,7 @@ IRIS_DEVICE inline void SignalSet(const Heaps& ctx, uint32_t peer, uint64_t* sig
       impl::OfPeer<8>(ctx, peer, signal, 8, "SignalSet"), value);
 }
 
-// Adds to the signal in the heap of `peer`, with the release of SignalSet. Seeing the sum of
-// several ranks acquires from all of them.
+// Adds, with the release of SignalSet. Seeing the sum of several calls acquires from all callers.
 template <typename Heaps, typename = impl::IfHeaps<Heaps>>
 IRIS_DEVICE inline void SignalAdd(const Heaps& ctx, uint32_t peer, uint64_t* signal,
                                   uint64_t value) {
@@ -65,7 +64,7 @@ IRIS_DEVICE inline void PutSignal(const Heaps& ctx, uint32_t peer, T* dst,
 
 namespace impl {
 
-// Returns the result of the comparison. Signed types are compared as signed.
+// Compares signed types as signed.
 template <typename T>
 IRIS_HOST_DEVICE constexpr bool Holds(T seen, Compare compare, T value) {
   switch (compare) {

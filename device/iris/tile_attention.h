@@ -185,8 +185,7 @@ class TileAttention {
   // Uses `shared`, which no other code may use while the object lives.
   IRIS_DEVICE explicit TileAttention(void* shared) : shared_(*static_cast<Shared*>(shared)) {}
 
-  // Begins a tile of up to kRows lines of `queries`. Syncs the block first, so that Resume sees the
-  // state that Store wrote.
+  // Begins a tile of up to kRows lines of `queries`. Syncs first, so that Resume sees stores.
   IRIS_DEVICE void SetQueries(const T* queries, uint32_t n_rows) {
     backend::BlockSync();  // the queries before have been read
     n_rows_ = n_rows;
@@ -302,7 +301,7 @@ class TileAttention {
     backend::WarpSync();
   }
 
-  // Replaces scores by weights. This thread's row sees the keys from `key` on, before `seen`.
+  // Replaces scores by weights. This thread's row sees keys `key` to `seen` - 1.
   IRIS_DEVICE void Weigh(uint32_t key, uint32_t seen, uint32_t n_keys) {
     const uint32_t row = MyRow(), first = backend::LaneIndex() % kLanes * kEach;
     float score[kEach], most = m_, sum = 0;

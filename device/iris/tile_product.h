@@ -122,8 +122,8 @@ class TileProduct {
 
   // Computes the sums of a tile over all k >= 1. The lines of `a` are the rows of A from the tile's
   // first on. The lines of `b` are the rows of B, from the tile's first column on, `columns` of
-  // which exist; or, if B is transposed, the columns of B from the tile's first on. Both may have
-  // more lines and columns than the tile.
+  // which exist; or, if B is transposed, the columns of B from the tile's first on. More lines
+  // and columns may exist than the tile has.
   IRIS_DEVICE void Multiply(const ProductOperand<T>& a, const ProductOperand<T>& b, bool transposed,
                             uint32_t columns, uint32_t k) {
     Clear();

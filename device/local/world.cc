@@ -12,7 +12,7 @@ namespace iris::local {
 namespace {
 
 constexpr uint64_t kReports = 1024;
-constexpr uint64_t kReportBytes = 256;  // of one report
+constexpr uint64_t kReportBytes = 256;  // of a report, at most
 constexpr uint64_t kBounceBytes = 1 << 20;
 constexpr uint64_t kPageBytes = 4096;
 // Longer than any wait of a rank on its device.

@@ -66,7 +66,7 @@ class Rank {
   // of the team get an index. kInvalidArgument if the heap has no room for the area.
   Result NewTeam(const std::vector<uint32_t>& ranks, DeviceTeam* team);
 
-  // Makes a communicator over `team`. All its ranks call it alike. For targets that link :comm.
+  // Makes a Comm over `team`. All ranks of the world call it alike. For targets that link :comm.
   Result NewComm(const DeviceTeam& team, const ccl::Config& config, ccl::Comm* comm);
 
  private:

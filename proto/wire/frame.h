@@ -198,8 +198,7 @@ struct Frame {
 
 // Sends one frame, whose payload is `head` and `tail`; never blocks. `fds` are borrowed: the kernel
 // duplicates them. kUnavailable if the peer is gone. kResourceExhausted if its queue is full, or if
-// too many descriptors are in flight; nothing was sent. Thread-safe, since the kernel orders
-// packets.
+// too many descriptors are in flight; nothing was sent. Thread-safe, as the kernel orders packets.
 absl::Status SendFrame(int socket, FrameType type, absl::Span<const uint8_t> head,
                        std::string_view tail = {}, absl::Span<const int> fds = {});
 
@@ -238,8 +237,7 @@ ErrorPayload MakeErrorPayload(const absl::Status& status);
 // Returns the status of an error payload; hostile lengths and codes are bounded.
 absl::Status StatusFromErrorPayload(const ErrorPayload& payload);
 
-// Returns "<what>: <strerror>", with the code that fits the number. All code translates errno by
-// it.
+// Returns "<what>: <strerror>", with the code that fits the number. All code uses it for errno.
 absl::Status ErrnoStatus(int error, std::string_view what);
 
 }  // namespace iris::wire

@@ -49,7 +49,7 @@ absl::Status Accounts::Room() const {
   const uint64_t limit = limit_bytes();
   const uint64_t usable = limit / 5 * 4;
   const uint64_t total = CoreMemory::Total();
-  CoreMemory::RestoreReserve();  // a shortage that is over refuses no tenant
+  CoreMemory::RestoreReserve();  // a past shortage must not refuse a tenant
   if (total < usable && !CoreMemory::InReserve()) return absl::OkStatus();
   const MemorySlot slot = OnBehalfOf::Current();
   const uint64_t mine = CoreMemory::Of(slot);

@@ -1,9 +1,9 @@
 // Accounts: one for each tenant that is connected, with its share of irisd's memory and of the
 // core's time.
 //
-// Memory. irisd's heap stays within `core.memory`. Above four fifths of that, irisd is short of
-// memory: calls that would keep more memory are refused if their tenant has an equal part of the
-// four fifths or more. The last twentieth is reserved for the operator.
+// Memory. irisd's heap is to stay within `core.memory`. Above four fifths of that, irisd is short:
+// it refuses calls that would keep more memory if their tenant has an equal part of the four fifths
+// or more. The last twentieth is reserved for the operator.
 //
 // Time. Tenants share the core by deficit round robin (M. Shreedhar, G. Varghese: Efficient Fair
 // Queueing Using Deficit Round Robin, 1995): in each round of the session thread an account may
@@ -58,9 +58,8 @@ class CallShare {
     calls_ -= n;
   }
 
-  // Counts `bytes` more unread bytes, and the bytes of `tail`, if any, once even if several answers
-  // share the tail. Returns false if more bytes than max_unread_bytes wait; they are counted all
-  // the same.
+  // Counts `bytes` more unread bytes, and those of `tail`, if any, once for all answers that share
+  // it. Returns false if more than max_unread_bytes wait; they are counted all the same.
   bool AddUnread(size_t bytes, const std::string* tail) ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
     unread_bytes_ += bytes;
@@ -159,7 +158,6 @@ class Accounts {
   const CallShare::Limits& limits_of_calls() const { return of_calls_; }
   uint64_t limit_bytes() const { return limit_bytes_.load(std::memory_order_relaxed); }
 
-  // Begins the next round.
   void NextRound() { ++round_; }
   uint64_t round() const { return round_; }
 

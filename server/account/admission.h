@@ -112,7 +112,7 @@ class Admission {
   absl::StatusOr<Place> AdmitHandshake(const Applicant& applicant, uint64_t key);
   absl::StatusOr<Place> AdmitAdmin(const Applicant& applicant, uint64_t key);
 
-  // Changes the limits. Lower ones do not end sessions and connections that were admitted.
+  // Lower limits do not end sessions and connections that were already admitted.
   void SetLimits(const AdmissionLimits& limits) { limits_ = limits; }
 
   uint64_t n_sessions() const { return sessions_.total(); }

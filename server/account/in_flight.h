@@ -36,8 +36,8 @@ class InFlight {
     Hold& operator=(const Hold&) = delete;
     ~Hold() { Clear(); }
 
-    // Returns how many more descriptors may be sent now. If it is zero, the share is used up, and
-    // Why names its tenant.
+    // Returns how many more descriptors may be sent now. If it is zero, Why describes the shares of
+    // the tenant and of all tenants.
     uint32_t Room() const { return of_ == nullptr ? ~0u : of_->Room(applicant_); }
     std::string Why() const { return of_ == nullptr ? "" : of_->Why(applicant_); }
     // Counts `n` more descriptors as sent.

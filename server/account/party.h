@@ -20,7 +20,7 @@ struct Party {
   static constexpr uint64_t kUnknownContainer = 1;
 
   uint32_t uid = 0;        // as seen in irisd's own user namespace
-  uint64_t container = 0;  // inode number of its namespace; 0: irisd's own
+  uint64_t container = 0;  // inode number of the namespace that stands for it; 0: irisd's own
   // The ordinary user who made the processes' user namespace, if it is another user; 0: none.
   uint32_t maker = 0;
 

@@ -1,6 +1,5 @@
 // TenantQueue: the holders of places of one kind, in the order in which they came, and the tenant
-// that has most of them. An Admission uses it to decide which holder must leave. Pure; not
-// thread-safe.
+// that has most. An Admission uses it to decide which holder must leave. Pure; not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -39,8 +38,7 @@ class TenantQueue {
 
   // Returns the tenant's oldest holder, or nothing if the tenant has none.
   std::optional<Oldest> OldestOf(const Party& tenant) const;
-  // Returns the oldest holder of the tenant with most; among several such tenants, the oldest of
-  // all.
+  // Returns the oldest holder of the tenant with most; of several such tenants, the oldest of all.
   std::optional<Oldest> OldestOfMost() const;
 
  private:

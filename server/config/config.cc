@@ -159,7 +159,6 @@ absl::StatusOr<std::optional<uint32_t>> SocketGroup(const std::string& text) {
   return group->gr_gid;
 }
 
-// Makes a function that returns the address of a value.
 #define IRIS_AT(path) [](Config* c) { return &c->path; }
 
 std::vector<Setting> MakeSettings() {

@@ -21,7 +21,7 @@ struct Config {
   std::string backend = "auto";  // one of driver::kBackendChoices
   uint32_t emu_devices = 8;
   uint64_t emu_memory_bytes = 4ull << 30;   // per device; touching a page allocates it
-  uint64_t core_memory_bytes = 1ull << 30;  // for what irisd keeps, of all users
+  uint64_t core_memory_bytes = 1ull << 30;  // what irisd keeps for all users
   LogLevel log_level = LogLevel::kInfo;
   LogFormat log_format = LogFormat::kKeyValue;
   SessionOptions sessions;
@@ -34,7 +34,7 @@ struct Config {
 
 struct CommandLine {
   Config config;
-  bool supervise = false;    // start a supervisor, which starts irisd with the other flags
+  bool supervise = false;    // be the supervisor, which starts irisd with the other flags
   std::string state;         // `irisd state COMMAND`: check, dump or stat; serves nothing
   bool check_state = false;  // check if this irisd can continue with the stored state, and exit
   bool exit = false;         // --help, --version, --check-config: print `output` and exit with 0
@@ -52,7 +52,7 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
 absl::Status ApplyToml(const std::string& text, const std::string& file, Config* config);
 
 struct Reload {
-  Config config;                     // `running`, with what can change of `next`
+  Config config;                     // `next` if a running irisd can change it, else `running`
   std::vector<std::string> changed;  // keys of the settings that change
   std::vector<std::string> kept;     // keys of settings that differ and need a restart
 };

@@ -1,6 +1,5 @@
-// Ledger: counts how much physical memory of each device is created, and for which ranks. irisd
-// counts itself, because drivers over-report free memory. Pure; not thread-safe: the JobMachine
-// holds it.
+// Ledger: counts how much physical memory of each device is created, and for which ranks, because
+// drivers over-report free memory. Pure; not thread-safe: the JobMachine holds it.
 #pragma once
 
 #include <compare>

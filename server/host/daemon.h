@@ -132,10 +132,9 @@ class Daemon {
   // From now on, stores the state before a change is reported, and keeps descriptors. The machine
   // of an earlier irisd takes its memory and pages from `inherited`; sessions without a socket in
   // it are lost. Memory and pages that the machine does not know are closed first, so that their
-  // names are free; `close` closes descriptors of clients. Call Keep once, before the first
-  // session, after SetSessionOutput. On an error nothing else has happened, and a stored state
-  // stays. The error is kResourceExhausted also if this process cannot adopt memory now; that
-  // memory is not lost.
+  // names are free; `close` closes descriptors of clients. Call it once, before the first session,
+  // after SetSessionOutput. On an error nothing else has happened, and a stored state stays.
+  // kResourceExhausted also if this process cannot adopt memory now; that memory is not lost.
   using CloseOf = std::function<void(const Party& tenant, wire::UniqueFd fd)>;
   absl::Status Keep(const Keeping& keeping, Inherited* inherited, const CloseOf& close)
       ABSL_LOCKS_EXCLUDED(mu_);

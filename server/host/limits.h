@@ -32,9 +32,8 @@ struct MemoryLeft {
 // as no limit.
 MemoryLeft TightestMemory(const std::string& root = "");
 
-// HostMemory: counts how much of the host's memory this process may still take before the kernel
-// kills a process. The memory of emulated devices is host memory, and the kernel charges reserved
-// pages to irisd.
+// Counts how much of the host's memory this process may still take before the kernel kills one.
+// Emulated devices have host memory, and the kernel charges reserved pages to irisd.
 class HostMemory {
  public:
   // Memory that stays free for irisd itself.

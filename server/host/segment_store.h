@@ -59,9 +59,8 @@ class SegmentStore {
   void SetKeeper(DescriptorKeeper* keeper) ABSL_LOCKS_EXCLUDED(mu_);
 
   // `quick` creates memory without reserving pages, and must not wait for slow work. `slow`
-  // reserves pages and frees memory. Stop both pools before the store is destroyed. If link_bytes()
-  // of the driver is not 0, the constructor creates a piece of that size on each device; a failure
-  // only makes joins slower.
+  // reserves pages and frees memory. Stop both pools before the store is destroyed. Makes a
+  // link of each device, if the driver wants links; without them joins are slower.
   SegmentStore(driver::GpuDriver* driver, HostMemory* host_memory, WorkerPool* quick,
                WorkerPool* slow, Report report, const Logger* logger);
   SegmentStore(const SegmentStore&) = delete;
@@ -92,8 +91,8 @@ class SegmentStore {
   absl::StatusOr<std::vector<OutgoingDescriptor>> Export(
       const SendDescriptors& wanted, const absl::StatusOr<JobPages*>& pages) const
       ABSL_LOCKS_EXCLUDED(mu_);
-  // Makes descriptors of the segments only. Ranks of the job get kReadWrite. Returns kNotFound if a
-  // segment has no memory now.
+  // Makes descriptors of the segments only. `access` is kReadWrite for ranks of the job. Returns
+  // kNotFound if a segment has no memory now.
   absl::StatusOr<std::vector<OutgoingDescriptor>> ExportSegments(const SendDescriptors& wanted,
                                                                  driver::Access access) const
       ABSL_LOCKS_EXCLUDED(mu_);

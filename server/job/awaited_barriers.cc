@@ -55,7 +55,6 @@ std::string TextOf(const Standing& call) {
                       OfTeam(call.team->info.id));
 }
 
-// Returns the calls that each rank waits in.
 std::vector<std::vector<Standing>> StandingCalls(const Job& job) {
   std::vector<std::vector<Standing>> calls(job.n_ranks());
   for (const auto& [id, team] : job.teams) {

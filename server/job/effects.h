@@ -53,8 +53,7 @@ struct AdoptSegment {
   uint32_t index = 0;
 };
 // Frees the memory on a worker thread, then reports SegmentDropped. If the segment's creation is
-// still under way, the daemon drops the segment when the creation ends. The creation may also have
-// failed.
+// under way, the daemon drops the segment when that ends. The creation may have failed.
 struct DropSegment {
   SegmentId id;
 };

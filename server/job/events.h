@@ -207,7 +207,7 @@ struct Event {
   std::string job;    // empty if the event concerns no job
   int32_t rank = -1;  // -1 if it concerns no rank
   int64_t pid = 0;    // 0 if it concerns no process
-  Party party;        // that has the job or session
+  Party party;        // of the job or session
   EventDetail detail;
 };
 

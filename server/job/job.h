@@ -64,8 +64,7 @@ struct Member {
   uint64_t base = 0;
   absl::Time joined;  // when its lease was granted
   // True if the rank's process was sent descriptors of the job's memory and has not ended: it may
-  // have the memory mapped even after it left. Maintained only while users have a quota
-  // (KeptMemory).
+  // have it mapped even after it left. Maintained only while users have a quota (KeptMemory).
   bool keeps_memory = false;
   CallId join_call;      // zero if none waits
   CallId answered_join;  // the call that was answered, once the job maps
@@ -91,13 +90,12 @@ struct AbandonedJob {
 inline constexpr size_t kMaxAbandonedJobs = 64;
 inline constexpr absl::Duration kAbandonedJobKept = absl::Minutes(10);
 
-// A Join that was refused while its job formed. Kept for ranks that join later
-// (Rendezvous::RefuseJob).
+// A Join refused while its job formed. Kept for ranks that join later (Rendezvous::RefuseJob).
 struct RefusedJoin {
   absl::Status told;      // the error that every other rank gets
   Rank rank = 0;          // the refused one
   absl::Time when;        // processes that began later are of a new attempt
-  absl::Time until;       // the timeout of the refused rank
+  absl::Time until;       // end of the refused rank's timeout
   std::set<Rank> untold;  // ranks that have not received the error
 };
 // If more Joins are refused, the oldest one is forgotten: its job's ranks then wait for the refused
@@ -186,7 +184,7 @@ struct RegisteredMemory {
 };
 
 // AllocationLabel: the name, dtype and shape of an allocation, in one block of memory, since a job
-// has up to a million allocations. Immutable, but movable.
+// has up to a million allocations. Immutable and move-only.
 class AllocationLabel {
  public:
   AllocationLabel() = default;  // no name, dtype or shape
@@ -289,7 +287,7 @@ struct Job : JobHead {
   uint64_t moment = 0;
 
   std::optional<Growth> growth;
-  std::deque<TeamId> growth_queue;  // teams whose operation waits for another growth
+  std::deque<TeamId> growth_queue;  // teams whose operation waits for a later growth
   GrowDone last_growth;
   // The last growth that was published. Every rank has mapped it, so none missed an earlier one.
   GrowId last_published;
@@ -336,7 +334,7 @@ struct Job : JobHead {
   // Frees a range on behalf of its owner. Ranks that have the range open keep it until they close
   // it, and no rank can open it any more.
   void FreeOwn(uint64_t offset_bytes);
-  // Closes a range `n` times that the rank has open.
+  // Closes, `n` times, a range that the rank has open.
   void CloseOpened(uint64_t offset_bytes, Rank rank, uint64_t n);
   // Closes everything that a rank has open, after the rank left.
   void CloseAllOf(Rank rank);

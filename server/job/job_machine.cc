@@ -155,7 +155,7 @@ void JobMachine::Impl::On(const WatchOpened& in) {
                                      absl::StrCat(job.Who(rank), " ", reason)}});
   }
   // Two growths are enough, however long the stream was broken: an earlier growth that is neither
-  // of them was not published, since each publication takes every rank.
+  // of them was not published, since that requires every rank.
   if (job.last_published.value != 0 && job.last_published != job.last_growth.grow) {
     Emit(NotifyWatch{id, GrowDone{job.last_published, true, ""}});
   }

@@ -1,5 +1,4 @@
-// The implementation of JobMachine. Impl is the top layer of those that registry.h lists. Its
-// functions named On handle inputs.
+// The implementation of JobMachine: the top layer (registry.h). Its functions On handle inputs.
 #pragma once
 
 #include <string>

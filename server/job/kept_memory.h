@@ -2,9 +2,8 @@
 // irisd can close its own descriptor, but cannot undo a process's mapping, so such memory stays on
 // its user's account until every process that may have it mapped has ended.
 //
-// Each user's memory is divided into parts, each with a set of processes. The number of parts is
-// bounded: beyond the bound, two parts are merged, and count until the processes of both have
-// ended.
+// Each user's memory is in parts, each with its set of processes. The number of parts is bounded:
+// beyond it, two parts are merged, and count until the processes of both have ended.
 //
 // Not thread-safe: inside the JobMachine.
 #pragma once

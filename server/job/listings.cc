@@ -50,7 +50,6 @@ RankSnapshot SnapshotOf(const Job& job, Rank rank) {
           {}};
 }
 
-// Returns the job with its ranks.
 JobSnapshot WithRanks(const Job& job) {
   JobSnapshot shot = HeadOf(job);
   for (Rank rank = 0; rank < job.n_ranks(); ++rank) shot.ranks.push_back(SnapshotOf(job, rank));

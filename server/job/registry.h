@@ -43,7 +43,6 @@ struct Registry {
     uint64_t join_number = 0;
   };
 
-  // A call that waits for its Reply.
   struct WaitingCall {
     enum class Kind { kJoin, kMapped, kOperation, kBarrier };
     Kind kind = Kind::kJoin;
@@ -81,7 +80,7 @@ struct Registry {
   void NoteSession(const Session& session, EventDetail detail);
   // Changes the rank's state in the machine and on the status page.
   void SetState(Job& job, Rank rank, RankState state, bool abort);
-  // Notifies the other ranks of this rank's end, with the reason.
+  // Notifies the other ranks of this rank's new state, with the reason.
   void NotifyPeers(const Job& job, Rank rank, const std::string& reason);
 
   Session* FindSession(SessionId session) { return sessions_.Find(session); }

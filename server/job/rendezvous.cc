@@ -236,7 +236,7 @@ absl::Status Rendezvous::CheckPeers(const Job* job, const JoinSpec& spec, uint32
 bool Rendezvous::JoinAgain(Session& session, CallId call, const JoinSpec& asked) {
   if (asked.number == 0 || asked.number != session.join_number) return false;
   Job* const job = JobOf(session);
-  if (job == nullptr) {  // the job has ended: its caller did not get the outcome
+  if (job == nullptr) {  // the Join has ended, and its caller did not get the outcome
     Answer(call, session.past_status);
     return true;
   }

@@ -1,6 +1,5 @@
-// Rendezvous: ranks join a job, wait until all ranks have joined and have memory, and map the
-// memory; then the epoch is committed. Rendezvous remembers failed attempts, for ranks that join
-// late.
+// Rendezvous: ranks join a job, wait until all have joined and have memory, and map the memory;
+// then the epoch is committed. It remembers failed attempts, for ranks that join late.
 #pragma once
 
 #include <map>

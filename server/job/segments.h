@@ -51,8 +51,8 @@ struct Segments : Registry {
   // Drops those of the segments that still exist.
   void DropAll(const std::vector<SegmentId>& segments);
 
-  // Keeps `bytes` on the user's account while a process of the job lives. They are the bytes of
-  // segments of `job` that were sent to its ranks and are about to be dropped.
+  // Keeps on the user's account, while a process of the job lives, the `bytes` of its segments that
+  // were sent to its ranks and are about to be dropped.
   void KeepAccountOf(const Job& job, uint64_t bytes);
   // Returns true if a session without a rank must be kept: only through it irisd detects the end of
   // its process, which may have memory mapped.

@@ -26,7 +26,7 @@ struct Blocked {
   std::vector<Rank> needs;  // ranks that have yet to make the same call; it needs all of them
 };
 
-// Returns, in order and once each, the ranks among `blocked` that wait for each other without end.
+// Returns the ranks among `blocked` that wait for each other without end, in order and once each.
 // Pure.
 //
 // The rule never fails a rank whose call may still end: a blocked rank is stuck if a rank that it
@@ -69,7 +69,7 @@ struct Teams : Segments {
   // Finds calls that wait for each other without end, and fails them.
   void LookForStuck(Job& job);
 
-  // registered.cc defines the following functions.
+  // operations/memory_of_ranks.cc defines the following functions.
   // Carries out the result of a register operation, and concludes it.
   void Adopt(Job& job, Team& team, Adopts adopts);
   // Keeps the descriptors that came with the present call. They have no range of the heap yet.

@@ -48,7 +48,6 @@ class Tracked {
   using value_type = typename Map::value_type;
   using const_iterator = typename Map::const_iterator;
 
-  // These functions only read.
   const_iterator begin() const { return map_.begin(); }
   const_iterator end() const { return map_.end(); }
   auto rbegin() const { return map_.rbegin(); }
@@ -155,7 +154,7 @@ class TrackedQueue {
     n_new_ = 0;
   }
 
-  // Returns the number of new entries at the end. size() shows how many were removed in front.
+  // The last n_new() entries are new. The change of size() shows how many were removed in front.
   size_t n_new() const { return n_new_; }
   void ClearMarks() { n_new_ = 0; }
 

@@ -1,8 +1,7 @@
-// DescriptorKeeper: has the manager of this process keep descriptors for the next irisd. The
-// manager is systemd's service manager, or `irisd --supervise`, which speaks the same protocol
-// (sd_notify(3), FDSTORE=1). The manager does not answer and silently drops descriptors beyond its
-// limit, so DescriptorKeeper counts them. Messages that a busy manager does not take are sent
-// later, in order.
+// DescriptorKeeper: has the manager of this process keep descriptors for the next irisd. That is
+// systemd's service manager, or `irisd --supervise`, which speaks its protocol (sd_notify(3),
+// FDSTORE=1). The manager does not answer, and silently drops descriptors beyond its limit, so this
+// class counts them. Messages that a busy manager does not take are sent later, in order.
 //
 // Thread-safe. Owns the socket to the manager.
 #pragma once
@@ -34,9 +33,8 @@ class DescriptorKeeper {
 
   // Connects to the socket named by NOTIFY_SOCKET in the environment. FDSTORE in the environment is
   // the number of descriptors that the manager keeps: systemd sets it from version 254 on; with
-  // older versions, the unit must set it. Returns null if no manager keeps descriptors for this
-  // process. Errors: kInvalidArgument if FDSTORE is not a number, kUnavailable if nothing listens
-  // on the socket.
+  // older ones, the unit must. Returns null if no manager keeps descriptors for this process.
+  // Errors: kInvalidArgument if FDSTORE is not a number, kUnavailable if nobody is at the socket.
   static absl::StatusOr<std::unique_ptr<DescriptorKeeper>> FromEnvironment();
   // `path` is the manager's datagram socket; one that begins with '@' is abstract.
   static absl::StatusOr<std::unique_ptr<DescriptorKeeper>> Connect(const std::string& path,

@@ -1,6 +1,5 @@
-// The descriptors that the previous irisd kept, each under its name. The process that starts irisd
-// can pass anything, so irisd assumes only that these are descriptors; the code that uses them
-// checks them.
+// The descriptors that the previous irisd kept, each under its name. The starter of irisd can pass
+// anything: irisd assumes only that these are descriptors, and the code that uses them checks them.
 #pragma once
 
 #include <map>
@@ -20,7 +19,7 @@ struct NamedDescriptor {
 };
 
 // Takes the descriptors named by the environment (sd_listen_fds_with_names(3)), and removes their
-// variables. They get close-on-exec. Call it once, before other threads run. Returns
+// variables. The descriptors get close-on-exec. Call it once, before other threads run. Returns
 // kInvalidArgument if the environment is wrong, or if a descriptor is not open; `*lost` then gets
 // all descriptors, with the names found.
 absl::StatusOr<std::vector<NamedDescriptor>> TakeInherited(std::vector<NamedDescriptor>* lost);

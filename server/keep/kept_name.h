@@ -13,7 +13,7 @@ namespace iris::server {
 struct KeptName {
   enum class Kind : char {
     kSegment = 'g',  // memory of the segment `id`
-    kPages = 'p',    // the pages of the job `id`: several descriptors, whose contents identify them
+    kPages = 'p',    // the pages of the job `id`: several descriptors, identified by mode and inode
     kSession = 's',  // the socket of the session `id`
   };
   static constexpr uint64_t kMaxId = (uint64_t{1} << 54) - 1;

@@ -7,12 +7,12 @@
 
 namespace iris::server {
 
-// What the next receive would return.
+// The result of the next receive.
 enum class Next {
   kNothing,      // nothing yet
   kPlain,        // a packet without descriptors
   kDescriptors,  // a packet with descriptors
-  kEnd,          // the peer has ended its input
+  kEnd,          // nothing is left, and the peer can send no more
   kFailed,       // the kernel returned an error
 };
 
@@ -21,8 +21,8 @@ enum class Next {
 // once: a caller that wants no descriptors must then receive nothing. Costs one system call.
 Next NextOf(int socket);
 
-// Inspects up to *n_bytes bytes of a stream, and copies them to `buffer`. After kPlain, the bytes
-// before the first descriptor number *n_bytes, so receiving that many brings no descriptor.
+// Inspects up to *n_bytes bytes of a stream, and copies them to `buffer`. kPlain: *n_bytes precede
+// the first descriptor, so receiving that many brings no descriptor.
 Next NextOf(int socket, void* buffer, size_t* n_bytes);
 
 // The functions below are for a socket that is shut down, so that its peer can send nothing more.

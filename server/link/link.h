@@ -107,9 +107,8 @@ class LinkReader {
   // descriptors, which stay in the socket, since their close may take long.
   absl::StatusOr<Received> Receive(int socket);
 
-  // Returns the next complete message, or nothing if more must be received first. Returns
-  // kInvalidArgument, with the reason, if the bytes are no message of this sender; nothing more can
-  // be read then.
+  // Returns the next complete message, or nothing if more must be received first. kInvalidArgument,
+  // with the reason, if the bytes are no message of this sender; nothing more can be read then.
   absl::StatusOr<std::optional<LinkMessage>> Next();
 
  private:

@@ -1,6 +1,5 @@
-// Passes descriptors from irisd to a process that may hang in irisd's place, each descriptor with a
-// few bytes. The link between the processes is an AF_UNIX stream; neither end ever waits. Each end
-// belongs to one thread.
+// Passes descriptors from irisd to a process that may hang in its place, each with a few bytes. The
+// link between them is an AF_UNIX stream; neither end ever waits. Each end belongs to one thread.
 #pragma once
 
 #include <cstddef>

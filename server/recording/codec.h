@@ -288,8 +288,7 @@ class Decoder {
   absl::string_view bytes_;
 };
 
-// Writes one line of text: a value, for comparisons; or, if `of_types`, how its type is laid out in
-// bytes.
+// Writes one line of text: a value, for comparisons, or, if `of_types`, the layout of its type.
 template <bool of_types>
 class TextWriter {
  public:

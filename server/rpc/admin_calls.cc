@@ -46,7 +46,6 @@ uint64_t FdLimit() {
   return limit.rlim_cur;
 }
 
-// A reader of events.
 class EventStream : public StreamWriter, public EventFollower {
  public:
   EventStream(EventLog* log, CallCounter* calls, const Party& party, std::shared_ptr<Replier> reply)

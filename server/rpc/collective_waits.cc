@@ -3,8 +3,7 @@
 //
 // A rank is in operation N if it has enqueued N and has finished N operations. It waits for ranks
 // that have finished fewer, or have not enqueued N. If there are none, it waits for ranks whose
-// process is stopped; if there are none either, for those whose device is not seen waiting, if
-// other devices are.
+// process is stopped; else for those whose device is not seen waiting, if other devices are.
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -69,7 +68,6 @@ std::vector<Place> PlacesOf(const WaitSources& from, const TeamInfo& team,
   return places;
 }
 
-// Describes the wait of `waiting` for `missing`, ranks of `places`, in operation `number`.
 v1::Wait Describe(const WaitSources& from, const TeamInfo& team, const std::vector<Place>& places,
                   uint32_t number, const std::set<Rank>& waiting, const std::set<Rank>& missing) {
   v1::Wait wait = NewWait(from, v1::WAIT_KIND_COLLECTIVE, team.id, team.ranks.size());

@@ -34,7 +34,7 @@ IRIS_FIELDS(JoinCall, v1::JoinRequest, (spec.job, job), (spec.rank, rank), (spec
             (spec.prealloc, prealloc), (spec.timeout, timeout_ms, ms),
             (spec.team_sync_bytes, team_sync_bytes), (spec.number, number));
 IRIS_FIELDS(MappedCall, v1::MappedRequest, (job, job_id), epoch, base, error);
-// The rows exclude the operation.
+// The row excludes the operation.
 IRIS_FIELDS(OperateCall, v1::OperateRequest, (spec.job, job_id), (spec.team, team_id), (spec.k, k),
             (spec.timeout, timeout_ms, ms), (spec.only_thread, only_thread));
 IRIS_FIELDS(GrowMappedCall, v1::GrowMappedRequest, (job, job_id), (grow, grow_id), error);
@@ -54,7 +54,7 @@ IRIS_FIELDS(driver::DeviceInfo, v1::Device, uuid, index, backend, name, memory_b
 IRIS_FIELDS(Done, v1::GrowMappedReply);
 IRIS_FIELDS(Done, v1::LeaveReply);
 IRIS_FIELDS(PeerInfo, v1::Peer, rank, pid, device_index);
-// The rows exclude fields that name devices.
+// The row excludes fields that name devices.
 IRIS_FIELDS(JoinResult, v1::JoinReply, (job, job_id), epoch, proposed_base, stride_bytes,
             granularity_bytes, heap_bytes, segments, peers, (map_timeout, map_timeout_ms, ms));
 IRIS_FIELDS(OpenedInfo, v1::Opened, offset_bytes, bytes, dtype, registered);
@@ -65,14 +65,14 @@ IRIS_FIELDS(ResumeResult, v1::ResumeReply, state);
 IRIS_FIELDS(BarrierAnswer, v1::AwaitBarrierReply, moment, cannot_end,
             (text.substr(0, wire::kMaxErrorTextBytes), text));
 IRIS_FIELDS(EventRecord, v1::Event, sequence, (time, time_unix_ms, ms), kind, job, rank, pid, text);
-// The rows exclude the command and the state.
+// The row excludes the command and the state.
 IRIS_FIELDS(SessionSnapshot, v1::Session, (id, session_id), (caller.pid, pid),
             (caller.party.uid, uid), (caller.gid, gid), job, rank, (created, created_unix_ms, ms));
 // Fields that identify the job of a heap, an allocation or a wait.
 IRIS_FIELDS(JobSnapshot, v1::Heap, (id, job_id), (name, job), (party.uid, uid),
             (stride_bytes, max_heap_bytes), allocated_bytes, largest_free_bytes);
 IRIS_FIELDS(JobSnapshot, v1::Allocation, (id, job_id), (name, job), (party.uid, uid));
-// The rows exclude the job.
+// The row excludes the job.
 IRIS_FIELDS(AllocationSnapshot, v1::Allocation, offset_bytes, bytes, alignment_bytes, name, tensor,
             (team, team_id), k, (created, created_unix_ms, ms), n_open, freed, registered);
 IRIS_FIELDS(DoorUse, v1::Tenant, sessions, admin_connections, calls, unread_bytes,

@@ -70,7 +70,7 @@ absl::Status ListWaits(const Daemon& daemon, const CallerInfo& caller,
   for (int looked_at = 0;; ++looked_at) {
     const std::optional<LookedAt> next = NextJob(daemon, query, at);
     if (!next.has_value()) {
-      // On a later page, the end of a job is the end of the listing.
+      // On a later page, a job that has ended is the end of the listing.
       const bool any = looked_at > 0 || query.name.empty() || !request.page_token().empty();
       return any ? absl::OkStatus() : NoSuchJob(caller, query.name);
     }

@@ -52,7 +52,7 @@ void NameWorkspaces(const Daemon& daemon,
   }
 }
 
-// Answers with a page of things of jobs. `visit(machine, query, after, &page)` adds to the page.
+// Answers with a page of entries of jobs, which `visit(machine, query, after, &page)` adds.
 template <typename Request, typename Reply, typename Items, typename Visit>
 absl::Status PageOfJobs(absl::string_view listing, const Daemon& daemon, const CallerInfo& caller,
                         const Request& request, Reply* reply, Items* items, Visit visit) {
@@ -60,7 +60,7 @@ absl::Status PageOfJobs(absl::string_view listing, const Daemon& daemon, const C
   const auto fill = [&](ListPosition after, auto* page) {
     const bool found = daemon.Inspect([&](const JobMachine& machine) {
       visit(machine, query, after, page);
-      // On a later page, the end of a job is the end of the listing.
+      // On a later page, a job that has ended is the end of the listing.
       bool any = items->size() > 0 || query.name.empty() || !request.page_token().empty();
       if (!any) machine.VisitJobs(query, {}, [&any](const JobSnapshot&) { return !(any = true); });
       return any;

@@ -116,8 +116,7 @@ LinkPayload JoinReplyOf(const Daemon& daemon, const JoinResult& joined) {
 
 using google::protobuf::io::CodedOutputStream;
 
-// Returns the tag of a field with a message, text or bytes; a length and the content follow it on
-// the wire.
+// Returns the tag of a field of messages, texts or bytes. A length and the content follow the tag.
 constexpr uint32_t LengthDelimited(int field) { return static_cast<uint32_t>(field) << 3 | 2; }
 
 size_t BytesBefore(int field, size_t content_bytes) {

@@ -40,9 +40,8 @@ class Services {
   class Unary;
 
   std::shared_ptr<ActiveCall> Dispatch(const IncomingCall& call);
-  // Passes a session's call to the machine, which answers it immediately or later. `Request` names
-  // the session, `Call` is the input of the machine, and `to_reply` makes the LinkPayload from a
-  // Result.
+  // Passes a session's call to the machine, which answers now or later. `Request` has the session;
+  // `Call` is the input of the machine; `to_reply` makes the LinkPayload of its Result.
   template <typename Call, typename Request, typename ToReply>
   std::shared_ptr<ActiveCall> Ask(const IncomingCall& incoming, ToReply to_reply);
   // Answers a call of any connection immediately:

@@ -48,10 +48,9 @@ class CallCounter {
   int n_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
-// One stream that irisd writes: a queue of messages, a few of which are being sent, and an end
-// after all queued messages. Thread-safe. The relay shares it, until the stream ends, with the
-// stream's writer, which derives from this class. kStreamCredits bounds the messages being sent,
-// and `max_queued` of Queue the others.
+// One stream that irisd writes: a queue of messages, a few of which are being sent, and then an
+// end. Thread-safe. The relay shares it, until the stream ends, with its writer, which derives
+// from this class. kStreamCredits bounds the messages being sent, Queue the others.
 class StreamWriter : public ActiveCall, public std::enable_shared_from_this<StreamWriter> {
  public:
   StreamWriter(CallCounter* calls, std::shared_ptr<Replier> reply)

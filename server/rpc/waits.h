@@ -57,9 +57,8 @@ void AddMember(const WaitSources& from, Rank rank, v1::WaitPlace place,
 bool IsStopped(const WaitSources& from, Rank rank);
 // Returns true if the rank is in the job and alive. Pages of other ranks are outdated.
 bool IsHere(const WaitSources& from, Rank rank);
-// Returns the milliseconds since a time in a page, at most 49 days, after which page times wrap.
-// Returns 0 if the time is at most a minute ahead, since its writer read the clock later, and -1 if
-// the page has no time.
+// Returns the milliseconds since a time in a page; at most 49 days, after which page times wrap. 0:
+// the time is at most a minute ahead, since its writer read the clock later. -1: there is no time.
 int64_t AgeOfPageTime(uint32_t page_ms, absl::Time now);
 
 }  // namespace iris::server

@@ -18,8 +18,7 @@ SyscallTable CoreSyscalls(int worker_program);
 // it may signal (abort) only its own threads.
 SyscallTable WorkerSyscalls(pid_t pid);
 
-// Returns WorkerSyscalls, plus calls with which the process that inspects descriptors asks the
-// kernel for their kind.
+// Returns WorkerSyscalls, and calls by which the inspector of descriptors asks for their kind.
 SyscallTable LookingSyscalls(pid_t pid);
 
 }  // namespace iris::server

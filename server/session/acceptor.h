@@ -23,15 +23,13 @@ class Acceptor {
   // `refuse` sends an error on a connection that gets no descriptor, and closes the connection.
   Acceptor(Poller* poller, TakeSocket refuse);
 
-  // Accepts connections from `listener`, a listening socket that does not block. Accepted sockets
-  // do not block, either.
+  // Accepts from `listener`, which is listening and does not block. Accepted sockets do not block.
   absl::Status Listen(wire::UniqueFd listener, TakeSocket accept);
 
   // Returns when RunDeadlines is to be called next.
   absl::Time deadline() const { return listen_again_; }
   void RunDeadlines(absl::Time now);
 
-  // Closes the listeners.
   void Close() { listeners_.clear(); }
 
  private:

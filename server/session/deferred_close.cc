@@ -13,8 +13,7 @@
 namespace iris::server {
 namespace {
 
-// Returns false without a thread: irisd must not end because a user has taken all threads of the
-// machine.
+// Returns false without a thread: irisd must not end because a user has taken all of the machine's.
 bool StartDetached(std::function<void()> body) {
   try {
     std::thread(std::move(body)).detach();

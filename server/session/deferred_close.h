@@ -1,7 +1,6 @@
 // DeferredClose: closes descriptors that clients gave, and connections to clients, without waiting.
-// A client can make the close of its descriptor block for as long as it likes: with a connection
-// that lingers, a file of a file system that does not answer, or a socket with such descriptors in
-// its queue.
+// A client can make the close of its descriptor block for as long as it likes: a connection that
+// lingers, a file of a file system that does not answer, or a socket with such ones in its queue.
 //
 // A connection that has descriptors in its queue is handed over to a process that may hang
 // (HelperProcesses), if there is one. Neither those descriptors nor the socket count as irisd's
@@ -75,16 +74,15 @@ class DeferredClose {
   void CloseUnknown(const Party& tenant, Fds fds) {
     Add({/*is_memory=*/false, tenant}, std::move(fds.all), /*are_connections=*/false);
   }
-  // Ends a connection of the tenant immediately. The client can still read data that was sent to
-  // it; data that it sent and irisd did not read is dropped. If that data has no descriptors, the
-  // socket is also closed immediately.
+  // Ends a connection of the tenant at once. The client can still read data that was sent to it.
+  // Unread data from the client is dropped; if it has no descriptors, the socket is closed at once.
   void CloseConnection(const Party& tenant, wire::UniqueFd socket);
 
-  // kResourceExhausted if too many descriptors wait, memory excluded, with whose and with advice.
+  // kResourceExhausted if too many wait, memory excluded. The message has the tenant and advice.
   absl::Status Room(const Party& tenant) const;
   bool IsFull(const Party& tenant) const { return !Room(tenant).ok(); }
   // Returns kResourceExhausted if so much memory of the tenant waits that no more may be received
-  // yet. The state passes, unless the devices' driver hangs.
+  // yet. That passes, unless the devices' driver hangs.
   absl::Status RoomForMemory(const Party& tenant) const;
 
   // Returns true if descriptors wait without a thread, because none could be started. Retry and
@@ -135,8 +133,7 @@ class DeferredClose {
   // Returns a queue that is not empty and has no thread.
   static std::optional<Key> NextWithoutThread(const State& state)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mu);
-  // Returns kResourceExhausted if the queue has reached its limit, when `n_waiting` descriptors
-  // wait in all.
+  // Returns kResourceExhausted if the queue has reached its limit, when `n_waiting` wait in all.
   static absl::Status RoomIn(const State& state, const Key& key, size_t n_waiting,
                              absl::string_view what_they_are)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mu);

@@ -33,12 +33,10 @@ class DescriptorSender {
         end_(std::move(end)),
         in_flight_(limits) {}
 
-  // Returns the share of one session, or kResourceExhausted if the tenant has no room for
-  // `n_needed` descriptors.
+  // Returns the share of one session, or kResourceExhausted if that has no room for `n_needed`.
   absl::StatusOr<InFlight::Hold> Share(const Applicant& applicant, uint32_t n_needed);
 
-  // Sends kWelcome, with the client's end of a gRPC socket if the client wants one. The socket is
-  // borrowed.
+  // Sends kWelcome, with the client's end of a gRPC socket, which is borrowed, if it wants one.
   absl::Status Welcome(Session& session, const wire::WelcomePayload& welcome,
                        absl::Span<const int> rpc_socket);
   // Sends the frames that the socket takes now, and sends the rest later.

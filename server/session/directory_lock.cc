@@ -44,8 +44,7 @@ absl::Status NotOurs(const std::string& path, const struct stat& info) {
       "lock ", path, " ", what, ": make sure that no irisd serves this directory, and remove it"));
 }
 
-// Opens the file, or makes it if it does not exist. Returns an invalid descriptor if the file was
-// removed meanwhile.
+// Opens or makes the file. Returns an invalid descriptor if the file was removed meanwhile.
 absl::StatusOr<wire::UniqueFd> OpenLock(const std::string& path) {
   wire::UniqueFd made(
       open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, kMode));

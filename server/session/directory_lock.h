@@ -18,9 +18,8 @@ inline constexpr char kLockName[] = "lock";
 // the file first.
 //
 // Returns kAlreadyExists if another process holds the lock; the message has the pid that it wrote.
-// If that process has ended, LockDirectory first waits for up to a second for children of it that
-// still hold the lock. Returns kPermissionDenied if the file is not this user's; the message names
-// what to remove.
+// If that process has ended, this first waits for up to a second for its children that still hold
+// the lock. kPermissionDenied if the file is not this user's; the message says what to remove.
 absl::StatusOr<wire::UniqueFd> LockDirectory(const std::string& directory);
 
 }  // namespace iris::server

@@ -36,8 +36,7 @@ class Door {
     ConnectionLog* log = nullptr;
     // Runs before a client is identified, while memory is charged to no account.
     std::function<void()> prepare;
-    // Begins a handshake. Takes `*peer` and the socket only on success; otherwise the client gets
-    // the error.
+    // Begins a handshake. Takes `*peer` and the socket only on success. The client gets errors.
     std::function<absl::Status(Peer* peer, wire::UniqueFd* socket)> begin;
   };
   explicit Door(Setup setup);

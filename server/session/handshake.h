@@ -1,6 +1,5 @@
-// Handshake: the frames that open a session, as a pure state machine. Its input is frames and the
-// time; its output is the next action. It uses no socket and no clock. Not thread-safe; owns only
-// its state.
+// Handshake: the frames that open a session, as a pure state machine: frames and the time in, the
+// next action out. It uses no socket and no clock. Not thread-safe; owns only its state.
 //
 //   a client whose pidfd the kernel gave    kHello -> open
 //   any other client                        kHello -> challenge; kChallengeReply -> open

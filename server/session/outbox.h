@@ -52,8 +52,7 @@ class Outbox {
   // `share` counts the descriptors of this outbox that are in flight.
   explicit Outbox(InFlight::Hold share) : share_(std::move(share)) {}
 
-  // Queues descriptors. Returns kResourceExhausted, and leaves the queue unchanged, if it would
-  // exceed kMaxQueued.
+  // kResourceExhausted, with the queue unchanged, if it would be longer than kMaxQueued.
   absl::Status Queue(std::vector<OutgoingDescriptor> descriptors);
 
   // Counts the client's acknowledgement of `count` more descriptors. Returns kInvalidArgument if
@@ -79,10 +78,9 @@ class Outbox {
                // while, since nothing reports when it receives them
     kBlocked,  // descriptors, its share, or room in the socket ran out: flush again in a while
   };
-  // Sends the descriptors that fit. If the peer is gone, this is no error: its hang-up will be
-  // reported. Any other failure of `send`, or of opening a descriptor, is returned, and the
-  // descriptor stays queued. Returns kResourceExhausted if the outbox was blocked for `patience`;
-  // the message names the cause.
+  // Sends the descriptors that fit. A peer that is gone is no error: its hang-up will be reported.
+  // Any other failure of `send`, or of opening a descriptor, is returned, and the descriptor stays
+  // queued. kResourceExhausted if the outbox was blocked for `patience`; the message has the cause.
   absl::StatusOr<Flushed> Flush(const Socket& socket, absl::Time now, absl::Duration patience);
 
   // Empties the queue, and returns the share, because descriptors in flight outlive the session.

@@ -135,8 +135,7 @@ absl::StatusOr<Party> PartyFinder::Find(int64_t pid, uint32_t uid, int pidfd) co
                                    [&](const wire::UniqueFd& fd, uint64_t at) {
                                      const std::optional<uint32_t> owner = OwnerOf(fd);
                                      if (owner == 0u) user_container = at;
-                                     // The outermost of the namespaces inside the innermost one
-                                     // that root made.
+                                     // The outermost of those inside the innermost that root made.
                                      if (owner.value_or(0) != 0 && user_container == 0) {
                                        party.maker = *owner;
                                      }
@@ -151,8 +150,7 @@ absl::StatusOr<Party> PartyFinder::Find(int64_t pid, uint32_t uid, int pidfd) co
     return wire::ErrnoStatus(lacks.error(), absl::StrCat("look whose process ", pid, " is"));
   }
   if (party.container == 0 && hidden) party.container = Party::kUnknownContainer;
-  // If the process still runs, its pid was not reused, so all files read under /proc/<pid> were its
-  // own.
+  // If the process still runs, its pid was not reused: all files read under /proc/PID were its own.
   if (ProcessHasEnded(pidfd)) {
     return absl::AbortedError(
         absl::StrCat("process ", pid, ", which connected, has ended: connect again"));

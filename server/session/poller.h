@@ -21,9 +21,8 @@ class Poller {
   // `events` are those that epoll reports. A handler may destroy the Watched that it handles.
   using Handler = std::function<void(uint32_t events)>;
 
-  // Owns a descriptor that is watched. Its destructor ends the watching, then closes the
-  // descriptor: a close alone would not end it, since a duplicate elsewhere would keep epoll's
-  // registration alive.
+  // Owns a descriptor that is watched. Its destructor ends the watching, then closes: a close alone
+  // would not end it, since a duplicate elsewhere would keep epoll's registration alive.
   class Watched {
    public:
     Watched() = default;
@@ -63,8 +62,7 @@ class Poller {
   absl::StatusOr<Watched> Watch(wire::UniqueFd* fd, uint32_t events, Handler handler);
 
   // Waits until a descriptor has an event, `timeout` is over (never if it is InfiniteDuration), or
-  // Wake was called, then runs the handlers. Does not run a handler whose descriptor an earlier
-  // handler has released.
+  // Wake was called, then runs the handlers, except those that an earlier handler has released.
   void Wait(absl::Duration timeout);
 
   // Ends the wait under way, or the next one. Any thread may call it.

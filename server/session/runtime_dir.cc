@@ -19,9 +19,8 @@ namespace iris::server {
 namespace {
 
 constexpr char kPrivate[] = "/.irisd";
-// A client that connects to session.sock waits for those before it in the queue. The queue is
-// short, so a flood of connects waits in connect(), each thread once. irisd takes thousands per
-// second.
+// A client that connects to session.sock waits for those before it in the queue. It is short, so a
+// flood of connects waits in connect(), each thread once. irisd takes thousands per second.
 constexpr int kSessionBacklog = 256;
 constexpr size_t kMaxSocketPathBytes = sizeof(sockaddr_un::sun_path) - 1;  // 107
 
@@ -46,7 +45,6 @@ absl::StatusOr<bool> IsSocket(const std::string& path) {
   return wire::ErrnoStatus(errno, absl::StrCat("look at ", path));
 }
 
-// Returns true if `fd` is a listening socket of that type, bound to `bound_to`.
 bool IsListening(int fd, int type, const std::string& bound_to) {
   const auto is = [fd](int option, int wanted) {
     int value = 0;

@@ -53,8 +53,7 @@ class RuntimeDir {
   // owner is neither irisd nor root), or if its lock is another user's.
   //
   // Sockets of `earlier` are used instead of new ones if they are listening, and still in place.
-  // With `leave`, everything stays for the next irisd when this object is destroyed, or cannot be
-  // made.
+  // With `leave`, all stays for the next irisd when this object is destroyed, or cannot be made.
   static absl::StatusOr<std::unique_ptr<RuntimeDir>> Create(const RuntimeDirOptions& options,
                                                             Listeners earlier = {},
                                                             bool leave = false);

@@ -100,7 +100,7 @@ class SessionCalls : public std::enable_shared_from_this<SessionCalls> {
   void Pop() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Writes what the socket takes, and sets the events to watch for.
   void Flush() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Writes the front of the queue, or a piece of it. Returns an error if it cannot now.
+  // Writes the front of the queue, or a piece of it. Returns an error if it cannot be written now.
   absl::Status WriteFront() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const Setup setup_;
@@ -117,8 +117,7 @@ class SessionCalls : public std::enable_shared_from_this<SessionCalls> {
 };
 
 // Reads a request that came as a descriptor: a memfd of `bytes` bytes, sealed against writing and
-// shrinking, so that reading it neither waits nor changes. Returns kInvalidArgument for any other
-// descriptor.
+// shrinking, so that reading it neither waits nor changes. kInvalidArgument for any other.
 absl::StatusOr<std::string> ReadSealed(int fd, size_t bytes);
 
 }  // namespace iris::server

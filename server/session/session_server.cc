@@ -334,8 +334,7 @@ absl::Status SessionServer::Open(Session& session) {
   do {
     session.id = SessionId{RandomNumber() & KeptName::kMaxId};
   } while (session.id.value == 0 || key_by_id_.contains(session.id.value));
-  // Keep the socket before the machine knows the session: an irisd that finds the session in the
-  // state then has its socket.
+  // Before the machine knows the session: an irisd that finds it in the state then has its socket.
   if (session.handshake->outlives_irisd()) Keep(session);
   session.handshake.reset();
   sessions_total_.fetch_add(1, std::memory_order_relaxed);

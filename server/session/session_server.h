@@ -164,7 +164,6 @@ class SessionServer : public SessionOutput {
   absl::Status Begin(Peer* peer, wire::UniqueFd* socket);
   // Ends handshakes until there is room for the applicant's.
   void MakeRoom(const Applicant& applicant);
-  // Watches the socket, or the pidfd, of the session.
   absl::Status WatchSocket(Session& session, wire::UniqueFd* socket);
   absl::Status WatchProcess(Session& session, wire::UniqueFd* pidfd);
 

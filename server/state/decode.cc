@@ -258,8 +258,7 @@ absl::Status TakeDevices(const state::MachineState& from, Ledger* ledger) {
   return absl::OkStatus();
 }
 
-// Returns a ledger of the devices that the state names. Returns kDataLoss if they are impossible
-// for a heap.
+// Returns a ledger of the devices that the state names. kDataLoss if no heap could be made of them.
 absl::StatusOr<Ledger> LedgerOf(const state::MachineState& from) {
   constexpr uint64_t kMaxGranularityBytes = 1ull << 40;
   std::vector<Ledger::DeviceAccount> devices;
@@ -456,8 +455,7 @@ class MachineState::Decoder {
     return absl::OkStatus();
   }
 
-  // Returns pieces that the job's ranks have registered or are registering. CheckInvariants
-  // compares their ranks.
+  // Returns pieces that ranks have registered or are registering. CheckInvariants checks the ranks.
   static std::vector<SegmentId> Registered(const Job& job) {
     std::vector<SegmentId> all;
     for (const auto& [offset, allocation] : job.allocations) {

@@ -109,8 +109,7 @@ absl::StatusOr<StoredState> ReadJournal(const std::string& directory);
 // Reads a journal from bytes, for tests. The bytes may be hostile.
 absl::StatusOr<StoredState> ParseJournal(absl::string_view bytes);
 
-// Returns the id of the machine's present boot, which is empty if the kernel has none, or an error
-// if it could not be read.
+// Returns the id of the machine's present boot, empty if the kernel has none, or a read error.
 absl::StatusOr<std::string> BootId();
 
 }  // namespace iris::server

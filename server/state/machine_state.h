@@ -1,6 +1,5 @@
-// MachineState: converts the entire state of a JobMachine to bytes (machine_state.proto) and back,
-// for an irisd that starts where another one stopped. Pure. Not thread-safe: the machine's owner
-// locks.
+// MachineState: converts all state of a JobMachine to bytes (machine_state.proto) and back, for an
+// irisd that starts where another one stopped. Pure. Not thread-safe: the machine's owner locks.
 #pragma once
 
 #include <memory>

@@ -92,7 +92,7 @@ constexpr Field<ms, Member, Access> MakeField(Member member, Access access) {
   return {member, access};
 }
 
-// Returns the duration, and at most one year, for a request.
+// Returns a request's duration, cut to a year.
 inline absl::Duration DurationOfMs(uint64_t ms) {
   constexpr uint64_t kYearMs = 365ull * 24 * 3600 * 1000;
   return absl::Milliseconds(static_cast<int64_t>(std::min(ms, kYearMs)));

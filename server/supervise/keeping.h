@@ -12,7 +12,7 @@
 
 namespace iris::server {
 
-// The part of the protocol that the supervisor uses. It ignores other assignments: STATUS=,
+// The part of the protocol that the supervisor uses. It ignores other assignments, such as STATUS=,
 // MAINPID=, RELOADING=1, after which READY=1 comes, and BARRIER=1, whose descriptor is closed like
 // every other that is not to be kept.
 struct NotifyMessage {

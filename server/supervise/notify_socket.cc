@@ -104,8 +104,7 @@ absl::Status NotifySocket::Bind() {
 NotifySocket::~NotifySocket() {
   if (HoldsFolder()) {
     unlink(path_.c_str());
-    // Remove the lock file while it is still locked: a process that waits for the lock then finds
-    // another file under the name.
+    // Removed while still locked: a process that waits for the lock then finds another file.
     unlink(absl::StrCat(folder_, "/", kLockName).c_str());
     rmdir(folder_.c_str());
   }

@@ -1,6 +1,5 @@
-// NotifySocket: the datagram socket on which a supervised irisd sends messages to its supervisor.
-// It is in a private folder of the runtime directory, which belongs to one supervisor at a time.
-// Not thread-safe.
+// NotifySocket: the datagram socket of a supervised irisd's messages to its supervisor. It is in a
+// private folder of the runtime directory, which one supervisor at a time has. Not thread-safe.
 #pragma once
 
 #include <sys/types.h>

@@ -29,8 +29,7 @@ struct SupervisorOptions {
   absl::Duration stop_within = absl::Seconds(30);
 };
 
-// Returns how many descriptors a process with the limit `fd_limit` can keep, besides those that it
-// needs itself.
+// Returns how many descriptors a process can keep with `fd_limit`, less those that it needs itself.
 size_t MostKept(uint64_t fd_limit);
 
 // Supervises until a signal asks it to end, or the program ends in a way that is not to be

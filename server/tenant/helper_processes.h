@@ -43,7 +43,7 @@ class HelperProcesses {
   HelperProcesses& operator=(const HelperProcesses&) = delete;
 
   // Starts a helper if none is usable. Sets `*link` to its link, which it keeps, and `*made` to
-  // true if it was started now. Reports an error to `trouble`.
+  // whether it was started now. Reports an error to `trouble`.
   absl::Status Work(int* link, bool* made = nullptr);
   // Stops using the current helper. It has ended or, if `hangs`, does not answer, which is reported
   // to `trouble`.

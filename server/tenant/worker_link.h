@@ -63,9 +63,8 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
   // Passes the worker a connection, whose number is larger than all before.
   void Connect(uint64_t connection, const RpcPeer& peer, wire::UniqueFd socket)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // Has the worker close the connection, and cancels its calls; `closed` follows. No-op if the
-  // connection has ended. Returns true if the worker was not given it yet: it has then ended, and
-  // `closed` does not follow.
+  // Has the worker close the connection, and cancels its calls; `closed` follows. No-op if it has
+  // ended. Returns true if the worker was not given it yet: it has ended, and `closed` never runs.
   bool Disconnect(uint64_t connection) ABSL_LOCKS_EXCLUDED(mu_);
   // Asks the worker to deliver its messages, then exit.
   void Stop() ABSL_LOCKS_EXCLUDED(mu_);
@@ -110,8 +109,7 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
   bool Ping(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void End(const absl::Status& reason) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Any thread may call the following functions. Flush writes what the socket takes, and sets the
-  // events to watch for.
+  // Any thread may call these functions. Flush writes what the socket takes, and sets its events.
   void Flush() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Returns the counter of the method's open calls, if these have a limit of their own; else null.
   uint32_t* CounterOf(Method method) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

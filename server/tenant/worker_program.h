@@ -39,8 +39,7 @@ class RunningWorker {
   virtual pid_t pid() const = 0;
   // Returns a descriptor that is readable after the process has ended.
   virtual int pidfd() const = 0;
-  // Returns the core's end of the process's link, a SOCK_STREAM socket that does not block. Call it
-  // once.
+  // Returns the core's end of its link, a SOCK_STREAM socket that does not block. Call it once.
   virtual wire::UniqueFd TakeLink() = 0;
   // Kills the process. Idempotent; does not wait.
   virtual void Kill() = 0;
@@ -53,12 +52,12 @@ class WorkerProgram {
  public:
   // Finds and opens the program, and finds the user that workers become. Returns kNotFound if there
   // is no program, or no such user, and kFailedPrecondition if this process is root but may not
-  // become that user. The message advises.
+  // become that user. The message says what to do.
   static absl::StatusOr<WorkerProgram> Open(const WorkerSettings& settings);
 
   // Starts a worker and ends it once it reports that it is ready. Returns kDeadlineExceeded if it
   // did not report in time, as on a slow machine. Any other error means that no worker can run; the
-  // message advises.
+  // message says what to do.
   absl::Status Try(absl::Duration within) const;
 
   using Started = absl::StatusOr<std::unique_ptr<RunningWorker>>;

@@ -98,7 +98,7 @@ class WorkerTable : public RpcHost {
     bool stopping = false;  // it was asked to stop: another worker may serve the tenant
     std::map<uint64_t, std::function<void()>> closed;  // by connection: notifies its holder
     absl::Time act_at;    // when Act is due: because it is not ready, has not stopped, or is idle
-    absl::Status reason;  // the reason why it was ended
+    absl::Status reason;  // why it was ended
   };
   using Workers = std::list<Worker>;
   struct Waiting {

@@ -41,7 +41,7 @@ absl::Status Limit(__rlimit_resource resource, const char* name, rlim_t value) {
 void BeFirstToDie() {
   const wire::UniqueFd file(open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC));
   constexpr char kFirst[] = "1000";
-  // Without /proc, nothing else here needs the file.
+  // /proc may be missing, and nothing else here needs it.
   if (file.valid()) (void)!write(file.get(), kFirst, sizeof(kFirst) - 1);
 }
 

@@ -8,9 +8,8 @@
 
 namespace iris::server {
 
-// Gives up everything except for system calls, whose filter is installed when the threads run
-// (WorkerSyscalls). Returns kUnavailable or kPermissionDenied if something could not be given up;
-// the worker must then exit.
+// Gives up all but system calls, whose filter is installed when the threads run (WorkerSyscalls).
+// kUnavailable or kPermissionDenied if something could not be given up; the worker must then exit.
 absl::Status Confine(const WorkerOptions& options);
 
 }  // namespace iris::server

@@ -12,9 +12,8 @@
 
 namespace iris::server {
 
-// Receives descriptors from `link`, a stream, drops the unread data of each, and closes it.
-// Receives no descriptors from that data. The kernel closes descriptors that remain in the link at
-// the end.
+// Receives descriptors from `link`, a stream, drops the unread data of each, and closes it. It
+// takes no descriptors from that data. The kernel closes those that remain in the link at the end.
 void CloseConnections(wire::UniqueFd link);
 
 // Returns the kind of a descriptor, if the kernel knows it. Never asks a file system, nor waits.

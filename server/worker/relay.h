@@ -73,8 +73,7 @@ class Relay {
   // connection has ended.
   void Disconnect(uint64_t connection) ABSL_LOCKS_EXCLUDED(mu_);
   void DisconnectAll() ABSL_LOCKS_EXCLUDED(mu_);
-  // Deliver the core's kMessage and kFinish. They ignore the number of a call that was cancelled
-  // meanwhile.
+  // Deliver the core's kMessage and kFinish. They ignore a call that was cancelled meanwhile.
   void DeliverMessage(uint64_t call, std::string_view payload) ABSL_LOCKS_EXCLUDED(mu_);
   void DeliverFinish(uint64_t call, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
   // Sends a message of the worker's own.

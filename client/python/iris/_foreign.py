@@ -212,8 +212,7 @@ def check_no_gradient(what: Any, role: str) -> None:
 
 def _memory_of(context: "Context", what: Any, role: str,
                written: bool) -> Tuple[int, DType, Tuple[int, ...], Tuple[int, ...]]:
-    """Returns the address, type, shape and strides of a tensor or an array. Raises InvalidArgumentError as buffer_of()
-    does."""
+    """Returns address, type, shape and strides of a tensor or array. Raises InvalidArgumentError like buffer_of()."""
     if isinstance(what, _IrisTensor):
         if what.context is not context:
             raise InvalidArgumentError(f"{role} is a tensor of another context: use tensors with the context that made "
@@ -316,8 +315,7 @@ def current_torch_stream(context: "Context") -> Optional[int]:
 
 
 def synchronize_torch(context: "Context") -> bool:
-    """Waits for all work that torch has put on the rank's device. Returns False, without waiting, if a graph is being
-    recorded."""
+    """Waits for all work of torch on the rank's device. Returns False, without a wait, if a graph is being recorded."""
     torch = torch_on_gpu(context)
     if torch is None:
         return True
@@ -436,8 +434,7 @@ def _local_rank(torch: Any, rank: int) -> int:
 
 
 def compute_units(context: "Context") -> int:
-    """Returns the number of multiprocessors of the rank's device, or, if devices are emulated, of the CPUs that this
-    process may use."""
+    """Counts the multiprocessors of the rank's device, or on emulated devices the CPUs that this process may use."""
     if context.on_host:
         return len(os.sched_getaffinity(0))
     torch = importable_torch()
@@ -462,8 +459,7 @@ def ranks_of_group(group: Any) -> Tuple[int, ...]:
 
 
 def words_on_device(context: "Context", words: Sequence[int]) -> Any:
-    """Returns words of 64 bits as one array for kernels: a tensor of torch on the device, or an array of numpy if torch
-    is not installed."""
+    """Returns 64-bit words as one array for kernels: torch's, on the device, or numpy's if torch is not installed."""
     array = numpy.array(words, dtype=numpy.uint64)
     torch = importable_torch()
     if torch is None:

@@ -17,9 +17,8 @@ dropping a storage only records its number; the ranks free it together later:
   * Before a member names a storage as dropped, it waits for the work on its streams. So when all have named it, no
     rank's kernel or copy uses it.
 
-A member that has not dropped a storage keeps it for all, since it can still reach the others' copies. Storages that are
-not freed end with the context. Memory that one rank has allocated or opened alone is freed by that rank's next
-allocation or collect().
+A member that has not dropped a storage keeps it for all, since it can still reach the others' copies. Unfreed ones end
+with the context. Memory that one rank has allocated or opened alone is freed by its next allocation or collect().
 """
 
 from __future__ import annotations
@@ -155,8 +154,7 @@ class Heap:
             getattr(_capi.library(), storage.free)(self.context.handle, ctypes.byref(storage.allocation))
 
     def collect(self, team: "Team") -> int:
-        """Frees the storages that all ranks of the team have dropped, and returns their number. Collective over the
-        team."""
+        """Frees the storages that all ranks of the team have dropped. Returns how many. Collective over the team."""
         self.free_own()
         ledger = self._ledger(team)
         with ledger.mutex:
@@ -217,8 +215,7 @@ class _Ledger:
         del self.storages[storage.allocation.number]
 
     def due(self) -> bool:
-        """Returns True if the next allocation begins an agreement. The result depends only on the team's allocations,
-        so it is equal on all members."""
+        """Returns True if an agreement is due. Depends only on the team's allocations, so it is equal on all ranks."""
         return self._since >= EVERY_ALLOCATIONS or self._bytes_since >= EVERY_BYTES
 
     def collect(self, context: "Context") -> int:

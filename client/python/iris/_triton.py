@@ -65,7 +65,7 @@ def translate(pointer, from_rank, to_rank, heap_bases, hint: tl.constexpr = None
         distance = distance >> 2
     elif bits == 64:
         distance = distance >> 3
-    # The shifts lose no bit. They tell Triton of which power of two the distance is a multiple.
+    # The shifts lose no bit. They show Triton of which power of two the distance is a multiple.
     there = pointer + ((distance >> _ALIGNED_BITS) << _ALIGNED_BITS)
     if hint is not None:
         there = tl.max_contiguous(tl.multiple_of(there, hint), hint)

@@ -49,8 +49,7 @@ def do_bench(fn: Callable[[], Any], barrier_fn: Callable[[], Any] = lambda: None
         Collective over the team. Otherwise the result is this rank's own, as in the reference.
       flushed_bytes: how much memory is written between repetitions; 0: none.
 
-    Not collective unless over_ranks is true or barrier_fn is collective. Raises FailedPreconditionError if there is no
-    context.
+    Collective if over_ranks is true or barrier_fn is collective. Raises FailedPreconditionError if there is no context.
     """
     from iris.context import latest_context
     if return_mode != "all" and return_mode not in _MODES:

@@ -25,8 +25,7 @@ OPERATORS: Dict[str, int] = {"sum": 0, "prod": 1, "product": 1, "min": 2, "max":
 
 
 def _operator_like(op: Any) -> int:
-    """Returns the number of an operator that is given in another way than by a name of OPERATORS, such as torch's
-    ReduceOp."""
+    """Returns the number of an operator that is not named as in OPERATORS, such as torch's ReduceOp."""
     name = str(getattr(op, "name", op)).rpartition(".")[2].lower()
     if name not in OPERATORS:
         raise InvalidArgumentError(f"{op!r} is no operator of reductions: one of sum, prod, min, max, avg")
@@ -47,7 +46,7 @@ class Work:
         return self._result
 
     def is_completed(self) -> bool:
-        """Returns True if the operation is done."""
+        """Returns True if the stream has no work left, so that the operation is done."""
         return self._stream.idle()
 
 
@@ -83,8 +82,7 @@ class Communicator:
         _capi.library().iris_comm_check(self.handle)
 
     def reset(self) -> None:
-        """Makes the communicator usable again after a failure. Collective over the team. Synchronize the streams
-        first."""
+        """Makes the communicator usable after a failure. Collective over the team. Synchronize the streams first."""
         _capi.library().iris_comm_reset(self.handle)
 
     def release(self) -> None:
@@ -310,6 +308,5 @@ class Collectives:
                 communicator.synchronize(stream)
 
     def device_barrier(self, team: Optional["Team"] = None, *, stream: Any = None) -> None:
-        """Puts a barrier on a stream: when the stream has passed it, the streams of all members have reached it. The
-        call may be captured."""
+        """Puts a barrier on a stream, which passes it once the streams of all members reach it. It may be captured."""
         self._run(self.prepare(team), _capi.library().iris_comm_barrier, (None,), (), stream=stream)

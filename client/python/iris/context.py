@@ -235,8 +235,7 @@ class Context(Collectives, Factories):
             raise OutOfRangeError(f"{what}rank {rank} is none of this job, which has ranks 0 to {self.n_ranks - 1}")
 
     def team_of(self, team: Optional[Team]) -> Team:
-        """Returns the team that an argument means. Raises InvalidArgumentError if it belongs to another context, or if
-        this rank is not in it."""
+        """Returns an argument's team. Raises InvalidArgumentError if it is of another context, or lacks this rank."""
         self.check()
         if team is None:
             return self.world
@@ -274,8 +273,7 @@ class Context(Collectives, Factories):
         _capi.library().iris_barrier(self.handle, team.handle, nanoseconds(timeout))
 
     def broadcast_bytes(self, data: bytes, root: int, *, team: Optional[Team] = None) -> bytes:
-        """Returns the root's bytes, at most 1 MiB, on every rank. Collective over the team. The `data` of other ranks
-        is not read."""
+        """Returns root's bytes, at most 1 MiB, on every rank. Collective over the team. Only root's `data` is read."""
         team = self.team_of(team)
         out, length = ctypes.c_void_p(), ctypes.c_size_t()
         _capi.library().iris_broadcast_bytes(self.handle, team.handle, data, len(data), root, ctypes.byref(out),
@@ -636,8 +634,7 @@ def current_context() -> Optional[Context]:
 
 
 def latest_context(context: Optional[Context], what: str) -> Context:
-    """Returns the context that an argument means; None means the one made last. Raises FailedPreconditionError if there
-    is none."""
+    """Returns the context of an argument; None: the one made last. Raises FailedPreconditionError if there is none."""
     found = context or current_context()
     if found is None:
         raise FailedPreconditionError(f"{what}: there is no context: make one first")

@@ -175,9 +175,8 @@ class Factories:
 
     def arange(self, start: Any = 0, end: Any = None, step: Any = 1, *, dtype: Optional[DTypeLike] = None,
                **options: Any) -> Tensor:
-        """Gives start, start + step, ... before end, which is excluded. `arange(end)` begins at 0. The type is int64 if
-        all arguments are integers, else the default type. Raises InvalidArgumentError if the step is 0, or leads away
-        from the end."""
+        """Gives start, start + step, ... before end, which is excluded. `arange(end)` begins at 0. int64 if all are
+        integers, else the default type. Raises InvalidArgumentError if the step is 0, or leads away from the end."""
         start, end = (0, start) if end is None else (start, end)
         start, end, step = _number(start, "start"), _number(end, "end"), _number(step, "step")
         whole = all(isinstance(value, numbers.Integral) for value in (start, end, step))

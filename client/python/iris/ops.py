@@ -1,4 +1,4 @@
-"""GEMMs fused with a collective: `iris.ops`, with the names and the order of arguments of the reference system.
+"""GEMMs with communication: `iris.ops`, with the names and the order of arguments of the reference system.
 
     workspace = iris.ops.matmul_all_reduce_preamble(context, C, A, B)     # collective, once
     iris.ops.matmul_all_reduce(context, C, A, B, bias, workspace=workspace)
@@ -57,8 +57,7 @@ class Workspace(Communicator):
 
 
 def context_of(shmem: Any) -> "Context":
-    """Returns the context that the first argument of an operation means. Raises InvalidArgumentError if it means
-    none."""
+    """Returns the context that an operation's first argument means. Raises InvalidArgumentError if it means none."""
     context = getattr(shmem, "context", shmem)
     if not hasattr(context, "team_of"):
         raise InvalidArgumentError(f"{type(shmem).__name__} is no context: give an iris.Context, or what iris.iris() "

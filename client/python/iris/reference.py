@@ -113,8 +113,7 @@ class Iris:
         return self._teams[ranks]
 
     def team_of(self, group: Any) -> Team:
-        """Returns the team that an argument `group` means. Raises FailedPreconditionError if there is no team of these
-        ranks yet."""
+        """Returns the team that `group` means. Raises FailedPreconditionError if there is none of these ranks yet."""
         if group is None:
             return self.context.world
         if isinstance(group, Team):
@@ -135,8 +134,7 @@ class Iris:
         self.context.device_barrier(self.team_of(group), stream=stream)
 
     def broadcast(self, value: Any, source_rank: int = 0) -> Any:
-        """Returns the source's value on all ranks: numbers, strings, arrays, tensors of torch, or anything that pickle
-        accepts."""
+        """Returns the source's value on all ranks: numbers, strings, arrays, torch tensors, all that pickle takes."""
         if _foreign.is_torch_tensor(value):
             value = value.cpu()
         value = self.context.broadcast_object(value, source_rank)

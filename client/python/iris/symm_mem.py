@@ -204,8 +204,7 @@ class SymmetricMemory:
 
     def get_signal_pad(self, rank: int, sizes: Sequence[int] = (), dtype: Optional[DTypeLike] = None,
                        storage_offset: int = 0) -> Any:
-        """Returns a member's signal pad: all of it without sizes, as uint32 without a type (int32 if torch has no
-        uint32)."""
+        """A member's signal pad, all of it without sizes; uint32 without a type (int32 if torch lacks uint32)."""
         if dtype is None:
             torch = _foreign.importable_torch()
             dtype = DType.U32 if torch is None or hasattr(torch, "uint32") else DType.I32

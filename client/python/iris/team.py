@@ -31,8 +31,7 @@ class Team:
 
     @property
     def handle(self) -> Optional[int]:
-        """The handle for the C API; None is the world. Raises FailedPreconditionError if the team or the context has
-        ended."""
+        """The handle for the C API; None is the world. Raises FailedPreconditionError if team or context have ended."""
         self.context.check()
         if self.destroyed:
             raise FailedPreconditionError(f"the team of the ranks {list(self.ranks)} was used after destroy(): make "

@@ -34,9 +34,8 @@ class _ArrayBase:
 
 
 class Storage:
-    """One range of the heap. `address` is for use in this process, `symmetric` is the same offset in this rank's heap,
-    and `owner` is the only rank that has the range (None: every member of the team). `free` frees memory of one
-    rank."""
+    """One range of the heap. `address` is for use in this process, `symmetric` stands for it in this rank's heap, and
+    `owner` is the only rank that has it (None: every member of the team). `free` is the C function that frees it."""
 
     def __init__(self, context: "Context", team: Optional["Team"], allocation: Any, name: Optional[str],
                  owner: Optional[int] = None, symmetric: Optional[int] = None, free: str = "iris_free") -> None:
@@ -161,8 +160,7 @@ class Tensor(_foreign.DeviceArrayInterface):
 
     def at(self, rank: int) -> "Tensor":
         """Returns a view of the same place in another rank's heap: on GPUs for kernels and copies, on emulated devices
-        also for numpy. Raises OutOfRangeError if there is no such rank, and InvalidArgumentError if the rank has no
-        copy of the tensor."""
+        also for numpy. Raises OutOfRangeError for no such rank, InvalidArgumentError if the rank has no copy."""
         storage, context = self._storage, self.context
         storage.check()
         rank = operator.index(rank)
@@ -247,8 +245,7 @@ class Tensor(_foreign.DeviceArrayInterface):
         return (self[i] for i in range(len(self)))
 
     def _export(self) -> Any:
-        """Returns an owner, for an array of another library, of the storage and of the mappings, which then outlive
-        Context.close()."""
+        """Returns an owner of the storage and the mappings for another library: they then outlive Context.close()."""
         return self._storage, self.context.native()
 
     def _array_interface(self) -> Any:
@@ -262,9 +259,8 @@ class Tensor(_foreign.DeviceArrayInterface):
         return array if dtype is None else array.astype(dtype, copy=bool(copy))
 
     def numpy(self) -> Any:
-        """Returns the memory itself as an array of numpy, if devices are emulated. bfloat16 and 8-bit floats are
-        returned as the unsigned integers of their bits. Raises FailedPreconditionError for a GPU's memory; see
-        to_host()."""
+        """Returns the memory itself as an array of numpy, if devices are emulated. bfloat16 and 8-bit floats become the
+        unsigned integers of their bits. Raises FailedPreconditionError for a GPU's memory; see to_host()."""
         if not self.context.on_host:
             raise FailedPreconditionError(f"the tensor is on {self.device}, which numpy cannot read: use "
                                           "tensor.to_host() for a copy, or torch, or cupy")

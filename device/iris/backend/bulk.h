@@ -8,7 +8,7 @@
 //   BulkStore(to, part, bytes);           // one thread, or several with a range each
 //   BulkCommit();                         // that thread
 //   BulkAwaitRead();                      // `part` may be overwritten by this thread
-//   BulkAwait();                          // the copies are complete; a release publishes them
+//   BulkAwait();                          // complete: a release of this thread publishes them
 //
 //   BulkGateInit(gate);                   // one thread; then a sync
 //   BulkSeeOthers();                      // the loading thread, after it acquired others' writes

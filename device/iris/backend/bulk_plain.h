@@ -1,6 +1,5 @@
-// Implements bulk.h without a copy unit: each call copies before it returns. A gate's value is
-// twice the number of bytes still to arrive, plus the parity of the number of finished phases. Only
-// one thread changes a gate, so loads and stores suffice.
+// Implements bulk.h without a copy unit: a call copies before it returns. A gate's value is twice
+// the bytes still to arrive, plus the parity of the finished phases. One thread changes a gate.
 #pragma once
 
 #include <cstdint>

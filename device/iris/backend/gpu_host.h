@@ -1,7 +1,6 @@
-// The host half of the GPU backends, with HIP's names. raw_host.h has the contracts. A backend's
-// host source includes HIP's header or cuda/hip_on_cuda.h before this one, and defines the
-// functions that differ. A failed call becomes a Result at once, and leaves no "last error" to the
-// application. C++17.
+// The host half of the GPU backends, with HIP's names; raw_host.h has the contracts. A backend's
+// host source includes HIP's header or cuda/hip_on_cuda.h first, and defines the functions that
+// differ. A failed call becomes a Result at once, and leaves no "last error" to the program. C++17.
 #pragma once
 
 #include <cstdlib>
@@ -62,9 +61,8 @@ hipEvent_t EventOf(void* event) { return static_cast<hipEvent_t>(event); }
 // Drops an error that cannot be returned.
 void Ignore(hipError_t error) { (void)ResultOf(error); }
 
-// Allows waits, queries and allocations on this thread while it lives. While a stream is being
-// captured, the runtime otherwise refuses them, and the capture fails; but this library's own calls
-// never touch captured work.
+// While a stream is being captured, the runtime refuses waits, queries and allocations, and the
+// capture fails. While this object lives, its thread may make them: none touches captured work.
 class OutsideCaptures {
  public:
   OutsideCaptures() { Ignore(hipThreadExchangeStreamCaptureMode(&mode_)); }

@@ -53,8 +53,7 @@ Result CheckProcess() {
 
 Result AwaitIdle(uint64_t timeout_ns) {
   if (Result result = CheckUse(); !result.ok()) return result;
-  // No platform has a wait for a device with a time limit, so another thread waits, and may
-  // continue to wait after the time limit.
+  // No platform's wait for a device has a time limit, so a thread waits, and may be left waiting.
   struct Answer {
     std::mutex mu;
     std::condition_variable come;

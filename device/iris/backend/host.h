@@ -69,12 +69,10 @@ class Stream {
   // First waits for the work of this stream, like the destructor.
   Stream& operator=(Stream&& other) noexcept;
 
-  // Makes a stream on the current device, independent of the application's streams, the default one
-  // included.
+  // Makes a stream on the current device, independent of the application's, also the default one.
   static Result Create(Stream* out);
 
-  // Borrows a stream of the application, which must outlive the result. Null is the default stream,
-  // if the platform has one.
+  // Borrows a stream, which must outlive the result. Null: the default stream, if there is one.
   static Stream Borrow(void* native);
   // Also takes the stream's device, on which launches run; -1 if not known.
   static Stream Borrow(void* native, int32_t device);
@@ -82,8 +80,7 @@ class Stream {
   // Returns the handle that Borrow takes.
   void* native() const { return handle_.native; }
 
-  // Waits for the stream's work, and returns the work's first error, once. kFailedPrecondition
-  // while the stream is being captured.
+  // Waits; returns the work's first error, once. kFailedPrecondition while the stream is captured.
   Result Synchronize();
 
   // Returns true if all work of the stream is done, or if the stream is being captured.
@@ -132,8 +129,7 @@ Result PrepareKernel(void (*kernel)(Params...), uint32_t shared_bytes = 0) {
 
 // Copies between any two kinds of memory. The ranges must not overlap.
 Result CopyAsync(void* to, const void* from, uint64_t bytes, Stream& stream);
-// Copies rows, but not the bytes between them. A pitch is at least a row. The ranges from the first
-// row to the last must not overlap.
+// Copies rows, not the bytes between. A pitch is at least a row; the whole ranges do not overlap.
 Result CopyRowsAsync(void* to, const void* from, const RowsToCopy& rows, Stream& stream);
 Result FillAsync(void* to, uint8_t value, uint64_t bytes, Stream& stream);
 

@@ -20,9 +20,8 @@ bool SupportsPersistentProduct(const PersistentProduct& product, const char** wh
 // Returns the least workspace_bytes for the shape, 0 if the shape is not supported.
 uint64_t PersistentProductBytes(const PersistentProduct& product);
 
-// Launches the kernel. The kernel right before it on the stream is the opening. The launch may
-// begin early, but sends, and writes D, only after the opening's end. Allocates nothing, and may be
-// captured.
+// The kernel right before this launch on the stream is the opening. The launch may begin early, but
+// sends, and writes D, only after the opening's end. Allocates nothing, and may be captured.
 Result LaunchPersistentProduct(const PersistentProduct& product, const raw::StreamHandle& stream);
 
 // Loads the kernels onto the current device.

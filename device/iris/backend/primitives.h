@@ -167,9 +167,8 @@ IRIS_DEVICE inline T CompareExchange(T* p, T expected, T desired) {
   return BitCast<T>(seen);
 }
 
-// Applies Op to the word and returns the old value. Integers have all operations; floats, Half and
-// Bfloat16 add, sub, exchange, min and max; other types exchange. Min and max ignore a NaN operand
-// and keep a NaN in memory.
+// Returns the old value. Integers have all operations; floats, Half and Bfloat16 add, sub, min, max
+// and exchange; other types exchange. Min and max ignore a NaN operand and keep a NaN in memory.
 template <AtomicOp Op, Scope S, Order O, typename T>
 IRIS_DEVICE inline T FetchOp(T* p, T operand) {
   impl::CheckAtomicType<T>();
@@ -254,8 +253,7 @@ IRIS_HOST_DEVICE constexpr uint32_t WarpSize() { return Traits::kWarpThreads; }
 IRIS_DEVICE inline uint32_t LaneIndex() { return ThreadIndex() % Traits::kWarpThreads; }
 IRIS_DEVICE inline uint32_t WarpIndex() { return ThreadIndex() / Traits::kWarpThreads; }
 
-// Return the thread's index in the grid and the grid's threads, for loops in which each thread
-// takes every ThreadsOfGrid()-th element from ThreadOfGrid() on.
+// For loops in which each thread takes every ThreadsOfGrid()-th element from ThreadOfGrid() on.
 IRIS_DEVICE inline uint64_t ThreadOfGrid() {
   return uint64_t{BlockIndex()} * BlockSize() + ThreadIndex();
 }
@@ -301,7 +299,7 @@ IRIS_DEVICE inline bool WarpAny(bool value) { return Ballot(value) != 0; }
 IRIS_DEVICE inline bool WarpAll(bool value) { return Ballot(!value) == 0; }
 
 // Returns true if all threads of the warp certainly make this call together, so that the warp
-// executes the next instruction once. Lanes may differ in the result. No sync ensures true.
+// executes the next instruction once. Lanes may differ in the result. No sync makes it true.
 IRIS_DEVICE bool WarpIsTogether();
 
 // Returns the block's LaunchConfig::shared_bytes of shared memory, aligned to 16.
@@ -323,11 +321,10 @@ IRIS_DEVICE uint32_t MultiprocessorIndex();
 // Returns a monotonic time, which devices of a node share if the platform allows. Also on the host.
 IRIS_HOST_DEVICE uint64_t ClockNanoseconds();
 
-// Ends the kernel because of a bug; on emu and on the host, ends the process. `literal` describes
-// the bug.
+// Ends the kernel, or on emu and on the host the process, for a bug that `literal` describes.
 [[noreturn]] IRIS_HOST_DEVICE void Trap(const char* literal);
 
-// Convert for Half and Bfloat16 (numeric.h). Also on the host.
+// The conversions of Half and Bfloat16 (numeric.h). Also on the host.
 IRIS_HOST_DEVICE uint16_t HalfBitsOf(float value);
 IRIS_HOST_DEVICE float FloatOfHalf(uint16_t half);
 IRIS_HOST_DEVICE uint16_t BfloatBitsOf(float value);

@@ -1,6 +1,5 @@
-// ProductLedger: words, shared with the team's collectives, by which a persistent GEMM
-// (persistent_product.h) learns whether its team has failed, and reports its own result. Uses only
-// the standard library. C++17.
+// ProductLedger: words, shared with the team's collectives, by which a persistent GEMM learns
+// if its team has failed, and reports its own result. Uses only the standard library. C++17.
 #pragma once
 
 #include <cstdint>
@@ -34,12 +33,11 @@ struct ProductLedger {
   uint32_t trace_op = 0;
 };
 
-// The offset of the failure word in the bytes that launches keep. The word is nonzero once the rank
-// has failed. A launch checks the word after all of its reads, and reports to the ledger. So a rank
-// that is about to overwrite data which the launch may still read first writes kProductStopped |
-// rank << kProductStoppedByShift into the word, as if the launch had been stopped while it waited
-// for the writing rank. (Numbers, because a function for host and device would need a backend's
-// macro.)
+// The offset of the failure word in the bytes that launches keep: nonzero once the rank has failed.
+// A launch checks the word after all of its reads, and reports to the ledger. So a rank that is
+// about to overwrite data which the launch may still read first writes kProductStopped |
+// rank << kProductStoppedByShift, as if the launch had been stopped while it waited for that rank.
+// (Numbers, because a function for host and device would need a backend's macro.)
 inline constexpr uint64_t kProductFailureAtBytes = 8;
 inline constexpr uint64_t kProductStopped = 2;
 inline constexpr uint32_t kProductStoppedByShift = 8;

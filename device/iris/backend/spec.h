@@ -28,9 +28,8 @@
 //                      was seen to arrive after such a store: only a release announces that data.
 //   kStoresWholeLines  when eight neighbouring lanes store 16 bytes each, kVolatile, to a line of
 //                      128 aligned bytes in one call, lanes that load the line in one call see all
-//                      of it or nothing, in the heap of a peer, too. No platform promises this: the
-//                      constant is true where long searches never saw a torn line, and the doctor
-//                      searches, too.
+//                      of it or nothing, in the heap of a peer, too. No platform promises this: it
+//                      is true where long searches never saw a torn line, and the doctor searches.
 //   kMaxDynamicSharedBytes
 //                      the limit of LaunchConfig::shared_bytes on every device.
 //   kNullIsAStream     the platform has a default stream, whose handle is null.

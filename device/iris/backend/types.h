@@ -8,8 +8,7 @@
 
 namespace iris {
 
-// The threads that are certain to see an operation: those of a block, of a device, or of all
-// devices and the host.
+// The threads that surely see an operation: of a block, a device, or all devices and the host.
 enum class Scope { kBlock, kDevice, kSystem };
 
 // Memory order of one operation, with the meaning of C++20. kSeqCst is for Fence.

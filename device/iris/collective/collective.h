@@ -22,7 +22,7 @@
 // call of zero elements does nothing: it is neither counted nor compared.
 //
 // `in` and `out` are any memory that the device can read and write, aligned to the element. A
-// buffer in the symmetric heap is used in place, at any offset on each rank; any other buffer goes
+// buffer in the symmetric heap is used directly, at any offset on each rank; any other buffer goes
 // through the workspace, in chunks. `out` may be `in` ("in place", see each operation); otherwise
 // the two must not overlap, nor touch the workspace.
 //
@@ -67,9 +67,8 @@ namespace iris::ccl {
 //
 // The Comm has a share of the current device, and the shares of this process's other Comms shrink.
 // If those have more blocks in flight, this waits until the device is idle. kResourceExhausted: the
-// other Comms leave no room. kDeadlineExceeded: the device was not idle within the timeout, because
-// it waits for a rank that has not launched. So let all ranks make their Comms first, or
-// synchronize.
+// others leave no room. kDeadlineExceeded: the device was not idle within the timeout, because it
+// waits for a rank that has not launched. Let all ranks make their Comms first, or synchronize.
 Result CreateComm(const CommOptions& options, Comm* out);
 
 // Loads all kernels of this library onto the current device, as CreateComm does.
@@ -180,9 +179,8 @@ struct Message {
 Result Exchange(const Comm& comm, const Message* messages, uint32_t n_messages,
                 backend::Stream& stream);
 
-// Send and Recv exchange one message. Only its two ranks call them. Send waits on its stream for
-// Recv, so two ranks that both begin with Send fail. Messages arrive in the order in which they are
-// sent.
+// Only the two ranks of a message call Send and Recv. Send waits on its stream for Recv, so two
+// ranks that both begin with Send fail. Messages arrive in the order in which they are sent.
 inline Result Send(const Comm& comm, const void* in, uint64_t count, DType type, uint32_t to_index,
                    backend::Stream& stream) {
   const Message message = {in, nullptr, count, type, to_index};

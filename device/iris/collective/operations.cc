@@ -165,7 +165,6 @@ void FitLines(const Comm& comm, uint64_t row_bytes, Plan* plan) {
   const uint32_t lanes = backend::WarpSize();
   const uint64_t step_bytes = lanes / kLineLanes * kLineDataBytes;
   const uint64_t steps = (row_bytes + step_bytes - 1) / step_bytes;
-  // Use full warps.
   if (plan->threads == 0) plan->threads = backend::Traits::kEmulated ? 64 : 256;
   plan->threads = static_cast<uint32_t>(RoundUp(plan->threads, lanes));
   const uint64_t most_blocks = plan->blocks == 0 ? config.line_blocks : plan->blocks;

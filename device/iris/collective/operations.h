@@ -69,8 +69,8 @@ struct VariantRow {
 
 IRIS_VARIANT_ROWS(IRIS_CCL_VARIANTS);
 
-// Complete a plan: FitWords for `words` words of eight bytes to each rank, one of each thread,
-// FitUnits for units of 16 bytes of a rank's share.
+// Complete a plan: FitWords for `words` words of eight bytes to each rank, FitUnits for units of 16
+// bytes of a rank's share.
 void FitWords(const Comm& comm, uint64_t words, Plan* plan);
 void FitUnits(const Comm& comm, const Shape& shape, uint64_t bytes, Plan* plan);
 // Completes a plan for lines, with `row_bytes` to each rank. Blocks have full warps, and no block
@@ -83,7 +83,6 @@ inline bool BeginsEarly(const Start& start) {
   return start.plan.variant != Variant::kCopyEngine && BeginsEarly(start.comm, start.plan.blocks);
 }
 
-// Return parts of the arguments of kernels.
 Common CommonOf(const Start& start);
 ReduceCall WholeRows(const Start& start);  // the rows of the call
 ReduceCall Slices(const Start& start);     // one row as a slice for each rank

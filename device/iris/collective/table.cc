@@ -129,8 +129,7 @@ constexpr Rule kGpuRules[] = {
     {Operation::kScatter, kMany, kAny, Variant::kDirect, 64, 256},
 };
 
-// The rules for few blocks, measured on two of the GPUs of kGpuRules: with 16 blocks here, and with
-// 8 in kRulesOf8. They have precedence over kGpuRules.
+// The rules for 16 and for 8 blocks apply before those above. Measured on two of these GPUs.
 constexpr Rule kRulesOf16[] = {
     {Operation::kAllReduce, 2, 24 * kKiB, Variant::kPackets, 0, 0},
     {Operation::kAllReduce, 2, 96 * kKiB, Variant::kPackets, 16, 512},

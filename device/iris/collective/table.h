@@ -19,7 +19,7 @@ Table BuiltInTable(bool emulated);
 inline constexpr uint32_t kFewBlocks = 16;
 Table FewBlocksTable(uint32_t max_blocks);
 
-// Returns `config` with the built-in rules if it has none.
+// Returns `config`, which is complete, with the built-in rules if it has none.
 Config WithRules(Config config);
 
 }  // namespace iris::ccl::impl

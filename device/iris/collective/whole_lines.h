@@ -34,8 +34,7 @@ inline constexpr uint64_t kMaxLineSearchNs = 10ull * 1000 * 1000 * 1000;
 // Returns the bytes of an area for a team of `n_members`.
 uint64_t LineSearchBytes(uint32_t n_members);
 
-// Launches the search, which ends by the clock and waits for no rank. kInvalidArgument says what is
-// wrong.
+// The search ends by the clock, and waits for no rank. kInvalidArgument says what is wrong.
 Result SearchTornLines(const LineSearch& search, backend::Stream& stream);
 
 }  // namespace iris::ccl

@@ -89,7 +89,6 @@ Result LaunchElements(const Sequence& s, uint64_t first, const Place& place, uin
   return backend::Launch(ConfigFor(count), stream, FillElements, s, elements);
 }
 
-// Returns the place of `count` consecutive elements.
 Place Row(void* address, uint64_t count) {
   Place row;
   row.address = address;

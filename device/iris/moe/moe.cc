@@ -162,8 +162,7 @@ Result LaunchTeam(const ccl::Comm& comm, backend::Stream& stream, void (*kernel)
                                return backend::Launch(piece, stream, kernel, *call);
                              });
 }
-// Returns the launch of a kernel that waits for no other member, with a block for each unit of
-// `work` up to a limit.
+// Returns the launch of a kernel that waits for no member, with at most a block a unit of `work`.
 LaunchConfig Local(uint64_t work) {
   const uint64_t most = backend::Traits::kEmulated ? 4 : 2 * backend::MultiprocessorCount();
   const uint64_t blocks = ccl::impl::Min(work < 1 ? 1 : work, most < 1 ? 1 : most);

@@ -52,7 +52,7 @@ inline constexpr uint64_t kWorkspaceAlignmentBytes = 256;
 // Checks a config for a team of n_members. kInvalidArgument, with the reason, if it is not valid.
 Result CheckConfig(uint32_t n_members, const Config& config);
 
-// Computes the sizes for rank `index`. kInvalidArgument as in CheckConfig, or without such a rank.
+// Computes the sizes for a rank. kInvalidArgument as in CheckConfig, or if there is no such rank.
 Result SizesOf(uint32_t n_members, uint32_t index, const Config& config, Sizes* out);
 
 // Puts a dispatch on the stream. `workspace` has Sizes::workspace_bytes in this rank's heap, at the

@@ -24,10 +24,9 @@
 // no other, nor with the workspace. The rows of a buffer may lie in the gaps of another one that
 // has the same stride in bytes.
 //
-// In a team of one rank, a block norms a row of up to 32 KiB (kAlone). Otherwise up to kMaxParts
-// blocks share a row, 32 KiB each. kTwoShot also keeps a row of each rank in a block's stage: rows
-// of more than kMaxParts * stage_bytes / members bytes need a Comm with more
-// ccl::Config::stage_bytes.
+// A block of a single rank norms a row of up to 32 KiB (kAlone). Otherwise up to kMaxParts blocks
+// share a row, 32 KiB each. kTwoShot also keeps a row of each rank in a block's stage: rows of more
+// than kMaxParts * stage_bytes / members bytes need a Comm with more ccl::Config::stage_bytes.
 #pragma once
 
 #include <cstdint>
@@ -59,10 +58,9 @@ struct Norm : Buffers {
 // Checks a problem. kInvalidArgument, with the reason, if it is not valid.
 Result CheckProblem(const Problem& problem);
 
-// Determines how Launch runs the problem; all ranks get the same plan. kInvalidArgument is as in
-// CheckProblem. kUnimplemented if the named variant does not support the problem.
-// kResourceExhausted if no variant supports such long rows with the Comm's stage_bytes and
-// max_blocks.
+// Plans how Launch runs the problem, the same on all ranks. kInvalidArgument is as in CheckProblem.
+// kUnimplemented if the named variant does not support the problem. kResourceExhausted if no
+// variant supports such long rows with the Comm's stage_bytes and max_blocks.
 Result Choose(const ccl::Comm& comm, const Problem& problem, Plan* out);
 
 // Puts the operation on the stream. Errors are those of Choose; kInvalidArgument for the buffers;

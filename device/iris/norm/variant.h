@@ -60,8 +60,7 @@ Result LaunchOf(const Common& common, const NormCall& call, DType in, const Laun
       return backend::Launch(config, stream, Kernels::template Of<Bfloat16>(), common, call);
   }
 }
-// Launches a kernel of `Whole` if `whole`, for calls whose units all have 16 bytes, otherwise one
-// of `Kernels`.
+// Launches a kernel of `Whole` if the call's units are all complete, otherwise one of `Kernels`.
 template <typename Whole, typename Kernels>
 Result LaunchOfEither(bool whole, const Common& common, const NormCall& call, DType in,
                       const LaunchConfig& config, backend::Stream& stream) {

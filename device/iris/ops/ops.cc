@@ -57,8 +57,7 @@ bool PartsAreAlignedAlike(const Problem& problem, uint32_t members, uint32_t mem
     // may have one element less.
     const uint64_t behind = members - 1 - member;
     if (ld < length * members - behind) return true;  // a row has no room for other parts
-    // Slices of one matrix: if one slice has such a length, the next slices are aligned, and all
-    // have the same length.
+    // Slices: if one has such a length, the next ones are aligned, and all have the same length.
     return length % aligned == 0 && ld >= length * members;
   };
   return (!IsSum(problem.operation) || fits(call->lda)) &&
@@ -145,8 +144,8 @@ bool PersistentIsFaster(const Problem& problem) {
          problem.operation == Operation::kMatmulAllScatter;
 }
 
-// Returns true if the copy engine is expected to send rows to a persistent GEMM faster than the
-// GEMM's blocks do, by these figures. Smaller shares and copies within a device are unmeasured.
+// Returns true if the copy engine is expected to send rows to a persistent GEMM faster than its
+// blocks do, by the figures of docs/ops.md, which have no smaller shares or copies within a device.
 bool CopyEngineIsFaster(const ccl::Comm* comm, uint32_t members, const Problem& problem) {
   constexpr uint64_t kLeastShareBytes = 14 << 20;
   if (problem.operation != Operation::kAllGatherMatmul || problem.m <= kFewRows) return false;

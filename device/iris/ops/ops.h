@@ -12,7 +12,7 @@
 //   stream.Synchronize();
 //   ccl::CheckError(comm);
 //
-// A Comm serves GEMMs, too, if its workspace has room for both. All rules of collectives
+// A Comm also serves GEMMs if its workspace has room for them. All rules of collectives
 // (iris/collective/collective.h) hold here: the same calls in the same order on all ranks, with the
 // same problem except as iris/ops_types.h says; one stream at a time; a launcher checks, starts
 // kernels and returns, allocates nothing, and may be captured in a graph. ccl::CheckError reports

@@ -62,8 +62,8 @@ ccl::impl::Common CommonOf(const ccl::Comm& comm, const Matmul& call, const Laun
 Result LaunchOpening(ccl::impl::Common common, bool ends, bool early, backend::Stream& stream);
 
 // Launches the opening of a call whose copies to other ranks start even if the ranks do not meet.
-// In that case the opening warns all others that buffers which they read for an earlier call may be
-// overwritten. See LaunchEndOfReads.
+// In that case the opening first warns all others that buffers which they read for an earlier call
+// may be overwritten. See LaunchEndOfReads.
 Result LaunchOpeningOfCopies(const ccl::Comm& comm, ccl::impl::Common common,
                              backend::Stream& stream);
 

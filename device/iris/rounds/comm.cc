@@ -16,7 +16,7 @@ namespace {
 
 using impl::Invalid;
 
-// Returns true if a complete config is valid.
+// `config` is complete.
 bool IsValid(const Config& config) {
   constexpr uint64_t kMaxBytes = 1ull << 36;  // keeps every sum of sizes far from overflow
   constexpr uint64_t kPushUnitBytes = 16 * kMaxTeamRanks * impl::kPushSlots;

@@ -49,8 +49,7 @@ struct Config {
   // MaxBlocksWhenShared.
   uint32_t max_blocks = 0;
   // The most multiprocessors of a device that kernels of this Comm use at once. It limits
-  // max_blocks, because a block runs on one multiprocessor. With 16 or fewer, a separate table
-  // applies. 0: all.
+  // max_blocks: a block runs on one multiprocessor. 16 and fewer have their own table. 0: all.
   uint32_t max_multiprocessors = 0;
   uint32_t packet_blocks = 0;  // up to max_blocks: the most for kPackets
   uint64_t packet_bytes = 0;   // at a time, for each block and rank; a multiple of 16

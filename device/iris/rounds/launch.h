@@ -30,8 +30,7 @@ bool Overlap(const void* a, uint64_t a_bytes, const void* b, uint64_t b_bytes);
 
 // Returns true if the kernels of a call of `blocks` blocks begin early. At most two calls are then
 // on the device at once, and fit there together, with those of other ranks that share it
-// (Config::max_blocks). Kernels between copies do not, since copies do not let the next kernel
-// begin.
+// (Config::max_blocks). Kernels between copies do not: copies do not let the next kernel begin.
 inline bool BeginsEarly(const Comm& comm, uint32_t blocks) {
   return comm.config.early && 2 * blocks <= comm.config.max_blocks;
 }

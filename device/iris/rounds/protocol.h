@@ -287,10 +287,9 @@ class Rounds {
     return Settle();
   }
 
-  // Returns the signals so far. Signals are for overlapping rounds, in which a rank may signal
-  // again before all have waited for its earlier signal. They are counted in 64 bits, which never
-  // wrap. A thread signals after a sync of the block, and waits only for itself. End with
-  // KeepSignals.
+  // In overlapping rounds, a rank may signal again before all have waited for its earlier signal.
+  // Signals are counted in 64 bits, which never wrap. The calling thread signals after a sync of
+  // the block, and waits only for itself. Call KeepSignals after the last signal.
   IRIS_DEVICE uint64_t Signals() const { return backend::LoadPlain(&State()->signals); }
   IRIS_DEVICE void SignalTo(uint32_t member, uint64_t value) {
     backend::Store<Scope::kSystem, iris::impl::kPublishOrder>(SignalsOf(member) + call_->index,
@@ -314,10 +313,9 @@ class Rounds {
     if (backend::ThreadIndex() == 0) backend::StorePlain(&State()->signals, value);
   }
 
-  // Returns the number of turns of a lock that the ranks take in order: a ticket lock whose tickets
-  // are their indexes. Turns are counted in 64 bits. Call Turns() after all earlier operations and
-  // before the first round. One thread calls AwaitTurn, then the block syncs; it syncs again before
-  // PassTurn.
+  // The ranks take this lock in order: a ticket lock whose tickets are their indexes. Turns are
+  // counted in 64 bits. Call Turns() after all earlier operations and before the first round. One
+  // thread calls AwaitTurn, followed by a block sync, and PassTurn, preceded by one.
   IRIS_DEVICE uint64_t Turns() const {
     return backend::Load<Scope::kSystem, Order::kRelaxed>(&StateOf(call_->index)->turns);
   }
@@ -430,7 +428,7 @@ class Rounds {
   }
   // Makes sure that the inboxes of lines were read before they are written again. Call it before
   // the first lines of an operation. The inboxes were read two rounds ago, and a rank that has
-  // passed the round between knows that, after a round of packets by relaxed loads only. In
+  // passed the round between knows that; after a round of packets, by relaxed loads only. In
   // emulation lines are plain memory (see lines.h), for which C++ requires an acquire between a
   // load and a store. The acquired word was stored before the packets that this block has received.
   IRIS_DEVICE void AwaitReadersOfLines() const {
@@ -535,8 +533,8 @@ class Rounds {
     return At<uint8_t>(m, static_cast<uint64_t>(high) << 32 | low);
   }
 
-  // Returns the flag in the upper half of a packet. The lower half identifies the epoch; the upper
-  // one also matches only if both ranks made the same call.
+  // Returns the flag in the upper half of a packet. The lower half identifies the epoch; this
+  // flag also matches only if both ranks made the same call.
   IRIS_DEVICE uint32_t HighFlag() const { return epoch_ ^ call_->signature; }
 
   // Waits as iris::impl::BoundedWait does. With `watches`, in waits of the first round, this thread
@@ -607,8 +605,8 @@ class Rounds {
     EndOperation(*call_, StatusCode::kOk, peer, sequence_, State(), shared_);
   }
 
-  // Begins the trace. Its times are 0 in all threads but the first, and everywhere without a trace.
-  // The load of the slot is in flight during the operation, so nothing waits for it at the end.
+  // Times of the trace are 0 in all threads but the first, and everywhere if no trace is on. The
+  // load of the slot is in flight during the operation, so nothing waits for it at the end.
   IRIS_DEVICE void BeginTrace() {
     if (trace_.head.until_ns == 0) return;
     trace_.start_ns = backend::ClockNanoseconds();

@@ -13,8 +13,7 @@ namespace iris::backend {
 
 IRIS_DEVICE constexpr bool HasBulkCopies() { return true; }
 
-// The instruction takes 32-bit addresses of shared memory, which are not the low bits of generic
-// addresses.
+// Addresses of shared memory have 32 bits here, which are not the low bits of a generic address.
 IRIS_DEVICE inline void BulkStore(void* to, const void* from, uint32_t bytes) {
   IRIS_PTX(
       "{ .reg .u64 shared; .reg .u32 from;\n"
@@ -29,8 +28,7 @@ IRIS_DEVICE inline void BulkStore(void* to, const void* from, uint32_t bytes) {
   (void)bytes;
 }
 
-// Orders writes of the threads, which use the generic proxy, before reads of the copy, which uses
-// the async proxy.
+// Threads write by the generic proxy, but copies read by the async proxy.
 IRIS_DEVICE inline void BulkPublishShared() {
   IRIS_PTX("fence.proxy.async.shared::cta;" : : : "memory");
 }

@@ -100,7 +100,7 @@ class Library {
 
 int TypeOf(DType type) { return type == DType::kF32 ? 0 : type == DType::kF16 ? 2 : 14; }
 
-// Returns the alignment of an address, at most 256, which the library needs for its choice.
+// Returns the alignment of an address, at most 256, by which the library chooses.
 uint32_t AlignmentOf(const void* p) {
   const uint64_t address = reinterpret_cast<uint64_t>(p);
   uint32_t alignment = 256;
@@ -129,8 +129,7 @@ struct Objects {
   void* preference = nullptr;
 };
 
-// Multiplies. The library stores matrices by columns, so it computes the transposed D from the
-// transposed B and A.
+// The library stores matrices by columns: it makes the transposed D of the transposed B and A.
 Result Multiply(const Functions& f, void* handle, const LibraryProduct& p, cudaStream_t stream) {
   constexpr Result kFailed = {StatusCode::kInternal, "the library of products failed"};
   Objects made(f);

@@ -31,8 +31,7 @@ struct MatrixUnit {
 
   IRIS_DEVICE static Element Convert(T value) { return value.bits; }
 
-  // Loads A. Lane l has elements c, c + 1, c + 8 and c + 9 of rows l / 4 and l / 4 + 8, where c is
-  // 2 (l % 4).
+  // Lane l has elements c, c + 1, c + 8, c + 9 of rows l / 4 and l / 4 + 8, with c = 2 (l % 4).
   IRIS_DEVICE static A LoadA(const Element* rows, uint32_t stride) {
     const Element* p = rows + Lane() / 4 * stride + Lane() % 4 * 2;
     return {{Pair(p), Pair(p + 8 * stride), Pair(p + 8), Pair(p + 8 * stride + 8)}};

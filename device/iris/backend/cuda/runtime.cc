@@ -19,14 +19,12 @@ Result MakeGraph(hipGraph_t captured, const raw::StreamHandle&, void** graph) {
   return ResultOf(error);
 }
 
-// A kernel needs no preparation if its declared and dynamic shared memory are at most
-// kSharedBytesAlways together; so if the declared part is at most the difference of the two
-// numbers, none for a dynamic part of up to kSharedBytesUnprepared.
+// Shared memory that needs no preparation: the first number, declared and dynamic together; so the
+// second for the dynamic part alone, if the declared one is at most the difference.
 constexpr uint32_t kSharedBytesAlways = 48 * 1024;
 constexpr uint32_t kSharedBytesUnprepared = 32 * 1024;
 
-// For each device, whether all its prepared kernels can begin early. Code for GPUs before
-// kEarlyVersion has no instruction to wait for the previous kernel.
+// Records for each device if all prepared kernels can begin early. Code for older GPUs cannot wait.
 constexpr int kMaxDevices = 64;
 constexpr int kEarlyVersion = 90;
 enum Early : uint8_t { kNotKnown, kCan, kCannot };

@@ -97,8 +97,7 @@ struct Current {
 // address of t_current that the compiler keeps over a switch remains valid.
 extern __thread Current t_current __attribute__((tls_model("initial-exec")));
 
-// For the functions that use t_current. Threads of a kernel share this variable, and
-// ThreadSanitizer must not see that.
+// For all users of t_current: ThreadSanitizer must not see that threads of a kernel share it.
 #ifdef IRIS_TSAN
 #define IRIS_EMU_UNSANITIZED __attribute__((no_sanitize("thread"), noinline))
 #else
@@ -285,7 +284,7 @@ inline Bytes16 ShuffleOne(Bytes16 unit, uint32_t source) { return emu::ShuffleBy
 }  // namespace raw
 
 inline uint64_t Ballot(bool value) { return emu::BallotBits(value); }
-// Returns false because each thread is a fiber.
+// Each thread is a fiber.
 inline bool WarpIsTogether() { return false; }
 
 inline void* DynamicShared() { return emu::DynamicSharedBytes(); }
@@ -317,7 +316,7 @@ class Work {
   virtual bool Heaps(HeapView*) const noexcept { return false; }
 };
 
-// Detects by its fields a DeviceContext, which is defined elsewhere, or a field `context`.
+// Detects by its fields a DeviceContext, which backends do not define, or a field `context`.
 template <typename T, typename = void>
 struct IsContext : std::false_type {};
 template <typename T>

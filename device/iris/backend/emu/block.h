@@ -72,8 +72,7 @@ class Block {
   void* dynamic_shared() { return dynamic_shared_; }
 
  private:
-  // Values pass through slots[phase]. A thread that continues early with the next operation uses
-  // the other slots.
+  // Values pass through slots[phase]. A thread that is one operation ahead uses the other slots.
   struct WarpState {
     uint32_t live;
     uint32_t arrived;

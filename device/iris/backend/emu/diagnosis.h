@@ -11,16 +11,14 @@
 namespace iris::backend::emu {
 
 // Installs a handler of SIGSEGV and SIGBUS, once for the process. It reports faults inside kernels
-// and passes every signal on to the earlier handler or the default action. Does nothing under a
-// sanitizer.
+// and passes every signal on to the earlier handler or the default action. Not under a sanitizer.
 void InstallFaultHandler();
 
 // Gives the calling worker a separate stack for these signals. Does nothing under a sanitizer.
 void AcceptFaults();
 
-// Writes the name of the function at `function`, without parameters, from the symbols of its
-// program or library, static functions included; "kernel at FILE+0x123" if the symbols were
-// stripped.
+// Writes the name of the function at `function`, static or not, without parameters, from its
+// program's or library's symbols; "kernel at FILE+0x123" if those were stripped.
 void NameOfFunction(const void* function, char* out, size_t bytes);
 
 }  // namespace iris::backend::emu

@@ -12,16 +12,14 @@
 
 namespace iris::backend::emu {
 
-// The address space of a stack, with its guard. A modest kernel touches one page. Sanitizers have
-// larger frames.
+// Virtual, guard included. A modest kernel touches one page. Sanitizers have larger frames.
 #if defined(IRIS_ASAN) || defined(IRIS_TSAN)
 inline constexpr size_t kStackBytes = 260 * 1024;
 #else
 inline constexpr size_t kStackBytes = 68 * 1024;
 #endif
-// The lowest page of a stack is an inaccessible guard. Linux 6.13 needs no mappings for guards.
-// Earlier versions have room for the mappings of kGuardedSlabs slabs; stacks of further slabs are
-// checked by the lowest word above the guard.
+// The lowest page of a stack is an inaccessible guard, without a mapping on Linux 6.13. Before,
+// there is room for those of kGuardedSlabs; other stacks check the lowest word above instead.
 inline constexpr size_t kGuardBytes = 4096;
 inline constexpr size_t kUsableStackBytes = kStackBytes - kGuardBytes;
 inline constexpr size_t kStacksPerSlab = 256;

@@ -97,8 +97,7 @@ Result raw::CreateEvent(void** out) {
 
 void raw::DestroyEvent(void* event) {
   auto* const holder = static_cast<emu::EventHolder*>(event);
-  // A launch may have released its reference just before, and ThreadSanitizer does not see a
-  // worker's reference counts.
+  // A launch may have released the event just now: ThreadSanitizer sees no worker's counts.
   emu::TsanAcquire(holder->get());
   delete holder;
 }

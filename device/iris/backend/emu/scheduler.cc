@@ -143,8 +143,7 @@ void* Scheduler::WorkerMain(void* scheduler) {
 Result Scheduler::StartWorkers() {
   if (started_) return {};
   InstallFaultHandler();
-  // Block signals, whose handlers would run on a kernel thread's small stack. Workers then allow
-  // faults, with a separate stack.
+  // Handlers would run on a kernel thread's small stack. Workers allow faults, on another stack.
   sigset_t all, old;
   sigfillset(&all);
   if (pthread_sigmask(SIG_SETMASK, &all, &old) != 0) {
@@ -294,9 +293,8 @@ void Scheduler::Enqueue(Operation* operation) {
   for (uint32_t i = 0; i < blocks && i < idle_workers_; ++i) work_.Signal();
 }
 
-// Takes a block of the launches alternately, so that a large launch does not delay others. If the
-// number of resident blocks is limited, all blocks of a launch begin before one of the next launch
-// does, as on GPUs.
+// Launches alternate, so that a large one does not delay others. If the number of resident blocks
+// is limited, all blocks of a launch begin before one of the next does, as on GPUs.
 Scheduler::Taken Scheduler::TakeBlock() {
   if (pending_.empty() || !HasRoom()) return {};
   ++running_blocks_;

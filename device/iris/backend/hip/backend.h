@@ -84,8 +84,7 @@ using Identity = T;
 template <typename T>
 std::add_lvalue_reference_t<T> OnlyInKernels();
 
-// Returns the waves that a SIMD must hold so that a compute unit, which has four, runs `min_blocks`
-// blocks; at most eight.
+// Returns the waves that each of a compute unit's four SIMDs needs for `min_blocks`; at most eight.
 constexpr uint32_t WavesPerSimd(uint32_t max_threads, uint32_t min_blocks) {
   const uint32_t waves =
       (max_threads + Traits::kWarpThreads - 1) / Traits::kWarpThreads * min_blocks;

@@ -3,10 +3,9 @@
 // Choices that a reader of the assembly will ask about (tests/isa asserts them):
 //   - A release is a fence, a wait for all memory accesses of the wave, and a relaxed store. The
 //     compiler's own releases do not suffice. At block scope they do not wait, since the waves of a
-//     block share a cache. But when another wave of the block later releases to the device or the
-//     system, it waits only for its own accesses, and those of this wave must have arrived by then.
-//     At system scope, LLVM up to 22 omits the wait after the write-back of the L2 (LLVM's pull
-//     request 178316).
+//     block share a cache. But when another wave later releases to the device or the system, it
+//     waits only for its own, and those of this wave must have arrived by then. At system scope,
+//     LLVM up to 22 omits the wait after the write-back of the L2 (LLVM's pull request 178316).
 //   - Words of scope kDevice and kSystem lie in global memory, never in shared memory of a block:
 //     the accesses are global_*, which wait for one counter, not flat_*, which wait for two.
 //   - Of the read-modify-writes only add, subtract, exchange and compare-exchange are single

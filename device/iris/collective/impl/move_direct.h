@@ -49,7 +49,6 @@ IRIS_DEVICE inline void PushRows(const Common& common, const MoveCall& call, Rou
         CopyToAll(table, n, call.in + j, bytes, share);
       }
     } else {
-      // A gather is one job; other patterns have one job for each rank, this one included.
       const bool one = call.pattern == Pattern::kGather;
       const uint32_t n_jobs = one ? 1 : n;
       Jobs jobs = direct ? JobsOf(block, grid, n_jobs) : JobsOf(0, 1, n_jobs);

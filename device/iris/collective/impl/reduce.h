@@ -109,7 +109,6 @@ IRIS_DEVICE inline Sum<T, K> Begin(const Pack<T, K>& pack) {
   return sum;
 }
 
-// Returns the number of elements of row r.
 template <typename C>
 IRIS_DEVICE inline uint64_t RowCount(const C& call, uint32_t r) {
   const uint64_t begin = r * call.count;
@@ -187,7 +186,7 @@ IRIS_DEVICE inline void ReduceUnrolled(const Op& op, uint8_t* const* table, uint
   }
 }
 
-// Reduces units of 16 bytes at offsets [begin, end), a multiple of 16, of the table's addresses.
+// Reduces units of 16 bytes at offsets [begin, end), a multiple of 16, from the table's addresses.
 template <typename T, typename Op, uint32_t N>
 IRIS_DEVICE inline void ReduceUnits(const Op& op, uint8_t* const* table, uint32_t n, uint32_t n_to,
                                     uint64_t begin, uint64_t end, Share share) {

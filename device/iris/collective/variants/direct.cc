@@ -82,8 +82,8 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void MoveVector(IRIS_PARAM Common
 }
 
 // Makes a large broadcast: each rank but the root fetches a slice from the root and stores it to
-// the others, so that no link carries more than all data once. Buffers outside the heap get chunks
-// from the root.
+// the others, so that no link carries the data more than once. If some buffer is outside the heap,
+// the root sends chunks to all.
 IRIS_DEVICE inline void BroadcastBySlices(const Common& common, const MoveCall& call,
                                           Rounds& rounds) {
   IRIS_SHARED(uint8_t* [kMaxTeamRanks], table);
@@ -118,7 +118,7 @@ IRIS_DEVICE inline void BroadcastBySlices(const Common& common, const MoveCall& 
     rounds.MeetLast(true);
     return;
   }
-  // Broadcasts in chunks through the stages of the ranks whose buffers are outside the heap.
+  // Ranks whose `out` is outside the heap receive the chunks in their stages.
   for (uint64_t base = 0; base < call.count; base += grid * common.stage_bytes) {
     const uint64_t j = base + block * common.stage_bytes;
     const uint64_t bytes = j < call.count ? Min(common.stage_bytes, call.count - j) : 0;

@@ -156,7 +156,6 @@ IRIS_DEVICE inline void ReduceByTwoLines(const Common& common, const ReduceCall&
   const uint64_t row_bytes = call.count * sizeof(T);  // a multiple of 16
   const uint64_t limit = call.limit * sizeof(T);
   const LineSteps steps(common, row_bytes);
-  // Returns the number of bytes of row `row`.
   const auto bytes_of = [&](uint32_t row) {
     const uint64_t from = row * row_bytes;
     return from < limit ? Min(row_bytes, limit - from) : 0;
@@ -252,7 +251,7 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void ReduceTwoLines(IRIS_PARAM Co
   }
 }
 
-// A template without parameters, since a kernel cannot be inline on every platform.
+// A template, since a kernel cannot be inline on every platform.
 template <uint32_t = 0>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void GatherLines(IRIS_PARAM Common common,
                                                                 IRIS_PARAM MoveCall call) {

@@ -106,7 +106,7 @@ namespace {
 IRIS_REDUCTION_KERNELS(Kernels, ReduceRing<T, Op>);
 
 bool Supports(const Shape& shape, uint32_t) {
-  // Partial sums travel as elements, so sums of u8 may wrap, but their average must not.
+  // Partial sums travel as elements, so those of u8 wrap; kAvg divides a sum that does not.
   return shape.type != DType::kU8 || shape.op != ReduceOp::kAvg;
 }
 

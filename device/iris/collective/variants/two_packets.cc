@@ -9,9 +9,8 @@
 
 namespace iris::ccl::impl {
 
-// Makes an all-reduce in two rounds of packets: each rank receives its slice from all ranks, and
-// then all reduced slices. Slices are sent with full length, so every block receives from all ranks
-// in both rounds.
+// Makes an all-reduce in two rounds of packets: each rank receives its slice from all, and then all
+// reduced slices. Slices are sent with full length, so every block receives from all in both.
 template <typename T, typename Op, uint32_t N>
 IRIS_DEVICE inline void ReduceByTwoPackets(const Common& common, const ReduceCall& call,
                                            Rounds& rounds) {

@@ -133,8 +133,7 @@ IRIS_HOST_DEVICE inline uint16_t ShortBitsOf(float x, DType type) {
   return type == DType::kF16 ? backend::HalfBitsOf(x) : backend::BfloatBitsOf(x);
 }
 
-// Returns an element of kUniform of a 16-bit type. A float that would round to `end` is above
-// `float_cap`.
+// Returns an element of kUniform of a 16-bit type. Floats that round to `end` exceed float_cap.
 IRIS_HOST_DEVICE inline uint16_t UniformInFloats(const Sequence& s, DType type, uint32_t half) {
   const float x = s.float_start + UnitOfHalf(half, type) * s.float_step;
   return ShortBitsOf(x < s.float_cap ? x : s.float_cap, type);

@@ -21,7 +21,6 @@ IRIS_HOST_DEVICE constexpr uint32_t ElementsOfABlock(Kind kind, DType type) {
   return 128 / RandomBits(kind, type);
 }
 
-// Returns the launch for this many units of work.
 inline LaunchConfig ConfigFor(uint64_t units) {
   // A thread of the emulator is expensive, and one is as fast as many.
   constexpr uint32_t kBlock = backend::Traits::kEmulated ? 8 : 256;

@@ -472,10 +472,9 @@ IRIS_DEVICE inline void TellCounts(const MoeCall& call, uint32_t first, uint32_t
 }
 
 // Computes, with a capacity, the number of earlier members' rows for each expert, which must be
-// known before a row is sent. The first block of the call sends this member's counts; after another
-// round it sums the other members' counts for all blocks. The others wait only for that block,
-// which is in the first piece of the launch. Returns false on failure, which is recorded; the same
-// in all threads.
+// known before a row is sent. The first block of the call, which is in the first piece, sends this
+// member's counts; after another round it sums the others' for all blocks, which wait only for it.
+// Returns false on failure, which is recorded; the same in all threads.
 IRIS_DEVICE inline bool LearnWhatIsTaken(const MoeCall& call, Rounds* rounds) {
   const bool counts = ccl::impl::BlockOf(call.common) == 0;
   if (counts) TellCounts(call, 0, 1);
@@ -832,8 +831,7 @@ IRIS_DEVICE inline void GatherToken(const MoeCall& call, uint64_t t) {
       if (members > 1) {
         IRIS_UNROLL(4)
         for (uint32_t u = 0; u < kAtOnce; ++u) {
-          // If a rank has no sum for the token, slot 0 is loaded and not used, so that no load
-          // depends on a branch.
+          // For a member without a sum, slot 0 is loaded; the value is not used.
           const uint64_t slot =
               places[u] < 0 ? 0 : SlotOf(call, base + u, static_cast<uint32_t>(places[u]));
           raw[u] =

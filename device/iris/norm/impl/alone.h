@@ -84,9 +84,8 @@ class AloneRows {
   }
 
  private:
-  // Norms the rows. kWhole: all units have 16 bytes and are aligned, and the work on them is
-  // unrolled. Otherwise unrolling would make many instructions, so a loop has them once, and
-  // registers rotate (see row.h).
+  // kWhole: all units have 16 bytes and are aligned, and the work on them is unrolled. Otherwise
+  // that would be many instructions, so a loop has them once, and registers rotate (see row.h).
   template <bool kWhole, typename Begun>
   IRIS_DEVICE void RunAs(uint32_t block, uint32_t broken, Begun begun) {
     const uint32_t at_once = backend::BlockSize() / row_threads_;
@@ -124,8 +123,7 @@ class AloneRows {
     }
   }
 
-  // Returns the byte of a row at which the thread's k-th unit begins; Bytes returns the unit's
-  // size, 0 to 16 bytes.
+  // Returns the byte of a row at which the thread's k-th unit, of 0 to 16 bytes, begins.
   IRIS_DEVICE uint32_t At(uint32_t k) const { return (thread_ + k * row_threads_) * 16; }
   IRIS_DEVICE uint32_t Bytes(uint32_t at) const {
     return at < row_bytes_ ? static_cast<uint32_t>(Min(row_bytes_ - at, 16)) : 0;
@@ -236,8 +234,7 @@ class AloneRows {
     return most;
   }
   // Returns in lane i the number that warp i passed, or 0. Calls alternate between two sets of
-  // words: when a set is written again, all threads have passed the sync of the call between, so
-  // none reads it.
+  // words: when one is written again, all threads have read it before the sync of the call between.
   IRIS_DEVICE uint32_t OfWarps(uint32_t mine) {
     uint32_t* const words = shared_->warps[turn_];
     turn_ ^= 1;

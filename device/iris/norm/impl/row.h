@@ -1,5 +1,4 @@
-// RowPart: the norm of the part of a row that the calling block has. Kernels of several variants
-// share it.
+// RowPart: the norm of the calling block's part of a row, for the kernels of several variants.
 //
 // The units of a part are 16 bytes each, at most, and a thread keeps its units in registers from
 // the sums to the stores. A kernel goes through a part in three steps: Prefetch; Add, for each unit
@@ -176,8 +175,7 @@ IRIS_DEVICE inline float LoadWeight(const uint8_t* p, DType type, uint64_t i) {
 IRIS_DEVICE inline float ScaleOf(DType out_type, float magnitude) {
   return magnitude < kLeastScaled ? 1.0f : magnitude / LargestOf(out_type);
 }
-// Fp8Word returns values as fp8, the first one in the lowest byte; HalvesWord returns values of f32
-// as f16 or bf16.
+// Convert values to fp8, the first one in the lowest byte; values of f32 to f16 or bf16.
 template <uint32_t kCount>
 IRIS_DEVICE inline uint64_t Fp8Word(DType type, const float* values, float inverse) {
   static_assert(kCount <= 8);
@@ -232,8 +230,7 @@ class RowPart {
   IRIS_DEVICE uint64_t columns() const { return columns_; }
   IRIS_DEVICE uint64_t bytes() const { return columns_ * sizeof(T); }
   IRIS_DEVICE UnitPlace Place(uint32_t k) const { return units_(k, bytes()); }
-  // Returns the byte at which this part of a row begins, in an array whose rows are `stride`
-  // columns apart.
+  // Returns the byte at which this part of a row begins if rows are `stride` columns apart.
   IRIS_DEVICE uint64_t At(uint64_t row, uint64_t stride, uint64_t element_bytes) const {
     return (row * stride + first_column_) * element_bytes;
   }
@@ -415,7 +412,6 @@ class RowPart {
     if (!has_weights_ || place.bytes == 0) return {};
     return LoadUnit<T>(call_.weight + first_column_ * sizeof(T) + place.at, place.bytes);
   }
-  // Computes the normed values of the unit.
   IRIS_DEVICE void Normed(const UnitPlace& place, float factor, float* values) const {
     const Pack pack = iris::impl::BitCast<Pack>(kept_[0]);
     const Pack weights = iris::impl::BitCast<Pack>(kKeepsWeights ? weights_[0] : WeightUnit(place));

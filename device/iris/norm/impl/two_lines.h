@@ -16,8 +16,8 @@
 // round ends when all ranks have arrived at it (see protocol.h), and all detect a missing rank.
 //
 // Such a kernel runs through its code once and fetches it from memory, so more code takes longer.
-// So calls whose units have 16 bytes and are aligned have kernels of their own. In the other
-// kernels the work on the unit of each row is a loop whose registers rotate, as in row.h.
+// So calls with only complete, aligned units have kernels of their own. In the other kernels the
+// work on the unit of each row is a loop whose registers rotate, as in row.h.
 #pragma once
 
 #include <cmath>
@@ -142,8 +142,7 @@ class TwoLines {
     }
   }
 
-  // Loads a unit of the l-th row of each member's share. Unit k is of the member k places after
-  // this one.
+  // Unit k belongs to the row of the member k places after this one.
   IRIS_INLINED void LoadRows(uint32_t l) {
     ForRows([&](uint32_t k, Bytes16& unit) {
       uint64_t row = 0;
@@ -277,7 +276,7 @@ class TwoLines {
             unit);
     });
   }
-  // Computes the factors in one warp.
+  // Called by one warp.
   IRIS_INLINED void MakeFactors(Rounds* rounds) {
     constexpr uint32_t kEach = ccl::impl::kPartnerBytes / sizeof(uint32_t);
     uint32_t* const words =
@@ -328,8 +327,7 @@ class TwoLines {
     return total;
   }
 
-  // Norms this thread's units of the rows and stores them to `out`. `scale` multiplies the values
-  // before they become fp8.
+  // `scale` multiplies the values before they become fp8.
   IRIS_INLINED void Norm(uint32_t l, float scale) {
     if (!place_.active) return;
     const Pack weights = iris::impl::BitCast<Pack>(weights_);

@@ -1,7 +1,6 @@
-// kPackets and kLines for the few rows of inference: a thread has one aligned unit of a row, of the
-// full size, and `out` has the type of `in`. The protocol and the bits of the result are those of
-// one_shot.h, so a member whose buffers are not aligned may run the kernels of one_shot.h while
-// others run those of this file.
+// kPackets and kLines for the few rows of inference: a thread has one complete, aligned unit of a
+// row, and `out` has the type of `in`. Protocol and results are those of one_shot.h, so a member
+// whose buffers are not aligned may run those kernels while others run these.
 //
 // Such a call takes as long as one word needs: from memory to the peers, from the inbox into the
 // sum of squares, from there to the blocks that share the row, and to `out`. So all loads are
@@ -291,7 +290,7 @@ IRIS_DEVICE inline void NormWholeRows(const Common& common, const NormCall& call
 }
 
 // Returns true if all buffers of a call have the type of `in`, are aligned to 16 bytes, and have
-// rows whose bytes are a multiple of a unit's.
+// rows of a multiple of 16 bytes.
 inline bool HasWholeUnits(const NormCall& call, DType in) {
   if (call.scaling != Scaling::kNone || call.out_type != in) return false;
   if (call.weight != nullptr && call.weight_type != in) return false;

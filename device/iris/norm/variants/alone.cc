@@ -19,9 +19,9 @@ struct Kernels {
 uint64_t Ceil(uint64_t a, uint64_t b) { return (a + b - 1) / b; }
 uint64_t UnitsOf(uint64_t hidden, DType in) { return Ceil(hidden * DTypeBytes(in), 16); }
 
-// Returns the threads that a block should have to keep a row, as measured in docs/benchmarks.md.
-// The time of a few rows is that of a thread for its units, and fp8 makes these slower. The time of
-// many rows is that of the memory, which needs many loads in flight.
+// Returns the threads that a block should have to keep a row. A few rows take as long as a thread
+// needs for its units, and fp8 makes these slower; many rows take as long as the memory needs,
+// which requires many loads in flight. Measured: docs/benchmarks.md.
 uint64_t WantedThreads(const ccl::Config& config, const Problem& problem) {
   if (backend::Traits::kEmulated) return 64;
   const bool scaled = problem.scaling != Scaling::kNone;

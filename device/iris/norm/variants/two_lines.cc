@@ -21,8 +21,7 @@ struct Kernels {
   }
 };
 
-// Launches the fastest kernel that supports the call. The kernel for the most members supports all
-// calls; the others are faster.
+// The kernel for the most members supports all calls; the others are faster.
 Result LaunchIt(const Common& common, const NormCall& call, DType in, const LaunchConfig& config,
                 backend::Stream& stream) {
   const uint32_t rows = RowsOfTwoLines(common.size);

@@ -94,9 +94,8 @@ IRIS_DEVICE inline T* AtWorkspace(const Common& common, const MatmulCall& call, 
                            call.workspace_offset_bytes + offset_bytes);
 }
 
-// Writes the address of D on every rank to `places`: this rank's first, then those of the ranks
-// that follow. Call FindPlaces after Exchange. The GEMM of a tile syncs the block before a thread
-// reads `places`.
+// Writes the address of D on every rank to `places`, from this rank's on. Called after Exchange.
+// The GEMM of a tile syncs the block before a thread reads `places`.
 IRIS_DEVICE inline void FindPlaces(const Rounds& rounds, const MatmulCall& call, Places* places) {
   for (uint32_t step = backend::ThreadIndex(); step < rounds.size(); step += backend::BlockSize()) {
     places->d[step] = step == 0 ? call.d : rounds.Out(rounds.Rotated(step));

@@ -117,8 +117,7 @@ IRIS_HOST_DEVICE constexpr Area TileOf(const Area& area, uint32_t t) {
           area.d_column + column};
 }
 
-// Returns the part of D that belongs to `owner`, in terms of the A and B of the member that
-// computes it.
+// Returns the part of D that belongs to `owner`, in the A and B of the member that computes it.
 IRIS_HOST_DEVICE constexpr Area AreaOf(Operation operation, uint32_t m, uint32_t n,
                                        uint32_t members, uint32_t owner) {
   const bool by_columns = operation == Operation::kMatmulAllScatter;

@@ -6,9 +6,8 @@
 // The kernel is that of kPersistent or kFused.
 //
 // The copies start even if the ranks do not meet. A slower rank may then still read, for an earlier
-// call, memory that the copies overwrite. So that rank is warned first, and checks for the warning
-// after its reads: either it has read everything before the copies came, or that earlier call fails
-// there, too.
+// call, memory that they overwrite. So it is warned first, and checks for the warning after its
+// reads: either it has read everything before the copies came, or that call fails there, too.
 #include <cstdint>
 #include <memory>
 #include <new>
@@ -35,8 +34,7 @@ Result CreateResources(std::unique_ptr<Resources>* out) {
 
 namespace impl {
 
-// The opening of LaunchOpeningOfCopies, in one warp. `workspace_offset_bytes` is the offset of the
-// GEMMs' workspace in every heap.
+// Runs in one warp. `workspace_offset_bytes` is the offset of the GEMMs' workspace in every heap.
 template <uint32_t = 0>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(backend::Traits::kWarpThreads,
                                1) void OpenForCopies(IRIS_PARAM Common common,
@@ -143,7 +141,7 @@ Result Launch(const ccl::Comm& comm, const Matmul& call, const LaunchPlan& plan,
   return row.launch(comm, call, plan, stream);
 }
 
-// Loads this variant's kernels. The others that it uses belong to kFused and kPersistent.
+// The other kernels belong to kFused and kPersistent.
 Result Prepare() {
   if (Result result = backend::PrepareKernel(&OpenForCopies<>); !result.ok()) return result;
   return backend::PrepareKernel(&EndReads<>);

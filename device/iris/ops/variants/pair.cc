@@ -37,8 +37,7 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(Product<T>::kThreads,
   }
 }
 
-// The arguments of a kernel that copies rows and adds bias and activation. Source and destination
-// may be the same.
+// Arguments of FinishRows, which copies rows and applies bias and activation, perhaps in place.
 struct FinishCall {
   const uint8_t* from;
   uint8_t* to;

@@ -138,8 +138,7 @@ IRIS_MATMUL_DEVICE uint64_t LoadAcquire(const uint64_t* p) {
   asm volatile("ld.acquire.sys.u64 %0, [%1];" : "=l"(value) : "l"(p) : "memory");
   return value;
 }
-// Stores a flag, which publishes all stores before the preceding FenceSystem. A release would fence
-// again for every receiver.
+// Publishes all stores before the last FenceSystem. A release would fence for every receiver.
 IRIS_MATMUL_DEVICE void StoreFlag(uint64_t* p, uint64_t value) {
   asm volatile("st.relaxed.sys.u64 [%0], %1;" : : "l"(p), "l"(value) : "memory");
 }
@@ -402,7 +401,6 @@ IRIS_MATMUL_DEVICE void Finish(const Arguments& a, uint32_t column, float (&d)[k
   }
 }
 
-// Stores two values of one row of D.
 template <bool kBfloat16>
 IRIS_MATMUL_DEVICE void StorePair(const Arguments& a, uint8_t* out, uint64_t row, uint32_t column,
                                   float first, float second) {
@@ -694,8 +692,7 @@ IRIS_MATMUL_DEVICE void StageForTile(uint8_t* staging, const float (&d)[kValues]
   }
 }
 
-// Keeps the compiler from moving uses of `d` across asynchronous matrix instructions, of which it
-// does not know.
+// Keeps the compiler from moving uses of `d` across matrix instructions that still run.
 template <uint32_t kValues>
 IRIS_MATMUL_DEVICE void Pin(float (&d)[kValues]) {
 #pragma unroll
@@ -819,7 +816,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
             }
           }
         };
-        // B is loaded in advance for the first tile whose A may arrive late.
+        // The A of the block's first tile may arrive late, so its B is loaded in advance.
         uint32_t ahead = first_step;
         if (remote && t == worker) {
           ahead = first_step + C::kStages < last_step ? first_step + C::kStages : last_step;
@@ -957,8 +954,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
           header->finished = 0;
           if (s.kind == Kind::kAllScatter || s.copied != 0 ||
               (s.kind == Kind::kAllReduce && !C::kPackets)) {
-            // Ranks must leave the launch together: they stored into each other's D, or copies
-            // always go to half 0.
+            // Leave together: ranks stored into each other's D, or copies always go to half 0.
             if (LoadRelaxed(&header->failure) == 0) {
               for (uint32_t r = 0; r < s.n_ranks; ++r) {
                 StoreFlag(&HeaderOf(a, r)->left[epoch & 1][s.rank], FlagWord(a, epoch));

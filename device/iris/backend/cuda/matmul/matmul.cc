@@ -32,9 +32,8 @@ EncodeTiled FindEncodeTiled() {
   return reinterpret_cast<EncodeTiled>(function);
 }
 
-// Makes a map of a matrix of elements of 2 bytes, with `leading` elements from row to row and boxes
-// of 64 columns. If `apart_bytes` is not 0, the map has a third dimension: a second matrix, this
-// far from the first.
+// Maps a matrix of 2-byte elements, `leading` from row to row, in boxes of 64 columns. If
+// `apart_bytes` is not 0, the third dimension is a second matrix, this far from the first.
 bool Encode(EncodeTiled encode, DType type, const void* base, uint64_t rows, uint64_t columns,
             uint64_t leading, uint32_t box_rows, CUtensorMap* map, uint64_t apart_bytes = 0) {
   const cuuint64_t sizes[] = {columns, rows, 2};
@@ -315,7 +314,7 @@ const char* Launch(const Problem& problem, cudaStream_t stream) {
   attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[1].val.programmaticStreamSerializationAllowed = 1;
   config.attrs = attributes;
-  // With copies the kernel may not begin early, because they are started after the opening.
+  // The kernel cannot begin early if copies are started between the opening and it.
   config.numAttrs = arguments.opened != 0 && s.copied == 0 ? 2 : 1;
   void* pointers[] = {&arguments};
   if (s.copied != 0) {

@@ -1,9 +1,8 @@
 // GEMMs fused with communication, by Hopper's own instructions: TMA, wgmma, bulk copies.
 //
 // One launch multiplies A [m, k] by B [k, n] at one rank, and exchanges data with the other ranks
-// in the same kernel. This header needs no header of the vendor. Thread-safe. A launch allocates
-// and synchronises nothing, and can be captured. Sums have one order, so every run gives the same
-// bits. C++17.
+// in the same kernel. Needs no header of the vendor. Thread-safe. A launch allocates and
+// synchronises nothing, and can be captured. Sums have one order, the same in every run. C++17.
 //
 // Failure: every wait for another rank is bounded by `timeout_ns` and by the abort word. A rank
 // that gives up reports to its ledger, finishes without waiting, and announces no results. D is

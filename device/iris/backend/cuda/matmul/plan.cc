@@ -12,8 +12,7 @@ bool IsAligned(const void* p, uint64_t bytes) {
 
 // Rows of tiles that are processed together, so that the cache holds them.
 constexpr uint32_t kGroup = 8;
-// The number of pieces in which the copy engine sends a rank's rows of A, and the least bytes of
-// these rows for which a piece has complete rows.
+// The copy engine sends a rank's rows of A in kPieces, of complete rows from kLeastRowsBytes on.
 constexpr uint32_t kPieces = 3;
 constexpr uint64_t kLeastRowsBytes = uint64_t{24} << 20;
 
@@ -127,8 +126,7 @@ const char* MakePlan(const Problem& p, Plan* plan, Tile tile) {
   }
   uint32_t items = s.segments * s.slices;
   if (IsRing(s)) {
-    // Diagonal order: while a segment's sums travel between two of its steps, the rank makes steps
-    // of other segments.
+    // Diagonal order: while a segment's sums travel to its next step, other segments make steps.
     uint32_t at = 0;
     for (uint32_t diagonal = 0; diagonal < s.segments + s.n_ranks - 1; ++diagonal) {
       for (uint32_t segment = 0; segment < s.segments; ++segment) {

@@ -20,8 +20,7 @@ struct Plan {
   uint64_t packets_bytes = 0;
 };
 
-// Plans the problem. Returns null, or the reason why it cannot be done; does not check the
-// workspace. `tile` is for tests.
+// Returns null, or why the problem cannot be done, the workspace aside. `tile` is for tests.
 const char* MakePlan(const Problem& problem, Plan* plan, Tile tile = Tile::kAny);
 
 // Returns true if a launch supports the problem; if not, `*why` is the reason, as a static string.

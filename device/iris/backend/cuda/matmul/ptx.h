@@ -71,7 +71,6 @@ IRIS_MATMUL_DEVICE void StoreAt(uint32_t there, float x, float y, float z, float
 }
 IRIS_MATMUL_DEVICE void FenceCluster() { asm volatile("fence.acq_rel.cluster;" : : : "memory"); }
 
-// Syncs all threads of the cluster.
 IRIS_MATMUL_DEVICE void ClusterSync() {
   asm volatile("barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;"
                :
@@ -83,7 +82,6 @@ IRIS_MATMUL_DEVICE uint32_t PlaceInCluster() {
   asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(place));
   return place;
 }
-// Syncs the 128 threads of a group.
 IRIS_MATMUL_DEVICE void GroupSync(uint32_t id) {
   asm volatile("bar.sync %0, 128;" : : "r"(id) : "memory");
 }

@@ -113,8 +113,7 @@ IRIS_MATMUL_FUNCTION bool WorkAt(const Schedule& s, uint32_t t, uint32_t in_clus
   return true;
 }
 
-// Returns the number of the flag for the piece that has this row of tiles of a rank's share of A,
-// and this part.
+// Returns the number of the flag for the piece with this row of tiles and part of a rank's A.
 IRIS_MATMUL_FUNCTION uint64_t PieceOf(const Schedule& s, uint32_t rank, uint32_t row_of_tiles,
                                       uint32_t part) {
   const uint64_t rows = CeilDiv(s.pairs_m * s.cluster, s.piece_rows);
