@@ -188,8 +188,7 @@ std::vector<SessionSnapshot> JobMachine::Sessions() const {
 
 std::vector<Segment> JobMachine::Segments() const {
   std::vector<Segment> all;
-  const auto& segments = std::as_const(impl_->segments_);
-  for (const SegmentId id : impl_->SortedSegments()) all.push_back(segments.at(id));
+  for (const auto& [id, segment] : impl_->segments_) all.push_back(segment);
   return all;
 }
 

@@ -29,7 +29,8 @@ void JobMachine::Impl::On(const Recovered& in) {
   if (limits_.max_heap_bytes_per_uid == 0) kept_.Change() = KeptMemory();
   // Handles lost memory first, so that none of it is sent.
   const std::set<SegmentId> memory = SetOf(in.memory);
-  const std::vector<SegmentId> segments = SortedSegments();
+  std::vector<SegmentId> segments;
+  for (const auto& [id, segment] : segments_) segments.push_back(id);
   for (const SegmentId id : segments) {
     const Segment* const segment = segments_.Find(id);
     if (segment == nullptr || segment->dropping || !segment->created || memory.contains(id)) {

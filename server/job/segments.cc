@@ -220,11 +220,4 @@ std::vector<SegmentInfo> Segments::SegmentsOf(const Job& job) const {
   return InfosOf(all);
 }
 
-std::vector<SegmentId> Segments::SortedSegments() const {
-  std::vector<SegmentId> ids;
-  for (const auto& [id, segment] : segments_) ids.push_back(id);
-  std::sort(ids.begin(), ids.end());
-  return ids;
-}
-
 }  // namespace iris::server

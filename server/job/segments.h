@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "server/heap/ledger.h"
 #include "server/job/kept_memory.h"
@@ -62,7 +61,6 @@ struct Segments : Registry {
 
   std::vector<SegmentInfo> InfosOf(const std::vector<SegmentId>& segments) const;
   std::vector<SegmentInfo> SegmentsOf(const Job& job) const;
-  std::vector<SegmentId> SortedSegments() const;
 
   Ledger ledger_;
   bool driver_free_changed_ = false;                  // for a device of the ledger, by this input
@@ -74,7 +72,7 @@ struct Segments : Registry {
   std::map<uint32_t, uint64_t> dropping_bytes_by_device_;
   Watched<KeptMemory> kept_;                  // empty unless users have a quota
   std::set<std::pair<JobId, Rank>> starved_;  // ranks in Join that wait for memory being dropped
-  Tracked<absl::flat_hash_map<SegmentId, Segment>> segments_;
+  Tracked<std::map<SegmentId, Segment>> segments_;  // not a hash table, which never shrinks
   uint64_t next_segment_ = 1;
 };
 

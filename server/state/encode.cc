@@ -110,9 +110,7 @@ class MachineState::Encoder {
       for (const auto& [team_id, team] : job->teams) WriteTeam(team, one->add_teams());
       for (const Team& team : *job->past_teams) WriteTeam(team, one->add_past_teams());
     }
-    for (const SegmentId id : impl_.SortedSegments()) {
-      Write(impl_.segments_.at(id), to->add_segments());
-    }
+    for (const auto& entry : impl_.segments_) Write(entry.second, to->add_segments());
     for (const auto& entry : impl_.deadlines_.all()) Write(entry, to->add_deadlines());
     WriteKept(impl_.kept_, to->mutable_kept());
     for (const auto& entry : impl_.abandoned_) Write(entry, to->add_abandoned());

@@ -375,7 +375,7 @@ class Campaign(unittest.TestCase):
                 time.sleep(0.02)
             left = self.wait_until_gone(irisd)
             self.check(place, irisd, honest)
-            after, core_after, seconds, down = place.wait_for_memory(before, (peak_bytes, before[1]), core_before)
+            after, core_after, seconds, down = place.wait_for_memory(before, core_before)
             wrong, slowest, rounds = place.end_jobs()
             print(f"  {steps} steps, {self.totals}\n"
                   f"  core {house.mib(before[0])}, at most {house.mib(peak_bytes)}, after {seconds:.1f} s "

@@ -116,7 +116,7 @@ class Hostile(unittest.TestCase):
                                              *[(f, user) for user in users for f in functions])
             operator = seen.pop("operator_looks")
             joins = place.stop_joins(joining)
-            after, counts, took, down = place.wait_for_memory(before, peak, counted)
+            after, counts, took, down = place.wait_for_memory(before, counted)
             code = place.daemon.process.poll()
             log_bytes = place.log_bytes() - log_before
             wrong, slowest, rounds = place.end_jobs()

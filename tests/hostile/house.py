@@ -43,11 +43,8 @@ IRISD_UID = FIRST_UID + 30  # of an irisd that is not root
 IDLE_SECONDS = 3.0 if LONG else 0.4
 RETURN_SECONDS = 30
 RETURN_RATIO = 1.1
-COUNTED_BYTES = 1 << 20
-# What code that ran for the first time may take, and the events that irisd keeps. Less of the code has run before an
-# attack if other cases run at the same time.
-RETURN_BYTES = 1 << 20 if LONG else 2 << 20
-RETURN_PEAK_RATIO = 0.05  # of what an attack took: pages that blocks of living jobs share with freed ones
+COUNTED_BYTES = 128 << 10
+RETURN_BYTES = 1 << 20  # what code that ran for the first time may take, and the events that irisd keeps
 SAMPLE_SECONDS = 0.05
 FUSE_BYTES = 1 << 30  # an attack that has come so far has won: it is ended, before the machine suffers
 FD_LIMIT = 4096
@@ -534,18 +531,16 @@ class House:
             seen[f"{attacker.name} {same + 1}" if same else attacker.name] = attacker.seen
         return seen, (core, workers), blown
 
-    def wait_for_memory(self, before, peak, counted):
+    def wait_for_memory(self, before, counted):
         """Waits until the core counts at most COUNTED_BYTES more than `counted`, and until the core has at most
-        RETURN_RATIO times what it had before, or RETURN_BYTES or RETURN_PEAK_RATIO of its growth more, and so have all
-        workers together; at most RETURN_SECONDS. Returns (memory, bytes that the core counts, seconds it took, whether
-        it came down)."""
+        RETURN_RATIO times what it had before, or RETURN_BYTES more, and so have all workers together; at most
+        RETURN_SECONDS. Returns (memory, bytes that the core counts, seconds it took, whether it came down)."""
         start = time.monotonic()
         while True:
             now, took = self.memory(), time.monotonic() - start
             if self.daemon.process.poll() is not None:
                 return now, 0, took, False
-            down = all(a <= max(b * RETURN_RATIO, b + RETURN_BYTES, b + (p - b) * RETURN_PEAK_RATIO)
-                       for a, b, p in zip(now, before, peak))
+            down = all(a <= max(b * RETURN_RATIO, b + RETURN_BYTES) for a, b in zip(now, before))
             counts = self.counted_bytes()
             down = down and counts <= counted + COUNTED_BYTES
             if down or took > RETURN_SECONDS:
