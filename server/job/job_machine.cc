@@ -1,7 +1,6 @@
 // Passes each input to the layer that handles it. Watches, deadlines, stop.
 #include "server/job/job_machine.h"
 
-#include <algorithm>
 
 #include "absl/strings/str_cat.h"
 #include "server/heap/check.h"
@@ -108,7 +107,6 @@ void JobMachine::Impl::On(const StopRequested& in) {
   const absl::Status told = absl::UnavailableError("irisd is stopping");
   std::vector<CallId> calls;
   for (const auto& [call, waiting] : waiting_) calls.push_back(call);
-  std::sort(calls.begin(), calls.end());
   for (const CallId call : calls) {
     const WaitingCall waiting = waiting_.at(call);
     if (waiting.kind == WaitingCall::Kind::kJoin) {

@@ -12,7 +12,6 @@
 #include <string>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/job/deadlines.h"
@@ -103,7 +102,7 @@ struct Registry {
   std::map<Name, JobId> jobs_by_name_;
   std::map<Party, std::set<JobId>> jobs_by_account_;
   std::map<Party, std::set<SessionId>> sessions_by_account_;
-  absl::flat_hash_map<CallId, WaitingCall> waiting_;
+  std::map<CallId, WaitingCall> waiting_;
   DeadlineQueue deadlines_;
   Effects out_;
 };
