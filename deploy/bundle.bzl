@@ -103,7 +103,7 @@ for_backend = rule(
     implementation = _for_backend_impl,
     attrs = dict(
         backend = attr.string(mandatory = True, values = ["emu", "cuda", "hip"]),
-        # Where each goes; a name that ends in / is a folder.
+        # The destination of each file; one that ends in / is a folder.
         programs = attr.label_keyed_string_dict(cfg = _bundle_transition, allow_files = True),
         links = attr.string_dict(doc = "a program by another name: where that lies, and what lies beside it"),
         libraries = attr.label_list(cfg = _bundle_transition, providers = [CcInfo]),
@@ -147,7 +147,7 @@ def _iris_bundle_impl(ctx):
         ]
         inputs.extend(part_headers)
 
-        # As programs include them, inside the repository and outside.
+        # By the paths under which programs include them.
         headers.extend([{"from": f.path, "to": f.short_path.partition("/")[2]} for f in part_headers])
         part_archives = part.archives.to_list()
         inputs.extend(part_archives)
@@ -215,7 +215,7 @@ def _static_libraries_impl(ctx):
     return [CcInfo(linking_context = cc_common.create_linking_context(linker_inputs = depset([
         cc_common.create_linker_input(
             owner = ctx.label,
-            # The linker searches it before the system's folders.
+            # The linker searches this folder before the system's folders.
             user_link_flags = depset(["-L" + scripts[0].dirname]),
             additional_inputs = depset(scripts),
         ),

@@ -8,7 +8,7 @@ the folder everything else builds, and //:private says what to do.
 
 _FOLDER = "/usr/local/src/iris/abseil"
 
-# What the host library needs, and what that needs.
+# The packages that the host library needs, with their dependencies.
 _BUILD = """
 package(default_visibility = ["//visibility:public"])
 
@@ -53,7 +53,7 @@ cc_library(
         "absl/**/*.h",
         "absl/**/*.inc",
     ]),
-    # Somebody else's code: its warnings are not ours. What nothing refers to, the linker leaves out.
+    # No warnings about code that is not ours. The linker drops unused parts.
     copts = [
         "-w",
         "-fvisibility=hidden",

@@ -1,6 +1,6 @@
 """Compiler options of every target that Iris's own people wrote."""
 
-# The folders that hold headers which are included as <iris/...>, inside the repository as outside.
+# The folders of headers that are included as <iris/...>.
 IRIS_INCLUDES = [
     "-Iclient",
     "-Idevice",

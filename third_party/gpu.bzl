@@ -110,7 +110,7 @@ def _device_objects_impl(ctx):
             mnemonic = "DeviceCompile",
             progress_message = "Compiling %s for %s" % (source.short_path, ctx.attr.backend),
         )
-        # The same object serves both ways of linking, which the native rules tell by the name.
+        # Static and shared linking use the same object. Bazel's own rules tell the two apart by the file name.
         pic_object = ctx.actions.declare_file("%s/%s.pic.o" % (ctx.label.name, stem))
         ctx.actions.symlink(output = pic_object, target_file = object)
         objects += [pic_object] if ctx.attr.pic_alone else [object, pic_object]

@@ -9,11 +9,11 @@ What is missing is an empty string: the emu backend builds on a bare machine, an
 when somebody asks for another.
 """
 
-# As deploy/setup.sh has them.
+# The folders that deploy/setup.sh installs to.
 _FETCHED_CUDA = "/usr/local/lib/iris/wheels/nvidia/cu13"
 _HIP_FOLDER = "/usr/local/src/iris/hip"
 
-# Newest first. Debian's hipcc knows the last one alone.
+# Newest first. Debian's hipcc supports only the last one.
 _HIP_GPUS = ["gfx950", "gfx942", "gfx90a"]
 
 def _first(repository_ctx, variable, program, folders):
@@ -42,7 +42,7 @@ exec {zig} clang -resource-dir {lib} --target=x86_64-linux-gnu -nogpuinc -nogpul
 """
 
 _LLD = """#!/bin/sh
-# The driver names one of lld's programs: -flavor gnu.
+# The first two arguments (-flavor gnu) select one of lld's programs.
 shift 2
 exec {zig} ld.lld "$@"
 """
@@ -65,7 +65,7 @@ cc_library(
 )
 """
 
-# The compiler of this folder, in the repository; an empty string if there is none.
+# Makes the compiler in this folder available. Returns an empty string if there is none.
 def _make_hipcc(repository_ctx, folder):
     zig = folder + "/ziglang/zig"
     for file in [zig, folder + "/include/hip/hip_runtime_api.h"]:
@@ -98,7 +98,7 @@ def _gpu_toolkits_impl(repository_ctx):
         library = cuda_path + "/" + folder + "/libcudart_static.a"
         if nvcc and not cuda and repository_ctx.path(library).exists:
             cuda = [library, "-ldl", "-lrt", "-lpthread"]
-    # Those in /usr/include are found without.
+    # Compilers find those in /usr/include by themselves.
     if hipcc and hip_path != "/usr":
         repository_ctx.symlink(hip_path + "/include/hip", "hip_include/hip")
     repository_ctx.file("BUILD.bazel", _BUILD.format(cuda = repr(cuda)))

@@ -1,7 +1,6 @@
 // Passes each input to the layer that handles it. Watches, deadlines, stop.
 #include "server/job/job_machine.h"
 
-
 #include "absl/strings/str_cat.h"
 #include "server/heap/check.h"
 #include "server/job/job_machine_impl.h"

@@ -38,7 +38,7 @@ def conformance_test(name, srcs = None, copts = [], deps = [], **kwargs):
         testonly = True,
         srcs = srcs or [name + ".cc"],
         copts = copts,
-        # Nobody calls a test: it registers itself.
+        # Nothing refers to a test: it registers itself.
         alwayslink = True,
         deps = deps + ["//third_party:gtest"],
     )

@@ -187,14 +187,14 @@ def _operation(name: str, doc: str) -> Any:
                             result=output_tensor, stream=stream, async_op=async_op)
 
     run.__name__ = name
-    run.__doc__ = f"{doc} Returns the output. `config`, the reference's, has no meaning here."
+    run.__doc__ = f"{doc} Returns the output. `config` is accepted, because the reference has it, and ignored."
     return run
 
 
 matmul_all_reduce = _operation("matmul_all_reduce", "C = sum over the members of A @ B, + bias.")
-matmul_reduce_scatter = _operation("matmul_reduce_scatter", "As matmul_all_reduce; each member gets its rows.")
-matmul_all_gather = _operation("matmul_all_gather", "C: each member makes its share of the rows, and all get all.")
-matmul_all_scatter = _operation("matmul_all_scatter", "C: each member makes its share of the columns, and all get all.")
+matmul_reduce_scatter = _operation("matmul_reduce_scatter", "As matmul_all_reduce, but each member gets its rows of C.")
+matmul_all_gather = _operation("matmul_all_gather", "C = A @ B + bias: each member computes rows; all get all.")
+matmul_all_scatter = _operation("matmul_all_scatter", "C = A @ B + bias: each member computes columns; all get all.")
 _all_gather_matmul = _operation("all_gather_matmul", "")
 
 
@@ -218,9 +218,9 @@ def _preamble(name: str) -> Any:
         return Workspace(call.team, needed, rules=rules)
 
     prepare.__name__ = f"{name}_preamble"
-    prepare.__doc__ = f"""Collective over the team: the workspace that {name} of these tensors needs. One that is given
-    is returned if it is large enough. `rules`: the text of a table that `iris_bench tune` wrote, with lines of
-    products; of a workspace that is given, its own."""
+    prepare.__doc__ = f"""Collective over the team. Returns a workspace for {name} of these tensors: `workspace` if
+    it is large enough, otherwise a new one. `rules` is the text of a table that `iris_bench tune` wrote, with lines
+    of products. Without it, the rules of `workspace` apply, if one is given."""
     return prepare
 
 
