@@ -170,7 +170,7 @@ def _iris_bundle_impl(ctx):
         archives = device_libraries,
         link_flags = link_flags,
         linked_packages = ctx.attr.linked_packages,
-        effort = 0 if ctx.attr.testonly else 6,  # what is unpacked once is not worth a minute of xz
+        effort = ctx.attr.effort,
     ).to_json())
     ctx.actions.run_shell(
         inputs = inputs + [spec, ctx.file._packer],
@@ -193,6 +193,7 @@ iris_bundle = rule(
         version = attr.string(mandatory = True),
         notes = attr.string(doc = "a line for the bundle's README: what it lacks"),
         linked_packages = attr.string_list(doc = "Debian's, whose code is compiled or linked into programs"),
+        effort = attr.int(default = 6, doc = "the preset of xz, from 0 (fast) to 9"),
         by_way_of = attr.string(doc = "a backend for GPUs whose programs are among the parts; empty if there is none"),
         parts = attr.label_list(cfg = _by_way_of, providers = [BundlePart]),
         files = attr.label_keyed_string_dict(cfg = _by_way_of, allow_files = True),
