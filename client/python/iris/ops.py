@@ -219,8 +219,8 @@ def _preamble(name: str) -> Any:
 
     prepare.__name__ = f"{name}_preamble"
     prepare.__doc__ = f"""Collective over the team. Returns a workspace for {name} of these tensors: `workspace` if
-    it is large enough, otherwise a new one. `rules` is the text of a table that `iris_bench tune` wrote, with lines
-    of products. Without it, the rules of `workspace` apply, if one is given."""
+    it is large enough and has the same rules, otherwise a new one. `rules` is the text of a table that
+    `iris_bench tune` wrote, with lines of products. Without it, the rules of `workspace` apply, if one is given."""
     return prepare
 
 
