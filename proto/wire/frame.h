@@ -87,6 +87,8 @@ enum class DescriptorKind : uint32_t {
   kControlPage = 2,  // of `rank`: read-write if it is the receiver's own, else read-only
   kStatusPage = 3,   // read-only
   kLink = 4,         // of device `rank`, for the process to map read-only and keep (decision 010)
+  kPortMemory = 5,   // of the receiver's `rank`, in a job of several nodes (iris/port_types.h)
+  kPortWake = 6,     // the eventfd that wakes the port process
 };
 
 struct DescriptorRecord {

@@ -7,6 +7,7 @@
 namespace iris::wire {
 
 inline constexpr uint32_t kMaxRanks = 64;         // of one job on one node
+inline constexpr uint32_t kMaxWorldRanks = 8192;  // of one job on all its nodes
 inline constexpr uint32_t kMaxTeamsPerJob = 256;  // alive at once, the world included
 // Rank r's own team, of which it is the only member, has the id kFirstOwnTeam + r.
 inline constexpr uint32_t kFirstOwnTeam = 0xFFFF0000u;

@@ -55,6 +55,16 @@ enum class LinkType : uint16_t {
   kSent = 19,
   kClosed = 20,
   kPong = 21,
+  // With the port process of a job; the payloads are messages of server/port/port.proto.
+  kPortSetup = 32,
+  kPortMemory = 33,  // with a descriptor, or none
+  kPortRank = 34,    // likewise
+  kPortLayout = 35,
+  kPortToNode = 36,
+  kPortReady = 48,
+  kPortFromNode = 49,
+  kPortNode = 50,
+  kPortFailed = 51,
 };
 
 struct LinkHeader {
