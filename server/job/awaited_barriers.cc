@@ -173,7 +173,7 @@ void Teams::RefuseBarriers(Job& job, Rank rank, const absl::Status& why) {
 }
 
 void Teams::LookForStuck(Job& job) {
-  if (job.state != JobState::kReady) return;
+  if (job.state != JobState::kReady || !job.Decides()) return;
   const auto all = StandingCalls(job);
   std::vector<Blocked> blocked;
   for (Rank rank = 0; rank < job.n_ranks(); ++rank) {

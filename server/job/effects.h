@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "server/job/events.h"
 #include "server/job/ids.h"
+#include "server/job/node_messages.h"
 #include "server/job/results.h"
 #include "server/job/states.h"
 
@@ -26,11 +27,14 @@ struct Reply {
 struct ReleaseSession {
   SessionId session;
 };
-// Makes the job's status page and a control page for each rank. Precedes every use of the pages.
+// Makes the job's status page and, for each rank of this node, a control page and, with `ports`, the
+// memory by which the rank reaches other nodes. Precedes every use of the pages.
 struct CreatePages {
   JobId job;
-  uint32_t n_ranks = 0;
+  Rank first_rank = 0;
+  uint32_t n_ranks = 0;  // of this node
   uint64_t epoch = 0;
+  bool ports = false;
 };
 struct DropPages {
   JobId job;
@@ -68,8 +72,8 @@ struct SendDescriptors {
   std::vector<SegmentInfo> segments;
   bool pages = false;
 };
-// Writes the status page: state and pid of the rank, and the abort word; then increments `changes`
-// and wakes the waiters.
+// Writes the status page: state and pid of the rank, if it is of this node, and the abort word; then
+// increments `changes` and wakes the waiters.
 struct SetRankState {
   JobId job;
   Rank rank = 0;
@@ -114,14 +118,46 @@ struct EndWatch {
   SessionId session;
   absl::Status status;
 };
+// Starts the port process of a job that spans several nodes. PortReady or PortFailed follows.
+struct StartPort {
+  JobId job;
+  std::string name;
+  CallerInfo caller;  // whose user the process gets
+  NodeId node = 0;    // this one
+  uint32_t n_local = 0;
+  uint32_t n_ranks = 0;
+  uint64_t stride_bytes = 0;
+  std::string rendezvous;
+  std::string secret;
+};
+// Gives the port process the layout of the job, and the memory of this node's ranks. With epoch 0
+// it moves no more data, and what waits for it ends.
+struct SetLayout {
+  JobId job;
+  uint64_t epoch = 0;
+  std::vector<NodePart> nodes;
+  std::vector<SegmentInfo> segments;
+};
+// Sends a message to a node that the port process is connected with, or has to wait for; on the
+// leader's node, with `all`, to every node that is connected.
+struct SendToNode {
+  JobId job;
+  NodeId node = 0;
+  bool all = false;
+  NodeMessage message;
+};
+// Ends the port process, after what was sent.
+struct StopPort {
+  JobId job;
+};
 // Reports an event to logs and to `iris-ctl events`.
 struct EmitEvent {
   Event event;
 };
 
-using Effect =
-    std::variant<Reply, ReleaseSession, CreatePages, DropPages, CreateSegment, AdoptSegment,
-                 DropSegment, SendDescriptors, SetRankState, NotifyWatch, EndWatch, EmitEvent>;
+using Effect = std::variant<Reply, ReleaseSession, CreatePages, DropPages, CreateSegment,
+                            AdoptSegment, DropSegment, SendDescriptors, SetRankState, NotifyWatch,
+                            EndWatch, StartPort, SetLayout, SendToNode, StopPort, EmitEvent>;
 using Effects = std::vector<Effect>;
 
 }  // namespace iris::server

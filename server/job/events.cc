@@ -38,6 +38,12 @@ std::string Text(const Event&, const event::JobForming& e) {
   return absl::StrCat("n_ranks=", e.n_ranks, " heap_bytes=", e.heap_bytes,
                       " stride_bytes=", e.stride_bytes);
 }
+std::string Text(const Event&, const event::NodeConnected& e) {
+  return absl::StrCat("node ", e.host, " (from rank ", e.node, ")");
+}
+std::string Text(const Event&, const event::NodeLost& e) {
+  return absl::StrCat("node ", e.host, " (from rank ", e.node, "): ", e.reason);
+}
 std::string Text(const Event&, const event::RankJoined& e) {
   return absl::StrCat(e.n_joined, " of ", e.n_ranks, " ranks");
 }

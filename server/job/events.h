@@ -48,6 +48,18 @@ struct JobForming {
   uint64_t heap_bytes = 0;
   uint64_t stride_bytes = 0;
 };
+// Another node of the job is connected to the leader, or, on another node, the leader is.
+struct NodeConnected {
+  static constexpr EventKind kKind{"node_connected", Severity::kInfo};
+  uint32_t node = 0;  // its first rank
+  std::string host;
+};
+struct NodeLost {
+  static constexpr EventKind kKind{"node_lost", Severity::kWarning};
+  uint32_t node = 0;
+  std::string host;
+  std::string reason;
+};
 struct RankJoined {
   static constexpr EventKind kKind{"rank_joined", Severity::kInfo};
   uint32_t n_joined = 0;
@@ -194,14 +206,16 @@ struct WorkerEnded {
 
 }  // namespace event
 
-using EventDetail = std::variant<
-    event::SessionOpened, event::SessionHungUp, event::SessionClosed, event::JobForming,
-    event::RankJoined, event::JoinFailed, event::JobMapping, event::DeviceShared, event::JobReady,
-    event::JobFailed, event::RankHungUp, event::RankDead, event::RankLeft, event::RankResumed,
-    event::JobBroken, event::JobEnded, event::Allocated, event::Freed, event::GrowthStarted,
-    event::HeapGrown, event::GrowthFailed, event::TeamCreated, event::TeamDestroyed,
-    event::OperationMismatch, event::OperationTimeout, event::OperationFailed, event::Recovered,
-    event::MemoryLost, event::OrphanClosed, event::RecordingFull, event::WorkerEnded>;
+using EventDetail =
+    std::variant<event::SessionOpened, event::SessionHungUp, event::SessionClosed,
+                 event::JobForming, event::NodeConnected, event::NodeLost, event::RankJoined,
+                 event::JoinFailed, event::JobMapping, event::DeviceShared, event::JobReady,
+                 event::JobFailed, event::RankHungUp, event::RankDead, event::RankLeft,
+                 event::RankResumed, event::JobBroken, event::JobEnded, event::Allocated,
+                 event::Freed, event::GrowthStarted, event::HeapGrown, event::GrowthFailed,
+                 event::TeamCreated, event::TeamDestroyed, event::OperationMismatch,
+                 event::OperationTimeout, event::OperationFailed, event::Recovered,
+                 event::MemoryLost, event::OrphanClosed, event::RecordingFull, event::WorkerEnded>;
 
 struct Event {
   std::string job;    // empty if the event concerns no job

@@ -42,7 +42,8 @@ void Rendezvous::RefuseJob(const Session& session, const JoinSpec& spec, const a
   if (session.lease.has_value()) return;
   if (!CheckText("the name", spec.job, 1, wire::kMaxJobNameBytes).ok()) return;
   const bool is_rank = spec.rank >= 0 && spec.rank < spec.n_ranks &&
-                       spec.n_ranks <= static_cast<int32_t>(wire::kMaxRanks);
+                       spec.n_ranks <= static_cast<int32_t>(wire::kMaxRanks) &&
+                       !spec.nodes.has_value();
   if (!is_rank) return;
   const Rank rank = static_cast<Rank>(spec.rank);
   const Job* const job = FindJob(Name(session.caller.party, spec.job));

@@ -25,6 +25,10 @@ void Growths::RequestGrowth(Job& job, Team& team, const NeedsGrowth& needs) {
 
 absl::Status Growths::StartGrowth(Job& job, Team& team, uint64_t needed_bytes,
                                   uint64_t wanted_bytes) {
+  if (job.nodes.has_value()) {
+    return absl::UnimplementedError(
+        "a job of several nodes does not grow: join with a larger heap_bytes");
+  }
   for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
     if (job.ranks[rank].state != RankState::kReady) {
       return Error(Code::kFailedPrecondition, job.Who(rank), " is no longer in the job");

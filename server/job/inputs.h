@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -16,6 +17,7 @@
 #include "absl/time/time.h"
 #include "server/job/events.h"
 #include "server/job/ids.h"
+#include "server/job/node_messages.h"
 #include "server/job/operation_spec.h"
 #include "server/job/states.h"
 
@@ -77,6 +79,15 @@ struct ProcessGone {
 // Each call is answered by exactly one Reply with its CallId, now or later, unless it is cancelled
 // first.
 
+// What a rank says of the nodes of its job.
+struct JoinNodes {
+  Rank first_local = 0;    // the first rank on this node
+  uint32_t n_local = 0;    // ranks on this node, which are consecutive; fewer than the job has
+  std::string rendezvous;  // HOST:PORT of the leader's port process
+  std::string secret;      // of the job; empty: irisd's own
+  friend bool operator==(const JoinNodes&, const JoinNodes&) = default;
+};
+
 struct JoinSpec {
   std::string job;
   int32_t rank = 0;
@@ -91,6 +102,7 @@ struct JoinSpec {
   // The client's number of this Join in its session. A second Join with the same number repeats the
   // first, whose answer was lost. 0 means no number: such a Join is never a repetition.
   uint64_t number = 0;
+  std::optional<JoinNodes> nodes;  // of a job that spans several nodes
   // An error, with the reason, if irisd must not keep more for the caller's user.
   absl::Status room;
 };
@@ -223,6 +235,37 @@ struct Recovered {
   std::vector<SegmentId> memory;
   std::vector<JobId> pages;
 };
+// The port process of a job that spans several nodes is ready. `random` names this run of the job
+// if this node leads it.
+struct PortReady {
+  JobId job;
+  uint64_t random = 0;
+  std::string host;  // this node's name
+};
+// The port process has ended, or cannot go on.
+struct PortFailed {
+  JobId job;
+  std::string reason;
+};
+// Another node is connected to the leader, or, on another node, the leader is.
+struct NodeConnected {
+  JobId job;
+  NodeId node = 0;
+  std::string name;  // of the host
+};
+// That connection is lost for good.
+struct NodeLost {
+  JobId job;
+  NodeId node = 0;
+  std::string reason;
+};
+// The irisd of another node says something. From the leader, or, on the leader's node, from a node
+// that is connected.
+struct NodeSaid {
+  JobId job;
+  NodeId node = 0;
+  NodeMessage message;
+};
 // A deadline has passed: see JobMachine::NextDeadline.
 struct Tick {};
 // irisd stops: every pending and later call is answered kUnavailable, and every watch stream is
@@ -235,6 +278,7 @@ struct StopRequested {
 using Input = std::variant<SessionOpened, SessionHungUp, ProcessGone, JoinCall, MappedCall,
                            OperateCall, GrowMappedCall, AwaitBarrierCall, LeaveCall, ResumeCall,
                            CallCancelled, WatchOpened, SegmentCreated, SegmentDropped, DriverFree,
-                           LimitsChanged, Noted, Recovered, Tick, StopRequested>;
+                           LimitsChanged, Noted, Recovered, Tick, StopRequested, PortReady,
+                           PortFailed, NodeConnected, NodeLost, NodeSaid>;
 
 }  // namespace iris::server

@@ -73,8 +73,21 @@ class Invariants {
     const auto named = impl_.jobs_by_name_.find({job.party, job.name});
     Hold(job, named != impl_.jobs_by_name_.end() && named->second == job.id,
          "is not found by its name");
-    if (!Hold(job, job.n_ranks() > 0 && job.n_ranks() <= wire::kMaxRanks, "n_ranks")) return false;
-    Hold(job, job.n_held() > 0, "nobody is in it");
+    const uint32_t most = job.nodes.has_value() ? wire::kMaxWorldRanks : wire::kMaxRanks;
+    if (!Hold(job, job.n_ranks() > 0 && job.n_ranks() <= most, "n_ranks")) return false;
+    if (job.nodes.has_value()) {
+      const JobNodes& nodes = *job.nodes;
+      if (!Hold(job,
+                nodes.n_local > 0 && nodes.n_local <= wire::kMaxRanks &&
+                    nodes.own < job.n_ranks() && nodes.n_local <= job.n_ranks() - nodes.own &&
+                    nodes.all.contains(nodes.own),
+                "its nodes")) {
+        return false;
+      }
+      Hold(job, (nodes.epoch != 0) == (job.state != JobState::kForming), "its layout");
+    }
+    const bool decides_for_others = job.nodes.has_value() && job.nodes->leads();
+    Hold(job, job.n_held() > 0 || decides_for_others, "nobody is in it");
     Hold(job, job.heap_bytes <= job.stride_bytes, "the heap exceeds the stride");
     Hold(job,
          job.heap_bytes % impl_.granularity_bytes_ == 0 &&
@@ -114,6 +127,13 @@ class Invariants {
     };
     const Lease& lease = member.lease;
     const RankState state = member.state;
+    if (!job.IsLocal(rank)) {
+      hold(!lease.held && member.segments.empty() && member.barriers.empty() &&
+               member.join_call.value == 0 && member.mapped_calls.empty(),
+           "is of another node, and has something here");
+      hold(job.is_starting() == (state == RankState::kAbsent), "state");
+      return;
+    }
     hold(lease.held == (state >= RankState::kJoined && state <= RankState::kEnding),
          "is held in the wrong state");
     hold(lease.held == (lease.session.value != 0), "nobody speaks for it, or somebody for nothing");
@@ -134,7 +154,7 @@ class Invariants {
     hold(member.join_call.value == 0 || job.state == JobState::kForming, "joins a formed job");
     hold(member.mapped_calls.empty() || job.state == JobState::kMapping, "maps a mapped job");
     const bool starved = impl_.starved_.contains({job.id, rank});
-    size_t n_segments = job.ranks[0].segments.size();
+    size_t n_segments = job.ranks[job.first_local()].segments.size();
     if (job.state == JobState::kForming) {
       hold(state == RankState::kAbsent || state == RankState::kJoined, "state");
       hold(!lease.held || member.join_call.value != 0 || IsDue({job.id, Due::kWithdraw, rank}),
@@ -205,6 +225,10 @@ class Invariants {
       const bool asked = team.op.has_value() && team.op->asked[i];
       hold(asked ? team.position[i] == team.next_k + 1 : team.position[i] <= team.next_k,
            "positions");
+    }
+    if (!job.Decides()) {
+      hold(!IsDue({job.id, Due::kOperation, team.info.id}), "deadline of what the leader decides");
+      return broken_.ok();
     }
     const bool all_asked = team.op.has_value() && team.op->AllAsked();
     const bool in_growth =
@@ -369,7 +393,7 @@ class Invariants {
       dropping_by_device[segment.device_index] += segment.info.bytes;
     }
     for (const auto& [id, job] : impl_.jobs_) {
-      descriptors[job->party.Account()] += job->n_ranks() + 1;
+      descriptors[job->party.Account()] += job->n_pages();
       for (const Member& member : job->ranks) n_owned += member.segments.size();
       if (job->growth.has_value()) n_owned += job->growth->segments.size();
       n_owned += job->n_pieces;

@@ -54,6 +54,16 @@ TensorInfo AllocationLabel::tensor() const {
   return tensor;
 }
 
+std::string Job::Who(Rank rank) const {
+  const int64_t pid = ranks[rank].lease.process.pid;
+  std::string who = absl::StrCat("rank ", rank, " (");
+  if (IsLocal(rank)) return absl::StrCat(who, "pid ", pid, ")");
+  const auto* const found = nodes->NodeOf(rank);
+  if (pid != 0) absl::StrAppend(&who, "pid ", pid, " ");
+  return absl::StrCat(who, found == nullptr ? "on another node" : "on node ",
+                      found == nullptr ? "" : found->second.name, ")");
+}
+
 std::vector<std::string> Job::Who(const std::vector<Rank>& several) const {
   std::vector<std::string> all;
   for (const Rank rank : several) all.push_back(Who(rank));

@@ -264,12 +264,47 @@ struct Growth {
   }
 };
 
+// The nodes of a job that spans several. One irisd, on the node of rank 0, leads: it decides the
+// outcome of each operation. The others carry it out on their own copy of the job's state.
+struct JobNodes {
+  struct Node {
+    enum class State : uint32_t { kConnected = 1, kJoined = 2, kMapped = 3, kLost = 4 };
+    State state = State::kConnected;
+    uint32_t n_ranks = 0;  // 0: not known yet
+    std::string name;      // of the host
+    bool same_address = false;
+  };
+  NodeId own = 0;  // this node
+  uint32_t n_local = 0;
+  std::string rendezvous;
+  std::string secret;
+  uint64_t random = 0;  // of PortReady
+  uint64_t epoch = 0;   // of the ports; 0 before there is a layout
+  // Before there is a layout: this node, and the nodes that are connected to it.
+  std::map<NodeId, Node> all;
+
+  bool leads() const { return own == kLeader; }
+  // Returns the node of a rank, or null if it is not known.
+  const std::pair<const NodeId, Node>* NodeOf(Rank rank) const {
+    const auto after = all.upper_bound(rank);
+    if (after == all.begin()) return nullptr;
+    const auto& found = *std::prev(after);
+    return rank - found.first < found.second.n_ranks ? &found : nullptr;
+  }
+  std::vector<NodePart> Parts() const {
+    std::vector<NodePart> parts;
+    for (const auto& [id, node] : all) parts.push_back({id, node.n_ranks, node.name});
+    return parts;
+  }
+};
+
 struct Job : JobHead {
   std::string broken_reason;
   uint64_t heap_bytes_initial = 0;
   uint64_t team_sync_bytes = 0;
   TrackedVector<Member> ranks;
   std::map<Rank, GaveUp> gave_up;  // while the job forms: the last of each rank
+  std::optional<JobNodes> nodes;   // none: the job has one node
 
   OffsetAllocator allocator{0};  // since the epoch was committed
   HeapAllocations allocations;
@@ -293,6 +328,19 @@ struct Job : JobHead {
   GrowId last_published;
 
   uint32_t n_ranks() const { return static_cast<uint32_t>(ranks.size()); }
+  // The ranks of this node. Only they have leases, memory and control pages here.
+  Rank first_local() const { return nodes.has_value() ? nodes->own : 0; }
+  Rank end_local() const { return nodes.has_value() ? nodes->own + nodes->n_local : n_ranks(); }
+  bool IsLocal(Rank rank) const { return rank >= first_local() && rank < end_local(); }
+  // Returns true if this irisd decides outcomes: it leads, or the job is broken.
+  bool Decides() const {
+    return !nodes.has_value() || nodes->leads() || state == JobState::kBroken;
+  }
+  // The descriptors of its pages: the status page and, for each rank of this node, a control page
+  // and, if there are other nodes, the memory of its port and what wakes that.
+  uint32_t n_pages() const {
+    return 1 + (end_local() - first_local()) * (nodes.has_value() ? 3 : 1);
+  }
   // Excludes the ranks' own teams.
   size_t n_teams() const { return teams.empty() ? 0 : teams.size() - ranks.size(); }
   // Counts the ranks that a process holds.
@@ -301,9 +349,8 @@ struct Job : JobHead {
   }
   // Returns true until every rank has mapped the memory of all other ranks.
   bool is_starting() const { return state == JobState::kForming || state == JobState::kMapping; }
-  std::string Who(Rank rank) const {
-    return absl::StrCat("rank ", rank, " (pid ", ranks[rank].lease.process.pid, ")");
-  }
+  // Returns for example "rank 2 (pid 4711)", or "rank 2 (pid 4711 on node host-b)".
+  std::string Who(Rank rank) const;
   std::vector<std::string> Who(const std::vector<Rank>& several) const;
 
   // Finds room for a client's range or an area of irisd's own, and returns its offset. Growth may

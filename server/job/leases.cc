@@ -57,7 +57,8 @@ void Leases::HangUp(Session& session) {
   const Rank rank = session.lease->rank;
   const std::string reason = absl::StrCat(job->Who(rank), " ", kHungUp);
   // A rank without peers breaks nothing by hanging up: no peer was notified, so it may resume.
-  const bool resumes = job->state == JobState::kReady && job->n_held() == 1;
+  const bool resumes =
+      job->state == JobState::kReady && job->n_held() == 1 && !job->nodes.has_value();
   Note(*job, rank, event::RankHungUp{});
   SetState(*job, rank, RankState::kEnding, !resumes);
   if (job->is_starting()) return FailJob(*job, ErrorOf(*job, Code::kAborted, "join", reason));
@@ -80,7 +81,7 @@ void Leases::Gone(SessionId id) {
       NotifyPeers(*job, rank, reason);
       if (job->state == JobState::kReady) Break(*job, reason);
       EndLease(*job, rank, absl::AbortedError(reason));
-      if (job->n_held() == 0) EndJob(*job);
+      EndIfEmpty(*job);
     }
   }
   NoteSession(session, event::SessionClosed{id});
@@ -145,18 +146,32 @@ void Leases::Break(Job& job, std::string reason) {
   job.state = JobState::kBroken;
   job.broken_reason = std::move(reason);
   Note(job, event::JobBroken{job.broken_reason});
+  if (job.nodes.has_value()) Emit(SetLayout{job.id});
   FailGrowth(job, absl::AbortedError(job.broken_reason));
   ConcludeDeadTeams(job);
 }
 
-void Leases::FailJob(Job& job, const absl::Status& status) {
+void Leases::FailJob(Job& job, const absl::Status& status, bool tells_nodes) {
   Note(job, event::JobFailed{std::string(status.message())});
+  if (job.nodes.has_value() && tells_nodes) TellNodes(job, JoinsFailed{status});
   for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
     Member& member = job.ranks[rank];
     if (!member.lease.held) continue;
     if (member.join_call.value != 0) Answer(std::exchange(member.join_call, CallId()), status);
     for (const CallId call : std::exchange(member.mapped_calls, {})) Answer(call, status);
     EndLease(job, rank, status);
+  }
+  EndJob(job);
+}
+
+void Leases::EndIfEmpty(Job& job) {
+  if (job.n_held() > 0) return;
+  if (job.nodes.has_value() && job.nodes->leads()) {
+    // The ranks of other nodes still need decisions.
+    for (Rank rank = job.end_local(); rank < job.n_ranks(); ++rank) {
+      const RankState state = job.ranks[rank].state;
+      if (state == RankState::kReady || state == RankState::kEnding) return;
+    }
   }
   EndJob(job);
 }
@@ -169,7 +184,8 @@ void Leases::EndJob(Job& job) {
   KeepAccountOf(job, bytes);
   for (const Member& member : job.ranks) DropAll(member.segments);
   for (const auto& [offset, allocation] : job.allocations) DropAll(allocation.registered->pieces);
-  CountDescriptors(job.party, -static_cast<int64_t>(job.n_ranks() + 1));
+  CountDescriptors(job.party, -static_cast<int64_t>(job.n_pages()));
+  if (job.nodes.has_value()) Emit(StopPort{job.id});
   Emit(DropPages{job.id});
   Note(job, event::JobEnded{});
   const auto mine = jobs_by_account_.find(job.party.Account());

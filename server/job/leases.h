@@ -24,8 +24,11 @@ struct Leases : Growths {
   void HangUp(Session& session);
 
   void Break(Job& job, std::string reason);
-  // Ends a job that is not ready yet. Every rank gets the error.
-  void FailJob(Job& job, const absl::Status& status);
+  // Ends a job that is not ready yet. Every rank gets the error, also those of other nodes unless
+  // these sent it.
+  void FailJob(Job& job, const absl::Status& status, bool tells_nodes = true);
+  // Ends the job if nobody needs it.
+  void EndIfEmpty(Job& job);
   void EndJob(Job& job);
 
  private:

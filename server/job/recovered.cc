@@ -104,7 +104,8 @@ void JobMachine::Impl::ForgetCalls() {
 
 void JobMachine::Impl::RestorePages(Job& job, bool kept) {
   if (!kept && job.state == JobState::kForming) {
-    Emit(CreatePages{job.id, job.n_ranks(), job.epoch});
+    Emit(CreatePages{job.id, job.first_local(), job.end_local() - job.first_local(), job.epoch,
+                     job.nodes.has_value()});
   }
   for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
     const RankState state = job.ranks[rank].state;

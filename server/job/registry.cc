@@ -29,6 +29,7 @@ void Registry::SetState(Job& job, Rank rank, RankState state, bool abort) {
   Member& member = job.ranks[rank];
   member.state = state;
   if (stopping_) return;  // the ranks live on: their barriers must not end
+  if (!abort && !job.IsLocal(rank)) return;
   Emit(SetRankState{job.id, rank, state, member.lease.process.pid, abort});
 }
 
@@ -39,6 +40,12 @@ void Registry::NotifyPeers(const Job& job, Rank rank, const std::string& reason)
     Emit(NotifyWatch{job.ranks[peer].lease.session,
                      RankChanged{rank, changed.state, changed.lease.process.pid, reason}});
   }
+  if (!job.nodes.has_value() || !job.IsLocal(rank)) return;
+  TellNodes(job, RankIs{rank, changed.state, changed.lease.process.pid, reason});
+}
+
+void Registry::TellNodes(const Job& job, NodeMessage message) {
+  Emit(SendToNode{job.id, kLeader, job.nodes->leads(), std::move(message)});
 }
 
 Job* Registry::JobOf(const Session& session) {

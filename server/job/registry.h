@@ -79,8 +79,11 @@ struct Registry {
   void NoteSession(const Session& session, EventDetail detail);
   // Changes the rank's state in the machine and on the status page.
   void SetState(Job& job, Rank rank, RankState state, bool abort);
-  // Notifies the other ranks of this rank's new state, with the reason.
+  // Notifies the other ranks of this rank's new state, with the reason. If the rank is of this
+  // node, other nodes are told.
   void NotifyPeers(const Job& job, Rank rank, const std::string& reason);
+  // Sends a message to the leader or, on the leader's node, to all other nodes.
+  void TellNodes(const Job& job, NodeMessage message);
 
   Session* FindSession(SessionId session) { return sessions_.Find(session); }
   Job* FindJob(JobId job);

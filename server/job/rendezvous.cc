@@ -13,6 +13,9 @@
 namespace iris::server {
 namespace {
 
+// Errors name at most this many ranks that have not mapped.
+constexpr size_t kRanksNamed = 16;
+
 uint64_t RoundUp(uint64_t value, uint64_t to) { return (value + to - 1) / to * to; }
 
 }  // namespace
@@ -59,12 +62,22 @@ absl::Status Rendezvous::TryJoin(Session& session, CallId call, const JoinSpec& 
       !s.ok()) {
     return s;
   }
-  // A new job needs descriptors for its pages and for a segment of each rank.
-  const uint64_t n_descriptors = job == nullptr ? 2 * static_cast<uint64_t>(spec.n_ranks) + 1 : 1;
+  // A new job needs descriptors for its pages and for a segment of each rank of this node.
+  const uint64_t n_descriptors = job != nullptr ? 1
+                                 : spec.nodes.has_value()
+                                     ? uint64_t{4} * spec.nodes->n_local + 1
+                                     : 2 * static_cast<uint64_t>(spec.n_ranks) + 1;
   absl::Status room = CheckDescriptors(n_descriptors, party);
   if (room.ok() && job == nullptr) room = spec.room;
   if (!room.ok()) return WithPrefix(absl::StrCat("join job '", spec.job, "': "), room);
-  if (job == nullptr) job = &NewJob(name, spec);
+  if (job == nullptr) {
+    job = &NewJob(name, spec);
+    if (spec.nodes.has_value()) {
+      Emit(StartPort{job->id, job->name, session.caller, spec.nodes->first_local,
+                     spec.nodes->n_local, job->n_ranks(), job->stride_bytes, spec.nodes->rendezvous,
+                     spec.nodes->secret});
+    }
+  }
   ForgetRefused(*job, rank);
 
   Member& member = job->ranks[rank];
@@ -88,18 +101,49 @@ absl::StatusOr<JoinSpec> Rendezvous::CheckJoin(JoinSpec spec) const {
   }
   const std::string what =
       absl::StrCat("join job '", spec.job, "' as rank ", spec.rank, " of ", spec.n_ranks, ": ");
-  if (spec.n_ranks < 1 || spec.n_ranks > static_cast<int32_t>(wire::kMaxRanks)) {
-    return Error(Code::kInvalidArgument, what, "a job has 1 to ", wire::kMaxRanks, " ranks");
+  const uint32_t most = spec.nodes.has_value() ? wire::kMaxWorldRanks : wire::kMaxRanks;
+  if (spec.n_ranks < 1 || spec.n_ranks > static_cast<int32_t>(most)) {
+    return Error(Code::kInvalidArgument, what, "a job ",
+                 spec.nodes.has_value() ? "" : "on one node ", "has 1 to ", most, " ranks");
   }
   if (spec.rank < 0 || spec.rank >= spec.n_ranks) {
     return Error(Code::kInvalidArgument, what, "ranks count from 0 to ", spec.n_ranks - 1);
   }
+  if (absl::Status s = CheckNodes(spec); !s.ok()) return WithPrefix(what, s);
   spec.timeout = JoinTimeout(spec);
   if (absl::Status s = CheckSizes(spec); !s.ok()) return WithPrefix(what, s);
   const auto device = ChooseDevice(spec);
   if (!device.ok()) return WithPrefix(what, device.status());
   spec.device_uuid = ledger_.devices()[*device].uuid;
   return spec;
+}
+
+absl::Status Rendezvous::CheckNodes(const JoinSpec& spec) {
+  if (!spec.nodes.has_value()) return absl::OkStatus();
+  const JoinNodes& nodes = *spec.nodes;
+  const uint64_t end = uint64_t{nodes.first_local} + nodes.n_local;
+  const uint64_t rank = static_cast<uint64_t>(spec.rank);
+  const uint64_t n_ranks = static_cast<uint64_t>(spec.n_ranks);
+  if (nodes.n_local == 0 || nodes.n_local > wire::kMaxRanks || nodes.n_local >= n_ranks) {
+    return Error(Code::kInvalidArgument, "a job of several nodes has 1 to ",
+                 std::min<uint64_t>(wire::kMaxRanks, n_ranks - 1), " of its ranks on each, not ",
+                 nodes.n_local);
+  }
+  if (rank < nodes.first_local || rank >= end || end > n_ranks) {
+    return Error(Code::kInvalidArgument, "the ranks of this node would be ", nodes.first_local,
+                 " to ", end - 1, ": the ranks of a node follow each other, and this is one");
+  }
+  constexpr size_t kMaxRendezvousBytes = 300;
+  if (absl::Status s =
+          CheckText("the rendezvous (HOST:PORT)", nodes.rendezvous, 3, kMaxRendezvousBytes);
+      !s.ok()) {
+    return s;
+  }
+  if (!nodes.secret.empty() && (nodes.secret.size() < 16 || nodes.secret.size() > 64)) {
+    return Error(Code::kInvalidArgument, "the secret of the job has ", nodes.secret.size(),
+                 " bytes: 16 to 64 are allowed");
+  }
+  return absl::OkStatus();
 }
 
 absl::Duration Rendezvous::JoinTimeout(const JoinSpec& spec) const {
@@ -119,7 +163,8 @@ absl::Status Rendezvous::CheckSizes(JoinSpec& spec) const {
                  base::SizeText(wire::kMaxHeapBytes), " are allowed, or 0 for the default");
   }
   spec.heap_bytes = RoundUp(spec.heap_bytes, granularity_bytes_);
-  const uint64_t n_ranks = static_cast<uint64_t>(spec.n_ranks);
+  const uint64_t n_ranks =
+      spec.nodes.has_value() ? spec.nodes->n_local : static_cast<uint64_t>(spec.n_ranks);
   const uint64_t window_share =
       wire::kMaxWindowBytes / n_ranks / granularity_bytes_ * granularity_bytes_;
   const uint64_t roomy = std::min({4 * spec.heap_bytes, wire::kMaxHeapBytes, window_share});
@@ -193,6 +238,15 @@ absl::Status Rendezvous::CheckAgreement(const Job& job, const std::string& what,
   for (const auto& [field, here, there] : kFields) {
     if (here == there) continue;
     return Error(Code::kInvalidArgument, what, field, "=", here, " but ", who, " said ", there);
+  }
+  const auto nodes = job.nodes.has_value()
+                         ? std::optional<JoinNodes>({job.nodes->own, job.nodes->n_local,
+                                                     job.nodes->rendezvous, job.nodes->secret})
+                         : std::nullopt;
+  if (spec.nodes != nodes) {
+    return Error(Code::kInvalidArgument, what, "it says other nodes than ", who,
+                 ": the ranks of a node have the same first rank, number of ranks on the node, "
+                 "rendezvous and secret");
   }
   return absl::OkStatus();
 }
@@ -277,11 +331,18 @@ Job& Rendezvous::NewJob(const Name& name, const JoinSpec& spec) {
   job.team_sync_bytes = spec.team_sync_bytes;
   job.created = now_.wall;
   job.ranks.resize(n_ranks);
+  if (spec.nodes.has_value()) {
+    const auto& [first_local, n_local, rendezvous, secret] = *spec.nodes;
+    job.nodes = JobNodes{
+        .own = first_local, .n_local = n_local, .rendezvous = rendezvous, .secret = secret};
+    job.nodes->all[first_local].n_ranks = n_local;
+  }
   RecallAbandoned(job);
   jobs_by_name_[name] = id;
   jobs_by_account_[party.Account()].insert(id);
-  CountDescriptors(party, n_ranks + 1);
-  Emit(CreatePages{id, n_ranks, job.epoch});
+  CountDescriptors(party, job.n_pages());
+  Emit(CreatePages{id, job.first_local(), job.end_local() - job.first_local(), job.epoch,
+                   job.nodes.has_value()});
   Note(job, event::JobForming{n_ranks, spec.heap_bytes, spec.max_heap_bytes});
   return job;
 }
@@ -291,6 +352,7 @@ void Rendezvous::WithdrawJoin(Job& job, Rank rank, const absl::Status& status) {
   if (member.join_call.value != 0) Answer(member.join_call, status);
   Note(job, rank, event::JoinFailed{std::string(status.message())});
   DropAll(member.segments);
+  NodeWithdraws(job);
   job.gave_up[rank] = {member.lease.process.pid, now_.steady, now_.steady - member.joined,
                        absl::IsDeadlineExceeded(status)};
   SetState(job, rank, RankState::kAbsent, false);
@@ -405,23 +467,35 @@ JoinResult Rendezvous::JoinResultOf(const Job& job, Rank rank) const {
                     .heap_bytes = job.heap_bytes,
                     .segments = SegmentsOf(job),
                     .device_index = job.ranks[rank].device_index,
-                    .map_timeout = limits_.map_timeout};
-  for (Rank peer = 0; peer < job.n_ranks(); ++peer) {
+                    .map_timeout = limits_.map_timeout,
+                    .first_local = job.first_local()};
+  if (job.nodes.has_value()) result.nodes = job.nodes->Parts();
+  for (Rank peer = job.first_local(); peer < job.end_local(); ++peer) {
     result.peers.push_back({peer, job.ranks[peer].lease.process.pid, job.ranks[peer].device_index});
   }
   return result;
 }
 
 void Rendezvous::StartMappingIfComplete(Job& job) {
-  if (job.state != JobState::kForming) return;
-  for (const Member& member : job.ranks) {
-    if (!member.lease.held || member.segments.empty()) return;
-    if (!segments_.at(member.segments[0]).created) return;
+  if (job.state != JobState::kForming || !HasJoinedHere(job)) return;
+  if (job.nodes.has_value()) return NodeHasJoined(job);
+  StartMapping(job);
+}
+
+bool Rendezvous::HasJoinedHere(const Job& job) const {
+  for (Rank rank = job.first_local(); rank < job.end_local(); ++rank) {
+    const Member& member = job.ranks[rank];
+    if (!member.lease.held || member.segments.empty()) return false;
+    if (!segments_.at(member.segments[0]).created) return false;
   }
+  return true;
+}
+
+void Rendezvous::StartMapping(Job& job) {
   job.state = JobState::kMapping;
   job.gave_up.clear();
-  JoinResult result = JoinResultOf(job, 0);
-  for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
+  JoinResult result = JoinResultOf(job, job.first_local());
+  for (Rank rank = job.first_local(); rank < job.end_local(); ++rank) {
     Member& member = job.ranks[rank];
     deadlines_.Clear({job.id, Due::kJoin, rank});
     Emit(SendDescriptors{member.lease.session, job.id, job.epoch, rank, job.n_ranks(),
@@ -443,11 +517,12 @@ void Rendezvous::StartMappingIfComplete(Job& job) {
 // Reports ranks that share a device, which is no mistake, but affects every measurement.
 void Rendezvous::ReportSharedDevices(const Job& job) {
   std::map<uint32_t, std::vector<Rank>> ranks;
-  for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
+  for (Rank rank = job.first_local(); rank < job.end_local(); ++rank) {
     ranks[job.ranks[rank].device_index].push_back(rank);
   }
-  if (ranks.size() == job.n_ranks()) return;
-  event::DeviceShared shared{job.n_ranks(),
+  const uint32_t n_local = job.end_local() - job.first_local();
+  if (ranks.size() == n_local) return;
+  event::DeviceShared shared{n_local,
                              static_cast<uint32_t>(ranks.size()),
                              static_cast<uint32_t>(ledger_.devices().size()),
                              {}};
@@ -491,14 +566,19 @@ void Rendezvous::On(const MappedCall& in) {
   member.base = in.base;
   deadlines_.Clear({job.id, Due::kWithdraw, rank});
   SetState(job, rank, RankState::kMapped, false);
-  const bool all = std::all_of(job.ranks.begin(), job.ranks.end(),
-                               [](const Member& m) { return m.state == RankState::kMapped; });
-  if (!all) return;
+  for (Rank each = job.first_local(); each < job.end_local(); ++each) {
+    if (job.ranks[each].state != RankState::kMapped) return;
+  }
+  if (job.nodes.has_value()) return NodeHasMapped(job);
+  Commit(job);
+}
+
+void Rendezvous::Commit(Job& job) {
   deadlines_.Clear({job.id, Due::kMap});
   job.NewEpoch(now_.wall);
   for (Rank each = 0; each < job.n_ranks(); ++each) SetState(job, each, RankState::kReady, false);
   const MappedResult result{job.same_address, job.teams.at(kWorldTeam).info};
-  for (Rank each = 0; each < job.n_ranks(); ++each) {
+  for (Rank each = job.first_local(); each < job.end_local(); ++each) {
     for (const CallId waits : std::exchange(job.ranks[each].mapped_calls, {})) {
       Answer(waits, absl::OkStatus(), result);
     }
@@ -509,7 +589,13 @@ void Rendezvous::On(const MappedCall& in) {
 void Rendezvous::MapTimedOut(Job& job) {
   std::vector<std::string> missing;
   for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
-    if (job.ranks[rank].state != RankState::kMapped) missing.push_back(job.Who(rank));
+    if (job.ranks[rank].state == RankState::kMapped) continue;
+    if (job.IsLocal(rank) || job.nodes->leads()) missing.push_back(job.Who(rank));
+  }
+  if (missing.empty()) missing.push_back("ranks of other nodes");
+  if (missing.size() > kRanksNamed) {
+    missing.resize(kRanksNamed);
+    missing.push_back("more");
   }
   FailJob(job, ErrorOf(job, Code::kDeadlineExceeded, "map",
                        "time is up: these have not mapped: ", absl::StrJoin(missing, ", ")));
@@ -542,7 +628,7 @@ void Rendezvous::On(const LeaveCall& in) {
   ConcludeDeadTeams(job);
   EndLease(job, rank,
            Error(Code::kFailedPrecondition, "rank ", rank, " has left job '", job.name, "'"));
-  if (job.n_held() == 0) EndJob(job);
+  EndIfEmpty(job);
 }
 
 }  // namespace iris::server

@@ -21,6 +21,11 @@ struct Rendezvous : Leases {
   void On(const LeaveCall& in);
   void On(const SegmentCreated& in);
   void On(const SegmentDropped& in);
+  void On(const PortReady& in);
+  void On(const PortFailed& in);
+  void On(const NodeConnected& in);
+  void On(const NodeLost& in);
+  void On(const NodeSaid& in);
   void JoinTimedOut(Job& job, Rank rank);
   void MapTimedOut(Job& job);
   // Removes a rank that waits in Join.
@@ -45,6 +50,11 @@ struct Rendezvous : Leases {
   // Returns the answer for a rank of a job that is being mapped.
   JoinResult JoinResultOf(const Job& job, Rank rank) const;
   void StartMappingIfComplete(Job& job);
+  // Returns true if every rank of this node has joined and has memory.
+  bool HasJoinedHere(const Job& job) const;
+  void StartMapping(Job& job);
+  // Commits the epoch, after every rank has mapped its peers.
+  void Commit(Job& job);
   // Handles a Join whose answer was not delivered: the rank will not map.
   void JoinUndelivered(Job& job, Rank rank);
   Job& NewJob(const Name& name, const JoinSpec& spec);
@@ -54,6 +64,7 @@ struct Rendezvous : Leases {
   // filled in and sizes rounded, or an error that is evident without a job. In the result,
   // max_heap_bytes is the stride, and device_uuid names the device.
   absl::StatusOr<JoinSpec> CheckJoin(JoinSpec spec) const;
+  static absl::Status CheckNodes(const JoinSpec& spec);
   absl::Duration JoinTimeout(const JoinSpec& spec) const;
   absl::Status CheckSizes(JoinSpec& spec) const;
   absl::StatusOr<uint32_t> ChooseDevice(const JoinSpec& spec) const;
@@ -64,6 +75,31 @@ struct Rendezvous : Leases {
   // Returns the error of the first pair of devices that cannot use each other's memory, among this
   // rank's device and those of ranks that have joined. `job` is null if no other rank has joined.
   absl::Status CheckPeers(const Job* job, const JoinSpec& spec, uint32_t device_index) const;
+
+  // nodes.cc defines the following functions: what a job of several nodes has to do more.
+  // Tells the leader that all ranks of this node have joined, or that one gave up since.
+  void NodeHasJoined(Job& job);
+  void NodeWithdraws(Job& job);
+  void NodeHasMapped(Job& job);
+  // On the leader's node: goes on if every node has joined, or has mapped.
+  void LayOutIfComplete(Job& job);
+  void CommitIfMapped(Job& job);
+  void CommitNodes(Job& job, bool same_address);
+  // Begins the mapping, with all nodes known.
+  void LayOut(Job& job, uint64_t epoch);
+  // Ends or breaks the job because ranks of other nodes, as `lost` says, cannot be reached.
+  void LoseRanks(Job& job, const std::string& reason, bool (*lost)(const JobNodes&, Rank, NodeId),
+                 NodeId node);
+  absl::Status Handle(Job& job, NodeId from, const NodeJoined& message);
+  absl::Status Handle(Job& job, NodeId from, const NodeWithdrawn& message);
+  absl::Status Handle(Job& job, NodeId from, const NodesJoined& message);
+  absl::Status Handle(Job& job, NodeId from, const NodeMapped& message);
+  absl::Status Handle(Job& job, NodeId from, const NodesMapped& message);
+  absl::Status Handle(Job& job, NodeId from, const OperationAsked& message);
+  absl::Status Handle(Job& job, NodeId from, const OperationDecided& message);
+  absl::Status Handle(Job& job, NodeId from, const JoinsFailed& message);
+  absl::Status Handle(Job& job, NodeId from, const RankIs& message);
+  absl::Status Handle(Job& job, NodeId from, const NodeIsLost& message);
 
   // failed_joins.cc defines the following functions.
   // Fails the join of a whole job because one of its ranks was refused.

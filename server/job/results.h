@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "server/heap/ledger.h"
 #include "server/job/ids.h"
+#include "server/job/node_messages.h"
 #include "server/job/shared_bytes.h"
 #include "server/job/states.h"
 
@@ -71,6 +72,8 @@ struct JoinResult {
   std::vector<PeerInfo> peers;
   uint32_t device_index = 0;
   absl::Duration map_timeout;
+  Rank first_local = 0;
+  std::vector<NodePart> nodes;  // by first rank; none if the job has one node
 };
 struct MappedResult {
   bool same_address = false;

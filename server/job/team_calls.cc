@@ -186,9 +186,13 @@ void Teams::Ask(Job& job, Team& team, size_t index, CallId call, const Operation
   PendingOp& pending = *team.op;
   pending.asked[index] = true;
   if (spec.only_thread) pending.asked_alone[index] = ++job.moment;
-  WaitFor(job, team, index, call);
-  if (absl::Status s = job.CheckAlive(team); !s.ok()) return Conclude(job, team, s);
   const Rank rank = team.info.ranks[index];
+  if (call.value != 0) WaitFor(job, team, index, call);
+  if (!job.Decides()) {
+    return TellNodes(job, OperationAsked{team.info.id, spec.k, rank, spec.timeout, spec.only_thread,
+                                         std::move(op)});
+  }
+  if (absl::Status s = job.CheckAlive(team); !s.ok()) return Conclude(job, team, s);
   const auto fail = [&](const absl::Status& status) {
     FreeFailed(job, team, op);
     Conclude(job, team, status);
@@ -211,6 +215,11 @@ void Teams::Ask(Job& job, Team& team, size_t index, CallId call, const Operation
     if (HeldBytes(op) > 0 || HeldBytes(pending.op) == 0) Merge(pending.op.Change(), op, team);
     job.value_bytes += HeldBytes(pending.op);
   }
+  if (job.nodes.has_value() &&
+      (std::holds_alternative<RegisterOp>(op) || std::holds_alternative<ConfirmOp>(op))) {
+    return fail(Error(Code::kUnimplemented, What(op, team),
+                      "memory is not registered in a job of several nodes: allocate it"));
+  }
   if (absl::Status s = TakeGiven(job, team, index, op); !s.ok()) {
     return fail(WithPrefix(absl::StrCat(What(op, team), job.Who(rank), ": "), s));
   }
@@ -230,6 +239,35 @@ void Teams::Ask(Job& job, Team& team, size_t index, CallId call, const Operation
     deadlines_.Set(key, deadline);
   }
   if (spec.only_thread) LookForStuck(job);
+}
+
+absl::Status Teams::Follow(Job& job, const OperationDecided& decided) {
+  Team* const team = job.teams.Find(decided.team);
+  if (team == nullptr) return absl::InternalError("there is no such team here");
+  if (decided.k < team->next_k) return absl::OkStatus();  // concluded when the job broke
+  if (decided.k > team->next_k) return absl::InternalError("an operation before it is missing");
+  if (!team->op.has_value()) {
+    const size_t n = team->info.ranks.size();
+    team->op = PendingOp{.since = now_.steady};
+    team->op->asked.resize(n);
+    team->op->calls.resize(n);
+    team->op->given.resize(n);
+    team->op->asked_alone.resize(n);
+  } else {
+    job.value_bytes -= HeldBytes(team->op->op);
+  }
+  team->op->op = decided.op;
+  job.value_bytes += HeldBytes(decided.op);
+  if (!decided.status.ok()) {
+    Conclude(job, *team, decided.status);
+    return absl::OkStatus();
+  }
+  Execute(job, *team);
+  if (!job.teams.contains(decided.team)) return absl::OkStatus();  // it was its last operation
+  const Outcome& outcome = team->history.back();
+  if (!outcome.status.ok()) return outcome.status;
+  if (outcome.result.offset_bytes == decided.offset_bytes) return absl::OkStatus();
+  return absl::InternalError("the heap has another layout here");
 }
 
 void Teams::WaitFor(Job& job, Team& team, size_t index, CallId call) {
@@ -256,6 +294,10 @@ void Teams::Conclude(Job& job, Team& team, absl::Status status, OperationResult 
   result.heap_bytes = job.heap_bytes;
   const Outcome outcome{team.next_k++, std::move(status), std::move(result)};
   job.AddOutcome(team, outcome);
+  if (job.nodes.has_value() && job.nodes->leads()) {
+    TellNodes(job, OperationDecided{team.info.id, outcome.k, outcome.status,
+                                    outcome.result.offset_bytes, *op.op});
+  }
   for (size_t index = 0; index < op.calls.size(); ++index) {
     for (const CallId call : op.calls[index]) ReplyWith(team, index, call, outcome);
   }
@@ -294,7 +336,7 @@ void Teams::OperationTimedOut(Job& job, Team& team) {
 
 void Teams::ConcludeDeadTeams(Job& job) {
   for (const auto& [id, team] : job.teams) {
-    if (!team.op.has_value()) continue;
+    if (!team.op.has_value() || !job.Decides()) continue;
     if (absl::Status s = job.CheckAlive(team); !s.ok()) Conclude(job, job.teams.at(id), s);
   }
   AnswerBarriersOfDeadTeams(job);

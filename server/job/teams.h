@@ -41,6 +41,11 @@ struct Teams : Segments {
   // team_calls.cc defines the following functions.
   void On(const OperateCall& in);
   void OperationTimedOut(Job& job, Team& team);
+  // Asks on behalf of a rank, whose next operation this is. `call` is zero for a rank of another
+  // node.
+  void Ask(Job& job, Team& team, size_t index, CallId call, const OperationSpec& spec);
+  // Carries out the leader's decision. Returns an error if the outcome is another one here.
+  absl::Status Follow(Job& job, const OperationDecided& decided);
   // Called when all ranks have asked, or when the growth that the operation needed is published.
   void Execute(Job& job, Team& team);
   void Conclude(Job& job, Team& team, absl::Status status, OperationResult result = {});
@@ -56,7 +61,6 @@ struct Teams : Segments {
   void RefuseBarriers(Job& job, Rank rank, const absl::Status& why);
 
  private:
-  void Ask(Job& job, Team& team, size_t index, CallId call, const OperationSpec& spec);
   void WaitFor(Job& job, Team& team, size_t index, CallId call);
   void ReplyWith(const Team& team, size_t index, CallId call, const Outcome& outcome);
 

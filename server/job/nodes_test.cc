@@ -1,0 +1,542 @@
+// Jobs that span several nodes: a machine for each node, and links that deliver their messages in
+// order, but not at once.
+#include <deque>
+#include <map>
+#include <memory>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "proto/wire/limits.h"
+#include "server/job/job_machine.h"
+#include "server/job/testing/fake_clock.h"
+#include "server/job/testing/job_machine_testing.h"
+
+namespace iris::server {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+// One node: its machine and what it has caused.
+struct TestNode {
+  NodeId id = 0;
+  std::unique_ptr<JobMachine> machine;
+  std::map<CallId, Reply> replies;
+  std::vector<SetLayout> layouts;
+  std::vector<NotifyWatch> watched;
+  JobId job;
+  bool port = false;                // started, and not stopped
+  bool cut = false;                 // its messages are lost
+  std::deque<NodeMessage> out, in;  // between it and the leader
+};
+
+class NodesTest : public ::testing::Test {
+ protected:
+  // Starts `n_nodes` irisds, whose nodes have `n_local` ranks each.
+  void Build(uint32_t n_nodes, uint32_t n_local) {
+    n_local_ = n_local;
+    n_ranks_ = n_nodes * n_local;
+    for (uint32_t i = 0; i < n_nodes; ++i) {
+      TestNode& node = *nodes_.emplace_back(std::make_unique<TestNode>());
+      node.id = i * n_local;
+      node.machine = std::make_unique<JobMachine>(
+          JobLimits(), Ledger({{"dev-0", uint64_t{1} << 40, kGranularity, 0}}), UnusablePairs());
+    }
+  }
+  TestNode& NodeOf(Rank rank) { return *nodes_[rank / n_local_]; }
+
+  void Do(TestNode& node, const Input& input) {
+    Effects effects = node.machine->Apply(input, {clock_.Now(), clock_.Wall()});
+    if (checks_) {
+      const absl::Status status = node.machine->CheckInvariants();
+      EXPECT_TRUE(status.ok()) << status << " on node " << node.id;
+    }
+    for (Effect& effect : effects) Carry(node, effect);
+  }
+
+  void Carry(TestNode& node, Effect& effect) {
+    if (auto* reply = std::get_if<Reply>(&effect)) {
+      EXPECT_TRUE(node.replies.emplace(reply->call, std::move(*reply)).second) << "twice";
+    } else if (const auto* create = std::get_if<CreateSegment>(&effect)) {
+      created_.push_back({&node, SegmentCreated{create->id, absl::OkStatus()}});
+    } else if (const auto* drop = std::get_if<DropSegment>(&effect)) {
+      created_.push_back({&node, SegmentDropped{drop->id}});
+    } else if (const auto* start = std::get_if<StartPort>(&effect)) {
+      EXPECT_EQ(start->node, node.id);
+      node.job = start->job;
+      node.port = true;
+      created_.push_back(
+          {&node, PortReady{node.job, 77 + node.id, absl::StrCat("host-", node.id)}});
+    } else if (const auto* layout = std::get_if<SetLayout>(&effect)) {
+      node.layouts.push_back(*layout);
+    } else if (const auto* send = std::get_if<SendToNode>(&effect)) {
+      EXPECT_EQ(send->all, node.id == kLeader);
+      if (!send->all) node.out.push_back(send->message);
+      for (auto& other : nodes_) {
+        if (send->all && other->port && other->id != kLeader) other->in.push_back(send->message);
+      }
+    } else if (std::get_if<StopPort>(&effect) != nullptr) {
+      node.port = false;
+    } else if (const auto* watch = std::get_if<NotifyWatch>(&effect)) {
+      node.watched.push_back(*watch);
+    }
+  }
+
+  // Connects the nodes' ports, once all have started.
+  void Connect() {
+    for (auto& node : nodes_) {
+      if (node->id == kLeader) continue;
+      Do(*node, NodeConnected{node->job, kLeader, "host-0"});
+      Do(*nodes_[0], NodeConnected{nodes_[0]->job, node->id, absl::StrCat("host-", node->id)});
+    }
+  }
+  // Does one thing that waits, if there is one.
+  bool Step() {
+    std::vector<std::function<void()>> can;
+    if (!created_.empty()) {
+      can.push_back([this] {
+        const auto [node, input] = created_.front();
+        created_.pop_front();
+        Do(*node, input);
+      });
+    }
+    for (auto& each : nodes_) {
+      TestNode* const node = each.get();
+      if (!node->out.empty()) {
+        can.push_back([this, node] {
+          NodeMessage message = std::move(node->out.front());
+          node->out.pop_front();
+          if (!node->cut) Do(*nodes_[0], NodeSaid{nodes_[0]->job, node->id, std::move(message)});
+        });
+      }
+      if (!node->in.empty()) {
+        can.push_back([this, node] {
+          NodeMessage message = std::move(node->in.front());
+          node->in.pop_front();
+          if (!node->cut) Do(*node, NodeSaid{node->job, kLeader, std::move(message)});
+        });
+      }
+    }
+    if (can.empty()) return false;
+    can[std::uniform_int_distribution<size_t>(0, can.size() - 1)(random_)]();
+    return true;
+  }
+  void Settle() {
+    while (Step()) {
+    }
+  }
+
+  JoinSpec Spec(Rank rank) const {
+    JoinSpec spec;
+    spec.job = "train";
+    spec.rank = static_cast<int32_t>(rank);
+    spec.n_ranks = static_cast<int32_t>(n_ranks_);
+    spec.heap_bytes = kHeap;
+    spec.local_rank = static_cast<int32_t>(rank % n_local_);
+    spec.team_sync_bytes = 8 * kKiB;
+    spec.nodes = JoinNodes{rank / n_local_ * n_local_, n_local_, "host-0:4711", "0123456789abcdef"};
+    return spec;
+  }
+  CallId Join(const JoinSpec& spec) {
+    const Rank rank = static_cast<Rank>(spec.rank);
+    const SessionId session{rank + 1};
+    Do(NodeOf(rank), SessionOpened{session,
+                                   {.pid = 100 + rank, .party = {1000}, .process_start = 7},
+                                   absl::ZeroDuration()});
+    const CallId call = NewCall();
+    Do(NodeOf(rank), JoinCall{session, call, spec});
+    return call;
+  }
+  std::vector<CallId> JoinAll() {
+    std::vector<CallId> calls;
+    for (Rank rank = 0; rank < n_ranks_; ++rank) calls.push_back(Join(Spec(rank)));
+    Connect();
+    Settle();
+    return calls;
+  }
+  std::vector<CallId> MapAll() {
+    std::vector<CallId> calls;
+    for (Rank rank = 0; rank < n_ranks_; ++rank) {
+      calls.push_back(NewCall());
+      Do(NodeOf(rank), MappedCall{SessionId{rank + 1}, calls.back(), NodeOf(rank).job, 1,
+                                  wire::kProposedBase, ""});
+    }
+    Settle();
+    return calls;
+  }
+  void MakeReady(uint32_t n_nodes, uint32_t n_local) {
+    Build(n_nodes, n_local);
+    const auto joined = JoinAll();
+    for (Rank rank = 0; rank < n_ranks_; ++rank) {
+      ASSERT_TRUE(StatusOf(rank, joined[rank]).ok()) << StatusOf(rank, joined[rank]);
+    }
+    const auto mapped = MapAll();
+    for (Rank rank = 0; rank < n_ranks_; ++rank) {
+      ASSERT_TRUE(StatusOf(rank, mapped[rank]).ok()) << StatusOf(rank, mapped[rank]);
+    }
+  }
+  CallId Ask(Rank rank, uint64_t k, Operation op, TeamId team = kWorldTeam,
+             absl::Duration timeout = absl::ZeroDuration()) {
+    const CallId call = NewCall();
+    Do(NodeOf(rank),
+       OperateCall{SessionId{rank + 1}, call, {NodeOf(rank).job, team, k, timeout, std::move(op)}});
+    return call;
+  }
+  std::vector<CallId> AskAll(uint64_t k, const Operation& op, TeamId team = kWorldTeam) {
+    std::vector<CallId> calls;
+    for (Rank rank = 0; rank < n_ranks_; ++rank) calls.push_back(Ask(rank, k, op, team));
+    Settle();
+    return calls;
+  }
+  CallId NewCall() { return CallId{next_call_++}; }
+
+  absl::Status StatusOf(Rank rank, CallId call) {
+    const auto found = NodeOf(rank).replies.find(call);
+    if (found == NodeOf(rank).replies.end()) return absl::UnknownError("not answered yet");
+    if (!found->second.status.ok()) return found->second.status;
+    const auto* outcome = std::get_if<Outcome>(&found->second.result);
+    return outcome == nullptr ? absl::OkStatus() : outcome->status;
+  }
+  OperationResult ResultOf(Rank rank, CallId call) {
+    EXPECT_TRUE(StatusOf(rank, call).ok()) << StatusOf(rank, call);
+    const auto* outcome = std::get_if<Outcome>(&NodeOf(rank).replies.at(call).result);
+    return outcome == nullptr ? OperationResult() : outcome->result;
+  }
+  // The one status of a call of each rank.
+  absl::Status OneStatus(const std::vector<CallId>& calls) {
+    for (Rank rank = 0; rank < calls.size(); ++rank) {
+      EXPECT_EQ(StatusOf(rank, calls[rank]), StatusOf(0, calls[0])) << "rank " << rank;
+    }
+    return StatusOf(0, calls[0]);
+  }
+  JobState StateOn(const TestNode& node) {
+    const auto jobs = node.machine->Jobs();
+    return jobs.empty() ? JobState{} : jobs[0].state;
+  }
+
+  FakeClock clock_;
+  std::minstd_rand random_{1};
+  bool checks_ = true;
+  uint32_t n_local_ = 0, n_ranks_ = 0;
+  std::vector<std::unique_ptr<TestNode>> nodes_;
+  std::deque<std::pair<TestNode*, Input>> created_;
+  uint64_t next_call_ = 1;
+};
+
+TEST_F(NodesTest, JoinsAndCommitsWithOneLayout) {
+  MakeReady(3, 2);
+  for (const auto& node : nodes_) {
+    ASSERT_THAT(node->layouts, SizeIs(1));
+    EXPECT_EQ(node->layouts[0].epoch, 77u);
+    EXPECT_EQ(node->layouts[0].nodes,
+              (std::vector<NodePart>{{0, 2, "host-0"}, {2, 2, "host-2"}, {4, 2, "host-4"}}));
+    EXPECT_THAT(node->layouts[0].segments, SizeIs(2));
+    EXPECT_EQ(node->layouts[0].segments[1].rank, node->id + 1);
+    EXPECT_EQ(StateOn(*node), JobState::kReady);
+    EXPECT_TRUE(node->machine->Jobs()[0].same_address);
+  }
+}
+
+TEST_F(NodesTest, GivesARankTheMemoryAndPeersOfItsNode) {
+  Build(2, 2);
+  const auto joined = JoinAll();
+  const auto* result = std::get_if<JoinResult>(&NodeOf(3).replies.at(joined[3]).result);
+  ASSERT_NE(result, nullptr);
+  EXPECT_EQ(result->first_local, 2u);
+  ASSERT_THAT(result->segments, SizeIs(2));
+  EXPECT_EQ(result->segments[0].rank, 2u);
+  ASSERT_THAT(result->peers, SizeIs(2));
+  EXPECT_EQ(result->peers[1].pid, 103);
+  EXPECT_THAT(result->nodes, SizeIs(2));
+}
+
+TEST_F(NodesTest, WaitsForEveryNode) {
+  Build(2, 2);
+  std::vector<CallId> calls;
+  for (Rank rank = 0; rank < 3; ++rank) calls.push_back(Join(Spec(rank)));
+  Settle();
+  Connect();
+  Settle();
+  for (Rank rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(StatusOf(rank, calls[rank]).code(), absl::StatusCode::kUnknown);
+  }
+  calls.push_back(Join(Spec(3)));
+  Settle();
+  EXPECT_TRUE(OneStatus(calls).ok());
+}
+
+TEST_F(NodesTest, RefusesNodesThatCannotBe) {
+  Build(2, 2);
+  JoinSpec spec = Spec(1);
+  spec.nodes->first_local = 2;
+  EXPECT_THAT(StatusOf(1, Join(spec)).message(), HasSubstr("ranks of this node would be 2 to 3"));
+  spec = Spec(2);
+  spec.nodes->n_local = 4;
+  EXPECT_THAT(StatusOf(2, Join(spec)).message(), HasSubstr("1 to 3 of its ranks on each"));
+  spec = Spec(3);
+  spec.nodes->secret = "short";
+  EXPECT_THAT(StatusOf(3, Join(spec)).message(), HasSubstr("16 to 64"));
+}
+
+TEST_F(NodesTest, TellsAllWhatNodesSaidDifferently) {
+  Build(2, 2);
+  std::vector<CallId> calls;
+  for (Rank rank = 0; rank < 4; ++rank) {
+    JoinSpec spec = Spec(rank);
+    if (rank >= 2) spec.heap_bytes = 2 * kHeap;
+    calls.push_back(Join(spec));
+  }
+  Connect();
+  Settle();
+  const absl::Status status = OneStatus(calls);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(status.message(), AllOf(HasSubstr("ranks 2 to 3 on node host-2 (from rank 2)"),
+                                      HasSubstr("heap_bytes=2097152"), HasSubstr("1048576")));
+  for (const auto& node : nodes_) EXPECT_FALSE(node->port);
+}
+
+TEST_F(NodesTest, OneOutcomeForEachOperation) {
+  MakeReady(2, 2);
+  const auto first = AskAll(0, AllocateOp{.bytes = 4096, .name = "x", .tensor = {}});
+  EXPECT_TRUE(OneStatus(first).ok());
+  const auto second = AskAll(1, AllocateOp{.bytes = 4096, .name = "y", .tensor = {}});
+  for (Rank rank = 0; rank < 4; ++rank) {
+    EXPECT_EQ(ResultOf(rank, second[rank]).offset_bytes, ResultOf(0, second[0]).offset_bytes);
+    EXPECT_GT(ResultOf(rank, second[rank]).offset_bytes, ResultOf(0, first[0]).offset_bytes);
+  }
+  // A name that is taken, and ranks that differ.
+  EXPECT_EQ(OneStatus(AskAll(2, AllocateOp{.bytes = 1, .name = "x", .tensor = {}})).code(),
+            absl::StatusCode::kAlreadyExists);
+  std::vector<CallId> calls;
+  for (Rank rank = 0; rank < 4; ++rank) {
+    calls.push_back(Ask(rank, 3, AllocateOp{.bytes = rank == 3 ? 2u : 1u, .tensor = {}}));
+  }
+  Settle();
+  EXPECT_THAT(OneStatus(calls).message(),
+              AllOf(HasSubstr("the ranks differ"), HasSubstr("rank 3 (pid 103 on node host-2)")));
+  // The value of a broadcast comes to every node.
+  calls.clear();
+  for (Rank rank = 0; rank < 4; ++rank) {
+    calls.push_back(Ask(rank, 4, BroadcastOp{3, rank == 3 ? SharedBytes("hello") : SharedBytes()}));
+  }
+  Settle();
+  for (Rank rank = 0; rank < 4; ++rank) {
+    EXPECT_EQ(ResultOf(rank, calls[rank]).value.view(), "hello");
+  }
+}
+
+TEST_F(NodesTest, TimeIsUpForAllAlike) {
+  MakeReady(2, 2);
+  std::vector<CallId> calls;
+  for (Rank rank = 0; rank < 3; ++rank) {
+    calls.push_back(Ask(rank, 0, AllocateOp{.bytes = 1, .tensor = {}}, kWorldTeam,
+                        absl::Seconds(rank == 2 ? 1 : 60)));
+  }
+  Settle();
+  clock_.Advance(absl::Seconds(2));
+  Do(*nodes_[0], Tick{});
+  Settle();
+  // A rank that asks late gets the same.
+  calls.push_back(Ask(3, 0, AllocateOp{.bytes = 1, .tensor = {}}));
+  Settle();
+  const absl::Status status = OneStatus(calls);
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(status.message(), HasSubstr("missing: rank 3 (pid 103 on node host-2)"));
+  EXPECT_TRUE(OneStatus(AskAll(1, AllocateOp{.bytes = 1, .tensor = {}})).ok());
+}
+
+TEST_F(NodesTest, TeamsAcrossNodes) {
+  MakeReady(2, 2);
+  std::vector<CallId> calls;
+  for (Rank rank = 0; rank < 4; ++rank) {
+    calls.push_back(Ask(rank, 0, SplitOp{{{rank, static_cast<int32_t>(rank % 2), 0}}}));  // rails
+  }
+  Settle();
+  ASSERT_TRUE(OneStatus(calls).ok());
+  const TeamInfo rail = *ResultOf(3, calls[3]).team;
+  EXPECT_EQ(rail.ranks, (std::vector<Rank>{1, 3}));
+  const CallId one = Ask(1, 0, AllocateOp{.bytes = 64, .tensor = {}}, rail.id);
+  const CallId three = Ask(3, 0, AllocateOp{.bytes = 64, .tensor = {}}, rail.id);
+  Settle();
+  EXPECT_EQ(ResultOf(1, one).offset_bytes, ResultOf(3, three).offset_bytes);
+  // A rank alone, and the world after it.
+  const CallId own = Ask(2, 0, AllocateOp{.bytes = 64, .tensor = {}}, OwnTeam(2));
+  Settle();
+  EXPECT_GT(ResultOf(2, own).offset_bytes, ResultOf(1, one).offset_bytes);
+  EXPECT_TRUE(OneStatus(AskAll(1, AllocateOp{.bytes = 64, .tensor = {}})).ok());
+}
+
+TEST_F(NodesTest, TellsEveryNodeOfADeadRank) {
+  MakeReady(3, 2);
+  std::vector<CallId> waiting;
+  for (const Rank rank : {0u, 1u, 2u, 5u}) {
+    waiting.push_back(Ask(rank, 0, AllocateOp{.bytes = 1, .tensor = {}}));
+  }
+  Settle();
+  Do(NodeOf(4), SessionHungUp{SessionId{5}, "test"});
+  Do(NodeOf(4), ProcessGone{SessionId{5}});
+  Settle();
+  const Rank ranks[] = {0, 1, 2, 5};
+  for (size_t i = 0; i < waiting.size(); ++i) {
+    EXPECT_THAT(StatusOf(ranks[i], waiting[i]).message(), HasSubstr("rank 4 (pid 104"));
+    EXPECT_EQ(StatusOf(ranks[i], waiting[i]).code(), absl::StatusCode::kAborted);
+  }
+  for (const auto& node : nodes_) {
+    EXPECT_EQ(StateOn(*node), JobState::kBroken);
+    EXPECT_EQ(node->layouts.back().epoch, 0u);
+    EXPECT_FALSE(node->watched.empty());
+  }
+}
+
+TEST_F(NodesTest, ALostNodeBreaksTheJobOnBothSides) {
+  MakeReady(3, 2);
+  nodes_[1]->cut = true;
+  Do(*nodes_[0], NodeLost{nodes_[0]->job, 2, "silent for 5s"});
+  Do(*nodes_[1], NodeLost{nodes_[1]->job, 0, "silent for 5s"});
+  Settle();
+  for (const auto& node : nodes_) EXPECT_EQ(StateOn(*node), JobState::kBroken);
+  EXPECT_THAT(StatusOf(0, Ask(0, 0, AllocateOp{.bytes = 1, .tensor = {}})).message(),
+              HasSubstr("node host-2 (from rank 2) is lost: silent for 5s"));
+  EXPECT_THAT(StatusOf(5, Ask(5, 0, AllocateOp{.bytes = 1, .tensor = {}})).message(),
+              HasSubstr("node host-2 (from rank 2) is lost: silent for 5s"));
+  EXPECT_THAT(StatusOf(3, Ask(3, 0, AllocateOp{.bytes = 1, .tensor = {}})).message(),
+              HasSubstr("node host-0 (from rank 0), which leads the job, is lost"));
+}
+
+TEST_F(NodesTest, TheLeaderServesUntilTheLastRankHasLeft) {
+  MakeReady(2, 2);
+  const auto leave = [this](Rank rank) {
+    Do(NodeOf(rank), LeaveCall{SessionId{rank + 1}, NewCall(), NodeOf(rank).job});
+    Settle();
+  };
+  leave(0);
+  leave(1);
+  EXPECT_TRUE(nodes_[0]->port);
+  const CallId alone = Ask(3, 0, AllocateOp{.bytes = 64, .tensor = {}}, OwnTeam(3));
+  Settle();
+  EXPECT_TRUE(StatusOf(3, alone).ok()) << StatusOf(3, alone);
+  leave(2);
+  leave(3);
+  for (const auto& node : nodes_) {
+    EXPECT_FALSE(node->port);
+    EXPECT_THAT(node->machine->Jobs(), IsEmpty());
+    EXPECT_EQ(node->machine->ledger().used_bytes_total(), 0u);
+    EXPECT_EQ(node->machine->NextDeadline(), absl::InfiniteFuture());
+  }
+}
+
+TEST_F(NodesTest, AFailedPortEndsTheJoin) {
+  Build(2, 2);
+  const CallId call = Join(Spec(2));
+  Do(*nodes_[1], PortFailed{nodes_[1]->job, "cannot reach host-0:4711"});
+  EXPECT_EQ(StatusOf(2, call).code(), absl::StatusCode::kAborted);
+  EXPECT_THAT(StatusOf(2, call).message(), HasSubstr("cannot reach host-0:4711"));
+  EXPECT_FALSE(nodes_[1]->port);
+}
+
+TEST_F(NodesTest, ARankThatGivesUpIsWaitedForAgain) {
+  Build(2, 1);
+  JoinSpec hurried = Spec(1);
+  hurried.timeout = absl::Seconds(1);
+  const CallId first = Join(hurried);
+  created_.clear();
+  Do(*nodes_[1], SegmentCreated{SegmentId{1}, absl::OkStatus()});
+  EXPECT_THAT(nodes_[1]->out, SizeIs(1));
+  clock_.Advance(absl::Seconds(2));
+  Do(*nodes_[1], Tick{});
+  EXPECT_EQ(StatusOf(1, first).code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_FALSE(nodes_[1]->port);
+}
+
+// What a hostile node says is refused, and costs that node the job at most.
+TEST_F(NodesTest, RefusesWhatDoesNotFit) {
+  const NodeMessage kBad[] = {
+      NodeJoined{.n_ranks = 4, .pids = {1, 2}},
+      NodeMapped{true},
+      NodesMapped{true},
+      NodesJoined{1, {{0, 2, "a"}, {2, 2, "b"}}},
+      OperationAsked{.rank = 0, .op = AllocateOp{.bytes = 1, .tensor = {}}},
+      OperationAsked{.k = 9, .rank = 2, .op = AllocateOp{.bytes = 1, .tensor = {}}},
+      OperationDecided{.op = AllocateOp{.bytes = 1, .tensor = {}}},
+      JoinsFailed{absl::InternalError("x")},
+      RankIs{99, RankState::kDead, 1, "x"},
+      RankIs{0, RankState::kReady, 1, "x"},
+      NodeIsLost{0, "x"},
+  };
+  for (const NodeMessage& bad : kBad) {
+    nodes_.clear();
+    MakeReady(2, 2);
+    Do(*nodes_[0], NodeSaid{nodes_[0]->job, 2, bad});
+    Settle();
+    for (const auto& node : nodes_) EXPECT_EQ(StateOn(*node), JobState::kBroken) << bad.index();
+  }
+}
+
+// Random operations by teams of all kinds, with messages in any order that the links allow: each
+// (team, k) has one outcome, and all nodes have the same heap.
+TEST_F(NodesTest, RandomOperationsAgree) {
+  for (int seed = 1; seed <= 20; ++seed) {
+    random_.seed(static_cast<unsigned>(seed));
+    nodes_.clear();
+    MakeReady(3, 2);
+    const auto any = [this](uint32_t n) {
+      return static_cast<uint32_t>(std::uniform_int_distribution<uint32_t>(0, n - 1)(random_));
+    };
+    std::map<TeamId, std::vector<Rank>> teams = {{kWorldTeam, {0, 1, 2, 3, 4, 5}}};
+    std::map<std::pair<TeamId, Rank>, uint64_t> next;
+    for (Rank rank = 0; rank < 6; ++rank) teams[OwnTeam(rank)] = {rank};
+    std::vector<uint64_t> offsets;
+    for (int round = 0; round < 40; ++round) {
+      auto team = teams.begin();
+      std::advance(team, any(static_cast<uint32_t>(teams.size())));
+      const auto [id, members] = *team;
+      Operation op = AllocateOp{.bytes = 1 + any(5000), .tensor = {}};
+      const uint32_t what = any(10);
+      if (what < 3 && !offsets.empty()) {
+        op = FreeOp{offsets[any(static_cast<uint32_t>(offsets.size()))]};
+      } else if (what == 3 && members.size() > 1) {
+        op = CreateTeamOp{{members[any(static_cast<uint32_t>(members.size()))]}};
+      } else if (what == 4 && members.size() > 1) {
+        op = BroadcastOp{members[0], SharedBytes("value")};
+      }
+      std::vector<std::pair<Rank, CallId>> calls;
+      for (const Rank rank : members) {
+        for (uint32_t steps = any(4); steps > 0; --steps) Step();
+        calls.push_back({rank, Ask(rank, next[{id, rank}]++, op, id)});
+      }
+      Settle();
+      const absl::Status status = StatusOf(calls[0].first, calls[0].second);
+      for (const auto& [rank, call] : calls) ASSERT_EQ(StatusOf(rank, call), status) << seed;
+      if (!status.ok()) continue;
+      const OperationResult result = ResultOf(calls[0].first, calls[0].second);
+      if (std::holds_alternative<AllocateOp>(op)) offsets.push_back(result.offset_bytes);
+      if (std::holds_alternative<CreateTeamOp>(op)) {
+        const Rank member = std::get<CreateTeamOp>(op).ranks[0];
+        for (const auto& [rank, call] : calls) {
+          if (rank == member) teams[ResultOf(rank, call).team->id] = {member};
+        }
+      }
+    }
+    std::set<std::string> heaps;
+    for (const auto& node : nodes_) {
+      std::string heap;
+      const JobSnapshot job = node->machine->Jobs({.allocations = true})[0];
+      for (const AllocationSnapshot& each : job.allocations) {
+        absl::StrAppend(&heap, each.offset_bytes, "+", each.bytes, " of ", each.team, "; ");
+      }
+      heaps.insert(heap);
+    }
+    EXPECT_THAT(heaps, SizeIs(1)) << "seed " << seed;
+  }
+}
+
+}  // namespace
+}  // namespace iris::server
