@@ -1,11 +1,14 @@
 // irisd: builds its parts, runs until SIGTERM or SIGINT, and stops the parts in an order in which
 // every client gets an answer. SIGHUP reloads the settings that can change. Exit codes: 0 stopped
 // as requested, 1 could not run, 2 bad flags or configuration.
+#include <errno.h>
+#include <fcntl.h>
 #include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/auxv.h>
+#include <sys/stat.h>
 #include <sysexits.h>
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
@@ -20,6 +23,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -51,6 +55,7 @@
 #include "server/state/state_command.h"
 #include "server/supervise/child_program.h"
 #include "server/supervise/supervisor.h"
+#include "server/tenant/ports.h"
 #include "server/tenant/worker_program.h"
 #include "server/tenant/worker_table.h"
 #include "server/worker/helper_work.h"
@@ -196,6 +201,49 @@ WorkerTable::Setup WorkerSetup(const Config& config, const WorkerProgram* progra
     return finder.IsOperator(tenant);
   };
   return setup;
+}
+
+// Reads the secret of jobs that bring none. Only irisd's own user may read the file.
+absl::StatusOr<std::string> ReadSecret(const std::string& path) {
+  if (path.empty()) return std::string();
+  const wire::UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  struct stat info = {};
+  if (!file.valid() || fstat(file.get(), &info) != 0) {
+    return wire::ErrnoStatus(errno, absl::StrCat("read network.secret_file ", path));
+  }
+  char text[66];
+  const ssize_t n = S_ISREG(info.st_mode) ? read(file.get(), text, sizeof(text)) : -1;
+  const absl::string_view secret =
+      absl::StripTrailingAsciiWhitespace(absl::string_view(text, n < 0 ? 0 : n));
+  if (info.st_uid != geteuid() || (info.st_mode & 077) != 0) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("network.secret_file ", path, " must belong to irisd's user, with mode 0600"));
+  }
+  if (secret.size() < 16 || secret.size() > 64) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("network.secret_file ", path, " has ", n, " bytes: 16 to 64 are needed"));
+  }
+  return std::string(secret);
+}
+
+absl::StatusOr<Ports::Setup> PortSetup(const Config& config, const WorkerProgram* program,
+                                       const driver::GpuDriver& driver, Daemon* daemon) {
+  absl::StatusOr<std::string> secret = ReadSecret(config.network.secret_file);
+  if (!secret.ok()) return secret.status();
+  const NetworkSettings& network = config.network;
+  return Ports::Setup{
+      .start =
+          [program](const StartPort& port) { return program->StartPort(port.name, port.caller); },
+      .submit = [daemon](const Input& input) { daemon->Submit(input); },
+      .backend = std::string(driver.backend()),
+      .interface = network.interface,
+      .port_min = network.ports.min,
+      .port_max = network.ports.max,
+      .ucx = network.ucx,
+      .transports = network.transports,
+      .secret = *std::move(secret),
+      .silence = network.silence,
+      .connect = config.jobs.join_timeout_max};
 }
 
 // Returns kResourceExhausted if the service manager keeps too few descriptors for the smallest job.
@@ -502,6 +550,7 @@ int Run(const std::vector<std::string>& args, Config config) {
       _exit(code);
     }
     daemon.SetSessionOutput(nullptr);
+    daemon.SetPortOutput(nullptr);
     return code;
   };
   if (uint64_t watchdog_us = 0; sd_watchdog_enabled(0, &watchdog_us) > 0) {
@@ -547,13 +596,20 @@ int Run(const std::vector<std::string>& args, Config config) {
   facts.door_limits_of_one = [session_server] { return session_server->LimitsOfOne(); };
   facts.door_limits_of_all = [session_server] { return session_server->LimitsOfAll(); };
   services = std::make_unique<Services>(&daemon, std::move(facts));
+  absl::StatusOr<Ports::Setup> port_setup = PortSetup(config, &*worker_program, *driver, &daemon);
+  if (!port_setup.ok()) return cannot_go_on(port_setup.status());
+  const absl::StatusOr<std::unique_ptr<Ports>> ports =
+      Ports::Create(*std::move(port_setup), &logger);
+  if (!ports.ok()) return cannot_go_on(ports.status());
 
   if (config.workers.seccomp && !kSanitized) {
     // The devices are open and checked; no client is connected yet.
-    const absl::Status confined = InstallFilter(CoreSyscalls(worker_program->fd()));
+    const absl::Status confined =
+        InstallFilter(CoreSyscalls(worker_program->fd(), worker_program->port_fd()));
     if (!confined.ok()) return cannot_go_on(confined);
   }
   daemon.SetSessionOutput(session_server);
+  daemon.SetPortOutput(ports->get());
   if (keeper != nullptr) {
     session_server->DropForeign(&inherited.sessions);
     const absl::Status kept = daemon.Keep(keeping, &inherited, session_server->CloseOf());
@@ -601,6 +657,7 @@ int Run(const std::vector<std::string>& args, Config config) {
   session_server->Stop();
   services->Stop();
   daemon.SetSessionOutput(nullptr);
+  daemon.SetPortOutput(nullptr);
   logger.Info("irisd has stopped");
   return 0;
 }

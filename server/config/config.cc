@@ -21,6 +21,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "device/base/bytes.h"
 #include "device/base/posix.h"
@@ -132,6 +133,18 @@ absl::StatusOr<std::string> AnyText(const std::string& text) { return text; }
 absl::StatusOr<std::string> RecordFile(const std::string& text) {
   if (!text.empty() && text[0] != '/') return Bad(text, "an absolute path");
   return text;
+}
+
+absl::StatusOr<PortRange> Ports(const std::string& text) {
+  if (text.empty()) return PortRange();
+  PortRange range;
+  const std::pair<absl::string_view, absl::string_view> parts =
+      absl::StrSplit(text, absl::MaxSplits('-', 1));
+  if (absl::SimpleAtoi(parts.first, &range.min) && absl::SimpleAtoi(parts.second, &range.max) &&
+      range.min >= 1024 && range.min <= range.max && range.max <= 65535) {
+    return range;
+  }
+  return Bad(text, "a range of ports from 1024 to 65535, such as \"20000-20999\"");
 }
 
 absl::StatusOr<std::string> RuntimeDirectory(const std::string& text) {
@@ -262,6 +275,25 @@ std::vector<Setting> MakeSettings() {
       Time("workers.idle_timeout", "worker-idle-timeout",
            "a worker without a connection is ended after this time (10s)",
            IRIS_AT(worker_idle_timeout)),
+      Make<std::string>("network.interface", "network-interface", Kind::kText,
+                        "network interface, or its address, of jobs that span several nodes "
+                        "(that of the way to the rendezvous)",
+                        AnyText, IRIS_AT(network.interface)),
+      Make<PortRange>("network.ports", "network-ports", Kind::kText,
+                      "ports on which their port processes listen besides the rendezvous (any)",
+                      Ports, IRIS_AT(network.ports)),
+      Make<std::string>("network.ucx", "network-ucx", Kind::kText,
+                        "UCX's libucp.so.0, 1.20 or later (searched)", RecordFile,
+                        IRIS_AT(network.ucx)),
+      Make<std::string>("network.transports", "network-transports", Kind::kText,
+                        "UCX's transports, as UCX_TLS has them (tcp)", AnyText,
+                        IRIS_AT(network.transports)),
+      Make<std::string>("network.secret_file", "network-secret-file", Kind::kText,
+                        "file with the secret of jobs that bring none, 16 to 64 bytes, the same on "
+                        "all nodes (none: these jobs are refused)",
+                        RecordFile, IRIS_AT(network.secret_file)),
+      Time("network.silence", "network-silence",
+           "a node that says nothing for so long is lost (5s)", IRIS_AT(network.silence)),
       Number("jobs.max", "max-jobs", "jobs in total (1024)", IRIS_AT(jobs.max_jobs)),
       Number("jobs.max_per_uid", "max-jobs-per-uid", "jobs of one user (256)",
              IRIS_AT(jobs.max_jobs_per_uid)),

@@ -16,6 +16,23 @@
 
 namespace iris::server {
 
+// The range of ports on which port processes listen, besides the rendezvous. Zeros: any.
+struct PortRange {
+  uint32_t min = 0;
+  uint32_t max = 0;
+  friend bool operator==(const PortRange&, const PortRange&) = default;
+};
+
+// How jobs that span several nodes use the network.
+struct NetworkSettings {
+  std::string interface;  // name or address; empty: that of the way to the rendezvous
+  PortRange ports;
+  std::string ucx;          // path of libucp.so.0; empty: searched
+  std::string transports;   // as UCX_TLS; empty: chosen
+  std::string secret_file;  // of jobs that bring no secret; empty: they are refused
+  absl::Duration silence = absl::Seconds(5);
+};
+
 struct Config {
   RuntimeDirOptions runtime_dir;
   std::string backend = "auto";  // one of driver::kBackendChoices
@@ -28,6 +45,7 @@ struct Config {
   WorkerSettings workers;
   absl::Duration worker_idle_timeout = absl::Seconds(10);
   JobLimits jobs;
+  NetworkSettings network;
   std::string record_file;  // empty: nothing is recorded
   bool self_check = true;   // prove the device pairs before serving
 };

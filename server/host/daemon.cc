@@ -89,6 +89,11 @@ void Daemon::SetSessionOutput(SessionOutput* output) {
   output_ = output;
 }
 
+void Daemon::SetPortOutput(PortOutput* output) {
+  absl::MutexLock lock(&mu_);
+  ports_ = output;
+}
+
 absl::StatusOr<std::unique_ptr<JobMachine>> Daemon::MachineOf(const state::MachineState& state,
                                                               const DaemonOptions& options,
                                                               driver::GpuDriver* driver) {
@@ -405,8 +410,7 @@ void Daemon::Perform(ReleaseSession& effect, Deferred* /*deferred*/) {
 }
 
 void Daemon::Perform(CreatePages& effect, Deferred* /*deferred*/) {
-  absl::StatusOr<std::unique_ptr<JobPages>> pages =
-      JobPages::Create(effect.job, effect.n_ranks, effect.epoch);
+  absl::StatusOr<std::unique_ptr<JobPages>> pages = JobPages::Create(effect);
   if (!pages.ok()) {
     // SendDescriptors reports the error to the ranks.
     logger_->Error("cannot create the pages of a job",
@@ -431,7 +435,8 @@ std::vector<std::shared_ptr<const PageFile>> Daemon::ControlPages(JobId job) con
   absl::MutexLock lock(&mu_);
   const absl::StatusOr<JobPages*> found = PagesOf(job);
   if (!found.ok()) return pages;
-  for (Rank rank = 0; rank < (*found)->n_ranks(); ++rank) {
+  const Rank first = (*found)->first_rank();
+  for (Rank rank = first; rank < first + (*found)->n_ranks(); ++rank) {
     pages.push_back((*found)->control_page(rank));
   }
   return pages;
@@ -486,6 +491,37 @@ void Daemon::Perform(NotifyWatch& effect, Deferred* deferred) {
 void Daemon::Perform(EndWatch& effect, Deferred* deferred) {
   std::shared_ptr<WatchSink> sink = watches_.Take(effect.session);
   if (sink != nullptr) deferred->closes.emplace_back(std::move(sink), effect.status);
+}
+
+void Daemon::Perform(StartPort& effect, Deferred* /*deferred*/) {
+  std::vector<std::shared_ptr<const RankPort>> all;
+  const absl::StatusOr<JobPages*> pages = PagesOf(effect.job);
+  for (Rank i = 0; pages.ok() && i < effect.n_local; ++i) {
+    all.push_back((*pages)->port(effect.node + i));
+  }
+  // SendDescriptors reports an error of the pages to the ranks.
+  if (ports_ != nullptr && pages.ok()) ports_->Start(effect, std::move(all));
+}
+
+void Daemon::Perform(SetLayout& effect, Deferred* /*deferred*/) {
+  if (ports_ == nullptr) return;
+  std::vector<PortSegment> segments;
+  for (const SegmentInfo& info : effect.segments) {
+    const std::shared_ptr<SegmentStore::Held> held = segments_.Find(info.id);
+    if (held == nullptr) continue;  // the job is ending
+    const uint32_t device = held->device_index();
+    segments.push_back({info, device, driver_->devices()[device].uuid,
+                        [held] { return held->memory().ExportFd(driver::Access::kReadWrite); }});
+  }
+  ports_->LayOut(effect, std::move(segments));
+}
+
+void Daemon::Perform(SendToNode& effect, Deferred* /*deferred*/) {
+  if (ports_ != nullptr) ports_->Send(effect);
+}
+
+void Daemon::Perform(StopPort& effect, Deferred* /*deferred*/) {
+  if (ports_ != nullptr) ports_->Stop(effect.job);
 }
 
 void Daemon::Perform(EmitEvent& effect, Deferred* /*deferred*/) {

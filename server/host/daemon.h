@@ -99,6 +99,27 @@ class SessionOutput {
   virtual void ReleaseSession(SessionId session) = 0;
 };
 
+// A segment for a port process.
+struct PortSegment {
+  SegmentInfo info;
+  uint32_t device_index = 0;
+  std::string device_uuid;
+  std::function<absl::StatusOr<int>()> open;  // the caller owns the result
+};
+
+// Carries the daemon's commands to port processes. Implementations only queue them, and never call
+// back; what ports say comes as inputs.
+class PortOutput {
+ public:
+  virtual ~PortOutput() = default;
+  // `ports`: of the ranks of this node, in order.
+  virtual void Start(const StartPort& wanted,
+                     std::vector<std::shared_ptr<const RankPort>> ports) = 0;
+  virtual void LayOut(const SetLayout& layout, std::vector<PortSegment> segments) = 0;
+  virtual void Send(const SendToNode& message) = 0;
+  virtual void Stop(JobId job) = 0;
+};
+
 struct DaemonOptions {
   JobLimits limits;
   UnusablePairs unusable;  // from the self-check; pairs that the driver denies are added
@@ -154,6 +175,8 @@ class Daemon {
 
   // Sets the output. Call it before the first session. With null, descriptors are dropped.
   void SetSessionOutput(SessionOutput* output) ABSL_LOCKS_EXCLUDED(mu_);
+  // Sets the output for ports. Without it, jobs that span several nodes fail.
+  void SetPortOutput(PortOutput* output) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Gives the machine an input that has no answer, and carries out its effects.
   void Submit(const Input& input) ABSL_LOCKS_EXCLUDED(mu_);
@@ -249,6 +272,10 @@ class Daemon {
   void Perform(SetRankState& effect, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Perform(NotifyWatch& effect, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Perform(EndWatch& effect, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Perform(StartPort& effect, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Perform(SetLayout& effect, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Perform(SendToNode& effect, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Perform(StopPort& effect, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Perform(EmitEvent& effect, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   driver::GpuDriver* const driver_;
@@ -266,6 +293,7 @@ class Daemon {
 
   mutable absl::Mutex mu_;
   SessionOutput* output_ ABSL_GUARDED_BY(mu_) = nullptr;
+  PortOutput* ports_ ABSL_GUARDED_BY(mu_) = nullptr;
   const std::unique_ptr<JobMachine> machine_ ABSL_PT_GUARDED_BY(mu_);
   const std::unique_ptr<Recorder> recorder_ ABSL_PT_GUARDED_BY(mu_);  // null: none
   DescriptorKeeper* keeper_ ABSL_GUARDED_BY(mu_) = nullptr;           // null if nothing is kept

@@ -3,18 +3,21 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <climits>
+#include <cstddef>
 #include <map>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "iris/port_types.h"
 #include "proto/wire/frame.h"
 
 namespace iris::server {
@@ -87,9 +90,27 @@ absl::Status PageFile::Copy(wire::ControlPage* page) const {
   return wire::ErrnoStatus(n < 0 ? errno : EIO, "read a shared page");
 }
 
-absl::StatusOr<std::unique_ptr<JobPages>> JobPages::Create(JobId job, uint32_t n_ranks,
-                                                           uint64_t epoch) {
+absl::StatusOr<std::shared_ptr<const RankPort>> RankPort::Create(Rank rank) {
+  auto port = std::make_shared<RankPort>();
+  port->wake = wire::UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  port->memory = wire::UniqueFd(memfd_create("iris-port", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  // The header of the memory; all else is zero.
+  const uint32_t head[] = {kPortMagic, kPortVersion, rank};
+  static_assert(offsetof(PortMemory, magic) == 0 && offsetof(PortMemory, version) == 4 &&
+                offsetof(PortMemory, rank) == 8);
+  const int memory = port->memory.get();
+  if (!port->wake.valid() || memory < 0 || fchmod(memory, 0600) != 0 ||
+      ftruncate(memory, sizeof(PortMemory)) != 0 || fcntl(memory, F_ADD_SEALS, kPageSeals) != 0 ||
+      pwrite(memory, head, sizeof(head), 0) != static_cast<ssize_t>(sizeof(head))) {
+    return wire::ErrnoStatus(errno, "make the memory of a rank's port");
+  }
+  return port;
+}
+
+absl::StatusOr<std::unique_ptr<JobPages>> JobPages::Create(const CreatePages& wanted) {
+  const auto& [job, first_rank, n_ranks, epoch, with_ports] = wanted;
   std::unique_ptr<JobPages> pages(new JobPages());
+  pages->first_rank_ = first_rank;
   absl::StatusOr<std::shared_ptr<const PageFile>> status_file =
       PageFile::Create(PageFile::Kind::kStatus);
   if (!status_file.ok()) return status_file.status();
@@ -101,6 +122,10 @@ absl::StatusOr<std::unique_ptr<JobPages>> JobPages::Create(JobId job, uint32_t n
     if (!file.ok()) return file.status();
     pages->status_->control_inode[rank] = (*file)->inode();
     pages->control_.push_back(*std::move(file));
+    if (!with_ports) continue;
+    absl::StatusOr<std::shared_ptr<const RankPort>> port = RankPort::Create(first_rank + rank);
+    if (!port.ok()) return port.status();
+    pages->ports_.push_back(*std::move(port));
   }
   pages->status_->n_ranks = n_ranks;
   pages->status_->job_id = job.value;
@@ -183,10 +208,13 @@ IRIS_SAME_STATE(kLeft);
 #undef IRIS_SAME_STATE
 
 void JobPages::SetRankState(Rank rank, RankState state, int64_t pid, bool abort) {
-  if (rank >= n_ranks()) return;
-  __atomic_store_n(&status_->rank_pid[rank], pid, __ATOMIC_RELAXED);
-  // Release: a reader that sees the state also sees the pid.
-  __atomic_store_n(&status_->rank_state[rank], static_cast<uint32_t>(state), __ATOMIC_RELEASE);
+  const Rank local = rank - first_rank_;
+  if (local >= n_ranks() && ports_.empty()) return;
+  if (local < n_ranks()) {
+    __atomic_store_n(&status_->rank_pid[local], pid, __ATOMIC_RELAXED);
+    // Release: a reader that sees the state also sees the pid.
+    __atomic_store_n(&status_->rank_state[local], static_cast<uint32_t>(state), __ATOMIC_RELEASE);
+  }
   if (abort) {
     if (status_->broken_by == 0) __atomic_store_n(&status_->broken_by, rank + 1, __ATOMIC_RELAXED);
     __atomic_store_n(&status_->abort, 1u, __ATOMIC_RELEASE);

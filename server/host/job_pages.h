@@ -46,11 +46,19 @@ class PageFile {
   const uint64_t inode_;
 };
 
+// The memory by which a rank reaches other nodes (iris/port_types.h), and the eventfd that wakes the
+// port process.
+struct RankPort {
+  wire::UniqueFd memory;
+  wire::UniqueFd wake;
+
+  static absl::StatusOr<std::shared_ptr<const RankPort>> Create(Rank rank);
+};
+
 class JobPages {
  public:
   // Returns kResourceExhausted if descriptors or memory ran out.
-  static absl::StatusOr<std::unique_ptr<JobPages>> Create(JobId job, uint32_t n_ranks,
-                                                          uint64_t epoch);
+  static absl::StatusOr<std::unique_ptr<JobPages>> Create(const CreatePages& wanted);
 
   // Takes the descriptors of pages that an earlier irisd created for this job, in any order. On an
   // error all are closed. Returns kInvalidArgument if a page is missing, or if the status page has
@@ -63,12 +71,20 @@ class JobPages {
   JobPages& operator=(const JobPages&) = delete;
 
   const std::shared_ptr<const PageFile>& status_page() const { return status_file_; }
-  const std::shared_ptr<const PageFile>& control_page(Rank rank) const { return control_[rank]; }
+  // Of the ranks of this node, which are those from `first_rank` on.
+  const std::shared_ptr<const PageFile>& control_page(Rank rank) const {
+    return control_[rank - first_rank_];
+  }
+  // Returns null if the job has one node.
+  std::shared_ptr<const RankPort> port(Rank rank) const {
+    return ports_.empty() ? nullptr : ports_[rank - first_rank_];
+  }
+  Rank first_rank() const { return first_rank_; }
   uint32_t n_ranks() const { return static_cast<uint32_t>(control_.size()); }
   std::vector<int> fds() const;  // of all pages; borrowed
 
-  // Publishes the rank's state (and the abort word), then increments `changes` and wakes the
-  // waiters.
+  // Publishes the state of a rank of this node (and the abort word, also for a rank of another
+  // node), then increments `changes` and wakes the waiters.
   void SetRankState(Rank rank, RankState state, int64_t pid, bool abort);
 
  private:
@@ -78,6 +94,8 @@ class JobPages {
   std::shared_ptr<const PageFile> status_file_;
   wire::StatusPage* status_ = nullptr;  // only irisd maps it for writing
   std::vector<std::shared_ptr<const PageFile>> control_;
+  std::vector<std::shared_ptr<const RankPort>> ports_;
+  Rank first_rank_ = 0;
 };
 
 }  // namespace iris::server

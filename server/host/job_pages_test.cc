@@ -21,7 +21,7 @@ namespace {
 class JobPagesTest : public testing::Test {
  protected:
   void SetUp() override {
-    auto pages = JobPages::Create(JobId{7}, 3, 9);
+    auto pages = JobPages::Create({JobId{7}, 0, 3, 9});
     ASSERT_TRUE(pages.ok()) << pages.status();
     pages_ = *std::move(pages);
     auto fd = pages_->status_page()->Open(/*read_only=*/true);
@@ -238,7 +238,7 @@ TEST_F(AdoptPagesTest, RefusesPagesThatIrisdDidNotMake) {
 TEST(JobPagesLifeTest, LeavesNoDescriptor) {
   const int before = base::CountDescriptors();
   {
-    auto pages = JobPages::Create(JobId{1}, 64, 1);
+    auto pages = JobPages::Create({JobId{1}, 0, 64, 1});
     ASSERT_TRUE(pages.ok());
     EXPECT_EQ(base::CountDescriptors(), before + 65);
   }

@@ -1,11 +1,16 @@
 #include "server/host/segment_store.h"
 
+#include <errno.h>
+#include <fcntl.h>
+
 #include <algorithm>
 #include <iterator>
 #include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "iris/port_types.h"
+#include "proto/wire/frame.h"
 #include "proto/wire/pages.h"
 #include "proto/wire/unique_fd.h"
 #include "server/keep/kept_name.h"
@@ -34,16 +39,29 @@ wire::DescriptorRecord Record(const SendDescriptors& wanted, wire::DescriptorKin
   return record;
 }
 
+absl::StatusOr<int> Duplicate(const wire::UniqueFd& fd) {
+  const int copy = fcntl(fd.get(), F_DUPFD_CLOEXEC, 3);
+  if (copy < 0) return wire::ErrnoStatus(errno, "duplicate the descriptor of a port");
+  return copy;
+}
+
 void AddPages(const SendDescriptors& wanted, const JobPages& pages,
               std::vector<OutgoingDescriptor>* out) {
   out->push_back({Record(wanted, wire::DescriptorKind::kStatusPage, 0, wire::kPageBytes),
                   [file = pages.status_page()] { return file->Open(/*read_only=*/true); }});
-  for (Rank rank = 0; rank < pages.n_ranks(); ++rank) {
+  for (Rank rank = pages.first_rank(); rank < pages.first_rank() + pages.n_ranks(); ++rank) {
     const bool read_only = rank != wanted.receiver;
     out->push_back(
         {Record(wanted, wire::DescriptorKind::kControlPage, rank, wire::kPageBytes),
          [file = pages.control_page(rank), read_only] { return file->Open(read_only); }});
   }
+  const std::shared_ptr<const RankPort> port = pages.port(wanted.receiver);
+  if (port == nullptr) return;
+  out->push_back(
+      {Record(wanted, wire::DescriptorKind::kPortMemory, wanted.receiver, sizeof(PortMemory)),
+       [port] { return Duplicate(port->memory); }});
+  out->push_back({Record(wanted, wire::DescriptorKind::kPortWake, wanted.receiver, 0),
+                  [port] { return Duplicate(port->wake); }});
 }
 
 }  // namespace

@@ -482,7 +482,7 @@ void Rendezvous::StartMappingIfComplete(Job& job) {
   StartMapping(job);
 }
 
-bool Rendezvous::HasJoinedHere(const Job& job) const {
+bool Rendezvous::HasJoinedHere(const Job& job) {
   for (Rank rank = job.first_local(); rank < job.end_local(); ++rank) {
     const Member& member = job.ranks[rank];
     if (!member.lease.held || member.segments.empty()) return false;
@@ -567,7 +567,7 @@ void Rendezvous::On(const MappedCall& in) {
   deadlines_.Clear({job.id, Due::kWithdraw, rank});
   SetState(job, rank, RankState::kMapped, false);
   for (Rank each = job.first_local(); each < job.end_local(); ++each) {
-    if (job.ranks[each].state != RankState::kMapped) return;
+    if (std::as_const(job).ranks[each].state != RankState::kMapped) return;
   }
   if (job.nodes.has_value()) return NodeHasMapped(job);
   Commit(job);
@@ -589,7 +589,7 @@ void Rendezvous::Commit(Job& job) {
 void Rendezvous::MapTimedOut(Job& job) {
   std::vector<std::string> missing;
   for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
-    if (job.ranks[rank].state == RankState::kMapped) continue;
+    if (std::as_const(job).ranks[rank].state == RankState::kMapped) continue;
     if (job.IsLocal(rank) || job.nodes->leads()) missing.push_back(job.Who(rank));
   }
   if (missing.empty()) missing.push_back("ranks of other nodes");

@@ -51,7 +51,7 @@ struct Rendezvous : Leases {
   JoinResult JoinResultOf(const Job& job, Rank rank) const;
   void StartMappingIfComplete(Job& job);
   // Returns true if every rank of this node has joined and has memory.
-  bool HasJoinedHere(const Job& job) const;
+  bool HasJoinedHere(const Job& job);
   void StartMapping(Job& job);
   // Commits the epoch, after every rank has mapped its peers.
   void Commit(Job& job);

@@ -20,6 +20,7 @@ namespace {
 constexpr size_t kReceiveBytes = 64 << 10;  // at a time
 constexpr size_t kKeptBytes = 16 << 10;     // size that an empty buffer keeps
 constexpr int kMaxPieces = 48;              // of one writev
+constexpr size_t kMaxPortBytes = 16 << 10;  // of messages with a port that have no list
 
 absl::Status Bad(const LinkHeader& header, std::string_view what) {
   return absl::InvalidArgumentError(
@@ -36,9 +37,11 @@ struct Shape {
   bool call = false;
   bool method = false;
   bool code = false;
+  uint32_t most_fds = 0;
 };
 constexpr Shape kShapes[] = {
-    {LinkType::kConnect, LinkSender::kCore, 0, /*connection=*/true},
+    {LinkType::kConnect, LinkSender::kCore, 0, /*connection=*/true, false, false, false,
+     /*most_fds=*/1},
     {LinkType::kDisconnect, LinkSender::kCore, 0, /*connection=*/true},
     {LinkType::kMessage, LinkSender::kCore, wire::kMaxRpcBytes, false, /*call=*/true},
     {LinkType::kFinish, LinkSender::kCore, wire::kMaxErrorTextBytes, false, /*call=*/true,
@@ -52,6 +55,15 @@ constexpr Shape kShapes[] = {
     {LinkType::kSent, LinkSender::kWorker, 0, false, /*call=*/true},
     {LinkType::kClosed, LinkSender::kWorker, 0, /*connection=*/true},
     {LinkType::kPong, LinkSender::kWorker},
+    {LinkType::kPortSetup, LinkSender::kCore, kMaxPortBytes},
+    {LinkType::kPortMemory, LinkSender::kCore, kMaxPortBytes, false, false, false, false, 1},
+    {LinkType::kPortRank, LinkSender::kCore, kMaxPortBytes, false, false, false, false, 1},
+    {LinkType::kPortLayout, LinkSender::kCore, wire::kMaxRpcBytes},
+    {LinkType::kPortToNode, LinkSender::kCore, wire::kMaxRpcBytes},
+    {LinkType::kPortReady, LinkSender::kPort, kMaxPortBytes},
+    {LinkType::kPortFromNode, LinkSender::kPort, wire::kMaxRpcBytes},
+    {LinkType::kPortNode, LinkSender::kPort, kMaxPortBytes},
+    {LinkType::kPortFailed, LinkSender::kPort, kMaxPortBytes},
 };
 
 }  // namespace
@@ -61,14 +73,15 @@ absl::StatusOr<LinkReader::Received> LinkReader::Receive(int socket) {
   if (bytes_.empty() && bytes_.capacity() > kKeptBytes) bytes_.shrink_to_fit();
   char buffer[kReceiveBytes];
   size_t n_bytes = sizeof(buffer);
-  if (sender_ == LinkSender::kWorker) {
+  if (sender_ != LinkSender::kCore) {
     switch (NextOf(socket, buffer, &n_bytes)) {
       case server::Next::kPlain:
         break;
       case server::Next::kNothing:
         return Received::kNothingYet;
       case server::Next::kDescriptors:
-        return absl::InvalidArgumentError("the worker sent descriptors, which none has reason to");
+        return absl::InvalidArgumentError(
+            "the other end sent descriptors, which it has no reason to");
       case server::Next::kEnd:
       case server::Next::kFailed:
         return absl::UnavailableError("the other end of the link has closed");
@@ -96,12 +109,14 @@ absl::Status LinkReader::Check(const LinkHeader& header) const {
     if (shape.connection != (header.connection != 0)) return Bad(header, "its connection is wrong");
     if (shape.call != (header.call != 0)) return Bad(header, "its call is wrong");
     if (shape.method != (header.method != 0)) return Bad(header, "its method is wrong");
-    if ((!shape.code && header.code != 0) || header.reserved != 0) {
+    const bool has_fd = header.type != LinkType::kConnect || header.n_fds == 1;
+    if ((!shape.code && header.code != 0) || header.n_fds > shape.most_fds || !has_fd) {
       return Bad(header, "a field that its type does not have is not zero");
     }
     return absl::OkStatus();
   }
   return Bad(header, sender_ == LinkSender::kWorker ? "a worker does not send that"
+                     : sender_ == LinkSender::kPort ? "a port does not send that"
                                                     : "the core does not send that");
 }
 
@@ -113,7 +128,7 @@ absl::StatusOr<std::optional<LinkMessage>> LinkReader::Next() {
   const absl::Status checked = Check(message.header);
   if (!checked.ok()) return checked;
   if (left - sizeof(message.header) < message.header.bytes) return std::nullopt;
-  if (message.type() == LinkType::kConnect) {
+  if (message.header.n_fds == 1) {
     if (fds_.empty()) return Bad(message.header, "no descriptor came with it");
     message.fd = std::move(fds_.front());
     fds_.erase(fds_.begin());
@@ -126,6 +141,7 @@ absl::StatusOr<std::optional<LinkMessage>> LinkReader::Next() {
 
 void LinkWriter::Queue(LinkHeader header, LinkPayload payload, wire::UniqueFd fd) {
   header.bytes = static_cast<uint32_t>(payload.size());
+  header.n_fds = fd.valid() ? 1 : 0;
   queue_.push_back({header, std::move(payload), std::move(fd)});
   queued_bytes_ += queue_.back().size();
 }

@@ -71,8 +71,8 @@ struct LinkHeader {
   uint32_t bytes = 0;  // size of the payload; at most wire::kMaxRpcBytes
   LinkType type{};
   uint16_t method = 0;
-  uint32_t code = 0;  // absl::StatusCode
-  uint32_t reserved = 0;
+  uint32_t code = 0;   // absl::StatusCode
+  uint32_t n_fds = 0;  // 1: a descriptor comes with it
   uint64_t connection = 0;
   uint64_t call = 0;
 };
@@ -97,13 +97,13 @@ struct LinkPayload {
 struct LinkMessage {
   LinkHeader header;
   std::string_view payload;
-  wire::UniqueFd fd;  // of kConnect
+  wire::UniqueFd fd;  // of kConnect, kPortMemory and kPortRank
 
   LinkType type() const { return header.type; }
 };
 
 // The end that sends what a reader reads.
-enum class LinkSender { kCore, kWorker };
+enum class LinkSender { kCore, kWorker, kPort };
 
 // Reads messages as their bytes arrive. It holds at most one message and the bytes of one Receive,
 // and allocates memory only for bytes that have arrived, whatever size a header announces.
@@ -113,8 +113,8 @@ class LinkReader {
 
   enum class Received { kSome, kNothingYet };
   // Receives bytes, once, from a socket that does not block; from the core, descriptors too.
-  // Returns kUnavailable if the other end has closed, and kInvalidArgument if a worker sent
-  // descriptors, which stay in the socket, since their close may take long.
+  // Returns kUnavailable if the other end has closed, and kInvalidArgument if a worker or a port
+  // sent descriptors, which stay in the socket, since their close may take long.
   absl::StatusOr<Received> Receive(int socket);
 
   // Returns the next complete message, or nothing if more must be received first. kInvalidArgument,
@@ -133,7 +133,8 @@ class LinkReader {
 // Writes messages in order until the socket takes no more, and keeps the rest.
 class LinkWriter {
  public:
-  // Queues a message. Sets `header.bytes`, at most wire::kMaxRpcBytes. `fd` goes with a kConnect.
+  // Queues a message. Sets `header.bytes`, at most wire::kMaxRpcBytes. `fd` goes with it, if it is
+  // valid and the type may have one.
   void Queue(LinkHeader header, LinkPayload payload = {}, wire::UniqueFd fd = {});
 
   // Removes the connection's kConnect, if no byte of it was written, from the queue, and moves its

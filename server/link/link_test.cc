@@ -232,8 +232,8 @@ TEST(LinkTest, WhatAWorkerMayNotSayIsRefused) {
   h.code = 1;
   cases.push_back({"a code", h, "not zero"});
   h = Header(LinkType::kSent, 0, 1);
-  h.reserved = 1;
-  cases.push_back({"a reserved field", h, "not zero"});
+  h.n_fds = 1;
+  cases.push_back({"a descriptor", h, "not zero"});
   for (const Case& c : cases) {
     const absl::Status status = Hear(BytesOf(c.header));
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << c.what << ": " << status;

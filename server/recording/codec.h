@@ -60,7 +60,7 @@ constexpr size_t CountFields() {
 template <typename T>
 auto Fields(T& x) {
   constexpr size_t n = internal::CountFields<std::remove_const_t<T>>();
-  static_assert(n <= 12, "add a line below");
+  static_assert(n <= 13, "add a line below");
 #define IRIS_FIELDS_IF(count, ...) \
   if constexpr (n == count) {      \
     auto& [__VA_ARGS__] = x;       \
@@ -79,6 +79,7 @@ auto Fields(T& x) {
   IRIS_FIELDS_IF(10, a, b, c, d, e, f, g, h, i, j)
   IRIS_FIELDS_IF(11, a, b, c, d, e, f, g, h, i, j, k)
   IRIS_FIELDS_IF(12, a, b, c, d, e, f, g, h, i, j, k, l)
+  IRIS_FIELDS_IF(13, a, b, c, d, e, f, g, h, i, j, k, l, m)
 #undef IRIS_FIELDS_IF
 }
 

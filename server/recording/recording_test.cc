@@ -101,7 +101,7 @@ TEST_F(RecordingTest, ATruncatedFileIsReplayedUpToItsEnd) {
   RecordALife();
   const std::string bytes = Bytes();
   size_t n_before = 0;
-  for (size_t size = bytes.size() - 1; size > bytes.size() / 2; size -= 37) {
+  for (size_t size = bytes.size() - 1; size > bytes.size() * 3 / 4; size -= 37) {
     Write(bytes.substr(0, size));
     const auto report = Replay(file_);
     ASSERT_TRUE(report.ok()) << report.status();

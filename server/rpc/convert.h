@@ -28,11 +28,12 @@ namespace iris::server {
 absl::Status ParseMessage(std::string_view bytes, google::protobuf::MessageLite* message);
 LinkPayload SerializeMessage(const google::protobuf::MessageLite& message);
 
+IRIS_FIELDS(JoinNodes, v1::Nodes, first_local, n_local, rendezvous, secret);
 IRIS_FIELDS(JoinCall, v1::JoinRequest, (spec.job, job), (spec.rank, rank), (spec.n_ranks, n_ranks),
             (spec.heap_bytes, heap_bytes), (spec.max_heap_bytes, max_heap_bytes),
             (spec.device_uuid, device_uuid), (spec.local_rank, local_rank),
             (spec.prealloc, prealloc), (spec.timeout, timeout_ms, ms),
-            (spec.team_sync_bytes, team_sync_bytes), (spec.number, number));
+            (spec.team_sync_bytes, team_sync_bytes), (spec.number, number), (spec.nodes, nodes));
 IRIS_FIELDS(MappedCall, v1::MappedRequest, (job, job_id), epoch, base, error);
 // The row excludes the operation.
 IRIS_FIELDS(OperateCall, v1::OperateRequest, (spec.job, job_id), (spec.team, team_id), (spec.k, k),
@@ -54,9 +55,11 @@ IRIS_FIELDS(driver::DeviceInfo, v1::Device, uuid, index, backend, name, memory_b
 IRIS_FIELDS(Done, v1::GrowMappedReply);
 IRIS_FIELDS(Done, v1::LeaveReply);
 IRIS_FIELDS(PeerInfo, v1::Peer, rank, pid, device_index);
+IRIS_FIELDS(NodePart, v1::Node, (node, first_rank), n_ranks, name);
 // The row excludes fields that name devices.
 IRIS_FIELDS(JoinResult, v1::JoinReply, (job, job_id), epoch, proposed_base, stride_bytes,
-            granularity_bytes, heap_bytes, segments, peers, (map_timeout, map_timeout_ms, ms));
+            granularity_bytes, heap_bytes, segments, peers, (map_timeout, map_timeout_ms, ms),
+            first_local, nodes);
 IRIS_FIELDS(OpenedInfo, v1::Opened, offset_bytes, bytes, dtype, registered);
 IRIS_FIELDS(OperationResult, v1::OperationResult, offset_bytes, team, heap_bytes, opened);
 IRIS_FIELDS(MappedResult, v1::MappedReply, same_address, world);

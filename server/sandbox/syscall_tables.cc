@@ -29,7 +29,7 @@ constexpr ArgumentCheck Without(uint8_t argument, uint32_t flags) {
 #define CALL(name) \
   { #name, __NR_##name }
 
-SyscallTable CoreSyscalls(int worker_program) {
+SyscallTable CoreSyscalls(int worker_program, int port_program) {
   SyscallTable table{.otherwise = SyscallAction::kAllow};
   const auto forbid = [&table](std::initializer_list<Syscall> calls) {
     table.Add(calls, SyscallAction::kNoPermission);
@@ -37,9 +37,11 @@ SyscallTable CoreSyscalls(int worker_program) {
   // Calls for other processes' memory and descriptors.
   forbid({CALL(ptrace), CALL(process_vm_readv), CALL(process_vm_writev), CALL(pidfd_getfd),
           CALL(process_madvise), CALL(kcmp), CALL(userfaultfd)});
-  // Calls that execute programs, except the workers' program.
-  table.Add({CALL(execveat)}, SyscallAction::kAllow,
-            {Equals(0, static_cast<uint32_t>(worker_program)), Equals(4, AT_EMPTY_PATH)});
+  // Calls that execute programs, except those of workers and ports.
+  for (const int program : {worker_program, port_program}) {
+    table.Add({CALL(execveat)}, SyscallAction::kAllow,
+              {Equals(0, static_cast<uint32_t>(program)), Equals(4, AT_EMPTY_PATH)});
+  }
   forbid({CALL(execveat), CALL(execve)});
   // Calls for file systems and namespaces.
   forbid({CALL(mount), CALL(umount2), CALL(move_mount), CALL(open_tree), CALL(fsopen),

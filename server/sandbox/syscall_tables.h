@@ -9,9 +9,9 @@
 namespace iris::server {
 
 // Returns the calls that the core gives up before it serves clients. They are a list of forbidden
-// calls, because a GPU vendor's library makes unknown ones. `worker_program` is the descriptor of
-// the one program that the core may still execute; -1: none.
-SyscallTable CoreSyscalls(int worker_program);
+// calls, because a GPU vendor's library makes unknown ones. `worker_program` and `port_program` are
+// the descriptors of the programs that the core may still execute; -1: none.
+SyscallTable CoreSyscalls(int worker_program, int port_program = -1);
 
 // Returns the calls that a worker may make once its gRPC server runs: to move bytes on its sockets,
 // to wait, and to manage its own memory and threads. Any other call ends it. `pid` is the worker's:

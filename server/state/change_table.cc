@@ -111,7 +111,7 @@ struct ChangeTable::Tables {
   absl::Status Apply(state::JobChange* change, JobTable* job) {
     job->head = change->mutable_job();
     for (state::RankChange& rank : *change->mutable_ranks()) {
-      if (rank.rank() >= wire::kMaxRanks) return Bad("a rank beyond the most that a job has");
+      if (rank.rank() >= wire::kMaxWorldRanks) return Bad("a rank beyond the most that a job has");
       // Ranks come in order. To fill a gap would take much more memory than the bytes that name it.
       if (rank.rank() > job->ranks.size()) return Bad("a rank without those before it");
       if (rank.rank() == job->ranks.size()) job->ranks.push_back(nullptr);

@@ -71,10 +71,30 @@ class JobDecoder {
     return sizes ? absl::OkStatus() : Broken("sizes of its heap");
   }
 
+  absl::Status Nodes(uint32_t n_ranks) const {
+    if (!job_.nodes.has_value()) {
+      return n_ranks <= wire::kMaxRanks ? absl::OkStatus() : Broken("its ranks");
+    }
+    const JobNodes& nodes = *job_.nodes;
+    if (nodes.n_local == 0 || nodes.n_local > wire::kMaxRanks || nodes.own >= n_ranks ||
+        nodes.n_local > n_ranks - nodes.own || !nodes.all.contains(nodes.own)) {
+      return Broken("its nodes");
+    }
+    for (const state::Nodes::Node& node : from_.nodes().all()) {
+      if (node.state() < static_cast<uint32_t>(JobNodes::Node::State::kConnected) ||
+          node.state() > static_cast<uint32_t>(JobNodes::Node::State::kLost) ||
+          node.id() >= n_ranks || node.n_ranks() > wire::kMaxRanks) {
+        return Broken("a node of it");
+      }
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status Ranks(size_t n_devices) {
-    if (from_.ranks_size() == 0 || from_.ranks_size() > static_cast<int>(wire::kMaxRanks)) {
+    if (from_.ranks_size() == 0 || from_.ranks_size() > static_cast<int>(wire::kMaxWorldRanks)) {
       return Broken("its ranks");
     }
+    if (absl::Status s = Nodes(static_cast<uint32_t>(from_.ranks_size())); !s.ok()) return s;
     for (const state::Member& member : from_.ranks()) {
       if (!IsMemberState(member.state())) return Broken("a rank's state");
       if (member.device_index() >= n_devices) return Broken("a rank's device");
@@ -334,7 +354,7 @@ class MachineState::Decoder {
       return Bad("job ", from.id(), ": another has its name");
     }
     impl_.jobs_by_account_[job.party.Account()].insert(job.id);
-    impl_.CountDescriptors(job.party, job.n_ranks() + 1);
+    impl_.CountDescriptors(job.party, job.n_pages());
     using Waiting = JobMachine::Impl::WaitingCall;
     for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
       const Member& member = job.ranks[rank];
@@ -368,7 +388,9 @@ class MachineState::Decoder {
       return Bad(from_.abandoned_size(), " jobs whose ranks gave up");
     }
     for (const state::AbandonedJob& from : from_.abandoned()) {
-      if (from.n_ranks() > wire::kMaxRanks) return Bad("the ranks of a job that was given up");
+      if (from.n_ranks() > wire::kMaxWorldRanks) {
+        return Bad("the ranks of a job that was given up");
+      }
       auto [name, job] = ReadElement<AbandonedEntry>(from);
       if (!job.gave_up.empty() && job.gave_up.rbegin()->first >= job.n_ranks) {
         return Bad("a rank that gave up");

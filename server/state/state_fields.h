@@ -16,6 +16,7 @@ using RefusedEntry = std::pair<JobName, RefusedJoin>;
 using DeadlineEntry = std::pair<DeadlineKey, absl::Time>;
 using GaveUpEntry = std::pair<Rank, GaveUp>;
 using OpensEntry = std::pair<Rank, uint64_t>;
+using NodeEntry = std::pair<NodeId, JobNodes::Node>;
 using SlotEntry = std::pair<uint32_t, uint64_t>;
 
 IRIS_FIELDS(Party, state::Party, uid, container, maker);
@@ -75,11 +76,14 @@ IRIS_FIELDS(Team, state::Team, info, position, next_k);
 IRIS_FIELDS(Growth, state::Growth, id, team, bytes, mapping, segments, created, mapped);
 IRIS_FIELDS(GrowDone, state::GrowDone, grow, published, reason);
 IRIS_FIELDS(SlotEntry, state::SlotEpoch, (first, slot), (second, epoch));
+IRIS_FIELDS(NodeEntry, state::Nodes::Node, (first, id), (second.state, state),
+            (second.n_ranks, n_ranks), (second.name, name), (second.same_address, same_address));
+IRIS_FIELDS(JobNodes, state::Nodes, own, n_local, rendezvous, secret, random, epoch, all);
 // The row excludes ranks, allocations, teams, past teams and the last growth.
 IRIS_FIELDS(Job, state::Job, id, name, party, state, broken_reason, epoch, heap_bytes_initial,
             heap_bytes, stride_bytes, team_sync_bytes, same_address, (created, created_ns),
             next_team, slot_epochs, growth, growth_queue, gave_up,
-            (last_published, last_published_grow), moment);
+            (last_published, last_published_grow), moment, nodes);
 
 IRIS_FIELDS(JobMachine::Impl, state::Counters, (next_job_, next_job), (next_segment_, next_segment),
             (next_grow_, next_grow), (stopping_, stopping));

@@ -29,6 +29,7 @@ namespace iris::server {
 namespace {
 
 constexpr char kProgramName[] = "irisd-worker";
+constexpr char kPortProgramName[] = "irisd-port";
 // Descriptors that a child needs have numbers above those that it assigns.
 constexpr int kFirstFreeFd = 10;
 // The destructor does not wait for a killed worker that takes longer to end.
@@ -54,7 +55,8 @@ absl::StatusOr<std::string> FolderOfThisProgram() {
 }
 
 // Opens the first of `paths` that exists, and sets *path to it.
-absl::StatusOr<wire::UniqueFd> OpenFirst(const std::vector<std::string>& paths, std::string* path) {
+absl::StatusOr<wire::UniqueFd> OpenFirst(const std::vector<std::string>& paths, std::string* path,
+                                         absl::string_view starts) {
   std::string tried;
   for (const std::string& each : paths) {
     // Neither the execution of a file nor O_PATH needs the right to read it.
@@ -65,9 +67,8 @@ absl::StatusOr<wire::UniqueFd> OpenFirst(const std::vector<std::string>& paths, 
     }
     absl::StrAppend(&tried, tried.empty() ? "" : ", ", each, " (", strerror(errno), ")");
   }
-  return absl::NotFoundError(absl::StrCat("irisd starts ", kProgramName,
-                                          " for its users and cannot execute it: ", tried,
-                                          "; install it there"));
+  return absl::NotFoundError(absl::StrCat("irisd starts ", starts,
+                                          " and cannot execute it: ", tried, "; install it there"));
 }
 
 bool HasCapability(int capability) {
@@ -216,9 +217,15 @@ absl::StatusOr<WorkerProgram> WorkerProgram::Open(const WorkerSettings& settings
                     ? std::vector<std::string>{*folder + kProgramName,
                                                *folder + "../libexec/iris/" + kProgramName}
                     : std::vector<std::string>{settings.program},
-                &made.path_);
+                &made.path_, absl::StrCat(kProgramName, " for its users"));
   if (!program.ok()) return program.status();
   made.program_ = *std::move(program);
+  std::string port_path;
+  absl::StatusOr<wire::UniqueFd> port =
+      OpenFirst({*folder + kPortProgramName, *folder + "../libexec/iris/" + kPortProgramName},
+                &port_path, absl::StrCat(kPortProgramName, " for jobs that span several nodes"));
+  made.no_port_ = port.status();
+  if (port.ok()) made.port_program_ = *std::move(port);
   wire::UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
   if (!null.valid()) return wire::ErrnoStatus(errno, "open /dev/null for workers");
   absl::StatusOr<wire::UniqueFd> moved = OutOfTheWay(std::move(null));
@@ -275,24 +282,36 @@ absl::Status WorkerProgram::Try(absl::Duration within) const {
 WorkerProgram::Started WorkerProgram::Start(absl::string_view tenant) const {
   WorkerOptions options = options_;
   options.tenant = std::string(tenant);
-  return StartWith(options);
+  return StartWith(program_, options);
 }
 
 WorkerProgram::Started WorkerProgram::StartClosing() const {
   WorkerOptions options = options_;
   options.tenant = "all";
   options.closing = true;
-  return StartWith(options);
+  return StartWith(program_, options);
 }
 
 WorkerProgram::Started WorkerProgram::StartLooking(const LookingLimits& limits) const {
   WorkerOptions options = options_;
   options.tenant = "all";
   options.looking = limits;
-  return StartWith(options);
+  return StartWith(program_, options);
 }
 
-WorkerProgram::Started WorkerProgram::StartWith(const WorkerOptions& options) const {
+WorkerProgram::Started WorkerProgram::StartPort(absl::string_view job,
+                                                const CallerInfo& user) const {
+  if (!no_port_.ok()) return no_port_;
+  WorkerOptions options = options_;
+  options.tenant = std::string(job);
+  options.ids.reset();
+  const uid_t uid = user.party.uid;
+  if (geteuid() == 0 && uid != 0) options.ids = WorkerIds{uid, user.gid == 0 ? uid : user.gid};
+  return StartWith(port_program_, options);
+}
+
+WorkerProgram::Started WorkerProgram::StartWith(const wire::UniqueFd& program,
+                                                const WorkerOptions& options) const {
   int pair[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) != 0) {
     return wire::ErrnoStatus(errno, "make the link to a worker");
@@ -302,10 +321,10 @@ WorkerProgram::Started WorkerProgram::StartWith(const WorkerOptions& options) co
   if (!theirs.ok()) return theirs.status();
 
   std::vector<std::string> arguments = ToArguments(options);
-  arguments.insert(arguments.begin(), kProgramName);
+  arguments.insert(arguments.begin(), &program == &program_ ? kProgramName : kPortProgramName);
   const std::vector<char*> argument_pointers = Pointers(arguments);
   const std::vector<char*> environment_pointers = Pointers(environment_);
-  const ChildPlan plan = {program_.get(), null_.get(), theirs->get(), argument_pointers.data(),
+  const ChildPlan plan = {program.get(), null_.get(), theirs->get(), argument_pointers.data(),
                           environment_pointers.data()};
 
   // No signal handler may run in the child, which shares the parent's memory.

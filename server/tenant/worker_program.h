@@ -16,6 +16,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "proto/wire/unique_fd.h"
+#include "server/job/states.h"
 #include "server/worker/worker_options.h"
 
 namespace iris::server {
@@ -70,19 +71,25 @@ class WorkerProgram {
   Started StartClosing() const;
   // Starts a helper that inspects descriptors (server/worker/helper_work.h).
   Started StartLooking(const LookingLimits& limits) const;
+  // Starts the port process of a user's job (server/port). If this process is root, it becomes that
+  // user. Returns kNotFound if the program is not installed.
+  Started StartPort(absl::string_view job, const CallerInfo& user) const;
 
-  // Returns the descriptor that is executed, for CoreSyscalls.
+  // Return the descriptors that are executed, for CoreSyscalls. There is no port's program if -1.
   int fd() const { return program_.get(); }
+  int port_fd() const { return port_program_.get(); }
   const std::string& path() const { return path_; }
   // Returns the user that workers become, or none if they keep irisd's user.
   const std::optional<WorkerIds>& ids() const { return options_.ids; }
 
  private:
-  Started StartWith(const WorkerOptions& options) const;
+  Started StartWith(const wire::UniqueFd& program, const WorkerOptions& options) const;
 
   std::string path_;
   wire::UniqueFd program_;
-  wire::UniqueFd null_;  // /dev/null: stdin and stdout of workers
+  wire::UniqueFd port_program_;
+  absl::Status no_port_;  // why there is none
+  wire::UniqueFd null_;   // /dev/null: stdin and stdout of workers
   WorkerOptions options_;
   std::vector<std::string> environment_;
 };

@@ -1,0 +1,353 @@
+#include "server/tenant/ports.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/status/code.h"
+#include "proto/wire/frame.h"
+#include "server/job/clock.h"
+#include "server/port/port.pb.h"
+#include "server/port/secret.h"
+#include "server/state/node_proto.h"
+
+namespace iris::server {
+namespace {
+
+// A port that is to stop has this long to send what is queued.
+constexpr auto kEndsWithin = absl::Seconds(2);
+// A port that takes nothing while more bytes than this wait for it hangs.
+constexpr size_t kMaxQueuedBytes = 64 << 20;
+constexpr auto kRetryEvery = absl::Milliseconds(20);
+constexpr int kMessagesAtOnce = 64;
+
+uint64_t RandomNumber() {
+  uint64_t number = 0;
+  while (number == 0) (void)!getrandom(&number, sizeof(number), 0);
+  return number;
+}
+
+std::string HostName() {
+  char name[256] = {};
+  return gethostname(name, sizeof(name) - 1) == 0 ? name : "unknown";
+}
+
+absl::StatusOr<wire::UniqueFd> Duplicate(const wire::UniqueFd& fd) {
+  wire::UniqueFd copy(fcntl(fd.get(), F_DUPFD_CLOEXEC, 3));
+  if (!copy.valid()) return wire::ErrnoStatus(errno, "duplicate a descriptor for a port process");
+  return copy;
+}
+
+}  // namespace
+
+struct Ports::Port {
+  JobId job;
+  NodeId node = 0;
+  std::unique_ptr<RunningWorker> process;
+  Poller::Watched link;
+  LinkReader reader{LinkSender::kPort};
+  LinkWriter writer;
+  bool ready = false;
+  absl::Time retry_at = absl::InfiniteFuture();  // when descriptors are in flight
+  absl::Time end_at = absl::InfiniteFuture();    // of one that stops
+};
+
+absl::StatusOr<std::unique_ptr<Ports>> Ports::Create(Setup setup, const Logger* logger) {
+  absl::StatusOr<std::unique_ptr<Poller>> poller = Poller::Create();
+  if (!poller.ok()) return poller.status();
+  std::unique_ptr<Ports> made(new Ports(std::move(setup), *std::move(poller), logger));
+  made->thread_ = std::thread([ports = made.get()] { ports->Run(); });
+  return made;
+}
+
+Ports::Ports(Setup setup, std::unique_ptr<Poller> poller, const Logger* logger)
+    : setup_(std::move(setup)), poller_(std::move(poller)), logger_(logger) {}
+
+Ports::~Ports() {
+  {
+    absl::MutexLock lock(&mu_);
+    stop_ = true;
+  }
+  poller_->Wake();
+  thread_.join();
+}
+
+void Ports::Post(std::function<void()> command) {
+  {
+    absl::MutexLock lock(&mu_);
+    commands_.push_back(std::move(command));
+  }
+  poller_->Wake();
+}
+
+void Ports::Run() {
+  while (true) {
+    std::vector<std::function<void()>> commands;
+    {
+      absl::MutexLock lock(&mu_);
+      if (stop_) break;
+      commands = std::exchange(commands_, {});
+    }
+    for (const auto& command : commands) command();
+    const absl::Time now = SteadyNow();
+    absl::Time next = absl::InfiniteFuture();
+    for (auto& [job, port] : ports_) {
+      if (port->retry_at <= now) Flush(port.get());
+      next = std::min(next, port->retry_at);
+    }
+    std::erase_if(ending_, [&](const std::unique_ptr<Port>& port) {
+      if (port->retry_at <= now && port->link.valid()) Flush(port.get());
+      next = std::min({next, port->retry_at, port->end_at});
+      return port->end_at <= now || !port->link.valid();  // its destructor kills and reaps it
+    });
+    poller_->Wait(commands.empty() ? next - now : absl::ZeroDuration());
+  }
+  ports_.clear();
+  ending_.clear();
+}
+
+void Ports::Start(const StartPort& wanted, std::vector<std::shared_ptr<const RankPort>> ranks) {
+  Post([this, wanted, ranks = std::move(ranks)] {
+    const absl::Status begun = Begin(wanted, ranks);
+    if (begun.ok()) return;
+    ports_.erase(wanted.job);
+    setup_.submit(PortFailed{wanted.job, std::string(begun.message())});
+  });
+}
+
+absl::Status Ports::Begin(const StartPort& wanted,
+                          const std::vector<std::shared_ptr<const RankPort>>& ranks) {
+  port::Setup setup;
+  setup.set_job(wanted.name);
+  setup.set_uid(wanted.caller.party.uid);
+  setup.set_first_rank(wanted.node);
+  setup.set_n_local(wanted.n_local);
+  setup.set_n_ranks(wanted.n_ranks);
+  setup.set_rendezvous(wanted.rendezvous);
+  setup.set_secret(wanted.secret);
+  if (wanted.secret.empty()) {
+    if (setup_.secret.empty()) {
+      return absl::FailedPreconditionError(
+          "a job that spans several nodes has a secret: set IRIS_JOB_SECRET to the same 16 to 64 "
+          "bytes for all its ranks, or give irisd on every node the same network.secret_file");
+    }
+    // The secret of all jobs stays with irisd.
+    setup.set_secret(port::Hmac(setup_.secret,
+                                {"iris job", absl::StrCat(wanted.caller.party.uid), wanted.name}));
+  }
+  setup.set_max_heap_bytes(wanted.stride_bytes);
+  setup.set_interface(setup_.interface);
+  setup.set_port_min(setup_.port_min);
+  setup.set_port_max(setup_.port_max);
+  setup.set_ucx(setup_.ucx);
+  setup.set_transports(setup_.transports);
+  setup.set_backend(setup_.backend);
+  setup.set_silence_ms(static_cast<uint64_t>(absl::ToInt64Milliseconds(setup_.silence)));
+  setup.set_connect_ms(static_cast<uint64_t>(absl::ToInt64Milliseconds(setup_.connect)));
+
+  WorkerProgram::Started started = setup_.start(wanted);
+  if (!started.ok()) return started.status();
+  Port* const port = (ports_[wanted.job] = std::make_unique<Port>()).get();
+  port->job = wanted.job;
+  port->node = wanted.node;
+  port->process = *std::move(started);
+  wire::UniqueFd link = port->process->TakeLink();
+  absl::StatusOr<Poller::Watched> watched =
+      poller_->Watch(&link, EPOLLIN, [this, port](uint32_t events) { OnLink(port, events); });
+  if (!watched.ok()) return watched.status();
+  port->link = *std::move(watched);
+  Queue(port, LinkType::kPortSetup, setup.SerializeAsString());
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    port::RankRing ring;
+    ring.set_rank(wanted.node + static_cast<Rank>(i));
+    for (const bool wake : {false, true}) {
+      absl::StatusOr<wire::UniqueFd> fd = Duplicate(wake ? ranks[i]->wake : ranks[i]->memory);
+      if (!fd.ok()) return fd.status();
+      ring.set_wake(wake);
+      Queue(port, LinkType::kPortRank, ring.SerializeAsString(), *std::move(fd));
+    }
+  }
+  Flush(port);
+  return absl::OkStatus();
+}
+
+Ports::Port* Ports::Find(JobId job) {
+  const auto found = ports_.find(job);
+  return found == ports_.end() ? nullptr : found->second.get();
+}
+
+void Ports::LayOut(const SetLayout& layout, std::vector<PortSegment> segments) {
+  Post([this, layout, segments = std::move(segments)] {
+    Port* const port = Find(layout.job);
+    if (port == nullptr) return;
+    for (const PortSegment& segment : segments) {
+      port::Memory memory;
+      memory.set_segment_id(segment.info.id.value);
+      memory.set_rank(segment.info.rank);
+      memory.set_offset_bytes(segment.info.offset_bytes);
+      memory.set_bytes(segment.info.bytes);
+      memory.set_device_index(segment.device_index);
+      memory.set_device_uuid(segment.device_uuid);
+      absl::StatusOr<int> fd = segment.open();
+      if (!fd.ok()) return Fail(port, std::string(fd.status().message()));
+      Queue(port, LinkType::kPortMemory, memory.SerializeAsString(), wire::UniqueFd(*fd));
+    }
+    port::Layout to;
+    to.set_epoch(layout.epoch);
+    for (const NodePart& part : layout.nodes) {
+      port::Layout::Node* const node = to.add_nodes();
+      node->set_first_rank(part.node);
+      node->set_n_ranks(part.n_ranks);
+    }
+    Queue(port, LinkType::kPortLayout, to.SerializeAsString());
+    Flush(port);
+  });
+}
+
+void Ports::Send(const SendToNode& message) {
+  Post([this, job = message.job, node = message.node, all = message.all,
+        payload = EncodeNodeMessage(message.message)] {
+    Port* const port = Find(job);
+    if (port == nullptr) return;
+    port::NodeMessage to;
+    to.set_node(node);
+    to.set_all(all);
+    to.set_payload(payload);
+    Queue(port, LinkType::kPortToNode, to.SerializeAsString());
+    Flush(port);
+  });
+}
+
+void Ports::Stop(JobId job) {
+  Post([this, job] {
+    const auto found = ports_.find(job);
+    if (found == ports_.end()) return;
+    std::unique_ptr<Port> port = std::move(found->second);
+    ports_.erase(found);
+    port->end_at = SteadyNow() + kEndsWithin;
+    Queue(port.get(), LinkType::kStop, "");
+    Flush(port.get());
+    ending_.push_back(std::move(port));
+  });
+}
+
+void Ports::Queue(Port* port, LinkType type, std::string payload, wire::UniqueFd fd) {
+  port->writer.Queue({.type = type}, {std::move(payload), nullptr}, std::move(fd));
+}
+
+void Ports::Flush(Port* port) {
+  port->retry_at = absl::InfiniteFuture();
+  if (!port->link.valid()) return;
+  const absl::StatusOr<LinkWriter::Flushed> flushed = port->writer.Flush(port->link.get());
+  if (!flushed.ok()) return;  // its end is reported as an event of the link
+  if (*flushed == LinkWriter::Flushed::kNoDescriptors) port->retry_at = SteadyNow() + kRetryEvery;
+  const bool blocked = *flushed == LinkWriter::Flushed::kBlocked;
+  port->link.SetEvents(blocked ? EPOLLIN | EPOLLOUT : EPOLLIN);
+  if (port->writer.queued_bytes() > kMaxQueuedBytes) {
+    Fail(port, "its port process takes nothing: it is stopped, or hangs");
+  }
+}
+
+void Ports::OnLink(Port* port, uint32_t events) {
+  if ((events & EPOLLOUT) != 0) Flush(port);
+  if (!port->link.valid()) return;
+  const bool stops = port->end_at != absl::InfiniteFuture();
+  if ((events & EPOLLIN) != 0) {
+    const absl::StatusOr<LinkReader::Received> received = port->reader.Receive(port->link.get());
+    for (int i = 0; received.ok(); ++i) {
+      const absl::StatusOr<std::optional<LinkMessage>> message = port->reader.Next();
+      if (message.ok() && !message->has_value()) return;
+      const absl::Status handled =
+          message.ok() ? (stops ? absl::OkStatus() : Handle(port, **message)) : message.status();
+      if (!handled.ok()) return Fail(port, std::string(handled.message()));
+      if (!port->link.valid()) return;
+    }
+  } else if ((events & (EPOLLHUP | EPOLLERR)) == 0) {
+    return;
+  }
+  if (stops) {
+    port->link.Reset();
+    poller_->Wake();
+    return;
+  }
+  // The link is closed: the process has ended, or is about to.
+  std::string how;
+  for (int i = 0; i < 20 && how.empty(); ++i) {
+    how = port->process->Reap().value_or("");
+    if (how.empty()) absl::SleepFor(absl::Milliseconds(5));
+  }
+  Fail(port, how.empty() ? "it closed its link" : absl::StrCat("it was ", how));
+}
+
+absl::Status Ports::Handle(Port* port, const LinkMessage& message) {
+  const auto parse = [&message](google::protobuf::MessageLite* to) {
+    return to->ParseFromArray(message.payload.data(), static_cast<int>(message.payload.size()))
+               ? absl::OkStatus()
+               : absl::InvalidArgumentError("its port process says nonsense");
+  };
+  const JobId job = port->job;
+  absl::Status status;
+  switch (message.type()) {
+    case LinkType::kPortReady: {
+      port::Ready ready;
+      if (status = parse(&ready); !status.ok() || std::exchange(port->ready, true)) return status;
+      logger_->Info("a port to other nodes is open", {{"job_id", job.value},
+                                                      {"address", ready.address()},
+                                                      {"ucx", ready.ucx_version()},
+                                                      {"transports", ready.transports()}});
+      setup_.submit(PortReady{job, RandomNumber(), HostName()});
+      return absl::OkStatus();
+    }
+    case LinkType::kPortFromNode: {
+      port::NodeMessage from;
+      if (status = parse(&from); !status.ok()) return status;
+      absl::StatusOr<NodeMessage> said = DecodeNodeMessage(from.payload());
+      if (said.ok()) {
+        setup_.submit(NodeSaid{job, from.node(), *std::move(said)});
+      } else {
+        setup_.submit(NodeLost{job, from.node(), std::string(said.status().message())});
+      }
+      return absl::OkStatus();
+    }
+    case LinkType::kPortNode: {
+      port::NodeState node;
+      if (status = parse(&node); !status.ok()) return status;
+      if (node.lost()) {
+        setup_.submit(NodeLost{job, node.node(), node.reason()});
+      } else {
+        setup_.submit(NodeConnected{job, node.node(), node.name()});
+      }
+      return absl::OkStatus();
+    }
+    case LinkType::kPortFailed: {
+      port::Failed failed;
+      if (status = parse(&failed); !status.ok()) return status;
+      Fail(port, failed.reason());
+      return absl::OkStatus();
+    }
+    default:
+      return absl::InvalidArgumentError("its port process says what no port says");
+  }
+}
+
+void Ports::Fail(Port* port, const std::string& reason) {
+  const JobId job = port->job;
+  port->link.Reset();
+  if (port->end_at != absl::InfiniteFuture()) return;
+  port->end_at = absl::InfinitePast();
+  const auto found = ports_.find(job);
+  if (found != ports_.end() && found->second.get() == port) {
+    ending_.push_back(std::move(found->second));  // the caller still uses it
+    ports_.erase(found);
+  }
+  poller_->Wake();
+  setup_.submit(PortFailed{job, reason});
+}
+
+}  // namespace iris::server

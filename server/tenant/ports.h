@@ -1,0 +1,83 @@
+// Ports: the port processes (server/port) of jobs that span several nodes, one for each job. It
+// starts and ends them, passes them layouts and messages, and submits what they say as inputs.
+// What a port says is hostile until it is checked: it runs as the job's user.
+//
+// A thread of its own does the work; functions only queue. Thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "server/events/log.h"
+#include "server/host/daemon.h"
+#include "server/link/link.h"
+#include "server/session/poller.h"
+#include "server/tenant/worker_program.h"
+
+namespace iris::server {
+
+class Ports : public PortOutput {
+ public:
+  struct Setup {
+    std::function<WorkerProgram::Started(const StartPort&)> start;
+    std::function<void(const Input&)> submit;
+    // Settings that all ports get, as in port::Setup.
+    std::string backend;
+    std::string interface;
+    uint32_t port_min = 0, port_max = 0;
+    std::string ucx;
+    std::string transports;
+    std::string secret;  // of jobs that bring none; empty: these are refused
+    absl::Duration silence = absl::Seconds(5);
+    absl::Duration connect = absl::Seconds(60);  // to reach the leader
+  };
+
+  static absl::StatusOr<std::unique_ptr<Ports>> Create(Setup setup, const Logger* logger);
+  // Ends all ports.
+  ~Ports() override;
+
+  void Start(const StartPort& wanted, std::vector<std::shared_ptr<const RankPort>> ports) override;
+  void LayOut(const SetLayout& layout, std::vector<PortSegment> segments) override;
+  void Send(const SendToNode& message) override;
+  void Stop(JobId job) override;
+
+ private:
+  struct Port;
+
+  Ports(Setup setup, std::unique_ptr<Poller> poller, const Logger* logger);
+
+  void Post(std::function<void()> command) ABSL_LOCKS_EXCLUDED(mu_);
+  // Only the thread runs the following functions.
+  void Run();
+  absl::Status Begin(const StartPort& wanted,
+                     const std::vector<std::shared_ptr<const RankPort>>& ranks);
+  Port* Find(JobId job);
+  void Queue(Port* port, LinkType type, std::string payload, wire::UniqueFd fd = {});
+  void Flush(Port* port);
+  void OnLink(Port* port, uint32_t events);
+  absl::Status Handle(Port* port, const LinkMessage& message);
+  void Fail(Port* port, const std::string& reason);
+
+  const Setup setup_;
+  const std::unique_ptr<Poller> poller_;
+  const Logger* const logger_;
+  std::map<JobId, std::unique_ptr<Port>> ports_;
+  std::vector<std::unique_ptr<Port>> ending_;
+
+  absl::Mutex mu_;
+  std::vector<std::function<void()>> commands_ ABSL_GUARDED_BY(mu_);
+  bool stop_ ABSL_GUARDED_BY(mu_) = false;
+  std::thread thread_;
+};
+
+}  // namespace iris::server
