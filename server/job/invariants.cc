@@ -97,7 +97,7 @@ class Invariants {
     for (Rank rank = 0; rank < job.n_ranks(); ++rank) OneMember(job, rank);
     Hold(job, committed == job.teams.contains(kWorldTeam),
          "the world exists iff the epoch is committed");
-    for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
+    for (Rank rank = job.first_local(); rank < job.end_local(); ++rank) {
       Hold(job, committed == job.teams.contains(OwnTeam(rank)), "rank ", rank,
            " has its own team iff the epoch is committed");
     }

@@ -70,6 +70,22 @@ std::vector<std::string> Job::Who(const std::vector<Rank>& several) const {
   return all;
 }
 
+size_t Job::n_teams() const {
+  size_t n = 0;
+  for (auto each = teams.begin(); each != teams.end() && !IsOwnTeam(each->first); ++each) ++n;
+  return n;
+}
+
+Team* Job::TeamOfNodes(TeamId team) {
+  const bool lacks = IsOwnTeam(team) && OwnerOf(team) < n_ranks() && !IsLocal(OwnerOf(team)) &&
+                     !teams.contains(team);
+  if (lacks) {
+    Team own{.info = {.id = team, .ranks = {OwnerOf(team)}}, .position = {0}};
+    teams.emplace(team, std::move(own));
+  }
+  return teams.Find(team);
+}
+
 absl::StatusOr<uint64_t> Job::Place(HeapAllocation allocation) {
   if (allocations.size() >= wire::kMaxAllocationsPerJob) {
     return Error(Code::kResourceExhausted, "job '", name, "' has ", allocations.size(),
@@ -280,7 +296,7 @@ void Job::NewEpoch(absl::Time wall) {
     std::vector<Rank> everyone(n_ranks());
     for (Rank rank = 0; rank < n_ranks(); ++rank) everyone[rank] = rank;
     IRIS_CHECK(MakeTeam(everyone, 0, wall).ok(), "an empty heap holds the world's barrier area");
-    for (const Rank rank : everyone) {
+    for (Rank rank = first_local(); rank < end_local(); ++rank) {
       Team own{.info = {.id = OwnTeam(rank), .ranks = {rank}}, .position = {0}};
       teams.emplace(OwnTeam(rank), std::move(own));
     }

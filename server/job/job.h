@@ -342,7 +342,10 @@ struct Job : JobHead {
     return 1 + (end_local() - first_local()) * (nodes.has_value() ? 3 : 1);
   }
   // Excludes the ranks' own teams.
-  size_t n_teams() const { return teams.empty() ? 0 : teams.size() - ranks.size(); }
+  size_t n_teams() const;
+  // Returns the team, or null if there is none. A rank of another node has its own team here only
+  // from its first operation on.
+  Team* TeamOfNodes(TeamId team);
   // Counts the ranks that a process holds.
   size_t n_held() const {
     return std::count_if(ranks.begin(), ranks.end(), [](const Member& m) { return m.lease.held; });

@@ -301,7 +301,7 @@ absl::Status Rendezvous::Handle(Job& job, NodeId from, const OperationAsked& mes
     return absl::FailedPreconditionError(
         absl::StrCat("rank ", message.rank, " asks, which is none of it, or before its time"));
   }
-  Team* const team = job.teams.Find(message.team);
+  Team* const team = job.TeamOfNodes(message.team);
   if (team == nullptr) return absl::OkStatus();  // destroyed: the node is being told
   const int index = team->IndexOf(message.rank);
   if (index < 0 || message.k > team->next_k || message.k < team->position[index]) {

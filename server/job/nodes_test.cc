@@ -1,6 +1,8 @@
 // Jobs that span several nodes: a machine for each node, and links that deliver their messages in
 // order, but not at once.
+#include <cstdlib>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <random>
@@ -98,36 +100,30 @@ class NodesTest : public ::testing::Test {
       Do(*nodes_[0], NodeConnected{nodes_[0]->job, node->id, absl::StrCat("host-", node->id)});
     }
   }
-  // Does one thing that waits, if there is one.
+  // Does one thing that waits, if there is one: of a node or its links, from a random one on.
   bool Step() {
-    std::vector<std::function<void()>> can;
-    if (!created_.empty()) {
-      can.push_back([this] {
-        const auto [node, input] = created_.front();
-        created_.pop_front();
-        Do(*node, input);
-      });
+    const auto any = [this](size_t n) {
+      return std::uniform_int_distribution<size_t>(0, n - 1)(random_);
+    };
+    if (!created_.empty() && any(3) == 0) {
+      const auto [node, input] = created_.front();
+      created_.pop_front();
+      Do(*node, input);
+      return true;
     }
-    for (auto& each : nodes_) {
-      TestNode* const node = each.get();
-      if (!node->out.empty()) {
-        can.push_back([this, node] {
-          NodeMessage message = std::move(node->out.front());
-          node->out.pop_front();
-          if (!node->cut) Do(*nodes_[0], NodeSaid{nodes_[0]->job, node->id, std::move(message)});
-        });
-      }
-      if (!node->in.empty()) {
-        can.push_back([this, node] {
-          NodeMessage message = std::move(node->in.front());
-          node->in.pop_front();
-          if (!node->cut) Do(*node, NodeSaid{node->job, kLeader, std::move(message)});
-        });
-      }
+    const size_t first = any(nodes_.size());
+    for (size_t i = 0; i < nodes_.size(); ++i) {
+      TestNode& node = *nodes_[(first + i) % nodes_.size()];
+      const bool outwards = node.in.empty() || (!node.out.empty() && any(2) == 0);
+      std::deque<NodeMessage>& link = outwards ? node.out : node.in;
+      if (link.empty()) continue;
+      NodeMessage message = std::move(link.front());
+      link.pop_front();
+      TestNode& to = outwards ? *nodes_[0] : node;
+      if (!node.cut) Do(to, NodeSaid{to.job, outwards ? node.id : kLeader, std::move(message)});
+      return true;
     }
-    if (can.empty()) return false;
-    can[std::uniform_int_distribution<size_t>(0, can.size() - 1)(random_)]();
-    return true;
+    return !created_.empty();
   }
   void Settle() {
     while (Step()) {
@@ -478,6 +474,15 @@ TEST_F(NodesTest, RefusesWhatDoesNotFit) {
     Settle();
     for (const auto& node : nodes_) EXPECT_EQ(StateOn(*node), JobState::kBroken) << bad.index();
   }
+}
+
+// Each node sends the leader one message for each step. IRIS_TEST_NODES=1000 is the long form.
+TEST_F(NodesTest, ManyNodesJoin) {
+  checks_ = false;
+  const char* const n_nodes = std::getenv("IRIS_TEST_NODES");
+  MakeReady(n_nodes == nullptr ? 100 : static_cast<uint32_t>(atoi(n_nodes)), 8);
+  EXPECT_TRUE(OneStatus(AskAll(0, AllocateOp{.bytes = 4096, .tensor = {}})).ok());
+  for (const auto& node : nodes_) ASSERT_EQ(StateOn(*node), JobState::kReady);
 }
 
 // Random operations by teams of all kinds, with messages in any order that the links allow: each

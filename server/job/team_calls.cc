@@ -242,7 +242,7 @@ void Teams::Ask(Job& job, Team& team, size_t index, CallId call, const Operation
 }
 
 absl::Status Teams::Follow(Job& job, const OperationDecided& decided) {
-  Team* const team = job.teams.Find(decided.team);
+  Team* const team = job.TeamOfNodes(decided.team);
   if (team == nullptr) return absl::InternalError("there is no such team here");
   if (decided.k < team->next_k) return absl::OkStatus();  // concluded when the job broke
   if (decided.k > team->next_k) return absl::InternalError("an operation before it is missing");
