@@ -15,6 +15,9 @@ using Kind = PendingSnapshot::Kind;
 JobSnapshot HeadOf(const Job& job) {
   JobSnapshot head{job};
   head.n_ranks = job.n_ranks();
+  head.first_local = job.first_local();
+  head.n_local = job.end_local() - job.first_local();
+  if (job.nodes.has_value()) head.nodes = job.nodes->Parts();
   head.n_teams = static_cast<uint32_t>(job.n_teams());
   head.n_allocations = static_cast<uint32_t>(job.allocations.size());
   head.allocated_bytes = job.allocator.used_bytes();

@@ -438,6 +438,19 @@ TEST_F(NodesTest, AFailedPortEndsTheJoin) {
   EXPECT_FALSE(nodes_[1]->port);
 }
 
+TEST_F(NodesTest, AnotherIrisdTellsTheOtherNodes) {
+  MakeReady(2, 2);
+  std::vector<SegmentId> memory;
+  for (const Segment& segment : nodes_[1]->machine->Segments()) memory.push_back(segment.info.id);
+  Do(*nodes_[1], Recovered{2, {SessionId{3}, SessionId{4}}, memory, {nodes_[1]->job}});
+  Settle();
+  EXPECT_THAT(StatusOf(3, Ask(3, 0, AllocateOp{.bytes = 1, .tensor = {}})).message(),
+              HasSubstr("the port process of this node ended: irisd was restarted"));
+  // The leader sees the end of the connection.
+  Do(*nodes_[0], NodeLost{nodes_[0]->job, 2, "it closed the connection"});
+  EXPECT_EQ(StateOn(*nodes_[0]), JobState::kBroken);
+}
+
 TEST_F(NodesTest, ARankThatGivesUpIsWaitedForAgain) {
   Build(2, 1);
   JoinSpec hurried = Spec(1);

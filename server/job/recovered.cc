@@ -46,6 +46,8 @@ void JobMachine::Impl::On(const Recovered& in) {
     if (!session.ending && !kept.contains(id)) lost.push_back(id);
   }
   for (const SessionId id : lost) LoseSession(id);
+  // The port processes ended with the irisd that started them.
+  for (const JobId id : ids) On(PortFailed{id, "irisd was restarted"});
   for (const JobId id : ids) {
     if (const Job* const job = FindJob(id); job != nullptr) SendDescriptorsAgain(*job);
   }

@@ -39,6 +39,9 @@ struct AllocationSnapshot {
 };
 struct JobSnapshot : JobHead {
   uint32_t n_ranks = 0;
+  Rank first_local = 0;  // of the ranks of this node
+  uint32_t n_local = 0;
+  std::vector<NodePart> nodes;  // none if the job has one node
   uint32_t n_teams = 0;
   uint32_t n_allocations = 0;
   uint64_t allocated_bytes = 0;

@@ -47,7 +47,9 @@ std::vector<Place> PlacesOf(const WaitSources& from, const TeamInfo& team,
   std::vector<Place> places;
   for (const Rank rank : team.ranks) {
     Place place{.rank = rank};
-    for (const wire::CollectiveRecord& record : from.pages[rank % from.pages.size()].collectives) {
+    const wire::ControlPage* const page = PageOf(from, rank);
+    if (page == nullptr) continue;
+    for (const wire::CollectiveRecord& record : page->collectives) {
       if (!IsHere(from, rank) || record.n_members != team.ranks.size() ||
           record.team_id != team.id || record.workspace_offset_bytes != workspace_offset_bytes ||
           (record.version & 1) != 0) {

@@ -75,6 +75,8 @@ void ToProto(const JobSnapshot& from, absl::Span<const driver::DeviceInfo> devic
   for (size_t i = 0; i < from.ranks.size(); ++i) {
     // An absent rank has no device yet.
     if (from.ranks[i].state == RankState::kAbsent) continue;
+    const Rank rank = static_cast<Rank>(i);
+    if (rank - from.first_local >= from.n_local) continue;  // of another node
     to->mutable_ranks(static_cast<int>(i))
         ->set_device_uuid(UuidOf(devices, from.ranks[i].device_index));
   }

@@ -35,7 +35,7 @@ std::vector<FoundWait> WaitsOf(const Daemon& daemon, const LookedAt& at) {
   for (const std::shared_ptr<const PageFile>& file : daemon.ControlPages(at.job.id)) {
     if (!file->Copy(&pages.emplace_back()).ok()) pages.back() = {};
   }
-  if (pages.size() != at.job.n_ranks) pages.clear();
+  if (pages.size() != at.job.n_local) pages.clear();
   const auto read_heap = [&](Rank rank, uint64_t offset_bytes, absl::Span<uint8_t> out) {
     if (rank >= at.job.ranks.size()) return false;
     for (const SegmentInfo& segment : at.job.ranks[rank].segments) {

@@ -39,8 +39,14 @@ void AddMember(const WaitSources& from, Rank rank, WaitPlace place,
 }
 
 bool IsStopped(const WaitSources& from, Rank rank) {
-  const int64_t pid = rank < from.job.ranks.size() ? from.job.ranks[rank].pid : 0;
+  const bool local = rank - from.job.first_local < from.job.n_local;
+  const int64_t pid = local && rank < from.job.ranks.size() ? from.job.ranks[rank].pid : 0;
   return pid > 0 && from.is_stopped(pid);
+}
+
+const wire::ControlPage* PageOf(const WaitSources& from, Rank rank) {
+  const Rank local = rank - from.job.first_local;
+  return local < from.pages.size() ? &from.pages[local] : nullptr;
 }
 
 bool IsHere(const WaitSources& from, Rank rank) {
@@ -87,9 +93,9 @@ std::vector<FoundWait> FindHostBarriers(const WaitSources& from) {
     bool any = false;
     uint32_t epoch = 0;
     for (const Rank rank : team.ranks) {
-      const wire::ControlPage& page = from.pages[rank % from.pages.size()];
-      if (page.waits_since_ms[slot] == 0 || !IsHere(from, rank)) continue;
-      if (!any || wire::EpochReached(page.words[slot], epoch)) epoch = page.words[slot];
+      const wire::ControlPage* const page = PageOf(from, rank);
+      if (page == nullptr || page->waits_since_ms[slot] == 0 || !IsHere(from, rank)) continue;
+      if (!any || wire::EpochReached(page->words[slot], epoch)) epoch = page->words[slot];
       any = true;
     }
     if (!any) continue;
@@ -98,13 +104,14 @@ std::vector<FoundWait> FindHostBarriers(const WaitSources& from) {
     wait.set_number(epoch);
     wait.set_waited_ms(-1);
     for (const Rank rank : team.ranks) {
-      const wire::ControlPage& page = from.pages[rank % from.pages.size()];
-      if (!wire::EpochReached(page.words[slot], epoch)) {
+      const wire::ControlPage* const page = PageOf(from, rank);
+      if (page == nullptr) continue;
+      if (!wire::EpochReached(page->words[slot], epoch)) {
         AddMember(from, rank, v1::WAIT_PLACE_NOT_COME, wait.mutable_missing());
-      } else if (page.waits_since_ms[slot] != 0 && IsHere(from, rank)) {
+      } else if (page->waits_since_ms[slot] != 0 && IsHere(from, rank)) {
         AddMember(from, rank, v1::WAIT_PLACE_INSIDE, wait.mutable_waiting());
         wait.set_waited_ms(
-            std::max(wait.waited_ms(), AgeOfPageTime(page.waits_since_ms[slot], from.now)));
+            std::max(wait.waited_ms(), AgeOfPageTime(page->waits_since_ms[slot], from.now)));
       }
     }
     // All ranks have entered: the sleeping ones are about to wake.
@@ -116,10 +123,11 @@ std::vector<FoundWait> FindHostBarriers(const WaitSources& from) {
 
 std::vector<FoundWait> FindKernelWaits(const WaitSources& from) {
   std::vector<FoundWait> found;
-  for (Rank rank = 0; rank < from.pages.size(); ++rank) {
+  for (Rank local = 0; local < from.pages.size(); ++local) {
+    const Rank rank = from.job.first_local + local;
     if (!IsHere(from, rank)) continue;
     for (uint32_t slot = 0; slot < wire::kKernelWaitSlots; ++slot) {
-      const wire::KernelWait& noted = from.pages[rank].kernel_waits[slot];
+      const wire::KernelWait& noted = from.pages[local].kernel_waits[slot];
       if (noted.state != wire::kKernelWaitNoted || noted.from >= from.job.n_ranks) continue;
       v1::Wait wait = NewWait(from, v1::WAIT_KIND_KERNEL, 0, 0);
       wait.set_call("kernel signal");

@@ -19,7 +19,7 @@ namespace iris::server {
 struct WaitSources {
   const JobSnapshot& job;
   const WaitsSnapshot& waits;
-  absl::Span<const wire::ControlPage> pages;  // one per rank; empty: the job has none
+  absl::Span<const wire::ControlPage> pages;  // one per rank of this node; empty: there are none
   absl::Time now;                             // on the steady clock
   // Copies bytes of a rank's heap. Returns false if the host cannot, or if there is no memory.
   absl::FunctionRef<bool(Rank, uint64_t offset_bytes, absl::Span<uint8_t>)> read_heap;
@@ -33,6 +33,9 @@ struct FoundWait {
   v1::Wait wait;
 };
 std::vector<FoundWait> FindWaits(const WaitSources& from);
+
+// Returns null for a rank of another node, and if there are no pages.
+const wire::ControlPage* PageOf(const WaitSources& from, Rank rank);
 
 // FindWaits calls the following functions.
 std::vector<FoundWait> FindPendingOperations(const WaitSources& from);

@@ -34,7 +34,7 @@ class WaitsTest : public testing::Test {
     job_.id = JobId{7};
     job_.name = "train";
     job_.party = {3001};
-    job_.n_ranks = kRanks;
+    job_.n_ranks = job_.n_local = kRanks;
     TeamInfo world;
     world.barrier_slot = kSlot;
     for (Rank rank = 0; rank < kRanks; ++rank) {
