@@ -75,11 +75,12 @@ absl::Status BecomeUser(const WorkerIds& ids) {
 }  // namespace
 
 absl::Status Confine(const WorkerOptions& options) {
-  prctl(PR_SET_NAME, "irisd-worker", 0, 0, 0);  // the kernel knows only a descriptor's number
+  // The kernel knows only a descriptor's number.
+  prctl(PR_SET_NAME, options.port ? "irisd-port" : "irisd-worker", 0, 0, 0);
   // A process group of its own receives no signals from a terminal. (A session of its own would
   // also have a share of the CPU, if the kernel groups processes by session.)
   (void)setpgid(0, 0);
-  LeaveTheCpuToOthers();
+  if (!options.port) LeaveTheCpuToOthers();
   umask(077);
   if (chdir("/") != 0) return wire::ErrnoStatus(errno, "change to the root directory");
   BeFirstToDie();
@@ -97,7 +98,7 @@ absl::Status Confine(const WorkerOptions& options) {
   if (prctl(PR_SET_DUMPABLE, kSanitized ? 1 : 0, 0, 0, 0) != 0) {
     status.Update(wire::ErrnoStatus(errno, "hide the memory from its user (PR_SET_DUMPABLE)"));
   }
-  if (!kSanitized) {
+  if (!kSanitized && !options.port) {
     pthread_attr_t attributes;
     pthread_attr_init(&attributes);
     pthread_attr_setstacksize(&attributes, kStackBytes);

@@ -17,6 +17,7 @@ std::vector<std::string> ToArguments(const WorkerOptions& options) {
       absl::StrCat("--json-log=", options.json_log ? 1 : 0),
   };
   if (options.closing) arguments.push_back("--closing=1");
+  if (options.port) arguments.push_back("--port=1");
   if (options.looking.has_value()) {
     const LookingLimits& limits = *options.looking;
     arguments.push_back("--looking=1");
@@ -37,13 +38,14 @@ std::vector<std::string> ToArguments(const WorkerOptions& options) {
 absl::StatusOr<WorkerOptions> FromArguments(const std::vector<std::string>& arguments) {
   WorkerOptions options;
   LookingLimits looking;
-  std::optional<uint64_t> memory, seccomp, json_log, closing, looks, most_of_one, most, type,
+  std::optional<uint64_t> memory, seccomp, json_log, closing, port, looks, most_of_one, most, type,
       device, uid, gid;
   const std::map<absl::string_view, std::optional<uint64_t>*> numbers = {
       {"--memory", &memory},
       {"--seccomp", &seccomp},
       {"--json-log", &json_log},
       {"--closing", &closing},
+      {"--port", &port},
       {"--looking", &looks},
       {"--max-closing-per-tenant", &most_of_one},
       {"--max-closing", &most},
@@ -85,6 +87,7 @@ absl::StatusOr<WorkerOptions> FromArguments(const std::vector<std::string>& argu
   options.seccomp = seccomp.value_or(1) != 0;
   options.json_log = json_log.value_or(0) != 0;
   options.closing = closing.value_or(0) != 0;
+  options.port = port.value_or(0) != 0;
   looking.max_closing_per_tenant = most_of_one.value_or(looking.max_closing_per_tenant);
   looking.max_closing = most.value_or(looking.max_closing);
   if (type.has_value()) looking.device_memory = FileKind{static_cast<uint32_t>(*type), *device};

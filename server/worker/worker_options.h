@@ -51,6 +51,9 @@ struct WorkerOptions {
   bool closing = false;       // the worker serves no tenant: it closes descriptors that it is given
   // If set, the worker serves no tenant: it inspects descriptors that sessions have sent.
   std::optional<LookingLimits> looking;
+  // The program is irisd-port: its memory is not bounded, since it maps heaps, and its priority is
+  // that of ranks, which wait for it.
+  bool port = false;
   std::optional<WorkerIds> ids;  // none: it keeps irisd's user
 };
 

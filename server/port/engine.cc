@@ -1,0 +1,897 @@
+#include "server/port/engine.h"
+
+#include <string.h>
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "absl/strings/str_cat.h"
+
+namespace iris::port {
+namespace {
+
+// Of messages that UCX has not finished sending to one peer.
+constexpr uint64_t kMaxSendingBytes = 2 << 20;
+constexpr uint32_t kMaxSendingMessages = 16;
+constexpr int kProgressesAtOnce = 64;
+constexpr uint32_t kTakenAtOnce = 512;
+// Of messages that arrived before their turn, or before the layout.
+constexpr size_t kMaxHeldBytes = 4 * kMaxUnansweredBytes;
+constexpr size_t kMaxHeldMessages = 16384;
+// A peer that keeps the rules is below half of these.
+constexpr size_t kMaxAnswers = 2 * kMaxUnansweredRecords;
+constexpr uint64_t kMaxAnswerBytes = 2 * kMaxUnansweredBytes;
+
+bool HasSignal(const PortRequest& request) { return request.signal != kNoPortSignal; }
+
+}  // namespace
+
+struct Engine::Lane {
+  Ring* ring = nullptr;
+  uint32_t head = 0, tail = 0;  // slots, a list through Ring::Slot::next
+  bool empty = true;
+  bool in_turn = false;
+  // Gets whose data the peer sends from where it lies. Puts and atomics wait for them, so that they
+  // do not overtake the peer's reads.
+  uint32_t large_gets = 0;
+};
+
+// A record whose answer has not come.
+struct Engine::Unanswered {
+  Ring* ring = nullptr;
+  uint32_t index = 0;
+  RecordKind kind{};
+  bool large_get = false;
+  uint64_t place = 0;  // of gets: in the request's space
+  uint64_t bytes = 0;  // of a row
+  uint64_t rows = 1;
+  uint64_t stride = 0;
+};
+
+// An answer that is not sent yet.
+struct Engine::Answer {
+  RecordKind kind{};
+  uint32_t rank = 0;     // kData without `data`: it is sent from this place
+  uint64_t offset = 0;
+  uint64_t bytes = 0;    // kDone: records
+  uint64_t value = 0;
+  std::string data;
+};
+
+struct Engine::Peer {
+  enum class State { kUnconnected, kConnected, kLost };
+
+  uint32_t node = 0;
+  State state = State::kUnconnected;
+  bool wanted = false;
+  bool active = false;
+  ucp_ep_h endpoint = nullptr;
+  Tags tags;
+  uint64_t next_sent = 0;
+  uint64_t next_received = 0;
+  std::unordered_map<uint32_t, std::unique_ptr<Lane>> lanes;  // by Ring::id
+  std::deque<Lane*> turn;                                     // those with requests that may go
+  std::deque<Unanswered> unanswered;
+  uint64_t unanswered_bytes = 0;
+  std::deque<Answer> answers;
+  uint64_t answer_bytes = 0;
+  Message* batch = nullptr;
+  uint64_t sending_bytes = 0;
+  uint32_t sending_messages = 0;
+  std::map<uint64_t, std::pair<std::string, std::string>> held;  // by sequence
+  size_t held_bytes = 0;
+};
+
+struct Engine::Message : UcxWorker::SendTag {
+  Peer* peer = nullptr;
+  struct {
+    MessageHeader header;
+    Record record;
+  } head;
+  std::unique_ptr<char[]> body;
+  size_t capacity = 0;
+  size_t body_bytes = 0;
+  uint64_t sending_bytes = 0;
+  // The source of the data, if it is not the body.
+  std::shared_ptr<const void> pin;
+  Ring* ring = nullptr;
+  uint32_t index = 0;
+  uint64_t request = 0;  // PortRequest::sequence
+};
+
+Engine::Engine(const RequestLimits& limits, HeapMemory* memory)
+    : limits_(limits), memory_(memory) {
+  for (uint32_t i = 0; i < limits.n_local * kPortRings; ++i) {
+    rings_.push_back(
+        std::make_unique<Ring>(limits.first_rank + i / kPortRings, i % kPortRings, i));
+  }
+}
+
+Engine::~Engine() = default;
+
+absl::Status Engine::SetLayout(uint64_t epoch, const std::vector<NodeRange>& nodes) {
+  if (has_layout()) return absl::FailedPreconditionError("the layout is known already");
+  std::vector<uint32_t> node_of;
+  bool has_self = false;
+  for (const NodeRange& node : nodes) {
+    if (node.first_rank != node_of.size() || node.n_ranks == 0 ||
+        node.n_ranks > limits_.n_ranks - node.first_rank) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the layout's node at rank ", node.first_rank, " with ", node.n_ranks,
+                       " ranks does not follow the one before it"));
+    }
+    node_of.insert(node_of.end(), node.n_ranks, node.first_rank);
+    has_self |= node.first_rank == limits_.first_rank && node.n_ranks == limits_.n_local;
+  }
+  if (node_of.size() != limits_.n_ranks || !has_self) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the layout has ", node_of.size(), " ranks of ", limits_.n_ranks,
+                     has_self ? "" : ", and this node is not in it"));
+  }
+  epoch_ = epoch;
+  node_of_ = std::move(node_of);
+  for (auto& [node, peer] : peers_) {
+    if (node_of_[node] != node) {
+      Break(peer.get(), "it is not a node of the job's layout");
+      continue;
+    }
+    Activate(peer.get());
+    auto held = std::exchange(peer->held, {});
+    peer->held_bytes = 0;
+    for (const auto& [sequence, message] : held) OnMessage(message.first, message.second);
+  }
+  return absl::OkStatus();
+}
+
+void Engine::Attach(uint32_t rank, std::shared_ptr<PortMapping> mapping) {
+  for (uint32_t i = 0; i < kPortRings; ++i) {
+    rings_[(rank - limits_.first_rank) * kPortRings + i]->Attach(mapping);
+  }
+}
+
+void Engine::Detach(uint32_t rank) {
+  for (uint32_t i = 0; i < kPortRings; ++i) {
+    Ring* const ring = rings_[(rank - limits_.first_rank) * kPortRings + i].get();
+    ring->Detach();
+    for (auto& [node, peer] : peers_) {
+      const auto lane = peer->lanes.find(ring->id());
+      if (lane == peer->lanes.end()) continue;
+      lane->second->empty = true;
+      std::erase(peer->turn, lane->second.get());
+      lane->second->in_turn = false;
+    }
+  }
+}
+
+Engine::Peer* Engine::PeerOf(uint32_t node) {
+  if (last_peer_ != nullptr && last_peer_->node == node) return last_peer_;
+  std::unique_ptr<Peer>& peer = peers_[node];
+  if (peer == nullptr) {
+    peer = std::make_unique<Peer>();
+    peer->node = node;
+  }
+  return last_peer_ = peer.get();
+}
+
+absl::Status Engine::Connect(uint32_t node, std::string_view address, const Tags& tags) {
+  if (has_layout() && (node >= limits_.n_ranks || node_of_[node] != node)) {
+    return absl::InvalidArgumentError(absl::StrCat("the job has no node at rank ", node));
+  }
+  Peer* const peer = PeerOf(node);
+  if (peer->state != Peer::State::kUnconnected) {
+    return absl::AlreadyExistsError(absl::StrCat("node ", node, " was connected before"));
+  }
+  absl::StatusOr<ucp_ep_h> endpoint = worker_->Connect(address, peer);
+  if (!endpoint.ok()) return endpoint.status();
+  peer->endpoint = *endpoint;
+  peer->tags = tags;
+  peer->state = Peer::State::kConnected;
+  Activate(peer);
+  return absl::OkStatus();
+}
+
+void Engine::Lose(uint32_t node) {
+  Peer* const peer = PeerOf(node);
+  if (peer->state == Peer::State::kLost) return;
+  peer->state = Peer::State::kLost;
+  if (peer->endpoint != nullptr) closing_.push_back(std::exchange(peer->endpoint, nullptr));
+  if (peer->batch != nullptr) Recycle(std::exchange(peer->batch, nullptr));
+  peer->answers.clear();
+  peer->held.clear();
+  peer->held_bytes = 0;
+  peer->turn.clear();
+  for (const Unanswered& each : std::exchange(peer->unanswered, {})) {
+    Ring::Slot& slot = each.ring->slot(each.index);
+    slot.status = StatusCode::kAborted;
+    slot.all_issued = true;
+    --slot.unanswered;
+    Settle(each.ring, each.index);
+  }
+  for (auto& [id, lane] : peer->lanes) {
+    while (!lane->empty) {
+      Ring::Slot& slot = lane->ring->slot(lane->head);
+      const uint32_t index = lane->head;
+      lane->empty = lane->head == lane->tail;
+      lane->head = slot.next;
+      slot.status = StatusCode::kAborted;
+      slot.all_issued = true;
+      if (!slot.done) Settle(lane->ring, index);
+    }
+  }
+}
+
+void Engine::Break(Peer* peer, std::string reason) {
+  if (peer->state == Peer::State::kLost) return;
+  broken_.emplace_back(peer->node, std::move(reason));
+  Lose(peer->node);
+}
+
+void Engine::OnFailed(void* tag, const char* reason) {
+  failing_.emplace_back(static_cast<Peer*>(tag), absl::StrCat("its connection failed: ", reason));
+}
+
+void Engine::Activate(Peer* peer) {
+  if (std::exchange(peer->active, true)) return;
+  active_.push_back(peer);
+}
+
+bool Engine::Poll() {
+  bool any = false;
+  for (int i = 0; i < kProgressesAtOnce && worker_->Progress(); ++i) any = true;
+  if (has_layout()) {
+    for (const std::unique_ptr<Ring>& ring : rings_) {
+      uint32_t index = 0;
+      for (uint32_t i = 0; i < kTakenAtOnce && ring->Take(&index); ++i) {
+        Queue(ring.get(), index);
+        any = true;
+      }
+    }
+  }
+  std::vector<Peer*> active;
+  active.swap(active_);
+  for (Peer* const peer : active) {
+    peer->active = false;
+    Pump(peer);
+  }
+  any |= !active_.empty();
+  for (auto& [peer, reason] : std::exchange(failing_, {})) Break(peer, std::move(reason));
+  for (const ucp_ep_h endpoint : std::exchange(closing_, {})) worker_->Close(endpoint);
+  for (const std::unique_ptr<Ring>& ring : rings_) ring->Publish();
+  return any;
+}
+
+bool Engine::HasRequests() const {
+  if (!has_layout()) return false;
+  return std::any_of(rings_.begin(), rings_.end(),
+                     [](const std::unique_ptr<Ring>& ring) { return ring->HasNext(); });
+}
+
+void Engine::SetAsleep(bool asleep) {
+  for (size_t i = 0; i < rings_.size(); i += kPortRings) {
+    if (!rings_[i]->attached()) continue;
+    uint32_t* const word = &rings_[i]->mapping()->memory().asleep;
+    __atomic_store_n(word, asleep ? 1u : 0u, __ATOMIC_SEQ_CST);
+  }
+  __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+
+void Engine::Stop(StatusCode code) {
+  for (const std::unique_ptr<Ring>& ring : rings_) {
+    ring->Publish();
+    ring->Stop(code);
+  }
+}
+
+void Engine::Queue(Ring* ring, uint32_t index) {
+  Ring::Slot& slot = ring->slot(index);
+  PortRequest& request = slot.request;
+  StatusCode code = CheckRequest(request, slot.rows, limits_);
+  if (code == StatusCode::kOk && request.op != PortOp::kAtomic &&
+      request.space == PortSpace::kHeap &&
+      !memory_->Covers(ring->rank(), IsPut(request.op) ? request.src : request.dst,
+                       LocalExtent(request, slot.rows))) {
+    code = StatusCode::kOutOfRange;
+  }
+  Peer* peer = nullptr;
+  if (code == StatusCode::kOk) {
+    peer = PeerOf(node_of_[request.to]);
+    if (peer->state == Peer::State::kLost) code = StatusCode::kAborted;
+  }
+  if (code != StatusCode::kOk) {
+    ring->Complete(index, code, 0);
+    return;
+  }
+  // Rows without gaps are one range.
+  const PortRows& rows = slot.rows;
+  if (IsRows(request.op) &&
+      (rows.rows <= 1 || (rows.src_stride == request.bytes && rows.dst_stride == request.bytes))) {
+    request.op = IsPut(request.op) ? PortOp::kPut : PortOp::kGet;
+    request.bytes *= rows.rows;
+  }
+  if (peer->state == Peer::State::kUnconnected && !std::exchange(peer->wanted, true)) {
+    wanted_.push_back(peer->node);
+  }
+  std::unique_ptr<Lane>& lane = peer->lanes[ring->id()];
+  if (lane == nullptr) {
+    lane = std::make_unique<Lane>();
+    lane->ring = ring;
+  }
+  if (lane->empty) {
+    lane->head = index;
+  } else {
+    ring->slot(lane->tail).next = index;
+  }
+  lane->tail = index;
+  lane->empty = false;
+  Resume(peer, lane.get());
+}
+
+void Engine::Resume(Peer* peer, Lane* lane) {
+  Activate(peer);
+  if (lane->empty || lane->in_turn) return;
+  lane->in_turn = true;
+  peer->turn.push_back(lane);
+}
+
+void Engine::Settle(Ring* ring, uint32_t index) {
+  Ring::Slot& slot = ring->slot(index);
+  if (!slot.all_issued || slot.done) return;
+  if (slot.sending == 0) ring->MarkRead(index);
+  if (slot.unanswered == 0) ring->Complete(index, slot.status, slot.value);
+}
+
+// Sending.
+
+void Engine::Pump(Peer* peer) {
+  if (peer->state != Peer::State::kConnected || !has_layout()) return;
+  while (SendAnswer(peer)) {
+  }
+  while (SendRequest(peer)) {
+  }
+  SendBatch(peer);
+}
+
+Engine::Message* Engine::NewMessage(Peer* peer) {
+  if (peer->sending_bytes >= kMaxSendingBytes || peer->sending_messages >= kMaxSendingMessages) {
+    return nullptr;
+  }
+  if (free_.empty()) {
+    messages_.push_back(std::make_unique<Message>());
+    free_.push_back(messages_.back().get());
+  }
+  Message* const message = free_.back();
+  free_.pop_back();
+  message->peer = peer;
+  message->body_bytes = 0;
+  message->ring = nullptr;
+  return message;
+}
+
+void Engine::Recycle(Message* message) {
+  message->pin.reset();
+  free_.push_back(message);
+}
+
+Engine::Message* Engine::Batch(Peer* peer) {
+  if (peer->batch != nullptr && peer->batch->body_bytes >= kBatchBytes) SendBatch(peer);
+  if (peer->batch == nullptr) peer->batch = NewMessage(peer);
+  return peer->batch;
+}
+
+char* Engine::AddRecord(Message* message, const Record& record) {
+  const uint64_t data_bytes = DataBytes(record);
+  const size_t needed = message->body_bytes + sizeof(record) + Padded(data_bytes);
+  if (needed > message->capacity) {
+    const size_t capacity = std::max<size_t>(needed, std::max<size_t>(4096, 2 * message->capacity));
+    std::unique_ptr<char[]> body(new char[capacity]);
+    if (message->body_bytes > 0) memcpy(body.get(), message->body.get(), message->body_bytes);
+    message->body = std::move(body);
+    message->capacity = capacity;
+  }
+  char* const at = message->body.get() + message->body_bytes;
+  memcpy(at, &record, sizeof(record));
+  // The padding is not left as it was: it would show other data.
+  if (data_bytes % 8 != 0) memset(at + sizeof(record) + (data_bytes & ~7ull), 0, 8);
+  message->body_bytes = needed;
+  return at + sizeof(record);
+}
+
+void Engine::SendBatch(Peer* peer) {
+  Message* const message = std::exchange(peer->batch, nullptr);
+  if (message == nullptr) return;
+  if (message->body_bytes == 0) return Recycle(message);
+  Send(peer, message, message->body.get(), message->body_bytes);
+}
+
+bool Engine::SendFrom(Peer* peer, const Record& record, const void* data,
+                      std::shared_ptr<const void> pin, Ring* ring, uint32_t index) {
+  SendBatch(peer);
+  Message* const message = NewMessage(peer);
+  if (message == nullptr) return false;
+  message->head.record = record;
+  message->pin = std::move(pin);
+  message->ring = ring;
+  if (ring != nullptr) {
+    Ring::Slot& slot = ring->slot(index);
+    message->index = index;
+    message->request = slot.request.sequence;
+    ++slot.sending;
+  }
+  Send(peer, message, data, record.bytes);
+  return true;
+}
+
+void Engine::Send(Peer* peer, Message* message, const void* data, uint64_t bytes) {
+  message->head.header = {peer->tags.sent, epoch_, peer->next_sent++, limits_.first_rank, 0};
+  message->sending_bytes = bytes;
+  peer->sending_bytes += bytes;
+  ++peer->sending_messages;
+  const size_t head_bytes =
+      sizeof(MessageHeader) + (message->body_bytes == 0 ? sizeof(Record) : 0);
+  switch (worker_->Send(peer->endpoint,
+                        {reinterpret_cast<const char*>(&message->head), head_bytes}, data, bytes,
+                        message)) {
+    case UcxWorker::Sent::kLater:
+      break;
+    case UcxWorker::Sent::kNow:
+      OnSent(message, true);
+      break;
+    case UcxWorker::Sent::kFailed:
+      OnSent(message, false);
+      break;
+  }
+}
+
+void Engine::OnSent(UcxWorker::SendTag* tag, bool ok) {
+  Message* const message = static_cast<Message*>(tag);
+  Peer* const peer = message->peer;
+  peer->sending_bytes -= message->sending_bytes;
+  --peer->sending_messages;
+  if (message->ring != nullptr) {
+    Ring::Slot& slot = message->ring->slot(message->index);
+    // The request may be complete, and its slot reused, before UCX says that it was sent.
+    if (slot.request.sequence == message->request && !slot.done) {
+      --slot.sending;
+      Settle(message->ring, message->index);
+    }
+  }
+  Recycle(message);
+  Activate(peer);
+  if (!ok) failing_.emplace_back(peer, "a message could not be sent");
+}
+
+StatusCode Engine::ReadLocal(Ring* ring, const PortRequest& request, uint64_t place, void* to,
+                             uint64_t bytes) {
+  switch (request.space) {
+    case PortSpace::kHeap:
+      return memory_->Read(ring->rank(), place, to, bytes);
+    case PortSpace::kValues:
+      if (!ring->attached()) return StatusCode::kAborted;
+      CopyShared(to, ring->mapping()->memory().values + place, bytes);
+      return StatusCode::kOk;
+    case PortSpace::kInline:
+      memcpy(to, &request.src, bytes);
+      return StatusCode::kOk;
+  }
+  return StatusCode::kInternal;
+}
+
+StatusCode Engine::WriteLocal(Ring* ring, const PortRequest& request, uint64_t place,
+                              const void* from, uint64_t bytes) {
+  if (!ring->attached()) return StatusCode::kAborted;
+  if (request.space == PortSpace::kHeap) return memory_->Write(ring->rank(), place, from, bytes);
+  CopyShared(ring->mapping()->memory().values + place, from, bytes);
+  return StatusCode::kOk;
+}
+
+bool Engine::SendRequest(Peer* peer) {
+  if (peer->turn.empty() || peer->unanswered.size() >= kMaxUnansweredRecords ||
+      peer->unanswered_bytes >= kMaxUnansweredBytes) {
+    return false;
+  }
+  Lane* const lane = peer->turn.front();
+  Ring::Slot& slot = lane->ring->slot(lane->head);
+  const bool is_get = slot.request.op == PortOp::kGet || slot.request.op == PortOp::kGetRows;
+  const bool waits = !is_get && lane->large_gets > 0;
+  if (!waits && !Issue(peer, lane, &slot)) return false;
+  peer->turn.pop_front();
+  if (slot.all_issued) {
+    const uint32_t index = lane->head;
+    lane->empty = lane->head == lane->tail;
+    lane->head = slot.next;
+    Settle(lane->ring, index);
+  }
+  lane->in_turn = !waits && !lane->empty;
+  if (lane->in_turn) peer->turn.push_back(lane);
+  return true;
+}
+
+void Engine::Expect(Peer* peer, Lane* lane, const Unanswered& unanswered) {
+  peer->unanswered.push_back(unanswered);
+  peer->unanswered_bytes += unanswered.bytes * unanswered.rows;
+  ++lane->ring->slot(unanswered.index).unanswered;
+  if (unanswered.large_get) ++lane->large_gets;
+}
+
+// Sends the next part of a request. Returns false if there is no room for it.
+bool Engine::Issue(Peer* peer, Lane* lane, Ring::Slot* slot) {
+  const PortRequest& request = slot->request;
+  if (IsPut(request.op)) return IssuePut(peer, lane, slot);
+  if (request.op != PortOp::kAtomic) return IssueGet(peer, lane, slot);
+  Message* const message = Batch(peer);
+  if (message == nullptr) return false;
+  Record record;
+  record.kind = RecordKind::kAtomic;
+  record.atomic = static_cast<uint8_t>(request.atomic);
+  record.type = static_cast<uint8_t>(request.type);
+  record.rank = request.to;
+  record.offset = request.dst;
+  record.bytes = request.src;
+  record.value = request.bytes;
+  (void)AddRecord(message, record);
+  Expect(peer, lane, {.ring = lane->ring, .index = lane->head, .kind = record.kind});
+  slot->all_issued = true;
+  return true;
+}
+
+bool Engine::IssuePut(Peer* peer, Lane* lane, Ring::Slot* slot) {
+  const PortRequest& request = slot->request;
+  const bool rows = request.op == PortOp::kPutRows;
+  const uint64_t length = request.bytes;  // of a row
+  const uint64_t total = rows ? length * slot->rows.rows : length;
+  Record record;
+  record.kind = RecordKind::kPut;
+  record.rank = request.to;
+  record.signal_op = request.signal_op;
+  Unanswered expected = {.ring = lane->ring, .index = lane->head, .kind = record.kind};
+
+  // The row, and the place in it, of what comes next.
+  const uint64_t row = rows && length > 0 ? slot->issued / length : 0;
+  const uint64_t within = rows && length > 0 ? slot->issued % length : slot->issued;
+  uint64_t source = request.src + row * slot->rows.src_stride + within;
+  record.offset = request.dst + row * slot->rows.dst_stride + within;
+  if (request.space == PortSpace::kInline) source = 0;
+  if (slot->issued == total) source = record.offset = 0;  // nothing, or the signal alone
+
+  if (rows && slot->issued < total && length <= kBatchBytes) {
+    Message* const message = Batch(peer);
+    if (message == nullptr) return false;
+    record.kind = expected.kind = RecordKind::kPutRows;
+    record.bytes = length;
+    record.value = std::min(slot->rows.rows - row, std::max<uint64_t>(1, kBatchBytes / length));
+    record.other = slot->rows.dst_stride;
+    char* data = AddRecord(message, record);
+    for (uint64_t i = 0; i < record.value && slot->status == StatusCode::kOk; ++i) {
+      slot->status = ReadLocal(lane->ring, request, source + i * slot->rows.src_stride,
+                               data + i * length, length);
+    }
+    if (slot->status != StatusCode::kOk) {
+      message->body_bytes -= sizeof(record) + Padded(length * record.value);
+      slot->all_issued = true;
+      return true;
+    }
+    expected.bytes = length;
+    expected.rows = record.value;
+    Expect(peer, lane, expected);
+    slot->issued += length * record.value;
+    slot->all_issued = slot->issued == total && !HasSignal(request);
+    return true;
+  }
+
+  uint64_t left = rows && slot->issued < total ? length - within : total - slot->issued;
+  const auto finish_record = [&](uint64_t bytes) {
+    record.bytes = expected.bytes = bytes;
+    if (slot->issued + bytes < total) return;
+    slot->all_issued = true;
+    if (!HasSignal(request)) return;
+    record.other = request.signal;
+    record.value = request.signal_value;
+  };
+  if (left > kCopiedBytes) {
+    std::shared_ptr<const void> pin;
+    const uint8_t* data = nullptr;
+    uint64_t bytes = std::min(left, kPieceBytes);
+    if (request.space == PortSpace::kValues) {
+      data = lane->ring->mapping()->memory().values + source;
+      pin = lane->ring->mapping();
+    } else if (auto place = memory_->Direct(lane->ring->rank(), source, bytes); place.has_value()) {
+      data = place->data;
+      bytes = place->bytes;
+      pin = std::move(place->segment);
+    }
+    if (data != nullptr) {
+      finish_record(bytes);
+      if (!SendFrom(peer, record, data, std::move(pin), lane->ring, lane->head)) {
+        slot->all_issued = false;
+        return false;
+      }
+      Expect(peer, lane, expected);
+      slot->issued += bytes;
+      return true;
+    }
+    left = std::min(left, kBatchBytes);  // memory of a device, through this process
+  }
+  Message* const message = Batch(peer);
+  if (message == nullptr) return false;
+  finish_record(left);
+  slot->status = ReadLocal(lane->ring, request, source, AddRecord(message, record), left);
+  if (slot->status != StatusCode::kOk) {
+    message->body_bytes -= sizeof(record) + Padded(left);
+    slot->all_issued = true;
+    return true;
+  }
+  Expect(peer, lane, expected);
+  slot->issued += left;
+  return true;
+}
+
+bool Engine::IssueGet(Peer* peer, Lane* lane, Ring::Slot* slot) {
+  const PortRequest& request = slot->request;
+  const bool rows = request.op == PortOp::kGetRows;
+  const uint64_t length = request.bytes;
+  const uint64_t total = rows ? length * slot->rows.rows : length;
+  if (slot->issued == total) {
+    slot->all_issued = true;
+    return true;
+  }
+  Message* const message = Batch(peer);
+  if (message == nullptr) return false;
+  const uint64_t row = rows ? slot->issued / length : 0;
+  const uint64_t within = rows ? slot->issued % length : slot->issued;
+  Record record;
+  record.kind = RecordKind::kGet;
+  record.rank = request.to;
+  record.offset = request.src + row * slot->rows.src_stride + within;
+  Unanswered expected = {.ring = lane->ring, .index = lane->head};
+  expected.place = request.dst + row * slot->rows.dst_stride + within;
+  if (rows && length <= kBatchBytes) {
+    record.kind = RecordKind::kGetRows;
+    record.bytes = length;
+    record.value = std::min(slot->rows.rows - row, std::max<uint64_t>(1, kBatchBytes / length));
+    record.other = slot->rows.src_stride;
+    expected.rows = record.value;
+    expected.stride = slot->rows.dst_stride;
+  } else {
+    record.bytes = std::min(length - within, kPieceBytes);
+    expected.large_get = record.bytes > kCopiedBytes;
+  }
+  expected.kind = record.kind;
+  expected.bytes = record.bytes;
+  (void)AddRecord(message, record);
+  Expect(peer, lane, expected);
+  slot->issued += expected.bytes * expected.rows;
+  slot->all_issued = slot->issued == total;
+  return true;
+}
+
+bool Engine::SendAnswer(Peer* peer) {
+  if (peer->answers.empty()) return false;
+  Answer& answer = peer->answers.front();
+  Record record;
+  record.kind = answer.kind;
+  record.bytes = answer.bytes;
+  record.value = answer.value;
+  if (answer.kind == RecordKind::kData && answer.data.empty()) {
+    auto place = memory_->Direct(answer.rank, answer.offset, answer.bytes);
+    if (place.has_value() && place->bytes == answer.bytes) {
+      if (!SendFrom(peer, record, place->data, std::move(place->segment), nullptr, 0)) return false;
+    } else {
+      Message* const message = Batch(peer);
+      if (message == nullptr) return false;
+      const size_t before = message->body_bytes;
+      const StatusCode code = memory_->Read(answer.rank, answer.offset, AddRecord(message, record),
+                                            answer.bytes);
+      if (code != StatusCode::kOk) {
+        message->body_bytes = before;
+        record = Record();
+        record.kind = RecordKind::kError;
+        record.value = static_cast<uint64_t>(code);
+        (void)AddRecord(message, record);
+      }
+    }
+  } else {
+    Message* const message = Batch(peer);
+    if (message == nullptr) return false;
+    char* const data = AddRecord(message, record);
+    if (!answer.data.empty()) memcpy(data, answer.data.data(), answer.data.size());
+  }
+  if (answer.kind == RecordKind::kData) peer->answer_bytes -= answer.bytes;
+  peer->answers.pop_front();
+  return true;
+}
+
+// Receiving.
+
+void Engine::OnMessage(std::string_view header, std::string_view data) {
+  MessageHeader head;
+  if (header.size() != sizeof(head) && header.size() != sizeof(head) + sizeof(Record)) {
+    ++refused_;
+    return;
+  }
+  memcpy(&head, header.data(), sizeof(head));
+  // Anybody may send a message with any node's number; only its tag proves that it is from there.
+  const auto found = peers_.find(head.from);
+  Peer* const peer = found == peers_.end() ? nullptr : found->second.get();
+  if (peer == nullptr || peer->state != Peer::State::kConnected ||
+      head.tag != peer->tags.received || head.reserved != 0) {
+    ++refused_;
+    return;
+  }
+  if (data.size() > kMaxPayloadBytes) return Break(peer, "it sent a message that is too long");
+  if (has_layout() && head.epoch != epoch_) return Break(peer, "it is in another run of the job");
+  if (head.sequence < peer->next_received) return Break(peer, "it repeated a message");
+  if (!has_layout() || head.sequence > peer->next_received) {
+    peer->held_bytes += data.size();
+    peer->held[head.sequence] = {std::string(header), std::string(data)};
+    if (peer->held_bytes > kMaxHeldBytes || peer->held.size() > kMaxHeldMessages) {
+      Break(peer, "it sent more than is allowed");
+    }
+    return;
+  }
+  absl::Status status = Execute(peer, header, data);
+  while (status.ok() && !peer->held.empty() &&
+         peer->held.begin()->first == peer->next_received) {
+    const auto held = peer->held.extract(peer->held.begin());
+    peer->held_bytes -= held.mapped().second.size();
+    status = Execute(peer, held.mapped().first, held.mapped().second);
+  }
+  if (!status.ok()) Break(peer, absl::StrCat("it broke the protocol: ", status.message()));
+}
+
+absl::Status Engine::Execute(Peer* peer, std::string_view header, std::string_view data) {
+  ++peer->next_received;
+  RecordReader reader(header, data);
+  for (;;) {
+    Record record;
+    const char* bytes = nullptr;
+    switch (reader.Next(&record, &bytes)) {
+      case RecordReader::Got::kEnd:
+        return absl::OkStatus();
+      case RecordReader::Got::kBad:
+        return absl::InvalidArgumentError("a record is cut off");
+      case RecordReader::Got::kRecord:
+        break;
+    }
+    const absl::Status status = record.kind < RecordKind::kDone ? ExecuteOne(peer, record, bytes)
+                                                                : OnAnswer(peer, record, bytes);
+    if (!status.ok()) return status;
+    if (peer->state != Peer::State::kConnected) return absl::OkStatus();
+  }
+}
+
+absl::Status Engine::ExecuteOne(Peer* peer, const Record& record, const char* data) {
+  StatusCode code = StatusCode::kOk;
+  Answer answer;
+  answer.kind = RecordKind::kDone;
+  answer.bytes = 1;
+  switch (record.kind) {
+    case RecordKind::kPut:
+      if (record.other != kNoPortSignal && !memory_->Covers(record.rank, record.other, 8)) {
+        code = StatusCode::kOutOfRange;
+        break;
+      }
+      code = memory_->Write(record.rank, record.offset, data, record.bytes);
+      if (code == StatusCode::kOk && record.other != kNoPortSignal) {
+        code = memory_->Signal(record.rank, record.other, record.signal_op, record.value);
+      }
+      break;
+    case RecordKind::kPutRows:
+      // The offset of no row overflows, since the one before it was within the heap.
+      if (record.other > limits_.max_heap_bytes) code = StatusCode::kOutOfRange;
+      for (uint64_t i = 0; i < record.value && code == StatusCode::kOk; ++i) {
+        code = memory_->Write(record.rank, record.offset + i * record.other,
+                              data + i * record.bytes, record.bytes);
+      }
+      break;
+    case RecordKind::kGet:
+      if (record.bytes > kPieceBytes) return absl::InvalidArgumentError("a get is too long");
+      answer.kind = RecordKind::kData;
+      answer.rank = record.rank;
+      answer.offset = record.offset;
+      answer.bytes = record.bytes;
+      if (record.bytes > kCopiedBytes) {
+        if (!memory_->Covers(record.rank, record.offset, record.bytes)) {
+          code = StatusCode::kOutOfRange;
+        }
+        break;
+      }
+      answer.data.resize(record.bytes);
+      code = memory_->Read(record.rank, record.offset, answer.data.data(), record.bytes);
+      break;
+    case RecordKind::kGetRows:
+      if (record.bytes == 0 || record.bytes > kBatchBytes || record.value > kBatchBytes ||
+          record.bytes * record.value > kBatchBytes) {
+        return absl::InvalidArgumentError("a get of rows is too long");
+      }
+      answer.kind = RecordKind::kData;
+      answer.bytes = record.bytes * record.value;
+      answer.data.resize(answer.bytes);
+      if (record.other > limits_.max_heap_bytes) code = StatusCode::kOutOfRange;
+      for (uint64_t i = 0; i < record.value && code == StatusCode::kOk; ++i) {
+        code = memory_->Read(record.rank, record.offset + i * record.other,
+                             answer.data.data() + i * record.bytes, record.bytes);
+      }
+      break;
+    case RecordKind::kAtomic:
+      answer.kind = RecordKind::kValue;
+      answer.bytes = 0;
+      code = memory_->Atomic(record.rank, record.offset, static_cast<PortAtomic>(record.atomic),
+                             static_cast<PortType>(record.type), record.value, record.bytes,
+                             &answer.value);
+      break;
+    default:
+      return absl::InvalidArgumentError("a record has no known kind");
+  }
+  if (code != StatusCode::kOk) {
+    answer = Answer();
+    answer.kind = RecordKind::kError;
+    answer.value = static_cast<uint64_t>(code);
+  }
+  AddAnswer(peer, std::move(answer));
+  if (peer->answers.size() > kMaxAnswers || peer->answer_bytes > kMaxAnswerBytes) {
+    return absl::ResourceExhaustedError("it asks for more than is allowed at a time");
+  }
+  return absl::OkStatus();
+}
+
+void Engine::AddAnswer(Peer* peer, Answer answer) {
+  Activate(peer);
+  if (answer.kind == RecordKind::kDone && !peer->answers.empty() &&
+      peer->answers.back().kind == RecordKind::kDone) {
+    ++peer->answers.back().bytes;
+    return;
+  }
+  if (answer.kind == RecordKind::kData) peer->answer_bytes += answer.bytes;
+  peer->answers.push_back(std::move(answer));
+}
+
+absl::Status Engine::OnAnswer(Peer* peer, const Record& record, const char* data) {
+  const uint64_t n = record.kind == RecordKind::kDone ? record.bytes : 1;
+  if (n == 0 || n > peer->unanswered.size()) {
+    return absl::InvalidArgumentError("it answered what nobody asked");
+  }
+  Activate(peer);
+  for (uint64_t i = 0; i < n; ++i) {
+    const Unanswered asked = peer->unanswered.front();
+    peer->unanswered.pop_front();
+    peer->unanswered_bytes -= asked.bytes * asked.rows;
+    Ring::Slot& slot = asked.ring->slot(asked.index);
+    const bool is_put = asked.kind == RecordKind::kPut || asked.kind == RecordKind::kPutRows;
+    bool fits = false;
+    StatusCode code = StatusCode::kOk;
+    switch (record.kind) {
+      case RecordKind::kDone:
+        fits = is_put;
+        break;
+      case RecordKind::kValue:
+        fits = asked.kind == RecordKind::kAtomic;
+        slot.value = record.value;
+        break;
+      case RecordKind::kError:
+        fits = record.value > 0 && record.value <= static_cast<uint64_t>(StatusCode::kUnauthenticated);
+        code = static_cast<StatusCode>(record.value);
+        break;
+      case RecordKind::kData:
+        fits = !is_put && asked.kind != RecordKind::kAtomic &&
+               record.bytes == asked.bytes * asked.rows;
+        for (uint64_t r = 0; fits && r < asked.rows && code == StatusCode::kOk; ++r) {
+          code = WriteLocal(asked.ring, slot.request, asked.place + r * asked.stride,
+                            data + r * asked.bytes, asked.bytes);
+        }
+        break;
+      default:
+        break;
+    }
+    --slot.unanswered;
+    if (asked.large_get) {
+      Lane* const lane = peer->lanes[asked.ring->id()].get();
+      if (--lane->large_gets == 0) Resume(peer, lane);
+    }
+    if (slot.status == StatusCode::kOk) slot.status = fits ? code : StatusCode::kInternal;
+    Settle(asked.ring, asked.index);
+    if (!fits) return absl::InvalidArgumentError("its answer does not fit the request");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace iris::port

@@ -1,0 +1,147 @@
+// Engine: carries out the requests of local ranks at other nodes, and the requests of other nodes
+// here. It has the rings, the peers and their queues. One thread calls it; it never waits.
+//
+// Requests of one ring to one node keep their order; so do messages between two nodes. What is
+// underway to a node is bounded; the rest stays in the rings. A slow node delays only requests to
+// itself, and later ones of a ring that is full.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "server/port/memory.h"
+#include "server/port/records.h"
+#include "server/port/ring.h"
+#include "server/port/ucx.h"
+
+namespace iris::port {
+
+struct NodeRange {
+  uint32_t first_rank = 0;
+  uint32_t n_ranks = 0;
+};
+
+// The values that authenticate the data of a connection, in each direction.
+struct Tags {
+  uint64_t sent = 0;
+  uint64_t received = 0;
+};
+
+class Engine {
+ public:
+  // `memory` is borrowed, and so is the worker that SetWorker names.
+  Engine(const RequestLimits& limits, HeapMemory* memory);
+  ~Engine();
+
+  // The handlers of the worker.
+  void OnMessage(std::string_view header, std::string_view data);
+  void OnSent(UcxWorker::SendTag* tag, bool ok);
+  void OnFailed(void* tag, const char* reason);
+  void SetWorker(UcxWorker* worker) { worker_ = worker; }
+
+  // The job's nodes, this one included. Data flows from now on. kInvalidArgument if the nodes are
+  // not those of this job; call it once.
+  absl::Status SetLayout(uint64_t epoch, const std::vector<NodeRange>& nodes);
+  bool has_layout() const { return !node_of_.empty(); }
+
+  void Attach(uint32_t rank, std::shared_ptr<PortMapping> mapping);
+  // The rank is gone. Its requests end without a result.
+  void Detach(uint32_t rank);
+
+  // A node can be reached, by the worker with this address. Before or after SetLayout.
+  absl::Status Connect(uint32_t node, std::string_view address, const Tags& tags);
+  // A node is lost: requests to it end with kAborted, now and later.
+  void Lose(uint32_t node);
+
+  // Takes requests, sends and receives. Returns true if anything happened.
+  bool Poll();
+  // True if a ring has a request to take.
+  bool HasRequests() const;
+  // Writes PortMemory::asleep of all ranks.
+  void SetAsleep(bool asleep);
+  // Ends all requests, and tells the ranks with `code` that no more are taken.
+  void Stop(StatusCode code);
+
+  // Nodes to which a connection is needed, since the last call.
+  std::vector<uint32_t> TakeWanted() { return std::exchange(wanted_, {}); }
+  // Nodes whose connection failed or that broke the protocol, and the reasons, since the last call.
+  std::vector<std::pair<uint32_t, std::string>> TakeBroken() { return std::exchange(broken_, {}); }
+  // Messages that came from no peer of this job.
+  uint64_t refused() const { return refused_; }
+
+ private:
+  struct Peer;
+  struct Message;
+  struct Lane;
+  struct Unanswered;
+  struct Answer;
+
+  Peer* PeerOf(uint32_t node);
+  void Activate(Peer* peer);
+  // Puts a request that was taken into its lane, or ends it.
+  void Queue(Ring* ring, uint32_t index);
+  // Ends a request if nothing of it is underway.
+  void Settle(Ring* ring, uint32_t index);
+  void Resume(Peer* peer, Lane* lane);
+
+  void Pump(Peer* peer);
+  // Send the next answer, respectively the next part of a request. False if there is none, or no
+  // room for it.
+  bool SendAnswer(Peer* peer);
+  bool SendRequest(Peer* peer);
+  bool Issue(Peer* peer, Lane* lane, Ring::Slot* slot);
+  bool IssuePut(Peer* peer, Lane* lane, Ring::Slot* slot);
+  bool IssueGet(Peer* peer, Lane* lane, Ring::Slot* slot);
+  void Expect(Peer* peer, Lane* lane, const Unanswered& unanswered);
+  // Copy from and to the space of a request.
+  StatusCode ReadLocal(Ring* ring, const PortRequest& request, uint64_t place, void* to,
+                       uint64_t bytes);
+  StatusCode WriteLocal(Ring* ring, const PortRequest& request, uint64_t place, const void* from,
+                        uint64_t bytes);
+
+  // The message to which records are added; null if too much is underway.
+  Message* Batch(Peer* peer);
+  // Returns the place for the record's data.
+  char* AddRecord(Message* message, const Record& record);
+  void SendBatch(Peer* peer);
+  // Sends one record with data that stays where it is; false if too much is underway.
+  bool SendFrom(Peer* peer, const Record& record, const void* data,
+                std::shared_ptr<const void> pin, Ring* ring, uint32_t index);
+  void Send(Peer* peer, Message* message, const void* data, uint64_t bytes);
+  Message* NewMessage(Peer* peer);
+  void Recycle(Message* message);
+
+  absl::Status Execute(Peer* peer, std::string_view header, std::string_view data);
+  absl::Status ExecuteOne(Peer* peer, const Record& record, const char* data);
+  absl::Status OnAnswer(Peer* peer, const Record& record, const char* data);
+  void AddAnswer(Peer* peer, Answer answer);
+  void Break(Peer* peer, std::string reason);
+
+  const RequestLimits limits_;
+  HeapMemory* const memory_;
+  UcxWorker* worker_ = nullptr;
+  uint64_t epoch_ = 0;
+  std::vector<uint32_t> node_of_;             // by rank: first rank of its node
+  std::vector<std::unique_ptr<Ring>> rings_;  // by local rank * kPortRings + ring
+  std::map<uint32_t, std::unique_ptr<Peer>> peers_;  // they stay until the end
+  Peer* last_peer_ = nullptr;                        // that PeerOf returned
+  std::vector<Peer*> active_;
+  // Handled by Poll, since sends and callbacks of UCX are within loops over a peer's queues.
+  std::vector<std::pair<Peer*, std::string>> failing_;
+  std::vector<ucp_ep_h> closing_;
+  std::vector<std::unique_ptr<Message>> messages_;  // all
+  std::vector<Message*> free_;
+  std::vector<uint32_t> wanted_;
+  std::vector<std::pair<uint32_t, std::string>> broken_;
+  uint64_t refused_ = 0;
+};
+
+}  // namespace iris::port

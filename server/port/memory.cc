@@ -1,0 +1,354 @@
+#include "server/port/memory.h"
+
+#include <string.h>
+
+#include <algorithm>
+#include <iterator>
+#include <type_traits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "device/driver/open.h"
+#include "device/iris/types.h"
+
+namespace iris::port {
+namespace {
+
+template <typename T>
+void CopyWord(void* to, const void* from) {
+  const T word = __atomic_load_n(static_cast<const T*>(from), __ATOMIC_ACQUIRE);
+  __atomic_store_n(static_cast<T*>(to), word, __ATOMIC_RELEASE);
+}
+
+// Half-precision numbers are added as floats, and rounded to the nearest, to even in the middle.
+struct Half {
+  static float ToFloat(uint16_t bits) {
+    _Float16 half;
+    memcpy(&half, &bits, sizeof(half));
+    return static_cast<float>(half);
+  }
+  static uint16_t FromFloat(float value) {
+    const auto half = static_cast<_Float16>(value);
+    uint16_t bits;
+    memcpy(&bits, &half, sizeof(bits));
+    return bits;
+  }
+};
+struct Bfloat16 {
+  static float ToFloat(uint16_t bits) {
+    const uint32_t wide = static_cast<uint32_t>(bits) << 16;
+    float value;
+    memcpy(&value, &wide, sizeof(value));
+    return value;
+  }
+  static uint16_t FromFloat(float value) {
+    uint32_t wide;
+    memcpy(&wide, &value, sizeof(wide));
+    if ((wide & 0x7FFFFFFFu) > 0x7F800000u) return static_cast<uint16_t>((wide >> 16) | 0x40u);
+    return static_cast<uint16_t>((wide + 0x7FFFu + ((wide >> 16) & 1)) >> 16);
+  }
+};
+
+// Replaces *word by change(*word), atomically. Returns the old bits.
+template <typename Bits, typename Change>
+uint64_t Update(uint64_t address, Change change) {
+  Bits* const word = reinterpret_cast<Bits*>(address);
+  Bits old = __atomic_load_n(word, __ATOMIC_RELAXED);
+  while (!__atomic_compare_exchange_n(word, &old, change(old), /*weak=*/true, __ATOMIC_SEQ_CST,
+                                      __ATOMIC_RELAXED)) {
+  }
+  return old;
+}
+
+template <typename T, typename Bits>
+uint64_t AtomicOf(PortAtomic op, uint64_t address, uint64_t value_bits, uint64_t compare) {
+  const auto as_value = [](Bits bits) {
+    T value;
+    memcpy(&value, &bits, sizeof(value));
+    return value;
+  };
+  const T operand = as_value(static_cast<Bits>(value_bits));
+  return Update<Bits>(address, [&](Bits old_bits) -> Bits {
+    const T old = as_value(old_bits);
+    T made = old;
+    switch (op) {
+      case PortAtomic::kAdd:
+        // Integers wrap around.
+        if constexpr (std::is_integral_v<T>) {
+          return static_cast<Bits>(old_bits + static_cast<Bits>(value_bits));
+        } else {
+          made = old + operand;
+        }
+        break;
+      case PortAtomic::kSub:
+        if constexpr (std::is_integral_v<T>) {
+          return static_cast<Bits>(old_bits - static_cast<Bits>(value_bits));
+        } else {
+          made = old - operand;
+        }
+        break;
+      case PortAtomic::kExchange:
+        return static_cast<Bits>(value_bits);
+      case PortAtomic::kMin:
+        made = operand < old ? operand : old;
+        break;
+      case PortAtomic::kMax:
+        made = operand > old ? operand : old;
+        break;
+      case PortAtomic::kAnd:
+        return static_cast<Bits>(old_bits & value_bits);
+      case PortAtomic::kOr:
+        return static_cast<Bits>(old_bits | value_bits);
+      case PortAtomic::kXor:
+        return static_cast<Bits>(old_bits ^ value_bits);
+      case PortAtomic::kCompareExchange:
+        return old_bits == static_cast<Bits>(compare) ? static_cast<Bits>(value_bits) : old_bits;
+      case PortAtomic::kLoad:
+        return old_bits;
+    }
+    Bits bits;
+    memcpy(&bits, &made, sizeof(bits));
+    return bits;
+  });
+}
+
+template <typename Number>
+uint64_t AddSmall(uint64_t address, uint64_t value) {
+  const float operand = Number::ToFloat(static_cast<uint16_t>(value));
+  return Update<uint16_t>(address, [&](uint16_t old) {
+    return Number::FromFloat(Number::ToFloat(old) + operand);
+  });
+}
+
+}  // namespace
+
+void CopyShared(void* to, const void* from, uint64_t bytes) {
+  const uint64_t both = reinterpret_cast<uint64_t>(to) | reinterpret_cast<uint64_t>(from);
+  if (bytes == 8 && both % 8 == 0) return CopyWord<uint64_t>(to, from);
+  if (bytes == 4 && both % 4 == 0) return CopyWord<uint32_t>(to, from);
+  if (bytes == 2 && both % 2 == 0) return CopyWord<uint16_t>(to, from);
+  if (bytes > 0) memcpy(to, from, bytes);
+}
+
+uint64_t BytesOf(PortType type) {
+  switch (type) {
+    case PortType::kInt32:
+    case PortType::kUint32:
+    case PortType::kFloat:
+      return 4;
+    case PortType::kInt64:
+    case PortType::kUint64:
+    case PortType::kDouble:
+      return 8;
+    case PortType::kHalf:
+    case PortType::kBfloat16:
+      return 2;
+  }
+  return 0;
+}
+
+bool IsAtomic(PortAtomic op, PortType type) {
+  if (op > PortAtomic::kLoad || BytesOf(type) == 0) return false;
+  if (BytesOf(type) == 2) return op == PortAtomic::kAdd;
+  const bool is_float = type == PortType::kFloat || type == PortType::kDouble;
+  return !is_float ||
+         (op != PortAtomic::kAnd && op != PortAtomic::kOr && op != PortAtomic::kXor);
+}
+
+absl::StatusOr<std::unique_ptr<HeapMemory>> HeapMemory::Open(const std::string& backend,
+                                                             uint64_t max_heap_bytes) {
+  driver::OpenOptions options;
+  options.backend = backend;
+  absl::StatusOr<driver::OpenedDriver> opened = driver::OpenDriver(options);
+  if (!opened.ok()) return opened.status();
+  return std::unique_ptr<HeapMemory>(new HeapMemory(std::move(opened->driver), max_heap_bytes));
+}
+
+absl::Status HeapMemory::Add(uint64_t id, uint32_t rank, uint64_t offset_bytes, uint64_t bytes,
+                             const std::string& device_uuid, wire::UniqueFd fd) {
+  const std::string name = absl::StrCat("memory ", id, " of rank ", rank, " at offset ",
+                                        offset_bytes, " with ", bytes, " bytes");
+  if (bytes == 0 || offset_bytes > max_heap_bytes_ || bytes > max_heap_bytes_ - offset_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat(name, " is beyond the heap"));
+  }
+  Segments& segments = ranks_[rank];
+  const auto after = segments.lower_bound(offset_bytes);
+  bool overlaps = after != segments.end() && after->first < offset_bytes + bytes;
+  if (after != segments.begin()) {
+    const Segment& before = *std::prev(after)->second;
+    overlaps |= before.offset_bytes + before.bytes > offset_bytes;
+  }
+  if (overlaps) return absl::InvalidArgumentError(absl::StrCat(name, " overlaps another one"));
+  auto segment = std::make_shared<Segment>();
+  segment->id = id;
+  segment->rank = rank;
+  segment->offset_bytes = offset_bytes;
+  segment->bytes = bytes;
+  std::vector<uint32_t> devices;
+  if (!addressed_) {
+    for (const driver::DeviceInfo& device : driver_->devices()) {
+      if (device.uuid == device_uuid) devices.push_back(device.index);
+    }
+    if (devices.empty()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(name, ": this process does not see device ", device_uuid));
+    }
+    const absl::Status current = driver_->MakeCurrent(devices.front());
+    if (!current.ok()) return current;
+  }
+  absl::StatusOr<std::unique_ptr<driver::PhysicalMemory>> memory =
+      driver_->Import(fd.Release(), bytes);
+  if (!memory.ok()) return memory.status();
+  segment->memory = *std::move(memory);
+  absl::StatusOr<std::unique_ptr<driver::Reservation>> reservation =
+      driver_->Reserve(bytes, 1, /*wanted_base=*/0);
+  if (!reservation.ok()) return reservation.status();
+  segment->reservation = *std::move(reservation);
+  absl::StatusOr<std::unique_ptr<driver::Mapping>> mapping = driver_->Map(
+      *segment->reservation, 0, *segment->memory, driver::Access::kReadWrite, devices);
+  if (!mapping.ok()) return mapping.status();
+  segment->mapping = *std::move(mapping);
+  segment->address = segment->mapping->address();
+  segments.emplace(offset_bytes, std::move(segment));
+  return absl::OkStatus();
+}
+
+void HeapMemory::Forget(uint64_t id) {
+  last_ = nullptr;
+  for (auto& [rank, segments] : ranks_) {
+    for (auto it = segments.begin(); it != segments.end(); ++it) {
+      if (it->second->id != id) continue;
+      segments.erase(it);
+      return;
+    }
+  }
+}
+
+const std::shared_ptr<HeapMemory::Segment>* HeapMemory::Find(uint32_t rank, uint64_t offset_bytes) {
+  if (last_ != nullptr) {
+    const Segment& last = **last_;
+    if (last.rank == rank && offset_bytes - last.offset_bytes < last.bytes) return last_;
+  }
+  const auto segments = ranks_.find(rank);
+  if (segments == ranks_.end()) return nullptr;
+  auto it = segments->second.upper_bound(offset_bytes);
+  if (it == segments->second.begin()) return nullptr;
+  --it;
+  if (offset_bytes - it->first >= it->second->bytes) return nullptr;
+  return last_ = &it->second;
+}
+
+template <typename Use>
+StatusCode HeapMemory::ForRange(uint32_t rank, uint64_t offset_bytes, uint64_t bytes, Use use) {
+  if (!Covers(rank, offset_bytes, bytes)) return StatusCode::kOutOfRange;
+  uint64_t done = 0;
+  while (done < bytes) {
+    const Segment& segment = **Find(rank, offset_bytes + done);
+    const uint64_t within = offset_bytes + done - segment.offset_bytes;
+    const uint64_t n = std::min(bytes - done, segment.bytes - within);
+    const StatusCode code = use(segment.address + within, done, n);
+    if (code != StatusCode::kOk) return code;
+    done += n;
+  }
+  return StatusCode::kOk;
+}
+
+bool HeapMemory::Covers(uint32_t rank, uint64_t offset_bytes, uint64_t bytes) {
+  if (offset_bytes > max_heap_bytes_ || bytes > max_heap_bytes_ - offset_bytes) return false;
+  const uint64_t end = offset_bytes + bytes;
+  while (offset_bytes < end) {
+    const std::shared_ptr<Segment>* segment = Find(rank, offset_bytes);
+    if (segment == nullptr) return false;
+    offset_bytes = (*segment)->offset_bytes + (*segment)->bytes;
+  }
+  return true;
+}
+
+std::optional<HeapMemory::Place> HeapMemory::Direct(uint32_t rank, uint64_t offset_bytes,
+                                                    uint64_t bytes) {
+  if (!addressed_) return std::nullopt;
+  const std::shared_ptr<Segment>* segment = Find(rank, offset_bytes);
+  if (segment == nullptr) return std::nullopt;
+  const uint64_t within = offset_bytes - (*segment)->offset_bytes;
+  return Place{reinterpret_cast<uint8_t*>((*segment)->address + within),
+               std::min(bytes, (*segment)->bytes - within), *segment};
+}
+
+StatusCode HeapMemory::Write(uint32_t rank, uint64_t offset_bytes, const void* from,
+                             uint64_t bytes) {
+  return ForRange(rank, offset_bytes, bytes, [&](uint64_t address, uint64_t done, uint64_t n) {
+    const uint8_t* const data = static_cast<const uint8_t*>(from) + done;
+    if (addressed_) {
+      CopyShared(reinterpret_cast<void*>(address), data, n);
+      return StatusCode::kOk;
+    }
+    return driver_->Copy(reinterpret_cast<void*>(address), data, n).ok() ? StatusCode::kOk
+                                                                        : StatusCode::kInternal;
+  });
+}
+
+StatusCode HeapMemory::Read(uint32_t rank, uint64_t offset_bytes, void* to, uint64_t bytes) {
+  return ForRange(rank, offset_bytes, bytes, [&](uint64_t address, uint64_t done, uint64_t n) {
+    uint8_t* const data = static_cast<uint8_t*>(to) + done;
+    if (addressed_) {
+      CopyShared(data, reinterpret_cast<const void*>(address), n);
+      return StatusCode::kOk;
+    }
+    return driver_->Copy(data, reinterpret_cast<const void*>(address), n).ok()
+               ? StatusCode::kOk
+               : StatusCode::kInternal;
+  });
+}
+
+StatusCode HeapMemory::Signal(uint32_t rank, uint64_t offset_bytes, uint8_t signal_op,
+                              uint64_t value) {
+  if (signal_op > static_cast<uint8_t>(SignalOp::kAdd)) return StatusCode::kInvalidArgument;
+  const bool adds = signal_op == static_cast<uint8_t>(SignalOp::kAdd);
+  if (!addressed_ && !adds) {
+    // Copies of the driver are done when they return, so the data is there.
+    if (offset_bytes % sizeof(value) != 0) return StatusCode::kInvalidArgument;
+    return Write(rank, offset_bytes, &value, sizeof(value));
+  }
+  uint64_t old = 0;
+  return Atomic(rank, offset_bytes, adds ? PortAtomic::kAdd : PortAtomic::kExchange,
+                PortType::kUint64, value, 0, &old);
+}
+
+StatusCode HeapMemory::Atomic(uint32_t rank, uint64_t offset_bytes, PortAtomic op, PortType type,
+                              uint64_t value, uint64_t compare, uint64_t* old) {
+  const uint64_t bytes = BytesOf(type);
+  if (!IsAtomic(op, type) || offset_bytes % bytes != 0) return StatusCode::kInvalidArgument;
+  if (!addressed_) return StatusCode::kUnimplemented;
+  const std::optional<Place> place = Direct(rank, offset_bytes, bytes);
+  if (!place.has_value() || place->bytes < bytes) return StatusCode::kOutOfRange;
+  const uint64_t address = reinterpret_cast<uint64_t>(place->data);
+  switch (type) {
+    case PortType::kInt32:
+      *old = AtomicOf<int32_t, uint32_t>(op, address, value, compare);
+      break;
+    case PortType::kUint32:
+      *old = AtomicOf<uint32_t, uint32_t>(op, address, value, compare);
+      break;
+    case PortType::kInt64:
+      *old = AtomicOf<int64_t, uint64_t>(op, address, value, compare);
+      break;
+    case PortType::kUint64:
+      *old = AtomicOf<uint64_t, uint64_t>(op, address, value, compare);
+      break;
+    case PortType::kFloat:
+      *old = AtomicOf<float, uint32_t>(op, address, value, compare);
+      break;
+    case PortType::kDouble:
+      *old = AtomicOf<double, uint64_t>(op, address, value, compare);
+      break;
+    case PortType::kHalf:
+      *old = AddSmall<Half>(address, value);
+      break;
+    case PortType::kBfloat16:
+      *old = AddSmall<Bfloat16>(address, value);
+      break;
+  }
+  return StatusCode::kOk;
+}
+
+}  // namespace iris::port

@@ -1,0 +1,100 @@
+// HeapMemory: the memory of this node's ranks, as the port process reaches it. Every access is by
+// rank and offset, and is checked against the memory that exists. Not thread-safe.
+//
+// Emulated devices: mapped memory, and atomics of this CPU. GPUs: mapped memory that the driver
+// copies; atomics on it are refused, because those of this CPU would not be atomic for kernels.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "device/driver/gpu_driver.h"
+#include "device/iris/port_types.h"
+#include "device/iris/status_code.h"
+#include "proto/wire/unique_fd.h"
+
+namespace iris::port {
+
+// Reads and writes words that other processes use meanwhile, each by one access if it is aligned.
+void CopyShared(void* to, const void* from, uint64_t bytes);
+
+// The sizes of operands, and which operations a type has.
+uint64_t BytesOf(PortType type);
+bool IsAtomic(PortAtomic op, PortType type);
+
+class HeapMemory {
+ public:
+  // One allocation. Its memory stays mapped as long as it is shared.
+  struct Segment {
+    uint64_t id = 0;
+    uint32_t rank = 0;
+    uint64_t offset_bytes = 0;
+    uint64_t bytes = 0;
+    uint64_t address = 0;
+    // Destroyed in the reverse order.
+    std::unique_ptr<driver::PhysicalMemory> memory;
+    std::unique_ptr<driver::Reservation> reservation;
+    std::unique_ptr<driver::Mapping> mapping;
+  };
+  struct Place {
+    uint8_t* data = nullptr;
+    uint64_t bytes = 0;
+    std::shared_ptr<const Segment> segment;
+  };
+
+  // Opens the driver of a backend. Offsets are below `max_heap_bytes`.
+  static absl::StatusOr<std::unique_ptr<HeapMemory>> Open(const std::string& backend,
+                                                          uint64_t max_heap_bytes);
+
+  // Maps memory of a rank. kInvalidArgument if the range overlaps another one, or the id is taken.
+  absl::Status Add(uint64_t id, uint32_t rank, uint64_t offset_bytes, uint64_t bytes,
+                   const std::string& device_uuid, wire::UniqueFd fd);
+  // Later accesses fail. The memory is unmapped when no Place refers to it.
+  void Forget(uint64_t id);
+
+  // True if all of the range is memory of the rank.
+  bool Covers(uint32_t rank, uint64_t offset_bytes, uint64_t bytes);
+
+  // The place of a range, or of its part in the first segment; nothing if there is no memory, or
+  // none that this CPU addresses.
+  std::optional<Place> Direct(uint32_t rank, uint64_t offset_bytes, uint64_t bytes);
+
+  // Copy from and to memory of a rank. kOutOfRange if not all of it exists; nothing is written then.
+  StatusCode Write(uint32_t rank, uint64_t offset_bytes, const void* from, uint64_t bytes);
+  StatusCode Read(uint32_t rank, uint64_t offset_bytes, void* to, uint64_t bytes);
+
+  // Changes a signal's word, after all earlier writes. kOutOfRange, kInvalidArgument if the word is
+  // not aligned, kUnimplemented for this memory.
+  StatusCode Signal(uint32_t rank, uint64_t offset_bytes, uint8_t signal_op, uint64_t value);
+  // Carries out an atomic; *old becomes the word before it. Errors as of Signal.
+  StatusCode Atomic(uint32_t rank, uint64_t offset_bytes, PortAtomic op, PortType type,
+                    uint64_t value, uint64_t compare, uint64_t* old);
+
+ private:
+  using Segments = std::map<uint64_t, std::shared_ptr<Segment>>;  // of one rank, by offset
+
+  HeapMemory(std::unique_ptr<driver::GpuDriver> driver, uint64_t max_heap_bytes)
+      : driver_(std::move(driver)),
+        max_heap_bytes_(max_heap_bytes),
+        addressed_(driver_->kind() == driver::BackendKind::kEmu) {}
+
+  // The segment of this offset, or null.
+  const std::shared_ptr<Segment>* Find(uint32_t rank, uint64_t offset_bytes);
+  // Calls `use(address, bytes done, bytes)` for each part of a range, after all is checked.
+  template <typename Use>
+  StatusCode ForRange(uint32_t rank, uint64_t offset_bytes, uint64_t bytes, Use use);
+
+  const std::unique_ptr<driver::GpuDriver> driver_;
+  const uint64_t max_heap_bytes_;
+  const bool addressed_;  // this CPU addresses the memory
+  std::map<uint32_t, Segments> ranks_;
+  const std::shared_ptr<Segment>* last_ = nullptr;  // that Find returned
+};
+
+}  // namespace iris::port

@@ -1,0 +1,702 @@
+#include "server/port/port.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "device/base/posix.h"
+#include "proto/wire/frame.h"
+#include "proto/wire/limits.h"
+#include "server/job/clock.h"
+
+namespace iris::port {
+namespace {
+
+using server::LinkType;
+
+constexpr int kEventsAtOnce = 64;
+constexpr size_t kMaxStrangers = 128;  // connections that have not proved anything
+constexpr auto kHandshakeWithin = absl::Seconds(5);
+constexpr auto kRetryAfter = absl::Milliseconds(100);
+constexpr auto kMinTimer = absl::Milliseconds(5), kMaxTimer = absl::Milliseconds(100);
+// After the last work, this process looks for more before it sleeps, where a CPU is free for it.
+constexpr auto kSpin = absl::Microseconds(20);
+constexpr unsigned kSpinsAboveCpus = 4;
+// Kernels of GPUs cannot wake this process.
+constexpr auto kPollKernels = absl::Microseconds(50);
+constexpr auto kLookAtEvents = absl::Microseconds(200);  // while data flows
+constexpr uint32_t kMinSilenceMs = 50;
+constexpr size_t kMaxLinkBytes = 256 << 20;
+
+
+absl::Status Bad(absl::string_view what) {
+  return absl::InternalError(absl::StrCat("irisd sent a port a wrong message: ", what));
+}
+
+template <typename Message>
+absl::StatusOr<Message> Parse(std::string_view payload) {
+  Message message;
+  if (message.ParseFromArray(payload.data(), static_cast<int>(payload.size()))) return message;
+  return Bad("it cannot be decoded");
+}
+
+}  // namespace
+
+Port::Port(wire::UniqueFd link, wire::UniqueFd epoll, const server::Logger* logger)
+    : logger_(logger), epoll_(std::move(epoll)), link_(std::move(link)) {}
+
+absl::StatusOr<std::unique_ptr<Port>> Port::Create(wire::UniqueFd link,
+                                                   const server::Logger* logger) {
+  wire::UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll.valid()) return wire::ErrnoStatus(errno, "make the port's epoll descriptor");
+  std::unique_ptr<Port> port(new Port(std::move(link), std::move(epoll), logger));
+  const absl::Status status = port->Watch(port->link_.get(), EPOLLIN);
+  if (!status.ok()) return status;
+  return port;
+}
+
+absl::Status Port::Watch(int fd, uint32_t events, bool change) {
+  struct epoll_event event = {};
+  event.events = events;
+  event.data.fd = fd;
+  if (epoll_ctl(epoll_.get(), change ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, fd, &event) == 0) {
+    return absl::OkStatus();
+  }
+  return wire::ErrnoStatus(errno, "watch a descriptor");
+}
+
+absl::Status Port::Start(const std::function<absl::Status()>& confine) {
+  absl::Status status;
+  while (status.ok() && !is_set_up_ && !over_) status = HandleEvents(absl::InfiniteDuration());
+  if (over_) return status;
+  if (status.ok()) status = Open();
+  if (status.ok()) status = confine();
+  if (status.ok()) {
+    Ready ready;
+    ready.set_ucx_version(worker_->version());
+    ready.set_transports(absl::StrCat(worker_->transports(), " on ", interface_.name));
+    ready.set_address(self_.address());
+    Tell(LinkType::kPortReady, ready);
+    if (!leads()) {
+      Node& node = nodes_[0];
+      node.target = rendezvous_;
+      node.connect_at = now_;
+      node.connect_by = now_ + absl::Milliseconds(setup_.connect_ms());
+    }
+    return FlushLink();
+  }
+  failed_ = status;
+  return Run();
+}
+
+absl::Status Port::Open() {
+  absl::StatusOr<Address> rendezvous = Resolve(setup_.rendezvous());
+  if (!rendezvous.ok()) return rendezvous.status();
+  rendezvous_ = *rendezvous;
+  absl::StatusOr<Interface> interface = FindInterface(setup_.interface(), rendezvous_);
+  if (!interface.ok()) return interface.status();
+  interface_ = *std::move(interface);
+  Address at = leads() ? rendezvous_ : interface_.address;
+  absl::StatusOr<wire::UniqueFd> listener = Listen(&at, setup_.port_min(), setup_.port_max());
+  if (!listener.ok()) return listener.status();
+  listener_ = *std::move(listener);
+  absl::StatusOr<std::unique_ptr<HeapMemory>> memory =
+      HeapMemory::Open(setup_.backend(), setup_.max_heap_bytes());
+  if (!memory.ok()) return memory.status();
+  memory_ = *std::move(memory);
+  engine_ = std::make_unique<Engine>(
+      RequestLimits{setup_.first_rank(), setup_.n_local(), setup_.n_ranks(),
+                    setup_.max_heap_bytes()},
+      memory_.get());
+  UcxOptions options;
+  options.path = setup_.ucx();
+  options.transports = setup_.transports();
+  options.backend = setup_.backend();
+  options.device = interface_.name;
+  options.ipv6 = interface_.address.ipv6;
+  options.port_min = setup_.port_min();
+  options.port_max = setup_.port_max();
+  options.n_nodes = setup_.n_ranks() - setup_.n_local() + 1;
+  UcxWorker::Handlers handlers;
+  handlers.message = [this](std::string_view header, std::string_view data) {
+    engine_->OnMessage(header, data);
+  };
+  handlers.sent = [this](UcxWorker::SendTag* tag, bool ok) { engine_->OnSent(tag, ok); };
+  handlers.failed = [this](void* tag, const char* reason) { engine_->OnFailed(tag, reason); };
+  absl::StatusOr<std::unique_ptr<UcxWorker>> worker =
+      UcxWorker::Create(options, std::move(handlers));
+  if (!worker.ok()) return worker.status();
+  worker_ = *std::move(worker);
+  engine_->SetWorker(worker_.get());
+  char host[256] = {};
+  (void)gethostname(host, sizeof(host) - 1);
+  self_.set_job(setup_.job());
+  self_.set_uid(setup_.uid());
+  self_.set_first_rank(setup_.first_rank());
+  self_.set_n_local(setup_.n_local());
+  self_.set_n_ranks(setup_.n_ranks());
+  self_.set_name(host);
+  self_.set_address(at.Text());
+  self_.set_worker(worker_->address());
+  if (self_.ByteSizeLong() > kMaxHandshakeBytes / 2) {
+    return absl::FailedPreconditionError("UCX's address of this node is too long");
+  }
+  now_ = server::SteadyNow();
+  absl::Status status = Watch(listener_.get(), EPOLLIN);
+  status.Update(Watch(worker_->event_fd(), EPOLLIN));
+  return status;
+}
+
+absl::Status Port::Run() {
+  const bool spins = std::thread::hardware_concurrency() > kSpinsAboveCpus;
+  const bool polls_kernels = setup_.backend() != "emu";
+  absl::Time busy = server::SteadyNow(), looked = busy;
+  while (!over_ && failed_.ok()) {
+    const bool any = engine_->Poll();
+    for (const auto& [node, reason] : engine_->TakeBroken()) LoseNode(node, reason);
+    for (const uint32_t node : engine_->TakeWanted()) Meet(node);
+    now_ = server::SteadyNow();
+    if (now_ >= next_timer_) next_timer_ = OnTimer(now_);
+    failed_.Update(FlushLink());
+    if (any) busy = now_;
+    if (any || (spins && now_ - busy < kSpin)) {
+      if (now_ - looked < kLookAtEvents) continue;
+      looked = now_;
+      failed_.Update(HandleEvents(absl::ZeroDuration()));
+      continue;
+    }
+    engine_->SetAsleep(true);
+    if (!engine_->HasRequests() && worker_->Arm()) {
+      absl::Duration timeout = next_timer_ - now_;
+      if (polls_kernels) timeout = std::min(timeout, kPollKernels);
+      failed_.Update(HandleEvents(std::max(timeout, absl::ZeroDuration())));
+      looked = now_;
+    }
+    engine_->SetAsleep(false);
+  }
+  if (engine_ != nullptr) engine_->Stop(failed_.ok() ? over_code_ : StatusCode::kInternal);
+  if (failed_.ok()) return absl::OkStatus();
+  Failed failed;
+  failed.set_code(static_cast<uint32_t>(failed_.code()));
+  failed.set_reason(std::string(failed_.message()));
+  Tell(LinkType::kPortFailed, failed);
+  (void)FlushLink();
+  return failed_;
+}
+
+absl::Status Port::HandleEvents(absl::Duration timeout) {
+  struct epoll_event events[kEventsAtOnce];
+  int timeout_ms = -1;
+  if (timeout < absl::Milliseconds(1)) {
+    timeout_ms = 0;
+    if (timeout > absl::ZeroDuration()) {
+      struct pollfd ready = {epoll_.get(), POLLIN, 0};
+      const struct timespec wait = absl::ToTimespec(timeout);
+      (void)ppoll(&ready, 1, &wait, nullptr);
+    }
+  } else if (timeout != absl::InfiniteDuration()) {
+    timeout_ms = static_cast<int>(absl::ToInt64Milliseconds(timeout)) + 1;
+  }
+  const int n = epoll_wait(epoll_.get(), events, kEventsAtOnce, timeout_ms);
+  if (n < 0 && errno != EINTR) return wire::ErrnoStatus(errno, "wait for events");
+  now_ = server::SteadyNow();
+  for (int i = 0; i < n; ++i) {
+    const int fd = events[i].data.fd;
+    if (fd == link_.get()) {
+      if ((events[i].events & EPOLLOUT) != 0) link_blocked_ = false;
+      if ((events[i].events & ~static_cast<uint32_t>(EPOLLOUT)) == 0) continue;
+      const absl::Status status = ReadLink();
+      if (!status.ok()) return status;
+    } else if (fd == listener_.get()) {
+      Accept();
+    } else if (lines_.count(fd) != 0) {
+      OnLine(fd, events[i].events);
+    }
+    // Events of UCX and of rings have no other effect than to end the wait. Rings' eventfds are
+    // watched for edges and never read, since their ranks could make a read block.
+  }
+  return absl::OkStatus();
+}
+
+// The link.
+
+absl::Status Port::ReadLink() {
+  const absl::StatusOr<server::LinkReader::Received> received = reader_.Receive(link_.get());
+  if (absl::IsUnavailable(received.status())) {
+    over_ = true;
+    return absl::OkStatus();
+  }
+  if (!received.ok()) return received.status();
+  for (;;) {
+    absl::StatusOr<std::optional<server::LinkMessage>> message = reader_.Next();
+    if (!message.ok()) return message.status();
+    if (!message->has_value()) return absl::OkStatus();
+    const absl::Status status = OnLinkMessage(**std::move(message));
+    if (!status.ok()) return status;
+  }
+}
+
+absl::Status Port::OnLinkMessage(server::LinkMessage message) {
+  const std::string_view payload = message.payload;
+  if (message.type() == LinkType::kStop) {
+    over_ = true;
+    over_code_ = StatusCode::kAborted;
+    return absl::OkStatus();
+  }
+  if (message.type() == LinkType::kPortSetup) {
+    if (is_set_up_) return Bad("a second setup");
+    absl::StatusOr<Setup> setup = Parse<Setup>(payload);
+    if (!setup.ok()) return setup.status();
+    setup_ = *std::move(setup);
+    if (setup_.n_local() == 0 || setup_.n_ranks() > wire::kMaxWorldRanks ||
+        setup_.first_rank() >= setup_.n_ranks() ||
+        setup_.n_local() > setup_.n_ranks() - setup_.first_rank() ||
+        setup_.n_local() > wire::kMaxRanks || setup_.max_heap_bytes() == 0 ||
+        setup_.max_heap_bytes() > (1ull << 44) || setup_.secret().size() < 16 ||
+        setup_.port_min() > setup_.port_max() || setup_.port_max() > 65535) {
+      return Bad("a setup that is out of range");
+    }
+    setup_.set_silence_ms(std::max<uint64_t>(setup_.silence_ms(), kMinSilenceMs));
+    is_set_up_ = true;
+    return absl::OkStatus();
+  }
+  if (engine_ == nullptr) return Bad("a message before the setup was answered");
+  const auto handle = [&](auto parsed, auto&& use) -> absl::Status {
+    if (!parsed.ok()) return parsed.status();
+    return use(*parsed);
+  };
+  switch (message.type()) {
+    case LinkType::kPortMemory:
+      return handle(Parse<Memory>(payload), [&](const Memory& memory) {
+        return OnMemory(memory, std::move(message.fd));
+      });
+    case LinkType::kPortRank:
+      return handle(Parse<RankRing>(payload), [&](const RankRing& rank) {
+        return OnRank(rank, std::move(message.fd));
+      });
+    case LinkType::kPortLayout:
+      return handle(Parse<Layout>(payload),
+                    [&](const Layout& layout) { return OnLayout(layout); });
+    case LinkType::kPortToNode:
+      return handle(Parse<NodeMessage>(payload), [&](const NodeMessage& to) {
+        OnToNode(to);
+        return absl::OkStatus();
+      });
+    default:
+      return Bad(absl::StrCat("type ", static_cast<int>(message.type())));
+  }
+}
+
+absl::Status Port::OnMemory(const Memory& memory, wire::UniqueFd fd) {
+  if (memory.forget()) {
+    memory_->Forget(memory.segment_id());
+    return absl::OkStatus();
+  }
+  if (memory.rank() - setup_.first_rank() >= setup_.n_local()) return Bad("memory of another node");
+  return memory_->Add(memory.segment_id(), memory.rank(), memory.offset_bytes(), memory.bytes(),
+                      memory.device_uuid(), std::move(fd));
+}
+
+absl::Status Port::OnRank(const RankRing& rank, wire::UniqueFd fd) {
+  if (rank.rank() - setup_.first_rank() >= setup_.n_local()) return Bad("a rank of another node");
+  if (rank.gone()) {
+    engine_->Detach(rank.rank());
+    mappings_.erase(rank.rank());
+    wakes_.erase(rank.rank());  // which also ends the watch, as nobody else has this duplicate
+    return absl::OkStatus();
+  }
+  if (!rank.wake()) {
+    absl::StatusOr<std::shared_ptr<PortMapping>> mapping =
+        PortMapping::Map(std::move(fd), rank.rank());
+    if (!mapping.ok()) return mapping.status();
+    mappings_[rank.rank()] = *std::move(mapping);
+    return absl::OkStatus();
+  }
+  const auto mapping = mappings_.find(rank.rank());
+  if (mapping == mappings_.end() || wakes_.count(rank.rank()) != 0) {
+    return Bad("a rank's eventfd without its memory");
+  }
+  const absl::Status status = Watch(fd.get(), EPOLLIN | EPOLLET);
+  if (!status.ok()) return status;
+  wakes_[rank.rank()] = std::move(fd);
+  engine_->Attach(rank.rank(), std::move(mapping->second));
+  mappings_.erase(mapping);
+  return absl::OkStatus();
+}
+
+absl::Status Port::OnLayout(const Layout& layout) {
+  std::vector<NodeRange> ranges;
+  for (const Layout::Node& node : layout.nodes()) {
+    ranges.push_back({node.first_rank(), node.n_ranks()});
+  }
+  const absl::Status status = engine_->SetLayout(layout.epoch(), ranges);
+  if (!status.ok()) return status;
+  for (const NodeRange& range : ranges) {
+    const auto node = nodes_.find(range.first_rank);
+    if (node != nodes_.end() && node->second.connected && node->second.n_ranks != range.n_ranks) {
+      return Bad("a layout that differs from what a node said");
+    }
+  }
+  return absl::OkStatus();
+}
+
+void Port::OnToNode(const NodeMessage& message) {
+  if (leads() && message.all()) {
+    for (const auto& [id, node] : nodes_) SendTo(id, FrameType::kNodeMessage, message.payload());
+  } else {
+    SendTo(leads() ? message.node() : 0, FrameType::kNodeMessage, message.payload());
+  }
+}
+
+template <typename Message>
+void Port::Tell(LinkType type, const Message& message) {
+  server::LinkHeader header;
+  header.type = type;
+  writer_.Queue(header, {message.SerializeAsString(), nullptr});
+}
+
+absl::Status Port::FlushLink() {
+  if (writer_.empty() || link_blocked_) return absl::OkStatus();
+  const absl::StatusOr<server::LinkWriter::Flushed> flushed = writer_.Flush(link_.get());
+  if (absl::IsUnavailable(flushed.status())) {
+    over_ = true;
+    return absl::OkStatus();
+  }
+  if (!flushed.ok()) return flushed.status();
+  link_blocked_ = *flushed != server::LinkWriter::Flushed::kAll;
+  if (writer_.queued_bytes() > kMaxLinkBytes) {
+    return absl::ResourceExhaustedError("irisd does not read what this port tells it");
+  }
+  return Watch(link_.get(), link_blocked_ ? EPOLLIN | EPOLLOUT : EPOLLIN, /*change=*/true);
+}
+
+// Lines to other ports.
+
+void Port::Accept() {
+  for (int i = 0; i < kEventsAtOnce; ++i) {
+    wire::UniqueFd fd(base::Retry([&] {
+      return accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    }));
+    if (!fd.valid()) return;
+    TuneSocket(fd.get());
+    size_t strangers = 0;
+    int oldest = -1;
+    for (const auto& [each, line] : lines_) {
+      if (line.initiator || line.confirmed) continue;
+      ++strangers;
+      if (oldest < 0 || line.connection->opened() < lines_[oldest].connection->opened()) {
+        oldest = each;
+      }
+    }
+    if (strangers >= kMaxStrangers) {
+      EndLine(oldest, absl::ResourceExhaustedError("too many connections prove nothing"));
+    }
+    AddLine(std::move(fd), std::nullopt);
+  }
+}
+
+void Port::AddLine(wire::UniqueFd fd, std::optional<uint32_t> node) {
+  const int number = fd.get();
+  const bool initiator = node.has_value();
+  if (!Watch(number, initiator ? EPOLLIN | EPOLLOUT : EPOLLIN).ok()) return;
+  Line& line = lines_[number];
+  line = Line();
+  line.connection =
+      std::make_unique<Connection>(std::move(fd), &self_, &setup_.secret(), initiator, now_);
+  line.node = node;
+  line.initiator = initiator;
+  line.watches_writes = initiator;
+  if (initiator) nodes_[*node].fd = number;
+}
+
+void Port::OnLine(int fd, uint32_t events) {
+  Line& line = lines_[fd];
+  Connection& connection = *line.connection;
+  absl::Status status;
+  if ((events & ~static_cast<uint32_t>(EPOLLOUT)) != 0) {
+    const bool was_ready = connection.ready();
+    status = connection.Read(now_);
+    if (status.ok() && !was_ready && connection.ready() && line.initiator) {
+      if (connection.other().first_rank() != *line.node) {
+        status = absl::FailedPreconditionError(
+            absl::StrCat("it is the port of the node at rank ", connection.other().first_rank(),
+                         ", where the one at rank ", *line.node, " was expected"));
+      } else {
+        connection.Send(FrameType::kBeat, "", now_);
+        Confirm(fd);
+      }
+    }
+    // Frames before an error count, such as a last message.
+    for (;;) {
+      const auto again = lines_.find(fd);
+      if (again == lines_.end() || again->second.connection.get() != &connection) return;
+      std::optional<Connection::Frame> frame = connection.Next();
+      if (!frame.has_value()) break;
+      OnFrame(fd, *frame);
+    }
+  }
+  if (!status.ok()) {
+    (void)connection.Flush();
+    return EndLine(fd, status);
+  }
+  FlushLine(fd);
+}
+
+void Port::FlushLine(int fd) {
+  Line& line = lines_[fd];
+  const absl::Status status = line.connection->Flush();
+  if (!status.ok()) return EndLine(fd, status);
+  const bool writes = line.connection->wants_to_write();
+  if (writes == line.watches_writes) return;
+  line.watches_writes = writes;
+  (void)Watch(fd, writes ? EPOLLIN | EPOLLOUT : EPOLLIN, /*change=*/true);
+}
+
+void Port::OnFrame(int fd, const Connection::Frame& frame) {
+  Line& line = lines_[fd];
+  // Its first frame shows that the initiator knows this side's keys, so data may be sent to it.
+  if (!line.confirmed) Confirm(fd);
+  if (lines_.count(fd) == 0) return;
+  const uint32_t from = *line.node;
+  const std::string_view payload = frame.payload;
+  const auto wrong = [&] {
+    EndLine(fd, absl::InvalidArgumentError(absl::StrCat(
+                    "it broke the protocol with frame ", static_cast<int>(frame.type))));
+  };
+  switch (frame.type) {
+    case FrameType::kBeat:
+      return;
+    case FrameType::kNodeMessage: {
+      if (!leads() && from != 0) return wrong();
+      NodeMessage message;
+      message.set_node(from);
+      message.set_payload(frame.payload);
+      return Tell(LinkType::kPortFromNode, message);
+    }
+    case FrameType::kMeet: {
+      port::Meet meet;
+      if (!meet.ParseFromArray(payload.data(), static_cast<int>(payload.size()))) return wrong();
+      if (!leads()) {
+        if (from != 0 || meet.node() >= setup_.first_rank()) return wrong();
+        Node& node = nodes_[meet.node()];
+        if (node.connected || node.lost || node.fd >= 0 || node.target.has_value()) return;
+        const absl::StatusOr<Address> target = Resolve(meet.address());
+        if (!target.ok()) return LoseNode(meet.node(), std::string(target.status().message()));
+        node.target = *target;
+        node.connect_at = now_;
+        node.connect_by = now_ + absl::Milliseconds(setup_.connect_ms());
+        return StartLine(meet.node());
+      }
+      const auto asked = nodes_.find(meet.node());
+      const auto asker = nodes_.find(from);
+      if (asked == nodes_.end() || asked == asker || !asked->second.connected) {
+        LostNode lost;
+        lost.set_node(meet.node());
+        lost.set_reason("node 0 is not connected to it");
+        return SendTo(from, FrameType::kLostNode, lost.SerializeAsString());
+      }
+      const auto& [low, high] = std::minmax(asked->first, from);
+      const uint32_t called = low, caller = high;
+      meet.set_node(called);
+      meet.set_address(nodes_[called].address);
+      return SendTo(caller, FrameType::kMeet, meet.SerializeAsString());
+    }
+    case FrameType::kLostNode: {
+      LostNode lost;
+      if (!lost.ParseFromArray(payload.data(), static_cast<int>(payload.size()))) return wrong();
+      if (!leads() && from != 0) return wrong();
+      if (nodes_.count(lost.node()) == 0 || lost.node() == from) return;
+      return LoseNode(lost.node(), absl::StrCat("the node at rank ", from, " (", nodes_[from].name,
+                                                ") lost it: ", lost.reason()));
+    }
+    default:
+      return wrong();
+  }
+}
+
+void Port::Confirm(int fd) {
+  Line& line = lines_[fd];
+  const Connection& connection = *line.connection;
+  const Identity& other = connection.other();
+  Node& node = nodes_[other.first_rank()];
+  absl::Status status;
+  if (node.connected || node.lost) {
+    status = absl::AlreadyExistsError(absl::StrCat("the node at rank ", other.first_rank(),
+                                                   node.lost ? " was lost" : " is connected"));
+  } else if (!line.initiator && !leads() && other.first_rank() < setup_.first_rank()) {
+    status = absl::InvalidArgumentError("it calls a node that calls it");
+  } else {
+    for (const auto& [id, each] : nodes_) {
+      if (id != other.first_rank() && each.connected &&
+          id < other.first_rank() + other.n_local() && other.first_rank() < id + each.n_ranks) {
+        status = absl::InvalidArgumentError(
+            absl::StrCat("the nodes at ranks ", id, " and ", other.first_rank(), " overlap"));
+      }
+    }
+  }
+  if (status.ok()) {
+    status = engine_->Connect(other.first_rank(), other.worker(),
+                              {connection.keys().sent_tag, connection.keys().received_tag});
+  }
+  if (!status.ok()) {
+    line.node.reset();
+    return EndLine(fd, status);
+  }
+  line.node = other.first_rank();
+  line.confirmed = true;
+  node.fd = fd;
+  node.connected = true;
+  node.n_ranks = other.n_local();
+  node.name = other.name();
+  node.address = other.address();
+  node.connect_by = node.connect_at = absl::InfiniteFuture();
+  if (!leads() && *line.node != 0) return;
+  NodeState state;
+  state.set_node(*line.node);
+  state.set_name(node.name);
+  state.set_address(node.address);
+  Tell(LinkType::kPortNode, state);
+}
+
+void Port::SendTo(uint32_t id, FrameType type, std::string_view payload) {
+  const auto node = nodes_.find(id);
+  if (node == nodes_.end() || !node->second.connected || node->second.lost) return;
+  const int fd = node->second.fd;
+  lines_[fd].connection->Send(type, payload, now_);
+  FlushLine(fd);
+}
+
+void Port::EndLine(int fd, const absl::Status& why) {
+  const auto found = lines_.find(fd);
+  if (found == lines_.end()) return;
+  Line line = std::move(found->second);
+  lines_.erase(found);
+  (void)epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
+  if (!line.node.has_value()) {
+    ++refused_;
+    if (refused_ <= 10 || refused_ % 1000 == 0) {
+      logger_->Warn("a port refused a connection",
+                    {{"job", setup_.job()}, {"reason", why.message()}, {"refused", refused_}});
+    }
+    return;
+  }
+  Node& node = nodes_[*line.node];
+  node.fd = -1;
+  if (line.confirmed || node.lost) {
+    return LoseNode(*line.node, std::string(why.message()));
+  }
+  // Tries that a later start of the other port may help are repeated.
+  node.last_error = why;
+  node.connect_at =
+      absl::IsUnavailable(why) ? now_ + kRetryAfter : absl::InfinitePast();
+  if (!absl::IsUnavailable(why)) node.connect_by = absl::InfinitePast();
+}
+
+void Port::StartLine(uint32_t id) {
+  Node& node = nodes_[id];
+  node.connect_at = absl::InfiniteFuture();
+  absl::StatusOr<wire::UniqueFd> fd = StartToConnect(*node.target, interface_.address.host);
+  if (fd.ok()) return AddLine(*std::move(fd), id);
+  node.last_error = fd.status();
+  node.connect_at = now_ + kRetryAfter;
+}
+
+void Port::LoseNode(uint32_t id, const std::string& reason) {
+  Node& node = nodes_[id];
+  if (std::exchange(node.lost, true)) return;
+  node.connected = false;
+  node.connect_at = node.connect_by = absl::InfiniteFuture();
+  engine_->Lose(id);
+  if (node.fd >= 0) {
+    const int fd = std::exchange(node.fd, -1);
+    lines_.erase(fd);
+  }
+  logger_->Warn("a port lost a node",
+                {{"job", setup_.job()}, {"node", id}, {"name", node.name}, {"reason", reason}});
+  if (leads() || id == 0) {
+    NodeState state;
+    state.set_node(id);
+    state.set_lost(true);
+    state.set_name(node.name);
+    state.set_address(node.address);
+    state.set_reason(reason);
+    Tell(LinkType::kPortNode, state);
+    return;
+  }
+  LostNode lost;
+  lost.set_node(id);
+  lost.set_reason(reason.substr(0, 1000));
+  SendTo(0, FrameType::kLostNode, lost.SerializeAsString());
+}
+
+void Port::Meet(uint32_t id) {
+  Node& node = nodes_[id];
+  if (leads() || id == 0 || node.connected || node.lost) return;
+  node.connect_by = now_ + absl::Milliseconds(setup_.connect_ms());
+  port::Meet meet;
+  meet.set_node(id);
+  SendTo(0, FrameType::kMeet, meet.SerializeAsString());
+}
+
+absl::Time Port::OnTimer(absl::Time now) {
+  const absl::Duration silence = absl::Milliseconds(setup_.silence_ms());
+  std::vector<std::pair<int, absl::Status>> ended;
+  for (auto& [fd, line] : lines_) {
+    Connection& connection = *line.connection;
+    if (!line.confirmed) {
+      if (now - connection.opened() > kHandshakeWithin) {
+        ended.emplace_back(fd, absl::UnavailableError(absl::StrCat(
+                                   "no answer within ", absl::FormatDuration(kHandshakeWithin))));
+      }
+      continue;
+    }
+    if (now - connection.heard() > silence) {
+      ended.emplace_back(fd, absl::UnavailableError(absl::StrCat(
+                                 "nothing was heard of it for ", absl::FormatDuration(silence))));
+    } else if (now - connection.said() > silence / 3) {
+      connection.Send(FrameType::kBeat, "", now);
+      const absl::Status status = connection.Flush();
+      if (!status.ok()) ended.emplace_back(fd, status);
+    }
+  }
+  for (const auto& [fd, status] : ended) EndLine(fd, status);
+  std::vector<uint32_t> due, late;
+  for (const auto& [id, node] : nodes_) {
+    if (node.lost || node.connected) continue;
+    if (now >= node.connect_by) {
+      late.push_back(id);
+    } else if (node.target.has_value() && node.fd < 0 && now >= node.connect_at) {
+      due.push_back(id);
+    }
+  }
+  for (const uint32_t id : due) StartLine(id);
+  for (const uint32_t id : late) {
+    const Node& node = nodes_[id];
+    const std::string where =
+        node.target.has_value() ? absl::StrCat(" at ", node.target->Text()) : "";
+    const absl::Status& error = node.last_error;
+    const bool tried = error.ok() || absl::IsUnavailable(error);
+    const std::string reason = absl::StrCat(
+        "no connection to the node of rank ", id, where,
+        tried ? absl::StrCat(" within ", setup_.connect_ms(), " ms") : "",
+        error.ok() ? "" : absl::StrCat(": ", error.message()));
+    if (id == 0) {
+      failed_.Update(
+          absl::Status(tried ? absl::StatusCode::kDeadlineExceeded : error.code(), reason));
+    } else {
+      LoseNode(id, reason);
+    }
+  }
+  return now + std::clamp(silence / 10, kMinTimer, kMaxTimer);
+}
+
+}  // namespace iris::port

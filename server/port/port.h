@@ -1,0 +1,126 @@
+// Port: the port process of a job on one node. It connects to the ports of the job's other nodes,
+// relays messages between the irisds of these nodes, and has an Engine carry out requests of local
+// ranks. One thread; it sleeps when there is nothing to do. Owns the link to irisd's core.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "proto/wire/unique_fd.h"
+#include "server/events/log.h"
+#include "server/link/link.h"
+#include "server/port/connection.h"
+#include "server/port/engine.h"
+#include "server/port/memory.h"
+#include "server/port/port.pb.h"
+#include "server/port/ucx.h"
+
+namespace iris::port {
+
+class Port {
+ public:
+  // `logger` is borrowed.
+  static absl::StatusOr<std::unique_ptr<Port>> Create(wire::UniqueFd link,
+                                                      const server::Logger* logger);
+
+  // Waits for irisd's Setup, then opens UCX and the listening socket, and says Ready; or says why
+  // not, which is also the error returned. `confine` is called in between, when no file is opened
+  // any more.
+  absl::Status Start(const std::function<absl::Status()>& confine);
+
+  // Serves until irisd stops this process or closes the link. Returns an error, which irisd was
+  // told, if the port cannot go on.
+  absl::Status Run();
+
+ private:
+  // A connection that exists. Its node is known once it is the initiator's, or confirmed.
+  struct Line {
+    std::unique_ptr<Connection> connection;
+    std::optional<uint32_t> node;
+    bool initiator = false;
+    bool confirmed = false;  // both sides are known to each other
+    bool watches_writes = false;
+  };
+  struct Node {
+    int fd = -1;  // of its line
+    uint32_t n_ranks = 0;
+    std::string name;
+    std::string address;
+    std::optional<Address> target;  // this side connects
+    absl::Time connect_at = absl::InfiniteFuture();
+    absl::Time connect_by = absl::InfiniteFuture();
+    absl::Status last_error;
+    bool connected = false;
+    bool lost = false;
+  };
+
+  Port(wire::UniqueFd link, wire::UniqueFd epoll, const server::Logger* logger);
+
+  bool leads() const { return setup_.first_rank() == 0; }
+  absl::Status Open();
+  absl::Status Watch(int fd, uint32_t events, bool change = false);
+
+  // Waits for events and handles them.
+  absl::Status HandleEvents(absl::Duration timeout);
+  absl::Status ReadLink();
+  absl::Status OnLinkMessage(server::LinkMessage message);
+  absl::Status OnMemory(const Memory& memory, wire::UniqueFd fd);
+  absl::Status OnRank(const RankRing& rank, wire::UniqueFd fd);
+  absl::Status OnLayout(const Layout& layout);
+  void OnToNode(const NodeMessage& message);
+  template <typename Message>
+  void Tell(server::LinkType type, const Message& message);
+  absl::Status FlushLink();
+
+  void Accept();
+  void AddLine(wire::UniqueFd fd, std::optional<uint32_t> node);
+  void OnLine(int fd, uint32_t events);
+  void OnFrame(int fd, const Connection::Frame& frame);
+  void Confirm(int fd);
+  void SendTo(uint32_t node, FrameType type, std::string_view payload);
+  void FlushLine(int fd);
+  // Ends a line, and what depended on it.
+  void EndLine(int fd, const absl::Status& why);
+  void LoseNode(uint32_t node, const std::string& reason);
+  void StartLine(uint32_t node);
+  // Asks for connections that the engine wants.
+  void Meet(uint32_t node);
+
+  absl::Time OnTimer(absl::Time now);
+
+  const server::Logger* const logger_;
+  const wire::UniqueFd epoll_;
+  const wire::UniqueFd link_;
+  server::LinkReader reader_{server::LinkSender::kCore};
+  server::LinkWriter writer_;
+  bool link_blocked_ = false;
+  bool over_ = false;
+  StatusCode over_code_ = StatusCode::kUnavailable;
+  absl::Status failed_;
+
+  Setup setup_;
+  bool is_set_up_ = false;
+  Identity self_;
+  Address rendezvous_;
+  Interface interface_;
+  wire::UniqueFd listener_;
+  std::unique_ptr<HeapMemory> memory_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<UcxWorker> worker_;
+  std::map<int, Line> lines_;
+  std::map<uint32_t, Node> nodes_;
+  std::map<uint32_t, std::shared_ptr<PortMapping>> mappings_;  // that wait for their eventfd
+  std::map<uint32_t, wire::UniqueFd> wakes_;
+  absl::Time now_;
+  absl::Time next_timer_ = absl::InfinitePast();
+  uint64_t refused_ = 0;
+};
+
+}  // namespace iris::port

@@ -1,0 +1,332 @@
+#include "server/port/ucx.h"
+
+#include <dlfcn.h>
+#include <glob.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "device/base/posix.h"
+#include "device/base/unique_fd.h"
+
+namespace iris::port {
+namespace {
+
+constexpr unsigned kMinMajor = 1, kMinMinor = 20;
+constexpr char kUnpacked[] = "/usr/local/lib/iris/ucx";  // deploy/setup.sh
+constexpr unsigned kMessageId = 17;
+constexpr int kProbeMs = 10'000;
+constexpr int kCloseProgresses = 1000;
+
+// UCX reads its settings from the environment, some when the library is loaded.
+void Set(const char* name, const std::string& value) { setenv(name, value.c_str(), 1); }
+// The site may choose another value.
+void Suggest(const char* name, const char* value) { setenv(name, value, 0); }
+
+std::string TransportsFor(const UcxOptions& options) {
+  if (!options.transports.empty()) return options.transports;
+  if (options.backend == "cuda") return "tcp,cuda_copy";
+  if (options.backend == "hip") return "tcp,rocm_copy";
+  return "tcp";
+}
+
+void Configure(const UcxOptions& options) {
+  Set("UCX_TLS", TransportsFor(options));
+  Set("UCX_NET_DEVICES", options.device);
+  Set("UCX_TCP_PORT_RANGE",
+      options.port_min == 0 ? "0" : absl::StrCat(options.port_min, "-", options.port_max));
+  Set("UCX_TCP_AF_PRIO", options.ipv6 ? "inet6,inet" : "inet,inet6");
+  Set("UCX_TCP_MAX_NUM_EPS", absl::StrCat(std::max(256u, 2 * options.n_nodes)));
+  // Puts of a peer would not pass our checks.
+  Set("UCX_TCP_PUT_ENABLE", "n");
+  const std::string segment = absl::StrCat(kFragmentBytes + (4 << 10));
+  Set("UCX_TCP_TX_SEG_SIZE", segment);
+  Set("UCX_TCP_RX_SEG_SIZE", segment);
+  Suggest("UCX_TCP_USER_TIMEOUT", "3s");
+  Suggest("UCX_KEEPALIVE_INTERVAL", "1s");
+  // Registered memory is not cached, so no hooks in this program's functions are needed.
+  Set("UCX_MEM_EVENTS", "n");
+  Set("UCX_MEM_MMAP_HOOK_MODE", "none");
+  Set("UCX_MEM_CUDA_HOOK_MODE", "none");
+  Set("UCX_MEM_MALLOC_HOOKS", "n");
+  Set("UCX_MEMTYPE_CACHE", "n");
+  Set("UCX_VFS_ENABLE", "n");
+  Set("UCX_ERROR_SIGNALS", "");
+  Set("UCX_WARN_UNUSED_ENV_VARS", "n");
+  Suggest("UCX_LOG_LEVEL", "error");
+}
+
+struct Version {
+  unsigned major = 0, minor = 0, patch = 0;
+};
+
+// Asks for the version in a child, because a library that was loaded once does not always go.
+absl::StatusOr<Version> Probe(const std::string& path) {
+  int ends[2];
+  if (pipe(ends) != 0) return absl::InternalError("make a pipe");
+  base::UniqueFd reading(ends[0]), writing(ends[1]);
+  const pid_t child = fork();
+  if (child < 0) return absl::InternalError(absl::StrCat("fork: ", strerror(errno)));
+  if (child == 0) {
+    void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    const char* const error = library == nullptr ? dlerror() : nullptr;
+    if (error != nullptr) {
+      (void)!write(ends[1], error, strlen(error));
+      _exit(1);
+    }
+    const auto get = reinterpret_cast<void (*)(unsigned*, unsigned*, unsigned*)>(
+        dlsym(library, "ucp_get_version"));
+    if (get == nullptr) _exit(2);
+    Version version;
+    get(&version.major, &version.minor, &version.patch);
+    (void)!write(ends[1], &version, sizeof(version));
+    _exit(0);
+  }
+  writing.Reset();
+  char answer[512];
+  size_t n = 0;
+  struct pollfd readable = {reading.get(), POLLIN, 0};
+  while (n < sizeof(answer) && base::Retry([&] { return poll(&readable, 1, kProbeMs); }) == 1) {
+    const ssize_t got =
+        base::Retry([&] { return read(reading.get(), answer + n, sizeof(answer) - n); });
+    if (got <= 0) break;
+    n += static_cast<size_t>(got);
+  }
+  kill(child, SIGKILL);
+  int status = 0;
+  (void)base::Retry([&] { return waitpid(child, &status, 0); });
+  Version version;
+  if (n != sizeof(version)) {
+    return absl::NotFoundError(n == 0 ? absl::string_view("it is not UCX, or did not load in time")
+                                      : absl::string_view(answer, n));
+  }
+  memcpy(&version, answer, sizeof(version));
+  return version;
+}
+
+std::vector<std::string> Places(const std::string& path) {
+  if (!path.empty()) return {path};
+  std::vector<std::string> places;
+  const char* const named = getenv("IRIS_UCX");
+  if (named != nullptr && *named != '\0') places.push_back(named);
+  places.push_back("libucp.so.0");
+  for (const char* pattern : {"/lib/libucp.so.0", "/*/lib/libucp.so.0"}) {
+    glob_t found = {};
+    if (glob(absl::StrCat(kUnpacked, pattern).c_str(), 0, nullptr, &found) == 0) {
+      for (size_t i = 0; i < found.gl_pathc; ++i) places.push_back(found.gl_pathv[i]);
+    }
+    globfree(&found);
+  }
+  if (places.back() == "libucp.so.0") places.push_back(absl::StrCat(kUnpacked, "/lib/libucp.so.0"));
+  return places;
+}
+
+}  // namespace
+
+absl::Status UcxWorker::Error(std::string_view what, ucs_status_t status) const {
+  return absl::FailedPreconditionError(absl::StrCat("UCX ", version_, ": ",
+                                                    absl::string_view(what.data(), what.size()),
+                                                    ": ", api_.status_string(status)));
+}
+
+absl::StatusOr<std::unique_ptr<UcxWorker>> UcxWorker::Create(const UcxOptions& options,
+                                                             Handlers handlers) {
+  Configure(options);
+  std::string tried;
+  for (const std::string& place : Places(options.path)) {
+    const absl::StatusOr<Version> version = Probe(place);
+    if (!version.ok()) {
+      absl::StrAppend(&tried, "; ", place, ": ", version.status().message());
+      continue;
+    }
+    if (version->major != kMinMajor || version->minor < kMinMinor) {
+      absl::StrAppend(&tried, "; ", place, ": version ", version->major, ".", version->minor, ".",
+                      version->patch);
+      continue;
+    }
+    std::unique_ptr<UcxWorker> worker(new UcxWorker);
+    worker->handlers_ = std::move(handlers);
+    absl::Status status = worker->Load(place);
+    if (status.ok()) status = worker->Start(options);
+    if (!status.ok()) return status;
+    return worker;
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      "jobs of several nodes need UCX 1.", kMinMinor, " or newer, and none was found", tried,
+      ". Run deploy/setup.sh, which installs it in ", kUnpacked,
+      ", or name the path of libucp.so.0 in IRIS_UCX"));
+}
+
+absl::Status UcxWorker::Load(const std::string& path) {
+  void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) return absl::FailedPreconditionError(absl::StrCat("UCX: ", dlerror()));
+  const char* missing = nullptr;
+  const auto find = [&](const char* name, auto* function) {
+    *function = reinterpret_cast<std::remove_pointer_t<decltype(function)>>(dlsym(library, name));
+    if (*function == nullptr) missing = name;
+  };
+  find("ucp_config_read", &api_.config_read);
+  find("ucp_config_release", &api_.config_release);
+  find("ucp_init_version", &api_.init_version);
+  find("ucp_cleanup", &api_.cleanup);
+  find("ucp_context_query", &api_.context_query);
+  find("ucp_worker_create", &api_.worker_create);
+  find("ucp_worker_destroy", &api_.worker_destroy);
+  find("ucp_worker_get_address", &api_.worker_get_address);
+  find("ucp_worker_release_address", &api_.worker_release_address);
+  find("ucp_worker_get_efd", &api_.worker_get_efd);
+  find("ucp_worker_arm", &api_.worker_arm);
+  find("ucp_worker_progress", &api_.worker_progress);
+  find("ucp_worker_set_am_recv_handler", &api_.worker_set_am_recv_handler);
+  find("ucp_ep_create", &api_.ep_create);
+  find("ucp_ep_close_nbx", &api_.ep_close_nbx);
+  find("ucp_am_send_nbx", &api_.am_send_nbx);
+  find("ucp_request_free", &api_.request_free);
+  find("ucp_request_check_status", &api_.request_check_status);
+  find("ucp_get_version_string", &api_.get_version_string);
+  find("ucs_status_string", &api_.status_string);
+  if (missing != nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("UCX at ", path, " lacks ", missing, ": name another one in IRIS_UCX"));
+  }
+  version_ = api_.get_version_string();
+  return absl::OkStatus();
+}
+
+absl::Status UcxWorker::Start(const UcxOptions& options) {
+  transports_ = TransportsFor(options);
+  ucp_config_t* config = nullptr;
+  ucs_status_t status = api_.config_read(nullptr, nullptr, &config);
+  if (status != UCS_OK) return Error("read the settings", status);
+  ucp_params_t params = {};
+  params.field_mask = UCP_PARAM_FIELD_FEATURES;
+  params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
+  status = api_.init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, config, &context_);
+  api_.config_release(config);
+  if (status != UCS_OK) {
+    return Error(absl::StrCat("use the transports ", transports_, " on interface ", options.device,
+                              " (is it up?)"),
+                 status);
+  }
+  // Without its module for GPUs, UCX takes addresses of devices for addresses of the host.
+  ucp_context_attr_t attributes = {};
+  attributes.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES;
+  (void)api_.context_query(context_, &attributes);
+  const int wanted = options.backend == "cuda"  ? UCS_MEMORY_TYPE_CUDA
+                     : options.backend == "hip" ? UCS_MEMORY_TYPE_ROCM
+                                                : UCS_MEMORY_TYPE_HOST;
+  if ((attributes.memory_types & (1ull << wanted)) == 0) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "UCX ", version_, " cannot copy memory of ", options.backend,
+        " devices: its module for them did not load; are the libraries it needs on the path?"));
+  }
+  ucp_worker_params_t worker_params = {};
+  worker_params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE | UCP_WORKER_PARAM_FIELD_EVENTS;
+  worker_params.thread_mode = UCS_THREAD_MODE_SINGLE;
+  worker_params.events = UCP_WAKEUP_RX | UCP_WAKEUP_TX;
+  status = api_.worker_create(context_, &worker_params, &worker_);
+  if (status != UCS_OK) {
+    return Error(absl::StrCat("listen on interface ", options.device,
+                              options.port_min == 0 ? "" : " in the range of ports"),
+                 status);
+  }
+  ucp_am_handler_param_t handler = {};
+  handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB |
+                       UCP_AM_HANDLER_PARAM_FIELD_ARG | UCP_AM_HANDLER_PARAM_FIELD_FLAGS;
+  handler.id = kMessageId;
+  handler.flags = UCP_AM_FLAG_WHOLE_MSG;
+  handler.arg = this;
+  handler.cb = [](void* arg, const void* header, size_t header_bytes, void* data, size_t bytes,
+                  const ucp_am_recv_param_t* param) {
+    // A peer of ours sends nothing by the protocol for which data must be fetched.
+    if ((param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) == 0) {
+      static_cast<UcxWorker*>(arg)->handlers_.message(
+          {static_cast<const char*>(header), header_bytes}, {static_cast<const char*>(data), bytes});
+    }
+    return UCS_OK;
+  };
+  status = api_.worker_set_am_recv_handler(worker_, &handler);
+  if (status != UCS_OK) return Error("receive active messages", status);
+  status = api_.worker_get_efd(worker_, &event_fd_);
+  if (status != UCS_OK) return Error("wait for events", status);
+  ucp_address_t* address = nullptr;
+  size_t bytes = 0;
+  status = api_.worker_get_address(worker_, &address, &bytes);
+  if (status != UCS_OK) return Error("ask for the worker's address", status);
+  address_.assign(reinterpret_cast<const char*>(address), bytes);
+  api_.worker_release_address(worker_, address);
+  return absl::OkStatus();
+}
+
+UcxWorker::~UcxWorker() {
+  if (worker_ != nullptr) api_.worker_destroy(worker_);
+  if (context_ != nullptr) api_.cleanup(context_);
+  // The library stays: it may have threads.
+}
+
+bool UcxWorker::Arm() { return api_.worker_arm(worker_) == UCS_OK; }
+
+absl::StatusOr<ucp_ep_h> UcxWorker::Connect(std::string_view address, void* tag) {
+  struct Target {
+    UcxWorker* worker;
+    void* tag;
+  };
+  ucp_ep_params_t params = {};
+  params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
+                      UCP_EP_PARAM_FIELD_ERR_HANDLER;
+  params.address = reinterpret_cast<const ucp_address_t*>(address.data());
+  params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
+  // Few bytes for each endpoint of the process's life.
+  params.err_handler.arg = new Target{this, tag};
+  params.err_handler.cb = [](void* arg, ucp_ep_h, ucs_status_t status) {
+    const Target* target = static_cast<const Target*>(arg);
+    target->worker->handlers_.failed(target->tag, target->worker->api_.status_string(status));
+  };
+  ucp_ep_h endpoint = nullptr;
+  const ucs_status_t status = api_.ep_create(worker_, &params, &endpoint);
+  if (status != UCS_OK) return Error("make an endpoint", status);
+  return endpoint;
+}
+
+void UcxWorker::Close(ucp_ep_h endpoint) {
+  ucp_request_param_t param = {};
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+  param.flags = UCP_EP_CLOSE_FLAG_FORCE;
+  const ucs_status_ptr_t request = api_.ep_close_nbx(endpoint, &param);
+  if (!UCS_PTR_IS_PTR(request)) return;
+  for (int i = 0; i < kCloseProgresses && api_.request_check_status(request) == UCS_INPROGRESS;
+       ++i) {
+    api_.worker_progress(worker_);
+  }
+  api_.request_free(request);
+}
+
+UcxWorker::Sent UcxWorker::Send(ucp_ep_h endpoint, std::string_view header, const void* data,
+                                size_t bytes, SendTag* tag) {
+  ucp_request_param_t param = {};
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_CALLBACK |
+                       UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+  param.flags = UCP_AM_SEND_FLAG_EAGER;  // nothing to fetch, so that messages arrive in order
+  param.memory_type = UCS_MEMORY_TYPE_HOST;
+  param.user_data = tag;
+  tag->worker = this;
+  param.cb.send = [](void* request, ucs_status_t status, void* user_data) {
+    SendTag* const sent = static_cast<SendTag*>(user_data);
+    sent->worker->api_.request_free(request);
+    sent->worker->handlers_.sent(sent, status == UCS_OK);
+  };
+  const ucs_status_ptr_t request =
+      api_.am_send_nbx(endpoint, kMessageId, header.data(), header.size(), data, bytes, &param);
+  if (request == nullptr) return Sent::kNow;
+  return UCS_PTR_IS_ERR(request) ? Sent::kFailed : Sent::kLater;
+}
+
+}  // namespace iris::port

@@ -1,0 +1,124 @@
+// UCX, opened at run time: the library, one context and one worker, which sends and receives active
+// messages. The headers are those of UCX 1.13, whose ABI later versions keep; versions before 1.20
+// are refused, because they are slow over TCP and cannot end a connection to a silent peer.
+//
+// Not thread-safe. Handlers are called by Progress, and for a send also by Send's caller.
+#pragma once
+
+#include <ucp/api/ucp.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace iris::port {
+
+// A fragment of a message over TCP has room for so many bytes of data, and for its headers. UCX
+// hands a message of one fragment to its handler without another copy.
+inline constexpr uint64_t kFragmentBytes = 256 << 10;
+
+struct UcxOptions {
+  std::string path;        // of libucp.so.0; empty: searched
+  std::string transports;  // UCX_TLS; empty: "tcp", on GPUs with copies of the vendor
+  std::string backend;     // of the job's memory
+  std::string device;      // network interface
+  bool ipv6 = false;
+  uint32_t port_min = 0;  // of the ports to listen on; 0: any
+  uint32_t port_max = 0;
+  uint32_t n_nodes = 1;
+};
+
+class UcxWorker {
+ public:
+  // The base of what a sender keeps for a message until it is sent.
+  struct SendTag {
+    UcxWorker* worker = nullptr;
+  };
+
+  struct Handlers {
+    // A message has arrived; the bytes are valid during the call.
+    std::function<void(std::string_view header, std::string_view data)> message;
+    // The send with this tag is over, and its memory is no longer used.
+    std::function<void(SendTag* tag, bool ok)> sent;
+    // The endpoint with this tag has failed; Close it after Progress has returned.
+    std::function<void(void* tag, const char* reason)> failed;
+  };
+
+  // Opens the library, in this order: options.path, the environment's IRIS_UCX, the system's
+  // libucp.so.0, and below /usr/local/lib/iris/ucx, where deploy/setup.sh unpacks it.
+  // kFailedPrecondition, with the places, what was found there, and a remedy, if none of them can
+  // be used, or if UCX cannot use the interface.
+  static absl::StatusOr<std::unique_ptr<UcxWorker>> Create(const UcxOptions& options,
+                                                           Handlers handlers);
+  ~UcxWorker();
+  UcxWorker(const UcxWorker&) = delete;
+  UcxWorker& operator=(const UcxWorker&) = delete;
+
+  const std::string& version() const { return version_; }
+  const std::string& transports() const { return transports_; }
+  const std::string& address() const { return address_; }  // for Connect, at other workers
+
+  // Receives and sends what is possible. Returns true if anything happened.
+  bool Progress() { return api_.worker_progress(worker_) != 0; }
+  // The descriptor that epoll reports as readable when Progress has work, after Arm returned true.
+  int event_fd() const { return event_fd_; }
+  // False: there is work already.
+  bool Arm();
+
+  // Makes an endpoint to the worker with this address, which need not answer yet.
+  absl::StatusOr<ucp_ep_h> Connect(std::string_view address, void* tag);
+  // Ends an endpoint at once. Its sends end with ok = false, in Progress.
+  void Close(ucp_ep_h endpoint);
+
+  enum class Sent { kNow, kLater, kFailed };
+  // Sends a message, at most kFragmentBytes + 64 KiB. Only if the result is kLater, the memory must
+  // stay valid until handlers.sent(tag).
+  Sent Send(ucp_ep_h endpoint, std::string_view header, const void* data, size_t bytes,
+            SendTag* tag);
+
+ private:
+  struct Api {
+    decltype(&ucp_config_read) config_read;
+    decltype(&ucp_config_release) config_release;
+    decltype(&ucp_init_version) init_version;
+    decltype(&ucp_cleanup) cleanup;
+    decltype(&ucp_context_query) context_query;
+    decltype(&ucp_worker_create) worker_create;
+    decltype(&ucp_worker_destroy) worker_destroy;
+    decltype(&ucp_worker_get_address) worker_get_address;
+    decltype(&ucp_worker_release_address) worker_release_address;
+    decltype(&ucp_worker_get_efd) worker_get_efd;
+    decltype(&ucp_worker_arm) worker_arm;
+    decltype(&ucp_worker_progress) worker_progress;
+    decltype(&ucp_worker_set_am_recv_handler) worker_set_am_recv_handler;
+    decltype(&ucp_ep_create) ep_create;
+    decltype(&ucp_ep_close_nbx) ep_close_nbx;
+    decltype(&ucp_am_send_nbx) am_send_nbx;
+    decltype(&ucp_request_free) request_free;
+    decltype(&ucp_request_check_status) request_check_status;
+    decltype(&ucp_get_version_string) get_version_string;
+    decltype(&ucs_status_string) status_string;
+  };
+
+  UcxWorker() = default;
+  absl::Status Load(const std::string& path);
+  absl::Status Start(const UcxOptions& options);
+  absl::Status Error(std::string_view what, ucs_status_t status) const;
+
+  Api api_ = {};
+  Handlers handlers_;
+  std::string version_;
+  std::string transports_;
+  std::string address_;
+  ucp_context_h context_ = nullptr;
+  ucp_worker_h worker_ = nullptr;
+  int event_fd_ = -1;
+};
+
+}  // namespace iris::port
