@@ -18,6 +18,9 @@ class PortRequester {
   PortRequester(PortMemory* memory, int wake_fd, uint32_t ring = kPortHostRing)
       : memory_(memory), wake_fd_(wake_fd), ring_(ring) {}
 
+  // Continues after the requests of an earlier object, which are all complete.
+  void Resume() { posted_ = Completed(); }
+
   // Writes a request into the next slot, and returns its number. With `rows`, the slot after it
   // too. Waits for a free slot. The port process sees it with the next Wake.
   uint64_t Add(PortRequest request, const PortRows* rows = nullptr) {

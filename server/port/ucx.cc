@@ -43,6 +43,7 @@ void Configure(const UcxOptions& options) {
   Set("UCX_NET_DEVICES", options.device);
   Set("UCX_TCP_PORT_RANGE",
       options.port_min == 0 ? "0" : absl::StrCat(options.port_min, "-", options.port_max));
+  Set("UCX_TCP_BRIDGE_ENABLE", "y");  // the interface was chosen
   Set("UCX_TCP_AF_PRIO", options.ipv6 ? "inet6,inet" : "inet,inet6");
   Set("UCX_TCP_MAX_NUM_EPS", absl::StrCat(std::max(256u, 2 * options.n_nodes)));
   // Puts of a peer would not pass our checks.

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <poll.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -118,22 +117,21 @@ PortNode::PortNode(PortNodeOptions options) : options_(std::move(options)) {
   const char* const named = getenv("IRIS_PORT_PROGRAM");
   std::vector<std::string> arguments = server::ToArguments(worker);
   arguments.insert(arguments.begin(), named != nullptr ? named : "server/irisd-port");
+  if (!options_.space.empty()) {
+    // It also shows the namespace's own /sys, in which UCX looks for interfaces.
+    arguments.insert(arguments.begin(), {"ip", "netns", "exec", options_.space});
+  }
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);
-  const std::string space = "/run/netns/" + options_.space;
   pid_ = fork();
   if (pid_ == 0) {
-    if (!options_.space.empty()) {
-      const int fd = open(space.c_str(), O_RDONLY | O_CLOEXEC);
-      if (fd < 0 || setns(fd, CLONE_NEWNET) != 0) _exit(99);
-    }
     if (theirs.get() == server::kLinkFd) {
       fcntl(server::kLinkFd, F_SETFD, 0);
     } else {
       dup2(theirs.get(), server::kLinkFd);
     }
-    execv(argv[0], argv.data());
+    execvp(argv[0], argv.data());
     _exit(98);
   }
   Send(server::LinkType::kPortSetup, options_.setup);
