@@ -237,7 +237,11 @@ void Engine::Activate(Peer* peer) {
 
 bool Engine::Poll() {
   bool any = false;
-  for (int i = 0; i < kProgressesAtOnce && worker_->Progress(); ++i) any = true;
+  // Answers go out before more is looked for.
+  for (int i = 0; i < kProgressesAtOnce && worker_->Progress(); ++i) {
+    any = true;
+    if (!active_.empty()) break;
+  }
   if (has_layout()) {
     for (const std::unique_ptr<Ring>& ring : rings_) {
       uint32_t index = 0;
@@ -351,10 +355,11 @@ void Engine::Pump(Peer* peer) {
   SendBatch(peer);
 }
 
+bool Engine::HasRoom(const Peer* peer) const {
+  return peer->sending_bytes < kMaxSendingBytes && peer->sending_messages < kMaxSendingMessages;
+}
+
 Engine::Message* Engine::NewMessage(Peer* peer) {
-  if (peer->sending_bytes >= kMaxSendingBytes || peer->sending_messages >= kMaxSendingMessages) {
-    return nullptr;
-  }
   if (free_.empty()) {
     messages_.push_back(std::make_unique<Message>());
     free_.push_back(messages_.back().get());
@@ -374,7 +379,7 @@ void Engine::Recycle(Message* message) {
 
 Engine::Message* Engine::Batch(Peer* peer) {
   if (peer->batch != nullptr && peer->batch->body_bytes >= kBatchBytes) SendBatch(peer);
-  if (peer->batch == nullptr) peer->batch = NewMessage(peer);
+  if (peer->batch == nullptr && HasRoom(peer)) peer->batch = NewMessage(peer);
   return peer->batch;
 }
 
@@ -403,11 +408,9 @@ void Engine::SendBatch(Peer* peer) {
   Send(peer, message, message->body.get(), message->body_bytes);
 }
 
-bool Engine::SendFrom(Peer* peer, const Record& record, const void* data,
+void Engine::SendFrom(Peer* peer, const Record& record, const void* data,
                       std::shared_ptr<const void> pin, Ring* ring, uint32_t index) {
-  SendBatch(peer);
   Message* const message = NewMessage(peer);
-  if (message == nullptr) return false;
   message->head.record = record;
   message->pin = std::move(pin);
   message->ring = ring;
@@ -418,7 +421,6 @@ bool Engine::SendFrom(Peer* peer, const Record& record, const void* data,
     ++slot.sending;
   }
   Send(peer, message, data, record.bytes);
-  return true;
 }
 
 void Engine::Send(Peer* peer, Message* message, const void* data, uint64_t bytes) {
@@ -600,13 +602,12 @@ bool Engine::IssuePut(Peer* peer, Lane* lane, Ring::Slot* slot) {
       pin = std::move(place->segment);
     }
     if (data != nullptr) {
+      SendBatch(peer);
+      if (!HasRoom(peer)) return false;
       finish_record(bytes);
-      if (!SendFrom(peer, record, data, std::move(pin), lane->ring, lane->head)) {
-        slot->all_issued = false;
-        return false;
-      }
       Expect(peer, lane, expected);
       slot->issued += bytes;
+      SendFrom(peer, record, data, std::move(pin), lane->ring, lane->head);
       return true;
     }
     left = std::min(left, kBatchBytes);  // memory of a device, through this process
@@ -674,7 +675,9 @@ bool Engine::SendAnswer(Peer* peer) {
   if (answer.kind == RecordKind::kData && answer.data.empty()) {
     auto place = memory_->Direct(answer.rank, answer.offset, answer.bytes);
     if (place.has_value() && place->bytes == answer.bytes) {
-      if (!SendFrom(peer, record, place->data, std::move(place->segment), nullptr, 0)) return false;
+      SendBatch(peer);
+      if (!HasRoom(peer)) return false;
+      SendFrom(peer, record, place->data, std::move(place->segment), nullptr, 0);
     } else {
       Message* const message = Batch(peer);
       if (message == nullptr) return false;

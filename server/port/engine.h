@@ -112,8 +112,10 @@ class Engine {
   // Returns the place for the record's data.
   char* AddRecord(Message* message, const Record& record);
   void SendBatch(Peer* peer);
-  // Sends one record with data that stays where it is; false if too much is underway.
-  bool SendFrom(Peer* peer, const Record& record, const void* data,
+  // False if too much is underway to start another message.
+  bool HasRoom(const Peer* peer) const;
+  // Sends one record with data that stays where it is. Needs room.
+  void SendFrom(Peer* peer, const Record& record, const void* data,
                 std::shared_ptr<const void> pin, Ring* ring, uint32_t index);
   void Send(Peer* peer, Message* message, const void* data, uint64_t bytes);
   Message* NewMessage(Peer* peer);

@@ -93,9 +93,9 @@ PortNodeOptions NodeOf(int node, int nodes, uint32_t n_local, const std::string&
 }
 
 struct PortNode::Rank {
-  std::unique_ptr<driver::PhysicalMemory> physical;
+  std::vector<std::unique_ptr<driver::PhysicalMemory>> physical;
   std::unique_ptr<driver::Reservation> reservation;
-  std::unique_ptr<driver::Mapping> mapping;
+  std::vector<std::unique_ptr<driver::Mapping>> mappings;
   PortMemory* memory = nullptr;
   wire::UniqueFd wake;
 
@@ -199,22 +199,22 @@ bool PortNode::AddRanks() {
     auto reservation = driver_->Reserve(options_.heap_bytes, 1, 0);
     if (!reservation.ok()) return false;
     rank->reservation = *std::move(reservation);
-    auto physical = driver_->Create(0, options_.heap_bytes, false);
-    if (!physical.ok()) return false;
-    rank->physical = *std::move(physical);
-    auto mapping = driver_->Map(*rank->reservation, 0, *rank->physical,
-                                driver::Access::kReadWrite, {});
-    if (!mapping.ok()) return false;
-    rank->mapping = *std::move(mapping);
-    (void)half;
-    Memory memory;
-    memory.set_segment_id(number + 1);
-    memory.set_rank(number);
-    memory.set_bytes(options_.heap_bytes);
-    const auto fd = rank->physical->ExportFd(driver::Access::kReadWrite);
-    if (!fd.ok()) return false;
-    Send(server::LinkType::kPortMemory, memory, wire::UniqueFd(*fd));
-
+    for (int part = 0; part < 2; ++part) {
+      auto physical = driver_->Create(0, half, false);
+      if (!physical.ok()) return false;
+      auto mapping = driver_->Map(*rank->reservation, part * half, **physical,
+                                  driver::Access::kReadWrite, {});
+      const auto fd = (*physical)->ExportFd(driver::Access::kReadWrite);
+      if (!mapping.ok() || !fd.ok()) return false;
+      rank->physical.push_back(*std::move(physical));
+      rank->mappings.push_back(*std::move(mapping));
+      Memory memory;
+      memory.set_segment_id(2 * number + part + 1);
+      memory.set_rank(number);
+      memory.set_offset_bytes(part * half);
+      memory.set_bytes(half);
+      Send(server::LinkType::kPortMemory, memory, wire::UniqueFd(*fd));
+    }
     wire::UniqueFd ring(memfd_create("port", MFD_CLOEXEC | MFD_ALLOW_SEALING));
     if (ftruncate(ring.get(), sizeof(PortMemory)) != 0 ||
         fcntl(ring.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
@@ -241,7 +241,7 @@ bool PortNode::AddRanks() {
 
 uint8_t* PortNode::heap(uint32_t rank) const {
   return reinterpret_cast<uint8_t*>(
-      ranks_[rank - options_.setup.first_rank()]->mapping->address());
+      ranks_[rank - options_.setup.first_rank()]->mappings.front()->address());
 }
 PortMemory& PortNode::memory(uint32_t rank) const {
   return *ranks_[rank - options_.setup.first_rank()]->memory;

@@ -48,7 +48,7 @@ bool Shell(const std::string& command);
 struct PortNodeOptions {
   Setup setup;        // n_ranks, rendezvous, first_rank and n_local are needed
   std::string space;  // name of a network namespace
-  uint64_t heap_bytes = 8 << 20;
+  uint64_t heap_bytes = 8 << 20;  // in two segments
   bool as_nobody = false;
 };
 
