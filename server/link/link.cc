@@ -28,8 +28,6 @@ absl::Status Bad(const LinkHeader& header, std::string_view what) {
                    " bytes: ", absl::string_view(what.data(), what.size())));
 }
 
-constexpr size_t kMaxPortBytes = 16 << 10;
-
 // Lists the fields that a message of each type may have.
 struct Shape {
   LinkType type;
@@ -67,11 +65,6 @@ constexpr Shape kShapes[] = {
     {LinkType::kPortNode, LinkSender::kPort, kMaxPortBytes},
     {LinkType::kPortFailed, LinkSender::kPort, kMaxPortBytes},
 };
-
-// Returns true for types that come with a descriptor if their method is 1.
-bool MayHaveDescriptor(LinkType type) {
-  return type == LinkType::kPortMemory || type == LinkType::kPortRank;
-}
 
 }  // namespace
 

@@ -57,7 +57,7 @@ enum class LinkType : uint16_t {
   kPong = 21,
   // With the port process of a job; the payloads are messages of server/port/port.proto.
   kPortSetup = 32,
-  kPortMemory = 33,  // with a descriptor and method 1, or without and method 0
+  kPortMemory = 33,  // with a descriptor, or none
   kPortRank = 34,    // likewise
   kPortLayout = 35,
   kPortToNode = 36,

@@ -51,9 +51,9 @@ struct Engine::Unanswered {
 // An answer that is not sent yet.
 struct Engine::Answer {
   RecordKind kind{};
-  uint32_t rank = 0;     // kData without `data`: it is sent from this place
+  uint32_t rank = 0;  // kData without `data`: it is sent from this place
   uint64_t offset = 0;
-  uint64_t bytes = 0;    // kDone: records
+  uint64_t bytes = 0;  // kDone: records
   uint64_t value = 0;
   std::string data;
 };
@@ -99,11 +99,9 @@ struct Engine::Message : UcxWorker::SendTag {
   uint64_t request = 0;  // PortRequest::sequence
 };
 
-Engine::Engine(const RequestLimits& limits, HeapMemory* memory)
-    : limits_(limits), memory_(memory) {
+Engine::Engine(const RequestLimits& limits, HeapMemory* memory) : limits_(limits), memory_(memory) {
   for (uint32_t i = 0; i < limits.n_local * kPortRings; ++i) {
-    rings_.push_back(
-        std::make_unique<Ring>(limits.first_rank + i / kPortRings, i % kPortRings, i));
+    rings_.push_back(std::make_unique<Ring>(limits.first_rank + i / kPortRings, i % kPortRings, i));
   }
 }
 
@@ -116,17 +114,17 @@ absl::Status Engine::SetLayout(uint64_t epoch, const std::vector<NodeRange>& nod
   for (const NodeRange& node : nodes) {
     if (node.first_rank != node_of.size() || node.n_ranks == 0 ||
         node.n_ranks > limits_.n_ranks - node.first_rank) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("the layout's node at rank ", node.first_rank, " with ", node.n_ranks,
-                       " ranks does not follow the one before it"));
+      return absl::InvalidArgumentError(absl::StrCat("the layout's node at rank ", node.first_rank,
+                                                     " with ", node.n_ranks,
+                                                     " ranks does not follow the one before it"));
     }
     node_of.insert(node_of.end(), node.n_ranks, node.first_rank);
     has_self |= node.first_rank == limits_.first_rank && node.n_ranks == limits_.n_local;
   }
   if (node_of.size() != limits_.n_ranks || !has_self) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the layout has ", node_of.size(), " ranks of ", limits_.n_ranks,
-                     has_self ? "" : ", and this node is not in it"));
+    return absl::InvalidArgumentError(absl::StrCat("the layout has ", node_of.size(), " ranks of ",
+                                                   limits_.n_ranks,
+                                                   has_self ? "" : ", and this node is not in it"));
   }
   epoch_ = epoch;
   node_of_ = std::move(node_of);
@@ -280,6 +278,7 @@ void Engine::SetAsleep(bool asleep) {
 }
 
 void Engine::Stop(StatusCode code) {
+  stopped_ = true;
   for (const std::unique_ptr<Ring>& ring : rings_) {
     ring->Publish();
     ring->Stop(code);
@@ -428,11 +427,9 @@ void Engine::Send(Peer* peer, Message* message, const void* data, uint64_t bytes
   message->sending_bytes = bytes;
   peer->sending_bytes += bytes;
   ++peer->sending_messages;
-  const size_t head_bytes =
-      sizeof(MessageHeader) + (message->body_bytes == 0 ? sizeof(Record) : 0);
-  switch (worker_->Send(peer->endpoint,
-                        {reinterpret_cast<const char*>(&message->head), head_bytes}, data, bytes,
-                        message)) {
+  const size_t head_bytes = sizeof(MessageHeader) + (message->body_bytes == 0 ? sizeof(Record) : 0);
+  switch (worker_->Send(peer->endpoint, {reinterpret_cast<const char*>(&message->head), head_bytes},
+                        data, bytes, message)) {
     case UcxWorker::Sent::kLater:
       break;
     case UcxWorker::Sent::kNow:
@@ -682,8 +679,8 @@ bool Engine::SendAnswer(Peer* peer) {
       Message* const message = Batch(peer);
       if (message == nullptr) return false;
       const size_t before = message->body_bytes;
-      const StatusCode code = memory_->Read(answer.rank, answer.offset, AddRecord(message, record),
-                                            answer.bytes);
+      const StatusCode code =
+          memory_->Read(answer.rank, answer.offset, AddRecord(message, record), answer.bytes);
       if (code != StatusCode::kOk) {
         message->body_bytes = before;
         record = Record();
@@ -707,7 +704,8 @@ bool Engine::SendAnswer(Peer* peer) {
 
 void Engine::OnMessage(std::string_view header, std::string_view data) {
   MessageHeader head;
-  if (header.size() != sizeof(head) && header.size() != sizeof(head) + sizeof(Record)) {
+  if (stopped_ ||
+      (header.size() != sizeof(head) && header.size() != sizeof(head) + sizeof(Record))) {
     ++refused_;
     return;
   }
@@ -732,8 +730,7 @@ void Engine::OnMessage(std::string_view header, std::string_view data) {
     return;
   }
   absl::Status status = Execute(peer, header, data);
-  while (status.ok() && !peer->held.empty() &&
-         peer->held.begin()->first == peer->next_received) {
+  while (status.ok() && !peer->held.empty() && peer->held.begin()->first == peer->next_received) {
     const auto held = peer->held.extract(peer->held.begin());
     peer->held_bytes -= held.mapped().second.size();
     status = Execute(peer, held.mapped().first, held.mapped().second);
@@ -871,7 +868,8 @@ absl::Status Engine::OnAnswer(Peer* peer, const Record& record, const char* data
         slot.value = record.value;
         break;
       case RecordKind::kError:
-        fits = record.value > 0 && record.value <= static_cast<uint64_t>(StatusCode::kUnauthenticated);
+        fits =
+            record.value > 0 && record.value <= static_cast<uint64_t>(StatusCode::kUnauthenticated);
         code = static_cast<StatusCode>(record.value);
         break;
       case RecordKind::kData:

@@ -67,7 +67,8 @@ class Engine {
   bool HasRequests() const;
   // Writes PortMemory::asleep of all ranks.
   void SetAsleep(bool asleep);
-  // Ends all requests, and tells the ranks with `code` that no more are taken.
+  // Ends all requests, and tells the ranks with `code` that no more are taken. What other nodes
+  // still send is refused.
   void Stop(StatusCode code);
 
   // Nodes to which a connection is needed, since the last call.
@@ -144,6 +145,7 @@ class Engine {
   std::vector<uint32_t> wanted_;
   std::vector<std::pair<uint32_t, std::string>> broken_;
   uint64_t refused_ = 0;
+  bool stopped_ = false;
 };
 
 }  // namespace iris::port

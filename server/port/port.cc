@@ -334,6 +334,10 @@ absl::Status Port::OnRank(const RankRing& rank, wire::UniqueFd fd) {
 }
 
 absl::Status Port::OnLayout(const Layout& layout) {
+  if (layout.epoch() == 0) {
+    engine_->Stop(StatusCode::kAborted);
+    return absl::OkStatus();
+  }
   std::vector<NodeRange> ranges;
   for (const Layout::Node& node : layout.nodes()) {
     ranges.push_back({node.first_rank(), node.n_ranks()});

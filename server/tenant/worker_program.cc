@@ -304,6 +304,7 @@ WorkerProgram::Started WorkerProgram::StartPort(absl::string_view job,
   if (!no_port_.ok()) return no_port_;
   WorkerOptions options = options_;
   options.tenant = std::string(job);
+  options.port = true;
   options.ids.reset();
   const uid_t uid = user.party.uid;
   if (geteuid() == 0 && uid != 0) options.ids = WorkerIds{uid, user.gid == 0 ? uid : user.gid};

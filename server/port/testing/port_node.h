@@ -101,7 +101,7 @@ class PortNode {
   const PortNodeOptions options_;
   wire::UniqueFd link_;
   pid_t pid_ = -1;
-  server::LinkReader reader_{server::LinkSender::kWorker};
+  server::LinkReader reader_{server::LinkSender::kPort};
   std::deque<Got> got_;
   std::unique_ptr<driver::GpuDriver> driver_;
   std::vector<std::unique_ptr<Rank>> ranks_;
