@@ -7,6 +7,10 @@
 // Scope and order are template arguments, by default kSystem and kAcqRel. A narrower scope is right
 // only if it contains every thread that accesses the word meanwhile.
 //
+// The peer may be on another node. Atomics of other nodes' ranks on one word are atomic to each
+// other; fence.h says when also to those of its own node. The old value is 0 if the job is aborted
+// or time is up, which the next Quiet(ctx) says.
+//
 //   // Acquires and releases, for all ranks:
 //   AtomicAdd(ctx, peer, counter, 1u);
 //   // Counts, and publishes nothing:
@@ -20,6 +24,7 @@
 #include "iris/backend/select.h"
 #include "iris/backend/words.h"
 #include "iris/impl/check.h"
+#include "iris/impl/port.h"
 #include "iris/translate.h"
 #include "iris/types.h"
 
@@ -49,6 +54,9 @@ template <Scope S = Scope::kSystem, Order O = Order::kAcquire, typename T, typen
           typename = impl::IfHeaps<Heaps>>
 IRIS_DEVICE inline T AtomicLoad(const Heaps& ctx, uint32_t peer, const T* p) {
   static_assert(impl::kIsAtomic<T>, "no atomic of this type");
+  if (impl::OnPort(ctx, peer)) {
+    return impl::PortFetch(ctx, peer, p, PortAtomic::kLoad, T(), T(), true, "AtomicLoad");
+  }
   return backend::Load<S, O>(impl::OfPeer<sizeof(T)>(ctx, peer, p, sizeof(T), "AtomicLoad"));
 }
 
@@ -57,6 +65,10 @@ template <Scope S = Scope::kSystem, Order O = Order::kRelease, typename T, typen
           typename = impl::IfHeaps<Heaps>>
 IRIS_DEVICE inline void AtomicStore(const Heaps& ctx, uint32_t peer, T* p, impl::Value<T> value) {
   static_assert(impl::kIsAtomic<T>, "no atomic of this type");
+  if (impl::OnPort(ctx, peer)) {
+    (void)impl::PortFetch<T>(ctx, peer, p, PortAtomic::kExchange, value, T(), false, "AtomicStore");
+    return;
+  }
   backend::Store<S, O>(impl::OfPeer<sizeof(T)>(ctx, peer, p, sizeof(T), "AtomicStore"), value);
 }
 
@@ -69,13 +81,17 @@ IRIS_DEVICE inline void AtomicStore(const Heaps& ctx, uint32_t peer, T* p, impl:
               define(AtomicOr, kOr, impl::kIsAtomic<T>&& std::is_integral_v<T>)                  \
                   define(AtomicXor, kXor, impl::kIsAtomic<T>&& std::is_integral_v<T>)
 
-#define IRIS_DEFINE(name, op, allowed)                                                       \
-  template <Scope S = Scope::kSystem, Order O = Order::kAcqRel, typename T, typename Heaps,  \
-            typename = impl::IfHeaps<Heaps>>                                                 \
-  IRIS_DEVICE inline T name(const Heaps& ctx, uint32_t peer, T* p, impl::Value<T> operand) { \
-    static_assert(allowed, "no atomic of this type; bitwise operations are for integers");   \
-    return backend::FetchOp<AtomicOp::op, S, O>(                                             \
-        impl::OfPeer<sizeof(T)>(ctx, peer, p, sizeof(T), #name), static_cast<T>(operand));   \
+#define IRIS_DEFINE(name, op, allowed)                                                        \
+  template <Scope S = Scope::kSystem, Order O = Order::kAcqRel, typename T, typename Heaps,   \
+            typename = impl::IfHeaps<Heaps>>                                                  \
+  IRIS_DEVICE inline T name(const Heaps& ctx, uint32_t peer, T* p, impl::Value<T> operand) {  \
+    static_assert(allowed, "no atomic of this type; bitwise operations are for integers");    \
+    if (impl::OnPort(ctx, peer)) {                                                            \
+      return impl::PortFetch<T>(ctx, peer, p, impl::PortAtomicOf(AtomicOp::op), operand, T(), \
+                                true, #name);                                                 \
+    }                                                                                         \
+    return backend::FetchOp<AtomicOp::op, S, O>(                                              \
+        impl::OfPeer<sizeof(T)>(ctx, peer, p, sizeof(T), #name), static_cast<T>(operand));    \
   }
 IRIS_ATOMICS(IRIS_DEFINE)
 #undef IRIS_DEFINE
@@ -86,6 +102,10 @@ template <Scope S = Scope::kSystem, Order O = Order::kAcqRel, typename T, typena
 IRIS_DEVICE inline T AtomicCompareExchange(const Heaps& ctx, uint32_t peer, T* p,
                                            impl::Value<T> expected, impl::Value<T> desired) {
   static_assert(impl::kIsAtomic<T>, "no atomic of this type");
+  if (impl::OnPort(ctx, peer)) {
+    return impl::PortFetch<T>(ctx, peer, p, PortAtomic::kCompareExchange, desired, expected, true,
+                              "AtomicCompareExchange");
+  }
   return backend::CompareExchange<S, O>(
       impl::OfPeer<sizeof(T)>(ctx, peer, p, sizeof(T), "AtomicCompareExchange"),
       static_cast<T>(expected), static_cast<T>(desired));

@@ -18,6 +18,9 @@ namespace iris {
 // of the block call it and get the same answer. On kOk, everything that those blocks wrote before,
 // in any heap, is visible to this block.
 //
+// The team may have ranks of several nodes, and then any number of them. All puts that kernels of
+// this rank have posted to other nodes before have then arrived, too.
+//
 // Blocks of different index are not ordered: only blocks of the same index can share data. All
 // ranks launch the same number of blocks, at most SyncArea::kMaxBlocks. Two kernels that run at the
 // same time on one rank must not use the same team.

@@ -1,10 +1,18 @@
 // Fences order the calling thread's accesses, with the meanings of OpenSHMEM. If a block wrote
 // together, it calls BlockSync first, then one thread fences and signals. On mapped memory a put is
 // a series of stores, so a fence only has to order these.
+//
+// A put, signal or atomic to a rank of another node is a request, which the port process of the
+// node carries out. Requests to one rank take effect in their order, so Fence() orders them, too.
+// Nothing orders requests to different ranks, or requests and stores, but Quiet(ctx). Through the
+// port, atomics on one word are atomic to each other; on emulated devices also to those of the
+// word's own node.
 #pragma once
 
 #include "iris/backend/select.h"
 #include "iris/backend/types.h"
+#include "iris/impl/port.h"
+#include "iris/types.h"
 
 namespace iris {
 
@@ -16,5 +24,15 @@ IRIS_DEVICE inline void Fence() { backend::Fence<Scope::kSystem, Order::kAcqRel>
 // later accesses, loads included. All such fences have one total order, as store buffering and
 // shmem_quiet need.
 IRIS_DEVICE inline void Quiet() { backend::Fence<Scope::kSystem, Order::kSeqCst>(); }
+
+// Does what Quiet() does for ranks of other nodes, too: waits until all requests that kernels of
+// this rank have posted are complete, which is until everything has arrived, or has failed.
+// kAborted if the job is aborted, or if a request of this rank's kernels has ever failed; then
+// iris::Context::Quiet (<iris/context.h>) says why. The calling thread alone waits.
+IRIS_DEVICE inline WaitResult Quiet(const DeviceContext& ctx, uint64_t timeout_ns = 0) {
+  Quiet();
+  return __builtin_expect(ctx.port != nullptr, 0) ? impl::QuietPort(ctx, timeout_ns)
+                                                  : WaitResult::kOk;
+}
 
 }  // namespace iris

@@ -2,6 +2,12 @@
 // a barrier, a signal or an atomic, other ranks may read the data. To poll, use signal.h; a plain
 // load in a loop may never see a change.
 //
+// Load, Store and Copy reach the ranks of this node (Reaches in translate.h). Put and Get also reach
+// those of other nodes, through the port: there the other side of the call must lie in the caller's
+// heap, too, or be a Put of up to 8 bytes, or a Get of an aligned word of 4 or 8 bytes. One thread
+// makes the call for the coop. If it fails, because the job is aborted or time is up, the next
+// Quiet(ctx) says so (fence.h).
+//
 // The first argument is the DeviceContext, or HeapBases (heap_bases.h). Every call has a cache hint
 // as its first template argument. mask.h has calls with conditions, tile.h has calls for tiles of a
 // matrix.
@@ -13,6 +19,7 @@
 #include "iris/backend/select.h"
 #include "iris/impl/check.h"
 #include "iris/impl/copy.h"
+#include "iris/impl/port.h"
 #include "iris/impl/trace.h"
 #include "iris/translate.h"
 #include "iris/types.h"
@@ -70,6 +77,12 @@ IRIS_DEVICE inline void Put(const Heaps& ctx, uint32_t peer, T* dst,
                             Coop coop = Coop{}) {
   const uint64_t bytes = impl::BytesOf<T>(count);
   const impl::SpanOf<Coop, Heaps> span(ctx, TraceOp::kPut, peer, bytes, 0, coop);
+  if (impl::OnPort(ctx, peer)) {
+    if (impl::CoopIndex(coop) == 0) {
+      impl::PortPut(ctx, peer, dst, src, bytes, impl::kNoSignal, "Put");
+    }
+    return;
+  }
   impl::CopyBytes<H>(impl::OfPeer<1>(ctx, peer, dst, bytes, "Put"),
                      impl::AnyAddress(ctx, src, bytes, "Put"), bytes, coop);
 }
@@ -82,6 +95,10 @@ IRIS_DEVICE inline void Get(const Heaps& ctx, uint32_t peer, T* dst,
                             Coop coop = Coop{}) {
   const uint64_t bytes = impl::BytesOf<T>(count);
   const impl::SpanOf<Coop, Heaps> span(ctx, TraceOp::kGet, peer, bytes, 0, coop);
+  if (impl::OnPort(ctx, peer)) {
+    if (impl::CoopIndex(coop) == 0) impl::PortGet(ctx, peer, dst, src, bytes, "Get");
+    return;
+  }
   impl::CopyBytes<H>(impl::AnyAddress(ctx, dst, bytes, "Get"),
                      impl::OfPeer<1>(ctx, peer, src, bytes, "Get"), bytes, coop);
 }
@@ -94,6 +111,12 @@ template <CacheHint H = CacheHint::kDefault, typename T, typename Coop = Thread,
 IRIS_DEVICE inline void Put(const Heaps& ctx, uint32_t peer, T* dst,
                             const typename impl::NotDeduced<T>::Type* src, const Strided& rows,
                             Coop coop = Coop{}) {
+  if (impl::OnPort(ctx, peer)) {
+    if (impl::CoopIndex(coop) == 0) {
+      impl::PortCopyRows(ctx, peer, /*puts=*/true, dst, src, impl::InBytes<T>(rows), "Put");
+    }
+    return;
+  }
   impl::CopyRows<H>(
       impl::OfPeer<1>(ctx, peer, dst, impl::SpanBytes<T>(rows, rows.dst_stride), "Put"),
       impl::AnyAddress(ctx, src, impl::SpanBytes<T>(rows, rows.src_stride), "Put"), rows, coop);
@@ -103,6 +126,12 @@ template <CacheHint H = CacheHint::kDefault, typename T, typename Coop = Thread,
 IRIS_DEVICE inline void Get(const Heaps& ctx, uint32_t peer, T* dst,
                             const typename impl::NotDeduced<T>::Type* src, const Strided& rows,
                             Coop coop = Coop{}) {
+  if (impl::OnPort(ctx, peer)) {
+    if (impl::CoopIndex(coop) == 0) {
+      impl::PortCopyRows(ctx, peer, /*puts=*/false, dst, src, impl::InBytes<T>(rows), "Get");
+    }
+    return;
+  }
   impl::CopyRows<H>(
       impl::AnyAddress(ctx, dst, impl::SpanBytes<T>(rows, rows.dst_stride), "Get"),
       impl::OfPeer<1>(ctx, peer, src, impl::SpanBytes<T>(rows, rows.src_stride), "Get"), rows,

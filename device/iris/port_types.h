@@ -32,7 +32,7 @@ enum class PortSpace : uint8_t {
   kInline = 2,  // kPut: up to 8 bytes, which are `src` itself
 };
 
-// Operations of kAtomic, in the order of backend::AtomicOp, and two without an operand of that.
+// Operations of kAtomic: those of iris::AtomicOp, and two more.
 enum class PortAtomic : uint8_t {
   kAdd = 0,
   kSub = 1,
@@ -97,9 +97,9 @@ struct PortResult {
 
 // Words that the port process writes.
 struct PortRingWords {
-  uint64_t completed;     // how many requests are complete or have failed, in order of their numbers
-  uint64_t read;          // how many requests' sources may be overwritten, in order likewise
-  uint64_t failed;        // how many have failed
+  uint64_t completed;  // how many requests are complete or have failed, in order of their numbers
+  uint64_t read;       // how many requests' sources may be overwritten, in order likewise
+  uint64_t failed;     // how many have failed
   uint64_t first_failed;  // PortResult::done of the first one
   uint32_t stopped;       // not 0: a StatusCode; the port process takes no more requests
   uint32_t reserved[7];
@@ -120,7 +120,7 @@ struct PortRing {
 };
 
 struct PortMemory {
-  uint32_t magic;    // kPortMagic and kPortVersion, written by irisd
+  uint32_t magic;  // kPortMagic and kPortVersion, written by irisd
   uint32_t version;
   uint32_t rank;
   // Not 0: the port process sleeps, and whoever writes a request sets it to 0 and adds 1 to the
@@ -140,14 +140,14 @@ static_assert(std::is_trivially_copyable_v<PortMemory> && std::is_standard_layou
 static_assert(sizeof(PortMemory) == 4096 + kPortRings * 80 * kPortSlots + kPortValueBytes);
 static_assert(sizeof(PortMemory) % 4096 == 0);
 
-// A kernel's view of its ring. In memory that kernels read.
+// A kernel's view of its ring. In memory that kernels read. The number of places taken is in the
+// SyncArea of the world, in the memory of the device.
 struct DevicePort {
   PortRequest* slots = nullptr;
   PortResult* results = nullptr;
   const PortRingWords* words = nullptr;
-  uint64_t* posted = nullptr;   // places taken; in memory of the device
-  uint32_t* asleep = nullptr;   // PortMemory::asleep; kernels of the emulator alone use it
-  int32_t wake_fd = -1;         // the eventfd; likewise
+  uint32_t* asleep = nullptr;  // PortMemory::asleep; kernels of the emulator alone use it
+  int32_t wake_fd = -1;        // the eventfd; likewise
   uint32_t reserved = 0;
 };
 static_assert(std::is_trivially_copyable_v<DevicePort>);

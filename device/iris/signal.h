@@ -18,6 +18,7 @@
 #include "iris/impl/check.h"
 #include "iris/impl/copy.h"
 #include "iris/impl/mutation.h"
+#include "iris/impl/port.h"
 #include "iris/impl/trace.h"
 #include "iris/impl/wait.h"
 #include "iris/translate.h"
@@ -25,21 +26,43 @@
 
 namespace iris {
 
-// Sets the signal in the heap of `peer`. Releases this thread's earlier accesses, and after a
+namespace impl {
+
+// Sends a signal to a rank of this node.
+template <typename Heaps>
+IRIS_DEVICE inline void SignalMapped(const Heaps& ctx, uint32_t peer, uint64_t* signal,
+                                     uint64_t value, SignalOp op) {
+  uint64_t* const word =
+      OfPeer<8>(ctx, peer, signal, 8, op == SignalOp::kSet ? "SignalSet" : "SignalAdd");
+  if (op == SignalOp::kSet) {
+    backend::Store<Scope::kSystem, kPublishOrder>(word, value);
+  } else {
+    (void)backend::FetchOp<AtomicOp::kAdd, Scope::kSystem, kPublishOrder>(word, value);
+  }
+}
+
+}  // namespace impl
+
+// Sets the signal in the heap of `peer`, which may be on another node: the signal is then ordered
+// after earlier puts and signals to that rank, and not after those to other ranks (fence.h). Releases this thread's earlier accesses, and after a
 // BlockSync those of the block.
 template <typename Heaps, typename = impl::IfHeaps<Heaps>>
 IRIS_DEVICE inline void SignalSet(const Heaps& ctx, uint32_t peer, uint64_t* signal,
                                   uint64_t value) {
-  backend::Store<Scope::kSystem, impl::kPublishOrder>(
-      impl::OfPeer<8>(ctx, peer, signal, 8, "SignalSet"), value);
+  if (impl::OnPort(ctx, peer)) {
+    return impl::PortSignal(ctx, peer, SignalTo{signal, value, SignalOp::kSet}, "SignalSet");
+  }
+  impl::SignalMapped(ctx, peer, signal, value, SignalOp::kSet);
 }
 
 // Adds, with the release of SignalSet. Seeing the sum of several calls acquires from all callers.
 template <typename Heaps, typename = impl::IfHeaps<Heaps>>
 IRIS_DEVICE inline void SignalAdd(const Heaps& ctx, uint32_t peer, uint64_t* signal,
                                   uint64_t value) {
-  (void)backend::FetchOp<AtomicOp::kAdd, Scope::kSystem, impl::kPublishOrder>(
-      impl::OfPeer<8>(ctx, peer, signal, 8, "SignalAdd"), value);
+  if (impl::OnPort(ctx, peer)) {
+    return impl::PortSignal(ctx, peer, SignalTo{signal, value, SignalOp::kAdd}, "SignalAdd");
+  }
+  impl::SignalMapped(ctx, peer, signal, value, SignalOp::kAdd);
 }
 
 // Puts, then signals. All threads of `coop` call it. After the return all threads have copied, and
@@ -51,15 +74,19 @@ IRIS_DEVICE inline void PutSignal(const Heaps& ctx, uint32_t peer, T* dst,
                                   const SignalTo& signal, Coop coop = Coop{}) {
   const uint64_t bytes = impl::BytesOf<T>(count);
   const impl::SpanOf<Coop, Heaps> span(ctx, TraceOp::kPutSignal, peer, bytes, signal.value, coop);
+  if (impl::OnPort(ctx, peer)) {
+    impl::CoopSyncBeforePublish(coop);
+    if (impl::CoopIndex(coop) == 0) {
+      impl::PortPut(ctx, peer, dst, src, bytes, signal, "PutSignal");
+    }
+    (void)impl::CoopBroadcast(coop, 0);  // no thread overwrites the source before
+    return;
+  }
   impl::CopyBytes<H>(impl::OfPeer<1>(ctx, peer, dst, bytes, "PutSignal"),
                      impl::AnyAddress(ctx, src, bytes, "PutSignal"), bytes, coop);
   impl::CoopSyncBeforePublish(coop);
   if (impl::CoopIndex(coop) != 0) return;
-  if (signal.op == SignalOp::kSet) {
-    SignalSet(ctx, peer, signal.word, signal.value);
-  } else {
-    SignalAdd(ctx, peer, signal.word, signal.value);
-  }
+  impl::SignalMapped(ctx, peer, signal.word, signal.value, signal.op);
 }
 
 namespace impl {

@@ -14,6 +14,8 @@
 // may be left out, as after a BarrierTest that returned true, if the set syncs otherwise before its
 // next arrival there.
 //
+// The ranks of the team must all be on this node.
+//
 // Everything that the set wrote before it arrived, in any heap, is visible to the other ranks' sets
 // after their wait. Later writes may become visible at any time.
 #pragma once
@@ -123,6 +125,7 @@ template <typename Coop, typename = impl::IfCoop<Coop>>
 IRIS_DEVICE inline BarrierToken BarrierArrive(const DeviceContext& ctx, const DeviceTeam& team,
                                               uint32_t slot, Coop coop) {
   impl::CheckMembership(ctx, team);
+  impl::CheckOneNode(ctx, team, "BarrierArrive");
   impl::CheckSlot(slot);
   uint32_t* const mine = &impl::SlotOfRank(ctx, team, ctx.rank, slot)->epoch;
   // All threads read the word before the sync, and the first one writes it after that.

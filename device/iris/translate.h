@@ -11,6 +11,12 @@
 
 namespace iris {
 
+// Returns true if loads and stores of this rank reach the heap of `rank`, which is on this node.
+// Ranks of other nodes are reached by Put, Get, PutSignal, signals and atomics alone.
+IRIS_HOST_DEVICE inline bool Reaches(const DeviceContext& ctx, uint32_t rank) {
+  return !impl::OnPort(ctx, rank);
+}
+
 // Returns true if `p` lies in the heap that rank `rank` has in this process's window.
 IRIS_HOST_DEVICE inline bool InHeapOf(const DeviceContext& ctx, uint32_t rank, const void* p) {
   const uint64_t offset = reinterpret_cast<uint64_t>(p) - (ctx.base + rank * ctx.stride_bytes);
@@ -35,18 +41,51 @@ IRIS_HOST_DEVICE inline T* Translate(const DeviceContext& ctx, uint32_t to, T* p
   return Translate(ctx, ctx.rank, to, p);
 }
 
-// Returns the world rank at `index` of the team. For an index that is not constant, this is better
-// than members[index], which would make every thread of a GPU keep a copy of the team in memory.
+// Returns the world rank at `index` of the team. Prefer it to members[index], which is a rank only in
+// a job of one node, and by which every thread of a GPU would keep a copy of the team in memory.
 IRIS_HOST_DEVICE inline uint32_t MemberRank(const DeviceTeam& team, uint32_t index) {
   static_assert(offsetof(DeviceTeam, members) % 8 == 0 && kMaxTeamRanks % 8 == 0);
   impl::CheckMember(team, index);
+  if (__builtin_expect(team.step != DeviceTeam::kListed, 0)) {
+    if (team.step != DeviceTeam::kTable) return team.first + index * team.step;
+    uint64_t table = 0;
+    __builtin_memcpy(&table, team.members, sizeof(table));
+    return reinterpret_cast<const uint32_t*>(table)[index];
+  }
   uint64_t eight = 0;
   for (uint32_t k = 0; k < kMaxTeamRanks / 8; ++k) {
     uint64_t candidate = 0;
     __builtin_memcpy(&candidate, reinterpret_cast<const uint64_t*>(team.members + 8 * k), 8);
     eight = index / 8 == k ? candidate : eight;
   }
-  return static_cast<uint32_t>(eight >> (index % 8 * 8)) & 0xff;
+  return team.first + (static_cast<uint32_t>(eight >> (index % 8 * 8)) & 0xff);
+}
+
+// Writes the ranks of a team, `team->size` of them. Those of one node are `n_local` from
+// `first_local` on; if the team has others, `ranks` must stay where it is, in memory that kernels
+// read. Host only.
+inline void SetMembers(const uint32_t* ranks, uint32_t first_local, uint32_t n_local,
+                       DeviceTeam* team) {
+  bool local = team->size <= kMaxTeamRanks;
+  bool even = team->size > 1;
+  const uint32_t step = even ? ranks[1] - ranks[0] : 0;
+  for (uint32_t i = 0; i < team->size; ++i) {
+    local = local && ranks[i] - first_local < n_local && ranks[i] - first_local < 256;
+    even = even && ranks[i] == ranks[0] + i * step;
+  }
+  even = even && step > 0 && step < DeviceTeam::kTable && ranks[0] < 0x10000;
+  team->first = static_cast<uint16_t>(local ? first_local : even ? ranks[0] : 0);
+  team->step = local  ? DeviceTeam::kListed
+               : even ? static_cast<uint16_t>(step)
+                      : DeviceTeam::kTable;
+  if (local) {
+    for (uint32_t i = 0; i < team->size; ++i) {
+      team->members[i] = static_cast<uint8_t>(ranks[i] - first_local);
+    }
+  } else if (!even) {
+    const uint64_t table = reinterpret_cast<uint64_t>(ranks);
+    __builtin_memcpy(team->members, &table, sizeof(table));
+  }
 }
 
 // Returns the distance of `p` from the beginning of the caller's heap. A symmetric object has the

@@ -15,6 +15,7 @@ struct HeapMap;
 namespace iris {
 
 struct TraceArea;
+struct DevicePort;
 
 inline constexpr uint32_t kMaxTeamRanks = 64;
 
@@ -96,21 +97,33 @@ struct SyncArea {
     uint32_t met;                   // slot 0: the result of GridBarrier's barrier of the ranks
     uint64_t grid;                  // slot 0: blocks of this rank's grid that have arrived, and
                                     // in the upper half how often all have
-    uint32_t reserved[12];
+    // The world's area has the state of the kernels' ring to other nodes (impl/port.h).
+    uint64_t port_posted;    // slot 0: places taken
+    uint32_t port_waits[8];  // slot s: not 0: a thread has yet to read result 8 s + i
+    uint32_t reserved[2];
   };
   Slot slots[kMaxBlocks];
 };
 static_assert(sizeof(SyncArea::Slot) == 320);
 inline constexpr uint64_t kSyncAreaBytes = sizeof(SyncArea);
 
-// An ordered set of ranks and its barrier area.
+// An ordered set of ranks and its barrier area. MemberRank (translate.h) returns its ranks.
 struct DeviceTeam {
+  // Values of `step` for teams whose ranks are not evenly spaced.
+  static constexpr uint16_t kListed = 0;      // on one node: first + members[i]
+  static constexpr uint16_t kTable = 0xffff;  // members[0..7] is the address of uint32_t ranks[]
+
   uint32_t id = 0;
   uint32_t size = 0;
-  uint32_t index = 0;                   // of this rank in members[]
+  uint32_t index = 0;  // of this rank in the team
+  uint16_t first = 0;  // a world rank; 0 in a job of one node
+  // A team with ranks of several nodes has a step or a table, and may have more than kMaxTeamRanks
+  // ranks. With another value than the two above, rank i of the team is first + i * step.
+  uint16_t step = kListed;
   uint64_t sync_offset_bytes = 0;       // of the SyncArea in every heap
-  uint8_t members[kMaxTeamRanks] = {};  // world ranks
+  uint8_t members[kMaxTeamRanks] = {};  // added to `first`; so world ranks in a job of one node
 };
+static_assert(sizeof(DeviceTeam) == 88);
 
 // The layout of the structs below, which the library fills and kernels read. It changes when a
 // field moves or goes; new fields are at the end, and `size_bytes` shows them. It is the same as
@@ -124,7 +137,9 @@ struct DeviceContext {
   uint32_t abi = kDeviceAbi;
   uint32_t rank = 0;
   uint32_t n_ranks = 0;
-  uint64_t base = 0;  // address of rank 0's heap in this process
+  // Address of rank 0's heap in this process. In a job of several nodes it is the place where that
+  // heap would be: `base + r * stride_bytes` is mapped for the ranks of this node alone.
+  uint64_t base = 0;
   uint64_t stride_bytes = 0;
   uint64_t timeout_ns = 0;               // of every wait without its own; 0: 60 s
   const uint32_t* abort_word = nullptr;  // not 0: every wait ends with kAborted. Null: never
@@ -135,6 +150,12 @@ struct DeviceContext {
   TraceArea* trace = nullptr;
   // This rank's kWaitNotes notes. If null, long waits are not noted.
   WaitNote* wait_notes = nullptr;
+  // The ranks of this node, whose heaps are mapped: `n_mapped` ranks from `first_mapped` on.
+  // n_mapped 0: all ranks of the job.
+  uint32_t first_mapped = 0;
+  uint32_t n_mapped = 0;
+  // The way to ranks of other nodes, in memory that kernels read. Null: there is none.
+  const DevicePort* port = nullptr;
 };
 static_assert(std::is_trivially_copyable_v<DeviceContext>);
 

@@ -1,5 +1,8 @@
 #include "device/local/world.h"
 
+#include <sys/eventfd.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -48,6 +51,13 @@ absl::Status World::Init(const WorldOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat(n_ranks, " ranks: a world has 1 to ", kMaxTeamRanks));
   }
+  if (options.n_nodes == 0 || n_ranks % options.n_nodes != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        n_ranks, " ranks are not equally many on each of ", options.n_nodes, " nodes"));
+  }
+  if (options.n_nodes > 1 && !backend::Traits::kEmulated) {
+    return absl::FailedPreconditionError("a world of several nodes needs emulated devices");
+  }
   const uint32_t all_devices = backend::DeviceCount();
   const uint32_t n_devices =
       options.n_devices == 0 ? all_devices : std::min(options.n_devices, all_devices);
@@ -86,7 +96,35 @@ absl::Status World::Init(const WorldOptions& options) {
   for (uint32_t r = 0; r < n_ranks; ++r) {
     if (absl::Status status = AddRank(r, n_devices, context); !status.ok()) return status;
   }
+  if (options.n_nodes > 1) AddPorts(options);
   return absl::OkStatus();
+}
+
+World::Port::Port() : memory(new PortMemory()), wake_fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  PortRing& ring = memory->rings[kPortKernelRing];
+  device.slots = ring.slots;
+  device.results = ring.results;
+  device.words = &memory->words[kPortKernelRing];
+  device.asleep = &memory->asleep;
+  device.wake_fd = wake_fd;
+}
+
+World::Port::~Port() { close(wake_fd); }
+
+void World::AddPorts(const WorldOptions& options) {
+  const uint32_t n_local = options.n_ranks / options.n_nodes;
+  std::vector<PortThread::Rank> served;
+  for (const auto& rank : ranks_) {
+    DeviceContext& ctx = rank->ctx;
+    Port& port = *ports_.emplace_back(std::make_unique<Port>());
+    ctx.n_mapped = n_local;
+    ctx.first_mapped = ctx.rank / n_local * n_local;
+    ctx.port = &port.device;
+    ctx.world.step = 1;
+    served.push_back(
+        {port.memory.get(), AtOffset<uint8_t>(ctx, ctx.rank, 0), ctx.stride_bytes, port.wake_fd});
+  }
+  port_thread_ = std::make_unique<PortThread>(std::move(served), options.port);
 }
 
 absl::Status World::AddRank(uint32_t r, uint32_t n_devices, const DeviceContext& context) {
@@ -115,6 +153,7 @@ World::~World() {
     rank->stream = backend::Stream();
     backend::FreeHost(rank->bounce_);
   }
+  port_thread_.reset();
   for (const auto& end : at_end_) end();
   ranks_.clear();
   backend::FreeHost(reports_);
@@ -213,10 +252,17 @@ Result Rank::NewTeam(const std::vector<uint32_t>& ranks, DeviceTeam* team) {
   team->size = static_cast<uint32_t>(ranks.size());
   team->index = team->size;
   for (uint32_t i = 0; i < team->size; ++i) {
-    team->members[i] = static_cast<uint8_t>(ranks[i]);
     if (ranks[i] == rank()) team->index = i;
   }
   team->sync_offset_bytes = OffsetBytes(ctx, area);
+  const uint32_t* lasting = nullptr;
+  {
+    std::lock_guard<std::mutex> lock(world_->mu_);
+    lasting = world_->tables_.emplace_back(ranks).data();
+  }
+  const uint32_t n_local = ctx.n_mapped == 0 ? ctx.n_ranks : ctx.n_mapped;
+  const uint32_t first = ranks.empty() ? 0 : ranks[0] / n_local * n_local;
+  SetMembers(lasting, first, n_local, team);
   return {};
 }
 

@@ -17,6 +17,7 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -24,6 +25,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "device/local/port_thread.h"
 #include "device/local/window.h"
 #include "iris/backend/select.h"
 #include "iris/device.h"
@@ -63,7 +65,9 @@ class Rank {
   void HostBarrier();
 
   // Makes a team with its own barrier area. All ranks call it with the same arguments; only ranks
-  // of the team get an index. kInvalidArgument if the heap has no room for the area.
+  // of the team get an index. kInvalidArgument if the heap has no room for the area. In a world of
+  // several nodes a team with ranks of several is evenly spaced, or has a table that lives as long
+  // as the world.
   Result NewTeam(const std::vector<uint32_t>& ranks, DeviceTeam* team);
 
   // Makes a Comm over `team`. All ranks of the world call it alike. For targets that link :comm.
@@ -88,6 +92,10 @@ struct WorldOptions {
   uint64_t timeout_ns = 120ull * 1000 * 1000 * 1000;
   // The number of devices to use, from the first on; 0 or too many: all of them.
   uint32_t n_devices = 0;
+  // On emulated devices, the ranks may be told that they are on several nodes of equal size. Then a
+  // PortThread with these options carries their requests from one node to another.
+  uint32_t n_nodes = 1;
+  PortThread::Options port = {};
 };
 
 class World {
@@ -108,6 +116,9 @@ class World {
   // Returns the number of ranks on the first device, which has the most.
   uint32_t ranks_per_device() const;
 
+  // Returns null if the world has one node.
+  PortThread* port_thread() { return port_thread_.get(); }
+
   // Sets the word of DeviceContext::abort_word. Any thread may call it.
   void Abort(uint32_t value = 1) { __atomic_store_n(abort_word_, value, __ATOMIC_RELEASE); }
 
@@ -116,6 +127,8 @@ class World {
   World() = default;
   absl::Status Init(const WorldOptions& options);
   absl::Status AddRank(uint32_t r, uint32_t n_devices, const DeviceContext& context);
+  // Gives the ranks their ports, and starts the thread.
+  void AddPorts(const WorldOptions& options);
   void HostBarrier(uint32_t rank);
   // Lets the World call `end` when it is destroyed and its streams are idle.
   void AtEnd(std::function<void()> end);
@@ -136,6 +149,17 @@ class World {
   uint64_t* reports_ = nullptr;
   uint64_t n_reports_ = 0;
   std::vector<std::function<void()>> at_end_;  // guarded by mu_
+  // What the ranks of several nodes have.
+  struct Port {
+    Port();
+    ~Port();
+    const std::unique_ptr<PortMemory> memory;
+    const int wake_fd;
+    DevicePort device;
+  };
+  std::vector<std::unique_ptr<Port>> ports_;
+  std::deque<std::vector<uint32_t>> tables_;  // guarded by mu_
+  std::unique_ptr<PortThread> port_thread_;   // ends before the ports
   std::vector<std::unique_ptr<Rank>> ranks_;
 };
 

@@ -29,16 +29,15 @@ void FailSetUp(const std::string& why) {
   throw SetUpFailed(why);
 }
 
-World::World(uint32_t n_ranks, uint64_t heap_bytes, uint64_t timeout_ns) {
-  local::WorldOptions options;
-  options.n_ranks = n_ranks;
-  options.heap_bytes = heap_bytes;
-  options.timeout_ns = timeout_ns;
+World::World(uint32_t n_ranks, uint64_t heap_bytes, uint64_t timeout_ns)
+    : World({.n_ranks = n_ranks, .heap_bytes = heap_bytes, .timeout_ns = timeout_ns}) {}
+
+World::World(local::WorldOptions options) {
   options.n_devices = WantedDevices();
   absl::StatusOr<std::unique_ptr<local::World>> world = local::World::Create(options);
   if (!world.ok()) FailSetUp(world.status().ToString());
   world_ = *std::move(world);
-  for (uint32_t r = 0; r < n_ranks; ++r) {
+  for (uint32_t r = 0; r < options.n_ranks; ++r) {
     ranks_.push_back(std::make_unique<Rank>(&world_->rank(r)));
   }
 }

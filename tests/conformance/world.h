@@ -129,6 +129,7 @@ class World {
  public:
   explicit World(uint32_t n_ranks, uint64_t heap_bytes = 1 << 20,
                  uint64_t timeout_ns = kTestTimeoutNs);
+  explicit World(local::WorldOptions options);
 
   // Calls `body` for every rank, each on a thread, and joins them. May be called again: heaps and
   // allocations stay.
@@ -141,6 +142,9 @@ class World {
   // A communicator's limits where ranks of this world share devices: blocks that wait for each
   // other must all have room. For targets that link :world_comm.
   ccl::Config SharedConfig() const;
+
+  // Null if the world has one node.
+  local::PortThread* port_thread() { return world_->port_thread(); }
 
   // What DeviceContext::abort_word points to. Host memory.
   void Abort(uint32_t value = 1) { world_->Abort(value); }

@@ -16,7 +16,8 @@ struct HeapRange {
 };
 
 // A description of a context's heaps, made by the host library. It lives as long as the process,
-// because kernels and graphs keep copies of the DeviceContext.
+// because kernels and graphs keep copies of the DeviceContext. It counts ranks from the first one
+// of this node.
 struct HeapMap {
   uint32_t struct_bytes = sizeof(HeapMap);
   uint32_t reserved = 0;
@@ -44,17 +45,23 @@ struct HeapView {
   uint64_t base = 0;
   uint64_t stride_bytes = 0;
   const HeapMap* map = nullptr;  // null: the allocations are not known
+  // The ranks whose heaps are mapped, as in DeviceContext.
+  uint32_t first_mapped = 0;
+  uint32_t n_mapped = 0;
 };
 
 // Describes a call of the device API whose arguments are wrong.
 struct BadAccess {
   enum class Why : uint32_t {
-    kPeer,        // there is no rank `peer`
-    kTeamIndex,   // the team has no member `peer`
-    kNotAMember,  // the rank is not in the team whose barrier it called
-    kAddress,     // the `bytes` bytes are not all in the heap of rank `owner`
-    kAllocation,  // HeapMap::allowed refuses it
-    kAlignment,   // the address is no multiple of `alignment_bytes`
+    kPeer,         // there is no rank `peer`
+    kTeamIndex,    // the team has no member `peer`
+    kNotAMember,   // the rank is not in the team whose barrier it called
+    kAddress,      // the `bytes` bytes are not all in the heap of rank `owner`
+    kAllocation,   // HeapMap::allowed refuses it
+    kAlignment,    // the address is no multiple of `alignment_bytes`
+    kOtherNode,    // `peer` is on another node, and the call needs its memory mapped
+    kOutsideHeap,  // `peer` is on another node, and the local side of the call is not in the heap
+    kTeamOfNodes,  // the call needs a team whose ranks are all on this node
   };
   Why why = Why::kPeer;
   const char* call = "";

@@ -315,6 +315,11 @@ IRIS_DEVICE void LetNextBegin();
 // Lets other threads run; for polling loops.
 IRIS_DEVICE void Pause();
 
+// Wakes a process of the host for which this thread has stored a request. On emu, if `*asleep` is
+// not 0, it is set to 0 and 1 is added to the eventfd; the sleeper sets the word, then looks for
+// requests. Hosts of GPUs do not sleep while kernels run, and the call does nothing.
+IRIS_DEVICE void WakeHost(uint32_t* asleep, int32_t wake_fd);
+
 // Returns the thread's multiprocessor, on emu its worker, for a trace. Numbers may have gaps.
 IRIS_DEVICE uint32_t MultiprocessorIndex();
 

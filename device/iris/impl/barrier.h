@@ -5,6 +5,7 @@
 
 #include "iris/backend/select.h"
 #include "iris/impl/mutation.h"
+#include "iris/impl/port.h"
 #include "iris/impl/wait.h"
 #include "iris/translate.h"
 #include "iris/types.h"
@@ -26,6 +27,50 @@ IRIS_DEVICE inline uint32_t FirstMemberRank(const DeviceTeam& team) {
   return p < team.size ? MemberRank(team, p) : 0;
 }
 
+// A round of a team with ranks of several nodes, by dissemination: in step k, a rank signals to the
+// one 2^k places after it, and waits for the one 2^k places before. A rank whose wait failed signals
+// no more in this round, since it cannot answer for others. Called as MeetMembers.
+//
+// The inbox is used as words of 8 bytes, one a step, each of which has one writer.
+IRIS_COLD WaitResult MeetNodes(const DeviceContext& ctx, const DeviceTeam& team,
+                               uint64_t slot_offset_bytes, uint32_t epoch, uint64_t timeout_ns,
+                               uint32_t* missing, uint32_t* keep) {
+  IRIS_SHARED(uint32_t[2], answer);
+  if (backend::ThreadIndex() == 0) {
+    if (keep != nullptr) backend::StorePlain(keep, epoch);
+    uint32_t* const inbox = AtOffset<SyncArea::Slot>(ctx, ctx.rank, slot_offset_bytes)->inbox;
+    uint32_t from = team.index;
+    // Ranks that hear of this one by others see its puts.
+    WaitResult result = QuietPort(ctx, timeout_ns);
+    uint32_t step = 0;
+    for (uint32_t distance = 1; distance < team.size && result == WaitResult::kOk; distance *= 2) {
+      const uint32_t* const word = inbox + 2 * step++;
+      const uint32_t to = MemberRank(team, (team.index + distance) % team.size);
+      from = (team.index + team.size - distance) % team.size;
+      uint64_t* const signal = reinterpret_cast<uint64_t*>(const_cast<uint32_t*>(word));
+      if (OnPort(ctx, to)) {
+        PortSignal(ctx, to, SignalTo{signal, epoch, SignalOp::kSet}, "Barrier");
+      } else {
+        backend::Store<Scope::kSystem, kPublishOrder>(Moved(ctx, ctx.rank, to, signal),
+                                                      uint64_t{epoch});
+      }
+      result = BoundedWait<Polls::kSmall>(
+          ctx, timeout_ns,
+          [word, epoch] {
+            return Reached<uint32_t>(backend::Load<Scope::kSystem, kConsumeOrder>(word), epoch);
+          },
+          [] { return false; });
+    }
+    answer[0] = static_cast<uint32_t>(result);
+    answer[1] = from;
+  }
+  SyncAfterConsume();
+  const WaitResult result = static_cast<WaitResult>(answer[0]);
+  if (result != WaitResult::kOk && missing != nullptr) *missing = answer[1];
+  SyncInsideBlock();  // the next round writes the words again
+  return result;
+}
+
 // One round of epoch `epoch`, which is used up whether it succeeds or not, so that calls stay
 // paired. All threads of the block call it after a SyncBeforePublish.
 //
@@ -40,6 +85,9 @@ IRIS_DEVICE inline WaitResult MeetMembers(const DeviceContext& ctx, const Device
                                           uint64_t slot_offset_bytes, uint32_t epoch,
                                           uint64_t timeout_ns, uint32_t* missing,
                                           uint32_t first_rank, uint32_t* keep) {
+  if (__builtin_expect(team.step != DeviceTeam::kListed, 0)) {
+    return MeetNodes(ctx, team, slot_offset_bytes, epoch, timeout_ns, missing, keep);
+  }
   IRIS_SHARED(uint32_t[kMaxTeamRanks], results);
   IRIS_SHARED(uint32_t[1], failed_epoch);
   const uint32_t n_threads = backend::BlockSize();

@@ -12,6 +12,12 @@ namespace iris::impl {
 
 inline constexpr bool kChecked = backend::Traits::kEmulated;
 
+// Returns true if `rank` is on another node. Contexts of jobs of one node have n_mapped 0.
+IRIS_HOST_DEVICE inline bool OnPort(const DeviceContext& ctx, uint32_t rank) {
+  return __builtin_expect(ctx.n_mapped != 0, 0) && rank - ctx.first_mapped >= ctx.n_mapped;
+}
+IRIS_HOST_DEVICE constexpr bool OnPort(const HeapBases&, uint32_t) { return false; }
+
 // Pure arithmetic: where `p`, an address in the heap of `from`, lies in the heap of `to`.
 template <typename T>
 IRIS_HOST_DEVICE inline T* Moved(const DeviceContext& ctx, uint32_t from, uint32_t to, T* p) {
@@ -60,7 +66,8 @@ template <typename Context>
   access.address = address;
   access.bytes = bytes;
   access.alignment_bytes = alignment_bytes;
-  access.heaps = {ctx.rank, ctx.n_ranks, ctx.base, ctx.stride_bytes, ctx.heap_map};
+  access.heaps = {ctx.rank,     ctx.n_ranks,      ctx.base,    ctx.stride_bytes,
+                  ctx.heap_map, ctx.first_mapped, ctx.n_mapped};
   backend::RefuseAccess(access);
 }
 
@@ -71,7 +78,7 @@ IRIS_HOST_DEVICE inline void CheckAllocation(const Context& ctx, const char* cal
                                              uint64_t bytes) {
   const backend::HeapMap* const map = ctx.heap_map;
   if (map == nullptr || map->struct_bytes < sizeof(*map) || map->allowed == nullptr) return;
-  if (map->allowed(map, owner, offset, bytes, nullptr, 0)) return;
+  if (map->allowed(map, owner - ctx.first_mapped, offset, bytes, nullptr, 0)) return;
   Refuse(ctx, backend::BadAccess::Why::kAllocation, call, peer, owner, address, bytes, 1);
 }
 
@@ -86,6 +93,9 @@ IRIS_DEVICE inline T* OfPeer(const DeviceContext& ctx, uint32_t peer, T* p, uint
     if (__builtin_expect(ctx.stride_bytes == 0, 0)) return p;  // ranks that share one heap
     if (__builtin_expect(peer >= ctx.n_ranks, 0)) {
       Refuse(ctx, Why::kPeer, call, peer, ctx.rank, address, bytes, kAlignment);
+    }
+    if (OnPort(ctx, peer)) {
+      Refuse(ctx, Why::kOtherNode, call, peer, ctx.rank, address, bytes, kAlignment);
     }
     if (bytes > 0) {
       if (__builtin_expect(offset >= ctx.stride_bytes || bytes > ctx.stride_bytes - offset, 0)) {
@@ -143,8 +153,11 @@ IRIS_DEVICE inline T* AnyAddress(const DeviceContext& ctx, T* p, uint64_t bytes,
   if constexpr (kChecked) {
     const uint64_t address = reinterpret_cast<uint64_t>(p);
     const uint64_t offset = address - ctx.base;
-    if (bytes > 0 && offset < ctx.n_ranks * ctx.stride_bytes) {
-      const uint32_t owner = static_cast<uint32_t>(offset / ctx.stride_bytes);
+    const uint32_t owner = bytes > 0 && offset < ctx.n_ranks * ctx.stride_bytes
+                               ? static_cast<uint32_t>(offset / ctx.stride_bytes)
+                               : ctx.n_ranks;
+    // What is at the place of the heap of another node's rank is other memory of the process.
+    if (owner < ctx.n_ranks && !OnPort(ctx, owner)) {
       const uint64_t in_heap = offset % ctx.stride_bytes;
       if (__builtin_expect(bytes > ctx.stride_bytes - in_heap, 0)) {
         Refuse(ctx, backend::BadAccess::Why::kAddress, call, owner, owner, address, bytes, 1);
@@ -183,6 +196,9 @@ IRIS_HOST_DEVICE inline void CheckTranslation(const DeviceContext& ctx, uint32_t
     if (__builtin_expect(ctx.stride_bytes == 0, 0)) return;  // ranks that share one heap
     if (__builtin_expect(from >= ctx.n_ranks || to >= ctx.n_ranks, 0)) {
       Refuse(ctx, Why::kPeer, "Translate", to >= ctx.n_ranks ? to : from, from, address, 0, 1);
+    }
+    if (OnPort(ctx, from) || OnPort(ctx, to)) {
+      Refuse(ctx, Why::kOtherNode, "Translate", OnPort(ctx, to) ? to : from, from, address, 0, 1);
     }
     if (__builtin_expect(address - (ctx.base + from * ctx.stride_bytes) > ctx.stride_bytes, 0)) {
       Refuse(ctx, Why::kAddress, "Translate", to, from, address, 0, 1);
@@ -223,6 +239,20 @@ IRIS_DEVICE inline void CheckMembership(const Context& ctx, const DeviceTeam& te
   } else {
     (void)ctx;
     (void)team;
+  }
+}
+
+// All ranks of the team are on this node, as `call` needs.
+template <typename Context>
+IRIS_DEVICE inline void CheckOneNode(const Context& ctx, const DeviceTeam& team, const char* call) {
+  if constexpr (kChecked) {
+    if (__builtin_expect(team.step != DeviceTeam::kListed, 0)) {
+      Refuse(ctx, backend::BadAccess::Why::kTeamOfNodes, call, 0, ctx.rank, 0, 0, 1);
+    }
+  } else {
+    (void)ctx;
+    (void)team;
+    (void)call;
   }
 }
 

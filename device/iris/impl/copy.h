@@ -136,6 +136,13 @@ IRIS_HOST_DEVICE constexpr uint64_t BytesOf(uint64_t count) {
   }
 }
 
+// Returns the rows with lengths and strides in bytes.
+template <typename T>
+IRIS_HOST_DEVICE constexpr Strided InBytes(const Strided& rows) {
+  return {rows.rows, BytesOf<T>(rows.length), BytesOf<T>(rows.dst_stride),
+          BytesOf<T>(rows.src_stride)};
+}
+
 // Returns the bytes from the beginning of the first row to the end of the last one.
 template <typename T>
 IRIS_HOST_DEVICE constexpr uint64_t SpanBytes(const Strided& rows, uint64_t stride) {

@@ -72,8 +72,8 @@ class RanksHere {
   std::vector<Heaps> heaps_;
 };
 
-// Claims room on the current device for what a Comm may launch.
-Result TakeShare(const char* name, Comm* comm) {
+// Claims room on the current device for what a Comm of `rank` may launch.
+Result TakeShare(const char* name, uint32_t rank, Comm* comm) {
   const uint32_t slots = backend::ResidentBlocks();
   if (slots == 0) return {};
   Claim claim;
@@ -94,10 +94,28 @@ Result TakeShare(const char* name, Comm* comm) {
   for (uint32_t k = 0; name != nullptr && name[k] != 0 && k + 1 < sizeof(info.name); ++k) {
     info.name[k] = name[k];
   }
-  info.rank = comm->context.rank;
+  info.rank = rank;
   info.members = comm->team.size;
   info.products = claim.whole;
   return Residency::Get().Make(claim, info, slots, timeout_ns, &comm->share);
+}
+
+// Lets context and team count ranks from the first one of this node, so that operations find no
+// other nodes in them.
+Result CountFromFirstMapped(DeviceContext* context, DeviceTeam* team) {
+  if (context->n_mapped == 0) return {};
+  for (uint32_t i = 0; i < team->size && i < kMaxTeamRanks; ++i) {
+    const uint32_t local = MemberRank(*team, i) - context->first_mapped;
+    if (local >= context->n_mapped) return Invalid("a member of the team is on another node");
+    team->members[i] = static_cast<uint8_t>(local);
+  }
+  team->first = 0;
+  context->base += context->first_mapped * context->stride_bytes;
+  context->rank -= context->first_mapped;
+  context->n_ranks = context->n_mapped;
+  context->first_mapped = context->n_mapped = 0;
+  context->port = nullptr;
+  return {};
 }
 
 }  // namespace
@@ -111,8 +129,14 @@ uint64_t WorkspaceBytes(uint32_t n_members, const Config& config) {
 }
 
 Result impl::MakeComm(const CommOptions& options, Comm* out) {
-  const DeviceContext& context = options.context;
-  const DeviceTeam& team = options.team;
+  DeviceContext context = options.context;
+  DeviceTeam team = options.team;
+  if (team.step != DeviceTeam::kListed) {
+    return Invalid(
+        "the team has ranks of other nodes, whose heaps are not mapped here: use a team of this "
+        "node's ranks, Context::local()");
+  }
+  if (Result result = CountFromFirstMapped(&context, &team); !result.ok()) return result;
   const Config config = impl::Complete(options.config);
   if (!IsValid(config)) return Invalid("a field of the Config is out of its range");
   if (context.stride_bytes == 0 || context.rank >= context.n_ranks) {
@@ -149,7 +173,8 @@ Result impl::MakeComm(const CommOptions& options, Comm* out) {
   made.config = config;
   made.products = options.products;
   if (Result result = UseRules(config.rules, config.n_rules, &made); !result.ok()) return result;
-  if (Result result = TakeShare(options.name, &made); !result.ok()) return result;
+  if (Result result = TakeShare(options.name, options.context.rank, &made); !result.ok())
+    return result;
   RanksHere::Get().Note(context);
   *out = made;
   return {};

@@ -469,6 +469,7 @@ IRIS_DEVICE inline void LetNextBegin() {
 
 // Empty: warps alternate anyway, and a sleep would delay a warp that waits for a flag.
 IRIS_DEVICE inline void Pause() {}
+IRIS_DEVICE inline void WakeHost(uint32_t*, int32_t) {}
 
 #if defined(__CUDA_ARCH__)
 extern "C" IRIS_DEVICE void __assertfail(const char* message, const char* file, unsigned line,

@@ -296,6 +296,7 @@ inline uint16_t BfloatBitsOf(float value) { return numeric::BfloatBitsOf(value);
 inline uint32_t MultiprocessorIndex() { return emu::WorkerIndex(); }
 inline uint64_t ClockNanoseconds() { return HostClockNanoseconds(); }
 void Pause();
+void WakeHost(uint32_t* asleep, int32_t wake_fd);
 inline void AwaitKernelBefore() {}  // the stream has already waited for that kernel
 inline void LetNextBegin() {}
 [[noreturn]] inline void Trap(const char* literal) { emu::TrapWith(literal); }
@@ -331,8 +332,8 @@ struct HasContext<T, std::void_t<decltype(std::declval<const T&>().context)>>
 template <typename T>
 bool HeapsOf(const T& argument, HeapView* out) {
   if constexpr (IsContext<T>::value) {
-    *out = {argument.rank, argument.n_ranks, argument.base, argument.stride_bytes,
-            argument.heap_map};
+    *out = {argument.rank,     argument.n_ranks,      argument.base,    argument.stride_bytes,
+            argument.heap_map, argument.first_mapped, argument.n_mapped};
     return true;
   } else if constexpr (HasContext<T>::value) {
     return HeapsOf(argument.context, out);

@@ -83,7 +83,10 @@ void AddRange(Report& report, const HeapRange& range) {
 // Describes the allocation at an offset of the heap of `rank`, or near it.
 void AddNearest(Report& report, const HeapView& heaps, uint32_t rank, uint64_t offset) {
   HeapRange range;
-  if (heaps.map == nullptr || !heaps.map->nearest(heaps.map, rank, offset, &range)) return;
+  if (heaps.map == nullptr ||
+      !heaps.map->nearest(heaps.map, rank - heaps.first_mapped, offset, &range)) {
+    return;
+  }
   const uint64_t end = range.offset_bytes + range.bytes;
   if (offset < range.offset_bytes) {
     report.Add("; the nearest allocation is %llu bytes further: ",
@@ -100,22 +103,25 @@ void AddNearest(Report& report, const HeapView& heaps, uint32_t rank, uint64_t o
 // Describes the place of an address relative to the heaps.
 void AddPlace(Report& report, const HeapView& heaps, uint64_t address) {
   if (heaps.n_ranks == 0 || heaps.stride_bytes == 0) return;
-  const uint64_t window_bytes = heaps.n_ranks * heaps.stride_bytes;
-  if (address - heaps.base < window_bytes) {
-    const uint32_t owner = static_cast<uint32_t>((address - heaps.base) / heaps.stride_bytes);
-    const uint64_t offset = (address - heaps.base) % heaps.stride_bytes;
+  const uint32_t n_mapped = heaps.n_mapped == 0 ? heaps.n_ranks : heaps.n_mapped;
+  const uint64_t base = heaps.base + heaps.first_mapped * heaps.stride_bytes;
+  const uint64_t window_bytes = n_mapped * heaps.stride_bytes;
+  if (address - base < window_bytes) {
+    const uint32_t owner =
+        heaps.first_mapped + static_cast<uint32_t>((address - base) / heaps.stride_bytes);
+    const uint64_t offset = (address - base) % heaps.stride_bytes;
     report.Add("iris:   the address is at offset %llu of the heap of rank %u",
                static_cast<Number>(offset), owner);
     if (owner == heaps.rank) report.Add(" (this rank)");
     AddNearest(report, heaps, owner, offset);
   } else if (address < 4096) {
     report.Add("iris:   the address is a null pointer plus %llu", static_cast<Number>(address));
-  } else if (address < heaps.base && heaps.base - address < window_bytes) {
+  } else if (address < base && base - address < window_bytes) {
     report.Add("iris:   the address is %llu bytes before the first heap",
-               static_cast<Number>(heaps.base - address));
-  } else if (address >= heaps.base && address - heaps.base - window_bytes < window_bytes) {
+               static_cast<Number>(base - address));
+  } else if (address >= base && address - base - window_bytes < window_bytes) {
     report.Add("iris:   the address is %llu bytes behind the last heap",
-               static_cast<Number>(address - heaps.base - window_bytes));
+               static_cast<Number>(address - base - window_bytes));
   } else {
     report.Add("iris:   the address is in no heap");
   }
@@ -156,13 +162,31 @@ void AddMistake(Report& report, const BadAccess& access) {
     case BadAccess::Why::kAllocation: {
       char why[512] = {};
       const uint64_t offset = (access.address - heaps.base) % heaps.stride_bytes;
-      (void)heaps.map->allowed(heaps.map, access.owner, offset, access.bytes, why, sizeof(why));
+      (void)heaps.map->allowed(heaps.map, access.owner - heaps.first_mapped, offset, access.bytes,
+                               why, sizeof(why));
       report.Add("%s\n", why);
       return;
     }
     case BadAccess::Why::kAlignment:
       report.Add("the address is not aligned: it must be a multiple of %llu\n",
                  static_cast<Number>(access.alignment_bytes));
+      return;
+    case BadAccess::Why::kOtherNode:
+      report.Add(
+          "rank %u is on another node, and this call reaches the ranks of this node alone, %u to "
+          "%u: use Put, Get, PutSignal, signals or atomics\n",
+          access.peer, heaps.first_mapped, heaps.first_mapped + heaps.n_mapped - 1);
+      return;
+    case BadAccess::Why::kOutsideHeap:
+      report.Add(
+          "rank %u is on another node, so more than 8 bytes must come from, or go to, this rank's "
+          "heap\n",
+          access.peer);
+      return;
+    case BadAccess::Why::kTeamOfNodes:
+      report.Add(
+          "the team has ranks of several nodes: use Barrier or GridBarrier, or a team of this "
+          "node's ranks\n");
       return;
   }
 }
@@ -286,8 +310,9 @@ void RefuseAccess(const BadAccess& given) {
   emu::Report report;
   emu::AddWho(report, access.heaps);
   report.Add("%s", access.call);
-  const bool has_address =
-      access.why != BadAccess::Why::kTeamIndex && access.why != BadAccess::Why::kNotAMember;
+  const bool has_address = access.why != BadAccess::Why::kTeamIndex &&
+                           access.why != BadAccess::Why::kNotAMember &&
+                           access.why != BadAccess::Why::kTeamOfNodes;
   if (access.bytes > 0) report.Add(" of %llu bytes", static_cast<Number>(access.bytes));
   if (has_address) report.Add(" at 0x%llx", static_cast<Number>(access.address));
   if (has_address && given.heaps.n_ranks > 0) report.Add(" for rank %u", access.peer);

@@ -1,4 +1,6 @@
-// Copies and fills, which are instrumented kernels, and memory outside any heap.
+// Copies and fills, which are instrumented kernels, memory outside any heap, and wake-ups.
+#include <unistd.h>
+
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -89,6 +91,14 @@ void* raw::MallocDevice(uint64_t bytes) {
 void raw::FreeDevice(void* p) { ::operator delete(p, std::align_val_t(kAlignmentBytes)); }
 void* raw::MallocHost(uint64_t bytes) { return MallocDevice(bytes); }
 void raw::FreeHost(void* p) { FreeDevice(p); }
+
+void WakeHost(uint32_t* asleep, int32_t wake_fd) {
+  Fence<Scope::kSystem, Order::kSeqCst>();
+  if (Load<Scope::kSystem, Order::kRelaxed>(asleep) == 0) return;
+  if (FetchOp<AtomicOp::kExchange, Scope::kSystem, Order::kAcqRel>(asleep, 0u) == 0) return;
+  const uint64_t one = 1;
+  (void)!write(wake_fd, &one, sizeof(one));
+}
 
 uint32_t DeviceCount() { return 1; }
 Result SetDevice(uint32_t) { return {}; }

@@ -259,6 +259,7 @@ IRIS_DEVICE inline void AwaitKernelBefore() {}
 IRIS_DEVICE inline void LetNextBegin() {}
 
 IRIS_DEVICE inline void Pause() { __builtin_amdgcn_s_sleep(1); }
+IRIS_DEVICE inline void WakeHost(uint32_t*, int32_t) {}
 
 // Returns bits of HW_ID: the compute unit, shader array and shader engine; also the die, if a
 // device has several.
