@@ -57,6 +57,8 @@ struct Context {
   uint64_t base = 0x10000000;
   uint64_t stride_bytes = 0x1000000;
   const HeapMap* heap_map = nullptr;
+  uint32_t first_mapped = 0;
+  uint32_t n_mapped = 0;
 };
 
 struct Inside {
