@@ -210,24 +210,148 @@ TEST(LauncherTest, OpenMpiBesideItsPmiIsOpenMpi) {
             "openmpi");
 }
 
-TEST(LauncherTest, RanksOfOtherNodesAreAnErrorThatSaysSo) {
-  const auto refused = [](std::map<std::string, std::string> variables) {
-    const auto info = Read(std::move(variables));
-    EXPECT_EQ(info.status().code(), absl::StatusCode::kUnimplemented);
-    EXPECT_THAT(std::string(info.status().message()), HasSubstr("ranks of one node"));
-    return std::string(info.status().message());
+TEST(LauncherTest, RanksOfThisNodeByEachLauncher) {
+  EXPECT_EQ(
+      Good({{"RANK", "9"}, {"WORLD_SIZE", "16"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "8"}})
+          .n_local,
+      8);
+  EXPECT_EQ(Good({{"OMPI_COMM_WORLD_RANK", "0"},
+                  {"OMPI_COMM_WORLD_SIZE", "4"},
+                  {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
+                  {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}})
+                .n_local,
+            2);
+  EXPECT_EQ(Good({{"PMI_RANK", "0"},
+                  {"PMI_SIZE", "4"},
+                  {"MPI_LOCALRANKID", "0"},
+                  {"MPI_LOCALNRANKS", "1"}})
+                .n_local,
+            1);
+  EXPECT_EQ(Good({{"IRIS_RANK", "5"},
+                  {"IRIS_N_RANKS", "8"},
+                  {"IRIS_LOCAL_RANK", "1"},
+                  {"IRIS_N_LOCAL", "4"}})
+                .n_local,
+            4);
+  // Not more than the job has.
+  EXPECT_EQ(Good({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"IRIS_N_LOCAL", "8"}}).n_local, 2);
+  EXPECT_EQ(Good({{"IRIS_RANK", "0"}, {"IRIS_N_RANKS", "2"}}).n_local, 0);
+}
+
+TEST(LauncherTest, RanksOfThisNodeBySlurm) {
+  const auto of_node = [](const char* node, const char* tasks) {
+    return Good({{"SLURM_PROCID", "0"},
+                 {"SLURM_NTASKS", "9"},
+                 {"SLURM_LOCALID", "0"},
+                 {"SLURM_STEP_NUM_NODES", "5"},
+                 {"SLURM_NODEID", node},
+                 {"SLURM_STEP_TASKS_PER_NODE", tasks}})
+        .n_local;
   };
-  EXPECT_THAT(refused({{"RANK", "0"}, {"WORLD_SIZE", "16"}, {"LOCAL_WORLD_SIZE", "8"}}),
-              HasSubstr("16 ranks, and 8 of them here (LOCAL_WORLD_SIZE)"));
-  EXPECT_THAT(refused({{"OMPI_COMM_WORLD_RANK", "0"},
-                       {"OMPI_COMM_WORLD_SIZE", "4"},
-                       {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}}),
-              HasSubstr("openmpi has started 4 ranks"));
-  EXPECT_THAT(refused({{"PMI_RANK", "0"}, {"PMI_SIZE", "4"}, {"MPI_LOCALNRANKS", "1"}}),
-              HasSubstr("mpich"));
-  EXPECT_THAT(
-      refused({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}, {"SLURM_STEP_NUM_NODES", "2"}}),
-      HasSubstr("4 ranks on 2 nodes (SLURM_STEP_NUM_NODES)"));
+  EXPECT_EQ(of_node("0", "2(x4),1"), 2);
+  EXPECT_EQ(of_node("3", "2(x4),1"), 2);
+  EXPECT_EQ(of_node("4", "2(x4),1"), 1);
+  EXPECT_EQ(Good({{"SLURM_PROCID", "0"},
+                  {"SLURM_NTASKS", "8"},
+                  {"SLURM_LOCALID", "0"},
+                  {"SLURM_NNODES", "2"},
+                  {"SLURM_NTASKS_PER_NODE", "4"}})
+                .n_local,
+            4);
+  const std::map<std::string, std::string> unknown = {{"SLURM_PROCID", "0"},
+                                                      {"SLURM_NTASKS", "4"},
+                                                      {"SLURM_LOCALID", "0"},
+                                                      {"SLURM_STEP_NUM_NODES", "2"}};
+  EXPECT_THAT(Bad(unknown), HasSubstr("4 ranks on 2 nodes (SLURM_STEP_NUM_NODES)"));
+  EXPECT_THAT(Bad(unknown), HasSubstr("set IRIS_N_LOCAL"));
+  auto wrong = unknown;
+  wrong["SLURM_NODEID"] = "0";
+  for (const char* tasks : {"2(x", "x", "2(x0)", "0", "2(x99999999)"}) {
+    wrong["SLURM_STEP_TASKS_PER_NODE"] = tasks;
+    EXPECT_THAT(Bad(wrong), HasSubstr("SLURM_STEP_TASKS_PER_NODE")) << tasks;
+  }
+}
+
+TEST(LauncherTest, RanksOfSeveralNodesNeedTheirLocalRank) {
+  EXPECT_THAT(Bad({{"RANK", "0"}, {"WORLD_SIZE", "16"}, {"LOCAL_WORLD_SIZE", "8"}}),
+              HasSubstr("LOCAL_RANK is missing"));
+}
+
+TEST(LauncherTest, MpichOverNodesIsNamedByTheirRendezvous) {
+  EXPECT_EQ(Good({{"PMI_RANK", "0"},
+                  {"PMI_SIZE", "4"},
+                  {"MPI_LOCALRANKID", "0"},
+                  {"MPI_LOCALNRANKS", "2"},
+                  {"IRIS_RENDEZVOUS", "a:5"}})
+                .job,
+            "mpich-a:5");
+}
+
+absl::StatusOr<int> First(NodeOfRank node, std::map<std::string, std::string> variables = {}) {
+  return FirstLocalRank(node, [&](const char* name) -> std::optional<std::string> {
+    const auto it = variables.find(name);
+    if (it == variables.end()) return std::nullopt;
+    return it->second;
+  });
+}
+
+TEST(LauncherTest, FirstRankOfANode) {
+  EXPECT_EQ(First({5, 8, 1, 4}).value_or(-1), 4);
+  for (const NodeOfRank& wrong :
+       {NodeOfRank{0, 8, 1, 4}, {5, 8, 4, 4}, {6, 8, 1, 4}, {80, 800, 1, 65}}) {
+    const auto first = First(wrong);
+    EXPECT_EQ(first.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(first.status().message()), HasSubstr("must be consecutive"));
+  }
+  // Cyclic placement: rank 4 is on the first node.
+  std::map<std::string, std::string> slurm = {
+      {"SLURM_PROCID", "4"}, {"SLURM_NODEID", "0"}, {"SLURM_STEP_TASKS_PER_NODE", "4(x2)"}};
+  EXPECT_THAT(std::string(First({4, 8, 2, 4}, slurm).status().message()),
+              HasSubstr("Slurm has placed 0 ranks"));
+  slurm["SLURM_NODEID"] = "1";
+  EXPECT_EQ(First({4, 8, 0, 4}, slurm).value_or(-1), 4);
+}
+
+absl::StatusOr<std::string> Rendezvous(std::map<std::string, std::string> variables) {
+  return ReadRendezvous([&](const char* name) -> std::optional<std::string> {
+    const auto it = variables.find(name);
+    if (it == variables.end()) return std::nullopt;
+    return it->second;
+  });
+}
+
+TEST(LauncherTest, WhereNodesMeet) {
+  EXPECT_EQ(*Rendezvous({{"IRIS_RENDEZVOUS", "[fe80::1]:7"}, {"MASTER_ADDR", "a"}}), "[fe80::1]:7");
+  EXPECT_EQ(*Rendezvous({{"MASTER_ADDR", "a"}, {"MASTER_PORT", "29500"}}), "a:29501");
+  EXPECT_EQ(*Rendezvous({{"MASTER_ADDR", "fd00::1"}, {"MASTER_PORT", "1"}}), "[fd00::1]:2");
+  const auto slurm = [](const char* nodes) {
+    return *Rendezvous(
+        {{"SLURM_STEP_NODELIST", nodes}, {"SLURM_JOB_ID", "1000"}, {"SLURM_STEP_ID", "3"}});
+  };
+  EXPECT_EQ(slurm("n[07-12,20]-x,b"), "n07-x:26003");
+  EXPECT_EQ(slurm("n[7,9]"), "n7:26003");
+  EXPECT_EQ(slurm("a,b[1-2]"), "a:26003");
+  EXPECT_EQ(slurm("one"), "one:26003");
+  for (const char* wrong : {"a", "a:", ":5", "a:0", "a:70000", "fe80::1:5", "a:5x"}) {
+    EXPECT_THAT(std::string(Rendezvous({{"IRIS_RENDEZVOUS", wrong}}).status().message()),
+                HasSubstr("IRIS_RENDEZVOUS"))
+        << wrong;
+  }
+  EXPECT_FALSE(Rendezvous({{"MASTER_ADDR", "a"}, {"MASTER_PORT", "65535"}}).ok());
+  EXPECT_FALSE(Rendezvous({{"SLURM_STEP_NODELIST", "n[1-2"}, {"SLURM_JOB_ID", "1"}}).ok());
+  EXPECT_THAT(std::string(Rendezvous({}).status().message()), HasSubstr("set IRIS_RENDEZVOUS"));
+}
+
+TEST(LauncherTest, Secrets) {
+  EXPECT_EQ(*ReadSecret("x", "sixteen letters!"), "sixteen letters!");
+  EXPECT_EQ(*ReadSecret("x", "000102030405060708090a0B0c0D0e0f"),
+            std::string("\0\1\2\3\4\5\6\7\10\11\12\13\14\15\16\17", 16));
+  EXPECT_EQ(*ReadSecret("x", "0123456789abcdef"), "0123456789abcdef");  // too short to be digits
+  for (const std::string& wrong : {std::string("hush"), std::string(65, 'x')}) {
+    const auto secret = ReadSecret("x", wrong);
+    EXPECT_EQ(secret.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(secret.status().message()), ::testing::Not(HasSubstr(wrong)));
+  }
 }
 
 TEST(LauncherTest, RanksOfThisNodeAlone) {

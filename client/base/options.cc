@@ -3,6 +3,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 
 #include "absl/status/status.h"
@@ -11,6 +12,7 @@
 #include "client/base/log.h"
 #include "device/base/bytes.h"
 #include "iris/trace_area.h"
+#include "proto/wire/limits.h"
 
 namespace iris::internal {
 namespace {
@@ -43,6 +45,50 @@ std::string NameOfLoneJob() {
   return absl::StrCat("alone-", getpid(), "-", absl::Hex(number & 0xffffff, absl::kZeroPad6));
 }
 
+// Fills in the fields about nodes. `options` has the rank, the number of ranks and the local rank.
+absl::Status ResolveNodes(const Getter& get, bool local_rank_is_known, int launcher_n_local,
+                          HostContextOptions* options) {
+  if (options->n_local < -1) {
+    return absl::InvalidArgumentError(
+        "option n_local must not be negative; -1 means from the environment");
+  }
+  if (options->n_local == -1) options->n_local = std::min(launcher_n_local, options->n_ranks);
+  if (options->n_local == 0) options->n_local = options->n_ranks;
+  if (options->n_local > options->n_ranks) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("n_local=", options->n_local, " is more than ", options->n_ranks, " ranks"));
+  }
+  if (!options->spans_nodes()) return absl::OkStatus();
+  const auto local_rank = ReadNumber(get, "IRIS_LOCAL_RANK", 0, wire::kMaxWorldRanks - 1);
+  if (!local_rank.ok()) return local_rank.status();
+  if (!local_rank_is_known && local_rank->has_value()) {
+    options->local_rank = static_cast<int>(**local_rank);
+  } else if (!local_rank_is_known) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "rank ", options->rank, " of ", options->n_ranks, ", ", options->n_local,
+        " of them on this node: give the local rank, too (option local_rank, or IRIS_LOCAL_RANK)"));
+  }
+  const auto first = base::FirstLocalRank(
+      {options->rank, options->n_ranks, options->local_rank, options->n_local}, get);
+  if (!first.ok()) return first.status();
+  if (options->rendezvous.empty()) {
+    auto rendezvous = base::ReadRendezvous(get);
+    if (!rendezvous.ok()) return rendezvous.status();
+    options->rendezvous = *std::move(rendezvous);
+  } else if (absl::Status status = base::CheckRendezvous("option rendezvous", options->rendezvous);
+             !status.ok()) {
+    return status;
+  }
+  const bool given = !options->secret.empty();
+  if (!given) options->secret = get("IRIS_JOB_SECRET").value_or("");
+  if (options->secret.empty()) return absl::OkStatus();
+  auto secret = base::ReadSecret(given ? "option secret" : "environment variable IRIS_JOB_SECRET",
+                                 options->secret);
+  if (!secret.ok()) return secret.status();
+  options->secret = *std::move(secret);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<HostContextOptions> ResolveOptions(const HostContextOptions& options,
@@ -52,6 +98,9 @@ absl::StatusOr<HostContextOptions> ResolveOptions(const HostContextOptions& opti
   base::LauncherInfo launcher;
   if (all_given) {
     launcher.job = base::NamedJob(get).value_or(launcher.job);
+    const auto n_local = ReadNumber(get, "IRIS_N_LOCAL", 1, wire::kMaxWorldRanks);
+    if (!n_local.ok()) return n_local.status();
+    launcher.n_local = static_cast<int>(n_local->value_or(0));
   } else {
     auto read = base::ReadLauncher(get);
     if (!read.ok()) return read.status();
@@ -63,12 +112,17 @@ absl::StatusOr<HostContextOptions> ResolveOptions(const HostContextOptions& opti
   }
   if (resolved.rank == -1) resolved.rank = launcher.rank;
   if (resolved.n_ranks == -1) resolved.n_ranks = launcher.n_ranks;
+  const bool local_rank_is_known = options.local_rank >= 0 || options.rank == -1;
   if (resolved.local_rank == -1) {
     resolved.local_rank = options.rank >= 0 ? options.rank : launcher.local_rank;
   }
   if (resolved.n_ranks == 0 || resolved.rank >= resolved.n_ranks) {
     return absl::InvalidArgumentError(absl::StrCat("rank ", resolved.rank, " of ", resolved.n_ranks,
                                                    " ranks: ranks go from 0 to n_ranks - 1"));
+  }
+  if (absl::Status status = ResolveNodes(get, local_rank_is_known, launcher.n_local, &resolved);
+      !status.ok()) {
+    return status;
   }
   if (resolved.job.empty()) {
     const bool alone =

@@ -17,6 +17,9 @@ struct HostContextOptions : ContextOptions {
   // which a rank's trace has room (0: no trace), and the file that each rank writes when it leaves.
   uint64_t trace_events = 0;
   std::string trace_file;
+
+  // Returns true if the job has ranks on other nodes. After ResolveOptions.
+  bool spans_nodes() const { return n_local > 0 && n_local < n_ranks; }
 };
 
 // Fills each field that is left out from the environment, else with its default. The launcher's

@@ -180,5 +180,42 @@ TEST(OptionsTest, MaxHeapBelowHeap) {
               HasSubstr("max_heap_bytes=2 MiB is less"));
 }
 
+ContextOptions RankOfNode() { return {.rank = 5, .n_ranks = 8, .local_rank = 1, .n_local = 4}; }
+
+TEST(OptionsTest, RanksOfSeveralNodes) {
+  ContextOptions options = RankOfNode();
+  EXPECT_THAT(Refusal(Resolve(options)), HasSubstr("nothing says where they meet"));
+  options.rendezvous = "a:5";
+  auto resolved = Resolve(options, {{"IRIS_JOB_SECRET", "this is the secret"}});
+  ASSERT_TRUE(resolved.ok()) << resolved.status();
+  EXPECT_TRUE(resolved->spans_nodes());
+  EXPECT_EQ(resolved->secret, "this is the secret");
+  options.secret = "short";
+  EXPECT_THAT(Refusal(Resolve(options)), HasSubstr("option secret has 5 bytes"));
+  options.secret.clear();
+  options.rendezvous = "a";
+  EXPECT_THAT(Refusal(Resolve(options)), HasSubstr("rendezvous=\"a\""));
+  options.n_local = 9;
+  EXPECT_THAT(Refusal(Resolve(options)), HasSubstr("n_local=9 is more than 8 ranks"));
+}
+
+TEST(OptionsTest, GivenRanksOfSeveralNodesNeedALocalRank) {
+  const std::map<std::string, std::string> variables = {{"IRIS_N_LOCAL", "4"},
+                                                        {"IRIS_RENDEZVOUS", "a:5"}};
+  EXPECT_THAT(Refusal(Resolve({.rank = 5, .n_ranks = 8}, variables)),
+              HasSubstr("give the local rank"));
+  auto with = variables;
+  with["IRIS_LOCAL_RANK"] = "1";
+  auto resolved = Resolve({.rank = 5, .n_ranks = 8}, with);
+  ASSERT_TRUE(resolved.ok()) << resolved.status();
+  EXPECT_EQ(resolved->local_rank, 1);
+}
+
+TEST(OptionsTest, OneNodeNeedsNoRendezvous) {
+  auto resolved = Resolve({.rank = 1, .n_ranks = 2}, {{"IRIS_N_LOCAL", "8"}});
+  ASSERT_TRUE(resolved.ok()) << resolved.status();
+  EXPECT_FALSE(resolved->spans_nodes());
+}
+
 }  // namespace
 }  // namespace iris::internal

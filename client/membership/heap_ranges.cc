@@ -41,7 +41,7 @@ void HeapRanges::Add(uint64_t offset_bytes, uint64_t bytes, absl::string_view na
                      absl::Span<const uint32_t> ranks, bool internal) {
   Range range = {bytes, 0, internal, std::string(name)};
   for (const uint32_t rank : ranks) {
-    if (rank < 64) range.ranks |= uint64_t{1} << rank;
+    if (rank - first_ < 64) range.ranks |= uint64_t{1} << (rank - first_);
   }
   absl::MutexLock lock(&mu_);
   ranges_[offset_bytes] = std::move(range);
@@ -127,6 +127,11 @@ HeapRanges::Around HeapRanges::Look(uint32_t rank, uint64_t offset_bytes) const 
 
 std::optional<std::string> HeapRanges::Refusal(uint32_t rank, uint64_t offset_bytes,
                                                uint64_t bytes) {
+  return RefusalOf(rank - first_, offset_bytes, bytes);
+}
+
+std::optional<std::string> HeapRanges::RefusalOf(uint32_t rank, uint64_t offset_bytes,
+                                                 uint64_t bytes) {
   if (check_ == Check::kNone || bytes == 0 || rank >= 64) return std::nullopt;
   // The last allowed range of the thread. The fields are atomic because the fibers of an emulated
   // block, which ThreadSanitizer takes for threads, share them.
@@ -171,7 +176,7 @@ std::optional<std::string> HeapRanges::Refusal(uint32_t rank, uint64_t offset_by
 bool HeapRanges::Allowed(const backend::HeapMap* map, uint32_t rank, uint64_t offset_bytes,
                          uint64_t bytes, char* why, uint64_t why_bytes) {
   HeapRanges& self = *static_cast<const Shared*>(map)->ranges;
-  const std::optional<std::string> refusal = self.Refusal(rank, offset_bytes, bytes);
+  const std::optional<std::string> refusal = self.RefusalOf(rank, offset_bytes, bytes);
   if (refusal.has_value() && why != nullptr && why_bytes > 0) {
     why[refusal->copy(why, why_bytes - 1)] = '\0';
   }

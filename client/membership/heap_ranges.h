@@ -30,6 +30,10 @@ class HeapRanges {
   HeapRanges(const HeapRanges&) = delete;
   HeapRanges& operator=(const HeapRanges&) = delete;
 
+  // Counts ranks from this one, the first one of this node. Ranks of other nodes are not known. Call
+  // it before the first Add.
+  void CountFrom(uint32_t first_rank) { first_ = first_rank; }
+
   // Adds the bytes at `offset_bytes` in the heaps of `ranks`, and replaces a range that began
   // there. `internal` memory belongs to Iris: kernels access it only through calls of Iris.
   void Add(uint64_t offset_bytes, uint64_t bytes, absl::string_view name,
@@ -38,7 +42,7 @@ class HeapRanges {
   // refusal. After the request would be too late: another thread may have got the same place.
   struct Range {
     uint64_t bytes = 0;
-    uint64_t ranks = 0;  // a bit for each
+    uint64_t ranks = 0;  // a bit for each of this node
     bool internal = false;
     std::string name;
   };
@@ -56,7 +60,7 @@ class HeapRanges {
   // the call 400"; nullopt if calls may. It is fast if a thread repeatedly accesses one allocation.
   std::optional<std::string> Refusal(uint32_t rank, uint64_t offset_bytes, uint64_t bytes);
 
-  // For DeviceContext::heap_map.
+  // For DeviceContext::heap_map, which counts ranks from the first one of this node.
   const backend::HeapMap* map() const { return &shared_; }
 
  private:
@@ -64,6 +68,9 @@ class HeapRanges {
   struct Shared : backend::HeapMap {
     HeapRanges* ranges = nullptr;
   };
+
+  // By the number of a rank on this node.
+  std::optional<std::string> RefusalOf(uint32_t index, uint64_t offset_bytes, uint64_t bytes);
 
   enum class Check { kNone, kOverruns, kAll };
   using Ranges = std::map<uint64_t, Range>;  // by offset
@@ -87,6 +94,7 @@ class HeapRanges {
 
   Shared shared_;
   const Check check_;
+  uint32_t first_ = 0;
   std::atomic<uint64_t> changes_{1};  // of ranges_; threads remember ranges of one state
   absl::Mutex mu_;
   const HeapSize* heap_ ABSL_GUARDED_BY(mu_) = nullptr;  // null: not known

@@ -42,7 +42,8 @@ absl::StatusOr<std::shared_ptr<Window>> Window::Acquire(const WindowSpec& spec) 
   absl::MutexLock lock(&registry.mu);
   std::weak_ptr<Window>& entry = registry.windows[spec.key];
   if (std::shared_ptr<Window> window = entry.lock()) {
-    if (window->spec_.n_ranks != spec.n_ranks || window->spec_.stride_bytes != spec.stride_bytes) {
+    if (window->spec_.n_ranks != spec.n_ranks || window->spec_.first_rank != spec.first_rank ||
+        window->spec_.stride_bytes != spec.stride_bytes) {
       return absl::InternalError("irisd gave two ranks of one job windows of different shapes");
     }
     return window;
@@ -51,7 +52,16 @@ absl::StatusOr<std::shared_ptr<Window>> Window::Acquire(const WindowSpec& spec) 
   auto driver = ProcessDriver(spec.backend);
   if (!driver.ok()) return driver.status();
   window->driver_ = *std::move(driver);
-  auto reservation = window->driver_->Reserve(spec.stride_bytes, spec.n_ranks, spec.wanted_base);
+  // Beyond this place no process has memory: heaps of later nodes are then at any address.
+  constexpr uint64_t kEndOfAddresses = 1ull << 47;
+  uint64_t wanted = 0;
+  if (spec.wanted_base == 0 ||
+      __builtin_mul_overflow(uint64_t{spec.first_rank}, spec.stride_bytes, &wanted) ||
+      __builtin_add_overflow(wanted, spec.wanted_base, &wanted) ||
+      wanted > kEndOfAddresses - spec.n_ranks * spec.stride_bytes) {
+    wanted = 0;
+  }
+  auto reservation = window->driver_->Reserve(spec.stride_bytes, spec.n_ranks, wanted);
   if (!reservation.ok()) {
     const absl::Status status = Annotate(
         reservation.status(), absl::StrCat("reserve a window of ", spec.n_ranks, " ranks x ",
@@ -93,7 +103,7 @@ Window::~Window() {
 absl::Status Window::MapSegment(uint32_t holder, const Segment& segment, wire::UniqueFd fd,
                                 absl::Span<const uint32_t> devices, CreateTimings* times) {
   // irisd is trusted with addresses, but a bug of irisd must not map over a neighbour's heap.
-  if (segment.rank >= spec_.n_ranks || segment.offset_bytes > spec_.stride_bytes ||
+  if (!Has(segment.rank) || segment.offset_bytes > spec_.stride_bytes ||
       segment.bytes > spec_.stride_bytes - segment.offset_bytes) {
     return absl::InternalError(absl::StrCat("irisd announced segment ", segment.segment_id,
                                             " of rank ", segment.rank,
@@ -121,9 +131,9 @@ absl::Status Window::MapSegment(uint32_t holder, const Segment& segment, wire::U
   if (!memory.ok()) return annotate(memory.status());
   mapped.memory = *std::move(memory);
   const absl::Duration import = absl::Now() - start;
-  auto mapping =
-      driver_->Map(*reservation_, segment.rank * spec_.stride_bytes + segment.offset_bytes,
-                   *mapped.memory, driver::Access::kReadWrite, devices);
+  auto mapping = driver_->Map(
+      *reservation_, (segment.rank - spec_.first_rank) * spec_.stride_bytes + segment.offset_bytes,
+      *mapped.memory, driver::Access::kReadWrite, devices);
   if (!mapping.ok()) return annotate(mapping.status());
   mapped.mapping = *std::move(mapping);
   if (times != nullptr) {
@@ -196,15 +206,16 @@ absl::Status Window::MapPage(uint32_t index, const wire::UniqueFd& fd, bool writ
 
 absl::Status Window::MapControlPage(uint32_t rank, wire::UniqueFd fd, bool writable) {
   absl::MutexLock lock(&mu_);
-  if (rank >= spec_.n_ranks) return absl::InternalError("control page of a rank out of range");
-  Page& mapped = mapped_[rank];
+  if (!Has(rank)) return absl::InternalError("control page of a rank out of range");
+  const uint32_t index = rank - spec_.first_rank;
+  Page& mapped = mapped_[index];
   if (mapped.mapped && (mapped.writable || !writable)) return absl::OkStatus();
-  absl::Status status = MapPage(rank, fd, writable, "a control page");
+  absl::Status status = MapPage(index, fd, writable, "a control page");
   if (!status.ok()) return status;
   mapped = {true, writable, nullptr};
   if (!writable) return absl::OkStatus();
   const auto registered =
-      driver_->RegisterHost(page(rank), wire::kPageBytes, driver::Access::kReadWrite);
+      driver_->RegisterHost(page(index), wire::kPageBytes, driver::Access::kReadWrite);
   if (!registered.ok()) {
     log::Info("waits of kernels are not listed: ", registered.status().message());
     return absl::OkStatus();
@@ -228,11 +239,12 @@ absl::Status Window::MapStatusPage(wire::UniqueFd fd) {
 }
 
 wire::ControlPage* Window::control_page(uint32_t rank) const {
-  return static_cast<wire::ControlPage*>(page(rank));
+  return static_cast<wire::ControlPage*>(page(rank - spec_.first_rank));
 }
 
 JobStatus Window::status() const {
-  return JobStatus(static_cast<const wire::StatusPage*>(page(spec_.n_ranks)), spec_.n_ranks);
+  return JobStatus(static_cast<const wire::StatusPage*>(page(spec_.n_ranks)), spec_.first_rank,
+                   spec_.n_ranks);
 }
 
 const uint32_t* Window::abort_word() const {
@@ -242,7 +254,7 @@ const uint32_t* Window::abort_word() const {
 
 wire::KernelWait* Window::kernel_waits(uint32_t rank) const {
   absl::MutexLock lock(&mu_);
-  return mapped_[rank].kernel_waits;
+  return mapped_[rank - spec_.first_rank].kernel_waits;
 }
 
 size_t Window::n_segments() const {

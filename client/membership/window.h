@@ -42,10 +42,11 @@ struct WindowKey {
 
 struct WindowSpec {
   WindowKey key;
-  std::string backend;  // of irisd's devices
-  uint32_t n_ranks = 0;
+  std::string backend;   // of irisd's devices
+  uint32_t n_ranks = 0;  // of this node
   uint64_t stride_bytes = 0;
-  uint64_t wanted_base = 0;
+  uint64_t wanted_base = 0;  // of rank 0's heap, also if that is on another node
+  uint32_t first_rank = 0;   // of this node
 };
 
 class Window {
@@ -58,9 +59,14 @@ class Window {
   Window(const Window&) = delete;
   Window& operator=(const Window&) = delete;
 
-  uint64_t base() const { return reservation_->base(); }
+  // The address at which the heap of rank 0 is, or would be if it were on this node. Calculations
+  // with it may wrap around.
+  uint64_t base() const { return reservation_->base() - spec_.first_rank * spec_.stride_bytes; }
   uint64_t stride_bytes() const { return spec_.stride_bytes; }
+  // The ranks of this node, whose heaps are mapped.
+  uint32_t first_rank() const { return spec_.first_rank; }
   uint32_t n_ranks() const { return spec_.n_ranks; }
+  bool Has(uint32_t rank) const { return rank - spec_.first_rank < spec_.n_ranks; }
   uint64_t address(uint32_t rank, uint64_t offset_bytes) const {
     return base() + rank * spec_.stride_bytes + offset_bytes;
   }
@@ -86,7 +92,7 @@ class Window {
   // Maps the status page and makes it readable by kernels.
   absl::Status MapStatusPage(wire::UniqueFd fd);
 
-  // Return mapped pages, which are valid as long as the window.
+  // Return mapped pages, which are valid as long as the window, of ranks of this node.
   wire::ControlPage* control_page(uint32_t rank) const;
   JobStatus status() const;
   // Returns the abort word of the status page, at the address for kernels.
@@ -118,7 +124,7 @@ class Window {
   const WindowSpec spec_;
   std::shared_ptr<driver::GpuDriver> driver_;
   std::unique_ptr<driver::Reservation> reservation_;
-  // One page for each rank, then the status page: reserved together, mapped one by one.
+  // One page for each rank of this node, then the status page: reserved together, mapped one by one.
   void* pages_ = nullptr;
 
   mutable absl::Mutex mu_;

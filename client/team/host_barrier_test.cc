@@ -57,7 +57,7 @@ class Pages {
     std::vector<const uint32_t*> words;
     for (const uint32_t r : ranks) words.push_back(&control_[r].words[slot]);
     return HostBarrier(ranks, start_epoch, words, &control_[rank].words[slot],
-                       JobStatus(status_, n_));
+                       JobStatus(status_, 0, n_));
   }
 
   void SetPid(uint32_t rank, int64_t pid) {

@@ -48,7 +48,7 @@ void Write(const BroadcastOp& op, MessageWriter* to) {
   to->Message(8, MessageWriter().Uint(1, op.root).Text(2, op.value, wire::kMaxBroadcastBytes));
 }
 void Write(const CreateTeamOp& op, MessageWriter* to) {
-  to->Message(9, MessageWriter().Uints(1, op.ranks, wire::kMaxRanks));
+  to->Message(9, MessageWriter().Uints(1, op.ranks, wire::kMaxWorldRanks));
 }
 void Write(const DestroyTeamOp& op, MessageWriter* to) {
   to->Message(10, MessageWriter().Uint(1, op.last_barrier_epoch));
@@ -83,8 +83,8 @@ void Write(const SplitOp& op, MessageWriter* to) {
 }  // namespace
 
 std::string EncodeJoin(uint64_t session_id, const ContextOptions& options, absl::Duration timeout) {
-  return MessageWriter()
-      .Fixed64(1, session_id)
+  MessageWriter request;
+  request.Fixed64(1, session_id)
       .Text(2, options.job, wire::kMaxJobNameBytes)
       .Int(3, options.rank)
       .Int(4, options.n_ranks)
@@ -95,8 +95,17 @@ std::string EncodeJoin(uint64_t session_id, const ContextOptions& options, absl:
       .Bool(9, options.prealloc)
       .Uint(10, Milliseconds(timeout))
       .Uint(11, kSyncAreaBytes)
-      .Uint(12, kJoinNumber)
-      .bytes();
+      .Uint(12, kJoinNumber);
+  if (options.n_local > 0 && options.n_local < options.n_ranks) {
+    const uint32_t first_local =
+        static_cast<uint32_t>(options.rank) - static_cast<uint32_t>(options.local_rank);
+    request.Message(13, MessageWriter()
+                            .Uint(1, first_local)
+                            .Int(2, options.n_local)
+                            .Text(3, options.rendezvous)
+                            .Text(4, options.secret));
+  }
+  return request.bytes();
 }
 
 std::string EncodeMapped(const Asker& asker, uint64_t epoch, const absl::StatusOr<uint64_t>& base) {
@@ -196,6 +205,12 @@ static void Fields(MessageField& field, OwnDevice* to) {
   field.Text(3, &to->job->backend);
 }
 
+static void Fields(MessageField& field, Node* to) {
+  field.Number(1, &to->first_rank);
+  field.Number(2, &to->n_ranks);
+  field.Text(3, &to->name);
+}
+
 static void Fields(MessageField& field, JoinedJob* to) {
   OwnDevice device = {to};
   field.Fixed64(1, &to->job_id);
@@ -210,11 +225,13 @@ static void Fields(MessageField& field, JoinedJob* to) {
   field.Number(11, &to->link_bytes);
   field.Time(12, absl::Nanoseconds(1), &to->create);
   field.Time(13, absl::Nanoseconds(1), &to->export_fds);
+  field.Element(14, &to->nodes, wire::kMaxWorldRanks, "it has more nodes than a job can have");
+  field.Number(15, &to->first_local);
 }
 
 static void Fields(MessageField& field, TeamInfo* to) {
   field.Number(1, &to->team_id);
-  field.Uints(2, &to->ranks, wire::kMaxRanks, "a team has more ranks than a job");
+  field.Uints(2, &to->ranks, wire::kMaxWorldRanks, "a team has more ranks than a job");
   field.Number(3, &to->barrier_slot);
   field.Number(4, &to->barrier_start_epoch);
   field.Number(5, &to->sync_offset_bytes);

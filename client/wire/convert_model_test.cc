@@ -103,7 +103,10 @@ TEST(ConvertModelTest, RequestsAreProtobufsBytes) {
                                     .heap_bytes = dice.Number(),
                                     .max_heap_bytes = dice.Number(),
                                     .prealloc = dice.OneIn(2),
-                                    .device_uuid = dice.Text()};
+                                    .device_uuid = dice.Text(),
+                                    .n_local = static_cast<int>(dice.Number()),
+                                    .rendezvous = dice.Text(),
+                                    .secret = dice.Text()};
     const absl::Duration timeout = absl::Milliseconds(dice.Below(1 << 20));
     EXPECT_EQ(EncodeJoin(session_id, options, timeout),
               reference::ToProto(session_id, options, timeout).SerializeAsString());

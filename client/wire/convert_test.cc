@@ -57,6 +57,21 @@ TEST(ConvertTest, JoinCarriesEveryOption) {
   EXPECT_EQ(request.timeout_ms(), 6000u);
   EXPECT_EQ(request.team_sync_bytes(), kSyncAreaBytes);
   EXPECT_EQ(request.number(), kJoinNumber);
+  EXPECT_FALSE(request.has_nodes());
+}
+
+TEST(ConvertTest, JoinOfSeveralNodesSaysWhichRanksAreHere) {
+  ContextOptions options = {.rank = 5, .n_ranks = 8, .local_rank = 1, .n_local = 4};
+  options.rendezvous = "a:5";
+  options.secret = "not \xff UTF-8 here";
+  const v1::JoinRequest request = Join(options);
+  ASSERT_TRUE(request.has_nodes());
+  EXPECT_EQ(request.nodes().first_local(), 4u);
+  EXPECT_EQ(request.nodes().n_local(), 4u);
+  EXPECT_EQ(request.nodes().rendezvous(), "a:5");
+  EXPECT_EQ(request.nodes().secret(), options.secret);
+  options.n_ranks = 4;
+  EXPECT_FALSE(Join(options).has_nodes());
 }
 
 TEST(ConvertTest, TimeoutsAreNeverZeroWhichMeansIrisdsOwn) {
@@ -84,8 +99,9 @@ TEST(ConvertTest, WhatIsTooLongIsCutJustBeyondItsLimit) {
   EXPECT_EQ(static_cast<size_t>(allocate.allocate().tensor().shape_size()), wire::kMaxDims + 1);
   call.op = BroadcastOp{0, huge};
   EXPECT_EQ(Operate(call).broadcast().value().size(), wire::kMaxBroadcastBytes + 1);
-  call.op = CreateTeamOp{std::vector<uint32_t>(wire::kMaxRanks * 100, 1)};
-  EXPECT_EQ(static_cast<uint32_t>(Operate(call).create_team().ranks_size()), wire::kMaxRanks + 1);
+  call.op = CreateTeamOp{std::vector<uint32_t>(wire::kMaxWorldRanks * 2, 1)};
+  EXPECT_EQ(static_cast<uint32_t>(Operate(call).create_team().ranks_size()),
+            wire::kMaxWorldRanks + 1);
   EXPECT_EQ(ToErrorText(absl::InternalError(huge)).size(), wire::kMaxErrorTextBytes);
 }
 
@@ -189,6 +205,11 @@ TEST(ConvertTest, JoinReplyBecomesAJob) {
   reply.set_link_bytes(14);
   reply.set_create_ns(15);
   reply.set_export_ns(16);
+  reply.set_first_local(17);
+  v1::Node& node = *reply.add_nodes();
+  node.set_first_rank(18);
+  node.set_n_ranks(19);
+  node.set_name("host");
   const JoinedJob job = *DecodeJoinReply(reply.SerializeAsString());
   EXPECT_EQ(job.job_id, 1u);
   EXPECT_EQ(job.epoch, 2u);
@@ -211,6 +232,11 @@ TEST(ConvertTest, JoinReplyBecomesAJob) {
   EXPECT_EQ(job.link_bytes, 14u);
   EXPECT_EQ(job.create, absl::Nanoseconds(15));
   EXPECT_EQ(job.export_fds, absl::Nanoseconds(16));
+  EXPECT_EQ(job.first_local, 17u);
+  ASSERT_EQ(job.nodes.size(), 1u);
+  EXPECT_EQ(job.nodes[0].first_rank, 18u);
+  EXPECT_EQ(job.nodes[0].n_ranks, 19u);
+  EXPECT_EQ(job.nodes[0].name, "host");
 }
 
 TEST(ConvertTest, ReportedErrorHasText) {
@@ -282,8 +308,8 @@ TEST(ConvertTest, ListsHaveTheLimitsOfAJob) {
     for (uint32_t i = 0; i < n; ++i) reply.mutable_world()->add_ranks(i);
     return DecodeMappedReply(reply.SerializeAsString());
   };
-  EXPECT_EQ(ranks(wire::kMaxRanks)->world.ranks.size(), wire::kMaxRanks);
-  ExpectRefused(ranks(wire::kMaxRanks + 1).status(), "ranks");
+  EXPECT_EQ(ranks(wire::kMaxWorldRanks)->world.ranks.size(), wire::kMaxWorldRanks);
+  ExpectRefused(ranks(wire::kMaxWorldRanks + 1).status(), "ranks");
 }
 
 TEST(ConvertTest, WhatANewerIrisdSaysIsSkipped) {

@@ -18,7 +18,7 @@ struct DescriptorKey {
   wire::DescriptorKind kind = wire::DescriptorKind::kSegment;
   uint64_t job_id = 0;
   uint64_t epoch = 0;
-  uint32_t rank = 0;        // kLink: index of the device; 0 for other kinds but kControlPage
+  uint32_t rank = 0;        // kLink: index of the device; 0 for kSegment and kStatusPage
   uint64_t segment_id = 0;  // 0 unless kind is kSegment
   friend bool operator<(const DescriptorKey& a, const DescriptorKey& b) {
     return std::tie(a.kind, a.job_id, a.epoch, a.rank, a.segment_id) <
@@ -49,6 +49,13 @@ struct Peer {
   uint32_t device_index = 0;  // irisd's number of the device
 };
 
+// A node of a job that spans several.
+struct Node {
+  uint32_t first_rank = 0;
+  uint32_t n_ranks = 0;
+  std::string name;  // of the host
+};
+
 // A rank's identity, with which a new session resumes the rank.
 struct RankIdentity {
   uint64_t job_id = 0;
@@ -64,8 +71,8 @@ struct JoinedJob {
   uint64_t proposed_base = 0;
   uint64_t stride_bytes = 0;
   uint64_t heap_bytes = 0;        // rounded up to the granularity
-  std::vector<Segment> segments;  // of all ranks
-  std::vector<Peer> peers;        // one a rank, in order
+  std::vector<Segment> segments;  // of all ranks of this node
+  std::vector<Peer> peers;        // one a rank of this node, in order
   std::string backend;            // of this rank's device
   std::string device_uuid;        // the same
   uint32_t device_index = 0;      // the same
@@ -74,6 +81,8 @@ struct JoinedJob {
   uint64_t link_bytes = 0;
   absl::Duration create;      // irisd: to create this rank's memory
   absl::Duration export_fds;  // irisd: to make descriptors of it
+  std::vector<Node> nodes;    // by first rank; none if all ranks are on this node
+  uint32_t first_local = 0;   // first rank of this node
 };
 
 struct TeamInfo {
@@ -115,7 +124,7 @@ struct Borrowed {
 // First phase of a growth of the heap: the rank maps these segments and reports it.
 struct SegmentsAdded {
   uint64_t grow_id = 0;
-  std::vector<Segment> segments;  // of all ranks
+  std::vector<Segment> segments;  // of all ranks of this node
   uint64_t heap_bytes = 0;        // once published
   absl::Duration timeout;
 };

@@ -14,9 +14,9 @@ struct iris_team;  // a handle of the C API
 
 namespace iris {
 
-// A field left at its default is read from the environment: IRIS_JOB, IRIS_RANK, IRIS_N_RANKS and
-// IRIS_LOCAL_RANK, then the variables of torchrun, Open MPI, MPICH, PMIx and Slurm;
-// IRIS_HEAP_BYTES; IRIS_RUNTIME_DIR. If neither the options nor the environment name a job or
+// A field left at its default is read from the environment: IRIS_JOB, IRIS_RANK, IRIS_N_RANKS,
+// IRIS_LOCAL_RANK and IRIS_N_LOCAL, then the variables of torchrun, Open MPI, MPICH, PMIx and Slurm;
+// IRIS_HEAP_BYTES; IRIS_RUNTIME_DIR; IRIS_RENDEZVOUS; IRIS_JOB_SECRET. If neither the options nor the environment name a job or
 // ranks, the process is rank 0 of 1, in a job that no other process can join.
 struct ContextOptions {
   std::string job{};
@@ -31,6 +31,13 @@ struct ContextOptions {
   std::chrono::nanoseconds join_timeout{0};     // 0: 60 s
   std::chrono::nanoseconds timeout{0};          // of every other wait, on host and device; 0: 60 s
   std::chrono::nanoseconds connect_timeout{0};  // to retry while no irisd answers; 0: 2 s
+  // Of a job that spans nodes, which is one with fewer ranks on this node than in all. The ranks of
+  // a node are consecutive, and local_rank counts them.
+  int n_local = -1;          // ranks on this node
+  std::string rendezvous{};  // HOST:PORT of the node of rank 0, where the nodes meet
+  // Known to the job's nodes alone: 16 to 64 bytes, or twice as many hexadecimal digits. Without it
+  // the irisds use their own. It is never logged.
+  std::string secret{};
 };
 
 struct AllocateOptions {

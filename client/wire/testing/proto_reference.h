@@ -111,7 +111,7 @@ inline void Fill(const BroadcastOp& from, v1::OperateRequest* to) {
 }
 inline void Fill(const CreateTeamOp& from, v1::OperateRequest* to) {
   v1::CreateTeamOp& op = *to->mutable_create_team();
-  for (size_t i = 0; i < from.ranks.size() && i <= wire::kMaxRanks; ++i) {
+  for (size_t i = 0; i < from.ranks.size() && i <= wire::kMaxWorldRanks; ++i) {
     op.add_ranks(from.ranks[i]);
   }
 }
@@ -154,6 +154,14 @@ inline v1::JoinRequest ToProto(uint64_t session_id, const ContextOptions& option
   request.set_timeout_ms(Milliseconds(timeout));
   request.set_team_sync_bytes(kSyncAreaBytes);
   request.set_number(kJoinNumber);
+  if (options.n_local > 0 && options.n_local < options.n_ranks) {
+    v1::Nodes& nodes = *request.mutable_nodes();
+    nodes.set_first_local(static_cast<uint32_t>(options.rank) -
+                          static_cast<uint32_t>(options.local_rank));
+    nodes.set_n_local(static_cast<uint32_t>(options.n_local));
+    nodes.set_rendezvous(options.rendezvous);
+    nodes.set_secret(options.secret);
+  }
   return request;
 }
 
@@ -188,6 +196,10 @@ inline JoinedJob FromProto(const v1::JoinReply& reply) {
   job.link_bytes = reply.link_bytes();
   job.create = NanosecondsOf(reply.create_ns());
   job.export_fds = NanosecondsOf(reply.export_ns());
+  for (const v1::Node& node : reply.nodes()) {
+    job.nodes.push_back({node.first_rank(), node.n_ranks(), node.name()});
+  }
+  job.first_local = reply.first_local();
   return job;
 }
 
@@ -276,7 +288,10 @@ inline std::string Text(const JoinedJob& v) {
       absl::StrJoin({v.job_id, v.epoch, v.proposed_base, v.stride_bytes, v.heap_bytes}, " "), " s ",
       Text(v.segments), " p ", Text(v.peers), " d ", v.backend, " ", v.device_uuid, " ",
       v.device_index, " ", absl::FormatDuration(v.map_timeout), " ", v.link_bytes, " ",
-      absl::FormatDuration(v.create), " ", absl::FormatDuration(v.export_fds));
+      absl::FormatDuration(v.create), " ", absl::FormatDuration(v.export_fds), " ", v.first_local,
+      " ", absl::StrJoin(v.nodes, ",", [](std::string* out, const Node& node) {
+        absl::StrAppend(out, node.first_rank, "+", node.n_ranks, " ", node.name);
+      }));
 }
 inline std::string Text(const TeamInfo& v) {
   return absl::StrCat("team ", v.team_id, " (", absl::StrJoin(v.ranks, " "), ") ", v.barrier_slot,
