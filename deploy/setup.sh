@@ -8,7 +8,7 @@
 #   deploy/setup.sh --check    installs nothing; exit code 1 and a list if something is missing
 #
 # Everything includes the sources of the installed abseil, which third_party/abseil_source.bzl compiles for the bundle,
-# and the packages of PyPI that tests use (wheels.txt, triton.txt). They come last: where the index cannot be reached,
+# and the packages of PyPI that tests use (wheels.txt, triton.txt, ucx.txt). They come last: where the index cannot be reached,
 # the exit code is 3, all else is there, and the tests that want them are skipped and say so. --build alone uses no
 # package of PyPI. The compiler for AMD's GPUs is not Debian's, which is too old: it is in the wheel ziglang of PyPI.
 #
@@ -19,7 +19,8 @@ build_packages=(
   bazel-bootstrap bazel-platforms bazel-rules-java bazel-rules-proto bazel-skylib
   g++ libc6-dev
   libabsl-dev libboost-context-dev libcli11-dev libfmt-dev libgrpc++-dev libgrpc-dev
-  libprotobuf-dev libprotozero-dev libspdlog-dev libsystemd-dev libtomlplusplus-dev nlohmann-json3-dev
+  libprotobuf-dev libprotozero-dev libspdlog-dev libssl-dev libsystemd-dev libtomlplusplus-dev libucx-dev
+  nlohmann-json3-dev
   patchelf
   protobuf-compiler protobuf-compiler-grpc
   python3
@@ -30,6 +31,7 @@ test_packages=(
   clang-format-14
   cmake doxygen pkgconf
   dpkg-dev
+  iproute2 nftables
   mpich openmpi-bin
   mypy
   libgmock-dev libgtest-dev
@@ -51,7 +53,7 @@ hip_folder=/usr/local/src/iris/hip
 ziglang=ziglang==0.17.1
 # As third_party/gpu_toolkits.bzl and tests/bundle/bundle_test.py have it.
 wheels_root=/usr/local/lib/iris
-wheel_lists=(wheels triton) # each NAME.txt is unpacked into the folder NAME
+wheel_lists=(wheels triton ucx) # each NAME.txt is unpacked into the folder NAME
 lists_folder=$(dirname "$0")
 
 check_only=false
