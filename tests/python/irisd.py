@@ -14,10 +14,10 @@ PATIENCE_SECONDS = 60
 
 class Irisd:
     """Starts irisd and waits until it has its sockets. Use as a context, or call stop(). `user`: an irisd without
-    privileges, if this process is root. `open_files`: its RLIMIT_NOFILE."""
+    privileges, if this process is root. `open_files`: its RLIMIT_NOFILE. `within`: a command that executes it."""
 
     def __init__(self, *flags, devices=4, memory="256MiB", backend="emu", user=None, open_files=None,
-                 self_check=False):
+                 self_check=False, within=()):
         self.folder = tempfile.mkdtemp(prefix="iris-py-", dir="/tmp")
         os.chmod(self.folder, 0o755)
         program = IRISD
@@ -37,7 +37,7 @@ class Irisd:
         self.log_path = os.path.join(self.folder, "log")
         with open(self.log_path, "wb") as log:
             self.process = subprocess.Popen(
-                [program, "--runtime-dir", self.runtime_dir, "--backend", backend, "--emu-devices", str(devices),
+                [*within, program, "--runtime-dir", self.runtime_dir, "--backend", backend, "--emu-devices", str(devices),
                  "--emu-memory", memory, "--self-check", "on" if self_check else "off", *flags],
                 stdout=log, stderr=log, stdin=subprocess.DEVNULL, user=user, preexec_fn=limit)
         end = time.monotonic() + PATIENCE_SECONDS

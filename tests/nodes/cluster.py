@@ -1,0 +1,131 @@
+"""Nodes for tests: network namespaces on one bridge, each with an irisd of its own, on this machine."""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import time
+import uuid
+
+from tests.python import irisd
+
+PATIENCE_SECONDS = 60
+SECRET = "a secret of tests only"
+
+
+def missing():
+    """Why there can be no nodes here, or None."""
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    for program in ("ip", "nsenter"):
+        if not shutil.which(program):
+            return f"{program} is missing; deploy/setup.sh installs it"
+    try:
+        run("ip", "netns", "add", "iris-probe")
+    except subprocess.CalledProcessError as error:
+        return f"no network namespace can be made: {error.stderr}"
+    run("ip", "netns", "del", "iris-probe")
+    return None
+
+
+def run(*command):
+    return subprocess.run(command, check=True, stdin=subprocess.DEVNULL, capture_output=True, text=True).stdout
+
+
+class Node:
+    """One node. `within` is a command that executes a program on it."""
+
+    def __init__(self, cluster, index, flags, user):
+        self.index = index
+        self.name = f"{cluster.name}-{index}"
+        self.address = f"10.213.0.{index + 1}"
+        self.link = f"{cluster.name}v{index}"
+        self.within = ["nsenter", f"--net=/run/netns/{self.name}"]
+        run("ip", "netns", "add", self.name)
+        cluster.stack.callback(run, "ip", "netns", "del", self.name)
+        run("ip", "link", "add", self.link, "type", "veth", "peer", "name", "eth0", "netns", self.name)
+        run("ip", "link", "set", self.link, "netns", cluster.switch)
+        run("ip", "-n", cluster.switch, "link", "set", self.link, "master", "bridge", "up")
+        for change in ("link set lo up", f"address add {self.address}/24 dev eth0", "link set eth0 up"):
+            run("ip", "-n", self.name, *change.split())
+        self.flags = flags
+        self.user = user
+        self.cluster = cluster
+        self.start()
+
+    def start(self):
+        self.irisd = irisd.Irisd(*self.flags, within=self.within, memory="512MiB", user=self.user)
+
+    def cut(self, off=True):
+        """Takes the node's cable out, or puts it back."""
+        run("ip", "-n", self.cluster.switch, "link", "set", self.link, "down" if off else "up")
+
+
+class Cluster:
+    """Use as a context. `ranks` ranks of a job are on each node, in order."""
+
+    def __init__(self, n_nodes, flags=(), user=None):
+        self.stack = contextlib.ExitStack()
+        self.name = f"i{uuid.uuid4().hex[:6]}"
+        self.switch = f"{self.name}-switch"
+        try:
+            run("ip", "netns", "add", self.switch)
+            self.stack.callback(run, "ip", "netns", "del", self.switch)
+            run("ip", "-n", self.switch, "link", "add", "bridge", "type", "bridge")
+            run("ip", "-n", self.switch, "link", "set", "bridge", "up")
+            self.nodes = []
+            for index in range(n_nodes):
+                self.nodes.append(Node(self, index, flags, user))
+                self.stack.callback(lambda node: node.irisd.stop(), self.nodes[-1])
+        except BaseException:
+            self.stack.close()
+            raise
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *unused):
+        self.stack.close()
+
+    def environment(self, node, rank, n_ranks, n_local, job, port=4711, **more):
+        return node.irisd.environment(
+            IRIS_JOB=job, IRIS_RANK=str(rank), IRIS_N_RANKS=str(n_ranks), IRIS_LOCAL_RANK=str(rank % n_local),
+            IRIS_N_LOCAL=str(n_local), IRIS_RENDEZVOUS=f"{self.nodes[0].address}:{port}", IRIS_JOB_SECRET=SECRET, **more)
+
+    def start(self, *command, n_local=2, job=None, **more):
+        """Starts the command as each rank of a job on all nodes; returns the processes, by rank."""
+        job = job or f"job-{uuid.uuid4().hex[:6]}"
+        n_ranks = n_local * len(self.nodes)
+        started = []
+        for rank in range(n_ranks):
+            node = self.nodes[rank // n_local]
+            process = subprocess.Popen([*node.within, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                       stderr=subprocess.STDOUT, text=True,
+                                       env=self.environment(node, rank, n_ranks, n_local, job, **more))
+            self.stack.callback(end, process)
+            started.append(process)
+        return started
+
+
+def end(process):
+    if process.poll() is None:
+        process.kill()
+    process.wait()
+    for stream in (process.stdin, process.stdout):
+        with contextlib.suppress(BrokenPipeError):
+            stream.close()
+
+
+def finish(processes, seconds=PATIENCE_SECONDS):
+    """Waits for the processes; returns (code, what it wrote) of each."""
+    until = time.monotonic() + seconds
+    ends = []
+    for process in processes:
+        try:
+            out = process.communicate(timeout=max(0.1, until - time.monotonic()))[0]
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            out = process.communicate()[0] + "\n(killed: it did not end in time)"
+        ends.append((process.returncode, out))
+    return ends
