@@ -131,12 +131,14 @@ struct StartPort {
   std::string secret;
 };
 // Gives the port process the layout of the job, and the memory of this node's ranks. With epoch 0
-// it moves no more data, and what waits for it ends.
+// it moves no more data, and what waits for it ends. With an epoch and no nodes, only memory is
+// added or forgotten.
 struct SetLayout {
   JobId job;
   uint64_t epoch = 0;
   std::vector<NodePart> nodes;
   std::vector<SegmentInfo> segments;
+  std::vector<SegmentId> forgotten;
 };
 // Sends a message to a node that the port process is connected with, or has to wait for; on the
 // leader's node, with `all`, to every node that is connected.

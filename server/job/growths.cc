@@ -25,10 +25,6 @@ void Growths::RequestGrowth(Job& job, Team& team, const NeedsGrowth& needs) {
 
 absl::Status Growths::StartGrowth(Job& job, Team& team, uint64_t needed_bytes,
                                   uint64_t wanted_bytes) {
-  if (job.nodes.has_value()) {
-    return absl::UnimplementedError(
-        "a job of several nodes does not grow: join with a larger heap_bytes");
-  }
   for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
     if (job.ranks[rank].state != RankState::kReady) {
       return Error(Code::kFailedPrecondition, job.Who(rank), " is no longer in the job");
@@ -45,7 +41,7 @@ absl::Status Growths::StartGrowth(Job& job, Team& team, uint64_t needed_bytes,
                      : absl::StrCat("; ", base::SizeText(job.stride_bytes - limit),
                                     " are of registered memory"));
   }
-  if (job.ranks[0].segments.size() >= wire::kMaxSegmentsPerHeap) {
+  if (job.ranks[job.first_local()].segments.size() >= wire::kMaxSegmentsPerHeap) {
     return Error(Code::kResourceExhausted, "it has ", wire::kMaxSegmentsPerHeap,
                  " segments, the limit");
   }
@@ -62,26 +58,45 @@ absl::Status Growths::StartGrowth(Job& job, Team& team, uint64_t needed_bytes,
     booked = BookGrowth(job, bytes);
   }
   if (!booked.ok()) return booked;
-
-  Growth growth{.id = {next_grow_++}, .team = team.info.id, .bytes = bytes};
-  growth.created.resize(job.n_ranks());
-  growth.mapped.resize(job.n_ranks());
-  for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
-    growth.segments.push_back(CreateBooked(job, rank, job.heap_bytes, bytes));
-  }
-  Note(job, event::GrowthStarted{growth.id, bytes, job.heap_bytes});
-  job.growth = std::move(growth);
+  const GrowId id{next_grow_++};
+  BeginGrowth(job, team.info.id, id, id, bytes);
+  if (job.nodes.has_value()) TellNodes(job, GrowthBegun{id, bytes});
   deadlines_.Set({job.id, Due::kGrow}, now_.steady + limits_.grow_timeout);
   return absl::OkStatus();
 }
 
+void Growths::BeginGrowth(Job& job, TeamId team, GrowId id, GrowId leaders_id, uint64_t bytes) {
+  Growth growth{.id = id, .leaders_id = leaders_id, .team = team, .bytes = bytes};
+  growth.segments.resize(job.n_ranks());
+  growth.created.resize(job.n_ranks());
+  growth.mapped.resize(job.n_ranks());
+  for (Rank rank = job.first_local(); rank < job.end_local(); ++rank) {
+    growth.segments[rank] = CreateBooked(job, rank, job.heap_bytes, bytes);
+  }
+  Note(job, event::GrowthStarted{growth.id, bytes, job.heap_bytes});
+  job.growth = std::move(growth);
+}
+
+absl::Status Growths::FollowGrowth(Job& job, const GrowthBegun& begun) {
+  const uint64_t room = job.GrowthLimitBytes() - job.heap_bytes;
+  if (job.growth.has_value() || begun.bytes == 0 || begun.bytes > room ||
+      begun.bytes % granularity_bytes_ != 0) {
+    return absl::InternalError("the heap cannot grow so here");
+  }
+  if (absl::Status s = BookGrowth(job, begun.bytes); !s.ok()) return s;
+  BeginGrowth(job, kWorldTeam, GrowId{next_grow_++}, begun.grow, begun.bytes);
+  return absl::OkStatus();
+}
+
 absl::Status Growths::BookGrowth(const Job& job, uint64_t bytes) {
-  if (absl::Status s = CheckDescriptors(job.n_ranks(), job.party); !s.ok()) return s;
-  for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
+  const Rank first = job.first_local();
+  const Rank end = job.end_local();
+  if (absl::Status s = CheckDescriptors(end - first, job.party); !s.ok()) return s;
+  for (Rank rank = first; rank < end; ++rank) {
     const absl::Status booked =
         Book(job.ranks[rank].device_index, bytes, {job.name, rank, job.party});
     if (booked.ok()) continue;
-    for (Rank undo = 0; undo < rank; ++undo) {
+    for (Rank undo = first; undo < rank; ++undo) {
       Unbook(job.ranks[undo].device_index, bytes, {job.name, undo, job.party});
     }
     return booked;
@@ -93,21 +108,67 @@ void Growths::GrowthSegmentCreated(Job& job, SegmentId segment, const absl::Stat
   Growth& growth = *job.growth;
   const auto found = std::find(growth.segments.begin(), growth.segments.end(), segment);
   if (found == growth.segments.end()) return;
-  if (!status.ok()) return FailGrowth(job, status);
+  if (!status.ok()) return GrowthFails(job, status);
   growth.created[found - growth.segments.begin()] = true;
-  if (!growth.Missing().empty()) return;
-  growth.mapping = true;
-  deadlines_.Set({job.id, Due::kGrow}, now_.steady + limits_.grow_timeout);
+  GrowthGoesOn(job);
+}
+
+void Growths::GrowthGoesOn(Job& job) {
+  const Growth& growth = *job.growth;
+  const std::vector<Rank> missing = growth.Missing();
+  const auto is_local = [&job](Rank rank) { return job.IsLocal(rank); };
+  if (job.Decides()) {
+    if (!missing.empty()) return;
+    if (growth.mapping) return PublishGrowth(job);
+    if (job.nodes.has_value()) TellNodes(job, GrowthMaps{growth.id});
+    deadlines_.Set({job.id, Due::kGrow}, now_.steady + limits_.grow_timeout);
+    MapGrowth(job);
+  } else if (std::none_of(missing.begin(), missing.end(), is_local)) {
+    if (growth.mapping) {
+      TellNodes(job, GrowthMapped{growth.leaders_id, ""});
+    } else {
+      TellNodes(job, GrowthCreated{growth.leaders_id, ""});
+    }
+  }
+}
+
+void Growths::GrowthFails(Job& job, const absl::Status& why) {
+  if (job.Decides()) return FailGrowth(job, why);
+  const GrowId grow = job.growth->leaders_id;
+  const std::string text(why.message());
+  if (job.growth->mapping) {
+    TellNodes(job, GrowthMapped{grow, text});
+  } else {
+    TellNodes(job, GrowthCreated{grow, text});
+  }
+}
+
+void Growths::MapGrowth(Job& job) {
+  job.growth->mapping = true;
   const SegmentsAdded added = SegmentsAddedBy(job);
-  for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
+  if (job.nodes.has_value()) Emit(SetLayout{job.id, job.nodes->epoch, {}, added.segments, {}});
+  for (Rank rank = job.first_local(); rank < job.end_local(); ++rank) {
     SendGrowthAgain(job, rank);
     Emit(NotifyWatch{job.ranks[rank].lease.session, added});
   }
 }
 
+void Growths::NodeGrew(Job& job, NodeId node, GrowId grow, bool mapped, const std::string& error) {
+  if (!job.growth.has_value() || job.growth->id != grow || job.growth->mapping != mapped) return;
+  if (!error.empty()) {
+    return FailGrowth(job, Error(Code::kResourceExhausted, "on node ", job.nodes->all[node].name,
+                                 ": ", CleanText(error, wire::kMaxErrorTextBytes)));
+  }
+  for (uint32_t i = 0; i < job.nodes->all[node].n_ranks; ++i) {
+    (mapped ? job.growth->mapped : job.growth->created)[node + i] = true;
+  }
+  GrowthGoesOn(job);
+}
+
 SegmentsAdded Growths::SegmentsAddedBy(const Job& job) const {
-  return {job.growth->id, InfosOf(job.growth->segments), job.heap_bytes + job.growth->bytes,
-          limits_.grow_timeout};
+  const std::vector<SegmentId>& all = job.growth->segments;
+  return {job.growth->id, InfosOf({all.begin() + job.first_local(), all.begin() + job.end_local()}),
+          job.heap_bytes + job.growth->bytes, limits_.grow_timeout};
 }
 
 void Growths::SendGrowthAgain(const Job& job, Rank rank) {
@@ -132,17 +193,18 @@ void Growths::On(const GrowMappedCall& in) {
   }
   Answer(call, absl::OkStatus());
   if (!error.empty()) {
-    return FailGrowth(job, Error(Code::kResourceExhausted, job.Who(rank),
-                                 " could not map: ", CleanText(error, wire::kMaxErrorTextBytes)));
+    return GrowthFails(job, Error(Code::kResourceExhausted, job.Who(rank),
+                                  " could not map: ", CleanText(error, wire::kMaxErrorTextBytes)));
   }
+  if (job.growth->mapped[rank]) return;
   job.growth->mapped[rank] = true;
-  if (job.growth->Missing().empty()) PublishGrowth(job);
+  GrowthGoesOn(job);
 }
 
 void Growths::PublishGrowth(Job& job) {
   const Growth growth = *std::exchange(job.growth, std::nullopt);
   deadlines_.Clear({job.id, Due::kGrow});
-  for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
+  for (Rank rank = job.first_local(); rank < job.end_local(); ++rank) {
     job.ranks[rank].segments.push_back(growth.segments[rank]);
   }
   job.heap_bytes += growth.bytes;
@@ -150,8 +212,12 @@ void Growths::PublishGrowth(Job& job) {
   IRIS_CHECK(grown.ok(), "a heap only grows");
   job.last_growth = {growth.id, true, ""};
   job.last_published = growth.id;
-  for (const Member& member : job.ranks) Emit(NotifyWatch{member.lease.session, job.last_growth});
+  for (Rank rank = job.first_local(); rank < job.end_local(); ++rank) {
+    Emit(NotifyWatch{std::as_const(job).ranks[rank].lease.session, job.last_growth});
+  }
   Note(job, event::HeapGrown{growth.id, job.heap_bytes});
+  if (!job.Decides()) return;
+  if (job.nodes.has_value()) TellNodes(job, GrowthEnded{growth.id, true, ""});
   Team& team = job.teams.at(growth.team);
   team.op->grown = true;
   Execute(job, team);
@@ -161,16 +227,22 @@ void Growths::PublishGrowth(Job& job) {
 void Growths::FailGrowth(Job& job, const absl::Status& why) {
   if (!job.growth.has_value()) return;
   const absl::Status status = WithPrefix("grow the heap: ", why);
-  const Growth growth = *std::exchange(job.growth, std::nullopt);
+  Growth growth = *std::exchange(job.growth, std::nullopt);
+  std::erase(growth.segments, SegmentId());  // of other nodes' ranks
   deadlines_.Clear({job.id, Due::kGrow});
   job.last_growth = {growth.id, false, std::string(status.message())};
   for (const Member& member : job.ranks) {
     if (growth.mapping && member.lease.held)
       Emit(NotifyWatch{member.lease.session, job.last_growth});
   }
-  if (growth.mapping) KeepAccountOf(job, growth.bytes * job.n_ranks());
+  if (growth.mapping) KeepAccountOf(job, growth.bytes * (job.end_local() - job.first_local()));
   DropAll(growth.segments);
   Note(job, event::GrowthFailed{std::string(status.message())});
+  if (job.nodes.has_value()) {
+    if (growth.mapping) Emit(SetLayout{job.id, job.nodes->epoch, {}, {}, growth.segments});
+    if (!job.nodes->leads()) return;  // the leader concludes, or the job is broken
+    TellNodes(job, GrowthEnded{growth.id, false, std::string(status.message())});
+  }
   Conclude(job, job.teams.at(growth.team), status);
   RunGrowthQueue(job);
 }

@@ -26,11 +26,23 @@ struct Growths : Teams {
 
   uint64_t next_grow_ = 1;
 
+  // In a job of several nodes. Makes the memory of this node's ranks for the leader's growth.
+  absl::Status FollowGrowth(Job& job, const GrowthBegun& begun);
+  // Sends the new segments to the ranks of this node.
+  void MapGrowth(Job& job);
+  // Another node has created or mapped its part of the growth, or could not.
+  void NodeGrew(Job& job, NodeId node, GrowId grow, bool mapped, const std::string& error);
+  void PublishGrowth(Job& job);
+
  private:
   absl::Status StartGrowth(Job& job, Team& team, uint64_t needed_bytes, uint64_t wanted_bytes);
-  // Books `bytes` for every rank, or for none.
+  void BeginGrowth(Job& job, TeamId team, GrowId id, GrowId leaders_id, uint64_t bytes);
+  // Goes on if no rank is missing: on the leader's node, of the job; on others, of the node.
+  void GrowthGoesOn(Job& job);
+  // Fails the growth; on other nodes than the leader's, tells the leader, who ends it.
+  void GrowthFails(Job& job, const absl::Status& why);
+  // Books `bytes` for every rank of this node, or for none.
   absl::Status BookGrowth(const Job& job, uint64_t bytes);
-  void PublishGrowth(Job& job);
   void RunGrowthQueue(Job& job);
 };
 

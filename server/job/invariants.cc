@@ -363,12 +363,12 @@ class Invariants {
     }
     const Growth& growth = *job.growth;
     Hold(job, job.state == JobState::kReady, "grows in the wrong state");
-    Hold(job, asks(growth.team), "a growth for nobody");
+    Hold(job, asks(growth.team) || !job.Decides(), "a growth for nobody");
     Hold(job, growth.bytes <= job.stride_bytes - job.heap_bytes, "grows beyond the stride");
     if (!Hold(job, growth.segments.size() == job.n_ranks(), "a growth has a segment per rank")) {
       return;
     }
-    for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
+    for (Rank rank = job.first_local(); rank < job.end_local(); ++rank) {
       const Segment* const segment = Live(growth.segments[rank]);
       if (!Hold(job, segment != nullptr, "a growth's segment is gone")) return;
       Hold(job, segment->created == growth.created[rank], "a growth's segment is not as it says");
@@ -395,7 +395,7 @@ class Invariants {
     for (const auto& [id, job] : impl_.jobs_) {
       descriptors[job->party.Account()] += job->n_pages();
       for (const Member& member : job->ranks) n_owned += member.segments.size();
-      if (job->growth.has_value()) n_owned += job->growth->segments.size();
+      if (job->growth.has_value()) n_owned += job->end_local() - job->first_local();
       n_owned += job->n_pieces;
     }
     Hold(descriptors == impl_.descriptors_by_account_, "descriptors of a user");
@@ -491,7 +491,7 @@ class Invariants {
       const bool mapping = IsDue({id, Due::kMap});
       const bool growing = IsDue({id, Due::kGrow});
       Hold(*job, mapping == (job->state == JobState::kMapping), "deadline to map");
-      Hold(*job, growing == job->growth.has_value(), "deadline of a growth");
+      Hold(*job, growing == (job->growth.has_value() && job->Decides()), "deadline of a growth");
       n += mapping + growing;
       for (const auto& [team_id, team] : job->teams) n += IsDue({id, Due::kOperation, team_id});
     }

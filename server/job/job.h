@@ -246,10 +246,11 @@ struct ByName {
 // A growth under way. First every rank's segment is created, then every rank maps all of them.
 struct Growth {
   GrowId id;
+  GrowId leaders_id;         // the same, unless another node leads
   TeamId team = kWorldTeam;  // whose operation needs it
   uint64_t bytes = 0;        // per rank
   bool mapping = false;
-  std::vector<SegmentId> segments;  // per rank
+  std::vector<SegmentId> segments;  // per rank; zeros of other nodes' ranks
   std::vector<bool> created;
   std::vector<bool> mapped;
 

@@ -10,6 +10,9 @@
 //                          NodesMapped     once every node has: the epoch is committed
 //                          OperationDecided  the one outcome of a team's operation
 //                          NodeIsLost      another node is gone
+//                          GrowthBegun     every node makes memory for its ranks, and says
+//                                          GrowthCreated; then GrowthMaps, and GrowthMapped
+//                          GrowthEnded     the heap has grown, or not
 //   both                   JoinsFailed     the job cannot form
 //                          RankIs          a rank has left, hung up or died; the leader passes it on
 #pragma once
@@ -87,7 +90,30 @@ struct NodeIsLost {
   std::string reason;
 };
 
+// A growth of the heap, named by the leader's id.
+struct GrowthBegun {
+  GrowId grow;
+  uint64_t bytes = 0;  // per rank
+};
+struct GrowthCreated {
+  GrowId grow;
+  std::string error;  // empty: the memory of the node's ranks is there
+};
+struct GrowthMaps {
+  GrowId grow;
+};
+struct GrowthMapped {
+  GrowId grow;
+  std::string error;  // empty: the node's ranks have mapped it
+};
+struct GrowthEnded {
+  GrowId grow;
+  bool published = false;
+  std::string reason;
+};
+
 using NodeMessage = std::variant<NodeJoined, NodeWithdrawn, NodesJoined, NodeMapped, NodesMapped,
-                                 OperationAsked, OperationDecided, JoinsFailed, RankIs, NodeIsLost>;
+                                 OperationAsked, OperationDecided, JoinsFailed, RankIs, NodeIsLost,
+                                 GrowthBegun, GrowthCreated, GrowthMaps, GrowthMapped, GrowthEnded>;
 
 }  // namespace iris::server

@@ -37,6 +37,8 @@ absl::Status CheckParts(const std::vector<NodePart>& parts, const JobNodes& node
   return absl::InvalidArgumentError("the layout is of another job");
 }
 
+absl::Status Misplaced() { return absl::FailedPreconditionError("it grows the heap out of turn"); }
+
 }  // namespace
 
 void Rendezvous::On(const PortReady& in) {
@@ -386,6 +388,53 @@ absl::Status Rendezvous::Handle(Job& job, NodeId /*from*/, const NodeIsLost& mes
         return has != nullptr && has->first == node;
       },
       message.node);
+  return absl::OkStatus();
+}
+
+absl::Status Rendezvous::Handle(Job& job, NodeId /*from*/, const GrowthBegun& message) {
+  if (job.Decides() || job.is_starting()) return Misplaced();
+  if (const absl::Status begun = FollowGrowth(job, message); !begun.ok()) {
+    TellNodes(job, GrowthCreated{message.grow, std::string(begun.message())});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Rendezvous::Handle(Job& job, NodeId from, const GrowthCreated& message) {
+  if (!job.nodes->leads() || job.is_starting()) return Misplaced();
+  NodeGrew(job, from, message.grow, /*mapped=*/false, message.error);
+  return absl::OkStatus();
+}
+
+absl::Status Rendezvous::Handle(Job& job, NodeId /*from*/, const GrowthMaps& message) {
+  if (job.Decides() || !job.growth.has_value() || job.growth->leaders_id != message.grow ||
+      job.growth->mapping) {
+    return Misplaced();
+  }
+  for (Rank rank = 0; rank < job.n_ranks(); ++rank) job.growth->created[rank] = true;
+  MapGrowth(job);
+  return absl::OkStatus();
+}
+
+absl::Status Rendezvous::Handle(Job& job, NodeId from, const GrowthMapped& message) {
+  if (!job.nodes->leads() || job.is_starting()) return Misplaced();
+  NodeGrew(job, from, message.grow, /*mapped=*/true, message.error);
+  return absl::OkStatus();
+}
+
+absl::Status Rendezvous::Handle(Job& job, NodeId /*from*/, const GrowthEnded& message) {
+  if (job.Decides()) return job.nodes->leads() ? Misplaced() : absl::OkStatus();
+  // A node that could not begin has none.
+  if (!job.growth.has_value()) return message.published ? Misplaced() : absl::OkStatus();
+  if (job.growth->leaders_id != message.grow) return Misplaced();
+  if (!message.published) {
+    FailGrowth(job, absl::ResourceExhaustedError(CleanText(message.reason, 512)));
+    return absl::OkStatus();
+  }
+  const auto& mapped = job.growth->mapped;
+  const bool all = std::all_of(mapped.begin() + job.first_local(), mapped.begin() + job.end_local(),
+                               [](bool each) { return each; });
+  if (!all) return Misplaced();
+  PublishGrowth(job);
   return absl::OkStatus();
 }
 

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <random>
 #include <set>
 #include <string>
@@ -347,6 +348,49 @@ TEST_F(NodesTest, TimeIsUpForAllAlike) {
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(status.message(), HasSubstr("missing: rank 3 (pid 103 on node host-2)"));
   EXPECT_TRUE(OneStatus(AskAll(1, AllocateOp{.bytes = 1, .tensor = {}})).ok());
+}
+
+TEST_F(NodesTest, TheHeapGrowsOnAllNodesOrOnNone) {
+  MakeReady(2, 2);
+  // Ranks map what they are sent. `fails`: all but this one.
+  const auto map = [this](std::optional<Rank> fails) {
+    for (Rank rank = 0; rank < 4; ++rank) {
+      GrowId grow;
+      for (const NotifyWatch& each : NodeOf(rank).watched) {
+        const auto* const added = std::get_if<SegmentsAdded>(&each.event);
+        if (added == nullptr || each.session != SessionId{rank + 1}) continue;
+        grow = added->grow;
+        EXPECT_THAT(added->segments, SizeIs(2));
+      }
+      Do(NodeOf(rank), GrowMappedCall{SessionId{rank + 1}, NewCall(), NodeOf(rank).job, grow,
+                                      fails == rank ? "no room" : ""});
+    }
+    Settle();
+  };
+  const auto first = AskAll(0, AllocateOp{.bytes = 2 * kHeap, .tensor = {}});
+  EXPECT_EQ(OneStatus(first).code(), absl::StatusCode::kUnknown);
+  map(std::nullopt);
+  EXPECT_TRUE(OneStatus(first).ok()) << OneStatus(first);
+  EXPECT_GT(ResultOf(3, first[3]).heap_bytes, 2 * kHeap);
+  for (const auto& node : nodes_) {
+    EXPECT_EQ(node->machine->Jobs()[0].heap_bytes, ResultOf(3, first[3]).heap_bytes);
+    EXPECT_THAT(node->layouts.back().segments, SizeIs(2));
+    EXPECT_EQ(node->layouts.back().epoch, 77u);
+  }
+  const uint64_t used = nodes_[1]->machine->ledger().used_bytes_total();
+  const auto second = AskAll(1, AllocateOp{.bytes = kHeap, .tensor = {}});
+  map(3);
+  EXPECT_EQ(OneStatus(second).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(OneStatus(second).message(), HasSubstr("on node host-2: rank 3 (pid 103) could"));
+  for (const auto& node : nodes_) {
+    EXPECT_THAT(node->layouts.back().forgotten, SizeIs(2));
+    EXPECT_EQ(node->machine->ledger().used_bytes_total(), used);
+  }
+  EXPECT_TRUE(OneStatus(AskAll(2, AllocateOp{.bytes = 1, .tensor = {}})).ok());
+  // A node without memory for it.
+  clock_.Advance(absl::Seconds(1));
+  const auto third = AskAll(3, GrowOp{.bytes = uint64_t{1} << 50});
+  EXPECT_EQ(OneStatus(third).code(), absl::StatusCode::kResourceExhausted);
 }
 
 TEST_F(NodesTest, TeamsAcrossNodes) {

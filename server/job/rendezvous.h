@@ -100,6 +100,11 @@ struct Rendezvous : Leases {
   absl::Status Handle(Job& job, NodeId from, const JoinsFailed& message);
   absl::Status Handle(Job& job, NodeId from, const RankIs& message);
   absl::Status Handle(Job& job, NodeId from, const NodeIsLost& message);
+  absl::Status Handle(Job& job, NodeId from, const GrowthBegun& message);
+  absl::Status Handle(Job& job, NodeId from, const GrowthCreated& message);
+  absl::Status Handle(Job& job, NodeId from, const GrowthMaps& message);
+  absl::Status Handle(Job& job, NodeId from, const GrowthMapped& message);
+  absl::Status Handle(Job& job, NodeId from, const GrowthEnded& message);
 
   // failed_joins.cc defines the following functions.
   // Fails the join of a whole job because one of its ranks was refused.

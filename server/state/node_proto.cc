@@ -23,6 +23,11 @@ IRIS_FIELDS(OperationDecided, node::Decided, team, k, status, offset_bytes);
 IRIS_FIELDS(JoinsFailed, node::Failed, status);
 IRIS_FIELDS(RankIs, node::RankIs, rank, state, pid, reason);
 IRIS_FIELDS(NodeIsLost, node::NodeIsLost, node, reason);
+IRIS_FIELDS(GrowthBegun, node::GrowthBegun, grow, bytes);
+IRIS_FIELDS(GrowthCreated, node::GrowthCreated, grow, error);
+IRIS_FIELDS(GrowthMaps, node::GrowthMaps, grow);
+IRIS_FIELDS(GrowthMapped, node::GrowthMapped, grow, error);
+IRIS_FIELDS(GrowthEnded, node::GrowthEnded, grow, published, reason);
 
 namespace {
 
@@ -34,12 +39,15 @@ template <typename T, typename Access>
 constexpr Choice<T, Access> Of(Access access) {
   return {access};
 }
-constexpr auto kChoices =
-    std::tuple(Of<NodeJoined>(IRIS_ACCESS(joined)), Of<NodeWithdrawn>(IRIS_ACCESS(withdrawn)),
-               Of<NodesJoined>(IRIS_ACCESS(all_joined)), Of<NodeMapped>(IRIS_ACCESS(mapped)),
-               Of<NodesMapped>(IRIS_ACCESS(all_mapped)), Of<OperationAsked>(IRIS_ACCESS(asked)),
-               Of<OperationDecided>(IRIS_ACCESS(decided)), Of<JoinsFailed>(IRIS_ACCESS(failed)),
-               Of<RankIs>(IRIS_ACCESS(rank_is)), Of<NodeIsLost>(IRIS_ACCESS(node_is_lost)));
+constexpr auto kChoices = std::tuple(
+    Of<NodeJoined>(IRIS_ACCESS(joined)), Of<NodeWithdrawn>(IRIS_ACCESS(withdrawn)),
+    Of<NodesJoined>(IRIS_ACCESS(all_joined)), Of<NodeMapped>(IRIS_ACCESS(mapped)),
+    Of<NodesMapped>(IRIS_ACCESS(all_mapped)), Of<OperationAsked>(IRIS_ACCESS(asked)),
+    Of<OperationDecided>(IRIS_ACCESS(decided)), Of<JoinsFailed>(IRIS_ACCESS(failed)),
+    Of<RankIs>(IRIS_ACCESS(rank_is)), Of<NodeIsLost>(IRIS_ACCESS(node_is_lost)),
+    Of<GrowthBegun>(IRIS_ACCESS(growth_begun)), Of<GrowthCreated>(IRIS_ACCESS(growth_created)),
+    Of<GrowthMaps>(IRIS_ACCESS(growth_maps)), Of<GrowthMapped>(IRIS_ACCESS(growth_mapped)),
+    Of<GrowthEnded>(IRIS_ACCESS(growth_ended)));
 static_assert(std::tuple_size_v<decltype(kChoices)> == std::variant_size_v<NodeMessage>);
 
 template <typename Visit>

@@ -73,7 +73,7 @@ IRIS_FIELDS(GivenMemory, state::PendingOp::Asked, lead_bytes, pieces);
 // The row excludes its operation and history.
 IRIS_FIELDS(Team, state::Team, info, position, next_k);
 
-IRIS_FIELDS(Growth, state::Growth, id, team, bytes, mapping, segments, created, mapped);
+IRIS_FIELDS(Growth, state::Growth, id, team, bytes, mapping, segments, created, mapped, leaders_id);
 IRIS_FIELDS(GrowDone, state::GrowDone, grow, published, reason);
 IRIS_FIELDS(SlotEntry, state::SlotEpoch, (first, slot), (second, epoch));
 IRIS_FIELDS(NodeEntry, state::Nodes::Node, (first, id), (second.state, state),

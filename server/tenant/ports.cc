@@ -198,6 +198,13 @@ void Ports::LayOut(const SetLayout& layout, std::vector<PortSegment> segments) {
       if (!fd.ok()) return Fail(port, std::string(fd.status().message()));
       Queue(port, LinkType::kPortMemory, memory.SerializeAsString(), wire::UniqueFd(*fd));
     }
+    for (const SegmentId id : layout.forgotten) {
+      port::Memory memory;
+      memory.set_segment_id(id.value);
+      memory.set_forget(true);
+      Queue(port, LinkType::kPortMemory, memory.SerializeAsString());
+    }
+    if (layout.epoch != 0 && layout.nodes.empty()) return Flush(port);
     port::Layout to;
     to.set_epoch(layout.epoch);
     for (const NodePart& part : layout.nodes) {
