@@ -59,7 +59,7 @@ absl::Status Growths::StartGrowth(Job& job, Team& team, uint64_t needed_bytes,
   }
   if (!booked.ok()) return booked;
   const GrowId id{next_grow_++};
-  BeginGrowth(job, team.info.id, id, id, bytes);
+  BeginGrowth(job, team.info.id, id, GrowId(), bytes);
   if (job.nodes.has_value()) TellNodes(job, GrowthBegun{id, bytes});
   deadlines_.Set({job.id, Due::kGrow}, now_.steady + limits_.grow_timeout);
   return absl::OkStatus();

@@ -246,7 +246,7 @@ struct ByName {
 // A growth under way. First every rank's segment is created, then every rank maps all of them.
 struct Growth {
   GrowId id;
-  GrowId leaders_id;         // the same, unless another node leads
+  GrowId leaders_id;         // if another node leads
   TeamId team = kWorldTeam;  // whose operation needs it
   uint64_t bytes = 0;        // per rank
   bool mapping = false;
