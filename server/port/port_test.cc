@@ -216,9 +216,14 @@ template <typename T>
 T Apply(PortAtomic op, T old, T value, T compare) {
   switch (op) {
     case PortAtomic::kAdd:
-      return static_cast<T>(old + value);
     case PortAtomic::kSub:
-      return static_cast<T>(old - value);
+      if constexpr (std::is_integral_v<T>) {
+        const auto a = static_cast<std::make_unsigned_t<T>>(old);
+        const auto b = static_cast<std::make_unsigned_t<T>>(value);
+        return static_cast<T>(op == PortAtomic::kAdd ? a + b : a - b);
+      } else {
+        return op == PortAtomic::kAdd ? old + value : old - value;
+      }
     case PortAtomic::kExchange:
       return value;
     case PortAtomic::kMin:
