@@ -57,9 +57,8 @@ Address FromSocket(const struct sockaddr* from) {
   Address address;
   char text[NI_MAXHOST] = {};
   address.ipv6 = from->sa_family == AF_INET6;
-  (void)getnameinfo(from,
-                    address.ipv6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in), text,
-                    sizeof(text), nullptr, 0, NI_NUMERICHOST);
+  (void)getnameinfo(from, address.ipv6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in),
+                    text, sizeof(text), nullptr, 0, NI_NUMERICHOST);
   address.host = text;
   address.port = ntohs(address.ipv6 ? reinterpret_cast<const struct sockaddr_in6*>(from)->sin6_port
                                     : reinterpret_cast<const struct sockaddr_in*>(from)->sin_port);
@@ -67,8 +66,8 @@ Address FromSocket(const struct sockaddr* from) {
 }
 
 absl::StatusOr<wire::UniqueFd> NewSocket(const Address& address, int type) {
-  wire::UniqueFd fd(socket(address.ipv6 ? AF_INET6 : AF_INET, type | SOCK_CLOEXEC | SOCK_NONBLOCK,
-                           0));
+  wire::UniqueFd fd(
+      socket(address.ipv6 ? AF_INET6 : AF_INET, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd.valid()) return wire::ErrnoStatus(errno, "make a socket");
   return fd;
 }
@@ -109,8 +108,8 @@ absl::Status Connection::Read(absl::Time now) {
     FrameHeader header;
     memcpy(&header, in_.data() + at, sizeof(header));
     if (header.bytes > (ready_ ? kMaxFrameBytes : kMaxHandshakeBytes) || header.reserved != 0) {
-      return absl::InvalidArgumentError(
-          ready_ ? "it sent a frame that is too long" : "it is no port of an Iris job");
+      return absl::InvalidArgumentError(ready_ ? "it sent a frame that is too long"
+                                               : "it is no port of an Iris job");
     }
     const size_t mac_bytes = ready_ ? kShortMacBytes : 0;
     if (in_.size() - at < sizeof(header) + header.bytes + mac_bytes) break;
@@ -162,9 +161,8 @@ absl::Status Connection::Flush() {
   }
   size_t done = 0;
   while (done < out_.size()) {
-    const ssize_t n = base::Retry([&] {
-      return send(fd_.get(), out_.data() + done, out_.size() - done, MSG_NOSIGNAL);
-    });
+    const ssize_t n = base::Retry(
+        [&] { return send(fd_.get(), out_.data() + done, out_.size() - done, MSG_NOSIGNAL); });
     if (n < 0) {
       if (errno == EAGAIN || errno == EWOULDBLOCK || (connecting_ && errno == ENOTCONN)) break;
       return absl::UnavailableError(absl::StrCat("the connection ended: ", strerror(errno)));
@@ -226,9 +224,8 @@ absl::StatusOr<Interface> FindInterface(const std::string& name, const Address& 
     socklen_t from_length = sizeof(from);
     if (connect(probe->get(), &to.any, length) != 0 ||
         getsockname(probe->get(), &from.any, &from_length) != 0) {
-      return wire::ErrnoStatus(
-          errno, absl::StrCat("find the network interface to ", toward.Text(),
-                              "; name one that leads there"));
+      return wire::ErrnoStatus(errno, absl::StrCat("find the network interface to ", toward.Text(),
+                                                   "; name one that leads there"));
     }
     wanted = FromSocket(&from.any).host;
   }

@@ -116,8 +116,8 @@ class Engine {
   // False if too much is underway to start another message.
   bool HasRoom(const Peer* peer) const;
   // Sends one record with data that stays where it is. Needs room.
-  void SendFrom(Peer* peer, const Record& record, const void* data,
-                std::shared_ptr<const void> pin, Ring* ring, uint32_t index);
+  void SendFrom(Peer* peer, const Record& record, const void* data, std::shared_ptr<const void> pin,
+                Ring* ring, uint32_t index);
   void Send(Peer* peer, Message* message, const void* data, uint64_t bytes);
   Message* NewMessage(Peer* peer);
   void Recycle(Message* message);
@@ -132,8 +132,8 @@ class Engine {
   HeapMemory* const memory_;
   UcxWorker* worker_ = nullptr;
   uint64_t epoch_ = 0;
-  std::vector<uint32_t> node_of_;             // by rank: first rank of its node
-  std::vector<std::unique_ptr<Ring>> rings_;  // by local rank * kPortRings + ring
+  std::vector<uint32_t> node_of_;                    // by rank: first rank of its node
+  std::vector<std::unique_ptr<Ring>> rings_;         // by local rank * kPortRings + ring
   std::map<uint32_t, std::unique_ptr<Peer>> peers_;  // they stay until the end
   Peer* last_peer_ = nullptr;                        // that PeerOf returned
   std::vector<Peer*> active_;

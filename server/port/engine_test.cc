@@ -65,12 +65,17 @@ class EngineTest : public testing::Test {
     const auto fd = (*physical)->ExportFd(driver::Access::kReadWrite);
     ASSERT_TRUE(fd.ok());
     ASSERT_TRUE(memory_->Add(1, 0, 0, kHeap, "", wire::UniqueFd(*fd)).ok());
-    // Ranks 0 and 1 here, 2 and 3 there.
-    engine_ = new Engine({0, 2, 4, kStride}, memory_.get());
+    NewEngine();
+  }
+  // Ranks 0 and 1 are here, 2 and 3 there. Sends that UCX has not finished refer to an engine, so
+  // it stays.
+  void NewEngine() {
+    static auto* const all = new std::vector<std::unique_ptr<Engine>>;
+    all->push_back(std::make_unique<Engine>(RequestLimits{0, 2, 4, kStride}, memory_.get()));
+    engine_ = all->back().get();
     engine_->SetWorker(here_);
     ASSERT_TRUE(engine_->Connect(2, there_->address(), kTags).ok());
   }
-  // Sends that UCX has not finished refer to the engine, which therefore stays.
 
   void Layout() { ASSERT_TRUE(engine_->SetLayout(kEpoch, {{0, 2}, {2, 2}}).ok()); }
 
@@ -195,9 +200,7 @@ TEST_F(EngineTest, HoldsMessagesUntilTheirTurn) {
 TEST_F(EngineTest, GivesUpAPeerThatBreaksTheProtocol) {
   Layout();
   const auto after = [&](const std::string& body, uint64_t sequence = 0, uint64_t epoch = kEpoch) {
-    engine_ = new Engine({0, 2, 4, kStride}, memory_.get());
-    engine_->SetWorker(here_);
-    EXPECT_TRUE(engine_->Connect(2, there_->address(), kTags).ok());
+    NewEngine();
     Layout();
     Hand(sequence, body, {.epoch = epoch});
     return Broken();
@@ -246,9 +249,7 @@ TEST_F(EngineTest, SurvivesRandomBytes) {
   const char* const chosen = getenv("IRIS_TEST_SEED");
   std::mt19937_64 random(chosen == nullptr ? 1 : strtoull(chosen, nullptr, 10));
   for (int round = 0; round < 300; ++round) {
-    engine_ = new Engine({0, 2, 4, kStride}, memory_.get());
-    engine_->SetWorker(here_);
-    ASSERT_TRUE(engine_->Connect(2, there_->address(), kTags).ok());
+    NewEngine();
     Layout();
     for (uint64_t sequence = 0; sequence < 10; ++sequence) {
       std::string body;

@@ -11,7 +11,6 @@ namespace {
 constexpr std::string_view kMagic = "irisport";
 constexpr std::string_view kInitiator = "iris port: initiator", kOther = "iris port: other";
 
-
 std::string Hello(std::string_view nonce) {
   std::string hello(kMagic);
   const uint32_t version = kProtocolVersion;
@@ -62,9 +61,9 @@ absl::StatusOr<bool> Handshake::Take(FrameType type, std::string_view payload, s
     return absl::PermissionDeniedError(absl::StrCat("it refuses: ", Printable(payload)));
   }
   if (type != expected_) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("frame ", static_cast<int>(type), " came where ", static_cast<int>(expected_),
-                     " was expected: it is no port of an Iris job"));
+    return absl::InvalidArgumentError(absl::StrCat("frame ", static_cast<int>(type), " came where ",
+                                                   static_cast<int>(expected_),
+                                                   " was expected: it is no port of an Iris job"));
   }
   absl::Status status;
   switch (type) {
@@ -108,9 +107,9 @@ absl::Status Handshake::OnHello(std::string_view payload, std::string* out) {
   }
   memcpy(&version, payload.data() + kMagic.size(), sizeof(version));
   if (version != kProtocolVersion) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the calling port speaks version ", version, ", the called one version ",
-                     kProtocolVersion, ": install the same Iris on all nodes"));
+    return absl::FailedPreconditionError(absl::StrCat("the calling port speaks version ", version,
+                                                      ", the called one version ", kProtocolVersion,
+                                                      ": install the same Iris on all nodes"));
   }
   if (payload.size() != kMagic.size() + sizeof(version) + kNonceBytes) {
     return absl::InvalidArgumentError("its hello is malformed");
@@ -158,11 +157,11 @@ absl::Status Handshake::OnIdentity(std::string_view label, std::string_view payl
   }
   const uint64_t a_end = uint64_t{a.first_rank()} + a.n_local();
   const uint64_t b_end = uint64_t{b.first_rank()} + b.n_local();
-  if (b.n_local() == 0 || b_end > b.n_ranks() || (b.first_rank() < a_end && a.first_rank() < b_end)) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the nodes have ranks ", a.first_rank(), " to ", a_end - 1, " and ",
-                     b.first_rank(), " to ", b_end - 1, " of ", a.n_ranks(),
-                     ": each rank is on one node"));
+  if (b.n_local() == 0 || b_end > b.n_ranks() ||
+      (b.first_rank() < a_end && a.first_rank() < b_end)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the nodes have ranks ", a.first_rank(), " to ", a_end - 1, " and ", b.first_rank(), " to ",
+        b_end - 1, " of ", a.n_ranks(), ": each rank is on one node"));
   }
   return absl::OkStatus();
 }

@@ -54,7 +54,7 @@ struct Result {
 
 // Runs both sides until neither has anything to say. `change` may alter a frame on its way.
 Result Shake(Side* initiator, Side* other,
-           const std::function<void(FrameType, std::string*)>& change = nullptr) {
+             const std::function<void(FrameType, std::string*)>& change = nullptr) {
   Result result;
   std::string to_other, to_initiator;
   initiator->handshake.Begin(&to_other);

@@ -19,6 +19,9 @@
 #include "proto/wire/version.h"
 #include "server/events/log.h"
 #include "server/port/port.h"
+#include "server/sandbox/sanitizers.h"
+#include "server/sandbox/seccomp_filter.h"
+#include "server/sandbox/syscall_tables.h"
 #include "server/worker/confine.h"
 #include "server/worker/worker_options.h"
 
@@ -41,9 +44,9 @@ int Fail(const server::Logger& logger, const absl::Status& status) {
 }
 
 int Run(const server::WorkerOptions& options) {
-  const server::Logger logger(
-      server::LogLevel::kInfo,
-      options.json_log ? server::LogFormat::kJson : server::LogFormat::kKeyValue);
+  const server::Logger logger(server::LogLevel::kInfo, options.json_log
+                                                           ? server::LogFormat::kJson
+                                                           : server::LogFormat::kKeyValue);
   signal(SIGPIPE, SIG_IGN);
   (void)dup2(STDERR_FILENO, STDOUT_FILENO);  // UCX writes its log there
   // Waits of microseconds shall not take 50 more.
@@ -53,12 +56,16 @@ int Run(const server::WorkerOptions& options) {
   if (!status.ok()) return Fail(logger, status);
   absl::StatusOr<std::unique_ptr<Port>> port = Port::Create(wire::UniqueFd(kLinkFd), &logger);
   if (!port.ok()) return Fail(logger, port.status());
-  status = (*port)->Start([] { return absl::OkStatus(); });
+  status = (*port)->Start([&] {
+    // UCX is open, and nothing has come from the network.
+    if (!options.seccomp || server::kSanitized) return absl::OkStatus();
+    return server::InstallFilter(server::CoreSyscalls(/*worker_program=*/-1));
+  });
   if (status.ok()) status = (*port)->Run();
   const int code = status.ok() ? 0 : Fail(logger, status);
   // UCX would wait for peers, which see the end of the connections anyway.
-  fflush(nullptr);
-  (void)port->release();
+  static const Port* const kept = port->release();
+  (void)kept;
   return code;
 }
 

@@ -115,9 +115,8 @@ uint64_t AtomicOf(PortAtomic op, uint64_t address, uint64_t value_bits, uint64_t
 template <typename Number>
 uint64_t AddSmall(uint64_t address, uint64_t value) {
   const float operand = Number::ToFloat(static_cast<uint16_t>(value));
-  return Update<uint16_t>(address, [&](uint16_t old) {
-    return Number::FromFloat(Number::ToFloat(old) + operand);
-  });
+  return Update<uint16_t>(
+      address, [&](uint16_t old) { return Number::FromFloat(Number::ToFloat(old) + operand); });
 }
 
 }  // namespace
@@ -151,8 +150,7 @@ bool IsAtomic(PortAtomic op, PortType type) {
   if (op > PortAtomic::kLoad || BytesOf(type) == 0) return false;
   if (BytesOf(type) == 2) return op == PortAtomic::kAdd;
   const bool is_float = type == PortType::kFloat || type == PortType::kDouble;
-  return !is_float ||
-         (op != PortAtomic::kAnd && op != PortAtomic::kOr && op != PortAtomic::kXor);
+  return !is_float || (op != PortAtomic::kAnd && op != PortAtomic::kOr && op != PortAtomic::kXor);
 }
 
 absl::StatusOr<std::unique_ptr<HeapMemory>> HeapMemory::Open(const std::string& backend,
@@ -204,8 +202,8 @@ absl::Status HeapMemory::Add(uint64_t id, uint32_t rank, uint64_t offset_bytes, 
       driver_->Reserve(bytes, 1, /*wanted_base=*/0);
   if (!reservation.ok()) return reservation.status();
   segment->reservation = *std::move(reservation);
-  absl::StatusOr<std::unique_ptr<driver::Mapping>> mapping = driver_->Map(
-      *segment->reservation, 0, *segment->memory, driver::Access::kReadWrite, devices);
+  absl::StatusOr<std::unique_ptr<driver::Mapping>> mapping =
+      driver_->Map(*segment->reservation, 0, *segment->memory, driver::Access::kReadWrite, devices);
   if (!mapping.ok()) return mapping.status();
   segment->mapping = *std::move(mapping);
   segment->address = segment->mapping->address();
@@ -283,7 +281,7 @@ StatusCode HeapMemory::Write(uint32_t rank, uint64_t offset_bytes, const void* f
       return StatusCode::kOk;
     }
     return driver_->Copy(reinterpret_cast<void*>(address), data, n).ok() ? StatusCode::kOk
-                                                                        : StatusCode::kInternal;
+                                                                         : StatusCode::kInternal;
   });
 }
 

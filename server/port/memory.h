@@ -65,7 +65,7 @@ class HeapMemory {
   // none that this CPU addresses.
   std::optional<Place> Direct(uint32_t rank, uint64_t offset_bytes, uint64_t bytes);
 
-  // Copy from and to memory of a rank. kOutOfRange if not all of it exists; nothing is written then.
+  // Copy from and to memory of a rank. kOutOfRange, without effect, if not all of it exists.
   StatusCode Write(uint32_t rank, uint64_t offset_bytes, const void* from, uint64_t bytes);
   StatusCode Read(uint32_t rank, uint64_t offset_bytes, void* to, uint64_t bytes);
 

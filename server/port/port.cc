@@ -37,7 +37,6 @@ constexpr auto kLookAtEvents = absl::Microseconds(200);  // while data flows
 constexpr uint32_t kMinSilenceMs = 50;
 constexpr size_t kMaxLinkBytes = 256 << 20;
 
-
 absl::Status Bad(absl::string_view what) {
   return absl::InternalError(absl::StrCat("irisd sent a port a wrong message: ", what));
 }
@@ -113,10 +112,9 @@ absl::Status Port::Open() {
       HeapMemory::Open(setup_.backend(), setup_.max_heap_bytes());
   if (!memory.ok()) return memory.status();
   memory_ = *std::move(memory);
-  engine_ = std::make_unique<Engine>(
-      RequestLimits{setup_.first_rank(), setup_.n_local(), setup_.n_ranks(),
-                    setup_.max_heap_bytes()},
-      memory_.get());
+  engine_ = std::make_unique<Engine>(RequestLimits{setup_.first_rank(), setup_.n_local(),
+                                                   setup_.n_ranks(), setup_.max_heap_bytes()},
+                                     memory_.get());
   UcxOptions options;
   options.path = setup_.ucx();
   options.transports = setup_.transports();
@@ -276,16 +274,13 @@ absl::Status Port::OnLinkMessage(server::LinkMessage message) {
   };
   switch (message.type()) {
     case LinkType::kPortMemory:
-      return handle(Parse<Memory>(payload), [&](const Memory& memory) {
-        return OnMemory(memory, std::move(message.fd));
-      });
+      return handle(Parse<Memory>(payload),
+                    [&](const Memory& memory) { return OnMemory(memory, std::move(message.fd)); });
     case LinkType::kPortRank:
-      return handle(Parse<RankRing>(payload), [&](const RankRing& rank) {
-        return OnRank(rank, std::move(message.fd));
-      });
+      return handle(Parse<RankRing>(payload),
+                    [&](const RankRing& rank) { return OnRank(rank, std::move(message.fd)); });
     case LinkType::kPortLayout:
-      return handle(Parse<Layout>(payload),
-                    [&](const Layout& layout) { return OnLayout(layout); });
+      return handle(Parse<Layout>(payload), [&](const Layout& layout) { return OnLayout(layout); });
     case LinkType::kPortToNode:
       return handle(Parse<NodeMessage>(payload), [&](const NodeMessage& to) {
         OnToNode(to);
@@ -387,9 +382,8 @@ absl::Status Port::FlushLink() {
 
 void Port::Accept() {
   for (int i = 0; i < kEventsAtOnce; ++i) {
-    wire::UniqueFd fd(base::Retry([&] {
-      return accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    }));
+    wire::UniqueFd fd(base::Retry(
+        [&] { return accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK); }));
     if (!fd.valid()) return;
     TuneSocket(fd.get());
     size_t strangers = 0;
@@ -473,8 +467,8 @@ void Port::OnFrame(int fd, const Connection::Frame& frame) {
   const uint32_t from = *line.node;
   const std::string_view payload = frame.payload;
   const auto wrong = [&] {
-    EndLine(fd, absl::InvalidArgumentError(absl::StrCat(
-                    "it broke the protocol with frame ", static_cast<int>(frame.type))));
+    EndLine(fd, absl::InvalidArgumentError(absl::StrCat("it broke the protocol with frame ",
+                                                        static_cast<int>(frame.type))));
   };
   switch (frame.type) {
     case FrameType::kBeat:
@@ -540,8 +534,8 @@ void Port::Confirm(int fd) {
     status = absl::InvalidArgumentError("it calls a node that calls it");
   } else {
     for (const auto& [id, each] : nodes_) {
-      if (id != other.first_rank() && each.connected &&
-          id < other.first_rank() + other.n_local() && other.first_rank() < id + each.n_ranks) {
+      if (id != other.first_rank() && each.connected && id < other.first_rank() + other.n_local() &&
+          other.first_rank() < id + each.n_ranks) {
         status = absl::InvalidArgumentError(
             absl::StrCat("the nodes at ranks ", id, " and ", other.first_rank(), " overlap"));
       }
@@ -600,8 +594,7 @@ void Port::EndLine(int fd, const absl::Status& why) {
   }
   // Tries that a later start of the other port may help are repeated.
   node.last_error = why;
-  node.connect_at =
-      absl::IsUnavailable(why) ? now_ + kRetryAfter : absl::InfinitePast();
+  node.connect_at = absl::IsUnavailable(why) ? now_ + kRetryAfter : absl::InfinitePast();
   if (!absl::IsUnavailable(why)) node.connect_by = absl::InfinitePast();
 }
 
@@ -664,8 +657,8 @@ absl::Time Port::OnTimer(absl::Time now) {
       continue;
     }
     if (now - connection.heard() > silence) {
-      ended.emplace_back(fd, absl::UnavailableError(absl::StrCat(
-                                 "nothing was heard of it for ", absl::FormatDuration(silence))));
+      ended.emplace_back(fd, absl::UnavailableError(absl::StrCat("nothing was heard of it for ",
+                                                                 absl::FormatDuration(silence))));
     } else if (now - connection.said() > silence / 3) {
       connection.Send(FrameType::kBeat, "", now);
       const absl::Status status = connection.Flush();
@@ -689,10 +682,10 @@ absl::Time Port::OnTimer(absl::Time now) {
         node.target.has_value() ? absl::StrCat(" at ", node.target->Text()) : "";
     const absl::Status& error = node.last_error;
     const bool tried = error.ok() || absl::IsUnavailable(error);
-    const std::string reason = absl::StrCat(
-        "no connection to the node of rank ", id, where,
-        tried ? absl::StrCat(" within ", setup_.connect_ms(), " ms") : "",
-        error.ok() ? "" : absl::StrCat(": ", error.message()));
+    const std::string reason =
+        absl::StrCat("no connection to the node of rank ", id, where,
+                     tried ? absl::StrCat(" within ", setup_.connect_ms(), " ms") : "",
+                     error.ok() ? "" : absl::StrCat(": ", error.message()));
     if (id == 0) {
       failed_.Update(
           absl::Status(tried ? absl::StatusCode::kDeadlineExceeded : error.code(), reason));

@@ -2,7 +2,7 @@
 // and on one network: two network namespaces, or the loopback without root. Each figure is the
 // median of runs that alternate.
 //
-//   port_bench [runs]     IRIS_UCX names libucp.so.0; ucx_perftest is ../bin or in IRIS_PERFTEST.
+//   port_bench UCX [runs]     UCX has lib/libucp.so.0 and bin/ucx_perftest.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -133,26 +133,23 @@ struct Bench {
 };
 
 // Runs ucx_perftest. `field` counts from the end of its last line; 0 is the rate.
-double Perftest(const Network* network, const std::string& test, int size, int iterations,
-                int field) {
-  const char* const library = getenv("IRIS_UCX");
-  const std::string folder = std::string(library == nullptr ? "" : library);
-  const std::string root = folder.substr(0, folder.rfind("/lib/"));
-  const char* const named = getenv("IRIS_PERFTEST");
-  const std::string program = named != nullptr ? named : root + "/bin/ucx_perftest";
-  const std::string environment = absl::StrCat(
-      "env LD_LIBRARY_PATH=", root, "/lib:", root, "/../libucx_cu13.libs UCX_TLS=tcp UCX_TCP_BRIDGE_ENABLE=y UCX_NET_DEVICES=");
+double Perftest(const std::string& ucx, const Network* network, const std::string& test, int size,
+                int iterations, int field) {
+  const std::string environment =
+      absl::StrCat("env LD_LIBRARY_PATH=", ucx, "/lib:", ucx,
+                   "/../libucx_cu13.libs UCX_TLS=tcp UCX_TCP_BRIDGE_ENABLE=y UCX_NET_DEVICES=");
   const auto in = [&](int i, const char* name) {
-    return network == nullptr ? environment + "lo "
-                              : absl::StrCat("ip netns exec ", network->Space(i), " ", environment,
-                                             name, " ");
+    return network == nullptr
+               ? environment + "lo "
+               : absl::StrCat("ip netns exec ", network->Space(i), " ", environment, name, " ");
   };
   const std::string at = network == nullptr ? "127.0.0.1" : network->Address(0);
   const std::string options =
       absl::StrCat(" -p 13377 -t ", test, " -s ", size, " -n ", iterations, " -w 200 -f");
-  const std::string command = absl::StrCat(
-      "(timeout 60 ", in(0, "br0"), program, " -p 13377 >/dev/null 2>&1 &) ; sleep 0.3; timeout 60 ",
-      in(1, "eth0"), program, " ", at, options, " 2>/dev/null | tail -1");
+  const std::string command =
+      absl::StrCat("(timeout 60 ", in(0, "br0"), ucx, "/bin/ucx_perftest",
+                   " -p 13377 >/dev/null 2>&1 &) ; sleep 0.3; timeout 60 ", in(1, "eth0"), ucx,
+                   "/bin/ucx_perftest", " ", at, options, " 2>/dev/null | tail -1");
   FILE* const pipe = popen(command.c_str(), "r");
   char line[512] = {};
   (void)!fgets(line, sizeof(line), pipe);
@@ -165,13 +162,14 @@ double Perftest(const Network* network, const std::string& test, int size, int i
   return numbers.size() < 8 ? 0 : numbers[numbers.size() - 1 - field];
 }
 
-int Main(int runs) {
+int Main(const std::string& ucx, int runs) {
   std::string why;
   std::unique_ptr<Network> network = Network::Create(2, &why);
   if (network == nullptr) printf("on the loopback: %s\n", why.c_str());
-  Cluster cluster = Start(2, 1, std::move(network), [](int, PortNodeOptions* options) {
+  Cluster cluster = Start(2, 1, std::move(network), [&](int, PortNodeOptions* options) {
     options->heap_bytes = 64 << 20;
     options->setup.set_silence_ms(20'000);
+    options->setup.set_ucx(ucx + "/lib/libucp.so.0");
   });
   if (!cluster.ok) return 1;
   for (auto& node : cluster.nodes) {
@@ -192,16 +190,29 @@ int Main(int runs) {
     double scale = 1;
   };
   const Row rows[] = {
-      {"put 1 MiB, MB/s", [&] { return bench.Bandwidth(); },
-       {{"ucp_am_bw", 1 << 20, 400, 2}, {"ucp_put_bw", 1 << 20, 400, 2}}, false, 0.9, 1.048576},
-      {"put 8 B complete, us", [&] { return bench.Put8(); },
-       {{"ucp_put_lat", 8, 3000, 6}}, true, 1.1},
-      {"put 4 KiB and signal seen, us", [&] { return bench.PutSignal(); },
-       {{"ucp_am_lat", 4096, 3000, 6}}, true, 1.3},
-      {"fetch-add, us", [&] { return bench.FetchAdd(); },
-       {{"ucp_fadd", 8, 3000, 6}}, true, 1.25},
-      {"puts of 8 B, M/s", [&] { return bench.Rate(); },
-       {{"ucp_put_bw", 8, 30'000, 0}}, false, 5, 1e-6},
+      {"put 1 MiB, MB/s",
+       [&] { return bench.Bandwidth(); },
+       {{"ucp_am_bw", 1 << 20, 400, 2}, {"ucp_put_bw", 1 << 20, 400, 2}},
+       false,
+       0.9,
+       1.048576},
+      {"put 8 B complete, us",
+       [&] { return bench.Put8(); },
+       {{"ucp_put_lat", 8, 3000, 6}},
+       true,
+       1.1},
+      {"put 4 KiB and signal seen, us",
+       [&] { return bench.PutSignal(); },
+       {{"ucp_am_lat", 4096, 3000, 6}},
+       true,
+       1.3},
+      {"fetch-add, us", [&] { return bench.FetchAdd(); }, {{"ucp_fadd", 8, 3000, 6}}, true, 1.25},
+      {"puts of 8 B, M/s",
+       [&] { return bench.Rate(); },
+       {{"ucp_put_bw", 8, 30'000, 0}},
+       false,
+       5,
+       1e-6},
   };
   printf("%-32s %10s   %s\n", "median of runs", "ours", "ucx_perftest (ours / theirs)");
   for (const Row& row : rows) {
@@ -211,8 +222,8 @@ int Main(int runs) {
       ours.push_back(row.ours());
       for (size_t o = 0; o < row.others.size(); ++o) {
         const Other& other = row.others[o];
-        const double value =
-            Perftest(cluster.network.get(), other.test, other.size, other.iterations, other.field);
+        const double value = Perftest(ucx, cluster.network.get(), other.test, other.size,
+                                      other.iterations, other.field);
         if (value > 0) theirs[o].push_back(value * row.scale);
       }
     }
@@ -230,4 +241,10 @@ int Main(int runs) {
 }  // namespace
 }  // namespace iris::port
 
-int main(int argc, char** argv) { return iris::port::Main(argc > 1 ? atoi(argv[1]) : 7); }
+int main(int argc, char** argv) {
+  if (argc < 2) {
+    fprintf(stderr, "usage: port_bench UCX [RUNS]\n");
+    return 2;
+  }
+  return iris::port::Main(argv[1], argc > 2 ? atoi(argv[2]) : 7);
+}

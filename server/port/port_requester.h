@@ -73,8 +73,7 @@ class PortRequester {
         Pause();
         continue;
       }
-      const uint32_t stopped =
-          __atomic_load_n(&memory_->words[ring_].stopped, __ATOMIC_ACQUIRE);
+      const uint32_t stopped = __atomic_load_n(&memory_->words[ring_].stopped, __ATOMIC_ACQUIRE);
       if (stopped != 0) return static_cast<StatusCode>(stopped);
       if (NowNs() > end) return StatusCode::kDeadlineExceeded;
     }

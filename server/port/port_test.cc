@@ -88,9 +88,8 @@ uint64_t WordAt(const uint8_t* heap, uint64_t offset) {
 constexpr uint64_t kMiB = 1 << 20;
 
 TEST(PortTest, PutsAndGetsAllSizes) {
-  Cluster cluster = Start(2, 1, nullptr, [](int, PortNodeOptions* options) {
-    options->heap_bytes = 136 * kMiB;
-  });
+  Cluster cluster =
+      Start(2, 1, nullptr, [](int, PortNodeOptions* options) { options->heap_bytes = 136 * kMiB; });
   ASSERT_TRUE(cluster.ok);
   uint8_t* const here = cluster.nodes[0]->heap(0);
   uint8_t* const there = cluster.nodes[1]->heap(1);
@@ -154,10 +153,10 @@ TEST(PortTest, Rows) {
     uint64_t rows, length, dst_stride, src_stride;
   };
   uint64_t signal = 0;
-  for (const Case& each : {Case{0, 8, 8, 8}, Case{1, 100, 7, 3}, Case{1000, 4, 12, 8},
-                           Case{300, 1000, 1000, 1200}, Case{10, 100'000, 130'000, 100'000},
-                           Case{3, 700'001, 700'003, 800'000}, Case{64, 4096, 4096, 4096},
-                           Case{7, 0, 10, 10}}) {
+  for (const Case& each :
+       {Case{0, 8, 8, 8}, Case{1, 100, 7, 3}, Case{1000, 4, 12, 8}, Case{300, 1000, 1000, 1200},
+        Case{10, 100'000, 130'000, 100'000}, Case{3, 700'001, 700'003, 800'000},
+        Case{64, 4096, 4096, 4096}, Case{7, 0, 10, 10}}) {
     PortRows rows = {};
     rows.rows = each.rows;
     rows.dst_stride = each.dst_stride;
@@ -322,8 +321,8 @@ TEST(PortTest, AtomicsOfAllTypes) {
 TEST(PortTest, RandomOperationsMatchAModel) {
   constexpr int kNodes = 3;
   constexpr uint32_t kRanks = 6;
-  constexpr uint64_t kRegion = 512 << 10, kSource = 4 * kMiB, kSourceBytes = kMiB,
-                     kGot = 6 * kMiB, kGotBytes = kMiB;
+  constexpr uint64_t kRegion = 512 << 10, kSource = 4 * kMiB, kSourceBytes = kMiB, kGot = 6 * kMiB,
+                     kGotBytes = kMiB;
   Cluster cluster = Start(kNodes, 2);
   ASSERT_TRUE(cluster.ok);
   const auto heap = [&](uint32_t rank) { return cluster.nodes[rank / 2]->heap(rank); };
@@ -528,9 +527,9 @@ TEST(PortTest, MemoryThatIsHostileHurtsNobodyElse) {
     }
     waker.Wake();
     const PortResult& last = hostile.rings[0].results[(number - 1) % kPortSlots];
-    ASSERT_TRUE(Eventually(
-        [&] { return __atomic_load_n(&last.done, __ATOMIC_ACQUIRE) >> 8 == number; }))
-        << round;
+    ASSERT_TRUE(Eventually([&] {
+      return __atomic_load_n(&last.done, __ATOMIC_ACQUIRE) >> 8 == number;
+    })) << round;
   }
   EXPECT_EQ(memcmp(before.data(), cluster.nodes[1]->heap(3), before.size()), 0);
   ASSERT_EQ(good.Wait(good.Post(Put(3, 0, 0, 8))), StatusCode::kOk);
@@ -557,16 +556,14 @@ TEST(PortTest, ThePortsOfNodesMeetOnFirstUseAndADeadOneEndsRequests) {
   EXPECT_EQ(state->node(), 2u);
   EXPECT_TRUE(state->lost());
   EXPECT_NE(state->reason(), "");
-  ASSERT_TRUE(Eventually([&] {
-    return one.Wait(one.Post(Put(2, 0, 0, kMiB))) == StatusCode::kAborted;
-  }));
+  ASSERT_TRUE(
+      Eventually([&] { return one.Wait(one.Post(Put(2, 0, 0, kMiB))) == StatusCode::kAborted; }));
   EXPECT_EQ(one.Wait(one.Post(Put(0, 0, 0, kMiB))), StatusCode::kOk);
 }
 
 TEST(PortTest, AStoppedPortIsLostAfterSilenceAndDelaysNobodyElse) {
-  Cluster cluster = Start(3, 1, nullptr, [](int, PortNodeOptions* options) {
-    options->setup.set_silence_ms(1500);
-  });
+  Cluster cluster = Start(
+      3, 1, nullptr, [](int, PortNodeOptions* options) { options->setup.set_silence_ms(1500); });
   ASSERT_TRUE(cluster.ok);
   PortRequester ring = cluster.nodes[0]->Requester(0);
   ASSERT_EQ(ring.Wait(ring.Post(Put(2, 0, 0, 8))), StatusCode::kOk);
@@ -808,20 +805,19 @@ TEST(PortTest, ARankThatIsGoneIsForgotten) {
   cluster.nodes[0]->Send(LinkType::kPortMemory, memory);
   ASSERT_EQ(stays.Wait(stays.Post(Put(3, 0, 0, kMiB))), StatusCode::kOk);
   PortRequester other = cluster.nodes[1]->Requester(2);
-  EXPECT_TRUE(Eventually([&] {
-    return other.Wait(other.Post(Put(0, 0, 0, 8))) == StatusCode::kOutOfRange;
-  }));
+  EXPECT_TRUE(Eventually(
+      [&] { return other.Wait(other.Post(Put(0, 0, 0, 8))) == StatusCode::kOutOfRange; }));
   EXPECT_EQ(other.Wait(other.Post(Put(0, 4 * kMiB, 0, 8))), StatusCode::kOk);
 }
 
 TEST(PortTest, RunsAsAnotherUser) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can change the user";
-  Cluster cluster = Start(2, 1, nullptr, [](int, PortNodeOptions* options) {
-    options->as_nobody = true;
-  });
+  Cluster cluster =
+      Start(2, 1, nullptr, [](int, PortNodeOptions* options) { options->as_nobody = true; });
   ASSERT_TRUE(cluster.ok);
   std::ifstream status(absl::StrCat("/proc/", cluster.nodes[0]->pid(), "/status"));
-  const std::string text((std::istreambuf_iterator<char>(status)), std::istreambuf_iterator<char>());
+  const std::string text((std::istreambuf_iterator<char>(status)),
+                         std::istreambuf_iterator<char>());
   EXPECT_TRUE(absl::StrContains(text, "Uid:\t65534\t65534\t65534")) << text;
   EXPECT_TRUE(absl::StrContains(text, "CapEff:\t0000000000000000")) << text;
   PortRequester ring = cluster.nodes[0]->Requester(0);

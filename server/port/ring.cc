@@ -61,8 +61,8 @@ absl::StatusOr<std::shared_ptr<PortMapping>> PortMapping::Map(wire::UniqueFd fd,
   const int seals = S_ISREG(info.st_mode) ? fcntl(fd.get(), F_GET_SEALS) : -1;
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 ||
       static_cast<uint64_t>(info.st_size) != sizeof(PortMemory)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        name, ": not a memfd of ", sizeof(PortMemory), " bytes that is sealed against shrinking"));
+    return absl::InvalidArgumentError(absl::StrCat(name, ": not a memfd of ", sizeof(PortMemory),
+                                                   " bytes that is sealed against shrinking"));
   }
   void* const memory =
       mmap(nullptr, sizeof(PortMemory), PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);

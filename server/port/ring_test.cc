@@ -27,8 +27,8 @@ class RingTest : public testing::Test {
  protected:
   void SetUp() override {
     wire::UniqueFd fd = NewMemory(sizeof(PortMemory), F_SEAL_SHRINK);
-    memory_ = static_cast<PortMemory*>(mmap(nullptr, sizeof(PortMemory), PROT_READ | PROT_WRITE,
-                                            MAP_SHARED, fd.get(), 0));
+    memory_ = static_cast<PortMemory*>(
+        mmap(nullptr, sizeof(PortMemory), PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0));
     ASSERT_NE(memory_, MAP_FAILED);
     memory_->magic = kPortMagic;
     memory_->version = kPortVersion;

@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "device/base/posix.h"
 #include "device/base/unique_fd.h"
+#include "device/driver/ucx_names.h"
 
 namespace iris::port {
 namespace {
@@ -31,11 +32,12 @@ void Set(const char* name, const std::string& value) { setenv(name, value.c_str(
 // The site may choose another value.
 void Suggest(const char* name, const char* value) { setenv(name, value, 0); }
 
+driver::UcxNames NamesFor(const UcxOptions& options) {
+  return driver::UcxNamesOf(driver::KindOf(options.backend).value_or(driver::BackendKind::kEmu));
+}
+
 std::string TransportsFor(const UcxOptions& options) {
-  if (!options.transports.empty()) return options.transports;
-  if (options.backend == "cuda") return "tcp,cuda_copy";
-  if (options.backend == "hip") return "tcp,rocm_copy";
-  return "tcp";
+  return options.transports.empty() ? NamesFor(options).transports : options.transports;
 }
 
 void Configure(const UcxOptions& options) {
@@ -56,7 +58,7 @@ void Configure(const UcxOptions& options) {
   // Registered memory is not cached, so no hooks in this program's functions are needed.
   Set("UCX_MEM_EVENTS", "n");
   Set("UCX_MEM_MMAP_HOOK_MODE", "none");
-  Set("UCX_MEM_CUDA_HOOK_MODE", "none");
+  for (const char* setting : driver::kUcxHookSettings) Set(setting, "none");
   Set("UCX_MEM_MALLOC_HOOKS", "n");
   Set("UCX_MEMTYPE_CACHE", "n");
   Set("UCX_VFS_ENABLE", "n");
@@ -160,10 +162,10 @@ absl::StatusOr<std::unique_ptr<UcxWorker>> UcxWorker::Create(const UcxOptions& o
     if (!status.ok()) return status;
     return worker;
   }
-  return absl::FailedPreconditionError(absl::StrCat(
-      "jobs of several nodes need UCX 1.", kMinMinor, " or newer, and none was found", tried,
-      ". Run deploy/setup.sh, which installs it in ", kUnpacked,
-      ", or name the path of libucp.so.0 in IRIS_UCX"));
+  return absl::FailedPreconditionError(
+      absl::StrCat("jobs of several nodes need UCX 1.", kMinMinor, " or newer, and none was found",
+                   tried, ". Run deploy/setup.sh, which installs it in ", kUnpacked,
+                   ", or name the path of libucp.so.0 in IRIS_UCX"));
 }
 
 absl::Status UcxWorker::Load(const std::string& path) {
@@ -221,10 +223,7 @@ absl::Status UcxWorker::Start(const UcxOptions& options) {
   ucp_context_attr_t attributes = {};
   attributes.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES;
   (void)api_.context_query(context_, &attributes);
-  const int wanted = options.backend == "cuda"  ? UCS_MEMORY_TYPE_CUDA
-                     : options.backend == "hip" ? UCS_MEMORY_TYPE_ROCM
-                                                : UCS_MEMORY_TYPE_HOST;
-  if ((attributes.memory_types & (1ull << wanted)) == 0) {
+  if ((attributes.memory_types & (1ull << NamesFor(options).memory_type)) == 0) {
     return absl::FailedPreconditionError(absl::StrCat(
         "UCX ", version_, " cannot copy memory of ", options.backend,
         " devices: its module for them did not load; are the libraries it needs on the path?"));
@@ -250,7 +249,8 @@ absl::Status UcxWorker::Start(const UcxOptions& options) {
     // A peer of ours sends nothing by the protocol for which data must be fetched.
     if ((param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) == 0) {
       static_cast<UcxWorker*>(arg)->handlers_.message(
-          {static_cast<const char*>(header), header_bytes}, {static_cast<const char*>(data), bytes});
+          {static_cast<const char*>(header), header_bytes},
+          {static_cast<const char*>(data), bytes});
     }
     return UCS_OK;
   };
@@ -276,20 +276,16 @@ UcxWorker::~UcxWorker() {
 bool UcxWorker::Arm() { return api_.worker_arm(worker_) == UCS_OK; }
 
 absl::StatusOr<ucp_ep_h> UcxWorker::Connect(std::string_view address, void* tag) {
-  struct Target {
-    UcxWorker* worker;
-    void* tag;
-  };
   ucp_ep_params_t params = {};
   params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
                       UCP_EP_PARAM_FIELD_ERR_HANDLER;
   params.address = reinterpret_cast<const ucp_address_t*>(address.data());
   params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
-  // Few bytes for each endpoint of the process's life.
-  params.err_handler.arg = new Target{this, tag};
+  failures_.push_back(std::make_unique<Failure>(Failure{this, tag}));
+  params.err_handler.arg = failures_.back().get();
   params.err_handler.cb = [](void* arg, ucp_ep_h, ucs_status_t status) {
-    const Target* target = static_cast<const Target*>(arg);
-    target->worker->handlers_.failed(target->tag, target->worker->api_.status_string(status));
+    const Failure* failure = static_cast<const Failure*>(arg);
+    failure->worker->handlers_.failed(failure->tag, failure->worker->api_.status_string(status));
   };
   ucp_ep_h endpoint = nullptr;
   const ucs_status_t status = api_.ep_create(worker_, &params, &endpoint);

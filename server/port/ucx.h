@@ -13,6 +13,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -106,6 +107,12 @@ class UcxWorker {
     decltype(&ucs_status_string) status_string;
   };
 
+  // An endpoint's argument of UCX's callback for failures.
+  struct Failure {
+    UcxWorker* worker;
+    void* tag;
+  };
+
   UcxWorker() = default;
   absl::Status Load(const std::string& path);
   absl::Status Start(const UcxOptions& options);
@@ -119,6 +126,7 @@ class UcxWorker {
   ucp_context_h context_ = nullptr;
   ucp_worker_h worker_ = nullptr;
   int event_fd_ = -1;
+  std::vector<std::unique_ptr<Failure>> failures_;  // of all endpoints that ever were
 };
 
 }  // namespace iris::port

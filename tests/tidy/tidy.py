@@ -279,8 +279,9 @@ def pure_logic(tree):
 
 def proto_types(tree):
     """Messages stop at the edge: irisd's in server/rpc and server/state, the client's in client/wire, session and ctl.
-    A worker names the services, whose messages it does not read."""
-    edge = ("server/rpc/", "server/state/", "server/worker/", "client/wire/", "client/session/", "client/ctl/")
+    A worker names the services, whose messages it does not read; a port's messages are its own."""
+    edge = ("server/rpc/", "server/state/", "server/worker/", "server/port/", "client/wire/", "client/session/",
+            "client/ctl/")
     found = []
     for path, text in tree.select(*SOURCE, under=("server/", "client/", "device/"), without=edge):
         if path.endswith("_test.cc"):

@@ -42,11 +42,11 @@ std::unique_ptr<Network> Network::Create(int n, std::string* why) {
                                  " link set br0 up && ip -n ", first, " link set lo up"));
   for (int i = 1; made && i < n; ++i) {
     const std::string space = network->Space(i);
-    made = Shell(absl::StrCat(
-        "ip netns add ", space, " && ip -n ", first, " link add v", i,
-        " type veth peer name eth0 netns ", space, " && ip -n ", first, " link set v", i,
-        " master br0 up && ip -n ", space, " addr add ", network->Address(i),
-        "/24 dev eth0 && ip -n ", space, " link set eth0 up && ip -n ", space, " link set lo up"));
+    made = Shell(absl::StrCat("ip netns add ", space, " && ip -n ", first, " link add v", i,
+                              " type veth peer name eth0 netns ", space, " && ip -n ", first,
+                              " link set v", i, " master br0 up && ip -n ", space, " addr add ",
+                              network->Address(i), "/24 dev eth0 && ip -n ", space,
+                              " link set eth0 up && ip -n ", space, " link set lo up"));
   }
   if (made) return network;
   *why = "ip(8) cannot make network namespaces with a bridge here";
@@ -114,9 +114,8 @@ PortNode::PortNode(PortNodeOptions options) : options_(std::move(options)) {
   worker.memory_bytes = 1 << 30;
   worker.port = true;
   if (options_.as_nobody) worker.ids = {65534, 65534};
-  const char* const named = getenv("IRIS_PORT_PROGRAM");
   std::vector<std::string> arguments = server::ToArguments(worker);
-  arguments.insert(arguments.begin(), named != nullptr ? named : "server/irisd-port");
+  arguments.insert(arguments.begin(), "server/irisd-port");
   if (!options_.space.empty()) {
     // It also shows the namespace's own /sys, in which UCX looks for interfaces.
     arguments.insert(arguments.begin(), {"ip", "netns", "exec", options_.space});
@@ -202,8 +201,8 @@ bool PortNode::AddRanks() {
     for (int part = 0; part < 2; ++part) {
       auto physical = driver_->Create(0, half, false);
       if (!physical.ok()) return false;
-      auto mapping = driver_->Map(*rank->reservation, part * half, **physical,
-                                  driver::Access::kReadWrite, {});
+      auto mapping =
+          driver_->Map(*rank->reservation, part * half, **physical, driver::Access::kReadWrite, {});
       const auto fd = (*physical)->ExportFd(driver::Access::kReadWrite);
       if (!mapping.ok() || !fd.ok()) return false;
       rank->physical.push_back(*std::move(physical));
@@ -296,8 +295,7 @@ Cluster Start(int nodes, uint32_t n_local, std::unique_ptr<Network> network,
   }
   for (int i = 0; i < nodes; ++i) {
     for (int n = i == 0 ? nodes - 1 : 1; n > 0; --n) {
-      const auto state =
-          cluster.nodes[i]->WaitForMessage<NodeState>(server::LinkType::kPortNode);
+      const auto state = cluster.nodes[i]->WaitForMessage<NodeState>(server::LinkType::kPortNode);
       EXPECT_TRUE(state.has_value() && !state->lost()) << "node " << i;
       if (!state.has_value()) return cluster;
     }

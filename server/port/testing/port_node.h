@@ -30,9 +30,9 @@ class Network {
   static std::unique_ptr<Network> Create(int n, std::string* why);
   ~Network();
 
-  std::string Space(int i) const;                // for PortNode
-  std::string Address(int i) const;              // of node i
-  void Cut(int i, bool cut);                     // disconnects a node that is not 0
+  std::string Space(int i) const;    // for PortNode
+  std::string Address(int i) const;  // of node i
+  void Cut(int i, bool cut);         // disconnects a node that is not 0
 
  private:
   int n_ = 0;
@@ -46,8 +46,8 @@ std::string FreeLoopbackAddress();
 bool Shell(const std::string& command);
 
 struct PortNodeOptions {
-  Setup setup;        // n_ranks, rendezvous, first_rank and n_local are needed
-  std::string space;  // name of a network namespace
+  Setup setup;                    // n_ranks, rendezvous, first_rank and n_local are needed
+  std::string space;              // name of a network namespace
   uint64_t heap_bytes = 8 << 20;  // in two segments
   bool as_nobody = false;
 };
