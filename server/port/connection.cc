@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <ifaddrs.h>
+#include <linux/filter.h>
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -302,6 +303,43 @@ absl::StatusOr<wire::UniqueFd> StartToConnect(const Address& to, const std::stri
     return absl::UnavailableError(strerror(errno));
   }
   return fd;
+}
+
+absl::Status AcceptOnlyFrom(int listener, bool ipv6, const std::vector<std::string>& hosts) {
+  // The program of a filter, whose offsets begin with the header of IP.
+  std::vector<struct sock_filter> program;
+  const auto load = [&](uint32_t offset) {
+    program.push_back(
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, static_cast<uint32_t>(SKF_NET_OFF) + offset));
+  };
+  const auto unless_equal_skip = [&](uint32_t word, uint8_t n) {
+    program.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ntohl(word), 0, n));
+  };
+  constexpr uint32_t kSource4 = 12, kSource6 = 8;
+  if (!ipv6) load(kSource4);
+  for (const std::string& host : hosts) {
+    if (!ipv6) {
+      struct in_addr address = {};
+      if (inet_pton(AF_INET, host.c_str(), &address) != 1) continue;
+      unless_equal_skip(address.s_addr, 1);
+    } else {
+      uint32_t words[4];
+      if (inet_pton(AF_INET6, host.substr(0, host.find('%')).c_str(), words) != 1) continue;
+      for (uint32_t i = 0; i < 4; ++i) {
+        load(kSource6 + 4 * i);
+        unless_equal_skip(words[i], static_cast<uint8_t>(7 - 2 * i));
+      }
+    }
+    program.push_back(BPF_STMT(BPF_RET | BPF_K, ~0u));
+  }
+  program.push_back(BPF_STMT(BPF_RET | BPF_K, 0));
+  const struct sock_fprog filter = {static_cast<unsigned short>(program.size()), program.data()};
+  if (program.size() <= BPF_MAXINSNS &&
+      setsockopt(listener, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof(filter)) == 0) {
+    return absl::OkStatus();
+  }
+  return wire::ErrnoStatus(program.size() > BPF_MAXINSNS ? E2BIG : errno,
+                           absl::StrCat("admit the ", hosts.size(), " other nodes alone to UCX"));
 }
 
 void TuneSocket(int fd) {

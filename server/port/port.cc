@@ -35,6 +35,7 @@ constexpr unsigned kSpinsAboveCpus = 4;
 constexpr auto kPollKernels = absl::Microseconds(50);
 constexpr auto kLookAtEvents = absl::Microseconds(200);  // while data flows
 constexpr uint32_t kMinSilenceMs = 50;
+constexpr int kMaxUcxFd = 1024;
 constexpr size_t kMaxLinkBytes = 256 << 20;
 
 absl::Status Bad(absl::string_view what) {
@@ -135,6 +136,15 @@ absl::Status Port::Open() {
   if (!worker.ok()) return worker.status();
   worker_ = *std::move(worker);
   engine_->SetWorker(worker_.get());
+  // UCX does not tell its sockets.
+  for (int fd = 0; fd < kMaxUcxFd; ++fd) {
+    int listens = 0;
+    socklen_t length = sizeof(listens);
+    if (fd != listener_.get() &&
+        getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &length) == 0 && listens != 0) {
+      ucx_listeners_.push_back(fd);
+    }
+  }
   char host[256] = {};
   (void)gethostname(host, sizeof(host) - 1);
   self_.set_job(setup_.job());
@@ -145,10 +155,13 @@ absl::Status Port::Open() {
   self_.set_name(host);
   self_.set_address(at.Text());
   self_.set_worker(worker_->address());
+  self_.set_data(interface_.address.host);
   if (self_.ByteSizeLong() > kMaxHandshakeBytes / 2) {
     return absl::FailedPreconditionError("UCX's address of this node is too long");
   }
   now_ = server::SteadyNow();
+  absl::Status admitted = Admit(Identity());
+  if (!admitted.ok()) return admitted;
   absl::Status status = Watch(listener_.get(), EPOLLIN);
   status.Update(Watch(worker_->event_fd(), EPOLLIN));
   return status;
@@ -423,6 +436,8 @@ void Port::OnLine(int fd, uint32_t events) {
   if ((events & ~static_cast<uint32_t>(EPOLLOUT)) != 0) {
     const bool was_ready = connection.ready();
     status = connection.Read(now_);
+    // The other side's UCX may connect as soon as it has this side's last frame.
+    if (status.ok() && !was_ready && connection.ready()) status = Admit(connection.other());
     if (status.ok() && !was_ready && connection.ready() && line.initiator) {
       if (connection.other().first_rank() != *line.node) {
         status = absl::FailedPreconditionError(
@@ -563,6 +578,23 @@ void Port::Confirm(int fd) {
   state.set_name(node.name);
   state.set_address(node.address);
   Tell(LinkType::kPortNode, state);
+}
+
+absl::Status Port::Admit(const Identity& other) {
+  if (!other.data().empty() &&
+      std::find(admitted_.begin(), admitted_.end(), other.data()) == admitted_.end()) {
+    admitted_.push_back(other.data());
+  }
+  absl::Status status;
+  for (const int listener : ucx_listeners_) {
+    status.Update(AcceptOnlyFrom(listener, interface_.address.ipv6, admitted_));
+  }
+  if (!absl::IsPermissionDenied(status)) return status;
+  // Some kernels do not let ordinary users filter their sockets.
+  logger_->Warn("any host that reaches this one can end the job, since UCX cannot be protected",
+                {{"job", setup_.job()}, {"reason", status.message()}});
+  ucx_listeners_.clear();
+  return absl::OkStatus();
 }
 
 void Port::SendTo(uint32_t id, FrameType type, std::string_view payload) {

@@ -646,9 +646,15 @@ class Stranger {
  public:
   explicit Stranger(const std::string& address)
       : Stranger(static_cast<uint16_t>(atoi(address.substr(address.rfind(':') + 1).c_str()))) {}
-  explicit Stranger(uint16_t port) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  // With another address than the nodes', it does not wait for the connection.
+  explicit Stranger(uint16_t port, bool other_address = false)
+      : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | (other_address ? SOCK_NONBLOCK : 0), 0)) {
     struct sockaddr_in at = {};
     at.sin_family = AF_INET;
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK + 1);
+    if (other_address) {
+      EXPECT_EQ(bind(fd_.get(), reinterpret_cast<struct sockaddr*>(&at), sizeof(at)), 0);
+    }
     at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     at.sin_port = htons(port);
     const struct timeval timeout = {10, 0};
@@ -701,13 +707,21 @@ TEST(PortTest, GarbageFromTheNetworkHurtsNobody) {
   std::vector<std::unique_ptr<Stranger>> kept;
   for (int i = 0; i < 300; ++i) {
     for (const uint16_t port : ports) {
-      auto stranger = std::make_unique<Stranger>(port);
+      auto stranger = std::make_unique<Stranger>(port, i % 3 == 1);
       std::string bytes(random() % 3000, '\0');
       for (char& byte : bytes) byte = static_cast<char>(random());
       if (i % 3 == 0) {
         bytes.clear();
         AppendFrame(static_cast<FrameType>(1 + random() % 20),
                     std::string(random() % 100, static_cast<char>(random())), &bytes);
+      }
+      if (i % 3 == 1) {
+        // As UCX begins a connection, then a message with any id. UCX would believe it.
+        const uint64_t magic = 0xCAFEBABE12345678;
+        const uint32_t length = i % 2 == 0 ? random() % 600 : random();
+        bytes.insert(0, reinterpret_cast<const char*>(&length), 4);
+        bytes.insert(0, 1, static_cast<char>(random() % 34));
+        bytes.insert(0, reinterpret_cast<const char*>(&magic), 8);
       }
       stranger->Send(bytes);
       if (i % 2 == 0) kept.push_back(std::move(stranger));
