@@ -291,6 +291,27 @@ TEST(LinkTest, AConnectWithoutADescriptorIsRefused) {
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
 }
 
+TEST(LinkTest, MessagesToAPortCarryADescriptorOrNone) {
+  Pair pair, other;
+  LinkWriter writer;
+  writer.Queue(Header(LinkType::kPortSetup), {"setup", nullptr});
+  writer.Queue(Header(LinkType::kPortMemory), {"memory", nullptr}, std::move(other.a));
+  writer.Queue(Header(LinkType::kPortMemory), {"forget", nullptr});
+  writer.Queue(Header(LinkType::kPortRank), {"ring", nullptr}, std::move(other.b));
+  ASSERT_TRUE(writer.Flush(pair.a.get()).ok());
+  LinkReader reader(LinkSender::kCore);
+  const auto got = ReadAll(&reader, pair.b.get());
+  ASSERT_TRUE(got.ok()) << got.status();
+  ASSERT_EQ(got->size(), 4u);
+  for (size_t i = 0; i < 4; ++i) EXPECT_EQ((*got)[i].has_fd, i % 2 == 1) << i;
+  EXPECT_EQ((*got)[3].payload, "ring");
+
+  LinkHeader without = Header(LinkType::kPortRank, 0, 0, /*method=*/1);
+  const std::string bytes = BytesOf(without);
+  ASSERT_EQ(write(pair.a.get(), bytes.data(), bytes.size()), static_cast<ssize_t>(bytes.size()));
+  EXPECT_TRUE(absl::IsInvalidArgument(ReadAll(&reader, pair.b.get()).status()));
+}
+
 TEST(LinkTest, RandomBytesNeverDoHarm) {
   const uint32_t seed = std::random_device()();
   SCOPED_TRACE(seed);

@@ -95,9 +95,9 @@ absl::StatusOr<wire::UniqueFd> Listen(Address* address, uint32_t port_min, uint3
 // Starts to connect, from this node's address `from` if that is not empty.
 absl::StatusOr<wire::UniqueFd> StartToConnect(const Address& to, const std::string& from);
 
-// Has the kernel drop packets to a listening socket, and to connections that it accepts, unless they
-// come from one of these hosts, which are numbers. UCX believes whoever connects to it, so nobody
-// else may. The number of hosts is limited by the kernel, to 2,000 of IPv4 and 450 of IPv6.
+// Has the kernel drop packets to a listening socket, and to connections that it accepts, unless
+// they come from one of these hosts, which are numbers. UCX believes whoever connects to it, so
+// nobody else may. The kernel limits the number of hosts, to 2,000 of IPv4 and 450 of IPv6.
 absl::Status AcceptOnlyFrom(int listener, bool ipv6, const std::vector<std::string>& hosts);
 
 // Sets what a connection of ports needs on an accepted or new socket.

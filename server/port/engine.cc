@@ -216,6 +216,7 @@ void Engine::Lose(uint32_t node) {
       if (!slot.done) Settle(lane->ring, index);
     }
   }
+  for (const std::unique_ptr<Ring>& ring : rings_) ring->Publish();
 }
 
 void Engine::Break(Peer* peer, std::string reason) {

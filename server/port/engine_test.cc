@@ -22,7 +22,6 @@ constexpr Tags kTags = {.sent = 11, .received = 22};
 
 std::unique_ptr<UcxWorker> NewWorker(UcxWorker::Handlers handlers) {
   UcxOptions options;
-  options.backend = "emu";
   options.device = "lo";
   auto worker = UcxWorker::Create(options, std::move(handlers));
   EXPECT_TRUE(worker.ok()) << worker.status();

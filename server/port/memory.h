@@ -2,7 +2,8 @@
 // rank and offset, and is checked against the memory that exists. Not thread-safe.
 //
 // Emulated devices: mapped memory, and atomics of this CPU. GPUs: mapped memory that the driver
-// copies; atomics on it are refused, because those of this CPU would not be atomic for kernels.
+// copies, through messages in memory of the host; atomics on it are refused with kUnimplemented,
+// because those of this CPU would not be atomic for kernels.
 #pragma once
 
 #include <cstdint>

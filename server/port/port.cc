@@ -119,7 +119,6 @@ absl::Status Port::Open() {
   UcxOptions options;
   options.path = setup_.ucx();
   options.transports = setup_.transports();
-  options.backend = setup_.backend();
   options.device = interface_.name;
   options.ipv6 = interface_.address.ipv6;
   options.port_min = setup_.port_min();
@@ -263,6 +262,12 @@ absl::Status Port::OnLinkMessage(server::LinkMessage message) {
     over_code_ = StatusCode::kAborted;
     return absl::OkStatus();
   }
+  if (message.type() == LinkType::kPing) {
+    server::LinkHeader pong;
+    pong.type = LinkType::kPong;
+    writer_.Queue(pong);
+    return absl::OkStatus();
+  }
   if (message.type() == LinkType::kPortSetup) {
     if (is_set_up_) return Bad("a second setup");
     absl::StatusOr<Setup> setup = Parse<Setup>(payload);
@@ -319,9 +324,13 @@ absl::Status Port::OnRank(const RankRing& rank, wire::UniqueFd fd) {
   if (rank.gone()) {
     engine_->Detach(rank.rank());
     mappings_.erase(rank.rank());
-    wakes_.erase(rank.rank());  // which also ends the watch, as nobody else has this duplicate
+    // The rank still has the eventfd, so its close would not end the watch.
+    wire::UniqueFd& wake = wakes_[rank.rank()];
+    if (wake.valid()) (void)epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, wake.get(), nullptr);
+    wake.Reset();
     return absl::OkStatus();
   }
+  if (wakes_.count(rank.rank()) != 0) return Bad("a rank's ring for the second time");
   if (!rank.wake()) {
     absl::StatusOr<std::shared_ptr<PortMapping>> mapping =
         PortMapping::Map(std::move(fd), rank.rank());
@@ -330,9 +339,7 @@ absl::Status Port::OnRank(const RankRing& rank, wire::UniqueFd fd) {
     return absl::OkStatus();
   }
   const auto mapping = mappings_.find(rank.rank());
-  if (mapping == mappings_.end() || wakes_.count(rank.rank()) != 0) {
-    return Bad("a rank's eventfd without its memory");
-  }
+  if (mapping == mappings_.end()) return Bad("a rank's eventfd without its memory");
   const absl::Status status = Watch(fd.get(), EPOLLIN | EPOLLET);
   if (!status.ok()) return status;
   wakes_[rank.rank()] = std::move(fd);
@@ -669,8 +676,9 @@ void Port::LoseNode(uint32_t id, const std::string& reason) {
 
 void Port::Meet(uint32_t id) {
   Node& node = nodes_[id];
-  if (leads() || id == 0 || node.connected || node.lost) return;
-  node.connect_by = now_ + absl::Milliseconds(setup_.connect_ms());
+  if (node.connected || node.lost) return;
+  node.connect_by = std::min(node.connect_by, now_ + absl::Milliseconds(setup_.connect_ms()));
+  if (leads() || id == 0) return;  // the other side connects, or this one does already
   port::Meet meet;
   meet.set_node(id);
   SendTo(0, FrameType::kMeet, meet.SerializeAsString());

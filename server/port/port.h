@@ -122,7 +122,7 @@ class Port {
   std::map<int, Line> lines_;
   std::map<uint32_t, Node> nodes_;
   std::map<uint32_t, std::shared_ptr<PortMapping>> mappings_;  // that wait for their eventfd
-  std::map<uint32_t, wire::UniqueFd> wakes_;
+  std::map<uint32_t, wire::UniqueFd> wakes_;                   // invalid: the rank is gone
   absl::Time now_;
   absl::Time next_timer_ = absl::InfinitePast();
   uint64_t refused_ = 0;

@@ -16,7 +16,6 @@
 #include "absl/strings/str_cat.h"
 #include "device/base/posix.h"
 #include "device/base/unique_fd.h"
-#include "device/driver/ucx_names.h"
 
 namespace iris::port {
 namespace {
@@ -32,22 +31,16 @@ void Set(const char* name, const std::string& value) { setenv(name, value.c_str(
 // The site may choose another value.
 void Suggest(const char* name, const char* value) { setenv(name, value, 0); }
 
-driver::UcxNames NamesFor(const UcxOptions& options) {
-  return driver::UcxNamesOf(driver::KindOf(options.backend).value_or(driver::BackendKind::kEmu));
-}
-
-std::string TransportsFor(const UcxOptions& options) {
-  return options.transports.empty() ? NamesFor(options).transports : options.transports;
-}
-
 void Configure(const UcxOptions& options) {
-  Set("UCX_TLS", TransportsFor(options));
+  Set("UCX_TLS", options.transports.empty() ? "tcp" : options.transports);
   Set("UCX_NET_DEVICES", options.device);
   Set("UCX_TCP_PORT_RANGE",
       options.port_min == 0 ? "0" : absl::StrCat(options.port_min, "-", options.port_max));
   Set("UCX_TCP_BRIDGE_ENABLE", "y");  // the interface was chosen
   Set("UCX_TCP_AF_PRIO", options.ipv6 ? "inet6,inet" : "inet,inet6");
   Set("UCX_TCP_MAX_NUM_EPS", absl::StrCat(std::max(256u, 2 * options.n_nodes)));
+  // A node that does not answer shall not stop this process.
+  Set("UCX_TCP_CONN_NB", "y");
   // Puts of a peer would not pass our checks.
   Set("UCX_TCP_PUT_ENABLE", "n");
   const std::string segment = absl::StrCat(kFragmentBytes + (4 << 10));
@@ -55,10 +48,10 @@ void Configure(const UcxOptions& options) {
   Set("UCX_TCP_RX_SEG_SIZE", segment);
   Suggest("UCX_TCP_USER_TIMEOUT", "3s");
   Suggest("UCX_KEEPALIVE_INTERVAL", "1s");
-  // Registered memory is not cached, so no hooks in this program's functions are needed.
+  // UCX gets memory of the host alone and does not cache registrations, so it needs no hooks in
+  // functions of this program.
   Set("UCX_MEM_EVENTS", "n");
   Set("UCX_MEM_MMAP_HOOK_MODE", "none");
-  for (const char* setting : driver::kUcxHookSettings) Set(setting, "none");
   Set("UCX_MEM_MALLOC_HOOKS", "n");
   Set("UCX_MEMTYPE_CACHE", "n");
   Set("UCX_VFS_ENABLE", "n");
@@ -180,7 +173,6 @@ absl::Status UcxWorker::Load(const std::string& path) {
   find("ucp_config_release", &api_.config_release);
   find("ucp_init_version", &api_.init_version);
   find("ucp_cleanup", &api_.cleanup);
-  find("ucp_context_query", &api_.context_query);
   find("ucp_worker_create", &api_.worker_create);
   find("ucp_worker_destroy", &api_.worker_destroy);
   find("ucp_worker_get_address", &api_.worker_get_address);
@@ -205,7 +197,7 @@ absl::Status UcxWorker::Load(const std::string& path) {
 }
 
 absl::Status UcxWorker::Start(const UcxOptions& options) {
-  transports_ = TransportsFor(options);
+  transports_ = options.transports.empty() ? "tcp" : options.transports;
   ucp_config_t* config = nullptr;
   ucs_status_t status = api_.config_read(nullptr, nullptr, &config);
   if (status != UCS_OK) return Error("read the settings", status);
@@ -218,15 +210,6 @@ absl::Status UcxWorker::Start(const UcxOptions& options) {
     return Error(absl::StrCat("use the transports ", transports_, " on interface ", options.device,
                               " (is it up?)"),
                  status);
-  }
-  // Without its module for GPUs, UCX takes addresses of devices for addresses of the host.
-  ucp_context_attr_t attributes = {};
-  attributes.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES;
-  (void)api_.context_query(context_, &attributes);
-  if ((attributes.memory_types & (1ull << NamesFor(options).memory_type)) == 0) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "UCX ", version_, " cannot copy memory of ", options.backend,
-        " devices: its module for them did not load; are the libraries it needs on the path?"));
   }
   ucp_worker_params_t worker_params = {};
   worker_params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE | UCP_WORKER_PARAM_FIELD_EVENTS;

@@ -26,8 +26,7 @@ inline constexpr uint64_t kFragmentBytes = 256 << 10;
 
 struct UcxOptions {
   std::string path;        // of libucp.so.0; empty: searched
-  std::string transports;  // UCX_TLS; empty: "tcp", on GPUs with copies of the vendor
-  std::string backend;     // of the job's memory
+  std::string transports;  // UCX_TLS; empty: "tcp"
   std::string device;      // network interface
   bool ipv6 = false;
   uint32_t port_min = 0;  // of the ports to listen on; 0: any
@@ -89,7 +88,6 @@ class UcxWorker {
     decltype(&ucp_config_release) config_release;
     decltype(&ucp_init_version) init_version;
     decltype(&ucp_cleanup) cleanup;
-    decltype(&ucp_context_query) context_query;
     decltype(&ucp_worker_create) worker_create;
     decltype(&ucp_worker_destroy) worker_destroy;
     decltype(&ucp_worker_get_address) worker_get_address;
