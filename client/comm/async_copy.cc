@@ -48,6 +48,13 @@ class AsyncCopy {
       Fail(absl::StrCat("there is no rank ", peer_, " in a job of ", context_.n_ranks()));
       return nullptr;
     }
+    if (!context_.IsLocal(peer_)) {
+      status_.Update(absl::UnimplementedError(
+          absl::StrCat(what_,
+                       ": the rank is on another node, which copies on a stream do not reach: call "
+                       "iris_put() or iris_get() on the host, or Put or Get in a kernel")));
+      return nullptr;
+    }
     const auto place = context_.Locate(mine);
     if (!place.ok()) {
       Fail(absl::StrCat(

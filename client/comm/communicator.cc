@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -51,6 +52,17 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
   const std::string what = absl::StrCat("create a communicator of ", team.ranks.size(), " ranks");
   if (!team.member()) {
     return absl::FailedPreconditionError(absl::StrCat(what, ": this rank is not one of them"));
+  }
+  if (team.device.step != DeviceTeam::kListed) {
+    std::vector<uint32_t> others;
+    std::copy_if(team.ranks.begin(), team.ranks.end(), std::back_inserter(others),
+                 [&context](uint32_t rank) { return !context.IsLocal(rank); });
+    return absl::UnimplementedError(absl::StrCat(
+        what, ": rank", others.size() == 1 ? " " : "s ",
+        absl::StrJoin(absl::MakeConstSpan(others).first(std::min<size_t>(others.size(), 16)), ", "),
+        others.size() > 16 ? ", ..." : "", others.size() == 1 ? " is" : " are",
+        " on another node; a communicator is of ranks of one node, as in the team that "
+        "iris_team_local() gives"));
   }
   std::unique_ptr<Communicator> made(new Communicator(context, backend, team));
   const absl::StatusOr<Config> read = ConfigOf(context, backend, options.config);

@@ -129,8 +129,28 @@ absl::Status HostContext::JoinJob() {
   for (const Peer& peer : job_.peers) {
     ranks_per_device_ = std::max(ranks_per_device_, ++ranks_of[peer.device_uuid]);
   }
-  if (job_.peers.size() != n_ranks()) {
+  return CheckJoined();
+}
+
+absl::Status HostContext::CheckJoined() const {
+  if (!options_.spans_nodes()) {
+    if (n_local() == n_ranks() && !spans_nodes() && first_local() == 0) return absl::OkStatus();
     return absl::InternalError("irisd answered the join without all peers");
+  }
+  if (!spans_nodes()) {
+    return absl::FailedPreconditionError(
+        "this irisd knows jobs of one node alone: start a newer one on every node");
+  }
+  uint32_t next = 0, here = 0;
+  for (const Node& node : job_.nodes) {
+    if (node.first_rank != next || node.n_ranks == 0 || node.n_ranks > n_ranks() - next) {
+      return absl::InternalError("irisd answered the join with nodes that do not have all ranks");
+    }
+    next += node.n_ranks;
+    if (node.first_rank == first_local()) here = node.n_ranks;
+  }
+  if (next != n_ranks() || here != n_local() || !IsLocal(rank()) || here == 0) {
+    return absl::InternalError("irisd answered the join with nodes that do not have all ranks");
   }
   return absl::OkStatus();
 }
@@ -140,8 +160,14 @@ std::vector<DescriptorKey> HostContext::KeysOfJoin() const {
     return DescriptorKey{kind, job_.job_id, job_.epoch, r, 0};
   };
   std::vector<DescriptorKey> keys = KeysOf(job_.job_id, job_.epoch, job_.segments);
-  for (uint32_t r = 0; r < n_ranks(); ++r) keys.push_back(key(DescriptorKind::kControlPage, r));
+  for (uint32_t i = 0; i < n_local(); ++i) {
+    keys.push_back(key(DescriptorKind::kControlPage, first_local() + i));
+  }
   keys.push_back(key(DescriptorKind::kStatusPage, 0));
+  if (spans_nodes()) {
+    keys.push_back(key(DescriptorKind::kPortMemory, 0));
+    keys.push_back(key(DescriptorKind::kPortWake, 0));
+  }
   if (job_.link_bytes > 0) {
     for (const auto& [index, uuid] : DevicesOf(job_.peers)) {
       keys.push_back(key(DescriptorKind::kLink, index));
@@ -152,22 +178,24 @@ std::vector<DescriptorKey> HostContext::KeysOfJoin() const {
 
 absl::Status HostContext::MapAll() {
   const absl::Time start = Now();
-  if (n_ranks() > wire::kMaxRanks || job_.stride_bytes == 0 ||
-      job_.stride_bytes > wire::kMaxWindowBytes / n_ranks()) {
+  if (n_local() > wire::kMaxRanks || job_.stride_bytes == 0 ||
+      job_.stride_bytes > wire::kMaxWindowBytes / n_local()) {
     return absl::InternalError("irisd answered the join with a window beyond the protocol's limit");
   }
   auto acquired = Window::Acquire({{plane_->daemon_id(), job_.job_id, job_.epoch},
                                    job_.backend,
-                                   n_ranks(),
+                                   n_local(),
                                    job_.stride_bytes,
-                                   job_.proposed_base});
+                                   job_.proposed_base,
+                                   first_local()});
   if (!acquired.ok()) return acquired.status();
   window_ = *std::move(acquired);
 
   auto fds =
       plane_->TakeDescriptors(KeysOfJoin(), DeadlineIn(std::max(job_.map_timeout, kMapTimeMin)));
   if (!fds.ok()) return fds.status();
-  const size_t first_link = job_.segments.size() + n_ranks() + 1;
+  const size_t first_port = job_.segments.size() + n_local() + 1;
+  const size_t first_link = first_port + (spans_nodes() ? 2 : 0);
   // Links come first, because they make later mappings faster.
   KeepLinks(absl::MakeSpan(*fds).subspan(first_link));
   size_t next = 0;
@@ -176,12 +204,24 @@ absl::Status HostContext::MapAll() {
                                               local_device_.indices, &timings_);
     if (!status.ok()) return status;
   }
-  for (uint32_t r = 0; r < n_ranks(); ++r) {
+  for (uint32_t r = first_local(); r < first_local() + n_local(); ++r) {
     absl::Status status =
         window_->MapControlPage(r, std::move((*fds)[next++]), /*writable=*/r == rank());
     if (!status.ok()) return status;
   }
   absl::Status status = window_->MapStatusPage(std::move((*fds)[next]));
+  if (status.ok() && spans_nodes()) {
+    const auto over = [this]() -> absl::Status {
+      if (absl::Status usable = guard_.Usable(); !usable.ok()) return usable;
+      return window_->status().Broken();
+    };
+    auto port = HostPort::Map({rank(), window_->address(rank(), 0), stride_bytes(),
+                               absl::FromChrono(options_.timeout), over},
+                              &window_->driver(), std::move((*fds)[first_port]),
+                              std::move((*fds)[first_port + 1]));
+    status = port.status();
+    if (port.ok()) port_ = *std::move(port);
+  }
   timings_.map = absl::ToChronoNanoseconds(Now() - start);
   return status;
 }
@@ -223,10 +263,14 @@ void HostContext::Begin() {
   const std::vector<uint32_t>& devices = local_device_.indices;
   heap_.AtLeast(job_.heap_bytes);
   teams_.emplace(TeamCalls::Options{job_.job_id, rank(), absl::FromChrono(options_.timeout),
-                                    options_.job, devices},
-                 &guard_, plane_.get(), window_.get(), &heap_);
+                                    options_.job, devices, job_.nodes},
+                 &guard_, plane_.get(), window_.get(), &heap_, port_.get());
   growth_.emplace(Growth::Options{job_.job_id, job_.epoch, rank(), devices}, plane_.get(),
                   window_.get(), &heap_);
+  if (port_ != nullptr) {
+    port_->CountKernelsAt(committed_.world.sync_offset_bytes +
+                          offsetof(SyncArea::Slot, port_posted));
+  }
   world_ = teams_->AddTeam(committed_.world);
   plane_->StartWatching(
       {job_.job_id, job_.epoch, options_.job, rank()},
@@ -243,7 +287,7 @@ void HostContext::WarnOfSharedDevice() const {
   // The first rank of a device says it, where another process has one there.
   const auto on_device = [this](const Peer& peer) { return peer.device_uuid == job_.device_uuid; };
   const auto first = std::find_if(peers.begin(), peers.end(), on_device);
-  if (first - peers.begin() != rank()) return;
+  if (first - peers.begin() != rank() - first_local()) return;
   const bool shared = std::any_of(first, peers.end(), [&](const Peer& peer) {
     return on_device(peer) && peer.pid != first->pid;
   });
@@ -362,8 +406,8 @@ absl::Status HostContext::Health() const {
   const JobStatus status = window_->status();
   absl::Status health = status.Broken();
   if (health.ok()) {
-    std::vector<uint32_t> all(n_ranks());
-    for (uint32_t r = 0; r < n_ranks(); ++r) all[r] = r;
+    std::vector<uint32_t> all(n_local());
+    for (uint32_t i = 0; i < n_local(); ++i) all[i] = first_local() + i;
     health = status.Left(all);
   }
   if (health.ok()) return health;
@@ -394,19 +438,25 @@ DeviceContext HostContext::device_context() const {
   context.heap_map = teams_->heap_map();
   if (trace_ != nullptr) context.trace = trace_->area();
   context.wait_notes = reinterpret_cast<WaitNote*>(window_->kernel_waits(rank()));
+  if (port_ != nullptr) {
+    context.first_mapped = first_local();
+    context.n_mapped = n_local();
+    context.port = port_->device();
+  }
   return context;
 }
 
 absl::StatusOr<HostContext::Location> HostContext::Locate(const void* address) const {
   const uint64_t at = reinterpret_cast<uint64_t>(address);
-  const uint64_t base = window_->base();
+  const uint64_t base = window_->address(first_local(), 0);
   const uint64_t stride = stride_bytes();
-  if (at < base || (at - base) / stride >= n_ranks()) {
+  if (at < base || (at - base) / stride >= n_local()) {
     return absl::InvalidArgumentError(
         absl::StrCat("locate address 0x", absl::Hex(at), ": it is outside the window [0x",
-                     absl::Hex(base), ", 0x", absl::Hex(base + n_ranks() * stride), ")"));
+                     absl::Hex(base), ", 0x", absl::Hex(base + n_local() * stride), ")"));
   }
-  return Location{static_cast<uint32_t>((at - base) / stride), (at - base) % stride};
+  return Location{first_local() + static_cast<uint32_t>((at - base) / stride),
+                  (at - base) % stride};
 }
 
 bool HostContext::IsSymmetric(const void* address, uint64_t bytes) const {
@@ -431,6 +481,32 @@ absl::Status HostContext::CheckShared(const char* role, const void* mine,
 bool HostContext::IsMapped(const void* address, uint64_t bytes) const {
   const auto location = Locate(address);
   return location.ok() && Has(location->rank, location->offset_bytes, bytes);
+}
+
+absl::StatusOr<Team> HostContext::LocalTeam() {
+  if (absl::Status status = Usable(); !status.ok()) return status;
+  if (!spans_nodes()) return world_;
+  absl::MutexLock lock(&teams_mu_);
+  if (!local_team_.has_value()) {
+    // The color is the node's first rank, the key the place there.
+    auto made = teams_->SplitTeam(static_cast<int32_t>(first_local()),
+                                  static_cast<int32_t>(rank() - first_local()), world_);
+    if (!made.ok()) return Annotate(made.status(), "make the team of this node's ranks");
+    local_team_ = *std::move(made);
+  }
+  return *local_team_;
+}
+
+absl::StatusOr<Team> HostContext::RailTeam() {
+  if (absl::Status status = Usable(); !status.ok()) return status;
+  absl::MutexLock lock(&teams_mu_);
+  if (!rail_team_.has_value()) {
+    auto made = teams_->SplitTeam(static_cast<int32_t>(rank() - first_local()),
+                                  static_cast<int32_t>(first_local()), world_);
+    if (!made.ok()) return Annotate(made.status(), "make the team of a rank on each node");
+    rail_team_ = *std::move(made);
+  }
+  return *rail_team_;
 }
 
 bool HostContext::Reaches(uint32_t peer, const void* mine, uint64_t bytes) const {

@@ -28,6 +28,7 @@
 #include "client/membership/growth.h"
 #include "client/membership/heap_size.h"
 #include "client/membership/window.h"
+#include "client/port/host_port.h"
 #include "client/session/control_plane.h"
 #include "client/team/team_calls.h"
 #include "client/trace/trace_recorder.h"
@@ -59,6 +60,13 @@ class HostContext {
   const HostContextOptions& options() const { return options_; }
   uint32_t rank() const { return static_cast<uint32_t>(options_.rank); }
   uint32_t n_ranks() const { return static_cast<uint32_t>(options_.n_ranks); }
+  // The ranks of this node, whose heaps are mapped.
+  uint32_t first_local() const { return job_.first_local; }
+  uint32_t n_local() const { return static_cast<uint32_t>(job_.peers.size()); }
+  bool IsLocal(uint32_t rank) const { return rank - first_local() < n_local(); }
+  bool spans_nodes() const { return !job_.nodes.empty(); }
+  // The way to ranks of other nodes. Null in a job of one node.
+  HostPort* port() const { return port_.get(); }
   // The answers of irisd to the join.
   const JoinedJob& job() const { return job_; }
   const CommittedJob& committed() const { return committed_; }
@@ -67,8 +75,10 @@ class HostContext {
   const std::string& backend() const { return plane_->backend(); }
   uint64_t heap_bytes() const { return heap_.bytes(); }
   uint64_t stride_bytes() const { return window_->stride_bytes(); }
-  // Returns the process id of a rank, or 0 if there is no such rank.
-  int64_t peer_pid(uint32_t rank) const { return rank < n_ranks() ? job_.peers[rank].pid : 0; }
+  // Returns the process id of a rank, or 0 if there is no such rank on this node.
+  int64_t peer_pid(uint32_t rank) const {
+    return IsLocal(rank) ? job_.peers[rank - first_local()].pid : 0;
+  }
   // Returns "rank 2 (pid 4711, stopped)" for errors about a missing rank.
   std::string MissingName(uint32_t rank) const { return window_->status().MissingNames({rank}); }
   // Returns null if the job has no trace. Valid as long as the context.
@@ -90,11 +100,17 @@ class HostContext {
   // at its offset, because one of them has registered it alone, or together with others.
   absl::Status CheckShared(const char* role, const void* mine,
                            absl::Span<const uint32_t> ranks) const;
+  // Return the team of this node's ranks, and that of the ranks with this one's place on their
+  // nodes. The first call of each is collective over the world, but for the former in a job of one
+  // node, where it is the world.
+  absl::StatusOr<Team> LocalTeam();
+  absl::StatusOr<Team> RailTeam();
+
   // Returns true if the range lies in any rank's heap as mapped here, or in memory that the rank
   // has registered and this one has open.
   bool IsMapped(const void* address, uint64_t bytes) const;
   // Returns true if calls with this peer may take the range: it is in this rank's heap, or stands
-  // for memory that the peer has registered and this rank has open.
+  // for memory that the peer, on this node, has registered and this rank has open.
   bool Reaches(uint32_t peer, const void* mine, uint64_t bytes) const;
   // Finds rank and offset of an address. kInvalidArgument if it is outside the window.
   struct Location {
@@ -136,7 +152,10 @@ class HostContext {
   absl::Status ChooseDevice();
   absl::Status JoinJob();
   absl::Status MapAll();
-  // Returns the keys of a join's descriptors: segments, control pages, the status page, links.
+  // kInternal if irisd's answer to the join is not about this job's ranks and nodes.
+  absl::Status CheckJoined() const;
+  // Returns the keys of a join's descriptors: segments, control pages, the status page, the port,
+  // links.
   std::vector<DescriptorKey> KeysOfJoin() const;
   // Keeps a link to each device of the job. `fds` has one per device in irisd's order, or none.
   void KeepLinks(absl::Span<wire::UniqueFd> fds);
@@ -164,6 +183,7 @@ class HostContext {
   ContextGuard guard_;
   std::unique_ptr<ControlPlane> plane_;
   std::shared_ptr<Window> window_;
+  std::unique_ptr<HostPort> port_;  // borrows the window's driver
   LocalDevice local_device_;
   JoinedJob job_;
   CommittedJob committed_;
@@ -174,6 +194,10 @@ class HostContext {
   std::optional<Growth> growth_;
   Team world_;
   std::unique_ptr<TraceRecorder> trace_;  // null: none
+
+  absl::Mutex teams_mu_;  // held while one of these is made
+  std::optional<Team> local_team_ ABSL_GUARDED_BY(teams_mu_);
+  std::optional<Team> rail_team_ ABSL_GUARDED_BY(teams_mu_);
 
   mutable absl::Mutex mu_;
   bool left_ ABSL_GUARDED_BY(mu_) = false;

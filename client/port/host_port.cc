@@ -471,17 +471,47 @@ absl::StatusOr<uint64_t> HostPort::Atomic(uint32_t to, uint64_t offset, PortAtom
   return number.ok() ? Await(*number, to, deadline) : number.status();
 }
 
-absl::Status HostPort::Quiet(absl::Duration timeout) {
-  const absl::Time deadline = Deadline(timeout);
-  uint64_t posted = 0;
-  {
-    absl::MutexLock lock(&mu_);
-    posted = posted_;
-  }
-  for (Waiter waiter(*this, deadline); Word(&words().completed) < posted;) {
-    const absl::Status status = waiter.Pause("wait until all requests to other nodes are complete");
+absl::StatusOr<uint64_t> HostPort::HeapWord(uint64_t offset) const {
+  const auto* const word = reinterpret_cast<const uint64_t*>(options_.heap_address + offset);
+  if (driver_->kind() == driver::BackendKind::kEmu) return Word(word);
+  uint64_t value = 0;
+  const absl::Status status = driver_->Copy(&value, word, sizeof(value));
+  return status.ok() ? absl::StatusOr<uint64_t>(value) : status;
+}
+
+absl::Status HostPort::AwaitWord(uint64_t offset, uint64_t value, absl::Time deadline) {
+  for (Waiter waiter(*this, deadline);;) {
+    const auto word = HeapWord(offset);
+    if (!word.ok()) return word.status();
+    if (*word >= value) return absl::OkStatus();
+    const absl::Status status = waiter.Pause("wait for another node");
     if (!status.ok()) return status;
   }
+}
+
+absl::Status HostPort::Settle(absl::Time deadline) {
+  uint64_t posted[kPortRings] = {};
+  {
+    absl::MutexLock lock(&mu_);
+    posted[kPortHostRing] = posted_;
+  }
+  if (kernels_posted_.has_value()) {
+    const auto kernels = HeapWord(*kernels_posted_);
+    if (!kernels.ok()) return kernels.status();
+    posted[kPortKernelRing] = *kernels;
+  }
+  for (uint32_t r = 0; r < kPortRings; ++r) {
+    for (Waiter waiter(*this, deadline); Word(&memory_->words[r].completed) < posted[r];) {
+      const absl::Status status =
+          waiter.Pause("wait until all requests to other nodes are complete");
+      if (!status.ok()) return status;
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status HostPort::Quiet(absl::Duration timeout) {
+  if (absl::Status status = Settle(Deadline(timeout)); !status.ok()) return status;
   const PortRingWords& kernels = memory_->words[kPortKernelRing];
   absl::MutexLock lock(&mu_);
   const uint64_t failed = Word(&words().failed), kernels_failed = Word(&kernels.failed);

@@ -76,9 +76,18 @@ class HostPort {
   absl::StatusOr<uint64_t> Atomic(uint32_t to, uint64_t offset, PortAtomic op, PortType type,
                                   uint64_t value, uint64_t compare);
 
-  // Waits until all requests that the host has posted are complete. An error of one that no call has
-  // returned, or of a kernel's request, is returned once.
+  // Says at which offset of this rank's heap kernels count their requests. Until then they have none.
+  void CountKernelsAt(uint64_t posted_offset) { kernels_posted_ = posted_offset; }
+
+  // Waits until all requests that the host and kernels have posted are complete.
+  absl::Status Settle(absl::Time deadline);
+  // Settles, and returns once an error of a request of the host that no call has returned, or of a
+  // kernel's request.
   absl::Status Quiet(absl::Duration timeout = absl::ZeroDuration());
+
+  // Waits until the word at an offset of this rank's heap, which others put there, is at least
+  // `value`. Acquires.
+  absl::Status AwaitWord(uint64_t offset, uint64_t value, absl::Time deadline);
 
  private:
   // A part of PortMemory::values. It is free again when a word of the ring has passed a number.
@@ -114,6 +123,8 @@ class HostPort {
                            absl::Time deadline);
   absl::Status GetByPieces(PortRequest request, uint8_t* dst, uint64_t bytes, absl::Time deadline);
 
+  // Reads a word of this rank's heap.
+  absl::StatusOr<uint64_t> HeapWord(uint64_t offset) const;
   bool InHeap(const void* p, uint64_t bytes, uint64_t* offset) const;
   absl::Time Deadline(absl::Duration timeout = absl::ZeroDuration()) const;
   uint64_t Word(const uint64_t* word) const { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
@@ -125,6 +136,7 @@ class HostPort {
   PortMemory* memory_ = nullptr;
   wire::UniqueFd wake_;
   bool registered_ = false;
+  std::optional<uint64_t> kernels_posted_;
   void* device_page_ = nullptr;         // with a DevicePort
   const DevicePort* device_ = nullptr;  // the same, as kernels address it
 

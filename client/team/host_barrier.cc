@@ -19,6 +19,15 @@ constexpr int kYields = 3;
 // Longest sleep: `cancelled` has no futex.
 constexpr absl::Duration kSleepMax = absl::Milliseconds(100);
 
+// A bit of gave_up_ms: the leader of this node gave up its wait for other nodes, and releases the
+// ranks that wait for it with an error. It stays until all of them have come to the next barrier.
+constexpr uint32_t kOtherNodes = 1u << 31;
+
+uint32_t MillisecondsOf(absl::Duration waited) {
+  return static_cast<uint32_t>(
+      std::clamp<int64_t>(absl::ToInt64Milliseconds(waited), 1, kOtherNodes - 1));
+}
+
 // The duration after which a barrier asks for help. Most waits for a busy rank are shorter.
 constexpr absl::Duration kAskAfter = absl::Milliseconds(200);
 
@@ -57,7 +66,7 @@ std::string HostBarrier::WhoGaveUp() const {
   for (size_t i = 0; i < words_.size(); ++i) {
     if (__atomic_load_n(words_[i], __ATOMIC_ACQUIRE) != epoch_) continue;
     const uint32_t ms = __atomic_load_n(words_[i] + wire::kWordsToGaveUp, __ATOMIC_RELAXED);
-    if (ms == 0) continue;
+    if (ms == 0 || (ms & kOtherNodes) != 0) continue;
     absl::StrAppend(&text, "; ", status_.Name(ranks_[i]), " came and gave up after ",
                     absl::FormatDuration(absl::Milliseconds(ms)), " (its own timeout)");
   }
@@ -68,32 +77,67 @@ absl::Status HostBarrier::Run(absl::Time deadline, const std::atomic<bool>& canc
                               BarrierHelp* help) {
   ++epoch_;
   uint32_t* const own_gave_up = own_word_ + wire::kWordsToGaveUp;
-  __atomic_store_n(own_gave_up, 0u, __ATOMIC_RELAXED);
+  if ((__atomic_load_n(own_gave_up, __ATOMIC_RELAXED) & kOtherNodes) == 0) {
+    __atomic_store_n(own_gave_up, 0u, __ATOMIC_RELAXED);
+  }
   __atomic_store_n(own_word_, epoch_, __ATOMIC_RELEASE);
   FutexWakeAll(own_word_);
   absl::Status status;
   if (was_broken_) {
     status = status_.Broken();
   } else {
+    // Rotated order: each rank looks for another peer first.
+    missing_.clear();
+    const uint32_t n = static_cast<uint32_t>(words_.size());
+    const auto own_index =
+        static_cast<uint32_t>(std::find(words_.begin(), words_.end(), own_word_) - words_.begin());
+    for (uint32_t i = 1; i < n; ++i) missing_.push_back((own_index + i) % n);
     bool slept = false;
     status = Await(deadline, cancelled, help, &slept);
     if (slept) __atomic_store_n(own_word_ + wire::kWordsToWaitsSince, 0u, __ATOMIC_RELAXED);
     if (status.ok()) was_broken_ = status_.aborted();
   }
-  if (status.ok()) return status;
+  if (status.ok()) {
+    __atomic_store_n(own_gave_up, 0u, __ATOMIC_RELAXED);
+    return status;
+  }
   return Annotate(status, absl::StrCat("host barrier #", epoch_, " of ", words_.size(), " ranks"));
+}
+
+void HostBarrier::Release(std::optional<absl::Duration> failed_after) {
+  ++epoch_;
+  if (failed_after.has_value()) {
+    __atomic_store_n(own_word_ + wire::kWordsToGaveUp, kOtherNodes | MillisecondsOf(*failed_after),
+                     __ATOMIC_RELAXED);
+  }
+  __atomic_store_n(own_word_, epoch_, __ATOMIC_RELEASE);
+  FutexWakeAll(own_word_);
+}
+
+absl::Status HostBarrier::AwaitRelease(uint32_t leader, absl::Time deadline,
+                                       const std::atomic<bool>& cancelled) {
+  ++epoch_;
+  const auto index =
+      static_cast<uint32_t>(std::find(ranks_.begin(), ranks_.end(), leader) - ranks_.begin());
+  missing_.assign(1, index);
+  bool slept = false;
+  absl::Status status = Await(deadline, cancelled, nullptr, &slept);
+  if (slept) __atomic_store_n(own_word_ + wire::kWordsToWaitsSince, 0u, __ATOMIC_RELAXED);
+  if (status.ok()) {
+    const uint32_t ms = __atomic_load_n(words_[index] + wire::kWordsToGaveUp, __ATOMIC_RELAXED);
+    if ((ms & kOtherNodes) == 0) return status;
+    status = absl::DeadlineExceededError(
+        absl::StrCat("ranks of other nodes did not come: ", status_.Name(leader),
+                     " gave up its wait for them after ",
+                     absl::FormatDuration(absl::Milliseconds(ms & ~kOtherNodes))));
+  }
+  return Annotate(status, absl::StrCat("host barrier of several nodes, with ", words_.size(),
+                                       " ranks of this one"));
 }
 
 absl::Status HostBarrier::Await(absl::Time deadline, const std::atomic<bool>& cancelled,
                                 BarrierHelp* help, bool* slept) {
   uint32_t* const own_gave_up = own_word_ + wire::kWordsToGaveUp;
-  // Rotated order: each rank looks for another peer first.
-  missing_.clear();
-  const uint32_t n = static_cast<uint32_t>(words_.size());
-  const auto own_index =
-      static_cast<uint32_t>(std::find(words_.begin(), words_.end(), own_word_) - words_.begin());
-  for (uint32_t i = 1; i < n; ++i) missing_.push_back((own_index + i) % n);
-
   FutexWord waits[kMaxFutexWords];
   absl::Time start = absl::InfiniteFuture();  // of the sleep
   for (int yields = 0;; ++yields) {
@@ -136,8 +180,7 @@ absl::Status HostBarrier::Await(absl::Time deadline, const std::atomic<bool>& ca
       const absl::Status status = absl::DeadlineExceededError(absl::StrCat(
           "time is up after ", absl::FormatDuration(absl::Trunc(waited, absl::Milliseconds(1))),
           "; missing: ", status_.MissingNames(MissingRanks()), WhoGaveUp(), where));
-      const int64_t ms = std::clamp<int64_t>(absl::ToInt64Milliseconds(waited), 1, 1u << 31);
-      __atomic_store_n(own_gave_up, static_cast<uint32_t>(ms), __ATOMIC_RELAXED);
+      __atomic_store_n(own_gave_up, MillisecondsOf(waited), __ATOMIC_RELAXED);
       return status;
     }
     if (!*slept) {

@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -54,11 +55,23 @@ class HostBarrier {
   absl::Status Run(absl::Time deadline, const std::atomic<bool>& cancelled,
                    BarrierHelp* help = nullptr);
 
+  // A barrier of a team with ranks on several nodes is a Run by the ranks of this node, then a
+  // meeting of one rank a node, its leader, and then Release by the leader and AwaitRelease by the
+  // others. A rank whose Run fails does neither, unless it leads, and calls Skip.
+
+  // Lets the other ranks pass, or fail if `failed_after` is given: the time that the leader waited.
+  void Release(std::optional<absl::Duration> failed_after);
+  // Waits for the Release by rank `leader`. kDeadlineExceeded also if the leader has failed.
+  absl::Status AwaitRelease(uint32_t leader, absl::Time deadline,
+                            const std::atomic<bool>& cancelled);
+  void Skip() { ++epoch_; }
+
   // Epoch of the last barrier that this rank arrived at.
   uint32_t epoch() const { return epoch_; }
 
  private:
-  // The part of Run after the arrival. Sets `*slept` if this rank's page has the start of its wait.
+  // The part of Run after the arrival: waits for missing_. Sets `*slept` if this rank's page has the
+  // start of its wait.
   absl::Status Await(absl::Time deadline, const std::atomic<bool>& cancelled, BarrierHelp* help,
                      bool* slept);
   // Removes the ranks that have arrived from missing_. Writes the words of the others to `waits`,

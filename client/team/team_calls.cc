@@ -1,6 +1,7 @@
 #include "client/team/team_calls.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -11,9 +12,11 @@
 #include "absl/time/clock.h"
 #include "client/base/annotate.h"
 #include "client/base/clock.h"
+#include "client/base/log.h"
 #include "client/base/utf8.h"
 #include "device/base/bytes.h"
 #include "iris/dtype.h"
+#include "iris/team_members.h"
 #include "proto/wire/limits.h"
 
 namespace iris::internal {
@@ -116,10 +119,9 @@ class HelpOfIrisd : public BarrierHelp {
 
 Team TeamCalls::AddTeam(const TeamInfo& info) {
   const uint32_t slot = info.barrier_slot % wire::kMaxTeamsPerJob;
+  std::vector<uint32_t> here = Here(info.ranks);
   std::vector<const uint32_t*> words;
-  for (const uint32_t r : info.ranks) {
-    words.push_back(&window_->control_page(r % window_->n_ranks())->words[slot]);
-  }
+  for (const uint32_t r : here) words.push_back(&window_->control_page(r)->words[slot]);
   uint32_t* const own_word = &window_->control_page(options_.rank)->words[slot];
   Team team;
   team.id = info.team_id;
@@ -130,20 +132,46 @@ Team TeamCalls::AddTeam(const TeamInfo& info) {
   team.device.size = static_cast<uint32_t>(team.ranks.size());
   team.device.index = static_cast<uint32_t>(team.index);
   team.device.sync_offset_bytes = info.sync_offset_bytes;
-  for (size_t i = 0; i < team.ranks.size() && i < kMaxTeamRanks; ++i) {
-    team.device.members[i] = static_cast<uint8_t>(team.ranks[i]);
+  const uint32_t first = window_->first_rank(), n_local = window_->n_ranks();
+  SetMembers(team.ranks.data(), first, n_local, &team.device);
+  if (team.device.step == DeviceTeam::kTable) {
+    auto table = KernelTable::Make(&window_->driver(), team.ranks);
+    if (table.ok()) {
+      SetMembers((*table)->numbers(), first, n_local, &team.device);
+      absl::MutexLock lock(&mu_);
+      tables_.push_back(*std::move(table));
+    } else {
+      log::Warning("team ", team.id, " is of no use to kernels: ", table.status().message());
+      team.device.size = 0;
+    }
   }
   ranges_->Add(info.sync_offset_bytes, kSyncAreaBytes,
                absl::StrCat("the barrier area of team ", info.team_id), info.ranks,
                /*internal=*/true);
-  MakeState(team, HostBarrier(info.ranks, info.barrier_start_epoch, std::move(words), own_word,
-                              window_->status()));
+  std::unique_ptr<NodeMeeting> nodes;
+  auto groups = NodeMeeting::GroupsOf(info.ranks, options_.nodes);
+  if (port_ != nullptr && groups.size() > 1 && team.member()) {
+    nodes = std::make_unique<NodeMeeting>(std::move(groups), options_.nodes, options_.rank,
+                                          info.sync_offset_bytes, port_);
+  }
+  MakeState(team,
+            HostBarrier(std::move(here), info.barrier_start_epoch, std::move(words), own_word,
+                        window_->status()),
+            std::move(nodes));
   return team;
 }
 
-void TeamCalls::MakeState(const Team& team, HostBarrier barrier) {
-  auto state =
-      std::make_shared<State>(team, plane_, heap_, options_.job_id, &threads_, std::move(barrier));
+std::vector<uint32_t> TeamCalls::Here(absl::Span<const uint32_t> ranks) const {
+  std::vector<uint32_t> here;
+  std::copy_if(ranks.begin(), ranks.end(), std::back_inserter(here),
+               [this](uint32_t rank) { return window_->Has(rank); });
+  return here;
+}
+
+void TeamCalls::MakeState(const Team& team, HostBarrier barrier,
+                          std::unique_ptr<NodeMeeting> nodes) {
+  auto state = std::make_shared<State>(team, plane_, heap_, options_.job_id, &threads_,
+                                       std::move(barrier), std::move(nodes));
   absl::MutexLock lock(&mu_);
   teams_[team.id] = std::move(state);
 }
@@ -221,7 +249,8 @@ absl::StatusOr<RegisterOp> TeamCalls::Shared(void* memory, const AllocateOptions
   if (memory == nullptr || options.bytes == 0 || options.bytes > ~uint64_t{0} - at) {
     return absl::InvalidArgumentError("that is no memory");
   }
-  if (at - window_->base() < window_->n_ranks() * window_->stride_bytes()) {
+  if (at - window_->address(window_->first_rank(), 0) <
+      window_->n_ranks() * window_->stride_bytes()) {
     return absl::InvalidArgumentError(
         "it is in the heap already: give what was allocated there a name");
   }
@@ -263,7 +292,7 @@ absl::StatusOr<Allocation> TeamCalls::RegisterTogether(void* memory, const Alloc
     op = RegisterOp();
     op->error = error;
   }
-  Together together = {options.bytes, team.ranks, {}};
+  Together together = {options.bytes, team.ranks, Here(team.ranks), {}};
   const auto result = (*state)->operations.RunBoth(
       *std::move(op), options_.timeout,
       [&](const OperationResult& registered) -> Operation {
@@ -277,7 +306,7 @@ absl::StatusOr<Allocation> TeamCalls::RegisterTogether(void* memory, const Alloc
 absl::Status TeamCalls::MapTogether(uint64_t offset_bytes, Together* together) {
   const std::vector<BorrowedMemory::Segments> wanted = std::exchange(together->segments, {});
   absl::Status status;
-  for (const uint32_t rank : together->ranks) {
+  for (const uint32_t rank : together->here) {
     const HeapPart part = {options_.job, rank, offset_bytes, together->bytes};
     auto lent = plane_->Borrow(part, DeadlineIn(options_.timeout));
     status = lent.status();
@@ -298,9 +327,9 @@ absl::Status TeamCalls::MapTogether(uint64_t offset_bytes, Together* together) {
   }
   absl::MutexLock lock(&mu_);
   // Another team may have registered memory at this place since irisd has undone this registration.
-  for (size_t i = 0; status.ok() && i < together->ranks.size(); ++i) {
-    if (borrowed_.Is(together->ranks[i], offset_bytes, together->segments[i])) continue;
-    status = absl::AbortedError(absl::StrCat("the memory of rank ", together->ranks[i],
+  for (size_t i = 0; status.ok() && i < together->here.size(); ++i) {
+    if (borrowed_.Is(together->here[i], offset_bytes, together->segments[i])) continue;
+    status = absl::AbortedError(absl::StrCat("the memory of rank ", together->here[i],
                                              ": its place has been given to others meanwhile"));
   }
   if (status.ok()) {
@@ -315,7 +344,7 @@ absl::Status TeamCalls::MapTogether(uint64_t offset_bytes, Together* together) {
 
 void TeamCalls::UnmapParts(uint64_t offset_bytes, const Together& together) {
   for (size_t i = 0; i < together.segments.size(); ++i) {
-    borrowed_.Unmap(together.ranks[i], offset_bytes, together.segments[i]);
+    borrowed_.Unmap(together.here[i], offset_bytes, together.segments[i]);
   }
 }
 
@@ -451,7 +480,7 @@ absl::StatusOr<Opened> TeamCalls::OpenedAs(absl::string_view what, uint32_t rank
   return Opened{rank,
                 range.offset_bytes,
                 range.bytes,
-                address_in(rank),
+                window_->Has(rank) ? address_in(rank) : nullptr,
                 address_in(options_.rank),
                 DTypeOfName(range.dtype)};
 }
@@ -461,6 +490,12 @@ absl::Status TeamCalls::TakeOpened(uint32_t rank, const OpenedRange& range) {
     absl::MutexLock lock(&mu_);
     ++n_opened_[range.offset_bytes];
     return absl::OkStatus();
+  }
+  if (!window_->Has(rank)) {
+    return absl::UnimplementedError(absl::StrCat(
+        "rank ", rank,
+        " is on another node, and has registered memory of its own, which only ranks of its node "
+        "reach: let it allocate the memory in its heap"));
   }
   const HeapPart part = {options_.job, rank, range.offset_bytes, range.bytes};
   auto lent = plane_->Borrow(part, DeadlineIn(options_.timeout));
@@ -536,13 +571,19 @@ absl::StatusOr<Team> TeamCalls::NewTeam(absl::string_view what, Operation op, co
                                         const Team& if_in_none) {
   auto result = Operate(parent, what, std::move(op));
   if (!result.ok()) return result.status();
-  if (!result->team.has_value()) return if_in_none;
-  const Team team = AddTeam(*result->team);
+  auto state = Find(parent);
+  // Barriers of several nodes use words of the team's area, so the parent's holds the ranks.
+  const bool by_parent = state.ok() && (*state)->nodes != nullptr;
+  if (!result->team.has_value() && !by_parent) return if_in_none;
+  const Team team = result->team.has_value() ? AddTeam(*result->team) : if_in_none;
   // The team's area may have been another team's. Each rank clears its own, and the barrier holds
   // all of them until the last has done so.
-  absl::Status status = window_->driver().Fill(
-      window_->address(options_.rank, result->team->sync_offset_bytes), 0, kSyncAreaBytes);
-  auto state = Find(team);
+  absl::Status status;
+  if (result->team.has_value()) {
+    status = window_->driver().Fill(
+        window_->address(options_.rank, result->team->sync_offset_bytes), 0, kSyncAreaBytes);
+  }
+  if (!by_parent) state = Find(team);
   const absl::Status met = state.ok() ? Meet(**state, options_.timeout) : state.status();
   if (status.ok()) status = met;
   if (!status.ok()) return Annotate(status, what);
@@ -589,7 +630,36 @@ absl::Status TeamCalls::Meet(State& state, absl::Duration timeout) {
         "host barrier: another thread's barrier on the same team did not end in time");
   }
   HelpOfIrisd help(plane_, {.job_id = options_.job_id, .team_id = state.team.id}, &threads_);
+  if (state.nodes != nullptr) return MeetNodes(state, deadline, &help);
   return state.barrier.Run(deadline, guard_->closed(), &help);
+}
+
+absl::Status TeamCalls::MeetNodes(State& state, absl::Time deadline, BarrierHelp* help) {
+  NodeMeeting& nodes = *state.nodes;
+  const bool leads = nodes.leader() == options_.rank;
+  const absl::Time start = Now();
+  // What this rank has put arrives before other nodes hear that it has come.
+  absl::Status status = port_->Settle(deadline);
+  if (status.ok()) {
+    status = state.barrier.Run(deadline, guard_->closed(), help);
+  } else {
+    state.barrier.Skip();
+  }
+  if (!leads) {
+    nodes.Skip();
+    if (status.ok()) {
+      return state.barrier.AwaitRelease(nodes.leader(), deadline, guard_->closed());
+    }
+    state.barrier.Skip();
+    return Annotate(status, "host barrier");
+  }
+  if (status.ok()) {
+    status = nodes.Meet(deadline);
+  } else {
+    nodes.Skip();
+  }
+  state.barrier.Release(status.ok() ? std::nullopt : std::optional(Now() - start));
+  return Annotate(status, absl::StrCat("host barrier of ", state.team.ranks.size(), " ranks"));
 }
 
 }  // namespace iris::internal

@@ -25,9 +25,12 @@
 #include "client/membership/heap_ranges.h"
 #include "client/membership/heap_size.h"
 #include "client/membership/window.h"
+#include "client/port/host_port.h"
 #include "client/session/control_plane.h"
 #include "client/team/borrowed_memory.h"
 #include "client/team/host_barrier.h"
+#include "client/team/kernel_table.h"
+#include "client/team/node_meeting.h"
 #include "client/team/operation_sequence.h"
 #include "client/team/timed_lock.h"
 #include "client/trace/trace_recorder.h"
@@ -44,19 +47,22 @@ class TeamCalls {
     absl::Duration timeout;  // for calls without their own
     std::string job;
     std::vector<uint32_t> devices;  // their kernels use the heap, as numbered here
+    std::vector<Node> nodes;        // of a job that spans several
   };
-  // The caller has mapped the window's pages.
+  // The caller has mapped the window's pages. The port is null in a job of one node.
   TeamCalls(Options options, const ContextGuard* guard, ControlPlane* plane, Window* window,
-            HeapSize* heap)
+            HeapSize* heap, HostPort* port = nullptr)
       : options_(std::move(options)),
         guard_(guard),
         plane_(plane),
         window_(window),
         heap_(heap),
+        port_(port),
         own_{wire::kFirstOwnTeam + options_.rank, {options_.rank}, 0, {}},
         borrowed_(options_.rank, options_.devices, window) {
+    ranges_->CountFrom(window->first_rank());
     ranges_->Follow(heap);
-    MakeState(own_, HostBarrier(own_.ranks, 0, {}, nullptr, window->status()));
+    MakeState(own_, HostBarrier(own_.ranks, 0, {}, nullptr, window->status()), nullptr);
   }
   ~TeamCalls() { ranges_->End(); }
   TeamCalls(const TeamCalls&) = delete;
@@ -105,17 +111,21 @@ class TeamCalls {
   // One team: its two kinds of calls, each with its own sequence.
   struct State {
     State(const Team& of, ControlPlane* plane, HeapSize* heap, uint64_t job_id,
-          const OnlyThread* threads, HostBarrier team_barrier)
+          const OnlyThread* threads, HostBarrier team_barrier, std::unique_ptr<NodeMeeting> meeting)
         : team(of),
           operations(plane, heap, job_id, of.id, threads),
-          barrier(std::move(team_barrier)) {}
+          barrier(std::move(team_barrier)),
+          nodes(std::move(meeting)) {}
     const Team team;
     OperationSequence operations;
     TimedMutex barrier_mutex;
-    HostBarrier barrier;  // used by the thread that holds the lock
+    // Used by the thread that holds the lock.
+    HostBarrier barrier;                       // of the ranks of this node
+    const std::unique_ptr<NodeMeeting> nodes;  // null if the team has no ranks on other nodes
   };
 
-  void MakeState(const Team& team, HostBarrier barrier) ABSL_LOCKS_EXCLUDED(mu_);
+  void MakeState(const Team& team, HostBarrier barrier, std::unique_ptr<NodeMeeting> nodes)
+      ABSL_LOCKS_EXCLUDED(mu_);
   // Returns kFailedPrecondition if this rank is not in the team, or if the team is gone or the
   // context may not be used.
   absl::StatusOr<std::shared_ptr<State>> Find(const Team& team) const;
@@ -138,8 +148,9 @@ class TeamCalls {
   struct Together {
     uint64_t bytes = 0;
     std::vector<uint32_t> ranks;
-    // The segments of each rank, once they are mapped. They distinguish it from memory that another
-    // team registers at the same place after this one is undone.
+    std::vector<uint32_t> here;  // those of this node, whose memory is mapped
+    // The segments of each rank of this node, once they are mapped. They distinguish it from memory
+    // that another team registers at the same place after this one is undone.
     std::vector<BorrowedMemory::Segments> segments;
   };
   // Returns the operation that registers `memory`. kInvalidArgument, with the reason, if it cannot
@@ -158,6 +169,10 @@ class TeamCalls {
   template <typename Ask>
   absl::Status GiveBack(uint64_t offset_bytes, Ask ask);
   absl::Status Meet(State& state, absl::Duration timeout);
+  // The part of Meet for a team with ranks on several nodes.
+  absl::Status MeetNodes(State& state, absl::Time deadline, BarrierHelp* help);
+  // Returns those of the ranks that are on this node.
+  std::vector<uint32_t> Here(absl::Span<const uint32_t> ranks) const;
   absl::Duration TimeOr(absl::Duration timeout) const {
     return timeout == absl::ZeroDuration() ? options_.timeout : timeout;
   }
@@ -168,6 +183,7 @@ class TeamCalls {
   ControlPlane* const plane_;
   Window* const window_;
   HeapSize* const heap_;
+  HostPort* const port_;
   HeapRanges* const ranges_ = HeapRanges::Make();
   mutable OnlyThread threads_;  // that have made calls here
   const Team own_;              // of this rank alone; it has no barriers
@@ -178,6 +194,8 @@ class TeamCalls {
   std::map<uint64_t, uint64_t> n_opened_ ABSL_GUARDED_BY(mu_);
   BorrowedMemory borrowed_ ABSL_GUARDED_BY(mu_);
   std::map<uint64_t, Together> together_ ABSL_GUARDED_BY(mu_);  // by offset
+  // For kernels, which may have copies of teams until the context ends.
+  std::vector<std::unique_ptr<KernelTable>> tables_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace iris::internal

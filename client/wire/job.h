@@ -18,7 +18,7 @@ struct DescriptorKey {
   wire::DescriptorKind kind = wire::DescriptorKind::kSegment;
   uint64_t job_id = 0;
   uint64_t epoch = 0;
-  uint32_t rank = 0;        // kLink: index of the device; 0 for kSegment and kStatusPage
+  uint32_t rank = 0;        // kLink: index of the device; 0 for other kinds but kControlPage
   uint64_t segment_id = 0;  // 0 unless kind is kSegment
   friend bool operator<(const DescriptorKey& a, const DescriptorKey& b) {
     return std::tie(a.kind, a.job_id, a.epoch, a.rank, a.segment_id) <

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "iris/team_members.h"
 
 namespace iris::local {
 namespace {
