@@ -83,6 +83,7 @@ class HostContext {
   std::string MissingName(uint32_t rank) const { return window_->status().MissingNames({rank}); }
   // Returns null if the job has no trace. Valid as long as the context.
   TraceRecorder* trace() const { return trace_.get(); }
+  driver::GpuDriver& driver() const { return window_->driver(); }
   // This rank's own page; mapped as long as the context, in its process.
   wire::ControlPage* control_page() { return window_->control_page(rank()); }
 

@@ -5,9 +5,8 @@
 
 #include <chrono>
 #include <cstring>
-#include <type_traits>
 
-#include "iris/backend/select.h"
+#include "iris/port_atomic.h"
 #include "iris/status_code.h"
 #include "iris/types.h"
 
@@ -17,106 +16,6 @@ namespace {
 // A sleep ends after this, so that the destructor waits for no requester.
 constexpr int kSleepMs = 2;
 constexpr int kIdleLooks = 200;
-
-template <typename T>
-T Apply(PortAtomic op, T old, T value) {
-  if constexpr (std::is_integral_v<T>) {
-    using U = std::make_unsigned_t<T>;
-    const U x = static_cast<U>(old), y = static_cast<U>(value);
-    if (op == PortAtomic::kAdd) return static_cast<T>(x + y);
-    if (op == PortAtomic::kSub) return static_cast<T>(x - y);
-    if (op == PortAtomic::kAnd) return static_cast<T>(x & y);
-    if (op == PortAtomic::kOr) return static_cast<T>(x | y);
-    if (op == PortAtomic::kXor) return static_cast<T>(x ^ y);
-  } else {
-    if (op == PortAtomic::kAdd) return old + value;
-    if (op == PortAtomic::kSub) return old - value;
-  }
-  if (op == PortAtomic::kMin) return value < old ? value : old;
-  if (op == PortAtomic::kMax) return old < value ? value : old;
-  return value;
-}
-
-// Carries out an atomic on a word of the size of W, whose bits are those of a T.
-template <typename T, typename W>
-uint64_t DoAtomic(uint8_t* place, const PortRequest& request) {
-  W* const word = reinterpret_cast<W*>(place);
-  T value;
-  const W bits = static_cast<W>(request.bytes);
-  std::memcpy(&value, &bits, sizeof(value));
-  W old = __atomic_load_n(word, __ATOMIC_ACQUIRE);
-  if (request.atomic == PortAtomic::kLoad) return old;
-  for (;;) {
-    W desired = bits;
-    if (request.atomic == PortAtomic::kCompareExchange) {
-      if (old != static_cast<W>(request.src)) return old;
-    } else {
-      T before;
-      std::memcpy(&before, &old, sizeof(before));
-      const T after = Apply(request.atomic, before, value);
-      std::memcpy(&desired, &after, sizeof(desired));
-    }
-    if (__atomic_compare_exchange_n(word, &old, desired, false, __ATOMIC_ACQ_REL,
-                                    __ATOMIC_ACQUIRE)) {
-      return old;
-    }
-  }
-}
-
-template <typename ToFloat, typename FromFloat>
-uint64_t AddNarrow(uint8_t* place, uint64_t operand, ToFloat to_float, FromFloat from_float) {
-  auto* const word = reinterpret_cast<uint16_t*>(place);
-  uint16_t old = __atomic_load_n(word, __ATOMIC_ACQUIRE);
-  for (;;) {
-    const uint16_t sum = from_float(to_float(old) + to_float(static_cast<uint16_t>(operand)));
-    if (__atomic_compare_exchange_n(word, &old, sum, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
-      return old;
-    }
-  }
-}
-
-float FloatOfBfloat(uint16_t bits) {
-  const uint32_t wide = static_cast<uint32_t>(bits) << 16;
-  float value;
-  std::memcpy(&value, &wide, sizeof(value));
-  return value;
-}
-
-uint64_t BytesOfType(PortType type) {
-  switch (type) {
-    case PortType::kHalf:
-    case PortType::kBfloat16:
-      return 2;
-    case PortType::kInt32:
-    case PortType::kUint32:
-    case PortType::kFloat:
-      return 4;
-    default:
-      return 8;
-  }
-}
-
-uint64_t DoAtomicOfType(uint8_t* place, const PortRequest& request) {
-  switch (request.type) {
-    case PortType::kInt32:
-      return DoAtomic<int32_t, uint32_t>(place, request);
-    case PortType::kUint32:
-      return DoAtomic<uint32_t, uint32_t>(place, request);
-    case PortType::kInt64:
-      return DoAtomic<int64_t, uint64_t>(place, request);
-    case PortType::kUint64:
-      return DoAtomic<uint64_t, uint64_t>(place, request);
-    case PortType::kFloat:
-      return DoAtomic<float, uint32_t>(place, request);
-    case PortType::kDouble:
-      return DoAtomic<double, uint64_t>(place, request);
-    case PortType::kHalf:
-      return AddNarrow(place, request.bytes, backend::FloatOfHalf, backend::HalfBitsOf);
-    case PortType::kBfloat16:
-      return AddNarrow(place, request.bytes, FloatOfBfloat, backend::BfloatBitsOf);
-  }
-  return 0;
-}
 
 }  // namespace
 
@@ -305,12 +204,13 @@ void PortThread::Do(Ring& ring, Taken& taken) {
         break;
       }
       case PortOp::kAtomic: {
-        const uint64_t bytes = BytesOfType(request.type);
+        const uint64_t bytes = PortTypeBytes(request.type);
         uint8_t* const place = Place(to, request.dst, bytes);
-        if (place == nullptr || request.dst % bytes != 0) {
+        if (place == nullptr || request.dst % bytes != 0 ||
+            !IsPortAtomic(request.atomic, request.type)) {
           fails();
         } else {
-          value = DoAtomicOfType(place, request);
+          value = DoPortAtomic(place, request.atomic, request.type, request.bytes, request.src);
         }
         break;
       }
