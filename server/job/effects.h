@@ -140,8 +140,8 @@ struct SetLayout {
   std::vector<SegmentInfo> segments;
   std::vector<SegmentId> forgotten;
 };
-// Sends a message to a node that the port process is connected with, or has to wait for; on the
-// leader's node, with `all`, to every node that is connected.
+// Sends a message to a node that the port process is connected with; on the leader's node, with
+// `all`, to every node that is connected.
 struct SendToNode {
   JobId job;
   NodeId node = 0;

@@ -63,6 +63,10 @@ void Rendezvous::On(const NodeConnected& in) {
   Node& node = job->nodes->all[in.node];
   node.name = CleanText(in.name, 64);
   Note(*job, event::NodeConnected{in.node, node.name});
+  if (!job->nodes->leads() &&
+      std::as_const(*job).nodes->all.at(job->nodes->own).state == Node::State::kJoined) {
+    TellJoined(*job);
+  }
 }
 
 void Rendezvous::On(const NodeLost& in) {
@@ -119,6 +123,11 @@ void Rendezvous::NodeHasJoined(Job& job) {
   if (own.state == Node::State::kJoined) return;
   own.state = Node::State::kJoined;
   if (nodes.leads()) return LayOutIfComplete(job);
+  // Messages are lost before there is a connection.
+  if (nodes.all.contains(kLeader)) TellJoined(job);
+}
+
+void Rendezvous::TellJoined(const Job& job) {
   NodeJoined joined{.n_ranks = job.n_ranks(),
                     .heap_bytes = job.heap_bytes,
                     .stride_bytes = job.stride_bytes,

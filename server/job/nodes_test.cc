@@ -37,6 +37,7 @@ struct TestNode {
   std::vector<NotifyWatch> watched;
   JobId job;
   bool port = false;                // started, and not stopped
+  bool connected = false;           // to the leader
   bool cut = false;                 // its messages are lost
   std::deque<NodeMessage> out, in;  // between it and the leader
 };
@@ -82,9 +83,9 @@ class NodesTest : public ::testing::Test {
       node.layouts.push_back(*layout);
     } else if (const auto* send = std::get_if<SendToNode>(&effect)) {
       EXPECT_EQ(send->all, node.id == kLeader);
-      if (!send->all) node.out.push_back(send->message);
+      if (!send->all && node.connected) node.out.push_back(send->message);
       for (auto& other : nodes_) {
-        if (send->all && other->port && other->id != kLeader) other->in.push_back(send->message);
+        if (send->all && other->port && other->connected) other->in.push_back(send->message);
       }
     } else if (std::get_if<StopPort>(&effect) != nullptr) {
       node.port = false;
@@ -97,6 +98,7 @@ class NodesTest : public ::testing::Test {
   void Connect() {
     for (auto& node : nodes_) {
       if (node->id == kLeader) continue;
+      node->connected = true;
       Do(*node, NodeConnected{node->job, kLeader, "host-0"});
       Do(*nodes_[0], NodeConnected{nodes_[0]->job, node->id, absl::StrCat("host-", node->id)});
     }
@@ -501,6 +503,8 @@ TEST_F(NodesTest, ARankThatGivesUpIsWaitedForAgain) {
   hurried.timeout = absl::Seconds(1);
   const CallId first = Join(hurried);
   created_.clear();
+  nodes_[1]->connected = true;
+  Do(*nodes_[1], NodeConnected{nodes_[1]->job, kLeader, "host-0"});
   Do(*nodes_[1], SegmentCreated{SegmentId{1}, absl::OkStatus()});
   EXPECT_THAT(nodes_[1]->out, SizeIs(1));
   clock_.Advance(absl::Seconds(2));

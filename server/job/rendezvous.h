@@ -79,6 +79,7 @@ struct Rendezvous : Leases {
   // nodes.cc defines the following functions: what a job of several nodes has to do more.
   // Tells the leader that all ranks of this node have joined, or that one gave up since.
   void NodeHasJoined(Job& job);
+  void TellJoined(const Job& job);
   void NodeWithdraws(Job& job);
   void NodeHasMapped(Job& job);
   // On the leader's node: goes on if every node has joined, or has mapped.

@@ -54,6 +54,12 @@ struct Ports::Port {
   LinkReader reader{LinkSender::kPort};
   LinkWriter writer;
   bool ready = false;
+  struct Held {
+    LinkType type;
+    std::string payload;
+    wire::UniqueFd fd;
+  };
+  std::vector<Held> held;  // what it gets once it is ready
   absl::Time retry_at = absl::InfiniteFuture();  // when descriptors are in flight
   absl::Time end_at = absl::InfiniteFuture();    // of one that stops
 };
@@ -245,6 +251,10 @@ void Ports::Stop(JobId job) {
 }
 
 void Ports::Queue(Port* port, LinkType type, std::string payload, wire::UniqueFd fd) {
+  if (!port->ready && type != LinkType::kPortSetup && type != LinkType::kStop) {
+    port->held.push_back({type, std::move(payload), std::move(fd)});
+    return;
+  }
   port->writer.Queue({.type = type}, {std::move(payload), nullptr}, std::move(fd));
 }
 
@@ -308,6 +318,10 @@ absl::Status Ports::Handle(Port* port, const LinkMessage& message) {
                                                       {"address", ready.address()},
                                                       {"ucx", ready.ucx_version()},
                                                       {"transports", ready.transports()}});
+      for (Port::Held& held : std::exchange(port->held, {})) {
+        Queue(port, held.type, std::move(held.payload), std::move(held.fd));
+      }
+      Flush(port);
       setup_.submit(PortReady{job, RandomNumber(), HostName()});
       return absl::OkStatus();
     }
