@@ -641,6 +641,50 @@ TEST(PortTest, RelaysMessagesOfNodesInOrder) {
   EXPECT_EQ(got->payload(), "to one");
 }
 
+TEST(PortTest, EverybodySendsToEverybodyAtOnce) {
+  constexpr uint32_t kNodes = 6;
+  constexpr uint64_t kBytes = 3 * kMiB / 2;
+  Cluster cluster = Start(kNodes, 1, nullptr,
+                          [](int, PortNodeOptions* options) { options->heap_bytes = 40 * kMiB; });
+  ASSERT_TRUE(cluster.ok);
+  const auto heap = [&](uint32_t rank) { return cluster.nodes[rank]->heap(rank); };
+  std::vector<PortRequester> rings;
+  for (uint32_t rank = 0; rank < kNodes; ++rank) {
+    memset(heap(rank), static_cast<int>(rank + 1), kBytes);
+    rings.push_back(cluster.nodes[rank]->Requester(rank));
+  }
+  // Puts and gets in both directions, while the nodes meet.
+  for (int round = 0; round < 3; ++round) {
+    for (uint32_t rank = 0; rank < kNodes; ++rank) {
+      for (uint32_t to = 0; to < kNodes; ++to) {
+        if (to == rank) continue;
+        PortRequest put = Put(to, (2 + 2 * rank) * kMiB, 0, kBytes);
+        put.signal = 39 * kMiB;
+        put.signal_op = static_cast<uint8_t>(SignalOp::kAdd);
+        put.signal_value = 1;
+        rings[rank].Post(put);
+        rings[rank].Post(Get(to, (20 + 2 * to) * kMiB, 0, kBytes));
+      }
+    }
+  }
+  for (uint32_t rank = 0; rank < kNodes; ++rank) {
+    ASSERT_TRUE(rings[rank].WaitAll()) << rank;
+    EXPECT_EQ(cluster.nodes[rank]->memory(rank).words[0].failed, 0u);
+  }
+  for (uint32_t rank = 0; rank < kNodes; ++rank) {
+    EXPECT_EQ(WordAt(heap(rank), 39 * kMiB), 3 * (kNodes - 1));
+    for (uint32_t from = 0; from < kNodes; ++from) {
+      if (from == rank) continue;
+      for (const uint64_t base : {2, 20}) {
+        const uint8_t* const at = heap(rank) + (base + 2 * from) * kMiB;
+        EXPECT_EQ(at[0], from + 1);
+        EXPECT_EQ(memcmp(at, at + 1, kBytes - 1), 0);
+        EXPECT_EQ(at[kBytes], 0);
+      }
+    }
+  }
+}
+
 // A client of the network, which sends what it likes. The address is ADDRESS:PORT.
 class Stranger {
  public:
