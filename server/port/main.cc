@@ -92,4 +92,12 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace iris::port
 
-int main(int argc, char** argv) { return iris::port::Main(argc, argv); }
+int main(int argc, char** argv) {
+  const int code = iris::port::Main(argc, argv);
+  // UCX's thread still runs, and its library's destructors would race with it.
+  if (!iris::server::kSanitized) {
+    fflush(nullptr);
+    _exit(code);
+  }
+  return code;
+}

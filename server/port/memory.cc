@@ -16,8 +16,20 @@ namespace {
 
 template <typename T>
 void CopyWord(void* to, const void* from) {
-  const T word = __atomic_load_n(static_cast<const T*>(from), __ATOMIC_ACQUIRE);
-  __atomic_store_n(static_cast<T*>(to), word, __ATOMIC_RELEASE);
+  const auto is_aligned = [](const void* at) {
+    return reinterpret_cast<uint64_t>(at) % sizeof(T) == 0;
+  };
+  T word;
+  if (is_aligned(from)) {
+    word = __atomic_load_n(static_cast<const T*>(from), __ATOMIC_ACQUIRE);
+  } else {
+    memcpy(&word, from, sizeof(word));
+  }
+  if (is_aligned(to)) {
+    __atomic_store_n(static_cast<T*>(to), word, __ATOMIC_RELEASE);
+  } else {
+    memcpy(to, &word, sizeof(word));
+  }
 }
 
 // Half-precision numbers are added as floats, and rounded to the nearest, to even in the middle.
@@ -122,10 +134,9 @@ uint64_t AddSmall(uint64_t address, uint64_t value) {
 }  // namespace
 
 void CopyShared(void* to, const void* from, uint64_t bytes) {
-  const uint64_t both = reinterpret_cast<uint64_t>(to) | reinterpret_cast<uint64_t>(from);
-  if (bytes == 8 && both % 8 == 0) return CopyWord<uint64_t>(to, from);
-  if (bytes == 4 && both % 4 == 0) return CopyWord<uint32_t>(to, from);
-  if (bytes == 2 && both % 2 == 0) return CopyWord<uint16_t>(to, from);
+  if (bytes == 8) return CopyWord<uint64_t>(to, from);
+  if (bytes == 4) return CopyWord<uint32_t>(to, from);
+  if (bytes == 2) return CopyWord<uint16_t>(to, from);
   if (bytes > 0) memcpy(to, from, bytes);
 }
 

@@ -868,6 +868,57 @@ TEST(PortTest, ARankThatIsGoneIsForgotten) {
   EXPECT_EQ(other.Wait(other.Post(Put(0, 4 * kMiB, 0, 8))), StatusCode::kOk);
 }
 
+TEST(PortTest, ListensInTheRangeOfPortsAndOnTheInterface) {
+  const std::string rendezvous = FreeLoopbackAddress();
+  Cluster cluster = Start(2, 1, nullptr, [&](int, PortNodeOptions* options) {
+    options->setup.set_rendezvous(rendezvous);
+    options->setup.set_interface("lo");
+    options->setup.set_port_min(21'300);
+    options->setup.set_port_max(21'339);
+  });
+  ASSERT_TRUE(cluster.ok);
+  for (const auto& node : cluster.nodes) {
+    const std::vector<uint16_t> ports = ListeningPorts(node->pid());
+    EXPECT_GE(ports.size(), 2u);
+    for (const uint16_t port : ports) {
+      EXPECT_TRUE((port >= 21'300 && port <= 21'339) ||
+                  absl::EndsWith(rendezvous, absl::StrCat(":", port)))
+          << port;
+    }
+  }
+  PortRequester ring = cluster.nodes[0]->Requester(0);
+  EXPECT_EQ(ring.Wait(ring.Post(Put(1, 0, 0, kMiB))), StatusCode::kOk);
+}
+
+TEST(PortTest, WorksOverIpv6) {
+  const std::string rendezvous = FreeLoopbackAddress();
+  const std::string port = rendezvous.substr(rendezvous.rfind(':'));
+  if (!std::ifstream("/proc/net/if_inet6").good()) GTEST_SKIP() << "there is no IPv6 here";
+  Cluster cluster = Start(2, 1, nullptr, [&](int, PortNodeOptions* options) {
+    options->setup.set_rendezvous("[::1]" + port);
+  });
+  ASSERT_TRUE(cluster.ok);
+  PortRequester ring = cluster.nodes[0]->Requester(0);
+  EXPECT_EQ(ring.Wait(ring.Post(Put(1, 0, 0, kMiB))), StatusCode::kOk);
+}
+
+TEST(PortTest, RefusesAnInterfaceAndALibraryThatAreNotThere) {
+  PortNodeOptions options = NodeOf(0, 2, 1, FreeLoopbackAddress());
+  options.setup.set_interface("wrong0");
+  PortNode interface(options);
+  auto failed = interface.WaitForMessage<Failed>(LinkType::kPortFailed);
+  ASSERT_TRUE(failed.has_value());
+  EXPECT_TRUE(absl::StrContains(failed->reason(), "\"wrong0\"; there are: lo (127.0.0.1)"))
+      << failed->reason();
+  options.setup.clear_interface();
+  options.setup.set_ucx("/usr/lib/x86_64-linux-gnu/libucp.so.0");
+  PortNode library(options);
+  failed = library.WaitForMessage<Failed>(LinkType::kPortFailed);
+  ASSERT_TRUE(failed.has_value());
+  EXPECT_TRUE(absl::StrContains(failed->reason(), "1.20 or newer")) << failed->reason();
+  EXPECT_TRUE(absl::StrContains(failed->reason(), "deploy/setup.sh")) << failed->reason();
+}
+
 TEST(PortTest, RunsAsAnotherUser) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can change the user";
   Cluster cluster =
