@@ -145,6 +145,7 @@ iris_code iris_launcher_read(iris_launcher* out) {
     launcher.rank = read.rank;
     launcher.n_ranks = read.n_ranks;
     launcher.local_rank = read.local_rank;
+    launcher.n_local = read.n_local;
     CopyText(read.launcher, launcher.name);
     CopyText(read.job, launcher.job);
     return WriteStruct(launcher, "iris_launcher", out);
@@ -175,6 +176,9 @@ iris_code iris_context_create(const iris_context_options* options, iris_context*
     wanted.rank = given.rank;
     wanted.n_ranks = given.n_ranks;
     wanted.local_rank = given.local_rank;
+    if (given.n_local != 0) wanted.n_local = given.n_local;
+    wanted.rendezvous = TextOf(given.rendezvous);
+    wanted.secret = TextOf(given.secret);
     wanted.heap_bytes = given.heap_bytes;
     wanted.max_heap_bytes = given.max_heap_bytes;
     wanted.prealloc = given.prealloc != 0;
@@ -227,6 +231,8 @@ iris_code iris_context_get_info(iris_context* context, iris_context_info* out) {
     info.job = host.options().job.c_str();
     info.device_uuid = job.device_uuid.c_str();
     info.backend = host.backend().c_str();
+    info.first_local = host.first_local();
+    info.n_local = host.n_local();
     return WriteStruct(info, "iris_context_info", out);
   });
 }
@@ -260,6 +266,14 @@ iris_code iris_context_peer_pid(iris_context* context, uint32_t rank, int64_t* o
       return Invalid("there is no rank ", rank, " in a job of ", object.host().n_ranks());
     }
     *out = object.host().peer_pid(rank);
+    return absl::OkStatus();
+  });
+}
+
+iris_code iris_context_reaches(iris_context* context, uint32_t rank, int32_t* out) {
+  return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {
+    IRIS_ABI_TRY(NotNull(out, "the place for the answer"));
+    *out = object.host().IsLocal(rank) ? 1 : 0;
     return absl::OkStatus();
   });
 }

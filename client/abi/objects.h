@@ -205,6 +205,7 @@ inline constexpr size_t kNormBytes = 120;
 inline constexpr size_t kOpenedBytes = 48;
 inline constexpr size_t kFillOptionsBytes = 128;
 inline constexpr size_t kTensorOptionsBytes = 48;
+inline constexpr size_t kAtomicBytes = 48;
 
 inline absl::Status NotNull(const void* p, absl::string_view name) {
   if (p != nullptr) return absl::OkStatus();

@@ -3,6 +3,7 @@
 #include <functional>
 
 #include "client/abi/objects.h"
+#include "client/abi/signals.h"
 #include "client/backend/device_status.h"
 #include "client/comm/async_copy.h"
 #include "device/base/bytes.h"
@@ -63,20 +64,9 @@ iris_code Free(iris_context* context, void* memory,
 }
 
 absl::Status ReadSignal(const iris_signal* given, iris::internal::SignalOptions* out) {
-  if (given == nullptr) return absl::OkStatus();
-  IRIS_ASSIGN_OR_RETURN(const auto signal, ReadStruct(given, kSignalBytes, "iris_signal"));
-  if (signal.op != IRIS_SIGNAL_SET && signal.op != IRIS_SIGNAL_ADD) {
-    return Invalid(signal.op, " is no iris_signal_op");
-  }
-  out->signal = signal.word;
-  out->value = signal.value;
-  out->op = signal.op == IRIS_SIGNAL_SET ? iris::SignalOp::kSet : iris::SignalOp::kAdd;
-  return absl::OkStatus();
-}
-
-absl::Status ReadRows(const iris_rows* given, iris::RowsToCopy* out) {
-  IRIS_ASSIGN_OR_RETURN(const auto rows, ReadStruct(given, kRowsBytes, "iris_rows"));
-  *out = {rows.rows, rows.row_bytes, rows.dst_pitch_bytes, rows.src_pitch_bytes};
+  iris::SignalTo signal = {nullptr, 0};
+  IRIS_ABI_TRY(iris::abi::ReadSignal(given, &signal));
+  *out = {signal.word, signal.value, signal.op};
   return absl::OkStatus();
 }
 

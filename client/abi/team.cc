@@ -3,6 +3,7 @@
 
 #include "client/abi/objects.h"
 #include "iris/types.h"
+#include "proto/wire/limits.h"
 
 using namespace iris::abi;  // functions in C have no namespace of their own
 
@@ -43,9 +44,10 @@ iris_code iris_team_create(iris_context* context, iris_team* parent, const uint3
   return WithTeam(context, parent, [&](auto& object, const auto& members) -> absl::Status {
     IRIS_ABI_TRY(NotNull(out, "create a team: the place for the handle"));
     if (n_ranks > 0) IRIS_ABI_TRY(NotNull(ranks, "create a team: the list of ranks"));
-    if (n_ranks > iris::kMaxTeamRanks) {
-      return Invalid("create a team of ", n_ranks, " ranks: a team has at most ",
-                     iris::kMaxTeamRanks);
+    const uint32_t most =
+        object.host().spans_nodes() ? iris::wire::kMaxWorldRanks : iris::kMaxTeamRanks;
+    if (n_ranks > most) {
+      return Invalid("create a team of ", n_ranks, " ranks: a team has at most ", most);
     }
     return Give(object, object.host().teams().CreateTeam({ranks, n_ranks}, members), out);
   });
@@ -56,6 +58,20 @@ iris_code iris_team_split(iris_context* context, iris_team* parent, int32_t colo
   return WithTeam(context, parent, [&](auto& object, const auto& members) -> absl::Status {
     IRIS_ABI_TRY(NotNull(out, "split a team: the place for the handle"));
     return Give(object, object.host().teams().SplitTeam(color, key, members), out);
+  });
+}
+
+iris_code iris_team_local(iris_context* context, iris_team** out) {
+  return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {
+    IRIS_ABI_TRY(NotNull(out, "the team of this node: the place for the handle"));
+    return Give(object, object.host().LocalTeam(), out);
+  });
+}
+
+iris_code iris_team_rail(iris_context* context, iris_team** out) {
+  return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {
+    IRIS_ABI_TRY(NotNull(out, "the team of a rail: the place for the handle"));
+    return Give(object, object.host().RailTeam(), out);
   });
 }
 

@@ -262,6 +262,12 @@ iris_code iris_tensor_at(iris_tensor* tensor, uint32_t rank, iris_tensor** out) 
       return absl::OutOfRangeError(
           absl::StrCat("a peer's view: there is no rank ", rank, " in a job of ", n_ranks));
     }
+    if (!object.state->host->IsLocal(rank)) {
+      return absl::UnimplementedError(
+          absl::StrCat("a peer's view: rank ", rank,
+                       " is on another node, and its memory is not mapped here: use iris_get() and "
+                       "iris_put()"));
+    }
     const auto& ranks = object.storage->team.ranks;
     if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) {
       return Invalid("a peer's view: rank ", rank, " has no copy of ", object.storage->Name(),

@@ -131,13 +131,12 @@ typedef struct iris_launcher {
   int32_t rank;
   int32_t n_ranks;
   int32_t local_rank;
-  int32_t reserved;
-  char name[32]; /* "iris", "torchrun", "openmpi", "mpich", "pmix", "slurm" or "none" */
+  int32_t n_local; /* ranks of this node; 0: not known, which means all */
+  char name[32];   /* "iris", "torchrun", "openmpi", "mpich", "pmix", "slurm" or "none" */
   char job[160];
 } iris_launcher;
 
-/* Reads the environment. IRIS_INVALID_ARGUMENT names the variable that is wrong or missing;
- * IRIS_UNIMPLEMENTED if the job has ranks on other nodes. */
+/* Reads the environment. IRIS_INVALID_ARGUMENT names the variable that is wrong or missing. */
 IRIS_EXPORT iris_code iris_launcher_read(iris_launcher* out);
 
 /* Contexts. */
@@ -161,6 +160,11 @@ typedef struct iris_context_options {
   int64_t join_timeout_ns; /* 0: 60 s */
   int64_t timeout_ns;      /* of every other wait, on host and device; 0: 60 s */
   int64_t connect_timeout_ns; /* how long to retry while no irisd answers; 0: 2 s */
+  /* Of a job with ranks on several nodes, as iris::ContextOptions says. */
+  int32_t n_local; /* ranks on this node; 0: left out */
+  int32_t reserved;
+  const char* rendezvous; /* HOST:PORT of the node of rank 0 */
+  const char* secret;     /* null: IRIS_JOB_SECRET, else that of the irisds */
 } iris_context_options;
 IRIS_EXPORT void iris_context_options_init_sized(iris_context_options* options, size_t size);
 /* Leaves out every field but header_version. The macro evaluates `options` twice. */
@@ -186,12 +190,14 @@ typedef struct iris_context_info {
   uint32_t ranks_per_device; /* on the device that most ranks of the job share */
   uint64_t heap_bytes;       /* grows */
   uint64_t stride_bytes;
-  uint64_t base;        /* address of rank 0's heap in this process */
+  uint64_t base;        /* address of rank 0's heap in this process, or where it would be */
   int32_t same_address; /* not 0: addresses mean the same on every rank */
   uint32_t reserved;
   const char* job; /* like the other strings, valid until the context is destroyed */
   const char* device_uuid;
-  const char* backend; /* of the heap's memory: "emu", or the name of a GPU driver */
+  const char* backend;  /* of the heap's memory: "emu", or the name of a GPU driver */
+  uint32_t first_local; /* first rank of this node */
+  uint32_t n_local;     /* ranks of this node, which are consecutive */
 } iris_context_info;
 IRIS_EXPORT iris_code iris_context_get_info(iris_context* context, iris_context_info* out);
 
@@ -224,6 +230,9 @@ IRIS_EXPORT iris_code iris_context_get_device(iris_context* context, void* devic
 IRIS_EXPORT iris_code iris_locate(iris_context* context, const void* address, uint32_t* rank,
                                   uint64_t* offset_bytes);
 
+/* Sets *out to 1 if the heap of `rank` is mapped here, because it is on this node; else to 0. */
+IRIS_EXPORT iris_code iris_context_reaches(iris_context* context, uint32_t rank, int32_t* out);
+
 /* Teams: ordered sets of ranks. A null team is the world. */
 
 typedef struct iris_team_info {
@@ -245,6 +254,10 @@ IRIS_EXPORT iris_code iris_team_create(iris_context* context, iris_team* parent,
 /* Makes a team of the ranks that give the same color, as iris::Context::Split. */
 IRIS_EXPORT iris_code iris_team_split(iris_context* context, iris_team* parent, int32_t color,
                                       int32_t key, iris_team** out);
+/* Give the team of this node's ranks, and that of the ranks with this one's place on each node, as
+ * iris::Context::local and rail. The first call of each is collective over the world. */
+IRIS_EXPORT iris_code iris_team_local(iris_context* context, iris_team** out);
+IRIS_EXPORT iris_code iris_team_rail(iris_context* context, iris_team** out);
 /* Destroys a team. Collective over the team. A rank outside the team only releases its handle. */
 IRIS_EXPORT iris_code iris_team_destroy(iris_context* context, iris_team* team);
 
@@ -412,6 +425,57 @@ IRIS_EXPORT iris_code iris_get_rows_async(iris_context* context, void* dst, cons
                                           const iris_signal* signal);
 /* Loads the kernel that changes signals. The call may wait until running kernels have ended. */
 IRIS_EXPORT iris_code iris_prepare_signals(iris_context* context);
+
+/* Puts, gets, signals and atomics that the host makes itself, at any rank of any node, as
+ * iris::Context::Put and the methods after it. Not collective, and without a stream. */
+
+/* When it returns, `src` may be reused. `signal` may be null. */
+IRIS_EXPORT iris_code iris_put(iris_context* context, void* dst, const void* src, uint64_t bytes,
+                               uint32_t to, const iris_signal* signal);
+IRIS_EXPORT iris_code iris_put_rows(iris_context* context, void* dst, const void* src,
+                                    const iris_rows* rows, uint32_t to, const iris_signal* signal);
+/* When it returns, the data is at `dst`. */
+IRIS_EXPORT iris_code iris_get(iris_context* context, void* dst, const void* src, uint64_t bytes,
+                               uint32_t from);
+IRIS_EXPORT iris_code iris_get_rows(iris_context* context, void* dst, const void* src,
+                                    const iris_rows* rows, uint32_t from);
+IRIS_EXPORT iris_code iris_send_signal(iris_context* context, uint32_t to,
+                                       const iris_signal* signal);
+
+/* iris_atomic.op */
+enum {
+  IRIS_ATOMIC_ADD = 0,
+  IRIS_ATOMIC_SUB = 1,
+  IRIS_ATOMIC_EXCHANGE = 2,
+  IRIS_ATOMIC_MIN = 3,
+  IRIS_ATOMIC_MAX = 4,
+  IRIS_ATOMIC_AND = 5,
+  IRIS_ATOMIC_OR = 6,
+  IRIS_ATOMIC_XOR = 7,
+  IRIS_ATOMIC_COMPARE_EXCHANGE = 8, /* `value` is written if the word is `compare`, by bits */
+  IRIS_ATOMIC_LOAD = 9
+};
+typedef struct iris_atomic {
+  size_t size;
+  void* word; /* in this rank's heap; stands for the peer's word */
+  uint32_t peer;
+  int32_t op; /* IRIS_ATOMIC_ADD, ... */
+  /* IRIS_I32, IRIS_U32, IRIS_I64, IRIS_U64, IRIS_F32 or IRIS_F64; for IRIS_ATOMIC_ADD also IRIS_F16
+   * and IRIS_BF16. */
+  iris_dtype dtype;
+  uint32_t reserved;
+  uint64_t value; /* the bits of the operand, in the lowest bytes */
+  uint64_t compare;
+} iris_atomic;
+/* Carries out the operation and writes the bits of the old value to *old, which may be null. */
+IRIS_EXPORT iris_code iris_atomic_fetch(iris_context* context, const iris_atomic* call,
+                                        uint64_t* old);
+
+/* Orders this thread's earlier puts to each rank before its later ones to the same rank. */
+IRIS_EXPORT iris_code iris_fence(iris_context* context);
+/* Waits until all that the host and kernels of this rank have put has arrived, as
+ * iris::Context::Quiet. timeout_ns 0: the context's timeout. */
+IRIS_EXPORT iris_code iris_quiet(iris_context* context, int64_t timeout_ns);
 
 /* Collectives of a team on a stream. <iris/ccl.h> says what each does, and which memory it takes.
  * Counts are elements. `root`, `to` and `from` are world ranks. */

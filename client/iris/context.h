@@ -107,6 +107,23 @@ T Sized() {
   return made;
 }
 
+// T where the compiler must not deduce it.
+template <typename T>
+struct Same {
+  using Type = T;
+};
+
+// Returns the bytes of so many elements; those of void are bytes.
+template <typename T>
+constexpr uint64_t ByteCount(uint64_t count) {
+  if constexpr (std::is_void_v<T>) {
+    return count;
+  } else {
+    static_assert(std::is_trivially_copyable_v<T>, "only plain data can be copied");
+    return count * sizeof(T);
+  }
+}
+
 // A handle of the C API that its owner destroys.
 template <typename T, iris_code (*Destroy)(T*)>
 class Handle {
@@ -161,6 +178,9 @@ class Context {
     options.join_timeout_ns = from.join_timeout.count();
     options.timeout_ns = from.timeout.count();
     options.connect_timeout_ns = from.connect_timeout.count();
+    options.n_local = from.n_local == -1 ? 0 : from.n_local;
+    options.rendezvous = from.rendezvous.c_str();
+    options.secret = from.secret.c_str();
     iris_context* handle = nullptr;
     IRIS_RETURN_IF_ERROR(impl::FromC(iris_context_create(&options, &handle)));
     Context context;
@@ -192,14 +212,22 @@ class Context {
   uint64_t stride_bytes() const { return info_.stride_bytes; }
   // Returns true if pointers mean the same on every rank.
   bool same_address() const { return info_.same_address != 0; }
-  std::vector<void*> heap_bases() const {  // one per rank
+  // Returns an address for each rank, which is null for ranks of other nodes.
+  std::vector<void*> heap_bases() const {
     std::vector<void*> bases;
-    for (uint64_t r = 0; r < info_.n_ranks; ++r) {
-      bases.push_back(reinterpret_cast<void*>(info_.base + r * info_.stride_bytes));
+    for (uint32_t r = 0; r < info_.n_ranks; ++r) {
+      bases.push_back(Reaches(r) ? reinterpret_cast<void*>(info_.base + r * info_.stride_bytes)
+                                 : nullptr);
     }
     return bases;
   }
-  // Returns the process id of a rank, or 0 if there is no such rank.
+  // Returns the first rank of this node, and the number of its ranks, which are consecutive.
+  uint32_t first_local() const { return info_.first_local; }
+  uint32_t n_local() const { return info_.n_local; }
+  // Returns true if the heap of `rank` is mapped here, because the rank is on this node. Loads,
+  // stores and collectives reach only such ranks; Put, Get, signals and atomics reach all.
+  bool Reaches(uint32_t rank) const { return rank - info_.first_local < info_.n_local; }
+  // Returns the process id of a rank, or 0 if there is no such rank on this node.
   int64_t peer_pid(uint32_t rank) const {
     int64_t pid = 0;
     return iris_context_peer_pid(get(), rank, &pid) == IRIS_OK ? pid : 0;
@@ -420,9 +448,95 @@ class Context {
     IRIS_RETURN_IF_ERROR(impl::FromC(iris_team_split(get(), parent.handle, color, key, &handle)));
     return TeamOf(handle);
   }
+  // Return the team of this node's ranks, and that of the ranks with this one's place on each node.
+  // The first call of each is collective over the world, and later ones are not; in a job of one
+  // node the first is the world.
+  StatusOr<Team> local() {
+    iris_team* handle = nullptr;
+    IRIS_RETURN_IF_ERROR(impl::FromC(iris_team_local(get(), &handle)));
+    return TeamOf(handle);
+  }
+  StatusOr<Team> rail() {
+    iris_team* handle = nullptr;
+    IRIS_RETURN_IF_ERROR(impl::FromC(iris_team_rail(get(), &handle)));
+    return TeamOf(handle);
+  }
   // Destroys a team. Collective over the team.
   Status DestroyTeam(const Team& team) {
     return impl::FromC(iris_team_destroy(get(), team.handle));
+  }
+
+  // Puts and gets of the host, at once and without a stream, to and from any rank of any node. Not
+  // collective. The peer's side is given by the address of this rank's own copy, as in kernels; the
+  // other side is memory of this rank's heap or of the host. `count` is of elements; those of void
+  // are bytes.
+  //
+  // Put returns when `src` may be reused; the signal, if its word is not null, is visible after the
+  // data. Puts to one rank arrive in their order. Quiet says when all have arrived. Get returns when
+  // the data is here. kInvalidArgument for a wrong place on this node. kOutOfRange from Get, and
+  // later from Quiet for Put, if the other node has no memory at the place. kDeadlineExceeded and
+  // kAborted as for other waits; kUnavailable if the port process of this node has ended.
+  template <typename T>
+  Status Put(uint32_t to, T* dst, const typename impl::Same<T>::Type* src, uint64_t count,
+             const SignalTo& signal = {nullptr, 0}) const {
+    const iris_signal sent = InC(signal);
+    return impl::FromC(iris_put(get(), dst, src, impl::ByteCount<T>(count), to,
+                                signal.word == nullptr ? nullptr : &sent));
+  }
+  template <typename T>
+  Status Put(uint32_t to, T* dst, const typename impl::Same<T>::Type* src, const Strided& rows,
+             const SignalTo& signal = {nullptr, 0}) const {
+    const iris_signal sent = InC(signal);
+    const iris_rows strided = InC<T>(rows);
+    return impl::FromC(
+        iris_put_rows(get(), dst, src, &strided, to, signal.word == nullptr ? nullptr : &sent));
+  }
+  template <typename T>
+  Status Get(uint32_t from, T* dst, const typename impl::Same<T>::Type* src, uint64_t count) const {
+    return impl::FromC(iris_get(get(), dst, src, impl::ByteCount<T>(count), from));
+  }
+  template <typename T>
+  Status Get(uint32_t from, T* dst, const typename impl::Same<T>::Type* src,
+             const Strided& rows) const {
+    const iris_rows strided = InC<T>(rows);
+    return impl::FromC(iris_get_rows(get(), dst, src, &strided, from));
+  }
+  // Sends a signal, ordered after earlier puts to the same rank.
+  Status Signal(uint32_t to, const SignalTo& signal) const {
+    const iris_signal sent = InC(signal);
+    return impl::FromC(iris_send_signal(get(), to, &sent));
+  }
+
+  // Atomics of the host on a word of any rank, which return the old value. T: int32_t, uint32_t,
+  // int64_t, uint64_t, float or double. Bitwise operations are for integers. kUnimplemented for
+  // ranks of this node if the heap is memory of a GPU. docs/memory_model.md says with which accesses
+  // they are atomic.
+  template <typename T>
+  StatusOr<T> Atomic(AtomicOp op, uint32_t peer, T* word,
+                     typename impl::Same<T>::Type value) const {
+    constexpr int32_t kOps[] = {IRIS_ATOMIC_ADD, IRIS_ATOMIC_SUB, IRIS_ATOMIC_EXCHANGE,
+                                IRIS_ATOMIC_AND, IRIS_ATOMIC_OR,  IRIS_ATOMIC_XOR,
+                                IRIS_ATOMIC_MIN, IRIS_ATOMIC_MAX};
+    return Fetch(kOps[static_cast<int>(op)], peer, word, value, T());
+  }
+  template <typename T>
+  StatusOr<T> AtomicLoad(uint32_t peer, const T* word) const {
+    return Fetch(IRIS_ATOMIC_LOAD, peer, const_cast<T*>(word), T(), T());
+  }
+  // Writes `desired` if the word is `expected`, compared by bits.
+  template <typename T>
+  StatusOr<T> AtomicCompareExchange(uint32_t peer, T* word, typename impl::Same<T>::Type expected,
+                                    typename impl::Same<T>::Type desired) const {
+    return Fetch(IRIS_ATOMIC_COMPARE_EXCHANGE, peer, word, desired, expected);
+  }
+
+  // Orders this thread's earlier puts to each rank before its later ones to the same rank.
+  Status Fence() const { return impl::FromC(iris_fence(get())); }
+  // Waits until all that the host, and kernels that have ended, have put to other ranks has arrived.
+  // An error that no call has returned, of a put of the host or of a kernel's request to another
+  // node, is returned once. A timeout of 0 is the context's.
+  Status Quiet(std::chrono::nanoseconds timeout = {}) const {
+    return impl::FromC(iris_quiet(get(), timeout.count()));
   }
 
   // Start, stop and write the trace of this rank: see iris_trace_start and the functions after it
@@ -455,6 +569,34 @@ class Context {
     auto info = impl::Sized<iris_context_info>();
     (void)iris_context_get_info(get(), &info);
     return info;
+  }
+
+  static iris_signal InC(const SignalTo& from) {
+    return {sizeof(iris_signal), from.word, from.value,
+            from.op == SignalOp::kSet ? IRIS_SIGNAL_SET : IRIS_SIGNAL_ADD, 0};
+  }
+  template <typename T>
+  static iris_rows InC(const Strided& rows) {
+    return {sizeof(iris_rows), rows.rows, impl::ByteCount<T>(rows.length),
+            impl::ByteCount<T>(rows.dst_stride), impl::ByteCount<T>(rows.src_stride)};
+  }
+  template <typename T>
+  StatusOr<T> Fetch(int32_t op, uint32_t peer, T* word, T value, T compare) const {
+    static_assert(
+        std::is_arithmetic_v<T> && !std::is_same_v<T, bool> && (sizeof(T) == 4 || sizeof(T) == 8),
+        "no atomic of this type");
+    auto call = impl::Sized<iris_atomic>();
+    call.word = word;
+    call.peer = peer;
+    call.op = op;
+    call.dtype = static_cast<iris_dtype>(DTypeOf<T>());
+    std::memcpy(&call.value, &value, sizeof(value));
+    std::memcpy(&call.compare, &compare, sizeof(compare));
+    uint64_t bits = 0;
+    IRIS_RETURN_IF_ERROR(impl::FromC(iris_atomic_fetch(get(), &call, &bits)));
+    T old;
+    std::memcpy(&old, &bits, sizeof(old));
+    return old;
   }
 
   // Returns the options for the C API, which borrow from `from`.

@@ -16,14 +16,15 @@ struct LauncherInfo {
   int rank = 0;
   int n_ranks = 1;
   int local_rank = 0;
+  int n_local = 0;  // ranks of this node; 0: not known, which means all
 };
 
 // Returns the values that Context::Create uses for options that are left out. kInvalidArgument
-// names the variable that is wrong. kUnimplemented if the job has ranks on other nodes.
+// names the variable that is wrong.
 inline StatusOr<LauncherInfo> ReadLauncher() {
   auto from = impl::Sized<iris_launcher>();
   IRIS_RETURN_IF_ERROR(impl::FromC(iris_launcher_read(&from)));
-  return LauncherInfo{from.name, from.job, from.rank, from.n_ranks, from.local_rank};
+  return LauncherInfo{from.name, from.job, from.rank, from.n_ranks, from.local_rank, from.n_local};
 }
 
 }  // namespace iris
