@@ -724,6 +724,15 @@ TEST_F(AbiTest, PlacesForAnswersMayNotBeNull) {
            iris_matmul_bytes(c, 1, nullptr, &matmul, nullptr),
            iris_matmul_choose(o.comm, nullptr, &matmul_plan),
            iris_matmul_launch(o.comm, nullptr, o.stream),
+           iris_context_reaches(c, 0, nullptr),
+           iris_team_local(c, nullptr),
+           iris_team_rail(c, nullptr),
+           iris_put(c, nullptr, &offset, 8, 0, nullptr),
+           iris_put_rows(c, nullptr, &offset, nullptr, 0, nullptr),
+           iris_get(c, &offset, nullptr, 8, 0),
+           iris_get_rows(c, &offset, nullptr, nullptr, 0),
+           iris_send_signal(c, 0, nullptr),
+           iris_atomic_fetch(c, nullptr, nullptr),
        }) {
     EXPECT_EQ(code, IRIS_INVALID_ARGUMENT);
     EXPECT_THAT(Message(), ::testing::Not(::testing::IsEmpty()));
@@ -739,7 +748,7 @@ TEST_F(AbiTest, StructsOfOtherSizes) {
   iris_context* context = nullptr;
   iris_context_options options = Rank(0, 1);
   for (const size_t size :
-       {size_t{0}, size_t{1}, sizeof(options) - 8, size_t{1} << 20, ~size_t{0}}) {
+       {size_t{0}, size_t{1}, size_t{96}, size_t{1} << 20, ~size_t{0}}) {  // at first 104
     options.size = size;
     EXPECT_FAILS(iris_context_create(&options, &context), IRIS_INVALID_ARGUMENT,
                  absl::StrCat("its size is ", size));

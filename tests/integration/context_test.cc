@@ -115,6 +115,49 @@ int Basics(const std::vector<std::string>&) {
   return 0;
 }
 
+// Puts, gets, signals and atomics of the host.
+int HostTransfers(const std::vector<std::string>&) {
+  auto created = Context::Create(Small());
+  REQUIRE_OK(created);
+  Context& context = *created;
+  const uint32_t n = context.n_ranks(), me = context.rank(), next = (me + 1) % n;
+  REQUIRE(context.first_local() == 0 && context.n_local() == n && context.Reaches(next));
+  REQUIRE(context.local()->ranks.size() == n);
+  auto words = context.Allocate<uint64_t>(64, "words");
+  REQUIRE_OK(words);
+  uint64_t* const mine = words->get();
+  const uint64_t values[] = {me + 10, me + 20, me + 30, me + 40};
+  REQUIRE_OK(context.Put(next, mine, values, 4, {mine + 8, 1, SignalOp::kAdd}));
+  while (__atomic_load_n(mine + 8, __ATOMIC_ACQUIRE) == 0) std::this_thread::yield();
+  const uint32_t before = (me + n - 1) % n;
+  REQUIRE(mine[0] == before + 10 && mine[3] == before + 40);
+  REQUIRE_OK(context.Put(next, mine + 16, values, Strided{2, 1, 3, 2}));
+  REQUIRE_OK(context.Signal(next, {mine + 9, 5}));
+  REQUIRE_OK(context.Quiet());
+  REQUIRE_OK(context.Fence());
+  REQUIRE_OK(context.Barrier());
+  REQUIRE(mine[16] == before + 10 && mine[19] == before + 30 && mine[9] == 5);
+  uint64_t back[2] = {};
+  REQUIRE_OK(context.Get(next, back, mine + 16, Strided{2, 1, 1, 3}));
+  REQUIRE(back[0] == me + 10 && back[1] == me + 30);
+  REQUIRE_OK(context.Get(next, static_cast<void*>(back), mine, 8));
+  REQUIRE(back[0] == me + 10);
+  for (uint32_t i = 0; i < 100; ++i) {
+    REQUIRE_OK(context.Atomic(AtomicOp::kAdd, 0, mine + 32, 1));
+  }
+  REQUIRE_OK(context.Barrier());
+  REQUIRE(*context.AtomicLoad(0, mine + 32) == 100 * n);
+  auto* const real = reinterpret_cast<float*>(mine + 33);
+  REQUIRE(*context.AtomicCompareExchange(next, real, 0.0f, 1.5f) == 0.0f);
+  REQUIRE(*context.Atomic(AtomicOp::kMax, next, real, 2.5f) == 1.5f);
+  REQUIRE(Has(context.Put(n, mine, values, 1), StatusCode::kInvalidArgument, "no such rank"));
+  REQUIRE(Has(context.Put(next, mine, values, 65), StatusCode::kInvalidArgument, "has"));
+  REQUIRE(Has(context.Put(next, back, values, 1), StatusCode::kInvalidArgument,
+              "not in this rank's heap"));
+  REQUIRE_OK(context.Barrier());
+  return 0;
+}
+
 int FreeAndReuse(const std::vector<std::string>&) {
   auto created = Context::Create(Small());
   REQUIRE_OK(created);
@@ -598,6 +641,7 @@ int HoldMemory(const std::vector<std::string>&) {
 const std::map<std::string, testing::Scenario>& Scenarios() {
   static const auto* const scenarios = new std::map<std::string, testing::Scenario>{
       {"basics", Basics},
+      {"host_transfers", HostTransfers},
       {"free_and_reuse", FreeAndReuse},
       {"names", Names},
       {"mismatch", Mismatch},
@@ -715,6 +759,7 @@ TEST_F(ContextTest, SameAddressInEveryProcess) {
 #endif
 }
 
+TEST_P(RanksTest, HostTransfers) { Run("host_transfers", GetParam()); }
 TEST_F(ContextTest, FreedRangesAreUsedAgain) { Run("free_and_reuse", 3); }
 TEST_F(ContextTest, NamesAreUniqueAndChecked) { Run("names", 2); }
 TEST_F(ContextTest, RanksThatDisagreeAreToldWhoAskedForWhat) { Run("mismatch", 2); }
