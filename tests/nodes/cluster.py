@@ -88,33 +88,28 @@ class Cluster:
     def __exit__(self, *unused):
         self.stack.close()
 
-    def environment(self, node, rank, n_ranks, n_local, job, port=4711, **more):
-        return node.irisd.environment(
-            IRIS_JOB=job, IRIS_RANK=str(rank), IRIS_N_RANKS=str(n_ranks), IRIS_LOCAL_RANK=str(rank % n_local),
-            IRIS_N_LOCAL=str(n_local), IRIS_RENDEZVOUS=f"{self.nodes[0].address}:{port}", IRIS_JOB_SECRET=SECRET, **more)
+    def start_rank(self, rank, *command, n_local=2, job="job", **more):
+        """Starts the command as one rank of a job on all nodes."""
+        node = self.nodes[rank // n_local]
+        environment = {
+            "IRIS_JOB": job, "IRIS_RANK": str(rank), "IRIS_N_RANKS": str(n_local * len(self.nodes)),
+            "IRIS_LOCAL_RANK": str(rank % n_local), "IRIS_N_LOCAL": str(n_local),
+            "IRIS_RENDEZVOUS": f"{self.nodes[0].address}:4711", "IRIS_JOB_SECRET": SECRET, **more}
+        process = subprocess.Popen([*node.within, *command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                   stderr=subprocess.STDOUT, text=True, env=node.irisd.environment(**environment))
+        self.stack.callback(end, process)
+        return process
 
-    def start(self, *command, n_local=2, job=None, **more):
-        """Starts the command as each rank of a job on all nodes; returns the processes, by rank."""
-        job = job or f"job-{uuid.uuid4().hex[:6]}"
-        n_ranks = n_local * len(self.nodes)
-        started = []
-        for rank in range(n_ranks):
-            node = self.nodes[rank // n_local]
-            process = subprocess.Popen([*node.within, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                       stderr=subprocess.STDOUT, text=True,
-                                       env=self.environment(node, rank, n_ranks, n_local, job, **more))
-            self.stack.callback(end, process)
-            started.append(process)
-        return started
+    def start(self, *command, n_local=2, **more):
+        """Starts the command as each rank; returns the processes."""
+        return [self.start_rank(rank, *command, n_local=n_local, **more) for rank in range(n_local * len(self.nodes))]
 
 
 def end(process):
     if process.poll() is None:
         process.kill()
     process.wait()
-    for stream in (process.stdin, process.stdout):
-        with contextlib.suppress(BrokenPipeError):
-            stream.close()
+    process.stdout.close()
 
 
 def finish(processes, seconds=PATIENCE_SECONDS):

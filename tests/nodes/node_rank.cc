@@ -1,0 +1,135 @@
+// A rank of a job on several nodes, for nodes_test.py.
+//   node_rank transfers   puts, gets, signals and atomics of the host between all ranks, then grows
+//   node_rank wait        says "ready", then waits in barriers until one fails, and says when and why
+#include <time.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "iris/context.h"
+
+namespace {
+
+using iris::Context;
+using iris::Status;
+
+#define TRY(expr)                                                                  \
+  do {                                                                             \
+    if (const Status tried = (expr); !tried.ok()) {                                \
+      std::printf("error: %s: %s\n", #expr, std::string(tried.message()).c_str()); \
+      return 1;                                                                    \
+    }                                                                              \
+  } while (false)
+#define CHECK(condition)                                         \
+  do {                                                           \
+    if (!(condition)) {                                          \
+      std::printf("error: line %d: %s\n", __LINE__, #condition); \
+      return 1;                                                  \
+    }                                                            \
+  } while (false)
+
+double Now() {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
+
+uint64_t Word(uint32_t from, uint32_t to, uint64_t i) {
+  return (uint64_t{from} << 40 | uint64_t{to} << 20) + i;
+}
+
+int Transfers(Context& context) {
+  const uint32_t me = context.rank(), n = context.n_ranks();
+  constexpr uint64_t kMost = (3 << 20) / 8 + 5;
+  auto inbox = context.Allocate<uint64_t>(n * kMost, "inbox");
+  auto outbox = context.Allocate<uint64_t>(kMost, "outbox");
+  auto words = context.Allocate<uint64_t>(8, "words");
+  if (!inbox.ok() || !outbox.ok() || !words.ok()) {
+    std::printf("error: allocate: %s\n", std::string(inbox.status().message()).c_str());
+    return 1;
+  }
+  std::memset(words->get(), 0, 8 * sizeof(uint64_t));
+  TRY(context.Barrier());
+  for (const uint64_t count : {uint64_t{1}, uint64_t{7}, uint64_t{512}, kMost}) {
+    for (uint32_t to = 0; to < n; ++to) {
+      for (uint64_t i = 0; i < count; ++i) outbox->get()[i] = Word(me, to, i);
+      TRY(context.Put(to, inbox->get() + me * kMost, outbox->get(), count,
+                      {words->get(), 1, iris::SignalOp::kAdd}));
+    }
+    // The data of memory outside the heap goes another way.
+    const std::vector<uint64_t> host = {Word(me, n, count)};
+    TRY(context.Put((me + 1) % n, words->get() + 1, host.data(), 1));
+    TRY(context.Quiet());
+    TRY(context.Barrier());
+    for (uint32_t from = 0; from < n; ++from) {
+      for (uint64_t i = 0; i < count; ++i) {
+        CHECK(inbox->get()[from * kMost + i] == Word(from, me, i));
+      }
+    }
+    CHECK(words->get()[1] == Word((me + n - 1) % n, n, count));
+    std::vector<uint64_t> read(count);
+    for (uint32_t from = 0; from < n; ++from) {
+      TRY(context.Get(from, read.data(), inbox->get() + me * kMost, count));
+      for (uint64_t i = 0; i < count; ++i) CHECK(read[i] == Word(me, from, i));
+    }
+    TRY(context.Barrier());
+  }
+  CHECK(words->get()[0] == 4 * uint64_t{n});  // a signal of each put
+  for (int i = 0; i < 100; ++i) {
+    TRY(context.Atomic(iris::AtomicOp::kAdd, 0, words->get() + 2, 1).status());
+  }
+  TRY(context.Barrier());
+  const auto sum = context.AtomicLoad(0, words->get() + 2);
+  CHECK(sum.ok() && *sum == 100 * uint64_t{n});
+  auto rail = context.rail();
+  auto local = context.local();
+  CHECK(rail.ok() && local.ok());
+  CHECK(local->ranks.size() == context.n_local() && rail->ranks.size() * local->ranks.size() == n);
+  TRY(context.Barrier(*rail));
+  const uint64_t before = context.heap_bytes();
+  auto large = context.Allocate<uint8_t>(before, "large");
+  CHECK(large.ok() && context.heap_bytes() > before);
+  large->get()[before - 1] = 0;
+  TRY(context.Barrier());
+  const uint8_t last = static_cast<uint8_t>(me + 1);
+  TRY(context.Put((me + 1) % n, large->get() + before - 1, &last, 1));
+  TRY(context.Quiet());
+  TRY(context.Barrier());
+  CHECK(large->get()[before - 1] == (me + n - 1) % n + 1);
+  std::printf("transfers ok\n");
+  return 0;
+}
+
+int Wait(Context& context) {
+  TRY(context.Barrier());
+  std::printf("ready\n");
+  std::fflush(stdout);
+  Status status;
+  while (status.ok()) {
+    status = context.Barrier();
+    const struct timespec pause = {0, 1'000'000};
+    nanosleep(&pause, nullptr);
+  }
+  std::printf("told at %.6f: %s\n", Now(), std::string(status.message()).c_str());
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  iris::ContextOptions options;
+  options.heap_bytes = 32 << 20;
+  auto context = Context::Create(options);
+  if (!context.ok()) {
+    std::printf("error: %s\n", std::string(context.status().message()).c_str());
+    return 1;
+  }
+  const std::string what = argc > 1 ? argv[1] : "";
+  if (what == "transfers") return Transfers(*context);
+  if (what == "wait") return Wait(*context);
+  std::printf("error: node_rank transfers | wait\n");
+  return 2;
+}

@@ -1,0 +1,114 @@
+"""Jobs that span nodes: real irisds, port processes and ranks in network namespaces of this machine."""
+
+import os
+import re
+import signal
+import subprocess
+import time
+import unittest
+
+from tests.nodes import cluster
+from tests.python import junit
+
+RANK = os.path.abspath("tests/nodes/node_rank")
+MESSAGES = os.path.abspath("examples/04_message_passing")
+SILENCE = ["--network-silence", "1s"]
+
+
+class Nodes(unittest.TestCase):
+
+    def setUp(self):
+        if why := cluster.missing():
+            self.skipTest(why)
+
+    def check_ends(self, processes, text, seconds=cluster.PATIENCE_SECONDS):
+        for rank, (code, out) in enumerate(cluster.finish(processes, seconds)):
+            self.assertEqual(code, 0, f"rank {rank}: {out}")
+            self.assertIn(text, out)
+
+    def waiting(self, nodes, **more):
+        """Ranks that are ready, and wait for each other."""
+        processes = nodes.start(RANK, "wait", **more)
+        for process in processes:
+            self.assertEqual(process.stdout.readline(), "ready\n")
+        time.sleep(0.1)
+        return processes
+
+    def check_told(self, processes, since, expected, within):
+        """Each process says why its barrier failed. Returns after how many seconds the last one did."""
+        latest = 0
+        for rank, (code, out) in enumerate(cluster.finish(processes)):
+            self.assertEqual(code, 0, f"rank {rank}: {out}")
+            told = re.search(r"told at ([\d.]+): (.*)", out)
+            self.assertTrue(told, out)
+            self.assertRegex(told[2], expected)
+            latest = max(latest, float(told[1]) - since)
+        print(f"{self.id()}: told after {latest:.3f} s")
+        self.assertLess(latest, within)
+
+    def test_transfers(self):
+        with cluster.Cluster(2) as nodes:
+            self.check_ends(nodes.start(RANK, "transfers"), "transfers ok")
+            # The next job finds nothing in its way.
+            self.check_ends(nodes.start(RANK, "transfers", job="again"), "transfers ok")
+            for node in nodes.nodes:
+                self.assertNotIn("level=error", node.irisd.log())
+
+    def test_three_nodes(self):
+        with cluster.Cluster(3) as nodes:
+            self.check_ends(nodes.start(RANK, "transfers", n_local=1), "transfers ok")
+
+    def test_kernels_pass_messages(self):
+        with cluster.Cluster(2) as nodes:
+            self.check_ends(nodes.start(MESSAGES), "all right")
+
+    def test_a_killed_rank_is_told_to_all(self):
+        with cluster.Cluster(2) as nodes:
+            processes = self.waiting(nodes)
+            killed = processes.pop(3)
+            since = time.monotonic()
+            killed.kill()
+            self.check_told(processes, since, rf"rank 3 \((pid {killed.pid}|on another node)\)", within=2)
+
+    def test_a_killed_irisd_is_told_to_all(self):
+        with cluster.Cluster(2) as nodes:
+            processes = self.waiting(nodes)
+            since = time.monotonic()
+            nodes.nodes[1].irisd.process.kill()
+            self.check_told(processes[:2], since, "is lost|was lost|died, hung up or was lost", within=5)
+
+    def test_a_killed_port_is_told_to_all(self):
+        with cluster.Cluster(2) as nodes:
+            processes = self.waiting(nodes)
+            irisd = nodes.nodes[0].irisd.process.pid
+            ports = subprocess.run(["pgrep", "-P", str(irisd), "irisd-port"], capture_output=True, text=True,
+                                   check=True).stdout.split()
+            self.assertEqual(len(ports), 1)
+            since = time.monotonic()
+            os.kill(int(ports[0]), signal.SIGKILL)
+            self.check_told(processes, since, "port process|lost", within=5)
+
+    def test_a_node_that_is_cut_off(self):
+        with cluster.Cluster(2, flags=SILENCE) as nodes:
+            processes = self.waiting(nodes)
+            since = time.monotonic()
+            nodes.nodes[1].cut()
+            self.check_told(processes, since, "lost", within=2 + 2)
+
+    def test_different_secrets(self):
+        with cluster.Cluster(2) as nodes:
+            processes = [nodes.start_rank(rank, RANK, "wait", n_local=1, job="mixed",
+                                          IRIS_JOB_SECRET=f"the secret of node {rank}") for rank in range(2)]
+            ((code, out),) = cluster.finish(processes[1:])
+            self.assertEqual(code, 1)
+            self.assertIn("the two nodes have different secrets", out)
+
+    def test_a_rendezvous_is_needed(self):
+        with cluster.Cluster(2) as nodes:
+            for code, out in cluster.finish(nodes.start(RANK, "wait", IRIS_RENDEZVOUS="")):
+                self.assertEqual(code, 1)
+                self.assertIn("IRIS_RENDEZVOUS", out)
+
+
+if __name__ == "__main__":
+    junit.main()
