@@ -19,6 +19,9 @@ constexpr int kYields = 3;
 // Longest sleep: `cancelled` has no futex.
 constexpr absl::Duration kSleepMax = absl::Milliseconds(100);
 
+// The port process may tell a rank of a loss before irisd does, which says what is lost.
+constexpr absl::Duration kToldWithin = absl::Seconds(1);
+
 // A bit of gave_up_ms: the leader of this node gave up its wait for other nodes, and releases the
 // ranks that wait for it with an error. It stays until all of them have come to the next barrier.
 constexpr uint32_t kOtherNodes = 1u << 31;
@@ -133,6 +136,14 @@ absl::Status HostBarrier::AwaitRelease(uint32_t leader, absl::Time deadline,
   }
   return Annotate(status, absl::StrCat("host barrier of several nodes, with ", words_.size(),
                                        " ranks of this one"));
+}
+
+absl::Status HostBarrier::WhyBroken(const absl::Status& status, absl::Time deadline) const {
+  if (status.ok() || Now() >= deadline) return status;
+  const absl::Time until = std::min(deadline, Now() + kToldWithin);
+  while (!status_.aborted() && Now() < until) absl::SleepFor(absl::Milliseconds(1));
+  const absl::Status broken = status_.Broken();
+  return broken.ok() ? status : broken;
 }
 
 absl::Status HostBarrier::Await(absl::Time deadline, const std::atomic<bool>& cancelled,

@@ -65,6 +65,9 @@ class HostBarrier {
   absl::Status AwaitRelease(uint32_t leader, absl::Time deadline,
                             const std::atomic<bool>& cancelled);
   void Skip() { ++epoch_; }
+  // Returns the status of a barrier between nodes, or, if it failed before the deadline because the
+  // job broke, the loss that broke it. Waits for a moment until irisd has told it.
+  absl::Status WhyBroken(const absl::Status& status, absl::Time deadline) const;
 
   // Epoch of the last barrier that this rank arrived at.
   uint32_t epoch() const { return epoch_; }

@@ -648,7 +648,8 @@ absl::Status TeamCalls::MeetNodes(State& state, absl::Time deadline, BarrierHelp
   if (!leads) {
     nodes.Skip();
     if (status.ok()) {
-      return state.barrier.AwaitRelease(nodes.leader(), deadline, guard_->closed());
+      status = state.barrier.AwaitRelease(nodes.leader(), deadline, guard_->closed());
+      return state.barrier.WhyBroken(status, deadline);
     }
     state.barrier.Skip();
     return Annotate(status, "host barrier");
@@ -659,6 +660,7 @@ absl::Status TeamCalls::MeetNodes(State& state, absl::Time deadline, BarrierHelp
     nodes.Skip();
   }
   state.barrier.Release(status.ok() ? std::nullopt : std::optional(Now() - start));
+  status = state.barrier.WhyBroken(status, deadline);
   return Annotate(status, absl::StrCat("host barrier of ", state.team.ranks.size(), " ranks"));
 }
 
