@@ -102,7 +102,8 @@ struct PortRingWords {
   uint64_t failed;     // how many have failed
   uint64_t first_failed;  // PortResult::done of the first one
   uint32_t stopped;       // not 0: a StatusCode; the port process takes no more requests
-  uint32_t reserved[7];
+  uint32_t events;        // grows when any of these words or a result has changed
+  uint32_t reserved[6];
 };
 static_assert(sizeof(PortRingWords) == 64);
 
@@ -127,7 +128,11 @@ struct PortMemory {
   // eventfd that comes with this memory. Sequentially consistent on both sides: the sleeper sets
   // it, then looks for requests; the requester writes `sequence`, then looks at it.
   uint32_t asleep;
-  uint32_t reserved[12];
+  // Not 0: a thread of the rank's host waits by futex(2) for a change of words[ring].events. It
+  // sets this first, then reads `events`, then looks at what it waits for, then waits. The port
+  // process sets it to 0 and wakes all waiters. Sequentially consistent likewise.
+  uint32_t waiting[2];
+  uint32_t reserved[10];
   PortRingWords words[kPortRings];
   // Places taken on the ring of the host. Those of the ring of kernels are counted in memory of the
   // device.

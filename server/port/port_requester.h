@@ -2,7 +2,9 @@
 // wakes the port process, and waits for results. Borrows the memory and the eventfd.
 #pragma once
 
+#include <linux/futex.h>
 #include <sched.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -25,8 +27,10 @@ class PortRequester {
   // too. Waits for a free slot. The port process sees it with the next Wake.
   uint64_t Add(PortRequest request, const PortRows* rows = nullptr) {
     const uint64_t n = rows == nullptr ? 1 : 2;
-    if (posted_ + n - Completed() > kPortSlots) Wake();
-    while (posted_ + n - Completed() > kPortSlots) Pause();
+    if (posted_ + n - Completed() > kPortSlots) {
+      Wake();
+      (void)WaitUntil([&] { return posted_ + n - Completed() <= kPortSlots; }, kForeverMs);
+    }
     const uint64_t number = posted_;
     posted_ += n;
     if (rows != nullptr) {
@@ -67,28 +71,22 @@ class PortRequester {
   // process has ended in order.
   StatusCode Wait(uint64_t number, uint64_t* value = nullptr, int64_t timeout_ms = 20'000) const {
     StatusCode code = StatusCode::kOk;
-    const int64_t end = NowNs() + timeout_ms * 1'000'000;
-    for (uint32_t i = 0; !Done(number, &code, value); ++i) {
-      if (i % 64 != 63) {
-        Pause();
-        continue;
-      }
-      const uint32_t stopped = __atomic_load_n(&memory_->words[ring_].stopped, __ATOMIC_ACQUIRE);
-      if (stopped != 0) return static_cast<StatusCode>(stopped);
-      if (NowNs() > end) return StatusCode::kDeadlineExceeded;
-    }
-    return code;
+    const PortRingWords& words = memory_->words[ring_];
+    const bool in_time = WaitUntil(
+        [&] {
+          return Done(number, &code, value) || __atomic_load_n(&words.stopped, __ATOMIC_ACQUIRE);
+        },
+        timeout_ms);
+    if (Done(number, &code, value)) return code;
+    return in_time ? static_cast<StatusCode>(words.stopped) : StatusCode::kDeadlineExceeded;
   }
 
-  // Waits until all requests so far are complete. Returns false after `timeout_ms`.
-  bool WaitAll(int64_t timeout_ms = 20'000) const {
-    const int64_t end = NowNs() + timeout_ms * 1'000'000;
-    while (Completed() < posted_) {
-      if (NowNs() > end) return false;
-      Pause();
-    }
-    return true;
+  // Waits until `n` requests are complete, respectively all so far. Return false after
+  // `timeout_ms`.
+  bool WaitFor(uint64_t n, int64_t timeout_ms = 20'000) const {
+    return WaitUntil([&] { return Completed() >= n; }, timeout_ms);
   }
+  bool WaitAll(int64_t timeout_ms = 20'000) const { return WaitFor(posted_, timeout_ms); }
 
   uint64_t Completed() const {
     return __atomic_load_n(&memory_->words[ring_].completed, __ATOMIC_ACQUIRE);
@@ -96,13 +94,33 @@ class PortRequester {
   uint64_t posted() const { return posted_; }
 
  private:
+  static constexpr int64_t kForeverMs = 1'000'000'000;
+
   static int64_t NowNs() {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return now.tv_sec * 1'000'000'000 + now.tv_nsec;
   }
-  // Lets the port process run where CPUs are few.
-  static void Pause() { sched_yield(); }
+
+  // Looks for `condition` for a while, then sleeps until the port process changes something.
+  template <typename Condition>
+  bool WaitUntil(Condition condition, int64_t timeout_ms) const {
+    constexpr int kLooks = 100;
+    for (int i = 0; i < kLooks; ++i) {
+      if (condition()) return true;
+      sched_yield();  // the port process may need this CPU
+    }
+    const int64_t end = NowNs() + timeout_ms * 1'000'000;
+    uint32_t* const events = &memory_->words[ring_].events;
+    for (;;) {
+      __atomic_store_n(&memory_->waiting[ring_], 1u, __ATOMIC_SEQ_CST);
+      const uint32_t seen = __atomic_load_n(events, __ATOMIC_SEQ_CST);
+      if (condition()) return true;
+      if (NowNs() > end) return false;
+      const struct timespec at_most = {0, 10'000'000};
+      (void)syscall(SYS_futex, events, FUTEX_WAIT, seen, &at_most, nullptr, 0);
+    }
+  }
 
   template <typename Slot>
   void Write(uint64_t number, Slot slot, uint64_t sequence) {

@@ -2,9 +2,13 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <utility>
 
@@ -199,11 +203,21 @@ void Ring::Publish() {
   if (mapping_ == nullptr) return;
   if (read_ != read) __atomic_store_n(&words().read, read_, __ATOMIC_RELEASE);
   if (completed_ != completed) __atomic_store_n(&words().completed, completed_, __ATOMIC_RELEASE);
+  WakeWaiters();
+}
+
+void Ring::WakeWaiters() {
+  __atomic_store_n(&words().events, ++events_, __ATOMIC_SEQ_CST);
+  uint32_t* const waiting = &mapping_->memory().waiting[index_];
+  if (__atomic_load_n(waiting, __ATOMIC_SEQ_CST) == 0) return;
+  __atomic_store_n(waiting, 0u, __ATOMIC_SEQ_CST);
+  (void)syscall(SYS_futex, &words().events, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
 void Ring::Stop(StatusCode code) {
   if (mapping_ == nullptr) return;
   __atomic_store_n(&words().stopped, static_cast<uint32_t>(code), __ATOMIC_RELEASE);
+  WakeWaiters();
 }
 
 }  // namespace iris::port

@@ -97,6 +97,8 @@ class Ring {
   const PortRequest& Shared(uint64_t number) const {
     return mapping_->memory().rings[index_].slots[number % kPortSlots];
   }
+  // Tells waiting threads of the rank that something has changed.
+  void WakeWaiters();
   PortRingWords& words() const { return mapping_->memory().words[index_]; }
 
   const uint32_t rank_;
@@ -108,6 +110,7 @@ class Ring {
   uint64_t read_ = 0;
   uint64_t failed_ = 0;
   uint64_t first_failed_ = 0;
+  uint32_t events_ = 0;
   bool changed_ = false;
   std::unique_ptr<Slot[]> slots_ = std::make_unique<Slot[]>(kPortSlots);
 };
