@@ -88,6 +88,28 @@ class Cluster:
     def __exit__(self, *unused):
         self.stack.close()
 
+    def agent(self):
+        """A program in place of ssh: OPTIONS ADDRESS COMMAND..."""
+        path = os.path.join(self.nodes[0].irisd.folder, "agent")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("#!/bin/sh\nwhile [ \"${1#-}\" != \"$1\" ]; do shift; done\nhost=$1; shift\ncase $host in\n")
+            for node in self.nodes:
+                # Launchers' daemons of two nodes on one machine would make the same folders in /tmp.
+                file.write(f"{node.address}) export TMPDIR={node.irisd.folder}\n"
+                           f" exec {' '.join(node.within)} sh -c \"$*\";;\n")
+            file.write("esac\necho \"no node $host\" >&2\nexit 1\n")
+        os.chmod(path, 0o755)
+        return path
+
+    def on_node(self, *command):
+        """The command, with the runtime directory of the irisd of the node where it runs."""
+        folder = self.nodes[0].irisd.folder
+        for node in self.nodes:
+            with open(f"{folder}/{os.stat(f'/run/netns/{node.name}').st_ino}", "w", encoding="utf-8") as file:
+                file.write(node.irisd.runtime_dir)
+        here = f"{folder}/$(readlink /proc/self/ns/net | tr -dc 0-9)"
+        return ["sh", "-c", f"IRIS_RUNTIME_DIR=$(cat {here}) exec {' '.join(command)}"]
+
     def start_rank(self, rank, *command, n_local=2, job="job", **more):
         """Starts the command as one rank of a job on all nodes."""
         node = self.nodes[rank // n_local]

@@ -109,6 +109,42 @@ class Nodes(unittest.TestCase):
                 self.assertEqual(code, 1)
                 self.assertIn("IRIS_RENDEZVOUS", out)
 
+    def launch(self, nodes, command, where=0, **environment):
+        return subprocess.Popen([*nodes.nodes[where].within, *command], stdin=subprocess.DEVNULL,
+                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                env={**os.environ, "IRIS_JOB_SECRET": cluster.SECRET, **environment})
+
+    def check_launched(self, launched, n_ranks):
+        for code, out in cluster.finish(launched):
+            self.assertEqual(code, 0, out)
+            self.assertEqual(out.count("transfers ok"), n_ranks, out)
+
+    def test_mpich(self):
+        with cluster.Cluster(2) as nodes:
+            hosts = ",".join(node.address for node in nodes.nodes)
+            self.check_launched([self.launch(
+                nodes, ["mpiexec.hydra", "-launcher", "ssh", "-launcher-exec", nodes.agent(), "-hosts", hosts,
+                        "-ppn", "2", "-n", "4", *nodes.on_node(RANK, "transfers")],
+                IRIS_RENDEZVOUS=f"{nodes.nodes[0].address}:4711")], 4)
+
+    def test_openmpi(self):
+        with cluster.Cluster(2) as nodes:
+            hosts = ",".join(f"{node.address}:2" for node in nodes.nodes)
+            rendezvous = f"{nodes.nodes[0].address}:4711"
+            self.check_launched([self.launch(
+                nodes, ["mpirun.openmpi", "--allow-run-as-root", "--mca", "plm_rsh_agent", nodes.agent(),
+                        "--mca", "oob_tcp_if_include", "eth0", "--mca", "btl", "self", "--host", hosts, "-n", "4",
+                        "-x", "IRIS_JOB_SECRET", "-x", "IRIS_RENDEZVOUS", *nodes.on_node(RANK, "transfers")],
+                IRIS_RENDEZVOUS=rendezvous)], 4)
+
+    def test_torchrun(self):
+        with cluster.Cluster(2) as nodes:
+            command = ["/usr/bin/torchrun", "--no_python", "--redirects=9:3", "--tee=9:3", "--nnodes=2",
+                       "--nproc_per_node=2", f"--master_addr={nodes.nodes[0].address}", "--master_port=4710"]
+            self.check_launched([self.launch(
+                nodes, [*command, f"--node_rank={node.index}", *nodes.on_node(RANK, "transfers")], where=node.index)
+                for node in nodes.nodes], 2)
+
 
 if __name__ == "__main__":
     junit.main()
