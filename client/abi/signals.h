@@ -2,7 +2,6 @@
 #pragma once
 
 #include "client/abi/objects.h"
-#include "iris/backend/types.h"
 #include "iris/types.h"
 
 namespace iris::abi {

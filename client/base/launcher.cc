@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <tuple>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -128,7 +129,7 @@ absl::StatusOr<SlurmNodes> ReadSlurmNodes(const Getter& get) {
 // Returns the number of ranks on this node; 0 if it is not known, and there is no sign of another
 // node.
 absl::StatusOr<int> LocalSize(const Getter& get, const Variables& v, const LauncherInfo& info) {
-  for (const char* const variable : {"IRIS_N_LOCAL", v.n_local_ranks}) {
+  for (const char* const variable : {kLaunchers[0].n_local_ranks, v.n_local_ranks}) {
     const auto text = variable == nullptr ? std::nullopt : get(variable);
     if (!text.has_value()) continue;
     const absl::StatusOr<int> here = ParseNumber(variable, *text, 1);
@@ -212,6 +213,20 @@ std::string HostAndPort(const std::string& host, int port) {
 constexpr int kMaxPort = 65535;
 
 }  // namespace
+
+absl::StatusOr<NamedNode> ReadNamedNode(const Getter& get) {
+  NamedNode node;
+  for (const auto& [variable, least, field] :
+       {std::tuple(kLaunchers[0].n_local_ranks, 1, &node.n_local),
+        std::tuple(kLaunchers[0].local_rank, 0, &node.local_rank)}) {
+    const auto text = NonEmpty(get, variable);
+    if (!text.has_value()) continue;
+    const absl::StatusOr<int> number = ParseNumber(variable, *text, least);
+    if (!number.ok()) return number.status();
+    *field = *number;
+  }
+  return node;
+}
 
 absl::StatusOr<int> FirstLocalRank(const NodeOfRank& node, const Getter& get) {
   const int first = node.rank - node.local_rank;

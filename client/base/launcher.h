@@ -33,15 +33,22 @@ std::optional<std::string> NamedJob(const internal::Getter& get);
 // their process that started this one); PMIx PMIX_RANK/PMIX_NAMESPACE (size from PMIX_SIZE or
 // SLURM_NTASKS); Slurm SLURM_PROCID/SLURM_NTASKS/SLURM_LOCALID/SLURM_JOB_ID.SLURM_STEP_ID.
 //
-// The number of ranks on this node is in IRIS_N_LOCAL; LOCAL_WORLD_SIZE; OMPI_COMM_WORLD_LOCAL_SIZE;
-// MPI_LOCALNRANKS; or, with PMIx and Slurm, SLURM_STEP_TASKS_PER_NODE, SLURM_TASKS_PER_NODE or
-// SLURM_NTASKS_PER_NODE.
+// The number of ranks on this node is in IRIS_N_LOCAL; LOCAL_WORLD_SIZE;
+// OMPI_COMM_WORLD_LOCAL_SIZE; MPI_LOCALNRANKS; or, with PMIx and Slurm, SLURM_STEP_TASKS_PER_NODE,
+// SLURM_TASKS_PER_NODE or SLURM_NTASKS_PER_NODE.
 //
 // kInvalidArgument names the variable whose value is not a number, is out of range, or is missing
 // while others are set, which for a job of several nodes includes that of the local rank.
 absl::StatusOr<LauncherInfo> ReadLauncher(
     const internal::Getter& get = internal::Environment,
     const std::function<int(const std::string&)>& starter = FindAncestor);
+
+// What IRIS_N_LOCAL and IRIS_LOCAL_RANK say, beside ranks that the program gives itself.
+struct NamedNode {
+  std::optional<int> n_local;
+  std::optional<int> local_rank;
+};
+absl::StatusOr<NamedNode> ReadNamedNode(const internal::Getter& get);
 
 // The ranks of this node, of a job that spans several.
 struct NodeOfRank {
@@ -51,8 +58,8 @@ struct NodeOfRank {
   int n_local = 0;
 };
 
-// Returns the first rank of this node. kInvalidArgument if the numbers do not fit a node whose ranks
-// are consecutive, as far as they and Slurm's variables show it.
+// Returns the first rank of this node. kInvalidArgument if the numbers do not fit a node whose
+// ranks are consecutive, as far as they and Slurm's variables show it.
 absl::StatusOr<int> FirstLocalRank(const NodeOfRank& node, const internal::Getter& get);
 
 // Returns HOST:PORT, at which the nodes of a job meet: IRIS_RENDEZVOUS; else MASTER_ADDR with the
@@ -64,8 +71,8 @@ absl::StatusOr<std::string> ReadRendezvous(const internal::Getter& get);
 // Returns kInvalidArgument, named by `what`, unless the text is HOST:PORT or [ADDRESS]:PORT.
 absl::Status CheckRendezvous(const std::string& what, const std::string& text);
 
-// Returns the bytes of the secret of a job, which `text` gives in hexadecimal digits or as they are.
-// kInvalidArgument, named by `what` and without the text, unless there are 16 to 64 of them.
+// Returns the bytes of the secret of a job, which `text` gives in hexadecimal digits or as they
+// are. kInvalidArgument, named by `what` and without the text, unless there are 16 to 64 of them.
 absl::StatusOr<std::string> ReadSecret(const std::string& what, const std::string& text);
 
 }  // namespace iris::base

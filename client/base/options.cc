@@ -12,7 +12,6 @@
 #include "client/base/log.h"
 #include "device/base/bytes.h"
 #include "iris/trace_area.h"
-#include "proto/wire/limits.h"
 
 namespace iris::internal {
 namespace {
@@ -59,10 +58,10 @@ absl::Status ResolveNodes(const Getter& get, bool local_rank_is_known, int launc
         absl::StrCat("n_local=", options->n_local, " is more than ", options->n_ranks, " ranks"));
   }
   if (!options->spans_nodes()) return absl::OkStatus();
-  const auto local_rank = ReadNumber(get, "IRIS_LOCAL_RANK", 0, wire::kMaxWorldRanks - 1);
-  if (!local_rank.ok()) return local_rank.status();
-  if (!local_rank_is_known && local_rank->has_value()) {
-    options->local_rank = static_cast<int>(**local_rank);
+  const auto named = base::ReadNamedNode(get);
+  if (!named.ok()) return named.status();
+  if (!local_rank_is_known && named->local_rank.has_value()) {
+    options->local_rank = *named->local_rank;
   } else if (!local_rank_is_known) {
     return absl::InvalidArgumentError(absl::StrCat(
         "rank ", options->rank, " of ", options->n_ranks, ", ", options->n_local,
@@ -98,9 +97,9 @@ absl::StatusOr<HostContextOptions> ResolveOptions(const HostContextOptions& opti
   base::LauncherInfo launcher;
   if (all_given) {
     launcher.job = base::NamedJob(get).value_or(launcher.job);
-    const auto n_local = ReadNumber(get, "IRIS_N_LOCAL", 1, wire::kMaxWorldRanks);
-    if (!n_local.ok()) return n_local.status();
-    launcher.n_local = static_cast<int>(n_local->value_or(0));
+    const auto named = base::ReadNamedNode(get);
+    if (!named.ok()) return named.status();
+    launcher.n_local = named->n_local.value_or(0);
   } else {
     auto read = base::ReadLauncher(get);
     if (!read.ok()) return read.status();

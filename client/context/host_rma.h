@@ -1,6 +1,6 @@
-// Puts, gets, signals and atomics that the host makes itself, without a stream: to ranks of this node
-// in their mapped heaps, and to ranks of other nodes through the port. client/iris/context.h has the
-// contracts. Addresses of the peer's side are those of this rank's own copy. Thread-safe.
+// Puts, gets, signals and atomics that the host makes itself, without a stream: to ranks of this
+// node in their mapped heaps, and to ranks of other nodes through the port. client/iris/context.h
+// has the contracts. Addresses of the peer's side are those of this rank's own copy. Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,6 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "client/context/host_context.h"
-#include "iris/backend/types.h"
 #include "iris/port_types.h"
 #include "iris/types.h"
 

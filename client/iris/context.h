@@ -472,10 +472,10 @@ class Context {
   // are bytes.
   //
   // Put returns when `src` may be reused; the signal, if its word is not null, is visible after the
-  // data. Puts to one rank arrive in their order. Quiet says when all have arrived. Get returns when
-  // the data is here. kInvalidArgument for a wrong place on this node. kOutOfRange from Get, and
-  // later from Quiet for Put, if the other node has no memory at the place. kDeadlineExceeded and
-  // kAborted as for other waits; kUnavailable if the port process of this node has ended.
+  // data. Puts to one rank arrive in their order. Quiet says when all have arrived. Get returns
+  // when the data is here. kInvalidArgument for a wrong place on this node. kOutOfRange from Get,
+  // and later from Quiet for Put, if the other node has no memory at the place. kDeadlineExceeded
+  // and kAborted as for other waits; kUnavailable if the port process of this node has ended.
   template <typename T>
   Status Put(uint32_t to, T* dst, const typename impl::Same<T>::Type* src, uint64_t count,
              const SignalTo& signal = {nullptr, 0}) const {
@@ -509,8 +509,8 @@ class Context {
 
   // Atomics of the host on a word of any rank, which return the old value. T: int32_t, uint32_t,
   // int64_t, uint64_t, float or double. Bitwise operations are for integers. kUnimplemented for
-  // ranks of this node if the heap is memory of a GPU. docs/memory_model.md says with which accesses
-  // they are atomic.
+  // ranks of this node if the heap is memory of a GPU. docs/memory_model.md says with which
+  // accesses they are atomic.
   template <typename T>
   StatusOr<T> Atomic(AtomicOp op, uint32_t peer, T* word,
                      typename impl::Same<T>::Type value) const {
@@ -532,9 +532,9 @@ class Context {
 
   // Orders this thread's earlier puts to each rank before its later ones to the same rank.
   Status Fence() const { return impl::FromC(iris_fence(get())); }
-  // Waits until all that the host, and kernels that have ended, have put to other ranks has arrived.
-  // An error that no call has returned, of a put of the host or of a kernel's request to another
-  // node, is returned once. A timeout of 0 is the context's.
+  // Waits until all that the host, and kernels that have ended, have put to other ranks has
+  // arrived. An error that no call has returned, of a put of the host or of a kernel's request to
+  // another node, is returned once. A timeout of 0 is the context's.
   Status Quiet(std::chrono::nanoseconds timeout = {}) const {
     return impl::FromC(iris_quiet(get(), timeout.count()));
   }

@@ -30,8 +30,8 @@ class HeapRanges {
   HeapRanges(const HeapRanges&) = delete;
   HeapRanges& operator=(const HeapRanges&) = delete;
 
-  // Counts ranks from this one, the first one of this node. Ranks of other nodes are not known. Call
-  // it before the first Add.
+  // Counts ranks from this one, the first one of this node. Ranks of other nodes are not known.
+  // Call it before the first Add.
   void CountFrom(uint32_t first_rank) { first_ = first_rank; }
 
   // Adds the bytes at `offset_bytes` in the heaps of `ranks`, and replaces a range that began

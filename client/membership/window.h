@@ -124,7 +124,8 @@ class Window {
   const WindowSpec spec_;
   std::shared_ptr<driver::GpuDriver> driver_;
   std::unique_ptr<driver::Reservation> reservation_;
-  // One page for each rank of this node, then the status page: reserved together, mapped one by one.
+  // One page for each rank of this node, then the status page: reserved together, mapped one by
+  // one.
   void* pages_ = nullptr;
 
   mutable absl::Mutex mu_;

@@ -37,8 +37,8 @@ class HostPort {
     std::function<absl::Status()> over;
   };
 
-  // Maps the memory, also for kernels. kInternal if the descriptors are not what irisd sends to this
-  // rank.
+  // Maps the memory, also for kernels. kInternal if the descriptors are not what irisd sends to
+  // this rank.
   static absl::StatusOr<std::unique_ptr<HostPort>> Map(Options options, driver::GpuDriver* driver,
                                                        wire::UniqueFd memory, wire::UniqueFd wake);
   ~HostPort();
@@ -62,9 +62,9 @@ class HostPort {
     uint64_t src_stride = 0;
   };
 
-  // Puts from memory of this rank's heap or of the host to an offset in the heap of `to`, then sends
-  // the signal. 0 bytes with a signal are a signal alone. When it returns, `src` may be reused. An
-  // error means that not all has been posted.
+  // Puts from memory of this rank's heap or of the host to an offset in the heap of `to`, then
+  // sends the signal. 0 bytes with a signal are a signal alone. When it returns, `src` may be
+  // reused. An error means that not all has been posted.
   absl::Status Put(uint32_t to, uint64_t dst_offset, const void* src, uint64_t bytes,
                    const std::optional<Signal>& signal = std::nullopt);
   absl::Status PutRows(uint32_t to, uint64_t dst_offset, const void* src, const Rows& rows,
@@ -76,7 +76,8 @@ class HostPort {
   absl::StatusOr<uint64_t> Atomic(uint32_t to, uint64_t offset, PortAtomic op, PortType type,
                                   uint64_t value, uint64_t compare);
 
-  // Says at which offset of this rank's heap kernels count their requests. Until then they have none.
+  // Says at which offset of this rank's heap kernels count their requests. Until then they have
+  // none.
   void CountKernelsAt(uint64_t posted_offset) { kernels_posted_ = posted_offset; }
 
   // Waits until all requests that the host and kernels have posted are complete.
@@ -103,8 +104,8 @@ class HostPort {
   HostPort(Options options, driver::GpuDriver* driver)
       : options_(std::move(options)), driver_(driver) {}
 
-  // Posts a request, and returns its number. With `keeps_result`, the place of the result stays until
-  // Await of the number.
+  // Posts a request, and returns its number. With `keeps_result`, the place of the result stays
+  // until Await of the number.
   absl::StatusOr<uint64_t> Post(const PortRequest& request, const PortRows* rows, bool keeps_result,
                                 absl::Time deadline);
   bool TryPost(const PortRequest& request, const PortRows* rows, bool keeps_result,

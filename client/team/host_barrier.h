@@ -73,8 +73,8 @@ class HostBarrier {
   uint32_t epoch() const { return epoch_; }
 
  private:
-  // The part of Run after the arrival: waits for missing_. Sets `*slept` if this rank's page has the
-  // start of its wait.
+  // The part of Run after the arrival: waits for missing_. Sets `*slept` if this rank's page has
+  // the start of its wait.
   absl::Status Await(absl::Time deadline, const std::atomic<bool>& cancelled, BarrierHelp* help,
                      bool* slept);
   // Removes the ranks that have arrived from missing_. Writes the words of the others to `waits`,

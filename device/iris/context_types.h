@@ -15,9 +15,10 @@ struct iris_team;  // a handle of the C API
 namespace iris {
 
 // A field left at its default is read from the environment: IRIS_JOB, IRIS_RANK, IRIS_N_RANKS,
-// IRIS_LOCAL_RANK and IRIS_N_LOCAL, then the variables of torchrun, Open MPI, MPICH, PMIx and Slurm;
-// IRIS_HEAP_BYTES; IRIS_RUNTIME_DIR; IRIS_RENDEZVOUS; IRIS_JOB_SECRET. If neither the options nor the environment name a job or
-// ranks, the process is rank 0 of 1, in a job that no other process can join.
+// IRIS_LOCAL_RANK and IRIS_N_LOCAL, then the variables of torchrun, Open MPI, MPICH, PMIx and
+// Slurm; IRIS_HEAP_BYTES; IRIS_RUNTIME_DIR; IRIS_RENDEZVOUS; IRIS_JOB_SECRET. If neither the
+// options nor the environment name a job or ranks, the process is rank 0 of 1, in a job that no
+// other process can join.
 struct ContextOptions {
   std::string job{};
   int rank = -1;

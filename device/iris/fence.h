@@ -31,8 +31,9 @@ IRIS_DEVICE inline void Quiet() { backend::Fence<Scope::kSystem, Order::kSeqCst>
 // iris::Context::Quiet (<iris/context.h>) says why. The calling thread alone waits.
 IRIS_DEVICE inline WaitResult Quiet(const DeviceContext& ctx, uint64_t timeout_ns = 0) {
   Quiet();
-  return __builtin_expect(ctx.port != nullptr, 0) ? impl::QuietPort(ctx, timeout_ns)
-                                                  : WaitResult::kOk;
+  if (__builtin_expect(ctx.port == nullptr, 1)) return WaitResult::kOk;
+  return impl::QuietPort(ctx.port, impl::PortState(ctx),
+                         timeout_ns != 0 ? timeout_ns : ctx.timeout_ns, ctx.abort_word);
 }
 
 }  // namespace iris

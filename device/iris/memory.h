@@ -2,11 +2,11 @@
 // a barrier, a signal or an atomic, other ranks may read the data. To poll, use signal.h; a plain
 // load in a loop may never see a change.
 //
-// Load, Store and Copy reach the ranks of this node (Reaches in translate.h). Put and Get also reach
-// those of other nodes, through the port: there the other side of the call must lie in the caller's
-// heap, too, or be a Put of up to 8 bytes, or a Get of an aligned word of 4 or 8 bytes. One thread
-// makes the call for the coop. If it fails, because the job is aborted or time is up, the next
-// Quiet(ctx) says so (fence.h).
+// Load, Store and Copy reach the ranks of this node (Reaches in translate.h). Put and Get also
+// reach those of other nodes, through the port: there the other side of the call must lie in the
+// caller's heap, too, or be a Put of up to 8 bytes, or a Get of an aligned word of 4 or 8 bytes.
+// One thread makes the call for the coop. If it fails, because the job is aborted or time is up,
+// the next Quiet(ctx) says so (fence.h).
 //
 // The first argument is the DeviceContext, or HeapBases (heap_bases.h). Every call has a cache hint
 // as its first template argument. mask.h has calls with conditions, tile.h has calls for tiles of a
@@ -79,7 +79,7 @@ IRIS_DEVICE inline void Put(const Heaps& ctx, uint32_t peer, T* dst,
   const impl::SpanOf<Coop, Heaps> span(ctx, TraceOp::kPut, peer, bytes, 0, coop);
   if (impl::OnPort(ctx, peer)) {
     if (impl::CoopIndex(coop) == 0) {
-      impl::PortPut(ctx, peer, dst, src, bytes, impl::kNoSignal, "Put");
+      impl::PortPut(ctx, peer, dst, src, bytes, nullptr, 0, SignalOp::kSet, "Put");
     }
     return;
   }

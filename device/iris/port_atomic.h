@@ -100,8 +100,8 @@ uint64_t DoPortAtomicAs(void* place, PortAtomic op, uint64_t value, uint64_t com
 
 }  // namespace impl
 
-// Carries out the operation, for which IsPortAtomic is true, on the aligned word at `place`. Returns
-// the old value. Operands and result are in the lowest bytes.
+// Carries out the operation, for which IsPortAtomic is true, on the aligned word at `place`.
+// Returns the old value. Operands and result are in the lowest bytes.
 inline uint64_t DoPortAtomic(void* place, PortAtomic op, PortType type, uint64_t value,
                              uint64_t compare) {
   switch (type) {

@@ -41,28 +41,33 @@ IRIS_DEVICE inline void SignalMapped(const Heaps& ctx, uint32_t peer, uint64_t* 
   }
 }
 
+// Sends a signal to any rank.
+template <typename Heaps>
+IRIS_DEVICE inline void SendSignal(const Heaps& ctx, uint32_t peer, uint64_t* signal,
+                                   uint64_t value, SignalOp op) {
+  if (OnPort(ctx, peer)) {
+    return PortSignal(ctx, peer, signal, value, op,
+                      op == SignalOp::kSet ? "SignalSet" : "SignalAdd");
+  }
+  SignalMapped(ctx, peer, signal, value, op);
+}
+
 }  // namespace impl
 
 // Sets the signal in the heap of `peer`, which may be on another node: the signal is then ordered
-// after earlier puts and signals to that rank, and not after those to other ranks (fence.h). Releases this thread's earlier accesses, and after a
-// BlockSync those of the block.
+// after earlier puts and signals to that rank, and not after those to other ranks (fence.h).
+// Releases this thread's earlier accesses, and after a BlockSync those of the block.
 template <typename Heaps, typename = impl::IfHeaps<Heaps>>
 IRIS_DEVICE inline void SignalSet(const Heaps& ctx, uint32_t peer, uint64_t* signal,
                                   uint64_t value) {
-  if (impl::OnPort(ctx, peer)) {
-    return impl::PortSignal(ctx, peer, SignalTo{signal, value, SignalOp::kSet}, "SignalSet");
-  }
-  impl::SignalMapped(ctx, peer, signal, value, SignalOp::kSet);
+  impl::SendSignal(ctx, peer, signal, value, SignalOp::kSet);
 }
 
 // Adds, with the release of SignalSet. Seeing the sum of several calls acquires from all callers.
 template <typename Heaps, typename = impl::IfHeaps<Heaps>>
 IRIS_DEVICE inline void SignalAdd(const Heaps& ctx, uint32_t peer, uint64_t* signal,
                                   uint64_t value) {
-  if (impl::OnPort(ctx, peer)) {
-    return impl::PortSignal(ctx, peer, SignalTo{signal, value, SignalOp::kAdd}, "SignalAdd");
-  }
-  impl::SignalMapped(ctx, peer, signal, value, SignalOp::kAdd);
+  impl::SendSignal(ctx, peer, signal, value, SignalOp::kAdd);
 }
 
 // Puts, then signals. All threads of `coop` call it. After the return all threads have copied, and
@@ -77,7 +82,7 @@ IRIS_DEVICE inline void PutSignal(const Heaps& ctx, uint32_t peer, T* dst,
   if (impl::OnPort(ctx, peer)) {
     impl::CoopSyncBeforePublish(coop);
     if (impl::CoopIndex(coop) == 0) {
-      impl::PortPut(ctx, peer, dst, src, bytes, signal, "PutSignal");
+      impl::PortPut(ctx, peer, dst, src, bytes, signal.word, signal.value, signal.op, "PutSignal");
     }
     (void)impl::CoopBroadcast(coop, 0);  // no thread overwrites the source before
     return;

@@ -36,11 +36,7 @@ IRIS_DEVICE inline void TellBehind(const Heaps& heaps, uint32_t peer, const Sign
                                    Coop coop) {
   CoopSyncBeforePublish(coop);
   if (CoopIndex(coop) != 0) return;
-  if (signal.op == SignalOp::kSet) {
-    SignalSet(heaps, peer, signal.word, signal.value);
-  } else {
-    SignalAdd(heaps, peer, signal.word, signal.value);
-  }
+  SendSignal(heaps, peer, signal.word, signal.value, signal.op);
 }
 
 // Returns the bytes that a tile moves, without masked elements.

@@ -41,8 +41,8 @@ IRIS_HOST_DEVICE inline T* Translate(const DeviceContext& ctx, uint32_t to, T* p
   return Translate(ctx, ctx.rank, to, p);
 }
 
-// Returns the world rank at `index` of the team. Prefer it to members[index], which is a rank only in
-// a job of one node, and by which every thread of a GPU would keep a copy of the team in memory.
+// Returns the world rank at `index` of the team. Prefer it to members[index], which is a rank only
+// in a job of one node, and by which every thread of a GPU would keep a copy of the team in memory.
 IRIS_HOST_DEVICE inline uint32_t MemberRank(const DeviceTeam& team, uint32_t index) {
   static_assert(offsetof(DeviceTeam, members) % 8 == 0 && kMaxTeamRanks % 8 == 0);
   impl::CheckMember(team, index);

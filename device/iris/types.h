@@ -100,7 +100,7 @@ struct SyncArea {
     // The world's area has the state of the kernels' ring to other nodes (impl/port.h).
     uint64_t port_posted;    // slot 0: places taken
     uint32_t port_waits[8];  // slot s: not 0: a thread has yet to read result 8 s + i
-    uint64_t host;                  // slot k: the barrier of hosts that has reached its step k
+    uint64_t host;           // slot k: the barrier of hosts that has reached its step k
   };
   Slot slots[kMaxBlocks];
 };

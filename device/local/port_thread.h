@@ -1,8 +1,8 @@
 // PortThread: a thread that does the work of port processes for ranks of one process, by copies
 // between their heaps, for tests and benchmarks without a network.
 //
-// It keeps what iris/port_types.h promises and no more: requests of one ring to one rank take effect
-// in order, and those to different ranks in any order, which a seed chooses.
+// It keeps what iris/port_types.h promises and no more: requests of one ring to one rank take
+// effect in order, and those to different ranks in any order, which a seed chooses.
 #pragma once
 
 #include <atomic>

@@ -1,5 +1,5 @@
-// Ranks of other nodes, through the port: what kernels may rely on. The other node is simulated by a
-// PortThread, which reorders all that iris/port_types.h lets it reorder.
+// Ranks of other nodes, through the port: what kernels may rely on. The other node is simulated by
+// a PortThread, which reorders all that iris/port_types.h lets it reorder.
 #include <cstdint>
 #include <cstring>
 #include <limits>

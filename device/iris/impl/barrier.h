@@ -28,34 +28,46 @@ IRIS_DEVICE inline uint32_t FirstMemberRank(const DeviceTeam& team) {
 }
 
 // A round of a team with ranks of several nodes, by dissemination: in step k, a rank signals to the
-// one 2^k places after it, and waits for the one 2^k places before. A rank whose wait failed signals
-// no more in this round, since it cannot answer for others. Called as MeetMembers.
+// one 2^k places after it, and waits for the one 2^k places before. A rank whose wait failed
+// signals no more in this round, since it cannot answer for others. Called as MeetMembers; returns
+// the result, and above 32 bits the index of a missing rank. The ranks of the team are given by
+// first, step or a table, as the team has them.
 //
-// The inbox is used as words of 8 bytes, one a step, each of which has one writer.
-IRIS_COLD WaitResult MeetNodes(const DeviceContext& ctx, const DeviceTeam& team,
-                               uint64_t slot_offset_bytes, uint32_t epoch, uint64_t timeout_ns,
-                               uint32_t* missing, uint32_t* keep) {
+// `inbox` is this block's, used as words of 8 bytes, one a step, each of which has one writer.
+IRIS_COLD uint64_t MeetNodes(const DevicePort* port, SyncArea::Slot* state, uint64_t timeout_ns,
+                             const uint32_t* abort_word, uint32_t rank, uint32_t first_mapped,
+                             uint32_t n_mapped, uint64_t heap, uint64_t stride_bytes, uint32_t size,
+                             uint32_t index, uint32_t first, uint32_t team_step, uint64_t table,
+                             uint32_t* inbox, uint32_t epoch, uint32_t* keep) {
   IRIS_SHARED(uint32_t[2], answer);
   if (backend::ThreadIndex() == 0) {
     if (keep != nullptr) backend::StorePlain(keep, epoch);
-    uint32_t* const inbox = AtOffset<SyncArea::Slot>(ctx, ctx.rank, slot_offset_bytes)->inbox;
-    uint32_t from = team.index;
+    const DeviceContext ctx = WaitContext(timeout_ns, abort_word);
+    uint32_t from = index;
     // Ranks that hear of this one by others see its puts.
-    WaitResult result = QuietPort(ctx, timeout_ns);
+    WaitResult result =
+        port == nullptr ? WaitResult::kOk : QuietPort(port, state, timeout_ns, abort_word);
     uint32_t step = 0;
-    for (uint32_t distance = 1; distance < team.size && result == WaitResult::kOk; distance *= 2) {
+    for (uint32_t distance = 1; distance < size && result == WaitResult::kOk; distance *= 2) {
       const uint32_t* const word = inbox + 2 * step++;
-      const uint32_t to = MemberRank(team, (team.index + distance) % team.size);
-      from = (team.index + team.size - distance) % team.size;
-      uint64_t* const signal = reinterpret_cast<uint64_t*>(const_cast<uint32_t*>(word));
-      if (OnPort(ctx, to)) {
-        PortSignal(ctx, to, SignalTo{signal, epoch, SignalOp::kSet}, "Barrier");
+      const uint32_t member = (index + distance) % size;
+      const uint32_t to = team_step != DeviceTeam::kTable
+                              ? first + member * team_step
+                              : reinterpret_cast<const uint32_t*>(table)[member];
+      from = (index + size - distance) % size;
+      const uint64_t offset = reinterpret_cast<uint64_t>(word) - heap;
+      if (n_mapped != 0 && to - first_mapped >= n_mapped) {
+        (void)CallPort(port, state, timeout_ns, abort_word, PortUntil::kPosted,
+                       PortHead(PortOp::kPut, PortSpace::kInline), to, 0, 0, 0, offset, epoch, 0, 0,
+                       0);
       } else {
-        backend::Store<Scope::kSystem, kPublishOrder>(Moved(ctx, ctx.rank, to, signal),
-                                                      uint64_t{epoch});
+        backend::Store<Scope::kSystem, kPublishOrder>(
+            reinterpret_cast<uint64_t*>(heap + (static_cast<uint64_t>(to) - rank) * stride_bytes +
+                                        offset),
+            uint64_t{epoch});
       }
       result = BoundedWait<Polls::kSmall>(
-          ctx, timeout_ns,
+          ctx, 0,
           [word, epoch] {
             return Reached<uint32_t>(backend::Load<Scope::kSystem, kConsumeOrder>(word), epoch);
           },
@@ -65,8 +77,7 @@ IRIS_COLD WaitResult MeetNodes(const DeviceContext& ctx, const DeviceTeam& team,
     answer[1] = from;
   }
   SyncAfterConsume();
-  const WaitResult result = static_cast<WaitResult>(answer[0]);
-  if (result != WaitResult::kOk && missing != nullptr) *missing = answer[1];
+  const uint64_t result = answer[0] | uint64_t{answer[1]} << 32;
   SyncInsideBlock();  // the next round writes the words again
   return result;
 }
@@ -86,7 +97,18 @@ IRIS_DEVICE inline WaitResult MeetMembers(const DeviceContext& ctx, const Device
                                           uint64_t timeout_ns, uint32_t* missing,
                                           uint32_t first_rank, uint32_t* keep) {
   if (__builtin_expect(team.step != DeviceTeam::kListed, 0)) {
-    return MeetNodes(ctx, team, slot_offset_bytes, epoch, timeout_ns, missing, keep);
+    uint64_t table = 0;
+    __builtin_memcpy(&table, team.members, sizeof(table));
+    const uint64_t met = MeetNodes(
+        ctx.port, PortState(ctx), timeout_ns != 0 ? timeout_ns : ctx.timeout_ns, ctx.abort_word,
+        ctx.rank, ctx.first_mapped, ctx.n_mapped, ctx.base + ctx.rank * ctx.stride_bytes,
+        ctx.stride_bytes, team.size, team.index, team.first, team.step, table,
+        AtOffset<SyncArea::Slot>(ctx, ctx.rank, slot_offset_bytes)->inbox, epoch, keep);
+    const WaitResult result = static_cast<WaitResult>(static_cast<uint32_t>(met));
+    if (result != WaitResult::kOk && missing != nullptr) {
+      *missing = static_cast<uint32_t>(met >> 32);
+    }
+    return result;
   }
   IRIS_SHARED(uint32_t[kMaxTeamRanks], results);
   IRIS_SHARED(uint32_t[1], failed_epoch);

@@ -3,6 +3,9 @@
 // All functions here run in one thread. Callers have found by OnPort that the peer is on another
 // node. Threads take places in the ring by a counter in the memory of the device, and write a
 // request there. The port process carries out the requests to one rank in the order of the places.
+//
+// The functions that are IRIS_COLD take numbers alone: a reference to the context would make every
+// thread of a kernel on a GPU keep a copy of it in memory.
 #pragma once
 
 #include <cstdint>
@@ -22,17 +25,13 @@ static_assert(SyncArea::kMaxBlocks * 8 == kPortSlots);
 static_assert(sizeof(PortRequest) == 64 && sizeof(PortRows) == 64);
 
 // What a caller waits for after it has posted a request.
-enum class PortUntil {
+enum class PortUntil : uint32_t {
   kPosted,    // a place in the ring
   kRead,      // the source may be overwritten
   kComplete,  // the result is here
 };
 
-struct PortAnswer {
-  WaitResult result = WaitResult::kOk;  // kAborted also if the request has failed
-  uint64_t value = 0;                   // of kAtomic, with kComplete
-};
-
+// Where this rank's kernels count and note their requests: in the area of the world.
 IRIS_DEVICE inline SyncArea::Slot* PortState(const DeviceContext& ctx) {
   return AtOffset<SyncArea>(ctx, ctx.rank, ctx.world.sync_offset_bytes)->slots;
 }
@@ -44,41 +43,69 @@ IRIS_DEVICE inline uint32_t* PortWaits(SyncArea::Slot* state, uint64_t number) {
   return &state[slot / 8].port_waits[slot % 8];
 }
 
-// Writes the words of a slot, the sequence last. The port process reads the other words meanwhile
-// only if it is wrong about the sequence.
-template <typename Slot>
-IRIS_DEVICE inline void WritePortSlot(const DevicePort& port, uint64_t number, const Slot& slot) {
-  uint64_t words[8];
-  __builtin_memcpy(words, &slot, sizeof(words));
-  uint64_t* const to = reinterpret_cast<uint64_t*>(port.slots + number % kPortSlots);
-  IRIS_UNROLL(7)
-  for (uint32_t k = 0; k < 7; ++k)
-    backend::Store<Scope::kSystem, Order::kRelaxed>(to + k, words[k]);
+// A context with what waits need of it.
+IRIS_DEVICE inline DeviceContext WaitContext(uint64_t timeout_ns, const uint32_t* abort_word) {
+  DeviceContext ctx;
+  ctx.timeout_ns = timeout_ns;
+  ctx.abort_word = abort_word;
+  return ctx;
+}
+
+// The first word of a PortRequest.
+IRIS_HOST_DEVICE constexpr uint64_t PortHead(PortOp op, PortSpace space,
+                                             SignalOp signal_op = SignalOp::kSet) {
+  return static_cast<uint64_t>(op) | static_cast<uint64_t>(space) << 8 |
+         static_cast<uint64_t>(signal_op) << 32;
+}
+IRIS_HOST_DEVICE constexpr uint64_t PortHead(PortAtomic op, PortType type) {
+  return static_cast<uint64_t>(PortOp::kAtomic) | static_cast<uint64_t>(op) << 16 |
+         static_cast<uint64_t>(type) << 24;
+}
+
+// Writes seven words of a slot, then the sequence.
+IRIS_DEVICE inline void WritePortSlot(PortRequest* slot, uint64_t number, uint64_t a, uint64_t b,
+                                      uint64_t c, uint64_t d, uint64_t e, uint64_t f, uint64_t g) {
+  uint64_t* const to = reinterpret_cast<uint64_t*>(slot);
+  const auto set = [to](uint32_t k, uint64_t word) {
+    backend::Store<Scope::kSystem, Order::kRelaxed>(to + k, word);
+  };
+  set(0, a);
+  set(1, b);
+  set(2, c);
+  set(3, d);
+  set(4, e);
+  set(5, f);
+  set(6, g);
   backend::Store<Scope::kSystem, Order::kRelease>(to + 7, number + 1);
 }
 
-// Posts a request, with `rows` if it is not null, and waits. The calling thread releases what it
-// wrote before, and after a BlockSync what its block wrote. With kComplete it acquires.
-IRIS_COLD PortAnswer CallPort(const DeviceContext& ctx, const PortRequest& request,
-                              const PortRows* rows, PortUntil until) {
-  if (ctx.port == nullptr) backend::Trap("iris: the rank is on another node, and there is no port");
-  const DevicePort& port = *ctx.port;
-  SyncArea::Slot* const state = PortState(ctx);
-  const auto stopped = [&port] {
-    return backend::Load<Scope::kSystem, Order::kAcquire>(&port.words->stopped) != 0;
+// Posts a request, whose fields follow `to`, and waits. If `n_rows` is not 0, a PortRows follows
+// it. If its space is kInline, `src` is the address of the bytes. Returns the value of the result,
+// or 0 without one. The calling thread releases what it wrote before, and after a BlockSync what
+// its block wrote. With kComplete it acquires.
+IRIS_COLD uint64_t CallPort(const DevicePort* port, SyncArea::Slot* state, uint64_t timeout_ns,
+                            const uint32_t* abort_word, PortUntil until, uint64_t head, uint32_t to,
+                            uint64_t dst, uint64_t src, uint64_t bytes, uint64_t signal,
+                            uint64_t signal_value, uint64_t n_rows, uint64_t dst_stride,
+                            uint64_t src_stride) {
+  if (port == nullptr) backend::Trap("iris: the rank is on another node, and there is no port");
+  const DeviceContext ctx = WaitContext(timeout_ns, abort_word);
+  const PortRingWords* const words = port->words;
+  const auto stopped = [words] {
+    return backend::Load<Scope::kSystem, Order::kAcquire>(&words->stopped) != 0;
   };
-  const uint32_t places = rows != nullptr ? 2 : 1;
+  const uint32_t places = n_rows != 0 ? 2 : 1;
   uint64_t number = 0;
-  PortAnswer answer;
   // A place is taken only when it is free, so a thread that gives up leaves no gap.
-  answer.result = BoundedWait<Polls::kSmall>(
+  WaitResult result = BoundedWait<Polls::kSmall>(
       ctx, 0,
       [&] {
         uint64_t seen = backend::Load<Scope::kDevice, Order::kRelaxed>(&state->port_posted);
         for (;;) {
-          // Acquires what earlier owners of the places did before they posted, their notes included.
+          // Acquires what earlier owners of the places did before they posted, their notes
+          // included.
           const uint64_t completed =
-              backend::Load<Scope::kSystem, Order::kAcquire>(&port.words->completed);
+              backend::Load<Scope::kSystem, Order::kAcquire>(&words->completed);
           bool free = seen + places - completed <= kPortSlots;
           for (uint32_t i = 0; i < places; ++i) {
             free = free &&
@@ -94,37 +121,58 @@ IRIS_COLD PortAnswer CallPort(const DeviceContext& ctx, const PortRequest& reque
         return true;
       },
       stopped);
-  if (answer.result != WaitResult::kOk) return answer;
+  if (result != WaitResult::kOk) return 0;
   uint32_t* const waits = PortWaits(state, number);
   if (until == PortUntil::kComplete) backend::Store<Scope::kDevice, Order::kRelaxed>(waits, 1u);
-  if (rows != nullptr) WritePortSlot(port, number + 1, *rows);
-  WritePortSlot(port, number, request);
-  backend::WakeHost(port.asleep, port.wake_fd);
-  if (until == PortUntil::kRead) {
-    answer.result = BoundedWait<Polls::kSmall>(
-        ctx, 0,
-        [&] {
-          return backend::Load<Scope::kSystem, Order::kAcquire>(&port.words->read) >=
-                 number + places;
-        },
-        stopped);
-  } else if (until == PortUntil::kComplete) {
-    const PortResult* const result = port.results + number % kPortSlots;
-    uint64_t done = 0;
-    answer.result = BoundedWait<Polls::kSmall>(
-        ctx, 0,
-        [&] {
-          done = backend::Load<Scope::kSystem, Order::kAcquire>(&result->done);
-          return done >> 8 == number + 1;
-        },
-        stopped);
-    if (answer.result == WaitResult::kOk) {
-      answer.value = backend::Load<Scope::kSystem, Order::kRelaxed>(&result->value);
-      if ((done & 0xff) != 0) answer = {WaitResult::kAborted, 0};
-    }
-    backend::Store<Scope::kDevice, Order::kRelease>(waits, 0u);
+  if (n_rows != 0) {
+    WritePortSlot(port->slots + (number + 1) % kPortSlots, number + 1, n_rows, dst_stride,
+                  src_stride, 0, 0, 0, 0);
   }
-  return answer;
+  if ((head >> 8 & 0xff) == static_cast<uint64_t>(PortSpace::kInline)) {
+    const uint8_t* const from = reinterpret_cast<const uint8_t*>(src);
+    src = 0;
+    for (uint64_t i = 0; i < bytes; ++i) {
+      src |= uint64_t{backend::LoadPlain(from + i)} << (8 * i);
+    }
+  }
+  WritePortSlot(port->slots + number % kPortSlots, number, head, to, dst, src, bytes, signal,
+                signal_value);
+  backend::WakeHost(port->asleep, port->wake_fd);
+  if (until == PortUntil::kPosted) return 0;
+  const PortResult* const slot = port->results + number % kPortSlots;
+  uint64_t done = 0;
+  result = BoundedWait<Polls::kSmall>(
+      ctx, 0,
+      [&] {
+        if (until == PortUntil::kRead) {
+          return backend::Load<Scope::kSystem, Order::kAcquire>(&words->read) >= number + places;
+        }
+        done = backend::Load<Scope::kSystem, Order::kAcquire>(&slot->done);
+        return done >> 8 == number + 1;
+      },
+      stopped);
+  if (until == PortUntil::kRead) return 0;
+  uint64_t value = 0;
+  if (result == WaitResult::kOk && (done & 0xff) == 0) {
+    value = backend::Load<Scope::kSystem, Order::kRelaxed>(&slot->value);
+  }
+  backend::Store<Scope::kDevice, Order::kRelease>(waits, 0u);
+  return value;
+}
+
+// Waits until all requests that have been posted are complete. kAborted also if one has failed.
+IRIS_COLD WaitResult QuietPort(const DevicePort* port, SyncArea::Slot* state, uint64_t timeout_ns,
+                               const uint32_t* abort_word) {
+  const DeviceContext ctx = WaitContext(timeout_ns, abort_word);
+  const PortRingWords* const words = port->words;
+  const uint64_t posted = backend::Load<Scope::kDevice, Order::kRelaxed>(&state->port_posted);
+  const WaitResult result = BoundedWait<Polls::kSmall>(
+      ctx, 0,
+      [&] { return backend::Load<Scope::kSystem, Order::kAcquire>(&words->completed) >= posted; },
+      [words] { return backend::Load<Scope::kSystem, Order::kAcquire>(&words->stopped) != 0; });
+  if (result != WaitResult::kOk) return result;
+  const bool failed = backend::Load<Scope::kSystem, Order::kRelaxed>(&words->failed) != 0;
+  return failed ? WaitResult::kAborted : WaitResult::kOk;
 }
 
 // Checks, on the emulator, that `p` with so many bytes is in this rank's heap, for a rank that
@@ -142,6 +190,11 @@ IRIS_DEVICE inline uint64_t PortOffset(const DeviceContext& ctx, uint32_t peer, 
     if (address % alignment != 0) {
       Refuse(ctx, Why::kAlignment, call, peer, ctx.rank, address, bytes, alignment);
     }
+  } else {
+    (void)peer;
+    (void)bytes;
+    (void)alignment;
+    (void)call;
   }
   return offset;
 }
@@ -156,63 +209,38 @@ IRIS_DEVICE inline uint64_t PortLocalOffset(const DeviceContext& ctx, uint32_t p
              reinterpret_cast<uint64_t>(p), bytes, 1);
     }
     CheckAllocation(ctx, call, peer, ctx.rank, offset, reinterpret_cast<uint64_t>(p), bytes);
+  } else {
+    (void)peer;
+    (void)bytes;
+    (void)call;
   }
   return offset;
 }
 
-inline constexpr SignalTo kNoSignal = {nullptr, 0, SignalOp::kSet};
-
-// Puts `bytes` bytes, which may be 0, then sends the signal unless its word is null. Returns once
+// Puts `bytes` bytes, which may be 0, then sends the signal unless `word` is null. Returns once
 // `src` may be overwritten.
-IRIS_COLD void PortPut(const DeviceContext& ctx, uint32_t peer, const void* dst, const void* src,
-                       uint64_t bytes, const SignalTo& signal, const char* call) {
-  PortRequest request = {};
-  request.op = PortOp::kPut;
-  request.to = peer;
-  request.dst = PortOffset(ctx, peer, dst, bytes, 1, call);
-  request.bytes = bytes;
-  request.signal = kNoPortSignal;
-  if (signal.word != nullptr) {
-    request.signal = PortOffset(ctx, peer, signal.word, sizeof(uint64_t), sizeof(uint64_t), call);
-    request.signal_op = static_cast<uint8_t>(signal.op);
-    request.signal_value = signal.value;
-  } else if (bytes == 0) {
-    return;
-  }
-  if (bytes == 0) request.dst = 0;
-  if (bytes <= sizeof(request.src)) {
-    request.space = PortSpace::kInline;
-    for (uint64_t i = 0; i < bytes; ++i) {
-      request.src |= uint64_t{backend::LoadPlain(static_cast<const uint8_t*>(src) + i)} << (8 * i);
-    }
-    (void)CallPort(ctx, request, nullptr, PortUntil::kPosted);
-    return;
-  }
-  request.src = PortLocalOffset(ctx, peer, src, bytes, call);
-  (void)CallPort(ctx, request, nullptr, PortUntil::kRead);
+IRIS_DEVICE inline void PortPut(const DeviceContext& ctx, uint32_t peer, const void* dst,
+                                const void* src, uint64_t bytes, const uint64_t* word,
+                                uint64_t value, SignalOp op, const char* call) {
+  if (bytes == 0 && word == nullptr) return;
+  const uint64_t dst_offset = bytes == 0 ? 0 : PortOffset(ctx, peer, dst, bytes, 1, call);
+  const uint64_t signal = word == nullptr
+                              ? kNoPortSignal
+                              : PortOffset(ctx, peer, word, sizeof(*word), sizeof(*word), call);
+  const bool is_inline = bytes <= sizeof(PortRequest::src);
+  (void)CallPort(
+      ctx.port, PortState(ctx), ctx.timeout_ns, ctx.abort_word,
+      is_inline ? PortUntil::kPosted : PortUntil::kRead,
+      PortHead(PortOp::kPut, is_inline ? PortSpace::kInline : PortSpace::kHeap, op), peer,
+      dst_offset,
+      is_inline ? reinterpret_cast<uint64_t>(src) : PortLocalOffset(ctx, peer, src, bytes, call),
+      bytes, signal, value, 0, 0, 0);
 }
 
 // Sends a signal alone.
-IRIS_DEVICE inline void PortSignal(const DeviceContext& ctx, uint32_t peer, const SignalTo& signal,
-                                   const char* call) {
-  PortPut(ctx, peer, reinterpret_cast<const void*>(ctx.base + ctx.rank * ctx.stride_bytes), nullptr,
-          0, signal, call);
-}
-
-// Operands and results of atomics are in the lowest bytes.
-IRIS_COLD uint64_t CallPortAtomic(const DeviceContext& ctx, uint32_t peer, const void* p,
-                                  PortAtomic op, PortType type, uint64_t value, uint64_t compare,
-                                  bool waits, uint32_t word_bytes, const char* call) {
-  PortRequest request = {};
-  request.op = PortOp::kAtomic;
-  request.atomic = op;
-  request.type = type;
-  request.to = peer;
-  request.dst = PortOffset(ctx, peer, p, word_bytes, word_bytes, call);
-  request.src = compare;
-  request.bytes = value;
-  request.signal = kNoPortSignal;
-  return CallPort(ctx, request, nullptr, waits ? PortUntil::kComplete : PortUntil::kPosted).value;
+IRIS_DEVICE inline void PortSignal(const DeviceContext& ctx, uint32_t peer, const uint64_t* word,
+                                   uint64_t value, SignalOp op, const char* call) {
+  PortPut(ctx, peer, nullptr, nullptr, 0, word, value, op, call);
 }
 
 template <typename T>
@@ -257,71 +285,48 @@ template <typename T>
 IRIS_DEVICE inline T PortFetch(const DeviceContext& ctx, uint32_t peer, const T* p, PortAtomic op,
                                T value, T compare, bool waits, const char* call) {
   using W = backend::Word<T>;
-  const uint64_t old = CallPortAtomic(ctx, peer, p, op, PortTypeOf<T>(), backend::BitCast<W>(value),
-                                      backend::BitCast<W>(compare), waits, sizeof(T), call);
+  const uint64_t old =
+      CallPort(ctx.port, PortState(ctx), ctx.timeout_ns, ctx.abort_word,
+               waits ? PortUntil::kComplete : PortUntil::kPosted, PortHead(op, PortTypeOf<T>()),
+               peer, PortOffset(ctx, peer, p, sizeof(T), sizeof(T), call),
+               backend::BitCast<W>(compare), backend::BitCast<W>(value), kNoPortSignal, 0, 0, 0, 0);
   return backend::BitCast<T>(static_cast<W>(old));
 }
 
 // Gets `bytes` bytes, and returns once they are at `dst`.
-IRIS_COLD void PortGet(const DeviceContext& ctx, uint32_t peer, void* dst, const void* src,
-                       uint64_t bytes, const char* call) {
+IRIS_DEVICE inline void PortGet(const DeviceContext& ctx, uint32_t peer, void* dst, const void* src,
+                                uint64_t bytes, const char* call) {
   if (bytes == 0) return;
-  PortRequest request = {};
-  request.op = PortOp::kGet;
-  request.to = peer;
-  request.src = PortOffset(ctx, peer, src, bytes, 1, call);
-  request.bytes = bytes;
-  request.signal = kNoPortSignal;
-  // A word may go anywhere, as the result of an atomic.
-  const bool is_word = (bytes == 4 || bytes == 8) && request.src % bytes == 0;
-  if (is_word && !InHeap(ctx, dst)) {
-    const uint64_t value = CallPortAtomic(ctx, peer, src, PortAtomic::kLoad,
-                                          bytes == 4 ? PortType::kUint32 : PortType::kUint64, 0, 0,
-                                          true, static_cast<uint32_t>(bytes), call);
-    for (uint64_t i = 0; i < bytes; ++i) {
-      backend::StorePlain(static_cast<uint8_t*>(dst) + i, static_cast<uint8_t>(value >> (8 * i)));
-    }
-    return;
+  const uint64_t there = PortOffset(ctx, peer, src, bytes, 1, call);
+  // An aligned word may go anywhere, as the result of an atomic.
+  const bool is_word = (bytes == 4 || bytes == 8) && there % bytes == 0 && !InHeap(ctx, dst);
+  const uint64_t value = CallPort(
+      ctx.port, PortState(ctx), ctx.timeout_ns, ctx.abort_word, PortUntil::kComplete,
+      is_word ? PortHead(PortAtomic::kLoad, bytes == 4 ? PortType::kUint32 : PortType::kUint64)
+              : PortHead(PortOp::kGet, PortSpace::kHeap),
+      peer, is_word ? there : PortLocalOffset(ctx, peer, dst, bytes, call), is_word ? 0 : there,
+      is_word ? 0 : bytes, kNoPortSignal, 0, 0, 0, 0);
+  if (!is_word) return;
+  for (uint64_t i = 0; i < bytes; ++i) {
+    backend::StorePlain(static_cast<uint8_t*>(dst) + i, static_cast<uint8_t>(value >> (8 * i)));
   }
-  request.dst = PortLocalOffset(ctx, peer, dst, bytes, call);
-  (void)CallPort(ctx, request, nullptr, PortUntil::kComplete);
 }
 
 // Puts or gets rows of so many bytes, whose strides are in bytes, too.
-IRIS_COLD void PortCopyRows(const DeviceContext& ctx, uint32_t peer, bool puts, const void* dst,
-                            const void* src, const Strided& rows, const char* call) {
+IRIS_DEVICE inline void PortCopyRows(const DeviceContext& ctx, uint32_t peer, bool puts,
+                                     const void* dst, const void* src, const Strided& rows,
+                                     const char* call) {
   if (rows.rows == 0 || rows.length == 0) return;
   const uint64_t dst_bytes = (rows.rows - 1) * rows.dst_stride + rows.length;
   const uint64_t src_bytes = (rows.rows - 1) * rows.src_stride + rows.length;
-  PortRequest request = {};
-  request.op = puts ? PortOp::kPutRows : PortOp::kGetRows;
-  request.to = peer;
-  request.dst = puts ? PortOffset(ctx, peer, dst, dst_bytes, 1, call)
-                     : PortLocalOffset(ctx, peer, dst, dst_bytes, call);
-  request.src = puts ? PortLocalOffset(ctx, peer, src, src_bytes, call)
-                     : PortOffset(ctx, peer, src, src_bytes, 1, call);
-  request.bytes = rows.length;
-  request.signal = kNoPortSignal;
-  PortRows strides = {};
-  strides.rows = rows.rows;
-  strides.dst_stride = rows.dst_stride;
-  strides.src_stride = rows.src_stride;
-  (void)CallPort(ctx, request, &strides, puts ? PortUntil::kRead : PortUntil::kComplete);
-}
-
-// Waits until all requests that have been posted are complete. kAborted also if one has failed.
-IRIS_COLD WaitResult QuietPort(const DeviceContext& ctx, uint64_t timeout_ns) {
-  if (ctx.port == nullptr) return WaitResult::kOk;
-  const PortRingWords* const words = ctx.port->words;
-  const uint64_t posted =
-      backend::Load<Scope::kDevice, Order::kRelaxed>(&PortState(ctx)->port_posted);
-  const WaitResult result = BoundedWait<Polls::kSmall>(
-      ctx, timeout_ns,
-      [&] { return backend::Load<Scope::kSystem, Order::kAcquire>(&words->completed) >= posted; },
-      [words] { return backend::Load<Scope::kSystem, Order::kAcquire>(&words->stopped) != 0; });
-  if (result != WaitResult::kOk) return result;
-  const bool failed = backend::Load<Scope::kSystem, Order::kRelaxed>(&words->failed) != 0;
-  return failed ? WaitResult::kAborted : WaitResult::kOk;
+  (void)CallPort(ctx.port, PortState(ctx), ctx.timeout_ns, ctx.abort_word,
+                 puts ? PortUntil::kRead : PortUntil::kComplete,
+                 PortHead(puts ? PortOp::kPutRows : PortOp::kGetRows, PortSpace::kHeap), peer,
+                 puts ? PortOffset(ctx, peer, dst, dst_bytes, 1, call)
+                      : PortLocalOffset(ctx, peer, dst, dst_bytes, call),
+                 puts ? PortLocalOffset(ctx, peer, src, src_bytes, call)
+                      : PortOffset(ctx, peer, src, src_bytes, 1, call),
+                 rows.length, kNoPortSignal, 0, rows.rows, rows.dst_stride, rows.src_stride);
 }
 
 // Tables of heaps reach mapped ranks alone, and never come here.
