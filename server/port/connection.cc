@@ -210,6 +210,14 @@ absl::StatusOr<Address> Resolve(const std::string& text) {
   }
   Address address = FromSocket(found->ai_addr);
   freeaddrinfo(found);
+  // Debian's /etc/hosts gives a machine's own name such an address, which no other node reaches.
+  if (hints.ai_flags != AI_NUMERICHOST && host != "localhost" &&
+      (address.host == "::1" || address.host.rfind("127.", 0) == 0)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the name \"", host, "\" means ", address.host,
+                     " here, which is no address for other nodes: name an address, or mend "
+                     "/etc/hosts"));
+  }
   address.port = static_cast<uint16_t>(port);
   return address;
 }
