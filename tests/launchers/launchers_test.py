@@ -138,12 +138,13 @@ class Launchers(unittest.TestCase):
                 self.assertEqual(program.returncode, 0, out)
                 self.assertIn("I am rank 0 of 1", out)
 
-    def test_ranks_of_other_nodes_are_named(self):
+    def test_ranks_of_other_nodes_need_a_rendezvous(self):
         with irisd.Irisd() as daemon:
-            program = self.start([HELLO], daemon.environment(RANK="0", WORLD_SIZE="4", LOCAL_WORLD_SIZE="2"))
+            program = self.start([HELLO], daemon.environment(RANK="0", WORLD_SIZE="4", LOCAL_RANK="0",
+                                                             LOCAL_WORLD_SIZE="2"))
             out = self.end(program)
             self.assertNotEqual(program.returncode, 0)
-            self.assertIn("torchrun has started 4 ranks, and 2 of them here (LOCAL_WORLD_SIZE)", out)
+            self.assertIn("IRIS_RENDEZVOUS", out)
 
 
 if __name__ == "__main__":
