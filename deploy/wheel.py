@@ -19,7 +19,7 @@ import zipfile
 TAG = "py3-none-manylinux_2_35_x86_64"
 NAME = "iris_symm"
 # Of the bundle: what the package uses. Headers, examples, tests and what links programs stay there.
-TAKEN = re.compile(r"bin/(irisd|iris-ctl|iris-run)|lib/[^/]+\.so(\.[0-9.]+)?|libexec/iris/irisd-worker")
+TAKEN = re.compile(r"bin/(irisd|iris-ctl|iris-run)|lib/[^/]+\.so(\.[0-9.]+)?|libexec/iris/irisd-(worker|port)")
 
 METADATA = """Metadata-Version: 2.1
 Name: iris-symm

@@ -79,7 +79,8 @@ class Bundle(bundle_case.BundleCase):
                 self.assertTrue(real.startswith(os.path.realpath(lib) + "/"), f"{path}: {line}")
 
     def test_programs_have_grpc_in_them(self):
-        for name in ("bin/irisd", "bin/iris-ctl", "bin/iris-run", "libexec/iris/irisd-worker"):
+        for name in ("bin/irisd", "bin/iris-ctl", "bin/iris-run", "libexec/iris/irisd-worker",
+                     "libexec/iris/irisd-port"):
             needed = self.run_ok("readelf", "-d", f"{self.first}/{name}")
             self.assertNotRegex(needed, r"NEEDED.*lib(grpc|absl|protobuf|iris)")
 

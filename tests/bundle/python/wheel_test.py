@@ -59,7 +59,7 @@ class Wheel(bundle_case.BundleCase):
             self.assertEqual([row[0] for row in rows], names)
             for name in ("iris/__init__.py", "iris/py.typed", "iris/_bundle/lib/libiris.so",
                          "iris/_bundle/lib/libiris_emu.so", "iris/_bundle/bin/iris-run",
-                         "iris/_bundle/libexec/iris/irisd-worker"):
+                         "iris/_bundle/libexec/iris/irisd-worker", "iris/_bundle/libexec/iris/irisd-port"):
                 self.assertIn(name, names)
             self.assertIn(f"Version: {version}\n", wheel.read(record.replace("RECORD", "METADATA")).decode())
 
