@@ -63,6 +63,7 @@ struct Engine::Peer {
 
   uint32_t node = 0;
   State state = State::kUnconnected;
+  bool may_send = true;
   bool wanted = false;
   bool active = false;
   ucp_ep_h endpoint = nullptr;
@@ -171,7 +172,8 @@ Engine::Peer* Engine::PeerOf(uint32_t node) {
   return last_peer_ = peer.get();
 }
 
-absl::Status Engine::Connect(uint32_t node, std::string_view address, const Tags& tags) {
+absl::Status Engine::Connect(uint32_t node, std::string_view address, const Tags& tags,
+                             bool may_send) {
   if (has_layout() && (node >= limits_.n_ranks || node_of_[node] != node)) {
     return absl::InvalidArgumentError(absl::StrCat("the job has no node at rank ", node));
   }
@@ -183,9 +185,15 @@ absl::Status Engine::Connect(uint32_t node, std::string_view address, const Tags
   if (!endpoint.ok()) return endpoint.status();
   peer->endpoint = *endpoint;
   peer->tags = tags;
+  peer->may_send = may_send;
   peer->state = Peer::State::kConnected;
   Activate(peer);
   return absl::OkStatus();
+}
+
+void Engine::AllowSending(uint32_t node) {
+  Peer* const peer = PeerOf(node);
+  if (!std::exchange(peer->may_send, true)) Activate(peer);
 }
 
 void Engine::Lose(uint32_t node) {
@@ -347,7 +355,7 @@ void Engine::Settle(Ring* ring, uint32_t index) {
 // Sending.
 
 void Engine::Pump(Peer* peer) {
-  if (peer->state != Peer::State::kConnected || !has_layout()) return;
+  if (peer->state != Peer::State::kConnected || !peer->may_send || !has_layout()) return;
   while (SendAnswer(peer)) {
   }
   while (SendRequest(peer)) {

@@ -56,8 +56,12 @@ class Engine {
   // The rank is gone. Its requests end without a result.
   void Detach(uint32_t rank);
 
-  // A node can be reached, by the worker with this address. Before or after SetLayout.
-  absl::Status Connect(uint32_t node, std::string_view address, const Tags& tags);
+  // A node can be reached, by the worker with this address. Before or after SetLayout. Messages of
+  // the node are taken from now on; without `may_send` it does not know the tags yet, and gets none
+  // until AllowSending.
+  absl::Status Connect(uint32_t node, std::string_view address, const Tags& tags,
+                       bool may_send = true);
+  void AllowSending(uint32_t node);
   // A node is lost: requests to it end with kAborted, now and later.
   void Lose(uint32_t node);
 

@@ -196,6 +196,32 @@ TEST_F(EngineTest, HoldsMessagesUntilTheirTurn) {
   EXPECT_EQ(Broken(), "");
 }
 
+TEST_F(EngineTest, SendsNothingToAPeerThatDoesNotKnowTheTagsYet) {
+  static auto* const engine =
+      new std::unique_ptr<Engine>(new Engine({0, 2, 4, kStride}, memory_.get()));
+  engine_ = engine->get();
+  engine_->SetWorker(here_);
+  // Messages of earlier tests may still come.
+  constexpr Tags kOwn = {.sent = 33, .received = kTags.received};
+  ASSERT_TRUE(engine_->Connect(2, there_->address(), kOwn, /*may_send=*/false).ok());
+  Layout();
+  Hand(0, PutOf(0, "early"));
+  EXPECT_EQ(Heap(0, 5), "early");
+  const auto comes = [&](int polls) {
+    for (int i = 0; i < polls; ++i) {
+      (void)engine_->Poll();
+      (void)there_->Progress();
+      for (const auto& [header, data] : std::exchange(got_, {})) {
+        if (memcmp(header.data(), &kOwn.sent, sizeof(kOwn.sent)) == 0) return true;
+      }
+    }
+    return false;
+  };
+  EXPECT_FALSE(comes(1000));
+  engine_->AllowSending(2);
+  EXPECT_TRUE(comes(100'000));
+}
+
 TEST_F(EngineTest, GivesUpAPeerThatBreaksTheProtocol) {
   Layout();
   const auto after = [&](const std::string& body, uint64_t sequence = 0, uint64_t epoch = kEpoch) {

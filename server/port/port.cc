@@ -445,13 +445,13 @@ void Port::OnLine(int fd, uint32_t events) {
     status = connection.Read(now_);
     // The other side's UCX may connect as soon as it has this side's last frame.
     if (status.ok() && !was_ready && connection.ready()) status = Admit(connection.other());
-    if (status.ok() && !was_ready && connection.ready() && line.initiator) {
-      if (connection.other().first_rank() != *line.node) {
+    if (status.ok() && !was_ready && connection.ready()) {
+      if (line.initiator && connection.other().first_rank() != *line.node) {
         status = absl::FailedPreconditionError(
             absl::StrCat("it is the port of the node at rank ", connection.other().first_rank(),
                          ", where the one at rank ", *line.node, " was expected"));
       } else {
-        connection.Send(FrameType::kBeat, "", now_);
+        if (line.initiator) connection.Send(FrameType::kBeat, "", now_);
         Confirm(fd);
       }
     }
@@ -459,6 +459,7 @@ void Port::OnLine(int fd, uint32_t events) {
     for (;;) {
       const auto again = lines_.find(fd);
       if (again == lines_.end() || again->second.connection.get() != &connection) return;
+      if (!again->second.confirmed) break;
       std::optional<Connection::Frame> frame = connection.Next();
       if (!frame.has_value()) break;
       OnFrame(fd, *frame);
@@ -483,10 +484,9 @@ void Port::FlushLine(int fd) {
 
 void Port::OnFrame(int fd, const Connection::Frame& frame) {
   Line& line = lines_[fd];
-  // Its first frame shows that the initiator knows this side's keys, so data may be sent to it.
-  if (!line.confirmed) Confirm(fd);
-  if (lines_.count(fd) == 0) return;
   const uint32_t from = *line.node;
+  // Its first frame shows that the initiator has this side's keys, so data may be sent to it.
+  if (!line.initiator) engine_->AllowSending(from);
   const std::string_view payload = frame.payload;
   const auto wrong = [&] {
     EndLine(fd, absl::InvalidArgumentError(absl::StrCat("it broke the protocol with frame ",
@@ -565,7 +565,8 @@ void Port::Confirm(int fd) {
   }
   if (status.ok()) {
     status = engine_->Connect(other.first_rank(), other.worker(),
-                              {connection.keys().sent_tag, connection.keys().received_tag});
+                              {connection.keys().sent_tag, connection.keys().received_tag},
+                              /*may_send=*/line.initiator);
   }
   if (!status.ok()) {
     line.node.reset();

@@ -46,7 +46,7 @@ class Port {
     std::unique_ptr<Connection> connection;
     std::optional<uint32_t> node;
     bool initiator = false;
-    bool confirmed = false;  // both sides are known to each other
+    bool confirmed = false;  // the handshake is over, and the node fits the others
     bool watches_writes = false;
   };
   struct Node {
