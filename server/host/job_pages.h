@@ -46,8 +46,8 @@ class PageFile {
   const uint64_t inode_;
 };
 
-// The memory by which a rank reaches other nodes (iris/port_types.h), and the eventfd that wakes the
-// port process.
+// The memory by which a rank reaches other nodes (iris/port_types.h), and the eventfd that wakes
+// the port process.
 struct RankPort {
   wire::UniqueFd memory;
   wire::UniqueFd wake;

@@ -27,8 +27,8 @@ struct Reply {
 struct ReleaseSession {
   SessionId session;
 };
-// Makes the job's status page and, for each rank of this node, a control page and, with `ports`, the
-// memory by which the rank reaches other nodes. Precedes every use of the pages.
+// Makes the job's status page and, for each rank of this node, a control page and, with `ports`,
+// the memory by which the rank reaches other nodes. Precedes every use of the pages.
 struct CreatePages {
   JobId job;
   Rank first_rank = 0;
@@ -72,8 +72,8 @@ struct SendDescriptors {
   std::vector<SegmentInfo> segments;
   bool pages = false;
 };
-// Writes the status page: state and pid of the rank, if it is of this node, and the abort word; then
-// increments `changes` and wakes the waiters.
+// Writes the status page: state and pid of the rank, if it is of this node, and the abort word;
+// then increments `changes` and wakes the waiters.
 struct SetRankState {
   JobId job;
   Rank rank = 0;

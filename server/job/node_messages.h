@@ -14,7 +14,8 @@
 //                                          GrowthCreated; then GrowthMaps, and GrowthMapped
 //                          GrowthEnded     the heap has grown, or not
 //   both                   JoinsFailed     the job cannot form
-//                          RankIs          a rank has left, hung up or died; the leader passes it on
+//                          RankIs          a rank has left, hung up or died; the leader passes it
+//                                          on
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // A rank of a job on several nodes, for nodes_test.py.
-//   node_rank transfers   puts, gets, signals and atomics of the host between all ranks, then grows
-//   node_rank wait        says "ready", then waits in barriers until one fails, and says when and why
+//   node_rank transfers   puts, gets, signals and atomics of the host between all ranks; growth
+//   node_rank wait        says "ready", waits in barriers until one fails, says when and why
 #include <time.h>
 
 #include <cstdint>

@@ -37,8 +37,8 @@ class Irisd:
         self.log_path = os.path.join(self.folder, "log")
         with open(self.log_path, "wb") as log:
             self.process = subprocess.Popen(
-                [*within, program, "--runtime-dir", self.runtime_dir, "--backend", backend, "--emu-devices", str(devices),
-                 "--emu-memory", memory, "--self-check", "on" if self_check else "off", *flags],
+                [*within, program, "--runtime-dir", self.runtime_dir, "--backend", backend,
+                 "--emu-devices", str(devices), "--emu-memory", memory, "--self-check", "on" if self_check else "off", *flags],
                 stdout=log, stderr=log, stdin=subprocess.DEVNULL, user=user, preexec_fn=limit)
         end = time.monotonic() + PATIENCE_SECONDS
         while not all(os.path.exists(os.path.join(self.runtime_dir, name)) for name in ("irisd.sock", "session.sock")):

@@ -1,4 +1,4 @@
-#include "server/tenant/ports.h"
+#include "server/port/ports.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "proto/status/code.h"
 #include "proto/wire/frame.h"
 #include "server/job/clock.h"
 #include "server/port/port.pb.h"
@@ -59,7 +58,7 @@ struct Ports::Port {
     std::string payload;
     wire::UniqueFd fd;
   };
-  std::vector<Held> held;  // what it gets once it is ready
+  std::vector<Held> held;                        // what it gets once it is ready
   absl::Time retry_at = absl::InfiniteFuture();  // when descriptors are in flight
   absl::Time end_at = absl::InfiniteFuture();    // of one that stops
 };
