@@ -9,8 +9,9 @@
 #
 # Everything includes the sources of the installed abseil, which third_party/abseil_source.bzl compiles for the bundle,
 # and the packages of PyPI that tests use (wheels.txt, triton.txt, ucx.txt). They come last: where the index cannot be
-# reached, the exit code is 3, all else is there, and the tests that want them are skipped and say so. --build alone uses no
-# package of PyPI. The compiler for AMD's GPUs is not Debian's, which is too old: it is in the wheel ziglang of PyPI.
+# reached, the exit code is 3, all else is there, and the tests that want them are skipped and say so. --build alone
+# uses no package of PyPI. The compiler for AMD's GPUs is not Debian's, which is too old: it is in the wheel ziglang of
+# PyPI.
 #
 # It is quiet, and done at once when nothing is missing. It runs as root, or through sudo.
 set -euo pipefail
@@ -69,7 +70,7 @@ for argument in "$@"; do
     --hip) with_hip=true ;;
     --check) check_only=true ;;
     -h | --help)
-      sed -n '2,15s/^# \{0,1\}//p' "$0"
+      sed -n '2,16s/^# \{0,1\}//p' "$0"
       exit 0
       ;;
     *) fail "unknown argument '$argument'; see --help" ;;

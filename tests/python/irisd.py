@@ -38,7 +38,8 @@ class Irisd:
         with open(self.log_path, "wb") as log:
             self.process = subprocess.Popen(
                 [*within, program, "--runtime-dir", self.runtime_dir, "--backend", backend,
-                 "--emu-devices", str(devices), "--emu-memory", memory, "--self-check", "on" if self_check else "off", *flags],
+                 "--emu-devices", str(devices), "--emu-memory", memory,
+                 "--self-check", "on" if self_check else "off", *flags],
                 stdout=log, stderr=log, stdin=subprocess.DEVNULL, user=user, preexec_fn=limit)
         end = time.monotonic() + PATIENCE_SECONDS
         while not all(os.path.exists(os.path.join(self.runtime_dir, name)) for name in ("irisd.sock", "session.sock")):
