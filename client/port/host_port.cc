@@ -357,7 +357,7 @@ absl::Status HostPort::Put(uint32_t to, uint64_t dst_offset, const void* src, ui
   const bool readable = !in_heap || driver_->kind() == driver::BackendKind::kEmu;
   if (bytes == 0 || (bytes <= sizeof(request.src) && readable)) {
     request.space = PortSpace::kInline;
-    std::memcpy(&request.src, src, bytes);
+    if (bytes > 0) std::memcpy(&request.src, src, bytes);
     return Post(request, nullptr, false, deadline).status();
   }
   if (!in_heap) {

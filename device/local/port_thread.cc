@@ -134,7 +134,9 @@ bool PortThread::Take(Ring& ring) {
     const bool puts = request.op == PortOp::kPut || request.op == PortOp::kPutRows;
     if (puts && request.space == PortSpace::kInline) {
       taken.data.resize(request.bytes <= 8 ? request.bytes : 0);
-      std::memcpy(taken.data.data(), &request.src, taken.data.size());
+      if (!taken.data.empty()) {
+        std::memcpy(taken.data.data(), &request.src, taken.data.size());
+      }
     } else if (puts) {
       for (uint64_t row = 0; row < taken.rows.rows && taken.code == 0; ++row) {
         const uint8_t* const from =
@@ -143,7 +145,7 @@ bool PortThread::Take(Ring& ring) {
           taken.code = static_cast<uint32_t>(StatusCode::kInvalidArgument);
           break;
         }
-        taken.data.insert(taken.data.end(), from, from + request.bytes);
+        if (request.bytes > 0) taken.data.insert(taken.data.end(), from, from + request.bytes);
       }
     }
     ring.next += taken.places;

@@ -220,8 +220,7 @@ IRIS_KERNEL void BufferStores(DeviceContext ctx, uint32_t n, uint32_t* words, ui
   for (uint32_t i = 0; i < n; ++i) {
     SignalSet(ctx, other, round, i + 1);
     if (WaitUntil(ctx, round, Compare::kGe, uint64_t{i + 1}) != WaitResult::kOk) return;
-    const uint32_t one = 1;
-    Put(ctx, other, words + i, &one, 1);
+    AtomicStore<Scope::kSystem, Order::kRelaxed>(ctx, other, words + i, 1u);
     if (Quiet(ctx) != WaitResult::kOk) return;
     seen[i] = AtomicLoad<Scope::kSystem, Order::kRelaxed>(ctx, ctx.rank, words + i);
   }
@@ -370,8 +369,8 @@ TEST_F(PortTest, ASleepingPortIsWoken) {
     auto* const word = rank.New<uint32_t>(1);
     if (rank.rank() != 0) return;
     const uint64_t before = world.port_thread()->wakes();
-    for (uint32_t i = 0; i < 1000 && world.port_thread()->wakes() == before; ++i) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    for (uint32_t i = 0; i < 200 && world.port_thread()->wakes() == before; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
       rank.Launch(
           {1, 1}, +[](DeviceContext ctx, uint32_t* p) { AtomicAdd(ctx, 1, p, 1u); }, rank.ctx,
           word);
