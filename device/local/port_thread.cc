@@ -15,7 +15,8 @@ namespace {
 
 // A sleep ends after this, so that the destructor waits for no requester.
 constexpr int kSleepMs = 2;
-constexpr int kIdleLooks = 200;
+// How long the thread looks for requests before it sleeps.
+constexpr std::chrono::microseconds kIdle(50);
 
 }  // namespace
 
@@ -47,7 +48,7 @@ void PortThread::Fail(uint32_t code) {
 }
 
 void PortThread::Run() {
-  int idle = 0;
+  auto worked = std::chrono::steady_clock::now();
   while (!ends_.load(std::memory_order_relaxed)) {
     if (paused_.load(std::memory_order_relaxed)) {
       std::this_thread::sleep_for(std::chrono::microseconds(100));
@@ -56,8 +57,8 @@ void PortThread::Run() {
     bool took = false;
     for (Ring& ring : rings_) took = Take(ring) || took;
     if (Step() || took) {
-      idle = 0;
-    } else if (++idle < kIdleLooks) {
+      worked = std::chrono::steady_clock::now();
+    } else if (std::chrono::steady_clock::now() - worked < kIdle) {
       std::this_thread::yield();
     } else {
       Sleep();
