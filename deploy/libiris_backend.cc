@@ -1,6 +1,7 @@
 // Takes the collectives out of their archive, so that all of them are in the library of a backend.
 #include "iris/collective/collective.h"
 #include "iris/moe/moe.h"
+#include "iris/nodes/nodes.h"
 #include "iris/norm/norm.h"
 #include "iris/ops/ops.h"
 
@@ -13,6 +14,7 @@ namespace {
 [[gnu::used]] constexpr auto kHasVariant = &iris::ccl::HasVariant;
 [[gnu::used]] constexpr auto kLaunchMatmul = &iris::ops::Launch;
 [[gnu::used]] constexpr auto kDispatch = &iris::moe::LaunchDispatch;
+[[gnu::used]] constexpr auto kRunOnNodes = &iris::ccl::RunOnNodes;
 [[gnu::used]] constexpr auto kLaunchNorm = &iris::norm::Launch;
 
 }  // namespace

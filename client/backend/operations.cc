@@ -12,6 +12,7 @@
 #include "iris/collective/whole_lines.h"
 #include "iris/fill/fill.h"
 #include "iris/moe/moe.h"
+#include "iris/nodes/nodes.h"
 #include "iris/norm/norm.h"
 #include "iris/ops/ops.h"
 #include "proto/wire/version.h"
@@ -266,6 +267,15 @@ BackendOperations MakeTable() {
   table.MakeSequence = fill::MakeSequence;
   table.Fill = fill::Fill;
   table.SampleClock = SampleClock;
+  table.NodesWorkspaceBytes = ccl::NodesWorkspaceBytes;
+  table.CreateNodesComm = ccl::CreateNodesComm;
+  table.ReleaseNodesComm = ccl::ReleaseNodesComm;
+  table.RunOnNodes = ccl::RunOnNodes;
+  table.ExchangeOnNodes = ccl::ExchangeOnNodes;
+  table.CheckNodesError = ccl::CheckNodesError;
+  table.ResetNodesError = ccl::ResetNodesError;
+  table.QuietNodes = ccl::QuietNodes;
+  table.PrepareNodesWorkspace = ccl::PrepareNodesWorkspace;
   return table;
 }
 

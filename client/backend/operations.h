@@ -15,6 +15,7 @@
 #include "iris/collective/whole_lines.h"
 #include "iris/fill/fill.h"
 #include "iris/moe/moe.h"
+#include "iris/nodes/nodes.h"
 #include "iris/norm/norm.h"
 #include "iris/ops/ops.h"
 #include "iris/trace_area.h"
@@ -114,6 +115,18 @@ struct BackendOperations {
   // Compares the clock of the current device with the host's. A kernel answers the host several
   // times, and the best answer counts. kDeadlineExceeded if the device was busy for seconds.
   Result (*SampleClock)(ClockSample* out);
+
+  // Teams with ranks on several nodes: the functions of these names in iris/nodes/nodes.h.
+  uint64_t (*NodesWorkspaceBytes)(uint32_t size, uint32_t n_nodes, const ccl::NodesConfig& config);
+  Result (*CreateNodesComm)(const ccl::NodesOptions& options, Stream& stream, ccl::NodesComm* out);
+  void (*ReleaseNodesComm)(ccl::NodesComm* comm);
+  Result (*RunOnNodes)(const ccl::NodesComm& comm, const ccl::Call& call, Stream& stream);
+  Result (*ExchangeOnNodes)(const ccl::NodesComm& comm, const ccl::Message* messages,
+                            uint32_t n_messages, Stream& stream);
+  Result (*CheckNodesError)(const ccl::NodesComm& comm, ccl::NodesErrorInfo* info);
+  void (*ResetNodesError)(const ccl::NodesComm& comm);
+  Result (*QuietNodes)(const ccl::NodesComm& comm, Stream& stream);
+  Result (*PrepareNodesWorkspace)(const ccl::NodesComm& comm, Stream& stream);
 };
 
 }  // namespace iris::backend

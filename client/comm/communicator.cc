@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
+#include <map>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -16,6 +17,7 @@
 #include "client/comm/communicator_text.h"
 #include "client/comm/mismatch_text.h"
 #include "device/base/bytes.h"
+#include "iris/team_members.h"
 
 namespace iris::internal {
 
@@ -44,6 +46,35 @@ absl::StatusOr<Config> ConfigOf(const HostContext& context,
   return config;
 }
 
+// Returns, for each rank, the index of its node among those of the ranks, in their order.
+std::vector<uint32_t> NodesOf(const HostContext& context, absl::Span<const uint32_t> ranks) {
+  std::map<uint32_t, uint32_t> indexes;  // by first rank
+  std::vector<uint32_t> nodes;
+  for (const uint32_t rank : ranks) {
+    uint32_t first = 0;
+    for (const Node& node : context.job().nodes) {
+      if (rank - node.first_rank < node.n_ranks) first = node.first_rank;
+    }
+    nodes.push_back(
+        indexes.try_emplace(first, static_cast<uint32_t>(indexes.size())).first->second);
+  }
+  return nodes;
+}
+
+// Returns the team's ranks of this node. Only collectives use it: it has no area for barriers.
+DeviceTeam MappedTeam(const HostContext& context, const Team& team) {
+  DeviceTeam mapped;
+  mapped.id = team.id;
+  std::vector<uint32_t> ranks;
+  for (const uint32_t rank : team.ranks) {
+    if (rank == context.rank()) mapped.index = static_cast<uint32_t>(ranks.size());
+    if (context.IsLocal(rank)) ranks.push_back(rank);
+  }
+  mapped.size = static_cast<uint32_t>(ranks.size());
+  SetMembers(ranks.data(), context.first_local(), context.n_local(), &mapped);
+  return mapped;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
@@ -53,28 +84,43 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
   if (!team.member()) {
     return absl::FailedPreconditionError(absl::StrCat(what, ": this rank is not one of them"));
   }
-  if (team.device.step != DeviceTeam::kListed) {
-    std::vector<uint32_t> others;
-    std::copy_if(team.ranks.begin(), team.ranks.end(), std::back_inserter(others),
-                 [&context](uint32_t rank) { return !context.IsLocal(rank); });
-    return absl::UnimplementedError(absl::StrCat(
-        what, ": rank", others.size() == 1 ? " " : "s ",
-        absl::StrJoin(absl::MakeConstSpan(others).first(std::min<size_t>(others.size(), 16)), ", "),
-        others.size() > 16 ? ", ..." : "", others.size() == 1 ? " is" : " are",
-        " on another node; a communicator is of ranks of one node, as in the team that "
-        "iris_team_local() gives"));
-  }
   std::unique_ptr<Communicator> made(new Communicator(context, backend, team));
   const absl::StatusOr<Config> read = ConfigOf(context, backend, options.config);
   if (!read.ok()) return Annotate(read.status(), what);
   const Config& config = *read;
-  uint64_t bytes = backend.WorkspaceBytes(team.device.size, config);
+  // The team of the kernels on mapped memory: its ranks of this node.
+  DeviceTeam mapped = team.device;
+  uint32_t most_mapped = mapped.size;
+  uint32_t n_nodes = 1;
+  if (team.device.step != DeviceTeam::kListed) {
+    made->nodes_of_ = NodesOf(context, team.ranks);
+    mapped = MappedTeam(context, team);
+    n_nodes = *std::max_element(made->nodes_of_.begin(), made->nodes_of_.end()) + 1;
+    most_mapped = 0;
+    for (const uint32_t node : made->nodes_of_) {
+      most_mapped = std::max(
+          most_mapped,
+          static_cast<uint32_t>(std::count(made->nodes_of_.begin(), made->nodes_of_.end(), node)));
+    }
+    if (options.matmul_bytes != 0) return made->NeedsOneNode(absl::StrCat(what, " with GEMMs"));
+    if (most_mapped > kMaxTeamRanks || n_nodes > ccl::kMaxNodes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(what, " of ", n_nodes, " nodes, up to ", most_mapped, " on each: at most ",
+                       kMaxTeamRanks, " ranks of each of ", ccl::kMaxNodes, " nodes are possible"));
+    }
+  }
+  uint64_t bytes = backend.WorkspaceBytes(most_mapped, config);
   constexpr uint64_t kMaxMatmulBytes = uint64_t{1} << 46;
   if (bytes == 0 || options.matmul_bytes > kMaxMatmulBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat(what, ": an option of the communicator is outside its limits"));
   }
   bytes += options.matmul_bytes;
+  const uint64_t nodes_offset_bytes = (bytes + ccl::kWorkspaceAlignmentBytes - 1) /
+                                      ccl::kWorkspaceAlignmentBytes * ccl::kWorkspaceAlignmentBytes;
+  if (made->spans_nodes()) {
+    bytes = nodes_offset_bytes + backend.NodesWorkspaceBytes(team.device.size, n_nodes, {});
+  }
   auto workspace = context.teams().Allocate(
       {.bytes = bytes, .alignment_bytes = ccl::kWorkspaceAlignmentBytes, .name = options.name},
       team);
@@ -91,9 +137,10 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
     *made->report_ = {};
     CommOptions comm;
     comm.context = context.device_context();
-    comm.team = team.device;
+    comm.team = mapped;
     comm.workspace = made->workspace_.address;
-    comm.workspace_bytes = bytes;
+    comm.workspace_bytes =
+        made->spans_nodes() ? backend.WorkspaceBytes(mapped.size, config) : bytes;
     comm.report = made->report_;
     comm.config = config;
     comm.name = options.name.c_str();
@@ -111,6 +158,9 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
         status = absl::Status(status.code(), absl::StrCat(status.message(), SharesText(backend)));
       }
     }
+    if (status.ok() && made->spans_nodes()) {
+      status = Annotate(made->CreateNodes(nodes_offset_bytes, options.name), what);
+    }
     if (status.ok() && options.matmul_bytes != 0) {
       status = FromDevice(backend.PrepareMatmul(), what);
     }
@@ -120,12 +170,17 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
     if (status.ok()) status = FromDevice(backend.PrepareHelpers(), what);
   }
   if (status.ok()) {
-    made->log_ = CollectiveLog(context.control_page(),
-                               {.team_id = team.id,
-                                .n_members = team.device.size,
-                                .workspace_offset_bytes = made->comm_.workspace_offset_bytes,
-                                .finished_at = ccl::kWorkspaceFinishedAt,
-                                .waiting_at = ccl::kWorkspaceWaitingAt});
+    CollectiveLog::Communicator log = {.team_id = team.id,
+                                       .n_members = team.device.size,
+                                       .workspace_offset_bytes = made->comm_.workspace_offset_bytes,
+                                       .finished_at = ccl::kWorkspaceFinishedAt,
+                                       .waiting_at = ccl::kWorkspaceWaitingAt};
+    if (made->spans_nodes()) {
+      log.workspace_offset_bytes = made->nodes_.progress_offset_bytes;
+      log.finished_at = ccl::kNodesFinishedAt;
+      log.waiting_at = ccl::kNodesWaitingAt;
+    }
+    made->log_ = CollectiveLog(context.control_page(), log);
   }
   const absl::Status prepared = status.ok() ? made->Prepare() : context.teams().Barrier(team);
   if (status.ok()) status = Annotate(prepared, what);
@@ -136,22 +191,66 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
 
 Communicator::~Communicator() {
   if (!context_.OwnProcess()) log_.Forget();
-  if (context_.OwnProcess()) backend_.ReleaseComm(&comm_);
+  if (context_.OwnProcess()) {
+    backend_.ReleaseNodesComm(&nodes_);
+    backend_.ReleaseComm(&comm_);
+  }
   if (products_ != nullptr) backend_.DestroyResources(products_);
   if (report_ != nullptr) backend_.FreeHost(report_);
+  if (nodes_report_ != nullptr) backend_.FreeHost(nodes_report_);
+}
+
+template <typename Work>
+absl::Status Communicator::OnStream(const char* what, Work work) const {
+  backend::Stream* stream = nullptr;
+  absl::Status status = FromDevice(backend_.CreateStream(&stream), "make a stream");
+  if (status.ok()) status = FromDevice(work(*stream), what);
+  if (status.ok()) status = FromDevice(backend_.Synchronize(*stream), what);
+  if (stream != nullptr) backend_.DestroyStream(stream);
+  return status;
+}
+
+absl::Status Communicator::CreateNodes(uint64_t offset_bytes, const std::string& name) {
+  nodes_report_ = static_cast<ccl::NodesReport*>(backend_.MallocHost(sizeof(ccl::NodesReport)));
+  if (nodes_report_ == nullptr) return absl::ResourceExhaustedError("no host memory");
+  *nodes_report_ = {};
+  ccl::NodesOptions options;
+  options.context = context_.device_context();
+  options.size = team_.device.size;
+  options.index = team_.device.index;
+  options.ranks = team_.ranks.data();
+  options.nodes = nodes_of_.data();
+  options.local = comm_;
+  options.workspace = static_cast<uint8_t*>(workspace_.address) + offset_bytes;
+  options.workspace_bytes = workspace_.bytes - offset_bytes;
+  options.report = nodes_report_;
+  options.name = name.c_str();
+  return OnStream("write the workspace between nodes", [&](backend::Stream& stream) {
+    return backend_.CreateNodesComm(options, stream, &nodes_);
+  });
 }
 
 absl::Status Communicator::Prepare() {
-  backend::Stream* stream = nullptr;
-  absl::Status status = FromDevice(backend_.CreateStream(&stream), "make a stream");
-  if (status.ok()) {
-    status = FromDevice(backend_.PrepareWorkspace(comm_, *stream), "clear the workspace");
-  }
-  if (status.ok()) status = FromDevice(backend_.Synchronize(*stream), "clear the workspace");
-  if (stream != nullptr) backend_.DestroyStream(stream);
+  const absl::Status status = OnStream("clear the workspace", [this](backend::Stream& stream) {
+    Result result = backend_.PrepareWorkspace(comm_, stream);
+    if (result.ok() && spans_nodes()) result = backend_.PrepareNodesWorkspace(nodes_, stream);
+    return result;
+  });
   log_.Clear();
   const absl::Status met = context_.teams().Barrier(team_);
   return status.ok() ? met : status;
+}
+
+absl::Status Communicator::NeedsOneNode(absl::string_view what) const {
+  std::vector<uint32_t> others;
+  std::copy_if(team_.ranks.begin(), team_.ranks.end(), std::back_inserter(others),
+               [this](uint32_t rank) { return !context_.IsLocal(rank); });
+  return absl::UnimplementedError(absl::StrCat(
+      what, ": rank", others.size() == 1 ? " " : "s ",
+      absl::StrJoin(absl::MakeConstSpan(others).first(std::min<size_t>(others.size(), 16)), ", "),
+      others.size() > 16 ? ", ..." : "", others.size() == 1 ? " is" : " are",
+      " on another node, and this operation is for ranks of one node: use a communicator of the "
+      "team that iris_team_local() gives, and all_reduce or another collective of this one"));
 }
 
 absl::Status Communicator::Usable() const {
@@ -168,6 +267,7 @@ absl::Status Communicator::Destroy() {
   if (absl::Status status = Usable(); !status.ok()) return status;
   destroyed_ = true;
   log_.Close();
+  backend_.ReleaseNodesComm(&nodes_);
   backend_.ReleaseComm(&comm_);
   return Annotate(context_.teams().Free(workspace_), "destroy the communicator");
 }
@@ -194,9 +294,9 @@ absl::Status Communicator::Run(ccl::Call call, backend::Stream& stream) {
   if (status.ok()) status = Usable();
   if (status.ok() && ccl::HasRoot(call.operation)) status = ToIndex(&call.root);
   if (!status.ok()) return Annotate(status, what);
-  if (Result result = backend_.Run(comm_, call, stream); !result.ok()) {
-    return FromDevice(result, what);
-  }
+  const Result result =
+      spans_nodes() ? backend_.RunOnNodes(nodes_, call, stream) : backend_.Run(comm_, call, stream);
+  if (!result.ok()) return FromDevice(result, what);
   // The device does not count a call of no elements.
   const bool has_count =
       call.operation != ccl::Operation::kBarrier && call.operation != ccl::Operation::kAllToAllV;
@@ -225,9 +325,15 @@ absl::Status Communicator::Exchange(const char* what, absl::Span<ccl::Message> m
     group_.Add(messages.front());
     return absl::OkStatus();
   }
-  return FromDevice(
-      backend_.Exchange(comm_, messages.data(), static_cast<uint32_t>(messages.size()), stream),
-      what);
+  return PutMessages(what, messages, stream);
+}
+
+absl::Status Communicator::PutMessages(const char* what, absl::Span<const ccl::Message> messages,
+                                       backend::Stream& stream) {
+  const uint32_t n = static_cast<uint32_t>(messages.size());
+  return FromDevice(spans_nodes() ? backend_.ExchangeOnNodes(nodes_, messages.data(), n, stream)
+                                  : backend_.Exchange(comm_, messages.data(), n, stream),
+                    what);
 }
 
 absl::Status Communicator::GroupStart() {
@@ -240,10 +346,7 @@ absl::Status Communicator::GroupEnd(backend::Stream* stream) {
   absl::Status status = group_.End();
   if (!status.ok() || stream == nullptr) return status;
   if (status = Usable(); !status.ok()) return Annotate(status, "group_end");
-  const absl::Span<const ccl::Message> messages = group_.messages();
-  return FromDevice(
-      backend_.Exchange(comm_, messages.data(), static_cast<uint32_t>(messages.size()), *stream),
-      "group_end");
+  return PutMessages("group_end", group_.messages(), *stream);
 }
 
 absl::StatusOr<uint64_t> Communicator::MatmulBytes(const HostContext& context,
@@ -271,6 +374,7 @@ absl::StatusOr<uint64_t> Communicator::MatmulBytes(const HostContext& context,
 absl::StatusOr<ops::LaunchPlan> Communicator::ChooseMatmul(const ops::Matmul& call) const {
   const std::string what = CallText(call.problem);
   if (absl::Status status = Usable(); !status.ok()) return Annotate(status, what);
+  if (spans_nodes()) return NeedsOneNode(what);
   ops::LaunchPlan plan;
   if (Result result = backend_.ChooseMatmul(comm_, call, &plan); !result.ok()) {
     return FromDevice(result, what);
@@ -284,6 +388,7 @@ absl::Status Communicator::Matmul(const ops::Matmul& call, backend::Stream& stre
                                  static_cast<uint64_t>(problem.operation));
   const auto what = [&] { return CallText(problem); };
   if (absl::Status status = Usable(); !status.ok()) return Annotate(status, what());
+  if (spans_nodes()) return NeedsOneNode(what());
   for (const auto& [name, p] : {std::pair<const char*, const void*>{"A", call.a},
                                 {"B", call.b},
                                 {"D", call.d},
@@ -314,6 +419,7 @@ absl::StatusOr<moe::Sizes> Communicator::MoeSizes(const backend::BackendOperatio
 
 absl::Status Communicator::PrepareMoe() {
   if (absl::Status status = Usable(); !status.ok()) return Annotate(status, "prepare moe");
+  if (spans_nodes()) return NeedsOneNode("prepare moe");
   return FromDevice(backend_.PrepareMoe(), "prepare moe");
 }
 
@@ -324,6 +430,7 @@ absl::Status Communicator::PutMoe(ccl::Operation what, const moe::Config& config
                                  static_cast<uint64_t>(what));
   const auto text = [&] { return CallText(ccl::OperationName(what), config); };
   if (absl::Status status = Usable(); !status.ok()) return Annotate(status, text());
+  if (spans_nodes()) return NeedsOneNode(text());
   absl::Status status = context_.CheckShared("the workspace", workspace, team_.ranks);
   if (!status.ok()) return Annotate(status, text());
   moe::Sizes sizes;
@@ -356,6 +463,7 @@ absl::Status Communicator::MoeCombine(const moe::Config& config, void* workspace
 absl::StatusOr<norm::Plan> Communicator::ChooseNorm(const norm::Problem& problem) const {
   const std::string what = CallText(problem);
   if (absl::Status status = Usable(); !status.ok()) return Annotate(status, what);
+  if (spans_nodes()) return NeedsOneNode(what);
   norm::Plan plan;
   const Result result = backend_.ChooseNorm(comm_, problem, &plan);
   if (!result.ok()) return FromDevice(result, what);
@@ -368,6 +476,7 @@ absl::Status Communicator::Norm(const norm::Norm& call, backend::Stream& stream)
                                  static_cast<uint64_t>(problem.operation));
   const auto what = [&] { return CallText(problem); };
   if (absl::Status status = Usable(); !status.ok()) return Annotate(status, what());
+  if (spans_nodes()) return NeedsOneNode(what());
   for (const auto& [name, p] : {std::pair<const char*, const void*>{"in", call.in},
                                 {"the residual", call.residual},
                                 {"residual_out", call.residual_out},
@@ -387,7 +496,38 @@ absl::Status Communicator::Norm(const norm::Norm& call, backend::Stream& stream)
   return absl::OkStatus();
 }
 
+absl::Status Communicator::CheckNodes() const {
+  ccl::NodesErrorInfo info;
+  const Result result = backend_.CheckNodesError(nodes_, &info);
+  if (result.ok()) return absl::OkStatus();
+  const bool known = info.member_index < team_.ranks.size();
+  const uint32_t rank = known ? team_.ranks[info.member_index] : 0;
+  std::string text = absl::StrCat(ccl::OperationName(info.operation), " #", info.sequence, " of ",
+                                  team_.ranks.size(), " ranks on ", nodes_.n_nodes, " nodes: ");
+  if (result.code == StatusCode::kInvalidArgument && info.local) {
+    std::vector<uint32_t> mapped;
+    std::copy_if(team_.ranks.begin(), team_.ranks.end(), std::back_inserter(mapped),
+                 [this](uint32_t r) { return context_.IsLocal(r); });
+    absl::StrAppend(&text, "ranks of this node called differently; in its part on this node, ",
+                    MismatchText(info.detail, mapped));
+  } else if (result.code == StatusCode::kInvalidArgument && info.elsewhere) {
+    absl::StrAppend(&text, "the ranks on the node of ", context_.MissingName(rank),
+                    " called differently, as the errors there say");
+  } else if (result.code == StatusCode::kInvalidArgument && info.has_calls) {
+    absl::StrAppend(&text, CallsText(info.mine, context_.rank(), info.theirs, rank, team_.ranks));
+  } else {
+    absl::StrAppend(&text, result.what);
+    if (known) absl::StrAppend(&text, "; it was ", context_.MissingName(rank));
+  }
+  if (result.code == StatusCode::kAborted) {
+    const absl::Status health = context_.Health();
+    if (!health.ok()) absl::StrAppend(&text, "; ", health.message());
+  }
+  return absl::Status(CodeOf(result.code), text);
+}
+
 absl::Status Communicator::Check() const {
+  if (spans_nodes()) return CheckNodes();
   ErrorInfo info;
   const Result result = backend_.CheckError(comm_, &info);
   if (result.ok()) return absl::OkStatus();
@@ -455,9 +595,18 @@ absl::Status Communicator::Reset() {
   // Kernels of a rank that has not called Reset yet may still write into the workspaces of others.
   // If these were cleared earlier, old words and packets would look like those of later operations.
   absl::Status status = context_.teams().Barrier(team_);
+  if (status.ok() && spans_nodes()) {
+    // Puts may be on their way, too.
+    status = OnStream("wait for the port", [this](backend::Stream& stream) {
+      return backend_.QuietNodes(nodes_, stream);
+    });
+    const absl::Status met = context_.teams().Barrier(team_);
+    if (status.ok()) status = met;
+  }
   if (status.ok()) status = Prepare();
   if (!status.ok()) return Annotate(status, "reset the communicator");
   backend_.ResetError(comm_);
+  if (spans_nodes()) backend_.ResetNodesError(nodes_);
   return absl::OkStatus();
 }
 

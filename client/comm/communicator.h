@@ -2,8 +2,9 @@
 // the operations of a backend on a stream, and reports the failed operation, the missing rank and
 // its process in a status.
 //
-// iris/collective/collective.h says what the operations do, and which memory they take. One call at
-// a time per Communicator. Borrows the context and the backend's table.
+// iris/collective/collective.h says what the operations do, and which memory they take. If the team
+// has ranks on several nodes, iris/nodes/nodes.h adds to that; GEMMs, norms and MoE operations are
+// then kUnimplemented. One call at a time per Communicator. Borrows the context and the backend's table.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "client/backend/operations.h"
 #include "client/comm/collective_log.h"
@@ -20,6 +22,7 @@
 #include "iris/collective/collective.h"
 #include "iris/context_types.h"
 #include "iris/moe/moe.h"
+#include "iris/nodes/nodes.h"
 #include "iris/norm/norm.h"
 #include "iris/ops/ops.h"
 
@@ -106,7 +109,9 @@ class Communicator {
   // until Reset.
   absl::Status Check() const;
   // Returns a word in host memory that kernels can read. It is not 0 once an operation has failed.
-  const uint64_t* error_word() const { return &report_->word; }
+  const uint64_t* error_word() const {
+    return nodes_report_ != nullptr ? &nodes_report_->word : &report_->word;
+  }
   // Waits for the stream, then returns Check().
   absl::Status Synchronize(backend::Stream& stream);
 
@@ -126,6 +131,20 @@ class Communicator {
                       uint32_t tokens, DType type, Start start);
   // Zeroes this rank's workspace, then waits for the other ranks.
   absl::Status Prepare();
+  // Runs work(stream) on a stream of its own and waits for it.
+  template <typename Work>
+  absl::Status OnStream(const char* what, Work work) const;
+
+  // Returns true if the team has ranks on several nodes.
+  bool spans_nodes() const { return !nodes_of_.empty(); }
+  // Returns kUnimplemented, which says what to use.
+  absl::Status NeedsOneNode(absl::string_view what) const;
+  // Makes the part of the communicator between nodes, over comm_.
+  absl::Status CreateNodes(uint64_t offset_bytes, const std::string& name);
+  absl::Status CheckNodes() const;
+  // Puts checked messages on the stream.
+  absl::Status PutMessages(const char* what, absl::Span<const ccl::Message> messages,
+                           backend::Stream& stream);
 
   HostContext& context_;
   const backend::BackendOperations& backend_;
@@ -133,6 +152,10 @@ class Communicator {
   Allocation workspace_;
   ccl::Comm comm_;
   ccl::ErrorReport* report_ = nullptr;
+  // If the team has ranks on several nodes, comm_ is over those of this node.
+  std::vector<uint32_t> nodes_of_;  // by index in the team: the index of the rank's node
+  ccl::NodesComm nodes_;
+  ccl::NodesReport* nodes_report_ = nullptr;
   ops::Resources* products_ = nullptr;  // with matmul_bytes
   CollectiveLog log_;
   bool destroyed_ = false;

@@ -167,4 +167,10 @@ std::string MismatchText(const ErrorInfo& info, absl::Span<const uint32_t> ranks
   return text;
 }
 
+std::string CallsText(const PackedCall& mine, uint32_t rank, const PackedCall& theirs,
+                      uint32_t other, absl::Span<const uint32_t> ranks) {
+  return absl::StrCat("rank ", rank, " called ", CallText(mine, 0, ranks), ", rank ", other,
+                      " called ", CallText(theirs, 0, ranks));
+}
+
 }  // namespace iris::internal

@@ -16,4 +16,8 @@ namespace iris::internal {
 //   0, 1 and 3 called all_reduce(count=1024, type=i32, op=max, variant=packets, blocks=1)
 std::string MismatchText(const ccl::ErrorInfo& info, absl::Span<const uint32_t> ranks);
 
+// Returns "rank 0 called ..., rank 4 called ..." for two calls that differ between nodes.
+std::string CallsText(const ccl::PackedCall& mine, uint32_t rank, const ccl::PackedCall& theirs,
+                      uint32_t other, absl::Span<const uint32_t> ranks);
+
 }  // namespace iris::internal

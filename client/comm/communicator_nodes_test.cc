@@ -1,0 +1,113 @@
+// Communicators of teams with ranks on several nodes, over NodesJob.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "client/backend/operations.h"
+#include "client/comm/communicator.h"
+#include "client/context/testing/nodes_job.h"
+
+namespace iris::internal {
+namespace {
+
+using ccl::Operation;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr uint64_t kWorkspace = 1 << 20;
+constexpr uint64_t kIn = 12 << 20;
+constexpr uint64_t kOut = 14 << 20;
+
+class CommunicatorNodesTest : public NodesJob {
+ protected:
+  // Runs the body on all ranks of 2 nodes with 2 ranks each, with a communicator of the world.
+  void OnAllRanks(const std::function<void(uint32_t, Communicator&, backend::Stream&)>& body) {
+    heap_bytes_ = 16 << 20;
+    Start(2, 2);
+    OnAll([&](uint32_t r) {
+      OperationResult allocated;
+      allocated.offset_bytes = kWorkspace;
+      planes_[r]->Script({FakeControlPlane::Decided(absl::OkStatus(), allocated)});
+      auto made = Communicator::Create(context(r), backend_, context(r).world());
+      ASSERT_TRUE(made.ok()) << made.status();
+      backend::Stream* stream = nullptr;
+      ASSERT_TRUE(backend_.CreateStream(&stream).ok());
+      body(r, **made, *stream);
+      EXPECT_TRUE(backend_.Synchronize(*stream).ok());
+      EXPECT_TRUE(context(r).teams().Barrier(context(r).world()).ok());
+      backend_.DestroyStream(stream);
+      EXPECT_TRUE((*made)->Destroy().ok());
+    });
+  }
+
+  int32_t* In(uint32_t r) { return At<int32_t>(r, kIn); }
+  int32_t* Out(uint32_t r) { return At<int32_t>(r, kOut); }
+
+  const backend::BackendOperations& backend_ = *iris_backend_operations();
+};
+
+TEST_F(CommunicatorNodesTest, CollectivesAndMessages) {
+  OnAllRanks([&](uint32_t r, Communicator& comm, backend::Stream& stream) {
+    for (const uint64_t count : {uint64_t{7}, uint64_t{100 * 1000}}) {
+      for (uint64_t i = 0; i < count; ++i) In(r)[i] = static_cast<int32_t>(r + i);
+      ASSERT_TRUE(
+          comm.Run({{Operation::kAllReduce, count, DType::kI32}, In(r), Out(r)}, stream).ok());
+      const absl::Status status = comm.Synchronize(stream);
+      ASSERT_TRUE(status.ok()) << status;
+      for (uint64_t i = 0; i < count; ++i) ASSERT_EQ(Out(r)[i], static_cast<int32_t>(6 + 4 * i));
+    }
+    // The root is a world rank.
+    ASSERT_TRUE(comm.Run({{Operation::kBroadcast, 9, DType::kI32}, In(r), Out(r), 3}, stream).ok());
+    ASSERT_TRUE(comm.Synchronize(stream).ok());
+    EXPECT_EQ(Out(r)[8], 3 + 8);
+    ccl::Message messages[] = {{In(r), nullptr, 9, DType::kI32, (r + 1) % 4},
+                               {nullptr, Out(r), 9, DType::kI32, (r + 3) % 4}};
+    ASSERT_TRUE(comm.Exchange("sendrecv", absl::MakeSpan(messages), stream).ok());
+    ASSERT_TRUE(comm.Synchronize(stream).ok());
+    EXPECT_EQ(Out(r)[8], static_cast<int32_t>((r + 3) % 4 + 8));
+    ASSERT_TRUE(comm.Run({{Operation::kBarrier}}, stream).ok());
+    EXPECT_TRUE(comm.Synchronize(stream).ok());
+  });
+}
+
+TEST_F(CommunicatorNodesTest, OtherOperationsSayWhatToUse) {
+  OnAllRanks([&](uint32_t, Communicator& comm, backend::Stream& stream) {
+    for (const absl::Status& status :
+         {comm.Matmul({}, stream), comm.Norm({}, stream), comm.PrepareMoe(),
+          comm.MoeDispatch({}, nullptr, {}, stream), comm.ChooseNorm({}).status()}) {
+      EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+      EXPECT_THAT(status.message(),
+                  AllOf(HasSubstr("on another node"), HasSubstr("iris_team_local()")));
+    }
+  });
+}
+
+TEST_F(CommunicatorNodesTest, CallsThatDifferAreNamedAndResetHelps) {
+  OnAllRanks([&](uint32_t r, Communicator& comm, backend::Stream& stream) {
+    const uint64_t count = r < 2 ? 7 : 8;
+    ASSERT_TRUE(
+        comm.Run({{Operation::kAllReduce, count, DType::kI32}, In(r), Out(r)}, stream).ok());
+    const absl::Status status = comm.Synchronize(stream);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(status.message(),
+                AllOf(HasSubstr("all_reduce #0 of 4 ranks on 2 nodes: rank "),
+                      HasSubstr(absl::StrCat("rank ", r, " called all_reduce(count=", count)),
+                      HasSubstr(absl::StrCat("all_reduce(count=", 15 - count))));
+    EXPECT_EQ(comm.Run({{Operation::kBarrier}}, stream).code(),
+              absl::StatusCode::kFailedPrecondition);
+    const absl::Status reset = comm.Reset();
+    ASSERT_TRUE(reset.ok()) << reset;
+    In(r)[0] = 1;
+    ASSERT_TRUE(comm.Run({{Operation::kAllReduce, 1, DType::kI32}, In(r), Out(r)}, stream).ok());
+    EXPECT_TRUE(comm.Synchronize(stream).ok());
+    EXPECT_EQ(Out(r)[0], 4);
+  });
+}
+
+}  // namespace
+}  // namespace iris::internal
