@@ -33,7 +33,8 @@ IRIS_KERNEL void CompareWithNext(iris::DeviceContext ctx, const uint32_t* weight
                                  uint32_t* differing) {
   const uint64_t p = iris::backend::ThreadOfGrid();
   const uint32_t next = (ctx.rank + 1) % ctx.n_ranks;
-  if (p >= kParameters || iris::Load(ctx, next, &weight_bits[p]) == weight_bits[p]) return;
+  // An atomic, unlike a load, also reaches a rank on another node.
+  if (p >= kParameters || iris::AtomicLoad(ctx, next, &weight_bits[p]) == weight_bits[p]) return;
   for (uint32_t peer = 0; peer < ctx.n_ranks; ++peer) iris::AtomicAdd(ctx, peer, differing, 1u);
 }
 

@@ -11,6 +11,7 @@ from tests.nodes import cluster
 from tests.python import junit
 
 RANK = os.path.abspath("tests/nodes/node_rank")
+DIGITS = os.path.abspath("examples/10_digits_training")
 MESSAGES = os.path.abspath("examples/04_message_passing")
 SILENCE = ["--network-silence", "1s"]
 
@@ -61,6 +62,13 @@ class Nodes(unittest.TestCase):
     def test_kernels_pass_messages(self):
         with cluster.Cluster(2) as nodes:
             self.check_ends(nodes.start(MESSAGES), "all right")
+
+    def test_training_ends_with_the_same_weights(self):
+        with cluster.Cluster(2) as nodes:
+            ends = cluster.finish(nodes.start(DIGITS, "--epochs", "4"))
+            for code, out in ends:
+                self.assertEqual(code, 0, out)
+            self.assertIn("result ok", ends[0][1])
 
     def test_a_killed_rank_is_told_to_all(self):
         with cluster.Cluster(2) as nodes:
