@@ -127,6 +127,18 @@ class Cluster:
         return [self.start_rank(rank, *command, n_local=n_local, **more) for rank in range(n_local * len(self.nodes))]
 
 
+def ports_of(node):
+    """The pids of the node's port processes."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+                name, _, rest = file.read().partition("(")[2].rpartition(")")
+            if name == "irisd-port" and int(rest.split()[1]) == node.irisd.process.pid:
+                found.append(int(pid))
+    return found
+
+
 def end(process):
     if process.poll() is None:
         process.kill()

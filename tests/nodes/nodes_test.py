@@ -88,12 +88,9 @@ class Nodes(unittest.TestCase):
     def test_a_killed_port_is_told_to_all(self):
         with cluster.Cluster(2) as nodes:
             processes = self.waiting(nodes)
-            irisd = nodes.nodes[0].irisd.process.pid
-            ports = subprocess.run(["pgrep", "-P", str(irisd), "irisd-port"], capture_output=True, text=True,
-                                   check=True).stdout.split()
-            self.assertEqual(len(ports), 1)
+            (port,) = cluster.ports_of(nodes.nodes[0])
             since = time.monotonic()
-            os.kill(int(ports[0]), signal.SIGKILL)
+            os.kill(port, signal.SIGKILL)
             self.check_told(processes, since, "port process|lost", within=5)
 
     def test_a_node_that_is_cut_off(self):
