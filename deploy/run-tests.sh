@@ -88,12 +88,13 @@ if [[ " ${wanted[*]} " == *" kernels "* ]] || ! cmp -s deploy/kernels.stamp <<<"
   fi
 fi
 # AddressSanitizer and UndefinedBehaviorSanitizer: every test of C++ code, but for tests/hostile, which measures memory,
-# tests/systemd, whose unit lets irisd make no system calls but its own, tests/launchers, which is about other programs,
-# and tests/conformance: AddressSanitizer does not know where memory in a mapped heap ends.
+# tests/systemd, whose unit lets irisd make no system calls but its own, tests/launchers and tests/nodes, which are about
+# other programs and times, and tests/conformance: AddressSanitizer does not know where memory in a mapped heap ends.
 # It is built by the second compiler, with -Wthread-safety.
 run asan --config=asan "${test_options[@]}" --build_tests_only -- \
   //... -//tests/bench/... -//tests/conformance/... -//tests/mutation/... -//tests/tidy/... -//examples/... \
-  -//deploy/... -//tests/bundle/... -//tests/isa/... -//tests/hostile/... -//tests/launchers/... -//tests/systemd/...
+  -//deploy/... -//tests/bundle/... -//tests/isa/... -//tests/hostile/... -//tests/launchers/... -//tests/nodes/... \
+  -//tests/systemd/...
 # ThreadSanitizer and UndefinedBehaviorSanitizer: device code and its protocols, with ranks as threads.
 run tsan --config=tsan "${test_options[@]}" --build_tests_only -- \
   //device/iris/... //tests/conformance/...

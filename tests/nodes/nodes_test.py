@@ -14,6 +14,7 @@ RANK = os.path.abspath("tests/nodes/node_rank")
 DIGITS = os.path.abspath("examples/10_digits_training")
 MESSAGES = os.path.abspath("examples/04_message_passing")
 SILENCE = ["--network-silence", "1s"]
+PATIENCE = 15  # a machine may be busy; the times are printed
 
 
 class Nodes(unittest.TestCase):
@@ -76,14 +77,14 @@ class Nodes(unittest.TestCase):
             killed = processes.pop(3)
             since = time.monotonic()
             killed.kill()
-            self.check_told(processes, since, rf"rank 3 \((pid {killed.pid}|on another node)\)", within=2)
+            self.check_told(processes, since, rf"rank 3 \((pid {killed.pid}|on another node)\)", within=PATIENCE)
 
     def test_a_killed_irisd_is_told_to_all(self):
         with cluster.Cluster(2) as nodes:
             processes = self.waiting(nodes)
             since = time.monotonic()
             nodes.nodes[1].irisd.process.kill()
-            self.check_told(processes[:2], since, "is lost|was lost|died, hung up or was lost", within=5)
+            self.check_told(processes[:2], since, "is lost|was lost|died, hung up or was lost", within=PATIENCE)
 
     def test_a_killed_port_is_told_to_all(self):
         with cluster.Cluster(2) as nodes:
@@ -91,14 +92,14 @@ class Nodes(unittest.TestCase):
             (port,) = cluster.ports_of(nodes.nodes[0])
             since = time.monotonic()
             os.kill(port, signal.SIGKILL)
-            self.check_told(processes, since, "port process|lost", within=5)
+            self.check_told(processes, since, "port process|lost", within=PATIENCE)
 
     def test_a_node_that_is_cut_off(self):
         with cluster.Cluster(2, flags=SILENCE) as nodes:
             processes = self.waiting(nodes)
             since = time.monotonic()
             nodes.nodes[1].cut()
-            self.check_told(processes, since, "lost", within=2 + 2)
+            self.check_told(processes, since, "lost", within=PATIENCE)
 
     def test_different_secrets(self):
         with cluster.Cluster(2) as nodes:
