@@ -119,7 +119,13 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
   const uint64_t nodes_offset_bytes = (bytes + ccl::kWorkspaceAlignmentBytes - 1) /
                                       ccl::kWorkspaceAlignmentBytes * ccl::kWorkspaceAlignmentBytes;
   if (made->spans_nodes()) {
-    bytes = nodes_offset_bytes + backend.NodesWorkspaceBytes(team.device.size, n_nodes, {});
+    const uint64_t nodes_bytes =
+        backend.NodesWorkspaceBytes(team.device.size, n_nodes, options.nodes);
+    if (nodes_bytes == 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(what, ": an option between nodes is outside its limits"));
+    }
+    bytes = nodes_offset_bytes + nodes_bytes;
   }
   auto workspace = context.teams().Allocate(
       {.bytes = bytes, .alignment_bytes = ccl::kWorkspaceAlignmentBytes, .name = options.name},
@@ -159,7 +165,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
       }
     }
     if (status.ok() && made->spans_nodes()) {
-      status = Annotate(made->CreateNodes(nodes_offset_bytes, options.name), what);
+      status = Annotate(made->CreateNodes(nodes_offset_bytes, options.nodes, options.name), what);
     }
     if (status.ok() && options.matmul_bytes != 0) {
       status = FromDevice(backend.PrepareMatmul(), what);
@@ -210,7 +216,8 @@ absl::Status Communicator::OnStream(const char* what, Work work) const {
   return status;
 }
 
-absl::Status Communicator::CreateNodes(uint64_t offset_bytes, const std::string& name) {
+absl::Status Communicator::CreateNodes(uint64_t offset_bytes, const ccl::NodesConfig& config,
+                                       const std::string& name) {
   nodes_report_ = static_cast<ccl::NodesReport*>(backend_.MallocHost(sizeof(ccl::NodesReport)));
   if (nodes_report_ == nullptr) return absl::ResourceExhaustedError("no host memory");
   *nodes_report_ = {};
@@ -221,6 +228,8 @@ absl::Status Communicator::CreateNodes(uint64_t offset_bytes, const std::string&
   options.ranks = team_.ranks.data();
   options.nodes = nodes_of_.data();
   options.local = comm_;
+  options.heap_bytes = context_.heap_bytes();
+  options.config = config;
   options.workspace = static_cast<uint8_t*>(workspace_.address) + offset_bytes;
   options.workspace_bytes = workspace_.bytes - offset_bytes;
   options.report = nodes_report_;

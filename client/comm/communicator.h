@@ -31,7 +31,8 @@ namespace iris::internal {
 struct CommunicatorOptions {
   ccl::Config config;  // the same on all members. IRIS_CCL_CHECK=1 in the environment: check_calls
   std::string name;    // of the workspace, as iris-ctl shows it; unique in the job, or empty
-  uint64_t matmul_bytes = 0;          // of workspace for GEMMs; see MatmulBytes
+  uint64_t matmul_bytes = 0;  // of workspace for GEMMs; see MatmulBytes
+  ccl::NodesConfig nodes;     // of a team with ranks on several nodes; the same on all of them
   std::vector<ops::Rule> gemm_rules;  // for GEMMs whose variant is kAuto; the same on all ranks
 };
 
@@ -140,7 +141,8 @@ class Communicator {
   // Returns kUnimplemented, which says what to use.
   absl::Status NeedsOneNode(absl::string_view what) const;
   // Makes the part of the communicator between nodes, over comm_.
-  absl::Status CreateNodes(uint64_t offset_bytes, const std::string& name);
+  absl::Status CreateNodes(uint64_t offset_bytes, const ccl::NodesConfig& config,
+                           const std::string& name);
   absl::Status CheckNodes() const;
   // Puts checked messages on the stream.
   absl::Status PutMessages(const char* what, absl::Span<const ccl::Message> messages,

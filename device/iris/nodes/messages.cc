@@ -82,7 +82,8 @@ Result LaunchMessages(const NodesComm& comm, const Call& call, std::vector<Place
       to.bytes = BytesOf(message);
       to.peer = message.peer_index;
       to.rank = comm.ranks[message.peer_index];
-      to.staged = !Reaches(comm.context, to.rank) && !InHeap(comm.context, message.in) ? 1 : 0;
+      to.staged =
+          !Reaches(comm.context, to.rank) && !impl::PortReads(comm, message.in, to.bytes) ? 1 : 0;
       CallRecord record = {{Operation::kSendRecv, message.count, message.type}};
       to.signature = impl::NodesSignatureOf(Pack(record), 0, NodesPath::kAuto);
     }

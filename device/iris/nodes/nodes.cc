@@ -86,6 +86,11 @@ NodesCall impl::CallOf(const NodesComm& comm, const Call& call, NodesPath path) 
   return args;
 }
 
+bool impl::PortReads(const NodesComm& comm, const void* p, uint64_t bytes) {
+  const uint64_t offset = OffsetBytes(comm.context, p);
+  return offset < comm.heap_bytes && bytes <= comm.heap_bytes - offset;
+}
+
 bool impl::OverlapsWorkspace(const NodesComm& comm, const void* buffer, uint64_t bytes) {
   const void* const workspace =
       AtOffset<void>(comm.context, comm.context.rank, comm.workspace_offset_bytes);
@@ -123,6 +128,7 @@ Result CreateNodesComm(const NodesOptions& options, backend::Stream& stream, Nod
   made.size = options.size;
   made.index = options.index;
   made.report = options.report;
+  made.heap_bytes = options.heap_bytes != 0 ? options.heap_bytes : options.context.stride_bytes;
   if (options.ranks == nullptr || options.nodes == nullptr || options.index >= options.size ||
       options.ranks[options.index] != options.context.rank) {
     return Invalid("this rank is not the member of the team that `index` says");

@@ -87,6 +87,7 @@ struct NodesComm {
   uint64_t workspace_offset_bytes = 0;
   uint64_t workspace_bytes = 0;
   uint64_t progress_offset_bytes = 0;
+  uint64_t heap_bytes = 0;
   NodesReport* report = nullptr;
   DeviceShare* share = nullptr;
 };
@@ -101,6 +102,9 @@ struct NodesOptions {
   uint32_t index = 0;  // of this rank in the team
   // Over the ranks of this node, in the order of the team.
   Comm local;
+  // Of this rank's heap, which the port can read. The addresses above may have memory that the
+  // program has registered, which goes through the workspace. 0: the stride.
+  uint64_t heap_bytes = 0;
   // In the heap, at the same offset on all ranks, aligned to kWorkspaceAlignmentBytes,
   // NodesWorkspaceBytes() of it.
   void* workspace = nullptr;

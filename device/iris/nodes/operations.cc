@@ -517,7 +517,7 @@ void Driver::RailAllGather() {
   const uint64_t chunks = (call_.count + chunk - 1) / chunk;
   const auto size = [&](uint64_t k) { return std::min(chunk, call_.count - k * chunk); };
   uint64_t in_offset = kNotInHeap;
-  if (InHeap(comm_.context, in_)) in_offset = OffsetBytes(comm_.context, in_);
+  if (impl::PortReads(comm_, in_, row_bytes_)) in_offset = OffsetBytes(comm_.context, in_);
   Copy(out_ + comm_.index * row_bytes_, in_, row_bytes_);
   const auto gather_node = [&](uint32_t b) {
     uint8_t* const rows = out_ + b * n * row_bytes_;

@@ -278,11 +278,10 @@ IRIS_DEVICE inline bool AwaitRead(const NodesCall& call, uint64_t number) {
 // A decision of a block that all its threads take alike: whether none of them has stopped.
 class Going {
  public:
-  // `stopped` is in shared memory. All threads of the block make it, and go on if `go` is true in
-  // the first one.
-  IRIS_DEVICE Going(uint32_t* stopped, bool go) : stopped_(stopped) {
+  // `stopped` is in shared memory. All threads of the block make it.
+  IRIS_DEVICE explicit Going(uint32_t* stopped) : stopped_(stopped) {
     if (backend::ThreadIndex() == 0) {
-      backend::Store<Scope::kBlock, Order::kRelaxed>(stopped_, go ? 0u : 1u);
+      backend::Store<Scope::kBlock, Order::kRelaxed>(stopped_, 0u);
     }
     backend::BlockSync();
   }
@@ -299,14 +298,24 @@ class Going {
   uint32_t* stopped_;
 };
 
-// Returns false if this rank has failed, its local Comm has, or another node has told of a failure.
-IRIS_DEVICE inline bool MayGoOn(const NodesCall& call) {
-  if (HasFailed(call)) return false;
-  if (LocalHasFailed(call)) {
-    FailLocally(call);
-    return false;
+// Begins a kernel: all threads of the block go on, unless this rank or its local Comm has failed, or
+// another node has told this rank of a failure.
+IRIS_DEVICE inline bool MayGoOn(const NodesCall& call, Going& going) {
+  if (backend::ThreadIndex() == 0) {
+    if (HasFailed(call)) {
+      going.Stop();
+    } else if (LocalHasFailed(call)) {
+      FailLocally(call);
+      going.Stop();
+    }
   }
-  return !TakeNotice(call, call.context.rank);
+  for (uint32_t b = backend::ThreadIndex(); b < call.n_nodes; b += backend::BlockSize()) {
+    if (NoticeOf(call, call.context.rank, b) != 0) {
+      (void)TakeNotice(call, call.context.rank);
+      going.Stop();
+    }
+  }
+  return going.Sync();
 }
 
 // Copies rows from the part of each node that has them. part(b) is its address, or null.
@@ -385,13 +394,13 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void LeaderKernel(IRIS_PARAM Node
   NodesState* const state = StateOf(call);
   const uint32_t number = state->round + 1;
   const uint32_t slot = number & 1;
-  Going going(&stopped, thread != 0 || MayGoOn(call));
+  Going going(&stopped);
   const auto word_at = [&](uint32_t b) { return call.at.led + (slot * n + b) * sizeof(uint64_t); };
   const auto inbox_at = [&](uint32_t b) {
     return call.at.leaders + (slot * n + b) * call.leader_bytes;
   };
   const uint64_t block_bytes = call.workspace_bytes + call.at.block;
-  bool go = going.Sync();
+  bool go = MayGoOn(call, going);
   if (go && call.place == 0) {
     AwaitReadersOfInboxes(call);
     for (uint32_t b = thread; b < n; b += threads) {
@@ -452,8 +461,8 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void TurnKernel(IRIS_PARAM NodesC
   const uint64_t consumed = state->consumed + step.consumed;
   const uint64_t number = state->posted + 1;
   const uint64_t slot = number % kRailSlots;
-  Going going(&stopped, thread != 0 || MayGoOn(call));
-  bool go = going.Sync();
+  Going going(&stopped);
+  bool go = MayGoOn(call, going);
   for (uint32_t b = thread; go && b < n; b += threads) {
     if (b == call.node) continue;
     if (step.consumed != 0) {
@@ -498,8 +507,9 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads,
   const uint64_t number = StateOf(call)->consumed + step.ahead + 1;
   const uint64_t slot = number % kRailSlots;
   const uint32_t only = step.reduces != 0 ? uint32_t{NodesRows::kAll} : step.rows.only;
-  Going going(&stopped, thread != 0 || !HasFailed(call));
-  bool go = going.Sync();
+  Going going(&stopped);
+  if (thread == 0 && HasFailed(call)) going.Stop();
+  const bool go = going.Sync();
   for (uint32_t b = thread; go && b < n; b += threads) {
     if (b == call.node || (only != NodesRows::kAll && only != b)) continue;
     const uint64_t* const word = MineAt<uint64_t>(call, call.at.arrived) + slot * n + b;

@@ -15,6 +15,8 @@ namespace iris::ccl::impl {
 
 // Checks that a NodesComm can be used. kFailedPrecondition if an earlier operation failed.
 Result CheckNodesComm(const NodesComm& comm);
+// Returns true if the port can read these bytes.
+bool PortReads(const NodesComm& comm, const void* p, uint64_t bytes);
 bool OverlapsWorkspace(const NodesComm& comm, const void* buffer, uint64_t bytes);
 
 // Returns a hash that is the same for calls that belong together.

@@ -93,8 +93,8 @@ template <uint32_t = 0>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void MessageKernel(IRIS_PARAM NodesCall call,
                                                                   IRIS_PARAM NodesMessages all) {
   IRIS_SHARED(uint32_t, stopped);
-  Going going(&stopped, backend::ThreadIndex() != 0 || MayGoOn(call));
-  if (!going.Sync()) return;
+  Going going(&stopped);
+  if (!MayGoOn(call, going)) return;
   const NodesMessage& message = all.each[backend::BlockIndex()];
   if (message.in != nullptr) {
     (void)SendMessage(call, message, going);
