@@ -67,7 +67,7 @@ class SetupThatFails(unittest.TestCase):
                 file.write("#!/bin/sh\n" + text)
             os.chmod(f"{folder}/bin/{name}", 0o755)
         shutil.copy("deploy/setup.sh", folder)
-        for name in ("wheels", "triton"):
+        for name in ("wheels", "triton", "ucx"):
             with open(f"{folder}/{name}.txt", "w", encoding="utf-8") as file:
                 file.write("# another list\n")
         return run(f"{folder}/setup.sh", env={**os.environ, "PATH": f"{folder}/bin:{os.environ['PATH']}"})
