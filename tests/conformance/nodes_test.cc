@@ -660,9 +660,9 @@ TEST_F(NodesTest, ACommIsUsableAgainAfterAReset) {
     rank.Synchronize();
     EXPECT_FALSE(ccl::CheckNodesError(team.comm).ok());
     ExpectOk(ccl::QuietNodes(team.comm, rank.stream));
-    ExpectOk(ccl::PrepareWorkspace(team.comm.local, rank.stream));
     rank.Synchronize();
     rank.HostBarrier();
+    ExpectOk(ccl::PrepareWorkspace(team.comm.local, rank.stream));
     ExpectOk(ccl::PrepareNodesWorkspace(team.comm, rank.stream));
     rank.Synchronize();
     rank.HostBarrier();

@@ -162,9 +162,10 @@ struct NodesErrorInfo {
 // `info` may be null.
 Result CheckNodesError(const NodesComm& comm, NodesErrorInfo* info = nullptr);
 
-// Recovery after a failure. All ranks synchronize their streams; QuietNodes and PrepareWorkspace of
-// the local Comm, then a host barrier; PrepareNodesWorkspace, synchronize, a host barrier, and
-// ResetNodesError. QuietNodes waits on the stream until the puts of this rank have ended.
+// For recovery after a failure, all ranks call QuietNodes, synchronize, and make a host barrier. Then
+// they call PrepareWorkspace of the local Comm and PrepareNodesWorkspace, synchronize, make another
+// host barrier, and call ResetNodesError. QuietNodes waits on the stream until the puts of this rank
+// have ended.
 Result QuietNodes(const NodesComm& comm, backend::Stream& stream);
 Result PrepareNodesWorkspace(const NodesComm& comm, backend::Stream& stream);
 void ResetNodesError(const NodesComm& comm);
