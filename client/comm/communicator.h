@@ -4,7 +4,8 @@
 //
 // iris/collective/collective.h says what the operations do, and which memory they take. If the team
 // has ranks on several nodes, iris/nodes/nodes.h adds to that; GEMMs, norms and MoE operations are
-// then kUnimplemented. One call at a time per Communicator. Borrows the context and the backend's table.
+// then kUnimplemented. One call at a time per Communicator. Borrows the context and the backend's
+// table.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// NodesJob: a fixture with the contexts of a job that spans nodes. It plays irisd for each rank, and a
-// thread the ports. For tests only.
+// NodesJob: a fixture with the contexts of a job that spans nodes. It plays irisd for each rank,
+// and a thread the ports. For tests only.
 #pragma once
 
 #include <fcntl.h>

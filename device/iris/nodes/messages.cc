@@ -1,8 +1,9 @@
-// Messages between ranks of a NodesComm: ExchangeOnNodes, and all_to_all_v, whose rows are messages.
+// Messages between ranks of a NodesComm: ExchangeOnNodes, and all_to_all_v, whose rows are
+// messages.
 //
 // As in collective/messages.cc, each launch has messages that wait only for each other: the k-th
-// message between two ranks in one direction is in round k, and rounds go by the distance from sender
-// to receiver in the team.
+// message between two ranks in one direction is in round k, and rounds go by the distance from
+// sender to receiver in the team.
 #include "iris/nodes/impl/messages.h"
 
 #include <algorithm>

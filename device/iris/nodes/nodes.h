@@ -1,29 +1,31 @@
 // Collectives of teams whose ranks are on several nodes.
 //
-// A NodesComm stands on a Comm over the team's ranks of this node, the local Comm, and adds the part
-// between nodes, which goes through the ports: kernels put pieces into inboxes in the workspaces of
-// ranks of other nodes, with a signal for each piece. Nothing on the host takes part in it.
+// A NodesComm stands on a Comm over the team's ranks of this node, the local Comm, and adds the
+// part between nodes, which goes through the ports: kernels put pieces into inboxes in the
+// workspaces of ranks of other nodes, with a signal for each piece. Nothing on the host takes part
+// in it.
 //
 // A call goes one of two ways, which ChoosePath names:
 //
 //   kLeaders  The ranks of a node meet by an operation of the local Comm. The first rank of each
-//             node, the leader, puts the result into the inboxes of the other leaders, and all ranks
-//             of a node read the inbox of their leader. One message between each two nodes. For
-//             small calls, and for all calls of uneven teams, in chunks.
-//   kRails    Each rank exchanges its share with the ranks of the same place on the other nodes, its
-//             rail, in pieces: the pieces of the next chunk travel while the ranks work on this one.
+//             node, the leader, puts the result into the inboxes of the other leaders, and all
+//             ranks of a node read the inbox of their leader. One message goes from each node to
+//             each other. For small calls, and for all calls of uneven teams, in chunks.
+//   kRails    Each rank exchanges its share with the ranks of the same place on the other nodes,
+//             its rail, in pieces: the pieces of the next chunk travel while the ranks work on
+//             this one.
 //
 // A team is even if each of its nodes has as many of its ranks, and the ranks of a node follow each
 // other in the team. Other teams take kLeaders, which is slow for large calls.
 //
 // The rules of collective.h hold, with these differences:
-// - Sums go in the order of the ranks within a node, then in the order of the nodes. f16 and bf16 are
-//   rounded twice: the sum of each node, and the result. The bits are the same on all ranks.
+// - Sums go in the order of the ranks within a node, then in the order of the nodes. f16 and bf16
+//   are rounded twice: the sum of each node, and the result. The bits are the same on all ranks.
 // - Messages between any two ranks, and the rows of all_to_all_v, go from one to the other, by an
 //   inbox for each. Ranks of such a team have one block for each message.
 // - Calls that differ between nodes fail with kInvalidArgument on all ranks that exchange data with
-//   each other. In an operation with a root whose calls differ only between nodes, the root may find
-//   out in its next operation.
+//   each other. In an operation with a root whose calls differ only between nodes, the root may
+//   find out in its next operation.
 #pragma once
 
 #include <cstdint>
@@ -56,8 +58,8 @@ struct NodesConfig {
   NodesPath path = NodesPath::kAuto;  // overrides the choice, where the team allows it
 };
 
-// Observers find the progress of the device at these bytes after NodesComm::progress_offset_bytes, as
-// in a Comm's workspace: see kWorkspaceFinishedAt.
+// Observers find the progress of the device at these bytes after NodesComm::progress_offset_bytes,
+// as in a Comm's workspace: see kWorkspaceFinishedAt.
 inline constexpr uint16_t kNodesFinishedAt = 12;
 inline constexpr uint16_t kNodesWaitingAt = 104;
 
@@ -115,8 +117,8 @@ struct NodesOptions {
   const char* name = "";  // for messages: see ListShares
 };
 
-// Returns the bytes of workspace for a team of `size` ranks on `n_nodes` nodes, or 0 if the config is
-// not valid.
+// Returns the bytes of workspace for a team of `size` ranks on `n_nodes` nodes, or 0 if the config
+// is not valid.
 uint64_t NodesWorkspaceBytes(uint32_t size, uint32_t n_nodes, const NodesConfig& config = {});
 
 // Makes a NodesComm, and enqueues the writing of its workspace. All ranks synchronize `stream` and
@@ -162,10 +164,10 @@ struct NodesErrorInfo {
 // `info` may be null.
 Result CheckNodesError(const NodesComm& comm, NodesErrorInfo* info = nullptr);
 
-// For recovery after a failure, all ranks call QuietNodes, synchronize, and make a host barrier. Then
-// they call PrepareWorkspace of the local Comm and PrepareNodesWorkspace, synchronize, make another
-// host barrier, and call ResetNodesError. QuietNodes waits on the stream until the puts of this rank
-// have ended.
+// For recovery after a failure, all ranks call QuietNodes, synchronize, and make a host barrier.
+// Then they call PrepareWorkspace of the local Comm and PrepareNodesWorkspace, synchronize, make
+// another host barrier, and call ResetNodesError. QuietNodes waits on the stream until the puts of
+// this rank have ended.
 Result QuietNodes(const NodesComm& comm, backend::Stream& stream);
 Result PrepareNodesWorkspace(const NodesComm& comm, backend::Stream& stream);
 void ResetNodesError(const NodesComm& comm);

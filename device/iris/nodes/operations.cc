@@ -1,5 +1,5 @@
-// The launcher of collectives between nodes: it checks a call, chooses its path, and puts its kernels
-// and the operations of the local Comm on the stream.
+// The launcher of collectives between nodes: it checks a call, chooses its path, and puts its
+// kernels and the operations of the local Comm on the stream.
 #include "iris/collective/operations.h"
 
 #include <algorithm>
@@ -60,8 +60,8 @@ T* Plus(T* p, uint64_t bytes) {
   return p == nullptr ? nullptr : p + bytes;
 }
 
-// One call on its way onto the stream. Its methods put one kernel or operation there, and do nothing
-// once something has failed, which `result` then is.
+// One call on its way onto the stream. Its methods put one kernel or operation there, and do
+// nothing once something has failed, which `result` then is.
 class Driver {
  public:
   Driver(const NodesComm& comm, const Call& call, NodesPath path, backend::Stream& stream)

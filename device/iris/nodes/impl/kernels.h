@@ -191,8 +191,8 @@ IRIS_COLD bool CompareCalls(const NodesCall& call) {
 }
 
 // Waits until done(*word), where a rank writes the word. Records a failure, and then returns false.
-// `reader` is the rank of this node to which nodes tell their failures. `member` is the index in the
-// team of the rank that is awaited.
+// `reader` is the rank of this node to which nodes tell their failures. `member` is the index in
+// the team of the rank that is awaited.
 template <typename Done>
 IRIS_DEVICE inline bool AwaitRank(const NodesCall& call, uint32_t reader, uint32_t rank,
                                   uint32_t member, const uint64_t* word, Done done) {
@@ -298,8 +298,8 @@ class Going {
   uint32_t* stopped_;
 };
 
-// Begins a kernel: all threads of the block go on, unless this rank or its local Comm has failed, or
-// another node has told this rank of a failure.
+// Begins a kernel: all threads of the block go on, unless this rank or its local Comm has failed,
+// or another node has told this rank of a failure.
 IRIS_DEVICE inline bool MayGoOn(const NodesCall& call, Going& going) {
   if (backend::ThreadIndex() == 0) {
     if (HasFailed(call)) {
@@ -368,8 +368,8 @@ IRIS_DEVICE inline void ReduceParts(const NodesCall& call, const LeaderStep& ste
 }
 
 // Orders the reads of inboxes by the ranks of this node before puts of other nodes that the next
-// signals permit. A round of the local Comm has done so, if perhaps by relaxed words, which C++ wants
-// to be acquired: see Rounds::AwaitReadersOfLines.
+// signals permit. A round of the local Comm has done so, if perhaps by relaxed words, which C++
+// wants to be acquired: see Rounds::AwaitReadersOfLines.
 IRIS_DEVICE inline void AwaitReadersOfInboxes(const NodesCall& call) {
   if constexpr (backend::Traits::kEmulated) {
     const uint32_t* const firsts = FirstsOf(call);

@@ -24,8 +24,8 @@ uint32_t NodesSignatureOf(const PackedCall& call, uint32_t root, NodesPath path)
 // Returns the arguments of the kernels of a call.
 NodesCall CallOf(const NodesComm& comm, const Call& call, NodesPath path);
 
-// Launches by launch(config, first block), in pieces for which there is room. `together` blocks wait
-// for each other.
+// Launches by launch(config, first block), in pieces for which there is room. `together` blocks
+// wait for each other.
 template <typename Launch>
 Result LaunchPieces(const NodesComm& comm, uint32_t blocks, uint32_t together,
                     const backend::Stream& stream, Launch launch) {

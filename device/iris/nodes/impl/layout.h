@@ -21,9 +21,9 @@
 //   messages  [2][size][message_bytes]: inboxes of messages, by sender
 //   message_stages  [size][message_bytes]: sources of messages, by receiver
 //
-// An arrival is signature << 32 | number of the round, from 1. Rounds of leaders and rounds of a rail
-// are counted apart, and all ranks count alike. Chunks of messages are counted for each sender and
-// receiver. All numbers only grow.
+// An arrival is signature << 32 | number of the round, from 1. Rounds of leaders and rounds of a
+// rail are counted apart, and all ranks count alike. Chunks of messages are counted for each sender
+// and receiver. All numbers only grow.
 //
 // A leader puts round r into the slot of its parity. It has then received round r - 1 of all nodes,
 // whose leaders had then met their ranks for it, which had then read round r - 2. A rank puts round
@@ -105,8 +105,8 @@ constexpr NodesOffsets NodesOffsetsOf(uint32_t size, uint32_t n_nodes, const Nod
   return at;
 }
 
-// An error word is code | operation << 8 | (member + 1) << 16 | sequence << 40. kWithinNode in it: the
-// ranks of one node failed among themselves.
+// An error word is code | operation << 8 | (member + 1) << 16 | sequence << 40. kWithinNode in it:
+// the ranks of one node failed among themselves.
 inline constexpr uint64_t kWithinNode = 0x80;
 IRIS_HOST_DEVICE constexpr uint64_t PackNodesError(uint64_t code, Operation operation,
                                                    uint32_t member, uint32_t sequence) {
