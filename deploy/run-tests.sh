@@ -88,8 +88,9 @@ if [[ " ${wanted[*]} " == *" kernels "* ]] || ! cmp -s deploy/kernels.stamp <<<"
   fi
 fi
 # AddressSanitizer and UndefinedBehaviorSanitizer: every test of C++ code, but for tests/hostile, which measures memory,
-# tests/systemd, whose unit lets irisd make no system calls but its own, tests/launchers and tests/nodes, which are about
-# other programs and times, and tests/conformance: AddressSanitizer does not know where memory in a mapped heap ends.
+# tests/systemd, whose unit lets irisd make no system calls but its own, tests/launchers and tests/nodes, which are
+# about other programs and times, and tests/conformance: AddressSanitizer does not know where memory in a mapped heap
+# ends.
 # It is built by the second compiler, with -Wthread-safety.
 run asan --config=asan "${test_options[@]}" --build_tests_only -- \
   //... -//tests/bench/... -//tests/conformance/... -//tests/mutation/... -//tests/tidy/... -//examples/... \

@@ -366,6 +366,16 @@ class Fuzzer {
       int64_t pid = 0;
       return iris_context_peer_pid(Context(), Rank(), Place(&pid));
     });
+    Add("iris_context_reaches", [this] {
+      int32_t reaches = 0;
+      return iris_context_reaches(Context(), Rank(), Place(&reaches));
+    });
+    for (const bool local : {true, false}) {
+      Add(local ? "iris_team_local" : "iris_team_rail", [this, local] {
+        iris_team* team = nullptr;  // the context's own
+        return (local ? iris_team_local : iris_team_rail)(Context(), Place(&team));
+      });
+    }
     Add("iris_context_get_device", [this] {
       std::vector<char> bytes(kStructBytes);
       return iris_context_get_device(Context(), Place(bytes.data()),
@@ -748,6 +758,67 @@ class Fuzzer {
       });
     }
     Add("iris_prepare_signals", [this] { return iris_prepare_signals(Context()); });
+    AddHostTransfers();
+  }
+
+  // Puts, gets, signals and atomics of the host itself.
+  void AddHostTransfers() {
+    const auto signal = [this] {
+      Padded<iris_signal> made;
+      SetSize(&made);
+      made->word = OneIn(3) ? nullptr : reinterpret_cast<uint64_t*>(Memory());
+      made->value = Number();
+      made->op = OneIn(6) ? NumberAs<int32_t>() : static_cast<int32_t>(random_() % 2);
+      return made;
+    };
+    const auto rows = [this] {
+      Padded<iris_rows> made;
+      SetSize(&made);
+      made->rows = random_() % 20;
+      made->row_bytes = random_() % 200;
+      made->dst_pitch_bytes = OneIn(3) ? 0 : 200;
+      made->src_pitch_bytes = OneIn(3) ? 0 : 200;
+      return made;
+    };
+    Add("iris_put", [this, signal] {
+      auto sent = signal();
+      void* const to = Memory();
+      return iris_put(Context(), to, Memory(), random_() % 4096, Rank(),
+                      OneIn(2) ? nullptr : sent.get());
+    });
+    Add("iris_get", [this] {
+      void* const to = Memory();
+      return iris_get(Context(), to, Memory(), random_() % 4096, Rank());
+    });
+    Add("iris_put_rows", [this, rows] {
+      auto strided = rows();
+      void* const to = Memory();
+      return iris_put_rows(Context(), to, Memory(), OneIn(9) ? nullptr : strided.get(), Rank(),
+                           nullptr);
+    });
+    Add("iris_get_rows", [this, rows] {
+      auto strided = rows();
+      void* const to = Memory();
+      return iris_get_rows(Context(), to, Memory(), OneIn(9) ? nullptr : strided.get(), Rank());
+    });
+    Add("iris_send_signal", [this, signal] {
+      auto sent = signal();
+      return iris_send_signal(Context(), Rank(), OneIn(9) ? nullptr : sent.get());
+    });
+    Add("iris_atomic_fetch", [this] {
+      Padded<iris_atomic> call;
+      SetSize(&call);
+      call->word = Memory();
+      call->peer = Rank();
+      call->op = OneIn(6) ? NumberAs<int32_t>() : static_cast<int32_t>(random_() % 10);
+      call->dtype = OneIn(6) ? NumberAs<int32_t>() : static_cast<int32_t>(random_() % 20);
+      call->value = Number();
+      call->compare = Number();
+      uint64_t old = 0;
+      return iris_atomic_fetch(Context(), OneIn(9) ? nullptr : call.get(), Place(&old));
+    });
+    Add("iris_fence", [this] { return iris_fence(Context()); });
+    Add("iris_quiet", [this] { return iris_quiet(Context(), Time()); });
   }
 
   void AddCommCalls() {
