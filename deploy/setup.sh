@@ -19,8 +19,8 @@ set -euo pipefail
 build_packages=(
   bazel-bootstrap bazel-platforms bazel-rules-java bazel-rules-proto bazel-skylib
   g++ libc6-dev
-  libabsl-dev libboost-context-dev libcli11-dev libfmt-dev libgrpc++-dev libgrpc-dev
-  libprotobuf-dev libprotozero-dev libspdlog-dev libssl-dev libsystemd-dev libtomlplusplus-dev libucx-dev
+  libabsl-dev libboost-context-dev libcli11-dev libfmt-dev libgcrypt20-dev libgrpc++-dev libgrpc-dev
+  libprotobuf-dev libprotozero-dev libspdlog-dev libsystemd-dev libtomlplusplus-dev libucx-dev
   nlohmann-json3-dev
   patchelf
   protobuf-compiler protobuf-compiler-grpc

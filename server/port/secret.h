@@ -1,4 +1,4 @@
-// Keyed hashes for the connections between ports: HMAC-SHA256 of libcrypto, and random bytes.
+// Keyed hashes for the connections between ports: HMAC-SHA256 of libgcrypt, and random bytes.
 // Thread-safe.
 #pragma once
 
