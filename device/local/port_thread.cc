@@ -21,7 +21,7 @@ constexpr std::chrono::microseconds kIdle(50);
 }  // namespace
 
 PortThread::PortThread(std::vector<Rank> ranks, Options options)
-    : ranks_(std::move(ranks)), options_(options), random_(options.seed) {
+    : ranks_(std::move(ranks)), options_(std::move(options)), random_(options_.seed) {
   for (Rank& rank : ranks_) {
     for (uint32_t r = 0; rank.memory != nullptr && r < kPortRings; ++r) {
       Ring& ring = rings_.emplace_back();
@@ -146,7 +146,11 @@ bool PortThread::Take(Ring& ring) {
           taken.code = static_cast<uint32_t>(StatusCode::kInvalidArgument);
           break;
         }
-        if (request.bytes > 0) taken.data.insert(taken.data.end(), from, from + request.bytes);
+        const size_t at = taken.data.size();
+        taken.data.resize(at + request.bytes);
+        if (!Copy(taken.data.data() + at, from, request.bytes)) {
+          taken.code = static_cast<uint32_t>(StatusCode::kInternal);
+        }
       }
     }
     ring.next += taken.places;
@@ -175,6 +179,25 @@ bool PortThread::Step() {
   return true;
 }
 
+bool PortThread::Copy(void* to, const void* from, uint64_t bytes) const {
+  if (bytes == 0) return true;
+  if (options_.copy) return options_.copy(to, from, bytes);
+  std::memcpy(to, from, bytes);
+  return true;
+}
+
+template <typename Update>
+bool PortThread::Change(uint8_t* word, uint64_t bytes, Update update) const {
+  if (!options_.copy) {
+    update(word);
+    return true;
+  }
+  uint64_t copy = 0;
+  if (!Copy(&copy, word, bytes)) return false;
+  update(&copy);
+  return Copy(word, &copy, bytes);
+}
+
 void PortThread::Do(Ring& ring, Taken& taken) {
   const PortRequest& request = taken.request;
   uint64_t value = 0;
@@ -188,10 +211,9 @@ void PortThread::Do(Ring& ring, Taken& taken) {
       case PortOp::kPut:
       case PortOp::kPutRows: {
         uint8_t* const place = Place(to, dst, request.bytes);
-        if (place == nullptr) {
+        if (place == nullptr ||
+            !Copy(place, taken.data.data() + row * request.bytes, request.bytes)) {
           fails();
-        } else if (request.bytes > 0) {
-          std::memcpy(place, taken.data.data() + row * request.bytes, request.bytes);
         }
         break;
       }
@@ -199,10 +221,10 @@ void PortThread::Do(Ring& ring, Taken& taken) {
       case PortOp::kGetRows: {
         const uint8_t* const from = Place(to, src, request.bytes);
         uint8_t* const place = Local(ring, request, dst, request.bytes);
-        if (from == nullptr || place == nullptr) {
+        std::vector<uint8_t> data(from == nullptr ? 0 : request.bytes);
+        if (from == nullptr || place == nullptr || !Copy(data.data(), from, request.bytes) ||
+            !Copy(place, data.data(), request.bytes)) {
           fails();
-        } else {
-          std::memcpy(place, from, request.bytes);
         }
         break;
       }
@@ -210,10 +232,10 @@ void PortThread::Do(Ring& ring, Taken& taken) {
         const uint64_t bytes = PortTypeBytes(request.type);
         uint8_t* const place = Place(to, request.dst, bytes);
         if (place == nullptr || request.dst % bytes != 0 ||
-            !IsPortAtomic(request.atomic, request.type)) {
+            !IsPortAtomic(request.atomic, request.type) || !Change(place, bytes, [&](void* word) {
+              value = DoPortAtomic(word, request.atomic, request.type, request.bytes, request.src);
+            })) {
           fails();
-        } else {
-          value = DoPortAtomic(place, request.atomic, request.type, request.bytes, request.src);
         }
         break;
       }
@@ -222,14 +244,18 @@ void PortThread::Do(Ring& ring, Taken& taken) {
     }
   }
   if (taken.code == 0 && request.signal != kNoPortSignal) {
-    auto* const word =
-        reinterpret_cast<uint64_t*>(Place(ranks_[request.to], request.signal, sizeof(uint64_t)));
-    if (word == nullptr || request.signal % sizeof(uint64_t) != 0) {
+    uint8_t* const place = Place(ranks_[request.to], request.signal, sizeof(uint64_t));
+    const auto raise = [&](void* place_or_copy) {
+      auto* const word = static_cast<uint64_t*>(place_or_copy);
+      if (request.signal_op == static_cast<uint8_t>(SignalOp::kAdd)) {
+        __atomic_fetch_add(word, request.signal_value, __ATOMIC_ACQ_REL);
+      } else {
+        __atomic_store_n(word, request.signal_value, __ATOMIC_RELEASE);
+      }
+    };
+    if (place == nullptr || request.signal % sizeof(uint64_t) != 0 ||
+        !Change(place, sizeof(uint64_t), raise)) {
       fails();
-    } else if (request.signal_op == static_cast<uint8_t>(SignalOp::kAdd)) {
-      __atomic_fetch_add(word, request.signal_value, __ATOMIC_ACQ_REL);
-    } else {
-      __atomic_store_n(word, request.signal_value, __ATOMIC_RELEASE);
     }
   }
   Complete(ring, taken, value);

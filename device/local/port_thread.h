@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <random>
@@ -22,13 +23,17 @@ class PortThread {
  public:
   struct Rank {
     PortMemory* memory = nullptr;  // null: the rank posts nothing here
-    uint8_t* heap = nullptr;       // host memory; null: requests to the rank fail
+    uint8_t* heap = nullptr;       // null: requests to the rank fail
     uint64_t heap_bytes = 0;
     int wake_fd = -1;  // an eventfd
   };
   struct Options {
     uint64_t seed = 0;          // 0: requests take effect in the order in which they came
     uint32_t delay_us_max = 0;  // of each request, chosen by the seed
+    // Copies between a heap and host memory, in either direction, and returns when it is done, or
+    // false if it failed. Null if heaps are host memory. With it, atomics and signals are atomic to
+    // each other alone.
+    std::function<bool(void* to, const void* from, uint64_t bytes)> copy;
   };
   // `ranks` is by world rank. Borrows their memory.
   PortThread(std::vector<Rank> ranks, Options options);
@@ -68,6 +73,10 @@ class PortThread {
   // Lets one request take effect. Returns false if none waits.
   bool Step();
   void Do(Ring& ring, Taken& taken);
+  bool Copy(void* to, const void* from, uint64_t bytes) const;
+  // Lets `update` change a word of a heap in place, or a copy of it, which goes back into the heap.
+  template <typename Update>
+  bool Change(uint8_t* word, uint64_t bytes, Update update) const;
   void Complete(Ring& ring, const Taken& taken, uint64_t value);
   // Returns the place for so many bytes, or null.
   uint8_t* Place(const Rank& rank, uint64_t offset, uint64_t bytes) const;

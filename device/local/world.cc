@@ -56,9 +56,6 @@ absl::Status World::Init(const WorldOptions& options) {
     return absl::InvalidArgumentError(absl::StrCat(
         n_ranks, " ranks are not equally many on each of ", options.n_nodes, " nodes"));
   }
-  if (options.n_nodes > 1 && !backend::Traits::kEmulated) {
-    return absl::FailedPreconditionError("a world of several nodes needs emulated devices");
-  }
   const uint32_t all_devices = backend::DeviceCount();
   const uint32_t n_devices =
       options.n_devices == 0 ? all_devices : std::min(options.n_devices, all_devices);
@@ -97,35 +94,43 @@ absl::Status World::Init(const WorldOptions& options) {
   for (uint32_t r = 0; r < n_ranks; ++r) {
     if (absl::Status status = AddRank(r, n_devices, context); !status.ok()) return status;
   }
-  if (options.n_nodes > 1) AddPorts(options);
-  return absl::OkStatus();
+  return options.n_nodes > 1 ? AddPorts(options) : absl::OkStatus();
 }
 
-World::Port::Port() : memory(new PortMemory()), wake_fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  PortRing& ring = memory->rings[kPortKernelRing];
-  device.slots = ring.slots;
-  device.results = ring.results;
-  device.words = &memory->words[kPortKernelRing];
-  device.asleep = &memory->asleep;
-  device.wake_fd = wake_fd;
-}
-
-World::Port::~Port() { close(wake_fd); }
-
-void World::AddPorts(const WorldOptions& options) {
+absl::Status World::AddPorts(const WorldOptions& options) {
   const uint32_t n_local = options.n_ranks / options.n_nodes;
   std::vector<PortThread::Rank> served;
   for (const auto& rank : ranks_) {
+    void* const memory = backend::MallocHost(sizeof(Port));
+    if (memory == nullptr) return NoMemory("requests to other nodes", sizeof(Port));
+    std::memset(memory, 0, sizeof(Port));
+    Port* const port = ports_.emplace_back(static_cast<Port*>(memory));
+    PortRing& ring = port->memory.rings[kPortKernelRing];
+    port->device.slots = ring.slots;
+    port->device.results = ring.results;
+    port->device.words = &port->memory.words[kPortKernelRing];
+    port->device.asleep = &port->memory.asleep;
+    port->device.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     DeviceContext& ctx = rank->ctx;
-    Port& port = *ports_.emplace_back(std::make_unique<Port>());
     ctx.n_mapped = n_local;
     ctx.first_mapped = ctx.rank / n_local * n_local;
-    ctx.port = &port.device;
+    ctx.port = &port->device;
     ctx.world.step = 1;
-    served.push_back(
-        {port.memory.get(), AtOffset<uint8_t>(ctx, ctx.rank, 0), ctx.stride_bytes, port.wake_fd});
+    served.push_back({&port->memory, AtOffset<uint8_t>(ctx, ctx.rank, 0), ctx.stride_bytes,
+                      port->device.wake_fd});
   }
-  port_thread_ = std::make_unique<PortThread>(std::move(served), options.port);
+  PortThread::Options with_copy = options.port;
+  if (!backend::Traits::kEmulated) {
+    if (Result result = backend::Stream::Create(&port_stream_); !result.ok()) {
+      return ToStatus("copy between nodes", 0, result);
+    }
+    with_copy.copy = [this](void* to, const void* from, uint64_t bytes) {
+      return backend::CopyAsync(to, from, bytes, port_stream_).ok() &&
+             port_stream_.Synchronize().ok();
+    };
+  }
+  port_thread_ = std::make_unique<PortThread>(std::move(served), std::move(with_copy));
+  return absl::OkStatus();
 }
 
 absl::Status World::AddRank(uint32_t r, uint32_t n_devices, const DeviceContext& context) {
@@ -155,6 +160,10 @@ World::~World() {
     backend::FreeHost(rank->bounce_);
   }
   port_thread_.reset();
+  for (Port* port : ports_) {
+    close(port->device.wake_fd);
+    backend::FreeHost(port);
+  }
   for (const auto& end : at_end_) end();
   ranks_.clear();
   backend::FreeHost(reports_);

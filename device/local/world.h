@@ -92,8 +92,9 @@ struct WorldOptions {
   uint64_t timeout_ns = 120ull * 1000 * 1000 * 1000;
   // The number of devices to use, from the first on; 0 or too many: all of them.
   uint32_t n_devices = 0;
-  // On emulated devices, the ranks may be told that they are on several nodes of equal size. Then a
-  // PortThread with these options carries their requests from one node to another.
+  // The ranks may be told that they are on several nodes of equal size. Then a PortThread with
+  // these options carries their requests from one node to another. On GPUs it copies, so atomics of
+  // other nodes are not atomic to those of kernels.
   uint32_t n_nodes = 1;
   PortThread::Options port = {};
 };
@@ -128,7 +129,7 @@ class World {
   absl::Status Init(const WorldOptions& options);
   absl::Status AddRank(uint32_t r, uint32_t n_devices, const DeviceContext& context);
   // Gives the ranks their ports, and starts the thread.
-  void AddPorts(const WorldOptions& options);
+  absl::Status AddPorts(const WorldOptions& options);
   void HostBarrier(uint32_t rank);
   // Lets the World call `end` when it is destroyed and its streams are idle.
   void AtEnd(std::function<void()> end);
@@ -149,15 +150,13 @@ class World {
   uint64_t* reports_ = nullptr;
   uint64_t n_reports_ = 0;
   std::vector<std::function<void()>> at_end_;  // guarded by mu_
-  // What the ranks of several nodes have.
+  // What each of the ranks of several nodes has, in memory that kernels reach.
   struct Port {
-    Port();
-    ~Port();
-    const std::unique_ptr<PortMemory> memory;
-    const int wake_fd;
+    PortMemory memory;
     DevicePort device;
   };
-  std::vector<std::unique_ptr<Port>> ports_;
+  std::vector<Port*> ports_;
+  backend::Stream port_stream_;
   std::deque<std::vector<uint32_t>> tables_;  // guarded by mu_
   std::unique_ptr<PortThread> port_thread_;   // ends before the ports
   std::vector<std::unique_ptr<Rank>> ranks_;

@@ -279,13 +279,6 @@ class Memory {
   uint8_t* areas_[2][2];
 };
 
-class NodesTest : public testing::Test {
- protected:
-  void SetUp() override {
-    if (!backend::Traits::kEmulated) GTEST_SKIP() << "the port's other side reads host memory";
-  }
-};
-
 // Runs body(rank, team, memory) on all ranks of the team.
 template <typename Body>
 void OnTeam(const Shape& shape, const NodesConfig& config, Body body, uint64_t bytes = 256 << 10) {
@@ -320,26 +313,26 @@ const std::vector<uint64_t> kCounts = kSlower > 4
                                           ? std::vector<uint64_t>{37, 1025}
                                           : std::vector<uint64_t>{0, 1, 3, 37, 1024, 1025, 2500};
 
-TEST_F(NodesTest, LeadersOfTwoNodes) {
+TEST(NodesTest, LeadersOfTwoNodes) {
   TryAll<float>({2, 2}, SmallPieces(NodesPath::kLeaders), kCounts);
   TryAll<uint8_t>({2, 3}, SmallPieces(NodesPath::kLeaders), {1, 37, 5000});
 }
-TEST_F(NodesTest, LeadersOfThreeNodes) {
+TEST(NodesTest, LeadersOfThreeNodes) {
   TryAll<Half>({3, 2}, SmallPieces(NodesPath::kLeaders), kCounts);
   TryAll<int64_t>({3, 1}, SmallPieces(NodesPath::kLeaders), kCounts);
 }
-TEST_F(NodesTest, RailsOfTwoNodes) {
+TEST(NodesTest, RailsOfTwoNodes) {
   TryAll<float>({2, 2}, SmallPieces(NodesPath::kRails), kCounts);
   TryAll<Bfloat16>({2, 3}, SmallPieces(NodesPath::kRails), kCounts);
   TryAll<double>({2, 1}, SmallPieces(NodesPath::kRails), kCounts);
 }
-TEST_F(NodesTest, RailsOfThreeNodes) {
+TEST(NodesTest, RailsOfThreeNodes) {
   TryAll<int32_t>({3, 2}, SmallPieces(NodesPath::kRails), kCounts);
   TryAll<Half>({3, 1, {}, 9, 30}, SmallPieces(NodesPath::kRails), kCounts);
   TryAll<uint8_t>({3, 2}, SmallPieces(NodesPath::kRails), {1, 37, 4097});
 }
 
-TEST_F(NodesTest, AllReduceOfManyPieces) {
+TEST(NodesTest, AllReduceOfManyPieces) {
   for (const uint32_t direct_nodes : {1u, 8u}) {
     OnTeam({3, 2}, SmallPieces(NodesPath::kRails, direct_nodes),
            [](Rank&, const Team& team, Memory& memory) {
@@ -357,18 +350,18 @@ TEST_F(NodesTest, AllReduceOfManyPieces) {
   }
 }
 
-TEST_F(NodesTest, UnevenTeams) {
+TEST(NodesTest, UnevenTeams) {
   const NodesConfig config = SmallPieces(NodesPath::kAuto);
   TryAll<float>({2, 3, {0, 1, 2, 4}}, config, {1, 37, 1100});
   TryAll<int32_t>({3, 2, {5, 0, 1, 3}}, config, {1, 37, 1100});
 }
 
-TEST_F(NodesTest, TeamsOfSomeRanks) {
+TEST(NodesTest, TeamsOfSomeRanks) {
   TryAll<float>({3, 2, {1, 3, 5}}, SmallPieces(NodesPath::kAuto), {1, 37, 1100});
   TryAll<float>({3, 2, {2, 3, 4, 5}}, SmallPieces(NodesPath::kAuto), {1, 37, 1100});
 }
 
-TEST_F(NodesTest, TheChoiceOfPaths) {
+TEST(NodesTest, TheChoiceOfPaths) {
   OnTeam({2, 2}, NodesConfig(), [](Rank&, const Team& team, Memory& memory) {
     EXPECT_EQ(ccl::ChoosePath(team.comm, {Operation::kAllReduce, 1024, DType::kF32}),
               NodesPath::kLeaders);
@@ -385,7 +378,7 @@ TEST_F(NodesTest, TheChoiceOfPaths) {
 }
 
 // Inboxes are used again and again, while ranks are apart by as much as they may be.
-TEST_F(NodesTest, ManyCallsWithoutABarrier) {
+TEST(NodesTest, ManyCallsWithoutABarrier) {
   OnTeam({2, 2, {}, 11, 20}, SmallPieces(NodesPath::kAuto),
          [](Rank& rank, const Team& team, Memory& memory) {
            constexpr uint32_t kMost = 3000;
@@ -413,7 +406,7 @@ TEST_F(NodesTest, ManyCallsWithoutABarrier) {
          });
 }
 
-TEST_F(NodesTest, GraphsReplay) {
+TEST(NodesTest, GraphsReplay) {
   OnTeam({2, 2}, SmallPieces(NodesPath::kAuto), [](Rank& rank, const Team& team, Memory& memory) {
     auto* const x = static_cast<uint32_t*>(memory.in());
     rank.Write(x, std::vector<uint32_t>(5000, 1));
@@ -439,7 +432,7 @@ TEST_F(NodesTest, GraphsReplay) {
 // Messages.
 
 // Each rank sends to each, itself included, two messages of other lengths, in one call.
-TEST_F(NodesTest, MessagesBetweenAllRanks) {
+TEST(NodesTest, MessagesBetweenAllRanks) {
   for (const bool outside : {false, true}) {
     OnTeam(
         {2, 2, {}, 3, 10}, SmallPieces(NodesPath::kAuto),
@@ -489,7 +482,7 @@ TEST_F(NodesTest, MessagesBetweenAllRanks) {
 }
 
 // Pairs of ranks send without the others, and collectives follow.
-TEST_F(NodesTest, SendsAndCollectivesMix) {
+TEST(NodesTest, SendsAndCollectivesMix) {
   OnTeam({2, 3, {5, 0, 1, 3}}, SmallPieces(NodesPath::kAuto),
          [](Rank& rank, const Team& team, Memory& memory) {
            auto* const x = static_cast<uint32_t*>(memory.in());
@@ -516,7 +509,7 @@ TEST_F(NodesTest, SendsAndCollectivesMix) {
          });
 }
 
-TEST_F(NodesTest, RowsOfAnyLength) {
+TEST(NodesTest, RowsOfAnyLength) {
   OnTeam({3, 2}, SmallPieces(NodesPath::kAuto), [](Rank& rank, const Team& team, Memory& memory) {
     const uint32_t n = team.n();
     auto* const in = static_cast<uint16_t*>(memory.in());
@@ -553,7 +546,7 @@ TEST_F(NodesTest, RowsOfAnyLength) {
 
 // Failures.
 
-TEST_F(NodesTest, MessagesOfOtherLengthsAreNamed) {
+TEST(NodesTest, MessagesOfOtherLengthsAreNamed) {
   OnTeam({2, 2}, SmallPieces(NodesPath::kAuto), [](Rank& rank, const Team& team, Memory& memory) {
     if (team.index == 1 || team.index == 2) return;
     ccl::Message message = {nullptr, nullptr, 5, DType::kI32, 3 - team.index};
@@ -568,7 +561,7 @@ TEST_F(NodesTest, MessagesOfOtherLengthsAreNamed) {
   });
 }
 
-TEST_F(NodesTest, AbortEndsTheWaits) {
+TEST(NodesTest, AbortEndsTheWaits) {
   World world(OptionsOf({2, 2}));
   world.Run([&](Rank& rank) {
     Team team(rank, {2, 2}, SmallPieces(NodesPath::kAuto));
@@ -611,18 +604,18 @@ void MissRanks(const std::vector<uint32_t>& missing, const Call& what,
   });
 }
 
-TEST_F(NodesTest, AMissingNodeIsNamed) {
+TEST(NodesTest, AMissingNodeIsNamed) {
   MissRanks({2, 3}, {{Operation::kBarrier}}, {2, 3});
   MissRanks({2, 3}, {{Operation::kAllReduce, 3000, DType::kF32}}, {2, 3});
 }
 
 // A rank of node 1 is missing: its own node says so, and tells the others.
-TEST_F(NodesTest, AMissingRankOfAnotherNodeIsNamed) {
+TEST(NodesTest, AMissingRankOfAnotherNodeIsNamed) {
   MissRanks({3}, {{Operation::kAllReduce, 5, DType::kF32}}, {3});
   MissRanks({3}, {{Operation::kAllReduce, 3000, DType::kF32}}, {3});
 }
 
-TEST_F(NodesTest, CallsThatDifferBetweenNodesAreNamed) {
+TEST(NodesTest, CallsThatDifferBetweenNodesAreNamed) {
   for (const uint64_t count : {uint64_t{5}, uint64_t{3000}}) {
     OnTeam({2, 2}, SmallPieces(NodesPath::kAuto),
            [&](Rank& rank, const Team& team, Memory& memory) {
@@ -640,7 +633,7 @@ TEST_F(NodesTest, CallsThatDifferBetweenNodesAreNamed) {
   }
 }
 
-TEST_F(NodesTest, CallsThatDifferWithinANodeFailOnAllNodes) {
+TEST(NodesTest, CallsThatDifferWithinANodeFailOnAllNodes) {
   OnTeam({2, 2}, SmallPieces(NodesPath::kAuto), [&](Rank& rank, const Team& team, Memory& memory) {
     const uint64_t mine = rank.rank() == 3 ? 3002 : 3000;
     ExpectOk(ccl::RunOnNodes(
@@ -651,7 +644,7 @@ TEST_F(NodesTest, CallsThatDifferWithinANodeFailOnAllNodes) {
   });
 }
 
-TEST_F(NodesTest, ACommIsUsableAgainAfterAReset) {
+TEST(NodesTest, ACommIsUsableAgainAfterAReset) {
   OnTeam({2, 2}, SmallPieces(NodesPath::kAuto), [&](Rank& rank, const Team& team, Memory& memory) {
     ExpectOk(ccl::RunOnNodes(
         team.comm,
@@ -673,7 +666,7 @@ TEST_F(NodesTest, ACommIsUsableAgainAfterAReset) {
   });
 }
 
-TEST_F(NodesTest, WrongArgumentsAreRefused) {
+TEST(NodesTest, WrongArgumentsAreRefused) {
   OnTeam({2, 2}, NodesConfig(), [](Rank& rank, const Team& team, Memory& memory) {
     float* const x = static_cast<float*>(memory.in());
     const auto run = [&](Call call) { return ccl::RunOnNodes(team.comm, call, rank.stream).code; };
