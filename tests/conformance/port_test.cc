@@ -77,6 +77,8 @@ TEST_F(PortTest, PutAndGetOfAllSizes) {
   });
 }
 
+IRIS_KERNEL void QuietAlone(DeviceContext ctx) { (void)Quiet(ctx); }
+
 IRIS_KERNEL void ReuseTheSource(DeviceContext ctx, uint64_t* inbox, uint64_t* mine, uint32_t n) {
   if (ctx.rank != 0) return;
   for (uint32_t i = 0; i < n; ++i) {
@@ -94,8 +96,7 @@ TEST_F(PortTest, TheSourceOfAPutMayBeReused) {
     auto* const inbox = rank.New<uint64_t>(64 * kPuts);
     auto* const mine = rank.New<uint64_t>(64);
     rank.Launch({1, 16}, ReuseTheSource, rank.ctx, inbox, mine, kPuts);
-    rank.Launch(
-        {1, 1}, +[](DeviceContext ctx) { (void)Quiet(ctx); }, rank.ctx);
+    rank.Launch({1, 1}, QuietAlone, rank.ctx);
     rank.Synchronize();
     rank.HostBarrier();
     if (rank.rank() != 1) return;
@@ -354,8 +355,7 @@ TEST_F(PortTest, AFullRingWaits) {
     auto* const counter = rank.New<uint64_t>(1);
     if (rank.rank() == 0) {
       rank.Launch({4, 64}, ManySignals, rank.ctx, 30, counter);  // 7,680 requests
-      rank.Launch(
-          {1, 1}, +[](DeviceContext ctx) { (void)Quiet(ctx); }, rank.ctx);
+      rank.Launch({1, 1}, QuietAlone, rank.ctx);
       rank.Synchronize();
     }
     rank.HostBarrier();
@@ -363,6 +363,10 @@ TEST_F(PortTest, AFullRingWaits) {
     EXPECT_EQ(rank.Read(counter), 4u * 64 * 30);
   });
   resume.join();
+}
+
+IRIS_KERNEL void Add1(DeviceContext ctx, uint32_t* words, uint32_t to, uint64_t index) {
+  AtomicAdd(ctx, to, words + index, 1u);
 }
 
 TEST_F(PortTest, ASleepingPortIsWoken) {
@@ -374,9 +378,7 @@ TEST_F(PortTest, ASleepingPortIsWoken) {
     const uint64_t before = world.port_thread()->wakes();
     for (uint32_t i = 0; i < 200 && world.port_thread()->wakes() == before; ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
-      rank.Launch(
-          {1, 1}, +[](DeviceContext ctx, uint32_t* p) { AtomicAdd(ctx, 1, p, 1u); }, rank.ctx,
-          word);
+      rank.Launch({1, 1}, Add1, rank.ctx, word, 1u, 0ul);
       rank.Synchronize();
     }
     EXPECT_GT(world.port_thread()->wakes(), before);
@@ -390,52 +392,39 @@ IRIS_KERNEL void WaitForever(DeviceContext ctx, uint32_t* word, uint32_t* result
   results[1] = static_cast<uint32_t>(Quiet(ctx));
 }
 
-TEST_F(PortTest, AbortEndsTheWaits) {
-  World world(Nodes(2, 2));
+// Lets rank 0 wait for the port, which takes no requests, and calls end().
+template <typename End>
+void ExpectWaitsEnd(World& world, WaitResult expected, End end) {
   world.port_thread()->Pause();
   world.Run([&](Rank& rank) {
     auto* const word = rank.New<uint32_t>(1);
     auto* const results = rank.New<uint32_t>(2);
     if (rank.rank() != 0) return;
     rank.Launch({1, 1}, WaitForever, rank.ctx, word, results);
-    world.Abort();
+    end();
     rank.Synchronize();
-    EXPECT_THAT(rank.Read(results, 2),
-                ElementsAre(0u, static_cast<uint32_t>(WaitResult::kAborted)));
+    EXPECT_THAT(rank.Read(results, 2), ElementsAre(0u, static_cast<uint32_t>(expected)));
   });
   world.port_thread()->Resume();
+}
+
+TEST_F(PortTest, AbortEndsTheWaits) {
+  World world(Nodes(2, 2));
+  ExpectWaitsEnd(world, WaitResult::kAborted, [&] { world.Abort(); });
 }
 
 TEST_F(PortTest, TimeoutEndsTheWaits) {
   local::WorldOptions options = Nodes(2, 2);
   options.timeout_ns = 20 * 1000 * 1000;
   World world(options);
-  world.port_thread()->Pause();
-  world.Run([&](Rank& rank) {
-    auto* const word = rank.New<uint32_t>(1);
-    auto* const results = rank.New<uint32_t>(2);
-    if (rank.rank() != 0) return;
-    rank.Launch({1, 1}, WaitForever, rank.ctx, word, results);
-    rank.Synchronize();
-    EXPECT_THAT(rank.Read(results, 2),
-                ElementsAre(0u, static_cast<uint32_t>(WaitResult::kTimeout)));
-  });
-  world.port_thread()->Resume();
+  ExpectWaitsEnd(world, WaitResult::kTimeout, [] {});
 }
 
 TEST_F(PortTest, APortThatHasStoppedEndsTheWaits) {
   World world(Nodes(2, 2));
   world.port_thread()->Pause();
   world.port_thread()->Fail(14);
-  world.Run([&](Rank& rank) {
-    auto* const word = rank.New<uint32_t>(1);
-    auto* const results = rank.New<uint32_t>(2);
-    if (rank.rank() != 0) return;
-    rank.Launch({1, 1}, WaitForever, rank.ctx, word, results);
-    rank.Synchronize();
-    EXPECT_THAT(rank.Read(results, 2),
-                ElementsAre(0u, static_cast<uint32_t>(WaitResult::kAborted)));
-  });
+  ExpectWaitsEnd(world, WaitResult::kAborted, [] {});
 }
 
 // The barrier over nodes.
@@ -511,6 +500,14 @@ class PortMistakesTest : public PortTest {
   }
 };
 
+IRIS_KERNEL void StoreOn1(DeviceContext ctx, uint32_t* p) { Store(ctx, 1, p, 1u); }
+IRIS_KERNEL void LoadOf1(DeviceContext ctx, uint32_t* p) { *p = Load(ctx, 1, p); }
+IRIS_KERNEL void TranslateTo1(DeviceContext ctx, uint32_t* p) { *Translate(ctx, 1, p) = 1; }
+IRIS_KERNEL void PutLocals(DeviceContext ctx, uint32_t* p) {
+  const uint32_t local[4] = {1, 2, 3, 4};
+  Put(ctx, 1, p, local, 4);
+}
+
 template <typename... Params, typename... Args>
 void RunOn0(void (*kernel)(Params...), Args... args) {
   World world(Nodes(2, 2));
@@ -523,29 +520,21 @@ void RunOn0(void (*kernel)(Params...), Args... args) {
 }
 
 TEST_F(PortMistakesTest, LoadsAndStoresOfAnotherNodeAreRefused) {
-  EXPECT_DEATH(RunOn0(+[](DeviceContext ctx, uint32_t* p) { Store(ctx, 1, p, 1u); }),
+  EXPECT_DEATH(RunOn0(StoreOn1),
                "rank 1 is on another node, and this call reaches the ranks of this node alone, 0 "
                "to 0: use Put, Get, PutSignal, signals or atomics");
-  EXPECT_DEATH(RunOn0(+[](DeviceContext ctx, uint32_t* p) { *p = Load(ctx, 1, p); }),
-               "Load of 4 bytes .* rank 1 is on another node");
-  EXPECT_DEATH(RunOn0(+[](DeviceContext ctx, uint32_t* p) { *Translate(ctx, 1, p) = 1; }),
-               "Translate .* rank 1 is on another node");
+  EXPECT_DEATH(RunOn0(LoadOf1), "Load of 4 bytes .* rank 1 is on another node");
+  EXPECT_DEATH(RunOn0(TranslateTo1), "Translate .* rank 1 is on another node");
 }
 
 TEST_F(PortMistakesTest, LongSourcesOutsideTheHeapAreRefused) {
-  EXPECT_DEATH(RunOn0(+[](DeviceContext ctx, uint32_t* p) {
-                 uint32_t local[4] = {1, 2, 3, 4};
-                 Put(ctx, 1, p, local, 4);
-               }),
+  EXPECT_DEATH(RunOn0(PutLocals),
                "Put of 16 bytes .* rank 1 is on another node, so more than 8 bytes must come from");
 }
 
 TEST_F(PortMistakesTest, RanksAndPlacesThatDoNotExistAreRefused) {
-  EXPECT_DEATH(RunOn0(+[](DeviceContext ctx, uint32_t* p) { AtomicAdd(ctx, 2, p, 1u); }),
-               "there is no rank 2 in a job of 2");
-  EXPECT_DEATH(
-      RunOn0(+[](DeviceContext ctx, uint32_t* p) { AtomicAdd(ctx, 1, p + (kHeapBytes << 3), 1u); }),
-      "AtomicAdd of 4 bytes");
+  EXPECT_DEATH(RunOn0(Add1, 2u, 0ul), "there is no rank 2 in a job of 2");
+  EXPECT_DEATH(RunOn0(Add1, 1u, kHeapBytes << 3), "AtomicAdd of 4 bytes");
 }
 
 }  // namespace
