@@ -206,19 +206,21 @@ WorkerTable::Setup WorkerSetup(const Config& config, const WorkerProgram* progra
 // Reads the secret of jobs that bring none. Only irisd's own user may read the file.
 absl::StatusOr<std::string> ReadSecret(const std::string& path) {
   if (path.empty()) return std::string();
-  const wire::UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  constexpr int kWay = O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;  // waits for no pipe
+  const wire::UniqueFd file(open(path.c_str(), kWay));
   struct stat info = {};
   if (!file.valid() || fstat(file.get(), &info) != 0) {
     return wire::ErrnoStatus(errno, absl::StrCat("read network.secret_file ", path));
   }
-  char text[66];
-  const ssize_t n = S_ISREG(info.st_mode) ? read(file.get(), text, sizeof(text)) : -1;
-  const absl::string_view secret =
-      absl::StripTrailingAsciiWhitespace(absl::string_view(text, n < 0 ? 0 : n));
-  if (info.st_uid != geteuid() || (info.st_mode & 077) != 0) {
-    return absl::PermissionDeniedError(
-        absl::StrCat("network.secret_file ", path, " must belong to irisd's user, with mode 0600"));
+  if (!S_ISREG(info.st_mode) || info.st_uid != geteuid() || (info.st_mode & 077) != 0) {
+    return absl::PermissionDeniedError(absl::StrCat(
+        "network.secret_file ", path, " must be a file of irisd's user, with mode 0600"));
   }
+  char text[66];
+  const ssize_t n = read(file.get(), text, sizeof(text));
+  if (n < 0) return wire::ErrnoStatus(errno, absl::StrCat("read network.secret_file ", path));
+  const absl::string_view secret =
+      absl::StripTrailingAsciiWhitespace(absl::string_view(text, static_cast<size_t>(n)));
   if (secret.size() < 16 || secret.size() > 64) {
     return absl::InvalidArgumentError(
         absl::StrCat("network.secret_file ", path, " has ", n, " bytes: 16 to 64 are needed"));
@@ -231,6 +233,7 @@ absl::StatusOr<Ports::Setup> PortSetup(const Config& config, const WorkerProgram
   absl::StatusOr<std::string> secret = ReadSecret(config.network.secret_file);
   if (!secret.ok()) return secret.status();
   const NetworkSettings& network = config.network;
+  const char* const ucx = getenv("IRIS_UCX");
   return Ports::Setup{
       .start =
           [program](const StartPort& port) { return program->StartPort(port.name, port.caller); },
@@ -239,7 +242,7 @@ absl::StatusOr<Ports::Setup> PortSetup(const Config& config, const WorkerProgram
       .interface = network.interface,
       .port_min = network.ports.min,
       .port_max = network.ports.max,
-      .ucx = network.ucx,
+      .ucx = network.ucx.empty() && ucx != nullptr ? ucx : network.ucx,
       .transports = network.transports,
       .secret = *std::move(secret),
       .silence = network.silence,

@@ -509,8 +509,7 @@ void Daemon::Perform(SetLayout& effect, Deferred* /*deferred*/) {
   for (const SegmentInfo& info : effect.segments) {
     const std::shared_ptr<SegmentStore::Held> held = segments_.Find(info.id);
     if (held == nullptr) continue;  // the job is ending
-    const uint32_t device = held->device_index();
-    segments.push_back({info, device, driver_->devices()[device].uuid,
+    segments.push_back({info, driver_->devices()[held->device_index()].uuid,
                         [held] { return held->memory().ExportFd(driver::Access::kReadWrite); }});
   }
   ports_->LayOut(effect, std::move(segments));

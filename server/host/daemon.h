@@ -102,7 +102,6 @@ class SessionOutput {
 // A segment for a port process.
 struct PortSegment {
   SegmentInfo info;
-  uint32_t device_index = 0;
   std::string device_uuid;
   std::function<absl::StatusOr<int>()> open;  // the caller owns the result
 };

@@ -521,7 +521,6 @@ void Engine::Expect(Peer* peer, Lane* lane, const Unanswered& unanswered) {
   if (unanswered.large_get) ++lane->large_gets;
 }
 
-// Sends the next part of a request. Returns false if there is no room for it.
 bool Engine::Issue(Peer* peer, Lane* lane, Ring::Slot* slot) {
   const PortRequest& request = slot->request;
   if (IsPut(request.op)) return IssuePut(peer, lane, slot);

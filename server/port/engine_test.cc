@@ -245,6 +245,9 @@ TEST_F(EngineTest, GivesUpAPeerThatBreaksTheProtocol) {
   record.bytes = 1 << 16;
   record.value = 1ull << 48;
   EXPECT_TRUE(absl::StrContains(after(Bytes(record)), "cut off"));
+  record.bytes = 0;  // rows that cost time, but no data
+  record.value = kMaxPayloadBytes;
+  EXPECT_TRUE(absl::StrContains(after(Bytes(record)), "cut off"));
   record.kind = RecordKind::kGet;
   record.bytes = kPieceBytes + 1;
   EXPECT_TRUE(absl::StrContains(after(Bytes(record)), "too long"));

@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -28,16 +27,6 @@
 namespace iris::port {
 namespace {
 
-using server::kLinkFd;
-
-// Returns true if irisd has started this program: then its link is in place.
-bool HasLink() {
-  int type = 0, domain = 0;
-  socklen_t length = sizeof(int);
-  return getsockopt(kLinkFd, SOL_SOCKET, SO_TYPE, &type, &length) == 0 && type == SOCK_STREAM &&
-         getsockopt(kLinkFd, SOL_SOCKET, SO_DOMAIN, &domain, &length) == 0 && domain == AF_UNIX;
-}
-
 int Fail(const server::Logger& logger, const absl::Status& status) {
   logger.Error("a port cannot run", {{"error", status.ToString()}});
   return 1;
@@ -54,7 +43,8 @@ int Run(const server::WorkerOptions& options) {
   tzset();
   absl::Status status = server::Confine(options);
   if (!status.ok()) return Fail(logger, status);
-  absl::StatusOr<std::unique_ptr<Port>> port = Port::Create(wire::UniqueFd(kLinkFd), &logger);
+  absl::StatusOr<std::unique_ptr<Port>> port =
+      Port::Create(wire::UniqueFd(server::kLinkFd), &logger);
   if (!port.ok()) return Fail(logger, port.status());
   status = (*port)->Start([&] {
     // UCX is open, and nothing has come from the network.
@@ -74,7 +64,7 @@ int Main(int argc, char** argv) {
     printf("irisd-port %s\n", wire::kIrisVersion);
     return 0;
   }
-  if (!HasLink()) {
+  if (!server::HasLink()) {
     fprintf(stderr,
             "irisd-port: irisd starts this program, one for each job of several nodes, and gives "
             "it a socket as descriptor 3. To start Iris, start irisd.\n");

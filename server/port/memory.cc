@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <iterator>
-#include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "device/driver/open.h"
+#include "device/iris/port_atomic.h"
 #include "device/iris/types.h"
 
 namespace iris::port {
@@ -32,105 +32,6 @@ void CopyWord(void* to, const void* from) {
   }
 }
 
-// Half-precision numbers are added as floats, and rounded to the nearest, to even in the middle.
-struct Half {
-  static float ToFloat(uint16_t bits) {
-    _Float16 half;
-    memcpy(&half, &bits, sizeof(half));
-    return static_cast<float>(half);
-  }
-  static uint16_t FromFloat(float value) {
-    const auto half = static_cast<_Float16>(value);
-    uint16_t bits;
-    memcpy(&bits, &half, sizeof(bits));
-    return bits;
-  }
-};
-struct Bfloat16 {
-  static float ToFloat(uint16_t bits) {
-    const uint32_t wide = static_cast<uint32_t>(bits) << 16;
-    float value;
-    memcpy(&value, &wide, sizeof(value));
-    return value;
-  }
-  static uint16_t FromFloat(float value) {
-    uint32_t wide;
-    memcpy(&wide, &value, sizeof(wide));
-    if ((wide & 0x7FFFFFFFu) > 0x7F800000u) return static_cast<uint16_t>((wide >> 16) | 0x40u);
-    return static_cast<uint16_t>((wide + 0x7FFFu + ((wide >> 16) & 1)) >> 16);
-  }
-};
-
-// Replaces *word by change(*word), atomically. Returns the old bits.
-template <typename Bits, typename Change>
-uint64_t Update(uint64_t address, Change change) {
-  Bits* const word = reinterpret_cast<Bits*>(address);
-  Bits old = __atomic_load_n(word, __ATOMIC_RELAXED);
-  while (!__atomic_compare_exchange_n(word, &old, change(old), /*weak=*/true, __ATOMIC_SEQ_CST,
-                                      __ATOMIC_RELAXED)) {
-  }
-  return old;
-}
-
-template <typename T, typename Bits>
-uint64_t AtomicOf(PortAtomic op, uint64_t address, uint64_t value_bits, uint64_t compare) {
-  const auto as_value = [](Bits bits) {
-    T value;
-    memcpy(&value, &bits, sizeof(value));
-    return value;
-  };
-  const T operand = as_value(static_cast<Bits>(value_bits));
-  return Update<Bits>(address, [&](Bits old_bits) -> Bits {
-    const T old = as_value(old_bits);
-    T made = old;
-    switch (op) {
-      case PortAtomic::kAdd:
-        // Integers wrap around.
-        if constexpr (std::is_integral_v<T>) {
-          return static_cast<Bits>(old_bits + static_cast<Bits>(value_bits));
-        } else {
-          made = old + operand;
-        }
-        break;
-      case PortAtomic::kSub:
-        if constexpr (std::is_integral_v<T>) {
-          return static_cast<Bits>(old_bits - static_cast<Bits>(value_bits));
-        } else {
-          made = old - operand;
-        }
-        break;
-      case PortAtomic::kExchange:
-        return static_cast<Bits>(value_bits);
-      case PortAtomic::kMin:
-        made = operand < old ? operand : old;
-        break;
-      case PortAtomic::kMax:
-        made = operand > old ? operand : old;
-        break;
-      case PortAtomic::kAnd:
-        return static_cast<Bits>(old_bits & value_bits);
-      case PortAtomic::kOr:
-        return static_cast<Bits>(old_bits | value_bits);
-      case PortAtomic::kXor:
-        return static_cast<Bits>(old_bits ^ value_bits);
-      case PortAtomic::kCompareExchange:
-        return old_bits == static_cast<Bits>(compare) ? static_cast<Bits>(value_bits) : old_bits;
-      case PortAtomic::kLoad:
-        return old_bits;
-    }
-    Bits bits;
-    memcpy(&bits, &made, sizeof(bits));
-    return bits;
-  });
-}
-
-template <typename Number>
-uint64_t AddSmall(uint64_t address, uint64_t value) {
-  const float operand = Number::ToFloat(static_cast<uint16_t>(value));
-  return Update<uint16_t>(
-      address, [&](uint16_t old) { return Number::FromFloat(Number::ToFloat(old) + operand); });
-}
-
 }  // namespace
 
 void CopyShared(void* to, const void* from, uint64_t bytes) {
@@ -138,30 +39,6 @@ void CopyShared(void* to, const void* from, uint64_t bytes) {
   if (bytes == 4) return CopyWord<uint32_t>(to, from);
   if (bytes == 2) return CopyWord<uint16_t>(to, from);
   if (bytes > 0) memcpy(to, from, bytes);
-}
-
-uint64_t BytesOf(PortType type) {
-  switch (type) {
-    case PortType::kInt32:
-    case PortType::kUint32:
-    case PortType::kFloat:
-      return 4;
-    case PortType::kInt64:
-    case PortType::kUint64:
-    case PortType::kDouble:
-      return 8;
-    case PortType::kHalf:
-    case PortType::kBfloat16:
-      return 2;
-  }
-  return 0;
-}
-
-bool IsAtomic(PortAtomic op, PortType type) {
-  if (op > PortAtomic::kLoad || BytesOf(type) == 0) return false;
-  if (BytesOf(type) == 2) return op == PortAtomic::kAdd;
-  const bool is_float = type == PortType::kFloat || type == PortType::kDouble;
-  return !is_float || (op != PortAtomic::kAnd && op != PortAtomic::kOr && op != PortAtomic::kXor);
 }
 
 absl::StatusOr<std::unique_ptr<HeapMemory>> HeapMemory::Open(const std::string& backend,
@@ -325,38 +202,12 @@ StatusCode HeapMemory::Signal(uint32_t rank, uint64_t offset_bytes, uint8_t sign
 
 StatusCode HeapMemory::Atomic(uint32_t rank, uint64_t offset_bytes, PortAtomic op, PortType type,
                               uint64_t value, uint64_t compare, uint64_t* old) {
-  const uint64_t bytes = BytesOf(type);
-  if (!IsAtomic(op, type) || offset_bytes % bytes != 0) return StatusCode::kInvalidArgument;
+  const uint64_t bytes = PortTypeBytes(type);
+  if (!IsPortAtomic(op, type) || offset_bytes % bytes != 0) return StatusCode::kInvalidArgument;
   if (!addressed_) return StatusCode::kUnimplemented;
   const std::optional<Place> place = Direct(rank, offset_bytes, bytes);
   if (!place.has_value() || place->bytes < bytes) return StatusCode::kOutOfRange;
-  const uint64_t address = reinterpret_cast<uint64_t>(place->data);
-  switch (type) {
-    case PortType::kInt32:
-      *old = AtomicOf<int32_t, uint32_t>(op, address, value, compare);
-      break;
-    case PortType::kUint32:
-      *old = AtomicOf<uint32_t, uint32_t>(op, address, value, compare);
-      break;
-    case PortType::kInt64:
-      *old = AtomicOf<int64_t, uint64_t>(op, address, value, compare);
-      break;
-    case PortType::kUint64:
-      *old = AtomicOf<uint64_t, uint64_t>(op, address, value, compare);
-      break;
-    case PortType::kFloat:
-      *old = AtomicOf<float, uint32_t>(op, address, value, compare);
-      break;
-    case PortType::kDouble:
-      *old = AtomicOf<double, uint64_t>(op, address, value, compare);
-      break;
-    case PortType::kHalf:
-      *old = AddSmall<Half>(address, value);
-      break;
-    case PortType::kBfloat16:
-      *old = AddSmall<Bfloat16>(address, value);
-      break;
-  }
+  *old = DoPortAtomic(place->data, op, type, value, compare);
   return StatusCode::kOk;
 }
 

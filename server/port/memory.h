@@ -25,10 +25,6 @@ namespace iris::port {
 // Reads and writes words that other processes use meanwhile, each by one access if it is aligned.
 void CopyShared(void* to, const void* from, uint64_t bytes);
 
-// The sizes of operands, and which operations a type has.
-uint64_t BytesOf(PortType type);
-bool IsAtomic(PortAtomic op, PortType type);
-
 class HeapMemory {
  public:
   // One allocation. Its memory stays mapped as long as it is shared.

@@ -29,6 +29,7 @@ constexpr auto kHandshakeWithin = absl::Seconds(5);
 constexpr auto kRetryAfter = absl::Milliseconds(100);
 constexpr auto kMinTimer = absl::Milliseconds(5), kMaxTimer = absl::Milliseconds(100);
 // After the last work, this process looks for more before it sleeps, where a CPU is free for it.
+// Elsewhere the other node's process, or the rank, waits for this CPU until the end of the spin.
 constexpr auto kSpin = absl::Microseconds(20);
 constexpr unsigned kSpinsAboveCpus = 4;
 // Kernels of GPUs cannot wake this process.
@@ -262,12 +263,6 @@ absl::Status Port::OnLinkMessage(server::LinkMessage message) {
     over_code_ = StatusCode::kAborted;
     return absl::OkStatus();
   }
-  if (message.type() == LinkType::kPing) {
-    server::LinkHeader pong;
-    pong.type = LinkType::kPong;
-    writer_.Queue(pong);
-    return absl::OkStatus();
-  }
   if (message.type() == LinkType::kPortSetup) {
     if (is_set_up_) return Bad("a second setup");
     absl::StatusOr<Setup> setup = Parse<Setup>(payload);
@@ -378,9 +373,7 @@ void Port::OnToNode(const NodeMessage& message) {
 
 template <typename Message>
 void Port::Tell(LinkType type, const Message& message) {
-  server::LinkHeader header;
-  header.type = type;
-  writer_.Queue(header, {message.SerializeAsString(), nullptr});
+  writer_.Queue({.type = type}, {message.SerializeAsString(), nullptr});
 }
 
 absl::Status Port::FlushLink() {
@@ -426,13 +419,11 @@ void Port::AddLine(wire::UniqueFd fd, std::optional<uint32_t> node) {
   const int number = fd.get();
   const bool initiator = node.has_value();
   if (!Watch(number, initiator ? EPOLLIN | EPOLLOUT : EPOLLIN).ok()) return;
-  Line& line = lines_[number];
-  line = Line();
-  line.connection =
-      std::make_unique<Connection>(std::move(fd), &self_, &setup_.secret(), initiator, now_);
-  line.node = node;
-  line.initiator = initiator;
-  line.watches_writes = initiator;
+  lines_[number] = {.connection = std::make_unique<Connection>(std::move(fd), &self_,
+                                                               &setup_.secret(), initiator, now_),
+                    .node = node,
+                    .initiator = initiator,
+                    .watches_writes = initiator};
   if (initiator) nodes_[*node].fd = number;
 }
 
@@ -524,8 +515,7 @@ void Port::OnFrame(int fd, const Connection::Frame& frame) {
         lost.set_reason("node 0 is not connected to it");
         return SendTo(from, FrameType::kLostNode, lost.SerializeAsString());
       }
-      const auto& [low, high] = std::minmax(asked->first, from);
-      const uint32_t called = low, caller = high;
+      const auto [called, caller] = std::minmax({asked->first, from});
       meet.set_node(called);
       meet.set_address(nodes_[called].address);
       return SendTo(caller, FrameType::kMeet, meet.SerializeAsString());
@@ -568,10 +558,7 @@ void Port::Confirm(int fd) {
                               {connection.keys().sent_tag, connection.keys().received_tag},
                               /*may_send=*/line.initiator);
   }
-  if (!status.ok()) {
-    line.node.reset();
-    return EndLine(fd, status);
-  }
+  if (!status.ok()) return EndLine(fd, status);
   line.node = other.first_rank();
   line.confirmed = true;
   node.fd = fd;
@@ -584,7 +571,6 @@ void Port::Confirm(int fd) {
   NodeState state;
   state.set_node(*line.node);
   state.set_name(node.name);
-  state.set_address(node.address);
   Tell(LinkType::kPortNode, state);
 }
 
@@ -663,8 +649,6 @@ void Port::LoseNode(uint32_t id, const std::string& reason) {
     NodeState state;
     state.set_node(id);
     state.set_lost(true);
-    state.set_name(node.name);
-    state.set_address(node.address);
     state.set_reason(reason);
     Tell(LinkType::kPortNode, state);
     return;

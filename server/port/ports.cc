@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/epoll.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +13,7 @@
 #include "server/job/clock.h"
 #include "server/port/port.pb.h"
 #include "server/port/secret.h"
+#include "server/session/session_server.h"
 #include "server/state/node_proto.h"
 
 namespace iris::server {
@@ -24,13 +24,6 @@ constexpr auto kEndsWithin = absl::Seconds(2);
 // A port that takes nothing while more bytes than this wait for it hangs.
 constexpr size_t kMaxQueuedBytes = 64 << 20;
 constexpr auto kRetryEvery = absl::Milliseconds(20);
-constexpr int kMessagesAtOnce = 64;
-
-uint64_t RandomNumber() {
-  uint64_t number = 0;
-  while (number == 0) (void)!getrandom(&number, sizeof(number), 0);
-  return number;
-}
 
 std::string HostName() {
   char name[256] = {};
@@ -102,8 +95,9 @@ void Ports::Run() {
     for (const auto& command : commands) command();
     const absl::Time now = SteadyNow();
     absl::Time next = absl::InfiniteFuture();
-    for (auto& [job, port] : ports_) {
-      if (port->retry_at <= now) Flush(port.get());
+    for (auto each = ports_.begin(); each != ports_.end();) {
+      Port* const port = (each++)->second.get();  // Flush may move it to ending_
+      if (port->retry_at <= now) Flush(port);
       next = std::min(next, port->retry_at);
     }
     std::erase_if(ending_, [&](const std::unique_ptr<Port>& port) {
@@ -197,7 +191,6 @@ void Ports::LayOut(const SetLayout& layout, std::vector<PortSegment> segments) {
       memory.set_rank(segment.info.rank);
       memory.set_offset_bytes(segment.info.offset_bytes);
       memory.set_bytes(segment.info.bytes);
-      memory.set_device_index(segment.device_index);
       memory.set_device_uuid(segment.device_uuid);
       absl::StatusOr<int> fd = segment.open();
       if (!fd.ok()) return Fail(port, std::string(fd.status().message()));
@@ -276,7 +269,7 @@ void Ports::OnLink(Port* port, uint32_t events) {
   const bool stops = port->end_at != absl::InfiniteFuture();
   if ((events & EPOLLIN) != 0) {
     const absl::StatusOr<LinkReader::Received> received = port->reader.Receive(port->link.get());
-    for (int i = 0; received.ok(); ++i) {
+    while (received.ok()) {
       const absl::StatusOr<std::optional<LinkMessage>> message = port->reader.Next();
       if (message.ok() && !message->has_value()) return;
       const absl::Status handled =
@@ -321,7 +314,7 @@ absl::Status Ports::Handle(Port* port, const LinkMessage& message) {
         Queue(port, held.type, std::move(held.payload), std::move(held.fd));
       }
       Flush(port);
-      setup_.submit(PortReady{job, RandomNumber(), HostName()});
+      setup_.submit(PortReady{job, SessionServer::RandomNumber(), HostName()});
       return absl::OkStatus();
     }
     case LinkType::kPortFromNode: {

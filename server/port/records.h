@@ -75,7 +75,9 @@ constexpr uint64_t DataBytes(const Record& record) {
     case RecordKind::kData:
       return record.bytes <= kMaxPayloadBytes ? record.bytes : kTooMany;
     case RecordKind::kPutRows:
-      if (record.bytes > kMaxPayloadBytes || record.value > kMaxPayloadBytes) return kTooMany;
+      if (record.bytes == 0 || record.bytes > kMaxPayloadBytes || record.value > kMaxPayloadBytes) {
+        return kTooMany;
+      }
       return record.bytes * record.value;
     default:
       return 0;

@@ -13,9 +13,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "device/iris/port_atomic.h"
 #include "device/iris/types.h"
 #include "proto/wire/frame.h"
-#include "server/port/memory.h"
 
 namespace iris::port {
 namespace {
@@ -96,22 +96,22 @@ StatusCode CheckRequest(const PortRequest& request, const PortRows& rows,
     return StatusCode::kInvalidArgument;
   }
   if (request.op == PortOp::kAtomic) {
-    if (!IsAtomic(request.atomic, request.type) || request.dst % BytesOf(request.type) != 0) {
+    if (!IsPortAtomic(request.atomic, request.type) ||
+        request.dst % PortTypeBytes(request.type) != 0) {
       return StatusCode::kInvalidArgument;
     }
-    return Within(request.dst, BytesOf(request.type), limits.max_heap_bytes)
+    return Within(request.dst, PortTypeBytes(request.type), limits.max_heap_bytes)
                ? StatusCode::kOk
                : StatusCode::kOutOfRange;
   }
   uint64_t local = request.bytes, remote = request.bytes;
+  const bool put = IsPut(request.op);
   if (IsRows(request.op)) {
-    const bool put = IsPut(request.op);
     if (!CheckRows(rows.rows, put ? rows.src_stride : rows.dst_stride, request.bytes, &local) ||
         !CheckRows(rows.rows, put ? rows.dst_stride : rows.src_stride, request.bytes, &remote)) {
       return StatusCode::kInvalidArgument;
     }
   }
-  const bool put = IsPut(request.op);
   switch (request.space) {
     case PortSpace::kHeap:
       if (!Within(put ? request.src : request.dst, local, limits.max_heap_bytes)) {

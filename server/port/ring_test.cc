@@ -9,9 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "device/iris/types.h"
-#include "server/port/memory.h"
-#include "server/port/port_requester.h"
+#include "device/iris/port_atomic.h"
+#include "server/port/testing/port_requester.h"
 
 namespace iris::port {
 namespace {
@@ -142,12 +141,12 @@ TEST_F(RingTest, ReadGoesBeforeCompleted) {
   EXPECT_EQ(memory_->words[0].completed, 0u);
 }
 
-TEST(HeapMemoryTest, KnowsTypesAndOperations) {
-  EXPECT_EQ(BytesOf(static_cast<PortType>(8)), 0u);
-  EXPECT_FALSE(IsAtomic(static_cast<PortAtomic>(10), PortType::kInt32));
-  EXPECT_FALSE(IsAtomic(PortAtomic::kAnd, PortType::kFloat));
-  EXPECT_FALSE(IsAtomic(PortAtomic::kLoad, PortType::kHalf));
-  EXPECT_TRUE(IsAtomic(PortAtomic::kAdd, PortType::kBfloat16));
+TEST(PortAtomicTest, KnowsTypesAndOperations) {
+  EXPECT_FALSE(IsPortAtomic(PortAtomic::kAdd, static_cast<PortType>(8)));
+  EXPECT_FALSE(IsPortAtomic(static_cast<PortAtomic>(10), PortType::kInt32));
+  EXPECT_FALSE(IsPortAtomic(PortAtomic::kAnd, PortType::kFloat));
+  EXPECT_FALSE(IsPortAtomic(PortAtomic::kLoad, PortType::kHalf));
+  EXPECT_TRUE(IsPortAtomic(PortAtomic::kAdd, PortType::kBfloat16));
 }
 
 }  // namespace

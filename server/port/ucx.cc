@@ -110,10 +110,7 @@ absl::StatusOr<Version> Probe(const std::string& path) {
 
 std::vector<std::string> Places(const std::string& path) {
   if (!path.empty()) return {path};
-  std::vector<std::string> places;
-  const char* const named = getenv("IRIS_UCX");
-  if (named != nullptr && *named != '\0') places.push_back(named);
-  places.push_back("libucp.so.0");
+  std::vector<std::string> places = {"libucp.so.0"};
   for (const char* pattern : {"/lib/libucp.so.0", "/*/lib/libucp.so.0"}) {
     glob_t found = {};
     if (glob(absl::StrCat(kUnpacked, pattern).c_str(), 0, nullptr, &found) == 0) {

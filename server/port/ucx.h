@@ -50,8 +50,8 @@ class UcxWorker {
     std::function<void(void* tag, const char* reason)> failed;
   };
 
-  // Opens the library, in this order: options.path, the environment's IRIS_UCX, the system's
-  // libucp.so.0, and below /usr/local/lib/iris/ucx, where deploy/setup.sh unpacks it.
+  // Opens the library: options.path, or if that is empty, the system's libucp.so.0, or the one
+  // below /usr/local/lib/iris/ucx, where deploy/setup.sh unpacks it.
   // kFailedPrecondition, with the places, what was found there, and a remedy, if none of them can
   // be used, or if UCX cannot use the interface.
   static absl::StatusOr<std::unique_ptr<UcxWorker>> Create(const UcxOptions& options,

@@ -37,8 +37,10 @@ constexpr int kEndsWithinMs = 1000;
 
 // Workers get these variables of irisd's environment.
 constexpr const char* kKeptVariables[] = {
-    "LD_LIBRARY_PATH", "GRPC_VERBOSITY", "GRPC_TRACE",   "ASAN_OPTIONS",
-    "UBSAN_OPTIONS",   "TSAN_OPTIONS",   "LSAN_OPTIONS", "TZ"};
+    "LD_LIBRARY_PATH", "GRPC_VERBOSITY", "GRPC_TRACE", "ASAN_OPTIONS", "UBSAN_OPTIONS",
+    "TSAN_OPTIONS", "LSAN_OPTIONS", "TZ",
+    // server/port/ucx.cc
+    "UCX_LOG_LEVEL", "UCX_TCP_USER_TIMEOUT", "UCX_KEEPALIVE_INTERVAL"};
 
 absl::StatusOr<wire::UniqueFd> OutOfTheWay(wire::UniqueFd fd) {
   wire::UniqueFd moved(fcntl(fd.get(), F_DUPFD_CLOEXEC, kFirstFreeFd));

@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -45,11 +46,12 @@ void BeFirstToDie() {
   if (file.valid()) (void)!write(file.get(), kFirst, sizeof(kFirst) - 1);
 }
 
-// Lowers the worker's priority. A client that floods a worker must not take time from the core,
-// which serves all users, nor from ranks that compute.
-void LeaveTheCpuToOthers() {
-  constexpr int kNice = 10;
-  if (getpriority(PRIO_PROCESS, 0) < kNice) (void)setpriority(PRIO_PROCESS, 0, kNice);
+// Lowers the priority, which irisd may have raised for itself. A client that floods a worker must
+// not take time from the core, which serves all users, nor from ranks that compute. A port has the
+// priority of ranks, which wait for it.
+void LeaveTheCpuToOthers(bool port) {
+  const int nice = port ? 0 : 10;
+  if (getpriority(PRIO_PROCESS, 0) < nice) (void)setpriority(PRIO_PROCESS, 0, nice);
 }
 
 absl::Status BecomeUser(const WorkerIds& ids) {
@@ -74,13 +76,20 @@ absl::Status BecomeUser(const WorkerIds& ids) {
 
 }  // namespace
 
+bool HasLink() {
+  int type = 0, domain = 0;
+  socklen_t length = sizeof(int);
+  return getsockopt(kLinkFd, SOL_SOCKET, SO_TYPE, &type, &length) == 0 && type == SOCK_STREAM &&
+         getsockopt(kLinkFd, SOL_SOCKET, SO_DOMAIN, &domain, &length) == 0 && domain == AF_UNIX;
+}
+
 absl::Status Confine(const WorkerOptions& options) {
   // The kernel knows only a descriptor's number.
   prctl(PR_SET_NAME, options.port ? "irisd-port" : "irisd-worker", 0, 0, 0);
   // A process group of its own receives no signals from a terminal. (A session of its own would
   // also have a share of the CPU, if the kernel groups processes by session.)
   (void)setpgid(0, 0);
-  if (!options.port) LeaveTheCpuToOthers();
+  LeaveTheCpuToOthers(options.port);
   umask(077);
   if (chdir("/") != 0) return wire::ErrnoStatus(errno, "change to the root directory");
   BeFirstToDie();

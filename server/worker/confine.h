@@ -8,6 +8,9 @@
 
 namespace iris::server {
 
+// Returns true if irisd has started this program: then its link is in place.
+bool HasLink();
+
 // Gives up all but system calls, whose filter is installed when the threads run (WorkerSyscalls).
 // kUnavailable or kPermissionDenied if something could not be given up; the worker must then exit.
 absl::Status Confine(const WorkerOptions& options);

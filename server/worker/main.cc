@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -58,14 +57,6 @@ void LogForGrpc(gpr_log_func_args* line) {
   } else {
     grpc_logger->Warn("gRPC says", {{"tenant", grpc_options->tenant}, {"text", line->message}});
   }
-}
-
-// Returns true if irisd has started this program: then its link is in place.
-bool HasLink() {
-  int type = 0, domain = 0;
-  socklen_t length = sizeof(int);
-  return getsockopt(kLinkFd, SOL_SOCKET, SO_TYPE, &type, &length) == 0 && type == SOCK_STREAM &&
-         getsockopt(kLinkFd, SOL_SOCKET, SO_DOMAIN, &domain, &length) == 0 && domain == AF_UNIX;
 }
 
 int Fail(const Logger& logger, const WorkerOptions& options, const absl::Status& status) {

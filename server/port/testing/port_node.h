@@ -19,7 +19,7 @@
 #include "proto/wire/unique_fd.h"
 #include "server/link/link.h"
 #include "server/port/port.pb.h"
-#include "server/port/port_requester.h"
+#include "server/port/testing/port_requester.h"
 
 namespace iris::port {
 
