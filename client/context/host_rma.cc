@@ -166,9 +166,7 @@ absl::Status HostPut(const HostContext& context, uint32_t to, void* dst, const v
   if (empty || rows.rows == 1) {
     return context.port()->Put(to, offset, src, empty ? 0 : rows.row_bytes, sent);
   }
-  return context.port()->PutRows(
-      to, offset, src, {rows.rows, rows.row_bytes, rows.dst_pitch_bytes, rows.src_pitch_bytes},
-      sent);
+  return context.port()->PutRows(to, offset, src, rows, sent);
 }
 
 absl::Status HostGet(const HostContext& context, uint32_t from, void* dst, const void* src,
@@ -186,8 +184,7 @@ absl::Status HostGet(const HostContext& context, uint32_t from, void* dst, const
     return rma.Copy(dst, context.Translate(from, static_cast<const uint8_t*>(src)), rows);
   }
   if (rows.rows == 1) return context.port()->Get(from, dst, offset, rows.row_bytes);
-  return context.port()->GetRows(
-      from, dst, offset, {rows.rows, rows.row_bytes, rows.dst_pitch_bytes, rows.src_pitch_bytes});
+  return context.port()->GetRows(from, dst, offset, rows);
 }
 
 absl::StatusOr<uint64_t> HostFetch(const HostContext& context, const HostAtomic& call) {

@@ -10,11 +10,11 @@
 #include <algorithm>
 #include <cstring>
 #include <new>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "client/base/annotate.h"
 #include "client/base/clock.h"
 #include "proto/wire/frame.h"
 #include "proto/wire/pages.h"
@@ -57,47 +57,31 @@ absl::Status Unmapped(absl::string_view why) {
   return absl::InternalError(absl::StrCat("map the memory for ranks of other nodes: ", why));
 }
 
-}  // namespace
+PortRequest RequestOf(PortOp op, uint32_t to) {
+  PortRequest request = {};
+  request.op = op;
+  request.to = to;
+  request.signal = kNoPortSignal;
+  return request;
+}
 
-// Passes the time of one wait.
-class HostPort::Waiter {
- public:
-  Waiter(const HostPort& port, absl::Time deadline) : port_(port), deadline_(deadline) {}
-
-  // Waits for a moment. An error ends the wait.
-  absl::Status Pause(absl::string_view what) {
-    if (++pauses_ <= kYields) {
-      sched_yield();
-      return absl::OkStatus();
-    }
-    const uint32_t stopped = __atomic_load_n(&port_.words().stopped, __ATOMIC_ACQUIRE);
-    const absl::Time now = Now();
-    if (now - looked_ >= kLookPeriod) {
-      looked_ = now;
-      // The job's own reason says more than the port's.
-      if (absl::Status over = port_.options_.over(); !over.ok()) return over;
-    }
-    if (stopped != 0) {
-      return FailureOf(stopped, absl::StrCat(what, ": the port process has stopped"));
-    }
-    if (now >= deadline_) {
-      return absl::DeadlineExceededError(
-          absl::StrCat(what,
-                       ": time is up; the port process of this node, or the other node, does "
-                       "not answer"));
-    }
-    absl::SleepFor(sleep_);
-    sleep_ = std::min(2 * sleep_, kLongestSleep);
-    return absl::OkStatus();
+PortRequest PutOf(PortOp op, uint32_t to, uint64_t dst,
+                  const std::optional<HostPort::Signal>& signal) {
+  PortRequest request = RequestOf(op, to);
+  request.dst = dst;
+  if (signal.has_value()) {
+    request.signal = signal->offset_bytes;
+    request.signal_value = signal->value;
+    request.signal_op = static_cast<uint8_t>(signal->op);
   }
+  return request;
+}
 
- private:
-  const HostPort& port_;
-  const absl::Time deadline_;
-  int pauses_ = 0;
-  absl::Duration sleep_ = kFirstSleep;
-  absl::Time looked_ = absl::InfinitePast();
-};
+PortRows StridesOf(const RowsToCopy& rows) {
+  return {rows.rows, rows.dst_pitch_bytes, rows.src_pitch_bytes, {}, 0};
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<HostPort>> HostPort::Map(Options options, driver::GpuDriver* driver,
                                                         wire::UniqueFd memory,
@@ -159,6 +143,37 @@ bool HostPort::InHeap(const void* p, uint64_t bytes, uint64_t* offset) const {
   return *offset < options_.stride_bytes && bytes <= options_.stride_bytes - *offset;
 }
 
+absl::Status HostPort::WaitUntil(absl::string_view what, absl::Time deadline,
+                                 absl::FunctionRef<bool()> done) const {
+  absl::Duration sleep = kFirstSleep;
+  absl::Time looked = absl::InfinitePast();
+  for (int yields = 0; !done();) {
+    if (++yields <= kYields) {
+      sched_yield();
+      continue;
+    }
+    const uint32_t stopped = __atomic_load_n(&words().stopped, __ATOMIC_ACQUIRE);
+    const absl::Time now = Now();
+    if (now - looked >= kLookPeriod) {
+      looked = now;
+      // The job's own reason says more than the port's.
+      if (absl::Status over = options_.over(); !over.ok()) return over;
+    }
+    if (stopped != 0) {
+      return FailureOf(stopped, absl::StrCat(what, ": the port process has stopped"));
+    }
+    if (now >= deadline) {
+      return absl::DeadlineExceededError(
+          absl::StrCat(what,
+                       ": time is up; the port process of this node, or the other node, does "
+                       "not answer"));
+    }
+    absl::SleepFor(sleep);
+    sleep = std::min(2 * sleep, kLongestSleep);
+  }
+  return absl::OkStatus();
+}
+
 // Requests.
 
 bool HostPort::TryPost(const PortRequest& request, const PortRows* rows, bool keeps_result,
@@ -188,10 +203,10 @@ bool HostPort::TryPost(const PortRequest& request, const PortRows* rows, bool ke
 absl::StatusOr<uint64_t> HostPort::Post(const PortRequest& request, const PortRows* rows,
                                         bool keeps_result, absl::Time deadline) {
   uint64_t number = 0;
-  for (Waiter waiter(*this, deadline); !TryPost(request, rows, keeps_result, &number);) {
-    const absl::Status status = waiter.Pause("wait for room for a request to another node");
-    if (!status.ok()) return status;
-  }
+  const absl::Status status =
+      WaitUntil("wait for room for a request to another node", deadline,
+                [&] { return TryPost(request, rows, keeps_result, &number); });
+  if (!status.ok()) return status;
   // The port process sets the word, then looks for requests.
   __atomic_thread_fence(__ATOMIC_SEQ_CST);
   if (__atomic_load_n(&memory_->asleep, __ATOMIC_RELAXED) != 0 &&
@@ -204,29 +219,24 @@ absl::StatusOr<uint64_t> HostPort::Post(const PortRequest& request, const PortRo
 
 absl::StatusOr<uint64_t> HostPort::Await(uint64_t number, uint32_t to, absl::Time deadline) {
   const PortResult& result = ring().results[number % kPortSlots];
-  absl::Status status;
   uint64_t done = 0, value = 0;
-  for (Waiter waiter(*this, deadline); status.ok();) {
+  const absl::Status status = WaitUntil("wait for the answer", deadline, [&] {
     done = Word(&result.done);
-    if (done >> 8 == number + 1) break;
-    status = waiter.Pause(absl::StrCat("request to rank ", to));
-  }
+    return done >> 8 == number + 1;
+  });
   if (status.ok()) value = __atomic_load_n(&result.value, __ATOMIC_RELAXED);
   const uint32_t code = static_cast<uint32_t>(done & 0xff);
   absl::MutexLock lock(&mu_);
   keeps_[number % kPortSlots] = false;
-  if (!status.ok()) return status;
+  if (!status.ok()) return Annotate(status, absl::StrCat("request to rank ", to));
   if (code == 0) return value;
-  ++told_;
+  ++told_[kPortHostRing];
   return FailureOf(code, absl::StrCat("request to rank ", to));
 }
 
 absl::Status HostPort::AwaitRead(uint64_t next, absl::Time deadline) {
-  for (Waiter waiter(*this, deadline); Word(&words().read) < next;) {
-    const absl::Status status = waiter.Pause("wait until the source may be reused");
-    if (!status.ok()) return status;
-  }
-  return absl::OkStatus();
+  return WaitUntil("wait until the source may be reused", deadline,
+                   [&] { return Word(&words().read) >= next; });
 }
 
 // Pieces of the values.
@@ -250,11 +260,12 @@ HostPort::Piece* HostPort::TryTake(uint64_t bytes) {
 }
 
 absl::StatusOr<HostPort::Piece*> HostPort::Take(uint64_t bytes, absl::Time deadline) {
-  for (Waiter waiter(*this, deadline);;) {
-    if (Piece* const piece = TryTake(bytes); piece != nullptr) return piece;
-    const absl::Status status = waiter.Pause("wait for room for values");
-    if (!status.ok()) return status;
-  }
+  Piece* piece = nullptr;
+  const absl::Status status = WaitUntil("wait for room for values", deadline, [&] {
+    piece = TryTake(bytes);
+    return piece != nullptr;
+  });
+  return status.ok() ? absl::StatusOr<Piece*>(piece) : status;
 }
 
 void HostPort::GiveBack(Piece* piece, Until until, uint64_t number) {
@@ -340,17 +351,8 @@ absl::Status HostPort::Put(uint32_t to, uint64_t dst_offset, const void* src, ui
                            const std::optional<Signal>& signal) {
   if (bytes == 0 && !signal.has_value()) return absl::OkStatus();
   const absl::Time deadline = Deadline();
-  PortRequest request = {};
-  request.op = PortOp::kPut;
-  request.to = to;
-  request.dst = bytes == 0 ? 0 : dst_offset;
+  PortRequest request = PutOf(PortOp::kPut, to, bytes == 0 ? 0 : dst_offset, signal);
   request.bytes = bytes;
-  request.signal = kNoPortSignal;
-  if (signal.has_value()) {
-    request.signal = signal->offset_bytes;
-    request.signal_value = signal->value;
-    request.signal_op = static_cast<uint8_t>(signal->op);
-  }
   uint64_t offset = 0;
   // The heap of a GPU is not for the host to read.
   const bool in_heap = InHeap(src, bytes, &offset);
@@ -368,38 +370,26 @@ absl::Status HostPort::Put(uint32_t to, uint64_t dst_offset, const void* src, ui
   return number.ok() ? AwaitRead(*number + 1, deadline) : number.status();
 }
 
-absl::Status HostPort::PutRows(uint32_t to, uint64_t dst_offset, const void* src, const Rows& rows,
-                               const std::optional<Signal>& signal) {
+absl::Status HostPort::PutRows(uint32_t to, uint64_t dst_offset, const void* src,
+                               const RowsToCopy& rows, const std::optional<Signal>& signal) {
   if (rows.rows == 0 || rows.row_bytes == 0) return Put(to, 0, nullptr, 0, signal);
   const absl::Time deadline = Deadline();
-  const uint64_t src_bytes = (rows.rows - 1) * rows.src_stride + rows.row_bytes;
+  const uint64_t src_bytes = (rows.rows - 1) * rows.src_pitch_bytes + rows.row_bytes;
   uint64_t offset = 0;
   if (!InHeap(src, src_bytes, &offset)) {
     for (uint64_t row = 0; row < rows.rows; ++row) {
-      const auto* const from = static_cast<const uint8_t*>(src) + row * rows.src_stride;
+      const auto* const from = static_cast<const uint8_t*>(src) + row * rows.src_pitch_bytes;
       const bool last = row + 1 == rows.rows;
-      const absl::Status status = Put(to, dst_offset + row * rows.dst_stride, from, rows.row_bytes,
-                                      last ? signal : std::nullopt);
+      const absl::Status status = Put(to, dst_offset + row * rows.dst_pitch_bytes, from,
+                                      rows.row_bytes, last ? signal : std::nullopt);
       if (!status.ok()) return status;
     }
     return absl::OkStatus();
   }
-  PortRequest request = {};
-  request.op = PortOp::kPutRows;
-  request.to = to;
-  request.dst = dst_offset;
+  PortRequest request = PutOf(PortOp::kPutRows, to, dst_offset, signal);
   request.src = offset;
   request.bytes = rows.row_bytes;
-  request.signal = kNoPortSignal;
-  if (signal.has_value()) {
-    request.signal = signal->offset_bytes;
-    request.signal_value = signal->value;
-    request.signal_op = static_cast<uint8_t>(signal->op);
-  }
-  PortRows strides = {};
-  strides.rows = rows.rows;
-  strides.dst_stride = rows.dst_stride;
-  strides.src_stride = rows.src_stride;
+  const PortRows strides = StridesOf(rows);
   const absl::StatusOr<uint64_t> number = Post(request, &strides, false, deadline);
   return number.ok() ? AwaitRead(*number + 2, deadline) : number.status();
 }
@@ -415,42 +405,34 @@ absl::Status HostPort::Get(uint32_t from, void* dst, uint64_t src_offset, uint64
     if (word.ok()) std::memcpy(dst, &*word, bytes);
     return word.status();
   }
-  PortRequest request = {};
-  request.op = PortOp::kGet;
-  request.to = from;
+  PortRequest request = RequestOf(PortOp::kGet, from);
   request.src = src_offset;
   request.dst = offset;
   request.bytes = bytes;
-  request.signal = kNoPortSignal;
   if (!in_heap) return GetByPieces(request, static_cast<uint8_t*>(dst), bytes, deadline);
   const absl::StatusOr<uint64_t> number = Post(request, nullptr, true, deadline);
   return number.ok() ? Await(*number, from, deadline).status() : number.status();
 }
 
-absl::Status HostPort::GetRows(uint32_t from, void* dst, uint64_t src_offset, const Rows& rows) {
+absl::Status HostPort::GetRows(uint32_t from, void* dst, uint64_t src_offset,
+                               const RowsToCopy& rows) {
   if (rows.rows == 0 || rows.row_bytes == 0) return absl::OkStatus();
   const absl::Time deadline = Deadline();
-  const uint64_t dst_bytes = (rows.rows - 1) * rows.dst_stride + rows.row_bytes;
+  const uint64_t dst_bytes = (rows.rows - 1) * rows.dst_pitch_bytes + rows.row_bytes;
   uint64_t offset = 0;
   if (!InHeap(dst, dst_bytes, &offset)) {
     for (uint64_t row = 0; row < rows.rows; ++row) {
-      const absl::Status status = Get(from, static_cast<uint8_t*>(dst) + row * rows.dst_stride,
-                                      src_offset + row * rows.src_stride, rows.row_bytes);
+      const absl::Status status = Get(from, static_cast<uint8_t*>(dst) + row * rows.dst_pitch_bytes,
+                                      src_offset + row * rows.src_pitch_bytes, rows.row_bytes);
       if (!status.ok()) return status;
     }
     return absl::OkStatus();
   }
-  PortRequest request = {};
-  request.op = PortOp::kGetRows;
-  request.to = from;
+  PortRequest request = RequestOf(PortOp::kGetRows, from);
   request.src = src_offset;
   request.dst = offset;
   request.bytes = rows.row_bytes;
-  request.signal = kNoPortSignal;
-  PortRows strides = {};
-  strides.rows = rows.rows;
-  strides.dst_stride = rows.dst_stride;
-  strides.src_stride = rows.src_stride;
+  const PortRows strides = StridesOf(rows);
   const absl::StatusOr<uint64_t> number = Post(request, &strides, true, deadline);
   return number.ok() ? Await(*number, from, deadline).status() : number.status();
 }
@@ -458,15 +440,12 @@ absl::Status HostPort::GetRows(uint32_t from, void* dst, uint64_t src_offset, co
 absl::StatusOr<uint64_t> HostPort::Atomic(uint32_t to, uint64_t offset, PortAtomic op,
                                           PortType type, uint64_t value, uint64_t compare) {
   const absl::Time deadline = Deadline();
-  PortRequest request = {};
-  request.op = PortOp::kAtomic;
+  PortRequest request = RequestOf(PortOp::kAtomic, to);
   request.atomic = op;
   request.type = type;
-  request.to = to;
   request.dst = offset;
   request.src = compare;
   request.bytes = value;
-  request.signal = kNoPortSignal;
   const absl::StatusOr<uint64_t> number = Post(request, nullptr, true, deadline);
   return number.ok() ? Await(*number, to, deadline) : number.status();
 }
@@ -480,13 +459,12 @@ absl::StatusOr<uint64_t> HostPort::HeapWord(uint64_t offset) const {
 }
 
 absl::Status HostPort::AwaitWord(uint64_t offset, uint64_t value, absl::Time deadline) {
-  for (Waiter waiter(*this, deadline);;) {
-    const auto word = HeapWord(offset);
-    if (!word.ok()) return word.status();
-    if (*word >= value) return absl::OkStatus();
-    const absl::Status status = waiter.Pause("wait for another node");
-    if (!status.ok()) return status;
-  }
+  absl::StatusOr<uint64_t> word = 0;
+  const absl::Status status = WaitUntil("wait for another node", deadline, [&] {
+    word = HeapWord(offset);
+    return !word.ok() || *word >= value;
+  });
+  return word.ok() ? status : word.status();
 }
 
 absl::Status HostPort::Settle(absl::Time deadline) {
@@ -501,37 +479,27 @@ absl::Status HostPort::Settle(absl::Time deadline) {
     posted[kPortKernelRing] = *kernels;
   }
   for (uint32_t r = 0; r < kPortRings; ++r) {
-    for (Waiter waiter(*this, deadline); Word(&memory_->words[r].completed) < posted[r];) {
-      const absl::Status status =
-          waiter.Pause("wait until all requests to other nodes are complete");
-      if (!status.ok()) return status;
-    }
+    const absl::Status status =
+        WaitUntil("wait until all requests to other nodes are complete", deadline,
+                  [&] { return Word(&memory_->words[r].completed) >= posted[r]; });
+    if (!status.ok()) return status;
   }
   return absl::OkStatus();
 }
 
 absl::Status HostPort::Quiet(absl::Duration timeout) {
   if (absl::Status status = Settle(Deadline(timeout)); !status.ok()) return status;
-  const PortRingWords& kernels = memory_->words[kPortKernelRing];
+  constexpr absl::string_view kWhats[kPortRings] = {"puts", "requests of kernels"};
   absl::MutexLock lock(&mu_);
-  const uint64_t failed = Word(&words().failed), kernels_failed = Word(&kernels.failed);
-  if (failed != told_) {
-    const uint64_t n = failed - told_;
-    told_ = failed;
-    return FailureOf(words().first_failed & 0xff,
-                     absl::StrCat(n,
-                                  " puts to other nodes have failed, the first of all failures "
-                                  "was request #",
-                                  (words().first_failed >> 8) - 1));
-  }
-  if (kernels_failed != kernels_told_) {
-    const uint64_t n = kernels_failed - kernels_told_;
-    kernels_told_ = kernels_failed;
-    return FailureOf(kernels.first_failed & 0xff,
-                     absl::StrCat(n,
-                                  " requests of kernels to other nodes have failed, the first "
-                                  "was request #",
-                                  (kernels.first_failed >> 8) - 1));
+  for (uint32_t r = 0; r < kPortRings; ++r) {
+    const PortRingWords& seen = memory_->words[r];
+    const uint64_t n = Word(&seen.failed) - told_[r];
+    if (n == 0) continue;
+    told_[r] += n;
+    return FailureOf(
+        seen.first_failed & 0xff,
+        absl::StrCat(n, " ", kWhats[r], " to other nodes have failed, the first of all failures ",
+                     "was request #", (seen.first_failed >> 8) - 1));
   }
   return absl::OkStatus();
 }

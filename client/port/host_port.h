@@ -14,6 +14,7 @@
 #include <optional>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -54,24 +55,17 @@ class HostPort {
     uint64_t value = 0;
     SignalOp op = SignalOp::kSet;
   };
-  // Rows of a matrix, in bytes.
-  struct Rows {
-    uint64_t rows = 0;
-    uint64_t row_bytes = 0;
-    uint64_t dst_stride = 0;
-    uint64_t src_stride = 0;
-  };
 
   // Puts from memory of this rank's heap or of the host to an offset in the heap of `to`, then
   // sends the signal. 0 bytes with a signal are a signal alone. When it returns, `src` may be
   // reused. An error means that not all has been posted.
   absl::Status Put(uint32_t to, uint64_t dst_offset, const void* src, uint64_t bytes,
                    const std::optional<Signal>& signal = std::nullopt);
-  absl::Status PutRows(uint32_t to, uint64_t dst_offset, const void* src, const Rows& rows,
+  absl::Status PutRows(uint32_t to, uint64_t dst_offset, const void* src, const RowsToCopy& rows,
                        const std::optional<Signal>& signal = std::nullopt);
   // Gets to memory of this rank's heap or of the host. When it returns, the data is there.
   absl::Status Get(uint32_t from, void* dst, uint64_t src_offset, uint64_t bytes);
-  absl::Status GetRows(uint32_t from, void* dst, uint64_t src_offset, const Rows& rows);
+  absl::Status GetRows(uint32_t from, void* dst, uint64_t src_offset, const RowsToCopy& rows);
   // Returns the old value, like the operands in the lowest bytes.
   absl::StatusOr<uint64_t> Atomic(uint32_t to, uint64_t offset, PortAtomic op, PortType type,
                                   uint64_t value, uint64_t compare);
@@ -99,11 +93,13 @@ class HostPort {
     Until until = Until::kNow;
     uint64_t number = 0;
   };
-  class Waiter;
-
   HostPort(Options options, driver::GpuDriver* driver)
       : options_(std::move(options)), driver_(driver) {}
 
+  // Waits until `done`: first it lets others run, then it sleeps longer and longer. Returns why the
+  // wait is of no use, or kDeadlineExceeded; `what` names the wait.
+  absl::Status WaitUntil(absl::string_view what, absl::Time deadline,
+                         absl::FunctionRef<bool()> done) const;
   // Posts a request, and returns its number. With `keeps_result`, the place of the result stays
   // until Await of the number.
   absl::StatusOr<uint64_t> Post(const PortRequest& request, const PortRows* rows, bool keeps_result,
@@ -143,9 +139,8 @@ class HostPort {
 
   absl::Mutex mu_;
   uint64_t posted_ ABSL_GUARDED_BY(mu_) = 0;
-  bool keeps_[kPortSlots] ABSL_GUARDED_BY(mu_) = {};  // results that no call has read yet
-  uint64_t told_ ABSL_GUARDED_BY(mu_) = 0;            // failures that calls have returned
-  uint64_t kernels_told_ ABSL_GUARDED_BY(mu_) = 0;
+  bool keeps_[kPortSlots] ABSL_GUARDED_BY(mu_) = {};     // results that no call has read yet
+  uint64_t told_[kPortRings] ABSL_GUARDED_BY(mu_) = {};  // failures that calls have returned
 
   absl::Mutex pieces_mu_;
   std::deque<Piece> pieces_ ABSL_GUARDED_BY(pieces_mu_);

@@ -113,7 +113,7 @@ TEST_F(HostPortTest, Rows) {
   ASSERT_TRUE(Map().ok());
   Serve();
   std::vector<uint8_t> matrix = Numbers(100 * 10);
-  const HostPort::Rows column = {10, 3, 4, 100};
+  const RowsToCopy column = {10, 3, 4, 100};
   ASSERT_TRUE(port_->PutRows(1, 50, matrix.data() + 20, column, HostPort::Signal{0, 1}).ok());
   std::memcpy(Mine(), matrix.data(), matrix.size());
   ASSERT_TRUE(port_->PutRows(1, 250, Mine() + 20, column, HostPort::Signal{8, 1}).ok());

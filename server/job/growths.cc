@@ -41,10 +41,6 @@ absl::Status Growths::StartGrowth(Job& job, Team& team, uint64_t needed_bytes,
                      : absl::StrCat("; ", base::SizeText(job.stride_bytes - limit),
                                     " are of registered memory"));
   }
-  if (job.ranks[job.first_local()].segments.size() >= wire::kMaxSegmentsPerHeap) {
-    return Error(Code::kResourceExhausted, "it has ", wire::kMaxSegmentsPerHeap,
-                 " segments, the limit");
-  }
   // `room` and `needed` are below the stride, so rounding cannot overflow; the stride is a multiple
   // of the granularity.
   const auto rounded = [&](uint64_t bytes) {
@@ -91,6 +87,14 @@ absl::Status Growths::FollowGrowth(Job& job, const GrowthBegun& begun) {
 absl::Status Growths::BookGrowth(const Job& job, uint64_t bytes) {
   const Rank first = job.first_local();
   const Rank end = job.end_local();
+  for (Rank rank = first; rank < end; ++rank) {
+    if (job.ranks[rank].state == RankState::kReady) continue;
+    return Error(Code::kFailedPrecondition, job.Who(rank), " is no longer in the job");
+  }
+  if (job.ranks[first].segments.size() >= wire::kMaxSegmentsPerHeap) {
+    return Error(Code::kResourceExhausted, "it has ", wire::kMaxSegmentsPerHeap,
+                 " segments, the limit");
+  }
   if (absl::Status s = CheckDescriptors(end - first, job.party); !s.ok()) return s;
   for (Rank rank = first; rank < end; ++rank) {
     const absl::Status booked =
@@ -115,21 +119,25 @@ void Growths::GrowthSegmentCreated(Job& job, SegmentId segment, const absl::Stat
 
 void Growths::GrowthGoesOn(Job& job) {
   const Growth& growth = *job.growth;
-  const std::vector<Rank> missing = growth.Missing();
-  const auto is_local = [&job](Rank rank) { return job.IsLocal(rank); };
   if (job.Decides()) {
-    if (!missing.empty()) return;
+    if (!growth.Missing().empty()) return;
     if (growth.mapping) return PublishGrowth(job);
     if (job.nodes.has_value()) TellNodes(job, GrowthMaps{growth.id});
     deadlines_.Set({job.id, Due::kGrow}, now_.steady + limits_.grow_timeout);
     MapGrowth(job);
-  } else if (std::none_of(missing.begin(), missing.end(), is_local)) {
+  } else if (GrewHere(job)) {
     if (growth.mapping) {
       TellNodes(job, GrowthMapped{growth.leaders_id, ""});
     } else {
       TellNodes(job, GrowthCreated{growth.leaders_id, ""});
     }
   }
+}
+
+bool Growths::GrewHere(const Job& job) {
+  const std::vector<Rank> missing = job.growth->Missing();
+  return std::none_of(missing.begin(), missing.end(),
+                      [&job](Rank rank) { return job.IsLocal(rank); });
 }
 
 void Growths::GrowthFails(Job& job, const absl::Status& why) {
@@ -148,6 +156,7 @@ void Growths::MapGrowth(Job& job) {
   const SegmentsAdded added = SegmentsAddedBy(job);
   if (job.nodes.has_value()) Emit(SetLayout{job.id, job.nodes->epoch, {}, added.segments, {}});
   for (Rank rank = job.first_local(); rank < job.end_local(); ++rank) {
+    if (!std::as_const(job).ranks[rank].lease.held) continue;  // it left, and the leader will hear
     SendGrowthAgain(job, rank);
     Emit(NotifyWatch{job.ranks[rank].lease.session, added});
   }
@@ -212,8 +221,8 @@ void Growths::PublishGrowth(Job& job) {
   IRIS_CHECK(grown.ok(), "a heap only grows");
   job.last_growth = {growth.id, true, ""};
   job.last_published = growth.id;
-  for (Rank rank = job.first_local(); rank < job.end_local(); ++rank) {
-    Emit(NotifyWatch{std::as_const(job).ranks[rank].lease.session, job.last_growth});
+  for (const Member& member : std::as_const(job).ranks) {
+    if (member.lease.held) Emit(NotifyWatch{member.lease.session, job.last_growth});
   }
   Note(job, event::HeapGrown{growth.id, job.heap_bytes});
   if (!job.Decides()) return;

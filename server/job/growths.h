@@ -28,6 +28,8 @@ struct Growths : Teams {
 
   // In a job of several nodes. Makes the memory of this node's ranks for the leader's growth.
   absl::Status FollowGrowth(Job& job, const GrowthBegun& begun);
+  // Returns true if all ranks of this node have done the present phase of the growth.
+  static bool GrewHere(const Job& job);
   // Sends the new segments to the ranks of this node.
   void MapGrowth(Job& job);
   // Another node has created or mapped its part of the growth, or could not.

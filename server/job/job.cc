@@ -272,7 +272,12 @@ void Job::ForgetOldest(Team& team) {
 }
 
 void Job::TrimHistory(Team& team) {
-  const uint64_t slowest = *std::min_element(team.position.begin(), team.position.end());
+  // A node that follows does not hear what ranks of other nodes have asked for.
+  const bool hears_all = !nodes.has_value() || nodes->leads();
+  uint64_t slowest = team.next_k;
+  for (size_t i = 0; i < team.position.size(); ++i) {
+    if (hears_all || IsLocal(team.info.ranks[i])) slowest = std::min(slowest, team.position[i]);
+  }
   size_t n_forget =
       team.history.size() > kMaxOutcomesPerTeam ? team.history.size() - kMaxOutcomesPerTeam : 0;
   // A value is large, and useless once every rank has asked for the next operation.

@@ -337,6 +337,10 @@ struct Job : JobHead {
   bool Decides() const {
     return !nodes.has_value() || nodes->leads() || state == JobState::kBroken;
   }
+  // On a node that follows, values of its ranks wait for the leader while decided ones arrive.
+  uint64_t MaxValueBytes() const {
+    return (nodes.has_value() && !nodes->leads() ? 2 : 1) * kMaxValueBytesPerJob;
+  }
   // The descriptors of its pages: the status page and, for each rank of this node, a control page
   // and, if there are other nodes, the memory of its port and what wakes that.
   uint32_t n_pages() const {

@@ -173,6 +173,7 @@ void Leases::EndIfEmpty(Job& job) {
       if (state == RankState::kReady || state == RankState::kEnding) return;
     }
   }
+  FailGrowth(job, absl::AbortedError("nobody is in the job any more"));
   EndJob(job);
 }
 

@@ -60,6 +60,10 @@ void Rendezvous::On(const PortFailed& in) {
 void Rendezvous::On(const NodeConnected& in) {
   Job* const job = FindJob(in.job);
   if (job == nullptr || !job->nodes.has_value() || job->nodes->epoch != 0) return;
+  // The port process belongs to the job's user, and may name any node.
+  const bool may =
+      job->nodes->leads() ? in.node < job->n_ranks() && !job->IsLocal(in.node) : in.node == kLeader;
+  if (!may) return;
   Node& node = job->nodes->all[in.node];
   node.name = CleanText(in.name, 64);
   Note(*job, event::NodeConnected{in.node, node.name});
@@ -347,7 +351,7 @@ absl::Status Rendezvous::Handle(Job& job, NodeId from, const JoinsFailed& messag
   const bool leads = job.nodes->leads();
   // The node of the message ends its part by itself; the leader tells the others.
   if (leads) job.nodes->all.erase(from);
-  FailJob(job, message.status, leads);
+  FailJob(job, CleanStatus(message.status), leads);
   return absl::OkStatus();
 }
 
@@ -371,6 +375,7 @@ absl::Status Rendezvous::Handle(Job& job, NodeId from, const RankIs& message) {
   SetState(job, rank, message.state, !left);
   NotifyPeers(job, rank, reason);
   if (left) {
+    if (nodes.leads()) FailGrowth(job, absl::AbortedError(reason));
     job.CloseAllOf(rank);
     DropAll(std::exchange(job.given_back, {}));
   } else if (job.state == JobState::kReady) {
@@ -401,7 +406,8 @@ absl::Status Rendezvous::Handle(Job& job, NodeId /*from*/, const NodeIsLost& mes
 }
 
 absl::Status Rendezvous::Handle(Job& job, NodeId /*from*/, const GrowthBegun& message) {
-  if (job.Decides() || job.is_starting()) return Misplaced();
+  if (job.nodes->leads() || job.is_starting()) return Misplaced();
+  if (job.state == JobState::kBroken) return absl::OkStatus();  // the leader is being told
   if (const absl::Status begun = FollowGrowth(job, message); !begun.ok()) {
     TellNodes(job, GrowthCreated{message.grow, std::string(begun.message())});
   }
@@ -415,11 +421,11 @@ absl::Status Rendezvous::Handle(Job& job, NodeId from, const GrowthCreated& mess
 }
 
 absl::Status Rendezvous::Handle(Job& job, NodeId /*from*/, const GrowthMaps& message) {
-  if (job.Decides() || !job.growth.has_value() || job.growth->leaders_id != message.grow ||
-      job.growth->mapping) {
+  if (job.state == JobState::kBroken) return absl::OkStatus();
+  if (job.nodes->leads() || !job.growth.has_value() || job.growth->leaders_id != message.grow ||
+      job.growth->mapping || !GrewHere(job)) {
     return Misplaced();
   }
-  for (Rank rank = 0; rank < job.n_ranks(); ++rank) job.growth->created[rank] = true;
   MapGrowth(job);
   return absl::OkStatus();
 }
@@ -431,7 +437,8 @@ absl::Status Rendezvous::Handle(Job& job, NodeId from, const GrowthMapped& messa
 }
 
 absl::Status Rendezvous::Handle(Job& job, NodeId /*from*/, const GrowthEnded& message) {
-  if (job.Decides()) return job.nodes->leads() ? Misplaced() : absl::OkStatus();
+  if (job.state == JobState::kBroken) return absl::OkStatus();
+  if (job.nodes->leads()) return Misplaced();
   // A node that could not begin has none.
   if (!job.growth.has_value()) return message.published ? Misplaced() : absl::OkStatus();
   if (job.growth->leaders_id != message.grow) return Misplaced();
@@ -439,10 +446,7 @@ absl::Status Rendezvous::Handle(Job& job, NodeId /*from*/, const GrowthEnded& me
     FailGrowth(job, absl::ResourceExhaustedError(CleanText(message.reason, 512)));
     return absl::OkStatus();
   }
-  const auto& mapped = job.growth->mapped;
-  const bool all = std::all_of(mapped.begin() + job.first_local(), mapped.begin() + job.end_local(),
-                               [](bool each) { return each; });
-  if (!all) return Misplaced();
+  if (!job.growth->mapping || !GrewHere(job)) return Misplaced();
   PublishGrowth(job);
   return absl::OkStatus();
 }

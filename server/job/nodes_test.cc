@@ -15,6 +15,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/wire/limits.h"
+#include "server/job/job.h"
 #include "server/job/job_machine.h"
 #include "server/job/testing/fake_clock.h"
 #include "server/job/testing/job_machine_testing.h"
@@ -195,6 +196,21 @@ class NodesTest : public ::testing::Test {
     Settle();
     return calls;
   }
+  // Ranks map what they are sent. `fails`: all but this one.
+  void MapGrowth(std::optional<Rank> fails = std::nullopt) {
+    for (Rank rank = 0; rank < n_ranks_; ++rank) {
+      GrowId grow;
+      for (const NotifyWatch& each : NodeOf(rank).watched) {
+        const auto* const added = std::get_if<SegmentsAdded>(&each.event);
+        if (added == nullptr || each.session != SessionId{rank + 1}) continue;
+        grow = added->grow;
+        EXPECT_THAT(added->segments, SizeIs(n_local_));
+      }
+      Do(NodeOf(rank), GrowMappedCall{SessionId{rank + 1}, NewCall(), NodeOf(rank).job, grow,
+                                      fails == rank ? "no room" : ""});
+    }
+    Settle();
+  }
   CallId NewCall() { return CallId{next_call_++}; }
 
   absl::Status StatusOf(Rank rank, CallId call) {
@@ -354,24 +370,9 @@ TEST_F(NodesTest, TimeIsUpForAllAlike) {
 
 TEST_F(NodesTest, TheHeapGrowsOnAllNodesOrOnNone) {
   MakeReady(2, 2);
-  // Ranks map what they are sent. `fails`: all but this one.
-  const auto map = [this](std::optional<Rank> fails) {
-    for (Rank rank = 0; rank < 4; ++rank) {
-      GrowId grow;
-      for (const NotifyWatch& each : NodeOf(rank).watched) {
-        const auto* const added = std::get_if<SegmentsAdded>(&each.event);
-        if (added == nullptr || each.session != SessionId{rank + 1}) continue;
-        grow = added->grow;
-        EXPECT_THAT(added->segments, SizeIs(2));
-      }
-      Do(NodeOf(rank), GrowMappedCall{SessionId{rank + 1}, NewCall(), NodeOf(rank).job, grow,
-                                      fails == rank ? "no room" : ""});
-    }
-    Settle();
-  };
   const auto first = AskAll(0, AllocateOp{.bytes = 2 * kHeap, .tensor = {}});
   EXPECT_EQ(OneStatus(first).code(), absl::StatusCode::kUnknown);
-  map(std::nullopt);
+  MapGrowth();
   EXPECT_TRUE(OneStatus(first).ok()) << OneStatus(first);
   EXPECT_GT(ResultOf(3, first[3]).heap_bytes, 2 * kHeap);
   for (const auto& node : nodes_) {
@@ -381,7 +382,7 @@ TEST_F(NodesTest, TheHeapGrowsOnAllNodesOrOnNone) {
   }
   const uint64_t used = nodes_[1]->machine->ledger().used_bytes_total();
   const auto second = AskAll(1, AllocateOp{.bytes = kHeap, .tensor = {}});
-  map(3);
+  MapGrowth(3);
   EXPECT_EQ(OneStatus(second).code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(OneStatus(second).message(), HasSubstr("on node host-2: rank 3 (pid 103) could"));
   for (const auto& node : nodes_) {
@@ -393,6 +394,52 @@ TEST_F(NodesTest, TheHeapGrowsOnAllNodesOrOnNone) {
   clock_.Advance(absl::Seconds(1));
   const auto third = AskAll(3, GrowOp{.bytes = uint64_t{1} << 50});
   EXPECT_EQ(OneStatus(third).code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST_F(NodesTest, TheHeapGrowsByACallOfItsOwn) {
+  MakeReady(2, 2);
+  const auto grown = AskAll(0, GrowOp{.bytes = kHeap});
+  MapGrowth();
+  EXPECT_TRUE(OneStatus(grown).ok()) << OneStatus(grown);
+  for (const auto& node : nodes_) {
+    EXPECT_EQ(node->machine->Jobs()[0].heap_bytes, 2 * kHeap);
+    EXPECT_EQ(StateOn(*node), JobState::kReady);
+  }
+  EXPECT_TRUE(OneStatus(AskAll(1, AllocateOp{.bytes = 1, .tensor = {}})).ok());
+}
+
+TEST_F(NodesTest, ARankThatLeavesEndsTheGrowthAlone) {
+  for (const bool early : {true, false}) {
+    nodes_.clear();
+    MakeReady(2, 2);
+    const uint64_t used = nodes_[1]->machine->ledger().used_bytes_total();
+    std::vector<CallId> calls;
+    for (Rank rank = 0; rank < 4; ++rank) calls.push_back(Ask(rank, 0, GrowOp{.bytes = kHeap}));
+    if (!early) Settle();
+    Do(NodeOf(3), LeaveCall{SessionId{4}, NewCall(), NodeOf(3).job});
+    Settle();
+    for (const Rank rank : {0u, 1u, 2u}) {
+      EXPECT_THAT(StatusOf(rank, calls[rank]).message(), HasSubstr("rank 3")) << early;
+    }
+    for (const auto& node : nodes_) EXPECT_EQ(StateOn(*node), JobState::kReady) << early;
+    EXPECT_EQ(nodes_[1]->machine->ledger().used_bytes_total(), used) << early;
+    Do(NodeOf(2), LeaveCall{SessionId{3}, NewCall(), NodeOf(2).job});
+    EXPECT_EQ(nodes_[1]->machine->ledger().used_bytes_total(), 0u);
+  }
+}
+
+// Followers do not hear which outcomes ranks of other nodes have asked for.
+TEST_F(NodesTest, ForgetsValuesThatAllHaveAskedFor) {
+  MakeReady(2, 2);
+  const std::string value(wire::kMaxBroadcastBytes, 'x');
+  for (uint64_t k = 0; k < kMaxValueBytesPerJob / value.size() + 2; ++k) {
+    std::vector<CallId> calls;
+    for (Rank rank = 0; rank < 4; ++rank) {
+      calls.push_back(Ask(rank, k, BroadcastOp{2, SharedBytes(rank == 2 ? value : "")}));
+    }
+    Settle();
+    ASSERT_TRUE(OneStatus(calls).ok()) << k << ": " << OneStatus(calls);
+  }
 }
 
 TEST_F(NodesTest, TeamsAcrossNodes) {
@@ -535,6 +582,57 @@ TEST_F(NodesTest, RefusesWhatDoesNotFit) {
     Settle();
     for (const auto& node : nodes_) EXPECT_EQ(StateOn(*node), JobState::kBroken) << bad.index();
   }
+}
+
+TEST_F(NodesTest, RefusesWhatDoesNotFitOfTheLeader) {
+  const NodeMessage kBad[] = {
+      OperationDecided{.k = 1, .op = FreeOp{}},
+      OperationDecided{.op = AllocateOp{.bytes = 1, .alignment_bytes = 3, .tensor = {}}},
+      OperationDecided{.op = AllocateOp{.bytes = 8 * kHeap, .alignment_bytes = 256, .tensor = {}}},
+      OperationDecided{.op = FreeOp{12345}},
+      OperationDecided{.op = GrowOp{0}},
+      OperationDecided{.op = CreateTeamOp{{0, 99}}},
+      OperationDecided{.op = SplitOp{{{77, 0, 0}}}},
+      OperationDecided{.op = DestroyTeamOp{}},
+      OperationDecided{.op = BroadcastOp{99, SharedBytes("x")}},
+      OperationDecided{.op = RegisterOp{.piece_bytes = {kHeap}, .bytes = 1, .tensor = {}}},
+      OperationDecided{.team = OwnTeam(2),
+                       .op = RegisterOp{.piece_bytes = {kHeap}, .bytes = 1, .tensor = {}}},
+      OperationDecided{.op = ConfirmOp{0}},
+      OperationDecided{.op = AllocateOp{.bytes = 1,
+                                        .alignment_bytes = 256,
+                                        .name = std::string(1000, 'x'),
+                                        .tensor = {}}},
+      GrowthMaps{GrowId{1}},
+      GrowthEnded{GrowId{1}, true, ""},
+  };
+  for (const NodeMessage& bad : kBad) {
+    nodes_.clear();
+    MakeReady(2, 2);
+    Do(*nodes_[1], NodeSaid{nodes_[1]->job, kLeader, bad});
+    Settle();
+    EXPECT_EQ(StateOn(*nodes_[1]), JobState::kBroken) << &bad - kBad;
+  }
+  // The memory of this node is not there yet.
+  nodes_.clear();
+  MakeReady(2, 2);
+  Do(*nodes_[1], NodeSaid{nodes_[1]->job, kLeader, GrowthBegun{GrowId{7}, kHeap}});
+  Do(*nodes_[1], NodeSaid{nodes_[1]->job, kLeader, GrowthMaps{GrowId{7}}});
+  EXPECT_EQ(StateOn(*nodes_[1]), JobState::kBroken);
+}
+
+// A port process is its user's: what it says of nodes is not believed.
+TEST_F(NodesTest, IgnoresNodesThatTheJobDoesNotHave) {
+  Build(2, 2);
+  const CallId call = Join(Spec(0));
+  for (const NodeId node : {0u, 1u, 4u, 4000000000u}) {
+    Do(*nodes_[0], NodeConnected{nodes_[0]->job, node, "host-x"});
+  }
+  EXPECT_THAT(nodes_[0]->machine->Jobs()[0].nodes, SizeIs(1));
+  Join(Spec(2));
+  Do(*nodes_[1], NodeConnected{nodes_[1]->job, 1, "host-x"});
+  EXPECT_THAT(nodes_[1]->machine->Jobs()[0].nodes, SizeIs(1));
+  EXPECT_EQ(StatusOf(0, call).code(), absl::StatusCode::kUnknown);
 }
 
 // Each node sends the leader one message for each step. IRIS_TEST_NODES=1000 is the long form.

@@ -622,7 +622,7 @@ void Rendezvous::On(const LeaveCall& in) {
   SetState(job, rank, RankState::kLeft, false);
   NotifyPeers(job, rank, reason);
   Note(job, rank, event::RankLeft{});
-  FailGrowth(job, absl::AbortedError(reason));
+  if (job.Decides()) FailGrowth(job, absl::AbortedError(reason));
   job.CloseAllOf(rank);
   DropAll(std::exchange(job.given_back, {}));
   ConcludeDeadTeams(job);

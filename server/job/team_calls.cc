@@ -55,6 +55,16 @@ bool KeepsNothing(const Operation& op) {
       op);
 }
 
+// Calls Check, and refuses what jobs of several nodes do not have.
+absl::Status CheckIn(const Job& job, const Operation& op, const Team& team) {
+  if (job.nodes.has_value() &&
+      (std::holds_alternative<RegisterOp>(op) || std::holds_alternative<ConfirmOp>(op))) {
+    return absl::UnimplementedError(
+        "memory is not registered in a job of several nodes: allocate it");
+  }
+  return Check(op, team);
+}
+
 Team* FindPastTeam(Job& job, TeamId id) {
   const auto is = [id](const Team& team) { return team.info.id == id; };
   if (std::none_of(job.past_teams->begin(), job.past_teams->end(), is)) return nullptr;
@@ -166,21 +176,19 @@ void Teams::Ask(Job& job, Team& team, size_t index, CallId call, const Operation
   }
   Operation op = spec.op;
   Prepare(op, team, index);
+  absl::Status full;
   if (HeldBytes(op) > 0 && job.value_bytes + HeldBytes(op) > kMaxValueBytesPerJob) {
-    return Refuse(call, Code::kResourceExhausted, What(op, team), "irisd holds ",
-                  base::SizeText(job.value_bytes), " of values for job '", job.name,
-                  "' that some ranks have not asked for; ", base::SizeText(kMaxValueBytesPerJob),
-                  " are allowed: iris-ctl waits says which ranks");
+    full = Error(Code::kResourceExhausted, What(op, team), "irisd holds ",
+                 base::SizeText(job.value_bytes), " of values for job '", job.name,
+                 "' that some ranks have not asked for; ", base::SizeText(kMaxValueBytesPerJob),
+                 " are allowed: iris-ctl waits says which ranks");
+    // For a rank of another node, which has no call here, it is the outcome.
+    if (call.value != 0) return Answer(call, full);
   }
   ++team.position[index];
   job.TrimHistory(team);
   if (!team.op.has_value()) {
-    const size_t n = team.info.ranks.size();
-    team.op = PendingOp{.op = op, .first = index, .since = now_.steady};
-    team.op->asked.resize(n);
-    team.op->calls.resize(n);
-    team.op->given.resize(n);
-    team.op->asked_alone.resize(n);
+    team.op = NewPending(team, op, index);
     job.value_bytes += HeldBytes(op);
   }
   PendingOp& pending = *team.op;
@@ -197,7 +205,8 @@ void Teams::Ask(Job& job, Team& team, size_t index, CallId call, const Operation
     FreeFailed(job, team, op);
     Conclude(job, team, status);
   };
-  if (absl::Status s = Check(op, team); !s.ok()) {
+  if (!full.ok()) return fail(full);
+  if (absl::Status s = CheckIn(job, op, team); !s.ok()) {
     return fail(WithPrefix(absl::StrCat(What(op, team), job.Who(rank), ": "), s));
   }
   // Later ranks only complete what irisd already keeps, so `room` counts for the first rank only.
@@ -214,11 +223,6 @@ void Teams::Ask(Job& job, Team& team, size_t index, CallId call, const Operation
     // A rank without a value does not mark a value that was already received as changed.
     if (HeldBytes(op) > 0 || HeldBytes(pending.op) == 0) Merge(pending.op.Change(), op, team);
     job.value_bytes += HeldBytes(pending.op);
-  }
-  if (job.nodes.has_value() &&
-      (std::holds_alternative<RegisterOp>(op) || std::holds_alternative<ConfirmOp>(op))) {
-    return fail(Error(Code::kUnimplemented, What(op, team),
-                      "memory is not registered in a job of several nodes: allocate it"));
   }
   if (absl::Status s = TakeGiven(job, team, index, op); !s.ok()) {
     return fail(WithPrefix(absl::StrCat(What(op, team), job.Who(rank), ": "), s));
@@ -241,27 +245,36 @@ void Teams::Ask(Job& job, Team& team, size_t index, CallId call, const Operation
   if (spec.only_thread) LookForStuck(job);
 }
 
+PendingOp Teams::NewPending(const Team& team, Operation op, size_t first) const {
+  const size_t n = team.info.ranks.size();
+  PendingOp pending{.op = std::move(op), .first = first, .since = now_.steady};
+  pending.asked.resize(n);
+  pending.calls.resize(n);
+  pending.given.resize(n);
+  pending.asked_alone.resize(n);
+  return pending;
+}
+
 absl::Status Teams::Follow(Job& job, const OperationDecided& decided) {
   Team* const team = job.TeamOfNodes(decided.team);
   if (team == nullptr) return absl::InternalError("there is no such team here");
   if (decided.k < team->next_k) return absl::OkStatus();  // concluded when the job broke
   if (decided.k > team->next_k) return absl::InternalError("an operation before it is missing");
-  if (!team->op.has_value()) {
-    const size_t n = team->info.ranks.size();
-    team->op = PendingOp{.since = now_.steady};
-    team->op->asked.resize(n);
-    team->op->calls.resize(n);
-    team->op->given.resize(n);
-    team->op->asked_alone.resize(n);
-  } else {
-    job.value_bytes -= HeldBytes(team->op->op);
+  const uint64_t held = team->op.has_value() ? HeldBytes(team->op->op) : 0;
+  if (decided.status.ok()) {
+    if (absl::Status s = CheckIn(job, decided.op, *team); !s.ok()) return s;
+    if (job.value_bytes - held + HeldBytes(decided.op) > job.MaxValueBytes()) {
+      return absl::ResourceExhaustedError("values of broadcasts take too much memory");
+    }
   }
-  team->op->op = decided.op;
-  job.value_bytes += HeldBytes(decided.op);
+  if (!team->op.has_value()) team->op = NewPending(*team, FreeOp(), 0);
   if (!decided.status.ok()) {
-    Conclude(job, *team, decided.status);
+    Conclude(job, *team, CleanStatus(decided.status));
     return absl::OkStatus();
   }
+  job.value_bytes += HeldBytes(decided.op) - held;
+  team->op->op = decided.op;
+  team->op->grown = true;  // the leader has published the growth that it needed
   Execute(job, *team);
   if (!job.teams.contains(decided.team)) return absl::OkStatus();  // it was its last operation
   const Outcome& outcome = team->history.back();
@@ -357,6 +370,7 @@ void Teams::Execute(Job& job, Team& team) {
   }
   if (auto* needs = std::get_if<NeedsGrowth>(&*executed)) {
     needs->unfit = WithPrefix(What(team.op->op, team), needs->unfit);
+    if (!job.Decides()) return Conclude(job, team, needs->unfit);
     return RequestGrowth(job, team, *needs);
   }
   if (auto* adopts = std::get_if<Adopts>(&*executed)) {

@@ -61,6 +61,8 @@ struct Teams : Segments {
   void RefuseBarriers(Job& job, Rank rank, const absl::Status& why);
 
  private:
+  // An operation that rank `first`, an index in the team, is the first to ask for.
+  PendingOp NewPending(const Team& team, Operation op, size_t first) const;
   void WaitFor(Job& job, Team& team, size_t index, CallId call);
   void ReplyWith(const Team& team, size_t index, CallId call, const Outcome& outcome);
 

@@ -118,6 +118,10 @@ std::string CleanText(absl::string_view text, size_t max_bytes) {
   return clean;
 }
 
+absl::Status CleanStatus(const absl::Status& status) {
+  return absl::Status(status.code(), CleanText(status.message(), wire::kMaxErrorTextBytes));
+}
+
 absl::Status CheckAllocationName(absl::string_view name, size_t min_bytes) {
   if (absl::Status s = CheckText("the name", name, min_bytes, wire::kMaxAllocationNameBytes);
       !s.ok()) {

@@ -23,6 +23,8 @@ absl::Status CheckText(absl::string_view what, absl::string_view text, size_t mi
 // Returns `text` cut to max_bytes, with every byte that is not printable ASCII or part of printable
 // UTF-8 replaced by '?'.
 std::string CleanText(absl::string_view text, size_t max_bytes);
+// Returns the status with its text cleaned and cut to wire::kMaxErrorTextBytes.
+absl::Status CleanStatus(const absl::Status& status);
 
 // Calls CheckText, and also refuses names that are reserved for irisd's own allocations.
 absl::Status CheckAllocationName(absl::string_view name, size_t min_bytes);

@@ -130,7 +130,7 @@ class JobDecoder {
     if (!job_.slot_epochs.empty() && job_.slot_epochs.rbegin()->first >= wire::kMaxTeamsPerJob) {
       return Broken("a barrier slot");
     }
-    if (job_.value_bytes > kMaxValueBytesPerJob) return Broken("values of broadcasts");
+    if (job_.value_bytes > job_.MaxValueBytes()) return Broken("values of broadcasts");
     return absl::OkStatus();
   }
 
