@@ -96,13 +96,11 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
     made->nodes_of_ = NodesOf(context, team.ranks);
     mapped = MappedTeam(context, team);
     n_nodes = *std::max_element(made->nodes_of_.begin(), made->nodes_of_.end()) + 1;
-    most_mapped = 0;
-    for (const uint32_t node : made->nodes_of_) {
-      most_mapped = std::max(
-          most_mapped,
-          static_cast<uint32_t>(std::count(made->nodes_of_.begin(), made->nodes_of_.end(), node)));
-    }
-    if (options.matmul_bytes != 0) return made->NeedsOneNode(absl::StrCat(what, " with GEMMs"));
+    std::vector<uint32_t> sizes(n_nodes);
+    for (const uint32_t node : made->nodes_of_) ++sizes[node];
+    most_mapped = *std::max_element(sizes.begin(), sizes.end());
+    if (options.matmul_bytes != 0)
+      return Annotate(made->OnOneNode(), absl::StrCat(what, " with GEMMs"));
     if (most_mapped > kMaxTeamRanks || n_nodes > ccl::kMaxNodes) {
       return absl::InvalidArgumentError(
           absl::StrCat(what, " of ", n_nodes, " nodes, up to ", most_mapped, " on each: at most ",
@@ -250,12 +248,13 @@ absl::Status Communicator::Prepare() {
   return status.ok() ? met : status;
 }
 
-absl::Status Communicator::NeedsOneNode(absl::string_view what) const {
+absl::Status Communicator::OnOneNode() const {
+  if (!spans_nodes()) return absl::OkStatus();
   std::vector<uint32_t> others;
   std::copy_if(team_.ranks.begin(), team_.ranks.end(), std::back_inserter(others),
                [this](uint32_t rank) { return !context_.IsLocal(rank); });
   return absl::UnimplementedError(absl::StrCat(
-      what, ": rank", others.size() == 1 ? " " : "s ",
+      "rank", others.size() == 1 ? " " : "s ",
       absl::StrJoin(absl::MakeConstSpan(others).first(std::min<size_t>(others.size(), 16)), ", "),
       others.size() > 16 ? ", ..." : "", others.size() == 1 ? " is" : " are",
       " on another node, and this operation is for ranks of one node: use a communicator of the "
@@ -269,6 +268,11 @@ absl::Status Communicator::Usable() const {
         "a group of this communicator is open, and takes send and recv alone: end it first");
   }
   return absl::OkStatus();
+}
+
+absl::Status Communicator::UsableOnOneNode() const {
+  const absl::Status status = Usable();
+  return status.ok() ? OnOneNode() : status;
 }
 
 absl::Status Communicator::Destroy() {
@@ -382,8 +386,7 @@ absl::StatusOr<uint64_t> Communicator::MatmulBytes(const HostContext& context,
 
 absl::StatusOr<ops::LaunchPlan> Communicator::ChooseMatmul(const ops::Matmul& call) const {
   const std::string what = CallText(call.problem);
-  if (absl::Status status = Usable(); !status.ok()) return Annotate(status, what);
-  if (spans_nodes()) return NeedsOneNode(what);
+  if (absl::Status status = UsableOnOneNode(); !status.ok()) return Annotate(status, what);
   ops::LaunchPlan plan;
   if (Result result = backend_.ChooseMatmul(comm_, call, &plan); !result.ok()) {
     return FromDevice(result, what);
@@ -396,8 +399,7 @@ absl::Status Communicator::Matmul(const ops::Matmul& call, backend::Stream& stre
   const TraceRecorder::Span span(context_.trace(), TraceHostCall::kLaunch, 0,
                                  static_cast<uint64_t>(problem.operation));
   const auto what = [&] { return CallText(problem); };
-  if (absl::Status status = Usable(); !status.ok()) return Annotate(status, what());
-  if (spans_nodes()) return NeedsOneNode(what());
+  if (absl::Status status = UsableOnOneNode(); !status.ok()) return Annotate(status, what());
   for (const auto& [name, p] : {std::pair<const char*, const void*>{"A", call.a},
                                 {"B", call.b},
                                 {"D", call.d},
@@ -427,8 +429,7 @@ absl::StatusOr<moe::Sizes> Communicator::MoeSizes(const backend::BackendOperatio
 }
 
 absl::Status Communicator::PrepareMoe() {
-  if (absl::Status status = Usable(); !status.ok()) return Annotate(status, "prepare moe");
-  if (spans_nodes()) return NeedsOneNode("prepare moe");
+  if (absl::Status status = UsableOnOneNode(); !status.ok()) return Annotate(status, "prepare moe");
   return FromDevice(backend_.PrepareMoe(), "prepare moe");
 }
 
@@ -438,8 +439,7 @@ absl::Status Communicator::PutMoe(ccl::Operation what, const moe::Config& config
   const TraceRecorder::Span span(context_.trace(), TraceHostCall::kLaunch, 0,
                                  static_cast<uint64_t>(what));
   const auto text = [&] { return CallText(ccl::OperationName(what), config); };
-  if (absl::Status status = Usable(); !status.ok()) return Annotate(status, text());
-  if (spans_nodes()) return NeedsOneNode(text());
+  if (absl::Status status = UsableOnOneNode(); !status.ok()) return Annotate(status, text());
   absl::Status status = context_.CheckShared("the workspace", workspace, team_.ranks);
   if (!status.ok()) return Annotate(status, text());
   moe::Sizes sizes;
@@ -471,8 +471,7 @@ absl::Status Communicator::MoeCombine(const moe::Config& config, void* workspace
 
 absl::StatusOr<norm::Plan> Communicator::ChooseNorm(const norm::Problem& problem) const {
   const std::string what = CallText(problem);
-  if (absl::Status status = Usable(); !status.ok()) return Annotate(status, what);
-  if (spans_nodes()) return NeedsOneNode(what);
+  if (absl::Status status = UsableOnOneNode(); !status.ok()) return Annotate(status, what);
   norm::Plan plan;
   const Result result = backend_.ChooseNorm(comm_, problem, &plan);
   if (!result.ok()) return FromDevice(result, what);
@@ -484,8 +483,7 @@ absl::Status Communicator::Norm(const norm::Norm& call, backend::Stream& stream)
   const TraceRecorder::Span span(context_.trace(), TraceHostCall::kLaunch, 0,
                                  static_cast<uint64_t>(problem.operation));
   const auto what = [&] { return CallText(problem); };
-  if (absl::Status status = Usable(); !status.ok()) return Annotate(status, what());
-  if (spans_nodes()) return NeedsOneNode(what());
+  if (absl::Status status = UsableOnOneNode(); !status.ok()) return Annotate(status, what());
   for (const auto& [name, p] : {std::pair<const char*, const void*>{"in", call.in},
                                 {"the residual", call.residual},
                                 {"residual_out", call.residual_out},

@@ -14,7 +14,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "client/backend/operations.h"
 #include "client/comm/collective_log.h"
@@ -139,8 +138,10 @@ class Communicator {
 
   // Returns true if the team has ranks on several nodes.
   bool spans_nodes() const { return !nodes_of_.empty(); }
-  // Returns kUnimplemented, which says what to use.
-  absl::Status NeedsOneNode(absl::string_view what) const;
+  // kUnimplemented, with what to use instead, if the team has ranks on several nodes.
+  absl::Status OnOneNode() const;
+  // Returns the first error of Usable() and OnOneNode().
+  absl::Status UsableOnOneNode() const;
   // Makes the part of the communicator between nodes, over comm_.
   absl::Status CreateNodes(uint64_t offset_bytes, const ccl::NodesConfig& config,
                            const std::string& name);

@@ -17,8 +17,7 @@ using impl::Request;
 
 bool Sends(const Message& message) { return message.in != nullptr; }
 
-Request RequestOf(const Comm& comm, const Message& message) {
-  const uint32_t me = comm.team.index;
+Request RequestOf(uint32_t me, const Message& message) {
   const bool sends = Sends(message);
   Request request = {{{Operation::kSendRecv, message.count, message.type},
                       message.in,
@@ -74,7 +73,7 @@ Result LaunchTurn(const Comm& comm, const Message* messages, uint32_t n_messages
     for (uint32_t i = 0; i < n_messages; ++i) {
       const uint32_t own = turns.Of(messages[i]);
       if (messages[i].count == 0 || messages[i].peer_index == comm.team.index) continue;
-      Request request = RequestOf(comm, messages[i]);
+      Request request = RequestOf(comm.team.index, messages[i]);
       const uint32_t distance = impl::MessageDistance(request, n);
       if (distance < begin || distance >= begin + step) continue;
       if (own > turn) *more = true;
@@ -94,15 +93,30 @@ Result LaunchTurn(const Comm& comm, const Message* messages, uint32_t n_messages
   return {};
 }
 
-Result CheckMessages(const Comm& comm, const Message* messages, uint32_t n_messages) {
+Result RunOne(const Comm& comm, const Message& message, backend::Stream& stream) {
+  if (Result result = impl::CheckComm(comm); !result.ok()) return result;
+  if (message.peer_index >= comm.team.size || message.peer_index == comm.team.index) {
+    return Invalid("the other side is not another member");
+  }
+  Request request = RequestOf(comm.team.index, message);
+  bool nothing = false;
+  const Result result = impl::CheckRequest(comm, &request, &nothing);
+  if (!result.ok() || nothing) return result;
+  return impl::LaunchRequest(comm, request, stream);
+}
+
+}  // namespace
+
+Result impl::CheckMessages(const Comm& comm, uint32_t n, uint32_t index, const Message* messages,
+                           uint32_t n_messages) {
   if (Result result = impl::CheckComm(comm); !result.ok()) return result;
   for (uint32_t i = 0; i < n_messages; ++i) {
     const Message& message = messages[i];
-    if (message.peer_index >= comm.team.size) return Invalid("the other side is not a member");
+    if (message.peer_index >= n) return Invalid("the other side is not a member");
     if (message.in != nullptr && message.out != nullptr) {
       return Invalid("a message of Exchange has both an in and an out");
     }
-    Request request = RequestOf(comm, message);
+    Request request = RequestOf(index, message);
     bool nothing = false;
     if (Result result = impl::CheckRequest(comm, &request, &nothing); !result.ok()) return result;
     if (nothing) continue;
@@ -115,7 +129,7 @@ Result CheckMessages(const Comm& comm, const Message* messages, uint32_t n_messa
     }
   }
   for (uint32_t i = 0; i < n_messages; ++i) {
-    if (messages[i].count == 0 || messages[i].peer_index != comm.team.index) continue;
+    if (messages[i].count == 0 || messages[i].peer_index != index) continue;
     const Message* answer = AnswerOf(messages, n_messages, i);
     if (answer == nullptr) {
       return Invalid("a member sends itself what it does not receive in the same call");
@@ -127,41 +141,35 @@ Result CheckMessages(const Comm& comm, const Message* messages, uint32_t n_messa
   return {};
 }
 
-Result RunOne(const Comm& comm, const Message& message, backend::Stream& stream) {
-  if (Result result = impl::CheckComm(comm); !result.ok()) return result;
-  if (message.peer_index >= comm.team.size || message.peer_index == comm.team.index) {
-    return Invalid("the other side is not another member");
+Result impl::CopyOwnMessages(uint32_t index, const Message* messages, uint32_t n_messages,
+                             backend::Stream& stream) {
+  for (uint32_t i = 0; i < n_messages; ++i) {
+    const Message& message = messages[i];
+    if (message.count == 0 || message.peer_index != index || !Sends(message)) continue;
+    const Result result = backend::CopyAsync(AnswerOf(messages, n_messages, i)->out, message.in,
+                                             BytesOf(message), stream);
+    if (!result.ok()) return result;
   }
-  Request request = RequestOf(comm, message);
-  bool nothing = false;
-  const Result result = impl::CheckRequest(comm, &request, &nothing);
-  if (!result.ok() || nothing) return result;
-  return impl::LaunchRequest(comm, request, stream);
+  return {};
 }
-
-}  // namespace
 
 Result Exchange(const Comm& comm, const Message* messages, uint32_t n_messages,
                 backend::Stream& stream) {
-  if (Result result = CheckMessages(comm, messages, n_messages); !result.ok()) return result;
+  const uint32_t me = comm.team.index;
+  Result result = impl::CheckMessages(comm, comm.team.size, me, messages, n_messages);
+  if (result.ok()) result = impl::CopyOwnMessages(me, messages, n_messages, stream);
+  if (!result.ok()) return result;
   uint32_t n_others = 0;
   uint32_t last = 0;
   for (uint32_t i = 0; i < n_messages; ++i) {
-    const Message& message = messages[i];
-    if (message.count == 0) continue;
-    if (message.peer_index != comm.team.index) {
-      ++n_others;
-      last = i;
-    } else if (Sends(message)) {
-      const Result result = backend::CopyAsync(AnswerOf(messages, n_messages, i)->out, message.in,
-                                               BytesOf(message), stream);
-      if (!result.ok()) return result;
-    }
+    if (messages[i].count == 0 || messages[i].peer_index == me) continue;
+    ++n_others;
+    last = i;
   }
   if (n_others == 1) return RunOne(comm, messages[last], stream);
   bool more = n_others != 0;
   for (uint32_t turn = 0; more; ++turn) {
-    const Result result = LaunchTurn(comm, messages, n_messages, turn, &more, stream);
+    result = LaunchTurn(comm, messages, n_messages, turn, &more, stream);
     if (!result.ok()) return result;
   }
   return {};

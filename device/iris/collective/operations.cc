@@ -2,6 +2,7 @@
 // the variants, makes the arguments of kernels, and launches the variant.
 #include "iris/collective/operations.h"
 
+#include <algorithm>
 #include <cstdint>
 
 #include "iris/collective/call_record.h"
@@ -12,23 +13,6 @@ namespace iris::ccl {
 namespace {
 
 using Row = ResolvedRules::Row;
-
-// Returns the bytes of the larger of in and out.
-uint64_t BytesOf(const Shape& shape, uint32_t members) {
-  const uint64_t bytes = shape.count * DTypeBytes(shape.type);
-  switch (shape.operation) {
-    case Operation::kReduceScatter:
-    case Operation::kAllGather:
-    case Operation::kAllToAll:
-    case Operation::kGather:
-    case Operation::kScatter:
-      return bytes * members;
-    case Operation::kAllToAllV:
-      return 4 << 20;  // sizes differ between ranks, but the grid must not
-    default:
-      return bytes;
-  }
-}
 
 bool Has(Variant variant, const Shape& shape, uint32_t members) {
   const impl::VariantRow* row = impl::FindRow(impl::kRows, variant);
@@ -85,7 +69,7 @@ Plan Choose(const Comm& comm, const Shape& shape) {
     return {Variant::kCopyEngine, 0, 0};
   }
   const Config& config = comm.config;
-  const uint64_t bytes = BytesOf(shape, comm.team.size);
+  const uint64_t bytes = impl::LargerBytes(shape, comm.team.size);
   Plan plan = FollowRules(comm, shape, bytes);
   if (config.block_threads != 0) plan.threads = config.block_threads;
   if (config.blocks != 0) plan.blocks = config.blocks;
@@ -134,6 +118,22 @@ Pattern PatternOf(Operation operation) {
 }
 
 }  // namespace
+
+uint64_t LargerBytes(const Shape& shape, uint32_t members) {
+  const uint64_t bytes = shape.count * DTypeBytes(shape.type);
+  switch (shape.operation) {
+    case Operation::kReduceScatter:
+    case Operation::kAllGather:
+    case Operation::kAllToAll:
+    case Operation::kGather:
+    case Operation::kScatter:
+      return bytes * members;
+    case Operation::kAllToAllV:
+      return 4 << 20;  // sizes differ between ranks, but the grid must not
+    default:
+      return bytes;
+  }
+}
 
 void FitWords(const Comm& comm, uint64_t words, Plan* plan) {
   const Config& config = comm.config;
@@ -246,71 +246,8 @@ MoveCall Rows(const Start& start) {
   return call;
 }
 
-Result CheckRequest(const Comm& comm, Request* request, bool* nothing) {
-  *nothing = false;
-  if (Result result = CheckComm(comm); !result.ok()) return result;
-  const uint64_t element_bytes = DTypeBytes(request->type);
-  if (element_bytes == 0) return Invalid("no such data type");
-  const bool reduces = request->operation == Operation::kAllReduce ||
-                       request->operation == Operation::kReduceScatter ||
-                       request->operation == Operation::kReduce;
-  if (reduces && request->type > DType::kU8) {
-    return {StatusCode::kUnimplemented,
-            "reductions know the types f32, f64, f16, bf16, i32, i64 and u8"};
-  }
-  if (request->op > ReduceOp::kAvg) return Invalid("no such reduce op");
-  if (!IsVariant(static_cast<uint32_t>(request->variant))) return Invalid("no such variant");
-  constexpr uint64_t kLimit = 1ull << 47;
-  if (request->count > kLimit / element_bytes / comm.team.size) {
-    return Invalid("the count is too large");
-  }
-  if (request->count == 0) {
-    *nothing = true;
-    return {};
-  }
-  const uint64_t row_bytes = request->count * element_bytes;
-  // An unused buffer counts as one in the heap, at any offset.
-  request->in_offset_bytes = 0;
-  request->out_offset_bytes = 0;
-  if (request->in_rows != 0) {
-    const Result result = CheckBuffer(comm, request->in, request->in_rows * row_bytes,
-                                      element_bytes, &request->in_offset_bytes);
-    if (!result.ok()) return result;
-  }
-  if (request->out_rows != 0) {
-    const Result result = CheckBuffer(comm, request->out, request->out_rows * row_bytes,
-                                      element_bytes, &request->out_offset_bytes);
-    if (!result.ok()) return result;
-  }
-  if (request->in_rows != 0 && request->out_rows != 0 &&
-      Overlap(request->in, request->in_rows * row_bytes, request->out,
-              request->out_rows * row_bytes)) {
-    const uint64_t in = reinterpret_cast<uint64_t>(request->in);
-    const uint64_t out = reinterpret_cast<uint64_t>(request->out);
-    if (!request->in_place_ok ||
-        in != out + static_cast<uint64_t>(request->in_place_rows) * row_bytes) {
-      return Invalid("in and out overlap otherwise than in place");
-    }
-  }
-  return {};
-}
-
-Result LaunchRequest(const Comm& comm, const Request& request, backend::Stream& stream) {
-  const Plan plan = Choose(comm, request);
-  return FindRow(kRows, plan.variant)->launch({comm, request, plan}, stream);
-}
-
-}  // namespace impl
-namespace {
-
-using impl::Invalid;
-using impl::Request;
-
-// Sets the rows of the buffers that this rank uses, and the distance of `in` and `out` in place.
-Result CompleteRequest(const Comm& comm, Request* request) {
-  const uint32_t n = comm.team.size;
-  const int64_t index = comm.team.index;
-  const bool at_root = comm.team.index == request->root;
+Result CompleteRequest(uint32_t n, int64_t index, Request* request) {
+  const bool at_root = index == request->root;
   switch (request->operation) {
     case Operation::kAllReduce:
       break;
@@ -352,60 +289,131 @@ Result CompleteRequest(const Comm& comm, Request* request) {
   return {};
 }
 
-Result RunAllToAllV(const Comm& comm, const Call& call, backend::Stream& stream) {
-  const Layout& to = call.to;
-  const Layout& from = call.from;
-  const void* const in = call.in;
-  void* const out = call.out;
-  const uint64_t element_bytes = DTypeBytes(call.type);
+Result CheckRequest(const Comm& comm, Request* request, bool* nothing) {
+  *nothing = false;
+  if (Result result = CheckComm(comm); !result.ok()) return result;
+  const uint64_t element_bytes = DTypeBytes(request->type);
+  if (element_bytes == 0) return Invalid("no such data type");
+  if (IsReduction(request->operation) && request->type > DType::kU8) {
+    return {StatusCode::kUnimplemented,
+            "reductions know the types f32, f64, f16, bf16, i32, i64 and u8"};
+  }
+  if (request->op > ReduceOp::kAvg) return Invalid("no such reduce op");
+  if (!IsVariant(static_cast<uint32_t>(request->variant))) return Invalid("no such variant");
+  constexpr uint64_t kLimit = 1ull << 47;
+  if (request->count > kLimit / element_bytes / comm.team.size) {
+    return Invalid("the count is too large");
+  }
+  if (request->count == 0) {
+    *nothing = true;
+    return {};
+  }
+  const uint64_t row_bytes = request->count * element_bytes;
+  // An unused buffer counts as one in the heap, at any offset.
+  request->in_offset_bytes = 0;
+  request->out_offset_bytes = 0;
+  if (request->in_rows != 0) {
+    const Result result = CheckBuffer(comm, request->in, request->in_rows * row_bytes,
+                                      element_bytes, &request->in_offset_bytes);
+    if (!result.ok()) return result;
+  }
+  if (request->out_rows != 0) {
+    const Result result = CheckBuffer(comm, request->out, request->out_rows * row_bytes,
+                                      element_bytes, &request->out_offset_bytes);
+    if (!result.ok()) return result;
+  }
+  if (request->in_rows != 0 && request->out_rows != 0 &&
+      Overlap(request->in, request->in_rows * row_bytes, request->out,
+              request->out_rows * row_bytes)) {
+    const uint64_t in = reinterpret_cast<uint64_t>(request->in);
+    const uint64_t out = reinterpret_cast<uint64_t>(request->out);
+    if (!request->in_place_ok ||
+        in != out + static_cast<uint64_t>(request->in_place_rows) * row_bytes) {
+      return Invalid("in and out overlap otherwise than in place");
+    }
+  }
+  return {};
+}
+
+Result CheckLayouts(const Comm& comm, uint32_t n, uint32_t index, Request* request,
+                    uint64_t* in_bytes, uint64_t* out_bytes) {
+  const Layout& to = request->to;
+  const Layout& from = request->from;
+  const uint64_t element_bytes = DTypeBytes(request->type);
   if (element_bytes == 0) return Invalid("no such data type");
   if (to.counts == nullptr || to.offsets == nullptr || from.counts == nullptr ||
       from.offsets == nullptr) {
     return Invalid("an array of a Layout is null");
   }
-  const uint32_t n = comm.team.size;
-  impl::Vector vector = {};
   constexpr uint64_t kLimit = 1ull << 40;
-  uint64_t in_bytes = 0;
-  uint64_t out_bytes = 0;
+  *in_bytes = *out_bytes = 0;
   for (uint32_t m = 0; m < n; ++m) {
     if (to.counts[m] > kLimit || to.offsets[m] > kLimit || from.counts[m] > kLimit ||
         from.offsets[m] > kLimit) {
       return Invalid("the count is too large");
     }
-    vector.send_bytes[m] = to.counts[m] * element_bytes;
-    vector.send_offset_bytes[m] = to.offsets[m] * element_bytes;
-    vector.receive_bytes[m] = from.counts[m] * element_bytes;
-    vector.receive_offset_bytes[m] = from.offsets[m] * element_bytes;
-    const uint64_t in_end = vector.send_bytes[m] + vector.send_offset_bytes[m];
-    const uint64_t out_end = vector.receive_bytes[m] + vector.receive_offset_bytes[m];
-    if (vector.send_bytes[m] != 0 && in_end > in_bytes) in_bytes = in_end;
-    if (vector.receive_bytes[m] != 0 && out_end > out_bytes) out_bytes = out_end;
+    const auto end = [m, element_bytes](const Layout& layout) {
+      return layout.counts[m] == 0 ? 0 : (layout.counts[m] + layout.offsets[m]) * element_bytes;
+    };
+    *in_bytes = std::max(*in_bytes, end(to));
+    *out_bytes = std::max(*out_bytes, end(from));
   }
-  if (vector.send_bytes[comm.team.index] != vector.receive_bytes[comm.team.index]) {
+  if (to.counts[index] != from.counts[index]) {
     return Invalid("a member sends itself another count than it expects");
   }
-  // Counts differ between ranks, so each pair of ranks compares its own.
-  Request request = {{{call.operation, 0, call.type}, in, out, CallRecord::kNobody}};
-  request.vector = &vector;
-  if (in_bytes != 0) {
+  if (*in_bytes != 0) {
     const Result result =
-        impl::CheckBuffer(comm, in, in_bytes, element_bytes, &request.in_offset_bytes);
+        CheckBuffer(comm, request->in, *in_bytes, element_bytes, &request->in_offset_bytes);
     if (!result.ok()) return result;
   }
-  if (out_bytes != 0) {
+  if (*out_bytes != 0) {
     const Result result =
-        impl::CheckBuffer(comm, out, out_bytes, element_bytes, &request.out_offset_bytes);
+        CheckBuffer(comm, request->out, *out_bytes, element_bytes, &request->out_offset_bytes);
     if (!result.ok()) return result;
   }
-  if (in_bytes != 0 && out_bytes != 0 && impl::Overlap(in, in_bytes, out, out_bytes)) {
+  if (*in_bytes != 0 && *out_bytes != 0 &&
+      Overlap(request->in, *in_bytes, request->out, *out_bytes)) {
     return Invalid("in and out overlap");
   }
+  return {};
+}
+
+Result LaunchRequest(const Comm& comm, const Request& request, backend::Stream& stream) {
+  const Plan plan = Choose(comm, request);
+  return FindRow(kRows, plan.variant)->launch({comm, request, plan}, stream);
+}
+
+}  // namespace impl
+namespace {
+
+using impl::Invalid;
+using impl::Request;
+
+Result RunAllToAllV(const Comm& comm, const Call& call, backend::Stream& stream) {
+  const uint32_t n = comm.team.size;
+  // Counts differ between ranks, so each pair of ranks compares its own.
+  Request request = {{{call.operation, 0, call.type}, call.in, call.out, CallRecord::kNobody}};
+  request.to = call.to;
+  request.from = call.from;
+  uint64_t in_bytes = 0;
+  uint64_t out_bytes = 0;
+  const Result result =
+      impl::CheckLayouts(comm, n, comm.team.index, &request, &in_bytes, &out_bytes);
+  if (!result.ok()) return result;
+  const uint64_t element_bytes = DTypeBytes(call.type);
+  impl::Vector vector = {};
+  for (uint32_t m = 0; m < n; ++m) {
+    vector.send_bytes[m] = call.to.counts[m] * element_bytes;
+    vector.send_offset_bytes[m] = call.to.offsets[m] * element_bytes;
+    vector.receive_bytes[m] = call.from.counts[m] * element_bytes;
+    vector.receive_offset_bytes[m] = call.from.offsets[m] * element_bytes;
+  }
+  request.vector = &vector;
   request.in_offset_bytes = 0;  // no other rank reads `in`
   if (n != 1) return impl::LaunchRequest(comm, request, stream);
   if (vector.send_bytes[0] == 0) return {};
-  return backend::CopyAsync(static_cast<uint8_t*>(out) + vector.receive_offset_bytes[0],
-                            static_cast<const uint8_t*>(in) + vector.send_offset_bytes[0],
+  return backend::CopyAsync(static_cast<uint8_t*>(call.out) + vector.receive_offset_bytes[0],
+                            static_cast<const uint8_t*>(call.in) + vector.send_offset_bytes[0],
                             vector.send_bytes[0], stream);
 }
 
@@ -428,7 +436,9 @@ Result Run(const Comm& comm, const Call& call, backend::Stream& stream) {
         comm, {{{Operation::kBarrier}, nullptr, nullptr, CallRecord::kNobody}}, stream);
   }
   Request request = {call};
-  if (Result result = CompleteRequest(comm, &request); !result.ok()) return result;
+  if (Result result = impl::CompleteRequest(comm.team.size, comm.team.index, &request);
+      !result.ok())
+    return result;
   bool nothing = false;
   const Result result = impl::CheckRequest(comm, &request, &nothing);
   if (!result.ok() || nothing) return result;

@@ -23,6 +23,12 @@ inline constexpr uint32_t kMovementBits = Bit(Operation::kAllGather) | Bit(Opera
                                           Bit(Operation::kBroadcast) | Bit(Operation::kGather) |
                                           Bit(Operation::kScatter);
 
+inline constexpr uint32_t kReductionBits = kAllReduceBit | kReduceBit | kReduceScatterBit;
+constexpr bool IsReduction(Operation operation) { return (Bit(operation) & kReductionBits) != 0; }
+
+// Returns the bytes of the larger of in and out.
+uint64_t LargerBytes(const Shape& shape, uint32_t members);
+
 // A call on its way to the launch of its variant.
 struct Request : Call {
   uint32_t in_rows = 1;   // of `in` on this rank; 0: it is not read here
@@ -42,8 +48,21 @@ inline uint32_t MessageDistance(const Request& message, uint32_t n) {
   return (message.receiver + n - message.root) % n;
 }
 
+// Sets the rows of the buffers that the rank at `index` of a team of n ranks uses, and the distance
+// of `in` and `out` in place.
+Result CompleteRequest(uint32_t n, int64_t index, Request* request);
 // Checks the arguments of a call and sets its offsets. Sets `*nothing` if there is nothing to do.
 Result CheckRequest(const Comm& comm, Request* request, bool* nothing);
+// Checks the arguments of an all_to_all_v of the rank at `index` of a team of n ranks, and sets its
+// offsets. Sets `*in_bytes` and `*out_bytes` to what it uses of `in` and `out`.
+Result CheckLayouts(const Comm& comm, uint32_t n, uint32_t index, Request* request,
+                    uint64_t* in_bytes, uint64_t* out_bytes);
+// Checks the messages of an Exchange likewise.
+Result CheckMessages(const Comm& comm, uint32_t n, uint32_t index, const Message* messages,
+                     uint32_t n_messages);
+// Copies what the rank at `index` sends to itself. The messages have been checked.
+Result CopyOwnMessages(uint32_t index, const Message* messages, uint32_t n_messages,
+                       backend::Stream& stream);
 
 // A call with its plan.
 struct Start {

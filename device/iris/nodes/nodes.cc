@@ -94,7 +94,7 @@ bool impl::PortReads(const NodesComm& comm, const void* p, uint64_t bytes) {
 bool impl::OverlapsWorkspace(const NodesComm& comm, const void* buffer, uint64_t bytes) {
   const void* const workspace =
       AtOffset<void>(comm.context, comm.context.rank, comm.workspace_offset_bytes);
-  return Overlap(buffer, bytes, workspace, comm.workspace_bytes);
+  return bytes != 0 && Overlap(buffer, bytes, workspace, comm.workspace_bytes);
 }
 
 Result impl::CheckNodesComm(const NodesComm& comm) {
@@ -174,14 +174,14 @@ Result CreateNodesComm(const NodesOptions& options, backend::Stream& stream, Nod
   if (made.most_local * 16 > std::min(made.config.leader_bytes, made.config.piece_bytes)) {
     return Invalid("leader_bytes or piece_bytes are too few for the ranks of a node");
   }
-  made.workspace_bytes = impl::NodesOffsetsOf(made.size, made.n_nodes, made.config).total;
+  const impl::NodesOffsets at = impl::NodesOffsetsOf(made.size, made.n_nodes, made.config);
+  made.workspace_bytes = at.total;
   if (options.workspace_bytes < made.workspace_bytes) {
     return Invalid("the workspace is smaller than NodesWorkspaceBytes()");
   }
   if (!InHeap(made.context, options.workspace)) return Invalid("the workspace is not in the heap");
   made.workspace_offset_bytes = OffsetBytes(made.context, options.workspace);
-  made.progress_offset_bytes = made.workspace_offset_bytes +
-                               impl::NodesOffsetsOf(made.size, made.n_nodes, made.config).state;
+  made.progress_offset_bytes = made.workspace_offset_bytes + at.state;
   if (reinterpret_cast<uint64_t>(options.workspace) % kWorkspaceAlignmentBytes != 0 ||
       made.workspace_bytes > made.context.stride_bytes - made.workspace_offset_bytes) {
     return Invalid("the workspace is not aligned, or reaches beyond the heap");

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 
 #include "iris/collective/impl/select_kernel.h"
 #include "iris/nodes/impl/kernels.h"
@@ -30,28 +31,10 @@ using impl::UseStep;
 IRIS_REDUCTION_KERNELS(LeaderKernels, impl::LeaderKernel<T>);
 IRIS_REDUCTION_KERNELS(UseKernels, impl::UseKernel<T>);
 
-bool IsReduction(Operation operation) {
-  return operation == Operation::kAllReduce || operation == Operation::kReduceScatter ||
-         operation == Operation::kReduce;
-}
-
 // An average of u8 is that of a sum that does not wrap, so no sums of nodes can be made of u8.
 bool NeedsRows(const Shape& shape) {
-  return IsReduction(shape.operation) && shape.type == DType::kU8 && shape.op == ReduceOp::kAvg;
-}
-
-// Returns the rows of the larger of in and out.
-uint64_t RowsOf(Operation operation, uint32_t size) {
-  switch (operation) {
-    case Operation::kReduceScatter:
-    case Operation::kAllGather:
-    case Operation::kAllToAll:
-    case Operation::kGather:
-    case Operation::kScatter:
-      return size;
-    default:
-      return 1;
-  }
+  return impl::IsReduction(shape.operation) && shape.type == DType::kU8 &&
+         shape.op == ReduceOp::kAvg;
 }
 
 // Returns p + bytes, or null for a buffer that a rank does not have.
@@ -102,11 +85,9 @@ class Driver {
   uint8_t* Temp(uint32_t which) const {
     return At(args_.at.temps + which * uint64_t{comm_.n_nodes} * config().piece_bytes);
   }
-  uint64_t StageOffset(uint64_t chunk) const {
-    return args_.at.stages + chunk % kRailStages * comm_.n_nodes * config().piece_bytes;
-  }
   uint64_t ResultOffset(uint64_t chunk) const {
-    return args_.at.results + chunk % kRailStages * config().piece_bytes;
+    return comm_.workspace_offset_bytes + args_.at.results +
+           chunk % kRailStages * config().piece_bytes;
   }
 
   void Keep(const Result& result) {
@@ -165,15 +146,16 @@ class Driver {
                              first, blocks);
     });
   }
-  // Puts a round of the rail. `source` is an offset in the workspace, unless `in_heap`.
+  // Puts a round of the rail: node b gets `bytes` bytes from `source` + b * stride on, and none
+  // beyond `limit`. `source` is an offset in the heap.
   void PutRound(uint32_t to, uint64_t source, uint64_t stride, uint64_t bytes, uint64_t limit,
-                uint32_t mark, uint32_t await, bool in_heap = false) {
+                uint32_t mark, uint32_t await) {
     TurnStep step = {};
     step.takes = 1;
     step.to = to;
     step.mark = mark;
     step.await = await;
-    step.source = in_heap ? source : comm_.workspace_offset_bytes + source;
+    step.source = source;
     step.stride = stride;
     step.bytes = bytes;
     step.limit = limit;
@@ -198,24 +180,125 @@ class Driver {
   // Reductions of any length by leaders; `out` is null on ranks that do not want the result.
   void ReduceByLeaders(const uint8_t* in, uint64_t count, uint8_t* out, bool ends);
 
-  // Calls prepare(k), which puts round k, and use(k), which reads it, for k chunks, so that a chunk
-  // travels while the one before is read.
-  template <typename Prepare, typename UseChunk>
-  void Pipeline(uint64_t chunks, Prepare prepare, UseChunk use) {
-    for (uint64_t k = 0; k <= chunks; ++k) {
-      if (k < chunks) prepare(k);
-      if (k > 0) use(k - 1);
+  // A part of a call by rails, which travels in a round of its own.
+  struct Chunk {
+    uint64_t index;
+    uint64_t count;  // elements of each row
+    uint64_t bytes;  // of each row
+    uint64_t begin;  // in a row, in bytes
+    uint64_t stage;  // offset in the heap of the memory from which it is put
+  };
+  // Chunks of rows of `count` elements.
+  struct Chunks {
+    const Driver& driver;
+    uint64_t count;
+    uint64_t each;
+    uint64_t n() const { return (count + each - 1) / each; }
+    Chunk operator[](uint64_t k) const {
+      const uint64_t size = std::min(each, count - k * each);
+      const uint64_t stage = driver.args_.at.stages +
+                             k % kRailStages * driver.comm_.n_nodes * driver.config().piece_bytes;
+      return {k, size, size * driver.element_bytes_, k * each * driver.element_bytes_,
+              driver.comm_.workspace_offset_bytes + stage};
     }
-  }
-  // Returns the elements of a chunk of `count`, of which a rank has at most `most` bytes: large
-  // enough for the network, small enough that chunks overlap.
-  uint64_t ChunkOf(uint64_t count, uint64_t most_bytes) const {
+  };
+  // Returns chunks of which a rank has at most `most_bytes`: large enough for the network, small
+  // enough that they overlap.
+  Chunks ChunksOf(uint64_t count, uint64_t most_bytes) const {
     const uint64_t least = std::max<uint64_t>(most_bytes / 8, 1);
     const uint64_t bytes = std::clamp((count * element_bytes_ + 3) / 4, least, most_bytes);
     const uint64_t elements = std::max<uint64_t>(bytes / element_bytes_, 1);
     const uint64_t per_16 = std::max<uint64_t>(16 / element_bytes_, 1);
-    return elements > per_16 ? elements / per_16 * per_16 : elements;
+    return {*this, count, elements > per_16 ? elements / per_16 * per_16 : elements};
   }
+  // Calls prepare(chunk), which puts a round, and use(chunk), which reads it, so that a chunk
+  // travels while the one before is read.
+  template <typename Prepare, typename UseChunk>
+  void Pipeline(const Chunks& chunks, Prepare prepare, UseChunk use) {
+    for (uint64_t k = 0; k <= chunks.n(); ++k) {
+      if (k < chunks.n()) prepare(chunks[k]);
+      if (k > 0) use(chunks[k - 1]);
+    }
+  }
+  // Calls Pipeline with chunks of the call's rows. A piece has one for each rank of a node.
+  template <typename Prepare, typename UseChunk>
+  void PipelineRows(Prepare prepare, UseChunk use) {
+    Pipeline(ChunksOf(call_.count, config().piece_bytes / n_local() / 16 * 16), prepare, use);
+  }
+
+  static uint32_t MarkOf(const Chunk& c) { return static_cast<uint32_t>(c.index % kRailStages); }
+  static uint32_t AwaitOf(const Chunk& c) {
+    return static_cast<uint32_t>((c.index + 1) % kRailStages);
+  }
+  uint8_t* Stage(const Chunk& c) const {
+    return AtOffset<uint8_t>(comm_.context, comm_.context.rank, c.stage);
+  }
+  // Put the stage of a chunk: to each node the same bytes, or its slice of `total_bytes`.
+  void PutStage(const Chunk& c, uint32_t to) {
+    PutRound(to, c.stage, 0, c.bytes, c.bytes, MarkOf(c), AwaitOf(c));
+  }
+  void PutSlices(const Chunk& c, uint32_t to, uint64_t slice_bytes, uint64_t total_bytes) {
+    PutRound(to, c.stage, slice_bytes, slice_bytes, total_bytes, MarkOf(c), AwaitOf(c));
+  }
+  // Return to whom this node puts if data goes to the root, or comes from it.
+  uint32_t ToRoot() const { return on_root_node() ? uint32_t{TurnStep::kNobody} : root_node_; }
+  uint32_t FromRoot() const { return on_root_node() ? TurnStep::kEach : TurnStep::kNobody; }
+
+  // Reduces a round, in which this node's term is `own`, into `to`, and into `also` if not null.
+  void UseTerms(const uint8_t* own, uint64_t count, uint8_t* to, uint8_t* also = nullptr) {
+    UseStep step = {};
+    step.reduces = 1;
+    step.own = own;
+    step.to[0] = to;
+    step.to[1] = also;
+    step.count = count;
+    step.divide = call_.op == ReduceOp::kAvg ? comm_.size : 1;
+    step.op = call_.op;
+    Use(step, call_.type, count * element_bytes_);
+  }
+  // Copies the rows of a round, in which this node's part is `own`; see UseStep.
+  void UseRows(const uint8_t* own, const NodesRows& rows, uint64_t node_stride,
+               uint64_t limit = ~0ull) {
+    UseStep step = {};
+    step.own = own;
+    step.rows = rows;
+    step.node_stride = node_stride;
+    step.limit = limit;
+    const uint64_t parts = rows.only == NodesRows::kAll ? comm_.n_nodes : 1;
+    Use(step, DType::kU8, std::min(limit, parts * rows.rows * rows.bytes));
+  }
+
+  // The distances between rows of nodes, and between those of a node's ranks.
+  struct Pitch {
+    uint64_t node;
+    uint64_t place;
+  };
+  // Copies a row of each rank, with as few copies as possible.
+  void CopyRanks(uint8_t* to, Pitch to_pitch, const uint8_t* from, Pitch from_pitch,
+                 uint64_t bytes) {
+    uint32_t copies = comm_.n_nodes;
+    uint32_t rows = n_local();
+    if (copies > rows) {
+      std::swap(copies, rows);
+      std::swap(to_pitch.node, to_pitch.place);
+      std::swap(from_pitch.node, from_pitch.place);
+    }
+    for (uint32_t i = 0; i < copies; ++i) {
+      CopyRows(to + i * to_pitch.node, to_pitch.place, from + i * from_pitch.node, from_pitch.place,
+               rows, bytes);
+    }
+  }
+  Pitch CallPitch() const { return {n_local() * row_bytes_, row_bytes_}; }
+  Pitch TempPitch(const Chunk& c) const { return {c.bytes, comm_.n_nodes * c.bytes}; }
+  // temp 0 [place][node] <- in[node][place]
+  void InToTemp(const Chunk& c) {
+    CopyRanks(Temp(0), TempPitch(c), in_ + c.begin, CallPitch(), c.bytes);
+  }
+  // out[node][place] <- temp 1 [place][node]
+  void TempToOut(const Chunk& c) {
+    CopyRanks(out_ + c.begin, CallPitch(), Temp(1), TempPitch(c), c.bytes);
+  }
+
   void RailAllReduce();
   void RailAllReduceBySlices(uint64_t share);
   void RailReduceScatter();
@@ -224,7 +307,6 @@ class Driver {
   void RailScatter();
   void RailBroadcast();
   void RailAllToAll();
-  uint32_t Await(uint64_t chunk) const { return static_cast<uint32_t>((chunk + 1) % kRailStages); }
 
   const NodesComm& comm_;
   const Call& call_;
@@ -242,11 +324,18 @@ class Driver {
 
 void Driver::LeadReduction(const uint8_t* in, uint64_t count, uint8_t* out, uint64_t offset,
                            uint64_t out_count, bool ends) {
-  LocalReduction(Operation::kAllReduce, in, Block(), count);
   LeaderStep step = {};
-  step.mode = LeaderStep::kReduce;
   step.posts = 1;
   step.bytes = count * element_bytes_;
+  if (NeedsRows(call_)) {
+    Local({{Operation::kAllGather, count}, in, Block()});
+    step.mode = LeaderStep::kReduceRows;
+    step.bytes *= n_local();
+    step.rows.part_stride = count;
+  } else {
+    LocalReduction(Operation::kAllReduce, in, Block(), count);
+    step.mode = LeaderStep::kReduce;
+  }
   step.rows.out = out;
   step.rows.offset = offset;
   step.count = out_count;
@@ -280,27 +369,12 @@ void Driver::LeadBroadcast(const uint8_t* in, uint64_t bytes, uint8_t* out, uint
 }
 
 void Driver::ReduceByLeaders(const uint8_t* in, uint64_t count, uint8_t* out, bool ends) {
-  const bool rows = NeedsRows(call_);
-  const uint64_t most = config().leader_bytes / (rows ? comm_.most_local : 1) / 16 * 16;
-  const uint64_t room = most / element_bytes_;
+  const uint64_t rows = NeedsRows(call_) ? comm_.most_local : 1;
+  const uint64_t room = config().leader_bytes / rows / 16 * 16 / element_bytes_;
   for (uint64_t j = 0; j < count; j += room) {
     const uint64_t part = std::min(room, count - j);
-    const bool last = ends && j + part == count;
-    uint8_t* const to = Plus(out, j * element_bytes_);
-    if (!rows) {
-      LeadReduction(in + j * element_bytes_, part, to, 0, part, last);
-      continue;
-    }
-    Local({{Operation::kAllGather, part}, in + j, Block()});
-    LeaderStep step = {};
-    step.mode = LeaderStep::kReduceRows;
-    step.posts = 1;
-    step.bytes = n_local() * part;
-    step.rows.out = to;
-    step.rows.part_stride = part;
-    step.count = part;
-    step.op = call_.op;
-    Lead(step, DType::kU8, last);
+    LeadReduction(in + j * element_bytes_, part, Plus(out, j * element_bytes_), 0, part,
+                  ends && j + part == count);
   }
 }
 
@@ -394,235 +468,125 @@ void Driver::RailAllReduce() {
     ReduceByLeaders(in_ + from, tail, out, false);
   }
   if (comm_.n_nodes > config().direct_nodes && !reduce) return RailAllReduceBySlices(share);
-  const uint64_t chunk = ChunkOf(share, config().piece_bytes);
-  const uint64_t chunks = (share + chunk - 1) / chunk;
-  const auto begin = [&](uint64_t k) { return k * chunk * n * element_bytes_; };
-  const auto size = [&](uint64_t k) { return std::min(chunk, share - k * chunk); };
   Pipeline(
-      chunks,
-      [&](uint64_t k) {
-        LocalReduction(Operation::kReduceScatter, in_ + begin(k), At(StageOffset(k)), size(k));
-        const uint64_t bytes = size(k) * element_bytes_;
-        uint32_t to = TurnStep::kEach;
-        if (reduce) to = on_root_node() ? uint32_t{TurnStep::kNobody} : root_node_;
-        PutRound(to, StageOffset(k), 0, bytes, bytes, k % kRailStages, Await(k));
+      ChunksOf(share, config().piece_bytes),
+      [&](const Chunk& c) {
+        LocalReduction(Operation::kReduceScatter, in_ + n * c.begin, Stage(c), c.count);
+        PutStage(c, reduce ? ToRoot() : uint32_t{TurnStep::kEach});
       },
-      [&](uint64_t k) {
-        if (reduce && !on_root_node()) return SkipRound();
-        const uint64_t bytes = size(k) * element_bytes_;
-        UseStep step = {};
-        step.reduces = 1;
-        step.own = At(StageOffset(k));
-        step.to[0] = reduce ? Temp(0) : out_ + begin(k) + place() * bytes;
-        step.count = size(k);
-        step.divide = call_.op == ReduceOp::kAvg ? comm_.size : 1;
-        step.op = call_.op;
-        Use(step, call_.type, bytes);
-        if (reduce) {
-          LocalMove(Operation::kGather, Temp(0), Plus(out_, begin(k)), size(k), root_place_);
+      [&](const Chunk& c) {
+        if (!reduce) {
+          uint8_t* const out = out_ + n * c.begin;
+          UseTerms(Stage(c), c.count, out + place() * c.bytes);
+          LocalMove(Operation::kAllGather, out + place() * c.bytes, out, c.count);
+        } else if (on_root_node()) {
+          UseTerms(Stage(c), c.count, Temp(0));
+          LocalMove(Operation::kGather, Temp(0), Plus(out_, n * c.begin), c.count, root_place_);
         } else {
-          LocalMove(Operation::kAllGather, step.to[0], out_ + begin(k), size(k));
+          SkipRound();
         }
       });
-  EndRounds();
 }
 
 void Driver::RailAllReduceBySlices(uint64_t share) {
   const uint32_t n = n_local();
   const uint32_t nodes = comm_.n_nodes;
-  const uint64_t chunk = ChunkOf(share, nodes * config().piece_bytes);
-  const uint64_t chunks = (share + chunk - 1) / chunk;
-  const auto begin = [&](uint64_t k) { return k * chunk * n * element_bytes_; };
-  const auto size = [&](uint64_t k) { return std::min(chunk, share - k * chunk); };
-  // The slice of node b in a chunk of a rank.
-  const auto slice = [&](uint64_t k) {
-    const uint64_t bytes = size(k) * element_bytes_;
-    return std::min(RoundUp((bytes + nodes - 1) / nodes, 16), config().piece_bytes);
+  const Chunks chunks = ChunksOf(share, nodes * config().piece_bytes);
+  // The slice of each node in a chunk of a rank, and where that of this node begins.
+  const auto slice = [&](const Chunk& c) {
+    return std::min(RoundUp((c.bytes + nodes - 1) / nodes, 16), config().piece_bytes);
   };
-  const auto own = [&](uint64_t k) {
-    const uint64_t bytes = size(k) * element_bytes_;
-    const uint64_t from = std::min(comm_.node * slice(k), bytes);
-    return std::min(slice(k), bytes - from);
-  };
-  const auto out = [&](uint64_t k) { return out_ + begin(k) + place() * size(k) * element_bytes_; };
-  for (uint64_t k = 0; k < chunks + 2; ++k) {
-    if (k < chunks) {
-      LocalReduction(Operation::kReduceScatter, in_ + begin(k), At(StageOffset(k)), size(k));
-      PutRound(TurnStep::kEach, StageOffset(k), slice(k), slice(k), size(k) * element_bytes_,
-               k % kRailStages, Await(k));
+  const auto from = [&](const Chunk& c) { return std::min(comm_.node * slice(c), c.bytes); };
+  const auto out = [&](const Chunk& c) { return out_ + n * c.begin + place() * c.bytes; };
+  for (uint64_t k = 0; k < chunks.n() + 2; ++k) {
+    if (k < chunks.n()) {
+      const Chunk c = chunks[k];
+      LocalReduction(Operation::kReduceScatter, in_ + n * c.begin, Stage(c), c.count);
+      PutSlices(c, TurnStep::kEach, slice(c), c.bytes);
     }
-    if (k >= 1 && k - 1 < chunks) {
-      const uint64_t c = k - 1;
-      UseStep step = {};
-      step.reduces = 1;
-      step.own = At(StageOffset(c)) + comm_.node * slice(c);
-      step.to[0] = At(ResultOffset(c));
-      step.to[1] = out(c) + std::min(comm_.node * slice(c), size(c) * element_bytes_);
-      step.count = own(c) / element_bytes_;
-      step.divide = call_.op == ReduceOp::kAvg ? comm_.size : 1;
-      step.op = call_.op;
-      Use(step, call_.type, slice(c));
-      PutRound(TurnStep::kEach, ResultOffset(c), 0, own(c), own(c),
-               kRailStages + static_cast<uint32_t>(c % kRailStages), kRailStages + Await(c));
+    if (k >= 1 && k - 1 < chunks.n()) {
+      const Chunk c = chunks[k - 1];
+      const uint64_t bytes = std::min(slice(c), c.bytes - from(c));
+      const uint64_t result = ResultOffset(c.index);
+      UseTerms(Stage(c) + comm_.node * slice(c), bytes / element_bytes_,
+               AtOffset<uint8_t>(comm_.context, comm_.context.rank, result), out(c) + from(c));
+      PutRound(TurnStep::kEach, result, 0, bytes, bytes, kRailStages + MarkOf(c),
+               kRailStages + AwaitOf(c));
     }
     if (k >= 2) {
-      const uint64_t c = k - 2;
-      UseStep step = {};
-      step.rows = {out(c), slice(c), 0, 0, 0, NodesRows::kAll, 1};
-      step.node_stride = slice(c);
-      step.limit = size(c) * element_bytes_;
-      Use(step, DType::kU8, size(c) * element_bytes_);
-      LocalMove(Operation::kAllGather, out(c), out_ + begin(c), size(c));
+      const Chunk c = chunks[k - 2];
+      UseRows(nullptr, {out(c), slice(c), 0, 0, 0, NodesRows::kAll, 1}, slice(c), c.bytes);
+      LocalMove(Operation::kAllGather, out(c), out_ + n * c.begin, c.count);
     }
   }
-  EndRounds();
 }
 
 void Driver::RailReduceScatter() {
-  const uint32_t n = n_local();
-  const uint32_t nodes = comm_.n_nodes;
-  const uint64_t chunk = ChunkOf(call_.count, config().piece_bytes / n / 16 * 16);
-  const uint64_t chunks = (call_.count + chunk - 1) / chunk;
-  const auto size = [&](uint64_t k) { return std::min(chunk, call_.count - k * chunk); };
-  Pipeline(
-      chunks,
-      [&](uint64_t k) {
-        // temp[place][node] <- in[node][place]
-        const uint64_t bytes = size(k) * element_bytes_;
-        for (uint32_t b = 0; b < nodes; ++b) {
-          CopyRows(Temp(0) + b * bytes, nodes * bytes,
-                   in_ + b * n * row_bytes_ + k * chunk * element_bytes_, row_bytes_, n, bytes);
-        }
-        LocalReduction(Operation::kReduceScatter, Temp(0), At(StageOffset(k)), nodes * size(k));
-        PutRound(TurnStep::kEach, StageOffset(k), bytes, bytes, nodes * bytes, k % kRailStages,
-                 Await(k));
+  PipelineRows(
+      [&](const Chunk& c) {
+        InToTemp(c);
+        LocalReduction(Operation::kReduceScatter, Temp(0), Stage(c), comm_.n_nodes * c.count);
+        PutSlices(c, TurnStep::kEach, c.bytes, comm_.n_nodes * c.bytes);
       },
-      [&](uint64_t k) {
-        UseStep step = {};
-        step.reduces = 1;
-        step.own = At(StageOffset(k)) + comm_.node * size(k) * element_bytes_;
-        step.to[0] = out_ + k * chunk * element_bytes_;
-        step.count = size(k);
-        step.divide = call_.op == ReduceOp::kAvg ? comm_.size : 1;
-        step.op = call_.op;
-        Use(step, call_.type, size(k) * element_bytes_);
-      });
-  EndRounds();
+      [&](const Chunk& c) { UseTerms(Stage(c) + comm_.node * c.bytes, c.count, out_ + c.begin); });
 }
 
 void Driver::RailAllGather() {
   const uint32_t n = n_local();
-  const uint32_t nodes = comm_.n_nodes;
-  const uint64_t chunk = ChunkOf(call_.count, config().piece_bytes);
-  const uint64_t chunks = (call_.count + chunk - 1) / chunk;
-  const auto size = [&](uint64_t k) { return std::min(chunk, call_.count - k * chunk); };
-  uint64_t in_offset = kNotInHeap;
-  if (impl::PortReads(comm_, in_, row_bytes_)) in_offset = OffsetBytes(comm_.context, in_);
+  const bool from_in = impl::PortReads(comm_, in_, row_bytes_);
   Copy(out_ + comm_.index * row_bytes_, in_, row_bytes_);
   const auto gather_node = [&](uint32_t b) {
     uint8_t* const rows = out_ + b * n * row_bytes_;
     LocalMove(Operation::kAllGather, rows + place() * row_bytes_, rows, call_.count);
   };
   Pipeline(
-      chunks,
-      [&](uint64_t k) {
-        const uint64_t from = k * chunk * element_bytes_;
-        const uint64_t bytes = size(k) * element_bytes_;
-        if (in_offset != kNotInHeap) {
-          PutRound(TurnStep::kEach, in_offset + from, 0, bytes, bytes, kNoMark, kNoMark, true);
+      ChunksOf(call_.count, config().piece_bytes),
+      [&](const Chunk& c) {
+        if (from_in) {
+          PutRound(TurnStep::kEach, OffsetBytes(comm_.context, in_) + c.begin, 0, c.bytes, c.bytes,
+                   kNoMark, kNoMark);
         } else {
-          Copy(At(StageOffset(k)), in_ + from, bytes);
-          PutRound(TurnStep::kEach, StageOffset(k), 0, bytes, bytes, k % kRailStages, Await(k));
+          Copy(Stage(c), in_ + c.begin, c.bytes);
+          PutStage(c, TurnStep::kEach);
         }
-        if (k == 0) gather_node(comm_.node);
+        if (c.index == 0) gather_node(comm_.node);
       },
-      [&](uint64_t k) {
-        const uint64_t bytes = size(k) * element_bytes_;
-        UseStep step = {};
-        step.rows = {out_ + place() * row_bytes_ + k * chunk * element_bytes_,
-                     bytes,
-                     0,
-                     0,
-                     0,
-                     NodesRows::kAll,
-                     1};
-        step.node_stride = n * row_bytes_;
-        step.limit = ~0ull;
-        Use(step, DType::kU8, nodes * bytes);
+      [&](const Chunk& c) {
+        uint8_t* const out = out_ + place() * row_bytes_ + c.begin;
+        UseRows(nullptr, {out, c.bytes, 0, 0, 0, NodesRows::kAll, 1}, n * row_bytes_);
       });
-  for (uint32_t b = 0; b < nodes; ++b) {
+  for (uint32_t b = 0; b < comm_.n_nodes; ++b) {
     if (b != comm_.node) gather_node(b);
   }
-  EndRounds();
 }
 
 void Driver::RailGather() {
-  const uint32_t n = n_local();
-  const uint32_t nodes = comm_.n_nodes;
-  const uint64_t chunk = ChunkOf(call_.count, config().piece_bytes / n / 16 * 16);
-  const uint64_t chunks = (call_.count + chunk - 1) / chunk;
-  const auto size = [&](uint64_t k) { return std::min(chunk, call_.count - k * chunk); };
-  Pipeline(
-      chunks,
-      [&](uint64_t k) {
-        const uint64_t bytes = size(k) * element_bytes_;
-        Copy(At(StageOffset(k)), in_ + k * chunk * element_bytes_, bytes);
-        PutRound(on_root_node() ? uint32_t{TurnStep::kNobody} : root_node_, StageOffset(k), 0,
-                 bytes, bytes, k % kRailStages, Await(k));
+  PipelineRows(
+      [&](const Chunk& c) {
+        Copy(Stage(c), in_ + c.begin, c.bytes);
+        PutStage(c, ToRoot());
       },
-      [&](uint64_t k) {
+      [&](const Chunk& c) {
         if (!on_root_node()) return SkipRound();
-        const uint64_t bytes = size(k) * element_bytes_;
-        UseStep step = {};
-        step.own = At(StageOffset(k));
-        step.rows = {Temp(0), bytes, 0, 0, 0, NodesRows::kAll, 1};
-        step.node_stride = bytes;
-        step.limit = ~0ull;
-        Use(step, DType::kU8, nodes * bytes);
-        LocalMove(Operation::kGather, Temp(0), Temp(1), nodes * size(k), root_place_);
-        if (!at_root()) return;
-        // out[node][place] <- temp[place][node]
-        for (uint32_t l = 0; l < n; ++l) {
-          CopyRows(out_ + l * row_bytes_ + k * chunk * element_bytes_, n * row_bytes_,
-                   Temp(1) + l * nodes * bytes, bytes, nodes, bytes);
-        }
+        UseRows(Stage(c), {Temp(0), c.bytes, 0, 0, 0, NodesRows::kAll, 1}, c.bytes);
+        LocalMove(Operation::kGather, Temp(0), Temp(1), comm_.n_nodes * c.count, root_place_);
+        if (at_root()) TempToOut(c);
       });
-  EndRounds();
 }
 
 void Driver::RailScatter() {
-  const uint32_t n = n_local();
-  const uint32_t nodes = comm_.n_nodes;
-  const uint64_t chunk = ChunkOf(call_.count, config().piece_bytes / n / 16 * 16);
-  const uint64_t chunks = (call_.count + chunk - 1) / chunk;
-  const auto size = [&](uint64_t k) { return std::min(chunk, call_.count - k * chunk); };
-  Pipeline(
-      chunks,
-      [&](uint64_t k) {
-        const uint64_t bytes = size(k) * element_bytes_;
-        if (at_root()) {
-          // temp[place][node] <- in[node][place]
-          for (uint32_t l = 0; l < n; ++l) {
-            CopyRows(Temp(0) + l * nodes * bytes, bytes,
-                     in_ + l * row_bytes_ + k * chunk * element_bytes_, n * row_bytes_, nodes,
-                     bytes);
-          }
-        }
+  PipelineRows(
+      [&](const Chunk& c) {
+        if (at_root()) InToTemp(c);
         if (on_root_node()) {
-          LocalMove(Operation::kScatter, Temp(0), At(StageOffset(k)), nodes * size(k), root_place_);
+          LocalMove(Operation::kScatter, Temp(0), Stage(c), comm_.n_nodes * c.count, root_place_);
         }
-        PutRound(on_root_node() ? TurnStep::kEach : TurnStep::kNobody, StageOffset(k), bytes, bytes,
-                 nodes * bytes, k % kRailStages, Await(k));
+        PutSlices(c, FromRoot(), c.bytes, comm_.n_nodes * c.bytes);
       },
-      [&](uint64_t k) {
-        const uint64_t bytes = size(k) * element_bytes_;
-        UseStep step = {};
-        step.own = At(StageOffset(k)) + comm_.node * bytes;
-        step.rows = {out_ + k * chunk * element_bytes_, bytes, 0, 0, 0, root_node_, 1};
-        step.limit = ~0ull;
-        Use(step, DType::kU8, bytes);
+      [&](const Chunk& c) {
+        UseRows(Stage(c) + comm_.node * c.bytes, {out_ + c.begin, c.bytes, 0, 0, 0, root_node_, 1},
+                0);
       });
-  EndRounds();
 }
 
 void Driver::RailBroadcast() {
@@ -633,137 +597,65 @@ void Driver::RailBroadcast() {
     const uint64_t from = share * n * element_bytes_;
     LeadBroadcast(Plus(in_, from), tail, out_ + from, 0, tail, false);
   }
-  const uint64_t chunk = ChunkOf(share, config().piece_bytes);
-  const uint64_t chunks = (share + chunk - 1) / chunk;
-  const auto begin = [&](uint64_t k) { return k * chunk * n * element_bytes_; };
-  const auto size = [&](uint64_t k) { return std::min(chunk, share - k * chunk); };
   Pipeline(
-      chunks,
-      [&](uint64_t k) {
+      ChunksOf(share, config().piece_bytes),
+      [&](const Chunk& c) {
         if (on_root_node()) {
-          LocalMove(Operation::kScatter, Plus(in_, begin(k)), At(StageOffset(k)), size(k),
-                    root_place_);
+          LocalMove(Operation::kScatter, Plus(in_, n * c.begin), Stage(c), c.count, root_place_);
         }
-        const uint64_t bytes = size(k) * element_bytes_;
-        PutRound(on_root_node() ? TurnStep::kEach : TurnStep::kNobody, StageOffset(k), 0, bytes,
-                 bytes, k % kRailStages, Await(k));
+        PutStage(c, FromRoot());
       },
-      [&](uint64_t k) {
-        const uint64_t bytes = size(k) * element_bytes_;
-        UseStep step = {};
-        step.own = At(StageOffset(k));
-        step.rows = {out_ + begin(k) + place() * bytes, bytes, 0, 0, 0, root_node_, 1};
-        step.limit = ~0ull;
-        Use(step, DType::kU8, bytes);
-        LocalMove(Operation::kAllGather, step.rows.out, out_ + begin(k), size(k));
+      [&](const Chunk& c) {
+        uint8_t* const out = out_ + n * c.begin;
+        UseRows(Stage(c), {out + place() * c.bytes, c.bytes, 0, 0, 0, root_node_, 1}, 0);
+        LocalMove(Operation::kAllGather, out + place() * c.bytes, out, c.count);
       });
-  EndRounds();
 }
 
 void Driver::RailAllToAll() {
   const uint32_t n = n_local();
-  const uint32_t nodes = comm_.n_nodes;
-  const uint64_t chunk = ChunkOf(call_.count, config().piece_bytes / n / 16 * 16);
-  const uint64_t chunks = (call_.count + chunk - 1) / chunk;
-  const auto size = [&](uint64_t k) { return std::min(chunk, call_.count - k * chunk); };
-  Pipeline(
-      chunks,
-      [&](uint64_t k) {
+  PipelineRows(
+      [&](const Chunk& c) {
         // stage[node][place] <- in[node][place]
-        const uint64_t bytes = size(k) * element_bytes_;
-        CopyRows(At(StageOffset(k)), bytes, in_ + k * chunk * element_bytes_, row_bytes_,
-                 comm_.size, bytes);
-        PutRound(TurnStep::kEach, StageOffset(k), n * bytes, n * bytes, comm_.size * bytes,
-                 k % kRailStages, Await(k));
+        CopyRows(Stage(c), c.bytes, in_ + c.begin, row_bytes_, comm_.size, c.bytes);
+        PutSlices(c, TurnStep::kEach, n * c.bytes, comm_.size * c.bytes);
       },
-      [&](uint64_t k) {
-        // temp[place][node] <- piece of the node[place]
-        const uint64_t bytes = size(k) * element_bytes_;
-        UseStep step = {};
-        step.own = At(StageOffset(k)) + comm_.node * n * bytes;
-        step.rows = {Temp(0), bytes, nodes * bytes, bytes, 0, NodesRows::kAll, n};
-        step.node_stride = bytes;
-        step.limit = ~0ull;
-        Use(step, DType::kU8, comm_.size * bytes);
-        LocalMove(Operation::kAllToAll, Temp(0), Temp(1), nodes * size(k));
-        // out[node][place] <- temp[place][node]
-        for (uint32_t l = 0; l < n; ++l) {
-          CopyRows(out_ + l * row_bytes_ + k * chunk * element_bytes_, n * row_bytes_,
-                   Temp(1) + l * nodes * bytes, bytes, nodes, bytes);
-        }
+      [&](const Chunk& c) {
+        // temp 0 [place][node] <- piece of the node[place]
+        const Pitch pitch = TempPitch(c);
+        UseRows(Stage(c) + comm_.node * n * c.bytes,
+                {Temp(0), c.bytes, pitch.place, c.bytes, 0, NodesRows::kAll, n}, pitch.node);
+        LocalMove(Operation::kAllToAll, Temp(0), Temp(1), comm_.n_nodes * c.count);
+        TempToOut(c);
       });
-  EndRounds();
 }
 
 Result Driver::RunByRails() {
-  switch (call_.operation) {
-    case Operation::kAllReduce:
-    case Operation::kReduce:
-      RailAllReduce();
-      break;
-    case Operation::kReduceScatter:
-      RailReduceScatter();
-      break;
-    case Operation::kAllGather:
-      RailAllGather();
-      break;
-    case Operation::kGather:
-      RailGather();
-      break;
-    case Operation::kScatter:
-      RailScatter();
-      break;
-    case Operation::kBroadcast:
-      RailBroadcast();
-      break;
-    case Operation::kAllToAll:
-      RailAllToAll();
-      break;
-    default:
-      return Invalid("no such collective");
+  constexpr std::pair<Operation, void (Driver::*)()> kRails[] = {
+      {Operation::kAllReduce, &Driver::RailAllReduce},
+      {Operation::kReduce, &Driver::RailAllReduce},
+      {Operation::kReduceScatter, &Driver::RailReduceScatter},
+      {Operation::kAllGather, &Driver::RailAllGather},
+      {Operation::kGather, &Driver::RailGather},
+      {Operation::kScatter, &Driver::RailScatter},
+      {Operation::kBroadcast, &Driver::RailBroadcast},
+      {Operation::kAllToAll, &Driver::RailAllToAll}};
+  for (const auto& [operation, run] : kRails) {
+    if (operation == call_.operation) (this->*run)();
   }
+  EndRounds();
   return result_;
 }
 
 // Checks the buffers of a call. Sets `*nothing` if there is nothing to do.
 Result CheckNodesCall(const NodesComm& comm, const Call& call, bool* nothing) {
-  const bool at_root = comm.index == call.root;
-  if (HasRoot(call.operation) && call.root >= comm.size) return Invalid("the root is not a member");
-  Request request = {call};
-  const int64_t index = comm.index;
-  switch (call.operation) {
-    case Operation::kAllReduce:
-      break;
-    case Operation::kReduceScatter:
-      request.in_rows = comm.size;
-      request.in_place_rows = -index;
-      break;
-    case Operation::kReduce:
-      request.out_rows = at_root ? 1 : 0;
-      break;
-    case Operation::kAllGather:
-      request.out_rows = comm.size;
-      request.in_place_rows = index;
-      break;
-    case Operation::kGather:
-      request.out_rows = at_root ? comm.size : 0;
-      request.in_place_rows = index;
-      break;
-    case Operation::kScatter:
-      request.in_rows = at_root ? comm.size : 0;
-      request.in_place_rows = -index;
-      break;
-    case Operation::kAllToAll:
-      request.in_rows = request.out_rows = comm.size;
-      request.in_place_ok = false;
-      break;
-    case Operation::kBroadcast:
-      request.in_rows = at_root ? 1 : 0;
-      break;
-    default:
-      return {StatusCode::kUnimplemented,
-              "this operation needs a team whose ranks are all on one node"};
+  if (call.operation > Operation::kAllToAllV || call.operation == Operation::kSendRecv) {
+    return {StatusCode::kUnimplemented,
+            "this operation needs a team whose ranks are all on one node"};
   }
+  Request request = {call};
+  Result completed = impl::CompleteRequest(comm.size, comm.index, &request);
+  if (!completed.ok()) return completed;
   if (Result result = impl::CheckRequest(comm.local, &request, nothing); !result.ok() || *nothing) {
     return result;
   }
@@ -772,7 +664,7 @@ Result CheckNodesCall(const NodesComm& comm, const Call& call, bool* nothing) {
   for (const auto& [buffer, rows] :
        {std::pair{call.in, request.in_rows},
         std::pair{static_cast<const void*>(call.out), request.out_rows}}) {
-    if (rows != 0 && impl::OverlapsWorkspace(comm, buffer, rows * bytes)) {
+    if (impl::OverlapsWorkspace(comm, buffer, rows * bytes)) {
       return Invalid("a buffer overlaps the workspace");
     }
   }
@@ -786,8 +678,8 @@ NodesPath ChoosePath(const NodesComm& comm, const Shape& shape) {
     return NodesPath::kLeaders;
   }
   if (comm.config.path != NodesPath::kAuto) return comm.config.path;
-  const uint64_t bytes = shape.count * DTypeBytes(shape.type) * RowsOf(shape.operation, comm.size);
-  return bytes <= comm.config.leaders_most_bytes ? NodesPath::kLeaders : NodesPath::kRails;
+  return impl::LargerBytes(shape, comm.size) <= comm.config.leaders_most_bytes ? NodesPath::kLeaders
+                                                                               : NodesPath::kRails;
 }
 
 Result RunOnNodes(const NodesComm& comm, const Call& call, backend::Stream& stream) {
