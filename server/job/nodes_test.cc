@@ -424,6 +424,7 @@ TEST_F(NodesTest, ARankThatLeavesEndsTheGrowthAlone) {
     for (const auto& node : nodes_) EXPECT_EQ(StateOn(*node), JobState::kReady) << early;
     EXPECT_EQ(nodes_[1]->machine->ledger().used_bytes_total(), used) << early;
     Do(NodeOf(2), LeaveCall{SessionId{3}, NewCall(), NodeOf(2).job});
+    Settle();
     EXPECT_EQ(nodes_[1]->machine->ledger().used_bytes_total(), 0u);
   }
 }
