@@ -139,9 +139,10 @@ struct Bench {
   }
 };
 
-// Runs ucx_perftest. `field` counts from the end of its last line; 0 is the rate.
+// Runs ucx_perftest, which polls, or sleeps until data comes, as irisd-port does on few CPUs.
+// `field` counts from the end of its last line; 0 is the rate.
 double Perftest(const std::string& ucx, const Network* network, const std::string& test, int size,
-                int iterations, int field) {
+                int iterations, int field, bool sleeps) {
   const std::string environment =
       absl::StrCat("env LD_LIBRARY_PATH=", ucx, "/lib:", ucx,
                    "/../libucx_cu13.libs UCX_TLS=tcp UCX_TCP_BRIDGE_ENABLE=y UCX_NET_DEVICES=");
@@ -151,12 +152,12 @@ double Perftest(const std::string& ucx, const Network* network, const std::strin
                : absl::StrCat("ip netns exec ", network->Space(i), " ", environment, name, " ");
   };
   const std::string at = network == nullptr ? "127.0.0.1" : network->Address(0);
-  const std::string options =
-      absl::StrCat(" -p 13377 -t ", test, " -s ", size, " -n ", iterations, " -w 200 -f");
-  const std::string command =
-      absl::StrCat("(timeout 60 ", in(0, "br0"), ucx, "/bin/ucx_perftest",
-                   " -p 13377 >/dev/null 2>&1 &) ; sleep 0.3; timeout 60 ", in(1, "eth0"), ucx,
-                   "/bin/ucx_perftest", " ", at, options, " 2>/dev/null | tail -1");
+  const std::string options = absl::StrCat(" -p 13377 -t ", test, " -s ", size, " -n ", iterations,
+                                           " -w 200 -f", sleeps ? " -E sleep" : "");
+  const std::string command = absl::StrCat(
+      "(timeout 60 ", in(0, "br0"), ucx, "/bin/ucx_perftest", " -p 13377",
+      sleeps ? " -E sleep" : "", " >/dev/null 2>&1 &) ; sleep 0.3; timeout 60 ", in(1, "eth0"), ucx,
+      "/bin/ucx_perftest", " ", at, options, " 2>/dev/null | tail -1");
   FILE* const pipe = popen(command.c_str(), "r");
   char line[512] = {};
   (void)!fgets(line, sizeof(line), pipe);
@@ -186,7 +187,7 @@ int Main(const std::string& ucx, int runs) {
   Bench bench{&cluster};
   struct Other {
     const char* test;
-    int size, iterations, field;  // 1: rate; 3: MB/s; 6: latency, p50
+    int size, iterations, field;  // 0: rate; 2: MB/s; 6: latency, p50
   };
   struct Row {
     const char* name;
@@ -224,20 +225,21 @@ int Main(const std::string& ucx, int runs) {
   printf("%-32s %10s   %s\n", "median of runs", "ours", "ucx_perftest (ours / theirs)");
   for (const Row& row : rows) {
     std::vector<double> ours;
-    std::vector<std::vector<double>> theirs(row.others.size());
+    std::vector<std::vector<double>> theirs(2 * row.others.size());
     for (int i = 0; i < runs; ++i) {
       ours.push_back(row.ours());
-      for (size_t o = 0; o < row.others.size(); ++o) {
-        const Other& other = row.others[o];
+      for (size_t o = 0; o < theirs.size(); ++o) {
+        const Other& other = row.others[o / 2];
         const double value = Perftest(ucx, cluster.network.get(), other.test, other.size,
-                                      other.iterations, other.field);
+                                      other.iterations, other.field, o % 2 == 1);
         if (value > 0) theirs[o].push_back(value * row.scale);
       }
     }
     printf("%-32s %10.2f  ", row.name, Median(ours));
-    for (size_t o = 0; o < row.others.size(); ++o) {
+    for (size_t o = 0; o < theirs.size(); ++o) {
       const double other = Median(theirs[o]);
-      printf(" %s %.2f (%.2f)", row.others[o].test, other, other > 0 ? Median(ours) / other : 0.0);
+      printf(" %s%s %.2f (%.2f)", row.others[o / 2].test, o % 2 == 1 ? " asleep" : "", other,
+             other > 0 ? Median(ours) / other : 0.0);
     }
     printf("; goal %s %.2f\n", row.less_is_better ? "<=" : ">=", row.goal);
     fflush(stdout);
