@@ -214,6 +214,9 @@ class Bundle(bundle_case.BundleCase):
                      "kill -9 of a rank of 2, products",
                      "kill -9 of irisd under 2 ranks"):
             self.assertRegex(text, rf"(?m)^passed +{re.escape(line)}  ")
+        lines = ["04_message_passing", "05_all_reduce", "10_digits_training"] if os.geteuid() == 0 else []
+        for line in lines:
+            self.assertRegex(text, rf"(?m)^passed +{line} on 2, two nodes  ")
         self.assertRegex(text, r"(?m)^skipped +torch's memory on 2 +torch's pools are for GPUs")
         for name in ("foreign_ranks.py", "ranks.py"):  # what it runs with a GPU machine's torch
             self.assertTrue(os.path.isfile(f"{self.second}/libexec/iris/tests/python/{name}"), name)
