@@ -166,6 +166,7 @@ World::~World() {
   }
   for (const auto& end : at_end_) end();
   ranks_.clear();
+  for (uint32_t* const table : tables_) backend::FreeHost(table);
   backend::FreeHost(reports_);
   backend::FreeHost(abort_word_);
   backend::FreeDevice(malloced_);
@@ -265,10 +266,13 @@ Result Rank::NewTeam(const std::vector<uint32_t>& ranks, DeviceTeam* team) {
     if (ranks[i] == rank()) team->index = i;
   }
   team->sync_offset_bytes = OffsetBytes(ctx, area);
-  const uint32_t* lasting = nullptr;
+  auto* const lasting = static_cast<uint32_t*>(
+      backend::MallocHost(std::max<size_t>(ranks.size(), 1) * sizeof(uint32_t)));
+  if (lasting == nullptr) return {StatusCode::kResourceExhausted, "no memory for the team's list"};
+  std::copy(ranks.begin(), ranks.end(), lasting);
   {
     std::lock_guard<std::mutex> lock(world_->mu_);
-    lasting = world_->tables_.emplace_back(ranks).data();
+    world_->tables_.push_back(lasting);
   }
   const uint32_t n_local = ctx.n_mapped == 0 ? ctx.n_ranks : ctx.n_mapped;
   const uint32_t first = ranks.empty() ? 0 : ranks[0] / n_local * n_local;

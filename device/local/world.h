@@ -17,7 +17,6 @@
 
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -157,8 +156,8 @@ class World {
   };
   std::vector<Port*> ports_;
   backend::Stream port_stream_;
-  std::deque<std::vector<uint32_t>> tables_;  // guarded by mu_
-  std::unique_ptr<PortThread> port_thread_;   // ends before the ports
+  std::vector<uint32_t*> tables_;            // of teams' members, for kernels; guarded by mu_
+  std::unique_ptr<PortThread> port_thread_;  // ends before the ports
   std::vector<std::unique_ptr<Rank>> ranks_;
 };
 

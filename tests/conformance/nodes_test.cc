@@ -45,7 +45,7 @@ local::WorldOptions OptionsOf(const Shape& shape) {
   local::WorldOptions options;
   options.n_ranks = shape.n_nodes * shape.per_node;
   options.n_nodes = shape.n_nodes;
-  options.heap_bytes = 8 << 20;
+  options.heap_bytes = backend::Traits::kEmulated ? 8 << 20 : 512 << 20;
   options.timeout_ns = kTestTimeoutNs;
   options.port = {shape.seed, shape.delay_us_max};
   return options;
