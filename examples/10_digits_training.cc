@@ -27,15 +27,15 @@
 using example::kGradients, example::kParameters, example::kPerParameter;
 using iris::DeviceArray;
 
-// Counts the weights that differ from the next rank's in any bit, on all ranks: if there are none
-// all around the ring, all ranks have the same.
+// Counts the weights that differ from the next rank's in any bit: if there are none all around the
+// ring, all ranks have the same.
 IRIS_KERNEL void CompareWithNext(iris::DeviceContext ctx, const uint32_t* weight_bits,
-                                 uint32_t* differing) {
+                                 int32_t* differing) {
   const uint64_t p = iris::backend::ThreadOfGrid();
   const uint32_t next = (ctx.rank + 1) % ctx.n_ranks;
   // An atomic, unlike a load, also reaches a rank on another node.
   if (p >= kParameters || iris::AtomicLoad(ctx, next, &weight_bits[p]) == weight_bits[p]) return;
-  for (uint32_t peer = 0; peer < ctx.n_ranks; ++peer) iris::AtomicAdd(ctx, peer, differing, 1u);
+  iris::AtomicAdd(ctx, ctx.rank, differing, 1);
 }
 
 iris::Status Run(const example::TrainingOptions& options) {
@@ -51,7 +51,7 @@ iris::Status Run(const example::TrainingOptions& options) {
   // The model and its gradients are symmetric; iris-ctl allocations shows them.
   IRIS_ASSIGN_OR_RETURN(const auto weights, context.Allocate<float>(kParameters, "weights"));
   IRIS_ASSIGN_OR_RETURN(const auto gradients, context.Allocate<float>(kGradients, "gradients"));
-  IRIS_ASSIGN_OR_RETURN(const auto differing, context.Allocate<uint32_t>(1, "differing"));
+  IRIS_ASSIGN_OR_RETURN(const auto differing, context.Allocate<int32_t>(1, "differing"));
   float *const w = weights.get(), *const g = gradients.get();
 
   // All other memory is the rank's own. The order of the digits: first those to learn from.
@@ -119,9 +119,10 @@ iris::Status Run(const example::TrainingOptions& options) {
   IRIS_RETURN_IF_ERROR(context.Barrier());
   IRIS_RETURN_IF_ERROR(
       iris::Launch(kPerParameter, stream, CompareWithNext, ctx, weights.As<uint32_t>(), differing));
-  IRIS_RETURN_IF_ERROR(stream.Synchronize());
-  IRIS_RETURN_IF_ERROR(context.Barrier());
-  IRIS_ASSIGN_OR_RETURN(const uint32_t n_differing, stream.Read(differing.get()));
+  IRIS_RETURN_IF_ERROR(communicator.AllReduce(differing.get(), differing.get(), 1,
+                                              iris::ccl::ReduceOp::kSum, stream));
+  IRIS_RETURN_IF_ERROR(communicator.Synchronize(stream));
+  IRIS_ASSIGN_OR_RETURN(const int32_t n_differing, stream.Read(differing.get()));
   if (rank == 0) {
     std::vector<float> trained(kParameters);
     IRIS_RETURN_IF_ERROR(stream.Copy(trained.data(), w, weights.bytes));

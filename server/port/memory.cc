@@ -204,7 +204,11 @@ StatusCode HeapMemory::Atomic(uint32_t rank, uint64_t offset_bytes, PortAtomic o
                               uint64_t value, uint64_t compare, uint64_t* old) {
   const uint64_t bytes = PortTypeBytes(type);
   if (!IsPortAtomic(op, type) || offset_bytes % bytes != 0) return StatusCode::kInvalidArgument;
-  if (!addressed_) return StatusCode::kUnimplemented;
+  if (!addressed_) {
+    if (op != PortAtomic::kLoad) return StatusCode::kUnimplemented;
+    *old = 0;
+    return Read(rank, offset_bytes, old, bytes);  // an aligned word is copied as one
+  }
   const std::optional<Place> place = Direct(rank, offset_bytes, bytes);
   if (!place.has_value() || place->bytes < bytes) return StatusCode::kOutOfRange;
   *old = DoPortAtomic(place->data, op, type, value, compare);
