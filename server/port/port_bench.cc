@@ -85,13 +85,15 @@ struct Bench {
   // Half of a round trip of puts of 4 KiB with signals.
   double PutSignal() {
     constexpr int kRounds = 3000;
-    // It sleeps between looks: threads that yield to other programs come back after milliseconds.
-    const auto wait = [](uint8_t* heap, uint64_t value) {
+    // On few CPUs it sleeps between looks, as the port does: threads that yield to other programs
+    // come back after milliseconds.
+    const int spins = std::thread::hardware_concurrency() > 4 ? 1 << 30 : 10;
+    const auto wait = [spins](uint8_t* heap, uint64_t value) {
       constexpr struct timespec kNap = {0, 3000};
       for (int i = 0;
            __atomic_load_n(reinterpret_cast<uint64_t*>(heap + 8192), __ATOMIC_ACQUIRE) < value;
            ++i) {
-        if (i >= 10) nanosleep(&kNap, nullptr);
+        if (i >= spins) nanosleep(&kNap, nullptr);
       }
     };
     memset(node(0).heap(0) + 8192, 0, 8);
@@ -155,8 +157,8 @@ double Perftest(const std::string& ucx, const Network* network, const std::strin
   const std::string options = absl::StrCat(" -p 13377 -t ", test, " -s ", size, " -n ", iterations,
                                            " -w 200 -f", sleeps ? " -E sleep" : "");
   const std::string command = absl::StrCat(
-      "(timeout 60 ", in(0, "br0"), ucx, "/bin/ucx_perftest", " -p 13377",
-      sleeps ? " -E sleep" : "", " >/dev/null 2>&1 &) ; sleep 0.3; timeout 60 ", in(1, "eth0"), ucx,
+      "(timeout 20 ", in(0, "br0"), ucx, "/bin/ucx_perftest", " -p 13377",
+      sleeps ? " -E sleep" : "", " >/dev/null 2>&1 &) ; sleep 0.3; timeout 20 ", in(1, "eth0"), ucx,
       "/bin/ucx_perftest", " ", at, options, " 2>/dev/null | tail -1");
   FILE* const pipe = popen(command.c_str(), "r");
   char line[512] = {};
@@ -225,14 +227,16 @@ int Main(const std::string& ucx, int runs) {
   printf("%-32s %10s   %s\n", "median of runs", "ours", "ucx_perftest (ours / theirs)");
   for (const Row& row : rows) {
     std::vector<double> ours;
-    std::vector<std::vector<double>> theirs(2 * row.others.size());
+    std::vector<std::vector<double>> theirs(2 * row.others.size()), failed = theirs;
     for (int i = 0; i < runs; ++i) {
       ours.push_back(row.ours());
       for (size_t o = 0; o < theirs.size(); ++o) {
+        if (!failed[o].empty()) continue;
         const Other& other = row.others[o / 2];
         const double value = Perftest(ucx, cluster.network.get(), other.test, other.size,
                                       other.iterations, other.field, o % 2 == 1);
-        if (value > 0) theirs[o].push_back(value * row.scale);
+        // What has failed once is not tried again: some tests hang without polling.
+        (value > 0 ? theirs : failed)[o].push_back(value * row.scale);
       }
     }
     printf("%-32s %10.2f  ", row.name, Median(ours));
