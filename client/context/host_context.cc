@@ -389,12 +389,11 @@ void HostContext::OnRankChange(const RankChange& change) {
     known = change;
   }
   if (ending || dead) {
-    const std::string what =
-        absl::StrCat("rank ", change.rank, " (pid ", change.pid, ") ", dead ? "died" : "hung up");
-    if (absl::StartsWith(change.reason, what)) {
-      log::Warning(change.reason);  // irisd's own words
+    if (absl::StartsWith(change.reason, absl::StrCat("rank ", change.rank, " "))) {
+      log::Warning(change.reason);  // irisd's own words, with the pid or the node
     } else {
-      log::Warning(what, ": ", change.reason);
+      log::Warning("rank ", change.rank, " (pid ", change.pid, ") ", dead ? "died" : "hung up",
+                   ": ", change.reason);
     }
   } else {
     log::Debug("rank ", change.rank, " (pid ", change.pid, ") left");

@@ -172,7 +172,8 @@ absl::Status Daemon::RestoreMemory(const Keeping& keeping, const CloseOf& close,
     const std::string name = KeptName{KeptName::Kind::kPages, job.id.value}.Text();
     keeping.keeper->Count(name, found.mapped().size());
     absl::StatusOr<std::unique_ptr<JobPages>> pages =
-        JobPages::Adopt(job.id, job.epoch, job.n_ranks, std::move(found.mapped()));
+        JobPages::Adopt({job.id, job.first_local, job.n_local, job.epoch, !job.nodes.empty()},
+                        std::move(found.mapped()));
     if (!pages.ok()) {
       const absl::Status is_lost =
           lost(absl::StrCat("pages of job ", job.name), name, pages.status());

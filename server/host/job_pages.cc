@@ -109,8 +109,7 @@ absl::StatusOr<std::shared_ptr<const RankPort>> RankPort::Create(Rank rank) {
 
 absl::StatusOr<std::unique_ptr<JobPages>> JobPages::Create(const CreatePages& wanted) {
   const auto& [job, first_rank, n_ranks, epoch, with_ports] = wanted;
-  std::unique_ptr<JobPages> pages(new JobPages());
-  pages->first_rank_ = first_rank;
+  std::unique_ptr<JobPages> pages(new JobPages(wanted));
   absl::StatusOr<std::shared_ptr<const PageFile>> status_file =
       PageFile::Create(PageFile::Kind::kStatus);
   if (!status_file.ok()) return status_file.status();
@@ -136,10 +135,10 @@ absl::StatusOr<std::unique_ptr<JobPages>> JobPages::Create(const CreatePages& wa
   return pages;
 }
 
-absl::StatusOr<std::unique_ptr<JobPages>> JobPages::Adopt(JobId job, uint64_t epoch,
-                                                          uint32_t n_ranks,
+absl::StatusOr<std::unique_ptr<JobPages>> JobPages::Adopt(const CreatePages& of,
                                                           std::vector<wire::UniqueFd> all) {
-  std::unique_ptr<JobPages> pages(new JobPages());
+  const auto& [job, first_rank, n_ranks, epoch, with_ports] = of;
+  std::unique_ptr<JobPages> pages(new JobPages(of));
   std::map<uint64_t, std::shared_ptr<const PageFile>> control;  // by inode
   std::string refused;
   for (wire::UniqueFd& fd : all) {
@@ -154,9 +153,9 @@ absl::StatusOr<std::unique_ptr<JobPages>> JobPages::Adopt(JobId job, uint64_t ep
       control[inode] = *std::move(file);
     }
   }
-  const auto missing = [&job, &refused](const std::string& what) {
+  const auto missing = [&of, &refused](const std::string& what) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the ", what, " of job ", job.value, " is missing", refused));
+        absl::StrCat("the ", what, " of job ", of.job.value, " is missing", refused));
   };
   if (pages->status_file_ == nullptr) return missing("status page");
   if (absl::Status mapped = pages->MapStatusPage(); !mapped.ok()) return mapped;
@@ -167,9 +166,11 @@ absl::StatusOr<std::unique_ptr<JobPages>> JobPages::Adopt(JobId job, uint64_t ep
                      page.epoch, " with ", page.n_ranks, " ranks, and expected are epoch ", epoch,
                      " and ", n_ranks, " ranks"));
   }
-  for (Rank rank = 0; rank < n_ranks; ++rank) {
-    const auto found = control.find(page.control_inode[rank]);
-    if (found == control.end()) return missing(absl::StrCat("control page of rank ", rank));
+  for (uint32_t i = 0; i < n_ranks; ++i) {
+    const auto found = control.find(page.control_inode[i]);
+    if (found == control.end()) {
+      return missing(absl::StrCat("control page of rank ", first_rank + i));
+    }
     pages->control_.push_back(std::move(found->second));
     control.erase(found);
   }
@@ -209,7 +210,7 @@ IRIS_SAME_STATE(kLeft);
 
 void JobPages::SetRankState(Rank rank, RankState state, int64_t pid, bool abort) {
   const Rank local = rank - first_rank_;
-  if (local >= n_ranks() && ports_.empty()) return;
+  if (local >= n_ranks() && !spans_nodes_) return;
   if (local < n_ranks()) {
     __atomic_store_n(&status_->rank_pid[local], pid, __ATOMIC_RELAXED);
     // Release: a reader that sees the state also sees the pid.

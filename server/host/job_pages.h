@@ -60,11 +60,11 @@ class JobPages {
   // Returns kResourceExhausted if descriptors or memory ran out.
   static absl::StatusOr<std::unique_ptr<JobPages>> Create(const CreatePages& wanted);
 
-  // Takes the descriptors of pages that an earlier irisd created for this job, in any order. On an
-  // error all are closed. Returns kInvalidArgument if a page is missing, or if the status page has
-  // another job, epoch or number of ranks. Returns kResourceExhausted if there is no memory.
-  static absl::StatusOr<std::unique_ptr<JobPages>> Adopt(JobId job, uint64_t epoch,
-                                                         uint32_t n_ranks,
+  // Takes the descriptors of pages that an earlier irisd created for `of`, in any order; the memory
+  // of ports is not among them. On an error all are closed. Returns kInvalidArgument if a page is
+  // missing, or if the status page has another job, epoch or number of ranks. Returns
+  // kResourceExhausted if there is no memory.
+  static absl::StatusOr<std::unique_ptr<JobPages>> Adopt(const CreatePages& of,
                                                          std::vector<wire::UniqueFd> all);
   ~JobPages();
   JobPages(const JobPages&) = delete;
@@ -75,7 +75,7 @@ class JobPages {
   const std::shared_ptr<const PageFile>& control_page(Rank rank) const {
     return control_[rank - first_rank_];
   }
-  // Returns null if the job has one node.
+  // Returns null if the job has one node, or the pages are adopted.
   std::shared_ptr<const RankPort> port(Rank rank) const {
     return ports_.empty() ? nullptr : ports_[rank - first_rank_];
   }
@@ -88,14 +88,15 @@ class JobPages {
   void SetRankState(Rank rank, RankState state, int64_t pid, bool abort);
 
  private:
-  JobPages() = default;
+  explicit JobPages(const CreatePages& of) : first_rank_(of.first_rank), spans_nodes_(of.ports) {}
   absl::Status MapStatusPage();
 
   std::shared_ptr<const PageFile> status_file_;
   wire::StatusPage* status_ = nullptr;  // only irisd maps it for writing
   std::vector<std::shared_ptr<const PageFile>> control_;
   std::vector<std::shared_ptr<const RankPort>> ports_;
-  Rank first_rank_ = 0;
+  const Rank first_rank_;
+  const bool spans_nodes_;
 };
 
 }  // namespace iris::server

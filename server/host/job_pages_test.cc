@@ -145,7 +145,7 @@ class AdoptPagesTest : public JobPagesTest {
   }
   std::string Refused(uint64_t job = 7, uint64_t epoch = 9, uint32_t n_ranks = 3) {
     const absl::Status status =
-        JobPages::Adopt(JobId{job}, epoch, n_ranks, std::move(all_)).status();
+        JobPages::Adopt({JobId{job}, 0, n_ranks, epoch}, std::move(all_)).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
     return std::string(status.message());
   }
@@ -159,10 +159,22 @@ class AdoptPagesTest : public JobPagesTest {
   std::vector<wire::UniqueFd> all_;  // the first one is rank 1's
 };
 
+TEST_F(AdoptPagesTest, OfTheRanksOfOneOfSeveralNodes) {
+  auto adopted = JobPages::Adopt({JobId{7}, 4, 3, 9, /*ports=*/true}, std::move(all_));
+  ASSERT_TRUE(adopted.ok()) << adopted.status();
+  EXPECT_EQ((*adopted)->port(5), nullptr);
+  (*adopted)->SetRankState(6, RankState::kEnding, 4711, false);
+  EXPECT_EQ(status_->rank_state[2], static_cast<uint32_t>(wire::PageRankState::kEnding));
+  EXPECT_EQ(status_->abort, 0u);
+  (*adopted)->SetRankState(0, RankState::kDead, 0, true);  // of another node
+  EXPECT_EQ(status_->broken_by, 1u);
+  EXPECT_EQ(status_->abort, 1u);
+}
+
 TEST_F(AdoptPagesTest, PagesGoOnAsTheyWere) {
   for (const wire::UniqueFd& fd : all_) ASSERT_EQ(fcntl(fd.get(), F_SETFD, 0), 0);
   const uint32_t before = status_->changes;
-  auto adopted = JobPages::Adopt(JobId{7}, 9, 3, std::move(all_));
+  auto adopted = JobPages::Adopt({JobId{7}, 0, 3, 9}, std::move(all_));
   ASSERT_TRUE(adopted.ok()) << adopted.status();
   ASSERT_EQ((*adopted)->n_ranks(), 3u);
   // A rank that mapped the page of the earlier irisd sees what this one writes.

@@ -144,10 +144,11 @@ void JobMachine::Impl::On(const WatchOpened& in) {
     const Member& peer = job.ranks[rank];
     const bool over = peer.state == RankState::kEnding || peer.state == RankState::kDead ||
                       peer.state == RankState::kLeft;
-    if (!over) continue;
-    const std::string reason = peer.state == RankState::kLeft   ? "left the job"
-                               : peer.state == RankState::kDead ? "its process is gone"
-                                                                : kHungUp;
+    if (!over || rank == membership->rank) continue;
+    const std::string reason = peer.state == RankState::kLeft     ? "left the job"
+                               : peer.state == RankState::kEnding ? kHungUp
+                               : job.IsLocal(rank)                ? "its process is gone"
+                                                   : "died, hung up, or its node was lost";
     Emit(NotifyWatch{id, RankChanged{rank, peer.state, peer.lease.process.pid,
                                      absl::StrCat(job.Who(rank), " ", reason)}});
   }
