@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "device/base/posix.h"
 #include "proto/wire/frame.h"
 #include "proto/wire/limits.h"
@@ -26,6 +27,8 @@ using server::LinkType;
 constexpr int kEventsAtOnce = 64;
 constexpr size_t kMaxStrangers = 128;  // connections that have not proved anything
 constexpr auto kHandshakeWithin = absl::Seconds(5);
+// Perhaps the process of the job before this one has not ended yet.
+constexpr auto kListenWithin = absl::Seconds(3);
 constexpr auto kRetryAfter = absl::Milliseconds(100);
 constexpr auto kMinTimer = absl::Milliseconds(5), kMaxTimer = absl::Milliseconds(100);
 // After the last work, this process looks for more before it sleeps, where a CPU is free for it.
@@ -107,7 +110,12 @@ absl::Status Port::Open() {
   if (!interface.ok()) return interface.status();
   interface_ = *std::move(interface);
   Address at = leads() ? rendezvous_ : interface_.address;
+  const absl::Time listen_by = server::SteadyNow() + kListenWithin;
   absl::StatusOr<wire::UniqueFd> listener = Listen(&at, setup_.port_min(), setup_.port_max());
+  while (absl::IsAlreadyExists(listener.status()) && server::SteadyNow() < listen_by) {
+    absl::SleepFor(absl::Milliseconds(20));
+    listener = Listen(&at, setup_.port_min(), setup_.port_max());
+  }
   if (!listener.ok()) return listener.status();
   listener_ = *std::move(listener);
   absl::StatusOr<std::unique_ptr<HeapMemory>> memory =
