@@ -355,12 +355,17 @@ absl::Status HostContext::LeaveOnce() {
     if (left_) return absl::OkStatus();
     left_ = true;
   }
+  // What has been asked of other nodes goes out before the port ends.
+  const absl::Time deadline = Now() + kLeaveTimeout;
+  const absl::Status sent = port_ == nullptr ? absl::OkStatus() : port_->Settle(deadline);
   guard_.Close();
   plane_->StopWatching();
   // Unmapped before irisd is asked: it counts the memory as free from then on. The pages of
   // barriers stay until the end, for threads that are in one.
   window_->UnmapAll(rank());
-  return Annotate(plane_->Leave(job_.job_id, Now() + kLeaveTimeout), "leave the job");
+  absl::Status left = plane_->Leave(job_.job_id, Now() + kLeaveTimeout);
+  if (left.ok() && absl::IsDeadlineExceeded(sent)) left = sent;
+  return Annotate(left, "leave the job");
 }
 
 void HostContext::CloseTrace() {

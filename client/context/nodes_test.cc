@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "client/context/host_context.h"
 #include "client/context/host_rma.h"
 #include "client/context/testing/nodes_job.h"
@@ -183,6 +184,21 @@ TEST_F(NodesTest, AbortEndsTheBarrierAndNamesTheRankOfTheOtherNode) {
   EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
   EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1 (on another node)"));
   EXPECT_EQ(context(0).Health().code(), absl::StatusCode::kAborted);
+}
+
+// The port ends with the last rank of its node that leaves.
+TEST_F(NodesTest, ARankLeavesAfterItsPutsHaveArrived) {
+  Start(2, 1);
+  thread_->Pause();
+  const uint64_t value = 17;
+  ASSERT_TRUE(HostPut(context(0), 1, At(0, kData), &value, {1, 8, 8, 8}).ok());
+  std::thread resumes([&] {
+    absl::SleepFor(absl::Milliseconds(50));
+    thread_->Resume();
+  });
+  EXPECT_TRUE(context(0).Leave().ok());
+  EXPECT_EQ(*At<uint64_t>(1, kData), value);
+  resumes.join();
 }
 
 TEST_F(NodesTest, TeamsOfARail) {
