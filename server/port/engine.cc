@@ -15,6 +15,9 @@ constexpr uint64_t kMaxSendingBytes = 2 << 20;
 constexpr uint32_t kMaxSendingMessages = 16;
 constexpr int kProgressesAtOnce = 64;
 constexpr uint32_t kTakenAtOnce = 512;
+// The answer to a put with a signal lets the rank go first that has waited for the signal: what it
+// sends back takes the answer along. A few microseconds at most.
+constexpr uint32_t kPollsForSignals = 8;
 // Of messages that arrived before their turn, or before the layout.
 constexpr size_t kMaxHeldBytes = 4 * kMaxUnansweredBytes;
 constexpr size_t kMaxHeldMessages = 16384;
@@ -76,6 +79,7 @@ struct Engine::Peer {
   uint64_t unanswered_bytes = 0;
   std::deque<Answer> answers;
   uint64_t answer_bytes = 0;
+  uint32_t patience = 0;  // for so many polls the answers wait for requests to go with
   Message* batch = nullptr;
   uint64_t sending_bytes = 0;
   uint32_t sending_messages = 0;
@@ -356,9 +360,16 @@ void Engine::Settle(Ring* ring, uint32_t index) {
 
 void Engine::Pump(Peer* peer) {
   if (peer->state != Peer::State::kConnected || !peer->may_send || !has_layout()) return;
-  while (SendAnswer(peer)) {
+  if (peer->patience > 0 && peer->turn.empty()) {
+    --peer->patience;
+    return Activate(peer);
+  }
+  const bool patient = std::exchange(peer->patience, 0) > 0;
+  while (!patient && SendAnswer(peer)) {
   }
   while (SendRequest(peer)) {
+  }
+  while (patient && SendAnswer(peer)) {
   }
   SendBatch(peer);
 }
@@ -834,6 +845,12 @@ absl::Status Engine::ExecuteOne(Peer* peer, const Record& record, const char* da
     answer = Answer();
     answer.kind = RecordKind::kError;
     answer.value = static_cast<uint64_t>(code);
+  }
+  const bool signals = record.kind == RecordKind::kPut && record.other != kNoPortSignal;
+  if (!signals || code != StatusCode::kOk) {
+    peer->patience = 0;
+  } else if (peer->answers.empty()) {
+    peer->patience = kPollsForSignals;
   }
   AddAnswer(peer, std::move(answer));
   if (peer->answers.size() > kMaxAnswers || peer->answer_bytes > kMaxAnswerBytes) {
