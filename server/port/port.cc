@@ -27,8 +27,9 @@ using server::LinkType;
 constexpr int kEventsAtOnce = 64;
 constexpr size_t kMaxStrangers = 128;  // connections that have not proved anything
 constexpr auto kHandshakeWithin = absl::Seconds(5);
-// Perhaps the process of the job before this one has not ended yet.
-constexpr auto kListenWithin = absl::Seconds(3);
+// The port of the job before this one may still have the rendezvous, and refuses nodes of this one.
+constexpr auto kEarlierJobEndsWithin = absl::Seconds(3);
+constexpr auto kRetryRefusedAfter = absl::Milliseconds(300);
 constexpr auto kRetryAfter = absl::Milliseconds(100);
 constexpr auto kMinTimer = absl::Milliseconds(5), kMaxTimer = absl::Milliseconds(100);
 // After the last work, this process looks for more before it sleeps, where a CPU is free for it.
@@ -110,7 +111,7 @@ absl::Status Port::Open() {
   if (!interface.ok()) return interface.status();
   interface_ = *std::move(interface);
   Address at = leads() ? rendezvous_ : interface_.address;
-  const absl::Time listen_by = server::SteadyNow() + kListenWithin;
+  const absl::Time listen_by = server::SteadyNow() + kEarlierJobEndsWithin;
   absl::StatusOr<wire::UniqueFd> listener = Listen(&at, setup_.port_min(), setup_.port_max());
   while (absl::IsAlreadyExists(listener.status()) && server::SteadyNow() < listen_by) {
     absl::SleepFor(absl::Milliseconds(20));
@@ -626,10 +627,11 @@ void Port::EndLine(int fd, const absl::Status& why) {
   if (line.confirmed || node.lost) {
     return LoseNode(*line.node, std::string(why.message()));
   }
-  // Tries that a later start of the other port may help are repeated.
   node.last_error = why;
-  node.connect_at = absl::IsUnavailable(why) ? now_ + kRetryAfter : absl::InfinitePast();
-  if (!absl::IsUnavailable(why)) node.connect_by = absl::InfinitePast();
+  const bool refused = !absl::IsUnavailable(why);
+  node.connect_at = now_ + (refused ? kRetryRefusedAfter : kRetryAfter);
+  node.refused_by =
+      refused ? std::min(node.refused_by, now_ + kEarlierJobEndsWithin) : absl::InfiniteFuture();
 }
 
 void Port::StartLine(uint32_t id) {
@@ -702,7 +704,7 @@ absl::Time Port::OnTimer(absl::Time now) {
   std::vector<uint32_t> due, late;
   for (const auto& [id, node] : nodes_) {
     if (node.lost || node.connected) continue;
-    if (now >= node.connect_by) {
+    if (now >= std::min(node.connect_by, node.refused_by)) {
       late.push_back(id);
     } else if (node.target.has_value() && node.fd < 0 && now >= node.connect_at) {
       due.push_back(id);

@@ -57,6 +57,7 @@ class Port {
     std::optional<Address> target;  // this side connects
     absl::Time connect_at = absl::InfiniteFuture();
     absl::Time connect_by = absl::InfiniteFuture();
+    absl::Time refused_by = absl::InfiniteFuture();  // from its first refusal on
     absl::Status last_error;
     bool connected = false;
     bool lost = false;
