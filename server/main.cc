@@ -598,9 +598,12 @@ int Run(const std::vector<std::string>& args, Config config) {
   };
   facts.door_limits_of_one = [session_server] { return session_server->LimitsOfOne(); };
   facts.door_limits_of_all = [session_server] { return session_server->LimitsOfAll(); };
-  services = std::make_unique<Services>(&daemon, std::move(facts));
   absl::StatusOr<Ports::Setup> port_setup = PortSetup(config, &*worker_program, *driver, &daemon);
   if (!port_setup.ok()) return cannot_go_on(port_setup.status());
+  facts.network = {
+      port_setup->interface,  port_setup->port_min, port_setup->port_max,       port_setup->ucx,
+      port_setup->transports, port_setup->silence,  !port_setup->secret.empty()};
+  services = std::make_unique<Services>(&daemon, std::move(facts));
   const absl::StatusOr<std::unique_ptr<Ports>> ports =
       Ports::Create(*std::move(port_setup), &logger);
   if (!ports.ok()) return cannot_go_on(ports.status());

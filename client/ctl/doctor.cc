@@ -159,6 +159,7 @@ void CheckIrisd(const absl::StatusOr<std::unique_ptr<AdminClient>>& client,
   findings.push_back(CheckVersion(*status));
   findings.push_back(CheckDescriptorsOfIrisd(*status));
   findings.push_back(WorkersFinding(*status));
+  findings.push_back(NetworkFinding(status->network(), ucx::Find(status->network().ucx())));
   const absl::StatusOr<v1::ListDevicesReply> devices =
       (*client)->All(&AdminClient::Stub::ListDevices);
   findings.push_back(CheckDevices(devices));
@@ -194,6 +195,30 @@ Finding WorkersFinding(const v1::GetStatusReply& status) {
               absl::StrCat(status.worker_troubles_total(), " ended or did not start; the last: ",
                            EscapeName(status.last_worker_trouble())),
               "look for worker_ended in iris-ctl events and in irisd's log");
+}
+
+Finding NetworkFinding(const v1::NetworkSettings& settings,
+                       const absl::StatusOr<ucx::Library>& found) {
+  const char* check = "network";
+  if (!found.ok()) {
+    // A site whose jobs have one node needs no UCX, unless irisd is set to use one.
+    const bool wanted = !settings.ucx().empty();
+    return {check, wanted ? Verdict::kFail : Verdict::kWarn, std::string(found.status().message()),
+            wanted ? "correct network.ucx of irisd's configuration, or IRIS_UCX where irisd starts"
+                   : "run deploy/setup.sh for jobs that span nodes; jobs of one node need nothing"};
+  }
+  const std::string ports = settings.port_min() == 0 ? "any ports"
+                                                     : absl::StrCat("ports ", settings.port_min(),
+                                                                    "-", settings.port_max());
+  return Ok(check,
+            absl::StrCat("UCX ", found->version, " (", found->path, "), transports ",
+                         settings.transports().empty() ? "tcp" : settings.transports(),
+                         settings.interface().empty() ? " on the interface to the rendezvous"
+                                                      : absl::StrCat(" on ", settings.interface()),
+                         ", ", ports, ", a node is lost after ",
+                         absl::FormatDuration(absl::Milliseconds(settings.silence_ms())), ", ",
+                         settings.has_secret() ? "irisd has a secret for jobs that bring none"
+                                               : "jobs bring their secret"));
 }
 
 Finding LineFinding(const absl::StatusOr<TornLines>& found) {

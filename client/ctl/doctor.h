@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "device/driver/pair_check.h"
+#include "device/ucx/find.h"
 #include "iris/collective/whole_lines.h"
 #include "nlohmann/json.hpp"
 #include "proto/iris/v1/admin.pb.h"
@@ -58,8 +59,11 @@ Finding CheckSocket(const std::string& path);
 // emulated, a failure is only a warning.
 Finding CheckDeviceNodes(const std::string& dev, bool emulated);
 
-// Return the findings for irisd's report about its workers, and for a search for torn lines.
+// Return the findings for irisd's report about its workers, for UCX with irisd's settings of the
+// network, and for a search for torn lines.
 Finding WorkersFinding(const v1::GetStatusReply& status);
+Finding NetworkFinding(const v1::NetworkSettings& settings,
+                       const absl::StatusOr<ucx::Library>& found);
 Finding LineFinding(const absl::StatusOr<TornLines>& found);
 // Returns one finding with the table, then one for each cause of failures.
 std::vector<Finding> PairFindings(const driver::PairTable& table);

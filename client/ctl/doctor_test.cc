@@ -209,6 +209,32 @@ TEST_F(DoctorTest, JsonHasEveryField) {
   EXPECT_EQ(json.dump(), R"([{"check":"one","verdict":"fail","detail":"d","remedy":"r"}])");
 }
 
+TEST_F(DoctorTest, UcxIsShownWithTheSettingsOfTheNetwork) {
+  v1::NetworkSettings settings;
+  settings.set_silence_ms(5000);
+  const absl::StatusOr<ucx::Library> found = ucx::Library{"libucp.so.0", "/lib/ucp.so", "1.22.0"};
+  EXPECT_EQ(NetworkFinding(settings, found).verdict, Verdict::kOk);
+  EXPECT_EQ(NetworkFinding(settings, found).detail,
+            "UCX 1.22.0 (/lib/ucp.so), transports tcp on the interface to the rendezvous, any "
+            "ports, a node is lost after 5s, jobs bring their secret");
+  settings.set_interface("eth1");
+  settings.set_transports("rc,tcp");
+  settings.set_port_min(20000);
+  settings.set_port_max(20999);
+  settings.set_has_secret(true);
+  EXPECT_THAT(NetworkFinding(settings, found).detail,
+              HasSubstr("transports rc,tcp on eth1, ports 20000-20999, a node is lost after 5s, "
+                        "irisd has a secret"));
+  // Jobs of one node need no UCX; a setting that names one shall be right.
+  const absl::Status none = absl::FailedPreconditionError("none was found; libucp.so.0: no file");
+  EXPECT_EQ(NetworkFinding(settings, none).verdict, Verdict::kWarn);
+  EXPECT_THAT(NetworkFinding(settings, none).detail, HasSubstr("libucp.so.0: no file"));
+  EXPECT_THAT(NetworkFinding(settings, none).remedy, HasSubstr("deploy/setup.sh"));
+  settings.set_ucx("/opt/libucp.so.0");
+  EXPECT_EQ(NetworkFinding(settings, none).verdict, Verdict::kFail);
+  EXPECT_THAT(NetworkFinding(settings, none).remedy, HasSubstr("network.ucx"));
+}
+
 TEST_F(DoctorTest, TroubleWithWorkersIsAWarning) {
   v1::GetStatusReply status;
   EXPECT_EQ(WorkersFinding(status).verdict, Verdict::kOk);

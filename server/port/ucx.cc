@@ -1,29 +1,19 @@
 #include "server/port/ucx.h"
 
 #include <dlfcn.h>
-#include <glob.h>
-#include <poll.h>
-#include <signal.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "device/base/posix.h"
-#include "device/base/unique_fd.h"
+#include "device/ucx/find.h"
 
 namespace iris::port {
 namespace {
 
-constexpr unsigned kMinMajor = 1, kMinMinor = 20;
-constexpr char kUnpacked[] = "/usr/local/lib/iris/ucx";  // deploy/setup.sh
 constexpr unsigned kMessageId = 17;
-constexpr int kProbeMs = 10'000;
 constexpr int kCloseProgresses = 1000;
 
 // UCX reads its settings from the environment, some when the library is loaded.
@@ -60,68 +50,6 @@ void Configure(const UcxOptions& options) {
   Suggest("UCX_LOG_LEVEL", "error");
 }
 
-struct Version {
-  unsigned major = 0, minor = 0, patch = 0;
-};
-
-// Asks for the version in a child, because a library that was loaded once does not always go.
-absl::StatusOr<Version> Probe(const std::string& path) {
-  int ends[2];
-  if (pipe(ends) != 0) return absl::InternalError("make a pipe");
-  base::UniqueFd reading(ends[0]), writing(ends[1]);
-  const pid_t child = fork();
-  if (child < 0) return absl::InternalError(absl::StrCat("fork: ", strerror(errno)));
-  if (child == 0) {
-    void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-    const char* const error = library == nullptr ? dlerror() : nullptr;
-    if (error != nullptr) {
-      (void)!write(ends[1], error, strlen(error));
-      _exit(1);
-    }
-    const auto get = reinterpret_cast<void (*)(unsigned*, unsigned*, unsigned*)>(
-        dlsym(library, "ucp_get_version"));
-    if (get == nullptr) _exit(2);
-    Version version;
-    get(&version.major, &version.minor, &version.patch);
-    (void)!write(ends[1], &version, sizeof(version));
-    _exit(0);
-  }
-  writing.Reset();
-  char answer[512];
-  size_t n = 0;
-  struct pollfd readable = {reading.get(), POLLIN, 0};
-  while (n < sizeof(answer) && base::Retry([&] { return poll(&readable, 1, kProbeMs); }) == 1) {
-    const ssize_t got =
-        base::Retry([&] { return read(reading.get(), answer + n, sizeof(answer) - n); });
-    if (got <= 0) break;
-    n += static_cast<size_t>(got);
-  }
-  kill(child, SIGKILL);
-  int status = 0;
-  (void)base::Retry([&] { return waitpid(child, &status, 0); });
-  Version version;
-  if (n != sizeof(version)) {
-    return absl::NotFoundError(n == 0 ? absl::string_view("it is not UCX, or did not load in time")
-                                      : absl::string_view(answer, n));
-  }
-  memcpy(&version, answer, sizeof(version));
-  return version;
-}
-
-std::vector<std::string> Places(const std::string& path) {
-  if (!path.empty()) return {path};
-  std::vector<std::string> places = {"libucp.so.0"};
-  for (const char* pattern : {"/lib/libucp.so.0", "/*/lib/libucp.so.0"}) {
-    glob_t found = {};
-    if (glob(absl::StrCat(kUnpacked, pattern).c_str(), 0, nullptr, &found) == 0) {
-      for (size_t i = 0; i < found.gl_pathc; ++i) places.push_back(found.gl_pathv[i]);
-    }
-    globfree(&found);
-  }
-  if (places.back() == "libucp.so.0") places.push_back(absl::StrCat(kUnpacked, "/lib/libucp.so.0"));
-  return places;
-}
-
 }  // namespace
 
 absl::Status UcxWorker::Error(std::string_view what, ucs_status_t status) const {
@@ -133,29 +61,14 @@ absl::Status UcxWorker::Error(std::string_view what, ucs_status_t status) const 
 absl::StatusOr<std::unique_ptr<UcxWorker>> UcxWorker::Create(const UcxOptions& options,
                                                              Handlers handlers) {
   Configure(options);
-  std::string tried;
-  for (const std::string& place : Places(options.path)) {
-    const absl::StatusOr<Version> version = Probe(place);
-    if (!version.ok()) {
-      absl::StrAppend(&tried, "; ", place, ": ", version.status().message());
-      continue;
-    }
-    if (version->major != kMinMajor || version->minor < kMinMinor) {
-      absl::StrAppend(&tried, "; ", place, ": version ", version->major, ".", version->minor, ".",
-                      version->patch);
-      continue;
-    }
-    std::unique_ptr<UcxWorker> worker(new UcxWorker);
-    worker->handlers_ = std::move(handlers);
-    absl::Status status = worker->Load(place);
-    if (status.ok()) status = worker->Start(options);
-    if (!status.ok()) return status;
-    return worker;
-  }
-  return absl::FailedPreconditionError(
-      absl::StrCat("jobs of several nodes need UCX 1.", kMinMinor, " or newer, and none was found",
-                   tried, ". Run deploy/setup.sh, which installs it in ", kUnpacked,
-                   ", or name the path of libucp.so.0 in IRIS_UCX"));
+  const absl::StatusOr<ucx::Library> found = ucx::Find(options.path);
+  if (!found.ok()) return found.status();
+  std::unique_ptr<UcxWorker> worker(new UcxWorker);
+  worker->handlers_ = std::move(handlers);
+  absl::Status status = worker->Load(found->name);
+  if (status.ok()) status = worker->Start(options);
+  if (!status.ok()) return status;
+  return worker;
 }
 
 absl::Status UcxWorker::Load(const std::string& path) {

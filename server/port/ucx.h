@@ -50,10 +50,8 @@ class UcxWorker {
     std::function<void(void* tag, const char* reason)> failed;
   };
 
-  // Opens the library: options.path, or if that is empty, the system's libucp.so.0, or the one
-  // below /usr/local/lib/iris/ucx, where deploy/setup.sh unpacks it.
-  // kFailedPrecondition, with the places, what was found there, and a remedy, if none of them can
-  // be used, or if UCX cannot use the interface.
+  // Opens the library that ucx::Find finds. Returns its error, or kFailedPrecondition if UCX cannot
+  // use the interface.
   static absl::StatusOr<std::unique_ptr<UcxWorker>> Create(const UcxOptions& options,
                                                            Handlers handlers);
   ~UcxWorker();

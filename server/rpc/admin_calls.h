@@ -28,6 +28,16 @@ struct DaemonFacts {
     std::string detail;
   };
   std::vector<Backend> backends;
+  // The settings of port processes.
+  struct Network {
+    std::string interface;
+    uint32_t port_min = 0, port_max = 0;
+    std::string ucx;
+    std::string transports;
+    absl::Duration silence;
+    bool has_secret = false;
+  };
+  Network network;
   struct Counts {
     uint64_t sessions_total = 0;
     uint64_t sessions_refused = 0;
