@@ -160,6 +160,8 @@ absl::Span<const Command> Commands() {
        Show<&Stub::ListTenants, TenantsView>},
       {"waits", "Who waits for whom, and in which call: of all jobs, or of one", "waits train",
        true, Show<&Stub::ListWaits, WaitsView>},
+      {"nodes", "The nodes of jobs that span several, and the connections to them", "nodes train",
+       true, Show<&Stub::ListNodes, NodesView>},
       {"events", "What has happened", "events --follow --job train", true},
       {"peek", "Values or bytes of a rank's heap", "peek train 0 weights --dtype f32 --count 16",
        false, ShowPeek},

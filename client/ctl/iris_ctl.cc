@@ -63,6 +63,7 @@ Examples:
   iris-ctl jobs --watch             every 2 seconds, until interrupted
   iris-ctl describe train           one job with its ranks, memory and events
   iris-ctl waits train              who waits for whom in it
+  iris-ctl nodes train              its nodes, if it spans several
   iris-ctl peek train 0 weights     the first values of an allocation
   iris-ctl trace train -o a.json    what its kernels do, for 5 seconds
   iris-ctl doctor                   what is wrong here, and what to do)";
@@ -288,7 +289,7 @@ void AddCommands(CLI::App& app, Options& options, Words& words, TraceWish& wish)
     if (name == "describe") {
       command.add_option("JOB", options.job, "Name of the job")->option_text(" ")->required();
     }
-    if (name == "waits") {
+    if (name == "waits" || name == "nodes") {
       command.add_option("JOB", options.job, "The same as --job")->option_text(" ");
     }
     if (name == "events") {

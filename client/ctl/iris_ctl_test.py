@@ -112,6 +112,7 @@ class WithoutIrisd(unittest.TestCase):
         commands = {"status": {"--watch"}, "devices": {"--watch"}, "jobs": {"--watch", "--job", "--names"},
                     "describe": {"--watch"}, "heaps": {"--watch", "--job"}, "allocations": {"--watch", "--job"},
                     "sessions": {"--watch"}, "tenants": {"--watch"}, "waits": {"--watch", "--job"},
+                    "nodes": {"--watch", "--job"},
                     "events": {"--job", "--follow"}, "doctor": set(),
                     "peek": {"--watch", "--dtype", "--count", "--bytes", "--from"},
                     "trace": {"--seconds", "--rank", "--merge"}, "completion": None}

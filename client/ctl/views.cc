@@ -145,6 +145,32 @@ std::string RankText(const v1::Session& session) {
   return session.job().empty() ? "" : absl::StrCat(session.rank());
 }
 
+// Returns "2-3"; "2-" if their number is not known yet.
+std::string RanksOfNode(const v1::JobNode& node) {
+  if (node.n_ranks() == 1) return absl::StrCat(node.node());
+  return absl::StrCat(node.node(), "-",
+                      node.n_ranks() == 0 ? "" : absl::StrCat(node.node() + node.n_ranks() - 1));
+}
+std::string RoleText(const v1::JobNode& node) {
+  return absl::StrCat(node.leads() ? "leads" : "follows", node.here() ? ", this node" : "");
+}
+std::string StateText(const v1::JobNode& node) {
+  return Word(*v1::NodeState_descriptor(), node.state());
+}
+std::string HeardText(const v1::JobNode& node) {
+  return node.has_heard_ms()
+             ? absl::StrFormat("%.1f s", static_cast<double>(node.heard_ms()) / 1000)
+             : "";
+}
+std::string RttText(const v1::JobNode& node) {
+  return node.has_rtt_us() ? absl::StrFormat("%.3f ms", static_cast<double>(node.rtt_us()) / 1000)
+                           : "";
+}
+// Counts what came from nobody of the job: only the port process of this node knows.
+std::string RefusedText(const v1::JobNode& node) {
+  return node.here() ? absl::StrCat(node.refused_messages() + node.refused_connections()) : "";
+}
+
 // Makes `text` a function of any message.
 template <typename Thing, std::string (*text)(const Thing&)>
 std::string Of(const Message& thing) {
@@ -355,6 +381,25 @@ View TenantsView() {
 }
 
 View WaitsView() { return {"nobody waits", v1::Wait::descriptor(), {}, Of<v1::Wait, WaitText>}; }
+
+View NodesView() {
+  return {"no jobs of several nodes",
+          v1::JobNode::descriptor(),
+          {{"JOB", "job"},
+           {"NODE", "node"},
+           {"HOST", "name"},
+           {"RANKS", nullptr, Of<v1::JobNode, RanksOfNode>},
+           {"ROLE", nullptr, Of<v1::JobNode, RoleText>},
+           {"STATE", nullptr, Of<v1::JobNode, StateText>},
+           {"HEARD", nullptr, Of<v1::JobNode, HeardText>, kRight},
+           {"RTT", nullptr, Of<v1::JobNode, RttText>, kRight},
+           {"SENT", "sent_bytes"},
+           {"RECEIVED", "received_bytes"},
+           {"REFUSED", nullptr, Of<v1::JobNode, RefusedText>, kRight},
+           {"TRANSPORT", "transport"},
+           {"ADDRESS", "address"},
+           {"REASON", "reason"}}};
+}
 
 std::string TenantLimitsText(const v1::ListTenantsReply& reply) {
   const v1::Tenant& one = reply.limits();

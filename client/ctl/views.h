@@ -73,6 +73,7 @@ View AllocationsView();
 View SessionsView();
 View TenantsView();
 View WaitsView();
+View NodesView();
 // Returns lines with the limits of one tenant and of all tenants together.
 std::string TenantLimitsText(const v1::ListTenantsReply& reply);
 

@@ -131,6 +131,50 @@ TEST(ViewsTest, JobsTableCountsRanksByState) {
   EXPECT_THAT(Text(JobsView(), reply), HasSubstr("2: 1 dead, 1 ready"));
 }
 
+TEST(ViewsTest, NodesTable) {
+  v1::ListNodesReply reply;
+  v1::JobNode* node = reply.add_nodes();
+  node->set_job("train");
+  node->set_n_ranks(2);
+  node->set_name("host-a");
+  node->set_leads(true);
+  node->set_here(true);
+  node->set_state(v1::NODE_STATE_CONNECTED);
+  node->set_heard_ms(400);
+  node->set_transport("tcp on eth0");
+  node->set_address("10.0.0.1:4711");
+  node->set_refused_messages(2);
+  node->set_refused_connections(3);
+  node = reply.add_nodes();
+  node->set_job("train");
+  node->set_node(2);
+  node->set_n_ranks(1);
+  node->set_name("host-b\033[2J");
+  node->set_state(v1::NODE_STATE_LOST);
+  node->set_reason("silent for 5s");
+  node->set_heard_ms(5300);
+  node->set_rtt_us(123);
+  node->set_sent_bytes(1 << 20);
+  node->set_transport("tcp/eth0");
+  node = reply.add_nodes();
+  node->set_job("train");
+  node->set_node(3);
+  EXPECT_EQ(
+      Text(NodesView(), reply),
+      "JOB    NODE  HOST           RANKS  ROLE              STATE      HEARD       RTT   SENT  "
+      "RECEIVED  REFUSED  TRANSPORT    ADDRESS        REASON\n"
+      "train     0  host-a         0-1    leads, this node  connected  0.4 s         -    0 B  "
+      "     0 B        5  tcp on eth0  10.0.0.1:4711  -\n"
+      "train     2  host-b\\x1b[2J  2      follows           lost       5.3 s  0.123 ms  1 MiB  "
+      "     0 B        -  tcp/eth0     -              silent for 5s\n"
+      "train     3  -              3-     follows           unknown        -         -    0 B  "
+      "     0 B        -  -            -              -\n");
+  const Json json = ListJson(reply);
+  EXPECT_EQ(json[1]["state"], "lost");
+  EXPECT_EQ(json[1]["rtt_us"], 123);
+  EXPECT_EQ(json[0]["rtt_us"], nullptr);
+}
+
 TEST(ViewsTest, JobsJsonHasEveryRank) {
   v1::ListJobsReply reply;
   AddJob(&reply);

@@ -23,7 +23,7 @@ _iris_ctl_allocations() {
 
 _iris_ctl() {
   local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]}
-  local commands="status devices jobs describe heaps allocations sessions tenants waits events peek trace doctor"
+  local commands="status devices jobs describe heaps allocations sessions tenants waits nodes events peek trace doctor"
   commands="$commands completion"
   local common="--runtime-dir --format --help"
   local command="" position=0 i
@@ -51,7 +51,7 @@ _iris_ctl() {
         jobs) words="--job --names --watch $common" ;;
         heaps | allocations) words="--job --watch $common" ;;
         events) words="--follow --job $common" ;;
-        waits)
+        waits | nodes)
           words="--job --watch $common"
           if [[ $current != -* && $((COMP_CWORD - position)) -eq 1 ]]; then words=$(_iris_ctl_jobs); fi
           ;;

@@ -431,6 +431,11 @@ absl::StatusOr<JobPages*> Daemon::PagesOf(JobId job) const {
                                                    found->second.status().message()));
 }
 
+std::optional<PortReport> Daemon::PortReportOf(JobId job) const {
+  absl::MutexLock lock(&mu_);
+  return ports_ == nullptr ? std::nullopt : ports_->ReportOf(job);
+}
+
 std::vector<std::shared_ptr<const PageFile>> Daemon::ControlPages(JobId job) const {
   std::vector<std::shared_ptr<const PageFile>> pages;
   absl::MutexLock lock(&mu_);

@@ -106,6 +106,26 @@ struct PortSegment {
   std::function<absl::StatusOr<int>()> open;  // the caller owns the result
 };
 
+// What a port process has reported of itself and of its connections. It may lie: it is its user's.
+struct PortReport {
+  struct Peer {
+    bool connected = false;
+    std::string address;
+    uint64_t heard_ms = 0;           // before the report
+    std::optional<uint64_t> rtt_us;  // none: not measured yet
+    std::string transport;
+    uint64_t sent_bytes = 0;
+    uint64_t received_bytes = 0;
+  };
+  absl::Time at;  // on the steady clock
+  std::string ucx_version;
+  std::string transports;
+  std::string address;
+  std::map<NodeId, Peer> peers;
+  uint64_t refused_messages = 0;
+  uint64_t refused_connections = 0;
+};
+
 // Carries the daemon's commands to port processes. Implementations only queue them, and never call
 // back; what ports say comes as inputs.
 class PortOutput {
@@ -117,6 +137,8 @@ class PortOutput {
   virtual void LayOut(const SetLayout& layout, std::vector<PortSegment> segments) = 0;
   virtual void Send(const SendToNode& message) = 0;
   virtual void Stop(JobId job) = 0;
+  // Returns the last report of the job's port, which is checked; none if it is not open.
+  virtual std::optional<PortReport> ReportOf(JobId job) const = 0;
 };
 
 struct DaemonOptions {
@@ -212,6 +234,9 @@ class Daemon {
   // Returns one page per rank, or none if the job has no pages.
   std::vector<std::shared_ptr<const PageFile>> ControlPages(JobId job) const
       ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Returns PortOutput::ReportOf.
+  std::optional<PortReport> PortReportOf(JobId job) const ABSL_LOCKS_EXCLUDED(mu_);
 
   // Sends descriptors of these segments to a session, which need not be in the job. Returns
   // kNotFound if the memory is gone.

@@ -269,11 +269,12 @@ struct Growth {
 // outcome of each operation. The others carry it out on their own copy of the job's state.
 struct JobNodes {
   struct Node {
-    enum class State : uint32_t { kConnected = 1, kJoined = 2, kMapped = 3, kLost = 4 };
+    using State = NodeState;
     State state = State::kConnected;
     uint32_t n_ranks = 0;  // 0: not known yet
     std::string name;      // of the host
     bool same_address = false;
+    std::string lost_because;  // if it is lost
   };
   NodeId own = 0;  // this node
   uint32_t n_local = 0;

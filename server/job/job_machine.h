@@ -58,10 +58,11 @@ class JobMachine {
   // The cost depends only on the number of visits; a query of one party does not look at jobs and
   // sessions of other parties.
   using VisitJob = absl::FunctionRef<bool(const JobSnapshot&)>;
-  // JobSnapshots have neither allocations nor their ranks' segments. Those that VisitRank and
-  // VisitAllocation get have no ranks, either.
+  // JobSnapshots have neither allocations nor their ranks' segments. Those that VisitRank,
+  // VisitAllocation and VisitNode get have no ranks, either.
   using VisitRank = absl::FunctionRef<bool(const JobSnapshot&, const RankSnapshot&)>;
   using VisitAllocation = absl::FunctionRef<bool(const JobSnapshot&, const AllocationSnapshot&)>;
+  using VisitNode = absl::FunctionRef<bool(const JobSnapshot&, const NodeSnapshot&)>;
   using VisitSession = absl::FunctionRef<bool(const SessionSnapshot&)>;
   // The job with the id of `after` is visited again. Ranks have their segments.
   using VisitWait = absl::FunctionRef<bool(const JobSnapshot&, const WaitsSnapshot&)>;
@@ -69,6 +70,8 @@ class JobMachine {
   void VisitWaits(const JobQuery& query, ListPosition after, VisitWait visit) const;
   void VisitRanks(const JobQuery& query, ListPosition after, VisitRank visit) const;
   void VisitAllocations(const JobQuery& query, ListPosition after, VisitAllocation visit) const;
+  // Visits the nodes of jobs that span several, and ranks whose node is not known yet.
+  void VisitNodes(const JobQuery& query, ListPosition after, VisitNode visit) const;
   void VisitSessions(const std::optional<Party>& party, ListPosition after,
                      VisitSession visit) const;
 

@@ -11,13 +11,62 @@ namespace {
 using Impl = JobMachine::Impl;
 using Kind = PendingSnapshot::Kind;
 
+// Returns the host name of the node that has the rank; empty if it is not known yet.
+std::string HostOf(const JobNodes& nodes, Rank rank) {
+  const auto* const found = nodes.NodeOf(rank);
+  if (found != nullptr) return found->second.name;
+  const auto exact = nodes.all.find(rank);
+  return exact == nodes.all.end() ? "" : exact->second.name;
+}
+
+// Returns the state of a rank. Its own node tells that of another node's rank when the job is
+// ready; before, the leader knows how far its node is.
+RankState StateOf(const Job& job, Rank rank) {
+  const RankState state = job.ranks[rank].state;
+  if (job.IsLocal(rank) || !job.is_starting()) return state;
+  if (!job.nodes->leads()) return RankState{};
+  const auto* const node = job.nodes->NodeOf(rank);
+  if (node == nullptr) return state;
+  if (node->second.state == NodeState::kMapped) return RankState::kMapped;
+  return node->second.state == NodeState::kJoined ? RankState::kJoined : state;
+}
+
+std::vector<NodeSnapshot> NodesOf(const Job& job) {
+  const JobNodes& nodes = *job.nodes;
+  std::vector<NodeSnapshot> shots;
+  Rank next = 0;
+  bool gapless = false;  // the number of ranks of the last node is not known
+  // Adds the ranks before `end` that no known node has.
+  const auto close_gap = [&](Rank end) {
+    if (next >= end || gapless) return;
+    const bool of_leader = !nodes.leads() && next == kLeader;
+    const bool known = nodes.leads() || of_leader;
+    shots.push_back({{next, of_leader ? 0 : end - next, ""},
+                     known ? NodeState::kAwaited : NodeState::kUnknown,
+                     "",
+                     of_leader ? nodes.rendezvous : ""});
+  };
+  for (const auto& [id, node] : nodes.all) {
+    close_gap(id);
+    const bool starts = id == nodes.own && nodes.random == 0 && node.state != NodeState::kLost;
+    shots.push_back({{id, node.n_ranks, node.name},
+                     starts ? NodeState::kAwaited : node.state,
+                     node.lost_because,
+                     id == kLeader ? nodes.rendezvous : ""});
+    next = id + node.n_ranks;
+    gapless = node.n_ranks == 0;
+  }
+  close_gap(job.n_ranks());
+  return shots;
+}
+
 // Returns the job without its ranks and allocations.
 JobSnapshot HeadOf(const Job& job) {
   JobSnapshot head{job};
   head.n_ranks = job.n_ranks();
   head.first_local = job.first_local();
   head.n_local = job.end_local() - job.first_local();
-  if (job.nodes.has_value()) head.nodes = job.nodes->Parts();
+  if (job.nodes.has_value() && !job.nodes->leads()) head.leader = HostOf(*job.nodes, kLeader);
   head.n_teams = static_cast<uint32_t>(job.n_teams());
   head.n_allocations = static_cast<uint32_t>(job.allocations.size());
   head.allocated_bytes = job.allocator.used_bytes();
@@ -43,14 +92,17 @@ AllocationSnapshot SnapshotOf(uint64_t offset_bytes, const HeapAllocation& alloc
 
 RankSnapshot SnapshotOf(const Job& job, Rank rank) {
   const Member& member = job.ranks[rank];
+  std::optional<std::string> node;
+  if (!job.IsLocal(rank)) node = HostOf(*job.nodes, rank);
   return {rank,
-          member.state,
+          StateOf(job, rank),
           member.lease.process.pid,
           member.lease.session,
           member.device_index,
           member.base,
           {},
-          {}};
+          {},
+          std::move(node)};
 }
 
 JobSnapshot WithRanks(const Job& job) {
@@ -107,7 +159,12 @@ PendingSnapshot PendingOf(const Job& job, Kind kind) {
   pending.since = kind == Kind::kJoin ? absl::InfiniteFuture() : absl::InfinitePast();
   for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
     const Member& member = job.ranks[rank];
-    const bool done = kind == Kind::kJoin ? member.lease.held : member.state != RankState::kJoined;
+    const bool local = job.IsLocal(rank);
+    const RankState state = StateOf(job, rank);
+    const bool done = kind == Kind::kJoin
+                          ? (local ? member.lease.held : state == RankState::kJoined)
+                      : local ? state != RankState::kJoined
+                              : state == RankState::kMapped;
     (done ? pending.waiting : pending.missing).push_back(rank);
     if (!member.lease.held) continue;
     // Mapping begins when the last rank has joined.
@@ -224,6 +281,19 @@ void JobMachine::VisitAllocations(const JobQuery& query, ListPosition after,
     const JobSnapshot head = HeadOf(job);
     for (; entry != job.allocations.end(); ++entry) {
       if (!visit(head, SnapshotOf(entry->first, entry->second))) return false;
+    }
+    return true;
+  });
+}
+
+void JobMachine::VisitNodes(const JobQuery& query, ListPosition after, VisitNode visit) const {
+  ForJobs(*impl_, query, JobId{after.id}, [&](const Job& job) {
+    if (!job.nodes.has_value()) return true;
+    const bool entered = job.id.value == after.id;
+    const JobSnapshot head = HeadOf(job);
+    for (const NodeSnapshot& node : NodesOf(job)) {
+      if (entered && node.part.node <= after.item) continue;
+      if (!visit(head, node)) return false;
     }
     return true;
   });

@@ -21,6 +21,12 @@ std::string NameOf(NodeId node, absl::string_view host) {
   return absl::StrCat("node ", CleanText(host, 64), " (from rank ", node, ")");
 }
 
+void MarkLost(Node& node, const std::string& because) {
+  if (node.state == Node::State::kLost) return;
+  node.state = Node::State::kLost;
+  node.lost_because = because;
+}
+
 // Returns an error if the parts are not those of a job of `n_ranks`, in order, with this node.
 absl::Status CheckParts(const std::vector<NodePart>& parts, const JobNodes& nodes,
                         uint32_t n_ranks) {
@@ -52,9 +58,11 @@ void Rendezvous::On(const PortReady& in) {
 void Rendezvous::On(const PortFailed& in) {
   Job* const job = FindJob(in.job);
   if (job == nullptr || !job->nodes.has_value()) return;
+  const std::string reason =
+      absl::StrCat("the port process of this node ended: ", CleanText(in.reason, 512));
+  MarkLost(job->nodes->all[job->nodes->own], reason);
   LoseRanks(
-      *job, absl::StrCat("the port process of this node ended: ", CleanText(in.reason, 512)),
-      [](const JobNodes&, Rank, NodeId) { return true; }, 0);
+      *job, reason, [](const JobNodes&, Rank, NodeId) { return true; }, 0);
 }
 
 void Rendezvous::On(const NodeConnected& in) {
@@ -90,10 +98,8 @@ void Rendezvous::On(const NodeLost& in) {
     if (!nodes.leads()) FailJob(*job, ErrorOf(*job, Code::kAborted, "join", reason), false);
     return;
   }
-  if (nodes.leads()) {
-    found->second.state = Node::State::kLost;
-    TellNodes(*job, NodeIsLost{in.node, reason});
-  }
+  MarkLost(found->second, CleanText(in.reason, 512));
+  if (nodes.leads()) TellNodes(*job, NodeIsLost{in.node, reason});
   LoseRanks(
       *job, reason,
       [](const JobNodes& of, Rank rank, NodeId node) {
@@ -391,10 +397,13 @@ absl::Status Rendezvous::Handle(Job& job, NodeId /*from*/, const NodeIsLost& mes
   std::string reason = CleanText(message.reason, wire::kMaxErrorTextBytes);
   if (message.node == job.nodes->own) {
     reason = absl::StrCat("the leader gave this node up: ", reason);
+    MarkLost(job.nodes->all[kLeader], reason);
     LoseRanks(
         job, reason, [](const JobNodes&, Rank, NodeId) { return true; }, 0);
     return absl::OkStatus();
   }
+  const auto lost = job.nodes->all.find(message.node);
+  if (lost != job.nodes->all.end()) MarkLost(lost->second, reason);
   LoseRanks(
       job, reason,
       [](const JobNodes& of, Rank rank, NodeId node) {

@@ -25,6 +25,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::Each;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
@@ -237,6 +238,34 @@ class NodesTest : public ::testing::Test {
     return jobs.empty() ? JobState{} : jobs[0].state;
   }
 
+  static std::vector<NodeSnapshot> NodesOf(const TestNode& node) {
+    std::vector<NodeSnapshot> nodes;
+    node.machine->VisitNodes({}, {}, [&](const JobSnapshot& job, const NodeSnapshot& each) {
+      EXPECT_EQ(job.leader.has_value(), node.id != kLeader);
+      nodes.push_back(each);
+      return true;
+    });
+    return nodes;
+  }
+  static std::vector<PendingSnapshot> PendingOn(const TestNode& node) {
+    std::vector<PendingSnapshot> pending;
+    node.machine->VisitWaits({}, {}, [&](const JobSnapshot&, const WaitsSnapshot& waits) {
+      pending = waits.pending;
+      return true;
+    });
+    return pending;
+  }
+  static std::vector<RankState> RankStatesOn(const TestNode& node) {
+    std::vector<RankState> states;
+    for (const JobSnapshot& job : node.machine->Jobs()) {
+      for (const RankSnapshot& rank : job.ranks) {
+        EXPECT_EQ(rank.node.has_value(), rank.rank - job.first_local >= job.n_local);
+        states.push_back(rank.state);
+      }
+    }
+    return states;
+  }
+
   FakeClock clock_;
   std::minstd_rand random_{1};
   bool checks_ = true;
@@ -245,6 +274,11 @@ class NodesTest : public ::testing::Test {
   std::deque<std::pair<TestNode*, Input>> created_;
   uint64_t next_call_ = 1;
 };
+
+MATCHER_P3(IsNode, node, n_ranks, state, "") {
+  return arg.part.node == NodeId(node) && arg.part.n_ranks == uint32_t(n_ranks) &&
+         arg.state == state;
+}
 
 TEST_F(NodesTest, JoinsAndCommitsWithOneLayout) {
   MakeReady(3, 2);
@@ -501,6 +535,62 @@ TEST_F(NodesTest, ALostNodeBreaksTheJobOnBothSides) {
               HasSubstr("node host-0 (from rank 0), which leads the job, is lost"));
 }
 
+// iris-ctl shows what each irisd knows of the others.
+TEST_F(NodesTest, ListsNodesAndRanksWhileTheyJoin) {
+  Build(3, 2);
+  for (const Rank rank : {0u, 1u, 2u, 4u, 5u}) Join(Spec(rank));
+  Settle();
+  EXPECT_THAT(NodesOf(*nodes_[0]),
+              ElementsAre(IsNode(0, 2, NodeState::kJoined), IsNode(2, 4, NodeState::kAwaited)));
+  EXPECT_THAT(NodesOf(*nodes_[1]),
+              ElementsAre(IsNode(0, 0, NodeState::kAwaited), IsNode(2, 2, NodeState::kConnected),
+                          IsNode(4, 2, NodeState::kUnknown)));
+  EXPECT_EQ(NodesOf(*nodes_[1])[0].address, "host-0:4711");
+  Connect();
+  Settle();
+  EXPECT_THAT(NodesOf(*nodes_[0]),
+              ElementsAre(IsNode(0, 2, NodeState::kJoined), IsNode(2, 0, NodeState::kConnected),
+                          IsNode(4, 2, NodeState::kJoined)));
+  EXPECT_EQ(NodesOf(*nodes_[0])[2].part.name, "host-4");
+  // Ranks of another node count as joined once it says so, and only the leader knows.
+  ASSERT_THAT(PendingOn(*nodes_[0]), SizeIs(1));
+  EXPECT_THAT(PendingOn(*nodes_[0])[0].waiting, ElementsAre(0, 1, 4, 5));
+  EXPECT_THAT(PendingOn(*nodes_[0])[0].missing, ElementsAre(2, 3));
+  EXPECT_THAT(PendingOn(*nodes_[2])[0].waiting, ElementsAre(4, 5));
+  EXPECT_THAT(RankStatesOn(*nodes_[0]),
+              ElementsAre(RankState::kJoined, RankState::kJoined, RankState::kAbsent,
+                          RankState::kAbsent, RankState::kJoined, RankState::kJoined));
+  EXPECT_THAT(RankStatesOn(*nodes_[2]),
+              ElementsAre(RankState{}, RankState{}, RankState{}, RankState{}, RankState::kJoined,
+                          RankState::kJoined));
+  Join(Spec(3));
+  Settle();
+  Do(NodeOf(4), MappedCall{SessionId{5}, NewCall(), NodeOf(4).job, 1, wire::kProposedBase, ""});
+  Do(NodeOf(4), MappedCall{SessionId{6}, NewCall(), NodeOf(4).job, 1, wire::kProposedBase, ""});
+  Settle();
+  EXPECT_THAT(PendingOn(*nodes_[0])[0].waiting, ElementsAre(4, 5));
+  EXPECT_THAT(PendingOn(*nodes_[0])[0].missing, ElementsAre(0, 1, 2, 3));
+  MapAll();
+  for (const auto& node : nodes_) EXPECT_THAT(RankStatesOn(*node), Each(RankState::kReady));
+}
+
+TEST_F(NodesTest, ListsWhyANodeIsLost) {
+  MakeReady(3, 2);
+  Do(*nodes_[0], NodeLost{nodes_[0]->job, 2, "silent\033 for 5s"});
+  Settle();
+  EXPECT_THAT(NodesOf(*nodes_[0]),
+              ElementsAre(IsNode(0, 2, NodeState::kMapped), IsNode(2, 2, NodeState::kLost),
+                          IsNode(4, 2, NodeState::kMapped)));
+  EXPECT_EQ(NodesOf(*nodes_[0])[1].lost_because, "silent? for 5s");
+  EXPECT_THAT(NodesOf(*nodes_[2])[1], IsNode(2, 2, NodeState::kLost));
+  EXPECT_THAT(NodesOf(*nodes_[2])[1].lost_because, HasSubstr("silent? for 5s"));
+  EXPECT_THAT(NodesOf(*nodes_[1])[0], IsNode(0, 2, NodeState::kLost));
+  EXPECT_THAT(NodesOf(*nodes_[1])[0].lost_because, HasSubstr("gave this node up"));
+  Do(*nodes_[2], PortFailed{nodes_[2]->job, "it was killed"});
+  EXPECT_THAT(NodesOf(*nodes_[2])[2], IsNode(4, 2, NodeState::kLost));
+  EXPECT_THAT(NodesOf(*nodes_[2])[2].lost_because, HasSubstr("it was killed"));
+}
+
 TEST_F(NodesTest, TheLeaderServesUntilTheLastRankHasLeft) {
   MakeReady(2, 2);
   const auto leave = [this](Rank rank) {
@@ -629,10 +719,12 @@ TEST_F(NodesTest, IgnoresNodesThatTheJobDoesNotHave) {
   for (const NodeId node : {0u, 1u, 4u, 4000000000u}) {
     Do(*nodes_[0], NodeConnected{nodes_[0]->job, node, "host-x"});
   }
-  EXPECT_THAT(nodes_[0]->machine->Jobs()[0].nodes, SizeIs(1));
+  EXPECT_THAT(NodesOf(*nodes_[0]),
+              ElementsAre(IsNode(0, 2, NodeState::kAwaited), IsNode(2, 2, NodeState::kAwaited)));
   Join(Spec(2));
   Do(*nodes_[1], NodeConnected{nodes_[1]->job, 1, "host-x"});
-  EXPECT_THAT(nodes_[1]->machine->Jobs()[0].nodes, SizeIs(1));
+  EXPECT_THAT(NodesOf(*nodes_[1]),
+              ElementsAre(IsNode(0, 0, NodeState::kAwaited), IsNode(2, 2, NodeState::kAwaited)));
   EXPECT_EQ(StatusOf(0, call).code(), absl::StatusCode::kUnknown);
 }
 

@@ -16,6 +16,7 @@ namespace iris::server {
 
 struct RankSnapshot {
   Rank rank = 0;
+  // Zero for a rank of another node whose state only the leader knows, while the job starts.
   RankState state = RankState::kAbsent;
   int64_t pid = 0;
   SessionId session;
@@ -23,6 +24,16 @@ struct RankSnapshot {
   uint64_t base = 0;
   std::vector<SegmentInfo> segments;    // of the heap, in order
   std::vector<SegmentInfo> registered;  // above the heap, in order
+  // The host name of another node, which has the rank; empty if it is not known yet. None: this
+  // node has it.
+  std::optional<std::string> node;
+};
+// A node of a job that spans several, or ranks whose node is not known yet.
+struct NodeSnapshot {
+  NodePart part;  // n_ranks is 0 if it is not known
+  NodeState state = NodeState::kUnknown;
+  std::string lost_because;
+  std::string address;  // of the leader: where the nodes meet
 };
 struct AllocationSnapshot {
   uint64_t offset_bytes = 0;
@@ -41,7 +52,7 @@ struct JobSnapshot : JobHead {
   uint32_t n_ranks = 0;
   Rank first_local = 0;  // of the ranks of this node
   uint32_t n_local = 0;
-  std::vector<NodePart> nodes;  // none if the job has one node
+  std::optional<std::string> leader;  // host name of the node that leads, if another one does
   uint32_t n_teams = 0;
   uint32_t n_allocations = 0;
   uint64_t allocated_bytes = 0;

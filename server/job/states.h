@@ -18,6 +18,16 @@ enum class RankState : uint32_t {
   kDead = 6,
   kLeft = 7,
 };
+// Of a node of a job that spans several. The last two are in snapshots alone: only the leader
+// knows its state, or nothing has come from it.
+enum class NodeState : uint32_t {
+  kConnected = 1,
+  kJoined = 2,
+  kMapped = 3,
+  kLost = 4,
+  kUnknown = 5,
+  kAwaited = 6
+};
 enum class JobState : uint32_t { kForming = 1, kMapping = 2, kReady = 3, kBroken = 4 };
 
 struct CallerInfo {

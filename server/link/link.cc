@@ -64,6 +64,7 @@ constexpr Shape kShapes[] = {
     {LinkType::kPortFromNode, LinkSender::kPort, wire::kMaxRpcBytes},
     {LinkType::kPortNode, LinkSender::kPort, kMaxPortBytes},
     {LinkType::kPortFailed, LinkSender::kPort, kMaxPortBytes},
+    {LinkType::kPortReport, LinkSender::kPort, wire::kMaxRpcBytes},
 };
 
 }  // namespace

@@ -65,6 +65,7 @@ enum class LinkType : uint16_t {
   kPortFromNode = 49,
   kPortNode = 50,
   kPortFailed = 51,
+  kPortReport = 52,
 };
 
 struct LinkHeader {

@@ -33,6 +33,7 @@ enum class Method : uint16_t {
   kListWaits = 18,
   kDescribeJobs = 19,
   kListTenants = 20,
+  kListNodes = 21,
 };
 
 struct MethodInfo {
@@ -41,7 +42,7 @@ struct MethodInfo {
   bool streams = false;   // the answer is a stream; otherwise it is one message, or a failure
 };
 
-inline constexpr std::array<MethodInfo, 20> kMethods = {{
+inline constexpr std::array<MethodInfo, 21> kMethods = {{
     {Method::kJoin, "/iris.v1.HeapService/Join"},
     {Method::kMapped, "/iris.v1.HeapService/Mapped"},
     {Method::kOperate, "/iris.v1.HeapService/Operate"},
@@ -62,6 +63,7 @@ inline constexpr std::array<MethodInfo, 20> kMethods = {{
     {Method::kListWaits, "/iris.v1.AdminService/ListWaits"},
     {Method::kDescribeJobs, "/iris.v1.AdminService/DescribeJobs"},
     {Method::kListTenants, "/iris.v1.AdminService/ListTenants"},
+    {Method::kListNodes, "/iris.v1.AdminService/ListNodes"},
 }};
 
 constexpr bool IsAdmin(Method method) { return method >= Method::kGetStatus; }

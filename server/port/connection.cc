@@ -73,6 +73,15 @@ absl::StatusOr<wire::UniqueFd> NewSocket(const Address& address, int type) {
   return fd;
 }
 
+// Of the clocks of both sides, only differences of one and the same clock are used.
+struct Beat {
+  int64_t sent_us = 0;     // when it was sent
+  int64_t answers_us = 0;  // sent_us of the other side's last beat; 0: none came
+  int64_t held_us = 0;     // how long ago that came
+};
+static_assert(sizeof(Beat) == 24);
+constexpr uint64_t kMaxRttUs = 3'600'000'000;
+
 }  // namespace
 
 Connection::Connection(wire::UniqueFd fd, const Identity* self, const std::string* secret,
@@ -151,6 +160,27 @@ void Connection::Send(FrameType type, std::string_view payload, absl::Time now) 
   AppendFrame(type, payload, &out_);
   out_ += MacOf(keys().sent, n_sent_++, header, payload);
   said_ = now;
+}
+
+void Connection::SendBeat(absl::Time now) {
+  const Beat beat = {absl::ToUnixMicros(now), beat_us_,
+                     beat_us_ == 0 ? 0 : absl::ToInt64Microseconds(now - beat_came_)};
+  Send(FrameType::kBeat, {reinterpret_cast<const char*>(&beat), sizeof(beat)}, now);
+}
+
+bool Connection::TakeBeat(std::string_view payload, absl::Time now) {
+  Beat beat;
+  if (payload.size() != sizeof(beat)) return false;
+  memcpy(&beat, payload.data(), sizeof(beat));
+  beat_us_ = beat.sent_us;
+  beat_came_ = now;
+  if (beat.answers_us == 0) return true;
+  // Numbers from outside: the differences wrap, and what is impossible is left out.
+  const uint64_t since_us =
+      static_cast<uint64_t>(absl::ToUnixMicros(now)) - static_cast<uint64_t>(beat.answers_us);
+  const uint64_t rtt_us = since_us - static_cast<uint64_t>(beat.held_us);
+  if (rtt_us <= kMaxRttUs) rtt_ = absl::Microseconds(rtt_us);
+  return true;
 }
 
 absl::Status Connection::Flush() {

@@ -35,6 +35,13 @@ class Connection {
   absl::Time heard() const { return heard_; }  // when the last bytes came
   absl::Time said() const { return said_; }    // when the last frame was queued
 
+  // Queues a beat, by which the other side measures the time of a round trip; only when ready.
+  void SendBeat(absl::Time now);
+  // Takes the payload of a beat. False if it is none.
+  bool TakeBeat(std::string_view payload, absl::Time now);
+  // The last measurement; none before the answer to this side's first beat.
+  std::optional<absl::Duration> rtt() const { return rtt_; }
+
   struct Frame {
     FrameType type{};
     std::string payload;
@@ -63,6 +70,9 @@ class Connection {
   bool connecting_;
   const absl::Time opened_;
   absl::Time heard_, said_;
+  int64_t beat_us_ = 0;  // of the other side's last beat, by its clock; 0: none came
+  absl::Time beat_came_;
+  std::optional<absl::Duration> rtt_;
   std::string in_, out_;
   uint64_t n_sent_ = 0, n_received_ = 0;  // frames with an HMAC
   std::deque<Frame> frames_;

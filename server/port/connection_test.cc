@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -54,7 +55,7 @@ TEST_F(ConnectionTest, CarriesFramesInOrder) {
   ASSERT_TRUE(Exchange().ok());
   ASSERT_TRUE(a_->ready() && b_->ready());
   const std::string large(kMaxFrameBytes, 'x');
-  a_->Send(FrameType::kBeat, "", now_);
+  a_->SendBeat(now_);
   a_->Send(FrameType::kNodeMessage, large, now_);
   a_->Send(FrameType::kNodeMessage, "last", now_);
   for (int i = 0; i < 50; ++i) ASSERT_TRUE(Exchange().ok());
@@ -94,11 +95,37 @@ TEST_F(ConnectionTest, KnowsWhenItHeardTheOtherSideAndItsEnd) {
   now_ += absl::Seconds(3);
   EXPECT_TRUE(b_->Read(now_).ok());
   EXPECT_EQ(b_->heard(), absl::UnixEpoch()) << "nothing came";
-  a_->Send(FrameType::kBeat, "", now_);
+  a_->SendBeat(now_);
   ASSERT_TRUE(Exchange().ok());
   EXPECT_EQ(b_->heard(), now_);
   a_.reset();
   EXPECT_TRUE(absl::IsUnavailable(b_->Read(now_)));
+}
+
+TEST_F(ConnectionTest, BeatsMeasureTheRoundTrip) {
+  now_ += absl::Hours(1);
+  ASSERT_TRUE(Exchange().ok());
+  const auto deliver = [this](Connection& from, Connection& to, absl::Duration takes) {
+    from.SendBeat(now_);
+    ASSERT_TRUE(from.Flush().ok());
+    now_ += takes;
+    ASSERT_TRUE(to.Read(now_).ok());
+    ASSERT_TRUE(to.TakeBeat(to.Next()->payload, now_));
+  };
+  deliver(*a_, *b_, absl::Milliseconds(2));
+  EXPECT_FALSE(b_->rtt().has_value()) << "it has answered nothing";
+  now_ += absl::Seconds(5);  // until b's next beat
+  deliver(*b_, *a_, absl::Milliseconds(3));
+  EXPECT_EQ(a_->rtt(), absl::Milliseconds(5));
+
+  // Numbers that cannot be are left out.
+  EXPECT_FALSE(a_->TakeBeat("short", now_));
+  for (const int64_t answers_us :
+       {std::numeric_limits<int64_t>::min(), int64_t{-1}, std::numeric_limits<int64_t>::max()}) {
+    const int64_t beat[3] = {1, answers_us, answers_us / 2};
+    EXPECT_TRUE(a_->TakeBeat({reinterpret_cast<const char*>(beat), sizeof(beat)}, now_));
+    EXPECT_EQ(a_->rtt(), absl::Milliseconds(5)) << answers_us;
+  }
 }
 
 TEST(ResolveTest, TakesHostsAndPorts) {

@@ -83,6 +83,7 @@ struct Engine::Peer {
   Message* batch = nullptr;
   uint64_t sending_bytes = 0;
   uint32_t sending_messages = 0;
+  uint64_t sent_bytes = 0, received_bytes = 0;                   // in all
   std::map<uint64_t, std::pair<std::string, std::string>> held;  // by sequence
   size_t held_bytes = 0;
 };
@@ -448,6 +449,7 @@ void Engine::Send(Peer* peer, Message* message, const void* data, uint64_t bytes
   peer->sending_bytes += bytes;
   ++peer->sending_messages;
   const size_t head_bytes = sizeof(MessageHeader) + (message->body_bytes == 0 ? sizeof(Record) : 0);
+  peer->sent_bytes += head_bytes + bytes;
   switch (worker_->Send(peer->endpoint, {reinterpret_cast<const char*>(&message->head), head_bytes},
                         data, bytes, message)) {
     case UcxWorker::Sent::kLater:
@@ -719,6 +721,15 @@ bool Engine::SendAnswer(Peer* peer) {
   return true;
 }
 
+Engine::Traffic Engine::TrafficWith(uint32_t node) const {
+  const auto found = peers_.find(node);
+  if (found == peers_.end()) return {};
+  const Peer& peer = *found->second;
+  Traffic traffic{peer.sent_bytes, peer.received_bytes, ""};
+  if (peer.endpoint != nullptr) traffic.transport = worker_->TransportOf(peer.endpoint);
+  return traffic;
+}
+
 // Receiving.
 
 void Engine::OnMessage(std::string_view header, std::string_view data) {
@@ -738,6 +749,7 @@ void Engine::OnMessage(std::string_view header, std::string_view data) {
     return;
   }
   if (data.size() > kMaxPayloadBytes) return Break(peer, "it sent a message that is too long");
+  peer->received_bytes += header.size() + data.size();
   if (has_layout() && head.epoch != epoch_) return Break(peer, "it is in another run of the job");
   if (head.sequence < peer->next_received) return Break(peer, "it repeated a message");
   if (!has_layout() || head.sequence > peer->next_received) {

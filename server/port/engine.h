@@ -79,6 +79,13 @@ class Engine {
   std::vector<uint32_t> TakeWanted() { return std::exchange(wanted_, {}); }
   // Nodes whose connection failed or that broke the protocol, and the reasons, since the last call.
   std::vector<std::pair<uint32_t, std::string>> TakeBroken() { return std::exchange(broken_, {}); }
+  // What was exchanged with a node: bytes of messages, and what UCX uses for them.
+  struct Traffic {
+    uint64_t sent_bytes = 0;
+    uint64_t received_bytes = 0;
+    std::string transport;
+  };
+  Traffic TrafficWith(uint32_t node) const;
   // Messages that came from no peer of this job.
   uint64_t refused() const { return refused_; }
 

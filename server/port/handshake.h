@@ -30,7 +30,7 @@ enum class FrameType : uint16_t {
   kProof = 4,
   kWelcome = 5,
   // After the handshake.
-  kBeat = 16,
+  kBeat = 16,         // a Beat
   kNodeMessage = 17,  // payload of a NodeMessage
   kMeet = 18,
   kLostNode = 19,

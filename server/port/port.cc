@@ -31,6 +31,7 @@ constexpr auto kHandshakeWithin = absl::Seconds(5);
 constexpr auto kEarlierJobEndsWithin = absl::Seconds(3);
 constexpr auto kRetryRefusedAfter = absl::Milliseconds(300);
 constexpr auto kRetryAfter = absl::Milliseconds(100);
+constexpr auto kReportEvery = absl::Seconds(1);
 constexpr auto kMinTimer = absl::Milliseconds(5), kMaxTimer = absl::Milliseconds(100);
 // After the last work, this process looks for more before it sleeps, where a CPU is free for it.
 // Elsewhere the other node's process, or the rank, waits for this CPU until the end of the spin.
@@ -451,7 +452,7 @@ void Port::OnLine(int fd, uint32_t events) {
             absl::StrCat("it is the port of the node at rank ", connection.other().first_rank(),
                          ", where the one at rank ", *line.node, " was expected"));
       } else {
-        if (line.initiator) connection.Send(FrameType::kBeat, "", now_);
+        if (line.initiator) connection.SendBeat(now_);
         Confirm(fd);
       }
     }
@@ -494,7 +495,7 @@ void Port::OnFrame(int fd, const Connection::Frame& frame) {
   };
   switch (frame.type) {
     case FrameType::kBeat:
-      return;
+      return line.connection->TakeBeat(payload, now_) ? void() : wrong();
     case FrameType::kNodeMessage: {
       if (!leads() && from != 0) return wrong();
       NodeMessage message;
@@ -695,7 +696,7 @@ absl::Time Port::OnTimer(absl::Time now) {
       ended.emplace_back(fd, absl::UnavailableError(absl::StrCat("nothing was heard of it for ",
                                                                  absl::FormatDuration(silence))));
     } else if (now - connection.said() > silence / 3) {
-      connection.Send(FrameType::kBeat, "", now);
+      connection.SendBeat(now);
       const absl::Status status = connection.Flush();
       if (!status.ok()) ended.emplace_back(fd, status);
     }
@@ -728,7 +729,36 @@ absl::Time Port::OnTimer(absl::Time now) {
       LoseNode(id, reason);
     }
   }
+  if (now >= next_report_) {
+    TellReport(now);
+    next_report_ = now + kReportEvery;
+  }
   return now + std::clamp(silence / 10, kMinTimer, kMaxTimer);
+}
+
+void Port::TellReport(absl::Time now) {
+  Report report;
+  report.set_refused_messages(engine_->refused());
+  report.set_refused_connections(refused_);
+  for (const auto& [id, node] : nodes_) {
+    if (!node.connected && !node.lost) continue;
+    Report::Peer& peer = *report.add_peers();
+    const Engine::Traffic traffic = engine_->TrafficWith(id);
+    peer.set_node(id);
+    peer.set_connected(node.connected);
+    peer.set_address(node.address);
+    peer.set_transport(traffic.transport);
+    peer.set_sent_bytes(traffic.sent_bytes);
+    peer.set_received_bytes(traffic.received_bytes);
+    const auto line = lines_.find(node.fd);
+    if (line == lines_.end()) continue;
+    const Connection& connection = *line->second.connection;
+    peer.set_heard_ms(static_cast<uint64_t>(absl::ToInt64Milliseconds(now - connection.heard())));
+    if (connection.rtt().has_value()) {
+      peer.set_rtt_us(static_cast<uint64_t>(absl::ToInt64Microseconds(*connection.rtt())));
+    }
+  }
+  Tell(LinkType::kPortReport, report);
 }
 
 }  // namespace iris::port

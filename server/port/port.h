@@ -98,6 +98,7 @@ class Port {
   void Meet(uint32_t node);
 
   absl::Time OnTimer(absl::Time now);
+  void TellReport(absl::Time now);
 
   const server::Logger* const logger_;
   const wire::UniqueFd epoll_;
@@ -125,7 +126,7 @@ class Port {
   std::map<uint32_t, std::shared_ptr<PortMapping>> mappings_;  // that wait for their eventfd
   std::map<uint32_t, wire::UniqueFd> wakes_;                   // invalid: the rank is gone
   absl::Time now_;
-  absl::Time next_timer_ = absl::InfinitePast();
+  absl::Time next_timer_ = absl::InfinitePast(), next_report_ = absl::InfinitePast();
   uint64_t refused_ = 0;
 };
 

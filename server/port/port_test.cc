@@ -642,6 +642,42 @@ TEST(PortTest, RelaysMessagesOfNodesInOrder) {
   EXPECT_EQ(got->payload(), "to one");
 }
 
+TEST(PortTest, ReportsItsConnectionsAndWhatItRefused) {
+  Cluster cluster = Start(2, 1, nullptr, [](int, PortNodeOptions* options) {
+    options->setup.set_silence_ms(300);  // and so, beats
+  });
+  ASSERT_TRUE(cluster.ok);
+  PortRequester ring = cluster.nodes[0]->Requester(0);
+  ASSERT_EQ(ring.Wait(ring.Post(Put(1, 0, 0, kMiB))), StatusCode::kOk);
+  std::optional<Report> report;
+  for (int i = 0; i < 10; ++i) {
+    report = cluster.nodes[0]->WaitForMessage<Report>(server::LinkType::kPortReport);
+    ASSERT_TRUE(report.has_value());
+    if (report->peers_size() == 1 && report->peers(0).has_rtt_us() &&
+        report->peers(0).sent_bytes() > kMiB) {
+      break;
+    }
+  }
+  ASSERT_EQ(report->peers_size(), 1);
+  const Report::Peer& peer = report->peers(0);
+  EXPECT_EQ(peer.node(), 1u);
+  EXPECT_TRUE(peer.connected());
+  EXPECT_LE(peer.heard_ms(), 300u);
+  EXPECT_TRUE(peer.has_rtt_us());
+  EXPECT_LT(peer.rtt_us(), 1'000'000u);
+  EXPECT_GT(peer.sent_bytes(), kMiB);
+  EXPECT_GT(peer.received_bytes(), 0u) << "the answer";
+  EXPECT_TRUE(absl::StrContains(peer.transport(), "tcp/")) << peer.transport();
+  EXPECT_EQ(report->refused_connections(), 0u);
+  cluster.nodes[1]->Signal(SIGKILL);
+  ASSERT_TRUE(cluster.nodes[0]->WaitFor(server::LinkType::kPortNode).has_value());
+  do {
+    report = cluster.nodes[0]->WaitForMessage<Report>(server::LinkType::kPortReport);
+    ASSERT_TRUE(report.has_value() && report->peers_size() == 1);
+  } while (report->peers(0).connected());
+  EXPECT_GT(report->peers(0).sent_bytes(), kMiB) << "of a lost node, too";
+}
+
 TEST(PortTest, EverybodySendsToEverybodyAtOnce) {
   constexpr uint32_t kNodes = 6;
   constexpr uint64_t kBytes = 3 * kMiB / 2;
@@ -773,6 +809,12 @@ TEST(PortTest, GarbageFromTheNetworkHurtsNobody) {
     }
     ASSERT_EQ(ring.Wait(ring.Post(Put(0, 0, 0, i % 2 == 0 ? 8 : kMiB))), StatusCode::kOk) << i;
   }
+  std::optional<Report> report;
+  for (int i = 0; i < 60 && (i == 0 || report->refused_connections() == 0); ++i) {
+    report = cluster.nodes[0]->WaitForMessage<Report>(server::LinkType::kPortReport);
+    ASSERT_TRUE(report.has_value());
+  }
+  EXPECT_GT(report->refused_connections(), 0u);
 }
 
 TEST(PortTest, AnotherVersionIsToldBothVersions) {

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "proto/wire/frame.h"
 #include "server/job/clock.h"
-#include "server/port/port.pb.h"
+#include "server/job/text.h"
 #include "server/port/secret.h"
 #include "server/session/session_server.h"
 #include "server/state/node_proto.h"
@@ -23,6 +23,9 @@ namespace {
 constexpr auto kEndsWithin = absl::Seconds(2);
 // A port that takes nothing while more bytes than this wait for it hangs.
 constexpr size_t kMaxQueuedBytes = 64 << 20;
+// Of texts and times in a report.
+constexpr size_t kMaxReportedBytes = 64;
+constexpr uint64_t kMaxReportedMs = 365ull * 24 * 3600 * 1000;
 constexpr auto kRetryEvery = absl::Milliseconds(20);
 
 std::string HostName() {
@@ -41,6 +44,7 @@ absl::StatusOr<wire::UniqueFd> Duplicate(const wire::UniqueFd& fd) {
 struct Ports::Port {
   JobId job;
   NodeId node = 0;
+  uint32_t n_ranks = 0;  // of the job
   std::unique_ptr<RunningWorker> process;
   Poller::Watched link;
   LinkReader reader{LinkSender::kPort};
@@ -155,6 +159,7 @@ absl::Status Ports::Begin(const StartPort& wanted,
   Port* const port = (ports_[wanted.job] = std::make_unique<Port>()).get();
   port->job = wanted.job;
   port->node = wanted.node;
+  port->n_ranks = wanted.n_ranks;
   port->process = *std::move(started);
   wire::UniqueFd link = port->process->TakeLink();
   absl::StatusOr<Poller::Watched> watched =
@@ -235,6 +240,7 @@ void Ports::Stop(JobId job) {
     if (found == ports_.end()) return;
     std::unique_ptr<Port> port = std::move(found->second);
     ports_.erase(found);
+    Forget(job);
     port->end_at = SteadyNow() + kEndsWithin;
     Queue(port.get(), LinkType::kStop, "");
     Flush(port.get());
@@ -310,6 +316,14 @@ absl::Status Ports::Handle(Port* port, const LinkMessage& message) {
                                                       {"address", ready.address()},
                                                       {"ucx", ready.ucx_version()},
                                                       {"transports", ready.transports()}});
+      {
+        absl::MutexLock lock(&mu_);
+        reports_[job] = {.at = SteadyNow(),
+                         .ucx_version = CleanText(ready.ucx_version(), kMaxReportedBytes),
+                         .transports = CleanText(ready.transports(), kMaxReportedBytes),
+                         .address = CleanText(ready.address(), kMaxReportedBytes),
+                         .peers = {}};
+      }
       for (Port::Held& held : std::exchange(port->held, {})) {
         Queue(port, held.type, std::move(held.payload), std::move(held.fd));
       }
@@ -338,6 +352,12 @@ absl::Status Ports::Handle(Port* port, const LinkMessage& message) {
       }
       return absl::OkStatus();
     }
+    case LinkType::kPortReport: {
+      port::Report report;
+      if (status = parse(&report); !status.ok()) return status;
+      OnReport(*port, report);
+      return absl::OkStatus();
+    }
     case LinkType::kPortFailed: {
       port::Failed failed;
       if (status = parse(&failed); !status.ok()) return status;
@@ -349,6 +369,41 @@ absl::Status Ports::Handle(Port* port, const LinkMessage& message) {
   }
 }
 
+void Ports::OnReport(const Port& port, const port::Report& report) {
+  absl::MutexLock lock(&mu_);
+  const auto found = reports_.find(port.job);
+  if (found == reports_.end()) return;  // it is not ready
+  PortReport& to = found->second;
+  to.at = SteadyNow();
+  to.refused_messages = report.refused_messages();
+  to.refused_connections = report.refused_connections();
+  to.peers.clear();
+  for (const port::Report::Peer& from : report.peers()) {
+    if (from.node() >= port.n_ranks || from.node() == port.node) continue;
+    PortReport::Peer& peer = to.peers[from.node()];
+    peer = {.connected = from.connected(),
+            .address = CleanText(from.address(), kMaxReportedBytes),
+            .heard_ms = std::min(from.heard_ms(), kMaxReportedMs),
+            .rtt_us = std::nullopt,
+            .transport = CleanText(from.transport(), kMaxReportedBytes),
+            .sent_bytes = from.sent_bytes(),
+            .received_bytes = from.received_bytes()};
+    if (from.has_rtt_us()) peer.rtt_us = std::min(from.rtt_us(), kMaxReportedMs * 1000);
+  }
+}
+
+std::optional<PortReport> Ports::ReportOf(JobId job) const {
+  absl::MutexLock lock(&mu_);
+  const auto found = reports_.find(job);
+  if (found == reports_.end()) return std::nullopt;
+  return found->second;
+}
+
+void Ports::Forget(JobId job) {
+  absl::MutexLock lock(&mu_);
+  reports_.erase(job);
+}
+
 void Ports::Fail(Port* port, const std::string& reason) {
   const JobId job = port->job;
   port->link.Reset();
@@ -358,6 +413,7 @@ void Ports::Fail(Port* port, const std::string& reason) {
   if (found != ports_.end() && found->second.get() == port) {
     ending_.push_back(std::move(found->second));  // the caller still uses it
     ports_.erase(found);
+    Forget(job);
   }
   poller_->Wake();
   setup_.submit(PortFailed{job, reason});

@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -21,6 +22,7 @@
 #include "server/events/log.h"
 #include "server/host/daemon.h"
 #include "server/link/link.h"
+#include "server/port/port.pb.h"
 #include "server/session/poller.h"
 #include "server/tenant/worker_program.h"
 
@@ -50,6 +52,7 @@ class Ports : public PortOutput {
   void LayOut(const SetLayout& layout, std::vector<PortSegment> segments) override;
   void Send(const SendToNode& message) override;
   void Stop(JobId job) override;
+  std::optional<PortReport> ReportOf(JobId job) const override ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   struct Port;
@@ -66,6 +69,8 @@ class Ports : public PortOutput {
   void Flush(Port* port);
   void OnLink(Port* port, uint32_t events);
   absl::Status Handle(Port* port, const LinkMessage& message);
+  void OnReport(const Port& port, const port::Report& report) ABSL_LOCKS_EXCLUDED(mu_);
+  void Forget(JobId job) ABSL_LOCKS_EXCLUDED(mu_);
   void Fail(Port* port, const std::string& reason);
 
   const Setup setup_;
@@ -74,7 +79,8 @@ class Ports : public PortOutput {
   std::map<JobId, std::unique_ptr<Port>> ports_;
   std::vector<std::unique_ptr<Port>> ending_;
 
-  absl::Mutex mu_;
+  mutable absl::Mutex mu_;
+  std::map<JobId, PortReport> reports_ ABSL_GUARDED_BY(mu_);  // of ports that are ready
   std::vector<std::function<void()>> commands_ ABSL_GUARDED_BY(mu_);
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
   std::thread thread_;

@@ -4,10 +4,12 @@
 #include <stdlib.h>
 
 #include <algorithm>
+#include <set>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "device/ucx/find.h"
 
 namespace iris::port {
@@ -93,6 +95,7 @@ absl::Status UcxWorker::Load(const std::string& path) {
   find("ucp_worker_set_am_recv_handler", &api_.worker_set_am_recv_handler);
   find("ucp_ep_create", &api_.ep_create);
   find("ucp_ep_close_nbx", &api_.ep_close_nbx);
+  find("ucp_ep_query", &api_.ep_query);
   find("ucp_am_send_nbx", &api_.am_send_nbx);
   find("ucp_request_free", &api_.request_free);
   find("ucp_request_check_status", &api_.request_check_status);
@@ -197,6 +200,32 @@ void UcxWorker::Close(ucp_ep_h endpoint) {
     api_.worker_progress(worker_);
   }
   api_.request_free(request);
+}
+
+std::string UcxWorker::TransportOf(ucp_ep_h endpoint) const {
+  // Later versions of UCX than the headers' have these fields after those of ucp_ep_attr_t.
+  struct Entry {
+    const char* transport;
+    const char* device;
+  };
+  constexpr size_t kMost = 8;
+  constexpr uint64_t kTransports = 1 << 3;
+  Entry entries[kMost] = {};
+  struct {
+    ucp_ep_attr_t known;
+    Entry* entries;
+    unsigned n_entries;
+    size_t entry_bytes;
+    void* user_data;
+  } attributes = {{}, entries, kMost, sizeof(Entry), nullptr};
+  attributes.known.field_mask = kTransports;
+  if (api_.ep_query(endpoint, &attributes.known) != UCS_OK) return "";
+  std::set<std::string> names;
+  for (unsigned i = 0; i < std::min<unsigned>(attributes.n_entries, kMost); ++i) {
+    if (entries[i].transport == nullptr || entries[i].device == nullptr) continue;
+    names.insert(absl::StrCat(entries[i].transport, "/", entries[i].device));
+  }
+  return absl::StrJoin(names, ",");
 }
 
 UcxWorker::Sent UcxWorker::Send(ucp_ep_h endpoint, std::string_view header, const void* data,

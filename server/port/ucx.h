@@ -74,6 +74,10 @@ class UcxWorker {
   // Ends an endpoint at once. Its sends end with ok = false, in Progress.
   void Close(ucp_ep_h endpoint);
 
+  // Returns what UCX uses for messages to this endpoint, such as "tcp/eth0"; empty if it does not
+  // say.
+  std::string TransportOf(ucp_ep_h endpoint) const;
+
   enum class Sent { kNow, kLater, kFailed };
   // Sends a message, at most kFragmentBytes + 64 KiB. Only if the result is kLater, the memory must
   // stay valid until handlers.sent(tag).
@@ -96,6 +100,7 @@ class UcxWorker {
     decltype(&ucp_worker_set_am_recv_handler) worker_set_am_recv_handler;
     decltype(&ucp_ep_create) ep_create;
     decltype(&ucp_ep_close_nbx) ep_close_nbx;
+    decltype(&ucp_ep_query) ep_query;
     decltype(&ucp_am_send_nbx) am_send_nbx;
     decltype(&ucp_request_free) request_free;
     decltype(&ucp_request_check_status) request_check_status;

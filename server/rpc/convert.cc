@@ -1,5 +1,6 @@
 #include "server/rpc/convert.h"
 
+#include <algorithm>
 #include <type_traits>
 
 #include "absl/strings/str_cat.h"
@@ -97,6 +98,46 @@ void ToProto(const AllocationSnapshot& from, const JobSnapshot& job, v1::Allocat
   Write(job, to);
   Write(from, to);
   if (IsOwnTeam(from.team)) to->set_owner(OwnerOf(from.team));
+}
+
+void ToProto(const NodeSnapshot& from, const JobSnapshot& job,
+             const std::optional<PortReport>& report, absl::Time now, v1::JobNode* to) {
+  Write(job, to);
+  Write(from, to);
+  const bool here = from.part.node == job.first_local;
+  to->set_here(here);
+  to->set_leads(from.part.node == kLeader);
+  const PortReport::Peer* peer = nullptr;
+  if (report.has_value() && !here) {
+    const auto found = report->peers.find(from.part.node);
+    if (found != report->peers.end()) peer = &found->second;
+  }
+  switch (from.state) {
+    case NodeState::kLost:
+      to->set_state(v1::NODE_STATE_LOST);
+      break;
+    case NodeState::kAwaited:
+      to->set_state(v1::NODE_STATE_AWAITED);
+      break;
+    case NodeState::kUnknown:
+      break;
+    default: {
+      const bool direct = here || !job.leader.has_value() || from.part.node == kLeader ||
+                          (peer != nullptr && peer->connected);
+      to->set_state(direct ? v1::NODE_STATE_CONNECTED : v1::NODE_STATE_INDIRECT);
+    }
+  }
+  if (!report.has_value()) return;
+  const uint64_t age_ms =
+      static_cast<uint64_t>(std::max<int64_t>(0, absl::ToInt64Milliseconds(now - report->at)));
+  if (here) {
+    Write(*report, to);
+    to->set_heard_ms(age_ms);
+  } else if (peer != nullptr) {
+    Write(*peer, to);
+    to->set_heard_ms(peer->heard_ms + age_ms);
+    if (!peer->address.empty()) to->set_address(peer->address);
+  }
 }
 
 }  // namespace iris::server

@@ -5,6 +5,7 @@
 // with an error text, and a large value of a reply is shared instead of copied.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -71,6 +72,13 @@ IRIS_FIELDS(EventRecord, v1::Event, sequence, (time, time_unix_ms, ms), kind, jo
 // The row excludes the command and the state.
 IRIS_FIELDS(SessionSnapshot, v1::Session, (id, session_id), (caller.pid, pid),
             (caller.party.uid, uid), (caller.gid, gid), job, rank, (created, created_unix_ms, ms));
+IRIS_FIELDS(JobSnapshot, v1::JobNode, (id, job_id), (name, job), (party.uid, uid));
+// The row excludes the state, which is that of the connection.
+IRIS_FIELDS(NodeSnapshot, v1::JobNode, (part.node, node), (part.n_ranks, n_ranks),
+            (part.name, name), (lost_because, reason), address);
+IRIS_FIELDS(PortReport::Peer, v1::JobNode, heard_ms, rtt_us, transport, sent_bytes, received_bytes);
+IRIS_FIELDS(PortReport, v1::JobNode, address, (transports, transport), refused_messages,
+            refused_connections, ucx_version);
 // Fields that identify the job of a heap, an allocation or a wait.
 IRIS_FIELDS(JobSnapshot, v1::Heap, (id, job_id), (name, job), (party.uid, uid),
             (stride_bytes, max_heap_bytes), allocated_bytes, largest_free_bytes);
@@ -93,5 +101,8 @@ void ToProto(const JobSnapshot& from, absl::Span<const driver::DeviceInfo> devic
 void ToProto(const RankSnapshot& from, const JobSnapshot& job,
              absl::Span<const driver::DeviceInfo> devices, v1::Heap* to);
 void ToProto(const AllocationSnapshot& from, const JobSnapshot& job, v1::Allocation* to);
+// `report`: of the job's port process on this node.
+void ToProto(const NodeSnapshot& from, const JobSnapshot& job,
+             const std::optional<PortReport>& report, absl::Time now, v1::JobNode* to);
 
 }  // namespace iris::server

@@ -6,6 +6,8 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "device/base/process.h"
@@ -196,6 +198,44 @@ absl::Status ListSessions(const Daemon& daemon, const CallerInfo& caller,
     return absl::OkStatus();
   };
   return FillPage("sessions", "", request, reply, reply->mutable_sessions(), fill);
+}
+
+absl::Status ListNodes(const Daemon& daemon, const CallerInfo& caller,
+                       const v1::ListNodesRequest& request, v1::ListNodesReply* reply) {
+  const JobQuery query = QueryOf(caller, request.job());
+  struct Row {
+    std::shared_ptr<const JobSnapshot> job;
+    NodeSnapshot node;
+  };
+  const auto fill = [&](ListPosition after, auto* page) {
+    // Collects one more than fits, so that the page knows if anything follows.
+    std::vector<Row> rows;
+    const bool found = daemon.Inspect([&](const JobMachine& machine) {
+      machine.VisitNodes(query, after, [&](const JobSnapshot& job, const NodeSnapshot& node) {
+        const bool same = !rows.empty() && rows.back().job->id == job.id;
+        rows.push_back({same ? rows.back().job : std::make_shared<JobSnapshot>(job), node});
+        return rows.size() <= PageSize(request.page_size());
+      });
+      bool any = !rows.empty() || query.name.empty() || !request.page_token().empty();
+      if (!any) machine.VisitJobs(query, {}, [&any](const JobSnapshot&) { return !(any = true); });
+      return any;
+    });
+    if (!found) return NoSuchJob(caller, query.name);
+    const JobSnapshot* reported = nullptr;
+    std::optional<PortReport> report;
+    for (const Row& row : rows) {
+      if (std::exchange(reported, row.job.get()) != row.job.get()) {
+        report = daemon.PortReportOf(row.job->id);
+      }
+      const ListPosition at{.id = row.job->id.value, .item = row.node.part.node};
+      const bool taken = page->Add(at, [&](v1::JobNode* to) {
+        ToProto(row.node, *row.job, report, daemon.SteadyNow(), to);
+      });
+      if (!taken) break;
+    }
+    return absl::OkStatus();
+  };
+  return FillPage("nodes", request.job(), request, reply, reply->mutable_nodes(), fill);
 }
 
 absl::Status DescribeJobs(const Daemon& daemon, const CallerInfo& caller,

@@ -33,6 +33,8 @@ absl::Status ListAllocations(const Daemon& daemon, const CallerInfo& caller,
                              v1::ListAllocationsReply* reply);
 absl::Status ListSessions(const Daemon& daemon, const CallerInfo& caller,
                           const v1::ListSessionsRequest& request, v1::ListSessionsReply* reply);
+absl::Status ListNodes(const Daemon& daemon, const CallerInfo& caller,
+                       const v1::ListNodesRequest& request, v1::ListNodesReply* reply);
 // Fills a page with jobs as they were at one moment.
 absl::Status DescribeJobs(const Daemon& daemon, const CallerInfo& caller,
                           const v1::DescribeJobsRequest& request, v1::DescribeJobsReply* reply);

@@ -293,6 +293,103 @@ TEST_F(ListingsTest, OthersAreNotShownOnAnyPage) {
   for (const auto& job : hers.jobs()) EXPECT_EQ(job.uid(), kAlice.uid);
 }
 
+// The ports of all jobs, which report what the test says.
+class FakePorts : public PortOutput {
+ public:
+  explicit FakePorts(PortReport report) : report_(std::move(report)) {}
+  void Start(const StartPort& /*wanted*/,
+             std::vector<std::shared_ptr<const RankPort>> /*ports*/) override {}
+  void LayOut(const SetLayout& /*layout*/, std::vector<PortSegment> /*segments*/) override {}
+  void Send(const SendToNode& /*message*/) override {}
+  void Stop(JobId /*job*/) override {}
+  std::optional<PortReport> ReportOf(JobId /*job*/) const override { return report_; }
+
+ private:
+  const PortReport report_;
+};
+
+TEST_F(ListingsTest, NodesAreShownWithWhatTheirPortReports) {
+  PortReport report;
+  report.at = daemon_->SteadyNow() - absl::Seconds(2);
+  report.transports = "tcp on eth0";
+  report.refused_messages = 3;
+  report.peers[2] = {.connected = true,
+                     .address = "10.0.0.2:5000",
+                     .heard_ms = 400,
+                     .rtt_us = 90,
+                     .transport = "tcp/eth0",
+                     .sent_bytes = 8,
+                     .received_bytes = 9};
+  FakePorts ports(std::move(report));
+  daemon_->SetPortOutput(&ports);
+  std::vector<JobId> jobs;
+  for (const Party& party : {kAlice, kBob}) {
+    JoinSpec spec;
+    spec.job = "train";
+    spec.n_ranks = 6;
+    spec.heap_bytes = 2 << 20;
+    spec.nodes = JoinNodes{0, 1, "10.0.0.1:4711", "0123456789abcdef"};
+    const CallId call = daemon_->NewCall();
+    daemon_->Call(call, JoinCall{Open(party), call, spec}, [](const Reply&) {});
+    jobs.push_back(daemon_->Inspect(
+        [&](const JobMachine& machine) { return machine.Jobs({.party = party}).at(0).id; }));
+  }
+  MakeJob(kAlice, "of one node");
+  daemon_->Submit(PortReady{jobs[0], 77, "host-a"});
+  daemon_->Submit(NodeConnected{jobs[0], 2, "host-b"});
+  daemon_->Submit(NodeConnected{jobs[0], 5, "host-\033c"});
+
+  v1::ListNodesRequest request;
+  v1::ListNodesReply all;
+  ASSERT_TRUE(ListNodes(*daemon_, Caller(kAlice), request, &all).ok());
+  ASSERT_EQ(all.nodes_size(), 4) << all.DebugString();
+  const v1::JobNode& here = all.nodes(0);
+  EXPECT_TRUE(here.here() && here.leads());
+  EXPECT_EQ(here.name(), "host-a");
+  EXPECT_EQ(here.n_ranks(), 1u);
+  EXPECT_EQ(here.state(), v1::NODE_STATE_CONNECTED);
+  EXPECT_EQ(here.transport(), "tcp on eth0");
+  EXPECT_EQ(here.refused_messages(), 3u);
+  EXPECT_GE(here.heard_ms(), 2000u);
+  EXPECT_EQ(all.nodes(1).node(), 1u);
+  EXPECT_EQ(all.nodes(1).state(), v1::NODE_STATE_AWAITED);
+  const v1::JobNode& other = all.nodes(2);
+  EXPECT_EQ(other.node(), 2u);
+  EXPECT_FALSE(other.here() || other.leads());
+  EXPECT_EQ(other.name(), "host-b");
+  EXPECT_EQ(other.state(), v1::NODE_STATE_CONNECTED);
+  EXPECT_EQ(other.address(), "10.0.0.2:5000");
+  EXPECT_GE(other.heard_ms(), 2400u);
+  EXPECT_LT(other.heard_ms(), 62400u);
+  EXPECT_EQ(other.rtt_us(), 90u);
+  EXPECT_EQ(other.transport(), "tcp/eth0");
+  EXPECT_EQ(other.sent_bytes(), 8u);
+  EXPECT_EQ(all.nodes(3).name(), "host-?c");
+  EXPECT_FALSE(all.nodes(3).has_heard_ms()) << "its port says nothing of it";
+
+  // Others see none of it; pages have each node once, and their token gives no right.
+  v1::ListNodesReply his;
+  ASSERT_TRUE(ListNodes(*daemon_, Caller(kBob), request, &his).ok());
+  for (const v1::JobNode& node : his.nodes()) EXPECT_EQ(node.uid(), kBob.uid);
+  ASSERT_TRUE(ListNodes(*daemon_, Root(), request, &all).ok());
+  v1::ListNodesReply paged;
+  request.set_page_size(1);
+  for (v1::ListNodesReply page;; page.Clear()) {
+    ASSERT_TRUE(ListNodes(*daemon_, Root(), request, &page).ok());
+    paged.mutable_nodes()->MergeFrom(page.nodes());
+    request.set_page_token(page.next_page_token());
+    if (page.next_page_token().empty()) break;
+  }
+  EXPECT_EQ(paged.nodes_size(), 4 + his.nodes_size());
+  request.Clear();
+  request.set_job("of one node");
+  v1::ListNodesReply none;
+  EXPECT_TRUE(ListNodes(*daemon_, Caller(kAlice), request, &none).ok());
+  EXPECT_EQ(none.nodes_size(), 0);
+  EXPECT_EQ(ListNodes(*daemon_, Caller(kBob), request, &none).code(), absl::StatusCode::kNotFound);
+  daemon_->SetPortOutput(nullptr);
+}
+
 TEST_F(ListingsTest, AFilterHoldsOnEveryPage) {
   for (const Party& party : {kAlice, kBob, Party{kBob.uid + 1}}) {
     MakeJob(party, "train");

@@ -400,6 +400,8 @@ std::shared_ptr<ActiveCall> Services::Dispatch(const IncomingCall& call) {
       return Answer(call, daemon, ListAllocations);
     case Method::kListSessions:
       return Answer(call, daemon, ListSessions);
+    case Method::kListNodes:
+      return Answer(call, daemon, ListNodes);
     case Method::kListWaits:
       return Answer(call, daemon, ListWaits);
     case Method::kDescribeJobs:

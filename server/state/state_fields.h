@@ -77,7 +77,8 @@ IRIS_FIELDS(Growth, state::Growth, id, team, bytes, mapping, segments, created, 
 IRIS_FIELDS(GrowDone, state::GrowDone, grow, published, reason);
 IRIS_FIELDS(SlotEntry, state::SlotEpoch, (first, slot), (second, epoch));
 IRIS_FIELDS(NodeEntry, state::Nodes::Node, (first, id), (second.state, state),
-            (second.n_ranks, n_ranks), (second.name, name), (second.same_address, same_address));
+            (second.n_ranks, n_ranks), (second.name, name), (second.same_address, same_address),
+            (second.lost_because, lost_because));
 IRIS_FIELDS(JobNodes, state::Nodes, own, n_local, rendezvous, secret, random, epoch, all);
 // The row excludes ranks, allocations, teams, past teams and the last growth.
 IRIS_FIELDS(Job, state::Job, id, name, party, state, broken_reason, epoch, heap_bytes_initial,

@@ -929,7 +929,7 @@ def spy_on(jobs):
             with _admin(runtime_dir) as sock:
                 channel = doors.Channel(sock)
                 for listing in ("ListJobs", "ListHeaps", "ListAllocations", "ListSessions", "ListWaits", "DescribeJobs",
-                                "ListTenants", "Events"):
+                                "ListTenants", "ListNodes", "Events"):
                     for one in ("", *jobs):
                         request = doors.field(1, one) if one and listing.startswith("List") else b""
                         _, _, reply = channel.call(doors.ADMIN + listing, request)

@@ -1,0 +1,150 @@
+#include "server/port/ports.h"
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/match.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+
+namespace iris::server {
+namespace {
+
+constexpr JobId kJob{7};
+
+// A port process that is the other end of its link, in this test.
+class FakePort : public RunningWorker {
+ public:
+  explicit FakePort(wire::UniqueFd link) : link_(std::move(link)) {}
+  pid_t pid() const override { return 4711; }
+  int pidfd() const override { return -1; }
+  wire::UniqueFd TakeLink() override { return std::move(link_); }
+  void Kill() override {}
+  std::optional<std::string> Reap() override { return "exited with 0"; }
+
+ private:
+  wire::UniqueFd link_;
+};
+
+class PortsTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    int ends[2] = {-1, -1};
+    ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);
+    port_ = wire::UniqueFd(ends[0]);
+    auto process = std::make_shared<std::unique_ptr<RunningWorker>>(
+        std::make_unique<FakePort>(wire::UniqueFd(ends[1])));
+    Ports::Setup setup;
+    setup.start = [process](const StartPort&) -> WorkerProgram::Started {
+      return std::move(*process);
+    };
+    setup.submit = [this](const Input& input) {
+      absl::MutexLock lock(&mu_);
+      if (const auto* failed = std::get_if<PortFailed>(&input)) failed_ = failed->reason;
+    };
+    auto ports = Ports::Create(std::move(setup), &logger_);
+    ASSERT_TRUE(ports.ok()) << ports.status();
+    ports_ = *std::move(ports);
+    StartPort wanted{.job = kJob, .name = "train", .caller = {}, .node = 2, .n_local = 2};
+    wanted.n_ranks = 8;
+    wanted.secret = "0123456789abcdef";
+    ports_->Start(wanted, {});
+  }
+
+  void SayBytes(LinkType type, std::string bytes) {
+    LinkWriter writer;
+    writer.Queue({.type = type}, {std::move(bytes), nullptr});
+    ASSERT_TRUE(writer.Flush(port_.get()).ok());
+  }
+  template <typename Message>
+  void Say(LinkType type, const Message& message) {
+    SayBytes(type, message.SerializeAsString());
+  }
+  // Waits for a report that `fits`.
+  std::optional<PortReport> Report(const std::function<bool(const PortReport&)>& fits) {
+    for (int i = 0; i < 2000; ++i) {
+      std::optional<PortReport> report = ports_->ReportOf(kJob);
+      if (report.has_value() && fits(*report)) return report;
+      absl::SleepFor(absl::Milliseconds(5));
+    }
+    return std::nullopt;
+  }
+  std::string Failed() {
+    absl::MutexLock lock(&mu_);
+    mu_.AwaitWithTimeout(absl::Condition(
+                             +[](std::string* failed) { return !failed->empty(); }, &failed_),
+                         absl::Seconds(10));
+    return failed_;
+  }
+
+  const Logger logger_{LogLevel::kError, LogFormat::kKeyValue};
+  absl::Mutex mu_;
+  std::string failed_ ABSL_GUARDED_BY(mu_);
+  wire::UniqueFd port_;
+  std::unique_ptr<Ports> ports_;
+};
+
+// A port process is its user's: iris-ctl shows what it reports to an operator.
+TEST_F(PortsTest, AReportIsCleanedAndCut) {
+  EXPECT_FALSE(ports_->ReportOf(kJob).has_value());
+  port::Ready ready;
+  ready.set_ucx_version("1.22.0\033[2J");
+  ready.set_transports(std::string(5000, 't'));
+  Say(LinkType::kPortReady, ready);
+  std::optional<PortReport> report = Report([](const PortReport&) { return true; });
+  ASSERT_TRUE(report.has_value());
+  EXPECT_EQ(report->ucx_version, "1.22.0?[2J");
+  EXPECT_EQ(report->transports.size(), 64u);
+  EXPECT_TRUE(report->peers.empty());
+
+  port::Report said;
+  said.set_refused_messages(9);
+  for (const uint32_t node : {0u, 2u, 4u, 8u, 4'000'000'000u, 4u}) {
+    port::Report::Peer& peer = *said.add_peers();
+    peer.set_node(node);
+    peer.set_address(std::string(1000, '\n'));
+    peer.set_transport("tcp/\u202eeth0");
+    peer.set_heard_ms(~uint64_t{0});
+    peer.set_rtt_us(~uint64_t{0});
+    peer.set_sent_bytes(node + 1);
+  }
+  said.mutable_peers(0)->clear_rtt_us();
+  Say(LinkType::kPortReport, said);
+  report = Report([](const PortReport& seen) { return !seen.peers.empty(); });
+  ASSERT_TRUE(report.has_value());
+  EXPECT_EQ(report->refused_messages, 9u);
+  ASSERT_EQ(report->peers.size(), 2u) << "neither this node nor one that cannot be";
+  EXPECT_EQ(report->peers.begin()->first, 0u);
+  EXPECT_FALSE(report->peers.at(0).rtt_us.has_value());
+  const PortReport::Peer& peer = report->peers.at(4);
+  EXPECT_EQ(peer.address, std::string(64, '?'));
+  EXPECT_TRUE(absl::EndsWith(peer.transport, "?eth0")) << peer.transport;
+  EXPECT_LE(peer.heard_ms, 366ull * 24 * 3600 * 1000);
+  EXPECT_LE(peer.rtt_us, 366ull * 24 * 3600 * 1'000'000);
+  EXPECT_EQ(peer.sent_bytes, 5u);
+
+  ports_->Stop(kJob);
+  for (int i = 0; i < 2000 && ports_->ReportOf(kJob).has_value(); ++i) {
+    absl::SleepFor(absl::Milliseconds(5));
+  }
+  EXPECT_FALSE(ports_->ReportOf(kJob).has_value());
+}
+
+TEST_F(PortsTest, NonsenseInPlaceOfAReportEndsThePort) {
+  Say(LinkType::kPortReady, port::Ready());
+  ASSERT_TRUE(Report([](const PortReport&) { return true; }).has_value());
+  SayBytes(LinkType::kPortReport, "\x0a\x7f truncated");
+  EXPECT_TRUE(absl::StrContains(Failed(), "nonsense")) << Failed();
+  EXPECT_FALSE(ports_->ReportOf(kJob).has_value());
+}
+
+}  // namespace
+}  // namespace iris::server
