@@ -74,6 +74,14 @@ void Section(const std::string& title, Table table, const char* none, std::strin
   absl::StrAppend(text, "\n  ", absl::StrReplaceAll(lines, {{"\n", "\n  "}}), "\n");
 }
 
+// Returns "ready", or "ready on host-b" for a rank on another node.
+std::string StateText(const v1::JobRank& rank) {
+  const std::string state = StateWord(rank.state());
+  if (!rank.has_node()) return state;
+  return absl::StrCat(state, " on ",
+                      rank.node().empty() ? "another node" : EscapeName(rank.node()));
+}
+
 Table RanksTable(const JobDescription& description) {
   Table table({{"RANK", kRight},
                {"STATE"},
@@ -92,7 +100,7 @@ Table RanksTable(const JobDescription& description) {
     const auto bytes = [&](uint64_t (v1::Heap::*field)() const) {
       return heap == nullptr ? "" : HumanBytes((heap->*field)());
     };
-    table.Add({absl::StrCat(rank.rank()), StateWord(rank.state()),
+    table.Add({absl::StrCat(rank.rank()), StateText(rank),
                rank.pid() > 0 ? absl::StrCat(rank.pid()) : "", EscapeName(rank.device_uuid()),
                bytes(&v1::Heap::heap_bytes), bytes(&v1::Heap::max_heap_bytes),
                bytes(&v1::Heap::allocated_bytes), bytes(&v1::Heap::largest_free_bytes),

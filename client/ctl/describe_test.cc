@@ -124,6 +124,20 @@ TEST(DescribeTest, Text) {
                               "  1m 0s  allocated     -    -  team=0\n"));
 }
 
+TEST(DescribeTest, RanksOnOtherNodesAreShownWithTheirNode) {
+  Listings all;
+  all.AddJob(1, 0);
+  v1::JobRank* rank = all.reply.mutable_jobs(0)->mutable_job()->mutable_ranks(1);
+  rank->set_node("host-b\n");
+  EXPECT_THAT(DescriptionText(all.Describe()[0], kNow, 0),
+              ContainsRegex("\n     0  ready +100 .*\n"
+                            "     1  ready on host-b\\\\n +101"));
+  EXPECT_EQ(DescriptionJson(all.Describe()[0])["ranks"][0]["node"], nullptr);
+  rank->set_node("");
+  rank->set_state(v1::RANK_STATE_UNSPECIFIED);
+  EXPECT_THAT(DescriptionText(all.Describe()[0], kNow, 0), HasSubstr("unknown on another node"));
+}
+
 TEST(DescribeTest, WhatARankAllocatedAloneIsNoTeams) {
   Listings all;
   all.AddJob(1, 0);

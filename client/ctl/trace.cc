@@ -60,7 +60,10 @@ absl::StatusOr<std::vector<uint32_t>> FindRanks(AdminClient& client, const Trace
   if (!jobs.ok()) return jobs.status();
   std::set<uint32_t> ranks;
   for (const v1::Job& job : jobs->jobs()) {
-    for (const v1::JobRank& rank : job.ranks()) ranks.insert(rank.rank());
+    for (const v1::JobRank& rank : job.ranks()) {
+      // Memory of other nodes cannot be read here. Asked for by name, irisd says where it is.
+      if (!rank.has_node() || wish.rank == rank.rank()) ranks.insert(rank.rank());
+    }
   }
   if (!wish.rank.has_value()) return std::vector<uint32_t>(ranks.begin(), ranks.end());
   if (ranks.count(*wish.rank) != 0) return std::vector<uint32_t>{*wish.rank};

@@ -87,7 +87,11 @@ std::string RanksOf(const v1::Job& job) {
                      std::all_of(ranks.begin(), ranks.end(), [&](const v1::JobRank& rank) {
                        return rank.state() == ranks[0].state();
                      });
-  return alike ? absl::StrCat(job.n_ranks(), " ", StateWord(ranks[0].state())) : RankStates(job);
+  const auto elsewhere = std::count_if(ranks.begin(), ranks.end(),
+                                       [](const v1::JobRank& rank) { return rank.has_node(); });
+  return absl::StrCat(
+      alike ? absl::StrCat(job.n_ranks(), " ", StateWord(ranks[0].state())) : RankStates(job),
+      elsewhere == 0 ? "" : absl::StrCat(" (", elsewhere, " on other nodes)"));
 }
 
 std::string DevicesOf(const v1::Job& job) {

@@ -131,6 +131,12 @@ TEST(ViewsTest, JobsTableCountsRanksByState) {
   EXPECT_THAT(Text(JobsView(), reply), HasSubstr("2: 1 dead, 1 ready"));
 }
 
+TEST(ViewsTest, JobsTableCountsRanksOnOtherNodes) {
+  v1::ListJobsReply reply;
+  AddJob(&reply)->mutable_ranks(1)->set_node("host-b");
+  EXPECT_THAT(Text(JobsView(), reply), HasSubstr("2 ready (1 on other nodes)"));
+}
+
 TEST(ViewsTest, NodesTable) {
   v1::ListNodesReply reply;
   v1::JobNode* node = reply.add_nodes();

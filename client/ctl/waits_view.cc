@@ -12,19 +12,52 @@
 namespace iris::ctl {
 namespace {
 
-// Returns "rank 2", or "ranks 0,1,3".
-template <typename Members>
-std::string Ranks(const Members& members) {
-  return absl::StrCat(members.size() == 1 ? "rank " : "ranks ",
-                      absl::StrJoin(members, ",", [](std::string* out, const v1::WaitMember& each) {
-                        absl::StrAppend(out, each.rank());
-                      }));
+std::string NodeText(const v1::WaitMember& member) {
+  return member.node().empty() ? "on another node"
+                               : absl::StrCat("on node ", EscapeName(member.node()));
 }
 
-// Returns "rank 2 (pid 4711, stopped)".
+// Calls `add` for each series of members that are on one node, with "rank 2", or "ranks 0,1,3".
+template <typename Members, typename Add>
+void ByNode(const Members& members, Add add) {
+  for (auto each = members.begin(); each != members.end();) {
+    const v1::WaitMember& first = *each;
+    std::vector<uint32_t> ranks;
+    for (; each != members.end() && each->has_node() == first.has_node() &&
+           each->node() == first.node();
+         ++each) {
+      ranks.push_back(each->rank());
+    }
+    add(first, absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", absl::StrJoin(ranks, ",")));
+  }
+}
+
+// Returns "ranks 0,1,3", or "ranks 0,1, ranks 2,3 on node b".
+template <typename Members>
+std::string Ranks(const Members& members) {
+  std::vector<std::string> parts;
+  ByNode(members, [&](const v1::WaitMember& first, const std::string& ranks) {
+    parts.push_back(
+        absl::StrCat(ranks, first.has_node() ? " " : "", first.has_node() ? NodeText(first) : ""));
+  });
+  return absl::StrJoin(parts, ", ");
+}
+
+// Returns true for a rank on another node whose place this irisd does not know.
+bool IsUnknown(const v1::WaitMember& member) {
+  return member.has_node() && member.place() == v1::WAIT_PLACE_UNSPECIFIED;
+}
+
+// Returns "rank 2 (pid 4711, stopped)", or "rank 2 (pid 4711 on node b)".
 std::string Missing(const v1::Wait& wait, const v1::WaitMember& member) {
   std::vector<std::string> facts;
-  facts.push_back(member.pid() == 0 ? "no process" : absl::StrCat("pid ", member.pid()));
+  const std::string pid = absl::StrCat("pid ", member.pid());
+  if (member.has_node()) {
+    facts.push_back(
+        absl::StrCat(member.pid() == 0 ? "" : absl::StrCat(pid, " "), NodeText(member)));
+  } else {
+    facts.push_back(member.pid() == 0 ? "no process" : pid);
+  }
   if (member.stopped()) facts.push_back("stopped");
   if (wait.kind() == v1::WAIT_KIND_COLLECTIVE) {
     if (member.place() == v1::WAIT_PLACE_NOT_COME) facts.push_back("has not called");
@@ -32,6 +65,26 @@ std::string Missing(const v1::Wait& wait, const v1::WaitMember& member) {
     if (member.place() == v1::WAIT_PLACE_INSIDE) facts.push_back("is in it");
   }
   return absl::StrCat("rank ", member.rank(), " (", absl::StrJoin(facts, ", "), ")");
+}
+
+// Returns one text for each rank, but one for the ranks of another node of which no more is known.
+std::string WhoIsMissing(const v1::Wait& wait) {
+  const auto is_plain = [&wait](const v1::WaitMember& member) {
+    return IsUnknown(member) ||
+           (member.has_node() && member.pid() == 0 && wait.kind() != v1::WAIT_KIND_COLLECTIVE);
+  };
+  std::vector<std::string> parts;
+  for (int i = 0; i < wait.missing_size();) {
+    const v1::WaitMember& first = wait.missing(i);
+    std::vector<v1::WaitMember> alike = {first};
+    for (++i; i < wait.missing_size() && is_plain(first) && is_plain(wait.missing(i)) &&
+              wait.missing(i).node() == first.node();
+         ++i) {
+      alike.push_back(wait.missing(i));
+    }
+    parts.push_back(alike.size() == 1 ? Missing(wait, first) : Ranks(alike));
+  }
+  return absl::StrJoin(parts, ", ");
 }
 
 std::string WhatIsCalled(const v1::Wait& wait) {
@@ -73,13 +126,21 @@ std::string WaitText(const v1::Wait& wait) {
   } else {
     absl::StrAppend(&text, wait.waiting().size() == 1 ? " waits for " : " wait for ");
     if (wait.kind() == v1::WAIT_KIND_GROWTH) absl::StrAppend(&text, "the memory of ");
-    absl::StrAppend(&text, absl::StrJoin(wait.missing(), ", ",
-                                         [&wait](std::string* out, const v1::WaitMember& each) {
-                                           absl::StrAppend(out, Missing(wait, each));
-                                         }));
+    absl::StrAppend(&text, WhoIsMissing(wait));
   }
   if (wait.waited_ms() >= 0) {
     absl::StrAppendFormat(&text, " since %.1f s", static_cast<double>(wait.waited_ms()) / 1000);
+  }
+  const bool unknown = std::any_of(wait.missing().begin(), wait.missing().end(), IsUnknown);
+  const bool leader_knows = wait.kind() != v1::WAIT_KIND_HOST_BARRIER &&
+                            wait.kind() != v1::WAIT_KIND_COLLECTIVE &&
+                            wait.kind() != v1::WAIT_KIND_KERNEL;
+  if (unknown && wait.has_leader() && leader_knows) {
+    absl::StrAppend(&text, " [iris-ctl waits on ",
+                    wait.leader().empty() ? "the node of rank 0" : "node ",
+                    EscapeName(wait.leader()), " says who has called there]");
+  } else if (unknown) {
+    absl::StrAppend(&text, " [iris-ctl waits on their node says more]");
   }
   if (wait.device_unknown()) {
     absl::StrAppend(&text, " [by what is on the streams: how far the devices are cannot be read]");

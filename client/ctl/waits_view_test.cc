@@ -44,6 +44,48 @@ TEST(WaitTextTest, OfACollective) {
   EXPECT_THAT(WaitText(wait), HasSubstr("ranks 0,1,3 are in it, and nobody is missing"));
 }
 
+TEST(WaitTextTest, OfRanksOnOtherNodesHasTheirNode) {
+  v1::Wait wait = AllReduce();
+  wait.mutable_waiting(2)->set_node("host-b");
+  wait.mutable_missing(0)->set_stopped(false);
+  wait.mutable_missing(0)->set_node("host-b");
+  EXPECT_EQ(WaitText(wait),
+            "job train  all_reduce #17 of 4 ranks (1 MiB, f32)  ranks 0,1, rank 3 on node host-b "
+            "wait for rank 2 (pid 4711 on node host-b, has not called) since 12.3 s\n");
+  wait.mutable_missing(0)->set_place(v1::WAIT_PLACE_UNSPECIFIED);
+  EXPECT_THAT(WaitText(wait), HasSubstr(" wait for rank 2 (pid 4711 on node host-b) since 12.3 s "
+                                        "[iris-ctl waits on their node says more]\n"));
+  // Only the ranks of which nothing else is known are taken together.
+  *wait.add_missing() = wait.missing(0);
+  wait.mutable_missing(1)->set_rank(4);
+  wait.add_missing()->set_rank(5);
+  wait.mutable_missing(2)->set_node("");
+  wait.set_kind(v1::WAIT_KIND_OPERATION);
+  wait.set_leader("host-b");
+  EXPECT_THAT(WaitText(wait),
+              HasSubstr(" wait for ranks 2,4 on node host-b, rank 5 (on another node) since 12.3 s "
+                        "[iris-ctl waits on node host-b says who has called there]\n"));
+}
+
+TEST(WaitTextTest, OfAJoinTakesTheRanksOfAnotherNodeTogether) {
+  v1::Wait wait;
+  wait.set_job("train");
+  wait.set_kind(v1::WAIT_KIND_JOIN);
+  wait.set_n_members(4);
+  wait.set_call("join");
+  wait.set_waited_ms(-1);
+  wait.add_waiting()->set_rank(0);
+  for (const uint32_t rank : {1, 2, 3}) {
+    v1::WaitMember* const member = wait.add_missing();
+    member->set_rank(rank);
+    member->set_place(v1::WAIT_PLACE_NOT_COME);
+    if (rank > 1) member->set_node("");
+  }
+  EXPECT_EQ(WaitText(wait),
+            "job train  join of 4 ranks  rank 0 waits for rank 1 (no process), "
+            "ranks 2,3 on another node\n");
+}
+
 TEST(WaitTextTest, OfAJoinHasNoNumber) {
   v1::Wait wait;
   wait.set_job("train");

@@ -117,6 +117,10 @@ void HostBarrier::Release(std::optional<absl::Duration> failed_after) {
   FutexWakeAll(own_word_);
 }
 
+void HostBarrier::SetWaiting(bool waits) {
+  __atomic_store_n(own_word_ + wire::kWordsToWaitsSince, waits ? PageNow() : 0, __ATOMIC_RELAXED);
+}
+
 absl::Status HostBarrier::AwaitRelease(uint32_t leader, absl::Time deadline,
                                        const std::atomic<bool>& cancelled) {
   ++epoch_;

@@ -65,6 +65,8 @@ class HostBarrier {
   absl::Status AwaitRelease(uint32_t leader, absl::Time deadline,
                             const std::atomic<bool>& cancelled);
   void Skip() { ++epoch_; }
+  // Tells iris-ctl that the leader waits for other nodes, respectively no longer.
+  void SetWaiting(bool waits);
   // Returns the status of a barrier between nodes, or, if it failed before the deadline because the
   // job broke, the loss that broke it. Waits for a moment until irisd has told it.
   absl::Status WhyBroken(const absl::Status& status, absl::Time deadline) const;

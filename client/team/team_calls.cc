@@ -655,7 +655,9 @@ absl::Status TeamCalls::MeetNodes(State& state, absl::Time deadline, BarrierHelp
     return Annotate(status, "host barrier");
   }
   if (status.ok()) {
+    state.barrier.SetWaiting(true);
     status = nodes.Meet(deadline);
+    state.barrier.SetWaiting(false);
   } else {
     nodes.Skip();
   }

@@ -197,6 +197,10 @@ std::vector<FoundWait> FindCollectives(const WaitSources& from) {
     } else if (std::optional<v1::Wait> wait = PutWait(from, team, places); wait.has_value()) {
       waits.push_back(*std::move(wait));
     }
+    // Those that lack nobody here lack ranks of other nodes, if there are any.
+    for (v1::Wait& wait : waits) {
+      if (wait.missing().empty()) AddOtherNodes(from, team, &wait);
+    }
     // Workspaces are aligned to more than the number of ranks.
     for (uint64_t i = 0; i < waits.size(); ++i) {
       found.push_back({MakeWaitKey(WaitKey::kCollective, offset_bytes + i), std::move(waits[i])});

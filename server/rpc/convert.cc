@@ -13,7 +13,7 @@ IRIS_FIELDS(RankChanged, v1::WatchEvent::RankChanged, rank, state, pid, reason);
 IRIS_FIELDS(SegmentsAdded, v1::WatchEvent::SegmentsAdded, (grow, grow_id), segments, heap_bytes,
             (timeout, timeout_ms, ms));
 IRIS_FIELDS(GrowDone, v1::WatchEvent::GrowDone, (grow, grow_id), published, reason);
-IRIS_FIELDS(RankSnapshot, v1::JobRank, rank, state, pid, (session, session_id), base);
+IRIS_FIELDS(RankSnapshot, v1::JobRank, rank, state, pid, (session, session_id), base, node);
 IRIS_FIELDS(JobSnapshot, v1::Job, (id, job_id), (name, job), (party.uid, uid), state, epoch,
             n_ranks, heap_bytes, stride_bytes, same_address, n_teams, n_allocations,
             allocated_bytes, (created, created_unix_ms, ms), ranks);

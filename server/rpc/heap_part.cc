@@ -27,13 +27,18 @@ absl::StatusOr<HeapPart> FindHeapPart(const Daemon& daemon, const CallerInfo& ca
   const JobSnapshot& job = jobs.front();
   const auto rank = std::find_if(job.ranks.begin(), job.ranks.end(),
                                  [&](const RankSnapshot& r) { return r.rank == query.rank; });
+  if (rank != job.ranks.end() && rank->node.has_value()) {
+    return absl::NotFoundError(absl::StrCat(
+        query.what, ": rank ", query.rank, " of job \"", EscapeForLog(job.name), "\" is on ",
+        rank->node->empty() ? "another node" : "node ", *rank->node, ": ask the irisd there"));
+  }
   if (rank == job.ranks.end() || rank->segments.empty()) {
     return absl::NotFoundError(absl::StrCat(query.what, ": job \"", EscapeForLog(job.name),
                                             "\" has no rank ", query.rank, " with memory"));
   }
   HeapPart part{job.id, job.epoch, rank->device_index, rank->segments};
   part.of_member = std::any_of(job.ranks.begin(), job.ranks.end(), [&](const RankSnapshot& r) {
-    return r.pid == caller.pid && job.party == caller.party;
+    return !r.node.has_value() && r.pid == caller.pid && job.party == caller.party;
   });
   std::sort(
       part.segments.begin(), part.segments.end(),

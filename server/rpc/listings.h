@@ -33,6 +33,7 @@ absl::Status ListAllocations(const Daemon& daemon, const CallerInfo& caller,
                              v1::ListAllocationsReply* reply);
 absl::Status ListSessions(const Daemon& daemon, const CallerInfo& caller,
                           const v1::ListSessionsRequest& request, v1::ListSessionsReply* reply);
+// Also passes jobs of one node, and all nodes of a job that it lists.
 absl::Status ListNodes(const Daemon& daemon, const CallerInfo& caller,
                        const v1::ListNodesRequest& request, v1::ListNodesReply* reply);
 // Fills a page with jobs as they were at one moment.

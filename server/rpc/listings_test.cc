@@ -14,10 +14,12 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "device/driver/emu_driver.h"
 #include "proto/wire/limits.h"
+#include "server/rpc/admin_calls.h"
 
 namespace iris::server {
 namespace {
@@ -387,6 +389,17 @@ TEST_F(ListingsTest, NodesAreShownWithWhatTheirPortReports) {
   EXPECT_TRUE(ListNodes(*daemon_, Caller(kAlice), request, &none).ok());
   EXPECT_EQ(none.nodes_size(), 0);
   EXPECT_EQ(ListNodes(*daemon_, Caller(kBob), request, &none).code(), absl::StatusCode::kNotFound);
+
+  // Memory of other nodes is there.
+  v1::PeekRequest peek;
+  peek.set_job("train");
+  peek.set_rank(2);
+  peek.set_bytes(8);
+  v1::PeekReply bytes;
+  const absl::Status elsewhere = Peek(*daemon_, Caller(kAlice), peek, &bytes);
+  EXPECT_EQ(elsewhere.code(), absl::StatusCode::kNotFound);
+  EXPECT_TRUE(absl::StrContains(elsewhere.message(), "is on node host-b: ask the irisd there"))
+      << elsewhere;
   daemon_->SetPortOutput(nullptr);
 }
 

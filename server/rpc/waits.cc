@@ -1,6 +1,8 @@
 #include "server/rpc/waits.h"
 
 #include <algorithm>
+#include <optional>
+#include <string>
 #include <utility>
 
 namespace iris::server {
@@ -16,6 +18,13 @@ v1::WaitKind KindOf(PendingSnapshot::Kind kind) {
   return kKinds[static_cast<size_t>(kind)];
 }
 
+// Returns the epoch at which the ranks of a node meet in a barrier, from a rank's word. A barrier
+// of several nodes has two epochs: the second one lets the ranks go, once all nodes have met.
+uint32_t ArrivalOf(const TeamInfo& team, bool several_nodes, uint32_t word) {
+  const uint32_t n = word - team.barrier_start_epoch;
+  return several_nodes && n != 0 ? team.barrier_start_epoch + ((n - 1) | 1) : word;
+}
+
 }  // namespace
 
 v1::Wait NewWait(const WaitSources& from, v1::WaitKind kind, uint32_t team, size_t n_members) {
@@ -26,6 +35,7 @@ v1::Wait NewWait(const WaitSources& from, v1::WaitKind kind, uint32_t team, size
   wait.set_kind(kind);
   wait.set_team_id(team);
   wait.set_n_members(static_cast<uint32_t>(n_members));
+  if (from.job.leader.has_value()) wait.set_leader(*from.job.leader);
   return wait;
 }
 
@@ -34,8 +44,21 @@ void AddMember(const WaitSources& from, Rank rank, WaitPlace place,
   v1::WaitMember* const member = members->Add();
   member->set_rank(rank);
   member->set_place(place);
-  if (rank < from.job.ranks.size()) member->set_pid(from.job.ranks[rank].pid);
   member->set_stopped(IsStopped(from, rank));
+  if (rank >= from.job.ranks.size()) return;
+  member->set_pid(from.job.ranks[rank].pid);
+  const std::optional<std::string>& node = from.job.ranks[rank].node;
+  if (!node.has_value()) return;
+  member->set_node(*node);
+  // Ranks of other nodes ask the leader.
+  if (from.job.leader.has_value()) member->set_place(v1::WAIT_PLACE_UNSPECIFIED);
+}
+
+void AddOtherNodes(const WaitSources& from, const TeamInfo& team, v1::Wait* wait) {
+  for (const Rank rank : team.ranks) {
+    if (rank - from.job.first_local < from.job.n_local) continue;
+    AddMember(from, rank, v1::WAIT_PLACE_UNSPECIFIED, wait->mutable_missing());
+  }
 }
 
 bool IsStopped(const WaitSources& from, Rank rank) {
@@ -89,13 +112,19 @@ std::vector<FoundWait> FindHostBarriers(const WaitSources& from) {
   if (from.pages.empty()) return found;
   for (const TeamInfo& team : from.waits.teams) {
     const uint32_t slot = team.barrier_slot % wire::kMaxTeamsPerJob;
+    const bool several_nodes = std::any_of(team.ranks.begin(), team.ranks.end(), [&](Rank rank) {
+      return PageOf(from, rank) == nullptr;
+    });
+    const auto arrival = [&](const wire::ControlPage& page) {
+      return ArrivalOf(team, several_nodes, page.words[slot]);
+    };
     // Uses the latest barrier that a rank is in: a rank that gave one up may be in the next.
     bool any = false;
     uint32_t epoch = 0;
     for (const Rank rank : team.ranks) {
       const wire::ControlPage* const page = PageOf(from, rank);
       if (page == nullptr || page->waits_since_ms[slot] == 0 || !IsHere(from, rank)) continue;
-      if (!any || wire::EpochReached(page->words[slot], epoch)) epoch = page->words[slot];
+      if (!any || wire::EpochReached(arrival(*page), epoch)) epoch = arrival(*page);
       any = true;
     }
     if (!any) continue;
@@ -106,7 +135,7 @@ std::vector<FoundWait> FindHostBarriers(const WaitSources& from) {
     for (const Rank rank : team.ranks) {
       const wire::ControlPage* const page = PageOf(from, rank);
       if (page == nullptr) continue;
-      if (!wire::EpochReached(page->words[slot], epoch)) {
+      if (!wire::EpochReached(arrival(*page), epoch)) {
         AddMember(from, rank, v1::WAIT_PLACE_NOT_COME, wait.mutable_missing());
       } else if (page->waits_since_ms[slot] != 0 && IsHere(from, rank)) {
         AddMember(from, rank, v1::WAIT_PLACE_INSIDE, wait.mutable_waiting());
@@ -114,6 +143,7 @@ std::vector<FoundWait> FindHostBarriers(const WaitSources& from) {
             std::max(wait.waited_ms(), AgeOfPageTime(page->waits_since_ms[slot], from.now)));
       }
     }
+    if (wait.missing().empty()) AddOtherNodes(from, team, &wait);
     // All ranks have entered: the sleeping ones are about to wake.
     if (wait.missing().empty()) continue;
     found.push_back({MakeWaitKey(WaitKey::kBarrier, team.id), std::move(wait)});

@@ -57,6 +57,9 @@ constexpr uint64_t MakeWaitKey(WaitKey kind, uint64_t which) {
 v1::Wait NewWait(const WaitSources& from, v1::WaitKind kind, uint32_t team, size_t n_members);
 void AddMember(const WaitSources& from, Rank rank, v1::WaitPlace place,
                google::protobuf::RepeatedPtrField<v1::WaitMember>* members);
+// Adds the team's ranks of other nodes to those that are waited for: all of this node have come,
+// and only the other nodes know who has come there.
+void AddOtherNodes(const WaitSources& from, const TeamInfo& team, v1::Wait* wait);
 bool IsStopped(const WaitSources& from, Rank rank);
 // Returns true if the rank is in the job and alive. Pages of other ranks are outdated.
 bool IsHere(const WaitSources& from, Rank rank);

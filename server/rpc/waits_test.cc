@@ -340,6 +340,77 @@ TEST_F(WaitsTest, WhereDevicesCannotBeReadTheStreamsTell) {
   EXPECT_THAT(Find(), IsEmpty());
 }
 
+// Of ranks on other nodes there are neither pages nor devices here.
+class NodesWaitsTest : public WaitsTest {
+ protected:
+  NodesWaitsTest() {
+    job_.first_local = 2;
+    job_.n_local = 2;
+    job_.leader = "host-a";
+    for (const Rank rank : {0u, 1u}) job_.ranks[rank].node = "host-a";
+    pages_.resize(2);
+    waits_.teams[0].barrier_start_epoch = kStart;
+  }
+  void ArriveHere(Rank rank, uint32_t epoch, uint32_t since_ms) {
+    Arrive(rank - 2, kStart + epoch, since_ms);
+  }
+  static constexpr uint32_t kStart = 7;
+};
+
+TEST_F(NodesWaitsTest, AHostBarrierNamesTheNodesOnceAllOfThisOneHaveCome) {
+  ArriveHere(2, 2, 0);  // has passed the first barrier
+  ArriveHere(3, 2, 0);
+  EXPECT_THAT(Find(), IsEmpty());
+  ArriveHere(3, 3, kSecondAgo);
+  std::vector<v1::Wait> waits = Find();
+  ASSERT_THAT(waits, SizeIs(1));
+  EXPECT_THAT(Waiting(waits[0]), ElementsAre(3));
+  EXPECT_THAT(Missing(waits[0]), ElementsAre(2));
+  // Rank 2 leads the node: it meets the others, and rank 3 waits for its release.
+  ArriveHere(2, 3, kSecondAgo);
+  ArriveHere(3, 4, kSecondAgo);
+  waits = Find();
+  ASSERT_THAT(waits, SizeIs(1));
+  EXPECT_EQ(waits[0].number(), kStart + 3);
+  EXPECT_THAT(Waiting(waits[0]), ElementsAre(2, 3));
+  EXPECT_THAT(Missing(waits[0]), ElementsAre(0, 1));
+  for (const v1::WaitMember& each : waits[0].missing()) {
+    EXPECT_EQ(each.node(), "host-a");
+    EXPECT_EQ(each.place(), v1::WAIT_PLACE_UNSPECIFIED) << "not known here";
+    EXPECT_FALSE(each.stopped());
+  }
+  EXPECT_FALSE(waits[0].waiting(0).has_node());
+}
+
+TEST_F(NodesWaitsTest, ACollectiveThatAllOfThisNodeAreInWaitsForTheOthers) {
+  for (const Rank rank : {2u, 3u}) {
+    Put(rank - 2, 1);
+    Device(rank, 0, 1);
+  }
+  const std::vector<v1::Wait> waits = Find();
+  ASSERT_THAT(waits, SizeIs(1));
+  EXPECT_EQ(waits[0].call(), "all_reduce");
+  EXPECT_THAT(Waiting(waits[0]), ElementsAre(2, 3));
+  EXPECT_THAT(Missing(waits[0]), ElementsAre(0, 1));
+}
+
+TEST_F(NodesWaitsTest, OnlyTheLeaderKnowsWhoHasCalled) {
+  waits_.pending.push_back({.kind = PendingSnapshot::Kind::kOperation,
+                            .n_members = kRanks,
+                            .call = "free",
+                            .since = absl::FromUnixMillis(kNowMs),
+                            .waiting = {2},
+                            .missing = {0, 1, 3}});
+  v1::Wait wait = Find().at(0);
+  EXPECT_EQ(wait.leader(), "host-a");
+  EXPECT_EQ(wait.missing(0).place(), v1::WAIT_PLACE_UNSPECIFIED);
+  EXPECT_EQ(wait.missing(2).place(), v1::WAIT_PLACE_NOT_COME);
+  job_.leader.reset();
+  wait = Find().at(0);
+  EXPECT_FALSE(wait.has_leader());
+  EXPECT_EQ(wait.missing(0).place(), v1::WAIT_PLACE_NOT_COME);
+}
+
 TEST_F(WaitsTest, KernelsThatWaitForSignals) {
   const auto note = [this](Rank rank, uint32_t slot, uint32_t from) {
     pages_[rank].kernel_waits[slot] = {.state = wire::kKernelWaitNoted,

@@ -1,8 +1,10 @@
 """Jobs that span nodes: real irisds, port processes and ranks in network namespaces of this machine."""
 
+import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import time
 import unittest
@@ -10,6 +12,7 @@ import unittest
 from tests.nodes import cluster
 from tests.python import junit
 
+IRIS_CTL = os.path.abspath("client/ctl/iris-ctl")
 RANK = os.path.abspath("tests/nodes/node_rank")
 DIGITS = os.path.abspath("examples/10_digits_training")
 MESSAGES = os.path.abspath("examples/04_message_passing")
@@ -100,6 +103,94 @@ class Nodes(unittest.TestCase):
             since = time.monotonic()
             nodes.nodes[1].cut()
             self.check_told(processes, since, "lost", within=PATIENCE)
+
+    def ctl(self, node, *arguments):
+        """What iris-ctl says on the node: JSON, or its text."""
+        result = subprocess.run([IRIS_CTL, "--runtime-dir", node.irisd.runtime_dir, *arguments], text=True,
+                                capture_output=True, timeout=cluster.PATIENCE_SECONDS, check=False)
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        return json.loads(result.stdout) if "json" in arguments else result.stdout
+
+    def until(self, look):
+        """What `look` returns, once that is true."""
+        end = time.monotonic() + cluster.PATIENCE_SECONDS
+        while not (seen := look()):
+            self.assertLess(time.monotonic(), end, "it has not come")
+            time.sleep(0.1)
+        return seen
+
+    def test_operators_see_the_nodes(self):
+        host = socket.gethostname()
+        with cluster.Cluster(2, flags=SILENCE) as nodes:
+            first, second = nodes.nodes
+            processes = [nodes.start_rank(rank, RANK, "wait") for rank in range(3)]
+            # While ranks join, the leader knows which are missing, and the other node knows its own.
+            self.until(lambda: "(from rank 2)" in self.ctl(first, "events"))
+            self.assertRegex(self.ctl(first, "waits"),
+                             rf"join of 4 ranks  ranks 0,1 wait for rank 2 \(on node {host}\), rank 3 ")
+            waits = self.until(lambda: self.ctl(second, "waits", "--format", "json"))
+            self.assertEqual([each["rank"] for each in waits[0]["missing"] if each["node"] is None], [3])
+            self.assertNotIn("no process", self.ctl(first, "waits"))
+            self.assertEqual([(each["node"], each["n_ranks"], each["state"]) for each in
+                              self.ctl(first, "nodes", "job", "--format", "json")],
+                             [(0, 2, "connected"), (2, 0, "connected")])
+            processes.append(nodes.start_rank(3, RANK, "wait"))
+            for process in processes:
+                self.assertEqual(process.stdout.readline(), "ready\n")
+
+            def seen(node, others):
+                """What the node tells of both, once its port has reported the connection to the other."""
+                told = self.ctl(node, "nodes", "--format", "json")
+                other = told[others]
+                return told if other["rtt_us"] is not None and other["transport"] else None
+
+            for here, node in enumerate(nodes.nodes):
+                told = self.until(lambda: seen(node, 1 - here))
+                for index, each in enumerate(told):
+                    self.assertEqual((each["job"], each["node"], each["n_ranks"], each["name"], each["leads"],
+                                      each["here"], each["state"]),
+                                     ("job", 2 * index, 2, host, index == 0, index == here, "connected"))
+                self.assertTrue(told[0]["address"].startswith(f"{first.address}:"), told[0])
+                self.assertTrue(told[1]["address"].startswith(f"{second.address}:"), told[1])
+                other = told[1 - here]
+                self.assertEqual(other["transport"], "tcp/eth0")
+                self.assertLess(other["heard_ms"], 1000 * PATIENCE)
+                self.assertLess(other["rtt_us"], 1e6)
+                self.assertGreater(other["sent_bytes"], 0)
+                self.assertRegex(told[here]["ucx_version"], r"^1\.")
+                self.assertEqual(told[here]["refused_messages"], 0)
+                self.assertRegex(self.ctl(node, "nodes"), rf"(?m)^job +{2 * here} +{host} +{2 * here}-{2 * here + 1} ")
+                self.assertIn("4 ready (2 on other nodes)", self.ctl(node, "jobs"))
+                ranks = self.ctl(node, "jobs", "--format", "json")[0]["ranks"]
+                self.assertEqual([each["node"] for each in ranks],
+                                 [None if rank // 2 == here else host for rank in range(4)])
+                self.assertEqual({each["state"] for each in ranks}, {"ready"})
+                self.assertRegex(self.ctl(node, "describe", "job"), rf"(?m)^ +{2 * (1 - here)}  ready on {host} ")
+
+            # Ranks of a node are known there, and the node is known here.
+            processes[3].send_signal(signal.SIGSTOP)
+            there = self.until(lambda: [each for each in self.ctl(second, "waits", "--format", "json")
+                                        if [rank["rank"] for rank in each["missing"]] == [3]])
+            self.assertTrue(there[0]["missing"][0]["stopped"])
+            line = self.until(lambda: re.search(r".*ranks 0,1 wait.*", self.ctl(first, "waits")))[0]
+            self.assertRegex(line, rf"host barrier #\d+ of 4 ranks  ranks 0,1 wait for ranks 2,3 on node {host} since ")
+
+            # A port process that is stopped says nothing, and the other node says why it is lost. Ranks that are told
+            # would end, and the job with them.
+            for process in processes:
+                process.send_signal(signal.SIGSTOP)
+            (port,) = cluster.ports_of(second)
+            os.kill(port, signal.SIGSTOP)
+            try:
+                lost = self.until(lambda: [each for each in self.ctl(first, "nodes", "--format", "json")
+                                           if each["state"] == "lost"])
+                self.assertEqual([each["node"] for each in lost], [2])
+                self.assertIn("nothing was heard", lost[0]["reason"])
+                self.until(lambda: self.ctl(second, "nodes", "--format", "json")[1]["heard_ms"] > 1500)
+            finally:
+                os.kill(port, signal.SIGCONT)
+            for process in processes:
+                process.send_signal(signal.SIGCONT)
 
     def test_different_secrets(self):
         with cluster.Cluster(2) as nodes:
