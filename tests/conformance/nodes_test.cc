@@ -362,7 +362,9 @@ TEST(NodesTest, TeamsOfSomeRanks) {
 }
 
 TEST(NodesTest, TheChoiceOfPaths) {
-  OnTeam({2, 2}, NodesConfig(), [](Rank&, const Team& team, Memory& memory) {
+  NodesConfig config;
+  config.leaders_most_bytes = 4096;
+  OnTeam({2, 2}, config, [](Rank&, const Team& team, Memory& memory) {
     EXPECT_EQ(ccl::ChoosePath(team.comm, {Operation::kAllReduce, 1024, DType::kF32}),
               NodesPath::kLeaders);
     EXPECT_EQ(ccl::ChoosePath(team.comm, {Operation::kAllReduce, 1025, DType::kF32}),
