@@ -172,7 +172,7 @@ absl::Status Daemon::RestoreMemory(const Keeping& keeping, const CloseOf& close,
     const std::string name = KeptName{KeptName::Kind::kPages, job.id.value}.Text();
     keeping.keeper->Count(name, found.mapped().size());
     absl::StatusOr<std::unique_ptr<JobPages>> pages =
-        JobPages::Adopt({job.id, job.first_local, job.n_local, job.epoch, !job.nodes.empty()},
+        JobPages::Adopt({job.id, job.first_local, job.n_local, job.epoch, job.spans_nodes},
                         std::move(found.mapped()));
     if (!pages.ok()) {
       const absl::Status is_lost =

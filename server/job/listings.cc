@@ -66,7 +66,8 @@ JobSnapshot HeadOf(const Job& job) {
   head.n_ranks = job.n_ranks();
   head.first_local = job.first_local();
   head.n_local = job.end_local() - job.first_local();
-  if (job.nodes.has_value() && !job.nodes->leads()) head.leader = HostOf(*job.nodes, kLeader);
+  head.spans_nodes = job.nodes.has_value();
+  if (head.spans_nodes && !job.nodes->leads()) head.leader = HostOf(*job.nodes, kLeader);
   head.n_teams = static_cast<uint32_t>(job.n_teams());
   head.n_allocations = static_cast<uint32_t>(job.allocations.size());
   head.allocated_bytes = job.allocator.used_bytes();

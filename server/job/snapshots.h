@@ -52,6 +52,7 @@ struct JobSnapshot : JobHead {
   uint32_t n_ranks = 0;
   Rank first_local = 0;  // of the ranks of this node
   uint32_t n_local = 0;
+  bool spans_nodes = false;
   std::optional<std::string> leader;  // host name of the node that leads, if another one does
   uint32_t n_teams = 0;
   uint32_t n_allocations = 0;

@@ -731,7 +731,7 @@ absl::Time Port::OnTimer(absl::Time now) {
   }
   if (now >= next_report_) {
     TellReport(now);
-    next_report_ = now + kReportEvery;
+    next_report_ = now + std::min<absl::Duration>(kReportEvery, silence / 3);
   }
   return now + std::clamp(silence / 10, kMinTimer, kMaxTimer);
 }

@@ -27,6 +27,8 @@ constexpr size_t kMaxQueuedBytes = 64 << 20;
 constexpr size_t kMaxReportedBytes = 64;
 constexpr uint64_t kMaxReportedMs = 365ull * 24 * 3600 * 1000;
 constexpr auto kRetryEvery = absl::Milliseconds(20);
+// A port reports three times within network.silence, or each second.
+constexpr auto kLeastPatience = absl::Seconds(1);
 
 std::string HostName() {
   char name[256] = {};
@@ -50,6 +52,7 @@ struct Ports::Port {
   LinkReader reader{LinkSender::kPort};
   LinkWriter writer;
   bool ready = false;
+  absl::Time said;  // when its last message came, once it is ready
   struct Held {
     LinkType type;
     std::string payload;
@@ -89,6 +92,7 @@ void Ports::Post(std::function<void()> command) {
 }
 
 void Ports::Run() {
+  const absl::Duration patience = std::max(setup_.silence, kLeastPatience);
   while (true) {
     std::vector<std::function<void()>> commands;
     {
@@ -103,6 +107,13 @@ void Ports::Run() {
       Port* const port = (each++)->second.get();  // Flush may move it to ending_
       if (port->retry_at <= now) Flush(port);
       next = std::min(next, port->retry_at);
+      if (!port->ready || !port->link.valid()) continue;
+      if (now - port->said > patience) {
+        Fail(port, absl::StrCat("it says nothing for ", absl::FormatDuration(patience),
+                                ": it is stopped, or hangs"));
+      } else {
+        next = std::min(next, port->said + patience);
+      }
     }
     std::erase_if(ending_, [&](const std::unique_ptr<Port>& port) {
       if (port->retry_at <= now && port->link.valid()) Flush(port.get());
@@ -301,6 +312,7 @@ void Ports::OnLink(Port* port, uint32_t events) {
 }
 
 absl::Status Ports::Handle(Port* port, const LinkMessage& message) {
+  port->said = SteadyNow();
   const auto parse = [&message](google::protobuf::MessageLite* to) {
     return to->ParseFromArray(message.payload.data(), static_cast<int>(message.payload.size()))
                ? absl::OkStatus()

@@ -46,6 +46,7 @@ class PortsTest : public testing::Test {
     setup.start = [process](const StartPort&) -> WorkerProgram::Started {
       return std::move(*process);
     };
+    setup.silence = silence_;
     setup.submit = [this](const Input& input) {
       absl::MutexLock lock(&mu_);
       if (const auto* failed = std::get_if<PortFailed>(&input)) failed_ = failed->reason;
@@ -85,6 +86,7 @@ class PortsTest : public testing::Test {
     return failed_;
   }
 
+  absl::Duration silence_ = absl::Minutes(1);
   const Logger logger_{LogLevel::kError, LogFormat::kKeyValue};
   absl::Mutex mu_;
   std::string failed_ ABSL_GUARDED_BY(mu_);
@@ -144,6 +146,18 @@ TEST_F(PortsTest, NonsenseInPlaceOfAReportEndsThePort) {
   SayBytes(LinkType::kPortReport, "\x0a\x7f truncated");
   EXPECT_TRUE(absl::StrContains(Failed(), "nonsense")) << Failed();
   EXPECT_FALSE(ports_->ReportOf(kJob).has_value());
+}
+
+class SilentPortTest : public PortsTest {
+ protected:
+  SilentPortTest() { silence_ = absl::Seconds(1); }
+};
+
+TEST_F(SilentPortTest, APortThatSaysNothingHangs) {
+  // Until it is ready it may take as long as the join.
+  absl::SleepFor(absl::Milliseconds(1200));
+  Say(LinkType::kPortReady, port::Ready());
+  EXPECT_TRUE(absl::StrContains(Failed(), "says nothing for 1s")) << Failed();
 }
 
 }  // namespace
