@@ -41,12 +41,16 @@ class Node:
         self.name = f"{cluster.name}-{index}"
         self.address = f"10.213.0.{index + 1}"
         self.link = f"{cluster.name}v{index}"
+        self.wire = cluster.wire
         self.within = ["nsenter", f"--net=/run/netns/{self.name}"]
         run("ip", "netns", "add", self.name)
         cluster.stack.callback(run, "ip", "netns", "del", self.name)
-        run("ip", "link", "add", self.link, "type", "veth", "peer", "name", "eth0", "netns", self.name)
-        run("ip", "link", "set", self.link, "netns", cluster.switch)
-        run("ip", "-n", cluster.switch, "link", "set", self.link, "master", "bridge", "up")
+        if self.wire is not None:
+            self.wire.plug(self.name)
+        else:
+            run("ip", "link", "add", self.link, "type", "veth", "peer", "name", "eth0", "netns", self.name)
+            run("ip", "link", "set", self.link, "netns", cluster.switch)
+            run("ip", "-n", cluster.switch, "link", "set", self.link, "master", "bridge", "up")
         for change in ("link set lo up", f"address add {self.address}/24 dev eth0", "link set eth0 up"):
             run("ip", "-n", self.name, *change.split())
         self.flags = flags
@@ -57,15 +61,30 @@ class Node:
     def start(self):
         self.irisd = irisd.Irisd(*self.flags, within=self.within, memory="512MiB", user=self.user)
 
+    def irisd_pid(self):
+        """Of the irisd itself, not of its supervisor."""
+        if "--supervise" not in self.flags:
+            return self.irisd.process.pid
+        end = time.monotonic() + PATIENCE_SECONDS
+        while time.monotonic() < end:
+            for pid in children_of(self.irisd.process.pid):
+                return pid
+            time.sleep(0.01)
+        raise AssertionError(f"no irisd on node {self.index}:\n{self.irisd.log()}")
+
     def cut(self, off=True):
         """Takes the node's cable out, or puts it back."""
+        if self.wire is not None:
+            self.wire.cut(self.index, off)
+            return
         run("ip", "-n", self.cluster.switch, "link", "set", self.link, "down" if off else "up")
 
 
 class Cluster:
-    """Use as a context. `ranks` ranks of a job are on each node, in order."""
+    """Use as a context, which ends the wire, too (wire.py): without one, the network is the kernel's."""
 
-    def __init__(self, n_nodes, flags=(), user=None):
+    def __init__(self, n_nodes, flags=(), user=None, wire=None):
+        self.wire = wire
         self.stack = contextlib.ExitStack()
         self.name = f"i{uuid.uuid4().hex[:6]}"
         self.switch = f"{self.name}-switch"
@@ -75,9 +94,13 @@ class Cluster:
             run("ip", "-n", self.switch, "link", "add", "bridge", "type", "bridge")
             run("ip", "-n", self.switch, "link", "set", "bridge", "up")
             self.nodes = []
+            if wire is not None:
+                self.stack.enter_context(wire)
             for index in range(n_nodes):
                 self.nodes.append(Node(self, index, flags, user))
                 self.stack.callback(lambda node: node.irisd.stop(), self.nodes[-1])
+            if wire is not None:
+                wire.start()
         except BaseException:
             self.stack.close()
             raise
@@ -110,6 +133,30 @@ class Cluster:
         here = f"{folder}/$(readlink /proc/self/ns/net | tr -dc 0-9)"
         return ["sh", "-c", f"IRIS_RUNTIME_DIR=$(cat {here}) exec {' '.join(command)}"]
 
+    def launch(self, command, where=0, **environment):
+        """Starts a launcher on one node."""
+        process = subprocess.Popen([*self.nodes[where].within, *command], stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                   env={**os.environ, "IRIS_JOB_SECRET": SECRET, **environment})
+        self.stack.callback(end, process)
+        return process
+
+    def mpich(self, *command, n_local=2, **environment):
+        """Lets MPICH start the command as each rank; returns its process."""
+        return self.launch(["mpiexec.hydra", "-launcher", "ssh", "-launcher-exec", self.agent(), "-hosts",
+                            ",".join(node.address for node in self.nodes), "-ppn", str(n_local), "-n",
+                            str(n_local * len(self.nodes)), *command],
+                           IRIS_RENDEZVOUS=f"{self.nodes[0].address}:4711", **environment)
+
+    def openmpi(self, *command, n_local=2, **environment):
+        """Lets Open MPI start the command as each rank; returns its process."""
+        environment["IRIS_RENDEZVOUS"] = f"{self.nodes[0].address}:4711"
+        options = [word for name in ("IRIS_JOB_SECRET", *environment) for word in ("-x", name)]
+        return self.launch(["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--mca", "plm_rsh_agent",
+                            self.agent(), "--mca", "oob_tcp_if_include", "eth0", "--mca", "btl", "self", "--host",
+                            ",".join(f"{node.address}:{n_local}" for node in self.nodes), "-n",
+                            str(n_local * len(self.nodes)), *options, *command], **environment)
+
     def start_rank(self, rank, *command, n_local=2, job="job", **more):
         """Starts the command as one rank of a job on all nodes."""
         node = self.nodes[rank // n_local]
@@ -127,16 +174,21 @@ class Cluster:
         return [self.start_rank(rank, *command, n_local=n_local, **more) for rank in range(n_local * len(self.nodes))]
 
 
-def ports_of(node):
-    """The pids of the node's port processes."""
+def children_of(parent, name=None):
+    """The pids of a process's children, of this name if one is given."""
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):
             with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
-                name, _, rest = file.read().partition("(")[2].rpartition(")")
-            if name == "irisd-port" and int(rest.split()[1]) == node.irisd.process.pid:
+                of, _, rest = file.read().partition("(")[2].rpartition(")")
+            if int(rest.split()[1]) == parent and name in (None, of):
                 found.append(int(pid))
     return found
+
+
+def ports_of(node):
+    """The pids of the node's port processes."""
+    return children_of(node.irisd_pid(), "irisd-port")
 
 
 def end(process):

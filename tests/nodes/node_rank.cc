@@ -1,10 +1,12 @@
 // A rank of a job on several nodes, for nodes_test.py.
-//   node_rank transfers   puts, gets, signals and atomics of the host between all ranks; growth
-//   node_rank wait        says "ready", waits in barriers until one fails, says when and why
+//   node_rank transfers [WORDS]   puts, gets, signals and atomics of the host between all ranks, of
+//                                 so many words at most; growth
+//   node_rank wait                says "ready", passes words on until a call fails, says when
 #include <time.h>
 
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -41,11 +43,10 @@ uint64_t Word(uint32_t from, uint32_t to, uint64_t i) {
   return (uint64_t{from} << 40 | uint64_t{to} << 20) + i;
 }
 
-int Transfers(Context& context) {
+int Transfers(Context& context, uint64_t most) {
   const uint32_t me = context.rank(), n = context.n_ranks();
-  constexpr uint64_t kMost = (3 << 20) / 8 + 5;
-  auto inbox = context.Allocate<uint64_t>(n * kMost, "inbox");
-  auto outbox = context.Allocate<uint64_t>(kMost, "outbox");
+  auto inbox = context.Allocate<uint64_t>(n * most, "inbox");
+  auto outbox = context.Allocate<uint64_t>(most, "outbox");
   auto words = context.Allocate<uint64_t>(8, "words");
   if (!inbox.ok() || !outbox.ok() || !words.ok()) {
     std::printf("error: allocate: %s\n", std::string(inbox.status().message()).c_str());
@@ -53,10 +54,10 @@ int Transfers(Context& context) {
   }
   std::memset(words->get(), 0, 8 * sizeof(uint64_t));
   TRY(context.Barrier());
-  for (const uint64_t count : {uint64_t{1}, uint64_t{7}, uint64_t{512}, kMost}) {
+  for (const uint64_t count : {uint64_t{1}, uint64_t{7}, uint64_t{512}, most}) {
     for (uint32_t to = 0; to < n; ++to) {
       for (uint64_t i = 0; i < count; ++i) outbox->get()[i] = Word(me, to, i);
-      TRY(context.Put(to, inbox->get() + me * kMost, outbox->get(), count,
+      TRY(context.Put(to, inbox->get() + me * most, outbox->get(), count,
                       {words->get(), 1, iris::SignalOp::kAdd}));
     }
     // The data of memory outside the heap goes another way.
@@ -66,13 +67,13 @@ int Transfers(Context& context) {
     TRY(context.Barrier());
     for (uint32_t from = 0; from < n; ++from) {
       for (uint64_t i = 0; i < count; ++i) {
-        CHECK(inbox->get()[from * kMost + i] == Word(from, me, i));
+        CHECK(inbox->get()[from * most + i] == Word(from, me, i));
       }
     }
     CHECK(words->get()[1] == Word((me + n - 1) % n, n, count));
     std::vector<uint64_t> read(count);
     for (uint32_t from = 0; from < n; ++from) {
-      TRY(context.Get(from, read.data(), inbox->get() + me * kMost, count));
+      TRY(context.Get(from, read.data(), inbox->get() + me * most, count));
       for (uint64_t i = 0; i < count; ++i) CHECK(read[i] == Word(me, from, i));
     }
     TRY(context.Barrier());
@@ -103,13 +104,25 @@ int Transfers(Context& context) {
   return 0;
 }
 
+// Each round a word goes to the next rank, and has to be there after the barrier.
 int Wait(Context& context) {
+  const uint32_t me = context.rank(), n = context.n_ranks();
+  auto words = context.Allocate<uint64_t>(4, "words");
+  if (!words.ok()) {
+    std::printf("error: allocate: %s\n", std::string(words.status().message()).c_str());
+    return 1;
+  }
   TRY(context.Barrier());
   std::printf("ready\n");
   std::fflush(stdout);
   Status status;
-  while (status.ok()) {
-    status = context.Barrier();
+  for (uint64_t round = 1; status.ok(); ++round) {
+    uint64_t* const inbox = words->get() + round % 2;  // the one before is perhaps being read
+    const uint64_t word = Word(me, (me + 1) % n, round);
+    status = context.Put((me + 1) % n, inbox, &word, 1);
+    if (status.ok()) status = context.Quiet();
+    if (status.ok()) status = context.Barrier();
+    if (status.ok()) CHECK(*inbox == Word((me + n - 1) % n, me, round));
     const struct timespec pause = {0, 1'000'000};
     nanosleep(&pause, nullptr);
   }
@@ -128,7 +141,9 @@ int main(int argc, char** argv) {
     return 1;
   }
   const std::string what = argc > 1 ? argv[1] : "";
-  if (what == "transfers") return Transfers(*context);
+  if (what == "transfers") {
+    return Transfers(*context, argc > 2 ? strtoull(argv[2], nullptr, 10) : (3 << 20) / 8 + 5);
+  }
   if (what == "wait") return Wait(*context);
   std::printf("error: node_rank transfers | wait\n");
   return 2;

@@ -9,6 +9,7 @@ import subprocess
 import time
 import unittest
 
+from tests.nodes import campaign
 from tests.nodes import cluster
 from tests.python import junit
 
@@ -186,11 +187,14 @@ class Nodes(unittest.TestCase):
                                            if each["state"] == "lost"])
                 self.assertEqual([each["node"] for each in lost], [2])
                 self.assertIn("nothing was heard", lost[0]["reason"])
-                self.until(lambda: self.ctl(second, "nodes", "--format", "json")[1]["heard_ms"] > 1500)
+                self.until(lambda: "says nothing" in self.ctl(second, "events"))
             finally:
                 os.kill(port, signal.SIGCONT)
             for process in processes:
                 process.send_signal(signal.SIGCONT)
+
+    def test_kills_on_a_slow_network_that_loses_frames(self):
+        campaign.run(n_nodes=3, kills=12, delay=0.002, loss=0.01)
 
     def test_different_secrets(self):
         with cluster.Cluster(2) as nodes:
@@ -206,11 +210,6 @@ class Nodes(unittest.TestCase):
                 self.assertEqual(code, 1)
                 self.assertIn("IRIS_RENDEZVOUS", out)
 
-    def launch(self, nodes, command, where=0, **environment):
-        return subprocess.Popen([*nodes.nodes[where].within, *command], stdin=subprocess.DEVNULL,
-                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                                env={**os.environ, "IRIS_JOB_SECRET": cluster.SECRET, **environment})
-
     def check_launched(self, launched, n_ranks):
         for code, out in cluster.finish(launched):
             self.assertEqual(code, 0, out)
@@ -218,28 +217,18 @@ class Nodes(unittest.TestCase):
 
     def test_mpich(self):
         with cluster.Cluster(2) as nodes:
-            hosts = ",".join(node.address for node in nodes.nodes)
-            self.check_launched([self.launch(
-                nodes, ["mpiexec.hydra", "-launcher", "ssh", "-launcher-exec", nodes.agent(), "-hosts", hosts,
-                        "-ppn", "2", "-n", "4", *nodes.on_node(RANK, "transfers")],
-                IRIS_RENDEZVOUS=f"{nodes.nodes[0].address}:4711")], 4)
+            self.check_launched([nodes.mpich(*nodes.on_node(RANK, "transfers"))], 4)
 
     def test_openmpi(self):
         with cluster.Cluster(2) as nodes:
-            hosts = ",".join(f"{node.address}:2" for node in nodes.nodes)
-            rendezvous = f"{nodes.nodes[0].address}:4711"
-            self.check_launched([self.launch(
-                nodes, ["mpirun.openmpi", "--allow-run-as-root", "--mca", "plm_rsh_agent", nodes.agent(),
-                        "--mca", "oob_tcp_if_include", "eth0", "--mca", "btl", "self", "--host", hosts, "-n", "4",
-                        "-x", "IRIS_JOB_SECRET", "-x", "IRIS_RENDEZVOUS", *nodes.on_node(RANK, "transfers")],
-                IRIS_RENDEZVOUS=rendezvous)], 4)
+            self.check_launched([nodes.openmpi(*nodes.on_node(RANK, "transfers"))], 4)
 
     def test_torchrun(self):
         with cluster.Cluster(2) as nodes:
             command = ["/usr/bin/torchrun", "--no_python", "--redirects=9:3", "--tee=9:3", "--nnodes=2",
                        "--nproc_per_node=2", f"--master_addr={nodes.nodes[0].address}", "--master_port=4710"]
-            self.check_launched([self.launch(
-                nodes, [*command, f"--node_rank={node.index}", *nodes.on_node(RANK, "transfers")], where=node.index)
+            self.check_launched([nodes.launch(
+                [*command, f"--node_rank={node.index}", *nodes.on_node(RANK, "transfers")], where=node.index)
                 for node in nodes.nodes], 2)
 
 
