@@ -12,6 +12,7 @@
 #include "iris/collective/whole_lines.h"
 #include "iris/fill/fill.h"
 #include "iris/moe/moe.h"
+#include "iris/nodes/copies.h"
 #include "iris/nodes/nodes.h"
 #include "iris/norm/norm.h"
 #include "iris/ops/ops.h"
@@ -63,7 +64,10 @@ Result SignalAfter(uint64_t* word, uint64_t value, SignalOp op, Stream& stream) 
   return Launch({1, 1}, stream, ChangeWord, word, value, op);
 }
 
-Result PrepareSignals() { return PrepareKernel(ChangeWord); }
+Result PrepareSignals() {
+  const Result result = PrepareKernel(ChangeWord);
+  return result.ok() ? ccl::PrepareNodesCopies() : result;
+}
 
 // The host's and the kernel's words, each written by one of them.
 struct ClockWords {
@@ -232,7 +236,9 @@ BackendOperations MakeTable() {
   table.MallocHost = MallocHost;
   table.FreeHost = FreeHost;
   table.SignalAfter = SignalAfter;
+  table.CopyOnNodes = ccl::CopyOnNodes;
   table.PrepareSignals = PrepareSignals;
+  table.KernelsReach = KernelsReach;
   table.PrepareHelpers = PrepareHelpers;
   table.MaxBlocksWhenShared = ccl::MaxBlocksWhenShared;
   table.WorkspaceBytes = ccl::WorkspaceBytes;

@@ -15,6 +15,7 @@
 #include "iris/collective/whole_lines.h"
 #include "iris/fill/fill.h"
 #include "iris/moe/moe.h"
+#include "iris/nodes/copies.h"
 #include "iris/nodes/nodes.h"
 #include "iris/norm/norm.h"
 #include "iris/ops/ops.h"
@@ -57,7 +58,11 @@ struct BackendOperations {
 
   // Changes the word when the stream reaches this point, and releases the stream's earlier writes.
   Result (*SignalAfter)(uint64_t* word, uint64_t value, SignalOp op, Stream& stream);
+  // A copy between this rank and one of another node: the function of this name.
+  Result (*CopyOnNodes)(const ccl::NodesCopy& copy, Stream& stream);
+  // Loads the kernels of the two.
   Result (*PrepareSignals)();
+  bool (*KernelsReach)(const void* p);
 
   // These are the functions of the same names.
   uint32_t (*MaxBlocksWhenShared)(uint32_t ranks_per_device, uint32_t multiprocessors);

@@ -39,10 +39,15 @@ constexpr absl::Duration kFirstSleep = absl::Microseconds(5);
 constexpr absl::Duration kLongestSleep = absl::Microseconds(500);
 constexpr absl::Duration kLookPeriod = absl::Milliseconds(1);
 
+constexpr absl::string_view kNoAnswer =
+    "time is up; the port process of this node, or the other node, does not answer";
+
 absl::Status FailureOf(uint32_t code, absl::string_view what) {
   const auto status = static_cast<absl::StatusCode>(code);
   absl::string_view why = "the port process refused it";
-  if (status == absl::StatusCode::kOutOfRange) {
+  if (status == absl::StatusCode::kDeadlineExceeded) {
+    why = kNoAnswer;
+  } else if (status == absl::StatusCode::kOutOfRange) {
     why = "there is no memory at one of its places, in the heap here or there";
   } else if (status == absl::StatusCode::kInvalidArgument) {
     why = "the port process found it malformed";
@@ -109,21 +114,24 @@ absl::StatusOr<std::unique_ptr<HostPort>> HostPort::Map(Options options, driver:
   void* const page =
       mmap(nullptr, wire::kPageBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (page == MAP_FAILED) return wire::ErrnoStatus(errno, "map the port's memory");
-  port->device_page_ = page;
+  port->device_page_ = new (page) DevicePage();
   const auto registered =
       driver->RegisterHost(mapped, sizeof(PortMemory), driver::Access::kReadWrite);
   if (!registered.ok()) return registered.status();
   port->registered_ = true;
   auto* const for_kernels = static_cast<PortMemory*>(const_cast<void*>(*registered));
-  auto* const device = new (page) DevicePort();
+  DevicePort* const device = &port->device_page_->port;
   device->slots = for_kernels->rings[kPortKernelRing].slots;
   device->results = for_kernels->rings[kPortKernelRing].results;
   device->words = &for_kernels->words[kPortKernelRing];
   device->asleep = &for_kernels->asleep;
   device->wake_fd = port->wake_.get();
-  const auto read = driver->RegisterHost(page, wire::kPageBytes, driver::Access::kReadOnly);
-  if (!read.ok()) return read.status();
-  port->device_ = static_cast<const DevicePort*>(*read);
+  device->stages = for_kernels->values + kPortHostValueBytes;
+  const auto shared = driver->RegisterHost(page, wire::kPageBytes, driver::Access::kReadWrite);
+  if (!shared.ok()) return shared.status();
+  auto* const page_of_kernels = static_cast<DevicePage*>(const_cast<void*>(*shared));
+  port->device_ = &page_of_kernels->port;
+  port->failures_ = &page_of_kernels->failures;
   return port;
 }
 
@@ -163,10 +171,7 @@ absl::Status HostPort::WaitUntil(absl::string_view what, absl::Time deadline,
       return FailureOf(stopped, absl::StrCat(what, ": the port process has stopped"));
     }
     if (now >= deadline) {
-      return absl::DeadlineExceededError(
-          absl::StrCat(what,
-                       ": time is up; the port process of this node, or the other node, does "
-                       "not answer"));
+      return absl::DeadlineExceededError(absl::StrCat(what, ": ", kNoAnswer));
     }
     absl::SleepFor(sleep);
     sleep = std::min(2 * sleep, kLongestSleep);
@@ -250,11 +255,11 @@ HostPort::Piece* HostPort::TryTake(uint64_t bytes) {
   absl::MutexLock lock(&pieces_mu_);
   while (!pieces_.empty() && is_free(pieces_.front())) pieces_.pop_front();
   uint64_t begin = (pieces_end_ + kValueAlignment - 1) / kValueAlignment * kValueAlignment;
-  if (begin % kPortValueBytes + bytes > kPortValueBytes) {
-    begin = (begin / kPortValueBytes + 1) * kPortValueBytes;
+  if (begin % kPortHostValueBytes + bytes > kPortHostValueBytes) {
+    begin = (begin / kPortHostValueBytes + 1) * kPortHostValueBytes;
   }
   const uint64_t first = pieces_.empty() ? begin : pieces_.front().begin;
-  if (begin + bytes - first > kPortValueBytes) return nullptr;
+  if (begin + bytes - first > kPortHostValueBytes) return nullptr;
   pieces_end_ = begin + bytes;
   return &pieces_.emplace_back(Piece{begin});
 }
@@ -286,7 +291,7 @@ absl::Status HostPort::PutByPieces(PortRequest request, const uint8_t* src, uint
     std::memcpy(At(**piece), src + at, n);
     PortRequest part = request;
     part.dst += at;
-    part.src = (*piece)->begin % kPortValueBytes;
+    part.src = (*piece)->begin % kPortHostValueBytes;
     part.bytes = n;
     if (at + n == bytes) part.signal = signal;
     const absl::StatusOr<uint64_t> number = Post(part, nullptr, false, deadline);
@@ -330,7 +335,7 @@ absl::Status HostPort::GetByPieces(PortRequest request, uint8_t* dst, uint64_t b
     }
     PortRequest part = request;
     part.src += at;
-    part.dst = piece->begin % kPortValueBytes;
+    part.dst = piece->begin % kPortHostValueBytes;
     part.bytes = n;
     const absl::StatusOr<uint64_t> number = Post(part, nullptr, true, deadline);
     if (number.ok()) {
@@ -485,6 +490,24 @@ absl::Status HostPort::Settle(absl::Time deadline) {
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
+}
+
+uint64_t HostPort::n_failures() const { return Word(&device_page_->failures.count); }
+
+absl::Status HostPort::FailedCopies(std::atomic<uint64_t>* told) const {
+  const uint64_t count = n_failures();
+  uint64_t before = told->load();
+  while (before < count && !told->compare_exchange_weak(before, count)) {
+  }
+  if (before >= count) return absl::OkStatus();
+  const uint64_t n = count - before;
+  const uint64_t first = Word(&device_page_->failures.first);
+  const std::string what = absl::StrCat(
+      n, n == 1 ? " copy" : " copies", " between nodes on streams failed; the first of all was a ",
+      (first >> 8 & 1) != 0 ? "put to rank " : "get from rank ", first >> 16);
+  // The job's own reason says more than the kernel's.
+  if (absl::Status over = options_.over(); !over.ok()) return Annotate(over, what);
+  return FailureOf(first & 0xff, what);
 }
 
 absl::Status HostPort::Quiet(absl::Duration timeout) {

@@ -7,6 +7,7 @@
 // Thread-safe. Nothing waits without a deadline. Borrows the driver.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -48,6 +49,12 @@ class HostPort {
 
   // Returns the address for DeviceContext::port, valid as long as this object.
   const DevicePort* device() const { return device_; }
+  // Returns the address where kernels count the copies of streams that have failed.
+  PortFailures* failures() const { return failures_; }
+  uint64_t n_failures() const;
+  // Returns an error if more than *told copies of streams have failed, and sets *told. Thread-safe
+  // for each counter.
+  absl::Status FailedCopies(std::atomic<uint64_t>* told) const;
 
   // A signal in the heap of the rank that a put goes to.
   struct Signal {
@@ -88,10 +95,15 @@ class HostPort {
   // A part of PortMemory::values. It is free again when a word of the ring has passed a number.
   enum class Until { kNow, kRead, kCompleted };
   struct Piece {
-    uint64_t begin = 0;  // counted without end; its place is `begin % kPortValueBytes`
+    uint64_t begin = 0;  // counted without end; its place is `begin % kPortHostValueBytes`
     bool held = true;    // by a call
     Until until = Until::kNow;
     uint64_t number = 0;
+  };
+  // Shared with kernels.
+  struct DevicePage {
+    DevicePort port;
+    PortFailures failures;
   };
   HostPort(Options options, driver::GpuDriver* driver)
       : options_(std::move(options)), driver_(driver) {}
@@ -114,7 +126,9 @@ class HostPort {
   absl::StatusOr<Piece*> Take(uint64_t bytes, absl::Time deadline);
   // Gives it back: now, or as soon as the request with this number has been read or is complete.
   void GiveBack(Piece* piece, Until until, uint64_t number = 0);
-  uint8_t* At(const Piece& piece) const { return memory_->values + piece.begin % kPortValueBytes; }
+  uint8_t* At(const Piece& piece) const {
+    return memory_->values + piece.begin % kPortHostValueBytes;
+  }
   // Puts or gets ranges outside the heap, by pieces.
   absl::Status PutByPieces(PortRequest request, const uint8_t* src, uint64_t bytes,
                            absl::Time deadline);
@@ -134,8 +148,9 @@ class HostPort {
   wire::UniqueFd wake_;
   bool registered_ = false;
   std::optional<uint64_t> kernels_posted_;
-  void* device_page_ = nullptr;         // with a DevicePort
-  const DevicePort* device_ = nullptr;  // the same, as kernels address it
+  DevicePage* device_page_ = nullptr;
+  const DevicePort* device_ = nullptr;  // of the page, as kernels address it, like the next
+  PortFailures* failures_ = nullptr;
 
   absl::Mutex mu_;
   uint64_t posted_ ABSL_GUARDED_BY(mu_) = 0;

@@ -111,9 +111,14 @@ inline constexpr uint32_t kPortSlots = 1024;  // of each ring, a power of two
 inline constexpr uint32_t kPortRings = 2;
 inline constexpr uint32_t kPortHostRing = 0;
 inline constexpr uint32_t kPortKernelRing = 1;
-inline constexpr uint64_t kPortValueBytes = 1 << 20;
+// PortMemory::values: a part for requests of the host, then stages, each of which a kernel claims
+// for a while (impl/port.h).
+inline constexpr uint64_t kPortHostValueBytes = 1 << 20;
+inline constexpr uint32_t kPortStages = 4;
+inline constexpr uint64_t kPortStageBytes = 256 << 10;
+inline constexpr uint64_t kPortValueBytes = kPortHostValueBytes + kPortStages * kPortStageBytes;
 inline constexpr uint32_t kPortMagic = 0x54524F50;  // "PORT"
-inline constexpr uint32_t kPortVersion = 1;
+inline constexpr uint32_t kPortVersion = 2;
 
 struct PortRing {
   PortRequest slots[kPortSlots];
@@ -154,7 +159,15 @@ struct DevicePort {
   uint32_t* asleep = nullptr;  // PortMemory::asleep; kernels of the emulator alone use it
   int32_t wake_fd = -1;        // the eventfd; likewise
   uint32_t reserved = 0;
+  uint8_t* stages = nullptr;  // PortMemory::values + kPortHostValueBytes
 };
 static_assert(std::is_trivially_copyable_v<DevicePort>);
+
+// The failed copies of a rank's streams (iris/nodes/copies.h): host memory that kernels write.
+struct PortFailures {
+  uint64_t count = 0;
+  // Of the first one, written before `count`: StatusCode | 1 << 8 if it is a put | rank << 16.
+  uint64_t first = 0;
+};
 
 }  // namespace iris

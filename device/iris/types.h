@@ -98,7 +98,7 @@ struct SyncArea {
     uint64_t grid;                  // slot 0: blocks of this rank's grid that have arrived, and
                                     // in the upper half how often all have
     // The world's area has the state of the kernels' ring to other nodes (impl/port.h).
-    uint64_t port_posted;    // slot 0: places taken
+    uint64_t port_posted;    // slot 0: places taken; slot 1 + i: the state of stage i
     uint32_t port_waits[8];  // slot s: not 0: a thread has yet to read result 8 s + i
     uint64_t host;           // slot k: the barrier of hosts that has reached its step k
   };

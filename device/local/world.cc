@@ -109,6 +109,7 @@ absl::Status World::AddPorts(const WorldOptions& options) {
     port->device.slots = ring.slots;
     port->device.results = ring.results;
     port->device.words = &port->memory.words[kPortKernelRing];
+    port->device.stages = port->memory.values + kPortHostValueBytes;
     port->device.asleep = &port->memory.asleep;
     port->device.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     DeviceContext& ctx = rank->ctx;

@@ -119,7 +119,7 @@ TEST(PortTest, ValuesAndInlinePuts) {
   PortMemory& memory = cluster.nodes[1]->memory(1);
   PortRequester ring = cluster.nodes[1]->Requester(1);
   Fill(memory.values, kPortValueBytes, 5);
-  Fill(cluster.nodes[0]->heap(0), kMiB, 6);
+  Fill(cluster.nodes[0]->heap(0), kPortValueBytes, 6);
   for (const uint64_t bytes : {uint64_t{5}, uint64_t{100'000}, kPortValueBytes}) {
     PortRequest put = Put(0, 2 * kMiB, kPortValueBytes - bytes, bytes);
     put.space = PortSpace::kValues;
@@ -134,13 +134,13 @@ TEST(PortTest, ValuesAndInlinePuts) {
     ASSERT_EQ(ring.Wait(ring.Post(get)), StatusCode::kOk);
     EXPECT_EQ(memcmp(cluster.nodes[0]->heap(0), memory.values + kPortValueBytes - bytes, bytes), 0);
   }
-  PortRequest put = Put(0, 3 * kMiB + 4, 0x1122334455667788, 4);
+  PortRequest put = Put(0, 5 * kMiB + 4, 0x1122334455667788, 4);
   put.space = PortSpace::kInline;
-  put.signal = 3 * kMiB + 8;
+  put.signal = 5 * kMiB + 8;
   put.signal_value = 9;
   ASSERT_EQ(ring.Wait(ring.Post(put)), StatusCode::kOk);
-  EXPECT_EQ(WordAt(cluster.nodes[0]->heap(0), 3 * kMiB), 0x5566778800000000u);
-  EXPECT_EQ(WordAt(cluster.nodes[0]->heap(0), 3 * kMiB + 8), 9u);
+  EXPECT_EQ(WordAt(cluster.nodes[0]->heap(0), 5 * kMiB), 0x5566778800000000u);
+  EXPECT_EQ(WordAt(cluster.nodes[0]->heap(0), 5 * kMiB + 8), 9u);
 }
 
 TEST(PortTest, Rows) {

@@ -14,6 +14,7 @@ CARRIED_TESTS = [
     "collective_messages_test",
     "collective_mismatch_test",
     "collective_plan_test",
+    "copies_test",
     "device_pages_test",
     "early_test",
     "fill_test",

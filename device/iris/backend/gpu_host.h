@@ -254,4 +254,10 @@ void raw::FreeHost(void* p) {
   Ignore(hipHostFree(p));
 }
 
+bool raw::KernelsReach(const void* p) {
+  const OutsideCaptures outside;
+  hipPointerAttribute_t attributes = {};
+  return ResultOf(hipPointerGetAttributes(&attributes, p)).ok() && attributes.devicePointer == p;
+}
+
 }  // namespace iris::backend

@@ -270,4 +270,6 @@ void FreeHost(void* p) {
   if (p != nullptr) raw::FreeHost(p);
 }
 
+bool KernelsReach(const void* p) { return p != nullptr && raw::KernelsReach(p); }
+
 }  // namespace iris::backend

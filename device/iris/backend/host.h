@@ -199,4 +199,8 @@ void FreeDevice(void* p);
 void* MallocHost(uint64_t bytes);
 void FreeHost(void* p);
 
+// Returns true if kernels of the current device can use the memory at this address of the host's
+// pointers. Copies can use more, such as what malloc returns.
+bool KernelsReach(const void* p);
+
 }  // namespace iris::backend

@@ -61,5 +61,6 @@ void* MallocDevice(uint64_t bytes);
 void FreeDevice(void* p);
 void* MallocHost(uint64_t bytes);
 void FreeHost(void* p);
+bool KernelsReach(const void* p);
 
 }  // namespace iris::backend::raw

@@ -51,6 +51,14 @@ IRIS_DEVICE inline DeviceContext WaitContext(uint64_t timeout_ns, const uint32_t
   return ctx;
 }
 
+// Ends waits once the port process takes no more requests.
+struct PortStopped {
+  const PortRingWords* words;
+  IRIS_DEVICE bool operator()() const {
+    return backend::Load<Scope::kSystem, Order::kAcquire>(&words->stopped) != 0;
+  }
+};
+
 // The first word of a PortRequest.
 IRIS_HOST_DEVICE constexpr uint64_t PortHead(PortOp op, PortSpace space,
                                              SignalOp signal_op = SignalOp::kSet) {
@@ -60,6 +68,34 @@ IRIS_HOST_DEVICE constexpr uint64_t PortHead(PortOp op, PortSpace space,
 IRIS_HOST_DEVICE constexpr uint64_t PortHead(PortAtomic op, PortType type) {
   return static_cast<uint64_t>(PortOp::kAtomic) | static_cast<uint64_t>(op) << 16 |
          static_cast<uint64_t>(type) << 24;
+}
+
+// A stage (DevicePort::stages) is free if its word is not above the ring's count of complete
+// requests. A thread claims it for its block, and gives it back with the number that the count has
+// to reach.
+inline constexpr uint64_t kStageClaimed = ~0ull;
+IRIS_DEVICE inline uint64_t* StageWord(SyncArea::Slot* state, uint32_t stage) {
+  return &state[1 + stage].port_posted;
+}
+// Claims a free stage, if there is one.
+IRIS_DEVICE inline bool TryClaimStage(const DevicePort* port, SyncArea::Slot* state,
+                                      uint32_t* stage) {
+  const uint64_t completed =
+      backend::Load<Scope::kSystem, Order::kAcquire>(&port->words->completed);
+  for (uint32_t s = 0; s < kPortStages; ++s) {
+    uint64_t* const word = StageWord(state, s);
+    const uint64_t seen = backend::Load<Scope::kDevice, Order::kRelaxed>(word);
+    if (seen > completed || backend::CompareExchange<Scope::kDevice, Order::kAcquire>(
+                                word, seen, kStageClaimed) != seen) {
+      continue;
+    }
+    *stage = s;
+    return true;
+  }
+  return false;
+}
+IRIS_DEVICE inline void FreeStage(SyncArea::Slot* state, uint32_t stage, uint64_t completed = 0) {
+  backend::Store<Scope::kDevice, Order::kRelease>(StageWord(state, stage), completed);
 }
 
 // Writes seven words of a slot, then the sequence.
@@ -79,26 +115,23 @@ IRIS_DEVICE inline void WritePortSlot(PortRequest* slot, uint64_t number, uint64
   backend::Store<Scope::kSystem, Order::kRelease>(to + 7, number + 1);
 }
 
-// Posts a request, whose fields follow `to`, and waits. If `n_rows` is not 0, a PortRows follows
-// it. If its space is kInline, `src` is the address of the bytes. Returns the value of the result,
-// or 0 without one. The calling thread releases what it wrote before, and after a BlockSync what
-// its block wrote. With kComplete it acquires.
-IRIS_COLD uint64_t CallPort(const DevicePort* port, SyncArea::Slot* state, uint64_t timeout_ns,
-                            const uint32_t* abort_word, PortUntil until, uint64_t head, uint32_t to,
-                            uint64_t dst, uint64_t src, uint64_t bytes, uint64_t signal,
-                            uint64_t signal_value, uint64_t n_rows, uint64_t dst_stride,
-                            uint64_t src_stride) {
+// Posts a request, whose fields follow `to`, and sets *posted to its number. If `n_rows` is not 0,
+// a PortRows follows it. If its space is kInline, `src` is the address of the bytes. The calling
+// thread releases what it wrote before, and after a BlockSync what its block wrote. With
+// `keeps_result` the place of the result stays until AwaitPort or DropPort.
+IRIS_DEVICE inline WaitResult PostToPort(const DevicePort* port, SyncArea::Slot* state,
+                                         const DeviceContext& wait, bool keeps_result,
+                                         uint64_t head, uint32_t to, uint64_t dst, uint64_t src,
+                                         uint64_t bytes, uint64_t signal, uint64_t signal_value,
+                                         uint64_t n_rows, uint64_t dst_stride, uint64_t src_stride,
+                                         uint64_t* posted) {
   if (port == nullptr) backend::Trap("iris: the rank is on another node, and there is no port");
-  const DeviceContext ctx = WaitContext(timeout_ns, abort_word);
   const PortRingWords* const words = port->words;
-  const auto stopped = [words] {
-    return backend::Load<Scope::kSystem, Order::kAcquire>(&words->stopped) != 0;
-  };
   const uint32_t places = n_rows != 0 ? 2 : 1;
   uint64_t number = 0;
   // A place is taken only when it is free, so a thread that gives up leaves no gap.
-  WaitResult result = BoundedWait<Polls::kSmall>(
-      ctx, 0,
+  const WaitResult result = BoundedWait<Polls::kSmall>(
+      wait, 0,
       [&] {
         uint64_t seen = backend::Load<Scope::kDevice, Order::kRelaxed>(&state->port_posted);
         for (;;) {
@@ -120,10 +153,11 @@ IRIS_COLD uint64_t CallPort(const DevicePort* port, SyncArea::Slot* state, uint6
         number = seen;
         return true;
       },
-      stopped);
-  if (result != WaitResult::kOk) return 0;
-  uint32_t* const waits = PortWaits(state, number);
-  if (until == PortUntil::kComplete) backend::Store<Scope::kDevice, Order::kRelaxed>(waits, 1u);
+      PortStopped{words});
+  if (result != WaitResult::kOk) return result;
+  if (keeps_result) {
+    backend::Store<Scope::kDevice, Order::kRelaxed>(PortWaits(state, number), 1u);
+  }
   if (n_rows != 0) {
     WritePortSlot(port->slots + (number + 1) % kPortSlots, number + 1, n_rows, dst_stride,
                   src_stride, 0, 0, 0, 0);
@@ -138,26 +172,62 @@ IRIS_COLD uint64_t CallPort(const DevicePort* port, SyncArea::Slot* state, uint6
   WritePortSlot(port->slots + number % kPortSlots, number, head, to, dst, src, bytes, signal,
                 signal_value);
   backend::WakeHost(port->asleep, port->wake_fd);
-  if (until == PortUntil::kPosted) return 0;
+  *posted = number;
+  return WaitResult::kOk;
+}
+
+// Gives up the result of a request that was posted with `keeps_result`.
+IRIS_DEVICE inline void DropPort(SyncArea::Slot* state, uint64_t number) {
+  backend::Store<Scope::kDevice, Order::kRelease>(PortWaits(state, number), 0u);
+}
+
+// Waits until a request that was posted with `keeps_result` is complete. If so, sets *code to its
+// StatusCode and *value to the value of its result, and acquires.
+IRIS_DEVICE inline WaitResult AwaitPort(const DevicePort* port, SyncArea::Slot* state,
+                                        const DeviceContext& wait, uint64_t number, uint32_t* code,
+                                        uint64_t* value) {
   const PortResult* const slot = port->results + number % kPortSlots;
   uint64_t done = 0;
-  result = BoundedWait<Polls::kSmall>(
-      ctx, 0,
+  const WaitResult result = BoundedWait<Polls::kSmall>(
+      wait, 0,
       [&] {
-        if (until == PortUntil::kRead) {
-          return backend::Load<Scope::kSystem, Order::kAcquire>(&words->read) >= number + places;
-        }
         done = backend::Load<Scope::kSystem, Order::kAcquire>(&slot->done);
         return done >> 8 == number + 1;
       },
-      stopped);
-  if (until == PortUntil::kRead) return 0;
-  uint64_t value = 0;
-  if (result == WaitResult::kOk && (done & 0xff) == 0) {
-    value = backend::Load<Scope::kSystem, Order::kRelaxed>(&slot->value);
+      PortStopped{port->words});
+  if (result == WaitResult::kOk) {
+    *code = static_cast<uint32_t>(done & 0xff);
+    *value = backend::Load<Scope::kSystem, Order::kRelaxed>(&slot->value);
   }
-  backend::Store<Scope::kDevice, Order::kRelease>(waits, 0u);
-  return value;
+  DropPort(state, number);
+  return result;
+}
+
+// Posts a request as PostToPort does, and waits. Returns the value of the result, or 0 without one.
+// With kComplete it acquires.
+IRIS_COLD uint64_t CallPort(const DevicePort* port, SyncArea::Slot* state, uint64_t timeout_ns,
+                            const uint32_t* abort_word, PortUntil until, uint64_t head, uint32_t to,
+                            uint64_t dst, uint64_t src, uint64_t bytes, uint64_t signal,
+                            uint64_t signal_value, uint64_t n_rows, uint64_t dst_stride,
+                            uint64_t src_stride) {
+  const DeviceContext wait = WaitContext(timeout_ns, abort_word);
+  uint64_t number = 0;
+  WaitResult result =
+      PostToPort(port, state, wait, until == PortUntil::kComplete, head, to, dst, src, bytes,
+                 signal, signal_value, n_rows, dst_stride, src_stride, &number);
+  if (result != WaitResult::kOk || until == PortUntil::kPosted) return 0;
+  if (until == PortUntil::kRead) {
+    const uint64_t end = number + (n_rows != 0 ? 2 : 1);
+    (void)BoundedWait<Polls::kSmall>(
+        wait, 0,
+        [&] { return backend::Load<Scope::kSystem, Order::kAcquire>(&port->words->read) >= end; },
+        PortStopped{port->words});
+    return 0;
+  }
+  uint32_t code = 0;
+  uint64_t value = 0;
+  result = AwaitPort(port, state, wait, number, &code, &value);
+  return result == WaitResult::kOk && code == 0 ? value : 0;
 }
 
 // Waits until all requests that have been posted are complete. kAborted also if one has failed.
@@ -169,7 +239,7 @@ IRIS_COLD WaitResult QuietPort(const DevicePort* port, SyncArea::Slot* state, ui
   const WaitResult result = BoundedWait<Polls::kSmall>(
       ctx, 0,
       [&] { return backend::Load<Scope::kSystem, Order::kAcquire>(&words->completed) >= posted; },
-      [words] { return backend::Load<Scope::kSystem, Order::kAcquire>(&words->stopped) != 0; });
+      PortStopped{words});
   if (result != WaitResult::kOk) return result;
   const bool failed = backend::Load<Scope::kSystem, Order::kRelaxed>(&words->failed) != 0;
   return failed ? WaitResult::kAborted : WaitResult::kOk;

@@ -7,6 +7,7 @@
 #define hipEvent_t cudaEvent_t
 #define hipFuncAttributes cudaFuncAttributes
 #define hipGraph_t cudaGraph_t
+#define hipPointerAttribute_t cudaPointerAttributes
 #define hipStreamCaptureMode cudaStreamCaptureMode
 #define hipStreamCaptureStatus cudaStreamCaptureStatus
 #define hipStream_t cudaStream_t
@@ -57,6 +58,7 @@
 #define hipMemcpy2DAsync cudaMemcpy2DAsync
 #define hipMemcpyAsync cudaMemcpyAsync
 #define hipMemsetAsync cudaMemsetAsync
+#define hipPointerGetAttributes cudaPointerGetAttributes
 #define hipSetDevice cudaSetDevice
 #define hipStreamBeginCapture cudaStreamBeginCapture
 #define hipStreamCreateWithFlags cudaStreamCreateWithFlags
