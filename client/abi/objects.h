@@ -104,7 +104,16 @@ struct BackendObject : Object {
   T* const object;
   const Destroy destroy;
 };
-using StreamObject = BackendObject<backend::Stream, Kind::kStream>;
+struct StreamObject : BackendObject<backend::Stream, Kind::kStream> {
+  StreamObject(std::shared_ptr<ContextState> s, const backend::BackendOperations* b,
+               backend::Stream* o, Destroy d)
+      : BackendObject(std::move(s), b, o, d) {
+    if (const internal::HostPort* port = state->host->port(); port != nullptr) {
+      told = port->n_failures();
+    }
+  }
+  std::atomic<uint64_t> told{0};  // failed copies between nodes that the stream has told of
+};
 using EventObject = BackendObject<backend::Event, Kind::kEvent>;
 using GraphObject = BackendObject<backend::Graph, Kind::kGraph>;
 

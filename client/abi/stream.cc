@@ -107,8 +107,10 @@ iris_code iris_stream_wrap(iris_context* context, void* native, iris_stream** ou
 iris_code iris_stream_destroy(iris_stream* stream) { return Destroy<StreamObject>(stream); }
 
 iris_code iris_stream_synchronize(iris_stream* stream) {
-  return OnStream(stream, [](StreamObject& object) {
-    return FromDevice(object.backend->Synchronize(*object), "synchronize the stream");
+  return OnStream(stream, [](StreamObject& object) -> absl::Status {
+    IRIS_ABI_TRY(FromDevice(object.backend->Synchronize(*object), "synchronize the stream"));
+    const auto* const port = object.state->host->port();
+    return port == nullptr ? absl::OkStatus() : port->FailedCopies(&object.told);
   });
 }
 

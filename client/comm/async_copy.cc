@@ -1,5 +1,6 @@
 #include "client/comm/async_copy.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -31,7 +32,12 @@ class AsyncCopy {
  public:
   AsyncCopy(const HostContext& context, const backend::BackendOperations& backend, std::string what,
             const RowsToCopy& rows, uint32_t peer)
-      : context_(context), backend_(backend), what_(std::move(what)), rows_(rows), peer_(peer) {
+      : context_(context),
+        backend_(backend),
+        what_(std::move(what)),
+        rows_(rows),
+        peer_(peer),
+        mapped_(peer >= context.n_ranks() || context.IsLocal(peer)) {
     if (rows.rows == 0 || rows.row_bytes == 0) return;
     dst_bytes_ = Span("the destination's", rows.dst_pitch_bytes);
     src_bytes_ = Span("the source's", rows.src_pitch_bytes);
@@ -48,13 +54,6 @@ class AsyncCopy {
       Fail(absl::StrCat("there is no rank ", peer_, " in a job of ", context_.n_ranks()));
       return nullptr;
     }
-    if (!context_.IsLocal(peer_)) {
-      status_.Update(absl::UnimplementedError(
-          absl::StrCat(what_,
-                       ": the rank is on another node, which copies on a stream do not reach: call "
-                       "iris_put() or iris_get() on the host, or Put or Get in a kernel")));
-      return nullptr;
-    }
     const auto place = context_.Locate(mine);
     if (!place.ok()) {
       Fail(absl::StrCat(
@@ -69,12 +68,15 @@ class AsyncCopy {
     } else if (!context_.Reaches(peer_, mine, bytes)) {
       Fail(absl::StrCat(name, " (", Range(mine, bytes), ", offset ", place->offset_bytes,
                         ") ends beyond the heap, which has ", base::SizeText(context_.heap_bytes()),
-                        ", and is not of memory that rank ", peer_,
-                        " has registered and this rank has open"));
+                        mapped_ ? ", and is not of memory that the rank has registered and this "
+                                  "one has open"
+                                : "; memory that a rank of another node has registered is not "
+                                  "reached: copy it into the heap there"));
     } else {
       Refuse(name, peer_, place->offset_bytes, bytes);
     }
-    return status_.ok() ? context_.Translate(peer_, mine) : nullptr;
+    if (!status_.ok()) return nullptr;
+    return mapped_ ? context_.Translate(peer_, mine) : mine;
   }
 
   // Checks the other side, which is memory of any kind, but no hole of the window.
@@ -82,7 +84,19 @@ class AsyncCopy {
     if (bytes == 0 || !status_.ok()) return;
     if (at == nullptr) return Fail(absl::StrCat(name, " is null"));
     const auto place = context_.Locate(at);
-    if (!place.ok()) return;
+    staged_ = !place.ok() || place->rank != context_.rank() ||
+              bytes > context_.heap_bytes() - std::min(place->offset_bytes, context_.heap_bytes());
+    if (!place.ok()) {
+      if (!mapped_ && !backend_.KernelsReach(at)) {
+        Fail(
+            absl::StrCat(name, " (", Range(at, bytes),
+                         ") is memory that kernels of the device do not reach, and a kernel copies "
+                         "to ranks of other nodes: take memory of the heap, of iris_malloc_host() "
+                         "or of the device, or call iris_put() or iris_get(), which copy without "
+                         "a stream"));
+      }
+      return;
+    }
     if (!context_.IsMapped(at, bytes)) {
       return Fail(absl::StrCat(name, " (", Range(at, bytes), ") ends beyond the heap that it lies ",
                                "in, which has ", base::SizeText(context_.heap_bytes())));
@@ -91,7 +105,8 @@ class AsyncCopy {
   }
 
   void CheckApart(const void* dst, const void* src) {
-    if (!status_.ok() || dst_bytes_ == 0 || !Overlap(dst, dst_bytes_, src, src_bytes_)) return;
+    if (!mapped_ || !status_.ok() || dst_bytes_ == 0) return;
+    if (!Overlap(dst, dst_bytes_, src, src_bytes_)) return;
     Fail(absl::StrCat("source (", Range(src, src_bytes_), ") and destination (",
                       Range(dst, dst_bytes_), ") overlap"));
   }
@@ -114,9 +129,23 @@ class AsyncCopy {
     }
   }
 
-  absl::Status Start(void* dst, const void* src, uint64_t* word, const SignalOptions& options,
-                     backend::Stream& stream) {
+  absl::Status Start(CopyKind kind, void* dst, const void* src, uint64_t* word,
+                     const SignalOptions& options, backend::Stream& stream) {
     if (!status_.ok()) return status_;
+    if (!mapped_) {
+      if (dst_bytes_ == 0 && word == nullptr) return status_;
+      ccl::NodesCopy copy;
+      copy.context = context_.device_context();
+      copy.peer = peer_;
+      copy.puts = kind == CopyKind::kPut;
+      copy.staged = staged_;
+      copy.remote = copy.puts ? dst : const_cast<void*>(src);
+      copy.local = copy.puts ? const_cast<void*>(src) : dst;
+      copy.rows = rows_;
+      copy.signal = {word, options.value, options.op};
+      copy.failures = context_.port()->failures();
+      return FromDevice(backend_.CopyOnNodes(copy, stream), what_);
+    }
     if (dst_bytes_ > 0) {
       status_.Update(FromDevice(backend_.CopyRowsAsync(dst, src, rows_, stream), what_));
     }
@@ -127,10 +156,12 @@ class AsyncCopy {
     return status_;
   }
 
-  // Returns false after Leave and in a forked child. A dead peer's heap stays readable.
+  // Returns false after Leave and in a forked child, and for a rank of another node if the job is
+  // broken. A dead peer's heap stays mapped.
   bool Usable() {
     const absl::Status health = context_.Health();
-    if (health.code() == absl::StatusCode::kFailedPrecondition) {
+    if (health.code() == absl::StatusCode::kFailedPrecondition ||
+        (!mapped_ && context_.window().status().aborted())) {
       status_.Update(absl::Status(health.code(), absl::StrCat(what_, ": ", health.message())));
     }
     return status_.ok();
@@ -172,6 +203,8 @@ class AsyncCopy {
   const RowsToCopy rows_;
   uint64_t dst_bytes_ = 0, src_bytes_ = 0;
   const uint32_t peer_;
+  const bool mapped_;    // the peer is on this node, or does not exist
+  bool staged_ = false;  // the local side is not in this rank's heap
   absl::Status status_;
 };
 
@@ -196,7 +229,7 @@ absl::Status CopyAsync(const HostContext& context, const backend::BackendOperati
   copy.CheckApart(dst, src);
   uint64_t* const word = copy.CheckSignal(signal);
   copy.CheckSignalApart(word, dst);
-  return copy.Start(dst, src, word, signal, stream);
+  return copy.Start(kind, dst, src, word, signal, stream);
 }
 
 }  // namespace iris::internal

@@ -1,5 +1,6 @@
-// CopyAsync: copies between this rank and a peer by the device's copy engine, in stream order, with
-// a signal after the bytes. Stream::Put in client/iris/stream.h has the contract.
+// CopyAsync: copies between this rank and a peer in stream order, with a signal after the bytes: by
+// the device's copy engine, or by a kernel for ranks of other nodes. Stream::Put in
+// client/iris/stream.h has the contract.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +22,9 @@ struct SignalOptions {
 // Copies rows; each side has its own pitch. The bytes between rows are neither read nor written,
 // but count as part of the range. Returns at once. kInvalidArgument for a rank or a range
 // outside the job's heaps, ranges that overlap, a pitch less than a row, a signal that is not
-// aligned to 8 bytes or lies in the overwritten range. Nothing was put on the stream then.
-// Thread-safe.
+// aligned to 8 bytes or lies in the overwritten range; for ranks of other nodes also for memory
+// that kernels do not reach, and kAborted once the job is broken. Nothing was put on the stream
+// then. Thread-safe.
 absl::Status CopyAsync(const HostContext& context, const backend::BackendOperations& backend,
                        CopyKind kind, void* dst, const void* src, const RowsToCopy& rows,
                        uint32_t peer, backend::Stream& stream, const SignalOptions& signal);

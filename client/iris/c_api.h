@@ -395,7 +395,8 @@ IRIS_EXPORT iris_code iris_free_device(iris_context* context, void* memory);
 IRIS_EXPORT iris_code iris_malloc_host(iris_context* context, uint64_t bytes, void** out);
 IRIS_EXPORT iris_code iris_free_host(iris_context* context, void* memory);
 
-/* Put and get on a stream, of bytes or of rows, as iris::Stream::Put and Get. */
+/* Put and get on a stream, of bytes or of rows, at any rank of any node, as iris::Stream::Put and
+ * Get. */
 
 typedef struct iris_signal {
   size_t size;
@@ -423,7 +424,8 @@ IRIS_EXPORT iris_code iris_put_rows_async(iris_context* context, void* dst, cons
 IRIS_EXPORT iris_code iris_get_rows_async(iris_context* context, void* dst, const void* src,
                                           const iris_rows* rows, uint32_t from, iris_stream* stream,
                                           const iris_signal* signal);
-/* Loads the kernel that changes signals. The call may wait until running kernels have ended. */
+/* Loads the kernels of signals and of copies to other nodes. The call may wait until running
+ * kernels have ended. */
 IRIS_EXPORT iris_code iris_prepare_signals(iris_context* context);
 
 /* Puts, gets, signals and atomics that the host makes itself, at any rank of any node, as

@@ -105,15 +105,22 @@ class Stream {
     return values;
   }
 
-  // Copy between this rank and a peer by the device's copy engine; only a signal takes a kernel, of
-  // one thread. `dst` of a put and `src` of a get are addresses in this rank's heap that stand for
-  // the peer's copy, as in kernels; the other side is any memory that the device can use, and must
-  // stay until the stream has run the copy. The signal is changed in the peer's heap once all bytes
-  // have arrived (put) or have been read (get), with release order.
+  // Copy between this rank and a peer by the device's copy engine; a signal takes a kernel of one
+  // thread, and a rank of another node a kernel of one block. `dst` of a put and `src` of a get are
+  // addresses in this rank's heap that stand for the peer's copy, as in kernels; the other side is
+  // any memory that the device can use, and must stay until the stream has run the copy. The signal
+  // is changed in the peer's heap once all bytes have arrived (put) or have been read (get), with
+  // release order.
+  //
+  // If the peer is on another node, the stream goes on once all has arrived there, or here. If that
+  // fails, or a part of it takes longer than the context's timeout, the next Synchronize of each
+  // stream of the context returns the reason, once. The signal then comes late, after the bytes, or
+  // never.
   //
   // kInvalidArgument if a rank or a range is outside the job's heaps, if ranges overlap, or if a
-  // signal is not aligned to 8 bytes or lies in the overwritten range. Nothing was put on the
-  // stream then.
+  // signal is not aligned to 8 bytes or lies in the overwritten range; for a rank of another node
+  // also if the local side is memory that kernels do not reach, such as malloc's on a GPU. kAborted
+  // if the peer is on another node and the job is broken. Nothing was put on the stream then.
   Status Put(const Context& context, uint32_t to, void* dst, const void* src, uint64_t bytes,
              const SignalOptions& signal = {}) {
     return Put(context, to, dst, src, CopiedRows{1, bytes, bytes, bytes}, signal);
@@ -136,9 +143,9 @@ class Stream {
     const iris_rows r = ToC(rows);
     return impl::FromC(iris_get_rows_async(context.get(), dst, src, &r, from, get(), &s));
   }
-  // Loads the kernel that changes signals onto the context's device. Otherwise the first signal may
-  // wait until running kernels have ended: call this before you launch a kernel that waits for such
-  // a signal.
+  // Loads the kernels of signals and of copies to other nodes onto the context's device. Otherwise
+  // the first of these may wait until running kernels have ended: call this before you launch a
+  // kernel that waits for such a signal.
   static Status PrepareSignals(const Context& context) {
     return impl::FromC(iris_prepare_signals(context.get()));
   }

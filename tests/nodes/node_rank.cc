@@ -1,6 +1,8 @@
 // A rank of a job on several nodes, for nodes_test.py.
 //   node_rank transfers [WORDS]   puts, gets, signals and atomics of the host between all ranks, of
 //                                 so many words at most; growth
+//   node_rank streams             copies of streams, tiles, graphs and queues between all ranks
+//   node_rank copy                as wait, with copies of a stream to a rank of another node
 //   node_rank wait                says "ready", passes words on until a call fails, says when
 #include <time.h>
 
@@ -12,6 +14,10 @@
 #include <vector>
 
 #include "iris/context.h"
+#include "iris/copy_queue.h"
+#include "iris/copy_ring.h"
+#include "iris/launch.h"
+#include "iris/stream.h"
 
 namespace {
 
@@ -104,25 +110,131 @@ int Transfers(Context& context, uint64_t most) {
   return 0;
 }
 
-// Each round a word goes to the next rank, and has to be there after the barrier.
-int Wait(Context& context) {
-  const uint32_t me = context.rank(), n = context.n_ranks();
-  auto words = context.Allocate<uint64_t>(4, "words");
-  if (!words.ok()) {
-    std::printf("error: allocate: %s\n", std::string(words.status().message()).c_str());
-    return 1;
+IRIS_KERNEL void PostCopies(iris::DeviceContext ctx, iris::DeviceCopyQueue queue, uint64_t* dst,
+                            const uint64_t* src, uint64_t* word, uint32_t* failed) {
+  for (uint32_t to = 0; to < ctx.n_ranks; ++to) {
+    iris::CopyRequest request;
+    request.to = to;
+    request.dst = dst + ctx.rank;
+    request.src = src;
+    request.bytes = sizeof(uint64_t);
+    request.signal = {word, 1, iris::SignalOp::kAdd};
+    if (iris::PostCopy(ctx, queue, request) != iris::WaitResult::kOk) *failed = 1;
   }
+}
+
+int Streams(Context& context) {
+  const uint32_t me = context.rank(), n = context.n_ranks();
+  constexpr uint64_t kMost = (1 << 20) / 8 + 5;
+  auto inbox = context.Allocate<uint64_t>(2 * n * kMost, "inbox");
+  auto outbox = context.Allocate<uint64_t>(kMost, "outbox");
+  auto words = context.Allocate<uint64_t>(8, "words");
+  auto stream = iris::Stream::Create(context);
+  CHECK(inbox.ok() && outbox.ok() && words.ok() && stream.ok());
+  std::memset(words->get(), 0, 8 * sizeof(uint64_t));
+  TRY(iris::Stream::PrepareSignals(context));
+  TRY(context.Barrier());
+  const iris::SignalOptions arrived = {words->get(), 1, iris::SignalOp::kAdd};
+  const iris::SignalOptions read_signal = {words->get() + 1, 1, iris::SignalOp::kAdd};
+  uint64_t rounds = 0;
+  for (const uint64_t count : {uint64_t{1}, uint64_t{7}, uint64_t{512}, kMost}) {
+    ++rounds;
+    // From the heap, whose contents later copies of the stream change, and from other memory.
+    std::vector<std::vector<uint64_t>> host(n, std::vector<uint64_t>(count));
+    for (uint32_t to = 0; to < n; ++to) {
+      for (uint64_t i = 0; i < count; ++i) host[to][i] = Word(me, to, i);
+      uint64_t* const place = inbox->get() + 2 * me * kMost;
+      TRY(stream->Copy(outbox->get(), host[to].data(), count * 8));
+      TRY(stream->Put(context, to, place, outbox->get(), count * 8, arrived));
+      TRY(stream->Put(context, to, place + kMost, host[to].data(), count * 8, arrived));
+    }
+    TRY(stream->Synchronize());  // all have arrived: the barrier's quiet has nothing to do
+    TRY(context.Barrier());
+    for (uint32_t from = 0; from < 2 * n; ++from) {
+      for (uint64_t i = 0; i < count; ++i) {
+        CHECK(inbox->get()[from * kMost + i] == Word(from / 2, me, i));
+      }
+    }
+    for (uint32_t from = 0; from < n; ++from) {
+      std::vector<uint64_t> read(count);
+      uint64_t* const place = inbox->get() + 2 * me * kMost;
+      TRY(stream->Get(context, from, read.data(), place, count * 8));
+      TRY(stream->Get(context, from, outbox->get(), place + kMost, count * 8, read_signal));
+      TRY(stream->Synchronize());
+      for (uint64_t i = 0; i < count; ++i) {
+        CHECK(read[i] == Word(me, from, i) && outbox->get()[i] == Word(me, from, i));
+      }
+    }
+    CHECK(words->get()[0] == 2 * n * rounds);
+    TRY(context.Barrier());
+    CHECK(words->get()[1] == n * rounds);
+  }
+  // Tiles, in a graph that runs three times.
+  const uint32_t next = (me + 1) % n, previous = (me + n - 1) % n;
+  const iris::CopiedRows rows = {40, 3 * 8, 5 * 8, 7 * 8};
+  for (uint64_t i = 0; i < 300; ++i) outbox->get()[i] = Word(me, 9, i);
+  std::memset(inbox->get(), 0, 300 * 8);
+  TRY(context.Barrier());
+  TRY(stream->BeginCapture());
+  TRY(stream->Put(context, next, inbox->get(), outbox->get(), rows, arrived));
+  auto graph = stream->EndCapture();
+  CHECK(graph.ok());
+  const uint64_t before = words->get()[0];
+  TRY(context.Barrier());
+  for (int i = 0; i < 3; ++i) TRY(graph->Launch(*stream));
+  TRY(stream->Synchronize());
+  TRY(context.Barrier());
+  CHECK(words->get()[0] == before + 3);
+  for (uint64_t i = 0; i < 200; ++i) {
+    CHECK(inbox->get()[i] == (i % 5 < 3 ? Word(previous, 9, i / 5 * 7 + i % 5) : 0));
+  }
+  TRY(context.Barrier());
+  // Copies that a kernel requests.
+  auto queue = iris::CopyQueue::Create(context);
+  auto failed = iris::HostArray<uint32_t>::Create(context);
+  CHECK(queue.ok() && failed.ok());
+  TRY(iris::Launch({1, 1}, *stream, PostCopies, context.device_context(), queue->device(),
+                   inbox->get(), outbox->get() + 5, words->get() + 2, failed->get()));
+  TRY(stream->Synchronize());
+  TRY(queue->Drain());
+  TRY(context.Barrier());
+  CHECK(**failed == 0 && words->get()[2] == n);
+  for (uint32_t from = 0; from < n; ++from) CHECK(inbox->get()[from] == Word(from, 9, 5));
+  // What is not in the heap of the other rank.
+  const Status wrong =
+      stream->Put(context, n - 1 - me, inbox->get(), outbox->get(), context.heap_bytes());
+  CHECK(wrong.code() == iris::StatusCode::kInvalidArgument);
+  TRY(stream->Synchronize());
+  TRY(context.Barrier());
+  std::printf("streams ok\n");
+  return 0;
+}
+
+// Each round words go to other ranks: without copies of streams, one word to the next, which has to
+// be there after the barrier.
+int Wait(Context& context, bool copies) {
+  const uint32_t me = context.rank(), n = context.n_ranks();
+  auto words = context.Allocate<uint64_t>(1000, "words");
+  auto stream =
+      copies ? iris::Stream::Create(context) : iris::StatusOr<iris::Stream>(iris::Stream());
+  CHECK(words.ok() && stream.ok());
   TRY(context.Barrier());
   std::printf("ready\n");
   std::fflush(stdout);
   Status status;
   for (uint64_t round = 1; status.ok(); ++round) {
     uint64_t* const inbox = words->get() + round % 2;  // the one before is perhaps being read
-    const uint64_t word = Word(me, (me + 1) % n, round);
-    status = context.Put((me + 1) % n, inbox, &word, 1);
-    if (status.ok()) status = context.Quiet();
-    if (status.ok()) status = context.Barrier();
-    if (status.ok()) CHECK(*inbox == Word((me + n - 1) % n, me, round));
+    if (copies) {
+      status = stream->Put(context, (me + context.n_local()) % n, words->get(), words->get() + 500,
+                           4000);
+      if (status.ok()) status = stream->Synchronize();
+    } else {
+      const uint64_t word = Word(me, (me + 1) % n, round);
+      status = context.Put((me + 1) % n, inbox, &word, 1);
+      if (status.ok()) status = context.Quiet();
+      if (status.ok()) status = context.Barrier();
+      if (status.ok()) CHECK(*inbox == Word((me + n - 1) % n, me, round));
+    }
     const struct timespec pause = {0, 1'000'000};
     nanosleep(&pause, nullptr);
   }
@@ -144,7 +256,9 @@ int main(int argc, char** argv) {
   if (what == "transfers") {
     return Transfers(*context, argc > 2 ? strtoull(argv[2], nullptr, 10) : (3 << 20) / 8 + 5);
   }
-  if (what == "wait") return Wait(*context);
-  std::printf("error: node_rank transfers | wait\n");
+  if (what == "streams") return Streams(*context);
+  if (what == "wait") return Wait(*context, /*copies=*/false);
+  if (what == "copy") return Wait(*context, /*copies=*/true);
+  std::printf("error: node_rank transfers | streams | wait | copy\n");
   return 2;
 }

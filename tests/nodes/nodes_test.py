@@ -1,5 +1,6 @@
 """Jobs that span nodes: real irisds, port processes and ranks in network namespaces of this machine."""
 
+import contextlib
 import json
 import os
 import re
@@ -32,9 +33,9 @@ class Nodes(unittest.TestCase):
             self.assertEqual(code, 0, f"rank {rank}: {out}")
             self.assertIn(text, out)
 
-    def waiting(self, nodes, **more):
+    def waiting(self, nodes, what="wait", **more):
         """Ranks that are ready, and wait for each other."""
-        processes = nodes.start(RANK, "wait", **more)
+        processes = nodes.start(RANK, what, **more)
         for process in processes:
             self.assertEqual(process.stdout.readline(), "ready\n")
         time.sleep(0.1)
@@ -60,6 +61,10 @@ class Nodes(unittest.TestCase):
             for node in nodes.nodes:
                 self.assertNotIn("level=error", node.irisd.log())
 
+    def test_copies_on_streams(self):
+        with cluster.Cluster(2) as nodes:
+            self.check_ends(nodes.start(RANK, "streams"), "streams ok")
+
     def test_three_nodes(self):
         with cluster.Cluster(3) as nodes:
             self.check_ends(nodes.start(RANK, "transfers", n_local=1), "transfers ok")
@@ -82,6 +87,14 @@ class Nodes(unittest.TestCase):
             since = time.monotonic()
             killed.kill()
             self.check_told(processes, since, rf"rank 3 \((pid {killed.pid}|on another node)\)", within=PATIENCE)
+
+    def test_copies_on_streams_end_with_the_job(self):
+        with cluster.Cluster(2) as nodes:
+            processes = self.waiting(nodes, "copy")
+            killed = processes.pop(3)
+            since = time.monotonic()
+            killed.kill()
+            self.check_told(processes, since, rf"put .*rank 3 \((pid {killed.pid}|on another node)\)", within=PATIENCE)
 
     def test_a_killed_irisd_is_told_to_all(self):
         with cluster.Cluster(2) as nodes:
@@ -189,12 +202,21 @@ class Nodes(unittest.TestCase):
                 self.assertIn("nothing was heard", lost[0]["reason"])
                 self.until(lambda: "says nothing" in self.ctl(second, "events"))
             finally:
-                os.kill(port, signal.SIGCONT)
+                with contextlib.suppress(ProcessLookupError):  # its irisd has killed it
+                    os.kill(port, signal.SIGCONT)
             for process in processes:
                 process.send_signal(signal.SIGCONT)
 
     def test_kills_on_a_slow_network_that_loses_frames(self):
         campaign.run(n_nodes=3, kills=12, delay=0.002, loss=0.01)
+
+    def test_synchronize_tells_of_copies_under_way(self):
+        with cluster.Cluster(2, flags=SILENCE) as nodes:
+            processes = self.waiting(nodes, "copy")
+            since = time.monotonic()
+            nodes.nodes[1].cut()
+            self.check_told(processes, since, r"1 copy between nodes on streams failed; .* put to rank \d: .*lost",
+                            within=PATIENCE)
 
     def test_different_secrets(self):
         with cluster.Cluster(2) as nodes:
