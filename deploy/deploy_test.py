@@ -178,8 +178,8 @@ class Completion(unittest.TestCase):
     def test_commands(self):
         self.assertEqual(self.complete("he"), ["heaps"])
         self.assertEqual(set(self.complete("")), set(
-            "status devices jobs describe heaps allocations sessions tenants waits events peek trace doctor "
-            "completion --runtime-dir --format --watch --help --version".split()))
+            "status devices jobs nodes describe heaps allocations sessions tenants waits events peek trace "
+            "doctor completion --runtime-dir --format --watch --help --version".split()))
 
     def test_knows_every_command(self):
         listed = re.findall(r"(?m)^  ([a-z]+)  +\S", run(IRIS_CTL, "--help").stdout.split("Subcommands:")[1])

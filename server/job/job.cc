@@ -274,7 +274,7 @@ void Job::ForgetOldest(Team& team) {
 void Job::TrimHistory(Team& team) {
   // A node that follows does not hear what ranks of other nodes have asked for.
   const bool hears_all = !nodes.has_value() || nodes->leads();
-  uint64_t slowest = team.next_k;
+  uint64_t slowest = team.next_k + 1;
   for (size_t i = 0; i < team.position.size(); ++i) {
     if (hears_all || IsLocal(team.info.ranks[i])) slowest = std::min(slowest, team.position[i]);
   }

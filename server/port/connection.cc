@@ -189,6 +189,15 @@ absl::Status Connection::Flush() {
     socklen_t length = sizeof(error);
     (void)getsockopt(fd_.get(), SOL_SOCKET, SO_ERROR, &error, &length);
     if (error != 0) return absl::UnavailableError(strerror(error));
+    // Where nobody listens on a port of this host, a socket can get this very port, and connect to
+    // itself.
+    SocketAddress own, peer;
+    socklen_t own_length = sizeof(own), peer_length = sizeof(peer);
+    if (getsockname(fd_.get(), &own.any, &own_length) == 0 &&
+        getpeername(fd_.get(), &peer.any, &peer_length) == 0 &&
+        FromSocket(&own.any).Text() == FromSocket(&peer.any).Text()) {
+      return absl::UnavailableError(strerror(ECONNREFUSED));
+    }
   }
   size_t done = 0;
   while (done < out_.size()) {
