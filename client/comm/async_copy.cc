@@ -68,8 +68,8 @@ class AsyncCopy {
     } else if (!context_.Reaches(peer_, mine, bytes)) {
       Fail(absl::StrCat(name, " (", Range(mine, bytes), ", offset ", place->offset_bytes,
                         ") ends beyond the heap, which has ", base::SizeText(context_.heap_bytes()),
-                        mapped_ ? ", and is not of memory that the rank has registered and this "
-                                  "one has open"
+                        mapped_ ? absl::StrCat(", and is not of memory that rank ", peer_,
+                                               " has registered and this rank has open")
                                 : "; memory that a rank of another node has registered is not "
                                   "reached: copy it into the heap there"));
     } else {

@@ -23,7 +23,7 @@ TEST(MethodsTest, AreFoundByNumber) {
     EXPECT_EQ(FindMethod(static_cast<uint16_t>(info.method)), &info);
   }
   EXPECT_EQ(FindMethod(0), nullptr);
-  EXPECT_EQ(FindMethod(21), nullptr);
+  EXPECT_EQ(FindMethod(22), nullptr);
   EXPECT_EQ(FindMethod(65535), nullptr);
 }
 

@@ -59,7 +59,8 @@ class Node:
         self.start()
 
     def start(self):
-        self.irisd = irisd.Irisd(*self.flags, within=self.within, memory="512MiB", user=self.user)
+        self.irisd = irisd.Irisd(*self.flags, within=self.within, memory=self.cluster.memory,
+                                  user=self.user)
 
     def irisd_pid(self):
         """Of the irisd itself, not of its supervisor."""
@@ -83,8 +84,9 @@ class Node:
 class Cluster:
     """Use as a context, which ends the wire, too (wire.py): without one, the network is the kernel's."""
 
-    def __init__(self, n_nodes, flags=(), user=None, wire=None):
+    def __init__(self, n_nodes, flags=(), user=None, wire=None, memory="512MiB"):
         self.wire = wire
+        self.memory = memory
         self.stack = contextlib.ExitStack()
         self.name = f"i{uuid.uuid4().hex[:6]}"
         self.switch = f"{self.name}-switch"

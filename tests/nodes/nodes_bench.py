@@ -2,8 +2,8 @@
 
     bazel run --config=plain //tests/nodes:nodes_bench -- [--runs 7] [--n-local 2]
 
-The peers are Debian's (mpich, libopenmpi-dev, libgloo-dev), compiled here from the same source: one that is missing is
-left out. Each figure is the median of runs that alternate, and each run the median of its calls.
+The peers are Debian's (libmpich-dev, libopenmpi-dev, libgloo-dev), compiled here from the same source: one that is
+missing is left out. Each figure is the median of runs that alternate, and each run the median of its calls.
 """
 
 import argparse
@@ -74,7 +74,7 @@ class OpenMpi(Iris):
 def compile_peer(folder, name, compiler, *options):
     program = os.path.join(folder, f"{compiler}-{name}")
     subprocess.run([compiler, "-std=c++17", "-O2", f"-DPEER_{name.upper()}", SOURCE, "-o", program, *options],
-                   check=True, capture_output=True)
+                   check=True, capture_output=True, text=True)
     return program
 
 
@@ -98,13 +98,15 @@ def main():
         sys.exit(f"nodes_bench: {why}")
     folder = tempfile.mkdtemp(prefix="iris-bench-")
     try:
-        with cluster.Cluster(2, flags=["--emu-memory", "2GiB"]) as nodes:
+        with cluster.Cluster(2, memory="2GiB") as nodes:
             peers = []
             for kind in (Iris, Mpich, OpenMpi, Gloo):
                 try:
                     peers.append(kind(nodes, folder, given.n_local))
-                except (FileNotFoundError, subprocess.CalledProcessError) as error:
+                except FileNotFoundError as error:
                     print(f"without {kind.name}: {error}", file=sys.stderr)
+                except subprocess.CalledProcessError as error:
+                    print(f"without {kind.name}: {error.stderr}", file=sys.stderr)
             print(f"{2 * given.n_local} ranks on 2 nodes, {os.cpu_count()} CPUs, medians of {given.runs} runs, us "
                   "(times Iris's)")
             for operation, bytes_, calls in ROWS:
