@@ -191,11 +191,11 @@ absl::Status Connection::Flush() {
     if (error != 0) return absl::UnavailableError(strerror(error));
     // Where nobody listens on a port of this host, a socket can get this very port, and connect to
     // itself.
-    SocketAddress own, peer;
+    SocketAddress own = {}, peer = {};
     socklen_t own_length = sizeof(own), peer_length = sizeof(peer);
-    if (getsockname(fd_.get(), &own.any, &own_length) == 0 &&
+    if (getsockname(fd_.get(), &own.any, &own_length) == 0 && own.any.sa_family != AF_UNIX &&
         getpeername(fd_.get(), &peer.any, &peer_length) == 0 &&
-        FromSocket(&own.any).Text() == FromSocket(&peer.any).Text()) {
+        memcmp(&own, &peer, own_length) == 0) {
       return absl::UnavailableError(strerror(ECONNREFUSED));
     }
   }
