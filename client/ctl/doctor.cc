@@ -159,7 +159,8 @@ void CheckIrisd(const absl::StatusOr<std::unique_ptr<AdminClient>>& client,
   findings.push_back(CheckVersion(*status));
   findings.push_back(CheckDescriptorsOfIrisd(*status));
   findings.push_back(WorkersFinding(*status));
-  findings.push_back(NetworkFinding(status->network(), ucx::Find(status->network().ucx())));
+  findings.push_back(
+      NetworkFinding(status->network(), FindUcx(runtime_dir, status->network().ucx())));
   const absl::StatusOr<v1::ListDevicesReply> devices =
       (*client)->All(&AdminClient::Stub::ListDevices);
   findings.push_back(CheckDevices(devices));
@@ -197,9 +198,24 @@ Finding WorkersFinding(const v1::GetStatusReply& status) {
               "look for worker_ended in iris-ctl events and in irisd's log");
 }
 
+absl::StatusOr<ucx::Library> FindUcx(const std::string& runtime_dir, const std::string& named) {
+  struct stat info;
+  const bool trusted =
+      named.empty() || (stat(absl::StrCat(runtime_dir, "/irisd.sock").c_str(), &info) == 0 &&
+                        (info.st_uid == 0 || info.st_uid == geteuid()));
+  if (trusted) return ucx::Find(named);
+  return absl::PermissionDeniedError(
+      absl::StrCat("irisd, which another user runs, uses the UCX at ", EscapeName(named),
+                   ": it was not loaded here"));
+}
+
 Finding NetworkFinding(const v1::NetworkSettings& settings,
                        const absl::StatusOr<ucx::Library>& found) {
   const char* check = "network";
+  if (absl::IsPermissionDenied(found.status())) {
+    return Warn(check, std::string(found.status().message()),
+                "run iris-ctl doctor as the user who runs irisd");
+  }
   if (!found.ok()) {
     // A site whose jobs have one node needs no UCX, unless irisd is set to use one.
     const bool wanted = !settings.ucx().empty();
@@ -212,9 +228,10 @@ Finding NetworkFinding(const v1::NetworkSettings& settings,
                                                                     "-", settings.port_max());
   return Ok(check,
             absl::StrCat("UCX ", found->version, " (", found->path, "), transports ",
-                         settings.transports().empty() ? "tcp" : settings.transports(),
-                         settings.interface().empty() ? " on the interface to the rendezvous"
-                                                      : absl::StrCat(" on ", settings.interface()),
+                         settings.transports().empty() ? "tcp" : EscapeName(settings.transports()),
+                         settings.interface().empty()
+                             ? " on the interface to the rendezvous"
+                             : absl::StrCat(" on ", EscapeName(settings.interface())),
                          ", ", ports, ", a node is lost after ",
                          absl::FormatDuration(absl::Milliseconds(settings.silence_ms())), ", ",
                          settings.has_secret() ? "irisd has a secret for jobs that bring none"

@@ -59,6 +59,11 @@ Finding CheckSocket(const std::string& path);
 // emulated, a failure is only a warning.
 Finding CheckDeviceNodes(const std::string& dev, bool emulated);
 
+// Finds the UCX that an irisd uses: `named` is its setting. A library that the irisd of another
+// user names is not loaded, since it would run code of that user here: kPermissionDenied, unless
+// that user is root.
+absl::StatusOr<ucx::Library> FindUcx(const std::string& runtime_dir, const std::string& named);
+
 // Return the findings for irisd's report about its workers, for UCX with irisd's settings of the
 // network, and for a search for torn lines.
 Finding WorkersFinding(const v1::GetStatusReply& status);

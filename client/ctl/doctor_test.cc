@@ -235,6 +235,21 @@ TEST_F(DoctorTest, UcxIsShownWithTheSettingsOfTheNetwork) {
   EXPECT_THAT(NetworkFinding(settings, none).remedy, HasSubstr("network.ucx"));
 }
 
+TEST_F(DoctorTest, ALibraryThatAnotherUsersIrisdNamesIsNotLoaded) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root gives a file away";
+  const std::string dir = testing::TempDir();
+  const std::string socket = dir + "/irisd.sock";
+  std::ofstream(socket) << "";
+  EXPECT_EQ(FindUcx(dir, "/no/such/ucx").status().code(), absl::StatusCode::kFailedPrecondition);
+  ASSERT_EQ(chown(socket.c_str(), 4711, 4711), 0);
+  const auto found = FindUcx(dir, "/no/such/ucx");
+  EXPECT_EQ(found.status().code(), absl::StatusCode::kPermissionDenied) << found.status();
+  EXPECT_EQ(NetworkFinding(v1::NetworkSettings(), found).verdict, Verdict::kWarn);
+  // The places that irisd does not name are this machine's.
+  EXPECT_NE(FindUcx(dir, "").status().code(), absl::StatusCode::kPermissionDenied);
+  unlink(socket.c_str());
+}
+
 TEST_F(DoctorTest, TroubleWithWorkersIsAWarning) {
   v1::GetStatusReply status;
   EXPECT_EQ(WorkersFinding(status).verdict, Verdict::kOk);
