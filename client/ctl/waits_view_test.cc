@@ -67,14 +67,20 @@ TEST(WaitTextTest, OfRanksOnOtherNodesHasTheirNode) {
                         "[iris-ctl waits on node host-b says who has called there]\n"));
 }
 
-TEST(WaitTextTest, OfAJoinTakesTheRanksOfAnotherNodeTogether) {
+// Rank 0 waits for others to join.
+v1::Wait JoinOf(uint32_t n_members) {
   v1::Wait wait;
   wait.set_job("train");
   wait.set_kind(v1::WAIT_KIND_JOIN);
-  wait.set_n_members(4);
+  wait.set_n_members(n_members);
   wait.set_call("join");
   wait.set_waited_ms(-1);
   wait.add_waiting()->set_rank(0);
+  return wait;
+}
+
+TEST(WaitTextTest, OfAJoinTakesTheRanksOfAnotherNodeTogether) {
+  v1::Wait wait = JoinOf(4);
   for (const uint32_t rank : {1, 2, 3}) {
     v1::WaitMember* const member = wait.add_missing();
     member->set_rank(rank);
@@ -87,13 +93,7 @@ TEST(WaitTextTest, OfAJoinTakesTheRanksOfAnotherNodeTogether) {
 }
 
 TEST(WaitTextTest, OfAJoinHasNoNumber) {
-  v1::Wait wait;
-  wait.set_job("train");
-  wait.set_kind(v1::WAIT_KIND_JOIN);
-  wait.set_n_members(2);
-  wait.set_call("join");
-  wait.set_waited_ms(-1);
-  wait.add_waiting()->set_rank(0);
+  v1::Wait wait = JoinOf(2);
   wait.add_missing()->set_rank(1);
   EXPECT_EQ(WaitText(wait), "job train  join of 2 ranks  rank 0 waits for rank 1 (no process)\n");
 }
