@@ -227,16 +227,18 @@ int Main(const std::string& ucx, int runs) {
   printf("%-32s %10s   %s\n", "median of runs", "ours", "ucx_perftest (ours / theirs)");
   for (const Row& row : rows) {
     std::vector<double> ours;
-    std::vector<std::vector<double>> theirs(2 * row.others.size()), failed = theirs;
+    std::vector<std::vector<double>> theirs(2 * row.others.size());
+    std::vector<bool> failed(theirs.size());
     for (int i = 0; i < runs; ++i) {
       ours.push_back(row.ours());
       for (size_t o = 0; o < theirs.size(); ++o) {
-        if (!failed[o].empty()) continue;
+        // What has failed once is not tried again: some tests hang without polling.
+        if (failed[o]) continue;
         const Other& other = row.others[o / 2];
         const double value = Perftest(ucx, cluster.network.get(), other.test, other.size,
                                       other.iterations, other.field, o % 2 == 1);
-        // What has failed once is not tried again: some tests hang without polling.
-        (value > 0 ? theirs : failed)[o].push_back(value * row.scale);
+        failed[o] = value <= 0;
+        if (!failed[o]) theirs[o].push_back(value * row.scale);
       }
     }
     printf("%-32s %10.2f  ", row.name, Median(ours));
