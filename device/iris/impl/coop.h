@@ -53,4 +53,24 @@ IRIS_DEVICE inline uint32_t CoopBroadcast(Block, uint32_t value) {
   return value;
 }
 
+// The units of one thread of several: first, first + step, and so on below end.
+struct Units {
+  uint64_t first;
+  uint64_t end;
+  uint64_t step;
+};
+
+// Returns those of thread `index` of `n` among `count` units. Threads of a GPU take neighbouring
+// units, which one access reaches together. Emulated threads run one after the other, so each has
+// units that follow each other.
+IRIS_DEVICE inline Units UnitsOf(uint64_t count, uint64_t index, uint64_t n) {
+  if constexpr (backend::Traits::kEmulated) {
+    const uint64_t each = (count + n - 1) / n;
+    const uint64_t first = index * each < count ? index * each : count;
+    return {first, count - first < each ? count : first + each, 1};
+  } else {
+    return {index, count, n};
+  }
+}
+
 }  // namespace iris::impl

@@ -63,24 +63,24 @@ template <CacheHint L, CacheHint S, typename U>
 IRIS_DEVICE inline void CopyUnits(U* dst, const U* src, uint64_t count, uint32_t index,
                                   uint32_t n) {
   constexpr uint64_t kUnroll = 8;
-  const uint64_t step = kUnroll * n;
-  uint64_t i = index;
-  for (; i + (kUnroll - 1) * n < count; i += step) {
+  const Units mine = UnitsOf(count, index, n);
+  uint64_t i = mine.first;
+  for (; i + (kUnroll - 1) * mine.step < mine.end; i += kUnroll * mine.step) {
     U unit[kUnroll];
     IRIS_UNROLL(8)
-    for (uint64_t k = 0; k < kUnroll; ++k) unit[k] = LoadValue<L>(src + i + k * n);
+    for (uint64_t k = 0; k < kUnroll; ++k) unit[k] = LoadValue<L>(src + i + k * mine.step);
     IRIS_UNROLL(8)
-    for (uint64_t k = 0; k < kUnroll; ++k) StoreValue<S>(dst + i + k * n, unit[k]);
+    for (uint64_t k = 0; k < kUnroll; ++k) StoreValue<S>(dst + i + k * mine.step, unit[k]);
   }
-  if (i >= count) return;
+  if (i >= mine.end) return;
   U unit[kUnroll] = {};
   IRIS_UNROLL(8)
   for (uint64_t k = 0; k < kUnroll; ++k) {
-    if (i + k * n < count) unit[k] = LoadValue<L>(src + i + k * n);
+    if (i + k * mine.step < mine.end) unit[k] = LoadValue<L>(src + i + k * mine.step);
   }
   IRIS_UNROLL(8)
   for (uint64_t k = 0; k < kUnroll; ++k) {
-    if (i + k * n < count) StoreValue<S>(dst + i + k * n, unit[k]);
+    if (i + k * mine.step < mine.end) StoreValue<S>(dst + i + k * mine.step, unit[k]);
   }
 }
 

@@ -39,13 +39,16 @@ IRIS_DEVICE inline void AddPack(Sum<T, K>* sum, const Pack<T, K>& pack) {
   }
 }
 
-// One operator, for 2, 4 or 8 ranks, where a multiplication divides exactly.
+// One operator, for 2, 4 or 8 terms. What it divides by is a power of two, so that a multiplication
+// divides exactly.
 template <typename T, ReduceOp Op>
 struct FixedOp {
   using A = typename Accumulator<T>::Type;
   A scale;
   IRIS_DEVICE explicit FixedOp(const ReduceCall& call)
       : scale(static_cast<A>(1) / static_cast<A>(call.divide)) {}
+  IRIS_DEVICE FixedOp(ReduceOp /*op*/, uint32_t divide)
+      : scale(static_cast<A>(1) / static_cast<A>(divide)) {}
 
   template <uint32_t K>
   IRIS_DEVICE void Add(Sum<T, K>* sum, const Pack<T, K>& pack) const {
@@ -190,8 +193,10 @@ IRIS_DEVICE inline void ReduceUnrolled(const Op& op, uint8_t* const* table, uint
 template <typename T, typename Op, uint32_t N>
 IRIS_DEVICE inline void ReduceUnits(const Op& op, uint8_t* const* table, uint32_t n, uint32_t n_to,
                                     uint64_t begin, uint64_t end, Share share) {
-  const uint64_t step = 16 * share.n;
-  uint64_t at = begin + 16 * share.index;
+  const iris::impl::Units mine = iris::impl::UnitsOf((end - begin) / 16, share.index, share.n);
+  const uint64_t step = 16 * mine.step;
+  uint64_t at = begin + 16 * mine.first;
+  end = begin + 16 * mine.end;
   if constexpr (N != 0) {
     constexpr uint32_t kUnroll = N >= 8 ? 1 : 8 / N;
     if (share.unroll > 1) {
@@ -272,11 +277,13 @@ IRIS_DEVICE inline void CopyToAll(uint8_t* const* table, uint32_t n, const uint8
   }
   const uint64_t head = Min((0 - first) & 15, bytes);
   const uint64_t tail = head + (bytes - head) / 16 * 16;
-  const uint64_t step = 16 * share.n;
-  uint64_t at = head + 16 * share.index;
-  if (share.unroll > 1) CopyUnrolled<8>(table, n, from, &at, tail, step);
-  CopyUnrolled<4>(table, n, from, &at, tail, step);
-  for (; at < tail; at += step) {
+  const iris::impl::Units mine = iris::impl::UnitsOf((bytes - head) / 16, share.index, share.n);
+  const uint64_t step = 16 * mine.step;
+  const uint64_t end = head + 16 * mine.end;
+  uint64_t at = head + 16 * mine.first;
+  if (share.unroll > 1) CopyUnrolled<8>(table, n, from, &at, end, step);
+  CopyUnrolled<4>(table, n, from, &at, end, step);
+  for (; at < end; at += step) {
     const Bytes16 unit = backend::Load16<CacheHint::kDefault>(from + at);
     for (uint32_t k = 0; k < n; ++k) {
       if (table[k] != from) backend::Store16<CacheHint::kDefault>(table[k] + at, unit);
