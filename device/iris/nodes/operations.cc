@@ -29,7 +29,7 @@ using impl::TurnStep;
 using impl::UseStep;
 
 IRIS_REDUCTION_KERNELS(LeaderKernels, impl::LeaderKernel<T>);
-IRIS_REDUCTION_KERNELS(UseKernels, impl::UseKernel<T>);
+IRIS_REDUCTION_KERNELS(UseKernels, impl::UseKernel<T, Op, N>);
 
 // An average of u8 is that of a sum that does not wrap, so no sums of nodes can be made of u8.
 bool NeedsRows(const Shape& shape) {
@@ -141,9 +141,12 @@ class Driver {
     const uint64_t per_block = uint64_t{config().threads} * 64;
     const uint32_t blocks = static_cast<uint32_t>(
         std::clamp<uint64_t>((bytes + per_block - 1) / per_block, 1, config().blocks));
+    const bool fixed = step.reduces != 0 && (step.divide & (step.divide - 1)) == 0 &&
+                       impl::HasFixedKernel(type, step.op, comm_.n_nodes);
+    const auto kernel = fixed ? impl::SelectFixed<UseKernels>(type, comm_.n_nodes)
+                              : impl::SelectGeneral<UseKernels>(type);
     InPieces(blocks, [&](const LaunchConfig& launch, uint32_t first) {
-      return backend::Launch(launch, stream_, impl::SelectGeneral<UseKernels>(type), args_, step,
-                             first, blocks);
+      return backend::Launch(launch, stream_, kernel, args_, step, first, blocks);
     });
   }
   // Puts a round of the rail: node b gets `bytes` bytes from `source` + b * stride on, and none
@@ -716,7 +719,7 @@ Result impl::LaunchTurn(const NodesComm& comm, const NodesCall& args, const Turn
 
 Result impl::PrepareNodesOperations() {
   if (Result result = PrepareGeneral<LeaderKernels>(); !result.ok()) return result;
-  if (Result result = PrepareGeneral<UseKernels>(); !result.ok()) return result;
+  if (Result result = PrepareAll<UseKernels>(); !result.ok()) return result;
   if (Result result = backend::PrepareKernel(&TurnKernel<>); !result.ok()) return result;
   return backend::PrepareKernel(&QuietKernel<>);
 }

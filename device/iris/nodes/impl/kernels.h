@@ -493,8 +493,9 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void TurnKernel(IRIS_PARAM NodesC
   if (!go) ConcludeFailure(call, me);
 }
 
-// Reads a round of the rail. Its blocks do not wait for each other.
-template <typename T>
+// Reads a round of the rail. Its blocks do not wait for each other. `N` is the number of nodes,
+// whose terms `Op` combines, or 0 for any number.
+template <typename T, typename Op, uint32_t N>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads,
                                1) void UseKernel(IRIS_PARAM NodesCall call, IRIS_PARAM UseStep step,
                                                  uint32_t first_block, uint32_t blocks) {
@@ -530,8 +531,8 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads,
     table[b] = b < n ? part(b) : step.to[b - n];
   }
   backend::BlockSync();
-  const AnyOp<T> op(step.divide > 1 ? ReduceOp::kAvg : step.op, step.divide);
-  ReduceRange<T, AnyOp<T>, 0>(op, table, n, n_to, step.count, share);
+  const Op op(step.divide > 1 ? ReduceOp::kAvg : step.op, step.divide);
+  ReduceRange<T, Op, N>(op, table, n, n_to, step.count, share);
 }
 
 // Waits until the puts of this rank have ended, and cannot fail.
