@@ -75,6 +75,13 @@ DeviceTeam MappedTeam(const HostContext& context, const Team& team) {
   return mapped;
 }
 
+// Returns a size of pieces between nodes: the largest up to 1 MiB, which TCP carries best, with
+// which the workspace, of 9 pieces for each node and 3 more, takes at most 1/16 of the heap.
+uint64_t PieceBytes(uint64_t heap_bytes, uint32_t n_nodes) {
+  const uint64_t most = heap_bytes / 16 / (9 * uint64_t{n_nodes} + 3) / 256 * 256;
+  return std::clamp<uint64_t>(most, 4 << 10, 1 << 20);
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
@@ -116,9 +123,10 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
   bytes += options.matmul_bytes;
   const uint64_t nodes_offset_bytes = (bytes + ccl::kWorkspaceAlignmentBytes - 1) /
                                       ccl::kWorkspaceAlignmentBytes * ccl::kWorkspaceAlignmentBytes;
+  ccl::NodesConfig nodes = options.nodes;
   if (made->spans_nodes()) {
-    const uint64_t nodes_bytes =
-        backend.NodesWorkspaceBytes(team.device.size, n_nodes, options.nodes);
+    if (nodes.piece_bytes == 0) nodes.piece_bytes = PieceBytes(context.job().heap_bytes, n_nodes);
+    const uint64_t nodes_bytes = backend.NodesWorkspaceBytes(team.device.size, n_nodes, nodes);
     if (nodes_bytes == 0) {
       return absl::InvalidArgumentError(
           absl::StrCat(what, ": an option between nodes is outside its limits"));
@@ -163,7 +171,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
       }
     }
     if (status.ok() && made->spans_nodes()) {
-      status = Annotate(made->CreateNodes(nodes_offset_bytes, options.nodes, options.name), what);
+      status = Annotate(made->CreateNodes(nodes_offset_bytes, nodes, options.name), what);
     }
     if (status.ok() && options.matmul_bytes != 0) {
       status = FromDevice(backend.PrepareMatmul(), what);
