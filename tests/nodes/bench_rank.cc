@@ -4,7 +4,7 @@
 //   bench_rank OPERATION BYTES RUNS    rank 0 prints the median time of a call in microseconds
 //
 // all_reduce: the sum of floats; barrier: of the hosts; put: until it is in the memory of the first
-// rank of another node, and known here to be so.
+// rank of another node, and known here to be so; puts: of all ranks at once, each to another node.
 #include <time.h>
 
 #include <algorithm>
@@ -165,6 +165,8 @@ int main(int argc, char** argv) {
     const double start = Micros();
     if (operation == "put") {
       ok = peer.rank() != 0 || peer.Put(peer.n() / 2);
+    } else if (operation == "puts") {
+      ok = peer.Put((peer.rank() + peer.n() / 2) % peer.n());
     } else {
       ok = operation == "barrier" ? peer.Barrier() : peer.AllReduce();
     }
