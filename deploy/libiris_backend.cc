@@ -4,6 +4,7 @@
 #include "iris/nodes/nodes.h"
 #include "iris/norm/norm.h"
 #include "iris/ops/ops.h"
+#include "iris/port/device_atomics.h"
 
 namespace {
 
@@ -16,5 +17,6 @@ namespace {
 [[gnu::used]] constexpr auto kDispatch = &iris::moe::LaunchDispatch;
 [[gnu::used]] constexpr auto kRunOnNodes = &iris::ccl::RunOnNodes;
 [[gnu::used]] constexpr auto kLaunchNorm = &iris::norm::Launch;
+[[gnu::used]] constexpr auto kDeviceAtomics = &iris_device_atomics;
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "absl/strings/str_cat.h"
+#include "device/iris/types.h"
 
 namespace iris::port {
 namespace {
@@ -59,6 +60,7 @@ struct Engine::Answer {
   uint64_t bytes = 0;  // kDone: records
   uint64_t value = 0;
   std::string data;
+  HeapMemory::Later later;  // not null: it is sent when the device has done it
 };
 
 struct Engine::Peer {
@@ -86,6 +88,11 @@ struct Engine::Peer {
   uint64_t sent_bytes = 0, received_bytes = 0;                   // in all
   std::map<uint64_t, std::pair<std::string, std::string>> held;  // by sequence
   size_t held_bytes = 0;
+  // The last atomic that a device has not done, by rank. Other requests to the rank wait for it,
+  // and with them all that this peer has sent later: then the first one held is what is left of a
+  // message.
+  std::map<uint32_t, HeapMemory::Later> later;
+  bool waits = false;
 };
 
 struct Engine::Message : UcxWorker::SendTag {
@@ -208,6 +215,8 @@ void Engine::Lose(uint32_t node) {
   if (peer->endpoint != nullptr) closing_.push_back(std::exchange(peer->endpoint, nullptr));
   if (peer->batch != nullptr) Recycle(std::exchange(peer->batch, nullptr));
   peer->answers.clear();
+  peer->later.clear();
+  peer->waits = false;
   peer->held.clear();
   peer->held_bytes = 0;
   peer->turn.clear();
@@ -263,10 +272,12 @@ bool Engine::Poll() {
       }
     }
   }
+  any |= memory_->Poll();
   std::vector<Peer*> active;
   active.swap(active_);
   for (Peer* const peer : active) {
     peer->active = false;
+    if (!peer->later.empty()) GoOn(peer);
     Pump(peer);
   }
   any |= !active_.empty();
@@ -686,6 +697,18 @@ bool Engine::IssueGet(Peer* peer, Lane* lane, Ring::Slot* slot) {
 bool Engine::SendAnswer(Peer* peer) {
   if (peer->answers.empty()) return false;
   Answer& answer = peer->answers.front();
+  if (answer.later != nullptr) {
+    const DeviceQueue::Outcome& outcome = *answer.later;
+    if (!outcome.done) return false;
+    if (outcome.code != StatusCode::kOk) {
+      answer.kind = RecordKind::kError;
+      answer.bytes = 0;
+      answer.value = static_cast<uint64_t>(outcome.code);
+    } else if (answer.kind == RecordKind::kValue) {
+      answer.value = outcome.old;
+    }
+    answer.later = nullptr;
+  }
   Record record;
   record.kind = answer.kind;
   record.bytes = answer.bytes;
@@ -751,17 +774,27 @@ void Engine::OnMessage(std::string_view header, std::string_view data) {
   if (data.size() > kMaxPayloadBytes) return Break(peer, "it sent a message that is too long");
   peer->received_bytes += header.size() + data.size();
   if (has_layout() && head.epoch != epoch_) return Break(peer, "it is in another run of the job");
-  if (head.sequence < peer->next_received) return Break(peer, "it repeated a message");
-  if (!has_layout() || head.sequence > peer->next_received) {
-    peer->held_bytes += data.size();
-    peer->held[head.sequence] = {std::string(header), std::string(data)};
-    if (peer->held_bytes > kMaxHeldBytes || peer->held.size() > kMaxHeldMessages) {
-      Break(peer, "it sent more than is allowed");
-    }
-    return;
+  if (head.sequence < peer->next_received ||
+      (peer->waits && head.sequence == peer->next_received)) {
+    return Break(peer, "it repeated a message");
   }
-  absl::Status status = Execute(peer, header, data);
-  while (status.ok() && !peer->held.empty() && peer->held.begin()->first == peer->next_received) {
+  if (!has_layout() || head.sequence > peer->next_received) {
+    return Hold(peer, head.sequence, header, data);
+  }
+  ExecuteAll(peer, Execute(peer, header, data));
+}
+
+void Engine::Hold(Peer* peer, uint64_t sequence, std::string_view header, std::string_view data) {
+  peer->held_bytes += data.size();
+  peer->held[sequence] = {std::string(header), std::string(data)};
+  if (peer->held_bytes > kMaxHeldBytes || peer->held.size() > kMaxHeldMessages) {
+    Break(peer, "it sent more than is allowed");
+  }
+}
+
+void Engine::ExecuteAll(Peer* peer, absl::Status status) {
+  while (status.ok() && !peer->waits && !peer->held.empty() &&
+         peer->held.begin()->first == peer->next_received) {
     const auto held = peer->held.extract(peer->held.begin());
     peer->held_bytes -= held.mapped().second.size();
     status = Execute(peer, held.mapped().first, held.mapped().second);
@@ -769,10 +802,32 @@ void Engine::OnMessage(std::string_view header, std::string_view data) {
   if (!status.ok()) Break(peer, absl::StrCat("it broke the protocol: ", status.message()));
 }
 
+void Engine::GoOn(Peer* peer) {
+  Activate(peer);
+  const size_t before = peer->later.size();
+  std::erase_if(peer->later, [](const auto& each) { return each.second->done; });
+  if (!peer->waits || peer->later.size() == before) return;
+  peer->waits = false;
+  ExecuteAll(peer, absl::OkStatus());
+}
+
+bool Engine::MayExecute(Peer* peer, const Record& record) {
+  if (peer->later.empty()) return true;
+  const auto later = peer->later.find(record.rank);
+  if (later == peer->later.end()) return true;
+  // The queue of the device keeps the order of those.
+  if (record.kind == RecordKind::kAtomic) {
+    return record.atomic != static_cast<uint8_t>(PortAtomic::kLoad);
+  }
+  return record.kind == RecordKind::kPut && record.bytes == 0 && record.other != kNoPortSignal &&
+         record.signal_op == static_cast<uint8_t>(SignalOp::kAdd);
+}
+
 absl::Status Engine::Execute(Peer* peer, std::string_view header, std::string_view data) {
   ++peer->next_received;
   RecordReader reader(header, data);
   for (;;) {
+    const std::string_view rest = reader.rest();
     Record record;
     const char* bytes = nullptr;
     switch (reader.Next(&record, &bytes)) {
@@ -783,8 +838,14 @@ absl::Status Engine::Execute(Peer* peer, std::string_view header, std::string_vi
       case RecordReader::Got::kRecord:
         break;
     }
-    const absl::Status status = record.kind < RecordKind::kDone ? ExecuteOne(peer, record, bytes)
-                                                                : OnAnswer(peer, record, bytes);
+    const bool asks = record.kind < RecordKind::kDone;
+    if (asks && !MayExecute(peer, record)) {
+      peer->waits = true;
+      Hold(peer, --peer->next_received, header, rest);
+      return absl::OkStatus();
+    }
+    const absl::Status status =
+        asks ? ExecuteOne(peer, record, bytes) : OnAnswer(peer, record, bytes);
     if (!status.ok()) return status;
     if (peer->state != Peer::State::kConnected) return absl::OkStatus();
   }
@@ -803,7 +864,8 @@ absl::Status Engine::ExecuteOne(Peer* peer, const Record& record, const char* da
       }
       code = memory_->Write(record.rank, record.offset, data, record.bytes);
       if (code == StatusCode::kOk && record.other != kNoPortSignal) {
-        code = memory_->Signal(record.rank, record.other, record.signal_op, record.value);
+        code = memory_->Signal(record.rank, record.other, record.signal_op, record.value,
+                               &answer.later);
       }
       break;
     case RecordKind::kPutRows:
@@ -848,7 +910,7 @@ absl::Status Engine::ExecuteOne(Peer* peer, const Record& record, const char* da
       answer.bytes = 0;
       code = memory_->Atomic(record.rank, record.offset, static_cast<PortAtomic>(record.atomic),
                              static_cast<PortType>(record.type), record.value, record.bytes,
-                             &answer.value);
+                             &answer.value, &answer.later);
       break;
     default:
       return absl::InvalidArgumentError("a record has no known kind");
@@ -858,6 +920,7 @@ absl::Status Engine::ExecuteOne(Peer* peer, const Record& record, const char* da
     answer.kind = RecordKind::kError;
     answer.value = static_cast<uint64_t>(code);
   }
+  if (answer.later != nullptr) peer->later[record.rank] = answer.later;
   const bool signals = record.kind == RecordKind::kPut && record.other != kNoPortSignal;
   if (!signals || code != StatusCode::kOk) {
     peer->patience = 0;
@@ -873,8 +936,8 @@ absl::Status Engine::ExecuteOne(Peer* peer, const Record& record, const char* da
 
 void Engine::AddAnswer(Peer* peer, Answer answer) {
   Activate(peer);
-  if (answer.kind == RecordKind::kDone && !peer->answers.empty() &&
-      peer->answers.back().kind == RecordKind::kDone) {
+  if (answer.kind == RecordKind::kDone && answer.later == nullptr && !peer->answers.empty() &&
+      peer->answers.back().kind == RecordKind::kDone && peer->answers.back().later == nullptr) {
     ++peer->answers.back().bytes;
     return;
   }

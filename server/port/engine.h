@@ -133,6 +133,14 @@ class Engine {
   Message* NewMessage(Peer* peer);
   void Recycle(Message* message);
 
+  // Keeps a message, or what is left of one, until it may be executed.
+  void Hold(Peer* peer, uint64_t sequence, std::string_view header, std::string_view data);
+  // After a message was executed with this result, executes those that are held and follow it.
+  void ExecuteAll(Peer* peer, absl::Status status);
+  // Looks whether a device has done what the peer waits for.
+  void GoOn(Peer* peer);
+  // False if the request has to wait until a device has done an earlier one of this peer.
+  bool MayExecute(Peer* peer, const Record& record);
   absl::Status Execute(Peer* peer, std::string_view header, std::string_view data);
   absl::Status ExecuteOne(Peer* peer, const Record& record, const char* data);
   absl::Status OnAnswer(Peer* peer, const Record& record, const char* data);

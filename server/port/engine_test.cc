@@ -13,6 +13,7 @@
 #include "absl/strings/match.h"
 #include "device/driver/emu_driver.h"
 #include "device/iris/types.h"
+#include "server/port/testing/fake_atomics.h"
 
 namespace iris::port {
 namespace {
@@ -52,19 +53,25 @@ class EngineTest : public testing::Test {
   void SetUp() override {
     ASSERT_NE(here_, nullptr);
     got_.clear();
-    auto memory = HeapMemory::Open("emu", kStride);
+    OpenMemory(HeapMemory::Options());
+    NewEngine();
+  }
+  void OpenMemory(const HeapMemory::Options& options) {
+    auto memory = HeapMemory::Open("emu", kStride, options);
     ASSERT_TRUE(memory.ok());
     memory_ = *std::move(memory);
     driver::EmuOptions emu;
     emu.n_devices = 1;
     emu.memory_bytes_per_device = 1 << 30;
     driver_ = driver::CreateEmuDriver(emu);
+    AddRank(0);
+  }
+  void AddRank(uint32_t rank) {
     auto physical = driver_->Create(0, kHeap, false);
     ASSERT_TRUE(physical.ok());
     const auto fd = (*physical)->ExportFd(driver::Access::kReadWrite);
     ASSERT_TRUE(fd.ok());
-    ASSERT_TRUE(memory_->Add(1, 0, 0, kHeap, "", wire::UniqueFd(*fd)).ok());
-    NewEngine();
+    ASSERT_TRUE(memory_->Add(rank + 1, rank, 0, kHeap, "", wire::UniqueFd(*fd)).ok());
   }
   // Ranks 0 and 1 are here, 2 and 3 there. Sends that UCX has not finished refer to an engine, so
   // it stays.
@@ -271,6 +278,137 @@ TEST_F(EngineTest, GivesUpAPeerThatBreaksTheProtocol) {
   EXPECT_EQ(after(PutOf(0, "first"), 0), "");
   Hand(0, PutOf(0, "again"));
   EXPECT_TRUE(absl::StrContains(Broken(), "repeated"));
+}
+
+// Atomics that a device carries out later.
+class LaterTest : public EngineTest {
+ protected:
+  void SetUp() override {
+    EngineTest::SetUp();
+    OpenMemory({.atomics = device_.table()});
+    AddRank(1);
+    NewEngine();
+    Layout();
+  }
+
+  static std::string AddOf(uint64_t offset, uint64_t value, uint32_t rank = 0) {
+    Record record;
+    record.kind = RecordKind::kAtomic;
+    record.atomic = static_cast<uint8_t>(PortAtomic::kAdd);
+    record.type = static_cast<uint8_t>(PortType::kUint64);
+    record.rank = rank;
+    record.offset = offset;
+    record.value = value;
+    return Bytes(record);
+  }
+  static std::string SignalOf(uint64_t offset, uint64_t value, const std::string& data = "",
+                              SignalOp op = SignalOp::kAdd) {
+    Record record;
+    record.kind = RecordKind::kPut;
+    record.signal_op = static_cast<uint8_t>(op);
+    record.offset = 64;
+    record.bytes = data.size();
+    record.value = value;
+    record.other = offset;
+    return Bytes(record, data);
+  }
+  static std::string GetOf(uint64_t offset, uint64_t bytes) {
+    Record record;
+    record.kind = RecordKind::kGet;
+    record.offset = offset;
+    record.bytes = bytes;
+    return Bytes(record);
+  }
+  uint64_t Word(uint64_t offset) {
+    uint64_t word = 0;
+    memcpy(&word, Heap(offset, sizeof(word)).data(), sizeof(word));
+    return word;
+  }
+
+  FakeAtomics device_;
+};
+
+TEST_F(LaterTest, RequestsToTheRankWaitForTheAtomic) {
+  Hand(0, AddOf(0, 5) + AddOf(0, 6) + SignalOf(0, 7) + PutOf(8, "after") + GetOf(0, 8));
+  Hand(1, PutOf(16, "next"));
+  EXPECT_TRUE(Answers(1).empty());
+  EXPECT_EQ(Heap(8, 1), std::string(1, '\0')) << "the put has overtaken the atomics";
+  EXPECT_EQ(Heap(16, 1), std::string(1, '\0')) << "the message has overtaken the one before";
+  EXPECT_TRUE(engine_->Poll()) << "a port that sleeps would not see the device's end";
+  device_.runs = true;
+  const std::vector<Record> answers = Answers(6);
+  ASSERT_EQ(answers.size(), 6u);
+  EXPECT_EQ(answers[0].kind, RecordKind::kValue);
+  EXPECT_EQ(answers[0].value, 0u);
+  EXPECT_EQ(answers[1].value, 5u);
+  EXPECT_EQ(answers[2].kind, RecordKind::kDone) << "of the signal";
+  EXPECT_EQ(answers[2].bytes, 1u);
+  EXPECT_EQ(answers[3].kind, RecordKind::kDone) << "of the put";
+  EXPECT_EQ(answers[4].kind, RecordKind::kData);
+  EXPECT_EQ(answers[5].kind, RecordKind::kDone);
+  EXPECT_EQ(Word(0), 18u);
+  EXPECT_EQ(Heap(8, 5), "after");
+  EXPECT_EQ(Heap(16, 4), "next");
+  EXPECT_EQ(device_.list_lengths.size(), 1u) << "what needs no wait goes in one launch";
+  EXPECT_EQ(Broken(), "");
+  while (engine_->Poll()) {
+  }
+}
+
+TEST_F(LaterTest, RequestsToOtherRanksDoNotWait) {
+  Hand(0, AddOf(0, 5, /*rank=*/1) + PutOf(8, "goes on"));
+  EXPECT_EQ(Heap(8, 7), "goes on");
+  EXPECT_TRUE(Answers(1).empty()) << "answers keep the order";
+  device_.runs = true;
+  EXPECT_EQ(Answers(2).size(), 2u);
+}
+
+TEST_F(LaterTest, ASignalFollowsItsDataAndEarlierSignals) {
+  Hand(0, SignalOf(0, 1, "first") + SignalOf(0, 1, "other") +
+              SignalOf(0, 40, "third", SignalOp::kSet) + SignalOf(0, 2));
+  EXPECT_EQ(Heap(64, 5), "first");
+  device_.runs = true;
+  EXPECT_EQ(Answers(4).size(), 4u);
+  EXPECT_EQ(Heap(64, 5), "third");
+  EXPECT_EQ(Word(0), 42u);
+}
+
+TEST_F(LaterTest, AnAtomicThatFailsIsAnswered) {
+  device_.starts = {StatusCode::kUnavailable, "lost"};
+  Hand(0, AddOf(0, 5) + SignalOf(0, 1) + PutOf(8, "data"));
+  const std::vector<Record> answers = Answers(3);
+  ASSERT_EQ(answers.size(), 3u);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(answers[i].kind, RecordKind::kError);
+    EXPECT_EQ(answers[i].value, static_cast<uint64_t>(StatusCode::kInternal));
+  }
+  EXPECT_EQ(answers[2].kind, RecordKind::kDone);
+}
+
+TEST_F(LaterTest, AWaitingPeerIsBoundToTheProtocol) {
+  Hand(0, AddOf(0, 1) + PutOf(8, "waits"));
+  Hand(0, PutOf(8, "again"));
+  EXPECT_TRUE(absl::StrContains(Broken(), "repeated"));
+  NewEngine();
+  Layout();
+  Hand(0, AddOf(0, 1) + PutOf(8, "waits") + "not a record");
+  EXPECT_EQ(Broken(), "");
+  device_.runs = true;
+  std::string broken;
+  for (int i = 0; i < 100 && broken.empty(); ++i) broken = Broken();
+  EXPECT_TRUE(absl::StrContains(broken, "cut off")) << broken;
+}
+
+TEST_F(LaterTest, ALostPeerLeavesItsAtomicsBehind) {
+  Hand(0, AddOf(0, 5) + PutOf(8, "never"));
+  engine_->Lose(2);
+  for (int i = 0; i < 10; ++i) (void)engine_->Poll();
+  EXPECT_TRUE(engine_->Poll()) << "the device is not done";
+  device_.runs = true;
+  while (engine_->Poll()) {
+  }
+  EXPECT_EQ(Word(0), 5u) << "the device had it already";
+  EXPECT_EQ(Heap(8, 1), std::string(1, '\0'));
 }
 
 TEST_F(EngineTest, SurvivesRandomBytes) {

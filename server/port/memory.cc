@@ -10,6 +10,7 @@
 #include "device/driver/open.h"
 #include "device/iris/port_atomic.h"
 #include "device/iris/types.h"
+#include "server/job/clock.h"
 
 namespace iris::port {
 namespace {
@@ -42,12 +43,22 @@ void CopyShared(void* to, const void* from, uint64_t bytes) {
 }
 
 absl::StatusOr<std::unique_ptr<HeapMemory>> HeapMemory::Open(const std::string& backend,
-                                                             uint64_t max_heap_bytes) {
-  driver::OpenOptions options;
-  options.backend = backend;
-  absl::StatusOr<driver::OpenedDriver> opened = driver::OpenDriver(options);
+                                                             uint64_t max_heap_bytes,
+                                                             const Options& options) {
+  driver::OpenOptions how;
+  how.backend = backend;
+  absl::StatusOr<driver::OpenedDriver> opened = driver::OpenDriver(how);
   if (!opened.ok()) return opened.status();
-  return std::unique_ptr<HeapMemory>(new HeapMemory(std::move(opened->driver), max_heap_bytes));
+  std::unique_ptr<HeapMemory> made(
+      new HeapMemory(std::move(opened->driver), max_heap_bytes, options));
+  if (made->addressed_ || options.atomics != nullptr) return made;
+  const absl::StatusOr<const DeviceAtomicsTable*> loaded = LoadDeviceAtomics(backend);
+  if (loaded.ok()) {
+    made->atomics_ = *loaded;
+  } else {
+    made->failure_ = loaded.status();
+  }
+  return made;
 }
 
 absl::Status HeapMemory::Add(uint64_t id, uint32_t rank, uint64_t offset_bytes, uint64_t bytes,
@@ -79,8 +90,15 @@ absl::Status HeapMemory::Add(uint64_t id, uint32_t rank, uint64_t offset_bytes, 
       return absl::FailedPreconditionError(
           absl::StrCat(name, ": this process does not see device ", device_uuid));
     }
-    const absl::Status current = driver_->MakeCurrent(devices.front());
+    segment->device = devices.front();
+    const absl::Status current = driver_->MakeCurrent(segment->device);
     if (!current.ok()) return current;
+  }
+  if (atomics_ != nullptr && queues_.count(segment->device) == 0) {
+    absl::StatusOr<std::unique_ptr<DeviceQueue>> queue =
+        DeviceQueue::Create(atomics_, absl::StrCat("device ", device_uuid), give_up_after_);
+    if (!queue.ok()) failure_ = queue.status();
+    queues_[segment->device] = queue.ok() ? *std::move(queue) : nullptr;
   }
   absl::StatusOr<std::unique_ptr<driver::PhysicalMemory>> memory =
       driver_->Import(fd.Release(), bytes);
@@ -187,7 +205,7 @@ StatusCode HeapMemory::Read(uint32_t rank, uint64_t offset_bytes, void* to, uint
 }
 
 StatusCode HeapMemory::Signal(uint32_t rank, uint64_t offset_bytes, uint8_t signal_op,
-                              uint64_t value) {
+                              uint64_t value, Later* later) {
   if (signal_op > static_cast<uint8_t>(SignalOp::kAdd)) return StatusCode::kInvalidArgument;
   const bool adds = signal_op == static_cast<uint8_t>(SignalOp::kAdd);
   if (!addressed_ && !adds) {
@@ -197,22 +215,50 @@ StatusCode HeapMemory::Signal(uint32_t rank, uint64_t offset_bytes, uint8_t sign
   }
   uint64_t old = 0;
   return Atomic(rank, offset_bytes, adds ? PortAtomic::kAdd : PortAtomic::kExchange,
-                PortType::kUint64, value, 0, &old);
+                PortType::kUint64, value, 0, &old, later);
 }
 
 StatusCode HeapMemory::Atomic(uint32_t rank, uint64_t offset_bytes, PortAtomic op, PortType type,
-                              uint64_t value, uint64_t compare, uint64_t* old) {
+                              uint64_t value, uint64_t compare, uint64_t* old, Later* later) {
   const uint64_t bytes = PortTypeBytes(type);
   if (!IsPortAtomic(op, type) || offset_bytes % bytes != 0) return StatusCode::kInvalidArgument;
-  if (!addressed_) {
-    if (op != PortAtomic::kLoad) return StatusCode::kUnimplemented;
+  if (!addressed_ && op == PortAtomic::kLoad) {
     *old = 0;
     return Read(rank, offset_bytes, old, bytes);  // an aligned word is copied as one
   }
-  const std::optional<Place> place = Direct(rank, offset_bytes, bytes);
-  if (!place.has_value() || place->bytes < bytes) return StatusCode::kOutOfRange;
-  *old = DoPortAtomic(place->data, op, type, value, compare);
+  if (!addressed_ && atomics_ == nullptr) return StatusCode::kUnimplemented;
+  const std::shared_ptr<Segment>* const found = Find(rank, offset_bytes);
+  if (found == nullptr) return StatusCode::kOutOfRange;
+  const Segment& segment = **found;
+  const uint64_t within = offset_bytes - segment.offset_bytes;
+  if (segment.bytes - within < bytes) return StatusCode::kOutOfRange;
+  const uint64_t address = segment.address + within;
+  if (atomics_ == nullptr) {
+    *old = DoPortAtomic(reinterpret_cast<void*>(address), op, type, value, compare);
+    return StatusCode::kOk;
+  }
+  DeviceQueue* const queue = queues_[segment.device].get();
+  if (queue == nullptr) return StatusCode::kUnimplemented;
+  *later = queue->Add({address, value, compare, op, type}, *found);
   return StatusCode::kOk;
+}
+
+bool HeapMemory::Poll() {
+  bool any = false;
+  for (const auto& [device, queue] : queues_) {
+    if (queue == nullptr || !queue->has_work()) continue;
+    if (!addressed_) failure_.Update(driver_->MakeCurrent(device));
+    any |= queue->Poll(server::SteadyNow());
+  }
+  return any;
+}
+
+absl::Status HeapMemory::TakeFailure() {
+  absl::Status failure = std::exchange(failure_, absl::OkStatus());
+  for (const auto& [device, queue] : queues_) {
+    if (queue != nullptr) failure.Update(queue->TakeFailure());
+  }
+  return failure;
 }
 
 }  // namespace iris::port

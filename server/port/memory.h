@@ -2,8 +2,9 @@
 // rank and offset, and is checked against the memory that exists. Not thread-safe.
 //
 // Emulated devices: mapped memory, and atomics of this CPU. GPUs: mapped memory that the driver
-// copies, through messages in memory of the host; atomics on it are refused with kUnimplemented,
-// because those of this CPU would not be atomic for kernels.
+// copies, through messages in memory of the host; atomics on it are the device's (atomics.h), later
+// than the call, because those of this CPU would not be atomic for kernels. Without the library
+// that has them, they are refused with kUnimplemented.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +20,7 @@
 #include "device/iris/port_types.h"
 #include "device/iris/status_code.h"
 #include "proto/wire/unique_fd.h"
+#include "server/port/atomics.h"
 
 namespace iris::port {
 
@@ -34,6 +36,7 @@ class HeapMemory {
     uint64_t offset_bytes = 0;
     uint64_t bytes = 0;
     uint64_t address = 0;
+    uint32_t device = 0;
     // Destroyed in the reverse order.
     std::unique_ptr<driver::PhysicalMemory> memory;
     std::unique_ptr<driver::Reservation> reservation;
@@ -45,9 +48,22 @@ class HeapMemory {
     std::shared_ptr<const Segment> segment;
   };
 
-  // Opens the driver of a backend. Offsets are below `max_heap_bytes`.
+  // What becomes of an atomic that a device carries out. Null: it is done already.
+  using Later = std::shared_ptr<const DeviceQueue::Outcome>;
+  struct Options {
+    // Null: for GPUs that of the backend's library; for emulated devices, atomics of this CPU.
+    const DeviceAtomicsTable* atomics = nullptr;
+    absl::Duration give_up_after = absl::Seconds(10);
+  };
+
+  // Opens the driver of a backend, and its library. Offsets are below `max_heap_bytes`.
   static absl::StatusOr<std::unique_ptr<HeapMemory>> Open(const std::string& backend,
-                                                          uint64_t max_heap_bytes);
+                                                          uint64_t max_heap_bytes,
+                                                          const Options& options);
+  static absl::StatusOr<std::unique_ptr<HeapMemory>> Open(const std::string& backend,
+                                                          uint64_t max_heap_bytes) {
+    return Open(backend, max_heap_bytes, Options());
+  }
 
   // Maps memory of a rank. kInvalidArgument if the range overlaps another one, or the id is taken.
   absl::Status Add(uint64_t id, uint32_t rank, uint64_t offset_bytes, uint64_t bytes,
@@ -67,19 +83,29 @@ class HeapMemory {
   StatusCode Read(uint32_t rank, uint64_t offset_bytes, void* to, uint64_t bytes);
 
   // Changes a signal's word, after all earlier writes. kOutOfRange, kInvalidArgument if the word is
-  // not aligned, kUnimplemented for this memory.
-  StatusCode Signal(uint32_t rank, uint64_t offset_bytes, uint8_t signal_op, uint64_t value);
-  // Carries out an atomic; *old becomes the word before it. Errors as of Signal.
+  // not aligned, kUnimplemented for this memory. If the device is to do it, *later says when it is
+  // done and whether it failed; until then, reads and writes do not wait for it.
+  StatusCode Signal(uint32_t rank, uint64_t offset_bytes, uint8_t signal_op, uint64_t value,
+                    Later* later);
+  // Carries out an atomic; *old, or later (*later)->old, becomes the word before it. Errors as of
+  // Signal.
   StatusCode Atomic(uint32_t rank, uint64_t offset_bytes, PortAtomic op, PortType type,
-                    uint64_t value, uint64_t compare, uint64_t* old);
+                    uint64_t value, uint64_t compare, uint64_t* old, Later* later);
+  // Lets devices go on with what was called, in its order. Returns true if something is not done.
+  bool Poll();
+  // Why atomics of devices have failed, for a log; OK if there is nothing new.
+  absl::Status TakeFailure();
 
  private:
   using Segments = std::map<uint64_t, std::shared_ptr<Segment>>;  // of one rank, by offset
 
-  HeapMemory(std::unique_ptr<driver::GpuDriver> driver, uint64_t max_heap_bytes)
+  HeapMemory(std::unique_ptr<driver::GpuDriver> driver, uint64_t max_heap_bytes,
+             const Options& options)
       : driver_(std::move(driver)),
         max_heap_bytes_(max_heap_bytes),
-        addressed_(driver_->kind() == driver::BackendKind::kEmu) {}
+        addressed_(driver_->kind() == driver::BackendKind::kEmu),
+        atomics_(options.atomics),
+        give_up_after_(options.give_up_after) {}
 
   // The segment of this offset, or null.
   const std::shared_ptr<Segment>* Find(uint32_t rank, uint64_t offset_bytes);
@@ -90,6 +116,10 @@ class HeapMemory {
   const std::unique_ptr<driver::GpuDriver> driver_;
   const uint64_t max_heap_bytes_;
   const bool addressed_;  // this CPU addresses the memory
+  const DeviceAtomicsTable* atomics_;
+  const absl::Duration give_up_after_;
+  absl::Status failure_;
+  std::map<uint32_t, std::unique_ptr<DeviceQueue>> queues_;  // by device
   std::map<uint32_t, Segments> ranks_;
   const std::shared_ptr<Segment>* last_ = nullptr;  // that Find returned
 };

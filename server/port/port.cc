@@ -681,6 +681,10 @@ void Port::Meet(uint32_t id) {
 }
 
 absl::Time Port::OnTimer(absl::Time now) {
+  if (const absl::Status failure = memory_->TakeFailure(); !failure.ok()) {
+    logger_->Warn("a port has no atomics on memory of a device",
+                  {{"job", setup_.job()}, {"error", failure.message()}});
+  }
   const absl::Duration silence = absl::Milliseconds(setup_.silence_ms());
   std::vector<std::pair<int, absl::Status>> ended;
   for (auto& [fd, line] : lines_) {

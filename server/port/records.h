@@ -93,6 +93,9 @@ class RecordReader {
     data_ = payload;
   }
 
+  // The payload of a message of what Next has not returned, with the same header.
+  std::string_view rest() const { return separate_ ? data_ : records_; }
+
   enum class Got { kRecord, kEnd, kBad };
   // Returns the next record; *data has DataBytes(*record) bytes.
   Got Next(Record* record, const char** data) {

@@ -19,7 +19,7 @@ FOLDERS = (os.environ.get("CUDA_PATH", "") + "/bin", "/usr/local/cuda/bin",
            "/usr/local/lib/iris/wheels/nvidia/cu13/bin")
 # matmul.cc is for one kind of GPU: matmul_test compiles it.
 FOLDERS_OF_SOURCES = ("backend/cuda", "collective", "collective/variants", "fill", "moe", "norm",
-                      "norm/variants", "ops", "ops/variants", "rounds")
+                      "norm/variants", "ops", "ops/variants", "port", "rounds")
 PLANTED = """
 #include "iris/device.h"
 constexpr int OfTheHost(int x) { return x + 1; }

@@ -650,6 +650,25 @@ class Rounds(unittest.TestCase):
             self.assertTrue(self.released(a.edited(kernel, r"^st\.release", "st.relaxed"), kernel))
 
 
+class DeviceAtomics(unittest.TestCase):
+    """The kernel of atomics of other nodes: they release for the system, and the host sees their results."""
+
+    def test_kernel(self):
+        for target in ("gfx90a", "gfx942"):
+            with self.subTest(target):
+                a = isa.Assembly(target, isa.compile_text(target, "device/iris/port/device_atomics.cc"))
+                kernel = next(name for name in a.kernels if "DoAll" in name)
+                self.assertEqual([], amd_write_backs_are_waited_for(a))
+                self.assertEqual([], never(a, kernel, r"s_swappc|s_setpc"))
+                back = AMD[target]["release"]["System"]
+                last_store = r"global_store_dwordx2 "
+                add = r"global_atomic_add_x2 "
+                for then in (add, last_store):
+                    self.assertEqual([], in_order(a, kernel, *back, WAIT, then), then)
+                relaxed = a.edited(kernel, r"^buffer_wbl2.*", "")
+                self.assertTrue(in_order(relaxed, kernel, *back, WAIT, add))
+
+
 def _collective(name, wide):
 
     def test(self):
