@@ -186,16 +186,13 @@ bool PortThread::Copy(void* to, const void* from, uint64_t bytes) const {
   return true;
 }
 
-template <typename Update>
-bool PortThread::Change(uint8_t* word, uint64_t bytes, Update update) const {
-  if (!options_.copy) {
-    update(word);
-    return true;
+bool PortThread::Change(uint8_t* word, PortAtomic op, PortType type, uint64_t value,
+                        uint64_t compare, uint64_t* old) const {
+  if (options_.atomic) {
+    return options_.atomic({reinterpret_cast<uint64_t>(word), value, compare, op, type}, old);
   }
-  uint64_t copy = 0;
-  if (!Copy(&copy, word, bytes)) return false;
-  update(&copy);
-  return Copy(word, &copy, bytes);
+  *old = DoPortAtomic(word, op, type, value, compare);
+  return true;
 }
 
 void PortThread::Do(Ring& ring, Taken& taken) {
@@ -232,9 +229,8 @@ void PortThread::Do(Ring& ring, Taken& taken) {
         const uint64_t bytes = PortTypeBytes(request.type);
         uint8_t* const place = Place(to, request.dst, bytes);
         if (place == nullptr || request.dst % bytes != 0 ||
-            !IsPortAtomic(request.atomic, request.type) || !Change(place, bytes, [&](void* word) {
-              value = DoPortAtomic(word, request.atomic, request.type, request.bytes, request.src);
-            })) {
+            !IsPortAtomic(request.atomic, request.type) ||
+            !Change(place, request.atomic, request.type, request.bytes, request.src, &value)) {
           fails();
         }
         break;
@@ -245,16 +241,11 @@ void PortThread::Do(Ring& ring, Taken& taken) {
   }
   if (taken.code == 0 && request.signal != kNoPortSignal) {
     uint8_t* const place = Place(ranks_[request.to], request.signal, sizeof(uint64_t));
-    const auto raise = [&](void* place_or_copy) {
-      auto* const word = static_cast<uint64_t*>(place_or_copy);
-      if (request.signal_op == static_cast<uint8_t>(SignalOp::kAdd)) {
-        __atomic_fetch_add(word, request.signal_value, __ATOMIC_ACQ_REL);
-      } else {
-        __atomic_store_n(word, request.signal_value, __ATOMIC_RELEASE);
-      }
-    };
+    const bool adds = request.signal_op == static_cast<uint8_t>(SignalOp::kAdd);
+    uint64_t old = 0;
     if (place == nullptr || request.signal % sizeof(uint64_t) != 0 ||
-        !Change(place, sizeof(uint64_t), raise)) {
+        !Change(place, adds ? PortAtomic::kAdd : PortAtomic::kExchange, PortType::kUint64,
+                request.signal_value, 0, &old)) {
       fails();
     }
   }

@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "iris/port/device_atomics.h"
 #include "iris/port_types.h"
 
 namespace iris::local {
@@ -31,9 +32,10 @@ class PortThread {
     uint64_t seed = 0;          // 0: requests take effect in the order in which they came
     uint32_t delay_us_max = 0;  // of each request, chosen by the seed
     // Copies between a heap and host memory, in either direction, and returns when it is done, or
-    // false if it failed. Null if heaps are host memory. With it, atomics and signals are atomic to
-    // each other alone.
+    // false if it failed. Null if heaps are host memory.
     std::function<bool(void* to, const void* from, uint64_t bytes)> copy;
+    // Carries out an atomic on a heap, likewise. *old becomes the word before it.
+    std::function<bool(const DeviceAtomic& atomic, uint64_t* old)> atomic;
   };
   // `ranks` is by world rank. Borrows their memory.
   PortThread(std::vector<Rank> ranks, Options options);
@@ -74,9 +76,8 @@ class PortThread {
   bool Step();
   void Do(Ring& ring, Taken& taken);
   bool Copy(void* to, const void* from, uint64_t bytes) const;
-  // Lets `update` change a word of a heap in place, or a copy of it, which goes back into the heap.
-  template <typename Update>
-  bool Change(uint8_t* word, uint64_t bytes, Update update) const;
+  bool Change(uint8_t* word, PortAtomic op, PortType type, uint64_t value, uint64_t compare,
+              uint64_t* old) const;
   void Complete(Ring& ring, const Taken& taken, uint64_t value);
   // Returns the place for so many bytes, or null.
   uint8_t* Place(const Rank& rank, uint64_t offset, uint64_t bytes) const;

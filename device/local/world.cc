@@ -129,6 +129,16 @@ absl::Status World::AddPorts(const WorldOptions& options) {
       return backend::CopyAsync(to, from, bytes, port_stream_).ok() &&
              port_stream_.Synchronize().ok();
     };
+    const DeviceAtomicsTable* const table = iris_device_atomics();
+    if (Result result = table->Create(&port_atomics_); !result.ok()) {
+      return ToStatus("do atomics between nodes", 0, result);
+    }
+    with_copy.atomic = [this, table](const DeviceAtomic& atomic, uint64_t* old) {
+      bool done = false;
+      Result result = table->Start(port_atomics_, &atomic, 1);
+      while (result.ok() && !done) result = table->Poll(port_atomics_, old, &done);
+      return result.ok();
+    };
   }
   port_thread_ = std::make_unique<PortThread>(std::move(served), std::move(with_copy));
   return absl::OkStatus();
@@ -161,6 +171,7 @@ World::~World() {
     backend::FreeHost(rank->bounce_);
   }
   port_thread_.reset();
+  if (port_atomics_ != nullptr) iris_device_atomics()->Destroy(port_atomics_);
   for (Port* port : ports_) {
     close(port->device.wake_fd);
     backend::FreeHost(port);

@@ -156,6 +156,7 @@ class World {
   };
   std::vector<Port*> ports_;
   backend::Stream port_stream_;
+  DeviceAtomics* port_atomics_ = nullptr;
   std::vector<uint32_t*> tables_;            // of teams' members, for kernels; guarded by mu_
   std::unique_ptr<PortThread> port_thread_;  // ends before the ports
   std::vector<std::unique_ptr<Rank>> ranks_;
