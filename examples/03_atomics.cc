@@ -6,7 +6,7 @@
 //
 //     AtomicAdd 1  ------------------------------>  next      [ 5 ]
 //     ticket = 4   <-- the value before
-//     Store        ------------------------------>  drawn_by  [ 2 | 1 | 1 | 3 | me |   |  ..  ]
+//     Put          ------------------------------>  drawn_by  [ 2 | 1 | 1 | 3 | me |   |  ..  ]
 //     AtomicMax, once: its own rank  ------------>  highest   [ 3 ]
 //
 // What to see: AtomicAdd gives back the old value, so no ticket is drawn twice, whoever asks. Scope
@@ -36,8 +36,9 @@ IRIS_KERNEL void Draw(iris::DeviceContext ctx, Counters* counters, uint32_t* dra
   for (uint32_t i = 0; i < kDraws; ++i) {
     const uint64_t ticket =
         iris::AtomicAdd<Scope::kSystem, Order::kRelaxed>(ctx, kOwner, &counters->next, 1);
-    // The ticket is this thread's alone: nobody else writes to its place, so a plain store will do.
-    iris::Store(ctx, kOwner, &drawn_by[ticket], ctx.rank + 1);
+    // The ticket is this thread's alone: nobody else writes to its place, so a plain put will do.
+    const uint32_t me = ctx.rank + 1;
+    iris::Put(ctx, kOwner, &drawn_by[ticket], &me, 1);
   }
   iris::AtomicMax<Scope::kSystem, Order::kRelaxed>(ctx, kOwner, &counters->highest, ctx.rank);
 }
