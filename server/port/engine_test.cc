@@ -39,6 +39,7 @@ class EngineTest : public testing::Test {
  protected:
   // UCX is opened once: its threads stay.
   static void SetUpTestSuite() {
+    if (here_ != nullptr) return;  // another fixture has opened it
     here_ = NewWorker({[](std::string_view header, std::string_view data) {},
                        [](UcxWorker::SendTag* tag, bool ok) { engine_->OnSent(tag, ok); },
                        [](void* tag, const char* reason) { engine_->OnFailed(tag, reason); }})
