@@ -275,7 +275,7 @@ absl::Status CheckRendezvous(const std::string& what, const std::string& text) {
 }
 
 absl::StatusOr<std::string> ReadRendezvous(const Getter& get) {
-  if (const auto given = NonEmpty(get, "IRIS_RENDEZVOUS"); given.has_value()) {
+  if (const auto given = NamedRendezvous(get); given.has_value()) {
     const absl::Status status = CheckRendezvous("environment variable IRIS_RENDEZVOUS", *given);
     return status.ok() ? absl::StatusOr<std::string>(*given) : status;
   }
@@ -327,6 +327,10 @@ absl::StatusOr<std::string> ReadSecret(const std::string& what, const std::strin
 }
 
 std::optional<std::string> NamedJob(const Getter& get) { return NonEmpty(get, "IRIS_JOB"); }
+
+std::optional<std::string> NamedRendezvous(const Getter& get) {
+  return NonEmpty(get, "IRIS_RENDEZVOUS");
+}
 
 absl::StatusOr<LauncherInfo> ReadLauncher(const Getter& get, const Starter& starter) {
   for (const Variables& v : kLaunchers) {

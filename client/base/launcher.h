@@ -26,6 +26,8 @@ int FindAncestor(const std::string& name);
 
 // Returns the name of the job from IRIS_JOB, or nullopt if it is not set.
 std::optional<std::string> NamedJob(const internal::Getter& get);
+// The same for IRIS_RENDEZVOUS.
+std::optional<std::string> NamedRendezvous(const internal::Getter& get);
 
 // Reads, first match wins: IRIS_RANK/IRIS_N_RANKS/IRIS_LOCAL_RANK/IRIS_JOB; torchrun
 // RANK/WORLD_SIZE/LOCAL_RANK/TORCHELASTIC_RUN_ID (or MASTER_ADDR and MASTER_PORT); Open MPI

@@ -1,4 +1,4 @@
-// iris-run: starts the ranks of a job on this node and ends them together. See --help.
+// iris-run: starts the ranks of a job, here or on several hosts, and ends them together (--help).
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,8 +15,13 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "client/ctl/cpu_binding.h"
+#include "absl/strings/str_split.h"
+#include "client/base/launcher.h"
+#include "client/base/whole_file.h"
+#include "client/ctl/agent.h"
+#include "client/ctl/host_list.h"
 #include "client/ctl/rank_set.h"
+#include "client/ctl/remote_ranks.h"
 #include "client/ctl/text.h"
 #include "device/base/suggest.h"
 #include "proto/wire/limits.h"
@@ -36,12 +41,23 @@ The others then have the grace period to report what they know and to end; who s
 runs gets SIGTERM, and SIGKILL after --kill-after. Nothing that a rank has started
 stays.
 
-Exit code: 0 if every rank ended with 0; otherwise that of the first that failed
-(128 + number for a signal). 2: wrong usage. 124: timeout. 126, 127: the program
-cannot be executed, or is not found.
+With --hosts or --hostfile, iris-run starts itself on each host by "RSH HOST COMMAND",
+in the same folder; it must be at the same path there. Ranks get IRIS_N_LOCAL,
+IRIS_RENDEZVOUS, a fresh IRIS_JOB_SECRET if none is set, and of iris-run's
+environment IRIS_*, PATH, LD_LIBRARY_PATH, PYTHONPATH and what -x names. They end when
+iris-run dies, or is stopped for a minute; the job ends when a host is lost.
 
-Example:
-  iris-run -n 4 --bind cores --env OMP_NUM_THREADS=1 -- build/train --epochs 10)";
+Exit code: 0 if every rank ended with 0; otherwise that of the first that failed
+(128 + number for a signal). 2: wrong usage. 124: timeout. 125: a host cannot be
+reached, or is lost. 126, 127: the program cannot be executed, or is not found.
+
+Examples:
+  iris-run -n 4 --bind cores --env OMP_NUM_THREADS=1 -- build/train --epochs 10
+  iris-run --hosts node1:8,node2:8 -x OMP_NUM_THREADS -- build/train --epochs 10)";
+
+// ssh could not ask for a password: it is not in the terminal's foreground.
+constexpr char kDefaultRsh[] = "ssh -o BatchMode=yes";
+constexpr size_t kMaxHostfileBytes = 1 << 20;
 
 // The variables that iris-run itself sets, and the option for each.
 constexpr std::pair<const char*, const char*> kOwnVariables[] = {
@@ -65,12 +81,7 @@ bool WantsColour(int fd) {
 
 // Returns the error of an argument of --env, or an empty text.
 std::string CheckVariable(const std::string& variable) {
-  const size_t end = variable.find('=');
-  if (end == std::string::npos) {
-    return absl::StrCat("'", variable, "' has no value; write --env ", variable,
-                        "=VALUE (what iris-run has in its environment, the ranks have anyway)");
-  }
-  const std::string name = variable.substr(0, end);
+  const std::string name = variable.substr(0, variable.find('='));
   const bool valid = !name.empty() && !absl::ascii_isdigit(static_cast<unsigned char>(name[0])) &&
                      std::all_of(name.begin(), name.end(), [](unsigned char c) {
                        return absl::ascii_isalnum(c) || c == '_';
@@ -80,7 +91,7 @@ std::string CheckVariable(const std::string& variable) {
                         "' is no name of a variable: letters, digits and _, no digit first");
   }
   for (const auto& [own, option] : kOwnVariables) {
-    if (absl::StartsWith(variable, own))
+    if (absl::StartsWith(name + "=", own))
       return absl::StrCat(name, " is set by iris-run itself; use ", option);
   }
   return "";
@@ -107,7 +118,8 @@ CLI::Option* AddDuration(CLI::App& app, const char* name, absl::Duration* durati
 class Help : public CLI::Formatter {
  public:
   std::string make_usage(const CLI::App* /*app*/, std::string name) const override {
-    return absl::StrCat("\nUsage: ", name, " -n N [OPTIONS] -- PROGRAM [ARGS]...\n");
+    return absl::StrCat("\nUsage: ", name, " -n N [OPTIONS] -- PROGRAM [ARGS]...\n       ", name,
+                        " --hosts HOST:N,... [OPTIONS] -- PROGRAM [ARGS]...\n");
   }
 };
 
@@ -152,32 +164,97 @@ int Split(const CLI::App& app, int argc, char** argv, std::vector<std::string>* 
   return 0;
 }
 
-// Partitions the cores, and reports the result if the user asked for it or it is surprising.
-int Bind(bool verbose, RunOptions* options) {
-  const absl::StatusOr<std::vector<Core>> cores = AllowedCores();
-  if (!cores.ok()) return UsageError(absl::StrCat("--bind: ", cores.status().message()));
-  options->cpus = SpreadCores(*cores, options->n_ranks);
-  if (cores->size() < static_cast<size_t>(options->n_ranks)) {
-    std::fprintf(stderr, "iris-run: --bind cores: %d ranks share %d core%s\n", options->n_ranks,
-                 static_cast<int>(cores->size()), cores->size() == 1 ? "" : "s");
+// What the options say of hosts.
+struct HostWords {
+  std::string hosts;
+  std::string hostfile;
+  std::string rsh;
+  std::string rendezvous = base::NamedRendezvous(internal::Environment).value_or("");
+};
+
+// Returns the hosts, their number of ranks and how to reach them.
+absl::StatusOr<RemoteOptions> ReadHosts(const HostWords& words, int n_ranks) {
+  const bool file = !words.hostfile.empty();
+  absl::StatusOr<std::vector<HostRanks>> hosts;
+  if (file) {
+    const auto text = internal::ReadFile(words.hostfile, kMaxHostfileBytes);
+    if (!text.ok()) return text.status();
+    hosts = ParseHostfile(*text);
+  } else {
+    hosts = ParseHosts(words.hosts);
   }
-  for (int rank = 0; verbose && rank < options->n_ranks; ++rank) {
-    std::fprintf(stderr, "iris-run: rank %d is bound to CPUs %s\n", rank,
-                 CpuList(options->cpus[static_cast<size_t>(rank)]).c_str());
+  if (hosts.ok()) hosts = PlaceRanks(*std::move(hosts), n_ranks);
+  if (!hosts.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(file ? absl::StrCat("--hostfile ", words.hostfile) : "--hosts", ": ",
+                     hosts.status().message()));
   }
-  return 0;
+  RemoteOptions remote;
+  remote.hosts = *std::move(hosts);
+  remote.rsh = absl::StrSplit(words.rsh, absl::ByAnyChar(" \t"), absl::SkipEmpty());
+  if (remote.rsh.empty()) return absl::InvalidArgumentError("--rsh: it names no program");
+  remote.rendezvous = words.rendezvous;
+  if (!remote.rendezvous.empty()) {
+    absl::Status status = base::CheckRendezvous("--rendezvous", remote.rendezvous);
+    if (!status.ok()) return status;
+  } else if (remote.hosts.size() > 1 && IsLoopback(remote.hosts[0].name)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the ranks of other hosts cannot find rank 0 at ", remote.hosts[0].name,
+                     "; give that host's own name, or --rendezvous HOST:PORT"));
+  }
+  return remote;
+}
+
+// Gives a value to each variable without one: that of iris-run, for ranks on other hosts.
+absl::Status FillVariables(bool remote, std::vector<std::string>* variables) {
+  for (std::string& each : *variables) {
+    if (absl::StrContains(each, '=')) continue;
+    if (!remote) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--env: '", each, "' has no value; write --env ", each,
+                       "=VALUE (what iris-run has in its environment, the ranks have anyway)"));
+    }
+    const char* const value = std::getenv(each.c_str());
+    if (value == nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--env ", each, ": it is not set; set it, or write --env ", each, "=VALUE"));
+    }
+    absl::StrAppend(&each, "=", value);
+  }
+  return absl::OkStatus();
 }
 
 int Main(int argc, char** argv) {
+  if (argc == 2 && argv[1] == std::string(kAgentFlag)) return RunAgent();
   CLI::App app("Starts N ranks of a program as one Iris job, and ends them together.", "iris-run");
   app.formatter(std::make_shared<Help>());
   RunOptions options;
   std::string bind = "none";
   bool verbose = false;
-  app.add_option("-n,--ranks,--np", options.n_ranks, "Number of ranks; also -np N")
+  options.n_ranks = 0;
+  app.add_option("-n,--ranks,--np", options.n_ranks,
+                 "Number of ranks; also -np N\n[with --hosts: as many as there is room for]")
       ->option_text("N")
-      ->required()
-      ->check(CLI::Range(1, static_cast<int>(wire::kMaxRanks)));
+      ->check(CLI::Range(1, static_cast<int>(wire::kMaxWorldRanks)));
+  HostWords words;
+  const char* const rsh = std::getenv("IRIS_RUN_RSH");
+  words.rsh = rsh == nullptr || *rsh == '\0' ? kDefaultRsh : rsh;
+  auto* const hosts_option =
+      app.add_option("--hosts", words.hosts, "Hosts, in the order of ranks, and ranks on each [1]")
+          ->option_text("HOST[:N],...");
+  app.add_option("--hostfile", words.hostfile, "The same, with HOST[:N] or HOST slots=N on a line")
+      ->option_text("FILE")
+      ->excludes(hosts_option);
+  app.add_option(
+         "--rsh", words.rsh,
+         "Remote shell, with its options\n[IRIS_RUN_RSH, else " + std::string(kDefaultRsh) + "]")
+      ->option_text("COMMAND");
+  app.add_option("--rendezvous", words.rendezvous,
+                 "Where the hosts meet\n[IRIS_RENDEZVOUS, else a free port of the first host]")
+      ->option_text("HOST:PORT");
+  absl::Duration connect_timeout = absl::Seconds(30);
+  AddDuration(app, "--connect-timeout", &connect_timeout, /*positive=*/true,
+              "Until all hosts have answered [30s]");
   app.add_option("--job", options.job, "Name of the job [a unique one]")
       ->option_text("NAME")
       ->check([](const std::string& name) {
@@ -188,9 +265,10 @@ int Main(int argc, char** argv) {
   app.add_option("--runtime-dir", options.runtime_dir,
                  "irisd's directory: IRIS_RUNTIME_DIR of the ranks")
       ->option_text("DIR");
-  app.add_option("--env", options.environment,
-                 "A variable for the ranks; may be given several times")
-      ->option_text("NAME=VALUE")
+  app.add_option("-x,--env", options.environment,
+                 "A variable for the ranks; may be given several times.\n"
+                 "With --hosts, also NAME alone, which has a value here")
+      ->option_text("NAME[=VALUE]")
       ->check(CheckVariable)
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
@@ -227,17 +305,40 @@ int Main(int argc, char** argv) {
   if (options.keep_going && grace->count() > 0) {
     return UsageError("--keep-going ends nobody after a failure, and --grace says when; give one");
   }
+  const bool remote = !words.hosts.empty() || !words.hostfile.empty();
+  if (const auto status = FillVariables(remote, &options.environment); !status.ok()) {
+    return UsageError(std::string(status.message()));
+  }
+  absl::StatusOr<RemoteOptions> hosts;
+  if (remote) {
+    hosts = ReadHosts(words, options.n_ranks);
+    if (!hosts.ok()) return UsageError(std::string(hosts.status().message()));
+    options.n_ranks = 0;
+    for (const HostRanks& host : hosts->hosts) options.n_ranks += host.n_ranks;
+  } else if (options.n_ranks < 1 || options.n_ranks > static_cast<int>(wire::kMaxRanks)) {
+    return UsageError(absl::StrCat("give the number of ranks on this node, 1 to ", wire::kMaxRanks,
+                                   ", by -n, or hosts by --hosts"));
+  }
+  options.n_local = options.n_ranks;
   if (options.job.empty()) options.job = UniqueJobName();
   if (verbose) {
     std::fprintf(stderr, "iris-run: job %s, %d ranks of %s\n", EscapeName(options.job).c_str(),
                  options.n_ranks, EscapeName(options.command[0]).c_str());
   }
-  if (bind == "cores") {
-    if (const int code = Bind(verbose, &options); code != 0) return code;
-  }
-  options.prefix = !no_prefix;
+  options.prefix = options.capture = !no_prefix;
   options.colour_stdout = WantsColour(STDOUT_FILENO);
   options.colour_stderr = WantsColour(STDERR_FILENO);
+  if (remote) {
+    hosts->connect_timeout = connect_timeout;
+    hosts->bind = bind == "cores";
+    hosts->verbose = verbose;
+    return RemoteRanks(std::move(options), *std::move(hosts)).Run();
+  }
+  if (bind == "cores") {
+    const auto text = BindCores(verbose, &options);
+    if (!text.ok()) return UsageError(std::string(text.status().message()));
+    std::fputs(text->c_str(), stderr);
+  }
   return RankSet(std::move(options)).Run();
 }
 

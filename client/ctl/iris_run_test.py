@@ -342,6 +342,270 @@ class IrisRun(unittest.TestCase):
         self.assertEqual(process.returncode, 137)
         self.assertNotIn("dmesg", err)
 
+    # Several hosts
+
+    def rsh(self, before=""):
+        """A program in place of ssh, HOST COMMAND, whose command has its own session and environment. The host
+        `nowhere` cannot be reached."""
+        path = self.path("rsh")
+        with open(path, "w", encoding="ascii") as file:
+            file.write(f"""#!/bin/sh
+[ $# = 2 ] || exit 99
+host=$1; shift
+[ $host = nowhere ] && {{ echo "there is no $host" >&2; exit 255; }}
+{before}
+exec env -i PATH=/usr/bin:/bin HOST=$host setsid --wait sh -c "$*"
+""")
+        os.chmod(path, 0o755)
+        return path
+
+    def hosts(self, *arguments, hosts="a:2,b:2", before=""):
+        return ["--hosts", hosts, "--rsh", self.rsh(before), *arguments]
+
+    def check_gone(self, *pids):
+        for pid in pids:
+            self.wait_for(f"end of {pid}", lambda pid=pid: not alive(pid))
+
+    def parent(self, pid):
+        with open(f"/proc/{pid}/stat", encoding="ascii") as file:
+            return int(file.read().rsplit(")", 1)[1].split()[1])
+
+    def agent(self, rank_pid):
+        """The pid of the agent that started a rank."""
+        agent = self.parent(rank_pid)
+        with open(f"/proc/{agent}/cmdline", encoding="ascii") as file:
+            self.assertTrue(file.read().endswith("\0--agent\0"))
+        return agent
+
+    def start_waiting(self, *options, before="", trap=""):
+        """iris-run, and the pids of four ranks on two hosts with their children."""
+        process = self.start(*self.hosts(*options, "--", "sh", "-c",
+                                         f"{trap} sleep 600 & echo $$ $! > {self.path('t')}$IRIS_RANK; "
+                                         f"mv {self.path('t')}$IRIS_RANK {self.path('p')}$IRIS_RANK; wait; wait",
+                                         before=before))
+        return process, self.pids("p0", "p1", "p2", "p3")
+
+    def test_hosts_ranks_are_consecutive(self):
+        result = run("-n", "4", *self.hosts("--job", "train", "--", "sh", "-c",
+                     "echo $HOST $IRIS_RANK/$IRIS_N_RANKS $IRIS_LOCAL_RANK/$IRIS_N_LOCAL $IRIS_JOB $PWD",
+                     hosts="a:2,b:1,c:8"))
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        here = os.getcwd()
+        self.assertEqual(sorted(result.stdout.splitlines()), [
+            f"[0] a 0/4 0/2 train {here}", f"[1] a 1/4 1/2 train {here}", f"[2] b 2/4 0/1 train {here}",
+            f"[3] c 3/4 0/1 train {here}"])
+
+    def test_hosts_of_a_file(self):
+        with open(self.path("file"), "w", encoding="ascii") as file:
+            file.write("# nodes\na slots=2\nb\n")
+        result = run("--hostfile", self.path("file"), "--", "sh", "-c", "echo $HOST",
+                     env={**os.environ, "IRIS_RUN_RSH": self.rsh()})
+        self.assertEqual(sorted(result.stdout.splitlines()), ["[0] a", "[1] a", "[2] b"], result.stderr)
+
+    def test_hosts_get_arguments_as_they_are(self):
+        words = ["a b", "it's", '"$HOME" `id` \\ * ;&|', "two\nlines", "", "-n", "--", "\u00e4"]
+        result = run(*self.hosts("--no-prefix", "--", "printf", "<%s>", *words, hosts="a:1,b:1"))
+        self.assertEqual(result.stdout, 2 * "".join(f"<{word}>" for word in words), result.stderr)
+
+    def test_hosts_get_the_variables_that_matter_and_a_secret(self):
+        show = ["--", "sh", "-c", "echo $IRIS_X/$LD_LIBRARY_PATH/$PYTHONPATH/$A/$B/$C/$OTHER $IRIS_JOB_SECRET "
+                "$IRIS_RENDEZVOUS"]
+        environment = {**os.environ, "IRIS_X": "x", "LD_LIBRARY_PATH": "/l", "PYTHONPATH": "/p", "A": "a\nb",
+                       "OTHER": "other", "IRIS_JOB_SECRET": "", "IRIS_RENDEZVOUS": ""}
+        secrets = set()
+        for _ in range(2):
+            result = run(*self.hosts("-x", "A", "-x", "B=b b", "--env", "C=", *show, hosts="a:1,[fd00::1]:1"),
+                         env=environment)
+            lines = sorted(result.stdout.splitlines())
+            self.assertEqual(lines[0][4:], lines[1][4:], result.stderr)
+            match = re.fullmatch(r"\[0\] x//l//p/a b/b b// ([0-9a-f]{64}) a:2\d{4}", lines[0])
+            self.assertIsNotNone(match, lines[0])
+            secrets.add(match[1])
+        self.assertEqual(len(secrets), 2)
+        result = run(*self.hosts("--rendezvous", "[::1]:7", *show),
+                     env={**environment, "IRIS_JOB_SECRET": "one that is given"})
+        self.assertEqual(result.stdout.count("one that is given [::1]:7\n"), 4, result.stderr)
+
+    def test_the_secret_is_in_no_command_line(self):
+        process, pids = self.start_waiting()
+        with open(f"/proc/{pids[0]}/environ", encoding="utf-8") as file:
+            secret = re.search(r"IRIS_JOB_SECRET=([0-9a-f]{64})\0", file.read())[1]
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{pid}/cmdline", "rb") as file:
+                    self.assertNotIn(secret.encode(), file.read())
+            except (FileNotFoundError, ProcessLookupError):
+                pass
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=PATIENCE_SECONDS)
+
+    def test_hosts_output_is_whole_lines(self):
+        result = run(*self.hosts("--", "sh", "-c", "seq 1 20000; seq 1 2000 >&2"))
+        for text, n in ((result.stdout, 20000), (result.stderr, 2000)):
+            for rank in range(4):
+                lines = [line[4:] for line in text.splitlines() if line.startswith(f"[{rank}] ")]
+                self.assertEqual(lines, [str(i) for i in range(1, n + 1)])
+
+    def test_hosts_wait_with_their_output_for_a_slow_reader(self):
+        process = self.start(*self.hosts("--", "seq", "1", "400000", hosts="a:1,b:1"))
+        time.sleep(1)
+        out, err = process.communicate(timeout=PATIENCE_SECONDS)
+        self.assertEqual((process.returncode, err), (0, ""))
+        for rank in (0, 1):
+            self.assertEqual([line[4:] for line in out.splitlines() if line.startswith(f"[{rank}] ")],
+                             [str(i) for i in range(1, 400001)])
+
+    def test_what_a_login_shell_writes_is_told(self):
+        result = run(*self.hosts("--", "echo", "x", hosts="a:1", before="echo Welcome; echo careful >&2"))
+        self.assertEqual((result.returncode, result.stdout), (0, "[0] x\n"))
+        self.assertEqual(sorted(result.stderr.splitlines()), ["iris-run: a: Welcome", "iris-run: a: careful"])
+
+    def test_hosts_exit_code_is_that_of_the_rank_that_failed(self):
+        result = run(*self.hosts("--grace", "0", "--", "sh", "-c", "[ $IRIS_RANK = 2 ] && exit 7; exec sleep 600"))
+        self.assertEqual(result.returncode, 7)
+        self.assertRegex(result.stderr, r"^iris-run: rank 2 of 4 \(pid \d+ on b\) exited with code 7; "
+                         r"ending the other 3\n$")
+
+    def test_hosts_survivors_are_named(self):
+        result = run(*self.hosts("--grace", "200ms", "--kill-after", "300ms", "--", "sh", "-c",
+                                 "trap '' TERM; [ $IRIS_RANK = 1 ] && kill -SEGV $$; while :; do sleep 0.05; done"))
+        self.assertEqual(result.returncode, 128 + signal.SIGSEGV)
+        self.assertIn("rank 1 of 4 (pid ", result.stderr)
+        self.assertIn("not ended 200ms after the failure, and ended now: ranks 0, 2, 3\n", result.stderr)
+
+    def test_hosts_that_are_bound_and_explained(self):
+        result = run(*self.hosts("--job", "train", "--bind", "cores", "--verbose", "--rendezvous", "a:7", "--",
+                                 sys.executable, "-c", "import os; print(sorted(os.sched_getaffinity(0)))",
+                                 hosts="a:1,b:1"))
+        allowed = sorted(os.sched_getaffinity(0))
+        self.assertEqual(sorted(result.stdout.splitlines()), [f"[0] {allowed}", f"[1] {allowed}"], result.stderr)
+        self.assertIn("iris-run: rank 0 on a, rank 1 on b; they meet at a:7\n", result.stderr)
+        for rank in (0, 1):
+            self.assertRegex(result.stderr, rf"iris-run: rank {rank} is bound to CPUs \d[\d,-]*\n")
+
+    def test_a_host_goes_on_when_another_has_ended(self):
+        result = run(*self.hosts("--keep-going", "--", "sh", "-c", "[ $IRIS_RANK -lt 2 ] && exit $IRIS_RANK; "
+                                 "sleep 0.5; echo late"))
+        self.assertEqual(result.returncode, 1)
+        self.assertEqual(sorted(result.stdout.splitlines()), ["[2] late", "[3] late"])
+        self.assertRegex(result.stderr, r"rank 1 of 4 \(pid \d+ on a\) exited with code 1; \d others? go(es)? on\n$")
+
+    def test_hosts_timeout(self):
+        result = run(*self.hosts("--timeout", "0.5", "--", "sleep", "600"))
+        self.assertEqual(result.returncode, 124)
+
+    def test_hosts_get_signals(self):
+        process, pids = self.start_waiting(trap="trap 'echo got; exit 0' USR1;")
+        process.send_signal(signal.SIGUSR1)
+        out, err = process.communicate(timeout=PATIENCE_SECONDS)
+        self.assertEqual(process.returncode, 0, err)
+        self.assertEqual(sorted(out.splitlines()), [f"[{rank}] got" for rank in range(4)])
+        self.check_gone(*pids)
+
+    def test_an_interrupt_ends_the_ranks_of_all_hosts(self):
+        process, pids = self.start_waiting(trap="trap 'exit 9' INT;")
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=PATIENCE_SECONDS)
+        self.assertEqual(process.returncode, 9, err)
+        self.check_gone(*pids)
+
+    def test_the_second_interrupt_kills_on_all_hosts(self):
+        process, pids = self.start_waiting("--kill-after", "600", trap="trap '' INT TERM;")
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=PATIENCE_SECONDS)
+        self.assertEqual(process.returncode, 137)
+        self.check_gone(*pids)
+
+    def test_no_rank_outlives_a_killed_iris_run_by_more_than_the_time_to_end(self):
+        process, pids = self.start_waiting("--kill-after", "1", trap="trap '' TERM;")
+        self.assertEqual(len(pids), 8)
+        agents = [self.agent(pids[0]), self.agent(pids[4])]
+        since = time.monotonic()
+        process.kill()
+        process.wait()
+        self.check_gone(*pids, *agents)
+        print(f"ended after {time.monotonic() - since:.2f} s")
+
+    def test_a_killed_agent_ends_the_job(self):
+        process, pids = self.start_waiting("--grace", "200ms")
+        os.kill(self.agent(pids[4]), signal.SIGKILL)
+        _, err = process.communicate(timeout=PATIENCE_SECONDS)
+        self.assertEqual(process.returncode, 125, err)
+        self.assertRegex(err, r"iris-run: lost ranks 2-3 on b: .*/rsh exited with code \d+"
+                         r"; ending the other 2 in 200ms\n")
+        self.check_gone(*pids)
+
+    def test_a_killed_remote_shell_ends_the_job(self):
+        process, pids = self.start_waiting("--grace", "200ms", "--kill-after", "200ms")
+        os.kill(self.parent(self.agent(pids[0])), signal.SIGKILL)
+        _, err = process.communicate(timeout=PATIENCE_SECONDS)
+        self.assertEqual(process.returncode, 125, err)
+        self.assertRegex(err, r"lost ranks 0-1 on a: .*/rsh was ended by SIGKILL \(Killed\); ending the other 2")
+        self.check_gone(*pids)
+
+    def test_a_host_that_cannot_be_reached_ends_the_job_before_it_starts(self):
+        result = run(*self.hosts("--", "sh", "-c", f"echo x > {self.path('ran')}", hosts="a:2,nowhere:2"))
+        self.assertEqual(result.returncode, 125)
+        self.assertRegex(result.stderr, r"^iris-run: nowhere: there is no nowhere\n"
+                         r"iris-run: cannot start ranks 2-3 on nowhere: \S+/rsh exited with code 255\n$")
+        self.assertFalse(os.path.exists(self.path("ran")))
+
+    def test_a_host_that_does_not_answer(self):
+        since = time.monotonic()
+        result = run(*self.hosts("--connect-timeout", "500ms", "--", "true", hosts="a:1,b:1",
+                                 before=f"[ $host = b ] && {{ echo $$ > {self.path('p')}; exec sleep 600; }}"))
+        self.assertEqual(result.returncode, 125)
+        self.assertEqual(result.stderr, "iris-run: cannot start rank 1 on b: no agent has answered in 500ms "
+                         "(--connect-timeout)\n")
+        self.assertLess(time.monotonic() - since, 20)
+        self.check_gone(*self.pids("p"))
+
+    def test_an_interrupt_while_a_host_does_not_answer(self):
+        process = self.start(*self.hosts("--", "true", before=f"echo $$ > {self.path('p')}$host; exec sleep 600"))
+        pids = self.pids("pa", "pb")
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=PATIENCE_SECONDS)
+        self.assertEqual(process.returncode, 130)
+        self.check_gone(*pids)
+
+    def test_hosts_without_the_program_or_the_folder(self):
+        result = run(*self.hosts("--", "/nowhere/program"))
+        self.assertEqual(result.returncode, 127)
+        self.assertIn("cannot execute /nowhere/program", result.stderr)
+        self.assertRegex(result.stderr, "iris-run: cannot start ranks (0-1 on a|2-3 on b)\n")
+        result = run(*self.hosts("--", "true", before="echo 'sh: not found' >&2; exit 127"))
+        self.assertEqual(result.returncode, 125)
+        self.assertIn("iris-run must be at the same path on all hosts", result.stderr)
+        greeting = "echo; echo 'iris-run agent'; "
+        result = run(*self.hosts("--", "true", before=greeting + "printf 'H\\005\\000\\000\\0000.1 7'; sleep 600"))
+        self.assertEqual(result.returncode, 125)
+        self.assertRegex(result.stderr, r"its iris-run is 0\.1, and this one \d")
+        result = run(*self.hosts("--", "true", before=greeting + "printf 'XXXXXXXX'; sleep 600"))
+        self.assertEqual(result.returncode, 125)
+        self.assertRegex(result.stderr, "on [ab]: a message has 1482184792 bytes")
+        result = run("--hosts", "a:1", "--rsh", "/nowhere/ssh -v", "--", "true")
+        self.assertEqual(result.returncode, 127)
+        self.assertIn("cannot execute /nowhere/ssh", result.stderr)
+
+    def test_wrong_usage_of_hosts_gives_2(self):
+        for arguments, why in (
+                (["--hosts", "-oProxyCommand=x"], "--hosts: \"-oProxyCommand=x\": is no host"),
+                (["--hosts", "a;b"], "is no host"), (["--hosts", "a:0"], "1 or more"),
+                (["--hosts", "a:65"], "at most 64 ranks"), (["-n", "3", "--hosts", "a,b"], "room for 2 ranks"),
+                (["--hostfile", "/nowhere"], "/nowhere"), (["--hostfile", "/dev/null"], "names no host"),
+                (["--hosts", "a", "--hostfile", "/dev/null"], "excludes"),
+                (["--hosts", "a", "--rsh", " "], "names no program"),
+                (["--hosts", "a", "--rendezvous", "b"], "--rendezvous"),
+                (["--hosts", "localhost,b"], "cannot find rank 0 at localhost"),
+                (["--hosts", "a", "--connect-timeout", "0"], "more than 0"),
+                (["--hosts", "a", "-x", "IRIS_NOT_SET"], "it is not set"),
+                (["--hosts", "a", "-x", "IRIS_RANK"], "use -n"), (["--hosts", ""], "-n")):
+            result = run(*arguments, "--", "true", env={**os.environ, "IRIS_RENDEZVOUS": ""})
+            self.assertEqual(result.returncode, 2, (arguments, result.stderr))
+            self.assertIn(why, result.stderr)
+
     # Usage
 
     def test_a_program_that_is_not_there_gives_127(self):

@@ -16,10 +16,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/time/clock.h"
+#include "client/base/clock.h"
 #include "device/base/posix.h"
 
 namespace iris::ctl {
+
+using internal::Now;
+
 namespace {
 
 constexpr int kForwarded[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
@@ -80,7 +83,7 @@ void RankSet::BeginEnding() {
   if (ending_) return;
   ending_ = true;
   end_time_ = absl::InfiniteFuture();
-  kill_time_ = absl::Now() + options_.kill_after;
+  kill_time_ = Now() + options_.kill_after;
   SignalRunning(SIGTERM);
   SignalRunning(SIGCONT);  // a stopped rank, too
 }
@@ -103,7 +106,7 @@ void RankSet::HandleSignal(int signal) {
 
 // Finds the ranks that have ended, and leaves them zombies to keep their pids.
 void RankSet::ReapEnded() {
-  std::vector<std::pair<const Process*, siginfo_t>> failures;
+  std::vector<std::pair<const Process*, siginfo_t>> ends;
   for (Process& process : processes_) {
     if (process.ended) continue;
     siginfo_t info = {};
@@ -112,29 +115,41 @@ void RankSet::ReapEnded() {
       continue;
     }
     process.ended = true;
-    if (info.si_code != CLD_EXITED || info.si_status != 0) failures.emplace_back(&process, info);
+    ends.emplace_back(&process, info);
   }
   // If several have failed since the last call, one that a signal ended is the likelier cause: the
   // others may have left because it was gone.
   for (const bool by_signal : {true, false}) {
-    for (const auto& [process, info] : failures) {
+    for (const auto& [process, info] : ends) {
       if ((info.si_code != CLD_EXITED) != by_signal) continue;
-      TakeFailure(*process, info.si_code, info.si_status);
+      Ended(*process, info.si_code, info.si_status);
     }
   }
 }
 
+void RankSet::Ended(const Process& process, int code, int status) {
+  if (code != CLD_EXITED || status != 0) TakeFailure(process, code, status);
+}
+
 void RankSet::TakeFailure(const Process& process, int code, int status) {
+  // A rank that iris-run has killed itself needs no hint.
+  const char* const hint = code != CLD_EXITED && status == SIGKILL && !stopping_ && !ending_
+                               ? ", perhaps by the kernel's out-of-memory killer (see dmesg)"
+                               : "";
+  Fail(code == CLD_EXITED ? status : 128 + status,
+       absl::StrCat("rank ", process.rank, " of ", options_.n_ranks, " (pid ", process.pid,
+                    process.host.empty() ? "" : " on ", process.host, ") ",
+                    DescribeWaitStatus(code, status), hint));
+}
+
+void RankSet::Fail(int exit_code, const std::string& text) {
   const bool first = exit_code_ == 0;
-  if (first) exit_code_ = code == CLD_EXITED ? status : 128 + status;
+  if (first) exit_code_ = exit_code;
   // Later failures are consequences of the first, except with --keep-going.
   if (!first && (!options_.keep_going || ending_ || stopping_)) return;
   const auto others = std::count_if(processes_.begin(), processes_.end(),
                                     [](const Process& each) { return !each.ended; });
-  // A rank that iris-run has killed itself needs no hint.
-  std::string next = code != CLD_EXITED && status == SIGKILL && !stopping_ && !ending_
-                         ? ", perhaps by the kernel's out-of-memory killer (see dmesg)"
-                         : "";
+  std::string next;
   if (others > 0 && !stopping_ && !ending_) {
     if (options_.keep_going) {
       absl::StrAppend(&next, "; ", others, others == 1 ? " other goes on" : " others go on");
@@ -145,14 +160,13 @@ void RankSet::TakeFailure(const Process& process, int code, int status) {
       absl::StrAppend(&next, "; ending the other ", others);
     }
   }
-  Write(2, absl::StrCat("iris-run: rank ", process.rank, " of ", options_.n_ranks, " (pid ",
-                        process.pid, ") ", DescribeWaitStatus(code, status), next, "\n"));
+  Write(2, absl::StrCat("iris-run: ", text, next, "\n"));
   if (stopping_) {
     if (ending_) return;  // the others have been asked already
     ending_ = true;
-    kill_time_ = absl::Now() + options_.kill_after;
+    kill_time_ = Now() + options_.kill_after;
   } else if (!options_.keep_going) {
-    end_time_ = absl::Now() + options_.grace;
+    end_time_ = Now() + options_.grace;
   }
 }
 
@@ -180,56 +194,63 @@ void RankSet::ReadOutput(Output& output) {
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
   std::string lines;
   if (n > 0) {
-    output.prefixer.Append(absl::string_view(buffer, static_cast<size_t>(n)), &lines);
+    const absl::string_view bytes(buffer, static_cast<size_t>(n));
+    if (output.prefixer.has_value()) {
+      output.prefixer->Append(bytes, &lines);
+    } else {
+      absl::StrAppend(&lines, bytes);
+    }
   } else {
-    output.prefixer.Finish(&lines);
+    if (output.prefixer.has_value()) output.prefixer->Finish(&lines);
     output.fd.Reset();
   }
   Write(output.to, lines);
 }
 
-// Waits for outputs and for `other_fd`, if it is not negative, and passes on the output. Returns
-// the number of open outputs, or -1 with errno.
+// Waits for outputs and, if `other_fd` is not negative, for that and the entries of AddPolled;
+// passes on the output. Returns the number of open outputs, or -1 with errno.
 int RankSet::PollOutputs(int other_fd, int timeout_ms) {
   std::vector<pollfd> polled = {{other_fd, POLLIN, 0}};
   std::vector<Output*> open;
   for (auto& output : outputs_) {
-    if (!output->fd.valid()) continue;
+    if (!output->fd.valid() || (other_fd >= 0 && !TakesOutput())) continue;
     polled.push_back({output->fd.get(), POLLIN, 0});
     open.push_back(output.get());
   }
   if (open.empty() && other_fd < 0) return 0;
+  if (other_fd >= 0) AddPolled(&polled);
   if (poll(polled.data(), polled.size(), timeout_ms) < 0) return -1;
   for (size_t i = 0; i < open.size(); ++i) {
     if (polled[i + 1].revents != 0) ReadOutput(*open[i]);
   }
+  if (other_fd >= 0) HandlePolled(polled.data() + 1 + open.size());
   return static_cast<int>(open.size());
 }
 
 // Takes the rest of the pipes after all processes have ended.
 void RankSet::DrainOutputs() {
-  const absl::Time end = absl::Now() + kDrainTime;
-  while (absl::Now() < end && PollOutputs(-1, 50) > 0) {
+  const absl::Time end = Now() + kDrainTime;
+  while (Now() < end && PollOutputs(-1, 50) > 0) {
   }
   for (auto& output : outputs_) {
     std::string lines;
-    output->prefixer.Finish(&lines);
+    if (output->prefixer.has_value()) output->prefixer->Finish(&lines);
     Write(output->to, lines);
   }
 }
 
-int RankSet::PollTimeoutMs() const {
-  const absl::Time next = std::min({end_time_, kill_time_, timeout_time_});
+int RankSet::PollTimeoutMs(absl::Time tick) const {
+  const absl::Time next = std::min({end_time_, kill_time_, timeout_time_, tick});
   if (next == absl::InfiniteFuture()) return -1;
-  const int64_t ms = absl::ToInt64Milliseconds(next - absl::Now()) + 1;
+  const int64_t ms = absl::ToInt64Milliseconds(next - Now()) + 1;
   return static_cast<int>(std::clamp<int64_t>(ms, 0, 1000000));
 }
 
 // Ends the processes that ranks have left in their groups, and those that left the groups.
 void RankSet::EndEverything() {
-  for (const Process& process : processes_) kill(-process.pid, SIGKILL);
-  for (const Process& process : processes_) {
-    base::Retry([&process] { return waitpid(process.pid, nullptr, 0); });
+  for (const pid_t group : groups_) kill(-group, SIGKILL);
+  for (const pid_t leader : groups_) {
+    base::Retry([leader] { return waitpid(leader, nullptr, 0); });
   }
   const std::string children = absl::StrCat("/proc/self/task/", getpid(), "/children");
   for (int round = 0; round < 1000; ++round) {  // what dies may leave children of its own
@@ -265,31 +286,31 @@ int RankSet::Run() {
   signal_fd_ = wire::UniqueFd(signalfd(-1, &handled, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!signal_fd_.valid()) return FailToStart(absl::ErrnoToStatus(errno, "iris-run: signalfd"));
   if (absl::Status status = StartGuard(); !status.ok()) return FailToStart(status);
-  for (int rank = 0; rank < options_.n_ranks; ++rank) {
-    if (absl::Status status = Start(rank); !status.ok()) return FailToStart(status);
-  }
-  timeout_time_ = absl::Now() + options_.timeout;
+  if (absl::Status status = StartAll(); !status.ok()) return FailToStart(status);
+  timeout_time_ = Now() + options_.timeout;
 
-  while (!AllEnded()) {
-    if (PollOutputs(signal_fd_.get(), PollTimeoutMs()) < 0 && errno != EINTR) {
+  absl::Time tick = absl::InfinitePast();
+  while (!Finished()) {
+    if (PollOutputs(signal_fd_.get(), PollTimeoutMs(tick)) < 0 && errno != EINTR) {
       return FailToStart(absl::ErrnoToStatus(errno, "iris-run: poll"));
     }
     signalfd_siginfo info;
     while (read(signal_fd_.get(), &info, sizeof(info)) == sizeof(info)) {
       HandleSignal(static_cast<int>(info.ssi_signo));
     }
-    if (absl::Now() >= timeout_time_) {
+    if (Now() >= timeout_time_) {
       timeout_time_ = absl::InfiniteFuture();
       Write(2, absl::StrCat("iris-run: not done after ", absl::FormatDuration(options_.timeout),
                             "; ending all ranks\n"));
       if (exit_code_ == 0) exit_code_ = kExitTimeout;
       BeginEnding();
     }
-    if (absl::Now() >= end_time_) EndSurvivors();
-    if (absl::Now() >= kill_time_) {
+    if (Now() >= end_time_) EndSurvivors();
+    if (Now() >= kill_time_) {
       kill_time_ = absl::InfiniteFuture();
       SignalRunning(SIGKILL);
     }
+    tick = Tick(Now());
   }
   EndEverything();
   DrainOutputs();

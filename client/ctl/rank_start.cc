@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/ctl/cpu_binding.h"
 #include "client/ctl/rank_set.h"
 #include "device/base/posix.h"
 
@@ -22,14 +23,6 @@ namespace {
 
 absl::Status Failed(const char* what) {
   return absl::ErrnoToStatus(errno, absl::StrCat("iris-run: ", what));
-}
-
-absl::Status MakePipe(wire::UniqueFd* read_end, wire::UniqueFd* write_end) {
-  int fds[2];
-  if (pipe2(fds, O_CLOEXEC) != 0) return Failed("pipe: raise the limit of open files (ulimit -n)");
-  *read_end = wire::UniqueFd(fds[0]);
-  *write_end = wire::UniqueFd(fds[1]);
-  return absl::OkStatus();
 }
 
 std::string Prefix(int rank, int n_ranks, bool colour) {
@@ -66,14 +59,14 @@ absl::Status CannotExecute(const std::string& program, int error) {
 std::vector<std::string> RankEnvironment(const RunOptions& options, int rank) {
   std::vector<std::string> variables;
   for (char** each = environ; *each != nullptr; ++each) variables.emplace_back(*each);
-  variables.insert(
-      variables.end(),
-      {absl::StrCat("IRIS_RANK=", rank), absl::StrCat("IRIS_N_RANKS=", options.n_ranks),
-       absl::StrCat("IRIS_LOCAL_RANK=", rank), absl::StrCat("IRIS_JOB=", options.job)});
+  variables.insert(variables.end(), options.environment.begin(), options.environment.end());
+  variables.insert(variables.end(), {absl::StrCat("IRIS_RANK=", rank),
+                                     absl::StrCat("IRIS_N_RANKS=", options.n_ranks),
+                                     absl::StrCat("IRIS_LOCAL_RANK=", rank - options.first_rank),
+                                     absl::StrCat("IRIS_JOB=", options.job)});
   if (!options.runtime_dir.empty()) {
     variables.push_back(absl::StrCat("IRIS_RUNTIME_DIR=", options.runtime_dir));
   }
-  variables.insert(variables.end(), options.environment.begin(), options.environment.end());
   std::map<std::string, std::string> by_name;
   for (const std::string& each : variables) by_name[each.substr(0, each.find('='))] = each;
   variables.clear();
@@ -95,6 +88,32 @@ std::vector<char*> Pointers(std::vector<std::string>& strings) {
 }
 
 }  // namespace
+
+absl::Status MakePipe(wire::UniqueFd* read_end, wire::UniqueFd* write_end) {
+  int fds[2];
+  if (pipe2(fds, O_CLOEXEC) != 0) return Failed("pipe: raise the limit of open files (ulimit -n)");
+  *read_end = wire::UniqueFd(fds[0]);
+  *write_end = wire::UniqueFd(fds[1]);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> BindCores(bool verbose, RunOptions* options) {
+  const absl::StatusOr<std::vector<Core>> cores = AllowedCores();
+  if (!cores.ok()) {
+    return absl::Status(cores.status().code(), absl::StrCat("--bind: ", cores.status().message()));
+  }
+  options->cpus = SpreadCores(*cores, options->n_local);
+  std::string text;
+  if (cores->size() < static_cast<size_t>(options->n_local)) {
+    absl::StrAppend(&text, "iris-run: --bind cores: ", options->n_local, " ranks share ",
+                    cores->size(), " core", cores->size() == 1 ? "" : "s", "\n");
+  }
+  for (int local = 0; verbose && local < options->n_local; ++local) {
+    absl::StrAppend(&text, "iris-run: rank ", options->first_rank + local, " is bound to CPUs ",
+                    CpuList(options->cpus[static_cast<size_t>(local)]), "\n");
+  }
+  return text;
+}
 
 // The guard outlives a killed iris-run for a moment: it ends all ranks' process groups, then exits.
 absl::Status RankSet::StartGuard() {
@@ -120,20 +139,21 @@ absl::Status RankSet::StartGuard() {
   _exit(0);
 }
 
-absl::Status RankSet::Start(int rank) {
-  std::vector<std::string> environment = RankEnvironment(options_, rank);
-  std::vector<std::string> command = options_.command;
+absl::Status RankSet::StartAll() {
+  for (int i = 0; i < options_.n_local; ++i) {
+    if (absl::Status status = Start(options_.first_rank + i); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<pid_t> RankSet::Spawn(const Child& child) {
+  std::vector<std::string> environment = child.environment;
+  std::vector<std::string> command = child.command;
   const std::vector<char*> argv = Pointers(command);
   std::vector<char*> envp = Pointers(environment);
-  const std::vector<cpu_set_t> cpus =
-      CpuSet(options_.cpus.empty() ? std::vector<int>() : options_.cpus[static_cast<size_t>(rank)]);
-
-  wire::UniqueFd error_read, error_write, out_read, out_write, err_read, err_write;
+  const std::vector<cpu_set_t> cpus = CpuSet(child.cpus);
+  wire::UniqueFd error_read, error_write;
   if (absl::Status status = MakePipe(&error_read, &error_write); !status.ok()) return status;
-  if (options_.prefix) {
-    if (absl::Status status = MakePipe(&out_read, &out_write); !status.ok()) return status;
-    if (absl::Status status = MakePipe(&err_read, &err_write); !status.ok()) return status;
-  }
 
   const pid_t parent = getpid();
   const pid_t pid = fork();
@@ -146,17 +166,15 @@ absl::Status RankSet::Start(int rank) {
     if (getppid() != parent) _exit(1);
     const pid_t self = getpid();
     if (write(guard_pipe_.get(), &self, sizeof(self)) != sizeof(self)) _exit(1);
-    const int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    if (null >= 0) dup2(null, 0);
-    if (options_.prefix) {
-      dup2(out_write.get(), 1);
-      dup2(err_write.get(), 2);
-    }
+    const int input = child.input >= 0 ? child.input : open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (input >= 0) dup2(input, 0);
+    if (child.output >= 0) dup2(child.output, 1);
+    if (child.error >= 0) dup2(child.error, 2);
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, nullptr);
     signal(SIGPIPE, SIG_DFL);
-    environ = envp.data();
+    if (!environment.empty()) environ = envp.data();
     StartError failed = {/*binding=*/true, 0};
     if (cpus.empty() || sched_setaffinity(0, cpus.size() * sizeof(cpu_set_t), cpus.data()) == 0) {
       failed.binding = false;
@@ -167,21 +185,38 @@ absl::Status RankSet::Start(int rank) {
     _exit(kExitNotFound);
   }
   setpgid(pid, pid);  // the child does so, too
-  processes_.push_back({rank, pid, false});
+  groups_.push_back(pid);
   error_write.Reset();
   StartError failed = {};
   const ssize_t n = base::Retry([&] { return read(error_read.get(), &failed, sizeof(failed)); });
-  if (n == sizeof(failed)) {
-    if (!failed.binding) return CannotExecute(command[0], failed.error);
-    errno = failed.error;
-    return Failed("--bind: a CPU of this rank may no longer be used (sched_setaffinity)");
+  if (n != sizeof(failed)) return pid;
+  if (!failed.binding) return CannotExecute(command[0], failed.error);
+  errno = failed.error;
+  return Failed("--bind: a CPU of this rank may no longer be used (sched_setaffinity)");
+}
+
+absl::Status RankSet::Start(int rank) {
+  Child child = {.command = options_.command, .environment = RankEnvironment(options_, rank)};
+  if (!options_.cpus.empty()) {
+    child.cpus = options_.cpus[static_cast<size_t>(rank - options_.first_rank)];
   }
-  if (options_.prefix) {
-    for (const auto& [fd, to] : {std::pair(&out_read, 1), std::pair(&err_read, 2)}) {
-      const bool colour = to == 1 ? options_.colour_stdout : options_.colour_stderr;
-      fcntl(fd->get(), F_SETFL, O_NONBLOCK);
-      outputs_.push_back(std::make_unique<Output>(
-          Output{std::move(*fd), to, LinePrefixer(Prefix(rank, options_.n_ranks, colour))}));
+  wire::UniqueFd out_read, out_write, err_read, err_write;
+  if (options_.capture) {
+    if (absl::Status status = MakePipe(&out_read, &out_write); !status.ok()) return status;
+    if (absl::Status status = MakePipe(&err_read, &err_write); !status.ok()) return status;
+    child.output = out_write.get();
+    child.error = err_write.get();
+  }
+  const absl::StatusOr<pid_t> pid = Spawn(child);
+  if (!pid.ok()) return pid.status();
+  processes_.push_back({rank, *pid, false, ""});
+  if (!options_.capture) return absl::OkStatus();
+  for (const auto& [fd, to] : {std::pair(&out_read, 1), std::pair(&err_read, 2)}) {
+    const bool colour = to == 1 ? options_.colour_stdout : options_.colour_stderr;
+    fcntl(fd->get(), F_SETFL, O_NONBLOCK);
+    outputs_.push_back(std::make_unique<Output>(Output{std::move(*fd), to, {}}));
+    if (options_.prefix) {
+      outputs_.back()->prefixer.emplace(Prefix(rank, options_.n_ranks, colour));
     }
   }
   return absl::OkStatus();

@@ -91,8 +91,11 @@ _iris_run() {
     -n | -np | --ranks) COMPREPLY=($(compgen -W "1 2 4 8" -- "$current")) ;;
     --runtime-dir) COMPREPLY=($(compgen -d -- "$current")) ;;
     --bind) COMPREPLY=($(compgen -W "none cores" -- "$current")) ;;
+    --hosts) COMPREPLY=($(compgen -A hostname -- "$current")) ;;
+    --hostfile) COMPREPLY=($(compgen -f -- "$current")) ;;
     *)
       local options="-n --job --runtime-dir --env --bind --no-prefix --timeout --grace --kill-after"
+      options="$options --hosts --hostfile --rsh --rendezvous --connect-timeout"
       options="$options --keep-going --verbose --help --version --"
       COMPREPLY=($(compgen -W "$options" -- "$current"))
       ;;

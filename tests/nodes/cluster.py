@@ -12,6 +12,7 @@ from tests.python import irisd
 
 PATIENCE_SECONDS = 60
 SECRET = "a secret of tests only"
+IRIS_RUN = os.path.abspath("client/ctl/iris-run")
 
 
 def missing():
@@ -143,6 +144,12 @@ class Cluster:
         self.stack.callback(end, process)
         return process
 
+    def iris_run(self, *command, n_local=2, options=(), **environment):
+        """Lets iris-run start the command as each rank, with a secret of its own; returns its process."""
+        hosts = ",".join(f"{node.address}:{n_local}" for node in self.nodes)
+        return self.launch([IRIS_RUN, "--hosts", hosts, "--rsh", self.agent(), *options, "--", *command],
+                           **{"IRIS_JOB_SECRET": "", **environment})
+
     def mpich(self, *command, n_local=2, **environment):
         """Lets MPICH start the command as each rank; returns its process."""
         return self.launch(["mpiexec.hydra", "-launcher", "ssh", "-launcher-exec", self.agent(), "-hosts",
@@ -185,6 +192,18 @@ def children_of(parent, name=None):
                 of, _, rest = file.read().partition("(")[2].rpartition(")")
             if int(rest.split()[1]) == parent and name in (None, of):
                 found.append(int(pid))
+    return found
+
+
+def running(program, *arguments):
+    """The pids of processes whose command line begins so."""
+    begin = "".join(f"{word}\0" for word in (program, *arguments))
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            with open(f"/proc/{pid}/cmdline", encoding="utf-8", errors="replace") as file:
+                if file.read().startswith(begin):
+                    found.append(int(pid))
     return found
 
 

@@ -237,6 +237,68 @@ class Nodes(unittest.TestCase):
             self.assertEqual(code, 0, out)
             self.assertEqual(out.count("transfers ok"), n_ranks, out)
 
+    def test_iris_run(self):
+        with cluster.Cluster(2) as nodes:
+            ((code, out),) = cluster.finish([nodes.iris_run(*nodes.on_node(RANK, "transfers"))])
+            self.assertEqual((code, sorted(out.splitlines())),
+                             (0, [f"[{rank}] transfers ok" for rank in range(4)]))
+
+    def start_waiting(self, nodes):
+        """iris-run, and the pids of its ranks, which are ready."""
+        process = nodes.iris_run(*nodes.on_node(RANK, "wait"), options=("--kill-after", "1"))
+        self.assertEqual(sorted(process.stdout.readline() for _ in range(4)),
+                         [f"[{rank}] ready\n" for rank in range(4)])
+        return process, sorted(cluster.running(RANK))
+
+    def check_gone(self, pids, since):
+        self.until(lambda: not set(pids) & set(cluster.running(RANK)))
+        print(f"{self.id()}: no rank after {time.monotonic() - since:.3f} s")
+
+    def test_an_interrupt_of_iris_run_ends_the_ranks_of_all_nodes(self):
+        with cluster.Cluster(2) as nodes:
+            process, pids = self.start_waiting(nodes)
+            self.assertEqual(len(pids), 4)
+            since = time.monotonic()
+            process.send_signal(signal.SIGINT)
+            ((code, out),) = cluster.finish([process])
+            self.assertEqual(code, 130, out)
+            self.check_gone(pids, since)
+            # The next job of the same nodes finds nothing in its way.
+            self.check_launched([nodes.iris_run(*nodes.on_node(RANK, "transfers"))], 4)
+
+    def test_a_killed_iris_run_ends_the_ranks_of_all_nodes(self):
+        with cluster.Cluster(2) as nodes:
+            process, pids = self.start_waiting(nodes)
+            since = time.monotonic()
+            process.kill()
+            process.wait()
+            self.check_gone(pids, since)
+
+    def test_a_killed_agent_of_iris_run_is_told(self):
+        with cluster.Cluster(2) as nodes:
+            process, pids = self.start_waiting(nodes)
+            network = os.stat(f"/run/netns/{nodes.nodes[1].name}").st_ino
+            (agent,) = [pid for pid in cluster.running(os.path.realpath(cluster.IRIS_RUN), "--agent")
+                        if os.stat(f"/proc/{pid}/ns/net").st_ino == network and cluster.children_of(pid, "node_rank")]
+            since = time.monotonic()
+            os.kill(agent, signal.SIGKILL)
+            ((code, out),) = cluster.finish([process])
+            self.assertEqual(code, 125, out)
+            self.assertIn(f"iris-run: lost ranks 2-3 on {nodes.nodes[1].address}: ", out)
+            # The others have been told by their irisd, and have ended by themselves.
+            self.assertEqual(len(re.findall(r"(?m)^\[[01]\] told at .*lost", out)), 2, out)
+            self.assertNotIn("ended now", out)
+            self.check_gone(pids, since)
+
+    def test_iris_run_tells_of_a_node_that_is_not_there(self):
+        with cluster.Cluster(1) as nodes:
+            process = nodes.launch([cluster.IRIS_RUN, "--hosts", f"{nodes.nodes[0].address},10.213.0.99", "--rsh",
+                                    nodes.agent(), "--", RANK, "transfers"])
+            ((code, out),) = cluster.finish([process])
+            self.assertEqual(code, 125, out)
+            self.assertRegex(out, "iris-run: 10.213.0.99: no node 10.213.0.99\n"
+                             "iris-run: cannot start rank 1 on 10.213.0.99: .* exited with code 1\n")
+
     def test_mpich(self):
         with cluster.Cluster(2) as nodes:
             self.check_launched([nodes.mpich(*nodes.on_node(RANK, "transfers"))], 4)

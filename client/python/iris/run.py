@@ -1,4 +1,4 @@
-"""`python -m iris.run -n 4 program.py ...`: starts ranks of a Python program on this node, by iris-run.
+"""`python -m iris.run -n 4 program.py ...`: starts ranks of a Python program, by iris-run.
 
 Arguments before the program are for iris-run; see `python -m iris.run --help`. The ranks use this interpreter.
 `-m module` names a module instead of a file. After `--`, a name that does not end in `.py` is an executable program.
@@ -12,8 +12,8 @@ import sys
 from typing import List, Optional, Tuple
 
 # Options of iris-run that take the next argument.
-TAKES_ONE = ("-n", "--ranks", "--np", "-np", "--job", "--runtime-dir", "--env", "--bind", "--timeout", "--grace",
-             "--kill-after")
+TAKES_ONE = ("-n", "--ranks", "--np", "-np", "--job", "--runtime-dir", "--env", "-x", "--bind", "--timeout", "--grace",
+             "--kill-after", "--hosts", "--hostfile", "--rsh", "--rendezvous", "--connect-timeout")
 
 
 def program(name: str) -> str:
