@@ -1,5 +1,6 @@
 """A Slurm of two nodes, both of them this machine, for as long as a test needs it: its own ports, files and processes,
-without the machine's Slurm, munge, systemd or cgroups. Jobs run as the user that starts it."""
+without the machine's Slurm, munge, systemd or cgroups. Jobs run as the user that starts it. Its nodes can be network
+namespaces."""
 
 import getpass
 import glob
@@ -11,12 +12,12 @@ import tempfile
 import time
 
 PROGRAMS = ("slurmctld", "slurmd", "srun", "sinfo")
-NODES = ("near", "far")
+NODES = (("near", "127.0.0.1", ()), ("far", "127.0.0.1", ()))  # name, address, command that executes there
 PATIENCE_SECONDS = 60
 PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 
 CONFIGURATION = """ClusterName=iris
-SlurmctldHost={host}(127.0.0.1)
+SlurmctldHost={host}({address})
 SlurmctldPort={port}
 SlurmUser={user}
 SlurmdUser={user}
@@ -56,42 +57,45 @@ def missing():
 
 
 class Slurm:
-    """Use as a context, or call stop(). `environment` is what srun needs."""
+    """Use as a context, or call stop(). `environment` is what srun needs, on the first node."""
 
-    def __init__(self):
+    def __init__(self, nodes=NODES):
+        self.nodes = nodes
         self.folder = tempfile.mkdtemp(prefix="iris-slurm-", dir="/tmp")
         self.processes = []
         host = socket.gethostname().partition(".")[0]
-        port, *node_ports = free_ports(1 + len(NODES))
-        for name in ("state", *NODES):
+        port, *node_ports = free_ports(1 + len(nodes))
+        for name in ("state", *(node[0] for node in nodes)):
             os.mkdir(os.path.join(self.folder, name))
         path = os.path.join(self.folder, "slurm.conf")
         with open(path, "w", encoding="utf-8") as file:
-            file.write(CONFIGURATION.format(host=host, port=port, user=getpass.getuser(), folder=self.folder))
-            for node, node_port in zip(NODES, node_ports):
-                file.write(f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={node_port} CPUs=8\n")
-            file.write(f"PartitionName=all Nodes={','.join(NODES)} Default=YES State=UP OverSubscribe=FORCE\n")
+            file.write(CONFIGURATION.format(host=host, address=nodes[0][1], port=port, user=getpass.getuser(),
+                                            folder=self.folder))
+            for (node, address, _), node_port in zip(nodes, node_ports):
+                file.write(f"NodeName={node} NodeHostname={host} NodeAddr={address} Port={node_port} CPUs=8\n")
+            file.write(f"PartitionName=all Nodes={','.join(node[0] for node in nodes)} Default=YES State=UP "
+                       "OverSubscribe=FORCE\n")
         self.environment = {"SLURM_CONF": path}
         try:
-            self._start("slurmctld", "-D", "-f", path)
-            for node in NODES:
-                self._start("slurmd", "-D", "-N", node, "-f", path)
+            self._start(nodes[0][2], "slurmctld", "-D", "-f", path)
+            for node, _, within in nodes:
+                self._start(within, "slurmd", "-D", "-N", node, "-f", path)
             self._wait_for_nodes()
         except BaseException:
             self.stop()
             raise
 
-    def _start(self, program, *arguments):
+    def _start(self, within, program, *arguments):
         log_path = os.path.join(self.folder, f"{len(self.processes)}-{program}.log")
         with open(log_path, "wb") as log:
             self.processes.append(subprocess.Popen(
-                [shutil.which(program, path=PATH), *arguments], stdout=log, stderr=log, stdin=subprocess.DEVNULL,
-                env={"PATH": PATH, "LC_ALL": "C.UTF-8"}))
+                [*within, shutil.which(program, path=PATH), *arguments], stdout=log, stderr=log,
+                stdin=subprocess.DEVNULL, env={"PATH": PATH, "LC_ALL": "C.UTF-8"}))
 
     def _wait_for_nodes(self):
         end = time.monotonic() + PATIENCE_SECONDS
         while True:
-            states = subprocess.run(["sinfo", "--noheader", "--format=%T"], stdout=subprocess.PIPE,
+            states = subprocess.run([*self.nodes[0][2], "sinfo", "--noheader", "--format=%T"], stdout=subprocess.PIPE,
                                     stderr=subprocess.DEVNULL, text=True, check=False, timeout=PATIENCE_SECONDS,
                                     env={"PATH": PATH, **self.environment}).stdout.split()
             if states == ["idle"]:  # one line for nodes of one state
@@ -110,7 +114,8 @@ class Slurm:
 
     def _steps(self):
         """The sockets of processes that look after a step's ranks. They end by themselves, if slurmctld hears of it."""
-        return [path for node in NODES for path in glob.glob(os.path.join(self.folder, node, f"{node}_*.*"))]
+        return [path for node, *_ in self.nodes
+                for path in glob.glob(os.path.join(self.folder, node, f"{node}_*.*"))]
 
     def stop(self):
         end = time.monotonic() + PATIENCE_SECONDS

@@ -10,6 +10,7 @@ import subprocess
 import time
 import unittest
 
+from tests.launchers import slurm
 from tests.nodes import campaign
 from tests.nodes import cluster
 from tests.python import junit
@@ -306,6 +307,17 @@ class Nodes(unittest.TestCase):
     def test_openmpi(self):
         with cluster.Cluster(2) as nodes:
             self.check_launched([nodes.openmpi(*nodes.on_node(RANK, "transfers"))], 4)
+
+    def test_srun(self):
+        if slurm.missing():
+            self.skipTest(f"{slurm.missing()} are missing; deploy/setup.sh installs them")
+        with cluster.Cluster(2) as nodes, \
+                slurm.Slurm([(node.address, node.address, node.within) for node in nodes.nodes]) as manager:
+            # Ranks meet at the first node, by its name in Slurm and a port made of the job's number.
+            self.check_launched([nodes.launch(["srun", "--nodes=2", "--overcommit", "-n", "4",
+                                               *nodes.on_node(RANK, "transfers")], **manager.environment)], 4)
+            for node in nodes.nodes:
+                self.assertIn("job=slurm-1.0", node.irisd.log())
 
     def test_torchrun(self):
         with cluster.Cluster(2) as nodes:
