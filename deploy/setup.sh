@@ -32,6 +32,7 @@ test_packages=(
   clang-format-14
   cmake doxygen pkgconf
   dpkg-dev
+  etcd-server
   iproute2 nftables
   mpich openmpi-bin
   mypy
@@ -151,6 +152,10 @@ install_packages() { apt update && apt install --no-install-recommends "${missin
 if [ ${#missing[@]} -gt 0 ]; then
   echo "deploy/setup.sh: installing ${missing[*]}"
   try install_packages "apt-get could not install what is missing"
+fi
+# Debian starts etcd where an init system runs. Tests start their own.
+if [[ " ${missing[*]} " == *" etcd-server "* ]]; then
+  { as_root update-rc.d etcd disable && as_root service etcd stop; } >>"$log" 2>&1 || true
 fi
 
 # Debian's source package, with Debian's patches, from where this machine has its packages. The machine's own lists of

@@ -244,6 +244,7 @@ absl::StatusOr<Ports::Setup> PortSetup(const Config& config, const WorkerProgram
       .port_max = network.ports.max,
       .ucx = network.ucx.empty() && ucx != nullptr ? ucx : network.ucx,
       .transports = network.transports,
+      .etcd = network.etcd,
       .secret = *std::move(secret),
       .silence = network.silence,
       .connect = config.jobs.join_timeout_max};
@@ -600,9 +601,10 @@ int Run(const std::vector<std::string>& args, Config config) {
   facts.door_limits_of_all = [session_server] { return session_server->LimitsOfAll(); };
   absl::StatusOr<Ports::Setup> port_setup = PortSetup(config, &*worker_program, *driver, &daemon);
   if (!port_setup.ok()) return cannot_go_on(port_setup.status());
-  facts.network = {
-      port_setup->interface,  port_setup->port_min, port_setup->port_max,       port_setup->ucx,
-      port_setup->transports, port_setup->silence,  !port_setup->secret.empty()};
+  facts.network = {port_setup->interface,       port_setup->port_min,
+                   port_setup->port_max,        port_setup->ucx,
+                   port_setup->transports,      port_setup->silence,
+                   !port_setup->secret.empty(), absl::StrJoin(port_setup->etcd, ",")};
   services = std::make_unique<Services>(&daemon, std::move(facts));
   const absl::StatusOr<std::unique_ptr<Ports>> ports =
       Ports::Create(*std::move(port_setup), &logger);

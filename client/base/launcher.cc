@@ -178,7 +178,8 @@ std::string JobName(const Getter& get, const Starter& starter, const std::string
     // Two runs at once have different starters on each node, and different places to meet.
     if (spans) {
       const auto rendezvous = ReadRendezvous(get);
-      return rendezvous.ok() ? Clip(absl::StrCat("mpich-", *rendezvous)) : LauncherInfo().job;
+      return rendezvous.ok() && !rendezvous->empty() ? Clip(absl::StrCat("mpich-", *rendezvous))
+                                                     : LauncherInfo().job;
     }
     if (const int pid = starter(kHydra); pid > 0) return Clip(absl::StrCat("mpich-", pid));
   } else if (launcher == "pmix") {
@@ -305,12 +306,7 @@ absl::StatusOr<std::string> ReadRendezvous(const Getter& get) {
     const int64_t number = int64_t{*job_id} * kStepsOfJob + step % kStepsOfJob;
     return HostAndPort(host, kFirst + static_cast<int>(number % kPorts));
   }
-  return absl::InvalidArgumentError(
-      "the job has ranks on several nodes, and nothing says where they meet: set IRIS_RENDEZVOUS "
-      "to "
-      "HOST:PORT of the node of rank 0, the same on all nodes, with a free port (mpirun -x "
-      "IRIS_RENDEZVOUS or -genv IRIS_RENDEZVOUS HOST:PORT, srun --export=ALL,IRIS_RENDEZVOUS=...); "
-      "torchrun sets MASTER_ADDR and MASTER_PORT, and Slurm SLURM_STEP_NODELIST and SLURM_JOB_ID");
+  return std::string();
 }
 
 absl::StatusOr<std::string> ReadSecret(const std::string& what, const std::string& text) {

@@ -66,8 +66,8 @@ absl::StatusOr<int> FirstLocalRank(const NodeOfRank& node, const internal::Gette
 
 // Returns HOST:PORT, at which the nodes of a job meet: IRIS_RENDEZVOUS; else MASTER_ADDR with the
 // port after MASTER_PORT, which is the launcher's own; else the first host of SLURM_STEP_NODELIST
-// (or SLURM_JOB_NODELIST) with a port that the numbers of job and step give. kInvalidArgument if
-// there is none of them, or if one is wrong; the text says what to set.
+// (or SLURM_JOB_NODELIST) with a port that the numbers of job and step give. Empty if there is none
+// of them: irisd may know a place. kInvalidArgument if one is wrong.
 absl::StatusOr<std::string> ReadRendezvous(const internal::Getter& get);
 
 // Returns kInvalidArgument, named by `what`, unless the text is HOST:PORT or [ADDRESS]:PORT.

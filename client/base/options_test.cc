@@ -184,7 +184,8 @@ ContextOptions RankOfNode() { return {.rank = 5, .n_ranks = 8, .local_rank = 1, 
 
 TEST(OptionsTest, RanksOfSeveralNodes) {
   ContextOptions options = RankOfNode();
-  EXPECT_THAT(Refusal(Resolve(options)), HasSubstr("nothing says where they meet"));
+  ASSERT_TRUE(Resolve(options).ok());
+  EXPECT_EQ(Resolve(options)->rendezvous, "");  // irisd may have an etcd
   options.rendezvous = "a:5";
   auto resolved = Resolve(options, {{"IRIS_JOB_SECRET", "this is the secret"}});
   ASSERT_TRUE(resolved.ok()) << resolved.status();

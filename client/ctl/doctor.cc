@@ -235,7 +235,11 @@ Finding NetworkFinding(const v1::NetworkSettings& settings,
                          ", ", ports, ", a node is lost after ",
                          absl::FormatDuration(absl::Milliseconds(settings.silence_ms())), ", ",
                          settings.has_secret() ? "irisd has a secret for jobs that bring none"
-                                               : "jobs bring their secret"));
+                                               : "jobs bring their secret",
+                         settings.etcd().empty()
+                             ? ""
+                             : absl::StrCat(", jobs without a rendezvous meet by etcd (",
+                                            EscapeName(settings.etcd()), ")")));
 }
 
 Finding LineFinding(const absl::StatusOr<TornLines>& found) {

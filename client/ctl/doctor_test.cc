@@ -222,9 +222,11 @@ TEST_F(DoctorTest, UcxIsShownWithTheSettingsOfTheNetwork) {
   settings.set_port_min(20000);
   settings.set_port_max(20999);
   settings.set_has_secret(true);
+  settings.set_etcd("10.0.0.1:2379,b:2379");
   EXPECT_THAT(NetworkFinding(settings, found).detail,
               HasSubstr("transports rc,tcp on eth1, ports 20000-20999, a node is lost after 5s, "
-                        "irisd has a secret"));
+                        "irisd has a secret for jobs that bring none, jobs without a rendezvous "
+                        "meet by etcd (10.0.0.1:2379,b:2379)"));
   // Jobs of one node need no UCX; a setting that names one shall be right.
   const absl::Status none = absl::FailedPreconditionError("none was found; libucp.so.0: no file");
   EXPECT_EQ(NetworkFinding(settings, none).verdict, Verdict::kWarn);

@@ -34,7 +34,7 @@
 namespace iris::server {
 namespace {
 
-enum class Kind { kNumber, kBytes, kDuration, kText };
+enum class Kind { kNumber, kBytes, kDuration, kText, kTexts };
 
 struct Setting {
   std::string key;   // in the file: "section.name", or "name" at the top
@@ -145,6 +145,26 @@ absl::StatusOr<PortRange> Ports(const std::string& text) {
     return range;
   }
   return Bad(text, "a range of ports from 1024 to 65535, such as \"20000-20999\"");
+}
+
+absl::StatusOr<std::vector<std::string>> Endpoints(const std::string& text) {
+  constexpr size_t kMaxEndpoints = 16, kMaxBytes = 300;
+  const std::vector<std::string> endpoints = absl::StrSplit(text, ',', absl::SkipEmpty());
+  if (endpoints.size() > kMaxEndpoints) {
+    return Bad(text, absl::StrCat("a list of at most ", kMaxEndpoints, " members of etcd"));
+  }
+  for (const std::string& each : endpoints) {
+    const size_t colon = each.rfind(':');
+    const absl::string_view host = absl::string_view(each).substr(0, colon);
+    const bool bracketed = absl::StartsWith(host, "[") && absl::EndsWith(host, "]");
+    uint32_t port = 0;
+    if (colon == each.npos || host.empty() || each.size() > kMaxBytes ||
+        host.find_first_of("/ ") != host.npos || (!bracketed && host.find(':') != host.npos) ||
+        !absl::SimpleAtoi(each.substr(colon + 1), &port) || port == 0 || port > 65535) {
+      return Bad(each, "a member of etcd: HOST:PORT or [ADDRESS]:PORT, such as \"10.0.0.1:2379\"");
+    }
+  }
+  return endpoints;
 }
 
 absl::StatusOr<std::string> RuntimeDirectory(const std::string& text) {
@@ -277,7 +297,7 @@ std::vector<Setting> MakeSettings() {
            IRIS_AT(worker_idle_timeout)),
       Make<std::string>("network.interface", "network-interface", Kind::kText,
                         "network interface, or its address, of jobs that span several nodes "
-                        "(that of the way to the rendezvous)",
+                        "(that of the way to the rendezvous or etcd)",
                         AnyText, IRIS_AT(network.interface)),
       Make<PortRange>("network.ports", "network-ports", Kind::kText,
                       "ports on which their port processes listen besides the rendezvous (any)",
@@ -288,6 +308,11 @@ std::vector<Setting> MakeSettings() {
       Make<std::string>("network.transports", "network-transports", Kind::kText,
                         "UCX's transports, as UCX_TLS has them (tcp)", AnyText,
                         IRIS_AT(network.transports)),
+      Make<std::vector<std::string>>(
+          "network.etcd", "network-etcd", Kind::kTexts,
+          "members of an etcd, HOST:PORT each, by commas, where the nodes of jobs without a "
+          "rendezvous meet, the same on all nodes (none: these jobs are refused)",
+          Endpoints, IRIS_AT(network.etcd)),
       Make<std::string>("network.secret_file", "network-secret-file", Kind::kText,
                         "file with the secret of jobs that bring none, 16 to 64 bytes, the same on "
                         "all nodes (none: these jobs are refused)",
@@ -325,12 +350,19 @@ absl::StatusOr<std::string> TextOf(const toml::node& node, Kind kind) {
     if (const auto* number = node.as_integer()) return absl::StrCat(number->get());
   }
   if (kind == Kind::kNumber) return absl::InvalidArgumentError("must be a whole number");
+  if (const auto* list = node.as_array(); list != nullptr && kind == Kind::kTexts) {
+    std::vector<std::string> texts;
+    for (const toml::node& each : *list) texts.push_back(each.value<std::string>().value_or(""));
+    if (std::find(texts.begin(), texts.end(), "") == texts.end()) return absl::StrJoin(texts, ",");
+  }
   if (const auto* text = node.as_string()) return text->get();
   switch (kind) {
     case Kind::kBytes:
       return absl::InvalidArgumentError("must be a size: \"4GiB\", or a whole number of bytes");
     case Kind::kDuration:
       return absl::InvalidArgumentError("must be a duration in quotes, such as \"5s\"");
+    case Kind::kTexts:
+      return absl::InvalidArgumentError("must be texts in quotes, such as [\"a\", \"b\"]");
     default:
       return absl::InvalidArgumentError("must be a text in quotes");
   }

@@ -54,6 +54,27 @@ TEST(ConfigFileTest, RefusesWhatIsNoSize) {
   }
 }
 
+TEST(ConfigFileTest, MembersOfEtcdAreAList) {
+  for (const char* text :
+       {"[\"10.0.0.1:2379\", \"[fd00::1]:2379\"]", "\"10.0.0.1:2379,[fd00::1]:2379\""}) {
+    Config config;
+    ASSERT_TRUE(Apply(std::string("[network]\netcd = ") + text, &config).ok()) << text;
+    EXPECT_EQ(config.network.etcd, std::vector<std::string>({"10.0.0.1:2379", "[fd00::1]:2379"}));
+  }
+  Config config;
+  ASSERT_TRUE(Apply("[network]\netcd = []", &config).ok());
+  EXPECT_TRUE(config.network.etcd.empty());
+  for (const char* text : {"a", "a:", ":1", "a:0", "a:70000", "fd00::1:2379", "http://a:2379"}) {
+    ExpectRefused(Apply(std::string("[network]\netcd = [\"") + text + "\"]"),
+                  "is not a member of etcd: HOST:PORT");
+  }
+  ExpectRefused(Apply("[network]\netcd = [1]"), "must be texts in quotes");
+  ExpectRefused(Apply("[network]\netcd = 1"), "must be texts in quotes");
+  std::string many;
+  for (int i = 0; i < 17; ++i) many += "a:1,";
+  ExpectRefused(Apply("[network]\netcd = \"" + many + "\""), "at most 16");
+}
+
 TEST(ConfigFileTest, AnEmptyFileKeepsTheDefaults) {
   Config config;
   ASSERT_TRUE(Apply("", &config).ok());

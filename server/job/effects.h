@@ -127,8 +127,9 @@ struct StartPort {
   uint32_t n_local = 0;
   uint32_t n_ranks = 0;
   uint64_t stride_bytes = 0;
-  std::string rendezvous;
+  std::string rendezvous;  // empty: etcd knows it
   std::string secret;
+  absl::Duration join_timeout;  // of the rank that came first
 };
 // Gives the port process the layout of the job, and the memory of this node's ranks. With epoch 0
 // it moves no more data, and what waits for it ends. With an epoch and no nodes, only memory is

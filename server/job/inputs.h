@@ -83,7 +83,7 @@ struct ProcessGone {
 struct JoinNodes {
   Rank first_local = 0;    // the first rank on this node
   uint32_t n_local = 0;    // ranks on this node, which are consecutive; fewer than the job has
-  std::string rendezvous;  // HOST:PORT of the leader's port process
+  std::string rendezvous;  // HOST:PORT of the leader's port process; empty: by etcd
   std::string secret;      // of the job; empty: irisd's own
   friend bool operator==(const JoinNodes&, const JoinNodes&) = default;
 };

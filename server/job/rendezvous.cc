@@ -75,7 +75,7 @@ absl::Status Rendezvous::TryJoin(Session& session, CallId call, const JoinSpec& 
     if (spec.nodes.has_value()) {
       Emit(StartPort{job->id, job->name, session.caller, spec.nodes->first_local,
                      spec.nodes->n_local, job->n_ranks(), job->stride_bytes, spec.nodes->rendezvous,
-                     spec.nodes->secret});
+                     spec.nodes->secret, spec.timeout});
     }
   }
   ForgetRefused(*job, rank);
@@ -134,10 +134,10 @@ absl::Status Rendezvous::CheckNodes(const JoinSpec& spec) {
                  " to ", end - 1, ": the ranks of a node follow each other, and this is one");
   }
   constexpr size_t kMaxRendezvousBytes = 300;
-  if (absl::Status s =
-          CheckText("the rendezvous (HOST:PORT)", nodes.rendezvous, 3, kMaxRendezvousBytes);
-      !s.ok()) {
-    return s;
+  if (!nodes.rendezvous.empty()) {  // else they meet by etcd
+    const absl::Status s =
+        CheckText("the rendezvous (HOST:PORT)", nodes.rendezvous, 3, kMaxRendezvousBytes);
+    if (!s.ok()) return s;
   }
   if (!nodes.secret.empty() && (nodes.secret.size() < 16 || nodes.secret.size() > 64)) {
     return Error(Code::kInvalidArgument, "the secret of the job has ", nodes.secret.size(),

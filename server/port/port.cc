@@ -55,6 +55,17 @@ absl::StatusOr<Message> Parse(std::string_view payload) {
   return Bad("it cannot be decoded");
 }
 
+// The first address of etcd that can be found.
+template <typename Texts>
+absl::StatusOr<Address> FirstOf(const Texts& texts) {
+  absl::StatusOr<Address> found = Bad("no etcd");
+  for (const std::string& text : texts) {
+    found = Resolve(text);
+    if (found.ok()) break;
+  }
+  return found;
+}
+
 }  // namespace
 
 Port::Port(wire::UniqueFd link, wire::UniqueFd epoll, const server::Logger* logger)
@@ -92,11 +103,29 @@ absl::Status Port::Start(const std::function<absl::Status()>& confine) {
     ready.set_transports(absl::StrCat(worker_->transports(), " on ", interface_.name));
     ready.set_address(self_.address());
     Tell(LinkType::kPortReady, ready);
+    const absl::Time connect_by = now_ + absl::Milliseconds(setup_.connect_ms());
     if (!leads()) {
       Node& node = nodes_[0];
-      node.target = rendezvous_;
+      if (MeetsByEtcd()) {
+        node.last_error = absl::UnavailableError("etcd has not answered yet");
+      } else {
+        node.target = rendezvous_;
+      }
       node.connect_at = now_;
-      node.connect_by = now_ + absl::Milliseconds(setup_.connect_ms());
+      node.connect_by = connect_by;
+    }
+    if (MeetsByEtcd()) {
+      // Its thread begins confined.
+      meet_by_ = connect_by;
+      MeetingOptions options;
+      options.endpoints.assign(setup_.etcd().begin(), setup_.etcd().end());
+      options.job = setup_.job();
+      options.uid = setup_.uid();
+      options.secret = setup_.secret();
+      if (leads()) options.leader = self_.address();
+      meeting_ = std::make_unique<Meeting>(std::move(options));
+      status = Watch(meeting_->event_fd(), EPOLLIN);
+      if (!status.ok()) return status;
     }
     return FlushLink();
   }
@@ -105,13 +134,22 @@ absl::Status Port::Start(const std::function<absl::Status()>& confine) {
 }
 
 absl::Status Port::Open() {
-  absl::StatusOr<Address> rendezvous = Resolve(setup_.rendezvous());
-  if (!rendezvous.ok()) return rendezvous.status();
-  rendezvous_ = *rendezvous;
-  absl::StatusOr<Interface> interface = FindInterface(setup_.interface(), rendezvous_);
+  const absl::StatusOr<Address> toward =
+      MeetsByEtcd() ? FirstOf(setup_.etcd()) : Resolve(setup_.rendezvous());
+  if (!toward.ok()) return toward.status();
+  absl::StatusOr<Interface> interface = FindInterface(setup_.interface(), *toward);
   if (!interface.ok()) return interface.status();
   interface_ = *std::move(interface);
-  Address at = leads() ? rendezvous_ : interface_.address;
+  Address at = interface_.address;
+  if (!MeetsByEtcd()) {
+    rendezvous_ = *toward;
+    if (leads()) at = rendezvous_;
+  } else if (setup_.interface().empty() && (at.host == "::1" || at.host.rfind("127.", 0) == 0)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the way to etcd at ", toward->Text(), " is this host's own ", interface_.name,
+        ", where no other node reaches it: set network.interface, or another address in "
+        "network.etcd"));
+  }
   const absl::Time listen_by = server::SteadyNow() + kEarlierJobEndsWithin;
   absl::StatusOr<wire::UniqueFd> listener = Listen(&at, setup_.port_min(), setup_.port_max());
   while (absl::IsAlreadyExists(listener.status()) && server::SteadyNow() < listen_by) {
@@ -205,12 +243,19 @@ absl::Status Port::Run() {
     engine_->SetAsleep(false);
   }
   if (engine_ != nullptr) engine_->Stop(failed_.ok() ? over_code_ : StatusCode::kInternal);
-  if (failed_.ok()) return absl::OkStatus();
-  Failed failed;
-  failed.set_code(static_cast<uint32_t>(failed_.code()));
-  failed.set_reason(std::string(failed_.message()));
-  Tell(LinkType::kPortFailed, failed);
-  (void)FlushLink();
+  if (!failed_.ok()) {
+    Failed failed;
+    failed.set_code(static_cast<uint32_t>(failed_.code()));
+    failed.set_reason(std::string(failed_.message()));
+    Tell(LinkType::kPortFailed, failed);
+    (void)FlushLink();
+  }
+  const absl::Status ended = meeting_ == nullptr ? absl::OkStatus() : meeting_->End();
+  if (!ended.ok()) {
+    logger_->Warn(
+        "the next job of this name waits until this one's key in etcd ends",
+        {{"job", setup_.job()}, {"seconds", kMeetingTtlSeconds}, {"error", ended.message()}});
+  }
   return failed_;
 }
 
@@ -239,6 +284,8 @@ absl::Status Port::HandleEvents(absl::Duration timeout) {
       if (!status.ok()) return status;
     } else if (fd == listener_.get()) {
       Accept();
+    } else if (meeting_ != nullptr && fd == meeting_->event_fd()) {
+      OnMeeting();
     } else if (lines_.count(fd) != 0) {
       OnLine(fd, events[i].events);
     }
@@ -283,6 +330,7 @@ absl::Status Port::OnLinkMessage(server::LinkMessage message) {
         setup_.n_local() > setup_.n_ranks() - setup_.first_rank() ||
         setup_.n_local() > wire::kMaxRanks || setup_.max_heap_bytes() == 0 ||
         setup_.max_heap_bytes() > (1ull << 44) || setup_.secret().size() < 16 ||
+        setup_.rendezvous().empty() == setup_.etcd().empty() ||
         setup_.port_min() > setup_.port_max() || setup_.port_max() > 65535) {
       return Bad("a setup that is out of range");
     }
@@ -533,8 +581,12 @@ void Port::OnFrame(int fd, const Connection::Frame& frame) {
     case FrameType::kLostNode: {
       LostNode lost;
       if (!lost.ParseFromArray(payload.data(), static_cast<int>(payload.size()))) return wrong();
+      if (lost.node() == from) {
+        return EndLine(fd, absl::FailedPreconditionError(
+                               absl::StrCat("it refuses this node: ", lost.reason())));
+      }
       if (!leads() && from != 0) return wrong();
-      if (nodes_.count(lost.node()) == 0 || lost.node() == from) return;
+      if (nodes_.count(lost.node()) == 0) return;
       return LoseNode(lost.node(), absl::StrCat("the node at rank ", from, " (", nodes_[from].name,
                                                 ") lost it: ", lost.reason()));
     }
@@ -550,8 +602,11 @@ void Port::Confirm(int fd) {
   Node& node = nodes_[other.first_rank()];
   absl::Status status;
   if (node.connected || node.lost) {
-    status = absl::AlreadyExistsError(absl::StrCat("the node at rank ", other.first_rank(),
-                                                   node.lost ? " was lost" : " is connected"));
+    status = absl::AlreadyExistsError(
+        absl::StrCat("the node at rank ", other.first_rank(),
+                     node.lost ? " was lost"
+                               : " is connected already: does another job of this "
+                                 "name run?"));
   } else if (!line.initiator && !leads() && other.first_rank() < setup_.first_rank()) {
     status = absl::InvalidArgumentError("it calls a node that calls it");
   } else {
@@ -568,7 +623,15 @@ void Port::Confirm(int fd) {
                               {connection.keys().sent_tag, connection.keys().received_tag},
                               /*may_send=*/line.initiator);
   }
-  if (!status.ok()) return EndLine(fd, status);
+  if (!status.ok()) {
+    // For the other side, the handshake has succeeded.
+    LostNode lost;
+    lost.set_node(setup_.first_rank());
+    lost.set_reason(std::string(status.message()));
+    line.connection->Send(FrameType::kLostNode, lost.SerializeAsString(), now_);
+    (void)line.connection->Flush();
+    return EndLine(fd, status);
+  }
   line.node = other.first_rank();
   line.confirmed = true;
   node.fd = fd;
@@ -578,6 +641,7 @@ void Port::Confirm(int fd) {
   node.address = other.address();
   node.connect_by = node.connect_at = absl::InfiniteFuture();
   if (!leads() && *line.node != 0) return;
+  if (!leads() && meeting_ != nullptr) meeting_->Stop();
   NodeState state;
   state.set_node(*line.node);
   state.set_name(node.name);
@@ -642,6 +706,36 @@ void Port::StartLine(uint32_t id) {
   if (fd.ok()) return AddLine(*std::move(fd), id);
   node.last_error = fd.status();
   node.connect_at = now_ + kRetryAfter;
+}
+
+void Port::OnMeeting() {
+  const std::optional<Meeting::News> news = meeting_->Take();
+  if (!news.has_value()) return;
+  if (leads()) {
+    const bool had_met = has_met_;
+    has_met_ = has_met_ || news->status.ok();
+    meeting_error_ = news->status;
+    if (had_met && news->status.ok()) {
+      logger_->Info("etcd has the job's address again", {{"job", setup_.job()}});
+    } else if (had_met) {
+      logger_->Warn("the job goes on, and no longer stands in etcd",
+                    {{"job", setup_.job()}, {"error", news->status.message()}});
+    } else if (!news->status.ok() && !absl::IsUnavailable(news->status)) {
+      failed_.Update(news->status);
+    }
+    return;
+  }
+  Node& leader = nodes_[0];
+  if (leader.connected || leader.lost) return;
+  if (!news->leader.has_value()) {
+    leader.last_error = news->status;
+    if (!absl::IsUnavailable(news->status)) leader.refused_by = now_;
+    return;
+  }
+  if (leader.fd >= 0) EndLine(leader.fd, absl::UnavailableError("the leader listens elsewhere"));
+  leader.target = news->leader;
+  leader.refused_by = absl::InfiniteFuture();
+  StartLine(0);
 }
 
 void Port::LoseNode(uint32_t id, const std::string& reason) {
@@ -732,6 +826,11 @@ absl::Time Port::OnTimer(absl::Time now) {
     } else {
       LoseNode(id, reason);
     }
+  }
+  if (leads() && meeting_ != nullptr && !has_met_ && now >= meet_by_) {
+    failed_.Update(absl::DeadlineExceededError(
+        absl::StrCat("the job's address could not be put into etcd within ", setup_.connect_ms(),
+                     " ms: ", meeting_error_.message())));
   }
   if (now >= next_report_) {
     TellReport(now);

@@ -19,6 +19,7 @@
 #include "server/link/link.h"
 #include "server/port/connection.h"
 #include "server/port/engine.h"
+#include "server/port/meeting.h"
 #include "server/port/memory.h"
 #include "server/port/port.pb.h"
 #include "server/port/ucx.h"
@@ -66,6 +67,7 @@ class Port {
   Port(wire::UniqueFd link, wire::UniqueFd epoll, const server::Logger* logger);
 
   bool leads() const { return setup_.first_rank() == 0; }
+  bool MeetsByEtcd() const { return setup_.rendezvous().empty(); }
   absl::Status Open();
   absl::Status Watch(int fd, uint32_t events, bool change = false);
 
@@ -94,6 +96,8 @@ class Port {
   void EndLine(int fd, const absl::Status& why);
   void LoseNode(uint32_t node, const std::string& reason);
   void StartLine(uint32_t node);
+  // Acts on what etcd says of the leader.
+  void OnMeeting();
   // Asks for connections that the engine wants.
   void Meet(uint32_t node);
 
@@ -113,7 +117,11 @@ class Port {
   Setup setup_;
   bool is_set_up_ = false;
   Identity self_;
-  Address rendezvous_;
+  Address rendezvous_;                // else meeting_
+  std::unique_ptr<Meeting> meeting_;  // not destroyed before the end: that waits
+  bool has_met_ = false;              // of the leader: etcd has its address
+  absl::Status meeting_error_;        // the last one
+  absl::Time meet_by_ = absl::InfiniteFuture();
   Interface interface_;
   wire::UniqueFd listener_;
   std::unique_ptr<HeapMemory> memory_;

@@ -21,6 +21,8 @@
 #include "absl/time/clock.h"
 #include "device/iris/types.h"
 #include "server/port/handshake.h"
+#include "server/port/meeting.h"
+#include "server/port/testing/fake_etcd.h"
 #include "server/port/testing/port_node.h"
 
 namespace iris::port {
@@ -875,6 +877,104 @@ TEST(PortTest, NodeZeroMayStartLaterAndItsAbsenceEndsInTime) {
   ASSERT_TRUE(failed.has_value());
   EXPECT_EQ(failed->code(), static_cast<uint32_t>(absl::StatusCode::kDeadlineExceeded));
   EXPECT_TRUE(absl::StrContains(failed->reason(), "refused")) << failed->reason();
+}
+
+std::string WhyFailed(PortNode* node) {
+  const auto failed = node->WaitForMessage<Failed>(LinkType::kPortFailed);
+  return failed.has_value() ? failed->reason() : "";
+}
+
+PortNodeOptions ByEtcd(int node, const std::string& etcd) {
+  PortNodeOptions options = NodeOf(node, 2, 1, "");
+  options.setup.add_etcd(etcd);
+  options.setup.set_interface("lo");
+  return options;
+}
+
+TEST(PortTest, NodesMeetByEtcdAndGoOnWithoutIt) {
+  FakeEtcd etcd;
+  const std::string key = Meeting::Key(getuid(), "test");
+  {
+    const auto tune = [&](int node, PortNodeOptions* options) {
+      options->setup = ByEtcd(node, etcd.endpoint()).setup;
+    };
+    Cluster cluster = Start(2, 1, nullptr, tune);
+    ASSERT_TRUE(cluster.ok);
+    EXPECT_TRUE(absl::StartsWith(etcd.ValueOf(key), "127.0.0.1:")) << etcd.ValueOf(key);
+    // Etcd is asked no more. A watch that goes on begins anew after five seconds.
+    absl::SleepFor(absl::Milliseconds(500));
+    EXPECT_TRUE(Eventually([&] { return etcd.watches() == 0; }, absl::Seconds(3)));
+
+    // A job of the same name, whose leader has not come: its other node meets the one that runs.
+    PortNode lost(ByEtcd(1, etcd.endpoint()));
+    const auto connected = lost.WaitForMessage<NodeState>(LinkType::kPortNode);
+    ASSERT_TRUE(connected.has_value());
+    const auto refused = lost.WaitForMessage<NodeState>(LinkType::kPortNode);
+    ASSERT_TRUE(refused.has_value() && refused->lost());
+    EXPECT_TRUE(absl::StrContains(refused->reason(), "the node at rank 1 is connected already"))
+        << refused->reason();
+    PortNode second(ByEtcd(0, etcd.endpoint()));
+    EXPECT_TRUE(absl::StrContains(WhyFailed(&second), "another job of this name and user runs"));
+
+    etcd.End();
+    absl::SleepFor(absl::Seconds(4));  // longer than from one beat to the next
+    PortRequester ring = cluster.nodes[0]->Requester(0);
+    EXPECT_EQ(ring.Wait(ring.Post(Put(1, 0, 0, kMiB))), StatusCode::kOk);
+    etcd.Start(etcd.endpoint());
+    EXPECT_TRUE(Eventually([&] { return !etcd.ValueOf(key).empty(); }));
+    cluster.nodes[0]->SendBytes(LinkType::kStop, "");
+    EXPECT_TRUE(WIFEXITED(cluster.nodes[0]->WaitForEnd()));
+  }
+  EXPECT_EQ(etcd.ValueOf(key), "");
+}
+
+TEST(PortTest, SaysWhyNodesDoNotMeetByEtcd) {
+  FakeEtcd etcd;
+  const std::string key = Meeting::Key(getuid(), "test");
+  const std::string nobody = FreeLoopbackAddress();
+  for (const int node : {0, 1}) {
+    PortNodeOptions options = ByEtcd(node, nobody);
+    options.setup.set_connect_ms(500);
+    PortNode away(options);
+    const std::string why = WhyFailed(&away);
+    EXPECT_TRUE(absl::StrContains(why, "500 ms")) << why;
+    EXPECT_TRUE(absl::StrContains(why, nobody)) << why;
+    EXPECT_TRUE(absl::StrContains(why, "refused")) << why;
+    // Others would be told an address that means themselves.
+    options.setup.clear_interface();
+    PortNode loopback(options);
+    EXPECT_TRUE(absl::StrContains(WhyFailed(&loopback), "set network.interface"));
+  }
+  PortNodeOptions options = ByEtcd(1, etcd.endpoint());
+  options.setup.set_connect_ms(500);
+  PortNode absent(options);
+  EXPECT_TRUE(absl::StrContains(WhyFailed(&absent), key + " is not there"));
+  // A hand has written it, or a node with another secret.
+  etcd.Put(key, "127.0.0.1:5000 0123");
+  for (const int node : {0, 1}) {
+    PortNode foreign(ByEtcd(node, etcd.endpoint()));
+    const std::string why = WhyFailed(&foreign);
+    EXPECT_TRUE(absl::StrContains(why, key)) << why;
+    EXPECT_TRUE(absl::StrContains(why, "secret")) << why;
+  }
+}
+
+TEST(PortTest, FollowsALeaderThatComesAfterOneThatIsGone) {
+  FakeEtcd etcd;
+  MeetingOptions gone;
+  gone.job = "test";
+  gone.uid = getuid();
+  gone.secret = NodeOf(0, 2, 1, "").setup.secret();
+  const std::string key = Meeting::Key(gone.uid, gone.job);
+  const int64_t lease = etcd.NewLease();
+  etcd.Put(key, Meeting::Value(gone, FreeLoopbackAddress()), lease);
+  PortNode one(ByEtcd(1, etcd.endpoint()));
+  PortNode zero(ByEtcd(0, etcd.endpoint()));
+  ASSERT_TRUE(one.WaitForMessage<Ready>(LinkType::kPortReady).has_value());
+  ASSERT_TRUE(Eventually([&] { return etcd.watches() == 1; }));
+  etcd.LoseLeases();
+  EXPECT_TRUE(one.WaitForMessage<NodeState>(LinkType::kPortNode).has_value());
+  EXPECT_TRUE(zero.WaitForMessage<NodeState>(LinkType::kPortNode).has_value());
 }
 
 TEST(PortTest, TheEndOfTheLinkStopsTheRings) {

@@ -26,6 +26,7 @@ constexpr size_t kMaxQueuedBytes = 64 << 20;
 // Of texts and times in a report.
 constexpr size_t kMaxReportedBytes = 64;
 constexpr uint64_t kMaxReportedMs = 365ull * 24 * 3600 * 1000;
+constexpr auto kTellsBeforeTheJoin = absl::Seconds(1);
 constexpr auto kRetryEvery = absl::Milliseconds(20);
 // A port reports three times within network.silence, or each second.
 constexpr auto kLeastPatience = absl::Seconds(1);
@@ -138,6 +139,23 @@ void Ports::Start(const StartPort& wanted, std::vector<std::shared_ptr<const Ran
 absl::Status Ports::Begin(const StartPort& wanted,
                           const std::vector<std::shared_ptr<const RankPort>>& ranks) {
   port::Setup setup;
+  absl::Duration connect = setup_.connect;
+  if (wanted.rendezvous.empty()) {
+    if (setup_.etcd.empty()) {
+      return absl::FailedPreconditionError(
+          "the job has ranks on several nodes, and nothing says where they meet: set "
+          "IRIS_RENDEZVOUS to HOST:PORT of the node of rank 0, the same on all nodes, with a free "
+          "port (mpirun -x IRIS_RENDEZVOUS or -genv IRIS_RENDEZVOUS HOST:PORT, srun "
+          "--export=ALL,IRIS_RENDEZVOUS=...), or give irisd on every node the same network.etcd; "
+          "torchrun sets MASTER_ADDR and MASTER_PORT, and Slurm SLURM_STEP_NODELIST and "
+          "SLURM_JOB_ID");
+    }
+    setup.mutable_etcd()->Assign(setup_.etcd.begin(), setup_.etcd.end());
+    // The join would otherwise fail first, and could not say what is wrong with etcd.
+    connect = std::min<absl::Duration>(
+        connect, wanted.join_timeout -
+                     std::min<absl::Duration>(wanted.join_timeout / 10, kTellsBeforeTheJoin));
+  }
   setup.set_job(wanted.name);
   setup.set_uid(wanted.caller.party.uid);
   setup.set_first_rank(wanted.node);
@@ -163,7 +181,7 @@ absl::Status Ports::Begin(const StartPort& wanted,
   setup.set_transports(setup_.transports);
   setup.set_backend(setup_.backend);
   setup.set_silence_ms(static_cast<uint64_t>(absl::ToInt64Milliseconds(setup_.silence)));
-  setup.set_connect_ms(static_cast<uint64_t>(absl::ToInt64Milliseconds(setup_.connect)));
+  setup.set_connect_ms(static_cast<uint64_t>(absl::ToInt64Milliseconds(connect)));
 
   WorkerProgram::Started started = setup_.start(wanted);
   if (!started.ok()) return started.status();

@@ -39,7 +39,8 @@ class Ports : public PortOutput {
     uint32_t port_min = 0, port_max = 0;
     std::string ucx;
     std::string transports;
-    std::string secret;  // of jobs that bring none; empty: these are refused
+    std::vector<std::string> etcd;  // of jobs without a rendezvous; empty: these are refused
+    std::string secret;             // of jobs that bring none; empty: these are refused
     absl::Duration silence = absl::Seconds(5);
     absl::Duration connect = absl::Seconds(60);  // to reach the leader
   };

@@ -47,6 +47,7 @@ class PortsTest : public testing::Test {
       return std::move(*process);
     };
     setup.silence = silence_;
+    setup.etcd = etcd_;
     setup.submit = [this](const Input& input) {
       absl::MutexLock lock(&mu_);
       if (const auto* failed = std::get_if<PortFailed>(&input)) failed_ = failed->reason;
@@ -57,6 +58,8 @@ class PortsTest : public testing::Test {
     StartPort wanted{.job = kJob, .name = "train", .caller = {}, .node = 2, .n_local = 2};
     wanted.n_ranks = 8;
     wanted.secret = "0123456789abcdef";
+    wanted.rendezvous = rendezvous_;
+    wanted.join_timeout = absl::Seconds(30);
     ports_->Start(wanted, {});
   }
 
@@ -87,6 +90,8 @@ class PortsTest : public testing::Test {
   }
 
   absl::Duration silence_ = absl::Minutes(1);
+  std::string rendezvous_ = "a:4711";
+  std::vector<std::string> etcd_;
   const Logger logger_{LogLevel::kError, LogFormat::kKeyValue};
   absl::Mutex mu_;
   std::string failed_ ABSL_GUARDED_BY(mu_);
@@ -158,6 +163,39 @@ TEST_F(SilentPortTest, APortThatSaysNothingHangs) {
   absl::SleepFor(absl::Milliseconds(1200));
   Say(LinkType::kPortReady, port::Ready());
   EXPECT_TRUE(absl::StrContains(Failed(), "says nothing for 1s")) << Failed();
+}
+
+class NoRendezvousTest : public PortsTest {
+ protected:
+  NoRendezvousTest() { rendezvous_.clear(); }
+};
+
+TEST_F(NoRendezvousTest, IsRefusedWithBothRemedies) {
+  EXPECT_TRUE(absl::StrContains(Failed(), "set IRIS_RENDEZVOUS")) << Failed();
+  EXPECT_TRUE(absl::StrContains(Failed(), "network.etcd")) << Failed();
+}
+
+class EtcdTest : public NoRendezvousTest {
+ protected:
+  EtcdTest() { etcd_ = {"a:2379", "b:2379"}; }
+};
+
+TEST_F(EtcdTest, APortWithoutARendezvousGetsEtcdAndFailsBeforeTheJoin) {
+  LinkReader reader{LinkSender::kCore};
+  absl::StatusOr<std::optional<LinkMessage>> message = std::optional<LinkMessage>();
+  for (int i = 0; i < 2000 && message.ok() && !message->has_value(); ++i) {
+    absl::SleepFor(absl::Milliseconds(5));
+    ASSERT_TRUE(reader.Receive(port_.get()).ok());
+    message = reader.Next();
+  }
+  ASSERT_TRUE(message.ok() && message->has_value());
+  ASSERT_EQ((*message)->type(), LinkType::kPortSetup);
+  port::Setup setup;
+  ASSERT_TRUE(setup.ParseFromString(std::string((*message)->payload)));
+  EXPECT_EQ(setup.rendezvous(), "");
+  ASSERT_EQ(setup.etcd_size(), 2);
+  EXPECT_EQ(setup.etcd(1), "b:2379");
+  EXPECT_EQ(setup.connect_ms(), 29'000u);
 }
 
 }  // namespace

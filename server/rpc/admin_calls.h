@@ -36,6 +36,7 @@ struct DaemonFacts {
     std::string transports;
     absl::Duration silence;
     bool has_secret = false;
+    std::string etcd;
   };
   Network network;
   struct Counts {

@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 import uuid
 
@@ -19,7 +20,7 @@ def missing():
     """Why there can be no nodes here, or None."""
     if os.geteuid() != 0:
         return "network namespaces need root"
-    for program in ("ip", "nsenter"):
+    for program in ("ip", "nsenter", "etcd"):
         if not shutil.which(program):
             return f"{program} is missing; deploy/setup.sh installs it"
     try:
@@ -166,9 +167,9 @@ class Cluster:
                             ",".join(f"{node.address}:{n_local}" for node in self.nodes), "-n",
                             str(n_local * len(self.nodes)), *options, *command], **environment)
 
-    def start_rank(self, rank, *command, n_local=2, job="job", **more):
-        """Starts the command as one rank of a job on all nodes."""
-        node = self.nodes[rank // n_local]
+    def start_rank(self, rank, *command, n_local=2, job="job", where=None, **more):
+        """Starts the command as one rank of a job on all nodes; on node `where` if it is given."""
+        node = self.nodes[rank // n_local if where is None else where]
         environment = {
             "IRIS_JOB": job, "IRIS_RANK": str(rank), "IRIS_N_RANKS": str(n_local * len(self.nodes)),
             "IRIS_LOCAL_RANK": str(rank % n_local), "IRIS_N_LOCAL": str(n_local),
@@ -181,6 +182,44 @@ class Cluster:
     def start(self, *command, n_local=2, **more):
         """Starts the command as each rank; returns the processes."""
         return [self.start_rank(rank, *command, n_local=n_local, **more) for rank in range(n_local * len(self.nodes))]
+
+
+class Etcd:
+    """Debian's etcd on a node, for irisd's flag --network-etcd ADDRESS:2379. Use as a context."""
+
+    def __init__(self, node):
+        self.node = node
+        self.folder = tempfile.mkdtemp(prefix="iris-etcd-", dir="/tmp")
+        self.start()
+
+    def start(self):
+        url = f"http://{self.node.address}:2379"
+        log = os.path.join(self.folder, "log")
+        with open(log, "wb") as file:
+            self.process = subprocess.Popen(
+                [*self.node.within, "etcd", "--data-dir", os.path.join(self.folder, "data"), "--advertise-client-urls",
+                 url, "--listen-client-urls", url, "--listen-peer-urls", "http://127.0.0.1:2380"],
+                stdin=subprocess.DEVNULL, stdout=file, stderr=file)
+        until = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            with open(log, encoding="utf-8", errors="replace") as file:
+                said = file.read()
+            if "ready to serve" in said or "serving insecure client requests" in said:
+                return
+            if self.process.poll() is not None or time.monotonic() > until:
+                raise AssertionError(f"etcd does not start:\n{said}")
+            time.sleep(0.02)
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *unused):
+        self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def children_of(parent, name=None):

@@ -20,6 +20,8 @@ RANK = os.path.abspath("tests/nodes/node_rank")
 DIGITS = os.path.abspath("examples/10_digits_training")
 MESSAGES = os.path.abspath("examples/04_message_passing")
 SILENCE = ["--network-silence", "1s"]
+ETCD = ["--network-etcd", "10.213.0.1:2379"]
+BY_ETCD = {"IRIS_RENDEZVOUS": ""}
 PATIENCE = 15  # a machine may be busy; the times are printed
 
 
@@ -232,6 +234,61 @@ class Nodes(unittest.TestCase):
             for code, out in cluster.finish(nodes.start(RANK, "wait", IRIS_RENDEZVOUS="")):
                 self.assertEqual(code, 1)
                 self.assertIn("IRIS_RENDEZVOUS", out)
+
+    def test_nodes_meet_by_etcd(self):
+        with cluster.Cluster(3, flags=ETCD) as nodes, cluster.Etcd(nodes.nodes[0]) as etcd:
+            both = nodes.nodes.pop()  # a node that is not of the first jobs
+            self.check_ends(nodes.start(RANK, "transfers", **BY_ETCD), "transfers ok")
+
+            # It goes and comes, and the job, which is made to last so long, does not notice.
+            training = nodes.start(DIGITS, "--epochs", "5", **BY_ETCD)
+            first = training[0].stdout.readline()
+            etcd.kill()
+            time.sleep(0.1)
+            training[0].send_signal(signal.SIGSTOP)
+            etcd.start()
+            training[0].send_signal(signal.SIGCONT)
+            ends = cluster.finish(training)
+            for code, out in ends:
+                self.assertEqual(code, 0, first + out)
+            self.assertIn("result ok", ends[0][1])
+            self.assertNotIn("waits until this one's key", nodes.nodes[0].irisd.log())
+
+            # The next job of that name starts, and another one is told of it.
+            processes = self.waiting(nodes, **BY_ETCD)
+            nodes.nodes.append(both)
+            told = self.ctl(nodes.nodes[1], "nodes", "--format", "json")
+            self.assertTrue(told[0]["address"].startswith(f"{nodes.nodes[0].address}:"), told)
+            second = nodes.start_rank(0, RANK, "wait", where=2, IRIS_N_RANKS="4", **BY_ETCD)
+            ((code, out),) = cluster.finish([second])
+            self.assertEqual(code, 1)
+            self.assertIn(f"etcd's key /iris/jobs/{os.getuid()}/job says that another job of this name", out)
+            self.assertIn(told[0]["address"], out)
+
+            # A leader that is killed leaves its key behind, for some seconds.
+            etcd.kill()
+            nodes.nodes[0].irisd.process.kill()
+            for process in processes[:2]:
+                process.kill()
+            cluster.finish(processes)
+            etcd.start()
+            nodes.nodes[0].irisd.stop()
+            nodes.nodes[0].start()
+            nodes.nodes.pop()
+            self.check_ends(nodes.start(RANK, "transfers", **BY_ETCD), "transfers ok")
+            nodes.nodes.append(both)
+
+    def test_nodes_that_do_not_meet_by_etcd(self):
+        with cluster.Cluster(2, flags=[*ETCD, "--join-timeout-max", "4s", "--join-timeout", "4s"]) as nodes:
+            for code, out in cluster.finish(nodes.start(RANK, "wait", n_local=1, **BY_ETCD)):
+                self.assertEqual(code, 1)
+                self.assertRegex(out, rf"etcd failed .*{nodes.nodes[0].address}:2379: .*Connection refused")
+            with cluster.Etcd(nodes.nodes[0]):
+                processes = [nodes.start_rank(rank, RANK, "wait", n_local=1, job="mixed", **{
+                    **BY_ETCD, "IRIS_JOB_SECRET": f"the secret of node {rank}"}) for rank in range(2)]
+                ((code, out),) = cluster.finish(processes[1:])
+                self.assertEqual(code, 1)
+                self.assertIn(f"etcd's key /iris/jobs/{os.getuid()}/mixed was not made with this job's secret", out)
 
     def check_launched(self, launched, n_ranks):
         for code, out in cluster.finish(launched):
