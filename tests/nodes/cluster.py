@@ -23,11 +23,12 @@ def missing():
     for program in ("ip", "nsenter", "etcd"):
         if not shutil.which(program):
             return f"{program} is missing; deploy/setup.sh installs it"
+    probe = f"iris-probe-{os.getpid()}"
     try:
-        run("ip", "netns", "add", "iris-probe")
+        run("ip", "netns", "add", probe)
     except subprocess.CalledProcessError as error:
         return f"no network namespace can be made: {error.stderr}"
-    run("ip", "netns", "del", "iris-probe")
+    run("ip", "netns", "del", probe)
     return None
 
 
