@@ -38,6 +38,8 @@ constexpr int kYields = 200;
 constexpr absl::Duration kFirstSleep = absl::Microseconds(5);
 constexpr absl::Duration kLongestSleep = absl::Microseconds(500);
 constexpr absl::Duration kLookPeriod = absl::Milliseconds(1);
+// If a rank or a node is lost, the port often knows it before irisd has told this rank.
+constexpr absl::Duration kReasonFollows = absl::Milliseconds(500);
 
 constexpr absl::string_view kNoAnswer =
     "time is up; the port process of this node, or the other node, does not answer";
@@ -179,6 +181,16 @@ absl::Status HostPort::WaitUntil(absl::string_view what, absl::Time deadline,
   return absl::OkStatus();
 }
 
+absl::Status HostPort::Failed(uint32_t code, absl::string_view what) const {
+  if (static_cast<absl::StatusCode>(code) == absl::StatusCode::kAborted) {
+    const absl::Time until = Now() + kReasonFollows;
+    absl::Status over;
+    while ((over = options_.over()).ok() && Now() < until) absl::SleepFor(kLongestSleep);
+    if (!over.ok()) return Annotate(over, what);
+  }
+  return FailureOf(code, what);
+}
+
 // Requests.
 
 bool HostPort::TryPost(const PortRequest& request, const PortRows* rows, bool keeps_result,
@@ -231,12 +243,14 @@ absl::StatusOr<uint64_t> HostPort::Await(uint64_t number, uint32_t to, absl::Tim
   });
   if (status.ok()) value = __atomic_load_n(&result.value, __ATOMIC_RELAXED);
   const uint32_t code = static_cast<uint32_t>(done & 0xff);
-  absl::MutexLock lock(&mu_);
-  keeps_[number % kPortSlots] = false;
+  {
+    absl::MutexLock lock(&mu_);
+    keeps_[number % kPortSlots] = false;
+    if (status.ok() && code != 0) ++told_[kPortHostRing];
+  }
   if (!status.ok()) return Annotate(status, absl::StrCat("request to rank ", to));
   if (code == 0) return value;
-  ++told_[kPortHostRing];
-  return FailureOf(code, absl::StrCat("request to rank ", to));
+  return Failed(code, absl::StrCat("request to rank ", to));
 }
 
 absl::Status HostPort::AwaitRead(uint64_t next, absl::Time deadline) {
@@ -505,21 +519,22 @@ absl::Status HostPort::FailedCopies(std::atomic<uint64_t>* told) const {
   const std::string what = absl::StrCat(
       n, n == 1 ? " copy" : " copies", " between nodes on streams failed; the first of all was a ",
       (first >> 8 & 1) != 0 ? "put to rank " : "get from rank ", first >> 16);
-  // The job's own reason says more than the kernel's.
-  if (absl::Status over = options_.over(); !over.ok()) return Annotate(over, what);
-  return FailureOf(first & 0xff, what);
+  return Failed(first & 0xff, what);
 }
 
 absl::Status HostPort::Quiet(absl::Duration timeout) {
   if (absl::Status status = Settle(Deadline(timeout)); !status.ok()) return status;
   constexpr absl::string_view kWhats[kPortRings] = {"puts", "requests of kernels"};
-  absl::MutexLock lock(&mu_);
   for (uint32_t r = 0; r < kPortRings; ++r) {
     const PortRingWords& seen = memory_->words[r];
-    const uint64_t n = Word(&seen.failed) - told_[r];
+    uint64_t n = 0;
+    {
+      absl::MutexLock lock(&mu_);
+      const uint64_t failed = Word(&seen.failed);
+      n = failed - std::exchange(told_[r], failed);
+    }
     if (n == 0) continue;
-    told_[r] += n;
-    return FailureOf(
+    return Failed(
         seen.first_failed & 0xff,
         absl::StrCat(n, " ", kWhats[r], " to other nodes have failed, the first of all failures ",
                      "was request #", (seen.first_failed >> 8) - 1));

@@ -112,6 +112,9 @@ class HostPort {
   // wait is of no use, or kDeadlineExceeded; `what` names the wait.
   absl::Status WaitUntil(absl::string_view what, absl::Time deadline,
                          absl::FunctionRef<bool()> done) const;
+  // Returns the error of a request that has ended with `code`, in the job's own words if the job is
+  // over, for which it waits a little if somebody is lost.
+  absl::Status Failed(uint32_t code, absl::string_view what) const;
   // Posts a request, and returns its number. With `keeps_result`, the place of the result stays
   // until Await of the number.
   absl::StatusOr<uint64_t> Post(const PortRequest& request, const PortRows* rows, bool keeps_result,

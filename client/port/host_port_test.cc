@@ -14,12 +14,14 @@
 #include <thread>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "device/driver/emu_driver.h"
 #include "device/local/port_thread.h"
 
 namespace iris::internal {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr uint64_t kStride = 4 << 20;
@@ -213,6 +215,29 @@ TEST_F(HostPortTest, WaitsEnd) {
   const absl::Status stopped = port_->Quiet(absl::Hours(1));
   EXPECT_EQ(stopped.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(stopped.message()), HasSubstr("the port process has stopped"));
+}
+
+TEST_F(HostPortTest, WhatFailsSinceSomebodyIsLostNamesHim) {
+  ASSERT_TRUE(Map().ok());
+  PortRingWords& words = memory_->words[kPortHostRing];
+  const auto fail = [&words](absl::StatusCode code) {
+    words.first_failed = 1 << 8 | static_cast<uint64_t>(code);
+    ++words.failed;
+  };
+  fail(absl::StatusCode::kAborted);
+  std::thread irisd([this] {
+    absl::SleepFor(absl::Milliseconds(30));
+    over_ = true;
+  });
+  EXPECT_THAT(std::string(port_->Quiet().message()),
+              AllOf(HasSubstr("1 puts to other nodes have failed"), HasSubstr("rank 1 died")));
+  irisd.join();
+  over_ = false;
+  fail(absl::StatusCode::kAborted);
+  EXPECT_THAT(std::string(port_->Quiet().message()), HasSubstr("a rank on it, is lost"));
+  over_ = true;  // that is not why
+  fail(absl::StatusCode::kOutOfRange);
+  EXPECT_THAT(std::string(port_->Quiet().message()), HasSubstr("there is no memory"));
 }
 
 TEST_F(HostPortTest, SleepersAreWokenAndOthersNot) {
