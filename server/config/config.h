@@ -27,10 +27,10 @@ struct PortRange {
 struct NetworkSettings {
   std::string interface;  // name or address; empty: that of the way to the rendezvous or etcd
   PortRange ports;
-  std::string ucx;          // path of libucp.so.0; empty: searched
-  std::string transports;   // as UCX_TLS; empty: chosen
+  std::string ucx;                // path of libucp.so.0; empty: searched
+  std::string transports;         // as UCX_TLS; empty: chosen
   std::vector<std::string> etcd;  // HOST:PORT of each member; empty: none
-  std::string secret_file;  // of jobs that bring no secret; empty: they are refused
+  std::string secret_file;        // of jobs that bring no secret; empty: they are refused
   absl::Duration silence = absl::Seconds(5);
 };
 
