@@ -105,7 +105,8 @@ TEST_F(LimitsTest, TheLimitOfSessionsPerUidIsSaidAndLifted) {
 
 // Sessions that end over what they send, which does not close: none of that becomes irisd's.
 TEST_F(LimitsTest, SessionsThatSendWhatDoesNotCloseCostIrisdNothing) {
-  StartDaemon({.flags = {"--max-closing-per-tenant", "8"}});
+  constexpr int kMostClosing = 8;
+  StartDaemon({.flags = {"--max-closing-per-tenant", std::to_string(kMostClosing)}});
   auto before = OpenSession();
   const int fds = daemon_->OpenFds();
   std::vector<SlowSocket> slow;
@@ -121,7 +122,11 @@ TEST_F(LimitsTest, SessionsThatSendWhatDoesNotCloseCostIrisdNothing) {
     ASSERT_TRUE(told.ok()) << told.status();
     ASSERT_EQ(told->type, wire::FrameType::kError);
     const absl::Status why = wire::StatusFromErrorPayload(*told->As<wire::ErrorPayload>());
-    EXPECT_TRUE(absl::StrContains(why.message(), "its close may wait for others")) << why;
+    // A busy machine may not have seen the end of the earlier ones, which is the other reason.
+    EXPECT_TRUE(absl::StrContains(why.message(), "its close may wait for others") ||
+                (i >= kMostClosing && absl::IsResourceExhausted(why) &&
+                 absl::StrContains(why.message(), "too many that it was sent do not close")))
+        << why;
   }
   EXPECT_LE(daemon_->OpenFds(), fds + 12);  // the links of two processes, and the last sessions
   const auto joined = before->Join(before->JoinRequest("before", 0, 1));
