@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <string>
-#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -27,14 +26,14 @@ std::string Amount(const RowsToCopy& rows) {
   return absl::StrCat(rows.rows, " rows of ", base::SizeText(rows.row_bytes));
 }
 
-// One call, which makes its checks first, then its work.
+// One call, which makes its checks first, then its work, and its texts on errors alone.
 class AsyncCopy {
  public:
-  AsyncCopy(const HostContext& context, const backend::BackendOperations& backend, std::string what,
+  AsyncCopy(const HostContext& context, const backend::BackendOperations& backend, CopyKind kind,
             const RowsToCopy& rows, uint32_t peer)
       : context_(context),
         backend_(backend),
-        what_(std::move(what)),
+        puts_(kind == CopyKind::kPut),
         rows_(rows),
         peer_(peer),
         mapped_(peer >= context.n_ranks() || context.IsLocal(peer)) {
@@ -129,29 +128,27 @@ class AsyncCopy {
     }
   }
 
-  absl::Status Start(CopyKind kind, void* dst, const void* src, uint64_t* word,
-                     const SignalOptions& options, backend::Stream& stream) {
+  absl::Status Start(void* dst, const void* src, uint64_t* word, const SignalOptions& options,
+                     backend::Stream& stream) {
     if (!status_.ok()) return status_;
     if (!mapped_) {
       if (dst_bytes_ == 0 && word == nullptr) return status_;
       ccl::NodesCopy copy;
       copy.context = context_.device_context();
       copy.peer = peer_;
-      copy.puts = kind == CopyKind::kPut;
+      copy.puts = puts_;
       copy.staged = staged_;
       copy.remote = copy.puts ? dst : const_cast<void*>(src);
       copy.local = copy.puts ? const_cast<void*>(src) : dst;
       copy.rows = rows_;
       copy.signal = {word, options.value, options.op};
       copy.failures = context_.port()->failures();
-      return FromDevice(backend_.CopyOnNodes(copy, stream), what_);
+      return Done(backend_.CopyOnNodes(copy, stream));
     }
-    if (dst_bytes_ > 0) {
-      status_.Update(FromDevice(backend_.CopyRowsAsync(dst, src, rows_, stream), what_));
-    }
+    if (dst_bytes_ > 0) status_.Update(Done(backend_.CopyRowsAsync(dst, src, rows_, stream)));
     if (status_.ok() && word != nullptr) {
-      status_.Update(FromDevice(backend_.SignalAfter(word, options.value, options.op, stream),
-                                absl::StrCat(what_, ": signal")));
+      status_.Update(
+          Done(backend_.SignalAfter(word, options.value, options.op, stream), ": signal"));
     }
     return status_;
   }
@@ -162,7 +159,7 @@ class AsyncCopy {
     const absl::Status health = context_.Health();
     if (health.code() == absl::StatusCode::kFailedPrecondition ||
         (!mapped_ && context_.window().status().aborted())) {
-      status_.Update(absl::Status(health.code(), absl::StrCat(what_, ": ", health.message())));
+      status_.Update(absl::Status(health.code(), absl::StrCat(What(), ": ", health.message())));
     }
     return status_.ok();
   }
@@ -193,13 +190,20 @@ class AsyncCopy {
     return bytes;
   }
 
+  std::string What() const {
+    return absl::StrCat(puts_ ? "put " : "get ", Amount(rows_), puts_ ? " to rank " : " from rank ",
+                        peer_);
+  }
+  absl::Status Done(const Result& result, absl::string_view part = "") const {
+    return result.ok() ? absl::OkStatus() : FromDevice(result, absl::StrCat(What(), part));
+  }
   void Fail(absl::string_view why) {
-    status_.Update(absl::InvalidArgumentError(absl::StrCat(what_, ": ", why)));
+    status_.Update(absl::InvalidArgumentError(absl::StrCat(What(), ": ", why)));
   }
 
   const HostContext& context_;
   const backend::BackendOperations& backend_;
-  const std::string what_;
+  const bool puts_;
   const RowsToCopy rows_;
   uint64_t dst_bytes_ = 0, src_bytes_ = 0;
   const uint32_t peer_;
@@ -214,10 +218,7 @@ absl::Status CopyAsync(const HostContext& context, const backend::BackendOperati
                        CopyKind kind, void* dst, const void* src, const RowsToCopy& rows,
                        uint32_t peer, backend::Stream& stream, const SignalOptions& signal) {
   const bool puts = kind == CopyKind::kPut;
-  AsyncCopy copy(
-      context, backend,
-      absl::StrCat(puts ? "put " : "get ", Amount(rows), puts ? " to rank " : " from rank ", peer),
-      rows, peer);
+  AsyncCopy copy(context, backend, kind, rows, peer);
   if (!copy.Usable()) return copy.status();
   if (puts) {
     dst = copy.OfPeer("the destination", dst, copy.dst_bytes());
@@ -229,7 +230,7 @@ absl::Status CopyAsync(const HostContext& context, const backend::BackendOperati
   copy.CheckApart(dst, src);
   uint64_t* const word = copy.CheckSignal(signal);
   copy.CheckSignalApart(word, dst);
-  return copy.Start(kind, dst, src, word, signal, stream);
+  return copy.Start(dst, src, word, signal, stream);
 }
 
 }  // namespace iris::internal
