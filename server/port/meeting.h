@@ -63,8 +63,9 @@ class Meeting {
 
   // Lets the thread end soon. The leader's key stays until End.
   void Stop();
-  // Ends the thread, and deletes the leader's key. This takes a second if etcd does not answer. The
-  // error says why the key stays, until its lease ends.
+  // Ends the thread, and deletes the leader's key. This takes a second if etcd does not answer, and
+  // longer while the resolver looks for a name of etcd. The error says why the key stays, until its
+  // lease ends.
   absl::Status End();
 
   // The key of a job, and its value for a leader that listens at `address`.
