@@ -7,9 +7,8 @@
 // Scope and order are template arguments, by default kSystem and kAcqRel. A narrower scope is right
 // only if it contains every thread that accesses the word meanwhile.
 //
-// The peer may be on another node. Atomics of other nodes' ranks on one word are atomic to each
-// other; fence.h says when also to those of its own node. The old value is 0 if the job is aborted
-// or time is up, which the next Quiet(ctx) says.
+// The peer may be on another node. Atomics of all ranks on one word are atomic to each other. The
+// old value is 0 if the job is aborted or time is up, which the next Quiet(ctx) says.
 //
 //   // Acquires and releases, for all ranks:
 //   AtomicAdd(ctx, peer, counter, 1u);

@@ -34,8 +34,9 @@ struct ContextOptions {
   std::chrono::nanoseconds connect_timeout{0};  // to retry while no irisd answers; 0: 2 s
   // Of a job that spans nodes, which is one with fewer ranks on this node than in all. The ranks of
   // a node are consecutive, and local_rank counts them.
-  int n_local = -1;          // ranks on this node
-  std::string rendezvous{};  // HOST:PORT of the node of rank 0, where the nodes meet
+  int n_local = -1;  // ranks on this node
+  // HOST:PORT of the node of rank 0, where the nodes meet; without one, irisd's network.etcd.
+  std::string rendezvous{};
   // Known to the job's nodes alone: 16 to 64 bytes, or twice as many hexadecimal digits. Without it
   // the irisds use their own. It is never logged.
   std::string secret{};

@@ -4,9 +4,8 @@
 //
 // A put, signal or atomic to a rank of another node is a request, which the port process of the
 // node carries out. Requests to one rank take effect in their order, so Fence() orders them, too.
-// Nothing orders requests to different ranks, or requests and stores, but Quiet(ctx). Through the
-// port, atomics on one word are atomic to each other; on emulated devices also to those of the
-// word's own node.
+// Nothing orders requests to different ranks, or requests and stores, but Quiet(ctx). Atomics
+// through the port are atomic to those of the word's own node, too.
 #pragma once
 
 #include "iris/backend/select.h"

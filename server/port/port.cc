@@ -173,6 +173,7 @@ absl::Status Port::Open() {
   options.port_min = setup_.port_min();
   options.port_max = setup_.port_max();
   options.n_nodes = setup_.n_ranks() - setup_.n_local() + 1;
+  options.silence = absl::Milliseconds(setup_.silence_ms());
   UcxWorker::Handlers handlers;
   handlers.message = [this](std::string_view header, std::string_view data) {
     engine_->OnMessage(header, data);

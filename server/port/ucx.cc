@@ -21,7 +21,7 @@ constexpr int kCloseProgresses = 1000;
 // UCX reads its settings from the environment, some when the library is loaded.
 void Set(const char* name, const std::string& value) { setenv(name, value.c_str(), 1); }
 // The site may choose another value.
-void Suggest(const char* name, const char* value) { setenv(name, value, 0); }
+void Suggest(const char* name, const std::string& value) { setenv(name, value.c_str(), 0); }
 
 void Configure(const UcxOptions& options) {
   Set("UCX_TLS", options.transports.empty() ? "tcp" : options.transports);
@@ -38,8 +38,8 @@ void Configure(const UcxOptions& options) {
   const std::string segment = absl::StrCat(kFragmentBytes + (4 << 10));
   Set("UCX_TCP_TX_SEG_SIZE", segment);
   Set("UCX_TCP_RX_SEG_SIZE", segment);
-  Suggest("UCX_TCP_USER_TIMEOUT", "3s");
-  Suggest("UCX_KEEPALIVE_INTERVAL", "1s");
+  const absl::Duration silence = std::max(2 * options.silence, absl::Seconds(10));
+  Suggest("UCX_TCP_USER_TIMEOUT", absl::StrCat(absl::ToInt64Seconds(silence), "s"));
   // UCX gets memory of the host alone and does not cache registrations, so it needs no hooks in
   // functions of this program.
   Set("UCX_MEM_EVENTS", "n");

@@ -17,6 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 
 namespace iris::port {
 
@@ -32,6 +33,9 @@ struct UcxOptions {
   uint32_t port_min = 0;  // of the ports to listen on; 0: any
   uint32_t port_max = 0;
   uint32_t n_nodes = 1;
+  // Nodes that were not heard from for so long are lost. UCX lets a connection be silent for twice
+  // this, and 10 s at least, so that the port decides, and not UCX.
+  absl::Duration silence = absl::Seconds(5);
 };
 
 class UcxWorker {

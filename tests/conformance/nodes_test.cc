@@ -364,6 +364,7 @@ TEST(NodesTest, TeamsOfSomeRanks) {
 TEST(NodesTest, TheChoiceOfPaths) {
   NodesConfig config;
   config.leaders_most_bytes = 4096;
+  config.piece_bytes = 64 << 10;
   OnTeam({2, 2}, config, [](Rank&, const Team& team, Memory& memory) {
     EXPECT_EQ(ccl::ChoosePath(team.comm, {Operation::kAllReduce, 1024, DType::kF32}),
               NodesPath::kLeaders);
@@ -674,7 +675,7 @@ TEST(NodesTest, ACommIsUsableAgainAfterAReset) {
 }
 
 TEST(NodesTest, WrongArgumentsAreRefused) {
-  OnTeam({2, 2}, NodesConfig(), [](Rank& rank, const Team& team, Memory& memory) {
+  OnTeam({2, 2}, SmallPieces(NodesPath::kAuto), [](Rank& rank, const Team& team, Memory& memory) {
     float* const x = static_cast<float*>(memory.in());
     const auto run = [&](Call call) { return ccl::RunOnNodes(team.comm, call, rank.stream).code; };
     EXPECT_EQ(run({{Operation::kBroadcast, 1, DType::kF32}, x, x, 4}),

@@ -121,6 +121,18 @@ class Nodes(unittest.TestCase):
             nodes.nodes[1].cut()
             self.check_told(processes, since, "lost", within=PATIENCE)
 
+    def test_a_node_that_is_back_before_the_silence_is_over(self):
+        with cluster.Cluster(2, flags=["--network-silence", "20s"]) as nodes:
+            training = nodes.start(DIGITS, "--epochs", "4")
+            first = training[0].stdout.readline()
+            nodes.nodes[1].cut()
+            time.sleep(5)
+            nodes.nodes[1].cut(False)
+            ends = cluster.finish(training)
+            for code, out in ends:
+                self.assertEqual(code, 0, first + out)
+            self.assertIn("result ok", ends[0][1])
+
     def ctl(self, node, *arguments):
         """What iris-ctl says on the node: JSON, or its text."""
         result = subprocess.run([IRIS_CTL, "--runtime-dir", node.irisd.runtime_dir, *arguments], text=True,

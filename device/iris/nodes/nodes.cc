@@ -27,9 +27,7 @@ NodesConfig Complete(NodesConfig config, uint32_t size, uint32_t n_nodes) {
   Default(&config.leaders_most_bytes, (emu ? 4 : 64) * kKiB);
   Default(&config.leader_bytes, (emu ? 16 : 128) * kKiB);
   // Pieces of more than 1 MiB travel more slowly over TCP, and all inboxes together stay small.
-  Default(&config.piece_bytes,
-          std::max(4 * kKiB, std::min((emu ? 64 : 1024) * kKiB,
-                                      (emu ? 256 : 8192) * kKiB / nodes / 256 * 256)));
+  Default(&config.piece_bytes, std::clamp(8192 * kKiB / nodes / 256 * 256, 4 * kKiB, 1024 * kKiB));
   Default(&config.message_bytes,
           std::max(4 * kKiB, std::min((emu ? 16 : 256) * kKiB,
                                       (emu ? 64 : 16384) * kKiB / std::max(size, 1u) / 256 * 256)));
