@@ -155,6 +155,7 @@ ccl::Config ConfigOf(const iris_comm_options& given) {
   config.timeout_ns = static_cast<uint64_t>(given.timeout_ns);
   config.check_calls = given.check_calls != 0;
   config.symmetric = given.symmetric != 0;
+  config.barriers_only = given.barriers_only != 0;
   return config;
 }
 

@@ -92,14 +92,15 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
     return absl::FailedPreconditionError(absl::StrCat(what, ": this rank is not one of them"));
   }
   std::unique_ptr<Communicator> made(new Communicator(context, backend, team));
-  const absl::StatusOr<Config> read = ConfigOf(context, backend, options.config);
+  absl::StatusOr<Config> read = ConfigOf(context, backend, options.config);
   if (!read.ok()) return Annotate(read.status(), what);
-  const Config& config = *read;
+  Config& config = *read;
   // The team of the kernels on mapped memory: its ranks of this node.
   DeviceTeam mapped = team.device;
   uint32_t most_mapped = mapped.size;
   uint32_t n_nodes = 1;
   if (team.device.step != DeviceTeam::kListed) {
+    config.barriers_only = false;  // collectives of the nodes' leaders are part of a barrier
     made->nodes_of_ = NodesOf(context, team.ranks);
     mapped = MappedTeam(context, team);
     n_nodes = *std::max_element(made->nodes_of_.begin(), made->nodes_of_.end()) + 1;
@@ -119,6 +120,10 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
   if (bytes == 0 || options.matmul_bytes > kMaxMatmulBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat(what, ": an option of the communicator is outside its limits"));
+  }
+  if (config.barriers_only && options.matmul_bytes != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, ": with barriers_only, matmul_bytes must be 0"));
   }
   bytes += options.matmul_bytes;
   const uint64_t nodes_offset_bytes = (bytes + ccl::kWorkspaceAlignmentBytes - 1) /

@@ -496,6 +496,8 @@ typedef struct iris_comm_options {
   int32_t symmetric;   /* not 0: true */
   const char* rules;   /* null: the built-in table */
   uint64_t matmul_bytes;
+  int32_t barriers_only; /* not 0: true */
+  int32_t reserved;
 } iris_comm_options;
 
 /* Makes a communicator, with the errors of iris::ccl::Communicator::Create. Collective. */

@@ -65,6 +65,9 @@ struct CommunicatorOptions {
   // Collectives use the built-in table if this one has no lines for collectives.
   std::string rules{};
   uint64_t matmul_bytes = 0;  // of workspace for GEMMs: see iris/ops.h
+  // For Barrier alone: the workspace has a few words for each rank, and sizes are ignored. A team
+  // with ranks of several nodes has the whole workspace nevertheless.
+  bool barriers_only = false;
 };
 
 class Communicator {
@@ -97,6 +100,7 @@ class Communicator {
     options.symmetric = from.symmetric ? 1 : 0;
     options.rules = from.rules.empty() ? nullptr : from.rules.c_str();
     options.matmul_bytes = from.matmul_bytes;
+    options.barriers_only = from.barriers_only ? 1 : 0;
     iris_comm* handle = nullptr;
     IRIS_RETURN_IF_ERROR(
         iris::impl::FromC(iris_comm_create(context.get(), team.handle, &options, &handle)));

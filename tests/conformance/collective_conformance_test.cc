@@ -1442,10 +1442,10 @@ IRIS_KERNEL void CollectWords(DeviceContext ctx, const uint32_t* word, uint32_t 
 class CclBarrierTest : public testing::TestWithParam<uint32_t> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, CclBarrierTest, testing::Values(1, 2, 3, 4, 5, 8));
 
-TEST_P(CclBarrierTest, WhatAStreamDidBeforeIsSeenBehind) {
-  World world(GetParam());
-  world.Run([](Rank& rank) {
-    const Comm comm = rank.NewComm(rank.ctx.world, SmallConfig());
+void ExpectSeenBehindBarriers(uint32_t n_ranks, const Config& config) {
+  World world(n_ranks);
+  world.Run([&](Rank& rank) {
+    const Comm comm = rank.NewComm(rank.ctx.world, config);
     uint32_t* word = rank.New<uint32_t>(1);
     uint32_t* bad = rank.New<uint32_t>(1);
     rank.HostBarrier();
@@ -1457,6 +1457,24 @@ TEST_P(CclBarrierTest, WhatAStreamDidBeforeIsSeenBehind) {
     }
     EXPECT_EQ(rank.Read(bad), 0u);
     ExpectOk(ccl::CheckError(comm));
+  });
+}
+
+TEST_P(CclBarrierTest, WhatAStreamDidBeforeIsSeenBehind) {
+  ExpectSeenBehindBarriers(GetParam(), SmallConfig());
+}
+
+TEST_P(CclBarrierTest, ACommForBarriersAlone) {
+  Config config;
+  config.barriers_only = true;
+  ExpectSeenBehindBarriers(GetParam(), config);
+  World world(GetParam());
+  world.Run([&](Rank& rank) {
+    const Comm comm = rank.NewComm(rank.ctx.world, config);
+    float* const x = rank.New<float>(1);
+    const auto refused = ccl::AllReduce(comm, x, x, 1, DType::kF32, ReduceOp::kSum, rank.stream);
+    EXPECT_EQ(refused.code, StatusCode::kFailedPrecondition);
+    ExpectOk(ccl::Barrier(comm, rank.stream));
   });
 }
 

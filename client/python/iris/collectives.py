@@ -103,6 +103,7 @@ class Collectives:
     team_of: Callable[[Optional["Team"]], "Team"]
     stream_for: Any
     _communicators: Dict[int, Communicator]
+    _barriers: Dict[int, Communicator]  # of teams whose first operation was a device_barrier
 
     def prepare(self, team: Optional["Team"] = None, **options: Any) -> Communicator:
         """Makes the team's communicator now, with the options of iris_comm_options by name (`timeout_ns=...`,
@@ -119,9 +120,10 @@ class Collectives:
 
     def release_communicator(self, team: Optional["Team"] = None) -> None:
         """Frees the memory of the team's communicator, if it has one. Collective over the team."""
-        communicator = self._communicators.pop(self.team_of(team).id, None)
-        if communicator is not None:
-            communicator.release()
+        for communicators in (self._communicators, self._barriers):
+            communicator = communicators.pop(self.team_of(team).id, None)
+            if communicator is not None:
+                communicator.release()
 
     def _existing(self, team: Any, what: str) -> Communicator:
         communicator = self._communicators.get(self.team_of(team).id)
@@ -308,5 +310,10 @@ class Collectives:
                 communicator.synchronize(stream)
 
     def device_barrier(self, team: Optional["Team"] = None, *, stream: Any = None) -> None:
-        """Puts a barrier on a stream, which passes it once the streams of all members reach it. It may be captured."""
-        self._run(self.prepare(team), _capi.library().iris_comm_barrier, (None,), (), stream=stream)
+        """Puts a barrier on a stream, which passes it once the streams of all members reach it. It may be captured,
+        after a first call. A team without a communicator gets a few words of the heap for its barriers."""
+        team = self.team_of(team)
+        communicator = self._communicators.get(team.id) or self._barriers.get(team.id)
+        if communicator is None:
+            communicator = self._barriers[team.id] = Communicator(team, barriers_only=1)
+        self._run(communicator, _capi.library().iris_comm_barrier, (None,), (), stream=stream)

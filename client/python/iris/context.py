@@ -116,6 +116,7 @@ class Context(Collectives, Factories):
         self.dropped_streams: Deque[Any] = collections.deque()
         self.dropped_events: Deque[int] = collections.deque()
         self._communicators = {}
+        self._barriers = {}
         self.matmul_workspaces: Dict[int, Any] = {}
         self._wrapped: Dict[int, Stream] = {}
         self.raw_stream: Any = None  # torch's function for the number of its current stream, once torch uses the GPU
@@ -477,11 +478,12 @@ class Context(Collectives, Factories):
         """Waits for the stream, by default that of calls without a stream. Raises the failure of the team's collectives
         on it, which names the missing ranks."""
         where, _ = self.stream_for(stream)
-        communicator = self._communicators.get(self.team_of(team).id)
-        if communicator is None:
-            where.synchronize()
-        else:
+        of_team = (made.get(self.team_of(team).id) for made in (self._communicators, self._barriers))
+        communicators = [communicator for communicator in of_team if communicator is not None]
+        for communicator in communicators:
             communicator.synchronize(where)
+        if not communicators:
+            where.synchronize()
 
     def copy_now(self, to: int, source: int, nbytes: int) -> None:
         """Copies between addresses, after the work on the calling program's stream, and waits for the copy."""

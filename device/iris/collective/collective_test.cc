@@ -337,6 +337,14 @@ TEST(LayoutTest, RegionsDoNotOverlap) {
   }
 }
 
+TEST(ConfigTest, BarriersAloneNeedFewWords) {
+  Config config;
+  config.barriers_only = true;
+  config.stage_bytes = 1000;  // ignored, as all sizes
+  EXPECT_LE(WorkspaceBytes(2, config), 1024u);
+  EXPECT_LE(WorkspaceBytes(kMaxTeamRanks, config), 8192u);
+}
+
 TEST(ConfigTest, FewMultiprocessorsAreFewBlocks) {
   Config config;
   config.max_multiprocessors = 3;

@@ -429,9 +429,10 @@ Result CreateComm(const CommOptions& options, Comm* out) {
 Result PrepareKernels() { return impl::PrepareRows(impl::kRows); }
 
 Result Run(const Comm& comm, const Call& call, backend::Stream& stream) {
-  if (Result result = impl::CheckComm(comm); !result.ok()) return result;
+  const bool barrier = call.operation == Operation::kBarrier;
+  if (Result result = impl::CheckComm(comm, barrier); !result.ok()) return result;
   if (call.operation == Operation::kAllToAllV) return RunAllToAllV(comm, call, stream);
-  if (call.operation == Operation::kBarrier) {
+  if (barrier) {
     return impl::LaunchRequest(
         comm, {{{Operation::kBarrier}, nullptr, nullptr, CallRecord::kNobody}}, stream);
   }

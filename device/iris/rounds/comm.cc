@@ -20,6 +20,7 @@ using impl::Invalid;
 bool IsValid(const Config& config) {
   constexpr uint64_t kMaxBytes = 1ull << 36;  // keeps every sum of sizes far from overflow
   constexpr uint64_t kPushUnitBytes = 16 * kMaxTeamRanks * impl::kPushSlots;
+  if (config.barriers_only) return true;
   return config.max_blocks >= 1 && config.max_blocks <= kMaxBlocks &&
          config.blocks <= config.max_blocks && config.block_threads <= kMaxThreads &&
          config.unroll <= kMaxUnroll && config.packet_blocks >= 1 &&

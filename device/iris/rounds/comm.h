@@ -69,6 +69,8 @@ struct Config {
   // where the platform supports that; it waits before it touches memory.
   bool early = true;
   bool symmetric = false;  // a promise: buffers in the heap have the same offset on all ranks
+  // Barriers alone: the workspace has a few words for each rank, and all sizes above are ignored.
+  bool barriers_only = false;
   // Replaces the built-in table; borrowed.
   const Rule* rules = nullptr;
   uint32_t n_rules = 0;

@@ -69,9 +69,13 @@ Result CheckBuffer(const Comm& comm, const void* p, uint64_t bytes, uint64_t ele
   return {};
 }
 
-Result CheckComm(const Comm& comm) {
+Result CheckComm(const Comm& comm, bool barrier) {
   if (comm.team.size == 0 || comm.report == nullptr) {
     return Invalid("the Comm was not made by CreateComm");
+  }
+  if (comm.config.barriers_only && !barrier) {
+    return {StatusCode::kFailedPrecondition,
+            "this communicator is for barriers alone: make another one without barriers_only"};
   }
   if (!CheckError(comm).ok()) {
     return {
@@ -84,6 +88,15 @@ Result CheckComm(const Comm& comm) {
 
 Config Complete(Config config) {
   constexpr bool emu = backend::Traits::kEmulated;
+  if (config.barriers_only) {
+    Config barriers;
+    barriers.max_blocks = barriers.blocks = 1;
+    barriers.block_threads = config.block_threads;
+    barriers.timeout_ns = config.timeout_ns;
+    barriers.early = config.early;
+    barriers.barriers_only = true;
+    return barriers;
+  }
   Default(&config.max_blocks, emu ? 8u : kMaxBlocks);
   if (config.max_multiprocessors != 0 && config.max_blocks > config.max_multiprocessors) {
     config.max_blocks = config.max_multiprocessors;

@@ -19,8 +19,9 @@ inline Result Invalid(const char* what) { return {StatusCode::kInvalidArgument, 
 // Returns the config with all fields set but the rules.
 Config Complete(Config config);
 
-// Checks that a Comm can be used. kFailedPrecondition if an earlier operation failed.
-Result CheckComm(const Comm& comm);
+// Checks that a Comm can be used. kFailedPrecondition if an earlier operation failed, or if the
+// Comm is for barriers alone and this is none.
+Result CheckComm(const Comm& comm, bool barrier = false);
 
 // Checks a buffer of a call. Sets `*offset_bytes` to its offset in the caller's heap, or
 // kNotInHeap.

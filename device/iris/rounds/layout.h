@@ -140,8 +140,8 @@ constexpr Offsets OffsetsOf(uint32_t n, const Config& config) {
   Offsets offsets = {};
   offsets.sync_bytes = sizeof(Header);
   offsets.pair_bytes = offsets.sync_bytes + config.max_blocks * SyncBytes(n);
-  offsets.packet_bytes =
-      offsets.pair_bytes + static_cast<uint64_t>(n) * (n - 1) * kPairBlocks * SyncBytes(2);
+  const uint64_t pairs = config.barriers_only ? 0 : static_cast<uint64_t>(n) * (n - 1);
+  offsets.packet_bytes = offsets.pair_bytes + pairs * kPairBlocks * SyncBytes(2);
   offsets.line_bytes =
       offsets.packet_bytes + config.packet_blocks * PacketBytes(n, config.packet_bytes);
   const uint64_t line_blocks = n > kMaxLineMembers ? 0 : config.line_blocks;

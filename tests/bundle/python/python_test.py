@@ -76,6 +76,9 @@ class Ranks(unittest.TestCase):
     def test_world(self):
         self.on("world", 1, 2, 4)
 
+    def test_a_device_barrier_needs_few_words(self):
+        self.on("a_device_barrier_needs_few_words", 1, 2, 4)
+
     def test_calls_that_wait_for_each_other(self):
         self.on("calls_that_wait_for_each_other", 2, 3)
 

@@ -212,6 +212,36 @@ def collectives():
 
 
 @case
+def a_device_barrier_needs_few_words():
+    with iris.Context(4 << 20, max_heap_bytes=4 << 20) as c:
+        # There is no room for a communicator's workspace.
+        rest = c.empty(c.heap_bytes - (256 << 10), dtype="uint8")
+        raises(iris.ResourceExhaustedError, lambda: c.all_reduce(c.empty(1)))
+        word = c.zeros(1, dtype="uint64")
+        c.barrier()
+        stream = c.stream()
+        for turn in range(20):
+            if c.rank == turn % c.n_ranks:
+                time.sleep(0.002)
+                for rank in range(c.n_ranks):
+                    c.signal(word, turn + 1, rank)
+            c.device_barrier(stream=stream)
+            c.synchronize(stream)
+            assert word[0].item() == turn + 1
+        with stream.capture() as graph:
+            c.device_barrier(stream=stream)
+        for _ in range(3):
+            graph.launch()
+        c.synchronize(stream)
+        graph.close()
+        rest.free()
+        check(c.all_reduce(c.ones(4)), [c.n_ranks] * 4)
+        c.device_barrier()
+        c.release_communicator()
+        c.device_barrier()
+
+
+@case
 def tensors():
     """Views, values, DLPack and numpy without a copy, peers' copies, and use after the end."""
     c = iris.Context(HEAP)
