@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any, Dict
 
 import numpy as np
@@ -82,3 +83,8 @@ def value_numbers(value: Any, dtype: DType) -> Dict[str, Any]:
         return {"whole_start": int(bool(value))}
     check_fits(f"{value}", dtype, int(value), int(value))
     return {"whole_start": int(value)}
+
+
+def is_zero(kind: str, numbers: Dict[str, Any]) -> bool:
+    """Returns True if these numbers fill memory with bytes of 0."""
+    return kind == "value" and not any(numbers.values()) and math.copysign(1, numbers.get("start", 0)) > 0

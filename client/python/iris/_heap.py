@@ -24,12 +24,13 @@ with the context. Memory that one rank has allocated or opened alone is freed by
 from __future__ import annotations
 
 import collections
+import contextlib
 import ctypes
 import os
 import struct
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any, Deque, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Deque, Dict, Iterator, List, Optional, Tuple
 
 from iris import _capi
 from iris._shapes import bytes_of
@@ -124,6 +125,18 @@ class Heap:
             ledger.add(storage)
             self._storages.add(storage)
         return Tensor(storage, shape, None, dtype)
+
+    @contextlib.contextmanager
+    def filling(self, tensor: Tensor) -> Iterator[None]:
+        """Waits at the end of the block, after an error, too, for the end of this block on all members of the team that
+        has allocated the tensor. The block gives this rank's copy its values and waits for them. So a peer that
+        returns from the call may write into any copy."""
+        team = tensor._storage.team
+        try:
+            yield
+        finally:
+            if team is not None and team.n_ranks > 1 and tensor.count:
+                _capi.library().iris_barrier(self.context.handle, team.handle, 0)
 
     def _alone(self, allocation: Any, name: Optional[str], owner: int, symmetric: Optional[int],
                free: str = "iris_free") -> Storage:

@@ -223,12 +223,13 @@ class Context(Collectives, Factories):
     def is_symmetric(self, what: Any) -> bool:
         """Returns True if the memory of a tensor or an array lies in this rank's heap, or in memory that this rank has
         registered together with others."""
-        return self._is_symmetric(_foreign.buffer_of(self, what, "is_symmetric: the argument"))
+        buffer = _foreign.buffer_of(self, what, "is_symmetric: the argument")
+        return self.is_symmetric_at(buffer.address, buffer.nbytes)
 
-    def _is_symmetric(self, buffer: "_foreign.Buffer") -> bool:
-        symmetric = _capi.out(ctypes.c_int32, _capi.library().iris_is_symmetric, self.handle, buffer.address,
-                              buffer.nbytes).value
-        return bool(symmetric) and 0 <= buffer.address - self.heap_bases[self.rank] < self.stride_bytes
+    def is_symmetric_at(self, address: int, nbytes: int = 1) -> bool:
+        """As is_symmetric(), of the memory at an address."""
+        symmetric = _capi.out(ctypes.c_int32, _capi.library().iris_is_symmetric, self.handle, address, nbytes).value
+        return bool(symmetric) and 0 <= address - self.base - self.rank * self.stride_bytes < self.stride_bytes
 
     def check_rank(self, rank: int, what: str = "") -> None:
         """Raises OutOfRangeError, whose text begins with `what`, if there is no such rank."""
@@ -346,7 +347,7 @@ class Context(Collectives, Factories):
         buffer = None
         try:
             buffer = _foreign.buffer_of(self, array, "the argument")
-            if self._is_symmetric(buffer):
+            if self.is_symmetric_at(buffer.address, buffer.nbytes):
                 offset = buffer.address - self.heap_bases[self.rank]
         except Exception as wrong:  # pylint: disable=broad-except  # the others wait for this rank after any error
             code = wrong.code if isinstance(wrong, IrisError) else StatusCode.INVALID_ARGUMENT
@@ -362,7 +363,10 @@ class Context(Collectives, Factories):
         if len({theirs for _, theirs, _ in told}) > 1:
             raise InvalidArgumentError("as_symmetric(): some ranks say copy=True, and others do not: say the same")
         if copy:
-            return self.allocate(buffer.shape, buffer.dtype, name=name, team=team).copy_(array)
+            made = self.allocate(buffer.shape, buffer.dtype, name=name, team=team)
+            with self.heap.filling(made):
+                made.copy_(array)
+            return made
         if None not in offsets:
             raise InvalidArgumentError(f"as_symmetric(): ranks {list(team.ranks)} give memory of their heaps at the "
                                        f"offsets {offsets}, which each has alone: copy=True makes a copy at one offset")

@@ -1,8 +1,9 @@
 """Factories: zeros, ones, arange, rand and others, with torch's semantics of shapes, types and ends.
 
 Factories are collective over the team: every member calls them in the same order, with the same shape and type. The
-values may differ. Tensors are contiguous. A factory with `out`, a tensor of the heap, fills it, allocates nothing and
-is not collective. Factories return when the values are complete.
+values may differ. Tensors are contiguous. A factory returns when the copies of all members have their values, so that a
+peer may write into them at once; only empty() does not wait. A factory with `out`, a tensor of the heap, fills it,
+allocates nothing, is not collective, and returns when this rank's values are complete.
 """
 
 from __future__ import annotations
@@ -131,6 +132,20 @@ class Factories:
                                        f"the shape {shape} was asked for")
         return out.reshape(shape)
 
+    def _filled(self, shape: Tuple[int, ...], dtype: DType, options: Dict[str, Any], kind: str,
+                generator: Optional[Generator] = None, **values: Any) -> Tensor:
+        """Returns a tensor of these values, which Tensor._fill describes, once all members have theirs."""
+        context: Any = self
+        tensor = self._make(shape, dtype, **options)
+        if generator is not None:
+            values["seed"], values["call"] = generator.next_call()
+        if options.get("out") is not None:
+            return tensor._fill(kind, **values)
+        with context.heap.filling(tensor):
+            if not (tensor._storage.fresh and _fill.is_zero(kind, values)):
+                tensor._fill(kind, **values)
+        return tensor
+
     def _random(self, kind: str, shape: Tuple[int, ...], dtype: Any, options: Dict[str, Any],
                 **values: Any) -> Tensor:
         dtype = _foreign.dtype_of(dtype)
@@ -142,9 +157,7 @@ class Factories:
             generator = self.generator
         elif not isinstance(generator, Generator):
             generator = Generator(_foreign.seed_from_torch(generator))
-        tensor = self._make(shape, dtype, **options)
-        seed, call = generator.next_call()
-        return tensor._fill(kind, seed=seed, call=call, **values)
+        return self._filled(shape, dtype, options, kind, generator, **values)
 
     def empty(self, *size: Any, dtype: Optional[DTypeLike] = None, **options: Any) -> Tensor:
         """Leaves the memory as it is: fresh heaps are zero, reused memory holds its old bytes."""
@@ -159,17 +172,15 @@ class Factories:
             dtype = DType.BOOL if isinstance(fill_value, bool) else DType.I64
         dtype, shape = _foreign.dtype_of(dtype), parse_shape((size,))
         values = _fill.value_numbers(fill_value, dtype)  # checked before the allocation
-        return self._make(shape, dtype, **options)._fill("value", **values)
+        return self._filled(shape, dtype, options, "value", **values)
 
     def zeros(self, *size: Any, dtype: Optional[DTypeLike] = None, **options: Any) -> Tensor:
         """Sets every element to 0."""
-        made = self._make(parse_shape(size), _foreign.dtype_of(dtype), **options)
-        return made._fill("value", start=0, whole_start=0)
+        return self._filled(parse_shape(size), _foreign.dtype_of(dtype), options, "value", start=0, whole_start=0)
 
     def ones(self, *size: Any, dtype: Optional[DTypeLike] = None, **options: Any) -> Tensor:
         """Sets every element to 1."""
-        made = self._make(parse_shape(size), _foreign.dtype_of(dtype), **options)
-        return made._fill("value", start=1, whole_start=1)
+        return self._filled(parse_shape(size), _foreign.dtype_of(dtype), options, "value", start=1, whole_start=1)
 
     empty_like, zeros_like, ones_like, full_like = map(_like, ("empty", "zeros", "ones", "full"))
 
@@ -190,14 +201,14 @@ class Factories:
         count = -((start - end) // step) if whole else math.ceil((end - start) / step)
         if dtype.is_floating_point:
             step = float(step) if count > 1 else 1.0  # one element needs no step
-            return self._make((count,), dtype, **options)._fill("arange", start=float(start), step=step)
+            return self._filled((count,), dtype, options, "arange", start=float(start), step=step)
         first, stride = int(start), int(step)
         if stride == 0:
             raise InvalidArgumentError(f"arange: a step of {step} is 0 as {dtype.long_name}")
         last = first + stride * max(count - 1, 0)
         _fill.check_fits(f"arange: from {first} to {last}", dtype, first, last)
-        made = self._make((count,), dtype, **options)
-        return made._fill("arange", whole_start=first, whole_step=stride if count > 1 else 1)
+        return self._filled((count,), dtype, options, "arange", whole_start=first,
+                            whole_step=stride if count > 1 else 1)
 
     def linspace(self, start: Any, end: Any, steps: int, *, dtype: Optional[DTypeLike] = None,
                  **options: Any) -> Tensor:
@@ -214,7 +225,7 @@ class Factories:
         if not math.isfinite(end - start):
             raise InvalidArgumentError(f"linspace: from {start} to {end} is more than a double holds: give a smaller "
                                        "range")
-        return self._make(shape, dtype, **options)._fill("linspace", start=start, end=end, steps=shape[0])
+        return self._filled(shape, dtype, options, "linspace", start=start, end=end, steps=shape[0])
 
     # The factories of random numbers also take the option `generator`.
 

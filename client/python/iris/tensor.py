@@ -47,6 +47,7 @@ class Storage:
         self.address = allocation.address or 0
         self.symmetric = self.address if symmetric is None else symmetric
         self.bytes = allocation.bytes
+        self.fresh = bool(getattr(allocation, "fresh", 0))  # nobody has had this rank's memory before: it is zero
         self.free = free
         self.freed = False
         self.symm_mem: Any = None  # for rendezvous(), if symm_mem.empty() made it
