@@ -4,13 +4,14 @@ Nothing in this file needs torch or cupy.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import math
 import os
 import sys
 import uuid
 from ctypes import c_char_p, c_int32, c_int64, c_uint8, c_uint16, c_uint64, c_void_p
-from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy
 
@@ -18,10 +19,13 @@ from iris import _capi
 from iris._shapes import contiguous_strides, is_contiguous
 from iris.dtypes import DType
 from iris.errors import FailedPreconditionError, InvalidArgumentError
+from iris.logging import DEBUG
 
 if TYPE_CHECKING:
     from iris.context import Context
 
+# torch's kinds of devices that programs name.
+KINDS = ("cpu", "cuda")
 # DLPack's kinds of devices, by backend of Iris.
 _DLPACK_DEVICE = {"emu": 1, "cuda": 2, "hip": 10}
 _DTYPE_OF_TYPESTR = {numpy.dtype(dtype.numpy_name).str[1:]: dtype for dtype in DType if dtype.numpy_name}
@@ -151,10 +155,16 @@ def check_device(context: Any, device: Any) -> None:
     if device is None:
         return
     kind, _, number = str(device).partition(":")
-    if kind not in ("cuda", "cpu") or (kind == "cpu") > context.on_host or (
+    if kind not in KINDS or (kind == "cpu") > context.on_host or (
             number and not context.on_host and int(number) != context.device_index):
         raise InvalidArgumentError(f"device={device!s}: the heap of this rank is on {device_name(context)}. Leave the "
                                    "device out, or name that one")
+
+
+def torch_device(context: "Context") -> Any:
+    """Returns the rank's device as a torch.device, or its name if torch is not installed."""
+    torch = importable_torch()
+    return device_name(context) if torch is None else torch.device(device_name(context))
 
 
 class DeviceArrayInterface:
@@ -325,6 +335,33 @@ def synchronize_torch(context: "Context") -> bool:
     return True
 
 
+@contextlib.contextmanager
+def own_torch_stream(context: "Context") -> Iterator[None]:
+    """Puts torch's work in the block on a stream of its own, and waits for it at the end. So it does not wait for
+    kernels that the program has launched, which may wait for other ranks."""
+    torch = torch_on_gpu(context)
+    if torch is None:
+        yield
+        return
+    stream = torch.cuda.Stream(context.device_index)
+    with torch.cuda.stream(stream):
+        yield
+    stream.synchronize()
+
+
+def make_torch_memory_shareable(context: "Context") -> None:
+    """Makes torch take memory that other ranks can map from now on, unless the program's environment says how torch
+    takes it. Memory that torch has already stays as it is."""
+    torch = torch_on_gpu(context)
+    given = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or ""
+    if torch is None or "expandable_segments" in given:
+        return
+    try:
+        torch.cuda.memory._set_allocator_settings(",".join(filter(None, (given, "expandable_segments:True"))))
+    except (AttributeError, RuntimeError) as error:
+        context.log(DEBUG, f"torch's memory cannot be shared: {error}")
+
+
 class MemPool:
     """Memory of this rank's heap for torch: inside `with pool:`, on this thread, torch allocates on the rank's GPU from
     the heap, at offsets of the rank's own. docs/python.md says what that means for gradients, put, get and signals.
@@ -370,6 +407,48 @@ def dtype_of(dtype: Any) -> DType:
         torch = loaded_torch()
         dtype = DType.F32 if torch is None else torch.get_default_dtype()
     return DType.of(dtype)
+
+
+def dtype_or_bytes(dtype: Any, count: int) -> Tuple[DType, int]:
+    """Returns the type and number of elements of memory for `count` elements of a type of torch: bytes for types that
+    Iris does not know."""
+    try:
+        return DType.of(dtype), count
+    except InvalidArgumentError:
+        torch: Any = importable_torch()
+        return DType.U8, count * torch.empty((), dtype=dtype).element_size()
+
+
+def bytes_of_torch(context: "Context", tensor: Any) -> Any:
+    """Returns the memory of a tensor of torch as a tensor of bytes. Raises InvalidArgumentError if it is none, not on
+    the rank's device, or not contiguous."""
+    if not is_torch_tensor(tensor):
+        raise InvalidArgumentError(f"{type(tensor).__name__} is no tensor of torch")
+    if not context.on_host and not tensor.is_cuda:
+        raise InvalidArgumentError(f"the tensor is on {tensor.device}, and only CUDA tensors of {device_name(context)} "
+                                   "become symmetric: move it there first")
+    _check_torch(context, tensor, "as_symmetric")
+    if not tensor.is_contiguous():
+        raise InvalidArgumentError(f"a tensor of shape {tuple(tensor.shape)} and strides {tuple(tensor.stride())} is "
+                                   "not contiguous: call contiguous() first")
+    return tensor.detach().reshape(-1).view(_torch.uint8)
+
+
+def as_numpy(value: Any) -> Any:
+    """Returns an array of numpy for a tensor of torch, a tensor of Iris, and for lists and tuples of numbers. Returns
+    other values as they are. The numbers of bfloat16 become float32."""
+    if is_torch_tensor(value):
+        value = value.detach().cpu()
+        return (value.float() if value.dtype == _torch.bfloat16 else value).numpy()
+    if isinstance(value, _IrisTensor):
+        return value.to_host()
+    if isinstance(value, (list, tuple)) and value:
+        try:
+            array = numpy.asarray(value)
+        except ValueError:  # the rows have different lengths
+            return value
+        return array if array.dtype.kind in "biufc" else value
+    return value
 
 
 def seed_from_torch(generator: Any) -> int:
@@ -458,16 +537,49 @@ def ranks_of_group(group: Any) -> Tuple[int, ...]:
     return tuple(rank for rank, _ in sorted(table.items(), key=lambda item: item[1]))
 
 
-def words_on_device(context: "Context", words: Sequence[int]) -> Any:
+def words_on_device(context: "Context", words: Sequence[int], signed: bool = False) -> Any:
     """Returns 64-bit words as one array for kernels: torch's, on the device, or numpy's if torch is not installed."""
-    array = numpy.array(words, dtype=numpy.uint64)
+    array = numpy.array(words, dtype=numpy.int64)  # no address needs the highest bit
     torch = importable_torch()
     if torch is None:
-        return array
-    # Older releases of torch have no uint64 and get the same bits as int64.
-    signed = torch.from_numpy(array.view(numpy.int64)).to(device_name(context))
-    kind = getattr(torch, "uint64", None)
-    return signed if kind is None else signed.view(kind)
+        return array if signed else array.view(numpy.uint64)
+    made = torch.from_numpy(array).to(device_name(context))
+    kind = getattr(torch, "uint64", None)  # older releases have none
+    return made if signed or kind is None else made.view(kind)
+
+
+class CUDAArrayInterface:
+    """Memory of a GPU, at an address that the caller keeps valid, as an array that torch.as_tensor() takes. Without a
+    shape it has one dimension. Raises InvalidArgumentError, a ValueError, for a type that such arrays do not have."""
+
+    def __init__(self, ptr: int, size_bytes: int, dtype: Any = None, device: str = "cuda", shape: Any = None) -> None:
+        torch: Any = importable_torch()
+        self.ptr, self.size_bytes, self.device = ptr, size_bytes, device
+        self.dtype = torch.uint8 if dtype is None else dtype
+        found = DType.F16 if self.dtype == torch.bfloat16 else DType.of(self.dtype)  # the interface has no bfloat16
+        if found.numpy_name is None:
+            raise InvalidArgumentError(f"arrays of this interface have no elements of {self.dtype}: use uint8, and "
+                                       "view() of the tensor")
+        self.typestr = numpy.dtype(found.numpy_name).str
+        self.shape = (size_bytes // found.itemsize,) if shape is None else shape
+
+    @property
+    def __cuda_array_interface__(self) -> Dict[str, Any]:
+        return {"shape": self.shape, "typestr": self.typestr, "data": (self.ptr, False), "version": 3}
+
+
+def tensor_from_ptr(ptr: int, size_bytes: int, dtype: Any = None, device: str = "cuda", shape: Any = None) -> Any:
+    """Returns a tensor of torch on memory that the caller keeps valid, by default of float32 and of one dimension. The
+    memory is the host's if `device` is the CPU, or if there is no GPU."""
+    torch: Any = importable_torch()
+    if torch.device(device).type == "cpu" or not torch.cuda.is_available():
+        flat = torch.from_numpy(numpy.ctypeslib.as_array((c_uint8 * size_bytes).from_address(ptr)))
+    else:
+        flat = torch.as_tensor(CUDAArrayInterface(ptr, size_bytes), device=device)
+    dtype = torch.float32 if dtype is None else dtype
+    size = torch.empty((), dtype=dtype).element_size()
+    flat = flat[:size_bytes // size * size].view(dtype)
+    return flat if shape is None else flat.view(shape)
 
 
 def use_device(context: "Context") -> None:

@@ -1,7 +1,8 @@
 """The log of the package: standard logging under the name "iris", with lines `[iris] [rank/n] message`.
 
-IRIS_LOG_LEVEL (debug, info, warning, error, off) is the level, as for the library; warning by default. A context
-refuses other values. The log goes to standard error until a program gives the logger its own handler.
+IRIS_LOG_LEVEL (debug, info, warning, error, off) is the level, as for the library. It is info by default, because the
+package itself logs only warnings and errors. A context refuses other values. The log goes to standard error until a
+program gives the logger its own handler.
 """
 
 from __future__ import annotations
@@ -16,11 +17,18 @@ _LEVELS = {"debug": DEBUG, "info": INFO, "warning": WARNING, "warn": WARNING, "e
 
 
 class _Formatter(logging.Formatter):
+    name = "[iris]"
 
     def format(self, record: logging.LogRecord) -> str:
         rank = getattr(record, "iris_rank", None)
         where = "" if rank is None else f"[{rank}/{record.iris_num_ranks}] "  # type: ignore[attr-defined]
-        return f"[iris] {where}{record.getMessage()}"
+        return f"{self.name} {where}{record.getMessage()}"
+
+
+class IrisFormatter(_Formatter):
+    """Formats lines as the reference does, for a program's own handlers: `[Iris] [rank/n] message`."""
+
+    name = "[Iris]"
 
 
 class _StandardError(logging.StreamHandler):  # type: ignore[type-arg]  # a generic of the stubs alone
@@ -32,7 +40,7 @@ class _StandardError(logging.StreamHandler):  # type: ignore[type-arg]  # a gene
 
 
 logger = logging.getLogger("iris")
-logger.setLevel(_LEVELS.get(os.environ.get("IRIS_LOG_LEVEL", "").lower(), WARNING))
+logger.setLevel(_LEVELS.get(os.environ.get("IRIS_LOG_LEVEL", "").lower(), INFO))
 if not logger.handlers:
     _handler = _StandardError()
     _handler.setFormatter(_Formatter())

@@ -1,21 +1,21 @@
 """`iris.iris(heap_size)`: the host API of the reference system's Python package, name for name.
 
-A program that was written for that package keeps its import line: tensors are torch's if torch is installed, made on
-the symmetric heap of a Context, which is the attribute `context`. `_heap.py` describes how dropped tensors are freed.
+A program that was written for that package keeps its import line: tensors are torch's, made on the symmetric heap of a
+Context, which is the attribute `context`. `_heap.py` describes how dropped tensors are freed.
 """
 
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, Dict, Tuple
+from typing import Any, Dict, Optional, Tuple
 
-from iris import _foreign, logging, ops
+from iris import _foreign, _ref_heap, logging, ops
 from iris.context import Context
 from iris.errors import FailedPreconditionError, InvalidArgumentError
 from iris.team import Team
 
-if TYPE_CHECKING:
-    from iris.tensor import Tensor
+# The words of a device context that describe a trace, after the addresses of the heaps.
+_TRACING_WORDS = 17
 
 
 def _log(level: int) -> Any:
@@ -27,25 +27,12 @@ def _log(level: int) -> Any:
     return log
 
 
-def _factory(name: str) -> Any:
-
-    def make(self: "Iris", *arguments: Any, layout: Any = None, requires_grad: bool = False, **options: Any) -> Any:
-        if layout is not None and str(layout) != "torch.strided":
-            raise InvalidArgumentError(f"layout={layout}: tensors of the symmetric heap are strided")
-        options.pop("memory_format", None)  # tensors of the heap are contiguous
-        return self._give(getattr(self.context, name)(*arguments, **options), requires_grad)
-
-    make.__name__ = name
-    make.__doc__ = f"""As torch.{name}, on the symmetric heap. Arguments are those of Context.{name}, `layout` and
-    `requires_grad`. The result is torch's where torch is installed."""
-    return make
-
-
 class Iris:
     """A rank with its symmetric heap, with the API of the reference. See iris()."""
 
-    def __init__(self, heap_size: int = 1 << 30, **options: Any) -> None:
-        without_meaning = [name for name in ("allocator_type", "copy_engine") if options.pop(name, None) is not None]
+    def __init__(self, heap_size: int = 1 << 30, allocator_type: str = "torch", **options: Any) -> None:
+        without_meaning = [name for name in ("copy_engine", "engines") if options.pop(name, None)]
+        allocator_type = _ref_heap.allocator_of(allocator_type)
         place = {} if {"rank", "n_ranks", "job"} & set(options) else _foreign.torch_world()
         self.context = Context(heap_size, **{**place, **options})
         self.cur_rank: int = self.context.rank
@@ -53,11 +40,15 @@ class Iris:
         self.gpu_id: int = self.context.device_index
         self.heap_size = heap_size
         self.device: str = self.context.device
+        self.heap = _ref_heap.SymmetricHeap.of(self.context, heap_size, allocator_type)
+        """The reference's object for the heap."""
+        self.heap_bases = self.heap.heap_bases
+        """The address of each rank's heap in this process, as a tensor for kernels. The addresses do not change."""
         self.ccl = Ccl(self)
         self.ops = ops.Ops(self)
         self._teams: Dict[Tuple[int, ...], Team] = {tuple(range(self.num_ranks)): self.context.world}
         for name in without_meaning:
-            self.debug(f"{name} has no meaning here: irisd owns the memory, and put and get use the copy engines")
+            self.debug(f"{name} has no meaning here: put and get of the context use the copy engines")
         _foreign.use_device(self.context)
         for rank, base in enumerate(self.context.heap_bases):
             self.debug(f"rank {rank}: heap at {base:#x}")
@@ -72,8 +63,7 @@ class Iris:
 
     def get_device(self) -> Any:
         """Returns the rank's device, as a torch.device if torch is installed."""
-        torch = _foreign.importable_torch()
-        return self.device if torch is None else torch.device(self.device)
+        return self.heap.get_device()
 
     def get_device_id(self) -> int:
         """Returns the number of the rank's device in this process."""
@@ -84,21 +74,17 @@ class Iris:
         return _foreign.compute_units(self.context)
 
     @functools.cached_property
-    def heap_bases(self) -> Any:
-        """The address of each rank's heap in this process, as a tensor for kernels. The addresses do not change."""
-        return _foreign.words_on_device(self.context, self.context.heap_bases)
-
-    @functools.cached_property
     def _device_context(self) -> Any:
-        return _foreign.words_on_device(self.context, (self.cur_rank, self.num_ranks) + self.context.heap_bases)
+        words = (self.cur_rank, self.num_ranks) + self.context.heap_bases + (0,) * _TRACING_WORDS
+        return _foreign.words_on_device(self.context, words, signed=True)
 
     def get_heap_bases(self) -> Any:
         """Returns heap_bases."""
         return self.heap_bases
 
     def get_device_context(self) -> Any:
-        """Returns the tensor for DeviceContext.initialize() in a kernel: this rank, the number of ranks, and then the
-        address of each rank's heap, each a word of 64 bits."""
+        """Returns the tensor for DeviceContext.initialize() in a kernel, of int64: this rank, the number of ranks, the
+        address of each rank's heap, and words for tracing, which are 0 without it."""
         return self._device_context
 
     debug, info, warning, error = map(_log, (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR))
@@ -133,12 +119,12 @@ class Iris:
         """Puts a barrier on a stream. The call may be captured in a graph."""
         self.context.device_barrier(self.team_of(group), stream=stream)
 
-    def broadcast(self, value: Any, source_rank: int = 0) -> Any:
-        """Returns the source's value on all ranks: numbers, strings, arrays, torch tensors, all that pickle takes."""
-        if _foreign.is_torch_tensor(value):
-            value = value.cpu()
-        value = self.context.broadcast_object(value, source_rank)
-        return value.to(self.device) if _foreign.is_torch_tensor(value) else value
+    def broadcast(self, value: Any, src: int = 0, *, source_rank: Optional[int] = None) -> Any:
+        """Returns the value of rank `src`, which older programs call source_rank, on all ranks. Tensors, arrays and
+        lists of numbers become arrays of numpy; other values, which may be all that pickle takes, stay as they are.
+        Collective over all ranks."""
+        src = src if source_rank is None else source_rank
+        return self.context.broadcast_object(_foreign.as_numpy(value) if src == self.cur_rank else None, src)
 
     def do_bench(self, fn: Any, preamble_fn: Any = lambda: None, group: Any = None, **options: Any) -> Any:
         """Calls iris.do_bench with barriers of the group's ranks, and returns the largest of their results on all of
@@ -146,33 +132,99 @@ class Iris:
         return self.context.do_bench(fn, team=self.team_of(group), preamble_fn=preamble_fn, **options)
 
     def is_symmetric(self, tensor: Any) -> bool:
-        """Returns True if the tensor's memory lies in the symmetric heap."""
-        return self.context.is_symmetric(tensor)
+        """Returns True if the tensor's memory lies in the symmetric heap, or if it is empty."""
+        return self.heap.is_symmetric(tensor)
 
-    def as_symmetric(self, external_tensor: Any, *, copy: bool = False) -> Any:
-        """Returns a symmetric tensor that shares the memory of external_tensor, or, with copy=True, is a copy on the
-        heap. A tensor that is symmetric already is returned as it is. Collective. Raises InvalidArgumentError, with the
-        reason, on all ranks if the memory of a rank cannot be shared. See Context.as_symmetric."""
-        tensor = self.context.as_symmetric(external_tensor, copy=copy)
-        return tensor if tensor is external_tensor else self._give(tensor, False)
+    def as_symmetric(self, external_tensor: Any) -> Any:
+        """Returns a symmetric tensor with the values of external_tensor: a copy, or with allocator_type="vmem" one that
+        shares its memory. Collective. See SymmetricHeap.as_symmetric."""
+        return self.heap.as_symmetric(external_tensor)
 
-    def _give(self, tensor: "Tensor", requires_grad: bool) -> Any:
-        torch = _foreign.importable_torch()
-        if torch is None:
-            if requires_grad:
-                raise FailedPreconditionError("requires_grad is torch's, which is not installed")
-            return tensor
-        given = tensor.torch()
-        return given.requires_grad_() if requires_grad else given
+    def _make(self, factory: str, *arguments: Any, **options: Any) -> Any:
+        if _foreign.importable_torch() is None:
+            raise FailedPreconditionError(f"{factory}: the tensors of iris.iris() are torch's, which is not installed: "
+                                          "install it, or use iris.Context")
+        from iris import _ref_tensors  # imports torch
+        return getattr(_ref_tensors, factory)(self.heap, self.get_device(), *arguments, **options)
 
-    zeros, ones, empty, full = map(_factory, ("zeros", "ones", "empty", "full"))
-    zeros_like, ones_like, empty_like = map(_factory, ("zeros_like", "ones_like", "empty_like"))
-    arange, linspace = map(_factory, ("arange", "linspace"))
-    rand, randn, uniform, randint = map(_factory, ("rand", "randn", "uniform", "randint"))
+    # The factories are those of _ref_tensors. `layout` may only be torch.strided, which None means. `pin_memory` has no
+    # meaning in the memory of a device.
+
+    def zeros(self, *size: Any, out: Any = None, dtype: Any = None, layout: Any = None, device: Any = None,
+              requires_grad: bool = False) -> Any:
+        """As torch.zeros, on the symmetric heap. Collective over all ranks, as all factories, unless `out` is given."""
+        return self._make("zeros", size, out=out, dtype=dtype, layout=layout, device=device,
+                          requires_grad=requires_grad)
+
+    def ones(self, *size: Any, out: Any = None, dtype: Any = None, layout: Any = None, device: Any = None,
+             requires_grad: bool = False) -> Any:
+        """As torch.ones, on the symmetric heap."""
+        return self._make("ones", size, out=out, dtype=dtype, layout=layout, device=device,
+                          requires_grad=requires_grad)
+
+    def full(self, size: Any, fill_value: Any, *, out: Any = None, dtype: Any = None, layout: Any = None,
+             device: Any = None, requires_grad: bool = False) -> Any:
+        """As torch.full, on the symmetric heap. Bools give int64."""
+        return self._make("full", (size,), fill_value, out=out, dtype=dtype, layout=layout, device=device,
+                          requires_grad=requires_grad)
+
+    def empty(self, *size: Any, out: Any = None, dtype: Any = None, layout: Any = None, device: Any = None,
+              requires_grad: bool = False, pin_memory: bool = False, memory_format: Any = None) -> Any:
+        """As torch.empty, on the symmetric heap."""
+        return self._make("empty", size, out=out, dtype=dtype, layout=layout, device=device,
+                          requires_grad=requires_grad, memory_format=memory_format)
+
+    def zeros_like(self, input: Any, *, dtype: Any = None, layout: Any = None, device: Any = None,
+                   requires_grad: bool = False, memory_format: Any = None) -> Any:
+        """As torch.zeros_like, on the symmetric heap. Of strides only channels_last is preserved."""
+        options = {} if memory_format is None else {"memory_format": memory_format}
+        return self._make("zeros_like", input, dtype=dtype, layout=layout, device=device, requires_grad=requires_grad,
+                          **options)
+
+    def arange(self, start: Any = 0, end: Any = None, step: Any = 1, *, out: Any = None, dtype: Any = None,
+               layout: Any = None, device: Any = None, requires_grad: bool = False) -> Any:
+        """As torch.arange, on the symmetric heap. A range without an element is an error."""
+        start, end = (0, start) if end is None else (start, end)
+        return self._make("arange", start, end, step, out=out, dtype=dtype, layout=layout, device=device,
+                          requires_grad=requires_grad)
+
+    def linspace(self, start: Any, end: Any, steps: Any, out: Any = None, dtype: Any = None, layout: Any = None,
+                 device: Any = None, requires_grad: bool = False) -> Any:
+        """As torch.linspace, on the symmetric heap."""
+        return self._make("linspace", start, end, steps, out=out, dtype=dtype, layout=layout, device=device,
+                          requires_grad=requires_grad)
+
+    def rand(self, *size: Any, generator: Any = None, out: Any = None, dtype: Any = None, layout: Any = None,
+             device: Any = None, requires_grad: bool = False, pin_memory: bool = False) -> Any:
+        """As torch.rand, on the symmetric heap, with the numbers of torch's generator of the device."""
+        return self._make("rand", size, generator=generator, out=out, dtype=dtype, layout=layout, device=device,
+                          requires_grad=requires_grad)
+
+    def randn(self, *size: Any, generator: Any = None, out: Any = None, dtype: Any = None, layout: Any = None,
+              device: Any = None, requires_grad: bool = False, pin_memory: bool = False) -> Any:
+        """As torch.randn, on the symmetric heap."""
+        return self._make("randn", size, generator=generator, out=out, dtype=dtype, layout=layout, device=device,
+                          requires_grad=requires_grad)
+
+    def uniform(self, size: Any, low: float = 0.0, high: float = 1.0, dtype: Any = None) -> Any:
+        """Draws from the uniform distribution over [low, high), of float32 without a dtype."""
+        return self._make("uniform", (size,), low, high, **({} if dtype is None else {"dtype": dtype}))
+
+    def randint(self, *args: Any, generator: Any = None, out: Any = None, dtype: Any = None, layout: Any = None,
+                device: Any = None, requires_grad: bool = False) -> Any:
+        """As torch.randint, on the symmetric heap: randint(high, size) or randint(low, high, size)."""
+        if len(args) not in (2, 3):
+            raise InvalidArgumentError(f"randint: (high, size) or (low, high, size) is wanted, and not {len(args)} "
+                                       "arguments")
+        low, high, size = args if len(args) == 3 else (0, *args)
+        return self._make("randint", low, high, (size,), generator=generator, out=out, dtype=dtype, layout=layout,
+                          device=device, requires_grad=requires_grad)
 
     def manual_seed(self, seed: int) -> None:
-        """Seeds the random factories of this rank. Equal seeds give equal tensors on all ranks."""
-        self.context.manual_seed(seed)
+        """Seeds torch's generators, from which the random factories draw: see torch.manual_seed."""
+        torch = _foreign.importable_torch()
+        if torch is not None:
+            torch.manual_seed(seed)
 
     def close(self) -> None:
         """See Context.close."""
@@ -212,9 +264,11 @@ class Ccl:
         return self._context.reduce_scatter(input_tensor, output_tensor, op, team=self._team(group), async_op=async_op)
 
 
-def iris(heap_size: int = 1 << 30, **options: Any) -> Iris:
+def iris(heap_size: int = 1 << 30, allocator_type: str = "torch", **options: Any) -> Iris:
     """Joins the job and makes the symmetric heap, as the reference's function of this name. Collective over all ranks.
 
     Rank and size are those of torch.distributed, if it has a default group; else the launcher's. The rank's GPU becomes
-    torch's current one. Options are those of Context; the reference's allocator_type and copy_engine have no effect."""
-    return Iris(heap_size, **options)
+    torch's current one. The allocator_type says what as_symmetric() does: see SymmetricHeap.as_symmetric; with "vmem",
+    torch takes memory that other ranks can map from now on. IRIS_ALLOCATOR overrides it. Options are those of Context;
+    the reference's copy_engine and engines have no effect."""
+    return Iris(heap_size, allocator_type, **options)

@@ -9,7 +9,7 @@ import types
 import torch
 
 import iris
-from iris import _foreign
+from iris import _foreign, _ref_tensors
 from ranks import HEAP, raises
 
 
@@ -26,7 +26,7 @@ def reference():
     assert not iris_ctx.is_symmetric(torch.zeros(3))
     assert iris_ctx.cur_rank == cur_rank and iris_ctx.num_ranks == n and iris_ctx.heap_size == heap_size
     bases = iris_ctx.get_heap_bases()
-    assert iris_ctx.get_heap_bases() is bases and iris_ctx.get_device_context().tolist()[2:] == bases.tolist()
+    assert iris_ctx.get_heap_bases() is bases and iris_ctx.get_device_context().tolist()[2:2 + n] == bases.tolist()
     assert iris_ctx.get_device_context().tolist()[:2] == [cur_rank, n]
     assert iris_ctx.do_bench(lambda: None, n_warmup=0, n_repeat=1, flushed_bytes=0) >= 0
     assert bases.shape == (n,) and iris_ctx.get_cu_count() > 0 and iris_ctx.get_device() == torch.device("cpu")
@@ -36,12 +36,12 @@ def reference():
         (ctypes.c_float * buffer_size).from_address(place)[:] = [1.0] * buffer_size
     iris_ctx.barrier()
     assert buffer.sum() == (buffer_size if cur_rank == min(1, n - 1) else 0)
-    for value in (5, 2.5, "text", None, [1, 2]):
+    for value in (5, 2.5, "text", None, ["a", 2]):
         assert iris_ctx.broadcast(value if cur_rank == 0 else None, 0) == value
     assert iris_ctx.broadcast(torch.full((3,), float(cur_rank)), n - 1).tolist() == [n - 1] * 3
     assert iris_ctx.arange(5).tolist() == [0, 1, 2, 3, 4] and iris_ctx.linspace(0, 1, 3).tolist() == [0, 0.5, 1]
     assert iris_ctx.full((2,), 7).tolist() == [7, 7] and iris_ctx.randint(0, 9, (3,)).max() < 9
-    assert iris_ctx.ones(2, 2, requires_grad=True).requires_grad and iris_ctx.ones_like(buffer).sum() == 4096
+    assert iris_ctx.ones(2, 2, requires_grad=True).requires_grad
     for name in ("rand", "randn", "empty"):
         assert getattr(iris_ctx, name)(3, 2).shape == (3, 2)
     assert iris_ctx.uniform((3,), 1.0, 2.0).min() >= 1 and iris_ctx.zeros_like(buffer).dtype == torch.float32
@@ -57,12 +57,10 @@ def reference():
     iris_ctx.ccl.reduce_scatter(out, wide)
     iris_ctx.ccl.all_to_all(torch.empty(8 * n), wide)
     iris_ctx.device_barrier()
-    raises(iris.InvalidArgumentError, lambda: iris_ctx.zeros(3, layout="torch.sparse_coo"), "strided")
+    raises(iris.InvalidArgumentError, lambda: iris_ctx.zeros(3, layout=torch.sparse_coo), "strided")
     outside = torch.arange(6, dtype=torch.bfloat16).reshape(2, 3)
-    raises(iris.InvalidArgumentError, lambda: iris_ctx.as_symmetric(outside), "copy=True")
-    inside = iris_ctx.as_symmetric(outside, copy=True)
+    inside = iris_ctx.as_symmetric(outside)
     assert iris_ctx.is_symmetric(inside) and torch.equal(inside, outside) and inside.dtype == torch.bfloat16
-    assert iris_ctx.as_symmetric(inside) is inside
     raises(TypeError, lambda: iris_ctx.barrier(group=5), "group")
     iris_ctx.debug("hidden")
     iris_ctx.info("shown")
@@ -79,6 +77,22 @@ def devices():
         raises(iris.InvalidArgumentError, lambda: c.zeros(2, device="xpu"), "device=xpu", "cpu")
         raises(AttributeError, lambda: c.zeros(2).__cuda_array_interface__, "memory of the host")
         c.barrier()
+    gpu = torch.device("cuda", 1)
+    for device in (None, "cuda", "cuda:1", gpu):
+        assert _ref_tensors.is_valid_device(device, gpu)
+        _ref_tensors.throw_if_invalid_device(device, gpu)
+    for device in ("cuda:0", "cpu", "xpu"):
+        assert not _ref_tensors.is_valid_device(device, gpu)
+        raises(RuntimeError, lambda wrong=device: _ref_tensors.throw_if_invalid_device(wrong, gpu), "cuda:1", device)
+    assert _ref_tensors.is_valid_device("cuda:3", torch.device("cpu"))
+    memory = (ctypes.c_float * 4)(0, 1, 2, 3)
+    view = _foreign.tensor_from_ptr(ctypes.addressof(memory), 16, device="cpu", shape=(2, 2))
+    assert view.tolist() == [[0, 1], [2, 3]]
+    view[1, 1] = 5
+    assert memory[3] == 5
+    array = _foreign.CUDAArrayInterface(4096, 64, torch.float64)
+    assert array.__cuda_array_interface__ == {"shape": (8,), "typestr": "<f8", "data": (4096, False), "version": 3}
+    raises(ValueError, lambda: _foreign.CUDAArrayInterface(4096, 64, torch.complex64), "complex64")
 
 
 def places():

@@ -18,6 +18,7 @@ from tests.python import junit
 
 RANKS = os.path.abspath("tests/bundle/python/ranks.py")
 FOREIGN = os.path.abspath("tests/bundle/python/foreign_ranks.py")
+HOST = os.path.abspath("tests/bundle/python/reference_host_ranks.py")
 TRITON = os.path.abspath("tests/bundle/python/triton_ranks.py")
 FETCHED = "/usr/local/lib/iris/triton"  # as triton_ranks.py has it
 HAS_NUMPY = importlib.util.find_spec("numpy") is not None
@@ -147,6 +148,11 @@ class Ranks(unittest.TestCase):
             self.assertNotIn("hidden", said)
         self.on("devices", 1, 2, program=FOREIGN)
         self.on("places", 1, program=FOREIGN)
+
+    @unittest.skipUnless(HAS_TORCH, "torch is not installed")
+    def test_the_reference_s_factories_and_heap(self):
+        for n in (1, 2, 4):
+            self.ranks(n, HOST)
 
     @unittest.skipUnless(HAS_TORCH, "torch is not installed")
     def test_groups_of_torch(self):
