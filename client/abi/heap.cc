@@ -1,5 +1,6 @@
 // The heap: allocations that the ranks of a team make together, and those of one rank.
 #include <algorithm>
+#include <optional>
 #include <string>
 
 #include "client/abi/objects.h"
@@ -30,7 +31,8 @@ absl::StatusOr<iris::AllocateOptions> ReadOptions(const iris_allocate_options* o
   return wanted;
 }
 
-// Reads the options, calls `allocate` and writes the allocation to *out.
+// Reads the options, calls `allocate`, which may set its second argument to true if the memory is
+// fresh, and writes the allocation to *out.
 template <typename Allocate>
 absl::Status AllocateBy(const iris_allocate_options* options, iris_allocation* out,
                         Allocate allocate) {
@@ -38,12 +40,14 @@ absl::Status AllocateBy(const iris_allocate_options* options, iris_allocation* o
   IRIS_ASSIGN_OR_RETURN(const auto wanted, ReadOptions(options));
   // `out` is checked before the allocation, which binds the other ranks.
   IRIS_ABI_TRY(WriteStruct(iris_allocation{}, "iris_allocation", out));
-  IRIS_ASSIGN_OR_RETURN(const auto allocation, allocate(wanted));
+  bool fresh = false;
+  IRIS_ASSIGN_OR_RETURN(const auto allocation, allocate(wanted, &fresh));
   iris_allocation answer = {};
   answer.offset_bytes = allocation.offset_bytes;
   answer.bytes = allocation.bytes;
   answer.address = allocation.address;
   answer.team_id = allocation.team_id;
+  answer.fresh = fresh ? 1 : 0;
   return WriteStruct(answer, "iris_allocation", out);
 }
 
@@ -52,8 +56,8 @@ absl::Status AllocateBy(const iris_allocate_options* options, iris_allocation* o
 iris_code iris_allocate(iris_context* context, iris_team* team,
                         const iris_allocate_options* options, iris_allocation* out) {
   return WithTeam(context, team, [&](ContextObject& object, const iris::Team& members) {
-    return AllocateBy(options, out, [&](const iris::AllocateOptions& wanted) {
-      return object.host().teams().Allocate(wanted, members);
+    return AllocateBy(options, out, [&](const iris::AllocateOptions& wanted, bool* fresh) {
+      return object.host().teams().Allocate(wanted, members, std::nullopt, fresh);
     });
   });
 }
@@ -61,7 +65,7 @@ iris_code iris_allocate(iris_context* context, iris_team* team,
 iris_code iris_allocate_local(iris_context* context, const iris_allocate_options* options,
                               iris_allocation* out) {
   return With<ContextObject>(context, [&](ContextObject& object) {
-    return AllocateBy(options, out, [&](const iris::AllocateOptions& wanted) {
+    return AllocateBy(options, out, [&](const iris::AllocateOptions& wanted, bool*) {
       return object.host().teams().AllocateLocal(wanted);
     });
   });
@@ -70,7 +74,7 @@ iris_code iris_allocate_local(iris_context* context, const iris_allocate_options
 iris_code iris_register(iris_context* context, void* memory, const iris_allocate_options* options,
                         iris_allocation* out) {
   return With<ContextObject>(context, [&](ContextObject& object) {
-    return AllocateBy(options, out, [&](const iris::AllocateOptions& wanted) {
+    return AllocateBy(options, out, [&](const iris::AllocateOptions& wanted, bool*) {
       return object.host().teams().Register(memory, wanted);
     });
   });
@@ -79,7 +83,7 @@ iris_code iris_register(iris_context* context, void* memory, const iris_allocate
 iris_code iris_register_symmetric(iris_context* context, iris_team* team, void* memory,
                                   const iris_allocate_options* options, iris_allocation* out) {
   return WithTeam(context, team, [&](ContextObject& object, const iris::Team& members) {
-    return AllocateBy(options, out, [&](const iris::AllocateOptions& wanted) {
+    return AllocateBy(options, out, [&](const iris::AllocateOptions& wanted, bool*) {
       return object.host().teams().RegisterTogether(memory, wanted, members);
     });
   });

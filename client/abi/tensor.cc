@@ -2,6 +2,8 @@
 #include "client/abi/tensor.h"
 
 #include <algorithm>
+#include <cmath>
+#include <optional>
 #include <utility>
 
 #include "client/abi/dlpack.h"
@@ -129,6 +131,12 @@ absl::Status FillTensor(const TensorObject& object, const fill::Description& des
       });
 }
 
+// Returns true if the fill sets all bytes to 0.
+bool SetsZeros(const fill::Description& fill) {
+  return fill.kind == fill::Kind::kValue && fill.start == 0 && !std::signbit(fill.start) &&
+         fill.whole_start == 0;
+}
+
 absl::Status Create(ContextObject& object, const Team& team, const iris_tensor_options& given,
                     iris_tensor** out) {
   IRIS_ASSIGN_OR_RETURN(const auto shape,
@@ -162,13 +170,21 @@ absl::Status Create(ContextObject& object, const Team& team, const iris_tensor_o
   wanted.name = storage->name;
   wanted.dtype = view.dtype;
   wanted.shape.assign(view.shape, view.shape + view.n_dims);
-  auto allocation = object.host().teams().Allocate(wanted, team);
+  bool fresh = false;
+  auto allocation = object.host().teams().Allocate(wanted, team, std::nullopt, &fresh);
   absl::Status status = allocation.status();
   if (status.ok()) {
     storage->allocation = *std::move(allocation);
-    if (given.fill != nullptr) {
+    if (given.fill != nullptr && !(fresh && SetsZeros(described))) {
       const TensorObject all(storage, view, object.host().rank());
       status = FillTensor(all, described, values.first, given.stream);
+    }
+    // The allocation has lined the ranks up, and each fills its copy afterwards. Without this
+    // barrier, the fill of a slow rank would overwrite what a fast one has written there. Ranks
+    // whose fill failed call it, too, because the others wait for them.
+    if (given.fill != nullptr && given.stream == nullptr && view.count() > 0 &&
+        team.ranks.size() > 1) {
+      status.Update(object.host().teams().Barrier(team));
     }
   }
   if (!status.ok()) {

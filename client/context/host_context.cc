@@ -263,7 +263,7 @@ void HostContext::Begin() {
   const std::vector<uint32_t>& devices = local_device_.indices;
   heap_.AtLeast(job_.heap_bytes);
   teams_.emplace(TeamCalls::Options{job_.job_id, rank(), absl::FromChrono(options_.timeout),
-                                    options_.job, devices, job_.nodes},
+                                    options_.job, devices, job_.nodes, job_.epoch == 1},
                  &guard_, plane_.get(), window_.get(), &heap_, port_.get());
   growth_.emplace(Growth::Options{job_.job_id, job_.epoch, rank(), devices}, plane_.get(),
                   window_.get(), &heap_);

@@ -280,7 +280,8 @@ typedef struct iris_allocation {
   uint64_t bytes;
   void* address;    /* of this rank's copy */
   uint32_t team_id; /* the team that must free it; a number of its own if one rank allocated it */
-  uint32_t reserved;
+  /* 1: nobody has had this rank's memory before, so it is zero, which iris_allocate says; else 0 */
+  uint32_t fresh;
 } iris_allocation;
 
 /* Allocates a range at one offset of all heaps, with the errors of iris::Context::Allocate.
@@ -900,7 +901,9 @@ typedef struct iris_tensor_info {
 } iris_tensor_info;
 
 /* Allocates a contiguous tensor in the heap, as iris_allocate does, and fills it if the options say
- * so. Collective over the team. */
+ * so. Collective over the team; all of its ranks give a fill and a stream, or none does. Without a
+ * stream, a call that fills returns when the copies of all ranks have their values, so that a rank
+ * may write into another's at once; with one, the fill is in its order, and no rank waits. */
 IRIS_EXPORT iris_code iris_tensor_create(iris_context* context, iris_team* team,
                                          const iris_tensor_options* options, iris_tensor** out);
 /* This and all following functions return IRIS_FAILED_PRECONDITION if the tensor was freed, or if

@@ -14,6 +14,11 @@
 // stays until the job ends (decision 30). After Free, or after the context's end, every use of any
 // view fails.
 //
+// A factory without a stream returns when the copies of all ranks of the team have their values, so
+// that a rank may write into another's copy at once. With a stream it waits for no values, not even
+// its own: all ranks give a stream then, and meet in a barrier before one writes into another's
+// copy.
+//
 // Values are computed by the device that has the memory. Random numbers are a function of the
 // generator's seed, the number of its call and the element: the same on every rank and every
 // backend, and the same as Python's; <iris/random.h> documents the bits.
@@ -59,7 +64,9 @@ class Generator {
 struct TensorOptions {
   std::string name{};          // unique in the job, or empty; shown by iris-ctl
   const Team* team = nullptr;  // null: all ranks
-  Stream* stream = nullptr;    // for the values; null: the call waits until they are complete
+  // For the values. Null: the call waits until all ranks' copies have theirs. All ranks give a
+  // stream, or none does.
+  Stream* stream = nullptr;
 };
 
 // T is a type that DTypeOf knows. A tensor is move-only; a moved-from or default-constructed one is

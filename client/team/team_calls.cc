@@ -145,6 +145,7 @@ Team TeamCalls::AddTeam(const TeamInfo& info) {
       team.device.size = 0;
     }
   }
+  UseFirst(info.sync_offset_bytes, kSyncAreaBytes);
   ranges_->Add(info.sync_offset_bytes, kSyncAreaBytes,
                absl::StrCat("the barrier area of team ", info.team_id), info.ranks,
                /*internal=*/true);
@@ -203,12 +204,22 @@ absl::StatusOr<OperationResult> TeamCalls::Operate(const Team& team, absl::strin
   return result;
 }
 
+bool TeamCalls::UseFirst(uint64_t offset_bytes, uint64_t bytes) {
+  absl::MutexLock lock(&mu_);
+  const bool first = offset_bytes >= fresh_from_bytes_;
+  fresh_from_bytes_ = std::max(fresh_from_bytes_, offset_bytes + bytes);
+  return first;
+}
+
 absl::StatusOr<Allocation> TeamCalls::Allocate(const AllocateOptions& wanted, const Team& team,
-                                               std::optional<absl::Duration> timeout) {
+                                               std::optional<absl::Duration> timeout, bool* fresh) {
   const TraceRecorder::Span span(trace_, TraceHostCall::kAllocate, wanted.bytes);
   const std::string what =
       absl::StrCat("allocate ", base::SizeText(wanted.bytes), Quoted(wanted.name));
-  return Allocated(wanted, team.id, team.ranks, Operate(team, what, wanted, timeout));
+  auto allocation = Allocated(wanted, team.id, team.ranks, Operate(team, what, wanted, timeout));
+  const bool first = allocation.ok() && UseFirst(allocation->offset_bytes, wanted.bytes);
+  if (fresh != nullptr) *fresh = first;
+  return allocation;
 }
 
 template <typename Ask>
@@ -227,6 +238,7 @@ absl::StatusOr<Allocation> TeamCalls::AllocateLocal(const AllocateOptions& wante
   AllocateOptions unnamed = wanted;
   unnamed.name.clear();
   auto allocation = Allocated(unnamed, own_.id, {options_.rank}, Operate(own_, what, unnamed));
+  if (allocation.ok()) UseFirst(allocation->offset_bytes, wanted.bytes);
   if (!allocation.ok() || wanted.name.empty()) return allocation;
   absl::Status status;
   if (wanted.bytes > 0) {

@@ -48,6 +48,7 @@ class TeamCalls {
     std::string job;
     std::vector<uint32_t> devices;  // their kernels use the heap, as numbered here
     std::vector<Node> nodes;        // of a job that spans several
+    bool new_heaps = false;         // nobody has used them before this context
   };
   // The caller has mapped the window's pages. The port is null in a job of one node.
   TeamCalls(Options options, const ContextGuard* guard, ControlPlane* plane, Window* window,
@@ -59,7 +60,8 @@ class TeamCalls {
         heap_(heap),
         port_(port),
         own_{wire::kFirstOwnTeam + options_.rank, {options_.rank}, 0, {}},
-        borrowed_(options_.rank, options_.devices, window) {
+        borrowed_(options_.rank, options_.devices, window),
+        fresh_from_bytes_(options_.new_heaps ? 0 : ~uint64_t{0}) {
     ranges_->CountFrom(window->first_rank());
     ranges_->Follow(heap);
     MakeState(own_, HostBarrier(own_.ranks, 0, {}, nullptr, window->status()), nullptr);
@@ -76,9 +78,11 @@ class TeamCalls {
   Team AddTeam(const TeamInfo& info);
 
   // Implement the calls of Context with these names (client/iris/context.h). A timeout of 0 is that
-  // of the options.
+  // of the options. Allocate sets *fresh to true if nobody has had this rank's memory before, so
+  // that it is zero; false means that this is not known. Ranks may get different answers.
   absl::StatusOr<Allocation> Allocate(const AllocateOptions& wanted, const Team& team,
-                                      std::optional<absl::Duration> timeout = std::nullopt);
+                                      std::optional<absl::Duration> timeout = std::nullopt,
+                                      bool* fresh = nullptr);
   absl::StatusOr<Allocation> AllocateLocal(const AllocateOptions& wanted);
   // Uses the bytes, name, dtype and shape of `options`.
   absl::StatusOr<Allocation> Register(void* memory, const AllocateOptions& options);
@@ -140,6 +144,8 @@ class TeamCalls {
   absl::StatusOr<Allocation> Allocated(const AllocateOptions& wanted, uint32_t team_id,
                                        absl::Span<const uint32_t> ranks,
                                        absl::StatusOr<OperationResult> result);
+  // Counts a range of this rank's heap as used. Returns true if nobody has had it before.
+  bool UseFirst(uint64_t offset_bytes, uint64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<Opened> OpenedAs(absl::string_view what, uint32_t rank, const std::string& name,
                                   const OpenedRange& range);
   // Counts an opened range, and maps it if it is registered memory.
@@ -193,6 +199,8 @@ class TeamCalls {
   // How often this context has opened the memory of other ranks, by offset, which is unique.
   std::map<uint64_t, uint64_t> n_opened_ ABSL_GUARDED_BY(mu_);
   BorrowedMemory borrowed_ ABSL_GUARDED_BY(mu_);
+  // From this offset on, nobody has had the memory of this rank's heap.
+  uint64_t fresh_from_bytes_ ABSL_GUARDED_BY(mu_);
   std::map<uint64_t, Together> together_ ABSL_GUARDED_BY(mu_);  // by offset
   // For kernels, which may have copies of teams until the context ends.
   std::vector<std::unique_ptr<KernelTable>> tables_ ABSL_GUARDED_BY(mu_);

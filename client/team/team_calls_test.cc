@@ -78,6 +78,27 @@ TEST_F(TeamCallsTest, AllocationIsWhereIrisdPutsIt) {
   EXPECT_EQ(heap_.bytes(), 4096u);
 }
 
+TEST_F(TeamCallsTest, MemoryIsFreshForItsFirstUserOnly) {
+  const auto fresh = [&](TeamCalls& calls, uint64_t offset_bytes, uint64_t bytes) {
+    plane_.Script({Fake::Decided(absl::OkStatus(), {.offset_bytes = offset_bytes})});
+    bool answer = false;
+    EXPECT_TRUE(calls.Allocate({.bytes = bytes}, world_, std::nullopt, &answer).ok());
+    return answer;
+  };
+  TeamCalls first({job_id_, 0, absl::Seconds(60), "job", {}, {}, /*new_heaps=*/true}, &guard_,
+                  &plane_, window_.get(), &heap_);
+  first.AddTeam(WorldInfo());
+  EXPECT_FALSE(fresh(first, kSyncAreaBytes - 1024, 100));  // the barrier area of the world
+  EXPECT_TRUE(fresh(first, kSyncAreaBytes, 1024));
+  EXPECT_FALSE(fresh(first, kSyncAreaBytes, 2048));
+  EXPECT_FALSE(fresh(first, kSyncAreaBytes + 1024, 1024));
+  plane_.Script({Fake::Decided(absl::OkStatus(), {.offset_bytes = kSyncAreaBytes + (64 << 10)})});
+  ASSERT_TRUE(first.AllocateLocal({.bytes = 1024}).ok());
+  EXPECT_FALSE(fresh(first, kSyncAreaBytes + (64 << 10), 1024));
+  EXPECT_TRUE(fresh(first, kSyncAreaBytes + (65 << 10), 1024));
+  EXPECT_FALSE(fresh(*zero_, kSyncAreaBytes + (66 << 10), 1024));  // of an earlier epoch, perhaps
+}
+
 TEST_F(TeamCallsTest, AnAllocationMayHaveATimeOfItsOwn) {
   std::vector<absl::Duration> timeouts;
   plane_.on_operate = [&](const OperationCall& call) { timeouts.push_back(call.timeout); };

@@ -152,6 +152,48 @@ int Factories(const std::vector<std::string>&) {
   return 0;
 }
 
+// A rank that writes into another's copy right after a factory must not be overwritten by a fill
+// that ends later there. One element is written by each rank, the last of the next rank's copy,
+// while a slow rank would still fill it.
+int WritesAfterFactories(const std::vector<std::string>&) {
+  auto context = Context::Create(Small());
+  REQUIRE_OK(context);
+  const Context& c = *context;
+  constexpr int64_t count = 1 << 17;
+  const uint32_t next = (c.rank() + 1) % c.n_ranks();
+  const uint32_t before = (c.rank() + c.n_ranks() - 1) % c.n_ranks();
+  for (int round = 0; round < 100; ++round) {
+    auto x = round % 2 == 0 ? Tensor<float>::Zeros(c, {count}) : Tensor<float>::Ones(c, {count});
+    REQUIRE_OK(x);
+    auto theirs = x->At(next);
+    REQUIRE_OK(theirs);
+    theirs->data()[count - 1] = 7 + static_cast<float>(c.rank());
+    REQUIRE_OK(context->Barrier());
+    REQUIRE(x->data()[count - 1] == 7 + static_cast<float>(before));
+    REQUIRE(x->data()[0] == static_cast<float>(round % 2));
+    REQUIRE(x->data()[count - 2] == static_cast<float>(round % 2));  // reused memory is filled, too
+    REQUIRE_OK(x->Free());
+  }
+  // The library knows which memory nobody has had: it is zero.
+  auto options = impl::Sized<iris_allocate_options>();
+  options.bytes = count * sizeof(float);
+  auto used = impl::Sized<iris_allocation>(), unused = used;
+  REQUIRE_OK(impl::FromC(iris_allocate(c.get(), nullptr, &options, &used)));
+  REQUIRE_OK(impl::FromC(iris_allocate(c.get(), nullptr, &options, &unused)));
+  REQUIRE(used.fresh == 0 && unused.fresh == 1);
+  const std::vector<float> zeros(count);
+  REQUIRE(std::memcmp(unused.address, zeros.data(), options.bytes) == 0);
+  REQUIRE_OK(impl::FromC(iris_free(c.get(), &unused)));
+  REQUIRE_OK(impl::FromC(iris_allocate(c.get(), nullptr, &options, &unused)));
+  REQUIRE(unused.fresh == 0);
+  // A zero of the other sign is filled.
+  auto negative = Tensor<float>::Full(c, {4}, -0.0f);
+  REQUIRE_OK(negative);
+  REQUIRE(std::signbit(negative->data()[3]));
+  REQUIRE_OK(context->Barrier());
+  return 0;
+}
+
 int Views(const std::vector<std::string>&) {
   auto context = Context::Create(Small());
   REQUIRE_OK(context);
@@ -415,7 +457,11 @@ int Dlpack(const std::vector<std::string>&) {
 }
 
 std::map<std::string, testing::Scenario> Scenarios() {
-  return {{"factories", Factories}, {"views", Views}, {"mistakes", Mistakes}, {"dlpack", Dlpack}};
+  return {{"factories", Factories},
+          {"views", Views},
+          {"mistakes", Mistakes},
+          {"dlpack", Dlpack},
+          {"writes_after_factories", WritesAfterFactories}};
 }
 
 class TensorTest : public ::testing::TestWithParam<const char*> {};
@@ -430,7 +476,8 @@ TEST_P(TensorTest, OnTwoRanks) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Scenarios, TensorTest,
-                         ::testing::Values("factories", "views", "mistakes", "dlpack"),
+                         ::testing::Values("factories", "views", "mistakes", "dlpack",
+                                           "writes_after_factories"),
                          [](const auto& test) { return std::string(test.param); });
 
 }  // namespace
