@@ -568,11 +568,12 @@ class CUDAArrayInterface:
         return {"shape": self.shape, "typestr": self.typestr, "data": (self.ptr, False), "version": 3}
 
 
-def tensor_from_ptr(ptr: int, size_bytes: int, dtype: Any = None, device: str = "cuda", shape: Any = None) -> Any:
+def tensor_from_ptr(ptr: int, size_bytes: int, dtype: Any = None, device: Any = "cuda", shape: Any = None) -> Any:
     """Returns a tensor of torch on memory that the caller keeps valid, by default of float32 and of one dimension. The
-    memory is the host's if `device` is the CPU, or if there is no GPU."""
+    memory is the host's if `device` is the CPU, or if there is no GPU. None: the GPU that has it. Memory of another GPU
+    than `device` is copied, as torch.as_tensor does."""
     torch: Any = importable_torch()
-    if torch.device(device).type == "cpu" or not torch.cuda.is_available():
+    if str(device).startswith("cpu") or not torch.cuda.is_available():
         flat = torch.from_numpy(numpy.ctypeslib.as_array((c_uint8 * size_bytes).from_address(ptr)))
     else:
         flat = torch.as_tensor(CUDAArrayInterface(ptr, size_bytes), device=device)

@@ -17,6 +17,12 @@ from iris import _foreign, _ref_heap, _ref_tensors, tensor
 from ranks import HEAP, raises
 
 
+def write(address, count, value):
+    """Sets float32 numbers at an address, which may be a peer's, and waits."""
+    where = _foreign.tensor_from_ptr(address, 4 * count, device=None)
+    assert where.fill_(value).tolist() == [value] * count
+
+
 def a_factory_returns_when_all_copies_have_their_values(ctx):
     """A peer that writes at once must not be overwritten: the last rank fills its copy late."""
     context, last = ctx.context, ctx.num_ranks - 1
@@ -44,7 +50,7 @@ def a_factory_returns_when_all_copies_have_their_values(ctx):
             made = make()
             at = made.data_ptr() - int(ctx.heap_bases[ctx.cur_rank]) + int(ctx.heap_bases[last])
             if ctx.cur_rank == 0:
-                _foreign.tensor_from_ptr(at, 16, device=ctx.device).fill_(7.0)
+                write(at, 4, 7.0)
             ctx.barrier()
             assert ctx.cur_rank != last or made.tolist() == [7.0] * 4, made.tolist()
             ctx.barrier()
@@ -232,7 +238,7 @@ def shared_memory(given):
     assert ctx.is_symmetric(made) and made.tolist() == [rank] * 100
     ctx.barrier()
     there = made.data_ptr() + int(ctx.heap_bases[(rank + 1) % n]) - int(ctx.heap_bases[rank])
-    _foreign.tensor_from_ptr(there, 400, device=ctx.device).fill_(50.0 + rank)
+    write(there, 100, 50.0 + rank)
     ctx.barrier()
     assert own.tolist() == made.tolist() == [50.0 + (rank - 1) % n] * 100
     own.fill_(9.0)
