@@ -6,6 +6,7 @@
 import inspect
 import io
 import logging
+import os
 import sys
 import time
 
@@ -14,7 +15,7 @@ import torch
 
 import iris
 from iris import _foreign, _ref_heap, _ref_tensors, tensor
-from ranks import HEAP, raises
+from ranks import HEAP, raises, shareable
 
 
 def write(address, count, value):
@@ -252,6 +253,15 @@ def shared_memory(given):
     assert shared.tolist() == [0.0] * 3 and weight.is_leaf and weight.requires_grad
     whole = ctx.as_symmetric(torch.full((2, 2), 1j, device=ctx.device))
     assert whole.dtype == torch.complex64 and whole.shape == (2, 2) and ctx.is_symmetric(whole)
+    if ctx.get_device().type == "cpu":  # memory that can be shared stays where it is
+        own_memory, array = shareable()
+        lent = torch.from_numpy(array)
+        at = lent.data_ptr()
+        theirs = ctx.as_symmetric(lent)
+        assert ctx.is_symmetric(theirs) and not ctx.is_symmetric(lent) and lent.data_ptr() == at
+        theirs.fill_(3.0)
+        assert lent.shape == theirs.shape and lent.eq(3.0).all()
+        os.close(own_memory)
     assert ctx.heap.allocator.import_external_tensor(torch.ones(2, device=ctx.device)).tolist() == [1, 1]
     ctx.barrier()
     ctx.heap.allocator.close()
