@@ -35,18 +35,22 @@ from iris.tracing import trace
 
 __version__ = f"{VERSION_MAJOR}.{VERSION_MINOR}.0"
 
-# Names for kernels of Triton. The first use of one of them imports Triton.
-_IN_KERNELS = frozenset((
-    "DeviceContext", "atomic_add", "atomic_and", "atomic_cas", "atomic_max", "atomic_min", "atomic_or", "atomic_sub",
-    "atomic_xchg", "atomic_xor", "copy", "get", "load", "put", "put_signal", "signal", "store", "translate",
-    "wait_until", "x"))
+# Names for kernels of Triton, and their modules. The first use of one of them imports Triton.
+_IN_KERNELS = {
+    "DeviceContext": "_device_context",
+    **dict.fromkeys(("AllReduceConfig", "TensorView", "Tile", "TileView", "make_tensor_view", "x"), "x"),
+    **dict.fromkeys((
+        "atomic_add", "atomic_and", "atomic_cas", "atomic_max", "atomic_min", "atomic_or", "atomic_sub", "atomic_xchg",
+        "atomic_xor", "copy", "get", "load", "put", "put_signal", "signal", "store", "translate", "wait_until"),
+        "_triton"),
+}
 
 
 def __getattr__(name: str) -> Any:
     if name not in _IN_KERNELS:
         raise AttributeError(f"module 'iris' has no attribute '{name}'")
     try:
-        module = importlib.import_module("iris.x" if name == "x" else "iris._triton")
+        module = importlib.import_module(f"iris.{_IN_KERNELS[name]}")
     except ImportError as error:
         # With an AttributeError, hasattr returns False, as for any missing name.
         raise AttributeError(f"iris.{name} is for kernels of Triton, which cannot be used here ({error}): install the "

@@ -604,4 +604,12 @@ def store_fence(target: Any) -> str:
     return f"{wait}\nv_mov_b32 $0, $1"
 
 
-store_fence.__triton_builtin__ = True  # type: ignore[attr-defined]  # so that Triton lets kernels depend on it
+def volatile_modifier(target: Any) -> str:
+    """Returns the cache modifier that a volatile load has beside it: NVIDIA's takes none, and for AMD's GPUs Triton 3.6
+    does not look whether a load is volatile."""
+    return ".cv" if target is not None and target.backend == "hip" else ""
+
+
+# So that Triton lets kernels depend on them:
+for function in (store_fence, volatile_modifier):
+    function.__triton_builtin__ = True  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Functions for kernels of Triton: load, store, copy, get, put, atomics, signals, and DeviceContext.
+"""Functions for kernels of Triton: load, store, copy, get, put, atomics and signals.
 
 They are attributes of the package (`iris.load`), imported with Triton by the first use of one. Their names and the
 order of their arguments are those of the reference system. In all of them:
@@ -7,12 +7,12 @@ order of their arguments are those of the reference system. In all of them:
   function finds the same place in the other rank's heap. `heap_bases` is the result of the host's get_heap_bases().
 - The device checks nothing: a pointer outside the heap, or an invalid rank, is undefined behaviour.
 - Elements whose `mask` is false are neither read nor written; a load gives `other` for them.
-- `hint` is an integer N, or one for each dimension: N elements are contiguous, and the first lies on a multiple of N
-  bytes. It helps only if Triton cannot see this in the caller's pointers, since the translation keeps Triton's
-  knowledge of them: blocks that are wide accesses locally are wide accesses remotely.
+- `hint` is an integer N for each dimension, or one for the last: N elements are contiguous, and the first lies on a
+  multiple of N bytes. It helps only if Triton cannot see this in the caller's pointers, since the translation keeps
+  Triton's knowledge of them: blocks that are wide accesses locally are wide accesses remotely.
 - Cache modifiers are Triton's: ".ca", ".cg", ".cv" for loads, ".wb", ".cg", ".cs", ".wt" for stores; None is the
-  default of the GPU. Triton ignores those that it does not know for a GPU; not all releases know ".cv" or volatile for
-  every vendor. To wait for a value, use wait_until().
+  default of the GPU. Triton ignores those that it does not know for a GPU. ".cv" and volatile both read memory anew
+  past the caches; volatile wins over other modifiers. To wait for a value, use wait_until().
 - Atomics return the values before. `sem` is "relaxed", "acquire", "release" or "acq_rel" (the default), `scope` is
   "cta", "gpu" or "sys" (the default, because other GPUs take part; the reference's is "gpu").
 """
@@ -52,6 +52,26 @@ def _system(scope):
     return "sys" if scope is None else scope
 
 
+@_constexpr_function
+def _anew():
+    """Returns the cache modifier of a load that reads memory anew."""
+    return None if _target_info is None or not _COMPILED else _foreign.volatile_modifier(_target_info.current_target())
+
+
+@_constexpr_function
+def _is_number(hint):
+    return isinstance(hint, int)
+
+
+@triton.jit
+def _read(pointer, mask, other, cache_modifier, volatile):
+    if volatile or cache_modifier == ".cv":
+        value = tl.load(pointer, mask=mask, other=other, cache_modifier=_anew(), volatile=True)
+    else:
+        value = tl.load(pointer, mask=mask, other=other, cache_modifier=cache_modifier)
+    return value
+
+
 @triton.jit
 def translate(pointer, from_rank, to_rank, heap_bases, hint: tl.constexpr = None):
     """Moves a pointer from from_rank's heap to the same place in to_rank's, by two loads of 8 bytes from heap_bases."""
@@ -68,7 +88,10 @@ def translate(pointer, from_rank, to_rank, heap_bases, hint: tl.constexpr = None
     # The shifts lose no bit. They show Triton of which power of two the distance is a multiple.
     there = pointer + ((distance >> _ALIGNED_BITS) << _ALIGNED_BITS)
     if hint is not None:
-        there = tl.max_contiguous(tl.multiple_of(there, hint), hint)
+        if _is_number(hint) and len(pointer.shape) == 2:
+            there = tl.max_contiguous(tl.multiple_of(there, (1, hint)), (1, hint))
+        else:
+            there = tl.max_contiguous(tl.multiple_of(there, hint), hint)
     return there
 
 
@@ -76,8 +99,7 @@ def translate(pointer, from_rank, to_rank, heap_bases, hint: tl.constexpr = None
 def load(pointer, to_rank, from_rank, heap_bases, mask=None, other=None, cache_modifier=None, volatile=False,
          hint: tl.constexpr = None):
     """Reads from_rank's heap. to_rank is the calling rank."""
-    return tl.load(translate(pointer, to_rank, from_rank, heap_bases, hint), mask=mask, other=other,
-                   cache_modifier=cache_modifier, volatile=volatile)
+    return _read(translate(pointer, to_rank, from_rank, heap_bases, hint), mask, other, cache_modifier, volatile)
 
 
 @triton.jit
@@ -109,7 +131,7 @@ def get(from_ptr, to_ptr, from_rank, to_rank, heap_bases, mask=None, other=None,
 def put(from_ptr, to_ptr, from_rank, to_rank, heap_bases, mask=None, other=None, load_cache_modifier=None,
         store_cache_modifier=None, hint: tl.constexpr = None):
     """Copies from from_ptr, memory of the calling rank from_rank, to to_ptr in to_rank's heap."""
-    data = tl.load(from_ptr, mask=mask, other=other, cache_modifier=load_cache_modifier)
+    data = _read(from_ptr, mask, other, load_cache_modifier, False)
     store(to_ptr, data, from_rank, to_rank, heap_bases, mask, hint, store_cache_modifier)
 
 
@@ -242,12 +264,19 @@ def wait_until(pointer, value, compare: tl.constexpr = None, max_polls=DEFAULT_P
 
 
 _COMPILED = isinstance(translate, triton.runtime.jit.JITFunction)  # and not interpreted
+VALUE = (tl.tensor, tl.constexpr)  # the type of an aggregate's field that may be a constant
 
 
 def _constructor(function):
     """Marks an aggregate's __init__: Triton 3.6 requires the mark, older versions do not accept it."""
     release = tuple(int(number) for number in triton.__version__.split(".")[:2])
     return triton.constexpr_function(function) if release >= (3, 6) and _COMPILED else function
+
+
+@_constexpr_function
+def _value(x):
+    """Returns what an aggregate's field of type VALUE holds: x, as a constant if it is one."""
+    return x if not _COMPILED or isinstance(x, tl.tensor) else tl.constexpr(x)
 
 
 def _aggregate_or_class(cls):
@@ -259,137 +288,3 @@ def _aggregate_or_class(cls):
         if function is not None:
             setattr(cls, name, staticmethod(function) if isinstance(member, staticmethod) else function)
     return cls
-
-
-@_aggregate_or_class
-class DeviceContext:
-    """A rank in a kernel. Its methods are the functions above, without the calling rank and heap_bases among their
-    arguments.
-
-        @triton.jit
-        def kernel(context_tensor, buffer, rank: tl.constexpr, world_size: tl.constexpr):
-            ctx = DeviceContext.initialize(context_tensor, rank, world_size)
-            x = ctx.load(buffer + tl.arange(0, 64), 1)
-
-    context_tensor is what the host's get_device_context() returns. A kernel takes DeviceContext from the package:
-    `from iris import DeviceContext`.
-    """
-
-    rank: tl.constexpr
-    world_size: tl.constexpr
-    heap_bases: tl.tensor
-
-    @_constructor
-    def __init__(self, rank, world_size, heap_bases):
-        self.rank = tl.constexpr(rank)
-        self.world_size = tl.constexpr(world_size)
-        self.heap_bases = heap_bases
-
-    @staticmethod
-    @triton.jit
-    def initialize(context_tensor, rank: tl.constexpr, world_size: tl.constexpr):
-        """Returns the context of the calling rank `rank` of `world_size` ranks."""
-        return DeviceContext(rank, world_size, context_tensor + 2)
-
-    @triton.jit
-    def translate(self, pointer, to_rank, hint: tl.constexpr = None):
-        """See iris.translate."""
-        return translate(pointer, self.rank, to_rank, self.heap_bases, hint)
-
-    @triton.jit
-    def load(self, pointer, from_rank, mask=None, other=None, cache_modifier=None, volatile=False,
-             hint: tl.constexpr = None):
-        """See iris.load."""
-        return load(pointer, self.rank, from_rank, self.heap_bases, mask, other, cache_modifier, volatile, hint)
-
-    @triton.jit
-    def store(self, pointer, value, to_rank, mask=None, cache_modifier=None, hint: tl.constexpr = None):
-        """See iris.store."""
-        store(pointer, value, self.rank, to_rank, self.heap_bases, mask, hint, cache_modifier)
-
-    @triton.jit
-    def get(self, from_ptr, to_ptr, from_rank, mask=None, other=None, load_cache_modifier=None,
-            store_cache_modifier=None, hint: tl.constexpr = None):
-        """Copies from from_ptr in from_rank's heap to to_ptr, this rank's memory."""
-        get(from_ptr, to_ptr, self.rank, from_rank, self.heap_bases, mask, other, load_cache_modifier,
-            store_cache_modifier, hint)
-
-    @triton.jit
-    def put(self, from_ptr, to_ptr, to_rank, mask=None, other=None, load_cache_modifier=None,
-            store_cache_modifier=None, hint: tl.constexpr = None):
-        """Copies from from_ptr, this rank's memory, to to_ptr in to_rank's heap."""
-        put(from_ptr, to_ptr, self.rank, to_rank, self.heap_bases, mask, other, load_cache_modifier,
-            store_cache_modifier, hint)
-
-    @triton.jit
-    def copy(self, src_ptr, dst_ptr, from_rank, to_rank, mask=None, other=None, load_cache_modifier=None,
-             store_cache_modifier=None, hint: tl.constexpr = None):
-        """See iris.copy."""
-        copy(src_ptr, dst_ptr, from_rank, to_rank, self.rank, self.heap_bases, mask, other, load_cache_modifier,
-             store_cache_modifier, hint)
-
-    @triton.jit
-    def atomic_add(self, pointer, val, to_rank, mask=None, sem: tl.constexpr = None, scope: tl.constexpr = None,
-                   hint: tl.constexpr = None):
-        """See iris.atomic_add."""
-        return atomic_add(pointer, val, self.rank, to_rank, self.heap_bases, mask, sem, scope, hint)
-
-    @triton.jit
-    def atomic_sub(self, pointer, val, to_rank, mask=None, sem: tl.constexpr = None, scope: tl.constexpr = None,
-                   hint: tl.constexpr = None):
-        """See iris.atomic_sub."""
-        return atomic_sub(pointer, val, self.rank, to_rank, self.heap_bases, mask, sem, scope, hint)
-
-    @triton.jit
-    def atomic_cas(self, pointer, cmp, val, to_rank, sem: tl.constexpr = None, scope: tl.constexpr = None,
-                   hint: tl.constexpr = None):
-        """See iris.atomic_cas."""
-        return atomic_cas(pointer, cmp, val, self.rank, to_rank, self.heap_bases, sem, scope, hint)
-
-    @triton.jit
-    def atomic_xchg(self, pointer, val, to_rank, mask=None, sem: tl.constexpr = None, scope: tl.constexpr = None,
-                    hint: tl.constexpr = None):
-        """See iris.atomic_xchg."""
-        return atomic_xchg(pointer, val, self.rank, to_rank, self.heap_bases, mask, sem, scope, hint)
-
-    @triton.jit
-    def atomic_xor(self, pointer, val, to_rank, mask=None, sem: tl.constexpr = None, scope: tl.constexpr = None,
-                   hint: tl.constexpr = None):
-        """See iris.atomic_xor."""
-        return atomic_xor(pointer, val, self.rank, to_rank, self.heap_bases, mask, sem, scope, hint)
-
-    @triton.jit
-    def atomic_and(self, pointer, val, to_rank, mask=None, sem: tl.constexpr = None, scope: tl.constexpr = None,
-                   hint: tl.constexpr = None):
-        """See iris.atomic_and."""
-        return atomic_and(pointer, val, self.rank, to_rank, self.heap_bases, mask, sem, scope, hint)
-
-    @triton.jit
-    def atomic_or(self, pointer, val, to_rank, mask=None, sem: tl.constexpr = None, scope: tl.constexpr = None,
-                  hint: tl.constexpr = None):
-        """See iris.atomic_or."""
-        return atomic_or(pointer, val, self.rank, to_rank, self.heap_bases, mask, sem, scope, hint)
-
-    @triton.jit
-    def atomic_min(self, pointer, val, to_rank, mask=None, sem: tl.constexpr = None, scope: tl.constexpr = None,
-                   hint: tl.constexpr = None):
-        """See iris.atomic_min."""
-        return atomic_min(pointer, val, self.rank, to_rank, self.heap_bases, mask, sem, scope, hint)
-
-    @triton.jit
-    def atomic_max(self, pointer, val, to_rank, mask=None, sem: tl.constexpr = None, scope: tl.constexpr = None,
-                   hint: tl.constexpr = None):
-        """See iris.atomic_max."""
-        return atomic_max(pointer, val, self.rank, to_rank, self.heap_bases, mask, sem, scope, hint)
-
-    @triton.jit
-    def signal(self, pointer, value, to_rank, op: tl.constexpr = None):
-        """See iris.signal."""
-        signal(pointer, value, self.rank, to_rank, self.heap_bases, op)
-
-    @triton.jit
-    def put_signal(self, from_ptr, to_ptr, signal_ptr, value, to_rank, mask=None, op: tl.constexpr = None,
-                   load_cache_modifier=None, store_cache_modifier=None, hint: tl.constexpr = None):
-        """See iris.put_signal."""
-        put_signal(from_ptr, to_ptr, signal_ptr, value, self.rank, to_rank, self.heap_bases, mask, op,
-                   load_cache_modifier, store_cache_modifier, hint)
