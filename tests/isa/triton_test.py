@@ -28,7 +28,7 @@ except ImportError as error:
         raise
     triton = None
 
-PTX, AMD = "sm_90", "gfx942"
+PTX, AMD, OLDER_AMD = "sm_90", "gfx942", "gfx90a"
 
 if triton is not None:
     import triton.language as tl
@@ -39,6 +39,7 @@ if triton is not None:
     from iris import DeviceContext
 
     TARGETS = {PTX: GPUTarget("cuda", 90, 32), AMD: GPUTarget("hip", "gfx942", 64)}
+    TARGETS[OLDER_AMD] = GPUTarget("hip", OLDER_AMD, 64)
 
     @triton.jit
     def load_kernel(p, q, bases, n, cur, peer, size: tl.constexpr, modifier: tl.constexpr):
@@ -46,9 +47,18 @@ if triton is not None:
         tl.store(q + at, iris.load(p + at, cur, peer, bases, mask=at < n, cache_modifier=modifier), mask=at < n)
 
     @triton.jit
-    def volatile_kernel(p, q, bases, n, cur, peer, size: tl.constexpr):
+    def volatile_kernel(p, q, bases, n, cur, peer, size: tl.constexpr, modifier: tl.constexpr):
         at = tl.program_id(0) * size + tl.arange(0, size)
-        tl.store(q + at, iris.load(p + at, cur, peer, bases, volatile=True))
+        tl.store(q + at, iris.load(p + at, cur, peer, bases, cache_modifier=modifier, volatile=True))
+
+    @triton.jit
+    def block_kernel(p, q, bases, n, cur, peer, size: tl.constexpr, hint: tl.constexpr):
+        source = q + tl.arange(0, 8)[:, None] * size + tl.arange(0, size)[None, :]
+        target = p + n * tl.arange(0, 8)[:, None] + tl.arange(0, size)[None, :]
+        if hint == "each":
+            iris.put(source, target, cur, peer, bases, hint=(1, 16))
+        else:
+            iris.put(source, target, cur, peer, bases, hint=hint)
 
     @triton.jit
     def store_kernel(p, q, bases, n, cur, peer, size: tl.constexpr, modifier: tl.constexpr):
@@ -100,20 +110,38 @@ if triton is not None:
         ctx.put_signal(p + at, q + at, word, 1, peer, mask=mask)
 
     @triton.jit
-    def tile_kernel(p, q, bases, n, cur: tl.constexpr, peer, what: tl.constexpr, size: tl.constexpr):
+    def tile_kernel(p, q, bases, n, cur: tl.constexpr, peer, what: tl.constexpr, size: tl.constexpr,
+                    constant: tl.constexpr):
         ctx = DeviceContext.initialize(bases, cur, 2)
-        tile = iris.x.Tile(tl.program_id(0), tl.program_id(1), 32, 64)
-        source = iris.x.TensorView(p, size, size, size, 1)
-        if what == "all_gather":
-            iris.x.all_gather(tile, source, iris.x.TensorView(q, 2 * size, size, size, 1), 0, ctx)
-        elif what == "all_to_all":
-            iris.x.all_to_all(tile, source, iris.x.TensorView(q, size, size, size, 1), size // 2, ctx)
-        elif what == "reduce_scatter":
-            locks = tl.cast(bases, tl.pointer_type(tl.int64)) + size
-            iris.x.reduce_scatter(tile, source, iris.x.TensorView(q, size, size, size, 1), locks, ctx)
+        if constant:
+            source, target = iris.make_tensor_view(p, size, size, size, 1), iris.TensorView(q, size, size, size, 1)
         else:
-            iris.x.all_reduce(iris.x.Tile(tl.program_id(0), tl.program_id(1), 32, 64, tl.zeros((32, 64), tl.float32)),
-                              source, ctx)
+            source, target = iris.make_tensor_view(p, n, n, n, 1), iris.TensorView(q, n, n, n, 1)
+        locks = tl.cast(bases, tl.pointer_type(tl.int32)) + 2 * size
+        view = iris.TileView(tl.program_id(0), tl.program_id(1), 32, 64)
+        zeros = tl.zeros((32, 64), p.dtype.element_ty)
+        tile = iris.Tile(tl.program_id(0), tl.program_id(1), 32, 64, zeros)
+        if what == "all_gather":
+            ctx.all_gather(tile, target, dim=0)
+        elif what == "gather":
+            places, mask = target.tile_ptr(view)
+            tl.store(places, ctx.gather(view, source, peer), mask=mask)
+        elif what == "all_to_all":
+            ctx.all_to_all(view, source, target, size // 2)
+        elif what == "publish":
+            iris.x.publish(tile, source, locks, ctx)
+        elif what == "reduce_scatter":
+            ctx.reduce_scatter(tile, source, target, locks)
+        elif what == "one_shot":
+            ctx.all_reduce_one_shot(tile, source, target, locks)
+        elif what == "two_shot":
+            ctx.all_reduce_two_shot(tile, source, target, locks)
+        elif what == "ring":
+            ctx.all_reduce_ring(view, source, target)
+        elif what == "spinlock":
+            ctx.all_reduce_spinlock(tile, target, locks)
+        else:
+            ctx.all_reduce_atomic(tile, target)
 
     @triton.jit
     def atomic_kernel(p, q, bases, n, cur, peer, op: tl.constexpr, sem: tl.constexpr, scope: tl.constexpr):
@@ -204,11 +232,14 @@ class Assembly(unittest.TestCase):
             with self.subTest(hint=hint):
                 self.check(PTX, hinted_kernel, {r"^st\.global\.v4\.b32 ": wide}, size=2048, hint=hint)
                 self.check(AMD, hinted_kernel, {r"^global_store_dwordx4 ": wide // 2}, size=2048, hint=hint)
+        for hint, wide in ((None, 0), (16, 2), ("each", 2)):  # of rows: for the last dimension, and for each
+            with self.subTest(rows=hint):
+                self.check(PTX, block_kernel, {r"^st\.global\.v4\.b32 ": wide}, size=256, hint=hint)
 
     def test_cache_modifiers(self):
         for modifier, ptx, isa in ((".ca", r"^ld\.global\.ca\.v4", r"^global_load_dwordx4 .*off$"),
                                    (".cg", r"^ld\.global\.cg\.v4", r"^global_load_dwordx4 .*off nt$"),
-                                   (".cv", r"^ld\.global\.(cv\.)?v4", r"^global_load_dwordx4 .*off sc0 sc1$")):
+                                   (".cv", r"^ld\.volatile\.global\.v4", r"^global_load_dwordx4 .*off sc0 sc1$")):
             with self.subTest(load=modifier):
                 self.check(PTX, load_kernel, {ptx: 2}, size=2048, modifier=modifier)
                 self.check(AMD, load_kernel, {isa: 1}, size=2048, modifier=modifier)
@@ -219,7 +250,11 @@ class Assembly(unittest.TestCase):
             with self.subTest(store=modifier):
                 self.check(PTX, store_kernel, {ptx: 2}, size=2048, modifier=modifier)
                 self.check(AMD, store_kernel, {isa: 1}, size=2048, modifier=modifier)
-        self.check(PTX, volatile_kernel, {r"^ld\.volatile\.global\.v4": 2}, size=2048)
+        for modifier in (None, ".ca", ".cg", ".cv"):
+            with self.subTest(volatile=modifier):
+                self.check(PTX, volatile_kernel, {r"^ld\.volatile\.global\.v4": 2}, size=2048, modifier=modifier)
+                self.check(AMD, volatile_kernel, {r"^global_load_dwordx4 .*off sc0 sc1$": 1}, size=2048,
+                           modifier=modifier)
 
     def test_orders_and_scopes_of_atomics(self):
         for sem in (None, "relaxed", "acquire", "release", "acq_rel"):
@@ -291,15 +326,38 @@ class Assembly(unittest.TestCase):
         self.assertEqual(self.found(r"^global_atomic_", lines), sum(wanted.values()), lines)
 
     def test_tiles_are_moved_128_bits_at_a_time(self):
-        # 32 x 64 numbers of 4 bytes: 4 accesses by each of 128 threads, or 2 by each of 256. Of two ranks.
-        for what, loads, stores in (("all_gather", 8, 8), ("all_to_all", 4, 4), ("reduce_scatter", 8, 4)):
-            with self.subTest(what):
-                self.check(PTX, tile_kernel, {r"^ld\.global\.v4\.b32 ": loads, r"^st\.global\.v4\.b32 ": stores,
-                                              r"^(ld|st)\.global\.b(8|16|32) ": 0}, "fp32", cur=1, what=what, size=256)
-                self.check(AMD, tile_kernel, {r"^global_store_dwordx4 ": stores // 2, r"^global_store_dword ": 0},
-                           "fp32", cur=1, what=what, size=256)
-        self.check(PTX, tile_kernel, {r"^atom\.global\.sys\.relaxed\.add\.v4\.f32 ": 8}, "fp32", cur=1, what="add",
-                   size=256)
+        # A tile of 32 x 64 numbers of 4 bytes is 4 accesses by each of 128 threads, or 2 by each of 256; of 2 bytes,
+        # half as many. There are two ranks. What it reads:
+        rows = {"all_gather": (0, 8), "gather": (4, 4), "all_to_all": (4, 4), "publish": (0, 4),
+                "reduce_scatter": (4, 4), "one_shot": (4, 4), "two_shot": (4, 8), "ring": (8, 4)}
+        for what, (loads, stores) in rows.items():
+            for element, constant in (("fp32", True), ("fp32", False), ("fp16", False)):
+                with self.subTest(what, element=element, constant=constant):
+                    times = 1 if element == "fp32" else 2
+                    given = {"cur": 1, "what": what, "size": 256, "constant": constant}
+                    self.check(PTX, tile_kernel, {r"^ld\.global\.v4\.b32 ": loads // times,
+                                                  r"^st\.global\.v4\.b32 ": stores // times,
+                                                  r"^(ld|st)\.global\.b(8|16|32) ": 0}, element, **given)
+                    for target in (AMD, OLDER_AMD):
+                        self.check(target, tile_kernel, {
+                            r"^global_store_dwordx4 ": stores // times // 2,
+                            r"^global_(store_(dword|short)|load_ushort) ": 0}, element, **given)
+        self.check(PTX, tile_kernel, {r"^atom\.global\.sys\.relaxed\.add\.v4\.f32 ": 8}, "fp32", cur=1, what="atomic",
+                   size=256, constant=True)
+
+    def test_a_tile_is_read_after_its_word_and_given_back_after_the_stores(self):
+        for what, order in (
+                ("one_shot", r"(?s)^ld\.global\.b64.*ld\.global\.sys\.acquire\.b32 .*bra.*bar\.sync.*ld\.global\.v4"),
+                ("spinlock", r"(?s)atom\.global\.sys\.acquire\.exch\.b32 .*bra.*bar\.sync.*ld\.global\.v4.*"
+                             r"st\.global\.v4[^\n]*\nbar\.sync.*\natom\.global\.sys\.release\.exch\.b32 ")):
+            lines, _ = assembly(PTX, tile_kernel, "fp32", cur=1, what=what, size=256, constant=True)
+            self.assertRegex("\n".join(lines), order)
+        for target, acquire, fence in ((AMD, "buffer_inv sc0 sc1", "buffer_wbl2 sc0 sc1"),
+                                       (OLDER_AMD, "buffer_invl2\nbuffer_wbinvl1_vol", "buffer_wbl2")):
+            lines, _ = assembly(target, tile_kernel, "fp32", cur=1, what="spinlock", size=256, constant=True)
+            self.assertRegex("\n".join(lines), rf"(?s)global_atomic_swap .*{acquire}.*s_barrier.*global_load_dwordx4.*"
+                             rf"global_store_dwordx4 [^\n]*\n(s_waitcnt[^\n]*\n)*{fence}\ns_waitcnt vmcnt\(0\)\n"
+                             r"s_barrier\n.*global_atomic_swap ")
 
     @unittest.skipIf(importlib.util.find_spec("torch") is None, "torch, which the examples import, is not installed")
     def test_kernels_of_the_examples(self):
@@ -330,7 +388,7 @@ class Assembly(unittest.TestCase):
                     signature.update(buffer="*fp32", heap_bases_ptr="*u64")
                 aligned = {(at,): [["tt.divisibility", 16]] for at, key in enumerate(kernel.arg_names)
                            if signature[key].startswith("*") or key == "count"}
-                for target, spec in TARGETS.items():
+                for target, spec in ((PTX, TARGETS[PTX]), (AMD, TARGETS[AMD])):
                     with self.subTest(example=example, kernel=name, target=target):
                         Driver.target = spec
                         triton.runtime.driver.set_active(Driver())

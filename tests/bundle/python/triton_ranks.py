@@ -150,84 +150,6 @@ def receive(word, value, came, compare: tl.constexpr, max_polls):
     tl.store(came, iris.wait_until(word, value, compare, max_polls).to(tl.int32))
 
 
-@triton.jit
-def on_tiles(p, q, context, locks, came, cur: tl.constexpr, n: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr,
-             what: tl.constexpr):
-    ctx = DeviceContext.initialize(context, cur, n)
-    tile = iris.x.Tile(tl.program_id(0), tl.program_id(1), 8, 16)
-    view = iris.x.TensorView(p, rows, columns, columns, 1)
-    if what == "all_gather of rows":
-        iris.x.all_gather(tile, view, iris.x.TensorView(q, n * rows, columns, columns, 1), 0, ctx)
-    elif what == "all_gather of columns":
-        iris.x.all_gather(tile, view, iris.x.TensorView(q, rows, n * columns, n * columns, 1), 1, ctx)
-    elif what == "all_to_all":
-        iris.x.all_to_all(tile, view, iris.x.TensorView(q, rows, columns, columns, 1), columns // n, ctx)
-    else:
-        # What it has computed is in the registers of the program.
-        places, mask = iris.x.tile_ptr(iris.x.TensorView(q, rows, columns, columns, 1), tile)
-        computed = iris.x.Tile(tl.program_id(0), tl.program_id(1), 8, 16, tl.load(places, mask=mask, other=0) + 1)
-        if what == "publish":
-            iris.x.publish(computed, view, locks, ctx)
-        elif what == "all_reduce":
-            iris.x.all_reduce(computed, view, ctx)
-        elif what == "one_shot":
-            done = iris.x.all_reduce_one_shot(tile, view, iris.x.TensorView(q, rows, columns, columns, 1), locks, ctx)
-            tl.store(came, tl.load(came) + done.to(tl.int32))
-        elif what == "reduce_scatter":
-            done = iris.x.reduce_scatter(tile, view, iris.x.TensorView(q, rows, columns, columns, 1), locks, ctx)
-            tl.store(came, tl.load(came) + done.to(tl.int32))
-
-
-def tiles(c):
-    """The collectives of tiles, of a matrix that is no multiple of them."""
-    n, r = c.n_ranks, c.rank
-    rows, columns = 20, 24 * n
-    grid = (triton.cdiv(rows, 8), triton.cdiv(columns, 16))
-    context = words(np.array((r, n) + c.heap_bases, np.uint64))
-    each = [np.arange(rows * columns).reshape(rows, columns) % 97 + 100.0 * m for m in range(n)]
-    p, locks = c.empty(rows, columns), c.zeros(grid[0] * grid[1], dtype="int64")
-    came = np.zeros(1, np.int32)
-
-    def run(what, q):
-        on_tiles[grid](argument(p), argument(q), context, argument(locks), words(came), r, n, rows, columns, what)
-
-    p.copy_(each[r].astype(np.float32))
-    wide, tall, same = c.zeros(rows, n * columns), c.zeros(n * rows, columns), c.zeros(rows, columns)
-    c.barrier()
-    run("all_gather of rows", tall)
-    np.testing.assert_array_equal(tall.to_host(), np.concatenate(each, 0))
-    run("all_gather of columns", wide)
-    np.testing.assert_array_equal(wide.to_host(), np.concatenate(each, 1))
-    run("all_to_all", same)
-    share = columns // n
-    np.testing.assert_array_equal(same.to_host(), np.concatenate([m[:, r * share:(r + 1) * share] for m in each], 1))
-    c.barrier()
-    same.copy_(each[r].astype(np.float32))
-    run("publish", same)
-    run("one_shot", same)
-    total = sum(each) + n
-    np.testing.assert_array_equal(same.to_host(), total)
-    assert came[0] == grid[0] * grid[1] and locks.tolist() == [1] * (grid[0] * grid[1])
-    c.barrier()
-    same.copy_(np.zeros((rows, columns), np.float32))
-    run("reduce_scatter", same)
-    assert came[0] == 2 * grid[0] * grid[1]
-    part = grid[0] * grid[1] // n
-    wanted = np.zeros((rows, columns))
-    for number in range(r * part, (r + 1) * part if r < n - 1 else grid[0] * grid[1]):
-        i, j = number // grid[1] * 8, number % grid[1] * 16
-        wanted[i:i + 8, j:j + 16] = total[i:i + 8, j:j + 16]
-    np.testing.assert_array_equal(same.to_host(), wanted)
-    c.barrier()
-    p.copy_(np.zeros((rows, columns), np.float32))
-    same.copy_(each[r].astype(np.float32))
-    c.barrier()
-    run("all_reduce", same)
-    c.barrier()
-    np.testing.assert_array_equal(p.to_host(), total)
-    c.barrier()
-
-
 def moving(c):
     """Everything is moved, with a masked tail, and what lies behind it stays."""
     n, r = c.n_ranks, c.rank
@@ -352,7 +274,6 @@ def all_cases():
         moving(c)
         atomics(c)
         messages(c)
-        tiles(c)
         if c.n_ranks > 1:
             example(c)
         benchmark(c)
