@@ -35,8 +35,13 @@ if triton is not None:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
+    from triton.experimental import gluon
+    from triton.experimental.gluon import language as gl
+    from triton.experimental.gluon._runtime import GluonASTSource
+
     import iris
     from iris import DeviceContext
+    from iris._gluon import IrisDeviceCtx
 
     TARGETS = {PTX: GPUTarget("cuda", 90, 32), AMD: GPUTarget("hip", "gfx942", 64)}
     TARGETS[OLDER_AMD] = GPUTarget("hip", OLDER_AMD, 64)
@@ -108,6 +113,29 @@ if triton is not None:
         ctx.atomic_max(word, 1, peer)
         ctx.signal(word, 1, peer, "add")
         ctx.put_signal(p + at, q + at, word, 1, peer, mask=mask)
+
+    @gluon.jit
+    def gluon_kernel(p, q, bases, n, cur, peer, warp: gl.constexpr):
+        ctx = IrisDeviceCtx.initialize(bases)
+        layout: gl.constexpr = gl.BlockedLayout([8], [warp], [4], [0])
+        at = gl.program_id(0) * 32 * warp + gl.arange(0, 32 * warp, layout=layout)
+        mask = at < n
+        ctx.store(q + at, ctx.load(p + at, peer, mask=mask), peer, mask=mask)
+        ctx.get(p + at, q + at, peer, mask=mask)
+        ctx.put(p + at, q + at, peer, mask=mask)
+        ctx.copy(p + at, q + at, peer, ctx.cur_rank, mask=mask)
+        word = bases.to(gl.pointer_type(gl.int64)) + n
+        ctx.atomic_add(word, 1, peer, sem="release", scope="gpu")
+        ctx.atomic_sub(word, 1, peer)
+        ctx.atomic_cas(word, 1, 2, peer)
+        ctx.atomic_xchg(word, 1, peer)
+        ctx.atomic_xor(word, 1, peer)
+        ctx.atomic_and(word, 1, peer)
+        ctx.atomic_or(word, 1, peer)
+        ctx.atomic_min(word, 1, peer)
+        ctx.atomic_max(word, 1, peer)
+        ctx.put_signal(p + at, q + at, word, ctx.num_ranks, peer, mask=mask)
+        iris.wait_until(word, 1)
 
     @triton.jit
     def tile_kernel(p, q, bases, n, cur: tl.constexpr, peer, what: tl.constexpr, size: tl.constexpr,
@@ -190,7 +218,8 @@ def assembly(target, kernel, element="fp16", **constants):
     aligned = {(at,): [["tt.divisibility", 16]] for at in ((0, 1, 2) if "hint" in constants else (0, 1, 2, 3))}
     Driver.target = TARGETS[target]
     triton.runtime.driver.set_active(Driver())
-    made = triton.compile(ASTSource(kernel, signature=signature, constexprs=constants, attrs=aligned),
+    source = GluonASTSource if kernel.is_gluon() else ASTSource
+    made = triton.compile(source(kernel, signature=signature, constexprs=constants, attrs=aligned),
                           target=TARGETS[target])
     text = made.asm["ptx" if target == PTX else "amdgcn"]
     lines = re.findall(r"^\s*(?:@!?%p\d+ )?((?:ld|st|atom|red|bar|fence|membar|bra)\b.*|"
@@ -324,6 +353,15 @@ class Assembly(unittest.TestCase):
         lines, _ = assembly(AMD, context_kernel, size=2048, cur=3)
         self.assertEqual(self.found(r"^global_store_dwordx4", lines), 5, lines)
         self.assertEqual(self.found(r"^global_atomic_", lines), sum(wanted.values()), lines)
+
+    def test_kernels_of_gluon(self):
+        for target in TARGETS:
+            self.check(target, gluon_kernel, {r"^(ld\.global\.v4|global_load_dwordx4)": 5,
+                                              r"^(st\.global\.v4|global_store_dwordx4)": 5,
+                                              r"^(atom\.global|global_atomic)\S* ": 10,
+                                              r"^atom\.global\.gpu\.release\.add": int(target == PTX),
+                                              r"^atom\.global\.sys\.acq_rel\.(min|max)": 2 * (target == PTX)},
+                       warp=TARGETS[target].warp_size)
 
     def test_tiles_are_moved_128_bits_at_a_time(self):
         # A tile of 32 x 64 numbers of 4 bytes is 4 accesses by each of 128 threads, or 2 by each of 256; of 2 bytes,

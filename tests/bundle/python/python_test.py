@@ -20,6 +20,7 @@ RANKS = os.path.abspath("tests/bundle/python/ranks.py")
 FOREIGN = os.path.abspath("tests/bundle/python/foreign_ranks.py")
 HOST = os.path.abspath("tests/bundle/python/reference_host_ranks.py")
 TRITON = os.path.abspath("tests/bundle/python/triton_ranks.py")
+TILES = os.path.abspath("tests/bundle/python/reference_tiles_ranks.py")
 FETCHED = "/usr/local/lib/iris/triton"  # as triton_ranks.py has it
 HAS_NUMPY = importlib.util.find_spec("numpy") is not None
 HAS_TORCH = importlib.util.find_spec("torch") is not None
@@ -165,6 +166,10 @@ class Ranks(unittest.TestCase):
     @unittest.skipUnless(HAS_TRITON, NO_TRITON)
     def test_kernels_of_triton_interpreted(self):
         self.on("all_cases", 1, 2, program=TRITON)
+
+    @unittest.skipUnless(HAS_TRITON, NO_TRITON)
+    def test_the_tiles_of_the_reference_interpreted(self):
+        self.on("all_cases", 1, 2, 4, program=TILES)
 
     @unittest.skipUnless(HAS_TRITON, NO_TRITON)
     @unittest.skipUnless(HAS_TORCH, "torch is not installed")

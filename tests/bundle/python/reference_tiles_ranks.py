@@ -1,14 +1,14 @@
-"""The ranks of python_test.py that use the reference's tiles in kernels of Triton: `reference_tiles_ranks.py all_cases`.
+"""The ranks of python_test.py that use the reference's tiles in kernels of Triton. Started as ranks.py is.
 
-On emulated devices the kernels run in Triton's interpreter. `reference_tiles_ranks.py gpus`, which iris-gpu-check runs
-on 2 ranks, compiles them. `reference_tiles_ranks.py speed` prints, on GPUs, how long the sum of tiles takes.
+`reference_tiles_ranks.py all_cases` runs the kernels in Triton's interpreter, on emulated devices. With `gpus`, as
+iris-gpu-check starts it, they are compiled, and a kernel of Gluon, too.
 """
 
 import itertools
 import os
 import sys
 
-ON_GPUS = sys.argv[1:] in (["gpus"], ["speed"])
+ON_GPUS = sys.argv[1:] == ["gpus"]
 if not ON_GPUS:
     os.environ["TRITON_INTERPRET"] = "1"
     sys.path.append("/usr/local/lib/iris/triton")
@@ -226,7 +226,8 @@ def fresh_kernel(p, q, context, rank: tl.constexpr, n: tl.constexpr, size: tl.co
     mask = at < size - 3
     tl.store(q + at, ctx.load(p + at, (rank + 1) % n, mask, 7, modifier, True, 4))
     tl.store(q + size + wide, ctx.load(p + wide, (rank + 1) % n, cache_modifier=modifier, volatile=True, hint=(1, 4)))
-    tl.store(q + 2 * size + wide, iris.load(p + wide, rank, (rank + 1) % n, ctx.heap_bases, None, None, modifier, hint=4))
+    again = iris.load(p + wide, rank, (rank + 1) % n, ctx.heap_bases, None, None, modifier, True, 4)
+    tl.store(q + 2 * size + wide, again)
 
 
 def fresh_loads(ctx):
@@ -252,8 +253,8 @@ def late(ctx):
         return
     p, parts, result = c.full((8, 16), 1.0), c.zeros(8, 16), c.full((8, 16), 5.0)
     locks, came = c.zeros(1, dtype="int32"), c.full((1,), 9, dtype="int32")
-    arguments = (argument(p), argument(parts), argument(result), argument(locks), argument(came), context_of(ctx), 8, 16,
-                 16, 1, r, n)
+    arguments = (argument(p), argument(parts), argument(result), argument(locks), argument(came), context_of(ctx),
+                 8, 16, 16, 1, r, n)
     usual, iris.x.MAX_POLLS = iris.x.MAX_POLLS, 3
     ctx.barrier()
     for what in ("one_shot", "two_shot", "reduce_scatter"):
@@ -276,32 +277,36 @@ def late(ctx):
     ctx.barrier()
 
 
-def speed(ctx):
-    """Milliseconds of all_reduce_one_shot of 1,024 tiles of 64 x 64 floats on this rank: the kernel's, with the values'
-    way to the heap and the words. The sum by a C++ tile is in tests/bench/device_bench.cc."""
+def kernels_of_gluon(ctx):
+    """A kernel of Gluon, which knows the calling rank from the context tensor alone."""
+    from triton.experimental import gluon
+    from triton.experimental.gluon import language as gl
+
+    from iris._gluon import IrisDeviceCtx
+
+    @gluon.jit
+    def to_the_next(IrisDeviceCtx: gl.constexpr, context, p, q, word, size: gl.constexpr, layout: gl.constexpr):
+        ctx = IrisDeviceCtx.initialize(context)
+        peer = (ctx.cur_rank + 1) % ctx.num_ranks
+        at = gl.arange(0, size, layout=layout)
+        ctx.put(p + at, q + at, peer)
+        gl.store(q + size + at, ctx.load(p + at, peer))
+        ctx.atomic_add(word, 3, peer)
+
     c, n, r = ctx.context, ctx.get_num_ranks(), ctx.get_rank()
-    size, block = 2048, 64
-    p, parts, result = c.full((size, size), float(r + 1)), c.zeros(size, size), c.zeros(size, size)
-    locks, came = c.zeros((size // block)**2, dtype="int32"), c.zeros((size // block)**2, dtype="int32")
-    arguments = (argument(p), argument(parts), argument(result), argument(locks), argument(came), context_of(ctx), size,
-                 size, size, 1, r, n)
-
-    def run():
-        every_sum[(128,)](*arguments, "one_shot", block, block)
-
+    size, warp = 256, triton.runtime.driver.active.get_current_target().warp_size
+    p, q, word = c.full((size,), r, dtype="int32"), c.zeros(2, size, dtype="int32"), c.zeros(1, dtype="int32")
     ctx.barrier()
-    run()
+    to_the_next[(1,)](IrisDeviceCtx, context_of(ctx), argument(p), argument(q), argument(word), size,
+                      gl.BlockedLayout([1], [warp], [4], [0]))
     ctx.barrier()
-    took = ctx.do_bench(run, preamble_fn=lambda: locks.fill_(0))
-    assert result.to_host().min() == result.to_host().max() == n * (n + 1) / 2
-    moved = size * size * 4 * (n + 3)
-    print(f"rank {r}: {took:.3f} ms, {moved / took / 1e6:.0f} GB/s of {moved >> 20} MiB", flush=True)
+    assert q.tolist() == [[(r - 1) % n] * size, [(r + 1) % n] * size] and word.tolist() == [3], q.tolist()
 
 
 CASES = [sums, moves, geometry, fresh_loads]
 
 if __name__ == "__main__":
-    with iris.iris(HEAP if sys.argv[1] != "speed" else 256 << 20) as joined:
-        for case in {"all_cases": [*CASES, late], "gpus": CASES, "speed": [speed]}[sys.argv[1]]:
+    with iris.iris(HEAP) as joined:
+        for case in [*CASES, kernels_of_gluon if ON_GPUS else late]:
             case(joined)
     print(f"{sys.argv[1]}: passed", flush=True)
