@@ -57,6 +57,12 @@ if triton is not None:
         tl.store(q + at, iris.load(p + at, cur, peer, bases, cache_modifier=modifier, volatile=True))
 
     @triton.jit
+    def spinning_kernel(p, q, bases, n, cur, peer):
+        while iris.load(p, cur, peer, bases, volatile=True) != 7:
+            pass
+        tl.store(q, 1)
+
+    @triton.jit
     def block_kernel(p, q, bases, n, cur, peer, size: tl.constexpr, hint: tl.constexpr):
         source = q + tl.arange(0, 8)[:, None] * size + tl.arange(0, size)[None, :]
         target = p + n * tl.arange(0, 8)[:, None] + tl.arange(0, size)[None, :]
@@ -284,6 +290,10 @@ class Assembly(unittest.TestCase):
                 self.check(PTX, volatile_kernel, {r"^ld\.volatile\.global\.v4": 2}, size=2048, modifier=modifier)
                 self.check(AMD, volatile_kernel, {r"^global_load_dwordx4 .*off sc0 sc1$": 1}, size=2048,
                            modifier=modifier)
+        # A loop reads again each time.
+        self.assertRegex(assembly(PTX, spinning_kernel, "i32")[1], r"(?s)(\$L__BB\d+_\d+):.*ld\.volatile.*bra +\t?\1;")
+        self.assertRegex(assembly(AMD, spinning_kernel, "i32")[1],
+                         r"(?s)(\.LBB\d+_\d+):.*global_load_dword .* sc0 sc1.*s_cbranch_vccnz \1")
 
     def test_orders_and_scopes_of_atomics(self):
         for sem in (None, "relaxed", "acquire", "release", "acq_rel"):
