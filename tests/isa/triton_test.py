@@ -208,6 +208,15 @@ if triton is not None:
             iris.signal(p, 7, cur, peer, bases)
 
 
+    @triton.jit
+    def quiet_kernel(p, q, bases, n, cur, peer, size: tl.constexpr):
+        at = tl.arange(0, size)
+        iris.put(p + at, q + at, cur, peer, bases, None, copy_engine_ctx=bases, use_copy_engine=True,
+                 contiguous_copy=True)
+        iris.atomic_add(q + size, 1, cur, peer, bases, sem="relaxed", copy_engine_ctx=bases, use_copy_engine=True)
+        iris.quiet(bases, peer)
+
+
 class Driver:
     """What Triton asks for the target while it compiles."""
 
@@ -355,6 +364,15 @@ class Assembly(unittest.TestCase):
                            r"\tbuffer_inv sc0 sc1\n", text)
         self.assertEqual(len(looks), 2, text)
         self.assertIn("in Loop: Header", text)
+
+    def test_what_comes_after_stores_of_the_copy_engine(self):
+        lines, _ = assembly(PTX, quiet_kernel, "i32", size=2048)
+        fence = r"fence\.acq_rel\.sys;\nbar\.sync"
+        self.assertRegex("\n".join(lines), r"(?s)st\.global\.v4[^\n]*\n" + fence
+                         + r".*atom\.global\.sys\.relaxed\.add.*\n" + fence)
+        lines, _ = assembly(AMD, quiet_kernel, "i32", size=2048)
+        fence = r"s_waitcnt vmcnt\(0\)\nbuffer_wbl2 sc0 sc1\ns_waitcnt vmcnt\(0\)\ns_barrier"
+        self.assertRegex("\n".join(lines), rf"(?s)global_store_dwordx4 [^\n]*\n{fence}.*global_atomic_add .*\n{fence}")
 
     def test_methods_of_the_context(self):
         wanted = {"add": 3, "cas": 1, "exch": 2, "xor": 1, "and": 1, "or": 1, "min": 1, "max": 1}

@@ -41,7 +41,8 @@ _IN_KERNELS = {
     **dict.fromkeys(("AllReduceConfig", "TensorView", "Tile", "TileView", "make_tensor_view", "x"), "x"),
     **dict.fromkeys((
         "atomic_add", "atomic_and", "atomic_cas", "atomic_max", "atomic_min", "atomic_or", "atomic_sub", "atomic_xchg",
-        "atomic_xor", "copy", "get", "load", "put", "put_signal", "signal", "store", "translate", "wait_until"),
+        "atomic_xor", "copy", "get", "load", "put", "put_signal", "quiet", "signal", "store", "translate",
+        "wait_until"),
         "_triton"),
 }
 

@@ -610,6 +610,16 @@ def volatile_modifier(target: Any) -> str:
     return ".cv" if target is not None and target.backend == "hip" else ""
 
 
+def system_fence(target: Any) -> Tuple[str, str]:
+    """Returns inline assembly that orders a thread's stores before all that it does later, as other GPUs see it, and
+    the constraints of its result and its argument. Both are "" if the target is not known."""
+    if target is None or target.backend not in ("cuda", "hip"):
+        return "", ""
+    if target.backend == "cuda":
+        return "fence.acq_rel.sys;\nmov.b32 $0, $1;", "=r,r,~{memory}"
+    return store_fence(target), "=v,v,~{memory}"
+
+
 # So that Triton lets kernels depend on them:
-for function in (store_fence, volatile_modifier):
+for function in (store_fence, system_fence, volatile_modifier):
     function.__triton_builtin__ = True  # type: ignore[attr-defined]

@@ -13,6 +13,9 @@ order of their arguments are those of the reference system. In all of them:
 - Cache modifiers are Triton's: ".ca", ".cg", ".cv" for loads, ".wb", ".cg", ".cs", ".wt" for stores; None is the
   default of the GPU. Triton ignores those that it does not know for a GPU. ".cv" and volatile both read memory anew
   past the caches; volatile wins over other modifiers. To wait for a value, use wait_until().
+- `copy_engine_ctx` and the arguments after it are those of the reference's later releases. They choose nothing: the
+  program's own stores copy. Atomics with use_copy_engine=True come after the program's earlier stores, as they would in
+  the engine's queue, and quiet() is a fence.
 - Atomics return the values before. `sem` is "relaxed", "acquire", "release" or "acq_rel" (the default), `scope` is
   "cta", "gpu" or "sys" (the default, because other GPUs take part; the reference's is "gpu").
 """
@@ -45,6 +48,11 @@ def _store_fence():
     if _target_info is None or not _COMPILED:
         return ""
     return _foreign.store_fence(_target_info.current_target())
+
+
+@_constexpr_function
+def _system_fence():
+    return ("", "") if _target_info is None or not _COMPILED else _foreign.system_fence(_target_info.current_target())
 
 
 @_constexpr_function
@@ -129,16 +137,29 @@ def get(from_ptr, to_ptr, from_rank, to_rank, heap_bases, mask=None, other=None,
 
 @triton.jit
 def put(from_ptr, to_ptr, from_rank, to_rank, heap_bases, mask=None, other=None, load_cache_modifier=None,
-        store_cache_modifier=None, hint: tl.constexpr = None):
+        store_cache_modifier=None, hint: tl.constexpr = None, copy_engine_ctx=None, from_row_stride=0, to_row_stride=0,
+        use_copy_engine=False, contiguous_copy=False, from_base_ptr=None, to_base_ptr=None):
     """Copies from from_ptr, memory of the calling rank from_rank, to to_ptr in to_rank's heap."""
     data = _read(from_ptr, mask, other, load_cache_modifier, False)
     store(to_ptr, data, from_rank, to_rank, heap_bases, mask, hint, store_cache_modifier)
 
 
 @triton.jit
+def quiet(copy_engine_ctx, to_rank):
+    """Returns when other ranks see the stores that this program has made."""
+    fence: tl.constexpr = _system_fence()
+    if fence[0] != "":
+        tl.inline_asm_elementwise(fence[0], fence[1], [0], dtype=tl.int32, is_pure=False, pack=1)
+    tl.debug_barrier()
+
+
+@triton.jit
 def atomic_add(pointer, val, from_rank, to_rank, heap_bases, mask=None, sem: tl.constexpr = None,
-               scope: tl.constexpr = None, hint: tl.constexpr = None):
+               scope: tl.constexpr = None, hint: tl.constexpr = None, copy_engine_ctx=None,
+               use_copy_engine: tl.constexpr = False):
     """Adds val to elements in to_rank's heap."""
+    if use_copy_engine:
+        quiet(copy_engine_ctx, to_rank)
     return tl.atomic_add(translate(pointer, from_rank, to_rank, heap_bases, hint), val, mask, sem, _system(scope))
 
 
@@ -151,8 +172,11 @@ def atomic_sub(pointer, val, from_rank, to_rank, heap_bases, mask=None, sem: tl.
 
 @triton.jit
 def atomic_cas(pointer, cmp, val, from_rank, to_rank, heap_bases, sem: tl.constexpr = None,
-               scope: tl.constexpr = None, hint: tl.constexpr = None):
+               scope: tl.constexpr = None, hint: tl.constexpr = None, copy_engine_ctx=None,
+               use_copy_engine: tl.constexpr = False):
     """Writes val to the elements in to_rank's heap that are equal to cmp. Like Triton's, it takes no mask."""
+    if use_copy_engine:
+        quiet(copy_engine_ctx, to_rank)
     there = translate(pointer, from_rank, to_rank, heap_bases, hint)
     kind: tl.constexpr = pointer.dtype.element_ty
     return tl.atomic_cas(there, tl.cast(cmp, kind), tl.cast(val, kind), sem, _system(scope))
@@ -273,10 +297,12 @@ def _constructor(function):
     return triton.constexpr_function(function) if release >= (3, 6) and _COMPILED else function
 
 
-@_constexpr_function
 def _value(x):
     """Returns what an aggregate's field of type VALUE holds: x, as a constant if it is one."""
-    return x if not _COMPILED or isinstance(x, tl.tensor) else tl.constexpr(x)
+    return x if not _COMPILED or isinstance(x, VALUE) else tl.constexpr(x)
+
+
+_value.__triton_builtin__ = True  # so that Triton lets aggregates depend on it
 
 
 def _aggregate_or_class(cls):
