@@ -41,7 +41,7 @@ if triton is not None:
 
     import iris
     from iris import DeviceContext
-    from iris._gluon import IrisDeviceCtx
+    from iris._gluon import IrisDeviceCtx, chiplet_transform_chunked_gluon
 
     TARGETS = {PTX: GPUTarget("cuda", 90, 32), AMD: GPUTarget("hip", "gfx942", 64)}
     TARGETS[OLDER_AMD] = GPUTarget("hip", OLDER_AMD, 64)
@@ -124,7 +124,8 @@ if triton is not None:
     def gluon_kernel(p, q, bases, n, cur, peer, warp: gl.constexpr):
         ctx = IrisDeviceCtx.initialize(bases)
         layout: gl.constexpr = gl.BlockedLayout([8], [warp], [4], [0])
-        at = gl.program_id(0) * 32 * warp + gl.arange(0, 32 * warp, layout=layout)
+        pid = chiplet_transform_chunked_gluon(gl.program_id(0), 8, 1024, 4)
+        at = pid * 32 * warp + gl.arange(0, 32 * warp, layout=layout)
         mask = at < n
         ctx.store(q + at, ctx.load(p + at, peer, mask=mask), peer, mask=mask)
         ctx.get(p + at, q + at, peer, mask=mask)

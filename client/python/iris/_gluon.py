@@ -11,6 +11,7 @@ Gluon compiles functions of Triton that its kernels call, so the methods are tho
 import triton
 import triton.language as tl
 
+from iris import x
 from iris._device_context import DeviceContext
 from iris._triton import _aggregate_or_class, _constructor
 
@@ -42,3 +43,10 @@ class IrisDeviceCtx:
     atomic_xchg, atomic_xor, atomic_and = DeviceContext.atomic_xchg, DeviceContext.atomic_xor, DeviceContext.atomic_and
     atomic_or, atomic_min, atomic_max = DeviceContext.atomic_or, DeviceContext.atomic_min, DeviceContext.atomic_max
     signal, put_signal = DeviceContext.signal, DeviceContext.put_signal
+
+
+@triton.jit
+def chiplet_transform_chunked_gluon(pid, num_xcds: tl.constexpr, num_workgroups: tl.constexpr,
+                                    chunk_size: tl.constexpr):
+    """See iris.x.chiplet_transform_chunked, whose arguments are in another order."""
+    return x.chiplet_transform_chunked(pid, num_workgroups, num_xcds, chunk_size)

@@ -90,16 +90,14 @@ def sums(ctx):
     number = np.arange(tiles[0] * tiles[1]).reshape(tiles).repeat(BLOCK_M, 0).repeat(BLOCK_N, 1)[:ROWS, :columns]
     part = tiles[0] * tiles[1] // n
     mine = np.minimum(number // max(part, 1), n - 1) == r if part else np.full(number.shape, r == n - 1)
-    matrices = {}
-    for dtype in ("float16", "float32"):
-        matrices[dtype] = c.empty(ROWS, pitch, dtype=dtype), c.empty(ROWS, pitch, dtype=dtype), c.empty(
-            ROWS, pitch, dtype=dtype)
+    p, parts = c.empty(ROWS, pitch, dtype="float16"), c.empty(ROWS, pitch, dtype="float16")
+    results = {dtype: c.empty(ROWS, pitch, dtype=dtype) for dtype in ("float16", "float32")}
     locks, came = c.empty(tiles[0] * tiles[1], dtype="int32"), c.empty(tiles[0] * tiles[1], dtype="int32")
     for what, (dtype, kernel) in itertools.product(
             ("atomic", "spinlock", "ring", "one_shot", "two_shot", "reduce_scatter", "functions"),
             (("float16", every_sum), ("float32", every_sum_of_constants))):
-        p, parts, result = matrices[dtype]
-        each = [np.random.default_rng(m).standard_normal((ROWS, pitch)).astype(dtype) for m in range(n)]
+        result = results[dtype]
+        each = [np.random.default_rng(m).standard_normal((ROWS, pitch)).astype(np.float16) for m in range(n)]
         if what in ("atomic", "spinlock"):  # whose order is not known: sums that are exact
             each = [np.round(m * 8) for m in each]
         total = sum((m.astype(np.float32) for m in each[1:]), each[0].astype(np.float32)).astype(dtype)
