@@ -11,10 +11,9 @@
 reference system, and `iris.symm_mem` that of torch.distributed._symmetric_memory. docs/python.md describes them.
 """
 
-import importlib
 from typing import Any, List
 
-from iris import moe, norm, ops
+from iris import _modules, moe, norm, ops
 from iris._capi import VERSION_MAJOR, VERSION_MINOR
 from iris._foreign import MemPool
 from iris.bench import do_bench
@@ -35,34 +34,16 @@ from iris.tracing import trace
 
 __version__ = f"{VERSION_MAJOR}.{VERSION_MINOR}.0"
 
-# Names for kernels of Triton, and their modules. The first use of one of them imports Triton.
-_IN_KERNELS = {
-    "DeviceContext": "_device_context",
-    **dict.fromkeys(("AllReduceConfig", "TensorView", "Tile", "TileView", "make_tensor_view", "x"), "x"),
-    **dict.fromkeys((
-        "atomic_add", "atomic_and", "atomic_cas", "atomic_max", "atomic_min", "atomic_or", "atomic_sub", "atomic_xchg",
-        "atomic_xor", "copy", "get", "load", "put", "put_signal", "quiet", "signal", "store", "translate",
-        "wait_until"),
-        "_triton"),
-}
+_modules.register()
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _IN_KERNELS:
-        raise AttributeError(f"module 'iris' has no attribute '{name}'")
-    try:
-        module = importlib.import_module(f"iris.{_IN_KERNELS[name]}")
-    except ImportError as error:
-        # With an AttributeError, hasattr returns False, as for any missing name.
-        raise AttributeError(f"iris.{name} is for kernels of Triton, which cannot be used here ({error}): install the "
-                             "package triton") from error
-    found = globals()[name] = module if name == "x" else getattr(module, name)
-    return found
+    return _modules.find("iris", name)
 
 
 def __dir__() -> List[str]:
     """Returns the names of the API, without the names that this module and its functions import."""
-    return sorted([*__all__, *_IN_KERNELS, "__version__"])
+    return sorted({*__all__, *_modules.names("iris"), "__version__"})
 
 
 __all__ = [

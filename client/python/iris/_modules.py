@@ -1,0 +1,277 @@
+"""The reference's modules by their paths there (`iris.ccl.config`, `iris.hip`), which are no files here.
+
+TABLE says which names each of them has, and where in this package they are. register(), called by `import iris`, puts a
+module object for each path into sys.modules, so that every form of import finds it, and an import never replaces a
+function of the package that has the name of a module (`iris.ops.matmul_all_reduce`). A name is looked up at its first
+use, and a name that Iris refuses raises the reason: AttributeError at a use, ImportError in an import.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.abc
+import importlib.machinery
+import sys
+import types
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+# Why a name is refused, and what to use in its place.
+REASONS = {
+    "driver": "irisd alone allocates, exports and maps the heaps' memory, and programs hold no handles of the driver: "
+              "allocate with the factories of iris.iris(), and share other memory with ctx.as_symmetric(tensor), or "
+              "with ctx.context.register() and open()",
+    "allocator": "irisd owns the heap, and there is one kind of it: use ctx.heap, or iris.mem_pool() for tensors that "
+                 "torch allocates",
+    "kernel": "it is a kernel or a launcher inside the reference's collectives: call functions of ctx.ccl or ctx.ops",
+    "gluon": "kernels of Gluon are not supported: write the kernel with triton.language and iris.DeviceContext",
+}
+
+_RMA = ("load store copy get put atomic_add atomic_sub atomic_cas atomic_xchg atomic_xor atomic_and atomic_or "
+        "atomic_min atomic_max")
+_TILES = "Tile TileView TensorView AllReduceConfig make_tensor_view"
+_TILE_HELPERS = "tile_layout tile_ptr offset_ptr chiplet_transform_chunked compute_tile_indices compute_tile_offsets"
+_BENCH = "AxisDef BenchmarkDef Result State power_of_two linear_range axis register"
+_FACTORIES = "zeros ones full zeros_like empty uniform randn rand randint arange linspace"
+_HANDLES = ("get_ipc_handle_size gpuIpcMemHandle_t open_ipc_handle get_ipc_handle export_dmabuf_handle "
+            "import_dmabuf_handle destroy_external_memory "
+            "hipMemAllocationTypePinned hipMemHandleTypePosixFileDescriptor hipMemLocationTypeDevice "
+            "hipMemAllocationGranularityRecommended hipMemAccessFlagsProtReadWrite hipMemGenericAllocationHandle_t "
+            "hipMemLocation hipMemAllocationProp hipMemAccessDesc get_allocation_granularity mem_create "
+            "mem_export_to_shareable_handle mem_import_from_shareable_handle mem_address_reserve mem_map mem_unmap "
+            "mem_address_free mem_release mem_set_access")
+_WORKSPACE = "AllReduceWorkspace VARIANT_ATOMIC VARIANT_RING VARIANT_TWO_SHOT VARIANT_ONE_SHOT VARIANT_SPINLOCK"
+_ALL_REDUCES = ("persistent_all_reduce_atomic persistent_all_reduce_spinlock persistent_all_reduce_one_shot "
+                "persistent_all_reduce_ring persistent_all_reduce_two_shot")
+
+# Path: "module of Iris: names; ...". A name that differs is theirs=ours, and names in "-reason: names" are refused. A
+# path that has refused names alone cannot be imported. A path that is a file of ours has here the names that are
+# elsewhere. The paths are those of May 2026, and a few of March that have other names.
+TABLE: Dict[str, str] = {
+    "iris": f"iris._triton: {_RMA} DeviceContext put_signal signal translate wait_until; iris.x: x {_TILES};"
+            "iris._instruments: TraceEvent; iris._host: CUDAArrayInterface tensor_from_ptr;"
+            "iris._platform: get_device_id_for_rank is_simulation_env",
+    "iris.bench": f"iris._benchmarks: {_BENCH} main",
+    "iris.bench._core": f"iris._benchmarks: {_BENCH}",
+    "iris.bench._runner": "iris._benchmarks: main",
+    "iris.ccl": "iris._ccl: Config ReduceOp",
+    "iris.ccl.all_gather": "iris._ccl: all_gather; -kernel: persistent_all_gather persistent_all_gather_partitioned",
+    "iris.ccl.all_reduce": f"iris._ccl: all_reduce all_reduce_preamble {_WORKSPACE}; -kernel: {_ALL_REDUCES}",
+    "iris.ccl.all_to_all": "iris._ccl: all_to_all; -kernel: persistent_all_to_all",
+    "iris.ccl.config": "iris._ccl: Config",
+    "iris.ccl.gluon": "-kernel: all_gather all_to_all",
+    "iris.ccl.gluon.all_gather": "-kernel: persistent_all_gather_gluon launch",
+    "iris.ccl.gluon.all_to_all": "-kernel: chiplet_transform_chunked_gluon persistent_all_to_all_gluon launch",
+    "iris.ccl.reduce_scatter": "iris._ccl: reduce_scatter; -kernel: persistent_reduce_scatter_two_shot",
+    "iris.ccl.triton": "",
+    "iris.ccl.triton.all_gather": "-kernel: persistent_all_gather persistent_all_gather_partitioned launch",
+    "iris.ccl.triton.all_reduce": f"iris._ccl: all_reduce_preamble {_WORKSPACE}; -kernel: {_ALL_REDUCES} launch",
+    "iris.ccl.triton.all_to_all": "-kernel: persistent_all_to_all launch",
+    "iris.ccl.triton.reduce_scatter": "-kernel: persistent_reduce_scatter_two_shot launch",
+    "iris.ccl.utils": "iris._ccl: ReduceOp extract_group_info; iris.x: chiplet_transform_chunked",
+    "iris.drivers": "-driver: DriverStack get_driver_stack",
+    "iris.drivers.base": "-driver: BaseFabricDriver DriverError DriverNotSupported LocalAllocation PeerMapping",
+    "iris.drivers.fabric": "-driver: fabric_handle_bytes_to_tensor fabric_tensor_to_handle_bytes",
+    "iris.drivers.fabric.amd": "-driver: AmdFabricDriver",
+    "iris.drivers.fabric.nvidia": "-driver: CudaFabricError CudaFabricNotSupported NvidiaFabricDriver",
+    "iris.experimental": "",
+    "iris.experimental.iris_gluon": "iris.reference: iris; -gluon: IrisDeviceCtx IrisGluon",
+    "iris.gluon": "-gluon: IrisDeviceCtx GluonDeviceTracing",
+    "iris.host": "",
+    "iris.host.distributed": "",
+    "iris.host.distributed.fd_passing":
+        "iris._distributed: managed_fd send_fd recv_fd make_rank_sock_path recv_exact setup_fd_mesh "
+        "setup_fd_infrastructure",
+    "iris.host.distributed.helpers":
+        "iris._distributed: distributed_allgather distributed_allgather_multidim distributed_broadcast_scalar "
+        "distributed_broadcast_tensor distributed_barrier distributed_device_barrier extract_group_info "
+        "init_distributed",
+    "iris.host.distributed.topology":
+        "iris._topology: InterconnectLevel IntraNodeLinkType FabricInfo GPUInfo NodeInfo TopologyMap "
+        "TopologyDiscovery",
+    "iris.host.iris": "iris.reference: Iris iris",
+    "iris.host.memory": "",
+    "iris.host.memory.allocators": "-allocator: BaseAllocator TorchAllocator VMemAllocator",
+    "iris.host.memory.allocators.base": "-allocator: BaseAllocator",
+    "iris.host.memory.allocators.torch_allocator": "-allocator: TorchAllocator",
+    "iris.host.memory.allocators.vmem_allocator": "-allocator: VMemAllocator",
+    "iris.host.memory.symmetric_heap": "iris._host: SymmetricHeap",
+    "iris.host.memory.tensor_utils": "iris._host: CUDAArrayInterface tensor_from_ptr",
+    "iris.host.memory.tensors":
+        f"iris._tensors: {_FACTORIES} allocate parse_size is_valid_device throw_if_invalid_device "
+        "throw_if_invalid_output_tensor apply_layout apply_memory_format",
+    "iris.host.platform": "",
+    "iris.host.platform.hip":
+        "iris._platform: gpu_try count_devices set_device get_device_id get_cu_count get_rocm_version "
+        "get_wall_clock_rate get_arch_string get_num_xcc malloc_fine_grained hip_malloc hip_free get_address_range;"
+        f"-driver: {_HANDLES}",
+    "iris.host.platform.utils":
+        "iris._platform: is_simulation_env get_simulation_device_id get_device_id_for_rank "
+        "get_empty_cache_for_benchmark clear_cache create_timing_event; iris.bench: do_bench",
+    "iris.host.tracing.kernel_artifacts": "iris._artifacts: is_enabled iris_launch",
+    "iris.iris": f"iris.reference: Iris iris; iris._triton: DeviceContext {_RMA}; iris._instruments: TraceEvent",
+    "iris.logging": "",
+    "iris.mem": "",
+    "iris.mem.gluon": "-gluon: Context IrisDeviceCtx Tracing GluonDeviceTracing",
+    "iris.mem.gluon.context": "-gluon: Context IrisDeviceCtx",
+    "iris.mem.gluon.tracing": "-gluon: Tracing GluonDeviceTracing",
+    "iris.mem.triton": f"iris._triton: Context=DeviceContext DeviceContext {_RMA}; iris.x: {_TILES} {_TILE_HELPERS};"
+                       "iris._instruments: Tracing=DeviceTracing DeviceTracing",
+    "iris.mem.triton.context": "iris._triton: Context=DeviceContext DeviceContext __translate=translate",
+    "iris.mem.triton.ops": f"iris._triton: {_RMA}",
+    "iris.mem.triton.tracing": "iris._instruments: Tracing=DeviceTracing DeviceTracing",
+    "iris.mem.triton.types": f"iris.x: {_TILES} {_TILE_HELPERS}",
+    "iris.mem.utils": "iris._instruments: read_realtime get_xcc_id get_cu_id get_se_id wait_cnt",
+    "iris.ops": "",
+    "iris.ops.all_gather_matmul": "iris.ops: all_gather_matmul all_gather_matmul_preamble",
+    "iris.ops.all_gather_matmul_hbm_buffer":
+        "iris.ops: all_gather_matmul_hbm_buffer all_gather_matmul_hbm_buffer_preamble",
+    "iris.ops.config": "iris.ops: FusedConfig",
+    "iris.ops.matmul_all_gather": "iris.ops: matmul_all_gather matmul_all_gather_preamble",
+    "iris.ops.matmul_all_reduce": "iris.ops: matmul_all_reduce matmul_all_reduce_preamble",
+    "iris.ops.matmul_reduce_scatter": "iris.ops: matmul_reduce_scatter matmul_reduce_scatter_preamble",
+    "iris.ops.workspace": "iris.ops: FusedWorkspace",
+    "iris.tracing": "iris._kernel_trace: EVENT_NAMES Tracing; iris._instruments: TraceEvent DeviceTracing",
+    "iris.tracing.core": "iris._kernel_trace: Tracing",
+    "iris.tracing.events": "iris._kernel_trace: EVENT_NAMES; iris._instruments: TraceEvent",
+    "iris.x.all_gather": "iris.x: all_gather",
+    "iris.x.all_reduce": "iris.x: all_reduce all_reduce_atomic all_reduce_spinlock all_reduce_one_shot all_reduce_ring "
+                         "all_reduce_two_shot",
+    "iris.x.all_to_all": "iris.x: all_to_all",
+    "iris.x.common": "iris.x: chiplet_transform_chunked compute_tile_indices compute_tile_offsets",
+    "iris.x.gather": "iris.x: gather",
+    "iris.x.reduce_scatter": "iris.x: reduce_scatter",
+}
+
+# Second paths of modules and of what is in them; most are those of March 2026.
+ALIASES = {
+    "iris.allocators": "iris.host.memory.allocators",
+    "iris.device": "iris.mem",
+    "iris.device_utils": "iris.mem.utils",
+    "iris._distributed_helpers": "iris.host.distributed.helpers",
+    "iris.experimental.gluon_context": "iris.mem.gluon.context",
+    "iris.fd_passing": "iris.host.distributed.fd_passing",
+    "iris.hip": "iris.host.platform.hip",
+    "iris.host.logging": "iris.logging",
+    "iris.host.logging.logging": "iris.logging",
+    "iris.host.tracing": "iris.tracing",
+    "iris.kernel_artifacts": "iris.host.tracing.kernel_artifacts",
+    "iris.symmetric_heap": "iris.host.memory.symmetric_heap",
+    "iris.tensor_creation": "iris.host.memory.tensors",
+    "iris.tensor_utils": "iris.host.memory.tensor_utils",
+    "iris.topology": "iris.host.distributed.topology",
+    "iris.tracing.device": "iris.mem.triton.tracing",
+    "iris.util": "iris.host.platform.utils",
+    "iris.x.core": "iris.mem.triton.types",
+}
+for _alias, _original in ALIASES.items():
+    for _path in [path for path in TABLE if f"{path}.".startswith(f"{_original}.")]:
+        TABLE[_alias + _path[len(_original):]] = TABLE[_path] if TABLE[_path].startswith("= ") else f"= {_path}"
+_INSIDE: Dict[str, List[str]] = {}  # the modules inside a path
+for _path in TABLE:
+    _INSIDE.setdefault(_path.rpartition(".")[0], []).append(_path.rpartition(".")[2])
+
+
+class _Module(types.ModuleType):
+    """A module of TABLE, also one that is a file of ours."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "__all__" and self.__spec__ is not None and self.__spec__.loader is _FINDER:
+            return [name for name, (source, _) in names(self.__name__).items()
+                    if source[0] != "-" and source != f"{self.__name__}.{name}"]
+        return find(self.__name__, name)
+
+    def __dir__(self) -> List[str]:
+        return sorted({*super().__dir__(), *names(self.__name__)})
+
+
+class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """The last finder of imports. It gives the reason for a name that is refused, which the import statement itself
+    would replace by "cannot import name", and lets importlib.reload() reload a module of TABLE: there is nothing to do.
+    """
+
+    def find_spec(self, fullname: str, path: Optional[Sequence[str]], target: Optional[types.ModuleType] = None
+                  ) -> Optional[importlib.machinery.ModuleSpec]:
+        if not fullname.startswith("iris."):
+            return None
+        reason = refusal(fullname)
+        if reason:
+            raise ImportError(reason, name=fullname)
+        return _spec(fullname) if fullname in TABLE else None
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        return _Module(spec.name)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        pass
+
+
+_FINDER = _Finder()
+
+
+def _spec(path: str) -> importlib.machinery.ModuleSpec:
+    return importlib.machinery.ModuleSpec(path, _FINDER, is_package=True)
+
+
+@functools.lru_cache(maxsize=None)
+def names(path: str) -> Dict[str, Tuple[str, str]]:
+    """Returns the names of a path of TABLE: for each, the module of Iris or the -reason, and the name there.
+    A module inside the path is a name, too, whose module is itself."""
+    entry = TABLE[path]
+    if entry.startswith("= "):
+        return names(entry[2:])
+    found = {}
+    for group in filter(None, map(str.strip, entry.split(";"))):
+        source, listed = group.split(":")
+        for name in listed.split():
+            theirs, _, ours = name.partition("=")
+            found[theirs] = (source, ours or theirs)
+    for name in _INSIDE.get(path, ()):
+        if not refusal(f"{path}.{name}"):
+            found.setdefault(name, (f"{path}.{name}", name))
+    return found
+
+
+def refusal(fullname: str) -> str:
+    """Returns why a module or a name, `path.name`, is refused, or ""."""
+    path, _, name = fullname.rpartition(".")
+    if fullname in TABLE:
+        found = [source for source, _ in names(fullname).values()]
+    else:
+        found = [names(path).get(name, ("", ""))[0]] if path in TABLE else []
+    reasons = sorted({REASONS[source[1:]] if source.startswith("-") else "" for source in found})
+    return f"{fullname} is not in Iris: {'; '.join(reasons)}" if all(reasons) and reasons else ""
+
+
+def find(path: str, name: str) -> Any:
+    """Returns a name of a path of TABLE, and keeps it in the module. AttributeError, with the reason, if there is none.
+    """
+    fullname = f"{path}.{name}"
+    source, ours = names(path).get(name, ("", ""))
+    if not source or source.startswith("-"):
+        raise AttributeError(refusal(fullname) or f"module {path!r} has no attribute {name!r}")
+    try:
+        module = importlib.import_module(source)
+    except ImportError as error:
+        # With an AttributeError, hasattr returns False, as for any missing name.
+        raise AttributeError(f"{fullname} is for kernels of Triton, which cannot be used here ({error}): install the "
+                             "package triton") from error
+    found = module if source == fullname else getattr(module, ours)
+    vars(sys.modules[path])[name] = found
+    return found
+
+
+def register() -> None:
+    """Puts the modules of TABLE into sys.modules. Files of ours that are loaded get their other names."""
+    if _FINDER not in sys.meta_path:
+        sys.meta_path.append(_FINDER)
+    for path, entry in TABLE.items():
+        original = entry[2:] if entry.startswith("= ") else path
+        module = sys.modules.get(original)
+        if module is None and not refusal(original):
+            module = _Module(original, f"{original} of the reference: names of Iris, which _modules.py lists.")
+            module.__spec__, module.__loader__, module.__package__ = _spec(original), _FINDER, original
+        if module is not None:
+            module.__class__ = _Module
+            vars(module).setdefault("__path__", [])  # so that imports of its names and modules ask _Finder
+            sys.modules[original] = sys.modules[path] = module
