@@ -21,8 +21,6 @@ REASONS = {
     "driver": "irisd alone allocates, exports and maps the heaps' memory, and programs hold no handles of the driver: "
               "allocate with the factories of iris.iris(), and share other memory with ctx.as_symmetric(tensor), or "
               "with ctx.context.register() and open()",
-    "allocator": "irisd owns the heap, and there is one kind of it: use ctx.heap, or iris.mem_pool() for tensors that "
-                 "torch allocates",
     "kernel": "it is a kernel or a launcher inside the reference's collectives: call functions of ctx.ccl or ctx.ops",
     "gluon": "kernels of Gluon are not supported: write the kernel with triton.language and iris.DeviceContext",
 }
@@ -49,7 +47,7 @@ _ALL_REDUCES = ("persistent_all_reduce_atomic persistent_all_reduce_spinlock per
 # elsewhere. The paths are those of May 2026, and a few of March that have other names.
 TABLE: Dict[str, str] = {
     "iris": f"iris._triton: {_RMA} DeviceContext put_signal signal translate wait_until; iris.x: x {_TILES};"
-            "iris._instruments: TraceEvent; iris._host: CUDAArrayInterface tensor_from_ptr;"
+            "iris._instruments: TraceEvent; iris._foreign: CUDAArrayInterface tensor_from_ptr;"
             "iris._platform: get_device_id_for_rank is_simulation_env",
     "iris.bench": f"iris._benchmarks: {_BENCH} main",
     "iris.bench._core": f"iris._benchmarks: {_BENCH}",
@@ -91,14 +89,14 @@ TABLE: Dict[str, str] = {
         "TopologyDiscovery",
     "iris.host.iris": "iris.reference: Iris iris",
     "iris.host.memory": "",
-    "iris.host.memory.allocators": "-allocator: BaseAllocator TorchAllocator VMemAllocator",
-    "iris.host.memory.allocators.base": "-allocator: BaseAllocator",
-    "iris.host.memory.allocators.torch_allocator": "-allocator: TorchAllocator",
-    "iris.host.memory.allocators.vmem_allocator": "-allocator: VMemAllocator",
-    "iris.host.memory.symmetric_heap": "iris._host: SymmetricHeap",
-    "iris.host.memory.tensor_utils": "iris._host: CUDAArrayInterface tensor_from_ptr",
+    "iris.host.memory.allocators": "iris._ref_heap: BaseAllocator TorchAllocator VMemAllocator",
+    "iris.host.memory.allocators.base": "iris._ref_heap: BaseAllocator",
+    "iris.host.memory.allocators.torch_allocator": "iris._ref_heap: TorchAllocator",
+    "iris.host.memory.allocators.vmem_allocator": "iris._ref_heap: VMemAllocator",
+    "iris.host.memory.symmetric_heap": "iris._ref_heap: SymmetricHeap",
+    "iris.host.memory.tensor_utils": "iris._foreign: CUDAArrayInterface tensor_from_ptr",
     "iris.host.memory.tensors":
-        f"iris._tensors: {_FACTORIES} allocate parse_size is_valid_device throw_if_invalid_device "
+        f"iris._ref_tensors: {_FACTORIES} allocate parse_size is_valid_device throw_if_invalid_device "
         "throw_if_invalid_output_tensor apply_layout apply_memory_format",
     "iris.host.platform": "",
     "iris.host.platform.hip":
