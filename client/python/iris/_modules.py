@@ -46,7 +46,8 @@ _ALL_REDUCES = ("persistent_all_reduce_atomic persistent_all_reduce_spinlock per
 # path that has refused names alone cannot be imported. A path that is a file of ours has here the names that are
 # elsewhere. The paths are those of May 2026, and a few of March that have other names.
 TABLE: Dict[str, str] = {
-    "iris": f"iris._triton: {_RMA} DeviceContext put_signal signal translate wait_until; iris.x: x {_TILES};"
+    "iris": f"iris._triton: {_RMA} put_signal signal translate wait_until; iris.x: x {_TILES};"
+            "iris._device_context: DeviceContext;"
             "iris._instruments: TraceEvent; iris._foreign: CUDAArrayInterface tensor_from_ptr;"
             "iris._platform: get_device_id_for_rank is_simulation_env",
     "iris.bench": f"iris._benchmarks: {_BENCH} main",
@@ -107,15 +108,18 @@ TABLE: Dict[str, str] = {
         "iris._platform: is_simulation_env get_simulation_device_id get_device_id_for_rank "
         "get_empty_cache_for_benchmark clear_cache create_timing_event; iris.bench: do_bench",
     "iris.host.tracing.kernel_artifacts": "iris._artifacts: is_enabled iris_launch",
-    "iris.iris": f"iris.reference: Iris iris; iris._triton: DeviceContext {_RMA}; iris._instruments: TraceEvent",
+    "iris.iris": f"iris.reference: Iris iris; iris._device_context: DeviceContext; iris._triton: {_RMA};"
+                 "iris._instruments: TraceEvent",
     "iris.logging": "",
     "iris.mem": "",
     "iris.mem.gluon": "-gluon: Context IrisDeviceCtx Tracing GluonDeviceTracing",
     "iris.mem.gluon.context": "-gluon: Context IrisDeviceCtx",
     "iris.mem.gluon.tracing": "-gluon: Tracing GluonDeviceTracing",
-    "iris.mem.triton": f"iris._triton: Context=DeviceContext DeviceContext {_RMA}; iris.x: {_TILES} {_TILE_HELPERS};"
+    "iris.mem.triton": f"iris._triton: {_RMA}; iris.x: {_TILES} {_TILE_HELPERS};"
+                       "iris._device_context: Context=DeviceContext DeviceContext;"
                        "iris._instruments: Tracing=DeviceTracing DeviceTracing",
-    "iris.mem.triton.context": "iris._triton: Context=DeviceContext DeviceContext __translate=translate",
+    "iris.mem.triton.context":
+        "iris._device_context: Context=DeviceContext DeviceContext; iris._triton: __translate=translate",
     "iris.mem.triton.ops": f"iris._triton: {_RMA}",
     "iris.mem.triton.tracing": "iris._instruments: Tracing=DeviceTracing DeviceTracing",
     "iris.mem.triton.types": f"iris.x: {_TILES} {_TILE_HELPERS}",
