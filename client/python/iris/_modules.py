@@ -107,7 +107,7 @@ TABLE: Dict[str, str] = {
     "iris.host.platform.utils":
         "iris._platform: is_simulation_env get_simulation_device_id get_device_id_for_rank "
         "get_empty_cache_for_benchmark clear_cache create_timing_event; iris.bench: do_bench",
-    "iris.host.tracing.kernel_artifacts": "iris._artifacts: is_enabled iris_launch",
+    "iris.tracing.kernel_artifacts": "iris._artifacts: is_enabled iris_launch",
     "iris.iris": f"iris.reference: Iris iris; iris._device_context: DeviceContext; iris._triton: {_RMA};"
                  "iris._instruments: TraceEvent",
     "iris.logging": "",
@@ -157,7 +157,7 @@ ALIASES = {
     "iris.host.logging": "iris.logging",
     "iris.host.logging.logging": "iris.logging",
     "iris.host.tracing": "iris.tracing",
-    "iris.kernel_artifacts": "iris.host.tracing.kernel_artifacts",
+    "iris.kernel_artifacts": "iris.tracing.kernel_artifacts",
     "iris.symmetric_heap": "iris.host.memory.symmetric_heap",
     "iris.tensor_creation": "iris.host.memory.tensors",
     "iris.tensor_utils": "iris.host.memory.tensor_utils",
@@ -256,7 +256,8 @@ def find(path: str, name: str) -> Any:
         module = importlib.import_module(source)
     except ImportError as error:
         # With an AttributeError, hasattr returns False, as for any missing name.
-        raise AttributeError(f"{fullname} is for kernels of Triton, which cannot be used here ({error}): install the "
+        raise AttributeError(f"{fullname} cannot be used here: {error}" if error.name not in (None, "triton") else
+                             f"{fullname} is for kernels of Triton, which cannot be used here ({error}): install the "
                              "package triton") from error
     found = module if source == fullname else getattr(module, ours)
     vars(sys.modules[path])[name] = found
