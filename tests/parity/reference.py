@@ -5,9 +5,9 @@
 
 reference_names.txt has the names. A parameter of the reference has to stand at its place in ours with its default;
 ours may have more after it, or by keyword only. docs/from_other_libraries.md has tables with the columns module, names
-and Iris. Each name stands in one row of its module, alone or with others, or its class does; a name without a row of
-its module is an error. The last column says *same*, *same, but ...*, where parameters differ or the meaning does, or
-*refused: ...*, with the reason that client/python/iris/_modules.py has and the package raises.
+and Iris. A row is about the names that its modules have. Each name of each module, or its class, has one row. The last
+column says *same*, *same, but ...*, where parameters differ or the meaning does, or *refused: ...*, with the reason
+that client/python/iris/_modules.py has and the package raises.
 
 It needs what the package needs: numpy, and Triton for names of kernels, which it looks at as the interpreter sees them.
 """
@@ -56,8 +56,9 @@ def read_names(text):
     return names, paths
 
 
-def read_page(text):
-    """Returns what the page says of names: {(module, name): (what the last column says, the line)}, and mistakes."""
+def read_page(text, known):
+    """Returns what the page says of `known`, the set of (module, name): {(module, name): what the last column says},
+    and mistakes."""
     said, wrong, inside = {}, [], False
     for number, line in enumerate(text.split("\n"), 1):
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
@@ -72,10 +73,12 @@ def read_page(text):
                 wrong.append(f"{PAGE}:{number}: not three columns: `modules`, `names`, and same, \"{DIFFERENT}...\" or "
                              f"\"{REFUSED}...\"")
                 continue
-            for key in [(module, name) for module in modules for name in names]:
-                if key in said:
-                    wrong.append(f"{PAGE}:{number}: {'.'.join(key)} stands in line {said[key][1]}, too")
-                said[key] = (cells[2], number)
+            keys = {(module, name) for module in modules for name in names} & known
+            for part, wanted in ((0, modules), (1, names)):
+                wrong += [f"{PAGE}:{number}: `{each}` has nothing to do with the rest of the row" for each in wanted
+                          if each not in {key[part] for key in keys}]
+            wrong += [f"{PAGE}:{number}: {'.'.join(key)} has another row, too" for key in sorted(keys & set(said))]
+            said.update(dict.fromkeys(keys, cells[2]))
     return said, wrong
 
 
@@ -157,18 +160,20 @@ def reason(refusal):
 def compare(names, paths, page):
     """Returns a row for each name, (module, name, what ours is), and the mistakes, in words."""
     from iris import _modules
-    rows, (said, wrong) = [], read_page(page)
+    rows = []
+    said, wrong = read_page(page, {(each.module, name) for each in names
+                                   for name in (each.name, each.name.split(".")[0])})
     for path, original in paths.items():
         if not _modules.refusal(original) and importlib.import_module(path) is not importlib.import_module(original):
             wrong.append(f"{path} is not {original}")
     for each in names:
         full = f"{each.module}.{each.name}"
         refusal = _modules.refusal(each.module) or _modules.refusal(f"{each.module}.{each.name.split('.')[0]}")
-        text, _ = said.get((each.module, each.name)) or said.get((each.module, each.name.split(".")[0])) or ("", 0)
+        text = said.get((each.module, each.name)) or said.get((each.module, each.name.split(".")[0])) or ""
         if refusal:
             state = REFUSED + reason(refusal)
             if text != state:
-                wrong.append(f"{full} is refused: {PAGE} has to say \"{state}\", not \"{text}\"")
+                wrong.append(f"{full} is refused, and {PAGE} says \"{text[:60]}\", not the reason of _modules.py")
         else:
             try:
                 found = found_in(each.module, each.name)
@@ -182,9 +187,6 @@ def compare(names, paths, page):
             elif state.startswith(DIFFERENT) and text == SAME:
                 wrong.append(f"{full} is the same in {PAGE}, but: {state[len(DIFFERENT):]}")
         rows.append((each.module, each.name, state if state != SAME else text))
-    known = {(each.module, name) for each in names for name in (each.name, each.name.split(".")[0])}
-    wrong += [f"{PAGE}:{line}: {'.'.join(key)} is not in {NAMES}" for key, (_, line) in said.items()
-              if key not in known]
     return rows, wrong
 
 

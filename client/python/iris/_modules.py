@@ -83,8 +83,8 @@ TABLE: Dict[str, str] = {
         "setup_fd_infrastructure",
     "iris.host.distributed.helpers":
         "iris._distributed: distributed_allgather distributed_allgather_multidim distributed_broadcast_scalar "
-        "distributed_broadcast_tensor distributed_barrier distributed_device_barrier extract_group_info "
-        "init_distributed",
+        "distributed_broadcast_tensor distributed_barrier distributed_device_barrier init_distributed;"
+        "iris._groups: extract_group_info",
     "iris.host.distributed.topology":
         "iris._topology: InterconnectLevel IntraNodeLinkType FabricInfo GPUInfo NodeInfo TopologyMap "
         "TopologyDiscovery",
@@ -124,15 +124,15 @@ TABLE: Dict[str, str] = {
     "iris.mem.triton.tracing": "iris._instruments: Tracing=DeviceTracing DeviceTracing",
     "iris.mem.triton.types": f"iris.x: {_TILES} {_TILE_HELPERS}",
     "iris.mem.utils": "iris._instruments: read_realtime get_xcc_id get_cu_id get_se_id wait_cnt",
-    "iris.ops": "",
+    "iris.ops": "iris._fused: FusedConfig FusedWorkspace OpsNamespace",
     "iris.ops.all_gather_matmul": "iris.ops: all_gather_matmul all_gather_matmul_preamble",
     "iris.ops.all_gather_matmul_hbm_buffer":
         "iris.ops: all_gather_matmul_hbm_buffer all_gather_matmul_hbm_buffer_preamble",
-    "iris.ops.config": "iris.ops: FusedConfig",
+    "iris.ops.config": "iris._fused: FusedConfig",
     "iris.ops.matmul_all_gather": "iris.ops: matmul_all_gather matmul_all_gather_preamble",
     "iris.ops.matmul_all_reduce": "iris.ops: matmul_all_reduce matmul_all_reduce_preamble",
     "iris.ops.matmul_reduce_scatter": "iris.ops: matmul_reduce_scatter matmul_reduce_scatter_preamble",
-    "iris.ops.workspace": "iris.ops: FusedWorkspace",
+    "iris.ops.workspace": "iris._fused: FusedWorkspace",
     "iris.tracing": "iris._kernel_trace: EVENT_NAMES Tracing; iris._instruments: TraceEvent DeviceTracing",
     "iris.tracing.core": "iris._kernel_trace: Tracing",
     "iris.tracing.events": "iris._kernel_trace: EVENT_NAMES; iris._instruments: TraceEvent",
