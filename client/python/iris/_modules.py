@@ -22,7 +22,7 @@ REASONS = {
               "allocate with the factories of iris.iris(), and share other memory with ctx.as_symmetric(tensor), or "
               "with ctx.context.register() and open()",
     "kernel": "it is a kernel or a launcher inside the reference's collectives: call functions of ctx.ccl or ctx.ops",
-    "gluon": "kernels of Gluon are not supported: write the kernel with triton.language and iris.DeviceContext",
+    "gluon": "kernels of Gluon record no events: write what is traced with triton.language and iris.DeviceContext",
 }
 
 _RMA = ("load store copy get put atomic_add atomic_sub atomic_cas atomic_xchg atomic_xor atomic_and atomic_or "
@@ -74,8 +74,8 @@ TABLE: Dict[str, str] = {
     "iris.drivers.fabric.amd": "-driver: AmdFabricDriver",
     "iris.drivers.fabric.nvidia": "-driver: CudaFabricError CudaFabricNotSupported NvidiaFabricDriver",
     "iris.experimental": "",
-    "iris.experimental.iris_gluon": "iris.reference: iris; -gluon: IrisDeviceCtx IrisGluon",
-    "iris.gluon": "-gluon: IrisDeviceCtx GluonDeviceTracing",
+    "iris.experimental.iris_gluon": "iris.reference: iris IrisGluon=Iris; iris._gluon: IrisDeviceCtx",
+    "iris.gluon": "iris._gluon: IrisDeviceCtx; -gluon: GluonDeviceTracing",
     "iris.host": "",
     "iris.host.distributed": "",
     "iris.host.distributed.fd_passing":
@@ -112,8 +112,8 @@ TABLE: Dict[str, str] = {
                  "iris._instruments: TraceEvent",
     "iris.logging": "",
     "iris.mem": "",
-    "iris.mem.gluon": "-gluon: Context IrisDeviceCtx Tracing GluonDeviceTracing",
-    "iris.mem.gluon.context": "-gluon: Context IrisDeviceCtx",
+    "iris.mem.gluon": "iris._gluon: Context=IrisDeviceCtx IrisDeviceCtx; -gluon: Tracing GluonDeviceTracing",
+    "iris.mem.gluon.context": "iris._gluon: Context=IrisDeviceCtx IrisDeviceCtx",
     "iris.mem.gluon.tracing": "-gluon: Tracing GluonDeviceTracing",
     "iris.mem.triton": f"iris._triton: {_RMA}; iris.x: {_TILES} {_TILE_HELPERS};"
                        "iris._device_context: Context=DeviceContext DeviceContext;"
