@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares the reference's public names with the package: present, with the same parameters, and documented.
 
-    tests/parity/reference.py [--root REPOSITORY] [--all]
+    PYTHONPATH=BUNDLE/lib/python tests/parity/reference.py [--root REPOSITORY] [--all]
 
 reference_names.txt has the names. A parameter of the reference has to stand at its place in ours with its default;
 ours may have more after it, or by keyword only. docs/from_other_libraries.md has tables with the columns module, names
@@ -9,7 +9,7 @@ and Iris. A row is about the names that its modules have. Each name of each modu
 column says *same*, *same, but ...*, where parameters differ or the meaning does, or *refused: ...*, with the reason
 that client/python/iris/_modules.py has and the package raises.
 
-It needs what the package needs: numpy, and Triton for names of kernels, which it looks at as the interpreter sees them.
+It needs the package, which is complete in a bundle, torch and Triton. It sees kernels as Triton's interpreter does.
 """
 
 import argparse
@@ -190,10 +190,9 @@ def compare(names, paths, page):
     return rows, wrong
 
 
-def prepare(root):
-    """Makes the package of a source tree importable, with the Triton that deploy/setup.sh fetches, interpreted."""
+def prepare():
+    """Lets imports find the Triton that deploy/setup.sh fetches, and makes kernels ordinary functions."""
     os.environ["TRITON_INTERPRET"] = "1"
-    sys.path.insert(0, os.path.join(root, "client/python"))
     sys.path.append("/usr/local/lib/iris/triton")
 
 
@@ -209,7 +208,7 @@ def main(argv):
                         help="the repository")
     parser.add_argument("--all", action="store_true", help="print each name beside ours, not the mistakes alone")
     options = parser.parse_args(argv)
-    prepare(options.root)
+    prepare()
     rows, wrong = compare(*read(options.root))
     if options.all:
         print("\n".join(f"{module + ':' + name:<72} {state}" for module, name, state in rows))
