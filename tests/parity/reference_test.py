@@ -131,6 +131,8 @@ class Imports(unittest.TestCase):
             ("from iris import drivers", "ImportError: iris.drivers is not in Iris: irisd alone"),
             ("from iris.ccl.triton.all_gather import launch", "ImportError: iris.ccl.triton.all_gather is not in Iris"),
             ("from iris.hip import nothing", "ImportError: cannot import name 'nothing'"),
+            ("import sys; sys.modules['triton'] = None; from iris import load",
+             "ImportError: iris.load is for kernels of Triton"),
             ("import iris.nothing", "ModuleNotFoundError: No module named 'iris.nothing'"),
             ("import iris; iris.ccl.nothing", "AttributeError: module 'iris.ccl' has no attribute 'nothing'"),
         ):

@@ -88,7 +88,7 @@ def vendor_names(tree):
     # program of the reference.
     seam = ("device/iris/backend/", "device/driver/", "tests/bundle/cuda/", "tests/isa/", "tests/tidy/",
             "client/python/iris/_foreign.py", "client/python/iris/_modules.py", "examples/python/readme.py",
-            "tests/bundle/python/foreign_ranks.py", "tests/parity/reference_test.py")
+            "tests/bundle/python/foreign_ranks.py", "tests/bundle/python/reference_", "tests/parity/reference_test.py")
     return _grep(
         tree.select(*SOURCE, ".proto", ".py", ".sh", ".toml", ".bazel", ".bzl", under=places, without=seam),
         VENDOR, "a vendor's name outside device/iris/backend and device/driver")

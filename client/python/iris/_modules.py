@@ -188,17 +188,18 @@ class _Module(types.ModuleType):
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """The last finder of imports. It gives the reason for a name that is refused, which the import statement itself
+    """The last finder of imports. It gives the reason for a name that cannot be used, which the import statement itself
     would replace by "cannot import name", and lets importlib.reload() reload a module of TABLE: there is nothing to do.
     """
 
     def find_spec(self, fullname: str, path: Optional[Sequence[str]], target: Optional[types.ModuleType] = None
                   ) -> Optional[importlib.machinery.ModuleSpec]:
-        if not fullname.startswith("iris."):
-            return None
-        reason = refusal(fullname)
-        if reason:
-            raise ImportError(reason, name=fullname)
+        path, _, name = fullname.rpartition(".")
+        try:
+            if path in TABLE and (fullname in TABLE or name in names(path)):
+                find(path, name)
+        except AttributeError as error:
+            raise ImportError(str(error), name=fullname) from error
         return _spec(fullname) if fullname in TABLE else None
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:

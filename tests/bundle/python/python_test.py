@@ -21,6 +21,7 @@ FOREIGN = os.path.abspath("tests/bundle/python/foreign_ranks.py")
 HOST = os.path.abspath("tests/bundle/python/reference_host_ranks.py")
 TRITON = os.path.abspath("tests/bundle/python/triton_ranks.py")
 TILES = os.path.abspath("tests/bundle/python/reference_tiles_ranks.py")
+PROGRAMS = os.path.abspath("tests/bundle/python/reference_programs_ranks.py")
 FETCHED = "/usr/local/lib/iris/triton"  # as triton_ranks.py has it
 HAS_NUMPY = importlib.util.find_spec("numpy") is not None
 HAS_TORCH = importlib.util.find_spec("torch") is not None
@@ -170,6 +171,12 @@ class Ranks(unittest.TestCase):
     @unittest.skipUnless(HAS_TRITON, NO_TRITON)
     def test_the_tiles_of_the_reference_interpreted(self):
         self.on("all_cases", 1, 2, 4, program=TILES)
+
+    @unittest.skipUnless(HAS_TRITON, NO_TRITON)
+    @unittest.skipUnless(HAS_TORCH, "torch is not installed")
+    def test_programs_of_the_reference_interpreted(self):
+        for case in ("readme", "message_passing", "gemm_all_scatter", "flash_decode"):
+            self.on(case, 2, 4, program=PROGRAMS)
 
     @unittest.skipUnless(HAS_TRITON, NO_TRITON)
     @unittest.skipUnless(HAS_TORCH, "torch is not installed")
