@@ -152,9 +152,12 @@ def differences(wanted, found):
     return ", ".join(wrong)
 
 
-def reason(refusal):
-    """Returns the reason alone of a text that the package raises."""
-    return refusal.split(" is not in Iris: ", 1)[1]
+def reason_for(each):
+    """Returns why a name or its class is refused, or ""."""
+    from iris import _modules
+    known = _modules.names(each.module) if each.module in _modules.TABLE else {}
+    sources = [known.get(name, ("", ""))[0] for name in (each.name, each.name.split(".")[0])]
+    return next((_modules.REASONS[source[1:]] for source in sources if source.startswith("-")), "")
 
 
 def compare(names, paths, page):
@@ -168,10 +171,10 @@ def compare(names, paths, page):
             wrong.append(f"{path} is not {original}")
     for each in names:
         full = f"{each.module}.{each.name}"
-        refusal = _modules.refusal(each.module) or _modules.refusal(f"{each.module}.{each.name.split('.')[0]}")
+        reason = reason_for(each)
         text = said.get((each.module, each.name)) or said.get((each.module, each.name.split(".")[0])) or ""
-        if refusal:
-            state = REFUSED + reason(refusal)
+        if reason:
+            state = REFUSED + reason
             if text != state:
                 wrong.append(f"{full} is refused, and {PAGE} says \"{text[:60]}\", not the reason of _modules.py")
         else:

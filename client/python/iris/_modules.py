@@ -113,7 +113,7 @@ TABLE: Dict[str, str] = {
     "iris.logging": "",
     "iris.mem": "",
     "iris.mem.gluon": "iris._gluon: Context=IrisDeviceCtx IrisDeviceCtx; -gluon: Tracing GluonDeviceTracing",
-    "iris.mem.gluon.context": "iris._gluon: Context=IrisDeviceCtx IrisDeviceCtx",
+    "iris.mem.gluon.context": "iris._gluon: Context=IrisDeviceCtx IrisDeviceCtx; -gluon: Context.tracing",
     "iris.mem.gluon.tracing": "-gluon: Tracing GluonDeviceTracing",
     "iris.mem.triton": f"iris._triton: {_RMA}; iris.x: {_TILES} {_TILE_HELPERS};"
                        "iris._device_context: Context=DeviceContext DeviceContext;"
@@ -125,13 +125,13 @@ TABLE: Dict[str, str] = {
     "iris.mem.triton.types": f"iris.x: {_TILES} {_TILE_HELPERS}",
     "iris.mem.utils": "iris._instruments: read_realtime get_xcc_id get_cu_id get_se_id wait_cnt",
     "iris.ops": "iris._fused: FusedConfig FusedWorkspace OpsNamespace",
-    "iris.ops.all_gather_matmul": "iris.ops: all_gather_matmul all_gather_matmul_preamble",
+    "iris.ops.all_gather_matmul": "iris._fused: all_gather_matmul all_gather_matmul_preamble",
     "iris.ops.all_gather_matmul_hbm_buffer":
-        "iris.ops: all_gather_matmul_hbm_buffer all_gather_matmul_hbm_buffer_preamble",
+        "iris._fused: all_gather_matmul_hbm_buffer all_gather_matmul_hbm_buffer_preamble",
     "iris.ops.config": "iris._fused: FusedConfig",
-    "iris.ops.matmul_all_gather": "iris.ops: matmul_all_gather matmul_all_gather_preamble",
-    "iris.ops.matmul_all_reduce": "iris.ops: matmul_all_reduce matmul_all_reduce_preamble",
-    "iris.ops.matmul_reduce_scatter": "iris.ops: matmul_reduce_scatter matmul_reduce_scatter_preamble",
+    "iris.ops.matmul_all_gather": "iris._fused: matmul_all_gather matmul_all_gather_preamble",
+    "iris.ops.matmul_all_reduce": "iris._fused: matmul_all_reduce matmul_all_reduce_preamble",
+    "iris.ops.matmul_reduce_scatter": "iris._fused: matmul_reduce_scatter matmul_reduce_scatter_preamble",
     "iris.ops.workspace": "iris._fused: FusedWorkspace",
     "iris.tracing": "iris._kernel_trace: EVENT_NAMES Tracing; iris._instruments: TraceEvent DeviceTracing",
     "iris.tracing.core": "iris._kernel_trace: Tracing",
@@ -184,7 +184,7 @@ class _Module(types.ModuleType):
         return find(self.__name__, name)
 
     def __dir__(self) -> List[str]:
-        return sorted({*super().__dir__(), *names(self.__name__)})
+        return sorted({*super().__dir__(), *(name for name in names(self.__name__) if name.isidentifier())})
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
