@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.abc
 import importlib.machinery
 import sys
 import types
@@ -89,6 +88,7 @@ TABLE: Dict[str, str] = {
         "iris._topology: InterconnectLevel IntraNodeLinkType FabricInfo GPUInfo NodeInfo TopologyMap "
         "TopologyDiscovery",
     "iris.host.iris": "iris.reference: Iris iris",
+    "iris.host.logging": "iris.logging: set_logger_level logger DEBUG INFO WARNING ERROR",
     "iris.host.memory": "",
     "iris.host.memory.allocators": "iris._ref_heap: BaseAllocator TorchAllocator VMemAllocator",
     "iris.host.memory.allocators.base": "iris._ref_heap: BaseAllocator",
@@ -124,7 +124,8 @@ TABLE: Dict[str, str] = {
     "iris.mem.triton.tracing": "iris._instruments: Tracing=DeviceTracing DeviceTracing",
     "iris.mem.triton.types": f"iris.x: {_TILES} {_TILE_HELPERS}",
     "iris.mem.utils": "iris._instruments: read_realtime get_xcc_id get_cu_id get_se_id wait_cnt",
-    "iris.ops": "iris._fused: FusedConfig FusedWorkspace OpsNamespace",
+    "iris.ops": "iris._fused: FusedConfig FusedWorkspace OpsNamespace all_gather_matmul_hbm_buffer "
+                "all_gather_matmul_hbm_buffer_preamble",
     "iris.ops.all_gather_matmul": "iris._fused: all_gather_matmul all_gather_matmul_preamble",
     "iris.ops.all_gather_matmul_hbm_buffer":
         "iris._fused: all_gather_matmul_hbm_buffer all_gather_matmul_hbm_buffer_preamble",
@@ -154,7 +155,6 @@ ALIASES = {
     "iris.experimental.gluon_context": "iris.mem.gluon.context",
     "iris.fd_passing": "iris.host.distributed.fd_passing",
     "iris.hip": "iris.host.platform.hip",
-    "iris.host.logging": "iris.logging",
     "iris.host.logging.logging": "iris.logging",
     "iris.host.tracing": "iris.tracing",
     "iris.kernel_artifacts": "iris.tracing.kernel_artifacts",
@@ -174,22 +174,9 @@ for _path in TABLE:
     _INSIDE.setdefault(_path.rpartition(".")[0], []).append(_path.rpartition(".")[2])
 
 
-class _Module(types.ModuleType):
-    """A module of TABLE, also one that is a file of ours."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "__all__" and self.__spec__ is not None and self.__spec__.loader is _FINDER:
-            return [name for name, (source, _) in names(self.__name__).items()
-                    if source[0] != "-" and source != f"{self.__name__}.{name}"]
-        return find(self.__name__, name)
-
-    def __dir__(self) -> List[str]:
-        return sorted({*super().__dir__(), *(name for name in names(self.__name__) if name.isidentifier())})
-
-
-class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """The last finder of imports. It gives the reason for a name that cannot be used, which the import statement itself
-    would replace by "cannot import name", and lets importlib.reload() reload a module of TABLE: there is nothing to do.
+class _Finder:
+    """The last finder of imports, and its loader. It gives the reason for a name that cannot be used, which the import
+    statement would replace by "cannot import name". A reload of a module of TABLE has nothing to do.
     """
 
     def find_spec(self, fullname: str, path: Optional[Sequence[str]], target: Optional[types.ModuleType] = None
@@ -203,13 +190,13 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return _spec(fullname) if fullname in TABLE else None
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
-        return _Module(spec.name)
+        return types.ModuleType(spec.name)
 
     def exec_module(self, module: types.ModuleType) -> None:
         pass
 
 
-_FINDER = _Finder()
+_FINDER: Any = _Finder()
 
 
 def _spec(path: str) -> importlib.machinery.ModuleSpec:
@@ -265,17 +252,36 @@ def find(path: str, name: str) -> Any:
     return found
 
 
+def _attribute(path: str, name: str) -> Any:
+    """Returns an attribute of a module that is no file of ours."""
+    if name == "__all__":  # without the modules inside
+        return [known for known, (source, _) in names(path).items() if source[0] != "-" and source != f"{path}.{known}"]
+    return find(path, name)
+
+
+def _listed(module: types.ModuleType) -> List[str]:
+    return sorted({*vars(module), *filter(str.isidentifier, names(module.__name__))})
+
+
 def register() -> None:
-    """Puts the modules of TABLE into sys.modules. Files of ours that are loaded get their other names."""
+    """Puts the modules of TABLE into sys.modules, and those of them that are files of ours and loaded get their other
+    names. They are plain modules with functions for attributes: kernels of Triton use no modules of another class."""
     if _FINDER not in sys.meta_path:
         sys.meta_path.append(_FINDER)
     for path, entry in TABLE.items():
         original = entry[2:] if entry.startswith("= ") else path
         module = sys.modules.get(original)
-        if module is None and not refusal(original):
-            module = _Module(original, f"{original} of the reference: names of Iris, which _modules.py lists.")
+        if module is None and refusal(original):
+            continue
+        if module is None:
+            module = types.ModuleType(original, f"{original} of the reference: names of Iris, which _modules.py lists.")
             module.__spec__, module.__loader__, module.__package__ = _spec(original), _FINDER, original
-        if module is not None:
-            module.__class__ = _Module
-            vars(module).setdefault("__path__", [])  # so that imports of its names and modules ask _Finder
-            sys.modules[original] = sys.modules[path] = module
+            vars(module)["__getattr__"] = functools.partial(_attribute, original)
+        for name, value in (("__getattr__", functools.partial(find, original)),
+                            ("__dir__", functools.partial(_listed, module)),
+                            ("__path__", [])):  # without __path__, imports of its names would not ask _Finder
+            vars(module).setdefault(name, value)
+        sys.modules[original] = sys.modules[path] = module
+        package, _, name = path.rpartition(".")
+        if package in TABLE and names(package).get(name) == (path, name):
+            vars(sys.modules[package]).setdefault(name, module)
