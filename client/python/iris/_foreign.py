@@ -9,6 +9,7 @@ import ctypes
 import math
 import os
 import sys
+import types
 import uuid
 from ctypes import c_char_p, c_int32, c_int64, c_uint8, c_uint16, c_uint64, c_void_p
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
@@ -535,6 +536,77 @@ def ranks_of_group(group: Any) -> Tuple[int, ...]:
         return tuple(known(group))
     table = distributed.distributed_c10d._pg_group_ranks.get(group, {})
     return tuple(rank for rank, _ in sorted(table.items(), key=lambda item: item[1]))
+
+
+def broadcast_in_group(group: Any, value: Any, first: int) -> Any:
+    """Returns the value of the rank `first` on all members of a process group of torch."""
+    values = [value]
+    loaded_torch().distributed.broadcast_object_list(values, src=first, group=group)  # type: ignore[union-attr]
+    return values[0]
+
+
+def group_barrier(group: Any) -> None:
+    """Waits for all members of a process group of torch."""
+    loaded_torch().distributed.barrier(group=group)  # type: ignore[union-attr]
+
+
+def is_capturing(context: "Context") -> bool:
+    """Returns True if torch records the work of its current stream in a graph."""
+    torch = None if context.on_host else loaded_torch()
+    return torch is not None and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
+def heap_view(context: "Context", rank: int, dtype: Any) -> Any:
+    """Returns the addresses of a rank's heap as a tensor of one dimension and of torch's type `dtype`. It does not keep
+    the mapping, and may only be used for views of memory that exists."""
+    torch: Any = importable_torch()
+    size = context.stride_bytes
+    heap = types.SimpleNamespace(
+        dtype=DType.U8, ndim=1, shape=(size,), strides=(1,), data_ptr=lambda: context.base + rank * size,
+        __dlpack_device__=lambda: dlpack_device(context), _export=lambda: None)
+    return torch.from_dlpack(dlpack_capsule(heap)).view(dtype)
+
+
+def zero_words(context: "Context", count: int) -> Any:
+    """Returns a tensor of torch of 32-bit words that are 0, outside the heap."""
+    return _torch.zeros(count, dtype=_torch.int32, device=device_name(context))
+
+
+def copy_into(output: Any, values: Any) -> None:
+    """Copies a tensor of torch into another, without a gradient."""
+    with _torch.no_grad():
+        output.copy_(values)
+
+
+def sum_of(tensors: Sequence[Any]) -> Any:
+    """Returns the sum of tensors of torch, in their order. Sums of 16-bit floats are in float32."""
+    first = tensors[0]
+    narrow = first.is_floating_point() and first.element_size() < 4
+    with _torch.no_grad():
+        total = first.to(_torch.float32 if narrow else first.dtype, copy=True)
+        for tensor in tensors[1:]:
+            total += tensor
+    return total
+
+
+def zero(output: Any) -> None:
+    """Sets all elements of a tensor of torch to 0."""
+    with _torch.no_grad():
+        output.zero_()
+
+
+def product_into(output: Any, a: Any, b: Any, bias: Any = None) -> None:
+    """output = a @ b + bias of tensors of torch, with sums in float32 or wider. The bias has an element for each row.
+    """
+    with _torch.no_grad():
+        if output.dtype is not a.dtype or a.element_size() < 4 and a.device.type == "cpu":
+            # The host has no such product of 16-bit floats in all releases of torch.
+            product = _torch.matmul(a.float(), b.float())
+            output.copy_(product if bias is None else product + bias.float().unsqueeze(1))
+        elif bias is None:
+            _torch.matmul(a, b, out=output)
+        else:
+            _torch.addmm(bias.to(a.dtype).unsqueeze(1), a, b, out=output)
 
 
 def words_on_device(context: "Context", words: Sequence[int], signed: bool = False) -> Any:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 OPERATORS: Dict[str, int] = {"sum": 0, "prod": 1, "product": 1, "min": 2, "max": 3, "avg": 4, "mean": 4}
 
 
-def _operator_like(op: Any) -> int:
+def operator_like(op: Any) -> int:
     """Returns the number of an operator that is not named as in OPERATORS, such as torch's ReduceOp."""
     name = str(getattr(op, "name", op)).rpartition(".")[2].lower()
     if name not in OPERATORS:
@@ -160,7 +160,7 @@ class Collectives:
         rest: List[int] = []
         if op is not ...:
             number = OPERATORS.get(op) if isinstance(op, str) else None
-            rest.append(_operator_like(op) if number is None else number)
+            rest.append(operator_like(op) if number is None else number)
         team = self.team_of(team)
         if root is not ...:
             rest.append(self._root(team, root, what))

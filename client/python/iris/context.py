@@ -16,7 +16,7 @@ import pickle
 import struct
 import time
 import weakref
-from typing import Any, Deque, Dict, List, Optional, Tuple
+from typing import Any, Deque, Dict, List, Optional, Sequence, Tuple
 
 from iris import _capi, _foreign, _heap, bench
 from iris.logging import logger
@@ -230,6 +230,10 @@ class Context(Collectives, Factories):
         """As is_symmetric(), of the memory at an address."""
         symmetric = _capi.out(ctypes.c_int32, _capi.library().iris_is_symmetric, self.handle, address, nbytes).value
         return bool(symmetric) and 0 <= address - self.base - self.rank * self.stride_bytes < self.stride_bytes
+
+    def reaches(self, rank: int) -> bool:
+        """Returns True if a rank's heap is mapped here, because the rank is on this node."""
+        return bool(_capi.out(ctypes.c_int32, _capi.library().iris_context_reaches, self.handle, rank).value)
 
     def check_rank(self, rank: int, what: str = "") -> None:
         """Raises OutOfRangeError, whose text begins with `what`, if there is no such rank."""
@@ -576,6 +580,19 @@ class Context(Collectives, Factories):
         _capi.library().iris_put_async(self.handle, word.symmetric_ptr(), None, 0, to, where.handle, signal)
         if waits:
             where.synchronize()
+
+    def _stream_barrier(self, ranks: Sequence[int], words: Tensor, stream: Any = None) -> None:
+        """Puts a barrier of some ranks on a stream. All of them give the same ranks and the same words of the heap: a
+        64-bit word for each, which nothing else writes, and which are zero before the first barrier."""
+        where, _ = self.stream_for(stream)
+        where.synchronize()
+        mine = words[list(ranks).index(self.rank)]
+        count = self.read_word(mine) + 1
+        for rank in ranks:
+            self.signal(mine, count, rank, stream=where)
+        where.synchronize()
+        for place in range(len(ranks)):
+            self.wait_signal(words[place], count)
 
     def _check_word(self, word: Any) -> Any:
         if not isinstance(word, Tensor) or word.dtype not in (DType.U64, DType.I64) or word.count < 1:

@@ -16,7 +16,8 @@ may be a transposed view, as `weight.t()` is. C of matmul_all_reduce, matmul_all
 the symmetric heap. `bias` has an element for each column that this member computes. `activation` is None, "relu",
 "gelu" (tanh) or "silu".
 
-`shmem` is a Context, or the result of iris.iris(). A call without a workspace makes one for the team if it needs a
+`shmem` is a Context. With the result of iris.iris() a call has the arguments and the meaning of the reference: see
+iris._fused. A call without a workspace makes one for the team if it needs a
 larger one, which is collective; with a prepared one it allocates nothing and may be captured. Calls return as
 collectives do (see iris.collectives). docs/ops.md has the details.
 """
@@ -24,6 +25,8 @@ collectives do (see iris.collectives). docs/ops.md has the details.
 from __future__ import annotations
 
 import ctypes
+import functools
+import importlib
 from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple
 
 from iris import _capi, _foreign
@@ -175,6 +178,30 @@ def plan(shmem: Any, name: str, output: Any, a: Any, b: Any, bias: Any = None, *
             "tile": (told.tile_rows, told.tile_columns), "matmul_bytes": told.matmul_bytes}
 
 
+def _by_first(own: Any) -> Any:
+    """Returns a function that calls the reference's of this name, if there is one, for the result of iris.iris()."""
+
+    @functools.wraps(own)
+    def call(shmem: Any, *arguments: Any, **options: Any) -> Any:
+        return (getattr(_fused(), own.__name__, own) if hasattr(shmem, "ccl") else own)(shmem, *arguments, **options)
+
+    return call
+
+
+_OF_REFERENCE = frozenset(("FusedConfig", "FusedWorkspace", "OpsNamespace", "all_gather_matmul_hbm_buffer",
+                           "all_gather_matmul_hbm_buffer_preamble"))
+
+
+def _fused() -> Any:
+    return importlib.import_module("iris._fused")
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _OF_REFERENCE:
+        raise AttributeError(f"module 'iris.ops' has no attribute '{name}'")
+    return getattr(_fused(), name)
+
+
 def _operation(name: str, doc: str) -> Any:
 
     def run(shmem: Any, output_tensor: Any, A: Any, B: Any, bias: Any = None, async_op: bool = False,
@@ -188,7 +215,7 @@ def _operation(name: str, doc: str) -> Any:
 
     run.__name__ = name
     run.__doc__ = f"{doc} Returns the output. `config` is accepted, because the reference has it, and ignored."
-    return run
+    return _by_first(run)
 
 
 matmul_all_reduce = _operation("matmul_all_reduce", "C = sum over the members of A @ B, + bias.")
@@ -198,6 +225,7 @@ matmul_all_scatter = _operation("matmul_all_scatter", "C = A @ B + bias: each me
 _all_gather_matmul = _operation("all_gather_matmul", "")
 
 
+@_by_first
 def all_gather_matmul(shmem: Any, output_tensor: Any, A_sharded: Any, B: Any, *arguments: Any, **options: Any) -> Any:
     """C = A @ B + bias, where the rows of A are the members' shares. See matmul_all_reduce."""
     return _all_gather_matmul(shmem, output_tensor, A_sharded, B, *arguments, **options)
@@ -221,7 +249,7 @@ def _preamble(name: str) -> Any:
     prepare.__doc__ = f"""Collective over the team. Returns a workspace for {name} of these tensors: `workspace` if
     it is large enough and has the same rules, otherwise a new one. `rules` is the text of a table that
     `iris_bench tune` wrote, with lines of products. Without it, the rules of `workspace` apply, if one is given."""
-    return prepare
+    return _by_first(prepare)
 
 
 matmul_all_reduce_preamble = _preamble("matmul_all_reduce")
@@ -229,16 +257,3 @@ matmul_reduce_scatter_preamble = _preamble("matmul_reduce_scatter")
 all_gather_matmul_preamble = _preamble("all_gather_matmul")
 matmul_all_gather_preamble = _preamble("matmul_all_gather")
 matmul_all_scatter_preamble = _preamble("matmul_all_scatter")
-
-
-class Ops:
-    """The class of `iris_ctx.ops`: the operations without their first argument."""
-
-    def __init__(self, owner: Any) -> None:
-        self._owner = owner
-
-    def __getattr__(self, name: str) -> Any:
-        function = globals().get(name)
-        if name.replace("_preamble", "") not in _NUMBERS or function is None:
-            raise AttributeError(f"there is no operation {name!r}: {', '.join(_NUMBERS)}")
-        return lambda *arguments, **named: function(self._owner, *arguments, **named)

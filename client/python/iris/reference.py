@@ -7,9 +7,12 @@ Context, which is the attribute `context`. `_heap.py` describes how dropped tens
 from __future__ import annotations
 
 import functools
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Optional
 
-from iris import _foreign, _ref_heap, logging, ops
+from iris import _foreign, _ref_heap, logging
+from iris._ccl import Ccl
+from iris._fused import OpsNamespace
+from iris._groups import Groups
 from iris.context import Context
 from iris.errors import FailedPreconditionError, InvalidArgumentError
 from iris.team import Team
@@ -44,9 +47,9 @@ class Iris:
         """The reference's object for the heap."""
         self.heap_bases = self.heap.heap_bases
         """The address of each rank's heap in this process, as a tensor for kernels. The addresses do not change."""
+        self.groups = Groups(self.context)
         self.ccl = Ccl(self)
-        self.ops = ops.Ops(self)
-        self._teams: Dict[Tuple[int, ...], Team] = {tuple(range(self.num_ranks)): self.context.world}
+        self.ops = OpsNamespace(self)
         for name in without_meaning:
             self.debug(f"{name} has no meaning here: put and get of the context use the copy engines")
         _foreign.use_device(self.context)
@@ -90,34 +93,31 @@ class Iris:
     debug, info, warning, error = map(_log, (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR))
 
     def use_group(self, group: Any) -> Team:
-        """Makes the team of a process group of torch. Collective over all ranks. Call it once before calls with
-        `group=`, because all ranks take part in making a team. Ranks outside the group pass the list of its ranks."""
-        ranks = tuple(map(int, group)) if isinstance(group, (list, tuple, range)) else (
-            group.ranks if isinstance(group, Team) else _foreign.ranks_of_group(group))
-        if ranks not in self._teams:
-            self._teams[ranks] = self.context.team(ranks)
-        return self._teams[ranks]
+        """Makes the team of a process group of torch, or of a list of ranks. Collective over all ranks, those outside
+        the group included, which pass the list. Later calls with this group are faster than without a team, and
+        iris.do_bench and collectives of `context` take it."""
+        return self.groups.use(group)
 
     def team_of(self, group: Any) -> Team:
         """Returns the team that `group` means. Raises FailedPreconditionError if there is none of these ranks yet."""
-        if group is None:
-            return self.context.world
-        if isinstance(group, Team):
-            return group
-        ranks = _foreign.ranks_of_group(group)
-        if ranks not in self._teams:
-            raise FailedPreconditionError(f"the group of the ranks {list(ranks)} has no team yet, and making one takes "
-                                          "all ranks: call use_group(group) on each of them once, where the group is "
-                                          "made")
-        return self._teams[ranks]
+        found = self.groups.of(group)
+        if found.team is None:
+            raise FailedPreconditionError(f"the group of the ranks {list(found.ranks)} has no team yet, and making one "
+                                          "takes all ranks: call use_group(group) on each of them once, where the "
+                                          "group is made")
+        return found.team
 
     def barrier(self, stream: Any = None, group: Any = None) -> None:
-        """Waits for the stream, or the device, then for all ranks of the group."""
-        self.context.barrier(self.team_of(group), stream=stream)
+        """Waits for the stream, or the device, then for all ranks of the group, which may be one of torch."""
+        self.groups.of(group).barrier(stream)
 
     def device_barrier(self, group: Any = None, stream: Any = None) -> None:
         """Puts a barrier on a stream. The call may be captured in a graph."""
-        self.context.device_barrier(self.team_of(group), stream=stream)
+        found = self.groups.of(group)
+        if found.team is None:
+            found.device_barrier(stream)
+        else:
+            self.context.device_barrier(found.team, stream=stream)
 
     def broadcast(self, value: Any, src: int = 0, *, source_rank: Optional[int] = None) -> Any:
         """Returns the value of rank `src`, which older programs call source_rank, on all ranks. Tensors, arrays and
@@ -235,33 +235,6 @@ class Iris:
 
     def __exit__(self, *unused: Any) -> None:
         self.close()
-
-
-class Ccl:
-    """The class of `iris_ctx.ccl`: collectives with the arguments of torch and the reference, the output first. They
-    run on torch's current stream on GPUs; on emulated devices they wait, unless async_op is true."""
-
-    def __init__(self, owner: Iris) -> None:
-        self._context = owner.context
-        self._team = owner.team_of
-
-    def all_reduce(self, output_tensor: Any, input_tensor: Any, op: Any = "sum", group: Any = None,
-                   async_op: bool = False) -> Any:
-        """See Context.all_reduce."""
-        return self._context.all_reduce(input_tensor, output_tensor, op, team=self._team(group), async_op=async_op)
-
-    def all_gather(self, output_tensor: Any, input_tensor: Any, group: Any = None, async_op: bool = False) -> Any:
-        """See Context.all_gather."""
-        return self._context.all_gather(input_tensor, output_tensor, team=self._team(group), async_op=async_op)
-
-    def all_to_all(self, output_tensor: Any, input_tensor: Any, group: Any = None, async_op: bool = False) -> Any:
-        """See Context.all_to_all."""
-        return self._context.all_to_all(input_tensor, output_tensor, team=self._team(group), async_op=async_op)
-
-    def reduce_scatter(self, output_tensor: Any, input_tensor: Any, op: Any = "sum", group: Any = None,
-                       async_op: bool = False) -> Any:
-        """See Context.reduce_scatter."""
-        return self._context.reduce_scatter(input_tensor, output_tensor, op, team=self._team(group), async_op=async_op)
 
 
 def iris(heap_size: int = 1 << 30, allocator_type: str = "torch", **options: Any) -> Iris:

@@ -19,6 +19,7 @@ from tests.python import junit
 RANKS = os.path.abspath("tests/bundle/python/ranks.py")
 FOREIGN = os.path.abspath("tests/bundle/python/foreign_ranks.py")
 HOST = os.path.abspath("tests/bundle/python/reference_host_ranks.py")
+COLLECTIVES = os.path.abspath("tests/bundle/python/reference_collectives_ranks.py")
 TRITON = os.path.abspath("tests/bundle/python/triton_ranks.py")
 TILES = os.path.abspath("tests/bundle/python/reference_tiles_ranks.py")
 PROGRAMS = os.path.abspath("tests/bundle/python/reference_programs_ranks.py")
@@ -159,6 +160,11 @@ class Ranks(unittest.TestCase):
     @unittest.skipUnless(HAS_TORCH, "torch is not installed")
     def test_groups_of_torch(self):
         self.on("torch_groups", 2, MEETING=os.path.join(self.folder, "meeting"))
+
+    @unittest.skipUnless(HAS_TORCH, "torch is not installed")
+    def test_collectives_of_the_reference(self):
+        for case in ("ccl", "fused", "groups"):
+            self.on(case, 2, 4, program=COLLECTIVES, MEETING=os.path.join(self.folder, "groups"))
 
     @unittest.skipUnless(HAS_TORCH, "torch is not installed")
     def test_training_with_parameters_in_the_heap(self):

@@ -1182,7 +1182,8 @@ def torch_groups():
     assert (ctx.get_rank(), ctx.get_num_ranks()) == (rank, n) and ctx.context.job.startswith("torch-")
     group = dist.new_group([0])
     if rank == 0:
-        raises(iris.FailedPreconditionError, lambda: ctx.barrier(group=group), "use_group")
+        ctx.barrier(group=group)
+        raises(iris.FailedPreconditionError, lambda: ctx.do_bench(lambda: None, group=group), "use_group")
     assert ctx.use_group(group if rank == 0 else [0]).ranks == (0,)
     if rank == 0:
         ctx.barrier(group=group)
