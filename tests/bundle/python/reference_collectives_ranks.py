@@ -95,6 +95,13 @@ def collectives_of(ctx, ranks, group=None):
     for place, rank in enumerate(ranks):
         same(several[place * rows:(place + 1) * rows, :each * n], numbers(rows, each * n, rank))
     assert not several[:, each * n].any()
+    # Sums of 16-bit floats are rounded once.
+    for dtype, large in ((torch.float16, 2048.0), (torch.bfloat16, 256.0)):
+        pair = ctx.zeros((4, 3), dtype=dtype).t()
+        pair += large if index == 0 else 1
+        ctx.barrier(group=group)
+        ctx.ccl.all_reduce(pair, pair, group=group)
+        assert (pair == torch.tensor(large + n - 1).to(dtype)).all(), pair
     tiles_of(ctx, ranks, group)
     ctx.barrier(group=group)
 
@@ -251,10 +258,16 @@ def fused():
                     c.fill_(3)
                     ctx.ops.matmul_reduce_scatter(c, a, b, config=config)
                     near(c, torch.where(mine, sum(sums), torch.zeros((), dtype=torch.float64)), dtype, scale * world)
+                # The products of the next call do not overwrite those that a late rank reads.
+                other, sum_at = torch.zeros_like(c), ctx.ccl.sum_at
+                ctx.ccl.sum_at = lambda *given: (time.sleep(0.02 * (me == 0)), sum_at(*given))
                 ops.matmul_reduce_scatter(ctx, c, a, b, config=config, async_op=True)
-                ops.matmul_reduce_scatter(ctx, c, a, b, config=config, async_op=True)
+                ops.matmul_reduce_scatter(ctx, other, a + a, b, config=config, async_op=True)
+                del ctx.ccl.sum_at
                 ctx.barrier()
-                near(c, torch.where(mine, sum(sums), torch.zeros((), dtype=torch.float64)), dtype, scale * world)
+                for found, factor in ((c, 1), (other, 2)):
+                    near(found, torch.where(mine, factor * sum(sums), torch.zeros((), dtype=torch.float64)), dtype,
+                         2 * scale * world)
                 # The ranks' rows one below the other.
                 rows, bias = ctx.zeros((world * m, n), dtype=dtype), filled(ctx, both[me][0][:, 0])
                 config = ops.FusedConfig(block_size_m=16, block_size_n=16, block_size_k=8)
