@@ -183,23 +183,12 @@ def _by_first(own: Any) -> Any:
 
     @functools.wraps(own)
     def call(shmem: Any, *arguments: Any, **options: Any) -> Any:
-        return (getattr(_fused(), own.__name__, own) if hasattr(shmem, "ccl") else own)(shmem, *arguments, **options)
+        function = own
+        if hasattr(shmem, "ccl"):
+            function = getattr(importlib.import_module("iris._fused"), own.__name__, own)
+        return function(shmem, *arguments, **options)
 
     return call
-
-
-_OF_REFERENCE = frozenset(("FusedConfig", "FusedWorkspace", "OpsNamespace", "all_gather_matmul_hbm_buffer",
-                           "all_gather_matmul_hbm_buffer_preamble"))
-
-
-def _fused() -> Any:
-    return importlib.import_module("iris._fused")
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _OF_REFERENCE:
-        raise AttributeError(f"module 'iris.ops' has no attribute '{name}'")
-    return getattr(_fused(), name)
 
 
 def _operation(name: str, doc: str) -> Any:

@@ -17,9 +17,6 @@ from iris.context import Context
 from iris.errors import FailedPreconditionError, InvalidArgumentError
 from iris.team import Team
 
-# The words of a device context that describe a trace, after the addresses of the heaps.
-_TRACING_WORDS = 17
-
 
 def _log(level: int) -> Any:
 
@@ -32,6 +29,8 @@ def _log(level: int) -> Any:
 
 class Iris:
     """A rank with its symmetric heap, with the API of the reference. See iris()."""
+
+    CCL = Ccl
 
     def __init__(self, heap_size: int = 1 << 30, allocator_type: str = "torch", **options: Any) -> None:
         without_meaning = [name for name in ("copy_engine", "engines") if options.pop(name, None)]

@@ -9,7 +9,7 @@ import time
 import torch
 
 import iris
-from iris import _ccl, ops
+from iris import _ccl, _fused, ops
 from iris._ccl import Config, ReduceOp
 from ranks import HEAP, raises
 
@@ -232,7 +232,7 @@ def fused():
         me, world = ctx.get_rank(), ctx.get_num_ranks()
         for dtype in (torch.float32, torch.float16, torch.bfloat16):
             for m, n, k, columns_first in ((64, 48, 32, False), (72, 40, 24, False), (32, 64, 16, True)):
-                config = ops.FusedConfig(block_size_m=16, block_size_n=16, block_size_k=8)
+                config = _fused.FusedConfig(block_size_m=16, block_size_n=16, block_size_k=8)
                 both = product(ctx, dtype, m, n, k)
                 sums = [a.double() @ b.double() for a, b in both]
                 scale = float(k)**0.5 * 4
@@ -250,7 +250,7 @@ def fused():
                     near(c, sum(sums), dtype, scale * world)
                 # A rank's tiles row by row, as many for each, the rest for the last; all others are zero.
                 for block_m, block_n in ((16, 16), (m // world if m % world == 0 else 8, n), (24, 32)):
-                    config = ops.FusedConfig(block_size_m=block_m, block_size_n=block_n, block_size_k=8)
+                    config = _fused.FusedConfig(block_size_m=block_m, block_size_n=block_n, block_size_k=8)
                     across = -(-n // block_n)
                     each = -(-m // block_m) * across // world
                     tile = torch.tensor([[i // block_m * across + j // block_n for j in range(n)] for i in range(m)])
@@ -270,7 +270,7 @@ def fused():
                          2 * scale * world)
                 # The ranks' rows one below the other.
                 rows, bias = ctx.zeros((world * m, n), dtype=dtype), filled(ctx, both[me][0][:, 0])
-                config = ops.FusedConfig(block_size_m=16, block_size_n=16, block_size_k=8)
+                config = _fused.FusedConfig(block_size_m=16, block_size_n=16, block_size_k=8)
                 ctx.barrier()
                 ctx.ops.matmul_all_gather(rows, a, b, config=config)
                 near(rows, torch.cat(sums), dtype, scale)
@@ -286,9 +286,9 @@ def fused():
                 ctx.ops.all_gather_matmul(c, a, tall, bias)
                 near(c, whole.double() @ tall.double().cpu() + bias.double().cpu()[:, None], dtype, scale * world)
                 for layout in ("k_contiguous", "m_contiguous"):
-                    found = ops.all_gather_matmul_hbm_buffer_preamble(ctx, a, tall, staged_a_layout=layout)
+                    found = _fused.all_gather_matmul_hbm_buffer_preamble(ctx, a, tall, staged_a_layout=layout)
                     assert found.aux_buffer.shape == (m, k * world) and found.aux_buffer.stride()[layout[0] == "k"] == 1
-                    ops.all_gather_matmul_hbm_buffer(ctx, c.zero_(), a, tall, workspace=found)
+                    _fused.all_gather_matmul_hbm_buffer(ctx, c.zero_(), a, tall, workspace=found)
                     near(c, whole.double() @ tall.double().cpu(), dtype, scale * world)
                 ctx.barrier()
         refused(ctx, a, b, c)
@@ -306,25 +306,25 @@ def refused(ctx, a, b, c):
     """The errors of ctx.ops, before anything starts."""
     m, k = a.shape
     world, call = ctx.get_num_ranks(), ctx.ops.matmul_all_reduce
-    small = ops.FusedConfig(block_size_m=8, block_size_n=8, block_size_k=8)
+    small = _fused.FusedConfig(block_size_m=8, block_size_n=8, block_size_k=8)
     raises(WRONG, lambda: call(c, a[0], b, config=small), "two dimensions")
     raises(WRONG, lambda: call(c, a[:, 1:], b, config=small), str(k - 1))
     raises(WRONG, lambda: call(c[1:], a, b, config=small), str(m - 1))
     raises(WRONG, lambda: call(c, a.float(), b, config=small), "float32")
     raises(AssertionError, lambda: call(c, a, b), "256")
-    raises(AssertionError, lambda: call(c, a, b, config=ops.FusedConfig(8, 8, 512)), "512")
+    raises(AssertionError, lambda: call(c, a, b, config=_fused.FusedConfig(8, 8, 512)), "512")
     raises(iris.UnimplementedError, lambda: call(c, a, b, c[0], config=small), "bias")
     raises(iris.UnimplementedError, lambda: ctx.ops.matmul_reduce_scatter(c, a, b, c[0], config=small), "bias")
     raises(WRONG, lambda: ctx.ops.matmul_reduce_scatter(c[1:], a, b, config=small), str(m - 1))
     raises(AssertionError, lambda: ctx.ops.all_gather_matmul(c, a, b[1:]), str(k * world))
     raises(AssertionError, lambda: ctx.ops.matmul_all_gather(c[1:], a, b, config=small), str(m - 1))
     raises(AssertionError, lambda: ctx.ops.matmul_all_gather(ctx.zeros((world * m, c.shape[1])), a, b), "256")
-    raises(AssertionError, lambda: ops.all_gather_matmul_hbm_buffer_preamble(
-        ctx, a, torch.cat([b] * world), ops.FusedConfig(block_size_m=m + 1, block_size_k=8)), str(m + 1))
-    raises(iris.UnimplementedError, lambda: ops.all_gather_matmul_hbm_buffer(
+    raises(AssertionError, lambda: _fused.all_gather_matmul_hbm_buffer_preamble(
+        ctx, a, torch.cat([b] * world), _fused.FusedConfig(block_size_m=m + 1, block_size_k=8)), str(m + 1))
+    raises(iris.UnimplementedError, lambda: _fused.all_gather_matmul_hbm_buffer(
         ctx, c, a, torch.cat([b] * world), trace=True), "trace")
     # Workspaces that were prepared for larger blocks.
-    large = ops.FusedConfig(block_size_m=m, block_size_n=8, block_size_k=8)
+    large = _fused.FusedConfig(block_size_m=m, block_size_n=8, block_size_k=8)
     prepared = ops.matmul_all_reduce_preamble(ctx, c, a, b, large)
     assert prepared.matches("matmul_all_reduce", (m, b.shape[1], k), a.dtype, world, "two_shot")
     raises(WRONG, lambda: call(c, a, b, config=small, workspace=prepared), "too small")
@@ -335,9 +335,8 @@ def refused(ctx, a, b, c):
     for name, value in (("block_size_m", 0), ("block_size_n", -1), ("block_size_k", 0), ("group_size_m", 0),
                         ("num_sms", 0), ("num_xcds", 0), ("chunk_size", 0), ("all_reduce_variant", "two"),
                         ("all_reduce_num_rings", 0)):
-        raises(ValueError, lambda: ops.FusedConfig(**{name: value}).validate(), name)
-    raises(ValueError, lambda: ops.FusedConfig(block_size_n=7, all_reduce_variant="ring").validate(2), "ring")
-    raises(AttributeError, lambda: ops.matmul)
+        raises(ValueError, lambda: _fused.FusedConfig(**{name: value}).validate(), name)
+    raises(ValueError, lambda: _fused.FusedConfig(block_size_n=7, all_reduce_variant="ring").validate(2), "ring")
 
 
 @case
