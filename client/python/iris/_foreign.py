@@ -569,21 +569,28 @@ def heap_view(context: "Context", rank: int, dtype: Any) -> Any:
 
 def zero_words(context: "Context", count: int) -> Any:
     """Returns a tensor of torch of 32-bit words that are 0, outside the heap."""
-    return _torch.zeros(count, dtype=_torch.int32, device=device_name(context))
+    torch: Any = loaded_torch()
+    return torch.zeros(count, dtype=torch.int32, device=device_name(context))
+
+
+def _no_grad() -> Any:
+    torch: Any = loaded_torch()
+    return torch.no_grad()
 
 
 def copy_into(output: Any, values: Any) -> None:
     """Copies a tensor of torch into another, without a gradient."""
-    with _torch.no_grad():
+    with _no_grad():
         output.copy_(values)
 
 
 def sum_of(tensors: Sequence[Any]) -> Any:
     """Returns the sum of tensors of torch, in their order. Sums of 16-bit floats are in float32."""
     first = tensors[0]
+    torch: Any = loaded_torch()
     narrow = first.is_floating_point() and first.element_size() < 4
-    with _torch.no_grad():
-        total = first.to(_torch.float32 if narrow else first.dtype, copy=True)
+    with torch.no_grad():
+        total = first.to(torch.float32 if narrow else first.dtype, copy=True)
         for tensor in tensors[1:]:
             total += tensor
     return total
@@ -591,22 +598,23 @@ def sum_of(tensors: Sequence[Any]) -> Any:
 
 def zero(output: Any) -> None:
     """Sets all elements of a tensor of torch to 0."""
-    with _torch.no_grad():
+    with _no_grad():
         output.zero_()
 
 
 def product_into(output: Any, a: Any, b: Any, bias: Any = None) -> None:
     """output = a @ b + bias of tensors of torch, with sums in float32 or wider. The bias has an element for each row.
     """
-    with _torch.no_grad():
+    torch: Any = loaded_torch()
+    with torch.no_grad():
         if output.dtype is not a.dtype or a.element_size() < 4 and a.device.type == "cpu":
             # The host has no such product of 16-bit floats in all releases of torch.
-            product = _torch.matmul(a.float(), b.float())
+            product = torch.matmul(a.float(), b.float())
             output.copy_(product if bias is None else product + bias.float().unsqueeze(1))
         elif bias is None:
-            _torch.matmul(a, b, out=output)
+            torch.matmul(a, b, out=output)
         else:
-            _torch.addmm(bias.to(a.dtype).unsqueeze(1), a, b, out=output)
+            torch.addmm(bias.to(a.dtype).unsqueeze(1), a, b, out=output)
 
 
 def words_on_device(context: "Context", words: Sequence[int], signed: bool = False) -> Any:
