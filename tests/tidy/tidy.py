@@ -83,12 +83,13 @@ def vendor_names(tree):
     """No vendor's name above the device seam."""
     places = ("device/", "server/", "client/", "proto/", "examples/", "tests/")
     # tests/isa reads the assembly of each vendor, and tests/bundle/cuda uses a vendor's compiler as users do.
-    # Python's arrays are exchanged by names that have a vendor's in them: they stand in one file, and in its test.
-    # Modules of the reference have such names, too: one file lists them, and a test imports them. One example is a
-    # program of the reference.
+    # Python's arrays are exchanged, and platforms are asked, by names that have a vendor's in them: they stand in two
+    # files, and in their tests. Modules of the reference have such names, too: one file lists them, and a test imports
+    # them. One example is a program of the reference.
     seam = ("device/iris/backend/", "device/driver/", "tests/bundle/cuda/", "tests/isa/", "tests/tidy/",
-            "client/python/iris/_foreign.py", "client/python/iris/_modules.py", "examples/python/readme.py",
-            "tests/bundle/python/foreign_ranks.py", "tests/bundle/python/reference_", "tests/parity/reference_test.py")
+            "client/python/iris/_foreign.py", "client/python/iris/_modules.py", "client/python/iris/_platform.py",
+            "examples/python/readme.py", "tests/bundle/python/foreign_ranks.py", "tests/bundle/python/reference_",
+            "tests/parity/reference_test.py")
     return _grep(
         tree.select(*SOURCE, ".proto", ".py", ".sh", ".toml", ".bazel", ".bzl", under=places, without=seam),
         VENDOR, "a vendor's name outside device/iris/backend and device/driver")

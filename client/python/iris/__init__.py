@@ -13,7 +13,7 @@ reference system, and `iris.symm_mem` that of torch.distributed._symmetric_memor
 
 from typing import Any, List
 
-from iris import _modules, moe, norm, ops
+from iris import _modules, _platform, moe, norm, ops
 from iris._capi import VERSION_MAJOR, VERSION_MINOR
 from iris._foreign import MemPool
 from iris.bench import do_bench
@@ -33,6 +33,7 @@ from iris.tensor import Storage, Tensor
 from iris.tracing import trace
 
 __version__ = f"{VERSION_MAJOR}.{VERSION_MINOR}.0"
+_platform.share_devices()
 
 _modules.register()
 

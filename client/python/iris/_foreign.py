@@ -513,17 +513,6 @@ def _local_rank(torch: Any, rank: int) -> int:
     return torch.cuda.current_device() or wanted % torch.cuda.device_count()
 
 
-def compute_units(context: "Context") -> int:
-    """Counts the multiprocessors of the rank's device, or on emulated devices the CPUs that this process may use."""
-    if context.on_host:
-        return len(os.sched_getaffinity(0))
-    torch = importable_torch()
-    if torch is None or not torch.cuda.is_available():
-        raise FailedPreconditionError("the number of compute units is asked of torch, which is not there or sees no "
-                                      "GPU: install a torch for this machine's GPUs")
-    return torch.cuda.get_device_properties(context.device_index).multi_processor_count
-
-
 def ranks_of_group(group: Any) -> Tuple[int, ...]:
     """Returns the world ranks of a process group of torch, in its order. Raises TypeError if it is no such group."""
     torch = loaded_torch()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from typing import Any, Optional
 
-from iris import _foreign, _ref_heap, logging
+from iris import _foreign, _platform, _ref_heap, logging
 from iris._ccl import Ccl
 from iris._fused import OpsNamespace
 from iris._groups import Groups
@@ -52,6 +52,7 @@ class Iris:
         for name in without_meaning:
             self.debug(f"{name} has no meaning here: put and get of the context use the copy engines")
         _foreign.use_device(self.context)
+        _platform.write_heap_bases(self.context)
         for rank, base in enumerate(self.context.heap_bases):
             self.debug(f"rank {rank}: heap at {base:#x}")
 
@@ -73,7 +74,7 @@ class Iris:
 
     def get_cu_count(self) -> int:
         """Returns the number of compute units of the rank's device."""
-        return _foreign.compute_units(self.context)
+        return _platform.get_cu_count(self.gpu_id)
 
     @functools.cached_property
     def _device_context(self) -> Any:
