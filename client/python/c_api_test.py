@@ -21,7 +21,8 @@ SCALARS = {"size_t": ctypes.c_size_t, "int32_t": ctypes.c_int32, "uint32_t": cty
            "int64_t": ctypes.c_int64, "uint64_t": ctypes.c_uint64, "char": ctypes.c_char, "float": ctypes.c_float,
            "double": ctypes.c_double}
 # Functions for kernels of Triton, which reads their annotations as its own.
-KERNELS = tuple(f"client/python/iris/{name}.py" for name in ("_device_context", "_gluon", "_triton", "x"))
+KERNELS = tuple(f"client/python/iris/{name}.py" for name in ("_device_context", "_gluon", "_instruments", "_triton",
+                                                             "x"))
 
 
 class Header(unittest.TestCase):

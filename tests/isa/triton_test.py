@@ -40,8 +40,11 @@ if triton is not None:
     from triton.experimental.gluon._runtime import GluonASTSource
 
     import iris
-    from iris import DeviceContext
+    from iris import DeviceContext, TraceEvent
     from iris._gluon import IrisDeviceCtx, chiplet_transform_chunked_gluon
+    from iris.host.tracing.kernel_artifacts import iris_launch
+    from iris._instruments import group_barrier
+    from iris.mem.utils import get_cu_id, get_se_id, get_xcc_id, read_realtime, wait_cnt
 
     TARGETS = {PTX: GPUTarget("cuda", 90, 32), AMD: GPUTarget("hip", "gfx942", 64)}
     TARGETS[OLDER_AMD] = GPUTarget("hip", OLDER_AMD, 64)
@@ -177,6 +180,28 @@ if triton is not None:
             ctx.all_reduce_spinlock(tile, target, locks)
         else:
             ctx.all_reduce_atomic(tile, target)
+
+    @triton.jit
+    def traced_kernel(p, q, bases, n, cur: tl.constexpr, peer, on: tl.constexpr, size: tl.constexpr):
+        ctx = DeviceContext.initialize(bases, cur, 8, tracing=on)
+        at = tl.arange(0, size)
+        handle = ctx.tracing.record_event_start(event_id=TraceEvent().put, target_rank=peer, address=p + at,
+                                                pid_m=tl.program_id(0), pid_n=0, mask=at < n)
+        ctx.put(p + at, q + at, peer, mask=at < n)
+        ctx.tracing.record_event_end(handle)
+
+    @triton.jit
+    def looking_kernel(p, q, bases, n, cur, peer):
+        tl.store(p, read_realtime())
+        tl.store(p + 1, get_cu_id())
+        tl.store(p + 2, get_xcc_id())
+        tl.store(p + 3, get_se_id())
+        wait_cnt()
+        tl.atomic_min(p + 4, read_realtime())
+
+    @triton.jit
+    def barrier_kernel(p, q, bases, n, cur, peer):
+        group_barrier(p, bases, cur, n, 0, 1)
 
     @triton.jit
     def atomic_kernel(p, q, bases, n, cur, peer, op: tl.constexpr, sem: tl.constexpr, scope: tl.constexpr):
@@ -391,6 +416,58 @@ class Assembly(unittest.TestCase):
                                               r"^atom\.global\.gpu\.release\.add": int(target == PTX),
                                               r"^atom\.global\.sys\.acq_rel\.(min|max)": 2 * (target == PTX)},
                        warp=TARGETS[target].warp_size)
+    def test_events(self):
+        # Without tracing, the kernel is as one that records nothing. With it: an event is a record of 64 bytes in 13
+        # stores, of which the end comes after the transfer.
+        for on in (False, True):
+            with self.subTest(on=on):
+                lines, text = assembly(PTX, traced_kernel, "fp32", cur=3, on=on, size=1024)
+                self.assertEqual(text.count("%globaltimer"), 2 * on)
+                self.assertEqual(text.count("%smid"), on)
+                self.assertEqual(self.found(r"^atom\.global\.gpu\.relaxed\.add\.u64", lines), on, lines)
+                self.assertEqual(self.found(r"^st\.global\.b(32|64) ", lines), 14 * on, lines)
+                self.assertEqual(self.found(r"^st\.global\.v4\.b32 ", lines), 2, lines)
+                lines, text = assembly(AMD, traced_kernel, "fp32", cur=3, on=on, size=1024)
+                # The compiler may copy them into both sides of a branch.
+                self.assertEqual("s_memrealtime s[" in text, on)
+                self.assertEqual("hwreg(HW_REG_XCC_ID, 0, 16)" in text, on)
+                self.assertEqual(self.found(r"^global_atomic_add_x2 ", lines), on, lines)
+        order = "\n".join(assembly(PTX, traced_kernel, "fp32", cur=3, on=True, size=1024)[0])
+        self.assertRegex(order, r"(?s)atom\.global.*st\.global\.b64.*st\.global\.v4\.b32.*st\.global\.b64")
+
+    def test_instructions_of_the_instruments(self):
+        _, text = assembly(PTX, looking_kernel, "i64")
+        self.assertRegex(text, r"(?s)%globaltimer;.*%smid;.*fence\.acq_rel\.sys;.*%globaltimer;")
+        _, text = assembly(AMD, looking_kernel, "i64")
+        self.assertRegex(text, r"(?s)s_memrealtime s\[\d+:\d+\]\s+s_waitcnt lgkmcnt\(0\).*hwreg\(HW_REG_HW_ID, 8, 4\).*"
+                         r"hwreg\(HW_REG_XCC_ID, 0, 16\).*hwreg\(HW_REG_HW_ID, 13, 3\).*s_waitcnt vmcnt\(0\).*"
+                         r"s_memrealtime")
+
+    def test_a_barrier_of_a_group_releases_and_acquires(self):
+        self.check(PTX, barrier_kernel, {r"^atom\.global\.sys\.release\.add\.u32": 1,
+                                         r"^ld\.global\.sys\.acquire\.b32": 2}, "i32")
+        lines, _ = assembly(AMD, barrier_kernel, "i32")
+        self.assertEqual(self.found(r"^buffer_wbl2 sc0 sc1$", lines), 1, lines)
+
+    def test_the_compilers_results_are_kept(self):
+        for target, name in ((PTX, "ptx"), (AMD, "amdgcn")):
+            with self.subTest(target), tempfile.TemporaryDirectory() as folder:
+                os.environ["IRIS_KERNEL_ARTIFACTS_DIR"] = folder
+                assembly(target, looking_kernel, "i64")
+                signature = {"p": "*i64", "q": "*i64", "bases": "*u64", "n": "i32", "cur": "i32", "peer": "i32"}
+
+                class Launch:
+
+                    fn = looking_kernel.fn
+
+                    def __getitem__(self, grid):
+                        return lambda: triton.compile(ASTSource(looking_kernel, signature=signature, constexprs={}),
+                                                      target=TARGETS[target])
+
+                iris_launch(Launch(), (1,), algorithm="clock", rank=2)
+                del os.environ["IRIS_KERNEL_ARTIFACTS_DIR"]
+                found = sorted(files for _, _, files in os.walk(f"{folder}/clock/looking_kernel/rank_2/w4"))[-1]
+                self.assertLessEqual({f"kernel.{name}", "kernel.ttir", "metadata.json"}, set(found))
 
     def test_tiles_are_moved_128_bits_at_a_time(self):
         # A tile of 32 x 64 numbers of 4 bytes is 4 accesses by each of 128 threads, or 2 by each of 256; of 2 bytes,

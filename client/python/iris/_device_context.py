@@ -4,6 +4,7 @@ import triton
 import triton.language as tl
 
 from iris import x
+from iris._instruments import DeviceTracing, device_tracing
 from iris._triton import (_aggregate_or_class, _constructor, _value, atomic_add, atomic_and, atomic_cas, atomic_max,
                           atomic_min, atomic_or, atomic_sub, atomic_xchg, atomic_xor, copy, get, load, put, put_signal,
                           signal, store, translate)
@@ -26,18 +27,22 @@ class DeviceContext:
     rank: tl.constexpr
     world_size: tl.constexpr
     heap_bases: tl.tensor
+    tracing: DeviceTracing
 
     @_constructor
-    def __init__(self, rank, world_size, heap_bases):
+    def __init__(self, rank, world_size, heap_bases, tracing):
         self.rank = _value(rank)
         self.world_size = _value(world_size)
         self.heap_bases = heap_bases
+        self.tracing = tracing
 
     @staticmethod
     @triton.jit
     def initialize(context_tensor, rank: tl.constexpr, world_size: tl.constexpr, tracing: tl.constexpr = False):
-        """Returns the context of the calling rank `rank` of `world_size` ranks."""
-        return DeviceContext(rank, world_size, context_tensor + 2)
+        """Returns the context of the calling rank `rank` of `world_size` ranks. With tracing=True, its attribute
+        `tracing` records events if the host has called tracing.enable()."""
+        return DeviceContext(rank, world_size, context_tensor + 2,
+                             device_tracing(context_tensor + (2 + world_size), rank, tracing))
 
     @triton.jit
     def translate(self, pointer, to_rank, hint: tl.constexpr = None):

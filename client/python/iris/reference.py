@@ -13,6 +13,7 @@ from iris import _foreign, _platform, _ref_heap, logging
 from iris._ccl import Ccl
 from iris._fused import OpsNamespace
 from iris._groups import Groups
+from iris._kernel_trace import Tracing
 from iris.context import Context
 from iris.errors import FailedPreconditionError, InvalidArgumentError
 from iris.team import Team
@@ -49,6 +50,7 @@ class Iris:
         self.groups = Groups(self.context)
         self.ccl = Ccl(self)
         self.ops = OpsNamespace(self)
+        self.tracing = Tracing(self)
         for name in without_meaning:
             self.debug(f"{name} has no meaning here: put and get of the context use the copy engines")
         _foreign.use_device(self.context)
@@ -78,7 +80,7 @@ class Iris:
 
     @functools.cached_property
     def _device_context(self) -> Any:
-        words = (self.cur_rank, self.num_ranks) + self.context.heap_bases + (0,) * _TRACING_WORDS
+        words = (self.cur_rank, self.num_ranks) + self.context.heap_bases + self.tracing.words
         return _foreign.words_on_device(self.context, words, signed=True)
 
     def get_heap_bases(self) -> Any:
@@ -87,7 +89,7 @@ class Iris:
 
     def get_device_context(self) -> Any:
         """Returns the tensor for DeviceContext.initialize() in a kernel, of int64: this rank, the number of ranks, the
-        address of each rank's heap, and words for tracing, which are 0 without it."""
+        address of each rank's heap, and tracing.words, which tracing.enable() changes: it makes another tensor."""
         return self._device_context
 
     debug, info, warning, error = map(_log, (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR))
