@@ -1,4 +1,5 @@
-"""do_bench measures how long a function takes on the device, as the reference does, and over all ranks.
+"""do_bench measures how long a function takes on the device, as the reference does, and over all ranks. The module also
+has the reference's benchmarks, which _benchmarks.py describes.
 
 Each repetition: barrier, preamble, a write over memory that is larger than the caches, barrier, then the function
 between two events on the stream of calls without a stream (torch's current one where torch uses the GPU).
