@@ -213,6 +213,12 @@ def _check_torch(context: "Context", what: Any, role: str) -> None:
                                    "read: call resolve_neg() first")
 
 
+def storage_address(tensor: Any) -> int:
+    """Returns the address of the memory of which a tensor of torch is a view, also of one without elements."""
+    storage = getattr(tensor, "untyped_storage", tensor.storage)  # older releases of torch have the second alone
+    return int(storage().data_ptr())
+
+
 def check_no_gradient(what: Any, role: str) -> None:
     """Raises InvalidArgumentError if the gradient of a tensor of torch would be lost. torch's own functions with `out=`
     refuse such tensors, too."""

@@ -1141,15 +1141,40 @@ def symm_mem():
         h.put_signal(left, channel=1)  # taken
         h.wait_signal(right, channel=1)
     raises(iris.DeadlineExceededError, lambda: h.wait_signal(left, channel=2, timeout_ms=100), "signal word")
-    for _ in range(3):
-        h.put_signal(right, channel=3)  # nobody has to take them at once
-    for _ in range(3):
-        h.wait_signal(left, channel=3)
+    h.put_signal(right, channel=3)
+    raises(iris.DeadlineExceededError, lambda: h.put_signal(right, channel=3, timeout_ms=100),
+           f"rank {right} has not taken the signal before on channel 3")
+    h.barrier()
+    h.wait_signal(left, channel=3)
+    h.put_signal(right, channel=3)  # now it is taken, or will be
+    h.wait_signal(left, channel=3)
     raises(iris.InvalidArgumentError, lambda: h.get_buffer(0, (1001,), dtype), "4004 bytes")
     raises(iris.InvalidArgumentError, lambda: h.get_buffer(0, (10,), dtype, 995), "from byte 3980")
     raises(iris.OutOfRangeError, lambda: h.get_buffer(n, (1,), dtype), "no place")
     raises(iris.OutOfRangeError, lambda: h.put_signal(0, channel=16), "channel 16")
-    raises(iris.InvalidArgumentError, lambda: symmetric.rendezvous(c.zeros(3)), "symm_mem.empty()")
+    # Other tensors than those of empty().
+    for own in (c.full((6,), r, dtype="float32"), c.full((6,), r, dtype="float32")[2:5], *(
+            [c.full((6,), r, dtype="float32").torch()] if torch is not None else [])):
+        k = symmetric.rendezvous(own)
+        assert k is not h and symmetric.rendezvous(own) is k
+        k.get_buffer(right, (1,), dtype)[...] = 10 + r
+        k.put_signal(right)
+        k.wait_signal(left, timeout_ms=30_000)
+        check(own, np.array([10 + left] + [r] * (len(own) - 1)))
+        assert not np.asarray(k.get_signal_pad(right)).any() and k.get_signal_pad(right).shape == (512,)
+        h.barrier()
+    private = np.zeros(3, "float32")
+    raises(iris.InvalidArgumentError, lambda: symmetric.rendezvous(private), "private memory", "symm_mem.empty()")
+    if n > 1:
+        raises(iris.InvalidArgumentError, lambda: symmetric.rendezvous(private if r else symmetric.empty(3)),
+               "same kind on all ranks")
+    nothing = symmetric.empty(0, dtype=dtype)
+    e = symmetric.rendezvous(nothing)
+    assert e.buffer_size == 0 and e.get_buffer(right, (0,), dtype).shape == (0,)
+    e.get_signal_pad(right)[...] = 5 + r
+    e.put_signal(right)
+    e.wait_signal(left)
+    check(e.get_signal_pad(r), np.full(512, 5 + left))
     # In a team, with buffers that are not of one size.
     team = c.split(0 if r < max(n // 2, 1) else 1, -r)
     u = symmetric.empty(16, dtype=dtype)
@@ -1161,7 +1186,7 @@ def symm_mem():
         raises(iris.InvalidArgumentError, lambda: symmetric.rendezvous(odd), "they must be the same")
     # Dropped in any order.
     if r % 2:
-        del t, h, theirs, mine, buffer
+        del t, h, theirs, mine, buffer, k, e, nothing, own
     gc.collect()
     c.barrier()
     del u, g
