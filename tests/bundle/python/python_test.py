@@ -23,6 +23,7 @@ COLLECTIVES = os.path.abspath("tests/bundle/python/reference_collectives_ranks.p
 TRITON = os.path.abspath("tests/bundle/python/triton_ranks.py")
 TILES = os.path.abspath("tests/bundle/python/reference_tiles_ranks.py")
 PROGRAMS = os.path.abspath("tests/bundle/python/reference_programs_ranks.py")
+PLATFORM = os.path.abspath("tests/bundle/python/reference_platform_ranks.py")
 FETCHED = "/usr/local/lib/iris/triton"  # as triton_ranks.py has it
 HAS_NUMPY = importlib.util.find_spec("numpy") is not None
 HAS_TORCH = importlib.util.find_spec("torch") is not None
@@ -195,6 +196,21 @@ class Ranks(unittest.TestCase):
             with self.subTest(example):
                 path = f"{self.bundle}/share/iris/examples/python/{example}.py"
                 self.assertIn(said, self.ranks(2, TRITON, path))
+
+    @unittest.skipUnless(HAS_TRITON, NO_TRITON)
+    @unittest.skipUnless(HAS_TORCH, "torch is not installed")
+    def test_tracing_and_helpers_of_the_reference(self):
+        for n in (2, 4):
+            with tempfile.TemporaryDirectory(dir=self.folder) as folder:
+                self.on("all_cases", n, program=PLATFORM, FOLDER=folder)
+        self.on("simulation", 2, program=PLATFORM, FOLDER=self.folder, IRIS_SIMULATION="1",
+                IRIS_HEAP_BASES_PREFIX="here")
+
+    @unittest.skipUnless(HAS_TRITON, NO_TRITON)
+    @unittest.skipUnless(HAS_TORCH, "torch is not installed")
+    def test_benchmarks_of_the_reference_start_their_ranks(self):
+        subprocess.run([sys.executable, PLATFORM, "benchmarks"], check=True, timeout=PATIENCE_SECONDS,
+                       env=self.environment(FOLDER=self.folder))
 
     def programs_of_the_pages(self, wanted, *runner):
         """Runs what needs the wanted package on two ranks. They print the same where the program says so."""
