@@ -519,6 +519,14 @@ def _local_rank(torch: Any, rank: int) -> int:
     return torch.cuda.current_device() or wanted % torch.cuda.device_count()
 
 
+def group_of_name(name: str) -> Any:
+    """Returns the process group of torch that has this name."""
+    torch = loaded_torch()
+    if torch is None:
+        raise InvalidArgumentError(f"group={name!r} is the name of a process group of torch, which is not loaded")
+    return torch.distributed.distributed_c10d._resolve_process_group(name)
+
+
 def ranks_of_group(group: Any) -> Tuple[int, ...]:
     """Returns the world ranks of a process group of torch, in its order. Raises TypeError if it is no such group."""
     torch = loaded_torch()

@@ -13,7 +13,7 @@ of the others. So ranks may drop their buffers in any order, without waiting. re
 Context.as_symmetric() can share their memory. Tensors are torch's if torch is installed. The context is the one made
 last; without any, one is made from the environment.
 
-A group is None (all ranks), a team of Iris, or a process group of torch's whose team Iris.use_group() has made.
+A group is None (all ranks), a team of Iris, or torch's group of all ranks, or that group's name.
 Ranks in calls of a handle are places in its group, as in torch.
 """
 
@@ -114,9 +114,9 @@ _serial = 0
 
 def rendezvous(tensor: Any, group: Any = None) -> "SymmetricMemory":
     """Makes every member's buffer reachable for all members: a tensor of empty(), or on all ranks one whose memory
-    Context.as_symmetric() can share, as that of `with iris.mem_pool()` or of the factories. Collective over the group.
-    Buffers must have the same number of bytes. A second rendezvous of the same buffer with the same group returns the
-    same handle, without waiting for the other members, as long as the first handle exists.
+    Context.as_symmetric() can share, as that of the factories. Collective over the group. Buffers must have the same
+    number of bytes. A second rendezvous of the same buffer with the same group returns the same handle, without waiting
+    for the other members, as long as the first handle exists.
 
     Raises InvalidArgumentError on all ranks, with the rank and the reason, if a buffer cannot be shared."""
     global _serial
@@ -171,7 +171,9 @@ def _rendezvous_of_others(context: Context, tensor: Any, team: Team) -> "Symmetr
                                        "shared") from None
         place = _foreign.buffer_of(context, shared, "rendezvous: the tensor").address
         storage = context.heap.find(place)
-        assert storage is not None
+        if storage is None or storage.team is None:  # of iris.mem_pool() or allocate_local()
+            raise InvalidArgumentError("rendezvous: ranks have allocated the tensor's memory in their heaps alone: use "
+                                       "symm_mem.empty() or a factory")
         whole = Tensor(storage, (buffer.nbytes,), None, DType.U8, place - storage.address)
         signals = context.allocate(_signal_bytes(context), team=team).zero_()
         views: List[Optional[Tensor]] = [whole.at(rank) for rank in team.ranks]
@@ -184,7 +186,7 @@ def _rendezvous_of_others(context: Context, tensor: Any, team: Team) -> "Symmetr
 def _team_of(context: Context, group: Any) -> Team:
     if group is None or isinstance(group, Team):
         return context.team_of(group)
-    ranks = _foreign.ranks_of_group(group)
+    ranks = _foreign.ranks_of_group(_foreign.group_of_name(group) if isinstance(group, str) else group)
     if ranks == context.world.ranks:
         return context.world
     raise FailedPreconditionError(f"the group of the ranks {list(ranks)} is not the world: give a team, which "
@@ -305,8 +307,9 @@ class SymmetricMemory:
         key = (dst_rank, self._channel(channel))
         word = self._word(dst_rank, channel, self.rank, False)
         sent = self._sent.get(key, 0)
-        self._wait(self._word(self.rank, channel, dst_rank, True), sent, timeout_ms,
-                   f"put_signal: rank {dst_rank} has not taken the signal before on channel {channel}")
+        if sent:
+            self._wait(self._word(self.rank, channel, dst_rank, True), sent, timeout_ms,
+                       f"put_signal: rank {dst_rank} has not taken the signal before on channel {channel}")
         self._context.quiesce()
         self._sent[key] = sent + 1
         self._context.signal(word, sent + 1, self._team.ranks[dst_rank])

@@ -15,6 +15,7 @@ import time
 import types
 
 os.environ.setdefault("TRITON_INTERPRET", "1")
+os.environ.setdefault("IRIS_HEAP_BYTES", "64M")
 sys.path.append("/usr/local/lib/iris/triton")
 
 import numpy as np
@@ -24,6 +25,7 @@ import triton.language as tl
 
 import iris
 import iris.bench as bench
+import iris.symm_mem as symm_mem
 from iris import DeviceContext, TraceEvent
 from iris.host.distributed import fd_passing, helpers
 from iris.host.distributed.topology import (FabricInfo, GPUInfo, InterconnectLevel, IntraNodeLinkType, NodeInfo,
@@ -223,6 +225,11 @@ def groups():
         if rank in (0, 1, 3):
             raises(NotImplementedError, lambda: helpers.extract_group_info(odd, rank, n), "[0, 1, 3]")
     helpers.distributed_barrier(mine)
+    world = torch.distributed.group.WORLD
+    buffer = symm_mem.empty(4)
+    handle = symm_mem.rendezvous(buffer, getattr(world, "group_name", world))  # older releases have no names
+    assert (handle.rank, handle.world_size) == (rank, n) and symm_mem.rendezvous(buffer, world) is handle
+    handle.barrier()
     torch.distributed.destroy_process_group()
 
 
