@@ -90,7 +90,7 @@ class DeviceTracing:
         if self.enabled:
             ready = self.max_events > 0
             index = tl.atomic_add(self.counter, 1, mask=ready, sem="relaxed", scope="gpu")
-            handle = tl.where(ready & (index < self.max_events), index, self.max_events)
+            handle = tl.where(ready, index, self.max_events)
             keep = handle < self.max_events
             payload = tl.full((), 0, tl.int32)
             if mask is not None:

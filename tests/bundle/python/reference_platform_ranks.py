@@ -313,6 +313,7 @@ def topology(ctx):
     assert [str(made.get_interconnect_level(0, other)) for other in (0, 1, 2, 4)] == [
         "INTRA_NODE", "INTRA_NODE", "INTRA_RACK_FABRIC", "INTER_NODE_RDMA"]
     assert made.get_fabric_domain_peers(0) == {1, 2, 3} and made.get_rdma_peers(0) == {4, 5}
+    assert made.get_fabric_domain_peers(4) == set()
     assert made.get_ranks_for_fabric_domain("f:1") == [0, 1, 2, 3] and made.get_ranks_for_fabric_domain("g") == []
     found._topology = made
     assert found.get_communication_groups()[InterconnectLevel.INTRA_RACK_FABRIC] == [[0, 1, 2, 3], [4, 5]]
