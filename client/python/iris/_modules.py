@@ -21,29 +21,33 @@ REASONS = {
               "allocate with the factories of iris.iris(), and share other memory with ctx.as_symmetric(tensor), or "
               "with ctx.context.register() and open()",
     "kernel": "it is a kernel or a launcher inside the reference's collectives: call functions of ctx.ccl or ctx.ops",
-    "gluon": "kernels of Gluon record no events: write what is traced with triton.language and iris.DeviceContext",
+    "engine": "the queues of the copy engines belong to the driver: use ctx.context.put() and get(), which use the "
+              "copy engines",
 }
 
 _RMA = ("load store copy get put atomic_add atomic_sub atomic_cas atomic_xchg atomic_xor atomic_and atomic_or "
-        "atomic_min atomic_max")
+        "atomic_min atomic_max quiet")
 _TILES = "Tile TileView TensorView AllReduceConfig make_tensor_view"
 _TILE_HELPERS = "tile_layout tile_ptr offset_ptr chiplet_transform_chunked compute_tile_indices compute_tile_offsets"
 _BENCH = "AxisDef BenchmarkDef Result State power_of_two linear_range axis register"
 _FACTORIES = "zeros ones full zeros_like empty uniform randn rand randint arange linspace"
-_HANDLES = ("get_ipc_handle_size gpuIpcMemHandle_t open_ipc_handle get_ipc_handle export_dmabuf_handle "
+_HANDLES = ("gpu_runtime get_ipc_handle_size gpuIpcMemHandle_t open_ipc_handle get_ipc_handle export_dmabuf_handle "
             "import_dmabuf_handle destroy_external_memory "
             "hipMemAllocationTypePinned hipMemHandleTypePosixFileDescriptor hipMemLocationTypeDevice "
             "hipMemAllocationGranularityRecommended hipMemAccessFlagsProtReadWrite hipMemGenericAllocationHandle_t "
             "hipMemLocation hipMemAllocationProp hipMemAccessDesc get_allocation_granularity mem_create "
             "mem_export_to_shareable_handle mem_import_from_shareable_handle mem_address_reserve mem_map mem_unmap "
             "mem_address_free mem_release mem_set_access")
+_ENGINE = ("sdma_ep bind_sdma_ep wrap_into_ring can_write_up_to acquire acquire_fadd submit quiet place_nop_packet "
+           "place_copy_packet place_atomic_packet place_atomic_add_packet place_atomic_cas_packet "
+           "place_poll_regmem_packet place_sub_window_copy_packet")
 _WORKSPACE = "AllReduceWorkspace VARIANT_ATOMIC VARIANT_RING VARIANT_TWO_SHOT VARIANT_ONE_SHOT VARIANT_SPINLOCK"
 _ALL_REDUCES = ("persistent_all_reduce_atomic persistent_all_reduce_spinlock persistent_all_reduce_one_shot "
                 "persistent_all_reduce_ring persistent_all_reduce_two_shot")
 
 # Path: "module of Iris: names; ...". A name that differs is theirs=ours, and names in "-reason: names" are refused. A
 # path that has refused names alone cannot be imported. A path that is a file of ours has here the names that are
-# elsewhere. The paths are those of May 2026, and a few of March that have other names.
+# elsewhere. The paths are those of May 2026, and those of March and October that have other names.
 TABLE: Dict[str, str] = {
     "iris": f"iris._triton: {_RMA} put_signal signal translate wait_until; iris.x: x {_TILES};"
             "iris._device_context: DeviceContext;"
@@ -57,9 +61,10 @@ TABLE: Dict[str, str] = {
     "iris.ccl.all_reduce": f"iris._ccl: all_reduce all_reduce_preamble {_WORKSPACE}; -kernel: {_ALL_REDUCES}",
     "iris.ccl.all_to_all": "iris._ccl: all_to_all; -kernel: persistent_all_to_all",
     "iris.ccl.config": "iris._ccl: Config",
-    "iris.ccl.gluon": "-kernel: all_gather all_to_all",
+    "iris.ccl.gluon": "-kernel: all_gather",
     "iris.ccl.gluon.all_gather": "-kernel: persistent_all_gather_gluon launch",
-    "iris.ccl.gluon.all_to_all": "-kernel: chiplet_transform_chunked_gluon persistent_all_to_all_gluon launch",
+    "iris.ccl.gluon.all_to_all":
+        "iris._gluon: chiplet_transform_chunked_gluon; -kernel: persistent_all_to_all_gluon launch",
     "iris.ccl.reduce_scatter": "iris._ccl: reduce_scatter; -kernel: persistent_reduce_scatter_two_shot",
     "iris.ccl.triton": "",
     "iris.ccl.triton.all_gather": "-kernel: persistent_all_gather persistent_all_gather_partitioned launch",
@@ -68,13 +73,20 @@ TABLE: Dict[str, str] = {
     "iris.ccl.triton.reduce_scatter": "-kernel: persistent_reduce_scatter_two_shot launch",
     "iris.ccl.utils": "iris._ccl: ReduceOp extract_group_info; iris.x: chiplet_transform_chunked",
     "iris.drivers": "-driver: DriverStack get_driver_stack",
-    "iris.drivers.base": "-driver: BaseFabricDriver DriverError DriverNotSupported LocalAllocation PeerMapping",
+    "iris.drivers.base":
+        "-driver: BaseDriver BaseFabricDriver CleanupTarget DriverError DriverNotSupported ExportableMemory "
+        "LocalAllocation MappingPlacement PeerMapping",
     "iris.drivers.fabric": "-driver: fabric_handle_bytes_to_tensor fabric_tensor_to_handle_bytes",
-    "iris.drivers.fabric.amd": "-driver: AmdFabricDriver",
+    "iris.drivers.factory": "-driver: DriverFactory",
+    "iris.drivers.fabric.amd": "-driver: AmdFabricDriver AmdFabricError AmdFabricNotSupported",
     "iris.drivers.fabric.nvidia": "-driver: CudaFabricError CudaFabricNotSupported NvidiaFabricDriver",
+    "iris.drivers.local": "-driver: LocalCudaDriver LocalHipDriver",
+    "iris.drivers.local.amd": "-driver: LocalHipDriver LocalHipError LocalHipNotSupported",
+    "iris.drivers.local.nvidia": "-driver: LocalCudaDriver LocalCudaError LocalCudaNotSupported",
     "iris.experimental": "",
     "iris.experimental.iris_gluon": "iris.reference: iris IrisGluon=Iris; iris._gluon: IrisDeviceCtx",
-    "iris.gluon": "iris._gluon: IrisDeviceCtx; -gluon: GluonDeviceTracing",
+    "iris.experimental.rocshmem_provider": "-driver: RocshmemProvider SymmetricAddressMap",
+    "iris.gluon": "iris._gluon: IrisDeviceCtx; iris._instruments: GluonDeviceTracing=DeviceTracing",
     "iris.host": "",
     "iris.host.distributed": "",
     "iris.host.distributed.fd_passing":
@@ -94,6 +106,7 @@ TABLE: Dict[str, str] = {
     "iris.host.memory.allocators.base": "iris._ref_heap: BaseAllocator",
     "iris.host.memory.allocators.torch_allocator": "iris._ref_heap: TorchAllocator",
     "iris.host.memory.allocators.vmem_allocator": "iris._ref_heap: VMemAllocator",
+    "iris.host.memory.allocators.vmem_chunked_allocator": "iris._ref_heap: VMemChunkedAllocator=VMemAllocator",
     "iris.host.memory.symmetric_heap": "iris._ref_heap: SymmetricHeap",
     "iris.host.memory.tensor_utils": "iris._foreign: CUDAArrayInterface tensor_from_ptr",
     "iris.host.memory.tensors":
@@ -104,6 +117,7 @@ TABLE: Dict[str, str] = {
         "iris._platform: gpu_try count_devices set_device get_device_id get_cu_count get_rocm_version "
         "get_wall_clock_rate get_arch_string get_num_xcc malloc_fine_grained hip_malloc hip_free get_address_range;"
         f"-driver: {_HANDLES}",
+    "iris.host.platform.libs": "-driver: load_vendor_library",
     "iris.host.platform.utils":
         "iris._platform: is_simulation_env get_simulation_device_id get_device_id_for_rank "
         "get_empty_cache_for_benchmark clear_cache create_timing_event; iris.bench: do_bench",
@@ -112,9 +126,10 @@ TABLE: Dict[str, str] = {
                  "iris._instruments: TraceEvent",
     "iris.logging": "",
     "iris.mem": "",
-    "iris.mem.gluon": "iris._gluon: Context=IrisDeviceCtx IrisDeviceCtx; -gluon: Tracing GluonDeviceTracing",
-    "iris.mem.gluon.context": "iris._gluon: Context=IrisDeviceCtx IrisDeviceCtx; -gluon: Context.tracing",
-    "iris.mem.gluon.tracing": "-gluon: Tracing GluonDeviceTracing",
+    "iris.mem.gluon": "iris._gluon: Context=IrisDeviceCtx IrisDeviceCtx;"
+                      "iris._instruments: Tracing=DeviceTracing GluonDeviceTracing=DeviceTracing",
+    "iris.mem.gluon.context": "iris._gluon: Context=IrisDeviceCtx IrisDeviceCtx",
+    "iris.mem.gluon.tracing": "iris._instruments: Tracing=DeviceTracing GluonDeviceTracing=DeviceTracing",
     "iris.mem.triton": f"iris._triton: {_RMA}; iris.x: {_TILES} {_TILE_HELPERS};"
                        "iris._device_context: Context=DeviceContext DeviceContext;"
                        "iris._instruments: Tracing=DeviceTracing DeviceTracing",
@@ -123,6 +138,7 @@ TABLE: Dict[str, str] = {
     "iris.mem.triton.ops": f"iris._triton: {_RMA}",
     "iris.mem.triton.tracing": "iris._instruments: Tracing=DeviceTracing DeviceTracing",
     "iris.mem.triton.types": f"iris.x: {_TILES} {_TILE_HELPERS}",
+    "iris.mem.sdma_utils": f"-engine: {_ENGINE}",
     "iris.mem.utils": "iris._instruments: read_realtime get_xcc_id get_cu_id get_se_id wait_cnt",
     "iris.ops": "iris._fused: FusedConfig FusedWorkspace OpsNamespace all_gather_matmul_hbm_buffer "
                 "all_gather_matmul_hbm_buffer_preamble",
