@@ -17,7 +17,7 @@ import enum
 import functools
 from typing import TYPE_CHECKING, Any, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from iris import _foreign
+from iris import _foreign, _platform
 from iris._groups import Group, extract_group_info as _group_info
 from iris.collectives import OPERATORS, operator_like
 from iris.errors import InvalidArgumentError, UnimplementedError
@@ -75,7 +75,7 @@ class Config:
 
     def __post_init__(self) -> None:
         if self.num_xcds is None:
-            self.num_xcds = 1
+            self.num_xcds = _platform.get_num_xcc()
         if self.all_reduce_ring_slice_n is None:
             self.all_reduce_ring_slice_n = self.block_size_n
         for name in ("block_size_m", "block_size_n", "swizzle_size", "comm_sms", "num_xcds", "all_reduce_num_rings",

@@ -56,8 +56,11 @@ class Group:
         _foreign.group_barrier(self.native)
 
     def device_barrier(self, stream: Any = None) -> None:
-        """Puts a barrier of the group's ranks on a stream."""
-        self._groups.context._stream_barrier(self.ranks, self.words, stream)
+        """Puts a barrier of the group's ranks on a stream. Without a team, the call waits for the stream."""
+        if self.team is not None:
+            self._groups.context.device_barrier(self.team, stream=stream)
+        else:
+            self._groups.context._barrier_by_words(self.ranks, self.words, stream)
 
     def finish(self) -> None:
         """Ends a call that returns once all ranks of the group are done. Does nothing while work is recorded, because

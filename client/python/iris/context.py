@@ -581,9 +581,9 @@ class Context(Collectives, Factories):
         if waits:
             where.synchronize()
 
-    def _stream_barrier(self, ranks: Sequence[int], words: Tensor, stream: Any = None) -> None:
-        """Puts a barrier of some ranks on a stream. All of them give the same ranks and the same words of the heap: a
-        64-bit word for each, which nothing else writes, and which are zero before the first barrier."""
+    def _barrier_by_words(self, ranks: Sequence[int], words: Tensor, stream: Any = None) -> None:
+        """Waits for the stream, then for the same of some other ranks. All of them give the same ranks and the same
+        words of the heap: a 64-bit word for each, which nothing else writes, and which are zero at first."""
         where, _ = self.stream_for(stream)
         where.synchronize()
         mine = words[list(ranks).index(self.rank)]

@@ -114,12 +114,9 @@ class Iris:
         self.groups.of(group).barrier(stream)
 
     def device_barrier(self, group: Any = None, stream: Any = None) -> None:
-        """Puts a barrier on a stream. The call may be captured in a graph."""
-        found = self.groups.of(group)
-        if found.team is None:
-            found.device_barrier(stream)
-        else:
-            self.context.device_barrier(found.team, stream=stream)
+        """Puts a barrier on a stream. The call may be captured in a graph, after a first one. With a process group of
+        which use_group() has made no team, it waits for the stream, and cannot be captured."""
+        self.groups.of(group).device_barrier(stream)
 
     def broadcast(self, value: Any, src: int = 0, *, source_rank: Optional[int] = None) -> Any:
         """Returns the value of rank `src`, which older programs call source_rank, on all ranks. Tensors, arrays and
