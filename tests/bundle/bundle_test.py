@@ -219,7 +219,7 @@ class Bundle(bundle_case.BundleCase):
             self.assertRegex(text, rf"(?m)^passed +{line} on 2, two nodes  ")
         self.assertRegex(text, r"(?m)^skipped +torch's memory on 2 +torch's pools are for GPUs")
         # What it runs with a GPU machine's torch and Triton:
-        topics = ("collectives", "host", "programs", "tiles")
+        topics = ("collectives", "host", "platform", "programs", "tiles")
         for name in ("foreign_ranks.py", "ranks.py", *(f"reference_{topic}_ranks.py" for topic in topics)):
             self.assertTrue(os.path.isfile(f"{self.second}/libexec/iris/tests/python/{name}"), name)
         with open(f"{out}/iris-gpu-check.txt", encoding="utf-8") as file:

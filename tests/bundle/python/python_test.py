@@ -182,8 +182,7 @@ class Ranks(unittest.TestCase):
     @unittest.skipUnless(HAS_TRITON, NO_TRITON)
     @unittest.skipUnless(HAS_TORCH, "torch is not installed")
     def test_programs_of_the_reference_interpreted(self):
-        for case in ("readme", "message_passing", "gemm_all_scatter", "flash_decode"):
-            self.on(case, 2, 4, program=PROGRAMS)
+        self.on("all_cases", 2, 4, program=PROGRAMS)
 
     @unittest.skipUnless(HAS_TRITON, NO_TRITON)
     @unittest.skipUnless(HAS_TORCH, "torch is not installed")
