@@ -212,7 +212,8 @@ def groups():
         os.environ[f"WAS_{name}"] = os.environ.pop(name, "")
     rank, n = int(os.environ["WAS_IRIS_RANK"]), int(os.environ["WAS_IRIS_N_RANKS"])
     raises(RuntimeError, helpers.distributed_barrier, "init_process_group")
-    torch.distributed.init_process_group("gloo", rank=rank, world_size=n, init_method=f"file://{FOLDER}/meeting{n}")
+    meeting = f"{FOLDER}/meeting-{os.environ['WAS_IRIS_JOB']}"
+    torch.distributed.init_process_group("gloo", rank=rank, world_size=n, init_method=f"file://{meeting}")
     values(None)
     mine = [torch.distributed.new_group(list(range(first, n, 2))) for first in range(min(n, 2))][rank % 2]
     assert helpers.extract_group_info(None, rank, n) == (rank, rank, n, 0, 1)
