@@ -213,7 +213,7 @@ def collectives():
 
 @case
 def a_device_barrier_needs_few_words():
-    with iris.Context(4 << 20, max_heap_bytes=4 << 20) as c:
+    with iris.Context(HEAP, max_heap_bytes=HEAP) as c:
         # There is no room for a communicator's workspace.
         rest = c.empty(c.heap_bytes - (256 << 10), dtype="uint8")
         raises(iris.ResourceExhaustedError, lambda: c.all_reduce(c.empty(1)))
