@@ -13,6 +13,7 @@ import triton.language as tl
 
 from iris import x
 from iris._device_context import DeviceContext
+from iris._instruments import DeviceTracing, device_tracing
 from iris._triton import _aggregate_or_class, _constructor
 
 
@@ -24,18 +25,22 @@ class IrisDeviceCtx:
     num_ranks: tl.tensor
     heap_bases: tl.tensor
     rank: tl.tensor
+    tracing: DeviceTracing
 
     @_constructor
-    def __init__(self, cur_rank, num_ranks, heap_bases):
+    def __init__(self, cur_rank, num_ranks, heap_bases, tracing):
         self.cur_rank, self.rank = cur_rank, cur_rank
         self.num_ranks = num_ranks
         self.heap_bases = heap_bases
+        self.tracing = tracing
 
     @staticmethod
     @triton.jit
     def initialize(context_tensor, tracing: tl.constexpr = False):
         """Returns the context of the calling rank. context_tensor is what the host's get_device_context() returns."""
-        return IrisDeviceCtx(tl.load(context_tensor), tl.load(context_tensor + 1), context_tensor + 2)
+        rank, n_ranks = tl.load(context_tensor), tl.load(context_tensor + 1)
+        return IrisDeviceCtx(rank, n_ranks, context_tensor + 2,
+                             device_tracing(context_tensor + 2 + n_ranks, rank, tracing))
 
     translate, load, store = DeviceContext.translate, DeviceContext.load, DeviceContext.store
     get, put, copy = DeviceContext.get, DeviceContext.put, DeviceContext.copy

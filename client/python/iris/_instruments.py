@@ -13,7 +13,7 @@ import triton.language as tl
 from triton.language import core as _core
 
 from iris import _kernel_trace, _platform
-from iris._triton import _COMPILED, _aggregate_or_class, _constructor, _value, translate, wait_until
+from iris._triton import VALUE, _COMPILED, _aggregate_or_class, _constructor, _value, translate, wait_until
 
 EVENTS = tuple(_kernel_trace.EVENTS.items())
 
@@ -27,7 +27,7 @@ def _instruction(name: str, dtype: Any, interpreted: Any, doc: str) -> Any:
             options = _semantic.builder.options
             assembly, constraint = _platform.instruction(name, options.backend_name, str(options.arch))
             if not assembly:
-                return _core.full((), 0, dtype, _semantic=_semantic)
+                return _semantic.scalar_constant(0, dtype)
             return _core.inline_asm_elementwise(assembly, constraint, [], dtype=dtype, is_pure=False, pack=1,
                                                 _semantic=_semantic)
     else:
@@ -68,7 +68,7 @@ class DeviceTracing:
     the buffer full are lost."""
 
     enabled: tl.constexpr
-    rank: tl.constexpr
+    rank: VALUE
     max_events: tl.tensor
     counter: tl.tensor
     records: tl.tensor
@@ -92,7 +92,7 @@ class DeviceTracing:
             index = tl.atomic_add(self.counter, 1, mask=ready, sem="relaxed", scope="gpu")
             handle = tl.where(ready, index, self.max_events)
             keep = handle < self.max_events
-            payload = tl.full((), 0, tl.int32)
+            payload = tl.cast(0, tl.int32)
             if mask is not None:
                 n_elements = mask.to(tl.int32)
                 if n_elements.type.is_block():
@@ -117,7 +117,7 @@ class DeviceTracing:
             tl.store(narrow + 9, payload, mask=keep)
             tl.store(wide, read_realtime(), mask=keep)
         else:
-            handle = tl.full((), 0, tl.int64)
+            handle = tl.cast(0, tl.int64)
         return handle
 
     @triton.jit
@@ -128,7 +128,7 @@ class DeviceTracing:
 
 
 @triton.jit
-def device_tracing(words, rank: tl.constexpr, enabled: tl.constexpr):
+def device_tracing(words, rank, enabled: tl.constexpr):
     """Makes a DeviceTracing of the words that follow the heap bases in the tensor of get_device_context()."""
     wide: tl.constexpr = tl.pointer_type(tl.int64)
     if enabled:
@@ -136,7 +136,7 @@ def device_tracing(words, rank: tl.constexpr, enabled: tl.constexpr):
         counter = tl.load(words + 1).to(wide)
         records = tl.load(words + 2).to(wide)
     else:  # never read
-        max_events = tl.full((), 0, tl.int64)
+        max_events = tl.cast(0, tl.int64)
         counter = words.to(wide)
         records = words.to(wide)
     return DeviceTracing(enabled, rank, max_events, counter, records)

@@ -6,6 +6,7 @@ memory, such as refresh_peer_access(), has nothing to do here, and what would ha
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import os
 from typing import Any, Iterator, List, Tuple
@@ -126,7 +127,7 @@ class SymmetricHeap:
         return copy
 
 
-class BaseAllocator:
+class BaseAllocator(abc.ABC):
     """The base of an allocator of the reference: memory of one rank."""
 
     def __init__(self, heap_size: int, device_id: int, cur_rank: int, num_ranks: int) -> None:
@@ -136,6 +137,22 @@ class BaseAllocator:
     def get_minimum_allocation_size(self) -> int:
         """Returns the bytes of the smallest allocation; 0: there is no such limit."""
         return 0
+
+    @abc.abstractmethod
+    def get_base_address(self) -> int:
+        """Returns the address of this rank's heap."""
+
+    @abc.abstractmethod
+    def get_device(self) -> Any:
+        """See SymmetricHeap.get_device."""
+
+    @abc.abstractmethod
+    def allocate(self, num_elements: int, dtype: Any, alignment: int = 1024) -> Any:
+        """See SymmetricHeap.allocate."""
+
+    @abc.abstractmethod
+    def owns_tensor(self, tensor: Any) -> bool:
+        """See SymmetricHeap.on_symmetric_heap."""
 
 
 class TorchAllocator(BaseAllocator):
