@@ -19,6 +19,7 @@ from iris.errors import InvalidArgumentError, ResourceExhaustedError, Unimplemen
 from iris.logging import DEBUG
 from iris.tensor import Tensor
 
+_MOVED = "_iris_moved"  # an attribute of tensors whose memory as_symmetric() has moved
 # Their memory is all of irisd. "torch": as_symmetric() copies; the others: it shares memory.
 ALLOCATORS = ("torch", "vmem", "vmem_chunked")
 
@@ -84,8 +85,10 @@ class SymmetricHeap:
         return _foreign.torch_device(self.context)
 
     def on_symmetric_heap(self, tensor: Any) -> bool:
-        """Returns True if the tensor's memory lies in this rank's heap, or if the tensor is empty."""
-        return tensor.numel() == 0 or self.context.is_symmetric_at(tensor.data_ptr())
+        """Returns True if the tensor's memory lies in this rank's heap, or if the tensor is empty. As in the reference,
+        the argument of as_symmetric() is not symmetric afterwards, but its result is."""
+        return tensor.numel() == 0 or (not getattr(tensor, _MOVED, False) and
+                                       self.context.is_symmetric_at(tensor.data_ptr()))
 
     is_symmetric = on_symmetric_heap
 
@@ -124,6 +127,7 @@ class SymmetricHeap:
             context.stream_for(None)[0].synchronize()
         if self.shares:
             external_tensor.data = copy
+            setattr(external_tensor, _MOVED, True)
         return copy
 
 

@@ -227,7 +227,7 @@ def a_device_barrier_needs_few_words():
                     c.signal(word, turn + 1, rank)
             c.device_barrier(stream=stream)
             c.synchronize(stream)
-            assert word[0].item() == turn + 1
+            assert word[0].item() in (turn + 1, turn + 2)  # the next rank may have begun its turn
         with stream.capture() as graph:
             c.device_barrier(stream=stream)
         for _ in range(3):

@@ -236,7 +236,7 @@ def shared_memory(given):
     own = torch.full((100,), float(rank), device=ctx.device)
     old = own.view(10, 10)
     made = ctx.as_symmetric(own)
-    assert ctx.is_symmetric(made) and made.tolist() == [rank] * 100
+    assert ctx.is_symmetric(made) and not ctx.is_symmetric(own) and made.tolist() == [rank] * 100
     ctx.barrier()
     there = made.data_ptr() + int(ctx.heap_bases[(rank + 1) % n]) - int(ctx.heap_bases[rank])
     write(there, 100, 50.0 + rank)
