@@ -69,6 +69,9 @@ struct Engine::Peer {
   uint32_t node = 0;
   State state = State::kUnconnected;
   bool may_send = true;
+  bool greets = false;   // an empty message goes first
+  std::string address;   // of the worker, until there is an endpoint
+  bool is_heard = true;  // so that an endpoint may be made
   bool wanted = false;
   bool active = false;
   ucp_ep_h endpoint = nullptr;
@@ -184,8 +187,7 @@ Engine::Peer* Engine::PeerOf(uint32_t node) {
   return last_peer_ = peer.get();
 }
 
-absl::Status Engine::Connect(uint32_t node, std::string_view address, const Tags& tags,
-                             bool may_send) {
+absl::Status Engine::Connect(uint32_t node, std::string_view address, const Tags& tags, Turn turn) {
   if (has_layout() && (node >= limits_.n_ranks || node_of_[node] != node)) {
     return absl::InvalidArgumentError(absl::StrCat("the job has no node at rank ", node));
   }
@@ -193,14 +195,21 @@ absl::Status Engine::Connect(uint32_t node, std::string_view address, const Tags
   if (peer->state != Peer::State::kUnconnected) {
     return absl::AlreadyExistsError(absl::StrCat("node ", node, " was connected before"));
   }
-  absl::StatusOr<ucp_ep_h> endpoint = worker_->Connect(address, peer);
-  if (!endpoint.ok()) return endpoint.status();
-  peer->endpoint = *endpoint;
+  peer->address = address;
   peer->tags = tags;
-  peer->may_send = may_send;
+  peer->may_send = peer->is_heard = turn != Turn::kSecond;
+  peer->greets = turn == Turn::kFirst;
+  if (absl::Status status = MakeEndpoint(peer); !status.ok()) return status;
   peer->state = Peer::State::kConnected;
   Activate(peer);
   return absl::OkStatus();
+}
+
+absl::Status Engine::MakeEndpoint(Peer* peer) {
+  if (!peer->is_heard || peer->endpoint != nullptr) return absl::OkStatus();
+  absl::StatusOr<ucp_ep_h> endpoint = worker_->Connect(peer->address, peer);
+  if (endpoint.ok()) peer->endpoint = *endpoint;
+  return endpoint.status();
 }
 
 void Engine::AllowSending(uint32_t node) {
@@ -371,7 +380,12 @@ void Engine::Settle(Ring* ring, uint32_t index) {
 // Sending.
 
 void Engine::Pump(Peer* peer) {
-  if (peer->state != Peer::State::kConnected || !peer->may_send || !has_layout()) return;
+  if (peer->state != Peer::State::kConnected) return;
+  if (const absl::Status made = MakeEndpoint(peer); !made.ok()) {
+    return Break(peer, std::string(made.message()));
+  }
+  if (peer->endpoint == nullptr || !peer->may_send || !has_layout()) return;
+  if (std::exchange(peer->greets, false)) Send(peer, NewMessage(peer), nullptr, 0, /*empty=*/true);
   if (peer->patience > 0 && peer->turn.empty()) {
     --peer->patience;
     return Activate(peer);
@@ -454,12 +468,13 @@ void Engine::SendFrom(Peer* peer, const Record& record, const void* data,
   Send(peer, message, data, record.bytes);
 }
 
-void Engine::Send(Peer* peer, Message* message, const void* data, uint64_t bytes) {
+void Engine::Send(Peer* peer, Message* message, const void* data, uint64_t bytes, bool empty) {
   message->head.header = {peer->tags.sent, epoch_, peer->next_sent++, limits_.first_rank, 0};
   message->sending_bytes = bytes;
   peer->sending_bytes += bytes;
   ++peer->sending_messages;
-  const size_t head_bytes = sizeof(MessageHeader) + (message->body_bytes == 0 ? sizeof(Record) : 0);
+  const size_t head_bytes =
+      sizeof(MessageHeader) + (message->body_bytes == 0 && !empty ? sizeof(Record) : 0);
   peer->sent_bytes += head_bytes + bytes;
   switch (worker_->Send(peer->endpoint, {reinterpret_cast<const char*>(&message->head), head_bytes},
                         data, bytes, message)) {
@@ -771,6 +786,7 @@ void Engine::OnMessage(std::string_view header, std::string_view data) {
     ++refused_;
     return;
   }
+  if (!std::exchange(peer->is_heard, true)) Activate(peer);
   if (data.size() > kMaxPayloadBytes) return Break(peer, "it sent a message that is too long");
   peer->received_bytes += header.size() + data.size();
   if (has_layout() && head.epoch != epoch_) return Break(peer, "it is in another run of the job");

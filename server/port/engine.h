@@ -56,11 +56,15 @@ class Engine {
   // The rank is gone. Its requests end without a result.
   void Detach(uint32_t rank);
 
+  // Of two nodes, kFirst makes UCX's connection, and sends an empty message over it; kSecond does
+  // not know yet whether the other has its tags, and sends nothing before AllowSending and that
+  // message. If both connected at once, UCX would close one of the two connections, which on a
+  // network that loses frames can end the other one. kOnly is for a worker that is no engine's.
+  enum class Turn { kOnly, kFirst, kSecond };
   // A node can be reached, by the worker with this address. Before or after SetLayout. Messages of
-  // the node are taken from now on; without `may_send` it does not know the tags yet, and gets none
-  // until AllowSending.
+  // the node are taken from now on.
   absl::Status Connect(uint32_t node, std::string_view address, const Tags& tags,
-                       bool may_send = true);
+                       Turn turn = Turn::kOnly);
   void AllowSending(uint32_t node);
   // A node is lost: requests to it end with kAborted, now and later.
   void Lose(uint32_t node);
@@ -105,6 +109,8 @@ class Engine {
   void Resume(Peer* peer, Lane* lane);
 
   void Pump(Peer* peer);
+  // Makes the peer's endpoint, unless it has to be heard first.
+  absl::Status MakeEndpoint(Peer* peer);
   // Send the next answer, respectively the next part of a request. False if there is none, or no
   // room for it.
   bool SendAnswer(Peer* peer);
@@ -129,7 +135,7 @@ class Engine {
   // Sends one record with data that stays where it is. Needs room.
   void SendFrom(Peer* peer, const Record& record, const void* data, std::shared_ptr<const void> pin,
                 Ring* ring, uint32_t index);
-  void Send(Peer* peer, Message* message, const void* data, uint64_t bytes);
+  void Send(Peer* peer, Message* message, const void* data, uint64_t bytes, bool empty = false);
   Message* NewMessage(Peer* peer);
   void Recycle(Message* message);
 

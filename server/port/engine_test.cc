@@ -211,7 +211,7 @@ TEST_F(EngineTest, SendsNothingToAPeerThatDoesNotKnowTheTagsYet) {
   engine_->SetWorker(here_);
   // Messages of earlier tests may still come.
   constexpr Tags kOwn = {.sent = 33, .received = kTags.received};
-  ASSERT_TRUE(engine_->Connect(2, there_->address(), kOwn, /*may_send=*/false).ok());
+  ASSERT_TRUE(engine_->Connect(2, there_->address(), kOwn, Engine::Turn::kSecond).ok());
   Layout();
   Hand(0, PutOf(0, "early"));
   EXPECT_EQ(Heap(0, 5), "early");
@@ -228,6 +228,28 @@ TEST_F(EngineTest, SendsNothingToAPeerThatDoesNotKnowTheTagsYet) {
   EXPECT_FALSE(comes(1000));
   engine_->AllowSending(2);
   EXPECT_TRUE(comes(100'000));
+}
+
+TEST_F(EngineTest, TheFirstOfTwoNodesSendsAnEmptyMessage) {
+  static auto* const engine =
+      new std::unique_ptr<Engine>(new Engine({0, 2, 4, kStride}, memory_.get()));
+  engine_ = engine->get();
+  engine_->SetWorker(here_);
+  constexpr Tags kOwn = {.sent = 35, .received = kTags.received};
+  ASSERT_TRUE(engine_->Connect(2, there_->address(), kOwn, Engine::Turn::kFirst).ok());
+  Layout();
+  bool came = false;
+  for (int i = 0; i < 100'000 && !came; ++i) {
+    (void)engine_->Poll();
+    (void)there_->Progress();
+    for (const auto& [header, data] : std::exchange(got_, {})) {
+      if (memcmp(header.data(), &kOwn.sent, sizeof(kOwn.sent)) != 0) continue;
+      came = true;
+      EXPECT_EQ(header.size(), sizeof(MessageHeader));
+      EXPECT_EQ(data, "");
+    }
+  }
+  EXPECT_TRUE(came);
 }
 
 TEST_F(EngineTest, GivesUpAPeerThatBreaksTheProtocol) {

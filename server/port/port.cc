@@ -32,6 +32,7 @@ constexpr auto kEarlierJobEndsWithin = absl::Seconds(3);
 constexpr auto kRetryRefusedAfter = absl::Milliseconds(300);
 constexpr auto kRetryAfter = absl::Milliseconds(100);
 constexpr auto kReportEvery = absl::Seconds(1);
+constexpr auto kReportNewsAfter = absl::Milliseconds(20);  // of nodes that come one after another
 constexpr auto kMinTimer = absl::Milliseconds(5), kMaxTimer = absl::Milliseconds(100);
 // After the last work, this process looks for more before it sleeps, where a CPU is free for it.
 // Elsewhere the other node's process, or the rank, waits for this CPU until the end of the spin.
@@ -622,7 +623,7 @@ void Port::Confirm(int fd) {
   if (status.ok()) {
     status = engine_->Connect(other.first_rank(), other.worker(),
                               {connection.keys().sent_tag, connection.keys().received_tag},
-                              /*may_send=*/line.initiator);
+                              line.initiator ? Engine::Turn::kFirst : Engine::Turn::kSecond);
   }
   if (!status.ok()) {
     // For the other side, the handshake has succeeded.
@@ -641,6 +642,7 @@ void Port::Confirm(int fd) {
   node.name = other.name();
   node.address = other.address();
   node.connect_by = node.connect_at = absl::InfiniteFuture();
+  next_report_ = std::min(next_report_, now_ + kReportNewsAfter);
   if (!leads() && *line.node != 0) return;
   if (!leads() && meeting_ != nullptr) meeting_->Stop();
   NodeState state;

@@ -269,8 +269,8 @@ class Nodes(unittest.TestCase):
             # The next job of that name starts, and another one is told of it.
             processes = self.waiting(nodes, **BY_ETCD)
             nodes.nodes.append(both)
-            told = self.ctl(nodes.nodes[1], "nodes", "--format", "json")
-            self.assertTrue(told[0]["address"].startswith(f"{nodes.nodes[0].address}:"), told)
+            told = self.until(lambda: [node for node in self.ctl(nodes.nodes[1], "nodes", "--format", "json")
+                                       if node["address"].startswith(f"{nodes.nodes[0].address}:")])
             second = nodes.start_rank(0, RANK, "wait", where=2, IRIS_N_RANKS="4", **BY_ETCD)
             ((code, out),) = cluster.finish([second])
             self.assertEqual(code, 1)
