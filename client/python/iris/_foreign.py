@@ -350,7 +350,9 @@ def own_torch_stream(context: "Context") -> Iterator[None]:
     if torch is None:
         yield
         return
-    stream = torch.cuda.Stream(context.device_index)
+    if context.torch_stream is None:
+        context.torch_stream = torch.cuda.Stream(context.device_index)
+    stream = context.torch_stream
     with torch.cuda.stream(stream):
         yield
     stream.synchronize()
@@ -539,13 +541,6 @@ def ranks_of_group(group: Any) -> Tuple[int, ...]:
         return tuple(known(group))
     table = distributed.distributed_c10d._pg_group_ranks.get(group, {})
     return tuple(rank for rank, _ in sorted(table.items(), key=lambda item: item[1]))
-
-
-def broadcast_in_group(group: Any, value: Any, first: int) -> Any:
-    """Returns the value of the rank `first` on all members of a process group of torch."""
-    values = [value]
-    loaded_torch().distributed.broadcast_object_list(values, src=first, group=group)  # type: ignore[union-attr]
-    return values[0]
 
 
 def group_barrier(group: Any) -> None:

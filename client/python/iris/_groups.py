@@ -1,8 +1,7 @@
 """The ranks that a call with `group=` means, and other ranks' memory as tensors of torch.
 
 A process group of torch is known to its members alone, and a team of Iris is made by all ranks. So a group without a
-team has only barriers: its first rank takes a slot of words, out of its own part of an area that all ranks allocated at
-the start, and tells the members by the group itself. The facade's collectives then read and write the members' memory
+team has only torch's barriers, on the host, between which the facade's collectives read and write the members' memory
 where it lies.
 """
 
@@ -11,14 +10,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple
 
 from iris import _foreign
-from iris.errors import FailedPreconditionError, InvalidArgumentError, ResourceExhaustedError, UnimplementedError
+from iris.errors import FailedPreconditionError, InvalidArgumentError, UnimplementedError
 from iris.team import Team
 
 if TYPE_CHECKING:
     from iris.context import Context
-
-# How many groups with the same first rank can have words.
-_SLOTS = 32
 
 
 class Group:
@@ -29,19 +25,11 @@ class Group:
         self.team = team
         self.native = native
         self._groups = groups
-        self._words: Any = None
 
     @property
     def index(self) -> int:
         """The place of this rank."""
         return self.ranks.index(self._groups.context.rank)
-
-    @property
-    def words(self) -> Any:
-        """A tensor with a 64-bit word for each rank of the group, for device barriers. The first use is collective."""
-        if self._words is None:
-            self._words = self._groups.words_for(self)
-        return self._words
 
     def barrier(self, stream: Any = None) -> None:
         """Waits for the stream, or for all streams that the context knows, then for all ranks of the group."""
@@ -56,11 +44,12 @@ class Group:
         _foreign.group_barrier(self.native)
 
     def device_barrier(self, stream: Any = None) -> None:
-        """Puts a barrier of the group's ranks on a stream. Without a team, the call waits for the stream."""
+        """Puts a barrier of the group's ranks on a stream. Without a team, it is barrier() of this stream."""
+        context = self._groups.context
         if self.team is not None:
-            self._groups.context.device_barrier(self.team, stream=stream)
+            context.device_barrier(self.team, stream=stream)
         else:
-            self._groups.context._barrier_by_words(self.ranks, self.words, stream)
+            self.barrier(context.stream_for(stream)[0])
 
     def finish(self) -> None:
         """Ends a call that returns once all ranks of the group are done. Does nothing while work is recorded, because
@@ -75,15 +64,13 @@ class Group:
 
 
 class Groups:
-    """The groups of a context. Creation is collective over all ranks."""
+    """The groups of a context."""
 
     def __init__(self, context: "Context") -> None:
         self.context = context
         everybody = tuple(range(context.n_ranks))
         self.world = Group(self, everybody, context.world, None)
         self._known: Dict[Tuple[int, ...], Group] = {everybody: self.world}
-        self._area = context.zeros((context.n_ranks, _SLOTS, context.n_ranks), dtype="uint64")
-        self._taken = 0
         self._heaps: Dict[Any, Any] = {}
 
     def of(self, group: Any) -> Group:
@@ -117,17 +104,6 @@ class Groups:
         if found.team is None:
             found.team = self.context.team(ranks)
         return found.team
-
-    def words_for(self, group: Group) -> Any:
-        """Returns a slot of the area. Collective over the group."""
-        first, slot = group.ranks[0], self._taken
-        self._taken += first == self.context.rank
-        slot = (_foreign.broadcast_in_group(group.native, slot, first) if group.team is None else
-                self.context.broadcast_object(slot, first, team=group.team))
-        if slot >= _SLOTS:
-            raise ResourceExhaustedError(f"rank {first} is the first of more than {_SLOTS} groups with device barriers:"
-                                         " use one of them again")
-        return self._area[first, slot, :len(group.ranks)]
 
     def at(self, tensor: Any, rank: int, what: str) -> Any:
         """Returns torch's tensor of the same place in another rank's heap. Raises InvalidArgumentError, which begins

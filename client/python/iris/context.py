@@ -16,7 +16,7 @@ import pickle
 import struct
 import time
 import weakref
-from typing import Any, Deque, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Deque, Dict, List, Optional, Tuple
 
 from iris import _capi, _foreign, _heap, bench
 from iris.logging import logger
@@ -119,6 +119,7 @@ class Context(Collectives, Factories):
         self._barriers = {}
         self.matmul_workspaces: Dict[int, Any] = {}
         self._wrapped: Dict[int, Stream] = {}
+        self.torch_stream: Any = None  # of torch, on which factories fill memory
         self.raw_stream: Any = None  # torch's function for the number of its current stream, once torch uses the GPU
         self.world = Team(self, None)
         """The team of all ranks."""
@@ -580,19 +581,6 @@ class Context(Collectives, Factories):
         _capi.library().iris_put_async(self.handle, word.symmetric_ptr(), None, 0, to, where.handle, signal)
         if waits:
             where.synchronize()
-
-    def _barrier_by_words(self, ranks: Sequence[int], words: Tensor, stream: Any = None) -> None:
-        """Waits for the stream, then for the same of some other ranks. All of them give the same ranks and the same
-        words of the heap: a 64-bit word for each, which nothing else writes, and which are zero at first."""
-        where, _ = self.stream_for(stream)
-        where.synchronize()
-        mine = words[list(ranks).index(self.rank)]
-        count = self.read_word(mine) + 1
-        for rank in ranks:
-            self.signal(mine, count, rank, stream=where)
-        where.synchronize()
-        for place in range(len(ranks)):
-            self.wait_signal(words[place], count)
 
     def _check_word(self, word: Any) -> Any:
         if not isinstance(word, Tensor) or word.dtype not in (DType.U64, DType.I64) or word.count < 1:
