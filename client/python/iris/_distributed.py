@@ -154,7 +154,8 @@ def recv_exact(sock: socket.socket, n: int) -> bytes:
 
 def setup_fd_mesh(rank: int, world_size: int, all_paths: Dict[int, str]) -> Dict[int, socket.socket]:
     """Connects this rank with all others, and returns the sockets by rank. A rank listens at its path and connects to
-    the ranks before it. Raises TimeoutError if a rank does not listen within ten seconds."""
+    the ranks before it. Raises TimeoutError if a rank is silent for ten seconds, and ConnectionError if something else
+    connects."""
     sockets: Dict[int, socket.socket] = {}
     with contextlib.suppress(FileNotFoundError):
         os.unlink(all_paths[rank])
@@ -167,8 +168,13 @@ def setup_fd_mesh(rank: int, world_size: int, all_paths: Dict[int, str]) -> Dict
         listener.settimeout(_CONNECT_SECONDS)
         while len(sockets) < world_size - 1:
             peer_socket, _ = listener.accept()
+            peer_socket.settimeout(_CONNECT_SECONDS)
+            peer = int.from_bytes(recv_exact(peer_socket, 4), "little")
+            if peer in sockets or not rank < peer < world_size:
+                raise ConnectionError(f"what connected to {all_paths[rank]} says that it is rank {peer}, which is not "
+                                      "awaited: another program uses this path")
             peer_socket.settimeout(None)
-            sockets[int.from_bytes(recv_exact(peer_socket, 4), "little")] = peer_socket
+            sockets[peer] = peer_socket
     with contextlib.suppress(FileNotFoundError):
         os.unlink(all_paths[rank])
     return sockets

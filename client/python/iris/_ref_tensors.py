@@ -164,38 +164,32 @@ def uniform(heap: Any, iris_device: Any, size: Any, low: float = 0.0, high: floa
                 device=None, requires_grad=False)
 
 
+def _drawn(function: Any, generator: Any, *first: Any) -> Callable[[Any], Any]:
+    """Returns what fills a tensor by one of torch's functions of random numbers."""
+    return lambda tensor: function(*first, tensor.shape, generator=generator, out=tensor, dtype=tensor.dtype,
+                                   device=tensor.device)
+
+
 def randn(heap: Any, iris_device: Any, size: Any, *, generator: Any = None, out: Any = None, dtype: Any = None,
           layout: Any = torch.strided, device: Any = None, requires_grad: bool = False) -> Any:
     """As torch.randn, on the heap."""
-
-    def fill(tensor: Any) -> None:
-        torch.randn(tensor.shape, generator=generator, out=tensor, dtype=tensor.dtype, device=tensor.device)
-
-    return _new(heap, iris_device, size, fill, out=out, dtype=_default(dtype), layout=layout, device=device,
-                requires_grad=requires_grad)
+    return _new(heap, iris_device, size, _drawn(torch.randn, generator), out=out, dtype=_default(dtype), layout=layout,
+                device=device, requires_grad=requires_grad)
 
 
 def rand(heap: Any, iris_device: Any, size: Any, *, generator: Any = None, out: Any = None, dtype: Any = None,
          layout: Any = torch.strided, device: Any = None, requires_grad: bool = False) -> Any:
     """As torch.rand, on the heap."""
-
-    def fill(tensor: Any) -> None:
-        torch.rand(tensor.shape, generator=generator, out=tensor, dtype=tensor.dtype, device=tensor.device)
-
-    return _new(heap, iris_device, size, fill, out=out, dtype=_default(dtype), layout=layout, device=device,
-                requires_grad=requires_grad)
+    return _new(heap, iris_device, size, _drawn(torch.rand, generator), out=out, dtype=_default(dtype), layout=layout,
+                device=device, requires_grad=requires_grad)
 
 
 def randint(heap: Any, iris_device: Any, low: int, high: int, size: Any, *, generator: Any = None, out: Any = None,
             dtype: Any = None, layout: Any = torch.strided, device: Any = None, requires_grad: bool = False) -> Any:
     """As torch.randint, on the heap."""
-
-    def fill(tensor: Any) -> None:
-        torch.randint(low, high, tensor.shape, generator=generator, out=tensor, dtype=tensor.dtype,
-                      device=tensor.device)
-
-    return _new(heap, iris_device, size, fill, out=out, dtype=torch.int64 if dtype is None else dtype, layout=layout,
-                device=device, requires_grad=requires_grad)
+    dtype = torch.int64 if dtype is None else dtype
+    return _new(heap, iris_device, size, _drawn(torch.randint, generator, low, high), out=out, dtype=dtype,
+                layout=layout, device=device, requires_grad=requires_grad)
 
 
 def arange(heap: Any, iris_device: Any, start: Any, end: Any, step: Any, *, out: Any = None, dtype: Any = None,

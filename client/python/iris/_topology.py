@@ -1,7 +1,7 @@
 """Which rank is on which machine and GPU: the reference's module iris.host.distributed.topology.
 
 The answers come from torch and the operating system. irisd decides by itself how ranks reach each other, so nothing in
-Iris depends on this module: `iris-ctl topology` shows what irisd knows.
+Iris depends on this module: `iris-ctl doctor` checks how devices reach each other.
 """
 
 from __future__ import annotations
