@@ -76,12 +76,12 @@ class EngineTest : public testing::Test {
   }
   // Ranks 0 and 1 are here, 2 and 3 there. Sends that UCX has not finished refer to an engine, so
   // it stays.
-  void NewEngine() {
+  void NewEngine(const Tags& tags = kTags, Engine::Turn turn = Engine::Turn::kOnly) {
     static auto* const all = new std::vector<std::unique_ptr<Engine>>;
     all->push_back(std::make_unique<Engine>(RequestLimits{0, 2, 4, kStride}, memory_.get()));
     engine_ = all->back().get();
     engine_->SetWorker(here_);
-    ASSERT_TRUE(engine_->Connect(2, there_->address(), kTags).ok());
+    ASSERT_TRUE(engine_->Connect(2, there_->address(), tags, turn).ok());
   }
 
   void Layout() { ASSERT_TRUE(engine_->SetLayout(kEpoch, {{0, 2}, {2, 2}}).ok()); }
@@ -205,13 +205,9 @@ TEST_F(EngineTest, HoldsMessagesUntilTheirTurn) {
 }
 
 TEST_F(EngineTest, SendsNothingToAPeerThatDoesNotKnowTheTagsYet) {
-  static auto* const engine =
-      new std::unique_ptr<Engine>(new Engine({0, 2, 4, kStride}, memory_.get()));
-  engine_ = engine->get();
-  engine_->SetWorker(here_);
   // Messages of earlier tests may still come.
   constexpr Tags kOwn = {.sent = 33, .received = kTags.received};
-  ASSERT_TRUE(engine_->Connect(2, there_->address(), kOwn, Engine::Turn::kSecond).ok());
+  NewEngine(kOwn, Engine::Turn::kSecond);
   Layout();
   Hand(0, PutOf(0, "early"));
   EXPECT_EQ(Heap(0, 5), "early");
@@ -231,12 +227,8 @@ TEST_F(EngineTest, SendsNothingToAPeerThatDoesNotKnowTheTagsYet) {
 }
 
 TEST_F(EngineTest, TheFirstOfTwoNodesSendsAnEmptyMessage) {
-  static auto* const engine =
-      new std::unique_ptr<Engine>(new Engine({0, 2, 4, kStride}, memory_.get()));
-  engine_ = engine->get();
-  engine_->SetWorker(here_);
   constexpr Tags kOwn = {.sent = 35, .received = kTags.received};
-  ASSERT_TRUE(engine_->Connect(2, there_->address(), kOwn, Engine::Turn::kFirst).ok());
+  NewEngine(kOwn, Engine::Turn::kFirst);
   Layout();
   bool came = false;
   for (int i = 0; i < 100'000 && !came; ++i) {
