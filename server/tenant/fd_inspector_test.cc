@@ -156,19 +156,19 @@ TEST_F(FdInspectorTest, WhereThereIsNothingNothingIsGood) {
   EXPECT_FALSE(absl::StrContains(status.message(), "linger")) << status;
 }
 
-// Memory that came along with what does not close is closed all the same.
+// Memory that came along with a bad descriptor is closed at once, so it takes none of the tenant's
+// room. The bad one is closed on a thread, which may be done before the answer.
 TEST_F(FdInspectorTest, OnlyWhatMayNotCloseCounts) {
   limits_.max_closing_per_tenant = 2;
   Make();
   const wire::UniqueFd memory = Memfd();
+  const wire::UniqueFd bad = Open("/dev/null");
   const Pair mixed = Connect();
-  testing::SlowSocket slow(600);  // ends before the connection, which could not close otherwise
-  std::vector<int> fds(10, memory.get());
-  fds.push_back(slow.socket.get());
+  std::vector<int> fds(15, memory.get());
+  fds.push_back(bad.get());
   ASSERT_TRUE(wire::SendEmptyFrame(mixed.theirs.get(), wire::FrameType::kAck, fds).ok());
-  slow.socket.Reset();
   EXPECT_EQ(Look(mixed.ours.get()).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(n_closing_, 1u);
+  EXPECT_LE(n_closing_, 1u);
   for (int i = 0; i < 20; ++i) {
     const absl::Status good = LookAt(memory);
     EXPECT_TRUE(good.ok()) << good;
