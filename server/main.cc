@@ -244,6 +244,8 @@ absl::StatusOr<Ports::Setup> PortSetup(const Config& config, const WorkerProgram
       .port_max = network.ports.max,
       .ucx = network.ucx.empty() && ucx != nullptr ? ucx : network.ucx,
       .transports = network.transports,
+      .devices = network.devices,
+      .direct = network.direct,
       .etcd = network.etcd,
       .secret = *std::move(secret),
       .silence = network.silence,
@@ -603,7 +605,8 @@ int Run(const std::vector<std::string>& args, Config config) {
   if (!port_setup.ok()) return cannot_go_on(port_setup.status());
   facts.network = {port_setup->interface,       port_setup->port_min,
                    port_setup->port_max,        port_setup->ucx,
-                   port_setup->transports,      port_setup->silence,
+                   port_setup->transports,      port_setup->devices,
+                   port_setup->direct,          port_setup->silence,
                    !port_setup->secret.empty(), absl::StrJoin(port_setup->etcd, ",")};
   services = std::make_unique<Services>(&daemon, std::move(facts));
   const absl::StatusOr<std::unique_ptr<Ports>> ports =

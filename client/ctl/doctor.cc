@@ -20,9 +20,11 @@
 #include <tuple>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "client/ctl/admin_client.h"
 #include "client/ctl/permission.h"
@@ -187,6 +189,17 @@ void CheckIrisd(const absl::StatusOr<std::unique_ptr<AdminClient>>& client,
   }
 }
 
+// False if all of UCX_TLS's transports are known to have no RDMA.
+bool NamesRdma(const std::string& transports) {
+  for (const absl::string_view each : absl::StrSplit(transports, ',', absl::SkipEmpty())) {
+    if (each != "tcp" && each != "self" && !absl::EndsWith(each, "_copy") &&
+        !absl::EndsWith(each, "_ipc")) {
+      return true;
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 Finding WorkersFinding(const v1::GetStatusReply& status) {
@@ -226,20 +239,26 @@ Finding NetworkFinding(const v1::NetworkSettings& settings,
   const std::string ports = settings.port_min() == 0 ? "any ports"
                                                      : absl::StrCat("ports ", settings.port_min(),
                                                                     "-", settings.port_max());
-  return Ok(check,
-            absl::StrCat("UCX ", found->version, " (", found->path, "), transports ",
-                         settings.transports().empty() ? "tcp" : EscapeName(settings.transports()),
-                         settings.interface().empty()
-                             ? " on the interface to the rendezvous"
-                             : absl::StrCat(" on ", EscapeName(settings.interface())),
-                         ", ", ports, ", a node is lost after ",
-                         absl::FormatDuration(absl::Milliseconds(settings.silence_ms())), ", ",
-                         settings.has_secret() ? "irisd has a secret for jobs that bring none"
-                                               : "jobs bring their secret",
-                         settings.etcd().empty()
-                             ? ""
-                             : absl::StrCat(", jobs without a rendezvous meet by etcd (",
-                                            EscapeName(settings.etcd()), ")")));
+  const std::string seen = absl::StrCat(
+      "UCX ", found->version, " (", found->path, "), transports ",
+      settings.transports().empty() ? "tcp" : EscapeName(settings.transports()),
+      settings.devices().empty() ? "" : absl::StrCat(" by ", EscapeName(settings.devices())),
+      settings.direct() ? ", nodes copy directly" : "",
+      settings.interface().empty() ? " on the interface to the rendezvous"
+                                   : absl::StrCat(" on ", EscapeName(settings.interface())),
+      ", ", ports, ", a node is lost after ",
+      absl::FormatDuration(absl::Milliseconds(settings.silence_ms())), ", ",
+      settings.has_secret() ? "irisd has a secret for jobs that bring none"
+                            : "jobs bring their secret",
+      settings.etcd().empty() ? ""
+                              : absl::StrCat(", jobs without a rendezvous meet by etcd (",
+                                             EscapeName(settings.etcd()), ")"));
+  if (settings.direct() && !NamesRdma(settings.transports())) {
+    return Warn(check, absl::StrCat(seen, ", although no transport is RDMA: UCX emulates copies"),
+                "add rc, or the network's own, to network.transports, or turn network.direct off, "
+                "which is faster then");
+  }
+  return Ok(check, seen);
 }
 
 Finding LineFinding(const absl::StatusOr<TornLines>& found) {

@@ -227,6 +227,16 @@ TEST_F(DoctorTest, UcxIsShownWithTheSettingsOfTheNetwork) {
               HasSubstr("transports rc,tcp on eth1, ports 20000-20999, a node is lost after 5s, "
                         "irisd has a secret for jobs that bring none, jobs without a rendezvous "
                         "meet by etcd (10.0.0.1:2379,b:2379)"));
+  settings.set_direct(true);
+  settings.set_devices("mlx5_0:1,eth1");
+  EXPECT_EQ(NetworkFinding(settings, found).verdict, Verdict::kOk);
+  EXPECT_THAT(NetworkFinding(settings, found).detail,
+              HasSubstr("rc,tcp by mlx5_0:1,eth1, nodes copy directly on eth1"));
+  for (const char* transports : {"", "tcp", "tcp,self"}) {
+    settings.set_transports(transports);
+    EXPECT_EQ(NetworkFinding(settings, found).verdict, Verdict::kWarn);
+    EXPECT_THAT(NetworkFinding(settings, found).remedy, HasSubstr("turn network.direct off"));
+  }
   // Jobs of one node need no UCX; a setting that names one shall be right.
   const absl::Status none = absl::FailedPreconditionError("none was found; libucp.so.0: no file");
   EXPECT_EQ(NetworkFinding(settings, none).verdict, Verdict::kWarn);

@@ -308,6 +308,13 @@ std::vector<Setting> MakeSettings() {
       Make<std::string>("network.transports", "network-transports", Kind::kText,
                         "UCX's transports, as UCX_TLS has them (tcp)", AnyText,
                         IRIS_AT(network.transports)),
+      Make<std::string>("network.devices", "network-devices", Kind::kText,
+                        "UCX's devices, as UCX_NET_DEVICES has them (the interface)", AnyText,
+                        IRIS_AT(network.devices)),
+      Choice<bool>("network.direct", "network-direct",
+                   "on: nodes write and read each other's heaps by RDMA; off: they send messages "
+                   "(off)",
+                   on_off, IRIS_AT(network.direct)),
       Make<std::vector<std::string>>(
           "network.etcd", "network-etcd", Kind::kTexts,
           "members of an etcd, HOST:PORT each, by commas, where the nodes of jobs without a "

@@ -29,6 +29,8 @@ struct NetworkSettings {
   PortRange ports;
   std::string ucx;                // path of libucp.so.0; empty: searched
   std::string transports;         // as UCX_TLS; empty: chosen
+  std::string devices;            // as UCX_NET_DEVICES; empty: the interface
+  bool direct = false;            // nodes write and read each other's heaps by UCX's put and get
   std::vector<std::string> etcd;  // HOST:PORT of each member; empty: none
   std::string secret_file;        // of jobs that bring no secret; empty: they are refused
   absl::Duration silence = absl::Seconds(5);

@@ -25,6 +25,7 @@ constexpr size_t kMaxHeldMessages = 16384;
 // A peer that keeps the rules is below half of these.
 constexpr size_t kMaxAnswers = 2 * kMaxUnansweredRecords;
 constexpr uint64_t kMaxAnswerBytes = 2 * kMaxUnansweredBytes;
+constexpr size_t kMaxOffers = 4096;  // of one node; messages reach the rest of its memory
 
 bool HasSignal(const PortRequest& request) { return request.signal != kNoPortSignal; }
 
@@ -38,15 +39,17 @@ struct Engine::Lane {
   // Gets whose data the peer sends from where it lies. Puts and atomics wait for them, so that they
   // do not overtake the peer's reads.
   uint32_t large_gets = 0;
+  uint32_t messages = 0;      // records without an answer
+  std::vector<Copy*> copies;  // direct ones, underway
 };
 
 // A record whose answer has not come.
 struct Engine::Unanswered {
-  Ring* ring = nullptr;
+  Lane* lane = nullptr;  // null: of this node itself, an offer or the end of one
   uint32_t index = 0;
   RecordKind kind{};
   bool large_get = false;
-  uint64_t place = 0;  // of gets: in the request's space
+  uint64_t place = 0;  // of gets: in the request's space; of withdrawals: the id
   uint64_t bytes = 0;  // of a row
   uint64_t rows = 1;
   uint64_t stride = 0;
@@ -61,6 +64,31 @@ struct Engine::Answer {
   uint64_t value = 0;
   std::string data;
   HeapMemory::Later later;  // not null: it is sent when the device has done it
+};
+
+// Memory of this node that other nodes may access directly.
+struct Engine::Window {
+  std::shared_ptr<const HeapMemory::Segment> segment;
+  std::unique_ptr<UcxWorker::Region> region;
+};
+
+// Memory that a peer has offered.
+struct Engine::Remote {
+  uint64_t id = 0;
+  uint64_t bytes = 0;
+  uint64_t address = 0;
+  std::unique_ptr<UcxWorker::RemoteRegion> region;
+  uint32_t copies = 0;                              // underway
+  std::shared_ptr<DeviceQueue::Outcome> withdrawn;  // done when there are none
+};
+
+// What comes next of a request, in its current row.
+struct Engine::Part {
+  uint64_t total = 0;   // of the request
+  uint64_t row = 0;     // number of the row
+  uint64_t within = 0;  // the row: where
+  uint64_t left = 0;    // of the row; 0: nothing of the request
+  uint64_t local = 0, remote = 0;
 };
 
 struct Engine::Peer {
@@ -88,6 +116,10 @@ struct Engine::Peer {
   Message* batch = nullptr;
   uint64_t sending_bytes = 0;
   uint32_t sending_messages = 0;
+  std::deque<std::pair<RecordKind, std::shared_ptr<const Window>>> offers;  // to be sent
+  std::map<uint64_t, std::shared_ptr<const Window>> withdrawn;  // by id, until the peer answers
+  std::map<std::pair<uint32_t, uint64_t>, std::shared_ptr<Remote>> remotes;  // by rank and offset
+  uint64_t copying_bytes = 0;
   uint64_t sent_bytes = 0, received_bytes = 0;                   // in all
   std::map<uint64_t, std::pair<std::string, std::string>> held;  // by sequence
   size_t held_bytes = 0;
@@ -98,8 +130,30 @@ struct Engine::Peer {
   bool waits = false;
 };
 
-struct Engine::Message : UcxWorker::SendTag {
+struct Engine::Sending : UcxWorker::SendTag {
   Peer* peer = nullptr;
+  bool is_copy = false;
+};
+
+// A direct copy.
+struct Engine::Copy : Sending {
+  Lane* lane = nullptr;  // null: the peer is lost, and the request over
+  uint32_t index = 0;
+  bool is_get = false;
+  uint32_t rank = 0;
+  uint64_t offset = 0, bytes = 0;  // in the heap of `rank`
+  uint64_t address = 0;            // in this process
+  uint64_t remote_address = 0;
+  std::shared_ptr<const Window> window;
+  std::shared_ptr<Remote> remote;
+
+  bool Excludes(const Copy& other) const {
+    return rank == other.rank && !(is_get && other.is_get) && offset < other.offset + other.bytes &&
+           other.offset < offset + bytes;
+  }
+};
+
+struct Engine::Message : Sending {
   struct {
     MessageHeader header;
     Record record;
@@ -201,6 +255,7 @@ absl::Status Engine::Connect(uint32_t node, std::string_view address, const Tags
   peer->greets = turn == Turn::kFirst;
   if (absl::Status status = MakeEndpoint(peer); !status.ok()) return status;
   peer->state = Peer::State::kConnected;
+  for (const auto& [id, window] : windows_) peer->offers.emplace_back(RecordKind::kOffer, window);
   Activate(peer);
   return absl::OkStatus();
 }
@@ -229,14 +284,27 @@ void Engine::Lose(uint32_t node) {
   peer->held.clear();
   peer->held_bytes = 0;
   peer->turn.clear();
+  peer->offers.clear();
+  peer->withdrawn.clear();
+  peer->remotes.clear();
   for (const Unanswered& each : std::exchange(peer->unanswered, {})) {
-    Ring::Slot& slot = each.ring->slot(each.index);
+    if (each.lane == nullptr) continue;
+    Ring::Slot& slot = each.lane->ring->slot(each.index);
     slot.status = StatusCode::kAborted;
     slot.all_issued = true;
     --slot.unanswered;
-    Settle(each.ring, each.index);
+    Settle(each.lane->ring, each.index);
   }
   for (auto& [id, lane] : peer->lanes) {
+    for (Copy* const copy : std::exchange(lane->copies, {})) {
+      Ring::Slot& slot = lane->ring->slot(copy->index);
+      slot.status = StatusCode::kAborted;
+      slot.all_issued = true;
+      --slot.unanswered;
+      if (!copy->is_get) --slot.sending;
+      copy->lane = nullptr;
+      Settle(lane->ring, copy->index);
+    }
     while (!lane->empty) {
       Ring::Slot& slot = lane->ring->slot(lane->head);
       const uint32_t index = lane->head;
@@ -313,6 +381,11 @@ void Engine::SetAsleep(bool asleep) {
 
 void Engine::Stop(StatusCode code) {
   stopped_ = true;
+  for (auto& [node, peer] : peers_) {
+    peer->offers.clear();
+    peer->withdrawn.clear();
+  }
+  windows_.clear();
   for (const std::unique_ptr<Ring>& ring : rings_) {
     ring->Publish();
     ring->Stop(code);
@@ -392,6 +465,8 @@ void Engine::Pump(Peer* peer) {
   }
   const bool patient = std::exchange(peer->patience, 0) > 0;
   while (!patient && SendAnswer(peer)) {
+  }
+  while (SendOffer(peer)) {
   }
   while (SendRequest(peer)) {
   }
@@ -490,7 +565,9 @@ void Engine::Send(Peer* peer, Message* message, const void* data, uint64_t bytes
 }
 
 void Engine::OnSent(UcxWorker::SendTag* tag, bool ok) {
-  Message* const message = static_cast<Message*>(tag);
+  Sending* const sending = static_cast<Sending*>(tag);
+  if (sending->is_copy) return OnCopied(static_cast<Copy*>(sending), ok);
+  Message* const message = static_cast<Message*>(sending);
   Peer* const peer = message->peer;
   peer->sending_bytes -= message->sending_bytes;
   --peer->sending_messages;
@@ -539,8 +616,18 @@ bool Engine::SendRequest(Peer* peer) {
   Lane* const lane = peer->turn.front();
   Ring::Slot& slot = lane->ring->slot(lane->head);
   const bool is_get = slot.request.op == PortOp::kGet || slot.request.op == PortOp::kGetRows;
-  const bool waits = !is_get && lane->large_gets > 0;
-  if (!waits && !Issue(peer, lane, &slot)) return false;
+  const std::optional<Copy> direct = FindDirect(peer, lane);
+  bool waits = !is_get && lane->large_gets > 0;
+  if (direct.has_value()) {
+    waits = lane->messages > 0 ||
+            std::any_of(lane->copies.begin(), lane->copies.end(),
+                        [&](const Copy* each) { return each->Excludes(*direct); });
+  } else {
+    waits |= !lane->copies.empty();
+  }
+  if (!waits && !(direct.has_value() ? IssueDirect(*direct) : Issue(peer, lane, &slot))) {
+    return false;
+  }
   peer->turn.pop_front();
   if (slot.all_issued) {
     const uint32_t index = lane->head;
@@ -553,11 +640,225 @@ bool Engine::SendRequest(Peer* peer) {
   return true;
 }
 
-void Engine::Expect(Peer* peer, Lane* lane, const Unanswered& unanswered) {
+void Engine::Expect(Peer* peer, const Unanswered& unanswered) {
   peer->unanswered.push_back(unanswered);
   peer->unanswered_bytes += unanswered.bytes * unanswered.rows;
+  Lane* const lane = unanswered.lane;
+  if (lane == nullptr) return;
   ++lane->ring->slot(unanswered.index).unanswered;
+  ++lane->messages;
   if (unanswered.large_get) ++lane->large_gets;
+}
+
+Engine::Part Engine::NextPart(const Ring::Slot& slot) {
+  const PortRequest& request = slot.request;
+  const uint64_t length = request.bytes;
+  const bool rows = IsRows(request.op) && length > 0;
+  Part part;
+  part.total = IsRows(request.op) ? length * slot.rows.rows : length;
+  part.row = rows ? slot.issued / length : 0;
+  part.within = slot.issued - part.row * length;
+  part.left = slot.issued == part.total ? 0 : length - part.within;
+  const uint64_t source = request.src + part.row * slot.rows.src_stride + part.within;
+  const uint64_t target = request.dst + part.row * slot.rows.dst_stride + part.within;
+  part.local = IsPut(request.op) ? source : target;
+  part.remote = IsPut(request.op) ? target : source;
+  return part;
+}
+
+std::optional<Engine::Copy> Engine::FindDirect(Peer* peer, Lane* lane) {
+  if (peer->remotes.empty()) return std::nullopt;
+  const Ring::Slot& slot = lane->ring->slot(lane->head);
+  const PortRequest& request = slot.request;
+  if (request.op == PortOp::kAtomic || request.space != PortSpace::kHeap ||
+      request.bytes <= kCopiedBytes) {
+    return std::nullopt;
+  }
+  const Part part = NextPart(slot);
+  const auto segment = memory_->At(lane->ring->rank(), part.local);
+  if (part.left == 0 || segment == nullptr) return std::nullopt;
+  const auto window = windows_.find(segment->id);
+  auto remote = peer->remotes.upper_bound({request.to, part.remote});
+  if (window == windows_.end() || remote == peer->remotes.begin()) return std::nullopt;
+  --remote;
+  const auto& [rank, offset] = remote->first;
+  const uint64_t from = part.local - segment->offset_bytes, to = part.remote - offset;
+  if (rank != request.to || to >= remote->second->bytes) return std::nullopt;
+  Copy copy;
+  copy.peer = peer;
+  copy.is_copy = true;
+  copy.lane = lane;
+  copy.index = lane->head;
+  copy.is_get = !IsPut(request.op);
+  copy.rank = rank;
+  copy.offset = part.remote;
+  copy.bytes =
+      std::min({part.left, kDirectPieceBytes, segment->bytes - from, remote->second->bytes - to});
+  copy.address = segment->address + from;
+  copy.remote_address = remote->second->address + to;
+  copy.window = window->second;
+  copy.remote = remote->second;
+  return copy;
+}
+
+bool Engine::IssueDirect(const Copy& found) {
+  Peer* const peer = found.peer;
+  Lane* const lane = found.lane;
+  if (peer->copying_bytes >= kMaxUnansweredBytes) return false;
+  Ring::Slot& slot = lane->ring->slot(found.index);
+  slot.issued += found.bytes;
+  slot.all_issued =
+      slot.issued == NextPart(slot).total && (found.is_get || !HasSignal(slot.request));
+  ++slot.unanswered;
+  if (!found.is_get) ++slot.sending;
+  ++found.remote->copies;
+  peer->copying_bytes += found.bytes;
+  (found.is_get ? peer->received_bytes : peer->sent_bytes) += found.bytes;
+  auto made = std::make_unique<Copy>(found);
+  Copy* const copy = made.get();
+  lane->copies.push_back(copy);
+  copies_.emplace(copy, std::move(made));
+  const UcxWorker::Region& region = *copy->window->region;
+  const UcxWorker::RemoteRegion& remote = *copy->remote->region;
+  const auto sent = copy->is_get ? worker_->Get(peer->endpoint, region, copy->address, copy->bytes,
+                                                remote, copy->remote_address, copy)
+                                 : worker_->Put(peer->endpoint, region, copy->address, copy->bytes,
+                                                remote, copy->remote_address, copy);
+  if (sent != UcxWorker::Sent::kLater) OnCopied(copy, sent == UcxWorker::Sent::kNow);
+  return true;
+}
+
+void Engine::OnCopied(Copy* copy, bool ok) {
+  const auto owned = copies_.extract(copy);
+  Peer* const peer = copy->peer;
+  Lane* const lane = copy->lane;
+  peer->copying_bytes -= copy->bytes;
+  if (--copy->remote->copies == 0 && copy->remote->withdrawn != nullptr) {
+    copy->remote->withdrawn->done = true;
+  }
+  Activate(peer);
+  if (!ok) failing_.emplace_back(peer, "a direct copy failed");
+  if (lane == nullptr) return;
+  std::erase(lane->copies, copy);
+  Ring::Slot& slot = lane->ring->slot(copy->index);
+  if (!ok && slot.status == StatusCode::kOk) slot.status = StatusCode::kAborted;
+  --slot.unanswered;
+  if (!copy->is_get) --slot.sending;
+  Settle(lane->ring, copy->index);
+  Resume(peer, lane);
+}
+
+// Direct access.
+
+void Engine::Offer(uint32_t rank, uint64_t offset_bytes) {
+  if (!worker_->direct() || stopped_ || windows_.size() >= kMaxOffers) return;
+  auto window = std::make_shared<Window>();
+  window->segment = memory_->At(rank, offset_bytes);
+  if (window->segment == nullptr) return;
+  const HeapMemory::Segment& segment = *window->segment;
+  absl::StatusOr<std::unique_ptr<UcxWorker::Region>> region =
+      worker_->Register(segment.address, segment.bytes, driver::UcxMemoryOf(memory_->kind()));
+  if (!region.ok()) {
+    if (!std::exchange(has_failed_, true)) failure_ = region.status();
+    return;
+  }
+  window->region = *std::move(region);
+  for (auto& [node, peer] : peers_) {
+    if (peer->state != Peer::State::kConnected) continue;
+    peer->offers.emplace_back(RecordKind::kOffer, window);
+    Activate(peer.get());
+  }
+  windows_[segment.id] = std::move(window);
+}
+
+void Engine::Withdraw(uint64_t segment_id) {
+  const auto found = windows_.extract(segment_id);
+  if (found.empty()) return;
+  const std::shared_ptr<const Window>& window = found.mapped();
+  for (auto& [node, peer] : peers_) {
+    if (peer->state != Peer::State::kConnected) continue;
+    const size_t unsent =
+        std::erase_if(peer->offers, [&](const auto& each) { return each.second == window; });
+    if (unsent == 0) peer->offers.emplace_back(RecordKind::kWithdraw, window);
+    Activate(peer.get());
+  }
+}
+
+bool Engine::SendOffer(Peer* peer) {
+  if (peer->offers.empty() || peer->unanswered.size() >= kMaxUnansweredRecords) return false;
+  Message* const message = Batch(peer);
+  if (message == nullptr) return false;
+  const auto [kind, window] = std::move(peer->offers.front());
+  peer->offers.pop_front();
+  const HeapMemory::Segment& segment = *window->segment;
+  Record record;
+  record.kind = kind;
+  if (kind == RecordKind::kOffer) {
+    const std::string& key = window->region->key();
+    const port::Offer offer = {segment.id, segment.address};
+    record.rank = segment.rank;
+    record.offset = segment.offset_bytes;
+    record.bytes = segment.bytes;
+    record.value = sizeof(offer) + key.size();
+    char* const data = AddRecord(message, record);
+    memcpy(data, &offer, sizeof(offer));
+    memcpy(data + sizeof(offer), key.data(), key.size());
+  } else {
+    record.value = segment.id;
+    (void)AddRecord(message, record);
+    peer->withdrawn[segment.id] = window;
+  }
+  Expect(peer, {.kind = kind, .place = segment.id});
+  return true;
+}
+
+absl::Status Engine::OnOffer(Peer* peer, const Record& record, const char* data) {
+  if (!worker_->direct()) return absl::OkStatus();  // this node goes on with messages
+  if (record.value < sizeof(port::Offer) || record.rank >= limits_.n_ranks ||
+      node_of_[record.rank] != peer->node || record.bytes == 0 ||
+      record.offset > limits_.max_heap_bytes ||
+      record.bytes > limits_.max_heap_bytes - record.offset) {
+    return absl::InvalidArgumentError("it offers memory that it has not");
+  }
+  port::Offer offer;
+  memcpy(&offer, data, sizeof(offer));
+  const auto after = peer->remotes.lower_bound({record.rank, record.offset});
+  bool overlaps = after != peer->remotes.end() && after->first.first == record.rank &&
+                  after->first.second < record.offset + record.bytes;
+  if (after != peer->remotes.begin()) {
+    const auto& [place, before] = *std::prev(after);
+    overlaps |= place.first == record.rank && place.second + before->bytes > record.offset;
+  }
+  overlaps |= std::any_of(peer->remotes.begin(), peer->remotes.end(),
+                          [&](const auto& each) { return each.second->id == offer.id; });
+  if (overlaps) return absl::InvalidArgumentError("it offers memory for the second time");
+  if (peer->remotes.size() >= kMaxOffers) {
+    return absl::ResourceExhaustedError("it offers more than is allowed");
+  }
+  if (const absl::Status made = MakeEndpoint(peer); !made.ok()) return made;
+  auto region = worker_->UseKey(
+      peer->endpoint, {data + sizeof(offer), static_cast<size_t>(record.value) - sizeof(offer)});
+  if (!region.ok()) {  // other devices, for example
+    if (!std::exchange(has_failed_, true)) failure_ = region.status();
+    return absl::OkStatus();
+  }
+  auto remote = std::make_shared<Remote>();
+  remote->id = offer.id;
+  remote->bytes = record.bytes;
+  remote->address = offer.address;
+  remote->region = *std::move(region);
+  peer->remotes.emplace(std::make_pair(record.rank, record.offset), std::move(remote));
+  return absl::OkStatus();
+}
+
+std::shared_ptr<const DeviceQueue::Outcome> Engine::OnWithdraw(Peer* peer, uint64_t id) {
+  const auto found = std::find_if(peer->remotes.begin(), peer->remotes.end(),
+                                  [id](const auto& each) { return each.second->id == id; });
+  if (found == peer->remotes.end()) return nullptr;
+  const std::shared_ptr<Remote> remote = found->second;
+  peer->remotes.erase(found);
+  if (remote->copies > 0) remote->withdrawn = std::make_shared<DeviceQueue::Outcome>();
+  return remote->withdrawn;
 }
 
 bool Engine::Issue(Peer* peer, Lane* lane, Ring::Slot* slot) {
@@ -575,7 +876,7 @@ bool Engine::Issue(Peer* peer, Lane* lane, Ring::Slot* slot) {
   record.bytes = request.src;
   record.value = request.bytes;
   (void)AddRecord(message, record);
-  Expect(peer, lane, {.ring = lane->ring, .index = lane->head, .kind = record.kind});
+  Expect(peer, {.lane = lane, .index = lane->head, .kind = record.kind});
   slot->all_issued = true;
   return true;
 }
@@ -584,27 +885,25 @@ bool Engine::IssuePut(Peer* peer, Lane* lane, Ring::Slot* slot) {
   const PortRequest& request = slot->request;
   const bool rows = request.op == PortOp::kPutRows;
   const uint64_t length = request.bytes;  // of a row
-  const uint64_t total = rows ? length * slot->rows.rows : length;
+  const Part part = NextPart(*slot);
+  const uint64_t total = part.total;
   Record record;
   record.kind = RecordKind::kPut;
   record.rank = request.to;
   record.signal_op = request.signal_op;
-  Unanswered expected = {.ring = lane->ring, .index = lane->head, .kind = record.kind};
+  Unanswered expected = {.lane = lane, .index = lane->head, .kind = record.kind};
 
-  // The row, and the place in it, of what comes next.
-  const uint64_t row = rows && length > 0 ? slot->issued / length : 0;
-  const uint64_t within = rows && length > 0 ? slot->issued % length : slot->issued;
-  uint64_t source = request.src + row * slot->rows.src_stride + within;
-  record.offset = request.dst + row * slot->rows.dst_stride + within;
-  if (request.space == PortSpace::kInline) source = 0;
-  if (slot->issued == total) source = record.offset = 0;  // nothing, or the signal alone
+  // Without data, or with the signal alone, there is no place.
+  const uint64_t source = part.left == 0 || request.space == PortSpace::kInline ? 0 : part.local;
+  record.offset = part.left == 0 ? 0 : part.remote;
 
-  if (rows && slot->issued < total && length <= kBatchBytes) {
+  if (rows && part.left > 0 && length <= kBatchBytes) {
     Message* const message = Batch(peer);
     if (message == nullptr) return false;
     record.kind = expected.kind = RecordKind::kPutRows;
     record.bytes = length;
-    record.value = std::min(slot->rows.rows - row, std::max<uint64_t>(1, kBatchBytes / length));
+    record.value =
+        std::min(slot->rows.rows - part.row, std::max<uint64_t>(1, kBatchBytes / length));
     record.other = slot->rows.dst_stride;
     char* data = AddRecord(message, record);
     for (uint64_t i = 0; i < record.value && slot->status == StatusCode::kOk; ++i) {
@@ -618,13 +917,13 @@ bool Engine::IssuePut(Peer* peer, Lane* lane, Ring::Slot* slot) {
     }
     expected.bytes = length;
     expected.rows = record.value;
-    Expect(peer, lane, expected);
+    Expect(peer, expected);
     slot->issued += length * record.value;
     slot->all_issued = slot->issued == total && !HasSignal(request);
     return true;
   }
 
-  uint64_t left = rows && slot->issued < total ? length - within : total - slot->issued;
+  uint64_t left = part.left;
   const auto finish_record = [&](uint64_t bytes) {
     record.bytes = expected.bytes = bytes;
     if (slot->issued + bytes < total) return;
@@ -649,7 +948,7 @@ bool Engine::IssuePut(Peer* peer, Lane* lane, Ring::Slot* slot) {
       SendBatch(peer);
       if (!HasRoom(peer)) return false;
       finish_record(bytes);
-      Expect(peer, lane, expected);
+      Expect(peer, expected);
       slot->issued += bytes;
       SendFrom(peer, record, data, std::move(pin), lane->ring, lane->head);
       return true;
@@ -665,7 +964,7 @@ bool Engine::IssuePut(Peer* peer, Lane* lane, Ring::Slot* slot) {
     slot->all_issued = true;
     return true;
   }
-  Expect(peer, lane, expected);
+  Expect(peer, expected);
   slot->issued += left;
   return true;
 }
@@ -674,38 +973,37 @@ bool Engine::IssueGet(Peer* peer, Lane* lane, Ring::Slot* slot) {
   const PortRequest& request = slot->request;
   const bool rows = request.op == PortOp::kGetRows;
   const uint64_t length = request.bytes;
-  const uint64_t total = rows ? length * slot->rows.rows : length;
-  if (slot->issued == total) {
+  const Part part = NextPart(*slot);
+  if (part.left == 0) {
     slot->all_issued = true;
     return true;
   }
   Message* const message = Batch(peer);
   if (message == nullptr) return false;
-  const uint64_t row = rows ? slot->issued / length : 0;
-  const uint64_t within = rows ? slot->issued % length : slot->issued;
   Record record;
   record.kind = RecordKind::kGet;
   record.rank = request.to;
-  record.offset = request.src + row * slot->rows.src_stride + within;
-  Unanswered expected = {.ring = lane->ring, .index = lane->head};
-  expected.place = request.dst + row * slot->rows.dst_stride + within;
+  record.offset = part.remote;
+  Unanswered expected = {.lane = lane, .index = lane->head};
+  expected.place = part.local;
   if (rows && length <= kBatchBytes) {
     record.kind = RecordKind::kGetRows;
     record.bytes = length;
-    record.value = std::min(slot->rows.rows - row, std::max<uint64_t>(1, kBatchBytes / length));
+    record.value =
+        std::min(slot->rows.rows - part.row, std::max<uint64_t>(1, kBatchBytes / length));
     record.other = slot->rows.src_stride;
     expected.rows = record.value;
     expected.stride = slot->rows.dst_stride;
   } else {
-    record.bytes = std::min(length - within, kPieceBytes);
+    record.bytes = std::min(part.left, kPieceBytes);
     expected.large_get = record.bytes > kCopiedBytes;
   }
   expected.kind = record.kind;
   expected.bytes = record.bytes;
   (void)AddRecord(message, record);
-  Expect(peer, lane, expected);
+  Expect(peer, expected);
   slot->issued += expected.bytes * expected.rows;
-  slot->all_issued = slot->issued == total;
+  slot->all_issued = slot->issued == part.total;
   return true;
 }
 
@@ -763,7 +1061,7 @@ Engine::Traffic Engine::TrafficWith(uint32_t node) const {
   const auto found = peers_.find(node);
   if (found == peers_.end()) return {};
   const Peer& peer = *found->second;
-  Traffic traffic{peer.sent_bytes, peer.received_bytes, ""};
+  Traffic traffic{peer.sent_bytes, peer.received_bytes, "", !peer.remotes.empty()};
   if (peer.endpoint != nullptr) traffic.transport = worker_->TransportOf(peer.endpoint);
   return traffic;
 }
@@ -872,6 +1170,16 @@ absl::Status Engine::ExecuteOne(Peer* peer, const Record& record, const char* da
   Answer answer;
   answer.kind = RecordKind::kDone;
   answer.bytes = 1;
+  if (record.kind == RecordKind::kOffer || record.kind == RecordKind::kWithdraw) {
+    if (record.kind == RecordKind::kOffer) {
+      const absl::Status status = OnOffer(peer, record, data);
+      if (!status.ok()) return status;
+    } else {
+      answer.later = OnWithdraw(peer, record.value);
+    }
+    AddAnswer(peer, std::move(answer));
+    return absl::OkStatus();
+  }
   switch (record.kind) {
     case RecordKind::kPut:
       if (record.other != kNoPortSignal && !memory_->Covers(record.rank, record.other, 8)) {
@@ -971,7 +1279,15 @@ absl::Status Engine::OnAnswer(Peer* peer, const Record& record, const char* data
     const Unanswered asked = peer->unanswered.front();
     peer->unanswered.pop_front();
     peer->unanswered_bytes -= asked.bytes * asked.rows;
-    Ring::Slot& slot = asked.ring->slot(asked.index);
+    Lane* const lane = asked.lane;
+    if (lane == nullptr) {
+      if (record.kind != RecordKind::kDone) {
+        return absl::InvalidArgumentError("its answer does not fit the offer");
+      }
+      if (asked.kind == RecordKind::kWithdraw) peer->withdrawn.erase(asked.place);
+      continue;
+    }
+    Ring::Slot& slot = lane->ring->slot(asked.index);
     const bool is_put = asked.kind == RecordKind::kPut || asked.kind == RecordKind::kPutRows;
     bool fits = false;
     StatusCode code = StatusCode::kOk;
@@ -992,7 +1308,7 @@ absl::Status Engine::OnAnswer(Peer* peer, const Record& record, const char* data
         fits = !is_put && asked.kind != RecordKind::kAtomic &&
                record.bytes == asked.bytes * asked.rows;
         for (uint64_t r = 0; fits && r < asked.rows && code == StatusCode::kOk; ++r) {
-          code = WriteLocal(asked.ring, slot.request, asked.place + r * asked.stride,
+          code = WriteLocal(lane->ring, slot.request, asked.place + r * asked.stride,
                             data + r * asked.bytes, asked.bytes);
         }
         break;
@@ -1000,12 +1316,11 @@ absl::Status Engine::OnAnswer(Peer* peer, const Record& record, const char* data
         break;
     }
     --slot.unanswered;
-    if (asked.large_get) {
-      Lane* const lane = peer->lanes[asked.ring->id()].get();
-      if (--lane->large_gets == 0) Resume(peer, lane);
-    }
+    --lane->messages;
+    if (asked.large_get) --lane->large_gets;
+    if (lane->messages == 0 || (asked.large_get && lane->large_gets == 0)) Resume(peer, lane);
     if (slot.status == StatusCode::kOk) slot.status = fits ? code : StatusCode::kInternal;
-    Settle(asked.ring, asked.index);
+    Settle(lane->ring, asked.index);
     if (!fits) return absl::InvalidArgumentError("its answer does not fit the request");
   }
   return absl::OkStatus();

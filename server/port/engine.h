@@ -4,12 +4,18 @@
 // Requests of one ring to one node keep their order; so do messages between two nodes. What is
 // underway to a node is bounded; the rest stays in the rings. A slow node delays only requests to
 // itself, and later ones of a ring that is full.
+//
+// Where the worker has direct access, a node offers its memory to the others, and large data is
+// written and read by UCX's put and get, without the other node's CPU. A lane has either messages
+// or direct copies underway, so that they do not overtake each other, and no two direct copies of
+// one place.
 #pragma once
 
 #include <cstdint>
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -40,6 +46,12 @@ class Engine {
   // `memory` is borrowed, and so is the worker that SetWorker names.
   Engine(const RequestLimits& limits, HeapMemory* memory);
   ~Engine();
+
+  // Memory was added, respectively is about to be forgotten.
+  void Offer(uint32_t rank, uint64_t offset_bytes);
+  void Withdraw(uint64_t segment_id);
+  // Why memory could not be offered, for a log; OK if there is nothing new.
+  absl::Status TakeFailure() { return std::exchange(failure_, absl::OkStatus()); }
 
   // The handlers of the worker.
   void OnMessage(std::string_view header, std::string_view data);
@@ -83,11 +95,12 @@ class Engine {
   std::vector<uint32_t> TakeWanted() { return std::exchange(wanted_, {}); }
   // Nodes whose connection failed or that broke the protocol, and the reasons, since the last call.
   std::vector<std::pair<uint32_t, std::string>> TakeBroken() { return std::exchange(broken_, {}); }
-  // What was exchanged with a node: bytes of messages, and what UCX uses for them.
+  // What was exchanged with a node, in messages and by this node's direct copies, and how.
   struct Traffic {
     uint64_t sent_bytes = 0;
     uint64_t received_bytes = 0;
-    std::string transport;
+    std::string transport;  // what UCX uses for messages
+    bool direct = false;    // the node has offered memory
   };
   Traffic TrafficWith(uint32_t node) const;
   // Messages that came from no peer of this job.
@@ -95,7 +108,12 @@ class Engine {
 
  private:
   struct Peer;
+  struct Sending;
   struct Message;
+  struct Copy;
+  struct Window;
+  struct Remote;
+  struct Part;
   struct Lane;
   struct Unanswered;
   struct Answer;
@@ -114,11 +132,18 @@ class Engine {
   // Send the next answer, respectively the next part of a request. False if there is none, or no
   // room for it.
   bool SendAnswer(Peer* peer);
+  bool SendOffer(Peer* peer);
   bool SendRequest(Peer* peer);
   bool Issue(Peer* peer, Lane* lane, Ring::Slot* slot);
   bool IssuePut(Peer* peer, Lane* lane, Ring::Slot* slot);
   bool IssueGet(Peer* peer, Lane* lane, Ring::Slot* slot);
-  void Expect(Peer* peer, Lane* lane, const Unanswered& unanswered);
+  void Expect(Peer* peer, const Unanswered& unanswered);
+  static Part NextPart(const Ring::Slot& slot);
+  // The next part of the lane's first request, if it can be copied directly.
+  std::optional<Copy> FindDirect(Peer* peer, Lane* lane);
+  // Starts it. False if too much is underway.
+  bool IssueDirect(const Copy& found);
+  void OnCopied(Copy* copy, bool ok);
   // Copy from and to the space of a request.
   StatusCode ReadLocal(Ring* ring, const PortRequest& request, uint64_t place, void* to,
                        uint64_t bytes);
@@ -150,6 +175,9 @@ class Engine {
   absl::Status Execute(Peer* peer, std::string_view header, std::string_view data);
   absl::Status ExecuteOne(Peer* peer, const Record& record, const char* data);
   absl::Status OnAnswer(Peer* peer, const Record& record, const char* data);
+  absl::Status OnOffer(Peer* peer, const Record& record, const char* data);
+  // The answer is due when the result is done.
+  std::shared_ptr<const DeviceQueue::Outcome> OnWithdraw(Peer* peer, uint64_t id);
   void AddAnswer(Peer* peer, Answer answer);
   void Break(Peer* peer, std::string reason);
 
@@ -167,6 +195,10 @@ class Engine {
   std::vector<ucp_ep_h> closing_;
   std::vector<std::unique_ptr<Message>> messages_;  // all
   std::vector<Message*> free_;
+  std::map<uint64_t, std::shared_ptr<const Window>> windows_;  // offered memory, by segment
+  std::map<Copy*, std::unique_ptr<Copy>> copies_;              // underway
+  absl::Status failure_;
+  bool has_failed_ = false;
   std::vector<uint32_t> wanted_;
   std::vector<std::pair<uint32_t, std::string>> broken_;
   uint64_t refused_ = 0;

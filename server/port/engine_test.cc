@@ -14,6 +14,7 @@
 #include "device/driver/emu_driver.h"
 #include "device/iris/types.h"
 #include "server/port/testing/fake_atomics.h"
+#include "server/port/testing/port_requester.h"
 
 namespace iris::port {
 namespace {
@@ -21,9 +22,10 @@ namespace {
 constexpr uint64_t kStride = 1ull << 30, kHeap = 4 << 20, kEpoch = 5;
 constexpr Tags kTags = {.sent = 11, .received = 22};
 
-std::unique_ptr<UcxWorker> NewWorker(UcxWorker::Handlers handlers) {
+std::unique_ptr<UcxWorker> NewWorker(UcxWorker::Handlers handlers, bool direct = false) {
   UcxOptions options;
   options.device = "lo";
+  options.direct = direct;
   auto worker = UcxWorker::Create(options, std::move(handlers));
   EXPECT_TRUE(worker.ok()) << worker.status();
   return worker.ok() ? *std::move(worker) : nullptr;
@@ -35,23 +37,36 @@ struct Sent {
   uint32_t from = 2;
 };
 
+// Those of the engine and of its peer.
+struct Workers {
+  UcxWorker* here = nullptr;
+  UcxWorker* there = nullptr;
+};
+
 class EngineTest : public testing::Test {
  protected:
   // UCX is opened once: its threads stay.
   static void SetUpTestSuite() {
-    if (here_ != nullptr) return;  // another fixture has opened it
-    here_ = NewWorker({[](std::string_view header, std::string_view data) {},
-                       [](UcxWorker::SendTag* tag, bool ok) { engine_->OnSent(tag, ok); },
-                       [](void* tag, const char* reason) { engine_->OnFailed(tag, reason); }})
-                .release();
-    there_ = NewWorker({[](std::string_view header, std::string_view data) {
-                          got_.push_back({std::string(header), std::string(data)});
-                        },
-                        [](UcxWorker::SendTag*, bool) {}, [](void*, const char*) {}})
-                 .release();
+    if (message_workers_.here != nullptr) return;  // another fixture has opened it
+    message_workers_ = NewWorkers(false);
+  }
+
+  static Workers NewWorkers(bool direct) {
+    UcxWorker::Handlers here = {
+        [](std::string_view header, std::string_view data) {},
+        [](UcxWorker::SendTag* tag, bool ok) { engine_->OnSent(tag, ok); },
+        [](void* tag, const char* reason) { engine_->OnFailed(tag, reason); }};
+    UcxWorker::Handlers there = {[](std::string_view header, std::string_view data) {
+                                   got_.push_back({std::string(header), std::string(data)});
+                                 },
+                                 [](UcxWorker::SendTag*, bool) {}, [](void*, const char*) {}};
+    return {NewWorker(std::move(here), direct).release(),
+            NewWorker(std::move(there), direct).release()};
   }
 
   void SetUp() override {
+    here_ = message_workers_.here;
+    there_ = message_workers_.there;
     ASSERT_NE(here_, nullptr);
     got_.clear();
     OpenMemory(HeapMemory::Options());
@@ -134,8 +149,9 @@ class EngineTest : public testing::Test {
     return broken.empty() ? "" : broken.front().second;
   }
 
-  static inline UcxWorker* here_ = nullptr;
-  static inline UcxWorker* there_ = nullptr;
+  static inline Workers message_workers_;
+  UcxWorker* here_ = nullptr;
+  UcxWorker* there_ = nullptr;
   static inline Engine* engine_ = nullptr;
   static inline std::vector<std::pair<std::string, std::string>> got_;
   std::unique_ptr<HeapMemory> memory_;
@@ -424,6 +440,231 @@ TEST_F(LaterTest, ALostPeerLeavesItsAtomicsBehind) {
   }
   EXPECT_EQ(Word(0), 5u) << "the device had it already";
   EXPECT_EQ(Heap(8, 1), std::string(1, '\0'));
+}
+
+// Direct access, which UCX emulates here: a copy is over when the other side has made progress.
+class DirectTest : public EngineTest {
+ protected:
+  static constexpr uint64_t kId = 7, kFar = 1 << 20, kSignal = 64;
+
+  static void SetUpTestSuite() {
+    EngineTest::SetUpTestSuite();
+    if (direct_workers_.here == nullptr) direct_workers_ = NewWorkers(true);
+  }
+  void SetUp() override {
+    EngineTest::SetUp();
+    here_ = direct_workers_.here;
+    there_ = direct_workers_.there;
+    ASSERT_NE(here_, nullptr);
+    wire::UniqueFd fd;
+    port_ = NewPortMemory(0, &fd);
+    ASSERT_NE(port_, nullptr);
+    auto mapping = PortMapping::Map(std::move(fd), 0);
+    ASSERT_TRUE(mapping.ok());
+    mapping_ = *std::move(mapping);
+    far_.assign(kFar, 0);
+    auto region =
+        there_->Register(reinterpret_cast<uint64_t>(far_.data()), kFar, driver::UcxMemory());
+    ASSERT_TRUE(region.ok()) << region.status();
+    region_ = *std::move(region);
+    Restart();
+  }
+  void TearDown() override { munmap(port_, sizeof(PortMemory)); }
+  void Restart() {
+    NewEngine();
+    Layout();
+    engine_->Attach(0, mapping_);
+    engine_->Offer(0, 0);
+    sequence_ = 0;
+    // The offer of rank 0's heap, and the answers to what the peer sends, may be underway.
+    for (int i = 0; i < 1000; ++i) Progress();
+  }
+  void Progress() {
+    (void)engine_->Poll();
+    (void)there_->Progress();
+  }
+  void Say(const std::string& body) { Hand(sequence_++, body); }
+
+  std::string OfferOf(uint32_t rank, uint64_t offset, uint64_t bytes, uint64_t id,
+                      std::string key) {
+    const Offer offer = {id, reinterpret_cast<uint64_t>(far_.data())};
+    Record record;
+    record.kind = RecordKind::kOffer;
+    record.rank = rank;
+    record.offset = offset;
+    record.bytes = bytes;
+    record.value = sizeof(offer) + key.size();
+    return Bytes(record, std::string(reinterpret_cast<const char*>(&offer), sizeof(offer)) + key);
+  }
+  std::string GoodOffer() { return OfferOf(2, 0, kFar, kId, region_->key()); }
+  static std::string WithdrawalOf(uint64_t id) {
+    Record record;
+    record.kind = RecordKind::kWithdraw;
+    record.value = id;
+    return Bytes(record);
+  }
+  static PortRequest Copy(PortOp op, uint64_t dst, uint64_t src, uint64_t bytes) {
+    PortRequest request = {};
+    request.op = op;
+    request.to = 2;
+    request.dst = dst;
+    request.src = src;
+    request.bytes = bytes;
+    request.signal = kNoPortSignal;
+    return request;
+  }
+  std::vector<Record> RecordsOf(RecordKind kind) {
+    std::vector<Record> found;
+    for (const auto& [header, data] : got_) {
+      RecordReader reader(header, data);
+      Record record;
+      const char* bytes = nullptr;
+      while (reader.Next(&record, &bytes) == RecordReader::Got::kRecord) {
+        if (record.kind == kind) found.push_back(record);
+      }
+    }
+    return found;
+  }
+  template <typename Condition>
+  bool Eventually(Condition condition) {
+    for (int i = 0; i < 1'000'000; ++i) {
+      if (condition()) return true;
+      Progress();
+    }
+    return false;
+  }
+
+  static inline Workers direct_workers_;
+  PortMemory* port_ = nullptr;
+  std::shared_ptr<PortMapping> mapping_;
+  std::string far_;
+  std::unique_ptr<UcxWorker::Region> region_;
+  uint64_t sequence_ = 0;
+};
+
+TEST_F(DirectTest, OffersItsMemory) {
+  ASSERT_TRUE(Eventually([&] { return !RecordsOf(RecordKind::kOffer).empty(); }));
+  const Record record = RecordsOf(RecordKind::kOffer).front();
+  EXPECT_EQ(record.rank, 0u);
+  EXPECT_EQ(record.offset, 0u);
+  EXPECT_EQ(record.bytes, kHeap);
+  engine_->Withdraw(1);
+  ASSERT_TRUE(Eventually([&] { return !RecordsOf(RecordKind::kWithdraw).empty(); }));
+  EXPECT_EQ(RecordsOf(RecordKind::kWithdraw).front().value, 1u);
+  EXPECT_EQ(Broken(), "");
+}
+
+TEST_F(DirectTest, ASignalComesAfterItsData) {
+  Say(GoodOffer());
+  const std::string data(100'000, 'd');
+  ASSERT_EQ(memory_->Write(0, 4096, data.data(), data.size()), StatusCode::kOk);
+  PortRequest put = Copy(PortOp::kPut, 8, 4096, data.size());
+  put.signal = kSignal;
+  put.signal_value = 5;
+  for (int i = 0; i < 1000; ++i) Progress();
+  const uint64_t before = engine_->TrafficWith(2).sent_bytes;
+  PortRequester ring(port_, -1);
+  const uint64_t number = ring.Post(put);
+  // Until the other side takes the data, nothing else is sent.
+  for (int i = 0; i < 2000; ++i) (void)engine_->Poll();
+  EXPECT_EQ(engine_->TrafficWith(2).sent_bytes, before + data.size());
+  ASSERT_TRUE(Eventually([&] { return !RecordsOf(RecordKind::kPut).empty(); }));
+  const Record signal = RecordsOf(RecordKind::kPut).front();
+  EXPECT_EQ(signal.bytes, 0u) << "the data came as a message";
+  EXPECT_EQ(signal.other, kSignal);
+  EXPECT_EQ(signal.value, 5u);
+  EXPECT_EQ(far_.substr(8, data.size()), data);
+  StatusCode code;
+  EXPECT_FALSE(ring.Done(number, &code));
+  // Answers to this engine's own offer, and to the signal.
+  Record done;
+  done.kind = RecordKind::kDone;
+  done.bytes = 2;
+  Say(Bytes(done));
+  ASSERT_TRUE(ring.Done(number, &code));
+  EXPECT_EQ(code, StatusCode::kOk);
+}
+
+TEST_F(DirectTest, AWithdrawalIsAnsweredWhenNothingUsesIt) {
+  Say(GoodOffer());
+  ASSERT_TRUE(Eventually([&] { return !RecordsOf(RecordKind::kDone).empty(); }));
+  got_.clear();
+  PortRequester ring(port_, -1);
+  const uint64_t number = ring.Post(Copy(PortOp::kGet, 0, 8, 100'000));
+  far_.replace(8, 4, "read");
+  for (int i = 0; i < 2000; ++i) (void)engine_->Poll();
+  const uint64_t sent = engine_->TrafficWith(2).sent_bytes;
+  Say(WithdrawalOf(kId));
+  for (int i = 0; i < 2000; ++i) (void)engine_->Poll();
+  EXPECT_EQ(engine_->TrafficWith(2).sent_bytes, sent) << "it answered";
+  StatusCode code;
+  ASSERT_TRUE(Eventually([&] { return ring.Done(number, &code); }));
+  EXPECT_EQ(code, StatusCode::kOk);
+  EXPECT_EQ(Heap(0, 4), "read");
+  ASSERT_TRUE(Eventually([&] { return !RecordsOf(RecordKind::kDone).empty(); }));
+  // From now on it is a message.
+  (void)ring.Post(Copy(PortOp::kPut, 8, 0, 100'000));
+  EXPECT_TRUE(Eventually([&] { return !RecordsOf(RecordKind::kPut).empty(); }));
+}
+
+TEST_F(DirectTest, ALostPeerEndsCopies) {
+  Say(GoodOffer());
+  PortRequester ring(port_, -1);
+  const uint64_t put = ring.Post(Copy(PortOp::kPut, 8, 0, 100'000));
+  const uint64_t get = ring.Post(Copy(PortOp::kGet, 1 << 20, 200'000, 100'000));
+  for (int i = 0; i < 2000; ++i) (void)engine_->Poll();
+  engine_->Lose(2);
+  StatusCode code;
+  for (const uint64_t number : {put, get}) {
+    ASSERT_TRUE(ring.Done(number, &code));
+    EXPECT_EQ(code, StatusCode::kAborted);
+  }
+  for (int i = 0; i < 2000; ++i) Progress();
+}
+
+TEST_F(DirectTest, RefusesOffersThatCannotBe) {
+  const std::string key = region_->key();
+  const auto after = [&](const std::string& body) {
+    Restart();
+    Say(GoodOffer());
+    Say(body);
+    return Broken();
+  };
+  EXPECT_EQ(after(OfferOf(3, 0, kFar, kId + 1, key)), "");
+  EXPECT_EQ(after(WithdrawalOf(kId + 1)), "");
+  for (const std::string& body :
+       {OfferOf(0, kFar, kFar, 9, key), OfferOf(4, kFar, kFar, 9, key), OfferOf(2, kFar, 0, 9, key),
+        OfferOf(2, kStride, 1, 9, key), OfferOf(2, kStride - 1, 2, 9, key),
+        OfferOf(2, 8, ~0ull, 9, key)}) {
+    EXPECT_TRUE(absl::StrContains(after(body), "that it has not"));
+  }
+  for (const std::string& body :
+       {OfferOf(2, kFar - 1, 8, 9, key), OfferOf(2, 0, 8, 9, key), OfferOf(2, kFar, 8, kId, key)}) {
+    EXPECT_TRUE(absl::StrContains(after(body), "for the second time"));
+  }
+  EXPECT_TRUE(absl::StrContains(after(OfferOf(2, kFar, 8, 9, std::string(1025, 'k'))), "cut off"));
+  Restart();
+  std::string many;
+  for (uint64_t i = 0; i < 4096; ++i) {
+    many += OfferOf(3, i * 8, 8, 100 + i, key);
+    if (i % 1024 == 1023) Say(std::exchange(many, ""));
+  }
+  EXPECT_EQ(Broken(), "");
+  Say(GoodOffer());
+  EXPECT_TRUE(absl::StrContains(Broken(), "more than is allowed"));
+}
+
+TEST_F(EngineTest, OffersAreIgnoredWithoutDirectAccess) {
+  Layout();
+  engine_->Offer(0, 0);
+  Record record;
+  record.kind = RecordKind::kOffer;
+  record.value = 3;
+  Hand(0, Bytes(record, "key"));
+  const std::vector<Record> answers = Answers(1);
+  ASSERT_EQ(answers.size(), 1u);
+  EXPECT_EQ(answers[0].kind, RecordKind::kDone);
+  EXPECT_EQ(Broken(), "");
 }
 
 TEST_F(EngineTest, SurvivesRandomBytes) {

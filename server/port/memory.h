@@ -68,8 +68,15 @@ class HeapMemory {
   // Maps memory of a rank. kInvalidArgument if the range overlaps another one, or the id is taken.
   absl::Status Add(uint64_t id, uint32_t rank, uint64_t offset_bytes, uint64_t bytes,
                    const std::string& device_uuid, wire::UniqueFd fd);
-  // Later accesses fail. The memory is unmapped when no Place refers to it.
+  // Later accesses fail. The memory is unmapped when nothing refers to the segment.
   void Forget(uint64_t id);
+
+  driver::BackendKind kind() const { return driver_->kind(); }
+  // The segment that has this offset, or null.
+  std::shared_ptr<const Segment> At(uint32_t rank, uint64_t offset_bytes) {
+    const std::shared_ptr<Segment>* const found = Find(rank, offset_bytes);
+    return found == nullptr ? nullptr : *found;
+  }
 
   // True if all of the range is memory of the rank.
   bool Covers(uint32_t rank, uint64_t offset_bytes, uint64_t bytes);

@@ -170,6 +170,8 @@ absl::Status Port::Open() {
   options.path = setup_.ucx();
   options.transports = setup_.transports();
   options.device = interface_.name;
+  options.devices = setup_.devices();
+  options.direct = setup_.direct();
   options.ipv6 = interface_.address.ipv6;
   options.port_min = setup_.port_min();
   options.port_max = setup_.port_max();
@@ -366,12 +368,16 @@ absl::Status Port::OnLinkMessage(server::LinkMessage message) {
 
 absl::Status Port::OnMemory(const Memory& memory, wire::UniqueFd fd) {
   if (memory.forget()) {
+    engine_->Withdraw(memory.segment_id());
     memory_->Forget(memory.segment_id());
     return absl::OkStatus();
   }
   if (memory.rank() - setup_.first_rank() >= setup_.n_local()) return Bad("memory of another node");
-  return memory_->Add(memory.segment_id(), memory.rank(), memory.offset_bytes(), memory.bytes(),
-                      memory.device_uuid(), std::move(fd));
+  const absl::Status status =
+      memory_->Add(memory.segment_id(), memory.rank(), memory.offset_bytes(), memory.bytes(),
+                   memory.device_uuid(), std::move(fd));
+  if (status.ok()) engine_->Offer(memory.rank(), memory.offset_bytes());
+  return status;
 }
 
 absl::Status Port::OnRank(const RankRing& rank, wire::UniqueFd fd) {
@@ -782,6 +788,10 @@ absl::Time Port::OnTimer(absl::Time now) {
     logger_->Warn("a port has no atomics on memory of a device",
                   {{"job", setup_.job()}, {"error", failure.message()}});
   }
+  if (const absl::Status failure = engine_->TakeFailure(); !failure.ok()) {
+    logger_->Warn("data of this node goes by messages, although network.direct is on",
+                  {{"job", setup_.job()}, {"error", failure.message()}});
+  }
   const absl::Duration silence = absl::Milliseconds(setup_.silence_ms());
   std::vector<std::pair<int, absl::Status>> ended;
   for (auto& [fd, line] : lines_) {
@@ -853,7 +863,7 @@ void Port::TellReport(absl::Time now) {
     peer.set_node(id);
     peer.set_connected(node.connected);
     peer.set_address(node.address);
-    peer.set_transport(traffic.transport);
+    peer.set_transport(absl::StrCat(traffic.transport, traffic.direct ? ", direct" : ""));
     peer.set_sent_bytes(traffic.sent_bytes);
     peer.set_received_bytes(traffic.received_bytes);
     const auto line = lines_.find(node.fd);

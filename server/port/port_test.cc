@@ -10,6 +10,7 @@
 #include <sys/time.h>
 #include <sys/wait.h>
 
+#include <atomic>
 #include <cmath>
 #include <fstream>
 #include <random>
@@ -38,6 +39,9 @@ uint64_t Seed() {
   printf("IRIS_TEST_SEED=%llu\n", static_cast<unsigned long long>(seed));
   return seed;
 }
+
+// The target port_direct_test runs cases of this file with direct copies.
+const bool kDirect = nodes_are_direct = getenv("IRIS_TEST_DIRECT") != nullptr;
 
 PortRequest Put(uint32_t to, uint64_t dst, uint64_t src, uint64_t bytes) {
   PortRequest request = {};
@@ -1000,15 +1004,71 @@ TEST(PortTest, ARankThatIsGoneIsForgotten) {
   message.set_rank(0);
   message.set_gone(true);
   cluster.nodes[0]->Send(LinkType::kPortRank, message);
-  Memory memory;
-  memory.set_segment_id(1);
-  memory.set_forget(true);
-  cluster.nodes[0]->Send(LinkType::kPortMemory, memory);
+  cluster.nodes[0]->ForgetMemory(1);
   ASSERT_EQ(stays.Wait(stays.Post(Put(3, 0, 0, kMiB))), StatusCode::kOk);
   PortRequester other = cluster.nodes[1]->Requester(2);
   EXPECT_TRUE(Eventually(
       [&] { return other.Wait(other.Post(Put(0, 0, 0, 8))) == StatusCode::kOutOfRange; }));
   EXPECT_EQ(other.Wait(other.Post(Put(0, 4 * kMiB, 0, 8))), StatusCode::kOk);
+}
+
+int MappedFiles(pid_t pid) {
+  std::ifstream maps(absl::StrCat("/proc/", pid, "/maps"));
+  int n = 0;
+  for (std::string line; std::getline(maps, line);) n += absl::StrContains(line, "memfd:");
+  return n;
+}
+
+TEST(PortTest, MemoryGoesWhileOthersWriteToIt) {
+  Cluster cluster = Start(2, 1);
+  ASSERT_TRUE(cluster.ok);
+  PortNode& target = *cluster.nodes[1];
+  const uint64_t half = cluster.nodes[0]->heap_bytes() / 2;
+  Fill(cluster.nodes[0]->heap(0), kMiB, Seed());
+  PortRequester ring = cluster.nodes[0]->Requester(0);
+  const auto put = [&](uint64_t at) { return ring.Wait(ring.Post(Put(1, at, 0, kMiB))); };
+  ASSERT_EQ(put(half), StatusCode::kOk);
+  const int mapped = MappedFiles(target.pid());
+  std::atomic<bool> over = false;
+  std::string error;
+  uint64_t written = 0, refused = 0;
+  std::thread writer([&] {
+    while (!over && error.empty()) {
+      // Four at once, and one that must be there.
+      std::vector<uint64_t> numbers;
+      for (int i = 0; i < 4; ++i) numbers.push_back(ring.Post(Put(1, half + i * 8, 0, kMiB)));
+      if (put(kMiB) != StatusCode::kOk) error = "the other half was lost";
+      for (const uint64_t number : numbers) {
+        const StatusCode code = ring.Wait(number);
+        written += code == StatusCode::kOk;
+        refused += code == StatusCode::kOutOfRange;
+        if (code != StatusCode::kOk && code != StatusCode::kOutOfRange) error = "another code";
+      }
+    }
+  });
+  uint64_t id = 4;
+  for (int i = 0; i < 60; ++i) {
+    absl::SleepFor(absl::Milliseconds(4));
+    target.ForgetMemory(id);
+    if (i % 2 == 0) absl::SleepFor(absl::Milliseconds(4));
+    EXPECT_TRUE(target.AddMemory(1, 1, id = 100 + i));
+  }
+  over = true;
+  writer.join();
+  EXPECT_EQ(error, "");
+  EXPECT_GT(written, 0u);
+  EXPECT_GT(refused, 0u);
+  EXPECT_EQ(put(half), StatusCode::kOk);
+  EXPECT_EQ(memcmp(target.heap(1) + half, cluster.nodes[0]->heap(0), kMiB), 0);
+  EXPECT_TRUE(Eventually([&] { return MappedFiles(target.pid()) == mapped; }));
+  target.ForgetMemory(id);
+  EXPECT_TRUE(Eventually([&] { return put(half) == StatusCode::kOutOfRange; }));
+  EXPECT_TRUE(Eventually([&] { return MappedFiles(target.pid()) == mapped - 1; }));
+  EXPECT_TRUE(Eventually([&] {  // the first reports are from the start
+    const auto report = cluster.nodes[0]->WaitForMessage<Report>(LinkType::kPortReport);
+    return report.has_value() && report->peers_size() == 1 &&
+           absl::StrContains(report->peers(0).transport(), ", direct") == kDirect;
+  }));
 }
 
 TEST(PortTest, ListensInTheRangeOfPortsAndOnTheInterface) {

@@ -179,6 +179,8 @@ absl::Status Ports::Begin(const StartPort& wanted,
   setup.set_port_max(setup_.port_max);
   setup.set_ucx(setup_.ucx);
   setup.set_transports(setup_.transports);
+  setup.set_devices(setup_.devices);
+  setup.set_direct(setup_.direct);
   setup.set_backend(setup_.backend);
   setup.set_silence_ms(static_cast<uint64_t>(absl::ToInt64Milliseconds(setup_.silence)));
   setup.set_connect_ms(static_cast<uint64_t>(absl::ToInt64Milliseconds(connect)));

@@ -39,6 +39,8 @@ class Ports : public PortOutput {
     uint32_t port_min = 0, port_max = 0;
     std::string ucx;
     std::string transports;
+    std::string devices;
+    bool direct = false;
     std::vector<std::string> etcd;  // of jobs without a rendezvous; empty: these are refused
     std::string secret;             // of jobs that bring none; empty: these are refused
     absl::Duration silence = absl::Seconds(5);

@@ -32,7 +32,11 @@ enum class RecordKind : uint8_t {
   kGet = 3,
   kGetRows = 4,
   kAtomic = 5,  // `value` is the operand, `bytes` the word to compare with
-  kDone = 16,   // `bytes` records are done
+  // Memory of the sender that the receiver may access directly: `bytes` bytes of the heap of `rank`
+  // from `offset` on. Data: an Offer and UCX's key, `value` bytes together.
+  kOffer = 6,
+  kWithdraw = 7,  // of the offer with the id `value`; kDone when the receiver uses it no more
+  kDone = 16,     // `bytes` records are done
   kValue = 17,
   kData = 18,
   kError = 19,  // one record failed; `value` is the StatusCode
@@ -51,10 +55,18 @@ struct Record {
 };
 static_assert(sizeof(Record) == 40);
 
+// Before the key in the data of kOffer.
+struct Offer {
+  uint64_t id = 0;
+  uint64_t address = 0;  // of the memory, in the sender
+};
+static_assert(sizeof(Offer) == 16);
+
 // Data up to this size is copied into a message with other records; larger data is sent from where
-// it lies, in pieces.
+// it lies, in pieces, or copied directly, in larger pieces.
 inline constexpr uint64_t kCopiedBytes = 8 << 10;
 inline constexpr uint64_t kPieceBytes = kFragmentBytes;
+inline constexpr uint64_t kDirectPieceBytes = 1 << 20;
 // A message with several records is sent when it has so many bytes. Rows that are copied into one
 // record have at most as many.
 inline constexpr uint64_t kBatchBytes = 64 << 10;
@@ -79,6 +91,8 @@ constexpr uint64_t DataBytes(const Record& record) {
         return kTooMany;
       }
       return record.bytes * record.value;
+    case RecordKind::kOffer:
+      return record.value <= sizeof(Offer) + UcxWorker::kMaxKeyBytes ? record.value : kTooMany;
     default:
       return 0;
   }

@@ -25,13 +25,9 @@ wire::UniqueFd NewMemory(uint64_t bytes, int seals) {
 class RingTest : public testing::Test {
  protected:
   void SetUp() override {
-    wire::UniqueFd fd = NewMemory(sizeof(PortMemory), F_SEAL_SHRINK);
-    memory_ = static_cast<PortMemory*>(
-        mmap(nullptr, sizeof(PortMemory), PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0));
-    ASSERT_NE(memory_, MAP_FAILED);
-    memory_->magic = kPortMagic;
-    memory_->version = kPortVersion;
-    memory_->rank = 3;
+    wire::UniqueFd fd;
+    memory_ = NewPortMemory(3, &fd);
+    ASSERT_NE(memory_, nullptr);
     auto mapping = PortMapping::Map(std::move(fd), 3);
     ASSERT_TRUE(mapping.ok()) << mapping.status();
     ring_.Attach(*mapping);

@@ -25,7 +25,7 @@ void Suggest(const char* name, const std::string& value) { setenv(name, value.c_
 
 void Configure(const UcxOptions& options) {
   Set("UCX_TLS", options.transports.empty() ? "tcp" : options.transports);
-  Set("UCX_NET_DEVICES", options.device);
+  Set("UCX_NET_DEVICES", options.devices.empty() ? options.device : options.devices);
   Set("UCX_TCP_PORT_RANGE",
       options.port_min == 0 ? "0" : absl::StrCat(options.port_min, "-", options.port_max));
   Set("UCX_TCP_BRIDGE_ENABLE", "y");  // the interface was chosen
@@ -33,15 +33,15 @@ void Configure(const UcxOptions& options) {
   Set("UCX_TCP_MAX_NUM_EPS", absl::StrCat(std::max(256u, 2 * options.n_nodes)));
   // A node that does not answer shall not stop this process.
   Set("UCX_TCP_CONN_NB", "y");
-  // Puts of a peer would not pass our checks.
+  // Puts of a peer would not pass our checks (those that UCX emulates need UCP_FEATURE_RMA).
   Set("UCX_TCP_PUT_ENABLE", "n");
   const std::string segment = absl::StrCat(kFragmentBytes + (4 << 10));
   Set("UCX_TCP_TX_SEG_SIZE", segment);
   Set("UCX_TCP_RX_SEG_SIZE", segment);
   const absl::Duration silence = std::max(2 * options.silence, absl::Seconds(10));
   Suggest("UCX_TCP_USER_TIMEOUT", absl::StrCat(absl::ToInt64Seconds(silence), "s"));
-  // UCX gets memory of the host alone and does not cache registrations, so it needs no hooks in
-  // functions of this program.
+  // Messages are in memory of the host, other memory is registered by us, and registrations are not
+  // cached: UCX needs no hooks in functions of this program.
   Set("UCX_MEM_EVENTS", "n");
   Set("UCX_MEM_MMAP_HOOK_MODE", "none");
   Set("UCX_MEM_MALLOC_HOOKS", "n");
@@ -97,6 +97,16 @@ absl::Status UcxWorker::Load(const std::string& path) {
   find("ucp_ep_close_nbx", &api_.ep_close_nbx);
   find("ucp_ep_query", &api_.ep_query);
   find("ucp_am_send_nbx", &api_.am_send_nbx);
+  find("ucp_context_query", &api_.context_query);
+  find("ucp_mem_map", &api_.mem_map);
+  find("ucp_mem_unmap", &api_.mem_unmap);
+  find("ucp_rkey_pack", &api_.rkey_pack);
+  find("ucp_rkey_buffer_release", &api_.rkey_buffer_release);
+  find("ucp_ep_rkey_unpack", &api_.ep_rkey_unpack);
+  find("ucp_rkey_destroy", &api_.rkey_destroy);
+  find("ucp_put_nbx", &api_.put_nbx);
+  find("ucp_get_nbx", &api_.get_nbx);
+  find("ucp_ep_flush_nbx", &api_.ep_flush_nbx);
   find("ucp_request_free", &api_.request_free);
   find("ucp_request_check_status", &api_.request_check_status);
   find("ucp_get_version_string", &api_.get_version_string);
@@ -111,12 +121,14 @@ absl::Status UcxWorker::Load(const std::string& path) {
 
 absl::Status UcxWorker::Start(const UcxOptions& options) {
   transports_ = options.transports.empty() ? "tcp" : options.transports;
+  direct_ = options.direct;
   ucp_config_t* config = nullptr;
   ucs_status_t status = api_.config_read(nullptr, nullptr, &config);
   if (status != UCS_OK) return Error("read the settings", status);
   ucp_params_t params = {};
   params.field_mask = UCP_PARAM_FIELD_FEATURES;
   params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
+  if (direct_) params.features |= UCP_FEATURE_RMA;
   status = api_.init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, config, &context_);
   api_.config_release(config);
   if (status != UCS_OK) {
@@ -164,6 +176,14 @@ absl::Status UcxWorker::Start(const UcxOptions& options) {
 }
 
 UcxWorker::~UcxWorker() {
+  for (RemoteRegion* const each : remote_regions_) {
+    api_.rkey_destroy(each->key_);
+    each->worker_ = nullptr;
+  }
+  for (Region* const each : regions_) {
+    (void)api_.mem_unmap(context_, each->handle_);
+    each->worker_ = nullptr;
+  }
   if (worker_ != nullptr) api_.worker_destroy(worker_);
   if (context_ != nullptr) api_.cleanup(context_);
   // The library stays: it may have threads.
@@ -228,13 +248,83 @@ std::string UcxWorker::TransportOf(ucp_ep_h endpoint) const {
   return absl::StrJoin(names, ",");
 }
 
-UcxWorker::Sent UcxWorker::Send(ucp_ep_h endpoint, std::string_view header, const void* data,
-                                size_t bytes, SendTag* tag) {
+UcxWorker::Region::Region(UcxWorker* worker, ucp_mem_h handle, ucs_memory_type_t type)
+    : worker_(worker), handle_(handle), type_(type) {
+  worker_->regions_.insert(this);
+}
+
+UcxWorker::Region::~Region() {
+  if (worker_ == nullptr) return;
+  worker_->regions_.erase(this);
+  (void)worker_->api_.mem_unmap(worker_->context_, handle_);
+}
+
+UcxWorker::RemoteRegion::RemoteRegion(UcxWorker* worker, ucp_rkey_h key)
+    : worker_(worker), key_(key) {
+  worker_->remote_regions_.insert(this);
+}
+
+UcxWorker::RemoteRegion::~RemoteRegion() {
+  if (worker_ == nullptr) return;
+  worker_->remote_regions_.erase(this);
+  worker_->api_.rkey_destroy(key_);
+}
+
+absl::StatusOr<std::unique_ptr<UcxWorker::Region>> UcxWorker::Register(uint64_t address,
+                                                                       uint64_t bytes,
+                                                                       driver::UcxMemory memory) {
+  // Without support for a GPU, UCX takes its memory for the host's, and crashes.
+  ucp_context_attr_t known = {};
+  known.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES;
+  ucs_status_t status = api_.context_query(context_, &known);
+  if (status != UCS_OK) return Error("ask which memory it supports", status);
+  if ((known.memory_types & UCS_BIT(memory.type)) == 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("UCX ", version_, " with the transports ", transports_,
+                     " has no support for memory of the ", "GPU: add ", memory.transport,
+                     " to network.transports, and install UCX's module for it"));
+  }
+  ucp_mem_map_params_t params = {};
+  params.field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH |
+                      UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE;
+  params.address = reinterpret_cast<void*>(address);
+  params.length = bytes;
+  params.memory_type = memory.type;
+  ucp_mem_h handle = nullptr;
+  status = api_.mem_map(context_, &params, &handle);
+  if (status != UCS_OK) {
+    return Error(absl::StrCat("register ", bytes, " bytes of a heap for direct access (the limit ",
+                              "of locked memory, LimitMEMLOCK=, and the driver's peer memory ",
+                              "module may be in the way)"),
+                 status);
+  }
+  std::unique_ptr<Region> region(new Region(this, handle, memory.type));
+  void* key = nullptr;
+  size_t key_bytes = 0;
+  status = api_.rkey_pack(context_, handle, &key, &key_bytes);
+  if (status != UCS_OK) return Error("make the key of registered memory", status);
+  region->key_.assign(static_cast<const char*>(key), key_bytes);
+  api_.rkey_buffer_release(key);
+  if (key_bytes <= kMaxKeyBytes) return region;
+  return absl::FailedPreconditionError(absl::StrCat("UCX's key of registered memory has ",
+                                                    key_bytes, " bytes: name fewer devices in ",
+                                                    "network.devices"));
+}
+
+absl::StatusOr<std::unique_ptr<UcxWorker::RemoteRegion>> UcxWorker::UseKey(ucp_ep_h endpoint,
+                                                                           std::string_view key) {
+  // UCX does not know where the key ends. What it may take for more of it is 0.
+  std::string padded(key);
+  padded.resize(4 * kMaxKeyBytes);
+  ucp_rkey_h remote = nullptr;
+  const ucs_status_t status = api_.ep_rkey_unpack(endpoint, padded.data(), &remote);
+  if (status != UCS_OK) return Error("use the key of a node's memory", status);
+  return std::unique_ptr<RemoteRegion>(new RemoteRegion(this, remote));
+}
+
+ucp_request_param_t UcxWorker::Ends(SendTag* tag) {
   ucp_request_param_t param = {};
-  param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_CALLBACK |
-                       UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
-  param.flags = UCP_AM_SEND_FLAG_EAGER;  // nothing to fetch, so that messages arrive in order
-  param.memory_type = UCS_MEMORY_TYPE_HOST;
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
   param.user_data = tag;
   tag->worker = this;
   param.cb.send = [](void* request, ucs_status_t status, void* user_data) {
@@ -242,10 +332,48 @@ UcxWorker::Sent UcxWorker::Send(ucp_ep_h endpoint, std::string_view header, cons
     sent->worker->api_.request_free(request);
     sent->worker->handlers_.sent(sent, status == UCS_OK);
   };
-  const ucs_status_ptr_t request =
-      api_.am_send_nbx(endpoint, kMessageId, header.data(), header.size(), data, bytes, &param);
+  return param;
+}
+
+UcxWorker::Sent UcxWorker::SentOf(ucs_status_ptr_t request) {
   if (request == nullptr) return Sent::kNow;
   return UCS_PTR_IS_ERR(request) ? Sent::kFailed : Sent::kLater;
+}
+
+UcxWorker::Sent UcxWorker::Send(ucp_ep_h endpoint, std::string_view header, const void* data,
+                                size_t bytes, SendTag* tag) {
+  ucp_request_param_t param = Ends(tag);
+  param.op_attr_mask |= UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+  param.flags = UCP_AM_SEND_FLAG_EAGER;  // nothing to fetch, so that messages arrive in order
+  param.memory_type = UCS_MEMORY_TYPE_HOST;
+  return SentOf(
+      api_.am_send_nbx(endpoint, kMessageId, header.data(), header.size(), data, bytes, &param));
+}
+
+UcxWorker::Sent UcxWorker::Put(ucp_ep_h endpoint, const Region& from, uint64_t address,
+                               uint64_t bytes, const RemoteRegion& key, uint64_t to, SendTag* tag) {
+  ucp_request_param_t param = {};
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_MEMH | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+  param.memh = from.handle_;
+  param.memory_type = from.type_;
+  const ucs_status_ptr_t put =
+      api_.put_nbx(endpoint, reinterpret_cast<const void*>(address), bytes, to, key.key_, &param);
+  if (UCS_PTR_IS_ERR(put)) return Sent::kFailed;
+  // UCX keeps the request until it is over. The flush says when that is.
+  if (put != nullptr) api_.request_free(put);
+  const ucp_request_param_t flush = Ends(tag);
+  return SentOf(api_.ep_flush_nbx(endpoint, &flush));
+}
+
+UcxWorker::Sent UcxWorker::Get(ucp_ep_h endpoint, const Region& into, uint64_t address,
+                               uint64_t bytes, const RemoteRegion& key, uint64_t from,
+                               SendTag* tag) {
+  ucp_request_param_t param = Ends(tag);
+  param.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMH | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+  param.memh = into.handle_;
+  param.memory_type = into.type_;
+  return SentOf(
+      api_.get_nbx(endpoint, reinterpret_cast<void*>(address), bytes, from, key.key_, &param));
 }
 
 }  // namespace iris::port

@@ -1,6 +1,7 @@
 // UCX, opened at run time: the library, one context and one worker, which sends and receives active
-// messages. The headers are those of UCX 1.13, whose ABI later versions keep; versions before 1.20
-// are refused, because they are slow over TCP and cannot end a connection to a silent peer.
+// messages and, if it is set so, copies between registered memory of two workers. The headers are
+// those of UCX 1.13, whose ABI later versions keep; versions before 1.20 are refused, because they
+// are slow over TCP and cannot end a connection to a silent peer.
 //
 // Not thread-safe. Handlers are called by Progress, and for a send also by Send's caller.
 #pragma once
@@ -11,6 +12,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,6 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "device/driver/ucx_memory.h"
 
 namespace iris::port {
 
@@ -29,6 +32,10 @@ struct UcxOptions {
   std::string path;        // of libucp.so.0; empty: searched
   std::string transports;  // UCX_TLS; empty: "tcp"
   std::string device;      // network interface
+  std::string devices;     // UCX_NET_DEVICES; empty: `device`
+  // Memory may be registered, for direct access of this worker and of those that have its key. UCX
+  // does not check what they access where it emulates this, over TCP.
+  bool direct = false;
   bool ipv6 = false;
   uint32_t port_min = 0;  // of the ports to listen on; 0: any
   uint32_t port_max = 0;
@@ -82,7 +89,54 @@ class UcxWorker {
   // say.
   std::string TransportOf(ucp_ep_h endpoint) const;
 
+  // Registered memory of this process, until it is destroyed or the worker is.
+  class Region {
+   public:
+    ~Region();
+    Region(const Region&) = delete;
+    Region& operator=(const Region&) = delete;
+    const std::string& key() const { return key_; }  // for UseKey, at other workers
+
+   private:
+    friend class UcxWorker;
+    Region(UcxWorker* worker, ucp_mem_h handle, ucs_memory_type_t type);
+    UcxWorker* worker_;
+    const ucp_mem_h handle_;
+    const ucs_memory_type_t type_;
+    std::string key_;
+  };
+  // Access to a region of another worker by one endpoint, until it or this worker is destroyed.
+  class RemoteRegion {
+   public:
+    ~RemoteRegion();
+    RemoteRegion(const RemoteRegion&) = delete;
+    RemoteRegion& operator=(const RemoteRegion&) = delete;
+
+   private:
+    friend class UcxWorker;
+    RemoteRegion(UcxWorker* worker, ucp_rkey_h key);
+    UcxWorker* worker_;
+    const ucp_rkey_h key_;
+  };
+
+  bool direct() const { return direct_; }
+  // Registers memory, which is of the host or of a GPU. kFailedPrecondition if UCX or its devices
+  // cannot.
+  absl::StatusOr<std::unique_ptr<Region>> Register(uint64_t address, uint64_t bytes,
+                                                   driver::UcxMemory memory);
+  // `key` is of at most kMaxKeyBytes. An error if UCX does not know it.
+  static constexpr size_t kMaxKeyBytes = 1024;
+  absl::StatusOr<std::unique_ptr<RemoteRegion>> UseKey(ucp_ep_h endpoint, std::string_view key);
+
   enum class Sent { kNow, kLater, kFailed };
+  // Copies from memory in `from` to the address `to` of the other worker. It is over, as of Send,
+  // when the bytes are in the target, and visible to what this worker sends after that.
+  Sent Put(ucp_ep_h endpoint, const Region& from, uint64_t address, uint64_t bytes,
+           const RemoteRegion& key, uint64_t to, SendTag* tag);
+  // Copies to memory in `into` from the address `from` of the other worker.
+  Sent Get(ucp_ep_h endpoint, const Region& into, uint64_t address, uint64_t bytes,
+           const RemoteRegion& key, uint64_t from, SendTag* tag);
+
   // Sends a message, at most kFragmentBytes + 64 KiB. Only if the result is kLater, the memory must
   // stay valid until handlers.sent(tag).
   Sent Send(ucp_ep_h endpoint, std::string_view header, const void* data, size_t bytes,
@@ -106,6 +160,16 @@ class UcxWorker {
     decltype(&ucp_ep_close_nbx) ep_close_nbx;
     decltype(&ucp_ep_query) ep_query;
     decltype(&ucp_am_send_nbx) am_send_nbx;
+    decltype(&ucp_context_query) context_query;
+    decltype(&ucp_mem_map) mem_map;
+    decltype(&ucp_mem_unmap) mem_unmap;
+    decltype(&ucp_rkey_pack) rkey_pack;
+    decltype(&ucp_rkey_buffer_release) rkey_buffer_release;
+    decltype(&ucp_ep_rkey_unpack) ep_rkey_unpack;
+    decltype(&ucp_rkey_destroy) rkey_destroy;
+    decltype(&ucp_put_nbx) put_nbx;
+    decltype(&ucp_get_nbx) get_nbx;
+    decltype(&ucp_ep_flush_nbx) ep_flush_nbx;
     decltype(&ucp_request_free) request_free;
     decltype(&ucp_request_check_status) request_check_status;
     decltype(&ucp_get_version_string) get_version_string;
@@ -122,12 +186,18 @@ class UcxWorker {
   absl::Status Load(const std::string& path);
   absl::Status Start(const UcxOptions& options);
   absl::Status Error(std::string_view what, ucs_status_t status) const;
+  // What a call of UCX gets that ends with handlers.sent(tag).
+  ucp_request_param_t Ends(SendTag* tag);
+  static Sent SentOf(ucs_status_ptr_t request);
 
   Api api_ = {};
   Handlers handlers_;
   std::string version_;
   std::string transports_;
   std::string address_;
+  bool direct_ = false;
+  std::set<Region*> regions_;
+  std::set<RemoteRegion*> remote_regions_;
   ucp_context_h context_ = nullptr;
   ucp_worker_h worker_ = nullptr;
   int event_fd_ = -1;

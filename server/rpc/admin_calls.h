@@ -34,6 +34,8 @@ struct DaemonFacts {
     uint32_t port_min = 0, port_max = 0;
     std::string ucx;
     std::string transports;
+    std::string devices;
+    bool direct = false;
     absl::Duration silence;
     bool has_secret = false;
     std::string etcd;

@@ -17,6 +17,7 @@ from tests.python import junit
 
 IRIS_CTL = os.path.abspath("client/ctl/iris-ctl")
 RANK = os.path.abspath("tests/nodes/node_rank")
+DIRECT = ["--network-direct", "on"]
 DIGITS = os.path.abspath("examples/10_digits_training")
 MESSAGES = os.path.abspath("examples/04_message_passing")
 SILENCE = ["--network-silence", "1s"]
@@ -82,6 +83,26 @@ class Nodes(unittest.TestCase):
             for code, out in ends:
                 self.assertEqual(code, 0, out)
             self.assertIn("result ok", ends[0][1])
+
+    def test_nodes_copy_directly(self):
+        """As RDMA does, which UCX emulates here."""
+        with cluster.Cluster(2, flags=DIRECT) as nodes:
+            self.check_ends(nodes.start(RANK, "transfers"), "transfers ok")
+            self.check_ends(nodes.start(RANK, "streams"), "streams ok")
+            self.check_ends(nodes.start(DIGITS, "--epochs", "2"), "")
+            processes = self.waiting(nodes)
+            self.until(lambda: "tcp/eth0, direct" in self.ctl(nodes.nodes[1], "nodes"))
+            since = time.monotonic()
+            processes.pop(3).kill()
+            self.check_told(processes, since, "rank 3", within=PATIENCE)
+
+    def test_one_node_copies_directly_and_the_other_does_not(self):
+        with cluster.Cluster(2) as nodes:
+            first = nodes.nodes[0]
+            first.irisd.stop()
+            first.flags = DIRECT
+            first.start()
+            self.check_ends(nodes.start(RANK, "transfers"), "transfers ok")
 
     def test_a_killed_rank_is_told_to_all(self):
         with cluster.Cluster(2) as nodes:

@@ -89,6 +89,7 @@ PortNodeOptions NodeOf(int node, int nodes, uint32_t n_local, const std::string&
   setup.set_backend("emu");
   setup.set_silence_ms(3000);
   setup.set_connect_ms(10'000);
+  setup.set_direct(nodes_are_direct);
   return options;
 }
 
@@ -185,6 +186,27 @@ std::optional<PortNode::Got> PortNode::WaitFor(server::LinkType type, absl::Dura
   }
 }
 
+bool PortNode::AddMemory(uint32_t rank, int part, uint64_t id) {
+  const auto& physical = ranks_[rank - options_.setup.first_rank()]->physical[part];
+  const auto fd = physical->ExportFd(driver::Access::kReadWrite);
+  if (!fd.ok()) return false;
+  const uint64_t half = options_.heap_bytes / 2;
+  Memory memory;
+  memory.set_segment_id(id);
+  memory.set_rank(rank);
+  memory.set_offset_bytes(part * half);
+  memory.set_bytes(half);
+  Send(server::LinkType::kPortMemory, memory, wire::UniqueFd(*fd));
+  return true;
+}
+
+void PortNode::ForgetMemory(uint64_t id) {
+  Memory memory;
+  memory.set_segment_id(id);
+  memory.set_forget(true);
+  Send(server::LinkType::kPortMemory, memory);
+}
+
 bool PortNode::AddRanks() {
   driver::EmuOptions emu;
   emu.n_devices = 1;
@@ -203,29 +225,13 @@ bool PortNode::AddRanks() {
       if (!physical.ok()) return false;
       auto mapping =
           driver_->Map(*rank->reservation, part * half, **physical, driver::Access::kReadWrite, {});
-      const auto fd = (*physical)->ExportFd(driver::Access::kReadWrite);
-      if (!mapping.ok() || !fd.ok()) return false;
+      if (!mapping.ok()) return false;
       rank->physical.push_back(*std::move(physical));
       rank->mappings.push_back(*std::move(mapping));
-      Memory memory;
-      memory.set_segment_id(2 * number + part + 1);
-      memory.set_rank(number);
-      memory.set_offset_bytes(part * half);
-      memory.set_bytes(half);
-      Send(server::LinkType::kPortMemory, memory, wire::UniqueFd(*fd));
     }
-    wire::UniqueFd ring(memfd_create("port", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-    if (ftruncate(ring.get(), sizeof(PortMemory)) != 0 ||
-        fcntl(ring.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
-      return false;
-    }
-    void* const at =
-        mmap(nullptr, sizeof(PortMemory), PROT_READ | PROT_WRITE, MAP_SHARED, ring.get(), 0);
-    if (at == MAP_FAILED) return false;
-    rank->memory = static_cast<PortMemory*>(at);
-    rank->memory->magic = kPortMagic;
-    rank->memory->version = kPortVersion;
-    rank->memory->rank = number;
+    wire::UniqueFd ring;
+    rank->memory = NewPortMemory(number, &ring);
+    if (rank->memory == nullptr) return false;
     rank->wake.Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     RankRing message;
     message.set_rank(number);
@@ -234,6 +240,9 @@ bool PortNode::AddRanks() {
     Send(server::LinkType::kPortRank, message,
          wire::UniqueFd(fcntl(rank->wake.get(), F_DUPFD_CLOEXEC, 3)));
     ranks_.push_back(std::move(rank));
+    for (int part = 0; part < 2; ++part) {
+      if (!AddMemory(number, part, 2 * number + part + 1)) return false;
+    }
   }
   return true;
 }

@@ -52,6 +52,9 @@ struct PortNodeOptions {
   bool as_nobody = false;
 };
 
+// Setup::direct of NodeOf.
+inline bool nodes_are_direct = false;
+
 // A setup for tests: `nodes` nodes of `n_local` ranks each, this one `node`.
 PortNodeOptions NodeOf(int node, int nodes, uint32_t n_local, const std::string& rendezvous);
 
@@ -78,6 +81,9 @@ class PortNode {
 
   // After Ready: the memory and the rings of all local ranks.
   bool AddRanks();
+  // The first or second half of a rank's heap, under an id. AddRanks uses 2 * rank + part + 1.
+  bool AddMemory(uint32_t rank, int part, uint64_t id);
+  void ForgetMemory(uint64_t id);
   template <typename M>
   void Send(server::LinkType type, const M& message, wire::UniqueFd fd = {}) {
     SendBytes(type, message.SerializeAsString(), std::move(fd));

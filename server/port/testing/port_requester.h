@@ -2,8 +2,10 @@
 // wakes the port process, and waits for results. Borrows the memory and the eventfd.
 #pragma once
 
+#include <fcntl.h>
 #include <linux/futex.h>
 #include <sched.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -12,8 +14,26 @@
 
 #include "device/iris/port_types.h"
 #include "device/iris/status_code.h"
+#include "proto/wire/unique_fd.h"
 
 namespace iris::port {
+
+// The memory of a rank's rings, mapped; null if the system provides none. *fd is for the port.
+inline PortMemory* NewPortMemory(uint32_t rank, wire::UniqueFd* fd) {
+  fd->Reset(memfd_create("port", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (ftruncate(fd->get(), sizeof(PortMemory)) != 0 ||
+      fcntl(fd->get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
+    return nullptr;
+  }
+  void* const at =
+      mmap(nullptr, sizeof(PortMemory), PROT_READ | PROT_WRITE, MAP_SHARED, fd->get(), 0);
+  if (at == MAP_FAILED) return nullptr;
+  auto* const memory = static_cast<PortMemory*>(at);
+  memory->magic = kPortMagic;
+  memory->version = kPortVersion;
+  memory->rank = rank;
+  return memory;
+}
 
 class PortRequester {
  public:
