@@ -25,7 +25,9 @@ namespace {
 using server::LinkType;
 
 constexpr int kEventsAtOnce = 64;
-constexpr size_t kMaxStrangers = 128;  // connections that have not proved anything
+// Connections that have not proved anything, beside one for each rank of nodes that are awaited:
+// the nodes of a large job come all at once.
+constexpr size_t kMaxStrangers = 128;
 constexpr auto kHandshakeWithin = absl::Seconds(5);
 // The port of the job before this one may still have the rendezvous, and refuses nodes of this one.
 constexpr auto kEarlierJobEndsWithin = absl::Seconds(3);
@@ -460,6 +462,8 @@ absl::Status Port::FlushLink() {
 // Lines to other ports.
 
 void Port::Accept() {
+  size_t most = kMaxStrangers + setup_.n_ranks() - setup_.n_local();
+  for (const auto& [id, node] : nodes_) most -= node.connected ? node.n_ranks : 0;
   for (int i = 0; i < kEventsAtOnce; ++i) {
     wire::UniqueFd fd(base::Retry(
         [&] { return accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK); }));
@@ -474,7 +478,7 @@ void Port::Accept() {
         oldest = each;
       }
     }
-    if (strangers >= kMaxStrangers) {
+    if (strangers >= most) {
       EndLine(oldest, absl::ResourceExhaustedError("too many connections prove nothing"));
     }
     AddLine(std::move(fd), std::nullopt);
