@@ -1,11 +1,13 @@
 """The package for Python out of the unpacked bundle, on 1, 2 and 4 ranks of a real irisd with emulated devices.
 
-What the ranks do is in ranks.py: a function for each case. The programs of README.md and docs/ are run, too.
+What the ranks do is in ranks.py: a function for each case. The programs of README.md and docs/ are run, too. Ranks that
+use torch or Triton are forks of a process that has imported them (prepared.py).
 """
 
 import glob
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -13,6 +15,7 @@ import time
 import unittest
 
 from tests.bundle import bundle_case
+from tests.bundle.python import prepared
 from tests.docs import snippets
 from tests.python import junit
 
@@ -30,6 +33,12 @@ HAS_TORCH = importlib.util.find_spec("torch") is not None
 HAS_TRITON = importlib.util.find_spec("triton") is not None or os.path.isfile(f"{FETCHED}/triton.txt")
 NO_TRITON = (f"triton is neither installed nor in {FETCHED}: deploy/setup.sh fetches it there, where pip can reach "
              "the Python Package Index")
+TORCH = "torch" if HAS_TORCH else ""
+# What a process imports before it forks ranks.
+PREPARED = {"torch": ("numpy", "torch", "torch.distributed"),
+            "triton": (*(("torch",) if HAS_TORCH else ()), "triton", "triton.language", "triton.runtime.interpreter")}
+PREPARED_OF = {FOREIGN: "torch", HOST: "torch", COLLECTIVES: "torch", TRITON: "triton", TILES: "triton",
+               PROGRAMS: "triton", PLATFORM: "triton"}
 PATIENCE_SECONDS = 240
 
 
@@ -42,6 +51,7 @@ class Ranks(unittest.TestCase):
         cls.case = bundle_case.BundleCase
         cls.case.setUpClass()
         cls.bundle = cls.case.second
+        cls.prepared = {}
         cls.runtime_dir = os.path.join(cls.folder, "run")
         os.mkdir(cls.runtime_dir)
         with open(os.path.join(cls.folder, "log"), "wb") as log:
@@ -56,27 +66,42 @@ class Ranks(unittest.TestCase):
 
     @classmethod
     def tearDownClass(cls):
+        for each in cls.prepared.values():
+            each.close()
         cls.daemon.terminate()
         assert cls.daemon.wait(PATIENCE_SECONDS) == 0, "irisd ended with an error"
         cls.case.tearDownClass()
+        shutil.rmtree(cls.folder)
 
     def environment(self, **more):
         return bundle_case.clean_environment(
             IRIS_RUNTIME_DIR=self.runtime_dir, PYTHONPATH=f"{self.bundle}/lib/python", PYTHONDONTWRITEBYTECODE="1",
             OMP_NUM_THREADS="1", **more)
 
-    def ranks(self, n, *command, code=0, cwd=None, **variables):
+    def python(self, name):
+        """The command that runs a program, in a process that has imported these packages if they are named."""
+        if not name:
+            return (sys.executable,)
+        if name not in self.prepared:
+            environment = self.environment()
+            if name == "triton":
+                environment.update(TRITON_INTERPRET="1", PYTHONPATH=f"{environment['PYTHONPATH']}:{FETCHED}")
+            self.prepared[name] = prepared.Prepared(f"{self.folder}/{name}.sock", PREPARED[name], environment)
+        return self.prepared[name].command
+
+    def ranks(self, n, *command, code=0, cwd=None, imported="", **variables):
         """What the ranks print; they end with this code."""
-        result = subprocess.run([f"{self.bundle}/bin/iris-run", "-n", str(n), "--", sys.executable, *command],
+        python = self.python(imported or PREPARED_OF.get(command[0]))
+        result = subprocess.run([f"{self.bundle}/bin/iris-run", "-n", str(n), "--", *python, *command],
                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
                                 timeout=PATIENCE_SECONDS, env=self.environment(**variables), cwd=cwd)
         self.assertEqual(result.returncode, code, f"{command} on {n} ranks\n{result.stdout}")
         return result.stdout
 
-    def on(self, case, *counts, program=RANKS, **variables):
+    def on(self, case, *counts, program=RANKS, **settings):
         for n in counts:
             with self.subTest(ranks=n):
-                self.ranks(n, program, case, **variables)
+                self.ranks(n, program, case, **settings)
 
     def test_world(self):
         self.on("world", 1, 2, 4)
@@ -88,7 +113,7 @@ class Ranks(unittest.TestCase):
         self.on("calls_that_wait_for_each_other", 2, 3)
 
     def test_collectives(self):
-        self.on("collectives", 1, 2, 4)
+        self.on("collectives", 1, 2, 4, imported=TORCH)
 
     def test_products_that_communicate(self):
         self.on("matmuls", 1, 2, 3)
@@ -97,13 +122,13 @@ class Ranks(unittest.TestCase):
         self.on("experts", 1, 3)
 
     def test_arrays_that_are_not_what_they_look_like(self):
-        self.on("wrong_arrays", 1, 2)
+        self.on("wrong_arrays", 1, 2, imported=TORCH)
 
     def test_norms_of_sums(self):
         self.on("norms", 1, 3)
 
     def test_tensors(self):
-        self.on("tensors", 1, 2, 4)
+        self.on("tensors", 1, 2, 4, imported=TORCH)
 
     def test_memory(self):
         self.on("memory", 1, 2, 4)
@@ -112,7 +137,7 @@ class Ranks(unittest.TestCase):
         self.on("as_symmetric", 1, 3)
 
     def test_the_functions_of_torchs_allocator(self):
-        self.on("torch_allocator", 1, 2)
+        self.on("torch_allocator", 1, 2, imported=TORCH)
 
     def test_what_a_call_cannot_use(self):
         self.on("misuse", 1, 2)
@@ -121,10 +146,10 @@ class Ranks(unittest.TestCase):
         self.on("two_contexts", 1)
 
     def test_factories(self):
-        self.on("factories", 1, 2)
+        self.on("factories", 1, 2, imported=TORCH)
 
     def test_bad_input(self):
-        self.on("bad_input", 1, 2, 4)
+        self.on("bad_input", 1, 2, 4, imported=TORCH)
 
     def test_tensors_are_dropped_in_other_orders_on_each_rank(self):
         self.on("garbage", 1, 2, ROUNDS="2500")
@@ -141,7 +166,7 @@ class Ranks(unittest.TestCase):
         self.on("no_tracing", 2, FOLDER=self.folder)
 
     def test_symmetric_memory(self):
-        self.on("symm_mem", 1, 2, 4)
+        self.on("symm_mem", 1, 2, 4, imported=TORCH)
 
     @unittest.skipUnless(HAS_TORCH, "torch is not installed")
     def test_host_api_of_the_reference(self):
@@ -160,7 +185,7 @@ class Ranks(unittest.TestCase):
 
     @unittest.skipUnless(HAS_TORCH, "torch is not installed")
     def test_groups_of_torch(self):
-        self.on("torch_groups", 2, MEETING=os.path.join(self.folder, "meeting"))
+        self.on("torch_groups", 2, imported=TORCH, MEETING=os.path.join(self.folder, "meeting"))
 
     @unittest.skipUnless(HAS_TORCH, "torch is not installed")
     def test_collectives_of_the_reference(self):
@@ -169,7 +194,7 @@ class Ranks(unittest.TestCase):
 
     @unittest.skipUnless(HAS_TORCH, "torch is not installed")
     def test_training_with_parameters_in_the_heap(self):
-        self.on("training", 1, 2, 4)
+        self.on("training", 1, 2, 4, imported=TORCH)
 
     @unittest.skipUnless(HAS_TRITON, NO_TRITON)
     def test_kernels_of_triton_interpreted(self):
@@ -211,7 +236,7 @@ class Ranks(unittest.TestCase):
         subprocess.run([sys.executable, PLATFORM, "benchmarks"], check=True, timeout=PATIENCE_SECONDS,
                        env=self.environment(FOLDER=self.folder))
 
-    def programs_of_the_pages(self, wanted, *runner):
+    def programs_of_the_pages(self, wanted, *runner, **settings):
         """Runs what needs the wanted package on two ranks. They print the same where the program says so."""
         n_run = 0
         for page in ["README.md", *sorted(glob.glob("docs/**/*.md", recursive=True))]:
@@ -226,7 +251,7 @@ class Ranks(unittest.TestCase):
                     path = os.path.join(folder, "program.py")
                     with open(path, "w", encoding="utf-8") as file:
                         file.write(source)
-                    said = self.ranks(2, *runner, path, cwd=folder, IRIS_HEAP_BYTES="256M")
+                    said = self.ranks(2, *runner, path, cwd=folder, IRIS_HEAP_BYTES="256M", **settings)
                     if "# the same on all ranks" in source:
                         self.assertEqual(len({text.split("] ", 1)[1] for text in said.splitlines()}), 1, said)
         self.assertGreater(n_run, 1)
@@ -236,7 +261,7 @@ class Ranks(unittest.TestCase):
 
     @unittest.skipUnless(HAS_TORCH, "torch is not installed")
     def test_programs_of_the_pages_with_torch(self):
-        self.programs_of_the_pages("torch")
+        self.programs_of_the_pages("torch", imported=TORCH)
 
     @unittest.skipUnless(HAS_TORCH, "torch is not installed")
     @unittest.skipUnless(HAS_TRITON, NO_TRITON)
