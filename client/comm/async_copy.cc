@@ -1,6 +1,7 @@
 #include "client/comm/async_copy.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -11,10 +12,6 @@
 
 namespace iris::internal {
 namespace {
-
-std::string Range(const void* at, uint64_t bytes) {
-  return absl::StrCat(base::SizeText(bytes), " at 0x", absl::Hex(reinterpret_cast<uint64_t>(at)));
-}
 
 bool Overlap(const void* a, uint64_t a_bytes, const void* b, uint64_t b_bytes) {
   const uint64_t x = reinterpret_cast<uint64_t>(a), y = reinterpret_cast<uint64_t>(b);
@@ -53,27 +50,7 @@ class AsyncCopy {
       Fail(absl::StrCat("there is no rank ", peer_, " in a job of ", context_.n_ranks()));
       return nullptr;
     }
-    const auto place = context_.Locate(mine);
-    if (!place.ok()) {
-      Fail(absl::StrCat(
-          name, " (", Range(mine, bytes),
-          ") is not in this rank's heap: give the address of this rank's own copy. ",
-          "Peers reach nothing but heaps: allocate the memory with iris_allocate() or ",
-          "iris_allocate_local(), register it, so that they can open it, or copy it there"));
-    } else if (place->rank != context_.rank()) {
-      Fail(absl::StrCat(name, " (", Range(mine, bytes), ") is in the heap of rank ", place->rank,
-                        ": give the address of this rank's own copy (of what was opened, the ",
-                        "symmetric one), and the peer as the rank"));
-    } else if (!context_.Reaches(peer_, mine, bytes)) {
-      Fail(absl::StrCat(name, " (", Range(mine, bytes), ", offset ", place->offset_bytes,
-                        ") ends beyond the heap, which has ", base::SizeText(context_.heap_bytes()),
-                        mapped_ ? absl::StrCat(", and is not of memory that rank ", peer_,
-                                               " has registered and this rank has open")
-                                : "; memory that a rank of another node has registered is not "
-                                  "reached: copy it into the heap there"));
-    } else {
-      Refuse(name, peer_, place->offset_bytes, bytes);
-    }
+    FailIf(context_.RefusalOfPeerSide(name, peer_, mine, bytes));
     if (!status_.ok()) return nullptr;
     return mapped_ ? context_.Translate(peer_, mine) : mine;
   }
@@ -81,33 +58,25 @@ class AsyncCopy {
   // Checks the other side, which is memory of any kind, but no hole of the window.
   void CheckLocal(absl::string_view name, const void* at, uint64_t bytes) {
     if (bytes == 0 || !status_.ok()) return;
-    if (at == nullptr) return Fail(absl::StrCat(name, " is null"));
+    FailIf(context_.RefusalOfOwnSide(name, at, bytes));
+    if (!status_.ok()) return;
     const auto place = context_.Locate(at);
     staged_ = !place.ok() || place->rank != context_.rank() ||
               bytes > context_.heap_bytes() - std::min(place->offset_bytes, context_.heap_bytes());
-    if (!place.ok()) {
-      if (!mapped_ && !backend_.KernelsReach(at)) {
-        Fail(
-            absl::StrCat(name, " (", Range(at, bytes),
-                         ") is memory that kernels of the device do not reach, and a kernel copies "
-                         "to ranks of other nodes: take memory of the heap, of iris_malloc_host() "
-                         "or of the device, or call iris_put() or iris_get(), which copy without "
-                         "a stream"));
-      }
-      return;
+    if (!place.ok() && !mapped_ && !backend_.KernelsReach(at)) {
+      Fail(absl::StrCat(name, " (", RangeText(at, bytes),
+                        ") is memory that kernels of the device do not reach, and a kernel copies "
+                        "to ranks of other nodes: take memory of the heap, of iris_malloc_host() "
+                        "or of the device, or call iris_put() or iris_get(), which copy without "
+                        "a stream"));
     }
-    if (!context_.IsMapped(at, bytes)) {
-      return Fail(absl::StrCat(name, " (", Range(at, bytes), ") ends beyond the heap that it lies ",
-                               "in, which has ", base::SizeText(context_.heap_bytes())));
-    }
-    Refuse(name, place->rank, place->offset_bytes, bytes);
   }
 
   void CheckApart(const void* dst, const void* src) {
     if (!mapped_ || !status_.ok() || dst_bytes_ == 0) return;
     if (!Overlap(dst, dst_bytes_, src, src_bytes_)) return;
-    Fail(absl::StrCat("source (", Range(src, src_bytes_), ") and destination (",
-                      Range(dst, dst_bytes_), ") overlap"));
+    Fail(absl::StrCat("source (", RangeText(src, src_bytes_), ") and destination (",
+                      RangeText(dst, dst_bytes_), ") overlap"));
   }
 
   // Returns the word in the peer's heap; null without a signal.
@@ -167,11 +136,6 @@ class AsyncCopy {
   const absl::Status& status() const { return status_; }
 
  private:
-  void Refuse(absl::string_view name, uint32_t rank, uint64_t offset_bytes, uint64_t bytes) {
-    const auto refusal = context_.teams().Refusal(rank, offset_bytes, bytes);
-    if (refusal.has_value()) Fail(absl::StrCat(name, ": ", *refusal));
-  }
-
   // Returns 0, and lets the call fail, if the rows have no span.
   uint64_t Span(absl::string_view whose, uint64_t pitch_bytes) {
     const uint64_t steps = rows_.rows - 1;
@@ -199,6 +163,9 @@ class AsyncCopy {
   }
   void Fail(absl::string_view why) {
     status_.Update(absl::InvalidArgumentError(absl::StrCat(What(), ": ", why)));
+  }
+  void FailIf(const std::optional<std::string>& refusal) {
+    if (refusal.has_value()) Fail(*refusal);
   }
 
   const HostContext& context_;

@@ -39,6 +39,10 @@ std::map<uint32_t, std::string> DevicesOf(const std::vector<Peer>& peers) {
 
 }  // namespace
 
+std::string RangeText(const void* at, uint64_t bytes) {
+  return absl::StrCat(base::SizeText(bytes), " at 0x", absl::Hex(reinterpret_cast<uint64_t>(at)));
+}
+
 // Kernels write what irisd reads, and neither includes the header of the other.
 static_assert(sizeof(WaitNote) == sizeof(wire::KernelWait) &&
               offsetof(WaitNote, state) == offsetof(wire::KernelWait, state) &&
@@ -513,9 +517,52 @@ absl::StatusOr<Team> HostContext::RailTeam() {
   return *rail_team_;
 }
 
-bool HostContext::Reaches(uint32_t peer, const void* mine, uint64_t bytes) const {
-  const auto location = Locate(mine);
-  return location.ok() && location->rank == rank() && Has(peer, location->offset_bytes, bytes);
+std::optional<std::string> HostContext::RefusalOfPeerSide(absl::string_view name, uint32_t peer,
+                                                          const void* mine, uint64_t bytes) const {
+  const auto place = Locate(mine);
+  if (!place.ok()) {
+    return absl::StrCat(
+        name, " (", RangeText(mine, bytes),
+        ") is not in this rank's heap: give the address of this rank's own copy. Peers reach "
+        "nothing but heaps: allocate the memory with iris_allocate() or iris_allocate_local(), "
+        "register it, so that they can open it, or copy it there");
+  }
+  if (place->rank != rank()) {
+    return absl::StrCat(name, " (", RangeText(mine, bytes), ") is in the heap of rank ",
+                        place->rank,
+                        ": give the address of this rank's own copy (of what was opened, the "
+                        "symmetric one), and the peer as the rank");
+  }
+  if (!Has(peer, place->offset_bytes, bytes)) {
+    return absl::StrCat(name, " (", RangeText(mine, bytes), ", offset ", place->offset_bytes,
+                        ") ends beyond the heap, which has ", base::SizeText(heap_bytes()),
+                        IsLocal(peer) ? absl::StrCat(", and is not of memory that rank ", peer,
+                                                     " has registered and this rank has open")
+                                      : "; memory that a rank of another node has registered is "
+                                        "not reached: copy it into the heap there");
+  }
+  return RefusalOfTeams(name, {peer, place->offset_bytes}, bytes);
+}
+
+std::optional<std::string> HostContext::RefusalOfOwnSide(absl::string_view name, const void* at,
+                                                         uint64_t bytes) const {
+  if (at == nullptr) return absl::StrCat(name, " is null");
+  const auto place = Locate(at);
+  if (!place.ok()) return std::nullopt;
+  if (!Has(place->rank, place->offset_bytes, bytes)) {
+    return absl::StrCat(name, " (", RangeText(at, bytes),
+                        ") ends beyond the heap that it lies in, which has ",
+                        base::SizeText(heap_bytes()));
+  }
+  return RefusalOfTeams(name, *place, bytes);
+}
+
+std::optional<std::string> HostContext::RefusalOfTeams(absl::string_view name,
+                                                       const Location& place,
+                                                       uint64_t bytes) const {
+  const auto refusal = teams_->Refusal(place.rank, place.offset_bytes, bytes);
+  if (!refusal.has_value()) return std::nullopt;
+  return absl::StrCat(name, ": ", *refusal);
 }
 
 }  // namespace iris::internal

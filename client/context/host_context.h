@@ -37,6 +37,9 @@
 
 namespace iris::internal {
 
+// Returns "8 bytes at 0x7f0123" for errors about a range.
+std::string RangeText(const void* at, uint64_t bytes);
+
 class HostContext {
  public:
   // Leaves the job and unmaps in reverse order. In a forked child it touches nothing.
@@ -110,9 +113,14 @@ class HostContext {
   // Returns true if the range lies in any rank's heap as mapped here, or in memory that the rank
   // has registered and this one has open.
   bool IsMapped(const void* address, uint64_t bytes) const;
-  // Returns true if calls with this peer may take the range: it is in this rank's heap, or stands
-  // for memory that the peer, on this node, has registered and this rank has open.
-  bool Reaches(uint32_t peer, const void* mine, uint64_t bytes) const;
+  // Return why a call cannot take a range, after its `name`, or nothing if it can. The peer's side
+  // has to be in this rank's heap, or to stand for memory that the peer, a rank of this node, has
+  // registered and this rank has open. The other side is memory of any kind, but no hole of the
+  // window.
+  std::optional<std::string> RefusalOfPeerSide(absl::string_view name, uint32_t peer,
+                                               const void* mine, uint64_t bytes) const;
+  std::optional<std::string> RefusalOfOwnSide(absl::string_view name, const void* at,
+                                              uint64_t bytes) const;
   // Finds rank and offset of an address. kInvalidArgument if it is outside the window.
   struct Location {
     uint32_t rank = 0;
@@ -174,6 +182,9 @@ class HostContext {
   bool InHeap(uint64_t offset_bytes, uint64_t bytes) const {
     return offset_bytes <= heap_bytes() && bytes <= heap_bytes() - offset_bytes;
   }
+  // Returns why teams keep the range from being used, after its `name`, or nothing.
+  std::optional<std::string> RefusalOfTeams(absl::string_view name, const Location& place,
+                                            uint64_t bytes) const;
   // Returns true if these bytes of the rank's heap, or of memory above it, are mapped here.
   bool Has(uint32_t owner, uint64_t offset_bytes, uint64_t bytes) const {
     return InHeap(offset_bytes, bytes) || teams_->Borrows(owner, offset_bytes, bytes);

@@ -33,37 +33,21 @@ class Rma {
   absl::Status OfPeer(absl::string_view name, const void* mine, uint64_t bytes,
                       uint64_t* offset) const {
     *offset = reinterpret_cast<uint64_t>(mine) - context_.window().address(context_.rank(), 0);
-    if (*offset >= context_.stride_bytes() || bytes > context_.stride_bytes() - *offset) {
-      return Fail(absl::StrCat(
-          name, " (", base::SizeText(bytes), " at 0x", absl::Hex(reinterpret_cast<uint64_t>(mine)),
-          ") is not in this rank's heap: give the address of this rank's own copy, of what was "
-          "opened the symmetric one, and the peer as the rank"));
+    if (!context_.IsLocal(peer_) && *offset < context_.stride_bytes() &&
+        bytes <= context_.stride_bytes() - *offset) {
+      return absl::OkStatus();  // the other node checks it
     }
-    if (!context_.IsLocal(peer_)) return absl::OkStatus();  // the other node checks it
-    if (!context_.Reaches(peer_, mine, bytes)) {
-      return Fail(absl::StrCat(name, " (", base::SizeText(bytes), " at offset ", *offset,
-                               ") ends beyond the heap, which has ",
-                               base::SizeText(context_.heap_bytes()),
-                               ", and is not of memory that the rank has registered and this one "
-                               "has open"));
-    }
-    return Allowed(name, peer_, *offset, bytes);
+    return FailIf(context_.RefusalOfPeerSide(name, peer_, mine, bytes));
   }
 
   // Checks the other side, which may be any memory of the host, but no hole of the window.
   absl::Status CheckLocal(absl::string_view name, const void* at, uint64_t bytes) const {
-    if (at == nullptr) return Fail(absl::StrCat(name, " is null"));
+    absl::Status status = FailIf(context_.RefusalOfOwnSide(name, at, bytes));
+    if (!status.ok() || context_.IsLocal(peer_) || Emulated()) return status;
     const auto place = context_.Locate(at);
-    if (!place.ok()) return absl::OkStatus();
-    if (!context_.IsMapped(at, bytes)) {
-      return Fail(absl::StrCat(name, " ends beyond the heap that it lies in, which has ",
-                               base::SizeText(context_.heap_bytes())));
-    }
-    if (!context_.IsLocal(peer_) && place->rank != context_.rank() && !Emulated()) {
-      return Fail(absl::StrCat(name, " is in the heap of rank ", place->rank,
-                               ", which the port does not reach: copy it into this rank's heap"));
-    }
-    return Allowed(name, place->rank, place->offset_bytes, bytes);
+    if (!place.ok() || place->rank == context_.rank()) return status;
+    return Fail(absl::StrCat(name, " is in the heap of rank ", place->rank,
+                             ", which the port does not reach: copy it into this rank's heap"));
   }
 
   // Finds the bytes from the first row's beginning to the last one's end.
@@ -119,10 +103,8 @@ class Rma {
   }
 
  private:
-  absl::Status Allowed(absl::string_view name, uint32_t rank, uint64_t offset,
-                       uint64_t bytes) const {
-    const auto refusal = context_.teams().Refusal(rank, offset, bytes);
-    return refusal.has_value() ? Fail(absl::StrCat(name, ": ", *refusal)) : absl::OkStatus();
+  absl::Status FailIf(const std::optional<std::string>& refusal) const {
+    return refusal.has_value() ? Fail(*refusal) : absl::OkStatus();
   }
 
   const HostContext& context_;

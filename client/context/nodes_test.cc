@@ -93,7 +93,7 @@ TEST_F(NodesTest, WrongPlacesAreRefused) {
   EXPECT_THAT(text(HostPut(c, 1, At(0, kData), &local, word, {At<uint64_t>(0, 4), 1})),
               HasSubstr("the signal is not aligned"));
   EXPECT_THAT(text(HostGet(c, 1, &local, At(0, kStride - 4), word)),
-              HasSubstr("not in this rank's heap"));
+              HasSubstr("ends beyond the heap"));
   EXPECT_THAT(text(HostPut(c, 1, At(0, kData), At(0, kData), {2, 8, 4, 8})),
               HasSubstr("less than a row"));
   // The other node says what it does not have.
