@@ -71,12 +71,11 @@ class Engine {
   // Of two nodes, kFirst makes UCX's connection, and sends an empty message over it; kSecond does
   // not know yet whether the other has its tags, and sends nothing before AllowSending and that
   // message. If both connected at once, UCX would close one of the two connections, which on a
-  // network that loses frames can end the other one. kOnly is for a worker that is no engine's.
-  enum class Turn { kOnly, kFirst, kSecond };
+  // network that loses frames can end the other one.
+  enum class Turn { kFirst, kSecond };
   // A node can be reached, by the worker with this address. Before or after SetLayout. Messages of
   // the node are taken from now on.
-  absl::Status Connect(uint32_t node, std::string_view address, const Tags& tags,
-                       Turn turn = Turn::kOnly);
+  absl::Status Connect(uint32_t node, std::string_view address, const Tags& tags, Turn turn);
   void AllowSending(uint32_t node);
   // A node is lost: requests to it end with kAborted, now and later.
   void Lose(uint32_t node);

@@ -91,7 +91,7 @@ class EngineTest : public testing::Test {
   }
   // Ranks 0 and 1 are here, 2 and 3 there. Sends that UCX has not finished refer to an engine, so
   // it stays.
-  void NewEngine(const Tags& tags = kTags, Engine::Turn turn = Engine::Turn::kOnly) {
+  void NewEngine(const Tags& tags = kTags, Engine::Turn turn = Engine::Turn::kFirst) {
     static auto* const all = new std::vector<std::unique_ptr<Engine>>;
     all->push_back(std::make_unique<Engine>(RequestLimits{0, 2, 4, kStride}, memory_.get()));
     engine_ = all->back().get();
@@ -244,7 +244,7 @@ TEST_F(EngineTest, SendsNothingToAPeerThatDoesNotKnowTheTagsYet) {
 
 TEST_F(EngineTest, TheFirstOfTwoNodesSendsAnEmptyMessage) {
   constexpr Tags kOwn = {.sent = 35, .received = kTags.received};
-  NewEngine(kOwn, Engine::Turn::kFirst);
+  NewEngine(kOwn);
   Layout();
   bool came = false;
   for (int i = 0; i < 100'000 && !came; ++i) {
