@@ -12,9 +12,16 @@
 namespace iris::ctl {
 namespace {
 
+// Returns "on node b (from rank 2)": host names may be the same on several nodes.
 std::string NodeText(const v1::WaitMember& member) {
-  return member.node().empty() ? "on another node"
-                               : absl::StrCat("on node ", EscapeName(member.node()));
+  if (member.node().empty()) return "on another node";
+  return absl::StrCat(
+      "on node ", EscapeName(member.node()),
+      member.has_node_rank() ? absl::StrCat(" (from rank ", member.node_rank(), ")") : "");
+}
+
+bool AreOnOneNode(const v1::WaitMember& a, const v1::WaitMember& b) {
+  return a.has_node() == b.has_node() && a.node() == b.node() && a.node_rank() == b.node_rank();
 }
 
 // Calls `add` for each series of members that are on one node, with "rank 2", or "ranks 0,1,3".
@@ -23,16 +30,14 @@ void ByNode(const Members& members, Add add) {
   for (auto each = members.begin(); each != members.end();) {
     const v1::WaitMember& first = *each;
     std::vector<uint32_t> ranks;
-    for (; each != members.end() && each->has_node() == first.has_node() &&
-           each->node() == first.node();
-         ++each) {
+    for (; each != members.end() && AreOnOneNode(*each, first); ++each) {
       ranks.push_back(each->rank());
     }
     add(first, absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", absl::StrJoin(ranks, ",")));
   }
 }
 
-// Returns "ranks 0,1,3", or "ranks 0,1, ranks 2,3 on node b".
+// Returns "ranks 0,1,3", or "ranks 0,1, ranks 2,3 on node b (from rank 2)".
 template <typename Members>
 std::string Ranks(const Members& members) {
   std::vector<std::string> parts;
@@ -48,7 +53,7 @@ bool IsUnknown(const v1::WaitMember& member) {
   return member.has_node() && member.place() == v1::WAIT_PLACE_UNSPECIFIED;
 }
 
-// Returns "rank 2 (pid 4711, stopped)", or "rank 2 (pid 4711 on node b)".
+// Returns "rank 2 (pid 4711, stopped)", or "rank 2 (pid 4711 on node b (from rank 2))".
 std::string Missing(const v1::Wait& wait, const v1::WaitMember& member) {
   std::vector<std::string> facts;
   const std::string pid = absl::StrCat("pid ", member.pid());
@@ -78,7 +83,7 @@ std::string WhoIsMissing(const v1::Wait& wait) {
     const v1::WaitMember& first = wait.missing(i);
     std::vector<v1::WaitMember> alike = {first};
     for (++i; i < wait.missing_size() && is_plain(first) && is_plain(wait.missing(i)) &&
-              wait.missing(i).node() == first.node();
+              AreOnOneNode(wait.missing(i), first);
          ++i) {
       alike.push_back(wait.missing(i));
     }
@@ -137,8 +142,10 @@ std::string WaitText(const v1::Wait& wait) {
                             wait.kind() != v1::WAIT_KIND_KERNEL;
   if (unknown && wait.has_leader() && leader_knows) {
     absl::StrAppend(&text, " [iris-ctl waits on ",
-                    wait.leader().empty() ? "the node of rank 0" : "node ",
-                    EscapeName(wait.leader()), " says who has called there]");
+                    wait.leader().empty()
+                        ? "the node of rank 0"
+                        : absl::StrCat("node ", EscapeName(wait.leader()), " (from rank 0)"),
+                    " says who has called there]");
   } else if (unknown) {
     absl::StrAppend(&text, " [iris-ctl waits on their node says more]");
   }

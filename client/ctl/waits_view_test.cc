@@ -49,12 +49,14 @@ TEST(WaitTextTest, OfRanksOnOtherNodesHasTheirNode) {
   wait.mutable_waiting(2)->set_node("host-b");
   wait.mutable_missing(0)->set_stopped(false);
   wait.mutable_missing(0)->set_node("host-b");
+  wait.mutable_missing(0)->set_node_rank(2);
   EXPECT_EQ(WaitText(wait),
             "job train  all_reduce #17 of 4 ranks (1 MiB, f32)  ranks 0,1, rank 3 on node host-b "
-            "wait for rank 2 (pid 4711 on node host-b, has not called) since 12.3 s\n");
+            "wait for rank 2 (pid 4711 on node host-b (from rank 2), has not called) "
+            "since 12.3 s\n");
   wait.mutable_missing(0)->set_place(v1::WAIT_PLACE_UNSPECIFIED);
-  EXPECT_THAT(WaitText(wait), HasSubstr(" wait for rank 2 (pid 4711 on node host-b) since 12.3 s "
-                                        "[iris-ctl waits on their node says more]\n"));
+  EXPECT_THAT(WaitText(wait), HasSubstr(" wait for rank 2 (pid 4711 on node host-b (from rank 2)) "
+                                        "since 12.3 s [iris-ctl waits on their node says more]\n"));
   // Only the ranks of which nothing else is known are taken together.
   *wait.add_missing() = wait.missing(0);
   wait.mutable_missing(1)->set_rank(4);
@@ -63,8 +65,23 @@ TEST(WaitTextTest, OfRanksOnOtherNodesHasTheirNode) {
   wait.set_kind(v1::WAIT_KIND_OPERATION);
   wait.set_leader("host-b");
   EXPECT_THAT(WaitText(wait),
-              HasSubstr(" wait for ranks 2,4 on node host-b, rank 5 (on another node) since 12.3 s "
-                        "[iris-ctl waits on node host-b says who has called there]\n"));
+              HasSubstr(" wait for ranks 2,4 on node host-b (from rank 2), rank 5 (on another "
+                        "node) since 12.3 s [iris-ctl waits on node host-b (from rank 0) says who "
+                        "has called there]\n"));
+}
+
+TEST(WaitTextTest, OfNodesOfOneHostNameKeepsThemApart) {
+  v1::Wait wait = AllReduce();
+  wait.clear_missing();
+  for (const uint32_t rank : {4, 5, 6, 7}) {
+    v1::WaitMember* const member = wait.add_missing();
+    member->set_rank(rank);
+    member->set_node("vm");
+    member->set_node_rank(rank / 2 * 2);
+  }
+  EXPECT_THAT(WaitText(wait),
+              HasSubstr(" wait for ranks 4,5 on node vm (from rank 4), ranks 6,7 on "
+                        "node vm (from rank 6) since 12.3 s"));
 }
 
 // Rank 0 waits for others to join.

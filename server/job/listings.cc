@@ -11,12 +11,11 @@ namespace {
 using Impl = JobMachine::Impl;
 using Kind = PendingSnapshot::Kind;
 
-// Returns the host name of the node that has the rank; empty if it is not known yet.
-std::string HostOf(const JobNodes& nodes, Rank rank) {
-  const auto* const found = nodes.NodeOf(rank);
-  if (found != nullptr) return found->second.name;
+// Returns the node that has the rank, or null if it is not known yet.
+const std::pair<const NodeId, JobNodes::Node>* NodeThatHas(const JobNodes& nodes, Rank rank) {
+  if (const auto* const found = nodes.NodeOf(rank); found != nullptr) return found;
   const auto exact = nodes.all.find(rank);
-  return exact == nodes.all.end() ? "" : exact->second.name;
+  return exact == nodes.all.end() ? nullptr : &*exact;
 }
 
 // Returns the state of a rank. Its own node tells that of another node's rank when the job is
@@ -67,7 +66,10 @@ JobSnapshot HeadOf(const Job& job) {
   head.first_local = job.first_local();
   head.n_local = job.end_local() - job.first_local();
   head.spans_nodes = job.nodes.has_value();
-  if (head.spans_nodes && !job.nodes->leads()) head.leader = HostOf(*job.nodes, kLeader);
+  if (head.spans_nodes && !job.nodes->leads()) {
+    const auto* const leader = NodeThatHas(*job.nodes, kLeader);
+    head.leader = leader == nullptr ? "" : leader->second.name;
+  }
   head.n_teams = static_cast<uint32_t>(job.n_teams());
   head.n_allocations = static_cast<uint32_t>(job.allocations.size());
   head.allocated_bytes = job.allocator.used_bytes();
@@ -93,17 +95,17 @@ AllocationSnapshot SnapshotOf(uint64_t offset_bytes, const HeapAllocation& alloc
 
 RankSnapshot SnapshotOf(const Job& job, Rank rank) {
   const Member& member = job.ranks[rank];
-  std::optional<std::string> node;
-  if (!job.IsLocal(rank)) node = HostOf(*job.nodes, rank);
-  return {rank,
-          StateOf(job, rank),
-          member.lease.process.pid,
-          member.lease.session,
-          member.device_index,
-          member.base,
-          {},
-          {},
-          std::move(node)};
+  RankSnapshot shot{.rank = rank,
+                    .state = StateOf(job, rank),
+                    .pid = member.lease.process.pid,
+                    .session = member.lease.session,
+                    .device_index = member.device_index,
+                    .base = member.base};
+  if (job.IsLocal(rank)) return shot;
+  const auto* const node = NodeThatHas(*job.nodes, rank);
+  shot.node = node == nullptr ? "" : node->second.name;
+  if (node != nullptr) shot.node_rank = node->first;
+  return shot;
 }
 
 JobSnapshot WithRanks(const Job& job) {

@@ -27,6 +27,7 @@ struct RankSnapshot {
   // The host name of another node, which has the rank; empty if it is not known yet. None: this
   // node has it.
   std::optional<std::string> node;
+  std::optional<Rank> node_rank;  // the first rank of that node; none: not known yet
 };
 // A node of a job that spans several, or ranks whose node is not known yet.
 struct NodeSnapshot {

@@ -47,9 +47,10 @@ void AddMember(const WaitSources& from, Rank rank, WaitPlace place,
   member->set_stopped(IsStopped(from, rank));
   if (rank >= from.job.ranks.size()) return;
   member->set_pid(from.job.ranks[rank].pid);
-  const std::optional<std::string>& node = from.job.ranks[rank].node;
-  if (!node.has_value()) return;
-  member->set_node(*node);
+  const RankSnapshot& shot = from.job.ranks[rank];
+  if (!shot.node.has_value()) return;
+  member->set_node(*shot.node);
+  if (shot.node_rank.has_value()) member->set_node_rank(*shot.node_rank);
   // Ranks of other nodes ask the leader.
   if (from.job.leader.has_value()) member->set_place(v1::WAIT_PLACE_UNSPECIFIED);
 }

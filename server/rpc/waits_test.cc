@@ -347,7 +347,10 @@ class NodesWaitsTest : public WaitsTest {
     job_.first_local = 2;
     job_.n_local = 2;
     job_.leader = "host-a";
-    for (const Rank rank : {0u, 1u}) job_.ranks[rank].node = "host-a";
+    for (const Rank rank : {0u, 1u}) {
+      job_.ranks[rank].node = "host-a";
+      job_.ranks[rank].node_rank = 0;
+    }
     pages_.resize(2);
     waits_.teams[0].barrier_start_epoch = kStart;
   }
@@ -376,10 +379,13 @@ TEST_F(NodesWaitsTest, AHostBarrierNamesTheNodesOnceAllOfThisOneHaveCome) {
   EXPECT_THAT(Missing(waits[0]), ElementsAre(0, 1));
   for (const v1::WaitMember& each : waits[0].missing()) {
     EXPECT_EQ(each.node(), "host-a");
+    EXPECT_TRUE(each.has_node_rank());
+    EXPECT_EQ(each.node_rank(), 0u);
     EXPECT_EQ(each.place(), v1::WAIT_PLACE_UNSPECIFIED) << "not known here";
     EXPECT_FALSE(each.stopped());
   }
   EXPECT_FALSE(waits[0].waiting(0).has_node());
+  EXPECT_FALSE(waits[0].waiting(0).has_node_rank());
 }
 
 TEST_F(NodesWaitsTest, ACollectiveThatAllOfThisNodeAreInWaitsForTheOthers) {

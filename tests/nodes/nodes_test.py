@@ -171,13 +171,14 @@ class Nodes(unittest.TestCase):
 
     def test_operators_see_the_nodes(self):
         host = socket.gethostname()
+        name = rf"node {host} \(from rank 2\)"
         with cluster.Cluster(2, flags=SILENCE) as nodes:
             first, second = nodes.nodes
             processes = [nodes.start_rank(rank, RANK, "wait") for rank in range(3)]
             # While ranks join, the leader knows which are missing, and the other node knows its own.
             self.until(lambda: "(from rank 2)" in self.ctl(first, "events"))
             self.assertRegex(self.ctl(first, "waits"),
-                             rf"join of 4 ranks  ranks 0,1 wait for rank 2 \(on node {host}\), rank 3 ")
+                             rf"join of 4 ranks  ranks 0,1 wait for rank 2 \(on {name}\), rank 3 ")
             waits = self.until(lambda: self.ctl(second, "waits", "--format", "json"))
             self.assertEqual([each["rank"] for each in waits[0]["missing"] if each["node"] is None], [3])
             self.assertNotIn("no process", self.ctl(first, "waits"))
@@ -223,7 +224,7 @@ class Nodes(unittest.TestCase):
                                         if [rank["rank"] for rank in each["missing"]] == [3]])
             self.assertTrue(there[0]["missing"][0]["stopped"])
             line = self.until(lambda: re.search(r".*ranks 0,1 wait.*", self.ctl(first, "waits")))[0]
-            self.assertRegex(line, rf"host barrier #\d+ of 4 ranks  ranks 0,1 wait for ranks 2,3 on node {host} since ")
+            self.assertRegex(line, rf"host barrier #\d+ of 4 ranks  ranks 0,1 wait for ranks 2,3 on {name} since ")
 
             # A port process that is stopped says nothing, and the other node says why it is lost. Ranks that are told
             # would end, and the job with them.
@@ -411,8 +412,9 @@ class Nodes(unittest.TestCase):
 
     def test_torchrun(self):
         with cluster.Cluster(2) as nodes:
-            command = ["/usr/bin/torchrun", "--no_python", "--redirects=9:3", "--tee=9:3", "--nnodes=2",
-                       "--nproc_per_node=2", f"--master_addr={nodes.nodes[0].address}", "--master_port=4710"]
+            command = ["/usr/bin/torchrun", "--no_python", "--redirects=9:3", "--tee=9:3",
+                       "--monitor_interval=0.1", "--nnodes=2", "--nproc_per_node=2",
+                       f"--master_addr={nodes.nodes[0].address}", "--master_port=4710"]
             self.check_launched([nodes.launch(
                 [*command, f"--node_rank={node.index}", *nodes.on_node(RANK, "transfers")], where=node.index)
                 for node in nodes.nodes], 2)
