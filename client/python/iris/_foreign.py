@@ -548,6 +548,14 @@ def group_barrier(group: Any) -> None:
     loaded_torch().distributed.barrier(group=group)  # type: ignore[union-attr]
 
 
+def gathered(group: Any, value: Any) -> List[Any]:
+    """Returns the values of all members of a process group of torch, in its order. Collective over the group."""
+    distributed = loaded_torch().distributed  # type: ignore[union-attr]
+    values: List[Any] = [None] * distributed.get_world_size(group)
+    distributed.all_gather_object(values, value, group=group)
+    return values
+
+
 def is_capturing(context: "Context") -> bool:
     """Returns True if torch records the work of its current stream in a graph."""
     torch = None if context.on_host else loaded_torch()

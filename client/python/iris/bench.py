@@ -95,5 +95,9 @@ def do_bench(fn: Callable[[], Any], barrier_fn: Callable[[], Any] = lambda: None
         result = times if return_mode == "all" else _MODES[return_mode](times)
     if not over_ranks:
         return result
-    results = context.all_gather_object(result, team=team)
-    return [max(column) for column in zip(*results)] if isinstance(result, list) else max(results)
+    return largest(context.all_gather_object(result, team=team))
+
+
+def largest(results: Sequence[Any]) -> Any:
+    """Returns the largest of the ranks' results of do_bench, number by number if they are lists."""
+    return [max(column) for column in zip(*results)] if isinstance(results[0], list) else max(results)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from typing import Any, Optional
 
-from iris import _foreign, _platform, _ref_heap, logging
+from iris import _foreign, _platform, _ref_heap, bench, logging
 from iris._ccl import Ccl
 from iris._fused import OpsNamespace
 from iris._groups import Groups
@@ -97,17 +97,8 @@ class Iris:
     def use_group(self, group: Any) -> Team:
         """Makes the team of a process group of torch, or of a list of ranks. Collective over all ranks, those outside
         the group included, which pass the list. Later calls with this group are faster than without a team, and
-        iris.do_bench and collectives of `context` take it."""
+        collectives of `context` take it."""
         return self.groups.use(group)
-
-    def team_of(self, group: Any) -> Team:
-        """Returns the team that `group` means. Raises FailedPreconditionError if there is none of these ranks yet."""
-        found = self.groups.of(group)
-        if found.team is None:
-            raise FailedPreconditionError(f"the group of the ranks {list(found.ranks)} has no team yet, and making one "
-                                          "takes all ranks: call use_group(group) on each of them once, where the "
-                                          "group is made")
-        return found.team
 
     def barrier(self, stream: Any = None, group: Any = None) -> None:
         """Waits for the stream, or the device, then for all ranks of the group, which may be one of torch."""
@@ -128,7 +119,12 @@ class Iris:
     def do_bench(self, fn: Any, preamble_fn: Any = lambda: None, group: Any = None, **options: Any) -> Any:
         """Calls iris.do_bench with barriers of the group's ranks, and returns the largest of their results on all of
         them. Collective over the group."""
-        return self.context.do_bench(fn, team=self.team_of(group), preamble_fn=preamble_fn, **options)
+        of = self.groups.of(group)
+        if of.team is not None:
+            return self.context.do_bench(fn, team=of.team, preamble_fn=preamble_fn, **options)
+        options.setdefault("barrier_fn", of.barrier)
+        own = bench.do_bench(fn, preamble_fn=preamble_fn, context=self.context, **options)
+        return bench.largest(_foreign.gathered(of.native, own))
 
     def is_symmetric(self, tensor: Any) -> bool:
         """Returns True if the tensor's memory lies in the symmetric heap, or if it is empty."""

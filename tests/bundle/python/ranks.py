@@ -1208,7 +1208,7 @@ def torch_groups():
     group = dist.new_group([0])
     if rank == 0:
         ctx.barrier(group=group)
-        raises(iris.FailedPreconditionError, lambda: ctx.do_bench(lambda: None, group=group), "use_group")
+        assert ctx.do_bench(lambda: None, n_warmup=0, n_repeat=1, group=group) >= 0
     assert ctx.use_group(group if rank == 0 else [0]).ranks == (0,)
     if rank == 0:
         ctx.barrier(group=group)

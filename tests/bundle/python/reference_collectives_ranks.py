@@ -374,10 +374,19 @@ def groups():
         y = x.new_empty(4, 4)
         ctx.ccl.all_reduce(y, x, group=group)
         same(y, x * len(ranks))
+        # All members have the times of the slowest one.
+        times = ctx.do_bench(lambda: time.sleep(0.01 * ranks.index(rank)), n_warmup=0, n_repeat=2, return_mode="all",
+                             group=group)
+        assert len(times) == 2 and min(times) >= 10 * (len(ranks) - 1), times
+        x.fill_(int(times[0] * 1000))
+        ctx.barrier(group=group)
+        ctx.ccl.all_reduce(y, x, group=group)
+        same(y, x * len(ranks))
+        x.fill_(1)
         ctx.barrier(group=group)
     ctx.barrier()
     raises(TypeError, lambda: ctx.ccl.all_reduce(x, x, group="world"), "group")
-    # With a team, Iris's own collectives are used, and do_bench takes the group.
+    # With a team, Iris's own collectives are used, and those of `context` take it.
     group = dist.new_group(list(evens))
     team = ctx.use_group(group if rank in evens else evens)
     x = ctx.full((4,), float(rank))
