@@ -42,7 +42,6 @@ if triton is not None:
     import iris
     from iris import DeviceContext, TraceEvent
     from iris._gluon import IrisDeviceCtx, chiplet_transform_chunked_gluon
-    from iris.host.tracing.kernel_artifacts import iris_launch
     from iris._instruments import group_barrier
     from iris.mem.utils import get_cu_id, get_se_id, get_xcc_id, read_realtime, wait_cnt
 
@@ -448,26 +447,6 @@ class Assembly(unittest.TestCase):
                                          r"^ld\.global\.sys\.acquire\.b32": 2}, "i32")
         lines, _ = assembly(AMD, barrier_kernel, "i32")
         self.assertEqual(self.found(r"^buffer_wbl2 sc0 sc1$", lines), 1, lines)
-
-    def test_the_compilers_results_are_kept(self):
-        for target, name in ((PTX, "ptx"), (AMD, "amdgcn")):
-            with self.subTest(target), tempfile.TemporaryDirectory() as folder:
-                os.environ["IRIS_KERNEL_ARTIFACTS_DIR"] = folder
-                assembly(target, looking_kernel, "i64")
-                signature = {"p": "*i64", "q": "*i64", "bases": "*u64", "n": "i32", "cur": "i32", "peer": "i32"}
-
-                class Launch:
-
-                    fn = looking_kernel.fn
-
-                    def __getitem__(self, grid):
-                        return lambda: triton.compile(ASTSource(looking_kernel, signature=signature, constexprs={}),
-                                                      target=TARGETS[target])
-
-                iris_launch(Launch(), (1,), algorithm="clock", rank=2)
-                del os.environ["IRIS_KERNEL_ARTIFACTS_DIR"]
-                found = sorted(files for _, _, files in os.walk(f"{folder}/clock/looking_kernel/rank_2/w4"))[-1]
-                self.assertLessEqual({f"kernel.{name}", "kernel.ttir", "metadata.json"}, set(found))
 
     def test_tiles_are_moved_128_bits_at_a_time(self):
         # A tile of 32 x 64 numbers of 4 bytes is 4 accesses by each of 128 threads, or 2 by each of 256; of 2 bytes,

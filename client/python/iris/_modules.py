@@ -23,6 +23,10 @@ REASONS = {
     "kernel": "it is a kernel or a launcher inside the reference's collectives: call functions of ctx.ccl or ctx.ops",
     "engine": "the queues of the copy engines belong to the driver: use ctx.context.put() and get(), which use the "
               "copy engines",
+    "topology": "irisd finds out by itself how ranks reach each other: ctx.context.reaches(rank) says whether kernels "
+                "reach a rank's memory, and iris-ctl nodes and iris-ctl doctor show nodes, devices and links",
+    "artifacts": "Triton keeps its compiler's results itself: launch the kernel as usual, with TRITON_KERNEL_DUMP=1 "
+                 "and TRITON_DUMP_DIR=FOLDER, or read `asm` of the compiled kernel that a launch returns",
 }
 
 _RMA = ("load store copy get put atomic_add atomic_sub atomic_cas atomic_xchg atomic_xor atomic_and atomic_or "
@@ -97,8 +101,7 @@ TABLE: Dict[str, str] = {
         "distributed_broadcast_tensor distributed_barrier distributed_device_barrier init_distributed;"
         "iris._groups: extract_group_info",
     "iris.host.distributed.topology":
-        "iris._topology: InterconnectLevel IntraNodeLinkType FabricInfo GPUInfo NodeInfo TopologyMap "
-        "TopologyDiscovery",
+        "-topology: InterconnectLevel IntraNodeLinkType FabricInfo GPUInfo NodeInfo TopologyMap TopologyDiscovery",
     "iris.host.iris": "iris.reference: Iris iris",
     "iris.host.logging": "iris.logging: set_logger_level logger DEBUG INFO WARNING ERROR",
     "iris.host.memory": "",
@@ -121,7 +124,7 @@ TABLE: Dict[str, str] = {
     "iris.host.platform.utils":
         "iris._platform: is_simulation_env get_simulation_device_id get_device_id_for_rank "
         "get_empty_cache_for_benchmark clear_cache create_timing_event; iris.bench: do_bench",
-    "iris.tracing.kernel_artifacts": "iris._artifacts: is_enabled iris_launch",
+    "iris.tracing.kernel_artifacts": "-artifacts: is_enabled iris_launch",
     "iris.iris": f"iris.reference: Iris iris; iris._device_context: DeviceContext; iris._triton: {_RMA};"
                  "iris._instruments: TraceEvent",
     "iris.logging": "",
@@ -150,7 +153,8 @@ TABLE: Dict[str, str] = {
     "iris.ops.matmul_all_reduce": "iris._fused: matmul_all_reduce matmul_all_reduce_preamble",
     "iris.ops.matmul_reduce_scatter": "iris._fused: matmul_reduce_scatter matmul_reduce_scatter_preamble",
     "iris.ops.workspace": "iris._fused: FusedWorkspace",
-    "iris.tracing": "iris._kernel_trace: EVENT_NAMES Tracing; iris._instruments: TraceEvent DeviceTracing",
+    "iris.tracing": "iris._kernel_trace: EVENT_NAMES Tracing; iris._instruments: TraceEvent DeviceTracing;"
+                    "-artifacts: kernel_artifacts",
     "iris.tracing.core": "iris._kernel_trace: Tracing",
     "iris.tracing.events": "iris._kernel_trace: EVENT_NAMES; iris._instruments: TraceEvent",
     "iris.x.all_gather": "iris.x: all_gather",

@@ -12,8 +12,7 @@ import json
 import os
 import sys
 import time
-from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple
 
 from iris import _foreign
 from iris.context import current_context
@@ -207,48 +206,6 @@ def describe(context: "Context") -> Dict[str, Any]:
         "gpu_num_xcc": get_num_xcc(index),
         "rocm_version": get_rocm_version(),
     }
-
-
-class Named(IntEnum):
-    """Numbers that are shown by their names."""
-
-    def __str__(self) -> str:
-        return self.name
-
-
-class IntraNodeLinkType(Named):
-    """The link between two GPUs of a machine, for the topology, which finds SELF and UNKNOWN."""
-
-    SELF = -1
-    NVLINK = 0
-    NVSWITCH = 1
-    PCIE_SWITCH = 2
-    PCIE_HOST_BRIDGE = 3
-    PCIE_NUMA = 4
-    PCIE_SYSTEM = 5
-    UNKNOWN = 99
-
-
-def identify(device_id: int) -> Dict[str, Any]:
-    """Returns what the topology tells of a device: pci_bus_id, device_name, total_memory_mb, vendor and uuid."""
-    torch = _gpu()
-    if torch is None:
-        return {"pci_bus_id": "unknown", "device_name": "emulated device", "total_memory_mb": 0, "vendor": "emu",
-                "uuid": "unknown"}
-    properties = _properties(torch, device_id)
-    bus = [getattr(properties, f"pci_{part}_id", -1) for part in ("domain", "bus", "device")]
-    return {"pci_bus_id": "unknown" if -1 in bus else f"{bus[0]:04x}:{bus[1]:02x}:{bus[2]:02x}.0",
-            "device_name": properties.name, "total_memory_mb": properties.total_memory >> 20,
-            "vendor": "amd" if _is_amd(torch) else "nvidia", "uuid": str(getattr(properties, "uuid", "unknown"))}
-
-
-def peer_access() -> Optional[List[List[bool]]]:
-    """Returns which GPUs of this process reach the memory of which, or None if devices are emulated."""
-    torch = _gpu()
-    if torch is None:
-        return None
-    devices = range(torch.cuda.device_count())
-    return [[a == b or torch.cuda.can_device_access_peer(a, b) for b in devices] for a in devices]
 
 
 # The instructions behind the functions of _instruments.py: their assembly, and the constraint of the result.

@@ -7,12 +7,9 @@ import contextlib
 import io
 import json
 import os
-import re
 import socket
 import sys
-import tempfile
 import time
-import types
 
 os.environ.setdefault("TRITON_INTERPRET", "1")
 os.environ.setdefault("IRIS_HEAP_BYTES", "64M")
@@ -28,10 +25,7 @@ import iris.bench as bench
 import iris.symm_mem as symm_mem
 from iris import DeviceContext, TraceEvent
 from iris.host.distributed import fd_passing, helpers
-from iris.host.distributed.topology import (FabricInfo, GPUInfo, InterconnectLevel, IntraNodeLinkType, NodeInfo,
-                                            TopologyDiscovery, TopologyMap)
 from iris.host.platform import utils
-from iris.host.tracing.kernel_artifacts import iris_launch, is_enabled
 from iris.mem.utils import get_cu_id, get_se_id, get_xcc_id, read_realtime, wait_cnt
 from ranks import HEAP, raises
 
@@ -285,41 +279,6 @@ def descriptors(ctx):
     assert fd_passing.make_rank_sock_path("p", 3) != fd_passing.make_rank_sock_path("p", 4)
 
 
-def topology(ctx):
-    """Where the ranks are."""
-    r, n = ctx.get_rank(), ctx.get_num_ranks()
-    found = TopologyDiscovery(ctx)
-    assert found.topology is None
-    raises(RuntimeError, found.get_communication_groups, "discover()")
-    there = found.discover()
-    assert found.topology is there and there.world_size == n and there.num_nodes == 1
-    node = there.nodes[socket.gethostname()]
-    everyone = list(range(n))
-    assert node.ranks == everyone == there.get_ranks_for_node(node.hostname) and node.num_ranks == n
-    assert [there.gpu_info[rank].local_rank for rank in everyone] == everyone
-    assert there.get_node_peers(r) == set(everyone) - {r} and there.get_rdma_peers(r) == set()
-    assert node.can_p2p_access(0, 0) and node.get_link_type(0, 1) == IntraNodeLinkType.UNKNOWN
-    groups = found.get_communication_groups()
-    assert groups[InterconnectLevel.INTRA_NODE] == groups[InterconnectLevel.INTER_NODE_RDMA] == [everyone]
-    plan = found.get_heap_distribution_plan()
-    assert plan[r]["ipc_peers"] == [rank for rank in everyone if rank != r] and plan[r]["rdma_peers"] == []
-    assert len(there.summary().splitlines()) == 2 + n
-    # Two machines of one fabric, and one by itself.
-    infos = {rank: GPUInfo(rank, 0, "abc"[rank // 2], 0, "unknown", "x", 1, -1, "emu", "u",
-                           FabricInfo("f", 1) if rank < 4 else FabricInfo()) for rank in range(6)}
-    assert GPUInfo.from_dict(infos[0].to_dict()) == infos[0] and infos[0].fabric_info.domain_key == "f:1"
-    nodes = {name: NodeInfo(name, ranks=[2 * at, 2 * at + 1], fabric_domain_keys=["f:1"] if at < 2 else [])
-             for at, name in enumerate("abc")}
-    made = TopologyMap(6, 3, infos, nodes, {"f:1": ["a", "b"]})
-    assert [str(made.get_interconnect_level(0, other)) for other in (0, 1, 2, 4)] == [
-        "INTRA_NODE", "INTRA_NODE", "INTRA_RACK_FABRIC", "INTER_NODE_RDMA"]
-    assert made.get_fabric_domain_peers(0) == {1, 2, 3} and made.get_rdma_peers(0) == {4, 5}
-    assert made.get_fabric_domain_peers(4) == set()
-    assert made.get_ranks_for_fabric_domain("f:1") == [0, 1, 2, 3] and made.get_ranks_for_fabric_domain("g") == []
-    found._topology = made
-    assert found.get_communication_groups()[InterconnectLevel.INTRA_RACK_FABRIC] == [[0, 1, 2, 3], [4, 5]]
-
-
 @bench.register
 @bench.axis("num_ranks", [1, 2])
 @bench.axis("n", bench.power_of_two(4, 5))
@@ -359,47 +318,10 @@ def benchmarks():
     raises(SystemExit, lambda: bench.main(["--benchmark_filter=nothing"]), "no benchmark to measure")
 
 
-def artifacts():
-    """The compiler's results are written once."""
-    os.environ.pop("IRIS_KERNEL_ARTIFACTS_DIR", None)
-    assert not is_enabled()
-    made = types.SimpleNamespace(
-        asm={"ttir": "first", "code": "last", "binary": b"\1"}, hash="h",
-        metadata=types.SimpleNamespace(num_warps=4, num_stages=2, shared=0,
-                                       target=types.SimpleNamespace(backend="b", arch="a", warp_size=32)),
-        src=types.SimpleNamespace(fn=types.SimpleNamespace(arg_names=["p", "BLOCK_SIZE_M"]),
-                                  constants={(1,): 64}))
-
-    class Kernel:
-
-        def fn(self):
-            """Has the kernel's name."""
-
-        def __getitem__(self, grid):
-            return lambda *arguments, **options: calls.append((grid, arguments, options)) or made
-
-    calls = []
-    folder = os.path.join(tempfile.mkdtemp(dir=FOLDER), "artifacts")
-    assert iris_launch(Kernel(), (2,), 5, algorithm="x", rank=0, num_warps=4) is made
-    assert not os.path.exists(folder)
-    os.environ["IRIS_KERNEL_ARTIFACTS_DIR"] = folder
-    for _ in range(2):
-        iris_launch(Kernel(), (2,), 5, algorithm="x", rank=3, dtype=torch.float16)
-    assert calls == [((2,), (5,), {"num_warps": 4})] + [((2,), (5,), {})] * 2
-    where = os.path.join(folder, "x", "fn", "rank_3", "BM64_fp16_w4")
-    code, = os.listdir(where)
-    assert sorted(os.listdir(os.path.join(where, code))) == ["kernel.code", "kernel.ttir", "metadata.json"]
-    with open(os.path.join(where, code, "metadata.json"), encoding="utf-8") as file:
-        metadata = json.load(file)
-    assert metadata["constexprs"] == {"BLOCK_SIZE_M": 64} and metadata["grid"] == [2] and metadata["rank"] == 3
-    assert metadata["codegen_hash"] == code and re.fullmatch("[0-9a-f]{12}", code)
-
-
 def all_cases():
     raises(RuntimeError, helpers.init_distributed, "init_process_group")
-    artifacts()
     with iris.iris(HEAP) as ctx:
-        for each in (tracing, clocks, platform, distributed, descriptors, topology):
+        for each in (tracing, clocks, platform, distributed, descriptors):
             each(ctx)
             ctx.barrier()
     groups()
