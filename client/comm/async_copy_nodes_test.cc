@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "client/backend/operations.h"
 #include "client/comm/async_copy.h"
 #include "client/context/testing/nodes_job.h"
@@ -118,6 +120,8 @@ TEST_F(AsyncCopyNodesTest, AFailureIsToldOnceToEachStream) {
   ASSERT_TRUE(Get(1, At(0, kData), At(0, kData), 100).ok());
   Synchronize();
   thread_->Resume();
+  // Otherwise the contexts would wait at their end for requests that nobody takes any more.
+  ASSERT_TRUE(context(0).port()->Settle(absl::Now() + absl::Seconds(60)).ok());
   const HostPort& port = *context(0).port();
   std::atomic<uint64_t> told[2] = {0, 1};
   const absl::Status status = port.FailedCopies(&told[0]);

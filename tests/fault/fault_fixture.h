@@ -34,6 +34,7 @@ class FaultTest : public ::testing::Test {
     const absl::Status idle = daemon_->WaitIdle(idle_fds_);
     EXPECT_TRUE(idle.ok()) << idle << "\n" << daemon_->Log();
     ServeOneClient();
+    daemon_->Disconnect();  // irisd waits a second for a client that does not read
     auto code = daemon_->Stop();
     ASSERT_TRUE(code.ok()) << code.status();
     EXPECT_EQ(*code, 0) << daemon_->Log();

@@ -22,7 +22,8 @@ MPICH = ["mpiexec.hydra"]
 SRUN = ["srun", "--nodes=1", "--overcommit"]
 # Debian's torch 1.13 misreads the defaults of --redirects and --tee under Python 3.11: here they are for a rank that
 # there is not.
-TORCHRUN = ["/usr/bin/torchrun", "--no_python", "--redirects=9:3", "--tee=9:3", "--master_addr=127.0.0.1"]
+TORCHRUN = ["/usr/bin/torchrun", "--no_python", "--redirects=9:3", "--tee=9:3", "--master_addr=127.0.0.1",
+            "--monitor_interval=0.1"]
 
 
 def torchrun(n_ranks, *options):
