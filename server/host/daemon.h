@@ -113,6 +113,10 @@ struct PortReport {
     std::string address;
     uint64_t heard_ms = 0;           // before the report
     std::optional<uint64_t> rtt_us;  // none: not measured yet
+    // Its steady clock minus this node's, and the largest error when it was reported; none: as
+    // above.
+    std::optional<int64_t> clock_ahead_ns;
+    std::optional<uint64_t> clock_error_ns;
     std::string transport;
     uint64_t sent_bytes = 0;
     uint64_t received_bytes = 0;

@@ -66,9 +66,12 @@ JobSnapshot HeadOf(const Job& job) {
   head.first_local = job.first_local();
   head.n_local = job.end_local() - job.first_local();
   head.spans_nodes = job.nodes.has_value();
-  if (head.spans_nodes && !job.nodes->leads()) {
-    const auto* const leader = NodeThatHas(*job.nodes, kLeader);
-    head.leader = leader == nullptr ? "" : leader->second.name;
+  if (head.spans_nodes) {
+    head.run = job.nodes->epoch;
+    if (!job.nodes->leads()) {
+      const auto* const leader = NodeThatHas(*job.nodes, kLeader);
+      head.leader = leader == nullptr ? "" : leader->second.name;
+    }
   }
   head.n_teams = static_cast<uint32_t>(job.n_teams());
   head.n_allocations = static_cast<uint32_t>(job.allocations.size());

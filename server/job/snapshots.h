@@ -54,6 +54,7 @@ struct JobSnapshot : JobHead {
   Rank first_local = 0;  // of the ranks of this node
   uint32_t n_local = 0;
   bool spans_nodes = false;
+  uint64_t run = 0;  // of a job that spans nodes: random, and the same on all; 0: it has not begun
   std::optional<std::string> leader;  // host name of the node that leads, if another one does
   uint32_t n_teams = 0;
   uint32_t n_allocations = 0;

@@ -18,6 +18,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "device/base/posix.h"
+#include "proto/wire/clock_drift.h"
 #include "proto/wire/frame.h"
 #include "server/port/secret.h"
 
@@ -73,14 +74,17 @@ absl::StatusOr<wire::UniqueFd> NewSocket(const Address& address, int type) {
   return fd;
 }
 
-// Of the clocks of both sides, only differences of one and the same clock are used.
+// A beat, or the answer to one. Times are in nanoseconds of the steady clock of the named side.
 struct Beat {
-  int64_t sent_us = 0;     // when it was sent
-  int64_t answers_us = 0;  // sent_us of the other side's last beat; 0: none came
-  int64_t held_us = 0;     // how long ago that came
+  int64_t sent_ns = 0;      // of the side that asks: when it sent the beat
+  int64_t answered_ns = 0;  // of the side that answers: a time after it came, and before the answer
 };
-static_assert(sizeof(Beat) == 24);
-constexpr uint64_t kMaxRttUs = 3'600'000'000;
+static_assert(sizeof(Beat) == 16);
+constexpr uint64_t kMaxRttNs = 3'600'000'000'000;
+
+std::string_view BytesOf(const Beat& beat) {
+  return {reinterpret_cast<const char*>(&beat), sizeof(beat)};
+}
 
 }  // namespace
 
@@ -91,7 +95,7 @@ Connection::Connection(wire::UniqueFd fd, const Identity* self, const std::strin
       connecting_(initiator),
       opened_(now),
       heard_(now),
-      said_(now) {
+      beaten_(now) {
   handshake_.Begin(&out_);
 }
 
@@ -153,34 +157,53 @@ std::optional<Connection::Frame> Connection::Next() {
   return frame;
 }
 
-void Connection::Send(FrameType type, std::string_view payload, absl::Time now) {
+void Connection::Send(FrameType type, std::string_view payload) {
   FrameHeader header;
   header.bytes = static_cast<uint32_t>(payload.size());
   header.type = type;
   AppendFrame(type, payload, &out_);
   out_ += MacOf(keys().sent, n_sent_++, header, payload);
-  said_ = now;
 }
 
 void Connection::SendBeat(absl::Time now) {
-  const Beat beat = {absl::ToUnixMicros(now), beat_us_,
-                     beat_us_ == 0 ? 0 : absl::ToInt64Microseconds(now - beat_came_)};
-  Send(FrameType::kBeat, {reinterpret_cast<const char*>(&beat), sizeof(beat)}, now);
+  beaten_ = now;
+  Send(FrameType::kBeat, BytesOf({absl::ToUnixNanos(now), 0}));
 }
 
 bool Connection::TakeBeat(std::string_view payload, absl::Time now) {
   Beat beat;
   if (payload.size() != sizeof(beat)) return false;
   memcpy(&beat, payload.data(), sizeof(beat));
-  beat_us_ = beat.sent_us;
-  beat_came_ = now;
-  if (beat.answers_us == 0) return true;
-  // Numbers from outside: the differences wrap, and what is impossible is left out.
-  const uint64_t since_us =
-      static_cast<uint64_t>(absl::ToUnixMicros(now)) - static_cast<uint64_t>(beat.answers_us);
-  const uint64_t rtt_us = since_us - static_cast<uint64_t>(beat.held_us);
-  if (rtt_us <= kMaxRttUs) rtt_ = absl::Microseconds(rtt_us);
+  beat.answered_ns = absl::ToUnixNanos(now);
+  Send(FrameType::kAnswer, BytesOf(beat));
   return true;
+}
+
+bool Connection::TakeAnswer(std::string_view payload, absl::Time now) {
+  Beat beat;
+  if (payload.size() != sizeof(beat)) return false;
+  memcpy(&beat, payload.data(), sizeof(beat));
+  // Numbers from outside: the differences wrap, and what is impossible is left out.
+  const auto now_ns = static_cast<uint64_t>(absl::ToUnixNanos(now));
+  const uint64_t rtt_ns = now_ns - static_cast<uint64_t>(beat.sent_ns);
+  if (rtt_ns > kMaxRttNs) return true;
+  rtt_ = absl::Nanoseconds(rtt_ns);
+  // The other side's time is one between the beat and now.
+  const uint64_t ahead_ns = static_cast<uint64_t>(beat.answered_ns) - (now_ns - rtt_ns / 2);
+  clocks_.push_back({now, {static_cast<int64_t>(ahead_ns), rtt_ns / 2 + 1}});
+  if (clocks_.size() > kClockSamples) clocks_.pop_front();
+  return true;
+}
+
+std::optional<ClockReading> Connection::clock(absl::Time now) const {
+  std::optional<ClockReading> best;
+  for (const ClockSample& sample : clocks_) {
+    ClockReading reading = sample.reading;
+    reading.error_ns += wire::ClockDriftNs(
+        static_cast<uint64_t>(std::max<int64_t>(0, absl::ToInt64Nanoseconds(now - sample.at))));
+    if (!best.has_value() || reading.error_ns <= best->error_ns) best = reading;
+  }
+  return best;
 }
 
 absl::Status Connection::Flush() {

@@ -18,6 +18,14 @@
 
 namespace iris::port {
 
+// The clock of another node, compared with this node's. Both are steady clocks.
+struct ClockReading {
+  int64_t ahead_ns = 0;   // the other's time minus this one's
+  uint64_t error_ns = 0;  // at most: half of a round trip, and wire::ClockDriftNs since then
+};
+// The number of measurements of the other side's clock that are remembered.
+inline constexpr size_t kClockSamples = 8;
+
 // The longest payload of a frame after the handshake.
 inline constexpr uint32_t kMaxFrameBytes = 2 << 20;
 
@@ -32,15 +40,21 @@ class Connection {
   const Identity& other() const { return handshake_.other(); }
   const Keys& keys() const { return handshake_.keys(); }
   absl::Time opened() const { return opened_; }
-  absl::Time heard() const { return heard_; }  // when the last bytes came
-  absl::Time said() const { return said_; }    // when the last frame was queued
+  absl::Time heard() const { return heard_; }    // when the last bytes came
+  absl::Time beaten() const { return beaten_; }  // when the last beat was queued
 
-  // Queues a beat, by which the other side measures the time of a round trip; only when ready.
+  // Queues a beat, which the other side answers at once; only when ready.
   void SendBeat(absl::Time now);
-  // Takes the payload of a beat. False if it is none.
+  // Takes the payload of a beat and queues the answer, or takes the payload of an answer. False if
+  // it is none. `now` is a time after it was received: measurements rely on that.
   bool TakeBeat(std::string_view payload, absl::Time now);
-  // The last measurement; none before the answer to this side's first beat.
+  bool TakeAnswer(std::string_view payload, absl::Time now);
+  // The last measurement; none before the first answer.
   std::optional<absl::Duration> rtt() const { return rtt_; }
+  size_t n_clock_samples() const { return clocks_.size(); }
+  // The most exact of the last measurements of the other side's steady clock, as of `now`; none
+  // before the first answer.
+  std::optional<ClockReading> clock(absl::Time now) const;
 
   struct Frame {
     FrameType type{};
@@ -53,7 +67,7 @@ class Connection {
   std::optional<Frame> Next();
 
   // Queues a frame; only when ready.
-  void Send(FrameType type, std::string_view payload, absl::Time now);
+  void Send(FrameType type, std::string_view payload);
   // Writes what the socket takes.
   absl::Status Flush();
   bool wants_to_write() const { return !out_.empty(); }
@@ -69,10 +83,13 @@ class Connection {
   bool ready_ = false;
   bool connecting_;
   const absl::Time opened_;
-  absl::Time heard_, said_;
-  int64_t beat_us_ = 0;  // of the other side's last beat, by its clock; 0: none came
-  absl::Time beat_came_;
+  absl::Time heard_, beaten_;
   std::optional<absl::Duration> rtt_;
+  struct ClockSample {
+    absl::Time at;
+    ClockReading reading;  // at that time
+  };
+  std::deque<ClockSample> clocks_;
   std::string in_, out_;
   uint64_t n_sent_ = 0, n_received_ = 0;  // frames with an HMAC
   std::deque<Frame> frames_;

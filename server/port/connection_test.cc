@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <limits>
 #include <memory>
 #include <string>
@@ -56,8 +57,8 @@ TEST_F(ConnectionTest, CarriesFramesInOrder) {
   ASSERT_TRUE(a_->ready() && b_->ready());
   const std::string large(kMaxFrameBytes, 'x');
   a_->SendBeat(now_);
-  a_->Send(FrameType::kNodeMessage, large, now_);
-  a_->Send(FrameType::kNodeMessage, "last", now_);
+  a_->Send(FrameType::kNodeMessage, large);
+  a_->Send(FrameType::kNodeMessage, "last");
   for (int i = 0; i < 50; ++i) ASSERT_TRUE(Exchange().ok());
   EXPECT_EQ(b_->Next()->type, FrameType::kBeat);
   EXPECT_EQ(b_->Next()->payload, large);
@@ -102,29 +103,56 @@ TEST_F(ConnectionTest, KnowsWhenItHeardTheOtherSideAndItsEnd) {
   EXPECT_TRUE(absl::IsUnavailable(b_->Read(now_)));
 }
 
-TEST_F(ConnectionTest, BeatsMeasureTheRoundTrip) {
+TEST_F(ConnectionTest, BeatsMeasureTheRoundTripAndTheClock) {
   now_ += absl::Hours(1);
   ASSERT_TRUE(Exchange().ok());
-  const auto deliver = [this](Connection& from, Connection& to, absl::Duration takes) {
-    from.SendBeat(now_);
-    ASSERT_TRUE(from.Flush().ok());
-    now_ += takes;
-    ASSERT_TRUE(to.Read(now_).ok());
-    ASSERT_TRUE(to.TakeBeat(to.Next()->payload, now_));
+  static constexpr absl::Duration kAhead = absl::Hours(-2);  // of b's clock
+  const auto beat = [this](absl::Duration there, absl::Duration back) {
+    a_->SendBeat(now_);
+    ASSERT_TRUE(a_->Flush().ok());
+    now_ += there;
+    ASSERT_TRUE(b_->Read(now_).ok());
+    ASSERT_TRUE(b_->TakeBeat(b_->Next()->payload, now_ + kAhead));
+    ASSERT_TRUE(b_->Flush().ok());
+    now_ += back;
+    ASSERT_TRUE(a_->Read(now_).ok());
+    ASSERT_TRUE(a_->TakeAnswer(a_->Next()->payload, now_));
   };
-  deliver(*a_, *b_, absl::Milliseconds(2));
-  EXPECT_FALSE(b_->rtt().has_value()) << "it has answered nothing";
-  now_ += absl::Seconds(5);  // until b's next beat
-  deliver(*b_, *a_, absl::Milliseconds(3));
+  EXPECT_FALSE(a_->rtt().has_value());
+  EXPECT_FALSE(a_->clock(now_).has_value());
+  const auto error_ns = [this](absl::Time at) {
+    const ClockReading reading = a_->clock(at).value_or(ClockReading());
+    EXPECT_LE(std::abs(reading.ahead_ns - absl::ToInt64Nanoseconds(kAhead)),
+              static_cast<int64_t>(reading.error_ns));
+    return reading.error_ns;
+  };
+  // One way takes all the time: the error is as large as it can be.
+  beat(absl::Milliseconds(5), absl::ZeroDuration());
   EXPECT_EQ(a_->rtt(), absl::Milliseconds(5));
+  EXPECT_EQ(error_ns(now_), 2'500'001u);
+  beat(absl::ZeroDuration(), absl::Microseconds(40));
+  EXPECT_EQ(error_ns(now_), 20'001u);
+  // A worse measurement is not used, until the clocks may have drifted further apart.
+  beat(absl::Microseconds(50), absl::Microseconds(50));
+  EXPECT_EQ(a_->rtt(), absl::Microseconds(100));
+  EXPECT_EQ(error_ns(now_), 20'004u);
+  EXPECT_EQ(error_ns(now_ + absl::Seconds(1)), 50'004u);
+  now_ += absl::Seconds(2);
+  beat(absl::Microseconds(50), absl::Microseconds(50));
+  EXPECT_EQ(error_ns(now_), 50'001u);
+  for (size_t i = 0; i < 3 * kClockSamples; ++i) beat(absl::Seconds(1), absl::Seconds(1));
+  EXPECT_EQ(a_->n_clock_samples(), kClockSamples);
+  EXPECT_EQ(error_ns(now_), 1'000'000'001u);
 
   // Numbers that cannot be are left out.
-  EXPECT_FALSE(a_->TakeBeat("short", now_));
-  for (const int64_t answers_us :
-       {std::numeric_limits<int64_t>::min(), int64_t{-1}, std::numeric_limits<int64_t>::max()}) {
-    const int64_t beat[3] = {1, answers_us, answers_us / 2};
-    EXPECT_TRUE(a_->TakeBeat({reinterpret_cast<const char*>(beat), sizeof(beat)}, now_));
-    EXPECT_EQ(a_->rtt(), absl::Milliseconds(5)) << answers_us;
+  EXPECT_FALSE(b_->TakeBeat("short", now_));
+  EXPECT_FALSE(a_->TakeAnswer("short", now_));
+  for (const int64_t sent_ns : {std::numeric_limits<int64_t>::min(), absl::ToUnixNanos(now_) + 1,
+                                std::numeric_limits<int64_t>::max()}) {
+    const int64_t answer[2] = {sent_ns, std::numeric_limits<int64_t>::min()};
+    EXPECT_TRUE(a_->TakeAnswer({reinterpret_cast<const char*>(answer), sizeof(answer)}, now_));
+    EXPECT_EQ(a_->rtt(), absl::Seconds(2)) << sent_ns;
+    EXPECT_EQ(error_ns(now_), 1'000'000'001u) << sent_ns;
   }
 }
 

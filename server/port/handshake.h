@@ -21,7 +21,7 @@
 
 namespace iris::port {
 
-inline constexpr uint32_t kProtocolVersion = 1;
+inline constexpr uint32_t kProtocolVersion = 2;
 
 enum class FrameType : uint16_t {
   kHello = 1,
@@ -34,6 +34,7 @@ enum class FrameType : uint16_t {
   kNodeMessage = 17,  // payload of a NodeMessage
   kMeet = 18,
   kLostNode = 19,
+  kAnswer = 20,  // to a beat
 };
 
 struct FrameHeader {

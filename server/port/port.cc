@@ -40,6 +40,8 @@ constexpr auto kMinTimer = absl::Milliseconds(5), kMaxTimer = absl::Milliseconds
 // Elsewhere the other node's process, or the rank, waits for this CPU until the end of the spin.
 constexpr auto kSpin = absl::Microseconds(20);
 constexpr unsigned kSpinsAboveCpus = 4;
+// The first beats of a connection come faster, so that its clock is known soon.
+constexpr auto kFirstBeatsEvery = absl::Milliseconds(100);
 // Kernels of GPUs cannot wake this process.
 constexpr auto kPollKernels = absl::Microseconds(50);
 constexpr auto kLookAtEvents = absl::Microseconds(200);  // while data flows
@@ -512,7 +514,7 @@ void Port::OnLine(int fd, uint32_t events) {
             absl::StrCat("it is the port of the node at rank ", connection.other().first_rank(),
                          ", where the one at rank ", *line.node, " was expected"));
       } else {
-        if (line.initiator) connection.SendBeat(now_);
+        connection.SendBeat(server::SteadyNow());
         Confirm(fd);
       }
     }
@@ -555,7 +557,9 @@ void Port::OnFrame(int fd, const Connection::Frame& frame) {
   };
   switch (frame.type) {
     case FrameType::kBeat:
-      return line.connection->TakeBeat(payload, now_) ? void() : wrong();
+      return line.connection->TakeBeat(payload, server::SteadyNow()) ? void() : wrong();
+    case FrameType::kAnswer:
+      return line.connection->TakeAnswer(payload, server::SteadyNow()) ? void() : wrong();
     case FrameType::kNodeMessage: {
       if (!leads() && from != 0) return wrong();
       NodeMessage message;
@@ -640,7 +644,7 @@ void Port::Confirm(int fd) {
     LostNode lost;
     lost.set_node(setup_.first_rank());
     lost.set_reason(std::string(status.message()));
-    line.connection->Send(FrameType::kLostNode, lost.SerializeAsString(), now_);
+    line.connection->Send(FrameType::kLostNode, lost.SerializeAsString());
     (void)line.connection->Flush();
     return EndLine(fd, status);
   }
@@ -682,7 +686,7 @@ void Port::SendTo(uint32_t id, FrameType type, std::string_view payload) {
   const auto node = nodes_.find(id);
   if (node == nodes_.end() || !node->second.connected || node->second.lost) return;
   const int fd = node->second.fd;
-  lines_[fd].connection->Send(type, payload, now_);
+  lines_[fd].connection->Send(type, payload);
   FlushLine(fd);
 }
 
@@ -810,8 +814,11 @@ absl::Time Port::OnTimer(absl::Time now) {
     if (now - connection.heard() > silence) {
       ended.emplace_back(fd, absl::UnavailableError(absl::StrCat("nothing was heard of it for ",
                                                                  absl::FormatDuration(silence))));
-    } else if (now - connection.said() > silence / 3) {
-      connection.SendBeat(now);
+    } else if (now - connection.beaten() >
+               (connection.n_clock_samples() < kClockSamples
+                    ? std::min<absl::Duration>(kFirstBeatsEvery, silence / 3)
+                    : silence / 3)) {
+      connection.SendBeat(server::SteadyNow());
       const absl::Status status = connection.Flush();
       if (!status.ok()) ended.emplace_back(fd, status);
     }
@@ -876,6 +883,10 @@ void Port::TellReport(absl::Time now) {
     peer.set_heard_ms(static_cast<uint64_t>(absl::ToInt64Milliseconds(now - connection.heard())));
     if (connection.rtt().has_value()) {
       peer.set_rtt_us(static_cast<uint64_t>(absl::ToInt64Microseconds(*connection.rtt())));
+    }
+    if (const std::optional<ClockReading> clock = connection.clock(now); clock.has_value()) {
+      peer.set_clock_ahead_ns(clock->ahead_ns);
+      peer.set_clock_error_ns(clock->error_ns);
     }
   }
   Tell(LinkType::kPortReport, report);

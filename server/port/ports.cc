@@ -417,10 +417,16 @@ void Ports::OnReport(const Port& port, const port::Report& report) {
             .address = CleanText(from.address(), kMaxReportedBytes),
             .heard_ms = std::min(from.heard_ms(), kMaxReportedMs),
             .rtt_us = std::nullopt,
+            .clock_ahead_ns = std::nullopt,
+            .clock_error_ns = std::nullopt,
             .transport = CleanText(from.transport(), kMaxReportedBytes),
             .sent_bytes = from.sent_bytes(),
             .received_bytes = from.received_bytes()};
     if (from.has_rtt_us()) peer.rtt_us = std::min(from.rtt_us(), kMaxReportedMs * 1000);
+    if (from.has_clock_ahead_ns()) {
+      peer.clock_ahead_ns = from.clock_ahead_ns();
+      peer.clock_error_ns = std::min(from.clock_error_ns(), kMaxReportedMs * 1'000'000);
+    }
   }
 }
 

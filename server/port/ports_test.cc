@@ -121,9 +121,12 @@ TEST_F(PortsTest, AReportIsCleanedAndCut) {
     peer.set_transport("tcp/\u202eeth0");
     peer.set_heard_ms(~uint64_t{0});
     peer.set_rtt_us(~uint64_t{0});
+    peer.set_clock_ahead_ns(-5);
+    peer.set_clock_error_ns(~uint64_t{0});
     peer.set_sent_bytes(node + 1);
   }
   said.mutable_peers(0)->clear_rtt_us();
+  said.mutable_peers(0)->clear_clock_ahead_ns();
   Say(LinkType::kPortReport, said);
   report = Report([](const PortReport& seen) { return !seen.peers.empty(); });
   ASSERT_TRUE(report.has_value());
@@ -131,11 +134,14 @@ TEST_F(PortsTest, AReportIsCleanedAndCut) {
   ASSERT_EQ(report->peers.size(), 2u) << "neither this node nor one that cannot be";
   EXPECT_EQ(report->peers.begin()->first, 0u);
   EXPECT_FALSE(report->peers.at(0).rtt_us.has_value());
+  EXPECT_FALSE(report->peers.at(0).clock_ahead_ns.has_value());
   const PortReport::Peer& peer = report->peers.at(4);
   EXPECT_EQ(peer.address, std::string(64, '?'));
   EXPECT_TRUE(absl::EndsWith(peer.transport, "?eth0")) << peer.transport;
   EXPECT_LE(peer.heard_ms, 366ull * 24 * 3600 * 1000);
   EXPECT_LE(peer.rtt_us, 366ull * 24 * 3600 * 1'000'000);
+  EXPECT_EQ(peer.clock_ahead_ns, -5);
+  EXPECT_LE(peer.clock_error_ns, 366ull * 24 * 3600 * 1'000'000'000);
   EXPECT_EQ(peer.sent_bytes, 5u);
 
   ports_->Stop(kJob);

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/status/code.h"
+#include "proto/wire/clock_drift.h"
 #include "proto/wire/limits.h"
 
 namespace iris::server {
@@ -136,6 +137,9 @@ void ToProto(const NodeSnapshot& from, const JobSnapshot& job,
   } else if (peer != nullptr) {
     Write(*peer, to);
     to->set_heard_ms(peer->heard_ms + age_ms);
+    if (peer->clock_error_ns.has_value()) {
+      to->set_clock_error_ns(*peer->clock_error_ns + wire::ClockDriftNs(age_ms * 1'000'000));
+    }
     if (!peer->address.empty()) to->set_address(peer->address);
   }
 }

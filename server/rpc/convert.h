@@ -72,11 +72,12 @@ IRIS_FIELDS(EventRecord, v1::Event, sequence, (time, time_unix_ms, ms), kind, jo
 // The row excludes the command and the state.
 IRIS_FIELDS(SessionSnapshot, v1::Session, (id, session_id), (caller.pid, pid),
             (caller.party.uid, uid), (caller.gid, gid), job, rank, (created, created_unix_ms, ms));
-IRIS_FIELDS(JobSnapshot, v1::JobNode, (id, job_id), (name, job), (party.uid, uid));
+IRIS_FIELDS(JobSnapshot, v1::JobNode, (id, job_id), (name, job), (party.uid, uid), run);
 // The row excludes the state, which is that of the connection.
 IRIS_FIELDS(NodeSnapshot, v1::JobNode, (part.node, node), (part.n_ranks, n_ranks),
             (part.name, name), (lost_because, reason), address);
-IRIS_FIELDS(PortReport::Peer, v1::JobNode, heard_ms, rtt_us, transport, sent_bytes, received_bytes);
+IRIS_FIELDS(PortReport::Peer, v1::JobNode, heard_ms, rtt_us, clock_ahead_ns, clock_error_ns,
+            transport, sent_bytes, received_bytes);
 IRIS_FIELDS(PortReport, v1::JobNode, address, (transports, transport), refused_messages,
             refused_connections, ucx_version);
 // Fields that identify the job of a heap, an allocation or a wait.

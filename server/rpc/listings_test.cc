@@ -319,6 +319,8 @@ TEST_F(ListingsTest, NodesAreShownWithWhatTheirPortReports) {
                      .address = "10.0.0.2:5000",
                      .heard_ms = 400,
                      .rtt_us = 90,
+                     .clock_ahead_ns = -7,
+                     .clock_error_ns = 1000,
                      .transport = "tcp/eth0",
                      .sent_bytes = 8,
                      .received_bytes = 9};
@@ -364,6 +366,9 @@ TEST_F(ListingsTest, NodesAreShownWithWhatTheirPortReports) {
   EXPECT_GE(other.heard_ms(), 2400u);
   EXPECT_LT(other.heard_ms(), 62400u);
   EXPECT_EQ(other.rtt_us(), 90u);
+  EXPECT_EQ(other.clock_ahead_ns(), -7);
+  EXPECT_GE(other.clock_error_ns(), 1000u + 2 * 30'000) << "clocks drift since the report";
+  EXPECT_FALSE(here.has_clock_ahead_ns());
   EXPECT_EQ(other.transport(), "tcp/eth0");
   EXPECT_EQ(other.sent_bytes(), 8u);
   EXPECT_EQ(all.nodes(3).name(), "host-?c");

@@ -108,7 +108,7 @@ int Main(char** argv) {
         node.ready = true;
         if (++n_ready == nodes.size()) connected = now;
         connection.SendBeat(now);
-        connection.Send(FrameType::kNodeMessage, join, now);
+        connection.Send(FrameType::kNodeMessage, join);
       }
       while (std::optional<Connection::Frame> frame = connection.Next()) {
         if (frame->type == FrameType::kBeat) (void)connection.TakeBeat(frame->payload, now);
@@ -121,7 +121,7 @@ int Main(char** argv) {
         }
         if (std::holds_alternative<server::NodesJoined>(*message)) {
           if (++n_laid_out == nodes.size()) laid_out = now;
-          connection.Send(FrameType::kNodeMessage, mapped, now);
+          connection.Send(FrameType::kNodeMessage, mapped);
         }
         n_begun += std::holds_alternative<server::NodesMapped>(*message);
       }
