@@ -139,7 +139,10 @@ void Ports::Start(const StartPort& wanted, std::vector<std::shared_ptr<const Ran
 absl::Status Ports::Begin(const StartPort& wanted,
                           const std::vector<std::shared_ptr<const RankPort>>& ranks) {
   port::Setup setup;
-  absl::Duration connect = setup_.connect;
+  // The join would otherwise fail first, and could not say what is wrong with the connection.
+  const absl::Duration connect = std::min<absl::Duration>(
+      setup_.connect, wanted.join_timeout -
+                          std::min<absl::Duration>(wanted.join_timeout / 10, kTellsBeforeTheJoin));
   if (wanted.rendezvous.empty()) {
     if (setup_.etcd.empty()) {
       return absl::FailedPreconditionError(
@@ -151,10 +154,6 @@ absl::Status Ports::Begin(const StartPort& wanted,
           "SLURM_JOB_ID");
     }
     setup.mutable_etcd()->Assign(setup_.etcd.begin(), setup_.etcd.end());
-    // The join would otherwise fail first, and could not say what is wrong with etcd.
-    connect = std::min<absl::Duration>(
-        connect, wanted.join_timeout -
-                     std::min<absl::Duration>(wanted.join_timeout / 10, kTellsBeforeTheJoin));
   }
   setup.set_job(wanted.name);
   setup.set_uid(wanted.caller.party.uid);
