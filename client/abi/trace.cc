@@ -77,6 +77,6 @@ iris_code iris_trace_merge(const char* const* paths, size_t n_paths, const char*
       IRIS_ABI_TRY(NotNull(paths[i], absl::StrCat("merge traces: path ", i)));
       files.push_back(paths[i]);
     }
-    return internal::MergeTraceFiles(files, out);
+    return internal::MergeTraceFiles(files, out).status();
   });
 }

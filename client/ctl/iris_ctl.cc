@@ -317,9 +317,14 @@ int UsageError(const std::string& text) {
 
 // Merges traces. It needs no irisd, so every error is about the files.
 int MergeTraces(const TraceWish& wish) {
-  const absl::Status merged = internal::MergeTraceFiles(wish.merge, wish.file);
-  if (!merged.ok()) return UsageError(std::string(merged.message()));
-  return Write(absl::StrCat(wish.file, ": ", wish.merge.size(), " traces on one clock\n"))
+  const auto merged = internal::MergeTraceFiles(wish.merge, wish.file);
+  if (!merged.ok()) return UsageError(std::string(merged.status().message()));
+  const std::string error =
+      merged->nodes_error_us.has_value()
+          ? absl::StrFormat(", that of the node of rank 0, within %.3f us", *merged->nodes_error_us)
+          : "";
+  return Write(
+             absl::StrCat(wish.file, ": ", wish.merge.size(), " traces on one clock", error, "\n"))
              ? kExitOk
              : kExitError;
 }

@@ -27,6 +27,7 @@ using internal::MappedTrace;
 using internal::RankTrace;
 using internal::TraceFile;
 using internal::TraceMark;
+using internal::TraceNode;
 using internal::TraceRecorder;
 
 constexpr absl::Duration kLook = absl::Milliseconds(20);
@@ -119,6 +120,30 @@ absl::Status AddMarks(AdminClient& client, const std::string& job, uint64_t sinc
   });
 }
 
+// Takes down what irisd knows of the clock of the job's leader; nothing if the job has one node.
+absl::Status CompareNodes(AdminClient& client, const std::string& job,
+                          std::optional<TraceNode>* node) {
+  const uint64_t now = backend::HostClockNanoseconds();
+  const auto nodes = client.All(&AdminClient::Stub::ListNodes, job);
+  if (!nodes.ok()) return nodes.status();
+  std::optional<ClockSample> sample;
+  for (const v1::JobNode& each : nodes->nodes()) {
+    if (each.here()) {
+      if (!node->has_value()) node->emplace();
+      (*node)->node = each.node();
+      (*node)->name = each.name();
+      (*node)->run = each.run();
+      if (each.leads()) sample = {now, now, 0};
+    } else if (each.leads() && each.has_clock_ahead_ns() && each.has_clock_error_ns()) {
+      sample = {now, now + static_cast<uint64_t>(each.clock_ahead_ns()), each.clock_error_ns()};
+    }
+  }
+  if (!node->has_value() || !sample.has_value()) return absl::OkStatus();
+  if (!(*node)->first.has_value()) (*node)->first = sample;
+  (*node)->last = sample;
+  return absl::OkStatus();
+}
+
 // Distinguishes an error of the file from those of irisd.
 absl::Status FileError(const absl::Status& status) {
   if (status.ok()) return status;
@@ -138,6 +163,16 @@ std::string Summary(const TraceFile& file, const std::string& path) {
       "%s: %d events of %d rank%s and %d of irisd, %d dropped, on one clock within %.3f us\n", path,
       events, file.ranks.size(), file.ranks.size() == 1 ? "" : "s", file.marks.size(), dropped,
       static_cast<double>(error_ns) / 1000);
+  if (file.node.has_value()) {
+    const std::optional<uint64_t> nodes_ns = NodeErrorNs(file);
+    text += nodes_ns.has_value()
+                ? absl::StrFormat(
+                      "The clock of the node of rank 0 is known within %.3f us: merge "
+                      "the files of all nodes with --merge\n",
+                      static_cast<double>(*nodes_ns) / 1000)
+                : "The clock of the node of rank 0 is not known (iris-ctl nodes): the file cannot "
+                  "be merged with those of other nodes\n";
+  }
   if (unfinished > 0) absl::StrAppend(&text, unfinished, " events were begun and never finished\n");
   if (dropped > 0) {
     absl::StrAppend(&text,
@@ -171,6 +206,10 @@ absl::StatusOr<std::string> TakeTrace(const TraceWish& wish, AdminClient& client
     return sample.status();
   });
   if (!status.ok()) return status;
+  TraceFile file;
+  file.job = wish.job;
+  status = CompareNodes(client, wish.job, &file.node);
+  if (!status.ok()) return status;
   uint64_t since_ns = 0;
   if (wish.seconds > 0) {
     since_ns = backend::HostClockNanoseconds();
@@ -193,8 +232,6 @@ absl::StatusOr<std::string> TakeTrace(const TraceWish& wish, AdminClient& client
     if (!status.ok()) return status;
     absl::SleepFor(kSettle);
   }
-  TraceFile file;
-  file.job = wish.job;
   status = OnEach(traces, "read the trace of rank ", [&file](Borrowed& each) {
     const auto last = internal::SampleClocks(each.heap.backend());
     if (!last.ok()) return last.status();
@@ -207,6 +244,11 @@ absl::StatusOr<std::string> TakeTrace(const TraceWish& wish, AdminClient& client
     return absl::OkStatus();
   });
   if (status.ok()) status = AddMarks(client, wish.job, since_ns, &file);
+  // A job that has ended has no nodes any more.
+  if (status.ok() && file.node.has_value()) {
+    status = CompareNodes(client, wish.job, &file.node);
+    if (absl::IsNotFound(status)) status = absl::OkStatus();
+  }
   if (status.ok()) {
     file.host = internal::HostId();
     status = FileError(internal::WriteFile(wish.file, internal::TraceJson(file)));

@@ -13,6 +13,7 @@
 #include "iris/ccl_types.h"
 #include "iris/dtype.h"
 #include "nlohmann/json.hpp"
+#include "proto/wire/clock_drift.h"
 
 namespace iris::internal {
 namespace {
@@ -224,12 +225,12 @@ class Lines {
          {"dur", Microseconds(slice.end_ns - slice.start_ns)},
          {"args", slice.event == nullptr ? Json::object() : ArgumentsOf(*slice.event)}});
   }
-  void Mark(const TraceMark& mark) {
+  void Mark(const TraceMark& mark, uint32_t node) {
     Add({{"ph", "i"},
          {"s", "g"},
          {"name", TextOf(mark.name)},
          {"cat", kIrisdCategory},
-         {"pid", kIrisdProcess},
+         {"pid", kIrisdProcess + node},
          {"tid", 1},
          {"ts", Since(mark.host_ns)},
          {"args", {{"rank", mark.rank}, {"pid", mark.pid}, {"text", TextOf(mark.text)}}}});
@@ -257,7 +258,22 @@ uint64_t Earliest(const TraceFile& file) {
   return earliest;
 }
 
+Json JsonOf(const ClockSample& sample) {
+  return {{"here_ns", absl::StrCat(sample.device_ns)},
+          {"leader_ns", absl::StrCat(sample.host_ns)},
+          {"error_ns", sample.error_ns}};
+}
+
 }  // namespace
+
+std::optional<uint64_t> NodeErrorNs(const TraceFile& file) {
+  if (!file.node.has_value() || !file.node->first.has_value()) return std::nullopt;
+  const ClockSample &first = *file.node->first, &last = *file.node->last;
+  const uint64_t earliest = Earliest(file);
+  const uint64_t before_ns = earliest < first.device_ns ? first.device_ns - earliest : 0;
+  const bool leads = file.node->node == 0;
+  return std::max(first.error_ns, last.error_ns) + (leads ? 0 : wire::ClockDriftNs(before_ns));
+}
 
 uint64_t HostTime(uint64_t device_ns, const ClockSample& first, const ClockSample& last) {
   const auto since = static_cast<int64_t>(device_ns - first.device_ns);
@@ -298,15 +314,30 @@ std::string TraceJson(const TraceFile& file) {
          {"clock_offset_ns", static_cast<int64_t>(rank.first.host_ns - rank.first.device_ns)},
          {"clock_drift_known", rank.drift_known}});
   }
-  if (!file.marks.empty()) lines.Name("process_name", kIrisdProcess, 0, "irisd");
-  for (const TraceMark& mark : file.marks) lines.Mark(mark);
-  const Json other = {{"program", "iris"},
-                      {"job", TextOf(file.job)},
-                      {"clock", "CLOCK_MONOTONIC of the host"},
-                      {"host", TextOf(file.host)},
-                      {"origin_ns", absl::StrCat(origin)},
-                      {"irisd_error_us", Microseconds(file.marks_error_ns)},
-                      {"ranks", std::move(ranks)}};
+  const uint32_t node = file.node.has_value() ? file.node->node : 0;
+  if (!file.marks.empty()) {
+    lines.Name(
+        "process_name", kIrisdProcess + node, 0,
+        file.node.has_value() ? absl::StrCat("irisd of ", TextOf(file.node->name)) : "irisd");
+  }
+  for (const TraceMark& mark : file.marks) lines.Mark(mark, node);
+  Json other = {{"program", "iris"},
+                {"job", TextOf(file.job)},
+                {"clock", "CLOCK_MONOTONIC of the host"},
+                {"host", TextOf(file.host)},
+                {"origin_ns", absl::StrCat(origin)},
+                {"irisd_error_us", Microseconds(file.marks_error_ns)},
+                {"ranks", std::move(ranks)}};
+  if (file.node.has_value()) {
+    const std::optional<uint64_t> error_ns = NodeErrorNs(file);
+    other["nodes"] = Json::array({{{"node", node}, {"name", TextOf(file.node->name)}}});
+    if (error_ns.has_value()) {
+      other["nodes"][0]["clock_error_us"] = Microseconds(*error_ns);
+      other["leader_clock"] = {{"run", absl::StrCat(file.node->run)},
+                               {"first", JsonOf(*file.node->first)},
+                               {"last", JsonOf(*file.node->last)}};
+    }
+  }
   return absl::StrCat("{\"displayTimeUnit\":\"ns\",\"otherData\":", InAscii(other),
                       ",\n\"traceEvents\":[\n", lines.text(), "\n]}\n");
 }

@@ -2,10 +2,10 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 namespace iris::internal {
@@ -17,13 +17,23 @@ struct TraceText {
   std::string json;  // the result of TraceJson or MergeTraces
 };
 
-// Merges traces. All of them use the host's monotonic clock, so each is moved by the distance
-// between its origin and the earliest one. irisd's events are taken from the file that has the most
-// of them. kInvalidArgument names a file that is no trace of Iris, is of another job, boot or
-// machine than the first one, or has a rank that another file has, too.
-absl::StatusOr<std::string> MergeTraces(const std::vector<TraceText>& traces);
+struct MergedTrace {
+  std::string json;
+  // A bound on the error of the clocks of nodes, compared with the leader's; none if the traces are
+  // of one node's job.
+  std::optional<double> nodes_error_us;
+};
 
-// Reads the files `paths`, and writes the merged one to `out`.
-absl::Status MergeTraceFiles(const std::vector<std::string>& paths, const std::string& out);
+// Merges traces. Those of a job of one node use the host's monotonic clock, so each is moved by the
+// distance between its origin and the earliest one. If the job spans nodes, times are converted to
+// the clock of its leader. The events of each irisd are taken from the file that has the most of
+// them. kInvalidArgument names a file that is no trace of Iris, is of another job or run of it than
+// the first one, or of another boot or machine without a comparison of the clocks, or has a rank
+// that another file has, too.
+absl::StatusOr<MergedTrace> MergeTraces(const std::vector<TraceText>& traces);
+
+// Reads the files `paths`, and writes the merged one to `out`. Returns it without the text.
+absl::StatusOr<MergedTrace> MergeTraceFiles(const std::vector<std::string>& paths,
+                                            const std::string& out);
 
 }  // namespace iris::internal

@@ -39,13 +39,15 @@ def run(*command):
 class Node:
     """One node. `within` is a command that executes a program on it."""
 
-    def __init__(self, cluster, index, flags, user):
+    def __init__(self, cluster, index, flags, user, clock):
         self.index = index
         self.name = f"{cluster.name}-{index}"
         self.address = f"10.213.0.{index + 1}"
         self.link = f"{cluster.name}v{index}"
         self.wire = cluster.wire
         self.within = ["nsenter", f"--net=/run/netns/{self.name}"]
+        if clock:
+            self.within += ["unshare", "--time", "--monotonic", str(clock), "--boottime", str(clock)]
         run("ip", "netns", "add", self.name)
         cluster.stack.callback(run, "ip", "netns", "del", self.name)
         if self.wire is not None:
@@ -85,9 +87,10 @@ class Node:
 
 
 class Cluster:
-    """Use as a context, which ends the wire, too (wire.py): without one, the network is the kernel's."""
+    """Use as a context, which ends the wire, too (wire.py): without one, the network is the kernel's. `clocks`: the
+    seconds by which the monotonic clock of each node is ahead of this machine's."""
 
-    def __init__(self, n_nodes, flags=(), user=None, wire=None, memory="512MiB"):
+    def __init__(self, n_nodes, flags=(), user=None, wire=None, memory="512MiB", clocks=None):
         self.wire = wire
         self.memory = memory
         self.stack = contextlib.ExitStack()
@@ -102,7 +105,7 @@ class Cluster:
             if wire is not None:
                 self.stack.enter_context(wire)
             for index in range(n_nodes):
-                self.nodes.append(Node(self, index, flags, user))
+                self.nodes.append(Node(self, index, flags, user, clocks[index] if clocks else 0))
                 self.stack.callback(lambda node: node.irisd.stop(), self.nodes[-1])
             if wire is not None:
                 wire.start()
@@ -123,7 +126,8 @@ class Cluster:
             file.write("#!/bin/sh\nwhile [ \"${1#-}\" != \"$1\" ]; do shift; done\nhost=$1; shift\ncase $host in\n")
             for node in self.nodes:
                 # Launchers' daemons of two nodes on one machine would make the same folders in /tmp.
-                file.write(f"{node.address}) export TMPDIR={node.irisd.folder}\n"
+                folder = node.irisd.folder
+                file.write(f"{node.address}) export TMPDIR={folder} XDG_RUNTIME_DIR={folder}/xdg\n"
                            f" exec {' '.join(node.within)} sh -c \"$*\";;\n")
             file.write("esac\necho \"no node $host\" >&2\nexit 1\n")
         os.chmod(path, 0o755)

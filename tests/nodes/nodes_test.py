@@ -14,10 +14,12 @@ from tests.launchers import slurm
 from tests.nodes import campaign
 from tests.nodes import cluster
 from tests.python import junit
+from tests.python import trace_schema
 
 IRIS_CTL = os.path.abspath("client/ctl/iris-ctl")
 RANK = os.path.abspath("tests/nodes/node_rank")
 DIRECT = ["--network-direct", "on"]
+TRACE_RANK = os.path.abspath("client/ctl/trace_rank")
 DIGITS = os.path.abspath("examples/10_digits_training")
 MESSAGES = os.path.abspath("examples/04_message_passing")
 SILENCE = ["--network-silence", "1s"]
@@ -323,6 +325,59 @@ class Nodes(unittest.TestCase):
                 ((code, out),) = cluster.finish(processes[1:])
                 self.assertEqual(code, 1)
                 self.assertIn(f"etcd's key /iris/jobs/{os.getuid()}/mixed was not made with this job's secret", out)
+
+    def test_traces_of_nodes_become_one(self):
+        clocks = (0, -5000) if time.monotonic() > 5100 else (0, 5000)
+        with cluster.Cluster(2, flags=SILENCE, clocks=clocks) as nodes:
+            first = nodes.nodes[0]
+            path = f"{first.irisd.folder}/trace"
+            gates = [f"{path}.begin", f"{path}.end"]
+            ranks = nodes.start(TRACE_RANK, *gates, "200", n_local=1, IRIS_TRACE_EVENTS="4096")
+            self.assertEqual([rank.stdout.readline() for rank in ranks], ["rank 0 ready\n", "rank 1 ready\n"])
+            for node, other in ((0, 1), (1, 0)):
+                seen = self.until(lambda: [each for each in self.ctl(nodes.nodes[node], "nodes", "--format", "json")
+                                           if each["node"] == other and each["clock_ahead_ns"] is not None])[0]
+                self.assertLess(abs(seen["clock_ahead_ns"] * 1e-9 - (clocks[other] - clocks[node])),
+                                seen["clock_error_ns"] * 1e-9)
+                self.assertLess(seen["clock_error_ns"], 1e9)
+                self.assertEqual(seen["name"], socket.gethostname())
+            tracer = nodes.iris_run(*nodes.on_node(IRIS_CTL, "trace", "job", "--seconds", "600", "-o",
+                                                   f"{path}.$IRIS_RANK.json"), n_local=1)
+            self.assertEqual([tracer.stdout.readline().split("tracing")[1][:7] for _ in range(2)], [" 1 rank"] * 2)
+            with open(gates[0], "w", encoding="utf-8"):
+                pass
+            self.assertEqual([rank.stdout.readline() for rank in ranks], ["rank 0 done\n", "rank 1 done\n"])
+            tracer.send_signal(signal.SIGINT)
+            ((_, out),) = cluster.finish([tracer])
+            known = re.findall(r"] The clock of the node of rank 0 is known within [\d.]+ us", out)
+            self.assertEqual(len(known), 2, out)
+            with open(gates[1], "w", encoding="utf-8"):
+                pass
+            for code, text in cluster.finish(ranks):
+                self.assertEqual(code, 0, text)
+            merged = f"{path}.json"
+            text = self.ctl(first, "trace", "--merge", f"{path}.0.json", f"{path}.1.json", "-o", merged)
+            self.assertRegex(text, r"2 traces on one clock, that of the node of rank 0, within [\d.]+ us\n")
+            trace, boxes = trace_schema.check_file(merged)
+            error_ns = 1000 * max(node["clock_error_us"] for node in trace["otherData"]["nodes"])
+            print(f"{self.id()}: the clocks are known within {error_ns / 1000:.1f} us")
+            sent, received = {}, {}
+            for box in boxes:
+                if box["name"] == "put_signal":
+                    sent[box["args"]["peer"], box["args"]["value"]] = box
+                elif box["name"] == "wait":
+                    received[box["pid"], box["args"]["value"]] = box
+            every = {(rank, i) for rank in range(2) for i in range(1, 201)}
+            self.assertEqual((set(sent), set(received)), (every, every))
+            late_ns = [received[each]["end_ns"] - sent[each]["start_ns"] for each in every]
+            print(f"{self.id()}: a put is seen after {min(late_ns) / 1000:.1f} to {max(late_ns) / 1000:.1f} us")
+            self.assertGreaterEqual(min(late_ns), -error_ns)
+            self.assertLess(max(late_ns), 60e9, "the clocks were not compared")
+            # An irisd's events are its own.
+            irisds = [event for event in trace["traceEvents"]
+                      if event["name"] == "process_name" and event["pid"] >= 10**6]
+            self.assertLessEqual({event["args"]["name"] for event in irisds}, {f"irisd of {socket.gethostname()}"})
+            self.assertLessEqual({event["pid"] for event in irisds}, {10**6, 10**6 + 1})
 
     def check_launched(self, launched, n_ranks):
         for code, out in cluster.finish(launched):
