@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "client/ctl/admin_client.h"
+#include "client/ctl/doctor_node.h"
 #include "client/ctl/peek.h"
 
 namespace iris::ctl {
@@ -19,6 +20,7 @@ struct Options {
   bool names = false;
   bool follow = false;
   PeekWish peek;
+  NodeWish node;  // of doctor; no host: this node is checked
 };
 
 // Takes a part of the answer. Returns false if the output is closed.

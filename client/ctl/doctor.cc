@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <tuple>
@@ -41,17 +42,7 @@ namespace {
 constexpr rlim_t kWantedFiles = 1024;
 constexpr rlim_t kNeededFiles = 256;
 
-constexpr const char* kWords[] = {"ok", "warn", "fail"};  // of verdicts
-
-Finding Ok(std::string check, std::string detail) {
-  return {std::move(check), Verdict::kOk, std::move(detail), ""};
-}
-Finding Warn(std::string check, std::string detail, std::string remedy) {
-  return {std::move(check), Verdict::kWarn, std::move(detail), std::move(remedy)};
-}
-Finding Fail(std::string check, std::string detail, std::string remedy) {
-  return {std::move(check), Verdict::kFail, std::move(detail), std::move(remedy)};
-}
+constexpr absl::string_view kWords[] = {"ok", "warn", "fail"};  // of verdicts
 
 Finding CheckVersion(const v1::GetStatusReply& status) {
   const std::string found =
@@ -503,6 +494,7 @@ nlohmann::ordered_json FindingsJson(const std::vector<Finding>& findings) {
                       {"verdict", kWords[static_cast<size_t>(finding.verdict)]},
                       {"detail", finding.detail},
                       {"remedy", finding.remedy}});
+    for (const auto& [name, number] : finding.numbers) result.back()[name] = number;
     if (!finding.pairs.has_value()) continue;
     auto pairs = nlohmann::ordered_json::array();
     for (const driver::PairResult& pair : finding.pairs->pairs) {
@@ -517,6 +509,27 @@ nlohmann::ordered_json FindingsJson(const std::vector<Finding>& findings) {
     result.back()["pairs"] = std::move(pairs);
   }
   return result;
+}
+
+std::optional<Finding> FindingOf(absl::string_view json) {
+  const auto read = nlohmann::ordered_json::parse(json, nullptr, /*allow_exceptions=*/false);
+  if (!read.is_object()) return std::nullopt;
+  Finding finding;
+  std::string word;
+  for (const auto& [name, to] :
+       {std::pair("check", &finding.check), std::pair("verdict", &word),
+        std::pair("detail", &finding.detail), std::pair("remedy", &finding.remedy)}) {
+    const auto found = read.find(name);
+    if (found == read.end() || !found->is_string()) return std::nullopt;
+    *to = *found;
+  }
+  const auto* const verdict = std::find(std::begin(kWords), std::end(kWords), word);
+  if (verdict == std::end(kWords)) return std::nullopt;
+  finding.verdict = static_cast<Verdict>(verdict - kWords);
+  for (const auto& [name, value] : read.items()) {
+    if (value.is_number()) finding.numbers.emplace_back(name, value);
+  }
+  return finding;
 }
 
 bool AnyFailed(const std::vector<Finding>& findings) {

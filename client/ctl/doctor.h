@@ -6,10 +6,12 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "device/driver/pair_check.h"
 #include "device/ucx/find.h"
 #include "iris/collective/whole_lines.h"
@@ -26,7 +28,18 @@ struct Finding {
   std::string detail;  // what was found
   std::string remedy;  // what to do; empty if ok
   std::optional<driver::PairTable> pairs = std::nullopt;
+  std::vector<std::pair<std::string, double>> numbers = {};  // fields of the JSON; units in names
 };
+
+inline Finding Ok(std::string check, std::string detail) {
+  return {std::move(check), Verdict::kOk, std::move(detail), ""};
+}
+inline Finding Warn(std::string check, std::string detail, std::string remedy) {
+  return {std::move(check), Verdict::kWarn, std::move(detail), std::move(remedy)};
+}
+inline Finding Fail(std::string check, std::string detail, std::string remedy) {
+  return {std::move(check), Verdict::kFail, std::move(detail), std::move(remedy)};
+}
 
 // Runs a job of two ranks, threads of this process, which allocate, write and read through the
 // peer's window, call barriers, and leave. The job takes a few MiB of the first two devices for a
@@ -75,6 +88,9 @@ std::vector<Finding> PairFindings(const driver::PairTable& table);
 
 std::string FindingsText(const std::vector<Finding>& findings);
 nlohmann::ordered_json FindingsJson(const std::vector<Finding>& findings);
+// Returns the finding that is an element of FindingsJson, without pairs; none if the text is
+// anything else.
+std::optional<Finding> FindingOf(absl::string_view json);
 bool AnyFailed(const std::vector<Finding>& findings);
 
 }  // namespace iris::ctl

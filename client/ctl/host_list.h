@@ -12,6 +12,7 @@ namespace iris::ctl {
 struct HostRanks {
   std::string name;  // an IPv6 address has no brackets
   int n_ranks = 1;
+  bool here = false;  // it needs no remote shell
 };
 
 // Reads "a:8,b,[fd00::1]:2". A host without a number has room for one rank; a host that is listed

@@ -17,11 +17,15 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
+#include "client/base/launcher.h"
 #include "client/base/runtime_dir.h"
 #include "client/ctl/admin_client.h"
 #include "client/ctl/commands.h"
 #include "client/ctl/doctor.h"
+#include "client/ctl/doctor_node.h"
+#include "client/ctl/host_list.h"
 #include "client/ctl/peek.h"
+#include "client/ctl/remote_ranks.h"
 #include "client/ctl/text.h"
 #include "client/ctl/trace.h"
 #include "client/ctl/views.h"
@@ -66,7 +70,8 @@ Examples:
   iris-ctl nodes train              its nodes, if it spans several
   iris-ctl peek train 0 weights     the first values of an allocation
   iris-ctl trace train -o a.json    what its kernels do, for 5 seconds
-  iris-ctl doctor                   what is wrong here, and what to do)";
+  iris-ctl doctor                   what is wrong here, and what to do
+  iris-ctl doctor --node b          and between this node and b)";
 
 int ExitCodeOf(const absl::Status& status) {
   switch (status.code()) {
@@ -115,7 +120,9 @@ int RunEvents(const Options& options) {
 }
 
 int RunDoctorCommand(const Options& options) {
-  const std::vector<Finding> findings = RunDoctor(internal::RuntimeDirs(options.runtime_dir));
+  const std::vector<Finding> findings = options.node.host.empty()
+                                            ? RunDoctor(internal::RuntimeDirs(options.runtime_dir))
+                                            : CheckNode(options.node);
   Write(options.json ? Dump(FindingsJson(findings), 2) : FindingsText(findings));
   return AnyFailed(findings) ? kExitError : kExitOk;
 }
@@ -256,6 +263,34 @@ void AddPeek(CLI::App& peek, Options& options) {
       ->check(IsCount());
 }
 
+void AddDoctor(CLI::App& doctor, NodeWish& wish) {
+  wish.rsh = DefaultRemoteShell();
+  CLI::Option* const node =
+      doctor
+          .add_option("--node", wish.host,
+                      "What a job of this node and that one would get:\nlatency, bandwidth, MTU, "
+                      "transport, clocks; and\nwhat is wrong between them")
+          ->option_text("HOST")
+          ->check([](const std::string& host) {
+            return host.empty() || host[0] == '-' || IsLoopback(host)
+                       ? absl::StrCat("'", host, "' is no name or address of another node")
+                       : std::string();
+          });
+  doctor
+      .add_option("--rsh", wish.rsh,
+                  "Remote shell to that node, with its options\n[IRIS_RUN_RSH, else ssh -o "
+                  "BatchMode=yes]")
+      ->option_text("COMMAND")
+      ->needs(node);
+  doctor
+      .add_option("--rendezvous", wish.rendezvous, "Where the job meets on that node [a free port]")
+      ->option_text("HOST:PORT")
+      ->needs(node)
+      ->check([](const std::string& text) {
+        return std::string(base::CheckRendezvous("--rendezvous", text).message());
+      });
+}
+
 void AddTrace(CLI::App& trace, Options& options, TraceWish& wish) {
   CLI::Option* const job =
       trace.add_option("JOB", options.job, "Name of the job")->option_text(" ");
@@ -297,6 +332,7 @@ void AddCommands(CLI::App& app, Options& options, Words& words, TraceWish& wish)
     }
     if (name == "peek") AddPeek(command, options);
     if (name == "trace") AddTrace(command, options, wish);
+    if (name == "doctor") AddDoctor(command, options.node);
     if (name == "completion") {
       command.add_option("SHELL", words.shell, "bash")
           ->option_text(" ")
@@ -413,6 +449,7 @@ int Main(int argc, char** argv) {
     }
   }
   options.peek.job = options.job;
+  options.node.runtime_dir = options.runtime_dir;
   wish.job = options.job;
   signal(SIGPIPE, SIG_IGN);
 
@@ -430,5 +467,8 @@ int Main(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   if (iris::driver::IsPairCheckChild(argc, argv)) return iris::driver::RunPairCheckChild(argv);
+  if (argc == 2 && argv[1] == std::string(iris::ctl::kNodeRankFlag)) {
+    return iris::ctl::RunNodeRank();
+  }
   return iris::ctl::Main(argc, argv);
 }

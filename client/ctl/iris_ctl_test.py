@@ -113,7 +113,7 @@ class WithoutIrisd(unittest.TestCase):
                     "describe": {"--watch"}, "heaps": {"--watch", "--job"}, "allocations": {"--watch", "--job"},
                     "sessions": {"--watch"}, "tenants": {"--watch"}, "waits": {"--watch", "--job"},
                     "nodes": {"--watch", "--job"},
-                    "events": {"--job", "--follow"}, "doctor": set(),
+                    "events": {"--job", "--follow"}, "doctor": {"--node", "--rsh", "--rendezvous"},
                     "peek": {"--watch", "--dtype", "--count", "--bytes", "--from"},
                     "trace": {"--seconds", "--rank", "--merge"}, "completion": None}
         listed = self.run_ctl("--help").stdout.split("Subcommands:")[1].split("\n\n")[0]

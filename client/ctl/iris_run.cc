@@ -15,7 +15,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_split.h"
 #include "client/base/launcher.h"
 #include "client/base/whole_file.h"
 #include "client/ctl/agent.h"
@@ -55,8 +54,6 @@ Examples:
   iris-run -n 4 --bind cores --env OMP_NUM_THREADS=1 -- build/train --epochs 10
   iris-run --hosts node1:8,node2:8 -x OMP_NUM_THREADS -- build/train --epochs 10)";
 
-// ssh could not ask for a password: it is not in the terminal's foreground.
-constexpr char kDefaultRsh[] = "ssh -o BatchMode=yes";
 constexpr size_t kMaxHostfileBytes = 1 << 20;
 
 // The variables that iris-run itself sets, and the option for each.
@@ -191,8 +188,9 @@ absl::StatusOr<RemoteOptions> ReadHosts(const HostWords& words, int n_ranks) {
   }
   RemoteOptions remote;
   remote.hosts = *std::move(hosts);
-  remote.rsh = absl::StrSplit(words.rsh, absl::ByAnyChar(" \t"), absl::SkipEmpty());
-  if (remote.rsh.empty()) return absl::InvalidArgumentError("--rsh: it names no program");
+  absl::StatusOr<std::vector<std::string>> rsh = ReadRemoteShell(words.rsh);
+  if (!rsh.ok()) return rsh.status();
+  remote.rsh = *std::move(rsh);
   remote.rendezvous = words.rendezvous;
   if (!remote.rendezvous.empty()) {
     absl::Status status = base::CheckRendezvous("--rendezvous", remote.rendezvous);
@@ -237,17 +235,15 @@ int Main(int argc, char** argv) {
       ->option_text("N")
       ->check(CLI::Range(1, static_cast<int>(wire::kMaxWorldRanks)));
   HostWords words;
-  const char* const rsh = std::getenv("IRIS_RUN_RSH");
-  words.rsh = rsh == nullptr || *rsh == '\0' ? kDefaultRsh : rsh;
+  words.rsh = DefaultRemoteShell();
   auto* const hosts_option =
       app.add_option("--hosts", words.hosts, "Hosts, in the order of ranks, and ranks on each [1]")
           ->option_text("HOST[:N],...");
   app.add_option("--hostfile", words.hostfile, "The same, with HOST[:N] or HOST slots=N on a line")
       ->option_text("FILE")
       ->excludes(hosts_option);
-  app.add_option(
-         "--rsh", words.rsh,
-         "Remote shell, with its options\n[IRIS_RUN_RSH, else " + std::string(kDefaultRsh) + "]")
+  app.add_option("--rsh", words.rsh,
+                 "Remote shell, with its options\n[IRIS_RUN_RSH, else ssh -o BatchMode=yes]")
       ->option_text("COMMAND");
   app.add_option("--rendezvous", words.rendezvous,
                  "Where the hosts meet\n[IRIS_RENDEZVOUS, else a free port of the first host]")

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -61,6 +62,18 @@ bool ReadNumbers(absl::string_view text, size_t n, std::vector<int>* numbers) {
 
 }  // namespace
 
+std::string DefaultRemoteShell() {
+  const char* const rsh = std::getenv("IRIS_RUN_RSH");
+  // ssh could not ask for a password: it is not in the terminal's foreground.
+  return rsh == nullptr || *rsh == '\0' ? "ssh -o BatchMode=yes" : rsh;
+}
+
+absl::StatusOr<std::vector<std::string>> ReadRemoteShell(const std::string& text) {
+  std::vector<std::string> words = absl::StrSplit(text, absl::ByAnyChar(" \t"), absl::SkipEmpty());
+  if (words.empty()) return absl::InvalidArgumentError("--rsh: it names no program");
+  return words;
+}
+
 RemoteRanks::RemoteRanks(RunOptions options, RemoteOptions remote)
     : RankSet(std::move(options)), remote_(std::move(remote)) {
   int rank = 0;
@@ -84,17 +97,20 @@ bool RemoteRanks::AllAre(State state) const {
 bool RemoteRanks::Finished() const { return AllAre(State::kDone); }
 
 absl::Status RemoteRanks::StartAll() {
-  char self[PATH_MAX];
-  const ssize_t n = readlink("/proc/self/exe", self, sizeof(self));
-  if (n <= 0) return absl::ErrnoToStatus(errno, "iris-run: /proc/self/exe");
+  std::string agent = remote_.agent;
+  if (agent.empty()) {
+    char self[PATH_MAX];
+    const ssize_t n = readlink("/proc/self/exe", self, sizeof(self));
+    if (n <= 0) return absl::ErrnoToStatus(errno, "iris-run: /proc/self/exe");
+    agent.assign(self, static_cast<size_t>(n));
+  }
   char secret[32];
   if (getentropy(secret, sizeof(secret)) != 0) {
     return absl::ErrnoToStatus(errno, "iris-run: no random numbers for the job's secret");
   }
   secret_ = absl::BytesToHexString(absl::string_view(secret, sizeof(secret)));
   // The agent learns all else from its input: other users see the arguments of processes.
-  const std::string command = absl::StrCat(
-      "exec ", ShellQuote(absl::string_view(self, static_cast<size_t>(n))), " ", kAgentFlag);
+  const std::string command = absl::StrCat("exec ", ShellQuote(agent), " ", kAgentFlag);
   for (Host& host : hosts_) {
     wire::UniqueFd in_read, in_write, out_read, out_write, err_read, err_write;
     for (const auto& [read_end, write_end] :
@@ -102,11 +118,13 @@ absl::Status RemoteRanks::StartAll() {
           std::pair(&err_read, &err_write)}) {
       if (absl::Status status = MakePipe(read_end, write_end); !status.ok()) return status;
     }
-    Child child = {.command = remote_.rsh,
-                   .input = in_read.get(),
-                   .output = out_write.get(),
-                   .error = err_write.get()};
-    child.command.insert(child.command.end(), {host.place.name, command});
+    Child child = {
+        .command = host.place.here ? std::vector<std::string>{"/bin/sh", "-c"} : remote_.rsh,
+        .input = in_read.get(),
+        .output = out_write.get(),
+        .error = err_write.get()};
+    if (!host.place.here) child.command.push_back(host.place.name);
+    child.command.push_back(command);
     const absl::StatusOr<pid_t> pid = Spawn(child);
     if (!pid.ok()) return pid.status();
     host.shell = *pid;
@@ -214,9 +232,13 @@ void RemoteRanks::SendJobs() {
   job.options = options_;
   job.bind = remote_.bind;
   job.verbose = remote_.verbose;
-  char folder[PATH_MAX];
-  job.folder = getcwd(folder, sizeof(folder)) == nullptr ? "/" : folder;
-  const std::string& first = remote_.hosts[0].name;
+  job.folder = remote_.folder;
+  if (job.folder.empty()) {
+    char folder[PATH_MAX];
+    job.folder = getcwd(folder, sizeof(folder)) == nullptr ? "/" : folder;
+  }
+  const std::string& first =
+      remote_.rendezvous_host.empty() ? remote_.hosts[0].name : remote_.rendezvous_host;
   std::string rendezvous = remote_.rendezvous;
   if (rendezvous.empty()) {
     if (hosts_[0].free_port == 0) {

@@ -19,11 +19,19 @@ namespace iris::ctl {
 struct RemoteOptions {
   std::vector<HostRanks> hosts;    // not empty; their ranks are those of RunOptions
   std::vector<std::string> rsh;    // the remote shell, which gets a host and a command
-  std::string rendezvous;          // HOST:PORT; empty: a free port of the first host
+  std::string rendezvous;          // HOST:PORT; empty: a free port of rendezvous_host
+  std::string rendezvous_host;     // a name of the first host; empty: that in `hosts`
+  std::string agent;               // path of iris-run on all hosts; empty: this program's
+  std::string folder;              // where ranks work; empty: in this process's folder
   absl::Duration connect_timeout;  // until all agents have answered
   bool bind = false;
   bool verbose = false;
 };
+
+// Returns the command line of the remote shell if no option gives one: IRIS_RUN_RSH, else ssh.
+std::string DefaultRemoteShell();
+// Returns its words. kInvalidArgument if there are none.
+absl::StatusOr<std::vector<std::string>> ReadRemoteShell(const std::string& text);
 
 class RemoteRanks : public RankSet {
  public:

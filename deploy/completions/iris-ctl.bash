@@ -40,6 +40,7 @@ _iris_ctl() {
     --runtime-dir) COMPREPLY=($(compgen -d -- "$current")); return ;;
     --format) words="table json" ;;
     --job) words=$(_iris_ctl_jobs) ;;
+    --node) COMPREPLY=($(compgen -A hostname -- "$current")); return ;;
     --watch) words="1 2 5 10" ;;
     --bytes) words="64 256 1024 65536" ;;
     --count) words="1 16 64 256" ;;
@@ -70,7 +71,7 @@ _iris_ctl() {
           words="--seconds --output --rank --merge --runtime-dir --help"
           if [[ $current != -* && $((COMP_CWORD - position)) -eq 1 ]]; then words=$(_iris_ctl_jobs); fi
           ;;
-        doctor) words="$common" ;;
+        doctor) words="--node --rsh --rendezvous $common" ;;
         completion) words="--help" ;;
         *) words="--watch $common" ;;
       esac

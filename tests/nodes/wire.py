@@ -45,10 +45,12 @@ def _open_tap(space):
 
 class Wire:
     """A switch: frames arrive `delay` seconds later, and `loss` of them (0 to 1) never. Plug in all nodes,
-    then start it; use it as a context."""
+    then start it; use it as a context. `drops`, a function, says of a node and an Ethernet frame to it whether it is
+    lost, too."""
 
     def __init__(self, delay=0.0, loss=0.0, seed=1):
         self.delay, self.loss = delay, loss
+        self.drops = lambda node, frame: False
         self.taps = []
         self.cuts = set()
         self.lost = 0
@@ -96,6 +98,8 @@ class Wire:
                     to = owners.get(frame[:6])
                     for other in range(len(self.taps)) if to is None else (to,):
                         if other == node or node in self.cuts or other in self.cuts:
+                            continue
+                        if self.drops(other, frame):
                             continue
                         if self.loss and self._random.random() < self.loss:
                             self.lost += 1
