@@ -3,23 +3,29 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <string>
 #include <system_error>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "device/base/bytes.h"
 #include "device/base/posix.h"
 #include "device/base/unique_fd.h"
 #include "device/driver/emu_share.h"
+#include "device/driver/fabric.h"
 
 namespace iris::driver {
 namespace {
@@ -33,11 +39,56 @@ absl::Status SystemError(int error, absl::string_view what) {
   return absl::Status(code, absl::StrCat(what, ": ", std::generic_category().message(error)));
 }
 
+// The emulated fabric handle is the text PID/FD/NAME: a memfd that process PID has open as FD, and
+// whose name nobody can guess. Whoever has the handle, and may look into the process, opens it.
+
+absl::StatusOr<std::string> UnguessableName() {
+  char random[16];
+  if (getrandom(random, sizeof(random), 0) != sizeof(random)) {
+    return SystemError(errno, "name emulated memory for its fabric domain");
+  }
+  return absl::StrCat("iris-fabric-",
+                      absl::BytesToHexString(absl::string_view(random, sizeof(random))));
+}
+
+absl::StatusOr<base::UniqueFd> OpenFabricHandle(const std::string& handle) {
+  constexpr char kWhat[] = "import emulated memory of another node";
+  const std::vector<std::string> parts =
+      absl::StrSplit(absl::string_view(handle.c_str()), absl::MaxSplits('/', 2));
+  uint32_t pid = 0, number = 0;
+  if (parts.size() != 3 || !absl::SimpleAtoi(parts[0], &pid) ||
+      !absl::SimpleAtoi(parts[1], &number)) {
+    return absl::InvalidArgumentError(absl::StrCat(kWhat, ": its handle is malformed"));
+  }
+  const std::string path = absl::StrCat("/proc/", pid, "/fd/", number);
+  base::UniqueFd fd(open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
+  if (!fd.valid()) {
+    return SystemError(errno, absl::StrCat(kWhat, ": open ", path,
+                                           " (emulated fabric domains are of one machine and user, "
+                                           "and irisd of that node must run)"));
+  }
+  // Another file may have this number by now.
+  char name[128] = {};
+  const std::string own = absl::StrCat("/proc/self/fd/", fd.get());
+  const std::string expected = absl::StrCat("/memfd:", parts[2], " (deleted)");
+  if (readlink(own.c_str(), name, sizeof(name) - 1) < 0 || expected != name) {
+    return absl::NotFoundError(absl::StrCat(kWhat, ": it has been given back"));
+  }
+  return fd;
+}
+
 class EmuMemory : public PhysicalMemory {
  public:
-  EmuMemory(int fd, uint64_t bytes, bool created)
-      : PhysicalMemory(bytes), fd_(fd), created_(created) {}
+  EmuMemory(int fd, uint64_t bytes, bool created, std::string fabric_name = "")
+      : PhysicalMemory(bytes), fd_(fd), created_(created), fabric_name_(std::move(fabric_name)) {}
   int fd() const { return fd_.get(); }
+
+  absl::StatusOr<std::string> ExportFabric() override {
+    if (fabric_name_.empty()) return PhysicalMemory::ExportFabric();
+    std::string handle = absl::StrCat(getpid(), "/", fd_.get(), "/", fabric_name_);
+    handle.resize(kFabricHandleBytes);
+    return handle;
+  }
 
   absl::StatusOr<int> ExportFd(Access access) override {
     if (!created_) {
@@ -84,6 +135,7 @@ class EmuMemory : public PhysicalMemory {
  private:
   const base::UniqueFd fd_;
   const bool created_;
+  const std::string fabric_name_;  // of the memfd; empty: not for other nodes
 };
 
 class EmuReservation : public Reservation {
@@ -121,7 +173,9 @@ class EmuMapping : public Mapping {
 class EmuDriver : public GpuDriver {
  public:
   explicit EmuDriver(const EmuOptions& options)
-      : link_bytes_(options.link_bytes), denied_(options.denied) {
+      : link_bytes_(options.link_bytes),
+        fabric_domain_(options.fabric_domain),
+        denied_(options.denied) {
     for (uint32_t i = 0; i < options.n_devices; ++i) {
       DeviceInfo info;
       info.uuid = absl::StrFormat("EMU-00000000-0000-0000-0000-%012x", i);
@@ -137,6 +191,12 @@ class EmuDriver : public GpuDriver {
   BackendKind kind() const override { return BackendKind::kEmu; }
   absl::Span<const DeviceInfo> devices() const override { return devices_; }
   uint64_t link_bytes() const override { return link_bytes_; }
+
+  absl::StatusOr<std::string> FabricDomain() const override {
+    if (!fabric_domain_.empty()) return absl::StrCat("emulated ", fabric_domain_);
+    return absl::FailedPreconditionError(
+        "emulated devices have no fabric; emu.fabric of irisd's configuration emulates one");
+  }
 
   // Does nothing: kernels of this process run on the CPU, whatever the device.
   absl::Status MakeCurrent(uint32_t device_index) override { return absl::OkStatus(); }
@@ -166,10 +226,17 @@ class EmuDriver : public GpuDriver {
           absl::StrFormat("create emulated memory: %d bytes is not a positive multiple of %d",
                           bytes, kEmuGranularityBytes));
     }
-    const std::string name = absl::StrCat("iris-emu-", device_index);
+    std::string fabric_name;
+    if (!fabric_domain_.empty()) {
+      absl::StatusOr<std::string> named = UnguessableName();
+      if (!named.ok()) return named.status();
+      fabric_name = *std::move(named);
+    }
+    const std::string name =
+        fabric_name.empty() ? absl::StrCat("iris-emu-", device_index) : fabric_name;
     const int fd = memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0) return SystemError(errno, "create a memfd for emulated memory");
-    auto memory = std::make_unique<EmuMemory>(fd, bytes, /*created=*/true);
+    auto memory = std::make_unique<EmuMemory>(fd, bytes, /*created=*/true, std::move(fabric_name));
     // A new memfd has mode 0777: any uid could reopen a read-only descriptor for writing.
     if (fchmod(fd, 0600) != 0) return SystemError(errno, "set the mode of emulated memory");
     if (ftruncate(fd, static_cast<off_t>(bytes)) != 0) {
@@ -224,10 +291,18 @@ class EmuDriver : public GpuDriver {
   }
 
   absl::StatusOr<std::unique_ptr<PhysicalMemory>> Import(int fd, uint64_t bytes) override {
-    auto memory = std::make_unique<EmuMemory>(fd, bytes, /*created=*/false);
-    const absl::StatusOr<struct stat> info = CheckMemory(fd, bytes, "import emulated memory");
+    base::UniqueFd owned(fd);
+    const absl::StatusOr<std::optional<std::string>> handle = UnwrapFabricHandle(kind(), fd);
+    if (!handle.ok()) return handle.status();
+    if (handle->has_value()) {
+      absl::StatusOr<base::UniqueFd> opened = OpenFabricHandle(**handle);
+      if (!opened.ok()) return opened.status();
+      owned = *std::move(opened);
+    }
+    const absl::StatusOr<struct stat> info =
+        CheckMemory(owned.get(), bytes, "import emulated memory");
     if (!info.ok()) return info.status();
-    return memory;
+    return std::make_unique<EmuMemory>(owned.Release(), bytes, /*created=*/false);
   }
 
   absl::StatusOr<std::vector<SharedPiece>> Share(uint32_t device_index, uint64_t address,
@@ -360,6 +435,7 @@ class EmuDriver : public GpuDriver {
   }
 
   const uint64_t link_bytes_;
+  const std::string fabric_domain_;
   std::vector<DeviceInfo> devices_;
   const std::vector<std::pair<uint32_t, uint32_t>> denied_;
 };

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -16,6 +17,9 @@ struct EmuOptions {
   uint32_t n_devices = 0;  // 0 in clients
   uint64_t memory_bytes_per_device = 0;
   uint64_t link_bytes = 0;
+  // Name of a fabric domain; empty: none. Its "nodes" are processes of one machine and one user, in
+  // any network namespace, that see each other in /proc.
+  std::string fabric_domain;
   // For tests: pairs (from, to) that CanAccessPeer refuses. Kernels are not affected.
   std::vector<std::pair<uint32_t, uint32_t>> denied;
 };

@@ -4,8 +4,8 @@
 // Memory goes through the same steps on every platform: Create, ExportFd (duplicates of one
 // descriptor), Import in another process, Map into a Reservation, use, then destroy the Mapping and
 // the PhysicalMemory. Adopt takes over memory whose creator has ended. Share returns descriptors,
-// for Import, of memory that a program has allocated itself. Each object's destructor undoes its
-// step.
+// for Import, of memory that a program has allocated itself. In a fabric domain, ExportFabric takes
+// the place of ExportFd for importers on other nodes. Each object's destructor undoes its step.
 //
 // Implementations are thread-safe; the objects that they return are not, but several threads may
 // Map disjoint ranges of one Reservation at a time. A driver outlives all objects that it made.
@@ -77,6 +77,14 @@ class PhysicalMemory {
   // owns it. Imported memory cannot be exported. kReadOnly restricts importers if the platform can
   // (emu: callers whose uid is neither the creator's nor root).
   virtual absl::StatusOr<int> ExportFd(Access access) = 0;
+
+  // Returns the handle (fabric.h) by which drivers of nodes of the creator's fabric domain import
+  // the memory. kFailedPrecondition if the creator has no domain, or for memory that this driver
+  // has not created.
+  virtual absl::StatusOr<std::string> ExportFabric() {
+    return absl::FailedPreconditionError(
+        "export memory to other nodes: its driver has no fabric domain, or did not create it");
+  }
 
   // Fails with kUnimplemented if this process has no context on the memory's device.
   virtual absl::Status Read(uint64_t offset_bytes, absl::Span<uint8_t> out) = 0;
@@ -150,6 +158,11 @@ class GpuDriver {
   // later ones are fast while one exists. Returns 0 if no such piece is needed.
   virtual uint64_t link_bytes() const { return 0; }
 
+  // Returns the name of the fabric domain of this driver's devices: two nodes whose drivers return
+  // the same name import each other's memory (PhysicalMemory::ExportFabric). Otherwise an error
+  // with the reason and a remedy. Constant.
+  virtual absl::StatusOr<std::string> FabricDomain() const = 0;
+
   // kUnimplemented if the platform needs a context for the answer.
   virtual absl::StatusOr<MemoryInfo> DeviceMemory(uint32_t device_index) = 0;
 
@@ -167,9 +180,9 @@ class GpuDriver {
   virtual absl::StatusOr<std::unique_ptr<PhysicalMemory>> Adopt(uint32_t device_index, int fd,
                                                                 uint64_t bytes) = 0;
 
-  // Takes memory that another process exported, and ownership of `fd`, also on failure.
-  // kInvalidArgument if `fd` is not such a descriptor, or if its memory is not of `bytes` bytes or
-  // can still be resized.
+  // Takes memory that another process exported, and ownership of `fd`, also on failure. `fd` may be
+  // that of a fabric handle (WrapFabricHandle). kInvalidArgument if `fd` is no such descriptor, or
+  // if its memory is not of `bytes` bytes or can still be resized.
   virtual absl::StatusOr<std::unique_ptr<PhysicalMemory>> Import(int fd, uint64_t bytes) = 0;
 
   // Returns descriptors of the allocations mapped at [address, address + bytes), which a program

@@ -51,6 +51,7 @@ inline constexpr hipError_t hipErrorUnknown = 999;
 inline constexpr int hipMemAllocationTypePinned = 1;
 inline constexpr int hipMemAllocationTypeUncached = 0x40000000;
 inline constexpr int hipMemHandleTypePosixFileDescriptor = 1;
+inline constexpr int hipMemHandleTypeFabric = 8;
 inline constexpr int hipMemLocationTypeDevice = 1;
 inline constexpr int hipMemAccessFlagsProtRead = 1;
 inline constexpr int hipMemAccessFlagsProtReadWrite = 3;
@@ -165,6 +166,8 @@ class HipApi : public HipFunctions {
   virtual hipError_t DeviceMemGetInfo(int device, size_t* free_bytes, size_t* total_bytes) = 0;
   // Returns false if the library says that no memory of the device can be mapped and exported.
   virtual bool HasExportableMemory(int device) = 0;
+  // Returns the name of the device's fabric domain (GpuDriver::FabricDomain), or why it has none.
+  virtual absl::StatusOr<std::string> FabricDomain(int device) = 0;
 
   // Finds the handle of the memory at an address, and takes a hold that must be released, unless
   // Quirks::retain_is_not_counted. hipErrorInvalidValue if hipMemCreate did not make the memory.
@@ -205,6 +208,7 @@ using CUdeviceptr = unsigned long long;
 
 inline constexpr int kCudaVirtualMemoryManagementSupported = 102;  // CU_DEVICE_ATTRIBUTE_…
 inline constexpr int kCudaHandleTypePosixFileDescriptorSupported = 103;
+inline constexpr int kCudaHandleTypeFabricSupported = 128;
 
 struct CudaOnlyFunctions {
   CUresult (*cuCtxGetDevice)(CUdevice*) = nullptr;

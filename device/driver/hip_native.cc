@@ -55,6 +55,10 @@ class HipNative final : public HipApi, private HipOnlyFunctions {
   }
   // All accepted versions support it; for a device without support, hipMemCreate fails.
   bool HasExportableMemory(int device) override { return true; }
+  absl::StatusOr<std::string> FabricDomain(int /*device*/) override {
+    return absl::UnimplementedError(
+        "this library does not say which nodes share a fabric: other nodes are reached by ports");
+  }
 
   hipError_t RetainHandle(hipMemGenericAllocationHandle_t* handle, void* address) override {
     if (hipMemGetAccess == nullptr) return hipErrorNotSupported;

@@ -17,16 +17,25 @@
 namespace iris::driver {
 namespace {
 
-// The management library, which reports a device's memory without a context on the device.
+// The management library, which reports a device's memory without a context on the device, and the
+// NVLink domain that the device's node is in.
 struct Management {
   struct Memory {
     unsigned long long total = 0;
     unsigned long long free = 0;
     unsigned long long used = 0;
   };
+  struct Fabric {  // nvmlGpuFabricInfo_t
+    char cluster_uuid[16] = {};
+    int status = 0;
+    unsigned clique_id = 0;
+    unsigned char state = 0;
+  };
+  static constexpr int kFabricDone = 3;  // NVML_GPU_FABRIC_STATE_COMPLETED
   int (*init)() = nullptr;
   int (*by_uuid)(const char*, void**) = nullptr;
   int (*memory_info)(void*, Memory*) = nullptr;
+  int (*fabric_info)(void*, Fabric*) = nullptr;  // libraries may lack it
   bool usable = false;
 
   Management() {
@@ -36,6 +45,7 @@ struct Management {
     library->Load(&init, "nvmlInit_v2");
     library->Load(&by_uuid, "nvmlDeviceGetHandleByUUID");
     library->Load(&memory_info, "nvmlDeviceGetMemoryInfo");
+    library->LoadOptional(&fabric_info, "nvmlDeviceGetGpuFabricInfo");
     usable = library->missing().ok() && init() == 0;
   }
 };
@@ -108,15 +118,10 @@ class HipOnCuda final : public HipApi, private CudaOnlyFunctions {
       has_context = device >= 0 && device < kMaxDevices && contexts_[device] != nullptr;
     }
     if (has_context) return InfoOfPushed(device, free_bytes, total_bytes);
-    std::string uuid;
-    if (DeviceUuid(device, &uuid) != hipSuccess) return hipErrorInvalidDevice;
     absl::MutexLock lock(&mu_);
-    if (management_ == nullptr) management_ = std::make_unique<Management>();
-    if (!management_->usable) return hipErrorInvalidContext;
-    void* handle = nullptr;
+    void* const handle = ManagedDevice(device);
     Management::Memory memory;
-    if (management_->by_uuid(uuid.c_str(), &handle) != 0 ||
-        management_->memory_info(handle, &memory) != 0) {
+    if (handle == nullptr || management_->memory_info(handle, &memory) != 0) {
       return hipErrorInvalidContext;
     }
     *free_bytes = memory.free;
@@ -133,6 +138,35 @@ class HipOnCuda final : public HipApi, private CudaOnlyFunctions {
     return true;
   }
 
+  absl::StatusOr<std::string> FabricDomain(int device) override {
+    int supported = 0;
+    if (cuDeviceGetAttribute(&supported, kCudaHandleTypeFabricSupported, device) != hipSuccess ||
+        supported == 0) {
+      return absl::FailedPreconditionError(
+          "the device or its driver has no fabric handles: they need GPUs with NVLink between "
+          "nodes, and a driver of CUDA 12.4 or newer");
+    }
+    absl::MutexLock lock(&mu_);
+    void* const handle = ManagedDevice(device);
+    Management::Fabric fabric;
+    if (handle == nullptr || management_->fabric_info == nullptr) {
+      return absl::FailedPreconditionError(
+          "the management library (libnvidia-ml.so.1), which names the NVLink domain, is missing "
+          "or too old: install that of the driver");
+    }
+    const int error = management_->fabric_info(handle, &fabric);
+    if (error != 0 || fabric.state != Management::kFabricDone || fabric.status != 0) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "the device is not registered with an NVLink domain (error ", error, ", state ",
+          fabric.state, ", status ", fabric.status, "): look at the fabric manager of this node"));
+    }
+    const absl::string_view uuid(fabric.cluster_uuid, sizeof(fabric.cluster_uuid));
+    if (uuid.find_first_not_of('\0') == absl::string_view::npos) {
+      return absl::FailedPreconditionError("the NVLink domain of this device has this node alone");
+    }
+    return absl::StrCat("nvlink ", absl::BytesToHexString(uuid), ".", fabric.clique_id);
+  }
+
   hipError_t RetainHandle(hipMemGenericAllocationHandle_t* handle, void* address) override {
     return hipMemRetainAllocationHandle(handle, address);
   }
@@ -147,6 +181,16 @@ class HipOnCuda final : public HipApi, private CudaOnlyFunctions {
 
  private:
   static constexpr int kMaxDevices = 64;
+
+  // Returns the management library's handle of a device, or null.
+  void* ManagedDevice(int device) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    std::string uuid;
+    if (DeviceUuid(device, &uuid) != hipSuccess) return nullptr;
+    if (management_ == nullptr) management_ = std::make_unique<Management>();
+    void* handle = nullptr;
+    const bool found = management_->usable && management_->by_uuid(uuid.c_str(), &handle) == 0;
+    return found ? handle : nullptr;
+  }
 
   hipError_t Retain(int device, CUcontext* context) ABSL_LOCKS_EXCLUDED(mu_) {
     if (device < 0 || device >= kMaxDevices) return hipErrorInvalidDevice;

@@ -31,7 +31,7 @@ absl::StatusOr<OpenedDriver> OpenDriver(const OpenOptions& options) {
     } else if (wanted.has_value() && *wanted != kind) {
       report.detail = absl::StrCat("not looked for: backend = ", options.backend);
     } else {
-      absl::StatusOr<OpenedVmm> vmm = OpenVmmDriver({kind, options.library_path});
+      absl::StatusOr<OpenedVmm> vmm = OpenVmmDriver({kind, options.library_path, options.fabric});
       if (vmm.ok()) {
         report.available = true;
         report.detail = std::move(vmm->detail);

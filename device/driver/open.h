@@ -18,6 +18,9 @@ struct OpenOptions {
   std::string backend = "auto";  // one of kBackendChoices
   EmuOptions emu;
   std::string library_path;  // of the vendor's library; empty: the system's loader finds it
+  // Whether GPUs' memory is created for other nodes of the fabric domain, too; emu.fabric_domain
+  // says so of emulated devices.
+  bool fabric = false;
 };
 
 // The availability of a backend, and the reason, for the user.

@@ -19,6 +19,7 @@
 #include "absl/time/clock.h"
 #include "device/base/bytes.h"
 #include "device/base/unique_fd.h"
+#include "device/driver/fabric.h"
 #include "device/driver/hip_api.h"
 #include "device/driver/quirks.h"
 #include "device/driver/vmm_share.h"
@@ -74,6 +75,14 @@ class VmmMemory : public PhysicalMemory {
         absl::StrCat("duplicate the descriptor of device memory: ",
                      std::generic_category().message(errno)));
   }
+  absl::StatusOr<std::string> ExportFabric() override {
+    if (!for_fabric_) return PhysicalMemory::ExportFabric();
+    std::string exported(kFabricHandleBytes, '\0');
+    const hipError_t error = driver_->api()->hipMemExportToShareableHandle(
+        exported.data(), handle_, hipMemHandleTypeFabric, 0);
+    if (error == hipSuccess) return exported;
+    return driver_->Error(error, "export device memory to other nodes of the fabric");
+  }
   absl::Status Read(uint64_t offset_bytes, absl::Span<uint8_t> out) override;
 
   VmmPlatform* driver() const { return driver_; }
@@ -84,6 +93,7 @@ class VmmMemory : public PhysicalMemory {
     fd_ = std::move(fd);
     exportable_ = exportable;
   }
+  void set_for_fabric(bool is) { for_fabric_ = is; }
 
  private:
   VmmPlatform* const driver_;
@@ -91,6 +101,7 @@ class VmmMemory : public PhysicalMemory {
   const int device_;
   base::UniqueFd fd_;
   bool exportable_ = false;
+  bool for_fabric_ = false;  // created with both types of handles
 };
 
 class VmmReservation : public Reservation {
@@ -228,7 +239,35 @@ class VmmDriver : public GpuDriver, public VmmPlatform {
     return absl::OkStatus();
   }
 
+  // Finds the devices' fabric domain, after FindDevices, if their memory is to be for it.
+  void FindFabric() {
+    std::string domain;
+    for (const DeviceInfo& info : devices_) {
+      const absl::StatusOr<std::string> one = api_->FabricDomain(static_cast<int>(info.index));
+      if (!one.ok() || (info.index > 0 && *one != domain)) {
+        fabric_domain_ =
+            one.ok() ? absl::FailedPreconditionError(
+                           absl::StrCat("the devices of this node are of several fabric domains (",
+                                        domain, " and ", *one, "): show irisd those of one alone"))
+                     : absl::Status(one.status().code(), absl::StrCat("device ", info.index, ": ",
+                                                                      one.status().message()));
+        return;
+      }
+      domain = *one;
+    }
+    // Only this shows whether this process has a channel to the other nodes.
+    fabric_domain_ = domain;
+    absl::Status works = Create(0, granularity(), /*prealloc=*/false).status();
+    if (works.ok()) return;
+    fabric_domain_ = absl::FailedPreconditionError(absl::StrCat(
+        "no memory can be created for the fabric domain ", domain,
+        ": is IMEX set up (nvidia-imex "
+        "runs on all nodes, and this process sees /dev/nvidia-caps-imex-channels/channel0)? ",
+        works.message()));
+  }
+
   BackendKind kind() const override { return kind_; }
+  absl::StatusOr<std::string> FabricDomain() const override { return fabric_domain_; }
   absl::Span<const DeviceInfo> devices() const override { return devices_; }
   uint64_t link_bytes() const override { return quirks_.links ? granularity() : 0; }
   absl::Status MakeCurrent(uint32_t device_index) override ABSL_LOCKS_EXCLUDED(mu_) {
@@ -331,6 +370,7 @@ class VmmDriver : public GpuDriver, public VmmPlatform {
                                               std::generic_category().message(errno)));
     }
     memory->set_fd(std::move(owned), /*exportable=*/true);
+    memory->set_for_fabric(fabric_domain_.ok());
     times.export_fd = absl::Now() - created;
     if (quirks_.zero_new_memory) {
       const absl::Time before = absl::Now();
@@ -368,12 +408,16 @@ class VmmDriver : public GpuDriver, public VmmPlatform {
     base::UniqueFd owned(fd);
     if (fd < 0) return absl::InvalidArgumentError("import device memory: not a descriptor");
     if (absl::Status s = CheckBytes(bytes, "import device memory"); !s.ok()) return s;
+    const std::string what = absl::StrCat("import ", base::SizeText(bytes), " of device memory");
+    absl::StatusOr<std::optional<std::string>> fabric = UnwrapFabricHandle(kind_, fd);
+    if (!fabric.ok()) return fabric.status();
     const auto handle =
-        ImportHandle(fd, absl::StrCat("import ", base::SizeText(bytes), " of device memory"));
+        fabric->has_value() ? ImportFabricHandle(**fabric, what) : ImportHandle(fd, what);
     if (!handle.ok()) return handle.status();
     auto memory = std::make_unique<VmmMemory>(this, *handle, -1, bytes);
     // Without this quirk an open descriptor would only keep the memory allocated.
-    if (quirks_.keep_imported_fd) memory->set_fd(std::move(owned), /*exportable=*/false);
+    if (quirks_.keep_imported_fd && !fabric->has_value())
+      memory->set_fd(std::move(owned), /*exportable=*/false);
     return memory;
   }
 
@@ -572,7 +616,8 @@ class VmmDriver : public GpuDriver, public VmmPlatform {
   hipMemAllocationProp PropertiesOn(int device) const {
     hipMemAllocationProp prop;
     prop.type = quirks_.allocation_type;
-    prop.requestedHandleTypes = hipMemHandleTypePosixFileDescriptor;
+    prop.requestedHandleTypes =
+        hipMemHandleTypePosixFileDescriptor | (fabric_domain_.ok() ? hipMemHandleTypeFabric : 0);
     prop.location = {hipMemLocationTypeDevice, device};
     return prop;
   }
@@ -669,6 +714,22 @@ class VmmDriver : public GpuDriver, public VmmPlatform {
         "cannot reach (container, partition, peer-to-peer path)"));
   }
 
+  absl::StatusOr<hipMemGenericAllocationHandle_t> ImportFabricHandle(std::string& bytes,
+                                                                     absl::string_view what) {
+    hipMemGenericAllocationHandle_t handle = 0;
+    const hipError_t error =
+        api_->hipMemImportFromShareableHandle(&handle, bytes.data(), hipMemHandleTypeFabric);
+    if (error == hipSuccess) return handle;
+    const absl::Status status = Error(error, what);
+    return absl::Status(
+        status.code(),
+        absl::StrCat(status.message(),
+                     "; it is of another node: its irisd must run, and IMEX on "
+                     "both nodes, and this process must see a channel "
+                     "(/dev/nvidia-caps-imex-channels); network.fabric = \"off\" of irisd does "
+                     "without"));
+  }
+
   // Returns an error unless all bytes can be mapped, because importing does not check the size.
   absl::Status CheckThatItMaps(VmmMemory& memory, absl::string_view what) {
     absl::StatusOr<std::unique_ptr<Reservation>> range = Reserve(memory.bytes(), 1, 0);
@@ -702,6 +763,8 @@ class VmmDriver : public GpuDriver, public VmmPlatform {
     return reinterpret_cast<uint64_t>(address);
   }
 
+  absl::StatusOr<std::string> fabric_domain_ = absl::FailedPreconditionError(
+      "memory is not created for a fabric: network.fabric of irisd's configuration is off");
   absl::Mutex mu_;
   std::vector<hipStream_t> streams_ ABSL_GUARDED_BY(mu_);  // by device; null: not made current yet
   int first_current_ ABSL_GUARDED_BY(mu_) = -1;
@@ -737,6 +800,7 @@ absl::StatusOr<OpenedVmm> OpenVmmDriver(const VmmOptions& options) {
   auto driver =
       std::make_unique<VmmDriver>(options.kind, *std::move(api), QuirksOf(options.kind, version));
   if (absl::Status s = driver->FindDevices(); !s.ok()) return s;
+  if (options.fabric) driver->FindFabric();
   OpenedVmm opened;
   const absl::Span<const DeviceInfo> devices = driver->devices();
   opened.detail = absl::StrCat(devices.size(), " x ", devices.front().name, ", driver ",

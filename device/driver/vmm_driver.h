@@ -13,6 +13,7 @@ namespace iris::driver {
 struct VmmOptions {
   BackendKind kind = BackendKind::kCuda;  // or kHip
   std::string library_path;  // empty: where the system's loader finds the vendor's library
+  bool fabric = false;       // memory is for other nodes of the fabric domain, too, if there is one
 };
 
 struct OpenedVmm {

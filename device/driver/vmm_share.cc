@@ -22,8 +22,6 @@ namespace {
 // report a lack of descriptors as another error.
 constexpr int kSpareDescriptors = 32;
 
-constexpr int kFabricHandleType = 8;  // CU_MEM_HANDLE_TYPE_FABRIC, hipMemHandleTypeFabric
-
 // The platform's words for messages.
 struct Words {
   const char* create;
@@ -190,7 +188,7 @@ class Sharing {
     }
     const char* const asked = prop.requestedHandleTypes == 0
                                   ? "no shareable handle, or by another process"
-                              : (prop.requestedHandleTypes & kFabricHandleType) != 0
+                              : (prop.requestedHandleTypes & hipMemHandleTypeFabric) != 0
                                   ? "fabric handles alone (PyTorch does so where these work)"
                                   : "handles of another type alone";
     return Refuse(absl::StrCat(memory, " was created for ", asked, ", and not with ",

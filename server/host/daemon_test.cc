@@ -62,6 +62,7 @@ class FaultyDriver : public driver::GpuDriver {
   absl::Status CanAccessPeer(uint32_t from, uint32_t to) override {
     return real_->CanAccessPeer(from, to);
   }
+  absl::StatusOr<std::string> FabricDomain() const override { return real_->FabricDomain(); }
   absl::StatusOr<driver::MemoryInfo> DeviceMemory(uint32_t device) override {
     return driver::MemoryInfo{77, 99};
   }

@@ -37,6 +37,8 @@ namespace {
 constexpr uint64_t kGranule = 2 << 20;
 constexpr uint64_t kHipGranule = 4096;
 constexpr int kUnknown = 999;
+constexpr int kNotPermitted = 800;
+constexpr size_t kFabricBytes = 64;
 constexpr int kHostNuma = 3;  // a location type
 
 struct Handle {
@@ -154,6 +156,9 @@ int Create(uint64_t* out, uint64_t bytes, const hipMemAllocationProp* prop) {
       bytes % granule != 0) {
     return hipErrorInvalidValue;
   }
+  if ((prop->requestedHandleTypes & hipMemHandleTypeFabric) != 0 && !fake.channel) {
+    return kNotPermitted;
+  }
   if (used[device] + bytes > fake.device_bytes) return hipErrorOutOfMemory;
   Handle handle;
   handle.fd = memfd_create("fake-gpu", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -203,9 +208,14 @@ int Release(uint64_t number) {
 
 int Export(void* out, uint64_t number, int type) {
   const auto it = handles.find(number);
-  if (it == handles.end() || it->second.imported || type != 1 ||
+  if (it == handles.end() || it->second.imported || (type != 1 && type != hipMemHandleTypeFabric) ||
       (it->second.requested_types & type) == 0) {
     return hipErrorInvalidValue;
+  }
+  if (type == hipMemHandleTypeFabric) {
+    memset(out, 0, kFabricBytes);
+    memcpy(out, &number, sizeof(number));
+    return hipSuccess;
   }
   if (is_hip && it->second.n_exports++ > 0) return Violation("memory is exported twice");
   const int fd = dup(it->second.fd);  // not close-on-exec, as some versions
@@ -214,7 +224,33 @@ int Export(void* out, uint64_t number, int type) {
   return hipSuccess;
 }
 
+void ImportOf(uint64_t* out, int fd, int noted_fd, int type) {
+  struct stat info = {};
+  fstat(fd, &info);
+  Handle handle;
+  handle.fd = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+  handle.noted_fd = noted_fd;
+  handle.inode = info.st_ino;
+  handle.bytes = static_cast<uint64_t>(info.st_size);
+  handle.imported = true;
+  handle.requested_types = type;
+  handle.n_holds = 1;
+  handle.n_uses = 1;
+  *out = next_number++;
+  handles[*out] = handle;
+  fake.n_handles = static_cast<int>(handles.size());
+}
+
 int Import(uint64_t* out, void* os_handle, int type) {
+  if (type == hipMemHandleTypeFabric && !is_hip) {
+    if (!fake.channel) return kNotPermitted;
+    uint64_t number = 0;
+    memcpy(&number, os_handle, sizeof(number));
+    const auto exported = handles.find(number);
+    if (exported == handles.end()) return hipErrorInvalidValue;
+    ImportOf(out, exported->second.fd, -1, type);
+    return hipSuccess;
+  }
   if (type != 1) return hipErrorInvalidValue;
   const bool is_pointer = reinterpret_cast<uint64_t>(os_handle) > 1 << 20;
   const bool wants_pointer = is_hip && fake.hip_version < 70'100'000;
@@ -226,18 +262,7 @@ int Import(uint64_t* out, void* os_handle, int type) {
                             : static_cast<int>(reinterpret_cast<uint64_t>(os_handle));
   struct stat info = {};
   if (fstat(fd, &info) != 0 || fcntl(fd, F_GET_SEALS) < 0) return kUnknown;
-  Handle handle;
-  handle.fd = fcntl(fd, F_DUPFD_CLOEXEC, 3);
-  handle.noted_fd = fd;
-  handle.inode = info.st_ino;
-  handle.bytes = static_cast<uint64_t>(info.st_size);
-  handle.imported = true;
-  handle.requested_types = type;
-  handle.n_holds = 1;
-  handle.n_uses = 1;
-  *out = next_number++;
-  handles[*out] = handle;
-  fake.n_handles = static_cast<int>(handles.size());
+  ImportOf(out, fd, fd, type);
   return hipSuccess;
 }
 
@@ -603,6 +628,7 @@ int cuDeviceTotalMem_v2(size_t* bytes, int) {
 int cuDeviceGetAttribute(int* value, int attribute, int) {
   ENTER("cuDeviceGetAttribute");
   *value = fake.exportable && (attribute == 102 || attribute == 103) ? 1 : 0;
+  if (attribute == kCudaHandleTypeFabricSupported) *value = fake.fabric ? 1 : 0;
   return hipSuccess;
 }
 int cuDeviceCanAccessPeer(int* can, int device, int peer) {

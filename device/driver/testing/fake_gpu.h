@@ -18,6 +18,16 @@ struct FakeGpu {
   uint64_t device_bytes = 1ull << 30;
   bool exportable = true;  // devices have virtual memory management
   bool peers = true;       // devices reach each other
+  bool fabric = false;     // cuda: devices have handles for other nodes
+  bool channel = true;     // this process may use the fabric
+  // The registration of each device with its NVLink domain, as the management library tells it.
+  struct Registration {
+    std::string cluster_uuid = std::string(16, 'u');
+    unsigned clique_id = 7;
+    unsigned char state = 3;
+    int status = 0;
+  };
+  std::vector<Registration> registrations = {{}, {}};
   // The call of this name fails so, once `fail_after` calls of it have gone well.
   std::string fail_call;
   int fail_error = 0;
