@@ -85,6 +85,7 @@ UnusablePairs SelfCheck(const Config& config, const driver::OpenOptions& open,
   driver::PairCheckOptions options;
   options.open = open;
   options.open.backend = std::string(driver.backend());
+  options.open.fabric = false;
   if (driver.kind() == driver::BackendKind::kEmu) options.max_devices = 2;
   options.stop = [] {
     sigset_t pending;
@@ -233,6 +234,7 @@ absl::StatusOr<Ports::Setup> PortSetup(const Config& config, const WorkerProgram
   absl::StatusOr<std::string> secret = ReadSecret(config.network.secret_file);
   if (!secret.ok()) return secret.status();
   const NetworkSettings& network = config.network;
+  const absl::StatusOr<std::string> fabric = driver.FabricDomain();
   const char* const ucx = getenv("IRIS_UCX");
   return Ports::Setup{
       .start =
@@ -247,6 +249,9 @@ absl::StatusOr<Ports::Setup> PortSetup(const Config& config, const WorkerProgram
       .devices = network.devices,
       .direct = network.direct,
       .etcd = network.etcd,
+      .fabric = !network.fabric ? "network.fabric is off"
+                : fabric.ok()   ? *fabric
+                                : std::string(fabric.status().message()),
       .secret = *std::move(secret),
       .silence = network.silence,
       .connect = config.jobs.join_timeout_max};
@@ -491,6 +496,8 @@ int Run(const std::vector<std::string>& args, Config config) {
   open.emu.n_devices = config.emu_devices;
   open.emu.memory_bytes_per_device = config.emu_memory_bytes;
   open.emu.link_bytes = driver::kEmuGranularityBytes;
+  open.fabric = config.network.fabric;
+  if (config.network.fabric) open.emu.fabric_domain = config.emu_fabric;
   absl::StatusOr<driver::OpenedDriver> opened = driver::OpenDriver(open);
   if (!opened.ok()) return Fail(logger, opened.status());
   driver::GpuDriver* const driver = opened->driver.get();
@@ -603,11 +610,20 @@ int Run(const std::vector<std::string>& args, Config config) {
   facts.door_limits_of_all = [session_server] { return session_server->LimitsOfAll(); };
   absl::StatusOr<Ports::Setup> port_setup = PortSetup(config, &*worker_program, *driver, &daemon);
   if (!port_setup.ok()) return cannot_go_on(port_setup.status());
-  facts.network = {port_setup->interface,       port_setup->port_min,
-                   port_setup->port_max,        port_setup->ucx,
-                   port_setup->transports,      port_setup->devices,
-                   port_setup->direct,          port_setup->silence,
-                   !port_setup->secret.empty(), absl::StrJoin(port_setup->etcd, ",")};
+  facts.network = {port_setup->interface,
+                   port_setup->port_min,
+                   port_setup->port_max,
+                   port_setup->ucx,
+                   port_setup->transports,
+                   port_setup->devices,
+                   port_setup->direct,
+                   port_setup->silence,
+                   !port_setup->secret.empty(),
+                   absl::StrJoin(port_setup->etcd, ","),
+                   "",
+                   ""};
+  (driver->FabricDomain().ok() ? facts.network.fabric : facts.network.no_fabric) =
+      port_setup->fabric;
   services = std::make_unique<Services>(&daemon, std::move(facts));
   const absl::StatusOr<std::unique_ptr<Ports>> ports =
       Ports::Create(*std::move(port_setup), &logger);

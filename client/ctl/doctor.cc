@@ -154,6 +154,7 @@ void CheckIrisd(const absl::StatusOr<std::unique_ptr<AdminClient>>& client,
   findings.push_back(WorkersFinding(*status));
   findings.push_back(
       NetworkFinding(status->network(), FindUcx(runtime_dir, status->network().ucx())));
+  findings.push_back(FabricFinding(status->network()));
   const absl::StatusOr<v1::ListDevicesReply> devices =
       (*client)->All(&AdminClient::Stub::ListDevices);
   findings.push_back(CheckDevices(devices));
@@ -250,6 +251,16 @@ Finding NetworkFinding(const v1::NetworkSettings& settings,
                 "which is faster then");
   }
   return Ok(check, seen);
+}
+
+Finding FabricFinding(const v1::NetworkSettings& settings) {
+  const char* check = "fabric";
+  if (settings.fabric().empty()) {
+    return Ok(check, absl::StrCat("none: ranks of other nodes are reached by the network (",
+                                  EscapeName(settings.no_fabric()), ")"));
+  }
+  return Ok(check, absl::StrCat("domain \"", EscapeName(settings.fabric()),
+                                "\": ranks map the memory of those of its other nodes"));
 }
 
 Finding LineFinding(const absl::StatusOr<TornLines>& found) {

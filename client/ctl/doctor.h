@@ -78,10 +78,11 @@ Finding CheckDeviceNodes(const std::string& dev, bool emulated);
 absl::StatusOr<ucx::Library> FindUcx(const std::string& runtime_dir, const std::string& named);
 
 // Return the findings for irisd's report about its workers, for UCX with irisd's settings of the
-// network, and for a search for torn lines.
+// network, for the fabric between nodes, and for a search for torn lines.
 Finding WorkersFinding(const v1::GetStatusReply& status);
 Finding NetworkFinding(const v1::NetworkSettings& settings,
                        const absl::StatusOr<ucx::Library>& found);
+Finding FabricFinding(const v1::NetworkSettings& settings);
 Finding LineFinding(const absl::StatusOr<TornLines>& found);
 // Returns one finding with the table, then one for each cause of failures.
 std::vector<Finding> PairFindings(const driver::PairTable& table);

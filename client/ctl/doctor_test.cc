@@ -247,6 +247,16 @@ TEST_F(DoctorTest, UcxIsShownWithTheSettingsOfTheNetwork) {
   EXPECT_THAT(NetworkFinding(settings, none).remedy, HasSubstr("network.ucx"));
 }
 
+TEST_F(DoctorTest, TheFabricIsNamedOrWhyThereIsNone) {
+  v1::NetworkSettings settings;
+  settings.set_no_fabric("network.fabric is off");
+  EXPECT_EQ(FabricFinding(settings).verdict, Verdict::kOk);
+  EXPECT_THAT(FabricFinding(settings).detail, HasSubstr("none: ranks of other nodes are reached by "
+                                                        "the network (network.fabric is off)"));
+  settings.set_fabric("rack 00ff.1");
+  EXPECT_THAT(FabricFinding(settings).detail, HasSubstr("domain \"rack 00ff.1\""));
+}
+
 TEST_F(DoctorTest, ALibraryThatAnotherUsersIrisdNamesIsNotLoaded) {
   if (geteuid() != 0) GTEST_SKIP() << "only root gives a file away";
   const std::string dir = testing::TempDir();

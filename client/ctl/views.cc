@@ -175,6 +175,11 @@ std::string RefusedText(const v1::JobNode& node) {
   return node.here() ? absl::StrCat(node.refused_messages() + node.refused_connections()) : "";
 }
 
+// "mapped" are nodes whose ranks' memory this node's ranks map.
+std::string FabricText(const v1::JobNode& node) {
+  return absl::StrCat(node.mapped() && !node.here() ? "mapped: " : "", EscapeName(node.fabric()));
+}
+
 // Makes `text` a function of any message.
 template <typename Thing, std::string (*text)(const Thing&)>
 std::string Of(const Message& thing) {
@@ -402,7 +407,8 @@ View NodesView() {
            {"REFUSED", nullptr, Of<v1::JobNode, RefusedText>, kRight},
            {"TRANSPORT", "transport"},
            {"ADDRESS", "address"},
-           {"REASON", "reason"}}};
+           {"REASON", "reason"},
+           {"FABRIC", nullptr, Of<v1::JobNode, FabricText>}}};
 }
 
 std::string TenantLimitsText(const v1::ListTenantsReply& reply) {

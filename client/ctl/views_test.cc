@@ -151,6 +151,8 @@ TEST(ViewsTest, NodesTable) {
   node->set_address("10.0.0.1:4711");
   node->set_refused_messages(2);
   node->set_refused_connections(3);
+  node->set_mapped(true);
+  node->set_fabric("rack");
   node = reply.add_nodes();
   node->set_job("train");
   node->set_node(2);
@@ -165,16 +167,18 @@ TEST(ViewsTest, NodesTable) {
   node = reply.add_nodes();
   node->set_job("train");
   node->set_node(3);
+  node->set_mapped(true);
+  node->set_fabric("rack");
   EXPECT_EQ(
       Text(NodesView(), reply),
       "JOB    NODE  HOST           RANKS  ROLE              STATE      HEARD       RTT   SENT  "
-      "RECEIVED  REFUSED  TRANSPORT    ADDRESS        REASON\n"
+      "RECEIVED  REFUSED  TRANSPORT    ADDRESS        REASON         FABRIC\n"
       "train     0  host-a         0-1    leads, this node  connected  0.4 s         -    0 B  "
-      "     0 B        5  tcp on eth0  10.0.0.1:4711  -\n"
+      "     0 B        5  tcp on eth0  10.0.0.1:4711  -              rack\n"
       "train     2  host-b\\x1b[2J  2      follows           lost       5.3 s  0.123 ms  1 MiB  "
-      "     0 B        -  tcp/eth0     -              silent for 5s\n"
+      "     0 B        -  tcp/eth0     -              silent for 5s  -\n"
       "train     3  -              3-     follows           unknown        -         -    0 B  "
-      "     0 B        -  -            -              -\n");
+      "     0 B        -  -            -              -              mapped: rack\n");
   const Json json = ListJson(reply);
   EXPECT_EQ(json[1]["state"], "lost");
   EXPECT_EQ(json[1]["rtt_us"], 123);

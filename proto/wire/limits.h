@@ -22,6 +22,7 @@ inline constexpr uint32_t kListPageDefault = 256;  // things in a page of a list
 inline constexpr uint32_t kListPageMax = 1024;
 inline constexpr size_t kMaxListBytes = 64 << 10;  // of a page's reply
 inline constexpr uint32_t kMaxSegmentsPerHeap = 64;
+inline constexpr size_t kFabricHandleBytes = 64;  // by which another node imports a segment
 inline constexpr uint32_t kMaxAllocationsPerJob = 1 << 20;
 inline constexpr uint32_t kMaxRegisteredPiecesPerJob = 1024;
 inline constexpr uint64_t kMinAlignmentBytes = 1024;

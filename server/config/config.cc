@@ -231,6 +231,10 @@ std::vector<Setting> MakeSettings() {
              1024),
       Bytes("emu.memory", "emu-memory", "memory of each emulated device (4GiB)",
             driver::kEmuGranularityBytes, IRIS_AT(emu_memory_bytes)),
+      Make<std::string>("emu.fabric", "emu-fabric", Kind::kText,
+                        "name of the fabric domain that emulated devices of irisds on one machine "
+                        "share, for tests (none)",
+                        AnyText, IRIS_AT(emu_fabric)),
       Bytes("core.memory", "core-memory",
             "memory that irisd may take for what it keeps for all users; from four fifths "
             "of it, users with more than an equal part get no more (1GiB)",
@@ -326,6 +330,10 @@ std::vector<Setting> MakeSettings() {
                         RecordFile, IRIS_AT(network.secret_file)),
       Time("network.silence", "network-silence",
            "a node that says nothing for so long is lost (5s)", IRIS_AT(network.silence)),
+      Choice<bool>("network.fabric", "network-fabric",
+                   "auto: ranks of nodes that share a fabric map each "
+                   "other's memory; off: they use the network (auto)",
+                   {{"auto", true}, {"off", false}}, IRIS_AT(network.fabric)),
       Number("jobs.max", "max-jobs", "jobs in total (1024)", IRIS_AT(jobs.max_jobs)),
       Number("jobs.max_per_uid", "max-jobs-per-uid", "jobs of one user (256)",
              IRIS_AT(jobs.max_jobs_per_uid)),

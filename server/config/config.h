@@ -34,6 +34,7 @@ struct NetworkSettings {
   std::vector<std::string> etcd;  // HOST:PORT of each member; empty: none
   std::string secret_file;        // of jobs that bring no secret; empty: they are refused
   absl::Duration silence = absl::Seconds(5);
+  bool fabric = true;  // nodes of one fabric domain map each other's memory
 };
 
 struct Config {
@@ -41,6 +42,7 @@ struct Config {
   std::string backend = "auto";  // one of driver::kBackendChoices
   uint32_t emu_devices = 8;
   uint64_t emu_memory_bytes = 4ull << 30;   // per device; touching a page allocates it
+  std::string emu_fabric;                   // name of the emulated fabric domain; empty: none
   uint64_t core_memory_bytes = 1ull << 30;  // what irisd keeps for all users
   LogLevel log_level = LogLevel::kInfo;
   LogFormat log_format = LogFormat::kKeyValue;

@@ -462,6 +462,8 @@ void Daemon::Perform(AdoptSegment& effect, Deferred* deferred) {
   segments_.Adopt(effect, std::move(deferred->registered[effect.index]));
 }
 
+void Daemon::Perform(ImportSegment& effect, Deferred* /*deferred*/) { segments_.Import(effect); }
+
 void Daemon::Perform(DropSegment& effect, Deferred* /*deferred*/) { segments_.Drop(effect.id); }
 
 void Daemon::Perform(SendDescriptors& effect, Deferred* /*deferred*/) {
@@ -515,7 +517,8 @@ void Daemon::Perform(SetLayout& effect, Deferred* /*deferred*/) {
   for (const SegmentInfo& info : effect.segments) {
     const std::shared_ptr<SegmentStore::Held> held = segments_.Find(info.id);
     if (held == nullptr) continue;  // the job is ending
-    segments.push_back({info, driver_->devices()[held->device_index()].uuid,
+    IRIS_CHECK(held->device_index().has_value(), "a layout has this node's memory alone");
+    segments.push_back({info, driver_->devices()[*held->device_index()].uuid,
                         [held] { return held->memory().ExportFd(driver::Access::kReadWrite); }});
   }
   ports_->LayOut(effect, std::move(segments));

@@ -9,8 +9,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "device/driver/fabric.h"
 #include "iris/port_types.h"
 #include "proto/wire/frame.h"
+#include "proto/wire/limits.h"
 #include "proto/wire/pages.h"
 #include "proto/wire/unique_fd.h"
 #include "server/keep/kept_name.h"
@@ -28,6 +30,8 @@ absl::Status OfDevice(const driver::DeviceInfo& device, const absl::Status& stat
       status.message(), ": look at the kernel's log, then restart irisd; until then use others"));
 }
 
+static_assert(wire::kFabricHandleBytes == driver::kFabricHandleBytes);
+
 wire::DescriptorRecord Record(const SendDescriptors& wanted, wire::DescriptorKind kind, Rank rank,
                               uint64_t bytes) {
   wire::DescriptorRecord record;
@@ -41,9 +45,23 @@ wire::DescriptorRecord Record(const SendDescriptors& wanted, wire::DescriptorKin
 
 absl::StatusOr<int> Duplicate(const wire::UniqueFd& fd) {
   const int copy = fcntl(fd.get(), F_DUPFD_CLOEXEC, 3);
-  if (copy < 0) return wire::ErrnoStatus(errno, "duplicate the descriptor of a port");
+  if (copy < 0) return wire::ErrnoStatus(errno, "duplicate a descriptor");
   return copy;
 }
+
+// Memory of another node: a descriptor of its fabric handle, which clients import.
+class ImportedMemory : public driver::PhysicalMemory {
+ public:
+  ImportedMemory(wire::UniqueFd handle, uint64_t bytes)
+      : PhysicalMemory(bytes), handle_(std::move(handle)) {}
+  absl::StatusOr<int> ExportFd(driver::Access /*access*/) override { return Duplicate(handle_); }
+  absl::Status Read(uint64_t /*offset_bytes*/, absl::Span<uint8_t> /*out*/) override {
+    return absl::UnimplementedError("this is memory of another node: ask its irisd");
+  }
+
+ private:
+  const wire::UniqueFd handle_;
+};
 
 void AddPages(const SendDescriptors& wanted, const JobPages& pages,
               std::vector<OutgoingDescriptor>* out) {
@@ -66,7 +84,8 @@ void AddPages(const SendDescriptors& wanted, const JobPages& pages,
 
 }  // namespace
 
-SegmentStore::Held::Held(SegmentStore* store, SegmentId segment, uint32_t device_index,
+SegmentStore::Held::Held(SegmentStore* store, SegmentId segment,
+                         std::optional<uint32_t> device_index,
                          std::unique_ptr<driver::PhysicalMemory> memory)
     : store_(store), segment_(segment), device_index_(device_index), memory_(std::move(memory)) {}
 
@@ -134,9 +153,24 @@ void SegmentStore::Adopt(const AdoptSegment& wanted,
 
 void SegmentStore::Restore(const AdoptSegment& wanted,
                            std::unique_ptr<driver::PhysicalMemory> memory) {
-  auto held = std::make_shared<Held>(this, wanted.id, wanted.device_index, std::move(memory));
+  Add(wanted.id, wanted.device_index, std::move(memory));
+}
+
+void SegmentStore::Import(const ImportSegment& wanted) {
+  absl::StatusOr<wire::UniqueFd> handle = driver::WrapFabricHandle(driver_->kind(), wanted.fabric);
+  if (!handle.ok()) {
+    logger_->Warn("cannot import memory of another node",
+                  {{"segment", wanted.id.value}, {"error", handle.status().ToString()}});
+    return;
+  }
+  Add(wanted.id, std::nullopt, std::make_unique<ImportedMemory>(*std::move(handle), wanted.bytes));
+}
+
+void SegmentStore::Add(SegmentId segment, std::optional<uint32_t> device_index,
+                       std::unique_ptr<driver::PhysicalMemory> memory) {
+  auto held = std::make_shared<Held>(this, segment, device_index, std::move(memory));
   absl::MutexLock lock(&mu_);
-  segments_[wanted.id] = Segment{.creating = false, .held = std::move(held)};
+  segments_[segment] = Segment{.creating = false, .held = std::move(held)};
 }
 
 void SegmentStore::Drop(SegmentId segment) {
@@ -192,7 +226,7 @@ absl::StatusOr<std::vector<OutgoingDescriptor>> SegmentStore::Export(
   std::set<uint32_t> devices;
   for (const SegmentInfo& segment : wanted.segments) {
     const std::shared_ptr<Held> held = Find(segment.id);
-    if (held != nullptr) devices.insert(held->device_index());
+    if (held != nullptr && held->device_index().has_value()) devices.insert(*held->device_index());
   }
   for (const uint32_t device : devices) {
     out.push_back({Record(wanted, wire::DescriptorKind::kLink, device, driver_->link_bytes()),
@@ -216,6 +250,14 @@ absl::StatusOr<std::vector<OutgoingDescriptor>> SegmentStore::ExportSegments(
     out.push_back(std::move(item));
   }
   return out;
+}
+
+std::string SegmentStore::ExportToFabric(SegmentId segment, driver::PhysicalMemory& memory) const {
+  const absl::StatusOr<std::string> handle = memory.ExportFabric();
+  if (handle.ok()) return *handle;
+  logger_->Warn("ranks of other nodes cannot map a segment, and use ports",
+                {{"segment", segment.value}, {"error", handle.status().ToString()}});
+  return "";
 }
 
 absl::StatusOr<std::unique_ptr<driver::PhysicalMemory>> SegmentStore::Make(
@@ -243,8 +285,10 @@ void SegmentStore::CreateOnWorker(const CreateSegment& wanted) {
                                               {"error", status.ToString()}});
   }
   std::shared_ptr<Held> held;
+  std::string fabric;
   if (memory.ok()) {
     Keep(wanted.id, **memory);
+    if (driver_->FabricDomain().ok()) fabric = ExportToFabric(wanted.id, **memory);
     held = std::make_shared<Held>(this, wanted.id, wanted.device_index, *std::move(memory));
   }
   bool drop = false;
@@ -259,7 +303,7 @@ void SegmentStore::CreateOnWorker(const CreateSegment& wanted) {
       segment.held = held;
     }
   }
-  report_(SegmentCreated{wanted.id, status});
+  report_(SegmentCreated{wanted.id, status, std::move(fabric)});
   if (held == nullptr) {
     if (drop) {
       Retire(wanted.id, nullptr);

@@ -11,6 +11,8 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -35,19 +37,20 @@ class SegmentStore {
   // Memory of one segment. The last holder passes it to the workers, which free it.
   class Held {
    public:
-    Held(SegmentStore* store, SegmentId segment, uint32_t device_index,
+    // `device_index` is of this node; none for imported memory.
+    Held(SegmentStore* store, SegmentId segment, std::optional<uint32_t> device_index,
          std::unique_ptr<driver::PhysicalMemory> memory);
     ~Held();
     Held(const Held&) = delete;
     Held& operator=(const Held&) = delete;
 
-    uint32_t device_index() const { return device_index_; }
+    std::optional<uint32_t> device_index() const { return device_index_; }
     driver::PhysicalMemory& memory() const { return *memory_; }
 
    private:
     SegmentStore* const store_;
     const SegmentId segment_;
-    const uint32_t device_index_;
+    const std::optional<uint32_t> device_index_;
     std::unique_ptr<driver::PhysicalMemory> memory_;
   };
 
@@ -68,6 +71,10 @@ class SegmentStore {
 
   // Starts to create a segment. Reports SegmentCreated.
   void Create(const CreateSegment& wanted) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Adds memory of another node, of which this one has the fabric handle. If that fails, the
+  // segment has no memory.
+  void Import(const ImportSegment& wanted) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Adds existing memory as a segment.
   void Adopt(const AdoptSegment& wanted, std::unique_ptr<driver::PhysicalMemory> memory)
@@ -112,7 +119,11 @@ class SegmentStore {
   absl::StatusOr<std::unique_ptr<driver::PhysicalMemory>> Make(const CreateSegment& wanted);
   void Keep(SegmentId segment, driver::PhysicalMemory& memory) ABSL_LOCKS_EXCLUDED(mu_);
   DescriptorKeeper* keeper() const ABSL_LOCKS_EXCLUDED(mu_);
+  void Add(SegmentId segment, std::optional<uint32_t> device_index,
+           std::unique_ptr<driver::PhysicalMemory> memory) ABSL_LOCKS_EXCLUDED(mu_);
   void CreateOnWorker(const CreateSegment& wanted) ABSL_LOCKS_EXCLUDED(mu_);
+  // Returns the handle for other nodes, or "" with a warning.
+  std::string ExportToFabric(SegmentId segment, driver::PhysicalMemory& memory) const;
   void Retire(SegmentId segment, std::unique_ptr<driver::PhysicalMemory> memory);
   // Reports the driver's count of a device's free memory. Not for threads that serve sessions.
   void AskDriverForFree(uint32_t device_index);

@@ -48,6 +48,12 @@ struct CreateSegment {
   uint64_t bytes = 0;
   bool prealloc = false;
 };
+// Makes what stands for memory of a rank of another node, which clients here import by its handle.
+struct ImportSegment {
+  SegmentId id;
+  uint64_t bytes = 0;
+  std::string fabric;  // the handle
+};
 // Keeps descriptor number `index` of those that came with the present call, as `bytes` bytes of
 // memory that a rank has registered. The others are closed after the call.
 struct AdoptSegment {
@@ -158,9 +164,10 @@ struct EmitEvent {
   Event event;
 };
 
-using Effect = std::variant<Reply, ReleaseSession, CreatePages, DropPages, CreateSegment,
-                            AdoptSegment, DropSegment, SendDescriptors, SetRankState, NotifyWatch,
-                            EndWatch, StartPort, SetLayout, SendToNode, StopPort, EmitEvent>;
+using Effect =
+    std::variant<Reply, ReleaseSession, CreatePages, DropPages, CreateSegment, ImportSegment,
+                 AdoptSegment, DropSegment, SendDescriptors, SetRankState, NotifyWatch, EndWatch,
+                 StartPort, SetLayout, SendToNode, StopPort, EmitEvent>;
 using Effects = std::vector<Effect>;
 
 }  // namespace iris::server

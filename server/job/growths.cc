@@ -95,7 +95,10 @@ absl::Status Growths::BookGrowth(const Job& job, uint64_t bytes) {
     return Error(Code::kResourceExhausted, "it has ", wire::kMaxSegmentsPerHeap,
                  " segments, the limit");
   }
-  if (absl::Status s = CheckDescriptors(end - first, job.party); !s.ok()) return s;
+  if (absl::Status s = CheckDescriptors(job.end_mapped() - job.first_mapped(), job.party);
+      !s.ok()) {
+    return s;
+  }
   for (Rank rank = first; rank < end; ++rank) {
     const absl::Status booked =
         Book(job.ranks[rank].device_index, bytes, {job.name, rank, job.party});
@@ -114,6 +117,14 @@ void Growths::GrowthSegmentCreated(Job& job, SegmentId segment, const absl::Stat
   if (found == growth.segments.end()) return;
   if (!status.ok()) return GrowthFails(job, status);
   growth.created[found - growth.segments.begin()] = true;
+  const bool others_map_it =
+      job.end_mapped() - job.first_mapped() != job.end_local() - job.first_local();
+  if (others_map_it && segments_.at(segment).fabric.empty()) {
+    return GrowthFails(job, Error(Code::kResourceExhausted, "the new memory of ",
+                                  job.Who(segments_.at(segment).info.rank),
+                                  " could not be exported to the nodes of its fabric: look at the "
+                                  "log of irisd there"));
+  }
   GrowthGoesOn(job);
 }
 
@@ -122,14 +133,20 @@ void Growths::GrowthGoesOn(Job& job) {
   if (job.Decides()) {
     if (!growth.Missing().empty()) return;
     if (growth.mapping) return PublishGrowth(job);
-    if (job.nodes.has_value()) TellNodes(job, GrowthMaps{growth.id});
+    std::vector<std::string> handles;
+    if (job.nodes.has_value()) {
+      job.nodes->all[job.nodes->own].handles = OwnHandles(InfosOf(OwnSegments(job, growth)));
+      TellHandles(job, GrowthMaps{growth.id, {}});
+      handles = job.nodes->HandlesFor(job.nodes->own);
+    }
     deadlines_.Set({job.id, Due::kGrow}, now_.steady + limits_.grow_timeout);
-    MapGrowth(job);
+    MapGrowth(job, handles);
   } else if (GrewHere(job)) {
     if (growth.mapping) {
       TellNodes(job, GrowthMapped{growth.leaders_id, ""});
     } else {
-      TellNodes(job, GrowthCreated{growth.leaders_id, ""});
+      TellNodes(
+          job, GrowthCreated{growth.leaders_id, "", OwnHandles(InfosOf(OwnSegments(job, growth)))});
     }
   }
 }
@@ -151,10 +168,22 @@ void Growths::GrowthFails(Job& job, const absl::Status& why) {
   }
 }
 
-void Growths::MapGrowth(Job& job) {
-  job.growth->mapping = true;
+std::vector<SegmentId> Growths::OwnSegments(const Job& job, const Growth& growth) {
+  return {growth.segments.begin() + job.first_local(), growth.segments.begin() + job.end_local()};
+}
+
+void Growths::MapGrowth(Job& job, const std::vector<std::string>& handles) {
+  Growth& growth = *job.growth;
+  growth.mapping = true;
+  for (size_t i = 0; i < handles.size(); ++i) {
+    const Rank rank = job.first_mapped() + static_cast<Rank>(i);
+    if (job.IsLocal(rank)) continue;
+    growth.segments[rank] = Import(job, rank, job.heap_bytes, growth.bytes, handles[i]);
+  }
   const SegmentsAdded added = SegmentsAddedBy(job);
-  if (job.nodes.has_value()) Emit(SetLayout{job.id, job.nodes->epoch, {}, added.segments, {}});
+  if (job.nodes.has_value()) {
+    Emit(SetLayout{job.id, job.nodes->epoch, {}, InfosOf(OwnSegments(job, growth)), {}});
+  }
   for (Rank rank = job.first_local(); rank < job.end_local(); ++rank) {
     if (!std::as_const(job).ranks[rank].lease.held) continue;  // it left, and the leader will hear
     SendGrowthAgain(job, rank);
@@ -176,7 +205,8 @@ void Growths::NodeGrew(Job& job, NodeId node, GrowId grow, bool mapped, const st
 
 SegmentsAdded Growths::SegmentsAddedBy(const Job& job) const {
   const std::vector<SegmentId>& all = job.growth->segments;
-  return {job.growth->id, InfosOf({all.begin() + job.first_local(), all.begin() + job.end_local()}),
+  return {job.growth->id,
+          InfosOf({all.begin() + job.first_mapped(), all.begin() + job.end_mapped()}),
           job.heap_bytes + job.growth->bytes, limits_.grow_timeout};
 }
 
@@ -213,7 +243,7 @@ void Growths::On(const GrowMappedCall& in) {
 void Growths::PublishGrowth(Job& job) {
   const Growth growth = *std::exchange(job.growth, std::nullopt);
   deadlines_.Clear({job.id, Due::kGrow});
-  for (Rank rank = job.first_local(); rank < job.end_local(); ++rank) {
+  for (Rank rank = job.first_mapped(); rank < job.end_mapped(); ++rank) {
     job.ranks[rank].segments.push_back(growth.segments[rank]);
   }
   job.heap_bytes += growth.bytes;
@@ -237,7 +267,8 @@ void Growths::FailGrowth(Job& job, const absl::Status& why) {
   if (!job.growth.has_value()) return;
   const absl::Status status = WithPrefix("grow the heap: ", why);
   Growth growth = *std::exchange(job.growth, std::nullopt);
-  std::erase(growth.segments, SegmentId());  // of other nodes' ranks
+  const std::vector<SegmentId> own = OwnSegments(job, growth);
+  std::erase(growth.segments, SegmentId());  // of ranks that are not mapped
   deadlines_.Clear({job.id, Due::kGrow});
   job.last_growth = {growth.id, false, std::string(status.message())};
   for (const Member& member : job.ranks) {
@@ -248,7 +279,7 @@ void Growths::FailGrowth(Job& job, const absl::Status& why) {
   DropAll(growth.segments);
   Note(job, event::GrowthFailed{std::string(status.message())});
   if (job.nodes.has_value()) {
-    if (growth.mapping) Emit(SetLayout{job.id, job.nodes->epoch, {}, {}, growth.segments});
+    if (growth.mapping) Emit(SetLayout{job.id, job.nodes->epoch, {}, {}, own});
     if (!job.nodes->leads()) return;  // the leader concludes, or the job is broken
     TellNodes(job, GrowthEnded{growth.id, false, std::string(status.message())});
   }

@@ -4,6 +4,9 @@
 // job has one growth at a time; operations that need another one wait in a queue.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "absl/status/status.h"
 #include "server/job/teams.h"
 
@@ -30,8 +33,8 @@ struct Growths : Teams {
   absl::Status FollowGrowth(Job& job, const GrowthBegun& begun);
   // Returns true if all ranks of this node have done the present phase of the growth.
   static bool GrewHere(const Job& job);
-  // Sends the new segments to the ranks of this node.
-  void MapGrowth(Job& job);
+  // Sends the new segments to the ranks of this node. `handles` are as of GrowthMaps, and checked.
+  void MapGrowth(Job& job, const std::vector<std::string>& handles);
   // Another node has created or mapped its part of the growth, or could not.
   void NodeGrew(Job& job, NodeId node, GrowId grow, bool mapped, const std::string& error);
   void PublishGrowth(Job& job);
@@ -46,6 +49,8 @@ struct Growths : Teams {
   // Books `bytes` for every rank of this node, or for none.
   absl::Status BookGrowth(const Job& job, uint64_t bytes);
   void RunGrowthQueue(Job& job);
+  // Returns the segments of a growth that are of this node's ranks.
+  static std::vector<SegmentId> OwnSegments(const Job& job, const Growth& growth);
 };
 
 }  // namespace iris::server

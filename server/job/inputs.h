@@ -201,6 +201,7 @@ struct WatchOpened {
 struct SegmentCreated {
   SegmentId segment;
   absl::Status status;
+  std::string fabric;  // the handle by which other nodes import it; empty: they cannot
 };
 struct SegmentDropped {
   SegmentId segment;
@@ -240,7 +241,8 @@ struct Recovered {
 struct PortReady {
   JobId job;
   uint64_t random = 0;
-  std::string host;  // this node's name
+  std::string host;    // this node's name
+  std::string fabric;  // the name of its fabric domain, or why it has none
 };
 // The port process has ended, or cannot go on.
 struct PortFailed {

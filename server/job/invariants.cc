@@ -85,6 +85,13 @@ class Invariants {
         return false;
       }
       Hold(job, (nodes.epoch != 0) == (job.state != JobState::kForming), "its layout");
+      const auto [first, end] = nodes.MappedBy(nodes.own);
+      if (!Hold(job,
+                first <= nodes.own && end >= nodes.own + nodes.n_local && end <= job.n_ranks() &&
+                    end - first <= wire::kMaxRanks,
+                "the ranks that its ranks map")) {
+        return false;
+      }
     }
     const bool decides_for_others = job.nodes.has_value() && job.nodes->leads();
     Hold(job, job.n_held() > 0 || decides_for_others, "nobody is in it");
@@ -128,10 +135,15 @@ class Invariants {
     const Lease& lease = member.lease;
     const RankState state = member.state;
     if (!job.IsLocal(rank)) {
-      hold(!lease.held && member.segments.empty() && member.barriers.empty() &&
-               member.join_call.value == 0 && member.mapped_calls.empty(),
+      hold(!lease.held && member.barriers.empty() && member.join_call.value == 0 &&
+               member.mapped_calls.empty(),
            "is of another node, and has something here");
       hold(job.is_starting() == (state == RankState::kAbsent), "state");
+      const bool imported = job.IsMapped(rank) && job.state != JobState::kForming;
+      const size_t n_segments = imported ? job.ranks[job.first_local()].segments.size() : 0;
+      if (hold(member.segments.size() == n_segments, "imported segments")) {
+        InOrder(job, rank, /*imported=*/true);
+      }
       return;
     }
     hold(lease.held == (state >= RankState::kJoined && state <= RankState::kEnding),
@@ -170,6 +182,15 @@ class Invariants {
     }
     hold(member.segments.size() == n_segments && (!starved || job.state == JobState::kForming),
          "segments");
+    InOrder(job, rank, /*imported=*/false);
+  }
+
+  // Checks that the segments of a rank are its heap.
+  void InOrder(const Job& job, Rank rank, bool imported) {
+    const Member& member = job.ranks[rank];
+    const auto hold = [&](bool holds, absl::string_view text) {
+      return Hold(job, holds, "rank ", rank, ": ", text);
+    };
     uint64_t end = 0;
     for (size_t i = 0; i < member.segments.size(); ++i) {
       const Segment* const segment = Live(member.segments[i]);
@@ -179,6 +200,7 @@ class Invariants {
            "segments are out of order");
       end += info.bytes;
       hold(segment->created || job.state == JobState::kForming, "a segment is not created");
+      hold(segment->imported == imported && !segment->registered, "a segment of another kind");
     }
     hold(member.segments.empty() || end == job.heap_bytes, "segments do not make up the heap");
   }
@@ -375,6 +397,10 @@ class Invariants {
       Hold(job, !growth.mapping || growth.created[rank], "maps what is not created");
       Hold(job, growth.mapping || !growth.mapped[rank], "mapped what is not announced");
     }
+    for (Rank rank = job.first_mapped(); rank < job.end_mapped(); ++rank) {
+      Hold(job, job.IsLocal(rank) || (Live(growth.segments[rank]) != nullptr) == growth.mapping,
+           "a growth's imported segment");
+    }
   }
 
   void Segments() {
@@ -385,7 +411,7 @@ class Invariants {
       const Party account = segment.holder.party.Account();
       ++descriptors[account];
       if (!segment.dropping) ++n_live;
-      if (segment.registered) continue;
+      if (!segment.is_booked()) continue;
       by_account[account] += segment.info.bytes;
       by_device[segment.device_index] += segment.info.bytes;
       if (!segment.dropping) continue;
@@ -395,7 +421,10 @@ class Invariants {
     for (const auto& [id, job] : impl_.jobs_) {
       descriptors[job->party.Account()] += job->n_pages();
       for (const Member& member : job->ranks) n_owned += member.segments.size();
-      if (job->growth.has_value()) n_owned += job->end_local() - job->first_local();
+      if (job->growth.has_value()) {
+        n_owned += job->growth->mapping ? job->end_mapped() - job->first_mapped()
+                                        : job->end_local() - job->first_local();
+      }
       n_owned += job->n_pieces;
     }
     Hold(descriptors == impl_.descriptors_by_account_, "descriptors of a user");

@@ -70,6 +70,16 @@ std::vector<std::string> Job::Who(const std::vector<Rank>& several) const {
   return all;
 }
 
+std::vector<std::string> JobNodes::HandlesFor(NodeId node) const {
+  const auto [first, end] = MappedBy(node);
+  std::vector<std::string> handles;
+  if (end - first == all.at(node).n_ranks) return handles;
+  for (auto each = all.find(first); each != all.end() && each->first < end; ++each) {
+    handles.insert(handles.end(), each->second.handles.begin(), each->second.handles.end());
+  }
+  return handles;
+}
+
 size_t Job::n_teams() const {
   size_t n = 0;
   for (auto each = teams.begin(); each != teams.end() && !IsOwnTeam(each->first); ++each) ++n;

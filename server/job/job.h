@@ -250,7 +250,7 @@ struct Growth {
   TeamId team = kWorldTeam;  // whose operation needs it
   uint64_t bytes = 0;        // per rank
   bool mapping = false;
-  std::vector<SegmentId> segments;  // per rank; zeros of other nodes' ranks
+  std::vector<SegmentId> segments;  // per rank; zeros of ranks that are not mapped here (yet)
   std::vector<bool> created;
   std::vector<bool> mapped;
 
@@ -275,6 +275,13 @@ struct JobNodes {
     std::string name;      // of the host
     bool same_address = false;
     std::string lost_because;  // if it is lost
+    // As of NodePart. The layout sets the first.
+    bool with_previous = false;
+    std::string fabric;
+    uint32_t ranks_per_device = 0;
+    // On the leader's node: of the memory that the node's ranks have made last, by rank, until all
+    // have it (NodeJoined, GrowthCreated). Not stored.
+    std::vector<std::string> handles;
   };
   NodeId own = 0;  // this node
   uint32_t n_local = 0;
@@ -293,10 +300,25 @@ struct JobNodes {
     const auto& found = *std::prev(after);
     return rank - found.first < found.second.n_ranks ? &found : nullptr;
   }
+  static NodePart PartOf(NodeId id, const Node& node) {
+    return {id, node.n_ranks, node.name, node.with_previous, node.fabric, node.ranks_per_device};
+  }
   std::vector<NodePart> Parts() const {
     std::vector<NodePart> parts;
-    for (const auto& [id, node] : all) parts.push_back({id, node.n_ranks, node.name});
+    for (const auto& [id, node] : all) parts.push_back(PartOf(id, node));
     return parts;
+  }
+  // On the leader's node: returns the handles of all ranks that those of the node map; none if
+  // these are the node's own.
+  std::vector<std::string> HandlesFor(NodeId node) const;
+  // Returns the ranks, from the first one to the end, that those of a node map.
+  std::pair<Rank, Rank> MappedBy(NodeId node) const {
+    auto first = all.find(node);
+    auto end = std::next(first);
+    while (first->second.with_previous && first != all.begin()) --first;
+    while (end != all.end() && end->second.with_previous) ++end;
+    const auto& [last, has] = *std::prev(end);
+    return {first->first, last + has.n_ranks};
   }
 };
 
@@ -334,6 +356,13 @@ struct Job : JobHead {
   Rank first_local() const { return nodes.has_value() ? nodes->own : 0; }
   Rank end_local() const { return nodes.has_value() ? nodes->own + nodes->n_local : n_ranks(); }
   bool IsLocal(Rank rank) const { return rank >= first_local() && rank < end_local(); }
+  // The ranks whose memory those of this node map: of this node, and of others that share its
+  // fabric domain.
+  Rank first_mapped() const { return nodes.has_value() ? nodes->MappedBy(nodes->own).first : 0; }
+  Rank end_mapped() const {
+    return nodes.has_value() ? nodes->MappedBy(nodes->own).second : n_ranks();
+  }
+  bool IsMapped(Rank rank) const { return rank >= first_mapped() && rank < end_mapped(); }
   // Returns true if this irisd decides outcomes: it leads, or the job is broken.
   bool Decides() const {
     return !nodes.has_value() || nodes->leads() || state == JobState::kBroken;

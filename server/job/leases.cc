@@ -181,7 +181,7 @@ void Leases::EndJob(Job& job) {
   IRIS_CHECK(job.n_held() == 0 && !job.growth.has_value(), "a job ends when nobody is in it");
   deadlines_.Clear({job.id, Due::kMap});
   uint64_t bytes = 0;
-  for (const SegmentInfo& segment : SegmentsOf(job)) bytes += segment.bytes;
+  for (const SegmentInfo& segment : OwnSegmentsOf(job)) bytes += segment.bytes;
   KeepAccountOf(job, bytes);
   for (const Member& member : job.ranks) DropAll(member.segments);
   for (const auto& [offset, allocation] : job.allocations) DropAll(allocation.registered->pieces);

@@ -40,18 +40,15 @@ std::vector<NodeSnapshot> NodesOf(const Job& job) {
     if (next >= end || gapless) return;
     const bool of_leader = !nodes.leads() && next == kLeader;
     const bool known = nodes.leads() || of_leader;
-    shots.push_back({{next, of_leader ? 0 : end - next, ""},
-                     known ? NodeState::kAwaited : NodeState::kUnknown,
-                     "",
-                     of_leader ? nodes.rendezvous : ""});
+    shots.push_back({.part = {.node = next, .n_ranks = of_leader ? 0 : end - next},
+                     .state = known ? NodeState::kAwaited : NodeState::kUnknown,
+                     .address = of_leader ? nodes.rendezvous : ""});
   };
   for (const auto& [id, node] : nodes.all) {
     close_gap(id);
     const bool starts = id == nodes.own && nodes.random == 0 && node.state != NodeState::kLost;
-    shots.push_back({{id, node.n_ranks, node.name},
-                     starts ? NodeState::kAwaited : node.state,
-                     node.lost_because,
-                     id == kLeader ? nodes.rendezvous : ""});
+    shots.push_back({JobNodes::PartOf(id, node), starts ? NodeState::kAwaited : node.state,
+                     node.lost_because, id == kLeader ? nodes.rendezvous : "", job.IsMapped(id)});
     next = id + node.n_ranks;
     gapless = node.n_ranks == 0;
   }
@@ -119,7 +116,9 @@ JobSnapshot WithRanks(const Job& job) {
 
 JobSnapshot WithSegments(const Impl& impl, const Job& job) {
   JobSnapshot shot = WithRanks(job);
-  for (RankSnapshot& rank : shot.ranks) rank.segments = impl.InfosOf(job.ranks[rank.rank].segments);
+  for (const SegmentInfo& info : impl.OwnSegmentsOf(job)) {
+    shot.ranks[info.rank].segments.push_back(info);
+  }
   return shot;
 }
 
@@ -271,7 +270,7 @@ void JobMachine::VisitRanks(const JobQuery& query, ListPosition after, VisitRank
     for (Rank rank = entered ? static_cast<Rank>(after.item) + 1 : 0; rank < job.n_ranks();
          ++rank) {
       RankSnapshot shot = SnapshotOf(job, rank);
-      shot.segments = impl_->InfosOf(job.ranks[rank].segments);
+      if (job.IsLocal(rank)) shot.segments = impl_->InfosOf(job.ranks[rank].segments);
       if (!visit(head, shot)) return false;
     }
     return true;

@@ -40,6 +40,10 @@ struct NodePart {
   NodeId node = 0;
   uint32_t n_ranks = 0;
   std::string name;  // of the host, for people
+  // Its ranks and those of the node before it map each other, because they share a fabric domain.
+  bool with_previous = false;
+  std::string fabric;             // the name of its fabric domain, or why it has none, for people
+  uint32_t ranks_per_device = 0;  // on its device that most of its ranks share
   friend bool operator==(const NodePart&, const NodePart&) = default;
 };
 
@@ -49,11 +53,19 @@ struct NodeJoined {
   uint64_t stride_bytes = 0;
   uint64_t team_sync_bytes = 0;
   std::vector<int64_t> pids;  // of the node's ranks
+  std::string fabric;         // as of NodePart, like the next
+  uint32_t ranks_per_device = 0;
+  // By which nodes of the same fabric domain import the memory of the node's ranks, in order; none
+  // if it is in no domain.
+  std::vector<std::string> handles;
 };
 struct NodeWithdrawn {};
 struct NodesJoined {
   uint64_t epoch = 0;           // of the ports
   std::vector<NodePart> nodes;  // by first rank
+  // Of all ranks that those of the receiving node map, in order; none if that is their own node
+  // alone.
+  std::vector<std::string> handles;
 };
 struct NodeMapped {
   bool same_address = false;  // all its ranks have the proposed base
@@ -98,10 +110,12 @@ struct GrowthBegun {
 };
 struct GrowthCreated {
   GrowId grow;
-  std::string error;  // empty: the memory of the node's ranks is there
+  std::string error;                 // empty: the memory of the node's ranks is there
+  std::vector<std::string> handles;  // as of NodeJoined
 };
 struct GrowthMaps {
   GrowId grow;
+  std::vector<std::string> handles;  // as of NodesJoined
 };
 struct GrowthMapped {
   GrowId grow;

@@ -1,6 +1,7 @@
 // What a job that spans several nodes does more: its nodes join together, follow the leader's
 // decisions, and are told when others are lost.
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,6 +13,8 @@ namespace iris::server {
 namespace {
 
 using Node = JobNodes::Node;
+
+constexpr size_t kMaxFabricText = 300;
 
 bool IsOver(RankState state) {
   return state == RankState::kEnding || state == RankState::kDead || state == RankState::kLeft;
@@ -27,20 +30,69 @@ void MarkLost(Node& node, const std::string& because) {
   node.lost_because = because;
 }
 
+// Lets nodes that follow each other in one fabric domain map each other, as far as there is room in
+// a window.
+void JoinDomains(JobNodes& nodes, uint64_t stride_bytes) {
+  const uint64_t most = std::min<uint64_t>(wire::kMaxRanks, wire::kMaxWindowBytes / stride_bytes);
+  uint64_t n_mapped = 0;
+  const Node* before = nullptr;
+  for (auto& [id, node] : nodes.all) {
+    node.with_previous = before != nullptr && !node.handles.empty() && !before->handles.empty() &&
+                         node.fabric == before->fabric && n_mapped + node.n_ranks <= most;
+    n_mapped = node.with_previous ? n_mapped + node.n_ranks : node.n_ranks;
+    before = &node;
+  }
+}
+
+// Returns an error unless there are handles of `n` ranks.
+absl::Status CheckHandles(const std::vector<std::string>& handles, uint64_t n) {
+  const bool good =
+      handles.size() == n && std::all_of(handles.begin(), handles.end(), [](const auto& handle) {
+        return handle.size() == wire::kFabricHandleBytes;
+      });
+  if (good) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(handles.size(), " fabric handles, or malformed ones, for ", n, " ranks"));
+}
+
+// Returns how many handles the messages for a node have: of all ranks that its ranks map, if some
+// are of another node.
+uint64_t NumberOfHandles(const Job& job) {
+  const uint64_t n_mapped = job.end_mapped() - job.first_mapped();
+  return n_mapped == job.end_local() - job.first_local() ? 0 : n_mapped;
+}
+
 // Returns an error if the parts are not those of a job of `n_ranks`, in order, with this node.
 absl::Status CheckParts(const std::vector<NodePart>& parts, const JobNodes& nodes,
                         uint32_t n_ranks) {
-  uint64_t next = 0;
+  uint64_t next = 0, n_mapped = 0;
   bool has_own = false;
+  std::string fabric;  // of the node before
   for (const NodePart& part : parts) {
     if (part.node != next || part.n_ranks == 0 || part.n_ranks > wire::kMaxRanks) {
       return absl::InvalidArgumentError("the ranks of the nodes do not follow each other");
     }
+    n_mapped = part.with_previous ? n_mapped + part.n_ranks : part.n_ranks;
+    if (n_mapped > wire::kMaxRanks ||
+        (part.with_previous && (next == 0 || part.fabric != fabric))) {
+      return absl::InvalidArgumentError("ranks would map each other that cannot");
+    }
+    fabric = part.fabric;
     has_own |= part.node == nodes.own && part.n_ranks == nodes.n_local;
     next += part.n_ranks;
   }
   if (has_own && next == n_ranks) return absl::OkStatus();
   return absl::InvalidArgumentError("the layout is of another job");
+}
+
+// Returns how many ranks of this node are on the device that most of them share.
+uint32_t RanksPerDevice(const Job& job) {
+  std::map<uint32_t, uint32_t> ranks;
+  uint32_t most = 0;
+  for (Rank rank = job.first_local(); rank < job.end_local(); ++rank) {
+    most = std::max(most, ++ranks[job.ranks[rank].device_index]);
+  }
+  return most;
 }
 
 absl::Status Misplaced() { return absl::FailedPreconditionError("it grows the heap out of turn"); }
@@ -51,7 +103,9 @@ void Rendezvous::On(const PortReady& in) {
   Job* const job = FindJob(in.job);
   if (job == nullptr || !job->nodes.has_value()) return;
   job->nodes->random = in.random;
-  job->nodes->all[job->nodes->own].name = CleanText(in.host, 64);
+  Node& own = job->nodes->all[job->nodes->own];
+  own.name = CleanText(in.host, 64);
+  own.fabric = CleanText(in.fabric, kMaxFabricText);
   if (job->state == JobState::kForming) LayOutIfComplete(*job);
 }
 
@@ -141,7 +195,11 @@ void Rendezvous::TellJoined(const Job& job) {
   NodeJoined joined{.n_ranks = job.n_ranks(),
                     .heap_bytes = job.heap_bytes,
                     .stride_bytes = job.stride_bytes,
-                    .team_sync_bytes = job.team_sync_bytes};
+                    .team_sync_bytes = job.team_sync_bytes,
+                    .pids = {},
+                    .fabric = job.nodes->all.at(job.nodes->own).fabric,
+                    .ranks_per_device = RanksPerDevice(job),
+                    .handles = OwnHandles(OwnSegmentsOf(job))};
   for (Rank rank = job.first_local(); rank < job.end_local(); ++rank) {
     joined.pids.push_back(std::as_const(job).ranks[rank].lease.process.pid);
   }
@@ -156,25 +214,39 @@ void Rendezvous::NodeWithdraws(Job& job) {
 }
 
 void Rendezvous::LayOutIfComplete(Job& job) {
-  const JobNodes& nodes = *job.nodes;
+  JobNodes& nodes = *job.nodes;
   if (!nodes.leads() || nodes.random == 0) return;
   uint64_t n_joined = 0;
   for (const auto& [id, node] : nodes.all) {
     if (node.state == Node::State::kJoined) n_joined += node.n_ranks;
   }
   if (n_joined < job.n_ranks()) return;
-  std::erase_if(job.nodes->all,
+  std::erase_if(nodes.all,
                 [](const auto& each) { return each.second.state != Node::State::kJoined; });
+  nodes.all[nodes.own].handles = OwnHandles(OwnSegmentsOf(job));
+  nodes.all[nodes.own].ranks_per_device = RanksPerDevice(job);
+  JoinDomains(nodes, job.stride_bytes);
   if (absl::Status s = CheckParts(nodes.Parts(), nodes, job.n_ranks()); !s.ok()) {
     return FailJob(job, ErrorOf(job, Code::kInvalidArgument, "join", s.message()));
   }
-  TellNodes(job, NodesJoined{nodes.random, nodes.Parts()});
-  LayOut(job, nodes.random);
+  TellHandles(job, NodesJoined{nodes.random, nodes.Parts(), {}});
+  LayOut(job, nodes.random, nodes.HandlesFor(nodes.own));
 }
 
-void Rendezvous::LayOut(Job& job, uint64_t epoch) {
+void Rendezvous::LayOut(Job& job, uint64_t epoch, const std::vector<std::string>& handles) {
+  const uint64_t n_others = (job.end_mapped() - job.first_mapped()) - job.nodes->n_local;
+  if (absl::Status s = CheckDescriptors(n_others, job.party); !s.ok()) {
+    return FailJob(job, ErrorOf(job, Code::kResourceExhausted, "join",
+                                "memory of other nodes of the fabric domain: ", s.message()));
+  }
   job.nodes->epoch = epoch;
-  Emit(SetLayout{job.id, epoch, job.nodes->Parts(), SegmentsOf(job)});
+  for (size_t i = 0; i < handles.size(); ++i) {
+    const Rank rank = job.first_mapped() + static_cast<Rank>(i);
+    if (job.IsLocal(rank)) continue;
+    const SegmentId id = Import(job, rank, 0, job.heap_bytes, handles[i]);
+    job.ranks[rank].segments.push_back(id);
+  }
+  Emit(SetLayout{job.id, epoch, job.nodes->Parts(), OwnSegmentsOf(job)});
   StartMapping(job);
 }
 
@@ -257,9 +329,15 @@ absl::Status Rendezvous::Handle(Job& job, NodeId from, const NodeJoined& message
                          here));
     return absl::OkStatus();
   }
+  if (!message.handles.empty()) {
+    if (absl::Status s = CheckHandles(message.handles, n); !s.ok()) return s;
+  }
   Node& node = nodes.all[from];
   node.state = Node::State::kJoined;
   node.n_ranks = static_cast<uint32_t>(n);
+  node.fabric = CleanText(message.fabric, kMaxFabricText);
+  node.ranks_per_device = message.ranks_per_device;
+  node.handles = message.handles;
   for (uint32_t i = 0; i < n; ++i) {
     if (job.IsLocal(from + i)) return absl::InvalidArgumentError("it has ranks of this node");
     job.ranks[from + i].lease.process.pid = message.pids[i];
@@ -289,8 +367,15 @@ absl::Status Rendezvous::Handle(Job& job, NodeId /*from*/, const NodesJoined& me
     Node& node = nodes.all[part.node];
     node.n_ranks = part.n_ranks;
     node.name = CleanText(part.name, 64);
+    node.with_previous = part.with_previous;
+    node.fabric = CleanText(part.fabric, kMaxFabricText);
+    node.ranks_per_device = part.ranks_per_device;
   }
-  LayOut(job, message.epoch);
+  if (absl::Status s = CheckHandles(message.handles, NumberOfHandles(job)); !s.ok()) return s;
+  if (!message.handles.empty() && OwnHandles(OwnSegmentsOf(job)).empty()) {
+    return absl::InvalidArgumentError("it maps the memory of a node that is in no fabric");
+  }
+  LayOut(job, message.epoch, message.handles);
   return absl::OkStatus();
 }
 
@@ -425,6 +510,12 @@ absl::Status Rendezvous::Handle(Job& job, NodeId /*from*/, const GrowthBegun& me
 
 absl::Status Rendezvous::Handle(Job& job, NodeId from, const GrowthCreated& message) {
   if (!job.nodes->leads() || job.is_starting()) return Misplaced();
+  Node& node = job.nodes->all[from];
+  const bool present = job.growth.has_value() && job.growth->id == message.grow;
+  if (present && message.error.empty() && !job.nodes->HandlesFor(from).empty()) {
+    if (absl::Status s = CheckHandles(message.handles, node.n_ranks); !s.ok()) return s;
+    node.handles = message.handles;
+  }
   NodeGrew(job, from, message.grow, /*mapped=*/false, message.error);
   return absl::OkStatus();
 }
@@ -435,7 +526,8 @@ absl::Status Rendezvous::Handle(Job& job, NodeId /*from*/, const GrowthMaps& mes
       job.growth->mapping || !GrewHere(job)) {
     return Misplaced();
   }
-  MapGrowth(job);
+  if (absl::Status s = CheckHandles(message.handles, NumberOfHandles(job)); !s.ok()) return s;
+  MapGrowth(job, message.handles);
   return absl::OkStatus();
 }
 

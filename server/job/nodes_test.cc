@@ -1,5 +1,6 @@
 // Jobs that span several nodes: a machine for each node, and links that deliver their messages in
 // order, but not at once.
+#include <algorithm>
 #include <cstdlib>
 #include <deque>
 #include <functional>
@@ -33,9 +34,11 @@ using ::testing::SizeIs;
 // One node: its machine and what it has caused.
 struct TestNode {
   NodeId id = 0;
+  std::string fabric;  // its domain, or empty
   std::unique_ptr<JobMachine> machine;
   std::map<CallId, Reply> replies;
   std::vector<SetLayout> layouts;
+  std::map<SegmentId, ImportSegment> imported;  // that are not dropped
   std::vector<NotifyWatch> watched;
   JobId job;
   bool port = false;                // started, and not stopped
@@ -72,22 +75,29 @@ class NodesTest : public ::testing::Test {
     if (auto* reply = std::get_if<Reply>(&effect)) {
       EXPECT_TRUE(node.replies.emplace(reply->call, std::move(*reply)).second) << "twice";
     } else if (const auto* create = std::get_if<CreateSegment>(&effect)) {
-      created_.push_back({&node, SegmentCreated{create->id, absl::OkStatus()}});
+      created_.push_back(
+          {&node, SegmentCreated{create->id, absl::OkStatus(),
+                                 node.fabric.empty() ? "" : Handle(node, create->id)}});
+    } else if (const auto* import = std::get_if<ImportSegment>(&effect)) {
+      node.imported[import->id] = *import;
     } else if (const auto* drop = std::get_if<DropSegment>(&effect)) {
+      node.imported.erase(drop->id);
       created_.push_back({&node, SegmentDropped{drop->id}});
     } else if (const auto* start = std::get_if<StartPort>(&effect)) {
       EXPECT_EQ(start->node, node.id);
       node.job = start->job;
       node.port = true;
-      created_.push_back(
-          {&node, PortReady{node.job, 77 + node.id, absl::StrCat("host-", node.id)}});
+      created_.push_back({&node, PortReady{node.job, 77 + node.id, absl::StrCat("host-", node.id),
+                                           node.fabric.empty() ? "no fabric" : node.fabric}});
     } else if (const auto* layout = std::get_if<SetLayout>(&effect)) {
       node.layouts.push_back(*layout);
     } else if (const auto* send = std::get_if<SendToNode>(&effect)) {
-      EXPECT_EQ(send->all, node.id == kLeader);
-      if (!send->all && node.connected) node.out.push_back(send->message);
+      if (node.id != kLeader && node.connected) node.out.push_back(send->message);
       for (auto& other : nodes_) {
-        if (send->all && other->port && other->connected) other->in.push_back(send->message);
+        const bool receives = send->all || other->id == send->node;
+        if (node.id == kLeader && receives && other->port && other->connected) {
+          other->in.push_back(send->message);
+        }
       }
     } else if (std::get_if<StopPort>(&effect) != nullptr) {
       node.port = false;
@@ -96,6 +106,11 @@ class NodesTest : public ::testing::Test {
     }
   }
 
+  static std::string Handle(const TestNode& node, SegmentId segment) {
+    std::string handle = absl::StrCat("segment ", segment.value, " of node ", node.id);
+    handle.resize(wire::kFabricHandleBytes);
+    return handle;
+  }
   // Connects the nodes' ports, once all have started.
   void Connect() {
     for (auto& node : nodes_) {
@@ -175,6 +190,9 @@ class NodesTest : public ::testing::Test {
   }
   void MakeReady(uint32_t n_nodes, uint32_t n_local) {
     Build(n_nodes, n_local);
+    MakeReady();
+  }
+  void MakeReady() {
     const auto joined = JoinAll();
     for (Rank rank = 0; rank < n_ranks_; ++rank) {
       ASSERT_TRUE(StatusOf(rank, joined[rank]).ok()) << StatusOf(rank, joined[rank]);
@@ -205,7 +223,10 @@ class NodesTest : public ::testing::Test {
         const auto* const added = std::get_if<SegmentsAdded>(&each.event);
         if (added == nullptr || each.session != SessionId{rank + 1}) continue;
         grow = added->grow;
-        EXPECT_THAT(added->segments, SizeIs(n_local_));
+        const std::string& fabric = NodeOf(rank).fabric;
+        const auto shares = [&fabric](const auto& node) { return node->fabric == fabric; };
+        const auto n_nodes = std::count_if(nodes_.begin(), nodes_.end(), shares);
+        EXPECT_THAT(added->segments, SizeIs(n_local_ * (fabric.empty() ? 1 : n_nodes)));
       }
       Do(NodeOf(rank), GrowMappedCall{SessionId{rank + 1}, NewCall(), NodeOf(rank).job, grow,
                                       fails == rank ? "no room" : ""});
@@ -286,7 +307,9 @@ TEST_F(NodesTest, JoinsAndCommitsWithOneLayout) {
     ASSERT_THAT(node->layouts, SizeIs(1));
     EXPECT_EQ(node->layouts[0].epoch, 77u);
     EXPECT_EQ(node->layouts[0].nodes,
-              (std::vector<NodePart>{{0, 2, "host-0"}, {2, 2, "host-2"}, {4, 2, "host-4"}}));
+              (std::vector<NodePart>{{0, 2, "host-0", false, "no fabric", 2},
+                                     {2, 2, "host-2", false, "no fabric", 2},
+                                     {4, 2, "host-4", false, "no fabric", 2}}));
     EXPECT_THAT(node->layouts[0].segments, SizeIs(2));
     EXPECT_EQ(node->layouts[0].segments[1].rank, node->id + 1);
     EXPECT_EQ(StateOn(*node), JobState::kReady);
@@ -305,6 +328,196 @@ TEST_F(NodesTest, GivesARankTheMemoryAndPeersOfItsNode) {
   ASSERT_THAT(result->peers, SizeIs(2));
   EXPECT_EQ(result->peers[1].pid, 103);
   EXPECT_THAT(result->nodes, SizeIs(2));
+}
+
+// The nodes of a fabric domain.
+class FabricTest : public NodesTest {
+ protected:
+  // Three nodes of two ranks, of which the first two share a domain.
+  void Build() {
+    NodesTest::Build(3, 2);
+    nodes_[0]->fabric = nodes_[1]->fabric = "rack-a";
+    nodes_[2]->fabric = "rack-b";
+  }
+  // The handles by which a rank's clients import the memory of each rank that they map; "" of its
+  // own node.
+  std::vector<std::string> HandlesOf(Rank rank, const std::vector<SegmentInfo>& segments) {
+    std::vector<std::string> handles;
+    for (const SegmentInfo& info : segments) {
+      const auto found = NodeOf(rank).imported.find(info.id);
+      handles.push_back(found == NodeOf(rank).imported.end() ? "" : found->second.fabric);
+      if (found != NodeOf(rank).imported.end()) {
+        EXPECT_EQ(found->second.bytes, info.bytes);
+      }
+    }
+    return handles;
+  }
+  JoinResult JoinResultOf(Rank rank, CallId call) {
+    EXPECT_TRUE(StatusOf(rank, call).ok()) << StatusOf(rank, call);
+    return std::get<JoinResult>(NodeOf(rank).replies.at(call).result);
+  }
+};
+
+TEST_F(FabricTest, NodesOfADomainMapEachOther) {
+  Build();
+  const auto joined = JoinAll();
+  const std::vector<bool> with_previous = {false, true, false};
+  const JoinResult on_first = JoinResultOf(1, joined[1]);
+  ASSERT_THAT(on_first.segments, SizeIs(4));
+  EXPECT_EQ(on_first.segments[3].rank, 3u);
+  EXPECT_THAT(on_first.peers, SizeIs(2));
+  EXPECT_EQ(HandlesOf(1, on_first.segments),
+            (std::vector<std::string>{"", "", Handle(*nodes_[1], SegmentId{1}),
+                                      Handle(*nodes_[1], SegmentId{2})}));
+  const JoinResult on_second = JoinResultOf(2, joined[2]);
+  EXPECT_EQ(HandlesOf(2, on_second.segments),
+            (std::vector<std::string>{Handle(*nodes_[0], SegmentId{1}),
+                                      Handle(*nodes_[0], SegmentId{2}), "", ""}));
+  EXPECT_THAT(JoinResultOf(4, joined[4]).segments, SizeIs(2));
+  for (Rank rank = 0; rank < n_ranks_; ++rank) {
+    const JoinResult result = JoinResultOf(rank, joined[rank]);
+    for (size_t i = 0; i < 3; ++i) EXPECT_EQ(result.nodes[i].with_previous, with_previous[i]);
+  }
+  // Ports get the memory of their own node.
+  for (const auto& node : nodes_) {
+    ASSERT_THAT(node->layouts, SizeIs(1));
+    ASSERT_THAT(node->layouts[0].segments, SizeIs(2));
+    EXPECT_EQ(node->layouts[0].segments[0].rank, node->id);
+  }
+  MapAll();
+  for (const auto& node : nodes_) EXPECT_EQ(StateOn(*node), JobState::kReady);
+  // Operators see the domains; heaps are those of this node.
+  const std::vector<NodeSnapshot> shots = NodesOf(*nodes_[1]);
+  ASSERT_THAT(shots, SizeIs(3));
+  EXPECT_EQ(shots[0].part.fabric, "rack-a");
+  EXPECT_EQ(shots[2].part.fabric, "rack-b");
+  EXPECT_TRUE(shots[0].mapped && shots[1].mapped && !shots[2].mapped);
+  nodes_[1]->machine->VisitRanks({}, {}, [](const JobSnapshot&, const RankSnapshot& rank) {
+    EXPECT_EQ(rank.segments.empty(), rank.rank / 2 != 1);
+    return true;
+  });
+}
+
+TEST_F(FabricTest, HeapsGrowInAllNodesThatMapThem) {
+  Build();
+  MakeReady();
+  const auto calls = AskAll(0, AllocateOp{.bytes = 2 * kHeap});
+  MapGrowth();
+  EXPECT_TRUE(OneStatus(calls).ok()) << OneStatus(calls);
+  EXPECT_THAT(nodes_[0]->imported, SizeIs(4));
+  EXPECT_THAT(nodes_[2]->imported, IsEmpty());
+  for (const auto& [id, import] : nodes_[0]->imported)
+    EXPECT_THAT(import.fabric, HasSubstr("node 2"));
+  // A growth that fails leaves nothing of it.
+  const auto failing = AskAll(1, AllocateOp{.bytes = kHeap});
+  MapGrowth(/*fails=*/3);
+  EXPECT_FALSE(OneStatus(failing).ok());
+  EXPECT_THAT(nodes_[0]->imported, SizeIs(4));
+  EXPECT_THAT(nodes_[1]->imported, SizeIs(4));
+  for (const auto& node : nodes_) EXPECT_EQ(StateOn(*node), JobState::kReady);
+}
+
+TEST_F(FabricTest, AHeapDoesNotGrowByMemoryThatOtherNodesCannotMap) {
+  Build();
+  MakeReady();
+  nodes_[1]->fabric = "";  // its driver exports nothing from now on
+  const auto calls = AskAll(0, AllocateOp{.bytes = 2 * kHeap});
+  EXPECT_EQ(OneStatus(calls).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(OneStatus(calls).message()), HasSubstr("could not be exported"));
+  for (const auto& node : nodes_) EXPECT_EQ(StateOn(*node), JobState::kReady);
+  EXPECT_THAT(nodes_[0]->imported, SizeIs(2));
+  nodes_[0]->fabric = "";
+  EXPECT_FALSE(OneStatus(AskAll(1, AllocateOp{.bytes = 2 * kHeap})).ok());
+  for (const auto& node : nodes_) EXPECT_EQ(StateOn(*node), JobState::kReady);
+}
+
+TEST_F(FabricTest, NothingIsLeftOfANodeThatIsLost) {
+  Build();
+  MakeReady();
+  Do(*nodes_[0], NodeLost{nodes_[0]->job, 2, "gone"});
+  Do(*nodes_[1], NodeLost{nodes_[1]->job, 0, "gone"});
+  Settle();
+  for (const auto& node : nodes_) EXPECT_EQ(StateOn(*node), JobState::kBroken);
+  for (Rank rank = 0; rank < n_ranks_; ++rank) {
+    Do(NodeOf(rank), SessionHungUp{SessionId{rank + 1}, "test"});
+    Do(NodeOf(rank), ProcessGone{SessionId{rank + 1}});
+  }
+  Settle();
+  for (const auto& node : nodes_) {
+    EXPECT_THAT(node->imported, IsEmpty());
+    EXPECT_THAT(node->machine->Segments(), IsEmpty());
+    EXPECT_EQ(node->machine->ledger().used_bytes_total(), 0u);
+  }
+}
+
+TEST_F(FabricTest, MapsNoMoreRanksThanAWindowHas) {
+  NodesTest::Build(3, 30);  // 60 of at most 64
+  for (auto& node : nodes_) node->fabric = "rack-a";
+  MakeReady();
+  EXPECT_THAT(nodes_[0]->imported, SizeIs(30));
+  EXPECT_THAT(nodes_[1]->imported, SizeIs(30));
+  EXPECT_THAT(nodes_[2]->imported, IsEmpty());
+}
+
+TEST_F(FabricTest, NodesThatAreApartDoNotMapEachOther) {
+  Build();
+  nodes_[1]->fabric = "rack-b";
+  nodes_[2]->fabric = "rack-a";
+  MakeReady();
+  for (const auto& node : nodes_) EXPECT_THAT(node->imported, IsEmpty());
+}
+
+TEST_F(FabricTest, RefusesHandlesThatCannotBe) {
+  Build();
+  std::vector<CallId> calls;
+  for (Rank rank = 0; rank < n_ranks_; ++rank) calls.push_back(Join(Spec(rank)));
+  while (!created_.empty()) {
+    const auto [node, input] = created_.front();
+    created_.pop_front();
+    Do(*node, input);
+  }
+  Connect();
+  // A node that says one handle for two ranks.
+  auto& joined = std::get<NodeJoined>(nodes_[1]->out.front());
+  ASSERT_THAT(joined.handles, SizeIs(2));
+  joined.handles.pop_back();
+  Settle();
+  for (Rank rank = 0; rank < n_ranks_; ++rank) {
+    EXPECT_THAT(std::string(StatusOf(rank, calls[rank]).message()),
+                HasSubstr("1 fabric handles, or malformed ones, for 2 ranks"));
+  }
+  for (const auto& node : nodes_) EXPECT_THAT(node->imported, IsEmpty());
+}
+
+TEST_F(FabricTest, ANodeWithoutAFabricMapsNoOther) {
+  Build();
+  nodes_[1]->fabric = "";
+  std::vector<CallId> calls;
+  for (Rank rank = 0; rank < n_ranks_; ++rank) calls.push_back(Join(Spec(rank)));
+  Connect();
+  while (nodes_[1]->in.empty()) Step();
+  auto& layout = std::get<NodesJoined>(nodes_[1]->in.front());
+  layout.nodes[1].with_previous = true;
+  layout.nodes[1].fabric = layout.nodes[0].fabric;
+  layout.handles.assign(4, std::string(wire::kFabricHandleBytes, 'h'));
+  Settle();
+  EXPECT_THAT(std::string(StatusOf(2, calls[2]).message()), HasSubstr("in no fabric"));
+  EXPECT_THAT(nodes_[1]->imported, IsEmpty());
+}
+
+TEST_F(FabricTest, RefusesALayoutWhoseHandlesAreMissing) {
+  Build();
+  std::vector<CallId> calls;
+  for (Rank rank = 0; rank < n_ranks_; ++rank) calls.push_back(Join(Spec(rank)));
+  Connect();
+  while (nodes_[1]->in.empty()) Step();
+  auto* const layout = std::get_if<NodesJoined>(&nodes_[1]->in.front());
+  ASSERT_NE(layout, nullptr);
+  layout->handles.front().resize(5);
+  Settle();
+  EXPECT_THAT(std::string(StatusOf(2, calls[2]).message()), HasSubstr("malformed ones"));
+  EXPECT_THAT(nodes_[1]->imported, IsEmpty());
+  EXPECT_EQ(nodes_[1]->machine->Jobs().size(), 0u);
 }
 
 TEST_F(NodesTest, WaitsForEveryNode) {

@@ -33,9 +33,10 @@ void JobMachine::Impl::On(const Recovered& in) {
   for (const auto& [id, segment] : segments_) segments.push_back(id);
   for (const SegmentId id : segments) {
     const Segment* const segment = segments_.Find(id);
-    if (segment == nullptr || segment->dropping || !segment->created || memory.contains(id)) {
-      continue;
-    }
+    // A job with memory of other nodes breaks below, for its port process is gone.
+    const bool is_there = segment == nullptr || segment->dropping || !segment->created ||
+                          segment->imported || memory.contains(id);
+    if (is_there) continue;
     Job& job = *FindJob(segment->job);
     const Rank rank = segment->info.rank;
     LoseMemory(job, rank, absl::StrCat("the memory of ", job.Who(rank)));

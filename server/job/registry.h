@@ -6,6 +6,7 @@
 // (server/state), which writes and reads all of them. No layer is thread-safe: the daemon locks.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <set>
@@ -72,6 +73,21 @@ struct Registry {
   static absl::Status ErrorOf(const Job& job, Code code, absl::string_view verb,
                               const Parts&... parts) {
     return Error(code, verb, " job '", job.name, "': ", parts...);
+  }
+  // As the leader, sends the other nodes a message that has `handles`, with those of the memory
+  // that the receiver's ranks map.
+  template <typename Message>
+  void TellHandles(const Job& job, Message message) {
+    const auto& all = job.nodes->all;
+    if (std::none_of(all.begin(), all.end(),
+                     [](const auto& each) { return each.second.with_previous; })) {
+      return TellNodes(job, std::move(message));
+    }
+    for (const auto& [id, node] : all) {
+      if (id == job.nodes->own) continue;
+      message.handles = job.nodes->HandlesFor(id);
+      Emit(SendToNode{job.id, id, false, message});
+    }
   }
   // Reports what happened to a job, to one of its ranks, or to a session.
   void Note(const Job& job, EventDetail detail);

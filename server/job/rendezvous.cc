@@ -398,7 +398,8 @@ void Rendezvous::AnsweredJoinCancelled(CallId call) {
 }
 
 void Rendezvous::On(const SegmentCreated& in) {
-  const auto& [id, status] = in;
+  const SegmentId id = in.segment;
+  const absl::Status& status = in.status;
   Segment* const segment = segments_.Find(id);
   if (segment == nullptr || segment->dropping || segment->created) {
     return;  // SegmentDropped will follow, if there is one
@@ -407,6 +408,7 @@ void Rendezvous::On(const SegmentCreated& in) {
   IRIS_CHECK(job != nullptr, "a segment that is not being dropped has a job");
   if (status.ok()) {
     segment->created = true;
+    if (in.fabric.size() == wire::kFabricHandleBytes) segment->fabric = in.fabric;
     if (job->growth.has_value()) GrowthSegmentCreated(*job, id, status);
     StartMappingIfComplete(*job);
     return;
@@ -435,7 +437,7 @@ void Rendezvous::On(const SegmentCreated& in) {
 void Rendezvous::On(const SegmentDropped& in) {
   const auto found = segments_.find(in.segment);
   if (found == segments_.end() || !found->second.dropping) return;
-  if (!Forget(in.segment).registered) ServeStarved();
+  if (Forget(in.segment).is_booked()) ServeStarved();
 }
 
 void Rendezvous::ServeStarved() {

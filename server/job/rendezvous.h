@@ -86,8 +86,8 @@ struct Rendezvous : Leases {
   void LayOutIfComplete(Job& job);
   void CommitIfMapped(Job& job);
   void CommitNodes(Job& job, bool same_address);
-  // Begins the mapping, with all nodes known.
-  void LayOut(Job& job, uint64_t epoch);
+  // Begins the mapping, with all nodes known. `handles` are as of NodesJoined, and checked.
+  void LayOut(Job& job, uint64_t epoch, const std::vector<std::string>& handles);
   // Ends or breaks the job because ranks of other nodes, as `lost` says, cannot be reached.
   void LoseRanks(Job& job, const std::string& reason, bool (*lost)(const JobNodes&, Rank, NodeId),
                  NodeId node);

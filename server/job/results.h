@@ -46,6 +46,13 @@ struct Segment {
   // True if a rank has registered the segment: irisd only keeps a descriptor of the rank's own
   // memory, and counts it on no account.
   bool registered = false;
+  // True if it is memory of another node, which irisd only names to its clients: on no account
+  // here.
+  bool imported = false;
+  // By which other nodes import it; empty if they cannot. Not stored, like the jobs that need it.
+  std::string fabric;
+
+  bool is_booked() const { return !registered && !imported; }
 };
 struct PeerInfo {
   Rank rank = 0;

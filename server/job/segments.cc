@@ -130,6 +130,16 @@ SegmentId Segments::CreateBooked(const Job& job, Rank rank, uint64_t offset_byte
   return info.id;
 }
 
+SegmentId Segments::Import(const Job& job, Rank rank, uint64_t offset_bytes, uint64_t bytes,
+                           const std::string& fabric) {
+  Segment& segment =
+      NewSegment(job, rank, static_cast<uint32_t>(job.ranks[rank].segments.size()), bytes);
+  segment.info.offset_bytes = offset_bytes;
+  segment.created = segment.imported = true;
+  Emit(ImportSegment{segment.info.id, bytes, fabric});
+  return segment.info.id;
+}
+
 void Segments::CreateFirstSegment(Job& job, Rank rank) {
   Member& member = job.ranks[rank];
   if (Book(member.device_index, job.heap_bytes, {job.name, rank, job.party}).ok()) {
@@ -144,7 +154,7 @@ void Segments::Drop(SegmentId id) {
   IRIS_CHECK(!segment.dropping, "a segment is dropped once");
   segment.dropping = true;
   Emit(DropSegment{id});
-  if (segment.registered) return;
+  if (!segment.is_booked()) return;
   dropping_bytes_by_account_[segment.holder.party.Account()] += segment.info.bytes;
   dropping_bytes_by_device_[segment.device_index] += segment.info.bytes;
 }
@@ -154,7 +164,7 @@ Segment Segments::Forget(SegmentId id) {
   const Party account = segment.holder.party.Account();
   segments_.erase(id);
   CountDescriptors(account, -1);
-  if (segment.registered) return segment;
+  if (!segment.is_booked()) return segment;
   if (segment.dropping) {
     Subtract(dropping_bytes_by_account_, account, segment.info.bytes);
     Subtract(dropping_bytes_by_device_, segment.device_index, segment.info.bytes);
@@ -218,6 +228,21 @@ std::vector<SegmentInfo> Segments::SegmentsOf(const Job& job) const {
     all.insert(all.end(), member.segments.begin(), member.segments.end());
   }
   return InfosOf(all);
+}
+
+std::vector<std::string> Segments::OwnHandles(const std::vector<SegmentInfo>& segments) const {
+  std::vector<std::string> handles;
+  for (const SegmentInfo& info : segments) {
+    handles.push_back(segments_.at(info.id).fabric);
+    if (handles.back().empty()) return {};
+  }
+  return handles;
+}
+
+std::vector<SegmentInfo> Segments::OwnSegmentsOf(const Job& job) const {
+  std::vector<SegmentInfo> own = SegmentsOf(job);
+  std::erase_if(own, [&job](const SegmentInfo& info) { return !job.IsLocal(info.rank); });
+  return own;
 }
 
 }  // namespace iris::server

@@ -4,6 +4,7 @@
 
 #include <map>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -42,6 +43,9 @@ struct Segments : Registry {
   Segment& NewSegment(const Job& job, Rank rank, uint32_t index, uint64_t bytes);
   // Starts the creation of a booked segment.
   SegmentId CreateBooked(const Job& job, Rank rank, uint64_t offset_bytes, uint64_t bytes);
+  // Adds a segment of a rank of another node, which clients here import.
+  SegmentId Import(const Job& job, Rank rank, uint64_t offset_bytes, uint64_t bytes,
+                   const std::string& fabric);
   // Creates the segment of a rank in Join, after CheckMemory: now, or once memory is freed.
   void CreateFirstSegment(Job& job, Rank rank);
   // Forgets a segment that could not be created, or was dropped, and takes it off its account.
@@ -60,7 +64,11 @@ struct Segments : Registry {
   void ForgetKeeper(const CallerInfo& process);
 
   std::vector<SegmentInfo> InfosOf(const std::vector<SegmentId>& segments) const;
+  // Those that clients map, and those of them that are of this node.
   std::vector<SegmentInfo> SegmentsOf(const Job& job) const;
+  std::vector<SegmentInfo> OwnSegmentsOf(const Job& job) const;
+  // Returns the handles of segments of this node's ranks, by rank; none if one has none.
+  std::vector<std::string> OwnHandles(const std::vector<SegmentInfo>& segments) const;
 
   Ledger ledger_;
   bool driver_free_changed_ = false;                  // for a device of the ledger, by this input

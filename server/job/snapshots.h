@@ -35,6 +35,7 @@ struct NodeSnapshot {
   NodeState state = NodeState::kUnknown;
   std::string lost_because;
   std::string address;  // of the leader: where the nodes meet
+  bool mapped = false;  // ranks of this node map the memory of its ranks
 };
 struct AllocationSnapshot {
   uint64_t offset_bytes = 0;

@@ -359,7 +359,7 @@ absl::Status Ports::Handle(Port* port, const LinkMessage& message) {
         Queue(port, held.type, std::move(held.payload), std::move(held.fd));
       }
       Flush(port);
-      setup_.submit(PortReady{job, SessionServer::RandomNumber(), HostName()});
+      setup_.submit(PortReady{job, SessionServer::RandomNumber(), HostName(), setup_.fabric});
       return absl::OkStatus();
     }
     case LinkType::kPortFromNode: {

@@ -39,6 +39,8 @@ struct DaemonFacts {
     absl::Duration silence;
     bool has_secret = false;
     std::string etcd;
+    std::string fabric;     // the name of the devices' fabric domain; empty: none
+    std::string no_fabric;  // why there is none
   };
   Network network;
   struct Counts {

@@ -56,7 +56,7 @@ IRIS_FIELDS(driver::DeviceInfo, v1::Device, uuid, index, backend, name, memory_b
 IRIS_FIELDS(Done, v1::GrowMappedReply);
 IRIS_FIELDS(Done, v1::LeaveReply);
 IRIS_FIELDS(PeerInfo, v1::Peer, rank, pid, device_index);
-IRIS_FIELDS(NodePart, v1::Node, (node, first_rank), n_ranks, name);
+IRIS_FIELDS(NodePart, v1::Node, (node, first_rank), n_ranks, name, with_previous, ranks_per_device);
 // The row excludes fields that name devices.
 IRIS_FIELDS(JoinResult, v1::JoinReply, (job, job_id), epoch, proposed_base, stride_bytes,
             granularity_bytes, heap_bytes, segments, peers, (map_timeout, map_timeout_ms, ms),
@@ -75,7 +75,7 @@ IRIS_FIELDS(SessionSnapshot, v1::Session, (id, session_id), (caller.pid, pid),
 IRIS_FIELDS(JobSnapshot, v1::JobNode, (id, job_id), (name, job), (party.uid, uid), run);
 // The row excludes the state, which is that of the connection.
 IRIS_FIELDS(NodeSnapshot, v1::JobNode, (part.node, node), (part.n_ranks, n_ranks),
-            (part.name, name), (lost_because, reason), address);
+            (part.name, name), (part.fabric, fabric), (lost_because, reason), address, mapped);
 IRIS_FIELDS(PortReport::Peer, v1::JobNode, heard_ms, rtt_us, clock_ahead_ns, clock_error_ns,
             transport, sent_bytes, received_bytes);
 IRIS_FIELDS(PortReport, v1::JobNode, address, (transports, transport), refused_messages,

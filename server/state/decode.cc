@@ -436,7 +436,7 @@ class MachineState::Decoder {
     const bool is_new = impl_.segments_.emplace(segment.info.id, segment).second;
     if (!is_new) return Bad("segment ", from.id(), " is there twice");
     impl_.CountDescriptors(segment.holder.party, 1);
-    if (segment.registered) return absl::OkStatus();  // counts on no account
+    if (!segment.is_booked()) return absl::OkStatus();  // counts on no account
     const absl::Status booked =
         impl_.ledger_.Reserve(segment.device_index, segment.info.bytes, segment.holder);
     if (!booked.ok()) return Bad("segment ", from.id(), ": ", booked.message());
@@ -455,6 +455,7 @@ class MachineState::Decoder {
       for (Rank rank = 0; rank < job->n_ranks(); ++rank) {
         std::vector<SegmentId> segments = job->ranks[rank].segments;
         if (job->growth.has_value()) segments.push_back(job->growth->segments[rank]);
+        std::erase(segments, SegmentId());  // of a growth, of a rank that is not mapped here
         for (const SegmentId segment : segments) {
           const auto found = impl_.segments_.find(segment);
           if (found == impl_.segments_.end() || !owned.insert(segment).second ||

@@ -11,10 +11,11 @@
 
 namespace iris::server {
 
-IRIS_FIELDS(NodePart, node::Part, node, n_ranks, name);
-IRIS_FIELDS(NodeJoined, node::Joined, n_ranks, heap_bytes, stride_bytes, team_sync_bytes, pids);
+IRIS_FIELDS(NodePart, node::Part, node, n_ranks, name, with_previous, fabric, ranks_per_device);
+IRIS_FIELDS(NodeJoined, node::Joined, n_ranks, heap_bytes, stride_bytes, team_sync_bytes, pids,
+            fabric, ranks_per_device, handles);
 IRIS_FIELDS(NodeWithdrawn, node::Withdrawn);
-IRIS_FIELDS(NodesJoined, node::AllJoined, epoch, nodes);
+IRIS_FIELDS(NodesJoined, node::AllJoined, epoch, nodes, handles);
 IRIS_FIELDS(NodeMapped, node::Mapped, same_address);
 IRIS_FIELDS(NodesMapped, node::AllMapped, same_address);
 // The rows exclude the operation.
@@ -24,8 +25,8 @@ IRIS_FIELDS(JoinsFailed, node::Failed, status);
 IRIS_FIELDS(RankIs, node::RankIs, rank, state, pid, reason);
 IRIS_FIELDS(NodeIsLost, node::NodeIsLost, node, reason);
 IRIS_FIELDS(GrowthBegun, node::GrowthBegun, grow, bytes);
-IRIS_FIELDS(GrowthCreated, node::GrowthCreated, grow, error);
-IRIS_FIELDS(GrowthMaps, node::GrowthMaps, grow);
+IRIS_FIELDS(GrowthCreated, node::GrowthCreated, grow, error, handles);
+IRIS_FIELDS(GrowthMaps, node::GrowthMaps, grow, handles);
 IRIS_FIELDS(GrowthMapped, node::GrowthMapped, grow, error);
 IRIS_FIELDS(GrowthEnded, node::GrowthEnded, grow, published, reason);
 

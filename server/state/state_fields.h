@@ -32,7 +32,7 @@ IRIS_FIELDS(JobMachine::Impl::Session, state::Session, id, caller, ending, lease
 IRIS_FIELDS(JobMachine::Impl::Segment, state::Segment, (info.id, id), (info.rank, rank),
             (info.index, index), (info.offset_bytes, offset_bytes), (info.bytes, bytes), job,
             (holder.job, job_name), (holder.party, party), device_index, created, dropping,
-            registered);
+            registered, imported);
 IRIS_FIELDS(DeadlineKey, state::Deadline, job, kind, index);
 IRIS_FIELDS(DeadlineEntry, state::Deadline, (first.job, job), (first.kind, kind),
             (first.index, index), (second, when_ns));
@@ -78,7 +78,8 @@ IRIS_FIELDS(GrowDone, state::GrowDone, grow, published, reason);
 IRIS_FIELDS(SlotEntry, state::SlotEpoch, (first, slot), (second, epoch));
 IRIS_FIELDS(NodeEntry, state::Nodes::Node, (first, id), (second.state, state),
             (second.n_ranks, n_ranks), (second.name, name), (second.same_address, same_address),
-            (second.lost_because, lost_because));
+            (second.lost_because, lost_because), (second.with_previous, with_previous),
+            (second.fabric, fabric), (second.ranks_per_device, ranks_per_device));
 IRIS_FIELDS(JobNodes, state::Nodes, own, n_local, rendezvous, secret, random, epoch, all);
 // The row excludes ranks, allocations, teams, past teams and the last growth.
 IRIS_FIELDS(Job, state::Job, id, name, party, state, broken_reason, epoch, heap_bytes_initial,
