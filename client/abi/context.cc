@@ -273,7 +273,7 @@ iris_code iris_context_peer_pid(iris_context* context, uint32_t rank, int64_t* o
 iris_code iris_context_reaches(iris_context* context, uint32_t rank, int32_t* out) {
   return With<ContextObject>(context, [&](ContextObject& object) -> absl::Status {
     IRIS_ABI_TRY(NotNull(out, "the place for the answer"));
-    *out = object.host().IsLocal(rank) ? 1 : 0;
+    *out = object.host().Maps(rank) ? 1 : 0;
     return absl::OkStatus();
   });
 }

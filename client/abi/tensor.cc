@@ -278,7 +278,7 @@ iris_code iris_tensor_at(iris_tensor* tensor, uint32_t rank, iris_tensor** out) 
       return absl::OutOfRangeError(
           absl::StrCat("a peer's view: there is no rank ", rank, " in a job of ", n_ranks));
     }
-    if (!object.state->host->IsLocal(rank)) {
+    if (!object.state->host->Maps(rank)) {
       return absl::UnimplementedError(
           absl::StrCat("a peer's view: rank ", rank,
                        " is on another node, and its memory is not mapped here: use iris_get() and "

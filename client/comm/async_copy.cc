@@ -33,7 +33,7 @@ class AsyncCopy {
         puts_(kind == CopyKind::kPut),
         rows_(rows),
         peer_(peer),
-        mapped_(peer >= context.n_ranks() || context.IsLocal(peer)) {
+        mapped_(peer >= context.n_ranks() || context.Maps(peer)) {
     if (rows.rows == 0 || rows.row_bytes == 0) return;
     dst_bytes_ = Span("the destination's", rows.dst_pitch_bytes);
     src_bytes_ = Span("the source's", rows.src_pitch_bytes);

@@ -46,14 +46,15 @@ absl::StatusOr<Config> ConfigOf(const HostContext& context,
   return config;
 }
 
-// Returns, for each rank, the index of its node among those of the ranks, in their order.
+// Returns, for each rank, the index of its node among those of the ranks, in their order. Nodes
+// that map each other count as one.
 std::vector<uint32_t> NodesOf(const HostContext& context, absl::Span<const uint32_t> ranks) {
   std::map<uint32_t, uint32_t> indexes;  // by first rank
   std::vector<uint32_t> nodes;
   for (const uint32_t rank : ranks) {
     uint32_t first = 0;
     for (const Node& node : context.job().nodes) {
-      if (rank - node.first_rank < node.n_ranks) first = node.first_rank;
+      if (node.first_rank <= rank && !node.with_previous) first = node.first_rank;
     }
     nodes.push_back(
         indexes.try_emplace(first, static_cast<uint32_t>(indexes.size())).first->second);
@@ -61,17 +62,18 @@ std::vector<uint32_t> NodesOf(const HostContext& context, absl::Span<const uint3
   return nodes;
 }
 
-// Returns the team's ranks of this node. Only collectives use it: it has no area for barriers.
+// Returns the team's ranks whose heaps are mapped. Only collectives use it: it has no area for
+// barriers.
 DeviceTeam MappedTeam(const HostContext& context, const Team& team) {
   DeviceTeam mapped;
   mapped.id = team.id;
   std::vector<uint32_t> ranks;
   for (const uint32_t rank : team.ranks) {
     if (rank == context.rank()) mapped.index = static_cast<uint32_t>(ranks.size());
-    if (context.IsLocal(rank)) ranks.push_back(rank);
+    if (context.Maps(rank)) ranks.push_back(rank);
   }
   mapped.size = static_cast<uint32_t>(ranks.size());
-  SetMembers(ranks.data(), context.first_local(), context.n_local(), &mapped);
+  SetMembers(ranks.data(), context.first_mapped(), context.n_mapped(), &mapped);
   return mapped;
 }
 
@@ -95,7 +97,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
   absl::StatusOr<Config> read = ConfigOf(context, backend, options.config);
   if (!read.ok()) return Annotate(read.status(), what);
   Config& config = *read;
-  // The team of the kernels on mapped memory: its ranks of this node.
+  // The team of the kernels on mapped memory.
   DeviceTeam mapped = team.device;
   uint32_t most_mapped = mapped.size;
   uint32_t n_nodes = 1;
@@ -265,7 +267,7 @@ absl::Status Communicator::OnOneNode() const {
   if (!spans_nodes()) return absl::OkStatus();
   std::vector<uint32_t> others;
   std::copy_if(team_.ranks.begin(), team_.ranks.end(), std::back_inserter(others),
-               [this](uint32_t rank) { return !context_.IsLocal(rank); });
+               [this](uint32_t rank) { return !context_.Maps(rank); });
   return absl::UnimplementedError(absl::StrCat(
       "rank", others.size() == 1 ? " " : "s ",
       absl::StrJoin(absl::MakeConstSpan(others).first(std::min<size_t>(others.size(), 16)), ", "),
@@ -527,7 +529,7 @@ absl::Status Communicator::CheckNodes() const {
   if (result.code == StatusCode::kInvalidArgument && info.local) {
     std::vector<uint32_t> mapped;
     std::copy_if(team_.ranks.begin(), team_.ranks.end(), std::back_inserter(mapped),
-                 [this](uint32_t r) { return context_.IsLocal(r); });
+                 [this](uint32_t r) { return context_.Maps(r); });
     absl::StrAppend(&text, "ranks of this node called differently; in its part on this node, ",
                     MismatchText(info.detail, mapped));
   } else if (result.code == StatusCode::kInvalidArgument && info.elsewhere) {

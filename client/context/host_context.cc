@@ -133,10 +133,16 @@ absl::Status HostContext::JoinJob() {
   for (const Peer& peer : job_.peers) {
     ranks_per_device_ = std::max(ranks_per_device_, ++ranks_of[peer.device_uuid]);
   }
+  // All ranks use the same number, which their collectives depend on.
+  for (const Node& node : job_.nodes) {
+    ranks_per_device_ = std::max(ranks_per_device_, std::min(node.ranks_per_device, node.n_ranks));
+  }
   return CheckJoined();
 }
 
-absl::Status HostContext::CheckJoined() const {
+absl::Status HostContext::CheckJoined() {
+  first_mapped_ = first_local();
+  n_mapped_ = n_local();
   if (!options_.spans_nodes()) {
     if (n_local() == n_ranks() && !spans_nodes() && first_local() == 0) return absl::OkStatus();
     return absl::InternalError("irisd answered the join without all peers");
@@ -145,13 +151,18 @@ absl::Status HostContext::CheckJoined() const {
     return absl::FailedPreconditionError(
         "this irisd knows jobs of one node alone: start a newer one on every node");
   }
-  uint32_t next = 0, here = 0;
+  uint32_t next = 0, here = 0, mapped_from = 0;
   for (const Node& node : job_.nodes) {
+    if (!node.with_previous) mapped_from = node.first_rank;
     if (node.first_rank != next || node.n_ranks == 0 || node.n_ranks > n_ranks() - next) {
       return absl::InternalError("irisd answered the join with nodes that do not have all ranks");
     }
     next += node.n_ranks;
-    if (node.first_rank == first_local()) here = node.n_ranks;
+    if (node.first_rank == first_local()) {
+      here = node.n_ranks;
+      first_mapped_ = mapped_from;
+    }
+    if (mapped_from == first_mapped_) n_mapped_ = next - mapped_from;
   }
   if (next != n_ranks() || here != n_local() || !IsLocal(rank()) || here == 0) {
     return absl::InternalError("irisd answered the join with nodes that do not have all ranks");
@@ -182,16 +193,18 @@ std::vector<DescriptorKey> HostContext::KeysOfJoin() const {
 
 absl::Status HostContext::MapAll() {
   const absl::Time start = Now();
-  if (n_local() > wire::kMaxRanks || job_.stride_bytes == 0 ||
-      job_.stride_bytes > wire::kMaxWindowBytes / n_local()) {
+  if (n_mapped() > wire::kMaxRanks || job_.stride_bytes == 0 ||
+      job_.stride_bytes > wire::kMaxWindowBytes / n_mapped()) {
     return absl::InternalError("irisd answered the join with a window beyond the protocol's limit");
   }
   auto acquired = Window::Acquire({{plane_->daemon_id(), job_.job_id, job_.epoch},
                                    job_.backend,
-                                   n_local(),
+                                   n_mapped(),
                                    job_.stride_bytes,
                                    job_.proposed_base,
-                                   first_local()});
+                                   first_mapped(),
+                                   first_local(),
+                                   n_local()});
   if (!acquired.ok()) return acquired.status();
   window_ = *std::move(acquired);
 
@@ -447,8 +460,8 @@ DeviceContext HostContext::device_context() const {
   if (trace_ != nullptr) context.trace = trace_->area();
   context.wait_notes = reinterpret_cast<WaitNote*>(window_->kernel_waits(rank()));
   if (port_ != nullptr) {
-    context.first_mapped = first_local();
-    context.n_mapped = n_local();
+    context.first_mapped = first_mapped();
+    context.n_mapped = n_mapped();
     context.port = port_->device();
   }
   return context;
@@ -456,14 +469,14 @@ DeviceContext HostContext::device_context() const {
 
 absl::StatusOr<HostContext::Location> HostContext::Locate(const void* address) const {
   const uint64_t at = reinterpret_cast<uint64_t>(address);
-  const uint64_t base = window_->address(first_local(), 0);
+  const uint64_t base = window_->address(first_mapped(), 0);
   const uint64_t stride = stride_bytes();
-  if (at < base || (at - base) / stride >= n_local()) {
+  if (at < base || (at - base) / stride >= n_mapped()) {
     return absl::InvalidArgumentError(
         absl::StrCat("locate address 0x", absl::Hex(at), ": it is outside the window [0x",
-                     absl::Hex(base), ", 0x", absl::Hex(base + n_local() * stride), ")"));
+                     absl::Hex(base), ", 0x", absl::Hex(base + n_mapped() * stride), ")"));
   }
-  return Location{first_local() + static_cast<uint32_t>((at - base) / stride),
+  return Location{first_mapped() + static_cast<uint32_t>((at - base) / stride),
                   (at - base) % stride};
 }
 

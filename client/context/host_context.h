@@ -63,10 +63,14 @@ class HostContext {
   const HostContextOptions& options() const { return options_; }
   uint32_t rank() const { return static_cast<uint32_t>(options_.rank); }
   uint32_t n_ranks() const { return static_cast<uint32_t>(options_.n_ranks); }
-  // The ranks of this node, whose heaps are mapped.
+  // The ranks of this node.
   uint32_t first_local() const { return job_.first_local; }
   uint32_t n_local() const { return static_cast<uint32_t>(job_.peers.size()); }
   bool IsLocal(uint32_t rank) const { return rank - first_local() < n_local(); }
+  // The ranks whose heaps are mapped: those of this node, and of others that share its fabric.
+  uint32_t first_mapped() const { return first_mapped_; }
+  uint32_t n_mapped() const { return n_mapped_; }
+  bool Maps(uint32_t rank) const { return rank - first_mapped_ < n_mapped_; }
   bool spans_nodes() const { return !job_.nodes.empty(); }
   // The way to ranks of other nodes. Null in a job of one node.
   HostPort* port() const { return port_.get(); }
@@ -162,7 +166,7 @@ class HostContext {
   absl::Status JoinJob();
   absl::Status MapAll();
   // kInternal if irisd's answer to the join is not about this job's ranks and nodes.
-  absl::Status CheckJoined() const;
+  absl::Status CheckJoined();
   // Returns the keys of a join's descriptors: segments, control pages, the status page, the port,
   // links.
   std::vector<DescriptorKey> KeysOfJoin() const;
@@ -198,6 +202,8 @@ class HostContext {
   std::unique_ptr<HostPort> port_;  // borrows the window's driver
   LocalDevice local_device_;
   JoinedJob job_;
+  uint32_t first_mapped_ = 0;  // of job_, like the next
+  uint32_t n_mapped_ = 0;
   CommittedJob committed_;
   uint32_t ranks_per_device_ = 1;
   CreateTimings timings_;

@@ -33,7 +33,7 @@ class Rma {
   absl::Status OfPeer(absl::string_view name, const void* mine, uint64_t bytes,
                       uint64_t* offset) const {
     *offset = reinterpret_cast<uint64_t>(mine) - context_.window().address(context_.rank(), 0);
-    if (!context_.IsLocal(peer_) && *offset < context_.stride_bytes() &&
+    if (!context_.Maps(peer_) && *offset < context_.stride_bytes() &&
         bytes <= context_.stride_bytes() - *offset) {
       return absl::OkStatus();  // the other node checks it
     }
@@ -43,7 +43,7 @@ class Rma {
   // Checks the other side, which may be any memory of the host, but no hole of the window.
   absl::Status CheckLocal(absl::string_view name, const void* at, uint64_t bytes) const {
     absl::Status status = FailIf(context_.RefusalOfOwnSide(name, at, bytes));
-    if (!status.ok() || context_.IsLocal(peer_) || Emulated()) return status;
+    if (!status.ok() || context_.Maps(peer_) || Emulated()) return status;
     const auto place = context_.Locate(at);
     if (!place.ok() || place->rank == context_.rank()) return status;
     return Fail(absl::StrCat(name, " is in the heap of rank ", place->rank,
@@ -136,7 +136,7 @@ absl::Status HostPut(const HostContext& context, uint32_t to, void* dst, const v
     }
   }
   if (!status.ok()) return status;
-  if (context.IsLocal(to)) {
+  if (context.Maps(to)) {
     if (!empty) status = rma.Copy(context.Translate(to, static_cast<uint8_t*>(dst)), src, rows);
     if (status.ok() && signal.word != nullptr) {
       status = rma.Send(context.Translate(to, signal.word), signal);
@@ -162,7 +162,7 @@ absl::Status HostGet(const HostContext& context, uint32_t from, void* dst, const
   if (status.ok()) status = rma.OfPeer("the source", src, bytes, &offset);
   if (status.ok()) status = rma.CheckLocal("the destination", dst, dst_bytes);
   if (!status.ok()) return status;
-  if (context.IsLocal(from)) {
+  if (context.Maps(from)) {
     return rma.Copy(dst, context.Translate(from, static_cast<const uint8_t*>(src)), rows);
   }
   if (rows.rows == 1) return context.port()->Get(from, dst, offset, rows.row_bytes);
@@ -183,7 +183,7 @@ absl::StatusOr<uint64_t> HostFetch(const HostContext& context, const HostAtomic&
   if (offset % bytes != 0) {
     return rma.Fail(absl::StrCat("the word is not aligned to ", bytes, " bytes"));
   }
-  if (!context.IsLocal(call.peer)) {
+  if (!context.Maps(call.peer)) {
     return context.port()->Atomic(call.peer, offset, call.op, call.type, call.value, call.compare);
   }
   if (!rma.Emulated()) return rma.NoAtomics();

@@ -53,6 +53,38 @@ TEST_F(NodesTest, MapsTheHeapsOfItsNode) {
   EXPECT_EQ(*reinterpret_cast<uint8_t*>(c.window().address(2, kData)), 77);
 }
 
+TEST_F(NodesTest, MapsTheHeapsOfNodesThatShareAFabric) {
+  fabric_ = true;
+  Start(2, 2);
+  for (uint32_t r = 0; r < 4; ++r) {
+    HostContext& c = context(r);
+    EXPECT_EQ(c.first_local(), r / 2 * 2);
+    EXPECT_EQ(c.n_local(), 2u);
+    EXPECT_EQ(c.window().n_segments(), 4u);
+    EXPECT_TRUE(c.Maps(0) && c.Maps(3) && !c.Maps(4));
+    EXPECT_EQ(c.peer_pid(3 - r / 2 * 2), 0);  // processes are known on their own node
+    const DeviceContext device = c.device_context();
+    EXPECT_EQ(device.first_mapped, 0u);
+    EXPECT_EQ(device.n_mapped, 4u);
+    EXPECT_NE(device.port, nullptr);
+    EXPECT_EQ(device.world.step, DeviceTeam::kListed);
+    EXPECT_EQ(c.Locate(reinterpret_cast<void*>(c.window().address(3, 5)))->rank, 3u);
+    *reinterpret_cast<uint8_t*>(c.window().address((r + 2) % 4, kData + r)) =
+        static_cast<uint8_t>(10 + r);
+  }
+  for (uint32_t r = 0; r < 4; ++r) EXPECT_EQ(*At((r + 2) % 4, kData + r), 10 + r);
+  // Transfers of the host do not take the port, which could not reach this.
+  const uint64_t value = 5;
+  thread_.reset();
+  ASSERT_TRUE(HostPut(context(0), 3, At(0, kData), &value, {1, 8, 8, 8},
+                      {At<uint64_t>(0, kData + 64), 1, SignalOp::kAdd})
+                  .ok());
+  const HostAtomic add = {3, At(0, kData), PortAtomic::kAdd, PortType::kUint64, 2, 0};
+  EXPECT_EQ(HostFetch(context(0), add).value(), 5u);
+  EXPECT_EQ(*At<uint64_t>(3, kData), 7u);
+  EXPECT_EQ(*At<uint64_t>(3, kData + 64), 1u);
+}
+
 TEST_F(NodesTest, PutsGetsSignalsAndAtomicsReachAllRanks) {
   Start(2, 2);
   HostContext& c = context(0);

@@ -230,7 +230,8 @@ IRIS_EXPORT iris_code iris_context_get_device(iris_context* context, void* devic
 IRIS_EXPORT iris_code iris_locate(iris_context* context, const void* address, uint32_t* rank,
                                   uint64_t* offset_bytes);
 
-/* Sets *out to 1 if the heap of `rank` is mapped here, because it is on this node; else to 0. */
+/* Sets *out to 1 if the heap of `rank` is mapped here, because it is on this node or on one that
+ * shares a fabric with it; else to 0. */
 IRIS_EXPORT iris_code iris_context_reaches(iris_context* context, uint32_t rank, int32_t* out);
 
 /* Teams: ordered sets of ranks. A null team is the world. */

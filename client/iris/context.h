@@ -224,9 +224,13 @@ class Context {
   // Returns the first rank of this node, and the number of its ranks, which are consecutive.
   uint32_t first_local() const { return info_.first_local; }
   uint32_t n_local() const { return info_.n_local; }
-  // Returns true if the heap of `rank` is mapped here, because the rank is on this node. Loads,
-  // stores and collectives reach only such ranks; Put, Get, signals and atomics reach all.
-  bool Reaches(uint32_t rank) const { return rank - info_.first_local < info_.n_local; }
+  // Returns true if the heap of `rank` is mapped here, because the rank is on this node, or on one
+  // that shares a fabric with it. Loads and stores reach only such ranks; Put, Get, signals,
+  // atomics and collectives reach all.
+  bool Reaches(uint32_t rank) const {
+    int32_t reaches = 0;
+    return iris_context_reaches(get(), rank, &reaches) == IRIS_OK && reaches != 0;
+  }
   // Returns the process id of a rank, or 0 if there is no such rank on this node.
   int64_t peer_pid(uint32_t rank) const {
     int64_t pid = 0;

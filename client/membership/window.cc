@@ -37,12 +37,18 @@ Registry& GetRegistry() {
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<Window>> Window::Acquire(const WindowSpec& spec) {
+absl::StatusOr<std::shared_ptr<Window>> Window::Acquire(const WindowSpec& wanted_spec) {
+  WindowSpec spec = wanted_spec;
+  if (spec.n_local == 0) {
+    spec.first_local = spec.first_rank;
+    spec.n_local = spec.n_ranks;
+  }
   Registry& registry = GetRegistry();
   absl::MutexLock lock(&registry.mu);
   std::weak_ptr<Window>& entry = registry.windows[spec.key];
   if (std::shared_ptr<Window> window = entry.lock()) {
     if (window->spec_.n_ranks != spec.n_ranks || window->spec_.first_rank != spec.first_rank ||
+        window->spec_.first_local != spec.first_local || window->spec_.n_local != spec.n_local ||
         window->spec_.stride_bytes != spec.stride_bytes) {
       return absl::InternalError("irisd gave two ranks of one job windows of different shapes");
     }
@@ -71,7 +77,7 @@ absl::StatusOr<std::shared_ptr<Window>> Window::Acquire(const WindowSpec& spec) 
         absl::StrCat(status.message(), "; a smaller max_heap_bytes needs less address space"));
   }
   window->reservation_ = *std::move(reservation);
-  const size_t pages_bytes = (spec.n_ranks + 1) * wire::kPageBytes;
+  const size_t pages_bytes = (spec.n_local + 1) * wire::kPageBytes;
   void* const pages =
       mmap(nullptr, pages_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (pages == MAP_FAILED) return wire::ErrnoStatus(errno, "reserve room for control pages");
@@ -79,7 +85,7 @@ absl::StatusOr<std::shared_ptr<Window>> Window::Acquire(const WindowSpec& spec) 
   madvise(pages, pages_bytes, MADV_DONTFORK);
   {
     absl::MutexLock window_lock(&window->mu_);
-    window->mapped_.resize(spec.n_ranks + 1);
+    window->mapped_.resize(spec.n_local + 1);
   }
   entry = window;
   // Erases entries of destroyed windows, so that they do not accumulate.
@@ -91,13 +97,13 @@ absl::StatusOr<std::shared_ptr<Window>> Window::Acquire(const WindowSpec& spec) 
 
 Window::~Window() {
   absl::MutexLock lock(&mu_);
-  if (abort_word_ != nullptr) (void)driver_->UnregisterHost(page(spec_.n_ranks));
+  if (abort_word_ != nullptr) (void)driver_->UnregisterHost(page(spec_.n_local));
   for (uint32_t i = 0; i < mapped_.size(); ++i) {
     if (mapped_[i].kernel_waits != nullptr) (void)driver_->UnregisterHost(page(i));
   }
   // In reverse: the newest segments first, the reservation last.
   while (!segments_.empty()) segments_.erase(std::prev(segments_.end()));
-  if (pages_ != nullptr) munmap(pages_, (spec_.n_ranks + 1) * wire::kPageBytes);
+  if (pages_ != nullptr) munmap(pages_, (spec_.n_local + 1) * wire::kPageBytes);
 }
 
 absl::Status Window::MapSegment(uint32_t holder, const Segment& segment, wire::UniqueFd fd,
@@ -206,8 +212,8 @@ absl::Status Window::MapPage(uint32_t index, const wire::UniqueFd& fd, bool writ
 
 absl::Status Window::MapControlPage(uint32_t rank, wire::UniqueFd fd, bool writable) {
   absl::MutexLock lock(&mu_);
-  if (!Has(rank)) return absl::InternalError("control page of a rank out of range");
-  const uint32_t index = rank - spec_.first_rank;
+  if (!IsLocal(rank)) return absl::InternalError("control page of a rank out of range");
+  const uint32_t index = rank - spec_.first_local;
   Page& mapped = mapped_[index];
   if (mapped.mapped && (mapped.writable || !writable)) return absl::OkStatus();
   absl::Status status = MapPage(index, fd, writable, "a control page");
@@ -227,24 +233,24 @@ absl::Status Window::MapControlPage(uint32_t rank, wire::UniqueFd fd, bool writa
 
 absl::Status Window::MapStatusPage(wire::UniqueFd fd) {
   absl::MutexLock lock(&mu_);
-  if (mapped_[spec_.n_ranks].mapped) return absl::OkStatus();
-  absl::Status status = MapPage(spec_.n_ranks, fd, /*writable=*/false, "the status page");
+  if (mapped_[spec_.n_local].mapped) return absl::OkStatus();
+  absl::Status status = MapPage(spec_.n_local, fd, /*writable=*/false, "the status page");
   if (!status.ok()) return status;
   auto registered =
-      driver_->RegisterHost(page(spec_.n_ranks), wire::kPageBytes, driver::Access::kReadOnly);
+      driver_->RegisterHost(page(spec_.n_local), wire::kPageBytes, driver::Access::kReadOnly);
   if (!registered.ok()) return registered.status();
-  mapped_[spec_.n_ranks].mapped = true;
+  mapped_[spec_.n_local].mapped = true;
   abort_word_ = &static_cast<const wire::StatusPage*>(*registered)->abort;
   return absl::OkStatus();
 }
 
 wire::ControlPage* Window::control_page(uint32_t rank) const {
-  return static_cast<wire::ControlPage*>(page(rank - spec_.first_rank));
+  return static_cast<wire::ControlPage*>(page(rank - spec_.first_local));
 }
 
 JobStatus Window::status() const {
-  return JobStatus(static_cast<const wire::StatusPage*>(page(spec_.n_ranks)), spec_.first_rank,
-                   spec_.n_ranks);
+  return JobStatus(static_cast<const wire::StatusPage*>(page(spec_.n_local)), spec_.first_local,
+                   spec_.n_local);
 }
 
 const uint32_t* Window::abort_word() const {
@@ -254,7 +260,7 @@ const uint32_t* Window::abort_word() const {
 
 wire::KernelWait* Window::kernel_waits(uint32_t rank) const {
   absl::MutexLock lock(&mu_);
-  return mapped_[rank - spec_.first_rank].kernel_waits;
+  return mapped_[rank - spec_.first_local].kernel_waits;
 }
 
 size_t Window::n_segments() const {

@@ -1,7 +1,8 @@
 // Window: the address range of one job in this process, and everything mapped into it: peer r's
-// heap at base + r * stride_bytes, the control pages and the status page. Ranks that are threads of
-// one process share one window (memory mapped twice would cost twice the page tables and hide races
-// from tools).
+// heap at base + r * stride_bytes, of ranks of this node and of others that share its fabric; the
+// control pages of this node's ranks, and its status page. Ranks that are threads of one process
+// share one window (memory mapped twice would cost twice the page tables and hide races from
+// tools).
 //
 // A rank enters with Acquire and holds the segments that it maps. The window unmaps a segment when
 // its last holder has released it, and everything in reverse order at its own end. Thread-safe.
@@ -43,10 +44,13 @@ struct WindowKey {
 struct WindowSpec {
   WindowKey key;
   std::string backend;   // of irisd's devices
-  uint32_t n_ranks = 0;  // of this node
+  uint32_t n_ranks = 0;  // whose heaps are mapped
   uint64_t stride_bytes = 0;
-  uint64_t wanted_base = 0;  // of rank 0's heap, also if that is on another node
-  uint32_t first_rank = 0;   // of this node
+  uint64_t wanted_base = 0;  // of rank 0's heap, also if that is not mapped
+  uint32_t first_rank = 0;   // whose heap is mapped
+  // The ranks of this node, whose pages are mapped. n_local 0: all whose heaps are.
+  uint32_t first_local = 0;
+  uint32_t n_local = 0;
 };
 
 class Window {
@@ -59,14 +63,16 @@ class Window {
   Window(const Window&) = delete;
   Window& operator=(const Window&) = delete;
 
-  // The address at which the heap of rank 0 is, or would be if it were on this node. Calculations
+  // The address at which the heap of rank 0 is, or would be if it were mapped. Calculations
   // with it may wrap around.
   uint64_t base() const { return reservation_->base() - spec_.first_rank * spec_.stride_bytes; }
   uint64_t stride_bytes() const { return spec_.stride_bytes; }
-  // The ranks of this node, whose heaps are mapped.
+  // The ranks whose heaps are mapped.
   uint32_t first_rank() const { return spec_.first_rank; }
   uint32_t n_ranks() const { return spec_.n_ranks; }
   bool Has(uint32_t rank) const { return rank - spec_.first_rank < spec_.n_ranks; }
+  // Returns true for the ranks of this node, which have pages.
+  bool IsLocal(uint32_t rank) const { return rank - spec_.first_local < spec_.n_local; }
   uint64_t address(uint32_t rank, uint64_t offset_bytes) const {
     return base() + rank * spec_.stride_bytes + offset_bytes;
   }

@@ -132,12 +132,12 @@ Team TeamCalls::AddTeam(const TeamInfo& info) {
   team.device.size = static_cast<uint32_t>(team.ranks.size());
   team.device.index = static_cast<uint32_t>(team.index);
   team.device.sync_offset_bytes = info.sync_offset_bytes;
-  const uint32_t first = window_->first_rank(), n_local = window_->n_ranks();
-  SetMembers(team.ranks.data(), first, n_local, &team.device);
+  const uint32_t first = window_->first_rank(), n_mapped = window_->n_ranks();
+  SetMembers(team.ranks.data(), first, n_mapped, &team.device);
   if (team.device.step == DeviceTeam::kTable) {
     auto table = KernelTable::Make(&window_->driver(), team.ranks);
     if (table.ok()) {
-      SetMembers((*table)->numbers(), first, n_local, &team.device);
+      SetMembers((*table)->numbers(), first, n_mapped, &team.device);
       absl::MutexLock lock(&mu_);
       tables_.push_back(*std::move(table));
     } else {
@@ -165,7 +165,7 @@ Team TeamCalls::AddTeam(const TeamInfo& info) {
 std::vector<uint32_t> TeamCalls::Here(absl::Span<const uint32_t> ranks) const {
   std::vector<uint32_t> here;
   std::copy_if(ranks.begin(), ranks.end(), std::back_inserter(here),
-               [this](uint32_t rank) { return window_->Has(rank); });
+               [this](uint32_t rank) { return window_->IsLocal(rank); });
   return here;
 }
 
@@ -503,7 +503,7 @@ absl::Status TeamCalls::TakeOpened(uint32_t rank, const OpenedRange& range) {
     ++n_opened_[range.offset_bytes];
     return absl::OkStatus();
   }
-  if (!window_->Has(rank)) {
+  if (!window_->IsLocal(rank)) {
     return absl::UnimplementedError(absl::StrCat(
         "rank ", rank,
         " is on another node, and has registered memory of its own, which only ranks of its node "

@@ -209,6 +209,8 @@ static void Fields(MessageField& field, Node* to) {
   field.Number(1, &to->first_rank);
   field.Number(2, &to->n_ranks);
   field.Text(3, &to->name);
+  field.Number(4, &to->with_previous);
+  field.Number(5, &to->ranks_per_device);
 }
 
 static void Fields(MessageField& field, JoinedJob* to) {

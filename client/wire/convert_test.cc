@@ -210,6 +210,8 @@ TEST(ConvertTest, JoinReplyBecomesAJob) {
   node.set_first_rank(18);
   node.set_n_ranks(19);
   node.set_name("host");
+  node.set_with_previous(true);
+  node.set_ranks_per_device(20);
   const JoinedJob job = *DecodeJoinReply(reply.SerializeAsString());
   EXPECT_EQ(job.job_id, 1u);
   EXPECT_EQ(job.epoch, 2u);
@@ -237,6 +239,8 @@ TEST(ConvertTest, JoinReplyBecomesAJob) {
   EXPECT_EQ(job.nodes[0].first_rank, 18u);
   EXPECT_EQ(job.nodes[0].n_ranks, 19u);
   EXPECT_EQ(job.nodes[0].name, "host");
+  EXPECT_TRUE(job.nodes[0].with_previous);
+  EXPECT_EQ(job.nodes[0].ranks_per_device, 20u);
 }
 
 TEST(ConvertTest, ReportedErrorHasText) {

@@ -53,7 +53,9 @@ struct Peer {
 struct Node {
   uint32_t first_rank = 0;
   uint32_t n_ranks = 0;
-  std::string name;  // of the host
+  std::string name;               // of the host
+  bool with_previous = false;     // its ranks and those of the node before it map each other
+  uint32_t ranks_per_device = 0;  // on its device that most of its ranks share
 };
 
 // A rank's identity, with which a new session resumes the rank.
@@ -71,7 +73,7 @@ struct JoinedJob {
   uint64_t proposed_base = 0;
   uint64_t stride_bytes = 0;
   uint64_t heap_bytes = 0;        // rounded up to the granularity
-  std::vector<Segment> segments;  // of all ranks of this node
+  std::vector<Segment> segments;  // of all ranks that this node's ranks map
   std::vector<Peer> peers;        // one a rank of this node, in order
   std::string backend;            // of this rank's device
   std::string device_uuid;        // the same
@@ -124,7 +126,7 @@ struct Borrowed {
 // First phase of a growth of the heap: the rank maps these segments and reports it.
 struct SegmentsAdded {
   uint64_t grow_id = 0;
-  std::vector<Segment> segments;  // of all ranks of this node
+  std::vector<Segment> segments;  // of all ranks that this node's ranks map
   uint64_t heap_bytes = 0;        // once published
   absl::Duration timeout;
 };

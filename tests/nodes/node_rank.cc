@@ -2,6 +2,9 @@
 //   node_rank transfers [WORDS]   puts, gets, signals and atomics of the host between all ranks, of
 //                                 so many words at most; growth
 //   node_rank streams             copies of streams, tiles, graphs and queues between all ranks
+//   node_rank fabric MAPPED       loads, stores, atomics, barriers and collectives of kernels on
+//                                 the memory of so many ranks, which are mapped, of which some are
+//                                 on other nodes; growth; then as wait
 //   node_rank copy                as wait, with copies of a stream to a rank of another node
 //   node_rank wait                says "ready", passes words on until a call fails, says when
 #include <time.h>
@@ -13,10 +16,14 @@
 #include <string>
 #include <vector>
 
+#include "iris/atomic.h"
+#include "iris/barrier.h"
+#include "iris/ccl.h"
 #include "iris/context.h"
 #include "iris/copy_queue.h"
 #include "iris/copy_ring.h"
 #include "iris/launch.h"
+#include "iris/memory.h"
 #include "iris/stream.h"
 
 namespace {
@@ -210,6 +217,94 @@ int Streams(Context& context) {
   return 0;
 }
 
+// Writes, adds and reads in the heaps of all ranks that are mapped, with a barrier of the team's
+// kernels between; counts what is wrong.
+IRIS_KERNEL void Touch(iris::DeviceContext ctx, iris::DeviceTeam team, uint32_t first, uint32_t n,
+                       uint64_t* words, uint64_t* sum, uint32_t* wrong) {
+  for (uint32_t to = 0; to < ctx.n_ranks; ++to) {
+    if (iris::Reaches(ctx, to) != (to - first < n)) *wrong += 1;
+    if (!iris::Reaches(ctx, to)) continue;
+    iris::Store(ctx, to, words + ctx.rank, 1000 * uint64_t{ctx.rank} + to);
+    iris::AtomicAdd(ctx, to, sum, uint64_t{ctx.rank} + 1);
+  }
+  if (iris::Barrier(ctx, team) != iris::WaitResult::kOk) *wrong += 100;
+  uint64_t expected = 0;
+  for (uint32_t from = first; from < first + n; ++from) {
+    expected += uint64_t{from} + 1;
+    if (iris::Load<iris::CacheHint::kVolatile>(ctx, from, words + ctx.rank) !=
+        1000 * uint64_t{ctx.rank} + from) {
+      *wrong += 1;
+    }
+  }
+  for (uint32_t from = first; from < first + n; ++from) {
+    if (iris::AtomicLoad(ctx, from, sum) != expected) *wrong += 1;
+  }
+}
+
+// The sum over the ranks of a team, of sizes that take the several variants.
+int Sums(Context& context, iris::Stream& stream, const iris::Team& team) {
+  auto made = iris::ccl::Communicator::Create(context, team);
+  if (!made.ok()) std::printf("error: %s\n", std::string(made.status().message()).c_str());
+  CHECK(made.ok());
+  constexpr uint64_t kMost = 300'001;
+  auto x = context.Allocate<float>(kMost, "x");
+  CHECK(x.ok());
+  float sum = 0;
+  for (const uint32_t rank : team.ranks) sum += static_cast<float>(rank) + 1;
+  for (const uint64_t count : {uint64_t{1}, uint64_t{1000}, kMost}) {
+    for (uint64_t i = 0; i < count; ++i) {
+      x->get()[i] = static_cast<float>((context.rank() + 1) * (i % 100));
+    }
+    TRY(context.Barrier());
+    TRY(made->AllReduce(x->get(), x->get(), count, iris::ccl::ReduceOp::kSum, stream));
+    TRY(made->Synchronize(stream));
+    for (uint64_t i = 0; i < count; ++i) {
+      CHECK(x->get()[i] == sum * static_cast<float>(i % 100));
+    }
+  }
+  TRY(context.Barrier());
+  TRY(context.Free(*x));
+  return made->Destroy().ok() ? 0 : 1;
+}
+
+int Fabric(Context& context, uint32_t n_mapped) {
+  const uint32_t me = context.rank(), n = context.n_ranks();
+  const uint32_t first = me / n_mapped * n_mapped;
+  const uint32_t end = first + n_mapped < n ? first + n_mapped : n;
+  auto words = context.Allocate<uint64_t>(n + 1, "touched");
+  auto wrong = iris::HostArray<uint32_t>::Create(context);
+  auto stream = iris::Stream::Create(context);
+  auto team = context.Split(static_cast<int>(first), static_cast<int>(me));
+  CHECK(words.ok() && wrong.ok() && stream.ok() && team.ok());
+  std::memset(words->get(), 0, (n + 1) * sizeof(uint64_t));
+  TRY(context.Barrier());
+  TRY(iris::Launch({1, 1}, *stream, Touch, context.device_context(), team->device, first,
+                   end - first, words->get(), words->get() + n, wrong->get()));
+  TRY(stream->Synchronize());
+  CHECK(**wrong == 0);
+  TRY(context.Barrier());
+  for (uint32_t rank = 0; rank < n; ++rank) {
+    CHECK(context.Reaches(rank) == (rank >= first && rank < end));
+    if (!context.Reaches(rank)) continue;
+    CHECK(*context.Translate(rank, words->get() + me) == 1000 * uint64_t{me} + rank);
+  }
+  // Memory by which the heap grows is mapped likewise.
+  const uint64_t before = context.heap_bytes();
+  auto large = context.Allocate<uint64_t>(before / sizeof(uint64_t), "large");
+  CHECK(large.ok() && context.heap_bytes() > before);
+  uint64_t* const last = large->get() + before / sizeof(uint64_t) - 1;
+  TRY(context.Barrier());
+  const uint32_t next = me + 1 < end ? me + 1 : first;
+  *context.Translate(next, last) = me;
+  TRY(context.Barrier());
+  CHECK(*last == (me > first ? me - 1 : end - 1));
+  // Collectives of a team whose ranks are all mapped, and of the world.
+  if (const int failed = Sums(context, *stream, *team); failed != 0) return failed;
+  if (const int failed = Sums(context, *stream, context.world()); failed != 0) return failed;
+  std::printf("fabric ok\n");
+  return 0;
+}
+
 // Each round words go to other ranks: without copies of streams, one word to the next, which has to
 // be there after the barrier.
 int Wait(Context& context, bool copies) {
@@ -257,8 +352,12 @@ int main(int argc, char** argv) {
     return Transfers(*context, argc > 2 ? strtoull(argv[2], nullptr, 10) : (3 << 20) / 8 + 5);
   }
   if (what == "streams") return Streams(*context);
+  if (what == "fabric") {
+    const int code = Fabric(*context, static_cast<uint32_t>(strtoul(argv[2], nullptr, 10)));
+    return code != 0 ? code : Wait(*context, /*copies=*/false);
+  }
   if (what == "wait") return Wait(*context, /*copies=*/false);
   if (what == "copy") return Wait(*context, /*copies=*/true);
-  std::printf("error: node_rank transfers | streams | wait | copy\n");
+  std::printf("error: node_rank transfers | streams | fabric MAPPED | wait | copy\n");
   return 2;
 }

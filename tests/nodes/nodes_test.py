@@ -22,7 +22,10 @@ DIRECT = ["--network-direct", "on"]
 TRACE_RANK = os.path.abspath("client/ctl/trace_rank")
 DIGITS = os.path.abspath("examples/10_digits_training")
 MESSAGES = os.path.abspath("examples/04_message_passing")
+MOE = os.path.abspath("examples/17_moe_layer")
+GPT = os.path.abspath("examples/18_gpt_step")
 SILENCE = ["--network-silence", "1s"]
+FABRIC = ["--emu-fabric", "rack"]
 ETCD = ["--network-etcd", "10.213.0.1:2379"]
 BY_ETCD = {"IRIS_RENDEZVOUS": ""}
 PATIENCE = 15  # a machine may be busy; the times are printed
@@ -70,6 +73,62 @@ class Nodes(unittest.TestCase):
     def test_copies_on_streams(self):
         with cluster.Cluster(2) as nodes:
             self.check_ends(nodes.start(RANK, "streams"), "streams ok")
+
+    def test_nodes_of_a_fabric_map_each_other(self):
+        with cluster.Cluster(2, flags=[*SILENCE, *FABRIC]) as nodes:
+            for what in ("transfers", "streams"):
+                self.check_ends(nodes.start(RANK, what, job=what), f"{what} ok")
+            processes = nodes.start(RANK, "fabric", "4")
+            for process in processes:
+                self.assertEqual(process.stdout.readline(), "fabric ok\n")
+                self.assertEqual(process.stdout.readline(), "ready\n")
+            for here, node in enumerate(nodes.nodes):
+                told = self.ctl(node, "nodes", "--format", "json")
+                self.assertEqual([(each["mapped"], each["fabric"]) for each in told],
+                                 [(True, "emulated rack")] * 2)
+                self.assertRegex(self.ctl(node, "nodes"), r"(?m) mapped: emulated rack *$")
+                # irisd lists its own memory alone.
+                self.assertEqual([each["rank"] for each in self.ctl(node, "heaps", "--format", "json")],
+                                 [2 * here, 2 * here + 1])
+            # A rank that is killed is told to all, and its memory stays until they have unmapped it.
+            killed = processes.pop(3)
+            since = time.monotonic()
+            killed.kill()
+            self.check_told(processes, since, rf"rank 3 \((pid {killed.pid}|on another node)\)", within=PATIENCE)
+            for node in nodes.nodes:
+                self.until(lambda node=node: self.ctl(node, "jobs", "--format", "json") == [])
+                self.assertEqual({each["used_bytes"] for each in self.ctl(node, "devices", "--format", "json")}, {0})
+                self.assertNotIn("level=error", node.irisd.log())
+
+    def test_operations_of_one_node_run_on_a_fabric(self):
+        with cluster.Cluster(2, flags=FABRIC) as nodes:
+            for program in (MOE, GPT):
+                ends = cluster.finish(nodes.start(program, job=os.path.basename(program)))
+                for code, out in ends:
+                    self.assertEqual(code, 0, out)
+                self.assertIn("result ok", ends[0][1])
+
+    def test_a_node_outside_the_fabric_is_reached_by_ports(self):
+        with cluster.Cluster(3, flags=FABRIC) as nodes:
+            nodes.nodes[2].irisd.stop()
+            nodes.nodes[2].flags = [*FABRIC, "--network-fabric", "off"]
+            nodes.nodes[2].start()
+            processes = nodes.start(RANK, "fabric", "4")
+            for process in processes:
+                self.assertEqual(process.stdout.readline(), "fabric ok\n")
+            told = self.ctl(nodes.nodes[0], "nodes", "--format", "json")
+            self.assertEqual([each["mapped"] for each in told], [True, True, False])
+            self.assertEqual(told[2]["fabric"], "network.fabric is off")
+
+    def test_a_killed_irisd_of_a_fabric_is_told_to_all(self):
+        with cluster.Cluster(2, flags=FABRIC) as nodes:
+            processes = nodes.start(RANK, "fabric", "4")
+            for process in processes:
+                self.assertEqual(process.stdout.readline(), "fabric ok\n")
+                self.assertEqual(process.stdout.readline(), "ready\n")
+            since = time.monotonic()
+            nodes.nodes[1].irisd.process.kill()
+            self.check_told(processes[:2], since, "is lost|was lost|died, hung up or was lost", within=PATIENCE)
 
     def test_three_nodes(self):
         with cluster.Cluster(3) as nodes:

@@ -19,6 +19,8 @@
 #include "absl/strings/str_cat.h"
 #include "client/context/host_context.h"
 #include "client/session/testing/fake_control_plane.h"
+#include "device/driver/emu_driver.h"
+#include "device/driver/fabric.h"
 #include "device/local/port_thread.h"
 
 namespace iris::internal {
@@ -37,6 +39,7 @@ class NodesJob : public ::testing::Test {
   struct PerRank {
     std::unique_ptr<FakeControlPlane> plane;
     wire::UniqueFd segment, control, port, wake;
+    std::unique_ptr<driver::PhysicalMemory> memory;  // of `segment`
     HostContext::Owned context;
   };
 
@@ -46,7 +49,7 @@ class NodesJob : public ::testing::Test {
     const uint32_t n = n_nodes * n_local;
     std::vector<Node> nodes;
     for (uint32_t node = 0; node < n_nodes; ++node) {
-      nodes.push_back({node * n_local, n_local, absl::StrCat("host", node)});
+      nodes.push_back({node * n_local, n_local, absl::StrCat("host", node), fabric_ && node > 0});
     }
     ranks_.resize(n);
     for (uint32_t r = 0; r < n; ++r) Prepare(r, nodes);
@@ -92,12 +95,19 @@ class NodesJob : public ::testing::Test {
     for (wire::StatusPage* page : pages_) munmap(page, wire::kPageBytes);
   }
 
+  // The ranks that a rank maps.
+  uint32_t FirstMapped(uint32_t rank) const { return fabric_ ? 0 : rank / n_local_ * n_local_; }
+  uint32_t NMapped() const { return fabric_ ? static_cast<uint32_t>(ranks_.size()) : n_local_; }
+
   uint64_t JobOf(uint32_t rank) const { return job_id_ + rank / n_local_; }
 
   void Prepare(uint32_t r, const std::vector<Node>& nodes) {
     PerRank& rank = ranks_[r];
     rank.plane = std::make_unique<FakeControlPlane>();
-    rank.segment = memory_.NewSegment(heap_bytes_);
+    auto memory = driver_->Create(0, heap_bytes_, /*prealloc=*/false);
+    ASSERT_TRUE(memory.ok()) << memory.status();
+    rank.memory = *std::move(memory);
+    rank.segment = wire::UniqueFd(rank.memory->ExportFd(driver::Access::kReadWrite).value_or(-1));
     rank.control = FakeMemory::NewPage();
     rank.port = wire::UniqueFd(memfd_create("port", MFD_CLOEXEC | MFD_ALLOW_SEALING));
     rank.wake = wire::UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -117,7 +127,9 @@ class NodesJob : public ::testing::Test {
     job.first_local = r / n_local_ * n_local_;
     for (uint32_t i = 0; i < n_local_; ++i) {
       job.peers.push_back({100 + job.first_local + i, "emu-0", 0});
-      job.segments.push_back({1 + i, job.first_local + i, 0, heap_bytes_});
+    }
+    for (uint32_t of = FirstMapped(r); of < FirstMapped(r) + NMapped(); ++of) {
+      job.segments.push_back({1 + of, of, 0, heap_bytes_});
     }
     rank.plane->committed.world.ranks.resize(ranks_.size());
     for (uint32_t i = 0; i < ranks_.size(); ++i) rank.plane->committed.world.ranks[i] = i;
@@ -132,8 +144,18 @@ class NodesJob : public ::testing::Test {
     };
     const uint32_t first = r / n_local_ * n_local_;
     for (uint32_t i = 0; i < n_local_; ++i) {
-      descriptors[key(DescriptorKind::kSegment, 0, 1 + i)] = Dup(ranks_[first + i].segment);
       descriptors[key(DescriptorKind::kControlPage, first + i)] = Dup(ranks_[first + i].control);
+    }
+    for (uint32_t of = FirstMapped(r); of < FirstMapped(r) + NMapped(); ++of) {
+      wire::UniqueFd& to = descriptors[key(DescriptorKind::kSegment, 0, 1 + of)];
+      if (of / n_local_ == r / n_local_) {
+        to = Dup(ranks_[of].segment);
+        continue;
+      }
+      auto handle = driver::WrapFabricHandle(driver::BackendKind::kEmu,
+                                             ranks_[of].memory->ExportFabric().value_or(""));
+      ASSERT_TRUE(handle.ok()) << handle.status();
+      to = *std::move(handle);
     }
     descriptors[key(DescriptorKind::kStatusPage, 0)] = Dup(statuses_[r / n_local_]);
     descriptors[key(DescriptorKind::kPortMemory, 0)] = Dup(rank.port);
@@ -155,8 +177,13 @@ class NodesJob : public ::testing::Test {
 
   static constexpr uint64_t kData = 256 << 10;  // beyond the world's SyncArea
 
-  uint64_t heap_bytes_ = kGranule;  // set before Start
-  FakeMemory memory_;
+  uint64_t heap_bytes_ = kGranule;  // set before Start, like the next
+  bool fabric_ = false;             // all nodes share a fabric domain
+  const std::unique_ptr<driver::GpuDriver> driver_ =
+      driver::CreateEmuDriver({.n_devices = 1,
+                               .memory_bytes_per_device = 1 << 30,
+                               .link_bytes = 0,
+                               .fabric_domain = "rack"});
   uint32_t n_local_ = 1;
   std::vector<PerRank> ranks_;
   std::vector<FakeControlPlane*> planes_;  // owned by the contexts

@@ -197,7 +197,8 @@ inline JoinedJob FromProto(const v1::JoinReply& reply) {
   job.create = NanosecondsOf(reply.create_ns());
   job.export_fds = NanosecondsOf(reply.export_ns());
   for (const v1::Node& node : reply.nodes()) {
-    job.nodes.push_back({node.first_rank(), node.n_ranks(), node.name()});
+    job.nodes.push_back({node.first_rank(), node.n_ranks(), node.name(), node.with_previous(),
+                         node.ranks_per_device()});
   }
   job.first_local = reply.first_local();
   return job;
@@ -290,7 +291,8 @@ inline std::string Text(const JoinedJob& v) {
       v.device_index, " ", absl::FormatDuration(v.map_timeout), " ", v.link_bytes, " ",
       absl::FormatDuration(v.create), " ", absl::FormatDuration(v.export_fds), " ", v.first_local,
       " ", absl::StrJoin(v.nodes, ",", [](std::string* out, const Node& node) {
-        absl::StrAppend(out, node.first_rank, "+", node.n_ranks, " ", node.name);
+        absl::StrAppend(out, node.first_rank, node.with_previous ? "&" : "+", node.n_ranks, " ",
+                        node.name, "/", node.ranks_per_device);
       }));
 }
 inline std::string Text(const TeamInfo& v) {
