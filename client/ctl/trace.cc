@@ -18,6 +18,7 @@
 #include "client/trace/trace_json.h"
 #include "client/trace/trace_recorder.h"
 #include "iris/backend/host_functions.h"
+#include "proto/wire/clock_drift.h"
 
 namespace iris::ctl {
 namespace {
@@ -139,8 +140,17 @@ absl::Status CompareNodes(AdminClient& client, const std::string& job,
     }
   }
   if (!node->has_value() || !sample.has_value()) return absl::OkStatus();
-  if (!(*node)->first.has_value()) (*node)->first = sample;
   (*node)->last = sample;
+  std::optional<ClockSample>& first = (*node)->first;
+  if (!first.has_value()) {
+    first = sample;
+    return absl::OkStatus();
+  }
+  // Shortly after the nodes have been connected, a later comparison says more of the beginning.
+  const uint64_t error_ns = sample->error_ns + wire::ClockDriftNs(now - first->device_ns);
+  if (error_ns < first->error_ns) {
+    first = {first->device_ns, first->device_ns + (sample->host_ns - sample->device_ns), error_ns};
+  }
   return absl::OkStatus();
 }
 

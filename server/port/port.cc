@@ -40,7 +40,9 @@ constexpr auto kMinTimer = absl::Milliseconds(5), kMaxTimer = absl::Milliseconds
 // Elsewhere the other node's process, or the rank, waits for this CPU until the end of the spin.
 constexpr auto kSpin = absl::Microseconds(20);
 constexpr unsigned kSpinsAboveCpus = 4;
-// The first beats of a connection come faster, so that its clock is known soon.
+// The first beats of a connection come faster, so that its clock is known soon: some at once, in
+// spite of what else happens at that time, and the others a little later.
+constexpr size_t kBeatsAtOnce = 4;
 constexpr auto kFirstBeatsEvery = absl::Milliseconds(100);
 // Kernels of GPUs cannot wake this process.
 constexpr auto kPollKernels = absl::Microseconds(50);
@@ -559,7 +561,11 @@ void Port::OnFrame(int fd, const Connection::Frame& frame) {
     case FrameType::kBeat:
       return line.connection->TakeBeat(payload, server::SteadyNow()) ? void() : wrong();
     case FrameType::kAnswer:
-      return line.connection->TakeAnswer(payload, server::SteadyNow()) ? void() : wrong();
+      if (!line.connection->TakeAnswer(payload, server::SteadyNow())) return wrong();
+      if (line.connection->n_clock_samples() < kBeatsAtOnce) {
+        line.connection->SendBeat(server::SteadyNow());
+      }
+      return;
     case FrameType::kNodeMessage: {
       if (!leads() && from != 0) return wrong();
       NodeMessage message;
