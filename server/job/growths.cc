@@ -117,8 +117,7 @@ void Growths::GrowthSegmentCreated(Job& job, SegmentId segment, const absl::Stat
   if (found == growth.segments.end()) return;
   if (!status.ok()) return GrowthFails(job, status);
   growth.created[found - growth.segments.begin()] = true;
-  const bool others_map_it =
-      job.end_mapped() - job.first_mapped() != job.end_local() - job.first_local();
+  const bool others_map_it = job.nodes.has_value() && job.nodes->MapsOthers(job.nodes->own);
   if (others_map_it && segments_.at(segment).fabric.empty()) {
     return GrowthFails(job, Error(Code::kResourceExhausted, "the new memory of ",
                                   job.Who(segments_.at(segment).info.rank),

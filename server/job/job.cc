@@ -71,9 +71,9 @@ std::vector<std::string> Job::Who(const std::vector<Rank>& several) const {
 }
 
 std::vector<std::string> JobNodes::HandlesFor(NodeId node) const {
-  const auto [first, end] = MappedBy(node);
   std::vector<std::string> handles;
-  if (end - first == all.at(node).n_ranks) return handles;
+  if (!MapsOthers(node)) return handles;
+  const auto [first, end] = MappedBy(node);
   for (auto each = all.find(first); each != all.end() && each->first < end; ++each) {
     handles.insert(handles.end(), each->second.handles.begin(), each->second.handles.end());
   }

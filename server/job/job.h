@@ -320,6 +320,11 @@ struct JobNodes {
     const auto& [last, has] = *std::prev(end);
     return {first->first, last + has.n_ranks};
   }
+  // Returns true if the ranks of a node map those of others.
+  bool MapsOthers(NodeId node) const {
+    const auto [first, end] = MappedBy(node);
+    return end - first != all.at(node).n_ranks;
+  }
 };
 
 struct Job : JobHead {

@@ -58,8 +58,7 @@ absl::Status CheckHandles(const std::vector<std::string>& handles, uint64_t n) {
 // Returns how many handles the messages for a node have: of all ranks that its ranks map, if some
 // are of another node.
 uint64_t NumberOfHandles(const Job& job) {
-  const uint64_t n_mapped = job.end_mapped() - job.first_mapped();
-  return n_mapped == job.end_local() - job.first_local() ? 0 : n_mapped;
+  return job.nodes->MapsOthers(job.nodes->own) ? job.end_mapped() - job.first_mapped() : 0;
 }
 
 // Returns an error if the parts are not those of a job of `n_ranks`, in order, with this node.
@@ -512,7 +511,7 @@ absl::Status Rendezvous::Handle(Job& job, NodeId from, const GrowthCreated& mess
   if (!job.nodes->leads() || job.is_starting()) return Misplaced();
   Node& node = job.nodes->all[from];
   const bool present = job.growth.has_value() && job.growth->id == message.grow;
-  if (present && message.error.empty() && !job.nodes->HandlesFor(from).empty()) {
+  if (present && message.error.empty() && job.nodes->MapsOthers(from)) {
     if (absl::Status s = CheckHandles(message.handles, node.n_ranks); !s.ok()) return s;
     node.handles = message.handles;
   }

@@ -102,6 +102,52 @@ TEST_F(MachineStateTest, ASplitGoesOnAndItsTeamsAreReadBack) {
   EXPECT_THAT(ResultOf<OperationResult>(again).team->ranks, testing::ElementsAre(2, 0));
 }
 
+// Handles that are not passed on yet are not stored: such jobs break when irisd is restarted.
+TEST_F(MachineStateTest, MemoryOfOtherNodesIsReadBackWhileItGrows) {
+  const std::string handle(wire::kFabricHandleBytes, 'h');
+  const auto create = [&] {
+    for (const CreateSegment& each : std::exchange(to_create_, {})) {
+      Do(SegmentCreated{each.id, absl::OkStatus(), handle});
+    }
+  };
+  JoinSpec spec = Spec(0, 2);
+  spec.nodes = JoinNodes{0, 1, "a:4711", "0123456789abcdef"};
+  const SessionId session = Open(100);
+  Join(session, spec);
+  create();
+  const JobId job = TheJob().id;
+  Do(PortReady{job, 77, "host-0", "rack"});
+  Do(NodeConnected{job, 1, "host-1"});
+  Do(NodeSaid{job, 1,
+              NodeJoined{.n_ranks = 2,
+                         .heap_bytes = kHeap,
+                         .stride_bytes = 4 * kHeap,
+                         .team_sync_bytes = 8 * kKiB,
+                         .pids = {101},
+                         .fabric = "rack",
+                         .ranks_per_device = 1,
+                         .handles = {handle}}});
+  ASSERT_EQ(All<ImportSegment>().size(), 1u);
+  Exchange();
+  Do(MappedCall{session, NewCall(), job, 1, wire::kProposedBase, ""});
+  Do(NodeSaid{job, 1, NodeMapped{true}});
+  Exchange();
+  const AllocateOp large{.bytes = 2 * kHeap};
+  const CallId call = Ask({job, {session}}, 0, 0, large);
+  Do(NodeSaid{job, 1, OperationAsked{kWorldTeam, 0, 1, absl::ZeroDuration(), false, large}});
+  Exchange();
+  create();
+  const auto begun = All<SendToNode>();
+  const GrowId grow = std::get<GrowthBegun>(begun.back().message).grow;
+  Do(NodeSaid{job, 1, GrowthCreated{grow, "", {handle}}});
+  ASSERT_EQ(All<ImportSegment>().size(), 2u);
+  Exchange();
+  GrowMapped({job, {session}}, 0, grow);
+  Do(NodeSaid{job, 1, GrowthMapped{grow, ""}});
+  EXPECT_TRUE(StatusOf(call).ok()) << StatusOf(call);
+  Exchange();
+}
+
 TEST_F(MachineStateTest, EmptyMachine) { Exchange(); }
 
 TEST_F(MachineStateTest, EverythingIsReadBack) {
