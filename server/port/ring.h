@@ -41,6 +41,7 @@ struct RequestLimits {
 
 inline bool IsRows(PortOp op) { return op == PortOp::kPutRows || op == PortOp::kGetRows; }
 inline bool IsPut(PortOp op) { return op == PortOp::kPut || op == PortOp::kPutRows; }
+inline bool HasSignal(const PortRequest& request) { return request.signal != kNoPortSignal; }
 
 // Checks all of a request but whether its memory exists. kOk, or the result for the rank:
 // kInvalidArgument for malformed requests, kOutOfRange for places beyond the heap or the values.
