@@ -639,4 +639,4 @@ class Lock(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    junit.main(1 if house.LONG else 5)
+    junit.main(1 if house.LONG else 3)

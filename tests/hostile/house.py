@@ -42,7 +42,6 @@ IRISD_UID = FIRST_UID + 30  # of an irisd that is not root
 
 IDLE_SECONDS = 3.0 if LONG else 0.4
 RETURN_SECONDS = 30
-WORKER_IDLE_TIMEOUT = "2s"  # not 10 s, because tests wait until an attacker's worker has ended
 RETURN_RATIO = 1.1
 COUNTED_BYTES = 128 << 10
 RETURN_BYTES = 1 << 20  # what code that ran for the first time may take, and the events that irisd keeps
@@ -350,7 +349,7 @@ class Daemon:
         self._log_path = os.path.join(self.folder, "log")
         self._command = [program, "--runtime-dir", self.runtime_dir, "--backend", "emu", "--emu-devices",
                          str(EMU_DEVICES), "--emu-memory", emu_memory, "--no-self-check", "--socket-mode", "0666",
-                         "--worker-idle-timeout", WORKER_IDLE_TIMEOUT, *flags]
+                         *flags]
         self._preexec = preexec
         self._unread = None
         if unread_log:
