@@ -1116,9 +1116,10 @@ TEST_F(ContextTest, RankThatLeftIsNamedAndTeamsWithoutItGoOn) {
     EXPECT_THAT(ranks.WaitLine(r, "team_allocate "), HasSubstr("OK"));
     ranks.WaitLine(r, "memory ok");
   }
-  ranks.TellAll("end");
-  ranks.TellAll("never");
-  for (const int r : {0, 1, 3}) EXPECT_EQ(ranks.Wait(r), 0) << ranks.Output(r);
+  for (const int r : {0, 1, 3}) {
+    ranks.Tell(r, "end");
+    EXPECT_EQ(ranks.Wait(r), 0) << ranks.Output(r);
+  }
 }
 
 // Some ranks of a job that wait for the others.

@@ -254,7 +254,7 @@ class Nodes(unittest.TestCase):
                 """What the node tells of both, once its port has reported the connection to the other."""
                 told = self.ctl(node, "nodes", "--format", "json")
                 other = told[others]
-                return told if other["rtt_us"] is not None and other["transport"] else None
+                return told if other["rtt_us"] is not None and other["transport"] and other["sent_bytes"] else None
 
             for here, node in enumerate(nodes.nodes):
                 told = self.until(lambda: seen(node, 1 - here))
@@ -268,7 +268,6 @@ class Nodes(unittest.TestCase):
                 self.assertEqual(other["transport"], "tcp/eth0")
                 self.assertLess(other["heard_ms"], 1000 * PATIENCE)
                 self.assertLess(other["rtt_us"], 1e6)
-                self.assertGreater(other["sent_bytes"], 0)
                 self.assertRegex(told[here]["ucx_version"], r"^1\.")
                 self.assertEqual(told[here]["refused_messages"], 0)
                 self.assertRegex(self.ctl(node, "nodes"), rf"(?m)^job +{2 * here} +{host} +{2 * here}-{2 * here + 1} ")
