@@ -1,6 +1,5 @@
 #include "client/ctl/doctor_node.h"
 
-#include <limits.h>
 #include <netdb.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -17,6 +16,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "client/ctl/remote_ranks.h"
+#include "device/base/process.h"
 
 namespace iris::ctl {
 namespace {
@@ -56,14 +56,6 @@ std::string NumberOf(const std::string& host) {
                               NI_NUMERICHOST) == 0;
   freeaddrinfo(found);
   return ok ? number : host;
-}
-
-// Returns the path of a program in the folder of this one.
-std::string Beside(const std::string& program) {
-  char self[PATH_MAX];
-  const ssize_t n = readlink("/proc/self/exe", self, sizeof(self));
-  const std::string path(self, static_cast<size_t>(std::max<ssize_t>(n, 0)));
-  return absl::StrCat(path.substr(0, path.rfind('/') + 1), program);
 }
 
 // Returns the lines without what iris-run puts before them.
@@ -121,7 +113,7 @@ std::vector<Finding> CheckNode(const NodeWish& wish) {
                  "name the address of another node")};
   }
   RunOptions options;
-  options.command = {Beside("iris-ctl"), kNodeRankFlag};
+  options.command = {base::ProgramFile(), kNodeRankFlag};
   options.n_ranks = 2;
   std::random_device random;
   options.job = absl::StrFormat("doctor-node-%d-%08x", getpid(), random());
@@ -131,7 +123,7 @@ std::vector<Finding> CheckNode(const NodeWish& wish) {
   RemoteOptions remote;
   remote.hosts = {{wish.host, 1}, {"this node", 1, /*here=*/true}};
   remote.rsh = *rsh;
-  remote.agent = Beside("iris-run");
+  remote.agent = base::ProgramFolder() + "iris-run";
   remote.folder = "/";
   remote.rendezvous = wish.rendezvous;
   remote.rendezvous_host = number;

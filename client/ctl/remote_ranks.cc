@@ -21,6 +21,7 @@
 #include "client/base/clock.h"
 #include "client/base/printable.h"
 #include "client/ctl/agent.h"
+#include "device/base/process.h"
 #include "proto/wire/version.h"
 
 extern char** environ;
@@ -99,10 +100,8 @@ bool RemoteRanks::Finished() const { return AllAre(State::kDone); }
 absl::Status RemoteRanks::StartAll() {
   std::string agent = remote_.agent;
   if (agent.empty()) {
-    char self[PATH_MAX];
-    const ssize_t n = readlink("/proc/self/exe", self, sizeof(self));
-    if (n <= 0) return absl::ErrnoToStatus(errno, "iris-run: /proc/self/exe");
-    agent.assign(self, static_cast<size_t>(n));
+    agent = base::ProgramFile();
+    if (agent.empty()) return absl::UnavailableError("iris-run: /proc/self/exe: mount /proc");
   }
   char secret[32];
   if (getentropy(secret, sizeof(secret)) != 0) {

@@ -1,5 +1,7 @@
-// ReadProcess parses /proc/PID/stat. Thread-safe.
+// ReadProcess parses /proc/PID/stat; ProgramFile is this process's program. Thread-safe.
 #pragma once
+
+#include <unistd.h>
 
 #include <cstdint>
 #include <cstdio>
@@ -52,6 +54,19 @@ inline std::optional<Process> ReadProcessFile(const std::string& path) {
 // Returns nothing if there is no such process, or /proc cannot be read.
 inline std::optional<Process> ReadProcess(int64_t pid) {
   return ReadProcessFile("/proc/" + std::to_string(pid) + "/stat");
+}
+
+// Returns the path of this process's program; "" if the kernel does not say it.
+inline std::string ProgramFile() {
+  char path[4096];
+  const ssize_t n = readlink("/proc/self/exe", path, sizeof(path));
+  return n <= 0 ? std::string() : std::string(path, static_cast<size_t>(n));
+}
+
+// Returns the folder of that program, with the slash at its end; "" likewise.
+inline std::string ProgramFolder() {
+  const std::string file = ProgramFile();
+  return file.substr(0, file.rfind('/') + 1);
 }
 
 }  // namespace iris::base

@@ -87,5 +87,11 @@ TEST(ProcessTest, NothingOfAProcessThatIsNot) {
   EXPECT_FALSE(ParseProcess("12 (name) S").has_value());
 }
 
+TEST(ProgramFileTest, IsThisProgramInItsFolder) {
+  const std::string file = ProgramFile(), folder = ProgramFolder();
+  EXPECT_EQ(file.rfind(folder, 0), 0u);
+  EXPECT_EQ(file.substr(folder.size()), "process_test");
+}
+
 }  // namespace
 }  // namespace iris::base

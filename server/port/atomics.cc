@@ -8,6 +8,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "device/base/process.h"
 
 namespace iris::port {
 
@@ -16,10 +17,7 @@ absl::StatusOr<const DeviceAtomicsTable*> LoadDeviceAtomics(const std::string& b
   if (backend.empty() || !std::all_of(backend.begin(), backend.end(), absl::ascii_isalnum)) {
     return absl::InvalidArgumentError(absl::StrCat(file, " cannot be the library of a backend"));
   }
-  std::string program(4096, '\0');
-  const ssize_t n = readlink("/proc/self/exe", program.data(), program.size());
-  program.resize(n < 0 ? 0 : static_cast<size_t>(n));
-  const std::string folder = program.substr(0, program.rfind('/') + 1);
+  const std::string folder = base::ProgramFolder();
   // The bundle has this program in libexec/iris.
   std::string why;
   for (const char* const place : {"../../lib/", ""}) {

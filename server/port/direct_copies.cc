@@ -62,10 +62,14 @@ bool Engine::IssueDirect(const Copy& found) {
   ++found.remote->copies;
   peer->copying_bytes += found.bytes;
   (found.is_get ? peer->received_bytes : peer->sent_bytes) += found.bytes;
-  auto made = std::make_unique<Copy>(found);
-  Copy* const copy = made.get();
+  if (free_copies_.empty()) {
+    copies_.push_back(std::make_unique<Copy>());
+    free_copies_.push_back(copies_.back().get());
+  }
+  Copy* const copy = free_copies_.back();
+  free_copies_.pop_back();
+  *copy = found;
   lane->copies.push_back(copy);
-  copies_.emplace(copy, std::move(made));
   const UcxWorker::Region& region = *copy->window->region;
   const UcxWorker::RemoteRegion& remote = *copy->remote->region;
   const auto sent = copy->is_get ? worker_->Get(peer->endpoint, region, copy->address, copy->bytes,
@@ -77,7 +81,6 @@ bool Engine::IssueDirect(const Copy& found) {
 }
 
 void Engine::OnCopied(Copy* copy, bool ok) {
-  const auto owned = copies_.extract(copy);
   Peer* const peer = copy->peer;
   Lane* const lane = copy->lane;
   peer->copying_bytes -= copy->bytes;
@@ -86,14 +89,18 @@ void Engine::OnCopied(Copy* copy, bool ok) {
   }
   Activate(peer);
   if (!ok) failing_.emplace_back(peer, "a direct copy failed");
-  if (lane == nullptr) return;
-  std::erase(lane->copies, copy);
-  Ring::Slot& slot = lane->ring->slot(copy->index);
-  if (!ok && slot.status == StatusCode::kOk) slot.status = StatusCode::kAborted;
-  --slot.unanswered;
-  if (!copy->is_get) --slot.sending;
-  Settle(lane->ring, copy->index);
-  Resume(peer, lane);
+  if (lane != nullptr) {
+    std::erase(lane->copies, copy);
+    Ring::Slot& slot = lane->ring->slot(copy->index);
+    if (!ok && slot.status == StatusCode::kOk) slot.status = StatusCode::kAborted;
+    --slot.unanswered;
+    if (!copy->is_get) --slot.sending;
+    Settle(lane->ring, copy->index);
+    Resume(peer, lane);
+  }
+  copy->window.reset();
+  copy->remote.reset();
+  free_copies_.push_back(copy);
 }
 
 void Engine::Offer(uint32_t rank, uint64_t offset_bytes) {

@@ -195,7 +195,8 @@ class Engine {
   std::vector<std::unique_ptr<Message>> messages_;  // all
   std::vector<Message*> free_;
   std::map<uint64_t, std::shared_ptr<const Window>> windows_;  // offered memory, by segment
-  std::map<Copy*, std::unique_ptr<Copy>> copies_;              // underway
+  std::vector<std::unique_ptr<Copy>> copies_;                  // all
+  std::vector<Copy*> free_copies_;
   absl::Status failure_;
   bool has_failed_ = false;
   std::vector<uint32_t> wanted_;

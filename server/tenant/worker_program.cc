@@ -21,6 +21,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "device/base/posix.h"
+#include "device/base/process.h"
 #include "proto/wire/frame.h"
 #include "proto/wire/version.h"
 #include "server/link/link.h"
@@ -49,11 +50,10 @@ absl::StatusOr<wire::UniqueFd> OutOfTheWay(wire::UniqueFd fd) {
 }
 
 absl::StatusOr<std::string> FolderOfThisProgram() {
-  char path[4096];
-  const ssize_t n = readlink("/proc/self/exe", path, sizeof(path));
-  if (n < 0) return wire::ErrnoStatus(errno, "ask where irisd lies, for its worker's program");
-  const std::string self(path, static_cast<size_t>(n));
-  return self.substr(0, self.rfind('/') + 1);
+  std::string folder = base::ProgramFolder();
+  if (!folder.empty()) return folder;
+  return absl::UnavailableError(
+      "/proc/self/exe does not say where irisd lies, and so its worker's program: mount /proc");
 }
 
 // Opens the first of `paths` that exists, and sets *path to it.
