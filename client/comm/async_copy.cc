@@ -60,10 +60,10 @@ class AsyncCopy {
     if (bytes == 0 || !status_.ok()) return;
     FailIf(context_.RefusalOfOwnSide(name, at, bytes));
     if (!status_.ok()) return;
-    const auto place = context_.Locate(at);
-    staged_ = !place.ok() || place->rank != context_.rank() ||
+    const auto place = context_.Find(at);
+    staged_ = !place.has_value() || place->rank != context_.rank() ||
               bytes > context_.heap_bytes() - std::min(place->offset_bytes, context_.heap_bytes());
-    if (!place.ok() && !mapped_ && !backend_.KernelsReach(at)) {
+    if (!place.has_value() && !mapped_ && !backend_.KernelsReach(at)) {
       Fail(absl::StrCat(name, " (", RangeText(at, bytes),
                         ") is memory that kernels of the device do not reach, and a kernel copies "
                         "to ranks of other nodes: take memory of the heap, of iris_malloc_host() "
@@ -174,7 +174,7 @@ class AsyncCopy {
   const RowsToCopy rows_;
   uint64_t dst_bytes_ = 0, src_bytes_ = 0;
   const uint32_t peer_;
-  const bool mapped_;    // the peer is on this node, or does not exist
+  const bool mapped_;    // the peer's heap is mapped here, or there is no such peer
   bool staged_ = false;  // the local side is not in this rank's heap
   absl::Status status_;
 };

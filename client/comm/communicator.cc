@@ -530,7 +530,7 @@ absl::Status Communicator::CheckNodes() const {
     std::vector<uint32_t> mapped;
     std::copy_if(team_.ranks.begin(), team_.ranks.end(), std::back_inserter(mapped),
                  [this](uint32_t r) { return context_.Maps(r); });
-    absl::StrAppend(&text, "ranks of this node called differently; in its part on this node, ",
+    absl::StrAppend(&text, "ranks of this node, or of its fabric, called differently: among them, ",
                     MismatchText(info.detail, mapped));
   } else if (result.code == StatusCode::kInvalidArgument && info.elsewhere) {
     absl::StrAppend(&text, "the ranks on the node of ", context_.MissingName(rank),

@@ -467,23 +467,29 @@ DeviceContext HostContext::device_context() const {
   return context;
 }
 
-absl::StatusOr<HostContext::Location> HostContext::Locate(const void* address) const {
+std::optional<HostContext::Location> HostContext::Find(const void* address) const {
   const uint64_t at = reinterpret_cast<uint64_t>(address);
   const uint64_t base = window_->address(first_mapped(), 0);
   const uint64_t stride = stride_bytes();
-  if (at < base || (at - base) / stride >= n_mapped()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("locate address 0x", absl::Hex(at), ": it is outside the window [0x",
-                     absl::Hex(base), ", 0x", absl::Hex(base + n_mapped() * stride), ")"));
-  }
+  if (at < base || (at - base) / stride >= n_mapped()) return std::nullopt;
   return Location{first_mapped() + static_cast<uint32_t>((at - base) / stride),
                   (at - base) % stride};
 }
 
+absl::StatusOr<HostContext::Location> HostContext::Locate(const void* address) const {
+  if (const std::optional<Location> found = Find(address); found.has_value()) return *found;
+  const uint64_t base = window_->address(first_mapped(), 0);
+  return absl::InvalidArgumentError(
+      absl::StrCat("locate address 0x", absl::Hex(reinterpret_cast<uint64_t>(address)),
+                   ": it is outside the window [0x", absl::Hex(base), ", 0x",
+                   absl::Hex(base + n_mapped() * stride_bytes()), ")"));
+}
+
 bool HostContext::IsSymmetric(const void* address, uint64_t bytes) const {
-  const auto location = Locate(address);
-  return location.ok() && (InHeap(location->offset_bytes, bytes) ||
-                           teams_->HaveTogether({location->rank}, location->offset_bytes, bytes));
+  const auto location = Find(address);
+  return location.has_value() &&
+         (InHeap(location->offset_bytes, bytes) ||
+          teams_->HaveTogether({location->rank}, location->offset_bytes, bytes));
 }
 
 absl::Status HostContext::CheckShared(const char* role, const void* mine,
@@ -500,8 +506,8 @@ absl::Status HostContext::CheckShared(const char* role, const void* mine,
 }
 
 bool HostContext::IsMapped(const void* address, uint64_t bytes) const {
-  const auto location = Locate(address);
-  return location.ok() && Has(location->rank, location->offset_bytes, bytes);
+  const auto location = Find(address);
+  return location.has_value() && Has(location->rank, location->offset_bytes, bytes);
 }
 
 absl::StatusOr<Team> HostContext::LocalTeam() {
@@ -532,8 +538,8 @@ absl::StatusOr<Team> HostContext::RailTeam() {
 
 std::optional<std::string> HostContext::RefusalOfPeerSide(absl::string_view name, uint32_t peer,
                                                           const void* mine, uint64_t bytes) const {
-  const auto place = Locate(mine);
-  if (!place.ok()) {
+  const auto place = Find(mine);
+  if (!place.has_value()) {
     return absl::StrCat(
         name, " (", RangeText(mine, bytes),
         ") is not in this rank's heap: give the address of this rank's own copy. Peers reach "
@@ -560,8 +566,8 @@ std::optional<std::string> HostContext::RefusalOfPeerSide(absl::string_view name
 std::optional<std::string> HostContext::RefusalOfOwnSide(absl::string_view name, const void* at,
                                                          uint64_t bytes) const {
   if (at == nullptr) return absl::StrCat(name, " is null");
-  const auto place = Locate(at);
-  if (!place.ok()) return std::nullopt;
+  const auto place = Find(at);
+  if (!place.has_value()) return std::nullopt;
   if (!Has(place->rank, place->offset_bytes, bytes)) {
     return absl::StrCat(name, " (", RangeText(at, bytes),
                         ") ends beyond the heap that it lies in, which has ",

@@ -131,6 +131,8 @@ class HostContext {
     uint64_t offset_bytes = 0;
   };
   absl::StatusOr<Location> Locate(const void* address) const;
+  // The same, without a text for what is outside, which most memory of the host is.
+  std::optional<Location> Find(const void* address) const;
 
   // Returns the address of the peer's copy of an object in this rank's heap. It is address
   // arithmetic only: `mine` must be in this rank's heap.

@@ -44,8 +44,8 @@ class Rma {
   absl::Status CheckLocal(absl::string_view name, const void* at, uint64_t bytes) const {
     absl::Status status = FailIf(context_.RefusalOfOwnSide(name, at, bytes));
     if (!status.ok() || context_.Maps(peer_) || Emulated()) return status;
-    const auto place = context_.Locate(at);
-    if (!place.ok() || place->rank == context_.rank()) return status;
+    const auto place = context_.Find(at);
+    if (!place.has_value() || place->rank == context_.rank()) return status;
     return Fail(absl::StrCat(name, " is in the heap of rank ", place->rank,
                              ", which the port does not reach: copy it into this rank's heap"));
   }
