@@ -43,11 +43,19 @@ IRIS_DEVICE inline Part Next(const Part& part, uint64_t bytes) {
   return PartAt(part.begin + backend::GridSize() * part.chunk_bytes, bytes, part.chunk_bytes);
 }
 
+// Waits until this rank's puts have arrived on another node. Stores have when the kernel ends.
+IRIS_DEVICE inline void Arrive(const DeviceContext& ctx, uint32_t peer) {
+  if (Reaches(ctx, peer)) return;
+  backend::BlockSync();
+  if (backend::ThreadIndex() == 0) (void)Quiet(ctx);  // a failure ends the job
+}
+
 IRIS_KERNEL void PutRange(DeviceContext ctx, uint32_t peer, uint8_t* dst, const uint8_t* src,
                           uint64_t bytes, uint64_t chunk_bytes) {
   for (Part part = MyPart(bytes, chunk_bytes); part.bytes > 0; part = Next(part, bytes)) {
     Put(ctx, peer, dst + part.begin, src + part.begin, part.bytes, Block{});
   }
+  Arrive(ctx, peer);
 }
 
 IRIS_KERNEL void GetRange(DeviceContext ctx, uint32_t peer, uint8_t* dst, const uint8_t* src,

@@ -22,8 +22,9 @@ class Context;
 
 namespace iris::bench {
 
-// kLoad and kStore are kernels that access only the peer's memory; kGet and kPut copy between
-// it and this rank's. kCopyPut and kCopyGet use the copy engine, by Stream::Put and Get.
+// kLoad and kStore are kernels that access only the peer's memory, which has to be mapped; kGet and
+// kPut copy between it and this rank's. kCopyPut and kCopyGet are Stream::Put and Get, which use
+// the copy engine where the memory is mapped.
 enum class Transfer { kLoad, kStore, kGet, kPut, kCopyGet, kCopyPut };
 inline constexpr const char* kTransferNames[] = {"load", "store",    "get",
                                                  "put",  "copy get", "copy put"};

@@ -34,6 +34,7 @@ Examples:
   iris-run -n 8 -- iris_bench bandwidth pingpong barrier
   iris-run -n 8 --no-prefix -- iris_bench all --budget 300 --json
   iris-run -n 2 -- iris_bench sweep --svg bandwidth.svg
+  iris-run --hosts a:1,b:1 -- iris_bench bandwidth pingpong
   iris_bench --in-process 4 barrier
   iris_bench tune --output rules.txt
   iris_bench compare --rules rules.txt --peers-command './other_bench {ranks}')";
@@ -71,7 +72,21 @@ struct Command {
   const char* help;
   Section section;
   const char* of_irisd = nullptr;  // "irisd" or what else it measures that threads do not have
+  // Why "all" leaves it out, if it does: what jobs of several nodes lack. Null: nothing.
+  const char* (*lacks)(Rank&) = [](Rank&) -> const char* { return nullptr; };
 };
+
+const char* LacksMappedHeaps(Rank& rank) {
+  return rank.Reaches(0) && rank.Reaches(rank.n_ranks() - 1)
+             ? nullptr
+             : "left out: it needs ranks whose heaps are mapped";
+}
+// Two jobs cannot meet at one rendezvous at the same time.
+const char* LacksRendezvous(Rank& rank) {
+  return rank.context() == nullptr || rank.context()->n_local() == rank.n_ranks()
+             ? nullptr
+             : "left out: it makes jobs of its own, which need a rendezvous of their own";
+}
 
 constexpr Command kCommands[] = {
     {"bandwidth", "Load, store, get, put and copy engine over all pairs of ranks", Bandwidth},
@@ -79,14 +94,15 @@ constexpr Command kCommands[] = {
     {"atomics", "Remote atomics on 1, 32 and 4,096 addresses", Atomics},
     {"pingpong", "Round trip of a flag between two ranks, and put_signal", PingPong},
     {"barrier", "Barrier of all ranks, inside a kernel and as one", Barriers},
-    {"create", "From Context::Create to a usable heap", Create, "irisd"},
+    {"create", "From Context::Create to a usable heap", Create, "irisd", LacksRendezvous},
     {"allocate", "Allocate and free", Allocate, "irisd"},
-    {"grow", "Growth of all heaps", Grow, "irisd"},
+    {"grow", "Growth of all heaps", Grow, "irisd", LacksRendezvous},
     {"fill", "Values of tensors by kind and type, with the device's fill of bytes", Fill,
      "what a context makes"},
-    {"moe", "Dispatch and combine of a mixture of experts", Moe, "what a context makes"},
+    {"moe", "Dispatch and combine of a mixture of experts", Moe, "what a context makes",
+     LacksMappedHeaps},
     {"norm", "All_reduces with an RMS norm after each, as two calls and as one", NormSteps,
-     "what a context makes"},
+     "what a context makes", LacksMappedHeaps},
 };
 
 void AddMachine(BenchReport* report) {
@@ -136,9 +152,10 @@ absl::Status Measure(Rank& rank, const Settings& settings) {
       if (name != command.name && name != "all") continue;
       if (name == "all" && command.of_irisd != nullptr && rank.context() == nullptr) continue;
       IRIS_ASSIGN_OR_RETURN(const bool time_left, run.TimeLeft());
-      if (!time_left) {
-        Table left_out(command.name, "left out: the time was over", {});
-        report.Add(std::move(left_out));
+      const char* left_out = time_left ? nullptr : "left out: the time was over";
+      if (name == "all" && left_out == nullptr) left_out = command.lacks(rank);
+      if (left_out != nullptr) {
+        report.Add(Table(command.name, left_out, {}));
       } else if (command.of_irisd != nullptr && rank.context() == nullptr) {
         return absl::FailedPreconditionError(
             absl::StrCat(command.name, " measures ", command.of_irisd,
@@ -195,7 +212,8 @@ int Main(int argc, char** argv) {
   if (Device::Emulated()) bench = EmulatedDefaults();
   CLI::App app(
       "iris-run -n N -- iris_bench [OPTIONS] COMMAND...\n"
-      "Measures what Iris does on the devices of this machine: medians, as a table or JSON.",
+      "Measures what Iris does on the devices of this machine, or of several: medians, as a table "
+      "or JSON.",
       "iris_bench");
   app.require_subcommand(1, 0);
   app.footer(kFooter);

@@ -34,6 +34,8 @@ class Rank {
   virtual absl::StatusOr<std::vector<std::vector<double>>> AllGather(
       const std::vector<double>& values) = 0;
 
+  // Returns true if the rank's heap is mapped here.
+  bool Reaches(uint32_t rank) { return context() == nullptr || context()->Reaches(rank); }
   uint32_t rank() const { return device_context().rank; }
   uint32_t n_ranks() const { return device_context().n_ranks; }
 

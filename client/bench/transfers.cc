@@ -13,6 +13,7 @@ namespace iris::bench {
 namespace {
 
 constexpr size_t kNTransfers = std::size(kTransferNames);
+constexpr size_t kFirstCopy = static_cast<size_t>(Transfer::kGet);
 
 double GbPerSecond(uint64_t bytes, double nanoseconds) {
   return nanoseconds > 0 ? static_cast<double>(bytes) / nanoseconds : 0;
@@ -59,7 +60,8 @@ absl::Status Bandwidth(const Run& run) {
         continue;
       }
       if (me == a) {
-        for (size_t t = 0; t < kNTransfers; ++t) {
+        // Loads and stores reach mapped memory alone.
+        for (size_t t = run.rank.Reaches(b) ? 0 : kFirstCopy; t < kNTransfers; ++t) {
           IRIS_ASSIGN_OR_RETURN(const auto samples, run.rank.device().RunTransfer(
                                                         SpecOf(run, static_cast<Transfer>(t), b)));
           mine[b * kNTransfers + t] = GbPerSecond(run.options.bytes, SpreadOf(samples).p50);
@@ -110,6 +112,7 @@ absl::Status Bandwidth(const Run& run) {
   run.report->Add(std::move(summary));
 
   for (size_t t = 0; t < kNTransfers && n > 1; ++t) {
+    bool measured = false;
     std::vector<Table::Column> columns = {{"rank"}};
     for (uint32_t b = 0; b < n; ++b) columns.push_back({absl::StrCat("->", b), 1});
     std::string name = kTransferNames[t];
@@ -120,10 +123,11 @@ absl::Status Bandwidth(const Run& run) {
       std::vector<nlohmann::json> row = {absl::StrCat(a)};
       for (uint32_t b = 0; b < n; ++b) {
         row.push_back(CellIf(rate(a, b, t) != 0, rate(a, b, t)));
+        measured |= rate(a, b, t) != 0;
       }
       matrix.Add(std::move(row));
     }
-    run.report->Add(std::move(matrix));
+    if (measured) run.report->Add(std::move(matrix));
   }
   return absl::OkStatus();
 }

@@ -17,6 +17,7 @@ from tests.python import junit
 from tests.python import trace_schema
 
 IRIS_CTL = os.path.abspath("client/ctl/iris-ctl")
+IRIS_BENCH = os.path.abspath("client/bench/iris_bench")
 RANK = os.path.abspath("tests/nodes/node_rank")
 DIRECT = ["--network-direct", "on"]
 TRACE_RANK = os.path.abspath("client/ctl/trace_rank")
@@ -447,6 +448,22 @@ class Nodes(unittest.TestCase):
             ((code, out),) = cluster.finish([nodes.iris_run(*nodes.on_node(RANK, "transfers"))])
             self.assertEqual((code, sorted(out.splitlines())),
                              (0, [f"[{rank}] transfers ok" for rank in range(4)]))
+
+    def test_iris_bench(self):
+        with cluster.Cluster(2) as nodes:
+            command = nodes.on_node(IRIS_BENCH, "all", "--bytes", "64KiB", "--samples", "1", "--rounds", "2", "--grid",
+                                    "1", "--pairs", "0-1,0-2", "--json")
+            ((code, out),) = cluster.finish([nodes.iris_run(*command, options=("--no-prefix",))])
+            self.assertEqual(code, 0, out)
+            tables = json.loads(out)["tables"]
+            self.assertEqual([row["ranks"] for row in tables["pingpong"]["rows"]], ["0-1", "0-2"])
+            for transfer, reaches in (("load", False), ("put", True), ("copy_get", True)):
+                rates = tables[f"bandwidth_{transfer}"]["rows"][0]
+                self.assertIsNotNone(rates["->1"], transfer)
+                self.assertEqual(rates["->2"] is not None, reaches, transfer)
+            self.assertTrue(tables["barrier"]["rows"] and tables["allocate"]["rows"])
+            for name, why in (("create", "rendezvous"), ("grow", "rendezvous"), ("moe", "mapped"), ("norm", "mapped")):
+                self.assertRegex(tables[name]["title"], f"^left out: it .* {why}")
 
     def start_waiting(self, nodes):
         """iris-run, and the pids of its ranks, which are ready."""
