@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -376,28 +377,76 @@ absl::StatusOr<wire::UniqueFd> StartToConnect(const Address& to, const std::stri
 }
 
 absl::Status AcceptOnlyFrom(int listener, bool ipv6, const std::vector<std::string>& hosts) {
-  // The program of a filter, whose offsets begin with the header of IP.
-  std::vector<struct sock_filter> program;
-  const auto load = [&](uint32_t offset) {
-    program.push_back(
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, static_cast<uint32_t>(SKF_NET_OFF) + offset));
+  // An address of IPv4 is a last word alone.
+  using Words = std::array<uint32_t, 4>;
+  struct Range {
+    Words first;
+    uint32_t last;
+    bool SamePrefix(const Words& other) const {
+      return std::equal(first.begin(), first.end() - 1, other.begin());
+    }
   };
-  const auto unless_equal_skip = [&](uint32_t word, uint8_t n) {
-    program.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ntohl(word), 0, n));
-  };
-  constexpr uint32_t kSource4 = 12, kSource6 = 8;
-  if (!ipv6) load(kSource4);
+  std::vector<Words> addresses;
   for (const std::string& host : hosts) {
-    if (!ipv6) {
-      struct in_addr address = {};
-      if (inet_pton(AF_INET, host.c_str(), &address) != 1) continue;
-      unless_equal_skip(address.s_addr, 1);
+    Words words = {};
+    const std::string number = host.substr(0, host.find('%'));
+    if (inet_pton(ipv6 ? AF_INET6 : AF_INET, number.c_str(), ipv6 ? &words[0] : &words[3]) != 1) {
+      continue;
+    }
+    for (uint32_t& word : words) word = ntohl(word);
+    addresses.push_back(words);
+  }
+  std::sort(addresses.begin(), addresses.end());
+  std::vector<Range> ranges;
+  for (const Words& each : addresses) {
+    if (!ranges.empty() && ranges.back().SamePrefix(each) && each[3] - ranges.back().last <= 1) {
+      ranges.back().last = each[3];
     } else {
-      uint32_t words[4];
-      if (inet_pton(AF_INET6, host.substr(0, host.find('%')).c_str(), words) != 1) continue;
-      for (uint32_t i = 0; i < 4; ++i) {
-        load(kSource6 + 4 * i);
-        unless_equal_skip(words[i], static_cast<uint8_t>(7 - 2 * i));
+      ranges.push_back({each, each[3]});
+    }
+  }
+
+  // The program of a filter: it stores the words of the sender's address, at an offset from the
+  // header of IP, since the kernel has less room for loads from packets. Then come blocks of ranges
+  // of one prefix. A block ends with the instruction that accepts, and the next one follows. It is
+  // so short that its jumps have 8 bits.
+  std::vector<struct sock_filter> program;
+  const size_t first_word = ipv6 ? 0 : 3;
+  for (uint32_t word = static_cast<uint32_t>(first_word); word < 4; ++word) {
+    const uint32_t offset = ipv6 ? 8 + 4 * word : 12;
+    program.push_back(BPF_STMT(BPF_LD | BPF_W | BPF_ABS, uint32_t(SKF_NET_OFF) + offset));
+    program.push_back(BPF_STMT(BPF_ST, word));
+  }
+  const auto load = [&](size_t word) {
+    program.push_back(BPF_STMT(BPF_LD | BPF_MEM, static_cast<uint32_t>(word)));
+  };
+  const auto jump = [&](uint16_t test, uint32_t value, size_t then, size_t otherwise) {
+    const size_t next = program.size() + 1;
+    program.push_back(
+        BPF_JUMP(BPF_JMP | BPF_K, value, uint8_t(then - next), uint8_t(otherwise - next)));
+    program.back().code |= test;
+  };
+  constexpr ptrdiff_t kMaxRangesOfBlock = 100;
+  for (auto begin = ranges.begin(); begin != ranges.end();) {
+    size_t accept = program.size() + 2 * (3 - first_word) + 1;
+    auto end = begin;
+    for (; end != ranges.end() && end - begin < kMaxRangesOfBlock && end->SamePrefix(begin->first);
+         ++end) {
+      accept += end->first[3] == end->last ? 1 : 2;
+    }
+    for (size_t word = first_word; word < 3; ++word) {
+      load(word);
+      jump(BPF_JEQ, begin->first[word], program.size() + 1, accept + 1);
+    }
+    load(3);
+    for (; begin != end; ++begin) {
+      const bool one = begin->first[3] == begin->last;
+      const size_t next = begin + 1 == end ? accept + 1 : program.size() + (one ? 1 : 2);
+      if (one) {
+        jump(BPF_JEQ, begin->last, accept, next);
+      } else {
+        jump(BPF_JGE, begin->first[3], program.size() + 1, next);
+        jump(BPF_JGT, begin->last, next, accept);
       }
     }
     program.push_back(BPF_STMT(BPF_RET | BPF_K, ~0u));
@@ -408,7 +457,7 @@ absl::Status AcceptOnlyFrom(int listener, bool ipv6, const std::vector<std::stri
       setsockopt(listener, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof(filter)) == 0) {
     return absl::OkStatus();
   }
-  return wire::ErrnoStatus(program.size() > BPF_MAXINSNS ? E2BIG : errno,
+  return wire::ErrnoStatus(program.size() > BPF_MAXINSNS ? ENOMEM : errno,
                            absl::StrCat("admit the ", hosts.size(), " other nodes alone to UCX"));
 }
 

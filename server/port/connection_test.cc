@@ -1,6 +1,8 @@
 #include "server/port/connection.h"
 
+#include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -9,8 +11,10 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 
 namespace iris::port {
 namespace {
@@ -185,6 +189,96 @@ TEST(ListenTest, TakesAFreePortOfTheRange) {
   EXPECT_NE(first.port, second.port);
   const absl::Status status = Listen(&third, 21'350, 21'351).status();
   EXPECT_TRUE(absl::StrContains(status.message(), "another program")) << status;
+}
+
+// Returns which of the senders a socket at `loopback` hears that accepts packets of `hosts` alone.
+std::vector<std::string> Heard(const std::string& loopback, const std::vector<std::string>& senders,
+                               const std::vector<std::string>& hosts) {
+  const bool ipv6 = loopback == "::1";
+  const auto open = [&](const std::string& at, struct sockaddr_storage* address) {
+    *address = {};
+    address->ss_family = ipv6 ? AF_INET6 : AF_INET;
+    void* const number =
+        ipv6 ? static_cast<void*>(&reinterpret_cast<struct sockaddr_in6*>(address)->sin6_addr)
+             : &reinterpret_cast<struct sockaddr_in*>(address)->sin_addr;
+    EXPECT_EQ(inet_pton(address->ss_family, at.c_str(), number), 1);
+    wire::UniqueFd fd(socket(address->ss_family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    socklen_t length = sizeof(*address);
+    struct sockaddr* const any = reinterpret_cast<struct sockaddr*>(address);
+    const socklen_t bytes = ipv6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
+    EXPECT_EQ(bind(fd.get(), any, bytes), 0) << at;
+    EXPECT_EQ(getsockname(fd.get(), any, &length), 0);
+    return fd;
+  };
+  struct sockaddr_storage here, there;
+  const wire::UniqueFd receiver = open(loopback, &here);
+  const absl::Status filtered = AcceptOnlyFrom(receiver.get(), ipv6, hosts);
+  EXPECT_TRUE(filtered.ok()) << filtered;
+  std::vector<std::string> heard;
+  for (const std::string& sender : senders) {
+    const wire::UniqueFd fd = open(sender, &there);
+    const socklen_t bytes = ipv6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
+    // The kernel drops the packet, or queues it, before the call returns. A socket reports EPERM
+    // if its packet to this machine is dropped.
+    (void)sendto(fd.get(), "x", 1, 0, reinterpret_cast<struct sockaddr*>(&here), bytes);
+    char byte = 0;
+    if (recv(receiver.get(), &byte, 1, 0) == 1) heard.push_back(sender);
+  }
+  return heard;
+}
+
+TEST(AcceptOnlyFromTest, ListedHostsAloneAreHeard) {
+  using Hosts = std::vector<std::string>;
+  const Hosts senders = {"127.0.0.1", "127.0.1.1", "127.0.1.2", "127.0.1.3",
+                         "127.0.1.4", "127.0.3.7", "127.0.3.8", "127.0.255.255"};
+  EXPECT_EQ(Heard("127.0.0.1", senders, {}), Hosts());
+  EXPECT_EQ(Heard("127.0.0.1", senders, {"127.0.3.8", "no address", "::1"}), Hosts({"127.0.3.8"}));
+  EXPECT_EQ(Heard("127.0.0.1", senders,
+                  {"127.0.3.7", "127.0.1.3", "127.0.1.1", "127.0.1.2", "127.0.1.2"}),
+            Hosts({"127.0.1.1", "127.0.1.2", "127.0.1.3", "127.0.3.7"}));
+  // Every second host of some networks, and every host of others. Linux before 6.8 has room for no
+  // more by default.
+  Hosts many;
+  for (int i = 0; i < 2000; ++i) many.push_back(absl::StrCat("127.9.", i / 128, ".", i % 128 * 2));
+  many.push_back("127.0.3.7");
+  EXPECT_EQ(Heard("127.0.0.1", senders, many), Hosts({"127.0.3.7"}));
+  many = {"127.0.255.255"};
+  for (int i = 0; i < 8192; ++i) many.push_back(absl::StrCat("127.0.", i / 256, ".", i % 256));
+  EXPECT_EQ(Heard("127.0.0.1", senders, many), senders);
+  for (int i = 0; i < 5000; ++i) many.push_back(absl::StrCat("127.9.", i / 128, ".", i % 128 * 2));
+  const absl::Status status =
+      AcceptOnlyFrom(wire::UniqueFd(socket(AF_INET, SOCK_DGRAM, 0)).get(), false, many);
+  EXPECT_TRUE(absl::StrContains(status.message(), "13193 other nodes")) << status;
+}
+
+TEST(AcceptOnlyFromTest, HostsOfIpv6) {
+  using Hosts = std::vector<std::string>;
+  const wire::UniqueFd probe(socket(AF_INET6, SOCK_DGRAM, 0));
+  struct sockaddr_in6 loopback = {};
+  loopback.sin6_family = AF_INET6;
+  loopback.sin6_addr = in6addr_loopback;
+  if (bind(probe.get(), reinterpret_cast<struct sockaddr*>(&loopback), sizeof(loopback)) != 0) {
+    GTEST_SKIP() << "this machine has no IPv6";
+  }
+  for (const Hosts& without : std::vector<Hosts>{
+           {}, {"::2", "::3", "::"}, {"1::1"}, {"0:1::1"}, {"0:0:1::1"}, {"::1:0:1"}}) {
+    EXPECT_EQ(Heard("::1", {"::1"}, without), Hosts());
+    for (const std::string more : {"::1", "::1%lo"}) {
+      Hosts with = without;
+      with.push_back(more);
+      EXPECT_EQ(Heard("::1", {"::1"}, with), Hosts({"::1"}));
+    }
+  }
+  Hosts many;
+  for (int i = 0; i < 200; ++i) many.push_back(absl::StrCat("fd00::", absl::Hex(i), ":0:1"));
+  EXPECT_EQ(Heard("::1", {"::1"}, many), Hosts());
+  many.push_back("::1");
+  EXPECT_EQ(Heard("::1", {"::1"}, many), Hosts({"::1"}));
+  many.clear();
+  for (int i = 0; i < 2000; ++i) many.push_back(absl::StrCat("fd00::", absl::Hex(2 * i)));
+  EXPECT_EQ(Heard("::1", {"::1"}, many), Hosts());
+  many.push_back("::1");
+  EXPECT_EQ(Heard("::1", {"::1"}, many), Hosts({"::1"}));
 }
 
 }  // namespace
