@@ -37,6 +37,7 @@ test_packages=(
   mpich openmpi-bin
   mypy
   libgmock-dev libgtest-dev
+  openssl
   python3-grpcio python3-h2 python3-numpy python3-protobuf python3-torch
   python3-pip
   libpmix-dev slurm-client slurmctld slurmd

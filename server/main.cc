@@ -204,29 +204,73 @@ WorkerTable::Setup WorkerSetup(const Config& config, const WorkerProgram* progra
   return setup;
 }
 
-// Reads the secret of jobs that bring none. Only irisd's own user may read the file.
-absl::StatusOr<std::string> ReadSecret(const std::string& path) {
+// Reads the file at `path` that the setting `key` names; returns nothing without a path. With
+// `is_secret`, nobody but irisd's user may have access to the file.
+absl::StatusOr<std::string> ReadSettingsFile(absl::string_view key, const std::string& path,
+                                             bool is_secret, size_t max_bytes) {
   if (path.empty()) return std::string();
-  constexpr int kWay = O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;  // waits for no pipe
-  const wire::UniqueFd file(open(path.c_str(), kWay));
+  const std::string what = absl::StrCat(key, " ", path);
+  const int no_link = is_secret ? O_NOFOLLOW : 0;
+  // O_NONBLOCK: it waits for no pipe.
+  const wire::UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | no_link));
   struct stat info = {};
   if (!file.valid() || fstat(file.get(), &info) != 0) {
-    return wire::ErrnoStatus(errno, absl::StrCat("read network.secret_file ", path));
+    return wire::ErrnoStatus(
+        errno, absl::StrCat("read ", what, is_secret ? ", which may be no link" : ""));
   }
-  if (!S_ISREG(info.st_mode) || info.st_uid != geteuid() || (info.st_mode & 077) != 0) {
-    return absl::PermissionDeniedError(absl::StrCat(
-        "network.secret_file ", path, " must be a file of irisd's user, with mode 0600"));
+  if (is_secret && (!S_ISREG(info.st_mode) || info.st_uid != geteuid() || info.st_mode & 077)) {
+    return absl::PermissionDeniedError(
+        absl::StrCat(what, " must be a file of irisd's user, with mode 0600"));
   }
-  char text[66];
-  const ssize_t n = read(file.get(), text, sizeof(text));
-  if (n < 0) return wire::ErrnoStatus(errno, absl::StrCat("read network.secret_file ", path));
-  const absl::string_view secret =
-      absl::StripTrailingAsciiWhitespace(absl::string_view(text, static_cast<size_t>(n)));
-  if (secret.size() < 16 || secret.size() > 64) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("network.secret_file ", path, " has ", n, " bytes: 16 to 64 are needed"));
+  std::string text(max_bytes + 1, '\0');
+  size_t size = 0;
+  while (size < text.size()) {
+    const ssize_t n = read(file.get(), &text[size], text.size() - size);
+    if (n < 0) return wire::ErrnoStatus(errno, absl::StrCat("read ", what));
+    if (n == 0) break;
+    size += static_cast<size_t>(n);
   }
-  return std::string(secret);
+  if (size > max_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat(what, " has more than ", max_bytes, " bytes"));
+  }
+  text.resize(size);
+  return text;
+}
+
+// Reads the secret of jobs that bring none.
+absl::StatusOr<std::string> ReadSecret(const std::string& path) {
+  absl::StatusOr<std::string> text =
+      ReadSettingsFile("network.secret_file", path, /*is_secret=*/true, /*max_bytes=*/1024);
+  if (!text.ok() || path.empty()) return text;
+  const absl::string_view secret = absl::StripTrailingAsciiWhitespace(*text);
+  if (secret.size() >= 16 && secret.size() <= 64) return std::string(secret);
+  return absl::InvalidArgumentError(absl::StrCat("network.secret_file ", path, " has ",
+                                                 text->size(), " bytes: 16 to 64 are needed"));
+}
+
+// Reads what connections to etcd need for TLS.
+absl::StatusOr<port::EtcdTls> ReadEtcdTls(const NetworkSettings& network) {
+  constexpr size_t kMaxBytes = 1 << 20;  // a system's list of authorities has a quarter of this
+  port::EtcdTls tls;
+  const auto read = [](absl::string_view key, const std::string& path, absl::string_view begin,
+                       std::string* to) {
+    absl::StatusOr<std::string> text =
+        ReadSettingsFile(key, path, key == "network.etcd_key", kMaxBytes);
+    if (!text.ok()) return text.status();
+    if (!path.empty() && !absl::StrContains(*text, begin)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(key, " ", path, " is not PEM: it has no line \"", begin, "\""));
+    }
+    *to = *std::move(text);
+    return absl::OkStatus();
+  };
+  constexpr absl::string_view kCertificate = "-----BEGIN CERTIFICATE-----";
+  absl::Status status = read("network.etcd_ca", network.etcd_ca, kCertificate, tls.mutable_ca());
+  status.Update(read("network.etcd_certificate", network.etcd_certificate, kCertificate,
+                     tls.mutable_certificate()));
+  status.Update(read("network.etcd_key", network.etcd_key, " PRIVATE KEY-----", tls.mutable_key()));
+  if (!status.ok()) return status;
+  return tls;
 }
 
 absl::StatusOr<Ports::Setup> PortSetup(const Config& config, const WorkerProgram* program,
@@ -234,6 +278,11 @@ absl::StatusOr<Ports::Setup> PortSetup(const Config& config, const WorkerProgram
   absl::StatusOr<std::string> secret = ReadSecret(config.network.secret_file);
   if (!secret.ok()) return secret.status();
   const NetworkSettings& network = config.network;
+  std::function<absl::StatusOr<port::EtcdTls>()> etcd_tls;
+  if (!network.etcd_ca.empty()) {
+    etcd_tls = [network] { return ReadEtcdTls(network); };
+    if (const auto tls = etcd_tls(); !tls.ok()) return tls.status();  // better now than with a job
+  }
   const absl::StatusOr<std::string> fabric = driver.FabricDomain();
   const char* const ucx = getenv("IRIS_UCX");
   return Ports::Setup{
@@ -249,6 +298,7 @@ absl::StatusOr<Ports::Setup> PortSetup(const Config& config, const WorkerProgram
       .devices = network.devices,
       .direct = network.direct,
       .etcd = network.etcd,
+      .etcd_tls = std::move(etcd_tls),
       .fabric = !network.fabric ? "network.fabric is off"
                 : fabric.ok()   ? *fabric
                                 : std::string(fabric.status().message()),
@@ -620,6 +670,8 @@ int Run(const std::vector<std::string>& args, Config config) {
                    port_setup->silence,
                    !port_setup->secret.empty(),
                    absl::StrJoin(port_setup->etcd, ","),
+                   !config.network.etcd_ca.empty(),
+                   !config.network.etcd_certificate.empty(),
                    "",
                    ""};
   (driver->FabricDomain().ok() ? facts.network.fabric : facts.network.no_fabric) =

@@ -242,9 +242,11 @@ Finding NetworkFinding(const v1::NetworkSettings& settings,
       absl::FormatDuration(absl::Milliseconds(settings.silence_ms())), ", ",
       settings.has_secret() ? "irisd has a secret for jobs that bring none"
                             : "jobs bring their secret",
-      settings.etcd().empty() ? ""
-                              : absl::StrCat(", jobs without a rendezvous meet by etcd (",
-                                             EscapeName(settings.etcd()), ")"));
+      settings.etcd().empty()
+          ? ""
+          : absl::StrCat(", jobs without a rendezvous meet by etcd (", EscapeName(settings.etcd()),
+                         ")", settings.etcd_tls() ? " with TLS" : "",
+                         settings.etcd_certificate() ? " and a certificate" : ""));
   if (settings.direct() && !NamesRdma(settings.transports())) {
     return Warn(check, absl::StrCat(seen, ", although no transport is RDMA: UCX emulates copies"),
                 "add rc, or the network's own, to network.transports, or turn network.direct off, "

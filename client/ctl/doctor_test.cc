@@ -227,6 +227,10 @@ TEST_F(DoctorTest, UcxIsShownWithTheSettingsOfTheNetwork) {
               HasSubstr("transports rc,tcp on eth1, ports 20000-20999, a node is lost after 5s, "
                         "irisd has a secret for jobs that bring none, jobs without a rendezvous "
                         "meet by etcd (10.0.0.1:2379,b:2379)"));
+  settings.set_etcd_tls(true);
+  settings.set_etcd_certificate(true);
+  EXPECT_THAT(NetworkFinding(settings, found).detail,
+              HasSubstr("b:2379) with TLS and a certificate"));
   settings.set_direct(true);
   settings.set_devices("mlx5_0:1,eth1");
   EXPECT_EQ(NetworkFinding(settings, found).verdict, Verdict::kOk);

@@ -324,6 +324,17 @@ std::vector<Setting> MakeSettings() {
           "members of an etcd, HOST:PORT each, by commas, where the nodes of jobs without a "
           "rendezvous meet, the same on all nodes (none: these jobs are refused)",
           Endpoints, IRIS_AT(network.etcd)),
+      Make<std::string>(
+          "network.etcd_ca", "network-etcd-ca", Kind::kText,
+          "file with the certificates (PEM) of the authorities that etcd's must be of; "
+          "connections to etcd are then TLS (none: plain text)",
+          RecordFile, IRIS_AT(network.etcd_ca)),
+      Make<std::string>("network.etcd_certificate", "network-etcd-certificate", Kind::kText,
+                        "file with the certificate (PEM) that etcd wants of its clients (none)",
+                        RecordFile, IRIS_AT(network.etcd_certificate)),
+      Make<std::string>("network.etcd_key", "network-etcd-key", Kind::kText,
+                        "file with its private key (PEM), irisd's own, mode 0600 (none)",
+                        RecordFile, IRIS_AT(network.etcd_key)),
       Make<std::string>("network.secret_file", "network-secret-file", Kind::kText,
                         "file with the secret of jobs that bring none, 16 to 64 bytes, the same on "
                         "all nodes (none: these jobs are refused)",
@@ -464,6 +475,12 @@ void CheckTogether(const Config& config, std::vector<std::string>* mistakes) {
   }
   if (config.jobs.operation_timeout_default > config.jobs.operation_timeout_max) {
     mistakes->push_back("jobs.operation_timeout is longer than jobs.operation_timeout_max");
+  }
+  const NetworkSettings& network = config.network;
+  if (network.etcd_certificate.empty() != network.etcd_key.empty() ||
+      (network.etcd_ca.empty() && !network.etcd_key.empty())) {
+    mistakes->push_back(
+        "network.etcd_certificate and network.etcd_key need each other, and network.etcd_ca");
   }
 }
 

@@ -32,7 +32,10 @@ struct NetworkSettings {
   std::string devices;            // as UCX_NET_DEVICES; empty: the interface
   bool direct = false;            // nodes write and read each other's heaps by UCX's put and get
   std::vector<std::string> etcd;  // HOST:PORT of each member; empty: none
-  std::string secret_file;        // of jobs that bring no secret; empty: they are refused
+  // Files of PEM texts: authorities of etcd's certificate, with which connections are TLS, and the
+  // certificate and key of irisd's node. Empty: none.
+  std::string etcd_ca, etcd_certificate, etcd_key;
+  std::string secret_file;  // of jobs that bring no secret; empty: they are refused
   absl::Duration silence = absl::Seconds(5);
   bool fabric = true;  // nodes of one fabric domain map each other's memory
 };

@@ -70,6 +70,7 @@ TEST(ConfigFileTest, MembersOfEtcdAreAList) {
   }
   ExpectRefused(Apply("[network]\netcd = [1]"), "must be texts in quotes");
   ExpectRefused(Apply("[network]\netcd = 1"), "must be texts in quotes");
+  ExpectRefused(Apply("[network]\netcd_ca = \"ca.pem\""), "is not an absolute path");
   std::string many;
   for (int i = 0; i < 17; ++i) many += "a:1,";
   ExpectRefused(Apply("[network]\netcd = \"" + many + "\""), "at most 16");
@@ -343,6 +344,17 @@ TEST(CommandLineTest, StrayArgumentsAndMissingValuesAreRefused) {
 TEST(CommandLineTest, ABadValueNamesItsFlag) {
   ExpectRefused(ParseCommandLine({"--emu-memory", "4 bananas"}).status(), "--emu-memory: ");
   ExpectRefused(ParseCommandLine({"--log-format", "xml"}).status(), "--log-format: \"xml\"");
+}
+
+TEST(CommandLineTest, EtcdsCertificateKeyAndAuthoritiesNeedEachOther) {
+  const std::string ca = "--network-etcd-ca=/ca", certificate = "--network-etcd-certificate=/c",
+                    key = "--network-etcd-key=/k";
+  EXPECT_TRUE(ParseCommandLine({ca}).ok());
+  EXPECT_TRUE(ParseCommandLine({ca, certificate, key}).ok());
+  for (const auto& args : std::vector<std::vector<std::string>>{
+           {certificate}, {key}, {certificate, key}, {ca, certificate}, {ca, key}}) {
+    ExpectRefused(ParseCommandLine(args).status(), "need each other");
+  }
 }
 
 TEST(CommandLineTest, AMissingFileIsNamed) {

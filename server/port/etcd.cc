@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
@@ -18,9 +19,55 @@ constexpr auto kAnswersWithin = absl::Seconds(3);
 constexpr auto kRevokesWithin = absl::Milliseconds(800);
 constexpr size_t kMaxErrorBytes = 300;
 
+// Returns what to do about an error of gRPC or etcd, for people; empty if nobody knows.
+absl::string_view RemedyFor(absl::string_view why, bool tls) {
+  static constexpr struct {
+    bool tls;  // the connection is TLS
+    absl::string_view begin, part, remedy;
+  } kRemedies[] = {
+      {true, "", "certificate verify failed",
+       "its certificate is of no authority in network.etcd_ca, or is not valid now: openssl "
+       "s_client -connect HOST:PORT -CAfile FILE says which"},
+      {true, "", "is not in peer certificate",
+       "its certificate has other names: name it in network.etcd by one of them, or give it a "
+       "certificate with this one"},
+      {true, "", "wrong version number",
+       "it speaks no TLS: start it with a certificate, or leave network.etcd_ca out"},
+      {true, "empty address list", "",
+       "network.etcd_ca, network.etcd_certificate or network.etcd_key is damaged, or the key is "
+       "not that of the certificate"},
+      {true, "etcdserver: permission denied", "",
+       "its user, the common name of network.etcd_certificate, needs a role with readwrite on the "
+       "prefix /iris/jobs/"},
+      {true, "etcdserver: user name is empty", "",
+       "it knows users by the common name of network.etcd_certificate"},
+      {false, "etcdserver: user name is empty", "",
+       "it knows users by certificates: set network.etcd_ca, network.etcd_certificate and "
+       "network.etcd_key"},
+  };
+  for (const auto& each : kRemedies) {
+    if (each.tls == tls && absl::StartsWith(why, each.begin) && absl::StrContains(why, each.part)) {
+      return each.remedy;
+    }
+  }
+  // A new connection was closed by the other side.
+  const bool closed =
+      absl::StartsWith(why, "failed to connect") &&
+      (absl::StrContains(why, "Socket closed") || absl::StrContains(why, "read failed") ||
+       absl::StrContains(why, "reset by peer"));
+  if (!closed) return "";
+  return tls ? "it may want another certificate of its clients: network.etcd_certificate, "
+               "network.etcd_key"
+             : "it may want TLS: set network.etcd_ca";
+}
+
 }  // namespace
 
-Etcd::Etcd(std::vector<std::string> endpoints) : endpoints_(std::move(endpoints)) {}
+Etcd::Etcd(std::vector<std::string> endpoints,
+           const std::optional<grpc::SslCredentialsOptions>& tls)
+    : endpoints_(std::move(endpoints)),
+      tls_(tls.has_value()),
+      credentials_(tls_ ? grpc::SslCredentials(*tls) : grpc::InsecureChannelCredentials()) {}
 
 Etcd::~Etcd() = default;
 
@@ -32,19 +79,21 @@ absl::Status Etcd::Connect() {
   // gRPC would keep the failed connections of other channels, and the time until it tries again.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  channel_ =
-      grpc::CreateCustomChannel(absl::StrCat(address->ipv6 ? "ipv6:" : "ipv4:", address->Text()),
-                                grpc::InsecureChannelCredentials(), arguments);
+  // The certificate is for the name in the configuration.
+  arguments.SetString(GRPC_ARG_DEFAULT_AUTHORITY, endpoints_[endpoint_]);
+  channel_ = grpc::CreateCustomChannel(
+      absl::StrCat(address->ipv6 ? "ipv6:" : "ipv4:", address->Text()), credentials_, arguments);
   return absl::OkStatus();
 }
 
 absl::Status Etcd::Failed(absl::string_view why) {
   channel_.reset();
   const std::string at = endpoints_[endpoint_];
+  const absl::string_view remedy = RemedyFor(why, tls_);
   endpoint_ = (endpoint_ + 1) % endpoints_.size();
-  return absl::UnavailableError(
-      absl::StrCat("etcd failed (network.etcd: ", absl::StrJoin(endpoints_, ", "),
-                   "); the last error, of ", at, ": ", server::CleanText(why, kMaxErrorBytes)));
+  return absl::UnavailableError(absl::StrCat(
+      "etcd failed (network.etcd: ", absl::StrJoin(endpoints_, ", "), "); the last error, of ", at,
+      ": ", server::CleanText(why, kMaxErrorBytes), remedy.empty() ? "" : ": ", remedy));
 }
 
 absl::Status Etcd::Call(absl::Duration timeout,

@@ -1,6 +1,6 @@
 // Etcd: a client of etcd for one thread, with the few calls that a port process needs. Each call is
 // bounded, and a call that fails continues at the next endpoint with a new connection, so that
-// nothing depends on how gRPC reconnects. Without TLS.
+// nothing depends on how gRPC reconnects.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -22,8 +22,9 @@ namespace iris::port {
 
 class Etcd {
  public:
-  // `endpoints` are of members of one etcd, each HOST:PORT; at least one.
-  explicit Etcd(std::vector<std::string> endpoints);
+  // `endpoints` are of members of one etcd, each HOST:PORT; at least one. With `tls`, connections
+  // are TLS, and a member's certificate must be of one of its authorities and for HOST.
+  Etcd(std::vector<std::string> endpoints, const std::optional<grpc::SslCredentialsOptions>& tls);
   ~Etcd();
 
   // Errors are for people, and name the endpoint. kUnavailable: etcd was not reached, or did not
@@ -71,6 +72,8 @@ class Etcd {
   absl::Status Failed(absl::string_view why);
 
   const std::vector<std::string> endpoints_;
+  const bool tls_;
+  const std::shared_ptr<grpc::ChannelCredentials> credentials_;
   size_t endpoint_ = 0;  // of the connection, or of the next one
   std::shared_ptr<grpc::Channel> channel_;
 

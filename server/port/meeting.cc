@@ -47,7 +47,7 @@ Meeting::Meeting(MeetingOptions options)
       key_(Key(options_.uid, options_.job)),
       value_(Value(options_, options_.leader)),
       event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      etcd_(options_.endpoints) {
+      etcd_(options_.endpoints, options_.tls) {
   thread_ = std::thread([this] { Run(); });
 }
 

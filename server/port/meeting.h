@@ -32,7 +32,8 @@ namespace iris::port {
 inline constexpr int64_t kMeetingTtlSeconds = 10;
 
 struct MeetingOptions {
-  std::vector<std::string> endpoints;  // of etcd, each HOST:PORT
+  std::vector<std::string> endpoints;              // of etcd, each HOST:PORT
+  std::optional<grpc::SslCredentialsOptions> tls;  // as of Etcd
   std::string job;
   uint32_t uid = 0;    // of the job's user
   std::string secret;  // of the job

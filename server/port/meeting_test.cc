@@ -4,7 +4,10 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 
+#include <fstream>
+#include <iterator>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -272,6 +275,82 @@ TEST_F(MeetingTest, TheEndDoesNotWaitForASilentEtcd) {
   leader.reset();
   EXPECT_LT(absl::Now() - since, absl::Milliseconds(1900));
   etcd_.Set(FakeEtcd::Mood::kGood);
+}
+
+// Certificates of certificates.sh, for a name that needs no resolver.
+class MeetingByTlsTest : public MeetingTest {
+ protected:
+  static void SetUpTestSuite() {
+    ASSERT_EQ(system(absl::StrCat("server/port/testing/certificates.sh ", testing::TempDir(),
+                                  " DNS:127.1 2>&1")
+                         .c_str()),
+              0);
+  }
+  static std::string Read(const std::string& name) {
+    std::ifstream file(testing::TempDir() + "/" + name);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  static std::shared_ptr<grpc::ServerCredentials> Server(const std::string& name,
+                                                         bool wants_certificates) {
+    grpc::SslServerCredentialsOptions options(
+        wants_certificates ? GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY
+                           : GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE);
+    options.pem_root_certs = Read("ca.pem");
+    options.pem_key_cert_pairs = {{Read(name + ".key"), Read(name + ".pem")}};
+    return grpc::SslServerCredentials(options);
+  }
+  static std::string Named(const FakeEtcd& etcd) {
+    return absl::StrCat("127.1", etcd.endpoint().substr(etcd.endpoint().find(':')));
+  }
+  // `client`: the name of the client's certificate; empty: it has none.
+  static grpc::SslCredentialsOptions Client(const std::string& ca, const std::string& client = "") {
+    if (client.empty()) return {Read(ca + ".pem"), "", ""};
+    return {Read(ca + ".pem"), Read(client + ".key"), Read(client + ".pem")};
+  }
+};
+
+TEST_F(MeetingByTlsTest, NodesMeet) {
+  for (const std::string client : {"", "client"}) {
+    FakeEtcd etcd(kSecond, Server("server", !client.empty()));
+    endpoints_ = {Named(etcd)};
+    MeetingOptions first = Options("10.0.0.1:5000"), other = Options();
+    first.tls = other.tls = Client("ca", client);
+    Meeting leader(first), follower(other);
+    AwaitPublished(&leader);
+    AwaitLeader(&follower, "10.0.0.1:5000");
+  }
+}
+
+TEST_F(MeetingByTlsTest, MistakesAreNamed) {
+  const auto expect = [this](const std::string& endpoint,
+                             const std::optional<grpc::SslCredentialsOptions>& tls,
+                             const std::string& cause, const std::string& remedy) {
+    endpoints_ = {endpoint};
+    MeetingOptions options = Options("10.0.0.1:5000");
+    options.tls = tls;
+    Meeting leader(options);
+    const std::string why = AwaitError(&leader, absl::StatusCode::kUnavailable, cause);
+    EXPECT_TRUE(absl::StrContains(why, remedy)) << why;
+  };
+  FakeEtcd good(kSecond, Server("server", false)), strict(kSecond, Server("server", true)),
+      expired(kSecond, Server("expired", false));
+  const std::string unknown = "certificate verify failed",
+                    damaged = "is damaged, or the key is not";
+  expect(Named(good), Client("other_ca"), unknown, "of no authority in network.etcd_ca");
+  expect(Named(expired), Client("ca"), unknown, "or is not valid now");
+  expect(good.endpoint(), Client("ca"), "127.0.0.1 is not in peer certificate", "network.etcd");
+  expect(Named(strict), Client("ca"), "", "network.etcd_certificate");
+  expect(Named(strict), Client("ca", "foreign"), "", "network.etcd_certificate");
+  expect(etcd_.endpoint(), Client("ca"), "wrong version number", "it speaks no TLS");
+  expect(Named(good), std::nullopt, "", "it may want TLS: set network.etcd_ca");
+  grpc::SslCredentialsOptions bad = Client("ca", "client");
+  bad.pem_private_key = Read("server.key");
+  expect(Named(strict), bad, "", damaged);
+  bad.pem_private_key = "-----BEGIN PRIVATE KEY-----\nnonsense\n-----END PRIVATE KEY-----\n";
+  expect(Named(strict), bad, "", damaged);
+  bad = Client("ca");
+  bad.pem_root_certs = "-----BEGIN CERTIFICATE-----\nnonsense\n-----END CERTIFICATE-----\n";
+  expect(Named(good), bad, "", damaged);
 }
 
 }  // namespace

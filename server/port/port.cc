@@ -129,6 +129,12 @@ absl::Status Port::Start(const std::function<absl::Status()>& confine) {
       options.job = setup_.job();
       options.uid = setup_.uid();
       options.secret = setup_.secret();
+      if (setup_.has_etcd_tls()) {
+        const EtcdTls& tls = setup_.etcd_tls();
+        options.tls = grpc::SslCredentialsOptions{.pem_root_certs = tls.ca(),
+                                                  .pem_private_key = tls.key(),
+                                                  .pem_cert_chain = tls.certificate()};
+      }
       if (leads()) options.leader = self_.address();
       meeting_ = std::make_unique<Meeting>(std::move(options));
       status = Watch(meeting_->event_fd(), EPOLLIN);

@@ -154,6 +154,11 @@ absl::Status Ports::Begin(const StartPort& wanted,
           "SLURM_JOB_ID");
     }
     setup.mutable_etcd()->Assign(setup_.etcd.begin(), setup_.etcd.end());
+    if (setup_.etcd_tls != nullptr) {
+      absl::StatusOr<port::EtcdTls> tls = setup_.etcd_tls();
+      if (!tls.ok()) return tls.status();
+      *setup.mutable_etcd_tls() = *std::move(tls);
+    }
   }
   setup.set_job(wanted.name);
   setup.set_uid(wanted.caller.party.uid);

@@ -42,8 +42,10 @@ class Ports : public PortOutput {
     std::string devices;
     bool direct = false;
     std::vector<std::string> etcd;  // of jobs without a rendezvous; empty: these are refused
-    std::string fabric;             // as of PortReady
-    std::string secret;             // of jobs that bring none; empty: these are refused
+    // Reads it anew for each port, since certificates are renewed. Null: plain text.
+    std::function<absl::StatusOr<port::EtcdTls>()> etcd_tls;
+    std::string fabric;  // as of PortReady
+    std::string secret;  // of jobs that bring none; empty: these are refused
     absl::Duration silence = absl::Seconds(5);
     absl::Duration connect = absl::Seconds(60);  // to reach the leader
   };

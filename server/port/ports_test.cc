@@ -48,6 +48,7 @@ class PortsTest : public testing::Test {
     };
     setup.silence = silence_;
     setup.etcd = etcd_;
+    setup.etcd_tls = [this] { return etcd_tls_; };
     setup.submit = [this](const Input& input) {
       absl::MutexLock lock(&mu_);
       if (const auto* failed = std::get_if<PortFailed>(&input)) failed_ = failed->reason;
@@ -92,6 +93,7 @@ class PortsTest : public testing::Test {
   absl::Duration silence_ = absl::Minutes(1);
   std::string rendezvous_ = "a:4711";
   std::vector<std::string> etcd_;
+  absl::StatusOr<port::EtcdTls> etcd_tls_ = port::EtcdTls();
   const Logger logger_{LogLevel::kError, LogFormat::kKeyValue};
   absl::Mutex mu_;
   std::string failed_ ABSL_GUARDED_BY(mu_);
@@ -183,7 +185,10 @@ TEST_F(NoRendezvousTest, IsRefusedWithBothRemedies) {
 
 class EtcdTest : public NoRendezvousTest {
  protected:
-  EtcdTest() { etcd_ = {"a:2379", "b:2379"}; }
+  EtcdTest() {
+    etcd_ = {"a:2379", "b:2379"};
+    etcd_tls_->set_key("a key");
+  }
 };
 
 TEST_F(EtcdTest, APortWithoutARendezvousGetsEtcdAndFailsBeforeTheJoin) {
@@ -201,8 +206,16 @@ TEST_F(EtcdTest, APortWithoutARendezvousGetsEtcdAndFailsBeforeTheJoin) {
   EXPECT_EQ(setup.rendezvous(), "");
   ASSERT_EQ(setup.etcd_size(), 2);
   EXPECT_EQ(setup.etcd(1), "b:2379");
+  EXPECT_EQ(setup.etcd_tls().key(), "a key");
   EXPECT_EQ(setup.connect_ms(), 29'000u);
 }
+
+class UnreadableEtcdKeyTest : public EtcdTest {
+ protected:
+  UnreadableEtcdKeyTest() { etcd_tls_ = absl::NotFoundError("the key is not there"); }
+};
+
+TEST_F(UnreadableEtcdKeyTest, EndsThePort) { EXPECT_EQ(Failed(), "the key is not there"); }
 
 }  // namespace
 }  // namespace iris::server

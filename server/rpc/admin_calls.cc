@@ -28,8 +28,8 @@ IRIS_FIELDS(DaemonFacts::Counts, v1::GetStatusReply, sessions_total,
             (log_lines_left_out, log_lines_left_out_total),
             (worker_troubles, worker_troubles_total), last_worker_trouble);
 IRIS_FIELDS(DaemonFacts::Network, v1::NetworkSettings, interface, port_min, port_max, ucx,
-            transports, devices, direct, (silence, silence_ms, ms), has_secret, etcd, fabric,
-            no_fabric);
+            transports, devices, direct, (silence, silence_ms, ms), has_secret, etcd, etcd_tls,
+            etcd_certificate, fabric, no_fabric);
 IRIS_FIELDS(DaemonFacts, v1::GetStatusReply, runtime_dir, attestation,
             (started, start_time_unix_ms, ms), backends, network);
 IRIS_FIELDS(Party, v1::Tenant, (Text(), name), uid, container);

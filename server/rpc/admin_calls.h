@@ -39,6 +39,7 @@ struct DaemonFacts {
     absl::Duration silence;
     bool has_secret = false;
     std::string etcd;
+    bool etcd_tls = false, etcd_certificate = false;
     std::string fabric;     // the name of the devices' fabric domain; empty: none
     std::string no_fabric;  // why there is none
   };

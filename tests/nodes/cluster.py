@@ -190,26 +190,31 @@ class Cluster:
 
 
 class Etcd:
-    """Debian's etcd on a node, for irisd's flag --network-etcd ADDRESS:2379. Use as a context."""
+    """Debian's etcd on a node, for irisd's flag --network-etcd ADDRESS:2379. Use as a context. `certificates`: the
+    folder of certificates.sh, with which it speaks TLS, and wants certificates of its clients."""
 
-    def __init__(self, node):
+    def __init__(self, node, certificates=None):
         self.node = node
+        self.certificates = certificates
         self.folder = tempfile.mkdtemp(prefix="iris-etcd-", dir="/tmp")
         self.start()
 
     def start(self):
-        url = f"http://{self.node.address}:2379"
+        url = f"{'https' if self.certificates else 'http'}://{self.node.address}:2379"
+        tls = [f"--cert-file={self.certificates}/server.pem", f"--key-file={self.certificates}/server.key",
+               f"--trusted-ca-file={self.certificates}/ca.pem", "--client-cert-auth"] if self.certificates else []
         log = os.path.join(self.folder, "log")
         with open(log, "wb") as file:
             self.process = subprocess.Popen(
                 [*self.node.within, "etcd", "--data-dir", os.path.join(self.folder, "data"), "--advertise-client-urls",
-                 url, "--listen-client-urls", url, "--listen-peer-urls", "http://127.0.0.1:2380"],
+                 url, "--listen-client-urls", url, "--listen-peer-urls", "http://127.0.0.1:2380", *tls],
                 stdin=subprocess.DEVNULL, stdout=file, stderr=file)
         until = time.monotonic() + PATIENCE_SECONDS
         while True:
             with open(log, encoding="utf-8", errors="replace") as file:
                 said = file.read()
-            if "ready to serve" in said or "serving insecure client requests" in said:
+            if "ready to serve" in said or "serving insecure client requests" in said or \
+                    "serving client requests" in said:
                 return
             if self.process.poll() is not None or time.monotonic() > until:
                 raise AssertionError(f"etcd does not start:\n{said}")

@@ -7,12 +7,14 @@ import re
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 import unittest
 
 from tests.launchers import slurm
 from tests.nodes import campaign
 from tests.nodes import cluster
+from tests.python import irisd
 from tests.python import junit
 from tests.python import trace_schema
 
@@ -29,6 +31,9 @@ SILENCE = ["--network-silence", "1s"]
 FABRIC = ["--emu-fabric", "rack"]
 ETCD = ["--network-etcd", "10.213.0.1:2379"]
 BY_ETCD = {"IRIS_RENDEZVOUS": ""}
+CERTIFICATES = os.path.abspath("server/port/testing/certificates.sh")
+# A tenth of it is left to a port process to start.
+HURRY = ["--join-timeout-max", "10s", "--join-timeout", "10s"]
 PATIENCE = 15  # a machine may be busy; the times are printed
 
 
@@ -374,7 +379,7 @@ class Nodes(unittest.TestCase):
             nodes.nodes.append(both)
 
     def test_nodes_that_do_not_meet_by_etcd(self):
-        with cluster.Cluster(2, flags=[*ETCD, "--join-timeout-max", "4s", "--join-timeout", "4s"]) as nodes:
+        with cluster.Cluster(2, flags=[*ETCD, *HURRY]) as nodes:
             for code, out in cluster.finish(nodes.start(RANK, "wait", n_local=1, **BY_ETCD)):
                 self.assertEqual(code, 1)
                 self.assertRegex(out, rf"etcd failed .*{nodes.nodes[0].address}:2379: .*Connection refused")
@@ -384,6 +389,45 @@ class Nodes(unittest.TestCase):
                 ((code, out),) = cluster.finish(processes[1:])
                 self.assertEqual(code, 1)
                 self.assertIn(f"etcd's key /iris/jobs/{os.getuid()}/mixed was not made with this job's secret", out)
+
+    def test_nodes_meet_by_etcd_with_certificates(self):
+        with tempfile.TemporaryDirectory(prefix="iris-tls-", dir="/tmp") as folder:
+            subprocess.run([CERTIFICATES, folder, "IP:10.213.0.1"], check=True, capture_output=True)
+            tls = [f"--network-etcd-{setting}={folder}/{name}" for setting, name in (
+                ("ca", "ca.pem"), ("certificate", "client.pem"), ("key", "client.key"))]
+            with cluster.Cluster(2, flags=[*ETCD, *tls]) as nodes, cluster.Etcd(nodes.nodes[0], folder):
+                self.check_ends(nodes.start(RANK, "transfers", **BY_ETCD), "transfers ok")
+                # The files are read for each job.
+                os.chmod(f"{folder}/client.key", 0o640)
+                for code, out in cluster.finish(nodes.start(RANK, "transfers", n_local=1, **BY_ETCD)):
+                    self.assertEqual(code, 1)
+                    self.assertIn(f"network.etcd_key {folder}/client.key must be a file of irisd's user", out)
+                os.chmod(f"{folder}/client.key", 0o600)
+                self.check_ends(nodes.start(RANK, "transfers", **BY_ETCD), "transfers ok")
+            for flags, expected in ((tls[1:], "need each other, and network.etcd_ca"),
+                                    ([f"--network-etcd-ca={folder}/client.key"], "client.key is not PEM: it has no")):
+                ended = subprocess.run([irisd.IRISD, "--backend", "emu", "--runtime-dir", f"{folder}/run", *flags],
+                                       capture_output=True, text=True, timeout=cluster.PATIENCE_SECONDS, check=False)
+                self.assertIn(ended.returncode, (1, 2))
+                self.assertIn(expected, ended.stderr)
+
+    def test_etcd_that_wants_certificates_is_named(self):
+        with contextlib.ExitStack() as stack:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="iris-tls-", dir="/tmp"))
+            subprocess.run([CERTIFICATES, folder, "IP:10.213.0.1"], check=True, capture_output=True)
+            ca = f"--network-etcd-ca={folder}/ca.pem"
+            waiting = []
+            for flags, expected in (([], "it may want TLS: set network.etcd_ca"),
+                                    ([ca], "another certificate of its clients: network.etcd_certificate"),
+                                    ([f"--network-etcd-ca={folder}/other_ca.pem"], "of no authority in"),
+                                    ([ca, f"--network-etcd-certificate={folder}/client.pem",
+                                      f"--network-etcd-key={folder}/foreign.key"], "not that of the certificate")):
+                nodes = stack.enter_context(cluster.Cluster(2, flags=[*ETCD, *flags, *HURRY]))
+                stack.enter_context(cluster.Etcd(nodes.nodes[0], folder))
+                waiting += [(process, expected) for process in nodes.start(RANK, "wait", n_local=1, **BY_ETCD)]
+            for (code, out), (_, expected) in zip(cluster.finish([process for process, _ in waiting]), waiting):
+                self.assertEqual(code, 1)
+                self.assertIn(expected, out)
 
     def test_traces_of_nodes_become_one(self):
         clocks = (0, -5000) if time.monotonic() > 5100 else (0, 5000)

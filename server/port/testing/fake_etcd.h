@@ -28,7 +28,10 @@ class FakeEtcd : public etcdserverpb::KV::Service,
                  public etcdserverpb::Watch::Service {
  public:
   // `second` is what it takes for a second of a lease.
-  explicit FakeEtcd(absl::Duration second = absl::Seconds(1)) : second_(second) {
+  explicit FakeEtcd(
+      absl::Duration second = absl::Seconds(1),
+      std::shared_ptr<grpc::ServerCredentials> credentials = grpc::InsecureServerCredentials())
+      : second_(second), credentials_(std::move(credentials)) {
     Start("127.0.0.1:0");
   }
   ~FakeEtcd() override { End(); }
@@ -36,7 +39,7 @@ class FakeEtcd : public etcdserverpb::KV::Service,
   void Start(const std::string& at) {
     grpc::ServerBuilder builder;
     int port = 0;
-    builder.AddListeningPort(at, grpc::InsecureServerCredentials(), &port);
+    builder.AddListeningPort(at, credentials_, &port);
     builder.RegisterService(static_cast<etcdserverpb::KV::Service*>(this));
     builder.RegisterService(static_cast<etcdserverpb::Lease::Service*>(this));
     builder.RegisterService(static_cast<etcdserverpb::Watch::Service*>(this));
@@ -240,6 +243,7 @@ class FakeEtcd : public etcdserverpb::KV::Service,
   }
 
   const absl::Duration second_;
+  const std::shared_ptr<grpc::ServerCredentials> credentials_;
   std::string endpoint_;
   std::unique_ptr<grpc::Server> server_;
   absl::Mutex mu_;
