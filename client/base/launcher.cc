@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "client/base/printable.h"
@@ -234,9 +235,7 @@ absl::StatusOr<int> FirstLocalRank(const NodeOfRank& node, const Getter& get) {
   const auto refuse = [&](absl::string_view why) {
     return absl::InvalidArgumentError(absl::StrCat(
         "rank ", node.rank, " of ", node.n_ranks, ", with local rank ", node.local_rank, " of ",
-        node.n_local, " on this node: ", why,
-        "; the ranks of a node must be consecutive, in the order of their local ranks: let the "
-        "launcher place them by block (mpirun --map-by slot, srun --distribution=block)"));
+        node.n_local, " on this node: ", why, "; ", wire::kPlaceByBlock));
   };
   if (node.local_rank >= node.n_local) return refuse("there is no such local rank");
   if (first < 0) return refuse("the node would begin before rank 0");
@@ -253,8 +252,17 @@ absl::StatusOr<int> FirstLocalRank(const NodeOfRank& node, const Getter& get) {
     all += nodes->tasks[i];
   }
   // If the numbers differ, the variables are of other tasks than the ranks.
-  if (all == node.n_ranks && before != first) {
+  if (all != node.n_ranks) return first;
+  if (before != first) {
     return refuse(absl::StrCat("Slurm has placed ", before, " ranks on the nodes before this one"));
+  }
+  // Otherwise those ranks alone would be refused that are not where they should be.
+  std::vector<int> here;
+  for (int rank = first; rank < first + node.n_local; ++rank) here.push_back(rank);
+  const auto placed = NonEmpty(get, "SLURM_GTIDS");
+  if (placed.has_value() && *placed != absl::StrJoin(here, ",")) {
+    return refuse(
+        absl::StrCat("Slurm has placed ranks ", Printable(placed->substr(0, 64)), " here"));
   }
   return first;
 }

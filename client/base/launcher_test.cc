@@ -307,7 +307,7 @@ TEST(LauncherTest, FirstRankOfANode) {
        {NodeOfRank{0, 8, 1, 4}, {5, 8, 4, 4}, {6, 8, 1, 4}, {80, 800, 1, 65}}) {
     const auto first = First(wrong);
     EXPECT_EQ(first.status().code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_THAT(std::string(first.status().message()), HasSubstr("must be consecutive"));
+    EXPECT_THAT(std::string(first.status().message()), HasSubstr("follow each other"));
   }
   // Cyclic placement: rank 4 is on the first node.
   std::map<std::string, std::string> slurm = {
@@ -316,6 +316,15 @@ TEST(LauncherTest, FirstRankOfANode) {
               HasSubstr("Slurm has placed 0 ranks"));
   slurm["SLURM_NODEID"] = "1";
   EXPECT_EQ(First({4, 8, 0, 4}, slurm).value_or(-1), 4);
+  slurm["SLURM_GTIDS"] = "4,5,6,7";
+  EXPECT_EQ(First({4, 8, 0, 4}, slurm).value_or(-1), 4);
+  // Its last rank is where it would be otherwise.
+  slurm["SLURM_GTIDS"] = "1,3,5,7";
+  EXPECT_THAT(std::string(First({7, 8, 3, 4}, slurm).status().message()),
+              HasSubstr("Slurm has placed ranks 1,3,5,7 here"));
+  // Of other tasks, such as mpirun's own.
+  slurm["SLURM_STEP_TASKS_PER_NODE"] = "1(x2)";
+  EXPECT_EQ(First({7, 8, 3, 4}, slurm).value_or(-1), 4);
 }
 
 absl::StatusOr<std::string> Rendezvous(std::map<std::string, std::string> variables) {

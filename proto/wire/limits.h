@@ -8,6 +8,11 @@ namespace iris::wire {
 
 inline constexpr uint32_t kMaxRanks = 64;         // of one job on one node
 inline constexpr uint32_t kMaxWorldRanks = 8192;  // of one job on all its nodes
+// What an error says of ranks of a node that do not follow each other.
+inline constexpr char kPlaceByBlock[] =
+    "the ranks of a node follow each other, in the order of their local ranks: let the launcher "
+    "place them so (mpirun --map-by slot, mpiexec -ppn with all ranks of a node, srun "
+    "--distribution=block)";
 inline constexpr uint32_t kMaxTeamsPerJob = 256;  // alive at once, the world included
 // Rank r's own team, of which it is the only member, has the id kFirstOwnTeam + r.
 inline constexpr uint32_t kFirstOwnTeam = 0xFFFF0000u;

@@ -41,9 +41,9 @@ void LimitTo(size_t n_max, Map* map) {
 void Rendezvous::RefuseJob(const Session& session, const JoinSpec& spec, const absl::Status& why) {
   if (session.lease.has_value()) return;
   if (!CheckText("the name", spec.job, 1, wire::kMaxJobNameBytes).ok()) return;
-  const bool is_rank = spec.rank >= 0 && spec.rank < spec.n_ranks &&
-                       spec.n_ranks <= static_cast<int32_t>(wire::kMaxRanks) &&
-                       !spec.nodes.has_value();
+  const uint32_t most = spec.nodes.has_value() ? wire::kMaxWorldRanks : wire::kMaxRanks;
+  const bool is_rank =
+      spec.rank >= 0 && spec.rank < spec.n_ranks && spec.n_ranks <= static_cast<int32_t>(most);
   if (!is_rank) return;
   const Rank rank = static_cast<Rank>(spec.rank);
   const Job* const job = FindJob(Name(session.caller.party, spec.job));
@@ -68,7 +68,8 @@ void Rendezvous::RefuseRank(const CallerInfo& caller, const JoinSpec& spec,
       {told, static_cast<Rank>(spec.rank), now_.steady, now_.steady + JoinTimeout(spec), {}});
 }
 
-void Rendezvous::FailAllJoins(const Name& name, uint32_t n_ranks, RefusedJoin refused) {
+void Rendezvous::FailAllJoins(const Name& name, uint32_t n_ranks, RefusedJoin refused,
+                              bool tells_nodes) {
   Job* const job = FindJob(name);
   for (Rank rank = 0; rank < (job == nullptr ? n_ranks : job->n_ranks()); ++rank) {
     const bool told = job != nullptr && std::as_const(job->ranks)[rank].lease.held;
@@ -80,7 +81,7 @@ void Rendezvous::FailAllJoins(const Name& name, uint32_t n_ranks, RefusedJoin re
     LimitTo(kMaxRefusedJoins, &refused_);
     refused_[name] = std::move(refused);
   }
-  if (job != nullptr) FailJob(*job, told);
+  if (job != nullptr) FailJob(*job, told, tells_nodes);
 }
 
 absl::Status Rendezvous::RefusedBefore(const Session& session, const JoinSpec& spec) {

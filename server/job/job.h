@@ -93,7 +93,7 @@ inline constexpr absl::Duration kAbandonedJobKept = absl::Minutes(10);
 // A Join refused while its job formed. Kept for ranks that join later (Rendezvous::RefuseJob).
 struct RefusedJoin {
   absl::Status told;      // the error that every other rank gets
-  Rank rank = 0;          // the refused one
+  Rank rank = 0;          // the refused one; the first of its node if that is another one
   absl::Time when;        // processes that began later are of a new attempt
   absl::Time until;       // end of the refused rank's timeout
   std::set<Rank> untold;  // ranks that have not received the error

@@ -441,7 +441,14 @@ absl::Status Rendezvous::Handle(Job& job, NodeId from, const JoinsFailed& messag
   const bool leads = job.nodes->leads();
   // The node of the message ends its part by itself; the leader tells the others.
   if (leads) job.nodes->all.erase(from);
-  FailJob(job, CleanStatus(message.status), leads);
+  // Its other ranks, which may come yet, would wait for ranks that have ended.
+  FailAllJoins({job.party, job.name}, job.n_ranks(),
+               {CleanStatus(message.status),
+                from,
+                now_.steady,
+                now_.steady + limits_.join_timeout_default,
+                {}},
+               leads);
   return absl::OkStatus();
 }
 

@@ -544,8 +544,49 @@ TEST_F(NodesTest, RefusesNodesThatCannotBe) {
   spec.nodes->n_local = 4;
   EXPECT_THAT(StatusOf(2, Join(spec)).message(), HasSubstr("1 to 3 of its ranks on each"));
   spec = Spec(3);
+  spec.job = "other";
   spec.nodes->secret = "short";
   EXPECT_THAT(StatusOf(3, Join(spec)).message(), HasSubstr("16 to 64"));
+}
+
+TEST_F(NodesTest, TellsAllRanksOfANodeThatTheyDoNotFollowEachOther) {
+  Build(1, 8);
+  // Ranks of two nodes in turns, of which this one has 0, 2, 4 and 6.
+  std::vector<CallId> calls(8);
+  for (Rank rank = 0; rank < 8; rank += 2) {
+    JoinSpec spec = Spec(rank);
+    spec.nodes->n_local = 4;
+    spec.nodes->first_local = rank - rank / 2;
+    calls[rank] = Join(spec);
+  }
+  EXPECT_THAT(StatusOf(2, calls[2]).message(),
+              AllOf(HasSubstr("the first rank of its node would be 1, and that of rank 0"),
+                    HasSubstr("srun --distribution=block")));
+  for (const Rank rank : {0u, 4u, 6u}) {
+    EXPECT_THAT(
+        StatusOf(rank, calls[rank]).message(),
+        AllOf(HasSubstr("rank 2 (pid 102) was refused"), HasSubstr("mpirun --map-by slot")));
+  }
+  EXPECT_FALSE(nodes_[0]->port);
+}
+
+TEST_F(NodesTest, ARefusedRankIsToldToTheOtherNodes) {
+  Build(2, 2);
+  std::vector<CallId> calls;
+  for (const Rank rank : {0u, 2u}) calls.push_back(Join(Spec(rank)));
+  Connect();
+  Settle();
+  JoinSpec spec = Spec(1);
+  spec.heap_bytes = 2 * kHeap;
+  EXPECT_THAT(StatusOf(1, Join(spec)).message(), HasSubstr("heap_bytes=2097152"));
+  Settle();
+  EXPECT_THAT(StatusOf(0, calls[0]).message(), HasSubstr("rank 1 (pid 101) was refused"));
+  EXPECT_EQ(StatusOf(2, calls[1]), StatusOf(0, calls[0]));
+  // Also if it comes later, once.
+  EXPECT_EQ(StatusOf(3, Join(Spec(3))), StatusOf(0, calls[0]));
+  EXPECT_FALSE(nodes_[1]->port);
+  Do(*nodes_[1], JoinCall{SessionId{4}, NewCall(), Spec(3)});
+  EXPECT_TRUE(nodes_[1]->port);
 }
 
 TEST_F(NodesTest, TellsAllWhatNodesSaidDifferently) {

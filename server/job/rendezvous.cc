@@ -243,6 +243,12 @@ absl::Status Rendezvous::CheckAgreement(const Job& job, const std::string& what,
                          ? std::optional<JoinNodes>({job.nodes->own, job.nodes->n_local,
                                                      job.nodes->rendezvous, job.nodes->secret})
                          : std::nullopt;
+  if (spec.nodes.has_value() && nodes.has_value() &&
+      spec.nodes->first_local != nodes->first_local) {
+    return Error(Code::kInvalidArgument, what, "the first rank of its node would be ",
+                 spec.nodes->first_local, ", and that of ", who, " ", nodes->first_local, "; ",
+                 wire::kPlaceByBlock);
+  }
   if (spec.nodes != nodes) {
     return Error(Code::kInvalidArgument, what, "it says other nodes than ", who,
                  ": the ranks of a node have the same first rank, number of ranks on the node, "

@@ -113,7 +113,8 @@ struct Rendezvous : Leases {
   void RefuseRank(const CallerInfo& caller, const JoinSpec& spec, const absl::Status& why);
   // Fails the job `name` if it exists, and remembers the refusal for its other ranks; if it does
   // not, for the ranks of a job of `n_ranks`.
-  void FailAllJoins(const Name& name, uint32_t n_ranks, RefusedJoin refused);
+  void FailAllJoins(const Name& name, uint32_t n_ranks, RefusedJoin refused,
+                    bool tells_nodes = true);
   // Notes that a rank has joined a job whose name had a refusal.
   void ForgetRefused(const Job& job, Rank joined);
   // Returns the error that RefuseJob stored for ranks that join after the refused one, or OK if the

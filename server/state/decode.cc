@@ -409,7 +409,7 @@ class MachineState::Decoder {
     for (const state::RefusedJoin& from : from_.refused()) {
       auto [name, refused] = ReadElement<RefusedEntry>(from);
       if (refused.told.ok() || refused.untold.empty() ||
-          *refused.untold.rbegin() >= wire::kMaxRanks) {
+          *refused.untold.rbegin() >= wire::kMaxWorldRanks) {
         return Bad("the ranks of a join that was refused");
       }
       if (!impl_.refused_.emplace(name, std::move(refused)).second) {

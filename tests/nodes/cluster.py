@@ -156,17 +156,19 @@ class Cluster:
         return self.launch([IRIS_RUN, "--hosts", hosts, "--rsh", self.agent(), *options, "--", *command],
                            **{"IRIS_JOB_SECRET": "", **environment})
 
-    def mpich(self, *command, n_local=2, **environment):
-        """Lets MPICH start the command as each rank; returns its process."""
+    def mpich(self, *command, n_local=2, in_turns=False, **environment):
+        """Lets MPICH start the command as each rank; returns its process. `in_turns`: each rank on another node than
+        the one before."""
         return self.launch(["mpiexec.hydra", "-launcher", "ssh", "-launcher-exec", self.agent(), "-hosts",
-                            ",".join(node.address for node in self.nodes), "-ppn", str(n_local), "-n",
-                            str(n_local * len(self.nodes)), *command],
+                            ",".join(node.address for node in self.nodes), "-ppn", "1" if in_turns else str(n_local),
+                            "-n", str(n_local * len(self.nodes)), *command],
                            IRIS_RENDEZVOUS=f"{self.nodes[0].address}:4711", **environment)
 
-    def openmpi(self, *command, n_local=2, **environment):
-        """Lets Open MPI start the command as each rank; returns its process."""
+    def openmpi(self, *command, n_local=2, in_turns=False, **environment):
+        """As mpich, with Open MPI."""
         environment["IRIS_RENDEZVOUS"] = f"{self.nodes[0].address}:4711"
         options = [word for name in ("IRIS_JOB_SECRET", *environment) for word in ("-x", name)]
+        options += ["--map-by", "node"] if in_turns else []
         return self.launch(["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--mca", "plm_rsh_agent",
                             self.agent(), "--mca", "oob_tcp_if_include", "eth0", "--mca", "btl", "self", "--host",
                             ",".join(f"{node.address}:{n_local}" for node in self.nodes), "-n",

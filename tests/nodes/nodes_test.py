@@ -572,6 +572,26 @@ class Nodes(unittest.TestCase):
     def test_openmpi(self):
         with cluster.Cluster(2) as nodes:
             self.check_launched([nodes.openmpi(*nodes.on_node(RANK, "transfers"))], 4)
+    def check_placed_in_turns(self, process, n_told):
+        since = time.monotonic()
+        ((code, out),) = cluster.finish([process])
+        print(f"{self.id()}: told after {time.monotonic() - since:.1f} s")
+        self.assertNotEqual(code, 0)
+        self.assertGreaterEqual(len(re.findall("error: .* --map-by slot.*--distribution=block", out)), n_told, out)
+        self.assertLess(time.monotonic() - since, 3 * PATIENCE)  # joins wait a minute
+
+    def test_ranks_of_a_node_that_do_not_follow_each_other(self):
+        with cluster.Cluster(2) as nodes:
+            # Open MPI ends all ranks when one has failed.
+            self.check_placed_in_turns(nodes.openmpi(*nodes.on_node(RANK, "transfers"), in_turns=True), 1)
+            self.check_placed_in_turns(nodes.mpich(*nodes.on_node(RANK, "transfers"), in_turns=True), 4)
+            if slurm.missing():
+                return
+            with slurm.Slurm([(node.address, node.address, node.within) for node in nodes.nodes]) as manager:
+                self.check_placed_in_turns(
+                    nodes.launch(["srun", "--nodes=2", "--overcommit", "-n", "4", "--distribution=cyclic",
+                                  *nodes.on_node(RANK, "transfers")], **manager.environment), 4)
+
 
     def test_srun(self):
         if slurm.missing():
