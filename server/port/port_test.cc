@@ -558,7 +558,7 @@ TEST(PortTest, ThePortsOfNodesMeetOnFirstUseAndADeadOneEndsRequests) {
   const absl::Time killed = absl::Now();
   const auto state = cluster.nodes[0]->WaitForMessage<NodeState>(LinkType::kPortNode);
   ASSERT_TRUE(state.has_value());
-  EXPECT_LE(absl::Now() - killed, absl::Milliseconds(100));
+  EXPECT_LE(absl::Now() - killed, absl::Seconds(2));  // before the silence is over
   EXPECT_EQ(state->node(), 2u);
   EXPECT_TRUE(state->lost());
   EXPECT_NE(state->reason(), "");
@@ -584,7 +584,7 @@ TEST(PortTest, AStoppedPortIsLostAfterSilenceAndDelaysNobodyElse) {
   EXPECT_FALSE(ring.Done(stuck.back(), &code)) << "the other node was delayed until the loss";
   const auto state = cluster.nodes[0]->WaitForMessage<NodeState>(LinkType::kPortNode);
   ASSERT_TRUE(state.has_value());
-  EXPECT_LE(absl::Now() - stopped, absl::Milliseconds(3500));
+  EXPECT_LE(absl::Now() - stopped, absl::Seconds(10));
   EXPECT_EQ(state->node(), 2u);
   EXPECT_TRUE(absl::StrContains(state->reason(), "nothing was heard")) << state->reason();
   StatusCode last = StatusCode::kOk;
@@ -608,7 +608,7 @@ TEST(PortTest, ANodeThatIsCutOffIsLost) {
   const auto state = cluster.nodes[0]->WaitForMessage<NodeState>(LinkType::kPortNode);
   ASSERT_TRUE(state.has_value());
   EXPECT_EQ(state->node(), 2u);
-  EXPECT_LE(absl::Now() - cut, absl::Seconds(2));
+  EXPECT_LE(absl::Now() - cut, absl::Seconds(10));
   const auto itself = cluster.nodes[2]->WaitForMessage<NodeState>(LinkType::kPortNode);
   ASSERT_TRUE(itself.has_value() && itself->lost());
   EXPECT_EQ(itself->node(), 0u);
@@ -649,9 +649,7 @@ TEST(PortTest, RelaysMessagesOfNodesInOrder) {
 }
 
 TEST(PortTest, ReportsItsConnectionsAndWhatItRefused) {
-  Cluster cluster = Start(2, 1, nullptr, [](int, PortNodeOptions* options) {
-    options->setup.set_silence_ms(300);  // and so, beats
-  });
+  Cluster cluster = Start(2, 1);
   ASSERT_TRUE(cluster.ok);
   PortRequester ring = cluster.nodes[0]->Requester(0);
   ASSERT_EQ(ring.Wait(ring.Post(Put(1, 0, 0, kMiB))), StatusCode::kOk);
@@ -668,7 +666,7 @@ TEST(PortTest, ReportsItsConnectionsAndWhatItRefused) {
   const Report::Peer& peer = report->peers(0);
   EXPECT_EQ(peer.node(), 1u);
   EXPECT_TRUE(peer.connected());
-  EXPECT_LE(peer.heard_ms(), 300u);
+  EXPECT_LE(peer.heard_ms(), 3000u);
   EXPECT_TRUE(peer.has_rtt_us());
   EXPECT_LT(peer.rtt_us(), 1'000'000u);
   // Both are processes of this machine, whose clock is one. Reports have microseconds of a round

@@ -40,7 +40,7 @@ class Campaign:
             processes[victim].kill()
             return [victim], lambda: None
         if kind == "port":
-            (port,) = cluster.ports_of(node)
+            port = cluster.port_of(node)
             os.kill(port, signal.SIGKILL)
         elif kind == "irisd":
             os.kill(node.irisd_pid(), signal.SIGKILL)  # its supervisor starts another one
@@ -48,7 +48,7 @@ class Campaign:
             node.cut()
             return [], lambda: node.cut(off=False)
         elif kind == "stop":
-            (port,) = cluster.ports_of(node)
+            port = cluster.port_of(node)
             os.kill(port, signal.SIGSTOP)
         return [], lambda: None
 

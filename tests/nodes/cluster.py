@@ -263,6 +263,16 @@ def ports_of(node):
     return children_of(node.irisd_pid(), "irisd-port")
 
 
+def port_of(node):
+    """The pid of the node's one port process, once that of the job before has ended."""
+    until = time.monotonic() + PATIENCE_SECONDS
+    while len(ports := ports_of(node)) != 1:
+        if time.monotonic() > until:
+            raise AssertionError(f"node {node.index} has the port processes {ports}:\n{node.irisd.log()}")
+        time.sleep(0.01)
+    return ports[0]
+
+
 def end(process):
     if process.poll() is None:
         process.kill()

@@ -81,7 +81,7 @@ class Nodes(unittest.TestCase):
             self.check_ends(nodes.start(RANK, "streams"), "streams ok")
 
     def test_nodes_of_a_fabric_map_each_other(self):
-        with cluster.Cluster(2, flags=[*SILENCE, *FABRIC]) as nodes:
+        with cluster.Cluster(2, flags=FABRIC) as nodes:
             for what in ("transfers", "streams"):
                 self.check_ends(nodes.start(RANK, what, job=what), f"{what} ok")
             processes = nodes.start(RANK, "fabric", "4")
@@ -197,7 +197,7 @@ class Nodes(unittest.TestCase):
     def test_a_killed_port_is_told_to_all(self):
         with cluster.Cluster(2) as nodes:
             processes = self.waiting(nodes)
-            (port,) = cluster.ports_of(nodes.nodes[0])
+            port = cluster.port_of(nodes.nodes[0])
             since = time.monotonic()
             os.kill(port, signal.SIGKILL)
             self.check_told(processes, since, "port process|lost", within=PATIENCE)
@@ -431,7 +431,7 @@ class Nodes(unittest.TestCase):
 
     def test_traces_of_nodes_become_one(self):
         clocks = (0, -5000) if time.monotonic() > 5100 else (0, 5000)
-        with cluster.Cluster(2, flags=SILENCE, clocks=clocks) as nodes:
+        with cluster.Cluster(2, clocks=clocks) as nodes:
             first = nodes.nodes[0]
             path = f"{first.irisd.folder}/trace"
             gates = [f"{path}.begin", f"{path}.end"]
@@ -572,6 +572,7 @@ class Nodes(unittest.TestCase):
     def test_openmpi(self):
         with cluster.Cluster(2) as nodes:
             self.check_launched([nodes.openmpi(*nodes.on_node(RANK, "transfers"))], 4)
+
     def check_placed_in_turns(self, process, n_told):
         since = time.monotonic()
         ((code, out),) = cluster.finish([process])
@@ -591,7 +592,6 @@ class Nodes(unittest.TestCase):
                 self.check_placed_in_turns(
                     nodes.launch(["srun", "--nodes=2", "--overcommit", "-n", "4", "--distribution=cyclic",
                                   *nodes.on_node(RANK, "transfers")], **manager.environment), 4)
-
 
     def test_srun(self):
         if slurm.missing():
