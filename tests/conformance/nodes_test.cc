@@ -5,14 +5,13 @@
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
-#include <map>
-#include <numeric>
 #include <string>
 #include <type_traits>
 #include <vector>
 
 #include "gtest/gtest.h"
 #include "tests/conformance/collective_reference.h"
+#include "tests/conformance/nodes_team.h"
 #include "tests/conformance/values.h"
 #include "tests/conformance/world.h"
 
@@ -20,7 +19,6 @@ namespace iris::conformance {
 namespace {
 
 using ccl::Call;
-using ccl::NodesComm;
 using ccl::NodesConfig;
 using ccl::NodesErrorInfo;
 using ccl::NodesPath;
@@ -31,95 +29,6 @@ constexpr Operation kOperations[] = {
     Operation::kAllToAll,  Operation::kBroadcast,     Operation::kGather, Operation::kScatter};
 constexpr ReduceOp kReduceOps[] = {ReduceOp::kSum, ReduceOp::kProd, ReduceOp::kMin, ReduceOp::kMax,
                                    ReduceOp::kAvg};
-
-// The ranks of a world, and those of them that are in the team, node by node.
-struct Shape {
-  uint32_t n_nodes;
-  uint32_t per_node;
-  std::vector<uint32_t> members = {};  // empty: all
-  uint32_t seed = 5;
-  uint32_t delay_us_max = 0;
-};
-
-local::WorldOptions OptionsOf(const Shape& shape) {
-  local::WorldOptions options;
-  options.n_ranks = shape.n_nodes * shape.per_node;
-  options.n_nodes = shape.n_nodes;
-  options.heap_bytes = backend::Traits::kEmulated ? 8 << 20 : 512 << 20;
-  options.timeout_ns = kTestTimeoutNs;
-  options.port = {shape.seed, shape.delay_us_max};
-  return options;
-}
-
-std::vector<uint32_t> MembersOf(const Shape& shape) {
-  std::vector<uint32_t> members = shape.members;
-  if (members.empty()) {
-    members.resize(shape.n_nodes * shape.per_node);
-    std::iota(members.begin(), members.end(), 0);
-  }
-  return members;
-}
-
-// Small pieces, so that short calls have many.
-NodesConfig SmallPieces(NodesPath path, uint32_t direct_nodes = 0) {
-  NodesConfig config;
-  config.leader_bytes = 4096;
-  config.piece_bytes = 4096;
-  config.message_bytes = 4096;
-  config.path = path;
-  config.direct_nodes = direct_nodes;
-  return config;
-}
-
-// A rank's communicator over a team. All ranks of the world make it; `index` is ~0u in others.
-struct Team {
-  Team(Rank& rank, const Shape& shape, NodesConfig config, ccl::Config local_config = {}) {
-    ranks = MembersOf(shape);
-    std::map<uint32_t, uint32_t> numbers;
-    for (uint32_t m = 0; m < ranks.size(); ++m) {
-      const uint32_t node = ranks[m] / shape.per_node;
-      nodes.push_back(numbers.try_emplace(node, numbers.size()).first->second);
-      if (ranks[m] == rank.rank()) index = m;
-    }
-    ccl::NodesOptions options;
-    for (const auto& [node, number] : numbers) {
-      std::vector<uint32_t> here;
-      for (const uint32_t r : ranks) {
-        if (r / shape.per_node == node) here.push_back(r);
-      }
-      const DeviceTeam team = rank.NewTeam(here);
-      const ccl::Comm made = rank.NewComm(team, local_config);
-      if (node == rank.rank() / shape.per_node) options.local = made;
-    }
-    options.context = rank.ctx;
-    options.size = static_cast<uint32_t>(ranks.size());
-    options.ranks = ranks.data();
-    options.nodes = nodes.data();
-    options.index = index;
-    options.config = config;
-    options.workspace_bytes =
-        ccl::NodesWorkspaceBytes(options.size, static_cast<uint32_t>(numbers.size()), config);
-    options.workspace = rank.New<uint8_t>(options.workspace_bytes);
-    report = new (backend::MallocHost(sizeof(ccl::NodesReport))) ccl::NodesReport();
-    options.report = report;
-    if (index != ~0u) RequireOk(ccl::CreateNodesComm(options, rank.stream, &comm));
-    rank.HostBarrier();
-  }
-  ~Team() {
-    ccl::ReleaseNodesComm(&comm);
-    backend::FreeHost(report);
-  }
-  Team(const Team&) = delete;
-  Team& operator=(const Team&) = delete;
-
-  uint32_t n() const { return static_cast<uint32_t>(ranks.size()); }
-
-  std::vector<uint32_t> ranks;
-  std::vector<uint32_t> nodes;
-  uint32_t index = ~0u;
-  NodesComm comm;
-  ccl::NodesReport* report = nullptr;
-};
 
 struct Case {
   Operation operation;
@@ -650,6 +559,32 @@ TEST(NodesTest, CallsThatDifferWithinANodeFailOnAllNodes) {
     rank.Synchronize();
     EXPECT_EQ(ccl::CheckNodesError(team.comm).code, StatusCode::kInvalidArgument);
   });
+}
+
+// The ranks of node 1 fail among themselves before the part of an operation between nodes.
+TEST(NodesTest, AFailureBeforeAPartIsToldToAllNodes) {
+  for (const uint64_t count : {uint64_t{5}, uint64_t{3000}}) {
+    OnTeam(
+        {2, 2}, SmallPieces(NodesPath::kAuto), [&](Rank& rank, const Team& team, Memory& memory) {
+          const Call call = {
+              {Operation::kAllReduce, count, DType::kF32}, memory.in(), memory.out()};
+          Call other = call;
+          other.count += rank.rank();
+          const bool fails = team.comm.node == 1;
+          if (fails) {
+            ExpectOk(ccl::Run(team.comm.local, other, rank.stream));
+            rank.Synchronize();
+          }
+          const ccl::PackedCall whole = {{static_cast<uint32_t>(Operation::kMatmulAllReduce), 7}};
+          EXPECT_EQ(ccl::RunPartOnNodes(team.comm, whole, call, rank.stream).code,
+                    fails ? StatusCode::kFailedPrecondition : StatusCode::kOk);
+          rank.Synchronize();
+          NodesErrorInfo info;
+          EXPECT_EQ(ccl::CheckNodesError(team.comm, &info).code, StatusCode::kInvalidArgument);
+          EXPECT_EQ(info.operation, Operation::kMatmulAllReduce);
+          EXPECT_EQ(info.elsewhere, !fails);
+        });
+  }
 }
 
 TEST(NodesTest, ACommIsUsableAgainAfterAReset) {

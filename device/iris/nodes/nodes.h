@@ -133,6 +133,13 @@ Result PrepareNodesKernels();
 // is an index in the team. Errors are those of Run for a Comm.
 Result RunOnNodes(const NodesComm& comm, const Call& call, backend::Stream& stream);
 
+// Runs a collective as the part between nodes of another operation: nodes compare `whole`, which
+// must determine the collective, and failures name its operation. Operations of the local Comm may
+// come before it; if they fail, all nodes are told. The caller has checked that the NodesComm can
+// be used. Errors are those of RunOnNodes.
+Result RunPartOnNodes(const NodesComm& comm, const PackedCall& whole, const Call& call,
+                      backend::Stream& stream);
+
 // Sends and receives messages: see Exchange in collective.h.
 Result ExchangeOnNodes(const NodesComm& comm, const Message* messages, uint32_t n_messages,
                        backend::Stream& stream);

@@ -47,8 +47,15 @@ T* Plus(T* p, uint64_t bytes) {
 // nothing once something has failed, which `result` then is.
 class Driver {
  public:
-  Driver(const NodesComm& comm, const Call& call, NodesPath path, backend::Stream& stream)
+  // If `whole` is not null, nodes compare it instead of the call.
+  Driver(const NodesComm& comm, const Call& call, NodesPath path, backend::Stream& stream,
+         const PackedCall* whole = nullptr)
       : comm_(comm), call_(call), stream_(stream), args_(impl::CallOf(comm, call, path)) {
+    if (whole != nullptr) {
+      args_.operation = whole->operation();
+      args_.call = *whole;
+      args_.signature = impl::NodesSignatureOf(*whole, CallRecord::kNobody, path);
+    }
     element_bytes_ = DTypeBytes(call.type);
     row_bytes_ = call.count * element_bytes_;
     in_ = static_cast<const uint8_t*>(call.in);
@@ -67,10 +74,13 @@ class Driver {
     return result_;
   }
 
+  Result RunBy(NodesPath path) { return path == NodesPath::kRails ? RunByRails() : RunByLeaders(); }
+  Result TellOfFailure() { return impl::LaunchIdleTurn(comm_, args_, stream_); }
+
+ private:
   Result RunByLeaders();
   Result RunByRails();
 
- private:
   const NodesConfig& config() const { return comm_.config; }
   uint32_t n_local() const { return comm_.local.team.size; }
   uint32_t place() const { return comm_.local.team.index; }
@@ -698,8 +708,19 @@ Result RunOnNodes(const NodesComm& comm, const Call& call, backend::Stream& stre
     return result;
   }
   const NodesPath path = ChoosePath(comm, call);
-  Driver driver(comm, call, path, stream);
-  return path == NodesPath::kRails ? driver.RunByRails() : driver.RunByLeaders();
+  return Driver(comm, call, path, stream).RunBy(path);
+}
+
+Result RunPartOnNodes(const NodesComm& comm, const PackedCall& whole, const Call& call,
+                      backend::Stream& stream) {
+  bool nothing = false;
+  const NodesPath path = ChoosePath(comm, call);
+  Driver driver(comm, call, path, stream, &whole);
+  Result result = CheckNodesCall(comm, call, &nothing);
+  if (result.ok() && !nothing) result = driver.RunBy(path);
+  // Ranks of this node have failed together. The other nodes wait for it.
+  if (result.code == StatusCode::kFailedPrecondition) (void)driver.TellOfFailure();
+  return result;
 }
 
 Result QuietNodes(const NodesComm& comm, backend::Stream& stream) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "iris/backend/library_product.h"
+#include "iris/nodes/impl/launch.h"
 #include "iris/ops/call_record.h"
 #include "iris/ops/impl/layout.h"
 #include "iris/ops/rules.h"
@@ -123,6 +124,7 @@ using ccl::Operation;
 using ccl::impl::FindRow;
 using impl::Invalid;
 using impl::kRows;
+using impl::Ranks;
 using impl::VariantRow;
 
 bool IsFloat(DType type) {
@@ -154,8 +156,8 @@ bool CopyEngineIsFaster(const ccl::Comm* comm, uint32_t members, const Problem& 
 }
 
 // Returns the bytes of workspace that a row needs for a problem, beyond those of collectives.
-uint64_t BytesOf(const ccl::Comm& comm, const VariantRow& row, const Problem& problem) {
-  return impl::kArrivalBytes + row.workspace_bytes(comm.team.size, comm.config, problem);
+uint64_t BytesOf(const Ranks& ranks, const VariantRow& row, const Problem& problem) {
+  return impl::kArrivalBytes + row.workspace_bytes(ranks.size(), ranks.comm.config, problem);
 }
 
 bool HasWorkspace(const ccl::Comm& comm, uint64_t bytes) {
@@ -175,13 +177,35 @@ const VariantRow* RowByRules(const ccl::Comm& comm, const Problem& problem, cons
   if (row == nullptr || !row->supports(&comm, problem, members, call, &why)) return nullptr;
   const bool alike = row != &impl::kPersistentRow ||
                      impl::PartsAreAlignedAlike(problem, members, comm.team.index, call);
-  return alike && HasWorkspace(comm, BytesOf(comm, *row, problem)) ? row : nullptr;
+  return alike && HasWorkspace(comm, BytesOf({comm}, *row, problem)) ? row : nullptr;
+}
+
+bool RunsOnNodes(const Problem& problem) {
+  return problem.variant == Variant::kAuto || problem.variant == Variant::kPair;
+}
+
+// Says why a variant other than kPair does not run GEMMs of ranks on several nodes.
+const char* NeedsMapping(Variant variant) {
+#define IRIS_WHY(Name, number, text)                                                              \
+  if (variant == Variant::k##Name) {                                                              \
+    return "the variant " text                                                                    \
+           " needs ranks that map each other's memory, and the team has ranks on several nodes: " \
+           "use auto or pair, or the team that iris_team_local() gives";                          \
+  }
+  IRIS_OPS_VARIANTS(IRIS_WHY)
+#undef IRIS_WHY
+  return "there is no such variant";
 }
 
 // Returns the row that runs a valid problem; null if none does, and `*why` says why. `call` is null
 // if only the shape is known.
-const VariantRow* RowOf(const ccl::Comm& comm, const Problem& problem, const Matmul* call,
+const VariantRow* RowOf(const Ranks& ranks, const Problem& problem, const Matmul* call,
                         const char** why) {
+  if (ranks.nodes != nullptr) {
+    *why = NeedsMapping(problem.variant);
+    return RunsOnNodes(problem) ? &impl::kPairRow : nullptr;
+  }
+  const ccl::Comm& comm = ranks.comm;
   const uint32_t members = comm.team.size;
   const uint32_t member = comm.team.index;
   if (problem.variant != Variant::kAuto) {
@@ -217,8 +241,7 @@ struct Matrix {
   }
 };
 
-Result CheckMatrix(const ccl::Comm& comm, const Matrix& matrix, const char* too_narrow,
-                   bool to_all) {
+Result CheckMatrix(const Ranks& ranks, const Matrix& matrix, const char* too_narrow, bool to_all) {
   if (matrix.ld < matrix.columns) return Invalid(too_narrow);
   if (matrix.ld > kMaxDimension) return Invalid("a leading dimension is larger than 2^31 - 1");
   // No overflow: dimensions are below 2^31.
@@ -226,8 +249,11 @@ Result CheckMatrix(const ccl::Comm& comm, const Matrix& matrix, const char* too_
   uint64_t offset_bytes = 0;
   const uint64_t bytes = matrix.bytes() == 0 ? matrix.element_bytes : matrix.bytes();
   const Result result =
-      ccl::impl::CheckBuffer(comm, matrix.first, bytes, matrix.element_bytes, &offset_bytes);
+      ccl::impl::CheckBuffer(ranks.comm, matrix.first, bytes, matrix.element_bytes, &offset_bytes);
   if (!result.ok()) return result;
+  if (ranks.nodes != nullptr && ccl::impl::OverlapsWorkspace(*ranks.nodes, matrix.first, bytes)) {
+    return Invalid("a matrix overlaps the workspace");
+  }
   if (to_all && offset_bytes == ccl::impl::kNotInHeap) {
     return Invalid("D is not in the symmetric heap: all members write into it");
   }
@@ -243,10 +269,10 @@ struct Matrices {
   bool to_all;
 };
 
-Matrices MatricesOf(const ccl::Comm& comm, const Matmul& call) {
+Matrices MatricesOf(const Ranks& ranks, const Matmul& call) {
   const Problem& p = call.problem;
-  const uint64_t row_share = ShareOf(p.m, comm.team.size, comm.team.index).count;
-  const uint64_t column_share = ShareOf(p.n, comm.team.size, comm.team.index).count;
+  const uint64_t row_share = ShareOf(p.m, ranks.size(), ranks.index()).count;
+  const uint64_t column_share = ShareOf(p.n, ranks.size(), ranks.index()).count;
   const bool own_rows =
       p.operation == Operation::kAllGatherMatmul || p.operation == Operation::kMatmulAllGather;
   const bool own_columns = p.operation == Operation::kMatmulAllScatter;
@@ -267,6 +293,50 @@ Matrices MatricesOf(const ccl::Comm& comm, const Matmul& call) {
 bool Touch(const Matrix& x, const Matrix& y) {
   return x.bytes() != 0 && y.bytes() != 0 &&
          ccl::impl::Overlap(x.first, x.bytes(), y.first, y.bytes());
+}
+
+Result Choose(const Ranks& ranks, const Matmul& call, LaunchPlan* out) {
+  const Problem& problem = call.problem;
+  // A rank without a part of a matrix may pass null for it.
+  const bool shape_only = call.a == nullptr && call.b == nullptr && call.d == nullptr;
+  const Matmul* const matrices = shape_only ? nullptr : &call;
+  if (Result result = CheckProblem(problem); !result.ok()) return result;
+  if (ranks.size() == 0) return Invalid("the Comm was not made by CreateComm");
+  const char* why = nullptr;
+  const VariantRow* row = RowOf(ranks, problem, matrices, &why);
+  if (row == nullptr) return {StatusCode::kUnimplemented, why};
+  LaunchPlan plan;
+  plan.variant = row->variant;
+  row->plan(ranks.comm, problem, matrices, &plan);
+  plan.workspace_bytes = BytesOf(ranks, *row, problem);
+  if (!HasWorkspace(ranks.comm, plan.workspace_bytes)) {
+    return {StatusCode::kResourceExhausted,
+            "the workspace is too small for the problem: make the communicator with the "
+            "matmul_bytes of the largest one that it will have"};
+  }
+  *out = plan;
+  return {};
+}
+
+Result Launch(const Ranks& ranks, const Matmul& call, backend::Stream& stream, LaunchPlan* ran) {
+  LaunchPlan plan;
+  Result result = Choose(ranks, call, &plan);
+  if (!result.ok()) return result;
+  result = ranks.nodes != nullptr ? ccl::impl::CheckNodesComm(*ranks.nodes)
+                                  : ccl::impl::CheckComm(ranks.comm);
+  if (!result.ok()) return result;
+  const Matrices all = MatricesOf(ranks, call);
+  result = CheckMatrix(ranks, all.a, "lda is smaller than a row of A", false);
+  if (result.ok()) result = CheckMatrix(ranks, all.b, "ldb is smaller than a row of B", false);
+  if (result.ok()) result = CheckMatrix(ranks, all.bias, "", false);
+  if (result.ok()) result = CheckMatrix(ranks, all.d, "ldd is smaller than a row of D", all.to_all);
+  if (!result.ok()) return result;
+  if (Touch(all.d, all.a) || Touch(all.d, all.b) || Touch(all.d, all.bias)) {
+    return Invalid("D overlaps with what the operation reads");
+  }
+  if (ran != nullptr) *ran = plan;
+  if (ranks.nodes != nullptr) return impl::LaunchPair(ranks, call, plan, stream);
+  return FindRow(kRows, plan.variant)->launch(ranks.comm, call, plan, stream);
 }
 
 }  // namespace
@@ -323,44 +393,26 @@ uint64_t WorkspaceBytes(uint32_t n_members, const ccl::Config& config, const Pro
   return base + ccl::impl::RoundUp(impl::kArrivalBytes + most, ccl::kWorkspaceAlignmentBytes);
 }
 
+uint64_t WorkspaceBytesOnNodes(uint32_t n_members, const Problem& problem) {
+  if (n_members == 0 || !RunsOnNodes(problem) || !CheckProblem(problem).ok()) return 0;
+  return ccl::impl::RoundUp(
+      impl::kArrivalBytes + impl::kPairRow.workspace_bytes(n_members, {}, problem),
+      ccl::kWorkspaceAlignmentBytes);
+}
+
 Result Choose(const ccl::Comm& comm, const Matmul& call, LaunchPlan* out) {
-  const Problem& problem = call.problem;
-  // A rank without a part of a matrix may pass null for it.
-  const bool shape_only = call.a == nullptr && call.b == nullptr && call.d == nullptr;
-  const Matmul* const matrices = shape_only ? nullptr : &call;
-  if (Result result = CheckProblem(problem); !result.ok()) return result;
-  if (comm.team.size == 0) return Invalid("the Comm was not made by CreateComm");
-  const char* why = nullptr;
-  const VariantRow* row = RowOf(comm, problem, matrices, &why);
-  if (row == nullptr) return {StatusCode::kUnimplemented, why};
-  LaunchPlan plan;
-  plan.variant = row->variant;
-  row->plan(comm, problem, matrices, &plan);
-  plan.workspace_bytes = BytesOf(comm, *row, problem);
-  if (!HasWorkspace(comm, plan.workspace_bytes)) {
-    return {StatusCode::kResourceExhausted,
-            "the workspace is too small for the problem: make the communicator with the "
-            "matmul_bytes of the largest one that it will have"};
-  }
-  *out = plan;
-  return {};
+  return Choose(Ranks{comm}, call, out);
+}
+Result ChooseOnNodes(const ccl::NodesComm& comm, const Matmul& call, LaunchPlan* out) {
+  return Choose(Ranks{comm.local, &comm}, call, out);
 }
 
 Result Launch(const ccl::Comm& comm, const Matmul& call, backend::Stream& stream, LaunchPlan* ran) {
-  LaunchPlan plan;
-  if (Result result = Choose(comm, call, &plan); !result.ok()) return result;
-  if (Result result = ccl::impl::CheckComm(comm); !result.ok()) return result;
-  const Matrices all = MatricesOf(comm, call);
-  Result result = CheckMatrix(comm, all.a, "lda is smaller than a row of A", false);
-  if (result.ok()) result = CheckMatrix(comm, all.b, "ldb is smaller than a row of B", false);
-  if (result.ok()) result = CheckMatrix(comm, all.bias, "", false);
-  if (result.ok()) result = CheckMatrix(comm, all.d, "ldd is smaller than a row of D", all.to_all);
-  if (!result.ok()) return result;
-  if (Touch(all.d, all.a) || Touch(all.d, all.b) || Touch(all.d, all.bias)) {
-    return Invalid("D overlaps with what the operation reads");
-  }
-  if (ran != nullptr) *ran = plan;
-  return FindRow(kRows, plan.variant)->launch(comm, call, plan, stream);
+  return Launch(Ranks{comm}, call, stream, ran);
+}
+Result LaunchOnNodes(const ccl::NodesComm& comm, const Matmul& call, backend::Stream& stream,
+                     LaunchPlan* ran) {
+  return Launch(Ranks{comm.local, &comm}, call, stream, ran);
 }
 
 Result Prepare() {

@@ -19,7 +19,10 @@
 // failures, and calls that differ, with both calls.
 //
 // kPair counts as two operations of a Comm: a round that compares the calls, and the collective
-// after it.
+// after it. It counts as one of a NodesComm.
+//
+// A team with ranks on several nodes calls the functions whose names end in OnNodes. kPair alone
+// runs its GEMMs: the others need memory that all ranks map.
 //
 // Matrices are stored by rows, `ld` elements from one row to the next; B may be given transposed.
 // Matrices are in any memory that the device can read, aligned to their element. All ranks write D
@@ -29,7 +32,8 @@
 //
 // Sums are in f32: first over k, in the steps of the backend's matrix instructions, then over the
 // ranks. Each row of tiles starts with a different rank, the same one in every run. Sums travel
-// between ranks as f32 in kFused, and rounded to the type of D in the other variants.
+// between ranks as f32 in kFused, and rounded to the type of D in the other variants. On several
+// nodes the sum of each node is rounded to that type, too.
 #pragma once
 
 #include <cstddef>
@@ -43,6 +47,10 @@
 #include "iris/rounds/comm.h"
 #include "iris/share.h"
 #include "iris/types.h"
+
+namespace iris::ccl {
+struct NodesComm;  // iris/nodes/nodes.h
+}
 
 namespace iris::ops {
 
@@ -126,6 +134,16 @@ inline Result Choose(const ccl::Comm& comm, const Problem& problem, LaunchPlan* 
 // becomes the plan that Choose returns for this call.
 Result Launch(const ccl::Comm& comm, const Matmul& call, backend::Stream& stream,
               LaunchPlan* ran = nullptr);
+
+// The same for a team with ranks on several nodes. kUnimplemented also if the call names a variant
+// other than kPair. Resources and workspace are those of the local Comm. D lies in the heap as for
+// a Comm, at any offset. CheckNodesError reports failures on the device.
+Result ChooseOnNodes(const ccl::NodesComm& comm, const Matmul& call, LaunchPlan* out);
+Result LaunchOnNodes(const ccl::NodesComm& comm, const Matmul& call, backend::Stream& stream,
+                     LaunchPlan* ran = nullptr);
+// Returns the bytes of workspace that the problem needs there, in addition to those of the
+// collectives of the local Comm. Returns 0 if the problem is not valid or names another variant.
+uint64_t WorkspaceBytesOnNodes(uint32_t n_members, const Problem& problem);
 
 // Loads all kernels of this library onto the current device. Like ccl::CreateComm, it may wait for
 // running kernels, so all ranks call it before one of them starts an operation.

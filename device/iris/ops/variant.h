@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "iris/backend/select.h"
+#include "iris/nodes/nodes.h"
 #include "iris/ops/ops.h"
 #include "iris/rounds/comm.h"
 #include "iris/rounds/launch.h"
@@ -15,6 +16,15 @@
 namespace iris::ops::impl {
 
 using ccl::impl::Invalid;
+
+// The ranks of a call: those of `comm`; or those of `nodes`, whose local Comm is `comm`.
+struct Ranks {
+  const ccl::Comm& comm;
+  const ccl::NodesComm* nodes = nullptr;
+
+  uint32_t size() const { return nodes != nullptr ? nodes->size : comm.team.size; }
+  uint32_t index() const { return nodes != nullptr ? nodes->index : comm.team.index; }
+};
 
 struct VariantRow {
   Variant variant;
@@ -37,6 +47,10 @@ struct VariantRow {
 };
 
 IRIS_VARIANT_ROWS(IRIS_OPS_VARIANTS);
+
+// The launch of kPair, the only variant for ranks on several nodes.
+Result LaunchPair(const Ranks& ranks, const Matmul& call, const LaunchPlan& plan,
+                  backend::Stream& stream);
 
 // Returns true if `member`, which makes this call, can conclude that the matrices of all members
 // are aligned to 16 bytes, or that none are. Persistent products need that alignment, so all

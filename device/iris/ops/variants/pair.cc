@@ -1,6 +1,8 @@
-// kPair: a GEMM and a collective, one after the other.
+// kPair: a GEMM and a collective, one after the other. The collective is one of the Comm, or, for
+// ranks on several nodes, of the NodesComm.
 //
-// First a round of the team compares the calls. Then it runs these steps, where R is the number of
+// First a round of the team compares the calls; on several nodes, a round of the ranks of each, and
+// the collective compares the calls of nodes. Then it runs these steps, where R is the number of
 // rows, or columns, of the member that has most of them, and "product" is a GEMM:
 //
 //   all_reduce      product -> part[m, n]; all_reduce of the part; finish -> D
@@ -11,9 +13,11 @@
 //
 // If D has the layout of the parts, it replaces them. Parts of sums have the type of D.
 #include <cstdint>
+#include <optional>
 
 #include "iris/backend/library_product.h"
 #include "iris/collective/collective.h"
+#include "iris/nodes/nodes.h"
 #include "iris/ops/impl/fused.h"
 #include "iris/ops/variant.h"
 #include "iris/rounds/launch.h"
@@ -153,16 +157,21 @@ void Complete(const ccl::Comm& comm, const Problem&, const Matmul*, LaunchPlan* 
 // The steps of one call.
 class Pair {
  public:
-  Pair(const ccl::Comm& comm, const Matmul& call, backend::Stream& stream)
-      : comm_(comm),
+  // `packed` is the call as ranks compare it.
+  Pair(const Ranks& ranks, const Matmul& call, const ccl::PackedCall& packed,
+       backend::Stream& stream)
+      : ranks_(ranks),
+        packed_(packed),
         call_(call),
         problem_(call.problem),
         stream_(stream),
-        library_(LibraryFor(comm) != nullptr) {
+        library_(LibraryFor(ranks.comm) != nullptr) {
     // The workspace of the collectives ends before the parts, which are the collectives' buffers.
+    const ccl::Comm& comm = ranks.comm;
     const uint64_t begin = WorkspaceOffset(comm);
     plain_ = comm;
     plain_.workspace_bytes = begin - comm.workspace_offset_bytes;
+    if (ranks.nodes != nullptr) nodes_.emplace(*ranks.nodes).local = plain_;
     parts_ = iris::AtOffset<uint8_t>(comm.context, comm.context.rank, begin + kArrivalBytes);
     library_workspace_ = parts_;
     if (members() > 1) {
@@ -188,11 +197,17 @@ class Pair {
   }
 
  private:
-  uint32_t members() const { return comm_.team.size; }
-  uint32_t me() const { return comm_.team.index; }
+  uint32_t members() const { return ranks_.size(); }
+  uint32_t me() const { return ranks_.index(); }
   uint64_t out_bytes() const { return DTypeBytes(problem_.out); }
   bool finishes() const {
     return problem_.bias != DType::kNone || problem_.activation != Activation::kNone;
+  }
+
+  Result Collect(Operation operation, const void* in, void* out, uint64_t count, DType type) {
+    const ccl::Call call = {{operation, count, type}, in, out};
+    return nodes_ ? ccl::RunPartOnNodes(*nodes_, packed_, call, stream_)
+                  : ccl::Run(plain_, call, stream_);
   }
 
   // Multiplies `a` by B. If `whole`, Iris's kernel also applies bias and activation; the library
@@ -270,8 +285,7 @@ class Pair {
     if (!result.ok()) return result;
     const bool direct = call_.ldd == n && !finishes();
     void* const sums = direct ? call_.d : parts_;
-    result = ccl::AllReduce(plain_, parts_, sums, problem_.m * n, problem_.out, ccl::ReduceOp::kSum,
-                            stream_);
+    result = Collect(Operation::kAllReduce, parts_, sums, problem_.m * n, problem_.out);
     if (!result.ok() || direct) return result;
     return Move(parts_, n, problem_.out, call_.d, call_.ldd, problem_.m, n, true);
   }
@@ -292,8 +306,8 @@ class Pair {
     if (!result.ok()) return result;
     const bool direct = even && call_.ldd == n && !finishes();
     uint8_t* const own = parts_ + me() * most * n * out_bytes();
-    result = ccl::ReduceScatter(plain_, parts_, direct ? call_.d : own, most * n, problem_.out,
-                                ccl::ReduceOp::kSum, stream_);
+    result =
+        Collect(Operation::kReduceScatter, parts_, direct ? call_.d : own, most * n, problem_.out);
     if (!result.ok() || direct) return result;
     return Move(own, n, problem_.out, call_.d, call_.ldd,
                 ShareOf(problem_.m, members(), me()).count, n, true);
@@ -307,7 +321,7 @@ class Pair {
     Result result = Move(call_.a, call_.lda, problem_.in, own, ld,
                          ShareOf(problem_.m, members(), me()).count, problem_.k, false);
     if (result.ok()) {
-      result = ccl::AllGather(plain_, own, parts_, most * ld, problem_.in, stream_);
+      result = Collect(Operation::kAllGather, own, parts_, most * ld, problem_.in);
     }
     const bool even = problem_.m % members() == 0;
     for (uint32_t o = 0; result.ok() && o < (even ? 1 : members()); ++o) {
@@ -333,7 +347,7 @@ class Pair {
     Result result =
         MultiplyAndFinish(call_.a, own, n, ShareOf(problem_.m, members(), me()).count, n);
     if (result.ok()) {
-      result = ccl::AllGather(plain_, own, all, most * n, problem_.out, stream_);
+      result = Collect(Operation::kAllGather, own, all, most * n, problem_.out);
     }
     for (uint32_t o = 0; result.ok() && !direct && o < members(); ++o) {
       const Share share = ShareOf(problem_.m, members(), o);
@@ -351,7 +365,7 @@ class Pair {
     Result result = MultiplyAndFinish(call_.a, own, most, problem_.m,
                                       ShareOf(problem_.n, members(), me()).count);
     if (result.ok()) {
-      result = ccl::AllGather(plain_, own, parts_, part, problem_.out, stream_);
+      result = Collect(Operation::kAllGather, own, parts_, part, problem_.out);
     }
     for (uint32_t o = 0; result.ok() && o < members(); ++o) {
       const Share share = ShareOf(problem_.n, members(), o);
@@ -362,32 +376,21 @@ class Pair {
     return result;
   }
 
-  const ccl::Comm& comm_;
+  const Ranks& ranks_;
+  const ccl::PackedCall& packed_;
   const Matmul& call_;
   const Problem& problem_;
   backend::Stream& stream_;
   const bool library_;  // true: the library multiplies
   ccl::Comm plain_;
+  std::optional<ccl::NodesComm> nodes_;  // over plain_
   uint8_t* parts_;
   uint8_t* library_workspace_;
 };
 
-Result LaunchPair(const ccl::Comm& comm, const Matmul& call, const LaunchPlan& plan,
-                  backend::Stream& stream) {
-  if (comm.team.size > 1) {
-    // The round counts as an operation: a member that waits long shows its call with the
-    // operation's number, and the collective that follows is another call.
-    const Result result = LaunchOpening(CommonOf(comm, call, plan), true, false, stream);
-    if (!result.ok()) return result;
-  }
-  Result result = Pair(comm, call, stream).Run();
-  // The GEMM reads rows in the workspace after the last round, that of the collective.
-  if (result.ok() && call.problem.operation == Operation::kAllGatherMatmul) {
-    result = LaunchEndOfReads(comm, CommonOf(comm, call, plan), stream);
-  }
-  // The Comm was usable when the launch began. Later failures, such as one of the round, are
-  // reported like any failure on the device.
-  return result.code == StatusCode::kFailedPrecondition ? Result{} : result;
+Result LaunchPairOn(const ccl::Comm& comm, const Matmul& call, const LaunchPlan& plan,
+                    backend::Stream& stream) {
+  return LaunchPair({comm}, call, plan, stream);
 }
 
 Result PreparePair() {
@@ -403,7 +406,29 @@ bool SupportsAll(const ccl::Comm*, const Problem&, uint32_t, const Matmul*, cons
 }  // namespace
 
 const VariantRow kPairRow = {
-    Variant::kPair, &SupportsAll, &Bytes, &Complete, &LaunchPair, &PreparePair,
+    Variant::kPair, &SupportsAll, &Bytes, &Complete, &LaunchPairOn, &PreparePair,
 };
+
+Result LaunchPair(const Ranks& ranks, const Matmul& call, const LaunchPlan& plan,
+                  backend::Stream& stream) {
+  const ccl::Comm& comm = ranks.comm;
+  const Common common = CommonOf(comm, call, plan);
+  Result result;
+  if (comm.team.size > 1) {
+    // The round counts as an operation: a member that waits long shows its call with the
+    // operation's number, and the collective that follows is another call.
+    result = LaunchOpening(common, true, false, stream);
+  }
+  if (result.ok()) result = Pair(ranks, call, common.call, stream).Run();
+  // The GEMM reads rows in the workspace after the last round, that of the collective. On several
+  // nodes no copies disturb it.
+  if (result.ok() && ranks.nodes == nullptr &&
+      call.problem.operation == Operation::kAllGatherMatmul) {
+    result = LaunchEndOfReads(comm, common, stream);
+  }
+  // The Comm was usable when the launch began. Later failures, such as one of the round, are
+  // reported like any failure on the device.
+  return result.code == StatusCode::kFailedPrecondition ? Result{} : result;
+}
 
 }  // namespace iris::ops::impl
