@@ -259,6 +259,9 @@ BackendOperations MakeTable() {
   table.MatmulWorkspaceBytes = ops::WorkspaceBytes;
   table.ChooseMatmul = ops::Choose;
   table.LaunchMatmul = ops::Launch;
+  table.MatmulWorkspaceBytesOnNodes = ops::WorkspaceBytesOnNodes;
+  table.ChooseMatmulOnNodes = ops::ChooseOnNodes;
+  table.LaunchMatmulOnNodes = ops::LaunchOnNodes;
   table.PrepareMatmul = ops::Prepare;
   table.CreateResources = NewResources;
   table.DestroyResources = [](ops::Resources* resources) { delete resources; };

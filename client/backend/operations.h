@@ -85,13 +85,19 @@ struct BackendOperations {
   uint64_t (*LineSearchBytes)(uint32_t n_members);
   Result (*SearchTornLines)(const ccl::LineSearch& search, Stream& stream);
 
-  // GEMMs: ops::WorkspaceBytes, Choose, Launch and Prepare.
+  // GEMMs: ops::WorkspaceBytes, Choose, Launch and Prepare; the functions of the names that end in
+  // OnNodes.
   uint64_t (*MatmulWorkspaceBytes)(uint32_t n_members, const ccl::Config& config,
                                    const ops::Problem& problem, const ops::Rule* rules,
                                    size_t n_rules);
   Result (*ChooseMatmul)(const ccl::Comm& comm, const ops::Matmul& call, ops::LaunchPlan* out);
   Result (*LaunchMatmul)(const ccl::Comm& comm, const ops::Matmul& call, Stream& stream,
                          ops::LaunchPlan* ran);
+  uint64_t (*MatmulWorkspaceBytesOnNodes)(uint32_t n_members, const ops::Problem& problem);
+  Result (*ChooseMatmulOnNodes)(const ccl::NodesComm& comm, const ops::Matmul& call,
+                                ops::LaunchPlan* out);
+  Result (*LaunchMatmulOnNodes)(const ccl::NodesComm& comm, const ops::Matmul& call, Stream& stream,
+                                ops::LaunchPlan* ran);
   Result (*PrepareMatmul)();
   Result (*CreateResources)(const ops::Rule* rules, size_t n_rules, ops::Resources** out);
   void (*DestroyResources)(ops::Resources* resources);

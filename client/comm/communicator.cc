@@ -109,8 +109,6 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
     std::vector<uint32_t> sizes(n_nodes);
     for (const uint32_t node : made->nodes_of_) ++sizes[node];
     most_mapped = *std::max_element(sizes.begin(), sizes.end());
-    if (options.matmul_bytes != 0)
-      return Annotate(made->OnOneNode(), absl::StrCat(what, " with GEMMs"));
     if (most_mapped > kMaxTeamRanks || n_nodes > ccl::kMaxNodes) {
       return absl::InvalidArgumentError(
           absl::StrCat(what, " of ", n_nodes, " nodes, up to ", most_mapped, " on each: at most ",
@@ -123,7 +121,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
     return absl::InvalidArgumentError(
         absl::StrCat(what, ": an option of the communicator is outside its limits"));
   }
-  if (config.barriers_only && options.matmul_bytes != 0) {
+  if (options.config.barriers_only && options.matmul_bytes != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat(what, ": with barriers_only, matmul_bytes must be 0"));
   }
@@ -158,8 +156,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
     comm.context = context.device_context();
     comm.team = mapped;
     comm.workspace = made->workspace_.address;
-    comm.workspace_bytes =
-        made->spans_nodes() ? backend.WorkspaceBytes(mapped.size, config) : bytes;
+    comm.workspace_bytes = backend.WorkspaceBytes(mapped.size, config) + options.matmul_bytes;
     comm.report = made->report_;
     comm.config = config;
     comm.name = options.name.c_str();
@@ -388,24 +385,30 @@ absl::StatusOr<uint64_t> Communicator::MatmulBytes(const HostContext& context,
   if (!read.ok()) return Annotate(read.status(), what);
   const Config& config = *read;
   const uint64_t plain = backend.WorkspaceBytes(n_members, config);
-  const uint64_t bytes =
+  const uint64_t whole =
       backend.MatmulWorkspaceBytes(n_members, config, problem, rules.data(), rules.size());
-  if (plain == 0 || bytes == 0) {
+  uint64_t bytes = plain == 0 || whole == 0 ? 0 : whole - plain;
+  const bool several = context.n_mapped() != context.n_ranks();
+  if (several && n_members <= context.n_ranks() && backend.WorkspaceBytes(1, config) != 0) {
+    bytes = std::max(bytes, backend.MatmulWorkspaceBytesOnNodes(n_members, problem));
+  }
+  if (bytes == 0) {
     return absl::InvalidArgumentError(
         absl::StrCat(what, ": ", n_members,
                      " members, or the options of their communicator, are not possible: give 1 to ",
-                     kMaxTeamRanks, " members, and options within their limits"));
+                     several ? std::max(kMaxTeamRanks, context.n_ranks()) : kMaxTeamRanks,
+                     " members, and options within their limits"));
   }
-  return bytes - plain;
+  return bytes;
 }
 
 absl::StatusOr<ops::LaunchPlan> Communicator::ChooseMatmul(const ops::Matmul& call) const {
   const std::string what = CallText(call.problem);
-  if (absl::Status status = UsableOnOneNode(); !status.ok()) return Annotate(status, what);
+  if (absl::Status status = Usable(); !status.ok()) return Annotate(status, what);
   ops::LaunchPlan plan;
-  if (Result result = backend_.ChooseMatmul(comm_, call, &plan); !result.ok()) {
-    return FromDevice(result, what);
-  }
+  const Result result = spans_nodes() ? backend_.ChooseMatmulOnNodes(nodes_, call, &plan)
+                                      : backend_.ChooseMatmul(comm_, call, &plan);
+  if (!result.ok()) return FromDevice(result, what);
   return plan;
 }
 
@@ -414,7 +417,7 @@ absl::Status Communicator::Matmul(const ops::Matmul& call, backend::Stream& stre
   const TraceRecorder::Span span(context_.trace(), TraceHostCall::kLaunch, 0,
                                  static_cast<uint64_t>(problem.operation));
   const auto what = [&] { return CallText(problem); };
-  if (absl::Status status = UsableOnOneNode(); !status.ok()) return Annotate(status, what());
+  if (absl::Status status = Usable(); !status.ok()) return Annotate(status, what());
   for (const auto& [name, p] : {std::pair<const char*, const void*>{"A", call.a},
                                 {"B", call.b},
                                 {"D", call.d},
@@ -424,10 +427,12 @@ absl::Status Communicator::Matmul(const ops::Matmul& call, backend::Stream& stre
     if (!status.ok()) return Annotate(status, what());
   }
   ops::LaunchPlan plan;
-  const Result result = backend_.LaunchMatmul(comm_, call, stream, &plan);
+  const Result result = spans_nodes() ? backend_.LaunchMatmulOnNodes(nodes_, call, stream, &plan)
+                                      : backend_.LaunchMatmul(comm_, call, stream, &plan);
   if (!result.ok()) return FromDevice(result, what());
-  // A pair is two operations of the device: the round that compares the calls, and the collective.
-  const bool pair = plan.variant == ops::Variant::kPair && team_.ranks.size() > 1;
+  // On one node a pair is two operations of the device: the round that compares the calls, and the
+  // collective.
+  const bool pair = plan.variant == ops::Variant::kPair && team_.ranks.size() > 1 && !spans_nodes();
   for (int i = 0; i < (pair ? 2 : 1); ++i) {
     log_.Put(problem.operation, problem.m * problem.n, static_cast<uint8_t>(problem.out));
   }

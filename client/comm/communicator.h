@@ -3,9 +3,9 @@
 // its process in a status.
 //
 // iris/collective/collective.h says what the operations do, and which memory they take. If the team
-// has ranks on several nodes, iris/nodes/nodes.h adds to that; GEMMs, norms and MoE operations are
-// then kUnimplemented. One call at a time per Communicator. Borrows the context and the backend's
-// table.
+// has ranks on several nodes, iris/nodes/nodes.h adds to that; norms and MoE operations are then
+// kUnimplemented, and so are variants of GEMMs other than kPair. One call at a time per
+// Communicator. Borrows the context and the backend's table.
 #pragma once
 
 #include <cstdint>
@@ -45,8 +45,9 @@ class Communicator {
       HostContext& context, const backend::BackendOperations& backend, const Team& team,
       const CommunicatorOptions& options = {});
 
-  // Computes CommunicatorOptions::matmul_bytes for a problem on n_members ranks; for kAuto, it
-  // suffices for the variants chosen with and without `rules`. kInvalidArgument says what is wrong.
+  // Computes CommunicatorOptions::matmul_bytes for a problem on n_members ranks, which may be on
+  // several nodes if the job is; for kAuto, it suffices for the variants chosen with and without
+  // `rules`. kInvalidArgument says what is wrong.
   static absl::StatusOr<uint64_t> MatmulBytes(const HostContext& context,
                                               const backend::BackendOperations& backend,
                                               uint32_t n_members, const ccl::Config& config,

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -26,14 +27,15 @@ constexpr uint64_t kOut = 14 << 20;
 class CommunicatorNodesTest : public NodesJob {
  protected:
   // Runs the body on all ranks of 2 nodes with 2 ranks each, with a communicator of the world.
-  void OnAllRanks(const std::function<void(uint32_t, Communicator&, backend::Stream&)>& body) {
+  void OnAllRanks(const std::function<void(uint32_t, Communicator&, backend::Stream&)>& body,
+                  const CommunicatorOptions& options = {}) {
     heap_bytes_ = 16 << 20;
     Start(2, 2);
     OnAll([&](uint32_t r) {
       OperationResult allocated;
       allocated.offset_bytes = kWorkspace;
       planes_[r]->Script({FakeControlPlane::Decided(absl::OkStatus(), allocated)});
-      auto made = Communicator::Create(context(r), backend_, context(r).world());
+      auto made = Communicator::Create(context(r), backend_, context(r).world(), options);
       ASSERT_TRUE(made.ok()) << made.status();
       backend::Stream* stream = nullptr;
       ASSERT_TRUE(backend_.CreateStream(&stream).ok());
@@ -78,12 +80,93 @@ TEST_F(CommunicatorNodesTest, CollectivesAndMessages) {
 TEST_F(CommunicatorNodesTest, OtherOperationsSayWhatToUse) {
   OnAllRanks([&](uint32_t, Communicator& comm, backend::Stream& stream) {
     for (const absl::Status& status :
-         {comm.Matmul({}, stream), comm.Norm({}, stream), comm.PrepareMoe(),
-          comm.MoeDispatch({}, nullptr, {}, stream), comm.ChooseNorm({}).status()}) {
+         {comm.Norm({}, stream), comm.PrepareMoe(), comm.MoeDispatch({}, nullptr, {}, stream),
+          comm.ChooseNorm({}).status()}) {
       EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
       EXPECT_THAT(status.message(),
                   AllOf(HasSubstr("on another node"), HasSubstr("iris_team_local()")));
     }
+  });
+}
+
+TEST_F(CommunicatorNodesTest, GemmsByAPair) {
+  const auto problem_of = [](Operation operation) {
+    return ops::Problem(operation, {6, 8, 10, DType::kBf16, DType::kF32});
+  };
+  CommunicatorOptions options;
+  options.matmul_bytes = backend_.MatmulWorkspaceBytesOnNodes(
+      4, problem_of(Operation::kAllGatherMatmul));  // the largest
+  const auto run = [&](uint32_t r, Communicator& comm, backend::Stream& stream) {
+    constexpr uint16_t kOne = 0x3f80;
+    std::fill_n(reinterpret_cast<uint16_t*>(In(r)), 100, kOne);
+    for (const Operation operation :
+         {Operation::kMatmulAllReduce, Operation::kMatmulReduceScatter, Operation::kAllGatherMatmul,
+          Operation::kMatmulAllGather, Operation::kMatmulAllScatter}) {
+      ops::Matmul call;
+      call.problem = problem_of(operation);
+      const auto bytes = Communicator::MatmulBytes(context(r), backend_, 4, {}, call.problem);
+      ASSERT_TRUE(bytes.ok()) << bytes.status();
+      EXPECT_GE(*bytes, backend_.MatmulWorkspaceBytesOnNodes(4, call.problem));
+      call.a = call.b = In(r);
+      call.lda = 10;
+      call.ldb = call.ldd = 8;
+      call.d = Out(r);
+      auto* const d = reinterpret_cast<float*>(Out(r));
+      std::fill_n(d, 48, 0.0f);
+      const auto plan = comm.ChooseMatmul(call);
+      ASSERT_TRUE(plan.ok()) << plan.status();
+      EXPECT_EQ(plan->variant, ops::Variant::kPair);
+      ASSERT_TRUE(comm.Matmul(call, stream).ok());
+      const absl::Status status = comm.Synchronize(stream);
+      ASSERT_TRUE(status.ok()) << status;
+      const bool sums =
+          operation == Operation::kMatmulAllReduce || operation == Operation::kMatmulReduceScatter;
+      const uint64_t rows =
+          operation == Operation::kMatmulReduceScatter ? ops::ShareOf(6, 4, r).count : 6;
+      for (uint64_t i = 0; i < 48; ++i) ASSERT_EQ(d[i], i >= rows * 8 ? 0 : sums ? 40 : 10);
+      call.problem.variant = ops::Variant::kPersistent;
+      const absl::Status refused = comm.Matmul(call, stream);
+      EXPECT_EQ(refused.code(), absl::StatusCode::kUnimplemented);
+      EXPECT_THAT(refused.message(), AllOf(HasSubstr("persistent"), HasSubstr("use auto or pair"),
+                                           HasSubstr("iris_team_local()")));
+    }
+    const auto bad =
+        Communicator::MatmulBytes(context(r), backend_, 5, {}, problem_of(Operation::kBarrier));
+    EXPECT_EQ(bad.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(Communicator::MatmulBytes(context(r), backend_, 4, {.block_threads = 1u << 20},
+                                        problem_of(Operation::kMatmulAllReduce))
+                  .status()
+                  .code(),
+              absl::StatusCode::kInvalidArgument);
+    ops::Matmul large;
+    large.problem = problem_of(Operation::kMatmulAllReduce);
+    large.problem.m = 1000;
+    EXPECT_EQ(comm.ChooseMatmul(large).status().code(), absl::StatusCode::kResourceExhausted);
+    ops::Matmul call;
+    call.problem = problem_of(Operation::kMatmulAllReduce);
+    call.problem.k = 5 + r % 2;  // may differ
+    call.problem.m = r < 2 ? 5 : 4;
+    call.a = call.b = In(r);
+    call.d = Out(r);
+    call.lda = call.ldb = call.ldd = 8;
+    ASSERT_TRUE(comm.Matmul(call, stream).ok());
+    const absl::Status status = comm.Synchronize(stream);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(status.message(),
+                AllOf(HasSubstr("matmul_all_reduce #5 of 4 ranks on 2 nodes: rank "),
+                      HasSubstr("matmul_all_reduce(m=5, n=8"), HasSubstr("(m=4, n=8"),
+                      HasSubstr("variant=pair")));
+  };
+  OnAllRanks(run, options);
+}
+
+TEST_F(CommunicatorNodesTest, GemmsNeedAWorkspace) {
+  OnAllRanks([&](uint32_t, Communicator& comm, backend::Stream&) {
+    ops::Matmul call;
+    call.problem = {Operation::kMatmulAllReduce, {1, 1, 1}};
+    const absl::Status status = comm.ChooseMatmul(call).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_THAT(status.message(), HasSubstr("matmul_bytes"));
   });
 }
 

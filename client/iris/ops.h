@@ -9,6 +9,9 @@
 //   iris::Status status = ops::MatmulAllReduce(*comm, shape, {a, k}, {b, n}, {d, n}, stream);
 //   status = comm->Synchronize(stream);                                   // names missing ranks
 //
+// If the team has ranks on several nodes that share no fabric, kAuto is kPair, and naming another
+// variant is kUnimplemented.
+//
 // The rules of a Communicator hold here: all ranks of the team make the same calls in the same
 // order, with the same shape (iris/ops_types.h has the exceptions), on one stream at a time. A call
 // checks its arguments, starts kernels and returns; it allocates nothing, and may be captured in a
@@ -83,9 +86,10 @@ inline Status Launch(ccl::Communicator& comm, Operation operation, const Shape& 
 }  // namespace impl
 
 // Computes CommunicatorOptions::matmul_bytes for this operation, in a team of `n_members` ranks (0:
-// the world). The largest of several results serves all calls. Pass CommunicatorOptions::rules as
-// `rules` if they have lines for GEMMs; otherwise a line whose variant needs more bytes than kAuto
-// without rules is skipped. kInvalidArgument says what is wrong with the shape.
+// the world), which may be on several nodes if the job is. The largest of several results serves
+// all calls. Pass CommunicatorOptions::rules as `rules` if they have lines for GEMMs; otherwise a
+// line whose variant needs more bytes than kAuto without rules is skipped. kInvalidArgument says
+// what is wrong with the shape.
 inline StatusOr<uint64_t> WorkspaceBytes(const Context& context, Operation operation,
                                          const Shape& shape, uint32_t n_members = 0,
                                          const std::string& rules = {}) {
