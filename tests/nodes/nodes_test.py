@@ -1,12 +1,14 @@
 """Jobs that span nodes: real irisds, port processes and ranks in network namespaces of this machine."""
 
 import contextlib
+import importlib.util
 import json
 import os
 import re
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 import unittest
@@ -170,6 +172,16 @@ class Nodes(unittest.TestCase):
             for code, out in cluster.finish(processes):
                 self.assertEqual(code, 0, out)
                 self.assertRegex(out, rf"error ABORTED: .*rank 3 \((pid {killed.pid}|on another node)\)")
+
+    def test_gemms_of_the_reference(self):
+        if not os.path.exists("deploy/libiris.so.0") or importlib.util.find_spec("torch") is None:
+            self.skipTest("this build has no libiris.so, or torch is not installed")
+        with cluster.Cluster(2) as nodes, tempfile.TemporaryDirectory() as folder:
+            for name in ("libiris", "libiris_emu"):
+                os.symlink(os.path.abspath(f"deploy/{name}.so.0"), f"{folder}/{name}.so")
+            self.check_ends(nodes.start(sys.executable, os.path.abspath("tests/nodes/gemm_ranks.py"),
+                                        PYTHONPATH=os.path.abspath("client/python"), OMP_NUM_THREADS="1",
+                                        IRIS_LIBRARY=f"{folder}/libiris.so"), "gemms ok")
 
     def test_nodes_copy_directly(self):
         """As RDMA does, which UCX emulates here."""

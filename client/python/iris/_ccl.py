@@ -217,7 +217,7 @@ class Ccl:
 
     def sum_at(self, place: Group, output: Any, source: Any, parts: Tuple[Part, ...], what: str) -> None:
         """Sums parts of the ranks' matrices, in the order of the ranks, into the output."""
-        theirs = [self._groups.at(source, rank, what) for rank in place.ranks]
+        theirs = place.each(source, what)
         for part in parts:
             _foreign.copy_into(part.of(output), _foreign.sum_of([part.of(matrix) for matrix in theirs]))
 
@@ -269,7 +269,7 @@ class Ccl:
             output, source = _torch(output_tensor), _torch(input_tensor)
             _same_shape("all_reduce", output, source)
             place.barrier()  # as the reference's, in a call with a workspace that is not prepared
-            total = _foreign.sum_of([self._groups.at(source, rank, "all_reduce") for rank in place.ranks])
+            total = _foreign.sum_of(place.each(source, "all_reduce"))
             if output.data_ptr() == source.data_ptr():
                 place.barrier()  # all have read the inputs
             _foreign.copy_into(output, total)

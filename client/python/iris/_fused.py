@@ -260,8 +260,8 @@ def _all_gather_matmul(name: str, shmem: "Iris", output: Any, a: Any, b: Any, bi
              bias is not None and tuple(bias.shape), rows)
     whole = a.new_empty((rows, k)) if gathered is None else gathered
     local = a.shape[1]
-    for rank in shmem.groups.world.ranks:
-        _foreign.copy_into(whole[:, rank * local:(rank + 1) * local], shmem.groups.at(a, rank, name))
+    for rank, theirs in enumerate(shmem.groups.world.each(a, name)):
+        _foreign.copy_into(whole[:, rank * local:(rank + 1) * local], theirs)
     _foreign.product_into(output, whole, b, bias)
     if not async_op:
         shmem.groups.world.finish()
@@ -331,7 +331,7 @@ def matmul_all_gather_preamble(shmem: "Iris", A: Any, B: Any, config: Any = None
 def matmul_all_gather(shmem: "Iris", output_tensor: Any, A: Any, B: Any, bias: Any = None, async_op: bool = False,
                       config: Any = None, workspace: Any = None) -> FusedWorkspace:
     """output = the ranks' A @ B + bias, one below the other. Returns the workspace."""
-    name, members, rows = "matmul_all_gather", shmem.num_ranks, A.shape[0]
+    name, members, rows, world = "matmul_all_gather", shmem.num_ranks, A.shape[0], shmem.groups.world
     workspace = workspace or matmul_all_gather_preamble(shmem, A, B)
     k, columns = B.shape
     _require(A.shape[1] == k, "{}: A has {} columns and B {} rows: they must be as many", name, A.shape[1], k)
@@ -343,11 +343,15 @@ def matmul_all_gather(shmem: "Iris", output_tensor: Any, A: Any, B: Any, bias: A
     if bias is not None or not _own(shmem, name, output_tensor, A, B):
         mine = output_tensor[shmem.cur_rank * rows:(shmem.cur_rank + 1) * rows]
         _foreign.product_into(mine, A, B, bias)
-        for rank in shmem.groups.world.ranks:
-            if rank != shmem.cur_rank:
-                _foreign.copy_into(shmem.groups.at(mine, rank, name), mine)
+        if world.mapped:
+            for rank in world.ranks:
+                if rank != shmem.cur_rank:
+                    _foreign.copy_into(shmem.groups.at(mine, rank, name), mine)
+        else:
+            for rank, theirs in enumerate(world.each(mine, name)):
+                _foreign.copy_into(output_tensor[rank * rows:(rank + 1) * rows], theirs)
     if not async_op:
-        shmem.groups.world.finish()
+        world.finish()
     return workspace
 
 

@@ -7,7 +7,8 @@ where it lies.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple
+import functools
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 from iris import _foreign
 from iris.errors import FailedPreconditionError, InvalidArgumentError, UnimplementedError
@@ -30,6 +31,20 @@ class Group:
     def index(self) -> int:
         """The place of this rank."""
         return self.ranks.index(self._groups.context.rank)
+
+    @functools.cached_property
+    def mapped(self) -> bool:
+        """True if the heaps of all ranks are mapped here."""
+        return all(map(self._groups.context.reaches, self.ranks))
+
+    def each(self, tensor: Any, what: str) -> List[Any]:
+        """Returns torch's tensor of the same place in the heap of each rank, for reading; see Groups.at. If ranks are
+        on several nodes, all ranks call it together, and get copies of each rank's tensor."""
+        if self.mapped or self.team is None:
+            return [self._groups.at(tensor, rank, what) for rank in self.ranks]
+        copies = tensor.new_empty((len(self.ranks), *tensor.shape))
+        self._groups.context.all_gather(tensor.detach().contiguous(), copies, team=self.team)
+        return list(copies)
 
     def barrier(self, stream: Any = None) -> None:
         """Waits for the stream, or for all streams that the context knows, then for all ranks of the group."""
