@@ -274,7 +274,8 @@ absl::StatusOr<port::EtcdTls> ReadEtcdTls(const NetworkSettings& network) {
 }
 
 absl::StatusOr<Ports::Setup> PortSetup(const Config& config, const WorkerProgram* program,
-                                       const driver::GpuDriver& driver, Daemon* daemon) {
+                                       const driver::GpuDriver& driver, DescriptorKeeper* keeper,
+                                       Daemon* daemon) {
   absl::StatusOr<std::string> secret = ReadSecret(config.network.secret_file);
   if (!secret.ok()) return secret.status();
   const NetworkSettings& network = config.network;
@@ -304,7 +305,8 @@ absl::StatusOr<Ports::Setup> PortSetup(const Config& config, const WorkerProgram
                                 : std::string(fabric.status().message()),
       .secret = *std::move(secret),
       .silence = network.silence,
-      .connect = config.jobs.join_timeout_max};
+      .connect = config.jobs.join_timeout_max,
+      .keeper = keeper};
 }
 
 // Returns kResourceExhausted if the service manager keeps too few descriptors for the smallest job.
@@ -658,7 +660,8 @@ int Run(const std::vector<std::string>& args, Config config) {
   };
   facts.door_limits_of_one = [session_server] { return session_server->LimitsOfOne(); };
   facts.door_limits_of_all = [session_server] { return session_server->LimitsOfAll(); };
-  absl::StatusOr<Ports::Setup> port_setup = PortSetup(config, &*worker_program, *driver, &daemon);
+  absl::StatusOr<Ports::Setup> port_setup =
+      PortSetup(config, &*worker_program, *driver, keeper, &daemon);
   if (!port_setup.ok()) return cannot_go_on(port_setup.status());
   facts.network = {port_setup->interface,
                    port_setup->port_min,

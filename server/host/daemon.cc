@@ -1,6 +1,8 @@
 #include "server/host/daemon.h"
 
 #include <malloc.h>
+#include <signal.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -107,8 +109,10 @@ absl::Status Daemon::Keep(const Keeping& keeping, Inherited* inherited, const Cl
   if (!restored.ok()) return restored;
   CloseUnknownMemory(keeping.keeper, inherited);
   Deferred deferred;
+  std::map<JobId, std::vector<wire::UniqueFd>> unknown_ports;
   {
     absl::MutexLock lock(&mu_);
+    kept_ports_ = std::move(inherited->ports);
     Effects effects;
     const bool goes_on = machine_->n_sessions() > 0 || machine_->n_jobs() > 0;
     if (goes_on) effects = Decide(recovered);
@@ -123,8 +127,16 @@ absl::Status Daemon::Keep(const Keeping& keeping, Inherited* inherited, const Cl
     segments_.SetKeeper(keeper_);
     StoreChange();
     CarryOut(&effects, &deferred);
+    unknown_ports = std::exchange(kept_ports_, {});
   }
   Finish(std::move(deferred));
+  for (const auto& [id, fds] : unknown_ports) {
+    for (const wire::UniqueFd& fd : fds) {
+      (void)syscall(SYS_pidfd_send_signal, fd.get(), SIGKILL, nullptr, 0);  // if it is a pidfd
+    }
+    GiveUp(keeping.keeper, KeptName{KeptName::Kind::kPort, id.value}.Text(), fds.size(),
+           absl::StrCat("the port process of job ", id.value, ", which does not continue"));
+  }
   return absl::OkStatus();
 }
 
@@ -184,6 +196,7 @@ absl::Status Daemon::RestoreMemory(const Keeping& keeping, const CloseOf& close,
     absl::MutexLock lock(&mu_);
     pages_[job.id] = *std::move(pages);
   }
+  for (const auto& [id, fds] : inherited->ports) recovered->ports.push_back(id);
   for (const SessionSnapshot& session :
        Inspect([](const JobMachine& machine) { return machine.Sessions(); })) {
     if (!session.ending && inherited->sessions.contains(session.id)) {
@@ -522,6 +535,14 @@ void Daemon::Perform(SetLayout& effect, Deferred* /*deferred*/) {
                         [held] { return held->memory().ExportFd(driver::Access::kReadWrite); }});
   }
   ports_->LayOut(effect, std::move(segments));
+}
+
+void Daemon::Perform(AttachPort& effect, Deferred* deferred) {
+  auto kept = kept_ports_.extract(effect.job);
+  IRIS_CHECK(!kept.empty(), "a port is attached once, if it was kept");
+  keeper_->Count(KeptName{KeptName::Kind::kPort, effect.job.value}.Text(), kept.mapped().size());
+  if (ports_ != nullptr) ports_->Attach(effect, std::move(kept.mapped()));
+  Perform(effect.layout, deferred);
 }
 
 void Daemon::Perform(SendToNode& effect, Deferred* /*deferred*/) {

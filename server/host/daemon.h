@@ -138,6 +138,8 @@ class PortOutput {
   // `ports`: of the ranks of this node, in order.
   virtual void Start(const StartPort& wanted,
                      std::vector<std::shared_ptr<const RankPort>> ports) = 0;
+  // `kept`: the descriptors of the port process that an earlier irisd kept, in any order.
+  virtual void Attach(const AttachPort& wanted, std::vector<wire::UniqueFd> kept) = 0;
   virtual void LayOut(const SetLayout& layout, std::vector<PortSegment> segments) = 0;
   virtual void Send(const SendToNode& message) = 0;
   virtual void Stop(JobId job) = 0;
@@ -176,11 +178,13 @@ class Daemon {
                                                                driver::GpuDriver* driver);
 
   // From now on, stores the state before a change is reported, and keeps descriptors. The machine
-  // of an earlier irisd takes its memory and pages from `inherited`; sessions without a socket in
-  // it are lost. Memory and pages that the machine does not know are closed first, so that their
-  // names are free; `close` closes descriptors of clients. Call it once, before the first session,
-  // after SetSessionOutput. On an error nothing else has happened, and a stored state stays.
-  // kResourceExhausted also if this process cannot adopt memory now; that memory is not lost.
+  // of an earlier irisd takes its memory, pages and port processes from `inherited`; sessions
+  // without a socket in it are lost. Memory and pages that the machine does not know are closed
+  // first, so that their names are free, and port processes that it does not continue are killed;
+  // `close` closes descriptors of clients. Call it once, before the first session, after
+  // SetSessionOutput and SetPortOutput. On an error nothing else has happened, and a stored state
+  // stays. kResourceExhausted also if this process cannot adopt memory now; that memory is not
+  // lost.
   using CloseOf = std::function<void(const Party& tenant, wire::UniqueFd fd)>;
   absl::Status Keep(const Keeping& keeping, Inherited* inherited, const CloseOf& close)
       ABSL_LOCKS_EXCLUDED(mu_);
@@ -303,6 +307,7 @@ class Daemon {
   void Perform(EndWatch& effect, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Perform(StartPort& effect, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Perform(SetLayout& effect, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Perform(AttachPort& effect, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Perform(SendToNode& effect, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Perform(StopPort& effect, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Perform(EmitEvent& effect, Deferred* deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -336,6 +341,7 @@ class Daemon {
   absl::Time now_wall_ ABSL_GUARDED_BY(mu_);  // of the input whose effects are carried out
   std::unordered_map<uint64_t, Answer> calls_ ABSL_GUARDED_BY(mu_);
   std::map<JobId, absl::StatusOr<std::unique_ptr<JobPages>>> pages_ ABSL_GUARDED_BY(mu_);
+  std::map<JobId, std::vector<wire::UniqueFd>> kept_ports_ ABSL_GUARDED_BY(mu_);  // within Keep
   WatchStreams watches_ ABSL_GUARDED_BY(mu_);
   DeadlineTimer timer_;
 };

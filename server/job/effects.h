@@ -147,13 +147,25 @@ struct SetLayout {
   std::vector<SegmentInfo> segments;
   std::vector<SegmentId> forgotten;
 };
+// Takes over the port process from an irisd that has ended. All memory that it is to have is in
+// `layout`. The effects SendToNode for what it may not have taken follow, with their old numbers.
+struct AttachPort {
+  JobId job;
+  NodeId node = 0;       // this one
+  uint32_t n_ranks = 0;  // of the job
+  uint64_t heard = 0;    // the number of its last message that the machine has
+  uint64_t sent = 0;     // the number of the last message to it
+  uint64_t taken = 0;    // it is known to have those up to this number
+  SetLayout layout;
+};
 // Sends a message to a node that the port process is connected with; on the leader's node, with
-// `all`, to every node that is connected.
+// `all`, to every node that is connected. The port process ignores a number for the second time.
 struct SendToNode {
   JobId job;
   NodeId node = 0;
   bool all = false;
   NodeMessage message;
+  uint64_t number = 0;  // counts the messages of this job, from 1 on
 };
 // Ends the port process, after what was sent.
 struct StopPort {
@@ -167,7 +179,7 @@ struct EmitEvent {
 using Effect =
     std::variant<Reply, ReleaseSession, CreatePages, DropPages, CreateSegment, ImportSegment,
                  AdoptSegment, DropSegment, SendDescriptors, SetRankState, NotifyWatch, EndWatch,
-                 StartPort, SetLayout, SendToNode, StopPort, EmitEvent>;
+                 StartPort, SetLayout, AttachPort, SendToNode, StopPort, EmitEvent>;
 using Effects = std::vector<Effect>;
 
 }  // namespace iris::server

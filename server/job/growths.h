@@ -38,6 +38,8 @@ struct Growths : Teams {
   // Another node has created or mapped its part of the growth, or could not.
   void NodeGrew(Job& job, NodeId node, GrowId grow, bool mapped, const std::string& error);
   void PublishGrowth(Job& job);
+  // Returns the segments of a growth that are of this node's ranks.
+  static std::vector<SegmentId> OwnSegments(const Job& job, const Growth& growth);
 
  private:
   absl::Status StartGrowth(Job& job, Team& team, uint64_t needed_bytes, uint64_t wanted_bytes);
@@ -49,8 +51,6 @@ struct Growths : Teams {
   // Books `bytes` for every rank of this node, or for none.
   absl::Status BookGrowth(const Job& job, uint64_t bytes);
   void RunGrowthQueue(Job& job);
-  // Returns the segments of a growth that are of this node's ranks.
-  static std::vector<SegmentId> OwnSegments(const Job& job, const Growth& growth);
 };
 
 }  // namespace iris::server

@@ -227,14 +227,16 @@ struct Noted {
 //
 // Waiting calls are forgotten without a Reply: their callers repeat them, and no deadline passes
 // within kRepeatsWithin. If a rank's session was not kept and its job is ready, the rank can resume
-// within kResumesWithin. A job that lost memory breaks. Effects that the earlier daemon may not
-// have carried out are repeated: states of ranks, descriptors of segments being mapped, creations
-// and drops.
+// within kResumesWithin. A job that lost memory breaks. So does a job of several nodes whose port
+// process was not kept, or that shares memory with other nodes; if it still forms, it fails.
+// Effects that the earlier daemon may not have carried out are repeated: states of ranks,
+// descriptors of segments being mapped, creations and drops, messages to other nodes.
 struct Recovered {
   uint64_t generation = 0;  // counts the irisds of this state
   std::vector<SessionId> sessions;
   std::vector<SegmentId> memory;
   std::vector<JobId> pages;
+  std::vector<JobId> ports;  // jobs whose port process was kept
 };
 // The port process of a job that spans several nodes is ready. `random` names this run of the job
 // if this node leads it.
@@ -249,17 +251,27 @@ struct PortFailed {
   JobId job;
   std::string reason;
 };
+// What a port process says of nodes has numbers, which count from 1 on, because it is repeated to
+// the next irisd; 0: it is not repeated. `taken` is the number of the last SendToNode that the port
+// process has.
+
+struct PortTook {
+  JobId job;
+  uint64_t taken = 0;
+};
 // Another node is connected to the leader, or, on another node, the leader is.
 struct NodeConnected {
   JobId job;
   NodeId node = 0;
   std::string name;  // of the host
+  uint64_t number = 0;
 };
 // That connection is lost for good.
 struct NodeLost {
   JobId job;
   NodeId node = 0;
   std::string reason;
+  uint64_t number = 0;
 };
 // The irisd of another node says something. From the leader, or, on the leader's node, from a node
 // that is connected.
@@ -267,6 +279,8 @@ struct NodeSaid {
   JobId job;
   NodeId node = 0;
   NodeMessage message;
+  uint64_t number = 0;
+  uint64_t taken = 0;
 };
 // A deadline has passed: see JobMachine::NextDeadline.
 struct Tick {};
@@ -281,6 +295,6 @@ using Input = std::variant<SessionOpened, SessionHungUp, ProcessGone, JoinCall, 
                            OperateCall, GrowMappedCall, AwaitBarrierCall, LeaveCall, ResumeCall,
                            CallCancelled, WatchOpened, SegmentCreated, SegmentDropped, DriverFree,
                            LimitsChanged, Noted, Recovered, Tick, StopRequested, PortReady,
-                           PortFailed, NodeConnected, NodeLost, NodeSaid>;
+                           PortFailed, PortTook, NodeConnected, NodeLost, NodeSaid>;
 
 }  // namespace iris::server

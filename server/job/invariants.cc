@@ -84,6 +84,12 @@ class Invariants {
                 "its nodes")) {
         return false;
       }
+      for (size_t i = 0; i < nodes.outbox.size(); ++i) {
+        Hold(job,
+             nodes.outbox[i].job == job.id &&
+                 nodes.outbox[i].number + nodes.outbox.size() == nodes.sent + i + 1,
+             "the numbers of its messages to other nodes");
+      }
       Hold(job, (nodes.epoch != 0) == (job.state != JobState::kForming), "its layout");
       const auto [first, end] = nodes.MappedBy(nodes.own);
       if (!Hold(job,

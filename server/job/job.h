@@ -291,6 +291,10 @@ struct JobNodes {
   uint64_t epoch = 0;   // of the ports; 0 before there is a layout
   // Before there is a layout: this node, and the nodes that are connected to it.
   std::map<NodeId, Node> all;
+  // What the port process may not have taken yet, with consecutive numbers up to `sent`.
+  TrackedQueue<SendToNode> outbox;
+  uint64_t sent = 0;
+  uint64_t heard = 0;  // the number of the last message from the port process
 
   bool leads() const { return own == kLeader; }
   // Returns the node of a rank, or null if it is not known.
@@ -377,9 +381,11 @@ struct Job : JobHead {
     return (nodes.has_value() && !nodes->leads() ? 2 : 1) * kMaxValueBytesPerJob;
   }
   // The descriptors of its pages: the status page and, for each rank of this node, a control page
-  // and, if there are other nodes, the memory of its port and what wakes that.
+  // and, if there are other nodes, the memory of its port and what wakes that. Then there are two
+  // of the port process, too.
   uint32_t n_pages() const {
-    return 1 + (end_local() - first_local()) * (nodes.has_value() ? 3 : 1);
+    const uint32_t n_local = end_local() - first_local();
+    return nodes.has_value() ? 3 + 3 * n_local : 1 + n_local;
   }
   // Excludes the ranks' own teams.
   size_t n_teams() const;

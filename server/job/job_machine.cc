@@ -21,6 +21,7 @@ void JobMachine::Impl::ClearMarks() {
     job->ranks.ClearMarks();
     job->allocations.ClearMarks();
     job->past_teams.ClearMarks();
+    if (job->nodes.has_value()) job->nodes->outbox.ClearMarks();
   }
   jobs_.ClearMarks();
   sessions_.ClearMarks();

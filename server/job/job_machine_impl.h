@@ -33,6 +33,8 @@ struct JobMachine::Impl final : Rendezvous {
   void ForgetCalls();
   // If the pages were not kept, makes new ones if the job is forming; otherwise they are lost.
   void RestorePages(Job& job, bool kept);
+  // Takes the port process over; without it, the job breaks, or fails if it is not ready yet.
+  void RestorePort(JobId id, bool kept);
   // Makes KeptMemory consistent with the present quota.
   void RestoreAccount(Job& job);
   // Breaks the job, or fails it if it is not ready yet.

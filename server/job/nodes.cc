@@ -118,9 +118,23 @@ void Rendezvous::On(const PortFailed& in) {
       *job, reason, [](const JobNodes&, Rank, NodeId) { return true; }, 0);
 }
 
+bool Rendezvous::IsNew(Job& job, uint64_t number, uint64_t taken) {
+  JobNodes& nodes = *job.nodes;
+  while (!nodes.outbox.empty() && nodes.outbox.front().number <= taken) nodes.outbox.pop_front();
+  if (number != 0 && number <= nodes.heard) return false;
+  nodes.heard = std::max(nodes.heard, number);
+  return true;
+}
+
+void Rendezvous::On(const PortTook& in) {
+  Job* const job = FindJob(in.job);
+  if (job != nullptr && job->nodes.has_value()) (void)IsNew(*job, 0, in.taken);
+}
+
 void Rendezvous::On(const NodeConnected& in) {
   Job* const job = FindJob(in.job);
-  if (job == nullptr || !job->nodes.has_value() || job->nodes->epoch != 0) return;
+  if (job == nullptr || !job->nodes.has_value() || !IsNew(*job, in.number, 0)) return;
+  if (job->nodes->epoch != 0) return;
   // The port process belongs to the job's user, and may name any node.
   const bool may =
       job->nodes->leads() ? in.node < job->n_ranks() && !job->IsLocal(in.node) : in.node == kLeader;
@@ -136,7 +150,7 @@ void Rendezvous::On(const NodeConnected& in) {
 
 void Rendezvous::On(const NodeLost& in) {
   Job* const job = FindJob(in.job);
-  if (job == nullptr || !job->nodes.has_value()) return;
+  if (job == nullptr || !job->nodes.has_value() || !IsNew(*job, in.number, 0)) return;
   JobNodes& nodes = *job->nodes;
   const auto found = nodes.all.find(in.node);
   if (in.node == nodes.own || found == nodes.all.end()) return;
@@ -190,7 +204,7 @@ void Rendezvous::NodeHasJoined(Job& job) {
   if (nodes.all.contains(kLeader)) TellJoined(job);
 }
 
-void Rendezvous::TellJoined(const Job& job) {
+void Rendezvous::TellJoined(Job& job) {
   NodeJoined joined{.n_ranks = job.n_ranks(),
                     .heap_bytes = job.heap_bytes,
                     .stride_bytes = job.stride_bytes,
@@ -282,7 +296,7 @@ void Rendezvous::CommitNodes(Job& job, bool same_address) {
 
 void Rendezvous::On(const NodeSaid& in) {
   Job* const job = FindJob(in.job);
-  if (job == nullptr || !job->nodes.has_value()) return;
+  if (job == nullptr || !job->nodes.has_value() || !IsNew(*job, in.number, in.taken)) return;
   const JobNodes& nodes = *job->nodes;
   const auto found = nodes.all.find(in.node);
   const bool may = in.node != nodes.own && found != nodes.all.end() &&

@@ -45,6 +45,12 @@ struct TestNode {
   bool connected = false;           // to the leader
   bool cut = false;                 // its messages are lost
   std::deque<NodeMessage> out, in;  // between it and the leader
+  // Its port process, which outlives its irisd.
+  std::set<SegmentId> memory;
+  std::deque<SendToNode> unsent;  // that irisd has not given it yet
+  uint64_t taken = 0;             // the number of the last one that it has
+  std::deque<NodeSaid> told;      // with numbers; that it would tell another irisd again
+  uint64_t n_told = 0;
 };
 
 class NodesTest : public ::testing::Test {
@@ -90,20 +96,66 @@ class NodesTest : public ::testing::Test {
       created_.push_back({&node, PortReady{node.job, 77 + node.id, absl::StrCat("host-", node.id),
                                            node.fabric.empty() ? "no fabric" : node.fabric}});
     } else if (const auto* layout = std::get_if<SetLayout>(&effect)) {
-      node.layouts.push_back(*layout);
+      LayOut(node, *layout);
+    } else if (const auto* attach = std::get_if<AttachPort>(&effect)) {
+      EXPECT_LE(attach->taken, node.taken);
+      EXPECT_GE(attach->sent, node.taken);
+      EXPECT_LE(attach->heard, node.n_told);
+      node.memory.clear();
+      LayOut(node, attach->layout);
     } else if (const auto* send = std::get_if<SendToNode>(&effect)) {
-      if (node.id != kLeader && node.connected) node.out.push_back(send->message);
-      for (auto& other : nodes_) {
-        const bool receives = send->all || other->id == send->node;
-        if (node.id == kLeader && receives && other->port && other->connected) {
-          other->in.push_back(send->message);
-        }
-      }
+      if (slow_) return node.unsent.push_back(*send);
+      Take(node, *send);
     } else if (std::get_if<StopPort>(&effect) != nullptr) {
       node.port = false;
     } else if (const auto* watch = std::get_if<NotifyWatch>(&effect)) {
       node.watched.push_back(*watch);
     }
+  }
+
+  static void LayOut(TestNode& node, const SetLayout& layout) {
+    node.layouts.push_back(layout);
+    for (const SegmentInfo& info : layout.segments) node.memory.insert(info.id);
+    for (const SegmentId id : layout.forgotten) node.memory.erase(id);
+  }
+  // The port process gets a message for other nodes.
+  void Take(TestNode& node, const SendToNode& send) {
+    if (send.number <= node.taken) return;
+    EXPECT_EQ(send.number, node.taken + 1);
+    node.taken = send.number;
+    if (node.id != kLeader && node.connected) node.out.push_back(send.message);
+    for (auto& other : nodes_) {
+      const bool receives = send.all || other->id == send.node;
+      if (node.id == kLeader && receives && other->port && other->connected) {
+        other->in.push_back(send.message);
+      }
+    }
+  }
+  // Another irisd goes on, after one that was killed before it gave its port process `unsent`, and
+  // perhaps before it heard of memory. The port process repeats what it has told; ranks watch
+  // again.
+  void Restart(TestNode& node) {
+    node.unsent.clear();
+    std::vector<SegmentId> memory;
+    for (const Segment& segment : node.machine->Segments()) {
+      const bool is_there = std::any_of(created_.begin(), created_.end(), [&](const auto& each) {
+        const auto* const dropped = std::get_if<SegmentDropped>(&each.second);
+        const auto* const created = std::get_if<SegmentCreated>(&each.second);
+        return each.first == &node && ((dropped && dropped->segment == segment.info.id) ||
+                                       (created && created->segment == segment.info.id));
+      });
+      if ((segment.created && !segment.dropping) || (is_there && random_() % 2 == 0)) {
+        memory.push_back(segment.info.id);
+      }
+    }
+    std::erase_if(created_, [&](const auto& each) { return each.first == &node; });
+    std::vector<SessionId> sessions;
+    for (Rank rank = node.id; rank < node.id + n_local_; ++rank) {
+      sessions.push_back(SessionId{rank + 1});
+    }
+    Do(node, Recovered{2, sessions, memory, {node.job}, {node.job}});
+    for (const NodeSaid& each : node.told) Do(node, each);
+    for (const SessionId session : sessions) Do(node, WatchOpened{session, NewCall(), node.job});
   }
 
   static std::string Handle(const TestNode& node, SegmentId segment) {
@@ -132,6 +184,13 @@ class NodesTest : public ::testing::Test {
       return true;
     }
     const size_t first = any(nodes_.size());
+    TestNode& talks = *nodes_[first];
+    if (!talks.unsent.empty()) {
+      Take(talks, talks.unsent.front());
+      talks.unsent.pop_front();
+      if (any(2) == 0) Do(talks, PortTook{talks.job, talks.taken});
+      return true;
+    }
     for (size_t i = 0; i < nodes_.size(); ++i) {
       TestNode& node = *nodes_[(first + i) % nodes_.size()];
       const bool outwards = node.in.empty() || (!node.out.empty() && any(2) == 0);
@@ -140,10 +199,15 @@ class NodesTest : public ::testing::Test {
       NodeMessage message = std::move(link.front());
       link.pop_front();
       TestNode& to = outwards ? *nodes_[0] : node;
-      if (!node.cut) Do(to, NodeSaid{to.job, outwards ? node.id : kLeader, std::move(message)});
+      if (node.cut) return true;
+      to.told.push_back(
+          {to.job, outwards ? node.id : kLeader, std::move(message), ++to.n_told, to.taken});
+      if (to.told.size() > 5) to.told.pop_front();  // they are acknowledged
+      Do(to, to.told.back());
       return true;
     }
-    return !created_.empty();
+    return !created_.empty() || std::any_of(nodes_.begin(), nodes_.end(),
+                                            [](const auto& node) { return !node->unsent.empty(); });
   }
   void Settle() {
     while (Step()) {
@@ -290,6 +354,7 @@ class NodesTest : public ::testing::Test {
   FakeClock clock_;
   std::minstd_rand random_{1};
   bool checks_ = true;
+  bool slow_ = false;  // irisd gives messages to port processes later
   uint32_t n_local_ = 0, n_ranks_ = 0;
   std::vector<std::unique_ptr<TestNode>> nodes_;
   std::deque<std::pair<TestNode*, Input>> created_;
@@ -889,6 +954,79 @@ TEST_F(NodesTest, AnotherIrisdTellsTheOtherNodes) {
   EXPECT_EQ(StateOn(*nodes_[0]), JobState::kBroken);
 }
 
+// All that was sent and decided before, in either direction, has its effect once.
+TEST_F(NodesTest, AnotherIrisdGoesOn) {
+  MakeReady(2, 2);
+  slow_ = true;
+  for (const size_t restarted : {1, 0}) {
+    const uint64_t k = restarted == 1 ? 0 : 1;
+    std::vector<CallId> calls;
+    for (Rank rank = 0; rank < 4; ++rank) {
+      calls.push_back(Ask(rank, k, AllocateOp{.bytes = 4096, .tensor = {}}));
+    }
+    EXPECT_THAT(nodes_[1]->unsent, SizeIs(2));
+    if (restarted == 0) {
+      while (nodes_[0]->unsent.empty()) Step();  // the outcome
+    }
+    TestNode& node = *nodes_[restarted];
+    Restart(node);
+    EXPECT_THAT(node.unsent, Not(IsEmpty()));
+    EXPECT_EQ(node.layouts.back().epoch, 77u);
+    EXPECT_THAT(node.layouts.back().segments, SizeIs(2));
+    Settle();
+    for (Rank rank = node.id; rank < node.id + 2; ++rank) {
+      calls[rank] = Ask(rank, k, AllocateOp{.bytes = 4096, .tensor = {}});
+    }
+    Settle();
+    EXPECT_TRUE(OneStatus(calls).ok()) << OneStatus(calls);
+  }
+  // A dead rank is told by the next irisd.
+  Do(NodeOf(3), SessionHungUp{SessionId{4}, "test"});
+  EXPECT_EQ(StateOn(*nodes_[1]), JobState::kBroken);
+  Restart(*nodes_[1]);
+  EXPECT_EQ(nodes_[1]->layouts.back().epoch, 0u);
+  Settle();
+  EXPECT_EQ(StateOn(*nodes_[0]), JobState::kBroken);
+  EXPECT_EQ(RankStatesOn(*nodes_[0])[3], RankState::kEnding);
+}
+
+TEST_F(NodesTest, NothingIsKeptThatThePortProcessHas) {
+  MakeReady(2, 2);
+  for (uint64_t k = 0; k < 3; ++k) {
+    EXPECT_TRUE(OneStatus(AskAll(k, AllocateOp{.bytes = 1, .tensor = {}})).ok());
+  }
+  for (auto& node : nodes_) {
+    Do(*node, PortTook{node->job, node->taken});
+    slow_ = true;
+    Restart(*node);
+    EXPECT_THAT(node->unsent, IsEmpty());
+  }
+}
+
+TEST_F(NodesTest, AJobThatFormsFailsWithItsIrisd) {
+  Build(2, 2);
+  const CallId call = Join(Spec(2));
+  Restart(*nodes_[1]);
+  EXPECT_FALSE(nodes_[1]->port);
+  EXPECT_THAT(nodes_[1]->machine->Jobs(), IsEmpty());
+  EXPECT_EQ(StatusOf(2, call).code(), absl::StatusCode::kUnknown);  // it was forgotten
+  nodes_.clear();
+  created_.clear();
+  Build(2, 2);
+  JoinAll();
+  Restart(*nodes_[0]);
+  EXPECT_THAT(nodes_[0]->machine->Jobs(), IsEmpty());
+}
+
+TEST_F(FabricTest, AJobOfAFabricBreaksWithItsIrisd) {
+  Build();
+  MakeReady();
+  Restart(*nodes_[1]);
+  EXPECT_EQ(StateOn(*nodes_[1]), JobState::kBroken);
+  Restart(*nodes_[2]);  // it maps no other node
+  EXPECT_EQ(StateOn(*nodes_[2]), JobState::kReady);
+}
+
 TEST_F(NodesTest, ARankThatGivesUpIsWaitedForAgain) {
   Build(2, 1);
   JoinSpec hurried = Spec(1);
@@ -993,10 +1131,15 @@ TEST_F(NodesTest, ManyNodesJoin) {
 
 // Random operations by teams of all kinds, with messages in any order that the links allow: each
 // (team, k) has one outcome, and all nodes have the same heap.
-TEST_F(NodesTest, RandomOperationsAgree) {
-  for (int seed = 1; seed <= 20; ++seed) {
+class RandomTest : public NodesTest, public ::testing::WithParamInterface<bool> {};
+INSTANTIATE_TEST_SUITE_P(Restarts, RandomTest, ::testing::Bool());
+
+TEST_P(RandomTest, OperationsAgree) {
+  const bool restarts = GetParam();  // of any irisd at any time
+  for (int seed = 1; seed <= (restarts ? 60 : 20); ++seed) {
     random_.seed(static_cast<unsigned>(seed));
     nodes_.clear();
+    slow_ = false;
     MakeReady(3, 2);
     const auto any = [this](uint32_t n) {
       return static_cast<uint32_t>(std::uniform_int_distribution<uint32_t>(0, n - 1)(random_));
@@ -1005,6 +1148,7 @@ TEST_F(NodesTest, RandomOperationsAgree) {
     std::map<std::pair<TeamId, Rank>, uint64_t> next;
     for (Rank rank = 0; rank < 6; ++rank) teams[OwnTeam(rank)] = {rank};
     std::vector<uint64_t> offsets;
+    slow_ = restarts;
     for (int round = 0; round < 40; ++round) {
       auto team = teams.begin();
       std::advance(team, any(static_cast<uint32_t>(teams.size())));
@@ -1017,13 +1161,40 @@ TEST_F(NodesTest, RandomOperationsAgree) {
         op = CreateTeamOp{{members[any(static_cast<uint32_t>(members.size()))]}};
       } else if (what == 4 && members.size() > 1) {
         op = BroadcastOp{members[0], SharedBytes("value")};
+      } else if (what == 5 && restarts) {
+        op = AllocateOp{.bytes = kHeap / 2, .tensor = {}};  // once in a while the heap grows
       }
       std::vector<std::pair<Rank, CallId>> calls;
+      // Answers that were under way are lost. Ranks repeat calls that were not answered.
+      int left = 5;
+      const auto restart = [&] {
+        if (left-- <= 0) return;
+        TestNode& node = *nodes_[any(3)];
+        Restart(node);
+        for (auto& [rank, call] : calls) {
+          if (&NodeOf(rank) != &node) continue;
+          if (any(2) == 0 || StatusOf(rank, call).code() == absl::StatusCode::kUnknown) {
+            call = Ask(rank, next[{id, rank}] - 1, op, id);
+          }
+        }
+      };
       for (const Rank rank : members) {
-        for (uint32_t steps = any(4); steps > 0; --steps) Step();
+        for (uint32_t steps = any(4); steps > 0; --steps) {
+          Step();
+          if (restarts && any(8) == 0) restart();
+        }
         calls.push_back({rank, Ask(rank, next[{id, rank}]++, op, id)});
       }
-      Settle();
+      const auto is_answered = [&](const auto& each) {
+        return StatusOf(each.first, each.second).code() != absl::StatusCode::kUnknown;
+      };
+      for (int i = 0; i < 20; ++i) {
+        while (Step()) {
+          if (restarts && any(16) == 0) restart();
+        }
+        if (std::all_of(calls.begin(), calls.end(), is_answered)) break;
+        MapGrowth();
+      }
       const absl::Status status = StatusOf(calls[0].first, calls[0].second);
       for (const auto& [rank, call] : calls) ASSERT_EQ(StatusOf(rank, call), status) << seed;
       if (!status.ok()) continue;
@@ -1046,6 +1217,11 @@ TEST_F(NodesTest, RandomOperationsAgree) {
       heaps.insert(heap);
     }
     EXPECT_THAT(heaps, SizeIs(1)) << "seed " << seed;
+    for (const auto& node : nodes_) {
+      std::set<SegmentId> memory;
+      for (const Segment& segment : node->machine->Segments()) memory.insert(segment.info.id);
+      EXPECT_EQ(node->memory, memory) << "seed " << seed;
+    }
   }
 }
 

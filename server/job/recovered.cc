@@ -33,7 +33,7 @@ void JobMachine::Impl::On(const Recovered& in) {
   for (const auto& [id, segment] : segments_) segments.push_back(id);
   for (const SegmentId id : segments) {
     const Segment* const segment = segments_.Find(id);
-    // A job with memory of other nodes breaks below, for its port process is gone.
+    // A job with memory of other nodes breaks below.
     const bool is_there = segment == nullptr || segment->dropping || !segment->created ||
                           segment->imported || memory.contains(id);
     if (is_there) continue;
@@ -47,8 +47,8 @@ void JobMachine::Impl::On(const Recovered& in) {
     if (!session.ending && !kept.contains(id)) lost.push_back(id);
   }
   for (const SessionId id : lost) LoseSession(id);
-  // The port processes ended with the irisd that started them.
-  for (const JobId id : ids) On(PortFailed{id, "irisd was restarted"});
+  const std::set<JobId> ports = SetOf(in.ports);
+  for (const JobId id : ids) RestorePort(id, ports.contains(id));
   for (const JobId id : ids) {
     if (const Job* const job = FindJob(id); job != nullptr) SendDescriptorsAgain(*job);
   }
@@ -120,6 +120,28 @@ void JobMachine::Impl::RestorePages(Job& job, bool kept) {
   for (Rank rank = 0; rank < job.n_ranks(); ++rank) {
     if (job.ranks[rank].lease.held) return LoseMemory(job, rank, "the pages of its host barriers");
   }
+}
+
+void JobMachine::Impl::RestorePort(JobId id, bool kept) {
+  Job* const job = FindJob(id);
+  if (job == nullptr || !job->nodes.has_value()) return;
+  const JobNodes& nodes = *job->nodes;
+  // The handles by which nodes map each other's memory are not stored.
+  if (!kept || job->is_starting() || nodes.MapsOthers(nodes.own)) {
+    return On(PortFailed{id, "irisd was restarted"});
+  }
+  SetLayout layout{id, 0, {}, OwnSegmentsOf(*job), {}};
+  if (job->growth.has_value() && job->growth->mapping) {
+    const std::vector<SegmentInfo> more = InfosOf(OwnSegments(*job, *job->growth));
+    layout.segments.insert(layout.segments.end(), more.begin(), more.end());
+  }
+  if (job->state == JobState::kReady) {
+    layout.epoch = nodes.epoch;
+    layout.nodes = nodes.Parts();
+  }
+  Emit(AttachPort{id, nodes.own, job->n_ranks(), nodes.heard, nodes.sent,
+                  nodes.sent - nodes.outbox.size(), std::move(layout)});
+  for (const SendToNode& each : nodes.outbox) Emit(each);
 }
 
 void JobMachine::Impl::RestoreAccount(Job& job) {

@@ -33,19 +33,26 @@ void Registry::SetState(Job& job, Rank rank, RankState state, bool abort) {
   Emit(SetRankState{job.id, rank, state, member.lease.process.pid, abort});
 }
 
-void Registry::NotifyPeers(const Job& job, Rank rank, const std::string& reason) {
-  const Member& changed = job.ranks[rank];
+void Registry::NotifyPeers(Job& job, Rank rank, const std::string& reason) {
+  const auto& ranks = std::as_const(job).ranks;
+  const Member& changed = ranks[rank];
   for (Rank peer = 0; peer < job.n_ranks(); ++peer) {
-    if (peer == rank || !job.ranks[peer].lease.held) continue;
-    Emit(NotifyWatch{job.ranks[peer].lease.session,
+    if (peer == rank || !ranks[peer].lease.held) continue;
+    Emit(NotifyWatch{ranks[peer].lease.session,
                      RankChanged{rank, changed.state, changed.lease.process.pid, reason}});
   }
   if (!job.nodes.has_value() || !job.IsLocal(rank)) return;
   TellNodes(job, RankIs{rank, changed.state, changed.lease.process.pid, reason});
 }
 
-void Registry::TellNodes(const Job& job, NodeMessage message) {
-  Emit(SendToNode{job.id, kLeader, job.nodes->leads(), std::move(message)});
+void Registry::TellNodes(Job& job, NodeMessage message) {
+  Send(job, kLeader, job.nodes->leads(), std::move(message));
+}
+
+void Registry::Send(Job& job, NodeId node, bool all, NodeMessage message) {
+  JobNodes& nodes = *job.nodes;
+  nodes.outbox.push_back({job.id, node, all, std::move(message), ++nodes.sent});
+  Emit(nodes.outbox.back());
 }
 
 Job* Registry::JobOf(const Session& session) {

@@ -77,8 +77,8 @@ struct Registry {
   // As the leader, sends the other nodes a message that has `handles`, with those of the memory
   // that the receiver's ranks map.
   template <typename Message>
-  void TellHandles(const Job& job, Message message) {
-    const auto& all = job.nodes->all;
+  void TellHandles(Job& job, Message message) {
+    const auto& all = std::as_const(job).nodes->all;
     if (std::none_of(all.begin(), all.end(),
                      [](const auto& each) { return each.second.with_previous; })) {
       return TellNodes(job, std::move(message));
@@ -86,7 +86,7 @@ struct Registry {
     for (const auto& [id, node] : all) {
       if (id == job.nodes->own) continue;
       message.handles = job.nodes->HandlesFor(id);
-      Emit(SendToNode{job.id, id, false, message});
+      Send(job, id, false, message);
     }
   }
   // Reports what happened to a job, to one of its ranks, or to a session.
@@ -97,9 +97,11 @@ struct Registry {
   void SetState(Job& job, Rank rank, RankState state, bool abort);
   // Notifies the other ranks of this rank's new state, with the reason. If the rank is of this
   // node, other nodes are told.
-  void NotifyPeers(const Job& job, Rank rank, const std::string& reason);
+  void NotifyPeers(Job& job, Rank rank, const std::string& reason);
   // Sends a message to the leader or, on the leader's node, to all other nodes.
-  void TellNodes(const Job& job, NodeMessage message);
+  void TellNodes(Job& job, NodeMessage message);
+  // Sends it (SendToNode), now and to the port process of the next irisd until it is taken.
+  void Send(Job& job, NodeId node, bool all, NodeMessage message);
 
   Session* FindSession(SessionId session) { return sessions_.Find(session); }
   Job* FindJob(JobId job);

@@ -23,6 +23,7 @@ struct Rendezvous : Leases {
   void On(const SegmentDropped& in);
   void On(const PortReady& in);
   void On(const PortFailed& in);
+  void On(const PortTook& in);
   void On(const NodeConnected& in);
   void On(const NodeLost& in);
   void On(const NodeSaid& in);
@@ -79,11 +80,14 @@ struct Rendezvous : Leases {
   // nodes.cc defines the following functions: what a job of several nodes has to do more.
   // Tells the leader that all ranks of this node have joined, or that one gave up since.
   void NodeHasJoined(Job& job);
-  void TellJoined(const Job& job);
+  void TellJoined(Job& job);
   void NodeWithdraws(Job& job);
   void NodeHasMapped(Job& job);
   // On the leader's node: goes on if every node has joined, or has mapped.
   void LayOutIfComplete(Job& job);
+  // Notes what the port process has taken, and the number of its message. Returns false if the
+  // machine has that message.
+  static bool IsNew(Job& job, uint64_t number, uint64_t taken);
   void CommitIfMapped(Job& job);
   void CommitNodes(Job& job, bool same_address);
   // Begins the mapping, with all nodes known. `handles` are as of NodesJoined, and checked.

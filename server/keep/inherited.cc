@@ -92,6 +92,10 @@ Inherited SortInherited(std::vector<NamedDescriptor> all) {
           inherited.pages[JobId{name->id}].push_back(std::move(each.fd));
           taken = true;
           break;
+        case KeptName::Kind::kPort:
+          inherited.ports[JobId{name->id}].push_back(std::move(each.fd));
+          taken = true;
+          break;
         case KeptName::Kind::kSession:
           taken = only(inherited.sessions[SessionId{name->id}]);
           break;

@@ -30,6 +30,7 @@ struct Inherited {
   std::map<SegmentId, wire::UniqueFd> segments;
   std::map<JobId, std::vector<wire::UniqueFd>> pages;
   std::map<SessionId, wire::UniqueFd> sessions;
+  std::map<JobId, std::vector<wire::UniqueFd>> ports;
   // Names of descriptors that were closed: names that irisd does not use, and repeated names of
   // which irisd uses one.
   std::vector<std::string> unknown;
@@ -37,7 +38,7 @@ struct Inherited {
 
   bool empty() const {
     return !session_listener.valid() && !admin_listener.valid() && segments.empty() &&
-           pages.empty() && sessions.empty();
+           pages.empty() && sessions.empty() && ports.empty();
   }
 };
 

@@ -23,8 +23,8 @@ namespace {
 wire::UniqueFd SomeFile() { return wire::UniqueFd(memfd_create("kept", MFD_CLOEXEC)); }
 
 TEST(KeptName, IsReadAsItWasWritten) {
-  for (const auto kind :
-       {KeptName::Kind::kSegment, KeptName::Kind::kPages, KeptName::Kind::kSession}) {
+  for (const auto kind : {KeptName::Kind::kSegment, KeptName::Kind::kPages,
+                          KeptName::Kind::kSession, KeptName::Kind::kPort}) {
     for (const uint64_t id : {uint64_t{1}, uint64_t{63}, uint64_t{64}, uint64_t{123456789},
                               KeptName::kMaxId - 1, KeptName::kMaxId}) {
       const KeptName name{kind, id};

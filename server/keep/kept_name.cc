@@ -24,7 +24,8 @@ std::optional<KeptName> KeptName::Parse(absl::string_view text) {
   if (text.size() < 2 || text.size() > 1 + kMaxDigits) return std::nullopt;
   KeptName name;
   name.kind = static_cast<Kind>(text[0]);
-  if (name.kind != Kind::kSegment && name.kind != Kind::kPages && name.kind != Kind::kSession) {
+  if (name.kind != Kind::kSegment && name.kind != Kind::kPages && name.kind != Kind::kSession &&
+      name.kind != Kind::kPort) {
     return std::nullopt;
   }
   for (const char each : text.substr(1)) {

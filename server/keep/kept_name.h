@@ -15,6 +15,7 @@ struct KeptName {
     kSegment = 'g',  // memory of the segment `id`
     kPages = 'p',    // the pages of the job `id`: several descriptors, identified by mode and inode
     kSession = 's',  // the socket of the session `id`
+    kPort = 'n',  // of the port process of the job `id`: the socket to attach to it, and its pidfd
   };
   static constexpr uint64_t kMaxId = (uint64_t{1} << 54) - 1;
 

@@ -61,11 +61,27 @@ enum class LinkType : uint16_t {
   kPortRank = 34,    // likewise
   kPortLayout = 35,
   kPortToNode = 36,
+  kPortResume = 37,
+  kPortTook = 38,  // in both directions
   kPortReady = 48,
   kPortFromNode = 49,
   kPortNode = 50,
   kPortFailed = 51,
   kPortReport = 52,
+};
+
+// The version of the messages between irisd's core and port processes, which outlive the irisd that
+// started them: change it with LinkHeader and with server/port/port.proto.
+inline constexpr uint32_t kPortLinkVersion = 1;
+
+// A datagram to a port process, over the socket to attach to it, with a descriptor: the other end
+// of a new link, which replaces the one that it has. `node_version` is port::kProtocolVersion.
+struct PortAttach {
+  uint32_t magic = kMagic;
+  uint32_t version = kPortLinkVersion;
+  uint32_t node_version = 0;
+
+  static constexpr uint32_t kMagic = 0x74726f70;  // "port"
 };
 
 struct LinkHeader {
@@ -125,7 +141,7 @@ class LinkReader {
  private:
   absl::Status Check(const LinkHeader& header) const;
 
-  const LinkSender sender_;
+  LinkSender sender_;
   std::string bytes_;  // bytes from `begin_` on are not returned yet
   size_t begin_ = 0;
   std::vector<wire::UniqueFd> fds_;

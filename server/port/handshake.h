@@ -21,6 +21,7 @@
 
 namespace iris::port {
 
+// Of what follows, and of the messages between irisds (server/state/node_message.proto).
 inline constexpr uint32_t kProtocolVersion = 2;
 
 enum class FrameType : uint16_t {

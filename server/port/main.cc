@@ -1,6 +1,6 @@
 // irisd-port: carries the data of one job between this node and others. irisd starts it, one for
-// each job of several nodes. It gives up rights that it does not need, and serves until irisd ends
-// or stops it. Exit codes: 0 stopped as requested, or irisd has ended; 1 could not go on, which
+// each job of several nodes. It gives up rights that it does not need, and serves until irisd stops
+// it, or has ended and no other one can come. Exit codes: 0 for these; 1 could not go on, which
 // irisd was told; 2 not started by irisd.
 #include <signal.h>
 #include <stdio.h>

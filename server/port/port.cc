@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -17,6 +18,7 @@
 #include "device/base/posix.h"
 #include "proto/wire/frame.h"
 #include "proto/wire/limits.h"
+#include "proto/wire/rights.h"
 #include "server/job/clock.h"
 
 namespace iris::port {
@@ -50,6 +52,9 @@ constexpr auto kLookAtEvents = absl::Microseconds(200);  // while data flows
 constexpr uint32_t kMinSilenceMs = 50;
 constexpr int kMaxUcxFd = 1024;
 constexpr size_t kMaxLinkBytes = 256 << 20;
+// irisd hears after so much that it was taken; with the next report in any case.
+constexpr uint64_t kTellTakenAfter = 64;
+constexpr size_t kTellTakenAfterBytes = 256 << 10;
 
 absl::Status Bad(absl::string_view what) {
   return absl::InternalError(absl::StrCat("irisd sent a port a wrong message: ", what));
@@ -105,11 +110,7 @@ absl::Status Port::Start(const std::function<absl::Status()>& confine) {
   if (status.ok()) status = Open();
   if (status.ok()) status = confine();
   if (status.ok()) {
-    Ready ready;
-    ready.set_ucx_version(worker_->version());
-    ready.set_transports(absl::StrCat(worker_->transports(), " on ", interface_.name));
-    ready.set_address(self_.address());
-    Tell(LinkType::kPortReady, ready);
+    TellReady();
     const absl::Time connect_by = now_ + absl::Milliseconds(setup_.connect_ms());
     if (!leads()) {
       Node& node = nodes_[0];
@@ -293,7 +294,9 @@ absl::Status Port::HandleEvents(absl::Duration timeout) {
   now_ = server::SteadyNow();
   for (int i = 0; i < n; ++i) {
     const int fd = events[i].data.fd;
-    if (fd == link_.get()) {
+    if (fd == attach_.get()) {
+      OnAttach();
+    } else if (fd == link_.get()) {
       if ((events[i].events & EPOLLOUT) != 0) link_blocked_ = false;
       if ((events[i].events & ~static_cast<uint32_t>(EPOLLOUT)) == 0) continue;
       const absl::Status status = ReadLink();
@@ -316,7 +319,7 @@ absl::Status Port::HandleEvents(absl::Duration timeout) {
 absl::Status Port::ReadLink() {
   const absl::StatusOr<server::LinkReader::Received> received = reader_.Receive(link_.get());
   if (absl::IsUnavailable(received.status())) {
-    over_ = true;
+    LinkEnds();
     return absl::OkStatus();
   }
   if (!received.ok()) return received.status();
@@ -352,7 +355,11 @@ absl::Status Port::OnLinkMessage(server::LinkMessage message) {
     }
     setup_.set_silence_ms(std::max<uint64_t>(setup_.silence_ms(), kMinSilenceMs));
     is_set_up_ = true;
-    return absl::OkStatus();
+    if (!message.fd.valid()) return absl::OkStatus();
+    attach_ = std::move(message.fd);
+    // From now on this process outlives its irisd (Confine).
+    (void)prctl(PR_SET_PDEATHSIG, 0, 0, 0, 0);
+    return Watch(attach_.get(), EPOLLIN);
   }
   if (engine_ == nullptr) return Bad("a message before the setup was answered");
   const auto handle = [&](auto parsed, auto&& use) -> absl::Status {
@@ -373,6 +380,16 @@ absl::Status Port::OnLinkMessage(server::LinkMessage message) {
         OnToNode(to);
         return absl::OkStatus();
       });
+    case LinkType::kPortResume:
+      return handle(Parse<Resume>(payload), [&](const Resume& resume) {
+        OnResume(resume);
+        return absl::OkStatus();
+      });
+    case LinkType::kPortTook:
+      return handle(Parse<Took>(payload), [&](const Took& took) {
+        Acknowledged(took.taken());
+        return absl::OkStatus();
+      });
     default:
       return Bad(absl::StrCat("type ", static_cast<int>(message.type())));
   }
@@ -380,16 +397,24 @@ absl::Status Port::OnLinkMessage(server::LinkMessage message) {
 
 absl::Status Port::OnMemory(const Memory& memory, wire::UniqueFd fd) {
   if (memory.forget()) {
-    engine_->Withdraw(memory.segment_id());
-    memory_->Forget(memory.segment_id());
+    Forget(memory.segment_id());
     return absl::OkStatus();
   }
+  if (segments_.contains(memory.segment_id())) return absl::OkStatus();  // from an irisd before
   if (memory.rank() - setup_.first_rank() >= setup_.n_local()) return Bad("memory of another node");
   const absl::Status status =
       memory_->Add(memory.segment_id(), memory.rank(), memory.offset_bytes(), memory.bytes(),
                    memory.device_uuid(), std::move(fd));
-  if (status.ok()) engine_->Offer(memory.rank(), memory.offset_bytes());
-  return status;
+  if (!status.ok()) return status;
+  segments_.insert(memory.segment_id());
+  engine_->Offer(memory.rank(), memory.offset_bytes());
+  return absl::OkStatus();
+}
+
+void Port::Forget(uint64_t segment_id) {
+  engine_->Withdraw(segment_id);
+  memory_->Forget(segment_id);
+  segments_.erase(segment_id);
 }
 
 absl::Status Port::OnRank(const RankRing& rank, wire::UniqueFd fd) {
@@ -422,6 +447,8 @@ absl::Status Port::OnRank(const RankRing& rank, wire::UniqueFd fd) {
 }
 
 absl::Status Port::OnLayout(const Layout& layout) {
+  if (epoch_ == layout.epoch()) return absl::OkStatus();  // from an irisd before
+  epoch_ = layout.epoch();
   if (layout.epoch() == 0) {
     engine_->Stop(StatusCode::kAborted);
     return absl::OkStatus();
@@ -442,6 +469,15 @@ absl::Status Port::OnLayout(const Layout& layout) {
 }
 
 void Port::OnToNode(const NodeMessage& message) {
+  Acknowledged(message.taken());
+  if (message.number() != 0 && message.number() <= taken_) return;  // from an irisd before
+  taken_ = std::max(taken_, message.number());
+  taken_bytes_ += message.payload().size();
+  if (taken_ - taken_told_ >= kTellTakenAfter || taken_bytes_ >= kTellTakenAfterBytes) {
+    Took took;
+    took.set_taken(TellTaken());
+    Tell(LinkType::kPortTook, took);
+  }
   if (leads() && message.all()) {
     for (const auto& [id, node] : nodes_) SendTo(id, FrameType::kNodeMessage, message.payload());
   } else {
@@ -451,21 +487,107 @@ void Port::OnToNode(const NodeMessage& message) {
 
 template <typename Message>
 void Port::Tell(LinkType type, const Message& message) {
-  writer_.Queue({.type = type}, {message.SerializeAsString(), nullptr});
+  if (link_.valid()) writer_.Queue({.type = type}, {message.SerializeAsString(), nullptr});
+}
+
+template <typename Message>
+void Port::TellKept(LinkType type, Message message) {
+  message.set_number(++n_told_);
+  std::string payload = message.SerializeAsString();
+  if (attach_.valid()) {
+    kept_bytes_ += payload.size();
+    kept_.push_back({n_told_, type, payload});
+  }
+  if (link_.valid()) writer_.Queue({.type = type}, {std::move(payload), nullptr});
+}
+
+void Port::TellReady() {
+  Ready ready;
+  ready.set_ucx_version(worker_->version());
+  ready.set_transports(absl::StrCat(worker_->transports(), " on ", interface_.name));
+  ready.set_address(self_.address());
+  ready.set_taken(TellTaken());
+  Tell(LinkType::kPortReady, ready);
+}
+
+uint64_t Port::TellTaken() {
+  taken_bytes_ = 0;
+  return taken_told_ = taken_;
+}
+
+void Port::Acknowledged(uint64_t number) {
+  while (!kept_.empty() && kept_.front().number <= number) {
+    kept_bytes_ -= kept_.front().payload.size();
+    kept_.pop_front();
+  }
+}
+
+void Port::LinkEnds() {
+  link_.Reset();  // which ends the watch, too: no other process has it
+  reader_ = server::LinkReader(server::LinkSender::kCore);
+  (void)writer_.Clear();
+  link_blocked_ = false;
+  if (attach_.valid()) {
+    attach_by_ = now_ + absl::Milliseconds(setup_.attach_ms());
+  } else {
+    over_ = true;
+  }
+}
+
+void Port::OnAttach() {
+  server::PortAttach attach = {.magic = 0};
+  wire::Rights rights;
+  const ssize_t n =
+      wire::ReceiveRights(attach_.get(), &attach, sizeof(attach), MSG_DONTWAIT, &rights);
+  if (n < 0 && errno == EAGAIN) return;
+  if (n <= 0) {  // irisd's manager has dropped it: there will be no other one
+    attach_.Reset();
+    if (!link_.valid()) over_ = true;
+    return;
+  }
+  if (n != sizeof(attach) || attach.magic != server::PortAttach::kMagic || rights.fds.size() != 1 ||
+      (rights.flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
+    logger_->Warn("a port was sent nonsense in place of a link", {{"job", setup_.job()}});
+    return;
+  }
+  LinkEnds();
+  attach_by_ = absl::InfiniteFuture();
+  link_ = std::move(rights.fds.front());
+  if (attach.version != server::kPortLinkVersion || attach.node_version != kProtocolVersion) {
+    failed_.Update(absl::FailedPreconditionError(absl::StrCat(
+        "irisd was replaced by one whose messages to port processes and other nodes have versions ",
+        attach.version, " and ", attach.node_version, ", and this process has ",
+        server::kPortLinkVersion, " and ", kProtocolVersion,
+        ": jobs of several nodes do not survive that")));
+    return;
+  }
+  failed_.Update(Watch(link_.get(), EPOLLIN));
+}
+
+void Port::OnResume(const Resume& resume) {
+  Acknowledged(resume.taken());
+  const std::set<uint64_t> wanted(resume.segment_ids().begin(), resume.segment_ids().end());
+  for (const uint64_t id : std::set<uint64_t>(segments_)) {
+    if (!wanted.contains(id)) Forget(id);
+  }
+  TellReady();
+  for (const Kept& each : kept_) {
+    writer_.Queue({.type = each.type}, {each.payload, nullptr});
+  }
 }
 
 absl::Status Port::FlushLink() {
+  if (writer_.queued_bytes() + kept_bytes_ > kMaxLinkBytes) {
+    return absl::ResourceExhaustedError("irisd does not read what this port tells it");
+  }
   if (writer_.empty() || link_blocked_) return absl::OkStatus();
   const absl::StatusOr<server::LinkWriter::Flushed> flushed = writer_.Flush(link_.get());
   if (absl::IsUnavailable(flushed.status())) {
-    over_ = true;
+    LinkEnds();
     return absl::OkStatus();
   }
   if (!flushed.ok()) return flushed.status();
   link_blocked_ = *flushed != server::LinkWriter::Flushed::kAll;
-  if (writer_.queued_bytes() > kMaxLinkBytes) {
-    return absl::ResourceExhaustedError("irisd does not read what this port tells it");
-  }
   return Watch(link_.get(), link_blocked_ ? EPOLLIN | EPOLLOUT : EPOLLIN, /*change=*/true);
 }
 
@@ -577,7 +699,8 @@ void Port::OnFrame(int fd, const Connection::Frame& frame) {
       NodeMessage message;
       message.set_node(from);
       message.set_payload(frame.payload);
-      return Tell(LinkType::kPortFromNode, message);
+      message.set_taken(TellTaken());
+      return TellKept(LinkType::kPortFromNode, std::move(message));
     }
     case FrameType::kMeet: {
       port::Meet meet;
@@ -674,7 +797,7 @@ void Port::Confirm(int fd) {
   NodeState state;
   state.set_node(*line.node);
   state.set_name(node.name);
-  Tell(LinkType::kPortNode, state);
+  TellKept(LinkType::kPortNode, state);
 }
 
 absl::Status Port::Admit(const Identity& other) {
@@ -784,7 +907,7 @@ void Port::LoseNode(uint32_t id, const std::string& reason) {
     state.set_node(id);
     state.set_lost(true);
     state.set_reason(reason);
-    Tell(LinkType::kPortNode, state);
+    TellKept(LinkType::kPortNode, state);
     return;
   }
   LostNode lost;
@@ -868,6 +991,10 @@ absl::Time Port::OnTimer(absl::Time now) {
         absl::StrCat("the job's address could not be put into etcd within ", setup_.connect_ms(),
                      " ms: ", meeting_error_.message())));
   }
+  if (!link_.valid() && now >= attach_by_) {
+    failed_.Update(absl::UnavailableError(
+        absl::StrCat("irisd has ended, and no other one came within ", setup_.attach_ms(), " ms")));
+  }
   if (now >= next_report_) {
     TellReport(now);
     next_report_ = now + std::min<absl::Duration>(kReportEvery, silence / 3);
@@ -901,6 +1028,7 @@ void Port::TellReport(absl::Time now) {
       peer.set_clock_error_ns(clock->error_ns);
     }
   }
+  report.set_taken(TellTaken());
   Tell(LinkType::kPortReport, report);
 }
 

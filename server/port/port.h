@@ -4,10 +4,12 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -37,8 +39,9 @@ class Port {
   // any more.
   absl::Status Start(const std::function<absl::Status()>& confine);
 
-  // Serves until irisd stops this process or closes the link. Returns an error, which irisd was
-  // told, if the port cannot go on.
+  // Serves until irisd stops this process. If the link ends without that, another irisd may attach
+  // within Setup::attach_ms, as long as its socket for that is open. Returns an error, which irisd
+  // was told, if the port cannot go on.
   absl::Status Run();
 
  private:
@@ -76,12 +79,25 @@ class Port {
   absl::Status ReadLink();
   absl::Status OnLinkMessage(server::LinkMessage message);
   absl::Status OnMemory(const Memory& memory, wire::UniqueFd fd);
+  void Forget(uint64_t segment_id);
   absl::Status OnRank(const RankRing& rank, wire::UniqueFd fd);
   absl::Status OnLayout(const Layout& layout);
   void OnToNode(const NodeMessage& message);
   template <typename Message>
   void Tell(server::LinkType type, const Message& message);
+  // Tells it with a number, and to the next irisd until it is acknowledged.
+  template <typename Message>
+  void TellKept(server::LinkType type, Message message);
+  void TellReady();
+  // Returns the number to tell irisd as taken.
+  uint64_t TellTaken();
+  void Acknowledged(uint64_t number);
   absl::Status FlushLink();
+
+  // Another irisd.
+  void LinkEnds();
+  void OnAttach();
+  void OnResume(const Resume& resume);
 
   void Accept();
   void AddLine(wire::UniqueFd fd, std::optional<uint32_t> node);
@@ -106,10 +122,22 @@ class Port {
 
   const server::Logger* const logger_;
   const wire::UniqueFd epoll_;
-  const wire::UniqueFd link_;
+  wire::UniqueFd link_;  // not valid: no irisd is attached
   server::LinkReader reader_{server::LinkSender::kCore};
   server::LinkWriter writer_;
   bool link_blocked_ = false;
+  wire::UniqueFd attach_;  // not valid: the port ends with its link
+  absl::Time attach_by_ = absl::InfiniteFuture();
+  uint64_t taken_ = 0, taken_told_ = 0;  // the number of the last message from irisd
+  size_t taken_bytes_ = 0;               // since irisd was told last
+  uint64_t n_told_ = 0;                  // with numbers
+  struct Kept {
+    uint64_t number = 0;
+    server::LinkType type{};
+    std::string payload;
+  };
+  std::deque<Kept> kept_;  // that are not acknowledged
+  size_t kept_bytes_ = 0;
   bool over_ = false;
   StatusCode over_code_ = StatusCode::kUnavailable;
   absl::Status failed_;
@@ -133,6 +161,8 @@ class Port {
   std::map<uint32_t, Node> nodes_;
   std::map<uint32_t, std::shared_ptr<PortMapping>> mappings_;  // that wait for their eventfd
   std::map<uint32_t, wire::UniqueFd> wakes_;                   // invalid: the rank is gone
+  std::set<uint64_t> segments_;                                // ids of memory that was added
+  std::optional<uint64_t> epoch_;                              // of the last layout
   absl::Time now_;
   absl::Time next_timer_ = absl::InfinitePast(), next_report_ = absl::InfinitePast();
   uint64_t refused_ = 0;

@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cmath>
@@ -1006,6 +1007,193 @@ TEST(PortTest, TheEndOfTheLinkStopsTheRings) {
   cluster.nodes[1]->SendBytes(LinkType::kStop, "");
   EXPECT_EQ(cluster.nodes[1]->WaitForEnd(), 0);
   EXPECT_EQ(one.Wait(one.Post(Put(0, 0, 0, 8))), StatusCode::kAborted);
+}
+
+// Two nodes, whose irisds may be followed by others.
+Cluster StartSurviving() {
+  return Start(2, 1, nullptr, [](int, PortNodeOptions* options) { options->survives = true; });
+}
+
+Resume ResumeOf(const PortNode& node, uint64_t taken) {
+  Resume resume;
+  resume.set_taken(taken);
+  for (const uint64_t part : {1, 2}) resume.add_segment_ids(2 * node.first_rank() + part);
+  return resume;
+}
+
+NodeMessage Numbered(uint64_t number, const std::string& payload) {
+  NodeMessage message;
+  message.set_number(number);
+  message.set_payload(payload);
+  return message;
+}
+
+TEST(PortTest, OutlivesItsIrisdAndRepeatsWhatTheNextOneDoesNotHave) {
+  Cluster cluster = StartSurviving();
+  ASSERT_TRUE(cluster.ok);
+  PortNode& first = *cluster.nodes[0];
+  PortNode& second = *cluster.nodes[1];
+  PortRequester ring = first.Requester(0), other = second.Requester(1);
+  // The connection was number 1.
+  for (uint64_t i = 1; i <= 3; ++i) {
+    second.Send(LinkType::kPortToNode, Numbered(i, absl::StrCat("message ", i)));
+  }
+  for (uint64_t i = 1; i <= 3; ++i) {
+    const auto got = first.WaitForMessage<NodeMessage>(LinkType::kPortFromNode);
+    ASSERT_TRUE(got.has_value());
+    EXPECT_EQ(got->number(), i + 1);
+  }
+  first.CloseLink();
+  second.CloseLink();
+  absl::SleepFor(absl::Milliseconds(300));
+  Fill(first.heap(0), kMiB, Seed());
+  EXPECT_EQ(ring.Wait(ring.Post(Put(1, kMiB, 0, kMiB))), StatusCode::kOk);
+  EXPECT_EQ(other.Wait(other.Post(Get(0, 2 * kMiB, 0, kMiB))), StatusCode::kOk);
+  EXPECT_EQ(memcmp(second.heap(1) + kMiB, second.heap(1) + 2 * kMiB, kMiB), 0);
+
+  // The state of the next irisd has two of its three messages. One of those that it sends again was
+  // taken.
+  second.Attach();
+  second.Send(LinkType::kPortResume, ResumeOf(second, 1));
+  auto ready = second.WaitForMessage<Ready>(LinkType::kPortReady);
+  ASSERT_TRUE(ready.has_value());
+  EXPECT_EQ(ready->taken(), 3u);
+  EXPECT_FALSE(ready->address().empty());
+  ASSERT_TRUE(second.AddMemory(1, 0, 3));  // which it has
+  second.Send(LinkType::kPortLayout, LayoutOf(2, 1));
+  for (uint64_t i = 3; i <= 4; ++i) {
+    second.Send(LinkType::kPortToNode, Numbered(i, absl::StrCat("message ", i)));
+  }
+  first.Attach();
+  first.Send(LinkType::kPortResume, ResumeOf(first, 3));
+  ASSERT_TRUE(first.WaitForMessage<Ready>(LinkType::kPortReady).has_value());
+  for (uint64_t i = 4; i <= 5; ++i) {
+    const auto got = first.WaitForMessage<NodeMessage>(LinkType::kPortFromNode);
+    ASSERT_TRUE(got.has_value());
+    EXPECT_EQ(got->number(), i);
+    EXPECT_EQ(got->payload(), absl::StrCat("message ", i - 1));
+  }
+  // Nothing is repeated once it is acknowledged, alone or with a message.
+  Took took;
+  took.set_taken(4);
+  first.Send(LinkType::kPortTook, took);
+  NodeMessage last = Numbered(1, "to node 1");
+  last.set_node(1);
+  last.set_taken(5);
+  first.Send(LinkType::kPortToNode, last);
+  const auto got = second.WaitForMessage<NodeMessage>(LinkType::kPortFromNode);
+  ASSERT_TRUE(got.has_value());
+  EXPECT_EQ(got->payload(), "to node 1");
+  EXPECT_EQ(got->taken(), 4u);
+  first.Attach();
+  first.Send(LinkType::kPortResume, ResumeOf(first, 0));
+  ready = first.WaitForMessage<Ready>(LinkType::kPortReady);
+  ASSERT_TRUE(ready.has_value());
+  EXPECT_EQ(ready->taken(), 1u);
+  second.Send(LinkType::kPortToNode, Numbered(5, "message 5"));
+  const auto next = first.WaitForMessage<NodeMessage>(LinkType::kPortFromNode);
+  ASSERT_TRUE(next.has_value());
+  EXPECT_EQ(next->number(), 6u);
+  EXPECT_EQ(ring.Wait(ring.Post(Put(1, 0, 0, kMiB))), StatusCode::kOk);
+}
+
+TEST(PortTest, TellsWhatItHasTaken) {
+  Cluster cluster = StartSurviving();
+  ASSERT_TRUE(cluster.ok);
+  PortNode& node = *cluster.nodes[1];
+  for (uint64_t i = 1; i <= 100; ++i) node.Send(LinkType::kPortToNode, Numbered(i, "x"));
+  auto took = node.WaitForMessage<Took>(LinkType::kPortTook);
+  ASSERT_TRUE(took.has_value());
+  EXPECT_EQ(took->taken(), 64u);
+  node.Send(LinkType::kPortToNode, Numbered(101, std::string(300 << 10, 'x')));
+  took = node.WaitForMessage<Took>(LinkType::kPortTook);
+  ASSERT_TRUE(took.has_value());
+  EXPECT_EQ(took->taken(), 101u);
+  node.Send(LinkType::kPortToNode, Numbered(102, "x"));
+  EXPECT_TRUE(Eventually([&] {
+    const auto report = node.WaitForMessage<Report>(LinkType::kPortReport);
+    return report.has_value() && report->taken() == 102;
+  }));
+}
+
+TEST(PortTest, ForgetsMemoryThatTheNextIrisdDoesNotList) {
+  Cluster cluster = StartSurviving();
+  ASSERT_TRUE(cluster.ok);
+  PortNode& node = *cluster.nodes[1];
+  PortRequester ring = cluster.nodes[0]->Requester(0);
+  const auto put = [&](uint64_t at) { return ring.Wait(ring.Post(Put(1, at, 0, 8))); };
+  const uint64_t half = node.heap_bytes() / 2;
+  ASSERT_EQ(put(half), StatusCode::kOk);
+  Resume resume = ResumeOf(node, 0);
+  resume.mutable_segment_ids()->RemoveLast();
+  node.Attach();
+  node.Send(LinkType::kPortResume, resume);
+  ASSERT_TRUE(node.WaitForMessage<Ready>(LinkType::kPortReady).has_value());
+  EXPECT_EQ(put(0), StatusCode::kOk);
+  EXPECT_TRUE(Eventually([&] { return put(half) == StatusCode::kOutOfRange; }));
+  ASSERT_TRUE(node.AddMemory(1, 1, 9));
+  EXPECT_TRUE(Eventually([&] { return put(half) == StatusCode::kOk; }));
+  // A job that has broken meanwhile.
+  node.CloseLink();
+  node.Attach();
+  resume.add_segment_ids(9);
+  node.Send(LinkType::kPortResume, resume);
+  node.Send(LinkType::kPortLayout, Layout());
+  PortRequester own = node.Requester(1);
+  EXPECT_TRUE(
+      Eventually([&] { return own.Wait(own.Post(Put(0, 0, 0, 8))) == StatusCode::kAborted; }));
+}
+
+TEST(PortTest, AttachesByALinkOfTheSameVersionAlone) {
+  Cluster cluster = StartSurviving();
+  ASSERT_TRUE(cluster.ok);
+  PortNode& node = *cluster.nodes[1];
+  // Nonsense changes nothing.
+  node.SendToAttach("nonsense", -1);
+  node.SendToAttach(std::string(sizeof(server::PortAttach), 'x'), STDERR_FILENO);
+  node.SendToAttach(std::string(5000, 'x'), -1);
+  const server::PortAttach right = {.node_version = kProtocolVersion};
+  node.SendToAttach(std::string(reinterpret_cast<const char*>(&right), sizeof(right)), -1);
+  PortRequester ring = node.Requester(1);
+  ASSERT_EQ(ring.Wait(ring.Post(Put(0, 0, 0, 8))), StatusCode::kOk);
+  ASSERT_TRUE(node.WaitForMessage<Report>(LinkType::kPortReport).has_value());
+  // Of two links, the second counts, whether or not the first has ended.
+  node.Attach();
+  node.Attach();
+  node.Send(LinkType::kPortResume, ResumeOf(node, 0));
+  ASSERT_TRUE(node.WaitForMessage<Ready>(LinkType::kPortReady).has_value());
+  node.Attach({.version = server::kPortLinkVersion + 1, .node_version = kProtocolVersion});
+  const auto failed = node.WaitForMessage<Failed>(LinkType::kPortFailed);
+  ASSERT_TRUE(failed.has_value());
+  EXPECT_TRUE(absl::StrContains(failed->reason(), "versions 2 and")) << failed->reason();
+  EXPECT_EQ(WEXITSTATUS(node.WaitForEnd()), 1);
+}
+
+TEST(PortTest, EndsOnceNoIrisdCanComeOrNoneHasCome) {
+  Cluster cluster = Start(2, 1, nullptr, [](int node, PortNodeOptions* options) {
+    options->survives = true;
+    if (node == 1) options->setup.set_attach_ms(500);
+  });
+  ASSERT_TRUE(cluster.ok);
+  PortNode& first = *cluster.nodes[0];
+  PortNode& second = *cluster.nodes[1];
+  PortRequester ring = second.Requester(1);
+  second.CloseLink();
+  ASSERT_EQ(ring.Wait(ring.Post(Put(0, 0, 0, 8))), StatusCode::kOk);
+  second.Attach();  // in time
+  second.Send(LinkType::kPortResume, ResumeOf(second, 0));
+  ASSERT_TRUE(second.WaitForMessage<Ready>(LinkType::kPortReady).has_value());
+  absl::SleepFor(absl::Milliseconds(700));
+  ASSERT_EQ(ring.Wait(ring.Post(Put(0, 0, 0, 8))), StatusCode::kOk);
+  second.CloseLink();
+  EXPECT_EQ(WEXITSTATUS(second.WaitForEnd()), 1);
+  const auto lost = first.WaitForMessage<NodeState>(LinkType::kPortNode);
+  EXPECT_TRUE(lost.has_value() && lost->lost());
+  // The end of the socket alone does not matter while there is a link.
+  first.CloseAttach();
+  EXPECT_EQ(first.WaitForEnd(absl::Milliseconds(300)), -1);
+  first.CloseLink();
+  EXPECT_EQ(first.WaitForEnd(), 0);
 }
 
 TEST(PortTest, ARankThatIsGoneIsForgotten) {

@@ -3,6 +3,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,8 +12,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/wire/frame.h"
+#include "proto/wire/rights.h"
 #include "server/job/clock.h"
 #include "server/job/text.h"
+#include "server/keep/kept_name.h"
+#include "server/port/handshake.h"
 #include "server/port/secret.h"
 #include "server/session/session_server.h"
 #include "server/state/node_proto.h"
@@ -23,6 +28,10 @@ namespace {
 constexpr auto kEndsWithin = absl::Seconds(2);
 // A port that takes nothing while more bytes than this wait for it hangs.
 constexpr size_t kMaxQueuedBytes = 64 << 20;
+// So many messages may wait in the state of irisd until the port has taken them.
+constexpr uint64_t kMaxUntaken = 1 << 17;
+// The port hears after so many messages, or after a report, that irisd has stored them.
+constexpr uint64_t kAcknowledgeAfter = 64;
 // Of texts and times in a report.
 constexpr size_t kMaxReportedBytes = 64;
 constexpr uint64_t kMaxReportedMs = 365ull * 24 * 3600 * 1000;
@@ -34,6 +43,13 @@ constexpr auto kLeastPatience = absl::Seconds(1);
 std::string HostName() {
   char name[256] = {};
   return gethostname(name, sizeof(name) - 1) == 0 ? name : "unknown";
+}
+
+std::string NameOf(JobId job) { return KeptName{KeptName::Kind::kPort, job.value}.Text(); }
+
+bool IsSocket(const wire::UniqueFd& fd) {
+  struct stat info = {};
+  return fstat(fd.get(), &info) == 0 && S_ISSOCK(info.st_mode);
 }
 
 absl::StatusOr<wire::UniqueFd> Duplicate(const wire::UniqueFd& fd) {
@@ -53,11 +69,15 @@ struct Ports::Port {
   LinkReader reader{LinkSender::kPort};
   LinkWriter writer;
   bool ready = false;
-  absl::Time said;  // when its last message came, once it is ready
+  bool attached = false;                     // of an irisd before
+  absl::Time said = absl::InfiniteFuture();  // when its last message came, once it is ready
+  uint64_t sent = 0, taken = 0;              // numbers of messages to it
+  uint64_t heard = 0, acknowledged = 0;      // and from it
   struct Held {
     LinkType type;
     std::string payload;
     wire::UniqueFd fd;
+    uint64_t number = 0;
   };
   std::vector<Held> held;                        // what it gets once it is ready
   absl::Time retry_at = absl::InfiniteFuture();  // when descriptors are in flight
@@ -108,7 +128,7 @@ void Ports::Run() {
       Port* const port = (each++)->second.get();  // Flush may move it to ending_
       if (port->retry_at <= now) Flush(port);
       next = std::min(next, port->retry_at);
-      if (!port->ready || !port->link.valid()) continue;
+      if (!port->link.valid()) continue;
       if (now - port->said > patience) {
         Fail(port, absl::StrCat("it says nothing for ", absl::FormatDuration(patience),
                                 ": it is stopped, or hangs"));
@@ -132,6 +152,7 @@ void Ports::Start(const StartPort& wanted, std::vector<std::shared_ptr<const Ran
     const absl::Status begun = Begin(wanted, ranks);
     if (begun.ok()) return;
     ports_.erase(wanted.job);
+    Forget(wanted.job);
     setup_.submit(PortFailed{wanted.job, std::string(begun.message())});
   });
 }
@@ -188,6 +209,7 @@ absl::Status Ports::Begin(const StartPort& wanted,
   setup.set_backend(setup_.backend);
   setup.set_silence_ms(static_cast<uint64_t>(absl::ToInt64Milliseconds(setup_.silence)));
   setup.set_connect_ms(static_cast<uint64_t>(absl::ToInt64Milliseconds(connect)));
+  setup.set_attach_ms(static_cast<uint64_t>(absl::ToInt64Milliseconds(setup_.attach)));
 
   WorkerProgram::Started started = setup_.start(wanted);
   if (!started.ok()) return started.status();
@@ -196,12 +218,10 @@ absl::Status Ports::Begin(const StartPort& wanted,
   port->node = wanted.node;
   port->n_ranks = wanted.n_ranks;
   port->process = *std::move(started);
-  wire::UniqueFd link = port->process->TakeLink();
-  absl::StatusOr<Poller::Watched> watched =
-      poller_->Watch(&link, EPOLLIN, [this, port](uint32_t events) { OnLink(port, events); });
-  if (!watched.ok()) return watched.status();
-  port->link = *std::move(watched);
-  Queue(port, LinkType::kPortSetup, setup.SerializeAsString());
+  if (absl::Status s = Watch(port, port->process->TakeLink()); !s.ok()) return s;
+  absl::StatusOr<wire::UniqueFd> attach = Keep(wanted.job, *port->process);
+  if (!attach.ok()) return attach.status();
+  Queue(port, LinkType::kPortSetup, setup.SerializeAsString(), *std::move(attach));
   for (size_t i = 0; i < ranks.size(); ++i) {
     port::RankRing ring;
     ring.set_rank(wanted.node + static_cast<Rank>(i));
@@ -212,6 +232,81 @@ absl::Status Ports::Begin(const StartPort& wanted,
       Queue(port, LinkType::kPortRank, ring.SerializeAsString(), *std::move(fd));
     }
   }
+  Flush(port);
+  return absl::OkStatus();
+}
+
+absl::Status Ports::Watch(Port* port, wire::UniqueFd link) {
+  absl::StatusOr<Poller::Watched> watched =
+      poller_->Watch(&link, EPOLLIN, [this, port](uint32_t events) { OnLink(port, events); });
+  if (watched.ok()) port->link = *std::move(watched);
+  return watched.status();
+}
+
+absl::StatusOr<wire::UniqueFd> Ports::Keep(JobId job, const RunningWorker& process) {
+  if (setup_.keeper == nullptr) return wire::UniqueFd();
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) {
+    return wire::ErrnoStatus(errno, "make the socket to attach to a port process");
+  }
+  const wire::UniqueFd ours(ends[0]);
+  wire::UniqueFd theirs(ends[1]);
+  // The port can send nothing by it.
+  (void)shutdown(ours.get(), SHUT_RD);
+  // The keeper alone has the socket, so it ends with what is kept.
+  (void)setup_.keeper->Store(NameOf(job), {ours.get(), process.pidfd()});
+  return theirs;
+}
+
+void Ports::Attach(const AttachPort& wanted, std::vector<wire::UniqueFd> kept) {
+  auto shared = std::make_shared<std::vector<wire::UniqueFd>>(std::move(kept));
+  Post([this, wanted, shared] {
+    const absl::Status taken = TakeOver(wanted, std::move(*shared));
+    if (taken.ok()) return;
+    ports_.erase(wanted.job);
+    Forget(wanted.job);
+    setup_.submit(PortFailed{wanted.job, absl::StrCat("irisd was restarted: ", taken.message())});
+  });
+}
+
+absl::Status Ports::TakeOver(const AttachPort& wanted, std::vector<wire::UniqueFd> kept) {
+  if (kept.size() != 2 || IsSocket(kept[0]) == IsSocket(kept[1])) {
+    return absl::InvalidArgumentError("the descriptors of the port process were not kept");
+  }
+  if (!IsSocket(kept[0])) std::swap(kept[0], kept[1]);
+  absl::StatusOr<std::unique_ptr<RunningWorker>> process = AdoptWorker(std::move(kept[1]));
+  if (!process.ok()) return process.status();
+  Port* const port = (ports_[wanted.job] = std::make_unique<Port>()).get();
+  port->job = wanted.job;
+  port->node = wanted.node;
+  port->n_ranks = wanted.n_ranks;
+  port->process = *std::move(process);
+  port->attached = true;
+  port->said = SteadyNow();
+  port->heard = port->acknowledged = wanted.heard;
+  port->sent = wanted.sent;
+  port->taken = wanted.taken;
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) {
+    return wire::ErrnoStatus(errno, "make another link to a port process");
+  }
+  wire::UniqueFd ours(ends[0]);
+  const wire::UniqueFd theirs(ends[1]);
+  PortAttach attach{.node_version = port::kProtocolVersion};
+  struct iovec content = {&attach, sizeof(attach)};
+  const int fd = theirs.get();
+  if (wire::SendRights(kept[0].get(), {&content, 1}, {&fd, 1}, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
+    return errno == EPIPE || errno == ECONNRESET || errno == ECONNREFUSED
+               ? absl::UnavailableError("the port process has ended meanwhile")
+               : wire::ErrnoStatus(errno, "attach to a port process");
+  }
+  if (absl::Status s = Watch(port, std::move(ours)); !s.ok()) return s;
+  port::Resume resume;
+  resume.set_taken(wanted.heard);
+  for (const SegmentInfo& segment : wanted.layout.segments) {
+    resume.add_segment_ids(segment.id.value);
+  }
+  Queue(port, LinkType::kPortResume, resume.SerializeAsString());
   Flush(port);
   return absl::OkStatus();
 }
@@ -256,7 +351,7 @@ void Ports::LayOut(const SetLayout& layout, std::vector<PortSegment> segments) {
 }
 
 void Ports::Send(const SendToNode& message) {
-  Post([this, job = message.job, node = message.node, all = message.all,
+  Post([this, job = message.job, node = message.node, all = message.all, number = message.number,
         payload = EncodeNodeMessage(message.message)] {
     Port* const port = Find(job);
     if (port == nullptr) return;
@@ -264,7 +359,14 @@ void Ports::Send(const SendToNode& message) {
     to.set_node(node);
     to.set_all(all);
     to.set_payload(payload);
-    Queue(port, LinkType::kPortToNode, to.SerializeAsString());
+    to.set_number(number);
+    to.set_taken(port->acknowledged = port->heard);
+    port->sent = std::max(port->sent, number);
+    Queue(port, LinkType::kPortToNode, to.SerializeAsString(), {}, number);
+    if (port->sent - port->taken > kMaxUntaken) {
+      return Fail(port, absl::StrCat("its port process has not taken ", kMaxUntaken,
+                                     " messages: it is stopped, or hangs"));
+    }
     Flush(port);
   });
 }
@@ -283,9 +385,11 @@ void Ports::Stop(JobId job) {
   });
 }
 
-void Ports::Queue(Port* port, LinkType type, std::string payload, wire::UniqueFd fd) {
-  if (!port->ready && type != LinkType::kPortSetup && type != LinkType::kStop) {
-    port->held.push_back({type, std::move(payload), std::move(fd)});
+void Ports::Queue(Port* port, LinkType type, std::string payload, wire::UniqueFd fd,
+                  uint64_t number) {
+  if (!port->ready && type != LinkType::kPortSetup && type != LinkType::kPortResume &&
+      type != LinkType::kStop) {
+    port->held.push_back({type, std::move(payload), std::move(fd), number});
     return;
   }
   port->writer.Queue({.type = type}, {std::move(payload), nullptr}, std::move(fd));
@@ -342,56 +446,57 @@ absl::Status Ports::Handle(Port* port, const LinkMessage& message) {
                ? absl::OkStatus()
                : absl::InvalidArgumentError("its port process says nonsense");
   };
+  const absl::Status untrue =
+      absl::InvalidArgumentError("its port process says that it has what it was not sent");
   const JobId job = port->job;
   absl::Status status;
   switch (message.type()) {
     case LinkType::kPortReady: {
       port::Ready ready;
       if (status = parse(&ready); !status.ok() || std::exchange(port->ready, true)) return status;
-      logger_->Info("a port to other nodes is open", {{"job_id", job.value},
-                                                      {"address", ready.address()},
-                                                      {"ucx", ready.ucx_version()},
-                                                      {"transports", ready.transports()}});
-      {
-        absl::MutexLock lock(&mu_);
-        reports_[job] = {.at = SteadyNow(),
-                         .ucx_version = CleanText(ready.ucx_version(), kMaxReportedBytes),
-                         .transports = CleanText(ready.transports(), kMaxReportedBytes),
-                         .address = CleanText(ready.address(), kMaxReportedBytes),
-                         .peers = {}};
-      }
-      for (Port::Held& held : std::exchange(port->held, {})) {
-        Queue(port, held.type, std::move(held.payload), std::move(held.fd));
-      }
-      Flush(port);
-      setup_.submit(PortReady{job, SessionServer::RandomNumber(), HostName(), setup_.fabric});
+      if (!Took(port, ready.taken())) return untrue;
+      OnReady(port, ready);
       return absl::OkStatus();
     }
     case LinkType::kPortFromNode: {
       port::NodeMessage from;
       if (status = parse(&from); !status.ok()) return status;
+      if (!Took(port, from.taken())) return untrue;
       absl::StatusOr<NodeMessage> said = DecodeNodeMessage(from.payload());
       if (said.ok()) {
-        setup_.submit(NodeSaid{job, from.node(), *std::move(said)});
+        setup_.submit(NodeSaid{job, from.node(), *std::move(said), from.number(), from.taken()});
       } else {
-        setup_.submit(NodeLost{job, from.node(), std::string(said.status().message())});
+        setup_.submit(
+            NodeLost{job, from.node(), std::string(said.status().message()), from.number()});
       }
+      Acknowledge(port, from.number());
       return absl::OkStatus();
     }
     case LinkType::kPortNode: {
       port::NodeState node;
       if (status = parse(&node); !status.ok()) return status;
       if (node.lost()) {
-        setup_.submit(NodeLost{job, node.node(), node.reason()});
+        setup_.submit(NodeLost{job, node.node(), node.reason(), node.number()});
       } else {
-        setup_.submit(NodeConnected{job, node.node(), node.name()});
+        setup_.submit(NodeConnected{job, node.node(), node.name(), node.number()});
       }
+      Acknowledge(port, node.number());
+      return absl::OkStatus();
+    }
+    case LinkType::kPortTook: {
+      port::Took took;
+      if (status = parse(&took); !status.ok()) return status;
+      if (!Took(port, took.taken())) return untrue;
+      setup_.submit(PortTook{job, took.taken()});
       return absl::OkStatus();
     }
     case LinkType::kPortReport: {
       port::Report report;
       if (status = parse(&report); !status.ok()) return status;
-      OnReport(*port, report);
+      const uint64_t before = port->taken;
+      if (!Took(port, report.taken())) return untrue;
+      if (port->taken != before) setup_.submit(PortTook{job, port->taken});
+      OnReport(port, report);
       return absl::OkStatus();
     }
     case LinkType::kPortFailed: {
@@ -405,7 +510,56 @@ absl::Status Ports::Handle(Port* port, const LinkMessage& message) {
   }
 }
 
-void Ports::OnReport(const Port& port, const port::Report& report) {
+bool Ports::Took(Port* port, uint64_t taken) {
+  if (taken > port->sent) return false;
+  port->taken = std::max(port->taken, taken);
+  return true;
+}
+
+void Ports::Acknowledge(Port* port, uint64_t number) {
+  port->heard = std::max(port->heard, number);
+  if (port->heard - port->acknowledged < kAcknowledgeAfter || !port->link.valid()) return;
+  port::Took took;
+  took.set_taken(port->acknowledged = port->heard);
+  Queue(port, LinkType::kPortTook, took.SerializeAsString());
+  Flush(port);
+}
+
+void Ports::OnReady(Port* port, const port::Ready& ready) {
+  logger_->Info(port->attached ? "irisd has attached to a port to other nodes"
+                               : "a port to other nodes is open",
+                {{"job_id", port->job.value},
+                 {"address", ready.address()},
+                 {"ucx", ready.ucx_version()},
+                 {"transports", ready.transports()}});
+  {
+    absl::MutexLock lock(&mu_);
+    reports_[port->job] = {.at = SteadyNow(),
+                           .ucx_version = CleanText(ready.ucx_version(), kMaxReportedBytes),
+                           .transports = CleanText(ready.transports(), kMaxReportedBytes),
+                           .address = CleanText(ready.address(), kMaxReportedBytes),
+                           .peers = {}};
+  }
+  for (Port::Held& held : std::exchange(port->held, {})) {
+    if (held.number != 0 && held.number <= port->taken) continue;
+    Queue(port, held.type, std::move(held.payload), std::move(held.fd));
+  }
+  Flush(port);
+  if (port->attached) {
+    setup_.submit(PortTook{port->job, port->taken});
+  } else {
+    setup_.submit(PortReady{port->job, SessionServer::RandomNumber(), HostName(), setup_.fabric});
+  }
+}
+
+void Ports::OnReport(Port* of, const port::Report& report) {
+  const Port& port = *of;
+  if (port.heard != port.acknowledged) {
+    port::Took took;
+    took.set_taken(of->acknowledged = port.heard);
+    Queue(of, LinkType::kPortTook, took.SerializeAsString());
+    Flush(of);
+  }
   absl::MutexLock lock(&mu_);
   const auto found = reports_.find(port.job);
   if (found == reports_.end()) return;  // it is not ready
@@ -442,6 +596,7 @@ std::optional<PortReport> Ports::ReportOf(JobId job) const {
 }
 
 void Ports::Forget(JobId job) {
+  if (setup_.keeper != nullptr) setup_.keeper->Remove(NameOf(job));
   absl::MutexLock lock(&mu_);
   reports_.erase(job);
 }

@@ -2,6 +2,8 @@
 // starts and ends them, passes them layouts and messages, and submits what they say as inputs.
 // What a port says is hostile until it is checked: it runs as the job's user.
 //
+// With a keeper, ports outlive this irisd, and the next one attaches to them.
+//
 // A thread of its own does the work; functions only queue. Thread-safe.
 #pragma once
 
@@ -48,6 +50,8 @@ class Ports : public PortOutput {
     std::string secret;  // of jobs that bring none; empty: these are refused
     absl::Duration silence = absl::Seconds(5);
     absl::Duration connect = absl::Seconds(60);  // to reach the leader
+    absl::Duration attach = absl::Minutes(10);   // ports wait for the next irisd for so long
+    DescriptorKeeper* keeper = nullptr;          // outlives the Ports; null: nothing is kept
   };
 
   static absl::StatusOr<std::unique_ptr<Ports>> Create(Setup setup, const Logger* logger);
@@ -55,6 +59,7 @@ class Ports : public PortOutput {
   ~Ports() override;
 
   void Start(const StartPort& wanted, std::vector<std::shared_ptr<const RankPort>> ports) override;
+  void Attach(const AttachPort& wanted, std::vector<wire::UniqueFd> kept) override;
   void LayOut(const SetLayout& layout, std::vector<PortSegment> segments) override;
   void Send(const SendToNode& message) override;
   void Stop(JobId job) override;
@@ -70,12 +75,23 @@ class Ports : public PortOutput {
   void Run();
   absl::Status Begin(const StartPort& wanted,
                      const std::vector<std::shared_ptr<const RankPort>>& ranks);
+  // Returns the descriptor that the port gets, so that the next irisd can attach to it.
+  absl::StatusOr<wire::UniqueFd> Keep(JobId job, const RunningWorker& process);
+  // Attaches to a port of another irisd.
+  absl::Status TakeOver(const AttachPort& wanted, std::vector<wire::UniqueFd> kept);
   Port* Find(JobId job);
-  void Queue(Port* port, LinkType type, std::string payload, wire::UniqueFd fd = {});
+  absl::Status Watch(Port* port, wire::UniqueFd link);
+  void Queue(Port* port, LinkType type, std::string payload, wire::UniqueFd fd = {},
+             uint64_t number = 0);
   void Flush(Port* port);
   void OnLink(Port* port, uint32_t events);
   absl::Status Handle(Port* port, const LinkMessage& message);
-  void OnReport(const Port& port, const port::Report& report) ABSL_LOCKS_EXCLUDED(mu_);
+  void OnReady(Port* port, const port::Ready& ready) ABSL_LOCKS_EXCLUDED(mu_);
+  void OnReport(Port* port, const port::Report& report) ABSL_LOCKS_EXCLUDED(mu_);
+  // Notes what the port has taken. False if that was not sent.
+  static bool Took(Port* port, uint64_t taken);
+  // The port hears that its messages up to this number are in the state.
+  void Acknowledge(Port* port, uint64_t number);
   void Forget(JobId job) ABSL_LOCKS_EXCLUDED(mu_);
   void Fail(Port* port, const std::string& reason);
 

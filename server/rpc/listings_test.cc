@@ -301,6 +301,7 @@ class FakePorts : public PortOutput {
   explicit FakePorts(PortReport report) : report_(std::move(report)) {}
   void Start(const StartPort& /*wanted*/,
              std::vector<std::shared_ptr<const RankPort>> /*ports*/) override {}
+  void Attach(const AttachPort& /*wanted*/, std::vector<wire::UniqueFd> /*kept*/) override {}
   void LayOut(const SetLayout& /*layout*/, std::vector<PortSegment> /*segments*/) override {}
   void Send(const SendToNode& /*message*/) override {}
   void Stop(JobId /*job*/) override {}

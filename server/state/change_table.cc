@@ -31,6 +31,7 @@ struct JobTable {
   std::vector<state::Member*> ranks;
   std::map<uint64_t, state::Allocation*> allocations;
   std::map<uint32_t, TeamTable> teams;
+  std::deque<state::Sent*> outbox;
   state::PastTeams* past_teams = nullptr;
 };
 
@@ -127,6 +128,9 @@ struct ChangeTable::Tables {
       if (absl::Status s = Apply(&team, &job->teams[id]); !s.ok()) return s;
     }
     if (change->has_past_teams()) job->past_teams = change->mutable_past_teams();
+    for (state::Sent* const sent : Extract(change->mutable_sent())) job->outbox.push_back(sent);
+    if (job->outbox.size() < change->n_sent()) return Bad("messages that nobody has seen");
+    while (job->outbox.size() > change->n_sent()) job->outbox.pop_front();
     return absl::OkStatus();
   }
 };
@@ -160,6 +164,8 @@ absl::Status ChangeTable::Begin(absl::string_view bytes) {
       const std::vector<state::Outcome*> outcomes = Extract(each->mutable_history());
       job.teams[each->info().id()] = {each, {outcomes.begin(), outcomes.end()}};
     }
+    const std::vector<state::Sent*> outbox = Extract(one->mutable_outbox());
+    job.outbox = {outbox.begin(), outbox.end()};
     job.past_teams = to.New<state::PastTeams>();
     job.past_teams->mutable_all()->Swap(one->mutable_past_teams());
   }
@@ -218,6 +224,7 @@ std::shared_ptr<const state::MachineState> ChangeTable::Take() {
       }
       Add(team.head, job.head->mutable_teams());
     }
+    for (state::Sent* const sent : job.outbox) Add(sent, job.head->mutable_outbox());
     if (job.past_teams != nullptr) {
       job.head->mutable_past_teams()->Swap(job.past_teams->mutable_all());
     }

@@ -16,6 +16,7 @@
 #include "server/job/text.h"
 #include "server/state/machine_state.h"
 #include "server/state/machine_state.pb.h"
+#include "server/state/node_proto.h"
 #include "server/state/operation_proto.h"
 #include "server/state/state_fields.h"
 
@@ -46,6 +47,7 @@ class JobDecoder {
     if (job_.state == JobState::kReady || job_.state == JobState::kBroken) {
       job_.allocator = OffsetAllocator(job_.heap_bytes);
     }
+    if (absl::Status s = Outbox(); !s.ok()) return s;
     if (absl::Status s = Teams(); !s.ok()) return s;
     if (absl::Status s = Allocations(); !s.ok()) return s;
     return GrowthOfIt();
@@ -86,6 +88,19 @@ class JobDecoder {
           node.id() >= n_ranks || node.n_ranks() > wire::kMaxRanks) {
         return Broken("a node of it");
       }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Outbox() {
+    const uint64_t n = static_cast<uint64_t>(from_.outbox_size());
+    if (n > (job_.nodes.has_value() ? job_.nodes->sent : 0)) return Broken("its messages to nodes");
+    for (const state::Sent& sent : from_.outbox()) {
+      absl::StatusOr<NodeMessage> message = DecodeNodeMessage(sent.message());
+      if (!message.ok()) return Broken("a message to nodes: ", message.status().message());
+      TrackedQueue<SendToNode>& outbox = job_.nodes->outbox;
+      outbox.push_back({job_.id, sent.node(), sent.all(), *std::move(message),
+                        job_.nodes->sent - n + outbox.size() + 1});
     }
     return absl::OkStatus();
   }

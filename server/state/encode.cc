@@ -4,6 +4,7 @@
 #include "server/job/job_machine_impl.h"
 #include "server/state/machine_state.h"
 #include "server/state/machine_state.pb.h"
+#include "server/state/node_proto.h"
 #include "server/state/operation_proto.h"
 #include "server/state/state_fields.h"
 
@@ -58,7 +59,19 @@ void WriteAllocation(const HeapAllocations::value_type& from, state::Allocation*
   for (const auto& opens : *allocation.opens) Write(opens, to->add_opens());
 }
 
-// Writes a job without ranks, allocations, teams and past teams.
+// Writes the messages from `begin` on.
+void WriteOutbox(const Job& job, size_t begin,
+                 google::protobuf::RepeatedPtrField<state::Sent>* to) {
+  for (size_t i = begin; i < job.nodes->outbox.size(); ++i) {
+    const SendToNode& from = job.nodes->outbox[i];
+    state::Sent* const one = to->Add();
+    one->set_node(from.node);
+    one->set_all(from.all);
+    one->set_message(EncodeNodeMessage(from.message));
+  }
+}
+
+// Writes a job without ranks, allocations, teams, past teams and the outbox.
 void WriteHead(const Job& from, state::Job* to) {
   Write(from, to);
   if (from.last_growth.grow.value != 0) Write(from.last_growth, to->mutable_last_growth());
@@ -105,6 +118,7 @@ class MachineState::Encoder {
     for (const auto& [id, job] : impl_.jobs_) {
       state::Job* const one = to->add_jobs();
       WriteHead(*job, one);
+      if (job->nodes.has_value()) WriteOutbox(*job, 0, one->mutable_outbox());
       for (Rank rank = 0; rank < job->n_ranks(); ++rank) OneRank(*job, rank, one->add_ranks());
       for (const auto& entry : job->allocations) WriteAllocation(entry, one->add_allocations());
       for (const auto& [team_id, team] : job->teams) WriteTeam(team, one->add_teams());
@@ -144,6 +158,11 @@ class MachineState::Encoder {
  private:
   void ChangeOf(const Job& job, state::JobChange* to) const {
     WriteHead(job, to->mutable_job());
+    if (job.nodes.has_value()) {
+      const TrackedQueue<SendToNode>& outbox = job.nodes->outbox;
+      to->set_n_sent(outbox.size());
+      WriteOutbox(job, outbox.size() - outbox.n_new(), to->mutable_sent());
+    }
     for (const size_t rank : job.ranks.marks().All()) {
       state::RankChange* const one = to->add_ranks();
       one->set_rank(static_cast<Rank>(rank));

@@ -80,7 +80,9 @@ IRIS_FIELDS(NodeEntry, state::Nodes::Node, (first, id), (second.state, state),
             (second.n_ranks, n_ranks), (second.name, name), (second.same_address, same_address),
             (second.lost_because, lost_because), (second.with_previous, with_previous),
             (second.fabric, fabric), (second.ranks_per_device, ranks_per_device));
-IRIS_FIELDS(JobNodes, state::Nodes, own, n_local, rendezvous, secret, random, epoch, all);
+// The row excludes the outbox.
+IRIS_FIELDS(JobNodes, state::Nodes, own, n_local, rendezvous, secret, random, epoch, all, sent,
+            heard);
 // The row excludes ranks, allocations, teams, past teams and the last growth.
 IRIS_FIELDS(Job, state::Job, id, name, party, state, broken_reason, epoch, heap_bytes_initial,
             heap_bytes, stride_bytes, team_sync_bytes, same_address, (created, created_ns),

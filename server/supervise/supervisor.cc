@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <sysexits.h>
@@ -127,6 +128,8 @@ absl::Status Supervisor::Prepare() {
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
   signal(SIGPIPE, SIG_IGN);
   signal(SIGCHLD, SIG_DFL);  // if it is ignored, waitid does not return how children end
+  // Port processes outlive the irisd that started them, and this process reaps them then.
+  (void)prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
   signals_.Reset(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!signals_.valid()) return wire::ErrnoStatus(errno, "make a signalfd");
   // Grows the kernel's table of descriptors now. Later, while the thread that writes the log
@@ -290,7 +293,7 @@ std::optional<int> Supervisor::ReapChildren() {
     if (is_child) ReadMessages(kMessagesOfTheDead);
     End end;
     (void)base::Retry([&] { return waitpid(info.si_pid, &end.status, WNOHANG); });
-    if (!is_child) continue;  // this process is the first one of a container
+    if (!is_child) continue;  // an orphan
     if (const int error = program_->execute_error(); error != 0) {
       end.cannot_start = absl::StrCat("cannot be executed: ", strerror(error));
     }

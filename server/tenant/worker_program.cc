@@ -208,7 +208,38 @@ class WorkerProcess : public RunningWorker {
   wire::UniqueFd link_;
 };
 
+class AdoptedProcess : public RunningWorker {
+ public:
+  explicit AdoptedProcess(wire::UniqueFd pidfd) : pidfd_(std::move(pidfd)) {}
+  AdoptedProcess(const AdoptedProcess&) = delete;
+  AdoptedProcess& operator=(const AdoptedProcess&) = delete;
+  ~AdoptedProcess() override {
+    Kill();
+    WaitForEnd(pidfd_.get());
+  }
+
+  pid_t pid() const override { return -1; }
+  int pidfd() const override { return pidfd_.get(); }
+  wire::UniqueFd TakeLink() override { return {}; }
+  void Kill() override { (void)syscall(SYS_pidfd_send_signal, pidfd_.get(), SIGKILL, nullptr, 0); }
+  std::optional<std::string> Reap() override {
+    struct pollfd ends = {pidfd_.get(), POLLIN, 0};
+    if (poll(&ends, 1, 0) == 1) return "gone";
+    return std::nullopt;
+  }
+
+ private:
+  const wire::UniqueFd pidfd_;
+};
+
 }  // namespace
+
+absl::StatusOr<std::unique_ptr<RunningWorker>> AdoptWorker(wire::UniqueFd pidfd) {
+  if (syscall(SYS_pidfd_send_signal, pidfd.get(), 0, nullptr, 0) != 0 && errno == EBADF) {
+    return absl::InvalidArgumentError("a descriptor that was kept as a pidfd is none");
+  }
+  return std::make_unique<AdoptedProcess>(std::move(pidfd));
+}
 
 absl::StatusOr<WorkerProgram> WorkerProgram::Open(const WorkerSettings& settings) {
   WorkerProgram made;

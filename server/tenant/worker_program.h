@@ -49,6 +49,10 @@ class RunningWorker {
   virtual std::optional<std::string> Reap() = 0;
 };
 
+// Takes over a process that another irisd started, by its pidfd. The process has no pid and no link
+// here, and its parent reaps it. kInvalidArgument if the descriptor is no pidfd.
+absl::StatusOr<std::unique_ptr<RunningWorker>> AdoptWorker(wire::UniqueFd pidfd);
+
 class WorkerProgram {
  public:
   // Finds and opens the program, and finds the user that workers become. Returns kNotFound if there

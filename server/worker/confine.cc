@@ -99,7 +99,8 @@ absl::Status Confine(const WorkerOptions& options) {
   if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) {
     status.Update(wire::ErrnoStatus(errno, "give up gaining privileges (PR_SET_NO_NEW_PRIVS)"));
   }
-  // A change of the user resets it, so this comes later. SIGKILL ends even a stopped worker.
+  // A change of the user resets it, so this comes later. SIGKILL ends even a stopped worker. A port
+  // revokes it once another irisd can attach to it.
   if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) != 0) {
     status.Update(wire::ErrnoStatus(errno, "end together with irisd (PR_SET_PDEATHSIG)"));
   }

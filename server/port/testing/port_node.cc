@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "device/driver/emu_driver.h"
+#include "proto/wire/rights.h"
 #include "server/worker/worker_options.h"
 
 namespace iris::port {
@@ -89,6 +90,7 @@ PortNodeOptions NodeOf(int node, int nodes, uint32_t n_local, const std::string&
   setup.set_backend("emu");
   setup.set_silence_ms(3000);
   setup.set_connect_ms(10'000);
+  setup.set_attach_ms(20'000);
   setup.set_direct(nodes_are_direct);
   return options;
 }
@@ -134,7 +136,29 @@ PortNode::PortNode(PortNodeOptions options) : options_(std::move(options)) {
     execvp(argv[0], argv.data());
     _exit(98);
   }
-  Send(server::LinkType::kPortSetup, options_.setup);
+  wire::UniqueFd attach;
+  if (options_.survives) {
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);
+    attach_.Reset(ends[0]);
+    attach.Reset(ends[1]);
+  }
+  Send(server::LinkType::kPortSetup, options_.setup, std::move(attach));
+}
+
+void PortNode::SendToAttach(const std::string& bytes, int fd) {
+  const struct iovec content = {const_cast<char*>(bytes.data()), bytes.size()};
+  EXPECT_EQ(wire::SendRights(attach_.get(), {&content, 1}, {&fd, fd >= 0 ? 1u : 0u}, MSG_NOSIGNAL),
+            static_cast<ssize_t>(bytes.size()));
+}
+
+void PortNode::Attach(const server::PortAttach& attach) {
+  int ends[2] = {-1, -1};
+  EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);
+  const wire::UniqueFd theirs(ends[1]);
+  SendToAttach(std::string(reinterpret_cast<const char*>(&attach), sizeof(attach)), theirs.get());
+  link_.Reset(ends[0]);
+  reader_ = server::LinkReader(server::LinkSender::kPort);
+  got_.clear();
 }
 
 PortNode::~PortNode() {

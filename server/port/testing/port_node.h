@@ -18,6 +18,7 @@
 #include "device/iris/port_types.h"
 #include "proto/wire/unique_fd.h"
 #include "server/link/link.h"
+#include "server/port/handshake.h"
 #include "server/port/port.pb.h"
 #include "server/port/testing/port_requester.h"
 
@@ -50,6 +51,7 @@ struct PortNodeOptions {
   std::string space;              // name of a network namespace
   uint64_t heap_bytes = 8 << 20;  // in two segments
   bool as_nobody = false;
+  bool survives = false;  // another irisd may attach
 };
 
 // Setup::direct of NodeOf.
@@ -91,8 +93,14 @@ class PortNode {
   void SendBytes(server::LinkType type, std::string payload, wire::UniqueFd fd = {});
   void CloseLink() { link_.Reset(); }
 
+  // As another irisd does: makes another link, over which nothing is sent yet.
+  void Attach(const server::PortAttach& attach = {.node_version = kProtocolVersion});
+  void SendToAttach(const std::string& bytes, int fd);
+  void CloseAttach() { attach_.Reset(); }
+
   uint8_t* heap(uint32_t rank) const;
   uint64_t heap_bytes() const { return options_.heap_bytes; }
+  uint32_t first_rank() const { return options_.setup.first_rank(); }
   PortMemory& memory(uint32_t rank) const;
   PortRequester Requester(uint32_t rank, uint32_t ring = kPortHostRing) const;
 
@@ -106,6 +114,7 @@ class PortNode {
 
   const PortNodeOptions options_;
   wire::UniqueFd link_;
+  wire::UniqueFd attach_;
   pid_t pid_ = -1;
   server::LinkReader reader_{server::LinkSender::kPort};
   std::deque<Got> got_;
