@@ -1,5 +1,6 @@
 """Kills what jobs of several nodes consist of, again and again, on a network with delay and loss. Each time all ranks
-that live have to be told in time and end, and the next job has to find nothing in its way.
+that live have to be told in time and end, and the next job has to find nothing in its way. A job whose irisds alone are
+killed has to notice nothing.
 
     bazel run --config=plain //tests/nodes:campaign -- [--nodes 8] [--kills 500] [--delay-ms 2] [--loss 0.01] [--seed 1]
 """
@@ -22,7 +23,7 @@ RANK = os.path.abspath("tests/nodes/node_rank")
 SILENCE_SECONDS = 3
 # A busy machine is slow, and lost frames are sent again after 0.2 s and more.
 WITHIN_SECONDS = 15
-KINDS = ("rank", "port", "irisd", "cut", "stop", "nothing")
+KINDS = ("rank", "port", "irisd", "node", "cut", "stop", "nothing")
 
 
 class Campaign:
@@ -32,6 +33,7 @@ class Campaign:
         self.random = random.Random(seed)
         self.told = collections.defaultdict(list)  # seconds, by kind
         self.jobs = 0
+        self.restarts = 0
 
     def strike(self, kind, processes, victim):
         """Does it to the node or the rank `victim`. Returns the ranks that cannot be told, and what mends the node."""
@@ -42,8 +44,16 @@ class Campaign:
         if kind == "port":
             port = cluster.port_of(node)
             os.kill(port, signal.SIGKILL)
-        elif kind == "irisd":
-            os.kill(node.irisd_pid(), signal.SIGKILL)  # its supervisor starts another one
+        elif kind == "node":
+            irisd = node.irisd_pid()
+            node.irisd.process.kill()
+            os.kill(irisd, signal.SIGKILL)
+
+            def mend():
+                node.irisd.stop()
+                node.start()
+
+            return [], mend
         elif kind == "cut":
             node.cut()
             return [], lambda: node.cut(off=False)
@@ -52,13 +62,25 @@ class Campaign:
             os.kill(port, signal.SIGSTOP)
         return [], lambda: None
 
+    def restart(self, processes):
+        """Kills irisds while the ranks run; their supervisors start others."""
+        for process in processes:
+            assert patience.line(process) == "ready\n", "a rank is not ready"
+        while all(process.poll() is None for process in processes):
+            for node in self.random.sample(self.nodes.nodes, self.random.choice((1, 1, len(self.nodes.nodes)))):
+                os.kill(node.irisd_pid(), signal.SIGKILL)
+                self.restarts += 1
+            time.sleep(self.random.uniform(0, 0.5))
+
     def round(self, kind):
         self.jobs += 1
         victim = self.random.randrange(len(self.nodes.nodes))
         name = f"round {self.jobs}, {kind} of node {victim}"
-        what = ["transfers", "20000"] if kind == "nothing" else ["wait"]
+        what = {"nothing": ["transfers", "20000"], "irisd": ["operate", "2"]}.get(kind, ["wait"])
         processes = self.nodes.start(RANK, *what, n_local=1, job=f"job-{self.jobs}")
-        if kind == "nothing":
+        if kind == "irisd":
+            self.restart(processes)
+        if kind in ("nothing", "irisd"):
             for code, out in cluster.finish(processes, 120):
                 assert code == 0, f"{name}: {out}"
             return
@@ -91,6 +113,7 @@ class Campaign:
         for kind, times in self.told.items():
             print(f"{kind:8} {len(times):4} times, told after {statistics.median(times):.3f} s (median), "
                   f"{max(times):.3f} s at most")
+        print(f"irisds were killed {self.restarts} times under jobs that did not notice")
 
 
 def run(n_nodes, kills, delay=0.0, loss=0.0, seed=1):

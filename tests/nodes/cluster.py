@@ -73,7 +73,7 @@ class Node:
             return self.irisd.process.pid
         end = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < end:
-            for pid in children_of(self.irisd.process.pid):
+            for pid in children_of(self.irisd.process.pid, "irisd"):
                 return pid
             time.sleep(0.01)
         raise AssertionError(f"no irisd on node {self.index}:\n{self.irisd.log()}")
@@ -260,7 +260,8 @@ def running(program, *arguments):
 
 def ports_of(node):
     """The pids of the node's port processes."""
-    return children_of(node.irisd_pid(), "irisd-port")
+    parents = {node.irisd_pid(), node.irisd.process.pid}  # the supervisor has those of an irisd before
+    return [pid for parent in parents for pid in children_of(parent, "irisd-port")]
 
 
 def port_of(node):

@@ -7,6 +7,8 @@
 //                                 on other nodes; growth; then as wait
 //   node_rank copy                as wait, with copies of a stream to a rank of another node
 //   node_rank wait                says "ready", passes words on until a call fails, says when
+//   node_rank operate SECONDS     says "ready"; for so long: words, allocations, teams, broadcasts
+//                                 and growth, each of which is checked
 #include <time.h>
 
 #include <cstdint>
@@ -337,17 +339,64 @@ int Wait(Context& context, bool copies) {
   return 0;
 }
 
+// Words go round, and whatever irisd decides.
+int Operate(Context& context, double seconds) {
+  const uint32_t me = context.rank(), n = context.n_ranks();
+  const uint32_t next = (me + 1) % n, previous = (me + n - 1) % n;
+  auto inbox = context.Allocate<uint64_t>(1, "inbox");
+  CHECK(inbox.ok());
+  TRY(context.Barrier());
+  std::printf("ready\n");
+  std::fflush(stdout);
+  const double end = Now() + seconds;
+  uint64_t round = 0;
+  for (bool goes_on = true; goes_on; ++round) {
+    const uint64_t word = Word(me, next, round);
+    TRY(context.Put(next, inbox->get(), &word, 1));
+    TRY(context.Quiet());
+    TRY(context.Barrier());
+    CHECK(*inbox->get() == Word(previous, me, round));
+    // Once in a while the heap has to grow for it.
+    const uint64_t bytes = round % 20 == 19 ? context.heap_bytes() : 4096;
+    auto some = context.Allocate<uint8_t>(bytes, "some");
+    if (bytes == 4096 || context.heap_bytes() < 32 << 20) {
+      if (!some.ok()) std::printf("error: %s\n", std::string(some.status().message()).c_str());
+      CHECK(some.ok());
+    }
+    if (some.ok()) {
+      const uint8_t last = static_cast<uint8_t>(me + 1);
+      TRY(context.Put(next, some->get() + bytes - 1, &last, 1));
+      TRY(context.Quiet());
+      TRY(context.Barrier());
+      CHECK(some->get()[bytes - 1] == static_cast<uint8_t>(previous + 1));
+      TRY(context.Free(*some));
+    }
+    auto team = context.Split(static_cast<int>(me % 2));
+    CHECK(team.ok());
+    TRY(context.Barrier(*team));
+    TRY(context.DestroyTeam(*team));
+    auto told = context.BroadcastValue<uint8_t>(Now() < end ? 1 : 0, 0);
+    if (!told.ok()) std::printf("error: %s\n", std::string(told.status().message()).c_str());
+    CHECK(told.ok());
+    goes_on = *told != 0;
+  }
+  TRY(context.Barrier());
+  std::printf("operate ok, %llu rounds\n", static_cast<unsigned long long>(round));
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   iris::ContextOptions options;
-  options.heap_bytes = 32 << 20;
+  const std::string what = argc > 1 ? argv[1] : "";
+  options.heap_bytes = what == "operate" ? 4 << 20 : 32 << 20;
+  if (what == "operate") options.max_heap_bytes = 64 << 20;
   auto context = Context::Create(options);
   if (!context.ok()) {
     std::printf("error: %s\n", std::string(context.status().message()).c_str());
     return 1;
   }
-  const std::string what = argc > 1 ? argv[1] : "";
   if (what == "transfers") {
     return Transfers(*context, argc > 2 ? strtoull(argv[2], nullptr, 10) : (3 << 20) / 8 + 5);
   }
@@ -358,6 +407,7 @@ int main(int argc, char** argv) {
   }
   if (what == "wait") return Wait(*context, /*copies=*/false);
   if (what == "copy") return Wait(*context, /*copies=*/true);
-  std::printf("error: node_rank transfers | streams | fabric MAPPED | wait | copy\n");
+  if (what == "operate") return Operate(*context, argc > 2 ? strtod(argv[2], nullptr) : 1);
+  std::printf("error: node_rank transfers | streams | fabric MAPPED | wait | copy | operate\n");
   return 2;
 }

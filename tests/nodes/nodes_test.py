@@ -32,6 +32,7 @@ GPT = os.path.abspath("examples/18_gpt_step")
 GEMMS = [os.path.abspath("tests/integration/ops_test"), "--scenario"]
 SILENCE = ["--network-silence", "1s"]
 FABRIC = ["--emu-fabric", "rack"]
+SUPERVISED = ["--supervise"]
 ETCD = ["--network-etcd", "10.213.0.1:2379"]
 BY_ETCD = {"IRIS_RENDEZVOUS": ""}
 CERTIFICATES = os.path.abspath("server/port/testing/certificates.sh")
@@ -226,6 +227,84 @@ class Nodes(unittest.TestCase):
             nodes.nodes[1].irisd.process.kill()
             self.check_told(processes[:2], since, "is lost|was lost|died, hung up or was lost", within=PATIENCE)
 
+    def check_no_port_is_left(self, nodes):
+        for node in nodes.nodes:
+            self.until(lambda node=node: not cluster.ports_of(node))
+
+    def test_jobs_outlive_their_irisds(self):
+        with cluster.Cluster(2, flags=SUPERVISED) as nodes:
+            processes = nodes.start(RANK, "operate", "12")
+            for process in processes:
+                self.assertEqual(process.stdout.readline(), "ready\n")
+            ports = [cluster.ports_of(node) for node in nodes.nodes]
+            self.assertEqual([len(each) for each in ports], [1, 1])
+            shown = ("node", "n_ranks", "name", "state", "leads", "here", "address", "transport", "ucx_version", "run")
+
+            def seen(node):
+                told = self.ctl(node, "nodes", "--format", "json")
+                return len(told) == 2 and all(each["transport"] for each in told) and \
+                    [[each[name] for name in shown] for each in told]
+
+            before = [self.until(lambda node=node: seen(node)) for node in nodes.nodes]
+            # The follower's, the leader's, both at once; then both hand over in order.
+            for struck in ((1,), (0,), (0, 1)) * 4:
+                for index in struck:
+                    os.kill(nodes.nodes[index].irisd_pid(), signal.SIGKILL)
+                time.sleep(0.4)
+            for node in nodes.nodes:
+                node.irisd.process.send_signal(signal.SIGUSR1)
+            for node, told in zip(nodes.nodes, before):
+                self.until(lambda node=node: "hands over" in node.irisd.log())
+                self.assertEqual(self.until(lambda node=node: seen(node)), told)
+            # One that is away: data goes on, and operations wait.
+            supervisor = nodes.nodes[1].irisd.process
+            supervisor.send_signal(signal.SIGSTOP)
+            os.kill(nodes.nodes[1].irisd_pid(), signal.SIGKILL)
+            time.sleep(2)
+            supervisor.send_signal(signal.SIGCONT)
+            self.assertEqual([cluster.ports_of(node) for node in nodes.nodes], ports)
+            self.check_ends(processes, "operate ok")
+            self.check_no_port_is_left(nodes)
+            for node in nodes.nodes:
+                self.assertNotIn("level=error", node.irisd.log())
+
+    def test_training_goes_on_while_irisds_are_killed(self):
+        with cluster.Cluster(2, flags=SUPERVISED) as nodes:
+            training = nodes.start(DIGITS, "--epochs", "12")
+            first = training[0].stdout.readline()
+            kills = 0
+            while all(process.poll() is None for process in training):
+                os.kill(nodes.nodes[kills % 2].irisd_pid(), signal.SIGKILL)
+                kills += 1
+                time.sleep(0.25)
+            ends = cluster.finish(training)
+            for code, out in ends:
+                self.assertEqual(code, 0, first + out)
+            self.assertIn("result ok", ends[0][1])
+            print(f"{self.id()}: {kills} kills")
+            self.assertGreater(kills, 2)
+
+    def test_a_stop_of_a_supervised_irisd_is_told_to_all(self):
+        with cluster.Cluster(2, flags=SUPERVISED) as nodes:
+            processes = self.waiting(nodes)
+            (port,) = cluster.ports_of(nodes.nodes[1])
+            os.kill(nodes.nodes[1].irisd_pid(), signal.SIGKILL)  # the port is no child of the next one
+            self.until(lambda: "has attached" in nodes.nodes[1].irisd.log())
+            since = time.monotonic()
+            nodes.nodes[1].irisd.process.terminate()
+            self.check_told(processes[:2], since, "is lost|was lost|died, hung up or was lost", within=PATIENCE)
+            nodes.nodes[1].irisd.process.wait(PATIENCE)
+            self.assertFalse(os.path.exists(f"/proc/{port}"))
+
+    def test_the_end_of_irisd_and_its_supervisor_is_told_to_all(self):
+        with cluster.Cluster(2, flags=SUPERVISED) as nodes:
+            processes = self.waiting(nodes)
+            since = time.monotonic()
+            irisd = nodes.nodes[1].irisd_pid()
+            nodes.nodes[1].irisd.process.kill()
+            os.kill(irisd, signal.SIGKILL)
+            self.check_told(processes[:2], since, "is lost|was lost|died, hung up or was lost", within=PATIENCE)
+
     def test_a_killed_port_is_told_to_all(self):
         with cluster.Cluster(2) as nodes:
             processes = self.waiting(nodes)
@@ -343,7 +422,7 @@ class Nodes(unittest.TestCase):
                 process.send_signal(signal.SIGCONT)
 
     def test_kills_on_a_slow_network_that_loses_frames(self):
-        campaign.run(n_nodes=3, kills=12, delay=0.002, loss=0.01)
+        campaign.run(n_nodes=3, kills=14, delay=0.002, loss=0.01)
 
     def test_synchronize_tells_of_copies_under_way(self):
         with cluster.Cluster(2, flags=SILENCE) as nodes:
