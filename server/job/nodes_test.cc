@@ -1136,6 +1136,7 @@ INSTANTIATE_TEST_SUITE_P(Restarts, RandomTest, ::testing::Bool());
 
 TEST_P(RandomTest, OperationsAgree) {
   const bool restarts = GetParam();  // of any irisd at any time
+  uint64_t largest_heap_bytes = 0;
   for (int seed = 1; seed <= (restarts ? 60 : 20); ++seed) {
     random_.seed(static_cast<unsigned>(seed));
     nodes_.clear();
@@ -1215,6 +1216,7 @@ TEST_P(RandomTest, OperationsAgree) {
         absl::StrAppend(&heap, each.offset_bytes, "+", each.bytes, " of ", each.team, "; ");
       }
       heaps.insert(heap);
+      largest_heap_bytes = std::max(largest_heap_bytes, job.heap_bytes);
     }
     EXPECT_THAT(heaps, SizeIs(1)) << "seed " << seed;
     for (const auto& node : nodes_) {
@@ -1223,6 +1225,7 @@ TEST_P(RandomTest, OperationsAgree) {
       EXPECT_EQ(node->memory, memory) << "seed " << seed;
     }
   }
+  EXPECT_EQ(largest_heap_bytes > kHeap, restarts);
 }
 
 }  // namespace

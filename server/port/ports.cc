@@ -255,7 +255,7 @@ absl::StatusOr<wire::UniqueFd> Ports::Keep(JobId job, const RunningWorker& proce
   (void)shutdown(ours.get(), SHUT_RD);
   // The keeper alone has the socket, so it ends with what is kept.
   (void)setup_.keeper->Store(NameOf(job), {ours.get(), process.pidfd()});
-  return theirs;
+  return setup_.keeper->gave_up() ? wire::UniqueFd() : std::move(theirs);
 }
 
 void Ports::Attach(const AttachPort& wanted, std::vector<wire::UniqueFd> kept) {

@@ -106,6 +106,8 @@ class JournalTest : public MachineTest {
     HangUp(job.sessions[1]);
     Gone(job.sessions[1]);
     DropSegments();
+    const TestJob wide = JobOfTwoNodes(/*taken=*/1);
+    Do(PortTook{wide.id, 2});
   }
 
   // A job whose ranks are given values of 4 KiB until `done`.

@@ -148,6 +148,38 @@ TEST_F(MachineStateTest, MemoryOfOtherNodesIsReadBackWhileItGrows) {
   Exchange();
 }
 
+// The numbers and the values of messages that a port process may not have taken.
+TEST_F(MachineStateTest, MessagesToOtherNodesAreReadBack) {
+  const TestJob job = JobOfTwoNodes(/*taken=*/1);
+  Ask(job, 0, 0, BroadcastOp{0, "value"});
+  Do(NodeSaid{job.id, 1, OperationAsked{.rank = 1, .op = BroadcastOp{0, SharedBytes()}}, 4});
+  const auto sent = All<SendToNode>();
+  ASSERT_EQ(sent.size(), 3u);
+  Exchange();
+  std::vector<SegmentId> memory;
+  for (const Segment& segment : machine_->Segments()) memory.push_back(segment.info.id);
+  effects_.clear();
+  Do(Recovered{2, {job.sessions[0]}, memory, {job.id}, {job.id}});
+  const auto attached = All<AttachPort>();
+  ASSERT_EQ(attached.size(), 1u);
+  EXPECT_EQ(attached[0].heard, 4u);
+  EXPECT_EQ(attached[0].sent, 3u);
+  EXPECT_EQ(attached[0].taken, 1u);
+  const auto again = All<SendToNode>();
+  ASSERT_EQ(again.size(), 2u);
+  EXPECT_EQ(again[0].number, 2u);
+  EXPECT_TRUE(std::holds_alternative<NodesMapped>(again[0].message));
+  EXPECT_EQ(again[1].number, 3u);
+  EXPECT_TRUE(again[1].all);
+  const auto& decided = std::get<OperationDecided>(again[1].message);
+  EXPECT_EQ(std::get<BroadcastOp>(decided.op).value.view(), "value");
+  Do(PortTook{job.id, 3});
+  Exchange();
+  effects_.clear();
+  Do(Recovered{3, {job.sessions[0]}, memory, {job.id}, {job.id}});
+  EXPECT_TRUE(All<SendToNode>().empty());
+}
+
 TEST_F(MachineStateTest, EmptyMachine) { Exchange(); }
 
 TEST_F(MachineStateTest, EverythingIsReadBack) {
@@ -413,6 +445,23 @@ TEST_F(HostileStateTest, EveryFieldWithEveryOddValueIsBorne) {
   EXPECT_GT(n_refused_, 1000);
   EXPECT_GT(n_accepted_, 100);  // texts, times and the like
   std::printf("%d states refused, %d accepted\n", n_refused_, n_accepted_);
+}
+
+TEST_F(HostileStateTest, OddJobsOfSeveralNodesAreBorne) {
+  machine_ = std::make_unique<JobMachine>(Limits(), Ledger(Devices()), Unusable());
+  JobOfTwoNodes(/*taken=*/0);
+  ASSERT_TRUE(state_.ParseFromString(MachineState::Encode(*machine_)));
+  state::Job* const job = state_.mutable_jobs(0);
+  ASSERT_EQ(job->outbox_size(), 2);
+  Spoil(job->mutable_nodes());
+  Spoil(job->mutable_outbox(1));
+  EXPECT_GT(n_refused_, 20);
+  const state::MachineState good = state_;
+  job->mutable_nodes()->set_sent(1);
+  EXPECT_TRUE(absl::IsDataLoss(Decode(state_.SerializeAsString()).status()));
+  state_ = good;
+  state_.mutable_jobs(0)->mutable_outbox(0)->set_message("nonsense");
+  EXPECT_TRUE(absl::IsDataLoss(Decode(state_.SerializeAsString()).status()));
 }
 
 TEST_F(HostileStateTest, SegmentsWithoutBytesOrBeyondAnyWindowAreRefused) {

@@ -164,6 +164,30 @@ class MachineTest : public ::testing::Test {
     job.id = ResultOf<JoinResult>(calls[0]).job;
     return job;
   }
+  // A ready job of two nodes with a rank each, of which this one leads. Its port process has taken
+  // the messages up to `taken`.
+  TestJob JobOfTwoNodes(uint64_t taken) {
+    TestJob job;
+    job.sessions.push_back(Open(100));
+    JoinSpec spec = Spec(0, 2);
+    spec.job = "wide";
+    spec.nodes = JoinNodes{0, 1, "a:4711", "0123456789abcdef"};
+    const CallId join = Join(job.sessions[0], spec);
+    CreateSegments();
+    job.id = machine_->Jobs().back().id;
+    Do(PortReady{job.id, 77, "host-0", "no fabric"});
+    Do(NodeConnected{job.id, 1, "host-1", 1});
+    NodeJoined joined{.n_ranks = 2,
+                      .heap_bytes = kHeap,
+                      .stride_bytes = 4 * kHeap,
+                      .team_sync_bytes = 8 * kKiB,
+                      .pids = {101}};
+    Do(NodeSaid{job.id, 1, joined, 2});
+    EXPECT_TRUE(StatusOf(join).ok()) << StatusOf(join);
+    Mapped(job, 0);
+    Do(NodeSaid{job.id, 1, NodeMapped{true}, 3, taken});
+    return job;
+  }
   // Every member of the world asks the same.
   std::vector<CallId> AskAll(const TestJob& job, uint64_t k, const Operation& op) {
     std::vector<CallId> calls;
