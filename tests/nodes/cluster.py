@@ -4,6 +4,7 @@ import contextlib
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import tempfile
 import time
@@ -64,8 +65,8 @@ class Node:
         self.start()
 
     def start(self):
-        self.irisd = irisd.Irisd(*self.flags, within=self.within, memory=self.cluster.memory,
-                                  user=self.user)
+        within = [*self.within, "env", *self.cluster.irisd_environment]
+        self.irisd = irisd.Irisd(*self.flags, within=within, memory=self.cluster.memory, user=self.user)
 
     def irisd_pid(self):
         """Of the irisd itself, not of its supervisor."""
@@ -88,10 +89,11 @@ class Node:
 
 class Cluster:
     """Use as a context, which ends the wire, too (wire.py): without one, the network is the kernel's. `clocks`: the
-    seconds by which the monotonic clock of each node is ahead of this machine's."""
+    seconds by which the monotonic clock of each node is ahead of this machine's. `irisd_environment`: NAME=VALUE."""
 
-    def __init__(self, n_nodes, flags=(), user=None, wire=None, memory="512MiB", clocks=None):
+    def __init__(self, n_nodes, flags=(), user=None, wire=None, memory="512MiB", clocks=None, irisd_environment=()):
         self.wire = wire
+        self.irisd_environment = irisd_environment
         self.memory = memory
         self.stack = contextlib.ExitStack()
         self.name = f"i{uuid.uuid4().hex[:6]}"
@@ -189,6 +191,31 @@ class Cluster:
     def start(self, *command, n_local=2, **more):
         """Starts the command as each rank; returns the processes."""
         return [self.start_rank(rank, *command, n_local=n_local, **more) for rank in range(n_local * len(self.nodes))]
+
+
+class LastCalls:
+    """Has irisds kill themselves at a system call: tests/restart/kill_points.h has the layout of the file. Use as a
+    context."""
+
+    def __init__(self):
+        self.file = tempfile.NamedTemporaryFile(prefix="iris-calls-")
+        os.ftruncate(self.file.fileno(), 4096)
+        self.environment = [f"LD_PRELOAD={os.path.abspath('tests/restart/libkill_points.so')}",
+                            f"IRIS_TEST_KILL_POINTS={self.file.name}"]
+
+    def arm(self, n, after):
+        """The n-th call from now on of the irisds together is the last one of its irisd, carried out or not."""
+        os.pwrite(self.file.fileno(), struct.pack("<q?", 0, after), 8)
+        os.pwrite(self.file.fileno(), struct.pack("<q", n), 0)
+
+    def killed(self):
+        return struct.unpack("<I", os.pread(self.file.fileno(), 4, 20))[0]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *unused):
+        self.file.close()
 
 
 class Etcd:

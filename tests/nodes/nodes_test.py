@@ -4,6 +4,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import random
 import re
 import signal
 import socket
@@ -267,6 +268,20 @@ class Nodes(unittest.TestCase):
             self.check_no_port_is_left(nodes)
             for node in nodes.nodes:
                 self.assertNotIn("level=error", node.irisd.log())
+
+    def test_any_system_call_can_be_the_last_of_an_irisd(self):
+        with cluster.LastCalls() as calls, \
+                cluster.Cluster(2, flags=SUPERVISED, irisd_environment=calls.environment) as nodes:
+            processes = nodes.start(RANK, "operate", "10")
+            for process in processes:
+                self.assertEqual(process.stdout.readline(), "ready\n")
+            chosen = random.Random(1)
+            while all(process.poll() is None for process in processes):
+                calls.arm(chosen.randrange(1, 400), chosen.random() < 0.5)
+                time.sleep(0.1)
+            self.check_ends(processes, "operate ok")
+            print(f"{self.id()}: {calls.killed()} irisds died at a call")
+            self.assertGreater(calls.killed(), 10)
 
     def test_training_goes_on_while_irisds_are_killed(self):
         with cluster.Cluster(2, flags=SUPERVISED) as nodes:
