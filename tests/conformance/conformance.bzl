@@ -3,7 +3,7 @@
 load("//third_party:iris.bzl", "iris_device_library", "iris_device_test")
 
 # The tests that the bundle carries, for GPUs. process_test is not among them: its kernels reach ordinary host memory,
-# so it is for emulated devices. Neither is nodes_test: it has not ended in its time on a GPU yet.
+# so it is for emulated devices. Neither are nodes_test, which has not ended in its time on a GPU, and ops_nodes_test.
 CARRIED_TESTS = [
     "access_test",
     "atomics_test",
