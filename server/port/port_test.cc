@@ -1130,9 +1130,9 @@ TEST(PortTest, ForgetsMemoryThatTheNextIrisdDoesNotList) {
   node.Send(LinkType::kPortResume, resume);
   ASSERT_TRUE(node.WaitForMessage<Ready>(LinkType::kPortReady).has_value());
   EXPECT_EQ(put(0), StatusCode::kOk);
-  EXPECT_TRUE(Eventually([&] { return put(half) == StatusCode::kOutOfRange; }));
+  ASSERT_TRUE(Eventually([&] { return put(half) == StatusCode::kOutOfRange; }));
   ASSERT_TRUE(node.AddMemory(1, 1, 9));
-  EXPECT_TRUE(Eventually([&] { return put(half) == StatusCode::kOk; }));
+  ASSERT_TRUE(Eventually([&] { return put(half) == StatusCode::kOk; }));
   // A job that has broken meanwhile.
   node.CloseLink();
   node.Attach();
