@@ -22,6 +22,7 @@
 #include "server/sandbox/seccomp_filter.h"
 #include "server/sandbox/syscall_tables.h"
 #include "server/worker/confine.h"
+#include "server/worker/grpc_log.h"
 #include "server/worker/worker_options.h"
 
 namespace iris::port {
@@ -33,9 +34,11 @@ int Fail(const server::Logger& logger, const absl::Status& status) {
 }
 
 int Run(const server::WorkerOptions& options) {
-  const server::Logger logger(server::LogLevel::kInfo, options.json_log
-                                                           ? server::LogFormat::kJson
-                                                           : server::LogFormat::kKeyValue);
+  // The threads of UCX and gRPC use it until the end.
+  static const server::Logger& logger =
+      *new server::Logger(server::LogLevel::kInfo, options.json_log ? server::LogFormat::kJson
+                                                                    : server::LogFormat::kKeyValue);
+  server::LogForGrpc(&logger, "job", options.tenant);
   signal(SIGPIPE, SIG_IGN);
   (void)dup2(STDERR_FILENO, STDOUT_FILENO);  // UCX writes its log there
   // Waits of microseconds shall not take 50 more.

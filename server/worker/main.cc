@@ -3,7 +3,6 @@
 // ends or stops it. With --closing=1 it closes connections for irisd instead, with --looking=1 it
 // inspects descriptors. Exit codes: 0 stopped as requested, or irisd has ended; 1 could not run; 2
 // not started by irisd; 3 has used up its memory.
-#include <grpc/support/log.h>
 #include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
@@ -12,7 +11,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <memory>
 #include <new>
 #include <string>
@@ -21,8 +19,6 @@
 
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
-#include "absl/time/time.h"
 #include "proto/wire/unique_fd.h"
 #include "proto/wire/version.h"
 #include "server/events/log.h"
@@ -30,34 +26,13 @@
 #include "server/sandbox/seccomp_filter.h"
 #include "server/sandbox/syscall_tables.h"
 #include "server/worker/confine.h"
+#include "server/worker/grpc_log.h"
 #include "server/worker/helper_work.h"
 #include "server/worker/worker.h"
 #include "server/worker/worker_options.h"
 
 namespace iris::server {
 namespace {
-
-// gRPC logs clients' mistakes, so clients determine the number of lines. More lines in a minute are
-// dropped.
-constexpr int kLinesPerMinute = 3;
-
-// Set once, before there are threads.
-const Logger* grpc_logger = nullptr;
-const WorkerOptions* grpc_options = nullptr;
-
-void LogForGrpc(gpr_log_func_args* line) {
-  static std::atomic<int64_t> minute{0};
-  static std::atomic<int> lines{0};
-  const int64_t now = absl::ToInt64Minutes(absl::Now() - absl::UnixEpoch());
-  if (minute.exchange(now, std::memory_order_relaxed) != now) lines.store(0);
-  const int n = lines.fetch_add(1, std::memory_order_relaxed);
-  if (n > kLinesPerMinute || grpc_logger == nullptr) return;
-  if (n == kLinesPerMinute) {
-    grpc_logger->Warn("gRPC says more; the rest of this minute is left out");
-  } else {
-    grpc_logger->Warn("gRPC says", {{"tenant", grpc_options->tenant}, {"text", line->message}});
-  }
-}
 
 int Fail(const Logger& logger, const WorkerOptions& options, const absl::Status& status) {
   logger.Error("a worker cannot run", {{"tenant", options.tenant}, {"error", status.ToString()}});
@@ -66,11 +41,9 @@ int Fail(const Logger& logger, const WorkerOptions& options, const absl::Status&
 
 int Run(const WorkerOptions& options) {
   const Logger logger(LogLevel::kInfo, options.json_log ? LogFormat::kJson : LogFormat::kKeyValue);
-  grpc_logger = &logger;
-  grpc_options = &options;
   // irisd reports the reason, in one line.
   std::set_new_handler([] { _exit(kOutOfMemoryExit); });
-  gpr_set_log_function(LogForGrpc);
+  LogForGrpc(&logger, "tenant", options.tenant);
   signal(SIGPIPE, SIG_IGN);
   tzset();  // reads its file now, since it cannot be read later
   absl::Status status = Confine(options);
