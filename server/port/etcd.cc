@@ -19,6 +19,9 @@ constexpr auto kAnswersWithin = absl::Seconds(3);
 constexpr auto kRevokesWithin = absl::Milliseconds(800);
 constexpr size_t kMaxErrorBytes = 300;
 
+// What gRPC says of a channel without an address, which one with damaged credentials is.
+constexpr absl::string_view kDamagedTls = "empty address list";
+
 // Returns what to do about an error of gRPC or etcd, for people; empty if nobody knows.
 absl::string_view RemedyFor(absl::string_view why, bool tls) {
   static constexpr struct {
@@ -33,7 +36,7 @@ absl::string_view RemedyFor(absl::string_view why, bool tls) {
        "certificate with this one"},
       {true, "", "wrong version number",
        "it speaks no TLS: start it with a certificate, or leave network.etcd_ca out"},
-      {true, "empty address list", "",
+      {true, kDamagedTls, "",
        "network.etcd_ca, network.etcd_certificate or network.etcd_key is damaged, or the key is "
        "not that of the certificate"},
       {true, "etcdserver: permission denied", "",
@@ -91,9 +94,12 @@ absl::Status Etcd::Failed(absl::string_view why) {
   const std::string at = endpoints_[endpoint_];
   const absl::string_view remedy = RemedyFor(why, tls_);
   endpoint_ = (endpoint_ + 1) % endpoints_.size();
-  return absl::UnavailableError(absl::StrCat(
-      "etcd failed (network.etcd: ", absl::StrJoin(endpoints_, ", "), "); the last error, of ", at,
-      ": ", server::CleanText(why, kMaxErrorBytes), remedy.empty() ? "" : ": ", remedy));
+  const bool never = tls_ && absl::StartsWith(why, kDamagedTls);
+  return absl::Status(
+      never ? absl::StatusCode::kInvalidArgument : absl::StatusCode::kUnavailable,
+      absl::StrCat("etcd failed (network.etcd: ", absl::StrJoin(endpoints_, ", "),
+                   "); the last error, of ", at, ": ", server::CleanText(why, kMaxErrorBytes),
+                   remedy.empty() ? "" : ": ", remedy));
 }
 
 absl::Status Etcd::Call(absl::Duration timeout,

@@ -28,7 +28,7 @@ class Etcd {
   ~Etcd();
 
   // Errors are for people, and name the endpoint. kUnavailable: etcd was not reached, or did not
-  // answer in time. kCancelled: Stop was called.
+  // answer in time. kInvalidArgument: `tls` cannot be used. kCancelled: Stop was called.
 
   // Makes a lease, and returns its number, which is not 0.
   absl::StatusOr<int64_t> Grant(absl::Duration ttl);

@@ -325,12 +325,13 @@ TEST_F(MeetingByTlsTest, NodesMeet) {
 TEST_F(MeetingByTlsTest, MistakesAreNamed) {
   const auto expect = [this](const std::string& endpoint,
                              const std::optional<grpc::SslCredentialsOptions>& tls,
-                             const std::string& cause, const std::string& remedy) {
+                             const std::string& cause, const std::string& remedy,
+                             absl::StatusCode code = absl::StatusCode::kUnavailable) {
     endpoints_ = {endpoint};
     MeetingOptions options = Options("10.0.0.1:5000");
     options.tls = tls;
     Meeting leader(options);
-    const std::string why = AwaitError(&leader, absl::StatusCode::kUnavailable, cause);
+    const std::string why = AwaitError(&leader, code, cause);
     EXPECT_TRUE(absl::StrContains(why, remedy)) << why;
   };
   FakeEtcd good(kSecond, Server("server", false)), strict(kSecond, Server("server", true)),
@@ -346,12 +347,12 @@ TEST_F(MeetingByTlsTest, MistakesAreNamed) {
   expect(Named(good), std::nullopt, "", "it may want TLS: set network.etcd_ca");
   grpc::SslCredentialsOptions bad = Client("ca", "client");
   bad.pem_private_key = Read("server.key");
-  expect(Named(strict), bad, "", damaged);
+  expect(Named(strict), bad, "", damaged, absl::StatusCode::kInvalidArgument);
   bad.pem_private_key = "-----BEGIN PRIVATE KEY-----\nnonsense\n-----END PRIVATE KEY-----\n";
-  expect(Named(strict), bad, "", damaged);
+  expect(Named(strict), bad, "", damaged, absl::StatusCode::kInvalidArgument);
   bad = Client("ca");
   bad.pem_root_certs = "-----BEGIN CERTIFICATE-----\nnonsense\n-----END CERTIFICATE-----\n";
-  expect(Named(good), bad, "", damaged);
+  expect(Named(good), bad, "", damaged, absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace
