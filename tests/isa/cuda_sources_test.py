@@ -18,7 +18,7 @@ from tests.python import junit
 FOLDERS = (os.environ.get("CUDA_PATH", "") + "/bin", "/usr/local/cuda/bin",
            "/usr/local/lib/iris/wheels/nvidia/cu13/bin")
 # matmul.cc is for one kind of GPU: matmul_test compiles it.
-FOLDERS_OF_SOURCES = ("backend/cuda", "collective", "collective/variants", "fill", "moe", "norm",
+FOLDERS_OF_SOURCES = ("backend/cuda", "collective", "collective/variants", "fill", "moe", "nodes", "norm",
                       "norm/variants", "ops", "ops/variants", "port", "rounds")
 PLANTED = """
 #include "iris/device.h"
