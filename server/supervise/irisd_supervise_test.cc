@@ -5,26 +5,17 @@
 #include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "tests/integration/daemon_harness.h"
 
 namespace iris::testing {
 namespace {
-
-// The irisd that a supervisor runs; 0: none.
-pid_t ChildOf(pid_t supervisor) {
-  pid_t child = 0;
-  std::ifstream(absl::StrCat("/proc/", supervisor, "/task/", supervisor, "/children")) >> child;
-  return child;
-}
 
 template <typename F>
 bool Eventually(F done, absl::Duration timeout = absl::Seconds(30)) {
@@ -49,12 +40,12 @@ TEST(IrisdSuperviseTest, ServesAgainAfterADeath) {
   ASSERT_TRUE(daemon.ok()) << daemon.status();
   const std::string dir = (*daemon)->runtime_dir();
   EXPECT_TRUE(std::filesystem::exists(dir + "/.supervisor/notify"));
-  const pid_t first = ChildOf((*daemon)->pid());
+  const pid_t first = (*daemon)->Supervised();
   ASSERT_GT(first, 0);
   ASSERT_TRUE(Eventually([&] { return absl::StrContains((*daemon)->Log(), "irisd serves"); }));
   kill(first, SIGKILL);
   ASSERT_TRUE(Eventually([&] {
-    const pid_t now = ChildOf((*daemon)->pid());
+    const pid_t now = (*daemon)->Supervised();
     return now > 0 && now != first;
   }));
   ASSERT_TRUE(Eventually([&] { return (*daemon)->GetStatus().ok(); })) << (*daemon)->Log();

@@ -25,6 +25,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "device/base/descriptors.h"
+#include "device/base/process.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/create_channel_posix.h"
 #include "grpcpp/security/credentials.h"
@@ -173,9 +174,13 @@ bool Daemon::alive() {
 }
 
 pid_t Daemon::Supervised() const {
-  int child = -1;
-  const std::string children = ReadFile(absl::StrCat("/proc/", pid_, "/task/", pid_, "/children"));
-  return absl::SimpleAtoi(absl::StripAsciiWhitespace(children), &child) ? child : -1;
+  // Workers and port processes of an irisd that has ended are children, too.
+  std::istringstream children(ReadFile(absl::StrCat("/proc/", pid_, "/task/", pid_, "/children")));
+  for (pid_t child = -1; children >> child;) {
+    const auto process = base::ReadProcess(child);
+    if (process.has_value() && process->name == "irisd" && !process->exiting()) return child;
+  }
+  return -1;
 }
 
 absl::StatusOr<int> Daemon::Stop(absl::Duration timeout) {

@@ -1,6 +1,7 @@
 """irisd under `irisd --supervise`, where there is no systemd: no rank notices that it is killed, hangs or is
 upgraded."""
 
+import contextlib
 import os
 import random
 import re
@@ -16,6 +17,12 @@ from tests.systemd import ranks
 
 VERSION, OTHER_VERSION = b"0.2.0", b"0.2.9"
 KILLS = 20
+
+
+def name_of(pid):
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
+        return file.read().strip()
+    return None
 
 
 class Supervised:
@@ -59,7 +66,8 @@ class Supervised:
         def child():
             with open(f"/proc/{self.parent.pid}/task/{self.parent.pid}/children", encoding="ascii") as file:
                 pids = [int(pid) for pid in file.read().split()]
-            return next((pid for pid in pids if pid != but), None)
+            # Workers and port processes of an irisd that has ended are children, too.
+            return next((pid for pid in pids if pid != but and name_of(pid) == "irisd"), None)
         return machine.wait_until(child, "irisd is not started again")
 
     def end(self):
