@@ -146,7 +146,9 @@ void Run(uint8_t what, absl::string_view count, absl::string_view names) {
     size_t n_sorted = inherited.unknown.size() + inherited.twice.size() +
                       inherited.segments.size() + inherited.sessions.size() +
                       inherited.session_listener.valid() + inherited.admin_listener.valid();
-    for (const auto& [job, pages] : inherited.pages) n_sorted += pages.size();
+    for (const auto* several : {&inherited.pages, &inherited.ports}) {
+      for (const auto& [job, all] : *several) n_sorted += all.size();
+    }
     Require(n_sorted == n_told, n_told, " descriptors, of which ", n_sorted, " are sorted");
   }
   server::GiveUp(std::move(lost), manager->keeper());
