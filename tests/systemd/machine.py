@@ -4,6 +4,7 @@ It has its own processes, mounts, cgroups, network and /run; of the machine's fi
 for those in /run and /tmp, which are its own. Programs that ranks run lie in /run/programs, too. Use Machine as a
 context."""
 
+import contextlib
 import datetime
 import os
 import re
@@ -191,6 +192,18 @@ class Machine:
         """Properties of the unit, by their names."""
         text = self.systemctl("show", "irisd", "--property=" + ",".join(names))
         return dict(line.split("=", 1) for line in text.splitlines())
+
+    def processes(self, name):
+        """[pid] of the unit's processes of this name, in this process's namespace."""
+        found = []
+        with contextlib.suppress(OSError):
+            with open(self.path("/sys/fs/cgroup/system.slice/irisd.service/cgroup.procs"), encoding="ascii") as file:
+                pids = file.read().split()
+            for pid in pids:
+                with contextlib.suppress(OSError), open(f"/proc/{pid}/comm", "rb") as file:
+                    if file.read().strip() == name.encode():
+                        found.append(int(pid))
+        return found
 
     def irisd(self):
         """The pid of the unit's main process, in this process's namespace; 0: there is none."""

@@ -4,6 +4,7 @@ upgraded; when it is stopped, every rank is told, and nothing is left of it."""
 import os
 import random
 import signal
+import subprocess
 import time
 import unittest
 
@@ -13,15 +14,19 @@ from tests.systemd import ranks
 
 PROGRAMS = {
     "irisd": "server/irisd",
+    "irisd-port": "server/irisd-port",
     "irisd-worker": "server/irisd-worker",
+    "node_rank": "tests/nodes/node_rank",
     "ranks": "tests/integration/restart_test",
 }
-LIBRARY = "deploy/libiris.so.0"  # which ranks need if they are not linked with it statically
-if os.path.exists(LIBRARY):
-    PROGRAMS["libiris.so.0"] = LIBRARY
+for library in ("libiris.so.0", "libiris_emu.so.0"):  # which ranks need if they are not linked with them statically
+    if os.path.exists(f"deploy/{library}"):
+        PROGRAMS[library] = f"deploy/{library}"
+NODES = "deploy/irisd-nodes.conf"
 VERSION, OTHER_VERSION = b"0.2.0", b"0.2.9"
 KILLS = 20
 RESTARTS = 3
+OTHER_NODE = "/run/iris-other"
 WATCHDOG = "/run/units/irisd.service.d/watchdog.conf"
 
 MISSING = machine.missing()
@@ -111,6 +116,63 @@ class Restart(ranks.TestCase):
             self.expect_right(traffic, comers)
             log = place.irisd_log()
             self.assertEqual([told for told in ranks.TOLD if told in log], [])
+
+    def node_rank(self, place, rank, *command):
+        """A rank of a job of two nodes with one each: the unit's irisd, and another one beside it."""
+        environment = {"PATH": machine.PATH, "LD_LIBRARY_PATH": "/run/programs", "IRIS_JOB": "job",
+                       "IRIS_RUNTIME_DIR": ("/run/iris", OTHER_NODE)[rank], "IRIS_RANK": str(rank),
+                       "IRIS_N_RANKS": "2", "IRIS_LOCAL_RANK": "0", "IRIS_N_LOCAL": "1",
+                       "IRIS_RENDEZVOUS": "127.0.0.1:4711", "IRIS_JOB_SECRET": "a secret of tests only"}
+        process = subprocess.Popen(place.command("/run/programs/node_rank", *command), stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+        self.addCleanup(process.stdout.close)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        return process
+
+    def ranks_of_nodes(self, place, *command):
+        processes = [self.node_rank(place, rank, *command) for rank in range(2)]
+        for process in processes:
+            self.assertEqual(process.stdout.readline(), "ready\n")
+        return processes
+
+    def test_a_job_of_two_nodes_goes_on(self):
+        with machine.Machine(PROGRAMS) as place:
+            with open(NODES, encoding="utf-8") as file:
+                place.write("/run/units/irisd.service.d/nodes.conf", file.read())
+            subprocess.run(place.command("ip", "link", "set", "lo", "up"), check=True, env={"PATH": machine.PATH})
+            place.systemctl("start", "irisd")
+            with open(place.path("/run/other.log"), "wb") as log:
+                other = subprocess.Popen(place.command("/run/programs/irisd", "--config", "/run/irisd.toml",
+                                                       "--runtime-dir", OTHER_NODE),
+                                         stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self.addCleanup(other.wait)
+            self.addCleanup(other.kill)
+            machine.wait_until(lambda: os.path.exists(place.path(f"{OTHER_NODE}/irisd.sock")), "irisd does not serve")
+
+            job = self.ranks_of_nodes(place, "operate", "8")
+            (port,) = place.processes("irisd-port")
+            for _ in range(3):
+                pid = place.irisd()
+                os.kill(pid, signal.SIGKILL)
+                place.started_anew(pid)
+                time.sleep(0.5)
+                place.systemctl("restart", "irisd")
+                time.sleep(0.5)
+            self.assertEqual(place.processes("irisd-port"), [port])
+            self.assertEqual(place.irisd_log().count("irisd has attached to a port"), 6)
+            for process in job:
+                out = process.communicate(timeout=machine.PATIENCE_SECONDS)[0]
+                self.assertEqual((process.returncode, "operate ok" in out), (0, True), out)
+            machine.wait_until(lambda: not place.processes("irisd-port"), "the port process stays")
+
+            # A stop for good is told to the other node, and leaves nothing.
+            job = self.ranks_of_nodes(place, "wait")
+            place.systemctl("restart", "irisd")
+            place.systemctl("stop", "irisd")
+            out = job[1].communicate(timeout=machine.PATIENCE_SECONDS)[0]
+            self.assertRegex(out, r"told at .*node")
+            self.assertFalse(os.path.exists(place.path("/sys/fs/cgroup/system.slice/irisd.service/cgroup.procs")))
 
     def test_a_stop_ends_everything_and_tells_it(self):
         with machine.Machine(PROGRAMS) as place:
