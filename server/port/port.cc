@@ -498,7 +498,9 @@ void Port::TellKept(LinkType type, Message message) {
     kept_bytes_ += payload.size();
     kept_.push_back({n_told_, type, payload});
   }
-  if (link_.valid()) writer_.Queue({.type = type}, {std::move(payload), nullptr});
+  if (link_.valid() && !awaits_resume_) {
+    writer_.Queue({.type = type}, {std::move(payload), nullptr});
+  }
 }
 
 void Port::TellReady() {
@@ -553,6 +555,7 @@ void Port::OnAttach() {
   LinkEnds();
   attach_by_ = absl::InfiniteFuture();
   link_ = std::move(rights.fds.front());
+  awaits_resume_ = true;
   if (attach.version != server::kPortLinkVersion || attach.node_version != kProtocolVersion) {
     failed_.Update(absl::FailedPreconditionError(absl::StrCat(
         "irisd was replaced by one whose messages to port processes and other nodes have versions ",
@@ -565,6 +568,7 @@ void Port::OnAttach() {
 }
 
 void Port::OnResume(const Resume& resume) {
+  awaits_resume_ = false;
   Acknowledged(resume.taken());
   const std::set<uint64_t> wanted(resume.segment_ids().begin(), resume.segment_ids().end());
   for (const uint64_t id : std::set<uint64_t>(segments_)) {

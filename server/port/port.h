@@ -128,6 +128,7 @@ class Port {
   bool link_blocked_ = false;
   wire::UniqueFd attach_;  // not valid: the port ends with its link
   absl::Time attach_by_ = absl::InfiniteFuture();
+  bool awaits_resume_ = false;           // what is kept goes first on a new link
   uint64_t taken_ = 0, taken_told_ = 0;  // the number of the last message from irisd
   size_t taken_bytes_ = 0;               // since irisd was told last
   uint64_t n_told_ = 0;                  // with numbers

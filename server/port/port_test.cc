@@ -1097,6 +1097,27 @@ TEST(PortTest, OutlivesItsIrisdAndRepeatsWhatTheNextOneDoesNotHave) {
   EXPECT_EQ(ring.Wait(ring.Post(Put(1, 0, 0, kMiB))), StatusCode::kOk);
 }
 
+TEST(PortTest, RepeatsBeforeItTellsWhatIsNew) {
+  Cluster cluster = StartSurviving();
+  ASSERT_TRUE(cluster.ok);
+  PortNode& first = *cluster.nodes[0];
+  PortNode& second = *cluster.nodes[1];
+  first.CloseLink();
+  second.Send(LinkType::kPortToNode, Numbered(1, "while nobody is there"));
+  absl::SleepFor(absl::Milliseconds(200));
+  first.Attach();
+  absl::SleepFor(absl::Milliseconds(200));
+  second.Send(LinkType::kPortToNode, Numbered(2, "before the next one resumes"));
+  EXPECT_FALSE(first.WaitFor(LinkType::kPortFromNode, absl::Milliseconds(300)).has_value());
+  first.Send(LinkType::kPortResume, ResumeOf(first, 1));
+  ASSERT_TRUE(first.WaitForMessage<Ready>(LinkType::kPortReady).has_value());
+  for (const uint64_t number : {2, 3}) {
+    const auto got = first.WaitForMessage<NodeMessage>(LinkType::kPortFromNode);
+    ASSERT_TRUE(got.has_value());
+    EXPECT_EQ(got->number(), number);
+  }
+}
+
 TEST(PortTest, TellsWhatItHasTaken) {
   Cluster cluster = StartSurviving();
   ASSERT_TRUE(cluster.ok);

@@ -448,6 +448,8 @@ absl::Status Ports::Handle(Port* port, const LinkMessage& message) {
   };
   const absl::Status untrue =
       absl::InvalidArgumentError("its port process says that it has what it was not sent");
+  const absl::Status left_out =
+      absl::InvalidArgumentError("its port process has left out a message");
   const JobId job = port->job;
   absl::Status status;
   switch (message.type()) {
@@ -462,6 +464,7 @@ absl::Status Ports::Handle(Port* port, const LinkMessage& message) {
       port::NodeMessage from;
       if (status = parse(&from); !status.ok()) return status;
       if (!Took(port, from.taken())) return untrue;
+      if (from.number() > port->heard + 1) return left_out;
       absl::StatusOr<NodeMessage> said = DecodeNodeMessage(from.payload());
       if (said.ok()) {
         setup_.submit(NodeSaid{job, from.node(), *std::move(said), from.number(), from.taken()});
@@ -475,6 +478,7 @@ absl::Status Ports::Handle(Port* port, const LinkMessage& message) {
     case LinkType::kPortNode: {
       port::NodeState node;
       if (status = parse(&node); !status.ok()) return status;
+      if (node.number() > port->heard + 1) return left_out;
       if (node.lost()) {
         setup_.submit(NodeLost{job, node.node(), node.reason(), node.number()});
       } else {
