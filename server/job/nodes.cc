@@ -114,6 +114,7 @@ void Rendezvous::On(const PortFailed& in) {
   const std::string reason =
       absl::StrCat("the port process of this node ended: ", CleanText(in.reason, 512));
   MarkLost(job->nodes->all[job->nodes->own], reason);
+  job->nodes->outbox.clear();
   LoseRanks(
       *job, reason, [](const JobNodes&, Rank, NodeId) { return true; }, 0);
 }

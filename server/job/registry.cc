@@ -51,6 +51,9 @@ void Registry::TellNodes(Job& job, NodeMessage message) {
 
 void Registry::Send(Job& job, NodeId node, bool all, NodeMessage message) {
   JobNodes& nodes = *job.nodes;
+  // Without a port process, messages would stay in the state.
+  const auto own = nodes.all.find(nodes.own);
+  if (own != nodes.all.end() && own->second.state == JobNodes::Node::State::kLost) return;
   nodes.outbox.push_back({job.id, node, all, std::move(message), ++nodes.sent});
   Emit(nodes.outbox.back());
 }

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <deque>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -28,8 +29,9 @@ namespace {
 constexpr auto kEndsWithin = absl::Seconds(2);
 // A port that takes nothing while more bytes than this wait for it hangs.
 constexpr size_t kMaxQueuedBytes = 64 << 20;
-// So many messages may wait in the state of irisd until the port has taken them.
-constexpr uint64_t kMaxUntaken = 1 << 17;
+// So many messages, with as many bytes as may be queued, may wait in the state of irisd until the
+// port has taken them.
+constexpr size_t kMaxUntaken = 1 << 17;
 // The port hears after so many messages, or after a report, that irisd has stored them.
 constexpr uint64_t kAcknowledgeAfter = 64;
 // Of texts and times in a report.
@@ -73,6 +75,12 @@ struct Ports::Port {
   absl::Time said = absl::InfiniteFuture();  // when its last message came, once it is ready
   uint64_t sent = 0, taken = 0;              // numbers of messages to it
   uint64_t heard = 0, acknowledged = 0;      // and from it
+  struct Untaken {
+    uint64_t number;
+    size_t bytes;
+  };
+  std::deque<Untaken> untaken;
+  size_t untaken_bytes = 0;
   struct Held {
     LinkType type;
     std::string payload;
@@ -362,10 +370,15 @@ void Ports::Send(const SendToNode& message) {
     to.set_number(number);
     to.set_taken(port->acknowledged = port->heard);
     port->sent = std::max(port->sent, number);
+    if (number > port->taken) {
+      port->untaken.push_back({number, payload.size()});
+      port->untaken_bytes += payload.size();
+    }
     Queue(port, LinkType::kPortToNode, to.SerializeAsString(), {}, number);
-    if (port->sent - port->taken > kMaxUntaken) {
-      return Fail(port, absl::StrCat("its port process has not taken ", kMaxUntaken,
-                                     " messages: it is stopped, or hangs"));
+    if (port->untaken.size() > kMaxUntaken || port->untaken_bytes > kMaxQueuedBytes) {
+      return Fail(port, absl::StrCat("its port process has not taken ", port->untaken.size(),
+                                     " messages of ", port->untaken_bytes,
+                                     " bytes: it is stopped, or hangs"));
     }
     Flush(port);
   });
@@ -517,6 +530,10 @@ absl::Status Ports::Handle(Port* port, const LinkMessage& message) {
 bool Ports::Took(Port* port, uint64_t taken) {
   if (taken > port->sent) return false;
   port->taken = std::max(port->taken, taken);
+  while (!port->untaken.empty() && port->untaken.front().number <= taken) {
+    port->untaken_bytes -= port->untaken.front().bytes;
+    port->untaken.pop_front();
+  }
   return true;
 }
 

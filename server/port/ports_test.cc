@@ -441,7 +441,18 @@ TEST_F(KeptPortTest, APortThatTakesNothing) {
   for (uint64_t number = 1; number <= (1 << 17) + 1; ++number) {
     ports_->Send({.job = kJob, .message = NodeWithdrawn{}, .number = number});
   }
-  EXPECT_TRUE(absl::StrContains(Failed(), "has not taken 131072 messages")) << Failed();
+  EXPECT_TRUE(absl::StrContains(Failed(), "has not taken 131073 messages")) << Failed();
+}
+
+TEST_F(KeptPortTest, APortThatReadsAndTakesNothing) {
+  Say(LinkType::kPortReady, port::Ready());
+  const OperationDecided large = {.op = BroadcastOp{0, SharedBytes(std::string(1 << 20, 'x'))}};
+  for (uint64_t number = 1; number < 64; ++number) {
+    ports_->Send({.job = kJob, .message = large, .number = number});
+    EXPECT_EQ(Next().type, LinkType::kPortToNode) << number;
+  }
+  ports_->Send({.job = kJob, .message = large, .number = 64});
+  EXPECT_TRUE(absl::StrContains(Failed(), "has not taken 64 messages")) << Failed();
 }
 
 }  // namespace
