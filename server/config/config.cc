@@ -326,8 +326,8 @@ std::vector<Setting> MakeSettings() {
           Endpoints, IRIS_AT(network.etcd)),
       Make<std::string>(
           "network.etcd_ca", "network-etcd-ca", Kind::kText,
-          "file with the certificates (PEM) of the authorities that etcd's must be of; "
-          "connections to etcd are then TLS (none: plain text)",
+          "file of PEM certificates: authorities of etcd's certificate, whose connections are then "
+          "TLS (none: plain text)",
           RecordFile, IRIS_AT(network.etcd_ca)),
       Make<std::string>("network.etcd_certificate", "network-etcd-certificate", Kind::kText,
                         "file with the certificate (PEM) that etcd wants of its clients (none)",

@@ -454,30 +454,31 @@ void Ports::OnLink(Port* port, uint32_t events) {
 
 absl::Status Ports::Handle(Port* port, const LinkMessage& message) {
   port->said = SteadyNow();
-  const auto parse = [&message](google::protobuf::MessageLite* to) {
+  const auto wrong = [](absl::string_view what) {
+    return absl::InvalidArgumentError(absl::StrCat("its port process ", what));
+  };
+  const auto parse = [&](google::protobuf::MessageLite* to) {
     return to->ParseFromArray(message.payload.data(), static_cast<int>(message.payload.size()))
                ? absl::OkStatus()
-               : absl::InvalidArgumentError("its port process says nonsense");
+               : wrong("says nonsense");
   };
-  const absl::Status untrue =
-      absl::InvalidArgumentError("its port process says that it has what it was not sent");
-  const absl::Status left_out =
-      absl::InvalidArgumentError("its port process has left out a message");
+  constexpr absl::string_view kUntrue = "says that it has what it was not sent";
+  constexpr absl::string_view kLeftOut = "has left out a message";
   const JobId job = port->job;
   absl::Status status;
   switch (message.type()) {
     case LinkType::kPortReady: {
       port::Ready ready;
       if (status = parse(&ready); !status.ok() || std::exchange(port->ready, true)) return status;
-      if (!Took(port, ready.taken())) return untrue;
+      if (!Took(port, ready.taken())) return wrong(kUntrue);
       OnReady(port, ready);
       return absl::OkStatus();
     }
     case LinkType::kPortFromNode: {
       port::NodeMessage from;
       if (status = parse(&from); !status.ok()) return status;
-      if (!Took(port, from.taken())) return untrue;
-      if (from.number() > port->heard + 1) return left_out;
+      if (!Took(port, from.taken())) return wrong(kUntrue);
+      if (from.number() > port->heard + 1) return wrong(kLeftOut);
       absl::StatusOr<NodeMessage> said = DecodeNodeMessage(from.payload());
       if (said.ok()) {
         setup_.submit(NodeSaid{job, from.node(), *std::move(said), from.number(), from.taken()});
@@ -491,7 +492,7 @@ absl::Status Ports::Handle(Port* port, const LinkMessage& message) {
     case LinkType::kPortNode: {
       port::NodeState node;
       if (status = parse(&node); !status.ok()) return status;
-      if (node.number() > port->heard + 1) return left_out;
+      if (node.number() > port->heard + 1) return wrong(kLeftOut);
       if (node.lost()) {
         setup_.submit(NodeLost{job, node.node(), node.reason(), node.number()});
       } else {
@@ -503,7 +504,7 @@ absl::Status Ports::Handle(Port* port, const LinkMessage& message) {
     case LinkType::kPortTook: {
       port::Took took;
       if (status = parse(&took); !status.ok()) return status;
-      if (!Took(port, took.taken())) return untrue;
+      if (!Took(port, took.taken())) return wrong(kUntrue);
       setup_.submit(PortTook{job, took.taken()});
       return absl::OkStatus();
     }
@@ -511,7 +512,7 @@ absl::Status Ports::Handle(Port* port, const LinkMessage& message) {
       port::Report report;
       if (status = parse(&report); !status.ok()) return status;
       const uint64_t before = port->taken;
-      if (!Took(port, report.taken())) return untrue;
+      if (!Took(port, report.taken())) return wrong(kUntrue);
       if (port->taken != before) setup_.submit(PortTook{job, port->taken});
       OnReport(port, report);
       return absl::OkStatus();
