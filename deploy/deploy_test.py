@@ -31,7 +31,8 @@ class Setup(unittest.TestCase):
     def test_is_done_at_once_where_nothing_is_missing(self):
         result = run("deploy/setup.sh", "--check")
         # Where the Python Package Index cannot be reached.
-        missing = [f"the packages of deploy/{name}.txt in /usr/local/lib/iris/{name}" for name in ("wheels", "triton")
+        missing = [f"the packages of deploy/{name}.txt in /usr/local/lib/iris/{name}"
+                   for name in ("wheels", "triton", "ucx")
                    if not os.path.exists(f"/usr/local/lib/iris/{name}/{name}.txt")]
         if missing:
             self.assertEqual((result.returncode, result.stdout), (1, f"missing: {' '.join(missing)}\n"))

@@ -14,6 +14,7 @@ from tests.python import irisd
 
 PATIENCE_SECONDS = 60
 SECRET = "a secret of tests only"
+UCX = "/usr/local/lib/iris/ucx"
 IRIS_RUN = os.path.abspath("client/ctl/iris-run")
 
 
@@ -24,12 +25,19 @@ def missing():
     for program in ("ip", "nsenter", "etcd"):
         if not shutil.which(program):
             return f"{program} is missing; deploy/setup.sh installs it"
+    if not os.path.exists(UCX):
+        return "UCX is missing; deploy/setup.sh unpacks it where pip reaches its index"
     probe = f"iris-probe-{os.getpid()}"
     try:
         run("ip", "netns", "add", probe)
     except subprocess.CalledProcessError as error:
         return f"no network namespace can be made: {error.stderr}"
-    run("ip", "netns", "del", probe)
+    try:
+        run("ip", "-n", probe, "link")
+    except subprocess.CalledProcessError as error:
+        return f"no network namespace can be entered: {error.stderr}"
+    finally:
+        run("ip", "netns", "del", probe)
     return None
 
 
