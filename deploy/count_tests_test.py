@@ -12,6 +12,7 @@ GTEST = """<?xml version="1.0"?><testsuites><testsuite name="A">
 <testcase name="one" classname="A" status="run" result="completed"/>
 <testcase name="two" classname="A" status="run" result="completed">%s</testcase>
 <testcase name="off" classname="A" status="notrun" result="suppressed"/>
+<testcase name="never" classname="A" status="run" result="completed" timestamp="1970-01-01T00:00:00.000"/>
 <testcase name="skip" classname="A" status="run" result="skipped"><skipped message="no device"/></testcase>
 </testsuite></testsuites>"""
 
@@ -45,7 +46,7 @@ class CountTests(unittest.TestCase):
 
     def test_counts_cases(self):
         run = self.run_of(self.result("//a:t", "PASSED", GTEST % ""))
-        self.assertEqual((run.passed, run.failed, run.skipped), (2, [], 2))
+        self.assertEqual((run.passed, run.failed, run.skipped), (2, [], 3))
 
     def test_counts_a_test_without_cases_as_one(self):
         run = self.run_of(self.result("//a:t", "PASSED"), self.result("//a:u", "PASSED", "<testsuites/>"))

@@ -14,6 +14,7 @@
 #include "device/driver/emu_driver.h"
 #include "device/iris/types.h"
 #include "server/port/testing/fake_atomics.h"
+#include "server/port/testing/needs_ucx.h"
 #include "server/port/testing/port_requester.h"
 
 namespace iris::port {

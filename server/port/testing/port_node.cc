@@ -19,22 +19,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "device/driver/emu_driver.h"
-#include "device/ucx/find.h"
 #include "proto/wire/rights.h"
+#include "server/port/testing/needs_ucx.h"
 #include "server/worker/worker_options.h"
 
 namespace iris::port {
-namespace {
-
-class NeedsUcx : public testing::Environment {
-  void SetUp() override {
-    const auto found = ucx::Find("");
-    if (!found.ok()) GTEST_SKIP() << found.status();
-  }
-};
-testing::Environment* const g_needs_ucx = testing::AddGlobalTestEnvironment(new NeedsUcx);
-
-}  // namespace
 
 bool Shell(const std::string& command) {
   return system(absl::StrCat("(", command, ") >/dev/null 2>&1").c_str()) == 0;
