@@ -135,6 +135,31 @@ class Mapping {
   MapTimes times_;
 };
 
+// Copies between memory of the host and mapped memory of one device, in the order of the calls.
+// They do not wait for kernels, also not for those of other processes on the device, which small
+// writes by Copy take turns with. Not thread-safe. Errors last: later calls fail, too.
+class HostCopies {
+ public:
+  static constexpr uint64_t kFetchBytes = 256 << 10;
+
+  // Waits for what was started.
+  virtual ~HostCopies() = default;
+
+  // Starts to write; `from` may change once it returns. An aligned word of 4 or 8 bytes is written
+  // by one access, after all that was written before. Waits if more than 2 MiB are underway.
+  virtual absl::Status Write(uint64_t address, const void* from, uint64_t bytes) = 0;
+  // Read what is there after all that was written before, and return when done. Fetch reads at most
+  // kFetchBytes into a buffer of its own, which is faster; null if all buffers are in use. Buffers
+  // may outlive this object.
+  virtual absl::Status Read(void* to, uint64_t address, uint64_t bytes) = 0;
+  virtual absl::StatusOr<std::shared_ptr<const uint8_t>> Fetch(uint64_t address,
+                                                               uint64_t bytes) = 0;
+  // Returns true if all writes are done: kernels see them.
+  virtual absl::StatusOr<bool> Idle() = 0;
+  // Waits until they are.
+  virtual absl::Status Finish() = 0;
+};
+
 class GpuDriver {
  public:
   virtual ~GpuDriver() = default;
@@ -215,6 +240,12 @@ class GpuDriver {
   // the device first made current; kFailedPrecondition if there is none.
   virtual absl::Status Fill(uint64_t address, uint8_t value, uint64_t bytes) = 0;
   virtual absl::Status Copy(void* to, const void* from, uint64_t bytes) = 0;
+
+  // Makes the device current (MakeCurrent), and copies for it, with 10 MiB of locked host memory.
+  // The driver outlives them. kUnimplemented on emu, whose memory the host reads and writes.
+  virtual absl::StatusOr<std::unique_ptr<HostCopies>> CopiesOf(uint32_t /*device_index*/) {
+    return absl::UnimplementedError("copy from and to a device: this driver has none");
+  }
 
   // Makes pages of host memory readable, with kReadWrite also writable, by kernels of this process.
   // Returns the address that kernels of every device use. The pages stay mapped until

@@ -41,6 +41,7 @@ inline constexpr hipError_t hipErrorPeerAccessUnsupported = 217;
 inline constexpr hipError_t hipErrorOperatingSystem = 304;
 inline constexpr hipError_t hipErrorInvalidHandle = 400;
 inline constexpr hipError_t hipErrorNotFound = 500;
+inline constexpr hipError_t hipErrorNotReady = 600;
 inline constexpr hipError_t hipErrorIllegalAddress = 700;
 inline constexpr hipError_t hipErrorHostMemoryAlreadyRegistered = 712;
 inline constexpr hipError_t hipErrorHostMemoryNotRegistered = 713;
@@ -129,6 +130,7 @@ struct HipFunctions {
   // Streams belong to the current device, which must be current when they are used.
   hipError_t (*hipStreamCreateWithFlags)(hipStream_t*, unsigned flags) = nullptr;
   hipError_t (*hipStreamDestroy)(hipStream_t) = nullptr;
+  hipError_t (*hipStreamQuery)(hipStream_t) = nullptr;
   hipError_t (*hipStreamSynchronize)(hipStream_t) = nullptr;
 
   // Libraries may lack these.
@@ -176,6 +178,14 @@ class HipApi : public HipFunctions {
   // Copies between any two kinds of memory.
   virtual hipError_t CopyAsync(void* to, const void* from, size_t bytes, hipStream_t stream) = 0;
   virtual hipError_t FillAsync(void* to, uint8_t value, size_t bytes, hipStream_t stream) = 0;
+  // Copies from registered memory of the host to memory of the device, in the way that does not
+  // wait for kernels of other processes, if there is one. An aligned word of 4 or 8 bytes is read
+  // from `from` at once, and written by one access. `scratch`: 8 bytes of registered memory that
+  // nobody uses; null if a copy to or from the device is the last thing on the stream.
+  virtual hipError_t WriteAsync(void* to, const void* from, size_t bytes, void* scratch,
+                                hipStream_t stream) {
+    return CopyAsync(to, from, bytes, stream);
+  }
 
  protected:
   hipError_t InfoOfPushed(int device, size_t* free_bytes, size_t* total_bytes) {
@@ -210,6 +220,27 @@ inline constexpr int kCudaVirtualMemoryManagementSupported = 102;  // CU_DEVICE_
 inline constexpr int kCudaHandleTypePosixFileDescriptorSupported = 103;
 inline constexpr int kCudaHandleTypeFabricSupported = 128;
 
+struct CUDA_MEMCPY2D {
+  size_t srcXInBytes = 0;
+  size_t srcY = 0;
+  int srcMemoryType = 0;
+  const void* srcHost = nullptr;
+  CUdeviceptr srcDevice = 0;
+  void* srcArray = nullptr;
+  size_t srcPitch = 0;
+  size_t dstXInBytes = 0;
+  size_t dstY = 0;
+  int dstMemoryType = 0;
+  void* dstHost = nullptr;
+  CUdeviceptr dstDevice = 0;
+  void* dstArray = nullptr;
+  size_t dstPitch = 0;
+  size_t WidthInBytes = 0;
+  size_t Height = 0;
+};
+inline constexpr int kCudaMemoryTypeHost = 1;  // CU_MEMORYTYPE_…
+inline constexpr int kCudaMemoryTypeDevice = 2;
+
 struct CudaOnlyFunctions {
   CUresult (*cuCtxGetDevice)(CUdevice*) = nullptr;
   CUresult (*cuCtxPopCurrent)(CUcontext*) = nullptr;
@@ -220,8 +251,14 @@ struct CudaOnlyFunctions {
   CUresult (*cuDevicePrimaryCtxRetain)(CUcontext*, CUdevice) = nullptr;
   CUresult (*cuGetErrorName)(CUresult, const char**) = nullptr;
   CUresult (*cuGetErrorString)(CUresult, const char**) = nullptr;
+  CUresult (*cuMemcpy2DAsync)(const CUDA_MEMCPY2D*, hipStream_t) = nullptr;
   CUresult (*cuMemcpyAsync)(CUdeviceptr, CUdeviceptr, size_t, hipStream_t) = nullptr;
   CUresult (*cuMemsetD8Async)(CUdeviceptr, unsigned char, size_t, hipStream_t) = nullptr;
+  // After all that is before it on the stream.
+  CUresult (*cuStreamWriteValue32)(hipStream_t, CUdeviceptr, uint32_t,
+                                   unsigned flags) = &NotSupported;
+  CUresult (*cuStreamWriteValue64)(hipStream_t, CUdeviceptr, uint64_t,
+                                   unsigned flags) = &NotSupported;
 };
 
 // OpenHipNative opens HIP by libamdhip64 (hip_native.cc), OpenHipOnCuda translated to libcuda
@@ -240,6 +277,23 @@ absl::Status HipStatus(HipApi& api, hipError_t error, absl::string_view what);
 
 // Returns "NAME (number: text)".
 std::string HipErrorText(HipApi& api, hipError_t error);
+
+// Makes `device` current on the calling thread while the object lives.
+class DeviceScope {
+ public:
+  DeviceScope(HipApi& api, int device) : api_(api), error_(api.PushDevice(device, &previous_)) {}
+  ~DeviceScope() {
+    if (error_ == hipSuccess) api_.PopDevice(previous_);
+  }
+  DeviceScope(const DeviceScope&) = delete;
+  DeviceScope& operator=(const DeviceScope&) = delete;
+  hipError_t error() const { return error_; }
+
+ private:
+  HipApi& api_;
+  int previous_ = -1;
+  const hipError_t error_;
+};
 
 // While a program captures a stream for all threads, the library refuses calls of any thread that
 // could wait for captured work or change memory that the work uses, such as mapping memory, and the

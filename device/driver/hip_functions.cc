@@ -30,6 +30,7 @@ void HipFunctions::Load(Library& library, BackendKind kind) {
   IRIS_LOAD(hipRuntimeGetVersion, "cuDriverGetVersion");
   IRIS_LOAD(hipStreamCreateWithFlags, "cuStreamCreate");
   IRIS_LOAD(hipStreamDestroy, "cuStreamDestroy_v2");
+  IRIS_LOAD(hipStreamQuery, "cuStreamQuery");
   IRIS_LOAD(hipStreamSynchronize, "cuStreamSynchronize");
 #undef IRIS_LOAD
 #define IRIS_LOAD(name, cuda_name) library.LoadOptional(&name, cuda ? cuda_name : #name)

@@ -3,6 +3,8 @@
 //
 // The first SetDevice or PushDevice for a device retains the device's primary context, and the
 // destructor releases it. Creating, exporting, importing and mapping memory need no context.
+#include <string.h>
+
 #include <array>
 #include <utility>
 #include <vector>
@@ -62,8 +64,11 @@ class HipOnCuda final : public HipApi, private CudaOnlyFunctions {
     library.Load(&cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain");
     library.Load(&cuGetErrorName, "cuGetErrorName");
     library.Load(&cuGetErrorString, "cuGetErrorString");
+    library.Load(&cuMemcpy2DAsync, "cuMemcpy2DAsync_v2");
     library.Load(&cuMemcpyAsync, "cuMemcpyAsync");
     library.Load(&cuMemsetD8Async, "cuMemsetD8Async");
+    library.LoadOptional(&cuStreamWriteValue32, "cuStreamWriteValue32_v2");
+    library.LoadOptional(&cuStreamWriteValue64, "cuStreamWriteValue64_v2");
     Load(library, BackendKind::kCuda);
   }
   ~HipOnCuda() override {
@@ -179,8 +184,47 @@ class HipOnCuda final : public HipApi, private CudaOnlyFunctions {
     return cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(to), value, bytes, stream);
   }
 
+  // The library writes up to some 32 KiB from the host by the engine of kernels, which processes
+  // use in turn: while a kernel of another one runs, such a write takes milliseconds, and by a copy
+  // engine 10 us. Copies of rows go by a copy engine, and so does a value behind a copy
+  // (docs/decisions/062: measured on an H200 with CUDA 13.0).
+  hipError_t WriteAsync(void* to, const void* from, size_t bytes, void* scratch,
+                        hipStream_t stream) override {
+    const CUdeviceptr target = reinterpret_cast<CUdeviceptr>(to);
+    if ((bytes == 4 || bytes == 8) && target % bytes == 0) {
+      uint64_t value = 0;
+      memcpy(&value, from, bytes);
+      hipError_t error = hipSuccess;
+      if (scratch != nullptr) {
+        error = cuMemcpyAsync(reinterpret_cast<CUdeviceptr>(scratch), target, bytes, stream);
+      }
+      if (error == hipSuccess) {
+        error = bytes == 8 ? cuStreamWriteValue64(stream, target, value, 0)
+                           : cuStreamWriteValue32(stream, target, static_cast<uint32_t>(value), 0);
+      }
+      return error == hipErrorNotSupported ? CopyAsync(to, from, bytes, stream) : error;
+    }
+    // Two bytes may be a word, too.
+    if (bytes <= 2 || bytes > kMostByRows) return CopyAsync(to, from, bytes, stream);
+    const hipError_t error = CopyHalves(target, from, bytes / 2, stream);
+    if (error != hipSuccess || bytes % 2 == 0) return error;
+    return CopyHalves(target + bytes - 2, static_cast<const uint8_t*>(from) + bytes - 2, 1, stream);
+  }
+
  private:
   static constexpr int kMaxDevices = 64;
+  static constexpr size_t kMostByRows = 64 << 10;
+
+  hipError_t CopyHalves(CUdeviceptr to, const void* from, size_t half_bytes, hipStream_t stream) {
+    CUDA_MEMCPY2D rows;
+    rows.srcMemoryType = kCudaMemoryTypeHost;
+    rows.srcHost = from;
+    rows.dstMemoryType = kCudaMemoryTypeDevice;
+    rows.dstDevice = to;
+    rows.srcPitch = rows.dstPitch = rows.WidthInBytes = half_bytes;
+    rows.Height = 2;
+    return cuMemcpy2DAsync(&rows, stream);
+  }
 
   // Returns the management library's handle of a device, or null.
   void* ManagedDevice(int device) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {

@@ -22,6 +22,7 @@
 #include "device/driver/fabric.h"
 #include "device/driver/hip_api.h"
 #include "device/driver/quirks.h"
+#include "device/driver/vmm_copies.h"
 #include "device/driver/vmm_share.h"
 
 namespace iris::driver {
@@ -535,6 +536,11 @@ class VmmDriver : public GpuDriver, public VmmPlatform {
         [&](hipStream_t stream) { return api_->CopyAsync(to, from, bytes, stream); });
   }
 
+  absl::StatusOr<std::unique_ptr<HostCopies>> CopiesOf(uint32_t device_index) override {
+    if (absl::Status s = MakeCurrent(device_index); !s.ok()) return s;
+    return MakeVmmCopies(*api_, static_cast<int>(device_index));
+  }
+
   absl::StatusOr<const void*> RegisterHost(const void* page, uint64_t bytes,
                                            Access access) override {
     constexpr char kWhat[] = "register host memory";
@@ -592,22 +598,6 @@ class VmmDriver : public GpuDriver, public VmmPlatform {
   }
 
  private:
-  // Makes `device` current on the calling thread while the object lives.
-  class DeviceScope {
-   public:
-    DeviceScope(HipApi& api, int device) : api_(api), error_(api.PushDevice(device, &previous_)) {}
-    ~DeviceScope() {
-      if (error_ == hipSuccess) api_.PopDevice(previous_);
-    }
-    DeviceScope(const DeviceScope&) = delete;
-    DeviceScope& operator=(const DeviceScope&) = delete;
-    hipError_t error() const { return error_; }
-
-   private:
-    HipApi& api_;
-    int previous_ = -1;
-    const hipError_t error_;
-  };
   struct Worker {
     int device = -1;
     hipStream_t stream = nullptr;

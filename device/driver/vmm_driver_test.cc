@@ -14,6 +14,7 @@
 
 #include <cstdio>
 #include <cstring>
+#include <random>
 #include <string>
 #include <thread>
 #include <vector>
@@ -309,6 +310,64 @@ TEST_P(VmmDriverTest, RefusesWhatDoesNotFit) {
   }
   EXPECT_EQ(irisd_->Create(2, kBytes, false).status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(irisd_->Reserve(kBytes, 0, 0).status().code(), StatusCode::kInvalidArgument);
+}
+
+TEST_P(VmmDriverTest, CopiesKeepTheirOrderAndTakeTurnsWithNobody) {
+  const auto memory = Create();
+  const auto lent = Lend(*memory);
+  const auto reservation = client_->Reserve(kBytes, 1, 0);
+  ASSERT_TRUE(reservation.ok()) << reservation.status();
+  const auto mapping = client_->Map(**reservation, 0, *lent, Access::kReadWrite, {1});
+  ASSERT_TRUE(mapping.ok()) << mapping.status();
+  auto copies = client_->CopiesOf(1);
+  ASSERT_TRUE(copies.ok()) << copies.status();
+  std::string model(kBytes, '\0'), data(kBytes, '\0');
+  std::mt19937 random(7);
+  for (char& byte : data) byte = static_cast<char>(random());
+  const auto number = [&](uint64_t most) { return random() % (most + 1); };
+  std::vector<std::pair<std::shared_ptr<const uint8_t>, std::string>> fetched;
+  for (int i = 0; i < 3000; ++i) {
+    const uint64_t sizes[] = {1, 2, 4, 8, number(40), number(70'000), number(kBytes)};
+    const uint64_t bytes = sizes[number(i % 50 == 0 ? 6 : 5)];
+    uint64_t at = number(kBytes - bytes);
+    if (number(1) == 0 && bytes > 0 && bytes <= 8) at -= at % bytes;
+    const uint64_t from = number(kBytes - bytes), address = (*mapping)->address() + at;
+    const int turns = fake_->n_writes_in_turn;
+    switch (number(4)) {
+      case 0: {
+        std::string seen(bytes, '\0');
+        ASSERT_TRUE((*copies)->Read(seen.data(), address, bytes).ok());
+        ASSERT_EQ(seen, model.substr(at, bytes)) << i;
+        break;
+      }
+      case 1: {
+        const auto buffer = (*copies)->Fetch(address, bytes);
+        ASSERT_TRUE(buffer.ok()) << buffer.status();
+        if (*buffer == nullptr) {
+          ASSERT_TRUE(bytes > HostCopies::kFetchBytes || fetched.size() == 31);
+          fetched.clear();
+        } else {
+          fetched.emplace_back(*buffer, model.substr(at, bytes));
+        }
+        break;
+      }
+      case 2:
+        ASSERT_TRUE((*copies)->Idle().ok());
+        break;
+      default:
+        ASSERT_TRUE((*copies)->Write(address, data.data() + from, bytes).ok());
+        memcpy(model.data() + at, data.data() + from, bytes);
+    }
+    // As many bytes at the end of a long write go in turn, too.
+    const uint64_t last = bytes % HostCopies::kFetchBytes;
+    ASSERT_TRUE(fake_->n_writes_in_turn == turns || last == 1 || last == 2) << bytes;
+  }
+  ASSERT_TRUE((*copies)->Finish().ok());
+  EXPECT_EQ(memcmp(reinterpret_cast<void*>((*mapping)->address()), model.data(), kBytes), 0);
+  copies->reset();
+  for (const auto& [buffer, wanted] : fetched) {
+    EXPECT_EQ(memcmp(buffer.get(), wanted.data(), wanted.size()), 0);
+  }
 }
 
 TEST_P(VmmDriverTest, OutOfMemorySaysHowMuchIsFree) {

@@ -597,27 +597,23 @@ bool Engine::IssuePut(Peer* peer, Lane* lane, Ring::Slot* slot) {
     record.value = request.signal_value;
   };
   if (left > kCopiedBytes) {
-    std::shared_ptr<const void> pin;
-    const uint8_t* data = nullptr;
-    uint64_t bytes = std::min(left, kPieceBytes);
+    SendBatch(peer);
+    if (!HasRoom(peer)) return false;
+    std::optional<HeapMemory::Place> place;
+    const uint64_t bytes = std::min(left, kPieceBytes);
     if (request.space == PortSpace::kValues) {
-      data = lane->ring->mapping()->memory().values + source;
-      pin = lane->ring->mapping();
-    } else if (auto place = memory_->Direct(lane->ring->rank(), source, bytes); place.has_value()) {
-      data = place->data;
-      bytes = place->bytes;
-      pin = std::move(place->segment);
+      place = {lane->ring->mapping()->memory().values + source, bytes, lane->ring->mapping()};
+    } else {
+      place = memory_->Source(lane->ring->rank(), source, bytes);
     }
-    if (data != nullptr) {
-      SendBatch(peer);
-      if (!HasRoom(peer)) return false;
-      finish_record(bytes);
+    if (place.has_value()) {
+      finish_record(place->bytes);
       Expect(peer, expected);
-      slot->issued += bytes;
-      SendFrom(peer, record, data, std::move(pin), lane->ring, lane->head);
+      slot->issued += place->bytes;
+      SendFrom(peer, record, place->data, std::move(place->pin), lane->ring, lane->head);
       return true;
     }
-    left = std::min(left, kBatchBytes);  // memory of a device, through this process
+    left = std::min(left, kBatchBytes);
   }
   Message* const message = Batch(peer);
   if (message == nullptr) return false;
@@ -676,14 +672,22 @@ bool Engine::SendAnswer(Peer* peer) {
   Answer& answer = peer->answers.front();
   if (answer.later != nullptr) {
     const DeviceQueue::Outcome& outcome = *answer.later;
-    if (!outcome.done) return false;
-    if (outcome.code != StatusCode::kOk) {
-      answer.kind = RecordKind::kError;
-      answer.bytes = 0;
-      answer.value = static_cast<uint64_t>(outcome.code);
-    } else if (answer.kind == RecordKind::kValue) {
-      answer.value = outcome.old;
+    if (!outcome.done) {
+      Activate(peer);
+      return false;
     }
+    if (outcome.code != StatusCode::kOk) {
+      // An error is the answer to one record.
+      const uint64_t more = answer.kind == RecordKind::kDone ? answer.bytes - 1 : 0;
+      if (more > 0) peer->answers.insert(peer->answers.begin() + 1, answer)->bytes = more;
+      Answer& first = peer->answers.front();
+      first.kind = RecordKind::kError;
+      first.bytes = 0;
+      first.value = static_cast<uint64_t>(outcome.code);
+      first.later = nullptr;
+      return SendAnswer(peer);
+    }
+    if (answer.kind == RecordKind::kValue) answer.value = outcome.old;
     answer.later = nullptr;
   }
   Record record;
@@ -691,11 +695,11 @@ bool Engine::SendAnswer(Peer* peer) {
   record.bytes = answer.bytes;
   record.value = answer.value;
   if (answer.kind == RecordKind::kData && answer.data.empty()) {
-    auto place = memory_->Direct(answer.rank, answer.offset, answer.bytes);
+    SendBatch(peer);
+    if (!HasRoom(peer)) return false;
+    auto place = memory_->Source(answer.rank, answer.offset, answer.bytes);
     if (place.has_value() && place->bytes == answer.bytes) {
-      SendBatch(peer);
-      if (!HasRoom(peer)) return false;
-      SendFrom(peer, record, place->data, std::move(place->segment), nullptr, 0);
+      SendFrom(peer, record, place->data, std::move(place->pin), nullptr, 0);
     } else {
       Message* const message = Batch(peer);
       if (message == nullptr) return false;
@@ -908,8 +912,12 @@ absl::Status Engine::ExecuteOne(Peer* peer, const Record& record, const char* da
     answer.kind = RecordKind::kError;
     answer.value = static_cast<uint64_t>(code);
   }
-  if (answer.later != nullptr) peer->later[record.rank] = answer.later;
   const bool signals = record.kind == RecordKind::kPut && record.other != kNoPortSignal;
+  if (answer.later != nullptr) {
+    peer->later[record.rank] = answer.later;
+  } else if (answer.kind == RecordKind::kDone) {
+    answer.later = memory_->Written(record.rank, signals ? record.other : record.offset);
+  }
   if (!signals || code != StatusCode::kOk) {
     peer->patience = 0;
   } else if (peer->answers.empty()) {
@@ -924,8 +932,9 @@ absl::Status Engine::ExecuteOne(Peer* peer, const Record& record, const char* da
 
 void Engine::AddAnswer(Peer* peer, Answer answer) {
   Activate(peer);
-  if (answer.kind == RecordKind::kDone && answer.later == nullptr && !peer->answers.empty() &&
-      peer->answers.back().kind == RecordKind::kDone && peer->answers.back().later == nullptr) {
+  if (answer.kind == RecordKind::kDone && !peer->answers.empty() &&
+      peer->answers.back().kind == RecordKind::kDone &&
+      peer->answers.back().later == answer.later) {
     ++peer->answers.back().bytes;
     return;
   }
@@ -974,6 +983,9 @@ absl::Status Engine::OnAnswer(Peer* peer, const Record& record, const char* data
         for (uint64_t r = 0; fits && r < asked.rows && code == StatusCode::kOk; ++r) {
           code = WriteLocal(lane->ring, slot.request, asked.place + r * asked.stride,
                             data + r * asked.bytes, asked.bytes);
+        }
+        if (fits && code == StatusCode::kOk && slot.request.space == PortSpace::kHeap) {
+          code = memory_->Finish(lane->ring->rank(), asked.place);
         }
         break;
       default:

@@ -46,7 +46,8 @@ struct Engine::Answer {
   uint64_t bytes = 0;  // kDone: records
   uint64_t value = 0;
   std::string data;
-  HeapMemory::Later later;  // not null: it is sent when the device has done it
+  HeapMemory::Later
+      later;  // not null: it is sent when the device has done it; several may share it
 };
 
 // Memory of this node that other nodes may access directly.

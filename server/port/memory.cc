@@ -94,11 +94,21 @@ absl::Status HeapMemory::Add(uint64_t id, uint32_t rank, uint64_t offset_bytes, 
     const absl::Status current = driver_->MakeCurrent(segment->device);
     if (!current.ok()) return current;
   }
-  if (atomics_ != nullptr && queues_.count(segment->device) == 0) {
-    absl::StatusOr<std::unique_ptr<DeviceQueue>> queue =
-        DeviceQueue::Create(atomics_, absl::StrCat("device ", device_uuid), give_up_after_);
-    if (!queue.ok()) failure_ = queue.status();
-    queues_[segment->device] = queue.ok() ? *std::move(queue) : nullptr;
+  if (devices_.count(segment->device) == 0) {
+    Device device;
+    if (!addressed_) {
+      absl::StatusOr<std::unique_ptr<driver::HostCopies>> copies =
+          driver_->CopiesOf(segment->device);
+      if (!copies.ok()) return copies.status();
+      device.copies = *std::move(copies);
+    }
+    if (atomics_ != nullptr) {
+      absl::StatusOr<std::unique_ptr<DeviceQueue>> queue =
+          DeviceQueue::Create(atomics_, absl::StrCat("device ", device_uuid), give_up_after_);
+      if (!queue.ok()) failure_ = queue.status();
+      if (queue.ok()) device.atomics = *std::move(queue);
+    }
+    devices_.emplace(segment->device, std::move(device));
   }
   absl::StatusOr<std::unique_ptr<driver::PhysicalMemory>> memory =
       driver_->Import(fd.Release(), bytes);
@@ -118,10 +128,11 @@ absl::Status HeapMemory::Add(uint64_t id, uint32_t rank, uint64_t offset_bytes, 
 }
 
 void HeapMemory::Forget(uint64_t id) {
-  last_ = nullptr;
   for (auto& [rank, segments] : ranks_) {
     for (auto it = segments.begin(); it != segments.end(); ++it) {
       if (it->second->id != id) continue;
+      (void)Finish(rank, it->first);
+      last_ = nullptr;
       segments.erase(it);
       return;
     }
@@ -150,7 +161,7 @@ StatusCode HeapMemory::ForRange(uint32_t rank, uint64_t offset_bytes, uint64_t b
     const Segment& segment = **Find(rank, offset_bytes + done);
     const uint64_t within = offset_bytes + done - segment.offset_bytes;
     const uint64_t n = std::min(bytes - done, segment.bytes - within);
-    const StatusCode code = use(segment.address + within, done, n);
+    const StatusCode code = use(segment, segment.address + within, done, n);
     if (code != StatusCode::kOk) return code;
     done += n;
   }
@@ -168,40 +179,79 @@ bool HeapMemory::Covers(uint32_t rank, uint64_t offset_bytes, uint64_t bytes) {
   return true;
 }
 
-std::optional<HeapMemory::Place> HeapMemory::Direct(uint32_t rank, uint64_t offset_bytes,
+std::optional<HeapMemory::Place> HeapMemory::Source(uint32_t rank, uint64_t offset_bytes,
                                                     uint64_t bytes) {
-  if (!addressed_) return std::nullopt;
   const std::shared_ptr<Segment>* segment = Find(rank, offset_bytes);
   if (segment == nullptr) return std::nullopt;
   const uint64_t within = offset_bytes - (*segment)->offset_bytes;
-  return Place{reinterpret_cast<uint8_t*>((*segment)->address + within),
-               std::min(bytes, (*segment)->bytes - within), *segment};
+  const uint64_t address = (*segment)->address + within;
+  bytes = std::min(bytes, (*segment)->bytes - within);
+  if (addressed_) return Place{reinterpret_cast<const uint8_t*>(address), bytes, *segment};
+  absl::StatusOr<std::shared_ptr<const uint8_t>> read =
+      devices_[(*segment)->device].copies->Fetch(address, bytes);
+  if (!read.ok()) failure_ = read.status();
+  if (!read.ok() || *read == nullptr) return std::nullopt;
+  const uint8_t* const data = read->get();
+  return Place{data, bytes, *std::move(read)};
+}
+
+StatusCode HeapMemory::End(Device* device, const absl::Status& status) {
+  const StatusCode code = status.ok() ? StatusCode::kOk : StatusCode::kInternal;
+  failure_.Update(status);
+  if (device->written != nullptr) {
+    device->written->done = true;
+    device->written->code = code;
+    device->written = nullptr;
+  }
+  return code;
+}
+
+HeapMemory::Device* HeapMemory::DeviceOf(uint32_t rank, uint64_t offset_bytes) {
+  const std::shared_ptr<Segment>* segment = Find(rank, offset_bytes);
+  return segment == nullptr ? nullptr : &devices_[(*segment)->device];
+}
+
+HeapMemory::Later HeapMemory::Written(uint32_t rank, uint64_t offset_bytes) {
+  const Device* const device = DeviceOf(rank, offset_bytes);
+  return device == nullptr ? nullptr : device->written;
+}
+
+StatusCode HeapMemory::Finish(uint32_t rank, uint64_t offset_bytes) {
+  Device* const device = DeviceOf(rank, offset_bytes);
+  if (device == nullptr || device->written == nullptr) return StatusCode::kOk;
+  return End(device, device->copies->Finish());
 }
 
 StatusCode HeapMemory::Write(uint32_t rank, uint64_t offset_bytes, const void* from,
                              uint64_t bytes) {
-  return ForRange(rank, offset_bytes, bytes, [&](uint64_t address, uint64_t done, uint64_t n) {
-    const uint8_t* const data = static_cast<const uint8_t*>(from) + done;
-    if (addressed_) {
-      CopyShared(reinterpret_cast<void*>(address), data, n);
-      return StatusCode::kOk;
-    }
-    return driver_->Copy(reinterpret_cast<void*>(address), data, n).ok() ? StatusCode::kOk
-                                                                         : StatusCode::kInternal;
-  });
+  return ForRange(rank, offset_bytes, bytes,
+                  [&](const Segment& segment, uint64_t address, uint64_t done, uint64_t n) {
+                    const uint8_t* const data = static_cast<const uint8_t*>(from) + done;
+                    if (addressed_) {
+                      CopyShared(reinterpret_cast<void*>(address), data, n);
+                      return StatusCode::kOk;
+                    }
+                    Device& device = devices_[segment.device];
+                    if (device.written == nullptr) {
+                      device.written = std::make_shared<DeviceQueue::Outcome>();
+                    }
+                    const absl::Status status = device.copies->Write(address, data, n);
+                    return status.ok() ? StatusCode::kOk : End(&device, status);
+                  });
 }
 
 StatusCode HeapMemory::Read(uint32_t rank, uint64_t offset_bytes, void* to, uint64_t bytes) {
-  return ForRange(rank, offset_bytes, bytes, [&](uint64_t address, uint64_t done, uint64_t n) {
-    uint8_t* const data = static_cast<uint8_t*>(to) + done;
-    if (addressed_) {
-      CopyShared(data, reinterpret_cast<const void*>(address), n);
-      return StatusCode::kOk;
-    }
-    return driver_->Copy(data, reinterpret_cast<const void*>(address), n).ok()
-               ? StatusCode::kOk
-               : StatusCode::kInternal;
-  });
+  return ForRange(rank, offset_bytes, bytes,
+                  [&](const Segment& segment, uint64_t address, uint64_t done, uint64_t n) {
+                    uint8_t* const data = static_cast<uint8_t*>(to) + done;
+                    if (addressed_) {
+                      CopyShared(data, reinterpret_cast<const void*>(address), n);
+                      return StatusCode::kOk;
+                    }
+                    Device& device = devices_[segment.device];
+                    // What was written before is done, too.
+                    return End(&device, device.copies->Read(data, address, n));
+                  });
 }
 
 StatusCode HeapMemory::Signal(uint32_t rank, uint64_t offset_bytes, uint8_t signal_op,
@@ -209,7 +259,7 @@ StatusCode HeapMemory::Signal(uint32_t rank, uint64_t offset_bytes, uint8_t sign
   if (signal_op > static_cast<uint8_t>(SignalOp::kAdd)) return StatusCode::kInvalidArgument;
   const bool adds = signal_op == static_cast<uint8_t>(SignalOp::kAdd);
   if (!addressed_ && !adds) {
-    // Copies of the driver are done when they return, so the data is there.
+    // A word is written after all that was written before.
     if (offset_bytes % sizeof(value) != 0) return StatusCode::kInvalidArgument;
     return Write(rank, offset_bytes, &value, sizeof(value));
   }
@@ -237,26 +287,34 @@ StatusCode HeapMemory::Atomic(uint32_t rank, uint64_t offset_bytes, PortAtomic o
     *old = DoPortAtomic(reinterpret_cast<void*>(address), op, type, value, compare);
     return StatusCode::kOk;
   }
-  DeviceQueue* const queue = queues_[segment.device].get();
+  DeviceQueue* const queue = devices_[segment.device].atomics.get();
   if (queue == nullptr) return StatusCode::kUnimplemented;
+  // Its kernel is on another stream than the copies.
+  const StatusCode written = Finish(rank, offset_bytes);
+  if (written != StatusCode::kOk) return written;
   *later = queue->Add({address, value, compare, op, type}, *found);
   return StatusCode::kOk;
 }
 
 bool HeapMemory::Poll() {
   bool any = false;
-  for (const auto& [device, queue] : queues_) {
-    if (queue == nullptr || !queue->has_work()) continue;
-    if (!addressed_) failure_.Update(driver_->MakeCurrent(device));
-    any |= queue->Poll(server::SteadyNow());
+  for (auto& [number, device] : devices_) {
+    if (device.written != nullptr) {
+      const absl::StatusOr<bool> idle = device.copies->Idle();
+      if (!idle.ok() || *idle) End(&device, idle.status());
+      any = true;
+    }
+    if (device.atomics == nullptr || !device.atomics->has_work()) continue;
+    if (!addressed_) failure_.Update(driver_->MakeCurrent(number));
+    any |= device.atomics->Poll(server::SteadyNow());
   }
   return any;
 }
 
 absl::Status HeapMemory::TakeFailure() {
   absl::Status failure = std::exchange(failure_, absl::OkStatus());
-  for (const auto& [device, queue] : queues_) {
-    if (queue != nullptr) failure.Update(queue->TakeFailure());
+  for (const auto& [number, device] : devices_) {
+    if (device.atomics != nullptr) failure.Update(device.atomics->TakeFailure());
   }
   return failure;
 }

@@ -1,10 +1,10 @@
 // HeapMemory: the memory of this node's ranks, as the port process reaches it. Every access is by
 // rank and offset, and is checked against the memory that exists. Not thread-safe.
 //
-// Emulated devices: mapped memory, and atomics of this CPU. GPUs: mapped memory that the driver
-// copies, through messages in memory of the host; atomics on it are the device's (atomics.h), later
-// than the call, because those of this CPU would not be atomic for kernels. Without the library
-// that has them, they are refused with kUnimplemented.
+// Emulated devices: mapped memory, and atomics of this CPU. GPUs: the driver copies, in the order
+// of the calls, and writes are done later than the call; atomics are the device's (atomics.h),
+// later, too, because those of this CPU would not be atomic for kernels. Without the library that
+// has them, they are refused with kUnimplemented.
 #pragma once
 
 #include <cstdint>
@@ -43,12 +43,12 @@ class HeapMemory {
     std::unique_ptr<driver::Mapping> mapping;
   };
   struct Place {
-    uint8_t* data = nullptr;
+    const uint8_t* data = nullptr;
     uint64_t bytes = 0;
-    std::shared_ptr<const Segment> segment;
+    std::shared_ptr<const void> pin;  // keeps it
   };
 
-  // What becomes of an atomic that a device carries out. Null: it is done already.
+  // What becomes of what a device carries out. Null: it is done already.
   using Later = std::shared_ptr<const DeviceQueue::Outcome>;
   struct Options {
     // Null: for GPUs that of the backend's library; for emulated devices, atomics of this CPU.
@@ -81,13 +81,18 @@ class HeapMemory {
   // True if all of the range is memory of the rank.
   bool Covers(uint32_t rank, uint64_t offset_bytes, uint64_t bytes);
 
-  // The place of a range, or of its part in the first segment; nothing if there is no memory, or
-  // none that this CPU addresses.
-  std::optional<Place> Direct(uint32_t rank, uint64_t offset_bytes, uint64_t bytes);
+  // The place of a range, or of its part in the first segment. Nothing if there is no memory.
+  // Memory of a GPU is read into a place of the host; nothing if there is none free.
+  std::optional<Place> Source(uint32_t rank, uint64_t offset_bytes, uint64_t bytes);
 
-  // Copy from and to memory of a rank. kOutOfRange, without effect, if not all of it exists.
+  // Copy from and to memory of a rank. kOutOfRange, without effect, if not all of it exists. Writes
+  // are done when Written says so; reads wait for writes before them.
   StatusCode Write(uint32_t rank, uint64_t offset_bytes, const void* from, uint64_t bytes);
   StatusCode Read(uint32_t rank, uint64_t offset_bytes, void* to, uint64_t bytes);
+  // When all writes so far to this rank are done, those of signals included.
+  Later Written(uint32_t rank, uint64_t offset_bytes);
+  // Waits until they are.
+  StatusCode Finish(uint32_t rank, uint64_t offset_bytes);
 
   // Changes a signal's word, after all earlier writes. kOutOfRange, kInvalidArgument if the word is
   // not aligned, kUnimplemented for this memory. If the device is to do it, *later says when it is
@@ -100,7 +105,7 @@ class HeapMemory {
                     uint64_t value, uint64_t compare, uint64_t* old, Later* later);
   // Lets devices go on with what was called, in its order. Returns true if something is not done.
   bool Poll();
-  // Why atomics of devices have failed, for a log; OK if there is nothing new.
+  // Why devices have failed, for a log; OK if there is nothing new.
   absl::Status TakeFailure();
 
  private:
@@ -126,7 +131,18 @@ class HeapMemory {
   const DeviceAtomicsTable* atomics_;
   const absl::Duration give_up_after_;
   absl::Status failure_;
-  std::map<uint32_t, std::unique_ptr<DeviceQueue>> queues_;  // by device
+  // Of a GPU. Destroyed in the reverse order.
+  struct Device {
+    std::unique_ptr<driver::HostCopies> copies;
+    std::shared_ptr<DeviceQueue::Outcome> written;  // of writes that are underway; or null
+    std::unique_ptr<DeviceQueue> atomics;           // or null
+  };
+  // Ends what is underway.
+  StatusCode End(Device* device, const absl::Status& status);
+  // The device that has this memory, if there is any.
+  Device* DeviceOf(uint32_t rank, uint64_t offset_bytes);
+
+  std::map<uint32_t, Device> devices_;  // by number
   std::map<uint32_t, Segments> ranks_;
   const std::shared_ptr<Segment>* last_ = nullptr;  // that Find returned
 };

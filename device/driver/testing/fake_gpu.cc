@@ -35,6 +35,7 @@ namespace iris::driver::testing {
 namespace {
 
 constexpr uint64_t kGranule = 2 << 20;
+constexpr uint64_t kMostInTurn = 32 << 10;
 constexpr uint64_t kHipGranule = 4096;
 constexpr int kUnknown = 999;
 constexpr int kNotPermitted = 800;
@@ -76,6 +77,7 @@ std::map<uint64_t, Mapped> mapped;
 std::map<uint64_t, Range> ranges;
 std::map<uint64_t, uint64_t> plain;  // of cudaMalloc and hipMalloc: address and size
 std::map<void*, int> streams;
+std::set<void*> copied;  // streams with copies that nobody has waited for
 std::set<void*> registered;
 std::map<int, uint64_t> used;
 std::map<std::string, int> calls;
@@ -754,7 +756,42 @@ int cuMemHostGetDevicePointer_v2(unsigned long long* out, void* host, unsigned) 
 }
 int cuMemcpyAsync(unsigned long long to, unsigned long long from, size_t bytes, void* stream) {
   ENTER("cuMemcpyAsync");
-  return CopyAsync(to, from, bytes, stream);
+  const int error = CopyAsync(to, from, bytes, stream);
+  if (error != hipSuccess) return error;
+  const bool from_host = RangeOf(from, 1) == nullptr;
+  if (from_host && bytes <= kMostInTurn) ++fake.n_writes_in_turn;
+  copied.insert(stream);
+  return hipSuccess;
+}
+int cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D* rows, void* stream) {
+  ENTER("cuMemcpy2DAsync");
+  if (rows->srcMemoryType != kCudaMemoryTypeHost || rows->dstMemoryType != kCudaMemoryTypeDevice ||
+      rows->srcPitch < rows->WidthInBytes || rows->dstPitch < rows->WidthInBytes) {
+    return hipErrorInvalidValue;
+  }
+  for (size_t i = 0; i < rows->Height; ++i) {
+    const int error = CopyAsync(rows->dstDevice + i * rows->dstPitch,
+                                reinterpret_cast<uint64_t>(rows->srcHost) + i * rows->srcPitch,
+                                rows->WidthInBytes, stream);
+    if (error != hipSuccess) return error;
+  }
+  if (rows->Height < 2) ++fake.n_writes_in_turn;
+  copied.insert(stream);
+  return hipSuccess;
+}
+// A value goes by the engine of a copy before it, and without one in turn.
+int WriteValue(void* stream, uint64_t to, const void* value, uint64_t bytes) {
+  const int error = CopyAsync(to, reinterpret_cast<uint64_t>(value), bytes, stream);
+  if (error == hipSuccess && copied.count(stream) == 0) ++fake.n_writes_in_turn;
+  return error;
+}
+NEWER int cuStreamWriteValue32_v2(void* stream, unsigned long long to, uint32_t value, unsigned) {
+  ENTER("cuStreamWriteValue32");
+  return WriteValue(stream, to, &value, sizeof(value));
+}
+NEWER int cuStreamWriteValue64_v2(void* stream, unsigned long long to, uint64_t value, unsigned) {
+  ENTER("cuStreamWriteValue64");
+  return WriteValue(stream, to, &value, sizeof(value));
 }
 int cuMemsetD8Async(unsigned long long to, unsigned char value, size_t bytes, void* stream) {
   ENTER("cuMemsetD8Async");
@@ -768,8 +805,14 @@ int cuStreamDestroy_v2(void* stream) {
   ENTER("cuStreamDestroy");
   return StreamDestroy(stream);
 }
+int cuStreamQuery(void* stream) {
+  ENTER("cuStreamQuery");
+  copied.erase(stream);
+  return CheckStream(stream);
+}
 int cuStreamSynchronize(void* stream) {
   ENTER("cuStreamSynchronize");
+  copied.erase(stream);
   return CheckStream(stream);
 }
 NEWER int cuThreadExchangeStreamCaptureMode(int* mode) {
@@ -926,6 +969,10 @@ int hipStreamCreateWithFlags(void** stream, unsigned flags) {
 int hipStreamDestroy(void* stream) {
   ENTER("hipStreamDestroy");
   return StreamDestroy(stream);
+}
+int hipStreamQuery(void* stream) {
+  ENTER("hipStreamQuery");
+  return CheckStream(stream);
 }
 int hipStreamSynchronize(void* stream) {
   ENTER("hipStreamSynchronize");

@@ -120,11 +120,15 @@ IRIS_SAME_CUDA(HipFunctions, hipMemRelease, cuMemRelease, "");
 IRIS_SAME_CUDA(HipFunctions, hipMemRetainAllocationHandle, cuMemRetainAllocationHandle, "");
 IRIS_SAME_CUDA(HipFunctions, hipMemSetAccess, cuMemSetAccess, "");
 IRIS_SAME_CUDA(HipFunctions, hipMemUnmap, cuMemUnmap, "");
+IRIS_SAME_CUDA(CudaOnlyFunctions, cuMemcpy2DAsync, cuMemcpy2DAsync, "_v2");
 IRIS_SAME_CUDA(CudaOnlyFunctions, cuMemcpyAsync, cuMemcpyAsync, "");
 IRIS_SAME_CUDA(CudaOnlyFunctions, cuMemsetD8Async, cuMemsetD8Async, "");
 IRIS_SAME_CUDA(HipFunctions, hipStreamCreateWithFlags, cuStreamCreate, "");
 IRIS_SAME_CUDA(HipFunctions, hipStreamDestroy, cuStreamDestroy, "_v2");
+IRIS_SAME_CUDA(HipFunctions, hipStreamQuery, cuStreamQuery, "");
 IRIS_SAME_CUDA(HipFunctions, hipStreamSynchronize, cuStreamSynchronize, "");
+IRIS_SAME_CUDA(CudaOnlyFunctions, cuStreamWriteValue32, cuStreamWriteValue32, "_v2");
+IRIS_SAME_CUDA(CudaOnlyFunctions, cuStreamWriteValue64, cuStreamWriteValue64, "_v2");
 IRIS_SAME_CUDA(HipFunctions, hipThreadExchangeStreamCaptureMode, cuThreadExchangeStreamCaptureMode,
                "");
 
@@ -140,6 +144,7 @@ IRIS_SAME_NUMBER(hipErrorPeerAccessUnsupported, CUDA_ERROR_PEER_ACCESS_UNSUPPORT
 IRIS_SAME_NUMBER(hipErrorOperatingSystem, CUDA_ERROR_OPERATING_SYSTEM);
 IRIS_SAME_NUMBER(hipErrorInvalidHandle, CUDA_ERROR_INVALID_HANDLE);
 IRIS_SAME_NUMBER(hipErrorNotFound, CUDA_ERROR_NOT_FOUND);
+IRIS_SAME_NUMBER(hipErrorNotReady, CUDA_ERROR_NOT_READY);
 IRIS_SAME_NUMBER(hipErrorIllegalAddress, CUDA_ERROR_ILLEGAL_ADDRESS);
 IRIS_SAME_NUMBER(hipErrorHostMemoryAlreadyRegistered, CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
 IRIS_SAME_NUMBER(hipErrorHostMemoryNotRegistered, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
