@@ -181,7 +181,7 @@ class HipApi : public HipFunctions {
   // Copies from registered memory of the host to memory of the device, in the way that does not
   // wait for kernels of other processes, if there is one. An aligned word of 4 or 8 bytes is read
   // from `from` at once, and written by one access. `scratch`: 8 bytes of registered memory that
-  // nobody uses; null if a copy to or from the device is the last thing on the stream.
+  // nobody uses; null if the last copy on the stream was a read, or a write of more than two bytes.
   virtual hipError_t WriteAsync(void* to, const void* from, size_t bytes, void* scratch,
                                 hipStream_t stream) {
     return CopyAsync(to, from, bytes, stream);

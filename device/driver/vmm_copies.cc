@@ -71,13 +71,14 @@ class VmmCopies final : public HostCopies {
         if (absl::Status status = Finish(); !status.ok()) return status;
       }
       uint8_t* const place = memory_->base + used_;
-      void* const scratch = used_ == 0 ? memory_->scratch() : nullptr;
+      void* const scratch = by_engine_ ? nullptr : memory_->scratch();
       used_ += (n + kLineBytes - 1) / kLineBytes * kLineBytes;
       memcpy(place, data, n);
       absl::Status status = Do(absl::StrFormat("write %d bytes at %#x", n, address), [&] {
         return api_.WriteAsync(Address(address), place, n, scratch, stream_);
       });
       if (!status.ok()) return status;
+      by_engine_ = n > 2;
       data += n;
       address += n;
       bytes -= n;
@@ -144,6 +145,7 @@ class VmmCopies final : public HostCopies {
     return HipStatus(api_, error, absl::StrCat(what, " by device ", device_));
   }
   absl::Status ReadTo(uint8_t* to, uint64_t address, uint64_t bytes) {
+    by_engine_ = true;
     return Do(absl::StrFormat("read %d bytes at %#x", bytes, address), [&] {
       const hipError_t error = api_.CopyAsync(to, Address(address), bytes, stream_);
       return error == hipSuccess ? api_.hipStreamSynchronize(stream_) : error;
@@ -155,7 +157,8 @@ class VmmCopies final : public HostCopies {
   hipStream_t stream_ = nullptr;
   bool registered_ = false;
   const std::shared_ptr<Memory> memory_ = std::make_shared<Memory>();
-  uint64_t used_ = 0;  // of the staging, by what may be underway
+  uint64_t used_ = 0;       // of the staging, by what may be underway
+  bool by_engine_ = false;  // the last copy on the stream: a copy engine did it
 };
 
 }  // namespace

@@ -12,6 +12,8 @@
 
 #include "absl/strings/match.h"
 #include "device/driver/emu_driver.h"
+#include "device/driver/testing/install.h"
+#include "device/driver/vmm_driver.h"
 #include "device/iris/types.h"
 #include "server/port/testing/fake_atomics.h"
 #include "server/port/testing/needs_ucx.h"
@@ -88,7 +90,9 @@ class EngineTest : public testing::Test {
     ASSERT_TRUE(physical.ok());
     const auto fd = (*physical)->ExportFd(driver::Access::kReadWrite);
     ASSERT_TRUE(fd.ok());
-    ASSERT_TRUE(memory_->Add(rank + 1, rank, 0, kHeap, "", wire::UniqueFd(*fd)).ok());
+    const absl::Status added =
+        memory_->Add(rank + 1, rank, 0, kHeap, driver_->devices()[0].uuid, wire::UniqueFd(*fd));
+    ASSERT_TRUE(added.ok()) << added;
   }
   // Ranks 0 and 1 are here, 2 and 3 there. Sends that UCX has not finished refer to an engine, so
   // it stays.
@@ -444,6 +448,93 @@ TEST_F(LaterTest, ALostPeerLeavesItsAtomicsBehind) {
 }
 
 // Direct access, which UCX emulates here: a copy is over when the other side has made progress.
+// Memory of a GPU, which the driver writes later.
+class GpuMemoryTest : public EngineTest {
+ protected:
+  static void SetUpTestSuite() {
+    EngineTest::SetUpTestSuite();
+    if (fake_ == nullptr) fake_ = driver::testing::InstallFakeGpu(testing::TempDir());
+  }
+  void SetUp() override {
+    ASSERT_NE(fake_, nullptr);
+    EngineTest::SetUp();
+    auto memory = HeapMemory::Open(driver::testing::kFakeBackend, kStride);
+    ASSERT_TRUE(memory.ok()) << memory.status();
+    memory_ = *std::move(memory);
+    auto opened = driver::OpenVmmDriver({});
+    ASSERT_TRUE(opened.ok()) << opened.status();
+    driver_ = std::move(opened->driver);
+    AddRank(0);
+    NewEngine();
+    Layout();
+  }
+  void TearDown() override { fake_->fail_call.clear(); }
+
+  static inline driver::testing::FakeGpu* fake_ = nullptr;
+};
+
+TEST_F(GpuMemoryTest, PutsAreAnsweredWhenTheyAreDone) {
+  fake_->busy = true;
+  Hand(0, PutOf(0, "12345678") + PutOf(4000, std::string(5001, 'x')));
+  Hand(1, PutOf(64, "abc"));
+  for (int i = 0; i < 100; ++i) EXPECT_TRUE(engine_->Poll());
+  EXPECT_TRUE(Answers(1).empty());
+  fake_->busy = false;
+  const std::vector<Record> answers = Answers(1);
+  ASSERT_EQ(answers.size(), 1u);
+  EXPECT_EQ(answers[0].kind, RecordKind::kDone);
+  EXPECT_EQ(answers[0].bytes, 3u);
+  EXPECT_EQ(Heap(0, 8), "12345678");
+  EXPECT_EQ(Heap(4000, 5001), std::string(5001, 'x'));
+  EXPECT_EQ(fake_->n_writes_in_turn, 0);
+  EXPECT_FALSE(engine_->Poll());
+}
+
+TEST_F(GpuMemoryTest, EachPutThatFailsIsAnError) {
+  fake_->fail_call = "cuStreamQuery";
+  fake_->fail_error = 700;  // an illegal address
+  Hand(0, PutOf(0, "12345678") + PutOf(8, "12345678") + PutOf(16, "12345678"));
+  const std::vector<Record> answers = Answers(3);
+  ASSERT_EQ(answers.size(), 3u);
+  for (const Record& answer : answers) {
+    EXPECT_EQ(answer.kind, RecordKind::kError);
+    EXPECT_EQ(answer.value, static_cast<uint64_t>(StatusCode::kInternal));
+  }
+  EXPECT_FALSE(memory_->TakeFailure().ok());
+  EXPECT_EQ(Broken(), "");
+}
+
+TEST_F(GpuMemoryTest, RandomPutsAndGetsMatchAModel) {
+  std::mt19937 random(3);
+  std::string model(kHeap, '\0');
+  size_t n_answers = 0;
+  for (uint64_t sequence = 0; sequence < 200; ++sequence) {
+    std::string body;
+    for (int n = 1 + random() % 6; n > 0; --n) {
+      const uint64_t sizes[] = {0, 1, 4, 8, random() % 100, random() % 20'000};
+      std::string data(sizes[random() % 6], '\0');
+      for (char& byte : data) byte = static_cast<char>(random());
+      const uint64_t offset = random() % (kHeap - data.size()) / 4 * 4;
+      memcpy(model.data() + offset, data.data(), data.size());
+      body += PutOf(offset, data);
+      ++n_answers;
+    }
+    fake_->busy = random() % 2 == 0;
+    Hand(sequence, body);
+  }
+  fake_->busy = false;
+  for (const Record& answer : Answers(1)) {
+    EXPECT_EQ(answer.kind, RecordKind::kDone);
+    n_answers -= answer.bytes;
+  }
+  while (n_answers > 0) {
+    const std::vector<Record> more = Answers(1);
+    ASSERT_FALSE(more.empty());
+    for (const Record& answer : more) n_answers -= answer.bytes;
+  }
+  EXPECT_EQ(Heap(0, kHeap), model);
+}
+
 class DirectTest : public EngineTest {
  protected:
   static constexpr uint64_t kId = 7, kFar = 1 << 20, kSignal = 64;

@@ -42,12 +42,13 @@ constexpr auto kMinTimer = absl::Milliseconds(5), kMaxTimer = absl::Milliseconds
 // Elsewhere the other node's process, or the rank, waits for this CPU until the end of the spin.
 constexpr auto kSpin = absl::Microseconds(20);
 constexpr unsigned kSpinsAboveCpus = 4;
+// Kernels of GPUs cannot wake this process: it looks for so long, and then so often.
+constexpr auto kSpinForKernels = absl::Milliseconds(1);
+constexpr auto kPollKernels = absl::Microseconds(50);
 // The first beats of a connection come faster, so that its clock is known soon: some at once, in
 // spite of what else happens at that time, and the others a little later.
 constexpr size_t kBeatsAtOnce = 4;
 constexpr auto kFirstBeatsEvery = absl::Milliseconds(100);
-// Kernels of GPUs cannot wake this process.
-constexpr auto kPollKernels = absl::Microseconds(50);
 constexpr auto kLookAtEvents = absl::Microseconds(200);  // while data flows
 constexpr uint32_t kMinSilenceMs = 50;
 constexpr int kMaxUcxFd = 1024;
@@ -233,8 +234,10 @@ absl::Status Port::Open() {
 }
 
 absl::Status Port::Run() {
-  const bool spins = std::thread::hardware_concurrency() > kSpinsAboveCpus;
   const bool polls_kernels = setup_.backend() != "emu";
+  const absl::Duration spin = std::thread::hardware_concurrency() <= kSpinsAboveCpus
+                                  ? absl::ZeroDuration()
+                                  : (polls_kernels ? kSpinForKernels : kSpin);
   absl::Time busy = server::SteadyNow(), looked = busy;
   while (!over_ && failed_.ok()) {
     const bool any = engine_->Poll();
@@ -244,7 +247,7 @@ absl::Status Port::Run() {
     if (now_ >= next_timer_) next_timer_ = OnTimer(now_);
     failed_.Update(FlushLink());
     if (any) busy = now_;
-    if (any || (spins && now_ - busy < kSpin)) {
+    if (any || now_ - busy < spin) {
       if (now_ - looked < kLookAtEvents) continue;
       looked = now_;
       failed_.Update(HandleEvents(absl::ZeroDuration()));

@@ -77,7 +77,7 @@ std::map<uint64_t, Mapped> mapped;
 std::map<uint64_t, Range> ranges;
 std::map<uint64_t, uint64_t> plain;  // of cudaMalloc and hipMalloc: address and size
 std::map<void*, int> streams;
-std::set<void*> copied;  // streams with copies that nobody has waited for
+std::set<void*> by_engine;  // streams whose last copy was a copy engine's
 std::set<void*> registered;
 std::map<int, uint64_t> used;
 std::map<std::string, int> calls;
@@ -758,9 +758,12 @@ int cuMemcpyAsync(unsigned long long to, unsigned long long from, size_t bytes, 
   ENTER("cuMemcpyAsync");
   const int error = CopyAsync(to, from, bytes, stream);
   if (error != hipSuccess) return error;
-  const bool from_host = RangeOf(from, 1) == nullptr;
-  if (from_host && bytes <= kMostInTurn) ++fake.n_writes_in_turn;
-  copied.insert(stream);
+  if (RangeOf(from, 1) == nullptr && bytes <= kMostInTurn) {
+    ++fake.n_writes_in_turn;
+    by_engine.erase(stream);
+  } else {
+    by_engine.insert(stream);
+  }
   return hipSuccess;
 }
 int cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D* rows, void* stream) {
@@ -776,13 +779,13 @@ int cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D* rows, void* stream) {
     if (error != hipSuccess) return error;
   }
   if (rows->Height < 2) ++fake.n_writes_in_turn;
-  copied.insert(stream);
+  by_engine.insert(stream);
   return hipSuccess;
 }
-// A value goes by the engine of a copy before it, and without one in turn.
+// A value goes by the engine of the copy before it.
 int WriteValue(void* stream, uint64_t to, const void* value, uint64_t bytes) {
   const int error = CopyAsync(to, reinterpret_cast<uint64_t>(value), bytes, stream);
-  if (error == hipSuccess && copied.count(stream) == 0) ++fake.n_writes_in_turn;
+  if (error == hipSuccess && by_engine.count(stream) == 0) ++fake.n_writes_in_turn;
   return error;
 }
 NEWER int cuStreamWriteValue32_v2(void* stream, unsigned long long to, uint32_t value, unsigned) {
@@ -807,12 +810,10 @@ int cuStreamDestroy_v2(void* stream) {
 }
 int cuStreamQuery(void* stream) {
   ENTER("cuStreamQuery");
-  copied.erase(stream);
-  return CheckStream(stream);
+  return fake.busy ? hipErrorNotReady : CheckStream(stream);
 }
 int cuStreamSynchronize(void* stream) {
   ENTER("cuStreamSynchronize");
-  copied.erase(stream);
   return CheckStream(stream);
 }
 NEWER int cuThreadExchangeStreamCaptureMode(int* mode) {
@@ -972,7 +973,7 @@ int hipStreamDestroy(void* stream) {
 }
 int hipStreamQuery(void* stream) {
   ENTER("hipStreamQuery");
-  return CheckStream(stream);
+  return fake.busy ? hipErrorNotReady : CheckStream(stream);
 }
 int hipStreamSynchronize(void* stream) {
   ENTER("hipStreamSynchronize");
