@@ -1,5 +1,6 @@
 #include "client/base/launcher.h"
 
+#include <errno.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "client/base/meeting_place.h"
 #include "client/base/printable.h"
 #include "device/base/process.h"
 #include "proto/wire/limits.h"
@@ -207,14 +209,14 @@ std::string FirstHost(absl::string_view list) {
   return absl::StrCat(host, rest.substr(0, rest.find(',')));
 }
 
-std::string HostAndPort(const std::string& host, int port) {
-  const bool is_address = host.find(':') != host.npos;  // of IPv6
-  return absl::StrCat(is_address ? "[" : "", host, is_address ? "]" : "", ":", port);
-}
-
 constexpr int kMaxPort = 65535;
 
 }  // namespace
+
+bool HasPmix(const LauncherInfo& launcher, const Getter& get) {
+  return (launcher.launcher == "openmpi" || launcher.launcher == "pmix") &&
+         NonEmpty(get, "PMIX_NAMESPACE").has_value();
+}
 
 absl::StatusOr<NamedNode> ReadNamedNode(const Getter& get) {
   NamedNode node;
@@ -328,6 +330,14 @@ absl::StatusOr<std::string> ReadSecret(const std::string& what, const std::strin
   return absl::InvalidArgumentError(
       absl::StrCat(what, " has ", bytes.size(), " bytes: the secret of a job has ", kMin, " to ",
                    kMax, ", given as text or by twice as many hexadecimal digits"));
+}
+
+absl::StatusOr<std::string> FreshSecret() {
+  char secret[32];
+  if (getentropy(secret, sizeof(secret)) != 0) {
+    return absl::ErrnoToStatus(errno, "no random numbers for the job's secret");
+  }
+  return absl::BytesToHexString(absl::string_view(secret, sizeof(secret)));
 }
 
 std::optional<std::string> NamedJob(const Getter& get) { return NonEmpty(get, "IRIS_JOB"); }

@@ -45,6 +45,9 @@ absl::StatusOr<LauncherInfo> ReadLauncher(
     const internal::Getter& get = internal::Environment,
     const std::function<int(const std::string&)>& starter = FindAncestor);
 
+// Returns true if a PMIx server knows the ranks of this launcher by their numbers.
+bool HasPmix(const LauncherInfo& launcher, const internal::Getter& get);
+
 // What IRIS_N_LOCAL and IRIS_LOCAL_RANK say, beside ranks that the program gives itself.
 struct NamedNode {
   std::optional<int> n_local;
@@ -76,5 +79,8 @@ absl::Status CheckRendezvous(const std::string& what, const std::string& text);
 // Returns the bytes of the secret of a job, which `text` gives in hexadecimal digits or as they
 // are. kInvalidArgument, named by `what` and without the text, unless there are 16 to 64 of them.
 absl::StatusOr<std::string> ReadSecret(const std::string& what, const std::string& text);
+
+// Returns a random secret of a job, as hexadecimal digits. The system's error if it has none.
+absl::StatusOr<std::string> FreshSecret();
 
 }  // namespace iris::base

@@ -45,13 +45,13 @@ std::string NameOfLoneJob() {
 }
 
 // Fills in the fields about nodes. `options` has the rank, the number of ranks and the local rank.
-absl::Status ResolveNodes(const Getter& get, bool local_rank_is_known, int launcher_n_local,
-                          HostContextOptions* options) {
+absl::Status ResolveNodes(const Getter& get, bool local_rank_is_known,
+                          const base::LauncherInfo& launcher, HostContextOptions* options) {
   if (options->n_local < -1) {
     return absl::InvalidArgumentError(
         "option n_local must not be negative; -1 means from the environment");
   }
-  if (options->n_local == -1) options->n_local = std::min(launcher_n_local, options->n_ranks);
+  if (options->n_local == -1) options->n_local = std::min(launcher.n_local, options->n_ranks);
   if (options->n_local == 0) options->n_local = options->n_ranks;
   if (options->n_local > options->n_ranks) {
     return absl::InvalidArgumentError(
@@ -80,6 +80,9 @@ absl::Status ResolveNodes(const Getter& get, bool local_rank_is_known, int launc
   }
   const bool given = !options->secret.empty();
   if (!given) options->secret = get("IRIS_JOB_SECRET").value_or("");
+  options->asks_pmix = options->rank == launcher.rank && options->n_ranks == launcher.n_ranks &&
+                       base::HasPmix(launcher, get) &&
+                       (options->rendezvous.empty() || options->secret.empty());
   if (options->secret.empty()) return absl::OkStatus();
   auto secret = base::ReadSecret(given ? "option secret" : "environment variable IRIS_JOB_SECRET",
                                  options->secret);
@@ -119,7 +122,7 @@ absl::StatusOr<HostContextOptions> ResolveOptions(const HostContextOptions& opti
     return absl::InvalidArgumentError(absl::StrCat("rank ", resolved.rank, " of ", resolved.n_ranks,
                                                    " ranks: ranks go from 0 to n_ranks - 1"));
   }
-  if (absl::Status status = ResolveNodes(get, local_rank_is_known, launcher.n_local, &resolved);
+  if (absl::Status status = ResolveNodes(get, local_rank_is_known, launcher, &resolved);
       !status.ok()) {
     return status;
   }

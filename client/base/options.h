@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "client/base/environment.h"
+#include "client/base/pmix.h"
 #include "iris/context_types.h"
 
 namespace iris::internal {
@@ -17,6 +18,11 @@ struct HostContextOptions : ContextOptions {
   // which a rank's trace has room (0: no trace), and the file that each rank writes when it leaves.
   uint64_t trace_events = 0;
   std::string trace_file;
+  // Filled in by ResolveOptions: rendezvous or secret is missing, and the launcher's PMIx server,
+  // which numbers the ranks as this job does, can be asked.
+  bool asks_pmix = false;
+  // The answer, which counts where irisd has no setting either.
+  base::Meeting by_launcher;
 
   // Returns true if the job has ranks on other nodes. After ResolveOptions.
   bool spans_nodes() const { return n_local > 0 && n_local < n_ranks; }

@@ -212,6 +212,34 @@ TEST(OptionsTest, GivenRanksOfSeveralNodesNeedALocalRank) {
   EXPECT_EQ(resolved->local_rank, 1);
 }
 
+TEST(OptionsTest, TheLaunchersPmixIsAskedForWhatIsMissing) {
+  const std::map<std::string, std::string> bare = {{"OMPI_COMM_WORLD_RANK", "0"},
+                                                   {"OMPI_COMM_WORLD_SIZE", "4"},
+                                                   {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
+                                                   {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+                                                   {"PMIX_NAMESPACE", "5"}};
+  const auto asks = [&](const char* variable, const char* value, ContextOptions options = {}) {
+    auto variables = bare;
+    variables[variable] = value;
+    auto resolved = Resolve(options, variables);
+    EXPECT_TRUE(resolved.ok()) << resolved.status();
+    return resolved.ok() && resolved->asks_pmix;
+  };
+  EXPECT_TRUE(asks("OTHER", ""));
+  EXPECT_TRUE(asks("IRIS_RENDEZVOUS", "a:5"));
+  EXPECT_TRUE(asks("IRIS_JOB_SECRET", "this is the secret"));
+  EXPECT_FALSE(asks("IRIS_RENDEZVOUS", "a:5", {.secret = "this is the secret"}));
+  EXPECT_FALSE(asks("PMIX_NAMESPACE", "")) << "without a server";
+  EXPECT_FALSE(asks("OMPI_COMM_WORLD_LOCAL_SIZE", "4")) << "on one node";
+  // Its server has other ranks.
+  EXPECT_FALSE(asks("OTHER", "", {.rank = 0, .n_ranks = 4, .local_rank = 0, .n_local = 2}));
+  EXPECT_FALSE(asks("OTHER", "", {.rank = 1, .local_rank = 1}));
+  auto ours = bare;
+  ours.merge(std::map<std::string, std::string>{
+      {"IRIS_RANK", "0"}, {"IRIS_N_RANKS", "4"}, {"IRIS_LOCAL_RANK", "0"}, {"IRIS_N_LOCAL", "2"}});
+  EXPECT_FALSE(Resolve({}, ours)->asks_pmix) << "the launcher is another one";
+}
+
 TEST(OptionsTest, OneNodeNeedsNoRendezvous) {
   auto resolved = Resolve({.rank = 1, .n_ranks = 2}, {{"IRIS_N_LOCAL", "8"}});
   ASSERT_TRUE(resolved.ok()) << resolved.status();

@@ -122,9 +122,22 @@ absl::Status HostContext::ChooseDevice() {
 
 absl::Status HostContext::JoinJob() {
   const absl::Time start = Now();
-  auto joined =
-      plane_->Join(options_, DeadlineIn(absl::FromChrono(options_.join_timeout)) + kJoinSlack);
-  if (!joined.ok()) return joined.status();
+  const absl::Duration timeout = absl::FromChrono(options_.join_timeout);
+  absl::Status met;
+  if (options_.asks_pmix) {
+    auto meeting = base::MeetByPmix(
+        base::OpenPmix(), {options_.rank, options_.n_ranks, options_.local_rank, options_.n_local},
+        timeout);
+    met = meeting.status();
+    if (meeting.ok()) options_.by_launcher = *std::move(meeting);
+  }
+  auto joined = plane_->Join(options_, DeadlineIn(timeout) + kJoinSlack);
+  if (!joined.ok()) {
+    // irisd may have needed no answer, and else says what to set.
+    return met.ok() ? joined.status()
+                    : absl::Status(joined.status().code(),
+                                   absl::StrCat(joined.status().message(), "; ", met.message()));
+  }
   job_ = *std::move(joined);
   timings_.join = absl::ToChronoNanoseconds(Now() - start);
   timings_.create = absl::ToChronoNanoseconds(job_.create);

@@ -1,7 +1,6 @@
 #include "client/ctl/agent.h"
 
 #include <errno.h>
-#include <netinet/in.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -10,7 +9,6 @@
 #include <algorithm>
 #include <array>
 #include <optional>
-#include <random>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -20,6 +18,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "client/base/clock.h"
+#include "client/base/meeting_place.h"
 #include "client/ctl/agent_channel.h"
 #include "proto/wire/limits.h"
 #include "proto/wire/version.h"
@@ -31,23 +30,6 @@ namespace {
 constexpr absl::string_view kSeparator("\0", 1);
 // Of output that iris-run has not taken. The ranks then wait, as for a slow terminal.
 constexpr size_t kMaxPendingBytes = 1 << 20;
-
-// Returns a port on which nobody listens now, below those that systems give to clients; 0: none.
-int FreePort() {
-  constexpr int kFirst = 20000, kPorts = 10000, kTries = 100;
-  std::random_device random;
-  for (int i = 0; i < kTries; ++i) {
-    const wire::UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    sockaddr_in address = {};
-    address.sin_family = AF_INET;
-    const int port = kFirst + static_cast<int>(random() % kPorts);
-    address.sin_port = htons(static_cast<uint16_t>(port));
-    if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) {
-      return port;
-    }
-  }
-  return 0;
-}
 
 // The ranks of an agent. It decides nothing: it reports ends and output, and sends the signals that
 // iris-run asks for.
@@ -211,7 +193,7 @@ int RunAgent() {
   AgentChannel channel(wire::UniqueFd(STDIN_FILENO), wire::UniqueFd(STDOUT_FILENO),
                        /*skip_noise=*/false);
   channel.Greet();
-  channel.Send(FrameType::kHello, absl::StrCat(wire::kIrisVersion, " ", FreePort()));
+  channel.Send(FrameType::kHello, absl::StrCat(wire::kIrisVersion, " ", base::FreePort()));
   const std::optional<std::string> text = Await(channel, FrameType::kJob);
   if (!text.has_value()) return kExitHostFailed;
   absl::StatusOr<HostJob> job = DecodeJob(*text);

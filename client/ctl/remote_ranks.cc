@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <signal.h>
-#include <sys/random.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,13 +11,15 @@
 #include <cstdlib>
 #include <utility>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "client/base/annotate.h"
 #include "client/base/clock.h"
+#include "client/base/launcher.h"
+#include "client/base/meeting_place.h"
 #include "client/base/printable.h"
 #include "client/ctl/agent.h"
 #include "device/base/process.h"
@@ -103,11 +104,9 @@ absl::Status RemoteRanks::StartAll() {
     agent = base::ProgramFile();
     if (agent.empty()) return absl::UnavailableError("iris-run: /proc/self/exe: mount /proc");
   }
-  char secret[32];
-  if (getentropy(secret, sizeof(secret)) != 0) {
-    return absl::ErrnoToStatus(errno, "iris-run: no random numbers for the job's secret");
-  }
-  secret_ = absl::BytesToHexString(absl::string_view(secret, sizeof(secret)));
+  absl::StatusOr<std::string> secret = base::FreshSecret();
+  if (!secret.ok()) return internal::Annotate(secret.status(), "iris-run");
+  secret_ = *std::move(secret);
   // The agent learns all else from its input: other users see the arguments of processes.
   const std::string command = absl::StrCat("exec ", ShellQuote(agent), " ", kAgentFlag);
   for (Host& host : hosts_) {
@@ -243,8 +242,7 @@ void RemoteRanks::SendJobs() {
     if (hosts_[0].free_port == 0) {
       return Lose(hosts_[0], "it has no free port from 20000 to 29999; give --rendezvous");
     }
-    const bool address = absl::StrContains(first, ':');
-    rendezvous = absl::StrCat(address ? "[" : "", first, address ? "]:" : ":", hosts_[0].free_port);
+    rendezvous = base::HostAndPort(first, hosts_[0].free_port);
   }
   if (remote_.verbose) {
     Write(2, absl::StrCat("iris-run: ",

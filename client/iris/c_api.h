@@ -163,7 +163,7 @@ typedef struct iris_context_options {
   /* Of a job with ranks on several nodes, as iris::ContextOptions says. */
   int32_t n_local; /* ranks on this node; 0: left out */
   int32_t reserved;
-  const char* rendezvous; /* HOST:PORT of the node of rank 0; without one, irisd's network.etcd */
+  const char* rendezvous; /* HOST:PORT of the node of rank 0; else irisd's network.etcd or PMIx */
   const char* secret;     /* null: IRIS_JOB_SECRET, else that of the irisds */
 } iris_context_options;
 IRIS_EXPORT void iris_context_options_init_sized(iris_context_options* options, size_t size);

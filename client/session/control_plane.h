@@ -15,9 +15,9 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "client/base/options.h"
 #include "client/wire/job.h"
 #include "client/wire/operation.h"
-#include "iris/context_types.h"
 #include "proto/wire/unique_fd.h"
 
 namespace iris::internal {
@@ -47,7 +47,8 @@ class ControlPlane {
 
   // Joins the job, and returns when every rank has joined. `options` are those of ResolveOptions.
   // If irisd ends meanwhile, the rank joins at the next one until its join_timeout.
-  virtual absl::StatusOr<JoinedJob> Join(const ContextOptions& options, absl::Time deadline) = 0;
+  virtual absl::StatusOr<JoinedJob> Join(const HostContextOptions& options,
+                                         absl::Time deadline) = 0;
   // Reports that everything is mapped at `base`, or the error. Returns when every rank has done so.
   virtual absl::StatusOr<CommittedJob> Mapped(uint64_t job_id, uint64_t epoch,
                                               const absl::StatusOr<uint64_t>& base,

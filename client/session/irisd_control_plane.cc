@@ -142,7 +142,7 @@ absl::StatusOr<T> IrisdControlPlane::Parsed(const SessionClient::Answer& answer,
                    " sent an answer that does not parse: ", decoded.status().message()));
 }
 
-absl::StatusOr<JoinedJob> IrisdControlPlane::Join(const ContextOptions& options,
+absl::StatusOr<JoinedJob> IrisdControlPlane::Join(const HostContextOptions& options,
                                                   absl::Time deadline) {
   absl::Duration timeout = absl::FromChrono(options.join_timeout);
   const absl::Time give_up = DeadlineIn(timeout);

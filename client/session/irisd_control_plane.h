@@ -42,7 +42,7 @@ class IrisdControlPlane : public ControlPlane {
   uint64_t daemon_id() const override { return daemon_id_; }
   const std::string& backend() const override { return backend_; }
   // A call that irisd does not answer by its deadline fails with kDeadlineExceeded.
-  absl::StatusOr<JoinedJob> Join(const ContextOptions& options, absl::Time deadline) override;
+  absl::StatusOr<JoinedJob> Join(const HostContextOptions& options, absl::Time deadline) override;
   absl::StatusOr<CommittedJob> Mapped(uint64_t job_id, uint64_t epoch,
                                       const absl::StatusOr<uint64_t>& base,
                                       absl::Time deadline) override;

@@ -81,7 +81,7 @@ const absl::Status kBreak = absl::UnavailableError("break");
 
 TEST_F(IrisdControlPlaneTest, CallsCarryTheSession) {
   auto reply =
-      plane_->Join({.join_timeout = std::chrono::seconds(60)}, absl::Now() + absl::Seconds(60));
+      plane_->Join({{.join_timeout = std::chrono::seconds(60)}}, absl::Now() + absl::Seconds(60));
   ASSERT_TRUE(reply.ok()) << reply.status();
   EXPECT_EQ(reply->job_id, 101u);
 }
@@ -94,7 +94,7 @@ TEST_F(IrisdControlPlaneTest, AJoinIsMadeAgainAtTheNextIrisd) {
     irisd_ = std::make_unique<FakeIrisd>(dir_, /*daemon_id=*/2);
   });
   const auto reply =
-      plane_->Join({.join_timeout = std::chrono::seconds(60)}, absl::Now() + absl::Seconds(60));
+      plane_->Join({{.join_timeout = std::chrono::seconds(60)}}, absl::Now() + absl::Seconds(60));
   next.join();
   ASSERT_TRUE(reply.ok()) << reply.status();
   EXPECT_EQ(irisd_->joins(), 1);
@@ -104,7 +104,7 @@ TEST_F(IrisdControlPlaneTest, AJoinIsMadeAgainAtTheNextIrisd) {
 TEST_F(IrisdControlPlaneTest, AJoinIsNotMadeAgainAtTheSameIrisd) {
   irisd_->BreakJoins(true);
   const auto reply =
-      plane_->Join({.join_timeout = std::chrono::seconds(60)}, absl::Now() + absl::Seconds(60));
+      plane_->Join({{.join_timeout = std::chrono::seconds(60)}}, absl::Now() + absl::Seconds(60));
   EXPECT_EQ(reply.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(reply.status().message(), HasSubstr("the session with irisd at " + dir_ + " ended"));
   EXPECT_EQ(irisd_->joins(), 1);
@@ -116,7 +116,7 @@ TEST_F(IrisdControlPlaneTest, AJoinWaitsNoLongerThanItsTimeForTheNextIrisd) {
     EXPECT_TRUE(irisd_->WaitFor([this] { return irisd_->joins() > 0; }));
     irisd_.reset();
   });
-  ContextOptions options;
+  HostContextOptions options;
   options.join_timeout = std::chrono::seconds(1);
   const absl::Time start = absl::Now();
   const auto reply = plane_->Join(options, start + absl::Seconds(120));
@@ -258,7 +258,7 @@ TEST_F(IrisdControlPlaneTest, LastWordsBecomeTheErrorOfWhatWaits) {
   irisd_->SayLastWords(absl::PermissionDeniedError("this uid is not welcome"));
   irisd_->HangUp();
   const absl::Status status =
-      plane_->Join({.join_timeout = std::chrono::seconds(60)}, absl::Now() + absl::Seconds(60))
+      plane_->Join({{.join_timeout = std::chrono::seconds(60)}}, absl::Now() + absl::Seconds(60))
           .status();
   EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied);
   EXPECT_THAT(std::string(status.message()), HasSubstr("this uid is not welcome"));

@@ -82,7 +82,8 @@ void Write(const SplitOp& op, MessageWriter* to) {
 
 }  // namespace
 
-std::string EncodeJoin(uint64_t session_id, const ContextOptions& options, absl::Duration timeout) {
+std::string EncodeJoin(uint64_t session_id, const HostContextOptions& options,
+                       absl::Duration timeout) {
   MessageWriter request;
   request.Fixed64(1, session_id)
       .Text(2, options.job, wire::kMaxJobNameBytes)
@@ -103,7 +104,9 @@ std::string EncodeJoin(uint64_t session_id, const ContextOptions& options, absl:
                             .Uint(1, first_local)
                             .Int(2, options.n_local)
                             .Text(3, options.rendezvous)
-                            .Text(4, options.secret));
+                            .Text(4, options.secret)
+                            .Text(5, options.by_launcher.rendezvous)
+                            .Text(6, options.by_launcher.secret));
   }
   return request.bytes();
 }

@@ -18,9 +18,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "client/base/options.h"
 #include "client/wire/job.h"
 #include "client/wire/operation.h"
-#include "iris/context_types.h"
 
 namespace iris::internal {
 
@@ -33,7 +33,8 @@ struct Asker {
 // A session joins once: a second Join of it repeats the first, whose answer was lost.
 inline constexpr uint64_t kJoinNumber = 1;
 // irisd must decide within `timeout`; the timeout of the call or of the options is ignored.
-std::string EncodeJoin(uint64_t session_id, const ContextOptions& options, absl::Duration timeout);
+std::string EncodeJoin(uint64_t session_id, const HostContextOptions& options,
+                       absl::Duration timeout);
 // Encodes the base at which everything is mapped, or the error.
 std::string EncodeMapped(const Asker& asker, uint64_t epoch, const absl::StatusOr<uint64_t>& base);
 std::string EncodeOperate(uint64_t session_id, const OperationCall& call, absl::Duration timeout);

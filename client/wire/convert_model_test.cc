@@ -96,17 +96,18 @@ TEST(ConvertModelTest, RequestsAreProtobufsBytes) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     Dice dice(seed);
     const uint64_t session_id = dice.Number();
-    const ContextOptions options = {.job = dice.Text(200),
-                                    .rank = static_cast<int>(dice.Number()),
-                                    .n_ranks = static_cast<int>(dice.Number()),
-                                    .local_rank = static_cast<int>(dice.Number()),
-                                    .heap_bytes = dice.Number(),
-                                    .max_heap_bytes = dice.Number(),
-                                    .prealloc = dice.OneIn(2),
-                                    .device_uuid = dice.Text(),
-                                    .n_local = static_cast<int>(dice.Number()),
-                                    .rendezvous = dice.Text(),
-                                    .secret = dice.Text()};
+    HostContextOptions options = {{.job = dice.Text(200),
+                                   .rank = static_cast<int>(dice.Number()),
+                                   .n_ranks = static_cast<int>(dice.Number()),
+                                   .local_rank = static_cast<int>(dice.Number()),
+                                   .heap_bytes = dice.Number(),
+                                   .max_heap_bytes = dice.Number(),
+                                   .prealloc = dice.OneIn(2),
+                                   .device_uuid = dice.Text(),
+                                   .n_local = static_cast<int>(dice.Number()),
+                                   .rendezvous = dice.Text(),
+                                   .secret = dice.Text()}};
+    options.by_launcher = {dice.Text(), dice.Text()};
     const absl::Duration timeout = absl::Milliseconds(dice.Below(1 << 20));
     EXPECT_EQ(EncodeJoin(session_id, options, timeout),
               reference::ToProto(session_id, options, timeout).SerializeAsString());

@@ -21,7 +21,8 @@ Message Parse(const std::string& bytes) {
   EXPECT_TRUE(message.ParseFromString(bytes));
   return message;
 }
-v1::JoinRequest Join(const ContextOptions& options, absl::Duration timeout = absl::ZeroDuration()) {
+v1::JoinRequest Join(const HostContextOptions& options,
+                     absl::Duration timeout = absl::ZeroDuration()) {
   return Parse<v1::JoinRequest>(EncodeJoin(77, options, timeout));
 }
 v1::OperateRequest Operate(const OperationCall& call) {
@@ -36,14 +37,14 @@ Outcome Decoded(const v1::Outcome& outcome) {
 }
 
 TEST(ConvertTest, JoinCarriesEveryOption) {
-  const v1::JoinRequest request = Join({.job = "job",
-                                        .rank = 1,
-                                        .n_ranks = 2,
-                                        .local_rank = 3,
-                                        .heap_bytes = 4,
-                                        .max_heap_bytes = 5,
-                                        .prealloc = true,
-                                        .device_uuid = "uuid"},
+  const v1::JoinRequest request = Join({{.job = "job",
+                                         .rank = 1,
+                                         .n_ranks = 2,
+                                         .local_rank = 3,
+                                         .heap_bytes = 4,
+                                         .max_heap_bytes = 5,
+                                         .prealloc = true,
+                                         .device_uuid = "uuid"}},
                                        absl::Seconds(6));
   EXPECT_EQ(request.session_id(), 77u);
   EXPECT_EQ(request.job(), "job");
@@ -61,15 +62,18 @@ TEST(ConvertTest, JoinCarriesEveryOption) {
 }
 
 TEST(ConvertTest, JoinOfSeveralNodesSaysWhichRanksAreHere) {
-  ContextOptions options = {.rank = 5, .n_ranks = 8, .local_rank = 1, .n_local = 4};
+  HostContextOptions options = {{.rank = 5, .n_ranks = 8, .local_rank = 1, .n_local = 4}};
   options.rendezvous = "a:5";
   options.secret = "not \xff UTF-8 here";
+  options.by_launcher = {"b:6", "another \xff secret"};
   const v1::JoinRequest request = Join(options);
   ASSERT_TRUE(request.has_nodes());
   EXPECT_EQ(request.nodes().first_local(), 4u);
   EXPECT_EQ(request.nodes().n_local(), 4u);
   EXPECT_EQ(request.nodes().rendezvous(), "a:5");
   EXPECT_EQ(request.nodes().secret(), options.secret);
+  EXPECT_EQ(request.nodes().launcher_rendezvous(), "b:6");
+  EXPECT_EQ(request.nodes().launcher_secret(), options.by_launcher.secret);
   options.n_ranks = 4;
   EXPECT_FALSE(Join(options).has_nodes());
 }
@@ -84,7 +88,7 @@ TEST(ConvertTest, TimeoutsAreNeverZeroWhichMeansIrisdsOwn) {
 
 TEST(ConvertTest, WhatIsTooLongIsCutJustBeyondItsLimit) {
   const std::string huge(8 << 20, 'x');
-  EXPECT_EQ(Join({.job = huge}).job().size(), wire::kMaxJobNameBytes + 1);
+  EXPECT_EQ(Join({{.job = huge}}).job().size(), wire::kMaxJobNameBytes + 1);
   OperationCall call;
   call.op = AllocateOptions{.name = huge,
                             .dtype = DType::kF8E4M3,

@@ -249,6 +249,12 @@ class Services::Unary : public ActiveCall {
   const std::shared_ptr<Replier> reply_;
 };
 
+// Uses what the launcher's ranks agreed on where neither the job nor irisd has anything else.
+void UseLaunchers(const v1::Nodes& told, const DaemonFacts::Network& own, JoinNodes* nodes) {
+  if (nodes->rendezvous.empty() && own.etcd.empty()) nodes->rendezvous = told.launcher_rendezvous();
+  if (nodes->secret.empty() && !own.has_secret) nodes->secret = told.launcher_secret();
+}
+
 template <typename Call, typename Request, typename ToReply>
 std::shared_ptr<ActiveCall> Services::Ask(const IncomingCall& incoming, ToReply to_reply) {
   const auto call = std::make_shared<Unary>(daemon_, &counter_, incoming.reply);
@@ -262,6 +268,11 @@ std::shared_ptr<ActiveCall> Services::Ask(const IncomingCall& incoming, ToReply 
     if (!session.ok()) return session.status();
     input.session = *session;
     Read(message, &input);
+    if constexpr (std::is_same_v<Call, JoinCall>) {
+      if (input.spec.nodes.has_value()) {
+        UseLaunchers(message.nodes(), facts_.network, &*input.spec.nodes);
+      }
+    }
     if constexpr (std::is_same_v<Call, OperateCall>) {
       absl::StatusOr<Daemon::Registered> given = TakeRegistered(*daemon_, incoming, &message);
       if (!given.ok()) return given.status();

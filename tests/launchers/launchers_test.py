@@ -103,7 +103,7 @@ class Launchers(unittest.TestCase):
             os.chmod(agent, 0o755)
             self.check_other_nodes(
                 [*OPENMPI, "--mca", "plm_rsh_agent", agent, "--host", "a:2,b:2", "-n", "4"],
-                error="IRIS_RENDEZVOUS|it says other nodes than rank")
+                error="the first rank of its node would be")  # they have met by PMIx
 
     def test_torchrun(self):
         self.check(torchrun(3), job=r"torchrun-127\.0\.0\.1:\d+", same_name=True)
@@ -126,7 +126,6 @@ class Launchers(unittest.TestCase):
                                    environment=cluster.environment)
 
     def test_srun_with_pmix(self):
-        # On one node: its plugin makes a folder in /tmp that two nodes on one machine would both make.
         with self.start_slurm() as cluster:
             self.check([*SRUN, "--mpi=pmix", "-n", "3"], job=r"pmix-slurm\.pmix\.\d+\.\d+",
                        environment=cluster.environment)
@@ -146,6 +145,15 @@ class Launchers(unittest.TestCase):
             out = self.end(program)
             self.assertNotEqual(program.returncode, 0)
             self.assertIn("IRIS_RENDEZVOUS", out)
+
+    def test_a_pmix_server_that_is_not_there_is_told_with_what_to_set(self):
+        with irisd.Irisd() as daemon:
+            program = self.start([HELLO], daemon.environment(
+                OMPI_COMM_WORLD_RANK="0", OMPI_COMM_WORLD_SIZE="4", OMPI_COMM_WORLD_LOCAL_RANK="0",
+                OMPI_COMM_WORLD_LOCAL_SIZE="2", PMIX_NAMESPACE="1", PMIX_RANK="0"))
+            out = self.end(program)
+            self.assertNotEqual(program.returncode, 0)
+            self.assertRegex(out, r"set IRIS_RENDEZVOUS to .* the ranks could not meet by the launcher's PMIx server: ")
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ AuthType=auth/none
 CredType=cred/none
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/%n
+TmpFS={folder}/%n
 SlurmctldPidFile={folder}/slurmctld.pid
 SlurmdPidFile={folder}/%n.pid
 MailProg=/bin/true

@@ -174,15 +174,19 @@ class Cluster:
                             "-n", str(n_local * len(self.nodes)), *command],
                            IRIS_RENDEZVOUS=f"{self.nodes[0].address}:4711", **environment)
 
-    def openmpi(self, *command, n_local=2, in_turns=False, **environment):
-        """As mpich, with Open MPI."""
-        environment["IRIS_RENDEZVOUS"] = f"{self.nodes[0].address}:4711"
-        options = [word for name in ("IRIS_JOB_SECRET", *environment) for word in ("-x", name)]
+    def openmpi(self, *command, n_local=2, in_turns=False, bare=False, **environment):
+        """As mpich, with Open MPI. `bare`: nothing says where the nodes meet, and there is no secret."""
+        if not bare:
+            environment = {"IRIS_JOB_SECRET": SECRET, **environment,
+                           "IRIS_RENDEZVOUS": f"{self.nodes[0].address}:4711"}
+        options = [word for name in environment for word in ("-x", name)]
         options += ["--map-by", "node"] if in_turns else []
         return self.launch(["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--mca", "plm_rsh_agent",
-                            self.agent(), "--mca", "oob_tcp_if_include", "eth0", "--mca", "btl", "self", "--host",
+                            self.agent(), "--mca", "oob_tcp_if_include", "eth0", "--mca", "btl", "self,tcp", "--mca",
+                            "btl_tcp_if_include", "eth0", "--host",
                             ",".join(f"{node.address}:{n_local}" for node in self.nodes), "-n",
-                            str(n_local * len(self.nodes)), *options, *command], **environment)
+                            str(n_local * len(self.nodes)), *options, *command],
+                           **{"IRIS_JOB_SECRET": "", **environment})
 
     def start_rank(self, rank, *command, n_local=2, job="job", where=None, **more):
         """Starts the command as one rank of a job on all nodes; on node `where` if it is given."""

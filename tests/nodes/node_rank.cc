@@ -9,6 +9,8 @@
 //   node_rank wait                says "ready", passes words on until a call fails, says when
 //   node_rank operate SECONDS     says "ready"; for so long: words, allocations, teams, broadcasts
 //                                 and growth, each of which is checked
+// With TEST_MPI=before or =after, MPI is initialized before or after the context is made.
+#include <dlfcn.h>
 #include <time.h>
 
 #include <cstdint>
@@ -385,9 +387,35 @@ int Operate(Context& context, double seconds) {
   return 0;
 }
 
+// Open MPI, opened at run time: its headers are not needed.
+class Mpi {
+ public:
+  ~Mpi() {
+    if (library_ != nullptr) Call<int()>("MPI_Finalize")();
+  }
+  // All ranks call it. Returns false if a call of MPI fails.
+  bool Start() {
+    library_ = dlopen("libmpi.so.40", RTLD_NOW | RTLD_GLOBAL);
+    return library_ != nullptr && Call<int(int*, char***)>("MPI_Init")(nullptr, nullptr) == 0 &&
+           Call<int(void*)>("MPI_Barrier")(dlsym(library_, "ompi_mpi_comm_world")) == 0;
+  }
+
+ private:
+  template <typename F>
+  F* Call(const char* name) const {
+    return reinterpret_cast<F*>(dlsym(library_, name));
+  }
+
+  void* library_ = nullptr;
+};
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  const char* const with = getenv("TEST_MPI");
+  const std::string mpi_when = with == nullptr ? "" : with;
+  Mpi mpi;
+  if (mpi_when == "before") CHECK(mpi.Start());
   iris::ContextOptions options;
   const std::string what = argc > 1 ? argv[1] : "";
   options.heap_bytes = what == "operate" ? 4 << 20 : 32 << 20;
@@ -397,6 +425,7 @@ int main(int argc, char** argv) {
     std::printf("error: %s\n", std::string(context.status().message()).c_str());
     return 1;
   }
+  if (mpi_when == "after") CHECK(mpi.Start());
   if (what == "transfers") {
     return Transfers(*context, argc > 2 ? strtoull(argv[2], nullptr, 10) : (3 << 20) / 8 + 5);
   }

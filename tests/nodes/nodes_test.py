@@ -699,6 +699,35 @@ class Nodes(unittest.TestCase):
         with cluster.Cluster(2) as nodes:
             self.check_launched([nodes.openmpi(*nodes.on_node(RANK, "transfers"))], 4)
 
+    def test_openmpi_with_nothing_set(self):
+        with cluster.Cluster(2) as nodes:
+            # Also with MPI, which uses the same PMIx server.
+            for mpi in ("", "before", "after"):
+                self.check_launched([nodes.openmpi(*nodes.on_node(RANK, "transfers"), bare=True, TEST_MPI=mpi)], 4)
+            for node in nodes.nodes:
+                self.assertEqual(len(set(re.findall(r"job=(openmpi-\d+)", node.irisd.log()))), 3)
+
+    def test_settings_of_irisd_count_more_than_the_launchers_pmix(self):
+        with contextlib.ExitStack() as stack:
+            nodes = stack.enter_context(cluster.Cluster(2, flags=[*ETCD, *HURRY]))
+
+            def check_told(error):
+                ((code, out),) = cluster.finish([nodes.openmpi(*nodes.on_node(RANK, "transfers"), bare=True)])
+                self.assertNotEqual(code, 0)
+                self.assertIn(error, out)
+
+            check_told("etcd failed")
+            stack.enter_context(cluster.Etcd(nodes.nodes[0]))
+            self.check_launched([nodes.openmpi(*nodes.on_node(RANK, "transfers"), bare=True)], 4)
+            for node in nodes.nodes:
+                secret = stack.enter_context(tempfile.NamedTemporaryFile())
+                secret.write(f"the secret of node {node.index}".encode())
+                secret.flush()
+                node.flags = [*node.flags, "--network-secret-file", secret.name]
+                node.irisd.stop()
+                node.start()
+            check_told("was not made with this job's secret")
+
     def check_placed_in_turns(self, process, n_told):
         since = time.monotonic()
         ((code, out),) = cluster.finish([process])
@@ -729,6 +758,10 @@ class Nodes(unittest.TestCase):
                                                *nodes.on_node(RANK, "transfers")], **manager.environment)], 4)
             for node in nodes.nodes:
                 self.assertIn("job=slurm-1.0", node.irisd.log())
+            # Its PMIx gives the ranks a secret.
+            self.check_launched([nodes.launch(["srun", "--mpi=pmix", "--nodes=2", "--overcommit", "-n", "4",
+                                               *nodes.on_node(RANK, "transfers")], IRIS_JOB_SECRET="",
+                                              **manager.environment)], 4)
 
     def test_torchrun(self):
         with cluster.Cluster(2) as nodes:

@@ -96,7 +96,7 @@ class FakeControlPlane : public ControlPlane {
   std::function<std::vector<Lent>(const HeapPart&)> lend;  // in its place, if set
   absl::Status borrow_answer;
   // The arguments of all calls.
-  std::vector<ContextOptions> joins;
+  std::vector<HostContextOptions> joins;
   std::vector<absl::StatusOr<uint64_t>> mapped;
   std::vector<std::pair<uint64_t, absl::Status>> grow_mapped;
   std::vector<HeapPart> borrowed;
@@ -106,7 +106,7 @@ class FakeControlPlane : public ControlPlane {
 
   uint64_t daemon_id() const override { return 77; }
   const std::string& backend() const override { return backend_; }
-  absl::StatusOr<JoinedJob> Join(const ContextOptions& options, absl::Time) override {
+  absl::StatusOr<JoinedJob> Join(const HostContextOptions& options, absl::Time) override {
     joins.push_back(options);
     if (!join_answer.ok()) return join_answer;
     return joined;

@@ -139,7 +139,7 @@ inline void Fill(const SplitOp& from, v1::OperateRequest* to) {
   wish.set_key(from.key);
 }
 
-inline v1::JoinRequest ToProto(uint64_t session_id, const ContextOptions& options,
+inline v1::JoinRequest ToProto(uint64_t session_id, const HostContextOptions& options,
                                absl::Duration timeout) {
   v1::JoinRequest request;
   request.set_session_id(session_id);
@@ -161,6 +161,8 @@ inline v1::JoinRequest ToProto(uint64_t session_id, const ContextOptions& option
     nodes.set_n_local(static_cast<uint32_t>(options.n_local));
     nodes.set_rendezvous(options.rendezvous);
     nodes.set_secret(options.secret);
+    nodes.set_launcher_rendezvous(options.by_launcher.rendezvous);
+    nodes.set_launcher_secret(options.by_launcher.secret);
   }
   return request;
 }
