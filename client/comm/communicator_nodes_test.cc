@@ -47,6 +47,37 @@ class CommunicatorNodesTest : public NodesJob {
     });
   }
 
+  // Compares what a rank's log has with what the device has finished, each as irisd reads it.
+  void CheckLog(uint32_t r, uint32_t n_operations) {
+    const wire::CollectiveRecord& record = context(r).control_page()->collectives[0];
+    EXPECT_EQ(record.n_put, n_operations);
+    EXPECT_EQ(*At<uint32_t>(r, record.workspace_offset_bytes + record.finished_at), n_operations);
+  }
+
+  // Runs two GEMMs as a pair between all-reduces, each of which is `n_each` operations to a device.
+  void CheckLogOfPairs(uint32_t n_each) {
+    const auto run = [&](uint32_t r, Communicator& comm, backend::Stream& stream) {
+      std::fill_n(In(r), 100, 0);
+      ops::Matmul call;
+      call.problem = {Operation::kMatmulAllReduce, {6, 8, 10, DType::kBf16, DType::kF32}};
+      call.problem.variant = ops::Variant::kPair;
+      call.a = call.b = In(r);
+      call.lda = 10;
+      call.ldb = call.ldd = 8;
+      call.d = Out(r);
+      for (uint32_t n = 0; n < 2; ++n) {
+        ASSERT_TRUE(
+            comm.Run({{Operation::kAllReduce, 7, DType::kI32}, In(r), Out(r)}, stream).ok());
+        ASSERT_TRUE(comm.Matmul(call, stream).ok());
+        ASSERT_TRUE(comm.Synchronize(stream).ok());
+        CheckLog(r, (n + 1) * (1 + n_each));
+      }
+    };
+    CommunicatorOptions options;
+    options.matmul_bytes = 1 << 20;
+    OnAllRanks(run, options);
+  }
+
   int32_t* In(uint32_t r) { return At<int32_t>(r, kIn); }
   int32_t* Out(uint32_t r) { return At<int32_t>(r, kOut); }
 
@@ -158,6 +189,14 @@ TEST_F(CommunicatorNodesTest, GemmsByAPair) {
                       HasSubstr("variant=pair")));
   };
   OnAllRanks(run, options);
+}
+
+TEST_F(CommunicatorNodesTest, TheLogCountsAPairOfSeveralNodesOnce) { CheckLogOfPairs(1); }
+
+// The round that compares the calls, and the collective.
+TEST_F(CommunicatorNodesTest, TheLogCountsAPairOfMappedRanksTwice) {
+  fabric_ = true;
+  CheckLogOfPairs(2);
 }
 
 TEST_F(CommunicatorNodesTest, GemmsNeedAWorkspace) {
