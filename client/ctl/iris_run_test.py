@@ -384,8 +384,11 @@ exec env -i PATH=/usr/bin:/bin HOST=$host setsid --wait sh -c "$*"
         """iris-run, and the pids of four ranks on two hosts with their children."""
         process = self.start(*self.hosts(*options, "--", "sh", "-c",
                                          f"{trap} sleep 600 & echo $$ $! > {self.path('t')}$IRIS_RANK; "
-                                         f"mv {self.path('t')}$IRIS_RANK {self.path('p')}$IRIS_RANK; wait; wait",
-                                         before=before))
+                                         f"mv {self.path('t')}$IRIS_RANK {self.path('p')}$IRIS_RANK; echo ready; "
+                                         "wait; wait", before=before))
+        # iris-run has then heard that all ranks have started. An agent that dies before could not start any.
+        self.assertEqual(sorted(process.stdout.readline() for _ in range(4)),
+                         [f"[{rank}] ready\n" for rank in range(4)])
         return process, self.pids("p0", "p1", "p2", "p3")
 
     def test_hosts_ranks_are_consecutive(self):
