@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include <array>
+#include <cstddef>
 #include <utility>
 #include <vector>
 
@@ -51,6 +52,13 @@ struct Management {
     usable = library->missing().ok() && init() == 0;
   }
 };
+
+// The layout of nvmlGpuFabricInfo_t, as the vendor's nvml.h declares it.
+static_assert(sizeof(Management::Fabric) == 28 && offsetof(Management::Fabric, status) == 16 &&
+              offsetof(Management::Fabric, clique_id) == 20 &&
+              offsetof(Management::Fabric, state) == 24);
+// That of nvmlMemory_t.
+static_assert(sizeof(Management::Memory) == 24 && offsetof(Management::Memory, free) == 8);
 
 class HipOnCuda final : public HipApi, private CudaOnlyFunctions {
  public:
