@@ -119,9 +119,11 @@ void Rendezvous::On(const PortFailed& in) {
       *job, reason, [](const JobNodes&, Rank, NodeId) { return true; }, 0);
 }
 
-bool Rendezvous::IsNew(Job& job, uint64_t number, uint64_t taken) {
-  JobNodes& nodes = *job.nodes;
+void Rendezvous::DropTaken(JobNodes& nodes, uint64_t taken) {
   while (!nodes.outbox.empty() && nodes.outbox.front().number <= taken) nodes.outbox.pop_front();
+}
+
+bool Rendezvous::Hear(JobNodes& nodes, uint64_t number) {
   if (number != 0 && number <= nodes.heard) return false;
   nodes.heard = std::max(nodes.heard, number);
   return true;
@@ -129,12 +131,12 @@ bool Rendezvous::IsNew(Job& job, uint64_t number, uint64_t taken) {
 
 void Rendezvous::On(const PortTook& in) {
   Job* const job = FindJob(in.job);
-  if (job != nullptr && job->nodes.has_value()) (void)IsNew(*job, 0, in.taken);
+  if (job != nullptr && job->nodes.has_value()) DropTaken(*job->nodes, in.taken);
 }
 
 void Rendezvous::On(const NodeConnected& in) {
   Job* const job = FindJob(in.job);
-  if (job == nullptr || !job->nodes.has_value() || !IsNew(*job, in.number, 0)) return;
+  if (job == nullptr || !job->nodes.has_value() || !Hear(*job->nodes, in.number)) return;
   if (job->nodes->epoch != 0) return;
   // The port process belongs to the job's user, and may name any node.
   const bool may =
@@ -151,7 +153,7 @@ void Rendezvous::On(const NodeConnected& in) {
 
 void Rendezvous::On(const NodeLost& in) {
   Job* const job = FindJob(in.job);
-  if (job == nullptr || !job->nodes.has_value() || !IsNew(*job, in.number, 0)) return;
+  if (job == nullptr || !job->nodes.has_value() || !Hear(*job->nodes, in.number)) return;
   JobNodes& nodes = *job->nodes;
   const auto found = nodes.all.find(in.node);
   if (in.node == nodes.own || found == nodes.all.end()) return;
@@ -297,7 +299,9 @@ void Rendezvous::CommitNodes(Job& job, bool same_address) {
 
 void Rendezvous::On(const NodeSaid& in) {
   Job* const job = FindJob(in.job);
-  if (job == nullptr || !job->nodes.has_value() || !IsNew(*job, in.number, in.taken)) return;
+  if (job == nullptr || !job->nodes.has_value()) return;
+  DropTaken(*job->nodes, in.taken);
+  if (!Hear(*job->nodes, in.number)) return;
   const JobNodes& nodes = *job->nodes;
   const auto found = nodes.all.find(in.node);
   const bool may = in.node != nodes.own && found != nodes.all.end() &&

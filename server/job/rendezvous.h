@@ -85,9 +85,11 @@ struct Rendezvous : Leases {
   void NodeHasMapped(Job& job);
   // On the leader's node: goes on if every node has joined, or has mapped.
   void LayOutIfComplete(Job& job);
-  // Notes what the port process has taken, and the number of its message. Returns false if the
-  // machine has that message.
-  static bool IsNew(Job& job, uint64_t number, uint64_t taken);
+  // Forgets the messages up to number `taken`, which the port process has.
+  static void DropTaken(JobNodes& nodes, uint64_t taken);
+  // Notes the number of a message from the port process. Returns false if the machine has heard
+  // that message; 0 is never heard.
+  static bool Hear(JobNodes& nodes, uint64_t number);
   void CommitIfMapped(Job& job);
   void CommitNodes(Job& job, bool same_address);
   // Begins the mapping, with all nodes known. `handles` are as of NodesJoined, and checked.
