@@ -76,20 +76,6 @@ void Engine::Attach(uint32_t rank, std::shared_ptr<PortMapping> mapping) {
   }
 }
 
-void Engine::Detach(uint32_t rank) {
-  for (uint32_t i = 0; i < kPortRings; ++i) {
-    Ring* const ring = rings_[(rank - limits_.first_rank) * kPortRings + i].get();
-    ring->Detach();
-    for (auto& [node, peer] : peers_) {
-      const auto lane = peer->lanes.find(ring->id());
-      if (lane == peer->lanes.end()) continue;
-      lane->second->empty = true;
-      std::erase(peer->turn, lane->second.get());
-      lane->second->in_turn = false;
-    }
-  }
-}
-
 Engine::Peer* Engine::PeerOf(uint32_t node) {
   if (last_peer_ != nullptr && last_peer_->node == node) return last_peer_;
   std::unique_ptr<Peer>& peer = peers_[node];

@@ -65,8 +65,6 @@ class Engine {
   bool has_layout() const { return !node_of_.empty(); }
 
   void Attach(uint32_t rank, std::shared_ptr<PortMapping> mapping);
-  // The rank is gone. Its requests end without a result.
-  void Detach(uint32_t rank);
 
   // Of two nodes, kFirst makes UCX's connection, and sends an empty message over it; kSecond does
   // not know yet whether the other has its tags, and sends nothing before AllowSending and that

@@ -422,15 +422,6 @@ void Port::Forget(uint64_t segment_id) {
 
 absl::Status Port::OnRank(const RankRing& rank, wire::UniqueFd fd) {
   if (rank.rank() - setup_.first_rank() >= setup_.n_local()) return Bad("a rank of another node");
-  if (rank.gone()) {
-    engine_->Detach(rank.rank());
-    mappings_.erase(rank.rank());
-    // The rank still has the eventfd, so its close would not end the watch.
-    wire::UniqueFd& wake = wakes_[rank.rank()];
-    if (wake.valid()) (void)epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, wake.get(), nullptr);
-    wake.Reset();
-    return absl::OkStatus();
-  }
   if (wakes_.count(rank.rank()) != 0) return Bad("a rank's ring for the second time");
   if (!rank.wake()) {
     absl::StatusOr<std::shared_ptr<PortMapping>> mapping =

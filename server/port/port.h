@@ -161,7 +161,7 @@ class Port {
   std::map<int, Line> lines_;
   std::map<uint32_t, Node> nodes_;
   std::map<uint32_t, std::shared_ptr<PortMapping>> mappings_;  // that wait for their eventfd
-  std::map<uint32_t, wire::UniqueFd> wakes_;                   // invalid: the rank is gone
+  std::map<uint32_t, wire::UniqueFd> wakes_;                   // of ranks
   std::set<uint64_t> segments_;                                // ids of memory that was added
   std::optional<uint64_t> epoch_;                              // of the last layout
   absl::Time now_;

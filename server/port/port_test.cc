@@ -1217,23 +1217,6 @@ TEST(PortTest, EndsOnceNoIrisdCanComeOrNoneHasCome) {
   EXPECT_EQ(first.WaitForEnd(), 0);
 }
 
-TEST(PortTest, ARankThatIsGoneIsForgotten) {
-  Cluster cluster = Start(2, 2);
-  ASSERT_TRUE(cluster.ok);
-  PortRequester gone = cluster.nodes[0]->Requester(0), stays = cluster.nodes[0]->Requester(1);
-  for (int i = 0; i < 100; ++i) gone.Post(Put(2, 0, 0, kMiB));
-  RankRing message;
-  message.set_rank(0);
-  message.set_gone(true);
-  cluster.nodes[0]->Send(LinkType::kPortRank, message);
-  cluster.nodes[0]->ForgetMemory(1);
-  ASSERT_EQ(stays.Wait(stays.Post(Put(3, 0, 0, kMiB))), StatusCode::kOk);
-  PortRequester other = cluster.nodes[1]->Requester(2);
-  EXPECT_TRUE(Eventually(
-      [&] { return other.Wait(other.Post(Put(0, 0, 0, 8))) == StatusCode::kOutOfRange; }));
-  EXPECT_EQ(other.Wait(other.Post(Put(0, 4 * kMiB, 0, 8))), StatusCode::kOk);
-}
-
 int MappedFiles(pid_t pid) {
   std::ifstream maps(absl::StrCat("/proc/", pid, "/maps"));
   int n = 0;

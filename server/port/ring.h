@@ -71,8 +71,6 @@ class Ring {
   Ring(uint32_t rank, uint32_t index, uint32_t id) : rank_(rank), index_(index), id_(id) {}
 
   void Attach(std::shared_ptr<PortMapping> mapping) { mapping_ = std::move(mapping); }
-  // Nothing of the rank's memory is used any more, except by sends that share it.
-  void Detach() { mapping_.reset(); }
   bool attached() const { return mapping_ != nullptr; }
   const std::shared_ptr<PortMapping>& mapping() const { return mapping_; }
 
