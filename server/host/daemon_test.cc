@@ -10,7 +10,6 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <deque>
@@ -28,6 +27,7 @@
 #include "absl/time/clock.h"
 #include "device/driver/emu_driver.h"
 #include "server/job/testing/fake_clock.h"
+#include "server/keep/testing/manager.h"
 #include "server/state/machine_state.h"
 
 namespace iris::server {
@@ -600,16 +600,6 @@ TEST_F(DaemonTest, ReadsSegments) {
 class KeepingTest : public DaemonTest {
  protected:
   void SetUp() override {
-    const std::string path = absl::StrCat("@iris-daemon-test-", getpid());
-    manager_ = wire::UniqueFd(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-    struct sockaddr_un address = {};
-    address.sun_family = AF_UNIX;
-    memcpy(address.sun_path + 1, path.data() + 1, path.size() - 1);
-    const socklen_t length = offsetof(struct sockaddr_un, sun_path) + path.size();
-    ASSERT_EQ(bind(manager_.get(), reinterpret_cast<const struct sockaddr*>(&address), length), 0);
-    auto keeper = DescriptorKeeper::Connect(path, 100'000);
-    ASSERT_TRUE(keeper.ok()) << keeper.status();
-    keeper_ = *std::move(keeper);
     char folder[] = "/tmp/iris-daemon-test-XXXXXX";
     ASSERT_NE(mkdtemp(folder), nullptr);
     folder_ = folder;
@@ -620,14 +610,14 @@ class KeepingTest : public DaemonTest {
     daemon_.reset();
   }
   void Keep(Inherited* inherited) {
-    const absl::Status kept = daemon_->Keep({keeper_.get(), folder_, {1, 1}}, inherited,
+    const absl::Status kept = daemon_->Keep({manager_.keeper.get(), folder_, {1, 1}}, inherited,
                                             [](const Party&, wire::UniqueFd) {});
     EXPECT_TRUE(kept.ok()) << kept;
   }
   // Returns the next message to the manager, or an empty text.
   std::string Told() {
     char text[100] = {};
-    return recv(manager_.get(), text, sizeof(text) - 1, MSG_DONTWAIT) > 0 ? text : "";
+    return recv(manager_.socket.get(), text, sizeof(text) - 1, MSG_DONTWAIT) > 0 ? text : "";
   }
   bool Stored() const { return access(absl::StrCat(folder_, "/state/journal").c_str(), F_OK) == 0; }
   bool EventuallyStored() const {
@@ -636,8 +626,7 @@ class KeepingTest : public DaemonTest {
     return Stored();
   }
 
-  wire::UniqueFd manager_;
-  std::unique_ptr<DescriptorKeeper> keeper_;
+  ServiceManager manager_{100'000};
   std::string folder_;
 };
 
@@ -674,7 +663,7 @@ TEST_F(KeepingTest, AManagerThatTookNothingForAWhileIsToldAll) {
   Inherited inherited;
   Keep(&inherited);
   const wire::UniqueFd file(memfd_create("kept", MFD_CLOEXEC));
-  while (keeper_->Store("gB", {file.get()}).ok()) continue;
+  while (manager_.keeper->Store("gB", {file.get()}).ok()) continue;
   Open(1);
   EXPECT_TRUE(Stored());
   EXPECT_FALSE(daemon_->Kept()->status.ok());

@@ -4,7 +4,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <string>
@@ -16,6 +15,7 @@
 #include "server/keep/descriptor_keeper.h"
 #include "server/keep/inherited.h"
 #include "server/keep/kept_name.h"
+#include "server/keep/testing/manager.h"
 
 namespace iris::server {
 namespace {
@@ -41,19 +41,6 @@ TEST(KeptName, IsReadAsItWasWritten) {
 // The manager's side.
 class DescriptorKeeperTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    path_ = absl::StrCat("@iris-keep-test-", getpid());
-    manager_ = wire::UniqueFd(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-    struct sockaddr_un address = {};
-    address.sun_family = AF_UNIX;
-    memcpy(address.sun_path + 1, path_.data() + 1, path_.size() - 1);
-    const socklen_t length = offsetof(struct sockaddr_un, sun_path) + path_.size();
-    ASSERT_EQ(bind(manager_.get(), reinterpret_cast<const struct sockaddr*>(&address), length), 0);
-    auto keeper = DescriptorKeeper::Connect(path_, 3);
-    ASSERT_TRUE(keeper.ok()) << keeper.status();
-    keeper_ = *std::move(keeper);
-  }
-
   struct Message {
     std::string text;
     size_t n_fds = 0;
@@ -66,7 +53,7 @@ class DescriptorKeeperTest : public ::testing::Test {
     message.msg_iovlen = 1;
     message.msg_control = control;
     message.msg_controllen = sizeof(control);
-    const ssize_t n = recvmsg(manager_.get(), &message, MSG_DONTWAIT);
+    const ssize_t n = recvmsg(manager_.socket.get(), &message, MSG_DONTWAIT);
     if (n < 0) return {"nothing"};
     Message got{std::string(text, static_cast<size_t>(n))};
     for (struct cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
@@ -77,9 +64,8 @@ class DescriptorKeeperTest : public ::testing::Test {
     return got;
   }
 
-  std::string path_;
-  wire::UniqueFd manager_;
-  std::unique_ptr<DescriptorKeeper> keeper_;
+  ServiceManager manager_{3};
+  DescriptorKeeper* const keeper_ = manager_.keeper.get();
 };
 
 TEST_F(DescriptorKeeperTest, TellsTheManager) {
@@ -120,17 +106,17 @@ TEST_F(DescriptorKeeperTest, NamesThatNoManagerGivesAreNotToldToIt) {
 }
 
 TEST_F(DescriptorKeeperTest, GivesUpAManagerThatIsGone) {
-  manager_.Reset();
+  manager_.socket.Reset();
   const wire::UniqueFd file = SomeFile();
   EXPECT_FALSE(keeper_->Store("gB", {file.get()}).ok());
   EXPECT_FALSE(keeper_->status().ok());
-  EXPECT_FALSE(DescriptorKeeper::Connect(path_, 3).ok());
+  EXPECT_FALSE(DescriptorKeeper::Connect(manager_.path, 3).ok());
 }
 
 // Messages that the manager has not taken wait, in order, and block nobody again.
 TEST_F(DescriptorKeeperTest, AManagerThatTakesNothingForAWhileIsToldLater) {
   const wire::UniqueFd file = SomeFile();
-  auto connected = DescriptorKeeper::Connect(path_, 1'000'000);
+  auto connected = DescriptorKeeper::Connect(manager_.path, 1'000'000);
   ASSERT_TRUE(connected.ok());
   DescriptorKeeper& keeper = **connected;
   absl::Status stored;
@@ -166,11 +152,11 @@ TEST_F(DescriptorKeeperTest, AManagerThatTakesNothingForAWhileIsToldLater) {
 
 TEST_F(DescriptorKeeperTest, WhatWaitsForAManagerThatIsGoneIsGivenUp) {
   const wire::UniqueFd file = SomeFile();
-  auto connected = DescriptorKeeper::Connect(path_, 1'000'000);
+  auto connected = DescriptorKeeper::Connect(manager_.path, 1'000'000);
   ASSERT_TRUE(connected.ok());
   DescriptorKeeper& keeper = **connected;
   while (keeper.Store("gB", {file.get()}).ok()) continue;
-  manager_.Reset();
+  manager_.socket.Reset();
   EXPECT_FALSE(keeper.Retry().ok());
   EXPECT_TRUE(keeper.gave_up());
 }
@@ -245,7 +231,7 @@ TEST_F(DescriptorKeeperTest, WhoIsAtTheOtherEndSeesThatAConnectionIsGivenUp) {
   all.push_back({"sB", wire::UniqueFd(ends[1])});
   all.push_back({"", SomeFile()});
   all.push_back({"gB", wire::UniqueFd()});
-  GiveUp(std::move(all), keeper_.get());
+  GiveUp(std::move(all), keeper_);
   char byte;
   EXPECT_EQ(recv(client.get(), &byte, 1, MSG_DONTWAIT), 0);
   EXPECT_EQ(Next().text, "FDSTOREREMOVE=1\nFDNAME=sB");

@@ -6,7 +6,6 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -25,6 +24,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "proto/wire/rights.h"
+#include "server/keep/testing/manager.h"
 #include "server/port/handshake.h"
 
 namespace iris::server {
@@ -237,17 +237,7 @@ TEST_F(UnreadableEtcdKeyTest, EndsThePort) { EXPECT_EQ(Failed(), "the key is not
 class KeptPortTest : public PortsTest {
  protected:
   void SetUp() override {
-    const std::string path = absl::StrCat("@iris-ports-test-", getpid());
-    manager_ = wire::UniqueFd(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-    struct sockaddr_un address = {};
-    address.sun_family = AF_UNIX;
-    memcpy(address.sun_path + 1, path.data() + 1, path.size() - 1);
-    const socklen_t length = offsetof(struct sockaddr_un, sun_path) + path.size();
-    ASSERT_EQ(bind(manager_.get(), reinterpret_cast<const struct sockaddr*>(&address), length), 0);
-    auto keeper = DescriptorKeeper::Connect(path, 10);
-    ASSERT_TRUE(keeper.ok()) << keeper.status();
-    keeper_ = *std::move(keeper);
-    setup_.keeper = keeper_.get();
+    setup_.keeper = manager_.keeper.get();
     child_ = fork();
     if (child_ == 0) {
       pause();
@@ -273,7 +263,7 @@ class KeptPortTest : public PortsTest {
   std::string Told() {
     char text[256];
     wire::Rights rights;
-    const ssize_t n = wire::ReceiveRights(manager_.get(), text, sizeof(text), 0, &rights);
+    const ssize_t n = wire::ReceiveRights(manager_.socket.get(), text, sizeof(text), 0, &rights);
     if (!rights.fds.empty()) kept_ = std::move(rights.fds);
     return std::string(text, static_cast<size_t>(std::max<ssize_t>(n, 0)));
   }
@@ -340,8 +330,7 @@ class KeptPortTest : public PortsTest {
     return std::nullopt;
   }
 
-  wire::UniqueFd manager_;
-  std::unique_ptr<DescriptorKeeper> keeper_;
+  ServiceManager manager_{10};
   pid_t child_ = -1;
   std::vector<wire::UniqueFd> kept_;
   wire::UniqueFd attach_;  // the port's
