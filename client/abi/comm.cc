@@ -232,11 +232,10 @@ iris_code iris_comm_create(iris_context* context, iris_team* team, const iris_co
       rules = ParseRules(given.rules, table->HasVariant);
       if (!rules.ok()) return Annotate(rules.status(), "create a communicator");
       wanted.gemm_rules = rules->gemms;
-      // Collectives keep the built-in table if the text has only rules for GEMMs.
-      if (!rules->collectives.empty() || rules->gemms.empty()) {
-        wanted.config.rules = rules->collectives.data();
-        wanted.config.n_rules = static_cast<uint32_t>(rules->collectives.size());
-      }
+      wanted.nodes_rules = rules->nodes;
+      // Collectives keep the built-in table if the text has no rules for them.
+      wanted.config.rules = rules->collectives.data();
+      wanted.config.n_rules = static_cast<uint32_t>(rules->collectives.size());
     }
     auto made = std::make_unique<CommObject>(object.state);
     IRIS_ASSIGN_OR_RETURN(auto created,

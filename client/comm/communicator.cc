@@ -17,6 +17,7 @@
 #include "client/comm/communicator_text.h"
 #include "client/comm/mismatch_text.h"
 #include "device/base/bytes.h"
+#include "iris/status.h"
 #include "iris/team_members.h"
 
 namespace iris::internal {
@@ -77,11 +78,35 @@ DeviceTeam MappedTeam(const HostContext& context, const Team& team) {
   return mapped;
 }
 
-// Returns a size of pieces between nodes: the largest up to 1 MiB, which TCP carries best, with
-// which the workspace, of 9 pieces for each node and 3 more, takes at most 1/16 of the heap.
-uint64_t PieceBytes(uint64_t heap_bytes, uint32_t n_nodes) {
-  const uint64_t most = heap_bytes / 16 / (9 * uint64_t{n_nodes} + 3) / 256 * 256;
-  return std::clamp<uint64_t>(most, 4 << 10, 1 << 20);
+// Returns the largest size up to `wanted` with which `n` parts of a workspace take at most 1/16 of
+// the heap.
+uint64_t PartBytes(uint64_t wanted_bytes, uint64_t heap_bytes, uint64_t n) {
+  return std::clamp(heap_bytes / 16 / n / 256 * 256, uint64_t{4 << 10}, wanted_bytes);
+}
+
+// Returns the config between nodes, the same on all ranks: that of the rules of the team's first
+// rank. Ranks with different ones would cut calls differently and mix up their data.
+absl::StatusOr<ccl::NodesConfig> AgreeOnNodes(HostContext& context,
+                                              const backend::BackendOperations& backend,
+                                              const Team& team, uint32_t n_nodes,
+                                              const std::vector<NodesRule>& rules) {
+  const uint32_t first = team.ranks.front();
+  IRIS_ASSIGN_OR_RETURN(
+      const std::string text,
+      context.teams().Broadcast(FormatNodesConfig(NodesConfigOf(rules, n_nodes)), first, team));
+  const absl::StatusOr<Rules> agreed = ParseRules(text, backend.HasVariant);
+  if (!agreed.ok()) {
+    return Annotate(agreed.status(), absl::StrCat("the settings between nodes of rank ", first));
+  }
+  ccl::NodesConfig config = NodesConfigOf(agreed->nodes, n_nodes);
+  const uint64_t heap_bytes = context.job().heap_bytes;
+  // TCP carries pieces of 1 MiB best. A workspace has 9 for each node, and 3 more.
+  if (config.piece_bytes == 0) config.piece_bytes = 1 << 20;
+  config.piece_bytes = PartBytes(config.piece_bytes, heap_bytes, 9 * uint64_t{n_nodes} + 3);
+  if (config.leader_bytes != 0) {
+    config.leader_bytes = PartBytes(config.leader_bytes, heap_bytes, 2 * uint64_t{n_nodes} + 1);
+  }
+  return config;
 }
 
 }  // namespace
@@ -128,9 +153,11 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
   bytes += options.matmul_bytes;
   const uint64_t nodes_offset_bytes = (bytes + ccl::kWorkspaceAlignmentBytes - 1) /
                                       ccl::kWorkspaceAlignmentBytes * ccl::kWorkspaceAlignmentBytes;
-  ccl::NodesConfig nodes = options.nodes;
+  ccl::NodesConfig nodes;
   if (made->spans_nodes()) {
-    if (nodes.piece_bytes == 0) nodes.piece_bytes = PieceBytes(context.job().heap_bytes, n_nodes);
+    auto agreed = AgreeOnNodes(context, backend, team, n_nodes, options.nodes_rules);
+    if (!agreed.ok()) return Annotate(agreed.status(), what);
+    nodes = *agreed;
     const uint64_t nodes_bytes = backend.NodesWorkspaceBytes(team.device.size, n_nodes, nodes);
     if (nodes_bytes == 0) {
       return absl::InvalidArgumentError(

@@ -18,6 +18,7 @@
 #include "client/backend/operations.h"
 #include "client/comm/collective_log.h"
 #include "client/comm/message_group.h"
+#include "client/comm/rules.h"
 #include "client/context/host_context.h"
 #include "iris/collective/collective.h"
 #include "iris/context_types.h"
@@ -32,7 +33,8 @@ struct CommunicatorOptions {
   ccl::Config config;  // the same on all members. IRIS_CCL_CHECK=1 in the environment: check_calls
   std::string name;    // of the workspace, as iris-ctl shows it; unique in the job, or empty
   uint64_t matmul_bytes = 0;  // of workspace for GEMMs; see MatmulBytes
-  ccl::NodesConfig nodes;     // of a team with ranks on several nodes; the same on all of them
+  // For teams with ranks on several nodes. Those of the team's first rank hold for all ranks.
+  std::vector<NodesRule> nodes_rules;
   std::vector<ops::Rule> gemm_rules;  // for GEMMs whose variant is kAuto; the same on all ranks
 };
 

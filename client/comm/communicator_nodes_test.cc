@@ -6,7 +6,10 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "client/backend/operations.h"
@@ -27,14 +30,17 @@ constexpr uint64_t kOut = 14 << 20;
 class CommunicatorNodesTest : public NodesJob {
  protected:
   // Runs the body on all ranks of 2 nodes with 2 ranks each, with a communicator of the world.
+  // `settings` are those between nodes of rank 0, as it sends them.
   void OnAllRanks(const std::function<void(uint32_t, Communicator&, backend::Stream&)>& body,
-                  const CommunicatorOptions& options = {}) {
+                  const CommunicatorOptions& options = {}, const std::string& settings = "") {
     heap_bytes_ = 16 << 20;
     Start(2, 2);
     OnAll([&](uint32_t r) {
-      OperationResult allocated;
+      OperationResult agreed, allocated;
+      agreed.value = settings;
       allocated.offset_bytes = kWorkspace;
-      planes_[r]->Script({FakeControlPlane::Decided(absl::OkStatus(), allocated)});
+      planes_[r]->Script({FakeControlPlane::Decided(absl::OkStatus(), agreed),
+                          FakeControlPlane::Decided(absl::OkStatus(), allocated)});
       auto made = Communicator::Create(context(r), backend_, context(r).world(), options);
       ASSERT_TRUE(made.ok()) << made.status();
       backend::Stream* stream = nullptr;
@@ -229,6 +235,75 @@ TEST_F(CommunicatorNodesTest, CallsThatDifferAreNamedAndResetHelps) {
     EXPECT_TRUE(comm.Synchronize(stream).ok());
     EXPECT_EQ(Out(r)[0], 4);
   });
+}
+
+// Each node has rules of its own. Pieces of different sizes would mix up the data.
+TEST_F(CommunicatorNodesTest, TheRulesOfTheFirstRankHoldForAll) {
+  heap_bytes_ = 16 << 20;
+  Start(2, 2);
+  const absl::StatusOr<Rules> rules[] = {
+      ParseRules("nodes any any leaders_most_bytes 1\nnodes any any piece_bytes 8KiB\n",
+                 backend_.HasVariant),
+      ParseRules("nodes any any piece_bytes 64KiB\nnodes any any leader_bytes 8KiB\n",
+                 backend_.HasVariant)};
+  std::mutex mu;
+  std::set<uint64_t> workspaces;
+  OnAll([&](uint32_t r) {
+    CommunicatorOptions options;
+    options.nodes_rules = rules[r / 2]->nodes;
+    OperationResult agreed, allocated;
+    agreed.value = FormatNodesConfig(NodesConfigOf(rules[0]->nodes, 2));
+    allocated.offset_bytes = kWorkspace;
+    planes_[r]->Script({FakeControlPlane::Decided(absl::OkStatus(), agreed),
+                        FakeControlPlane::Decided(absl::OkStatus(), allocated)});
+    planes_[r]->on_operate = [&](const OperationCall& call) {
+      std::lock_guard<std::mutex> lock(mu);
+      if (const auto* broadcast = std::get_if<BroadcastOp>(&call.op)) {
+        EXPECT_EQ(broadcast->root, 0u);
+        EXPECT_EQ(broadcast->value, r == 0 ? agreed.value : "");
+      }
+      if (const auto* wanted = std::get_if<AllocateOptions>(&call.op)) {
+        workspaces.insert(wanted->bytes);
+      }
+    };
+    auto made = Communicator::Create(context(r), backend_, context(r).world(), options);
+    ASSERT_TRUE(made.ok()) << made.status();
+    backend::Stream* stream = nullptr;
+    ASSERT_TRUE(backend_.CreateStream(&stream).ok());
+    constexpr uint64_t kCount = 100 * 1000;
+    for (uint64_t i = 0; i < kCount; ++i) In(r)[i] = static_cast<int32_t>(r + i);
+    ASSERT_TRUE(
+        (*made)->Run({{Operation::kAllReduce, kCount, DType::kI32}, In(r), Out(r)}, *stream).ok());
+    const absl::Status status = (*made)->Synchronize(*stream);
+    EXPECT_TRUE(status.ok()) << status;
+    for (uint64_t i = 0; i < kCount; ++i) ASSERT_EQ(Out(r)[i], static_cast<int32_t>(6 + 4 * i));
+    EXPECT_TRUE(context(r).teams().Barrier(context(r).world()).ok());
+    backend_.DestroyStream(stream);
+    EXPECT_TRUE((*made)->Destroy().ok());
+  });
+  EXPECT_EQ(workspaces.size(), 1u);
+}
+
+// The heap bounds what rules may take, and what comes from another node is checked.
+TEST_F(CommunicatorNodesTest, SettingsOfTheFirstRankAreBoundedAndChecked) {
+  OnAllRanks(
+      [&](uint32_t r, Communicator& comm, backend::Stream& stream) {
+        In(r)[0] = 1;
+        ASSERT_TRUE(
+            comm.Run({{Operation::kAllReduce, 1, DType::kI32}, In(r), Out(r)}, stream).ok());
+        EXPECT_TRUE(comm.Synchronize(stream).ok());
+        EXPECT_EQ(Out(r)[0], 4);
+        OperationResult agreed;
+        agreed.value = "nodes any any piece_bytes 3\n";
+        planes_[r]->Script({FakeControlPlane::Decided(absl::OkStatus(), agreed)});
+        const absl::Status status =
+            Communicator::Create(context(r), backend_, context(r).world()).status();
+        EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+        EXPECT_THAT(status.message(),
+                    AllOf(HasSubstr("the settings between nodes of rank 0: line 1 of the rules"),
+                          HasSubstr("piece_bytes is \"3\"")));
+      },
+      {}, "nodes any any piece_bytes 1GiB\nnodes any any leader_bytes 1GiB\n");
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Rules that choose variants, as text, so that measured results need no compiler. A line is a rule:
+// Rules that choose how collectives run, as text, so that measured results need no compiler. A line
+// is a rule:
 //
 //   # operation          members  bytes             variant     blocks  threads  unroll
 //   all_reduce           4        128KiB            packets     0       0
@@ -6,6 +7,9 @@
 //   # operation          members  m     n     k     variant
 //   matmul_all_reduce    4        64    8192  any   pair
 //   all_gather_matmul    any      8192  any   any   fused
+//   # between  nodes  operation   setting             value
+//   nodes      2      all_reduce  leaders_most_bytes  32KiB
+//   nodes      any    any         piece_bytes         512KiB
 //
 // Collectives: the first rule decides whose members and bytes are not less than those of the call.
 // `any` stands for no limit, and device/base/bytes.h reads the bytes. If blocks or threads are 0,
@@ -15,11 +19,16 @@
 // number. All ranks must choose alike, so a number in which they may differ (k of matmul_all_reduce
 // and matmul_reduce_scatter, n of all_gather_matmul) is always `any`.
 //
+// Between nodes: a field of ccl::NodesConfig for teams with ranks on up to so many nodes. The first
+// line of a setting that reaches decides; of leaders_most_bytes, the first one that names the
+// operation goes before those for `any`. Other settings are for `any` operation.
+//
 // Names are those of OperationName and VariantName. A # begins a comment.
 //
 // Pure functions, thread-safe.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -27,13 +36,20 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "iris/collective/collective.h"
+#include "iris/nodes/nodes.h"
 #include "iris/ops/rules.h"
 
 namespace iris::internal {
 
+struct NodesRule {
+  uint32_t max_nodes = ccl::kMaxNodes;
+  ccl::NodesConfig config;  // one field of it is not 0
+};
+
 struct Rules {
   std::vector<ccl::Rule> collectives;
   std::vector<ops::Rule> gemms;
+  std::vector<NodesRule> nodes;
 };
 
 // The most rules of each kind in a text.
@@ -53,5 +69,12 @@ absl::StatusOr<Rules> ParseRules(absl::string_view text, HasVariant has_variant)
 
 // Returns the line that ParseRules reads as `rule`, without a line feed; nothing if there is none.
 std::optional<std::string> FormatRule(const ccl::Rule& rule, HasVariant has_variant);
+
+// Returns the config that the rules give a team with ranks on so many nodes.
+ccl::NodesConfig NodesConfigOf(const std::vector<NodesRule>& rules, uint32_t n_nodes);
+
+// Returns the lines, for `any` number of nodes, that ParseRules reads as the fields of the config
+// that are not 0. The path has no line.
+std::string FormatNodesConfig(const ccl::NodesConfig& config);
 
 }  // namespace iris::internal

@@ -133,6 +133,31 @@ TEST(ParseRulesTest, SaysWhatIsWrongAndWhere) {
       {"all_gather_matmul 2 8 8 8 pair", "may differ in n"},
       {"matmul_all_scatter 2 8 8 8 auto", "\"auto\" is no variant of GEMMs: write fused"},
       {"matmul_all_scatter 2 8 8 8 two_shot", "\"two_shot\" is no variant of GEMMs"},
+      {"nodes", "a line between nodes has five words, and this one has 1: nodes, how many"},
+      {"nodes 2 any piece_bytes 1MiB 1", "and this one has 6"},
+      {"nodes 0 any piece_bytes 1MiB", "the number of nodes is \"0\": write `any`, or a number"},
+      {"nodes 257 any piece_bytes 1MiB", "from 1 to 256"},
+      {"nodes -1 any piece_bytes 1MiB", "the number of nodes is \"-1\""},
+      {"nodes 2 any pieces_bytes 1MiB", "no such setting: \"pieces_bytes\": write one of "},
+      {"nodes 2 any path 1", "leaders_most_bytes, leader_bytes, piece_bytes, message_bytes, "},
+      {"nodes 2 any \x01\xff 1", "no such setting: \"\?\?\""},
+      {"nodes 2 all_reduce piece_bytes 1MiB", "the operation of piece_bytes is \"all_reduce\": "},
+      {"nodes 2 all_reduces leaders_most_bytes 1MiB", "the operation is \"all_reduces\": write"},
+      {"nodes 2 barrier leaders_most_bytes 1MiB", "the operation is \"barrier\""},
+      {"nodes 2 send_recv leaders_most_bytes 1MiB", "the operation is \"send_recv\""},
+      {"nodes 2 matmul_all_reduce leaders_most_bytes 1", "the operation is \"matmul_all_reduce\""},
+      {"nodes 2 any leaders_most_bytes 0", "leaders_most_bytes is \"0\": write `any`, or a size"},
+      {"nodes 2 any leaders_most_bytes -1", "leaders_most_bytes is \"-1\""},
+      {"nodes 2 any piece_bytes 4095",
+       "piece_bytes is \"4095\": write a multiple of 256 from 4KiB"},
+      {"nodes 2 any piece_bytes 4097", "a multiple of 256 from 4KiB to 1GiB"},
+      {"nodes 2 any piece_bytes 1025MiB", "piece_bytes is \"1025MiB\""},
+      {"nodes 2 any leader_bytes any", "leader_bytes is \"any\""},
+      {"nodes 2 any message_bytes 0",
+       "message_bytes is \"0\": write a multiple of 256 from 256 to"},
+      {"nodes 2 any direct_nodes 0", "direct_nodes is \"0\": write a number from 1 to 256"},
+      {"nodes 2 any blocks 129", "blocks is \"129\": write a number from 1 to 128"},
+      {"nodes 2 any threads 1KiB", "threads is \"1KiB\": write a number from 1 to 512"},
       {"matmul_all_scatter 2 8 8 8 pair #" + std::string(300, 'x'), "longer than 256 bytes"},
   };
   for (const auto& c : cases) {
@@ -152,8 +177,8 @@ TEST(ParseRulesTest, TheLongestLineIsRead) {
 }
 
 TEST(ParseRulesTest, RefusesMoreRulesThanThereIsRoomFor) {
-  for (const std::string line :
-       {"reduce 2 1KiB two_shot 0 0\n", "matmul_all_reduce 2 8 8 any pair\n"}) {
+  for (const std::string line : {"reduce 2 1KiB two_shot 0 0\n",
+                                 "matmul_all_reduce 2 8 8 any pair\n", "nodes 2 any blocks 1\n"}) {
     std::string many;
     for (size_t i = 0; i < kMaxRules; ++i) many += line;
     EXPECT_TRUE(Parse(many).ok());
@@ -192,6 +217,67 @@ TEST(FormatRuleTest, WritesWhatIsRead) {
   ASSERT_EQ(parsed->collectives.size(), written.size());
   for (size_t i = 0; i < written.size(); ++i)
     EXPECT_TRUE(Same(parsed->collectives[i], written[i])) << i;
+}
+
+uint64_t& MostOf(Operation operation, ccl::NodesConfig* config) {
+  return config->leaders_most_bytes_of[static_cast<uint32_t>(operation)];
+}
+
+TEST(NodesRulesTest, TheFirstLineThatReachesDecides) {
+  const absl::StatusOr<Rules> parsed = Parse(
+      "nodes 2 any piece_bytes 256KiB\n"
+      "nodes 4\tany  piece_bytes 0x80000 # measured\n"
+      "reduce 2 1KiB two_shot 0 0\n"
+      "nodes 2 any leaders_most_bytes 5000\n"
+      "nodes any all_reduce leaders_most_bytes any\n"
+      "nodes 2 all_reduce leaders_most_bytes 1\n"
+      "nodes 256 any threads 512\n");
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(parsed->collectives.size(), 1u);
+  ASSERT_EQ(parsed->nodes.size(), 6u);
+  ccl::NodesConfig config = NodesConfigOf(parsed->nodes, 2);
+  EXPECT_EQ(config.piece_bytes, 256u << 10);
+  EXPECT_EQ(config.leaders_most_bytes, 5000u);
+  EXPECT_EQ(MostOf(Operation::kAllReduce, &config), kAnyBytes);
+  EXPECT_EQ(MostOf(Operation::kAllGather, &config), 0u);
+  EXPECT_EQ(config.threads, 512u);
+  EXPECT_EQ(config.blocks, 0u);
+  config = NodesConfigOf(parsed->nodes, 3);
+  EXPECT_EQ(config.piece_bytes, 512u << 10);
+  EXPECT_EQ(config.leaders_most_bytes, 0u);
+  EXPECT_EQ(NodesConfigOf(parsed->nodes, 5).piece_bytes, 0u);
+  EXPECT_EQ(NodesConfigOf(parsed->nodes, ccl::kMaxNodes).threads, 512u);
+}
+
+TEST(NodesRulesTest, WritesWhatIsRead) {
+  EXPECT_EQ(FormatNodesConfig({}), "");
+  ccl::NodesConfig config;
+  config.leaders_most_bytes = 4097;
+  MostOf(Operation::kReduce, &config) = kAnyBytes;
+  MostOf(Operation::kAllToAll, &config) = 1;
+  config.leader_bytes = 1 << 20;
+  config.piece_bytes = 4096 + 256;
+  config.message_bytes = 256;
+  config.direct_nodes = 256;
+  config.blocks = 128;
+  config.threads = 512;
+  const std::string text = FormatNodesConfig(config);
+  const absl::StatusOr<Rules> parsed = Parse(text);
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(parsed->nodes.size(), 9u);
+  for (const uint32_t nodes : {2u, ccl::kMaxNodes}) {
+    ccl::NodesConfig read = NodesConfigOf(parsed->nodes, nodes);
+    EXPECT_EQ(FormatNodesConfig(read), text);
+    EXPECT_EQ(read.leaders_most_bytes, 4097u);
+    EXPECT_EQ(MostOf(Operation::kReduce, &read), kAnyBytes);
+    EXPECT_EQ(MostOf(Operation::kAllToAll, &read), 1u);
+    EXPECT_EQ(read.leader_bytes, config.leader_bytes);
+    EXPECT_EQ(read.piece_bytes, config.piece_bytes);
+    EXPECT_EQ(read.message_bytes, config.message_bytes);
+    EXPECT_EQ(read.direct_nodes, config.direct_nodes);
+    EXPECT_EQ(read.blocks, config.blocks);
+    EXPECT_EQ(read.threads, config.threads);
+  }
 }
 
 // No rule of a built-in table is one that a text could not have.
@@ -238,14 +324,14 @@ TEST(ParseRulesTest, AnyBytesAreReadOrRefused) {
   const auto draw = [&](uint32_t below) { return static_cast<uint32_t>(random() % below); };
   const char* words[] = {"all_reduce", "reduce", "any", "packets", "direct", "64KiB", "0",
                          "4",          "512",    "#",   "\n",      " ",      "\t",    "GiB"};
-  uint32_t read = 0;
+  uint32_t read = 0, n_nodes_lines = 0;
   for (int round = 0; round < 20000; ++round) {
     std::string text;
     if (round % 2 == 0) {
       for (uint32_t i = draw(400); i > 0; --i) text.push_back(static_cast<char>(draw(256)));
     } else {
       // Nearly a rule.
-      text = "all_reduce 4 64KiB packets 1 32\nreduce any any two_shot 0 0\n";
+      text = "all_reduce 4 64KiB packets 1 32\nnodes 4 any blocks 4\nreduce any any two_shot 0 0\n";
       for (uint32_t i = draw(3); i > 0; --i) {
         const size_t at = draw(static_cast<uint32_t>(text.size()));
         const std::string with = draw(2) == 0 ? std::string(1, static_cast<char>(draw(256)))
@@ -256,9 +342,13 @@ TEST(ParseRulesTest, AnyBytesAreReadOrRefused) {
     const absl::StatusOr<Rules> parsed = Parse(text);
     if (!parsed.ok()) continue;
     for (const Rule& rule : parsed->collectives) EXPECT_NE(Format(rule), "refused") << text;
+    const std::string between = FormatNodesConfig(NodesConfigOf(parsed->nodes, 2));
+    EXPECT_TRUE(Parse(between).ok()) << text;
     read += static_cast<uint32_t>(parsed->collectives.size());
+    n_nodes_lines += static_cast<uint32_t>(parsed->nodes.size());
   }
   EXPECT_GT(read, 1000u);
+  EXPECT_GT(n_nodes_lines, 1000u);
 }
 
 TEST(VariantNamedTest, KnowsEachByItsName) {

@@ -273,6 +273,7 @@ TEST(NodesTest, TeamsOfSomeRanks) {
 TEST(NodesTest, TheChoiceOfPaths) {
   NodesConfig config;
   config.leaders_most_bytes = 4096;
+  config.leaders_most_bytes_of[static_cast<uint32_t>(Operation::kBroadcast)] = 8192;
   config.piece_bytes = 64 << 10;
   OnTeam({2, 2}, config, [](Rank&, const Team& team, Memory& memory) {
     EXPECT_EQ(ccl::ChoosePath(team.comm, {Operation::kAllReduce, 1024, DType::kF32}),
@@ -280,6 +281,10 @@ TEST(NodesTest, TheChoiceOfPaths) {
     EXPECT_EQ(ccl::ChoosePath(team.comm, {Operation::kAllReduce, 1025, DType::kF32}),
               NodesPath::kRails);
     EXPECT_EQ(ccl::ChoosePath(team.comm, {Operation::kAllGather, 257, DType::kF32}),
+              NodesPath::kRails);
+    EXPECT_EQ(ccl::ChoosePath(team.comm, {Operation::kBroadcast, 2048, DType::kF32}),
+              NodesPath::kLeaders);
+    EXPECT_EQ(ccl::ChoosePath(team.comm, {Operation::kBroadcast, 2049, DType::kF32}),
               NodesPath::kRails);
     for (const Operation operation : kOperations) {
       for (const uint64_t count : {uint64_t{50}, uint64_t{7000}}) {

@@ -25,6 +25,7 @@ NodesConfig Complete(NodesConfig config, uint32_t size, uint32_t n_nodes) {
   constexpr uint64_t kKiB = 1024;
   const uint64_t nodes = std::max(n_nodes, 1u);
   Default(&config.leaders_most_bytes, (emu ? 4 : 64) * kKiB);
+  for (uint64_t& most : config.leaders_most_bytes_of) Default(&most, config.leaders_most_bytes);
   Default(&config.leader_bytes, (emu ? 16 : 128) * kKiB);
   // Pieces of more than 1 MiB travel more slowly over TCP, and all inboxes together stay small.
   Default(&config.piece_bytes, std::clamp(8192 * kKiB / nodes / 256 * 256, 4 * kKiB, 1024 * kKiB));

@@ -44,6 +44,7 @@ enum class NodesPath : uint8_t { kAuto = 0, kLeaders = 1, kRails = 2 };
 struct NodesConfig {
   // Calls of even teams take kLeaders if the larger of in and out has no more bytes than this.
   uint64_t leaders_most_bytes = 0;
+  uint64_t leaders_most_bytes_of[kOperationCount] = {};  // of one operation; 0: as above
   // Room for the data of a node in each inbox of leaders; a multiple of 256.
   uint64_t leader_bytes = 0;
   // The largest piece that a rank puts to another at once; a multiple of 256.

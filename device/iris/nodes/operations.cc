@@ -691,8 +691,8 @@ NodesPath ChoosePath(const NodesComm& comm, const Shape& shape) {
     return NodesPath::kLeaders;
   }
   if (comm.config.path != NodesPath::kAuto) return comm.config.path;
-  return impl::LargerBytes(shape, comm.size) <= comm.config.leaders_most_bytes ? NodesPath::kLeaders
-                                                                               : NodesPath::kRails;
+  const uint64_t most = comm.config.leaders_most_bytes_of[static_cast<uint32_t>(shape.operation)];
+  return impl::LargerBytes(shape, comm.size) <= most ? NodesPath::kLeaders : NodesPath::kRails;
 }
 
 Result RunOnNodes(const NodesComm& comm, const Call& call, backend::Stream& stream) {
